@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+
+# What can be switched, and the settings that hold for every target.
+
+set(TANGRAM_CUDA AUTO CACHE STRING "Build GPU code: AUTO (where nvcc is found), ON or OFF")
+set_property(CACHE TANGRAM_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(TANGRAM_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(TANGRAM_BUILD_BENCHMARKS "Build the benchmarks" OFF)
+option(TANGRAM_WERROR "Treat compiler warnings as errors" OFF)
+set(TANGRAM_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address;undefined or thread")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON) # the Python extension links the same archives
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(TANGRAM_CCACHE ccache)
+if(TANGRAM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TANGRAM_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${TANGRAM_CCACHE})
+endif()
+find_program(TANGRAM_MOLD mold)
+if(TANGRAM_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
+  add_link_options($<$<LINK_LANGUAGE:CXX>:-fuse-ld=mold>)
+endif()
+
+if(NOT TANGRAM_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real CACHE STRING "")
+    set(CMAKE_CUDA_STANDARD 20)
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(TANGRAM_HAVE_CUDA ON)
+  elseif(TANGRAM_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "TANGRAM_CUDA=ON needs nvcc, which was not found; use TANGRAM_CUDA=AUTO to build without GPU code")
+  endif()
+endif()
+
+if(TANGRAM_SANITIZE)
+  list(JOIN TANGRAM_SANITIZE "," sanitizers)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${sanitizers}> $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>)
+  add_link_options(-fsanitize=${sanitizers})
+endif()
+
+find_package(fmt 9 REQUIRED)
+find_package(Threads REQUIRED)

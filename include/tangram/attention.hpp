@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Attention on one device over a list of slices: the interface that every backend (cpu, sm90, sm80) implements.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "tangram/slice.hpp"
+#include "tangram/tensor.hpp"
+
+namespace tangram {
+
+struct TileList;  // tangram/tile_list.hpp
+
+/// Sizes of one attention call. `num_heads_q % num_heads_kv == 0`.
+struct AttnShape {
+  int64_t seqlen_q = 0;
+  int64_t seqlen_k = 0;
+  int num_heads_q = 1;
+  int num_heads_kv = 1;
+  int head_dim = 128;
+  int head_dim_v = 128;
+  DType dtype = DType::kBFloat16;
+
+  friend bool operator==(const AttnShape&, const AttnShape&) = default;
+};
+
+/// Rows and keys of a kernel tile; tile lists are built for them.
+struct TileShape {
+  int block_m = 128;
+  int block_n = 128;
+
+  friend bool operator==(const TileShape&, const TileShape&) = default;
+};
+
+/// `kSh`: sink `[seqlen_sink, num_heads_q]`; `kSsh`: `[seqlen_q, seqlen_sink, num_heads_q]`. float32, contiguous.
+enum class SinkLayout : int { kSh = 0, kSsh = 1 };
+
+/// Extra keys without values: they enter `lse` and so scale `out` down. Empty when `seqlen_sink == 0`.
+struct Sink {
+  const float* data = nullptr;
+  int64_t seqlen_sink = 0;
+  SinkLayout layout = SinkLayout::kSh;
+
+  bool empty() const { return seqlen_sink == 0; }
+};
+
+/// What forward and backward share. Scores are `s = softmax_scale * q.k`, then `softcap * tanh(s / softcap)` if softcap
+/// > 0.
+struct AttnOptions {
+  /// Unset: 1 / sqrt(head_dim). Must be finite and positive.
+  std::optional<float> softmax_scale;
+  /// 0: none. Must be finite and not negative.
+  float softcap = 0;
+  /// Bitwise equal results from run to run.
+  bool deterministic = false;
+  /// Multiprocessors to leave free for others; ignored on the CPU.
+  int sm_margin = 0;
+};
+
+struct AttnForwardArgs {
+  ConstTensorView q;            // [seqlen_q, num_heads_q, head_dim]
+  ConstTensorView k;            // [seqlen_k, num_heads_kv, head_dim]
+  ConstTensorView v;            // [seqlen_k, num_heads_kv, head_dim_v]
+  TensorView out;               // [seqlen_q, num_heads_q, head_dim_v], dtype of q or float32
+  float* lse = nullptr;         // [seqlen_q, num_heads_q], natural log, -inf where a row sees nothing
+  float* max_logits = nullptr;  // [num_heads_q] or null: largest visible score before softcap, -inf if none
+  /// Applied once, at the end of this call. Over several stages pass it to the last one only.
+  Sink sink;
+  /// Continues from the previous `out` (must be float32), `lse` and `max_logits`: the result is that of all keys seen
+  /// so far. Otherwise they are overwritten, rows that see nothing included.
+  bool accumulate = false;
+  AttnOptions options;
+};
+
+struct AttnBackwardArgs {
+  ConstTensorView q;
+  ConstTensorView k;
+  ConstTensorView v;
+  ConstTensorView out;         // final out, after all stages and the sink
+  const float* lse = nullptr;  // final lse
+  ConstTensorView dout;        // [seqlen_q, num_heads_q, head_dim_v]
+  TensorView dq;               // like q, its dtype or float32
+  TensorView dk;               // like k, its dtype or float32
+  TensorView dv;               // like v, its dtype or float32
+  /// Gradient of the sink, float32, in the sink's layout, or null. Overwritten; summed over rows for kSh.
+  float* dsink = nullptr;
+  Sink sink;
+  /// Adds to `dq` (must be float32) instead of overwriting it: how stages sum up. dk and dv are always overwritten in
+  /// the rows `kv_rows`, and rows that nobody sees become zero.
+  bool accumulate_dq = false;
+  /// Adds to dk and dv (must be float32) instead of overwriting them.
+  bool accumulate_dkv = false;
+  AttnOptions options;
+};
+
+/// What a backend derives from a slice list once and reuses in every call (on GPUs: uploaded tile lists, workspace).
+/// Used by one call at a time.
+class PreparedMask {
+ public:
+  virtual ~PreparedMask() = default;
+};
+
+/// Attention on one device. Calls are ordered on `stream` (a cudaStream_t; null and ignored on the CPU, where they
+/// return when done). All views and pointers of a call lie in the memory of the device.
+class AttnBackend {
+ public:
+  virtual ~AttnBackend() = default;
+
+  /// `cpu`, `reference`, `sm90`, ...
+  virtual std::string_view name() const = 0;
+
+  /// The tiles for which the caller must build a tile list, or nothing when the backend works on slices directly.
+  virtual std::optional<TileShape> tile_shape(const AttnShape& shape) const = 0;
+
+  /// Validates shape and slices (disjoint, within the sequences). `tiles` is null iff tile_shape() is empty.
+  /// Throws InvalidArgument for what the backend cannot do, naming what it can.
+  virtual std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                                const TileList* tiles) const = 0;
+
+  /// Validates the arguments against the prepared shape and throws InvalidArgument before anything is computed.
+  virtual void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const = 0;
+  virtual void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream = nullptr) const = 0;
+};
+
+}  // namespace tangram

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The one typed configuration of distributed attention. Every default is right for most users.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "tangram/dtype.hpp"
+
+namespace tangram {
+
+/// How chunks are dealt to ranks. Every algorithm gives every rank the same number of chunks.
+enum class DispatchAlgorithm : int {
+  kAuto = 0,          ///< the cheapest by the cost model
+  kSequential,        ///< contiguous runs of chunks in order
+  kZigzag,            ///< 0 1 .. R-1 R-1 .. 1 0 and so on
+  kMinHeap,           ///< heaviest chunk first to the least loaded rank that has room
+  kSortedSequential,  ///< chunks sorted by area, dealt zigzag
+  kTangram,           ///< ours: keeps documents and windows together while area stays balanced
+};
+std::string_view to_string(DispatchAlgorithm algorithm);
+/// Accepts the names that `to_string` gives (`auto`, `sequential`, `zigzag`, `min_heap`, `sorted_sequential`,
+/// `tangram`); anything else throws InvalidArgument with the list.
+DispatchAlgorithm parse_dispatch_algorithm(std::string_view name);
+
+struct DispatchConfig {
+  DispatchAlgorithm algorithm = DispatchAlgorithm::kAuto;
+  /// Rows of a chunk; 0 lets the planner choose the coarsest that balances. A multiple of 64 keeps kernel tiles whole.
+  int64_t chunk_size = 0;
+
+  friend bool operator==(const DispatchConfig&, const DispatchConfig&) = default;
+};
+
+struct OverlapConfig {
+  /// Remote stages of a pass; stage 0, the local one, is not counted. 0 lets the cost model choose.
+  int num_stages_fwd = 0;
+  int num_stages_bwd = 0;
+  /// Keeps the remote K/V of the last forward stage for the backward pass, which then starts with them, so that their
+  /// gradients travel while local work remains and the tail of the pass is hidden. Costs that stage's rows of memory.
+  bool keep_remote_kv = false;
+
+  friend bool operator==(const OverlapConfig&, const OverlapConfig&) = default;
+};
+
+/// Heads and sizes of attention; together with the mask they say what a step costs.
+struct HeadConfig {
+  int num_heads_q = 1;
+  int num_heads_kv = 1;
+  int head_dim = 128;
+  int head_dim_v = 128;
+  DType dtype = DType::kBFloat16;
+
+  friend bool operator==(const HeadConfig&, const HeadConfig&) = default;
+};
+
+/// Constants of the machine in which the planner compares. Defaults are those of one H200 among peers over NVLink;
+/// `tangram doctor --measure` measures them.
+struct CostModel {
+  double forward_flops_per_s = 640e12;   ///< attention forward by visible area
+  double backward_flops_per_s = 560e12;  ///< attention backward by visible area
+  double link_bytes_per_s = 390e9;       ///< per rank and direction
+  double copy_latency_s = 3e-6;          ///< fixed cost of one contiguous copy
+  double stage_overhead_s = 8e-6;        ///< fixed cost of one more stage: launch, merge
+
+  friend bool operator==(const CostModel&, const CostModel&) = default;
+};
+
+struct DistAttnConfig {
+  int cp_size = 1;
+  HeadConfig heads;
+  DispatchConfig dispatch;
+  OverlapConfig overlap;
+  CostModel cost;
+  /// dtype in which partial dk and dv travel and are summed.
+  DType reduce_dtype = DType::kFloat32;
+
+  friend bool operator==(const DistAttnConfig&, const DistAttnConfig&) = default;
+};
+
+}  // namespace tangram

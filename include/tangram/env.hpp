@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The environment variables of Tangram, read in one place. They exist only where a user cannot reach the code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tangram {
+
+/// All `TANGRAM_*` variables, read once per process at first use.
+struct Env {
+  /// TANGRAM_TIMEOUT_S: seconds that a communication operation waits for its peers. Positive.
+  double timeout_s = 30;
+  /// TANGRAM_NUM_THREADS: threads of the CPU backend over all ranks of a process; 0 means one per core.
+  int num_threads = 0;
+  /// TANGRAM_SANITY_CHECK: 1 poisons rows that were not received with NaN and checks results for NaN; on by default in
+  /// debug builds.
+  bool sanity_check = false;
+  /// TANGRAM_CPU_ISA: overrides the instruction set of the CPU backend (`baseline`, `avx2`, `avx512`); empty: the best.
+  std::string cpu_isa;
+  /// TANGRAM_PROFILE: 1 names kernels and transfers with NVTX ranges.
+  bool profile = false;
+
+  /// The process's values. Throws InvalidArgument when a variable is set to something that it cannot mean.
+  static const Env& get();
+
+  /// A variable as `tangram doctor` lists it.
+  struct Variable {
+    std::string name;
+    std::string value;  // as set, or the default
+    bool is_set = false;
+    std::string help;
+  };
+  static std::vector<Variable> list();
+};
+
+}  // namespace tangram

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The exceptions that Tangram throws. The text of each reads `function: requirement (got name=value, ...)`.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace tangram {
+
+/// Base of every exception of the library, so that a caller can catch all of them at once.
+class Error : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The caller passed something that the function cannot accept. Nothing was computed or sent.
+class InvalidArgument : public Error {
+  using Error::Error;
+};
+
+/// A CUDA runtime or driver call, or a kernel launch, failed.
+class CudaError : public Error {
+  using Error::Error;
+};
+
+/// A communication library (NCCL, MPI) reported a failure.
+class CommError : public Error {
+  using Error::Error;
+};
+
+/// A peer did not answer before the deadline. The text names the rank, the operation and the stage.
+class Timeout : public Error {
+  using Error::Error;
+};
+
+/// What was asked for does not exist on this machine or in this build (no GPU, not a Hopper GPU, no MPI).
+class NotAvailable : public Error {
+  using Error::Error;
+};
+
+/// An invariant of the library itself does not hold: a bug in Tangram, never the caller's fault.
+class InternalError : public Error {
+  using Error::Error;
+};
+
+}  // namespace tangram

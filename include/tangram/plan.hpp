@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Plan: everything derived from (mask, config). A plain value: comparable, printable, serialisable. Executors decide
+// nothing; whatever they do is written here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tangram/config.hpp"
+#include "tangram/exchange.hpp"
+#include "tangram/mask.hpp"
+
+namespace tangram {
+
+/// The map chunk -> rank over one sequence. Every rank holds the same number of chunks, in ascending order.
+struct Dispatch {
+  int cp_size = 1;
+  int64_t chunk_size = 0;
+  std::vector<int> rank_of_chunk;  // [num_chunks]
+
+  int64_t num_chunks() const { return static_cast<int64_t>(rank_of_chunk.size()); }
+  int64_t seqlen() const { return num_chunks() * chunk_size; }
+  int64_t rows_per_rank() const { return seqlen() / cp_size; }
+
+  /// The global rows of a rank's shard in shard order; neighbouring chunks joined.
+  std::vector<Range> rows_of_rank(int rank) const;
+
+  friend bool operator==(const Dispatch&, const Dispatch&) = default;
+};
+
+/// A run of K/V rows in a rank's buffer, all of one owner. A rank's segments are sorted by global row and their buffer
+/// rows follow each other without gaps.
+/// NOTE [global row order]: K/V rows that a rank needs, local and remote, lie compact in one buffer in global row
+/// order, so that whatever is one interval of keys in the mask is one interval on the rank and no slice is chopped.
+struct KvSegment {
+  Range global;           // rows of the global sequence
+  int64_t row = 0;        // first row in the rank's K/V buffer
+  int owner = 0;          // the rank whose shard holds the rows
+  int64_t owner_row = 0;  // first row in the owner's shard
+  int stage_fwd = 0;      // the stage that brings the rows, 0 when they are local
+  int stage_bwd = 0;
+
+  friend bool operator==(const KvSegment&, const KvSegment&) = default;
+};
+
+/// One step of a pass on one rank. Stage 0 works on local rows; its exchange is empty.
+struct Stage {
+  /// group_cast of this stage's K/V rows from shards into buffers; read backwards, group_reduce of their dk and dv.
+  Exchange exchange;
+  /// What is computed once the rows are there, in (shard row, buffer row) coordinates.
+  std::vector<AttnSlice> slices;
+  int64_t area = 0;
+
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
+struct RankPlan {
+  /// All of the rank's work at once: q rows of its shard, k rows of its buffer. The stages of a pass partition it.
+  std::vector<AttnSlice> slices;
+  int64_t area = 0;
+  std::vector<KvSegment> segments;
+  int64_t kv_rows = 0;         // rows of the K/V buffer: what the rank's queries see, no more
+  int64_t remote_kv_rows = 0;  // those that other ranks own
+  std::vector<Stage> forward;
+  std::vector<Stage> backward;
+
+  friend bool operator==(const RankPlan&, const RankPlan&) = default;
+};
+
+/// Predicted seconds of a step on the slowest rank, from the cost model.
+struct PredictedTime {
+  double forward_s = 0;
+  double backward_s = 0;
+  double exposed_s = 0;  // communication that no compute hides, both passes
+
+  friend bool operator==(const PredictedTime&, const PredictedTime&) = default;
+};
+
+struct Plan {
+  Mask mask;
+  DistAttnConfig config;
+  /// What `config.dispatch` came to, never kAuto.
+  DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
+  Dispatch q_dispatch;
+  Dispatch k_dispatch;  // equal to q_dispatch for self-attention
+  std::vector<RankPlan> ranks;
+  PredictedTime predicted;
+
+  int cp_size() const { return config.cp_size; }
+  /// Largest area of a rank divided by the mean; 1 for an empty mask.
+  double balance() const;
+  /// K/V rows that cross ranks in one cast, over all ranks.
+  int64_t rows_moved() const;
+  /// Bytes that `rank` holds at the worst moment of forward + backward: shards, buffers, gradients, partial results.
+  int64_t peak_bytes(int rank) const;
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+/// Rows to append to `seqlen` so that cp_size ranks get whole chunks. Throws InvalidArgument unless all are positive.
+int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size);
+
+/// Plans `mask` for `config.cp_size` ranks. Deterministic: every rank that calls it with equal arguments gets an equal
+/// plan, so that no plan is ever sent. For self-attention (seqlen_q == seqlen_k) queries and keys share one dispatch.
+/// Throws InvalidArgument when a config value is out of range or a sequence length is no multiple of
+/// cp_size * chunk_size (pad explicitly, see compute_pad_size and Mask::padded).
+Plan make_plan(const Mask& mask, const DistAttnConfig& config);
+
+/// The same with given dispatches: another mask over rows that are already dealt out (hybrid attention).
+Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
+
+/// JSON both ways. `plan_from_json` checks the format version and that the plan is consistent; it throws
+/// InvalidArgument for text that is malformed, too deep or too large.
+inline constexpr int kPlanFormatVersion = 1;
+std::string plan_to_json(const Plan& plan);
+Plan plan_from_json(std::string_view text);
+
+/// A printed explanation: who gets what and why, balance, rows moved, stages, memory.
+std::string explain(const Plan& plan);
+
+/// Least recently used plans by (mask, config). Thread-safe; `get` plans on a miss.
+class PlanCache {
+ public:
+  /// Throws InvalidArgument unless capacity >= 1.
+  explicit PlanCache(size_t capacity = 128);
+  ~PlanCache();
+  PlanCache(PlanCache&&) noexcept;
+  PlanCache& operator=(PlanCache&&) noexcept;
+
+  std::shared_ptr<const Plan> get(const Mask& mask, const DistAttnConfig& config);
+  /// The plan that `get` returned last, null before the first.
+  std::shared_ptr<const Plan> most_recent() const;
+
+  struct Counters {
+    int64_t hits = 0;
+    int64_t misses = 0;
+  };
+  Counters counters() const;
+  size_t size() const;
+  void clear();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Everything public.
+#pragma once
+
+#include "tangram/attention.hpp"
+#include "tangram/communicator.hpp"
+#include "tangram/config.hpp"
+#include "tangram/dtype.hpp"
+#include "tangram/env.hpp"
+#include "tangram/error.hpp"
+#include "tangram/exchange.hpp"
+#include "tangram/mask.hpp"
+#include "tangram/mask_builders.hpp"
+#include "tangram/plan.hpp"
+#include "tangram/range.hpp"
+#include "tangram/slice.hpp"
+#include "tangram/tensor.hpp"
+#include "tangram/version.hpp"

@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Validation and canonical form of masks.
+#include "tangram/mask.hpp"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+
+#include "core/require.hpp"
+
+namespace tangram {
+
+namespace {
+
+int64_t first_key(const AttnSlice& slice) { return slice.keys_of(slice.q_range.begin).begin; }
+
+// The smallest slice that holds both canonical slices. Where a diagonal is open, the corner of the rectangle stands in.
+AttnSlice enclosing(const AttnSlice& a, const AttnSlice& b) {
+  const auto lowest = [](const AttnSlice& s) {
+    return s.min_diag > kOpenMinDiag ? s.min_diag : s.k_range.begin - (s.q_range.end - 1);
+  };
+  const auto highest = [](const AttnSlice& s) {
+    return s.max_diag < kOpenMaxDiag ? s.max_diag : s.k_range.end - 1 - s.q_range.begin;
+  };
+  return canonical({hull(a.q_range, b.q_range), hull(a.k_range, b.k_range), std::min(lowest(a), lowest(b)),
+                    std::max(highest(a), highest(b))});
+}
+
+// Joins disjoint a and b into `joined` if their union is one slice: iff nothing else fits into the enclosing one.
+bool try_join(const AttnSlice& a, const AttnSlice& b, AttnSlice& joined) {
+  joined = enclosing(a, b);
+  return area(joined) == area(a) + area(b);
+}
+
+void sort_by_rows(std::vector<AttnSlice>& slices) {
+  std::sort(slices.begin(), slices.end(), [](const AttnSlice& a, const AttnSlice& b) {
+    if (a.q_range != b.q_range) return a.q_range < b.q_range;
+    return first_key(a) < first_key(b);
+  });
+}
+
+// Joins slices over the same query rows that touch side by side. Returns whether anything changed.
+bool join_columns(std::vector<AttnSlice>& slices) {
+  sort_by_rows(slices);
+  size_t num_kept = 0;
+  for (const AttnSlice& slice : slices) {
+    AttnSlice joined;
+    if (num_kept > 0 && slices[num_kept - 1].q_range == slice.q_range &&
+        try_join(slices[num_kept - 1], slice, joined)) {
+      slices[num_kept - 1] = joined;
+    } else {
+      slices[num_kept++] = slice;
+    }
+  }
+  const bool changed = num_kept < slices.size();
+  slices.resize(num_kept);
+  return changed;
+}
+
+struct RowKeyHash {
+  size_t operator()(const std::array<int64_t, 2>& at) const {
+    return static_cast<size_t>(at[0] * 0x9e3779b97f4a7c15LL) ^ static_cast<size_t>(at[1] * 0xc2b2ae3d27d4eb4fLL);
+  }
+};
+
+// Joins slices where one ends in the query row above the first of the other. From one row of a slice to the next its
+// left border moves by 0 or 1, so the continuation, if there is one, starts at one of two keys.
+bool join_rows(std::vector<AttnSlice>& slices) {
+  sort_by_rows(slices);
+  std::unordered_map<std::array<int64_t, 2>, size_t, RowKeyHash> starts;
+  starts.reserve(slices.size());
+  for (size_t i = 0; i < slices.size(); ++i) starts[{slices[i].q_range.begin, first_key(slices[i])}] = i;
+  bool changed = false;
+  // From the last row up, so that a column of pieces folds into its topmost in one pass.
+  for (size_t i = slices.size(); i-- > 0;) {
+    AttnSlice& upper = slices[i];
+    const int64_t last_key = upper.keys_of(upper.q_range.end - 1).begin;
+    for (const int64_t key : {last_key, last_key + 1}) {
+      const auto next = starts.find({upper.q_range.end, key});
+      if (next == starts.end()) continue;
+      AttnSlice joined;
+      if (!try_join(upper, slices[next->second], joined)) continue;
+      slices[next->second] = {};
+      starts.erase(next);
+      upper = joined;
+      changed = true;
+      break;
+    }
+  }
+  std::erase_if(slices, [](const AttnSlice& slice) { return slice.q_range.empty(); });
+  return changed;
+}
+
+void validate(int64_t seqlen_q, int64_t seqlen_k, std::span<const AttnSlice> slices) {
+  // Beyond this, areas and products of strides would no longer fit into 64 bits.
+  constexpr int64_t kMaxSeqlen = int64_t{1} << 31;
+  require(0 <= seqlen_q && seqlen_q <= kMaxSeqlen && 0 <= seqlen_k && seqlen_k <= kMaxSeqlen,
+          "Mask: sequence lengths must lie in [0, 2^31] (got seqlen_q={}, seqlen_k={})", seqlen_q, seqlen_k);
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const AttnSlice& slice = slices[i];
+    require(0 <= slice.q_range.begin && slice.q_range.begin <= slice.q_range.end && slice.q_range.end <= seqlen_q,
+            "Mask: slices[{}].q_range must lie in [0, {}) (got [{}, {}))", i, seqlen_q, slice.q_range.begin,
+            slice.q_range.end);
+    require(0 <= slice.k_range.begin && slice.k_range.begin <= slice.k_range.end && slice.k_range.end <= seqlen_k,
+            "Mask: slices[{}].k_range must lie in [0, {}) (got [{}, {}))", i, seqlen_k, slice.k_range.begin,
+            slice.k_range.end);
+  }
+}
+
+}  // namespace
+
+std::vector<AttnSlice> merge_touching(std::vector<AttnSlice> slices) {
+  bool changed = slices.size() > 1;
+  while (changed) {
+    changed = join_columns(slices);
+    changed = join_rows(slices) || changed;
+  }
+  sort_by_rows(slices);
+  return slices;
+}
+
+Mask::Mask(int64_t seqlen_q, int64_t seqlen_k, std::vector<AttnSlice> slices)
+    : seqlen_q_(seqlen_q), seqlen_k_(seqlen_k) {
+  validate(seqlen_q, seqlen_k, slices);
+  const OverlapPair overlap = find_overlap(slices);
+  if (overlap.first >= 0) {
+    require(false, "Mask: slices must not cover a cell twice (got slices[{}]={} and slices[{}]={})", overlap.first,
+            to_string(slices[overlap.first]), overlap.second, to_string(slices[overlap.second]));
+  }
+  for (AttnSlice& slice : slices) slice = canonical(slice);
+  std::erase_if(slices, [](const AttnSlice& slice) { return slice.q_range.empty(); });
+  slices_ = merge_touching(std::move(slices));
+  for (const AttnSlice& slice : slices_) area_ += tangram::area(slice);
+}
+
+uint64_t Mask::hash() const {
+  // FNV-1a over 64-bit words with a final avalanche: stable across machines, unlike std::hash.
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&hash](int64_t value) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3;
+    hash ^= hash >> 29;
+  };
+  add(seqlen_q_);
+  add(seqlen_k_);
+  for (const AttnSlice& slice : slices_) {
+    for (const int64_t value : {slice.q_range.begin, slice.q_range.end, slice.k_range.begin, slice.k_range.end,
+                                slice.min_diag, slice.max_diag}) {
+      add(value);
+    }
+  }
+  return hash;
+}
+
+Mask Mask::padded(int64_t seqlen_q, int64_t seqlen_k) const {
+  require(seqlen_q >= seqlen_q_ && seqlen_k >= seqlen_k_,
+          "Mask::padded: lengths must not shrink (got {} x {} for a mask of {} x {})", seqlen_q, seqlen_k, seqlen_q_,
+          seqlen_k_);
+  Mask result = *this;  // canonical form does not depend on the lengths
+  result.seqlen_q_ = seqlen_q;
+  result.seqlen_k_ = seqlen_k;
+  return result;
+}
+
+}  // namespace tangram
