@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Env is read once per process, so each case runs in a child of its own.
+#include "tangram/env.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tangram/error.hpp"
+
+namespace tangram {
+namespace {
+
+// Runs `check` in a fresh process with the variable set; the child exits with 0 iff it returns true.
+template <class Check>
+void expect_in_child(const char* name, const char* value, Check check) {
+  EXPECT_EXIT(
+      {
+        setenv(name, value, 1);
+        std::exit(check() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+bool throws_invalid_argument() {
+  try {
+    Env::get();
+  } catch (const InvalidArgument&) {
+    return true;
+  }
+  return false;
+}
+
+TEST(EnvDeathTest, ReadsValues) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  expect_in_child("TANGRAM_TIMEOUT_S", "2.5", [] { return Env::get().timeout_s == 2.5; });
+  expect_in_child("TANGRAM_NUM_THREADS", "3", [] { return Env::get().num_threads == 3; });
+  expect_in_child("TANGRAM_SANITY_CHECK", "1", [] { return Env::get().sanity_check; });
+  expect_in_child("TANGRAM_CPU_ISA", "avx2", [] { return Env::get().cpu_isa == "avx2"; });
+}
+
+TEST(EnvDeathTest, RefusesValuesThatMeanNothing) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  expect_in_child("TANGRAM_TIMEOUT_S", "soon", throws_invalid_argument);
+  expect_in_child("TANGRAM_TIMEOUT_S", "-1", throws_invalid_argument);
+  expect_in_child("TANGRAM_NUM_THREADS", "2.5", throws_invalid_argument);
+  expect_in_child("TANGRAM_SANITY_CHECK", "yes", throws_invalid_argument);
+  expect_in_child("TANGRAM_CPU_ISA", "mmx", throws_invalid_argument);
+}
+
+TEST(Env, ListNamesEveryVariableWithHelp) {
+  const auto variables = Env::list();
+  EXPECT_GE(variables.size(), 5u);
+  for (const auto& variable : variables) {
+    EXPECT_EQ(variable.name.rfind("TANGRAM_", 0), 0u);
+    EXPECT_FALSE(variable.help.empty());
+  }
+}
+
+}  // namespace
+}  // namespace tangram
