@@ -19,6 +19,7 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON) # the Python extension links the same archives
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
 find_program(TANGRAM_CCACHE ccache)
 if(TANGRAM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
@@ -40,13 +41,19 @@ if(NOT TANGRAM_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit REQUIRED)
     set(TANGRAM_HAVE_CUDA ON)
   elseif(TANGRAM_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "TANGRAM_CUDA=ON needs nvcc, which was not found; use TANGRAM_CUDA=AUTO to build without GPU code")
+    message(
+      FATAL_ERROR
+      "TANGRAM_CUDA=ON needs nvcc, which was not found; use TANGRAM_CUDA=AUTO to build without GPU code"
+    )
   endif()
 endif()
 
 if(TANGRAM_SANITIZE)
   list(JOIN TANGRAM_SANITIZE "," sanitizers)
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${sanitizers}> $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>)
+  add_compile_options(
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${sanitizers}>
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
+  )
   add_link_options(-fsanitize=${sanitizers})
 endif()
 

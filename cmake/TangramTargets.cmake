@@ -21,13 +21,19 @@ function(tangram_add_layer name)
   add_library(${target} STATIC ${arg_SOURCES})
   target_include_directories(
     ${target}
-    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
-           $<INSTALL_INTERFACE:include>
+    PUBLIC
+      $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+      $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+      $<INSTALL_INTERFACE:include>
     PRIVATE ${PROJECT_SOURCE_DIR}/src
   )
   list(TRANSFORM arg_DEPENDS PREPEND tangram_)
   # Header-only, so that a built program needs no libfmt of the very same version where it runs.
-  target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:fmt::fmt-header-only> ${arg_LINK_PRIVATE})
+  target_link_libraries(
+    ${target}
+    PUBLIC ${arg_DEPENDS}
+    PRIVATE $<BUILD_INTERFACE:fmt::fmt-header-only> ${arg_LINK_PRIVATE}
+  )
   tangram_set_warnings(${target})
 endfunction()
 
@@ -44,7 +50,8 @@ function(tangram_add_test name)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   list(TRANSFORM arg_DEPENDS PREPEND tangram_)
   target_link_libraries(
-    ${target} PRIVATE ${arg_DEPENDS} ${arg_LINK_PRIVATE} fmt::fmt-header-only GTest::gtest_main GTest::gmock
+    ${target}
+    PRIVATE ${arg_DEPENDS} ${arg_LINK_PRIVATE} fmt::fmt-header-only GTest::gtest_main GTest::gmock
   )
   target_compile_definitions(${target} PRIVATE TANGRAM_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
   tangram_set_warnings(${target})

@@ -1,0 +1,43 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Short names for the presets of CMakePresets.json; `make help` lists them.
+
+.DEFAULT_GOAL := help
+PRESET ?= dev
+
+.PHONY: help setup build demo test sanitize lint format tidy clean
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## Install what the build needs (Debian 12 or Ubuntu 24.04 and later)
+	@tools/setup.sh
+
+build: setup ## Build everything that this machine can build
+	@cmake --preset $(PRESET) $(if $(VERBOSE),,> /dev/null)
+	@cmake --build --preset $(PRESET)
+
+demo: setup ## Build, then plan a packed batch, compute a smaller one and verify it; ends in out/demo.html
+	@cmake --preset $(PRESET) -DTANGRAM_BUILD_TESTS=OFF > /dev/null
+	@cmake --build --preset $(PRESET) --target tangram
+	@tools/demo.sh build/$(PRESET)/bin/tangram
+
+test: setup ## Build and run all tests that need no GPU
+	@cmake --preset $(PRESET) -DTANGRAM_BUILD_TESTS=ON > /dev/null
+	@cmake --build --preset $(PRESET)
+	@ctest --preset $(PRESET)
+
+sanitize: setup ## The CPU tests under ASan + UBSan, the threaded ones under TSan
+	@cmake --preset asan > /dev/null && cmake --build --preset asan && ctest --preset asan
+	@cmake --preset tsan > /dev/null && cmake --build --preset tsan --target test_comm test_dist && ctest --preset tsan -R '^(comm|dist)\.'
+
+lint: setup ## Formatting, spelling, layers, self-contained headers
+	@tools/lint.sh
+	@cmake --preset cpu > /dev/null && cmake --build --preset cpu --target tangram_header_check
+
+format: setup ## Rewrite sources in the project's format
+	@tools/lint.sh --fix
+
+clean: ## Remove everything that was built
+	@rm -rf build out .venv

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks who includes whom: every layer may include itself and the layers it is allowed to see, nothing else."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+
+# What each folder of src/ may include besides itself and the public headers.
+ALLOWED = {
+    "core": set(),
+    "plan": {"core"},
+    "cuda": {"core"},
+    "attn": {"core", "cuda"},
+    "comm": {"core", "cuda"},
+    "dist": {"core", "cuda", "plan", "attn", "comm"},
+    "cli": {"core", "plan", "attn", "comm", "dist"},
+}
+# Public headers that belong to a layer; one that is not listed is core's. Whoever may see the layer may include them.
+HEADER_LAYER = {
+    "plan": "plan",
+    "attention": "attn",
+    "backends": "attn",
+    "communicator": "comm",
+    "local_group": "comm",
+    "mpi_communicator": "comm",
+    "dist_attention": "dist",
+    "flex_attention": "dist",
+    "tangram": "dist",
+}
+# No public header may drag these in.
+FORBIDDEN_IN_PUBLIC = re.compile(
+    r"^(torch|nccl|mpi|cutlass|cute|cuda|fmt|nlohmann|CLI)[./_]|^(mpi|nccl|cuda[a-z_]*)\.h$"
+)
+
+
+def layer_of(include: str) -> str | None:
+    parts = include.split("/")
+    if parts[0] == "tangram" and len(parts) == 2:
+        return HEADER_LAYER.get(parts[1].rsplit(".", 1)[0], "core")
+    return parts[0] if parts[0] in ALLOWED and len(parts) > 1 else None
+
+
+def check_sources() -> list[str]:
+    problems = []
+    for layer, allowed in ALLOWED.items():
+        for path in sorted((ROOT / "src" / layer).rglob("*")):
+            if path.suffix not in {".hpp", ".cpp", ".cuh", ".cu"}:
+                continue
+            for include in INCLUDE.findall(path.read_text(encoding="utf-8")):
+                target = layer_of(include)
+                if target and target != layer and target not in allowed:
+                    problems.append(f"{path.relative_to(ROOT)}: {layer} may not include {include} ({target})")
+    return problems
+
+
+def check_public_headers() -> list[str]:
+    problems = []
+    for path in sorted((ROOT / "include" / "tangram").glob("*.hpp")):
+        layer = HEADER_LAYER.get(path.stem, "core")
+        for include in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            if FORBIDDEN_IN_PUBLIC.search(include):
+                problems.append(f"{path.relative_to(ROOT)}: a public header may not include {include}")
+            target = layer_of(include)
+            if target and target != layer and target not in ALLOWED[layer]:
+                problems.append(f"{path.relative_to(ROOT)}: {layer} may not include {include} ({target})")
+    return problems
+
+
+def main() -> int:
+    problems = check_sources() + check_public_headers()
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
