@@ -19,16 +19,25 @@ enum class DispatchAlgorithm : int {
   kMinHeap,           ///< heaviest chunk first to the least loaded rank that has room
   kSortedSequential,  ///< chunks sorted by area, dealt zigzag
   kTangram,           ///< ours: keeps documents and windows together while area stays balanced
+  // Published algorithms to compare with.
+  kLowerBound,          ///< fills ranks one after the other, each with the chunks that come nearest to the mean area
+  kDynamicProgramming,  ///< contiguous runs of the area-sorted chunks folded pairwise, merged by largest differencing
+  kBatchTopP,           ///< heaviest chunks in batches of cp_size, each batch matched against the loads
+  kRandom,              ///< a seeded shuffle
 };
 std::string_view to_string(DispatchAlgorithm algorithm);
 /// Accepts the names that `to_string` gives (`auto`, `sequential`, `zigzag`, `min_heap`, `sorted_sequential`,
-/// `tangram`); anything else throws InvalidArgument with the list.
+/// `tangram`, `lower_bound`, `dynamic_programming`, `batch_topp`, `random`); anything else throws InvalidArgument with
+/// the list.
 DispatchAlgorithm parse_dispatch_algorithm(std::string_view name);
 
 struct DispatchConfig {
   DispatchAlgorithm algorithm = DispatchAlgorithm::kAuto;
-  /// Rows of a chunk; 0 lets the planner choose the coarsest that balances. A multiple of 64 keeps kernel tiles whole.
+  /// Rows of a chunk; 0 lets the planner choose the coarsest that balances. A multiple of 64 keeps kernel tiles whole;
+  /// when the planner chooses, chunks are multiples of 64 rows iff the rows of a rank are.
   int64_t chunk_size = 0;
+  /// Only for kRandom.
+  uint64_t seed = 0;
 
   friend bool operator==(const DispatchConfig&, const DispatchConfig&) = default;
 };

@@ -49,10 +49,17 @@ struct KvSegment {
   friend bool operator==(const KvSegment&, const KvSegment&) = default;
 };
 
-/// One step of a pass on one rank. Stage 0 works on local rows; its exchange is empty.
+/// One step of a pass on one rank. Stage 0 works on local rows; its exchange is empty. All ranks have equally many
+/// stages in a pass; some may be empty.
+///
+/// NOTE [kept stage]: with OverlapConfig::keep_remote_kv the last backward stage holds the same rows as the last
+/// forward stage and is marked `kept`: its rows are still in the buffer, so its group_cast is skipped (its group_reduce
+/// is not). The backward pass then runs the stages in the order last, 1, 2, ..., 0: the local stage ends the pass and
+/// hides the gradients that still travel. Without it both passes run 0, 1, 2, ...
 struct Stage {
   /// group_cast of this stage's K/V rows from shards into buffers; read backwards, group_reduce of their dk and dv.
   Exchange exchange;
+  bool kept = false;
   /// What is computed once the rows are there, in (shard row, buffer row) coordinates.
   std::vector<AttnSlice> slices;
   int64_t area = 0;
@@ -109,11 +116,17 @@ int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size);
 /// Plans `mask` for `config.cp_size` ranks. Deterministic: every rank that calls it with equal arguments gets an equal
 /// plan, so that no plan is ever sent. For self-attention (seqlen_q == seqlen_k) queries and keys share one dispatch.
 /// Throws InvalidArgument when a config value is out of range or a sequence length is no multiple of
-/// cp_size * chunk_size (pad explicitly, see compute_pad_size and Mask::padded).
+/// cp_size * chunk_size (of cp_size, when the planner chooses the chunks); pad explicitly, see compute_pad_size and
+/// Mask::padded.
 Plan make_plan(const Mask& mask, const DistAttnConfig& config);
 
 /// The same with given dispatches: another mask over rows that are already dealt out (hybrid attention).
 Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
+
+/// The fewest K/V rows that any plan over these dispatches can move in one cast: for every rank the key rows that its
+/// queries see and it does not own. Counted key row by key row from the slices, sharing no code with make_plan, so that
+/// a plan can be held against it. O(slices * cp_size * seqlen / chunk_size + cp_size * seqlen_k).
+int64_t rows_lower_bound(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
 /// JSON both ways. `plan_from_json` checks the format version and that the plan is consistent; it throws
 /// InvalidArgument for text that is malformed, too deep or too large.
