@@ -14,7 +14,7 @@
 
 namespace tangram {
 
-/// kAvg divides by the number of contributions, the owner's own counted.
+/// kAvg divides by the number of contributions, the owner's own counted. kMax is for all_reduce only.
 enum class ReduceOp : int { kSum = 0, kAvg = 1, kMax = 2 };
 
 /// One tensor of a group_cast: rows go from `src` (the shard) to `dst` (the buffer).
@@ -24,7 +24,7 @@ struct CastTensor {
 };
 
 /// One tensor of a group_reduce: rows of `partial` (in the buffer) are added into `owned` (the shard), which holds the
-/// owner's own contribution. Equal dtypes; sums are in float32.
+/// owner's own contribution. Equal dtypes; sums are in float32 and rounded once.
 struct ReduceTensor {
   ConstTensorView partial;
   TensorView owned;
@@ -38,7 +38,8 @@ struct LseReduceTensors {
   float* lse = nullptr;
 };
 
-/// What a transport really moved, on this rank, since construction or `reset`. Rows are tensor rows.
+/// What a transport really moved, on this rank, since construction or `reset_counters`. Rows are tensor rows: a token
+/// whose K and V both travel counts twice. Control messages do not count.
 struct TrafficCounters {
   int64_t rows_sent = 0;
   int64_t rows_received = 0;
@@ -47,24 +48,41 @@ struct TrafficCounters {
   int64_t operations = 0;
 };
 
+/// When an operation was called, when its rows began to move on this rank (all ranks had arrived), and when it was
+/// done. Seconds on the steady clock, comparable between the ranks of one host.
+struct CommTimes {
+  double posted_s = 0;
+  double started_s = 0;
+  double finished_s = 0;
+};
+
 /// An operation under way. Destroying a handle waits for it, swallowing errors: call `wait` to see them.
 class CommHandle {
  public:
   virtual ~CommHandle() = default;
   /// Returns when the operation is done on this rank: received rows may be read, sent rows overwritten.
-  /// Throws Timeout (naming peer and operation) or CommError. A second call returns at once.
+  /// Throws InvalidArgument when the ranks' arguments do not fit together (nothing was sent, the communicator stays
+  /// usable), Timeout (naming peer and operation) or CommError (a peer gave up). A second call repeats the outcome.
   virtual void wait() = 0;
+  /// Valid once `wait` has returned.
+  virtual CommTimes times() const = 0;
 };
 
-/// The collectives of one group. Every rank makes the same calls in the same order; each call validates its arguments
-/// on all ranks before anything is sent, and is asynchronous: buffers stay untouched until the handle is waited for.
-/// `label` names the operation in errors and traces.
+/// The collectives of one group. Every rank makes the same calls in the same order, from one thread at a time; each
+/// call validates its arguments on all ranks before anything is sent, and is asynchronous: buffers stay untouched until
+/// the handle is waited for. The tables are copied. `label` names the operation in errors and traces.
+///
+/// NOTE [operation order]: operations take effect on a rank in call order, so that several group_reduces under way may
+/// add into the same owned rows.
+///
+/// After Timeout or CommError the communicator is broken: each later call throws the same error.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// `local`, `mpi`, ...
   virtual std::string_view name() const = 0;
 
   /// Every row range of `src` goes to exactly the ranks that need it. See Exchange.
@@ -86,6 +104,13 @@ class Communicator {
   /// Throws InvalidArgument on every rank, naming `what` and the ranks that differ, unless all passed the same value.
   /// Called with the hash of mask and config before the first transfer.
   virtual void require_agreement(uint64_t value, std::string_view what) = 0;
+
+  /// Takes this rank's part in the group's next operation, whichever it is, by refusing it: it throws InvalidArgument
+  /// with `reason` on the other ranks. How a rank that cannot accept its own arguments tells its peers. Returns at
+  /// once.
+  virtual void refuse(std::string_view reason) = 0;
+  /// Gives up: whatever other ranks wait for, now or later, throws CommError with this rank and `reason`.
+  virtual void abort(std::string_view reason) noexcept = 0;
 
   virtual TrafficCounters counters() const = 0;
   virtual void reset_counters() = 0;
