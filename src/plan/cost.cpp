@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/cost.hpp"
+
+#include <algorithm>
+
+#include "tangram/dtype.hpp"
+
+namespace tangram {
+
+namespace {
+
+constexpr int kMaxStages = 4;  // more never paid in the model: each adds stage_overhead_s and chops slices
+
+double flops_per_cell(const HeadConfig& heads, Pass pass) {
+  const double dims =
+      pass == Pass::kForward ? heads.head_dim + heads.head_dim_v : 3.0 * heads.head_dim + 2.0 * heads.head_dim_v;
+  return 2.0 * heads.num_heads_q * dims;
+}
+
+// Rows and copies that a rank receives per stage, from its segments.
+std::vector<StageLoad> segment_loads(const RankPlan& rank, int self, int num_stages, Pass pass) {
+  std::vector<StageLoad> loads(static_cast<size_t>(num_stages) + 1);
+  for (const KvSegment& segment : rank.segments) {
+    if (segment.owner == self) continue;
+    StageLoad& load = loads[static_cast<size_t>(pass == Pass::kForward ? segment.stage_fwd : segment.stage_bwd)];
+    load.rows += segment.global.size();
+    ++load.num_copies;
+  }
+  return loads;
+}
+
+// Time of the slowest rank if a pass had `num_stages` remote stages.
+double slowest_pass(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, int num_stages, Pass pass) {
+  double slowest = 0;
+  RankPlan trial;
+  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
+    const RankPlan& rank = ranks[static_cast<size_t>(r)];
+    trial.segments = rank.segments;
+    trial.slices = rank.slices;
+    assign_stages(trial, r, {num_stages, num_stages}, false);
+    std::vector<StageLoad> loads = segment_loads(trial, r, num_stages, pass);
+    const std::vector<int64_t> areas = stage_areas(trial, num_stages, pass);
+    for (size_t i = 0; i < loads.size(); ++i) loads[i].area = areas[i];
+    slowest = std::max(slowest, pass_time(config, loads, pass, false).total_s);
+  }
+  return slowest;
+}
+
+int best_count(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, int min_count, Pass pass) {
+  int best = min_count;
+  double best_s = slowest_pass(config, ranks, min_count, pass);
+  for (int count = min_count + 1; count <= kMaxStages; ++count) {
+    const double seconds = slowest_pass(config, ranks, count, pass);
+    if (seconds < best_s) {
+      best = count;
+      best_s = seconds;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+double compute_seconds(const DistAttnConfig& config, int64_t area, Pass pass) {
+  const double rate = pass == Pass::kForward ? config.cost.forward_flops_per_s : config.cost.backward_flops_per_s;
+  return static_cast<double>(area) * flops_per_cell(config.heads, pass) / rate;
+}
+
+int64_t kv_row_bytes(const HeadConfig& heads) {
+  return int64_t{heads.num_heads_kv} * (heads.head_dim + heads.head_dim_v) * static_cast<int64_t>(size_of(heads.dtype));
+}
+
+int64_t kv_grad_row_bytes(const HeadConfig& heads, DType reduce_dtype) {
+  return int64_t{heads.num_heads_kv} * (heads.head_dim + heads.head_dim_v) *
+         static_cast<int64_t>(size_of(reduce_dtype));
+}
+
+double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, int64_t num_copies) {
+  return static_cast<double>(rows) * static_cast<double>(row_bytes) / cost.link_bytes_per_s +
+         static_cast<double>(num_copies) * cost.copy_latency_s;
+}
+
+PassTime pass_time(const DistAttnConfig& config, const std::vector<StageLoad>& loads, Pass pass, bool kept_first) {
+  // Execution order; see NOTE [kept stage] in plan.hpp.
+  std::vector<size_t> order;
+  if (kept_first && loads.size() > 1) order.push_back(loads.size() - 1);
+  if (!kept_first) order.push_back(0);
+  for (size_t i = 1; i + (kept_first ? 1 : 0) < loads.size(); ++i) order.push_back(i);
+  if (kept_first) order.push_back(0);
+
+  const int64_t cast_bytes = kv_row_bytes(config.heads);
+  const int64_t grad_bytes = kv_grad_row_bytes(config.heads, config.reduce_dtype);
+  double compute_done = 0;   // of the stage before
+  double compute_start = 0;  // of the stage before: when the cast of this one was posted
+  double arrived = 0;        // last cast
+  double reduced = 0;        // last group_reduce
+  double busy = 0;
+  for (size_t n = 0; n < order.size(); ++n) {
+    const StageLoad& load = loads[order[n]];
+    const bool is_local = order[n] == 0;
+    const bool cast = !is_local && !(kept_first && n == 0);
+    if (cast && load.rows > 0) {
+      arrived =
+          std::max(arrived, compute_start) + transfer_seconds(config.cost, load.rows, cast_bytes, load.num_copies);
+    }
+    const double start = cast && load.rows > 0 ? std::max(compute_done, arrived) : compute_done;
+    const double seconds = compute_seconds(config, load.area, pass) + (is_local ? 0 : config.cost.stage_overhead_s);
+    busy += seconds;
+    compute_start = start;
+    compute_done = start + seconds;
+    if (pass == Pass::kBackward && load.rows > 0) {
+      reduced = std::max(reduced, compute_done) + transfer_seconds(config.cost, load.rows, grad_bytes, load.num_copies);
+    }
+  }
+  const double total = std::max(compute_done, reduced);
+  return {total, total - busy};
+}
+
+StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
+  const OverlapConfig& overlap = config.overlap;
+  const bool any_remote =
+      std::any_of(ranks.begin(), ranks.end(), [](const RankPlan& rank) { return rank.remote_kv_rows > 0; });
+  StageCounts counts{overlap.num_stages_fwd, overlap.num_stages_bwd};
+  // Where nothing is remote there is nothing to stage, and the choice is to have none.
+  if (counts.forward == 0 && any_remote) counts.forward = best_count(config, ranks, 1, Pass::kForward);
+  if (counts.backward == 0 && any_remote) {
+    // A kept stage of several is a stage of its own.
+    const int min_count = overlap.keep_remote_kv && counts.forward > 1 ? 2 : 1;
+    counts.backward = best_count(config, ranks, min_count, Pass::kBackward);
+  }
+  return counts;
+}
+
+PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
+  PredictedTime result;
+  PassTime forward;
+  PassTime backward;
+  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
+    const RankPlan& rank = ranks[static_cast<size_t>(r)];
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const std::vector<Stage>& stages = pass == Pass::kForward ? rank.forward : rank.backward;
+      std::vector<StageLoad> loads;
+      for (const Stage& stage : stages) {
+        loads.push_back(
+            {stage.area, stage.exchange.rows_received(), static_cast<int64_t>(stage.exchange.recvs.size())});
+      }
+      const bool kept_first = pass == Pass::kBackward && !stages.empty() && stages.back().kept;
+      const PassTime time = pass_time(config, loads, pass, kept_first);
+      PassTime& slowest = pass == Pass::kForward ? forward : backward;
+      if (time.total_s > slowest.total_s) slowest = time;
+    }
+  }
+  return {forward.total_s, backward.total_s, forward.exposed_s + backward.exposed_s};
+}
+
+}  // namespace tangram

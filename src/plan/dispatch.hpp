@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Dispatch algorithms: every one maps chunk areas to ranks, with equally many chunks for each rank.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+/// A dispatch together with the algorithm that it came from.
+struct ChosenDispatch {
+  DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
+  Dispatch dispatch;
+};
+
+/// Deals out the query rows of `mask` by `config.dispatch`. kAuto takes the cheapest by the cost model.
+ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config);
+
+/// Deals out the key rows of a cross-attention mask so that most keys lie where they are seen.
+Dispatch dispatch_keys(const Mask& mask, const Dispatch& q_dispatch, const DistAttnConfig& config);
+
+/// Rows of a chunk when the planner chooses: 128, 64 or else the largest divisor of `rows_per_rank` below.
+int64_t finest_chunk_size(int64_t rows_per_rank);
+
+/// The same map with the largest chunks that can express it.
+Dispatch coarsened(const Dispatch& dispatch);
+
+/// Throws InvalidArgument unless the dispatch is well formed: sizes positive, ranks in range, equal chunk counts.
+void validate_dispatch(const Dispatch& dispatch, int cp_size, int64_t seqlen, const char* name);
+
+// The published algorithms. `areas` has a multiple of `cp_size` entries; the result is the rank of each chunk.
+// All are deterministic: ties go to the lower chunk, then to the lower rank.
+std::vector<int> dispatch_sequential(int64_t num_chunks, int cp_size);
+std::vector<int> dispatch_zigzag(int64_t num_chunks, int cp_size);
+std::vector<int> dispatch_min_heap(std::span<const int64_t> areas, int cp_size);
+std::vector<int> dispatch_sorted_sequential(std::span<const int64_t> areas, int cp_size);
+
+/// Ours. See docs/design/plan.md, "Dispatch".
+Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size);
+
+}  // namespace tangram

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// make_plan, and what can be asked of a finished plan.
+#include "tangram/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/require.hpp"
+#include "plan/cost.hpp"
+#include "plan/dispatch.hpp"
+#include "plan/rank_plan.hpp"
+#include "plan/runs.hpp"
+#include "plan/stages.hpp"
+
+namespace tangram {
+
+namespace {
+
+constexpr int kMaxRanks = 1 << 16;
+constexpr int kMaxStageCount = 64;
+constexpr int kMaxHeads = 1 << 16;
+
+void validate_config(const DistAttnConfig& config) {
+  const HeadConfig& heads = config.heads;
+  require(1 <= config.cp_size && config.cp_size <= kMaxRanks, "make_plan: cp_size must lie in [1, {}] (got {})",
+          kMaxRanks, config.cp_size);
+  require(config.dispatch.chunk_size >= 0, "make_plan: dispatch.chunk_size must not be negative (got {})",
+          config.dispatch.chunk_size);
+  require(heads.num_heads_q >= 1 && heads.num_heads_q <= kMaxHeads && heads.num_heads_kv >= 1 &&
+              heads.num_heads_q % heads.num_heads_kv == 0,
+          "make_plan: num_heads_q must be a positive multiple of num_heads_kv (got num_heads_q={}, num_heads_kv={})",
+          heads.num_heads_q, heads.num_heads_kv);
+  require(1 <= heads.head_dim && heads.head_dim <= kMaxHeads && 1 <= heads.head_dim_v && heads.head_dim_v <= kMaxHeads,
+          "make_plan: head dims must be positive (got head_dim={}, head_dim_v={})", heads.head_dim, heads.head_dim_v);
+  const OverlapConfig& overlap = config.overlap;
+  for (const int count : {overlap.num_stages_fwd, overlap.num_stages_bwd}) {
+    require(0 <= count && count <= kMaxStageCount,
+            "make_plan: numbers of stages must lie in [0, {}] (got num_stages_fwd={}, num_stages_bwd={})",
+            kMaxStageCount, overlap.num_stages_fwd, overlap.num_stages_bwd);
+  }
+  require(
+      !overlap.keep_remote_kv || overlap.num_stages_bwd != 1 || overlap.num_stages_fwd == 1,
+      "make_plan: keep_remote_kv with num_stages_bwd=1 needs num_stages_fwd=1, else the rows that are not kept have "
+      "no stage (got num_stages_fwd={})",
+      overlap.num_stages_fwd);
+  const CostModel& cost = config.cost;
+  for (const double rate : {cost.forward_flops_per_s, cost.backward_flops_per_s, cost.link_bytes_per_s}) {
+    require(std::isfinite(rate) && rate > 0, "make_plan: rates of the cost model must be finite and positive (got {})",
+            rate);
+  }
+  for (const double seconds : {cost.copy_latency_s, cost.stage_overhead_s}) {
+    require(std::isfinite(seconds) && seconds >= 0,
+            "make_plan: times of the cost model must be finite and not negative (got {})", seconds);
+  }
+}
+
+void validate_length(int64_t seqlen, const char* name, const DistAttnConfig& config) {
+  const int64_t chunk_size = std::max<int64_t>(config.dispatch.chunk_size, 1);
+  require(seqlen > 0, "make_plan: {} must be positive (got {})", name, seqlen);
+  require(seqlen / config.cp_size >= chunk_size,
+          "make_plan: every rank needs a chunk, so cp_size must not exceed {} / chunk_size (got {}={}, cp_size={}, "
+          "chunk_size={})",
+          name, name, seqlen, config.cp_size, chunk_size);
+  require(
+      seqlen % (config.cp_size * chunk_size) == 0,
+      "make_plan: {} must be a multiple of cp_size * chunk_size, pad it by compute_pad_size (got {}={}, cp_size={}, "
+      "chunk_size={})",
+      name, name, seqlen, config.cp_size, chunk_size);
+}
+
+// The plan of given dispatches; everything else follows from them.
+Plan finish_plan(const Mask& mask, const DistAttnConfig& config, ChosenDispatch q, Dispatch k_dispatch) {
+  Plan plan;
+  plan.mask = mask;
+  plan.config = config;
+  plan.algorithm = q.algorithm;
+  plan.q_dispatch = std::move(q.dispatch);
+  plan.k_dispatch = std::move(k_dispatch);
+  plan.ranks = make_rank_plans(mask, plan.q_dispatch, plan.k_dispatch);
+  const StageCounts counts = choose_stage_counts(config, plan.ranks);
+  for (int r = 0; r < config.cp_size; ++r) {
+    assign_stages(plan.ranks[static_cast<size_t>(r)], r, counts, config.overlap.keep_remote_kv);
+  }
+  build_stages(plan.ranks, counts, config.overlap.keep_remote_kv);
+  plan.predicted = predict(config, plan.ranks);
+  return plan;
+}
+
+}  // namespace
+
+std::vector<Range> Dispatch::rows_of_rank(int rank) const {
+  require(0 <= rank && rank < cp_size, "Dispatch::rows_of_rank: rank must lie in [0, {}) (got {})", cp_size, rank);
+  std::vector<Range> rows;
+  for (int64_t c = 0; c < num_chunks(); ++c) {
+    if (rank_of_chunk[static_cast<size_t>(c)] != rank) continue;
+    const Range chunk{c * chunk_size, (c + 1) * chunk_size};
+    if (!rows.empty() && rows.back().end == chunk.begin) {
+      rows.back().end = chunk.end;
+    } else {
+      rows.push_back(chunk);
+    }
+  }
+  return rows;
+}
+
+int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size) {
+  constexpr int64_t kMaxSize = int64_t{1} << 31;
+  require(
+      0 < seqlen && seqlen <= kMaxSize && 0 < cp_size && 0 < chunk_size && chunk_size <= kMaxSize,
+      "compute_pad_size: all arguments must be positive and at most 2^31 (got seqlen={}, cp_size={}, chunk_size={})",
+      seqlen, cp_size, chunk_size);
+  const int64_t unit = cp_size * chunk_size;
+  return (unit - seqlen % unit) % unit;
+}
+
+Plan make_plan(const Mask& mask, const DistAttnConfig& config) {
+  validate_config(config);
+  validate_length(mask.seqlen_q(), "seqlen_q", config);
+  validate_length(mask.seqlen_k(), "seqlen_k", config);
+  ChosenDispatch q = dispatch_queries(mask, config);
+  Dispatch k = mask.is_self_attention() ? q.dispatch : dispatch_keys(mask, q.dispatch, config);
+  return finish_plan(mask, config, std::move(q), std::move(k));
+}
+
+Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch) {
+  validate_config(config);
+  validate_dispatch(q_dispatch, config.cp_size, mask.seqlen_q(), "q_dispatch");
+  validate_dispatch(k_dispatch, config.cp_size, mask.seqlen_k(), "k_dispatch");
+  return finish_plan(mask, config, {config.dispatch.algorithm, q_dispatch}, k_dispatch);
+}
+
+double Plan::balance() const {
+  int64_t largest = 0;
+  for (const RankPlan& rank : ranks) largest = std::max(largest, rank.area);
+  return mask.area() == 0 ? 1 : static_cast<double>(largest) * cp_size() / static_cast<double>(mask.area());
+}
+
+int64_t Plan::rows_moved() const {
+  int64_t rows = 0;
+  for (const RankPlan& rank : ranks) rows += rank.remote_kv_rows;
+  return rows;
+}
+
+int64_t Plan::peak_bytes(int rank) const {
+  require(0 <= rank && rank < cp_size(), "Plan::peak_bytes: rank must lie in [0, {}) (got {})", cp_size(), rank);
+  const HeadConfig& heads = config.heads;
+  const int64_t element = static_cast<int64_t>(size_of(heads.dtype));
+  const int64_t q_rows = q_dispatch.rows_per_rank();
+  const int64_t k_rows = k_dispatch.rows_per_rank();
+  const int64_t buffer_rows = ranks[static_cast<size_t>(rank)].kv_rows;
+  const int64_t q_elements = int64_t{heads.num_heads_q} * heads.head_dim;
+  const int64_t out_elements = int64_t{heads.num_heads_q} * heads.head_dim_v;
+  const int64_t float_bytes = 4;
+  // The backward pass is the worst moment: q, dq, out, dout and lse of the shard, dq summed in float32; k, v and their
+  // gradients of the shard; the buffer with K/V and its partial gradients.
+  const int64_t per_q_row = element * 2 * (q_elements + out_elements) + float_bytes * (heads.num_heads_q + q_elements);
+  const int64_t per_k_row = 2 * kv_row_bytes(heads);
+  const int64_t per_buffer_row = kv_row_bytes(heads) + kv_grad_row_bytes(heads, config.reduce_dtype);
+  return q_rows * per_q_row + k_rows * per_k_row + buffer_rows * per_buffer_row;
+}
+
+}  // namespace tangram

@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Where the rows of a dispatch lie, as runs in global order.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+/// Consecutive global rows of one shard.
+struct OwnedRun {
+  Range global;
+  int owner = 0;
+  int64_t row = 0;  // first row in the owner's shard
+};
+
+/// All runs, sorted by global row, neighbouring chunks of one owner joined. They cover the sequence.
+std::vector<OwnedRun> owned_runs(const Dispatch& dispatch);
+
+/// Per rank the rows' visible cells as canonical slices: query rows in shard coordinates, keys still global.
+std::vector<std::vector<AttnSlice>> cut_by_rank(const Mask& mask, const std::vector<OwnedRun>& q_runs, int cp_size);
+
+/// The union of the slices' key ranges: sorted, disjoint, touching ones joined. Exactly the keys that the slices see,
+/// because a canonical slice shows every column of its range.
+std::vector<Range> needed_keys(const std::vector<AttnSlice>& slices);
+
+}  // namespace tangram

@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/stages.hpp"
+
+#include <algorithm>
+
+#include "core/require.hpp"
+
+namespace tangram {
+
+namespace {
+
+// Remote groups end at multiples of this many global rows where nothing better is near: the height of a kernel tile.
+constexpr int64_t kGroupAlignment = 128;
+
+// Buffer rows of one stage, as wide as possible.
+struct Stripe {
+  Range rows;
+  int stage = 0;
+};
+
+int stage_of(const KvSegment& segment, Pass pass) {
+  return pass == Pass::kForward ? segment.stage_fwd : segment.stage_bwd;
+}
+
+int& stage_of(KvSegment& segment, Pass pass) { return pass == Pass::kForward ? segment.stage_fwd : segment.stage_bwd; }
+
+std::vector<Stripe> stripes_of(const RankPlan& rank, Pass pass) {
+  std::vector<Stripe> stripes;
+  for (const KvSegment& segment : rank.segments) {
+    const int stage = stage_of(segment, pass);
+    const int64_t end = segment.row + segment.global.size();
+    if (!stripes.empty() && stripes.back().stage == stage) {
+      stripes.back().rows.end = end;
+    } else {
+      stripes.push_back({{segment.row, end}, stage});
+    }
+  }
+  return stripes;
+}
+
+// Calls visit(stage, piece) for the parts of every slice that lie in one stripe.
+template <class Visit>
+void for_each_piece(const RankPlan& rank, Pass pass, const Visit& visit) {
+  const std::vector<Stripe> stripes = stripes_of(rank, pass);
+  for (const AttnSlice& slice : rank.slices) {
+    auto stripe = std::upper_bound(stripes.begin(), stripes.end(), slice.k_range.begin,
+                                   [](int64_t row, const Stripe& s) { return row < s.rows.end; });
+    if (stripe->rows.contains(slice.k_range)) {
+      visit(stripe->stage, slice);
+      continue;
+    }
+    for (; stripe != stripes.end() && stripe->rows.begin < slice.k_range.end; ++stripe) {
+      visit(stripe->stage, cut_columns(slice, stripe->rows));
+    }
+  }
+}
+
+// Gives the segments `in_group` the stages first_stage .. first_stage + num_groups - 1 in buffer order, about
+// equally many rows each. A group ends where a segment ends if one ends near the ideal place: there the slices are cut
+// anyway (by a gap or by local rows) or a copy is saved.
+void assign_groups(std::vector<KvSegment>& segments, const std::vector<bool>& in_group, int first_stage, int num_groups,
+                   Pass pass) {
+  int64_t total = 0;
+  for (size_t i = 0; i < segments.size(); ++i) total += in_group[i] ? segments[i].global.size() : 0;
+  const int64_t slack = total / (8 * num_groups);
+  std::vector<KvSegment> result;
+  result.reserve(segments.size() + static_cast<size_t>(num_groups));
+  int64_t done = 0;
+  int group = 0;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    KvSegment rest = segments[i];
+    if (!in_group[i]) {
+      result.push_back(rest);
+      continue;
+    }
+    // Every turn but the last cuts off the end of a group inside this segment.
+    while (true) {
+      stage_of(rest, pass) = first_stage + group;
+      const int64_t goal = total * (group + 1) / num_groups;
+      const int64_t end = done + rest.global.size();
+      if (group == num_groups - 1 || end < goal - slack) break;
+      ++group;
+      if (end <= goal + slack) break;
+      if (goal == done) continue;  // fewer rows than groups
+      int64_t cut = rest.global.begin + (goal - done);
+      const int64_t aligned = (cut + kGroupAlignment / 2) / kGroupAlignment * kGroupAlignment;
+      if (rest.global.contains(aligned - 1) && std::abs(aligned - cut) <= slack) cut = aligned;
+      KvSegment head = rest;
+      head.global.end = cut;
+      result.push_back(head);
+      const int64_t head_rows = head.global.size();
+      rest.global.begin = cut;
+      rest.row += head_rows;
+      rest.owner_row += head_rows;
+      done += head_rows;
+    }
+    done += rest.global.size();
+    result.push_back(rest);
+  }
+  segments = std::move(result);
+}
+
+// One pass of one rank, empty stages.
+std::vector<Stage> empty_stages(int num_remote, bool keep_last) {
+  std::vector<Stage> stages(static_cast<size_t>(num_remote) + 1);
+  if (keep_last && num_remote > 0) stages.back().kept = true;
+  return stages;
+}
+
+void fill_slices(RankPlan& rank, std::vector<Stage>& stages, Pass pass) {
+  for_each_piece(rank, pass, [&](int stage, const AttnSlice& piece) {
+    if (!piece.q_range.empty()) stages[static_cast<size_t>(stage)].slices.push_back(piece);
+  });
+  for (Stage& stage : stages) {
+    stage.slices = merge_touching(std::move(stage.slices));
+    for (const AttnSlice& slice : stage.slices) stage.area += area(slice);
+  }
+}
+
+// Appends to a list whose last copy may continue straight into the new one on both sides.
+void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy) {
+  if (!copies.empty()) {
+    RowCopy& last = copies.back();
+    if (last.peer == copy.peer && last.rows.end == copy.rows.begin &&
+        last.peer_row + last.rows.size() == copy.peer_row) {
+      last.rows.end = copy.rows.end;
+      return;
+    }
+  }
+  copies.push_back(copy);
+}
+
+std::vector<Stage>& stages_of(RankPlan& rank, Pass pass) {
+  return pass == Pass::kForward ? rank.forward : rank.backward;
+}
+
+// Shard order and buffer order both follow the global order, so that sender and receiver list the same pieces in the
+// same order, and join the same neighbours.
+void fill_exchanges(std::vector<RankPlan>& ranks, Pass pass) {
+  std::vector<const KvSegment*> remote;
+  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
+    RankPlan& rank = ranks[static_cast<size_t>(r)];
+    remote.clear();
+    for (const KvSegment& segment : rank.segments) {
+      if (segment.owner != r) remote.push_back(&segment);
+    }
+    std::stable_sort(remote.begin(), remote.end(), [](auto* a, auto* b) { return a->owner < b->owner; });
+    for (const KvSegment* segment : remote) {
+      const size_t stage = static_cast<size_t>(stage_of(*segment, pass));
+      const int64_t num_rows = segment->global.size();
+      RankPlan& owner = ranks[static_cast<size_t>(segment->owner)];
+      append_copy(stages_of(rank, pass)[stage].exchange.recvs,
+                  {segment->owner, {segment->row, segment->row + num_rows}, segment->owner_row});
+      append_copy(stages_of(owner, pass)[stage].exchange.sends,
+                  {r, {segment->owner_row, segment->owner_row + num_rows}, segment->row});
+    }
+  }
+}
+
+}  // namespace
+
+void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool keep_remote_kv) {
+  std::vector<KvSegment>& segments = rank.segments;
+  const auto select = [&](const auto& condition) {
+    std::vector<bool> selected(segments.size());
+    for (size_t i = 0; i < segments.size(); ++i) selected[i] = segments[i].owner != self && condition(segments[i]);
+    return selected;
+  };
+  if (counts.forward > 0)
+    assign_groups(segments, select([](auto&) { return true; }), 1, counts.forward, Pass::kForward);
+  if (counts.backward == 0) return;
+  if (!keep_remote_kv) {
+    assign_groups(segments, select([](auto&) { return true; }), 1, counts.backward, Pass::kBackward);
+    return;
+  }
+  const auto kept = [&](const KvSegment& segment) { return segment.stage_fwd == counts.forward; };
+  for (KvSegment& segment : segments) {
+    if (segment.owner != self && kept(segment)) segment.stage_bwd = counts.backward;
+  }
+  if (counts.backward > 1) {
+    assign_groups(segments, select([&](auto& segment) { return !kept(segment); }), 1, counts.backward - 1,
+                  Pass::kBackward);
+  }
+}
+
+void build_stages(std::vector<RankPlan>& ranks, const StageCounts& counts, bool keep_remote_kv) {
+  for (RankPlan& rank : ranks) {
+    rank.forward = empty_stages(counts.forward, false);
+    rank.backward = empty_stages(counts.backward, keep_remote_kv);
+    fill_slices(rank, rank.forward, Pass::kForward);
+    fill_slices(rank, rank.backward, Pass::kBackward);
+  }
+  fill_exchanges(ranks, Pass::kForward);
+  fill_exchanges(ranks, Pass::kBackward);
+}
+
+std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, Pass pass) {
+  std::vector<int64_t> areas(static_cast<size_t>(num_stages) + 1);
+  for_each_piece(rank, pass,
+                 [&](int stage, const AttnSlice& piece) { areas[static_cast<size_t>(stage)] += area(piece); });
+  return areas;
+}
+
+}  // namespace tangram

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Stages: which remote rows come when, and what is computed once they are there.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+enum class Pass { kForward, kBackward };
+
+/// Numbers of remote stages of both passes.
+struct StageCounts {
+  int forward = 0;
+  int backward = 0;
+};
+
+/// Splits the remote rows of a rank into groups of about equal size that are contiguous in buffer order: sets
+/// `stage_fwd` and `stage_bwd` of its segments and cuts segments where a group ends. With `keep_remote_kv` the last
+/// backward group is the last forward group.
+void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool keep_remote_kv);
+
+/// Makes `forward` and `backward` of all ranks from the stages that the segments name.
+void build_stages(std::vector<RankPlan>& ranks, const StageCounts& counts, bool keep_remote_kv);
+
+/// Area of each stage of a rank, without making the stages. Segments must name them.
+std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, Pass pass);
+
+}  // namespace tangram
