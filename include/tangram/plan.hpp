@@ -92,7 +92,7 @@ struct PredictedTime {
 struct Plan {
   Mask mask;
   DistAttnConfig config;
-  /// What `config.dispatch` came to, never kAuto.
+  /// What `config.dispatch` came to; kAuto only where the dispatches were given.
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch q_dispatch;
   Dispatch k_dispatch;  // equal to q_dispatch for self-attention

@@ -115,7 +115,7 @@ PassTime pass_time(const DistAttnConfig& config, const std::vector<StageLoad>& l
     }
   }
   const double total = std::max(compute_done, reduced);
-  return {total, total - busy};
+  return {total, std::max(0.0, total - busy)};  // never below by rounding
 }
 
 StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {

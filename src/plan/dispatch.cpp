@@ -132,27 +132,6 @@ Dispatch coarsened(const Dispatch& dispatch) {
   return result;
 }
 
-void validate_dispatch(const Dispatch& dispatch, int cp_size, int64_t seqlen, const char* name) {
-  require(dispatch.cp_size == cp_size, "make_plan: {}.cp_size must equal config.cp_size (got {} and {})", name,
-          dispatch.cp_size, cp_size);
-  require(dispatch.chunk_size > 0, "make_plan: {}.chunk_size must be positive (got {})", name, dispatch.chunk_size);
-  require(dispatch.num_chunks() <= seqlen / dispatch.chunk_size && dispatch.seqlen() == seqlen,
-          "make_plan: {} must cover the sequence (got {} chunks of {} rows for {} rows)", name, dispatch.num_chunks(),
-          dispatch.chunk_size, seqlen);
-  std::vector<int64_t> num_chunks(static_cast<size_t>(cp_size));
-  for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
-    const int rank = dispatch.rank_of_chunk[static_cast<size_t>(c)];
-    require(0 <= rank && rank < cp_size, "make_plan: {}.rank_of_chunk[{}] must lie in [0, {}) (got {})", name, c,
-            cp_size, rank);
-    ++num_chunks[static_cast<size_t>(rank)];
-  }
-  for (int rank = 0; rank < cp_size; ++rank) {
-    require(num_chunks[static_cast<size_t>(rank)] * cp_size == dispatch.num_chunks(),
-            "make_plan: {} must give every rank equally many chunks (got {} of {} for rank {})", name,
-            num_chunks[static_cast<size_t>(rank)], dispatch.num_chunks(), rank);
-  }
-}
-
 ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) {
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
   if (algorithm != DispatchAlgorithm::kAuto && algorithm != DispatchAlgorithm::kTangram) {

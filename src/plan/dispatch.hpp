@@ -30,9 +30,6 @@ int64_t finest_chunk_size(int64_t rows_per_rank);
 /// The same map with the largest chunks that can express it.
 Dispatch coarsened(const Dispatch& dispatch);
 
-/// Throws InvalidArgument unless the dispatch is well formed: sizes positive, ranks in range, equal chunk counts.
-void validate_dispatch(const Dispatch& dispatch, int cp_size, int64_t seqlen, const char* name);
-
 // The published algorithms. `areas` has a multiple of `cp_size` entries; the result is the rank of each chunk.
 // All are deterministic: ties go to the lower chunk, then to the lower rank.
 std::vector<int> dispatch_sequential(int64_t num_chunks, int cp_size);

@@ -5,7 +5,6 @@
 #include "tangram/plan.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/require.hpp"
 #include "plan/cost.hpp"
@@ -13,48 +12,11 @@
 #include "plan/rank_plan.hpp"
 #include "plan/runs.hpp"
 #include "plan/stages.hpp"
+#include "plan/validate.hpp"
 
 namespace tangram {
 
 namespace {
-
-constexpr int kMaxRanks = 1 << 16;
-constexpr int kMaxStageCount = 64;
-constexpr int kMaxHeads = 1 << 16;
-
-void validate_config(const DistAttnConfig& config) {
-  const HeadConfig& heads = config.heads;
-  require(1 <= config.cp_size && config.cp_size <= kMaxRanks, "make_plan: cp_size must lie in [1, {}] (got {})",
-          kMaxRanks, config.cp_size);
-  require(config.dispatch.chunk_size >= 0, "make_plan: dispatch.chunk_size must not be negative (got {})",
-          config.dispatch.chunk_size);
-  require(heads.num_heads_q >= 1 && heads.num_heads_q <= kMaxHeads && heads.num_heads_kv >= 1 &&
-              heads.num_heads_q % heads.num_heads_kv == 0,
-          "make_plan: num_heads_q must be a positive multiple of num_heads_kv (got num_heads_q={}, num_heads_kv={})",
-          heads.num_heads_q, heads.num_heads_kv);
-  require(1 <= heads.head_dim && heads.head_dim <= kMaxHeads && 1 <= heads.head_dim_v && heads.head_dim_v <= kMaxHeads,
-          "make_plan: head dims must be positive (got head_dim={}, head_dim_v={})", heads.head_dim, heads.head_dim_v);
-  const OverlapConfig& overlap = config.overlap;
-  for (const int count : {overlap.num_stages_fwd, overlap.num_stages_bwd}) {
-    require(0 <= count && count <= kMaxStageCount,
-            "make_plan: numbers of stages must lie in [0, {}] (got num_stages_fwd={}, num_stages_bwd={})",
-            kMaxStageCount, overlap.num_stages_fwd, overlap.num_stages_bwd);
-  }
-  require(
-      !overlap.keep_remote_kv || overlap.num_stages_bwd != 1 || overlap.num_stages_fwd == 1,
-      "make_plan: keep_remote_kv with num_stages_bwd=1 needs num_stages_fwd=1, else the rows that are not kept have "
-      "no stage (got num_stages_fwd={})",
-      overlap.num_stages_fwd);
-  const CostModel& cost = config.cost;
-  for (const double rate : {cost.forward_flops_per_s, cost.backward_flops_per_s, cost.link_bytes_per_s}) {
-    require(std::isfinite(rate) && rate > 0, "make_plan: rates of the cost model must be finite and positive (got {})",
-            rate);
-  }
-  for (const double seconds : {cost.copy_latency_s, cost.stage_overhead_s}) {
-    require(std::isfinite(seconds) && seconds >= 0,
-            "make_plan: times of the cost model must be finite and not negative (got {})", seconds);
-  }
-}
 
 void validate_length(int64_t seqlen, const char* name, const DistAttnConfig& config) {
   const int64_t chunk_size = std::max<int64_t>(config.dispatch.chunk_size, 1);
@@ -116,7 +78,7 @@ int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size) {
 }
 
 Plan make_plan(const Mask& mask, const DistAttnConfig& config) {
-  validate_config(config);
+  validate_config(config, "make_plan");
   validate_length(mask.seqlen_q(), "seqlen_q", config);
   validate_length(mask.seqlen_k(), "seqlen_k", config);
   ChosenDispatch q = dispatch_queries(mask, config);
@@ -125,9 +87,9 @@ Plan make_plan(const Mask& mask, const DistAttnConfig& config) {
 }
 
 Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch) {
-  validate_config(config);
-  validate_dispatch(q_dispatch, config.cp_size, mask.seqlen_q(), "q_dispatch");
-  validate_dispatch(k_dispatch, config.cp_size, mask.seqlen_k(), "k_dispatch");
+  validate_config(config, "make_plan");
+  validate_dispatch(q_dispatch, config.cp_size, mask.seqlen_q(), "make_plan: q_dispatch");
+  validate_dispatch(k_dispatch, config.cp_size, mask.seqlen_k(), "make_plan: k_dispatch");
   return finish_plan(mask, config, {config.dispatch.algorithm, q_dispatch}, k_dispatch);
 }
 

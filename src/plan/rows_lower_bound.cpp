@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/require.hpp"
-#include "plan/dispatch.hpp"
+#include "plan/validate.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {

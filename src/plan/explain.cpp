@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A plan in words and tables, so that a user sees why something is as it is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+namespace {
+
+using Out = std::back_insert_iterator<std::string>;
+
+constexpr int kMaxRanksShown = 64;
+
+std::string bytes_text(int64_t bytes) {
+  constexpr double kMiB = 1024.0 * 1024.0;
+  const double mib = static_cast<double>(bytes) / kMiB;
+  return mib < 1024 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.2f} GiB", mib / 1024);
+}
+
+std::string ranges_text(const std::vector<Range>& ranges) {
+  constexpr size_t kMaxShown = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranges.size(), kMaxShown); ++i) {
+    text += fmt::format("{}[{}, {})", i == 0 ? "" : " ", ranges[i].begin, ranges[i].end);
+  }
+  if (ranges.size() > kMaxShown) text += fmt::format(" and {} more", ranges.size() - kMaxShown);
+  return text;
+}
+
+void explain_dispatch(const Plan& plan, Out out) {
+  const Mask& mask = plan.mask;
+  fmt::format_to(out, "mask: {} x {} rows, {} slices, area {} ({:.2f} % of the square)\n", mask.seqlen_q(),
+                 mask.seqlen_k(), mask.slices().size(), mask.area(),
+                 100.0 * static_cast<double>(mask.area()) /
+                     (static_cast<double>(mask.seqlen_q()) * static_cast<double>(mask.seqlen_k())));
+  fmt::format_to(out, "dispatch: {} over {} ranks, {} chunks of {} rows, {} rows a rank\n", to_string(plan.algorithm),
+                 plan.cp_size(), plan.q_dispatch.num_chunks(), plan.q_dispatch.chunk_size,
+                 plan.q_dispatch.rows_per_rank());
+  if (plan.k_dispatch != plan.q_dispatch) {
+    fmt::format_to(out, "key dispatch: {} chunks of {} rows, {} rows a rank\n", plan.k_dispatch.num_chunks(),
+                   plan.k_dispatch.chunk_size, plan.k_dispatch.rows_per_rank());
+  }
+  fmt::format_to(out, "balance: largest area / mean = {:.4f}\n", plan.balance());
+}
+
+// What other strategies would move, in rows of K and V of all heads.
+void explain_traffic(const Plan& plan, Out out) {
+  const int64_t ring = plan.mask.seqlen_k() * (plan.cp_size() - 1);
+  const HeadConfig& heads = plan.config.heads;
+  // Every rank sends (R-1)/R of its share of q, k, v and out to the others, which hold heads instead of rows.
+  const double kv_row = static_cast<double>(heads.num_heads_kv) * (heads.head_dim + heads.head_dim_v);
+  const double qo_row = static_cast<double>(heads.num_heads_q) * (heads.head_dim + heads.head_dim_v);
+  const double share = static_cast<double>(plan.cp_size() - 1) / plan.cp_size();
+  const double ulysses =
+      share * (static_cast<double>(plan.mask.seqlen_k()) + static_cast<double>(plan.mask.seqlen_q()) * qo_row / kv_row);
+  fmt::format_to(out, "K/V rows moved: {} (Ring: {}, Ulysses: the bytes of {:.0f})\n", plan.rows_moved(), ring,
+                 ulysses);
+}
+
+void explain_ranks(const Plan& plan, Out out) {
+  fmt::format_to(out, "{:>5} {:>15} {:>8} {:>10} {:>10} {:>7} {:>12}  rows\n", "rank", "area", "of mean", "K/V rows",
+                 "received", "slices", "peak memory");
+  const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
+  for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
+    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
+    fmt::format_to(out, "{:>5} {:>15} {:>8.4f} {:>10} {:>10} {:>7} {:>12}  {}\n", r, rank.area,
+                   mean > 0 ? static_cast<double>(rank.area) / mean : 1.0, rank.kv_rows, rank.remote_kv_rows,
+                   rank.slices.size(), bytes_text(plan.peak_bytes(r)), ranges_text(plan.q_dispatch.rows_of_rank(r)));
+  }
+  if (plan.cp_size() > kMaxRanksShown) fmt::format_to(out, "  ... {} more ranks\n", plan.cp_size() - kMaxRanksShown);
+}
+
+void explain_stages(const Plan& plan, const char* name, bool forward, int configured, Out out) {
+  const auto stages_of = [&](const RankPlan& rank) -> const std::vector<Stage>& {
+    return forward ? rank.forward : rank.backward;
+  };
+  const size_t num_stages = stages_of(plan.ranks[0]).size();
+  fmt::format_to(out, "{}: 1 local + {} remote stages ({})\n", name, num_stages - 1,
+                 configured > 0 ? "as configured" : "least predicted time");
+  for (size_t s = 0; s < num_stages; ++s) {
+    int64_t area = 0;
+    int64_t rows = 0;
+    size_t copies = 0;
+    for (const RankPlan& rank : plan.ranks) {
+      const Stage& stage = stages_of(rank)[s];
+      area = std::max(area, stage.area);
+      rows = std::max(rows, stage.exchange.rows_received());
+      copies = std::max(copies, stage.exchange.recvs.size());
+    }
+    fmt::format_to(out, "  stage {}: at most {} rows in {} copies received, area {}{}\n", s, rows, copies, area,
+                   stages_of(plan.ranks[0])[s].kept ? ", rows kept from the forward pass" : "");
+  }
+}
+
+}  // namespace
+
+std::string explain(const Plan& plan) {
+  std::string text;
+  const Out out = std::back_inserter(text);
+  explain_dispatch(plan, out);
+  explain_traffic(plan, out);
+  explain_ranks(plan, out);
+  if (!plan.ranks.empty()) {
+    explain_stages(plan, "forward", true, plan.config.overlap.num_stages_fwd, out);
+    explain_stages(plan, "backward", false, plan.config.overlap.num_stages_bwd, out);
+  }
+  fmt::format_to(out, "predicted: forward {:.3f} ms, backward {:.3f} ms, of which {:.3f} ms wait for transfers\n",
+                 plan.predicted.forward_s * 1e3, plan.predicted.backward_s * 1e3, plan.predicted.exposed_s * 1e3);
+  return text;
+}
+
+}  // namespace tangram

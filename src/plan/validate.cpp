@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/validate.hpp"
+
+#include <cmath>
+#include <vector>
+
+#include "core/require.hpp"
+
+namespace tangram {
+
+namespace {
+
+constexpr int kMaxRanks = 1 << 16;
+constexpr int kMaxStageCount = 64;
+constexpr int kMaxHeads = 1 << 16;
+
+}  // namespace
+
+void validate_config(const DistAttnConfig& config, const char* function) {
+  const HeadConfig& heads = config.heads;
+  require(1 <= config.cp_size && config.cp_size <= kMaxRanks, "{}: cp_size must lie in [1, {}] (got {})", function,
+          kMaxRanks, config.cp_size);
+  require(config.dispatch.chunk_size >= 0, "{}: dispatch.chunk_size must not be negative (got {})", function,
+          config.dispatch.chunk_size);
+  require(heads.num_heads_q >= 1 && heads.num_heads_q <= kMaxHeads && heads.num_heads_kv >= 1 &&
+              heads.num_heads_q % heads.num_heads_kv == 0,
+          "{}: num_heads_q must be a positive multiple of num_heads_kv (got num_heads_q={}, num_heads_kv={})", function,
+          heads.num_heads_q, heads.num_heads_kv);
+  require(1 <= heads.head_dim && heads.head_dim <= kMaxHeads && 1 <= heads.head_dim_v && heads.head_dim_v <= kMaxHeads,
+          "{}: head dims must be positive (got head_dim={}, head_dim_v={})", function, heads.head_dim,
+          heads.head_dim_v);
+  const OverlapConfig& overlap = config.overlap;
+  for (const int count : {overlap.num_stages_fwd, overlap.num_stages_bwd}) {
+    require(0 <= count && count <= kMaxStageCount,
+            "{}: numbers of stages must lie in [0, {}] (got num_stages_fwd={}, num_stages_bwd={})", function,
+            kMaxStageCount, overlap.num_stages_fwd, overlap.num_stages_bwd);
+  }
+  require(!overlap.keep_remote_kv || overlap.num_stages_bwd != 1 || overlap.num_stages_fwd == 1,
+          "{}: keep_remote_kv with num_stages_bwd=1 needs num_stages_fwd=1, else the rows that are not kept have "
+          "no stage (got num_stages_fwd={})",
+          function, overlap.num_stages_fwd);
+  const CostModel& cost = config.cost;
+  for (const double rate : {cost.forward_flops_per_s, cost.backward_flops_per_s, cost.link_bytes_per_s}) {
+    require(std::isfinite(rate) && rate > 0, "{}: rates of the cost model must be finite and positive (got {})",
+            function, rate);
+  }
+  for (const double seconds : {cost.copy_latency_s, cost.stage_overhead_s}) {
+    require(std::isfinite(seconds) && seconds >= 0,
+            "{}: times of the cost model must be finite and not negative (got {})", function, seconds);
+  }
+}
+
+void validate_dispatch(const Dispatch& dispatch, int cp_size, int64_t seqlen, const char* what) {
+  require(dispatch.cp_size == cp_size, "{}.cp_size must equal config.cp_size (got {} and {})", what, dispatch.cp_size,
+          cp_size);
+  require(dispatch.chunk_size > 0, "{}.chunk_size must be positive (got {})", what, dispatch.chunk_size);
+  require(dispatch.num_chunks() <= seqlen / dispatch.chunk_size && dispatch.seqlen() == seqlen,
+          "{} must cover the sequence (got {} chunks of {} rows for {} rows)", what, dispatch.num_chunks(),
+          dispatch.chunk_size, seqlen);
+  std::vector<int64_t> num_chunks(static_cast<size_t>(cp_size));
+  for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
+    const int rank = dispatch.rank_of_chunk[static_cast<size_t>(c)];
+    require(0 <= rank && rank < cp_size, "{}.rank_of_chunk[{}] must lie in [0, {}) (got {})", what, c, cp_size, rank);
+    ++num_chunks[static_cast<size_t>(rank)];
+  }
+  for (int rank = 0; rank < cp_size; ++rank) {
+    require(num_chunks[static_cast<size_t>(rank)] * cp_size == dispatch.num_chunks(),
+            "{} must give every rank equally many chunks (got {} of {} for rank {})", what,
+            num_chunks[static_cast<size_t>(rank)], dispatch.num_chunks(), rank);
+  }
+}
+
+}  // namespace tangram
