@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the ranks' signatures say together. Deterministic in the signatures alone, so that every rank that has them all
+// comes to the same text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "comm/operation.hpp"
+
+namespace tangram::comm {
+
+namespace {
+
+constexpr size_t kMaxRanksNamed = 8;
+
+std::string call_name(const Signature& signature) {
+  return fmt::format("{} '{}'", to_string(signature.kind), signature.label);
+}
+
+std::string rank_list(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i == kMaxRanksNamed) return text + ", ...";
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
+  }
+  return text;
+}
+
+/// `rank 0: A; ranks 1, 2: B` when the ranks describe themselves differently, otherwise empty.
+template <class Describe>
+std::string differing(std::span<const Signature* const> signatures, Describe describe) {
+  std::map<std::string, std::vector<int>> ranks_by_text;
+  for (size_t rank = 0; rank < signatures.size(); ++rank) {
+    ranks_by_text[describe(*signatures[rank])].push_back(static_cast<int>(rank));
+  }
+  if (ranks_by_text.size() <= 1) return {};
+  std::vector<std::pair<std::vector<int>, std::string>> groups;
+  for (auto& [text, ranks] : ranks_by_text) groups.emplace_back(std::move(ranks), text);
+  std::sort(groups.begin(), groups.end());
+  std::string result;
+  for (const auto& [ranks, text] : groups) {
+    result += fmt::format("{}{}: {}", result.empty() ? "" : "; ", rank_list(ranks), text);
+  }
+  return result;
+}
+
+std::string find_refusal(std::span<const Signature* const> signatures) {
+  const auto refuses = [](const Signature* signature) { return signature->kind == OpKind::kRefusal; };
+  const auto refusal = std::find_if(signatures.begin(), signatures.end(), refuses);
+  if (refusal == signatures.end()) return {};
+  const auto other = std::find_if_not(signatures.begin(), signatures.end(), refuses);
+  const std::string name = other == signatures.end() ? "operation" : call_name(**other);
+  return fmt::format("{}: rank {} refused its part: {}", name, refusal - signatures.begin(), (*refusal)->text);
+}
+
+std::string find_row_mismatch(std::span<const Signature* const> signatures) {
+  for (size_t from = 0; from < signatures.size(); ++from) {
+    if (signatures[from]->out.empty()) continue;
+    for (size_t to = 0; to < signatures.size(); ++to) {
+      const PeerRows& sent = signatures[from]->out[to];
+      const PeerRows& expected = signatures[to]->in[from];
+      if (sent == expected) continue;
+      const std::string name = call_name(*signatures[from]);
+      if (sent.rows != expected.rows) {
+        return fmt::format(
+            "{}: what a rank sends must be what its peer expects (got rank {} sends {} rows, rank {} expects {})", name,
+            from, sent.rows, to, expected.rows);
+      }
+      return fmt::format(
+          "{}: what a rank sends must be what its peer expects (got {} rows from rank {} to rank {} at different "
+          "places)",
+          name, sent.rows, from, to);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string find_disagreement(std::span<const Signature* const> signatures) {
+  if (std::string refusal = find_refusal(signatures); !refusal.empty()) return refusal;
+  std::string text = differing(signatures, [](const Signature& s) { return call_name(s); });
+  if (!text.empty()) return fmt::format("communicator: every rank must make the same call (got {})", text);
+
+  const std::string name = call_name(*signatures.front());
+  if (signatures.front()->kind == OpKind::kAgreement) {
+    text = differing(signatures, [](const Signature& s) { return fmt::format("{:016x}", s.value); });
+    return text.empty() ? text
+                        : fmt::format("{}: must be equal on every rank (got {})", signatures.front()->label, text);
+  }
+  text = differing(signatures, [](const Signature& s) { return std::to_string(static_cast<int>(s.op)); });
+  if (!text.empty()) return fmt::format("{}: every rank must pass the same op (got {})", name, text);
+  const bool same_value = std::all_of(signatures.begin(), signatures.end(),
+                                      [&](const Signature* s) { return s->value == signatures.front()->value; });
+  if (!same_value) {
+    text = differing(signatures, [](const Signature& s) { return s.text; });
+    return fmt::format("{}: every rank must pass tensors of equal dtype, heads and dim (got {})", name, text);
+  }
+  return find_row_mismatch(signatures);
+}
+
+}  // namespace tangram::comm

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tangram/local_group.hpp"
+
+#include <cmath>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/local/local_board.hpp"
+#include "comm/progress_communicator.hpp"
+#include "comm/row_moves.hpp"
+#include "core/require.hpp"
+#include "tangram/env.hpp"
+
+namespace tangram {
+
+namespace comm {
+namespace {
+
+class LocalTransport final : public Transport {
+ public:
+  LocalTransport(LocalBoard& board, int rank) : board_(board), rank_(rank) {}
+
+  Place place() const override { return {rank_, board_.size()}; }
+  std::string_view name() const override { return "local"; }
+
+  void execute(Operation& operation, double& started_s) override {
+    board_.meet(rank_, operation, [&](std::span<const Operation* const> peers) {
+      started_s = steady_seconds();
+      receive_rows(operation, rank_, board_.size(), [&](int peer, size_t piece_idx, size_t tensor_idx) {
+        const Operation& other = *peers[static_cast<size_t>(peer)];
+        const RowCopy& piece = pieces_of(other.outgoing, rank_)[piece_idx];
+        return slice_rows(other.sources[tensor_idx], piece.rows);
+      });
+    });
+  }
+
+  void abort(std::string_view reason) noexcept override { board_.abort(rank_, reason); }
+
+ private:
+  LocalBoard& board_;
+  const int rank_;
+};
+
+double checked_timeout(double timeout_s) {
+  require(std::isfinite(timeout_s) && timeout_s >= 0, "LocalGroup: timeout_s must be finite and not negative (got {})",
+          timeout_s);
+  return timeout_s == 0 ? Env::get().timeout_s : timeout_s;
+}
+
+int checked_size(int size) {
+  require(size >= 1, "LocalGroup: size must be positive (got {})", size);
+  return size;
+}
+
+}  // namespace
+}  // namespace comm
+
+class LocalGroup::Impl {
+ public:
+  Impl(int size, double timeout_s) : board(comm::checked_size(size), comm::checked_timeout(timeout_s)) {
+    for (int rank = 0; rank < size; ++rank) {
+      ranks.push_back(
+          std::make_unique<comm::ProgressCommunicator>(std::make_unique<comm::LocalTransport>(board, rank)));
+    }
+  }
+  ~Impl() { board.abort(0, "the group was destroyed"); }
+
+  comm::LocalBoard board;
+  std::vector<std::unique_ptr<comm::ProgressCommunicator>> ranks;
+};
+
+LocalGroup::LocalGroup(int size, double timeout_s) : impl_(std::make_unique<Impl>(size, timeout_s)) {}
+LocalGroup::~LocalGroup() = default;
+LocalGroup::LocalGroup(LocalGroup&&) noexcept = default;
+LocalGroup& LocalGroup::operator=(LocalGroup&&) noexcept = default;
+
+int LocalGroup::size() const { return impl_->board.size(); }
+
+Communicator& LocalGroup::communicator(int rank) {
+  require(rank >= 0 && rank < size(), "LocalGroup: rank must lie in [0, {}) (got {})", size(), rank);
+  return *impl_->ranks[static_cast<size_t>(rank)];
+}
+
+void LocalGroup::leave(int rank) {
+  require(rank >= 0 && rank < size(), "LocalGroup: rank must lie in [0, {}) (got {})", size(), rank);
+  impl_->ranks[static_cast<size_t>(rank)]->drain();
+  impl_->board.leave(rank);
+}
+
+void run_local_ranks(int cp_size, const std::function<void(Communicator&)>& rank_main, double timeout_s) {
+  LocalGroup group(cp_size, timeout_s);
+  std::mutex mutex;
+  std::exception_ptr first_error;
+  const auto run_rank = [&](int rank) {
+    Communicator& communicator = group.communicator(rank);
+    const auto record = [&] {
+      const std::lock_guard lock(mutex);
+      if (first_error == nullptr) first_error = std::current_exception();
+    };
+    try {
+      rank_main(communicator);
+    } catch (const std::exception& error) {
+      record();  // before peers hear of it, so that their complaints come second
+      communicator.abort(error.what());
+    } catch (...) {
+      record();
+      communicator.abort("unknown exception");
+    }
+    group.leave(rank);
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < cp_size; ++rank) threads.emplace_back(run_rank, rank);
+  for (std::thread& thread : threads) thread.join();
+  if (first_error != nullptr) std::rethrow_exception(first_error);
+}
+
+}  // namespace tangram
