@@ -11,6 +11,8 @@
 
 #include "core/require.hpp"
 #include "plan/chunk_areas.hpp"
+#include "plan/cost.hpp"
+#include "plan/runs.hpp"
 
 namespace tangram {
 
@@ -61,26 +63,21 @@ double imbalance(const Mask& mask, const Dispatch& dispatch) {
 Dispatch classic_dispatch(const Mask& mask, const DistAttnConfig& config) {
   constexpr double kBalanced = 1.005;
   const int cp_size = config.cp_size;
-  if (config.dispatch.chunk_size > 0) {
-    return {cp_size, config.dispatch.chunk_size, classic_ranks(mask, config, config.dispatch.chunk_size)};
-  }
+  const int64_t given = config.dispatch.chunk_size;
+  if (given > 0) return {cp_size, given, classic_ranks(mask, config, given)};
   const int64_t rows = mask.seqlen_q() / cp_size;
   const int64_t finest = finest_chunk_size(rows);
-  Dispatch best;
-  double best_imbalance = 0;
-  for (int64_t chunks_per_rank = 1; chunks_per_rank <= rows / finest; ++chunks_per_rank) {
-    // Sizes between the halvings would cost time and gain little.
-    if (rows % chunks_per_rank != 0 || rows / chunks_per_rank % finest != 0) continue;
-    if (!best.rank_of_chunk.empty() && best.chunk_size / 2 < rows / chunks_per_rank) continue;
-    Dispatch dispatch{cp_size, rows / chunks_per_rank, classic_ranks(mask, config, rows / chunks_per_rank)};
-    const double now = imbalance(mask, dispatch);
-    if (best.rank_of_chunk.empty() || now < best_imbalance) {
-      best = std::move(dispatch);
-      best_imbalance = now;
-    } else if (best.chunk_size / 2 >= rows / chunks_per_rank && rows / chunks_per_rank == finest) {
-      break;
-    }
-    if (best_imbalance <= kBalanced) break;
+  Dispatch best{cp_size, rows, classic_ranks(mask, config, rows)};
+  if (config.dispatch.algorithm == DispatchAlgorithm::kSequential) return best;  // the same with any chunks
+  double best_imbalance = imbalance(mask, best);
+  for (int64_t parts = 2; best_imbalance > kBalanced && parts <= rows / finest; ++parts) {
+    const int64_t chunk_size = rows / parts;
+    if (rows % parts != 0 || chunk_size % finest != 0 || chunk_size > best.chunk_size / 2) continue;
+    Dispatch finer{cp_size, chunk_size, classic_ranks(mask, config, chunk_size)};
+    const double finer_imbalance = imbalance(mask, finer);
+    if (finer_imbalance >= best_imbalance) continue;
+    best = std::move(finer);
+    best_imbalance = finer_imbalance;
   }
   return best;
 }
@@ -132,15 +129,67 @@ Dispatch coarsened(const Dispatch& dispatch) {
   return result;
 }
 
+DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const Dispatch& dispatch) {
+  const std::vector<OwnedRun> runs = owned_runs(dispatch);
+  const auto slices = cut_by_rank(mask, runs, dispatch.cp_size);
+  DispatchCost cost;
+  int64_t max_area = 0;
+  int64_t max_rows = 0;
+  for (int r = 0; r < dispatch.cp_size; ++r) {
+    int64_t sum = 0;
+    for (const AttnSlice& slice : slices[static_cast<size_t>(r)]) sum += area(slice);
+    int64_t rows = 0;
+    auto run = runs.begin();
+    for (const Range& keys : needed_keys(slices[static_cast<size_t>(r)])) {
+      rows += keys.size();
+      run =
+          std::upper_bound(run, runs.end(), keys.begin, [](int64_t k, const OwnedRun& o) { return k < o.global.end; });
+      for (auto at = run; at != runs.end() && at->global.begin < keys.end; ++at) {
+        if (at->owner == r) rows -= intersect(keys, at->global).size();
+      }
+    }
+    max_area = std::max(max_area, sum);
+    max_rows = std::max(max_rows, rows);
+    cost.remote_rows += rows;
+  }
+  const double mean_area = static_cast<double>(mask.area()) / dispatch.cp_size;
+  cost.balance = mask.area() > 0 ? static_cast<double>(max_area) / mean_area : 1;
+  // Most transfers hide behind compute; what is left to see is a share of them, and every run of rows is a copy.
+  constexpr double kVisibleShare = 0.25;
+  const int64_t row_bytes = 2 * kv_row_bytes(config.heads) + kv_grad_row_bytes(config.heads, config.reduce_dtype);
+  const double mean_rows = static_cast<double>(cost.remote_rows) / dispatch.cp_size;
+  cost.seconds = compute_seconds(config, max_area, Pass::kForward) +
+                 compute_seconds(config, max_area, Pass::kBackward) +
+                 kVisibleShare * (transfer_seconds(config.cost, 1, row_bytes, 0) * mean_rows +
+                                  config.cost.copy_latency_s * static_cast<double>(runs.size()) / dispatch.cp_size);
+  return cost;
+}
+
 ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) {
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
-  if (algorithm != DispatchAlgorithm::kAuto && algorithm != DispatchAlgorithm::kTangram) {
-    return {algorithm, classic_dispatch(mask, config)};
+  if (algorithm == DispatchAlgorithm::kTangram) return {algorithm, dispatch_tangram(mask, config)};
+  if (algorithm != DispatchAlgorithm::kAuto) return {algorithm, classic_dispatch(mask, config)};
+  // Those that look at area alone never win; of equals the simplest.
+  ChosenDispatch best;
+  double best_seconds = 0;
+  for (const DispatchAlgorithm candidate :
+       {DispatchAlgorithm::kSequential, DispatchAlgorithm::kZigzag, DispatchAlgorithm::kTangram}) {
+    DistAttnConfig trial = config;
+    trial.dispatch.algorithm = candidate;
+    // With more chunks than this zigzag scatters what belongs together.
+    const int64_t half_shard = mask.seqlen_q() / config.cp_size / 2;
+    if (candidate == DispatchAlgorithm::kZigzag && trial.dispatch.chunk_size == 0) {
+      if (half_shard == 0 || mask.seqlen_q() % (half_shard * 2 * config.cp_size) != 0) continue;
+      trial.dispatch.chunk_size = half_shard;
+    }
+    ChosenDispatch chosen = dispatch_queries(mask, trial);
+    const double seconds = dispatch_cost(mask, config, chosen.dispatch).seconds;
+    if (best.dispatch.rank_of_chunk.empty() || seconds < best_seconds) {
+      best = std::move(chosen);
+      best_seconds = seconds;
+    }
   }
-  const int64_t given = config.dispatch.chunk_size;
-  const int64_t chunk_size = given > 0 ? given : finest_chunk_size(mask.seqlen_q() / config.cp_size);
-  Dispatch dispatch = dispatch_tangram(mask, config, chunk_size);
-  return {DispatchAlgorithm::kTangram, given > 0 ? std::move(dispatch) : coarsened(dispatch)};
+  return best;
 }
 
 }  // namespace tangram

@@ -37,7 +37,15 @@ std::vector<int> dispatch_zigzag(int64_t num_chunks, int cp_size);
 std::vector<int> dispatch_min_heap(std::span<const int64_t> areas, int cp_size);
 std::vector<int> dispatch_sorted_sequential(std::span<const int64_t> areas, int cp_size);
 
+/// What a dispatch costs, before stages are made.
+struct DispatchCost {
+  double seconds = 0;  // to compare dispatches of one mask
+  double balance = 1;  // largest area / mean
+  int64_t remote_rows = 0;
+};
+DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const Dispatch& dispatch);
+
 /// Ours. See docs/design/plan.md, "Dispatch".
-Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size);
+Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config);
 
 }  // namespace tangram

@@ -1,92 +1,123 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Our dispatch. Chunks are brought into an order from heavy to light that keeps what belongs together side by side;
-// then every rank takes a run from the heavy end and a run from the light end whose areas add up to the mean.
+// Our dispatch: packs the blocks of the mask in several ways, improves the most promising by exchanges, and keeps the
+// best. See pack.hpp and refine.hpp for the two halves.
 #include <algorithm>
-#include <numeric>
 
-#include "plan/chunk_areas.hpp"
 #include "plan/dispatch.hpp"
+#include "plan/pack.hpp"
+#include "plan/refine.hpp"
 
 namespace tangram {
 
 namespace {
 
-// Query rows that no slice connects with others, such as a document.
-std::vector<Range> row_blocks(std::span<const AttnSlice> slices) {
-  std::vector<Range> blocks;
-  for (const AttnSlice& slice : slices) {  // sorted by first row
-    if (!blocks.empty() && slice.q_range.begin < blocks.back().end) {
-      blocks.back().end = std::max(blocks.back().end, slice.q_range.end);
-    } else {
-      blocks.push_back(slice.q_range);
-    }
+constexpr int kNumStarts = 2;       // packings that are improved
+constexpr int64_t kWork = 700'000;  // of improving one of them, see RefineOptions; under a millisecond
+constexpr double kCheapExcess = 2;  // rows of the sequence that a whole mean area of overload is worth, when
+constexpr double kExcess = 100;     // choosing what to improve, and what to take
+
+// Numbers ranks by their first chunk, so that neighbours in the sequence tend to be neighbours in the group.
+void renumber(std::vector<int>& ranks, int cp_size) {
+  std::vector<int> number(static_cast<size_t>(cp_size), -1);
+  int next = 0;
+  for (int& rank : ranks) {
+    int& mine = number[static_cast<size_t>(rank)];
+    if (mine < 0) mine = next++;
+    rank = mine;
   }
-  return blocks;
 }
 
-struct Block {
-  int64_t first_chunk = 0;
-  int64_t num_chunks = 0;
-  double density = 0;
+// How far above the mean a rank's area may be without a price. The longer the shards, the less a percent of area can
+// hide behind rounding to tiles.
+double balance_tolerance(int64_t rows_per_rank) {
+  constexpr int64_t kLongShard = 32 * 1024;
+  return rows_per_rank >= kLongShard ? 0.004 : 0.008;
+}
+
+struct Candidate {
+  std::vector<int> ranks;
+  Refiner::Score score;
 };
 
-// Takes runs from both ends of `order` so that every rank gets `per_rank` chunks and about the mean area.
-std::vector<int> deal_from_both_ends(const std::vector<int>& order, const std::vector<int64_t>& areas, int cp_size) {
-  const size_t num_chunks = order.size();
-  const size_t per_rank = num_chunks / static_cast<size_t>(cp_size);
-  std::vector<int64_t> prefix(num_chunks + 1);
-  for (size_t i = 0; i < num_chunks; ++i) prefix[i + 1] = prefix[i] + areas[static_cast<size_t>(order[i])];
-  std::vector<int> ranks(num_chunks);
-  size_t front = 0;
-  size_t back = num_chunks;
-  for (int rank = 0; rank < cp_size; ++rank) {
-    const int64_t goal = (prefix[back] - prefix[front]) / (cp_size - rank);
-    size_t best = 0;
-    int64_t best_error = -1;
-    for (size_t heavy = 0; heavy <= per_rank; ++heavy) {
-      const int64_t area = prefix[front + heavy] - prefix[front] + prefix[back] - prefix[back - (per_rank - heavy)];
-      const int64_t error = std::abs(area - goal);
-      if (best_error < 0 || error < best_error) {
-        best = heavy;
-        best_error = error;
-      }
-    }
-    for (size_t i = front; i < front + best; ++i) ranks[static_cast<size_t>(order[i])] = rank;
-    for (size_t i = back - (per_rank - best); i < back; ++i) ranks[static_cast<size_t>(order[i])] = rank;
-    front += best;
-    back -= per_rank - best;
-  }
-  return ranks;
+void sort_by_price(std::vector<Candidate>& candidates, double price_of_overload) {
+  const auto price = [&](const Candidate& candidate) {
+    return static_cast<double>(candidate.score.remote_rows) + price_of_overload * candidate.score.overload;
+  };
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](const Candidate& a, const Candidate& b) { return price(a) < price(b); });
 }
 
 }  // namespace
 
-Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size) {
+namespace {
+
+// The best of all packings with chunks of one size. `overload`: what is left above the tolerance.
+Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, double& overload) {
   const int64_t num_chunks = mask.seqlen_q() / chunk_size;
-  const std::vector<int64_t> areas = chunk_areas(mask.slices(), chunk_size, num_chunks);
-  std::vector<Block> blocks;
-  int64_t next = 0;
-  for (const Range& rows : row_blocks(mask.slices())) {
-    // A chunk over a border goes with the block before it.
-    const int64_t end = (rows.end + chunk_size - 1) / chunk_size;
-    if (end <= next) continue;
-    Block block{next, end - next, 0};
-    int64_t area = 0;
-    for (int64_t c = next; c < end; ++c) area += areas[static_cast<size_t>(c)];
-    block.density = static_cast<double>(area) / static_cast<double>(end - next);
-    blocks.push_back(block);
-    next = end;
+  const PackProblem problem = make_pack_problem(mask.slices(), chunk_size, num_chunks, cp_size);
+  const int per_rank = problem.per_rank();
+  const double tolerance = balance_tolerance(per_rank * chunk_size);
+  // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
+  Refiner refiner(mask.is_self_attention() ? mask.slices() : std::span<const AttnSlice>(), chunk_size, problem.areas,
+                  cp_size);
+  std::vector<Candidate> candidates;
+  for (const int min_whole : {per_rank / 4, per_rank / 16, 0, per_rank + 1}) {
+    for (const double density_step : {0.0, 4.0, 1.5, 1.0}) {
+      std::vector<int> ranks = pack(problem, {min_whole, density_step});
+      const auto same = [&](const Candidate& other) { return other.ranks == ranks; };
+      if (std::any_of(candidates.begin(), candidates.end(), same)) continue;
+      const Refiner::Score score = refiner.score(ranks, tolerance);
+      candidates.push_back({std::move(ranks), score});
+    }
   }
-  if (next < num_chunks) blocks.push_back({next, num_chunks - next, 0});
-  std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.density > b.density; });
-  std::vector<int> order;
-  order.reserve(static_cast<size_t>(num_chunks));
-  for (const Block& block : blocks) {
-    for (int64_t i = block.num_chunks; i-- > 0;) order.push_back(static_cast<int>(block.first_chunk + i));
+  const double all_rows = static_cast<double>(mask.seqlen_q());
+  sort_by_price(candidates, kCheapExcess * all_rows);
+  // A mask of one block is cut as it must be; exchanges could only mend its balance.
+  const bool can_improve = refiner.num_components() > 1 || candidates[0].score.overload > 0;
+  if (can_improve && cp_size > 1) {
+    candidates.resize(std::min<size_t>(candidates.size(), kNumStarts));
+    for (Candidate& candidate : candidates) {
+      candidate.ranks = refiner.run(std::move(candidate.ranks), {.max_work = kWork, .tolerance = tolerance});
+      candidate.score = refiner.score(candidate.ranks, tolerance);
+    }
   }
-  return {config.cp_size, chunk_size, deal_from_both_ends(order, areas, config.cp_size)};
+  sort_by_price(candidates, kExcess * all_rows);
+  overload = candidates[0].score.overload;
+  renumber(candidates[0].ranks, cp_size);
+  return {cp_size, chunk_size, std::move(candidates[0].ranks)};
+}
+
+}  // namespace
+
+Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
+  double overload = 0;
+  if (config.dispatch.chunk_size > 0) {
+    return dispatch_chunks(mask, config.cp_size, config.dispatch.chunk_size, overload);
+  }
+  // The coarsest chunks that balance; long shards need no fine ones.
+  constexpr int64_t kCoarsest = 512;
+  constexpr int64_t kUsual = 128;
+  constexpr int64_t kFinest = 64;
+  constexpr int64_t kChunksPerRank = 128;
+  const int64_t rows = mask.seqlen_q() / config.cp_size;
+  int64_t chunk_size = finest_chunk_size(rows);
+  while (chunk_size >= kUsual && chunk_size < kCoarsest && rows % (2 * chunk_size) == 0 &&
+         rows / (2 * chunk_size) >= kChunksPerRank) {
+    chunk_size *= 2;
+  }
+  Dispatch best = dispatch_chunks(mask, config.cp_size, chunk_size, overload);
+  const double negligible = balance_tolerance(rows) / 4;  // finer chunks cost copies and partly filled tiles
+  while (overload > negligible && chunk_size > kFinest && chunk_size % 2 == 0) {
+    chunk_size /= 2;
+    double finer_overload = 0;
+    Dispatch finer = dispatch_chunks(mask, config.cp_size, chunk_size, finer_overload);
+    if (finer_overload >= overload) continue;
+    best = std::move(finer);
+    overload = finer_overload;
+  }
+  return coarsened(best);
 }
 
 }  // namespace tangram
