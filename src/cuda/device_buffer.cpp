@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/device_buffer.hpp"
+
+#include "cuda/check.hpp"
+
+namespace tangram::cuda {
+
+DeviceBuffer::DeviceBuffer(size_t bytes) : bytes_(bytes) {
+  if (bytes > 0) check(cudaMalloc(&data_, bytes), "cudaMalloc");
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr) static_cast<void>(cudaFree(data_));
+}
+
+DeviceBuffer DeviceBuffer::copy_of(const void* host, size_t bytes) {
+  DeviceBuffer buffer(bytes);
+  if (bytes > 0) check(cudaMemcpy(buffer.data_, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  return buffer;
+}
+
+DeviceBuffer DeviceBuffer::zeros(size_t bytes) {
+  DeviceBuffer buffer(bytes);
+  if (bytes > 0) {
+    check(cudaMemset(buffer.data_, 0, bytes), "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+  return buffer;
+}
+
+}  // namespace tangram::cuda

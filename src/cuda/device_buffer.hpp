@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Device memory with an owner.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace tangram::cuda {
+
+/// Owns `bytes` of device memory (possibly none), move-only. Freed with cudaFree, which waits for the device.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  /// Allocates; throws CudaError.
+  explicit DeviceBuffer(size_t bytes);
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~DeviceBuffer();
+
+  /// A buffer that holds a copy of `bytes` of host memory; the copy has ended on return.
+  static DeviceBuffer copy_of(const void* host, size_t bytes);
+  /// A buffer of zero bytes; the fill has ended on return.
+  static DeviceBuffer zeros(size_t bytes);
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace tangram::cuda

@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// TMA descriptors of token tensors. Found through the runtime, so that nothing links libcuda.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "tangram/tensor.hpp"
+
+namespace tangram::cuda {
+
+/// A box of a token tensor `[rows, heads, dim]` in shared memory: `panels` panels of 128-byte rows with 128-byte
+/// swizzle (src/cuda/ptx/wgmma.cuh), in each of which `heads` is inside `rows`.
+struct TokenBox {
+  uint32_t rows = 0;
+  uint32_t heads = 1;
+  uint32_t panels = 0;
+};
+
+/// Coordinates of the map are (column in panel, head, row, panel) with `heads_first`, else (column in panel, row,
+/// panel, head) for boxes of one head. Rows past the end read as zeros. `view` must be 16-byte aligned with strides
+/// that are multiples of 16 bytes (the caller has checked). Throws CudaError when the driver refuses.
+CUtensorMap make_token_map(const ConstTensorView& view, const TokenBox& box, bool heads_first);
+
+}  // namespace tangram::cuda
