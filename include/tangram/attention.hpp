@@ -12,10 +12,9 @@
 
 #include "tangram/slice.hpp"
 #include "tangram/tensor.hpp"
+#include "tangram/tile_list.hpp"
 
 namespace tangram {
-
-struct TileList;  // tangram/tile_list.hpp
 
 /// Sizes of one attention call. `num_heads_q % num_heads_kv == 0`.
 struct AttnShape {
@@ -28,14 +27,6 @@ struct AttnShape {
   DType dtype = DType::kBFloat16;
 
   friend bool operator==(const AttnShape&, const AttnShape&) = default;
-};
-
-/// Rows and keys of a kernel tile; tile lists are built for them.
-struct TileShape {
-  int block_m = 128;
-  int block_n = 128;
-
-  friend bool operator==(const TileShape&, const TileShape&) = default;
 };
 
 /// `kSh`: sink `[seqlen_sink, num_heads_q]`; `kSsh`: `[seqlen_q, seqlen_sink, num_heads_q]`. float32, contiguous.

@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The mask as attention kernels read it: per query tile a short list of runs of keys, with the interval that each row
+// sees. Plain structs, made on the host by the plan (src/plan/tile_list.hpp) and copied to the device as they are.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tangram {
+
+/// Rows and keys of a kernel tile; tile lists are built for them.
+struct TileShape {
+  int block_m = 128;
+  int block_n = 128;
+
+  friend bool operator==(const TileShape&, const TileShape&) = default;
+};
+
+/// The keys [begin, end) that one row sees inside one run; empty when begin >= end.
+struct RowInterval {
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  friend bool operator==(const RowInterval&, const RowInterval&) = default;
+};
+
+/// A gap-free interval of keys that rows of one tile see: every key of [k_begin, k_end) is seen by some row of the
+/// tile, and every row sees an interval of it. Where one slice gives all rows their interval, row i of [row_begin,
+/// row_end) sees [max(slice_k_begin, i + min_diag), min(slice_k_end, i + max_diag + 1)) and other rows nothing;
+/// otherwise `interval_begin` >= 0 is where TileList::intervals holds one entry for each row of the tile.
+struct TileRun {
+  int32_t k_begin = 0;
+  int32_t k_end = 0;
+  int32_t full_begin = 0;  ///< keys of [full_begin, full_end) are seen by every row of the tile
+  int32_t full_end = 0;
+  int32_t row_begin = 0;
+  int32_t row_end = 0;
+  int32_t slice_k_begin = 0;
+  int32_t slice_k_end = 0;
+  int32_t min_diag = 0;  ///< moved to a value that does not bind, so that i + min_diag cannot overflow
+  int32_t max_diag = 0;
+  int32_t interval_begin = -1;
+  int32_t reserved = 0;
+
+  friend bool operator==(const TileRun&, const TileRun&) = default;
+};
+
+/// The query rows [row_begin, row_end) of one tile and its runs [run_begin, run_end); a tile without runs sees nothing.
+struct TileItem {
+  int32_t row_begin = 0;
+  int32_t row_end = 0;
+  int32_t run_begin = 0;
+  int32_t run_end = 0;
+
+  friend bool operator==(const TileItem&, const TileItem&) = default;
+};
+
+/// All tiles of one mask: together the items own every query row exactly once, longest item first. Independent of
+/// heads.
+struct TileList {
+  TileShape shape;
+  int64_t seqlen_q = 0;
+  int64_t seqlen_k = 0;
+  std::vector<TileItem> items;
+  std::vector<TileRun> runs;
+  std::vector<RowInterval> intervals;
+
+  friend bool operator==(const TileList&, const TileList&) = default;
+};
+
+}  // namespace tangram
