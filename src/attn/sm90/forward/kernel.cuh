@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups. See docs/design/forward_sm90.md.
+#pragma once
+
+#include "attn/sm90/forward/consumer.cuh"
+#include "attn/sm90/forward/producer.cuh"
+#include "attn/sm90/forward/traits.cuh"
+
+namespace tangram::sm90 {
+
+template <typename Traits>
+__device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
+  constexpr int kConsumerWarps = 4 * Traits::kConsumers;
+  ptx::mbarrier_init(&smem.q_full, 1);
+  ptx::mbarrier_init(&smem.q_empty, kConsumerWarps);
+  for (int i = 0; i < Traits::kStages; ++i) {
+    ptx::mbarrier_init(&smem.k_full[i], 1);
+    ptx::mbarrier_init(&smem.k_empty[i], kConsumerWarps);
+    ptx::mbarrier_init(&smem.v_full[i], 1);
+    ptx::mbarrier_init(&smem.v_empty[i], kConsumerWarps);
+  }
+  for (int i = 0; i < Traits::kWorkSlots; ++i) {
+    ptx::mbarrier_init(&smem.work_full[i], 1);
+    ptx::mbarrier_init(&smem.work_empty[i], 1);
+  }
+  ptx::fence_barrier_init();
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams params) {
+  extern __shared__ __align__(1024) unsigned char raw_smem[];
+  ForwardSmem<Traits>& smem = *reinterpret_cast<ForwardSmem<Traits>*>(raw_smem);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&params.q_map);
+    ptx::prefetch_tensor_map(&params.k_map);
+    ptx::prefetch_tensor_map(&params.v_map);
+    init_barriers(smem);
+  }
+  __syncthreads();
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  if (threadIdx.x < 128) {
+    ptx::register_decrease<Traits::kProducerRegisters>();
+    if (threadIdx.x == 0) {
+      Producer<Traits> producer{params, smem, {}, {}};
+      producer.run();
+    } else if (threadIdx.x == 32) {
+      run_scheduler(params, smem);
+    }
+  } else {
+    ptx::register_increase<Traits::kConsumerRegisters>();
+    Consumer<Traits> consumer(params, smem);
+    consumer.run();
+  }
+}
+
+}  // namespace tangram::sm90

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The compiled forward kernels, one function for each; host code picks one by its shape.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "attn/sm90/forward/params.hpp"
+
+namespace tangram::sm90 {
+
+/// What selects a compiled kernel.
+struct ForwardVariant {
+  bool half = false;  ///< float16 instead of bfloat16
+  int head_dim = 128;
+  bool softcap = false;
+};
+
+/// Rows (query rows times packed heads) and keys of a tile of the kernel for `head_dim`.
+inline constexpr int kForwardTileRows = 128;
+constexpr int forward_tile_keys(int /*head_dim*/) { return 128; }
+
+/// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
+void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
+
+}  // namespace tangram::sm90

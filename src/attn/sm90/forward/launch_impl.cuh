@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Launch of one instance of the forward kernel, with programmatic dependent launch.
+#pragma once
+
+#include "attn/sm90/forward/kernel.cuh"
+#include "attn/sm90/forward/launch.hpp"
+#include "cuda/check.hpp"
+
+namespace tangram::sm90 {
+
+template <typename Traits>
+void launch_instance(const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+  constexpr int kSmemBytes = sizeof(ForwardSmem<Traits>);
+  static_assert(kSmemBytes <= 227 * 1024);
+  const auto kernel = forward_kernel<Traits>;
+  // Once for each instance and process; the attribute belongs to the function, not to a launch.
+  static const bool ready = [&] {
+    cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSmemBytes),
+                "cudaFuncSetAttribute(sm90 forward)");
+    return true;
+  }();
+  static_cast<void>(ready);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(num_ctas));
+  config.blockDim = dim3(Traits::kThreads);
+  config.dynamicSmemBytes = kSmemBytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cuda::check(cudaLaunchKernelEx(&config, kernel, params), "sm90 forward kernel launch");
+}
+
+template <typename Element>
+void launch_element(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+  if (variant.head_dim == 128) {
+    const auto launch = variant.softcap
+                            ? launch_instance<ForwardTraits<Element, 128, forward_tile_keys(128), 2, true>>
+                            : launch_instance<ForwardTraits<Element, 128, forward_tile_keys(128), 2, false>>;
+    launch(params, num_ctas, stream);
+  } else {
+    const auto launch = variant.softcap ? launch_instance<ForwardTraits<Element, 64, forward_tile_keys(64), 3, true>>
+                                        : launch_instance<ForwardTraits<Element, 64, forward_tile_keys(64), 3, false>>;
+    launch(params, num_ctas, stream);
+  }
+}
+
+}  // namespace tangram::sm90

@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Parameters of the forward kernel, as plain data that host and device agree on.
+#pragma once
+
+#include <cstdint>
+
+#include "tangram/tile_list.hpp"
+
+namespace tangram::sm90 {
+
+/// An opaque CUtensorMap: 128 bytes, aligned to 64.
+struct alignas(64) TensorMap {
+  unsigned char bytes[128];
+};
+
+enum class OutType : int32_t { kInput = 0, kFloat32 = 1 };
+
+/// Strides are in elements. Rows of q and out belong to [seqlen_q, num_heads_q, head_dim], lse is [seqlen_q,
+/// num_heads_q]; heads are grouped into `num_groups` groups of `pack` consecutive query heads that share a key head.
+struct ForwardParams {
+  TensorMap q_map;
+  TensorMap k_map;
+  TensorMap v_map;
+  void* out;
+  float* lse;
+  float* max_logits;  ///< [num_heads_q] of -inf before the launch, or null
+  const float* sink;  ///< null, or num_sinks values a head (per_row: a head of every row), the head innermost
+  const TileItem* items;
+  const TileRun* runs;
+  const RowInterval* intervals;
+  int32_t* counters;  ///< two zeros; zero again when the kernel ends
+  int64_t out_row_stride;
+  int64_t out_head_stride;
+  int64_t lse_row_stride;
+  int32_t num_items;
+  int32_t num_groups;
+  int32_t groups_per_section;  ///< groups whose keys and values fit into the L2 cache together
+  int32_t pack_log2;
+  int32_t heads_per_kv;
+  int32_t num_heads_q;
+  int32_t seqlen_k;
+  float softmax_scale;
+  float softcap;
+  float inner_scale;  ///< softmax_scale / softcap
+  float exp_scale;    ///< what scores (after softcap) are multiplied by under exp2
+  float slack;        ///< by how much a row maximum may exceed the reference before that moves, in scores
+  int32_t num_sinks;
+  bool sink_per_row;
+  bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
+  OutType out_type;
+};
+
+}  // namespace tangram::sm90

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The two service warps of the forward kernel: one deals work, the other walks runs of keys and issues TMA loads.
+#pragma once
+
+#include "attn/sm90/forward/traits.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tma.cuh"
+
+namespace tangram::sm90 {
+
+/// Order of work: sections of head groups whose K and V share the L2 cache; in a section by item (longest first), the
+/// groups innermost, so that CTAs that run together read the same keys.
+__device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t ticket, int32_t* item,
+                                            int32_t* group) {
+  const int32_t section_size = params.num_items * params.groups_per_section;
+  const int32_t section = ticket / section_size;
+  const int32_t in_section = ticket - section * section_size;
+  const int32_t first_group = section * params.groups_per_section;
+  const int32_t groups = min(params.groups_per_section, params.num_groups - first_group);
+  *item = in_section / groups;
+  *group = first_group + in_section - *item * groups;
+}
+
+/// Draws tickets and puts the items, with their first run, into the work ring. One thread.
+template <typename Traits>
+__device__ __forceinline__ void run_scheduler(const ForwardParams& params, ForwardSmem<Traits>& smem) {
+  RingPosition<Traits::kWorkSlots> slot;
+  const int32_t num_tickets = params.num_items * params.num_groups;
+  int32_t ticket = static_cast<int32_t>(blockIdx.x);
+  for (;;) {
+    ptx::mbarrier_wait(&smem.work_empty[slot.stage], slot.phase ^ 1);
+    WorkMessage& message = smem.work[slot.stage];
+    const bool stop = ticket >= num_tickets;
+    message.stop = stop;
+    int32_t next = 0;
+    if (!stop) {
+      next = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
+      int32_t item;
+      locate_work(params, ticket, &item, &message.group);
+      const TileItem tile = params.items[item];
+      message.item = tile;
+      if (tile.run_begin < tile.run_end) message.first_run = params.runs[tile.run_begin];
+    }
+    ptx::mbarrier_arrive(&smem.work_full[slot.stage]);
+    if (stop) break;
+    slot.advance();
+    ticket = next;
+  }
+  // The last CTA to run out of work leaves the counters as it found them.
+  __threadfence();
+  if (atomicAdd(&params.counters[1], 1) == static_cast<int32_t>(gridDim.x) - 1) {
+    params.counters[0] = 0;
+    params.counters[1] = 0;
+  }
+}
+
+/// What the query rows of one warpgroup see of a run: something of [see_begin, see_end), all of [full_begin, full_end).
+struct SeenKeys {
+  int32_t see_begin, see_end, full_begin, full_end;
+};
+
+/// SeenKeys of query rows [first, last].
+__device__ __forceinline__ SeenKeys seen_keys(const TileRun& run, int32_t first, int32_t last) {
+  if (run.interval_begin >= 0) return {run.k_begin, run.k_end, run.full_begin, run.full_end};
+  const int32_t seen_first = max(first, run.row_begin), seen_last = min(last, run.row_end - 1);
+  if (seen_first > seen_last) return {0, 0, 0, 0};
+  SeenKeys seen;
+  seen.see_begin = max(run.slice_k_begin, seen_first + run.min_diag);
+  seen.see_end = min(run.slice_k_end, seen_last + run.max_diag + 1);
+  seen.full_begin = max(run.slice_k_begin, seen_last + run.min_diag);
+  seen.full_end = seen_first == first && seen_last == last ? min(run.slice_k_end, seen_first + run.max_diag + 1) : 0;
+  return seen;
+}
+
+/// The window of the tile [k0, k0 + kBlockN) that a warpgroup works on.
+template <typename Traits>
+__device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0) {
+  const int32_t begin = max(seen.see_begin - k0, 0) & ~15;
+  const int32_t end = min(seen.see_end - k0, Traits::kBlockN);
+  if (begin >= end) return 0;
+  const int32_t count16 = (end - begin + 15) / 16;
+  const bool all =
+      begin == 0 && count16 == Traits::kBlockN / 16 && seen.full_begin <= k0 && seen.full_end >= k0 + Traits::kBlockN;
+  return pack_window(begin / 16, count16, !all);
+}
+
+/// Walks the work ring, loads Q, K and V, and describes every step to the consumers. One thread.
+template <typename Traits>
+struct Producer {
+  const ForwardParams& params;
+  ForwardSmem<Traits>& smem;
+  RingPosition<Traits::kStages> k_ring, v_ring;
+  uint32_t q_phase = 0;
+  // V of a step is loaded after K of the next one, which the consumers need first.
+  int32_t v_row = kNothing, v_head = 0;
+  static constexpr int32_t kNothing = -2;
+  static constexpr int32_t kNoLoad = -1;
+
+  __device__ __forceinline__ void flush_v() {
+    if (v_row == kNothing) return;
+    ptx::mbarrier_wait(&smem.v_empty[v_ring.stage], v_ring.phase ^ 1);
+    if (v_row >= 0) {
+      ptx::mbarrier_arrive_expect_tx(&smem.v_full[v_ring.stage], Traits::kBytesK);
+      ptx::tma_load_4d(smem.v[v_ring.stage], &params.v_map, &smem.v_full[v_ring.stage], 0, v_row, 0, v_head);
+    } else {
+      ptx::mbarrier_arrive(&smem.v_full[v_ring.stage]);
+    }
+    v_ring.advance();
+    v_row = kNothing;
+  }
+
+  /// Waits for a free stage and returns its message, to be filled in before load_step() or skip_step().
+  __device__ __forceinline__ StepMessage& begin_step() {
+    ptx::mbarrier_wait(&smem.k_empty[k_ring.stage], k_ring.phase ^ 1);
+    return smem.step[k_ring.stage];
+  }
+
+  __device__ __forceinline__ void load_q(const WorkMessage& work) {
+    ptx::mbarrier_wait(&smem.q_empty, q_phase ^ 1);
+    ptx::mbarrier_arrive_expect_tx(&smem.q_full, Traits::kBytesQ);
+    ptx::tma_load_4d(smem.q, &params.q_map, &smem.q_full, 0, work.group << params.pack_log2, work.item.row_begin, 0);
+    q_phase ^= 1;
+  }
+
+  __device__ __forceinline__ void load_k(int32_t k0, int32_t kv_head) {
+    ptx::mbarrier_arrive_expect_tx(&smem.k_full[k_ring.stage], Traits::kBytesK);
+    ptx::tma_load_4d(smem.k[k_ring.stage], &params.k_map, &smem.k_full[k_ring.stage], 0, k0, 0, kv_head);
+    k_ring.advance();
+  }
+
+  __device__ __forceinline__ void fill_item(StepMessage& message, const WorkMessage& work) {
+    message.row0 = work.item.row_begin;
+    message.num_rows = work.item.row_end - work.item.row_begin;
+    message.group = work.group;
+  }
+
+  __device__ __forceinline__ void fill_run(StepMessage& message, const TileRun& run) {
+    message.row_begin = run.row_begin;
+    message.row_end = run.row_end;
+    message.slice_k_begin = run.slice_k_begin;
+    message.slice_k_end = run.slice_k_end;
+    message.min_diag = run.min_diag;
+    message.max_diag = run.max_diag;
+    message.interval_begin = run.interval_begin;
+  }
+
+  /// An item that sees nothing: one step without loads, so that the consumers write its zeros.
+  __device__ __forceinline__ void push_empty_item(const WorkMessage& work) {
+    StepMessage& message = begin_step();
+    fill_item(message, work);
+    message.flags = kStepFirst | kStepLast;
+    message.window[0] = message.window[1] = 0;
+    ptx::mbarrier_arrive(&smem.k_full[k_ring.stage]);
+    k_ring.advance();
+    load_q(work);
+    flush_v();
+    v_row = kNoLoad;
+  }
+
+  __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run, bool last_run) {
+    const int32_t kv_head = (work.group << params.pack_log2) / params.heads_per_kv;
+    const int32_t last_row = work.item.row_end - 1;
+    const int32_t second = work.item.row_begin + (64 >> params.pack_log2);
+    const SeenKeys seen[2] = {seen_keys(run, work.item.row_begin, min(second - 1, last_row)),
+                              second <= last_row ? seen_keys(run, second, last_row) : SeenKeys{0, 0, 0, 0}};
+    const int32_t k_begin = run.k_begin, k_end = run.k_end;
+    for (int32_t k0 = k_begin; k0 < k_end; k0 += Traits::kBlockN) {
+      StepMessage& message = begin_step();
+      const bool first = k0 == k_begin;
+      fill_item(message, work);
+      if (first) fill_run(message, run);
+      message.k0 = k0;
+      message.flags = (first ? kStepNewRun : 0) | (first && first_run ? kStepFirst : 0) |
+                      (last_run && k0 + Traits::kBlockN >= k_end ? kStepLast : 0);
+      message.window[0] = step_window<Traits>(seen[0], k0);
+      message.window[1] = step_window<Traits>(seen[1], k0);
+      message.v_valid = k_end < params.seqlen_k ? k_end - k0 : Traits::kBlockN;
+      load_k(k0, kv_head);
+      if (first && first_run) load_q(work);
+      flush_v();
+      v_row = k0;
+      v_head = kv_head;
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    RingPosition<Traits::kWorkSlots> slot;
+    for (;;) {
+      ptx::mbarrier_wait(&smem.work_full[slot.stage], slot.phase);
+      const WorkMessage& work = smem.work[slot.stage];
+      if (work.stop) break;
+      const int32_t run_begin = work.item.run_begin, run_end = work.item.run_end;
+      if (run_begin == run_end) {
+        push_empty_item(work);
+      } else {
+        push_run(work, work.first_run, true, run_end - run_begin == 1);
+        for (int32_t r = run_begin + 1; r < run_end; ++r) push_run(work, params.runs[r], false, r + 1 == run_end);
+      }
+      ptx::mbarrier_arrive(&smem.work_empty[slot.stage]);
+      slot.advance();
+    }
+    begin_step().flags = kStepStop;
+    ptx::mbarrier_arrive(&smem.k_full[k_ring.stage]);
+    flush_v();
+  }
+};
+
+}  // namespace tangram::sm90

@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A mask on the device, as the Hopper kernels read it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/device_buffer.hpp"
+#include "tangram/attention.hpp"
+
+namespace tangram::sm90 {
+
+/// Tile lists and counters in device memory, uploaded once. Used by one call at a time (in stream order).
+struct Sm90Mask final : PreparedMask {
+  AttnShape shape;
+  std::vector<AttnSlice> slices;
+  int num_sms = 0;
+  int64_t l2_bytes = 0;
+  int32_t num_items = 0;
+  cuda::DeviceBuffer items;
+  cuda::DeviceBuffer runs;
+  cuda::DeviceBuffer intervals;
+  cuda::DeviceBuffer counters;
+};
+
+}  // namespace tangram::sm90

@@ -1,0 +1,223 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Checks what callers pass, and translates it into kernel parameters.
+
+#include "attn/sm90/sm90_backend.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/core.h>
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "attn/sm90/forward/fill.hpp"
+#include "attn/sm90/forward/launch.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+#include "core/require.hpp"
+#include "cuda/check.hpp"
+#include "cuda/tensor_map.hpp"
+
+namespace tangram {
+namespace {
+
+using sm90::ForwardParams;
+using sm90::Sm90Mask;
+
+/// Heads that share a tile: the largest power of two that divides the query heads of a key head, at most 64.
+int packed_heads(const AttnShape& shape) {
+  const int group = shape.num_heads_q / shape.num_heads_kv;
+  int pack = 1;
+  while (pack < 64 && group % (2 * pack) == 0) pack *= 2;
+  return pack;
+}
+
+void check_shape(const AttnShape& shape) {
+  require(shape.dtype == DType::kBFloat16 || shape.dtype == DType::kFloat16,
+          "Sm90Backend: dtype must be bfloat16 or float16 (got dtype={})", to_string(shape.dtype));
+  require(shape.head_dim == 64 || shape.head_dim == 128, "Sm90Backend: head_dim must be 64 or 128 (got head_dim={})",
+          shape.head_dim);
+  require(shape.head_dim_v == shape.head_dim, "Sm90Backend: head_dim_v must equal head_dim (got {} and {})",
+          shape.head_dim_v, shape.head_dim);
+  require(shape.num_heads_q > 0 && shape.num_heads_kv > 0 && shape.num_heads_q % shape.num_heads_kv == 0,
+          "Sm90Backend: num_heads_kv must divide num_heads_q (got num_heads_q={}, num_heads_kv={})", shape.num_heads_q,
+          shape.num_heads_kv);
+}
+
+void check_view(const char* name, const ConstTensorView& view, int64_t rows, int heads, int dim) {
+  require(view.rows == rows && view.heads == heads && view.dim == dim,
+          "Sm90Backend: {} must have shape [{}, {}, {}] (got {})", name, rows, heads, dim, shape_text(view));
+  const auto element = static_cast<int64_t>(size_of(view.dtype));
+  require(reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && (rows == 0 || view.data != nullptr),
+          "Sm90Backend: {} must not be null and be aligned to 16 bytes (got {})", name, view.data);
+  require(view.row_stride * element % 16 == 0 && view.head_stride * element % 16 == 0 && view.row_stride >= 0 &&
+              view.head_stride >= 0,
+          "Sm90Backend: strides of {} must be multiples of 16 bytes (got row_stride={}, head_stride={} elements)", name,
+          view.row_stride, view.head_stride);
+}
+
+void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
+  check_view("q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
+  check_view("k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  check_view("v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  check_view("out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  require(args.q.dtype == shape.dtype && args.k.dtype == shape.dtype && args.v.dtype == shape.dtype,
+          "Sm90Backend: q, k and v must have the prepared dtype {} (got {}, {}, {})", to_string(shape.dtype),
+          to_string(args.q.dtype), to_string(args.k.dtype), to_string(args.v.dtype));
+  require(args.out.dtype == shape.dtype || args.out.dtype == DType::kFloat32,
+          "Sm90Backend: out must be {} or float32 (got {})", to_string(shape.dtype), to_string(args.out.dtype));
+  require(!args.accumulate || args.out.dtype == DType::kFloat32,
+          "Sm90Backend: accumulate needs out in float32 (got {})", to_string(args.out.dtype));
+  require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend: lse must not be null (got null)");
+  require(args.sink.empty() || args.sink.data != nullptr, "Sm90Backend: sink.data must not be null (got null)");
+  const AttnOptions& options = args.options;
+  const float scale = options.softmax_scale.value_or(1.0f);
+  require(std::isfinite(scale) && scale > 0, "Sm90Backend: softmax_scale must be finite and positive (got {})", scale);
+  require(std::isfinite(options.softcap) && options.softcap >= 0,
+          "Sm90Backend: softcap must be finite and not negative (got {})", options.softcap);
+  require(options.sm_margin >= 0, "Sm90Backend: sm_margin must not be negative (got {})", options.sm_margin);
+}
+
+void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
+  const uint32_t panels = static_cast<uint32_t>(args.q.dim) / 64;
+  const auto tile_rows = static_cast<uint32_t>(sm90::kForwardTileRows);
+  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(args.q.dim));
+  const auto pack_heads = static_cast<uint32_t>(pack);
+  const CUtensorMap q = cuda::make_token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
+  std::memcpy(&params.q_map, &q, sizeof(q));
+  // Without keys no key tile is ever loaded, but prefetching must see a valid descriptor.
+  const CUtensorMap k = args.k.rows > 0 ? cuda::make_token_map(args.k, {tile_keys, 1, panels}, false) : q;
+  const CUtensorMap v = args.v.rows > 0 ? cuda::make_token_map(args.v, {tile_keys, 1, panels}, false) : q;
+  std::memcpy(&params.k_map, &k, sizeof(k));
+  std::memcpy(&params.v_map, &v, sizeof(v));
+}
+
+/// Head groups whose keys and values take at most about half of the L2 cache, whole key heads at a time.
+int32_t groups_per_section(const Sm90Mask& mask, int pack) {
+  const AttnShape& shape = mask.shape;
+  const int64_t head_bytes = shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2;
+  const int64_t heads =
+      std::clamp<int64_t>(mask.l2_bytes * 5 / 8 / std::max<int64_t>(head_bytes, 1), 1, shape.num_heads_kv);
+  return static_cast<int32_t>(heads * (shape.num_heads_q / shape.num_heads_kv / pack));
+}
+
+ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {
+  const int pack = packed_heads(mask.shape);
+  ForwardParams params{};
+  fill_maps(params, args, pack);
+  params.out = args.out.data;
+  params.lse = args.lse;
+  params.max_logits = args.max_logits;
+  params.sink = args.sink.empty() ? nullptr : args.sink.data;
+  params.items = mask.items.as<TileItem>();
+  params.runs = mask.runs.as<TileRun>();
+  params.intervals = mask.intervals.as<RowInterval>();
+  params.counters = mask.counters.as<int32_t>();
+  params.out_row_stride = args.out.row_stride;
+  params.out_head_stride = args.out.head_stride;
+  params.lse_row_stride = mask.shape.num_heads_q;
+  params.num_items = mask.num_items;
+  params.num_groups = mask.shape.num_heads_q / pack;
+  params.groups_per_section = groups_per_section(mask, pack);
+  while (1 << params.pack_log2 < pack) ++params.pack_log2;
+  params.heads_per_kv = mask.shape.num_heads_q / mask.shape.num_heads_kv;
+  params.num_heads_q = mask.shape.num_heads_q;
+  params.seqlen_k = static_cast<int32_t>(mask.shape.seqlen_k);
+  params.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(mask.shape.head_dim)));
+  params.softcap = args.options.softcap;
+  const bool softcap = params.softcap > 0;
+  params.inner_scale = softcap ? params.softmax_scale / params.softcap : 0.0f;
+  params.exp_scale = (softcap ? 1.0f : params.softmax_scale) * std::numbers::log2e_v<float>;
+  // Probabilities may grow to 2^8 before the reference follows. max_logits needs the true maximum as reference.
+  params.slack = softcap || args.max_logits == nullptr ? 8.0f / params.exp_scale : 0.0f;
+  params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
+  params.sink_per_row = args.sink.layout == SinkLayout::kSsh;
+  params.accumulate = args.accumulate;
+  params.out_type = args.out.dtype == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
+  return params;
+}
+
+Sm90Mask& as_sm90(PreparedMask& mask) {
+  auto* prepared = dynamic_cast<Sm90Mask*>(&mask);
+  require(prepared != nullptr, "Sm90Backend: the mask must have been prepared by this backend (got another's)");
+  return *prepared;
+}
+
+int device_attribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  cuda::check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+int require_hopper() {
+  int device = 0;
+  const cudaError_t status = cudaGetDevice(&device);
+  if (status != cudaSuccess) {
+    throw NotAvailable(
+        fmt::format("Sm90Backend: needs a Hopper GPU; use the backend cpu (got {})", cudaGetErrorName(status)));
+  }
+  const int major = device_attribute(cudaDevAttrComputeCapabilityMajor, device);
+  const int minor = device_attribute(cudaDevAttrComputeCapabilityMinor, device);
+  if (major != 9 || minor != 0) {
+    throw NotAvailable(fmt::format(
+        "Sm90Backend: needs a Hopper GPU (compute capability 9.0); use the backend cpu (got {}.{})", major, minor));
+  }
+  return device;
+}
+
+}  // namespace
+
+std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
+  check_shape(shape);
+  return TileShape{sm90::kForwardTileRows / packed_heads(shape), sm90::forward_tile_keys(shape.head_dim)};
+}
+
+std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                                   const TileList* tiles) const {
+  const std::optional<TileShape> tile = tile_shape(shape);
+  require(tiles != nullptr && tiles->shape == *tile,
+          "Sm90Backend::prepare: needs a tile list of tile_shape(shape), {} rows by {} keys (got {})", tile->block_m,
+          tile->block_n,
+          tiles == nullptr ? "none" : fmt::format("{} by {}", tiles->shape.block_m, tiles->shape.block_n));
+  require(tiles->seqlen_q == shape.seqlen_q && tiles->seqlen_k == shape.seqlen_k,
+          "Sm90Backend::prepare: the tile list must be of the shape's sequences {}, {} (got {}, {})", shape.seqlen_q,
+          shape.seqlen_k, tiles->seqlen_q, tiles->seqlen_k);
+  const int64_t groups = shape.num_heads_q / packed_heads(shape);
+  require(static_cast<int64_t>(tiles->items.size()) * groups < (int64_t{1} << 31) - 65536,
+          "Sm90Backend::prepare: tiles times head groups must stay below 2^31 (got {} and {})", tiles->items.size(),
+          groups);
+  const int device = require_hopper();
+  auto mask = std::make_unique<Sm90Mask>();
+  mask->shape = shape;
+  mask->slices.assign(slices.begin(), slices.end());
+  mask->num_sms = device_attribute(cudaDevAttrMultiProcessorCount, device);
+  mask->l2_bytes = device_attribute(cudaDevAttrL2CacheSize, device);
+  mask->num_items = static_cast<int32_t>(tiles->items.size());
+  mask->items = cuda::DeviceBuffer::copy_of(tiles->items.data(), tiles->items.size() * sizeof(TileItem));
+  mask->runs = cuda::DeviceBuffer::copy_of(tiles->runs.data(), tiles->runs.size() * sizeof(TileRun));
+  mask->intervals = cuda::DeviceBuffer::copy_of(tiles->intervals.data(), tiles->intervals.size() * sizeof(RowInterval));
+  mask->counters = cuda::DeviceBuffer::zeros(2 * sizeof(int32_t));
+  return mask;
+}
+
+void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {
+  Sm90Mask& prepared = as_sm90(mask);
+  check_forward(prepared.shape, args);
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  if (args.max_logits != nullptr && !args.accumulate) {
+    sm90::fill_minus_infinity(args.max_logits, prepared.shape.num_heads_q, cuda_stream);
+  }
+  if (prepared.num_items == 0) return;
+  const ForwardParams params = forward_params(prepared, args);
+  const int64_t work = int64_t{params.num_items} * params.num_groups;
+  const int ctas = static_cast<int>(std::min<int64_t>(std::max(prepared.num_sms - args.options.sm_margin, 1), work));
+  sm90::launch_forward({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, params.softcap > 0}, params,
+                       ctas, cuda_stream);
+}
+
+void Sm90Backend::backward(PreparedMask& /*mask*/, const AttnBackwardArgs& /*args*/, void* /*stream*/) const {
+  throw NotAvailable("Sm90Backend::backward: not in this version; use the backend cpu");
+}
+
+}  // namespace tangram

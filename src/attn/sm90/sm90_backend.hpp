@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Attention on Hopper GPUs (compute capability 9.0).
+#pragma once
+
+#include <memory>
+
+#include "tangram/attention.hpp"
+
+namespace tangram {
+
+/// bfloat16 and float16, head_dim 64 and 128 (head_dim_v the same), any number of key heads that divides the query
+/// heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
+/// bytes. Calls put one kernel on the stream (two with max_logits), never wait and never allocate, so that they can be
+/// captured in a CUDA graph. A PreparedMask belongs to the device that was current in prepare(). Making the backend
+/// needs no GPU; prepare() throws NotAvailable where the current device is not a Hopper GPU.
+class Sm90Backend final : public AttnBackend {
+ public:
+  std::string_view name() const override { return "sm90"; }
+  std::optional<TileShape> tile_shape(const AttnShape& shape) const override;
+  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                        const TileList* tiles) const override;
+  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;
+  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream = nullptr) const override;
+};
+
+}  // namespace tangram
