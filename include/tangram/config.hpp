@@ -20,9 +20,9 @@ enum class DispatchAlgorithm : int {
   kSortedSequential,  ///< chunks sorted by area, dealt zigzag
   kTangram,           ///< ours: keeps documents and windows together while area stays balanced
   // Published algorithms to compare with.
-  kLowerBound,          ///< fills ranks one after the other, each with the chunks that come nearest to the mean area
-  kDynamicProgramming,  ///< contiguous runs of the area-sorted chunks folded pairwise, merged by largest differencing
-  kBatchTopP,           ///< heaviest chunks in batches of cp_size, each batch matched against the loads
+  kLowerBound,          ///< min_heap, then exchanges of chunks until the lower bound of the largest area is met
+  kDynamicProgramming,  ///< rank by rank the chunks whose area is nearest to the mean, by subset sums
+  kBatchTopP,           ///< heaviest first in batches of cp_size; of the lightest ranks one that has a neighbour
   kRandom,              ///< a seeded shuffle
 };
 std::string_view to_string(DispatchAlgorithm algorithm);

@@ -41,13 +41,17 @@ std::vector<int> classic_ranks(const Mask& mask, const DistAttnConfig& config, i
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
   if (algorithm == DispatchAlgorithm::kSequential) return dispatch_sequential(num_chunks, config.cp_size);
   if (algorithm == DispatchAlgorithm::kZigzag) return dispatch_zigzag(num_chunks, config.cp_size);
+  if (algorithm == DispatchAlgorithm::kRandom) return dispatch_random(num_chunks, config.cp_size, config.dispatch.seed);
   const std::vector<int64_t> areas = chunk_areas(mask.slices(), chunk_size, num_chunks);
   switch (algorithm) {
     case DispatchAlgorithm::kMinHeap: return dispatch_min_heap(areas, config.cp_size);
     case DispatchAlgorithm::kSortedSequential: return dispatch_sorted_sequential(areas, config.cp_size);
+    case DispatchAlgorithm::kLowerBound: return dispatch_lower_bound(areas, config.cp_size);
+    case DispatchAlgorithm::kDynamicProgramming: return dispatch_dynamic_programming(areas, config.cp_size);
+    case DispatchAlgorithm::kBatchTopP: return dispatch_batch_topp(areas, config.cp_size);
     default: break;
   }
-  require(false, "make_plan: dispatch algorithm {} is not available", to_string(algorithm));
+  require(false, "make_plan: dispatch algorithm must be a known one (got {})", static_cast<int>(algorithm));
   return {};
 }
 

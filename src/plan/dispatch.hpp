@@ -36,6 +36,10 @@ std::vector<int> dispatch_sequential(int64_t num_chunks, int cp_size);
 std::vector<int> dispatch_zigzag(int64_t num_chunks, int cp_size);
 std::vector<int> dispatch_min_heap(std::span<const int64_t> areas, int cp_size);
 std::vector<int> dispatch_sorted_sequential(std::span<const int64_t> areas, int cp_size);
+std::vector<int> dispatch_lower_bound(std::span<const int64_t> areas, int cp_size);
+std::vector<int> dispatch_dynamic_programming(std::span<const int64_t> areas, int cp_size);
+std::vector<int> dispatch_batch_topp(std::span<const int64_t> areas, int cp_size);
+std::vector<int> dispatch_random(int64_t num_chunks, int cp_size, uint64_t seed);
 
 /// What a dispatch costs, before stages are made.
 struct DispatchCost {

@@ -63,14 +63,15 @@ Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, doub
   Refiner refiner(mask.is_self_attention() ? mask.slices() : std::span<const AttnSlice>(), chunk_size, problem.areas,
                   cp_size);
   std::vector<Candidate> candidates;
+  const auto add = [&](std::vector<int> ranks) {
+    const auto same = [&](const Candidate& other) { return other.ranks == ranks; };
+    if (std::any_of(candidates.begin(), candidates.end(), same)) return;
+    const Refiner::Score score = refiner.score(ranks, tolerance);
+    candidates.push_back({std::move(ranks), score});
+  };
+  add(dispatch_sequential(num_chunks, cp_size));
   for (const int min_whole : {per_rank / 4, per_rank / 16, 0, per_rank + 1}) {
-    for (const double density_step : {0.0, 4.0, 1.5, 1.0}) {
-      std::vector<int> ranks = pack(problem, {min_whole, density_step});
-      const auto same = [&](const Candidate& other) { return other.ranks == ranks; };
-      if (std::any_of(candidates.begin(), candidates.end(), same)) continue;
-      const Refiner::Score score = refiner.score(ranks, tolerance);
-      candidates.push_back({std::move(ranks), score});
-    }
+    for (const double density_step : {0.0, 4.0, 1.5, 1.0}) add(pack(problem, {min_whole, density_step}));
   }
   const double all_rows = static_cast<double>(mask.seqlen_q());
   sort_by_price(candidates, kCheapExcess * all_rows);

@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/dispatch.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "plan/chunk_areas.hpp"
+#include "reference/mask_cases.hpp"
+#include "tangram/error.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram {
+namespace {
+
+using reference::MaskCase;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::vector<int64_t> loads(std::span<const int64_t> areas, const std::vector<int>& ranks, int cp_size) {
+  std::vector<int64_t> load(static_cast<size_t>(cp_size));
+  for (size_t c = 0; c < areas.size(); ++c) load[static_cast<size_t>(ranks[c])] += areas[c];
+  return load;
+}
+
+int64_t largest_load(std::span<const int64_t> areas, const std::vector<int>& ranks, int cp_size) {
+  const auto load = loads(areas, ranks, cp_size);
+  return *std::max_element(load.begin(), load.end());
+}
+
+std::vector<int> counts(const std::vector<int>& ranks, int cp_size) {
+  std::vector<int> count(static_cast<size_t>(cp_size));
+  for (const int rank : ranks) ++count.at(static_cast<size_t>(rank));
+  return count;
+}
+
+DistAttnConfig config_of(int cp_size, DispatchAlgorithm algorithm, int64_t chunk_size = 0) {
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = {64, 8, 128, 128, DType::kBFloat16};
+  config.dispatch = {algorithm, chunk_size, 0};
+  return config;
+}
+
+TEST(Dispatch, NamesGoBothWays) {
+  for (int i = 0; i <= static_cast<int>(DispatchAlgorithm::kRandom); ++i) {
+    const auto algorithm = static_cast<DispatchAlgorithm>(i);
+    EXPECT_EQ(parse_dispatch_algorithm(to_string(algorithm)), algorithm);
+  }
+  EXPECT_THAT([] { parse_dispatch_algorithm("fastest"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("one of auto, sequential, zigzag, min_heap, sorted_sequential, "
+                                                       "tangram, lower_bound, dynamic_programming, batch_topp, random "
+                                                       "(got 'fastest')")));
+}
+
+TEST(Dispatch, ClassicAlgorithmsByHand) {
+  EXPECT_THAT(dispatch_sequential(6, 3), ElementsAre(0, 0, 1, 1, 2, 2));
+  EXPECT_THAT(dispatch_zigzag(8, 3 - 1), ElementsAre(0, 1, 1, 0, 0, 1, 1, 0));
+  const std::vector<int64_t> areas{1, 8, 3, 8, 2, 6};
+  // Heavy to light: 8 (chunk 1) to 0, 8 (3) to 1, 6 (5) to 2, 3 (2) to 2, 2 (4) to 0, 1 (0) to 1.
+  EXPECT_THAT(dispatch_min_heap(areas, 3), ElementsAre(1, 0, 2, 1, 0, 2));
+  // 1 3 5 get 0 1 2, then 2 4 0 get 2 1 0.
+  EXPECT_THAT(dispatch_sorted_sequential(areas, 3), ElementsAre(0, 0, 2, 1, 1, 2));
+  EXPECT_EQ(largest_load(areas, dispatch_lower_bound(areas, 3), 3), 10);  // 8 + 2 beside 8 + 1 and 6 + 3
+  EXPECT_EQ(largest_load(areas, dispatch_dynamic_programming(areas, 3), 3), 10);
+  EXPECT_EQ(dispatch_random(12, 3, 5), dispatch_random(12, 3, 5));
+  EXPECT_NE(dispatch_random(12, 3, 5), dispatch_random(12, 3, 6));
+}
+
+TEST(Dispatch, EveryAlgorithmByAreaGivesEqualCountsAndBalances) {
+  std::mt19937 rng(1);
+  for (int n = 0; n < 100; ++n) {
+    const int cp_size = 1 + static_cast<int>(rng() % 8);
+    const int per_rank = 4 + static_cast<int>(rng() % 12);
+    std::vector<int64_t> areas(static_cast<size_t>(cp_size * per_rank));
+    for (int64_t& area : areas) area = static_cast<int64_t>(rng() % 1000);
+    const int64_t mean = std::accumulate(areas.begin(), areas.end(), int64_t{0}) / cp_size;
+    const auto check = [&](const std::vector<int>& ranks, int64_t slack) {
+      EXPECT_THAT(counts(ranks, cp_size), Each(per_rank));
+      EXPECT_LE(largest_load(areas, ranks, cp_size), mean + slack);
+    };
+    // Greedy ends within one heavy chunk of the mean; subset sums within the rounding of each chunk.
+    check(dispatch_min_heap(areas, cp_size), 1000);
+    check(dispatch_sorted_sequential(areas, cp_size), 1000);
+    check(dispatch_batch_topp(areas, cp_size), 1000);
+    check(dispatch_lower_bound(areas, cp_size), 1000);
+    check(dispatch_dynamic_programming(areas, cp_size), 1000);
+    EXPECT_THAT(counts(dispatch_random(static_cast<int64_t>(areas.size()), cp_size, rng()), cp_size), Each(per_rank));
+    EXPECT_LE(largest_load(areas, dispatch_lower_bound(areas, cp_size), cp_size),
+              largest_load(areas, dispatch_sequential(static_cast<int64_t>(areas.size()), cp_size), cp_size));
+  }
+}
+
+TEST(Dispatch, ChunksThatSeeNothingOrEverythingAreDealtOutToo) {
+  for (const std::vector<int64_t>& areas :
+       {std::vector<int64_t>(12, 0), std::vector<int64_t>{1000000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}}) {
+    EXPECT_THAT(counts(dispatch_min_heap(areas, 4), 4), Each(3));
+    EXPECT_THAT(counts(dispatch_lower_bound(areas, 4), 4), Each(3));
+    EXPECT_THAT(counts(dispatch_dynamic_programming(areas, 4), 4), Each(3));
+    EXPECT_THAT(counts(dispatch_batch_topp(areas, 4), 4), Each(3));
+  }
+}
+
+TEST(Dispatch, RandomMasksKeepEqualCountsWithEveryAlgorithm) {
+  std::mt19937 rng(4);
+  for (int n = 0; n < 200; ++n) {
+    const int cp_size = 1 + static_cast<int>(rng() % 5);
+    const int64_t seqlen = cp_size * (1 + static_cast<int64_t>(rng() % 40));
+    std::vector<int64_t> cu{0};
+    while (cu.back() < seqlen) cu.push_back(std::min(seqlen, cu.back() + 1 + static_cast<int64_t>(rng() % 30)));
+    const Mask mask = varlen_mask(cu, rng() % 2 == 0);
+    const auto algorithm = static_cast<DispatchAlgorithm>(rng() % 10);
+    const ChosenDispatch chosen = dispatch_queries(mask, config_of(cp_size, algorithm));
+    EXPECT_EQ(chosen.dispatch.seqlen(), seqlen);
+    EXPECT_NE(chosen.algorithm, DispatchAlgorithm::kAuto);
+    EXPECT_THAT(counts(chosen.dispatch.rank_of_chunk, cp_size),
+                Each(static_cast<int>(chosen.dispatch.num_chunks() / cp_size)));
+    EXPECT_EQ(dispatch_queries(mask, config_of(cp_size, algorithm)).dispatch, chosen.dispatch);
+  }
+}
+
+// The shapes that the planner is for, with their targets: balance by length of a shard, rows by what must move.
+TEST(Dispatch, BenchmarkMasksBalanceWithinTheTarget) {
+  for (const MaskCase& c : reference::load_mask_cases("dist_masks.json")) {
+    const Mask mask(c.seqlen, c.seqlen, c.slices);
+    for (const int cp_size : {2, 4, 8}) {
+      const int64_t rows = c.seqlen / cp_size;
+      if (rows < 8192) continue;
+      const double limit = rows >= 32768 ? 1.005 : 1.01;
+      const auto dispatch = dispatch_queries(mask, config_of(cp_size, DispatchAlgorithm::kAuto)).dispatch;
+      const auto areas = chunk_areas(mask.slices(), dispatch.chunk_size, dispatch.num_chunks());
+      const double mean = static_cast<double>(mask.area()) / cp_size;
+      EXPECT_LE(static_cast<double>(largest_load(areas, dispatch.rank_of_chunk, cp_size)), limit * mean)
+          << c.name << " cp " << cp_size;
+    }
+  }
+}
+
+TEST(Dispatch, SlidingWindowMovesOneWindowBetweenNeighbours) {
+  constexpr int64_t kWindow = 1024;
+  for (const int cp_size : {4, 8, 16}) {
+    const int64_t seqlen = int64_t{32768} * cp_size;
+    const Mask mask = sliding_window_mask(seqlen, {kWindow, 0});
+    const Plan plan = make_plan(mask, config_of(cp_size, DispatchAlgorithm::kAuto));
+    EXPECT_EQ(plan.rows_moved(), (cp_size - 1) * kWindow);
+    EXPECT_LE(plan.balance(), 1.005);
+  }
+}
+
+TEST(Dispatch, DocumentsThatFitStayWhole) {
+  // Three lengths that only go up in one way: every rank one of 4096, two of 1024 and four of 512, in mixed order.
+  std::vector<int64_t> cu{0};
+  for (int n = 0; n < 4; ++n) {
+    for (const int64_t length : {512, 1024, 512, 4096, 512, 1024, 512}) cu.push_back(cu.back() + length);
+  }
+  const Plan plan = make_plan(varlen_mask(cu, true), config_of(4, DispatchAlgorithm::kTangram));
+  EXPECT_EQ(plan.rows_moved(), 0);
+  EXPECT_EQ(plan.balance(), 1);
+}
+
+TEST(Dispatch, CausalIsTheNestedZigzag) {
+  const Plan plan = make_plan(causal_mask(65536, 65536), config_of(8, DispatchAlgorithm::kTangram));
+  EXPECT_EQ(plan.q_dispatch.chunk_size, 4096);
+  // No dispatch with equal areas needs fewer: the prefixes that end at each rank's last row.
+  EXPECT_EQ(plan.rows_moved(), 344064);
+}
+
+TEST(Dispatch, CrossAttentionKeepsKeysWhereTheyAreSeen) {
+  // Queries see a block of keys each, in reverse order: every key chunk has one rank that sees it.
+  std::vector<AttnSlice> slices;
+  for (int64_t i = 0; i < 8; ++i) {
+    slices.push_back(AttnSlice::full({i * 128, (i + 1) * 128}, {(7 - i) * 64, (8 - i) * 64}));
+  }
+  const Plan plan = make_plan(Mask(1024, 512, slices), config_of(4, DispatchAlgorithm::kSequential));
+  EXPECT_EQ(plan.rows_moved(), 0);
+  EXPECT_EQ(plan.k_dispatch.rows_per_rank(), 128);
+}
+
+TEST(Dispatch, CoarsenedIsTheSameMap) {
+  const Dispatch fine{2, 64, {0, 0, 1, 1, 1, 1, 0, 0}};
+  EXPECT_EQ(coarsened(fine), (Dispatch{2, 128, {0, 1, 1, 0}}));
+  EXPECT_EQ(coarsened({2, 64, {0, 1, 1, 0}}), (Dispatch{2, 64, {0, 1, 1, 0}}));
+  EXPECT_EQ(coarsened({1, 64, {0, 0, 0}}), (Dispatch{1, 192, {0}}));
+  // A border at chunk 2 of 12, but shards of 3 chunks.
+  const Dispatch odd{4, 1, {0, 0, 1, 1, 1, 0, 2, 2, 2, 3, 3, 3}};
+  EXPECT_EQ(coarsened(odd), odd);
+}
+
+TEST(Dispatch, FinestChunkSizeDividesTheShard) {
+  EXPECT_EQ(finest_chunk_size(8192), 128);
+  EXPECT_EQ(finest_chunk_size(8192 + 64), 64);
+  EXPECT_EQ(finest_chunk_size(96), 96);
+  EXPECT_EQ(finest_chunk_size(254), 127);
+  EXPECT_EQ(finest_chunk_size(131), 1);
+}
+
+}  // namespace
+}  // namespace tangram
