@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Uses every layer that a user calls, so that a missing symbol or header shows at link time.
+#include <cstdio>
 #include <tangram/mask_builders.hpp>
 #include <tangram/tangram.hpp>
-
-#include <cstdio>
 
 int main() {
   const tangram::Mask mask = tangram::causal_mask(1024, 1024);
