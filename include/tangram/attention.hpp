@@ -82,8 +82,8 @@ struct AttnBackwardArgs {
   /// Gradient of the sink, float32, in the sink's layout, or null. Overwritten; summed over rows for kSh.
   float* dsink = nullptr;
   Sink sink;
-  /// Adds to `dq` (must be float32) instead of overwriting it: how stages sum up. dk and dv are always overwritten in
-  /// the rows `kv_rows`, and rows that nobody sees become zero.
+  /// Adds to `dq` (must be float32) instead of overwriting it: how stages sum up. What is overwritten is so in
+  /// all rows: those that see nothing, or that nobody sees, become zero.
   bool accumulate_dq = false;
   /// Adds to dk and dv (must be float32) instead of overwriting them.
   bool accumulate_dkv = false;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tangram/attention.hpp"
+#include "tangram/backends.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/config.hpp"
 #include "tangram/dist_attention.hpp"

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The table of backends. A new one adds a line here and its folder to CMakeLists.txt.
+#include "tangram/backends.hpp"
+
+#include <fmt/format.h>
+
+#include "attn/reference/reference_backend.hpp"
+#include "core/require.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+
+namespace {
+
+struct Entry {
+  const char* name;
+  AttnBackendInfo (*info)();
+  std::unique_ptr<AttnBackend> (*make)(const AttnBackendOptions&);
+};
+
+const Entry kEntries[] = {
+    {"reference", [] { return AttnBackendInfo{"reference", true, "float64, dense, slow: for checking the others"}; },
+     [](const AttnBackendOptions& options) -> std::unique_ptr<AttnBackend> {
+       return std::make_unique<ReferenceBackend>(options.num_threads);
+     }},
+};
+
+}  // namespace
+
+std::vector<AttnBackendInfo> list_attn_backends() {
+  std::vector<AttnBackendInfo> result;
+  for (const Entry& entry : kEntries) result.push_back(entry.info());
+  return result;
+}
+
+std::unique_ptr<AttnBackend> make_attn_backend(std::string_view name, const AttnBackendOptions& options) {
+  require(options.num_threads >= 0, "make_attn_backend: num_threads must not be negative (got {})",
+          options.num_threads);
+  std::string names;
+  for (const Entry& entry : kEntries) {
+    if (name == entry.name) {
+      const AttnBackendInfo info = entry.info();
+      if (!info.available) {
+        throw NotAvailable(fmt::format("make_attn_backend: {} cannot run here: {}", name, info.detail));
+      }
+      return entry.make(options);
+    }
+    names += names.empty() ? entry.name : fmt::format(", {}", entry.name);
+  }
+  require(false, "make_attn_backend: name must be one of {} (got '{}')", names, name);
+  return nullptr;
+}
+
+}  // namespace tangram

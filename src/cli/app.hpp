@@ -1,0 +1,12 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The command line as a whole: verbs, help, and what errors become.
+#pragma once
+
+namespace tangram::cli {
+
+/// Runs `tangram` with these arguments; the return value is the process's exit code. Prints to stdout and stderr.
+int run_app(int argc, char** argv);
+
+}  // namespace tangram::cli

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cli/options.hpp"
+
+#include <algorithm>
+
+#include "cli/doc_lengths.hpp"
+#include "core/require.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram::cli {
+
+void add_mask_options(CLI::App& app, MaskOptions& options) {
+  const std::string group = "Mask (one source)";
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return app.add_option(name, value, help)->group(group);
+  };
+  add("--mask", options.mask_file, "JSON file: {seqlen, q_ranges, k_ranges, attn_types | bands}, or {cases: [...]}")
+      ->type_name("FILE");
+  add("--case", options.case_name, "which of the file's cases")->type_name("NAME:SEQLEN");
+  add("--family", options.family,
+      "full, causal, sliding_window, block_causal (per document where documents are given); prefix_lm, shared_prefix, "
+      "global_window; varlen_* draws documents")
+      ->type_name("NAME");
+  add("--seqlen", options.seqlen, "tokens, with --family")->type_name("N");
+  add("--window", options.window, "keys before and after a query, itself besides; -1: no bound")->type_name("L,R");
+  add("--block", options.block, "rows of a block of block_causal (default 2048)")->type_name("N");
+  add("--prefix", options.prefix, "rows of the prefix of prefix_lm, shared_prefix")->type_name("N");
+  add("--continuations", options.continuations, "lengths after the shared prefix")->type_name("LIST");
+  add("--global", options.num_global, "rows that global_window shows to all")->type_name("N");
+  add("--cu-seqlens", options.cu_seqlens, "document borders 0,n1,n1+n2,... or a file of them")->type_name("LIST|FILE");
+  add("--doc-lengths", options.doc_lengths, "document lengths, one a line")->type_name("FILE");
+  add("--total-seqlen", options.total_seqlen, "draw documents of real lengths up to so many tokens")->type_name("N");
+  add("--seed", options.seed, "of the drawn documents and of random data (default 0)")->type_name("S");
+  add("--length-histogram", options.length_histogram, "draw from this histogram instead of the built-in one")
+      ->type_name("FILE");
+}
+
+void add_dist_options(CLI::App& app, DistOptions& options) {
+  const std::string group = "Distribution";
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return app.add_option(name, value, help)->group(group);
+  };
+  add("--cp-size", options.cp_size, "ranks (default 4)")->type_name("N");
+  add("--chunk-size", options.chunk_size, "rows of a chunk (default: chosen)")->type_name("N");
+  add("--dispatch", options.dispatch,
+      "auto, sequential, zigzag, min_heap, sorted_sequential, tangram, lower_bound, dynamic_programming, batch_topp, "
+      "random")
+      ->type_name("NAME");
+  add("--stages", options.stages, "remote stages: auto, N, or FORWARD,BACKWARD")->type_name("N[,N]");
+  app.add_flag("--keep-remote-kv", options.keep_remote_kv, "keep the last stage's K/V for the backward pass")
+      ->group(group);
+  add("--heads-q", options.num_heads_q, "query heads (default 8)")->type_name("N");
+  add("--heads-kv", options.num_heads_kv, "key/value heads (default: as many)")->type_name("N");
+  add("--head-dim", options.head_dim, "of q and k (default 128)")->type_name("N");
+  add("--head-dim-v", options.head_dim_v, "of v and out (default: the same)")->type_name("N");
+  add("--dtype", options.dtype, "fp32, bf16 or fp16 (default fp32)")->type_name("TYPE");
+}
+
+void add_output_options(CLI::App& app, OutputOptions& options) {
+  app.add_flag("--json", options.json, "print JSON instead of text")->group("Output");
+  app.add_option("--html", options.html, "also write a report that opens offline")->type_name("FILE")->group("Output");
+}
+
+namespace {
+
+int whole_at_most(int64_t value, int64_t min, int64_t max, const char* name) {
+  require(min <= value && value <= max, "{}: must lie in [{}, {}] (got {})", name, min, max, value);
+  return static_cast<int>(value);
+}
+
+void set_stages(const std::string& text, OverlapConfig& overlap) {
+  if (text == "auto") return;
+  const std::vector<int64_t> counts = parse_number_list(text, "--stages");
+  require(counts.size() == 1 || counts.size() == 2, "--stages: must be auto, N or FORWARD,BACKWARD (got '{}')", text);
+  overlap.num_stages_fwd = whole_at_most(counts.front(), 1, 64, "--stages");
+  overlap.num_stages_bwd = whole_at_most(counts.back(), 1, 64, "--stages");
+}
+
+int64_t padding_unit(int64_t seqlen, const DistAttnConfig& config) {
+  if (config.dispatch.chunk_size > 0) return config.dispatch.chunk_size;
+  for (int64_t unit = 128; unit > 1; unit /= 2) {
+    if (compute_pad_size(seqlen, config.cp_size, unit) <= seqlen / 16) return unit;
+  }
+  return 1;
+}
+
+int64_t pad_for(int64_t seqlen, const char* name, const DistAttnConfig& config) {
+  require(seqlen > 0, "mask: {} must be positive (got {})", name, seqlen);
+  const int64_t chunk_size = std::max<int64_t>(1, config.dispatch.chunk_size);
+  const int64_t num_chunks = (seqlen + chunk_size - 1) / chunk_size;
+  require(config.cp_size <= num_chunks,
+          "--cp-size: must not exceed the number of chunks, {} (got cp_size={}, {}={}, chunk_size={})", num_chunks,
+          config.cp_size, name, seqlen, chunk_size);
+  return compute_pad_size(seqlen, config.cp_size, padding_unit(seqlen, config));
+}
+
+}  // namespace
+
+DistAttnConfig make_config(const DistOptions& options) {
+  DistAttnConfig config;
+  config.cp_size = whole_at_most(options.cp_size, 1, 1 << 16, "--cp-size");
+  require(0 <= options.chunk_size && options.chunk_size <= int64_t{1} << 31,
+          "--chunk-size: must lie in [0, 2^31], 0 lets the planner choose (got {})", options.chunk_size);
+  config.dispatch.chunk_size = options.chunk_size;
+  config.dispatch.algorithm = parse_dispatch_algorithm(options.dispatch);
+  set_stages(options.stages, config.overlap);
+  config.overlap.keep_remote_kv = options.keep_remote_kv;
+  constexpr int64_t kMaxHeads = 1 << 16;
+  HeadConfig& heads = config.heads;
+  heads.num_heads_q = options.num_heads_q == 0 ? 8 : whole_at_most(options.num_heads_q, 1, kMaxHeads, "--heads-q");
+  heads.num_heads_kv =
+      options.num_heads_kv == 0 ? heads.num_heads_q : whole_at_most(options.num_heads_kv, 1, kMaxHeads, "--heads-kv");
+  require(heads.num_heads_q % heads.num_heads_kv == 0, "--heads-q: must be a multiple of --heads-kv (got {} and {})",
+          heads.num_heads_q, heads.num_heads_kv);
+  heads.head_dim = options.head_dim == 0 ? 128 : whole_at_most(options.head_dim, 1, kMaxHeads, "--head-dim");
+  heads.head_dim_v =
+      options.head_dim_v == 0 ? heads.head_dim : whole_at_most(options.head_dim_v, 1, kMaxHeads, "--head-dim-v");
+  heads.dtype = parse_dtype(options.dtype);
+  return config;
+}
+
+PaddedMask pad_mask(const Mask& mask, const DistAttnConfig& config) {
+  PaddedMask padded;
+  padded.pad_q = pad_for(mask.seqlen_q(), "seqlen_q", config);
+  padded.pad_k = pad_for(mask.seqlen_k(), "seqlen_k", config);
+  padded.mask = mask.padded(mask.seqlen_q() + padded.pad_q, mask.seqlen_k() + padded.pad_k);
+  return padded;
+}
+
+}  // namespace tangram::cli

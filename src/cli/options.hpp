@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The options that verbs share: where the mask comes from, how it is spread, and what is printed.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "tangram/config.hpp"
+#include "tangram/mask.hpp"
+
+namespace tangram::cli {
+
+/// Where the mask comes from. Unset text is empty, unset numbers are -1.
+struct MaskOptions {
+  std::string mask_file;
+  std::string case_name;
+  std::string family;
+  int64_t seqlen = -1;
+  std::string window;
+  int64_t block = -1;
+  int64_t prefix = -1;
+  int64_t num_global = -1;
+  std::string continuations;
+  std::string cu_seqlens;
+  std::string doc_lengths;
+  int64_t total_seqlen = -1;
+  int64_t seed = 0;
+  std::string length_histogram;
+};
+
+struct DistOptions {
+  int64_t cp_size = 4;
+  int64_t chunk_size = 0;
+  std::string dispatch = "auto";
+  std::string stages = "auto";
+  bool keep_remote_kv = false;
+  int64_t num_heads_q = 0;   // 0: 8, or what --q says
+  int64_t num_heads_kv = 0;  // 0: num_heads_q, or what --k says
+  int64_t head_dim = 0;      // 0: 128, or what --q says
+  int64_t head_dim_v = 0;    // 0: head_dim, or what --v says
+  std::string dtype = "float32";
+};
+
+struct OutputOptions {
+  bool json = false;
+  std::string html;
+};
+
+void add_mask_options(CLI::App& app, MaskOptions& options);
+void add_dist_options(CLI::App& app, DistOptions& options);
+void add_output_options(CLI::App& app, OutputOptions& options);
+
+/// The mask that the options name, not yet padded, and how they name it.
+struct NamedMask {
+  Mask mask;
+  std::string name;
+};
+/// Throws InvalidArgument unless exactly one source is given, completely.
+NamedMask load_mask(const MaskOptions& options);
+
+/// The typed configuration; throws InvalidArgument naming the option at fault.
+DistAttnConfig make_config(const DistOptions& options);
+
+/// The mask made divisible for `config`, and what that took. A given chunk size is met exactly; otherwise rows of a
+/// rank become a multiple of the largest power of two up to 128 that costs at most one row in 16, so that the planner
+/// has chunks to choose from.
+struct PaddedMask {
+  Mask mask;
+  int64_t pad_q = 0;
+  int64_t pad_k = 0;
+};
+/// Throws InvalidArgument when there are fewer chunks than ranks.
+PaddedMask pad_mask(const Mask& mask, const DistAttnConfig& config);
+
+}  // namespace tangram::cli

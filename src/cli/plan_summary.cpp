@@ -1,0 +1,242 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cli/plan_summary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "cli/text_table.hpp"
+#include "tangram/version.hpp"
+
+namespace tangram::cli {
+
+namespace {
+
+constexpr int kMaxRanksShown = 64;
+
+std::shared_ptr<const Plan> timed_plan(const Mask& mask, const DistAttnConfig& config, double& median_ms) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> times;
+  std::shared_ptr<const Plan> plan;
+  // A few calls, so that the first touch of memory is not what is reported; one when planning is slow.
+  for (double total = 0; times.empty() || (times.size() < 5 && total < 100);) {
+    const auto begin = Clock::now();
+    plan = std::make_shared<const Plan>(make_plan(mask, config));
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+    total += times.back();
+  }
+  std::sort(times.begin(), times.end());
+  median_ms = times[times.size() / 2];
+  return plan;
+}
+
+int64_t ulysses_rows_of(const Plan& plan) {
+  const HeadConfig& heads = plan.config.heads;
+  const double cp_size = plan.cp_size();
+  const double copies = std::max(1.0, cp_size / heads.num_heads_kv);
+  const double kv = static_cast<double>(plan.mask.seqlen_k()) * copies;
+  const double qo = static_cast<double>(plan.mask.seqlen_q()) * heads.num_heads_q / heads.num_heads_kv;
+  return std::llround((cp_size - 1) / cp_size * (kv + qo));
+}
+
+std::string percent_of(int64_t part, int64_t whole) {
+  return whole == 0 ? "–" : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string ranges_text(const std::vector<Range>& ranges) {
+  constexpr size_t kMaxShown = 2;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranges.size(), kMaxShown); ++i) {
+    text += fmt::format("{}{}–{}", i == 0 ? "" : ", ", ranges[i].begin, ranges[i].end);
+  }
+  if (ranges.size() > kMaxShown) text += fmt::format(", +{} runs", ranges.size() - kMaxShown);
+  return text;
+}
+
+std::string stages_text(const Plan& plan, bool forward) {
+  std::string text;
+  const size_t num_stages = forward ? plan.ranks[0].forward.size() : plan.ranks[0].backward.size();
+  for (size_t s = 0; s < num_stages; ++s) {
+    int64_t area = 0;
+    int64_t rows = 0;
+    for (const RankPlan& rank : plan.ranks) {
+      const Stage& stage = forward ? rank.forward[s] : rank.backward[s];
+      area += stage.area;
+      rows += stage.exchange.rows_received();
+    }
+    text += fmt::format("{}{} {} of the area{}", s == 0 ? "" : "; ", s == 0 ? "local" : fmt::format("stage {}", s),
+                        percent_of(area, plan.mask.area()),
+                        rows == 0 ? std::string() : fmt::format(" on {} rows", with_commas(rows)));
+  }
+  return text;
+}
+
+nlohmann::json stages_json(const Plan& plan, bool forward) {
+  nlohmann::json stages = nlohmann::json::array();
+  for (size_t s = 0; s < (forward ? plan.ranks[0].forward : plan.ranks[0].backward).size(); ++s) {
+    nlohmann::json areas = nlohmann::json::array();
+    nlohmann::json rows = nlohmann::json::array();
+    for (const RankPlan& rank : plan.ranks) {
+      const Stage& stage = forward ? rank.forward[s] : rank.backward[s];
+      areas.push_back(stage.area);
+      rows.push_back(stage.exchange.rows_received());
+    }
+    stages.push_back({{"area", areas}, {"rows_received", rows}});
+  }
+  return stages;
+}
+
+}  // namespace
+
+int64_t kv_row_bytes_of(const HeadConfig& heads) {
+  return int64_t{heads.num_heads_kv} * (heads.head_dim + heads.head_dim_v) * static_cast<int64_t>(size_of(heads.dtype));
+}
+
+PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& config) {
+  const PaddedMask padded = pad_mask(named.mask, config);
+  PlanSummary summary;
+  summary.mask_name = named.name;
+  summary.pad_q = padded.pad_q;
+  summary.pad_k = padded.pad_k;
+  summary.plan = timed_plan(padded.mask, config, summary.plan_ms);
+  const Plan& plan = *summary.plan;
+  summary.rows_lower_bound = rows_lower_bound(plan.mask, plan.q_dispatch, plan.k_dispatch);
+  summary.ring_rows = plan.mask.seqlen_k() * (plan.cp_size() - 1);
+  summary.ulysses_rows = ulysses_rows_of(plan);
+  const size_t cp_size = static_cast<size_t>(plan.cp_size());
+  summary.rows_sent.assign(cp_size, std::vector<int64_t>(cp_size, 0));
+  for (size_t rank = 0; rank < cp_size; ++rank) {
+    for (const Stage& stage : plan.ranks[rank].forward) {
+      for (const RowCopy& copy : stage.exchange.recvs) {
+        summary.rows_sent[static_cast<size_t>(copy.peer)][rank] += copy.rows.size();
+      }
+    }
+  }
+  return summary;
+}
+
+PlanSummary make_plan_summary(const MaskOptions& mask_options, const DistOptions& dist_options) {
+  const DistAttnConfig config = make_config(dist_options);
+  return make_plan_summary(load_mask(mask_options), config);
+}
+
+std::string padding_text(const PlanSummary& summary) {
+  if (summary.pad_q == 0 && summary.pad_k == 0) return "";
+  const Mask& mask = summary.plan->mask;
+  if (mask.is_self_attention() && summary.pad_q == summary.pad_k) {
+    return fmt::format("padding    {} empty rows appended: {} -> {}\n", with_commas(summary.pad_q),
+                       with_commas(mask.seqlen_q() - summary.pad_q), with_commas(mask.seqlen_q()));
+  }
+  return fmt::format("padding    {} empty query rows and {} empty key rows appended\n", with_commas(summary.pad_q),
+                     with_commas(summary.pad_k));
+}
+
+std::string plan_text(const PlanSummary& summary) {
+  const Plan& plan = *summary.plan;
+  const Mask& mask = plan.mask;
+  const HeadConfig& heads = plan.config.heads;
+  const double square = static_cast<double>(mask.seqlen_q()) * static_cast<double>(mask.seqlen_k());
+  std::string text =
+      fmt::format("mask       {}: {} x {} tokens, {} slices, {} visible cells ({:.2f} % of the square)\n",
+                  summary.mask_name, with_commas(mask.seqlen_q()), with_commas(mask.seqlen_k()),
+                  with_commas(static_cast<int64_t>(mask.slices().size())), with_commas(mask.area()),
+                  100.0 * static_cast<double>(mask.area()) / square);
+  text += padding_text(summary);
+  text += fmt::format("heads      {} query, {} key/value, dim {} / {}, {}\n", heads.num_heads_q, heads.num_heads_kv,
+                      heads.head_dim, heads.head_dim_v, to_string(heads.dtype));
+  text += fmt::format("dispatch   {}, {} chunks of {} rows over {} ranks\n", to_string(plan.algorithm),
+                      with_commas(plan.q_dispatch.num_chunks()), plan.q_dispatch.chunk_size, plan.cp_size());
+  text += fmt::format("balance    {:.4f} (largest area / mean)\n", plan.balance());
+  text += fmt::format("forward    {}\n", stages_text(plan, true));
+  text += fmt::format("backward   {}\n", stages_text(plan, false));
+  text += fmt::format("planned    in {:.2f} ms\n\n", summary.plan_ms);
+
+  const double mean = static_cast<double>(mask.area()) / plan.cp_size();
+  TextTable ranks({"rank", "area", "of mean", "", "K/V rows", "received", "sent", "peak memory", "query rows"});
+  for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
+    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
+    int64_t sent = 0;
+    for (const int64_t rows : summary.rows_sent[static_cast<size_t>(r)]) sent += rows;
+    const double share = mean > 0 ? static_cast<double>(rank.area) / mean : 1;
+    ranks.add({fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
+               bar_text(share / std::max(1.0, plan.balance()), 12), with_commas(rank.kv_rows),
+               with_commas(rank.remote_kv_rows), with_commas(sent), bytes_text(static_cast<double>(plan.peak_bytes(r))),
+               ranges_text(plan.q_dispatch.rows_of_rank(r))});
+  }
+  text += ranks.text();
+  if (plan.cp_size() > kMaxRanksShown) text += fmt::format("  and {} more ranks\n", plan.cp_size() - kMaxRanksShown);
+
+  const double row_bytes = static_cast<double>(kv_row_bytes_of(heads));
+  TextTable moved({"K/V rows moved forward", "rows", "bytes", "of Ring"});
+  const auto add = [&](const char* name, int64_t rows) {
+    moved.add({name, with_commas(rows), bytes_text(static_cast<double>(rows) * row_bytes),
+               percent_of(rows, summary.ring_rows)});
+  };
+  add("this plan", plan.rows_moved());
+  add("least for this dispatch", summary.rows_lower_bound);
+  add("Ring", summary.ring_rows);
+  add("Ulysses (same bytes)", summary.ulysses_rows);
+  text += "\n" + moved.text();
+  text += fmt::format(
+      "\npredicted  forward {}, backward {}, waiting for transfers {} (cost model of the configuration, not "
+      "measured)\n",
+      seconds_text(plan.predicted.forward_s), seconds_text(plan.predicted.backward_s),
+      seconds_text(plan.predicted.exposed_s));
+  return text;
+}
+
+nlohmann::json plan_json(const PlanSummary& summary) {
+  const Plan& plan = *summary.plan;
+  nlohmann::json ranks = nlohmann::json::array();
+  for (int r = 0; r < plan.cp_size(); ++r) {
+    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
+    int64_t sent = 0;
+    for (const int64_t rows : summary.rows_sent[static_cast<size_t>(r)]) sent += rows;
+    ranks.push_back({{"rank", r},
+                     {"area", rank.area},
+                     {"rows", plan.q_dispatch.rows_per_rank()},
+                     {"kv_rows", rank.kv_rows},
+                     {"rows_received", rank.remote_kv_rows},
+                     {"rows_sent", sent},
+                     {"slices", rank.slices.size()},
+                     {"peak_bytes", plan.peak_bytes(r)}});
+  }
+  nlohmann::json json{{"version", kVersion},
+                      {"mask",
+                       {{"name", summary.mask_name},
+                        {"seqlen_q", plan.mask.seqlen_q()},
+                        {"seqlen_k", plan.mask.seqlen_k()},
+                        {"slices", plan.mask.slices().size()},
+                        {"area", plan.mask.area()}}},
+                      {"pad_size_q", summary.pad_q},
+                      {"pad_size_k", summary.pad_k},
+                      {"cp_size", plan.cp_size()},
+                      {"chunk_size", plan.q_dispatch.chunk_size},
+                      {"algorithm", std::string(to_string(plan.algorithm))},
+                      {"balance", plan.balance()},
+                      {"rows_moved", plan.rows_moved()},
+                      {"rows_lower_bound", summary.rows_lower_bound},
+                      {"rows_ring", summary.ring_rows},
+                      {"rows_ulysses", summary.ulysses_rows},
+                      {"kv_row_bytes", kv_row_bytes_of(plan.config.heads)},
+                      {"ranks", ranks},
+                      {"rows_sent", summary.rows_sent},
+                      {"dispatch", plan.q_dispatch.rank_of_chunk},
+                      {"stages", {{"forward", stages_json(plan, true)}, {"backward", stages_json(plan, false)}}},
+                      {"predicted",
+                       {{"forward_s", plan.predicted.forward_s},
+                        {"backward_s", plan.predicted.backward_s},
+                        {"exposed_s", plan.predicted.exposed_s}}},
+                      {"plan_ms", summary.plan_ms}};
+  if (!(plan.k_dispatch == plan.q_dispatch)) {
+    json["chunk_size_k"] = plan.k_dispatch.chunk_size;
+    json["dispatch_k"] = plan.k_dispatch.rank_of_chunk;
+  }
+  return json;
+}
+
+}  // namespace tangram::cli

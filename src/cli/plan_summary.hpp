@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A plan together with how it came about and the figures that people ask of it, in text and JSON.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/options.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram::cli {
+
+struct PlanSummary {
+  std::string mask_name;
+  int64_t pad_q = 0;
+  int64_t pad_k = 0;
+  std::shared_ptr<const Plan> plan;
+  /// Median milliseconds of make_plan, from a validated mask to the whole plan of all ranks.
+  double plan_ms = 0;
+  int64_t rows_lower_bound = 0;
+  /// K/V rows that cross ranks in a forward pass of Ring (everybody sees everything), and the K/V rows with the bytes
+  /// that Ulysses moves (q, k, v and out change sides; K/V heads are repeated where there are fewer than ranks).
+  int64_t ring_rows = 0;
+  int64_t ulysses_rows = 0;
+  /// rows_sent[a][b]: K/V rows that rank a sends to rank b.
+  std::vector<std::vector<int64_t>> rows_sent;
+};
+
+/// Loads the mask, pads it, plans it. Throws InvalidArgument as its steps do.
+PlanSummary make_plan_summary(const MaskOptions& mask_options, const DistOptions& dist_options);
+PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& config);
+
+/// Bytes of K and V of one row of all heads.
+int64_t kv_row_bytes_of(const HeadConfig& heads);
+
+std::string plan_text(const PlanSummary& summary);
+nlohmann::json plan_json(const PlanSummary& summary);
+
+/// `padding: 24 rows appended ...` and a newline, or nothing.
+std::string padding_text(const PlanSummary& summary);
+
+}  // namespace tangram::cli

@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cli/report/html_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/embedded.hpp"
+#include "cli/report/plan_choices.hpp"
+#include "tangram/version.hpp"
+
+namespace tangram::cli {
+
+namespace {
+
+using Json = nlohmann::json;
+
+// Together these keep the file below 2 MB.
+constexpr size_t kMaxSlices = 20'000;
+constexpr size_t kMaxStageRuns = 30'000;
+constexpr size_t kMaxEvents = 12'000;
+constexpr int kMaxMatrixRanks = 256;
+
+// Six numbers per slice, null for an open diagonal.
+Json slices_json(const Mask& mask, int64_t& drawn_area) {
+  std::vector<AttnSlice> slices(mask.slices().begin(), mask.slices().end());
+  if (slices.size() > kMaxSlices) {
+    std::nth_element(slices.begin(), slices.begin() + kMaxSlices, slices.end(),
+                     [](const AttnSlice& a, const AttnSlice& b) { return area(a) > area(b); });
+    slices.resize(kMaxSlices);
+  }
+  Json flat = Json::array();
+  drawn_area = 0;
+  for (const AttnSlice& slice : slices) {
+    drawn_area += area(slice);
+    for (const int64_t bound : {slice.q_range.begin, slice.q_range.end, slice.k_range.begin, slice.k_range.end}) {
+      flat.push_back(bound);
+    }
+    flat.push_back(slice.min_diag > kOpenMinDiag ? Json(slice.min_diag) : Json(nullptr));
+    flat.push_back(slice.max_diag < kOpenMaxDiag ? Json(slice.max_diag) : Json(nullptr));
+  }
+  return flat;
+}
+
+// Per rank, runs [begin, end, stage] of the keys that it needs; null when there are too many to draw.
+Json stage_runs_json(const Plan& plan) {
+  Json all = Json::array();
+  size_t num_runs = 0;
+  for (const RankPlan& rank : plan.ranks) {
+    std::vector<std::array<int64_t, 3>> runs;
+    for (const KvSegment& segment : rank.segments) {
+      if (!runs.empty() && runs.back()[1] == segment.global.begin && runs.back()[2] == segment.stage_fwd) {
+        runs.back()[1] = segment.global.end;
+      } else {
+        runs.push_back({segment.global.begin, segment.global.end, segment.stage_fwd});
+      }
+    }
+    num_runs += runs.size();
+    if (num_runs > kMaxStageRuns) return nullptr;
+    all.push_back(std::move(runs));
+  }
+  return all;
+}
+
+Json timeline_json(const Plan& plan, const ReportExtras& extras) {
+  const bool measured = !extras.measured.empty();
+  const std::vector<TimelineEvent> events = measured ? extras.measured : predicted_timeline(plan);
+  Json list = Json::array();
+  for (size_t i = 0; i < std::min(events.size(), kMaxEvents); ++i) {
+    const TimelineEvent& event = events[i];
+    const auto micros = [](double seconds) { return std::round(seconds * 1e7) / 10; };
+    list.push_back({event.rank, static_cast<int>(event.lane), event.backward ? 1 : 0, event.stage,
+                    micros(event.begin_s), micros(event.end_s)});
+  }
+  return {{"measured", measured}, {"events", list}, {"dropped", events.size() - list.size()}};
+}
+
+Json choices_json(const Plan& plan) {
+  Json list = Json::array();
+  for (const PlanChoice& choice : compare_choices(plan)) {
+    list.push_back({{"algorithm", std::string(to_string(choice.algorithm))},
+                    {"chosen", choice.algorithm == plan.algorithm},
+                    {"chunk_size", choice.chunk_size},
+                    {"balance", choice.balance},
+                    {"rows_moved", choice.rows_moved},
+                    {"step_s", choice.step_s},
+                    {"exposed_s", choice.exposed_s}});
+  }
+  return list;
+}
+
+// Replaces the one occurrence of `mark`.
+void fill_in(std::string& text, std::string_view mark, std::string_view value) {
+  const size_t at = text.find(mark);
+  if (at != std::string::npos) text.replace(at, mark.size(), value);
+}
+
+// JSON that may stand in a <script>: "</" and "<!--" would end or open something there.
+std::string script_safe(const Json& json) {
+  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  for (size_t at = 0; (at = text.find('<', at)) != std::string::npos;) text.replace(at, 1, "\\u003c");
+  return text;
+}
+
+}  // namespace
+
+std::string html_report(const PlanSummary& summary, const ReportExtras& extras) {
+  const Plan& plan = *summary.plan;
+  Json data = plan_json(summary);
+  int64_t drawn_area = 0;
+  data["slices"] = slices_json(plan.mask, drawn_area);
+  data["drawn_area"] = drawn_area;
+  data["stage_runs"] = stage_runs_json(plan);
+  data["timeline"] = timeline_json(plan, extras);
+  data["choices"] = choices_json(plan);
+  data["reasons"] = plan_reasons(plan);
+  data["figures"] = extras.figures;
+  const HeadConfig& heads = plan.config.heads;
+  data["heads"] = {{"q", heads.num_heads_q},
+                   {"kv", heads.num_heads_kv},
+                   {"dim", heads.head_dim},
+                   {"dim_v", heads.head_dim_v},
+                   {"dtype", std::string(to_string(heads.dtype))}};
+  if (plan.cp_size() > kMaxMatrixRanks) data["rows_sent"] = nullptr;
+
+  std::string html(embedded::kReportHtml);
+  fill_in(html, "/*CSS*/", embedded::kReportCss);
+  fill_in(html, "/*JS*/", embedded::kReportJs);
+  fill_in(html, "/*DATA*/", script_safe(data));
+  return html;
+}
+
+}  // namespace tangram::cli

@@ -1,0 +1,10 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cli/verbs.hpp"
+
+namespace tangram::cli {
+
+std::vector<Verb> add_verbs(CLI::App& app) { return {add_plan_verb(app)}; }
+
+}  // namespace tangram::cli

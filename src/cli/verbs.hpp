@@ -1,0 +1,26 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The verbs of `tangram`. Each adds its subcommand; what it parsed lives as long as the returned function, which does
+// the work and returns the exit code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <vector>
+
+namespace tangram::cli {
+
+using VerbMain = std::function<int()>;
+
+struct Verb {
+  CLI::App* app = nullptr;
+  VerbMain main;
+};
+
+/// All verbs of this build, in the order of --help.
+std::vector<Verb> add_verbs(CLI::App& app);
+
+Verb add_plan_verb(CLI::App& app);
+
+}  // namespace tangram::cli

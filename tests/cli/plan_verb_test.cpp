@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// `tangram plan` as a user runs it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "cli/program.hpp"
+
+namespace tangram::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+Json plan(std::vector<std::string> args) {
+  args.insert(args.begin(), "plan");
+  args.push_back("--json");
+  const ProgramResult result = run_program(args);
+  EXPECT_EQ(result.code, 0) << result.err;
+  return result.code == 0 ? Json::parse(result.out) : Json();
+}
+
+TEST(PlanVerb, JsonSaysWhoGetsWhat) {
+  const Json json = plan({"--family", "causal", "--seqlen", "8192", "--cp-size", "4", "--chunk-size", "256"});
+  EXPECT_EQ(json["chunk_size"], 256);
+  EXPECT_EQ(json["dispatch"].size(), 32u);
+  ASSERT_EQ(json["ranks"].size(), 4u);
+  int64_t area = 0;
+  int64_t received = 0;
+  int64_t largest = 0;
+  for (const Json& rank : json["ranks"]) {
+    area += rank["area"].get<int64_t>();
+    received += rank["rows_received"].get<int64_t>();
+    largest = std::max(largest, rank["area"].get<int64_t>());
+  }
+  EXPECT_EQ(area, int64_t{8192} * 8193 / 2);
+  EXPECT_EQ(received, json["rows_lower_bound"]);
+  EXPECT_EQ(received, json["rows_moved"]);
+  EXPECT_NEAR(json["balance"].get<double>(), 4.0 * static_cast<double>(largest) / static_cast<double>(area), 1e-9);
+  EXPECT_EQ(json["rows_ring"], 3 * 8192);
+  // 8 heads on both sides: q, k, v and out, three quarters of each, in K/V rows.
+  EXPECT_EQ(json["rows_ulysses"], 2 * 8192 * 3 / 4);
+  EXPECT_GT(json["plan_ms"].get<double>(), 0);
+}
+
+TEST(PlanVerb, MatrixAgreesWithRanks) {
+  const Json json = plan({"--total-seqlen", "16384", "--seed", "3", "--cp-size", "4"});
+  for (size_t r = 0; r < 4; ++r) {
+    int64_t received = 0;
+    for (size_t peer = 0; peer < 4; ++peer) received += json["rows_sent"][peer][r].get<int64_t>();
+    EXPECT_EQ(received, json["ranks"][r]["rows_received"]);
+    EXPECT_EQ(json["rows_sent"][r][r], 0);
+  }
+}
+
+TEST(PlanVerb, ReadsCasesOfAFile) {
+  const Json json = plan({"--mask", TANGRAM_TEST_DATA "/masks.json", "--case", "varlen_causal:4096", "--cp-size", "2"});
+  EXPECT_EQ(json["mask"]["area"], 1694655);
+  EXPECT_EQ(json["pad_size_q"], 0);
+}
+
+TEST(PlanVerb, SourcesOfTheSameMaskAgree) {
+  const TempFolder folder;
+  const std::string lengths = folder.write("lengths.txt", "100\n156\n256\n");
+  const std::string borders = folder.write("cu.txt", "0 100 256\n512\n");
+  const int64_t area = (100 * 101 + 156 * 157 + 256 * 257) / 2;
+  EXPECT_EQ(plan({"--doc-lengths", lengths})["mask"]["area"], area);
+  EXPECT_EQ(plan({"--cu-seqlens", "0,100,256,512"})["mask"]["area"], area);
+  EXPECT_EQ(plan({"--cu-seqlens", borders})["mask"]["area"], area);
+  EXPECT_EQ(plan({"--cu-seqlens", borders, "--family", "full"})["mask"]["area"], 100 * 100 + 156 * 156 + 256 * 256);
+}
+
+TEST(PlanVerb, WindowCountsKeysBeforeAndAfter) {
+  // Query i sees [i - 3, i + 1]: 5 keys, less what lies outside at the ends (3 + 2 + 1 before, 1 after).
+  const Json json = plan({"--family", "sliding_window", "--seqlen", "64", "--window", "3,1"});
+  EXPECT_EQ(json["mask"]["area"], 64 * 5 - 6 - 1);
+}
+
+TEST(PlanVerb, PaddingIsSaid) {
+  const std::vector<std::string> args{"plan", "--family", "causal", "--seqlen", "1000", "--chunk-size", "64"};
+  const ProgramResult result = run_program(args);
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, HasSubstr("padding    24 empty rows appended: 1,000 -> 1,024"));
+  const Json json = plan({"--family", "causal", "--seqlen", "1000", "--chunk-size", "64"});
+  EXPECT_EQ(json["pad_size_q"], 24);
+  EXPECT_EQ(json["mask"]["area"], 1000 * 1001 / 2);
+}
+
+TEST(PlanVerb, ReportIsOneOfflineFileBelowTwoMegabytes) {
+  const TempFolder folder;
+  const std::string html = folder.path("report.html");
+  const ProgramResult result = run_program({"plan", "--total-seqlen", "1048576", "--cp-size", "64", "--html", html});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::string text = read_all(html);
+  EXPECT_LT(text.size(), size_t{2} << 20);
+  EXPECT_EQ(text.find("/*DATA*/"), std::string::npos);
+  for (const char* remote : {"http://", "https://", "src=", "@import", "url("}) {
+    EXPECT_EQ(text.find(remote), std::string::npos) << remote;
+  }
+  const size_t begin = text.find("id=\"data\">") + 10;
+  const Json data = Json::parse(text.substr(begin, text.find("</script>", begin) - begin));
+  EXPECT_EQ(data["cp_size"], 64);
+  EXPECT_EQ(data["timeline"]["measured"], false);
+  EXPECT_EQ(data["drawn_area"], data["mask"]["area"]);
+}
+
+TEST(PlanVerb, SavesThePlan) {
+  const TempFolder folder;
+  ASSERT_EQ(run_program({"plan", "--family", "full", "--seqlen", "512", "--save-plan", folder.path("plan.json")}).code,
+            0);
+  EXPECT_FALSE(Json::parse(read_all(folder.path("plan.json"))).empty());
+}
+
+}  // namespace
+}  // namespace tangram::cli
