@@ -5,6 +5,7 @@
 
 .DEFAULT_GOAL := help
 PRESET ?= dev
+PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
 .PHONY: help setup build demo test sanitize lint format tidy clean
 
@@ -24,7 +25,8 @@ demo: setup ## Build, then plan a packed batch, compute a smaller one and verify
 	@tools/demo.sh build/$(PRESET)/bin/tangram
 
 test: setup ## Build and run all tests that need no GPU
-	@cmake --preset $(PRESET) -DTANGRAM_BUILD_TESTS=ON > /dev/null
+	@tools/setup_python.sh
+	@cmake --preset $(PRESET) -DTANGRAM_BUILD_TESTS=ON $(PYTHON_FLAGS) > /dev/null
 	@cmake --build --preset $(PRESET)
 	@ctest --preset $(PRESET)
 

@@ -7,6 +7,7 @@ set(TANGRAM_CUDA AUTO CACHE STRING "Build GPU code: AUTO (where nvcc is found), 
 set_property(CACHE TANGRAM_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TANGRAM_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TANGRAM_BUILD_BENCHMARKS "Build the benchmarks" OFF)
+option(TANGRAM_BUILD_PYTHON "Build the Python extension; needs nanobind (tools/setup_python.sh)" OFF)
 option(TANGRAM_WERROR "Treat compiler warnings as errors" OFF)
 set(TANGRAM_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address;undefined or thread")
 

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Arguments that are lists or small integer arrays.
+#include <nanobind/ndarray.h>
+
+#include <concepts>
+
+#include "bind.hpp"
+#include "core/require.hpp"
+
+namespace tangram::python {
+
+namespace {
+
+using HostArray = nb::ndarray<nb::ro, nb::device::cpu>;
+
+// The elements of an array of any strides in row-major order, widened.
+std::vector<int64_t> elements(const HostArray& array, const char* function, const char* name) {
+  const bool is_int32 = array.dtype() == nb::dtype<int32_t>();
+  require(is_int32 || array.dtype() == nb::dtype<int64_t>(),
+          "{}: {} must hold int32 or int64 (got type code={}, bits={})", function, name,
+          static_cast<int>(array.dtype().code), static_cast<int>(array.dtype().bits));
+  const int64_t rows = static_cast<int64_t>(array.shape(0));
+  const int64_t columns = array.ndim() == 2 ? static_cast<int64_t>(array.shape(1)) : 1;
+  const int64_t column_stride = array.ndim() == 2 ? array.stride(1) : 0;
+  std::vector<int64_t> result;
+  result.reserve(static_cast<size_t>(rows * columns));
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      const int64_t at = i * array.stride(0) + j * column_stride;
+      result.push_back(is_int32 ? static_cast<const int32_t*>(array.data())[at]
+                                : static_cast<const int64_t*>(array.data())[at]);
+    }
+  }
+  return result;
+}
+
+bool is_array(nb::handle object) { return nb::hasattr(object, "__dlpack__") || nb::hasattr(object, "__array__"); }
+
+HostArray host_array(nb::handle object, const char* function, const char* name) {
+  HostArray array;
+  require(nb::try_cast(object, array), "{}: {} must be a list or an integer array in host memory (got type={})",
+          function, name, nb::type_name(object.type()).c_str());
+  return array;
+}
+
+int64_t integer_of(nb::handle object, const char* function, const char* name) {
+  int64_t value = 0;
+  require(nb::try_cast(object, value), "{}: {} must hold integers (got {})", function, name, nb::repr(object).c_str());
+  return value;
+}
+
+}  // namespace
+
+std::vector<int64_t> integers_of(nb::handle object, const char* function, const char* name) {
+  if (is_array(object)) {
+    const HostArray array = host_array(object, function, name);
+    require(array.ndim() == 1, "{}: {} must have one dimension (got {})", function, name, array.ndim());
+    return elements(array, function, name);
+  }
+  require(nb::isinstance<nb::sequence>(object), "{}: {} must be a list or an integer array (got {})", function, name,
+          nb::repr(object).c_str());
+  std::vector<int64_t> result;
+  for (const nb::handle item : object) result.push_back(integer_of(item, function, name));
+  return result;
+}
+
+std::vector<Range> ranges_of(nb::handle object, const char* function, const char* name) {
+  std::vector<Range> result;
+  if (is_array(object)) {
+    const HostArray array = host_array(object, function, name);
+    require(array.ndim() == 2 && array.shape(1) == 2, "{}: {} must have shape [n, 2] (got dimensions={})", function,
+            name, array.ndim());
+    const std::vector<int64_t> ends = elements(array, function, name);
+    result.reserve(ends.size() / 2);
+    for (size_t i = 0; i + 1 < ends.size(); i += 2) result.push_back({ends[i], ends[i + 1]});
+    return result;
+  }
+  require(nb::isinstance<nb::sequence>(object), "{}: {} must be a list of (begin, end) or an array [n, 2] (got {})",
+          function, name, nb::repr(object).c_str());
+  for (const nb::handle item : object) {
+    Range range;
+    if (!nb::try_cast(item, range)) {
+      require(nb::isinstance<nb::sequence>(item) && nb::len(item) == 2, "{}: {} must hold pairs (begin, end) (got {})",
+              function, name, nb::repr(item).c_str());
+      range = {integer_of(item[0], function, name), integer_of(item[1], function, name)};
+    }
+    result.push_back(range);
+  }
+  return result;
+}
+
+}  // namespace tangram::python

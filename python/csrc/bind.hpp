@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the files of the extension share: one bind function per public header, and conversions of arguments.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tangram/range.hpp"
+#include "tangram/tensor.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tangram::python {
+
+/// The exception classes of tangram.errors stand for those of tangram/error.hpp from now on.
+void translate_errors();
+
+void bind_slice(nb::module_& m);
+void bind_mask(nb::module_& m);
+void bind_config(nb::module_& m);
+void bind_plan(nb::module_& m);
+void bind_env(nb::module_& m);
+
+/// `==` for values; other types are unequal. nanobind's own operator would be typed more narrowly than object's.
+template <class T, class... Extra>
+void bind_equality(nb::class_<T, Extra...>& type) {
+  type.def(
+      "__eq__", [](const T& a, const T& b) { return a == b; }, nb::is_operator(),
+      nb::sig("def __eq__(self, other: object, /) -> bool"));
+}
+
+/// [n, 2] rows `begin, end` of an int32 or int64 array on the host, or a sequence of pairs. `function` and `name` are
+/// for the message of InvalidArgument.
+std::vector<Range> ranges_of(nb::handle object, const char* function, const char* name);
+/// A list or a one-dimensional int32 or int64 array on the host.
+std::vector<int64_t> integers_of(nb::handle object, const char* function, const char* name);
+
+}  // namespace tangram::python

@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// tangram/config.hpp: immutable values with keyword arguments.
+#include "tangram/config.hpp"
+
+#include <fmt/core.h>
+#include <nanobind/stl/string.h>
+
+#include "bind.hpp"
+
+namespace tangram::python {
+
+namespace {
+
+std::string repr(const DispatchConfig& c) {
+  return fmt::format("DispatchConfig(algorithm='{}', chunk_size={}, seed={})", to_string(c.algorithm), c.chunk_size,
+                     c.seed);
+}
+std::string repr(const OverlapConfig& c) {
+  return fmt::format("OverlapConfig(num_stages_fwd={}, num_stages_bwd={}, keep_remote_kv={})", c.num_stages_fwd,
+                     c.num_stages_bwd, c.keep_remote_kv ? "True" : "False");
+}
+std::string repr(const HeadConfig& c) {
+  return fmt::format("HeadConfig(num_heads_q={}, num_heads_kv={}, head_dim={}, head_dim_v={}, dtype='{}')",
+                     c.num_heads_q, c.num_heads_kv, c.head_dim, c.head_dim_v, to_string(c.dtype));
+}
+std::string repr(const CostModel& c) {
+  return fmt::format(
+      "CostModel(forward_flops_per_s={}, backward_flops_per_s={}, link_bytes_per_s={}, copy_latency_s={}, "
+      "stage_overhead_s={})",
+      c.forward_flops_per_s, c.backward_flops_per_s, c.link_bytes_per_s, c.copy_latency_s, c.stage_overhead_s);
+}
+std::string repr(const DistAttnConfig& c) {
+  return fmt::format("DistAttnConfig(cp_size={}, heads={}, dispatch={}, overlap={}, cost={}, reduce_dtype='{}')",
+                     c.cp_size, repr(c.heads), repr(c.dispatch), repr(c.overlap), repr(c.cost),
+                     to_string(c.reduce_dtype));
+}
+
+// The text holds every field, so that it serves as hash too.
+template <class Config>
+void finish(nb::class_<Config>& config) {
+  bind_equality(config);
+  config.def("__hash__", [](const Config& self) { return nb::hash(nb::cast(repr(self))); })
+      .def("__repr__", [](const Config& self) { return repr(self); });
+}
+
+void bind_parts(nb::module_& m) {
+  nb::class_<DispatchConfig> dispatch(m, "DispatchConfig", "How rows are dealt to ranks.");
+  dispatch
+      .def(
+          "__init__",
+          [](DispatchConfig* self, const std::string& algorithm, int64_t chunk_size, uint64_t seed) {
+            new (self) DispatchConfig{parse_dispatch_algorithm(algorithm), chunk_size, seed};
+          },
+          "algorithm"_a = "auto", "chunk_size"_a = 0, "seed"_a = 0,
+          "chunk_size 0 lets the planner choose the coarsest that balances; seed is for 'random'.")
+      .def_prop_ro("algorithm", [](const DispatchConfig& c) { return std::string(to_string(c.algorithm)); })
+      .def_ro("chunk_size", &DispatchConfig::chunk_size)
+      .def_ro("seed", &DispatchConfig::seed);
+  finish(dispatch);
+
+  nb::class_<OverlapConfig> overlap(m, "OverlapConfig", "How transfers hide behind compute.");
+  overlap
+      .def(
+          "__init__",
+          [](OverlapConfig* self, int fwd, int bwd, bool keep) { new (self) OverlapConfig{fwd, bwd, keep}; },
+          "num_stages_fwd"_a = 0, "num_stages_bwd"_a = 0, "keep_remote_kv"_a = false,
+          "Remote stages of each pass, 0: the cost model chooses. keep_remote_kv keeps the last stage's K/V for the "
+          "backward pass, which hides its tail.")
+      .def_ro("num_stages_fwd", &OverlapConfig::num_stages_fwd)
+      .def_ro("num_stages_bwd", &OverlapConfig::num_stages_bwd)
+      .def_ro("keep_remote_kv", &OverlapConfig::keep_remote_kv);
+  finish(overlap);
+
+  nb::class_<HeadConfig> heads(m, "HeadConfig", "Heads and sizes of attention.");
+  heads
+      .def(
+          "__init__",
+          [](HeadConfig* self, int num_heads_q, int num_heads_kv, int head_dim, int head_dim_v,
+             const std::string& dtype) {
+            new (self) HeadConfig{num_heads_q, num_heads_kv, head_dim, head_dim_v, parse_dtype(dtype)};
+          },
+          "num_heads_q"_a = 1, "num_heads_kv"_a = 1, "head_dim"_a = 128, "head_dim_v"_a = 128, "dtype"_a = "bfloat16")
+      .def_ro("num_heads_q", &HeadConfig::num_heads_q)
+      .def_ro("num_heads_kv", &HeadConfig::num_heads_kv)
+      .def_ro("head_dim", &HeadConfig::head_dim)
+      .def_ro("head_dim_v", &HeadConfig::head_dim_v)
+      .def_prop_ro("dtype", [](const HeadConfig& c) { return std::string(to_string(c.dtype)); });
+  finish(heads);
+
+  const CostModel defaults;
+  nb::class_<CostModel> cost(m, "CostModel", "Constants of the machine in which the planner compares.");
+  cost.def(
+          "__init__",
+          [](CostModel* self, double forward, double backward, double link, double copy, double stage) {
+            new (self) CostModel{forward, backward, link, copy, stage};
+          },
+          "forward_flops_per_s"_a = defaults.forward_flops_per_s,
+          "backward_flops_per_s"_a = defaults.backward_flops_per_s, "link_bytes_per_s"_a = defaults.link_bytes_per_s,
+          "copy_latency_s"_a = defaults.copy_latency_s, "stage_overhead_s"_a = defaults.stage_overhead_s)
+      .def_ro("forward_flops_per_s", &CostModel::forward_flops_per_s)
+      .def_ro("backward_flops_per_s", &CostModel::backward_flops_per_s)
+      .def_ro("link_bytes_per_s", &CostModel::link_bytes_per_s)
+      .def_ro("copy_latency_s", &CostModel::copy_latency_s)
+      .def_ro("stage_overhead_s", &CostModel::stage_overhead_s);
+  finish(cost);
+}
+
+}  // namespace
+
+void bind_config(nb::module_& m) {
+  bind_parts(m);
+  nb::class_<DistAttnConfig> config(
+      m, "DistAttnConfig", "The configuration of distributed attention; every default is right for most users.");
+  config
+      .def(
+          "__init__",
+          [](DistAttnConfig* self, int cp_size, const HeadConfig& heads, const DispatchConfig& dispatch,
+             const OverlapConfig& overlap, const CostModel& cost, const std::string& reduce_dtype) {
+            new (self) DistAttnConfig{cp_size, heads, dispatch, overlap, cost, parse_dtype(reduce_dtype)};
+          },
+          nb::kw_only(), "cp_size"_a = 1, "heads"_a = HeadConfig{}, "dispatch"_a = DispatchConfig{},
+          "overlap"_a = OverlapConfig{}, "cost"_a = CostModel{}, "reduce_dtype"_a = "float32",
+          "cp_size and heads are filled in by the functions that make keys.")
+      .def_ro("cp_size", &DistAttnConfig::cp_size)
+      .def_ro("heads", &DistAttnConfig::heads)
+      .def_ro("dispatch", &DistAttnConfig::dispatch)
+      .def_ro("overlap", &DistAttnConfig::overlap)
+      .def_ro("cost", &DistAttnConfig::cost)
+      .def_prop_ro("reduce_dtype", [](const DistAttnConfig& c) { return std::string(to_string(c.reduce_dtype)); });
+  finish(config);
+}
+
+}  // namespace tangram::python

@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// tangram/mask.hpp and tangram/mask_builders.hpp.
+#include "tangram/mask.hpp"
+
+#include <fmt/core.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.hpp"
+#include "core/require.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram::python {
+
+namespace {
+
+using NestedRanges = std::vector<std::pair<int64_t, int64_t>>;
+
+Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_types, std::optional<int64_t> seqlen_q,
+                    std::optional<int64_t> seqlen_k) {
+  constexpr const char* kFunction = "Mask.from_ranges";
+  const std::vector<Range> q = ranges_of(q_ranges, kFunction, "q_ranges");
+  const std::vector<Range> k = ranges_of(k_ranges, kFunction, "k_ranges");
+  require(q.size() == k.size(),
+          "{}: q_ranges and k_ranges must be equally long (got len(q_ranges)={}, len(k_ranges)={})", kFunction,
+          q.size(), k.size());
+  std::vector<int64_t> types(q.size(), 0);
+  if (!mask_types.is_none()) types = integers_of(mask_types, kFunction, "mask_types");
+  require(types.size() == q.size(), "{}: mask_types must have one entry for each range (got {} for {} ranges)",
+          kFunction, types.size(), q.size());
+  std::vector<AttnSlice> slices;
+  int64_t last_q = 0;
+  int64_t last_k = 0;
+  for (size_t i = 0; i < q.size(); ++i) {
+    require(0 <= types[i] && types[i] <= 3, "{}: mask types are 0 to 3 (got mask_types[{}]={})", kFunction, i,
+            types[i]);
+    slices.push_back(AttnSlice::from_type(static_cast<MaskType>(types[i]), q[i], k[i]));
+    last_q = std::max(last_q, q[i].end);
+    last_k = std::max(last_k, k[i].end);
+  }
+  return Mask(seqlen_q.value_or(last_q), seqlen_k.value_or(last_k), std::move(slices));
+}
+
+Window window_of(std::pair<int64_t, int64_t> window) { return {window.first, window.second}; }
+
+std::pair<int64_t, int64_t> pair_of(const Range& range) { return {range.begin, range.end}; }
+
+std::tuple<NestedRanges, NestedRanges, std::vector<int>> published(const std::vector<TypedSlice>& slices) {
+  std::tuple<NestedRanges, NestedRanges, std::vector<int>> result;
+  for (const TypedSlice& slice : slices) {
+    std::get<0>(result).push_back(pair_of(slice.q_range));
+    std::get<1>(result).push_back(pair_of(slice.k_range));
+    std::get<2>(result).push_back(static_cast<int>(slice.type));
+  }
+  return result;
+}
+
+void bind_builders(nb::class_<Mask>& mask) {
+  mask.def_static(
+          "full",
+          [](int64_t seqlen_q, std::optional<int64_t> seqlen_k) {
+            return full_mask(seqlen_q, seqlen_k.value_or(seqlen_q));
+          },
+          "seqlen_q"_a, "seqlen_k"_a = nb::none(), "Every query sees every key.")
+      .def_static(
+          "causal",
+          [](int64_t seqlen_q, std::optional<int64_t> seqlen_k) {
+            return causal_mask(seqlen_q, seqlen_k.value_or(seqlen_q));
+          },
+          "seqlen_q"_a, "seqlen_k"_a = nb::none(), "Bottom-right aligned when the lengths differ.")
+      .def_static(
+          "varlen",
+          [](nb::object cu_seqlens_q, nb::object cu_seqlens_k, bool causal) {
+            const std::vector<int64_t> q = integers_of(cu_seqlens_q, "Mask.varlen", "cu_seqlens_q");
+            if (cu_seqlens_k.is_none()) return varlen_mask(q, causal);
+            return varlen_mask(q, integers_of(cu_seqlens_k, "Mask.varlen", "cu_seqlens_k"), causal);
+          },
+          "cu_seqlens_q"_a, "cu_seqlens_k"_a = nb::none(), "causal"_a = true,
+          "Packed documents: queries [cu_q[i], cu_q[i+1]) see keys [cu_k[i], cu_k[i+1]), all or causally.")
+      .def_static(
+          "sliding_window",
+          [](nb::object seqlen, std::pair<int64_t, int64_t> window) {
+            int64_t length = 0;
+            if (nb::try_cast(seqlen, length)) return sliding_window_mask(length, window_of(window));
+            return sliding_window_mask(integers_of(seqlen, "Mask.sliding_window", "seqlen"), window_of(window));
+          },
+          "seqlen"_a, "window"_a,
+          "Query i sees keys [i - left, i + right]; -1 is unbounded. seqlen is a length, or cu_seqlens of documents.")
+      .def_static(
+          "block_causal",
+          [](nb::object seqlen, int64_t block_size) {
+            int64_t length = 0;
+            if (nb::try_cast(seqlen, length)) return block_causal_mask(length, block_size);
+            return block_causal_mask(integers_of(seqlen, "Mask.block_causal", "seqlen"), block_size);
+          },
+          "seqlen"_a, "block_size"_a,
+          "A query sees its own block (a video frame) and all before it. seqlen is a length, or cu_seqlens.")
+      .def_static("prefix_lm", &prefix_lm_mask, "seqlen"_a, "prefix"_a,
+                  "The first prefix keys are visible to all, the rest causally.")
+      .def_static(
+          "shared_prefix",
+          [](int64_t prefix, const std::vector<int64_t>& lengths) { return shared_prefix_mask(prefix, lengths); },
+          "prefix"_a, "continuation_lengths"_a,
+          "One causal prefix, then continuations that see it and themselves but not each other.")
+      .def_static(
+          "global_window",
+          [](int64_t seqlen, int64_t num_global, std::pair<int64_t, int64_t> window) {
+            return global_window_mask(seqlen, num_global, window_of(window));
+          },
+          "seqlen"_a, "num_global"_a, "window"_a, "A sliding window, and num_global first rows that all see.")
+      .def_static(
+          "block_sparse",
+          [](int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, int64_t block_k, const NestedRanges& blocks) {
+            return block_sparse_mask(seqlen_q, seqlen_k, block_q, block_k, blocks);
+          },
+          "seqlen_q"_a, "seqlen_k"_a, "block_q"_a, "block_k"_a, "blocks"_a,
+          "Pairs (query block, key block) that are visible whole.");
+}
+
+void bind_published_helpers(nb::module_& m) {
+  m.def(
+      "infer_attn_mask_from_cu_seqlens",
+      [](nb::object cu_seqlens_q, nb::object cu_seqlens_k, bool causal, std::pair<int64_t, int64_t> window_size,
+         int64_t global_window_size) {
+        constexpr const char* kFunction = "infer_attn_mask_from_cu_seqlens";
+        const TypedMask mask = infer_attn_mask_from_cu_seqlens(integers_of(cu_seqlens_q, kFunction, "cu_seqlens_q"),
+                                                               integers_of(cu_seqlens_k, kFunction, "cu_seqlens_k"),
+                                                               causal, window_of(window_size), global_window_size);
+        return std::tuple_cat(published(mask.slices), std::make_tuple(mask.total_seqlen_q, mask.total_seqlen_k));
+      },
+      "cu_seqlens_q"_a, "cu_seqlens_k"_a, "causal"_a = false, "window_size"_a = std::pair<int64_t, int64_t>{-1, -1},
+      "global_window_size"_a = 0,
+      "Packed documents in published form: (q_ranges, k_ranges, mask types, total_seqlen_q, total_seqlen_k).");
+  m.def(
+      "infer_attn_mask_from_sliding_window",
+      [](std::pair<int64_t, int64_t> q_range, std::pair<int64_t, int64_t> k_range,
+         std::pair<int64_t, int64_t> window_size) {
+        return published(infer_attn_mask_from_sliding_window({q_range.first, q_range.second},
+                                                             {k_range.first, k_range.second}, window_of(window_size)));
+      },
+      "q_range"_a, "k_range"_a, "window_size"_a,
+      "A window over one pair of ranges in published form: (q_ranges, k_ranges, mask types).");
+}
+
+}  // namespace
+
+void bind_mask(nb::module_& m) {
+  nb::class_<Mask> mask(
+      m, "Mask", "Which keys every query sees: disjoint slices in canonical form. Immutable, comparable, hashable.");
+  mask.def(
+          "__init__",
+          [](Mask* self, int64_t seqlen_q, int64_t seqlen_k, std::vector<AttnSlice> slices) {
+            new (self) Mask(seqlen_q, seqlen_k, std::move(slices));
+          },
+          "seqlen_q"_a, "seqlen_k"_a, "slices"_a,
+          "Raises InvalidArgument when a slice is out of bounds or two slices cover a cell twice.")
+      .def_static("from_ranges", &mask_of_ranges, "q_ranges"_a, "k_ranges"_a, "mask_types"_a = nb::none(),
+                  "seqlen_q"_a = nb::none(), "seqlen_k"_a = nb::none(),
+                  "The published form: [n, 2] ranges and n mask types (0 full, 1 causal, 2 inverse causal, "
+                  "3 bi-causal; none: all full). Lengths default to the largest end.")
+      .def_prop_ro("seqlen_q", &Mask::seqlen_q)
+      .def_prop_ro("seqlen_k", &Mask::seqlen_k)
+      .def_prop_ro("area", &Mask::area, "Number of visible cells.")
+      .def_prop_ro("slices",
+                   [](const Mask& self) { return std::vector<AttnSlice>(self.slices().begin(), self.slices().end()); })
+      .def(
+          "to_typed",
+          [](const Mask& self) {
+            std::vector<TypedSlice> typed;
+            for (const AttnSlice& slice : self.slices()) {
+              const std::vector<TypedSlice> pieces = to_typed(slice);
+              typed.insert(typed.end(), pieces.begin(), pieces.end());
+            }
+            return published(typed);
+          },
+          "The mask in published form: (q_ranges, k_ranges, mask types).")
+      .def("padded", &Mask::padded, "seqlen_q"_a, "seqlen_k"_a,
+           "The same cells over longer sequences; the added rows see nothing and are seen by nobody.")
+      .def("__hash__", [](const Mask& self) { return static_cast<Py_hash_t>(self.hash() >> 1); })
+      .def(
+          "_repr_html_", [](nb::handle self) { return nb::module_::import_("tangram._draw").attr("mask_html")(self); },
+          nb::sig("def _repr_html_(self) -> str"), "A drawing, for notebooks.")
+      .def("__repr__", [](const Mask& self) {
+        return fmt::format("Mask(seqlen_q={}, seqlen_k={}, slices={}, area={})", self.seqlen_q(), self.seqlen_k(),
+                           self.slices().size(), self.area());
+      });
+  bind_equality(mask);
+  bind_builders(mask);
+  bind_published_helpers(m);
+}
+
+}  // namespace tangram::python

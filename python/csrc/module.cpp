@@ -1,0 +1,18 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The extension module tangram._core.
+#include "bind.hpp"
+#include "tangram/version.hpp"
+
+NB_MODULE(_core, m) {
+  using namespace tangram::python;
+  m.doc() = "The C++ library as Python sees it. Use the names of the package tangram.";
+  m.attr("VERSION") = tangram::kVersion;
+  translate_errors();
+  bind_slice(m);
+  bind_mask(m);
+  bind_config(m);
+  bind_plan(m);
+  bind_env(m);
+}

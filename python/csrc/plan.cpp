@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// tangram/plan.hpp. Planning releases the GIL, so that a thread can plan the next step's mask.
+#include "tangram/plan.hpp"
+
+#include <fmt/core.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.hpp"
+#include "tangram/exchange.hpp"
+
+namespace tangram::python {
+
+namespace {
+
+using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
+
+void bind_parts(nb::module_& m) {
+  nb::class_<Dispatch> dispatch(m, "Dispatch", "The map chunk -> rank over one sequence.");
+  dispatch.def_ro("cp_size", &Dispatch::cp_size)
+      .def_ro("chunk_size", &Dispatch::chunk_size)
+      .def_ro("rank_of_chunk", &Dispatch::rank_of_chunk)
+      .def_prop_ro("seqlen", &Dispatch::seqlen)
+      .def_prop_ro("rows_per_rank", &Dispatch::rows_per_rank)
+      .def("rows_of_rank", &Dispatch::rows_of_rank, "rank"_a, "Global rows of a rank's shard, in shard order.");
+  bind_equality(dispatch);
+  nb::class_<RowCopy> copy(m, "RowCopy", "Rows of this rank and as many at peer, from peer_row on.");
+  copy.def_ro("peer", &RowCopy::peer).def_ro("rows", &RowCopy::rows).def_ro("peer_row", &RowCopy::peer_row);
+  bind_equality(copy);
+  nb::class_<Exchange> exchange(m, "Exchange", "One rank's side of a group_cast.");
+  exchange.def_ro("sends", &Exchange::sends)
+      .def_ro("recvs", &Exchange::recvs)
+      .def_prop_ro("rows_sent", &Exchange::rows_sent)
+      .def_prop_ro("rows_received", &Exchange::rows_received);
+  bind_equality(exchange);
+  nb::class_<Stage> stage(m, "Stage", "One step of the overlap pipeline on one rank; stage 0 is local.");
+  stage.def_ro("exchange", &Stage::exchange)
+      .def_ro("kept", &Stage::kept)
+      .def_ro("slices", &Stage::slices)
+      .def_ro("area", &Stage::area);
+  bind_equality(stage);
+  nb::class_<RankPlan> rank(m, "RankPlan", "One rank's part: slices in (shard row, buffer row) coordinates, stages.");
+  rank.def_ro("slices", &RankPlan::slices)
+      .def_ro("area", &RankPlan::area)
+      .def_ro("kv_rows", &RankPlan::kv_rows)
+      .def_ro("remote_kv_rows", &RankPlan::remote_kv_rows)
+      .def_ro("forward", &RankPlan::forward)
+      .def_ro("backward", &RankPlan::backward);
+  bind_equality(rank);
+  nb::class_<PredictedTime>(m, "PredictedTime", "Seconds of a step on the slowest rank, by the cost model.")
+      .def_ro("forward_s", &PredictedTime::forward_s)
+      .def_ro("backward_s", &PredictedTime::backward_s)
+      .def_ro("exposed_s", &PredictedTime::exposed_s);
+}
+
+void bind_cache(nb::module_& m) {
+  nb::class_<PlanCache>(m, "PlanCache", "Least recently used plans by mask and config. Thread-safe.")
+      .def(nb::init<size_t>(), "capacity"_a = 128)
+      .def("get", &PlanCache::get, "mask"_a, "config"_a, ReleaseGil(), "The plan, made on a miss.")
+      .def("most_recent", &PlanCache::most_recent, "The plan that get returned last, None before the first.")
+      .def_prop_ro("hits", [](const PlanCache& self) { return self.counters().hits; })
+      .def_prop_ro("misses", [](const PlanCache& self) { return self.counters().misses; })
+      .def("__len__", &PlanCache::size)
+      .def("clear", &PlanCache::clear);
+}
+
+}  // namespace
+
+void bind_plan(nb::module_& m) {
+  bind_parts(m);
+  nb::class_<Plan> plan(m, "Plan", "Everything derived from (mask, config). A plain value.");
+  plan.def_ro("mask", &Plan::mask)
+      .def_ro("config", &Plan::config)
+      .def_ro("q_dispatch", &Plan::q_dispatch)
+      .def_ro("k_dispatch", &Plan::k_dispatch)
+      .def_ro("ranks", &Plan::ranks)
+      .def_ro("predicted", &Plan::predicted)
+      .def_prop_ro("algorithm", [](const Plan& self) { return std::string(to_string(self.algorithm)); })
+      .def_prop_ro("cp_size", &Plan::cp_size)
+      .def_prop_ro("balance", &Plan::balance, "Largest area of a rank divided by the mean.")
+      .def_prop_ro("rows_moved", &Plan::rows_moved, "K/V rows that cross ranks in one cast.")
+      .def("peak_bytes", &Plan::peak_bytes, "rank"_a)
+      .def("explain", &explain, "Who gets what and why: balance, rows moved, stages, memory.")
+      .def("to_json", &plan_to_json)
+      .def_static(
+          "from_json", [](const std::string& text) { return plan_from_json(text); }, "text"_a,
+          "Checks the format version and that the plan is consistent.")
+      .def("__repr__", [](const Plan& self) {
+        return fmt::format("Plan(cp_size={}, seqlen_q={}, seqlen_k={}, algorithm='{}', balance={:.4f}, rows_moved={})",
+                           self.cp_size(), self.mask.seqlen_q(), self.mask.seqlen_k(), to_string(self.algorithm),
+                           self.balance(), self.rows_moved());
+      });
+  bind_equality(plan);
+  m.def(
+      "make_plan", [](const Mask& mask, const DistAttnConfig& config) { return make_plan(mask, config); }, "mask"_a,
+      "config"_a, ReleaseGil());
+  m.def(
+      "make_plan_after_dispatch",
+      [](const Mask& mask, const DistAttnConfig& config, const Dispatch& q, const Dispatch& k) {
+        return make_plan(mask, config, q, k);
+      },
+      "mask"_a, "config"_a, "q_dispatch"_a, "k_dispatch"_a, ReleaseGil(),
+      "Another mask over rows that are already dealt out.");
+  m.def("compute_pad_size", &compute_pad_size, "total_seqlen"_a, "cp_size"_a, "chunk_size"_a,
+        "Rows to append so that cp_size ranks get whole chunks.");
+  bind_cache(m);
+}
+
+}  // namespace tangram::python

@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tangram: distributed attention for ultra-long, irregularly masked sequences.
+
+Masks and plans need nothing else; `flex_flash_attn_func` takes NumPy arrays or torch tensors, and the functions over
+`torch.distributed` need torch.
+"""
+
+from . import errors
+from ._core import (
+    VERSION,
+    AttnSlice,
+    CostModel,
+    Dispatch,
+    DispatchConfig,
+    DistAttnConfig,
+    HeadConfig,
+    Mask,
+    MaskType,
+    OverlapConfig,
+    Plan,
+    PlanCache,
+    Range,
+    RankPlan,
+    Stage,
+    compute_pad_size,
+    infer_attn_mask_from_cu_seqlens,
+    infer_attn_mask_from_sliding_window,
+)
+from .errors import CommError, CudaError, Error, InternalError, InvalidArgument, NotAvailable, Timeout
+from .planning import plan, plan_ahead
+
+__version__ = VERSION
+
+__all__ = [
+    "AttnSlice",
+    "CommError",
+    "CostModel",
+    "CudaError",
+    "Dispatch",
+    "DispatchConfig",
+    "DistAttnConfig",
+    "Error",
+    "HeadConfig",
+    "InternalError",
+    "InvalidArgument",
+    "Mask",
+    "MaskType",
+    "NotAvailable",
+    "OverlapConfig",
+    "Plan",
+    "PlanCache",
+    "Range",
+    "RankPlan",
+    "Stage",
+    "Timeout",
+    "__version__",
+    "compute_pad_size",
+    "errors",
+    "infer_attn_mask_from_cu_seqlens",
+    "infer_attn_mask_from_sliding_window",
+    "plan",
+    "plan_ahead",
+]

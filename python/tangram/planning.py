@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plans without any communication: what a training step would do, printed, compared or written to a file."""
+
+from __future__ import annotations
+
+import atexit
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+
+from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache
+
+_cache = PlanCache(128)
+_pool: ThreadPoolExecutor | None = None
+_pool_lock = Lock()
+
+
+def plan_config(cp_size: int, heads: HeadConfig | None = None, config: DistAttnConfig | None = None) -> DistAttnConfig:
+    """`config` for `cp_size` ranks and these heads."""
+    config = DistAttnConfig() if config is None else config
+    return DistAttnConfig(
+        cp_size=cp_size,
+        heads=config.heads if heads is None else heads,
+        dispatch=config.dispatch,
+        overlap=config.overlap,
+        cost=config.cost,
+        reduce_dtype=config.reduce_dtype,
+    )
+
+
+def plan(mask: Mask, cp_size: int, *, heads: HeadConfig | None = None, config: DistAttnConfig | None = None) -> Plan:
+    """Plans `mask` for `cp_size` ranks; equal arguments on any rank give an equal plan. The last 128 are kept.
+
+    Raises InvalidArgument when a config value is out of range or a sequence length is no multiple of
+    `cp_size * chunk_size`: pad with `compute_pad_size` and `Mask.padded`.
+    """
+    return _cache.get(mask, plan_config(cp_size, heads, config))
+
+
+def plan_ahead(
+    mask: Mask, cp_size: int, *, heads: HeadConfig | None = None, config: DistAttnConfig | None = None
+) -> Future[Plan]:
+    """The same on a thread in the background, without holding the GIL: the next step's mask while this step runs.
+
+    A later `plan` of the same mask finds it made.
+    """
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tangram-plan")
+            atexit.register(_pool.shutdown)
+    return _pool.submit(plan, mask, cp_size, heads=heads, config=config)

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plans from Python."""
+
+import json
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tangram
+from reference import mask_cells
+from tangram import DispatchConfig, DistAttnConfig, HeadConfig, Mask, OverlapConfig, Plan
+
+
+def test_a_plan_computes_every_cell_once_and_deals_all_rows():
+    mask = Mask.varlen([0, 300, 340, 1024])
+    plan = tangram.plan(mask, 4, config=DistAttnConfig(dispatch=DispatchConfig(algorithm="min_heap", chunk_size=64)))
+    rows = [np.concatenate([np.arange(*r) for r in plan.q_dispatch.rows_of_rank(rank)]) for rank in range(4)]
+    assert [len(r) for r in rows] == [256] * 4
+    assert (np.sort(np.concatenate(rows)) == np.arange(1024)).all()
+    cells = mask_cells(mask)
+    assert [rank.area for rank in plan.ranks] == [cells[r].sum() for r in rows]
+    areas = np.array([rank.area for rank in plan.ranks])
+    assert plan.balance == pytest.approx(areas.max() / areas.mean())
+    for rank in plan.ranks:
+        for stages in (rank.forward, rank.backward):
+            assert sum(stage.area for stage in stages) == rank.area
+    seen = [cells[r].any(axis=0) for r in rows]
+    needed = sum(int(s.sum()) - int(s[r].sum()) for s, r in zip(seen, rows, strict=True))
+    assert plan.rows_moved == needed
+
+
+def test_json_comes_back_equal():
+    heads = HeadConfig(num_heads_q=8, num_heads_kv=2, head_dim=64, head_dim_v=64, dtype="float16")
+    config = DistAttnConfig(overlap=OverlapConfig(num_stages_fwd=2, num_stages_bwd=2, keep_remote_kv=True))
+    plan = tangram.plan(Mask.causal(2048), 4, heads=heads, config=config)
+    text = plan.to_json()
+    assert Plan.from_json(text) == plan
+    assert plan.config.heads == heads and plan.config.overlap == config.overlap
+    broken = json.loads(text)
+    broken["ranks"] = broken["ranks"][:-1]
+    with pytest.raises(tangram.InvalidArgument):
+        Plan.from_json(json.dumps(broken))
+
+
+def test_explain_names_what_matters():
+    text = tangram.plan(Mask.causal(2048), 4).explain()
+    for word in ("balance", "rank", "stage"):
+        assert word in text.lower()
+
+
+def test_plans_are_cached_and_planned_ahead():
+    mask = Mask.varlen([0, 700, 4096])
+    ahead = tangram.plan_ahead(mask, 8)
+    assert ahead.result(timeout=60) == tangram.plan(mask, 8)
+    cache = tangram.PlanCache(capacity=2)
+    config = DistAttnConfig(cp_size=2)
+    assert cache.most_recent() is None
+    first = cache.get(mask, config)
+    assert cache.get(Mask.varlen([0, 700, 4096]), DistAttnConfig(cp_size=2)) == first
+    assert (cache.hits, cache.misses, len(cache)) == (1, 1, 1)
+    assert cache.most_recent() == first
+
+
+def test_planning_lets_other_threads_run():
+    lengths = np.random.default_rng(0).integers(200, 3000, 400)
+    cu = np.concatenate([[0], np.cumsum(lengths)])
+    total = int(cu[-1]) // 8192 * 8192
+    mask = Mask.varlen([int(c) for c in cu if c < total] + [total])
+    done, ticks = threading.Event(), []
+
+    def count():
+        while not done.is_set():
+            ticks.append(1)
+            time.sleep(0)  # lets the GIL go
+
+    thread = threading.Thread(target=count)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # from here on a thread loses the GIL only where it lets go
+    try:
+        thread.start()
+        before = len(ticks)
+        tangram.plan(mask, 64)
+        during = len(ticks) - before
+        done.set()
+    finally:
+        sys.setswitchinterval(interval)
+        done.set()
+        thread.join()
+    assert during > 0
+
+
+def test_configs_are_values_and_name_wrong_fields():
+    assert OverlapConfig(num_stages_fwd=2) == OverlapConfig(num_stages_fwd=2) != OverlapConfig()
+    assert hash(DistAttnConfig(cp_size=2)) == hash(DistAttnConfig(cp_size=2))
+    assert "num_stages_fwd=2" in repr(DistAttnConfig(overlap=OverlapConfig(num_stages_fwd=2)))
+    with pytest.raises(ValueError, match="min_heap"):
+        DispatchConfig(algorithm="nonsense")
+    with pytest.raises(ValueError, match="1000"):
+        tangram.plan(Mask.causal(1000), 3)
+    with pytest.raises(AttributeError):
+        OverlapConfig().num_stages_fwd = 3
+
+
+def test_pad_size():
+    for total in (1, 63, 64, 100, 512):
+        pad = tangram.compute_pad_size(total, cp_size=2, chunk_size=64)
+        assert 0 <= pad < 128 and (total + pad) % 128 == 0

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Puts what the Python package's build and tests need into .venv, pinned. Torch is optional: where it cannot be installed,
+# the tests that need it are skipped and say so. TANGRAM_TEST_TORCH=0 leaves it out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tools=(nanobind==2.9.2 numpy==2.2.6 pytest==8.4.2 mypy==1.18.2 typing-extensions==4.15.0)
+torch=torch==2.11.0
+torch_needs=(filelock==3.19.1 sympy==1.14.0 networkx==3.4.2 jinja2==3.1.6 fsspec==2025.9.0 setuptools==80.9.0)
+# Small libraries that torch loads at start; the large ones it finds in the CUDA toolkit.
+torch_cuda=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
+
+python=${PYTHON:-python3}
+pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check)
+stamp_of() { printf '.venv/%s-%s' "$1" "$(printf '%s\n' "${@:2}" | cksum | cut -d' ' -f1)"; }
+
+[[ -x .venv/bin/python ]] || "$python" -m venv .venv
+
+stamp=$(stamp_of python "${tools[@]}")
+if [[ ! -e $stamp ]]; then
+  echo "setup: installing ${tools[*]} into .venv"
+  "${pip[@]}" "${tools[@]}"
+  touch "$stamp"
+fi
+
+[[ ${TANGRAM_TEST_TORCH:-1} != 0 ]] || exit 0
+stamp=$(stamp_of torch "$torch" "${torch_needs[@]}" "${torch_cuda[@]}")
+if [[ ! -e $stamp ]]; then
+  echo "setup: installing $torch into .venv"
+  install_torch() {
+    if compgen -G "/usr/local/cuda/lib64/libcublas.so.13*" > /dev/null; then
+      # Without the 2 GB of CUDA packages, which the toolkit makes needless.
+      "${pip[@]}" "${torch_needs[@]}" && "${pip[@]}" --no-deps "$torch" "${torch_cuda[@]}"
+    else
+      "${pip[@]}" "$torch" "${torch_needs[@]}"
+    fi
+  }
+  if install_torch && .venv/bin/python -c 'import torch'; then
+    touch "$stamp"
+  else
+    echo "setup: torch could not be installed; the tests that need it will be skipped" >&2
+  fi
+fi
