@@ -67,7 +67,7 @@ struct DistBackwardArgs {
   AttnOptions options;
 };
 
-enum class Pass : int { kForward = 0, kBackward = 1 };
+enum class AttnPass : int { kForward = 0, kBackward = 1 };
 
 /// What happened on this rank. `kTransfer` runs beside the others: from the moment all ranks had posted the operation
 /// to its end.
@@ -88,24 +88,24 @@ std::string_view to_string(TraceKind kind);
 /// Seconds on the steady clock, comparable between the ranks of one host.
 struct TraceEvent {
   TraceKind kind = TraceKind::kCompute;
-  Pass pass = Pass::kForward;
+  AttnPass pass = AttnPass::kForward;
   int stage = 0;
   double begin_s = 0;
   double end_s = 0;
 };
 
-/// What a pass held at its worst moment, counted where memory is allocated.
+/// What a pass allocated, counted where it is allocated, and released at its end.
 struct MemoryUse {
   int64_t remote_kv_rows = 0;  // rows of K (and as many of V) that other ranks own
-  int64_t buffer_bytes = 0;    // K/V buffer, partial gradients, float32 results: all that the pass allocated
+  int64_t buffer_bytes = 0;    // K/V buffer, partial gradients, float32 results
 };
 
 /// One rank's part in distributed attention by a plan. Memory of q, k, v and of all results is the host's, and so must
 /// the backend's be.
 ///
-/// NOTE [stage order]: stage 0 is local; the group_cast of the next stage is posted before a stage computes. Backward,
-/// the dk and dv of a stage travel while later stages compute. With kept K/V, backward computes that stage first and
-/// the local stage last, so that no transfer is left without compute beside it.
+/// NOTE [overlap]: the group_cast of the next stage is posted before a stage computes. Backward, the dk and dv of a
+/// stage travel while later stages compute. For the order of the stages see NOTE [kept stage] in plan.hpp; when the
+/// plan keeps a stage but the caller passes no KeptKv, backward casts it like the others.
 class DistAttention {
  public:
   /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config or dispatch, or when cp_size
@@ -125,9 +125,8 @@ class DistAttention {
   void forward(const DistForwardArgs& args);
   void backward(const DistBackwardArgs& args);
 
-  /// Events since construction or `clear_trace`, in the order in which they began on the calling thread.
+  /// Events of the last forward and the last backward pass, in the order in which the calling thread came to them.
   const std::vector<TraceEvent>& trace() const;
-  void clear_trace();
   /// Of the last pass.
   MemoryUse memory_use() const;
 

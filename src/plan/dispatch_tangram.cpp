@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Our dispatch: packs the blocks of the mask in several ways, improves the most promising by exchanges, and keeps the
-// best. See pack.hpp and refine.hpp for the two halves.
+// Our dispatch: packs the blocks of the mask in several ways and improves the most promising by exchanges. See pack.hpp
+// and refine.hpp for the two halves.
 #include <algorithm>
 
+#include "plan/chunk_areas.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/pack.hpp"
 #include "plan/refine.hpp"
@@ -13,10 +14,12 @@ namespace tangram {
 
 namespace {
 
-constexpr int kNumStarts = 2;       // packings that are improved
-constexpr int64_t kWork = 700'000;  // of improving one of them, see RefineOptions; under a millisecond
-constexpr double kCheapExcess = 2;  // rows of the sequence that a whole mean area of overload is worth, when
-constexpr double kExcess = 100;     // choosing what to improve, and what to take
+constexpr int64_t kWork = 2'000'000;  // of improving a packing, see RefineOptions; two milliseconds
+// What a whole mean area of overload is worth, in multiples of all rows, when choosing what to improve: it will be
+// mended.
+constexpr double kPriceOfOverload = 4;
+
+constexpr double kMendable = 0.05;
 
 // Numbers ranks by their first chunk, so that neighbours in the sequence tend to be neighbours in the group.
 void renumber(std::vector<int>& ranks, int cp_size) {
@@ -36,23 +39,6 @@ double balance_tolerance(int64_t rows_per_rank) {
   return rows_per_rank >= kLongShard ? 0.004 : 0.008;
 }
 
-struct Candidate {
-  std::vector<int> ranks;
-  Refiner::Score score;
-};
-
-void sort_by_price(std::vector<Candidate>& candidates, double price_of_overload) {
-  const auto price = [&](const Candidate& candidate) {
-    return static_cast<double>(candidate.score.remote_rows) + price_of_overload * candidate.score.overload;
-  };
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [&](const Candidate& a, const Candidate& b) { return price(a) < price(b); });
-}
-
-}  // namespace
-
-namespace {
-
 // The best of all packings with chunks of one size. `overload`: what is left above the tolerance.
 Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, double& overload) {
   const int64_t num_chunks = mask.seqlen_q() / chunk_size;
@@ -62,32 +48,32 @@ Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, doub
   // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
   Refiner refiner(mask.is_self_attention() ? mask.slices() : std::span<const AttnSlice>(), chunk_size, problem.areas,
                   cp_size);
-  std::vector<Candidate> candidates;
-  const auto add = [&](std::vector<int> ranks) {
-    const auto same = [&](const Candidate& other) { return other.ranks == ranks; };
-    if (std::any_of(candidates.begin(), candidates.end(), same)) return;
-    const Refiner::Score score = refiner.score(ranks, tolerance);
-    candidates.push_back({std::move(ranks), score});
+  std::vector<int> best;
+  Refiner::Score best_score;
+  const auto price = [&](const Refiner::Score& score) {
+    return static_cast<double>(score.remote_rows) +
+           kPriceOfOverload * static_cast<double>(mask.seqlen_q()) * score.overload;
   };
-  add(dispatch_sequential(num_chunks, cp_size));
-  for (const int min_whole : {per_rank / 4, per_rank / 16, 0, per_rank + 1}) {
-    for (const double density_step : {0.0, 4.0, 1.5, 1.0}) add(pack(problem, {min_whole, density_step}));
+  const auto consider = [&](std::vector<int> ranks) {
+    const Refiner::Score score = refiner.score(ranks, tolerance);
+    if (!best.empty() && price(score) >= price(best_score)) return;
+    best = std::move(ranks);
+    best_score = score;
+  };
+  // By position alone what is nearly balanced can be mended; the rest would be dealt out anew by exchanges.
+  std::vector<int> sequential = dispatch_sequential(num_chunks, cp_size);
+  if (refiner.score(sequential, tolerance).overload <= kMendable) consider(std::move(sequential));
+  for (const int min_whole : {per_rank / 8, per_rank + 1}) {
+    for (const double density_step : {0.0, 1.5}) consider(pack(problem, {min_whole, density_step}));
   }
-  const double all_rows = static_cast<double>(mask.seqlen_q());
-  sort_by_price(candidates, kCheapExcess * all_rows);
   // A mask of one block is cut as it must be; exchanges could only mend its balance.
-  const bool can_improve = refiner.num_components() > 1 || candidates[0].score.overload > 0;
-  if (can_improve && cp_size > 1) {
-    candidates.resize(std::min<size_t>(candidates.size(), kNumStarts));
-    for (Candidate& candidate : candidates) {
-      candidate.ranks = refiner.run(std::move(candidate.ranks), {.max_work = kWork, .tolerance = tolerance});
-      candidate.score = refiner.score(candidate.ranks, tolerance);
-    }
+  if (cp_size > 1 && (refiner.num_components() > 1 || best_score.overload > 0)) {
+    best = refiner.run(std::move(best), {.max_work = kWork, .tolerance = tolerance});
+    best_score = refiner.score(best, tolerance);
   }
-  sort_by_price(candidates, kExcess * all_rows);
-  overload = candidates[0].score.overload;
-  renumber(candidates[0].ranks, cp_size);
-  return {cp_size, chunk_size, std::move(candidates[0].ranks)};
+  overload = best_score.overload;
+  renumber(best, cp_size);
+  return {cp_size, chunk_size, std::move(best)};
 }
 
 }  // namespace
@@ -108,6 +94,15 @@ Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
          rows / (2 * chunk_size) >= kChunksPerRank) {
     chunk_size *= 2;
   }
+  // One chunk must not weigh so much that exchanges of chunks cannot balance; this bound is a matter of experience.
+  constexpr double kMaxShareOfChunk = 15;  // tolerances
+  const auto too_heavy = [&] {
+    const std::vector<int64_t> areas = chunk_areas(mask.slices(), chunk_size, mask.seqlen_q() / chunk_size);
+    const double mean = static_cast<double>(mask.area()) / config.cp_size;
+    return static_cast<double>(*std::max_element(areas.begin(), areas.end())) >
+           kMaxShareOfChunk * balance_tolerance(rows) * mean;
+  };
+  while (chunk_size > kFinest && chunk_size % 2 == 0 && too_heavy()) chunk_size /= 2;
   Dispatch best = dispatch_chunks(mask, config.cp_size, chunk_size, overload);
   const double negligible = balance_tolerance(rows) / 4;  // finer chunks cost copies and partly filled tiles
   while (overload > negligible && chunk_size > kFinest && chunk_size % 2 == 0) {

@@ -15,7 +15,7 @@ namespace {
 
 // What an overload by the whole mean area weighs, in multiples of all rows. It grows while the search goes on, so that
 // balance is bought where it is cheap and holds in the end.
-constexpr int64_t kExcessWeights[] = {2, 6, 20, 100};
+constexpr int64_t kExcessWeights[] = {1, 3, 10, 100};
 constexpr int64_t kNumPhases = std::size(kExcessWeights);
 constexpr int kNumSamples = 3;  // runs that are compared by area before one goes back
 constexpr int kMaxParts = 8;    // runs that a rank may give back for one run that it receives
@@ -149,7 +149,10 @@ void Refiner::start(std::vector<int> ranks, double tolerance) {
   cost_.assign(components_.size() * static_cast<size_t>(cp_size_), 0);
   remote_rows_ = 0;
   for (size_t i = 0; i < components_.size(); ++i) {
-    // Few ranks have a part of most components.
+    // Most components lie on one rank, which has nothing to receive, or on few.
+    const auto first = ranks_.begin() + components_[i].first;
+    const auto last = ranks_.begin() + components_[i].last;
+    if (std::all_of(first, last, [&](int rank) { return rank == *first; })) continue;
     for (int c = components_[i].first; c < components_[i].last; ++c) {
       const int rank = ranks_[static_cast<size_t>(c)];
       if (c > components_[i].first && ranks_[static_cast<size_t>(c) - 1] == rank) continue;

@@ -166,10 +166,16 @@ TEST(Dispatch, DocumentsThatFitStayWhole) {
 }
 
 TEST(Dispatch, CausalIsTheNestedZigzag) {
-  const Plan plan = make_plan(causal_mask(65536, 65536), config_of(8, DispatchAlgorithm::kTangram));
-  EXPECT_EQ(plan.q_dispatch.chunk_size, 4096);
-  // No dispatch with equal areas needs fewer: the prefixes that end at each rank's last row.
-  EXPECT_EQ(plan.rows_moved(), 344064);
+  for (const int cp_size : {2, 8, 32, 64}) {
+    const int64_t seqlen = int64_t{8192} * cp_size;
+    const Plan plan = make_plan(causal_mask(seqlen, seqlen), config_of(cp_size, DispatchAlgorithm::kTangram));
+    EXPECT_EQ(plan.q_dispatch.chunk_size, 4096);
+    EXPECT_EQ(plan.balance(), 1);
+    // Rank r ends with chunk 2R - 1 - r and needs all keys up to there but its own two chunks.
+    int64_t rows = 0;
+    for (int64_t r = 0; r < cp_size; ++r) rows += (2 * cp_size - r - 2) * 4096;
+    EXPECT_EQ(plan.rows_moved(), rows);
+  }
 }
 
 TEST(Dispatch, CrossAttentionKeepsKeysWhereTheyAreSeen) {

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Time from a list of slices to a finished plan: validation and canonical form, adaptive dispatch, slices, exchange
+// tables and stages of both passes, and the tile list of one rank. Beside it a fixed sort, so that figures from unlike
+// machines can be compared by their ratio.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "plan/tile_list.hpp"
+#include "reference/mask_cases.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram {
+namespace {
+
+DistAttnConfig config_of(int cp_size, DispatchAlgorithm algorithm) {
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = {64, 8, 128, 128, DType::kBFloat16};
+  config.dispatch.algorithm = algorithm;
+  return config;
+}
+
+void plan_case(benchmark::State& state, const reference::MaskCase& c, int cp_size) {
+  Plan plan;
+  for (auto _ : state) {
+    const Mask mask(c.seqlen, c.seqlen, c.slices);
+    plan = make_plan(mask, config_of(cp_size, DispatchAlgorithm::kAuto));
+    const RankPlan& own = plan.ranks[0];
+    benchmark::DoNotOptimize(
+        build_tile_list(own.slices, plan.q_dispatch.rows_per_rank(), own.kv_rows, TileShape{128, 128}));
+  }
+  state.counters["balance"] = plan.balance();
+  state.counters["rows_moved"] = static_cast<double>(plan.rows_moved());
+  state.counters["chunk_size"] = static_cast<double>(plan.q_dispatch.chunk_size);
+}
+
+void validate_case(benchmark::State& state, const reference::MaskCase& c) {
+  for (auto _ : state) benchmark::DoNotOptimize(Mask(c.seqlen, c.seqlen, c.slices));
+}
+
+void sort_million(benchmark::State& state) {
+  std::mt19937 rng(1);
+  std::vector<uint32_t> values(1 << 20);
+  for (uint32_t& value : values) value = rng();
+  std::vector<uint32_t> sorted;
+  for (auto _ : state) {
+    sorted = values;
+    std::sort(sorted.begin(), sorted.end());
+    benchmark::DoNotOptimize(sorted.data());
+  }
+}
+
+bool register_all() {
+  benchmark::RegisterBenchmark("sort/1048576", sort_million)->Unit(benchmark::kMillisecond);
+  for (const reference::MaskCase& c : reference::load_mask_cases("dist_masks.json")) {
+    if (c.seqlen != 131072 && c.seqlen != 1048576) continue;
+    if (c.seqlen == 1048576) {
+      benchmark::RegisterBenchmark(("validate/" + c.name).c_str(), validate_case, c)->Unit(benchmark::kMillisecond);
+    }
+    for (const int cp_size : {8, 32, 64}) {
+      if (c.seqlen == 131072 && cp_size > 8) continue;
+      const std::string name = "plan/" + c.name + "/cp:" + std::to_string(cp_size);
+      benchmark::RegisterBenchmark(name.c_str(), plan_case, c, cp_size)->Unit(benchmark::kMillisecond);
+    }
+  }
+  return true;
+}
+
+const bool kRegistered = register_all();
+
+}  // namespace
+}  // namespace tangram

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tangram/flex_attention.hpp"
+
+#include "plan/tile_list.hpp"
+
+namespace tangram {
+
+std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
+                                             const AttnShape& shape) {
+  const std::optional<TileShape> tile_shape = backend.tile_shape(shape);
+  if (!tile_shape) return backend.prepare(slices, shape, nullptr);
+  // build_tile_list trusts its slices; the mask checks them.
+  const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
+  const TileList tiles = build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
+  return backend.prepare(checked.slices(), shape, &tiles);
+}
+
+namespace {
+
+AttnShape shape_of(const Mask& mask, const HeadConfig& heads) {
+  return {mask.seqlen_q(), mask.seqlen_k(),  heads.num_heads_q, heads.num_heads_kv,
+          heads.head_dim,  heads.head_dim_v, heads.dtype};
+}
+
+}  // namespace
+
+FlexAttention::FlexAttention(const Mask& mask, const HeadConfig& heads, const AttnBackend& backend)
+    : FlexAttention(mask.slices(), shape_of(mask, heads), backend) {}
+
+FlexAttention::FlexAttention(std::span<const AttnSlice> slices, const AttnShape& shape, const AttnBackend& backend)
+    : shape_(shape), backend_(&backend), prepared_(prepare_slices(backend, slices, shape)) {}
+
+void FlexAttention::forward(const AttnForwardArgs& args, void* stream) { backend_->forward(*prepared_, args, stream); }
+
+void FlexAttention::backward(const AttnBackwardArgs& args, void* stream) {
+  backend_->backward(*prepared_, args, stream);
+}
+
+}  // namespace tangram

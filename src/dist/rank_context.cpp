@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "dist/rank_context.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <limits>
+
+#include "comm/row_moves.hpp"
+#include "core/require.hpp"
+#include "dist/rows.hpp"
+#include "tangram/env.hpp"
+
+namespace tangram {
+
+double steady_now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void PassRecorder::begin(AttnPass pass) {
+  pass_ = pass;
+  memory_ = {};
+  std::erase_if(events_, [pass](const TraceEvent& event) { return event.pass == pass; });
+}
+
+void PassRecorder::wait(CommHandle& handle, TraceKind wait_kind, TraceKind transfer_kind, int stage) {
+  timed(wait_kind, stage, [&] { handle.wait(); });
+  const CommTimes times = handle.times();
+  events_.push_back({transfer_kind, pass_, stage, times.started_s, times.finished_s});
+}
+
+HostTensor PassRecorder::allocate(DType dtype, int64_t rows, int heads, int dim) {
+  HostTensor tensor(dtype, rows, heads, dim);
+  memory_.buffer_bytes += tensor.bytes();
+  return tensor;
+}
+
+void RankContext::compute(int stage, const std::function<void()>& call) {
+  recorder.timed(TraceKind::kCompute, stage, [&] {
+    try {
+      call();
+    } catch (const std::exception& error) {
+      communicator->abort(error.what());
+      throw;
+    }
+  });
+}
+
+KvBuffer::KvBuffer(RankContext& context, const ConstTensorView& k_shard, const ConstTensorView& v_shard)
+    : context_(context), k_shard_(k_shard), v_shard_(v_shard) {
+  const RankPlan& plan = context.rank_plan();
+  context.recorder.set_remote_rows(plan.remote_kv_rows);
+  if (plan.remote_kv_rows == 0 && plan.segments.size() <= 1) {
+    const int64_t first = plan.segments.empty() ? 0 : plan.segments.front().owner_row;
+    k_view_ = slice_rows(k_shard, {first, first + plan.kv_rows});
+    v_view_ = slice_rows(v_shard, {first, first + plan.kv_rows});
+    return;
+  }
+  k_ = context.recorder.allocate(k_shard.dtype, plan.kv_rows, k_shard.heads, k_shard.dim);
+  v_ = context.recorder.allocate(v_shard.dtype, plan.kv_rows, v_shard.heads, v_shard.dim);
+  k_view_ = k_;
+  v_view_ = v_;
+  if (Env::get().sanity_check) {
+    // Whoever computes with a row before it has come gets NaN.
+    k_.fill(std::numeric_limits<float>::quiet_NaN());
+    v_.fill(std::numeric_limits<float>::quiet_NaN());
+  }
+  context.recorder.timed(TraceKind::kCopyLocal, 0, [&] { copy_local_rows(); });
+}
+
+void KvBuffer::copy_local_rows() {
+  for (const KvSegment& segment : context_.rank_plan().segments) {
+    if (segment.owner != context_.rank) continue;
+    const Range from{segment.owner_row, segment.owner_row + segment.global.size()};
+    const Range to{segment.row, segment.row + segment.global.size()};
+    comm::copy_rows(slice_rows(k_shard_, from), slice_rows(k_.view(), to));
+    comm::copy_rows(slice_rows(v_shard_, from), slice_rows(v_.view(), to));
+  }
+}
+
+std::unique_ptr<CommHandle> KvBuffer::cast(const Stage& stage, int stage_idx) {
+  // A rank that needs no remote rows may have no buffer of its own; its shard still serves the others.
+  const TensorView k_target =
+      k_.bytes() > 0 ? k_.view() : TensorView{{nullptr, k_shard_.dtype, 0, k_shard_.heads, k_shard_.dim, 0, 0}};
+  const TensorView v_target =
+      v_.bytes() > 0 ? v_.view() : TensorView{{nullptr, v_shard_.dtype, 0, v_shard_.heads, v_shard_.dim, 0, 0}};
+  const CastTensor tensors[] = {{k_shard_, k_target}, {v_shard_, v_target}};
+  return context_.recorder.timed(TraceKind::kPostCast, stage_idx, [&] {
+    return context_.communicator->group_cast(stage.exchange, tensors, fmt::format("kv stage {}", stage_idx));
+  });
+}
+
+void KvBuffer::keep(const Stage& stage, KeptKv& kept) const {
+  const int64_t num_rows = stage.exchange.rows_received();
+  kept.k = HostTensor(k_view_.dtype, num_rows, k_view_.heads, k_view_.dim);
+  kept.v = HostTensor(v_view_.dtype, num_rows, v_view_.heads, v_view_.dim);
+  int64_t row = 0;
+  for (const RowCopy& copy : stage.exchange.recvs) {
+    const Range to{row, row + copy.rows.size()};
+    comm::copy_rows(slice_rows(k_view_, copy.rows), slice_rows(kept.k.view(), to));
+    comm::copy_rows(slice_rows(v_view_, copy.rows), slice_rows(kept.v.view(), to));
+    row = to.end;
+  }
+  kept.valid = true;
+}
+
+void KvBuffer::restore(const Stage& stage, const KeptKv& kept) {
+  int64_t row = 0;
+  for (const RowCopy& copy : stage.exchange.recvs) {
+    const Range from{row, row + copy.rows.size()};
+    comm::copy_rows(slice_rows(kept.k.view(), from), slice_rows(k_.view(), copy.rows));
+    comm::copy_rows(slice_rows(kept.v.view(), from), slice_rows(v_.view(), copy.rows));
+    row = from.end;
+  }
+}
+
+}  // namespace tangram

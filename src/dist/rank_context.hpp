@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What both passes of DistAttention share on one rank: the plan, what the backend prepared for each stage, the K/V
+// buffer, and the record of what happened.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tangram/dist_attention.hpp"
+
+namespace tangram {
+
+/// Seconds on the steady clock.
+double steady_now_s();
+
+/// Collects the events of a pass and what it allocates.
+class PassRecorder {
+ public:
+  /// Forgets the events of the last such pass.
+  void begin(AttnPass pass);
+  /// Runs `action` and records how long it took. Returns what it returns.
+  template <class Action>
+  auto timed(TraceKind kind, int stage, Action action) {
+    // Entered before it runs, so that events stand in the order in which they began.
+    const size_t index = events_.size();
+    events_.push_back({kind, pass_, stage, steady_now_s(), 0});
+    struct End {
+      std::vector<TraceEvent>& events;
+      size_t index;
+      ~End() { events[index].end_s = steady_now_s(); }
+    } end{events_, index};
+    return action();
+  }
+  /// Waits for the operation and records the wait and the transfer.
+  void wait(CommHandle& handle, TraceKind wait_kind, TraceKind transfer_kind, int stage);
+
+  HostTensor allocate(DType dtype, int64_t rows, int heads, int dim);
+  void set_remote_rows(int64_t rows) { memory_.remote_kv_rows = rows; }
+
+  const std::vector<TraceEvent>& events() const { return events_; }
+  const MemoryUse& memory() const { return memory_; }
+
+ private:
+  AttnPass pass_ = AttnPass::kForward;
+  std::vector<TraceEvent> events_;
+  MemoryUse memory_;
+};
+
+struct RankContext {
+  std::shared_ptr<const Plan> plan;
+  Communicator* communicator = nullptr;
+  const AttnBackend* backend = nullptr;
+  int rank = 0;
+  AttnShape shape;                                     // q rows of the shard, k rows of the buffer
+  std::vector<std::unique_ptr<PreparedMask>> forward;  // by stage, null where nothing is computed
+  std::vector<std::unique_ptr<PreparedMask>> backward;
+  PassRecorder recorder;
+
+  const RankPlan& rank_plan() const { return plan->ranks[static_cast<size_t>(rank)]; }
+  int64_t k_shard_rows() const { return plan->k_dispatch.rows_per_rank(); }
+
+  /// Runs the backend; an error there is this rank's alone, so the peers are told.
+  void compute(int stage, const std::function<void()>& call);
+};
+
+/// The rank's K/V rows, local and remote, in global row order. See NOTE [global row order].
+class KvBuffer {
+ public:
+  /// Without remote rows, and where the buffer would be a stretch of the shard, the shard itself serves.
+  KvBuffer(RankContext& context, const ConstTensorView& k_shard, const ConstTensorView& v_shard);
+
+  ConstTensorView k() const { return k_view_; }
+  ConstTensorView v() const { return v_view_; }
+
+  /// Starts to bring the remote rows of a stage.
+  std::unique_ptr<CommHandle> cast(const Stage& stage, int stage_idx);
+  void keep(const Stage& stage, KeptKv& kept) const;
+  void restore(const Stage& stage, const KeptKv& kept);
+
+ private:
+  void copy_local_rows();
+
+  RankContext& context_;
+  ConstTensorView k_shard_;
+  ConstTensorView v_shard_;
+  HostTensor k_;
+  HostTensor v_;
+  ConstTensorView k_view_;
+  ConstTensorView v_view_;
+};
+
+/// Throws InvalidArgument unless the operands fit the plan. Looks at no element.
+void validate(const RankContext& context, const DistForwardArgs& args);
+void validate(const RankContext& context, const DistBackwardArgs& args);
+
+void run_forward(RankContext& context, const DistForwardArgs& args);
+void run_backward(RankContext& context, const DistBackwardArgs& args);
+
+}  // namespace tangram

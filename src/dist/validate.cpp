@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a pass checks before it posts anything, so that a bad argument ends in an error on every rank.
+#include <cmath>
+
+#include "core/require.hpp"
+#include "dist/rank_context.hpp"
+
+namespace tangram {
+
+namespace {
+
+struct Expected {
+  const char* name;
+  int64_t rows;
+  int heads;
+  int dim;
+};
+
+void check_tensor(const char* function, const ConstTensorView& view, const Expected& expected) {
+  require(view.rows == expected.rows && view.heads == expected.heads && view.dim == expected.dim,
+          "{}: {} must be [{}, {}, {}] (got {})", function, expected.name, expected.rows, expected.heads, expected.dim,
+          shape_text(view));
+  require(view.data != nullptr || view.empty(), "{}: {} must have memory (got data=null)", function, expected.name);
+}
+
+void check_input(const char* function, DType dtype, const ConstTensorView& view, const Expected& expected) {
+  check_tensor(function, view, expected);
+  require(view.dtype == dtype, "{}: {} must be {} as planned (got {})", function, expected.name, to_string(dtype),
+          to_string(view.dtype));
+}
+
+void check_result(const char* function, DType dtype, const ConstTensorView& view, const Expected& expected) {
+  check_tensor(function, view, expected);
+  require(view.dtype == dtype || view.dtype == DType::kFloat32, "{}: {} must be {} or float32 (got {})", function,
+          expected.name, to_string(dtype), to_string(view.dtype));
+}
+
+void check_options(const char* function, const AttnOptions& options, const Sink& sink) {
+  const float scale = options.softmax_scale.value_or(1.0f);
+  require(std::isfinite(scale) && scale > 0, "{}: softmax_scale must be finite and positive (got {})", function, scale);
+  require(std::isfinite(options.softcap) && options.softcap >= 0,
+          "{}: softcap must be finite and not negative (got {})", function, options.softcap);
+  require(sink.seqlen_sink >= 0 && (sink.empty() || sink.data != nullptr),
+          "{}: sink must have memory and a length (got data {}, seqlen_sink={})", function,
+          sink.data == nullptr ? "null" : "given", sink.seqlen_sink);
+}
+
+}  // namespace
+
+void validate(const RankContext& context, const DistForwardArgs& args) {
+  const char* function = "DistAttention::forward";
+  const HeadConfig& heads = context.plan->config.heads;
+  const int64_t q_rows = context.shape.seqlen_q, k_rows = context.k_shard_rows();
+  check_input(function, heads.dtype, args.q, {"q", q_rows, heads.num_heads_q, heads.head_dim});
+  check_input(function, heads.dtype, args.k, {"k", k_rows, heads.num_heads_kv, heads.head_dim});
+  check_input(function, heads.dtype, args.v, {"v", k_rows, heads.num_heads_kv, heads.head_dim_v});
+  check_result(function, heads.dtype, args.out, {"out", q_rows, heads.num_heads_q, heads.head_dim_v});
+  require(args.lse != nullptr, "{}: lse must have memory (got null)", function);
+  check_options(function, args.options, args.sink);
+}
+
+void validate(const RankContext& context, const DistBackwardArgs& args) {
+  const char* function = "DistAttention::backward";
+  const HeadConfig& heads = context.plan->config.heads;
+  const int64_t q_rows = context.shape.seqlen_q, k_rows = context.k_shard_rows();
+  check_input(function, heads.dtype, args.q, {"q", q_rows, heads.num_heads_q, heads.head_dim});
+  check_input(function, heads.dtype, args.k, {"k", k_rows, heads.num_heads_kv, heads.head_dim});
+  check_input(function, heads.dtype, args.v, {"v", k_rows, heads.num_heads_kv, heads.head_dim_v});
+  check_result(function, heads.dtype, args.out, {"out", q_rows, heads.num_heads_q, heads.head_dim_v});
+  check_result(function, heads.dtype, args.dout, {"dout", q_rows, heads.num_heads_q, heads.head_dim_v});
+  require(args.lse != nullptr, "{}: lse must have memory (got null)", function);
+  check_result(function, heads.dtype, args.dq, {"dq", q_rows, heads.num_heads_q, heads.head_dim});
+  check_result(function, heads.dtype, args.dk, {"dk", k_rows, heads.num_heads_kv, heads.head_dim});
+  check_result(function, heads.dtype, args.dv, {"dv", k_rows, heads.num_heads_kv, heads.head_dim_v});
+  check_options(function, args.options, args.sink);
+  require(args.dsink == nullptr || !args.sink.empty(), "{}: dsink needs the sink (got seqlen_sink=0)", function);
+  if (args.kept != nullptr && args.kept->valid) {
+    const std::vector<Stage>& stages = context.rank_plan().backward;
+    require(stages.back().kept, "{}: kept must be null unless the plan keeps remote K/V (got rows)", function);
+    const int64_t rows = stages.back().exchange.rows_received();
+    check_input(function, heads.dtype, args.kept->k, {"kept->k", rows, heads.num_heads_kv, heads.head_dim});
+    check_input(function, heads.dtype, args.kept->v, {"kept->v", rows, heads.num_heads_kv, heads.head_dim_v});
+  }
+}
+
+}  // namespace tangram

@@ -1,0 +1,535 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tangram/dist_attention.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "dist/dense_backend.hpp"
+#include "dist/step.hpp"
+#include "tangram/error.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram {
+namespace {
+
+using testing::DenseBackend;
+using ::testing::HasSubstr;
+using testing::StepInputs;
+using testing::StepOptions;
+using testing::StepResults;
+
+// Rows that were not received are NaN in every build of these tests: reading one spoils the results.
+[[maybe_unused]] const int kPoison = setenv("TANGRAM_SANITY_CHECK", "1", 1);
+
+// Partial results are rounded to float32 once a stage, and sums of them once per contribution.
+constexpr double kFloat32Tolerance = 2e-6;
+constexpr int64_t kSeqlen = 240;  // 240 = 16 * 15 divides by 1, 2, 3, 4, 5, 6, 8 ranks with whole chunks of 5 or 10
+constexpr int64_t kChunkSize = 10;
+
+#if defined(__SANITIZE_THREAD__)
+constexpr int kSweepCpSizes[] = {2, 3};  // ten times slower there, and more ranks bring no other kind of race
+#else
+constexpr int kSweepCpSizes[] = {1, 2, 3, 4, 6, 8};
+#endif
+
+HeadConfig heads_of(int num_heads_q, int num_heads_kv, DType dtype, int head_dim_v = 8) {
+  return {num_heads_q, num_heads_kv, 8, head_dim_v, dtype};
+}
+
+std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, int cp_size, int stages_fwd,
+                                    int stages_bwd, bool keep = false, DType reduce_dtype = DType::kFloat32) {
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = heads;
+  config.dispatch.chunk_size = kChunkSize;
+  config.overlap = {stages_fwd, stages_bwd, keep};
+  config.reduce_dtype = reduce_dtype;
+  return std::make_shared<const Plan>(make_plan(mask, config));
+}
+
+struct NamedMask {
+  const char* name;
+  Mask mask;
+};
+void PrintTo(const NamedMask& family, std::ostream* stream) { *stream << family.name; }
+
+std::vector<NamedMask> mask_families() {
+  const std::vector<int64_t> cu_seqlens = {0, 17, 90, 91, 160, 240};
+  const std::vector<int64_t> continuations = {70, 40, 60};
+  const std::vector<std::pair<int64_t, int64_t>> blocks = {{0, 0}, {0, 3}, {1, 2}, {3, 0}, {3, 3}, {5, 1}};
+  return {
+      {"Full", full_mask(kSeqlen, kSeqlen)},
+      {"Causal", causal_mask(kSeqlen, kSeqlen)},
+      {"VarlenCausal", varlen_mask(cu_seqlens, true)},
+      {"VarlenFull", varlen_mask(cu_seqlens, false)},
+      {"Window", sliding_window_mask(kSeqlen, {40, 9})},
+      {"WindowOfDocuments", sliding_window_mask(cu_seqlens, {20, 0})},
+      {"BlockCausal", block_causal_mask(kSeqlen, 33)},
+      {"PrefixLm", prefix_lm_mask(kSeqlen, 50)},
+      {"SharedPrefix", shared_prefix_mask(70, continuations)},
+      {"GlobalWindow", global_window_mask(kSeqlen, 8, {30, 0})},
+      {"BlockSparse", block_sparse_mask(kSeqlen, kSeqlen, 40, 60, blocks)},  // rows and keys that see nothing
+      {"Empty", Mask(kSeqlen, kSeqlen, {})},
+  };
+}
+
+class MaskFamilies : public ::testing::TestWithParam<NamedMask> {};
+
+TEST_P(MaskFamilies, DistributedEqualsSingleRank) {
+  const Mask& mask = GetParam().mask;
+  const DenseBackend backend;
+  const std::pair<int, int> head_pairs[] = {{2, 2}, {4, 2}, {3, 1}};
+  const DType dtypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+  int variant = 0;
+  for (const int cp_size : kSweepCpSizes) {
+    for (const int stages : {1, 2, 3, 4}) {
+      // Each combination of cp_size and stages meets another head layout, dtype and backward pass, so that all meet.
+      const auto [num_heads_q, num_heads_kv] = head_pairs[variant % 3];
+      const DType dtype = dtypes[(variant / 3 + variant) % 3];
+      const int stages_bwd = 5 - stages;
+      // A plan that keeps the last stage of several needs another backward stage for the rest.
+      const bool keep = (variant / 4 + variant) % 2 == 1 && (stages_bwd > 1 || stages == 1);
+      ++variant;
+      SCOPED_TRACE(::testing::Message() << "cp_size " << cp_size << ", stages " << stages << ", heads " << num_heads_q
+                                        << "/" << num_heads_kv << ", " << to_string(dtype) << ", keep " << keep);
+      StepOptions options;
+      options.heads = heads_of(num_heads_q, num_heads_kv, dtype, 5);
+      const StepInputs inputs = testing::make_inputs(mask, options);
+      const StepResults expected = testing::single_step(mask, options, inputs, backend);
+      const auto plan = plan_of(mask, options.heads, cp_size, stages, stages_bwd, keep);
+      testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dist, MaskFamilies, ::testing::ValuesIn(mask_families()),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+
+TEST(DistAttention, HalfPrecisionResultsAreRoundedOnce) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    StepOptions options;
+    options.heads = heads_of(2, 1, dtype);
+    const StepInputs inputs = testing::make_inputs(mask, options);
+    const StepResults exact = testing::single_step(mask, options, inputs, backend);
+    options.result_dtype = dtype;
+    const StepResults actual =
+        testing::distributed_step(plan_of(mask, options.heads, 4, 2, 2), options, inputs, backend);
+    // Half a unit in the last place of the dtype, relative to each element; dq, dk and dv inherit that of out besides.
+    const double half_ulp = dtype == DType::kBFloat16 ? 1.0 / 256 : 1.0 / 2048;
+    testing::expect_close(actual, exact, 1.5 * half_ulp);
+  }
+}
+
+TEST(DistAttention, ReduceDtypeBoundsTheErrorOfGradients) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(2, 2, DType::kBFloat16);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults exact = testing::single_step(mask, options, inputs, backend);
+  const StepResults actual = testing::distributed_step(plan_of(mask, options.heads, 4, 2, 2, false, DType::kBFloat16),
+                                                       options, inputs, backend);
+  // Three contributions rounded to bfloat16, and their sums rounded once a stage: a few times 2^-9.
+  EXPECT_LE(testing::relative_error(actual.dk, exact.dk), 4.0 / 512);
+  EXPECT_GT(testing::relative_error(actual.dk, exact.dk), 1e-5) << "the reduction was not done in bfloat16";
+  EXPECT_LE(testing::relative_error(actual.dv, exact.dv), 4.0 / 512);
+  EXPECT_LE(testing::relative_error(actual.dq, exact.dq), kFloat32Tolerance);
+}
+
+TEST(DistAttention, SinkSoftcapAndScaleReachAllRanks) {
+  const DenseBackend backend;
+  const std::vector<std::pair<int64_t, int64_t>> blocks = {{0, 0}, {2, 1}};
+  const Mask masks[] = {causal_mask(kSeqlen, kSeqlen), block_sparse_mask(kSeqlen, kSeqlen, 40, 60, blocks)};
+  for (const Mask& mask : masks) {
+    for (const SinkLayout layout : {SinkLayout::kSh, SinkLayout::kSsh}) {
+      StepOptions options;
+      options.heads = heads_of(4, 2, DType::kFloat32);
+      options.attn.softcap = 2.5f;
+      options.attn.softmax_scale = 0.7f;
+      options.seqlen_sink = 3;
+      options.sink_layout = layout;
+      const StepInputs inputs = testing::make_inputs(mask, options);
+      const StepResults expected = testing::single_step(mask, options, inputs, backend);
+      for (const int cp_size : {1, 3, 4}) {
+        for (const bool keep : {false, true}) {
+          SCOPED_TRACE(::testing::Message() << "cp_size " << cp_size << " keep " << keep);
+          const auto plan = plan_of(mask, options.heads, cp_size, 2, 2, keep);
+          testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, 2e-5);
+        }
+      }
+    }
+  }
+}
+
+TEST(DistAttention, DsinkIsReducedAsAsked) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(2, 2, DType::kFloat32);
+  options.seqlen_sink = 1;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const float expected = testing::single_step(mask, options, inputs, backend).dsink[0];
+  const auto plan = plan_of(mask, options.heads, 4, 1, 1);
+  const auto dsink_of = [&](DsinkReduce reduce) {
+    options.dsink_reduce = reduce;
+    std::vector<float> by_rank(4);
+    run_local_ranks(4, [&](Communicator& comm) {
+      DistAttention attention(plan, comm, backend);
+      StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+      testing::rank_step(options, inputs, comm, attention, results);
+      by_rank[static_cast<size_t>(comm.rank())] = results.dsink[0];
+    });
+    return by_rank;
+  };
+  for (const float value : dsink_of(DsinkReduce::kSum)) EXPECT_NEAR(value, expected, 1e-4);
+  for (const float value : dsink_of(DsinkReduce::kAvg)) EXPECT_NEAR(value, expected / 4, 1e-4);
+  const std::vector<float> own = dsink_of(DsinkReduce::kNone);
+  EXPECT_NEAR(own[0] + own[1] + own[2] + own[3], expected, 1e-4);
+  EXPECT_NE(own[0], own[1]);
+}
+
+TEST(DistAttention, CrossAttentionWithUnlikeLengths) {
+  const DenseBackend backend;
+  const std::vector<int64_t> cu_q = {0, 50, 120}, cu_k = {0, 90, 240};
+  for (const Mask& mask : {full_mask(120, 240), varlen_mask(cu_q, cu_k, true)}) {
+    StepOptions options;
+    options.heads = heads_of(2, 1, DType::kFloat32);
+    const StepInputs inputs = testing::make_inputs(mask, options);
+    const StepResults expected = testing::single_step(mask, options, inputs, backend);
+    for (const int cp_size : {2, 3, 4}) {
+      const auto plan = plan_of(mask, options.heads, cp_size, 2, 1);
+      testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
+    }
+  }
+}
+
+TEST(DistAttention, OneDispatchServesSeveralMasks) {
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(2, 2, DType::kFloat32);
+  const auto first = plan_of(causal_mask(kSeqlen, kSeqlen), options.heads, 4, 2, 2);
+  for (const Mask& mask : {sliding_window_mask(kSeqlen, {16, 0}), full_mask(kSeqlen, kSeqlen)}) {
+    const auto plan =
+        std::make_shared<const Plan>(make_plan(mask, first->config, first->q_dispatch, first->k_dispatch));
+    const StepInputs inputs = testing::make_inputs(mask, options);
+    const StepResults expected = testing::single_step(mask, options, inputs, backend);
+    testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
+  }
+}
+
+TEST(DistAttention, ResultsAreBitwiseEqualFromRunToRun) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(4, 2, DType::kBFloat16);
+  options.attn.deterministic = true;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto plan = plan_of(mask, options.heads, 8, 3, 3, true);
+  const StepResults first = testing::distributed_step(plan, options, inputs, backend);
+  for (int run = 0; run < 5; ++run) {
+    const StepResults again = testing::distributed_step(plan, options, inputs, backend);
+    for (const auto tensor : {&StepResults::out, &StepResults::dq, &StepResults::dk, &StepResults::dv}) {
+      const HostTensor &a = first.*tensor, &b = again.*tensor;
+      EXPECT_EQ(std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())), 0);
+    }
+  }
+}
+
+TEST(DistAttention, MovesAndHoldsExactlyWhatThePlanSays) {
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(2, 1, DType::kBFloat16);
+  for (const NamedMask& family : mask_families()) {
+    SCOPED_TRACE(family.name);
+    const auto plan = plan_of(family.mask, options.heads, 4, 2, 2);
+    const StepInputs inputs = testing::make_inputs(family.mask, options);
+    run_local_ranks(4, [&](Communicator& comm) {
+      DistAttention attention(plan, comm, backend);
+      const RankPlan& rank_plan = plan->ranks[static_cast<size_t>(comm.rank())];
+      const HostTensor q(DType::kBFloat16, attention.q_rows(), 2, 8), k(DType::kBFloat16, attention.k_rows(), 1, 8);
+      const_cast<HostTensor&>(q).fill(1);
+      const_cast<HostTensor&>(k).fill(1);
+      HostTensor out(DType::kBFloat16, attention.q_rows(), 2, 8);
+      std::vector<float> lse(static_cast<size_t>(attention.q_rows() * 2));
+      comm.reset_counters();
+      attention.forward({q, k, k, out, lse.data(), nullptr, {}, nullptr, {}});
+      EXPECT_EQ(comm.counters().rows_received, 2 * rank_plan.remote_kv_rows);
+      EXPECT_EQ(comm.counters().bytes_received, 2 * rank_plan.remote_kv_rows * k.view().row_bytes());
+      EXPECT_EQ(attention.memory_use().remote_kv_rows, rank_plan.remote_kv_rows);
+      const int64_t kv_bytes = 2 * rank_plan.kv_rows * k.view().row_bytes();
+      EXPECT_LE(attention.memory_use().buffer_bytes, kv_bytes + 2 * out.bytes());
+
+      HostTensor dq(DType::kBFloat16, q.rows(), 2, 8), dk(DType::kBFloat16, k.rows(), 1, 8), dv = dk.clone();
+      comm.reset_counters();
+      attention.backward({q, k, k, out, lse.data(), q, dq, dk, dv, nullptr, {}, DsinkReduce::kSum, nullptr, {}});
+      int64_t rows_owned_elsewhere = 0;
+      for (const Stage& stage : rank_plan.backward) rows_owned_elsewhere += stage.exchange.rows_sent();
+      EXPECT_EQ(comm.counters().rows_received, 2 * (rank_plan.remote_kv_rows + rows_owned_elsewhere));
+      comm.barrier("end");
+    });
+  }
+}
+
+TEST(DistAttention, KeptRowsAreNotSentAgain) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(2, 2, DType::kFloat32);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto plan = plan_of(mask, options.heads, 4, 2, 2, true);
+  ASSERT_TRUE(plan->ranks[0].backward.back().kept);
+  std::array<std::atomic<int>, 2> num_casts{};
+  std::array<std::atomic<int>, 2> first_stage{};
+  for (const bool use_kept : {false, true}) {
+    options.use_kept = use_kept;
+    const StepResults expected = testing::single_step(mask, options, inputs, backend);
+    const auto inspect = [&](Communicator& comm, const DistAttention& attention) {
+      if (comm.rank() != 0) return;
+      int first = -1;
+      for (const TraceEvent& event : attention.trace()) {
+        if (event.pass != AttnPass::kBackward) continue;
+        if (event.kind == TraceKind::kPostCast) ++num_casts[use_kept];
+        if (event.kind == TraceKind::kCompute && first < 0) first = event.stage;
+      }
+      first_stage[use_kept] = first;
+    };
+    testing::expect_close(testing::distributed_step(plan, options, inputs, backend, inspect), expected,
+                          kFloat32Tolerance);
+  }
+  EXPECT_EQ(num_casts[false], 2);
+  EXPECT_EQ(num_casts[true], 1);
+  EXPECT_EQ(first_stage[false], 0);
+  EXPECT_EQ(first_stage[true], 2);
+}
+
+size_t index_of(const std::vector<TraceEvent>& trace, AttnPass pass, TraceKind kind, int stage) {
+  for (size_t i = 0; i < trace.size(); ++i) {
+    if (trace[i].pass == pass && trace[i].kind == kind && trace[i].stage == stage) return i;
+  }
+  ADD_FAILURE() << "no " << to_string(kind) << " of stage " << stage;
+  return 0;
+}
+
+TEST(DistAttention, NextStageIsPostedBeforeAStageComputes) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(2, 2, DType::kFloat32);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  constexpr int kStages = 3;
+  const auto plan = plan_of(mask, options.heads, 4, kStages, kStages);
+  testing::distributed_step(plan, options, inputs, backend, [&](Communicator&, const DistAttention& attention) {
+    const std::vector<TraceEvent>& trace = attention.trace();
+    for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
+      for (int stage = 0; stage <= kStages; ++stage) {
+        const size_t compute = index_of(trace, pass, TraceKind::kCompute, stage);
+        if (stage < kStages) {
+          const size_t post = index_of(trace, pass, TraceKind::kPostCast, stage + 1);
+          EXPECT_LT(post, compute);
+          EXPECT_LE(trace[post].end_s, trace[compute].begin_s);
+        }
+        if (stage == 0) continue;
+        const size_t wait = index_of(trace, pass, TraceKind::kWaitCast, stage);
+        EXPECT_LT(wait, compute);
+        EXPECT_LE(trace[wait + 1].end_s, trace[compute].begin_s) << "computed before the rows were there";
+        EXPECT_EQ(trace[wait + 1].kind, TraceKind::kTransferCast);
+        if (pass == AttnPass::kBackward) {
+          const size_t post = index_of(trace, pass, TraceKind::kPostReduce, stage);
+          EXPECT_LT(compute, post);
+          if (stage < kStages) {
+            EXPECT_LT(post, index_of(trace, pass, TraceKind::kCompute, stage + 1));
+          }
+          EXPECT_LT(index_of(trace, pass, TraceKind::kCompute, kStages),
+                    index_of(trace, pass, TraceKind::kWaitReduce, stage));
+        }
+      }
+    }
+    for (const TraceEvent& event : trace) EXPECT_LE(event.begin_s, event.end_s);
+  });
+}
+
+/// Sleeps in every call, so that a transfer beside it has the time to end.
+class SlowBackend final : public AttnBackend {
+ public:
+  explicit SlowBackend(double seconds) : seconds_(seconds) {}
+  std::string_view name() const override { return "slow"; }
+  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
+  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                        const TileList* tiles) const override {
+    return dense_.prepare(slices, shape, tiles);
+  }
+  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
+    dense_.forward(mask, args, stream);
+  }
+  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
+    dense_.backward(mask, args, stream);
+  }
+
+ private:
+  DenseBackend dense_;
+  double seconds_;
+};
+
+TEST(DistAttention, TransfersRunBesideCompute) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const SlowBackend backend(0.15);  // far above what a small transfer takes even on a busy machine
+  StepOptions options;
+  options.heads = heads_of(1, 1, DType::kFloat32);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto plan = plan_of(mask, options.heads, 2, 2, 2);
+  testing::distributed_step(plan, options, inputs, backend, [&](Communicator&, const DistAttention& attention) {
+    const std::vector<TraceEvent>& trace = attention.trace();
+    for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
+      const TraceEvent& transfer = trace[index_of(trace, pass, TraceKind::kTransferCast, 2)];
+      const TraceEvent& compute = trace[index_of(trace, pass, TraceKind::kCompute, 1)];
+      EXPECT_LT(transfer.end_s, compute.end_s) << "the rows of stage 2 came only after stage 1 had computed";
+    }
+    const TraceEvent& reduce = trace[index_of(trace, AttnPass::kBackward, TraceKind::kTransferReduce, 1)];
+    EXPECT_LT(reduce.end_s, trace[index_of(trace, AttnPass::kBackward, TraceKind::kCompute, 2)].end_s);
+  });
+}
+
+/// Fails on one rank at a given call.
+class FailingBackend final : public AttnBackend {
+ public:
+  std::string_view name() const override { return "failing"; }
+  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
+  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                        const TileList* tiles) const override {
+    return dense_.prepare(slices, shape, tiles);
+  }
+  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
+    if (args.accumulate && !failed.exchange(true)) throw std::runtime_error("out of luck");
+    dense_.forward(mask, args, stream);
+  }
+  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
+    dense_.backward(mask, args, stream);
+  }
+  mutable std::atomic<bool> failed = false;
+
+ private:
+  DenseBackend dense_;
+};
+
+TEST(DistAttention, BackendThatFailsOnOneRankEndsTheOthersAtOnce) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const FailingBackend backend;
+  StepOptions options;
+  options.heads = heads_of(2, 2, DType::kFloat32);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto plan = plan_of(mask, options.heads, 4, 3, 3);
+  std::atomic<int> num_told = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    run_local_ranks(
+        4,
+        [&](Communicator& comm) {
+          DistAttention attention(plan, comm, backend);
+          StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+          try {
+            testing::rank_step(options, inputs, comm, attention, results);
+          } catch (const CommError& error) {
+            EXPECT_THAT(error.what(), HasSubstr("gave up: out of luck"));
+            ++num_told;
+            throw;
+          }
+        },
+        60);
+    FAIL() << "expected an error";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), HasSubstr("out of luck"));
+  }
+  EXPECT_EQ(num_told, 3);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+/// Runs `rank_main` and expects InvalidArgument with `text` on every rank, and a usable communicator afterwards.
+void expect_refused_on_every_rank(int size, const std::string& text,
+                                  const std::function<void(Communicator&)>& rank_main) {
+  run_local_ranks(
+      size,
+      [&](Communicator& comm) {
+        try {
+          rank_main(comm);
+          ADD_FAILURE() << "rank " << comm.rank() << " was not refused";
+        } catch (const InvalidArgument& error) {
+          EXPECT_THAT(error.what(), HasSubstr(text)) << "rank " << comm.rank();
+        }
+        comm.barrier("still usable");
+      },
+      20);
+}
+
+TEST(DistAttention, RanksThatDisagreeFindOutBeforeTheFirstTransfer) {
+  const DenseBackend backend;
+  const HeadConfig heads = heads_of(2, 2, DType::kFloat32);
+  const auto full = plan_of(full_mask(kSeqlen, kSeqlen), heads, 3, 1, 1);
+  const auto causal = plan_of(causal_mask(kSeqlen, kSeqlen), heads, 3, 1, 1);
+  const auto other_stages = plan_of(full_mask(kSeqlen, kSeqlen), heads, 3, 2, 1);
+  for (const auto& other : {causal, other_stages}) {
+    expect_refused_on_every_rank(3, "mask, config and dispatch: must be equal on every rank", [&](Communicator& comm) {
+      comm.reset_counters();
+      try {
+        DistAttention attention(comm.rank() == 1 ? other : full, comm, backend);
+      } catch (...) {
+        EXPECT_EQ(comm.counters().rows_sent + comm.counters().rows_received, 0);
+        throw;
+      }
+    });
+  }
+}
+
+TEST(DistAttention, PlanForAnotherNumberOfRanksIsRefused) {
+  const DenseBackend backend;
+  const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(2, 2, DType::kFloat32), 4, 1, 1);
+  expect_refused_on_every_rank(2, "plan must be for as many ranks as the communicator has (got 4 and 2)",
+                               [&](Communicator& comm) { DistAttention attention(plan, comm, backend); });
+}
+
+TEST(DistAttention, BadArgumentsOfOneRankAreRefusedOnEveryRank) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(2, 1, DType::kBFloat16);
+  const auto plan = plan_of(mask, options.heads, 3, 2, 2);
+  const auto forward_with = [&](const std::string& text, const std::function<void(DistForwardArgs&)>& spoil) {
+    expect_refused_on_every_rank(3, text, [&](Communicator& comm) {
+      DistAttention attention(plan, comm, backend);
+      HostTensor q(DType::kBFloat16, attention.q_rows(), 2, 8), k(DType::kBFloat16, attention.k_rows(), 1, 8);
+      HostTensor out(DType::kBFloat16, attention.q_rows(), 2, 8), lse(DType::kFloat32, attention.q_rows(), 2, 1);
+      q.fill(1);
+      k.fill(1);
+      DistForwardArgs args{q, k, k, out, lse.data<float>(), nullptr, {}, nullptr, {}};
+      if (comm.rank() == 2) spoil(args);
+      attention.forward(args);
+    });
+  };
+  forward_with("DistAttention::forward: q must be [80, 2, 8] (got bfloat16[79, 2, 8])",
+               [](DistForwardArgs& args) { args.q.rows = 79; });
+  forward_with("DistAttention::forward: k must be bfloat16 as planned (got float32)",
+               [](DistForwardArgs& args) { args.k.dtype = DType::kFloat32; });
+  forward_with("DistAttention::forward: v must have memory", [](DistForwardArgs& args) { args.v.data = nullptr; });
+  forward_with("DistAttention::forward: out must be bfloat16 or float32 (got float16)",
+               [](DistForwardArgs& args) { args.out.dtype = DType::kFloat16; });
+  forward_with("DistAttention::forward: lse must have memory", [](DistForwardArgs& args) { args.lse = nullptr; });
+  forward_with("DistAttention::forward: softmax_scale must be finite and positive (got nan)",
+               [](DistForwardArgs& args) { args.options.softmax_scale = std::nanf(""); });
+  forward_with("DistAttention::forward: softcap must be finite and not negative (got -1)",
+               [](DistForwardArgs& args) { args.options.softcap = -1; });
+  forward_with("DistAttention::forward: sink must have memory",
+               [](DistForwardArgs& args) { args.sink.seqlen_sink = 2; });
+}
+
+}  // namespace
+}  // namespace tangram
