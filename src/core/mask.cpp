@@ -5,8 +5,6 @@
 #include "tangram/mask.hpp"
 
 #include <algorithm>
-#include <array>
-#include <unordered_map>
 
 #include "core/require.hpp"
 
@@ -35,10 +33,11 @@ bool try_join(const AttnSlice& a, const AttnSlice& b, AttnSlice& joined) {
 }
 
 void sort_by_rows(std::vector<AttnSlice>& slices) {
-  std::sort(slices.begin(), slices.end(), [](const AttnSlice& a, const AttnSlice& b) {
+  const auto before = [](const AttnSlice& a, const AttnSlice& b) {
     if (a.q_range != b.q_range) return a.q_range < b.q_range;
     return first_key(a) < first_key(b);
-  });
+  };
+  if (!std::is_sorted(slices.begin(), slices.end(), before)) std::sort(slices.begin(), slices.end(), before);
 }
 
 // Joins slices over the same query rows that touch side by side. Returns whether anything changed.
@@ -59,37 +58,39 @@ bool join_columns(std::vector<AttnSlice>& slices) {
   return changed;
 }
 
-struct RowKeyHash {
-  size_t operator()(const std::array<int64_t, 2>& at) const {
-    return static_cast<size_t>(at[0] * 0x9e3779b97f4a7c15LL) ^ static_cast<size_t>(at[1] * 0xc2b2ae3d27d4eb4fLL);
-  }
-};
-
 // Joins slices where one ends in the query row above the first of the other. From one row of a slice to the next its
 // left border moves by 0 or 1, so the continuation, if there is one, starts at one of two keys.
 bool join_rows(std::vector<AttnSlice>& slices) {
-  sort_by_rows(slices);
-  std::unordered_map<std::array<int64_t, 2>, size_t, RowKeyHash> starts;
+  struct Start {
+    int64_t row;
+    int64_t key;
+    size_t slice;
+    bool operator<(const Start& other) const { return row != other.row ? row < other.row : key < other.key; }
+  };
+  // Disjoint slices cannot start at the same cell, so that a start names one slice.
+  std::vector<Start> starts;
   starts.reserve(slices.size());
-  for (size_t i = 0; i < slices.size(); ++i) starts[{slices[i].q_range.begin, first_key(slices[i])}] = i;
+  for (size_t i = 0; i < slices.size(); ++i) starts.push_back({slices[i].q_range.begin, first_key(slices[i]), i});
+  if (!std::is_sorted(starts.begin(), starts.end())) std::sort(starts.begin(), starts.end());
   bool changed = false;
   // From the last row up, so that a column of pieces folds into its topmost in one pass.
-  for (size_t i = slices.size(); i-- > 0;) {
-    AttnSlice& upper = slices[i];
+  for (size_t i = starts.size(); i-- > 0;) {
+    AttnSlice& upper = slices[starts[i].slice];
     const int64_t last_key = upper.keys_of(upper.q_range.end - 1).begin;
-    for (const int64_t key : {last_key, last_key + 1}) {
-      const auto next = starts.find({upper.q_range.end, key});
-      if (next == starts.end()) continue;
+    const auto first = std::lower_bound(starts.begin() + static_cast<int64_t>(i) + 1, starts.end(),
+                                        Start{upper.q_range.end, last_key, 0});
+    for (auto next = first; next != starts.end() && next->row == upper.q_range.end && next->key <= last_key + 1;
+         ++next) {
+      AttnSlice& lower = slices[next->slice];
       AttnSlice joined;
-      if (!try_join(upper, slices[next->second], joined)) continue;
-      slices[next->second] = {};
-      starts.erase(next);
+      if (lower.q_range.empty() || !try_join(upper, lower, joined)) continue;
+      lower = {};
       upper = joined;
       changed = true;
       break;
     }
   }
-  std::erase_if(slices, [](const AttnSlice& slice) { return slice.q_range.empty(); });
+  if (changed) std::erase_if(slices, [](const AttnSlice& slice) { return slice.q_range.empty(); });
   return changed;
 }
 

@@ -173,9 +173,12 @@ ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) 
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
   if (algorithm == DispatchAlgorithm::kTangram) return {algorithm, dispatch_tangram(mask, config)};
   if (algorithm != DispatchAlgorithm::kAuto) return {algorithm, classic_dispatch(mask, config)};
-  // Those that look at area alone never win; of equals the simplest.
+  // Those that look at area alone never win; of equals the simplest. Beyond this imbalance the prediction is not to be
+  // trusted with the choice: areas are exact, rates are not.
+  constexpr double kBalanced = 1.02;
   ChosenDispatch best;
   double best_seconds = 0;
+  double best_excess = 0;
   for (const DispatchAlgorithm candidate :
        {DispatchAlgorithm::kSequential, DispatchAlgorithm::kZigzag, DispatchAlgorithm::kTangram}) {
     DistAttnConfig trial = config;
@@ -187,10 +190,13 @@ ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) 
       trial.dispatch.chunk_size = half_shard;
     }
     ChosenDispatch chosen = dispatch_queries(mask, trial);
-    const double seconds = dispatch_cost(mask, config, chosen.dispatch).seconds;
-    if (best.dispatch.rank_of_chunk.empty() || seconds < best_seconds) {
+    const DispatchCost cost = dispatch_cost(mask, config, chosen.dispatch);
+    const double excess = std::max(0.0, cost.balance - kBalanced);
+    if (best.dispatch.rank_of_chunk.empty() || excess < best_excess ||
+        (excess == best_excess && cost.seconds < best_seconds)) {
       best = std::move(chosen);
-      best_seconds = seconds;
+      best_seconds = cost.seconds;
+      best_excess = excess;
     }
   }
   return best;

@@ -14,7 +14,7 @@ namespace tangram {
 
 namespace {
 
-constexpr int64_t kWork = 2'000'000;  // of improving a packing, see RefineOptions; two milliseconds
+constexpr int64_t kWork = 2'600'000;  // of improving a packing, see RefineOptions; two milliseconds
 // What a whole mean area of overload is worth, in multiples of all rows, when choosing what to improve: it will be
 // mended.
 constexpr double kPriceOfOverload = 4;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "core/require.hpp"
 #include "plan/chunk_areas.hpp"
@@ -74,8 +75,19 @@ class Packer {
   }
 
   void sort_by_density() {
-    std::stable_sort(items_.begin(), items_.end(),
-                     [&](const ChunkRun& a, const ChunkRun& b) { return density(a) > density(b); });
+    sort_items([&](const ChunkRun& item) { return density(item); });
+  }
+
+  // From high to low; equal ones in sequence order.
+  template <class Key>
+  void sort_items(const Key& key) {
+    std::vector<std::pair<double, ChunkRun>> keyed;
+    keyed.reserve(items_.size());
+    for (const ChunkRun& item : items_) keyed.push_back({key(item), item});
+    std::sort(keyed.begin(), keyed.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first > b.first : a.second.begin < b.second.begin;
+    });
+    for (size_t i = 0; i < items_.size(); ++i) items_[i] = keyed[i].second;
   }
 
   // Area of the `count` last chunks of the items in order, skipping the item `skip`.
@@ -128,8 +140,7 @@ class Packer {
 
   void place_whole_blocks() {
     std::vector<ChunkRun> filling;
-    std::stable_sort(items_.begin(), items_.end(),
-                     [&](const ChunkRun& a, const ChunkRun& b) { return problem_.area(a) > problem_.area(b); });
+    sort_items([&](const ChunkRun& item) { return static_cast<double>(problem_.area(item)); });
     const int64_t goal = num_open() > 0 ? remaining_area() / num_open() : 0;
     for (const ChunkRun& item : items_) {
       int best = -1;
@@ -158,11 +169,7 @@ class Packer {
       if (setting_.density_step <= 1) return d;
       return std::floor(std::log(d) / std::log(setting_.density_step));
     };
-    std::sort(items_.begin(), items_.end(), [&](const ChunkRun& a, const ChunkRun& b) {
-      const double level_a = level(a);
-      const double level_b = level(b);
-      return level_a != level_b ? level_a > level_b : a.begin < b.begin;
-    });
+    sort_items([&](const ChunkRun& item) { return level(item); });
     std::vector<int> open(static_cast<size_t>(num_open()));
     std::iota(open.begin(), open.end(), num_closed_);
     const int64_t goal =

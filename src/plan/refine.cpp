@@ -17,8 +17,9 @@ namespace {
 // balance is bought where it is cheap and holds in the end.
 constexpr int64_t kExcessWeights[] = {1, 3, 10, 100};
 constexpr int64_t kNumPhases = std::size(kExcessWeights);
-constexpr int kNumSamples = 3;  // runs that are compared by area before one goes back
-constexpr int kMaxParts = 8;    // runs that a rank may give back for one run that it receives
+constexpr int kNumSamples = 3;        // runs that are compared by area before one goes back
+constexpr int64_t kWorkOfCount = 30;  // measured: a cache miss or two
+constexpr int kMaxParts = 8;          // runs that a rank may give back for one run that it receives
 
 }  // namespace
 
@@ -109,6 +110,7 @@ int64_t Refiner::remote_rows_of(size_t index, int rank) {
     }
   }
   if (scratch_.empty()) return 0;
+  work_ += 4 * static_cast<int64_t>(scratch_.size());
   if (!sorted) std::sort(scratch_.begin(), scratch_.end());
   int64_t rows = 0;
   int64_t done = 0;  // keys before it are counted
@@ -146,21 +148,27 @@ void Refiner::start(std::vector<int> ranks, double tolerance) {
     area_of_[static_cast<size_t>(ranks_[static_cast<size_t>(c)])] +=
         prefix_[static_cast<size_t>(c) + 1] - prefix_[static_cast<size_t>(c)];
   }
-  cost_.assign(components_.size() * static_cast<size_t>(cp_size_), 0);
+}
+
+// Counts the remote rows of all components, and keeps them by component and rank if `keep`.
+void Refiner::count_remote_rows(bool keep) {
+  const size_t num_ranks = static_cast<size_t>(cp_size_);
+  if (keep) cost_.assign(components_.size() * num_ranks, 0);
+  std::vector<size_t> counted(num_ranks, components_.size());  // the last component of each rank
   remote_rows_ = 0;
   for (size_t i = 0; i < components_.size(); ++i) {
     // Most components lie on one rank, which has nothing to receive, or on few.
     const auto first = ranks_.begin() + components_[i].first;
     const auto last = ranks_.begin() + components_[i].last;
     if (std::all_of(first, last, [&](int rank) { return rank == *first; })) continue;
-    for (int c = components_[i].first; c < components_[i].last; ++c) {
-      const int rank = ranks_[static_cast<size_t>(c)];
-      if (c > components_[i].first && ranks_[static_cast<size_t>(c) - 1] == rank) continue;
-      int64_t& cost = cost_[i * static_cast<size_t>(cp_size_) + static_cast<size_t>(rank)];
-      if (cost == 0) cost = remote_rows_of(i, rank);
+    for (auto at = first; at != last; ++at) {
+      const size_t rank = static_cast<size_t>(*at);
+      if (counted[rank] == i) continue;
+      counted[rank] = i;
+      const int64_t rows = remote_rows_of(i, *at);
+      if (keep) cost_[i * num_ranks + rank] = rows;
+      remote_rows_ += rows;
     }
-    for (int r = 0; r < cp_size_; ++r)
-      remote_rows_ += cost_[i * static_cast<size_t>(cp_size_) + static_cast<size_t>(r)];
   }
 }
 
@@ -269,6 +277,7 @@ int64_t Refiner::rows_change(int a, int b) {
   for (const size_t component : touched_) {
     for (const int rank : {a, b}) {
       new_costs_.push_back(remote_rows_of(component, rank));
+      work_ += kWorkOfCount;
       change += new_costs_.back() - cost_[component * static_cast<size_t>(cp_size_) + static_cast<size_t>(rank)];
     }
   }
@@ -285,11 +294,20 @@ bool Refiner::propose(double heat) {
   if (mend) {
     const std::vector<int>& own = chunks_of_[static_cast<size_t>(heaviest)];
     chunk = own[static_cast<size_t>(chunk) % own.size()];
+    // Where few chunks weigh most of it, one of those should go, and to where there is most room.
+    if ((dice >> 11) % 16 == 0) {
+      chunk =
+          *std::max_element(own.begin(), own.end(), [&](int x, int y) { return area({x, x + 1}) < area({y, y + 1}); });
+      work_ += static_cast<int64_t>(own.size());
+    }
   }
   const int a = ranks_[static_cast<size_t>(chunk)];
   Part part = run_around(chunk);
   // Mostly to the rank that has the rows before or after, where a cut may close.
   int b = random_below(cp_size_);
+  if (mend && (dice >> 13) % 8 == 0) {
+    b = static_cast<int>(std::min_element(area_of_.begin(), area_of_.end()) - area_of_.begin());
+  }
   if (!mend && dice % 8 != 1) {
     const int neighbour = dice % 16 < 8 ? part.begin - 1 : part.end;
     if (0 <= neighbour && neighbour < num_chunks_) b = ranks_[static_cast<size_t>(neighbour)];
@@ -342,6 +360,7 @@ bool Refiner::propose(double heat) {
 
 Refiner::Score Refiner::score(const std::vector<int>& ranks, double tolerance) {
   start(ranks, tolerance);
+  count_remote_rows(false);
   const int64_t largest = *std::max_element(area_of_.begin(), area_of_.end());
   const double overload = static_cast<double>(largest - area_limit_) / static_cast<double>(mean_area_);
   return {remote_rows_, std::max(0.0, overload)};
@@ -349,6 +368,7 @@ Refiner::Score Refiner::score(const std::vector<int>& ranks, double tolerance) {
 
 std::vector<int> Refiner::run(std::vector<int> ranks, const RefineOptions& options) {
   start(std::move(ranks), options.tolerance);
+  count_remote_rows(true);
   state_ = options.seed;
   const auto total = [&] {
     int64_t sum = remote_rows_;
@@ -369,7 +389,10 @@ std::vector<int> Refiner::run(std::vector<int> ranks, const RefineOptions& optio
         best_total = now;
       }
     }
-    if (!best.empty() && total() > best_total) start(std::move(best), options.tolerance);
+    if (!best.empty() && total() > best_total) {
+      start(std::move(best), options.tolerance);
+      count_remote_rows(true);
+    }
   }
   return std::move(ranks_);
 }

@@ -63,6 +63,7 @@ class Refiner {
   void find_components(std::span<const AttnSlice> slices);
   void collect_keys(std::span<const AttnSlice> slices);
   void start(std::vector<int> ranks, double tolerance);
+  void count_remote_rows(bool keep);
   int64_t remote_rows_of(size_t component, int rank);
   int64_t excess(int64_t area) const;
   Part run_around(int chunk);

@@ -55,7 +55,7 @@ std::vector<Range> needed_keys(const std::vector<AttnSlice>& slices) {
       keys.push_back(slice.k_range);
     }
   }
-  std::sort(keys.begin(), keys.end());
+  if (!std::is_sorted(keys.begin(), keys.end())) std::sort(keys.begin(), keys.end());
   size_t num_kept = 0;
   for (const Range& range : keys) {
     if (num_kept > 0 && range.begin <= keys[num_kept - 1].end) {
