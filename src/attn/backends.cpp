@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "attn/cpu/cpu_backend.hpp"
 #include "attn/reference/reference_backend.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
@@ -21,6 +22,14 @@ struct Entry {
 };
 
 const Entry kEntries[] = {
+    {"cpu",
+     [] {
+       const CpuBackend backend;
+       return AttnBackendInfo{"cpu", true, fmt::format("{}, {} threads", backend.isa(), backend.num_threads())};
+     },
+     [](const AttnBackendOptions& options) -> std::unique_ptr<AttnBackend> {
+       return std::make_unique<CpuBackend>(options.num_threads, options.cpu_isa);
+     }},
     {"reference", [] { return AttnBackendInfo{"reference", true, "float64, dense, slow: for checking the others"}; },
      [](const AttnBackendOptions& options) -> std::unique_ptr<AttnBackend> {
        return std::make_unique<ReferenceBackend>(options.num_threads);

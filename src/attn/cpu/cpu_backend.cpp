@@ -1,0 +1,348 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/cpu/cpu_backend.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "attn/arguments.hpp"
+#include "core/require.hpp"
+#include "tangram/env.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+
+namespace cpu {
+
+void wait_for_turn(const int* progress, int turn) {
+  // The tile in front was dealt earlier, so some thread is at it; it may need our core to get on.
+  for (int spins = 0; __atomic_load_n(progress, __ATOMIC_ACQUIRE) != turn; ++spins) {
+    if (spins > 64) std::this_thread::yield();
+  }
+}
+
+void finish_turn(int* progress, int turn) { __atomic_store_n(progress, turn + 1, __ATOMIC_RELEASE); }
+
+}  // namespace cpu
+
+namespace {
+
+using cpu::LaneTile;
+using cpu::TileIndex;
+
+struct AlignedFree {
+  void operator()(void* pointer) const noexcept { std::free(pointer); }
+};
+using AlignedMemory = std::unique_ptr<void, AlignedFree>;
+
+// Scratch of the threads, kept from call to call.
+class ScratchPool {
+ public:
+  void reserve(int num_threads, size_t bytes) {
+    bytes = (bytes + 63) / 64 * 64;
+    if (bytes <= bytes_ && memory_.size() >= static_cast<size_t>(num_threads)) return;
+    memory_.clear();
+    for (int i = 0; i < num_threads; ++i) {
+      memory_.emplace_back(std::aligned_alloc(64, bytes));
+      if (memory_.back() == nullptr) throw std::bad_alloc();
+    }
+    bytes_ = bytes;
+  }
+  void* of_thread(int thread_idx) const { return memory_[static_cast<size_t>(thread_idx)].get(); }
+
+ private:
+  std::vector<AlignedMemory> memory_;
+  size_t bytes_ = 0;
+};
+
+// What the backward pass needs beside the forward pass; made when it is first called.
+struct BackwardIndex {
+  BackwardIndex(std::span<const AttnSlice> slices, const AttnShape& shape)
+      : tiles(cpu::transposed(slices), shape.seqlen_k) {
+    num_grid_rows = (shape.seqlen_q + cpu::kQueryGrid - 1) / cpu::kQueryGrid;
+    std::vector<int> next_turn(static_cast<size_t>(num_grid_rows), 0);
+    for (const LaneTile& tile : tiles.tiles()) {
+      turn_begin.push_back(turns.size());
+      // The blocks that StepWalker makes: one for each grid row with a visible step.
+      int64_t done = -1;
+      for (const Range& range : tiles.steps(tile)) {
+        const int64_t first = std::max(range.begin / cpu::kQueryGrid, done + 1);
+        const int64_t last = (range.end - 1) / cpu::kQueryGrid;
+        for (int64_t g = first; g <= last; ++g) turns.push_back(next_turn[static_cast<size_t>(g)]++);
+        done = std::max(done, last);
+      }
+    }
+  }
+
+  TileIndex tiles;
+  int64_t num_grid_rows = 0;
+  std::vector<int> turns;  // of each block of each tile, see NOTE [order of dq]
+  std::vector<size_t> turn_begin;
+};
+
+class CpuMask final : public PreparedMask {
+ public:
+  CpuMask(std::span<const AttnSlice> slices_in, const AttnShape& shape_in)
+      : slices(slices_in.begin(), slices_in.end()), shape(shape_in), forward(slices_in, shape_in.seqlen_q) {
+    order.resize(forward.tiles().size());
+    std::iota(order.begin(), order.end(), 0);
+    // Longest first, so that the last ones to run are short.
+    std::stable_sort(order.begin(), order.end(),
+                     [this](size_t a, size_t b) { return forward.tiles()[a].area > forward.tiles()[b].area; });
+  }
+
+  const BackwardIndex& backward() {
+    if (backward_ == nullptr) backward_ = std::make_unique<BackwardIndex>(slices, shape);
+    return *backward_;
+  }
+
+  std::vector<AttnSlice> slices;
+  AttnShape shape;
+  TileIndex forward;
+  std::vector<size_t> order;  // of the forward tiles
+  ScratchPool scratch;
+
+ private:
+  std::unique_ptr<BackwardIndex> backward_;
+};
+
+CpuMask& own(PreparedMask& mask, const char* function) {
+  auto* result = dynamic_cast<CpuMask*>(&mask);
+  require(result != nullptr, "{}: mask must be prepared by this backend", function);
+  return *result;
+}
+
+cpu::Tokens tokens(const ConstTensorView& view) {
+  return {view.data, view.dtype, view.row_stride, view.head_stride, view.dim};
+}
+
+cpu::MutableTokens tokens(const TensorView& view) {
+  return {view.data, view.dtype, view.row_stride, view.head_stride, view.dim};
+}
+
+std::vector<float> sink_lse_table(const Sink& sink, const AttnShape& shape) {
+  const int64_t num_rows = sink.empty() ? 0 : sink.layout == SinkLayout::kSh ? 1 : shape.seqlen_q;
+  std::vector<float> table;
+  table.reserve(static_cast<size_t>(num_rows * shape.num_heads_q));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int head = 0; head < shape.num_heads_q; ++head) {
+      table.push_back(static_cast<float>(sink_lse(sink, shape.num_heads_q, row, head)));
+    }
+  }
+  return table;
+}
+
+float element(const ConstTensorView& view, int64_t index) {
+  switch (view.dtype) {
+    case DType::kFloat32: return static_cast<const float*>(view.data)[index];
+    case DType::kBFloat16: return bfloat16_to_float(static_cast<const uint16_t*>(view.data)[index]);
+    case DType::kFloat16: return float16_to_float(static_cast<const uint16_t*>(view.data)[index]);
+  }
+  return 0;
+}
+
+// Products with an exact zero of out are left out: a poisoned dout of a row without keys reaches nothing.
+float delta_of(const ConstTensorView& out, const ConstTensorView& dout, int64_t row, int head) {
+  const int64_t out_at = row * out.row_stride + head * out.head_stride;
+  const int64_t dout_at = row * dout.row_stride + head * dout.head_stride;
+  float sum = 0;
+  for (int d = 0; d < out.dim; ++d) {
+    const float value = element(out, out_at + d);
+    sum += value == 0 ? 0 : value * element(dout, dout_at + d);
+  }
+  return sum;
+}
+
+// dsink = -p(sink) * delta; kSh sums over rows, in float64 and in row order.
+void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, const std::vector<float>& delta) {
+  const Sink& sink = args.sink;
+  const int64_t num_heads = shape.num_heads_q;
+  const bool shared = sink.layout == SinkLayout::kSh;
+  std::vector<double> sums(static_cast<size_t>(shared ? sink.seqlen_sink * num_heads : 0), 0);
+  for (int64_t row = 0; row < shape.seqlen_q; ++row) {
+    for (int64_t s = 0; s < sink.seqlen_sink; ++s) {
+      for (int head = 0; head < num_heads; ++head) {
+        const int64_t at = sink_offset(sink, shape.num_heads_q, row, s, head);
+        const double lse = args.lse[row * num_heads + head];
+        const double p = std::isinf(lse) && lse < 0 ? 0 : std::exp(sink.data[at] - lse);
+        const double gradient = p == 0 ? 0 : -p * delta[static_cast<size_t>(row * num_heads + head)];
+        if (shared) {
+          sums[static_cast<size_t>(at)] += gradient;
+        } else {
+          args.dsink[at] = static_cast<float>(gradient);
+        }
+      }
+    }
+  }
+  for (size_t i = 0; i < sums.size(); ++i) args.dsink[i] = static_cast<float>(sums[i]);
+}
+
+void fill_zero(const TensorView& view) {
+  for (int64_t row = 0; row < view.rows; ++row) {
+    for (int head = 0; head < view.heads; ++head) {
+      std::fill_n(static_cast<float*>(view.data) + row * view.row_stride + head * view.head_stride, view.dim, 0.0f);
+    }
+  }
+}
+
+// float32 to a 16-bit view of the same shape.
+void convert(const HostTensor& from, const TensorView& to, int64_t row) {
+  for (int head = 0; head < to.heads; ++head) {
+    const float* source = from.data<float>() + (row * to.heads + head) * to.dim;
+    auto* target = static_cast<uint16_t*>(to.data) + row * to.row_stride + head * to.head_stride;
+    for (int d = 0; d < to.dim; ++d) {
+      target[d] = to.dtype == DType::kBFloat16 ? float_to_bfloat16(source[d]) : float_to_float16(source[d]);
+    }
+  }
+}
+
+struct Isa {
+  const cpu::Kernels* kernels;
+  bool available;
+};
+
+std::vector<Isa> all_isas() {
+  std::vector<Isa> result;
+#if defined(TANGRAM_CPU_X86)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+  result.push_back({&cpu::kAvx512Kernels, avx512});
+  result.push_back({&cpu::kAvx2Kernels, avx2});
+#endif
+  result.push_back({&cpu::kBaselineKernels, true});
+  return result;
+}
+
+const cpu::Kernels& find_kernels(std::string isa) {
+  if (isa.empty()) isa = Env::get().cpu_isa;
+  std::string names;
+  for (const Isa& entry : all_isas()) {
+    if (!entry.available) continue;
+    if (isa.empty() || isa == entry.kernels->name) return *entry.kernels;
+    names += names.empty() ? entry.kernels->name : fmt::format(", {}", entry.kernels->name);
+  }
+  require(false, "CpuBackend: isa must be one that this machine has: {} (got '{}')", names, isa);
+  return cpu::kBaselineKernels;
+}
+
+}  // namespace
+
+std::vector<std::string> CpuBackend::available_isas() {
+  std::vector<std::string> names;
+  for (const Isa& entry : all_isas()) {
+    if (entry.available) names.emplace_back(entry.kernels->name);
+  }
+  return names;
+}
+
+CpuBackend::CpuBackend(int num_threads, const std::string& isa) : kernels_(find_kernels(isa)), pool_(num_threads) {}
+
+std::unique_ptr<PreparedMask> CpuBackend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                                  const TileList*) const {
+  validate_prepare("CpuBackend::prepare", slices, shape);
+  return std::make_unique<CpuMask>(slices, shape);
+}
+
+void CpuBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const {
+  CpuMask& prepared = own(mask, "CpuBackend::forward");
+  const AttnShape& shape = prepared.shape;
+  validate_forward("CpuBackend::forward", shape, args);
+  const std::vector<float> sinks = sink_lse_table(args.sink, shape);
+  cpu::ForwardJob job{};
+  job.q = tokens(args.q);
+  job.k = tokens(args.k);
+  job.v = tokens(args.v);
+  job.out = tokens(args.out);
+  job.lse = args.lse;
+  job.sink_lse = sinks.empty() ? nullptr : sinks.data();
+  job.sink_per_row = args.sink.layout == SinkLayout::kSsh;
+  job.accumulate = args.accumulate;
+  job.num_heads_q = shape.num_heads_q;
+  job.group = shape.num_heads_q / shape.num_heads_kv;
+  job.scale = softmax_scale_of(args.options, shape);
+  job.softcap = args.options.softcap;
+
+  prepared.scratch.reserve(pool_.num_threads(), kernels_.forward_scratch_bytes(job));
+  const std::span<const LaneTile> tiles = prepared.forward.tiles();
+  const int64_t num_heads = shape.num_heads_q;
+  std::vector<float> raw_max(tiles.size() * static_cast<size_t>(num_heads));
+  pool_.parallel_for(static_cast<int64_t>(raw_max.size()), [&](int64_t item, int thread_idx) {
+    const LaneTile& tile = tiles[prepared.order[static_cast<size_t>(item / num_heads)]];
+    raw_max[static_cast<size_t>(item)] = kernels_.forward_tile(
+        job, prepared.forward, tile, static_cast<int>(item % num_heads), prepared.scratch.of_thread(thread_idx));
+  });
+  if (args.max_logits == nullptr) return;
+  for (int64_t head = 0; head < num_heads; ++head) {
+    float max = -std::numeric_limits<float>::infinity();
+    for (size_t t = 0; t < tiles.size(); ++t) {
+      max = std::max(max, raw_max[t * static_cast<size_t>(num_heads) + static_cast<size_t>(head)]);
+    }
+    max *= job.scale;
+    args.max_logits[head] = args.accumulate ? std::max(max, args.max_logits[head]) : max;
+  }
+}
+
+void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const {
+  CpuMask& prepared = own(mask, "CpuBackend::backward");
+  const AttnShape& shape = prepared.shape;
+  validate_backward("CpuBackend::backward", shape, args);
+  const BackwardIndex& index = prepared.backward();
+  const int64_t num_heads = shape.num_heads_q;
+
+  std::vector<float> delta(static_cast<size_t>(shape.seqlen_q * num_heads));
+  HostTensor dq_sum;  // when dq itself is too coarse to add to
+  if (args.dq.dtype != DType::kFloat32) {
+    dq_sum = HostTensor(DType::kFloat32, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
+  }
+  const TensorView dq = args.dq.dtype == DType::kFloat32 ? args.dq : dq_sum.view();
+  pool_.parallel_for(shape.seqlen_q, [&](int64_t row, int) {
+    for (int head = 0; head < num_heads; ++head) {
+      delta[static_cast<size_t>(row * num_heads + head)] = delta_of(args.out, args.dout, row, head);
+    }
+    if (!args.accumulate_dq) fill_zero(slice_rows(dq, {row, row + 1}));
+  });
+  if (args.dsink != nullptr) backward_sink(args, shape, delta);
+
+  std::vector<int> progress(static_cast<size_t>(index.num_grid_rows * num_heads), 0);
+  cpu::BackwardJob job{};
+  job.q = tokens(args.q);
+  job.k = tokens(args.k);
+  job.v = tokens(args.v);
+  job.dout = tokens(args.dout);
+  job.lse = args.lse;
+  job.delta = delta.data();
+  job.dq = tokens(dq);
+  job.dk = tokens(args.dk);
+  job.dv = tokens(args.dv);
+  job.accumulate_dkv = args.accumulate_dkv;
+  job.num_heads_q = shape.num_heads_q;
+  job.group = shape.num_heads_q / shape.num_heads_kv;
+  job.scale = softmax_scale_of(args.options, shape);
+  job.softcap = args.options.softcap;
+  job.progress = progress.data();
+  job.num_grid_rows = index.num_grid_rows;
+
+  prepared.scratch.reserve(pool_.num_threads(), kernels_.backward_scratch_bytes(job));
+  const std::span<const LaneTile> tiles = index.tiles.tiles();
+  const int64_t num_kv_heads = shape.num_heads_kv;
+  // Heads inside, tiles outside: neighbours in the deal share no dq, so that they rarely wait for each other.
+  pool_.parallel_for(static_cast<int64_t>(tiles.size()) * num_kv_heads, [&](int64_t item, int thread_idx) {
+    const auto t = static_cast<size_t>(item / num_kv_heads);
+    kernels_.backward_tile(job, index.tiles, tiles[t], static_cast<int>(item % num_kv_heads),
+                           index.turns.data() + index.turn_begin[t], prepared.scratch.of_thread(thread_idx));
+  });
+  if (args.dq.dtype != DType::kFloat32) {
+    pool_.parallel_for(shape.seqlen_q, [&](int64_t row, int) { convert(dq_sum, args.dq, row); });
+  }
+}
+
+}  // namespace tangram

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Backend `cpu`: tiled, vectorised and threaded attention over slices; docs/design/attention_cpu.md.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attn/cpu/kernels.hpp"
+#include "attn/thread_pool.hpp"
+#include "tangram/attention.hpp"
+
+namespace tangram {
+
+/// Results do not depend on the number of threads: every sum has one fixed order.
+class CpuBackend final : public AttnBackend {
+ public:
+  /// `num_threads` as for ThreadPool. `isa` is one of `available_isas()`, or empty: TANGRAM_CPU_ISA or the best.
+  explicit CpuBackend(int num_threads = 0, const std::string& isa = {});
+
+  /// The instruction sets that this machine and this build have, best first.
+  static std::vector<std::string> available_isas();
+
+  std::string_view name() const override { return "cpu"; }
+  std::string_view isa() const { return kernels_.name; }
+  int num_threads() const { return pool_.num_threads(); }
+  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
+  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                        const TileList* tiles) const override;
+  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;
+  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override;
+
+ private:
+  const cpu::Kernels& kernels_;
+  mutable ThreadPool pool_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Forward pass of one tile: queries in lanes. S^T = K Q^T and O^T = V^T P^T are both products of broadcast K or V
+// elements with vectors over queries, so that neither K nor V is transposed, row maxima and sums need no shuffles, and
+// a mask is a bit per lane. Online softmax after Milakov and Gimelshein (2018) and FlashAttention (Dao et al., 2022).
+#pragma once
+
+#include "attn/cpu/microkernel.hpp"
+#include "attn/cpu/segments.hpp"
+
+namespace tangram::cpu::TANGRAM_ISA {
+
+inline constexpr float kLog2E = 1.44269504088896f;
+inline constexpr float kLn2 = 0.693147180559945f;
+/// The reference of the exponentials follows the row maximum only when that grew by more than this (in powers of two):
+/// exact, because everything is relative to one reference, and the accumulator is rarely rescaled.
+inline constexpr float kRescaleThreshold = 8;
+inline constexpr int kNumPanels = kTileLanes / kPanel;
+
+struct ForwardScratch {
+  float* q_t;        // [panels, head_dim, kPanel]
+  float* out_t;      // [panels, head_dim_v, kPanel]
+  float* k;          // [kMaxSteps, head_dim]
+  float* v;          // [kMaxSteps, head_dim_v]
+  float* scores;     // [kMaxSteps, kPanel]
+  float* rows;       // [kPanel, max(head_dim, head_dim_v)], also padded
+  float* reference;  // [kTileLanes], of the exponentials, in scores times their scale times log2(e)
+  float* sum;        // [kTileLanes]
+
+  static size_t size(const ForwardJob& job) {
+    const size_t dims = static_cast<size_t>(job.q.dim) + static_cast<size_t>(job.v.dim);
+    return dims * (kTileLanes + kMaxSteps + kPanel) + (kMaxSteps + 2) * static_cast<size_t>(kPanel) + 4 * kTileLanes;
+  }
+  ForwardScratch(const ForwardJob& job, void* memory) {
+    auto* at = static_cast<float*>(memory);
+    const auto take = [&at](int64_t n) {
+      float* result = at;
+      at += n;
+      return result;
+    };
+    const int64_t d = job.q.dim, dv = job.v.dim;
+    reference = take(kTileLanes);
+    sum = take(kTileLanes);
+    scores = take(kMaxSteps * kPanel);
+    q_t = take(d * kTileLanes);
+    out_t = take(dv * kTileLanes);
+    k = take(kMaxSteps * d);
+    v = take(kMaxSteps * dv);
+    rows = take(kPanel * (d > dv ? d : dv));
+  }
+};
+
+/// What a masked score becomes; NaN of poisoned lanes goes with it.
+TANGRAM_INLINE void hide_masked(const StepBlock& block, int panel, const Segment& segment, float* scores) {
+  for (int s = segment.begin; s < segment.end; ++s) {
+    const uint64_t bits = panel_bits(block, panel, s);
+    for (int v = segment.vec_begin; v < segment.vec_end; ++v) {
+      float* at = scores + s * kPanel + v * kLanes;
+      store(at, select_bits(bits >> (v * kLanes), load(at), splat(kMinusInf)));
+    }
+  }
+}
+
+/// cap * tanh(x / cap), in place; `factor` = scale / cap.
+TANGRAM_INLINE void cap_scores(const Segment& segment, float* scores, float factor, float cap) {
+  for (int s = segment.begin; s < segment.end; ++s) {
+    for (int v = segment.vec_begin; v < segment.vec_end; ++v) {
+      float* at = scores + s * kPanel + v * kLanes;
+      const Vec raw = load(at);
+      store(at, raw == kMinusInf ? raw : cap * tanh_vec(raw * factor));
+    }
+  }
+}
+
+TANGRAM_INLINE Vec max_of_steps(const Segment& segment, const float* scores, int v) {
+  Vec a = splat(kMinusInf), b = a;
+  int s = segment.begin;
+  for (; s + 2 <= segment.end; s += 2) {
+    a = vmax(load(scores + s * kPanel + v * kLanes), a);
+    b = vmax(load(scores + (s + 1) * kPanel + v * kLanes), b);
+  }
+  if (s < segment.end) a = vmax(load(scores + s * kPanel + v * kLanes), a);
+  return vmax(a, b);
+}
+
+/// One panel of one tile over its blocks.
+struct ForwardPanel {
+  const ForwardJob& job;
+  const ForwardScratch& scratch;
+  int panel;
+  int num_lanes;
+  Vec raw_max[kVecs];  // largest visible q.k, before softcap
+
+  float* q_t() const { return scratch.q_t + int64_t{panel} * kPanel * job.q.dim; }
+  float* out_t() const { return scratch.out_t + int64_t{panel} * kPanel * job.v.dim; }
+  float* reference() const { return scratch.reference + panel * kPanel; }
+  float* sum() const { return scratch.sum + panel * kPanel; }
+
+  /// Moves the reference of vector `v` up to what the block brings, if that is far above it.
+  void raise_reference(int v, Vec block_max) const {
+    float* at = reference() + v * kLanes;
+    const Vec old_reference = load(at);
+    const Vec wanted = vmax(block_max, old_reference);
+    // A lane that saw nothing so far has -inf: growth is then inf, or NaN (which is not above) if it still sees
+    // nothing.
+    if (!any_above(wanted - old_reference, kRescaleThreshold)) return;
+    const Vec factor = old_reference == kMinusInf ? Vec{} : exp2_vec(old_reference - wanted);
+    store(at, wanted);
+    store(sum() + v * kLanes, load(sum() + v * kLanes) * factor);
+    for (int d = 0; d < job.v.dim; ++d) {
+      float* out = out_t() + d * kPanel + v * kLanes;
+      store(out, load(out) * factor);
+    }
+  }
+
+  /// scores -> exponentials, and their sums.
+  void exponentials(const Segment& segment, float to_log2) const {
+    float* scores = scratch.scores;
+    for (int v = segment.vec_begin; v < segment.vec_end; ++v) {
+      const Vec base = load(reference() + v * kLanes);
+      const Vec offset = base == kMinusInf ? Vec{} : base;
+      Vec total = load(sum() + v * kLanes);
+      for (int s = segment.begin; s < segment.end; ++s) {
+        float* at = scores + s * kPanel + v * kLanes;
+        const Vec p = exp2_vec(load(at) * to_log2 - offset);
+        store(at, p);
+        total += p;
+      }
+      store(sum() + v * kLanes, total);
+    }
+  }
+
+  void add_block(const StepBlock& block) {
+    Segment segments[kMaxSteps / kStepGroup];
+    const int num_segments = find_segments(block, panel, num_lanes, segments);
+    const bool capped = job.softcap > 0;
+    const float to_log2 = (capped ? 1.0f : job.scale) * kLog2E;
+    Vec block_max[kVecs];
+    for (Vec& max : block_max) max = splat(kMinusInf);
+    float* scores = scratch.scores;
+    for (int n = 0; n < num_segments; ++n) {
+      const Segment& g = segments[n];
+      const int first = g.vec_begin * kLanes;
+      product<AOrder::kInnerContiguous>(
+          {g.end - g.begin, job.q.dim, scratch.k + int64_t{g.begin} * job.q.dim, job.q.dim, q_t() + first, kPanel,
+           scores + g.begin * kPanel + first, kPanel, false},
+          g.vec_end - g.vec_begin);
+      if (!block.full) hide_masked(block, panel, g, scores);
+      for (int v = g.vec_begin; v < g.vec_end; ++v) {
+        const Vec max = max_of_steps(g, scores, v);
+        raw_max[v] = vmax(max, raw_max[v]);
+        block_max[v] = vmax(max, block_max[v]);
+      }
+      if (capped) cap_scores(g, scores, job.scale / job.softcap, job.softcap);
+    }
+    for (int v = 0; v < kVecs; ++v) {
+      if (capped) {
+        const Vec max = block_max[v];
+        block_max[v] = max == kMinusInf ? max : job.softcap * tanh_vec(max * (job.scale / job.softcap));
+      }
+      raise_reference(v, block_max[v] * to_log2);
+    }
+    for (int n = 0; n < num_segments; ++n) {
+      const Segment& g = segments[n];
+      const int first = g.vec_begin * kLanes;
+      exponentials(g, to_log2);
+      product<AOrder::kRowsContiguous>({job.v.dim, g.end - g.begin, scratch.v + int64_t{g.begin} * job.v.dim, job.v.dim,
+                                        scores + g.begin * kPanel + first, kPanel, out_t() + first, kPanel, true},
+                                       g.vec_end - g.vec_begin);
+    }
+  }
+
+  /// Normalises, merges with what is there and with the sink, and writes the panel's rows.
+  void finish(int64_t first_row, int head) {
+    const int dim_v = job.v.dim;
+    transpose(scratch.rows, dim_v, out_t(), kPanel, dim_v, kPanel);
+    for (int l = 0; l < num_lanes; ++l) {
+      const int64_t row = first_row + l;
+      const float lane_sum = sum()[l];
+      float& lse = job.lse[row * job.num_heads_q + head];
+      const float seen = lane_sum == 0 ? kMinusInf : reference()[l] * kLn2 + __builtin_logf(lane_sum);
+      const float before = job.accumulate ? lse : kMinusInf;
+      const float sink =
+          job.sink_lse == nullptr ? kMinusInf : job.sink_lse[(job.sink_per_row ? row : 0) * job.num_heads_q + head];
+      float top = seen;
+      if (before > top) top = before;
+      if (sink > top) top = sink;
+      float total = top;
+      if (top != kMinusInf) {
+        total = top +
+                __builtin_logf(__builtin_expf(seen - top) + __builtin_expf(before - top) + __builtin_expf(sink - top));
+      }
+      if (before == kMinusInf && sink == kMinusInf) total = seen;
+      float* values = scratch.rows + int64_t{l} * dim_v;
+      if (lane_sum == 0) {
+        for (int d = 0; d < dim_v; ++d) values[d] = 0;
+      } else {
+        const float factor = __builtin_expf(seen - total) / lane_sum;
+        for (int d = 0; d < dim_v; ++d) values[d] *= factor;
+      }
+      void* out = mutable_row_of(job.out, row, head);
+      if (before != kMinusInf) {
+        const float factor = __builtin_expf(before - total);
+        const auto* old_out = static_cast<const float*>(out);
+        for (int d = 0; d < dim_v; ++d) values[d] += factor * old_out[d];
+      }
+      lse = total;
+      store_row(out, job.out.dtype, values, dim_v);
+    }
+  }
+};
+
+static void load_queries(const ForwardJob& job, const LaneTile& tile, int head, const ForwardScratch& scratch) {
+  const int num_rows = static_cast<int>(tile.rows.end - tile.rows.begin);
+  for (int panel = 0; panel * kPanel < num_rows; ++panel) {
+    float* q_t = scratch.q_t + int64_t{panel} * kPanel * job.q.dim;
+    const int num_lanes = min_of(kPanel, num_rows - panel * kPanel);
+    for (int l = 0; l < kPanel; ++l) {
+      float* row = scratch.rows + int64_t{l} * job.q.dim;
+      if (l < num_lanes) {
+        load_row(row, row_of(job.q, tile.rows.begin + panel * kPanel + l, head), job.q.dtype, job.q.dim);
+      } else {
+        for (int d = 0; d < job.q.dim; ++d) row[d] = 0;
+      }
+    }
+    transpose(q_t, kPanel, scratch.rows, job.q.dim, kPanel, job.q.dim);
+  }
+}
+
+static size_t forward_scratch_bytes(const ForwardJob& job) { return ForwardScratch::size(job) * sizeof(float); }
+
+static float forward_tile(const ForwardJob& job, const TileIndex& index, const LaneTile& tile, int head, void* memory) {
+  const ForwardScratch scratch(job, memory);
+  const int num_rows = static_cast<int>(tile.rows.end - tile.rows.begin);
+  const int kv_head = head / job.group;
+  load_queries(job, tile, head, scratch);
+  for (int l = 0; l < kTileLanes; ++l) scratch.reference[l] = kMinusInf;
+  for (int l = 0; l < kTileLanes; ++l) scratch.sum[l] = 0;
+  for (int64_t n = 0; n < int64_t{kTileLanes} * job.v.dim; ++n) scratch.out_t[n] = 0;
+
+  float tile_max = kMinusInf;
+  Vec raw_max[kNumPanels][kVecs];
+  for (auto& of_panel : raw_max) {
+    for (Vec& max : of_panel) max = splat(kMinusInf);
+  }
+  StepWalker walker(index, tile, kMaxSteps, 0);
+  StepBlock block;
+  while (walker.next(block)) {
+    for (int s = 0; s < block.num_steps; ++s) {
+      load_row(scratch.k + int64_t{s} * job.k.dim, row_of(job.k, block.rows[s], kv_head), job.k.dtype, job.k.dim);
+      load_row(scratch.v + int64_t{s} * job.v.dim, row_of(job.v, block.rows[s], kv_head), job.v.dtype, job.v.dim);
+    }
+    for (int panel = 0; panel * kPanel < num_rows; ++panel) {
+      ForwardPanel state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), {}};
+      for (int v = 0; v < kVecs; ++v) state.raw_max[v] = raw_max[panel][v];
+      state.add_block(block);
+      for (int v = 0; v < kVecs; ++v) raw_max[panel][v] = state.raw_max[v];
+    }
+  }
+  for (int panel = 0; panel * kPanel < num_rows; ++panel) {
+    ForwardPanel state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), {}};
+    state.finish(tile.rows.begin + panel * kPanel, head);
+    for (int l = 0; l < state.num_lanes; ++l) {
+      const float lane = raw_max[panel][l / kLanes][l % kLanes];
+      tile_max = lane > tile_max ? lane : tile_max;
+    }
+  }
+  return tile_max;
+}
+
+}  // namespace tangram::cpu::TANGRAM_ISA
