@@ -5,6 +5,8 @@
 
 set(TANGRAM_CUDA AUTO CACHE STRING "Build GPU code: AUTO (where nvcc is found), ON or OFF")
 set_property(CACHE TANGRAM_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(TANGRAM_MPI AUTO CACHE STRING "Build the transport mpi: AUTO (where OpenMPI's headers are found), ON or OFF")
+set_property(CACHE TANGRAM_MPI PROPERTY STRINGS AUTO ON OFF)
 option(TANGRAM_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TANGRAM_BUILD_BENCHMARKS "Build the benchmarks" OFF)
 option(TANGRAM_BUILD_PYTHON "Build the Python extension; needs nanobind (tools/setup_python.sh)" OFF)

@@ -27,7 +27,7 @@ HEADER_LAYER = {
     "backends": "attn",
     "communicator": "comm",
     "local_group": "comm",
-    "mpi_communicator": "comm",
+    "mpi_group": "comm",
     "dist_attention": "dist",
     "flex_attention": "dist",
     "tangram": "dist",

@@ -26,6 +26,15 @@ struct Env {
   /// The process's values. Throws InvalidArgument when a variable is set to something that it cannot mean.
   static const Env& get();
 
+  /// What OpenMPI's mpirun tells the processes that it starts. Read at each call.
+  struct MpiLaunch {
+    std::string job;  // empty when mpirun did not start this process
+    int rank = 0;
+    int size = 1;
+    int local_size = 1;  // processes of the job on this host
+  };
+  static MpiLaunch mpi_launch();
+
   /// A variable as `tangram doctor` lists it.
   struct Variable {
     std::string name;

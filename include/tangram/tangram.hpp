@@ -17,6 +17,7 @@
 #include "tangram/local_group.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/mask_builders.hpp"
+#include "tangram/mpi_group.hpp"
 #include "tangram/plan.hpp"
 #include "tangram/range.hpp"
 #include "tangram/slice.hpp"

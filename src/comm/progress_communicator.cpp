@@ -74,13 +74,15 @@ class ProgressCommunicator::Handle final : public CommHandle {
 ProgressCommunicator::ProgressCommunicator(std::unique_ptr<Transport> transport)
     : transport_(std::move(transport)), place_(transport_->place()), thread_([this] { run(); }) {}
 
-ProgressCommunicator::~ProgressCommunicator() {
+ProgressCommunicator::~ProgressCommunicator() { stop(); }
+
+void ProgressCommunicator::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void ProgressCommunicator::run() {
@@ -94,7 +96,11 @@ void ProgressCommunicator::run() {
       lock.lock();
       changed_.wait_for(lock, kIdleInterval, has_news);
     }
-    if (queue_.empty()) return;
+    if (queue_.empty()) {
+      lock.unlock();
+      transport_->idle();  // an abort may have come since
+      return;
+    }
     const std::shared_ptr<Call> call = queue_.front();
     std::exception_ptr error = broken_;
     lock.unlock();

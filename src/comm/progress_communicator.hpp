@@ -66,6 +66,8 @@ class ProgressCommunicator final : public Communicator {
 
   /// Returns when all calls made so far are done.
   void drain();
+  /// Ends the progress thread when all calls made so far are done. No call may follow.
+  void stop();
 
  private:
   class Call;

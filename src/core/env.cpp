@@ -70,6 +70,17 @@ const Env& Env::get() {
   return env;
 }
 
+Env::MpiLaunch Env::mpi_launch() {
+  MpiLaunch launch;
+  launch.job = raw("PMIX_NAMESPACE");
+  if (launch.job.empty() || raw("OMPI_COMM_WORLD_SIZE").empty()) return {};
+  const auto read_int = [](const char* name, double min) { return static_cast<int>(read_number(name, min, min, 1e6)); };
+  launch.rank = read_int("OMPI_COMM_WORLD_RANK", 0);
+  launch.size = read_int("OMPI_COMM_WORLD_SIZE", 1);
+  launch.local_size = read_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+  return launch;
+}
+
 std::vector<Env::Variable> Env::list() {
   const Env defaults;
   const auto variable = [](const char* name, std::string fallback, const char* help) {
