@@ -7,6 +7,8 @@
 
 NB_MODULE(_core, m) {
   using namespace tangram::python;
+  // Frameworks keep compiled functions, and so masks, until after the interpreter has gone: no fault of a user.
+  nb::set_leak_warnings(false);
   m.doc() = "The C++ library as Python sees it. Use the names of the package tangram.";
   m.attr("VERSION") = tangram::kVersion;
   translate_errors();
@@ -15,4 +17,6 @@ NB_MODULE(_core, m) {
   bind_config(m);
   bind_plan(m);
   bind_env(m);
+  bind_tensor(m);
+  bind_attention(m);
 }

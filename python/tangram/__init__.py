@@ -9,11 +9,15 @@ Masks and plans need nothing else; `flex_flash_attn_func` takes NumPy arrays or 
 from . import errors
 from ._core import (
     VERSION,
+    AttnBackendInfo,
+    AttnOptions,
     AttnSlice,
+    Backend,
     CostModel,
     Dispatch,
     DispatchConfig,
     DistAttnConfig,
+    FlexAttention,
     HeadConfig,
     Mask,
     MaskType,
@@ -26,14 +30,20 @@ from ._core import (
     compute_pad_size,
     infer_attn_mask_from_cu_seqlens,
     infer_attn_mask_from_sliding_window,
+    list_backends,
 )
 from .errors import CommError, CudaError, Error, InternalError, InvalidArgument, NotAvailable, Timeout
+from .flex import AttnForwardMeta, flex_flash_attn_func
 from .planning import plan, plan_ahead
 
 __version__ = VERSION
 
 __all__ = [
+    "AttnBackendInfo",
+    "AttnForwardMeta",
     "AttnSlice",
+    "AttnOptions",
+    "Backend",
     "CommError",
     "CostModel",
     "CudaError",
@@ -41,6 +51,7 @@ __all__ = [
     "DispatchConfig",
     "DistAttnConfig",
     "Error",
+    "FlexAttention",
     "HeadConfig",
     "InternalError",
     "InvalidArgument",
@@ -57,8 +68,10 @@ __all__ = [
     "__version__",
     "compute_pad_size",
     "errors",
+    "flex_flash_attn_func",
     "infer_attn_mask_from_cu_seqlens",
     "infer_attn_mask_from_sliding_window",
+    "list_backends",
     "plan",
     "plan_ahead",
 ]

@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// tangram/attention.hpp, backends.hpp and flex_attention.hpp.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <mutex>
+
+#include "backend.hpp"
+#include "tangram/flex_attention.hpp"
+#include "tensor.hpp"
+
+namespace tangram::python {
+
+namespace {
+
+// A prepared mask is used by one call at a time, and calls let the GIL go: hence the lock, taken without the GIL.
+class SharedFlexAttention {
+ public:
+  SharedFlexAttention(const Mask& mask, const HeadConfig& heads, std::shared_ptr<Backend> backend)
+      : backend_(std::move(backend)), attention_(mask, heads, backend_->get()) {}
+
+  const AttnShape& shape() const { return attention_.shape(); }
+  const Backend& backend() const { return *backend_; }
+
+  void forward(const AttnForwardArgs& args, void* stream) {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    attention_.forward(args, stream);
+  }
+  void backward(const AttnBackwardArgs& args, void* stream) {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    attention_.backward(args, stream);
+  }
+
+ private:
+  std::shared_ptr<Backend> backend_;
+  FlexAttention attention_;
+  std::mutex mutex_;
+};
+
+void forward(SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+             nb::handle max_logits, nb::handle sink, const std::string& sink_layout, const AttnOptions& options,
+             uintptr_t stream) {
+  const AttnShape& shape = self.shape();
+  Arguments read("FlexAttention.forward", self.backend().on_gpu());
+  AttnForwardArgs args;
+  args.q = read.input(q, "q");
+  args.k = read.input(k, "k");
+  args.v = read.input(v, "v");
+  args.out = read.output(out, "out");
+  args.lse = read.floats(lse, "lse", {shape.seqlen_q, shape.num_heads_q});
+  args.max_logits = read.floats(max_logits, "max_logits", {shape.num_heads_q});
+  args.sink = read.sink(sink, sink_layout, shape.seqlen_q, shape.num_heads_q);
+  args.options = options;
+  self.forward(args, reinterpret_cast<void*>(stream));
+}
+
+struct Gradients {
+  nb::handle dq, dk, dv, dsink;
+};
+
+void backward(SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+              nb::handle dout, const Gradients& gradients, nb::handle sink, const std::string& sink_layout,
+              const AttnOptions& options, uintptr_t stream) {
+  const AttnShape& shape = self.shape();
+  Arguments read("FlexAttention.backward", self.backend().on_gpu());
+  AttnBackwardArgs args;
+  args.q = read.input(q, "q");
+  args.k = read.input(k, "k");
+  args.v = read.input(v, "v");
+  args.out = read.input(out, "out");
+  args.lse = read.floats(lse, "lse", {shape.seqlen_q, shape.num_heads_q});
+  args.dout = read.input(dout, "dout");
+  args.dq = read.output(gradients.dq, "dq");
+  args.dk = read.output(gradients.dk, "dk");
+  args.dv = read.output(gradients.dv, "dv");
+  args.sink = read.sink(sink, sink_layout, shape.seqlen_q, shape.num_heads_q);
+  if (args.sink.layout == SinkLayout::kSsh) {
+    args.dsink = read.floats(gradients.dsink, "dsink", {shape.seqlen_q, args.sink.seqlen_sink, shape.num_heads_q});
+  } else {
+    args.dsink = read.floats(gradients.dsink, "dsink", {args.sink.seqlen_sink, shape.num_heads_q});
+  }
+  args.options = options;
+  self.backward(args, reinterpret_cast<void*>(stream));
+}
+
+void bind_backends(nb::module_& m) {
+  nb::class_<AttnBackendInfo>(m, "AttnBackendInfo", "An attention backend of this build.")
+      .def_ro("name", &AttnBackendInfo::name)
+      .def_ro("available", &AttnBackendInfo::available)
+      .def_ro("detail", &AttnBackendInfo::detail);
+  m.def("list_backends", &list_attn_backends, "Every attention backend of this build, best first.");
+  nb::class_<Backend>(m, "Backend", "Attention on one device.")
+      .def(nb::new_([](const std::string& name, int num_threads) { return Backend::make(name, num_threads); }),
+           "name"_a, "num_threads"_a = 0,
+           "Raises InvalidArgument for an unknown name, NotAvailable for one that cannot run here.")
+      .def_prop_ro("name", [](const Backend& self) { return std::string(self.get().name()); })
+      .def_prop_ro("on_gpu", &Backend::on_gpu);
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  bind_backends(m);
+  nb::class_<AttnOptions>(m, "AttnOptions", "What forward and backward share.")
+      .def(
+          "__init__",
+          [](AttnOptions* self, std::optional<float> softmax_scale, float softcap, bool deterministic, int sm_margin) {
+            new (self) AttnOptions{softmax_scale, softcap, deterministic, sm_margin};
+          },
+          "softmax_scale"_a = nb::none(), "softcap"_a = 0.0f, "deterministic"_a = false, "sm_margin"_a = 0)
+      .def_ro("softmax_scale", &AttnOptions::softmax_scale)
+      .def_ro("softcap", &AttnOptions::softcap)
+      .def_ro("deterministic", &AttnOptions::deterministic)
+      .def_ro("sm_margin", &AttnOptions::sm_margin);
+
+  nb::class_<SharedFlexAttention>(
+      m, "FlexAttention",
+      "A mask, its shape and a backend, ready to be called any number of times with arrays of any library. "
+      "Results are written to the arrays that are passed.")
+      .def(nb::init<const Mask&, const HeadConfig&, std::shared_ptr<Backend>>(), "mask"_a, "heads"_a, "backend"_a,
+           "Raises InvalidArgument for what the backend cannot do.")
+      .def("forward", &forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "max_logits"_a.none() = nb::none(),
+           "sink"_a.none() = nb::none(), "sink_layout"_a = "sh", "options"_a = AttnOptions{}, "stream"_a = 0,
+           "Writes out [seqlen_q, num_heads_q, head_dim_v], lse [seqlen_q, num_heads_q] and max_logits [num_heads_q].")
+      .def(
+          "backward",
+          [](SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+             nb::handle dout, nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink, nb::handle sink,
+             const std::string& sink_layout, const AttnOptions& options, uintptr_t stream) {
+            backward(self, q, k, v, out, lse, dout, {dq, dk, dv, dsink}, sink, sink_layout, options, stream);
+          },
+          "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a, "dq"_a, "dk"_a, "dv"_a, "dsink"_a.none() = nb::none(),
+          "sink"_a.none() = nb::none(), "sink_layout"_a = "sh", "options"_a = AttnOptions{}, "stream"_a = 0,
+          "Writes dq, dk, dv and dsink; out and lse are those of forward.");
+}
+
+}  // namespace tangram::python

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensor.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <unordered_map>
+
+#include "core/require.hpp"
+
+namespace tangram::python {
+
+namespace {
+
+// torch.float32 and so on, told by the package when torch is there. Never freed: it is used until the process ends.
+std::unordered_map<PyObject*, DType>& torch_dtypes() {
+  static auto* table = new std::unordered_map<PyObject*, DType>;
+  return *table;
+}
+
+struct Names {
+  nb::object data_ptr = nb::module_::import_("sys").attr("intern")("data_ptr");
+  nb::object shape = nb::module_::import_("sys").attr("intern")("shape");
+  nb::object stride = nb::module_::import_("sys").attr("intern")("stride");
+  nb::object dtype = nb::module_::import_("sys").attr("intern")("dtype");
+  nb::object is_cuda = nb::module_::import_("sys").attr("intern")("is_cuda");
+};
+const Names& names() {
+  static const auto* interned = new Names;
+  return *interned;
+}
+
+nb::object get(nb::handle object, const nb::object& name) {
+  return nb::steal(PyObject_GetAttr(object.ptr(), name.ptr()) ?: throw nb::python_error());
+}
+nb::object call(nb::handle object, const nb::object& name) {
+  return nb::steal(PyObject_CallMethodObjArgs(object.ptr(), name.ptr(), nullptr) ?: throw nb::python_error());
+}
+
+void read_sizes(Array& array, nb::handle shape, nb::handle strides, const char* function, const char* name) {
+  const size_t ndim = nb::len(shape);
+  require(1 <= ndim && ndim <= 3, "{}: {} must have one to three dimensions (got {})", function, name, ndim);
+  array.ndim = static_cast<int>(ndim);
+  for (size_t i = 0; i < ndim; ++i) {
+    array.shape[i] = nb::cast<int64_t>(shape[i]);
+    array.strides[i] = nb::cast<int64_t>(strides[i]);
+  }
+}
+
+Array torch_array(nb::handle object, nb::handle dtype, const char* function, const char* name) {
+  const Names& n = names();
+  Array array;
+  const auto found = torch_dtypes().find(dtype.ptr());
+  require(found != torch_dtypes().end(), "{}: {} must be float32, bfloat16 or float16 (got {})", function, name,
+          nb::repr(dtype).c_str());
+  array.dtype = found->second;
+  array.on_gpu = nb::cast<bool>(get(object, n.is_cuda));
+  read_sizes(array, get(object, n.shape), call(object, n.stride), function, name);
+  array.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(call(object, n.data_ptr)));
+  return array;
+}
+
+Array dlpack_array(nb::handle object, const char* function, const char* name) {
+  Array array;
+  require(nb::try_cast(object, array.owner), "{}: {} must be an array (got {})", function, name,
+          nb::type_name(object.type()).c_str());
+  const nb::dlpack::dtype type = array.owner.dtype();
+  if (type == nb::dtype<float>()) {
+    array.dtype = DType::kFloat32;
+  } else if (type == nb::dtype<uint16_t>() || (type.code == 4 && type.bits == 16)) {
+    array.dtype = DType::kBFloat16;
+  } else {
+    require(type.code == 2 && type.bits == 16,
+            "{}: {} must be float32, bfloat16 or float16 (got type code={}, bits={})", function, name,
+            static_cast<int>(type.code), static_cast<int>(type.bits));
+    array.dtype = DType::kFloat16;
+  }
+  require(array.owner.device_type() == nb::device::cpu::value || array.owner.device_type() == nb::device::cuda::value,
+          "{}: {} must lie in host or CUDA memory (got DLPack device={})", function, name, array.owner.device_type());
+  array.on_gpu = array.owner.device_type() == nb::device::cuda::value;
+  require(1 <= array.owner.ndim() && array.owner.ndim() <= 3, "{}: {} must have one to three dimensions (got {})",
+          function, name, array.owner.ndim());
+  array.ndim = static_cast<int>(array.owner.ndim());
+  for (size_t i = 0; i < array.owner.ndim(); ++i) {
+    array.shape[i] = static_cast<int64_t>(array.owner.shape(i));
+    array.strides[i] = array.owner.stride(i);
+  }
+  array.data = const_cast<void*>(array.owner.data());
+  return array;
+}
+
+}  // namespace
+
+Array array_of(nb::handle object, const char* function, const char* name) {
+  if (PyObject_HasAttr(object.ptr(), names().data_ptr.ptr()) != 0) {
+    return torch_array(object, get(object, names().dtype), function, name);
+  }
+  return dlpack_array(object, function, name);
+}
+
+Array Arguments::checked(nb::handle object, const char* name) {
+  Array array = array_of(object, function_, name);
+  require(array.on_gpu == on_gpu_, "{}: {} must lie in {} memory, where the backend computes (got {} memory)",
+          function_, name, on_gpu_ ? "CUDA" : "host", array.on_gpu ? "CUDA" : "host");
+  if (array.owner.is_valid()) owners_.push_back(array.owner);
+  return array;
+}
+
+TensorView Arguments::output(nb::handle object, const char* name) {
+  const Array a = checked(object, name);
+  require(a.ndim == 3, "{}: {} must have shape [rows, heads, dim] (got dimensions={})", function_, name, a.ndim);
+  require(a.shape[2] <= 1 || a.strides[2] == 1, "{}: the last dimension of {} must be contiguous (got stride={})",
+          function_, name, a.strides[2]);
+  return {{a.data, a.dtype, a.shape[0], static_cast<int>(a.shape[1]), static_cast<int>(a.shape[2]), a.strides[0],
+           a.strides[1]}};
+}
+
+ConstTensorView Arguments::input(nb::handle object, const char* name) { return output(object, name); }
+
+float* Arguments::floats(nb::handle object, const char* name, std::initializer_list<int64_t> shape) {
+  if (object.is_none()) return nullptr;
+  const Array a = checked(object, name);
+  bool fits = a.dtype == DType::kFloat32 && a.ndim == static_cast<int>(shape.size());
+  int64_t dense = 1;
+  for (int i = a.ndim - 1; i >= 0 && fits; --i) {
+    const int64_t size = shape.begin()[i];
+    fits = (size < 0 || size == a.shape[i]) && (a.shape[i] <= 1 || a.strides[i] == dense);
+    dense *= a.shape[i];
+  }
+  require(fits, "{}: {} must be contiguous float32 of shape [{}] (got {}[{}])", function_, name,
+          fmt::join(shape.begin(), shape.end(), ", "), to_string(a.dtype),
+          fmt::join(a.shape.begin(), a.shape.begin() + a.ndim, ", "));
+  return static_cast<float*>(a.data);
+}
+
+Sink Arguments::sink(nb::handle object, const std::string& layout, int64_t seqlen_q, int num_heads_q) {
+  require(layout == "sh" || layout == "ssh", "{}: sink_layout must be 'sh' or 'ssh' (got '{}')", function_, layout);
+  if (object.is_none()) return {};
+  const bool per_row = layout == "ssh";
+  const float* data =
+      per_row ? floats(object, "sink", {seqlen_q, -1, num_heads_q}) : floats(object, "sink", {-1, num_heads_q});
+  const Array a = array_of(object, function_, "sink");
+  return {data, a.shape[per_row ? 1 : 0], per_row ? SinkLayout::kSsh : SinkLayout::kSh};
+}
+
+void bind_tensor(nb::module_& m) {
+  m.def(
+      "register_torch_dtype",
+      [](nb::object dtype, const std::string& name) {
+        torch_dtypes()[dtype.ptr()] = parse_dtype(name);
+        dtype.release();  // the table keeps it
+      },
+      "dtype"_a, "name"_a, "Tells the extension, which does not know torch, what a torch dtype is called.");
+}
+
+}  // namespace tangram::python

@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Masks and prepared attention by the ranges that a caller passes, so that a call with known ranges costs a look-up."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+from ._core import Backend, FlexAttention, HeadConfig, Mask, list_backends
+from .errors import InvalidArgument, NotAvailable
+
+T = TypeVar("T")
+CAPACITY = 256
+
+
+class Lru(Generic[T]):
+    """Least recently used values by key. Thread-safe."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._entries: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Hashable) -> T | None:
+        with self._lock:
+            value = self._entries.get(key)
+            if value is not None:
+                self._entries.move_to_end(key)
+            return value
+
+    def put(self, key: Hashable, value: T) -> T:
+        with self._lock:
+            self._entries[key] = value
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._capacity:
+                self._entries.popitem(last=False)
+            return value
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+# By the identity of ranges. An entry holds the ranges themselves, so that no other object can take their identity.
+_by_ranges: Lru[tuple[FlexAttention, tuple[Any, ...]]] = Lru(CAPACITY)
+# By what the ranges mean: equal masks share what was prepared.
+_by_mask: Lru[FlexAttention] = Lru(CAPACITY)
+_backends: dict[str, Backend] = {}
+
+
+def clear_cache() -> None:
+    """Forgets all masks that flex_flash_attn_func has seen."""
+    _by_ranges.clear()
+    _by_mask.clear()
+
+
+def default_backend(on_gpu: bool) -> str:
+    """The best backend for tensors in that memory."""
+    names = [info.name for info in list_backends() if info.available]
+    wanted = [name for name in names if name.startswith("sm") == on_gpu]
+    if not wanted:
+        listed = ", ".join(f"{info.name} ({info.detail})" for info in list_backends())
+        memory = "CUDA" if on_gpu else "host"
+        raise NotAvailable(f"flex_flash_attn_func: no backend of this build computes in {memory} memory (got {listed})")
+    return wanted[0]
+
+
+_default_names: dict[bool, str] = {}
+
+
+def backend_named(name: str | None, on_gpu: bool) -> Backend:
+    if name is None:
+        name = _default_names.get(on_gpu) or _default_names.setdefault(on_gpu, default_backend(on_gpu))
+    backend = _backends.get(name)
+    if backend is None:
+        backend = _backends.setdefault(name, Backend(name))
+    return backend
+
+
+def _identity(ranges: Any) -> Hashable:
+    """What changes when the ranges change. Tensors: the object and its version, without looking at device memory."""
+    version = getattr(ranges, "_version", None)
+    if version is not None:
+        return (id(ranges), version)
+    if isinstance(ranges, Mask):
+        return ranges
+    if hasattr(ranges, "tobytes"):
+        return (str(ranges.dtype), ranges.shape, ranges.tobytes())
+    try:
+        return tuple([tuple(item) if not isinstance(item, int) else item for item in ranges])
+    except TypeError:
+        raise InvalidArgument(
+            f"flex_flash_attn_func: ranges must be lists or integer arrays (got {type(ranges).__name__})"
+        ) from None
+
+
+def _on_host(ranges: Any) -> Any:
+    """Device ranges are copied to the host once, at first sight, which synchronises."""
+    if not getattr(ranges, "is_cuda", False):
+        return ranges.detach() if hasattr(ranges, "detach") else ranges
+    import torch
+
+    if torch.cuda.is_current_stream_capturing():
+        raise InvalidArgument(
+            "flex_flash_attn_func: ranges in device memory must be seen once before a CUDA graph is captured, because "
+            "the first sight copies them to the host (got ranges that are new)"
+        )
+    return ranges.cpu()
+
+
+def prepared(
+    q_ranges: Any,
+    k_ranges: Any,
+    mask_types: Any,
+    seqlen_q: int,
+    seqlen_k: int,
+    heads: tuple[int, int, int, int, str],
+    backend: Backend,
+) -> FlexAttention:
+    """The attention for these ranges and shapes: looked up, or prepared and remembered."""
+    key = (
+        _identity(q_ranges),
+        None if k_ranges is None else _identity(k_ranges),
+        None if mask_types is None else _identity(mask_types),
+        seqlen_q,
+        seqlen_k,
+        heads,
+        backend,
+    )
+    known = _by_ranges.get(key)
+    if known is not None:
+        return known[0]
+    if isinstance(q_ranges, Mask):
+        mask = q_ranges
+        if k_ranges is not None or mask_types is not None:
+            raise InvalidArgument("flex_flash_attn_func: a Mask in q_ranges needs no k_ranges and no attn_type_map")
+        if (mask.seqlen_q, mask.seqlen_k) != (seqlen_q, seqlen_k):
+            raise InvalidArgument(
+                "flex_flash_attn_func: the mask must have the lengths of q and k "
+                f"(got mask {mask.seqlen_q} x {mask.seqlen_k}, tensors {seqlen_q} x {seqlen_k})"
+            )
+    else:
+        if k_ranges is None:
+            raise InvalidArgument("flex_flash_attn_func: k_ranges must be given with q_ranges (got None)")
+        types = None if mask_types is None else _on_host(mask_types)
+        mask = Mask.from_ranges(_on_host(q_ranges), _on_host(k_ranges), types, seqlen_q, seqlen_k)
+    by_mask = (mask, heads, backend)
+    attention = _by_mask.get(by_mask)
+    if attention is None:
+        num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype = heads
+        config = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype)
+        attention = _by_mask.put(by_mask, FlexAttention(mask, config, backend))
+    _by_ranges.put(key, (attention, (q_ranges, k_ranges, mask_types)))
+    return attention

@@ -1,0 +1,298 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""flex_flash_attn_func on torch tensors: an autograd function, and the same as an operator for torch.compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from . import _core
+from ._core import AttnOptions, FlexAttention
+from ._prepared import backend_named, prepared
+from .errors import InvalidArgument
+from .flex import check_shapes
+
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+for _dtype, _name in _NAMES.items():
+    _core.register_torch_dtype(_dtype, _name)
+
+Ranges = tuple[Any, Any, Any]
+Options = tuple[float | None, float, bool, int]
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """The tensor as kernels read it: the last dimension contiguous, no rows or heads on top of each other."""
+    stride, shape = tensor.stride(), tensor.shape
+    dense = stride[2] == 1 and stride[1] >= shape[2] and stride[0] >= shape[2]
+    return tensor if dense else tensor.contiguous()
+
+
+def _stream(tensor: Tensor) -> int:
+    return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> None:
+    check_shapes(q.shape, k.shape, v.shape)
+    if q.dtype not in _NAMES or k.dtype != q.dtype or v.dtype != q.dtype:
+        raise InvalidArgument(
+            "flex_flash_attn_func: q, k and v must share one dtype of float32, bfloat16, float16 "
+            f"(got q={q.dtype}, k={k.dtype}, v={v.dtype})"
+        )
+    if k.device != q.device or v.device != q.device or (sink is not None and sink.device != q.device):
+        raise InvalidArgument(
+            "flex_flash_attn_func: q, k, v and sink must lie on one device "
+            f"(got q={q.device}, k={k.device}, v={v.device}, sink={None if sink is None else sink.device})"
+        )
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | None) -> FlexAttention:
+    heads = (q.shape[1], k.shape[1], q.shape[2], v.shape[2], _NAMES[q.dtype])
+    return prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, q.is_cuda))
+
+
+def _forward(
+    attention: FlexAttention,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    sink_layout: str,
+    options: AttnOptions,
+    out_dtype: torch.dtype | None,
+    max_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    out = torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=out_dtype or q.dtype, device=q.device)
+    lse = torch.empty((q.shape[0], q.shape[1]), dtype=torch.float32, device=q.device)
+    peaks = torch.empty(q.shape[1] if max_logits else 0, dtype=torch.float32, device=q.device)
+    attention.forward(q, k, v, out, lse, peaks if max_logits else None, sink, sink_layout, options, _stream(q))
+    return out, lse, peaks
+
+
+def _backward(
+    attention: FlexAttention,
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    sink: Tensor | None,
+    sink_layout: str,
+    options: AttnOptions,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    # Not empty_like, which would keep the strides of a view that shares its rows with others.
+    dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
+    dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    dsink = None if sink is None else torch.empty_like(sink)
+    dout = _rows(dout)
+    attention.backward(q, k, v, out, lse, dout, dq, dk, dv, dsink, sink, sink_layout, options, _stream(q))
+    return dq, dk, dv, dsink
+
+
+class _FlexAttn(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sink: Tensor | None,
+        attention: FlexAttention,
+        sink_layout: str,
+        options: AttnOptions,
+        out_dtype: torch.dtype | None,
+        max_logits: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        out, lse, peaks = _forward(attention, q, k, v, sink, sink_layout, options, out_dtype, max_logits)
+        ctx.save_for_backward(q, k, v, sink, out, lse)
+        ctx.attention, ctx.sink_layout, ctx.options = attention, sink_layout, options
+        ctx.mark_non_differentiable(lse, peaks)
+        ctx.set_materialize_grads(False)
+        return out, lse, peaks
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        if dout is None:
+            return (None,) * 9
+        q, k, v, sink, out, lse = ctx.saved_tensors
+        grads = _backward(ctx.attention, dout, q, k, v, out, lse, sink, ctx.sink_layout, ctx.options)
+        return (*grads, None, None, None, None, None)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ranges: Ranges,
+    sink: Tensor | None,
+    sink_layout: str,
+    options: Options,
+    out_dtype: torch.dtype | None,
+    max_logits: bool,
+    backend: str | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(out, lse, max_logits) of flex_flash_attn_func."""
+    if torch.compiler.is_compiling():
+        return _attend_compiled(q, k, v, ranges, sink, sink_layout, options, out_dtype, max_logits, backend)
+    _check(q, k, v, sink)
+    if sink is not None:
+        sink = sink.to(torch.float32).contiguous()
+    attention = _attention(q, k, v, ranges, backend)
+    out, lse, peaks = _FlexAttn.apply(  # type: ignore[no-untyped-call]
+        _rows(q), _rows(k), _rows(v), sink, attention, sink_layout, AttnOptions(*options), out_dtype, max_logits
+    )
+    return out, lse, peaks if max_logits else None
+
+
+# ---- the operator ----
+
+_ARGS = (
+    "Tensor? sink, Tensor? q_ranges, Tensor? k_ranges, Tensor? types, int[] flat, str sink_layout, float? scale, "
+    "float softcap, bool deterministic, int sm_margin, str backend"
+)
+torch.library.define(
+    "tangram::flex_attn",
+    f"(Tensor q, Tensor k, Tensor v, {_ARGS}, ScalarType? out_dtype, bool max_logits) -> (Tensor, Tensor, Tensor)",
+)
+torch.library.define(
+    "tangram::flex_attn_backward",
+    f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+def _flatten(ranges: Ranges) -> list[int]:
+    """Ranges that are lists as integers, which an operator can take: q0 q1 k0 k1 type for each slice."""
+    q_ranges, k_ranges, types = ranges
+    flat: list[int] = []
+    for i in range(len(q_ranges)):
+        kind = 0 if types is None else int(types[i])
+        flat += [q_ranges[i][0], q_ranges[i][1], k_ranges[i][0], k_ranges[i][1], kind]
+    return flat
+
+
+def _attend_compiled(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ranges: Ranges,
+    sink: Tensor | None,
+    sink_layout: str,
+    options: Options,
+    out_dtype: torch.dtype | None,
+    max_logits: bool,
+    backend: str | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    tensors: Ranges = ranges
+    flat: list[int] = []
+    if not isinstance(ranges[0], Tensor):
+        tensors, flat = (None, None, None), _flatten(ranges)
+    out, lse, peaks = torch.ops.tangram.flex_attn(
+        q, k, v, sink, *tensors, flat, sink_layout, *options, backend or "", out_dtype, max_logits
+    )
+    return out, lse, peaks if max_logits else None
+
+
+def _of_operator(q: Tensor, k: Tensor, v: Tensor, tensors: Ranges, flat: list[int], backend: str) -> FlexAttention:
+    ranges = tensors
+    if tensors[0] is None:
+        pieces = [flat[i : i + 5] for i in range(0, len(flat), 5)]
+        ranges = ([(p[0], p[1]) for p in pieces], [(p[2], p[3]) for p in pieces], [p[4] for p in pieces])
+    return _attention(q, k, v, ranges, backend or None)
+
+
+@torch.library.impl("tangram::flex_attn", "CompositeExplicitAutograd")
+def _flex_attn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    q_ranges: Tensor | None,
+    k_ranges: Tensor | None,
+    types: Tensor | None,
+    flat: list[int],
+    sink_layout: str,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    sm_margin: int,
+    backend: str,
+    out_dtype: torch.dtype | None,
+    max_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(q, k, v, sink)
+    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, backend)
+    options = AttnOptions(scale, softcap, deterministic, sm_margin)
+    sink = None if sink is None else sink.to(torch.float32).contiguous()
+    return _forward(attention, _rows(q), _rows(k), _rows(v), sink, sink_layout, options, out_dtype, max_logits)
+
+
+@torch.library.impl("tangram::flex_attn_backward", "CompositeExplicitAutograd")
+def _flex_attn_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    sink: Tensor | None,
+    q_ranges: Tensor | None,
+    k_ranges: Tensor | None,
+    types: Tensor | None,
+    flat: list[int],
+    sink_layout: str,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    sm_margin: int,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, backend)
+    options = AttnOptions(scale, softcap, deterministic, sm_margin)
+    as_float = None if sink is None else sink.to(torch.float32).contiguous()
+    dq, dk, dv, dsink = _backward(
+        attention, dout, _rows(q), _rows(k), _rows(v), _rows(out), lse.contiguous(), as_float, sink_layout, options
+    )
+    if sink is None or dsink is None:
+        return dq, dk, dv, q.new_empty(0)
+    return dq, dk, dv, dsink.to(sink.dtype)
+
+
+@torch.library.register_fake("tangram::flex_attn")  # type: ignore[misc]
+def _flex_attn_fake(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    out_dtype, max_logits = args[-2], args[-1]
+    return (
+        q.new_empty((q.shape[0], q.shape[1], v.shape[2]), dtype=out_dtype or q.dtype),
+        q.new_empty((q.shape[0], q.shape[1]), dtype=torch.float32),
+        q.new_empty((q.shape[1] if max_logits else 0,), dtype=torch.float32),
+    )
+
+
+@torch.library.register_fake("tangram::flex_attn_backward")  # type: ignore[misc]
+def _flex_attn_backward_fake(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None, *args: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, sink, q_ranges, k_ranges, types, flat, *rest = inputs
+    out, lse, peaks = output
+    ctx.save_for_backward(q, k, v, out, lse, sink, q_ranges, k_ranges, types)
+    ctx.flat, ctx.rest = flat, rest[:-2]
+    ctx.mark_non_differentiable(lse, peaks)
+
+
+def _operator_backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
+    q, k, v, out, lse, *rest = ctx.saved_tensors
+    dq, dk, dv, dsink = torch.ops.tangram.flex_attn_backward(dout, q, k, v, out, lse, *rest, ctx.flat, *ctx.rest)
+    return (dq, dk, dv, None if rest[0] is None else dsink, *[None] * 12)
+
+
+torch.library.register_autograd("tangram::flex_attn", _operator_backward, setup_context=_setup_context)

@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""flex_flash_attn_func on torch tensors: gradients, compilation, checkpointing, what is refused."""
+
+import random
+
+import numpy as np
+import pytest
+
+from masks import random_typed
+from reference import attention, mask_cells, typed_cells
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from tangram import InvalidArgument, Mask, flex_flash_attn_func  # noqa: E402
+
+
+def operands(seed, rows=24, heads=4, heads_kv=2, dim=16, dim_v=16, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(rows, heads, dim), (rows, heads_kv, dim), (rows, heads_kv, dim_v)]
+    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+def grads(tensors):
+    return [t.grad.double().numpy() for t in tensors]
+
+
+def test_gradients_agree_with_float64():
+    for seed in range(20):
+        rng = random.Random(seed)
+        ranges = random_typed(rng)
+        q, k, v = operands(seed, heads_kv=rng.choice([1, 2, 4]), dim_v=rng.choice([8, 16]))
+        layout = rng.choice([None, "sh", "ssh"])
+        sink = torch.randn((24, 2, 4) if layout == "ssh" else (3, 4)).requires_grad_() if layout else None
+        softcap = rng.choice([0.0, 1.5])
+        dout = torch.randn(24, 4, v.shape[2])
+        out, meta = flex_flash_attn_func(q, k, v, *ranges, sink=sink, sink_layout=layout or "sh", softcap=softcap)
+        out.backward(dout)
+        expected = attention(
+            *(t.detach().numpy() for t in (q, k, v)),
+            typed_cells(*ranges, 24, 24),
+            softcap=softcap,
+            sink=None if sink is None else sink.detach().numpy(),
+            dout=dout.numpy(),
+        )
+        # float32 sums of at most 24 products of values around 1.
+        np.testing.assert_allclose(out.detach().numpy(), expected.out, atol=2e-5)
+        np.testing.assert_allclose(meta.lse.numpy(), expected.lse, atol=2e-5)
+        for got, want in zip(grads((q, k, v)), (expected.dq, expected.dk, expected.dv), strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-4)
+        if sink is not None:
+            np.testing.assert_allclose(sink.grad.numpy(), expected.dsink, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+def test_half_precision(dtype, out_dtype):
+    q, k, v = operands(5, dtype=dtype)
+    mask = Mask.causal(24)
+    dout = torch.randn(24, 4, 16).to(dtype)
+    out, _ = flex_flash_attn_func(q, k, v, mask, out_dtype=out_dtype)
+    assert out.dtype == (out_dtype or dtype)
+    out.backward(dout.to(out.dtype))
+    expected = attention(
+        *(t.detach().double().numpy() for t in (q, k, v)), mask_cells(mask), dout=dout.double().numpy()
+    )
+    # 8 bits of fraction in values and gradients up to 4.
+    np.testing.assert_allclose(out.detach().double().numpy(), expected.out, atol=0.03)
+    for got, want in zip(grads((q, k, v)), (expected.dq, expected.dk, expected.dv), strict=True):
+        np.testing.assert_allclose(got, want, atol=0.06)
+    assert q.grad.dtype == dtype
+
+
+def test_compiles_without_a_graph_break_and_agrees():
+    ranges = ([(0, 10), (10, 24)], [(0, 24), (3, 20)], [1, 3])
+    tensors = tuple(torch.tensor(r, dtype=torch.int32) for r in ranges)
+    sink = torch.randn(2, 4).requires_grad_()
+    for given in (ranges, tensors):
+
+        def step(q, k, v, sink, given=given):
+            out, meta = flex_flash_attn_func(q * 2, k, v, *given, sink=sink, softcap=3.0, return_max_logits=True)
+            return out.square().sum() + meta.max_logits.detach().sum(), meta.lse
+
+        eager, compiled = operands(2), operands(2)
+        loss, lse = step(*eager, sink)
+        loss.backward()
+        eager_dsink, sink.grad = sink.grad, None
+        compiled_loss, compiled_lse = torch.compile(step, backend="aot_eager", fullgraph=True)(*compiled, sink)
+        compiled_loss.backward()
+        assert torch.equal(lse, compiled_lse) and torch.allclose(loss, compiled_loss)
+        for a, b in zip(eager, compiled, strict=True):
+            assert torch.allclose(a.grad, b.grad, atol=1e-6)
+        assert torch.allclose(eager_dsink, sink.grad, atol=1e-6)
+        sink.grad = None
+
+
+def test_the_operator_keeps_the_rules_of_operators():
+    q, k, v = operands(4)
+    ranges = [torch.tensor([[0, 24]]), torch.tensor([[0, 24]]), torch.tensor([1])]
+    flex_flash_attn_func(q, k, v, *ranges)
+    arguments = (q, k, v, None, *ranges, [], "sh", None, 0.0, False, 0, "", None, True)
+    torch.library.opcheck(torch.ops.tangram.flex_attn.default, arguments)
+
+
+def test_checkpointing_gives_the_same_gradients():
+    from torch.utils.checkpoint import checkpoint
+
+    mask = Mask.sliding_window(24, (5, 0))
+    plain, saved = operands(3), operands(3)
+    flex_flash_attn_func(*plain, mask)[0].square().sum().backward()
+    checkpoint(lambda *t: flex_flash_attn_func(*t, mask)[0], *saved, use_reentrant=False).square().sum().backward()
+    for a, b in zip(plain, saved, strict=True):
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_second_derivatives_are_refused():
+    q, k, v = operands(0)
+    out, _ = flex_flash_attn_func(q, k, v, Mask.causal(24))
+    (dq,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dq.sum().backward()
+
+
+def test_views_and_gradients_of_any_stride():
+    packed = torch.randn(24, 3, 4, 16)
+    mask = Mask.causal(24)
+    whole = packed.clone().requires_grad_()
+    out, _ = flex_flash_attn_func(whole[:, 0], whole[:, 1], whole[:, 2], mask)
+    parts = [packed[:, i].clone().requires_grad_() for i in range(3)]
+    expected, _ = flex_flash_attn_func(*parts, mask)
+    assert torch.equal(out, expected)
+    # sum() sends a gradient whose strides are all zero.
+    out.sum().backward()
+    expected.backward(torch.ones_like(expected))
+    assert torch.equal(whole.grad, torch.stack([p.grad for p in parts], dim=1))
+    transposed = packed[:, 0].transpose(0, 2).contiguous().transpose(0, 2)
+    assert torch.equal(flex_flash_attn_func(transposed, packed[:, 1], packed[:, 2], mask)[0], expected)
+    shared = packed[:, 1, :1].expand(24, 4, 16)
+    wanted, _ = flex_flash_attn_func(packed[:, 0], shared.contiguous(), shared.contiguous(), mask)
+    assert torch.equal(flex_flash_attn_func(packed[:, 0], shared, shared, mask)[0], wanted)
+
+
+def test_ranges_that_change_in_place_or_are_new_are_seen():
+    q, k, v = operands(3)
+    ranges = torch.tensor([[0, 24]], dtype=torch.int32)
+    flex_flash_attn_func(q, k, v, ranges, ranges)
+    ranges[0, 1] = 12
+    assert (flex_flash_attn_func(q, k, v, ranges, ranges)[0][12:] == 0).all()
+    for end in range(1, 24):  # new tensors, many in the memory of those before
+        fresh = torch.tensor([[0, end]])
+        assert (flex_flash_attn_func(q, k, v, fresh, fresh)[0][end:] == 0).all()
+        assert (flex_flash_attn_func(q, k, v, fresh, fresh)[0][:end] != 0).all()
+
+
+def test_wrong_input_is_named():
+    q, k, v = operands(0)
+    with pytest.raises(InvalidArgument, match="must share one dtype of float32, bfloat16, float16"):
+        flex_flash_attn_func(q, k.to(torch.bfloat16), v, Mask.causal(24))
+    with pytest.raises(InvalidArgument, match="must lie on one device"):
+        flex_flash_attn_func(q, k.to("meta"), v, Mask.causal(24))
+    with pytest.raises(InvalidArgument, match=r"must have shape \[rows, heads, dim\]"):
+        flex_flash_attn_func(q[None], k, v, Mask.causal(24))
