@@ -36,7 +36,7 @@ void renumber(std::vector<int>& ranks, int cp_size) {
 // hide behind rounding to tiles.
 double balance_tolerance(int64_t rows_per_rank) {
   constexpr int64_t kLongShard = 32 * 1024;
-  return rows_per_rank >= kLongShard ? 0.004 : 0.008;
+  return rows_per_rank >= kLongShard ? 0.0048 : 0.0095;
 }
 
 // The best of all packings with chunks of one size. `overload`: what is left above the tolerance.

@@ -17,8 +17,11 @@ namespace {
 // balance is bought where it is cheap and holds in the end.
 constexpr int64_t kExcessWeights[] = {1, 3, 10, 100};
 constexpr int64_t kNumPhases = std::size(kExcessWeights);
-constexpr int kNumSamples = 3;        // runs that are compared by area before one goes back
-constexpr int64_t kWorkOfCount = 30;  // measured: a cache miss or two
+constexpr int kNumSamples = 4;  // runs that are compared by area before one goes back
+// Work besides looking at chunks, measured.
+constexpr int64_t kWorkOfProposal = 40;
+constexpr int64_t kWorkOfExchange = 160;
+constexpr int64_t kWorkOfCount = 30;  // a cache miss or two
 constexpr int kMaxParts = 8;          // runs that a rank may give back for one run that it receives
 
 }  // namespace
@@ -156,11 +159,13 @@ void Refiner::count_remote_rows(bool keep) {
   if (keep) cost_.assign(components_.size() * num_ranks, 0);
   std::vector<size_t> counted(num_ranks, components_.size());  // the last component of each rank
   remote_rows_ = 0;
+  split_.clear();
   for (size_t i = 0; i < components_.size(); ++i) {
     // Most components lie on one rank, which has nothing to receive, or on few.
     const auto first = ranks_.begin() + components_[i].first;
     const auto last = ranks_.begin() + components_[i].last;
     if (std::all_of(first, last, [&](int rank) { return rank == *first; })) continue;
+    split_.push_back(i);
     for (auto at = first; at != last; ++at) {
       const size_t rank = static_cast<size_t>(*at);
       if (counted[rank] == i) continue;
@@ -268,51 +273,61 @@ void Refiner::touch(const Part& part) {
   }
 }
 
-int64_t Refiner::rows_change(int a, int b) {
+// Counts the touched components of ranks a and b again. False, and early, when the exchange cannot be worth it: when
+// the change of rows and of excess together reaches `limit`.
+bool Refiner::count_touched(int a, int b, double limit, int64_t& rows_change) {
   touched_.clear();
   new_costs_.clear();
   for (const Part& part : given_) touch(part);
   for (const Part& part : taken_) touch(part);
-  int64_t change = 0;
+  rows_change = 0;
+  for (const size_t component : touched_) {
+    const int64_t* costs = &cost_[component * static_cast<size_t>(cp_size_)];
+    rows_change -= costs[a] + costs[b];
+    work_ += kWorkOfCount;
+  }
   for (const size_t component : touched_) {
     for (const int rank : {a, b}) {
+      if (static_cast<double>(rows_change) >= limit) return false;
       new_costs_.push_back(remote_rows_of(component, rank));
-      work_ += kWorkOfCount;
-      change += new_costs_.back() - cost_[component * static_cast<size_t>(cp_size_) + static_cast<size_t>(rank)];
+      rows_change += new_costs_.back();
     }
   }
-  return change;
+  return static_cast<double>(rows_change) < limit;
 }
 
-bool Refiner::propose(double heat) {
-  constexpr int64_t kWorkOfProposal = 200;  // measured: what it costs besides counting rows
-  work_ += kWorkOfProposal;
+// A run of chunks of one rank and the rank that may get it. False when there is none this time.
+bool Refiner::choose_gift(Part& part, int& a, int& b) {
   const uint64_t dice = random();
   const int heaviest = static_cast<int>(std::max_element(area_of_.begin(), area_of_.end()) - area_of_.begin());
   const bool mend = area_of_[static_cast<size_t>(heaviest)] > area_limit_ && dice % 2 == 0;
+  // A grave overload comes from few chunks that weigh most: one of those should go, and to where there is most room.
+  const bool grave = mend && area_of_[static_cast<size_t>(heaviest)] > area_limit_ + mean_area_ / 32;
   int chunk = random_below(num_chunks_);
   if (mend) {
     const std::vector<int>& own = chunks_of_[static_cast<size_t>(heaviest)];
     chunk = own[static_cast<size_t>(chunk) % own.size()];
-    // Where few chunks weigh most of it, one of those should go, and to where there is most room.
-    if ((dice >> 11) % 16 == 0) {
+    if ((dice >> 11) % (grave ? 2 : 16) == 0) {
       chunk =
           *std::max_element(own.begin(), own.end(), [&](int x, int y) { return area({x, x + 1}) < area({y, y + 1}); });
       work_ += static_cast<int64_t>(own.size());
     }
+  } else if ((dice >> 18) % 4 != 0 && !split_.empty()) {
+    // Where a component is split there is something to gain.
+    const Component& component = components_[split_[random() % split_.size()]];
+    chunk = component.first + random_below(component.last - component.first);
   }
-  const int a = ranks_[static_cast<size_t>(chunk)];
-  Part part = run_around(chunk);
+  a = ranks_[static_cast<size_t>(chunk)];
+  part = run_around(chunk);
   // Mostly to the rank that has the rows before or after, where a cut may close.
-  int b = random_below(cp_size_);
-  if (mend && (dice >> 13) % 8 == 0) {
+  b = random_below(cp_size_);
+  if (mend && (dice >> 15) % (grave ? 2 : 8) == 0) {
     b = static_cast<int>(std::min_element(area_of_.begin(), area_of_.end()) - area_of_.begin());
   }
   if (!mend && dice % 8 != 1) {
     const int neighbour = dice % 16 < 8 ? part.begin - 1 : part.end;
     if (0 <= neighbour && neighbour < num_chunks_) b = ranks_[static_cast<size_t>(neighbour)];
   }
-  if (a == b) return false;
   const int size = part.end - part.begin;
   int count = (dice >> 8) % 2 == 0 || size == 1 ? size : 1 + random_below(size);
   // A little area is found in few chunks.
@@ -322,40 +337,57 @@ bool Refiner::propose(double heat) {
   } else {
     part.begin = part.end - count;
   }
-  const int64_t excess_before = excess(area_of_[static_cast<size_t>(a)]) + excess(area_of_[static_cast<size_t>(b)]);
+  return a != b;
+}
+
+// Tries one exchange and keeps it when it changes rows and excess together by less than `limit`.
+bool Refiner::propose(double limit) {
+  work_ += kWorkOfProposal;
+  Part part;
+  int a = 0;
+  int b = 0;
+  if (!choose_gift(part, a, b)) return false;
+  work_ += kWorkOfExchange;
+  const auto excess_of_both = [&] {
+    return excess(area_of_[static_cast<size_t>(a)]) + excess(area_of_[static_cast<size_t>(b)]);
+  };
+  const int64_t excess_before = excess_of_both();
   given_.assign(1, part);
   taken_.clear();
   move(part, b);
-  bool accepted = false;
   // What goes back should leave both ranks with equal areas where one is overloaded, and as they were elsewhere.
   const int64_t surplus = area_of_[static_cast<size_t>(b)] - area_of_[static_cast<size_t>(a)];
   const int64_t goal = excess_before > 0 ? surplus / 2 : area(part);
-  if (take_back(b, a, count, goal, part)) {
-    const int64_t excess_after = excess(area_of_[static_cast<size_t>(a)]) + excess(area_of_[static_cast<size_t>(b)]);
-    const int64_t rows_at_stake = 2 * chunk_size_ * num_chunks_;
-    // Where area alone decides against it, rows need not be counted.
-    if (excess_after <= excess_before + rows_at_stake) {
-      const int64_t rows = rows_change(a, b);
-      const int64_t change = rows + excess_after - excess_before;
-      accepted = change < 0;
-      if (!accepted && heat > 0) {
-        accepted = static_cast<double>(random() >> 11) * 0x1p-53 < std::exp(-static_cast<double>(change) / heat);
-      }
-      if (accepted) {
-        for (size_t i = 0; i < touched_.size(); ++i) {
-          int64_t* costs = &cost_[touched_[i] * static_cast<size_t>(cp_size_)];
-          costs[a] = new_costs_[2 * i];
-          costs[b] = new_costs_[2 * i + 1];
-        }
-        remote_rows_ += rows;
-      }
-    }
+  int64_t rows = 0;
+  if (take_back(b, a, part.end - part.begin, goal, part) &&
+      count_touched(a, b, limit - static_cast<double>(excess_of_both() - excess_before), rows)) {
+    keep_exchange(a, b, rows);
+    return true;
   }
-  if (!accepted) {
-    for (const Part& back : taken_) move(back, b);
-    move(part, a);
+  for (const Part& back : taken_) move(back, b);
+  move(part, a);
+  return false;
+}
+
+void Refiner::keep_exchange(int a, int b, int64_t rows_change) {
+  for (size_t i = 0; i < touched_.size(); ++i) {
+    int64_t* costs = &cost_[touched_[i] * static_cast<size_t>(cp_size_)];
+    costs[a] = new_costs_[2 * i];
+    costs[b] = new_costs_[2 * i + 1];
   }
-  return accepted;
+  remote_rows_ += rows_change;
+  for (const size_t component : touched_) update_split(component);
+}
+
+// Keeps the list of components that lie on more than one rank.
+void Refiner::update_split(size_t index) {
+  const Component& component = components_[index];
+  const auto first = ranks_.begin() + component.first;
+  const bool split = !std::all_of(first, ranks_.begin() + component.last, [&](int rank) { return rank == *first; });
+  const auto at = std::find(split_.begin(), split_.end(), index);
+  if (split && at == split_.end()) split_.push_back(index);
+  if (!split && at != split_.end()) split_.erase(at);
+  work_ += component.last - component.first + static_cast<int64_t>(split_.size());
 }
 
 Refiner::Score Refiner::score(const std::vector<int>& ranks, double tolerance) {
@@ -382,8 +414,14 @@ std::vector<int> Refiner::run(std::vector<int> ranks, const RefineOptions& optio
     std::vector<int> best;
     int64_t best_total = total();
     while (work_ < options.max_work * (phase + 1) / kNumPhases) {
-      const double heat = options.heat_rows * (1 - static_cast<double>(work_) / max_work);
-      if (!propose(heat) || options.heat_rows == 0 || phase + 1 < kNumPhases) continue;
+      double limit = 0;
+      if (options.heat_rows > 0) {
+        // A worse exchange is taken with probability exp(-change / heat) (Metropolis and others, 1953).
+        const double heat = options.heat_rows * (1 - static_cast<double>(work_) / max_work);
+        const double uniform = (static_cast<double>(random() >> 11) + 1) * 0x1p-53;
+        limit = -std::log(uniform) * heat;
+      }
+      if (!propose(limit) || options.heat_rows == 0 || phase + 1 < kNumPhases) continue;
       if (const int64_t now = total(); now < best_total) {
         best = ranks_;
         best_total = now;

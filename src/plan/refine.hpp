@@ -67,14 +67,17 @@ class Refiner {
   int64_t remote_rows_of(size_t component, int rank);
   int64_t excess(int64_t area) const;
   Part run_around(int chunk);
-  bool propose(double heat);
+  bool propose(double limit);
+  bool choose_gift(Part& part, int& a, int& b);
+  void keep_exchange(int a, int b, int64_t rows_change);
+  void update_split(size_t index);
   Part random_run(int from, int count, const Part& moved);
   bool take_back(int from, int to, int count, int64_t goal, const Part& moved);
   int64_t area(const Part& part) const {
     return prefix_[static_cast<size_t>(part.end)] - prefix_[static_cast<size_t>(part.begin)];
   }
   void move(const Part& part, int to);
-  int64_t rows_change(int a, int b);
+  bool count_touched(int a, int b, double limit, int64_t& rows_change);
   void touch(const Part& part);
   uint64_t random();
   int random_below(int limit) { return static_cast<int>(random() % static_cast<uint64_t>(limit)); }
@@ -93,6 +96,7 @@ class Refiner {
   std::vector<int> slot_;                    // of each chunk in its rank's list
   std::vector<int64_t> area_of_;
   std::vector<int64_t> cost_;  // [component * cp_size + rank]
+  std::vector<size_t> split_;  // components that lie on more than one rank
   int64_t remote_rows_ = 0;
   int64_t area_limit_ = 0;
   int64_t excess_weight_ = 1;
