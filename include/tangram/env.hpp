@@ -18,7 +18,8 @@ struct Env {
   /// TANGRAM_SANITY_CHECK: 1 poisons rows that were not received with NaN and checks results for NaN; on by default in
   /// debug builds.
   bool sanity_check = false;
-  /// TANGRAM_CPU_ISA: overrides the instruction set of the CPU backend (`baseline`, `avx2`, `avx512`); empty: the best.
+  /// TANGRAM_CPU_ISA: overrides the instruction set of the CPU backend (`baseline`, `avx2`, `avx512`,
+  /// `avx512_bf16`); empty: the best.
   std::string cpu_isa;
   /// TANGRAM_PROFILE: 1 names kernels and transfers with NVTX ranges.
   bool profile = false;

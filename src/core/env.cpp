@@ -57,8 +57,9 @@ Env read() {
   env.num_threads = static_cast<int>(num_threads);
   env.sanity_check = read_flag(kSanityCheck, kSanityCheckDefault);
   env.cpu_isa = raw(kCpuIsa);
-  require(env.cpu_isa.empty() || env.cpu_isa == "baseline" || env.cpu_isa == "avx2" || env.cpu_isa == "avx512",
-          "Env: {} must be baseline, avx2 or avx512 (got '{}')", kCpuIsa, env.cpu_isa);
+  require(env.cpu_isa.empty() || env.cpu_isa == "baseline" || env.cpu_isa == "avx2" || env.cpu_isa == "avx512" ||
+              env.cpu_isa == "avx512_bf16",
+          "Env: {} must be baseline, avx2, avx512 or avx512_bf16 (got '{}')", kCpuIsa, env.cpu_isa);
   env.profile = read_flag(kProfile, false);
   return env;
 }
@@ -91,7 +92,7 @@ std::vector<Env::Variable> Env::list() {
       variable(kTimeout, fmt::format("{:g}", defaults.timeout_s), "seconds that a communication operation waits"),
       variable(kNumThreads, "0", "threads of the CPU backend; 0: one per core"),
       variable(kSanityCheck, kSanityCheckDefault ? "1" : "0", "poison rows that were not received, check for NaN"),
-      variable(kCpuIsa, "", "instruction set of the CPU backend: baseline, avx2, avx512; empty: the best"),
+      variable(kCpuIsa, "", "instruction set of the CPU backend: baseline, avx2, avx512, avx512_bf16; empty: the best"),
       variable(kProfile, "0", "name kernels and transfers with NVTX ranges"),
   };
 }

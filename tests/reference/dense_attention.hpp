@@ -41,6 +41,9 @@ struct DenseProblem {
   int64_t rows_sink = 0;
   bool sink_per_row = false;
   std::vector<DenseRegion> regions;
+  /// Rounds scores, probabilities, their gradients and all outputs, as a naive pass in a 16-bit dtype does; null:
+  /// exact.
+  double (*round)(double) = nullptr;
   std::vector<double> q, k, v, dout, sink;  // row-major [rows, heads, dim]; sink [rows or 1, rows_sink, heads_q]
 };
 
@@ -51,6 +54,7 @@ struct DenseResult {
 /// Forward, and backward when `dout` is given. Cells that no region shows are never touched.
 inline DenseResult dense_attention(const DenseProblem& p) {
   const double inf = std::numeric_limits<double>::infinity();
+  const auto round = [&p](double x) { return p.round == nullptr ? x : p.round(x); };
   const auto size = [](int64_t a, int64_t b, int64_t c) { return static_cast<size_t>(a * b * c); };
   DenseResult r;
   r.out.assign(size(p.rows_q, p.heads_q, p.dim_v), 0);
@@ -75,7 +79,7 @@ inline DenseResult dense_attention(const DenseProblem& p) {
         const double* k = &p.k[size(j * p.heads_kv + g, p.dim, 1)];
         double s = 0;
         for (int d = 0; d < p.dim; ++d) s += q[d] * k[d];
-        s *= p.scale;
+        s = round(s * p.scale);
         r.max_logits[static_cast<size_t>(h)] = std::max(r.max_logits[static_cast<size_t>(h)], s);
         const double t = p.softcap > 0 ? std::tanh(s / p.softcap) : 0;
         slope[static_cast<size_t>(j)] = 1 - t * t;
@@ -96,7 +100,7 @@ inline DenseResult dense_attention(const DenseProblem& p) {
       double* out = &r.out[size(i * p.heads_q + h, p.dim_v, 1)];
       for (int64_t j = 0; j < p.rows_k; ++j) {
         if (!seen[static_cast<size_t>(j)]) continue;
-        const double prob = std::exp(score[static_cast<size_t>(j)] - lse);
+        const double prob = round(std::exp(score[static_cast<size_t>(j)] - lse));
         for (int d = 0; d < p.dim_v; ++d)
           out[d] += prob * p.v[size(j * p.heads_kv + g, p.dim_v, 1) + static_cast<size_t>(d)];
       }
@@ -107,20 +111,23 @@ inline DenseResult dense_attention(const DenseProblem& p) {
       for (int64_t s = 0; s < p.rows_sink; ++s) r.dsink[sink_at(s)] -= std::exp(p.sink[sink_at(s)] - lse) * delta;
       for (int64_t j = 0; j < p.rows_k; ++j) {
         if (!seen[static_cast<size_t>(j)]) continue;
-        const double prob = std::exp(score[static_cast<size_t>(j)] - lse);
+        const double prob = round(std::exp(score[static_cast<size_t>(j)] - lse));
         const size_t k_at = size(j * p.heads_kv + g, p.dim, 1), v_at = size(j * p.heads_kv + g, p.dim_v, 1);
         double dprob = 0;
         for (int d = 0; d < p.dim_v; ++d) {
           dprob += dout[d] * p.v[v_at + static_cast<size_t>(d)];
           r.dv[v_at + static_cast<size_t>(d)] += prob * dout[d];
         }
-        const double ds = prob * (dprob - delta) * slope[static_cast<size_t>(j)] * p.scale;
+        const double ds = round(prob * (round(dprob) - delta)) * slope[static_cast<size_t>(j)] * p.scale;
         for (int d = 0; d < p.dim; ++d) {
           r.dq[size(i * p.heads_q + h, p.dim, 1) + static_cast<size_t>(d)] += ds * p.k[k_at + static_cast<size_t>(d)];
           r.dk[k_at + static_cast<size_t>(d)] += ds * q[d];
         }
       }
     }
+  }
+  for (std::vector<double>* values : {&r.out, &r.dq, &r.dk, &r.dv}) {
+    for (double& x : *values) x = round(x);
   }
   return r;
 }

@@ -130,9 +130,9 @@ class BackwardTile {
     const int64_t at = int64_t{g.begin} * kPanel + first;
     const float* k_t = s_.k_t + int64_t{panel} * kPanel * job_.q.dim + first;
     const float* v_t = s_.v_t + int64_t{panel} * kPanel * job_.v.dim + first;
-    product<AOrder::kInnerContiguous>(
+    product<Float32, AOrder::kInnerContiguous>(
         {rows, job_.q.dim, s_.q + g.begin * s_.ld, s_.ld, k_t, kPanel, s_.p + at, kPanel, false}, num_vecs);
-    product<AOrder::kInnerContiguous>(
+    product<Float32, AOrder::kInnerContiguous>(
         {rows, job_.v.dim, s_.dout + g.begin * s_.ld_v, s_.ld_v, v_t, kPanel, s_.ds + at, kPanel, false}, num_vecs);
     const bool capped = job_.softcap > 0;
     const float to_log2 = (capped ? job_.softcap : job_.scale) * kLog2E;
@@ -178,7 +178,7 @@ class BackwardTile {
         step_end[v] = max_of(step_end[v], g.end);
       }
       const int first = g.vec_begin * kLanes;
-      product<AOrder::kInnerContiguous>(
+      product<Float32, AOrder::kInnerContiguous>(
           {g.end - g.begin, (g.vec_end - g.vec_begin) * kLanes, s_.ds + g.begin * kPanel + first, kPanel,
            s_.k + (panel * kPanel + first) * s_.ld, s_.ld, s_.dq + g.begin * s_.ld, s_.ld, true},
           static_cast<int>(s_.ld) / kLanes);
@@ -195,12 +195,13 @@ class BackwardTile {
   void add_key_gradients(int panel, int vec_begin, int vec_end, int begin, int end) const {
     const int rows = (vec_end - vec_begin) * kLanes, first = vec_begin * kLanes;
     const int64_t key = int64_t{panel} * kPanel + first;
-    product<AOrder::kRowsContiguous>({rows, end - begin, s_.p + begin * kPanel + first, kPanel,
-                                      s_.dout + begin * s_.ld_v, s_.ld_v, s_.dv + key * s_.ld_v, s_.ld_v, true},
-                                     static_cast<int>(s_.ld_v) / kLanes);
-    product<AOrder::kRowsContiguous>({rows, end - begin, s_.ds + begin * kPanel + first, kPanel, s_.q + begin * s_.ld,
-                                      s_.ld, s_.dk + key * s_.ld, s_.ld, true},
-                                     static_cast<int>(s_.ld) / kLanes);
+    product<Float32, AOrder::kRowsContiguous>(
+        {rows, end - begin, s_.p + begin * kPanel + first, kPanel, s_.dout + begin * s_.ld_v, s_.ld_v,
+         s_.dv + key * s_.ld_v, s_.ld_v, true},
+        static_cast<int>(s_.ld_v) / kLanes);
+    product<Float32, AOrder::kRowsContiguous>({rows, end - begin, s_.ds + begin * kPanel + first, kPanel,
+                                               s_.q + begin * s_.ld, s_.ld, s_.dk + key * s_.ld, s_.ld, true},
+                                              static_cast<int>(s_.ld) / kLanes);
   }
 
   void add_dq(int head, int turn) const {

@@ -215,6 +215,7 @@ std::vector<Isa> all_isas() {
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
                       __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+  result.push_back({&cpu::kAvx512Bf16Kernels, avx512 && __builtin_cpu_supports("avx512bf16") != 0});
   result.push_back({&cpu::kAvx512Kernels, avx512});
   result.push_back({&cpu::kAvx2Kernels, avx2});
 #endif

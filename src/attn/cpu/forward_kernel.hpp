@@ -18,19 +18,26 @@ inline constexpr float kLn2 = 0.693147180559945f;
 inline constexpr float kRescaleThreshold = 8;
 inline constexpr int kNumPanels = kTileLanes / kPanel;
 
+/// Elements of a row of `dim`: the inner size of products along it.
+template <class Element>
+TANGRAM_INLINE int inner_dim(int dim) {
+  return (dim + Element::kWidth - 1) / Element::kWidth;
+}
+
 struct ForwardScratch {
-  float* q_t;        // [panels, head_dim, kPanel]
+  float* q_t;        // [panels, inner_dim, kPanel]
   float* out_t;      // [panels, head_dim_v, kPanel]
-  float* k;          // [kMaxSteps, head_dim]
-  float* v;          // [kMaxSteps, head_dim_v]
-  float* scores;     // [kMaxSteps, kPanel]
+  float* k;          // [kMaxSteps, inner_dim]
+  float* v;          // [kMaxSteps, head_dim_v] elements of two steps if bfloat16 pairs
+  float* scores;     // [kMaxSteps, kPanel], then probabilities
+  float* pairs;      // [kMaxSteps / 2, kPanel], probabilities as bfloat16 pairs
   float* rows;       // [kPanel, max(head_dim, head_dim_v)], also padded
   float* reference;  // [kTileLanes], of the exponentials, in scores times their scale times log2(e)
   float* sum;        // [kTileLanes]
 
   static size_t size(const ForwardJob& job) {
     const size_t dims = static_cast<size_t>(job.q.dim) + static_cast<size_t>(job.v.dim);
-    return dims * (kTileLanes + kMaxSteps + kPanel) + (kMaxSteps + 2) * static_cast<size_t>(kPanel) + 4 * kTileLanes;
+    return dims * (kTileLanes + kMaxSteps + kPanel) + 2 * kMaxSteps * static_cast<size_t>(kPanel) + 2 * kTileLanes;
   }
   ForwardScratch(const ForwardJob& job, void* memory) {
     auto* at = static_cast<float*>(memory);
@@ -43,6 +50,7 @@ struct ForwardScratch {
     reference = take(kTileLanes);
     sum = take(kTileLanes);
     scores = take(kMaxSteps * kPanel);
+    pairs = take(kMaxSteps / 2 * kPanel);
     q_t = take(d * kTileLanes);
     out_t = take(dv * kTileLanes);
     k = take(kMaxSteps * d);
@@ -85,6 +93,7 @@ TANGRAM_INLINE Vec max_of_steps(const Segment& segment, const float* scores, int
 }
 
 /// One panel of one tile over its blocks.
+template <class Element>
 struct ForwardPanel {
   const ForwardJob& job;
   const ForwardScratch& scratch;
@@ -92,7 +101,7 @@ struct ForwardPanel {
   int num_lanes;
   Vec raw_max[kVecs];  // largest visible q.k, before softcap
 
-  float* q_t() const { return scratch.q_t + int64_t{panel} * kPanel * job.q.dim; }
+  float* q_t() const { return scratch.q_t + int64_t{panel} * kPanel * inner_dim<Element>(job.q.dim); }
   float* out_t() const { return scratch.out_t + int64_t{panel} * kPanel * job.v.dim; }
   float* reference() const { return scratch.reference + panel * kPanel; }
   float* sum() const { return scratch.sum + panel * kPanel; }
@@ -121,11 +130,19 @@ struct ForwardPanel {
       const Vec base = load(reference() + v * kLanes);
       const Vec offset = base == kMinusInf ? Vec{} : base;
       Vec total = load(sum() + v * kLanes);
-      for (int s = segment.begin; s < segment.end; ++s) {
-        float* at = scores + s * kPanel + v * kLanes;
-        const Vec p = exp2_vec(load(at) * to_log2 - offset);
-        store(at, p);
+      const auto probability = [&](int step) {
+        const Vec p = exp2_vec(load(scores + step * kPanel + v * kLanes) * to_log2 - offset);
         total += p;
+        return p;
+      };
+      if constexpr (Element::kWidth == 1) {
+        for (int s = segment.begin; s < segment.end; ++s) store(scores + s * kPanel + v * kLanes, probability(s));
+      } else {
+        for (int s = segment.begin; s < segment.end; s += 2) {
+          const Vec low = probability(s);
+          const Vec high = s + 1 < segment.end ? probability(s + 1) : Vec{};
+          store(scratch.pairs + s / 2 * kPanel + v * kLanes, Element::pair_up(low, high));
+        }
       }
       store(sum() + v * kLanes, total);
     }
@@ -139,11 +156,12 @@ struct ForwardPanel {
     Vec block_max[kVecs];
     for (Vec& max : block_max) max = splat(kMinusInf);
     float* scores = scratch.scores;
+    const int inner = inner_dim<Element>(job.q.dim);
     for (int n = 0; n < num_segments; ++n) {
       const Segment& g = segments[n];
       const int first = g.vec_begin * kLanes;
-      product<AOrder::kInnerContiguous>(
-          {g.end - g.begin, job.q.dim, scratch.k + int64_t{g.begin} * job.q.dim, job.q.dim, q_t() + first, kPanel,
+      product<Element, AOrder::kInnerContiguous>(
+          {g.end - g.begin, inner, scratch.k + int64_t{g.begin} * inner, inner, q_t() + first, kPanel,
            scores + g.begin * kPanel + first, kPanel, false},
           g.vec_end - g.vec_begin);
       if (!block.full) hide_masked(block, panel, g, scores);
@@ -165,9 +183,12 @@ struct ForwardPanel {
       const Segment& g = segments[n];
       const int first = g.vec_begin * kLanes;
       exponentials(g, to_log2);
-      product<AOrder::kRowsContiguous>({job.v.dim, g.end - g.begin, scratch.v + int64_t{g.begin} * job.v.dim, job.v.dim,
-                                        scores + g.begin * kPanel + first, kPanel, out_t() + first, kPanel, true},
-                                       g.vec_end - g.vec_begin);
+      const int step = g.begin / Element::kWidth;  // segments begin at multiples of kStepGroup
+      const float* probabilities = Element::kWidth == 1 ? scores : scratch.pairs;
+      product<Element, AOrder::kRowsContiguous>(
+          {job.v.dim, inner_dim<Element>(g.end - g.begin), scratch.v + int64_t{step} * job.v.dim, job.v.dim,
+           probabilities + step * kPanel + first, kPanel, out_t() + first, kPanel, true},
+          g.vec_end - g.vec_begin);
     }
   }
 
@@ -211,30 +232,62 @@ struct ForwardPanel {
   }
 };
 
+/// A row as the inner side of a product reads it.
+template <class Element>
+TANGRAM_INLINE void load_inner_row(float* to, const Tokens& from, int64_t row, int head) {
+  if constexpr (Element::kWidth == 1) {
+    load_row(to, row_of(from, row, head), from.dtype, from.dim);
+  } else {
+    copy_16bit_row(to, row_of(from, row, head), from.dim);
+  }
+}
+
+template <class Element>
 static void load_queries(const ForwardJob& job, const LaneTile& tile, int head, const ForwardScratch& scratch) {
   const int num_rows = static_cast<int>(tile.rows.end - tile.rows.begin);
+  const int inner = inner_dim<Element>(job.q.dim);
   for (int panel = 0; panel * kPanel < num_rows; ++panel) {
-    float* q_t = scratch.q_t + int64_t{panel} * kPanel * job.q.dim;
     const int num_lanes = min_of(kPanel, num_rows - panel * kPanel);
     for (int l = 0; l < kPanel; ++l) {
-      float* row = scratch.rows + int64_t{l} * job.q.dim;
+      float* row = scratch.rows + int64_t{l} * inner;
       if (l < num_lanes) {
-        load_row(row, row_of(job.q, tile.rows.begin + panel * kPanel + l, head), job.q.dtype, job.q.dim);
+        load_inner_row<Element>(row, job.q, tile.rows.begin + panel * kPanel + l, head);
       } else {
-        for (int d = 0; d < job.q.dim; ++d) row[d] = 0;
+        for (int d = 0; d < inner; ++d) row[d] = 0;
       }
     }
-    transpose(q_t, kPanel, scratch.rows, job.q.dim, kPanel, job.q.dim);
+    transpose(scratch.q_t + int64_t{panel} * kPanel * inner, kPanel, scratch.rows, inner, kPanel, inner);
+  }
+}
+
+/// The keys and values of a block; steps beyond its end that a pair takes in become zero.
+template <class Element>
+static void load_block(const ForwardJob& job, const StepBlock& block, int kv_head, const ForwardScratch& scratch) {
+  const int inner = inner_dim<Element>(job.k.dim);
+  for (int s = 0; s < block.num_steps; ++s) {
+    load_inner_row<Element>(scratch.k + int64_t{s} * inner, job.k, block.rows[s], kv_head);
+  }
+  for (int s = 0; s < block.num_steps; s += Element::kWidth) {
+    float* to = scratch.v + int64_t{s / Element::kWidth} * job.v.dim;
+    const void* row = row_of(job.v, block.rows[s], kv_head);
+    if constexpr (Element::kWidth == 1) {
+      load_row(to, row, job.v.dtype, job.v.dim);
+    } else {
+      const bool has_second = s + 1 < block.num_steps;
+      interleave_rows(to, row, has_second ? row_of(job.v, block.rows[s + 1], kv_head) : nullptr, job.v.dim);
+    }
   }
 }
 
 static size_t forward_scratch_bytes(const ForwardJob& job) { return ForwardScratch::size(job) * sizeof(float); }
 
-static float forward_tile(const ForwardJob& job, const TileIndex& index, const LaneTile& tile, int head, void* memory) {
+template <class Element>
+static float forward_tile_as(const ForwardJob& job, const TileIndex& index, const LaneTile& tile, int head,
+                             void* memory) {
   const ForwardScratch scratch(job, memory);
   const int num_rows = static_cast<int>(tile.rows.end - tile.rows.begin);
   const int kv_head = head / job.group;
-  load_queries(job, tile, head, scratch);
+  load_queries<Element>(job, tile, head, scratch);
   for (int l = 0; l < kTileLanes; ++l) scratch.reference[l] = kMinusInf;
   for (int l = 0; l < kTileLanes; ++l) scratch.sum[l] = 0;
   for (int64_t n = 0; n < int64_t{kTileLanes} * job.v.dim; ++n) scratch.out_t[n] = 0;
@@ -247,19 +300,16 @@ static float forward_tile(const ForwardJob& job, const TileIndex& index, const L
   StepWalker walker(index, tile, kMaxSteps, 0);
   StepBlock block;
   while (walker.next(block)) {
-    for (int s = 0; s < block.num_steps; ++s) {
-      load_row(scratch.k + int64_t{s} * job.k.dim, row_of(job.k, block.rows[s], kv_head), job.k.dtype, job.k.dim);
-      load_row(scratch.v + int64_t{s} * job.v.dim, row_of(job.v, block.rows[s], kv_head), job.v.dtype, job.v.dim);
-    }
+    load_block<Element>(job, block, kv_head, scratch);
     for (int panel = 0; panel * kPanel < num_rows; ++panel) {
-      ForwardPanel state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), {}};
+      ForwardPanel<Element> state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), {}};
       for (int v = 0; v < kVecs; ++v) state.raw_max[v] = raw_max[panel][v];
       state.add_block(block);
       for (int v = 0; v < kVecs; ++v) raw_max[panel][v] = state.raw_max[v];
     }
   }
   for (int panel = 0; panel * kPanel < num_rows; ++panel) {
-    ForwardPanel state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), {}};
+    ForwardPanel<Element> state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), {}};
     state.finish(tile.rows.begin + panel * kPanel, head);
     for (int l = 0; l < state.num_lanes; ++l) {
       const float lane = raw_max[panel][l / kLanes][l % kLanes];
@@ -267,6 +317,13 @@ static float forward_tile(const ForwardJob& job, const TileIndex& index, const L
     }
   }
   return tile_max;
+}
+
+static float forward_tile(const ForwardJob& job, const TileIndex& index, const LaneTile& tile, int head, void* memory) {
+#if defined(__AVX512BF16__)
+  if (job.q.dtype == DType::kBFloat16) return forward_tile_as<BFloat16Pair>(job, index, tile, head, memory);
+#endif
+  return forward_tile_as<Float32>(job, index, tile, head, memory);
 }
 
 }  // namespace tangram::cpu::TANGRAM_ISA

@@ -148,6 +148,42 @@ TANGRAM_INLINE void load_row(float* to, const void* from, DType dtype, int n) {
   for (; d < n; ++d) to[d] = half_to_float(bits[d]);
 }
 
+/// A row of 16-bit elements as it is, followed by a zero when `n` is odd.
+TANGRAM_INLINE void copy_16bit_row(float* to, const void* from, int n) {
+  auto* bits = reinterpret_cast<uint16_t __attribute__((may_alias))*>(to);
+  __builtin_memcpy(bits, from, static_cast<size_t>(n) * 2);
+  if (n % 2 != 0) bits[n] = 0;
+}
+
+/// Two rows of 16-bit elements as one row of pairs; without `second` its half is zero.
+TANGRAM_INLINE void interleave_rows(float* to, const void* first, const void* second, int n) {
+  auto* pairs = reinterpret_cast<uint32_t __attribute__((may_alias))*>(to);
+  const auto* low = static_cast<const uint16_t*>(first);
+  const auto* high = static_cast<const uint16_t*>(second);
+  if (high == nullptr) {
+    for (int d = 0; d < n; ++d) pairs[d] = low[d];
+  } else {
+    for (int d = 0; d < n; ++d) pairs[d] = low[d] | static_cast<uint32_t>(high[d]) << 16;
+  }
+}
+
+#if defined(__AVX512BF16__)
+/// Lane l of the result: low[l] and high[l], rounded.
+TANGRAM_INLINE Vec interleave_as_bfloat16(Vec low, Vec high) {
+  const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  const __m512i order =
+      _mm512_or_si512(_mm512_set1_epi32(16 << 16),
+                      _mm512_mullo_epi32(_mm512_set1_epi32(0x00010001),
+                                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
+  return reinterpret_cast<Vec>(_mm512_permutexvar_epi16(order, halves));
+}
+
+/// The 16 lanes as bfloat16, side by side.
+TANGRAM_INLINE void store_as_bfloat16(void* to, Vec x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+}
+#endif
+
 /// `n` float32 elements to a row in any dtype.
 TANGRAM_INLINE void store_row(void* to, DType dtype, const float* from, int n) {
   if (dtype == DType::kFloat32) {

@@ -16,6 +16,7 @@ namespace {
 using test::make_random;
 using test::RandomAttention;
 using test::RandomConfig;
+using test::values_of;
 
 // float32 sums of up to a few hundred products: each rounding is 6e-8, and they add up like a random walk.
 constexpr double kFloatTolerance = 1e-5;
@@ -67,6 +68,180 @@ TEST_P(CpuAttention, RandomSlicesEqualDenseReference) {
     std::string what = fmt::format("case {}", n);
     for (const AttnSlice& slice : r.slices) what.append(" ").append(to_string(slice));
     test::expect_close(r, kFloatTolerance, what);
+  }
+}
+
+RandomConfig small_config(DType dtype = DType::kFloat32) {
+  RandomConfig config;
+  config.shape = {.seqlen_q = 150,
+                  .seqlen_k = 210,
+                  .num_heads_q = 4,
+                  .num_heads_kv = 2,
+                  .head_dim = 40,
+                  .head_dim_v = 24,
+                  .dtype = dtype};
+  return config;
+}
+
+double round_to_bfloat16(double x) { return bfloat16_to_float(float_to_bfloat16(static_cast<float>(x))); }
+double round_to_float16(double x) { return float16_to_float(float_to_float16(static_cast<float>(x))); }
+
+// The error against float64 may be twice that of a pass that rounds scores, probabilities and gradients to the dtype.
+TEST_P(CpuAttention, SixteenBitErrorIsAtMostTwiceThatOfANaivePass) {
+  const auto backend = make(GetParam());
+  std::mt19937 rng(11);
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (unsigned n = 0; n < 8; ++n) {
+      RandomConfig config = small_config(dtype);
+      config.out_dtype = n % 2 == 0 ? dtype : DType::kFloat32;
+      config.grad_dtype = n % 4 < 2 ? dtype : DType::kFloat32;
+      config.softcap = n % 3 == 0 ? 5.0f : 0.0f;
+      config.shape.head_dim = n == 5 ? 33 : 64;
+      config.shape.head_dim_v = n == 6 ? 17 : 64;
+      config.seqlen_sink = n % 2;
+      RandomAttention r = make_random(config, reference::random_disjoint_slices(rng, 150, 210, 10), n);
+      run(*backend, r);
+      const reference::DenseResult exact = reference::dense_attention(r.problem);
+      reference::DenseProblem rounded = r.problem;
+      rounded.round = dtype == DType::kBFloat16 ? round_to_bfloat16 : round_to_float16;
+      const reference::DenseResult naive = reference::dense_attention(rounded);
+      const auto check = [&](const char* name, const std::vector<double>& actual, const std::vector<double>& wanted,
+                             const std::vector<double>& of_naive) {
+        EXPECT_LE(test::distance(actual, wanted).error, 2 * test::distance(of_naive, wanted).error)
+            << name << " " << to_string(dtype) << " case " << n;
+      };
+      check("out", values_of(r.out_view(), r.out), exact.out, naive.out);
+      check("dq", values_of(r.dq_view(), r.dq), exact.dq, naive.dq);
+      check("dk", values_of(r.dk_view(), r.dk), exact.dk, naive.dk);
+      check("dv", values_of(r.dv_view(), r.dv), exact.dv, naive.dv);
+    }
+  }
+}
+
+TEST_P(CpuAttention, StagesAddUpToOnePass) {
+  const auto backend = make(GetParam());
+  std::mt19937 rng(5);
+  for (unsigned n = 0; n < 6; ++n) {
+    RandomConfig config = small_config();
+    config.seqlen_sink = n % 3;
+    config.sink_layout = n % 2 == 0 ? SinkLayout::kSh : SinkLayout::kSsh;
+    config.softcap = n == 4 ? 3.0f : 0.0f;
+    RandomAttention r = make_random(config, reference::random_disjoint_slices(rng, 150, 210, 12), n);
+    constexpr size_t kNumStages = 3;
+    std::vector<std::unique_ptr<PreparedMask>> masks;
+    for (size_t stage = 0; stage < kNumStages; ++stage) {
+      std::vector<AttnSlice> part;
+      for (size_t i = stage; i < r.slices.size(); i += kNumStages) part.push_back(r.slices[i]);
+      masks.push_back(backend->prepare(part, config.shape, nullptr));
+    }
+    for (size_t stage = 0; stage < kNumStages; ++stage) {
+      AttnForwardArgs args = r.forward_args();
+      args.accumulate = stage > 0;
+      if (stage + 1 < kNumStages) args.sink = {};
+      backend->forward(*masks[stage], args);
+    }
+    for (size_t stage = 0; stage < kNumStages; ++stage) {
+      AttnBackwardArgs args = r.backward_args();
+      args.accumulate_dq = args.accumulate_dkv = stage > 0;
+      if (stage != 1) args.dsink = nullptr;
+      backend->backward(*masks[stage], args);
+    }
+    test::expect_close(r, kFloatTolerance, fmt::format("case {}", n));
+  }
+}
+
+// Keys ever larger: the reference of the exponentials has to move again and again. Scores reach about 60, so that their
+// rounding (6e-8 of 60) becomes a relative error of 4e-6 in each probability, several times that in the gradients.
+TEST_P(CpuAttention, GrowingScoresKeepTheirPrecision) {
+  const auto backend = make(GetParam());
+  RandomConfig config = small_config();
+  config.shape.seqlen_k = 1000;
+  config.scale = 1.0f;
+  RandomAttention r = make_random(config, {AttnSlice::causal({0, 150}, {0, 1000})}, 3);
+  for (size_t i = 0; i < r.problem.k.size(); ++i) {
+    const float value = r.k.data<float>()[i] * 4e-3f * static_cast<float>(i / 80);
+    r.k.data<float>()[i] = value;
+    r.problem.k[i] = value;
+  }
+  run(*backend, r);
+  test::expect_close(r, 5e-5, "growing");
+}
+
+TEST_P(CpuAttention, GradientsAreTheSlopesOfTheForwardPass) {
+  const auto backend = make(GetParam());
+  for (const SinkLayout layout : {SinkLayout::kSh, SinkLayout::kSsh}) {
+    RandomConfig config;
+    config.shape = {.seqlen_q = 4,
+                    .seqlen_k = 5,
+                    .num_heads_q = 2,
+                    .num_heads_kv = 1,
+                    .head_dim = 3,
+                    .head_dim_v = 2,
+                    .dtype = DType::kFloat32};
+    config.softcap = 1.5f;
+    config.seqlen_sink = 2;
+    config.sink_layout = layout;
+    config.poison = false;
+    RandomAttention r = make_random(config, {AttnSlice::causal({0, 4}, {0, 5})}, 1);
+    run(*backend, r);
+    const auto loss = [&r](const reference::DenseProblem& p) {
+      const reference::DenseResult result = reference::dense_attention(p);
+      double sum = 0;
+      for (size_t i = 0; i < result.out.size(); ++i) sum += result.out[i] * r.problem.dout[i];
+      return sum;
+    };
+    const auto check = [&](const char* name, std::vector<double> reference::DenseProblem::* input,
+                           const std::vector<double>& gradient) {
+      for (size_t i = 0; i < gradient.size(); ++i) {
+        constexpr double kStep = 1e-5;  // central differences: error about step^2, far below float32
+        reference::DenseProblem p = r.problem;
+        (p.*input)[i] += kStep;
+        const double above = loss(p);
+        (p.*input)[i] -= 2 * kStep;
+        EXPECT_NEAR(gradient[i], (above - loss(p)) / (2 * kStep), 2e-6) << name << " " << i;
+      }
+    };
+    check("dq", &reference::DenseProblem::q, values_of(r.dq_view(), r.dq));
+    check("dk", &reference::DenseProblem::k, values_of(r.dk_view(), r.dk));
+    check("dv", &reference::DenseProblem::v, values_of(r.dv_view(), r.dv));
+    check("dsink", &reference::DenseProblem::sink, {r.dsink.begin(), r.dsink.end()});
+  }
+}
+
+TEST_P(CpuAttention, NothingVisibleGivesZerosAndSinkOnlyRowsTheirLse) {
+  const auto backend = make(GetParam());
+  for (const int64_t seqlen_sink : {0, 2}) {
+    RandomConfig config = small_config();
+    config.seqlen_sink = seqlen_sink;
+    RandomAttention r = make_random(config, {}, 1);
+    run(*backend, r);
+    for (const float lse : r.lse) EXPECT_EQ(std::isinf(lse), seqlen_sink == 0);
+    test::expect_close(r, kFloatTolerance, "nothing visible");
+  }
+  RandomConfig config = small_config();
+  config.shape.seqlen_k = 0;
+  RandomAttention r = make_random(config, {}, 1);
+  run(*backend, r);
+  test::expect_close(r, kFloatTolerance, "no keys at all");
+}
+
+TEST_P(CpuAttention, ResultsDoNotDependOnThreads) {
+  RandomConfig config = small_config();
+  config.shape.seqlen_q = config.shape.seqlen_k = 700;
+  config.shape.num_heads_q = config.shape.num_heads_kv = 1;  // one head: all key tiles add to the same dq
+  std::vector<RandomAttention> results;
+  for (const int num_threads : {1, 2, 5}) {
+    const auto backend = make(GetParam(), num_threads);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      results.push_back(make_random(config, {AttnSlice::causal({0, 700}, {0, 700})}, 1));
+      run(*backend, results.back());
+    }
+  }
+  for (RandomAttention& r : results) {
+    EXPECT_EQ(values_of(r.out_view(), r.out), values_of(results[0].out_view(), results[0].out));
+    EXPECT_EQ(values_of(r.dq_view(), r.dq), values_of(results[0].dq_view(), results[0].dq));
+    EXPECT_EQ(values_of(r.dk_view(), r.dk), values_of(results[0].dk_view(), results[0].dk));
+    EXPECT_EQ(values_of(r.dv_view(), r.dv), values_of(results[0].dv_view(), results[0].dv));
   }
 }
 

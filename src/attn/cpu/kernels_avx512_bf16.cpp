@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The kernels compiled for one instruction set; the flags are set in CMakeLists.txt.
+#define TANGRAM_ISA avx512_bf16
+#include "attn/cpu/backward_kernel.hpp"
+#include "attn/cpu/forward_kernel.hpp"
+
+namespace tangram::cpu {
+
+const Kernels kAvx512Bf16Kernels = {"avx512_bf16", avx512_bf16::forward_scratch_bytes,
+                                    avx512_bf16::backward_scratch_bytes, avx512_bf16::forward_tile,
+                                    avx512_bf16::backward_tile};
+
+}  // namespace tangram::cpu
