@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/refine.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "plan/chunk_areas.hpp"
+#include "plan/dispatch.hpp"
+#include "reference/cells.hpp"
+#include "tangram/mask_builders.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram {
+namespace {
+
+std::vector<int64_t> random_documents(std::mt19937& rng, int64_t seqlen) {
+  std::vector<int64_t> cu{0};
+  while (cu.back() < seqlen) cu.push_back(std::min(seqlen, cu.back() + 1 + static_cast<int64_t>(rng() % 60)));
+  return cu;
+}
+
+Mask random_mask(std::mt19937& rng, int64_t seqlen) {
+  switch (rng() % 4) {
+    case 0: return varlen_mask(random_documents(rng, seqlen), true);
+    case 1: return sliding_window_mask(random_documents(rng, seqlen), {7, static_cast<int64_t>(rng() % 3)});
+    case 2: return block_causal_mask(random_documents(rng, seqlen), 16);
+    default: return Mask(seqlen, seqlen, reference::random_disjoint_slices(rng, seqlen, seqlen, 6));
+  }
+}
+
+TEST(Refiner, CountsRemoteRowsExactly) {
+  std::mt19937 rng(9);
+  for (int n = 0; n < 300; ++n) {
+    const int cp_size = 1 + static_cast<int>(rng() % 5);
+    const int64_t chunk_size = 1 + static_cast<int64_t>(rng() % 9);
+    const int64_t num_chunks = cp_size * (1 + static_cast<int64_t>(rng() % 8));
+    const Mask mask = random_mask(rng, num_chunks * chunk_size);
+    const Dispatch dispatch{cp_size, chunk_size, dispatch_random(num_chunks, cp_size, rng())};
+    Refiner refiner(mask.slices(), chunk_size, chunk_areas(mask.slices(), chunk_size, num_chunks), cp_size);
+    ASSERT_EQ(refiner.score(dispatch.rank_of_chunk, 0).remote_rows, rows_lower_bound(mask, dispatch, dispatch)) << n;
+  }
+}
+
+TEST(Refiner, OnlyImprovesKeepsCountsAndRepeats) {
+  std::mt19937 rng(10);
+  for (int n = 0; n < 60; ++n) {
+    const int cp_size = 2 + static_cast<int>(rng() % 4);
+    const int64_t chunk_size = 4;
+    const int64_t num_chunks = cp_size * (4 + static_cast<int64_t>(rng() % 12));
+    const Mask mask = random_mask(rng, num_chunks * chunk_size);
+    const std::vector<int> start = dispatch_random(num_chunks, cp_size, rng());
+    // Any area is balanced enough, so that rows alone decide.
+    const RefineOptions options{.max_work = 200'000, .tolerance = 100};
+    Refiner refiner(mask.slices(), chunk_size, chunk_areas(mask.slices(), chunk_size, num_chunks), cp_size);
+    const std::vector<int> refined = refiner.run(start, options);
+    for (int rank = 0; rank < cp_size; ++rank) {
+      ASSERT_EQ(std::count(refined.begin(), refined.end(), rank), num_chunks / cp_size);
+    }
+    const int64_t rows = refiner.score(refined, 100).remote_rows;
+    EXPECT_LE(rows, refiner.score(start, 100).remote_rows);
+    const Dispatch dispatch{cp_size, chunk_size, refined};
+    ASSERT_EQ(rows, rows_lower_bound(mask, dispatch, dispatch));
+    Refiner again(mask.slices(), chunk_size, chunk_areas(mask.slices(), chunk_size, num_chunks), cp_size);
+    ASSERT_EQ(again.run(start, options), refined);
+  }
+}
+
+TEST(Refiner, BringsScatteredDocumentsTogether) {
+  // Sixteen documents of four chunks dealt out chunk by chunk: every one can be whole, with equal areas.
+  std::vector<int64_t> cu{0};
+  for (int d = 0; d < 16; ++d) cu.push_back(cu.back() + 64);
+  const Mask mask = varlen_mask(cu, true);
+  Refiner refiner(mask.slices(), 16, chunk_areas(mask.slices(), 16, 64), 4);
+  const std::vector<int> refined = refiner.run(dispatch_zigzag(64, 4), {.max_work = 5'000'000, .tolerance = 0.001});
+  const Refiner::Score score = refiner.score(refined, 0.001);
+  EXPECT_EQ(score.remote_rows, 0);
+  EXPECT_EQ(score.overload, 0);
+}
+
+TEST(Refiner, MendsBalance) {
+  const Mask mask = causal_mask(1024, 1024);
+  Refiner refiner(mask.slices(), 16, chunk_areas(mask.slices(), 16, 64), 4);
+  const std::vector<int> start = dispatch_sequential(64, 4);
+  EXPECT_GT(refiner.score(start, 0.01).overload, 0.7);
+  const std::vector<int> refined = refiner.run(start, {.max_work = 2'000'000, .tolerance = 0.01});
+  EXPECT_EQ(refiner.score(refined, 0.01).overload, 0);
+}
+
+}  // namespace
+}  // namespace tangram
