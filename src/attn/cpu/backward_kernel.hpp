@@ -9,28 +9,34 @@
 
 namespace tangram::cpu::TANGRAM_ISA {
 
+/// With bfloat16 pairs, `inner` rows hold pairs along the head dim and buffers of half the rows pairs of two rows.
 struct BackwardScratch {
-  int64_t ld, ld_v;  // head dims rounded up to whole vectors; what is added is zero
-  float* k;          // [kTileLanes, ld]
-  float* dk;         // [kTileLanes, ld]
-  float* dv;         // [kTileLanes, ld_v]
-  float* k_t;        // [panels, head_dim, kPanel]
-  float* v_t;        // [panels, head_dim_v, kPanel]
-  float* q;          // [kQueryGrid, ld]
-  float* dout;       // [kQueryGrid, ld_v]
-  float* dq;         // [kQueryGrid, ld]
-  float* p;          // [kQueryGrid, kPanel], probabilities
-  float* ds;         // [kQueryGrid, kPanel], gradient of the scores
-  float* lse;        // [kQueryGrid], in powers of two
-  float* delta;      // [kQueryGrid]
+  int64_t ld, ld_v;   // head dims rounded up to whole vectors; what is added is zero
+  float* k;           // [kTileLanes / width, ld]
+  float* dk;          // [kTileLanes, ld]
+  float* dv;          // [kTileLanes, ld_v]
+  float* k_t;         // [panels, inner, kPanel]
+  float* v_t;         // [panels, inner_v, kPanel]
+  float* q;           // [kQueryGrid / width, ld], as columns of a product
+  float* dout;        // [kQueryGrid / width, ld_v]
+  float* q_rows;      // [kQueryGrid, inner], as rows; the same as q in float32
+  float* dout_rows;   // [kQueryGrid, inner_v]
+  float* dq;          // [kQueryGrid, ld]
+  float* p;           // [kQueryGrid, kPanel], scores, then probabilities
+  float* ds;          // [kQueryGrid, kPanel], gradient of the probabilities, then of the scores
+  float* p_columns;   // [kQueryGrid / width, kPanel], p with pairs of queries; the same as p in float32
+  float* ds_columns;  // [kQueryGrid / width, kPanel]
+  float* ds_rows;     // [kQueryGrid, kPanel / width], ds with pairs of keys
+  float* lse;         // [kQueryGrid], in powers of two
+  float* delta;       // [kQueryGrid]
 
   static size_t size(const BackwardJob& job) {
     const size_t ld = static_cast<size_t>(round_up(job.q.dim, kLanes));
     const size_t ld_v = static_cast<size_t>(round_up(job.v.dim, kLanes));
-    return (3 * ld + 2 * ld_v) * kTileLanes + (2 * ld + ld_v) * kQueryGrid + size_t{2} * kQueryGrid * kPanel +
+    return (3 * ld + 2 * ld_v) * kTileLanes + (2 * ld + ld_v) * kQueryGrid + size_t{4} * kQueryGrid * kPanel +
            2 * kQueryGrid;
   }
-  BackwardScratch(const BackwardJob& job, void* memory) {
+  BackwardScratch(const BackwardJob& job, int width, void* memory) {
     auto* at = static_cast<float*>(memory);
     const auto take = [&at](int64_t n) {
       float* result = at;
@@ -51,6 +57,12 @@ struct BackwardScratch {
     q = take(kQueryGrid * ld);
     dout = take(kQueryGrid * ld_v);
     dq = take(kQueryGrid * ld);
+    // In pairs a buffer of columns takes half of its memory, and the rows take the other half.
+    q_rows = width == 1 ? q : q + kQueryGrid / 2 * ld;
+    dout_rows = width == 1 ? dout : dout + kQueryGrid / 2 * ld_v;
+    p_columns = width == 1 ? p : take(kQueryGrid / 2 * kPanel);
+    ds_columns = width == 1 ? ds : take(kQueryGrid / 2 * kPanel);
+    ds_rows = width == 1 ? ds : take(kQueryGrid / 2 * kPanel);
   }
 };
 
@@ -58,12 +70,7 @@ TANGRAM_INLINE void fill_zero(float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = 0;
 }
 
-/// A row into a buffer whose rows end in zeros.
-TANGRAM_INLINE void load_padded_row(float* to, int64_t ld, const Tokens& from, int64_t row, int head) {
-  load_row(to, row_of(from, row, head), from.dtype, from.dim);
-  fill_zero(to + from.dim, ld - from.dim);
-}
-
+template <class Element>
 class BackwardTile {
  public:
   BackwardTile(const BackwardJob& job, const TileIndex& index, const LaneTile& tile, int kv_head, void* memory)
@@ -72,7 +79,9 @@ class BackwardTile {
         tile_(tile),
         kv_head_(kv_head),
         num_rows_(static_cast<int>(tile.rows.end - tile.rows.begin)),
-        s_(job, memory) {}
+        inner_(inner_dim<Element>(job.q.dim)),
+        inner_v_(inner_dim<Element>(job.v.dim)),
+        s_(job, Element::kWidth, memory) {}
 
   void run(const int* turns) {
     load_keys();
@@ -89,74 +98,134 @@ class BackwardTile {
   }
 
  private:
+  static constexpr int kWidth = Element::kWidth;
+
   void load_keys() {
     bool seen[kTileLanes] = {};
     index_.find_seen_lanes(tile_, seen);
-    // Keys that nobody sees may hold anything; as zeros they add nothing to dq.
-    const auto load_tile = [&](const Tokens& from, float* to, int64_t ld) {
-      for (int l = 0; l < kTileLanes; ++l) {
-        if (seen[l]) {
-          load_padded_row(to + l * ld, ld, from, tile_.rows.begin + l, kv_head_);
-        } else {
-          fill_zero(to + l * ld, ld);
-        }
-      }
-    };
-    load_tile(job_.v, s_.dv, s_.ld_v);  // dv lends its memory until it is zeroed
-    load_tile(job_.k, s_.k, s_.ld);
+    // dk and dv lend their memory until they are zeroed.
+    load_key_rows(job_.k, seen, s_.dk, inner_);
+    load_key_rows(job_.v, seen, s_.dv, inner_v_);
     for (int panel = 0; panel < kNumPanels; ++panel) {
       const int64_t first = int64_t{panel} * kPanel;
-      transpose(s_.k_t + first * job_.q.dim, kPanel, s_.k + first * s_.ld, s_.ld, kPanel, job_.q.dim);
-      transpose(s_.v_t + first * job_.v.dim, kPanel, s_.dv + first * s_.ld_v, s_.ld_v, kPanel, job_.v.dim);
+      transpose(s_.k_t + first * inner_, kPanel, s_.dk + first * inner_, inner_, kPanel, inner_);
+      transpose(s_.v_t + first * inner_v_, kPanel, s_.dv + first * inner_v_, inner_v_, kPanel, inner_v_);
+    }
+    for (int l = 0; l < kTileLanes; l += kWidth) {
+      const float* row = s_.dk + int64_t{l} * inner_;
+      load_columns(s_.k + l / kWidth * s_.ld, s_.ld, row, row + inner_, job_.q.dim);
     }
     fill_zero(s_.dk, kTileLanes * s_.ld);
     fill_zero(s_.dv, kTileLanes * s_.ld_v);
   }
 
-  void load_queries(int head) {
+  /// Keys that nobody sees may hold anything; as zeros they add nothing to dq.
+  void load_key_rows(const Tokens& from, const bool* seen, float* to, int inner) const {
+    for (int l = 0; l < kTileLanes; ++l, to += inner) {
+      if (seen[l]) {
+        load_inner_row<Element>(to, from, tile_.rows.begin + l, kv_head_);
+      } else {
+        fill_zero(to, inner);
+      }
+    }
+  }
+
+  /// One row of a product's columns, from one row of elements or from two that pair up; ends in zeros.
+  static void load_columns(float* to, int64_t ld, const void* first, const void* second, int dim) {
+    if constexpr (kWidth == 1) {
+      __builtin_memcpy(to, first, static_cast<size_t>(dim) * sizeof(float));
+    } else {
+      interleave_rows(to, first, second, dim);
+    }
+    fill_zero(to + dim, ld - dim);
+  }
+
+  void load_query_rows(const Tokens& from, int head, float* rows, int inner, float* columns, int64_t ld) const {
     for (int m = 0; m < block_.num_steps; ++m) {
-      const int64_t row = block_.rows[m];
-      load_padded_row(s_.q + m * s_.ld, s_.ld, job_.q, row, head);
-      load_padded_row(s_.dout + m * s_.ld_v, s_.ld_v, job_.dout, row, head);
-      const float lse = job_.lse[row * job_.num_heads_q + head];
-      s_.lse[m] = lse == kMinusInf ? -kMinusInf : lse * kLog2E;  // exponentials against +inf are 0
-      s_.delta[m] = job_.delta[row * job_.num_heads_q + head];
+      if constexpr (kWidth == 1) {
+        load_row(columns + m * ld, row_of(from, block_.rows[m], head), from.dtype, from.dim);
+        fill_zero(columns + m * ld + from.dim, ld - from.dim);
+      } else {
+        load_inner_row<Element>(rows + m * inner, from, block_.rows[m], head);
+      }
+    }
+    if constexpr (kWidth > 1) {
+      if (block_.num_steps % kWidth != 0) fill_zero(rows + block_.num_steps * inner, inner);
+      for (int m = 0; m < block_.num_steps; m += kWidth) {
+        load_columns(columns + m / kWidth * ld, ld, rows + m * inner, rows + (m + 1) * inner, from.dim);
+      }
+    }
+  }
+
+  void load_queries(int head) {
+    load_query_rows(job_.q, head, s_.q_rows, inner_, s_.q, s_.ld);
+    load_query_rows(job_.dout, head, s_.dout_rows, inner_v_, s_.dout, s_.ld_v);
+    for (int m = 0; m < round_up(block_.num_steps, kWidth); ++m) {
+      s_.lse[m] = -kMinusInf;  // exponentials against +inf are 0
+      s_.delta[m] = 0;
+      if (m == block_.num_steps) break;
+      const int64_t at = block_.rows[m] * job_.num_heads_q + head;
+      if (job_.lse[at] != kMinusInf) s_.lse[m] = job_.lse[at] * kLog2E;
+      s_.delta[m] = job_.delta[at];
     }
   }
 
   /// p and ds of one segment.
   void differentiate(int panel, const Segment& g) const {
-    const int first = g.vec_begin * kLanes, num_vecs = g.vec_end - g.vec_begin, rows = g.end - g.begin;
+    const int first = g.vec_begin * kLanes, num_vecs = g.vec_end - g.vec_begin;
+    const int end = round_up(g.end, kWidth);
     const int64_t at = int64_t{g.begin} * kPanel + first;
-    const float* k_t = s_.k_t + int64_t{panel} * kPanel * job_.q.dim + first;
-    const float* v_t = s_.v_t + int64_t{panel} * kPanel * job_.v.dim + first;
-    product<Float32, AOrder::kInnerContiguous>(
-        {rows, job_.q.dim, s_.q + g.begin * s_.ld, s_.ld, k_t, kPanel, s_.p + at, kPanel, false}, num_vecs);
-    product<Float32, AOrder::kInnerContiguous>(
-        {rows, job_.v.dim, s_.dout + g.begin * s_.ld_v, s_.ld_v, v_t, kPanel, s_.ds + at, kPanel, false}, num_vecs);
-    const bool capped = job_.softcap > 0;
-    const float to_log2 = (capped ? job_.softcap : job_.scale) * kLog2E;
-    for (int m = g.begin; m < g.end; ++m) {
-      const uint64_t bits = block_.full ? ~uint64_t{0} : panel_bits(block_, panel, m);
+    const float* k_t = s_.k_t + int64_t{panel} * kPanel * inner_ + first;
+    const float* v_t = s_.v_t + int64_t{panel} * kPanel * inner_v_ + first;
+    const int64_t row_stride = kWidth == 1 ? s_.ld : inner_;
+    const int64_t row_stride_v = kWidth == 1 ? s_.ld_v : inner_v_;
+    product<Element, AOrder::kInnerContiguous>(
+        {end - g.begin, inner_, s_.q_rows + g.begin * row_stride, row_stride, k_t, kPanel, s_.p + at, kPanel, false},
+        num_vecs);
+    product<Element, AOrder::kInnerContiguous>({end - g.begin, inner_v_, s_.dout_rows + g.begin * row_stride_v,
+                                                row_stride_v, v_t, kPanel, s_.ds + at, kPanel, false},
+                                               num_vecs);
+    for (int m = g.begin; m < end; m += kWidth) {
       for (int v = g.vec_begin; v < g.vec_end; ++v) {
-        float* p_at = s_.p + m * kPanel + v * kLanes;
-        float* ds_at = s_.ds + m * kPanel + v * kLanes;
-        Vec score = load(p_at);
-        Vec slope = splat(1.0f);
-        if (capped) {
-          score = tanh_vec(score * (job_.scale / job_.softcap));
-          slope = 1.0f - score * score;
+        const Cells low = cells(panel, m, v);
+        const int column = m / kWidth * kPanel + v * kLanes;
+        if constexpr (kWidth == 1) {
+          store(s_.p_columns + column, low.p);
+          store(s_.ds_columns + column, low.ds);
+        } else {
+          const Cells high = cells(panel, m + 1, v);
+          store(s_.p_columns + column, Element::pair_up(low.p, high.p));
+          store(s_.ds_columns + column, Element::pair_up(low.ds, high.ds));
+          Element::store_rounded(s_.ds_rows + (m * kPanel + v * kLanes) / kWidth, low.ds);
+          Element::store_rounded(s_.ds_rows + ((m + 1) * kPanel + v * kLanes) / kWidth, high.ds);
         }
-        Vec p = exp2_vec(score * to_log2 - s_.lse[m]);
-        Vec ds = p * (load(ds_at) - s_.delta[m]) * slope;
-        if (!block_.full) {
-          p = select_bits(bits >> (v * kLanes), p, Vec{});
-          ds = select_bits(bits >> (v * kLanes), ds, Vec{});
-        }
-        store(p_at, p);
-        store(ds_at, ds);
       }
     }
+  }
+
+  /// Probabilities and gradients of the scores of one vector of keys and query `m` of the block.
+  struct Cells {
+    Vec p, ds;
+  };
+  TANGRAM_MEMBER_INLINE Cells cells(int panel, int m, int v) const {
+    const int at = m * kPanel + v * kLanes;
+    Vec score = load(s_.p + at);
+    Vec slope = splat(1.0f);
+    float to_log2 = job_.scale * kLog2E;
+    if (job_.softcap > 0) {
+      score = tanh_vec(score * (job_.scale / job_.softcap));
+      slope = 1.0f - score * score;
+      to_log2 = job_.softcap * kLog2E;
+    }
+    Cells result;
+    result.p = exp2_vec(score * to_log2 - s_.lse[m]);
+    result.ds = result.p * (load(s_.ds + at) - s_.delta[m]) * slope;
+    if (!block_.full) {
+      const uint64_t bits = m < block_.num_steps ? panel_bits(block_, panel, m) >> (v * kLanes) : 0;
+      result.p = select_bits(bits, result.p, Vec{});
+      result.ds = select_bits(bits, result.ds, Vec{});
+    }
+    return result;
   }
 
   void add_panel(int panel) {
@@ -165,8 +234,8 @@ class BackwardTile {
     const int num_segments = find_segments(block_, panel, num_lanes, segments);
     if (num_segments == 0) return;
     if (!block_.full) {
-      fill_zero(s_.p, block_.num_steps * kPanel);
-      fill_zero(s_.ds, block_.num_steps * kPanel);
+      fill_zero(s_.p_columns, inner_dim<Element>(block_.num_steps) * kPanel);
+      fill_zero(s_.ds_columns, inner_dim<Element>(block_.num_steps) * kPanel);
     }
     int step_begin[kVecs], step_end[kVecs];  // of the steps that have work for a vector
     for (int v = 0; v < kVecs; ++v) step_begin[v] = kMaxSteps, step_end[v] = 0;
@@ -178,9 +247,10 @@ class BackwardTile {
         step_end[v] = max_of(step_end[v], g.end);
       }
       const int first = g.vec_begin * kLanes;
-      product<Float32, AOrder::kInnerContiguous>(
-          {g.end - g.begin, (g.vec_end - g.vec_begin) * kLanes, s_.ds + g.begin * kPanel + first, kPanel,
-           s_.k + (panel * kPanel + first) * s_.ld, s_.ld, s_.dq + g.begin * s_.ld, s_.ld, true},
+      product<Element, AOrder::kInnerContiguous>(
+          {g.end - g.begin, (g.vec_end - g.vec_begin) * kLanes / kWidth,
+           s_.ds_rows + (g.begin * kPanel + first) / kWidth, kPanel / kWidth,
+           s_.k + (panel * kPanel + first) / kWidth * s_.ld, s_.ld, s_.dq + g.begin * s_.ld, s_.ld, true},
           static_cast<int>(s_.ld) / kLanes);
     }
     for (int v = 0; v < kVecs;) {
@@ -195,12 +265,12 @@ class BackwardTile {
   void add_key_gradients(int panel, int vec_begin, int vec_end, int begin, int end) const {
     const int rows = (vec_end - vec_begin) * kLanes, first = vec_begin * kLanes;
     const int64_t key = int64_t{panel} * kPanel + first;
-    product<Float32, AOrder::kRowsContiguous>(
-        {rows, end - begin, s_.p + begin * kPanel + first, kPanel, s_.dout + begin * s_.ld_v, s_.ld_v,
-         s_.dv + key * s_.ld_v, s_.ld_v, true},
-        static_cast<int>(s_.ld_v) / kLanes);
-    product<Float32, AOrder::kRowsContiguous>({rows, end - begin, s_.ds + begin * kPanel + first, kPanel,
-                                               s_.q + begin * s_.ld, s_.ld, s_.dk + key * s_.ld, s_.ld, true},
+    const int inner = inner_dim<Element>(end - begin), step = begin / kWidth;
+    product<Element, AOrder::kRowsContiguous>({rows, inner, s_.p_columns + step * kPanel + first, kPanel,
+                                               s_.dout + step * s_.ld_v, s_.ld_v, s_.dv + key * s_.ld_v, s_.ld_v, true},
+                                              static_cast<int>(s_.ld_v) / kLanes);
+    product<Element, AOrder::kRowsContiguous>({rows, inner, s_.ds_columns + step * kPanel + first, kPanel,
+                                               s_.q + step * s_.ld, s_.ld, s_.dk + key * s_.ld, s_.ld, true},
                                               static_cast<int>(s_.ld) / kLanes);
   }
 
@@ -238,6 +308,7 @@ class BackwardTile {
   const LaneTile& tile_;
   int kv_head_;
   int num_rows_;
+  int inner_, inner_v_;  // elements of a row of q and k, of v and dout
   BackwardScratch s_;
   StepBlock block_;
 };
@@ -246,7 +317,12 @@ static size_t backward_scratch_bytes(const BackwardJob& job) { return BackwardSc
 
 static void backward_tile(const BackwardJob& job, const TileIndex& index, const LaneTile& tile, int kv_head,
                           const int* turns, void* memory) {
-  BackwardTile(job, index, tile, kv_head, memory).run(turns);
+#if defined(__AVX512BF16__)
+  if (job.q.dtype == DType::kBFloat16 && job.dout.dtype == DType::kBFloat16) {
+    return BackwardTile<BFloat16Pair>(job, index, tile, kv_head, memory).run(turns);
+  }
+#endif
+  BackwardTile<Float32>(job, index, tile, kv_head, memory).run(turns);
 }
 
 }  // namespace tangram::cpu::TANGRAM_ISA

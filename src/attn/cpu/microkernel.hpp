@@ -26,6 +26,8 @@ struct BFloat16Pair {
   }
   /// One element of each lane's `low` and `high`, rounded.
   TANGRAM_INLINE Vec pair_up(Vec low, Vec high) { return interleave_as_bfloat16(low, high); }
+  /// The lanes one after another, rounded.
+  TANGRAM_INLINE void store_rounded(float* to, Vec x) { store_as_bfloat16(to, x); }
 };
 #endif
 

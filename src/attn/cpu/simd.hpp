@@ -34,6 +34,7 @@ typedef float UnalignedVec __attribute__((vector_size(kLanes * 4), aligned(4), m
 typedef UintVec UnalignedUintVec __attribute__((aligned(4), may_alias));
 
 #define TANGRAM_INLINE static inline __attribute__((always_inline))
+#define TANGRAM_MEMBER_INLINE inline __attribute__((always_inline))
 
 TANGRAM_INLINE Vec load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
 TANGRAM_INLINE void store(float* p, Vec x) { *reinterpret_cast<UnalignedVec*>(p) = x; }
