@@ -19,7 +19,7 @@ build: setup ## Build everything that this machine can build
 	@cmake --preset $(PRESET) $(if $(VERBOSE),,> /dev/null)
 	@cmake --build --preset $(PRESET)
 
-demo: setup ## Build, then plan a packed batch, compute a smaller one and verify it; ends in out/demo.html
+demo: setup ## Build, then plan a packed batch, compute a smaller one and verify it; ends in out/demo_report.html
 	@cmake --preset $(PRESET) -DTANGRAM_BUILD_TESTS=OFF > /dev/null
 	@cmake --build --preset $(PRESET) --target tangram
 	@tools/demo.sh build/$(PRESET)/bin/tangram

@@ -3,6 +3,7 @@
 
 #include "cli/app.hpp"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 #include <vector>

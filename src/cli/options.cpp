@@ -3,6 +3,7 @@
 
 #include "cli/options.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "cli/doc_lengths.hpp"

@@ -4,12 +4,15 @@
 // The options that verbs share: where the mask comes from, how it is spread, and what is printed.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
 #include "tangram/config.hpp"
 #include "tangram/mask.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace tangram::cli {
 

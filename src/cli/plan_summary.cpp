@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "cli/text_table.hpp"
 #include "tangram/version.hpp"
@@ -180,7 +181,8 @@ std::string plan_text(const PlanSummary& summary) {
   add("least for this dispatch", summary.rows_lower_bound);
   add("Ring", summary.ring_rows);
   add("Ulysses (same bytes)", summary.ulysses_rows);
-  text += "\n" + moved.text();
+  text += "\n";
+  text += moved.text();
   text += fmt::format(
       "\npredicted  forward {}, backward {}, waiting for transfers {} (cost model of the configuration, not "
       "measured)\n",

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // `tangram plan`: who gets what, without computing it.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/exit_code.hpp"

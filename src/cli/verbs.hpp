@@ -5,9 +5,12 @@
 // the work and returns the exit code.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace tangram::cli {
 
@@ -22,5 +25,9 @@ struct Verb {
 std::vector<Verb> add_verbs(CLI::App& app);
 
 Verb add_plan_verb(CLI::App& app);
+Verb add_run_verb(CLI::App& app);
+Verb add_verify_verb(CLI::App& app);
+Verb add_bench_verb(CLI::App& app);
+Verb add_doctor_verb(CLI::App& app);
 
 }  // namespace tangram::cli

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// `tangram run`: computes a step and says what it took.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/exit_code.hpp"
+#include "cli/npy.hpp"
+#include "cli/step.hpp"
+#include "cli/text_file.hpp"
+#include "cli/verbs.hpp"
+#include "core/require.hpp"
+
+namespace tangram::cli {
+
+namespace {
+
+struct RunVerbOptions {
+  MaskOptions mask;
+  DistOptions dist;
+  StepOptions step;
+  OutputOptions output;
+  std::string out_dir;
+};
+
+// Writes the first `rows` rows, in float32.
+void save(const std::string& path, const HostTensor& tensor, int64_t rows) {
+  const HostTensor values = tensor.to(DType::kFloat32);
+  const int64_t shape[] = {rows, tensor.heads(), tensor.dim()};
+  write_npy(path, {values.data<float>(), static_cast<size_t>(rows * tensor.heads() * tensor.dim())}, shape);
+}
+
+void save_results(const std::string& folder, const PlanSummary& summary, const StepResult& result) {
+  const int64_t rows_q = summary.plan->mask.seqlen_q() - summary.pad_q;
+  const int64_t rows_k = summary.plan->mask.seqlen_k() - summary.pad_k;
+  save(folder + "/out.npy", result.out, rows_q);
+  save(folder + "/dq.npy", result.dq, rows_q);
+  save(folder + "/dk.npy", result.dk, rows_k);
+  save(folder + "/dv.npy", result.dv, rows_k);
+  const int64_t shape[] = {rows_q, summary.plan->config.heads.num_heads_q};
+  write_npy(folder + "/lse.npy", {result.lse.data(), static_cast<size_t>(shape[0] * shape[1])}, shape);
+}
+
+void make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  require(std::filesystem::is_directory(folder), "--out-dir: cannot make '{}': {}", folder, error.message());
+}
+
+int run_main(RunVerbOptions options) {
+  const FileTensors files = read_tensors(options.step, options.dist);
+  make_attn_options(options.step);  // refuses bad scales before anything is planned
+  const PlanSummary summary = make_plan_summary(options.mask, options.dist);
+  const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
+  if (!options.out_dir.empty()) make_folder(options.out_dir);
+  const StepResult result = run_step(summary, inputs, options.step);
+  if (!options.out_dir.empty()) save_results(options.out_dir, summary, result);
+  if (!options.output.html.empty()) {
+    write_text_file(options.output.html, "--html",
+                    html_report(summary, {result.timeline, step_figures(summary, result)}));
+  }
+  std::string text;
+  if (options.output.json) {
+    nlohmann::json json = plan_json(summary);
+    json["run"] = step_json(summary, result);
+    text = json.dump(2) + "\n";
+  } else {
+    text = step_text(summary, result);
+    if (!options.out_dir.empty()) text += fmt::format("Results are in {}.\n", options.out_dir);
+  }
+  std::fputs(text.c_str(), stdout);
+  return kOk;
+}
+
+}  // namespace
+
+Verb add_run_verb(CLI::App& app) {
+  auto options = std::make_shared<RunVerbOptions>();
+  CLI::App* verb = app.add_subcommand("run", "Compute forward and backward over ranks that are threads");
+  add_mask_options(*verb, options->mask);
+  add_dist_options(*verb, options->dist);
+  add_step_options(*verb, options->step);
+  add_output_options(*verb, options->output);
+  verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 1)")
+      ->check(CLI::Range(1, 1000))
+      ->group("Computation");
+  verb->add_option("--out-dir", options->out_dir, "write out, lse, dq, dk, dv as float32 .npy")
+      ->type_name("FOLDER")
+      ->group("Output");
+  return {verb, [options] { return run_main(*options); }};
+}
+
+}  // namespace tangram::cli

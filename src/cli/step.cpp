@@ -1,0 +1,278 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cli/step.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cli/progress.hpp"
+#include "cli/text_table.hpp"
+#include "core/require.hpp"
+#include "tangram/backends.hpp"
+#include "tangram/dist_attention.hpp"
+#include "tangram/env.hpp"
+#include "tangram/local_group.hpp"
+
+namespace tangram::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Ranks hold their rows in host memory, so the choice is among the backends that compute there.
+std::string choose_backend(const std::string& wanted) {
+  if (wanted != "auto") return wanted;
+  for (const AttnBackendInfo& info : list_attn_backends()) {
+    if (info.name == "cpu" && info.available) return info.name;
+  }
+  return "reference";
+}
+
+int threads_per_rank(int cp_size) {
+  const int configured = Env::get().num_threads;
+  const int total = configured > 0 ? configured : static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, total / cp_size);
+}
+
+// Copies the rows of a rank's shard to their places in the whole tensor; ranks write disjoint rows.
+void collect_rows(const Dispatch& dispatch, int rank, const HostTensor& shard, HostTensor& whole) {
+  const int64_t row_bytes = shard.rows() == 0 ? 0 : shard.bytes() / shard.rows();
+  int64_t row = 0;
+  for (const Range& rows : dispatch.rows_of_rank(rank)) {
+    std::memcpy(whole.data<char>() + rows.begin * row_bytes, shard.data<char>() + row * row_bytes,
+                static_cast<size_t>(rows.size() * row_bytes));
+    row += rows.size();
+  }
+}
+
+std::vector<TimelineEvent> timeline_of(int rank, const std::vector<TraceEvent>& trace) {
+  std::vector<TimelineEvent> events;
+  for (const TraceEvent& event : trace) {
+    const bool transfer = event.kind == TraceKind::kTransferCast || event.kind == TraceKind::kTransferReduce;
+    if (!transfer && event.kind != TraceKind::kCompute) continue;
+    events.push_back({rank, transfer ? Lane::kTransfer : Lane::kCompute, event.pass == AttnPass::kBackward, event.stage,
+                      event.begin_s, event.end_s});
+  }
+  return events;
+}
+
+// What the ranks share: results, and what rank 0 and all ranks measured.
+struct SharedStep {
+  const Plan* plan = nullptr;
+  const StepInputs* inputs = nullptr;
+  StepResult* result = nullptr;
+  AttnOptions attn;
+  int64_t num_repeats = 1;
+  std::vector<double> forward_times;
+  std::vector<double> backward_times;
+  std::vector<std::vector<TimelineEvent>> timelines;
+  std::vector<TrafficCounters> forward_traffic;
+  std::vector<TrafficCounters> backward_traffic;
+};
+
+// The rank's part in all repeats. Each rank writes its own entries; times are rank 0's, between barriers.
+void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator& communicator,
+              const AttnBackend& backend) {
+  const int rank = communicator.rank();
+  const HeadConfig& heads = plan->config.heads;
+  const int64_t q_rows = plan->q_dispatch.rows_per_rank();
+  const int64_t k_rows = plan->k_dispatch.rows_per_rank();
+  HostTensor q(heads.dtype, q_rows, heads.num_heads_q, heads.head_dim), dq = q.clone();
+  HostTensor k(heads.dtype, k_rows, heads.num_heads_kv, heads.head_dim), dk = k.clone();
+  HostTensor v(heads.dtype, k_rows, heads.num_heads_kv, heads.head_dim_v), dv = v.clone();
+  HostTensor out(heads.dtype, q_rows, heads.num_heads_q, heads.head_dim_v), dout = out.clone();
+  HostTensor lse(DType::kFloat32, q_rows, heads.num_heads_q, 1);
+  dispatch_rows(plan->q_dispatch, rank, shared.inputs->q, q);
+  dispatch_rows(plan->k_dispatch, rank, shared.inputs->k, k);
+  dispatch_rows(plan->k_dispatch, rank, shared.inputs->v, v);
+  dispatch_rows(plan->q_dispatch, rank, shared.inputs->dout, dout);
+
+  DistAttention attention(plan, communicator, backend);
+  KeptKv kept;
+  KeptKv* const kept_or_null = plan->config.overlap.keep_remote_kv ? &kept : nullptr;
+  for (int64_t repeat = 0; repeat < shared.num_repeats; ++repeat) {
+    communicator.barrier("step begins");
+    communicator.reset_counters();
+    const auto forward_begin = Clock::now();
+    attention.forward(
+        {.q = q, .k = k, .v = v, .out = out, .lse = lse.data<float>(), .kept = kept_or_null, .options = shared.attn});
+    shared.forward_traffic[static_cast<size_t>(rank)] = communicator.counters();
+    communicator.barrier("forward ends");
+    const double forward_s = seconds_since(forward_begin);
+    communicator.reset_counters();
+    const auto backward_begin = Clock::now();
+    attention.backward({.q = q,
+                        .k = k,
+                        .v = v,
+                        .out = out,
+                        .lse = lse.data<float>(),
+                        .dout = dout,
+                        .dq = dq,
+                        .dk = dk,
+                        .dv = dv,
+                        .kept = kept_or_null,
+                        .options = shared.attn});
+    shared.backward_traffic[static_cast<size_t>(rank)] = communicator.counters();
+    communicator.barrier("backward ends");
+    if (rank == 0) {
+      shared.forward_times.push_back(forward_s);
+      shared.backward_times.push_back(seconds_since(backward_begin));
+    }
+  }
+  shared.timelines[static_cast<size_t>(rank)] = timeline_of(rank, attention.trace());
+
+  StepResult& result = *shared.result;
+  collect_rows(plan->q_dispatch, rank, out, result.out);
+  collect_rows(plan->q_dispatch, rank, dq, result.dq);
+  collect_rows(plan->k_dispatch, rank, dk, result.dk);
+  collect_rows(plan->k_dispatch, rank, dv, result.dv);
+  int64_t row = 0;
+  for (const Range& rows : plan->q_dispatch.rows_of_rank(rank)) {
+    std::copy_n(lse.data<float>() + row * heads.num_heads_q, rows.size() * heads.num_heads_q,
+                result.lse.begin() + rows.begin * heads.num_heads_q);
+    row += rows.size();
+  }
+}
+
+StepResult empty_result(const Plan& plan) {
+  const HeadConfig& heads = plan.config.heads;
+  const int64_t rows_q = plan.mask.seqlen_q();
+  const int64_t rows_k = plan.mask.seqlen_k();
+  StepResult result;
+  result.out = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim_v);
+  result.dq = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim);
+  result.dk = HostTensor(heads.dtype, rows_k, heads.num_heads_kv, heads.head_dim);
+  result.dv = HostTensor(heads.dtype, rows_k, heads.num_heads_kv, heads.head_dim_v);
+  result.lse.resize(static_cast<size_t>(rows_q * heads.num_heads_q));
+  return result;
+}
+
+// Joins what the ranks recorded.
+void finish_result(const SharedStep& shared, StepResult& result) {
+  result.forward_s = median(shared.forward_times);
+  result.backward_s = median(shared.backward_times);
+  double first = 0;
+  for (size_t rank = 0; rank < shared.timelines.size(); ++rank) {
+    result.rows_received += shared.forward_traffic[rank].rows_received;
+    result.forward_bytes += shared.forward_traffic[rank].bytes_received;
+    result.backward_bytes += shared.backward_traffic[rank].bytes_received;
+    for (const TimelineEvent& event : shared.timelines[rank]) {
+      first = result.timeline.empty() ? event.begin_s : std::min(first, event.begin_s);
+      result.timeline.push_back(event);
+    }
+  }
+  result.rows_received /= 2;  // K and V are tensors of their own
+  for (TimelineEvent& event : result.timeline) {
+    event.begin_s -= first;
+    event.end_s -= first;
+  }
+}
+
+std::string rate_text(double flops, double seconds) { return fmt::format("{:.1f} GFLOP/s", flops / seconds * 1e-9); }
+
+}  // namespace
+
+StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options) {
+  const Plan& plan = *summary.plan;
+  const size_t cp_size = static_cast<size_t>(plan.cp_size());
+  StepResult result = empty_result(plan);
+  result.backend = choose_backend(options.backend);
+  result.num_threads = threads_per_rank(plan.cp_size());
+  SharedStep shared;
+  shared.plan = &plan;
+  shared.inputs = &inputs;
+  shared.result = &result;
+  shared.attn = make_attn_options(options);
+  shared.num_repeats = options.num_repeats;
+  shared.timelines.resize(cp_size);
+  shared.forward_traffic.resize(cp_size);
+  shared.backward_traffic.resize(cp_size);
+
+  // Made before any rank starts, so that one that does not exist is refused once.
+  std::vector<std::unique_ptr<AttnBackend>> backends;
+  for (size_t rank = 0; rank < cp_size; ++rank) {
+    backends.push_back(make_attn_backend(result.backend, {.num_threads = result.num_threads}));
+  }
+  ProgressBar bar((1 + kBackwardWeight) * static_cast<double>(plan.mask.area()) *
+                  static_cast<double>(options.num_repeats));
+  run_local_ranks(plan.cp_size(), [&](Communicator& communicator) {
+    const CountingBackend backend(*backends[static_cast<size_t>(communicator.rank())], bar);
+    run_rank(shared, summary.plan, communicator, backend);
+  });
+  finish_result(shared, result);
+  return result;
+}
+
+double forward_flops(const Plan& plan) {
+  const HeadConfig& heads = plan.config.heads;
+  return 2.0 * static_cast<double>(plan.mask.area()) * heads.num_heads_q * (heads.head_dim + heads.head_dim_v);
+}
+
+double backward_flops(const Plan& plan) {
+  const HeadConfig& heads = plan.config.heads;
+  return 2.0 * static_cast<double>(plan.mask.area()) * heads.num_heads_q *
+         (3.0 * heads.head_dim + 2.0 * heads.head_dim_v);
+}
+
+std::vector<std::pair<std::string, std::string>> step_figures(const PlanSummary& summary, const StepResult& result) {
+  const Plan& plan = *summary.plan;
+  return {
+      {"backend", fmt::format("{}, {} ranks of {} thread{}", result.backend, plan.cp_size(), result.num_threads,
+                              result.num_threads == 1 ? "" : "s")},
+      {"forward", seconds_text(result.forward_s) + ", " + rate_text(forward_flops(plan), result.forward_s)},
+      {"backward", seconds_text(result.backward_s) + ", " + rate_text(backward_flops(plan), result.backward_s)},
+      {"K/V rows received",
+       fmt::format("{} counted, {} planned", with_commas(result.rows_received), with_commas(plan.rows_moved()))},
+      {"bytes received", fmt::format("forward {}, backward {}", bytes_text(static_cast<double>(result.forward_bytes)),
+                                     bytes_text(static_cast<double>(result.backward_bytes)))},
+  };
+}
+
+std::string step_text(const PlanSummary& summary, const StepResult& result) {
+  const Plan& plan = *summary.plan;
+  std::string text =
+      fmt::format("mask       {}: {} x {} tokens, {} visible cells\n", summary.mask_name,
+                  with_commas(plan.mask.seqlen_q()), with_commas(plan.mask.seqlen_k()), with_commas(plan.mask.area()));
+  text += padding_text(summary);
+  text += fmt::format("dispatch   {}, chunks of {} rows, balance {:.4f}\n", to_string(plan.algorithm),
+                      plan.q_dispatch.chunk_size, plan.balance());
+  text += fmt::format("backend    {}, {} ranks of {} thread{}\n\n", result.backend, plan.cp_size(), result.num_threads,
+                      result.num_threads == 1 ? "" : "s");
+  TextTable table({"pass", "time", "rate", "bytes received"});
+  table.add({"forward", seconds_text(result.forward_s), rate_text(forward_flops(plan), result.forward_s),
+             bytes_text(static_cast<double>(result.forward_bytes))});
+  table.add({"backward", seconds_text(result.backward_s), rate_text(backward_flops(plan), result.backward_s),
+             bytes_text(static_cast<double>(result.backward_bytes))});
+  text += table.text();
+  text +=
+      fmt::format("\nK/V rows received forward: {} counted, {} planned, {} by Ring\n",
+                  with_commas(result.rows_received), with_commas(plan.rows_moved()), with_commas(summary.ring_rows));
+  return text;
+}
+
+nlohmann::json step_json(const PlanSummary& summary, const StepResult& result) {
+  const Plan& plan = *summary.plan;
+  return {{"backend", result.backend},
+          {"threads_per_rank", result.num_threads},
+          {"forward_s", result.forward_s},
+          {"backward_s", result.backward_s},
+          {"forward_gflops", forward_flops(plan) / result.forward_s * 1e-9},
+          {"backward_gflops", backward_flops(plan) / result.backward_s * 1e-9},
+          {"rows_received", result.rows_received},
+          {"rows_planned", plan.rows_moved()},
+          {"forward_bytes", result.forward_bytes},
+          {"backward_bytes", result.backward_bytes}};
+}
+
+}  // namespace tangram::cli

@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One step, forward and backward, over ranks that are threads of this process.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/report/html_report.hpp"
+#include "cli/step_inputs.hpp"
+
+namespace tangram::cli {
+
+/// Results of all rows in global order, padding included, in the step's dtype, and what computing them took.
+struct StepResult {
+  HostTensor out;
+  HostTensor dq;
+  HostTensor dk;
+  HostTensor dv;
+  std::vector<float> lse;  // [seqlen_q, num_heads_q]
+  std::string backend;
+  int num_threads = 1;  // of every rank
+  /// Median seconds over the repeats, from the moment that all ranks start until the last one has ended.
+  double forward_s = 0;
+  double backward_s = 0;
+  /// What one step really copied, over all ranks: K/V rows of the forward pass, bytes of both passes.
+  int64_t rows_received = 0;
+  int64_t forward_bytes = 0;
+  int64_t backward_bytes = 0;
+  /// Of the last repeat, the first event at 0.
+  std::vector<TimelineEvent> timeline;
+};
+
+/// Runs `options.num_repeats` steps. Throws what planning, backends and transports throw.
+StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options);
+
+/// FLOPs of a pass by visible area.
+double forward_flops(const Plan& plan);
+double backward_flops(const Plan& plan);
+
+/// Lines of name and value: time, rate and traffic, for tables and reports.
+std::vector<std::pair<std::string, std::string>> step_figures(const PlanSummary& summary, const StepResult& result);
+std::string step_text(const PlanSummary& summary, const StepResult& result);
+nlohmann::json step_json(const PlanSummary& summary, const StepResult& result);
+
+}  // namespace tangram::cli

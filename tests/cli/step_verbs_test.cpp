@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// `tangram run`, `verify`, `bench` and `doctor` as a user runs them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/npy.hpp"
+#include "cli/program.hpp"
+
+namespace tangram::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+// A file of `rows x heads x dim` values in [-1, 1] that differ.
+std::string write_tensor(const TempFolder& folder, const std::string& name, int64_t rows, int64_t heads, int64_t dim) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < rows * heads * dim; ++i) {
+    values.push_back(std::sin(0.7F * static_cast<float>(i) + static_cast<float>(name[0])));
+  }
+  const int64_t shape[] = {rows, heads, dim};
+  write_npy(folder.path(name), values, shape);
+  return folder.path(name);
+}
+
+struct Tensors {
+  explicit Tensors(const TempFolder& folder, int64_t rows = 100)
+      : args{"--q", write_tensor(folder, "q.npy", rows, 4, 8), "--k",    write_tensor(folder, "k.npy", rows, 2, 8),
+             "--v", write_tensor(folder, "v.npy", rows, 2, 6), "--dout", write_tensor(folder, "d.npy", rows, 4, 6)} {}
+  std::vector<std::string> args;
+};
+
+ProgramResult run(const std::vector<std::string>& front, const std::vector<std::string>& back) {
+  std::vector<std::string> args = front;
+  args.insert(args.end(), back.begin(), back.end());
+  return run_program(args);
+}
+
+TEST(RunVerb, RowsThatSeeOnlyThemselvesReturnTheirValue) {
+  const TempFolder folder;
+  const Tensors tensors(folder);
+  const ProgramResult result = run({"run", "--family", "sliding_window", "--window", "0,0", "--seqlen", "100",
+                                    "--cp-size", "2", "--out-dir", folder.path("results")},
+                                   tensors.args);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const HostTensor v = read_npy(folder.path("v.npy"), "v");
+  const HostTensor out = read_npy(folder.path("results/out.npy"), "out");
+  const HostTensor dv = read_npy(folder.path("results/dv.npy"), "dv");
+  const HostTensor dout = read_npy(folder.path("d.npy"), "dout");
+  ASSERT_EQ(out.rows(), 100) << "padding must not be written";
+  for (int64_t row = 0; row < 100; ++row) {
+    for (int head = 0; head < 4; ++head) {
+      // One key has probability one; a rounding of float32 is left for its computation.
+      for (int d = 0; d < 6; ++d) EXPECT_NEAR(out.at(row, head, d), v.at(row, head / 2, d), 1e-6);
+    }
+    for (int d = 0; d < 6; ++d) {
+      EXPECT_NEAR(dv.at(row, 0, d), dout.at(row, 0, d) + dout.at(row, 1, d), 1e-6);
+    }
+  }
+  EXPECT_THAT(read_all(folder.path("results/lse.npy")), HasSubstr("(100, 4, )"));
+}
+
+TEST(RunVerb, ResultsDoNotDependOnRanks) {
+  const TempFolder folder;
+  const Tensors tensors(folder);
+  for (const char* cp_size : {"1", "4"}) {
+    const ProgramResult result =
+        run({"run", "--family", "causal", "--seqlen", "100", "--cp-size", cp_size, "--out-dir", folder.path(cp_size)},
+            tensors.args);
+    ASSERT_EQ(result.code, 0) << result.err;
+  }
+  for (const char* name : {"/out.npy", "/dq.npy", "/dk.npy", "/dv.npy"}) {
+    const HostTensor one = read_npy(folder.path("1") + name, "one");
+    const HostTensor four = read_npy(folder.path("4") + name, "four");
+    ASSERT_EQ(one.size(), four.size());
+    // Sums of at most 100 terms of order one in another order.
+    for (int64_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one.data<float>()[i], four.data<float>()[i], 2e-5) << name;
+  }
+}
+
+TEST(RunVerb, CountsTheRowsThatThePlanMoves) {
+  const ProgramResult result =
+      run_program({"run", "--total-seqlen", "1024", "--cp-size", "4", "--heads-q", "2", "--head-dim", "16", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json json = Json::parse(result.out);
+  EXPECT_EQ(json["run"]["rows_received"], json["rows_moved"]);
+  EXPECT_GT(json["run"]["forward_s"].get<double>(), 0);
+}
+
+TEST(VerifyVerb, EveryTypeAndShape) {
+  const std::vector<std::string> small{"--heads-q", "4", "--heads-kv", "2", "--head-dim", "16", "--head-dim-v", "8"};
+  const std::vector<std::vector<std::string>> cases{
+      {"--family", "causal", "--seqlen", "300", "--cp-size", "3"},
+      {"--family", "causal", "--seqlen", "300", "--cp-size", "3", "--dtype", "bf16"},
+      {"--family", "sliding_window", "--window", "20,5", "--seqlen", "256", "--dtype", "fp16"},
+      {"--total-seqlen", "512", "--seed", "5", "--stages", "3,2", "--softcap", "2", "--softmax-scale", "0.3"},
+      {"--family", "shared_prefix", "--prefix", "64", "--continuations", "100,92", "--keep-remote-kv"},
+      {"--family", "sliding_window", "--window", "0,0", "--seqlen", "64", "--cp-size", "1"},
+  };
+  for (const auto& args : cases) {
+    std::vector<std::string> front{"verify"};
+    front.insert(front.end(), args.begin(), args.end());
+    const ProgramResult result = run(front, small);
+    EXPECT_EQ(result.code, 0) << args[1] << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("Verified against the float64 reference (every row)"));
+  }
+}
+
+TEST(VerifyVerb, CrossAttention) {
+  const TempFolder folder;
+  const std::string mask = folder.write(
+      "mask.json", R"({"seqlen_q":128,"seqlen_k":192,"q_ranges":[[0,128]],"k_ranges":[[0,192]],"attn_types":[1]})");
+  const ProgramResult result =
+      run_program({"verify", "--mask", mask, "--cp-size", "2", "--heads-q", "2", "--head-dim", "16"});
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+}
+
+TEST(VerifyVerb, ReportShowsWhatWasMeasured) {
+  const TempFolder folder;
+  const ProgramResult result = run_program({"verify", "--family", "causal", "--seqlen", "256", "--heads-q", "2",
+                                            "--head-dim", "16", "--html", folder.path("r.html")});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::string html = read_all(folder.path("r.html"));
+  EXPECT_THAT(html, HasSubstr("\"measured\":true"));
+  EXPECT_THAT(html, HasSubstr("relative error of dk"));
+}
+
+TEST(BenchVerb, OneSchema) {
+  const ProgramResult result = run_program(
+      {"bench", "--family", "causal", "--seqlen", "256", "--heads-q", "2", "--head-dim", "16", "--repeat", "1"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out.rfind("version,machine,mask,", 0), 0u);
+  for (const char* figure : {"plan_time,ms,", "balance,1,", "forward_rate,GFLOP/s,", "backward_traffic,bytes,"}) {
+    EXPECT_THAT(result.out, HasSubstr(figure));
+  }
+}
+
+TEST(DoctorVerb, ListsBackendsAndEveryVariable) {
+  const ProgramResult result = run_program({"doctor", "--json"}, "TANGRAM_TIMEOUT_S=7");
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json json = Json::parse(result.out);
+  EXPECT_FALSE(json["attention"].empty());
+  EXPECT_EQ(json["communication"][0]["name"], "local");
+  bool seen = false;
+  for (const Json& variable : json["environment"]) {
+    if (variable["name"] != "TANGRAM_TIMEOUT_S") continue;
+    seen = true;
+    EXPECT_EQ(variable["value"], "7");
+    EXPECT_EQ(variable["is_set"], true);
+  }
+  EXPECT_TRUE(seen);
+}
+
+TEST(StepBadInput, IsRefusedWithItsReason) {
+  const TempFolder folder;
+  const Tensors tensors(folder);
+  const std::vector<std::string> base{"run", "--family", "causal", "--seqlen", "100", "--cp-size", "2"};
+  const auto refused = [&](std::vector<std::string> args, const std::string& message, int code = 2) {
+    const ProgramResult result = run(base, args);
+    EXPECT_EQ(result.code, code) << message << result.err;
+    EXPECT_THAT(result.err, HasSubstr(message));
+    EXPECT_EQ(result.out, "");
+  };
+  refused({"--softmax-scale", "nan"}, "--softmax-scale: must be finite and positive (got nan)");
+  refused({"--softmax-scale", "-1"}, "--softmax-scale: must be finite and positive (got -1)");
+  refused({"--softcap", "inf"}, "--softcap: must be finite");
+  refused({"--backend", "abacus"}, "abacus");
+  refused({"--q", tensors.args[1]}, "--q, --k, --v: must be given together");
+  refused({"--dout", tensors.args[1]}, "--dout: needs --q, --k and --v");
+  refused({"--q", tensors.args[1], "--k", tensors.args[3], "--v", tensors.args[5], "--head-dim", "64"},
+          "--head-dim: must agree with --q (got 64 and 8)");
+  refused({"--q", tensors.args[1], "--k", tensors.args[3], "--v", tensors.args[3], "--dout", tensors.args[7]},
+          "--dout: must have the rows and heads of q and the dim of v");
+  refused({"--q", tensors.args[1], "--k", tensors.args[5], "--v", tensors.args[5]}, "must have equal dims");
+  refused({"--q", folder.write("x.npy", "nothing"), "--k", tensors.args[3], "--v", tensors.args[5]},
+          "must be a .npy file");
+  refused({"--repeat", "0"}, "--repeat");
+  const Tensors shorter(folder, 99);
+  refused(shorter.args, "--q: must have the 100 rows of the mask (got 99)");
+}
+
+TEST(StepBadInput, VariablesThatMeanNothing) { EXPECT_EQ(run_program({"doctor"}, "TANGRAM_TIMEOUT_S=soon").code, 2); }
+
+}  // namespace
+}  // namespace tangram::cli
