@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// How far the planner's dispatch is from the best that a long search finds: the planner's own exchange search, annealed
+// for as long as asked. One CSV line for each case of dist_masks.json that matches and each cp size.
+//
+//   dispatch_search FILTER WORK HEAT SEED      e.g. dispatch_search varlen_causal:131072 1e11 0.01 1
+//
+// WORK in chunks looked at (about a nanosecond each), HEAT in shards: 0.01 takes losses of a percent of a shard's rows
+// at the start.
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "plan/chunk_areas.hpp"
+#include "plan/refine.hpp"
+#include "reference/mask_cases.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram {
+namespace {
+
+constexpr int64_t kChunkSize = 64;
+constexpr int64_t kShortestShard = 8192;
+
+void search(const reference::MaskCase& c, int cp_size, const RefineOptions& base, double heat_shards) {
+  const Mask mask(c.seqlen, c.seqlen, c.slices);
+  const int64_t shard = c.seqlen / cp_size;
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = {64, 8, 128, 128, DType::kBFloat16};
+  const Plan plan = make_plan(mask, config);
+  std::vector<int> ranks;
+  for (int64_t row = 0; row < c.seqlen; row += kChunkSize) {
+    ranks.push_back(plan.q_dispatch.rank_of_chunk[static_cast<size_t>(row / plan.q_dispatch.chunk_size)]);
+  }
+  RefineOptions options = base;
+  options.tolerance = shard >= 32768 ? 0.005 : 0.01;
+  options.heat_rows = heat_shards * static_cast<double>(shard);
+  Refiner refiner(mask.slices(), kChunkSize, chunk_areas(mask.slices(), kChunkSize, c.seqlen / kChunkSize), cp_size);
+  const Refiner::Score found = refiner.score(refiner.run(std::move(ranks), options), options.tolerance);
+  fmt::print("{},{},{},{:.4f},{},{:.4f}\n", c.name, cp_size, plan.rows_moved(), plan.balance(), found.remote_rows,
+             1 + options.tolerance + found.overload);
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace tangram
+
+int main(int argc, char** argv) {
+  if (argc != 5) {
+    fmt::print(stderr, "usage: {} FILTER WORK HEAT SEED\n", argv[0]);
+    return 2;
+  }
+  const std::string filter = argv[1];
+  const tangram::RefineOptions options{.max_work = static_cast<int64_t>(std::atof(argv[2])),
+                                       .seed = std::strtoull(argv[4], nullptr, 10)};
+  fmt::print("case,cp_size,rows_planned,balance_planned,rows_found,balance_limit\n");
+  for (const auto& c : tangram::reference::load_mask_cases("dist_masks.json")) {
+    if (c.name.find(filter) == std::string::npos) continue;
+    for (const int cp_size : {2, 4, 8}) {
+      if (c.seqlen / cp_size >= tangram::kShortestShard) tangram::search(c, cp_size, options, std::atof(argv[3]));
+    }
+  }
+  return 0;
+}
