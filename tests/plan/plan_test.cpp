@@ -178,11 +178,14 @@ TEST(Plan, PeakBytesAddUp) {
   DistAttnConfig config = config_of(2, DispatchAlgorithm::kSequential);
   config.heads = {4, 2, 8, 16, DType::kBFloat16};
   const Plan plan = make_plan(full_mask(64, 64), config);
-  const int64_t q_rows = 32 * (2 * 2 * (4 * 8 + 4 * 16)  // q, dq, out, dout
-                               + 4 * 4 + 4 * 4 * 8);     // lse, dq summed in float32
-  const int64_t k_rows = 32 * 2 * 2 * 2 * (8 + 16);      // k, v and their gradients
-  const int64_t buffer = 64 * (2 + 4) * 2 * (8 + 16);    // K/V in bfloat16, gradients in float32
+  const int64_t q_rows = 32 * (2 * 2 * (4 * 8 + 4 * 16)    // q, dq, out, dout
+                               + 4 * 4 + 4 * 4 * 8);       // lse, dq summed in float32
+  const int64_t k_rows = 32 * (2 * 2 + 4) * 2 * (8 + 16);  // k, v, their gradients; the sums of these in float32
+  const int64_t buffer = 64 * (2 + 4) * 2 * (8 + 16);      // K/V in bfloat16, gradients in float32
   EXPECT_EQ(plan.peak_bytes(0), q_rows + k_rows + buffer);
+  config.reduce_dtype = DType::kBFloat16;  // travels beside the float32 gradients, but is summed in half the space
+  EXPECT_EQ(make_plan(full_mask(64, 64), config).peak_bytes(0),
+            plan.peak_bytes(0) + 64 * 2 * 2 * (8 + 16) - 32 * 2 * 2 * (8 + 16));
   EXPECT_THROW(plan.peak_bytes(2), InvalidArgument);
 }
 
