@@ -407,6 +407,10 @@ std::vector<int> Refiner::run(std::vector<int> ranks, const RefineOptions& optio
     for (const int64_t area : area_of_) sum += excess(area);
     return sum;
   };
+  // Overload was cheap for a while, so that the end may be worse than the start.
+  excess_weight_ = kExcessWeights[kNumPhases - 1];
+  const std::vector<int> initial = ranks_;
+  const int64_t initial_total = total();
   const double max_work = static_cast<double>(std::max<int64_t>(1, options.max_work));
   work_ = 0;
   for (int64_t phase = 0; phase < kNumPhases; ++phase) {
@@ -432,7 +436,7 @@ std::vector<int> Refiner::run(std::vector<int> ranks, const RefineOptions& optio
       count_remote_rows(true);
     }
   }
-  return std::move(ranks_);
+  return total() <= initial_total ? std::move(ranks_) : initial;
 }
 
 }  // namespace tangram
