@@ -315,6 +315,26 @@ class BackwardTile {
 
 static size_t backward_scratch_bytes(const BackwardJob& job) { return BackwardScratch::size(job) * sizeof(float); }
 
+/// Products with an exact zero of out are left out: a poisoned dout of a row without keys reaches nothing.
+static void row_delta(const BackwardJob& job, const Tokens& out, int64_t row, float* delta, void* memory) {
+  const int padded = round_up(out.dim, kLanes);
+  auto* out_row = static_cast<float*>(memory);
+  float* dout_row = out_row + padded;
+  fill_zero(out_row, 2 * padded);
+  for (int head = 0; head < job.num_heads_q; ++head) {
+    load_row(out_row, row_of(out, row, head), out.dtype, out.dim);
+    load_row(dout_row, row_of(job.dout, row, head), job.dout.dtype, out.dim);
+    Vec sum{};
+    for (int d = 0; d < padded; d += kLanes) {
+      const Vec value = load(out_row + d);
+      const Vec product = value * load(dout_row + d);
+      sum += value == 0.0f ? Vec{} : product;
+    }
+    delta[head] = 0;
+    for (int l = 0; l < kLanes; ++l) delta[head] += sum[l];
+  }
+}
+
 static void backward_tile(const BackwardJob& job, const TileIndex& index, const LaneTile& tile, int kv_head,
                           const int* turns, void* memory) {
 #if defined(__AVX512BF16__)

@@ -139,27 +139,6 @@ std::vector<float> sink_lse_table(const Sink& sink, const AttnShape& shape) {
   return table;
 }
 
-float element(const ConstTensorView& view, int64_t index) {
-  switch (view.dtype) {
-    case DType::kFloat32: return static_cast<const float*>(view.data)[index];
-    case DType::kBFloat16: return bfloat16_to_float(static_cast<const uint16_t*>(view.data)[index]);
-    case DType::kFloat16: return float16_to_float(static_cast<const uint16_t*>(view.data)[index]);
-  }
-  return 0;
-}
-
-// Products with an exact zero of out are left out: a poisoned dout of a row without keys reaches nothing.
-float delta_of(const ConstTensorView& out, const ConstTensorView& dout, int64_t row, int head) {
-  const int64_t out_at = row * out.row_stride + head * out.head_stride;
-  const int64_t dout_at = row * dout.row_stride + head * dout.head_stride;
-  float sum = 0;
-  for (int d = 0; d < out.dim; ++d) {
-    const float value = element(out, out_at + d);
-    sum += value == 0 ? 0 : value * element(dout, dout_at + d);
-  }
-  return sum;
-}
-
 // dsink = -p(sink) * delta; kSh sums over rows, in float64 and in row order.
 void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, const std::vector<float>& delta) {
   const Sink& sink = args.sink;
@@ -305,14 +284,6 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
     dq_sum = HostTensor(DType::kFloat32, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
   }
   const TensorView dq = args.dq.dtype == DType::kFloat32 ? args.dq : dq_sum.view();
-  pool_.parallel_for(shape.seqlen_q, [&](int64_t row, int) {
-    for (int head = 0; head < num_heads; ++head) {
-      delta[static_cast<size_t>(row * num_heads + head)] = delta_of(args.out, args.dout, row, head);
-    }
-    if (!args.accumulate_dq) fill_zero(slice_rows(dq, {row, row + 1}));
-  });
-  if (args.dsink != nullptr) backward_sink(args, shape, delta);
-
   std::vector<int> progress(static_cast<size_t>(index.num_grid_rows * num_heads), 0);
   cpu::BackwardJob job{};
   job.q = tokens(args.q);
@@ -333,6 +304,13 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
   job.num_grid_rows = index.num_grid_rows;
 
   prepared.scratch.reserve(pool_.num_threads(), kernels_.backward_scratch_bytes(job));
+  const cpu::Tokens out = tokens(args.out);
+  pool_.parallel_for(shape.seqlen_q, [&](int64_t row, int thread_idx) {
+    kernels_.row_delta(job, out, row, delta.data() + row * num_heads, prepared.scratch.of_thread(thread_idx));
+    if (!args.accumulate_dq) fill_zero(slice_rows(dq, {row, row + 1}));
+  });
+  if (args.dsink != nullptr) backward_sink(args, shape, delta);
+
   const std::span<const LaneTile> tiles = index.tiles.tiles();
   const int64_t num_kv_heads = shape.num_heads_kv;
   // Heads inside, tiles outside: neighbours in the deal share no dq, so that they rarely wait for each other.

@@ -75,6 +75,8 @@ struct Kernels {
   size_t (*backward_scratch_bytes)(const BackwardJob& job);
   /// Writes out and lse of the tile's rows for query head `head`; returns the largest visible raw q.k.
   float (*forward_tile)(const ForwardJob& job, const TileIndex& index, const LaneTile& tile, int head, void* scratch);
+  /// delta[head] = sum(out * dout) of row `row`, for all heads.
+  void (*row_delta)(const BackwardJob& job, const Tokens& out, int64_t row, float* delta, void* scratch);
   /// Writes dk and dv of the tile's rows for KV head `kv_head` and adds to dq. `turns[i]`: the turn of block i.
   void (*backward_tile)(const BackwardJob& job, const TileIndex& index, const LaneTile& tile, int kv_head,
                         const int* turns, void* scratch);

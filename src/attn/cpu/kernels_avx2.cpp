@@ -8,7 +8,8 @@
 
 namespace tangram::cpu {
 
-const Kernels kAvx2Kernels = {"avx2", avx2::forward_scratch_bytes, avx2::backward_scratch_bytes, avx2::forward_tile,
-                              avx2::backward_tile};
+const Kernels kAvx2Kernels = {
+    "avx2",          avx2::forward_scratch_bytes, avx2::backward_scratch_bytes, avx2::forward_tile,
+    avx2::row_delta, avx2::backward_tile};
 
 }  // namespace tangram::cpu

@@ -8,7 +8,8 @@
 
 namespace tangram::cpu {
 
-const Kernels kAvx512Kernels = {"avx512", avx512::forward_scratch_bytes, avx512::backward_scratch_bytes,
-                                avx512::forward_tile, avx512::backward_tile};
+const Kernels kAvx512Kernels = {
+    "avx512",          avx512::forward_scratch_bytes, avx512::backward_scratch_bytes, avx512::forward_tile,
+    avx512::row_delta, avx512::backward_tile};
 
 }  // namespace tangram::cpu

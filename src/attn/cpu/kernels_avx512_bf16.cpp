@@ -8,8 +8,11 @@
 
 namespace tangram::cpu {
 
-const Kernels kAvx512Bf16Kernels = {"avx512_bf16", avx512_bf16::forward_scratch_bytes,
-                                    avx512_bf16::backward_scratch_bytes, avx512_bf16::forward_tile,
+const Kernels kAvx512Bf16Kernels = {"avx512_bf16",
+                                    avx512_bf16::forward_scratch_bytes,
+                                    avx512_bf16::backward_scratch_bytes,
+                                    avx512_bf16::forward_tile,
+                                    avx512_bf16::row_delta,
                                     avx512_bf16::backward_tile};
 
 }  // namespace tangram::cpu

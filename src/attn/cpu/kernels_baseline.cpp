@@ -8,7 +8,8 @@
 
 namespace tangram::cpu {
 
-const Kernels kBaselineKernels = {"baseline", baseline::forward_scratch_bytes, baseline::backward_scratch_bytes,
-                                  baseline::forward_tile, baseline::backward_tile};
+const Kernels kBaselineKernels = {
+    "baseline",          baseline::forward_scratch_bytes, baseline::backward_scratch_bytes, baseline::forward_tile,
+    baseline::row_delta, baseline::backward_tile};
 
 }  // namespace tangram::cpu
