@@ -14,14 +14,19 @@
 #include "cli/verbs.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/env.hpp"
+#include "tangram/mpi_group.hpp"
 #include "tangram/version.hpp"
 
 namespace tangram::cli {
 
 namespace {
 
-// Transports of this build, as `run` and `verify` choose them.
-std::vector<Finding> transports() { return {{"local", true, "ranks are threads of one process"}}; }
+// Transports of this build.
+std::vector<Finding> transports() {
+  const std::string why_not = MpiGroup::unavailable_reason();
+  return {{"local", true, "ranks are threads of one process: what run and verify use"},
+          {"mpi", why_not.empty(), why_not.empty() ? "ranks are processes of mpirun, from C++ (MpiGroup)" : why_not}};
+}
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;

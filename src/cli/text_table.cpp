@@ -44,7 +44,7 @@ std::string bytes_text(double bytes) {
 std::string seconds_text(double seconds) {
   if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
   if (seconds >= 1e-3) return fmt::format("{:.2f} ms", seconds * 1e3);
-  return fmt::format("{:.1f} us", seconds * 1e6);
+  return fmt::format("{:.1f} µs", seconds * 1e6);
 }
 
 std::string TextTable::text() const {

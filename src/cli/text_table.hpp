@@ -14,7 +14,7 @@ namespace tangram::cli {
 std::string with_commas(int64_t value);
 /// `1.5 GiB`, `640 B`.
 std::string bytes_text(double bytes);
-/// `12.3 ms`, `4.5 s`, `890 us`.
+/// `12.3 ms`, `4.5 s`, `890 µs`.
 std::string seconds_text(double seconds);
 
 /// A table with a head. The first column is left-aligned, the others to the right.

@@ -204,7 +204,7 @@ document.addEventListener('keydown', e => {
 // ---- balance: area per rank against the mean
 function svg(w, h, body) { return `<svg viewBox="0 0 ${w} ${h}" role="img">${body}</svg>`; }
 function balance() {
-  const shown = D.ranks.slice(0, 64), W = 520, row = R <= 16 ? 24 : R <= 32 ? 15 : 10, left = 52, right = 118, top = 20, mean = D.mask.area / R || 1;
+  const shown = D.ranks.slice(0, 64), W = 520, row = R <= 16 ? 24 : R <= 32 ? 13 : 9, left = 52, right = 118, top = 20, mean = D.mask.area / R || 1;
   const max = Math.max(mean, ...D.ranks.map(r => r.area)), x = a => a / max * (W - left - right);
   let s = '';
   shown.forEach((r, i) => {
