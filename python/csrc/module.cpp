@@ -19,4 +19,5 @@ NB_MODULE(_core, m) {
   bind_env(m);
   bind_tensor(m);
   bind_attention(m);
+  bind_dist_attention(m);
 }

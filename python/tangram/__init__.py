@@ -6,6 +6,8 @@ Masks and plans need nothing else; `flex_flash_attn_func` takes NumPy arrays or 
 `torch.distributed` need torch.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import errors
 from ._core import (
     VERSION,
@@ -38,6 +40,48 @@ from .planning import plan, plan_ahead
 
 __version__ = VERSION
 
+if TYPE_CHECKING:
+    from .distributed import (
+        DistAttnRuntimeKey,
+        calc_attn,
+        dispatch,
+        flex_key,
+        get_most_recent_key,
+        get_position_ids,
+        magi_attn_flex_key,
+        magi_attn_varlen_key,
+        make_flex_key_for_new_mask_after_dispatch,
+        make_varlen_key_for_new_mask_after_dispatch,
+        roll,
+        undispatch,
+        varlen_key,
+    )
+else:
+    _DISTRIBUTED = {
+        "DistAttnRuntimeKey",
+        "calc_attn",
+        "dispatch",
+        "flex_key",
+        "get_most_recent_key",
+        "get_position_ids",
+        "magi_attn_flex_key",
+        "magi_attn_varlen_key",
+        "make_flex_key_for_new_mask_after_dispatch",
+        "make_varlen_key_for_new_mask_after_dispatch",
+        "roll",
+        "undispatch",
+        "varlen_key",
+    }
+
+    def __getattr__(name: str) -> Any:
+        """What needs torch is imported at first use."""
+        if name in _DISTRIBUTED:
+            from . import distributed
+
+            return getattr(distributed, name)
+        raise AttributeError(f"module 'tangram' has no attribute {name!r}")
+
+
 __all__ = [
     "AttnBackendInfo",
     "AttnForwardMeta",
@@ -68,6 +112,19 @@ __all__ = [
     "__version__",
     "compute_pad_size",
     "errors",
+    "DistAttnRuntimeKey",
+    "calc_attn",
+    "dispatch",
+    "flex_key",
+    "get_most_recent_key",
+    "get_position_ids",
+    "magi_attn_flex_key",
+    "magi_attn_varlen_key",
+    "make_flex_key_for_new_mask_after_dispatch",
+    "make_varlen_key_for_new_mask_after_dispatch",
+    "roll",
+    "undispatch",
+    "varlen_key",
     "flex_flash_attn_func",
     "infer_attn_mask_from_cu_seqlens",
     "infer_attn_mask_from_sliding_window",

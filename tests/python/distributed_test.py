@@ -1,0 +1,35 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""The distributed functions over gloo: ranks are processes, started by torchrun."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+CHECKS = Path(__file__).parent / "ranks" / "checks.py"
+
+
+def run_ranks(count, *arguments, **env):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    result = subprocess.run(
+        [*command, str(CHECKS), *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert result.returncode == 0, (result.stdout + result.stderr)[-6000:]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_ranks_agree_with_dense_attention(count):
+    run_ranks(count, "all")
+
+
+def test_a_silent_rank_is_a_timeout():
+    run_ranks(2, "death", TANGRAM_TIMEOUT_S="3")

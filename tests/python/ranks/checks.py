@@ -1,0 +1,198 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank of a group checks; distributed_test.py starts the ranks with torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import tangram  # noqa: E402
+from reference import attention, typed_cells  # noqa: E402
+from tangram import DistAttnConfig, InvalidArgument, OverlapConfig  # noqa: E402
+
+HEADS, HEADS_KV, DIM = 4, 2, 16
+
+
+def whole(total, seed, heads_v=DIM, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(total, HEADS, DIM), (total, HEADS_KV, DIM), (total, HEADS_KV, heads_v)]
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
+def flex_key(ranges, total, group, config=None, chunk_size=16):
+    pad = tangram.compute_pad_size(total, dist.get_world_size(group), chunk_size)
+    return tangram.magi_attn_flex_key(
+        *ranges, total, total, HEADS, HEADS_KV, DIM, pad, group, chunk_size=chunk_size, dist_attn_config=config
+    )
+
+
+RANGES = ([(0, 40), (40, 90), (90, 150)], [(0, 40), (20, 90), (0, 150)], ["causal", "full", "bi_causal"])
+NUMBERS = [1, 0, 3]
+
+
+def check_step(group, config=None, softcap=0.0, sink=False, dtype=torch.float32):
+    """Forward and backward through dispatch, calc_attn and undispatch against dense float64."""
+    total = 150  # needs padding
+    key = flex_key(RANGES, total, group, config)
+    q, k, v = whole(total, 1, dtype=dtype)
+    s = torch.randn(2, HEADS, generator=torch.Generator().manual_seed(5)).requires_grad_() if sink else None
+    out, meta = tangram.calc_attn(
+        *(tangram.dispatch(x, key) for x in (q, k, v)), key, sink=s, softcap=softcap, return_max_logits=True
+    )
+    full = tangram.undispatch(out, key)
+    dout = torch.randn(full.shape, generator=torch.Generator().manual_seed(2)).to(dtype)
+    full.backward(dout)
+    expected = attention(
+        *(x.detach().double().numpy() for x in (q, k, v)),
+        typed_cells(RANGES[0], RANGES[1], NUMBERS, total, total),
+        softcap=softcap,
+        sink=None if s is None else s.detach().numpy(),
+        dout=dout.double().numpy(),
+    )
+    # float32: sums of at most 150 products of values around 1. bfloat16: 8 bits of fraction, values up to 4.
+    atol = 1e-4 if dtype == torch.float32 else 0.08
+    np.testing.assert_allclose(full.detach().double().numpy(), expected.out, atol=atol)
+    np.testing.assert_allclose(meta.max_logits.numpy(), expected.max_logits, atol=atol)
+    lse = tangram.undispatch(meta.lse, key)
+    np.testing.assert_allclose(lse.numpy(), expected.lse, atol=atol)
+    for x, want in zip((q, k, v), (expected.dq, expected.dk, expected.dv), strict=True):
+        np.testing.assert_allclose(x.grad.double().numpy(), want, atol=atol)
+    if s is not None:
+        np.testing.assert_allclose(s.grad.numpy(), expected.dsink, atol=1e-3)
+
+
+def check_rows(group):
+    total = 150
+    key = flex_key(RANGES, total, group)
+    for dtype in (torch.int64, torch.float32, torch.bfloat16, torch.int32):
+        x = torch.arange(total * 2).reshape(total, 2).to(dtype)
+        shard = tangram.dispatch(x, key, pad_value=-7)
+        positions = tangram.get_position_ids(key)
+        real = positions < total
+        assert torch.equal(shard[real], x[positions[real]]) and (shard[~real] == -7).all()
+        assert torch.equal(tangram.undispatch(shard, key), x)
+        for shifts in (1, -1, 77, 0):
+            rolled = tangram.undispatch(tangram.roll(shard, key, shifts), key)
+            assert torch.equal(rolled, x.roll(shifts, 0)), (dtype, shifts)
+    labels = torch.arange(total)
+    assert torch.equal(tangram.undispatch(tangram.dispatch(labels, key), key), labels)
+
+    x = torch.randn(total, 3, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    weight = torch.randn(total, 3, generator=torch.Generator().manual_seed(4))
+    y = tangram.undispatch(tangram.roll(tangram.dispatch(x, key), key, -1), key)
+    y.backward(weight)
+    assert torch.equal(x.grad, weight.roll(1, 0))
+
+
+def check_keys(group):
+    a = flex_key(RANGES, 150, group)
+    assert flex_key(RANGES, 150, group) is a and tangram.get_most_recent_key(group) is a
+    tensors = [torch.tensor(r, dtype=torch.int32) for r in (*RANGES[:2], NUMBERS)]
+    assert flex_key((tensors[0], tensors[1], tensors[2].tolist()), 150, group) is a
+    b = flex_key(RANGES, 150, group, DistAttnConfig(overlap=OverlapConfig(num_stages_fwd=2)))
+    assert b is not a and tangram.get_most_recent_key(group) is b
+    cu = [0, 30, 100, 150]
+    c = tangram.magi_attn_varlen_key(cu, cu, HEADS, HEADS_KV, DIM, a.pad_size, group, causal=True, chunk_size=16)
+    assert c.plan.mask.area == sum(n * (n + 1) // 2 for n in (30, 70, 50))
+
+
+def check_hybrid(group):
+    """One dispatch, two masks."""
+    total = 150
+    first = flex_key(RANGES, total, group)
+    second = tangram.make_varlen_key_for_new_mask_after_dispatch([0, 150], [0, 150], first, window_size=(9, 0))
+    third = tangram.make_flex_key_for_new_mask_after_dispatch([(0, 150)], [(0, 150)], "causal", first)
+    assert second.plan.q_dispatch == first.plan.q_dispatch == third.plan.q_dispatch
+    q, k, v = whole(total, 8)
+    i, j = np.arange(total)[:, None], np.arange(total)[None, :]
+    with torch.no_grad():
+        shards = [tangram.dispatch(x, first) for x in (q, k, v)]
+        for key, cells in ((second, (j <= i) & (i - j <= 9)), (third, j <= i)):
+            out = tangram.undispatch(tangram.calc_attn(*shards, key)[0], first)
+            expected = attention(*(x.detach().numpy() for x in (q, k, v)), cells)
+            np.testing.assert_allclose(out.numpy(), expected.out, atol=1e-4)
+
+
+def check_errors(group):
+    """A mistake of one rank ends in an error on all, and the group works on."""
+    rank = dist.get_rank(group)
+    key = flex_key(RANGES, 150, group)
+    with torch.no_grad():
+        q, k, v = (tangram.dispatch(x, key) for x in whole(150, 1))
+        bad = q[:-1] if rank == 1 else q
+        try:
+            tangram.calc_attn(bad, k, v, key)
+        except InvalidArgument as error:
+            assert rank == 1 or "rank 1" in str(error), error
+        else:
+            raise AssertionError("accepted a shard of wrong size")
+        tangram.calc_attn(q, k, v, key)
+        other = flex_key(([(0, 100 + min(rank, 1))], [(0, 150)], "full"), 150, group)
+        try:
+            tangram.calc_attn(q, k, v, other)
+        except InvalidArgument as error:
+            assert "equal on every rank" in str(error), error
+        else:
+            raise AssertionError("accepted ranks with different masks")
+        tangram.calc_attn(q, k, v, key)
+
+
+def check_death():
+    """A rank that stops answering is named by the others, at the deadline."""
+    if dist.get_rank() == 1:
+        import time
+
+        key = flex_key(RANGES, 150, None)
+        tangram.calc_attn(*(tangram.dispatch(x, key) for x in whole(150, 1)), key)
+        time.sleep(8)
+        return
+    key = flex_key(RANGES, 150, None)
+    shards = [tangram.dispatch(x, key) for x in whole(150, 1)]
+    out, _ = tangram.calc_attn(*shards, key)
+    try:
+        out.sum().backward()
+    except tangram.Timeout as error:
+        assert isinstance(error, TimeoutError) and "rank" in str(error), error
+    except tangram.CommError as error:  # a peer that saw the deadline first has gone
+        assert "rank" in str(error), error
+    else:
+        raise AssertionError("the backward pass of a single rank came to an end")
+
+
+def main():
+    dist.init_process_group("gloo")
+    if sys.argv[1] == "death":
+        check_death()
+        os._exit(0)
+    world = dist.group.WORLD
+    check_keys(None)
+    check_rows(world)
+    check_step(world)
+    check_step(world, softcap=2.0, sink=True)
+    check_step(world, DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))
+    check_step(world, dtype=torch.bfloat16)
+    check_hybrid(world)
+    check_errors(world)
+    if dist.get_world_size() == 4:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+        check_step(mesh["cp"].get_group())  # two groups at once
+        flat = init_device_mesh("cpu", (4,), mesh_dim_names=("cp",))
+        key = tangram.magi_attn_varlen_key([0, 64], [0, 64], HEADS, HEADS_KV, DIM, 0, flat, causal=True)
+        assert key.cp_size == 4
+        key = tangram.magi_attn_varlen_key([0, 64], [0, 64], HEADS, HEADS_KV, DIM, 0, mesh, causal=True)
+        assert key.cp_size == 4
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
