@@ -82,7 +82,7 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
 void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
   const uint32_t panels = static_cast<uint32_t>(args.q.dim) / 64;
   const auto tile_rows = static_cast<uint32_t>(sm90::kForwardTileRows);
-  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(args.q.dim));
+  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(args.options.softcap > 0));
   const auto pack_heads = static_cast<uint32_t>(pack);
   const CUtensorMap q = cuda::make_token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
   std::memcpy(&params.q_map, &q, sizeof(q));
@@ -93,12 +93,14 @@ void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
   std::memcpy(&params.v_map, &v, sizeof(v));
 }
 
-/// Head groups whose keys and values take at most about half of the L2 cache, whole key heads at a time.
+/// Head groups whose keys and values take at most about a quarter of the L2 cache (it keeps two copies of much of what
+/// it holds), whole key heads at a time, in sections of equal size.
 int32_t groups_per_section(const Sm90Mask& mask, int pack) {
   const AttnShape& shape = mask.shape;
-  const int64_t head_bytes = shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2;
-  const int64_t heads =
-      std::clamp<int64_t>(mask.l2_bytes * 5 / 8 / std::max<int64_t>(head_bytes, 1), 1, shape.num_heads_kv);
+  const int64_t head_bytes = std::max<int64_t>(shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2, 1);
+  const int64_t fitting = std::clamp<int64_t>(mask.l2_bytes / 4 / head_bytes, 1, shape.num_heads_kv);
+  const int64_t sections = (shape.num_heads_kv + fitting - 1) / fitting;
+  const int64_t heads = (shape.num_heads_kv + sections - 1) / sections;
   return static_cast<int32_t>(heads * (shape.num_heads_q / shape.num_heads_kv / pack));
 }
 
@@ -170,7 +172,7 @@ int require_hopper() {
 
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);
-  return TileShape{sm90::kForwardTileRows / packed_heads(shape), sm90::forward_tile_keys(shape.head_dim)};
+  return TileShape{sm90::kForwardTileRows / packed_heads(shape), sm90::forward_tile_keys(false)};
 }
 
 std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,

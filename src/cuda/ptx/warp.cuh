@@ -45,6 +45,22 @@ __device__ __forceinline__ void named_barrier_arrive(uint32_t barrier, uint32_t 
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(num_threads) : "memory");
 }
 
+/// As named_barrier_sync; true in every thread when `predicate` holds in any of them.
+__device__ __forceinline__ bool named_barrier_any(uint32_t barrier, uint32_t num_threads, bool predicate) {
+  uint32_t any;
+  asm volatile(
+      "{\n"
+      ".reg .pred p, q;\n"
+      "setp.ne.u32 p, %3, 0;\n"
+      "barrier.cta.red.or.pred q, %1, %2, p;\n"
+      "selp.b32 %0, 1, 0, q;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(barrier), "r"(num_threads), "r"(static_cast<uint32_t>(predicate))
+      : "memory");
+  return any != 0;
+}
+
 /// Stores four 8x8 matrices of 16-bit elements; lane 8i+r gives the address of row r of matrix i.
 __device__ __forceinline__ void store_matrix_x4(void* row, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_address(row)), "r"(m0),

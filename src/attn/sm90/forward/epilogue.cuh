@@ -8,6 +8,11 @@
 
 namespace tangram::sm90 {
 
+/// What the end of an item needs to know about it.
+struct ItemRows {
+  int32_t row0, num_rows, group;
+};
+
 /// log(exp(a) + exp(b)); either may be minus infinity.
 __device__ __forceinline__ float log_add_exp(float a, float b) {
   const float high = fmaxf(a, b);
@@ -23,39 +28,25 @@ __device__ __forceinline__ float sink_lse(const ForwardParams& params, int64_t r
   return total;
 }
 
-/// Transposes 4x4 words among the four lanes of a quad: lane t ends with word t of every lane.
-__device__ __forceinline__ void quad_transpose(uint32_t (&x)[4]) {
-  const int lane = threadIdx.x % 4;
-#pragma unroll
-  for (int b = 0; b < 2; ++b) {
-    const uint32_t received = __shfl_xor_sync(0xffffffff, lane & 2 ? x[b] : x[b + 2], 2);
-    (lane & 2 ? x[b] : x[b + 2]) = received;
-  }
-#pragma unroll
-  for (int b = 0; b < 4; b += 2) {
-    const uint32_t received = __shfl_xor_sync(0xffffffff, lane & 1 ? x[b] : x[b + 1], 1);
-    (lane & 1 ? x[b] : x[b + 1]) = received;
-  }
-}
-
-/// Stores one row of accumulators (those of `half`), multiplied by `factor`, in the element type.
+/// Stores one row of accumulators (those of `half`), multiplied by `factor`, in the element type. Neighbouring lanes
+/// swap words, so that each store of a quad fills a 32-byte sector.
 template <typename Traits>
 __device__ __forceinline__ void store_row(typename Traits::Element* row, const float (&o)[Traits::kHeadDim / 2],
                                           int half, float factor, bool valid) {
+  const bool odd = threadIdx.x % 2 != 0;
+  row += (odd ? 8 : 0) + (threadIdx.x % 4 / 2) * 4;
 #pragma unroll
-  for (int c = 0; c < Traits::kHeadDim / 32; ++c) {
-    uint32_t words[4];
+  for (int c = 0; c < Traits::kHeadDim / 16; ++c) {
+    uint32_t words[2];
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const int i = (c * 4 + b) * 4 + 2 * half;
-      // A row without keys has factor 0; its accumulators are finite, but never rely on 0 * x.
+    for (int b = 0; b < 2; ++b) {
+      const int i = (c * 2 + b) * 4 + 2 * half;
+      // A row without keys has factor 0; do not rely on 0 * x there.
       words[b] = factor == 0.0f ? 0u : pack_pair<typename Traits::Element>(o[i] * factor, o[i + 1] * factor);
     }
-    quad_transpose(words);
-    if (valid) {
-      *reinterpret_cast<uint4*>(row + c * 32 + (threadIdx.x % 4) * 8) =
-          make_uint4(words[0], words[1], words[2], words[3]);
-    }
+    const uint32_t received = __shfl_xor_sync(0xffffffff, odd ? words[0] : words[1], 1);
+    const uint2 value = odd ? make_uint2(received, words[1]) : make_uint2(words[0], received);
+    if (valid) *reinterpret_cast<uint2*>(row + c * 16) = value;
   }
 }
 
@@ -88,15 +79,15 @@ __device__ __forceinline__ void atomic_max(float* place, float value) {
 
 /// Finishes the thread's two rows of an item; `tile_row` is the first of them, the second is eight further.
 template <typename Traits>
-__device__ __forceinline__ void finish_rows(const ForwardParams& params, const StepMessage& step, RowState& state,
+__device__ __forceinline__ void finish_rows(const ForwardParams& params, const ItemRows& item, RowState& state,
                                             const float (&o)[Traits::kHeadDim / 2], int tile_row) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int packed_row = tile_row + 8 * half;
     const int local_row = packed_row >> params.pack_log2;
-    const int32_t head = (step.group << params.pack_log2) + (packed_row & ((1 << params.pack_log2) - 1));
-    const int64_t row = int64_t{step.row0} + local_row;
-    const bool valid = local_row < step.num_rows;
+    const int32_t head = (item.group << params.pack_log2) + (packed_row & ((1 << params.pack_log2) - 1));
+    const int64_t row = int64_t{item.row0} + local_row;
+    const bool valid = local_row < item.num_rows;
     const float sum = quad_sum(state.sum[half]);
     const float reference = state.reference[half] * (Traits::kSoftcap ? 1.0f : params.softmax_scale);
     float lse = sum > 0.0f ? reference + __logf(sum) : minus_infinity();

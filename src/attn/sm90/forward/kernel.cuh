@@ -12,11 +12,15 @@ namespace tangram::sm90 {
 template <typename Traits>
 __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
   constexpr int kConsumerWarps = 4 * Traits::kConsumers;
-  ptx::mbarrier_init(&smem.q_full, 1);
-  ptx::mbarrier_init(&smem.q_empty, kConsumerWarps);
-  for (int i = 0; i < Traits::kStages; ++i) {
+  for (int i = 0; i < Traits::kStagesQ; ++i) {
+    ptx::mbarrier_init(&smem.q_full[i], 1);
+    ptx::mbarrier_init(&smem.q_empty[i], kConsumerWarps);
+  }
+  for (int i = 0; i < Traits::kStagesK; ++i) {
     ptx::mbarrier_init(&smem.k_full[i], 1);
     ptx::mbarrier_init(&smem.k_empty[i], kConsumerWarps);
+  }
+  for (int i = 0; i < Traits::kStagesV; ++i) {
     ptx::mbarrier_init(&smem.v_full[i], 1);
     ptx::mbarrier_init(&smem.v_empty[i], kConsumerWarps);
   }
@@ -43,7 +47,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();
     if (threadIdx.x == 0) {
-      Producer<Traits> producer{params, smem, {}, {}};
+      Producer<Traits> producer{params, smem, {}, {}, {}};
       producer.run();
     } else if (threadIdx.x == 32) {
       run_scheduler(params, smem);

@@ -17,9 +17,9 @@ struct ForwardVariant {
   bool softcap = false;
 };
 
-/// Rows (query rows times packed heads) and keys of a tile of the kernel for `head_dim`.
+/// Rows (query rows times packed heads) of a tile, and keys of a step. Softcap needs the registers of some keys.
 inline constexpr int kForwardTileRows = 128;
-constexpr int forward_tile_keys(int /*head_dim*/) { return 128; }
+constexpr int forward_tile_keys(bool softcap) { return softcap ? 96 : 128; }
 
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);

@@ -34,17 +34,21 @@ void launch_instance(const ForwardParams& params, int num_ctas, cudaStream_t str
   cuda::check(cudaLaunchKernelEx(&config, kernel, params), "sm90 forward kernel launch");
 }
 
+template <typename Element, int kHeadDim>
+void launch_head_dim(bool softcap, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+  if (softcap) {
+    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(true), true>>(params, num_ctas, stream);
+  } else {
+    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(false), false>>(params, num_ctas, stream);
+  }
+}
+
 template <typename Element>
 void launch_element(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   if (variant.head_dim == 128) {
-    const auto launch = variant.softcap
-                            ? launch_instance<ForwardTraits<Element, 128, forward_tile_keys(128), 2, true>>
-                            : launch_instance<ForwardTraits<Element, 128, forward_tile_keys(128), 2, false>>;
-    launch(params, num_ctas, stream);
+    launch_head_dim<Element, 128>(variant.softcap, params, num_ctas, stream);
   } else {
-    const auto launch = variant.softcap ? launch_instance<ForwardTraits<Element, 64, forward_tile_keys(64), 3, true>>
-                                        : launch_instance<ForwardTraits<Element, 64, forward_tile_keys(64), 3, false>>;
-    launch(params, num_ctas, stream);
+    launch_head_dim<Element, 64>(variant.softcap, params, num_ctas, stream);
   }
 }
 

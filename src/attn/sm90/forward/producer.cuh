@@ -55,11 +55,6 @@ __device__ __forceinline__ void run_scheduler(const ForwardParams& params, Forwa
   }
 }
 
-/// What the query rows of one warpgroup see of a run: something of [see_begin, see_end), all of [full_begin, full_end).
-struct SeenKeys {
-  int32_t see_begin, see_end, full_begin, full_end;
-};
-
 /// SeenKeys of query rows [first, last].
 __device__ __forceinline__ SeenKeys seen_keys(const TileRun& run, int32_t first, int32_t last) {
   if (run.interval_begin >= 0) return {run.k_begin, run.k_end, run.full_begin, run.full_end};
@@ -82,7 +77,7 @@ __device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0
   const int32_t count16 = (end - begin + 15) / 16;
   const bool all =
       begin == 0 && count16 == Traits::kBlockN / 16 && seen.full_begin <= k0 && seen.full_end >= k0 + Traits::kBlockN;
-  return pack_window(begin / 16, count16, !all);
+  return pack_window(begin / 16, count16) | (all ? 0 : kStepMasked);
 }
 
 /// Walks the work ring, loads Q, K and V, and describes every step to the consumers. One thread.
@@ -90,8 +85,9 @@ template <typename Traits>
 struct Producer {
   const ForwardParams& params;
   ForwardSmem<Traits>& smem;
-  RingPosition<Traits::kStages> k_ring, v_ring;
-  uint32_t q_phase = 0;
+  RingPosition<Traits::kStagesK> k_ring;
+  RingPosition<Traits::kStagesV> v_ring;
+  RingPosition<Traits::kStagesQ> q_ring;
   // V of a step is loaded after K of the next one, which the consumers need first.
   int32_t v_row = kNothing, v_head = 0;
   static constexpr int32_t kNothing = -2;
@@ -117,10 +113,12 @@ struct Producer {
   }
 
   __device__ __forceinline__ void load_q(const WorkMessage& work) {
-    ptx::mbarrier_wait(&smem.q_empty, q_phase ^ 1);
-    ptx::mbarrier_arrive_expect_tx(&smem.q_full, Traits::kBytesQ);
-    ptx::tma_load_4d(smem.q, &params.q_map, &smem.q_full, 0, work.group << params.pack_log2, work.item.row_begin, 0);
-    q_phase ^= 1;
+    uint64_t* full = &smem.q_full[q_ring.stage];
+    ptx::mbarrier_wait(&smem.q_empty[q_ring.stage], q_ring.phase ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
+    ptx::tma_load_4d(smem.q[q_ring.stage], &params.q_map, full, 0, work.group << params.pack_log2, work.item.row_begin,
+                     0);
+    q_ring.advance();
   }
 
   __device__ __forceinline__ void load_k(int32_t k0, int32_t kv_head) {
@@ -135,7 +133,7 @@ struct Producer {
     message.group = work.group;
   }
 
-  __device__ __forceinline__ void fill_run(StepMessage& message, const TileRun& run) {
+  __device__ __forceinline__ void fill_run(StepMessage& message, const WorkMessage& work, const TileRun& run) {
     message.row_begin = run.row_begin;
     message.row_end = run.row_end;
     message.slice_k_begin = run.slice_k_begin;
@@ -143,18 +141,19 @@ struct Producer {
     message.min_diag = run.min_diag;
     message.max_diag = run.max_diag;
     message.interval_begin = run.interval_begin;
+    message.row0 = work.item.row_begin;
+    message.num_rows = work.item.row_end - work.item.row_begin;
   }
 
   /// An item that sees nothing: one step without loads, so that the consumers write its zeros.
   __device__ __forceinline__ void push_empty_item(const WorkMessage& work) {
     StepMessage& message = begin_step();
     fill_item(message, work);
-    message.flags = kStepFirst | kStepLast;
-    message.window[0] = message.window[1] = 0;
+    message.word[0] = message.word[1] = kStepFirst | kStepLast;
     ptx::mbarrier_arrive(&smem.k_full[k_ring.stage]);
     k_ring.advance();
-    load_q(work);
     flush_v();
+    load_q(work);
     v_row = kNoLoad;
   }
 
@@ -162,23 +161,23 @@ struct Producer {
     const int32_t kv_head = (work.group << params.pack_log2) / params.heads_per_kv;
     const int32_t last_row = work.item.row_end - 1;
     const int32_t second = work.item.row_begin + (64 >> params.pack_log2);
-    const SeenKeys seen[2] = {seen_keys(run, work.item.row_begin, min(second - 1, last_row)),
-                              second <= last_row ? seen_keys(run, second, last_row) : SeenKeys{0, 0, 0, 0}};
+    smem.seen[0] = seen_keys(run, work.item.row_begin, min(second - 1, last_row));
+    smem.seen[1] = second <= last_row ? seen_keys(run, second, last_row) : SeenKeys{0, 0, 0, 0};
     const int32_t k_begin = run.k_begin, k_end = run.k_end;
     for (int32_t k0 = k_begin; k0 < k_end; k0 += Traits::kBlockN) {
       StepMessage& message = begin_step();
-      const bool first = k0 == k_begin;
-      fill_item(message, work);
-      if (first) fill_run(message, run);
+      const bool first = k0 == k_begin, last = k0 + Traits::kBlockN >= k_end;
+      uint32_t flags = (first ? kStepNewRun : 0) | (first && first_run ? kStepFirst : 0);
+      if (last) flags |= (last_run ? kStepLast : 0) | (k_end < params.seqlen_k ? kStepTail : 0);
+      if (first) fill_run(message, work, run);
+      if (last) fill_item(message, work);
       message.k0 = k0;
-      message.flags = (first ? kStepNewRun : 0) | (first && first_run ? kStepFirst : 0) |
-                      (last_run && k0 + Traits::kBlockN >= k_end ? kStepLast : 0);
-      message.window[0] = step_window<Traits>(seen[0], k0);
-      message.window[1] = step_window<Traits>(seen[1], k0);
-      message.v_valid = k_end < params.seqlen_k ? k_end - k0 : Traits::kBlockN;
+      message.v_valid = k_end - k0;
+      message.word[0] = step_window<Traits>(smem.seen[0], k0) | flags;
+      message.word[1] = step_window<Traits>(smem.seen[1], k0) | flags;
       load_k(k0, kv_head);
-      if (first && first_run) load_q(work);
       flush_v();
+      if (first && first_run) load_q(work);
       v_row = k0;
       v_head = kv_head;
     }
@@ -200,7 +199,8 @@ struct Producer {
       ptx::mbarrier_arrive(&smem.work_empty[slot.stage]);
       slot.advance();
     }
-    begin_step().flags = kStepStop;
+    StepMessage& message = begin_step();
+    message.word[0] = message.word[1] = kStepStop;
     ptx::mbarrier_arrive(&smem.k_full[k_ring.stage]);
     flush_v();
   }

@@ -66,42 +66,60 @@ struct RowState {
   }
 };
 
-/// Replaces scores by exp2(scale * (score - reference)), after moving the reference to the largest score where that
-/// grew by more than `slack`: keeping an older one is exact, since numerators and sum use the same, and 2^8 does not
-/// overflow. Returns whether any row of the warp moved; then what was summed before must be multiplied by `rescale`.
+/// Moves the references to the largest scores so far where those exceed them by more than `slack`, and scales the sums;
+/// `rescale` is what must multiply everything else that was summed with the old ones. Keeping an older reference is
+/// exact, since numerators and sum use the same, and 2^8 does not overflow. So the lanes of a row need not agree on its
+/// maximum as long as all stay below: the shuffles are left out unless some row of the warp moves (the return value).
 template <int kCount>
-__device__ __forceinline__ bool exponentiate(float (&s)[kCount], RowState& state, float scale, float slack,
-                                             float (&rescale)[2]) {
-  bool moved = false;
+__device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowState& state, float scale, float slack,
+                                                 float (&rescale)[2]) {
+  float largest[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float even = fmaxf(s[2 * r], s[2 * r + 1]), odd = fmaxf(s[2 * r + 4], s[2 * r + 5]);
+#pragma unroll
+    for (int i = 8; i < kCount; i += 8) {
+      even = fmaxf(even, fmaxf(s[i + 2 * r], s[i + 2 * r + 1]));
+      odd = fmaxf(odd, fmaxf(s[i + 4 + 2 * r], s[i + 5 + 2 * r]));
+    }
+    largest[r] = fmaxf(even, odd);
+  }
+  const bool moved =
+      __any_sync(0xffffffff, largest[0] > state.reference[0] + slack || largest[1] > state.reference[1] + slack);
+  if (moved) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float reference = fmaxf(state.reference[r], quad_max(largest[r]));
+      rescale[r] = reference == state.reference[r] ? 1.0f : ptx::exp2_approx((state.reference[r] - reference) * scale);
+      state.reference[r] = reference;
+      state.sum[r] *= rescale[r];
+    }
+  }
+  return moved;
+}
+
+/// Replaces scores by exp2(scale * (score - reference)); returns their sums, of this thread's part of its two rows.
+template <int kCount>
+__device__ __forceinline__ void exponentiate(float (&s)[kCount], const RowState& state, float scale,
+                                             float (&row_sum)[2]) {
   float offset[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float largest = fmaxf(s[2 * r], s[2 * r + 1]);
+  for (int r = 0; r < 2; ++r) offset[r] = state.reference[r] == minus_infinity() ? 0.0f : state.reference[r] * scale;
+  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int i = 4; i < kCount; i += 4) largest = fmaxf(largest, fmaxf(s[i + 2 * r], s[i + 2 * r + 1]));
-    largest = quad_max(largest);
-    rescale[r] = 1.0f;
-    if (largest > state.reference[r] + slack) {
-      rescale[r] = ptx::exp2_approx((state.reference[r] - largest) * scale);
-      state.reference[r] = largest;
-      state.sum[r] *= rescale[r];
-      moved = true;
+  for (int i = 0; i < kCount; i += 4) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      s[i + j] = ptx::exp2_approx(s[i + j] * scale - offset[j / 2]);
+      sum[j] += s[i + j];
     }
-    offset[r] = state.reference[r] == minus_infinity() ? 0.0f : state.reference[r] * scale;
   }
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) s[i] = ptx::exp2_approx(s[i] * scale - offset[(i / 2) % 2]);
-#pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      sum[0] += s[i + 2 * r];
-      sum[1] += s[i + 2 * r + 1];
-    }
-    state.sum[r] += sum[0] + sum[1];
+    row_sum[r] = sum[2 * r] + sum[2 * r + 1];
+    // Keeps the additions here, among the exponentials, where issue slots are free.
+    asm volatile("" : "+f"(row_sum[r]));
   }
-  return __any_sync(0xffffffff, moved);
 }
 
 }  // namespace tangram::sm90

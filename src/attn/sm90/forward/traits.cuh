@@ -11,22 +11,31 @@ namespace tangram::sm90 {
 
 /// What the consumers need to know about one K tile ("step"); written by the producer before it arrives on k_full.
 struct alignas(16) StepMessage {
-  int32_t flags;
-  int32_t k0;          ///< key of row 0 of the tile
-  uint32_t window[2];  ///< a warpgroup's part of the tile, see pack_window
-  int32_t row0;        ///< first query row of the item
+  uint32_t word[2];  ///< one for each warpgroup: its window and the flags below
+  int32_t k0;        ///< key of row 0 of the tile
+  int32_t v_valid;   ///< with kStepTail: rows of the V tile from here on are nobody's and must not enter a product
+  int32_t row0;      ///< first query row of the item
   int32_t num_rows;
-  int32_t group;    ///< head group
-  int32_t v_valid;  ///< rows of the V tile from here on are nobody's and must not enter a product
+  int32_t group;  ///< head group
+  int32_t interval_begin;
   int32_t row_begin, row_end, slice_k_begin, slice_k_end;
-  int32_t min_diag, max_diag, interval_begin, reserved;
+  int32_t min_diag, max_diag, reserved[2];
 };
 static_assert(sizeof(StepMessage) == 64);
 
-inline constexpr int32_t kStepFirst = 1;   // first step of an item: Q is needed
-inline constexpr int32_t kStepLast = 2;    // last step of an item
-inline constexpr int32_t kStepNewRun = 4;  // the row intervals change
-inline constexpr int32_t kStepStop = 8;    // no more items
+// A step word: bits 0-7 and 8-15 are the window of the tile that the warpgroup works on, rows [16 * begin16, 16 *
+// (begin16 + count16)) (count16 == 0: it sees nothing), then flags.
+inline constexpr uint32_t kStepMasked = 1u << 16;  // the row intervals cut the window
+inline constexpr uint32_t kStepFirst = 1u << 17;   // first step of an item: Q is needed
+inline constexpr uint32_t kStepLast = 1u << 18;    // last step of an item
+inline constexpr uint32_t kStepNewRun = 1u << 19;  // the row intervals change
+inline constexpr uint32_t kStepTail = 1u << 20;    // v_valid counts
+inline constexpr uint32_t kStepStop = 1u << 21;    // no more items
+__device__ __forceinline__ uint32_t pack_window(int begin16, int count16) {
+  return static_cast<uint32_t>(begin16) | (static_cast<uint32_t>(count16) << 8);
+}
+__device__ __forceinline__ int window_begin16(uint32_t word) { return static_cast<int>(word & 0xff); }
+__device__ __forceinline__ int window_count16(uint32_t word) { return static_cast<int>(word >> 8 & 0xff); }
 
 /// One unit of work on its way from the scheduler warp to the producer warp.
 struct alignas(16) WorkMessage {
@@ -38,13 +47,17 @@ struct alignas(16) WorkMessage {
 };
 static_assert(sizeof(WorkMessage) == 80);
 
-template <typename ElementT, int kHeadDimT, int kBlockNT, int kStagesT, bool kSoftcapT>
+/// What the query rows of one warpgroup see of a run: something of [see_begin, see_end), all of [full_begin, full_end).
+struct alignas(16) SeenKeys {
+  int32_t see_begin, see_end, full_begin, full_end;
+};
+
+template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
 struct ForwardTraits {
   using Element = ElementT;
   static constexpr int kHeadDim = kHeadDimT;
   static constexpr int kBlockM = 128;
   static constexpr int kBlockN = kBlockNT;
-  static constexpr int kStages = kStagesT;
   static constexpr bool kSoftcap = kSoftcapT;
   static constexpr int kConsumers = kBlockM / 64;
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -56,19 +69,23 @@ struct ForwardTraits {
   static constexpr int kBytesQ = kPanels * kPanelBytesQ;
   static constexpr int kBytesK = kPanels * kPanelBytesK;
   static constexpr int kWorkSlots = 3;
+  static constexpr int kStagesQ = 2;
+  static constexpr int kStagesK = 3;  // a step keeps K until it knows that it needs no second look
+  static constexpr int kStagesV = 2;
   static_assert(kHeadDim % 64 == 0 && kBlockN % 16 == 0 && kPanelBytesK % 1024 == 0);
 };
 
 template <typename Traits>
 struct alignas(1024) ForwardSmem {
-  alignas(1024) unsigned char q[Traits::kBytesQ];
-  alignas(1024) unsigned char k[Traits::kStages][Traits::kBytesK];
-  alignas(1024) unsigned char v[Traits::kStages][Traits::kBytesK];
-  StepMessage step[Traits::kStages];
+  alignas(1024) unsigned char q[Traits::kStagesQ][Traits::kBytesQ];
+  alignas(1024) unsigned char k[Traits::kStagesK][Traits::kBytesK];
+  alignas(1024) unsigned char v[Traits::kStagesV][Traits::kBytesK];
+  StepMessage step[Traits::kStagesK];
+  SeenKeys seen[2];  // the producer's own
   WorkMessage work[Traits::kWorkSlots];
-  uint64_t q_full, q_empty;
-  uint64_t k_full[Traits::kStages], k_empty[Traits::kStages];
-  uint64_t v_full[Traits::kStages], v_empty[Traits::kStages];
+  uint64_t q_full[Traits::kStagesQ], q_empty[Traits::kStagesQ];
+  uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
+  uint64_t v_full[Traits::kStagesV], v_empty[Traits::kStagesV];
   uint64_t work_full[Traits::kWorkSlots], work_empty[Traits::kWorkSlots];
 };
 
@@ -84,10 +101,5 @@ struct RingPosition {
     }
   }
 };
-
-/// A warpgroup's window of a K tile: rows [16 * begin16, 16 * (begin16 + count16)); count16 == 0: it sees nothing.
-__device__ __forceinline__ uint32_t pack_window(int begin16, int count16, bool masked) {
-  return static_cast<uint32_t>(begin16) | (static_cast<uint32_t>(count16) << 8) | (masked ? 1u << 16 : 0u);
-}
 
 }  // namespace tangram::sm90

@@ -1,0 +1,307 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The Hopper forward kernel against the float64 backend. Inputs are poisoned with NaN wherever no slice looks, outputs
+// before each run. Bounds: the kernel rounds probabilities and outputs to the input's type, 2^-9 relative in bfloat16
+// and 2^-12 in float16, at random signs; four and eight times that bounds the relative L2 error of whole tensors. lse
+// is float32 with approximate exponentials: 1e-3 absolute.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attn/reference/reference_backend.hpp"
+#include "attn/sm90/sm90_backend.hpp"
+#include "cuda/check.hpp"
+#include "cuda/device_buffer.hpp"
+#include "plan/tile_list.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+struct Case {
+  AttnShape shape;
+  std::vector<AttnSlice> slices;
+  AttnOptions options;
+  int num_sinks = 0;
+  SinkLayout sink_layout = SinkLayout::kSh;
+  bool max_logits = false;
+  bool float_out = false;
+  bool in_two_parts = false;  // accumulate the second half of the slices onto the first
+  float growth = 0;           // keys grow along the sequence: references must follow the scores
+  unsigned seed = 1;
+};
+
+struct Result {
+  HostTensor out;
+  std::vector<float> lse, max_logits;
+};
+
+struct Inputs {
+  HostTensor q, k, v;
+  std::vector<float> sink;
+};
+
+Inputs make_inputs(const Case& c, bool poisoned) {
+  std::mt19937 rng(c.seed);
+  std::normal_distribution<float> normal;
+  std::vector<bool> seen_q(static_cast<size_t>(c.shape.seqlen_q)), seen_k(static_cast<size_t>(c.shape.seqlen_k));
+  for (const AttnSlice& slice : c.slices) {
+    const AttnSlice trimmed = canonical(slice);
+    for (int64_t i = trimmed.q_range.begin; i < trimmed.q_range.end; ++i) seen_q[static_cast<size_t>(i)] = true;
+    for (int64_t j = trimmed.k_range.begin; j < trimmed.k_range.end; ++j) seen_k[static_cast<size_t>(j)] = true;
+  }
+  const auto fill = [&](int64_t rows, int heads, const std::vector<bool>& seen, float growth) {
+    HostTensor tensor(c.shape.dtype, rows, heads, c.shape.head_dim);
+    for (int64_t row = 0; row < rows; ++row) {
+      const float scale = 1.0f + growth * static_cast<float>(row) / static_cast<float>(rows);
+      for (int head = 0; head < heads; ++head) {
+        for (int d = 0; d < c.shape.head_dim; ++d) {
+          const float value = scale * normal(rng);
+          tensor.set(row, head, d, poisoned && !seen[static_cast<size_t>(row)] ? kNaN : value);
+        }
+      }
+    }
+    return tensor;
+  };
+  Inputs inputs;
+  inputs.q = fill(c.shape.seqlen_q, c.shape.num_heads_q, seen_q, 0);
+  inputs.k = fill(c.shape.seqlen_k, c.shape.num_heads_kv, seen_k, c.growth);
+  inputs.v = fill(c.shape.seqlen_k, c.shape.num_heads_kv, seen_k, 0);
+  const int64_t sink_rows = c.sink_layout == SinkLayout::kSsh ? c.shape.seqlen_q : 1;
+  inputs.sink.resize(static_cast<size_t>(sink_rows * c.num_sinks * c.shape.num_heads_q));
+  for (float& value : inputs.sink) value = normal(rng);
+  return inputs;
+}
+
+Result run_reference(const Case& c) {
+  Inputs inputs = make_inputs(c, false);
+  Result result{HostTensor(DType::kFloat32, c.shape.seqlen_q, c.shape.num_heads_q, c.shape.head_dim),
+                std::vector<float>(static_cast<size_t>(c.shape.seqlen_q * c.shape.num_heads_q)),
+                std::vector<float>(static_cast<size_t>(c.shape.num_heads_q))};
+  const ReferenceBackend backend;
+  const auto mask = backend.prepare(c.slices, c.shape, nullptr);
+  AttnForwardArgs args{inputs.q, inputs.k, inputs.v, result.out, result.lse.data()};
+  args.max_logits = result.max_logits.data();
+  args.sink = {inputs.sink.data(), c.num_sinks, c.sink_layout};
+  args.options = c.options;
+  backend.forward(*mask, args, nullptr);
+  return result;
+}
+
+ConstTensorView on_device(const HostTensor& host, const cuda::DeviceBuffer& buffer) {
+  ConstTensorView view = host.view();
+  view.data = buffer.as<void>();
+  return view;
+}
+
+cuda::DeviceBuffer upload(const HostTensor& host) {
+  return cuda::DeviceBuffer::copy_of(host.view().data, static_cast<size_t>(host.bytes()));
+}
+
+Result run_sm90(const Case& c) {
+  const Inputs inputs = make_inputs(c, true);
+  Result result{HostTensor(c.float_out || c.in_two_parts ? DType::kFloat32 : c.shape.dtype, c.shape.seqlen_q,
+                           c.shape.num_heads_q, c.shape.head_dim),
+                std::vector<float>(static_cast<size_t>(c.shape.seqlen_q * c.shape.num_heads_q), kNaN),
+                std::vector<float>(static_cast<size_t>(c.shape.num_heads_q), kNaN)};
+  result.out.fill(kNaN);
+  const cuda::DeviceBuffer q = upload(inputs.q), k = upload(inputs.k), v = upload(inputs.v), out = upload(result.out);
+  const auto lse = cuda::DeviceBuffer::copy_of(result.lse.data(), result.lse.size() * sizeof(float));
+  const auto logits = cuda::DeviceBuffer::copy_of(result.max_logits.data(), result.max_logits.size() * sizeof(float));
+  const auto sink = cuda::DeviceBuffer::copy_of(inputs.sink.data(), inputs.sink.size() * sizeof(float));
+  AttnForwardArgs args{on_device(inputs.q, q), on_device(inputs.k, k), on_device(inputs.v, v), result.out.view(),
+                       lse.as<float>()};
+  args.out.data = out.as<void>();
+  if (c.max_logits) args.max_logits = logits.as<float>();
+  args.options = c.options;
+  const Sm90Backend backend;
+  const auto run = [&](std::span<const AttnSlice> slices) {
+    const TileList tiles = build_tile_list(slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
+    const auto mask = backend.prepare(slices, c.shape, &tiles);
+    backend.forward(*mask, args, nullptr);
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  };
+  const size_t half = c.in_two_parts ? c.slices.size() / 2 : 0;
+  if (c.in_two_parts) {
+    run(std::span(c.slices).first(half));
+    args.accumulate = true;
+  }
+  args.sink = {sink.as<float>(), c.num_sinks, c.sink_layout};
+  run(std::span(c.slices).subspan(half));
+  const auto download = [](void* host, const cuda::DeviceBuffer& buffer) {
+    if (buffer.bytes() == 0) return;
+    cuda::check(cudaMemcpy(host, buffer.as<void>(), buffer.bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  };
+  download(result.out.view().data, out);
+  download(result.lse.data(), lse);
+  download(result.max_logits.data(), logits);
+  return result;
+}
+
+void expect_close(const Case& c) {
+  const Result expected = run_reference(c), actual = run_sm90(c);
+  double error = 0, norm = 0;
+  for (int64_t row = 0; row < c.shape.seqlen_q; ++row) {
+    for (int head = 0; head < c.shape.num_heads_q; ++head) {
+      const auto i = static_cast<size_t>(row * c.shape.num_heads_q + head);
+      if (std::isinf(expected.lse[i])) {
+        ASSERT_EQ(actual.lse[i], expected.lse[i]) << "row " << row << " head " << head;
+      } else {
+        ASSERT_NEAR(actual.lse[i], expected.lse[i], 1e-3 + 1e-6 * std::abs(expected.lse[i])) << "row " << row;
+      }
+      for (int d = 0; d < c.shape.head_dim; ++d) {
+        const double a = actual.out.at(row, head, d), e = expected.out.at(row, head, d);
+        ASSERT_FALSE(std::isnan(a)) << "row " << row << " head " << head << " column " << d;
+        error += (a - e) * (a - e);
+        norm += e * e;
+      }
+    }
+  }
+  const double bound = c.shape.dtype == DType::kBFloat16 ? 4.0 / 512 : 8.0 / 4096;
+  EXPECT_LE(std::sqrt(error), bound * std::sqrt(norm));
+  if (c.max_logits) {
+    for (size_t h = 0; h < expected.max_logits.size(); ++h) {
+      if (std::isinf(expected.max_logits[h])) {
+        EXPECT_EQ(actual.max_logits[h], expected.max_logits[h]);
+      } else {
+        EXPECT_NEAR(actual.max_logits[h], expected.max_logits[h], 1e-3 + 1e-6 * std::abs(expected.max_logits[h]));
+      }
+    }
+  }
+}
+
+Case simple(int64_t rows, int64_t keys, int heads_q, int heads_kv, int head_dim, std::vector<AttnSlice> slices) {
+  Case c;
+  c.shape = {rows, keys, heads_q, heads_kv, head_dim, head_dim, DType::kBFloat16};
+  c.slices = std::move(slices);
+  return c;
+}
+
+AttnSlice causal(int64_t rows, int64_t keys) { return AttnSlice::causal({0, rows}, {0, keys}); }
+
+TEST(Sm90Forward, Full) { expect_close(simple(130, 300, 8, 1, 128, {AttnSlice::full({0, 130}, {0, 300})})); }
+TEST(Sm90Forward, Causal) { expect_close(simple(333, 517, 4, 2, 128, {causal(333, 517)})); }
+TEST(Sm90Forward, ManyHeadsOnOneKeyHead) { expect_close(simple(70, 200, 64, 1, 128, {causal(70, 200)})); }
+TEST(Sm90Forward, GroupsOfThree) { expect_close(simple(200, 200, 6, 2, 64, {causal(200, 200)})); }
+TEST(Sm90Forward, OneRowOneKey) { expect_close(simple(1, 1, 2, 2, 128, {AttnSlice::full({0, 1}, {0, 1})})); }
+TEST(Sm90Forward, NothingVisible) { expect_close(simple(100, 50, 4, 4, 128, {})); }
+TEST(Sm90Forward, NoKeys) { expect_close(simple(100, 0, 4, 4, 128, {})); }
+
+TEST(Sm90Forward, RowsWithoutKeysBecomeZero) {
+  expect_close(simple(150, 150, 4, 4, 128, {AttnSlice::full({20, 61}, {30, 77})}));
+}
+
+TEST(Sm90Forward, ShortDocumentsAndAWindow) {
+  Case c = simple(600, 600, 8, 1, 128, {});
+  for (int64_t begin = 0; begin < 200; begin += 13) {
+    const Range rows{begin, std::min<int64_t>(begin + 13, 200)};
+    c.slices.push_back(AttnSlice::causal(rows, rows));
+  }
+  c.slices.push_back({{200, 600}, {200, 600}, -90, 0});
+  expect_close(c);
+}
+
+TEST(Sm90Forward, Float16) {
+  Case c = simple(200, 400, 4, 1, 128, {causal(200, 400)});
+  c.shape.dtype = DType::kFloat16;
+  expect_close(c);
+}
+
+TEST(Sm90Forward, SoftcapWithMaxLogits) {
+  Case c = simple(300, 300, 4, 2, 128, {causal(300, 300)});
+  c.options.softcap = 5.0f;
+  c.max_logits = true;
+  expect_close(c);
+}
+
+TEST(Sm90Forward, SinksOfBothLayouts) {
+  Case c = simple(150, 220, 4, 2, 128, {AttnSlice::full({0, 100}, {0, 220})});
+  c.num_sinks = 3;
+  expect_close(c);
+  c.sink_layout = SinkLayout::kSsh;
+  expect_close(c);
+}
+
+TEST(Sm90Forward, ScoresThatOutgrowTheirReference) {
+  // Unmasked steps do not look for maxima; these must be caught by their sums, infinite ones included.
+  for (const float growth : {10.0f, 60.0f, 300.0f}) {
+    Case c = simple(100, 1500, 8, 1, 128, {AttnSlice::full({0, 100}, {0, 1500})});
+    c.growth = growth;
+    expect_close(c);
+    c.max_logits = true;
+    c.options.softmax_scale = 0.02f;
+    expect_close(c);
+  }
+}
+
+TEST(Sm90Forward, RandomSliceSets) {
+  std::mt19937 rng(7);
+  const auto draw = [&rng](int lo, int hi) { return std::uniform_int_distribution<int>(lo, hi)(rng); };
+  for (int round = 0; round < 60; ++round) {
+    const int64_t rows = draw(1, 260), keys = draw(1, 400);
+    const int heads_kv = draw(1, 2), heads_q = heads_kv * std::vector<int>{1, 2, 3, 8}[static_cast<size_t>(draw(0, 3))];
+    Case c = simple(rows, keys, heads_q, heads_kv, draw(0, 1) ? 64 : 128, {});
+    c.seed = static_cast<unsigned>(round);
+    // Disjoint by construction: a random grid with a random band in some of its fields.
+    for (int64_t q0 = 0; q0 < rows;) {
+      const int64_t q1 = std::min<int64_t>(rows, q0 + draw(1, 120));
+      for (int64_t k0 = 0; k0 < keys;) {
+        const int64_t k1 = std::min<int64_t>(keys, k0 + draw(1, 250));
+        if (draw(0, 2) > 0)
+          c.slices.push_back(AttnSlice::from_type(static_cast<MaskType>(draw(0, 3)), {q0, q1}, {k0, k1}));
+        k0 = k1;
+      }
+      q0 = q1;
+    }
+    if (draw(0, 2) == 0) c.shape.dtype = DType::kFloat16;
+    if (draw(0, 3) == 0) c.options.softcap = 10.0f;
+    if (draw(0, 3) == 0) c.num_sinks = 2;
+    c.max_logits = draw(0, 2) == 0;
+    c.float_out = draw(0, 3) == 0;
+    c.in_two_parts = draw(0, 3) == 0;
+    SCOPED_TRACE(testing::Message() << "round " << round);
+    expect_close(c);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+TEST(Sm90Forward, RepeatedLaunchesAreBitwiseEqual) {
+  Case c = simple(500, 700, 8, 2, 128, {causal(500, 700)});
+  const Result first = run_sm90(c);
+  for (int i = 0; i < 20; ++i) {
+    const Result again = run_sm90(c);
+    ASSERT_EQ(std::memcmp(first.out.view().data, again.out.view().data, static_cast<size_t>(first.out.bytes())), 0);
+    ASSERT_EQ(first.lse, again.lse);
+  }
+}
+
+TEST(Sm90Forward, RefusesWhatItCannotCompute) {
+  const Sm90Backend backend;
+  AttnShape shape{16, 16, 2, 2, 96, 96, DType::kBFloat16};
+  EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
+  shape.head_dim = shape.head_dim_v = 128;
+  shape.dtype = DType::kFloat32;
+  EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
+  shape.dtype = DType::kBFloat16;
+  EXPECT_THROW(backend.prepare({}, shape, nullptr), InvalidArgument);
+  const TileList tiles = build_tile_list({}, 16, 16, *backend.tile_shape(shape));
+  const auto mask = backend.prepare({}, shape, &tiles);
+  const cuda::DeviceBuffer memory(1 << 16);
+  const ConstTensorView view{memory.as<void>(), DType::kBFloat16, 16, 2, 128, 256 + 4, 128};
+  TensorView out;
+  static_cast<BasicTensorView<void*>&>(out) = {memory.as<void>(), DType::kBFloat16, 16, 2, 128, 256, 128};
+  EXPECT_THROW(backend.forward(*mask, {view, view, view, out, memory.as<float>()}, nullptr), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace tangram
