@@ -85,7 +85,8 @@ struct AttnBackwardArgs {
   /// Adds to `dq` (must be float32) instead of overwriting it: how stages sum up. What is overwritten is so in
   /// all rows: those that see nothing, or that nobody sees, become zero.
   bool accumulate_dq = false;
-  /// Adds to dk and dv (must be float32) instead of overwriting them.
+  /// Adds to dk and dv (must be float32) instead of overwriting them. Rows that no slice sees are neither read nor
+  /// written: those of other stages may be under way to another rank.
   bool accumulate_dkv = false;
   AttnOptions options;
 };

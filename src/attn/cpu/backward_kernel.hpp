@@ -297,6 +297,8 @@ class BackwardTile {
   void store_gradient(const MutableTokens& to, int64_t row, float* values) const {
     void* at = mutable_row_of(to, row, kv_head_);
     if (job_.accumulate_dkv) {
+      // A row that nobody sees stays untouched: its sum of other stages may be under way to another rank.
+      if (std::all_of(values, values + to.dim, [](float value) { return value == 0; })) return;
       const auto* before = static_cast<const float*>(at);
       for (int d = 0; d < to.dim; ++d) values[d] += before[d];
     }
