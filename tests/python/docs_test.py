@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the guide shows runs as it stands, and so do the Python examples."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+BLOCKS = [
+    (f"{page.name}:{i}", block)
+    for page in PAGES
+    for i, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S))
+]
+
+
+def run(command, **env):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1", **env}
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
+    return result.stdout
+
+
+def test_pages_of_the_guide_as_one_rank():
+    # In one process, because importing torch takes longer than all the rest.
+    program = "import torch.distributed as dist\n"
+    for name, block in BLOCKS:
+        program += f"print({name!r})\nexec(compile({block!r}, {name!r}, 'exec'), {{}})\n"
+        program += "if dist.is_initialized(): dist.destroy_process_group()\n"
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    printed = run([sys.executable, "-c", program], **alone)
+    assert len(BLOCKS) >= 4 and all(name in printed for name, _ in BLOCKS)
+
+
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [("11_multi_token_prediction/train.py", "loss"), ("12_hybrid_layers/hybrid.py", "agree with one process")],
+)
+def test_examples(script, printed):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    assert printed in run([*launch, str(ROOT / "examples" / script)])
