@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
+#include <ctime>
 #include <random>
 #include <string>
 #include <vector>
@@ -56,17 +58,30 @@ HostTensor random_tensor(DType dtype, int64_t rows, int heads, int dim, unsigned
   return tensor.to(dtype);
 }
 
+/// Wall-clock and processor time of one call; the latter, over all threads, is what a busy machine leaves comparable.
+struct Time {
+  double ms;
+  double cpu_ms;
+};
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 template <class Function>
-double median_ms(int num_runs, Function&& function) {
-  std::vector<double> times;
+Time median_time(int num_runs, Function&& function) {
+  std::vector<double> wall, cpu;
   function();
   for (int i = 0; i < num_runs; ++i) {
+    const std::clock_t cpu_begin = std::clock();
     const auto begin = std::chrono::steady_clock::now();
     function();
-    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    wall.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    cpu.push_back(1e3 * static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC);
   }
-  std::nth_element(times.begin(), times.begin() + num_runs / 2, times.end());
-  return times[static_cast<size_t>(num_runs / 2)];
+  return {median(wall), median(cpu)};
 }
 
 void measure(const CpuBackend& backend, const Case& c, int num_runs) {
@@ -87,14 +102,15 @@ void measure(const CpuBackend& backend, const Case& c, int num_runs) {
   int64_t cells = 0;
   for (const AttnSlice& slice : slices) cells += area(slice);
   const double flops = 4.0 * static_cast<double>(cells) * c.heads * c.dim;
-  const double forward_ms = median_ms(num_runs, [&] { backend.forward(*mask, forward, nullptr); });
-  const double backward_ms = median_ms(num_runs, [&] { backend.backward(*mask, backward, nullptr); });
-  const auto print = [&](const char* pass, double ms, double pass_flops) {
-    fmt::print("tangram,{},{},{},{},{},{},{},{},{},{:.4f},{:.2f}\n", backend.isa(), backend.num_threads(), c.mask,
-               to_string(c.dtype), c.seqlen, c.heads, c.dim, pass, cells, ms, pass_flops / ms * 1e-6);
+  const Time forward_time = median_time(num_runs, [&] { backend.forward(*mask, forward, nullptr); });
+  const Time backward_time = median_time(num_runs, [&] { backend.backward(*mask, backward, nullptr); });
+  const auto print = [&](const char* pass, const Time& time, double pass_flops) {
+    fmt::print("tangram,{},{},{},{},{},{},{},{},{},{:.4f},{:.4f},{:.2f}\n", backend.isa(), backend.num_threads(),
+               c.mask, to_string(c.dtype), c.seqlen, c.heads, c.dim, pass, cells, time.ms, time.cpu_ms,
+               pass_flops / time.ms * 1e-6);
   };
-  print("forward", forward_ms, flops);
-  print("backward", backward_ms, 2.5 * flops);
+  print("forward", forward_time, flops);
+  print("backward", backward_time, 2.5 * flops);
 }
 
 }  // namespace
@@ -115,7 +131,7 @@ int main(int argc, char** argv) {
   };
   const tangram::CpuBackend backend(argc > 1 ? std::atoi(argv[1]) : 0);
   const int num_runs = argc > 2 ? std::atoi(argv[2]) : 5;
-  fmt::print("library,isa,threads,mask,dtype,seqlen,heads,head_dim,pass,area,ms,gflops\n");
+  fmt::print("library,isa,threads,mask,dtype,seqlen,heads,head_dim,pass,area,ms,cpu_ms,gflops\n");
   for (const std::string& dtype : list(6, "float32")) {
     for (const std::string& dim : list(5, "64,128")) {
       for (const std::string& seqlen : list(4, "2048,4096")) {

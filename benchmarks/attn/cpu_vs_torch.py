@@ -4,7 +4,8 @@
 """Compares the CPU backend with PyTorch's scaled_dot_product_attention: same sizes, same threads, alternating.
 
 Runs `bench_attn_cpu` for one size, then torch for the same, so that both meet the same state of the machine; prints
-both CSV lines and the ratio of times (above 1: Tangram is faster). Needs torch; the C++ program does not.
+both times and PyTorch's over Tangram's (above 1: Tangram is faster), once for wall-clock time and once for processor
+time over all threads, which other load on the machine disturbs less. Needs torch; the C++ program does not.
 
     python benchmarks/attn/cpu_vs_torch.py build/cpu/bin/bench_attn_cpu --threads 2
 """
@@ -17,14 +18,16 @@ import time
 import torch
 
 
-def median_ms(function, runs):
+def median_times(function, runs):
+    """Wall-clock and processor milliseconds."""
     function()
-    times = []
+    wall, cpu = [], []
     for _ in range(runs):
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         function()
-        times.append((time.perf_counter() - begin) * 1e3)
-    return statistics.median(times)
+        wall.append((time.perf_counter() - begin) * 1e3)
+        cpu.append((time.process_time() - cpu_begin) * 1e3)
+    return statistics.median(wall), statistics.median(cpu)
 
 
 def time_torch(mask, seqlen, heads, dim, dtype, runs):
@@ -39,10 +42,10 @@ def time_torch(mask, seqlen, heads, dim, dtype, runs):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=mask == "causal")
 
     with torch.no_grad():
-        forward_ms = median_ms(forward, runs)
+        forward_times = median_times(forward, runs)
     out = forward()
-    backward_ms = median_ms(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True), runs)
-    return {"forward": forward_ms, "backward": backward_ms}
+    backward_times = median_times(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True), runs)
+    return {"forward": forward_times, "backward": backward_times}
 
 
 def time_tangram(program, threads, mask, seqlen, dim, dtype, runs):
@@ -50,7 +53,7 @@ def time_tangram(program, threads, mask, seqlen, dim, dtype, runs):
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     names = lines[0].split(",")
     rows = [dict(zip(names, line.split(","), strict=True)) for line in lines[1:]]
-    return {row["pass"]: float(row["ms"]) for row in rows}
+    return {row["pass"]: (float(row["ms"]), float(row["cpu_ms"])) for row in rows}
 
 
 def main():
@@ -65,17 +68,18 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     heads = 8  # what the C++ program uses
-    print("mask,dtype,seqlen,heads,head_dim,threads,pass,tangram_ms,torch_ms,torch_over_tangram")
+    print("mask,dtype,seqlen,heads,head_dim,threads,pass,tangram_ms,torch_ms,wall_ratio,cpu_ratio")
     for dim in map(int, args.dims.split(",")):
         for seqlen in map(int, args.seqlens.split(",")):
             for mask in args.masks.split(","):
                 ours = time_tangram(args.program, args.threads, mask, seqlen, dim, args.dtype, args.runs)
                 theirs = time_torch(mask, seqlen, heads, dim, args.dtype, args.runs)
-                both = {name: sum(times.values()) for name, times in (("ours", ours), ("theirs", theirs))}
-                rows = [(name, ours[name], theirs[name]) for name in ("forward", "backward")]
-                for name, a, b in [*rows, ("both", both["ours"], both["theirs"])]:
+                for name, passes in (("forward", ["forward"]), ("backward", ["backward"]), ("both", list(ours))):
+                    wall, cpu = (sum(ours[p][i] for p in passes) for i in (0, 1))
+                    torch_wall, torch_cpu = (sum(theirs[p][i] for p in passes) for i in (0, 1))
                     size = f"{mask},{args.dtype},{seqlen},{heads},{dim},{args.threads}"
-                    print(f"{size},{name},{a:.2f},{b:.2f},{b / a:.3f}", flush=True)
+                    ratios = f"{torch_wall / wall:.2f},{torch_cpu / cpu:.2f}"
+                    print(f"{size},{name},{wall:.2f},{torch_wall:.2f},{ratios}", flush=True)
 
 
 if __name__ == "__main__":
