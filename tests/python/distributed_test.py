@@ -21,7 +21,7 @@ def run_ranks(count, *arguments, **env):
         env={**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1", **env},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=400,
     )
     assert result.returncode == 0, (result.stdout + result.stderr)[-6000:]
 

@@ -23,7 +23,7 @@ BLOCKS = [
 
 def run(command, **env):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1", **env}
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
     return result.stdout
 
