@@ -55,6 +55,7 @@ int bench_main(const BenchVerbOptions& options) {
   if (!options.plan_only) {
     const StepInputs inputs = make_inputs(summary, {}, static_cast<uint64_t>(options.mask.seed));
     const StepResult result = run_step(summary, inputs, options.step);
+    if (!result.is_root) return kOk;
     backend = result.backend;
     add("forward_time", "s", result.forward_s);
     add("backward_time", "s", result.backward_s);

@@ -24,8 +24,9 @@ namespace {
 // Transports of this build.
 std::vector<Finding> transports() {
   const std::string why_not = MpiGroup::unavailable_reason();
-  return {{"local", true, "ranks are threads of one process: what run and verify use"},
-          {"mpi", why_not.empty(), why_not.empty() ? "ranks are processes of mpirun, from C++ (MpiGroup)" : why_not}};
+  return {
+      {"local", true, "ranks are threads of one process: the default of run and verify"},
+      {"mpi", why_not.empty(), why_not.empty() ? "ranks are processes: mpirun -n N tangram run --cp-size N" : why_not}};
 }
 
 std::string joined(const std::vector<std::string>& words) {

@@ -42,7 +42,7 @@ void save_results(const std::string& folder, const PlanSummary& summary, const S
   save(folder + "/dk.npy", result.dk, rows_k);
   save(folder + "/dv.npy", result.dv, rows_k);
   const int64_t shape[] = {rows_q, summary.plan->config.heads.num_heads_q};
-  write_npy(folder + "/lse.npy", {result.lse.data(), static_cast<size_t>(shape[0] * shape[1])}, shape);
+  write_npy(folder + "/lse.npy", {result.lse.data<float>(), static_cast<size_t>(shape[0] * shape[1])}, shape);
 }
 
 void make_folder(const std::string& folder) {
@@ -58,6 +58,7 @@ int run_main(RunVerbOptions options) {
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
   if (!options.out_dir.empty()) make_folder(options.out_dir);
   const StepResult result = run_step(summary, inputs, options.step);
+  if (!result.is_root) return kOk;
   if (!options.out_dir.empty()) save_results(options.out_dir, summary, result);
   if (!options.output.html.empty()) {
     write_text_file(options.output.html, "--html",

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "tangram/dist_attention.hpp"
 #include "tangram/env.hpp"
 #include "tangram/local_group.hpp"
+#include "tangram/mpi_group.hpp"
 
 namespace tangram::cli {
 
@@ -74,6 +76,7 @@ struct SharedStep {
   StepResult* result = nullptr;
   AttnOptions attn;
   int64_t num_repeats = 1;
+  bool over_mpi = false;
   std::vector<double> forward_times;
   std::vector<double> backward_times;
   std::vector<std::vector<TimelineEvent>> timelines;
@@ -125,7 +128,7 @@ void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator
                         .options = shared.attn});
     shared.backward_traffic[static_cast<size_t>(rank)] = communicator.counters();
     communicator.barrier("backward ends");
-    if (rank == 0) {
+    if (rank == 0 || shared.over_mpi) {
       shared.forward_times.push_back(forward_s);
       shared.backward_times.push_back(seconds_since(backward_begin));
     }
@@ -133,16 +136,49 @@ void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator
   shared.timelines[static_cast<size_t>(rank)] = timeline_of(rank, attention.trace());
 
   StepResult& result = *shared.result;
-  collect_rows(plan->q_dispatch, rank, out, result.out);
-  collect_rows(plan->q_dispatch, rank, dq, result.dq);
-  collect_rows(plan->k_dispatch, rank, dk, result.dk);
-  collect_rows(plan->k_dispatch, rank, dv, result.dv);
-  int64_t row = 0;
-  for (const Range& rows : plan->q_dispatch.rows_of_rank(rank)) {
-    std::copy_n(lse.data<float>() + row * heads.num_heads_q, rows.size() * heads.num_heads_q,
-                result.lse.begin() + rows.begin * heads.num_heads_q);
-    row += rows.size();
+  const auto collect = [&](const Dispatch& dispatch, const HostTensor& shard, HostTensor& whole) {
+    if (shared.over_mpi) {
+      undispatch_rows(dispatch, communicator, shard, whole);
+    } else {
+      collect_rows(dispatch, rank, shard, whole);
+    }
+  };
+  collect(plan->q_dispatch, out, result.out);
+  collect(plan->q_dispatch, lse, result.lse);
+  collect(plan->q_dispatch, dq, result.dq);
+  collect(plan->k_dispatch, dk, result.dk);
+  collect(plan->k_dispatch, dv, result.dv);
+}
+
+// The sum of whole numbers over all ranks, in parts small enough for exact float32 sums.
+int64_t sum_over_ranks(Communicator& communicator, int64_t value) {
+  constexpr int kBits = 12;
+  constexpr int64_t kMask = (1 << kBits) - 1;
+  float parts[] = {static_cast<float>(value & kMask), static_cast<float>((value >> kBits) & kMask),
+                   static_cast<float>(value >> (2 * kBits))};
+  communicator.all_reduce(parts, ReduceOp::kSum, "traffic");
+  return std::llround(parts[0]) + (std::llround(parts[1]) << kBits) + (std::llround(parts[2]) << (2 * kBits));
+}
+
+// This process's rank among those of mpirun. Every rank gets all results and the sums of traffic.
+void run_over_mpi(SharedStep& shared, std::shared_ptr<const Plan> plan, const AttnBackend& backend) {
+  MpiGroup group;
+  Communicator& communicator = group.communicator();
+  require(communicator.size() == plan->cp_size(),
+          "--cp-size: must be the number of ranks that mpirun started (got {} and {})", plan->cp_size(),
+          communicator.size());
+  run_rank(shared, plan, communicator, backend);
+  const size_t rank = static_cast<size_t>(communicator.rank());
+  for (std::vector<TrafficCounters>* traffic : {&shared.forward_traffic, &shared.backward_traffic}) {
+    TrafficCounters total;
+    total.rows_received = sum_over_ranks(communicator, (*traffic)[rank].rows_received);
+    total.bytes_received = sum_over_ranks(communicator, (*traffic)[rank].bytes_received);
+    (*traffic)[rank] = total;
   }
+  // Clocks of several processes are not one time line.
+  shared.timelines[rank].clear();
+  shared.result->is_root = rank == 0;
+  shared.result->transport = "mpi";
 }
 
 StepResult empty_result(const Plan& plan) {
@@ -154,7 +190,7 @@ StepResult empty_result(const Plan& plan) {
   result.dq = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim);
   result.dk = HostTensor(heads.dtype, rows_k, heads.num_heads_kv, heads.head_dim);
   result.dv = HostTensor(heads.dtype, rows_k, heads.num_heads_kv, heads.head_dim_v);
-  result.lse.resize(static_cast<size_t>(rows_q * heads.num_heads_q));
+  result.lse = HostTensor(DType::kFloat32, rows_q, heads.num_heads_q, 1);
   return result;
 }
 
@@ -199,17 +235,24 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   shared.forward_traffic.resize(cp_size);
   shared.backward_traffic.resize(cp_size);
 
-  // Made before any rank starts, so that one that does not exist is refused once.
-  std::vector<std::unique_ptr<AttnBackend>> backends;
-  for (size_t rank = 0; rank < cp_size; ++rank) {
-    backends.push_back(make_attn_backend(result.backend, {.num_threads = result.num_threads}));
-  }
   ProgressBar bar((1 + kBackwardWeight) * static_cast<double>(plan.mask.area()) *
                   static_cast<double>(options.num_repeats));
-  run_local_ranks(plan.cp_size(), [&](Communicator& communicator) {
-    const CountingBackend backend(*backends[static_cast<size_t>(communicator.rank())], bar);
-    run_rank(shared, summary.plan, communicator, backend);
-  });
+  const AttnBackendOptions backend_options{.num_threads = result.num_threads};
+  shared.over_mpi = MpiGroup::is_launched();
+  if (shared.over_mpi) {
+    const std::unique_ptr<AttnBackend> backend = make_attn_backend(result.backend, backend_options);
+    run_over_mpi(shared, summary.plan, *backend);
+  } else {
+    // Made before any rank starts, so that one that does not exist is refused once.
+    std::vector<std::unique_ptr<AttnBackend>> backends;
+    for (size_t rank = 0; rank < cp_size; ++rank) {
+      backends.push_back(make_attn_backend(result.backend, backend_options));
+    }
+    run_local_ranks(plan.cp_size(), [&](Communicator& communicator) {
+      const CountingBackend backend(*backends[static_cast<size_t>(communicator.rank())], bar);
+      run_rank(shared, summary.plan, communicator, backend);
+    });
+  }
   finish_result(shared, result);
   return result;
 }
@@ -228,8 +271,8 @@ double backward_flops(const Plan& plan) {
 std::vector<std::pair<std::string, std::string>> step_figures(const PlanSummary& summary, const StepResult& result) {
   const Plan& plan = *summary.plan;
   return {
-      {"backend", fmt::format("{}, {} ranks of {} thread{}", result.backend, plan.cp_size(), result.num_threads,
-                              result.num_threads == 1 ? "" : "s")},
+      {"backend", fmt::format("{} over {}, {} ranks of {} thread{}", result.backend, result.transport, plan.cp_size(),
+                              result.num_threads, result.num_threads == 1 ? "" : "s")},
       {"forward", seconds_text(result.forward_s) + ", " + rate_text(forward_flops(plan), result.forward_s)},
       {"backward", seconds_text(result.backward_s) + ", " + rate_text(backward_flops(plan), result.backward_s)},
       {"K/V rows received",
@@ -247,8 +290,8 @@ std::string step_text(const PlanSummary& summary, const StepResult& result) {
   text += padding_text(summary);
   text += fmt::format("dispatch   {}, chunks of {} rows, balance {:.4f}\n", to_string(plan.algorithm),
                       plan.q_dispatch.chunk_size, plan.balance());
-  text += fmt::format("backend    {}, {} ranks of {} thread{}\n\n", result.backend, plan.cp_size(), result.num_threads,
-                      result.num_threads == 1 ? "" : "s");
+  text += fmt::format("backend    {} over {}, {} ranks of {} thread{}\n\n", result.backend, result.transport,
+                      plan.cp_size(), result.num_threads, result.num_threads == 1 ? "" : "s");
   TextTable table({"pass", "time", "rate", "bytes received"});
   table.add({"forward", seconds_text(result.forward_s), rate_text(forward_flops(plan), result.forward_s),
              bytes_text(static_cast<double>(result.forward_bytes))});
@@ -264,6 +307,7 @@ std::string step_text(const PlanSummary& summary, const StepResult& result) {
 nlohmann::json step_json(const PlanSummary& summary, const StepResult& result) {
   const Plan& plan = *summary.plan;
   return {{"backend", result.backend},
+          {"transport", result.transport},
           {"threads_per_rank", result.num_threads},
           {"forward_s", result.forward_s},
           {"backward_s", result.backward_s},

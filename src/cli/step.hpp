@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One step, forward and backward, over ranks that are threads of this process.
+// One step, forward and backward, over ranks that are threads of this process or processes of mpirun.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,12 @@ struct StepResult {
   HostTensor dq;
   HostTensor dk;
   HostTensor dv;
-  std::vector<float> lse;  // [seqlen_q, num_heads_q]
+  HostTensor lse;  // [seqlen_q, num_heads_q, 1]
   std::string backend;
+  /// `local`, or `mpi` when mpirun started this process; then every process has all results.
+  std::string transport = "local";
+  /// Whether this process is the one to print: the only one, or rank 0.
+  bool is_root = true;
   int num_threads = 1;  // of every rank
   /// Median seconds over the repeats, from the moment that all ranks start until the last one has ended.
   double forward_s = 0;
@@ -30,7 +34,7 @@ struct StepResult {
   int64_t rows_received = 0;
   int64_t forward_bytes = 0;
   int64_t backward_bytes = 0;
-  /// Of the last repeat, the first event at 0.
+  /// Of the last repeat, the first event at 0; empty over mpi.
   std::vector<TimelineEvent> timeline;
 };
 

@@ -73,7 +73,7 @@ double relative_error(const std::vector<double>& a, const std::vector<double>& b
 
 RowStatistics statistics_of(const StepInputs& inputs, const StepResult& result) {
   RowStatistics statistics;
-  statistics.lse.assign(result.lse.begin(), result.lse.end());
+  statistics.lse.assign(result.lse.data<float>(), result.lse.data<float>() + result.lse.size());
   for (int64_t row = 0; row < result.out.rows(); ++row) {
     for (int head = 0; head < result.out.heads(); ++head) {
       double delta = 0;
@@ -84,15 +84,6 @@ RowStatistics statistics_of(const StepInputs& inputs, const StepResult& result) 
     }
   }
   return statistics;
-}
-
-std::vector<double> lse_of(const StepResult& result, const std::vector<int64_t>& rows) {
-  std::vector<double> values;
-  const size_t heads = static_cast<size_t>(result.out.heads());
-  for (const int64_t row : rows) {
-    for (size_t head = 0; head < heads; ++head) values.push_back(result.lse[static_cast<size_t>(row) * heads + head]);
-  }
-  return values;
 }
 
 }  // namespace
@@ -142,7 +133,7 @@ Verification verify_step(const PlanSummary& summary, const StepInputs& inputs, c
     verification.outputs.push_back(output);
   };
   add("out", rows_of(result.out, q_rows), &DenseRows::out, 0, q_rows.size());
-  add("lse", lse_of(result, q_rows), &DenseRows::lse, 0, q_rows.size());
+  add("lse", rows_of(result.lse, q_rows), &DenseRows::lse, 0, q_rows.size());
   add("dq", rows_of(result.dq, q_rows), &DenseRows::dq, exact.dq_magnitude, q_rows.size());
   add("dk", rows_of(result.dk, k_rows), &DenseRows::dk, exact.dk_magnitude, k_rows.size());
   add("dv", rows_of(result.dv, k_rows), &DenseRows::dv, 0, k_rows.size());

@@ -35,10 +35,11 @@ struct Tensors {
   std::vector<std::string> args;
 };
 
-ProgramResult run(const std::vector<std::string>& front, const std::vector<std::string>& back) {
+ProgramResult run(const std::vector<std::string>& front, const std::vector<std::string>& back,
+                  const std::string& environment = "") {
   std::vector<std::string> args = front;
   args.insert(args.end(), back.begin(), back.end());
-  return run_program(args);
+  return run_program(args, environment);
 }
 
 TEST(RunVerb, RowsThatSeeOnlyThemselvesReturnTheirValue) {
@@ -128,6 +129,26 @@ TEST(VerifyVerb, ReportShowsWhatWasMeasured) {
   const std::string html = read_all(folder.path("r.html"));
   EXPECT_THAT(html, HasSubstr("\"measured\":true"));
   EXPECT_THAT(html, HasSubstr("relative error of dk"));
+}
+
+TEST(VerifyVerb, OverMpi) {
+  const Json doctor = Json::parse(run_program({"doctor", "--json"}).out);
+  if (doctor["communication"][1]["available"] != true) GTEST_SKIP() << doctor["communication"][1]["detail"];
+  if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
+  const std::string mpirun =
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+      "mpirun -n 3 --oversubscribe --bind-to none --mca mpi_yield_when_idle 1";
+  const std::vector<std::string> args{"verify",    "--family", "causal",     "--seqlen", "256",
+                                      "--heads-q", "2",        "--head-dim", "16",       "--json"};
+  const ProgramResult result = run(args, {"--cp-size", "3"}, mpirun);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json json = Json::parse(result.out);  // printed by one rank only
+  EXPECT_EQ(json["run"]["transport"], "mpi");
+  EXPECT_EQ(json["run"]["rows_received"], json["rows_moved"]);
+  EXPECT_EQ(json["verification"]["ok"], true);
+  const ProgramResult wrong = run(args, {"--cp-size", "2"}, mpirun);
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--cp-size: must be the number of ranks that mpirun started (got 2 and 3)"));
 }
 
 TEST(BenchVerb, OneSchema) {

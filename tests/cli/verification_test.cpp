@@ -56,7 +56,7 @@ TEST_F(VerificationTest, FindsOneWrongValue) {
     EXPECT_EQ(failed(), name);
     tensor->set(40, 0, 3, before);
   }
-  result_.lse[17] = -std::numeric_limits<float>::infinity();
+  result_.lse.data<float>()[17] = -std::numeric_limits<float>::infinity();
   EXPECT_EQ(failed(), "lse ");
 }
 
