@@ -3,6 +3,7 @@
 """Plans from Python."""
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -109,3 +110,13 @@ def test_pad_size():
     for total in (1, 63, 64, 100, 512):
         pad = tangram.compute_pad_size(total, cp_size=2, chunk_size=64)
         assert 0 <= pad < 128 and (total + pad) % 128 == 0
+
+
+def test_masks_and_plans_need_neither_torch_nor_numpy():
+    program = (
+        "import sys; sys.modules.update(torch=None, numpy=None)\n"
+        "import tangram\n"
+        "mask = tangram.Mask.varlen([0, 100, 1024])\n"
+        "assert tangram.plan(mask, 2).cp_size == 2 and '<svg' in mask._repr_html_()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
