@@ -115,6 +115,13 @@ class AttnBackend {
   virtual std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                                 const TileList* tiles) const = 0;
 
+  /// As tile_shape, for backward(): rows are keys and keys are queries.
+  virtual std::optional<TileShape> backward_tile_shape(const AttnShape& /*shape*/) const { return std::nullopt; }
+
+  /// Completes a prepared mask for backward() with the tile list of its transposed slices. Once, before the first
+  /// backward(), and only where backward_tile_shape() is not empty.
+  virtual void prepare_backward(PreparedMask& /*mask*/, const TileList& /*transposed_tiles*/) const {}
+
   /// Validates the arguments against the prepared shape and throws InvalidArgument before anything is computed.
   virtual void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const = 0;
   virtual void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream = nullptr) const = 0;

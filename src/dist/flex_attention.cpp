@@ -14,7 +14,13 @@ std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::sp
   // build_tile_list trusts its slices; the mask checks them.
   const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
   const TileList tiles = build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
-  return backend.prepare(checked.slices(), shape, &tiles);
+  std::unique_ptr<PreparedMask> prepared = backend.prepare(checked.slices(), shape, &tiles);
+  if (const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape)) {
+    std::vector<AttnSlice> slices_of_keys;
+    for (const AttnSlice& slice : checked.slices()) slices_of_keys.push_back(transposed(slice));
+    backend.prepare_backward(*prepared, build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, *keys_first));
+  }
+  return prepared;
 }
 
 namespace {
