@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "attn/sm90/backward/plan.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/attention.hpp"
 
@@ -23,6 +25,7 @@ struct Sm90Mask final : PreparedMask {
   cuda::DeviceBuffer runs;
   cuda::DeviceBuffer intervals;
   cuda::DeviceBuffer counters;
+  std::unique_ptr<backward::Plan> backward;
 };
 
 }  // namespace tangram::sm90

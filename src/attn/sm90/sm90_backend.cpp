@@ -218,8 +218,4 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
                        ctas, cuda_stream);
 }
 
-void Sm90Backend::backward(PreparedMask& /*mask*/, const AttnBackwardArgs& /*args*/, void* /*stream*/) const {
-  throw NotAvailable("Sm90Backend::backward: not in this version; use the backend cpu");
-}
-
 }  // namespace tangram

@@ -37,6 +37,16 @@ __device__ __forceinline__ void tma_load_4d_multicast(void* destination, const v
       : "memory");
 }
 
+/// Loads `num_bytes` (a multiple of 16) from global `source`, 16-byte aligned, and counts them on `barrier`. One
+/// thread.
+__device__ __forceinline__ void bulk_load(void* destination, const void* source, uint32_t num_bytes,
+                                          uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   smem_address(destination)),
+               "l"(source), "r"(num_bytes), "r"(smem_address(barrier))
+               : "memory");
+}
+
 /// Stores the 4-D box at (c0, c1, c2, c3) from shared memory; parts outside the tensor are dropped. One thread; the
 /// writes to `source` must have been made visible with fence_proxy_async(). Completion: tma_store_commit / wait.
 __device__ __forceinline__ void tma_store_4d(const void* tensor_map, const void* source, int32_t c0, int32_t c1,

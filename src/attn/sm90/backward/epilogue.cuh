@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Writes dk and dv of an item from registers: in the input dtype or float32, set or added; items in pieces first meet
+// in float32 slabs, which the last piece to finish sums in the order of the pieces.
+#pragma once
+
+#include "attn/sm90/backward/traits.cuh"
+#include "cuda/ptx/memory.cuh"
+#include "cuda/ptx/warp.cuh"
+
+namespace tangram::sm90::backward {
+
+/// Transposes a 4x4 matrix of words over the four lanes of a quad: word k of lane c becomes word c of lane k.
+__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool upper = lane & bit;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int low = bit == 1 ? i * 2 : i, high = low + bit;
+      const uint32_t received = __shfl_xor_sync(0xffffffff, upper ? w[low] : w[high], bit);
+      if (upper) {
+        w[low] = received;
+      } else {
+        w[high] = received;
+      }
+    }
+  }
+}
+
+/// Writes one row (a quad's words of it) of one gradient; accumulators 4j + first and + first + 1 hold columns 8j + 2c.
+template <typename Element, int kHeadDim>
+__device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int first, float scale, void* row,
+                                          bool valid, GradType type, bool accumulate, int lane) {
+  const int c = lane % 4;
+  if (type == GradType::kFloat32) {
+    if (!valid) return;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) {
+      float2* to = reinterpret_cast<float2*>(static_cast<float*>(row) + j * 8 + c * 2);
+      float2 value{sums[j * 4 + first] * scale, sums[j * 4 + first + 1] * scale};
+      if (accumulate) {
+        const float2 old = *to;
+        value.x += old.x;
+        value.y += old.y;
+      }
+      *to = value;
+    }
+    return;
+  }
+#pragma unroll
+  for (int m = 0; m < kHeadDim / 32; ++m) {
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = (m * 4 + i) * 4 + first;
+      w[i] = pack_pair<Element>(sums[at] * scale, sums[at + 1] * scale);
+    }
+    transpose_quad(w, lane);
+    if (valid) *reinterpret_cast<uint4*>(static_cast<Element*>(row) + (m * 4 + c) * 8) = {w[0], w[1], w[2], w[3]};
+  }
+}
+
+template <typename Traits>
+__device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHeadDim / 2], void* gradient,
+                                               int64_t row_stride, int64_t head_stride, float scale,
+                                               const Params& params, const Item& item, int first_row, int lane) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int in_tile = first_row + r * 8;
+    const int64_t key = item.row_begin + in_tile;
+    // Accumulated gradients of keys that no query sees belong to others, who may be using them.
+    const bool seen = item.covered[in_tile / 32] >> (in_tile % 32) & 1;
+    const bool valid = key < item.row_end && (seen || !params.accumulate_dkv);
+    const int64_t at = key * row_stride + item.kv_head * head_stride;
+    char* row = static_cast<char*>(gradient) + at * (params.dkv_type == GradType::kFloat32 ? 4 : 2);
+    write_row<typename Traits::Element, Traits::kHeadDim>(sums, r * 2, scale, row, valid, params.dkv_type,
+                                                          params.accumulate_dkv, lane);
+  }
+}
+
+/// Adds this piece's sums to those of the pieces before it, in their order, so that the result does not depend on who
+/// is faster. All but the last piece leave them in the slab; the last one keeps them in registers. Returns whether this
+/// one is the last. A piece waits only for pieces with smaller tickets: no deadlock (as NOTE [turns]).
+template <typename Traits>
+__device__ __forceinline__ bool join_pieces(const Params& params, const Item& item, uint32_t thread,
+                                            float (&dk)[Traits::kHeadDim / 2], float (&dv)[Traits::kHeadDim / 2]) {
+  constexpr uint32_t kPieceBarrier = 5;           // 1 to 4: see Consumer
+  constexpr int kVectors = Traits::kHeadDim / 8;  // float4s of dk, and of dv, per thread
+  float4* slab =
+      reinterpret_cast<float4*>(params.slabs) + int64_t{item.slab} * (2 * kVectors * kConsumerThreads) + thread;
+  int32_t* turn = params.piece_turns + item.slab;
+  const bool last = item.piece == item.num_pieces - 1;
+  if (item.piece > 0) {
+    if (thread == 0) {
+      while (ptx::load_acquire(turn) != item.piece) {
+      }
+    }
+    ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const float4 k = __ldcg(slab + i * kConsumerThreads), v = __ldcg(slab + (kVectors + i) * kConsumerThreads);
+      dk[i * 4] += k.x, dk[i * 4 + 1] += k.y, dk[i * 4 + 2] += k.z, dk[i * 4 + 3] += k.w;
+      dv[i * 4] += v.x, dv[i * 4 + 1] += v.y, dv[i * 4 + 2] += v.z, dv[i * 4 + 3] += v.w;
+    }
+  }
+  if (!last) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      __stcg(slab + i * kConsumerThreads, float4{dk[i * 4], dk[i * 4 + 1], dk[i * 4 + 2], dk[i * 4 + 3]});
+      __stcg(slab + (kVectors + i) * kConsumerThreads, float4{dv[i * 4], dv[i * 4 + 1], dv[i * 4 + 2], dv[i * 4 + 3]});
+    }
+    __threadfence();
+    ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
+  }
+  if (thread == 0) ptx::store_release(turn, last ? 0 : item.piece + 1);
+  return last;
+}
+
+template <typename Traits>
+__device__ __forceinline__ void write_gradients(const Params& params, const Item& item, uint32_t thread,
+                                                float (&dk)[Traits::kHeadDim / 2], float (&dv)[Traits::kHeadDim / 2]) {
+  if (item.num_pieces > 1 && !join_pieces<Traits>(params, item, thread, dk, dv)) return;
+  const int lane = static_cast<int>(thread % 32);
+  const int first_row = static_cast<int>(thread / 32 * 16) + lane / 4;
+  write_gradient<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, params, item, first_row,
+                         lane);
+  write_gradient<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, params, item,
+                         first_row, lane);
+}
+
+}  // namespace tangram::sm90::backward

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The backward kernel: dk, dv and the float32 sums of dq of every item, by a persistent grid. Warpgroup 0 loads (one
+// thread of it), warpgroups 1 and 2 compute. Launched with Traits::kThreads threads and sizeof(Smem) bytes.
+#pragma once
+
+#include "attn/sm90/backward/consumer.cuh"
+#include "attn/sm90/backward/producer.cuh"
+
+namespace tangram::sm90::backward {
+
+template <typename Traits>
+__device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
+  for (int i = 0; i < Traits::kStages; ++i) {
+    ptx::mbarrier_init(&smem.q_full[i], 1);
+    ptx::mbarrier_init(&smem.dout_full[i], 1);
+    ptx::mbarrier_init(&smem.step_empty[i], kConsumerWarps);
+  }
+  for (int i = 0; i < Traits::kDsBuffers; ++i) ptx::mbarrier_init(&smem.ds_full[i], kConsumerWarps);
+  ptx::mbarrier_init(&smem.k_full, 1);
+  ptx::mbarrier_init(&smem.v_full, 1);
+  ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
+  ptx::fence_barrier_init();
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __grid_constant__ Params params) {
+  // Nothing else is in shared memory, so this is at its start, aligned to 1024, and addresses are constants.
+  extern __shared__ __align__(1024) unsigned char raw_smem[];
+  Smem<Traits>& smem = *reinterpret_cast<Smem<Traits>*>(raw_smem);
+  if (threadIdx.x == 0) init_barriers(smem);
+  __syncthreads();
+  ptx::grid_dependency_wait();
+  if (threadIdx.x < 128) {
+    ptx::register_decrease<Traits::kProducerRegisters>();
+    if (threadIdx.x == 0) {
+      Producer<Traits> producer{params, smem};
+      producer.run();
+      ptx::grid_dependency_launch();  // only now: waiting CTAs would take multiprocessors that sm_margin leaves free
+    }
+  } else {
+    ptx::register_increase<Traits::kConsumerRegisters>();
+    Consumer<Traits> consumer(params, smem);
+    consumer.run();
+  }
+}
+
+}  // namespace tangram::sm90::backward

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The compiled backward kernels; host code picks one by its shape.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "attn/sm90/backward/params.hpp"
+
+namespace tangram::sm90::backward {
+
+/// What selects a compiled kernel.
+struct Variant {
+  bool half = false;  ///< float16 instead of bfloat16
+  int head_dim = 128;
+  bool softcap = false;
+  bool deterministic = false;
+};
+
+/// Launches the three kernels of one backward call, the middle one with `num_ctas` persistent CTAs. Throws CudaError
+/// naming the kernel.
+void launch(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream);
+
+/// Gradient of a sink from the row statistics that launch() leaves: dsink = -sum over rows of exp(sink - lse) * delta.
+struct SinkParams {
+  const float* sink;  ///< [num_sinks, num_heads_q], or a set of these for each row
+  float* dsink;       ///< as sink
+  const float* stats;
+  const uint64_t* covered_queries;  ///< null, or as in Params: rows that see no key have no delta
+  int64_t seqlen_q;
+  int32_t num_q_tiles;
+  int32_t num_heads_q;
+  int32_t num_sinks;
+  bool per_row;
+};
+void launch_sink(const SinkParams& params, cudaStream_t stream);
+
+}  // namespace tangram::sm90::backward

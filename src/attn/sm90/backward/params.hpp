@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Parameters of the backward kernels, as plain data that host and device agree on.
+#pragma once
+
+#include <cstdint>
+
+#include "tangram/tile_list.hpp"
+
+namespace tangram::sm90::backward {
+
+/// An opaque CUtensorMap: 128 bytes, aligned to 64.
+struct alignas(64) TensorMap {
+  unsigned char bytes[128];
+};
+
+enum class GradType : int32_t { kInput = 0, kFloat32 = 1 };
+
+inline constexpr int32_t kItemZeroRows = 1;  ///< some rows of the key tile are nobody's: zero them (see `covered`)
+inline constexpr int32_t kItemOddPhase = 2;  ///< set by the kernel: phase of the barriers of K and V
+
+/// One unit of work: the keys [row_begin, row_end) of one KV head against the query heads [head_begin, head_end) and
+/// the runs of queries [run_begin, run_end). Runs are TileRuns of the transposed mask: what they call rows are keys
+/// here, and what they call keys are queries.
+struct alignas(16) Item {
+  int32_t row_begin = 0;
+  int32_t row_end = 0;
+  int32_t run_begin = 0;
+  int32_t run_end = 0;
+  int32_t kv_head = 0;
+  int32_t head_begin = 0;
+  int32_t head_end = 0;
+  int32_t num_steps = 0;  ///< (query head, query tile) pairs of this item
+  int32_t piece = 0;      ///< of num_pieces items with the same keys and KV head, dealt in the order of their pieces
+  int32_t num_pieces = 1;
+  int32_t slab = 0;  ///< where the pieces add up
+  int32_t flags = 0;
+  uint32_t covered[4] = {};  ///< bit i: row row_begin + i is seen by some query
+};
+static_assert(sizeof(Item) == 64);
+
+/// Strides are in elements. `num_q_tiles` tiles of kBlockM query rows lie on a fixed grid from row 0.
+struct Params {
+  TensorMap q_map;
+  TensorMap k_map;
+  TensorMap v_map;
+  TensorMap dout_map;
+  const Item* items;
+  const TileRun* runs;
+  const RowInterval* intervals;
+  const float* stats;  ///< [num_heads_q, num_q_tiles, kBlockM / 2, {lse, lse, delta, delta}], lse in base 2
+  float* dq_sums;      ///< [num_heads_q, num_q_tiles, kBlockM * head_dim] in fragment order, zeros before
+  const uint64_t* covered_queries;  ///< null, or a bit a row for every query tile: 0 where no key sees the row
+  float* slabs;                     ///< [num_slabs, 2 * kBlockN * head_dim], where items in pieces add up
+  int32_t* piece_turns;             ///< [num_slabs], zeros before and after
+  int32_t* ticket;                  ///< zero before
+  const int32_t* orders;            ///< deterministic: turn of each (run, query tile), from runs[].reserved on
+  int32_t* turns;                   ///< deterministic: [num_heads_q, num_q_tiles], zeros before
+  void* dk;
+  void* dv;
+  int64_t dk_row_stride, dk_head_stride;
+  int64_t dv_row_stride, dv_head_stride;
+  int32_t num_items;
+  int32_t num_q_tiles;
+  float softmax_scale;
+  float scale_log2;  ///< softmax_scale * log2(e)
+  float softcap;
+  GradType dkv_type;
+  bool accumulate_dkv;  ///< adds to dk and dv, which are float32
+};
+
+/// The kernels before and after: stats and zeroed sums from out, dout and lse; dq from the sums.
+struct EdgeParams {
+  const void* out;
+  const void* dout;
+  const float* lse;  ///< [seqlen_q, num_heads_q]
+  float* stats;
+  float* dq_sums;
+  int32_t* ticket;
+  int32_t* turns;  ///< null unless deterministic
+  void* dq;
+  int64_t out_row_stride, out_head_stride;
+  int64_t dout_row_stride, dout_head_stride;
+  int64_t dq_row_stride, dq_head_stride;
+  int64_t seqlen_q;
+  int32_t num_heads_q;
+  int32_t num_q_tiles;
+  float softmax_scale;
+  bool out_float32;
+  GradType dq_type;
+  bool accumulate_dq;  ///< adds to dq, which is float32
+};
+
+}  // namespace tangram::sm90::backward

@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Gradient of a sink: a key without value, so that dP is 0 and dS = -P * delta. Sums run in a fixed order.
+
+#include "attn/sm90/backward/launch.hpp"
+#include "attn/sm90/backward/traits.cuh"
+#include "cuda/check.hpp"
+
+namespace tangram::sm90::backward {
+namespace {
+
+constexpr int kSinkThreads = 256;
+
+__device__ float sink_gradient(const SinkParams& params, float sink, int head, int64_t row) {
+  if (params.covered_queries && !(params.covered_queries[row / 64] >> (row % 64) & 1)) return 0.0f;
+  const int64_t tile = int64_t{head} * params.num_q_tiles + row / kBlockM;
+  const int64_t in_tile = row % kBlockM;
+  const float* stats = params.stats + (tile * (kBlockM / 2) + in_tile / 2) * 4 + in_tile % 2;
+  return -exp2f(sink * kLog2e - stats[0]) * stats[2];
+}
+
+/// One CTA for each (sink, head).
+__global__ void __launch_bounds__(kSinkThreads) shared_sink_kernel(const SinkParams params) {
+  __shared__ float sums[kSinkThreads];
+  const int head = static_cast<int>(blockIdx.x) % params.num_heads_q;
+  const float sink = params.sink[blockIdx.x];
+  float sum = 0.0f;
+  for (int64_t row = threadIdx.x; row < params.seqlen_q; row += kSinkThreads) {
+    sum += sink_gradient(params, sink, head, row);
+  }
+  sums[threadIdx.x] = sum;
+  for (int half = kSinkThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0) params.dsink[blockIdx.x] = sums[0];
+}
+
+__global__ void __launch_bounds__(kSinkThreads) row_sink_kernel(const SinkParams params) {
+  const int64_t per_row = int64_t{params.num_sinks} * params.num_heads_q;
+  const int64_t i = int64_t{blockIdx.x} * kSinkThreads + threadIdx.x;
+  if (i >= params.seqlen_q * per_row) return;
+  params.dsink[i] = sink_gradient(params, params.sink[i], static_cast<int>(i % params.num_heads_q), i / per_row);
+}
+
+}  // namespace
+
+void launch_sink(const SinkParams& params, cudaStream_t stream) {
+  const int64_t sinks = int64_t{params.num_sinks} * params.num_heads_q;
+  if (!params.per_row) {
+    shared_sink_kernel<<<static_cast<unsigned>(sinks), kSinkThreads, 0, stream>>>(params);
+  } else if (params.seqlen_q > 0) {
+    const int64_t ctas = (params.seqlen_q * sinks + kSinkThreads - 1) / kSinkThreads;
+    row_sink_kernel<<<static_cast<unsigned>(ctas), kSinkThreads, 0, stream>>>(params);
+  }
+  cuda::check(cudaGetLastError(), "sm90 backward: sink kernel launch");
+}
+
+}  // namespace tangram::sm90::backward

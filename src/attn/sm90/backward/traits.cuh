@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Compile-time shape of a backward kernel, its shared-memory plan and the messages from producer to consumers.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "attn/sm90/backward/params.hpp"
+
+namespace tangram::sm90::backward {
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr int kBlockM = 64;   // queries of a step
+inline constexpr int kBlockN = 128;  // keys of an item, 64 for each of two consumer warpgroups
+inline constexpr int kConsumerThreads = 256;
+inline constexpr int kConsumerWarps = 8;
+
+inline constexpr int32_t kStepStop = 1;      // no more items
+inline constexpr int32_t kStepMasked = 2;    // some (key, query) pair of the tile is not visible
+inline constexpr int32_t kStepZeroRows = 4;  // some query rows of the tile are nobody's
+
+/// What the consumers need to know about one query tile ("step"); written by the producer before it arrives on q_full.
+struct alignas(16) StepMessage {
+  int32_t flags;
+  int32_t item_slot;
+  int32_t dq_slab;  ///< query head * num_q_tiles + query tile
+  int32_t q0;       ///< query of row 0 of the tile
+  int32_t turn;     ///< deterministic: how many items add to this slab before
+  uint32_t covered[2];
+  int32_t row_begin, row_end, slice_q_begin, slice_q_end;
+  int32_t min_diag, max_diag, interval_begin, reserved[2];
+};
+static_assert(sizeof(StepMessage) == 64);
+
+template <typename ElementT, int kHeadDimT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT = true>
+struct Traits {
+  using Element = ElementT;
+  static constexpr int kHeadDim = kHeadDimT;
+  // Powers of two: stage, buffer and phases follow from the number of the step.
+  static constexpr int kStages = 2;
+  static constexpr int kDsBuffers = 4;
+  static constexpr bool kSoftcap = kSoftcapT;
+  static constexpr bool kDeterministic = kDeterministicT;
+  static constexpr bool kTurns = kTurnsT;
+  static constexpr int kThreads = 128 + kConsumerThreads;
+  static constexpr int kProducerRegisters = 24;  // 24 + 2 * 240 = 3 * 168, what the launch gives
+  static constexpr int kConsumerRegisters = 240;
+  static constexpr int kPanels = kHeadDim / 64;
+  static constexpr int kPanelBytesQ = kBlockM * 128;
+  static constexpr int kPanelBytesK = kBlockN * 128;
+  static constexpr int kBytesQ = kPanels * kPanelBytesQ;
+  static constexpr int kBytesK = kPanels * kPanelBytesK;
+  static constexpr int kBytesDs = kBlockN * kBlockM * 2;
+  static constexpr int kSlabFloats = kBlockM * kHeadDim;  // of dq
+  static constexpr int kWarpSlabFloats = kSlabFloats / kConsumerWarps;
+  static constexpr int kStatsBytes = kBlockM * 2 * 4;
+  static constexpr int kItemSlots = kStages + 2;  // the producer runs at most kStages + 1 items ahead
+  static_assert(kHeadDim == 64 || kHeadDim == 128);
+};
+
+template <typename Traits>
+struct alignas(1024) Smem {
+  alignas(1024) unsigned char k[Traits::kBytesK];
+  alignas(1024) unsigned char v[Traits::kBytesK];
+  alignas(1024) unsigned char q[Traits::kStages][Traits::kBytesQ];
+  alignas(1024) unsigned char dout[Traits::kStages][Traits::kBytesQ];
+  // dS, keys by queries: written by both warpgroups, read by both for dQ a step later. Before a warpgroup writes that
+  // of step i, it has seen that of step i - 1 complete, which the other wrote after its dQ of step i - 3 was done: with
+  // three buffers nothing else must be waited for.
+  alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kBytesDs];
+  alignas(128) float dq[Traits::kSlabFloats];
+  alignas(128) float stats[Traits::kStages][kBlockM / 2][4];
+  StepMessage step[Traits::kStages];
+  Item item[Traits::kItemSlots];
+  uint64_t q_full[Traits::kStages], dout_full[Traits::kStages], step_empty[Traits::kStages];
+  uint64_t ds_full[Traits::kDsBuffers];
+  uint64_t k_full, v_full, kv_empty;
+};
+
+/// Stage and phase of a ring of kStages mbarriers.
+template <int kStages>
+struct RingPosition {
+  int32_t stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+/// Where a consumer is: the number of its step, in all items. Uniform in a warp, and known to be, so that descriptors
+/// are computed in uniform registers.
+template <typename Traits>
+struct Cursor {
+  uint32_t step = 0;
+  __device__ __forceinline__ uint32_t stage() const { return step % Traits::kStages; }
+  __device__ __forceinline__ uint32_t stage_phase() const { return step / Traits::kStages % 2; }
+  __device__ __forceinline__ uint32_t buffer() const { return step % Traits::kDsBuffers; }
+  __device__ __forceinline__ uint32_t buffer_phase() const { return step / Traits::kDsBuffers % 2; }
+  __device__ __forceinline__ void advance() { step = __shfl_sync(0xffffffff, step + 1, 0); }
+  __device__ __forceinline__ Cursor previous() const { return {step - 1}; }
+};
+
+template <typename Element>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
+  uint32_t packed;
+  if constexpr (sizeof(Element) == 2 && __is_same(Element, __nv_bfloat16)) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  }
+  return packed;
+}
+
+/// The two 16-bit elements of a word as float32.
+template <typename Element>
+__device__ __forceinline__ float2 unpack_pair(uint32_t packed) {
+  if constexpr (__is_same(Element, __nv_bfloat16)) {
+    return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000u)};
+  } else {
+    return __half22float2(*reinterpret_cast<const __half2*>(&packed));
+  }
+}
+
+}  // namespace tangram::sm90::backward

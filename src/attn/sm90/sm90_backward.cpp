@@ -1,0 +1,195 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The backward half of Sm90Backend: checks what callers pass, and translates it into kernel parameters.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "attn/sm90/backward/launch.hpp"
+#include "attn/sm90/backward/plan.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/sm90_backend.hpp"
+#include "core/require.hpp"
+#include "cuda/tensor_map.hpp"
+
+namespace tangram {
+namespace {
+
+using sm90::Sm90Mask;
+using sm90::backward::EdgeParams;
+using sm90::backward::GradType;
+using sm90::backward::Params;
+
+void check_view(const char* name, const ConstTensorView& view, int64_t rows, int heads, int dim) {
+  require(view.rows == rows && view.heads == heads && view.dim == dim,
+          "Sm90Backend::backward: {} must have shape [{}, {}, {}] (got {})", name, rows, heads, dim, shape_text(view));
+  const auto element = static_cast<int64_t>(size_of(view.dtype));
+  require(reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && (rows == 0 || view.data != nullptr),
+          "Sm90Backend::backward: {} must not be null and be aligned to 16 bytes (got {})", name, view.data);
+  require(view.row_stride * element % 16 == 0 && view.head_stride * element % 16 == 0 && view.row_stride >= 0 &&
+              view.head_stride >= 0,
+          "Sm90Backend::backward: strides of {} must be multiples of 16 bytes (got row_stride={}, head_stride={} "
+          "elements)",
+          name, view.row_stride, view.head_stride);
+}
+
+void check_dtype(const char* name, DType dtype, DType prepared, bool float32_too) {
+  require(dtype == prepared || (float32_too && dtype == DType::kFloat32),
+          "Sm90Backend::backward: {} must have the prepared dtype {}{} (got {})", name, to_string(prepared),
+          float32_too ? " or float32" : "", to_string(dtype));
+}
+
+void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
+  check_view("q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
+  check_view("k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  check_view("v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  check_view("out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  check_view("dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  check_view("dq", args.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
+  check_view("dk", args.dk, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  check_view("dv", args.dv, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  check_dtype("q", args.q.dtype, shape.dtype, false);
+  check_dtype("k", args.k.dtype, shape.dtype, false);
+  check_dtype("v", args.v.dtype, shape.dtype, false);
+  check_dtype("dout", args.dout.dtype, shape.dtype, false);
+  check_dtype("out", args.out.dtype, shape.dtype, true);
+  check_dtype("dq", args.dq.dtype, shape.dtype, true);
+  check_dtype("dk", args.dk.dtype, shape.dtype, true);
+  require(args.dv.dtype == args.dk.dtype, "Sm90Backend::backward: dk and dv must have one dtype (got {} and {})",
+          to_string(args.dk.dtype), to_string(args.dv.dtype));
+}
+
+void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
+  check_tensors(shape, args);
+  require(!args.accumulate_dq || args.dq.dtype == DType::kFloat32,
+          "Sm90Backend::backward: accumulate_dq needs dq in float32 (got {})", to_string(args.dq.dtype));
+  require(!args.accumulate_dkv || args.dk.dtype == DType::kFloat32,
+          "Sm90Backend::backward: accumulate_dkv needs dk and dv in float32 (got {})", to_string(args.dk.dtype));
+  require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend::backward: lse must not be null (got null)");
+  require(args.sink.empty() || args.sink.data != nullptr,
+          "Sm90Backend::backward: sink.data must not be null (got null)");
+  require(args.dsink == nullptr || !args.sink.empty(), "Sm90Backend::backward: dsink needs a sink (got none)");
+  const AttnOptions& options = args.options;
+  const float scale = options.softmax_scale.value_or(1.0f);
+  require(std::isfinite(scale) && scale > 0,
+          "Sm90Backend::backward: softmax_scale must be finite and positive (got {})", scale);
+  require(std::isfinite(options.softcap) && options.softcap >= 0,
+          "Sm90Backend::backward: softcap must be finite and not negative (got {})", options.softcap);
+  require(options.sm_margin >= 0, "Sm90Backend::backward: sm_margin must not be negative (got {})", options.sm_margin);
+}
+
+/// Maps of boxes of `rows` rows. A tensor without rows is never loaded from and keeps an empty map.
+void fill_map(sm90::backward::TensorMap& to, const ConstTensorView& view, int rows) {
+  if (view.rows == 0) return;
+  const CUtensorMap map =
+      cuda::make_token_map(view, {static_cast<uint32_t>(rows), 1, static_cast<uint32_t>(view.dim) / 64}, false);
+  std::memcpy(&to, &map, sizeof(map));
+}
+
+GradType grad_type(const TensorView& view) {
+  return view.dtype == DType::kFloat32 ? GradType::kFloat32 : GradType::kInput;
+}
+
+void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs& args) {
+  fill_map(params.q_map, args.q, sm90::backward::kTileShape.block_n);
+  fill_map(params.dout_map, args.dout, sm90::backward::kTileShape.block_n);
+  fill_map(params.k_map, args.k, sm90::backward::kTileShape.block_m);
+  fill_map(params.v_map, args.v, sm90::backward::kTileShape.block_m);
+  params.dk = args.dk.data;
+  params.dv = args.dv.data;
+  params.dk_row_stride = args.dk.row_stride;
+  params.dk_head_stride = args.dk.head_stride;
+  params.dv_row_stride = args.dv.row_stride;
+  params.dv_head_stride = args.dv.head_stride;
+  params.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
+  params.scale_log2 = params.softmax_scale * std::numbers::log2e_v<float>;
+  params.softcap = args.options.softcap;
+  params.dkv_type = grad_type(args.dk);
+  params.accumulate_dkv = args.accumulate_dkv;
+}
+
+void fill_edge(EdgeParams& edge, const AttnShape& shape, const AttnBackwardArgs& args, float softmax_scale) {
+  edge.out = args.out.data;
+  edge.dout = args.dout.data;
+  edge.lse = args.lse;
+  edge.dq = args.dq.data;
+  edge.out_row_stride = args.out.row_stride;
+  edge.out_head_stride = args.out.head_stride;
+  edge.dout_row_stride = args.dout.row_stride;
+  edge.dout_head_stride = args.dout.head_stride;
+  edge.dq_row_stride = args.dq.row_stride;
+  edge.dq_head_stride = args.dq.head_stride;
+  edge.seqlen_q = shape.seqlen_q;
+  edge.num_heads_q = shape.num_heads_q;
+  edge.softmax_scale = softmax_scale;
+  edge.out_float32 = args.out.dtype == DType::kFloat32;
+  edge.dq_type = grad_type(args.dq);
+  edge.accumulate_dq = args.accumulate_dq;
+}
+
+void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeParams& edge, cudaStream_t stream) {
+  sm90::backward::SinkParams params{};
+  params.sink = args.sink.data;
+  params.dsink = args.dsink;
+  params.stats = edge.stats;
+  params.covered_queries = mask.backward->covered_queries();
+  params.seqlen_q = mask.shape.seqlen_q;
+  params.num_q_tiles = edge.num_q_tiles;
+  params.num_heads_q = mask.shape.num_heads_q;
+  params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
+  params.per_row = args.sink.layout == SinkLayout::kSsh;
+  sm90::backward::launch_sink(params, stream);
+}
+
+Sm90Mask& as_sm90(PreparedMask& mask) {
+  auto* prepared = dynamic_cast<Sm90Mask*>(&mask);
+  require(prepared != nullptr, "Sm90Backend: the mask must have been prepared by this backend (got another's)");
+  return *prepared;
+}
+
+}  // namespace
+
+std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape) const {
+  static_cast<void>(tile_shape(shape));  // checks the shape
+  return sm90::backward::kTileShape;
+}
+
+void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const {
+  Sm90Mask& prepared = as_sm90(mask);
+  const AttnShape& shape = prepared.shape;
+  require(transposed_tiles.shape == sm90::backward::kTileShape && transposed_tiles.seqlen_q == shape.seqlen_k &&
+              transposed_tiles.seqlen_k == shape.seqlen_q,
+          "Sm90Backend::prepare_backward: needs a tile list of the transposed mask, of backward_tile_shape(shape) (got "
+          "{} by {} over {} by {} rows)",
+          transposed_tiles.shape.block_m, transposed_tiles.shape.block_n, transposed_tiles.seqlen_q,
+          transposed_tiles.seqlen_k);
+  prepared.backward = std::make_unique<sm90::backward::Plan>(
+      sm90::backward::make_work_list(transposed_tiles, prepared.slices, shape, prepared.num_sms), shape);
+}
+
+void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const {
+  Sm90Mask& prepared = as_sm90(mask);
+  require(prepared.backward != nullptr, "Sm90Backend::backward: prepare_backward() must come first (got none)");
+  check_backward(prepared.shape, args);
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  const bool deterministic = args.options.deterministic;
+  prepared.backward->make_ready(deterministic);
+  Params params{};
+  EdgeParams edge{};
+  fill_params(params, prepared.shape, args);
+  fill_edge(edge, prepared.shape, args, params.softmax_scale);
+  prepared.backward->fill(params, edge, deterministic);
+  const int64_t free_sms = std::max(prepared.num_sms - args.options.sm_margin, 1);
+  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, prepared.backward->num_items()));
+  sm90::backward::launch(
+      {prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, params.softcap > 0, deterministic}, params,
+      edge, ctas, cuda_stream);
+  if (args.dsink != nullptr) launch_sink(prepared, args, edge, cuda_stream);
+}
+
+}  // namespace tangram

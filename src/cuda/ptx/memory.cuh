@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Ordered accesses to global memory, for flags and counters between CTAs of one device.
+// PTX ISA, "Memory Consistency Model" and "Data Movement and Conversion Instructions: ld, st, red".
+#pragma once
+
+#include <cstdint>
+
+namespace tangram::ptx {
+
+/// Reads a word; what was written before the store_release or add_release that it sees is visible afterwards.
+__device__ __forceinline__ int32_t load_acquire(const int32_t* address) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+/// Writes a word after everything that this thread, or threads that it has synchronised with, wrote before.
+__device__ __forceinline__ void store_release(int32_t* address, int32_t value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+/// As store_release, adding to the word.
+__device__ __forceinline__ void add_release(int32_t* address, int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+}  // namespace tangram::ptx

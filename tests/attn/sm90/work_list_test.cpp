@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/backward/work_list.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "plan/tile_list.hpp"
+
+namespace tangram::sm90::backward {
+namespace {
+
+WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape) {
+  std::vector<AttnSlice> keys_first;
+  for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
+  return make_work_list(build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, kTileShape), slices, shape, 132);
+}
+
+struct Problem {
+  const char* name;
+  AttnShape shape;
+  std::vector<AttnSlice> slices;
+};
+
+std::vector<Problem> problems() {
+  const auto shape = [](int64_t rows, int heads_q, int heads_kv) {
+    return AttnShape{rows, rows, heads_q, heads_kv, 128, 128, DType::kBFloat16};
+  };
+  return {
+      {"short", shape(1024, 64, 8), {AttnSlice::causal({0, 1024}, {0, 1024})}},
+      {"long", shape(16384, 64, 8), {AttnSlice::causal({0, 16384}, {0, 16384})}},
+      {"full", shape(8192, 64, 8), {AttnSlice::full({0, 8192}, {0, 8192})}},
+      {"documents",
+       shape(5000, 12, 4),
+       {AttnSlice::causal({0, 100}, {0, 100}), AttnSlice::full({100, 3000}, {100, 3000}),
+        AttnSlice::causal({3000, 5000}, {3000, 5000})}},
+      {"holes", shape(1000, 6, 2), {AttnSlice::full({10, 100}, {20, 200}), AttnSlice::full({500, 900}, {300, 310})}},
+  };
+}
+
+TEST(BackwardWorkList, DealsEveryKeyTileAndQueryHeadOnceAndPiecesInOrder) {
+  for (const Problem& p : problems()) {
+    SCOPED_TRACE(p.name);
+    const WorkList work = make(p.slices, p.shape);
+    std::set<std::pair<int32_t, int32_t>> seen;  // (first key, query head)
+    std::map<std::pair<int32_t, int32_t>, int32_t> next_piece;
+    std::map<int32_t, std::pair<int32_t, int32_t>> owner_of_slab;
+    const int group = p.shape.num_heads_q / p.shape.num_heads_kv;
+    for (const Item& item : work.items) {
+      EXPECT_EQ(item.head_begin / group, item.kv_head);
+      EXPECT_EQ((item.head_end - 1) / group, item.kv_head);
+      const std::pair<int32_t, int32_t> owner{item.row_begin, item.kv_head};
+      EXPECT_EQ(item.piece, next_piece[owner]++) << "a piece waits for the ones before it";
+      if (item.num_pieces > 1) {
+        EXPECT_EQ(owner_of_slab.emplace(item.slab, owner).first->second, owner);
+        EXPECT_LT(item.slab, work.num_slabs);
+      }
+      if (item.num_steps == 0) {
+        EXPECT_EQ(item.num_pieces, 1);
+        continue;
+      }
+      for (int32_t head = item.head_begin; head < item.head_end; ++head) {
+        EXPECT_TRUE(seen.emplace(item.row_begin, head).second);
+      }
+    }
+    for (const Item& item : work.items) {
+      EXPECT_EQ((next_piece[{item.row_begin, item.kv_head}]), item.num_pieces);
+    }
+  }
+}
+
+TEST(BackwardWorkList, TurnsFollowTheOrderOfDealingForEveryHead) {
+  for (const Problem& p : problems()) {
+    SCOPED_TRACE(p.name);
+    const WorkList work = make(p.slices, p.shape);
+    const std::vector<int32_t> orders = turn_orders(work);
+    std::map<std::pair<int32_t, int64_t>, int32_t> added;  // (query head, query tile)
+    for (const Item& item : work.items) {
+      for (int32_t head = item.head_begin; head < item.head_end; ++head) {
+        for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+          const TileRun& run = work.runs[static_cast<size_t>(r)];
+          for (int32_t tile = run.k_begin / 64; tile * 64 < run.k_end; ++tile) {
+            const int32_t turn = orders[static_cast<size_t>(run.reserved + tile - run.k_begin / 64)];
+            ASSERT_EQ(turn, (added[{head, tile}]++)) << "item at key " << item.row_begin << ", head " << head;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BackwardWorkList, MarksRowsThatNobodyCovers) {
+  const Problem p = problems().back();
+  const WorkList work = make(p.slices, p.shape);
+  ASSERT_EQ(work.covered_queries.size(), 16u);
+  EXPECT_EQ(work.covered_queries[0], ~uint64_t{0} << 10);
+  EXPECT_EQ(work.covered_queries[2], 0u);
+  EXPECT_EQ(work.covered_queries[15], ~uint64_t{0} << 40) << "rows past the end need no zeroing";
+  for (const Item& item : work.items) {
+    if (item.row_begin != 256) continue;
+    EXPECT_EQ(item.flags, kItemZeroRows);
+    EXPECT_EQ(item.covered[0], 0u);
+    EXPECT_EQ(item.covered[1], 0x003ff000u) << "keys 300 to 309";
+  }
+  EXPECT_TRUE(make(problems()[0].slices, problems()[0].shape).covered_queries.empty());
+}
+
+}  // namespace
+}  // namespace tangram::sm90::backward
