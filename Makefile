@@ -7,7 +7,7 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu sanitize lint format tidy clean
+.PHONY: help setup build demo test test-gpu check-kernels sanitize lint format tidy clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,8 +32,12 @@ test: setup ## Build and run all tests that need no GPU
 
 test-gpu: setup ## Build and run the tests that need a Hopper GPU
 	@cmake --preset cuda -DTANGRAM_BUILD_TESTS=ON > /dev/null
-	@cmake --build --preset cuda --target test_attn_sm90
+	@cmake --build --preset cuda --target test_cuda test_attn_sm90
 	@ctest --test-dir build/cuda -L gpu --output-on-failure --no-tests=error
+
+check-kernels: setup ## Compile the GPU kernels and fail on spills or serialised wgmma
+	@cmake --preset cuda > /dev/null
+	@tools/check_ptxas.py build/cuda
 
 sanitize: setup ## The CPU tests under ASan + UBSan, the threaded ones under TSan
 	@cmake --preset asan > /dev/null && cmake --build --preset asan && ctest --preset asan

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the kernels of a build folder and fails on register spills, serialised wgmma and ignored setmaxnreg.
+
+usage: check_ptxas.py BUILD_DIR    (the folder with compile_commands.json)
+"""
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+# setmaxnreg ignored; wgmma serialised, for one reason or another; warpgroup.arrive added by the compiler.
+WARNING = re.compile(r"\(C(7508|7510|7514|7515|7519|7520)\)[^\n]*")
+ENTRY = re.compile(r"Compiling entry function '(\S+)'")
+SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+
+
+def compile_report(entry):
+    """What ptxas says about one source."""
+    words = shlex.split(entry["command"])
+    if pathlib.Path(words[0]).name == "ccache":
+        words = words[1:]
+    kept, skip = [], False
+    for word in words:
+        if skip or word in ("-c", "-x", "cu"):
+            skip = False
+            continue
+        if word in ("-o", "-MF", "-MT"):
+            skip = True
+            continue
+        if word in ("-MD", entry["file"]):
+            continue
+        kept.append(word)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*kept, "--resource-usage", "-cubin", "-o", f"{folder}/out.cubin", entry["file"]]
+        done = subprocess.run(command, cwd=entry["directory"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{entry['file']}: does not compile\n{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def check(report):
+    """Prints one line a kernel; returns what is wrong."""
+    problems = [match.group(0) for match in WARNING.finditer(report)]
+    for part in re.split(r"(?=Compiling entry function)", report)[1:]:
+        name, spill, used = ENTRY.search(part), SPILL.search(part), USED.search(part)
+        if spill is None or used is None:
+            problems.append(f"{name.group(1)}: no resource report")
+            continue
+        print(f"  {used.group(1):>3} registers, {spill.group(2)} + {spill.group(3)} bytes spilled: {name.group(1)}")
+        if int(spill.group(2)) or int(spill.group(3)):
+            problems.append(f"{name.group(1)}: spills {spill.group(2)} + {spill.group(3)} bytes")
+    return problems
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    database = pathlib.Path(sys.argv[1]) / "compile_commands.json"
+    sources = [entry for entry in json.loads(database.read_text()) if entry["file"].endswith(".cu")]
+    if not sources:
+        sys.exit(f"{database}: holds no CUDA sources")
+    problems = []
+    for entry in sources:
+        print(entry["file"])
+        problems += [f"{entry['file']}: {problem}" for problem in check(compile_report(entry))]
+    if problems:
+        sys.exit("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()
