@@ -14,8 +14,8 @@ namespace tangram {
 /// heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
 /// bytes. Calls put one kernel on the stream (two with max_logits; backward three, and one for dsink), never wait and
 /// never allocate, so that they can be captured in a CUDA graph; only the first backward of a prepared mask, and the
-/// first deterministic one, allocate its workspace. A PreparedMask belongs to the device that was current in prepare(). Making the backend
-/// needs no GPU; prepare() throws NotAvailable where the current device is not a Hopper GPU.
+/// first deterministic one, allocate its workspace. A PreparedMask belongs to the device that was current in prepare().
+/// Making the backend needs no GPU; prepare() throws NotAvailable where the current device is not a Hopper GPU.
 class Sm90Backend final : public AttnBackend {
  public:
   std::string_view name() const override { return "sm90"; }
