@@ -7,7 +7,7 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu check-kernels sanitize lint format tidy clean
+.PHONY: help setup build demo test test-gpu bench-gpu check-kernels sanitize lint format tidy clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,11 @@ test-gpu: setup ## Build and run the tests that need a Hopper GPU
 check-kernels: setup ## Compile the GPU kernels and fail on spills or serialised wgmma
 	@cmake --preset cuda > /dev/null
 	@tools/check_ptxas.py build/cuda
+
+bench-gpu: setup ## Measure the Hopper kernels beside cuDNN (needs a Hopper GPU, and torch in python3)
+	@cmake --preset cuda -DTANGRAM_BUILD_BENCHMARKS=ON > /dev/null
+	@cmake --build --preset cuda --target tangram_sm90_bench
+	@python3 benchmarks/attn/sm90_vs_cudnn.py build/cuda/lib/libtangram_sm90_bench.so
 
 sanitize: setup ## The CPU tests under ASan + UBSan, the threaded ones under TSan
 	@cmake --preset asan > /dev/null && cmake --build --preset asan && ctest --preset asan
