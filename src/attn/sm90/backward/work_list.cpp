@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kStepRows = kTileShape.block_n;
 // In steps: what an item costs beside its steps, and a piece for joining the others.
-constexpr int64_t kItemCost = 3;
-constexpr int64_t kJoinCost = 2;
+constexpr int64_t kItemCost = 4;
+constexpr int64_t kJoinCost = 4;
 
 int64_t first_tile(const TileRun& run) { return run.k_begin / kStepRows; }
 int64_t end_tile(const TileRun& run) { return (run.k_end + kStepRows - 1) / kStepRows; }
@@ -80,13 +80,17 @@ int64_t makespan(const std::vector<int64_t>& counts, const std::vector<size_t>& 
   return end;
 }
 
-/// Dealing all heads at once keeps the multiprocessors evenly loaded, but where items have unequal lengths they drift
-/// apart, and with them their queries and dq, out of the L2 cache: measured as about 5 % a doubling beyond 128 MB and
-/// piece.
-double cache_penalty(const std::vector<int64_t>& counts, const AttnShape& shape, Dealing how) {
-  if (how.by_head || (how.pieces == 1 && counts.front() <= counts.back() + counts.back() / 8)) return 1.0;
+/// Where items have unequal lengths, the multiprocessors drift apart over the query heads of an item, and with them
+/// their queries and dq out of the L2 cache: measured as about 1.5 % for each head of an item beyond the first. Dealing
+/// all heads at once drifts further, about 5 % a doubling beyond 128 MB and piece.
+double cache_penalty(const std::vector<int64_t>& sorted_counts, const AttnShape& shape, Dealing how) {
+  const int64_t longest = sorted_counts.front(), median = sorted_counts[sorted_counts.size() / 2];
+  const bool even = longest <= median + median / 8;
+  if (how.by_head && even) return 1.0;
+  if (how.by_head) return 1.0 + 0.015 * (shape.num_heads_q / shape.num_heads_kv / how.pieces - 1);
   const double bytes = 8.0 * static_cast<double>(shape.seqlen_q) * shape.num_heads_q * shape.head_dim;
-  return 1.0 + 0.05 * how.pieces * std::max(0.0, std::log2(bytes / (1 << 27)));
+  const double doublings = std::max(0.0, std::log2(bytes / (1 << 27)));
+  return 1.0 + (even && how.pieces == 1 ? 0.002 : 0.05 * how.pieces) * doublings;
 }
 
 Dealing choose_dealing(const std::vector<int64_t>& counts, const std::vector<size_t>& order, const AttnShape& shape,
