@@ -18,6 +18,9 @@ import tempfile
 WARNING = re.compile(r"\(C(7508|7510|7514|7515|7519|7520)\)[^\n]*")
 ENTRY = re.compile(r"Compiling entry function '(\S+)'")
 SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+# Kernels that may spill a little, with the most they may. The backward pass with softcap keeps one more value an element
+# through the step than fits beside dK and dV at head_dim 128 (docs/design/backward_sm90.md, "Costs").
+MAY_SPILL = [(re.compile(r"backward_kernel.*Li128ELb1E"), 128)]
 USED = re.compile(r"Used (\d+) registers")
 
 
@@ -54,7 +57,8 @@ def check(report):
             problems.append(f"{name.group(1)}: no resource report")
             continue
         print(f"  {used.group(1):>3} registers, {spill.group(2)} + {spill.group(3)} bytes spilled: {name.group(1)}")
-        if int(spill.group(2)) or int(spill.group(3)):
+        allowed = max([most for kernel, most in MAY_SPILL if kernel.search(name.group(1))], default=0)
+        if max(int(spill.group(2)), int(spill.group(3))) > allowed:
             problems.append(f"{name.group(1)}: spills {spill.group(2)} + {spill.group(3)} bytes")
     return problems
 

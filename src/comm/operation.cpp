@@ -44,12 +44,13 @@ void check_copies(std::string_view name, std::string_view what, std::span<const 
     require(!copy.rows.empty() && copy.rows.begin >= 0 && copy.rows.end <= num_rows && copy.peer_row >= 0,
             "{}: {} must be non-empty rows in [0, {}) (got [{}, {}), peer_row={}, peer={})", name, what, num_rows,
             copy.rows.begin, copy.rows.end, copy.peer_row, copy.peer);
-    require(previous == nullptr || previous->peer < copy.peer ||
-                (previous->peer == copy.peer && previous->rows.end <= copy.rows.begin),
-            "{}: {} must be sorted by peer and rows without overlap (got [{}, {}) of peer {} after [{}, {}) of peer "
-            "{})",
-            name, what, copy.rows.begin, copy.rows.end, copy.peer, previous->rows.begin, previous->rows.end,
-            previous->peer);
+    if (previous != nullptr) {
+      require(previous->peer < copy.peer || (previous->peer == copy.peer && previous->rows.end <= copy.rows.begin),
+              "{}: {} must be sorted by peer and rows without overlap (got [{}, {}) of peer {} after [{}, {}) of peer "
+              "{})",
+              name, what, copy.rows.begin, copy.rows.end, copy.peer, previous->rows.begin, previous->rows.end,
+              previous->peer);
+    }
     previous = &copy;
   }
 }
