@@ -7,7 +7,7 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu bench-gpu check-kernels sanitize lint format tidy clean
+.PHONY: help setup build demo test test-gpu bench-gpu check-kernels sanitize lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
