@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/require.hpp"
+#include "dist/pass_plan.hpp"
 #include "dist/rank_context.hpp"
 #include "dist/rows.hpp"
 
@@ -99,19 +100,6 @@ class KvGradients {
   HostTensor sent_dk_, sent_dv_;    // [kv_rows, ...] in reduce_dtype unless that is float32
   std::vector<Reduce> reduces_;     // last: destroyed, and so waited for, before the memory they use
 };
-
-/// See NOTE [kept stage] in plan.hpp.
-std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept) {
-  std::vector<size_t> order;
-  if (starts_with_kept) {
-    order.push_back(num_stages - 1);
-    for (size_t stage = 1; stage + 1 < num_stages; ++stage) order.push_back(stage);
-    order.push_back(0);
-  } else {
-    for (size_t stage = 0; stage < num_stages; ++stage) order.push_back(stage);
-  }
-  return order;
-}
 
 void reduce_dsink(RankContext& context, const DistBackwardArgs& args) {
   if (args.dsink == nullptr || args.sink.layout == SinkLayout::kSsh || args.dsink_reduce == DsinkReduce::kNone ||

@@ -4,73 +4,13 @@
 #include "tangram/dist_attention.hpp"
 
 #include "core/require.hpp"
+#include "dist/pass_plan.hpp"
 #include "dist/rank_context.hpp"
 #include "tangram/error.hpp"
-#include "tangram/flex_attention.hpp"
 
 namespace tangram {
 
 namespace {
-
-class Hasher {
- public:
-  void add(uint64_t value) { hash_ = (hash_ ^ value) * 0x9e3779b97f4a7c15 ^ (hash_ >> 29); }
-  void add(const Dispatch& dispatch) {
-    add(static_cast<uint64_t>(dispatch.chunk_size));
-    for (const int rank : dispatch.rank_of_chunk) add(static_cast<uint64_t>(rank));
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325;
-};
-
-/// Of all that decides who sends what to whom.
-uint64_t hash_of(const Plan& plan) {
-  Hasher hasher;
-  hasher.add(plan.mask.hash());
-  const HeadConfig& heads = plan.config.heads;
-  for (const int value : {plan.config.cp_size, heads.num_heads_q, heads.num_heads_kv, heads.head_dim, heads.head_dim_v,
-                          static_cast<int>(heads.dtype), static_cast<int>(plan.config.reduce_dtype)}) {
-    hasher.add(static_cast<uint64_t>(value));
-  }
-  hasher.add(plan.q_dispatch);
-  hasher.add(plan.k_dispatch);
-  for (const RankPlan& rank : plan.ranks) {
-    for (const auto* stages : {&rank.forward, &rank.backward}) {
-      for (const Stage& stage : *stages) {
-        hasher.add(static_cast<uint64_t>(stage.exchange.rows_received()) * 2 + (stage.kept ? 1 : 0));
-      }
-    }
-  }
-  return hasher.value();
-}
-
-void check_plan(const Plan& plan, int size) {
-  require(plan.cp_size() == size,
-          "DistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan.cp_size(),
-          size);
-  for (const RankPlan& rank : plan.ranks) {
-    TANGRAM_ASSERT(!rank.forward.empty() && rank.forward.size() == plan.ranks.front().forward.size());
-    TANGRAM_ASSERT(!rank.backward.empty() && rank.backward.size() == plan.ranks.front().backward.size());
-    for (const auto* stages : {&rank.forward, &rank.backward}) {
-      int64_t remote_rows = 0;
-      for (const Stage& stage : *stages) remote_rows += stage.exchange.rows_received();
-      TANGRAM_ASSERT(remote_rows == rank.remote_kv_rows);
-    }
-  }
-}
-
-/// A stage without slices needs no call, except the first that sets the results of rows without keys.
-std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const RankContext& context,
-                                                          const std::vector<Stage>& stages) {
-  std::vector<std::unique_ptr<PreparedMask>> prepared;
-  for (size_t stage = 0; stage < stages.size(); ++stage) {
-    const bool has_work = stage == 0 || !stages[stage].slices.empty();
-    prepared.push_back(has_work ? prepare_slices(*context.backend, stages[stage].slices, context.shape) : nullptr);
-  }
-  return prepared;
-}
 
 /// Runs `check`; when it refuses, so does this rank's part in the group's next operation, if there is to be one.
 template <class Check>
@@ -124,21 +64,14 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
   RankContext& context = impl_->context;
   check_for_all(communicator, communicator.size() > 1, [&] {
     require(plan != nullptr, "DistAttention: plan must be given (got null)");
-    check_plan(*plan, communicator.size());
+    check_plan("DistAttention", *plan, communicator.size());
     context.plan = plan;
     context.communicator = &communicator;
     context.backend = &backend;
     context.rank = communicator.rank();
-    const HeadConfig& heads = plan->config.heads;
-    context.shape = {plan->q_dispatch.rows_per_rank(),
-                     context.rank_plan().kv_rows,
-                     heads.num_heads_q,
-                     heads.num_heads_kv,
-                     heads.head_dim,
-                     heads.head_dim_v,
-                     heads.dtype};
-    context.forward = prepare_stages(context, context.rank_plan().forward);
-    context.backward = prepare_stages(context, context.rank_plan().backward);
+    context.shape = rank_shape(*plan, context.rank);
+    context.forward = prepare_stages(backend, context.rank_plan().forward, context.shape);
+    context.backward = prepare_stages(backend, context.rank_plan().backward, context.shape);
   });
   communicator.require_agreement(hash_of(*plan), "DistAttention: mask, config and dispatch");
 }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/require.hpp"
+#include "dist/pass_plan.hpp"
 #include "dist/rank_context.hpp"
 #include "dist/rows.hpp"
 #include "tangram/env.hpp"
@@ -13,15 +14,6 @@
 namespace tangram {
 
 namespace {
-
-/// The last stage in which the rank computes: the sink enters there. Stage 0 always computes, to set the results.
-size_t last_stage_with_work(const RankContext& context) {
-  size_t last = 0;
-  for (size_t stage = 1; stage < context.forward.size(); ++stage) {
-    if (context.forward[stage] != nullptr) last = stage;
-  }
-  return last;
-}
 
 void check_for_nan(const DistForwardArgs& args, const KvBuffer& buffer) {
   const int heads = args.q.heads;
@@ -39,7 +31,7 @@ void run_forward(RankContext& context, const DistForwardArgs& args) {
   const std::vector<Stage>& stages = context.rank_plan().forward;
   KvBuffer buffer(context, args.k, args.v);
 
-  const size_t last = last_stage_with_work(context);
+  const size_t last = last_stage_with_work(context.forward);
   HostTensor sum;
   if (last > 0 && args.out.dtype != DType::kFloat32) {
     sum = recorder.allocate(DType::kFloat32, args.out.rows, args.out.heads, args.out.dim);

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "dist/pass_plan.hpp"
+
+#include "core/require.hpp"
+#include "tangram/flex_attention.hpp"
+
+namespace tangram {
+
+namespace {
+
+class Hasher {
+ public:
+  void add(uint64_t value) { hash_ = (hash_ ^ value) * 0x9e3779b97f4a7c15 ^ (hash_ >> 29); }
+  void add(const Dispatch& dispatch) {
+    add(static_cast<uint64_t>(dispatch.chunk_size));
+    for (const int rank : dispatch.rank_of_chunk) add(static_cast<uint64_t>(rank));
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+}  // namespace
+
+uint64_t hash_of(const Plan& plan) {
+  Hasher hasher;
+  hasher.add(plan.mask.hash());
+  const HeadConfig& heads = plan.config.heads;
+  for (const int value : {plan.config.cp_size, heads.num_heads_q, heads.num_heads_kv, heads.head_dim, heads.head_dim_v,
+                          static_cast<int>(heads.dtype), static_cast<int>(plan.config.reduce_dtype)}) {
+    hasher.add(static_cast<uint64_t>(value));
+  }
+  hasher.add(plan.q_dispatch);
+  hasher.add(plan.k_dispatch);
+  for (const RankPlan& rank : plan.ranks) {
+    for (const auto* stages : {&rank.forward, &rank.backward}) {
+      for (const Stage& stage : *stages) {
+        hasher.add(static_cast<uint64_t>(stage.exchange.rows_received()) * 2 + (stage.kept ? 1 : 0));
+      }
+    }
+  }
+  return hasher.value();
+}
+
+void check_plan(const char* name, const Plan& plan, int size) {
+  require(plan.cp_size() == size, "{}: plan must be for as many ranks as the communicator has (got {} and {})", name,
+          plan.cp_size(), size);
+  for (const RankPlan& rank : plan.ranks) {
+    TANGRAM_ASSERT(!rank.forward.empty() && rank.forward.size() == plan.ranks.front().forward.size());
+    TANGRAM_ASSERT(!rank.backward.empty() && rank.backward.size() == plan.ranks.front().backward.size());
+    for (const auto* stages : {&rank.forward, &rank.backward}) {
+      int64_t remote_rows = 0;
+      for (const Stage& stage : *stages) remote_rows += stage.exchange.rows_received();
+      TANGRAM_ASSERT(remote_rows == rank.remote_kv_rows);
+    }
+  }
+}
+
+AttnShape rank_shape(const Plan& plan, int rank) {
+  const HeadConfig& heads = plan.config.heads;
+  return {plan.q_dispatch.rows_per_rank(),
+          plan.ranks[static_cast<size_t>(rank)].kv_rows,
+          heads.num_heads_q,
+          heads.num_heads_kv,
+          heads.head_dim,
+          heads.head_dim_v,
+          heads.dtype};
+}
+
+std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const AttnBackend& backend, const std::vector<Stage>& stages,
+                                                          const AttnShape& shape) {
+  std::vector<std::unique_ptr<PreparedMask>> prepared;
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const bool has_work = stage == 0 || !stages[stage].slices.empty();
+    prepared.push_back(has_work ? prepare_slices(backend, stages[stage].slices, shape) : nullptr);
+  }
+  return prepared;
+}
+
+size_t last_stage_with_work(const std::vector<std::unique_ptr<PreparedMask>>& stages) {
+  size_t last = 0;
+  for (size_t stage = 1; stage < stages.size(); ++stage) {
+    if (stages[stage] != nullptr) last = stage;
+  }
+  return last;
+}
+
+std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept) {
+  std::vector<size_t> order;
+  if (starts_with_kept) {
+    order.push_back(num_stages - 1);
+    for (size_t stage = 1; stage + 1 < num_stages; ++stage) order.push_back(stage);
+    order.push_back(0);
+  } else {
+    for (size_t stage = 0; stage < num_stages; ++stage) order.push_back(stage);
+  }
+  return order;
+}
+
+}  // namespace tangram

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the executors of a plan, on the host and on GPUs, read out of it in the same way.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tangram/attention.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+/// Of all that decides who sends what to whom.
+uint64_t hash_of(const Plan& plan);
+
+/// Throws InvalidArgument, starting with `name`, unless the plan is for `size` ranks; asserts that it is consistent.
+void check_plan(const char* name, const Plan& plan, int size);
+
+/// Query rows of the rank's shard against key rows of its buffer.
+AttnShape rank_shape(const Plan& plan, int rank);
+
+/// What the backend prepares from each stage's slices: null where there are none, since such a stage needs no call,
+/// except for the first, which sets the results of rows without keys.
+std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const AttnBackend& backend, const std::vector<Stage>& stages,
+                                                          const AttnShape& shape);
+
+/// The last stage in which the rank computes: the sink enters there. Stage 0 always computes.
+size_t last_stage_with_work(const std::vector<std::unique_ptr<PreparedMask>>& stages);
+
+/// The order of a pass's stages. See NOTE [kept stage] in plan.hpp.
+std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept);
+
+}  // namespace tangram
