@@ -26,6 +26,8 @@ HEADER_LAYER = {
     "attention": "attn",
     "backends": "attn",
     "communicator": "comm",
+    "device_communicator": "comm",
+    "socket_group": "comm",
     "local_group": "comm",
     "mpi_group": "comm",
     "dist_attention": "dist",

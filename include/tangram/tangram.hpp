@@ -8,6 +8,8 @@
 #include "tangram/backends.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/config.hpp"
+#include "tangram/device_arrivals.hpp"
+#include "tangram/device_communicator.hpp"
 #include "tangram/dist_attention.hpp"
 #include "tangram/dtype.hpp"
 #include "tangram/env.hpp"

@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// DeviceArrivals: the flags by which a kernel learns that rows of other ranks have come. Written by comm, read by attn.
+#pragma once
+
+#include <cstdint>
+
+namespace tangram {
+
+/// What a kernel on the device polls to learn that rows have come. Device addresses, valid as long as the pass.
+///
+/// Rows that stage `s` receives from rank `r` are in the landing buffers of the open epoch once
+/// `(int64_t)(flags[s * size + r] - *epoch) >= 0`, read with `ld.acquire.sys` by the thread that then reads the rows
+/// (before TMA loads: followed by `fence.proxy.async` in the thread that issues them). Pairs without rows are never
+/// signalled: do not wait for them. Sources arrive in the order rank-1, rank-2, ... (mod size), stages in cast order.
+///
+/// A kernel that waits also polls `*abort`, now and then `*host_abort`, and the clock. On abort, or after timeout_ns
+/// (then it calls cuda::report_timeout of src/cuda/wait.cuh, which writes the error and sets `*abort` on all ranks), it
+/// stops waiting, for good, and runs to its end on whatever is there: no trap, no hang; check() then throws.
+struct DeviceArrivals {
+  const uint64_t* flags = nullptr;  // null: this transport has none, use wait_cast before the kernel
+  const uint64_t* epoch = nullptr;
+  int size = 0;
+  uint32_t* abort = nullptr;
+  const uint32_t* host_abort = nullptr;
+  uint64_t timeout_ns = 0;
+  void* report = nullptr;  // for report_arrival_timeout
+};
+
+}  // namespace tangram

@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// DeviceCommunicator: how the ranks of a group exchange rows of GPU memory, enqueued on streams, without the host ever
+// waiting. One interface, several transports. Streams are `cudaStream_t` passed as `void*`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tangram/communicator.hpp"
+#include "tangram/device_arrivals.hpp"
+#include "tangram/dtype.hpp"
+#include "tangram/exchange.hpp"
+#include "tangram/tensor.hpp"
+
+namespace tangram {
+
+/// A tensor that remote rows land in, `[rows, heads, dim]`, contiguous: the K or the V buffer of a rank, in global row
+/// order. `rows` may differ between ranks, the rest may not.
+struct LandingTensor {
+  int64_t rows = 0;
+  int heads = 0;
+  int dim = 0;
+  DType dtype = DType::kBFloat16;
+
+  friend bool operator==(const LandingTensor&, const LandingTensor&) = default;
+};
+
+/// A gradient that travels back: partial rows `[partial_rows, heads, dim]` (rows of the landing buffer) are summed into
+/// `[owned_rows, heads, dim]` (rows of the shard) at their owners.
+struct ReturnTensor {
+  int64_t partial_rows = 0;
+  int64_t owned_rows = 0;
+  int heads = 0;
+  int dim = 0;
+  /// In which rows travel: kFloat32 or kBFloat16. Sums are always made in float32 and rounded once.
+  DType reduce_dtype = DType::kFloat32;
+
+  friend bool operator==(const ReturnTensor&, const ReturnTensor&) = default;
+};
+
+class DevicePass;
+
+/// What one pass (forward or backward of one plan) moves. The same number of stages and the same tensor shapes on all
+/// ranks; tables and row counts are the rank's own. See Exchange for how the tables of two ranks fit together.
+struct DevicePassSpec {
+  std::string label;            ///< in errors and traces, alike on all ranks: `forward`, `backward`
+  std::vector<Exchange> casts;  ///< by stage: rows of the sources -> rows of the landing tensors; all tensors alike
+  std::vector<LandingTensor> landing;  ///< at most 4; may be empty when `casts` is
+  std::vector<Exchange> reduces;       ///< by stage: read backwards, as in Communicator::group_reduce
+  std::vector<ReturnTensor> returns;   ///< at most 4; may be empty when `reduces` is
+  /// Copies of the landing buffers. One is taken by each begin() and given back by end(): two let a rank run one pass
+  /// ahead of its peers, one more is needed for each pass that is kept (end_kept).
+  int num_slots = 2;
+  /// Copies of the areas in which partial gradients arrive, as num_slots.
+  int num_return_slots = 2;
+  /// Another pass of the same communicator whose landing buffers this one uses instead of its own, so that a backward
+  /// pass works on rows that the forward pass kept; its `landing` must be equal and num_slots is then ignored. Or null.
+  std::shared_ptr<DevicePass> landing_of;
+};
+
+/// Where a kernel may store partial gradients itself instead of calling `reduce`: rows `partial` of one return tensor
+/// belong at `target` (possibly memory of another GPU), contiguous, in the tensor's reduce_dtype.
+struct ReturnTarget {
+  int owner = 0;
+  Range partial;
+  void* target = nullptr;
+};
+
+/// Landing buffers that outlive the epoch that filled them, see end_kept. Give it to begin_kept or drop_kept of a pass
+/// that shares the buffers, exactly once. Plain data; -1 is nothing.
+struct KeptSlot {
+  int slot = -1;
+};
+
+/// The transfers of one pass, prepared: everything that an epoch needs is allocated. Not thread-safe.
+///
+/// An epoch is begin, then casts and reduces of its stages in any order that is the same on all ranks, then end.
+/// Epochs of all passes of a communicator form one sequence, which must be the same on all ranks (checked on the
+/// device: a rank that opens another pass ends in CommError that names both). `stream` is the compute stream; all calls
+/// of an epoch, and successive epochs, must be in order on it (one stream, or streams ordered by events). Transfers run
+/// on streams of the communicator's own, forked from and joined with `stream` by events.
+///
+/// Nothing here synchronises the host, allocates, or polls on the host. Calls only enqueue; errors of peers show in
+/// DeviceCommunicator::check. All calls can be captured into a CUDA graph as long as a whole epoch is captured, except
+/// where transport nccl says otherwise; the slot is then the captured one at each replay, whose epoch number comes from
+/// device memory. Replays count in the epoch sequence like calls.
+class DevicePass {
+ public:
+  virtual ~DevicePass() = default;
+
+  /// Opens the next epoch in a free slot; returns the slot. On the device it waits until the peers to which this pass
+  /// sends have given the slot back. Throws InvalidArgument when no slot is free (alike on all ranks), CommError or
+  /// Timeout when the communicator has failed before.
+  virtual int begin(void* stream) = 0;
+  /// The same in a slot that end_kept of a pass with the same landing buffers kept: its rows are still there.
+  virtual int begin_kept(KeptSlot kept, void* stream) = 0;
+
+  /// Landing tensor `tensor` of slot `slot`, always the same address for the same slot. Local rows are written there
+  /// by the caller, after begin, on `stream`.
+  virtual TensorView landing(int tensor, int slot) const = 0;
+  virtual int num_slots() const = 0;
+
+  /// Sends what peers need of `sources` (one per landing tensor, of its dtype, heads and dim, rows contiguous,
+  /// 16-byte aligned rows) in stage `stage`. Ordered after what was enqueued on `stream`; later work on `stream` does
+  /// not wait for it. Sources must stay unchanged until end().
+  virtual void cast(int stage, std::span<const ConstTensorView> sources, void* stream) = 0;
+  /// Later work on `stream` finds the rows that this rank receives in `stage`. By event or by a kernel of one thread
+  /// block that waits, never by the host.
+  virtual void wait_cast(int stage, void* stream) = 0;
+  /// For kernels that wait inside. Everything that peers wait for must be enqueued before such a kernel: call all casts
+  /// of the epoch first.
+  virtual DeviceArrivals arrivals() const = 0;
+
+  /// Sends the partial rows of `stage` to their owners. `partials`: one per return tensor, `[partial_rows, heads,
+  /// dim]`, contiguous, float32 or the reduce_dtype. They must stay unchanged until end().
+  virtual void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) = 0;
+  /// Instead of `partials` in reduce: what a kernel stores itself. Rows of `stage` and `tensor` by owner and partial
+  /// row; the same for every epoch of the return slot `return_slot()`. Empty when this transport cannot.
+  virtual std::vector<ReturnTarget> return_targets(int stage, int tensor, int return_slot) const = 0;
+  /// The return slot of the open epoch, -1 when nothing returns.
+  virtual int return_slot() const = 0;
+  /// Tells the owners that all rows of `stage` are stored; after the kernel that stored them, on `stream`.
+  virtual void signal_returned(int stage, void* stream) = 0;
+  /// Waits on the device until the partial rows of all stages have come and adds them: `sums[t] = round(own[t] + sum of
+  /// the peers' rows)`, the terms of a row in rank order with `own` in the place of this rank, in float32: bitwise
+  /// reproducible. own: `[owned_rows, heads, dim]` float32 or reduce_dtype; sums: the same shape, any dtype; they may
+  /// be the same memory when their dtypes are equal. Both contiguous.
+  virtual void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) = 0;
+
+  /// Closes the epoch: later work on `stream` may overwrite sources and partials, and the slot is given back to the
+  /// peers. All stages must have been cast and reduced.
+  virtual void end(void* stream) = 0;
+  /// The same, but the landing buffers stay this rank's until begin_kept or drop_kept.
+  virtual KeptSlot end_kept(void* stream) = 0;
+  /// Gives a kept slot back. In the same order on all ranks, like begin.
+  virtual void drop_kept(KeptSlot kept) = 0;
+};
+
+/// The device side of a group: one GPU per rank (in tests several ranks may share one). Collective calls as in
+/// Communicator: the same on all ranks, in the same order.
+class DeviceCommunicator {
+ public:
+  virtual ~DeviceCommunicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// `copy_engine`, `nccl`.
+  virtual std::string_view name() const = 0;
+  /// The CUDA device of this rank. All calls expect it to be current.
+  virtual int device() const = 0;
+  /// Host-side collectives of the same group: agreement, barriers, small sums, with deadlines.
+  virtual Communicator& control() = 0;
+
+  /// Collective; may wait for peers and allocates. Throws InvalidArgument on every rank, before anything is sent, when
+  /// the ranks' specs do not fit together; NotAvailable for sizes that this device cannot hold. Never call it while
+  /// work that waits for peers is under way on the device. The pass must not outlive the communicator.
+  virtual std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) = 0;
+
+  /// In place over all ranks, on the device, in rank order: kSum or kMax of at most kMaxReduceValues float32.
+  /// An epoch of its own; capturable.
+  virtual void all_reduce(float* device_values, int count, ReduceOp op, void* stream) = 0;
+  static constexpr int kMaxReduceValues = 8192;
+
+  /// Throws what has gone wrong so far: Timeout or CommError, naming rank, operation and stage. Does not wait and does
+  /// not touch the device: call it after synchronising with the stream whose results are to be trusted. After an error
+  /// the communicator is broken and repeats it; the CUDA context stays usable.
+  virtual void check() = 0;
+  /// Gives up: waits on this rank and on its peers end, their check() throws CommError with this rank and `reason`.
+  virtual void abort(std::string_view reason) noexcept = 0;
+
+  /// Rows and bytes that casts and reduces enqueued on this rank moved over links, as Communicator::counters: equal to
+  /// the sums over the tables. Captured work counts once, at capture.
+  virtual TrafficCounters counters() const = 0;
+  virtual void reset_counters() = 0;
+};
+
+enum class DeviceTransport : int {
+  kCopyEngine = 0,  ///< copy engines push rows into the peers' memory; one host, no SM
+  kNccl = 1,        ///< grouped send and receive of NCCL
+};
+/// `copy_engine`, `nccl`.
+std::string_view to_string(DeviceTransport transport);
+/// Throws InvalidArgument for anything else, with the list.
+DeviceTransport parse_device_transport(std::string_view name);
+
+struct DeviceCommunicatorConfig {
+  DeviceTransport transport = DeviceTransport::kCopyEngine;
+  /// Bounds every wait for a peer, on host and device; 0: Env::timeout_s.
+  double timeout_s = 0;
+};
+
+/// Collective over `control`, which must outlive the result and whose ranks may be processes of one host or threads of
+/// one process. Uses the current CUDA device. Throws NotAvailable, naming the reason, without a GPU, in a build without
+/// CUDA, where NCCL is not found, and where the ranks' GPUs cannot reach each other.
+std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& control,
+                                                             const DeviceCommunicatorConfig& config = {});
+
+}  // namespace tangram
