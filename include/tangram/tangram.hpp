@@ -23,5 +23,6 @@
 #include "tangram/plan.hpp"
 #include "tangram/range.hpp"
 #include "tangram/slice.hpp"
+#include "tangram/socket_group.hpp"
 #include "tangram/tensor.hpp"
 #include "tangram/version.hpp"

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "comm/mpi/beacon.hpp"
-#include "comm/mpi/wire.hpp"
-#include "comm/row_moves.hpp"
+#include "comm/row_messages.hpp"
+#include "comm/wire.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
 
@@ -34,13 +34,6 @@ constexpr std::chrono::microseconds kPollInterval{60};
 struct AbortMessage {
   int32_t is_timeout = 0;
   char text[508] = {};
-};
-
-bool contiguous_rows(const ConstTensorView& view) { return view.contiguous() || view.rows == 0; }
-
-/// Rows that travel as they lie in memory, or a packed copy of them.
-struct Staged {
-  std::vector<HostTensor> tensors;
 };
 
 }  // namespace
@@ -82,56 +75,16 @@ void MpiTransport::exchange_signatures(const Operation& operation) {
 }
 
 void MpiTransport::move_rows(const Operation& operation) {
-  const bool is_copy = operation.kind() == OpKind::kGroupCast || operation.kind() == OpKind::kAllToAllV;
-  const auto all_contiguous = [](const auto& views) {
-    return std::all_of(views.begin(), views.end(), [](const auto& view) { return contiguous_rows(view); });
-  };
-  const bool stage_in = !is_copy || !all_contiguous(operation.targets);
-  const bool stage_out = !all_contiguous(operation.sources);
-
-  // Own rows (all_to_all_v only) are not sent.
-  const auto message = [&](Pending& pending, bool outgoing, const RowCopy& piece, const ConstTensorView& rows) {
-    const int64_t num_bytes = rows.rows * rows.row_bytes();
-    if (outgoing) {
-      send(pending, piece.peer, kTagRows, rows.data, num_bytes);
-    } else {
-      receive(pending, piece.peer, kTagRows, const_cast<void*>(rows.data), num_bytes);
-    }
-  };
+  RowMessages messages(operation, place_);
   Pending pending;
-  Staged out, in;  // in order of tensors and pieces
-  for (size_t t = 0; t < operation.targets.size(); ++t) {
-    for (const RowCopy& piece : operation.incoming) {
-      const TensorView target = slice_rows(operation.targets[t], piece.rows);
-      if (stage_in) in.tensors.emplace_back(target.dtype, target.rows, target.heads, target.dim);
-      if (piece.peer != place_.rank) message(pending, false, piece, stage_in ? in.tensors.back().view() : target);
-    }
+  for (const RowMessages::Incoming& in : messages.incoming()) {
+    receive(pending, in.peer, kTagRows, in.data, in.num_bytes);
   }
-  for (size_t t = 0; t < operation.sources.size(); ++t) {
-    for (const RowCopy& piece : operation.outgoing) {
-      if (piece.peer == place_.rank) continue;
-      const ConstTensorView source = slice_rows(operation.sources[t], piece.rows);
-      if (stage_out) {
-        out.tensors.emplace_back(source.dtype, source.rows, source.heads, source.dim);
-        copy_rows(source, out.tensors.back());
-      }
-      message(pending, true, piece, stage_out ? ConstTensorView(out.tensors.back()) : source);
-    }
+  for (const RowMessages::Outgoing& out : messages.outgoing()) {
+    send(pending, out.peer, kTagRows, out.data, out.num_bytes);
   }
   complete(pending, operation.name());
-
-  const std::span<const RowCopy> own_out = pieces_of(operation.outgoing, place_.rank);
-  const auto source = [&](int peer, size_t piece_idx, size_t tensor_idx) {
-    if (peer == place_.rank) return slice_rows(operation.sources[tensor_idx], own_out[piece_idx].rows);
-    const size_t first = static_cast<size_t>(pieces_of(operation.incoming, peer).data() - operation.incoming.data());
-    return ConstTensorView(in.tensors[tensor_idx * operation.incoming.size() + first + piece_idx]);
-  };
-  if (stage_in) {
-    receive_rows(operation, place_.rank, place_.size, source);
-  } else if (!own_out.empty()) {
-    const RowCopy& own_in = pieces_of(operation.incoming, place_.rank).front();
-    copy_rows(source(place_.rank, 0, 0), slice_rows(operation.targets[0], own_in.rows));
-  }
+  messages.finish();
 }
 
 void MpiTransport::send(Pending& pending, int peer, int tag, const void* data, int64_t num_bytes) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/mpi/wire.hpp"
+#include "comm/wire.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Transport `socket`: the ranks of a group are processes that connect to each other by themselves, without MPI.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tangram/communicator.hpp"
+
+namespace tangram {
+
+struct SocketGroupConfig {
+  int rank = 0;
+  int size = 1;
+  /// Where the ranks meet, alike on all of them: `unix:FOLDER`, an existing folder of one host, used by this group
+  /// alone; or `tcp:HOST:PORT`, where rank 0 listens. HOST must be a name under which all ranks reach rank 0. There is
+  /// no authentication: only for networks that are trusted.
+  std::string address;
+  /// Bounds the wait for all ranks and every later wait for a peer; 0: Env::timeout_s.
+  double timeout_s = 0;
+};
+
+/// This process's place in a group of processes that are connected by sockets, each with each.
+class SocketGroup {
+ public:
+  /// Returns when all ranks are connected. Throws Timeout naming the ranks that did not come, InvalidArgument for a bad
+  /// config (sizes that differ between ranks, a rank given twice), CommError when the address cannot be used.
+  explicit SocketGroup(const SocketGroupConfig& config);
+  /// Ends when the calls made so far are done. Peers that go on calling throw CommError.
+  ~SocketGroup();
+  SocketGroup(SocketGroup&&) noexcept;
+  SocketGroup& operator=(SocketGroup&&) noexcept;
+
+  Communicator& communicator();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// How the processes of a SocketGroup find and connect to each other.
+#pragma once
+
+#include <vector>
+
+#include "comm/socket/link.hpp"
+#include "tangram/socket_group.hpp"
+
+namespace tangram::comm {
+
+/// One connection to each other rank, by rank; the own entry is empty. Throws as SocketGroup's constructor.
+///
+/// NOTE [rendezvous]: a rank connects to all lower ones and accepts the higher ones; who connects says hello first.
+/// Under `unix:` a rank's address follows from its number. Under `tcp:` every rank but 0 listens where the system lets
+/// it and tells rank 0, which sends all the table of addresses once all have come.
+std::vector<UniqueFd> connect_ranks(const SocketGroupConfig& config);
+
+}  // namespace tangram::comm

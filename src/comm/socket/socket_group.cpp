@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tangram/socket_group.hpp"
+
+#include <cmath>
+
+#include "comm/progress_communicator.hpp"
+#include "comm/socket/connect.hpp"
+#include "comm/socket/socket_transport.hpp"
+#include "core/require.hpp"
+#include "tangram/env.hpp"
+
+namespace tangram {
+
+namespace {
+
+SocketGroupConfig checked(SocketGroupConfig config) {
+  require(config.size >= 1 && config.rank >= 0 && config.rank < config.size,
+          "SocketGroup: rank must lie in [0, size) (got rank={}, size={})", config.rank, config.size);
+  require(std::isfinite(config.timeout_s) && config.timeout_s >= 0,
+          "SocketGroup: timeout_s must be finite and not negative (got {})", config.timeout_s);
+  if (config.timeout_s == 0) config.timeout_s = Env::get().timeout_s;
+  return config;
+}
+
+}  // namespace
+
+class SocketGroup::Impl {
+ public:
+  explicit Impl(const SocketGroupConfig& config)
+      : communicator(std::make_unique<comm::SocketTransport>(comm::Place{config.rank, config.size},
+                                                             comm::connect_ranks(config), config.timeout_s)) {}
+
+  comm::ProgressCommunicator communicator;
+};
+
+SocketGroup::SocketGroup(const SocketGroupConfig& config) : impl_(std::make_unique<Impl>(checked(config))) {}
+SocketGroup::~SocketGroup() = default;
+SocketGroup::SocketGroup(SocketGroup&&) noexcept = default;
+SocketGroup& SocketGroup::operator=(SocketGroup&&) noexcept = default;
+
+Communicator& SocketGroup::communicator() { return impl_->communicator; }
+
+}  // namespace tangram
