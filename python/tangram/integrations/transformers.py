@@ -9,7 +9,8 @@ Batches, padding on either side, packed documents (position ids that start again
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -38,6 +39,17 @@ def register(name: str = NAME) -> None:
     AttentionMaskInterface.register(name, _mask)
 
 
+class ModelMask:
+    """What a model knows of its mask, read when the first layer asks: with tangram_mask or tangram_key none does."""
+
+    def __init__(self, read: Callable[[], Mask]) -> None:
+        self._read = read
+
+    @cached_property
+    def mask(self) -> Mask:
+        return self._read()
+
+
 @torch.compiler.disable  # type: ignore[misc]
 def _mask(
     batch_size: int,
@@ -50,7 +62,7 @@ def _mask(
     use_vmap: bool = False,
     cache_position: Tensor | None = None,
     **_: Any,
-) -> Mask:
+) -> ModelMask:
     """The mask of a batch whose rows lie one after the other, from the function by which transformers describes it."""
     if use_vmap or mask_function is None:
         raise InvalidArgument(
@@ -62,9 +74,9 @@ def _mask(
             raise InvalidArgument("attn_implementation='tangram': q_length or cache_position must be given (got none)")
         q_length, q_offset = cache_position.shape[0], int(cache_position[0])
     queries, keys = (int(q_offset), q_length), (kv_offset, kv_length)
-    mask = mask_of(mask_function, batch_size, queries, keys, attention_mask)
+    mask = ModelMask(partial(mask_of, mask_function, batch_size, queries, keys, attention_mask))
     ends = sum(queries), sum(keys)
-    if ends[1] > ends[0] and not any(s.visible(q_length - 1, kv_length - 1) for s in mask.slices):
+    if ends[1] > ends[0] and not any(s.visible(q_length - 1, kv_length - 1) for s in mask.mask.slices):
         raise InvalidArgument(
             "attn_implementation='tangram': a cache must not be longer than what was seen, as static caches are "
             f"(got {ends[1]} keys for {ends[0]} tokens)"
@@ -106,7 +118,7 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Mask | Tensor | None,
+    attention_mask: ModelMask | Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -138,9 +150,13 @@ def attention(
             )
         out, _ = calc_attn(q, k, v, _of_layer(tangram_key, module), **options)
     else:
-        mask = attention_mask if tangram_mask is None else _of_layer(tangram_mask, module)
-        if mask is None:
+        mask: object
+        if tangram_mask is not None:
+            mask = _of_layer(tangram_mask, module)
+        elif attention_mask is None:
             mask = _without_mask(module, length, key.shape[2], batch)
+        else:
+            mask = attention_mask.mask if isinstance(attention_mask, ModelMask) else attention_mask
         if not isinstance(mask, Mask):
             raise InvalidArgument(
                 "attn_implementation='tangram': masks of scores cannot be read; pass a tangram.Mask as tangram_mask "
