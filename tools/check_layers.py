@@ -30,6 +30,7 @@ HEADER_LAYER = {
     "socket_group": "comm",
     "local_group": "comm",
     "mpi_group": "comm",
+    "device_dist_attention": "dist",
     "dist_attention": "dist",
     "flex_attention": "dist",
     "tangram": "dist",

@@ -34,6 +34,8 @@ struct KeptKv {
   HostTensor v;
   /// True after a forward pass that kept its rows, also on a rank that had none to keep.
   bool valid = false;
+  /// Where DeviceDistAttention keeps them instead: a slot of its landing buffers.
+  int device_slot = -1;
 };
 
 /// Operands of a forward pass on one rank. Rows are those of the rank's q and k shards.

@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// DeviceDistAttention: executes a plan on one rank whose tensors lie in the memory of its GPU.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "tangram/attention.hpp"
+#include "tangram/device_communicator.hpp"
+#include "tangram/dist_attention.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+/// How a pass lays its transfers beside its kernels.
+enum class DeviceOverlap : int {
+  kStages = 0,  ///< one kernel a stage of the plan; rows of later stages travel meanwhile
+  kNone,        ///< all rows first, then one kernel over all keys: what overlap is measured against
+};
+/// `stages`, `none`.
+std::string_view to_string(DeviceOverlap overlap);
+
+struct DeviceDistOptions {
+  DeviceOverlap forward = DeviceOverlap::kStages;
+  DeviceOverlap backward = DeviceOverlap::kStages;
+  /// Also prepares backward(). Without it, memory of forward() alone is held.
+  bool with_backward = true;
+  /// Forward passes whose remote K/V may be kept at one time, where the plan keeps any.
+  int max_kept = 1;
+};
+
+/// One rank's part in distributed attention by a plan, on one GPU: the counterpart of DistAttention for tensors in
+/// device memory. All memory that a pass needs is allocated by the constructor; a pass only puts work on streams, never
+/// waits for the GPU and can be captured in a CUDA graph.
+///
+/// NOTE [stream order]: a pass is ordered on the caller's stream like one kernel: it starts after what the stream holds
+/// and has ended, transfers of this rank's rows included, before what is put on it next.
+///
+/// Passes of one object must be ordered on their streams; all ranks call the same passes of the same objects in the
+/// same order. What goes wrong on the device, or at a peer, shows in DeviceCommunicator::check.
+class DeviceDistAttention {
+ public:
+  /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config or dispatch, or when cp_size
+  /// is not the communicator's size. The current device must be the communicator's. `communicator` and `backend` must
+  /// outlive the object.
+  DeviceDistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
+                      const DeviceDistOptions& options = {});
+  ~DeviceDistAttention();
+  DeviceDistAttention(DeviceDistAttention&&) noexcept;
+  DeviceDistAttention& operator=(DeviceDistAttention&&) noexcept;
+
+  const Plan& plan() const;
+  int rank() const;
+  int64_t q_rows() const;  ///< rows of the rank's q shard
+  int64_t k_rows() const;  ///< rows of the rank's k shard
+  /// Device memory that the object holds beside the communicator's.
+  int64_t workspace_bytes() const;
+
+  /// As DistAttention's, with every pointer of `args` in device memory, 16-byte aligned; k, v, dk and dv with
+  /// contiguous rows, dk and dv contiguous. `stream` is a cudaStream_t. Arguments that do not fit throw InvalidArgument
+  /// before anything is put on the stream, and abort the communicator where peers wait for this rank. `kept` must be
+  /// given to both passes where the plan keeps remote K/V and to none elsewhere; the whole K/V buffer is then kept and
+  /// nothing is cast in backward().
+  void forward(const DistForwardArgs& args, void* stream);
+  void backward(const DistBackwardArgs& args, void* stream);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tangram

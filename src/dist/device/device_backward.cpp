@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The backward pass on a GPU: the steps of the host's (backward_pass.cpp), put on a stream.
+#include <algorithm>
+
+#include "cuda/check.hpp"
+#include "dist/device/device_rank.hpp"
+#include "dist/pass_plan.hpp"
+
+namespace tangram::device {
+
+namespace {
+
+/// Where the kernels put dk and dv: rows of the K/V buffer.
+struct Gradients {
+  TensorView dk;
+  TensorView dv;
+};
+
+Gradients gradients_of(DeviceRank& rank, const DistBackwardArgs& args) {
+  if (rank.writes_gradients) return {args.dk, args.dv};
+  return {view_of(rank.dk_part, DType::kFloat32, rank.kv_rows(), args.dk.heads, args.dk.dim),
+          view_of(rank.dv_part, DType::kFloat32, rank.kv_rows(), args.dv.heads, args.dv.dim)};
+}
+
+void clear(const cuda::DeviceBuffer& buffer, cudaStream_t stream) {
+  cuda::check(cudaMemsetAsync(buffer.as<void>(), 0, buffer.bytes(), stream), "cudaMemsetAsync");
+}
+
+void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows, const Gradients& gradients,
+             cudaStream_t stream) {
+  const PassSetup& setup = rank.backward;
+  const bool several = setup.steps.size() > 1;
+  TensorView dq = args.dq;
+  if (rank.dq_sum.bytes() > 0 && dq.dtype != DType::kFloat32) {
+    dq = view_of(rank.dq_sum, DType::kFloat32, dq.rows, dq.heads, dq.dim);
+  }
+  if (several) {  // else the one kernel sets all rows
+    clear(rank.dk_part, stream);
+    clear(rank.dv_part, stream);
+  }
+  const ConstTensorView partials[] = {gradients.dk, gradients.dv};
+  bool is_first_call = true;
+  for (const size_t i : stage_order(setup.steps.size(), several && rank.keeps)) {
+    const Step& step = setup.steps[i];
+    const int first_remote = std::max(step.first_stage, 1);
+    for (int stage = first_remote; stage < step.end_stage && !rank.keeps; ++stage) {
+      setup.pass->wait_cast(stage - 1, stream);
+    }
+    if (step.mask != nullptr) {
+      AttnBackwardArgs call{args.q,       rows.k,       rows.v,  args.out, args.lse,       args.dout, dq,
+                            gradients.dk, gradients.dv, nullptr, {},       !is_first_call, several,   args.options};
+      if (is_first_call) {  // dsink depends on no keys, so any one call gives all of it
+        call.dsink = args.dsink;
+        call.sink = args.sink;
+      }
+      rank.base.backend->backward(*step.mask, call, stream);
+      is_first_call = false;
+    }
+    for (int stage = first_remote; stage < step.end_stage; ++stage) setup.pass->reduce(stage - 1, partials, stream);
+  }
+  if (dq.data != args.dq.data) {
+    const RowJob job{dq, {}, args.dq, nullptr, nullptr, nullptr, dq.rows};
+    run_row_jobs({&job, 1}, stream);
+  }
+}
+
+/// The buffer's local rows in shard order.
+Gradients local_gradients(DeviceRank& rank, const DistBackwardArgs& args, const Gradients& gradients,
+                          cudaStream_t stream) {
+  if (rank.local.whole_shard) {
+    return {slice_rows(gradients.dk, *rank.local.whole_shard), slice_rows(gradients.dv, *rank.local.whole_shard)};
+  }
+  const Gradients local{view_of(rank.dk_local, DType::kFloat32, args.dk.rows, args.dk.heads, args.dk.dim),
+                        view_of(rank.dv_local, DType::kFloat32, args.dv.rows, args.dv.heads, args.dv.dim)};
+  const auto* map = rank.local.of_shard_row.as<int32_t>();
+  const RowJob jobs[] = {{{}, gradients.dk, local.dk, nullptr, map, nullptr, args.dk.rows},
+                         {{}, gradients.dv, local.dv, nullptr, map, nullptr, args.dv.rows}};
+  run_row_jobs(jobs, stream);
+  return local;
+}
+
+void finish_gradients(DeviceRank& rank, const DistBackwardArgs& args, const Gradients& gradients, cudaStream_t stream) {
+  if (rank.writes_gradients) return;
+  if (rank.backward.pass != nullptr) {
+    const Gradients local = local_gradients(rank, args, gradients, stream);
+    const ConstTensorView own[] = {local.dk, local.dv};
+    const TensorView sums[] = {args.dk, args.dv};
+    rank.backward.pass->finish_reduce(own, sums, stream);
+    return;
+  }
+  const auto* map = rank.local.of_shard_row.as<int32_t>();
+  const RowJob jobs[] = {{{}, gradients.dk, args.dk, nullptr, map, nullptr, args.dk.rows},
+                         {{}, gradients.dv, args.dv, nullptr, map, nullptr, args.dv.rows}};
+  run_row_jobs(jobs, stream);
+}
+
+void reduce_dsink(DeviceRank& rank, const DistBackwardArgs& args, cudaStream_t stream) {
+  const int size = rank.communicator->size();
+  if (args.dsink == nullptr || args.sink.layout == SinkLayout::kSsh || args.dsink_reduce == DsinkReduce::kNone ||
+      size == 1) {
+    return;
+  }
+  const int count = static_cast<int>(args.sink.seqlen_sink) * args.q.heads;
+  rank.communicator->all_reduce(args.dsink, count, ReduceOp::kSum, stream);
+  if (args.dsink_reduce == DsinkReduce::kAvg) scale_values(args.dsink, count, 1.0f / static_cast<float>(size), stream);
+}
+
+}  // namespace
+
+void run_backward(DeviceRank& rank, const DistBackwardArgs& args, cudaStream_t stream) {
+  DevicePass* pass = rank.backward.pass.get();
+  KvViews rows;
+  if (rank.keeps) {
+    const int slot = pass->begin_kept({args.kept->device_slot}, stream);
+    std::erase(rank.kept_slots, args.kept->device_slot);
+    rows = kept_rows(rank.forward, slot);
+  } else {
+    const int slot = pass == nullptr ? -1 : pass->begin(stream);
+    rows = gather_rows(rank, rank.backward, slot, args.k, args.v, stream);
+  }
+  const Gradients gradients = gradients_of(rank, args);
+  compute(rank, args, rows, gradients, stream);
+  finish_gradients(rank, args, gradients, stream);
+  if (pass != nullptr) pass->end(stream);
+  reduce_dsink(rank, args, stream);
+}
+
+}  // namespace tangram::device

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tangram/device_dist_attention.hpp"
+
+#include <algorithm>
+
+#include "core/require.hpp"
+#include "dist/device/device_rank.hpp"
+#include "dist/pass_plan.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+
+namespace {
+
+void check_rows(const char* function, const char* name, const ConstTensorView& view) {
+  require(view.head_stride == view.dim && view.row_stride >= int64_t{view.heads} * view.dim,
+          "{}: rows of {} must be contiguous (got row_stride={}, head_stride={} for {})", function, name,
+          view.row_stride, view.head_stride, shape_text(view));
+}
+
+void check_contiguous(const char* function, const char* name, const ConstTensorView& view) {
+  require(view.contiguous(), "{}: {} must be contiguous (got row_stride={}, head_stride={} for {})", function, name,
+          view.row_stride, view.head_stride, shape_text(view));
+}
+
+void check_kept(const char* function, const device::DeviceRank& rank, bool given) {
+  require(given == rank.keeps, "{}: kept must be given where the plan keeps remote K/V, and only there (got {})",
+          function, given ? "one" : "null");
+}
+
+void check(const device::DeviceRank& rank, DistForwardArgs args) {
+  const char* function = "DeviceDistAttention::forward";
+  check_kept(function, rank, args.kept != nullptr);
+  args.kept = nullptr;
+  validate(rank.base, args);
+  check_rows(function, "k", args.k);
+  check_rows(function, "v", args.v);
+}
+
+void check(const device::DeviceRank& rank, DistBackwardArgs args) {
+  const char* function = "DeviceDistAttention::backward";
+  require(!rank.backward.steps.empty(), "{}: must be prepared (got with_backward=false)", function);
+  check_kept(function, rank, args.kept != nullptr);
+  if (args.kept != nullptr) {
+    require(args.kept->valid && std::ranges::find(rank.kept_slots, args.kept->device_slot) != rank.kept_slots.end(),
+            "{}: kept must be what a forward pass of this object left, used once (got slot={})", function,
+            args.kept->device_slot);
+  }
+  args.kept = nullptr;
+  validate(rank.base, args);
+  check_rows(function, "k", args.k);
+  check_rows(function, "v", args.v);
+  check_contiguous(function, "dk", args.dk);
+  check_contiguous(function, "dv", args.dv);
+  const int64_t sinks = args.dsink == nullptr ? 0 : args.sink.seqlen_sink * args.q.heads;
+  require(args.sink.layout == SinkLayout::kSsh || sinks <= DeviceCommunicator::kMaxReduceValues,
+          "{}: dsink must have at most {} values (got {})", function, DeviceCommunicator::kMaxReduceValues, sinks);
+}
+
+}  // namespace
+
+std::string_view to_string(DeviceOverlap overlap) {
+  switch (overlap) {
+    case DeviceOverlap::kStages: return "stages";
+    case DeviceOverlap::kNone: return "none";
+  }
+  return "unknown";
+}
+
+class DeviceDistAttention::Impl {
+ public:
+  device::DeviceRank rank;
+
+  /// Peers wait for what this rank does not put on its stream, so they are told when it cannot go on.
+  template <class Run>
+  void pass(Run run) {
+    try {
+      run();
+    } catch (const std::exception& error) {
+      rank.communicator->abort(error.what());
+      throw;
+    }
+  }
+};
+
+DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator,
+                                         const AttnBackend& backend, const DeviceDistOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  device::DeviceRank& rank = impl_->rank;
+  Communicator& control = communicator.control();
+  try {
+    require(plan != nullptr, "DeviceDistAttention: plan must be given (got null)");
+    require(options.max_kept >= 1, "DeviceDistAttention: max_kept must be positive (got {})", options.max_kept);
+    check_plan("DeviceDistAttention", *plan, communicator.size());
+    rank.base.plan = plan;
+    rank.base.communicator = &control;
+    rank.base.backend = &backend;
+    rank.base.rank = communicator.rank();
+    rank.base.shape = rank_shape(*plan, communicator.rank());
+    rank.communicator = &communicator;
+    device::prepare_masks(rank, options);
+  } catch (const Error& error) {
+    if (communicator.size() > 1) control.refuse(error.what());
+    throw;
+  }
+  control.require_agreement(hash_of(*plan), "DeviceDistAttention: mask, config and dispatch");
+  device::prepare_passes(rank, options);
+}
+
+DeviceDistAttention::~DeviceDistAttention() = default;
+DeviceDistAttention::DeviceDistAttention(DeviceDistAttention&&) noexcept = default;
+DeviceDistAttention& DeviceDistAttention::operator=(DeviceDistAttention&&) noexcept = default;
+
+const Plan& DeviceDistAttention::plan() const { return *impl_->rank.base.plan; }
+int DeviceDistAttention::rank() const { return impl_->rank.base.rank; }
+int64_t DeviceDistAttention::q_rows() const { return impl_->rank.q_rows(); }
+int64_t DeviceDistAttention::k_rows() const { return impl_->rank.base.k_shard_rows(); }
+int64_t DeviceDistAttention::workspace_bytes() const { return impl_->rank.workspace_bytes(); }
+
+void DeviceDistAttention::forward(const DistForwardArgs& args, void* stream) {
+  check(impl_->rank, args);
+  impl_->pass([&] { device::run_forward(impl_->rank, args, static_cast<cudaStream_t>(stream)); });
+}
+
+void DeviceDistAttention::backward(const DistBackwardArgs& args, void* stream) {
+  check(impl_->rank, args);
+  impl_->pass([&] { device::run_backward(impl_->rank, args, static_cast<cudaStream_t>(stream)); });
+}
+
+}  // namespace tangram

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What both passes of DeviceDistAttention share on one rank: the plan, prepared masks, maps of rows and all device
+// memory, made once so that passes allocate nothing.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cuda/device_buffer.hpp"
+#include "dist/device/row_kernels.hpp"
+#include "dist/rank_context.hpp"
+#include "tangram/device_dist_attention.hpp"
+
+namespace tangram::device {
+
+/// The rank's own K/V rows as the row kernels want them.
+struct LocalRows {
+  cuda::DeviceBuffer shard_rows;    // int32 [count]: row in the shard
+  cuda::DeviceBuffer buffer_rows;   // int32 [count]: row in the K/V buffer
+  cuda::DeviceBuffer of_shard_row;  // int32 [k shard rows]: row in the K/V buffer, -1 where no query here sees it
+  int64_t count = 0;
+  /// The rows of the buffer that are the whole shard in order, where there are such.
+  std::optional<Range> whole_shard;
+};
+
+/// One kernel call of a pass and the stages [first_stage, end_stage) whose rows it needs.
+struct Step {
+  std::unique_ptr<PreparedMask> mask;  // null where nothing is computed
+  int first_stage = 0;
+  int end_stage = 0;
+};
+
+/// Everything of one pass that does not depend on its arguments.
+struct PassSetup {
+  std::vector<Step> steps;           // by stage
+  std::shared_ptr<DevicePass> pass;  // null where no rank needs rows of another
+  int num_stages = 1;
+};
+
+struct DeviceRank {
+  RankContext base;  // plan, rank, shape and backend
+  DeviceCommunicator* communicator = nullptr;
+  LocalRows local;
+  PassSetup forward, backward;
+  bool keeps = false;             // remote K/V of forward stay for backward
+  std::vector<int> kept_slots;    // of forward passes whose backward has not come yet
+  bool uses_shard = false;        // the K/V buffer is a stretch of the shard
+  bool writes_gradients = false;  // and all of it, so that dk and dv need no sum
+
+  // Contiguous tensors of the object's own; empty where no pass needs them.
+  cuda::DeviceBuffer own_k, own_v;        // K/V buffer where there is no DevicePass that has one
+  cuda::DeviceBuffer out_sum;             // float32 [q rows, heads, head_dim_v]
+  cuda::DeviceBuffer dq_sum;              // float32 [q rows, heads, head_dim]
+  cuda::DeviceBuffer dk_part, dv_part;    // float32 [kv rows, ...]
+  cuda::DeviceBuffer dk_local, dv_local;  // float32 [k shard rows, ...]: the own part in shard order
+
+  const RankPlan& plan() const { return base.rank_plan(); }
+  const HeadConfig& heads() const { return base.plan->config.heads; }
+  int64_t q_rows() const { return base.shape.seqlen_q; }
+  int64_t kv_rows() const { return base.shape.seqlen_k; }
+  int64_t workspace_bytes() const;
+};
+
+/// A contiguous tensor in `buffer`.
+TensorView view_of(const cuda::DeviceBuffer& buffer, DType dtype, int64_t rows, int heads, int dim);
+
+/// Prepares the masks of both passes and allocates. `rank.base` and `rank.communicator` are set.
+void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options);
+/// Then prepares the transfers. Collective.
+void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options);
+
+/// The rank's K/V rows, local and remote, in global row order, during one pass.
+struct KvViews {
+  ConstTensorView k;
+  ConstTensorView v;
+};
+/// Casts all stages of `setup` and copies local rows. `slot` is that of the open epoch.
+KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, int slot, const ConstTensorView& k,
+                    const ConstTensorView& v, cudaStream_t stream);
+/// The same rows where a forward pass kept them.
+KvViews kept_rows(const PassSetup& setup, int slot);
+
+void run_forward(DeviceRank& rank, const DistForwardArgs& args, cudaStream_t stream);
+void run_backward(DeviceRank& rank, const DistBackwardArgs& args, cudaStream_t stream);
+
+}  // namespace tangram::device

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What DeviceDistAttention does to rows of device memory itself: copies its own rows into the K/V buffer, rounds
+// float32 sums, adds its own gradients to those that came from others.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "tangram/tensor.hpp"
+
+namespace tangram::device {
+
+/// One tensor of a row kernel: row `to[i]` of `result` becomes row `from[i]` of `source` plus row `add_from[i]` of
+/// `addend`, summed in float32 and rounded once, for i in [0, num_rows). A tensor without memory stands for zeros, a
+/// null map for i itself, a negative entry of `add_from` for a row of zeros. Maps lie in device memory.
+struct RowJob {
+  ConstTensorView source;
+  ConstTensorView addend;
+  TensorView result;
+  const int32_t* from = nullptr;
+  const int32_t* add_from = nullptr;
+  const int32_t* to = nullptr;
+  int64_t num_rows = 0;
+};
+
+/// At most this many jobs in one launch.
+inline constexpr int kMaxRowJobs = 4;
+
+/// Runs all jobs in one kernel. Rows must be 16-byte aligned with strides that are multiples of 16 bytes and a dim that
+/// is a multiple of 8; equal heads and dim in a job. Jobs without rows cost nothing.
+void run_row_jobs(std::span<const RowJob> jobs, cudaStream_t stream);
+
+/// Multiplies `count` values by `factor`.
+void scale_values(float* values, int64_t count, float factor, cudaStream_t stream);
+
+}  // namespace tangram::device

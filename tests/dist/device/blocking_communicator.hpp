@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A DeviceCommunicator without cleverness: every call waits for the stream and moves rows through host memory with the
+// host's collectives. What DeviceDistAttention computes over it cannot be wrong because of a transport.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "cuda/check.hpp"
+#include "cuda/device_buffer.hpp"
+#include "tangram/device_communicator.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::testing {
+
+class BlockingPass final : public DevicePass {
+ public:
+  BlockingPass(Communicator& control, const DevicePassSpec& spec) : control_(control), spec_(spec) {
+    if (spec.landing_of != nullptr) {
+      shared_ = std::dynamic_pointer_cast<BlockingPass>(spec.landing_of);
+    } else {
+      slots_.resize(static_cast<size_t>(spec.num_slots));
+      kept_.resize(slots_.size());
+      for (Slot& slot : slots_) {
+        for (const LandingTensor& t : spec.landing) {
+          slot.emplace_back(static_cast<size_t>(t.rows * t.heads * t.dim) * size_of(t.dtype));
+        }
+      }
+    }
+  }
+
+  int begin(void*) override {
+    BlockingPass& home = shared_ ? *shared_ : *this;
+    for (size_t i = 0; i < home.kept_.size(); ++i) {
+      if (!home.kept_[i]) return open(static_cast<int>(i));
+    }
+    throw InvalidArgument("BlockingPass::begin: no free slot");
+  }
+  int begin_kept(KeptSlot kept, void*) override { return open(kept.slot); }
+  TensorView landing(int tensor, int slot) const override {
+    const BlockingPass& home = shared_ ? *shared_ : *this;
+    const LandingTensor& t = spec_.landing[static_cast<size_t>(tensor)];
+    return {{home.slots_[static_cast<size_t>(slot)][static_cast<size_t>(tensor)].as<void>(), t.dtype, t.rows, t.heads,
+             t.dim, int64_t{t.heads} * t.dim, t.dim}};
+  }
+  int num_slots() const override { return static_cast<int>((shared_ ? *shared_ : *this).slots_.size()); }
+
+  void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override {
+    synchronize(stream);
+    std::vector<HostTensor> from, to;
+    std::vector<CastTensor> tensors;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      from.push_back(fetch(sources[i]));
+      to.push_back(fetch(landing(static_cast<int>(i), slot_)));
+    }
+    for (size_t i = 0; i < sources.size(); ++i) tensors.push_back({from[i], to[i]});
+    const Exchange& exchange = spec_.casts[static_cast<size_t>(stage)];
+    control_.group_cast(exchange, tensors, "cast")->wait();
+    for (size_t i = 0; i < sources.size(); ++i) {
+      for (const RowCopy& copy : exchange.recvs) {
+        const TensorView target = slice_rows(landing(static_cast<int>(i), slot_), copy.rows);
+        const ConstTensorView rows = slice_rows(to[i].view(), copy.rows);
+        cuda::check(cudaMemcpy(target.data, rows.data, static_cast<size_t>(target.rows * target.row_bytes()),
+                               cudaMemcpyHostToDevice),
+                    "cudaMemcpy");
+      }
+    }
+  }
+  void wait_cast(int, void*) override {}
+  DeviceArrivals arrivals() const override { return {}; }
+
+  void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override {
+    synchronize(stream);
+    std::vector<HostTensor> from;
+    std::vector<ReduceTensor> tensors;
+    for (size_t i = 0; i < partials.size(); ++i) from.push_back(fetch(partials[i]).to(spec_.returns[i].reduce_dtype));
+    for (size_t i = 0; i < partials.size(); ++i) tensors.push_back({from[i], owned_[i]});
+    control_.group_reduce(spec_.reduces[static_cast<size_t>(stage)], tensors, ReduceOp::kSum, "reduce")->wait();
+  }
+  std::vector<ReturnTarget> return_targets(int, int, int) const override { return {}; }
+  int return_slot() const override { return -1; }
+  void signal_returned(int, void*) override {}
+  void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) override {
+    synchronize(stream);
+    for (size_t i = 0; i < own.size(); ++i) {
+      const HostTensor mine = fetch(own[i]);
+      HostTensor total(DType::kFloat32, mine.rows(), mine.heads(), mine.dim());
+      for (int64_t row = 0; row < mine.rows(); ++row) {
+        for (int head = 0; head < mine.heads(); ++head) {
+          for (int d = 0; d < mine.dim(); ++d) {
+            total.set(row, head, d, mine.at(row, head, d) + owned_[i].at(row, head, d));
+          }
+        }
+      }
+      const HostTensor rounded = total.to(sums[i].dtype);
+      cuda::check(
+          cudaMemcpy(sums[i].data, rounded.view().data, static_cast<size_t>(rounded.bytes()), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+    }
+  }
+  void end(void* stream) override { synchronize(stream); }
+  KeptSlot end_kept(void* stream) override {
+    synchronize(stream);
+    (shared_ ? *shared_ : *this).kept_[static_cast<size_t>(slot_)] = true;
+    return {slot_};
+  }
+  void drop_kept(KeptSlot kept) override { (shared_ ? *shared_ : *this).kept_[static_cast<size_t>(kept.slot)] = false; }
+
+ private:
+  using Slot = std::vector<cuda::DeviceBuffer>;
+
+  int open(int slot) {
+    slot_ = slot;
+    (shared_ ? *shared_ : *this).kept_[static_cast<size_t>(slot)] = false;
+    owned_.clear();
+    for (const ReturnTensor& t : spec_.returns) {
+      owned_.emplace_back(t.reduce_dtype, t.owned_rows, t.heads, t.dim);
+      owned_.back().fill(0);
+    }
+    return slot;
+  }
+  static void synchronize(void* stream) {
+    cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+  }
+  static HostTensor fetch(const ConstTensorView& view) {
+    HostTensor host(view.dtype, view.rows, view.heads, view.dim);
+    cuda::check(cudaMemcpy(host.view().data, view.data, static_cast<size_t>(host.bytes()), cudaMemcpyDeviceToHost),
+                "cudaMemcpy");
+    return host;
+  }
+
+  Communicator& control_;
+  DevicePassSpec spec_;
+  std::shared_ptr<BlockingPass> shared_;
+  std::vector<Slot> slots_;
+  std::vector<bool> kept_;
+  std::vector<HostTensor> owned_;
+  int slot_ = -1;
+};
+
+class BlockingCommunicator final : public DeviceCommunicator {
+ public:
+  explicit BlockingCommunicator(Communicator& control) : control_(control) { cudaGetDevice(&device_); }
+
+  int rank() const override { return control_.rank(); }
+  int size() const override { return control_.size(); }
+  std::string_view name() const override { return "blocking"; }
+  int device() const override { return device_; }
+  Communicator& control() override { return control_; }
+  std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
+    return std::make_shared<BlockingPass>(control_, spec);
+  }
+  void all_reduce(float* values, int count, ReduceOp op, void* stream) override {
+    std::vector<float> host(static_cast<size_t>(count));
+    cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+    cuda::check(cudaMemcpy(host.data(), values, host.size() * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    control_.all_reduce(host, op, "all_reduce");
+    cuda::check(cudaMemcpy(values, host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+  void check() override {}
+  void abort(std::string_view reason) noexcept override { control_.abort(reason); }
+  TrafficCounters counters() const override { return control_.counters(); }
+  void reset_counters() override { control_.reset_counters(); }
+
+ private:
+  Communicator& control_;
+  int device_ = 0;
+};
+
+}  // namespace tangram::testing
