@@ -22,6 +22,7 @@
 #include "tangram/mpi_group.hpp"
 #include "tangram/plan.hpp"
 #include "tangram/range.hpp"
+#include "tangram/simulate.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/socket_group.hpp"
 #include "tangram/tensor.hpp"

@@ -12,6 +12,8 @@
 
 namespace tangram {
 
+/// Floating-point operations of one visible cell of one query head.
+double flops_per_head_cell(const HeadConfig& heads, Pass pass);
 /// Seconds that `area` cells take in one pass.
 double compute_seconds(const DistAttnConfig& config, int64_t area, Pass pass);
 /// Bytes of one K/V row as it is cast (forward and backward) and of its gradients as they are reduced.
@@ -19,6 +21,10 @@ int64_t kv_row_bytes(const HeadConfig& heads);
 int64_t kv_grad_row_bytes(const HeadConfig& heads, DType reduce_dtype);
 /// Seconds until `rows` rows in `num_copies` copies have arrived over one rank's link.
 double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, int64_t num_copies);
+
+/// Bytes that a rank holds at the worst moment of a step, the backward pass: shards of `q_rows` and `k_rows`, and a K/V
+/// buffer of `buffer_rows` with its gradients.
+int64_t step_peak_bytes(const DistAttnConfig& config, int64_t q_rows, int64_t k_rows, int64_t buffer_rows);
 
 /// What one stage of one rank asks for.
 struct StageLoad {

@@ -18,20 +18,6 @@ namespace tangram {
 
 namespace {
 
-void validate_length(int64_t seqlen, const char* name, const DistAttnConfig& config) {
-  const int64_t chunk_size = std::max<int64_t>(config.dispatch.chunk_size, 1);
-  require(seqlen > 0, "make_plan: {} must be positive (got {})", name, seqlen);
-  require(seqlen / config.cp_size >= chunk_size,
-          "make_plan: every rank needs a chunk, so cp_size must not exceed {} / chunk_size (got {}={}, cp_size={}, "
-          "chunk_size={})",
-          name, name, seqlen, config.cp_size, chunk_size);
-  require(
-      seqlen % (config.cp_size * chunk_size) == 0,
-      "make_plan: {} must be a multiple of cp_size * chunk_size, pad it by compute_pad_size (got {}={}, cp_size={}, "
-      "chunk_size={})",
-      name, name, seqlen, config.cp_size, chunk_size);
-}
-
 // The plan of given dispatches; everything else follows from them.
 Plan finish_plan(const Mask& mask, const DistAttnConfig& config, ChosenDispatch q, Dispatch k_dispatch) {
   Plan plan;
@@ -78,9 +64,7 @@ int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size) {
 }
 
 Plan make_plan(const Mask& mask, const DistAttnConfig& config) {
-  validate_config(config, "make_plan");
-  validate_length(mask.seqlen_q(), "seqlen_q", config);
-  validate_length(mask.seqlen_k(), "seqlen_k", config);
+  validate_plan_request(mask, config, "make_plan");
   ChosenDispatch q = dispatch_queries(mask, config);
   Dispatch k = mask.is_self_attention() ? q.dispatch : dispatch_keys(mask, q.dispatch, config);
   return finish_plan(mask, config, std::move(q), std::move(k));
@@ -107,23 +91,8 @@ int64_t Plan::rows_moved() const {
 
 int64_t Plan::peak_bytes(int rank) const {
   require(0 <= rank && rank < cp_size(), "Plan::peak_bytes: rank must lie in [0, {}) (got {})", cp_size(), rank);
-  const HeadConfig& heads = config.heads;
-  const int64_t element = static_cast<int64_t>(size_of(heads.dtype));
-  const int64_t q_rows = q_dispatch.rows_per_rank();
-  const int64_t k_rows = k_dispatch.rows_per_rank();
-  const int64_t buffer_rows = ranks[static_cast<size_t>(rank)].kv_rows;
-  const int64_t q_elements = int64_t{heads.num_heads_q} * heads.head_dim;
-  const int64_t out_elements = int64_t{heads.num_heads_q} * heads.head_dim_v;
-  const int64_t float_bytes = 4;
-  // The backward pass is the worst moment: q, dq, out, dout and lse of the shard, dq summed in float32; k, v and their
-  // gradients of the shard with the sums that peers send; the buffer with K/V and its gradients in float32, once more
-  // as they travel when that is narrower.
-  const int64_t reduced_row = kv_grad_row_bytes(heads, config.reduce_dtype);
-  const int64_t float_row = kv_grad_row_bytes(heads, DType::kFloat32);
-  const int64_t per_q_row = element * 2 * (q_elements + out_elements) + float_bytes * (heads.num_heads_q + q_elements);
-  const int64_t per_k_row = 2 * kv_row_bytes(heads) + reduced_row;
-  const int64_t per_buffer_row = kv_row_bytes(heads) + float_row + (reduced_row < float_row ? reduced_row : 0);
-  return q_rows * per_q_row + k_rows * per_k_row + buffer_rows * per_buffer_row;
+  return step_peak_bytes(config, q_dispatch.rows_per_rank(), k_dispatch.rows_per_rank(),
+                         ranks[static_cast<size_t>(rank)].kv_rows);
 }
 
 }  // namespace tangram

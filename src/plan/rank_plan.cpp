@@ -29,7 +29,8 @@ std::vector<KvSegment> make_segments(const std::vector<Range>& needed, const std
   return segments;
 }
 
-// Moves the keys of each slice from global to buffer rows. See NOTE [global row order]: one offset per slice does.
+}  // namespace
+
 void move_keys_to_buffer(std::vector<AttnSlice>& slices, const std::vector<Range>& needed) {
   std::vector<int64_t> first_row(needed.size());
   for (size_t i = 1; i < needed.size(); ++i) first_row[i] = first_row[i - 1] + needed[i - 1].size();
@@ -44,8 +45,6 @@ void move_keys_to_buffer(std::vector<AttnSlice>& slices, const std::vector<Range
     slice = shifted(slice, 0, first_row[at] - needed[at].begin);
   }
 }
-
-}  // namespace
 
 std::vector<RankPlan> make_rank_plans(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch) {
   std::vector<std::vector<AttnSlice>> slices = cut_by_rank(mask, owned_runs(q_dispatch), q_dispatch.cp_size);

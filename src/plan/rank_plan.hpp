@@ -14,4 +14,8 @@ namespace tangram {
 /// Slices, area and segments of every rank; every stage is still 0 and no stages are made (see stages.hpp).
 std::vector<RankPlan> make_rank_plans(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
+/// Moves the keys of each slice from global rows to rows of the buffer that holds the ranges `needed` one after the
+/// other. See NOTE [global row order]: one offset per slice does.
+void move_keys_to_buffer(std::vector<AttnSlice>& slices, const std::vector<Range>& needed);
+
 }  // namespace tangram

@@ -3,6 +3,7 @@
 
 #include "plan/validate.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -15,6 +16,19 @@ namespace {
 constexpr int kMaxRanks = 1 << 16;
 constexpr int kMaxStageCount = 64;
 constexpr int kMaxHeads = 1 << 16;
+
+void validate_length(int64_t seqlen, const char* name, const DistAttnConfig& config, const char* function) {
+  const int64_t chunk_size = std::max<int64_t>(config.dispatch.chunk_size, 1);
+  require(seqlen > 0, "{}: {} must be positive (got {})", function, name, seqlen);
+  require(seqlen / config.cp_size >= chunk_size,
+          "{}: every rank needs a chunk, so cp_size must not exceed {} / chunk_size (got {}={}, cp_size={}, "
+          "chunk_size={})",
+          function, name, name, seqlen, config.cp_size, chunk_size);
+  require(seqlen % (config.cp_size * chunk_size) == 0,
+          "{}: {} must be a multiple of cp_size * chunk_size, pad it by compute_pad_size (got {}={}, cp_size={}, "
+          "chunk_size={})",
+          function, name, name, seqlen, config.cp_size, chunk_size);
+}
 
 }  // namespace
 
@@ -50,6 +64,12 @@ void validate_config(const DistAttnConfig& config, const char* function) {
     require(std::isfinite(seconds) && seconds >= 0,
             "{}: times of the cost model must be finite and not negative (got {})", function, seconds);
   }
+}
+
+void validate_plan_request(const Mask& mask, const DistAttnConfig& config, const char* function) {
+  validate_config(config, function);
+  validate_length(mask.seqlen_q(), "seqlen_q", config, function);
+  validate_length(mask.seqlen_k(), "seqlen_k", config, function);
 }
 
 void validate_dispatch(const Dispatch& dispatch, int cp_size, int64_t seqlen, const char* what) {

@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Tangram: the planner's own dispatch, rows that are needed and nothing else, stages that overlap.
+#include <algorithm>
+
+#include "core/require.hpp"
+#include "plan/cost.hpp"
+#include "plan/dispatch.hpp"
+#include "plan/simulate/rank_needs.hpp"
+#include "plan/simulate/strategies.hpp"
+
+namespace tangram::sim {
+
+namespace {
+
+constexpr int kMaxStages = 4;  // as the planner tries
+
+struct TangramSim {
+  const SimInput& input;
+  KeyRuns runs;
+  std::vector<RankNeeds> ranks;
+  // With a hierarchical transport: the share of the rows that the ranks of a node need from other nodes that crosses
+  // (each row once for the whole node); empty otherwise.
+  std::vector<double> crossing_share;
+
+  // Rows and copies as bytes on the links.
+  Transfer routed(const Transfer& rows, int node, double row_bytes) const {
+    Transfer result = scaled(rows, row_bytes);
+    if (crossing_share.empty()) return result;
+    const double share = crossing_share[static_cast<size_t>(node)];
+    const LinkLoad wanted = result.between;
+    result.between = {wanted.bytes * share, wanted.copies * share};
+    // A rank gets its part of what crosses itself; the rest is passed on by its neighbours.
+    const double passed_on = 1 - share;
+    result.inside += {wanted.bytes * passed_on, wanted.copies * passed_on};
+    return result;
+  }
+
+  Played play_rank(int rank, Pass pass, int num_stages) const {
+    const RankNeeds& needs = ranks[static_cast<size_t>(rank)];
+    const DistAttnConfig& config = input.config;
+    const int node = input.node_of(rank);
+    const StagedNeeds staged = split_stages(needs, runs, node, num_stages, input.kernel(pass));
+    const double cast_bytes = static_cast<double>(kv_row_bytes(config.heads));
+    const double grad_bytes = static_cast<double>(kv_grad_row_bytes(config.heads, config.reduce_dtype));
+    const bool any_remote = needs.remote_rows > 0;
+    std::vector<SimStep> steps(staged.work.size());
+    for (size_t s = 0; s < steps.size(); ++s) {
+      SimStep& step = steps[s];
+      step.compute_s = work_seconds(input, pass, staged.work[s], config.heads.num_heads_q, any_remote);
+      if (s == 0) {
+        // Local rows are copied to their places among the remote ones.
+        const double local_rows = any_remote ? static_cast<double>(needs.buffer_rows - needs.remote_rows) : 0;
+        step.compute_s += copy_seconds(input.machine, local_rows * cast_bytes);
+        continue;
+      }
+      step.compute_s += input.machine.stage_overhead_s;
+      step.cast = routed(staged.rows[s], node, cast_bytes);
+      if (pass == Pass::kBackward) step.reduce = routed(staged.rows[s], node, grad_bytes);
+    }
+    return play_overlapped(input.machine, steps);
+  }
+
+  SlowestPass play(Pass pass, int num_stages) const {
+    SlowestPass slowest;
+    for (int r = 0; r < input.cp_size(); ++r) slowest.take(play_rank(r, pass, num_stages));
+    return slowest;
+  }
+
+  // The configured number of stages, or the best.
+  SlowestPass play_best(Pass pass) const {
+    const OverlapConfig& overlap = input.config.overlap;
+    const int given = pass == Pass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
+    const bool any_remote =
+        std::any_of(ranks.begin(), ranks.end(), [](const RankNeeds& needs) { return needs.remote_rows > 0; });
+    if (!any_remote || given > 0) return play(pass, any_remote ? given : 0);
+    SlowestPass best = play(pass, 1);
+    for (int count = 2; count <= kMaxStages; ++count) {
+      const SlowestPass trial = play(pass, count);
+      if (trial.total_s < best.total_s) best = trial;
+    }
+    return best;
+  }
+
+  // No rank's link may be asked for more than a pass has time for, on its sending side too.
+  void bound_by_senders(SlowestPass& forward, SlowestPass& backward) const {
+    const double cast_bytes = static_cast<double>(kv_row_bytes(input.config.heads));
+    const double grad_bytes = static_cast<double>(kv_grad_row_bytes(input.config.heads, input.config.reduce_dtype));
+    const std::vector<Transfer> sent = sent_rows(ranks, runs, input);
+    for (size_t r = 0; r < sent.size(); ++r) {
+      const int node = input.node_of(static_cast<int>(r));
+      const double cast_s = transfer_seconds(input.machine, routed(sent[r], node, cast_bytes));
+      const double grad_s = transfer_seconds(input.machine, routed(sent[r], node, grad_bytes));
+      forward.take({cast_s, forward.compute_s});
+      backward.take({std::max(cast_s, grad_s), backward.compute_s});
+    }
+  }
+
+  void count(StrategyPrediction& prediction, const Dispatch& q_dispatch, const Dispatch& k_dispatch) const {
+    const DistAttnConfig& config = input.config;
+    const double cast_bytes = static_cast<double>(kv_row_bytes(config.heads));
+    const double grad_bytes = static_cast<double>(kv_grad_row_bytes(config.heads, config.reduce_dtype));
+    double largest_area = 0;
+    for (int r = 0; r < input.cp_size(); ++r) {
+      const RankNeeds& needs = ranks[static_cast<size_t>(r)];
+      Transfer rows;
+      for (const RemotePiece& piece : needs.remote) rows += rows_of_piece(piece.global, runs, input.node_of(r));
+      const Transfer cast = routed(rows, input.node_of(r), cast_bytes);
+      const Transfer grads = routed(rows, input.node_of(r), grad_bytes);
+      prediction.kv_rows_moved += needs.remote_rows;
+      prediction.forward_bytes += cast.bytes();
+      prediction.backward_bytes += cast.bytes() + grads.bytes();
+      prediction.between_bytes += 2 * cast.between.bytes + grads.between.bytes;
+      prediction.max_rank_bytes = std::max(prediction.max_rank_bytes, 2 * cast.bytes() + grads.bytes());
+      prediction.peak_bytes = std::max(
+          prediction.peak_bytes, static_cast<double>(step_peak_bytes(config, q_dispatch.rows_per_rank(),
+                                                                     k_dispatch.rows_per_rank(), needs.buffer_rows)));
+      largest_area = std::max(largest_area, count_work(needs.slices, input.machine.forward).area);
+    }
+    const double mean = static_cast<double>(input.mask.area()) / input.cp_size();
+    prediction.balance = mean > 0 ? largest_area / mean : 1;
+  }
+};
+
+StrategyPrediction simulate_with(const SimInput& input, bool hierarchical) {
+  require(!input.config.overlap.keep_remote_kv, "simulate: keep_remote_kv is not modelled; leave it off");
+  StrategyPrediction prediction;
+  if (hierarchical && input.num_nodes() == 1) {
+    prediction.infeasible = "all ranks are in one node";
+    return prediction;
+  }
+  const Dispatch q_dispatch = dispatch_queries(input.mask, input.config).dispatch;
+  const Dispatch k_dispatch =
+      input.mask.is_self_attention() ? q_dispatch : dispatch_keys(input.mask, q_dispatch, input.config);
+  TangramSim sim{input, key_runs(k_dispatch, input), {}, {}};
+  std::vector<std::vector<AttnSlice>> slices = cut_by_rank(input.mask, owned_runs(q_dispatch), input.cp_size());
+  for (int r = 0; r < input.cp_size(); ++r) {
+    sim.ranks.push_back(needs_of(std::move(slices[static_cast<size_t>(r)]), sim.runs, r));
+  }
+  if (hierarchical) {
+    std::vector<double> wanted(static_cast<size_t>(input.num_nodes()));
+    for (int r = 0; r < input.cp_size(); ++r) {
+      for (const RemotePiece& piece : sim.ranks[static_cast<size_t>(r)].remote) {
+        wanted[static_cast<size_t>(input.node_of(r))] +=
+            rows_of_piece(piece.global, sim.runs, input.node_of(r)).between.bytes;
+      }
+    }
+    const std::vector<int64_t> crossing = rows_into_nodes(sim.ranks, sim.runs, input);
+    for (size_t n = 0; n < wanted.size(); ++n) {
+      sim.crossing_share.push_back(wanted[n] > 0 ? static_cast<double>(crossing[n]) / wanted[n] : 1);
+    }
+  }
+  SlowestPass forward = sim.play_best(Pass::kForward);
+  SlowestPass backward = sim.play_best(Pass::kBackward);
+  sim.bound_by_senders(forward, backward);
+  set_times(prediction, forward, backward);
+  sim.count(prediction, q_dispatch, k_dispatch);
+  return prediction;
+}
+
+}  // namespace
+
+StrategyPrediction simulate_tangram(const SimInput& input) { return simulate_with(input, false); }
+
+StrategyPrediction simulate_tangram_hierarchical(const SimInput& input) { return simulate_with(input, true); }
+
+}  // namespace tangram::sim

@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What strategies are made of: work of kernels, transfers, and how a rank's steps play out in time.
+//
+// To add a strategy: a function StrategyPrediction simulate_<name>(const SimInput&) in simulate_<name>.cpp, declared
+// here and listed in simulate.cpp. It says for each rank what is computed (count_work), what is received (Transfer) and
+// what is held, and lets `play_overlapped` or sums of `transfer_seconds` and `work_seconds` turn that into time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/stages.hpp"
+#include "tangram/simulate.hpp"
+#include "tangram/slice.hpp"
+
+namespace tangram::sim {
+
+struct SimInput {
+  const Mask& mask;
+  const DistAttnConfig& config;
+  const MachineModel& machine;
+
+  int cp_size() const { return config.cp_size; }
+  int node_of(int rank) const { return rank / machine.ranks_per_node; }
+  int num_nodes() const { return (cp_size() + machine.ranks_per_node - 1) / machine.ranks_per_node; }
+  const KernelModel& kernel(Pass pass) const { return pass == Pass::kForward ? machine.forward : machine.backward; }
+};
+
+/// Cells as a kernel meets them, for one query head.
+struct Work {
+  double area = 0;    // visible
+  double issued = 0;  // of the tiles that are computed
+  double cut = 0;     // of the tiles that a diagonal crosses
+  double items = 0;
+  double longest = 0;  // cells of the longest item
+
+  Work& operator+=(const Work& other);
+};
+/// Closed form: O(1) a slice, whatever its size.
+Work count_work(const AttnSlice& slice, const KernelModel& kernel);
+Work count_work(std::span<const AttnSlice> slices, const KernelModel& kernel);
+
+/// Seconds of one kernel call over `work` for `num_heads` query heads; 0 for no work. `comm_active`: rows move
+/// meanwhile, which takes workers from the kernel when they do the moving.
+double work_seconds(const SimInput& input, Pass pass, const Work& work, double num_heads, bool comm_active);
+
+struct LinkLoad {
+  double bytes = 0;
+  double copies = 0;
+
+  LinkLoad& operator+=(const LinkLoad& other);
+};
+/// What one rank receives (or sends) over both kinds of link, which work side by side.
+struct Transfer {
+  LinkLoad inside;
+  LinkLoad between;
+
+  bool empty() const { return inside.bytes + between.bytes == 0; }
+  double bytes() const { return inside.bytes + between.bytes; }
+  Transfer& operator+=(const Transfer& other);
+};
+/// The same copies with rows of another size.
+Transfer scaled(const Transfer& transfer, double bytes_factor);
+double transfer_seconds(const MachineModel& machine, const Transfer& transfer);
+/// Seconds to copy `bytes` within a rank's memory.
+double copy_seconds(const MachineModel& machine, double bytes);
+
+/// One step of a rank: `cast` must have arrived before `compute_s` starts, `reduce` leaves when it has ended.
+struct SimStep {
+  double compute_s = 0;
+  Transfer cast;
+  Transfer reduce;
+};
+struct Played {
+  double total_s = 0;
+  double compute_s = 0;
+  double exposed_s() const { return total_s > compute_s ? total_s - compute_s : 0; }
+};
+/// The cast of a step is posted when the step before starts; each direction of the link carries one transfer at a time.
+Played play_overlapped(const MachineModel& machine, std::span<const SimStep> steps);
+
+/// Bytes of one row of q and of out.
+double q_row_bytes(const HeadConfig& heads);
+double out_row_bytes(const HeadConfig& heads);
+
+/// Ranks' rows as a baseline deals them: two mirrored chunks each (zigzag) where the length allows, else one.
+Dispatch baseline_dispatch(int64_t seqlen, int cp_size);
+
+/// Largest area of a rank ÷ mean, `slices` as cut_by_rank gives them.
+double balance_of(const SimInput& input, const std::vector<std::vector<AttnSlice>>& slices);
+
+/// A pass of the slowest rank.
+struct SlowestPass {
+  double total_s = 0;
+  double compute_s = 0;  // of the rank that computes longest
+  double exposed_s = 0;
+
+  void take(const Played& played);
+};
+void set_times(StrategyPrediction& prediction, const SlowestPass& forward, const SlowestPass& backward);
+
+StrategyPrediction simulate_tangram(const SimInput& input);
+/// Rows that several ranks of a node need cross nodes once and are passed on inside.
+StrategyPrediction simulate_tangram_hierarchical(const SimInput& input);
+StrategyPrediction simulate_ring(const SimInput& input);
+StrategyPrediction simulate_ulysses(const SimInput& input);
+StrategyPrediction simulate_all_gather(const SimInput& input);
+
+}  // namespace tangram::sim

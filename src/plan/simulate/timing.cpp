@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Time of transfers, and how the steps of a rank play out.
+#include <algorithm>
+
+#include "plan/cost.hpp"
+#include "plan/dispatch.hpp"
+#include "plan/simulate/strategies.hpp"
+
+namespace tangram::sim {
+
+LinkLoad& LinkLoad::operator+=(const LinkLoad& other) {
+  bytes += other.bytes;
+  copies += other.copies;
+  return *this;
+}
+
+Transfer& Transfer::operator+=(const Transfer& other) {
+  inside += other.inside;
+  between += other.between;
+  return *this;
+}
+
+Transfer scaled(const Transfer& transfer, double bytes_factor) {
+  Transfer result = transfer;
+  result.inside.bytes *= bytes_factor;
+  result.between.bytes *= bytes_factor;
+  return result;
+}
+
+double transfer_seconds(const MachineModel& machine, const Transfer& transfer) {
+  double inside_rate = machine.inside.bytes_per_s;
+  if (machine.engine == CommEngine::kWorkers) {
+    inside_rate = std::min(inside_rate, machine.comm_workers * machine.worker_link_bytes_per_s);
+  }
+  const double inside = transfer.inside.bytes / inside_rate + transfer.inside.copies * machine.inside.latency_s;
+  const double between =
+      transfer.between.bytes / machine.between.bytes_per_s + transfer.between.copies * machine.between.latency_s;
+  return std::max(inside, between);
+}
+
+double copy_seconds(const MachineModel& machine, double bytes) { return 2 * bytes / machine.memory_bytes_per_s; }
+
+Played play_overlapped(const MachineModel& machine, std::span<const SimStep> steps) {
+  Played played;
+  double transfers = 0;
+  double compute_start = 0;
+  double compute_done = 0;
+  double arrived = 0;
+  double reduced = 0;
+  for (const SimStep& step : steps) {
+    if (!step.cast.empty()) {
+      const double seconds = transfer_seconds(machine, step.cast);
+      arrived = std::max(arrived, compute_start) + seconds;
+      transfers += seconds;
+    }
+    compute_start = step.cast.empty() ? compute_done : std::max(compute_done, arrived);
+    compute_done = compute_start + step.compute_s;
+    played.compute_s += step.compute_s;
+    if (!step.reduce.empty()) {
+      const double seconds = transfer_seconds(machine, step.reduce);
+      reduced = std::max(reduced, compute_done) + seconds;
+      transfers += seconds;
+    }
+  }
+  // Where the kernels' own cores move the rows, nothing hides behind anything.
+  const bool hides = machine.engine != CommEngine::kHostThreads;
+  played.total_s = hides ? std::max(compute_done, reduced) : played.compute_s + transfers;
+  return played;
+}
+
+double q_row_bytes(const HeadConfig& heads) {
+  return static_cast<double>(heads.num_heads_q) * heads.head_dim * static_cast<double>(size_of(heads.dtype));
+}
+
+double out_row_bytes(const HeadConfig& heads) {
+  return static_cast<double>(heads.num_heads_q) * heads.head_dim_v * static_cast<double>(size_of(heads.dtype));
+}
+
+Dispatch baseline_dispatch(int64_t seqlen, int cp_size) {
+  const int64_t rows = seqlen / cp_size;
+  if (rows % 2 != 0) return {cp_size, rows, dispatch_sequential(cp_size, cp_size)};
+  return {cp_size, rows / 2, dispatch_zigzag(2 * int64_t{cp_size}, cp_size)};
+}
+
+double balance_of(const SimInput& input, const std::vector<std::vector<AttnSlice>>& slices) {
+  int64_t largest = 0;
+  for (const std::vector<AttnSlice>& own : slices) {
+    int64_t sum = 0;
+    for (const AttnSlice& slice : own) sum += area(slice);
+    largest = std::max(largest, sum);
+  }
+  const double mean = static_cast<double>(input.mask.area()) / input.cp_size();
+  return mean > 0 ? static_cast<double>(largest) / mean : 1;
+}
+
+void SlowestPass::take(const Played& played) {
+  compute_s = std::max(compute_s, played.compute_s);
+  if (played.total_s <= total_s) return;
+  total_s = played.total_s;
+  exposed_s = played.exposed_s();
+}
+
+void set_times(StrategyPrediction& prediction, const SlowestPass& forward, const SlowestPass& backward) {
+  prediction.forward_s = forward.total_s;
+  prediction.backward_s = backward.total_s;
+  prediction.compute_s = forward.compute_s + backward.compute_s;
+  prediction.exposed_s = forward.exposed_s + backward.exposed_s;
+}
+
+}  // namespace tangram::sim

@@ -1,0 +1,303 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The simulator against whole plans, against tiles counted one by one, and against sums done by hand.
+#include "tangram/simulate.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "plan/cost.hpp"
+#include "plan/simulate/rank_needs.hpp"
+#include "plan/simulate/strategies.hpp"
+#include "reference/mask_cases.hpp"
+#include "tangram/error.hpp"
+#include "tangram/mask_builders.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram {
+namespace {
+
+// Time is area, rows and nothing else.
+MachineModel plain_machine() {
+  MachineModel machine;
+  machine.forward = {1, 1, 1, 500e12, 0, 0, 0, 0};
+  machine.backward = {1, 1, 1, 400e12, 0, 0, 0, 0};
+  machine.inside = {300e9, 0};
+  machine.between = {50e9, 0};
+  machine.stage_overhead_s = 0;
+  machine.memory_bytes_per_s = 1e30;
+  return machine;
+}
+
+DistAttnConfig config_for(int cp_size) {
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = {64, 8, 128, 128, DType::kBFloat16};
+  return config;
+}
+
+Mask documents(int64_t seqlen, int num_documents, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::set<int64_t> borders{0, seqlen};
+  while (static_cast<int>(borders.size()) <= num_documents) borders.insert(static_cast<int64_t>(rng() % seqlen));
+  return varlen_mask(std::vector<int64_t>(borders.begin(), borders.end()), true);
+}
+
+// Tiles of a slice that hold a visible cell, and those among them that also hold a hidden one.
+sim::Work count_tiles(const AttnSlice& slice, const KernelModel& kernel) {
+  sim::Work work;
+  work.area = static_cast<double>(area(slice));
+  const auto first = [](int64_t row, int unit) { return row / unit * unit; };
+  for (int64_t i = first(slice.q_range.begin, kernel.tile_rows); i < slice.q_range.end; i += kernel.tile_rows) {
+    const AttnSlice rows = cut_rows(slice, {i, i + kernel.tile_rows});
+    for (int64_t j = first(slice.k_range.begin, kernel.tile_cols); j < slice.k_range.end; j += kernel.tile_cols) {
+      if (area(cut_columns(rows, {j, j + kernel.tile_cols})) > 0) work.issued += kernel.tile_rows * kernel.tile_cols;
+    }
+  }
+  return work;
+}
+
+TEST(Simulate, CellsOfTilesAreWhatCountingTilesGives) {
+  const KernelModel kernel{.tile_rows = 16, .tile_cols = 32, .item_rows = 128, .flops_per_s = 1};
+  std::mt19937 rng(7);
+  double closed = 0;
+  double counted = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto draw = [&] { return static_cast<int64_t>(rng() % 1000); };
+    const int64_t q = draw(), k = draw();
+    const Range q_range{q, q + 200 + draw()};
+    const Range k_range{k, k + 1300 + draw()};
+    const AttnSlice slice = canonical(AttnSlice::from_type(static_cast<MaskType>(trial % 4), q_range, k_range));
+    const sim::Work work = sim::count_work(slice, kernel);
+    const sim::Work tiles = count_tiles(slice, kernel);
+    EXPECT_EQ(work.area, static_cast<double>(area(slice)));
+    // One slice may lie well or badly on the grid: half a tile for each of its rows and edges.
+    EXPECT_NEAR(work.issued, tiles.issued, 0.05 * tiles.issued) << to_string(slice);
+    closed += work.issued;
+    counted += tiles.issued;
+  }
+  EXPECT_NEAR(closed, counted, 0.005 * counted);  // no bias
+}
+
+TEST(Simulate, WholeTilesAreCountedExactly) {
+  const KernelModel kernel{.tile_rows = 64, .tile_cols = 128, .item_rows = 128, .flops_per_s = 1};
+  const sim::Work work = sim::count_work(AttnSlice::full({64, 320}, {128, 640}), kernel);
+  EXPECT_EQ(work.issued, 256.0 * 512);
+  EXPECT_EQ(work.cut, 0);
+  EXPECT_EQ(work.items, 3);  // rows 0..127, 128..255, 256..383
+  EXPECT_EQ(work.longest, 128.0 * 512);
+}
+
+// Rows, bytes, memory and balance of whole plans, which the executor's counters are held against elsewhere.
+TEST(Simulate, TangramMovesAndHoldsWhatThePlanDoes) {
+  for (const reference::MaskCase& c : reference::load_mask_cases("dist_masks.json")) {
+    if (c.seqlen > 131072) continue;
+    const Mask mask(c.seqlen, c.seqlen, c.slices);
+    for (const int cp_size : {1, 2, 8}) {
+      SCOPED_TRACE(c.name + " cp " + std::to_string(cp_size));
+      const MachineModel machine;
+      DistAttnConfig config = config_for(cp_size);
+      const StrategyPrediction sim = simulate(mask, config, machine, "tangram");
+      config.cost = cost_model_of(machine);
+      const Plan plan = make_plan(mask, config);
+      EXPECT_EQ(sim.kv_rows_moved, plan.rows_moved());
+      EXPECT_DOUBLE_EQ(sim.balance, plan.balance());
+      double peak = 0;
+      for (int r = 0; r < cp_size; ++r) peak = std::max(peak, static_cast<double>(plan.peak_bytes(r)));
+      EXPECT_EQ(sim.peak_bytes, peak);
+      const double rows = static_cast<double>(plan.rows_moved());
+      EXPECT_EQ(sim.forward_bytes, rows * 4096);                // 8 heads * (128 + 128) * 2 bytes
+      EXPECT_EQ(sim.backward_bytes, rows * (4096 + 2 * 4096));  // and float32 gradients
+      EXPECT_EQ(sim.between_bytes, 0);
+    }
+  }
+}
+
+TEST(Simulate, SentRowsAreThoseOfTheExchangeTables) {
+  const Mask mask = documents(16384, 23, 3);
+  const DistAttnConfig config = config_for(8);
+  MachineModel machine;
+  machine.ranks_per_node = 2;
+  const Plan plan = make_plan(mask, config);
+  const sim::SimInput input{mask, config, machine};
+  const sim::KeyRuns runs = sim::key_runs(plan.k_dispatch, input);
+  const auto slices = cut_by_rank(mask, owned_runs(plan.q_dispatch), 8);
+  std::vector<sim::RankNeeds> needs;
+  for (int r = 0; r < 8; ++r) needs.push_back(sim::needs_of(slices[static_cast<size_t>(r)], runs, r));
+  const std::vector<sim::Transfer> sent = sim::sent_rows(needs, runs, input);
+  for (int r = 0; r < 8; ++r) {
+    int64_t inside = 0, between = 0;
+    for (const Stage& stage : plan.ranks[static_cast<size_t>(r)].forward) {
+      for (const RowCopy& copy : stage.exchange.sends) {
+        (copy.peer / 2 == r / 2 ? inside : between) += copy.rows.size();
+      }
+    }
+    EXPECT_EQ(sent[static_cast<size_t>(r)].inside.bytes, static_cast<double>(inside)) << r;
+    EXPECT_EQ(sent[static_cast<size_t>(r)].between.bytes, static_cast<double>(between)) << r;
+  }
+}
+
+TEST(Simulate, RowsThatANodeNeedsCrossOnceForIt) {
+  const Mask mask = documents(8192, 11, 5);
+  DistAttnConfig config = config_for(8);
+  MachineModel machine = plain_machine();
+  machine.ranks_per_node = 4;
+  config.cost = cost_model_of(machine);
+  const Plan plan = make_plan(mask, config);
+  std::set<int64_t> crossing;  // node * seqlen + row
+  double direct = 0;
+  for (int r = 0; r < 8; ++r) {
+    for (const KvSegment& segment : plan.ranks[static_cast<size_t>(r)].segments) {
+      if (segment.owner / 4 == r / 4) continue;
+      direct += static_cast<double>(segment.global.size());
+      for (int64_t row = segment.global.begin; row < segment.global.end; ++row) crossing.insert(r / 4 * 8192 + row);
+    }
+  }
+  const StrategyPrediction flat = simulate(mask, config, machine, "tangram");
+  const StrategyPrediction hierarchical = simulate(mask, config, machine, "tangram_hierarchical");
+  const double bytes_per_row = 4096 + 4096 + 8192;  // cast twice, reduced once
+  EXPECT_EQ(flat.between_bytes, direct * bytes_per_row);
+  EXPECT_NEAR(hierarchical.between_bytes, static_cast<double>(crossing.size()) * bytes_per_row, 1);
+  EXPECT_NEAR(hierarchical.forward_bytes, flat.forward_bytes, 1);
+  EXPECT_LE(hierarchical.step_s(), flat.step_s());
+}
+
+TEST(Simulate, WithPlainConstantsTheTimeIsThatOfThePlanner) {
+  for (const Mask& mask : {causal_mask(32768, 32768), documents(32768, 40, 1), sliding_window_mask(32768, {1024, 0})}) {
+    DistAttnConfig config = config_for(4);
+    config.overlap = {.num_stages_fwd = 1, .num_stages_bwd = 1};
+    const MachineModel machine = plain_machine();
+    const StrategyPrediction sim = simulate(mask, config, machine, "tangram");
+    config.cost = cost_model_of(machine);
+    const Plan plan = make_plan(mask, config);
+    EXPECT_NEAR(sim.forward_s, plan.predicted.forward_s, 1e-9 * sim.forward_s);
+    EXPECT_NEAR(sim.backward_s, plan.predicted.backward_s, 1e-9 * sim.backward_s);
+  }
+}
+
+TEST(Simulate, RingPassesEveryBlockToEverybody) {
+  const int64_t seqlen = 65536;
+  const MachineModel machine = plain_machine();
+  const StrategyPrediction ring = simulate(full_mask(seqlen, seqlen), config_for(8), machine, "ring");
+  const double rows = static_cast<double>(seqlen) * 7;
+  EXPECT_EQ(ring.kv_rows_moved, seqlen * 7);
+  EXPECT_EQ(ring.forward_bytes, rows * 4096);
+  EXPECT_EQ(ring.backward_bytes, rows * 4096 + static_cast<double>(seqlen) * 8 * 8192);
+  // Equal work everywhere and transfers shorter than a step: only compute shows forward; backward the last hop home.
+  const double cells = static_cast<double>(seqlen) * static_cast<double>(seqlen) / 8;
+  const double forward_s = cells * 64 * 2 * 256 / 500e12;
+  EXPECT_NEAR(ring.forward_s, forward_s, 1e-6 * forward_s);
+  const double backward_s = cells * 64 * 2 * 640 / 400e12;
+  const double hop_s = static_cast<double>(seqlen) / 8 * 8192 / 300e9;
+  EXPECT_NEAR(ring.backward_s, backward_s + hop_s, 1e-6 * backward_s);
+}
+
+TEST(Simulate, RingWaitsForItsSlowestLink) {
+  const int64_t seqlen = 65536;
+  MachineModel machine = plain_machine();
+  machine.ranks_per_node = 4;
+  machine.between.bytes_per_s = 1e9;  // a hop takes far longer than a step
+  const StrategyPrediction ring = simulate(full_mask(seqlen, seqlen), config_for(8), machine, "ring");
+  // The rank behind a border receives seven blocks one after the other, and computes with the last.
+  const double hop_s = static_cast<double>(seqlen) / 8 * 4096 / 1e9;
+  EXPECT_GT(ring.forward_s, 7 * hop_s);
+  EXPECT_LT(ring.forward_s, 9 * hop_s);
+}
+
+TEST(Simulate, AllGatherAndUlyssesHideNothing) {
+  const int64_t seqlen = 32768;
+  const MachineModel machine = plain_machine();
+  const Mask mask = full_mask(seqlen, seqlen);
+  const double rows = static_cast<double>(seqlen);
+  const double compute_s = rows * rows / 4 * 64 * 2 * (256 / 500e12 + 640 / 400e12);
+  const StrategyPrediction gather = simulate(mask, config_for(4), machine, "all_gather");
+  EXPECT_NEAR(gather.exposed_s, rows * 3 / 4 * (4096 + 4096 + 8192) / 300e9, 1e-9);
+  EXPECT_NEAR(gather.step_s(), gather.exposed_s + compute_s, 1e-6 * compute_s);
+  const StrategyPrediction ulysses = simulate(mask, config_for(4), machine, "ulysses");
+  // q and out forward, dout and dq backward: 16 KiB a row; K/V 4 KiB there and 8 KiB of gradients back. Three quarters
+  // of a quarter of the heads of every row come to each rank.
+  const double bytes = rows * 3 / 16 * (4 * 16384 + 4096 + 8192);
+  EXPECT_NEAR(ulysses.exposed_s, bytes / 300e9, 1e-9);
+  EXPECT_NEAR(ulysses.max_rank_bytes, bytes, 1);
+}
+
+TEST(Simulate, UlyssesCannotUseMoreRanksThanHeads) {
+  const Mask mask = causal_mask(65536, 65536);
+  EXPECT_EQ(simulate(mask, config_for(64), {}, "ulysses").infeasible, "");
+  const StrategyPrediction prediction = simulate(mask, config_for(128), {}, "ulysses");
+  EXPECT_EQ(prediction.infeasible, "more ranks than query heads");
+  EXPECT_EQ(prediction.step_s(), 0);
+}
+
+TEST(Simulate, CommunicationOnWorkersSlowsKernels) {
+  const Mask mask = causal_mask(131072, 131072);
+  MachineModel machine;
+  const StrategyPrediction copies = simulate(mask, config_for(8), machine, "tangram");
+  machine.engine = CommEngine::kWorkers;
+  machine.comm_workers = 24;
+  const StrategyPrediction workers = simulate(mask, config_for(8), machine, "tangram");
+  EXPECT_GT(workers.step_s(), copies.step_s() * 1.15);  // 132 / 108
+  EXPECT_LT(workers.step_s(), copies.step_s() * 1.30);
+}
+
+TEST(Simulate, BetterMachinesAreNotSlower) {
+  const Mask mask = documents(131072, 70, 9);
+  for (const std::string_view strategy : simulated_strategies()) {
+    MachineModel base;
+    base.ranks_per_node = 4;
+    const double before = simulate(mask, config_for(16), base, strategy).step_s();
+    ASSERT_GT(before, 0) << strategy;
+    MachineModel faster = base;
+    faster.inside.bytes_per_s *= 2;
+    faster.between.bytes_per_s *= 2;
+    // Another link may make the planner deal differently, by a hair.
+    EXPECT_LE(simulate(mask, config_for(16), faster, strategy).step_s(), before * 1.01) << strategy;
+    faster = base;
+    faster.forward.flops_per_s *= 2;
+    faster.backward.flops_per_s *= 2;
+    EXPECT_LE(simulate(mask, config_for(16), faster, strategy).step_s(), before * 1.01) << strategy;
+  }
+}
+
+TEST(Simulate, ThousandsOfRanks) {
+  const Mask mask = causal_mask(524288, 524288);
+  for (const std::string_view strategy : {"tangram", "tangram_hierarchical", "ring", "all_gather"}) {
+    const StrategyPrediction few = simulate(mask, config_for(64), {}, strategy);
+    const StrategyPrediction many = simulate(mask, config_for(2048), {}, strategy);
+    EXPECT_LT(many.step_s(), few.step_s()) << strategy;
+    EXPECT_LT(many.peak_bytes, few.peak_bytes) << strategy;
+    EXPECT_GT(many.forward_bytes, few.forward_bytes) << strategy;
+  }
+}
+
+TEST(Simulate, RefusesWhatItCannotSimulate) {
+  const Mask mask = causal_mask(4096, 4096);
+  const auto message_of = [&](const Mask& m, const DistAttnConfig& config, const MachineModel& machine,
+                              std::string_view strategy) -> std::string {
+    try {
+      simulate(m, config, machine, strategy);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_THAT(message_of(mask, config_for(4), {}, "telepathy"), testing::HasSubstr("must be one of tangram, "));
+  MachineModel broken;
+  broken.inside.bytes_per_s = 0;
+  EXPECT_THAT(message_of(mask, config_for(4), broken, "ring"),
+              testing::HasSubstr("machine.inside.bytes_per_s must be positive (got 0)"));
+  EXPECT_THAT(message_of(mask, config_for(5), {}, "tangram"),
+              testing::HasSubstr("simulate: seqlen_q must be a multiple of cp_size * chunk_size"));
+  EXPECT_THAT(message_of(full_mask(4096, 8192), config_for(4), {}, "ring"), testing::HasSubstr("self-attention"));
+  DistAttnConfig kept = config_for(4);
+  kept.overlap.keep_remote_kv = true;
+  EXPECT_THAT(message_of(mask, kept, {}, "tangram"), testing::HasSubstr("keep_remote_kv is not modelled"));
+}
+
+}  // namespace
+}  // namespace tangram
