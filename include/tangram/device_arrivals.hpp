@@ -15,17 +15,15 @@ namespace tangram {
 /// (before TMA loads: followed by `fence.proxy.async` in the thread that issues them). Pairs without rows are never
 /// signalled: do not wait for them. Sources arrive in the order rank-1, rank-2, ... (mod size), stages in cast order.
 ///
-/// A kernel that waits also polls `*abort`, now and then `*host_abort`, and the clock. On abort, or after timeout_ns
-/// (then it calls cuda::report_timeout of src/cuda/wait.cuh, which writes the error and sets `*abort` on all ranks), it
-/// stops waiting, for good, and runs to its end on whatever is there: no trap, no hang; check() then throws.
+/// A kernel waits by `cuda::wait_for_flag` (src/cuda/wait.cuh) with `context`, which also watches the clock and whether
+/// the group has failed. When it returns false the kernel stops waiting, for good, and runs to its end on whatever is
+/// there: no trap, no hang; DeviceCommunicator::check then throws.
 struct DeviceArrivals {
   const uint64_t* flags = nullptr;  // null: this transport has none, use wait_cast before the kernel
   const uint64_t* epoch = nullptr;
   int size = 0;
-  uint32_t* abort = nullptr;
-  const uint32_t* host_abort = nullptr;
-  uint64_t timeout_ns = 0;
-  void* report = nullptr;  // for report_arrival_timeout
+  int pass = 0;                   // number of the pass, for errors
+  const void* context = nullptr;  // cuda::WaitContext
 };
 
 }  // namespace tangram

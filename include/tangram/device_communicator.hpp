@@ -38,6 +38,8 @@ struct ReturnTensor {
   int64_t owned_rows = 0;
   int heads = 0;
   int dim = 0;
+  /// Of what is given to reduce(): kFloat32, or reduce_dtype, which needs no conversion.
+  DType partial_dtype = DType::kFloat32;
   /// In which rows travel: kFloat32 or kBFloat16. Sums are always made in float32 and rounded once.
   DType reduce_dtype = DType::kFloat32;
 
@@ -118,7 +120,7 @@ class DevicePass {
   virtual DeviceArrivals arrivals() const = 0;
 
   /// Sends the partial rows of `stage` to their owners. `partials`: one per return tensor, `[partial_rows, heads,
-  /// dim]`, contiguous, float32 or the reduce_dtype. They must stay unchanged until end().
+  /// dim]`, contiguous, of its partial_dtype. They must stay unchanged until end().
   virtual void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) = 0;
   /// Instead of `partials` in reduce: what a kernel stores itself. Rows of `stage` and `tensor` by owner and partial
   /// row; the same for every epoch of the return slot `return_slot()`. Empty when this transport cannot.
@@ -163,7 +165,7 @@ class DeviceCommunicator {
   virtual std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) = 0;
 
   /// In place over all ranks, on the device, in rank order: kSum or kMax of at most kMaxReduceValues float32.
-  /// An epoch of its own; capturable.
+  /// Capturable. Calls must come in the same order on all ranks, but are no epochs.
   virtual void all_reduce(float* device_values, int count, ReduceOp op, void* stream) = 0;
   static constexpr int kMaxReduceValues = 8192;
 
