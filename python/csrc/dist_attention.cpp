@@ -13,30 +13,28 @@
 
 #include "backend.hpp"
 #include "core/require.hpp"
-#include "group_transport.hpp"
+#include "tangram/socket_group.hpp"
 #include "tensor.hpp"
 
 namespace tangram::python {
 
 namespace {
 
-// A communicator and the Python functions under it. The progress thread calls them, so it must end without the GIL.
+// Connects without the GIL, and ends without it: other ranks may be threads of the same process, or late.
 class Group {
  public:
-  Group(int rank, int size, nb::object swap, nb::object post) : swap_(std::move(swap)), post_(std::move(post)) {
-    require(0 <= rank && rank < size, "Group: rank must lie in [0, size) (got rank={}, size={})", rank, size);
-    communicator_.emplace(std::make_unique<GroupTransport>(comm::Place{rank, size}, swap_, post_));
+  Group(int rank, int size, const std::string& address) {
+    const nb::gil_scoped_release release;
+    sockets_.emplace(SocketGroupConfig{.rank = rank, .size = size, .address = address});
   }
   ~Group() {
     const nb::gil_scoped_release release;
-    communicator_.reset();
+    sockets_.reset();
   }
-  Communicator& communicator() { return *communicator_; }
+  Communicator& communicator() { return sockets_->communicator(); }
 
  private:
-  nb::object swap_;
-  nb::object post_;
-  std::optional<comm::ProgressCommunicator> communicator_;
+  std::optional<SocketGroup> sockets_;
 };
 
 class SharedDistAttention {
@@ -120,7 +118,9 @@ class SharedDistAttention {
 
 void bind_group(nb::module_& m) {
   nb::class_<Group>(m, "Group", "The communicator of one rank of a process group.")
-      .def(nb::init<int, int, nb::object, nb::object>(), "rank"_a, "size"_a, "swap"_a, "post"_a)
+      .def(nb::init<int, int, const std::string&>(), "rank"_a, "size"_a, "address"_a,
+           "Connects to the other ranks, which meet at unix:FOLDER or tcp:HOST:PORT. Collective; Timeout names who is "
+           "missing.")
       .def(
           "all_to_all",
           [](Group& self, nb::handle send, const std::vector<int64_t>& send_rows, nb::handle recv,

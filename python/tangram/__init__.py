@@ -45,13 +45,17 @@ if TYPE_CHECKING:
         DistAttnRuntimeKey,
         calc_attn,
         dispatch,
+        dispatch_labels,
         flex_key,
+        get_loss_mask,
         get_most_recent_key,
         get_position_ids,
         magi_attn_flex_key,
         magi_attn_varlen_key,
         make_flex_key_for_new_mask_after_dispatch,
+        make_mask_key_after_dispatch,
         make_varlen_key_for_new_mask_after_dispatch,
+        mask_key,
         roll,
         undispatch,
         varlen_key,
@@ -61,13 +65,17 @@ else:
         "DistAttnRuntimeKey",
         "calc_attn",
         "dispatch",
+        "dispatch_labels",
         "flex_key",
+        "get_loss_mask",
         "get_most_recent_key",
         "get_position_ids",
         "magi_attn_flex_key",
         "magi_attn_varlen_key",
         "make_flex_key_for_new_mask_after_dispatch",
+        "make_mask_key_after_dispatch",
         "make_varlen_key_for_new_mask_after_dispatch",
+        "mask_key",
         "roll",
         "undispatch",
         "varlen_key",
@@ -78,7 +86,8 @@ else:
         if name in _DISTRIBUTED:
             from . import distributed
 
-            return getattr(distributed, name)
+            value = globals()[name] = getattr(distributed, name)
+            return value
         raise AttributeError(f"module 'tangram' has no attribute {name!r}")
 
 
@@ -115,13 +124,17 @@ __all__ = [
     "DistAttnRuntimeKey",
     "calc_attn",
     "dispatch",
+    "dispatch_labels",
     "flex_key",
+    "get_loss_mask",
     "get_most_recent_key",
     "get_position_ids",
     "magi_attn_flex_key",
     "magi_attn_varlen_key",
     "make_flex_key_for_new_mask_after_dispatch",
+    "make_mask_key_after_dispatch",
     "make_varlen_key_for_new_mask_after_dispatch",
+    "mask_key",
     "roll",
     "undispatch",
     "varlen_key",

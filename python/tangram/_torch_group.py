@@ -1,99 +1,133 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""The library's communicator over a group of torch.distributed: one function that swaps bytes with every peer."""
+"""The library's communicator for a group of torch.distributed, whose store tells the ranks where to meet.
+
+Rows travel over connections of Tangram's own, so that they never mix with the caller's messages, nobody needs the GIL
+for them, and the death of a peer is seen at once.
+"""
 
 from __future__ import annotations
 
 import atexit
+import os
+import shutil
+import socket
+import tempfile
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ._core import Group, timeout_s
-from .errors import CommError, InvalidArgument, Timeout
+from .errors import InvalidArgument, Timeout
 
-Buffers = list[memoryview | None]
+_times_met: Counter[tuple[int, ...]] = Counter()
 
 
 class TorchGroup:
-    """A group with a gloo group of its own beside it, so that its messages never mix with those of the caller."""
+    """This process's place among `ranks`, numbers of the default group. Making it is collective."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
-        self._ranks = dist.get_process_group_ranks(group)
-        self._timeout = timedelta(seconds=timeout_s())
-        self._own = dist.new_group(self._ranks, timeout=self._timeout, backend="gloo", use_local_synchronization=True)
-        self._posted: list[Any] = []  # sends that nobody waits for, and their memory
-        self.group = Group(self.rank, self.size, self._swap, self._post)
-
-    def _start(self, peer: int, buffer: memoryview, tag: int, what: str, send: bool) -> Any:
-        tensor = torch.frombuffer(buffer, dtype=torch.uint8)
+    def __init__(self, ranks: list[int]) -> None:
+        if dist.get_rank() not in ranks:
+            raise InvalidArgument(
+                f"tangram: a key is made by ranks of its group (got rank {dist.get_rank()} of {ranks})"
+            )
+        self.ranks = ranks
+        self.rank = ranks.index(dist.get_rank())
+        self.size = len(ranks)
+        _times_met[tuple(ranks)] += 1
+        name = f"tangram/{'.'.join(map(str, ranks))}/{_times_met[tuple(ranks)]}"
+        self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())  # type: ignore[attr-defined]
+        folder = tempfile.mkdtemp(prefix="tangram-") if self.rank == 0 else ""
         try:
-            transfer = dist.isend if send else dist.irecv
-            return transfer(tensor, self._ranks[peer], group=self._own, tag=tag)
-        except RuntimeError as error:
-            raise CommError(f"{what}: rank {self.rank} lost rank {peer} (got {_first_line(error)})") from None
+            self.group = Group(self.rank, self.size, self._address(folder))
+            self._store.set(f"met{self.rank}", "")
+            if self.rank == 0:  # the others connect to each other in the folder too
+                self._wait("met")
+        finally:
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
 
-    def _swap(self, tag: int, sends: Buffers, recvs: Buffers, what: str) -> None:
-        started = []
-        for peer, buffer in enumerate(recvs):
-            if buffer is not None:
-                started.append((peer, self._start(peer, buffer, tag, what, send=False)))
-        for peer, buffer in enumerate(sends):
-            if buffer is not None:
-                started.append((peer, self._start(peer, buffer, tag, what, send=True)))
-        for peer, work in started:
+    def _wait(self, key: str, ranks: range | None = None) -> list[str]:
+        """What each rank said."""
+        said = []
+        for rank in range(self.size) if ranks is None else ranks:
             try:
-                work.wait(self._timeout)
-            except RuntimeError as error:
-                text = _first_line(error)
-                if "imed out" in text:
-                    raise Timeout(
-                        f"{what}: rank {peer} must answer rank {self.rank} within TANGRAM_TIMEOUT_S "
-                        f"(got no answer in {self._timeout.total_seconds():g} s)"
-                    ) from None
-                raise CommError(f"{what}: rank {self.rank} lost rank {peer} (got {text})") from None
+                self._store.wait([f"{key}{rank}"], timedelta(seconds=timeout_s()))
+            except RuntimeError:
+                raise Timeout(
+                    f"tangram: all ranks of the group must make its first key within TANGRAM_TIMEOUT_S (got no answer "
+                    f"of rank {self.ranks[rank]} on rank {self.ranks[self.rank]} in {timeout_s():g} s)"
+                ) from None
+            said.append(self._store.get(f"{key}{rank}").decode())
+        return said
 
-    def _post(self, tag: int, sends: Buffers) -> None:
-        for peer, buffer in enumerate(sends):
-            if buffer is not None:
-                kept = memoryview(bytearray(buffer))
-                self._posted.append((self._start(peer, kept, tag, "abort", send=True), kept))
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    def _address(self, folder: str) -> str:
+        """A folder of rank 0 if all ranks see it on one host, else a port of rank 0."""
+        if self.rank == 0:
+            self._store.set("place0", f"{folder}\n{_free_port()}")
+        folder, port = self._wait("place", range(1))[0].split("\n")
+        self._store.set(f"host{self.rank}", _host_id() if os.path.isdir(folder) else f"rank {self.rank}")
+        return f"unix:{folder}" if len(set(self._wait("host"))) == 1 else f"tcp:{port}"
 
 
-_groups: dict[Any, tuple[Any, TorchGroup]] = {}
+def _host_id() -> str:
+    """Tells hosts apart: a folder that they share does not carry their sockets."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _free_port() -> str:
+    """An address under which others reach this host, and a port that is free now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.bind(("", 0))
+        port = listener.getsockname()[1]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:  # sends nothing: only asks which interface leads to the ranks' meeting point
+            probe.connect((os.environ.get("MASTER_ADDR", "192.0.2.1"), 9))
+            host = probe.getsockname()[0]
+        except OSError:
+            host = socket.gethostname()
+    return f"{host}:{port}"
+
+
+def _ranks_of(group_or_mesh: Any) -> list[int]:
+    if group_or_mesh is None:
+        return list(range(dist.get_world_size()))
+    if hasattr(group_or_mesh, "mesh"):
+        ranks: list[int] = sorted(group_or_mesh.mesh.flatten().tolist())
+        return ranks
+    if isinstance(group_or_mesh, dist.ProcessGroup):
+        return dist.get_process_group_ranks(group_or_mesh)
+    raise InvalidArgument(
+        f"tangram: cp_group_or_mesh must be a ProcessGroup or a DeviceMesh (got {type(group_or_mesh).__name__})"
+    )
+
+
+# By what the caller passes, which is held so that no other object takes its place.
+_groups: dict[Any, TorchGroup] = {}
+_default_group: Any = None
+
+
+def known_group(group_or_mesh: Any) -> TorchGroup | None:
+    """The communicator if it was made."""
+    global _default_group
+    if not dist.is_initialized():
+        raise InvalidArgument("tangram: torch.distributed must be initialised before a key is made (got no group)")
+    if _default_group is not dist.group.WORLD:  # another life of torch.distributed
+        _groups.clear()
+        _default_group = dist.group.WORLD
+    return _groups.get(group_or_mesh)
 
 
 def torch_group(group_or_mesh: Any) -> TorchGroup:
     """The communicator of a process group, or of all ranks of a device mesh. Made once; making it is collective."""
-    known = _groups.get(group_or_mesh)
-    if known is not None:
-        return known[1]
-    if not dist.is_initialized():
-        raise InvalidArgument("tangram: torch.distributed must be initialised before a key is made (got no group)")
-    group = group_or_mesh
-    if group is None:
-        group = dist.group.WORLD
-    elif hasattr(group, "get_group"):
-        mesh = group
-        if mesh.ndim == 1:
-            group = mesh.get_group()
-        else:
-            group = dist.new_group(mesh.mesh.flatten().tolist(), backend="gloo", use_local_synchronization=True)
-    if not isinstance(group, dist.ProcessGroup):
-        raise InvalidArgument(
-            f"tangram: cp_group_or_mesh must be a ProcessGroup or a DeviceMesh (got {type(group_or_mesh).__name__})"
-        )
-    made = TorchGroup(group)
-    _groups[group_or_mesh] = (group, made)
-    return made
+    known = known_group(group_or_mesh)
+    return known if known is not None else _groups.setdefault(group_or_mesh, TorchGroup(_ranks_of(group_or_mesh)))
 
 
 # Their threads must end while Python is still there.

@@ -24,6 +24,7 @@ def run_ranks(count, *arguments, **env):
         timeout=400,
     )
     assert result.returncode == 0, (result.stdout + result.stderr)[-6000:]
+    return result.stdout
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -32,4 +33,13 @@ def test_ranks_agree_with_dense_attention(count):
 
 
 def test_a_silent_rank_is_a_timeout():
-    run_ranks(2, "death", TANGRAM_TIMEOUT_S="3")
+    assert "rank 0 saw it" in run_ranks(2, "silence", TANGRAM_TIMEOUT_S="3")
+
+
+def test_a_dead_rank_is_an_error_on_all_others_at_once():
+    printed = run_ranks(3, "kill", TANGRAM_TIMEOUT_S="30")
+    assert "rank 0 saw it" in printed and "rank 2 saw it" in printed
+
+
+def test_a_rank_that_never_comes_is_a_timeout():
+    assert "rank 0 saw it" in run_ranks(2, "alone", TANGRAM_TIMEOUT_S="2")

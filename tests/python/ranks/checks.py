@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -144,32 +145,127 @@ def check_errors(group):
         tangram.calc_attn(q, k, v, key)
 
 
-def check_death():
-    """A rank that stops answering is named by the others, at the deadline."""
-    if dist.get_rank() == 1:
-        import time
+def check_cross(group):
+    """Queries and keys of different length have a dispatch each."""
+    total_q, total_k = 90, 200
+    ranges = ([(0, 40), (40, 90)], [(0, 120), (60, 200)], [0, 1])
+    mask = tangram.Mask.from_ranges(*ranges, total_q, total_k)
+    key = tangram.mask_key(mask, HEADS, HEADS_KV, DIM, group, chunk_size=8)
+    assert not key.is_self_attention
+    same = tangram.magi_attn_flex_key(
+        *ranges, total_q, total_k, HEADS, HEADS_KV, DIM, key.pad_size, group, chunk_size=8
+    )
+    assert same.plan == key.plan
+    generator = torch.Generator().manual_seed(6)
+    q = torch.randn(total_q, HEADS, DIM, generator=generator).requires_grad_()
+    k, v = (torch.randn(total_k, HEADS_KV, DIM, generator=generator).requires_grad_() for _ in range(2))
+    dout = torch.randn(q.shape, generator=generator)
+    shards = [tangram.dispatch(q, key), tangram.dispatch(k, key, side="k"), tangram.dispatch(v, key, side="k")]
+    out = tangram.undispatch(tangram.calc_attn(*shards, key)[0], key)
+    out.backward(dout)
+    cells = typed_cells(*ranges, total_q, total_k)
+    expected = attention(*(x.detach().numpy() for x in (q, k, v)), cells, dout=dout.numpy())
+    np.testing.assert_allclose(out.detach().numpy(), expected.out, atol=1e-4)
+    for x, want in zip((q, k, v), (expected.dq, expected.dk, expected.dv), strict=True):
+        np.testing.assert_allclose(x.grad.numpy(), want, atol=1e-4)
+    positions = tangram.get_position_ids(key, "k")
+    real = tangram.get_loss_mask(key, "k")
+    assert torch.equal(real, positions < total_k)
+    assert torch.equal(tangram.dispatch(torch.arange(total_k), key, side="k")[real], positions[real])
+    rolled = tangram.roll(tangram.dispatch(torch.arange(total_k), key, side="k"), key, 3, side="k")
+    assert torch.equal(tangram.undispatch(rolled, key, side="k"), torch.arange(total_k).roll(3))
+    try:
+        tangram.dispatch(k, key)
+    except InvalidArgument as error:
+        assert "90 rows on side 'q' (got shape=(200," in str(error), error
+    else:
+        raise AssertionError("accepted keys as queries")
 
-        key = flex_key(RANGES, 150, None)
-        tangram.calc_attn(*(tangram.dispatch(x, key) for x in whole(150, 1)), key)
-        time.sleep(8)
-        return
+
+def check_labels(group):
+    """Labels of shards against those of the whole sequence."""
+    total, cu = 150, [0, 37, 37, 38, 150]
+    key = flex_key(RANGES, total, group)
+    tokens = torch.arange(1000, 1000 + total)
+    real = tangram.get_loss_mask(key)
+    counts = [torch.empty(1, dtype=torch.int64) for _ in range(key.cp_size)]
+    dist.all_gather(counts, real.sum()[None], group=group)
+    assert sum(counts).item() == total and real.shape[0] * key.cp_size >= total
+    for shift in (0, 1, 2, 200):
+        for borders in (None, cu, torch.tensor(cu, dtype=torch.int32)):
+            labels = tangram.dispatch_labels(tokens, key, shift, borders, ignore_index=-7)
+            assert (labels[~real] == -7).all()
+            ends = [e for b, e in zip(cu, cu[1:], strict=False) for _ in range(e - b)] if borders is not None else None
+            whole = [1000 + i + shift if i + shift < (total if ends is None else ends[i]) else -7 for i in range(total)]
+            assert tangram.undispatch(labels, key).tolist() == whole
+    for wrong in ([0, 100], [0, 90, 80, 150]):
+        try:
+            tangram.dispatch_labels(tokens, key, 1, wrong)
+        except InvalidArgument as error:
+            assert "cu_seqlens must rise from 0 to 150" in str(error), error
+        else:
+            raise AssertionError("accepted borders that do not fit")
+
+
+def check_padding(group):
+    """mask_key pads by itself, whatever the length."""
+    for total in (1, 7, 129, 1000):
+        key = tangram.mask_key(tangram.Mask.causal(total), 1, 1, 8, group)
+        q, k, v = (torch.randn(total, 1, 8, generator=torch.Generator().manual_seed(i)) for i in range(3))
+        out = tangram.calc_attn(*(tangram.dispatch(x, key) for x in (q, k, v)), key)[0]
+        expected = tangram.flex_flash_attn_func(q, k, v, tangram.Mask.causal(total))[0]
+        torch.testing.assert_close(tangram.undispatch(out, key), expected)
+        assert total < 64 or key.pad_size <= total // 16
+    mask = tangram.Mask.causal(120, 128)  # would be padded to one length
+    key = tangram.mask_key(mask, 1, 1, 8, group, chunk_size=32)
+    assert not key.is_self_attention
+
+
+def check_death(how):
+    """A rank that stops answering is named by the others at the deadline, one that dies at once."""
     key = flex_key(RANGES, 150, None)
     shards = [tangram.dispatch(x, key) for x in whole(150, 1)]
     out, _ = tangram.calc_attn(*shards, key)
+    if dist.get_rank() == 1:
+        if how == "silence":
+            time.sleep(6)
+        os._exit(0)
+    started = time.monotonic()
     try:
         out.sum().backward()
     except tangram.Timeout as error:
-        assert isinstance(error, TimeoutError) and "rank" in str(error), error
-    except tangram.CommError as error:  # a peer that saw the deadline first has gone
-        assert "rank" in str(error), error
+        assert how == "silence" and 2 < time.monotonic() - started < 5, error
+        assert isinstance(error, TimeoutError) and isinstance(error, RuntimeError)
+        assert "rank 1" in str(error) and "grad" in str(error) or "stage" in str(error), error
+    except tangram.CommError as error:
+        assert how == "kill" and time.monotonic() - started < 2, error
+        assert "rank 1" in str(error) and isinstance(error, RuntimeError), error
     else:
         raise AssertionError("the backward pass of a single rank came to an end")
+    print(f"rank {dist.get_rank()} saw it", flush=True)
+
+
+def check_nobody_comes():
+    """The first key is where ranks meet."""
+    if dist.get_rank() == 1:
+        time.sleep(5)
+        os._exit(0)
+    try:
+        flex_key(RANGES, 150, None)
+    except tangram.Timeout as error:
+        assert "must make its first key" in str(error) and "of rank 1 on rank 0" in str(error), error
+    else:
+        raise AssertionError("made a key alone")
+    print("rank 0 saw it", flush=True)
 
 
 def main():
     dist.init_process_group("gloo")
-    if sys.argv[1] == "death":
-        check_death()
+    if sys.argv[1] in ("silence", "kill"):
+        check_death(sys.argv[1])
+        os._exit(0)
+    if sys.argv[1] == "alone":
+        check_nobody_comes()
         os._exit(0)
     world = dist.group.WORLD
     check_keys(None)
@@ -180,16 +276,21 @@ def main():
     check_step(world, dtype=torch.bfloat16)
     check_hybrid(world)
     check_errors(world)
+    check_cross(world)
+    check_labels(world)
+    check_padding(world)
     if dist.get_world_size() == 4:
         from torch.distributed.device_mesh import init_device_mesh
 
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
         check_step(mesh["cp"].get_group())  # two groups at once
+        check_step(mesh["dp"].get_group())
         flat = init_device_mesh("cpu", (4,), mesh_dim_names=("cp",))
-        key = tangram.magi_attn_varlen_key([0, 64], [0, 64], HEADS, HEADS_KV, DIM, 0, flat, causal=True)
-        assert key.cp_size == 4
-        key = tangram.magi_attn_varlen_key([0, 64], [0, 64], HEADS, HEADS_KV, DIM, 0, mesh, causal=True)
-        assert key.cp_size == 4
+        for whole_mesh in (mesh["cp"], flat, mesh):
+            key = tangram.mask_key(tangram.Mask.causal(64), HEADS, HEADS_KV, DIM, whole_mesh)
+            assert key.cp_size == whole_mesh.size() and tangram.get_most_recent_key(whole_mesh) is key
+            x = torch.arange(64)
+            assert torch.equal(tangram.undispatch(tangram.dispatch(x, key), key), x)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rows between the whole tensor and the shards of the ranks: dispatch, undispatch, roll, labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ._keys import DistAttnRuntimeKey, Rows, Side
+from .errors import InvalidArgument, NotAvailable
+
+IGNORED = -100
+"""The label that torch.nn.functional.cross_entropy ignores by default."""
+_MOVES = 32
+
+
+def get_position_ids(key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
+    """Global rows of this rank's rows, int64 `[rows]`: what rotary embeddings need. Padded rows come last."""
+    return key.rows(side).positions.clone()
+
+
+def get_loss_mask(key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
+    """Which of this rank's rows are real, bool `[rows]`: padded rows must not count in a loss or a mean."""
+    return key.rows(side).is_real.clone()
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    """The same bytes as [rows, 1, n] of a floating type: rows are copied, whatever they hold."""
+    flat = x.contiguous().view(x.shape[0], 1, -1)
+    if flat.element_size() * flat.shape[2] % 4 == 0:
+        return flat.view(torch.uint8).view(torch.float32)
+    if flat.element_size() * flat.shape[2] % 2 == 0:
+        return flat.view(torch.uint8).view(torch.float16)
+    raise InvalidArgument(
+        f"tangram: a row must have an even number of bytes (got dtype={x.dtype}, shape={tuple(x.shape)})"
+    )
+
+
+@dataclass
+class _Moves:
+    """Tables of one exchange: which local rows go to whom, and where those that come belong."""
+
+    send: Tensor
+    send_counts: list[int]
+    recv_counts: list[int]
+    order: Tensor
+
+    @staticmethod
+    def of(rows: Rows, rank: int, wanted_by: Callable[[int], Tensor]) -> _Moves:
+        """`wanted_by(r)` are the global rows that rank r wants, in its order."""
+        dispatch = rows.dispatch
+        owner = torch.tensor(dispatch.rank_of_chunk).repeat_interleave(dispatch.chunk_size)
+        local = torch.full((dispatch.seqlen,), -1, dtype=torch.int64)
+        local[rows.positions] = torch.arange(rows.per_rank)
+        wanted = [wanted_by(r) for r in range(rows.cp_size)]
+        sends = [local[w[owner[w] == rank]] for w in wanted]
+        owner_of_mine = owner[wanted[rank]]
+        counts = torch.bincount(owner_of_mine, minlength=rows.cp_size).tolist()
+        order = torch.argsort(owner_of_mine, stable=True)
+        return _Moves(torch.cat(sends), [s.shape[0] for s in sends], counts, order)
+
+    def run(self, key: DistAttnRuntimeKey, x: Tensor, label: str) -> Tensor:
+        """The wanted rows. Collective."""
+        if x.is_cuda:
+            raise NotAvailable(f"{label}: tensors must lie in host memory (got {x.device})")
+        source = _as_rows(x)
+        send = source.index_select(0, self.send)
+        recv = torch.empty((self.order.shape[0], *source.shape[1:]), dtype=source.dtype)
+        key.group.group.all_to_all(send, self.send_counts, recv, self.recv_counts, label)
+        result = torch.empty((self.order.shape[0], *x.shape[1:]), dtype=x.dtype)
+        _as_rows(result)[self.order] = recv
+        return result
+
+
+def _moves(key: DistAttnRuntimeKey, side: Side, name: Any, wanted_by: Callable[[int], Tensor]) -> _Moves:
+    rows = key.rows(side)
+    known: _Moves | None = rows.derived.get(name)
+    if known is None:
+        if len(rows.derived) >= _MOVES:
+            rows.derived.clear()
+        known = rows.derived.setdefault(name, _Moves.of(rows, key.rank, wanted_by))
+    return known
+
+
+def _gather(key: DistAttnRuntimeKey, shard: Tensor, side: Side) -> Tensor:
+    total = key.rows(side).total
+    return _moves(key, side, "gather", lambda _: torch.arange(total)).run(key, shard, "undispatch")
+
+
+class _Dispatch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, key: DistAttnRuntimeKey, pad_value: float, side: Side) -> Tensor:
+        ctx.key, ctx.side = key, side
+        rows = key.rows(side)
+        if rows.real_positions.shape[0] == rows.per_rank:
+            return x.index_select(0, rows.positions)
+        shard = x.new_full((rows.per_rank, *x.shape[1:]), pad_value)
+        shard[rows.is_real] = x[rows.real_positions]
+        return shard
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return _gather(ctx.key, grad, ctx.side), None, None, None
+
+
+class _Undispatch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
+        ctx.key, ctx.side = key, side
+        return _gather(key, x, side)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return _Dispatch.apply(grad, ctx.key, 0.0, ctx.side), None, None  # type: ignore[no-untyped-call]
+
+
+def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0, side: Side = "q") -> Tensor:
+    """This rank's rows of `x` `[total_seqlen, ...]`, which every rank holds: `[rows of the shard, ...]`.
+
+    Padded rows hold `pad_value`: pass the ignored label for labels. With cross attention, k and v (and what they are
+    made of) take side "k", whose rows have a dispatch of their own. The gradient is gathered: every rank gets the
+    gradient of the whole tensor. Forward sends nothing, backward is collective.
+    """
+    total = key.rows(side).total
+    if x.ndim < 1 or x.shape[0] != total:
+        raise InvalidArgument(f"dispatch: x must have {total} rows on side {side!r} (got shape={tuple(x.shape)})")
+    return _Dispatch.apply(x, key, pad_value, side)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def undispatch(x: Tensor, key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
+    """The whole tensor `[total_seqlen, ...]` from the ranks' rows, without padding. Collective.
+
+    Backward takes this rank's rows of the gradient: every rank is taken to compute the same loss from the whole tensor.
+    """
+    _check_shard("undispatch", x, key, side)
+    return _Undispatch.apply(x, key, side)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _check_shard(function: str, x: Tensor, key: DistAttnRuntimeKey, side: Side) -> None:
+    rows = key.rows(side).per_rank
+    if x.ndim < 1 or x.shape[0] != rows:
+        raise InvalidArgument(f"{function}: x must have the {rows} rows of a shard (got shape={tuple(x.shape)})")
+
+
+class _Roll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, key: DistAttnRuntimeKey, shifts: int, side: Side) -> Tensor:
+        ctx.key, ctx.shifts, ctx.side = key, shifts, side
+        rows = key.rows(side)
+
+        def wanted_by(rank: int) -> Tensor:
+            positions = rows.positions_of(rank)
+            return torch.where(positions < rows.total, (positions - shifts) % rows.total, positions)
+
+        return _moves(key, side, ("roll", shifts % rows.total), wanted_by).run(key, x, "roll")
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return _Roll.apply(grad, ctx.key, -ctx.shifts, ctx.side), None, None, None  # type: ignore[no-untyped-call]
+
+
+def roll(x: Tensor, key: DistAttnRuntimeKey, shifts: int, dims: int = 0, side: Side = "q") -> Tensor:
+    """torch.roll along the global sequence of a dispatched tensor: what multi-token prediction does to labels.
+
+    Moves only the rows that change ranks. Padded rows stay where they are. Collective, differentiable.
+    """
+    if dims != 0:
+        raise InvalidArgument(f"roll: the sequence is dimension 0 of a dispatched tensor (got dims={dims})")
+    _check_shard("roll", x, key, side)
+    return _Roll.apply(x, key, shifts, side)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def dispatch_labels(
+    tokens: Tensor, key: DistAttnRuntimeKey, shift: int = 1, cu_seqlens: Any = None, ignore_index: int = IGNORED
+) -> Tensor:
+    """The labels of this rank's rows: for row i the token `shift` further on, `ignore_index` where there is none.
+
+    Args:
+        tokens: `[total_seqlen]`, which every rank holds: the tokens, or labels that are in place with shift 0.
+        cu_seqlens: borders of packed documents, `[documents + 1]` ints; labels do not reach into the next document.
+
+    Padded rows carry ignore_index. Sends nothing.
+    """
+    rows = key.rows("q")
+    if tokens.shape != (rows.total,) or shift < 0:
+        raise InvalidArgument(
+            f"dispatch_labels: tokens must have shape [{rows.total}] and shift must not be negative "
+            f"(got shape={tuple(tokens.shape)}, shift={shift})"
+        )
+    borders = torch.as_tensor([0, rows.total] if cu_seqlens is None else cu_seqlens, dtype=torch.int64)
+    if borders[0] != 0 or borders[-1] != rows.total or bool((borders.diff() < 0).any()):
+        raise InvalidArgument(
+            f"dispatch_labels: cu_seqlens must rise from 0 to {rows.total} (got {borders[:8].tolist()}, "
+            f"{borders.shape[0]} values)"
+        )
+    # The end of the document of each row.
+    ends = borders[torch.searchsorted(borders, rows.real_positions, right=True)]
+    wanted = rows.real_positions + shift
+    labels = tokens.new_full((rows.per_rank,), ignore_index)
+    found = torch.where(wanted < ends, tokens[wanted.clamp(max=rows.total - 1)], ignore_index)
+    labels[rows.is_real] = found.to(tokens.dtype)
+    return labels
