@@ -207,6 +207,8 @@ int run_rank(Communicator& control) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Loading a kernel while another one waits for its work would wait for that one.
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   return tangram::comm::run_forked_ranks(
       argc > 1 ? std::atoi(argv[1]) : 2, run_rank,
       [](const std::exception& error) {

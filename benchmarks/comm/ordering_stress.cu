@@ -269,6 +269,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: ordering_stress RANKS EPOCHS [memcpy|batch] [0|1]\n");
     return 2;
   }
+  // Loading a kernel while another one waits for its work would wait for that one.
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   Options options;
   options.num_epochs = std::strtoull(argv[2], nullptr, 10);
   options.batch = argc > 3 && std::string(argv[3]) == "batch";

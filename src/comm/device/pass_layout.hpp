@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// PassLayout: which stretches of rows a device pass moves where, worked out once from its tables. Plain host data.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/operation.hpp"
+#include "tangram/device_communicator.hpp"
+
+namespace tangram::comm {
+
+/// Rows that lie together at both ends.
+struct Piece {
+  int64_t from = 0;
+  int64_t to = 0;
+  int64_t rows = 0;
+
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+struct PeerPieces {
+  int peer = 0;
+  int64_t rows = 0;
+  std::vector<Piece> pieces;
+
+  friend bool operator==(const PeerPieces&, const PeerPieces&) = default;
+};
+
+/// Which rows of the return area are added to each owned row: `entries[begin[r]] ... entries[begin[r + 1] - 1]`, by
+/// ascending source, of which the first `num_before[r]` come from ranks below the owner.
+struct MergeTable {
+  std::vector<int32_t> begin;
+  std::vector<int32_t> entries;
+  std::vector<int32_t> num_before;
+};
+
+/// NOTE [return area]: partial rows come back into an area of the owner in which each (stage, source) has a stretch of
+/// its own, the rows of a stretch in the order of the owner's `sends`, which is that of the source's `recvs`. Nothing
+/// is added on arrival: the owner merges the stretches in rank order at the end, so that results are reproducible.
+struct PassLayout {
+  /// By stage: to whom, in the order rank + 1, rank + 2, ..., so that no rank is everybody's first; from rows of the
+  /// source to rows of the peer's landing tensor.
+  std::vector<std::vector<PeerPieces>> casts;
+  /// By stage: from whom rows come, in the order of their arrival (rank - 1, rank - 2, ...).
+  std::vector<std::vector<int>> cast_sources;
+  /// By stage: to whom partial rows go back; from rows of the partial tensor to rows of the owner's return area (before
+  /// `place_returns`: of the stretch).
+  std::vector<std::vector<PeerPieces>> returns;
+  std::vector<std::vector<int>> return_sources;
+  /// First row of the stretch of (stage, source) in the own return area: [stage * size + source].
+  std::vector<int64_t> return_begin;
+  int64_t return_rows = 0;
+  MergeTable merge;
+  /// Rows that sources and owned tensors must have.
+  int64_t min_source_rows = 0;
+
+  /// Peers to which anything is sent, over all stages, as bits.
+  uint64_t cast_targets() const;
+  uint64_t return_targets() const;
+};
+
+/// The layout of one rank; the tables must have been checked. Ranks are at most 64.
+PassLayout make_pass_layout(Place place, const DevicePassSpec& spec);
+
+/// Makes the targets of `returns` rows of the owners' areas; `return_begins[r]` is rank r's return_begin.
+void place_returns(PassLayout& layout, Place place, const std::vector<std::vector<int64_t>>& return_begins);
+
+}  // namespace tangram::comm
