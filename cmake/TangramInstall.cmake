@@ -16,6 +16,7 @@ foreach(
   core
   plan
   cuda
+  attn_sm90
   attn
   comm
   dist

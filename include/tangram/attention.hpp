@@ -98,14 +98,21 @@ class PreparedMask {
   virtual ~PreparedMask() = default;
 };
 
+/// Where tensors lie.
+enum class MemoryKind : int { kHost = 0, kDevice = 1 };
+
 /// Attention on one device. Calls are ordered on `stream` (a cudaStream_t; null and ignored on the CPU, where they
-/// return when done). All views and pointers of a call lie in the memory of the device.
+/// return when done). All views and pointers of a call lie in memory().
 class AttnBackend {
  public:
   virtual ~AttnBackend() = default;
 
   /// `cpu`, `reference`, `sm90`, ...
   virtual std::string_view name() const = 0;
+
+  /// Where all views and pointers of a call must lie. Who passes tensors on (DistAttention, the Python package) refuses
+  /// a backend of the other kind; a backend itself cannot see it from a pointer. See AttnBackendOptions::host_memory.
+  virtual MemoryKind memory() const { return MemoryKind::kHost; }
 
   /// The tiles for which the caller must build a tile list, or nothing when the backend works on slices directly.
   virtual std::optional<TileShape> tile_shape(const AttnShape& shape) const = 0;

@@ -20,6 +20,9 @@ struct AttnBackendOptions {
   /// Instruction set of backend `cpu`: `baseline`, `avx2`, `avx512` or `avx512_bf16`; empty: TANGRAM_CPU_ISA, or the
   /// best that the machine has.
   std::string cpu_isa;
+  /// The backend then works on host memory whatever its device is: tensors are copied there and results back around
+  /// each call, on the device that is current when it is made. Without effect on those that do so anyway.
+  bool host_memory = false;
 };
 
 /// A backend as `tangram doctor` lists it.
@@ -33,8 +36,8 @@ struct AttnBackendInfo {
 /// Every backend of this build, best first.
 std::vector<AttnBackendInfo> list_attn_backends();
 
-/// Makes the backend `name` (`cpu`, `reference`, ...). Throws InvalidArgument for an unknown name, with the list, and
-/// NotAvailable for one that this machine cannot run, with the reason.
+/// Makes the backend `name` (`cpu`, `reference`, `sm90`). Throws InvalidArgument for an unknown name, with the list,
+/// and NotAvailable for one that this machine cannot run, with the reason.
 std::unique_ptr<AttnBackend> make_attn_backend(std::string_view name, const AttnBackendOptions& options = {});
 
 }  // namespace tangram

@@ -18,16 +18,14 @@ class Backend {
     options.num_threads = num_threads;
     return std::make_shared<Backend>(make_attn_backend(name, options));
   }
-  explicit Backend(std::unique_ptr<AttnBackend> backend)
-      : backend_(std::move(backend)), on_gpu_(backend_->name().starts_with("sm")) {}
+  explicit Backend(std::unique_ptr<AttnBackend> backend) : backend_(std::move(backend)) {}
 
   const AttnBackend& get() const { return *backend_; }
   /// Whether tensors lie in GPU memory.
-  bool on_gpu() const { return on_gpu_; }
+  bool on_gpu() const { return backend_->memory() == MemoryKind::kDevice; }
 
  private:
   std::unique_ptr<AttnBackend> backend_;
-  bool on_gpu_;
 };
 
 }  // namespace tangram::python

@@ -8,8 +8,13 @@
 
 #include "attn/cpu/cpu_backend.hpp"
 #include "attn/reference/reference_backend.hpp"
+#include "attn/staging/staging_backend.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
+#ifdef TANGRAM_HAVE_CUDA
+#include "attn/sm90/sm90_backend.hpp"
+#include "attn/staging/cuda_memory.hpp"
+#endif
 
 namespace tangram {
 
@@ -21,7 +26,23 @@ struct Entry {
   std::unique_ptr<AttnBackend> (*make)(const AttnBackendOptions&);
 };
 
+#ifdef TANGRAM_HAVE_CUDA
+AttnBackendInfo sm90_info() {
+  const HopperCheck check = check_hopper();
+  return {"sm90", check.found, check.text};
+}
+std::unique_ptr<AttnBackend> make_sm90(const AttnBackendOptions& options) {
+  auto backend = std::make_unique<Sm90Backend>();
+  if (!options.host_memory) return backend;
+  return std::make_unique<StagingBackend>(std::move(backend), make_cuda_memory());
+}
+#else
+AttnBackendInfo sm90_info() { return {"sm90", false, "this build has no GPU code: nvcc was not found"}; }
+std::unique_ptr<AttnBackend> make_sm90(const AttnBackendOptions&) { return nullptr; }  // refused before
+#endif
+
 const Entry kEntries[] = {
+    {"sm90", sm90_info, make_sm90},
     {"cpu",
      [] {
        const CpuBackend backend;

@@ -53,6 +53,10 @@ std::unique_ptr<PreparedMask> CountingBackend::prepare(std::span<const AttnSlice
   return mask;
 }
 
+void CountingBackend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const {
+  backend_->prepare_backward(*dynamic_cast<CountedMask&>(mask).inner, transposed_tiles);
+}
+
 void CountingBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {
   auto& counted = dynamic_cast<CountedMask&>(mask);
   backend_->forward(*counted.inner, args, stream);

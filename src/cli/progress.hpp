@@ -43,9 +43,14 @@ class CountingBackend final : public AttnBackend {
   CountingBackend(const AttnBackend& backend, ProgressBar& bar) : backend_(&backend), bar_(&bar) {}
 
   std::string_view name() const override { return backend_->name(); }
+  MemoryKind memory() const override { return backend_->memory(); }
   std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return backend_->tile_shape(shape); }
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override;
+  std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override {
+    return backend_->backward_tile_shape(shape);
+  }
+  void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override;
 

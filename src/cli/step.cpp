@@ -237,7 +237,7 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
 
   ProgressBar bar((1 + kBackwardWeight) * static_cast<double>(plan.mask.area()) *
                   static_cast<double>(options.num_repeats));
-  const AttnBackendOptions backend_options{.num_threads = result.num_threads};
+  const AttnBackendOptions backend_options{.num_threads = result.num_threads, .host_memory = true};
   shared.over_mpi = MpiGroup::is_launched();
   if (shared.over_mpi) {
     const std::unique_ptr<AttnBackend> backend = make_attn_backend(result.backend, backend_options);

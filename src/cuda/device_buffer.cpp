@@ -17,7 +17,11 @@ DeviceBuffer::~DeviceBuffer() {
 
 DeviceBuffer DeviceBuffer::copy_of(const void* host, size_t bytes) {
   DeviceBuffer buffer(bytes);
-  if (bytes > 0) check(cudaMemcpy(buffer.data_, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  if (bytes > 0) {
+    check(cudaMemcpy(buffer.data_, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    // cudaMemcpy returns once pageable memory has been read; kernels on other streams must find it written.
+    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  }
   return buffer;
 }
 

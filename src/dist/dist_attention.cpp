@@ -64,6 +64,10 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
   RankContext& context = impl_->context;
   check_for_all(communicator, communicator.size() > 1, [&] {
     require(plan != nullptr, "DistAttention: plan must be given (got null)");
+    require(backend.memory() == MemoryKind::kHost,
+            "DistAttention: backend must work on host memory, see AttnBackendOptions::host_memory (got {}, which works "
+            "on device memory)",
+            backend.name());
     check_plan("DistAttention", *plan, communicator.size());
     context.plan = plan;
     context.communicator = &communicator;

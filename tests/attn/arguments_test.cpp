@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -138,6 +139,23 @@ TEST(Backends, AreMadeByNameOrRefusedWithTheList) {
   EXPECT_THAT(message_of([] { make_attn_backend("cpu", {.num_threads = 1, .cpu_isa = "mmx"}); }),
               HasSubstr("isa must be one that this machine has"));
   for (const AttnBackendInfo& info : list_attn_backends()) EXPECT_FALSE(info.detail.empty()) << info.name;
+}
+
+TEST(Backends, Sm90IsListedWithItsReasonAndRefusedWithItWhereItCannotRun) {
+  const std::vector<AttnBackendInfo> listed = list_attn_backends();
+  const auto sm90 = std::find_if(listed.begin(), listed.end(), [](const auto& info) { return info.name == "sm90"; });
+  ASSERT_NE(sm90, listed.end());
+  if (sm90->available) {
+    EXPECT_EQ(make_attn_backend("sm90")->memory(), MemoryKind::kDevice);
+    EXPECT_EQ(make_attn_backend("sm90", {.host_memory = true})->memory(), MemoryKind::kHost);
+    return;
+  }
+  try {
+    make_attn_backend("sm90");
+    FAIL() << "was made";
+  } catch (const NotAvailable& error) {
+    EXPECT_EQ(error.what(), "make_attn_backend: sm90 cannot run here: " + sm90->detail);
+  }
 }
 
 }  // namespace

@@ -178,6 +178,17 @@ TEST(DoctorVerb, ListsBackendsAndEveryVariable) {
   EXPECT_TRUE(seen);
 }
 
+TEST(RunVerb, ABackendThatCannotRunHereIsRefusedWithItsReason) {
+  const Json doctor = Json::parse(run_program({"doctor", "--json"}).out);
+  for (const Json& backend : doctor.at("attention")) {
+    if (backend.at("available")) continue;
+    const ProgramResult result = run_program({"run", "--family", "causal", "--seqlen", "64", "--dtype", "bf16",
+                                              "--backend", backend.at("name").get<std::string>()});
+    EXPECT_EQ(result.code, 3) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("cannot run here: " + backend.at("detail").get<std::string>()));
+  }
+}
+
 TEST(StepBadInput, IsRefusedWithItsReason) {
   const TempFolder folder;
   const Tensors tensors(folder);

@@ -497,6 +497,31 @@ TEST(DistAttention, PlanForAnotherNumberOfRanksIsRefused) {
                                [&](Communicator& comm) { DistAttention attention(plan, comm, backend); });
 }
 
+/// As DenseBackend, but for tensors on a device.
+class ElsewhereBackend final : public AttnBackend {
+ public:
+  std::string_view name() const override { return "elsewhere"; }
+  MemoryKind memory() const override { return MemoryKind::kDevice; }
+  std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return dense_.tile_shape(shape); }
+  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                        const TileList* tiles) const override {
+    return dense_.prepare(slices, shape, tiles);
+  }
+  void forward(PreparedMask&, const AttnForwardArgs&, void*) const override {}
+  void backward(PreparedMask&, const AttnBackwardArgs&, void*) const override {}
+
+ private:
+  DenseBackend dense_;
+};
+
+TEST(DistAttention, BackendsForDeviceMemoryAreRefused) {
+  const ElsewhereBackend backend;
+  const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(2, 2, DType::kFloat32), 2, 1, 1);
+  expect_refused_on_every_rank(2,
+                               "backend must work on host memory, see AttnBackendOptions::host_memory (got elsewhere",
+                               [&](Communicator& comm) { DistAttention attention(plan, comm, backend); });
+}
+
 TEST(DistAttention, BadArgumentsOfOneRankAreRefusedOnEveryRank) {
   const Mask mask = full_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;

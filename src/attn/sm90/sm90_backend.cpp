@@ -153,22 +153,30 @@ int device_attribute(cudaDeviceAttr attribute, int device) {
 }
 
 int require_hopper() {
+  const HopperCheck check = check_hopper();
+  if (!check.found) throw NotAvailable("Sm90Backend: " + check.text);
   int device = 0;
-  const cudaError_t status = cudaGetDevice(&device);
-  if (status != cudaSuccess) {
-    throw NotAvailable(
-        fmt::format("Sm90Backend: needs a Hopper GPU; use the backend cpu (got {})", cudaGetErrorName(status)));
-  }
-  const int major = device_attribute(cudaDevAttrComputeCapabilityMajor, device);
-  const int minor = device_attribute(cudaDevAttrComputeCapabilityMinor, device);
-  if (major != 9 || minor != 0) {
-    throw NotAvailable(fmt::format(
-        "Sm90Backend: needs a Hopper GPU (compute capability 9.0); use the backend cpu (got {}.{})", major, minor));
-  }
+  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
   return device;
 }
 
 }  // namespace
+
+HopperCheck check_hopper() {
+  int device = 0;
+  cudaDeviceProp properties{};
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) status = cudaGetDeviceProperties(&properties, device);
+  if (status != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // nothing that a later launch should report
+    return {false, fmt::format("needs a Hopper GPU; use the backend cpu (got {})", cudaGetErrorName(status))};
+  }
+  if (properties.major != 9 || properties.minor != 0) {
+    return {false, fmt::format("needs a Hopper GPU (compute capability 9.0); use the backend cpu (got {}, {}.{})",
+                               properties.name, properties.major, properties.minor)};
+  }
+  return {true, fmt::format("{}, {} multiprocessors", properties.name, properties.multiProcessorCount)};
+}
 
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);

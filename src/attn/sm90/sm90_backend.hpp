@@ -5,10 +5,18 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "tangram/attention.hpp"
 
 namespace tangram {
+
+/// What the current device is called, or why the backend cannot run on it.
+struct HopperCheck {
+  bool found = false;
+  std::string text;
+};
+HopperCheck check_hopper();
 
 /// bfloat16 and float16, head_dim 64 and 128 (head_dim_v the same), any number of key heads that divides the query
 /// heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
@@ -19,6 +27,7 @@ namespace tangram {
 class Sm90Backend final : public AttnBackend {
  public:
   std::string_view name() const override { return "sm90"; }
+  MemoryKind memory() const override { return MemoryKind::kDevice; }
   std::optional<TileShape> tile_shape(const AttnShape& shape) const override;
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override;
