@@ -8,9 +8,10 @@
 
 namespace tangram::cli::embedded {
 
-extern const std::string_view kDocLengths;  // data/doc_lengths.json
-extern const std::string_view kReportHtml;  // report/report.html
-extern const std::string_view kReportCss;   // report/report.css
-extern const std::string_view kReportJs;    // report/report.js
+extern const std::string_view kDocLengths;      // data/doc_lengths.json
+extern const std::string_view kReportHtml;      // report/report.html
+extern const std::string_view kReportCss;       // report/report.css
+extern const std::string_view kReportJs;        // report/report.js
+extern const std::string_view kSimulationHtml;  // report/simulation.html
 
 }  // namespace tangram::cli::embedded

@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "cli/doc_lengths.hpp"
+#include "cli/machine_file.hpp"
+#include "cli/text_file.hpp"
 #include "core/require.hpp"
 #include "tangram/plan.hpp"
 
@@ -40,7 +42,7 @@ void add_mask_options(CLI::App& app, MaskOptions& options) {
 
 void add_dist_options(CLI::App& app, DistOptions& options) {
   const std::string group = "Distribution";
-  const auto add = [&](const char* name, auto& value, const char* help) {
+  const auto add = [&](const char* name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group(group);
   };
   add("--cp-size", options.cp_size, "ranks (default 4)")->type_name("N");
@@ -56,7 +58,13 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
   add("--heads-kv", options.num_heads_kv, "key/value heads (default: as many)")->type_name("N");
   add("--head-dim", options.head_dim, "of q and k (default 128)")->type_name("N");
   add("--head-dim-v", options.head_dim_v, "of v and out (default: the same)")->type_name("N");
-  add("--dtype", options.dtype, "fp32, bf16 or fp16 (default fp32)")->type_name("TYPE");
+  add("--dtype", options.dtype, "fp32, bf16 or fp16 (default " + options.dtype + ")")->type_name("TYPE");
+  add("--machine", options.machine, "constants that doctor --measure wrote (default: those of H200 nodes)")
+      ->type_name("FILE");
+  add("--machine-backend", options.machine_backend, "which kernels of the machine (default: the first)")
+      ->type_name("NAME");
+  add("--machine-transport", options.machine_transport, "which links of the machine (default: the first)")
+      ->type_name("NAME");
 }
 
 void add_output_options(CLI::App& app, OutputOptions& options) {
@@ -119,7 +127,17 @@ DistAttnConfig make_config(const DistOptions& options) {
   heads.head_dim_v =
       options.head_dim_v == 0 ? heads.head_dim : whole_at_most(options.head_dim_v, 1, kMaxHeads, "--head-dim-v");
   heads.dtype = parse_dtype(options.dtype);
+  if (!options.machine.empty()) config.cost = cost_model_of(load_machine(options, heads));
   return config;
+}
+
+MachineModel load_machine(const DistOptions& options, const HeadConfig& heads) {
+  constexpr int64_t kMaxFileBytes = 1 << 20;
+  const MachineChoice choice{options.machine_backend, options.machine_transport};
+  if (options.machine.empty()) return choose_machine(builtin_machine_file(), choice, heads, "machine");
+  const std::string what = fmt::format("--machine '{}'", options.machine);
+  return choose_machine(parse_machine_file(read_text_file(options.machine, "--machine", kMaxFileBytes), what), choice,
+                        heads, what);
 }
 
 PaddedMask pad_mask(const Mask& mask, const DistAttnConfig& config) {

@@ -9,6 +9,7 @@
 
 #include "tangram/config.hpp"
 #include "tangram/mask.hpp"
+#include "tangram/simulate.hpp"
 
 namespace CLI {
 class App;
@@ -45,6 +46,9 @@ struct DistOptions {
   int64_t head_dim = 0;      // 0: 128, or what --q says
   int64_t head_dim_v = 0;    // 0: head_dim, or what --v says
   std::string dtype = "float32";
+  std::string machine;            // file of constants; empty: those of H200 nodes
+  std::string machine_backend;    // which kernels of the file; empty: the first
+  std::string machine_transport;  // which links of the file; empty: the first
 };
 
 struct OutputOptions {
@@ -63,6 +67,9 @@ struct NamedMask {
 };
 /// Throws InvalidArgument unless exactly one source is given, completely.
 NamedMask load_mask(const MaskOptions& options);
+
+/// The constants that --machine and its companions name, or those of H200 nodes.
+MachineModel load_machine(const DistOptions& options, const HeadConfig& heads);
 
 /// The typed configuration; throws InvalidArgument naming the option at fault.
 DistAttnConfig make_config(const DistOptions& options);

@@ -28,6 +28,7 @@ Verb add_plan_verb(CLI::App& app);
 Verb add_run_verb(CLI::App& app);
 Verb add_verify_verb(CLI::App& app);
 Verb add_bench_verb(CLI::App& app);
+Verb add_simulate_verb(CLI::App& app);
 Verb add_doctor_verb(CLI::App& app);
 
 }  // namespace tangram::cli

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/embedded.hpp"
+#include "cli/report/page.hpp"
 #include "cli/report/plan_choices.hpp"
 #include "tangram/version.hpp"
 
@@ -92,12 +93,6 @@ Json choices_json(const Plan& plan) {
                     {"exposed_s", choice.exposed_s}});
   }
   return list;
-}
-
-// Replaces the one occurrence of `mark`.
-void fill_in(std::string& text, std::string_view mark, std::string_view value) {
-  const size_t at = text.find(mark);
-  if (at != std::string::npos) text.replace(at, mark.size(), value);
 }
 
 // JSON that may stand in a <script>: "</" and "<!--" would end or open something there.

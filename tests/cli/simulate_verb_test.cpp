@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// `tangram simulate` as a user runs it, and the file of machine constants.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/machine_file.hpp"
+#include "cli/program.hpp"
+#include "cli/report/chart.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+const std::vector<std::string> kHeads{"--heads-q", "64", "--heads-kv", "8"};
+
+ProgramResult simulate_verb(std::vector<std::string> args) {
+  args.insert(args.begin(), "simulate");
+  args.insert(args.end(), kHeads.begin(), kHeads.end());
+  return run_program(args);
+}
+
+TEST(SimulateVerb, PredictsEveryStrategyForEveryNumberOfRanks) {
+  const ProgramResult result =
+      simulate_verb({"--family", "causal", "--seqlen", "262144", "--cp-sizes", "128,8", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json list = Json::parse(result.out)["predictions"];
+  ASSERT_EQ(list.size(), 10u);
+  EXPECT_EQ(list[0]["strategy"], "tangram");
+  EXPECT_EQ(list[0]["cp_size"], 8);
+  for (const Json& entry : list) {
+    if (entry["remark"] != "") continue;
+    EXPECT_NEAR(entry["step_s"].get<double>(), entry["forward_s"].get<double>() + entry["backward_s"].get<double>(),
+                1e-12);
+    EXPECT_GT(entry["efficiency"].get<double>(), 0);
+    EXPECT_LE(entry["efficiency"].get<double>(), 1.001) << entry.dump();
+  }
+  const auto ulysses = std::find_if(list.begin(), list.end(), [](const Json& entry) {
+    return entry["strategy"] == "ulysses" && entry["cp_size"] == 128;
+  });
+  ASSERT_NE(ulysses, list.end());
+  EXPECT_EQ((*ulysses)["remark"], "more ranks than query heads");
+}
+
+// What `plan` counts and what `simulate` predicts for the same mask, ranks and heads.
+TEST(SimulateVerb, RowsAndMemoryAreThoseOfPlan) {
+  const std::vector<std::string> mask{"--total-seqlen", "65536", "--seed", "5", "--cp-size", "8", "--json"};
+  std::vector<std::string> args = mask;
+  const ProgramResult simulated = simulate_verb(args);
+  ASSERT_EQ(simulated.code, 0) << simulated.err;
+  args.insert(args.begin(), "plan");
+  args.insert(args.end(), kHeads.begin(), kHeads.end());
+  args.insert(args.end(), {"--dtype", "bf16"});
+  const ProgramResult planned = run_program(args);
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const Json plan = Json::parse(planned.out);
+  const Json tangram = Json::parse(simulated.out)["predictions"][0];
+  EXPECT_EQ(tangram["kv_rows_moved"], plan["rows_moved"]);
+  int64_t peak = 0;
+  for (const Json& rank : plan["ranks"]) peak = std::max(peak, rank["peak_bytes"].get<int64_t>());
+  EXPECT_EQ(tangram["peak_bytes"].get<double>(), static_cast<double>(peak));
+}
+
+TEST(SimulateVerb, GrowsTheSequenceWithTheRanks) {
+  const ProgramResult result = simulate_verb({"--family", "sliding_window", "--rows-per-rank", "4096", "--cp-sizes",
+                                              "4,1024", "--strategies", "tangram,ring", "--csv"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out.rfind("version,machine,mask,", 0), 0u);
+  EXPECT_THAT(result.out, HasSubstr(",4194304,4194304,1024,"));
+  EXPECT_THAT(result.out, HasSubstr(",simulated,,tangram,forward_time,s,"));
+  EXPECT_EQ(result.out.find("ulysses"), std::string::npos);
+}
+
+TEST(SimulateVerb, DrawsPlotsThatStandAlone) {
+  const TempFolder folder;
+  const ProgramResult result = simulate_verb({"--family", "causal", "--rows-per-rank", "2048", "--cp-sizes", "8,64",
+                                              "--svg", folder.path("plot.svg"), "--html", folder.path("page.html")});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("predicted by a cost model, not measured"));
+  const std::string svg = read_all(folder.path("plot.svg"));
+  EXPECT_EQ(svg.rfind("<svg", 0), 0u);
+  EXPECT_THAT(svg, HasSubstr("tangram_hierarchical"));
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  const std::string page = read_all(folder.path("page.html"));
+  EXPECT_THAT(page, HasSubstr(svg.substr(0, svg.size() - 1)));
+  EXPECT_EQ(page.find("src="), std::string::npos);  // nothing from elsewhere
+  EXPECT_EQ(page.find("/*"), std::string::npos);    // every mark was filled in
+}
+
+TEST(SimulateVerb, RefusesWhatMeansNothing) {
+  const std::vector<std::string> base{"--family", "causal", "--seqlen", "65536"};
+  const auto refused = [&](std::vector<std::string> args, const std::string& message) {
+    args.insert(args.begin(), base.begin(), base.end());
+    const ProgramResult result = simulate_verb(args);
+    EXPECT_EQ(result.code, 2) << message;
+    EXPECT_THAT(result.err, HasSubstr(message));
+    EXPECT_EQ(result.out, "");
+  };
+  refused({"--cp-sizes", "8,0"}, "--cp-sizes: must lie in [1, 65536] (got 0)");
+  refused({"--strategies", "tangram,magic"}, "--strategies: unknown name 'magic'; known are tangram, ");
+  refused({"--rows-per-rank", "8"}, "--rows-per-rank: cannot be combined with --seqlen");
+  refused({"--engine", "pigeons"}, "--engine: must be copy_engine, workers or host_threads (got 'pigeons')");
+  refused({"--comm-workers", "8"}, "--comm-workers: needs --engine workers");
+  refused({"--engine", "workers", "--comm-workers", "132"}, "--comm-workers: must lie in (0, 132) (got 132)");
+  refused({"--machine", "/nowhere"}, "--machine");
+  refused({"--machine-backend", "abacus"}, "machine: has no kernels of backend 'abacus'");
+  refused({"--json", "--csv"}, "--csv: cannot be combined with --json");
+}
+
+TEST(MachineFile, ReadsWhatItWrites) {
+  MachineFile file = builtin_machine_file();
+  file.kernels.push_back({"cpu",
+                          "a \"quoted\" name",
+                          DType::kFloat32,
+                          64,
+                          2,
+                          "measured",
+                          {16, 8, 128, 1e10, 0.5, 1e-6, 2e-6, 0.1},
+                          {16, 8, 128, 2e10, 0, 0, 0, 0}});
+  const std::string json = machine_file_to_json(file);
+  const MachineFile back = parse_machine_file(json, "file");
+  EXPECT_EQ(machine_file_to_json(back), json);
+  EXPECT_EQ(choose_machine(back, {}, {64, 8, 128, 128, DType::kBFloat16}, "file"), MachineModel());
+  const MachineModel cpu = choose_machine(back, {"cpu", "workers"}, {8, 8, 128, 128, DType::kFloat32}, "file");
+  EXPECT_EQ(cpu.workers, 2);
+  EXPECT_EQ(cpu.forward.flops_per_s, 1e10);
+  EXPECT_EQ(cpu.engine, CommEngine::kWorkers);
+}
+
+TEST(MachineFile, TakesTheNearestKernels) {
+  MachineFile file = builtin_machine_file();
+  file.kernels.clear();
+  for (const auto& [dtype, head_dim] :
+       {std::pair(DType::kFloat32, 128), std::pair(DType::kBFloat16, 64), std::pair(DType::kBFloat16, 256)}) {
+    KernelEntry entry = builtin_machine_file().kernels[0];
+    entry.dtype = dtype;
+    entry.head_dim = head_dim;
+    entry.workers = head_dim;
+    file.kernels.push_back(entry);
+  }
+  EXPECT_EQ(choose_machine(file, {}, {8, 8, 96, 96, DType::kBFloat16}, "").workers, 64);
+  EXPECT_EQ(choose_machine(file, {}, {8, 8, 192, 128, DType::kBFloat16}, "").workers, 256);
+  EXPECT_EQ(choose_machine(file, {}, {8, 8, 64, 64, DType::kFloat32}, "").workers, 128);
+}
+
+TEST(MachineFile, SaysWhatIsWrongWithIt) {
+  const Json good = Json::parse(machine_file_to_json(builtin_machine_file()));
+  const auto message_of = [](const Json& json) -> std::string {
+    try {
+      parse_machine_file(json.dump(), "FILE");
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(message_of(good), "nothing was thrown");
+  Json bad = good;
+  bad["kernels"][0]["forward"].erase("tail");
+  EXPECT_THAT(message_of(bad), HasSubstr("FILE: kernels[0].forward: needs 'tail'"));
+  bad = good;
+  bad["links"][1]["scope"] = "near";
+  EXPECT_THAT(message_of(bad), HasSubstr("FILE: links[1]: 'scope' must be inside or between (got 'near')"));
+  bad = good;
+  bad["links"][0]["bytes_per_s"] = -1;
+  EXPECT_THAT(message_of(bad), HasSubstr("'bytes_per_s' must be finite and at least 1 (got -1)"));
+  bad = good;
+  bad["node"]["rank"] = 8;
+  EXPECT_THAT(message_of(bad), HasSubstr("rank"));
+  bad = good;
+  bad["version"] = 2;
+  EXPECT_THAT(message_of(bad), HasSubstr("'version' must be 1 (got 2)"));
+  EXPECT_THAT(message_of(Json::array()), HasSubstr("FILE"));
+}
+
+TEST(Charts, EscapeNamesAndSurviveEmptySeries) {
+  const Chart chart{"a < b & c", "ranks", AxisUnit::kSeconds, {{"<script>", {}}, {"one", {{8, 1e-3}}}}, 0, ""};
+  const std::string svg = svg_charts({chart, {"empty", "x", AxisUnit::kPercent, {}, 0, ""}}, "'title'", 2);
+  EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; c"));
+  EXPECT_EQ(svg.find("<script>"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_EQ(svg.find("inf"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tangram::cli
