@@ -2,19 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a call costs on the CPU side: medians with a mask that is known, on tensors of one row, beside an empty op.
 
-PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/overhead.py
+PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/overhead.py [--csv FILE]
+Under `torchrun --nproc-per-node=2` calc_attn includes what the ranks tell each other, over one row each.
 """
 
+import argparse
+import os
 import statistics
 import time
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 import tangram
-from tangram import Mask
+from tangram import _torch_group
+from tangram._keys import clear_keys
 
-CALLS = 3000
+CALLS = 5000
 
 
 def median_us(call, calls=CALLS):
@@ -31,28 +36,75 @@ def empty(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(q)
 
 
-def main():
-    torch.set_num_threads(1)
+class EmptyFunction(torch.autograd.Function):
+    """What autograd itself costs with three inputs."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        return torch.empty_like(q)
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, k, v = ctx.saved_tensors
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def calls(key):
+    """(name, function) of each line."""
     q, k, v = (torch.randn(1, 1, 8, requires_grad=True) for _ in range(3))
     ranges = [torch.tensor(r, dtype=torch.int32) for r in ([[0, 1]], [[0, 1]], [1])]
+    dout = torch.ones(1, 1, 8)
 
-    def forward():
-        return tangram.flex_flash_attn_func(q, k, v, *ranges)[0]
+    def backward(out):
+        return lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
 
-    out, dout = forward(), torch.ones(1, 1, 8)
-    scaled = q * 2
-    print(f"empty custom op            {median_us(lambda: empty(q, k, v)):8.1f} us")
-    print(f"flex forward               {median_us(forward):8.1f} us")
-    product = median_us(lambda: torch.autograd.grad(scaled, q, dout, retain_graph=True))
-    print(f"backward of a product      {product:8.1f} us")
-    backward = median_us(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
-    print(f"flex backward              {backward:8.1f} us")
+    yield "empty custom op, forward", lambda: empty(q, k, v)
+    yield "empty autograd function, forward", lambda: EmptyFunction.apply(q, k, v)
+    yield "flex_flash_attn_func, forward", lambda: tangram.flex_flash_attn_func(q, k, v, *ranges)
+    yield "calc_attn, forward", lambda: tangram.calc_attn(q, k, v, key)
+    yield "empty autograd function, backward", backward(EmptyFunction.apply(q, k, v))
+    yield "flex_flash_attn_func, backward", backward(tangram.flex_flash_attn_func(q, k, v, *ranges)[0])
+    yield "calc_attn, backward", backward(tangram.calc_attn(q, k, v, key)[0])
 
+
+def make_large_key():
+    """A function that makes the key of 1 M tokens for 64 ranks anew; nothing is sent for it, so no peers are needed."""
+    group = object.__new__(_torch_group.TorchGroup)
+    group.rank, group.size, group.ranks = 0, 64, list(range(64))
+    _torch_group._groups["64 ranks"] = group
     total = 1 << 20
     borders = np.sort(np.random.default_rng(0).choice(total - 1, 2000, replace=False) + 1)
-    mask = Mask.varlen([0, *borders.tolist(), total])
-    config = tangram.DistAttnConfig(cp_size=64)
-    print(f"plan, 1 M tokens, cp 64    {median_us(lambda: tangram.PlanCache(1).get(mask, config), 5) / 1000:8.1f} ms")
+    cu_seqlens = torch.tensor([0, *borders.tolist(), total], dtype=torch.int32)
+
+    def make():
+        clear_keys()
+        return tangram.magi_attn_varlen_key(cu_seqlens, cu_seqlens, 64, 8, 128, 0, "64 ranks", causal=True)
+
+    return make
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--csv")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if "RANK" not in os.environ:
+        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    dist.init_process_group("gloo")
+    ranks = dist.get_world_size()
+    key = tangram.mask_key(tangram.Mask.full(ranks), 1, 1, 8, chunk_size=1)
+    lines = [(name, median_us(call)) for name, call in calls(key)]
+    make = make_large_key()
+    lines.append(("key of 1 M tokens, 2,001 documents, cp 64", median_us(make, 20)))
+    if dist.get_rank() == 0:
+        for name, value in lines:
+            print(f"{name:44}{value:10.1f} us")
+        if arguments.csv:
+            with open(arguments.csv, "w") as file:
+                file.write("ranks,what,median_us\n")
+                file.writelines(f'{ranks},"{name}",{value:.1f}\n' for name, value in lines)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

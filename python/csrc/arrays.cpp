@@ -81,10 +81,12 @@ std::vector<Range> ranges_of(nb::handle object, const char* function, const char
           function, name, nb::repr(object).c_str());
   for (const nb::handle item : object) {
     Range range;
-    if (!nb::try_cast(item, range)) {
-      require(nb::isinstance<nb::sequence>(item) && nb::len(item) == 2, "{}: {} must hold pairs (begin, end) (got {})",
-              function, name, nb::repr(item).c_str());
+    // Pairs first: asking whether something is a Range takes longer than all the rest.
+    if (nb::isinstance<nb::sequence>(item) && nb::len(item) == 2) {
       range = {integer_of(item[0], function, name), integer_of(item[1], function, name)};
+    } else {
+      require(nb::try_cast(item, range), "{}: {} must hold pairs (begin, end) (got {})", function, name,
+              nb::repr(item).c_str());
     }
     result.push_back(range);
   }

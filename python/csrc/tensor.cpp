@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include <atomic>
 #include <unordered_map>
 
 #include "core/require.hpp"
@@ -36,17 +37,21 @@ nb::object get(nb::handle object, const nb::object& name) {
   return nb::steal(PyObject_GetAttr(object.ptr(), name.ptr()) ?: throw nb::python_error());
 }
 nb::object call(nb::handle object, const nb::object& name) {
-  return nb::steal(PyObject_CallMethodObjArgs(object.ptr(), name.ptr(), nullptr) ?: throw nb::python_error());
+  PyObject* self = object.ptr();
+  return nb::steal(PyObject_VectorcallMethod(name.ptr(), &self, 1, nullptr) ?: throw nb::python_error());
 }
 
 void read_sizes(Array& array, nb::handle shape, nb::handle strides, const char* function, const char* name) {
-  const size_t ndim = nb::len(shape);
+  // Both are tuples of torch's own making.
+  const Py_ssize_t ndim = PyTuple_Size(shape.ptr());
+  if (ndim < 0) throw nb::python_error();
   require(1 <= ndim && ndim <= 3, "{}: {} must have one to three dimensions (got {})", function, name, ndim);
   array.ndim = static_cast<int>(ndim);
-  for (size_t i = 0; i < ndim; ++i) {
-    array.shape[i] = nb::cast<int64_t>(shape[i]);
-    array.strides[i] = nb::cast<int64_t>(strides[i]);
+  for (Py_ssize_t i = 0; i < ndim; ++i) {
+    array.shape[static_cast<size_t>(i)] = PyLong_AsLongLong(PyTuple_GetItem(shape.ptr(), i));
+    array.strides[static_cast<size_t>(i)] = PyLong_AsLongLong(PyTuple_GetItem(strides.ptr(), i));
   }
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
 }
 
 Array torch_array(nb::handle object, nb::handle dtype, const char* function, const char* name) {
@@ -56,9 +61,10 @@ Array torch_array(nb::handle object, nb::handle dtype, const char* function, con
   require(found != torch_dtypes().end(), "{}: {} must be float32, bfloat16 or float16 (got {})", function, name,
           nb::repr(dtype).c_str());
   array.dtype = found->second;
-  array.on_gpu = nb::cast<bool>(get(object, n.is_cuda));
+  array.on_gpu = get(object, n.is_cuda).is(Py_True);
   read_sizes(array, get(object, n.shape), call(object, n.stride), function, name);
-  array.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(call(object, n.data_ptr)));
+  array.data = PyLong_AsVoidPtr(call(object, n.data_ptr).ptr());
+  if (array.data == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
   return array;
 }
 
@@ -94,7 +100,10 @@ Array dlpack_array(nb::handle object, const char* function, const char* name) {
 }  // namespace
 
 Array array_of(nb::handle object, const char* function, const char* name) {
-  if (PyObject_HasAttr(object.ptr(), names().data_ptr.ptr()) != 0) {
+  // The type of the last torch tensor: most are of one, and asking a type for its methods takes time.
+  static std::atomic<PyTypeObject*> torch_type = nullptr;
+  if (Py_TYPE(object.ptr()) == torch_type || PyObject_HasAttr(object.ptr(), names().data_ptr.ptr()) != 0) {
+    torch_type = Py_TYPE(object.ptr());
     return torch_array(object, get(object, names().dtype), function, name);
   }
   return dlpack_array(object, function, name);

@@ -285,6 +285,8 @@ def magi_attn_varlen_key(
 
 def _varlen_mask(cu_q: Any, cu_k: Any, causal: bool, window: tuple[int, int], num_global: int) -> Mask:
     q, k = (c.detach().cpu() if isinstance(c, Tensor) else c for c in (cu_q, cu_k))
+    if tuple(window) == (-1, -1) and num_global == 0:
+        return Mask.varlen(q, k, causal)
     typed = _core.infer_attn_mask_from_cu_seqlens(q, k, causal, window, num_global)
     return Mask.from_ranges(*typed)
 

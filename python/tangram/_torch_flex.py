@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,8 +26,13 @@ Ranges = tuple[Any, Any, Any]
 Options = tuple[float | None, float, bool, int]
 
 
+_options = lru_cache(1024)(AttnOptions)
+
+
 def _rows(tensor: Tensor) -> Tensor:
     """The tensor as kernels read it: the last dimension contiguous, no rows or heads on top of each other."""
+    if tensor.is_contiguous():
+        return tensor
     stride, shape = tensor.stride(), tensor.shape
     dense = stride[2] == 1 and stride[1] >= shape[2] and stride[0] >= shape[2]
     return tensor if dense else tensor.contiguous()
@@ -54,75 +61,77 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | N
     return prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, q.is_cuda))
 
 
+@dataclass(slots=True)
+class _Call:
+    """What a call has beside its tensors; one argument, because autograd looks at each."""
+
+    attention: FlexAttention
+    sink_layout: str
+    options: AttnOptions
+    out_dtype: torch.dtype | None
+    max_logits: bool
+
+
+def _empty_like(tensor: Tensor) -> Tensor:
+    """Memory of this shape. Kept strides could be those of rows that lie on top of each other."""
+    if tensor.is_contiguous():
+        return torch.empty_like(tensor)  # a third of the time of the other
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def _empty_out(q: Tensor, v: Tensor, dtype: torch.dtype | None) -> Tensor:
+    if (dtype is None or dtype == q.dtype) and q.shape[2] == v.shape[2]:
+        return _empty_like(q)
+    return torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=dtype or q.dtype, device=q.device)
+
+
 def _forward(
-    attention: FlexAttention,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    sink_layout: str,
-    options: AttnOptions,
-    out_dtype: torch.dtype | None,
-    max_logits: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    out = torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=out_dtype or q.dtype, device=q.device)
-    lse = torch.empty((q.shape[0], q.shape[1]), dtype=torch.float32, device=q.device)
-    peaks = torch.empty(q.shape[1] if max_logits else 0, dtype=torch.float32, device=q.device)
-    attention.forward(q, k, v, out, lse, peaks if max_logits else None, sink, sink_layout, options, _stream(q))
-    return out, lse, peaks
+    call: _Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+    out = _empty_out(q, v, call.out_dtype)
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
+    call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, _stream(q))
+    return (out, lse) if peaks is None else (out, lse, peaks)
 
 
 def _backward(
-    attention: FlexAttention,
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    sink: Tensor | None,
-    sink_layout: str,
-    options: AttnOptions,
+    call: _Call, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    # Not empty_like, which would keep the strides of a view that shares its rows with others.
-    dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
-    dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
     dsink = None if sink is None else torch.empty_like(sink)
-    dout = _rows(dout)
-    attention.backward(q, k, v, out, lse, dout, dq, dk, dv, dsink, sink, sink_layout, options, _stream(q))
+    call.attention.backward(
+        q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink, call.sink_layout, call.options, _stream(q)
+    )
     return dq, dk, dv, dsink
 
 
 class _FlexAttn(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        sink: Tensor | None,
-        attention: FlexAttention,
-        sink_layout: str,
-        options: AttnOptions,
-        out_dtype: torch.dtype | None,
-        max_logits: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        out, lse, peaks = _forward(attention, q, k, v, sink, sink_layout, options, out_dtype, max_logits)
-        ctx.save_for_backward(q, k, v, sink, out, lse)
-        ctx.attention, ctx.sink_layout, ctx.options = attention, sink_layout, options
-        ctx.mark_non_differentiable(lse, peaks)
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, call: _Call
+    ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+        results = _forward(call, q, k, v, sink)
+        ctx.save_for_backward(q, k, v, sink, results[0], results[1])
+        ctx.call = call
+        ctx.mark_non_differentiable(*results[1:])
         ctx.set_materialize_grads(False)
-        return out, lse, peaks
+        return results
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        if dout is None:
-            return (None,) * 9
-        q, k, v, sink, out, lse = ctx.saved_tensors
-        grads = _backward(ctx.attention, dout, q, k, v, out, lse, sink, ctx.sink_layout, ctx.options)
-        return (*grads, None, None, None, None, None)
+        # The decorator refuses second derivatives; where no graph is made of this pass it has nothing to refuse.
+        return _backward_with_graph(ctx, dout) if torch.is_grad_enabled() else _backward_of(ctx, dout)
+
+
+def _backward_of(ctx: Any, dout: Tensor | None) -> tuple[Any, ...]:
+    if dout is None:
+        return (None,) * 5
+    q, k, v, sink, out, lse = ctx.saved_tensors
+    return (*_backward(ctx.call, dout, q, k, v, out, lse, sink), None)
+
+
+_backward_with_graph = once_differentiable(_backward_of)
 
 
 def attend(
@@ -144,10 +153,9 @@ def attend(
     if sink is not None:
         sink = sink.to(torch.float32).contiguous()
     attention = _attention(q, k, v, ranges, backend)
-    out, lse, peaks = _FlexAttn.apply(  # type: ignore[no-untyped-call]
-        _rows(q), _rows(k), _rows(v), sink, attention, sink_layout, AttnOptions(*options), out_dtype, max_logits
-    )
-    return out, lse, peaks if max_logits else None
+    call = _Call(attention, sink_layout, _options(*options), out_dtype, max_logits)
+    results = _FlexAttn.apply(_rows(q), _rows(k), _rows(v), sink, call)  # type: ignore[no-untyped-call]
+    return results if max_logits else (*results, None)
 
 
 # ---- the operator ----
@@ -227,9 +235,11 @@ def _flex_attn(
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(q, k, v, sink)
     attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, backend)
-    options = AttnOptions(scale, softcap, deterministic, sm_margin)
+    options = _options(scale, softcap, deterministic, sm_margin)
     sink = None if sink is None else sink.to(torch.float32).contiguous()
-    return _forward(attention, _rows(q), _rows(k), _rows(v), sink, sink_layout, options, out_dtype, max_logits)
+    call = _Call(attention, sink_layout, options, out_dtype, max_logits)
+    out, lse, *peaks = _forward(call, _rows(q), _rows(k), _rows(v), sink)
+    return out, lse, peaks[0] if peaks else q.new_empty(0, dtype=torch.float32)
 
 
 @torch.library.impl("tangram::flex_attn_backward", "CompositeExplicitAutograd")
@@ -253,11 +263,10 @@ def _flex_attn_backward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, backend)
-    options = AttnOptions(scale, softcap, deterministic, sm_margin)
+    options = _options(scale, softcap, deterministic, sm_margin)
     as_float = None if sink is None else sink.to(torch.float32).contiguous()
-    dq, dk, dv, dsink = _backward(
-        attention, dout, _rows(q), _rows(k), _rows(v), _rows(out), lse.contiguous(), as_float, sink_layout, options
-    )
+    call = _Call(attention, sink_layout, options, None, False)
+    dq, dk, dv, dsink = _backward(call, dout, _rows(q), _rows(k), _rows(v), _rows(out), lse.contiguous(), as_float)
     if sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)
     return dq, dk, dv, dsink.to(sink.dtype)

@@ -9,6 +9,7 @@ them, `undispatch` gives the whole tensor back.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -28,7 +29,7 @@ from ._keys import (
     mask_key,
 )
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
-from ._torch_flex import _NAMES, _rows
+from ._torch_flex import _NAMES, _empty_like, _empty_out, _options, _rows
 from .errors import InvalidArgument, NotAvailable
 from .flex import AttnForwardMeta
 
@@ -57,40 +58,53 @@ __all__ = [
 ]
 
 
+@dataclass(slots=True)
+class _Call:
+    """What a call has beside its tensors; one argument, because autograd looks at each."""
+
+    attention: DistAttention
+    kept: KeptKv | None
+    sink_layout: str
+    options: AttnOptions
+    out_dtype: torch.dtype | None
+    max_logits: bool
+    dsink_reduce: str
+
+
 class _CalcAttn(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        sink: Tensor | None,
-        attention: DistAttention,
-        kept: KeptKv | None,
-        sink_layout: str,
-        options: AttnOptions,
-        out_dtype: torch.dtype | None,
-        max_logits: bool,
-        dsink_reduce: str,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        out = torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=out_dtype or q.dtype)
-        lse = torch.empty((q.shape[0], q.shape[1]), dtype=torch.float32)
-        peaks = torch.empty(q.shape[1] if max_logits else 0, dtype=torch.float32)
-        attention.forward(q, k, v, out, lse, peaks if max_logits else None, sink, sink_layout, kept, options)
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, call: _Call
+    ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+        out = _empty_out(q, v, call.out_dtype)
+        lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+        peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
+        call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.kept, call.options)
         ctx.save_for_backward(q, k, v, sink, out, lse)
-        ctx.rest = (attention, kept, sink_layout, options, dsink_reduce)
+        ctx.call = call
+        if peaks is None:
+            ctx.mark_non_differentiable(lse)
+            return out, lse
         ctx.mark_non_differentiable(lse, peaks)
         return out, lse, peaks
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
-        q, k, v, sink, out, lse = ctx.saved_tensors
-        attention, kept, layout, options, reduce = ctx.rest
-        dq, dk, dv = (torch.empty(t.shape, dtype=t.dtype) for t in (q, k, v))
-        dsink = None if sink is None else torch.empty_like(sink)
-        attention.backward(q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink, layout, kept, reduce, options)
-        return (dq, dk, dv, dsink, *[None] * 7)
+        # The decorator refuses second derivatives; where no graph is made of this pass it has nothing to refuse.
+        return _backward_with_graph(ctx, dout) if torch.is_grad_enabled() else _backward(ctx, dout)
+
+
+def _backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+    q, k, v, sink, out, lse = ctx.saved_tensors
+    call = ctx.call
+    dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
+    dsink = None if sink is None else torch.empty_like(sink)
+    tensors = (q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink)
+    call.attention.backward(*tensors, call.sink_layout, call.kept, call.dsink_reduce, call.options)
+    return dq, dk, dv, dsink, None
+
+
+_backward_with_graph = once_differentiable(_backward)
 
 
 def calc_attn(
@@ -133,18 +147,7 @@ def calc_attn(
     kept = KeptKv() if key.config.overlap.keep_remote_kv and torch.is_grad_enabled() else None
     if sink is not None:
         sink = sink.to(torch.float32).contiguous()
-    options = AttnOptions(softmax_scale, softcap, deterministic)
-    out, lse, peaks = _CalcAttn.apply(  # type: ignore[no-untyped-call]
-        _rows(q),
-        _rows(k),
-        _rows(v),
-        sink,
-        attention,
-        kept,
-        sink_layout,
-        options,
-        out_dtype,
-        return_max_logits,
-        dsink_reduce,
-    )
-    return out, AttnForwardMeta(lse, peaks if return_max_logits else None)
+    options = _options(softmax_scale, softcap, deterministic)
+    call = _Call(attention, kept, sink_layout, options, out_dtype, return_max_logits, dsink_reduce)
+    results = _CalcAttn.apply(_rows(q), _rows(k), _rows(v), sink, call)  # type: ignore[no-untyped-call]
+    return results[0], AttnForwardMeta(*results[1:])
