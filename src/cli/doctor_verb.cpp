@@ -6,13 +6,20 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/doc_lengths.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/machine.hpp"
+#include "cli/machine_file.hpp"
+#include "cli/measure/machine_measure.hpp"
+#include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
+#include "core/require.hpp"
 #include "tangram/backends.hpp"
+#include "tangram/dtype.hpp"
 #include "tangram/env.hpp"
 #include "tangram/mpi_group.hpp"
 #include "tangram/version.hpp"
@@ -94,9 +101,64 @@ nlohmann::json doctor_json() {
           {"environment", variables}};
 }
 
-int doctor_main(bool json) {
+struct DoctorVerbOptions {
+  bool json = false;
+  std::string measure;  // file to write
+  std::string dtypes = "float32,bfloat16";
+  std::string head_dims = "64,128";
+  int64_t rows = 2048;
+};
+
+MeasureOptions measure_options(const DoctorVerbOptions& options) {
+  MeasureOptions measure;
+  std::string name;
+  for (const char c : options.dtypes + ",") {
+    if (c != ',') {
+      name += c;
+      continue;
+    }
+    measure.dtypes.push_back(parse_dtype(name));
+    name.clear();
+  }
+  for (const int64_t head_dim : parse_number_list(options.head_dims, "--head-dims")) {
+    require(1 <= head_dim && head_dim <= 1024, "--head-dims: must lie in [1, 1024] (got {})", head_dim);
+    measure.head_dims.push_back(static_cast<int>(head_dim));
+  }
+  require(256 <= options.rows && options.rows <= 1 << 16, "--rows: must lie in [256, {}] (got {})", 1 << 16,
+          options.rows);
+  measure.max_rows = options.rows;
+  return measure;
+}
+
+// Measures, and adds what was measured to the file.
+int measure_main(const DoctorVerbOptions& options) {
+  constexpr int64_t kMaxFileBytes = 1 << 20;
+  const MeasureOptions measure = measure_options(options);
+  MachineFile known;
+  if (std::filesystem::exists(options.measure)) {
+    known = parse_machine_file(read_text_file(options.measure, "--measure", kMaxFileBytes),
+                               fmt::format("--measure '{}'", options.measure));
+  }
+  bool is_root = false;
+  const Measured measured = measure_machine(measure, is_root);
+  if (!is_root) return kOk;
+  const MachineFile file = merge_machine_files(known, measured.file);
+  const std::string json = machine_file_to_json(file);
+  write_text_file(options.measure, "--measure", json);
+  std::string text = json;
+  if (!options.json) {
+    text = file.name + "\n";
+    for (const std::string& note : measured.notes) text += "  " + note + "\n";
+    text += fmt::format("Written to {}; use it with --machine {}.\n", options.measure, options.measure);
+  }
+  std::fputs(text.c_str(), stdout);
+  return kOk;
+}
+
+int doctor_main(const DoctorVerbOptions& options) {
   Env::get();  // refuses variables that mean nothing, with exit code 2
-  const std::string text = json ? doctor_json().dump(2) + "\n" : doctor_text();
+  if (!options.measure.empty()) return measure_main(options);
+  const std::string text = options.json ? doctor_json().dump(2) + "\n" : doctor_text();
   std::fputs(text.c_str(), stdout);
   return kOk;
 }
@@ -104,10 +166,24 @@ int doctor_main(bool json) {
 }  // namespace
 
 Verb add_doctor_verb(CLI::App& app) {
-  auto json = std::make_shared<bool>(false);
-  CLI::App* verb = app.add_subcommand("doctor", "Show what this machine has and what will be used");
-  verb->add_flag("--json", *json, "print JSON instead of text");
-  return {verb, [json] { return doctor_main(*json); }};
+  auto options = std::make_shared<DoctorVerbOptions>();
+  CLI::App* verb = app.add_subcommand("doctor", "Show what this machine has and what will be used; measure it");
+  verb->add_flag("--json", options->json, "print JSON instead of text");
+  const std::string group = "Measuring";
+  verb->add_option(
+          "--measure", options->measure,
+          "measure kernels, memory and the transport, and add the constants to this file; under mpirun that of "
+          "MPI, else that of threads")
+      ->type_name("FILE")
+      ->group(group);
+  verb->add_option("--dtypes", options->dtypes, "of kernels (default " + options->dtypes + ")")
+      ->type_name("LIST")
+      ->group(group);
+  verb->add_option("--head-dims", options->head_dims, "of kernels (default " + options->head_dims + ")")
+      ->type_name("LIST")
+      ->group(group);
+  verb->add_option("--rows", options->rows, "rows of the largest call (default 2048)")->type_name("N")->group(group);
+  return {verb, [options] { return doctor_main(*options); }};
 }
 
 }  // namespace tangram::cli

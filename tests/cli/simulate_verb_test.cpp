@@ -150,6 +150,48 @@ TEST(MachineFile, TakesTheNearestKernels) {
   EXPECT_EQ(choose_machine(file, {}, {8, 8, 64, 64, DType::kFloat32}, "").workers, 128);
 }
 
+// Times of a busy machine prove nothing; that the file is complete, usable and added to does.
+TEST(DoctorVerb, MeasuresConstantsThatPlanAndSimulateRead) {
+  const TempFolder folder;
+  const std::string path = folder.path("machine.json");
+  const std::vector<std::string> measure{"doctor", "--measure", path,   "--rows",
+                                         "256",    "--dtypes",  "fp32", "--head-dims"};
+  for (const char* head_dim : {"16", "32"}) {
+    std::vector<std::string> args = measure;
+    args.push_back(head_dim);
+    const ProgramResult result = run_program(args);
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr(std::string("cpu float32 head dim ") + head_dim + ": forward "));
+  }
+  const MachineFile file = parse_machine_file(read_all(path), "file");
+  ASSERT_EQ(file.kernels.size(), 2u);  // the second run added to the first
+  ASSERT_EQ(file.links.size(), 1u);
+  EXPECT_EQ(file.links[0].transport, "local");
+  EXPECT_EQ(file.links[0].engine, CommEngine::kHostThreads);
+  const std::vector<std::string> mask{"--family", "causal",    "--seqlen", "4096",  "--cp-size",
+                                      "2",        "--machine", path,       "--json"};
+  for (const std::string verb : {"plan", "simulate"}) {
+    std::vector<std::string> args = mask;
+    args.insert(args.begin(), verb);
+    const ProgramResult result = run_program(args);
+    ASSERT_EQ(result.code, 0) << result.err;
+    const Json json = Json::parse(result.out);
+    const double step_s =
+        verb == "plan" ? json["predicted"]["forward_s"].get<double>() + json["predicted"]["backward_s"].get<double>()
+                       : json["predictions"][0]["step_s"].get<double>();
+    EXPECT_GT(step_s, 1e-3) << verb;  // far from what H200 nodes take
+  }
+}
+
+TEST(DoctorVerb, KeepsAFileThatItCannotRead) {
+  const TempFolder folder;
+  const std::string path = folder.write("machine.json", "{}");
+  const ProgramResult result = run_program({"doctor", "--measure", path});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("needs 'format'"));
+  EXPECT_EQ(read_all(path), "{}");
+}
+
 TEST(MachineFile, SaysWhatIsWrongWithIt) {
   const Json good = Json::parse(machine_file_to_json(builtin_machine_file()));
   const auto message_of = [](const Json& json) -> std::string {

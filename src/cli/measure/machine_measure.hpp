@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What `tangram doctor --measure` measures: kernels of the CPU backend, copies in memory, and the transport between
+// ranks. Every rank measures at the same time, so that figures are those of a machine at work.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/machine_file.hpp"
+#include "tangram/communicator.hpp"
+
+namespace tangram::cli {
+
+struct MeasureOptions {
+  std::vector<DType> dtypes;
+  std::vector<int> head_dims;
+  int64_t max_rows = 2048;  ///< of the largest attention call
+  int num_repeats = 5;
+};
+
+/// What was measured, and how far the fitted constants are from the samples.
+struct Measured {
+  MachineFile file;
+  std::vector<std::string> notes;  ///< a line for each fit
+};
+
+/// Runs one rank for each core as threads, or is one of the processes of mpirun. `is_root` says whether this process
+/// has the result; others get an empty one.
+Measured measure_machine(const MeasureOptions& options, bool& is_root);
+
+/// Entries of `fresh` replace those of `known` that describe the same thing; others stay. Node constants are those of
+/// `fresh`.
+MachineFile merge_machine_files(MachineFile known, const MachineFile& fresh);
+
+}  // namespace tangram::cli
