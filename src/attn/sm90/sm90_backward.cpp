@@ -138,6 +138,16 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeP
   params.dsink = args.dsink;
   params.stats = edge.stats;
   params.covered_queries = mask.backward->covered_queries();
+  params.out = edge.out;
+  params.dout = edge.dout;
+  params.lse = edge.lse;
+  params.out_row_stride = edge.out_row_stride;
+  params.out_head_stride = edge.out_head_stride;
+  params.dout_row_stride = edge.dout_row_stride;
+  params.dout_head_stride = edge.dout_head_stride;
+  params.out_float32 = edge.out_float32;
+  params.half = mask.shape.dtype == DType::kFloat16;
+  params.head_dim = mask.shape.head_dim;
   params.seqlen_q = mask.shape.seqlen_q;
   params.num_q_tiles = edge.num_q_tiles;
   params.num_heads_q = mask.shape.num_heads_q;

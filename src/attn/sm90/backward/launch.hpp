@@ -23,16 +23,25 @@ struct Variant {
 void launch(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream);
 
 /// Gradient of a sink from the row statistics that launch() leaves: dsink = -sum over rows of exp(sink - lse) * delta.
+/// Rows that see no key in this call may see some in another, so theirs is made of out, dout and lse, which are final.
 struct SinkParams {
   const float* sink;  ///< [num_sinks, num_heads_q], or a set of these for each row
   float* dsink;       ///< as sink
   const float* stats;
-  const uint64_t* covered_queries;  ///< null, or as in Params: rows that see no key have no delta
+  const uint64_t* covered_queries;  ///< null, or as in Params: other rows have no statistics
+  const void* out;
+  const void* dout;
+  const float* lse;
+  int64_t out_row_stride, out_head_stride;
+  int64_t dout_row_stride, dout_head_stride;
   int64_t seqlen_q;
   int32_t num_q_tiles;
   int32_t num_heads_q;
   int32_t num_sinks;
+  int32_t head_dim;
   bool per_row;
+  bool half;  ///< float16 instead of bfloat16
+  bool out_float32;
 };
 void launch_sink(const SinkParams& params, cudaStream_t stream);
 

@@ -11,8 +11,29 @@ namespace {
 
 constexpr int kSinkThreads = 256;
 
+__device__ float element(const void* data, int64_t at, bool float32, bool half) {
+  if (float32) return static_cast<const float*>(data)[at];
+  if (half) return __half2float(static_cast<const __half*>(data)[at]);
+  return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
+}
+
+/// Of a row that sees no key in this call. Where it sees none at all, out is zero and dout may hold anything.
+__device__ float uncovered_gradient(const SinkParams& params, float sink, int head, int64_t row) {
+  float delta = 0.0f;
+  for (int d = 0; d < params.head_dim; ++d) {
+    const float out = element(params.out, row * params.out_row_stride + head * params.out_head_stride + d,
+                              params.out_float32, params.half);
+    if (out == 0.0f) continue;
+    delta += out * element(params.dout, row * params.dout_row_stride + head * params.dout_head_stride + d, false,
+                           params.half);
+  }
+  return -exp2f((sink - params.lse[row * params.num_heads_q + head]) * kLog2e) * delta;
+}
+
 __device__ float sink_gradient(const SinkParams& params, float sink, int head, int64_t row) {
-  if (params.covered_queries && !(params.covered_queries[row / 64] >> (row % 64) & 1)) return 0.0f;
+  if (params.covered_queries && !(params.covered_queries[row / 64] >> (row % 64) & 1)) {
+    return uncovered_gradient(params, sink, head, row);
+  }
   const int64_t tile = int64_t{head} * params.num_q_tiles + row / kBlockM;
   const int64_t in_tile = row % kBlockM;
   const float* stats = params.stats + (tile * (kBlockM / 2) + in_tile / 2) * 4 + in_tile % 2;
