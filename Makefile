@@ -32,7 +32,7 @@ test: setup ## Build and run all tests that need no GPU
 
 test-gpu: setup ## Build and run the tests that need a Hopper GPU
 	@cmake --preset cuda -DTANGRAM_BUILD_TESTS=ON > /dev/null
-	@cmake --build --preset cuda --target test_cuda test_attn_sm90
+	@cmake --build --preset cuda --target gpu_tests
 	@ctest --test-dir build/cuda -L gpu --output-on-failure --no-tests=error
 
 check-kernels: setup ## Compile the GPU kernels and fail on spills or serialised wgmma

@@ -42,7 +42,8 @@ endfunction()
 
 # tangram_add_test(core SOURCES slice_test.cpp ... DEPENDS core [LABELS cpu])
 #
-# A GoogleTest program test_<name>; its cases become ctest tests with the labels (default: cpu).
+# A GoogleTest program test_<name>; its cases become ctest tests with the labels (default: cpu). The target gpu_tests
+# builds all programs with the label gpu.
 function(tangram_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;LABELS;LINK_PRIVATE")
   if(NOT arg_LABELS)
@@ -58,5 +59,11 @@ function(tangram_add_test name)
   )
   target_compile_definitions(${target} PRIVATE TANGRAM_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
   tangram_set_warnings(${target})
+  if("gpu" IN_LIST arg_LABELS)
+    if(NOT TARGET gpu_tests)
+      add_custom_target(gpu_tests)
+    endif()
+    add_dependencies(gpu_tests ${target})
+  endif()
   gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120 PROPERTIES LABELS "${arg_LABELS}")
 endfunction()

@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -157,6 +158,131 @@ TEST(Tma, LoadsStoresAndAddsSwizzledTilesAndFillsWithZeros) {
       const float expected = i < 32 * 128 ? __bfloat162float(values[i + 32 * 128]) * (twice ? 2 : 1) : 0.0f;
       ASSERT_EQ(__bfloat162float(out[i]), expected) << i;
     }
+  }
+}
+
+/// Both CTAs of a cluster load half of the tile and multicast it to both.
+__global__ void __cluster_dims__(2, 1, 1) multicast_kernel(const __grid_constant__ Map from, __nv_bfloat16* to) {
+  __shared__ alignas(1024) unsigned char tile[64 * 128];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&full, 1);
+    ptx::fence_barrier_init();
+  }
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  const int half = static_cast<int>(blockIdx.x);
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_arrive_expect_tx(&full, sizeof(tile));
+    ptx::tma_load_4d_multicast(tile + half * sizeof(tile) / 2, &from, &full, 0b11, 0, half * 32, 0, 0);
+    ptx::mbarrier_wait(&full, 0);
+  }
+  __syncthreads();
+  // Row r of a tile with 128-byte swizzle holds its 16-byte chunk c at chunk c ^ (r % 8).
+  for (int i = static_cast<int>(threadIdx.x); i < 64 * 64; i += static_cast<int>(blockDim.x)) {
+    const int row = i / 64, chunk = i % 64 / 8 ^ row % 8;
+    to[half * 64 * 64 + i] = reinterpret_cast<const __nv_bfloat16*>(tile)[row * 64 + chunk * 8 + i % 8];
+  }
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+TEST(Tma, MulticastReachesEveryCtaOfTheCluster) {
+  const auto values = random_integers(64 * 64, 4);
+  const auto from = DeviceBuffer::copy_of(values.data(), values.size() * 2);
+  const auto to = DeviceBuffer::zeros(2 * values.size() * 2);
+  multicast_kernel<<<2, 32>>>(Map{make_token_map(matrix(from, 64, 64), {32, 1, 1}, false)}, to.as<__nv_bfloat16>());
+  check(cudaGetLastError(), "multicast_kernel");
+  std::vector<__nv_bfloat16> out(2 * values.size());
+  check(cudaMemcpy(out.data(), to.as<void>(), to.bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  for (size_t i = 0; i < out.size(); ++i) {
+    ASSERT_EQ(__bfloat162float(out[i]), __bfloat162float(values[i % values.size()])) << i;
+  }
+}
+
+/// Every CTA loads the same row and adds it.
+__global__ void bulk_kernel(const float* from, float* to, int count) {
+  __shared__ alignas(128) float row[512];
+  __shared__ uint64_t full;
+  if (threadIdx.x != 0) return;
+  const auto bytes = static_cast<uint32_t>(count * sizeof(float));
+  ptx::mbarrier_init(&full, 1);
+  ptx::fence_barrier_init();
+  ptx::mbarrier_arrive_expect_tx(&full, bytes);
+  ptx::bulk_load(row, from, bytes, &full);
+  ptx::mbarrier_wait(&full, 0);
+  ptx::bulk_reduce_add_f32(to, row, bytes);
+  ptx::tma_store_commit();
+  ptx::tma_store_wait<0>();
+}
+
+TEST(Tma, BulkLoadsAndAddsFloatsOfManyCtas) {
+  constexpr int kCount = 300, kCtas = 37;  // of 512: what lies behind must stay
+  std::vector<float> values(512);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) - 100.0f;
+  const auto from = DeviceBuffer::copy_of(values.data(), values.size() * sizeof(float)),
+             to = DeviceBuffer::copy_of(values.data(), values.size() * sizeof(float));
+  bulk_kernel<<<kCtas, 32>>>(from.as<float>(), to.as<float>(), kCount);
+  check(cudaGetLastError(), "bulk_kernel");
+  std::vector<float> out(values.size());
+  check(cudaMemcpy(out.data(), to.as<void>(), to.bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  for (size_t i = 0; i < out.size(); ++i) {
+    ASSERT_EQ(out[i], i < kCount ? values[i] * (1 + kCtas) : values[i]) << i;
+  }
+}
+
+constexpr int kManyRegisters = 160;
+
+/// The first warpgroup gives registers away, the second takes them and keeps more values alive than it had room for.
+__global__ void __launch_bounds__(256, 1) register_kernel(const float* from, float* to) {
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  if (threadIdx.x < 128) {
+    ptx::register_decrease<40>();
+    to[thread] = from[thread];
+    return;
+  }
+  ptx::register_increase<232>();
+  float values[kManyRegisters];
+#pragma unroll
+  for (int i = 0; i < kManyRegisters; ++i) values[i] = from[i * 128 + thread];
+  float sum = 0;
+#pragma unroll
+  for (int i = kManyRegisters - 1; i >= 0; --i) sum = sum * 0.5f + values[i];
+  to[128 + thread] = sum;
+}
+
+TEST(Warp, RegistersMoveBetweenWarpgroupsAndKeepTheirValues) {
+  const auto values = random_integers(kManyRegisters * 128, 6);
+  std::vector<float> floats;
+  for (const auto& value : values) floats.push_back(__bfloat162float(value));
+  const auto from = DeviceBuffer::copy_of(floats.data(), floats.size() * sizeof(float));
+  const DeviceBuffer to(256 * sizeof(float));
+  register_kernel<<<3, 256>>>(from.as<float>(), to.as<float>());
+  check(cudaGetLastError(), "register_kernel");
+  std::vector<float> out(256);
+  check(cudaMemcpy(out.data(), to.as<void>(), to.bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  for (int thread = 0; thread < 128; ++thread) {
+    ASSERT_EQ(out[static_cast<size_t>(thread)], floats[static_cast<size_t>(thread)]);
+    float sum = 0;
+    for (int i = kManyRegisters - 1; i >= 0; --i)
+      sum = std::fma(sum, 0.5f, floats[static_cast<size_t>(i * 128 + thread)]);
+    ASSERT_EQ(out[static_cast<size_t>(128 + thread)], sum) << thread;
+  }
+}
+
+__global__ void elect_kernel(int* elected) {
+  const bool mine = ptx::elect_one();
+  elected[blockIdx.x * blockDim.x + threadIdx.x] = mine;
+}
+
+TEST(Warp, ElectsOneLaneOfEveryWarp) {
+  const DeviceBuffer elected(4 * 256 * sizeof(int));
+  elect_kernel<<<4, 256>>>(elected.as<int>());
+  check(cudaGetLastError(), "elect_kernel");
+  std::vector<int> votes(4 * 256);
+  check(cudaMemcpy(votes.data(), elected.as<void>(), elected.bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  for (size_t warp = 0; warp < votes.size() / 32; ++warp) {
+    int count = 0;
+    for (size_t lane = 0; lane < 32; ++lane) count += votes[warp * 32 + lane];
+    ASSERT_EQ(count, 1) << "warp " << warp;
   }
 }
 

@@ -28,6 +28,7 @@ struct RandomConfig {
   SinkLayout sink_layout = SinkLayout::kSh;
   bool poison = true;  // NaN in all rows of q, k, v, dout that no slice covers
   bool strided = false;
+  int gap = 3;  // elements between the heads of strided problems
   DType grad_dtype = DType::kFloat32;
   DType out_dtype = DType::kFloat32;
 };
@@ -94,7 +95,7 @@ inline RandomAttention make_random(const RandomConfig& config, std::vector<AttnS
       if (cells.count(i, j) > 0) q_seen[static_cast<size_t>(i)] = k_seen[static_cast<size_t>(j)] = true;
     }
   }
-  const int gap = config.strided ? 3 : 0;
+  const int gap = config.strided ? config.gap : 0;
   const auto make = [&](DType dtype, int64_t rows, int heads, int dim) {
     HostTensor tensor(dtype, rows, heads + (config.strided ? 1 : 0), dim + gap);
     tensor.fill(kNan);  // outputs too: what is not written shows

@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What tests of the Hopper backend share: whether it can run, a mask made ready, a problem's tensors on the device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "attn/cpu/random_attention.hpp"
+#include "attn/sm90/sm90_backend.hpp"
+#include "cuda/check.hpp"
+#include "cuda/device_buffer.hpp"
+#include "plan/tile_list.hpp"
+
+namespace tangram::test {
+
+/// With what both passes need.
+inline std::unique_ptr<PreparedMask> prepare_sm90(const Sm90Backend& backend, std::span<const AttnSlice> slices,
+                                                  const AttnShape& shape) {
+  const TileList tiles = build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend.tile_shape(shape));
+  std::unique_ptr<PreparedMask> mask = backend.prepare(slices, shape, &tiles);
+  std::vector<AttnSlice> keys_first;
+  for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
+  backend.prepare_backward(
+      *mask, build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, *backend.backward_tile_shape(shape)));
+  return mask;
+}
+
+/// The tensors of a problem on the device, gaps between heads and rows included, each in an allocation of exactly its
+/// size. Outputs start as what the host tensors hold (NaN).
+class OnDevice {
+ public:
+  AttnForwardArgs forward;
+  AttnBackwardArgs backward;
+
+  explicit OnDevice(RandomAttention& r) : forward(r.forward_args()), backward(r.backward_args()), problem_(&r) {
+    forward.q.data = backward.q.data = upload(r.q);
+    forward.k.data = backward.k.data = upload(r.k);
+    forward.v.data = backward.v.data = upload(r.v);
+    backward.dout.data = upload(r.dout);
+    forward.out.data = upload(r.out);
+    backward.out.data = forward.out.data;
+    backward.dq.data = upload(r.dq);
+    backward.dk.data = upload(r.dk);
+    backward.dv.data = upload(r.dv);
+    forward.lse = upload(r.lse);
+    backward.lse = forward.lse;
+    forward.max_logits = upload(r.max_logits);
+    forward.sink.data = backward.sink.data = upload(r.sink);
+    if (backward.dsink != nullptr) backward.dsink = upload(r.dsink);
+  }
+
+  /// All outputs back into the problem.
+  void fetch() {
+    RandomAttention& r = *problem_;
+    download(r.out.view().data, forward.out.data, r.out.bytes());
+    download(r.dq.view().data, backward.dq.data, r.dq.bytes());
+    download(r.dk.view().data, backward.dk.data, r.dk.bytes());
+    download(r.dv.view().data, backward.dv.data, r.dv.bytes());
+    download(r.lse.data(), forward.lse, bytes_of(r.lse));
+    if (forward.max_logits != nullptr) download(r.max_logits.data(), forward.max_logits, bytes_of(r.max_logits));
+    if (backward.dsink != nullptr) download(r.dsink.data(), backward.dsink, bytes_of(r.dsink));
+  }
+  /// Fills all outputs with NaN.
+  void poison_outputs() {
+    for (const auto& [data, bytes] : outputs()) cuda::check(cudaMemset(data, 0xff, bytes), "cudaMemset");
+  }
+  /// The bytes of all outputs, one after the other.
+  std::vector<char> output_bytes() const {
+    std::vector<char> all;
+    for (const auto& [data, bytes] : outputs()) {
+      all.resize(all.size() + bytes);
+      download(all.data() + all.size() - bytes, data, static_cast<int64_t>(bytes));
+    }
+    return all;
+  }
+
+ private:
+  static int64_t bytes_of(const std::vector<float>& values) {
+    return static_cast<int64_t>(values.size() * sizeof(float));
+  }
+  static void download(void* to, const void* from, int64_t bytes) {
+    if (bytes == 0) return;
+    cuda::check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  }
+  void* upload(const void* data, int64_t bytes) {
+    buffers_.push_back(cuda::DeviceBuffer::copy_of(data, static_cast<size_t>(bytes)));
+    return buffers_.back().as<void>();
+  }
+  void* upload(const HostTensor& tensor) { return upload(tensor.view().data, tensor.bytes()); }
+  float* upload(const std::vector<float>& values) {
+    return static_cast<float*>(upload(values.data(), bytes_of(values)));
+  }
+  std::vector<std::pair<void*, size_t>> outputs() const {
+    const RandomAttention& r = *problem_;
+    std::vector<std::pair<void*, size_t>> list{{forward.out.data, static_cast<size_t>(r.out.bytes())},
+                                               {backward.dq.data, static_cast<size_t>(r.dq.bytes())},
+                                               {backward.dk.data, static_cast<size_t>(r.dk.bytes())},
+                                               {backward.dv.data, static_cast<size_t>(r.dv.bytes())},
+                                               {forward.lse, static_cast<size_t>(bytes_of(r.lse))}};
+    if (forward.max_logits != nullptr) list.emplace_back(forward.max_logits, bytes_of(r.max_logits));
+    if (backward.dsink != nullptr) list.emplace_back(backward.dsink, static_cast<size_t>(bytes_of(r.dsink)));
+    return list;
+  }
+
+  RandomAttention* problem_;
+  std::vector<cuda::DeviceBuffer> buffers_;
+};
+
+}  // namespace tangram::test
