@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // How far the planner's dispatch is from the best that a long search finds: the planner's own exchange search, annealed
-// for as long as asked. One CSV line for each case of dist_masks.json that matches and each cp size.
+// for as long as asked. One CSV line for each case of FILE that matches FILTER and each cp size.
 //
-//   dispatch_search FILTER WORK HEAT SEED      e.g. dispatch_search varlen_causal:131072 1e11 0.01 1
+//   dispatch_search FILE FILTER CP WORK HEAT SEED
+//   dispatch_search tests/data/dist_masks.json varlen_causal:131072 8 1e11 0.01 1
 //
-// WORK in chunks looked at (about a nanosecond each), HEAT in shards: 0.01 takes losses of a percent of a shard's rows
-// at the start.
+// CP 0 means 2, 4 and 8. WORK in chunks looked at (about a nanosecond each), HEAT in shards: 0.01 takes losses of a
+// percent of a shard's rows at the start.
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -41,9 +42,10 @@ void search(const reference::MaskCase& c, int cp_size, const RefineOptions& base
   options.tolerance = shard >= 32768 ? 0.005 : 0.01;
   options.heat_rows = heat_shards * static_cast<double>(shard);
   Refiner refiner(mask.slices(), kChunkSize, chunk_areas(mask.slices(), kChunkSize, c.seqlen / kChunkSize), cp_size);
-  const Refiner::Score found = refiner.score(refiner.run(std::move(ranks), options), options.tolerance);
-  fmt::print("{},{},{},{:.4f},{},{:.4f}\n", c.name, cp_size, plan.rows_moved(), plan.balance(), found.remote_rows,
-             1 + options.tolerance + found.overload);
+  const Refiner::Score found = refiner.run(ranks, options);
+  fmt::print("{},{},{},{:.4f},{},{:.4f},{:g},{:g},{}\n", c.name, cp_size, plan.rows_moved(), plan.balance(),
+             found.remote_rows, 1 + options.tolerance + found.overload, static_cast<double>(options.max_work),
+             heat_shards, options.seed);
   std::fflush(stdout);
 }
 
@@ -51,18 +53,20 @@ void search(const reference::MaskCase& c, int cp_size, const RefineOptions& base
 }  // namespace tangram
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    fmt::print(stderr, "usage: {} FILTER WORK HEAT SEED\n", argv[0]);
+  if (argc != 7) {
+    fmt::print(stderr, "usage: {} FILE FILTER CP WORK HEAT SEED\n", argv[0]);
     return 2;
   }
-  const std::string filter = argv[1];
-  const tangram::RefineOptions options{.max_work = static_cast<int64_t>(std::atof(argv[2])),
-                                       .seed = std::strtoull(argv[4], nullptr, 10)};
-  fmt::print("case,cp_size,rows_planned,balance_planned,rows_found,balance_limit\n");
-  for (const auto& c : tangram::reference::load_mask_cases("dist_masks.json")) {
+  const std::string filter = argv[2];
+  const int only = std::atoi(argv[3]);
+  const tangram::RefineOptions options{.max_work = static_cast<int64_t>(std::atof(argv[4])),
+                                       .seed = std::strtoull(argv[6], nullptr, 10)};
+  fmt::print("case,cp_size,rows_planned,balance_planned,rows_found,balance_limit,work,heat,seed\n");
+  for (const auto& c : tangram::reference::load_mask_cases_from(argv[1])) {
     if (c.name.find(filter) == std::string::npos) continue;
     for (const int cp_size : {2, 4, 8}) {
-      if (c.seqlen / cp_size >= tangram::kShortestShard) tangram::search(c, cp_size, options, std::atof(argv[3]));
+      if (only != 0 && cp_size != only) continue;
+      if (c.seqlen / cp_size >= tangram::kShortestShard) tangram::search(c, cp_size, options, std::atof(argv[5]));
     }
   }
   return 0;

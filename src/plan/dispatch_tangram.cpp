@@ -14,12 +14,30 @@ namespace tangram {
 
 namespace {
 
-constexpr int64_t kWork = 2'600'000;  // of improving a packing, see RefineOptions; two milliseconds
-// What a whole mean area of overload is worth, in multiples of all rows, when choosing what to improve: it will be
-// mended.
-constexpr double kPriceOfOverload = 4;
+// Improving candidates, see RefineOptions: about as many nanoseconds. With many ranks the rest of planning takes
+// longer.
+int64_t search_work(int cp_size) { return std::clamp<int64_t>(80'000'000 / cp_size, 2'000'000, 4'500'000); }
+
+// What an overload is worth in rows when candidates are compared, of all rows and for an overload of a whole mean area:
+// a small one is mended cheaply, a large one is not.
+constexpr double kPriceOfOverload = 0.3;
+constexpr double kPriceOfOverloadSquared = 8;
 
 constexpr double kMendable = 0.05;
+
+// The search proceeds in rounds, each with its share of the work, over the best of the round before. With many ranks
+// there is time for few candidates.
+struct Round {
+  double share;
+  size_t num_candidates;
+};
+constexpr Round kRounds[] = {{0.35, 4}, {0.3, 2}, {0.35, 1}};
+constexpr Round kFewRounds[] = {{0.4, 2}, {0.6, 1}};
+constexpr int kManyRanks = 16;
+
+// Chunks as fine as this let the improvement put cuts where documents begin and end. It costs nothing: runs count, not
+// chunks.
+constexpr int64_t kFinest = 64;
 
 // Numbers ranks by their first chunk, so that neighbours in the sequence tend to be neighbours in the group.
 void renumber(std::vector<int>& ranks, int cp_size) {
@@ -39,41 +57,77 @@ double balance_tolerance(int64_t rows_per_rank) {
   return rows_per_rank >= kLongShard ? 0.0048 : 0.0095;
 }
 
-// The best of all packings with chunks of one size. `overload`: what is left above the tolerance.
-Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, double& overload) {
-  const int64_t num_chunks = mask.seqlen_q() / chunk_size;
-  const PackProblem problem = make_pack_problem(mask.slices(), chunk_size, num_chunks, cp_size);
+struct Candidate {
+  std::vector<int> ranks;
+  Refiner::Score score;
+  double price = 0;
+};
+
+// Packings of chunks of one size, and the plain order of the sequence.
+std::vector<Candidate> make_candidates(const PackProblem& problem) {
+  std::vector<Candidate> candidates;
   const int per_rank = problem.per_rank();
-  const double tolerance = balance_tolerance(per_rank * chunk_size);
+  for (const int part_of_shard : {8, 32, 128}) {
+    candidates.push_back({pack(problem, {std::max(1, per_rank / part_of_shard), 0}), {}});
+  }
+  if (problem.cp_size >= kManyRanks) {
+    for (const int min_whole : {per_rank / 8, per_rank + 1})
+      candidates.push_back({pack(problem, {min_whole, 1.5}), {}});
+  }
+  candidates.push_back({dispatch_sequential(problem.num_chunks(), problem.cp_size), {}});
+  return candidates;
+}
+
+// Cuts every chunk into `parts`.
+std::vector<int> refined(const std::vector<int>& ranks, int64_t parts) {
+  std::vector<int> result;
+  result.reserve(ranks.size() * static_cast<size_t>(parts));
+  for (const int rank : ranks) result.insert(result.end(), static_cast<size_t>(parts), rank);
+  return result;
+}
+
+// The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
+Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, double& overload) {
+  const PackProblem problem = make_pack_problem(mask.slices(), chunk_size, mask.seqlen_q() / chunk_size, cp_size);
+  const double tolerance = balance_tolerance(mask.seqlen_q() / cp_size);
+  std::vector<Candidate> candidates = make_candidates(problem);
+  const bool is_one_block = problem.blocks.size() == 1;
+  if (!is_one_block && chunk_size > kFinest && chunk_size % kFinest == 0) {
+    for (Candidate& candidate : candidates) candidate.ranks = refined(candidate.ranks, chunk_size / kFinest);
+    chunk_size = kFinest;
+  }
   // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
-  Refiner refiner(mask.is_self_attention() ? mask.slices() : std::span<const AttnSlice>(), chunk_size, problem.areas,
-                  cp_size);
-  std::vector<int> best;
-  Refiner::Score best_score;
-  const auto price = [&](const Refiner::Score& score) {
-    return static_cast<double>(score.remote_rows) +
-           kPriceOfOverload * static_cast<double>(mask.seqlen_q()) * score.overload;
+  Refiner refiner(mask.is_self_attention() ? mask.slices() : std::span<const AttnSlice>(), chunk_size,
+                  chunk_areas(mask.slices(), chunk_size, mask.seqlen_q() / chunk_size), cp_size);
+  const auto sort_by_price = [&] {
+    for (Candidate& candidate : candidates) {
+      const double excess = candidate.score.overload;
+      candidate.price =
+          static_cast<double>(candidate.score.remote_rows) +
+          static_cast<double>(mask.seqlen_q()) * excess * (kPriceOfOverload + kPriceOfOverloadSquared * excess);
+    }
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.price < b.price; });
   };
-  const auto consider = [&](std::vector<int> ranks) {
-    const Refiner::Score score = refiner.score(ranks, tolerance);
-    if (!best.empty() && price(score) >= price(best_score)) return;
-    best = std::move(ranks);
-    best_score = score;
-  };
-  // By position alone what is nearly balanced can be mended; the rest would be dealt out anew by exchanges.
-  std::vector<int> sequential = dispatch_sequential(num_chunks, cp_size);
-  if (refiner.score(sequential, tolerance).overload <= kMendable) consider(std::move(sequential));
-  for (const int min_whole : {per_rank / 8, per_rank + 1}) {
-    for (const double density_step : {0.0, 1.5}) consider(pack(problem, {min_whole, density_step}));
-  }
+  for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.ranks, tolerance);
+  // One block in plain order is nearly balanced, as a window, or would have to be dealt out anew by exchanges.
+  if (is_one_block && candidates.back().score.overload > kMendable) candidates.pop_back();
+  sort_by_price();
   // A mask of one block is cut as it must be; exchanges could only mend its balance.
-  if (cp_size > 1 && (refiner.num_components() > 1 || best_score.overload > 0)) {
-    best = refiner.run(std::move(best), {.max_work = kWork, .tolerance = tolerance});
-    best_score = refiner.score(best, tolerance);
+  if (cp_size > 1 && (refiner.num_components() > 1 || candidates.front().score.overload > 0)) {
+    for (const Round& round : cp_size < kManyRanks ? std::span<const Round>(kRounds) : kFewRounds) {
+      candidates.resize(std::min(candidates.size(), round.num_candidates));
+      const double work = static_cast<double>(search_work(cp_size)) * round.share;
+      const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
+                                  .tolerance = tolerance};
+      for (Candidate& candidate : candidates) candidate.score = refiner.run(candidate.ranks, options);
+      sort_by_price();
+    }
   }
-  overload = best_score.overload;
-  renumber(best, cp_size);
-  return {cp_size, chunk_size, std::move(best)};
+  Candidate& best = candidates.front();
+  overload = best.score.overload;
+  renumber(best.ranks, cp_size);
+  return {cp_size, chunk_size, std::move(best.ranks)};
 }
 
 }  // namespace
@@ -86,7 +140,6 @@ Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
   // The coarsest chunks that balance; long shards need no fine ones.
   constexpr int64_t kCoarsest = 512;
   constexpr int64_t kUsual = 128;
-  constexpr int64_t kFinest = 64;
   constexpr int64_t kChunksPerRank = 128;
   const int64_t rows = mask.seqlen_q() / config.cp_size;
   int64_t chunk_size = finest_chunk_size(rows);

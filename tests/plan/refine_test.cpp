@@ -57,16 +57,20 @@ TEST(Refiner, OnlyImprovesKeepsCountsAndRepeats) {
     // Any area is balanced enough, so that rows alone decide.
     const RefineOptions options{.max_work = 200'000, .tolerance = 100};
     Refiner refiner(mask.slices(), chunk_size, chunk_areas(mask.slices(), chunk_size, num_chunks), cp_size);
-    const std::vector<int> refined = refiner.run(start, options);
+    std::vector<int> refined = start;
+    const Refiner::Score score = refiner.run(refined, options);
     for (int rank = 0; rank < cp_size; ++rank) {
       ASSERT_EQ(std::count(refined.begin(), refined.end(), rank), num_chunks / cp_size);
     }
     const int64_t rows = refiner.score(refined, 100).remote_rows;
+    EXPECT_EQ(score.remote_rows, rows);
     EXPECT_LE(rows, refiner.score(start, 100).remote_rows);
     const Dispatch dispatch{cp_size, chunk_size, refined};
     ASSERT_EQ(rows, rows_lower_bound(mask, dispatch, dispatch));
     Refiner again(mask.slices(), chunk_size, chunk_areas(mask.slices(), chunk_size, num_chunks), cp_size);
-    ASSERT_EQ(again.run(start, options), refined);
+    std::vector<int> repeated = start;
+    again.run(repeated, options);
+    ASSERT_EQ(repeated, refined);
   }
 }
 
@@ -76,7 +80,8 @@ TEST(Refiner, BringsScatteredDocumentsTogether) {
   for (int d = 0; d < 16; ++d) cu.push_back(cu.back() + 64);
   const Mask mask = varlen_mask(cu, true);
   Refiner refiner(mask.slices(), 16, chunk_areas(mask.slices(), 16, 64), 4);
-  const std::vector<int> refined = refiner.run(dispatch_zigzag(64, 4), {.max_work = 5'000'000, .tolerance = 0.001});
+  std::vector<int> refined = dispatch_zigzag(64, 4);
+  refiner.run(refined, {.max_work = 5'000'000, .tolerance = 0.001});
   const Refiner::Score score = refiner.score(refined, 0.001);
   EXPECT_EQ(score.remote_rows, 0);
   EXPECT_EQ(score.overload, 0);
@@ -87,8 +92,9 @@ TEST(Refiner, MendsBalance) {
   Refiner refiner(mask.slices(), 16, chunk_areas(mask.slices(), 16, 64), 4);
   const std::vector<int> start = dispatch_sequential(64, 4);
   EXPECT_GT(refiner.score(start, 0.01).overload, 0.7);
-  const std::vector<int> refined = refiner.run(start, {.max_work = 2'000'000, .tolerance = 0.01});
-  EXPECT_EQ(refiner.score(refined, 0.01).overload, 0);
+  std::vector<int> mended = start;
+  refiner.run(mended, {.max_work = 2'000'000, .tolerance = 0.01});
+  EXPECT_EQ(refiner.score(mended, 0.01).overload, 0);
 }
 
 }  // namespace

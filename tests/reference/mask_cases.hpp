@@ -20,8 +20,8 @@ struct MaskCase {
   std::vector<AttnSlice> slices;
 };
 
-inline std::vector<MaskCase> load_mask_cases(const std::string& file) {
-  std::ifstream stream(std::string(TANGRAM_TEST_DATA) + "/" + file);
+inline std::vector<MaskCase> load_mask_cases_from(const std::string& path) {
+  std::ifstream stream(path);
   const nlohmann::json data = nlohmann::json::parse(stream);
   std::vector<MaskCase> cases;
   for (const auto& entry : data.at("cases")) {
@@ -38,6 +38,11 @@ inline std::vector<MaskCase> load_mask_cases(const std::string& file) {
     cases.push_back(std::move(c));
   }
   return cases;
+}
+
+/// A file of tests/data by its name.
+inline std::vector<MaskCase> load_mask_cases(const std::string& file) {
+  return load_mask_cases_from(std::string(TANGRAM_TEST_DATA) + "/" + file);
 }
 
 }  // namespace tangram::reference
