@@ -18,7 +18,7 @@ ALLOWED = {
     "attn": {"core", "cuda"},
     "comm": {"core", "cuda"},
     "dist": {"core", "cuda", "plan", "attn", "comm"},
-    "cli": {"core", "plan", "attn", "comm", "dist"},
+    "cli": {"core", "cuda", "plan", "attn", "comm", "dist"},
 }
 # Public headers that belong to a layer; one that is not listed is core's. Whoever may see the layer may include them.
 HEADER_LAYER = {

@@ -3,6 +3,7 @@
 
 // `tangram bench`: figures of planning and of a step as CSV, one figure a line, always with the same columns.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "cli/exit_code.hpp"
 #include "cli/figure_csv.hpp"
 #include "cli/machine.hpp"
+#include "cli/measure/device_bench.hpp"
 #include "cli/step.hpp"
 #include "cli/verbs.hpp"
 
@@ -25,7 +27,30 @@ struct BenchVerbOptions {
   bool plan_only = false;
 };
 
+void add_kernel_figures(FigureCsv& csv, const FigureContext& context, const Plan& plan, const DeviceBench& bench) {
+  const auto add_pass = [&](const std::string& pass, double flops, double KernelTimes::* seconds) {
+    const double whole_rate = 1e-12 * flops / (bench.whole.*seconds);
+    csv.add(context, "kernel_" + pass + "_time", "s", bench.whole.*seconds);
+    csv.add(context, "kernel_" + pass + "_rate", "TFLOP/s", whole_rate);
+    if (bench.ranks.empty()) return;
+    double sum = 0, slowest = 0;
+    for (const KernelTimes& rank : bench.ranks) {
+      sum += rank.*seconds;
+      slowest = std::max(slowest, rank.*seconds);
+    }
+    const double rank_rate = 1e-12 * flops / sum;
+    csv.add(context, "rank_kernel_" + pass + "_time_max", "s", slowest);
+    csv.add(context, "rank_kernel_" + pass + "_rate", "TFLOP/s", rank_rate);
+    csv.add(context, "rank_kernel_" + pass + "_share", "1", rank_rate / whole_rate);
+  };
+  if (bench.whole.area == 0) return;  // no work, no rate
+  add_pass("forward", forward_flops(plan), &KernelTimes::forward_s);
+  add_pass("backward", backward_flops(plan), &KernelTimes::backward_s);
+}
+
 int bench_main(const BenchVerbOptions& options) {
+  make_attn_options(options.step);  // refuses bad scales before anything is planned
+  const bool on_device = !options.plan_only && is_benched_on_device(options.step.backend);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const Plan& plan = *summary.plan;
   FigureContext context{summary.mask_name,
@@ -47,7 +72,10 @@ int bench_main(const BenchVerbOptions& options) {
     of_peer.strategy = peer;
     csv.add(of_peer, "rows_moved", "rows", static_cast<double>(rows));
   }
-  if (!options.plan_only) {
+  if (on_device) {
+    context.backend = options.step.backend;
+    add_kernel_figures(csv, context, plan, bench_on_device(plan, options.step));
+  } else if (!options.plan_only) {
     const StepInputs inputs = make_inputs(summary, {}, static_cast<uint64_t>(options.mask.seed));
     const StepResult result = run_step(summary, inputs, options.step);
     if (!result.is_root) return kOk;
@@ -74,6 +102,7 @@ Verb add_bench_verb(CLI::App& app) {
   add_dist_options(*verb, options->dist);
   verb->add_option("--backend", options->step.backend, "attention: auto, or a name that doctor lists")
       ->group("Computation");
+  verb->add_flag("--deterministic", options->step.deterministic, "bitwise equal from run to run")->group("Computation");
   verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 5)")
       ->check(CLI::Range(1, 1000))
       ->group("Computation");

@@ -189,6 +189,22 @@ TEST(RunVerb, ABackendThatCannotRunHereIsRefusedWithItsReason) {
   }
 }
 
+TEST(BenchVerb, MeasuresKernelsOnTheDeviceWhereThereIsOne) {
+  const std::vector<std::string> args{"bench",   "--family", "causal",    "--seqlen", "2048",     "--cp-size", "2",
+                                      "--dtype", "bf16",     "--backend", "sm90",     "--repeat", "2"};
+  const ProgramResult result = run_program(args);
+  if (result.code == 3) {  // without a Hopper GPU
+    EXPECT_THAT(result.err, HasSubstr("sm90 cannot run here"));
+    return;
+  }
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* figure :
+       {",kernel_forward_time,s,", ",kernel_forward_rate,TFLOP/s,", ",rank_kernel_forward_share,1,",
+        ",kernel_backward_time,s,", ",kernel_backward_rate,TFLOP/s,", ",rank_kernel_backward_share,1,"}) {
+    EXPECT_THAT(result.out, HasSubstr(figure));
+  }
+}
+
 TEST(StepBadInput, IsRefusedWithItsReason) {
   const TempFolder folder;
   const Tensors tensors(folder);

@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cli/measure/device_bench.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <random>
+
+#include "cuda/check.hpp"
+#include "cuda/device_buffer.hpp"
+#include "tangram/backends.hpp"
+#include "tangram/flex_attention.hpp"
+
+namespace tangram::cli {
+
+namespace {
+
+class Event {
+ public:
+  Event() { cuda::check(cudaEventCreate(&event_), "cudaEventCreate"); }
+  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record() { cuda::check(cudaEventRecord(event_, nullptr), "cudaEventRecord"); }
+  double seconds_since(const Event& begin) {
+    cuda::check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    float ms = 0;
+    cuda::check(cudaEventElapsedTime(&ms, begin.event_, event_), "cudaEventElapsedTime");
+    return 1e-3 * static_cast<double>(ms);
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Seconds of one of `count` calls.
+double timed(int count, const std::function<void()>& call) {
+  Event begin, end;
+  begin.record();
+  for (int i = 0; i < count; ++i) call();
+  end.record();
+  return end.seconds_since(begin) / count;
+}
+
+/// A device tensor of random values: a block drawn on the host, repeated.
+class DeviceTensor {
+ public:
+  DeviceTensor(DType dtype, int64_t rows, int heads, int dim, unsigned seed)
+      : buffer_(static_cast<size_t>(std::max<int64_t>(rows, 1) * heads * dim) * size_of(dtype)), view_{} {
+    view_.data = buffer_.as<void>();
+    view_.dtype = dtype;
+    view_.rows = rows;
+    view_.heads = heads;
+    view_.dim = dim;
+    view_.row_stride = int64_t{heads} * dim;
+    view_.head_stride = dim;
+    constexpr int kBlock = 1 << 20;
+    HostTensor block(DType::kFloat32, 1, 1, kBlock);
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    std::generate_n(block.data<float>(), kBlock, [&] { return normal(rng); });
+    const HostTensor values = block.to(dtype);
+    const auto block_bytes = static_cast<size_t>(values.bytes());
+    for (size_t at = 0; at < buffer_.bytes(); at += block_bytes) {
+      cuda::check(cudaMemcpy(buffer_.as<char>() + at, values.data<char>(), std::min(block_bytes, buffer_.bytes() - at),
+                             cudaMemcpyHostToDevice),
+                  "cudaMemcpy");
+    }
+  }
+  TensorView first_rows(int64_t rows) const {
+    TensorView view = view_;
+    view.rows = rows;
+    return view;
+  }
+
+ private:
+  cuda::DeviceBuffer buffer_;
+  TensorView view_;
+};
+
+/// Tensors for the whole mask, of which smaller ones take the first rows.
+struct Tensors {
+  explicit Tensors(const Plan& plan)
+      : heads(plan.config.heads),
+        q(heads.dtype, plan.mask.seqlen_q(), heads.num_heads_q, heads.head_dim, 1),
+        k(heads.dtype, plan.mask.seqlen_k(), heads.num_heads_kv, heads.head_dim, 2),
+        v(heads.dtype, plan.mask.seqlen_k(), heads.num_heads_kv, heads.head_dim_v, 3),
+        dout(heads.dtype, plan.mask.seqlen_q(), heads.num_heads_q, heads.head_dim_v, 4),
+        out(heads.dtype, plan.mask.seqlen_q(), heads.num_heads_q, heads.head_dim_v, 5),
+        dq(heads.dtype, plan.mask.seqlen_q(), heads.num_heads_q, heads.head_dim, 6),
+        dk(heads.dtype, plan.mask.seqlen_k(), heads.num_heads_kv, heads.head_dim, 7),
+        dv(heads.dtype, plan.mask.seqlen_k(), heads.num_heads_kv, heads.head_dim_v, 8),
+        lse(static_cast<size_t>(plan.mask.seqlen_q() * heads.num_heads_q) * sizeof(float)) {}
+
+  HeadConfig heads;
+  DeviceTensor q, k, v, dout, out, dq, dk, dv;
+  cuda::DeviceBuffer lse;
+};
+
+/// One mask, and the times of its turns.
+class MeasuredMask {
+ public:
+  MeasuredMask(std::span<const AttnSlice> slices, int64_t rows, int64_t keys, const Tensors& tensors,
+               const AttnBackend& backend, const AttnOptions& options)
+      : attention_(slices,
+                   {rows, keys, tensors.heads.num_heads_q, tensors.heads.num_heads_kv, tensors.heads.head_dim,
+                    tensors.heads.head_dim_v, tensors.heads.dtype},
+                   backend) {
+    for (const AttnSlice& slice : slices) area_ += area(slice);
+    auto* lse = tensors.lse.as<float>();
+    forward_.q = backward_.q = tensors.q.first_rows(rows);
+    forward_.k = backward_.k = tensors.k.first_rows(keys);
+    forward_.v = backward_.v = tensors.v.first_rows(keys);
+    forward_.out = tensors.out.first_rows(rows);
+    backward_.out = forward_.out;
+    forward_.lse = lse;
+    backward_.lse = lse;
+    backward_.dout = tensors.dout.first_rows(rows);
+    backward_.dq = tensors.dq.first_rows(rows);
+    backward_.dk = tensors.dk.first_rows(keys);
+    backward_.dv = tensors.dv.first_rows(keys);
+    forward_.options = backward_.options = options;
+  }
+
+  /// Backward works on what forward left: out and lse are this mask's.
+  void take_turn() {
+    if (forward_count_ == 0) warm_up();
+    forward_times_.push_back(timed(forward_count_, [&] { attention_.forward(forward_); }));
+    backward_times_.push_back(timed(backward_count_, [&] { attention_.backward(backward_); }));
+  }
+  KernelTimes times() const { return {area_, median(forward_times_), median(backward_times_)}; }
+
+ private:
+  void warm_up() {
+    const auto count_for = [](const std::function<void()>& call) {
+      constexpr double kTurnSeconds = 0.01;  // long enough that events cost nothing
+      timed(2, call);
+      return static_cast<int>(std::clamp(kTurnSeconds / timed(2, call), 1.0, 1000.0));
+    };
+    forward_count_ = count_for([&] { attention_.forward(forward_); });
+    backward_count_ = count_for([&] { attention_.backward(backward_); });
+  }
+  static double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+  }
+
+  FlexAttention attention_;
+  AttnForwardArgs forward_;
+  AttnBackwardArgs backward_;
+  int64_t area_ = 0;
+  int forward_count_ = 0, backward_count_ = 0;
+  std::vector<double> forward_times_, backward_times_;
+};
+
+}  // namespace
+
+bool is_benched_on_device(const std::string& name) {
+  return name != "auto" && make_attn_backend(name)->memory() == MemoryKind::kDevice;
+}
+
+DeviceBench bench_on_device(const Plan& plan, const StepOptions& options) {
+  const std::unique_ptr<AttnBackend> backend = make_attn_backend(options.backend);
+  const AttnOptions attn = make_attn_options(options);
+  const Tensors tensors(plan);
+  std::vector<std::unique_ptr<MeasuredMask>> masks;
+  masks.push_back(std::make_unique<MeasuredMask>(plan.mask.slices(), plan.mask.seqlen_q(), plan.mask.seqlen_k(),
+                                                 tensors, *backend, attn));
+  if (plan.cp_size() > 1) {
+    for (const RankPlan& rank : plan.ranks) {
+      masks.push_back(std::make_unique<MeasuredMask>(rank.slices, plan.q_dispatch.rows_per_rank(), rank.kv_rows,
+                                                     tensors, *backend, attn));
+    }
+  }
+  for (int64_t turn = 0; turn < options.num_repeats; ++turn) {
+    for (const auto& mask : masks) mask->take_turn();
+  }
+  DeviceBench bench;
+  bench.whole = masks.front()->times();
+  for (size_t rank = 1; rank < masks.size(); ++rank) bench.ranks.push_back(masks[rank]->times());
+  return bench;
+}
+
+}  // namespace tangram::cli
