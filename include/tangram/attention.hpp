@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "tangram/device_arrivals.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tensor.hpp"
 #include "tangram/tile_list.hpp"
@@ -67,6 +68,9 @@ struct AttnForwardArgs {
   /// so far. Otherwise they are overwritten, rows that see nothing included.
   bool accumulate = false;
   AttnOptions options;
+  /// Keys of AttnBackend::prepare_arrivals may still be on their way: the call waits for each where it needs it. Null:
+  /// all keys are there. Only where can_wait_for_keys().
+  const DeviceArrivals* arrivals = nullptr;
 };
 
 struct AttnBackwardArgs {
@@ -89,6 +93,12 @@ struct AttnBackwardArgs {
   /// written: those of other stages may be under way to another rank.
   bool accumulate_dkv = false;
   AttnOptions options;
+  const DeviceArrivals* arrivals = nullptr;  // as in AttnForwardArgs
+  /// Where the rows of dk and dv go one by one, or null: [seqlen_k] addresses each (in device memory, of memory that
+  /// may be another device's) of `[num_heads_kv, dim]` contiguous elements of the dtype of dk and dv, whose own memory
+  /// is then not used. Only where can_wait_for_keys(), and without accumulate_dkv.
+  void* const* dk_rows = nullptr;
+  void* const* dv_rows = nullptr;
 };
 
 /// What a backend derives from a slice list once and reuses in every call (on GPUs: uploaded tile lists, workspace).
@@ -121,6 +131,14 @@ class AttnBackend {
   /// Throws InvalidArgument for what the backend cannot do, naming what it can.
   virtual std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                                 const TileList* tiles) const = 0;
+
+  /// Whether calls can wait for keys that are still on their way.
+  virtual bool can_wait_for_keys() const { return false; }
+
+  /// Says which keys of a prepared mask come late, in the order in which they come, with at most kMaxKeyFlags different
+  /// flags. Once, after prepare() and before prepare_backward(), and only where can_wait_for_keys().
+  virtual void prepare_arrivals(PreparedMask& /*mask*/, std::span<const KeyArrival> /*arrivals*/) const {}
+  static constexpr int kMaxKeyFlags = 64;
 
   /// As tile_shape, for backward(): rows are keys and keys are queries.
   virtual std::optional<TileShape> backward_tile_shape(const AttnShape& /*shape*/) const { return std::nullopt; }

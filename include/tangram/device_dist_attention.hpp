@@ -16,15 +16,17 @@ namespace tangram {
 
 /// How a pass lays its transfers beside its kernels.
 enum class DeviceOverlap : int {
-  kStages = 0,  ///< one kernel a stage of the plan; rows of later stages travel meanwhile
-  kNone,        ///< all rows first, then one kernel over all keys: what overlap is measured against
+  kAuto = 0,      ///< kSingleLaunch where transport and backend can, else kStages
+  kSingleLaunch,  ///< one kernel over all keys that waits inside for each tile of keys where it needs it
+  kStages,        ///< one kernel a stage of the plan; rows of later stages travel meanwhile
+  kNone,          ///< all rows first, then one kernel over all keys: what overlap is measured against
 };
-/// `stages`, `none`.
+/// `auto`, `single_launch`, `stages`, `none`.
 std::string_view to_string(DeviceOverlap overlap);
 
 struct DeviceDistOptions {
-  DeviceOverlap forward = DeviceOverlap::kStages;
-  DeviceOverlap backward = DeviceOverlap::kStages;
+  DeviceOverlap forward = DeviceOverlap::kAuto;
+  DeviceOverlap backward = DeviceOverlap::kAuto;
   /// Also prepares backward(). Without it, memory of forward() alone is held.
   bool with_backward = true;
   /// Forward passes whose remote K/V may be kept at one time, where the plan keeps any.
@@ -43,8 +45,8 @@ struct DeviceDistOptions {
 class DeviceDistAttention {
  public:
   /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config or dispatch, or when cp_size
-  /// is not the communicator's size. The current device must be the communicator's. `communicator` and `backend` must
-  /// outlive the object.
+  /// is not the communicator's size; NotAvailable for a kSingleLaunch that cannot be. The current device must be the
+  /// communicator's. `communicator` and `backend` must outlive the object.
   DeviceDistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
                       const DeviceDistOptions& options = {});
   ~DeviceDistAttention();

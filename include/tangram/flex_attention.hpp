@@ -14,9 +14,11 @@
 namespace tangram {
 
 /// The slices as `backend` wants them: with a tile list built for its tile shape, or as they are. The one place where
-/// plan's tile lists and backends meet. Throws what AttnBackend::prepare throws.
+/// plan's tile lists and backends meet. `arrivals`: keys that come late, in the order in which they come, for calls
+/// with AttnForwardArgs::arrivals; the tile list then begins with what needs them least. Throws what
+/// AttnBackend::prepare throws.
 std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                             const AttnShape& shape);
+                                             const AttnShape& shape, std::span<const KeyArrival> arrivals = {});
 
 /// A mask, its shape and a backend, ready to be called any number of times, one call at a time.
 class FlexAttention {

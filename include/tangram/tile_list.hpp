@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "tangram/range.hpp"
+
 namespace tangram {
 
 /// Rows and keys of a kernel tile; tile lists are built for them.
@@ -67,6 +69,14 @@ struct TileList {
   std::vector<RowInterval> intervals;
 
   friend bool operator==(const TileList&, const TileList&) = default;
+};
+
+/// Keys that are there once flag `flag` of DeviceArrivals says so.
+struct KeyArrival {
+  Range keys;
+  int32_t flag = 0;
+
+  friend bool operator==(const KeyArrival&, const KeyArrival&) = default;
 };
 
 }  // namespace tangram

@@ -3,18 +3,28 @@
 
 #include "tangram/flex_attention.hpp"
 
+#include "plan/arrival_order.hpp"
 #include "plan/tile_list.hpp"
 
 namespace tangram {
 
+namespace {
+
+/// Items that run before late keys can be expected: as many as a large GPU has multiprocessors.
+constexpr int64_t kFirstWave = 132;
+
+}  // namespace
+
 std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                             const AttnShape& shape) {
+                                             const AttnShape& shape, std::span<const KeyArrival> arrivals) {
   const std::optional<TileShape> tile_shape = backend.tile_shape(shape);
   if (!tile_shape) return backend.prepare(slices, shape, nullptr);
   // build_tile_list trusts its slices; the mask checks them.
   const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
-  const TileList tiles = build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
+  TileList tiles = build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
+  if (!arrivals.empty()) order_by_arrival(tiles, arrivals, kFirstWave);
   std::unique_ptr<PreparedMask> prepared = backend.prepare(checked.slices(), shape, &tiles);
+  if (!arrivals.empty()) backend.prepare_arrivals(*prepared, arrivals);
   if (const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape)) {
     std::vector<AttnSlice> slices_of_keys;
     for (const AttnSlice& slice : checked.slices()) slices_of_keys.push_back(transposed(slice));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/backward/plan.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/attention.hpp"
@@ -25,6 +26,7 @@ struct Sm90Mask final : PreparedMask {
   cuda::DeviceBuffer runs;
   cuda::DeviceBuffer intervals;
   cuda::DeviceBuffer counters;
+  LateKeys late_keys;
   std::unique_ptr<backward::Plan> backward;
 };
 

@@ -136,6 +136,7 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
   params.sink_per_row = args.sink.layout == SinkLayout::kSsh;
   params.accumulate = args.accumulate;
+  params.arrivals = mask.late_keys.params(args.arrivals);
   params.out_type = args.out.dtype == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
   return params;
 }
@@ -209,6 +210,11 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   mask->intervals = cuda::DeviceBuffer::copy_of(tiles->intervals.data(), tiles->intervals.size() * sizeof(RowInterval));
   mask->counters = cuda::DeviceBuffer::zeros(2 * sizeof(int32_t));
   return mask;
+}
+
+void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const {
+  Sm90Mask& prepared = as_sm90(mask);
+  prepared.late_keys = sm90::LateKeys(arrivals, prepared.shape.seqlen_k);
 }
 
 void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {

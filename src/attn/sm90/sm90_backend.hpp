@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "tangram/attention.hpp"
@@ -31,6 +32,8 @@ class Sm90Backend final : public AttnBackend {
   std::optional<TileShape> tile_shape(const AttnShape& shape) const override;
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override;
+  bool can_wait_for_keys() const override { return true; }
+  void prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override;
   void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const override;

@@ -70,6 +70,8 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
           "Sm90Backend::backward: accumulate_dq needs dq in float32 (got {})", to_string(args.dq.dtype));
   require(!args.accumulate_dkv || args.dk.dtype == DType::kFloat32,
           "Sm90Backend::backward: accumulate_dkv needs dk and dv in float32 (got {})", to_string(args.dk.dtype));
+  require((args.dk_rows == nullptr) == (args.dv_rows == nullptr) && (args.dk_rows == nullptr || !args.accumulate_dkv),
+          "Sm90Backend::backward: dk_rows and dv_rows must be given together, and without accumulate_dkv");
   require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend::backward: lse must not be null (got null)");
   require(args.sink.empty() || args.sink.data != nullptr,
           "Sm90Backend::backward: sink.data must not be null (got null)");
@@ -102,6 +104,8 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   fill_map(params.v_map, args.v, sm90::backward::kTileShape.block_m);
   params.dk = args.dk.data;
   params.dv = args.dv.data;
+  params.dk_rows = args.dk_rows;
+  params.dv_rows = args.dv_rows;
   params.dk_row_stride = args.dk.row_stride;
   params.dk_head_stride = args.dk.head_stride;
   params.dv_row_stride = args.dv.row_stride;
@@ -179,7 +183,8 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
           transposed_tiles.shape.block_m, transposed_tiles.shape.block_n, transposed_tiles.seqlen_q,
           transposed_tiles.seqlen_k);
   prepared.backward = std::make_unique<sm90::backward::Plan>(
-      sm90::backward::make_work_list(transposed_tiles, prepared.slices, shape, prepared.num_sms), shape);
+      sm90::backward::make_work_list(transposed_tiles, prepared.slices, shape, prepared.num_sms, prepared.late_keys),
+      shape);
 }
 
 void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const {
@@ -192,6 +197,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   Params params{};
   EdgeParams edge{};
   fill_params(params, prepared.shape, args);
+  params.arrivals = prepared.late_keys.params(args.arrivals);
   fill_edge(edge, prepared.shape, args, params.softmax_scale);
   prepared.backward->fill(params, edge, deterministic);
   const int64_t free_sms = std::max(prepared.num_sms - args.options.sm_margin, 1);

@@ -20,6 +20,10 @@ struct Gradients {
 
 Gradients gradients_of(DeviceRank& rank, const DistBackwardArgs& args) {
   if (rank.writes_gradients) return {args.dk, args.dv};
+  if (rank.backward.stores_returns) {  // stand-ins: the kernel has an address for each row
+    return {view_of(rank.dk_local, rank.local_dtype, rank.kv_rows(), args.dk.heads, args.dk.dim),
+            view_of(rank.dv_local, rank.local_dtype, rank.kv_rows(), args.dv.heads, args.dv.dim)};
+  }
   return {view_of(rank.dk_part, DType::kFloat32, rank.kv_rows(), args.dk.heads, args.dk.dim),
           view_of(rank.dv_part, DType::kFloat32, rank.kv_rows(), args.dv.heads, args.dv.dim)};
 }
@@ -40,12 +44,15 @@ void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows
     clear(rank.dk_part, stream);
     clear(rank.dv_part, stream);
   }
+  const bool waits_for_stages = !rank.keeps && !setup.waits_in_kernel;
+  DeviceArrivals arrivals;
+  if (setup.waits_in_kernel) arrivals = setup.pass->arrivals();
   const ConstTensorView partials[] = {gradients.dk, gradients.dv};
   bool is_first_call = true;
   for (const size_t i : stage_order(setup.steps.size(), several && rank.keeps)) {
     const Step& step = setup.steps[i];
     const int first_remote = std::max(step.first_stage, 1);
-    for (int stage = first_remote; stage < step.end_stage && !rank.keeps; ++stage) {
+    for (int stage = first_remote; stage < step.end_stage && waits_for_stages; ++stage) {
       setup.pass->wait_cast(stage - 1, stream);
     }
     if (step.mask != nullptr) {
@@ -55,10 +62,22 @@ void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows
         call.dsink = args.dsink;
         call.sink = args.sink;
       }
+      if (setup.waits_in_kernel) call.arrivals = &arrivals;
+      if (setup.stores_returns) {
+        const auto slot = static_cast<size_t>(setup.pass->return_slot());
+        call.dk_rows = setup.dk_rows[slot].as<void*>();
+        call.dv_rows = setup.dv_rows[slot].as<void*>();
+      }
       rank.base.backend->backward(*step.mask, call, stream);
       is_first_call = false;
     }
-    for (int stage = first_remote; stage < step.end_stage; ++stage) setup.pass->reduce(stage - 1, partials, stream);
+    for (int stage = first_remote; stage < step.end_stage; ++stage) {
+      if (setup.stores_returns) {
+        setup.pass->signal_returned(stage - 1, stream);
+      } else {
+        setup.pass->reduce(stage - 1, partials, stream);
+      }
+    }
   }
   if (dq.data != args.dq.data) {
     const RowJob job{dq, {}, args.dq, nullptr, nullptr, nullptr, dq.rows};
@@ -66,14 +85,16 @@ void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows
   }
 }
 
-/// The buffer's local rows in shard order.
+/// What this rank's own queries contribute, in shard order.
 Gradients local_gradients(DeviceRank& rank, const DistBackwardArgs& args, const Gradients& gradients,
                           cudaStream_t stream) {
+  const DType dtype = rank.local_dtype;
+  const Gradients local{view_of(rank.dk_local, dtype, args.dk.rows, args.dk.heads, args.dk.dim),
+                        view_of(rank.dv_local, dtype, args.dv.rows, args.dv.heads, args.dv.dim)};
+  if (rank.backward.stores_returns) return local;
   if (rank.local.whole_shard) {
     return {slice_rows(gradients.dk, *rank.local.whole_shard), slice_rows(gradients.dv, *rank.local.whole_shard)};
   }
-  const Gradients local{view_of(rank.dk_local, DType::kFloat32, args.dk.rows, args.dk.heads, args.dk.dim),
-                        view_of(rank.dv_local, DType::kFloat32, args.dv.rows, args.dv.heads, args.dv.dim)};
   const auto* map = rank.local.of_shard_row.as<int32_t>();
   const RowJob jobs[] = {{{}, gradients.dk, local.dk, nullptr, map, nullptr, args.dk.rows},
                          {{}, gradients.dv, local.dv, nullptr, map, nullptr, args.dv.rows}};

@@ -63,6 +63,8 @@ void check(const device::DeviceRank& rank, DistBackwardArgs args) {
 
 std::string_view to_string(DeviceOverlap overlap) {
   switch (overlap) {
+    case DeviceOverlap::kAuto: return "auto";
+    case DeviceOverlap::kSingleLaunch: return "single_launch";
     case DeviceOverlap::kStages: return "stages";
     case DeviceOverlap::kNone: return "none";
   }
@@ -100,13 +102,15 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
     rank.base.rank = communicator.rank();
     rank.base.shape = rank_shape(*plan, communicator.rank());
     rank.communicator = &communicator;
-    device::prepare_masks(rank, options);
+    static_cast<void>(backend.tile_shape(rank.base.shape));  // refuses shapes that it cannot do
+    device::prepare_layout(rank, options);
   } catch (const Error& error) {
     if (communicator.size() > 1) control.refuse(error.what());
     throw;
   }
   control.require_agreement(hash_of(*plan), "DeviceDistAttention: mask, config and dispatch");
   device::prepare_passes(rank, options);
+  impl_->pass([&] { device::prepare_masks(rank, options); });
 }
 
 DeviceDistAttention::~DeviceDistAttention() = default;

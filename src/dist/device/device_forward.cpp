@@ -26,13 +26,17 @@ void compute(DeviceRank& rank, const DistForwardArgs& args, const KvViews& rows,
   if (last > 0 && out.dtype != DType::kFloat32) {
     out = view_of(rank.out_sum, DType::kFloat32, out.rows, out.heads, out.dim);
   }
+  DeviceArrivals arrivals;
+  if (rank.forward.waits_in_kernel) arrivals = rank.forward.pass->arrivals();
   for (size_t i = 0; i < steps.size(); ++i) {
-    for (int stage = std::max(steps[i].first_stage, 1); stage < steps[i].end_stage; ++stage) {
+    for (int stage = std::max(steps[i].first_stage, 1); stage < steps[i].end_stage && !rank.forward.waits_in_kernel;
+         ++stage) {
       rank.forward.pass->wait_cast(stage - 1, stream);
     }
     if (steps[i].mask == nullptr) continue;
     AttnForwardArgs call{args.q, rows.k, rows.v, out, args.lse, args.max_logits, {}, i > 0, args.options};
     if (i == last) call.sink = args.sink;
+    if (rank.forward.waits_in_kernel) call.arrivals = &arrivals;
     rank.base.backend->forward(*steps[i].mask, call, stream);
   }
   if (out.data != args.out.data) {

@@ -3,15 +3,21 @@
 
 #include "dist/device/device_rank.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "core/require.hpp"
 #include "dist/pass_plan.hpp"
+#include "tangram/error.hpp"
 #include "tangram/flex_attention.hpp"
 
 namespace tangram::device {
 
 namespace {
+
+constexpr int kReturnSlots = 2;  // a rank may be one pass ahead of its peers
 
 cuda::DeviceBuffer upload(const std::vector<int32_t>& values) {
   return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(int32_t));
@@ -38,18 +44,61 @@ LocalRows make_local_rows(const RankPlan& plan, int rank, int64_t k_rows) {
   return local;
 }
 
-std::vector<Step> make_steps(DeviceRank& rank, const std::vector<Stage>& stages, DeviceOverlap overlap) {
-  const int num_stages = static_cast<int>(stages.size());
-  std::vector<Step> steps;
-  if (overlap == DeviceOverlap::kNone) {
-    steps.push_back({prepare_slices(*rank.base.backend, rank.plan().slices, rank.base.shape), 0, num_stages});
-    return steps;
+/// The rows that other ranks send in a pass, in the order in which they come: stage by stage, and in each from the rank
+/// before this one, the one before that, and so on.
+std::vector<KeyArrival> arrivals_of(const RankPlan& plan, int rank, int size, int KvSegment::* stage_of) {
+  struct Coming {
+    int stage;
+    int distance;
+    KeyArrival arrival;
+  };
+  std::vector<Coming> coming;
+  for (const KvSegment& segment : plan.segments) {
+    if (segment.owner == rank) continue;
+    const int stage = segment.*stage_of - 1;
+    coming.push_back({stage,
+                      (rank - segment.owner + size) % size,
+                      {{segment.row, segment.row + segment.global.size()}, stage * size + segment.owner}});
   }
-  std::vector<std::unique_ptr<PreparedMask>> masks = prepare_stages(*rank.base.backend, stages, rank.base.shape);
-  for (int stage = 0; stage < num_stages; ++stage) {
-    steps.push_back({std::move(masks[static_cast<size_t>(stage)]), stage, stage + 1});
+  std::stable_sort(coming.begin(), coming.end(), [](const Coming& a, const Coming& b) {
+    return std::pair(a.stage, a.distance) < std::pair(b.stage, b.distance);
+  });
+  std::vector<KeyArrival> arrivals;
+  for (const Coming& next : coming) arrivals.push_back(next.arrival);
+  return arrivals;
+}
+
+/// What kAuto comes to; throws NotAvailable where one kernel is wanted that cannot wait.
+DeviceOverlap resolve(const DeviceRank& rank, const PassSetup& setup, DeviceOverlap wanted) {
+  if (wanted != DeviceOverlap::kAuto && wanted != DeviceOverlap::kSingleLaunch) return wanted;
+  if (setup.pass == nullptr) return DeviceOverlap::kNone;
+  const int num_flags = (setup.num_stages - 1) * rank.communicator->size();
+  const bool can = rank.base.backend->can_wait_for_keys() && setup.pass->arrivals().flags != nullptr &&
+                   num_flags <= AttnBackend::kMaxKeyFlags;
+  if (can) return DeviceOverlap::kSingleLaunch;
+  if (wanted == DeviceOverlap::kAuto) return DeviceOverlap::kStages;
+  throw NotAvailable(
+      fmt::format("DeviceDistAttention: single_launch needs a transport with arrival flags, a backend that waits for "
+                  "them, and at most {} stages times ranks (got {}, {}, {})",
+                  AttnBackend::kMaxKeyFlags, rank.communicator->name(), rank.base.backend->name(), num_flags));
+}
+
+/// The kernel calls of a pass. `late`: the keys that come during it.
+void make_steps(DeviceRank& rank, PassSetup& setup, const std::vector<Stage>& stages, DeviceOverlap wanted,
+                const std::vector<KeyArrival>& late) {
+  const AttnBackend& backend = *rank.base.backend;
+  const DeviceOverlap overlap = resolve(rank, setup, wanted);
+  if (overlap == DeviceOverlap::kStages) {
+    std::vector<std::unique_ptr<PreparedMask>> masks = prepare_stages(backend, stages, rank.base.shape);
+    for (int stage = 0; stage < setup.num_stages; ++stage) {
+      setup.steps.push_back({std::move(masks[static_cast<size_t>(stage)]), stage, stage + 1});
+    }
+    return;
   }
-  return steps;
+  setup.is_single_launch = overlap == DeviceOverlap::kSingleLaunch;
+  setup.waits_in_kernel = setup.is_single_launch && !late.empty();
+  const std::span<const KeyArrival> arrivals = setup.waits_in_kernel ? late : std::span<const KeyArrival>{};
+  setup.steps.push_back({prepare_slices(backend, rank.plan().slices, rank.base.shape, arrivals), 0, setup.num_stages});
 }
 
 /// Exchanges of the stages after the first, which has none.
@@ -68,6 +117,56 @@ bool adds_up(const PassSetup& setup) {
   return std::any_of(setup.steps.begin() + 1, setup.steps.end(), [](const Step& step) { return step.mask != nullptr; });
 }
 
+/// Where the kernel stores the rows of one gradient, by row of the K/V buffer: those of other ranks in the return slot
+/// `slot`, the rank's own in `local`. Empty where the transport cannot.
+std::vector<char*> return_rows(const DeviceRank& rank, int tensor, int slot, const TensorView& local) {
+  std::vector<char*> rows(static_cast<size_t>(rank.kv_rows()));
+  for (const KvSegment& segment : rank.plan().segments) {
+    if (segment.owner != rank.base.rank) continue;
+    for (int64_t i = 0; i < segment.global.size(); ++i) {
+      rows[static_cast<size_t>(segment.row + i)] =
+          static_cast<char*>(local.data) + (segment.owner_row + i) * local.row_bytes();
+    }
+  }
+  for (int stage = 1; stage < rank.backward.num_stages; ++stage) {
+    for (const ReturnTarget& target : rank.backward.pass->return_targets(stage - 1, tensor, slot)) {
+      for (int64_t i = 0; i < target.partial.size(); ++i) {
+        rows[static_cast<size_t>(target.partial.begin + i)] = static_cast<char*>(target.target) + i * local.row_bytes();
+      }
+    }
+  }
+  if (std::find(rows.begin(), rows.end(), nullptr) != rows.end()) rows.clear();
+  return rows;
+}
+
+/// Lets the backward kernel store its results where they belong, if kernel and transport can.
+bool prepare_returns(DeviceRank& rank) {
+  PassSetup& setup = rank.backward;
+  const HeadConfig& heads = rank.heads();
+  const DType dtype = rank.base.plan->config.reduce_dtype;
+  if (!setup.is_single_launch || (dtype != DType::kFloat32 && dtype != heads.dtype)) return false;
+  const int64_t k_rows = rank.base.k_shard_rows();
+  const auto bytes = [&](int dim) { return static_cast<size_t>(k_rows * heads.num_heads_kv * dim) * size_of(dtype); };
+  // Zeros stay in rows that no query of this rank sees: no kernel writes them.
+  cuda::DeviceBuffer dk = cuda::DeviceBuffer::zeros(bytes(heads.head_dim));
+  cuda::DeviceBuffer dv = cuda::DeviceBuffer::zeros(bytes(heads.head_dim_v));
+  const auto upload_rows = [](const std::vector<char*>& rows) {
+    return cuda::DeviceBuffer::copy_of(rows.data(), rows.size() * sizeof(char*));
+  };
+  for (int slot = 0; slot < kReturnSlots; ++slot) {
+    const auto dk_rows = return_rows(rank, 0, slot, view_of(dk, dtype, k_rows, heads.num_heads_kv, heads.head_dim));
+    const auto dv_rows = return_rows(rank, 1, slot, view_of(dv, dtype, k_rows, heads.num_heads_kv, heads.head_dim_v));
+    if (rank.kv_rows() > 0 && (dk_rows.empty() || dv_rows.empty())) return false;
+    setup.dk_rows.push_back(upload_rows(dk_rows));
+    setup.dv_rows.push_back(upload_rows(dv_rows));
+  }
+  rank.dk_local = std::move(dk);
+  rank.dv_local = std::move(dv);
+  rank.local_dtype = dtype;
+  setup.stores_returns = true;
+  return true;
+}
+
 void allocate(DeviceRank& rank, bool with_backward) {
   const HeadConfig& heads = rank.heads();
   const bool has_landing = rank.forward.num_stages > 1;
@@ -80,6 +179,7 @@ void allocate(DeviceRank& rank, bool with_backward) {
   if (!with_backward) return;
   if (adds_up(rank.backward)) rank.dq_sum = tensor_memory(sums, rank.q_rows(), heads.num_heads_q, heads.head_dim);
   if (rank.writes_gradients) return;
+  if (prepare_returns(rank)) return;
   rank.dk_part = tensor_memory(sums, rank.kv_rows(), heads.num_heads_kv, heads.head_dim);
   rank.dv_part = tensor_memory(sums, rank.kv_rows(), heads.num_heads_kv, heads.head_dim_v);
   if (rank.backward.num_stages > 1 && !rank.local.whole_shard) {
@@ -103,18 +203,15 @@ int64_t DeviceRank::workspace_bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options) {
+void prepare_layout(DeviceRank& rank, const DeviceDistOptions& options) {
   const RankPlan& plan = rank.plan();
   rank.forward.num_stages = static_cast<int>(plan.forward.size());
   rank.backward.num_stages = static_cast<int>(plan.backward.size());
-  rank.forward.steps = make_steps(rank, plan.forward, options.forward);
-  if (options.with_backward) rank.backward.steps = make_steps(rank, plan.backward, options.backward);
   rank.local = make_local_rows(plan, rank.base.rank, rank.base.k_shard_rows());
   const bool alone = plan.forward.size() == 1 && plan.backward.size() == 1;
   rank.uses_shard = alone && plan.segments.size() <= 1;
   rank.writes_gradients = rank.uses_shard && rank.local.whole_shard;
   rank.keeps = plan.backward.back().kept && options.with_backward;
-  allocate(rank, options.with_backward);
 }
 
 void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
@@ -141,7 +238,20 @@ void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
                   {rank.kv_rows(), owned_rows, heads.num_heads_kv, heads.head_dim_v, dtype}};
   // One pass at a time is open, so both may land in the same memory.
   spec.landing_of = rank.forward.pass;
+  spec.num_return_slots = kReturnSlots;
   rank.backward.pass = rank.communicator->prepare_pass(spec);
+}
+
+void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options) {
+  const RankPlan& plan = rank.plan();
+  const int self = rank.base.rank, size = rank.communicator->size();
+  make_steps(rank, rank.forward, plan.forward, options.forward, arrivals_of(plan, self, size, &KvSegment::stage_fwd));
+  if (options.with_backward) {
+    std::vector<KeyArrival> late;  // none where forward left all keys
+    if (!rank.keeps) late = arrivals_of(plan, self, size, &KvSegment::stage_bwd);
+    make_steps(rank, rank.backward, plan.backward, options.backward, late);
+  }
+  allocate(rank, options.with_backward);
 }
 
 KvViews kept_rows(const PassSetup& setup, int slot) {

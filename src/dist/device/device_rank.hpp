@@ -40,6 +40,11 @@ struct PassSetup {
   std::vector<Step> steps;           // by stage
   std::shared_ptr<DevicePass> pass;  // null where no rank needs rows of another
   int num_stages = 1;
+  bool is_single_launch = false;
+  bool waits_in_kernel = false;
+  /// Backward: the kernel stores every row of dk and dv where it belongs, the owner's return slot or `dk_local`.
+  bool stores_returns = false;
+  std::vector<cuda::DeviceBuffer> dk_rows, dv_rows;  // by return slot: addresses, [kv rows]
 };
 
 struct DeviceRank {
@@ -57,7 +62,8 @@ struct DeviceRank {
   cuda::DeviceBuffer out_sum;             // float32 [q rows, heads, head_dim_v]
   cuda::DeviceBuffer dq_sum;              // float32 [q rows, heads, head_dim]
   cuda::DeviceBuffer dk_part, dv_part;    // float32 [kv rows, ...]
-  cuda::DeviceBuffer dk_local, dv_local;  // float32 [k shard rows, ...]: the own part in shard order
+  cuda::DeviceBuffer dk_local, dv_local;  // [k shard rows, ...]: the own part in shard order
+  DType local_dtype = DType::kFloat32;    // of dk_local and dv_local
 
   const RankPlan& plan() const { return base.rank_plan(); }
   const HeadConfig& heads() const { return base.plan->config.heads; }
@@ -69,10 +75,13 @@ struct DeviceRank {
 /// A contiguous tensor in `buffer`.
 TensorView view_of(const cuda::DeviceBuffer& buffer, DType dtype, int64_t rows, int heads, int dim);
 
-/// Prepares the masks of both passes and allocates. `rank.base` and `rank.communicator` are set.
-void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options);
-/// Then prepares the transfers. Collective.
+// In this order; `rank.base` and `rank.communicator` are set.
+/// Which rows lie where, and what that makes unnecessary.
+void prepare_layout(DeviceRank& rank, const DeviceDistOptions& options);
+/// The transfers. Collective.
 void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options);
+/// The masks of both passes and all memory. Throws NotAvailable for a DeviceOverlap that cannot be.
+void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options);
 
 /// The rank's K/V rows, local and remote, in global row order, during one pass.
 struct KvViews {

@@ -13,6 +13,7 @@
 
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "cuda/wait_context.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/error.hpp"
 
@@ -20,7 +21,15 @@ namespace tangram::testing {
 
 class BlockingPass final : public DevicePass {
  public:
-  BlockingPass(Communicator& control, const DevicePassSpec& spec) : control_(control), spec_(spec) {
+  /// `with_flags`: offers arrival flags, all set, and memory for kernels that store their gradients themselves.
+  BlockingPass(Communicator& control, const DevicePassSpec& spec, bool with_flags)
+      : control_(control), spec_(spec), with_flags_(with_flags) {
+    const size_t num_flags = spec.casts.size() * static_cast<size_t>(control.size());
+    flags_ = cuda::DeviceBuffer::zeros((num_flags + 1) * sizeof(uint64_t));
+    context_ = cuda::DeviceBuffer::zeros(sizeof(cuda::WaitContext));
+    for (const ReturnTensor& t : spec.returns) {
+      stored_.emplace_back(static_cast<size_t>(t.partial_rows * t.heads * t.dim) * size_of(t.reduce_dtype));
+    }
     if (spec.landing_of != nullptr) {
       shared_ = std::dynamic_pointer_cast<BlockingPass>(spec.landing_of);
     } else {
@@ -72,7 +81,11 @@ class BlockingPass final : public DevicePass {
     }
   }
   void wait_cast(int, void*) override {}
-  DeviceArrivals arrivals() const override { return {}; }
+  DeviceArrivals arrivals() const override {
+    if (!with_flags_ || spec_.casts.empty()) return {};
+    const auto* flags = flags_.as<uint64_t>();
+    return {flags, flags, control_.size(), 0, context_.as<void>()};
+  }
 
   void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override {
     synchronize(stream);
@@ -82,9 +95,21 @@ class BlockingPass final : public DevicePass {
     for (size_t i = 0; i < partials.size(); ++i) tensors.push_back({from[i], owned_[i]});
     control_.group_reduce(spec_.reduces[static_cast<size_t>(stage)], tensors, ReduceOp::kSum, "reduce")->wait();
   }
-  std::vector<ReturnTarget> return_targets(int, int, int) const override { return {}; }
-  int return_slot() const override { return -1; }
-  void signal_returned(int, void*) override {}
+  std::vector<ReturnTarget> return_targets(int stage, int tensor, int) const override {
+    std::vector<ReturnTarget> targets;
+    if (!with_flags_) return targets;
+    const TensorView rows = stored(static_cast<size_t>(tensor));
+    for (const RowCopy& copy : spec_.reduces[static_cast<size_t>(stage)].recvs) {
+      targets.push_back({copy.peer, copy.rows, slice_rows(rows, copy.rows).data});
+    }
+    return targets;
+  }
+  int return_slot() const override { return 0; }
+  void signal_returned(int stage, void* stream) override {
+    std::vector<ConstTensorView> rows;
+    for (size_t i = 0; i < stored_.size(); ++i) rows.push_back(stored(i));
+    reduce(stage, rows, stream);
+  }
   void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) override {
     synchronize(stream);
     for (size_t i = 0; i < own.size(); ++i) {
@@ -114,6 +139,11 @@ class BlockingPass final : public DevicePass {
  private:
   using Slot = std::vector<cuda::DeviceBuffer>;
 
+  TensorView stored(size_t i) const {
+    const ReturnTensor& t = spec_.returns[i];
+    return {{stored_[i].as<void>(), t.reduce_dtype, t.partial_rows, t.heads, t.dim, int64_t{t.heads} * t.dim, t.dim}};
+  }
+
   int open(int slot) {
     slot_ = slot;
     (shared_ ? *shared_ : *this).kept_[static_cast<size_t>(slot)] = false;
@@ -140,12 +170,17 @@ class BlockingPass final : public DevicePass {
   std::vector<Slot> slots_;
   std::vector<bool> kept_;
   std::vector<HostTensor> owned_;
+  cuda::DeviceBuffer flags_, context_;
+  std::vector<cuda::DeviceBuffer> stored_;
+  bool with_flags_;
   int slot_ = -1;
 };
 
 class BlockingCommunicator final : public DeviceCommunicator {
  public:
-  explicit BlockingCommunicator(Communicator& control) : control_(control) { cudaGetDevice(&device_); }
+  BlockingCommunicator(Communicator& control, bool with_flags) : control_(control), with_flags_(with_flags) {
+    cuda::check(cudaGetDevice(&device_), "cudaGetDevice");
+  }
 
   int rank() const override { return control_.rank(); }
   int size() const override { return control_.size(); }
@@ -153,7 +188,7 @@ class BlockingCommunicator final : public DeviceCommunicator {
   int device() const override { return device_; }
   Communicator& control() override { return control_; }
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
-    return std::make_shared<BlockingPass>(control_, spec);
+    return std::make_shared<BlockingPass>(control_, spec, with_flags_);
   }
   void all_reduce(float* values, int count, ReduceOp op, void* stream) override {
     std::vector<float> host(static_cast<size_t>(count));
@@ -169,6 +204,7 @@ class BlockingCommunicator final : public DeviceCommunicator {
 
  private:
   Communicator& control_;
+  bool with_flags_;
   int device_ = 0;
 };
 

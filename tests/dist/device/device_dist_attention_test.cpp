@@ -99,7 +99,10 @@ struct Transport {
 };
 void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
 
-std::vector<Transport> transports() { return {{"Blocking", testing::make_blocking, true, false}}; }
+std::vector<Transport> transports() {
+  return {{"Blocking", testing::make_blocking, true, false},
+          {"BlockingWithFlags", testing::make_blocking_with_flags, true, false}};
+}
 
 template <class Base>
 class GpuTest : public Base {
@@ -135,10 +138,12 @@ TEST_P(DeviceMaskFamilies, EqualsTheCpuReference) {
   const DType bf16 = DType::kBFloat16, f16 = DType::kFloat16;
   // Every value of each option meets several of the others.
   const Variant variants[] = {
-      {{2, 1, 2, false}, heads_of(4, 2, bf16), DeviceOverlap::kStages},
+      {{2, 1, 2, false}, heads_of(4, 2, bf16), DeviceOverlap::kAuto},
       {{2, 3, 1, false, bf16}, heads_of(2, 2, bf16, 64), DeviceOverlap::kNone},
       {{3, 2, 2, true}, heads_of(8, 1, f16, 64), DeviceOverlap::kStages},
       {{4, 3, 3, false}, heads_of(6, 2, bf16), DeviceOverlap::kStages},
+      {{3, 2, 2, true, bf16}, heads_of(4, 1, bf16), DeviceOverlap::kAuto},
+      {{4, 2, 3, false, bf16}, heads_of(8, 2, bf16, 64), DeviceOverlap::kAuto},
       {{4, 1, 1, true, bf16}, heads_of(4, 2, f16), DeviceOverlap::kNone},
       {{1, 1, 1, false}, heads_of(4, 1, bf16), DeviceOverlap::kStages},
   };

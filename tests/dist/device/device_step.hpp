@@ -189,7 +189,10 @@ inline void device_rank_step(const StepOptions& options, const DeviceRun& run, c
 using MakeCommunicator = std::function<std::unique_ptr<DeviceCommunicator>(Communicator& control)>;
 
 inline std::unique_ptr<DeviceCommunicator> make_blocking(Communicator& control) {
-  return std::make_unique<BlockingCommunicator>(control);
+  return std::make_unique<BlockingCommunicator>(control, false);
+}
+inline std::unique_ptr<DeviceCommunicator> make_blocking_with_flags(Communicator& control) {
+  return std::make_unique<BlockingCommunicator>(control, true);
 }
 
 /// Runs `rank_main` on a thread for each rank, on GPU rank % num_gpus().

@@ -63,7 +63,7 @@ __device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int
 
 template <typename Traits>
 __device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHeadDim / 2], void* gradient,
-                                               int64_t row_stride, int64_t head_stride, float scale,
+                                               void* const* rows, int64_t row_stride, int64_t head_stride, float scale,
                                                const Params& params, const Item& item, int first_row, int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -72,7 +72,12 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHead
     // Accumulated gradients of keys that no query sees belong to others, who may be using them.
     const bool seen = item.covered[in_tile / 32] >> (in_tile % 32) & 1;
     const bool valid = key < item.row_end && (seen || !params.accumulate_dkv);
-    const int64_t at = key * row_stride + item.kv_head * head_stride;
+    int64_t at = item.kv_head * head_stride;
+    if (rows == nullptr) {
+      at += key * row_stride;
+    } else if (valid) {
+      gradient = reinterpret_cast<void*>(__ldg(reinterpret_cast<const unsigned long long*>(rows + key)));
+    }
     char* row = static_cast<char*>(gradient) + at * (params.dkv_type == GradType::kFloat32 ? 4 : 2);
     write_row<typename Traits::Element, Traits::kHeadDim>(sums, r * 2, scale, row, valid, params.dkv_type,
                                                           params.accumulate_dkv, lane);
@@ -123,10 +128,10 @@ __device__ __forceinline__ void write_gradients(const Params& params, const Item
   if (item.num_pieces > 1 && !join_pieces<Traits>(params, item, thread, dk, dv)) return;
   const int lane = static_cast<int>(thread % 32);
   const int first_row = static_cast<int>(thread / 32 * 16) + lane / 4;
-  write_gradient<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, params, item, first_row,
-                         lane);
-  write_gradient<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, params, item,
+  write_gradient<Traits>(dv, params.dv, params.dv_rows, params.dv_row_stride, params.dv_head_stride, 1.0f, params, item,
                          first_row, lane);
+  write_gradient<Traits>(dk, params.dk, params.dk_rows, params.dk_row_stride, params.dk_head_stride,
+                         params.softmax_scale, params, item, first_row, lane);
 }
 
 }  // namespace tangram::sm90::backward

@@ -28,7 +28,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __g
   // Nothing else is in shared memory, so this is at its start, aligned to 1024, and addresses are constants.
   extern __shared__ __align__(1024) unsigned char raw_smem[];
   Smem<Traits>& smem = *reinterpret_cast<Smem<Traits>*>(raw_smem);
-  if (threadIdx.x == 0) init_barriers(smem);
+  if (threadIdx.x == 0) {
+    init_barriers(smem);
+    smem.arrived.bits = 0;
+  }
   __syncthreads();
   ptx::grid_dependency_wait();
   if (threadIdx.x < 128) {
@@ -37,6 +40,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __g
       Producer<Traits> producer{params, smem};
       producer.run();
       ptx::grid_dependency_launch();  // only now: waiting CTAs would take multiprocessors that sm_margin leaves free
+    } else if (threadIdx.x == 32 && params.arrivals.pending != 0) {
+      watch_arrivals(params.arrivals, smem.arrived);
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "attn/sm90/arrivals.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::sm90::backward {
@@ -58,6 +59,8 @@ struct Params {
   int32_t* turns;                   ///< deterministic: [num_heads_q, num_q_tiles], zeros before
   void* dk;
   void* dv;
+  void* const* dk_rows;  ///< null, or [seqlen_k] addresses: row by row instead of dk and dv
+  void* const* dv_rows;
   int64_t dk_row_stride, dk_head_stride;
   int64_t dv_row_stride, dv_head_stride;
   int32_t num_items;
@@ -67,6 +70,7 @@ struct Params {
   float softcap;
   GradType dkv_type;
   bool accumulate_dkv;  ///< adds to dk and dv, which are float32
+  ArrivalParams arrivals;
 };
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dq from the sums.

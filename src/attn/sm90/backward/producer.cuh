@@ -16,10 +16,12 @@ struct Producer {
   RingPosition<Traits::kStages> ring;
   RingPosition<Traits::kItemSlots> slot;
   int32_t parity = 0;  // of the items with steps so far
+  bool keys_missing = params.arrivals.pending != 0;
 
   /// K and V of an item, once the consumers have left those of the item before.
   __device__ __forceinline__ void load_keys(const Item& item) {
     ptx::mbarrier_wait(&smem.kv_empty, (item.flags & kItemOddPhase ? 1 : 0) ^ 1);
+    if (keys_missing) keys_missing = await_keys(params.arrivals, smem.arrived, item.row_begin, item.row_end);
     ptx::mbarrier_arrive_expect_tx(&smem.k_full, Traits::kBytesK);
     ptx::tma_load_4d(smem.k, &params.k_map, &smem.k_full, 0, item.row_begin, 0, item.kv_head);
     ptx::mbarrier_arrive_expect_tx(&smem.v_full, Traits::kBytesK);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "attn/sm90/arrivals.cuh"
 #include "attn/sm90/backward/params.hpp"
 
 namespace tangram::sm90::backward {
@@ -75,6 +76,7 @@ struct alignas(1024) Smem {
   alignas(128) float stats[Traits::kStages][kBlockM / 2][4];
   StepMessage step[Traits::kStages];
   Item item[Traits::kItemSlots];
+  ArrivedKeys arrived;
   uint64_t q_full[Traits::kStages], dout_full[Traits::kStages], step_empty[Traits::kStages];
   uint64_t ds_full[Traits::kDsBuffers];
   uint64_t k_full, v_full, kv_empty;

@@ -161,7 +161,8 @@ Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) 
 
 }  // namespace
 
-WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms) {
+WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms,
+                        const LateKeys& late_keys) {
   WorkList work;
   work.runs = tiles.runs;
   work.intervals = tiles.intervals;
@@ -182,6 +183,9 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return counts[a] > counts[b]; });
   if (order.empty()) return work;
   const Dealing how = choose_dealing(counts, order, shape, num_sms);
+  std::vector<int> turns;
+  for (const TileItem& tile : tiles.items) turns.push_back(late_keys.turn(tile.row_begin, tile.row_end));
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return turns[a] < turns[b]; });
   const int group = shape.num_heads_q / shape.num_heads_kv;
   const int heads = group / how.pieces;
   std::vector<int32_t> slab_of(counts.size() * static_cast<size_t>(shape.num_heads_kv));

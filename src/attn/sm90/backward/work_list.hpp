@@ -30,8 +30,10 @@ struct WorkList {
 
 /// Items of all KV heads. Where items are few or of unequal length they are cut into pieces by query heads, as far as
 /// a simulation of the dealing on `num_sms` multiprocessors gains by it; docs/design/backward_sm90.md says in which
-/// order they are dealt and why. `tiles` is the list of the transposed `slices`, of kTileShape.
-WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms);
+/// order they are dealt and why; where keys come late, in the order in which they come before all else. `tiles` is the
+/// list of the transposed `slices`, of kTileShape.
+WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms,
+                        const LateKeys& late_keys = {});
 
 /// For deterministic calls: for each run and query tile in it, how many items add to that tile before (for any head).
 std::vector<int32_t> turn_orders(const WorkList& work);

@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
     ptx::prefetch_tensor_map(&params.k_map);
     ptx::prefetch_tensor_map(&params.v_map);
     init_barriers(smem);
+    smem.arrived.bits = 0;
   }
   __syncthreads();
   ptx::grid_dependency_wait();
@@ -51,6 +52,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
       producer.run();
     } else if (threadIdx.x == 32) {
       run_scheduler(params, smem);
+    } else if (threadIdx.x == 64 && params.arrivals.pending != 0) {
+      watch_arrivals(params.arrivals, smem.arrived);
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();

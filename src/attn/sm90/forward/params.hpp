@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "attn/sm90/arrivals.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::sm90 {
@@ -49,6 +50,7 @@ struct ForwardParams {
   bool sink_per_row;
   bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
   OutType out_type;
+  ArrivalParams arrivals;
 };
 
 }  // namespace tangram::sm90

@@ -90,6 +90,7 @@ struct Producer {
   RingPosition<Traits::kStagesQ> q_ring;
   // V of a step is loaded after K of the next one, which the consumers need first.
   int32_t v_row = kNothing, v_head = 0;
+  bool keys_missing = params.arrivals.pending != 0;
   static constexpr int32_t kNothing = -2;
   static constexpr int32_t kNoLoad = -1;
 
@@ -175,6 +176,9 @@ struct Producer {
       message.v_valid = k_end - k0;
       message.word[0] = step_window<Traits>(smem.seen[0], k0) | flags;
       message.word[1] = step_window<Traits>(smem.seen[1], k0) | flags;
+      if (keys_missing) {
+        keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
+      }
       load_k(k0, kv_head);
       flush_v();
       if (first && first_run) load_q(work);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "attn/sm90/arrivals.cuh"
 #include "attn/sm90/forward/params.hpp"
 
 namespace tangram::sm90 {
@@ -83,6 +84,7 @@ struct alignas(1024) ForwardSmem {
   StepMessage step[Traits::kStagesK];
   SeenKeys seen[2];  // the producer's own
   WorkMessage work[Traits::kWorkSlots];
+  ArrivedKeys arrived;
   uint64_t q_full[Traits::kStagesQ], q_empty[Traits::kStagesQ];
   uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
   uint64_t v_full[Traits::kStagesV], v_empty[Traits::kStagesV];

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// How a kernel waits for keys that other ranks send while it runs: one thread of a CTA watches the flags and tells the
+// thread that issues TMA loads through a word in shared memory, so that the latter, short of registers, only reads.
+#pragma once
+
+#include "attn/sm90/arrivals.hpp"
+#include "cuda/wait.cuh"
+
+namespace tangram::sm90 {
+
+/// Bits of the flags that have been seen set, in shared memory; zero before. All are set when the group has failed: the
+/// kernel then ends on whatever is in memory.
+struct ArrivedKeys {
+  unsigned long long bits;
+};
+
+/// Waits for one flag after the other, in the order in which they are expected. One thread. Inlined, since the compiler
+/// bounds the registers of a warp that gave some up in the kernel itself alone.
+__device__ __forceinline__ void watch_arrivals(const ArrivalParams& params, ArrivedKeys& arrived) {
+  const auto& context = *static_cast<const cuda::WaitContext*>(params.arrivals.context);
+  const uint64_t epoch = *params.arrivals.epoch;
+  uint64_t seen = 0;
+#pragma unroll 1
+  for (int bit = 0; seen != params.pending; ++bit) {
+    const int32_t flag = __ldg(params.flag_of_bit + bit);
+    const cuda::WaitFailure failure{cuda::WaitKind::kArrival,    context.rank,         flag % params.arrivals.size,
+                                    flag / params.arrivals.size, params.arrivals.pass, 0};
+    seen |= uint64_t{1} << bit;
+    if (!cuda::wait_for_flag(context, params.arrivals.flags + flag, epoch, failure)) seen = params.pending;
+    asm volatile("st.release.cta.shared.u64 [%0], %1;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(&arrived))),
+                 "l"(seen)
+                 : "memory");
+  }
+}
+
+/// Waits until keys [begin, end) are there and TMA loads of this thread see them. Returns whether any may be missing
+/// still, so that it must be called again for others.
+__device__ __forceinline__ bool await_keys(const ArrivalParams& params, const ArrivedKeys& arrived, int32_t begin,
+                                           int32_t end) {
+  uint64_t needed = 0;
+#pragma unroll 1
+  for (int32_t granule = begin / kArrivalGranule; granule * kArrivalGranule < end; ++granule) {
+    needed |= __ldg(params.needed + granule);
+  }
+  uint64_t seen;
+  do {
+    asm volatile("ld.acquire.cta.shared.u64 %0, [%1];"
+                 : "=l"(seen)
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&arrived)))
+                 : "memory");
+  } while ((seen & needed) != needed);
+  ptx::fence_proxy_async_global();
+  return seen != params.pending;
+}
+
+}  // namespace tangram::sm90

@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Keys that come while the Hopper kernels run. Needs a Hopper GPU; skipped elsewhere.
+
+#include "attn/sm90/arrivals.hpp"
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "attn/sm90/sm90_backend.hpp"
+#include "cuda/check.hpp"
+#include "cuda/device_buffer.hpp"
+#include "cuda/wait_context.hpp"
+#include "tangram/error.hpp"
+#include "tangram/flex_attention.hpp"
+
+namespace tangram {
+namespace {
+
+using cuda::check;
+using cuda::DeviceBuffer;
+
+constexpr int kSize = 4;
+constexpr uint64_t kEpoch = 7;
+constexpr AttnShape kShape{768, 2048, 8, 2, 128, 128, DType::kBFloat16};
+const std::vector<AttnSlice> kSlices = {AttnSlice::causal({0, 512}, {0, 2000}),
+                                        AttnSlice::full({512, 768}, {300, 2048})};
+// In the order in which they come; flags are stage * kSize + rank.
+const std::vector<KeyArrival> kArrivals = {{{512, 1024}, 1}, {{1500, 2048}, 4 + 3}, {{0, 100}, 0}, {{1024, 1100}, 0}};
+
+HostTensor random_tensor(int64_t rows, int heads, int dim, std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  HostTensor tensor(DType::kBFloat16, rows, heads, dim);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int head = 0; head < heads; ++head) {
+      for (int d = 0; d < dim; ++d) tensor.set(row, head, d, normal(rng));
+    }
+  }
+  return tensor;
+}
+
+double relative_error(const HostTensor& got, const HostTensor& want) {
+  double error = 0, norm = 1e-30;
+  for (int64_t row = 0; row < want.rows(); ++row) {
+    for (int head = 0; head < want.heads(); ++head) {
+      for (int d = 0; d < want.dim(); ++d) {
+        const double difference = got.at(row, head, d) - want.at(row, head, d);
+        error += difference * difference;
+        norm += want.at(row, head, d) * want.at(row, head, d);
+      }
+    }
+  }
+  return std::isnan(error) ? INFINITY : std::sqrt(error / norm);
+}
+
+/// Both passes on the device, with everything that a communicator would give to their kernels.
+class ArrivalsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int major = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9) {
+      GTEST_SKIP() << "needs a Hopper GPU";
+    }
+    std::mt19937 rng(11);
+    q_ = random_tensor(kShape.seqlen_q, 8, 128, rng), dout_ = random_tensor(kShape.seqlen_q, 8, 128, rng);
+    k_ = random_tensor(kShape.seqlen_k, 2, 128, rng), v_ = random_tensor(kShape.seqlen_k, 2, 128, rng);
+    check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "cudaStreamCreate");
+    check(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "cudaStreamCreate");
+    check(cudaHostAlloc(reinterpret_cast<void**>(&words_), 2 * sizeof(uint64_t), cudaHostAllocMapped), "cudaHostAlloc");
+    words_[0] = words_[1] = 0;
+    for (const HostTensor* tensor : {&q_, &dout_, &k_, &v_}) upload(*tensor);
+    out_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 128), dq_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 128);
+    dk_ = allocate(DType::kFloat32, kShape.seqlen_k, 2, 128), dv_ = allocate(DType::kFloat32, kShape.seqlen_k, 2, 128);
+    lse_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 1);
+    make_arrivals();
+  }
+  void TearDown() override {
+    if (words_ == nullptr) return;
+    cudaStreamDestroy(compute_);
+    cudaStreamDestroy(copies_);
+    cudaFreeHost(words_);
+  }
+
+  TensorView allocate(DType dtype, int64_t rows, int heads, int dim) {
+    memory_.emplace_back(static_cast<size_t>(rows * heads * dim) * size_of(dtype));
+    return {{memory_.back().as<void>(), dtype, rows, heads, dim, int64_t{heads} * dim, dim}};
+  }
+  void upload(const HostTensor& host) {
+    inputs_.push_back(allocate(host.dtype(), host.rows(), host.heads(), host.dim()));
+    check(cudaMemcpy(inputs_.back().data, host.view().data, static_cast<size_t>(host.bytes()), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+  }
+  HostTensor fetch(const TensorView& view) const {
+    HostTensor host(view.dtype, view.rows, view.heads, view.dim);
+    check(cudaMemcpy(host.view().data, view.data, static_cast<size_t>(host.bytes()), cudaMemcpyDeviceToHost),
+          "cudaMemcpy");
+    return host;
+  }
+
+  void make_arrivals(uint64_t timeout_ns = 20'000'000'000) {
+    flags_ = DeviceBuffer::zeros(2 * kSize * sizeof(uint64_t));
+    epoch_ = DeviceBuffer::copy_of(&kEpoch, sizeof(kEpoch));
+    abort_ = DeviceBuffer::zeros(sizeof(uint64_t));
+    const std::vector<uint64_t*> aborts(kSize, abort_.as<uint64_t>());
+    aborts_ = DeviceBuffer::copy_of(aborts.data(), aborts.size() * sizeof(uint64_t*));
+    const cuda::WaitContext context{
+        abort_.as<uint64_t>(), aborts_.as<uint64_t*>(), words_, words_ + 1, timeout_ns, 2, kSize};
+    context_ = DeviceBuffer::copy_of(&context, sizeof(context));
+    arrivals_ = {flags_.as<uint64_t>(), epoch_.as<uint64_t>(), kSize, 5, context_.as<void>()};
+  }
+
+  void poison_late_keys() {
+    for (const KeyArrival& arrival : kArrivals) {
+      for (const size_t tensor : {2, 3}) {
+        const TensorView rows = slice_rows(inputs_[tensor], arrival.keys);
+        check(cudaMemset(rows.data, 0xff, static_cast<size_t>(rows.rows * rows.row_bytes())), "cudaMemset");  // NaN
+      }
+    }
+    check(cudaMemset(flags_.as<void>(), 0, flags_.bytes()), "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+  /// Copies the late rows, each followed by its flag, as a peer would.
+  void deliver() {
+    for (size_t i = 0; i < kArrivals.size(); ++i) {
+      for (const auto& [tensor, host] : {std::pair<size_t, const HostTensor*>{2, &k_}, {3, &v_}}) {
+        const TensorView to = slice_rows(inputs_[tensor], kArrivals[i].keys);
+        const ConstTensorView from = slice_rows(host->view(), kArrivals[i].keys);
+        check(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.rows * to.row_bytes()), cudaMemcpyHostToDevice,
+                              copies_),
+              "cudaMemcpyAsync");
+      }
+      if (i + 1 < kArrivals.size() && kArrivals[i + 1].flag == kArrivals[i].flag) continue;
+      check(cudaMemcpyAsync(flags_.as<uint64_t>() + kArrivals[i].flag, epoch_.as<uint64_t>(), sizeof(uint64_t),
+                            cudaMemcpyDeviceToDevice, copies_),
+            "cudaMemcpyAsync");
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+
+  void forward(PreparedMask& mask, const DeviceArrivals* arrivals) {
+    AttnForwardArgs args{.q = inputs_[0], .k = inputs_[2], .v = inputs_[3], .out = out_};
+    args.lse = static_cast<float*>(lse_.data);
+    args.arrivals = arrivals;
+    backend_.forward(mask, args, compute_);
+  }
+  void backward(PreparedMask& mask, const DeviceArrivals* arrivals, bool deterministic) {
+    AttnBackwardArgs args{.q = inputs_[0], .k = inputs_[2], .v = inputs_[3], .out = out_};
+    args.lse = static_cast<const float*>(lse_.data);
+    args.dout = inputs_[1];
+    args.dq = dq_, args.dk = dk_, args.dv = dv_;
+    args.options.deterministic = deterministic;
+    args.arrivals = arrivals;
+    backend_.backward(mask, args, compute_);
+  }
+  void wait() const { check(cudaStreamSynchronize(compute_), "cudaStreamSynchronize"); }
+
+  const Sm90Backend backend_;
+  HostTensor q_, dout_, k_, v_;
+  std::vector<TensorView> inputs_;  // q, dout, k, v
+  TensorView out_, lse_, dq_, dk_, dv_;
+  std::vector<DeviceBuffer> memory_;
+  DeviceBuffer flags_, epoch_, abort_, aborts_, context_;
+  DeviceArrivals arrivals_;
+  cudaStream_t compute_ = nullptr, copies_ = nullptr;
+  uint64_t* words_ = nullptr;  // report, host abort
+};
+
+// What differs is the order of the keys of the first items, and of the additions to dq.
+constexpr double kTolerance = 3e-3;
+
+TEST_F(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) {
+  const auto plain = prepare_slices(backend_, kSlices, kShape);
+  forward(*plain, nullptr);
+  wait();
+  const HostTensor out = fetch(out_), lse = fetch(lse_);
+  const auto late = prepare_slices(backend_, kSlices, kShape, kArrivals);
+  for (const bool deterministic : {false, true}) {
+    backward(*plain, nullptr, deterministic);
+    wait();
+    const HostTensor dq = fetch(dq_), dk = fetch(dk_), dv = fetch(dv_);
+    for (int round = 0; round < 3; ++round) {
+      poison_late_keys();
+      forward(*late, &arrivals_);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "it must wait";
+      deliver();
+      wait();
+      EXPECT_LE(relative_error(fetch(out_), out), kTolerance);
+      EXPECT_LE(relative_error(fetch(lse_), lse), kTolerance);
+      poison_late_keys();
+      backward(*late, &arrivals_, deterministic);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "it must wait";
+      deliver();
+      wait();
+      EXPECT_LE(relative_error(fetch(dq_), dq), kTolerance);
+      EXPECT_LE(relative_error(fetch(dk_), dk), kTolerance);
+      EXPECT_LE(relative_error(fetch(dv_), dv), kTolerance);
+    }
+  }
+  EXPECT_EQ(words_[0], 0U) << "nothing failed";
+}
+
+TEST_F(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
+  make_arrivals(50'000'000);
+  const auto late = prepare_slices(backend_, kSlices, kShape, kArrivals);
+  poison_late_keys();
+  const auto begin = std::chrono::steady_clock::now();
+  forward(*late, &arrivals_);
+  wait();  // no error, no hang
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  const cuda::WaitFailure expected{cuda::WaitKind::kArrival, 2, 1, 0, 5, 0};
+  EXPECT_TRUE(cuda::unpack(words_[0]) == expected) << "report " << words_[0];
+  make_arrivals();
+  words_[0] = 0;
+  deliver();
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  forward(*late, &arrivals_);
+  wait();
+  EXPECT_EQ(words_[0], 0U) << "usable as before";
+}
+
+TEST_F(ArrivalsTest, TooManyFlagsAreRefused) {
+  std::vector<KeyArrival> arrivals;
+  for (int i = 0; i < 65; ++i) arrivals.push_back({{i * 16, i * 16 + 16}, i});
+  EXPECT_THROW(prepare_slices(backend_, kSlices, kShape, arrivals), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace tangram
