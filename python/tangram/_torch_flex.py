@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import _core
-from ._core import AttnOptions, FlexAttention
+from ._core import AttnOptions, FlexAttention, Mask
 from ._prepared import backend_named, prepared
 from .errors import InvalidArgument
 from .flex import check_shapes
 
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 for _dtype, _name in _NAMES.items():
     _core.register_torch_dtype(_dtype, _name)
 
@@ -161,8 +162,8 @@ def attend(
 # ---- the operator ----
 
 _ARGS = (
-    "Tensor? sink, Tensor? q_ranges, Tensor? k_ranges, Tensor? types, int[] flat, str sink_layout, float? scale, "
-    "float softcap, bool deterministic, int sm_margin, str backend"
+    "Tensor? sink, Tensor? q_ranges, Tensor? k_ranges, Tensor? types, int[] flat, int mask, str sink_layout, "
+    "float? scale, float softcap, bool deterministic, int sm_margin, str backend"
 )
 torch.library.define(
     "tangram::flex_attn",
@@ -172,6 +173,19 @@ torch.library.define(
     "tangram::flex_attn_backward",
     f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
+
+
+# Masks that compiled graphs name by their place here. A graph holds its masks as long as the process lives.
+_graph_masks: list[Mask] = []
+_place_of_mask: dict[Mask, int] = {}
+NO_MASK = -1
+
+
+def _place(mask: Mask) -> int:
+    place = _place_of_mask.setdefault(mask, len(_graph_masks))
+    if place == len(_graph_masks):
+        _graph_masks.append(mask)
+    return place
 
 
 def _flatten(ranges: Ranges) -> list[int]:
@@ -196,19 +210,68 @@ def _attend_compiled(
     max_logits: bool,
     backend: str | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    tensors: Ranges = ranges
-    flat: list[int] = []
-    if not isinstance(ranges[0], Tensor):
-        tensors, flat = (None, None, None), _flatten(ranges)
-    out, lse, peaks = torch.ops.tangram.flex_attn(
-        q, k, v, sink, *tensors, flat, sink_layout, *options, backend or "", out_dtype, max_logits
-    )
+    if isinstance(ranges[0], Mask):
+        tensors = (q, k, v) if sink is None else (q, k, v, sink)
+        scale, softcap, deterministic, sm_margin = options
+        scales = () if scale is None else (scale,)
+        dtype = "" if out_dtype is None else _NAMES[out_dtype]
+        out, lse, peaks = _attend_mask(
+            *(tensors, ranges[0], sink_layout, scales, softcap, deterministic, sm_margin),
+            *(backend or "", dtype, max_logits),
+        )
+    else:
+        rest = (sink_layout, *options, backend or "", out_dtype, max_logits)
+        flat: list[int] = []
+        if not isinstance(ranges[0], Tensor):
+            ranges, flat = (None, None, None), _flatten(ranges)
+        out, lse, peaks = torch.ops.tangram.flex_attn(q, k, v, sink, *ranges, flat, NO_MASK, *rest)
     return out, lse, peaks if max_logits else None
 
 
-def _of_operator(q: Tensor, k: Tensor, v: Tensor, tensors: Ranges, flat: list[int], backend: str) -> FlexAttention:
+def _call_with_mask(
+    tensors: tuple[Tensor, ...],
+    mask: Mask,
+    sink_layout: str,
+    scales: tuple[float, ...],
+    softcap: float,
+    deterministic: bool,
+    sm_margin: int,
+    backend: str,
+    out_dtype: str,
+    max_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Without None, which nonstrict_trace does not know: what is empty stands for it."""
+    q, k, v, *sink = tensors
+    results: tuple[Tensor, Tensor, Tensor] = torch.ops.tangram.flex_attn(
+        *(q, k, v, sink[0] if sink else None, None, None, None, [], _place(mask), sink_layout),
+        *(
+            scales[0] if scales else None,
+            softcap,
+            deterministic,
+            sm_margin,
+            backend,
+            _DTYPES.get(out_dtype),
+            max_logits,
+        ),
+    )
+    return results
+
+
+# Since PyTorch 2.7 a graph can have a mask as a constant, guarded by equality.
+if hasattr(torch._dynamo, "nonstrict_trace"):
+    torch.utils._pytree.register_constant(Mask)
+    _attend_mask = torch._dynamo.nonstrict_trace(_call_with_mask)
+else:
+    _attend_mask = _call_with_mask
+
+
+def _of_operator(
+    q: Tensor, k: Tensor, v: Tensor, tensors: Ranges, flat: list[int], mask: int, backend: str
+) -> FlexAttention:
     ranges = tensors
-    if tensors[0] is None:
+    if mask != NO_MASK:
+        ranges = (_graph_masks[mask], None, None)
+    elif tensors[0] is None:
         pieces = [flat[i : i + 5] for i in range(0, len(flat), 5)]
         ranges = ([(p[0], p[1]) for p in pieces], [(p[2], p[3]) for p in pieces], [p[4] for p in pieces])
     return _attention(q, k, v, ranges, backend or None)
@@ -224,6 +287,7 @@ def _flex_attn(
     k_ranges: Tensor | None,
     types: Tensor | None,
     flat: list[int],
+    mask: int,
     sink_layout: str,
     scale: float | None,
     softcap: float,
@@ -234,7 +298,7 @@ def _flex_attn(
     max_logits: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(q, k, v, sink)
-    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, backend)
+    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, mask, backend)
     options = _options(scale, softcap, deterministic, sm_margin)
     sink = None if sink is None else sink.to(torch.float32).contiguous()
     call = _Call(attention, sink_layout, options, out_dtype, max_logits)
@@ -255,6 +319,7 @@ def _flex_attn_backward(
     k_ranges: Tensor | None,
     types: Tensor | None,
     flat: list[int],
+    mask: int,
     sink_layout: str,
     scale: float | None,
     softcap: float,
@@ -262,7 +327,7 @@ def _flex_attn_backward(
     sm_margin: int,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, backend)
+    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, mask, backend)
     options = _options(scale, softcap, deterministic, sm_margin)
     as_float = None if sink is None else sink.to(torch.float32).contiguous()
     call = _Call(attention, sink_layout, options, None, False)
@@ -301,7 +366,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 def _operator_backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
     q, k, v, out, lse, *rest = ctx.saved_tensors
     dq, dk, dv, dsink = torch.ops.tangram.flex_attn_backward(dout, q, k, v, out, lse, *rest, ctx.flat, *ctx.rest)
-    return (dq, dk, dv, None if rest[0] is None else dsink, *[None] * 12)
+    return (dq, dk, dv, None if rest[0] is None else dsink, *[None] * 13)
 
 
 torch.library.register_autograd("tangram::flex_attn", _operator_backward, setup_context=_setup_context)

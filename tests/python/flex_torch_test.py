@@ -94,11 +94,61 @@ def test_compiles_without_a_graph_break_and_agrees():
         sink.grad = None
 
 
+def test_a_mask_is_a_constant_of_a_compiled_graph():
+    compiled_steps = 0
+
+    def count(graph, inputs):
+        nonlocal compiled_steps
+        compiled_steps += 1
+        return graph
+
+    @torch.compile(backend=count, fullgraph=True)
+    def step(q, k, v, mask):
+        out, meta = flex_flash_attn_func(q * 2, k, v, mask, softcap=3.0)
+        return out.square().sum(), meta.lse
+
+    masks = [Mask.sliding_window(24, (5, 0)), Mask.causal(24), Mask.sliding_window(24, (5, 0))]
+    for mask in masks:
+        eager, compiled = operands(2), operands(2)
+        out, meta = flex_flash_attn_func(eager[0] * 2, *eager[1:], mask, softcap=3.0)
+        out.square().sum().backward()
+        loss, lse = step(*compiled, mask)
+        loss.backward()
+        assert torch.equal(lse, meta.lse) and torch.allclose(loss, out.square().sum())
+        for a, b in zip(eager, compiled, strict=True):
+            assert torch.allclose(a.grad, b.grad, atol=1e-6)
+    # Equal masks share a graph, others get their own.
+    assert compiled_steps == 2
+
+
+def test_a_mask_compiles_with_every_option():
+    mask = Mask.causal(24)
+
+    def step(q, k, v, sink):
+        options = {"softmax_scale": 0.3, "out_dtype": torch.float32, "return_max_logits": True, "backend": "reference"}
+        out, meta = flex_flash_attn_func(q, k, v, mask, sink=sink, **options)
+        return out, meta.max_logits
+
+    grads = []
+    for run in (step, torch.compile(step, backend="aot_eager", fullgraph=True)):
+        tensors = [*operands(2, dtype=torch.float16), torch.ones(2, 4).requires_grad_()]
+        out, peaks = run(*tensors)
+        assert out.dtype == torch.float32
+        (out.square().sum()).backward()
+        grads.append([peaks, *(t.grad for t in tensors)])
+    for a, b in zip(*grads, strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+    with pytest.raises(Exception, match="softmax_scale must be finite and positive"):
+        torch.compile(lambda *t: flex_flash_attn_func(*t, Mask.causal(24), softmax_scale=0.0)[0], backend="eager")(
+            *operands(2)
+        )
+
+
 def test_the_operator_keeps_the_rules_of_operators():
     q, k, v = operands(4)
     ranges = [torch.tensor([[0, 24]]), torch.tensor([[0, 24]]), torch.tensor([1])]
     flex_flash_attn_func(q, k, v, *ranges)
-    arguments = (q, k, v, None, *ranges, [], "sh", None, 0.0, False, 0, "", None, True)
+    arguments = (q, k, v, None, *ranges, [], -1, "sh", None, 0.0, False, 0, "", None, True)
     torch.library.opcheck(torch.ops.tangram.flex_attn.default, arguments)
 
 
