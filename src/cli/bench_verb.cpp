@@ -83,6 +83,10 @@ int bench_main(const BenchVerbOptions& options) {
     context.transport = result.transport;
     csv.add(context, "forward_time", "s", result.forward_s);
     csv.add(context, "backward_time", "s", result.backward_s);
+    csv.add(context, "forward_time_fastest", "s", result.forward_fastest_s);
+    csv.add(context, "backward_time_fastest", "s", result.backward_fastest_s);
+    csv.add(context, "forward_processor_time", "s", result.forward_cpu_s);
+    csv.add(context, "backward_processor_time", "s", result.backward_cpu_s);
     csv.add(context, "forward_rate", "GFLOP/s", forward_flops(plan) / result.forward_s * 1e-9);
     csv.add(context, "backward_rate", "GFLOP/s", backward_flops(plan) / result.backward_s * 1e-9);
     csv.add(context, "forward_traffic", "bytes", static_cast<double>(result.forward_bytes));

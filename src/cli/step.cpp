@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -31,6 +32,9 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
+
+// Processor time of all threads of this process.
+double process_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // Ranks hold their rows in host memory, so the choice is among the backends that compute there.
 std::string choose_backend(const std::string& wanted) {
@@ -79,6 +83,8 @@ struct SharedStep {
   bool over_mpi = false;
   std::vector<double> forward_times;
   std::vector<double> backward_times;
+  std::vector<double> forward_cpu_times;  // of this process
+  std::vector<double> backward_cpu_times;
   std::vector<std::vector<TimelineEvent>> timelines;
   std::vector<TrafficCounters> forward_traffic;
   std::vector<TrafficCounters> backward_traffic;
@@ -108,13 +114,16 @@ void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator
     communicator.barrier("step begins");
     communicator.reset_counters();
     const auto forward_begin = Clock::now();
+    const double forward_cpu_begin = process_seconds();
     attention.forward(
         {.q = q, .k = k, .v = v, .out = out, .lse = lse.data<float>(), .kept = kept_or_null, .options = shared.attn});
     shared.forward_traffic[static_cast<size_t>(rank)] = communicator.counters();
     communicator.barrier("forward ends");
     const double forward_s = seconds_since(forward_begin);
+    const double forward_cpu_s = process_seconds() - forward_cpu_begin;
     communicator.reset_counters();
     const auto backward_begin = Clock::now();
+    const double backward_cpu_begin = process_seconds();
     attention.backward({.q = q,
                         .k = k,
                         .v = v,
@@ -131,6 +140,8 @@ void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator
     if (rank == 0 || shared.over_mpi) {
       shared.forward_times.push_back(forward_s);
       shared.backward_times.push_back(seconds_since(backward_begin));
+      shared.forward_cpu_times.push_back(forward_cpu_s);
+      shared.backward_cpu_times.push_back(process_seconds() - backward_cpu_begin);
     }
   }
   shared.timelines[static_cast<size_t>(rank)] = timeline_of(rank, attention.trace());
@@ -175,6 +186,13 @@ void run_over_mpi(SharedStep& shared, std::shared_ptr<const Plan> plan, const At
     total.bytes_received = sum_over_ranks(communicator, (*traffic)[rank].bytes_received);
     (*traffic)[rank] = total;
   }
+  for (std::vector<double>* times : {&shared.forward_cpu_times, &shared.backward_cpu_times}) {
+    for (double& time : *times) {
+      float seconds[] = {static_cast<float>(time)};
+      communicator.all_reduce(seconds, ReduceOp::kSum, "processor time");
+      time = seconds[0];
+    }
+  }
   // Clocks of several processes are not one time line.
   shared.timelines[rank].clear();
   shared.result->is_root = rank == 0;
@@ -198,6 +216,10 @@ StepResult empty_result(const Plan& plan) {
 void finish_result(const SharedStep& shared, StepResult& result) {
   result.forward_s = median(shared.forward_times);
   result.backward_s = median(shared.backward_times);
+  result.forward_fastest_s = *std::min_element(shared.forward_times.begin(), shared.forward_times.end());
+  result.backward_fastest_s = *std::min_element(shared.backward_times.begin(), shared.backward_times.end());
+  result.forward_cpu_s = median(shared.forward_cpu_times);
+  result.backward_cpu_s = median(shared.backward_cpu_times);
   double first = 0;
   for (size_t rank = 0; rank < shared.timelines.size(); ++rank) {
     result.rows_received += shared.forward_traffic[rank].rows_received;

@@ -30,6 +30,11 @@ struct StepResult {
   /// Median seconds over the repeats, from the moment that all ranks start until the last one has ended.
   double forward_s = 0;
   double backward_s = 0;
+  /// The fastest repeat, and the median of the processor time of all ranks together: less disturbed on busy machines.
+  double forward_fastest_s = 0;
+  double backward_fastest_s = 0;
+  double forward_cpu_s = 0;
+  double backward_cpu_s = 0;
   /// What one step really copied, over all ranks: K/V rows of the forward pass, bytes of both passes.
   int64_t rows_received = 0;
   int64_t forward_bytes = 0;
