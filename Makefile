@@ -7,7 +7,7 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu bench-gpu check-kernels sanitize lint format clean
+.PHONY: help setup build demo test test-gpu bench-gpu check-kernels sanitize fuzz lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,10 @@ bench-gpu: setup ## Measure the Hopper kernels beside cuDNN (needs a Hopper GPU,
 sanitize: setup ## The CPU tests under ASan + UBSan, the threaded ones under TSan
 	@cmake --preset asan > /dev/null && cmake --build --preset asan && ctest --preset asan
 	@cmake --preset tsan > /dev/null && cmake --build --preset tsan --target test_comm test_dist && ctest --preset tsan -R '^(comm|dist)\.'
+
+FUZZ_SECONDS ?= 10
+fuzz: setup ## Run every fuzz target for FUZZ_SECONDS (10), with clang, ASan and UBSan
+	@tools/fuzz.sh $(FUZZ_SECONDS)
 
 lint: setup ## Formatting, spelling, layers, self-contained headers
 	@tools/lint.sh

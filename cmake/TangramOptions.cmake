@@ -10,6 +10,7 @@ set_property(CACHE TANGRAM_MPI PROPERTY STRINGS AUTO ON OFF)
 option(TANGRAM_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TANGRAM_BUILD_BENCHMARKS "Build the benchmarks" OFF)
 option(TANGRAM_BUILD_PYTHON "Build the Python extension; needs nanobind (tools/setup_python.sh)" OFF)
+option(TANGRAM_FUZZ "Build the fuzz targets and nothing else; needs clang (make fuzz)" OFF)
 option(TANGRAM_WERROR "Treat compiler warnings as errors" OFF)
 set(TANGRAM_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address;undefined or thread")
 
@@ -56,6 +57,11 @@ if(NOT TANGRAM_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+if(TANGRAM_FUZZ)
+  # libstdc++ 12 itself uses what it deprecates; clang tells.
+  add_compile_options(-fsanitize=fuzzer-no-link -Wno-deprecated-declarations)
+  add_link_options(-fsanitize=fuzzer-no-link)
+endif()
 if(TANGRAM_SANITIZE)
   list(JOIN TANGRAM_SANITIZE "," sanitizers)
   add_compile_options(

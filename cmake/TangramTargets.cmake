@@ -8,7 +8,12 @@ configure_file(${PROJECT_SOURCE_DIR}/cmake/version.hpp.in ${PROJECT_BINARY_DIR}/
 function(tangram_set_warnings target)
   target_compile_options(
     ${target}
-    PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow=local -Wno-missing-field-initializers>
+    PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-Wall
+      -Wextra
+      -Wpedantic
+      -Wno-missing-field-initializers>
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wshadow=local>
   )
   if(TANGRAM_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes sure that everything the build needs is there. Installs what is missing where it may, and otherwise prints the
+# Makes sure that everything the build needs is there, and the packages named as arguments. Installs what is missing where it may, and otherwise prints the
 # one command that does. Python tools go to .venv, never into the system.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,6 +11,7 @@ packages=(
   g++ cmake ninja-build ccache mold python3 python3-dev python3-venv
   libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin
+  "$@"
 )
 
 if ! command -v dpkg-query > /dev/null; then

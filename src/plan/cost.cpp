@@ -150,7 +150,6 @@ StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<
 }
 
 PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
-  PredictedTime result;
   PassTime forward;
   PassTime backward;
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
