@@ -115,6 +115,8 @@ class DevicePass {
   /// Later work on `stream` finds the rows that this rank receives in `stage`. By event or by a kernel of one thread
   /// block that waits, never by the host.
   virtual void wait_cast(int stage, void* stream) = 0;
+  /// Whether arrivals() has flags.
+  virtual bool has_arrivals() const { return false; }
   /// For kernels that wait inside. Everything that peers wait for must be enqueued before such a kernel: call all casts
   /// of the epoch first.
   virtual DeviceArrivals arrivals() const = 0;

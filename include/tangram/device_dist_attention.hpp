@@ -16,8 +16,9 @@ namespace tangram {
 
 /// How a pass lays its transfers beside its kernels.
 enum class DeviceOverlap : int {
-  kAuto = 0,      ///< kSingleLaunch where transport and backend can, else kStages
-  kSingleLaunch,  ///< one kernel over all keys that waits inside for each tile of keys where it needs it
+  kAuto = 0,      ///< kSingleLaunch where transport and backend can and no two ranks share a GPU, else kStages
+  kSingleLaunch,  ///< one kernel over all keys that waits inside for each tile of keys where it needs it. Ranks that
+                  ///< share a GPU must leave each other room (AttnOptions::sm_margin), or they wait for ever
   kStages,        ///< one kernel a stage of the plan; rows of later stages travel meanwhile
   kNone,          ///< all rows first, then one kernel over all keys: what overlap is measured against
 };

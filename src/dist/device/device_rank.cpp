@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/require.hpp"
+#include "cuda/check.hpp"
 #include "dist/pass_plan.hpp"
 #include "tangram/error.hpp"
 #include "tangram/flex_attention.hpp"
@@ -73,10 +74,12 @@ DeviceOverlap resolve(const DeviceRank& rank, const PassSetup& setup, DeviceOver
   if (wanted != DeviceOverlap::kAuto && wanted != DeviceOverlap::kSingleLaunch) return wanted;
   if (setup.pass == nullptr) return DeviceOverlap::kNone;
   const int num_flags = (setup.num_stages - 1) * rank.communicator->size();
-  const bool can = rank.base.backend->can_wait_for_keys() && setup.pass->arrivals().flags != nullptr &&
+  const bool can = rank.base.backend->can_wait_for_keys() && setup.pass->has_arrivals() &&
                    num_flags <= AttnBackend::kMaxKeyFlags;
+  if (wanted == DeviceOverlap::kAuto) {
+    return can && !rank.shares_gpu ? DeviceOverlap::kSingleLaunch : DeviceOverlap::kStages;
+  }
   if (can) return DeviceOverlap::kSingleLaunch;
-  if (wanted == DeviceOverlap::kAuto) return DeviceOverlap::kStages;
   throw NotAvailable(
       fmt::format("DeviceDistAttention: single_launch needs a transport with arrival flags, a backend that waits for "
                   "them, and at most {} stages times ranks (got {}, {}, {})",
@@ -214,7 +217,26 @@ void prepare_layout(DeviceRank& rank, const DeviceDistOptions& options) {
   rank.keeps = plan.backward.back().kept && options.with_backward;
 }
 
+namespace {
+
+/// Whether another rank of this host has the same GPU. Collective.
+bool shares_gpu(DeviceCommunicator& communicator) {
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDeviceProperties(&properties, communicator.device()), "cudaGetDeviceProperties");
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : properties.uuid.bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  // Each rank adds its own number to zeros. Numbers below 2^24 are exact; GPUs that meet by chance only lose speed.
+  std::vector<float> numbers(static_cast<size_t>(communicator.size()));
+  const float own = static_cast<float>(hash >> 40);
+  numbers[static_cast<size_t>(communicator.rank())] = own;
+  communicator.control().all_reduce(numbers, ReduceOp::kSum, "GPUs of the ranks");
+  return std::count(numbers.begin(), numbers.end(), own) > 1;
+}
+
+}  // namespace
+
 void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
+  rank.shares_gpu = shares_gpu(*rank.communicator);
   const HeadConfig& heads = rank.heads();
   const LandingTensor k{rank.kv_rows(), heads.num_heads_kv, heads.head_dim, heads.dtype};
   const LandingTensor v{rank.kv_rows(), heads.num_heads_kv, heads.head_dim_v, heads.dtype};

@@ -52,6 +52,7 @@ struct DeviceRank {
   DeviceCommunicator* communicator = nullptr;
   LocalRows local;
   PassSetup forward, backward;
+  bool shares_gpu = false;        // with another rank, whose kernels a kernel that waits would keep out
   bool keeps = false;             // remote K/V of forward stay for backward
   std::vector<int> kept_slots;    // of forward passes whose backward has not come yet
   bool uses_shard = false;        // the K/V buffer is a stretch of the shard

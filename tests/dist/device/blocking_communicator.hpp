@@ -81,8 +81,8 @@ class BlockingPass final : public DevicePass {
     }
   }
   void wait_cast(int, void*) override {}
+  bool has_arrivals() const override { return with_flags_; }
   DeviceArrivals arrivals() const override {
-    if (!with_flags_ || spec_.casts.empty()) return {};
     const auto* flags = flags_.as<uint64_t>();
     return {flags, flags, control_.size(), 0, context_.as<void>()};
   }
