@@ -31,8 +31,9 @@ test: setup ## Build and run all tests that need no GPU
 	@ctest --preset $(PRESET)
 
 test-gpu: setup ## Build and run the tests that need a Hopper GPU
-	@cmake --preset cuda -DTANGRAM_BUILD_TESTS=ON > /dev/null
-	@cmake --build --preset cuda --target gpu_tests
+	@tools/setup_python.sh
+	@cmake --preset cuda -DTANGRAM_BUILD_TESTS=ON $(PYTHON_FLAGS) > /dev/null
+	@cmake --build --preset cuda --target gpu_tests tangram_python
 	@ctest --test-dir build/cuda -L gpu --output-on-failure --no-tests=error
 
 check-kernels: setup ## Compile the GPU kernels and fail on spills or serialised wgmma

@@ -21,7 +21,7 @@ namespace {
 class SharedFlexAttention {
  public:
   SharedFlexAttention(const Mask& mask, const HeadConfig& heads, std::shared_ptr<Backend> backend)
-      : backend_(std::move(backend)), attention_(mask, heads, backend_->get()) {}
+      : backend_(std::move(backend)), attention_(prepared(mask, heads, *backend_)) {}
 
   const AttnShape& shape() const { return attention_.shape(); }
   const Backend& backend() const { return *backend_; }
@@ -29,17 +29,27 @@ class SharedFlexAttention {
   void forward(const AttnForwardArgs& args, void* stream) {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
+    const DeviceScope scope(backend_->device());
+    order_.enter(stream);
     attention_.forward(args, stream);
   }
   void backward(const AttnBackwardArgs& args, void* stream) {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
+    const DeviceScope scope(backend_->device());
+    order_.enter(stream);
     attention_.backward(args, stream);
   }
 
  private:
+  static FlexAttention prepared(const Mask& mask, const HeadConfig& heads, const Backend& backend) {
+    const DeviceScope scope(backend.device());
+    return FlexAttention(mask, heads, backend.get());
+  }
+
   std::shared_ptr<Backend> backend_;
   FlexAttention attention_;
+  StreamOrder order_;
   std::mutex mutex_;
 };
 
@@ -96,9 +106,12 @@ void bind_backends(nb::module_& m) {
       .def_ro("detail", &AttnBackendInfo::detail);
   m.def("list_backends", &list_attn_backends, "Every attention backend of this build, best first.");
   nb::class_<Backend>(m, "Backend", "Attention on one device.")
-      .def(nb::new_([](const std::string& name, int num_threads) { return Backend::make(name, num_threads); }),
-           "name"_a, "num_threads"_a = 0,
-           "Raises InvalidArgument for an unknown name, NotAvailable for one that cannot run here.")
+      .def(nb::new_([](const std::string& name, int num_threads, int device) {
+             return Backend::make(name, num_threads, device);
+           }),
+           "name"_a, "num_threads"_a = 0, "device"_a = -1,
+           "`device`: the GPU of a backend that works on one, -1 the current one. Raises InvalidArgument for an "
+           "unknown name, NotAvailable for one that cannot run here.")
       .def_prop_ro("name", [](const Backend& self) { return std::string(self.get().name()); })
       .def_prop_ro("on_gpu", &Backend::on_gpu);
 }

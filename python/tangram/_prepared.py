@@ -51,7 +51,7 @@ class Lru(Generic[T]):
 _by_ranges: Lru[tuple[FlexAttention, tuple[Any, ...]]] = Lru(CAPACITY)
 # By what the ranges mean: equal masks share what was prepared.
 _by_mask: Lru[FlexAttention] = Lru(CAPACITY)
-_backends: dict[str, Backend] = {}
+_backends: dict[tuple[str, int], Backend] = {}
 
 
 def clear_cache() -> None:
@@ -74,17 +74,22 @@ def default_backend(on_gpu: bool) -> str:
 _default_names: dict[bool, str] = {}
 
 
-def backend_named(name: str | None, on_gpu: bool) -> Backend:
+def backend_named(name: str | None, on_gpu: bool, device: int = -1) -> Backend:
+    """One backend of that name for each GPU (`device`), since masks are prepared in its memory."""
     if name is None:
         name = _default_names.get(on_gpu) or _default_names.setdefault(on_gpu, default_backend(on_gpu))
-    backend = _backends.get(name)
+    backend = _backends.get((name, device))
     if backend is None:
-        backend = _backends.setdefault(name, Backend(name))
+        backend = _backends.setdefault((name, device), Backend(name, device=device))
     return backend
 
 
 def _identity(ranges: Any) -> Hashable:
     """What changes when the ranges change. Tensors: the object and its version, without looking at device memory."""
+    if getattr(ranges, "is_cuda", False):
+        from . import _cuda
+
+        return _cuda.identity(ranges)
     version = getattr(ranges, "_version", None)
     if version is not None:
         return (id(ranges), version)
@@ -104,14 +109,9 @@ def _on_host(ranges: Any) -> Any:
     """Device ranges are copied to the host once, at first sight, which synchronises."""
     if not getattr(ranges, "is_cuda", False):
         return ranges.detach() if hasattr(ranges, "detach") else ranges
-    import torch
+    from . import _cuda
 
-    if torch.cuda.is_current_stream_capturing():
-        raise InvalidArgument(
-            "flex_flash_attn_func: ranges in device memory must be seen once before a CUDA graph is captured, because "
-            "the first sight copies them to the host (got ranges that are new)"
-        )
-    return ranges.cpu()
+    return _cuda.on_host(ranges)
 
 
 def prepared(
@@ -154,6 +154,10 @@ def prepared(
     attention = _by_mask.get(by_mask)
     if attention is None:
         num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype = heads
+        if backend.on_gpu:
+            from . import _cuda
+
+            _cuda.require_no_capture("a mask")
         config = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype)
         attention = _by_mask.put(by_mask, FlexAttention(mask, config, backend))
     _by_ranges.put(key, (attention, (q_ranges, k_ranges, mask_types)))

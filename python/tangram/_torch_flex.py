@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import _core
+from . import _core, _cuda
 from ._core import AttnOptions, FlexAttention, Mask
 from ._prepared import backend_named, prepared
 from .errors import InvalidArgument
@@ -32,6 +32,8 @@ _options = lru_cache(1024)(AttnOptions)
 
 def _rows(tensor: Tensor) -> Tensor:
     """The tensor as kernels read it: the last dimension contiguous, no rows or heads on top of each other."""
+    if tensor.is_cuda:
+        return _cuda.rows(tensor)
     if tensor.is_contiguous():
         return tensor
     stride, shape = tensor.stride(), tensor.shape
@@ -59,7 +61,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> None:
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | None) -> FlexAttention:
     heads = (q.shape[1], k.shape[1], q.shape[2], v.shape[2], _NAMES[q.dtype])
-    return prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, q.is_cuda))
+    return prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, q.is_cuda, q.get_device()))
 
 
 @dataclass(slots=True)

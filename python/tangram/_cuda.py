@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""What tensors in GPU memory need besides: layouts that kernels read, ranges on the device, CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from .errors import InvalidArgument
+
+_ALIGNMENT = 16  # bytes; TMA reads no other addresses and strides
+
+
+def rows(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy where kernels cannot read it: misaligned, scattered, or with rows on top of each other."""
+    stride, shape = tensor.stride(), tensor.shape
+    unit = _ALIGNMENT // tensor.element_size()
+    if (
+        stride[2] == 1
+        and stride[1] >= shape[2]
+        and stride[0] >= shape[2]
+        and stride[0] % unit == 0
+        and stride[1] % unit == 0
+        and tensor.data_ptr() % _ALIGNMENT == 0
+    ):
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def identity(ranges: Tensor) -> Hashable:
+    """What changes when ranges on the device change, found without looking at them: storage, place in it, version.
+
+    Views of one tensor share its version, so that a new view of known ranges is known. Whoever keeps the key must keep
+    the tensor, or another one may take its address. Inference tensors have no version and are always new.
+    """
+    if ranges.is_inference():
+        return object()
+    place = (ranges.untyped_storage().data_ptr(), ranges.storage_offset())
+    return (place, ranges.shape, ranges.stride(), ranges.dtype, ranges.device.index, ranges._version)
+
+
+def require_no_capture(what: str) -> None:
+    """Refuses what a CUDA graph cannot hold, before CUDA would spoil the capture."""
+    if torch.cuda.is_current_stream_capturing():
+        raise InvalidArgument(
+            f"flex_flash_attn_func: {what} must be seen once before a CUDA graph is captured, because the first sight "
+            "copies between host and device (got what is new)"
+        )
+
+
+def on_host(ranges: Tensor) -> Tensor:
+    """A copy of device ranges; synchronises."""
+    require_no_capture("ranges in device memory")
+    return ranges.detach().cpu()

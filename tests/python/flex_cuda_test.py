@@ -1,0 +1,287 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""flex_flash_attn_func on tensors in GPU memory. Needs a Hopper GPU, torch with CUDA; skipped elsewhere."""
+
+import random
+
+import numpy as np
+import pytest
+
+from masks import random_typed
+from reference import attention, typed_cells
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import tangram  # noqa: E402
+from tangram import InvalidArgument, Mask, flex_flash_attn_func  # noqa: E402
+
+CAN_RUN = torch.cuda.is_available() and any(b.name == "sm90" and b.available for b in tangram.list_backends())
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not CAN_RUN, reason="no Hopper GPU")]
+
+# Kernels round probabilities, dS and results to 8 or 11 bits of fraction: relative L2 errors of whole tensors, the
+# bounds of tests/attn/sm90.
+BOUND = {torch.bfloat16: 4 / 512, torch.float16: 8 / 4096}
+
+
+def operands(seed, rows=24, heads=4, heads_kv=2, dim=64, dtype=torch.bfloat16):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(rows, heads, dim), (rows, heads_kv, dim), (rows, heads_kv, dim)]
+    return [torch.randn(shape, generator=generator).to("cuda", dtype).requires_grad_() for shape in shapes]
+
+
+def as_double(tensor):
+    return tensor.detach().double().cpu().numpy()
+
+
+def assert_close(got, want, bound, name):
+    got = as_double(got)
+    assert np.linalg.norm(got - want) <= bound * np.linalg.norm(want) + 1e-3, name
+
+
+def step(tensors, *ranges, dout=None, **options):
+    """out and the gradients, in new leaves."""
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    out, _ = flex_flash_attn_func(*leaves, *ranges, **options)
+    out.backward(torch.ones_like(out) if dout is None else dout)
+    return [out.detach(), *(leaf.grad for leaf in leaves)]
+
+
+def assert_equal(a, b):
+    for x, y in zip(a, b, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_agree_with_float64(dtype):
+    for seed in range(12):
+        rng = random.Random(seed)
+        ranges = random_typed(rng)
+        q, k, v = operands(seed, heads_kv=rng.choice([1, 2, 4]), dim=rng.choice([64, 128]), dtype=dtype)
+        layout = rng.choice([None, "sh", "ssh"])
+        shape = (24, 2, 4) if layout == "ssh" else (3, 4)
+        sink = torch.randn(shape, device="cuda").requires_grad_() if layout else None
+        softcap = rng.choice([0.0, 5.0])
+        dout = torch.randn(q.shape).to("cuda", dtype)
+        out, meta = flex_flash_attn_func(
+            q, k, v, *ranges, sink=sink, sink_layout=layout or "sh", softcap=softcap, return_max_logits=True
+        )
+        out.backward(dout)
+        expected = attention(
+            *(as_double(t) for t in (q, k, v)),
+            typed_cells(*ranges, 24, 24),
+            softcap=softcap,
+            sink=None if sink is None else as_double(sink),
+            dout=as_double(dout),
+        )
+        assert_close(out, expected.out, BOUND[dtype], "out")
+        np.testing.assert_allclose(as_double(meta.lse), expected.lse, atol=1e-3)
+        for name, tensor, want in zip("qkv", (q, k, v), (expected.dq, expected.dk, expected.dv), strict=True):
+            # Rows that see few keys have gradients of rounding alone, as large as the bound of one row.
+            assert_close(tensor.grad, want, 3 * BOUND[dtype], f"d{name} of seed {seed}")
+        if sink is not None:
+            assert_close(sink.grad, expected.dsink, 10 * BOUND[dtype], "dsink")
+
+
+def test_agrees_with_torch_on_a_causal_batch():
+    q, k, v = operands(1, rows=1500, heads=8, heads_kv=2, dim=128)
+    out = step((q, k, v), Mask.causal(1500))
+    leaves = [t.detach().float().requires_grad_() for t in (q, k, v)]
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(t.transpose(0, 1)[None] for t in leaves), is_causal=True, enable_gqa=True
+    )[0].transpose(0, 1)
+    expected.backward(torch.ones_like(expected))
+    for got, want in zip(out, [expected, *(leaf.grad for leaf in leaves)], strict=True):
+        # The gradient of sum() cancels in dq and dk but for rounding: only out and dv are compared relatively.
+        assert torch.allclose(got.float(), want, atol=0.03, rtol=0.02)
+
+
+def test_runs_on_the_current_stream():
+    q, k, v = operands(2, rows=512)
+    mask = Mask.causal(512)
+    expected = step((q, k, v), mask)
+    stream = torch.cuda.Stream()
+    late = [torch.zeros_like(t) for t in (q, k, v)]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # the values come long after the call was enqueued
+        for to, value in zip(late, (q, k, v), strict=True):
+            to.detach().copy_(value)
+        got = step(late, mask)
+    stream.synchronize()
+    assert_equal(got, expected)
+
+
+def test_streams_that_share_a_mask_take_turns_in_its_workspace():
+    mask = Mask.causal(2048)
+    inputs = [operands(seed, rows=2048) for seed in (3, 4)]
+    expected = [step(t, mask, deterministic=True) for t in inputs]
+    streams = [torch.cuda.Stream() for _ in inputs]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        results = []
+        for stream, tensors in zip(streams, inputs, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(step(tensors, mask, deterministic=True))
+        torch.cuda.synchronize()
+        for got, want in zip(results, expected, strict=True):
+            assert_equal(got, want)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiles_without_a_graph_break_and_agrees(backend):
+    pytest.importorskip("triton") if backend == "inductor" else None
+    ranges = [
+        torch.tensor(r, dtype=torch.int32, device="cuda") for r in ([[0, 10], [10, 24]], [[0, 24], [3, 20]], [1, 3])
+    ]
+
+    def loss_of(q, k, v):
+        out, meta = flex_flash_attn_func(q * 2, k, v, *ranges, softcap=3.0, deterministic=True)
+        return out.float().square().sum(), meta.lse
+
+    eager, compiled = operands(5), operands(5)
+    loss, lse = loss_of(*eager)
+    loss.backward()
+    compiled_loss, compiled_lse = torch.compile(loss_of, backend=backend, fullgraph=True)(*compiled)
+    compiled_loss.backward()
+    assert torch.allclose(lse, compiled_lse, atol=1e-4) and torch.allclose(loss, compiled_loss, rtol=1e-2)
+    for a, b in zip(eager, compiled, strict=True):
+        assert torch.allclose(a.grad.float(), b.grad.float(), atol=0.05, rtol=0.05)
+
+
+def test_the_operator_keeps_the_rules_of_operators():
+    q, k, v = operands(6)
+    ranges = [torch.tensor(r, device="cuda") for r in ([[0, 24]], [[0, 24]], [1])]
+    flex_flash_attn_func(q, k, v, *ranges)
+    schema = torch.ops.tangram.flex_attn.default._schema.arguments
+    given = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "q_ranges": ranges[0],
+        "k_ranges": ranges[1],
+        "types": ranges[2],
+        "flat": [],
+        "mask": -1,
+    }
+    given |= {"sink": None, "sink_layout": "sh", "scale": None, "softcap": 0.0, "deterministic": True, "sm_margin": 0}
+    given |= {"backend": "", "out_dtype": None, "max_logits": True}
+    torch.library.opcheck(torch.ops.tangram.flex_attn.default, tuple(given[a.name] for a in schema))
+
+
+def test_checkpointing_gives_the_same_gradients():
+    from torch.utils.checkpoint import checkpoint
+
+    mask = Mask.sliding_window(300, (50, 0))
+    plain, saved = operands(7, rows=300), operands(7, rows=300)
+    flex_flash_attn_func(*plain, mask, deterministic=True)[0].square().sum().backward()
+    again = checkpoint(lambda *t: flex_flash_attn_func(*t, mask, deterministic=True)[0], *saved, use_reentrant=False)
+    again.square().sum().backward()
+    for a, b in zip(plain, saved, strict=True):
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_a_step_is_captured_in_a_cuda_graph_and_replayed_on_new_values():
+    mask = Mask.causal(400)
+    static = [t.detach().requires_grad_() for t in operands(8, rows=400)]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            out, _ = flex_flash_attn_func(*static, mask, deterministic=True)
+            torch.autograd.grad(out.square().sum(), static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out, _ = flex_flash_attn_func(*static, mask, deterministic=True)
+        grads = torch.autograd.grad(out.square().sum(), static)
+    for seed in (9, 10):
+        fresh = operands(seed, rows=400)
+        with torch.no_grad():
+            for to, value in zip(static, fresh, strict=True):
+                to.copy_(value)
+        graph.replay()
+        torch.cuda.synchronize()
+        expected, _ = flex_flash_attn_func(*fresh, mask, deterministic=True)
+        assert torch.equal(out, expected)
+        assert_equal(grads, torch.autograd.grad(expected.square().sum(), fresh))
+
+
+def test_new_ranges_and_masks_are_refused_while_a_graph_is_captured():
+    q, k, v = operands(11)
+    flex_flash_attn_func(q, k, v, Mask.causal(24))
+    new = torch.tensor([[0, 17]], dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()
+    for ranges, text in (((new, new), "ranges in device memory"), (([(0, 18)], [(0, 18)]), "a mask")):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph), pytest.raises(InvalidArgument, match=f"{text} must be seen once before"):
+            flex_flash_attn_func(q, k, v, *ranges)
+
+
+def test_device_ranges_are_copied_at_first_sight_only_and_changes_are_seen():
+    q, k, v = operands(12)
+    table = torch.tensor([[0, 24], [0, 12]], dtype=torch.int32, device="cuda")
+    flex_flash_attn_func(q, k, v, table[:1], table[:1])
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):  # new views of known ranges: nothing is copied
+            flex_flash_attn_func(q, k, v, table[:1], table[:1])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert (flex_flash_attn_func(q, k, v, table[1:], table[1:])[0][12:] == 0).all()
+    table[0, 1] = 6
+    assert (flex_flash_attn_func(q, k, v, table[:1], table[:1])[0][6:] == 0).all()
+    with torch.inference_mode():
+        unversioned = torch.tensor([[0, 9]], dtype=torch.int32, device="cuda")
+        for end in (9, 5):
+            unversioned[0, 1] = end
+            assert (flex_flash_attn_func(q, k, v, unversioned, unversioned)[0][end:] == 0).all()
+
+
+def test_layouts_that_kernels_cannot_read_are_copied_and_never_wrong():
+    mask = Mask.causal(24)
+    packed = torch.randn(24, 3, 4, 64, device="cuda").bfloat16()
+    parts = [packed[:, i].clone() for i in range(3)]
+    expected = step(parts, mask, deterministic=True)
+    assert_equal(step([packed[:, i] for i in range(3)], mask, deterministic=True), expected)
+    # Rows of 64 + 1 elements: a stride of 130 bytes.
+    odd = [torch.nn.functional.pad(p, (0, 1))[..., :64] for p in parts]
+    assert odd[0].stride(1) == 65
+    assert_equal(step(odd, mask, deterministic=True), expected)
+    # Contiguous, but two bytes off.
+    memory = torch.empty(24 * 4 * 64 + 1, device="cuda", dtype=torch.bfloat16)
+    shifted = memory[1:].view(24, 4, 64)
+    shifted.copy_(parts[0])
+    assert shifted.is_contiguous() and shifted.data_ptr() % 16 == 2
+    assert_equal(step([shifted, *parts[1:]], mask, deterministic=True), expected)
+    transposed = parts[0].transpose(0, 2).contiguous().transpose(0, 2)
+    assert_equal(step([transposed, *parts[1:]], mask, deterministic=True), expected)
+    # sum() sends a gradient whose strides are all zero.
+    leaf = parts[0].clone().requires_grad_()
+    flex_flash_attn_func(leaf, *parts[1:], mask, deterministic=True)[0].sum().backward()
+    assert torch.equal(leaf.grad, expected[1])
+
+
+def test_wrong_input_is_named():
+    q, k, v = operands(13)
+    mask = Mask.causal(24)
+    with pytest.raises(InvalidArgument, match="dtype must be bfloat16 or float16"):
+        flex_flash_attn_func(q.float(), k.float(), v.float(), mask)
+    with pytest.raises(InvalidArgument, match="must lie on one device"):
+        flex_flash_attn_func(q, k.cpu(), v, mask)
+    with pytest.raises(InvalidArgument, match="head_dim must be"):
+        flex_flash_attn_func(*(t[..., :40].contiguous() for t in (q, k, v)), mask)
+    with pytest.raises(InvalidArgument, match="must lie in host memory, where the backend computes"):
+        flex_flash_attn_func(q, k, v, mask, backend="cpu")
+    with pytest.raises(InvalidArgument, match="must lie in CUDA memory, where the backend computes"):
+        flex_flash_attn_func(q.cpu(), k.cpu(), v.cpu(), mask, backend="sm90")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_tensors_of_any_gpu_whatever_is_current():
+    mask = Mask.causal(24)
+    tensors = operands(14)
+    expected = step(tensors, mask, deterministic=True)
+    elsewhere = step([t.detach().to("cuda:1") for t in tensors], mask, deterministic=True)
+    assert torch.cuda.current_device() == 0
+    assert_equal([t.to("cuda:0") for t in elsewhere], expected)
