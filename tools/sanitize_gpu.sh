@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # compute-sanitizer over the Hopper kernels on small shapes, both passes with random masks and options. Fails on what
-# memcheck, synccheck or initcheck report; racecheck's reports are counted for docs/design/sanitizer.md, beside those
+# memcheck, synccheck or initcheck report; racecheck's reports are counted for docs/design/gpu_backends.md, beside those
 # about a program that shows what it cannot follow.
 #
 # usage: tools/sanitize_gpu.sh BIN_DIR    (the folder with test_attn_sm90 and racecheck_reproducer)
@@ -28,7 +28,7 @@ done
 hazards() { # counts by kernel, without template arguments
   grep -oE '(and|between) (Read|Write) access at [^+]*' "$1" | sed -E 's/.*access at (void )?//; s/<.*//' | sort | uniq -c
 }
-for mode in each meet race; do
+for mode in each warp meet race; do
   compute-sanitizer --tool racecheck "$bin/racecheck_reproducer" $mode > "$logs/$mode" 2>&1
   echo "racecheck, reproducer $mode: $(grep -c 'Race reported' "$logs/$mode") reports"
 done

@@ -15,6 +15,7 @@
 #include "cli/measure/device_bench.hpp"
 #include "cli/step.hpp"
 #include "cli/verbs.hpp"
+#include "tangram/backends.hpp"
 
 namespace tangram::cli {
 
@@ -26,6 +27,14 @@ struct BenchVerbOptions {
   StepOptions step;
   bool plan_only = false;
 };
+
+/// What the backend computes on, as doctor says it.
+std::string device_name(const std::string& backend) {
+  for (const AttnBackendInfo& info : list_attn_backends()) {
+    if (info.name == backend) return info.detail;
+  }
+  return "";
+}
 
 void add_kernel_figures(FigureCsv& csv, const FigureContext& context, const Plan& plan, const DeviceBench& bench) {
   const auto add_pass = [&](const std::string& pass, double flops, double KernelTimes::* seconds) {
@@ -62,7 +71,7 @@ int bench_main(const BenchVerbOptions& options) {
                         "",
                         "",
                         "tangram"};
-  FigureCsv csv(probe_cpu().name);
+  FigureCsv csv(on_device ? device_name(options.step.backend) : probe_cpu().name);
   csv.add(context, "plan_time", "ms", summary.plan_ms);
   csv.add(context, "balance", "1", plan.balance());
   csv.add(context, "rows_moved", "rows", static_cast<double>(plan.rows_moved()));

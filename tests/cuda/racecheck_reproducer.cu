@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What compute-sanitizer's racecheck says about the ring of words that the Hopper kernels pass from a producer warp to
-// a consumer warpgroup, boiled down: `racecheck_reproducer each|meet|race`. The program checks what the readers got;
-// racecheck is run over it by tools/sanitize_gpu.sh. See docs/design/sanitizer.md.
+// a consumer warpgroup, boiled down: `racecheck_reproducer each|warp|meet|race`. The program checks what the readers
+// got; racecheck is run over it by tools/sanitize_gpu.sh. See docs/design/gpu_backends.md.
 
 #include <cstdio>
 #include <cstring>
@@ -20,7 +20,8 @@ constexpr int kReaders = 128, kStages = 3, kSteps = 200;
 
 enum class Release {
   kEach,  ///< every reader arrives on the barrier that the writer waits for
-  kMeet,  ///< the readers meet at a named barrier, then one lane of each warp arrives for all (the kernels' way)
+  kWarp,  ///< the lanes of a warp meet by __syncwarp, then one arrives for them
+  kMeet,  ///< the readers meet at a named barrier, then one lane of each warp arrives for it
   kRace,  ///< one reader arrives for all without meeting them: a real race
 };
 
@@ -29,11 +30,10 @@ __global__ void ring_kernel(int* sums) {
   __shared__ int word[kStages];
   __shared__ uint64_t full[kStages], empty[kStages];
   if (threadIdx.x == 0) {
+    constexpr int kArrivals = kRelease == Release::kEach ? kReaders : kRelease == Release::kRace ? 1 : kReaders / 32;
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(&full[i], 1);
-      ptx::mbarrier_init(&empty[i], kRelease == Release::kEach   ? kReaders
-                                    : kRelease == Release::kMeet ? kReaders / 32
-                                                                 : 1);
+      ptx::mbarrier_init(&empty[i], kArrivals);
     }
     ptx::fence_barrier_init();
   }
@@ -55,6 +55,9 @@ __global__ void ring_kernel(int* sums) {
     sum += word[stage];
     if constexpr (kRelease == Release::kEach) {
       ptx::mbarrier_arrive(&empty[stage]);
+    } else if constexpr (kRelease == Release::kWarp) {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&empty[stage]);
     } else if constexpr (kRelease == Release::kMeet) {
       ptx::named_barrier_sync(1, kReaders);
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&empty[stage]);
@@ -69,6 +72,7 @@ int run(Release release) {
   const DeviceBuffer sums = DeviceBuffer::zeros(kReaders * sizeof(int));
   switch (release) {
     case Release::kEach: ring_kernel<Release::kEach><<<1, kReaders + 32>>>(sums.as<int>()); break;
+    case Release::kWarp: ring_kernel<Release::kWarp><<<1, kReaders + 32>>>(sums.as<int>()); break;
     case Release::kMeet: ring_kernel<Release::kMeet><<<1, kReaders + 32>>>(sums.as<int>()); break;
     case Release::kRace: ring_kernel<Release::kRace><<<1, kReaders + 32>>>(sums.as<int>()); break;
   }
@@ -89,8 +93,9 @@ int main(int argc, char** argv) {
   using tangram::cuda::Release;
   const char* mode = argc == 2 ? argv[1] : "";
   if (std::strcmp(mode, "each") == 0) return tangram::cuda::run(Release::kEach);
+  if (std::strcmp(mode, "warp") == 0) return tangram::cuda::run(Release::kWarp);
   if (std::strcmp(mode, "meet") == 0) return tangram::cuda::run(Release::kMeet);
   if (std::strcmp(mode, "race") == 0) return tangram::cuda::run(Release::kRace);
-  std::fprintf(stderr, "usage: racecheck_reproducer each|meet|race\n");
+  std::fprintf(stderr, "usage: racecheck_reproducer each|warp|meet|race\n");
   return 2;
 }
