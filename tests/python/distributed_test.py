@@ -32,6 +32,10 @@ def test_ranks_agree_with_dense_attention(count):
     run_ranks(count, "all")
 
 
+def test_ranks_of_several_hosts_meet_at_a_port():
+    run_ranks(3, "hosts")
+
+
 def test_a_silent_rank_is_a_timeout():
     assert "rank 0 saw it" in run_ranks(2, "silence", TANGRAM_TIMEOUT_S="3")
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tangram  # noqa: E402
 from reference import attention, typed_cells  # noqa: E402
-from tangram import DistAttnConfig, InvalidArgument, OverlapConfig  # noqa: E402
+from tangram import DistAttnConfig, InvalidArgument, OverlapConfig, _torch_group  # noqa: E402
 
 HEADS, HEADS_KV, DIM = 4, 2, 16
 
@@ -228,17 +228,17 @@ def check_death(how):
     out, _ = tangram.calc_attn(*shards, key)
     if dist.get_rank() == 1:
         if how == "silence":
-            time.sleep(6)
+            time.sleep(10)
         os._exit(0)
     started = time.monotonic()
     try:
         out.sum().backward()
     except tangram.Timeout as error:
-        assert how == "silence" and 2 < time.monotonic() - started < 5, error
+        assert how == "silence" and 2 < time.monotonic() - started < 9, error
         assert isinstance(error, TimeoutError) and isinstance(error, RuntimeError)
         assert "rank 1" in str(error) and "grad" in str(error) or "stage" in str(error), error
     except tangram.CommError as error:
-        assert how == "kill" and time.monotonic() - started < 2, error
+        assert how == "kill" and time.monotonic() - started < 10, error  # the deadline is 30 s
         assert "rank 1" in str(error) and isinstance(error, RuntimeError), error
     else:
         raise AssertionError("the backward pass of a single rank came to an end")
@@ -264,6 +264,15 @@ def main():
     if sys.argv[1] in ("silence", "kill"):
         check_death(sys.argv[1])
         os._exit(0)
+    if sys.argv[1] == "hosts":
+        # As if each rank had a host of its own: they meet at a port of rank 0.
+        rank = dist.get_rank()
+        _torch_group._host_id = lambda: f"host {rank}"
+        check_step(dist.group.WORLD)
+        check_rows(dist.group.WORLD)
+        dist.barrier()
+        dist.destroy_process_group()
+        return
     if sys.argv[1] == "alone":
         check_nobody_comes()
         os._exit(0)

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""`pip install .` in a fresh environment: what the wheel holds and links, and that it works without NumPy and torch."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# What every Linux with a C++ runtime has.
+RUNTIME = re.compile(r"^(libstdc\+\+|libgcc_s|libc|libm|libpthread|libdl|librt|ld-linux-.*)\.so")
+OFFLINE = re.compile(r"No matching distribution found|Failed to establish a new connection|Temporary failure in name")
+PROGRAM = """
+import tangram
+mask = tangram.Mask.varlen([0, 700, 1500, 4096])
+plan = tangram.plan(mask, 4)
+assert plan.balance < 1.1 and tangram.Plan.from_json(plan.to_json()) == plan
+assert "<svg" in mask._repr_html_()
+names = [info.name for info in tangram.list_backends()]
+assert "cpu" in names and "reference" in names
+try:
+    tangram.flex_flash_attn_func([[[1.0]]], None, None, mask)
+except tangram.InvalidArgument as error:
+    assert "must be a tensor or a NumPy array" in str(error)
+import importlib.util
+assert importlib.util.find_spec("numpy") is None and importlib.util.find_spec("torch") is None
+print(tangram.__version__, ",".join(names), tangram.__file__)
+"""
+
+
+def run(*command, **env):
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CMAKE_ARGS")}
+    command = [str(part) for part in command]
+    result = subprocess.run(command, env={**environment, **env}, capture_output=True, text=True, timeout=1500)
+    printed = result.stdout + result.stderr
+    if result.returncode != 0 and OFFLINE.search(printed):
+        pytest.skip("the requirements of the build cannot be downloaded")
+    assert result.returncode == 0, printed[-6000:]
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The wheel, and the Python of a fresh environment that has it. The build folder is the one that users get."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "venv", folder / "venv")
+    python = folder / "venv" / "bin" / "python"
+    run(python, "-m", "pip", "wheel", "--no-deps", "-w", folder, ROOT)
+    (wheel,) = folder.glob("*.whl")
+    run(python, "-m", "pip", "install", wheel)
+    return wheel, python
+
+
+def test_it_works_where_nothing_else_is(installed):
+    version, names, place = run(installed[1], "-I", "-c", PROGRAM).split()
+    assert version == (ROOT / "VERSION").read_text().strip()
+    assert "site-packages" in place and str(ROOT) not in place
+    if shutil.which("nvcc") and os.environ.get("TANGRAM_CUDA", "ON") != "OFF":
+        assert "sm90" in names.split(",")
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(installed):
+    wheel, _ = installed
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(n for n in names if n.endswith("METADATA"))).decode()
+    package = {str(p.relative_to(ROOT / "python")) for p in (ROOT / "python" / "tangram").rglob("*.py")}
+    extension = [n for n in names if n.startswith("tangram/_core.") and n.endswith(".so")]
+    assert len(extension) == 1
+    held = {n for n in names if ".dist-info/" not in n}
+    assert held == package | {"tangram/py.typed", "tangram/_core.pyi", extension[0]}
+    assert any(n.endswith("licenses/LICENSE") for n in names)
+    assert "Requires-Dist: torch" in metadata and "extra == 'torch'" in metadata.replace('"', "'")
+    tag = "cp312-abi3" if sys.version_info >= (3, 12) else f"cp3{sys.version_info.minor}-"
+    assert tag in wheel.name and ("abi3" in extension[0]) == (sys.version_info >= (3, 12))
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+def test_it_carries_all_that_it_links_but_the_runtime(installed, tmp_path):
+    with zipfile.ZipFile(installed[0]) as archive:
+        name = next(n for n in archive.namelist() if n.startswith("tangram/_core.") and n.endswith(".so"))
+        path = archive.extract(name, tmp_path)
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", path))
+    assert needed and [library for library in needed if not RUNTIME.match(library)] == []
