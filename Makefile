@@ -7,7 +7,7 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu bench-gpu check-kernels sanitize fuzz lint format clean
+.PHONY: help setup build demo test test-gpu bench-gpu check-kernels sanitize fuzz docs lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,9 @@ sanitize: setup ## The CPU tests under ASan + UBSan, the threaded ones under TSa
 FUZZ_SECONDS ?= 10
 fuzz: setup ## Run every fuzz target for FUZZ_SECONDS (10), with clang, ASan and UBSan
 	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+docs: ## Make the C++ API reference in build/docs/html
+	@tools/docs.sh
 
 lint: setup ## Formatting, spelling, layers, self-contained headers
 	@tools/lint.sh

@@ -131,10 +131,10 @@ class DevicePass {
   virtual int return_slot() const = 0;
   /// Tells the owners that all rows of `stage` are stored; after the kernel that stored them, on `stream`.
   virtual void signal_returned(int stage, void* stream) = 0;
-  /// Waits on the device until the partial rows of all stages have come and adds them: `sums[t] = round(own[t] + sum of
-  /// the peers' rows)`, the terms of a row in rank order with `own` in the place of this rank, in float32: bitwise
-  /// reproducible. own: `[owned_rows, heads, dim]` float32 or reduce_dtype; sums: the same shape, any dtype; they may
-  /// be the same memory when their dtypes are equal. Both contiguous.
+  /// Waits on the device until the partial rows of all stages have come and adds them: `sums[t]` becomes `own[t]` plus
+  /// the peers' rows, rounded; the terms of a row in rank order with `own` in the place of this rank, in float32:
+  /// bitwise reproducible. own: `[owned_rows, heads, dim]` float32 or reduce_dtype; sums: the same shape, any dtype;
+  /// they may be the same memory when their dtypes are equal. Both contiguous.
   virtual void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) = 0;
 
   /// Closes the epoch: later work on `stream` may overwrite sources and partials, and the slot is given back to the
