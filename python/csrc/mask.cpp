@@ -103,6 +103,13 @@ void bind_builders(nb::class_<Mask>& mask) {
       .def_static("prefix_lm", &prefix_lm_mask, "seqlen"_a, "prefix"_a,
                   "The first prefix keys are visible to all, the rest causally.")
       .def_static(
+          "varlen_prefix_lm",
+          [](nb::object cu_seqlens, nb::object prefixes) {
+            return varlen_prefix_lm_mask(integers_of(cu_seqlens, "Mask.varlen_prefix_lm", "cu_seqlens"),
+                                         integers_of(prefixes, "Mask.varlen_prefix_lm", "prefixes"));
+          },
+          "cu_seqlens"_a, "prefixes"_a, "Packed documents, each with a prefix of its own.")
+      .def_static(
           "shared_prefix",
           [](int64_t prefix, const std::vector<int64_t>& lengths) { return shared_prefix_mask(prefix, lengths); },
           "prefix"_a, "continuation_lengths"_a,

@@ -21,9 +21,19 @@ constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
 constexpr int64_t kDefaultBlock = 2048;
 constexpr int64_t kDefaultWindow = 1024;
 
-constexpr std::string_view kFamilies[] = {"full",         "causal",        "sliding_window", "sliding_window_causal",
-                                          "block_causal", "prefix_lm",     "shared_prefix",  "global_window",
-                                          "varlen_full",  "varlen_causal", "varlen_window",  "varlen_block_causal"};
+constexpr std::string_view kFamilies[] = {"full",
+                                          "causal",
+                                          "sliding_window",
+                                          "sliding_window_causal",
+                                          "block_causal",
+                                          "prefix_lm",
+                                          "shared_prefix",
+                                          "global_window",
+                                          "varlen_full",
+                                          "varlen_causal",
+                                          "varlen_window",
+                                          "varlen_block_causal",
+                                          "varlen_prefix_lm"};
 
 // Kinds of mask apart from where documents begin.
 enum class Shape { kFull, kCausal, kWindow, kBlockCausal, kPrefixLm, kSharedPrefix, kGlobalWindow };
@@ -50,7 +60,7 @@ Family parse_family(const std::string& name) {
     return {Shape::kWindow, varlen};
   }
   if (shape == "block_causal") return {Shape::kBlockCausal, varlen};
-  if (shape == "prefix_lm") return {Shape::kPrefixLm, false};
+  if (shape == "prefix_lm") return {Shape::kPrefixLm, varlen};
   if (shape == "shared_prefix") return {Shape::kSharedPrefix, false};
   return {Shape::kGlobalWindow, false};
 }
@@ -98,6 +108,14 @@ std::vector<int64_t> load_documents(const MaskOptions& options, const Family& fa
   return {};
 }
 
+// The same prefix for every document, short ones whole.
+std::vector<int64_t> prefixes_of(const std::vector<int64_t>& documents, int64_t prefix) {
+  require(prefix >= 0, "--prefix: must not be negative (got {})", prefix);
+  std::vector<int64_t> prefixes;
+  for (size_t i = 1; i < documents.size(); ++i) prefixes.push_back(std::min(prefix, documents[i] - documents[i - 1]));
+  return prefixes;
+}
+
 Mask build(const MaskOptions& options, const Family& family, const std::vector<int64_t>& documents) {
   const bool packed = !documents.empty();
   const int64_t seqlen = options.seqlen;
@@ -113,7 +131,8 @@ Mask build(const MaskOptions& options, const Family& family, const std::vector<i
     }
     case Shape::kPrefixLm:
       require(options.prefix != -1, "--family prefix_lm: needs --prefix N");
-      return prefix_lm_mask(seqlen, options.prefix);
+      return packed ? varlen_prefix_lm_mask(documents, prefixes_of(documents, options.prefix))
+                    : prefix_lm_mask(seqlen, options.prefix);
     case Shape::kSharedPrefix: {
       require(options.prefix != -1 && !options.continuations.empty(),
               "--family shared_prefix: needs --prefix N and --continuations LIST");
@@ -160,8 +179,7 @@ NamedMask load_mask(const MaskOptions& options) {
   }
   const Family family = options.family.empty() ? Family{Shape::kCausal, true} : parse_family(options.family);
   const std::vector<int64_t> documents = load_documents(options, family);
-  const bool whole =
-      family.shape == Shape::kPrefixLm || family.shape == Shape::kSharedPrefix || family.shape == Shape::kGlobalWindow;
+  const bool whole = family.shape == Shape::kSharedPrefix || family.shape == Shape::kGlobalWindow;
   require(documents.empty() || !whole, "--family {}: cannot be combined with documents", options.family);
   require(options.window.empty() || family.shape == Shape::kWindow || family.shape == Shape::kGlobalWindow,
           "--window: needs --family sliding_window, varlen_window or global_window");

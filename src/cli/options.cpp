@@ -23,7 +23,7 @@ void add_mask_options(CLI::App& app, MaskOptions& options) {
       ->type_name("FILE");
   add("--case", options.case_name, "which of the file's cases")->type_name("NAME:SEQLEN");
   add("--family", options.family,
-      "full, causal, sliding_window, block_causal (per document where documents are given); prefix_lm, shared_prefix, "
+      "full, causal, sliding_window, block_causal, prefix_lm (per document where documents are given); shared_prefix, "
       "global_window; varlen_* draws documents")
       ->type_name("NAME");
   add("--seqlen", options.seqlen, "tokens, with --family")->type_name("N");

@@ -123,6 +123,23 @@ Mask prefix_lm_mask(int64_t seqlen, int64_t prefix) {
               {AttnSlice::full({0, prefix}, {0, prefix}), AttnSlice::causal({prefix, seqlen}, {0, seqlen})});
 }
 
+Mask varlen_prefix_lm_mask(std::span<const int64_t> cu_seqlens, std::span<const int64_t> prefixes) {
+  require_cu_seqlens("varlen_prefix_lm_mask", "cu_seqlens", cu_seqlens);
+  const std::vector<Range> rows = documents(cu_seqlens);
+  require(prefixes.size() == rows.size(),
+          "varlen_prefix_lm_mask: prefixes must have an entry for each document (got {} and {} documents)",
+          prefixes.size(), rows.size());
+  std::vector<AttnSlice> slices;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    require(0 <= prefixes[i] && prefixes[i] <= rows[i].size(),
+            "varlen_prefix_lm_mask: prefixes[{}] must lie in [0, {}] (got {})", i, rows[i].size(), prefixes[i]);
+    const Range prefix{rows[i].begin, rows[i].begin + prefixes[i]};
+    slices.push_back(AttnSlice::full(prefix, prefix));
+    slices.push_back(AttnSlice::causal({prefix.end, rows[i].end}, rows[i]));
+  }
+  return Mask(cu_seqlens.back(), cu_seqlens.back(), std::move(slices));
+}
+
 Mask shared_prefix_mask(int64_t prefix, std::span<const int64_t> continuation_lengths) {
   require(prefix >= 0, "shared_prefix_mask: prefix must not be negative (got {})", prefix);
   std::vector<AttnSlice> slices{AttnSlice::causal({0, prefix}, {0, prefix})};

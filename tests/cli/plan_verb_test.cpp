@@ -57,6 +57,14 @@ TEST(PlanVerb, MatrixAgreesWithRanks) {
   }
 }
 
+TEST(PlanVerb, PrefixesOfDocuments) {
+  const Json json =
+      plan({"--family", "prefix_lm", "--cu-seqlens", "0,100,160,256", "--prefix", "80", "--cp-size", "2"});
+  // Documents of 100, 60 and 96 rows: causal, and what prefixes of 80, 60 and 80 rows add above the diagonal.
+  const auto triangle = [](int64_t n) { return n * (n + 1) / 2; };
+  EXPECT_EQ(json["mask"]["area"], triangle(100) + triangle(60) + triangle(96) + 2 * triangle(79) + triangle(59));
+}
+
 TEST(PlanVerb, ReadsCasesOfAFile) {
   const Json json = plan({"--mask", TANGRAM_TEST_DATA "/masks.json", "--case", "varlen_causal:4096", "--cp-size", "2"});
   EXPECT_EQ(json["mask"]["area"], 1694655);

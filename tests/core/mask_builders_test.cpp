@@ -87,6 +87,20 @@ TEST(MaskBuilders, PrefixLm) {
   }
 }
 
+TEST(MaskBuilders, VarlenPrefixLmKeepsPrefixesInsideDocuments) {
+  const std::vector<int64_t> bounds{0, 5, 9, 9, 12, 13};
+  for (const std::vector<int64_t>& prefixes : {std::vector<int64_t>{2, 0, 0, 3, 1}, {0, 0, 0, 0, 0}, {5, 4, 0, 1, 0}}) {
+    expect_cells(varlen_prefix_lm_mask(bounds, prefixes), [&](int64_t i, int64_t j) {
+      const size_t document = static_cast<size_t>(document_of(bounds, j));
+      if (document_of(bounds, i) != document_of(bounds, j)) return false;
+      return j <= i || j < bounds[document] + prefixes[document];
+    });
+  }
+  // Prefixes of one document are those of prefix_lm_mask.
+  const std::vector<int64_t> whole{0, 12}, six{6};
+  EXPECT_EQ(varlen_prefix_lm_mask(whole, six), prefix_lm_mask(12, 6));
+}
+
 TEST(MaskBuilders, SharedPrefixContinuationsDoNotSeeEachOther) {
   const std::vector<int64_t> lengths{4, 0, 3, 1};
   const std::vector<int64_t> bounds{0, 5, 9, 9, 12, 13};
@@ -177,6 +191,11 @@ TEST(MaskBuilders, RejectBadInput) {
   EXPECT_THAT([] { sliding_window_mask(8, {-2, 0}); }, ThrowsMessage<InvalidArgument>(HasSubstr("left=-2")));
   EXPECT_THAT([] { block_causal_mask(8, 0); }, ThrowsMessage<InvalidArgument>(HasSubstr("block_size")));
   EXPECT_THAT([] { prefix_lm_mask(8, 9); }, ThrowsMessage<InvalidArgument>(HasSubstr("[0, 8] (got 9)")));
+  const std::vector<int64_t> bounds{0, 4, 8}, one{2}, too_long{4, 5};
+  EXPECT_THAT([&] { varlen_prefix_lm_mask(bounds, one); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("an entry for each document (got 1 and 2 documents)")));
+  EXPECT_THAT([&] { varlen_prefix_lm_mask(bounds, too_long); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("prefixes[1] must lie in [0, 4] (got 5)")));
   const std::vector<std::pair<int64_t, int64_t>> outside{{0, 3}}, twice{{0, 0}, {0, 0}};
   EXPECT_THAT([&] { block_sparse_mask(8, 8, 4, 4, outside); },
               ThrowsMessage<InvalidArgument>(HasSubstr("blocks[0] must lie in 2 x 2 blocks (got (0, 3))")));

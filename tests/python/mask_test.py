@@ -49,6 +49,7 @@ def test_builders_by_their_cells():
         (Mask.sliding_window(cu, (2, 1)), same & (j - i <= 1) & (i - j <= 2)),
         (Mask.block_causal(n, 6), j // 6 <= i // 6),
         (Mask.prefix_lm(n, 5), (j < 5) | (j <= i)),
+        (Mask.varlen_prefix_lm(cu, [3, 1, 5]), same & ((j <= i) | (j < 3) | ((8 <= j) & (j < 13)))),
         (Mask.global_window(n, 2, (3, 0)), (j <= i) & ((i - j <= 3) | (j < 2) | (i < 2))),
         (Mask.block_sparse(n, n, 8, 8, [(0, 1), (2, 0)]), np.isin(10 * (i // 8) + j // 8, [1, 20])),
     ]
