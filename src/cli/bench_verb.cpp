@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // `tangram bench`: figures of planning and of a step as CSV, one figure a line, always with the same columns.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -13,9 +15,13 @@
 #include "cli/figure_csv.hpp"
 #include "cli/machine.hpp"
 #include "cli/measure/device_bench.hpp"
+#include "cli/measure/link_measure.hpp"
 #include "cli/step.hpp"
 #include "cli/verbs.hpp"
+#include "core/require.hpp"
 #include "tangram/backends.hpp"
+#include "tangram/local_group.hpp"
+#include "tangram/mpi_group.hpp"
 
 namespace tangram::cli {
 
@@ -26,6 +32,7 @@ struct BenchVerbOptions {
   DistOptions dist;
   StepOptions step;
   bool plan_only = false;
+  bool comm_only = false;
 };
 
 /// What the backend computes on, as doctor says it.
@@ -34,6 +41,42 @@ std::string device_name(const std::string& backend) {
     if (info.name == backend) return info.detail;
   }
   return "";
+}
+
+// Exchanges between neighbours over the transport, without attention.
+int bench_comm_main(const BenchVerbOptions& options) {
+  require(2 <= options.dist.cp_size && options.dist.cp_size <= 256,
+          "--cp-size: must lie in [2, 256] with --comm-only (got {})", options.dist.cp_size);
+  LinkMeasurement measured;
+  FigureContext context;
+  bool is_root = true;
+  const auto measure = [&](Communicator& communicator) {
+    LinkMeasurement mine = measure_link(communicator, static_cast<int>(options.step.num_repeats));
+    if (communicator.rank() != 0) return;
+    measured = std::move(mine);
+    context.transport = communicator.name();
+    context.cp_size = communicator.size();
+  };
+  if (MpiGroup::is_launched()) {
+    MpiGroup group;
+    is_root = group.communicator().rank() == 0;
+    measure(group.communicator());
+  } else {
+    run_local_ranks(static_cast<int>(options.dist.cp_size), measure);
+  }
+  if (!is_root) return kOk;
+  context.mask = "none";
+  context.heads = {8, 8, 64, 64, DType::kFloat32};  // of the rows that measure_link moves
+  FigureCsv csv(probe_cpu().name);
+  for (const LinkSample& sample : measured.samples) {
+    csv.add(context, fmt::format("exchange_time_{:.0f}_bytes_in_{:.0f}", sample.bytes, sample.copies), "s",
+            sample.seconds);
+  }
+  csv.add(context, "link_rate", "GB/s", measured.fit.link.bytes_per_s * 1e-9);
+  csv.add(context, "message_time", "s", measured.fit.link.latency_s);
+  csv.add(context, "operation_time", "s", measured.fit.call_s);
+  std::fputs(csv.text().c_str(), stdout);
+  return kOk;
 }
 
 void add_kernel_figures(FigureCsv& csv, const FigureContext& context, const Plan& plan, const DeviceBench& bench) {
@@ -58,6 +101,7 @@ void add_kernel_figures(FigureCsv& csv, const FigureContext& context, const Plan
 }
 
 int bench_main(const BenchVerbOptions& options) {
+  if (options.comm_only) return bench_comm_main(options);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const bool on_device = !options.plan_only && is_benched_on_device(options.step.backend);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
@@ -118,6 +162,8 @@ Verb add_bench_verb(CLI::App& app) {
   verb->add_flag("--deterministic", options->step.deterministic, "bitwise equal from run to run")->group("Computation");
   verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 5)")
       ->check(CLI::Range(1, 1000))
+      ->group("Computation");
+  verb->add_flag("--comm-only", options->comm_only, "measure exchanges over the transport only; needs no mask")
       ->group("Computation");
   verb->add_flag("--plan-only", options->plan_only, "measure planning only")->group("Computation");
   return {verb, [options] { return bench_main(*options); }};

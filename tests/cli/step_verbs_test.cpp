@@ -162,6 +162,15 @@ TEST(BenchVerb, OneSchema) {
   }
 }
 
+TEST(BenchVerb, MeasuresExchangesAlone) {
+  const ProgramResult result = run_program({"bench", "--comm-only", "--cp-size", "2", "--repeat", "1"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* text :
+       {"version,machine,mask,", ",local,,link_rate,GB/s,", ",exchange_time_33554432_bytes_in_1,s,"}) {
+    EXPECT_THAT(result.out, HasSubstr(text));
+  }
+}
+
 TEST(DoctorVerb, ListsBackendsAndEveryVariable) {
   const ProgramResult result = run_program({"doctor", "--json"}, "TANGRAM_TIMEOUT_S=7");
   ASSERT_EQ(result.code, 0) << result.err;
