@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -57,6 +58,11 @@ class DistAttnRuntimeKey:
     config: DistAttnConfig
     _attention: dict[tuple[Any, ...], DistAttention] = field(default_factory=dict)
     _rows: dict[Side, Rows] = field(default_factory=dict)
+    handle: int = field(default_factory=count().__next__)
+    """By which compiled graphs name the key while it lives."""
+
+    def __post_init__(self) -> None:
+        _keys_by_handle[self.handle] = self
 
     @property
     def rank(self) -> int:
@@ -97,6 +103,18 @@ class DistAttnRuntimeKey:
         dispatch = self.plan.q_dispatch if side == "q" else self.plan.k_dispatch
         total = self.total_seqlen_q if side == "q" else self.total_seqlen_k
         return self._rows.setdefault(side, Rows(dispatch, total, self.rank))
+
+
+_keys_by_handle: WeakValueDictionary[int, DistAttnRuntimeKey] = WeakValueDictionary()
+
+
+def key_of_handle(handle: int) -> DistAttnRuntimeKey:
+    key = _keys_by_handle.get(handle)
+    if key is None:
+        raise InvalidArgument(
+            f"calc_attn: the key of a compiled graph must live until its last pass (got key {handle})"
+        )
+    return key
 
 
 class _GroupCache:

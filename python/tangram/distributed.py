@@ -29,6 +29,7 @@ from ._keys import (
     mask_key,
 )
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
+from ._torch_calc import calc_compiled
 from ._torch_flex import _NAMES, _empty_like, _empty_out, _options, _rows
 from .errors import InvalidArgument, NotAvailable
 from .flex import AttnForwardMeta
@@ -133,6 +134,8 @@ def calc_attn(
     Returns:
         `(out, meta)` as flex_flash_attn_func, for this rank's rows; meta.max_logits is the maximum over all ranks.
 
+    Compiles under torch.compile without a graph break; keys are inputs of the graph, and keep_remote_kv has no effect.
+
     Raises:
         InvalidArgument: on every rank when arguments of one do not fit. Timeout, CommError: a peer is gone.
     """
@@ -143,6 +146,12 @@ def calc_attn(
             "calc_attn: q, k and v must be [rows, heads, dim] of float32, bfloat16 or float16 "
             f"(got q={q.dtype}{tuple(q.shape)}, k={k.dtype}{tuple(k.shape)}, v={v.dtype}{tuple(v.shape)})"
         )
+    if torch.compiler.is_compiling():
+        options_of = (softmax_scale, softcap, deterministic)
+        out, lse, peaks = calc_compiled(
+            *(q, k, v, key, sink, sink_layout, options_of, dsink_reduce, backend, out_dtype, return_max_logits)
+        )
+        return out, AttnForwardMeta(lse, peaks if return_max_logits else None)
     attention = key.attention(q.dtype, v.shape[2], backend)
     kept = KeptKv() if key.config.overlap.keep_remote_kv and torch.is_grad_enabled() else None
     if sink is not None:

@@ -121,6 +121,35 @@ def check_hybrid(group):
             np.testing.assert_allclose(out.numpy(), expected.out, atol=1e-4)
 
 
+def check_compiled(group):
+    """A graph without breaks, for any number of keys."""
+    compiled_steps = 0
+
+    def backend(graph, _):
+        nonlocal compiled_steps
+        compiled_steps += 1
+        return graph
+
+    def step(q, k, v, key, sink):
+        out, meta = tangram.calc_attn(q * 2, k, v, key, sink=sink, softcap=3.0, return_max_logits=True)
+        return (out * 3).sum(), meta.max_logits
+
+    compiled = [torch.compile(step, backend=b, fullgraph=True) for b in (backend, "aot_eager")]
+    for left in range(5):
+        key = tangram.mask_key(tangram.Mask.sliding_window(64, (left, 0)), 2, 2, 8, group, chunk_size=8)
+        generator = torch.Generator().manual_seed(10 * left + key.rank)
+        inputs = [torch.randn(key.rows("q").per_rank, 2, 8, generator=generator).requires_grad_() for _ in range(3)]
+        inputs.append(torch.ones(2, 2).requires_grad_())
+        results = []
+        for run in (step, *compiled):
+            loss, peaks = run(*inputs[:3], key, inputs[3])
+            results.append([loss.detach(), peaks, *torch.autograd.grad(loss, inputs)])
+        for others in results[1:]:
+            for ours, wanted in zip(others, results[0], strict=True):
+                torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
+    assert compiled_steps <= 2, compiled_steps  # for one key, and for all others
+
+
 def check_errors(group):
     """A mistake of one rank ends in an error on all, and the group works on."""
     rank = dist.get_rank(group)
@@ -285,6 +314,7 @@ def main():
     check_step(world, dtype=torch.bfloat16)
     check_hybrid(world)
     check_errors(world)
+    check_compiled(world)
     check_cross(world)
     check_labels(world)
     check_padding(world)

@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""calc_attn as operators of torch.compile, which name a key by its number: an input of the graph, so that a new key of
+every step does not compile it anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._keys import DistAttnRuntimeKey, key_of_handle
+from ._torch_flex import _empty_like, _empty_out, _options, _rows
+
+_ARGS = (
+    "Tensor? sink, SymInt key, str sink_layout, float? scale, float softcap, bool deterministic, str dsink_reduce, "
+    "str backend"
+)
+torch.library.define(
+    "tangram::calc_attn",
+    f"(Tensor q, Tensor k, Tensor v, {_ARGS}, ScalarType? out_dtype, bool max_logits) -> (Tensor, Tensor, Tensor)",
+)
+torch.library.define(
+    "tangram::calc_attn_backward",
+    f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+def calc_compiled(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key: DistAttnRuntimeKey,
+    sink: Tensor | None,
+    sink_layout: str,
+    options: tuple[float | None, float, bool],
+    dsink_reduce: str,
+    backend: str | None,
+    out_dtype: torch.dtype | None,
+    max_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(out, lse, max_logits); the last is empty unless asked for."""
+    results: tuple[Tensor, Tensor, Tensor] = torch.ops.tangram.calc_attn(
+        *(q, k, v, sink, key.handle, sink_layout, *options, dsink_reduce, backend or "", out_dtype, max_logits)
+    )
+    return results
+
+
+@torch.library.impl("tangram::calc_attn", "CompositeExplicitAutograd")
+def _calc(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    key: int,
+    sink_layout: str,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    _: str,
+    backend: str,
+    out_dtype: torch.dtype | None,
+    max_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    attention = key_of_handle(key).attention(q.dtype, v.shape[2], backend or None)
+    out = _empty_out(q, v, out_dtype)
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    peaks = q.new_empty(q.shape[1] if max_logits else 0, dtype=torch.float32)
+    sink = None if sink is None else sink.to(torch.float32).contiguous()
+    options = _options(scale, softcap, deterministic)
+    wanted = peaks if max_logits else None
+    attention.forward(_rows(q), _rows(k), _rows(v), out, lse, wanted, sink, sink_layout, None, options)
+    return out, lse, peaks
+
+
+@torch.library.impl("tangram::calc_attn_backward", "CompositeExplicitAutograd")
+def _calc_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    sink: Tensor | None,
+    key: int,
+    sink_layout: str,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    dsink_reduce: str,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    attention = key_of_handle(key).attention(q.dtype, v.shape[2], backend or None)
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
+    as_float = None if sink is None else sink.to(torch.float32).contiguous()
+    dsink = None if as_float is None else torch.empty_like(as_float)
+    tensors = (q, k, v, _rows(out), lse.contiguous(), _rows(dout), dq, dk, dv, dsink, as_float)
+    attention.backward(*tensors, sink_layout, None, dsink_reduce, _options(scale, softcap, deterministic))
+    if sink is None or dsink is None:
+        return dq, dk, dv, q.new_empty(0)
+    return dq, dk, dv, dsink.to(sink.dtype)
+
+
+@torch.library.register_fake("tangram::calc_attn")  # type: ignore[misc]
+def _calc_fake(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    out_dtype, max_logits = args[-2], args[-1]
+    return (
+        q.new_empty((q.shape[0], q.shape[1], v.shape[2]), dtype=out_dtype or q.dtype),
+        q.new_empty((q.shape[0], q.shape[1]), dtype=torch.float32),
+        q.new_empty((q.shape[1] if max_logits else 0,), dtype=torch.float32),
+    )
+
+
+@torch.library.register_fake("tangram::calc_attn_backward")  # type: ignore[misc]
+def _calc_backward_fake(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None, *args: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, sink, *rest = inputs
+    out, lse, peaks = output
+    ctx.save_for_backward(q, k, v, out, lse, sink)
+    ctx.rest = rest[:-2]
+    ctx.mark_non_differentiable(lse, peaks)
+
+
+def _operator_backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
+    *tensors, sink = ctx.saved_tensors
+    dq, dk, dv, dsink = torch.ops.tangram.calc_attn_backward(dout, *tensors, sink, *ctx.rest)
+    return (dq, dk, dv, None if sink is None else dsink, *[None] * 9)
+
+
+torch.library.register_autograd("tangram::calc_attn", _operator_backward, setup_context=_setup_context)
