@@ -3,6 +3,9 @@
 """attn_implementation="tangram": small random models of many families against the attention of transformers itself."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -192,6 +195,14 @@ def test_mask_functions_that_are_no_band_are_refused():
     # 16 queries behind 32 keys of a cache that lost its first 8.
     tail = mask_of(lambda b, h, q, k: k <= q, 1, (32, 16), (8, 40), None)
     assert tail == Mask.causal(16, 40)
+
+
+def test_layers_of_two_kinds_over_ranks_by_one_dispatch():
+    program = Path(__file__).parent / "ranks" / "models.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-6000:]
 
 
 def test_it_is_our_attention_that_runs(monkeypatch):

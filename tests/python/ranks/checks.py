@@ -164,6 +164,15 @@ def check_errors(group):
         else:
             raise AssertionError("accepted a shard of wrong size")
         tangram.calc_attn(q, k, v, key)
+    inputs = [x.requires_grad_() for x in (q.clone(), k.clone(), v.clone())]
+    (dq,) = torch.autograd.grad(tangram.calc_attn(*inputs, key)[0].square().sum(), inputs[0], create_graph=True)
+    try:
+        dq.sum().backward()
+    except RuntimeError as error:
+        assert "once_differentiable" in str(error), error
+    else:
+        raise AssertionError("made second derivatives")
+    with torch.no_grad():
         other = flex_key(([(0, 100 + min(rank, 1))], [(0, 150)], "full"), 150, group)
         try:
             tangram.calc_attn(q, k, v, other)
