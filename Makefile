@@ -7,7 +7,7 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu bench-gpu check-kernels sanitize fuzz docs lint format clean
+.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu check-kernels sanitize fuzz docs lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,11 @@ test-gpu: setup ## Build and run the tests that need a Hopper GPU
 	@cmake --preset cuda -DTANGRAM_BUILD_TESTS=ON $(PYTHON_FLAGS) > /dev/null
 	@cmake --build --preset cuda --target gpu_tests tangram_python
 	@ctest --test-dir build/cuda -L gpu --output-on-failure --no-tests=error
+
+sanitize-gpu: setup ## compute-sanitizer over the Hopper kernels on small shapes
+	@cmake --preset cuda -DTANGRAM_BUILD_TESTS=ON > /dev/null
+	@cmake --build --preset cuda --target test_attn_sm90 racecheck_reproducer
+	@tools/sanitize_gpu.sh build/cuda/bin
 
 check-kernels: setup ## Compile the GPU kernels and fail on spills or serialised wgmma
 	@cmake --preset cuda > /dev/null

@@ -3,7 +3,8 @@
 """What a call costs on the CPU side: medians with a mask that is known, on tensors of one row, beside an empty op.
 
 PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/overhead.py [--csv FILE]
-Under `torchrun --nproc-per-node=2` calc_attn includes what the ranks tell each other, over one row each.
+Under `torchrun --nproc-per-node=2` calc_attn includes what the ranks tell each other, over one row each. With
+`--device cuda`: flex_flash_attn_func on tensors in GPU memory, whose kernels are too short to be waited for.
 """
 
 import argparse
@@ -68,6 +69,24 @@ def calls(key):
     yield "calc_attn, backward", backward(tangram.calc_attn(q, k, v, key)[0])
 
 
+def calls_on_gpu():
+    """The lines of flex_flash_attn_func alone, with ranges on the device."""
+    q, k, v = (torch.randn(16, 1, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    ranges = [torch.tensor(r, dtype=torch.int32, device="cuda") for r in ([[0, 16]], [[0, 16]], [1])]
+    mask = tangram.Mask.causal(16)
+    dout = torch.ones_like(q)
+
+    def backward(out):
+        return lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+
+    yield "empty custom op, forward", lambda: empty(q, k, v)
+    yield "empty autograd function, forward", lambda: EmptyFunction.apply(q, k, v)
+    yield "flex_flash_attn_func, forward", lambda: tangram.flex_flash_attn_func(q, k, v, *ranges)
+    yield "flex_flash_attn_func with a Mask, forward", lambda: tangram.flex_flash_attn_func(q, k, v, mask)
+    yield "empty autograd function, backward", backward(EmptyFunction.apply(q, k, v))
+    yield "flex_flash_attn_func, backward", backward(tangram.flex_flash_attn_func(q, k, v, *ranges)[0])
+
+
 def make_large_key():
     """A function that makes the key of 1 M tokens for 64 ranks anew; nothing is sent for it, so no peers are needed."""
     group = object.__new__(_torch_group.TorchGroup)
@@ -84,10 +103,24 @@ def make_large_key():
     return make
 
 
+def report(lines, ranks, path):
+    for name, value in lines:
+        print(f"{name:44}{value:10.1f} us")
+    if path:
+        with open(path, "w") as file:
+            file.write("ranks,what,median_us\n")
+            file.writelines(f'{ranks},"{name}",{value:.1f}\n' for name, value in lines)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--csv")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     arguments = parser.parse_args()
+    if arguments.device == "cuda":
+        lines = [(name, median_us(call)) for name, call in calls_on_gpu()]
+        report(lines, 1, arguments.csv)
+        return
     torch.set_num_threads(1)
     if "RANK" not in os.environ:
         os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
@@ -98,12 +131,7 @@ def main():
     make = make_large_key()
     lines.append(("key of 1 M tokens, 2,001 documents, cp 64", median_us(make, 20)))
     if dist.get_rank() == 0:
-        for name, value in lines:
-            print(f"{name:44}{value:10.1f} us")
-        if arguments.csv:
-            with open(arguments.csv, "w") as file:
-                file.write("ranks,what,median_us\n")
-                file.writelines(f'{ranks},"{name}",{value:.1f}\n' for name, value in lines)
+        report(lines, ranks, arguments.csv)
     dist.destroy_process_group()
 
 
