@@ -86,11 +86,10 @@ def backend_named(name: str | None, on_gpu: bool, device: int = -1) -> Backend:
 
 def _identity(ranges: Any) -> Hashable:
     """What changes when the ranges change. Tensors: the object and its version, without looking at device memory."""
-    if getattr(ranges, "is_cuda", False):
-        from . import _cuda
-
-        return _cuda.identity(ranges)
-    version = getattr(ranges, "_version", None)
+    try:
+        version = getattr(ranges, "_version", None)
+    except RuntimeError:  # inference tensors have none: they are always new
+        return object()
     if version is not None:
         return (id(ranges), version)
     if isinstance(ranges, Mask):
@@ -103,6 +102,15 @@ def _identity(ranges: Any) -> Hashable:
         raise InvalidArgument(
             f"flex_flash_attn_func: ranges must be lists or integer arrays (got {type(ranges).__name__})"
         ) from None
+
+
+def _place(ranges: Any, identity: Hashable) -> Hashable:
+    """The identity of device ranges whatever object shows them, so that new views of known ranges are known."""
+    if not getattr(ranges, "is_cuda", False) or not isinstance(identity, tuple):
+        return identity
+    from . import _cuda
+
+    return _cuda.identity(ranges)
 
 
 def _on_host(ranges: Any) -> Any:
@@ -136,6 +144,11 @@ def prepared(
     known = _by_ranges.get(key)
     if known is not None:
         return known[0]
+    given = (q_ranges, k_ranges, mask_types)
+    place = (*map(_place, given, key), *key[3:])
+    known = _by_ranges.get(place) if place != key else None
+    if known is not None:
+        return _by_ranges.put(key, (known[0], given))[0]
     if isinstance(q_ranges, Mask):
         mask = q_ranges
         if k_ranges is not None or mask_types is not None:
@@ -160,5 +173,6 @@ def prepared(
             _cuda.require_no_capture("a mask")
         config = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype)
         attention = _by_mask.put(by_mask, FlexAttention(mask, config, backend))
-    _by_ranges.put(key, (attention, (q_ranges, k_ranges, mask_types)))
+    _by_ranges.put(key, (attention, given))
+    _by_ranges.put(place, (attention, given))
     return attention

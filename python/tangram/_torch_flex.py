@@ -42,7 +42,7 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 def _stream(tensor: Tensor) -> int:
-    return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
+    return _cuda.stream_of(tensor) if tensor.is_cuda else 0
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> None:

@@ -61,8 +61,9 @@ def flex_flash_attn_func(
     Args:
         q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or a `tangram.Mask`
             in q_ranges alone. Slice i lets the queries of range i see the keys of range i; slices must not cover a
-            (query, key) pair twice. Tensors are remembered by object and version: tensors in device memory are copied
-            to the host at first sight, which synchronises once, and is refused while a CUDA graph is captured.
+            (query, key) pair twice. Tensors are remembered by object and version, those in device memory by storage
+            and version: these are copied to the host at first sight, which synchronises once and is refused while a
+            CUDA graph is captured.
         attn_type_map: `[n]` of 0 full, 1 causal (bottom-right aligned), 2 inverse causal (top-left), 3 both. None: 0.
         sink: extra keys without values, float32, `[seqlen_sink, num_heads_q]` ("sh") or
             `[seqlen_q, seqlen_sink, num_heads_q]` ("ssh"); differentiable.
