@@ -8,6 +8,7 @@ const fmt = n => Math.round(n).toLocaleString('en-US');
 const short = n => n >= 1e12 ? (n / 1e12).toFixed(2) + ' T' : n >= 1e9 ? (n / 1e9).toFixed(2) + ' G' : n >= 1e6 ? (n / 1e6).toFixed(2) + ' M' : n >= 1e4 ? (n / 1e3).toFixed(1) + ' K' : fmt(n);
 const bytes = b => { const u = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB']; let i = 0; while (b >= 1024 && i < 5) { b /= 1024; i++; } return (i && b < 100 ? b.toFixed(b < 10 ? 2 : 1) : Math.round(b)) + ' ' + u[i]; };
 const time = s => s >= 1 ? s.toFixed(2) + ' s' : s >= 1e-3 ? (s * 1e3).toFixed(2) + ' ms' : (s * 1e6).toFixed(1) + ' µs';
+const count = (n, word) => `${fmt(n)} ${word}${n === 1 ? '' : 's'}`;
 const pct = (a, b) => b ? (100 * a / b).toFixed(a / b < 0.1 ? 1 : 0) + ' %' : '–';
 const esc = s => String(s).replace(/[&<>"]/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;'}[c]));
 
@@ -33,7 +34,7 @@ const tiles = [
   ['balance', D.balance.toFixed(4), 'largest area / mean'],
   ['K/V rows moved', short(D.rows_moved), D.rows_ring ? pct(D.rows_moved, D.rows_ring) + ' of Ring' : 'one rank'],
   ['visible cells', short(D.mask.area), pct(D.mask.area, NQ * NK) + ' of the square'],
-  ['dispatch', D.algorithm.replace('_', ' '), `${fmt(D.dispatch.length)} chunks of ${fmt(D.chunk_size)}`],
+  ['dispatch', D.algorithm.replace('_', ' '), `${count(D.dispatch.length, 'chunk')} of ${fmt(D.chunk_size)}`],
   ['peak memory', bytes(peak), 'of a rank, forward + backward'],
   ['planned in', D.plan_ms.toFixed(2) + ' ms', 'on one core'],
 ];
@@ -69,6 +70,7 @@ function clip(p, f) {
   return out;
 }
 const polygons = Array.from({length: num}, (_, s) => polygon(s));
+const boxes = polygons.map(p => ({k0: Math.min(...p.map(c => c[0])), k1: Math.max(...p.map(c => c[0])), q0: Math.min(...p.map(c => c[1])), q1: Math.max(...p.map(c => c[1]))}));
 
 // Colours of pixel rows: the mean over the chunks that a pixel row covers.
 function rowStrip(h, scale) {
@@ -110,10 +112,12 @@ function draw() {
   lctx.setTransform(1, 0, 0, 1, 0, 0); lctx.globalCompositeOperation = 'source-over'; lctx.clearRect(0, 0, w, h);
   // Disjoint slices that share a pixel add up to their common coverage.
   lctx.globalCompositeOperation = 'lighter'; lctx.fillStyle = '#000';
-  for (const p of polygons) {
-    if (!p.length) continue;
-    if (Math.max(p[0][1], p[p.length - 1][1], p[p.length >> 1][1]) < view.q && p.every(c => c[1] < view.q)) continue;
-    if (p[0][1] > view.q + view.span) continue;
+  // What is smaller than a pixel or two, such as one document among a million tokens, stays a visible dot.
+  const dot = 1.6 * dpr;
+  for (let n = 0; n < num; n++) {
+    const p = polygons[n], b = boxes[n];
+    if (!p.length || b.q1 < view.q || b.q0 > view.q + view.span || b.k1 < view.k || b.k0 > view.k + view.span) continue;
+    if (Math.max(b.q1 - b.q0, b.k1 - b.k0) * scale < dot) { lctx.fillRect((b.k0 - view.k) * scale, (b.q0 - view.q) * scale, dot, dot); continue; }
     lctx.beginPath();
     p.forEach(([x, y], i) => { const X = (x - view.k) * scale, Y = (y - view.q) * scale; i ? lctx.lineTo(X, Y) : lctx.moveTo(X, Y); });
     lctx.closePath(); lctx.fill();
@@ -204,6 +208,7 @@ document.addEventListener('keydown', e => {
 // ---- balance: area per rank against the mean
 function svg(w, h, body) { return `<svg viewBox="0 0 ${w} ${h}" role="img">${body}</svg>`; }
 function balance() {
+  if (R > 32) return balanceColumns();
   const shown = D.ranks.slice(0, 64), W = 520, row = R <= 16 ? 24 : R <= 32 ? 13 : 9, left = 52, right = 118, top = 20, mean = D.mask.area / R || 1;
   const max = Math.max(mean, ...D.ranks.map(r => r.area)), x = a => a / max * (W - left - right);
   let s = '';
@@ -215,6 +220,20 @@ function balance() {
   const h = top + shown.length * row, m = left + x(mean);
   s += `<line x1="${m}" x2="${m}" y1="${top - 6}" y2="${h - row * 0.25}" stroke="currentColor" stroke-width="1" stroke-dasharray="3 3"/><text class="dim" x="${m}" y="${top - 9}" text-anchor="end">mean</text>`;
   $('balance').innerHTML = svg(W, h, s); $('balance-note').textContent = `largest / mean = ${D.balance.toFixed(4)}`;
+}
+
+// Many ranks: a column each, for what it has above or below the mean.
+function balanceColumns() {
+  const W = 520, H = 150, left = 46, top = 8, mean = D.mask.area / R || 1, step = (W - left) / R;
+  const off = D.ranks.map(r => r.area / mean - 1), reach = Math.max(0.001, ...off.map(Math.abs)), mid = top + H / 2, y = f => mid - f / reach * (H / 2 - 8);
+  let s = '';
+  for (const f of [reach, 0, -reach]) s += `<line class="axis" x1="${left}" x2="${W}" y1="${y(f)}" y2="${y(f)}"/><text class="dim" x="${left - 6}" y="${y(f) + 4}" text-anchor="end">${f > 0 ? '+' : ''}${f ? (100 * f).toFixed(1) + ' %' : 'mean'}</text>`;
+  D.ranks.forEach((r, i) => {
+    const a = Math.min(mid, y(off[i])), h = Math.max(0.8, Math.abs(y(off[i]) - mid));
+    s += `<rect x="${(left + i * step).toFixed(2)}" y="${a.toFixed(2)}" width="${Math.max(0.4, step - Math.min(1, step / 4)).toFixed(2)}" height="${h.toFixed(2)}" fill="${rankColor(r.rank)}"><title>rank ${r.rank}: ${fmt(r.area)} cells, ${(r.area / mean).toFixed(4)} of the mean</title></rect>`;
+  });
+  for (const i of [0, R >> 2, R >> 1, 3 * R >> 2, R - 1]) s += `<text class="dim" x="${left + (i + 0.5) * step}" y="${top + H + 14}" text-anchor="${i ? i === R - 1 ? 'end' : 'middle' : 'start'}">${i}</text>`;
+  $('balance').innerHTML = svg(W, top + H + 20, s); $('balance-note').textContent = `area against the mean; largest / mean = ${D.balance.toFixed(4)}`;
 }
 
 // ---- who sends what
@@ -244,7 +263,7 @@ function dispatch() {
   for (const [b, e, r] of runs) s += `<rect x="${(b / n * W).toFixed(2)}" y="0" width="${Math.max(0.3, (e - b) / n * W - gap).toFixed(2)}" height="${H}" fill="${rankColor(r)}"><title>rows ${fmt(b * D.chunk_size)}–${fmt(e * D.chunk_size)} on rank ${r}</title></rect>`;
   for (let i = 0; i <= 8; i++) s += `<text class="dim" x="${i / 8 * W}" y="${H + 17}" text-anchor="${i === 0 ? 'start' : i === 8 ? 'end' : 'middle'}">${fmt(NQ * i / 8)}</text>`;
   $('dispatch').innerHTML = svg(W, H + 22, s);
-  $('dispatch-note').textContent = `${fmt(n)} chunks of ${fmt(D.chunk_size)} rows, ${fmt(n / R)} a rank, in ${fmt(runs.length)} runs`;
+  $('dispatch-note').textContent = `${count(n, 'chunk')} of ${fmt(D.chunk_size)} rows, ${fmt(n / R)} a rank, in ${count(runs.length, 'run')}`;
 }
 
 // ---- time line
