@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges and distributed steps on this machine, over threads and over MPI, as one CSV in the schema of `tangram bench`.
+"""Exchanges and distributed steps on this machine, over threads and over MPI: CSV in the schema of `tangram bench`.
 
 Every mask is run with our dispatch and with min_heap, which balances area alone, so that ratios within one run show
 what dispatch is worth; the rows that Ring and Ulysses would move stand beside them.

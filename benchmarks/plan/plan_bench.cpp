@@ -40,6 +40,20 @@ void plan_case(benchmark::State& state, const reference::MaskCase& c, int cp_siz
   state.counters["chunk_size"] = static_cast<double>(plan.q_dispatch.chunk_size);
 }
 
+// 1 M tokens in `count` documents of unlike lengths.
+reference::MaskCase many_documents(int64_t count) {
+  reference::MaskCase c{"varlen_causal_" + std::to_string(count) + "_documents", 1 << 20, 0, {}};
+  std::mt19937 rng(1);
+  int64_t begin = 0;
+  for (int64_t left = count; left > 0; --left) {
+    const int64_t mean = (c.seqlen - begin) / left;
+    const int64_t rows = left == 1 ? mean : 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(2 * mean - 1));
+    c.slices.push_back(AttnSlice::causal({begin, begin + rows}, {begin, begin + rows}));
+    begin += rows;
+  }
+  return c;
+}
+
 void validate_case(benchmark::State& state, const reference::MaskCase& c) {
   for (auto _ : state) benchmark::DoNotOptimize(Mask(c.seqlen, c.seqlen, c.slices));
 }
@@ -58,6 +72,11 @@ void sort_million(benchmark::State& state) {
 
 bool register_all() {
   benchmark::RegisterBenchmark("sort/1048576", sort_million)->Unit(benchmark::kMillisecond);
+  for (const int64_t count : {1000, 4000, 16000}) {
+    const reference::MaskCase c = many_documents(count);
+    benchmark::RegisterBenchmark(("plan/" + c.name + "/cp:64").c_str(), plan_case, c, 64)
+        ->Unit(benchmark::kMillisecond);
+  }
   for (const reference::MaskCase& c : reference::load_mask_cases("dist_masks.json")) {
     if (c.seqlen != 131072 && c.seqlen != 1048576) continue;
     if (c.seqlen == 1048576) {
