@@ -93,7 +93,7 @@ def _identity(ranges: Any) -> Hashable:
     if version is not None:
         return (id(ranges), version)
     if isinstance(ranges, Mask):
-        return ranges
+        return id(ranges)  # never changes, and its hash takes time that grows with its slices
     if hasattr(ranges, "tobytes"):
         return (str(ranges.dtype), ranges.shape, ranges.tobytes())
     try:

@@ -202,6 +202,14 @@ def test_ranges_that_change_in_place_or_are_new_are_seen():
         assert (flex_flash_attn_func(q, k, v, fresh, fresh)[0][:end] != 0).all()
 
 
+def test_masks_that_come_and_go_are_told_apart():
+    q, k, v = operands(3)
+    for i in range(600):  # more than are remembered, many in the memory of those before
+        end = i % 23 + 1
+        out, _ = flex_flash_attn_func(q, k, v, Mask(24, 24, Mask.causal(end).slices))
+        assert (out[end:] == 0).all() and (out[:end] != 0).all()
+
+
 def test_wrong_input_is_named():
     q, k, v = operands(0)
     with pytest.raises(InvalidArgument, match="must share one dtype of float32, bfloat16, float16"):
