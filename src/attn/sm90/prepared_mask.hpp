@@ -22,6 +22,8 @@ struct Sm90Mask final : PreparedMask {
   int num_sms = 0;
   int64_t l2_bytes = 0;
   int32_t num_items = 0;
+  int64_t total_steps = 0;    ///< key tiles of all items of one head group
+  int64_t longest_steps = 0;  ///< key tiles of the longest item
   cuda::DeviceBuffer items;
   cuda::DeviceBuffer runs;
   cuda::DeviceBuffer intervals;

@@ -81,8 +81,8 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
 
 void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
   const uint32_t panels = static_cast<uint32_t>(args.q.dim) / 64;
-  const auto tile_rows = static_cast<uint32_t>(sm90::kForwardTileRows);
-  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(args.options.softcap > 0));
+  const auto tile_rows = static_cast<uint32_t>(sm90::forward_tile_rows(args.q.dim));
+  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(args.q.dim, args.options.softcap > 0));
   const auto pack_heads = static_cast<uint32_t>(pack);
   const CUtensorMap q = cuda::make_token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
   std::memcpy(&params.q_map, &q, sizeof(q));
@@ -91,17 +91,26 @@ void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
   const CUtensorMap v = args.v.rows > 0 ? cuda::make_token_map(args.v, {tile_keys, 1, panels}, false) : q;
   std::memcpy(&params.k_map, &k, sizeof(k));
   std::memcpy(&params.v_map, &v, sizeof(v));
+  // A float32 output is written without a map, but prefetching must see a valid descriptor.
+  const CUtensorMap out =
+      args.out.dtype == args.q.dtype ? cuda::make_token_map(args.out, {64 / pack_heads, pack_heads, 1}, true) : q;
+  std::memcpy(&params.out_map, &out, sizeof(out));
 }
 
 /// Head groups whose keys and values take at most about a quarter of the L2 cache (it keeps two copies of much of what
-/// it holds), whole key heads at a time, in sections of equal size.
+/// it holds), whole key heads at a time, in sections of equal size. A section must last four times as long as the
+/// longest item, though, or the SMs would wait for those with which the last section begins.
 int32_t groups_per_section(const Sm90Mask& mask, int pack) {
   const AttnShape& shape = mask.shape;
   const int64_t head_bytes = std::max<int64_t>(shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2, 1);
   const int64_t fitting = std::clamp<int64_t>(mask.l2_bytes / 4 / head_bytes, 1, shape.num_heads_kv);
-  const int64_t sections = (shape.num_heads_kv + fitting - 1) / fitting;
+  const int64_t groups_per_head = shape.num_heads_q / shape.num_heads_kv / pack;
+  const int64_t head_steps = std::max<int64_t>(mask.total_steps * groups_per_head, 1);
+  const int64_t balanced = (4 * mask.longest_steps * mask.num_sms + head_steps - 1) / head_steps;
+  const int64_t wanted = std::clamp<int64_t>(std::max(fitting, balanced), 1, shape.num_heads_kv);
+  const int64_t sections = (shape.num_heads_kv + wanted - 1) / wanted;
   const int64_t heads = (shape.num_heads_kv + sections - 1) / sections;
-  return static_cast<int32_t>(heads * (shape.num_heads_q / shape.num_heads_kv / pack));
+  return static_cast<int32_t>(heads * groups_per_head);
 }
 
 ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {
@@ -181,7 +190,8 @@ HopperCheck check_hopper() {
 
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);
-  return TileShape{sm90::kForwardTileRows / packed_heads(shape), sm90::forward_tile_keys(false)};
+  return TileShape{sm90::forward_tile_rows(shape.head_dim) / packed_heads(shape),
+                   sm90::forward_tile_keys(shape.head_dim, false)};
 }
 
 std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
@@ -205,6 +215,15 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   mask->num_sms = device_attribute(cudaDevAttrMultiProcessorCount, device);
   mask->l2_bytes = device_attribute(cudaDevAttrL2CacheSize, device);
   mask->num_items = static_cast<int32_t>(tiles->items.size());
+  for (const TileItem& item : tiles->items) {
+    int64_t steps = 0;
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      const TileRun& run = tiles->runs[static_cast<size_t>(r)];
+      steps += (run.k_end - run.k_begin + tile->block_n - 1) / tile->block_n;
+    }
+    mask->total_steps += steps;
+    mask->longest_steps = std::max(mask->longest_steps, steps);
+  }
   mask->items = cuda::DeviceBuffer::copy_of(tiles->items.data(), tiles->items.size() * sizeof(TileItem));
   mask->runs = cuda::DeviceBuffer::copy_of(tiles->runs.data(), tiles->runs.size() * sizeof(TileRun));
   mask->intervals = cuda::DeviceBuffer::copy_of(tiles->intervals.data(), tiles->intervals.size() * sizeof(RowInterval));

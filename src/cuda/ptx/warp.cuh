@@ -91,6 +91,20 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+/// log2(x), flushing denormals; absolute error about 2^-22 near 1, else relative. Minus infinity for 0.
+__device__ __forceinline__ float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// 1 / x, flushing denormals; relative error about 2^-23.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// tanh(x), absolute error about 2^-11.
 __device__ __forceinline__ float tanh_approx(float x) {
   float y;

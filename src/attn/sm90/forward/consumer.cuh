@@ -18,37 +18,45 @@ struct Consumer {
   using Element = typename Traits::Element;
   static constexpr int kBlockN = Traits::kBlockN;
   static constexpr int kGroups16 = kBlockN / 16;
-  static constexpr int kNarrow = 64;           // keys of the narrow matmuls at the ends of runs
-  static constexpr uint32_t kTurnBarrier = 1;  // named barriers 1, 2: whose turn it is to feed the tensor cores
-  static constexpr uint32_t kRedoBarrier = 5;  // named barriers 5, 6: one warpgroup agrees on making scores again
-  static constexpr uint32_t kZeroBarrier = 3;  // named barriers 3, 4: one warpgroup has zeroed rows of V
+  static constexpr int kNarrow = 32;  // keys of the narrow matmuls at the ends of runs
+  static constexpr int kConsumers = Traits::kConsumers;
+  // Named barriers, one for each warpgroup: its turn to feed the tensor cores, its rows of shared memory are written,
+  // it agrees on making scores again.
+  static constexpr uint32_t kTurnBarrier = 1;
+  static constexpr uint32_t kWriteBarrier = kTurnBarrier + kConsumers;
+  static constexpr uint32_t kRedoBarrier = kWriteBarrier + kConsumers;
+  static constexpr float kLimit = 16384.0f;  // sums of a thread's probabilities below this are finite in float16 too
 
   const ForwardParams& params;
   ForwardSmem<Traits>& smem;
-  const int warpgroup;  // 0 or 1
+  const int warpgroup;  // counted from 0
   const int lane;
-  const int tile_row;                     // of this thread's first row, in packed rows
   RingPosition<Traits::kStagesK> ring;    // of the step at hand
   RingPosition<Traits::kStagesV> v_ring;  // of the next V to be multiplied: the pending step's
-  RingPosition<Traits::kStagesQ> q_ring;  // of the item whose scores come next
-  bool item_open = false;                 // rows of an item wait for finish_item()
+  RingPosition<Traits::kStagesQ> q_ring;  // of the item at hand
+  bool item_open = false;                 // rows of an item wait to be finished
 
   float o[Traits::kHeadDim / 2];
+  bool o_started = false;  // else o holds nothing yet, and the next product overwrites it
   uint32_t p[kGroups16][4];
   RowState state;
   int32_t pending = 0;  // keys of the step whose product with V is still to be made: 0, kNarrow or kBlockN
-  int32_t interval_begin[2], interval_end[2];
   // The step whose probabilities wait in p for their product with V.
-  int32_t v_begin16, v_valid, v_valid_next;
-  // From the message of the current step, where it needs them.
-  int32_t k0 = 0, item_row0, item_rows, item_group;
+  int32_t v_begin16, v_valid;
 
   __device__ Consumer(const ForwardParams& params_in, ForwardSmem<Traits>& smem_in)
       : params(params_in),
         smem(smem_in),
         warpgroup(__shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0) - 1),
-        lane(static_cast<int>(threadIdx.x) % 32),
-        tile_row(warpgroup * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4) {}
+        lane(static_cast<int>(threadIdx.x) % 32) {
+#pragma unroll
+    for (int i = 0; i < Traits::kHeadDim / 2; ++i) o[i] = 0.0f;
+  }
+
+  /// This thread's first row of the tile, in packed rows; its second is eight further.
+  __device__ __forceinline__ int tile_row() const {
+    return (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+  }
 
   __device__ __forceinline__ void arrive(uint64_t* barrier) {
     if (lane == 0) ptx::mbarrier_arrive(barrier);
@@ -58,7 +66,9 @@ struct Consumer {
     v_ring.advance();
   }
   __device__ __forceinline__ void take_turn() { ptx::named_barrier_sync(kTurnBarrier + warpgroup, 256); }
-  __device__ __forceinline__ void pass_turn() { ptx::named_barrier_arrive(kTurnBarrier + (warpgroup ^ 1), 256); }
+  __device__ __forceinline__ void pass_turn() {
+    ptx::named_barrier_arrive(kTurnBarrier + (warpgroup + 1 == kConsumers ? 0 : warpgroup + 1), 256);
+  }
 
   /// Starts S = Q K^T for kN keys of `stage`, from row 16 * begin16 on.
   template <int kN>
@@ -77,24 +87,30 @@ struct Consumer {
     ptx::wgmma_commit();
   }
 
+  template <int kN>
+  __device__ __forceinline__ int v_offset16() const {
+    return kN == kBlockN ? 0 : v_begin16;
+  }
+
   /// Starts O += P V for the pending step of kN keys, whose V must have arrived.
   template <int kN>
   __device__ __forceinline__ void issue_output() {
-    const uint64_t v =
-        ptx::wgmma_descriptor(ptx::smem_address(smem.v[v_ring.stage]) + v_begin16 * 2048, Traits::kPanelBytesK, 1024);
+    const uint64_t v = ptx::wgmma_descriptor(ptx::smem_address(smem.v[v_ring.stage]) + v_offset16<kN>() * 2048,
+                                             Traits::kPanelBytesK, 1024);
     ptx::wgmma_fence();
 #pragma unroll
     for (int g = 0; g < kN / 16; ++g) {
-      ptx::wgmma_rs<Element, Traits::kHeadDim, 1>(o, p[g], ptx::wgmma_advance(v, g * 2048), true);
+      ptx::wgmma_rs<Element, Traits::kHeadDim, 1>(o, p[g], ptx::wgmma_advance(v, g * 2048), g > 0 || o_started);
     }
     ptx::wgmma_commit();
+    o_started = true;
   }
 
   /// Zeroes the rows of the pending V that nobody sees: their probabilities are 0, but 0 * NaN is NaN. Both warpgroups
   /// may write the same zeros.
   template <int kN>
   __device__ __forceinline__ void clear_unseen_v() {
-    const int end = v_begin16 * 16 + kN;
+    const int end = v_offset16<kN>() * 16 + kN;
     if (v_valid >= end) return;
     const int thread = threadIdx.x % 128;
 #pragma unroll 1
@@ -106,38 +122,43 @@ struct Consumer {
       }
     }
     ptx::fence_proxy_async();
-    ptx::named_barrier_sync(kZeroBarrier + warpgroup, 128);
+    ptx::named_barrier_sync(kWriteBarrier + warpgroup, 128);
   }
 
   __device__ __forceinline__ void load_intervals(const StepMessage& step) {
+    const ItemRows item = smem.items[q_ring.stage];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int32_t local_row = (tile_row + 8 * r) >> params.pack_log2;
-      const int32_t row = step.row0 + local_row;
-      interval_begin[r] = interval_end[r] = 0;
+      const int32_t local_row = (tile_row() + 8 * r) >> params.pack_log2;
+      const int32_t row = item.row0 + local_row;
+      RowInterval interval;
       if (step.interval_begin >= 0) {
-        if (local_row < step.num_rows) {
-          const RowInterval interval = params.intervals[step.interval_begin + local_row];
-          interval_begin[r] = interval.begin;
-          interval_end[r] = interval.end;
+        if (local_row < item.num_rows) {
+          interval = params.intervals[step.interval_begin + local_row];
         }
       } else if (row >= step.row_begin && row < step.row_end) {
-        interval_begin[r] = max(step.slice_k_begin, row + step.min_diag);
-        interval_end[r] = min(step.slice_k_end, row + step.max_diag + 1);
+        interval.begin = max(step.slice_k_begin, row + step.min_diag);
+        interval.end = min(step.slice_k_end, row + step.max_diag + 1);
       }
+      if (lane % 4 == 0) smem.intervals[tile_row() + 8 * r] = interval;
     }
   }
 
-  /// Softmax of the scores of kN keys from `first_key` on; true when o must be multiplied by `rescale`.
-  template <int kN>
-  __device__ __forceinline__ bool apply_softmax(float (&s)[kN / 2], bool masked, int32_t first_key,
-                                                float (&rescale)[2]) {
-    if (masked) mask_window(s, first_key);
+  /// Softmax of the scores of kN keys from row 16 * begin16 of the tile on, with care for the maxima; true when o must
+  /// be multiplied by `rescale`. With kFresh these are the item's first scores.
+  template <int kN, bool kFresh>
+  __device__ __forceinline__ bool apply_softmax(float (&s)[kN / 2], uint32_t word, int begin16, float (&rescale)[2]) {
+    mask_window<kN>(s, word, begin16, ring.stage);
     if constexpr (Traits::kSoftcap) {
       apply_softcap(s);
-      if (masked) mask_window(s, first_key);
+      mask_window<kN>(s, word, begin16, ring.stage);
     }
-    const bool moved = update_reference(s, state, params.exp_scale, params.slack, rescale);
+    bool moved = false;
+    if constexpr (kFresh) {
+      set_reference(s, state);
+    } else {
+      moved = update_reference(s, state, params.exp_scale, params.slack, rescale);
+    }
     float row_sum[2];
     exponentiate(s, state, params.exp_scale, row_sum);
 #pragma unroll
@@ -145,12 +166,20 @@ struct Consumer {
     return moved;
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void mask_window(float (&s)[kCount], int32_t first_key) {
-    const int32_t shift = first_key + 2 * (lane % 4);
-    const int32_t begin[2] = {interval_begin[0] - shift, interval_begin[1] - shift};
-    const int32_t end[2] = {interval_end[0] - shift, interval_end[1] - shift};
-    mask_scores(s, begin, end);
+  /// Masks the groups of 16 keys that the word names, of keys from row 16 * begin16 of `stage` on.
+  template <int kN>
+  __device__ __forceinline__ void mask_window(float (&s)[kN / 2], uint32_t word, int begin16, int stage) {
+    const uint32_t masked = word >> (kStepMaskShift + begin16);
+    if (masked == 0) return;
+    const int32_t first_key = smem.step[stage].first_key;
+    const int32_t shift = smem.step[stage].k0 + begin16 * 16 + 2 * (lane % 4);
+    const RowInterval first = smem.intervals[tile_row()], second = smem.intervals[tile_row() + 8];
+    const int32_t begin[2] = {max(first.begin, first_key) - shift, max(second.begin, first_key) - shift};
+    const int32_t end[2] = {first.end - shift, second.end - shift};
+#pragma unroll
+    for (int g = 0; g < kN / 16; ++g) {
+      if (masked >> g & 1) mask_scores(s, g, begin, end);
+    }
   }
 
   /// Replaces scores by softcap * tanh(scale * score / softcap), masked ones by -softcap, and keeps the largest before.
@@ -204,58 +233,50 @@ struct Consumer {
     return __shfl_sync(0xffffffff, smem.step[ring.stage].word[warpgroup], 0);
   }
 
-  /// What only some steps need from the message, read before the stage is released.
-  __device__ __forceinline__ void read_message(uint32_t word) {
+  /// Reads what only some steps need from the message; returns how many rows of the step's V are valid.
+  __device__ __forceinline__ int32_t read_message(uint32_t word) {
     const StepMessage& step = smem.step[ring.stage];
-    if (word & kStepNewRun) load_intervals(step);
-    k0 = step.k0;
-    if (word & kStepTail) v_valid_next = __shfl_sync(0xffffffff, step.v_valid, 0);
-    if (word & kStepLast) {
-      item_row0 = step.row0;
-      item_rows = step.num_rows;
-      item_group = step.group;
-      arrive(&smem.q_empty[q_ring.stage]);
-      q_ring.advance();
+    if (word & kStepNewRun) {
+      load_intervals(step);
+      __syncwarp();
     }
-    __syncwarp();
+    return word & kStepTail ? __shfl_sync(0xffffffff, step.v_valid, 0) : kBlockN;
   }
 
-  /// One step of which this warpgroup sees at most kN keys; returns the next step's word, unless this is an item's
-  /// last. The product with V of the pending step of kPendingN keys (0: none) runs under this one's softmax.
-  /// With kNewItem, the pending step is the last one of the item before, which is finished on the way.
-  template <int kPendingN, int kN, bool kNewItem = false>
-  __device__ __forceinline__ uint32_t visible_step(uint32_t word) {
-    constexpr bool kUnderSoftmax = kPendingN > 0 && !kNewItem;
+  /// One step of which this warpgroup sees at most kN keys, with care for the maxima; returns the next step's word. No
+  /// product is pending, or with kNewItem that of the last step of the item before, of kPendingN keys, which is
+  /// finished on the way.
+  template <int kPendingN, int kN>
+  __device__ __forceinline__ uint32_t careful_step(uint32_t word) {
+    constexpr bool kNewItem = kPendingN > 0;
     const int begin16 = min(window_begin16(word), kGroups16 - kN / 16);
     float s[kN / 2];
     take_turn();
     issue_scores<kN>(s, begin16, ring.stage);
-    if constexpr (kPendingN > 0) {
+    if constexpr (kNewItem) {
       wait_pending_v<kPendingN>();
       issue_output<kPendingN>();
     }
     pass_turn();
-    ptx::wgmma_wait<kPendingN == 0 || kNewItem ? 0 : 1>();
+    const int32_t v_valid_next = read_message(word);
     if constexpr (kNewItem) {
+      // Under the product where there are registers for it.
+      constexpr bool kEarly = kConsumers == 2;
+      RowFactors factors;
+      if constexpr (kEarly) factors = finish_sums();
+      ptx::wgmma_wait<0>();
       release_v();
-      finish_item();
+      if constexpr (!kEarly) factors = finish_sums();
+      finish_rows(factors);
+    } else {
+      ptx::wgmma_wait<0>();
     }
-    v_valid_next = kBlockN;
-    if (word & ~0xffffu) read_message(word);
-    arrive(&smem.k_empty[ring.stage]);
     float rescale[2];
-    const bool moved = apply_softmax<kN>(s, kN < kBlockN || (word & kStepMasked), k0 + begin16 * 16, rescale);
+    const bool moved = apply_softmax<kN, kNewItem>(s, word, begin16, rescale);
+    arrive(&smem.k_empty[ring.stage]);
     ring.advance();
     const uint32_t next = fetch_word();
-    // The wait stands in both branches because ptxas moves one that it finds in the block of the exponentials above
-    // them, and the product with V would no longer run under the softmax.
-    if (moved) {
-      if constexpr (kUnderSoftmax) ptx::wgmma_wait<0>();
-      rescale_output(rescale);
-    } else {
-      if constexpr (kUnderSoftmax) ptx::wgmma_wait<0>();
-    }
-    if constexpr (kUnderSoftmax) release_v();
+    if (moved) rescale_output(rescale);
     convert_probabilities<kN>(s);
     v_begin16 = begin16;
     v_valid = v_valid_next;
@@ -263,43 +284,99 @@ struct Consumer {
     return next;
   }
 
-  /// The step that most of the time goes into: a whole unmasked tile, in which every row has a reference already. It is
-  /// taken without looking for maxima: should a score exceed its reference by much, the sum of the exponentials shows
-  /// it (infinity included), and the scores are made again and treated with care. For that K is kept until then.
-  __device__ __forceinline__ uint32_t plain_step() {
-    constexpr float kLimit = 16384.0f;  // a probability below this is finite in float16 too
-    float s[kBlockN / 2];
+  /// Whether some thread of the warpgroup saw a score that exceeds its reference by so much that the step must be
+  /// repeated with care.
+  __device__ __forceinline__ bool must_redo(const float (&row_sum)[2]) {
+    return ptx::named_barrier_any(kRedoBarrier + warpgroup, 128, !(row_sum[0] < kLimit && row_sum[1] < kLimit));
+  }
+
+  /// Makes the scores of kN keys in `stage` again, moves the references and exponentiates. Nothing may be in flight.
+  template <int kN>
+  __device__ __forceinline__ void redo_softmax(float (&s)[kN / 2], uint32_t word, int begin16, int stage,
+                                               float (&row_sum)[2]) {
+    issue_scores<kN>(s, begin16, stage);
+    ptx::wgmma_wait<0>();
+    mask_window<kN>(s, word, begin16, stage);
+    float rescale[2];
+    if (update_reference(s, state, params.exp_scale, params.slack, rescale)) rescale_output(rescale);
+    exponentiate(s, state, params.exp_scale, row_sum);
+  }
+
+  /// A step in which every row has a reference already and a whole tile is pending. It is taken without looking for
+  /// maxima: should a score exceed its reference by much, the sum of the exponentials shows it (infinity included), and
+  /// the scores are made again and treated with care. For that K is kept until then.
+  template <int kN>
+  __device__ __forceinline__ uint32_t settled_step(uint32_t word) {
+    const int begin16 = min(window_begin16(word), kGroups16 - kN / 16);
+    float s[kN / 2];
     take_turn();
-    issue_scores<kBlockN>(s, 0, ring.stage);
+    issue_scores<kN>(s, begin16, ring.stage);
     wait_pending_v<kBlockN>();
     issue_output<kBlockN>();
     pass_turn();
+    const int32_t v_valid_next = read_message(word);
     ptx::wgmma_wait<1>();
+    mask_window<kN>(s, word, begin16, ring.stage);
     float row_sum[2];
     exponentiate(s, state, params.exp_scale, row_sum);
-    const RingPosition<Traits::kStagesK> here = ring;
+    const int stage = ring.stage;
     ring.advance();
     const uint32_t next = fetch_word();
-    if (ptx::named_barrier_any(kRedoBarrier + warpgroup, 128, !(row_sum[0] < kLimit && row_sum[1] < kLimit))) {
+    // The wait stands in both branches because ptxas moves one that it finds in the block of the exponentials above
+    // them, and the product with V would no longer run under the softmax.
+    if (must_redo(row_sum)) {
       ptx::wgmma_wait<0>();
-      issue_scores<kBlockN>(s, 0, here.stage);
-      ptx::wgmma_wait<0>();
-      arrive(&smem.k_empty[here.stage]);
-      float rescale[2];
-      if (update_reference(s, state, params.exp_scale, params.slack, rescale)) rescale_output(rescale);
-      exponentiate(s, state, params.exp_scale, row_sum);
+      redo_softmax<kN>(s, word, begin16, stage, row_sum);
     } else {
-      arrive(&smem.k_empty[here.stage]);
       ptx::wgmma_wait<0>();
     }
+    arrive(&smem.k_empty[stage]);
     release_v();
 #pragma unroll
     for (int r = 0; r < 2; ++r) state.sum[r] += row_sum[r];
-    convert_probabilities<kBlockN>(s);
-    v_begin16 = 0;
-    v_valid = kBlockN;
-    pending = kBlockN;
+    convert_probabilities<kN>(s);
+    v_begin16 = begin16;
+    v_valid = v_valid_next;
+    pending = kN;
     return next;
+  }
+
+  /// The whole unmasked tile without flags.
+  static constexpr uint32_t kPlainWord = (kGroups16 << 8) | kStepSettles;
+
+  /// The steps that most of the time goes into: settled ones with kPlainWord, `word` being the first, a whole tile
+  /// being pending; returns the word after them. Probabilities are packed as they are made, which needs the pending
+  /// product to be done half-way.
+  __device__ __forceinline__ uint32_t plain_steps(uint32_t word) {
+    do {
+      float s[kBlockN / 2];
+      take_turn();
+      issue_scores<kBlockN>(s, 0, ring.stage);
+      ptx::mbarrier_wait(&smem.v_full[v_ring.stage], v_ring.phase);
+      issue_output<kBlockN>();
+      pass_turn();
+      ptx::wgmma_wait<1>();
+      float offset[2];
+      reference_offsets(state, params.exp_scale, offset);
+      float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      exponentiate_part<0, kBlockN / 2>(s, offset, params.exp_scale, sum);
+      float row_sum[2] = {sum[0] + sum[1], sum[2] + sum[3]};
+      const int stage = ring.stage;
+      ring.advance();
+      word = fetch_word();
+      if (must_redo(row_sum)) {
+        ptx::wgmma_wait<0>();
+        redo_softmax<kBlockN>(s, 0, 0, stage, row_sum);
+      } else {
+        ptx::wgmma_wait<0>();
+      }
+      release_v();
+      convert_probabilities<kBlockN>(s);
+      arrive(&smem.k_empty[stage]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) state.sum[r] += row_sum[r];
+    } while (word == kPlainWord);
+    return word;
   }
 
   /// A step of which this warpgroup sees nothing.
@@ -307,6 +384,11 @@ struct Consumer {
     take_turn();
     pass_turn();
     read_message(word);
+    return pass_over();
+  }
+
+  /// Leaves a step whose message has been read.
+  __device__ __forceinline__ uint32_t pass_over() {
     arrive(&smem.k_empty[ring.stage]);
     ptx::mbarrier_wait(&smem.v_full[v_ring.stage], v_ring.phase);
     release_v();
@@ -316,60 +398,72 @@ struct Consumer {
 
   static __device__ __forceinline__ bool is_wide(uint32_t word) { return window_count16(word) * 16 > kNarrow; }
 
-  template <int kPendingN>
-  __device__ __forceinline__ uint32_t visible_step_of_width(uint32_t word) {
-    return is_wide(word) ? visible_step<kPendingN, kBlockN>(word) : visible_step<kPendingN, kNarrow>(word);
+  /// The two halves of the end of the item before: its sums, while its last product may be in flight, and its rows.
+  __device__ __forceinline__ RowFactors finish_sums() {
+    RowFactors factors{};
+    if (item_open) {
+      factors = sm90::finish_sums<Traits>(params, smem.items[q_ring.stage ^ 1], state, tile_row());
+    }
+    state.reset();
+    return factors;
+  }
+  __device__ __forceinline__ void finish_rows(const RowFactors& factors) {
+    if (item_open) {
+      const int stage = q_ring.stage ^ 1;
+      store_rows<Traits>(params, smem.items[stage], factors, o, tile_row(), smem.q[stage] + warpgroup * 64 * 128,
+                         warpgroup, kWriteBarrier + warpgroup);
+    }
+    o_started = false;
   }
 
-  /// Stores the rows of the item whose last product is done, and clears the accumulators.
-  __device__ __forceinline__ void finish_item() {
-    if (item_open) finish_rows<Traits>(params, {item_row0, item_rows, item_group}, state, o, tile_row);
+  /// Frees the Q stage of the item that finish_rows() has stored from it.
+  __device__ __forceinline__ void release_q() {
+    if (item_open && threadIdx.x % 128 == 0) {
+      ptx::tma_store_wait_read<0>();
+      ptx::mbarrier_arrive(&smem.q_empty[q_ring.stage ^ 1]);
+    }
     item_open = true;
-    state.reset();
-#pragma unroll
-    for (int i = 0; i < Traits::kHeadDim / 2; ++i) o[i] = 0.0f;
   }
 
   __device__ __forceinline__ void run() {
-    if (warpgroup == 1) pass_turn();
-    constexpr uint32_t kPlainWord = kGroups16 << 8;  // the whole tile, no flags
+    if (warpgroup == kConsumers - 1) pass_turn();
     bool settled = false;
     uint32_t word = fetch_word();
-    while (!(word & kStepStop)) {
+    for (;;) {
       const int32_t pending_keys = __shfl_sync(0xffffffff, pending, 0);
+      const bool first = word & (kStepFirst | kStepStop);
       uint32_t next;
-      if (word & kStepFirst) {
-        ptx::mbarrier_wait(&smem.q_full[q_ring.stage], q_ring.phase);
-        if (is_wide(word) && pending_keys == kBlockN) {
-          next = visible_step<kBlockN, kBlockN, true>(word);
-        } else {
-          flush_pending();
-          finish_item();
-          next = window_count16(word) == 0 ? skipped_step(word) : visible_step_of_width<0>(word);
-        }
-      } else if (window_count16(word) == 0) {
-        flush_pending();
-        next = skipped_step(word);
-      } else if (pending_keys == 0) {
-        next = visible_step_of_width<0>(word);
-      } else if (pending_keys == kNarrow) {
-        next = visible_step_of_width<kNarrow>(word);
-      } else if (!is_wide(word)) {
-        next = visible_step<kBlockN, kNarrow>(word);
-      } else {
-        next = visible_step<kBlockN, kBlockN>(word);
+      if (first) {
+        if (item_open) q_ring.advance();
+        if (!(word & kStepStop)) ptx::mbarrier_wait(&smem.q_full[q_ring.stage], q_ring.phase);
       }
-      // An unmasked tile has given every row a reference.
-      settled = (settled && !(word & kStepFirst)) || !(word & kStepMasked);
+      if (first && is_wide(word) && pending_keys == kBlockN) {
+        next = careful_step<kBlockN, kBlockN>(word);
+      } else if (first && is_wide(word) && pending_keys == kNarrow) {
+        next = careful_step<kNarrow, kBlockN>(word);
+      } else if (!Traits::kSoftcap && settled && !first && pending_keys == kBlockN && window_count16(word) > 0) {
+        next = is_wide(word) ? settled_step<kBlockN>(word) : settled_step<kNarrow>(word);
+      } else {
+        flush_pending();
+        if (first) {
+          ptx::named_barrier_sync(kWriteBarrier + warpgroup, 128);
+          finish_rows(finish_sums());
+          if (word & kStepStop) break;
+        }
+        next = window_count16(word) == 0 ? skipped_step(word)
+               : is_wide(word)           ? careful_step<0, kBlockN>(word)
+                                         : careful_step<0, kNarrow>(word);
+      }
+      if (first) release_q();
+      settled = params.slack > 0.0f && ((settled && !first) || (word & kStepSettles));
       if constexpr (!Traits::kSoftcap) {
-        if (settled && params.slack > 0.0f && is_wide(word)) {
-          while (next == kPlainWord) next = plain_step();
+        if (settled && next == kPlainWord && __shfl_sync(0xffffffff, pending, 0) == kBlockN && v_valid == kBlockN) {
+          next = plain_steps(next);
         }
       }
       word = next;
     }
-    flush_pending();
-    finish_item();
+    if (threadIdx.x % 128 == 0) ptx::tma_store_wait_read<0>();
   }
 };
 

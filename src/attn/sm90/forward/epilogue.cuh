@@ -5,13 +5,10 @@
 
 #include "attn/sm90/forward/softmax.cuh"
 #include "attn/sm90/forward/traits.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warp.cuh"
 
 namespace tangram::sm90 {
-
-/// What the end of an item needs to know about it.
-struct ItemRows {
-  int32_t row0, num_rows, group;
-};
 
 /// log(exp(a) + exp(b)); either may be minus infinity.
 __device__ __forceinline__ float log_add_exp(float a, float b) {
@@ -24,33 +21,38 @@ __device__ __forceinline__ float log_add_exp(float a, float b) {
 __device__ __forceinline__ float sink_lse(const ForwardParams& params, int64_t row, int32_t head) {
   const float* sink = params.sink + (params.sink_per_row ? row * params.num_sinks * params.num_heads_q : 0) + head;
   float total = minus_infinity();
+#pragma unroll 1
   for (int32_t i = 0; i < params.num_sinks; ++i) total = log_add_exp(total, sink[int64_t{i} * params.num_heads_q]);
   return total;
 }
 
-/// Stores one row of accumulators (those of `half`), multiplied by `factor`, in the element type. Neighbouring lanes
-/// swap words, so that each store of a quad fills a 32-byte sector.
+/// Writes the warpgroup's rows of accumulators, multiplied by the factor of their row, to shared memory in the element
+/// type: panels of 128-byte rows with 128-byte swizzle, kPanelBytesQ apart.
 template <typename Traits>
-__device__ __forceinline__ void store_row(typename Traits::Element* row, const float (&o)[Traits::kHeadDim / 2],
-                                          int half, float factor, bool valid) {
-  const bool odd = threadIdx.x % 2 != 0;
-  row += (odd ? 8 : 0) + (threadIdx.x % 4 / 2) * 4;
+__device__ __forceinline__ void stage_rows(unsigned char* staging, const float (&o)[Traits::kHeadDim / 2],
+                                           const float (&factor)[2]) {
+  using Element = typename Traits::Element;
+  const int lane = threadIdx.x % 32;
+  // Each lane gives the address of one row of four 8 x 8 matrices: rows 0 and 8, then the next eight columns.
+  const int row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+  unsigned char* place = staging + row * 128;
 #pragma unroll
   for (int c = 0; c < Traits::kHeadDim / 16; ++c) {
-    uint32_t words[2];
+    uint32_t words[4];
 #pragma unroll
-    for (int b = 0; b < 2; ++b) {
-      const int i = (c * 2 + b) * 4 + 2 * half;
+    for (int b = 0; b < 4; ++b) {
+      const int i = c * 8 + b * 2;
       // A row without keys has factor 0; do not rely on 0 * x there.
-      words[b] = factor == 0.0f ? 0u : pack_pair<typename Traits::Element>(o[i] * factor, o[i + 1] * factor);
+      const float f = factor[b % 2];
+      words[b] = f == 0.0f ? 0u : pack_pair<Element>(o[i] * f, o[i + 1] * f);
     }
-    const uint32_t received = __shfl_xor_sync(0xffffffff, odd ? words[0] : words[1], 1);
-    const uint2 value = odd ? make_uint2(received, words[1]) : make_uint2(words[0], received);
-    if (valid) *reinterpret_cast<uint2*>(row + c * 16) = value;
+    const int chunk = (c % 4 * 2 + lane / 16) ^ (row % 8);
+    ptx::store_matrix_x4(place + c / 4 * Traits::kPanelBytesQ + chunk * 16, words[0], words[1], words[2], words[3]);
   }
 }
 
-/// As store_row, in float32; adds `previous_factor` times what is there when that is not zero.
+/// Stores one row of accumulators (those of `half`), multiplied by `factor`, in float32; adds `previous_factor` times
+/// what is there when that is not zero.
 template <typename Traits>
 __device__ __forceinline__ void store_row_f32(float* row, const float (&o)[Traits::kHeadDim / 2], int half,
                                               float factor, float previous_factor) {
@@ -77,49 +79,118 @@ __device__ __forceinline__ void atomic_max(float* place, float value) {
   }
 }
 
-/// Finishes the thread's two rows of an item; `tile_row` is the first of them, the second is eight further.
+/// What merging with sinks and an earlier part makes of a row's lse; multiplies the factor of its accumulators and
+/// gives that of what is in out.
+__device__ __forceinline__ float merged_lse(const ForwardParams& params, float lse, int64_t row, int32_t head,
+                                            float& factor, float& previous_factor) {
+  float total = lse;
+  float previous = minus_infinity();
+  if (params.accumulate) total = log_add_exp(total, previous = params.lse[row * params.lse_row_stride + head]);
+  if (params.sink != nullptr) total = log_add_exp(total, sink_lse(params, row, head));
+  if (total != minus_infinity()) {
+    factor *= __expf(lse - total);
+    previous_factor = __expf(previous - total);
+  }
+  return total;
+}
+
+/// Where one of a thread's two rows belongs.
+struct RowPlace {
+  int64_t row;
+  int32_t head;
+  bool valid;
+};
+
+/// `packed_row` counts from the item's first.
+__device__ __forceinline__ RowPlace row_place(const ForwardParams& params, const ItemRows& item, int packed_row) {
+  const int local_row = packed_row >> params.pack_log2;
+  return {int64_t{item.row0} + local_row,
+          (item.group << params.pack_log2) + (packed_row & ((1 << params.pack_log2) - 1)), local_row < item.num_rows};
+}
+
+/// What a thread's two rows of accumulators, and of what is in out already, must be multiplied by.
+struct RowFactors {
+  float accumulated[2];
+  float previous[2];
+};
+
+/// Ends the sums of a thread's two rows, of which `packed_row` is the first: writes lse and max_logits. Needs no
+/// accumulators, so that their last product may still be in flight.
 template <typename Traits>
-__device__ __forceinline__ void finish_rows(const ForwardParams& params, const ItemRows& item, RowState& state,
-                                            const float (&o)[Traits::kHeadDim / 2], int tile_row) {
+__device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, const ItemRows& item,
+                                                  const RowState& state, int packed_row) {
+  RowFactors factors;
+  float lse[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int packed_row = tile_row + 8 * half;
-    const int local_row = packed_row >> params.pack_log2;
-    const int32_t head = (item.group << params.pack_log2) + (packed_row & ((1 << params.pack_log2) - 1));
-    const int64_t row = int64_t{item.row0} + local_row;
-    const bool valid = local_row < item.num_rows;
     const float sum = quad_sum(state.sum[half]);
     const float reference = state.reference[half] * (Traits::kSoftcap ? 1.0f : params.softmax_scale);
-    float lse = sum > 0.0f ? reference + __logf(sum) : minus_infinity();
-    float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
-    float previous_factor = 0.0f;
-    if (valid && (params.sink != nullptr || params.accumulate)) {
-      float total = lse;
-      float previous = minus_infinity();
-      if (params.accumulate) total = log_add_exp(total, previous = params.lse[row * params.lse_row_stride + head]);
-      if (params.sink != nullptr) total = log_add_exp(total, sink_lse(params, row, head));
-      if (total != minus_infinity()) {
-        factor *= __expf(lse - total);
-        previous_factor = __expf(previous - total);
-      }
-      lse = total;
+    lse[half] = reference + ptx::log2_approx(sum) * 0.693147180559945f;  // -inf without keys
+    const float inverse = ptx::reciprocal_approx(sum);
+    factors.accumulated[half] = sum > 0.0f ? inverse : 0.0f;
+    factors.previous[half] = 0.0f;
+  }
+  if (params.sink != nullptr || params.accumulate) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const RowPlace place = row_place(params, item, packed_row + 8 * half);
+      if (!place.valid) continue;
+      lse[half] =
+          merged_lse(params, lse[half], place.row, place.head, factors.accumulated[half], factors.previous[half]);
     }
     __syncwarp();
-    const float true_maximum = Traits::kSoftcap ? quad_max(state.largest[half]) : 0.0f;
-    if (valid && threadIdx.x % 4 == 0) {
-      params.lse[row * params.lse_row_stride + head] = lse;
-      if (params.max_logits != nullptr) {
-        const float largest = (Traits::kSoftcap ? true_maximum : state.reference[half]) * params.softmax_scale;
-        if (largest != minus_infinity()) atomic_max(params.max_logits + head, largest);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const RowPlace place = row_place(params, item, packed_row + 8 * half);
+    if (threadIdx.x % 4 == 0 && place.valid) params.lse[place.row * params.lse_row_stride + place.head] = lse[half];
+  }
+  if (params.max_logits != nullptr) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const RowPlace place = row_place(params, item, packed_row + 8 * half);
+      const float reached = Traits::kSoftcap ? quad_max(state.largest[half]) : state.reference[half];
+      const float largest = reached * params.softmax_scale;
+      if (threadIdx.x % 4 == 0 && place.valid && largest != minus_infinity()) {
+        atomic_max(params.max_logits + place.head, largest);
       }
     }
-    const int64_t offset = row * params.out_row_stride + head * params.out_head_stride;
-    if (params.out_type == OutType::kInput) {
-      store_row<Traits>(static_cast<typename Traits::Element*>(params.out) + offset, o, half, factor, valid);
-    } else if (valid) {
-      store_row_f32<Traits>(static_cast<float*>(params.out) + offset, o, half, factor, previous_factor);
-    }
   }
+  __syncwarp();
+  return factors;
+}
+
+/// Stores the rows of a warpgroup: out is on its way from `staging`, the warpgroup's part of the item's Q stage, by
+/// bulk stores of its first thread; or written, if in float32.
+template <typename Traits>
+__device__ __forceinline__ void store_rows(const ForwardParams& params, const ItemRows& item, const RowFactors& factors,
+                                           const float (&o)[Traits::kHeadDim / 2], int packed_row,
+                                           unsigned char* staging, int warpgroup, uint32_t barrier) {
+  if (params.out_type == OutType::kInput) {
+    stage_rows<Traits>(staging, o, factors.accumulated);
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(barrier, 128);
+    if (threadIdx.x % 128 == 0) {
+      const int32_t first_row = item.row0 + (warpgroup * 64 >> params.pack_log2);
+#pragma unroll
+      for (int panel = 0; panel < Traits::kPanels; ++panel) {
+        ptx::tma_store_4d(&params.out_map, staging + panel * Traits::kPanelBytesQ, 0, item.group << params.pack_log2,
+                          first_row, panel);
+      }
+      ptx::tma_store_commit();
+    }
+    __syncwarp();
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const RowPlace place = row_place(params, item, packed_row + 8 * half);
+    if (!place.valid) continue;
+    const int64_t offset = place.row * params.out_row_stride + place.head * params.out_head_stride;
+    store_row_f32<Traits>(static_cast<float*>(params.out) + offset, o, half, factors.accumulated[half],
+                          factors.previous[half]);
+  }
+  ptx::named_barrier_sync(barrier, 128);
 }
 
 }  // namespace tangram::sm90

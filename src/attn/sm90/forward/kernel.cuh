@@ -14,7 +14,7 @@ __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
   constexpr int kConsumerWarps = 4 * Traits::kConsumers;
   for (int i = 0; i < Traits::kStagesQ; ++i) {
     ptx::mbarrier_init(&smem.q_full[i], 1);
-    ptx::mbarrier_init(&smem.q_empty[i], kConsumerWarps);
+    ptx::mbarrier_init(&smem.q_empty[i], Traits::kConsumers);
   }
   for (int i = 0; i < Traits::kStagesK; ++i) {
     ptx::mbarrier_init(&smem.k_full[i], 1);
@@ -39,24 +39,27 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
     ptx::prefetch_tensor_map(&params.q_map);
     ptx::prefetch_tensor_map(&params.k_map);
     ptx::prefetch_tensor_map(&params.v_map);
+    ptx::prefetch_tensor_map(&params.out_map);
     init_barriers(smem);
     smem.arrived.bits = 0;
   }
   __syncthreads();
-  ptx::grid_dependency_wait();
-  ptx::grid_dependency_launch();
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();
     if (threadIdx.x == 0) {
+      ptx::grid_dependency_wait();
+      ptx::grid_dependency_launch();
       Producer<Traits> producer{params, smem, {}, {}, {}};
       producer.run();
     } else if (threadIdx.x == 32) {
       run_scheduler(params, smem);
     } else if (threadIdx.x == 64 && params.arrivals.pending != 0) {
+      ptx::grid_dependency_wait();
       watch_arrivals(params.arrivals, smem.arrived);
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();
+    ptx::grid_dependency_wait();
     Consumer<Traits> consumer(params, smem);
     consumer.run();
   }

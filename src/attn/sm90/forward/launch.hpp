@@ -17,9 +17,10 @@ struct ForwardVariant {
   bool softcap = false;
 };
 
-/// Rows (query rows times packed heads) of a tile, and keys of a step. Softcap needs the registers of some keys.
-inline constexpr int kForwardTileRows = 128;
-constexpr int forward_tile_keys(bool softcap) { return softcap ? 96 : 128; }
+/// Rows (query rows times packed heads) of a tile, 64 for each consumer warpgroup, and keys of a step. With head_dim 64
+/// exponentials take as long as products: a third warpgroup keeps both busy. Softcap needs the registers of some keys.
+constexpr int forward_tile_rows(int head_dim) { return head_dim == 64 ? 192 : 128; }
+constexpr int forward_tile_keys(int head_dim, bool softcap) { return softcap || head_dim == 64 ? 96 : 128; }
 
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);

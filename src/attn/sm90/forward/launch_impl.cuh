@@ -37,9 +37,11 @@ void launch_instance(const ForwardParams& params, int num_ctas, cudaStream_t str
 template <typename Element, int kHeadDim>
 void launch_head_dim(bool softcap, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   if (softcap) {
-    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(true), true>>(params, num_ctas, stream);
+    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, true), true>>(params, num_ctas,
+                                                                                               stream);
   } else {
-    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(false), false>>(params, num_ctas, stream);
+    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, false), false>>(params, num_ctas,
+                                                                                                 stream);
   }
 }
 

@@ -23,6 +23,7 @@ struct ForwardParams {
   TensorMap q_map;
   TensorMap k_map;
   TensorMap v_map;
+  TensorMap out_map;  ///< boxes of one panel and a warpgroup's rows; used when out_type is kInput
   void* out;
   float* lse;
   float* max_logits;  ///< [num_heads_q] of -inf before the launch, or null

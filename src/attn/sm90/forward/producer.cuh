@@ -6,6 +6,7 @@
 #include "attn/sm90/forward/traits.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warp.cuh"
 
 namespace tangram::sm90 {
 
@@ -22,7 +23,8 @@ __device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t
   *group = first_group + in_section - *item * groups;
 }
 
-/// Draws tickets and puts the items, with their first run, into the work ring. One thread.
+/// Draws tickets and puts the items, with their first run, into the work ring. One thread. The first ticket is not
+/// drawn: its item is on its way before the kernels that this one depends on have ended.
 template <typename Traits>
 __device__ __forceinline__ void run_scheduler(const ForwardParams& params, ForwardSmem<Traits>& smem) {
   RingPosition<Traits::kWorkSlots> slot;
@@ -33,9 +35,10 @@ __device__ __forceinline__ void run_scheduler(const ForwardParams& params, Forwa
     WorkMessage& message = smem.work[slot.stage];
     const bool stop = ticket >= num_tickets;
     message.stop = stop;
+    const bool first = ticket == static_cast<int32_t>(blockIdx.x);
     int32_t next = 0;
     if (!stop) {
-      next = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
+      if (!first) next = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
       int32_t item;
       locate_work(params, ticket, &item, &message.group);
       const TileItem tile = params.items[item];
@@ -43,6 +46,10 @@ __device__ __forceinline__ void run_scheduler(const ForwardParams& params, Forwa
       if (tile.run_begin < tile.run_end) message.first_run = params.runs[tile.run_begin];
     }
     ptx::mbarrier_arrive(&smem.work_full[slot.stage]);
+    if (first) {
+      ptx::grid_dependency_wait();
+      if (!stop) next = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
+    }
     if (stop) break;
     slot.advance();
     ticket = next;
@@ -68,16 +75,20 @@ __device__ __forceinline__ SeenKeys seen_keys(const TileRun& run, int32_t first,
   return seen;
 }
 
-/// The window of the tile [k0, k0 + kBlockN) that a warpgroup works on.
+/// The word without flags of the item: which part of the tile at k0 a warpgroup works on, and where it must mask; keys
+/// before `first_key` are not this step's.
 template <typename Traits>
-__device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0) {
-  const int32_t begin = max(seen.see_begin - k0, 0) & ~15;
+__device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0, int32_t first_key) {
+  constexpr int32_t kGroups16 = Traits::kBlockN / 16;
+  const int32_t begin = (max(seen.see_begin, first_key) - k0) & ~15;
   const int32_t end = min(seen.see_end - k0, Traits::kBlockN);
   if (begin >= end) return 0;
-  const int32_t count16 = (end - begin + 15) / 16;
-  const bool all =
-      begin == 0 && count16 == Traits::kBlockN / 16 && seen.full_begin <= k0 && seen.full_end >= k0 + Traits::kBlockN;
-  return pack_window(begin / 16, count16) | (all ? 0 : kStepMasked);
+  const int32_t full_begin = max(seen.full_begin, first_key) - k0, full_end = min(seen.full_end - k0, Traits::kBlockN);
+  const int32_t first = min((full_begin + 15) / 16, kGroups16), last = max(full_end, 0) / 16;
+  const uint32_t unmasked = first < last ? (1u << last) - (1u << first) : 0;
+  const uint32_t masked = ((1u << kGroups16) - 1) & ~unmasked;
+  const bool settles = max(full_begin, begin) < min(full_end, end);
+  return pack_window(begin / 16, (end - begin + 15) / 16) | (settles ? kStepSettles : 0) | (masked << kStepMaskShift);
 }
 
 /// Walks the work ring, loads Q, K and V, and describes every step to the consumers. One thread.
@@ -116,6 +127,7 @@ struct Producer {
   __device__ __forceinline__ void load_q(const WorkMessage& work) {
     uint64_t* full = &smem.q_full[q_ring.stage];
     ptx::mbarrier_wait(&smem.q_empty[q_ring.stage], q_ring.phase ^ 1);
+    smem.items[q_ring.stage] = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
     ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
     ptx::tma_load_4d(smem.q[q_ring.stage], &params.q_map, full, 0, work.group << params.pack_log2, work.item.row_begin,
                      0);
@@ -128,13 +140,12 @@ struct Producer {
     k_ring.advance();
   }
 
-  __device__ __forceinline__ void fill_item(StepMessage& message, const WorkMessage& work) {
-    message.row0 = work.item.row_begin;
-    message.num_rows = work.item.row_end - work.item.row_begin;
-    message.group = work.group;
+  static __device__ __forceinline__ void fill_words(StepMessage& message, uint32_t word) {
+#pragma unroll
+    for (int w = 0; w < Traits::kConsumers; ++w) message.word[w] = word;
   }
 
-  __device__ __forceinline__ void fill_run(StepMessage& message, const WorkMessage& work, const TileRun& run) {
+  __device__ __forceinline__ void fill_run(StepMessage& message, const TileRun& run) {
     message.row_begin = run.row_begin;
     message.row_end = run.row_end;
     message.slice_k_begin = run.slice_k_begin;
@@ -142,15 +153,12 @@ struct Producer {
     message.min_diag = run.min_diag;
     message.max_diag = run.max_diag;
     message.interval_begin = run.interval_begin;
-    message.row0 = work.item.row_begin;
-    message.num_rows = work.item.row_end - work.item.row_begin;
   }
 
   /// An item that sees nothing: one step without loads, so that the consumers write its zeros.
   __device__ __forceinline__ void push_empty_item(const WorkMessage& work) {
     StepMessage& message = begin_step();
-    fill_item(message, work);
-    message.word[0] = message.word[1] = kStepFirst | kStepLast;
+    fill_words(message, kStepFirst);
     ptx::mbarrier_arrive(&smem.k_full[k_ring.stage]);
     k_ring.advance();
     flush_v();
@@ -158,24 +166,33 @@ struct Producer {
     v_row = kNoLoad;
   }
 
-  __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run, bool last_run) {
+  __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run) {
     const int32_t kv_head = (work.group << params.pack_log2) / params.heads_per_kv;
     const int32_t last_row = work.item.row_end - 1;
-    const int32_t second = work.item.row_begin + (64 >> params.pack_log2);
-    smem.seen[0] = seen_keys(run, work.item.row_begin, min(second - 1, last_row));
-    smem.seen[1] = second <= last_row ? seen_keys(run, second, last_row) : SeenKeys{0, 0, 0, 0};
+    const int32_t rows = 64 >> params.pack_log2;
+#pragma unroll
+    for (int w = 0; w < Traits::kConsumers; ++w) {
+      const int32_t first_row = work.item.row_begin + w * rows;
+      smem.seen[w] =
+          first_row <= last_row ? seen_keys(run, first_row, min(first_row + rows - 1, last_row)) : SeenKeys{0, 0, 0, 0};
+    }
     const int32_t k_begin = run.k_begin, k_end = run.k_end;
-    for (int32_t k0 = k_begin; k0 < k_end; k0 += Traits::kBlockN) {
+    for (int32_t first_key = k_begin; first_key < k_end; first_key += Traits::kBlockN) {
       StepMessage& message = begin_step();
-      const bool first = k0 == k_begin, last = k0 + Traits::kBlockN >= k_end;
+      const bool first = first_key == k_begin;
+      // The last tile is moved back to the end of the run, so that V holds no rows that nobody may have written.
+      const int32_t k0 = max(min(first_key, k_end - Traits::kBlockN), k_begin);
       uint32_t flags = (first ? kStepNewRun : 0) | (first && first_run ? kStepFirst : 0);
-      if (last) flags |= (last_run ? kStepLast : 0) | (k_end < params.seqlen_k ? kStepTail : 0);
-      if (first) fill_run(message, work, run);
-      if (last) fill_item(message, work);
+      // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
+      if (k0 + Traits::kBlockN > k_end && k_end < params.seqlen_k) flags |= kStepTail;
+      if (first) fill_run(message, run);
       message.k0 = k0;
+      message.first_key = first_key;
       message.v_valid = k_end - k0;
-      message.word[0] = step_window<Traits>(smem.seen[0], k0) | flags;
-      message.word[1] = step_window<Traits>(smem.seen[1], k0) | flags;
+#pragma unroll
+      for (int w = 0; w < Traits::kConsumers; ++w) {
+        message.word[w] = step_window<Traits>(smem.seen[w], k0, first_key) | flags;
+      }
       if (keys_missing) {
         keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
       }
@@ -197,14 +214,14 @@ struct Producer {
       if (run_begin == run_end) {
         push_empty_item(work);
       } else {
-        push_run(work, work.first_run, true, run_end - run_begin == 1);
-        for (int32_t r = run_begin + 1; r < run_end; ++r) push_run(work, params.runs[r], false, r + 1 == run_end);
+        push_run(work, work.first_run, true);
+        for (int32_t r = run_begin + 1; r < run_end; ++r) push_run(work, params.runs[r], false);
       }
       ptx::mbarrier_arrive(&smem.work_empty[slot.stage]);
       slot.advance();
     }
     StepMessage& message = begin_step();
-    message.word[0] = message.word[1] = kStepStop;
+    fill_words(message, kStepStop);
     ptx::mbarrier_arrive(&smem.k_full[k_ring.stage]);
     flush_v();
   }

@@ -40,11 +40,13 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-/// Sets scores outside [begin, end) of either row to minus infinity; columns count from this thread's first column.
+/// Sets scores of the 16 columns from 16 * group on that lie outside [begin, end) of either row to minus infinity;
+/// columns count from this thread's first column.
 template <int kCount>
-__device__ __forceinline__ void mask_scores(float (&s)[kCount], const int32_t (&begin)[2], const int32_t (&end)[2]) {
+__device__ __forceinline__ void mask_scores(float (&s)[kCount], int group, const int32_t (&begin)[2],
+                                            const int32_t (&end)[2]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
+  for (int i = 8 * group; i < 8 * group + 8; ++i) {
     const int32_t column = (i / 4) * 8 + i % 2;
     const int row = (i / 2) % 2;
     if (column < begin[row] || column >= end[row]) s[i] = minus_infinity();
@@ -66,14 +68,9 @@ struct RowState {
   }
 };
 
-/// Moves the references to the largest scores so far where those exceed them by more than `slack`, and scales the sums;
-/// `rescale` is what must multiply everything else that was summed with the old ones. Keeping an older reference is
-/// exact, since numerators and sum use the same, and 2^8 does not overflow. So the lanes of a row need not agree on its
-/// maximum as long as all stay below: the shuffles are left out unless some row of the warp moves (the return value).
+/// The largest of this thread's scores in each of its two rows.
 template <int kCount>
-__device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowState& state, float scale, float slack,
-                                                 float (&rescale)[2]) {
-  float largest[2];
+__device__ __forceinline__ void largest_scores(const float (&s)[kCount], float (&largest)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float even = fmaxf(s[2 * r], s[2 * r + 1]), odd = fmaxf(s[2 * r + 4], s[2 * r + 5]);
@@ -84,6 +81,26 @@ __device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowSt
     }
     largest[r] = fmaxf(even, odd);
   }
+}
+
+/// The references of rows that have none yet.
+template <int kCount>
+__device__ __forceinline__ void set_reference(const float (&s)[kCount], RowState& state) {
+  float largest[2];
+  largest_scores(s, largest);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) state.reference[r] = quad_max(largest[r]);
+}
+
+/// Moves the references to the largest scores so far where those exceed them by more than `slack`, and scales the sums;
+/// `rescale` is what must multiply everything else that was summed with the old ones. Keeping an older reference is
+/// exact, since numerators and sum use the same, and 2^8 does not overflow. So the lanes of a row need not agree on its
+/// maximum as long as all stay below: the shuffles are left out unless some row of the warp moves (the return value).
+template <int kCount>
+__device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowState& state, float scale, float slack,
+                                                 float (&rescale)[2]) {
+  float largest[2];
+  largest_scores(s, largest);
   const bool moved =
       __any_sync(0xffffffff, largest[0] > state.reference[0] + slack || largest[1] > state.reference[1] + slack);
   if (moved) {
@@ -98,28 +115,39 @@ __device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowSt
   return moved;
 }
 
-/// Replaces scores by exp2(scale * (score - reference)); returns their sums, of this thread's part of its two rows.
-template <int kCount>
-__device__ __forceinline__ void exponentiate(float (&s)[kCount], const RowState& state, float scale,
-                                             float (&row_sum)[2]) {
-  float offset[2];
+/// What exponentiate_part subtracts from the scaled scores of each row.
+__device__ __forceinline__ void reference_offsets(const RowState& state, float scale, float (&offset)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) offset[r] = state.reference[r] == minus_infinity() ? 0.0f : state.reference[r] * scale;
-  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+}
+
+/// Replaces scores [kBegin, kEnd) by exp2(scale * (score - reference)) and adds them to `sum` (two partial sums a row).
+template <int kBegin, int kEnd, int kCount>
+__device__ __forceinline__ void exponentiate_part(float (&s)[kCount], const float (&offset)[2], float scale,
+                                                  float (&sum)[4]) {
 #pragma unroll
-  for (int i = 0; i < kCount; i += 4) {
+  for (int i = kBegin; i < kEnd; i += 4) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       s[i + j] = ptx::exp2_approx(s[i + j] * scale - offset[j / 2]);
       sum[j] += s[i + j];
     }
   }
+  // Keeps the additions here, among the exponentials, where issue slots are free.
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    row_sum[r] = sum[2 * r] + sum[2 * r + 1];
-    // Keeps the additions here, among the exponentials, where issue slots are free.
-    asm volatile("" : "+f"(row_sum[r]));
-  }
+  for (int j = 0; j < 4; ++j) asm volatile("" : "+f"(sum[j]));
+}
+
+/// All of them; returns the sums of this thread's part of its two rows.
+template <int kCount>
+__device__ __forceinline__ void exponentiate(float (&s)[kCount], const RowState& state, float scale,
+                                             float (&row_sum)[2]) {
+  float offset[2];
+  reference_offsets(state, scale, offset);
+  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  exponentiate_part<0, kCount>(s, offset, scale, sum);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) row_sum[r] = sum[2 * r] + sum[2 * r + 1];
 }
 
 }  // namespace tangram::sm90

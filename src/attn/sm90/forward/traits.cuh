@@ -6,32 +6,38 @@
 #include <cstdint>
 
 #include "attn/sm90/arrivals.cuh"
+#include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/forward/params.hpp"
 
 namespace tangram::sm90 {
 
 /// What the consumers need to know about one K tile ("step"); written by the producer before it arrives on k_full.
 struct alignas(16) StepMessage {
-  uint32_t word[2];  ///< one for each warpgroup: its window and the flags below
-  int32_t k0;        ///< key of row 0 of the tile
-  int32_t v_valid;   ///< with kStepTail: rows of the V tile from here on are nobody's and must not enter a product
-  int32_t row0;      ///< first query row of the item
-  int32_t num_rows;
-  int32_t group;  ///< head group
+  uint32_t word[3];   ///< one for each warpgroup: its window, the flags below, the groups of keys to be masked
+  int32_t k0;         ///< key of row 0 of the tile
+  int32_t v_valid;    ///< with kStepTail: rows of the V tile from here on are nobody's and must not enter a product
+  int32_t first_key;  ///< keys before it belong to the step before
   int32_t interval_begin;
   int32_t row_begin, row_end, slice_k_begin, slice_k_end;
-  int32_t min_diag, max_diag, reserved[2];
+  int32_t min_diag, max_diag, reserved[3];
 };
 static_assert(sizeof(StepMessage) == 64);
 
+/// The rows of an item; written by the producer before it arrives on q_full.
+struct alignas(16) ItemRows {
+  int32_t row0, num_rows;
+  int32_t group;  ///< head group
+};
+
 // A step word: bits 0-7 and 8-15 are the window of the tile that the warpgroup works on, rows [16 * begin16, 16 *
-// (begin16 + count16)) (count16 == 0: it sees nothing), then flags.
-inline constexpr uint32_t kStepMasked = 1u << 16;  // the row intervals cut the window
-inline constexpr uint32_t kStepFirst = 1u << 17;   // first step of an item: Q is needed
-inline constexpr uint32_t kStepLast = 1u << 18;    // last step of an item
-inline constexpr uint32_t kStepNewRun = 1u << 19;  // the row intervals change
-inline constexpr uint32_t kStepTail = 1u << 20;    // v_valid counts
-inline constexpr uint32_t kStepStop = 1u << 21;    // no more items
+// (begin16 + count16)) (count16 == 0: it sees nothing), then flags; bits 24-31 are the groups of 16 keys in which the
+// row intervals cut something off.
+inline constexpr uint32_t kStepSettles = 1u << 16;  // every row of the warpgroup sees some key of the window
+inline constexpr uint32_t kStepFirst = 1u << 17;    // first step of an item: Q is needed
+inline constexpr uint32_t kStepNewRun = 1u << 19;   // the row intervals change
+inline constexpr uint32_t kStepTail = 1u << 20;     // v_valid counts
+inline constexpr uint32_t kStepStop = 1u << 21;     // no more items
+inline constexpr int kStepMaskShift = 24;
 __device__ __forceinline__ uint32_t pack_window(int begin16, int count16) {
   return static_cast<uint32_t>(begin16) | (static_cast<uint32_t>(count16) << 8);
 }
@@ -57,13 +63,13 @@ template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
 struct ForwardTraits {
   using Element = ElementT;
   static constexpr int kHeadDim = kHeadDimT;
-  static constexpr int kBlockM = 128;
+  static constexpr int kBlockM = forward_tile_rows(kHeadDim);
   static constexpr int kBlockN = kBlockNT;
   static constexpr bool kSoftcap = kSoftcapT;
   static constexpr int kConsumers = kBlockM / 64;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kProducerRegisters = 40;
-  static constexpr int kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 56;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 152;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr int kPanelBytesQ = kBlockM * 128;
   static constexpr int kPanelBytesK = kBlockN * 128;
@@ -73,7 +79,7 @@ struct ForwardTraits {
   static constexpr int kStagesQ = 2;
   static constexpr int kStagesK = 3;  // a step keeps K until it knows that it needs no second look
   static constexpr int kStagesV = 2;
-  static_assert(kHeadDim % 64 == 0 && kBlockN % 16 == 0 && kPanelBytesK % 1024 == 0);
+  static_assert(kHeadDim % 64 == 0 && kBlockN % 16 == 0 && kBlockN <= 128 && kPanelBytesK % 1024 == 0);
 };
 
 template <typename Traits>
@@ -82,7 +88,9 @@ struct alignas(1024) ForwardSmem {
   alignas(1024) unsigned char k[Traits::kStagesK][Traits::kBytesK];
   alignas(1024) unsigned char v[Traits::kStagesV][Traits::kBytesK];
   StepMessage step[Traits::kStagesK];
-  SeenKeys seen[2];  // the producer's own
+  ItemRows items[Traits::kStagesQ];
+  RowInterval intervals[Traits::kBlockM];  // of the current run, written and read by the warp that owns the rows
+  SeenKeys seen[Traits::kConsumers];       // the producer's own
   WorkMessage work[Traits::kWorkSlots];
   ArrivedKeys arrived;
   uint64_t q_full[Traits::kStagesQ], q_empty[Traits::kStagesQ];
