@@ -83,7 +83,7 @@ def take_turns(functions, rounds):
     return [statistics.median(t) for t in times]
 
 
-def measure(library, case, heads_q, heads_kv, dim, rounds):
+def measure(library, case, heads_q, heads_kv, dim, rounds, passes):
     seqlen, mask = case["seqlen"], case["mask"]
     q, dout = (torch.randn(seqlen, heads_q, dim, device="cuda").bfloat16() for _ in range(2))
     k, v = (torch.randn(seqlen, heads_kv, dim, device="cuda").bfloat16() for _ in range(2))
@@ -106,10 +106,14 @@ def measure(library, case, heads_q, heads_kv, dim, rounds):
         forward.append(lambda: peer().detach())
         backward.append(lambda: torch.autograd.grad(result, leaves, dresult, retain_graph=True))
     flops = 4 * case["area"] * heads_q * dim
-    rates = [flops / t / 1e9 for t in take_turns(forward, rounds)]
-    yield "forward", rates[0], None, rates[1] if len(rates) > 1 else None
-    rates = [2.5 * flops / t / 1e9 for t in take_turns(backward, rounds)]
-    yield "backward", rates[0], rates[1], rates[2] if len(rates) > 2 else None
+    if "forward" in passes:
+        rates = [flops / t / 1e9 for t in take_turns(forward, rounds)]
+        yield "forward", rates[0], None, rates[1] if len(rates) > 1 else None
+    else:
+        ours.forward(q, k, v, out, lse)
+    if "backward" in passes:
+        rates = [2.5 * flops / t / 1e9 for t in take_turns(backward, rounds)]
+        yield "backward", rates[0], rates[1], rates[2] if len(rates) > 2 else None
     ours.close()
 
 
@@ -122,6 +126,7 @@ def main():
     parser.add_argument("--heads-kv", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--passes", default="forward,backward")
     args = parser.parse_args()
 
     library = ctypes.CDLL(str(Path(args.library).resolve()))
@@ -135,7 +140,7 @@ def main():
         if case["seqlen"] not in sizes or (args.masks and case["mask"] not in args.masks.split(",")):
             continue
         for name, rate, deterministic, peer in measure(
-            library, case, args.heads_q, args.heads_kv, args.head_dim, args.rounds
+            library, case, args.heads_q, args.heads_kv, args.head_dim, args.rounds, args.passes.split(",")
         ):
             head = f"{version},{machine},{case['mask']},{case['seqlen']},{args.heads_q},{args.heads_kv},{args.head_dim}"
             fixed = f"{deterministic:.0f}" if deterministic else ""
