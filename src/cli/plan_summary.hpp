@@ -20,7 +20,7 @@ struct PlanSummary {
   int64_t pad_q = 0;
   int64_t pad_k = 0;
   std::shared_ptr<const Plan> plan;
-  /// Median milliseconds of make_plan, from a validated mask to the whole plan of all ranks.
+  /// Median milliseconds of processor time of make_plan, from a validated mask to the whole plan of all ranks.
   double plan_ms = 0;
   int64_t rows_lower_bound = 0;
   /// K/V rows that cross ranks in a forward pass of Ring (everybody sees everything), and the K/V rows with the bytes
