@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from ._prepared import Lru, backend_named
 from ._torch_flex import _NAMES
 from ._torch_group import TorchGroup, known_group, torch_group
 from .errors import InvalidArgument
+from .planning import background
 
 KEYS_PER_GROUP = 128
 MaskTypes = str | int | Sequence[Any] | None
@@ -180,6 +182,7 @@ def _key(
     chunk_size: int | None,
     plan_with: Callable[[PlanCache, Mask, DistAttnConfig], Plan],
     like: object = None,
+    ahead: bool = False,
 ) -> DistAttnRuntimeKey:
     group = torch_group(group_or_mesh)
     cache = _cache_of(group)
@@ -200,7 +203,8 @@ def _key(
         plan = plan_with(cache.plans, padded, config)
         key = DistAttnRuntimeKey(plan, group, group_or_mesh, mask.seqlen_q, mask.seqlen_k, pad_size, config)
         cache.keys.put(name, key)
-    cache.latest = key
+    if not ahead:
+        cache.latest = key
     return key
 
 
@@ -228,15 +232,41 @@ def mask_key(
     """The key of a tangram.Mask; arguments as magi_attn_flex_key, but padding is computed when it is None."""
     heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
     if pad_size is None:
-        cp_size = torch_group(cp_group_or_mesh).size
-        pad_q = _auto_pad(mask.seqlen_q, cp_size, chunk_size)
-        pad_k = _auto_pad(mask.seqlen_k, cp_size, chunk_size)
-        if mask.seqlen_q != mask.seqlen_k and mask.seqlen_q + pad_q == mask.seqlen_k + pad_k:
-            # Padded to one length they would count as one sequence: the longer one gets a chunk more.
-            more = cp_size * (128 if chunk_size is None else chunk_size)
-            pad_q, pad_k = (pad_q + more, pad_k) if mask.seqlen_q > mask.seqlen_k else (pad_q, pad_k + more)
-        pad_size = pad_q if pad_q == pad_k else (pad_q, pad_k)
+        pad_size = _pad_of_mask(mask, torch_group(cp_group_or_mesh).size, chunk_size)
     return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, PlanCache.get)
+
+
+def mask_key_ahead(
+    mask: Mask,
+    num_heads_q: int,
+    num_heads_kv: int,
+    head_dim: int,
+    cp_group_or_mesh: Any = None,
+    *,
+    pad_size: PadSize | None = None,
+    chunk_size: int | None = None,
+    dist_attn_config: DistAttnConfig | None = None,
+) -> Future[DistAttnRuntimeKey]:
+    """The same on a thread in the background: the key of the next step while this step runs.
+
+    A later mask_key with equal arguments finds it made; it is not the most recent key before that.
+    """
+    heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
+    group = torch_group(cp_group_or_mesh)  # the first time collective, so not on another thread
+    if pad_size is None:
+        pad_size = _pad_of_mask(mask, group.size, chunk_size)
+    arguments = (mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, PlanCache.get)
+    return background().submit(_key, *arguments, ahead=True)
+
+
+def _pad_of_mask(mask: Mask, cp_size: int, chunk_size: int | None) -> PadSize:
+    pad_q = _auto_pad(mask.seqlen_q, cp_size, chunk_size)
+    pad_k = _auto_pad(mask.seqlen_k, cp_size, chunk_size)
+    if mask.seqlen_q != mask.seqlen_k and mask.seqlen_q + pad_q == mask.seqlen_k + pad_k:
+        # Padded to one length they would count as one sequence: the longer one gets a chunk more.
+        more = cp_size * (128 if chunk_size is None else chunk_size)
+        pad_q, pad_k = (pad_q + more, pad_k) if mask.seqlen_q > mask.seqlen_k else (pad_q, pad_k + more)
+    return pad_q if pad_q == pad_k else (pad_q, pad_k)
 
 
 def magi_attn_flex_key(

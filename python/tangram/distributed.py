@@ -27,6 +27,7 @@ from ._keys import (
     make_mask_key_after_dispatch,
     make_varlen_key_for_new_mask_after_dispatch,
     mask_key,
+    mask_key_ahead,
 )
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
 from ._torch_calc import calc_compiled
@@ -53,6 +54,7 @@ __all__ = [
     "make_mask_key_after_dispatch",
     "make_varlen_key_for_new_mask_after_dispatch",
     "mask_key",
+    "mask_key_ahead",
     "roll",
     "undispatch",
     "varlen_key",

@@ -37,6 +37,16 @@ def plan(mask: Mask, cp_size: int, *, heads: HeadConfig | None = None, config: D
     return _cache.get(mask, plan_config(cp_size, heads, config))
 
 
+def background() -> ThreadPoolExecutor:
+    """The thread that plans ahead."""
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tangram-plan")
+            atexit.register(_pool.shutdown)
+        return _pool
+
+
 def plan_ahead(
     mask: Mask, cp_size: int, *, heads: HeadConfig | None = None, config: DistAttnConfig | None = None
 ) -> Future[Plan]:
@@ -44,9 +54,4 @@ def plan_ahead(
 
     A later `plan` of the same mask finds it made.
     """
-    global _pool
-    with _pool_lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tangram-plan")
-            atexit.register(_pool.shutdown)
-    return _pool.submit(plan, mask, cp_size, heads=heads, config=config)
+    return background().submit(plan, mask, cp_size, heads=heads, config=config)

@@ -99,6 +99,10 @@ def check_keys(group):
     assert flex_key((tensors[0], tensors[1], tensors[2].tolist()), 150, group) is a
     b = flex_key(RANGES, 150, group, DistAttnConfig(overlap=OverlapConfig(num_stages_fwd=2)))
     assert b is not a and tangram.get_most_recent_key(group) is b
+    next_mask = tangram.Mask.varlen([0, 20, 150])
+    ahead = tangram.mask_key_ahead(next_mask, HEADS, HEADS_KV, DIM, group).result(timeout=60)
+    assert tangram.get_most_recent_key(group) is b
+    assert tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, group) is ahead is tangram.get_most_recent_key(group)
     cu = [0, 30, 100, 150]
     c = tangram.magi_attn_varlen_key(cu, cu, HEADS, HEADS_KV, DIM, a.pad_size, group, causal=True, chunk_size=16)
     assert c.plan.mask.area == sum(n * (n + 1) // 2 for n in (30, 70, 50))
