@@ -22,8 +22,8 @@ HopperCheck check_hopper();
 /// bfloat16 and float16, head_dim 64 and 128 (head_dim_v the same), any number of key heads that divides the query
 /// heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
 /// bytes. Calls put one kernel on the stream (two with max_logits; backward three, and one for dsink), never wait and
-/// never allocate, so that they can be captured in a CUDA graph; only the first backward of a prepared mask, and the
-/// first deterministic one, allocate its workspace. A PreparedMask belongs to the device that was current in prepare().
+/// never allocate, so that they can be captured in a CUDA graph; prepare_backward() allocates the workspace of backward
+/// calls. A PreparedMask belongs to the device that was current in prepare().
 /// Making the backend needs no GPU; prepare() throws NotAvailable where the current device is not a Hopper GPU.
 class Sm90Backend final : public AttnBackend {
  public:

@@ -112,7 +112,10 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   params.dv_head_stride = args.dv.head_stride;
   params.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
   params.scale_log2 = params.softmax_scale * std::numbers::log2e_v<float>;
-  params.softcap = args.options.softcap;
+  if (args.options.softcap > 0) {
+    params.cap_inner = params.softmax_scale / args.options.softcap;
+    params.cap_outer = args.options.softcap * std::numbers::log2e_v<float>;
+  }
   params.dkv_type = grad_type(args.dk);
   params.accumulate_dkv = args.accumulate_dkv;
 }
@@ -193,7 +196,6 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   check_backward(prepared.shape, args);
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   const bool deterministic = args.options.deterministic;
-  prepared.backward->make_ready(deterministic);
   Params params{};
   EdgeParams edge{};
   fill_params(params, prepared.shape, args);
@@ -203,8 +205,8 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const int64_t free_sms = std::max(prepared.num_sms - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, prepared.backward->num_items()));
   sm90::backward::launch(
-      {prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, params.softcap > 0, deterministic}, params,
-      edge, ctas, cuda_stream);
+      {prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, args.options.softcap > 0, deterministic},
+      params, edge, ctas, cuda_stream);
   if (args.dsink != nullptr) launch_sink(prepared, args, edge, cuda_stream);
 }
 

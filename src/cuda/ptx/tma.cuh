@@ -67,6 +67,13 @@ __device__ __forceinline__ void tma_reduce_add_4d(const void* tensor_map, const 
       : "memory");
 }
 
+/// Stores `num_bytes` (a multiple of 16) at `source` to global memory at `destination`, both 16-byte aligned.
+__device__ __forceinline__ void bulk_store(void* destination, const void* source, uint32_t num_bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination),
+               "r"(smem_address(source)), "r"(num_bytes)
+               : "memory");
+}
+
 /// Adds `num_bytes` (a multiple of 16) of float32 at `source` to global memory at `destination`, both 16-byte aligned.
 __device__ __forceinline__ void bulk_reduce_add_f32(float* destination, const void* source, uint32_t num_bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination),

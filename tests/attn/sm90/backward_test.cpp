@@ -11,86 +11,21 @@
 #include <string>
 #include <vector>
 
-#include "attn/cpu/random_attention.hpp"
-#include "attn/sm90/backward/work_list.hpp"
-#include "attn/sm90/sm90_backend.hpp"
-#include "cuda/device_buffer.hpp"
-#include "plan/tile_list.hpp"
+#include "attn/sm90/backward_problem.hpp"
 
 namespace tangram {
 namespace {
 
-using cuda::DeviceBuffer;
 using test::make_random;
 using test::RandomAttention;
 using test::RandomConfig;
-
-bool have_hopper() {
-  int device = 0, major = 0, minor = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 &&
-         minor == 0;
-}
-
-TileList transposed_tiles(const std::vector<AttnSlice>& slices, const AttnShape& shape) {
-  std::vector<AttnSlice> keys_first;
-  for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
-  return build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, sm90::backward::kTileShape);
-}
-
-/// The tensors of a problem on the device. Outputs start as what the host tensors hold (NaN).
-struct OnDevice {
-  std::vector<DeviceBuffer> buffers;
-  AttnBackwardArgs args;
-
-  template <class View>
-  void move(View& view, const HostTensor& host) {
-    buffers.push_back(DeviceBuffer::copy_of(host.view().data, static_cast<size_t>(host.bytes())));
-    view.data = buffers.back().template as<void>();
-  }
-  float* move(const std::vector<float>& values) {
-    buffers.push_back(DeviceBuffer::copy_of(values.data(), values.size() * sizeof(float)));
-    return buffers.back().as<float>();
-  }
-
-  explicit OnDevice(RandomAttention& r) : args(r.backward_args()) {
-    move(args.q, r.q), move(args.k, r.k), move(args.v, r.v), move(args.out, r.out), move(args.dout, r.dout);
-    move(args.dq, r.dq), move(args.dk, r.dk), move(args.dv, r.dv);
-    args.lse = move(r.lse);
-    if (args.dsink != nullptr) {
-      args.sink.data = move(r.sink);
-      args.dsink = move(r.dsink);
-    }
-  }
-  static void fetch(void* to, const void* from, int64_t bytes) {
-    ASSERT_EQ(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost), cudaSuccess);
-  }
-  void fetch(RandomAttention& r) {
-    fetch(r.dq.view().data, args.dq.data, r.dq.bytes());
-    fetch(r.dk.view().data, args.dk.data, r.dk.bytes());
-    fetch(r.dv.view().data, args.dv.data, r.dv.bytes());
-    if (args.dsink != nullptr) {
-      fetch(r.dsink.data(), args.dsink, static_cast<int64_t>(r.dsink.size() * sizeof(float)));
-    }
-  }
-};
-
-/// ||got - want|| / ||want||; infinite when anything is NaN.
-double relative_error(const HostTensor& got, const std::vector<double>& want, int heads, int dim) {
-  double error = 0, norm = 1e-30;
-  size_t i = 0;
-  for (int64_t row = 0; row < got.rows(); ++row) {
-    for (int h = 0; h < heads; ++h) {
-      for (int d = 0; d < dim; ++d, ++i) {
-        const double difference = got.at(row, h, d) - want[i];
-        error += difference * difference;
-        norm += want[i] * want[i];
-      }
-    }
-  }
-  return std::isnan(error) ? INFINITY : std::sqrt(error / norm);
-}
+using test::values_of;
+using test::sm90_backward::have_hopper;
+using test::sm90_backward::OnDevice;
+using test::sm90_backward::prepare;
+using test::sm90_backward::relative_error;
+using test::sm90_backward::solve;
+using test::sm90_backward::tolerance;
 
 struct Case {
   std::string name;
@@ -147,33 +82,6 @@ class Sm90Backward : public testing::TestWithParam<bool> {
   }
 };
 
-std::unique_ptr<PreparedMask> prepare(const Sm90Backend& backend, const RandomAttention& r) {
-  const AttnShape& shape = r.config.shape;
-  const TileList tiles = build_tile_list(r.slices, shape.seqlen_q, shape.seqlen_k, *backend.tile_shape(shape));
-  std::unique_ptr<PreparedMask> mask = backend.prepare(r.slices, shape, &tiles);
-  backend.prepare_backward(*mask, transposed_tiles(r.slices, shape));
-  return mask;
-}
-
-/// The problem, and what float64 says; out and lse are those of the reference.
-reference::DenseResult solve(RandomAttention& r) {
-  reference::DenseResult expected = reference::dense_attention(r.problem);
-  const AttnShape& s = r.config.shape;
-  size_t i = 0;
-  for (int64_t row = 0; row < s.seqlen_q; ++row) {
-    for (int h = 0; h < s.num_heads_q; ++h) {
-      for (int d = 0; d < s.head_dim_v; ++d, ++i) r.out.set(row, h, d, static_cast<float>(expected.out[i]));
-    }
-  }
-  for (size_t j = 0; j < r.lse.size(); ++j) r.lse[j] = static_cast<float>(expected.lse[j]);
-  return expected;
-}
-
-// P and dS are rounded to the 16-bit dtype before they are multiplied, and gradients on output: errors of 2^-9
-// (bfloat16) or 2^-12 (float16) a factor, which the norm averages to about 2.5e-3 and 3.2e-4. Naive passes in these
-// dtypes are at 1.2e-2 and 1.5e-3.
-double tolerance(DType dtype) { return dtype == DType::kFloat16 ? 8e-4 : 5e-3; }
-
 TEST_P(Sm90Backward, AgreesWithDenseAttentionInFloat64) {
   const Sm90Backend backend;
   for (const Case& c : cases()) {
@@ -197,6 +105,83 @@ TEST_P(Sm90Backward, AgreesWithDenseAttentionInFloat64) {
     EXPECT_LT(relative_error(r.dv, expected.dv, s.num_heads_kv, s.head_dim), tolerance(s.dtype));
     for (size_t i = 0; i < r.dsink.size(); ++i) EXPECT_NEAR(r.dsink[i], expected.dsink[i], 2e-2) << i;
   }
+}
+
+// The gradient of sum(out * dout), element by element: central differences of the float64 forward pass, whose own
+// error (step^2) is far below what the kernel rounds. Shares no formula with the backward pass.
+TEST_P(Sm90Backward, AgreesWithFiniteDifferences) {
+  RandomConfig config;
+  config.shape = shape_of(9, 11, 2, 1, 64);
+  config.poison = false;
+  RandomAttention r = make_random(config, {AttnSlice::causal({0, 9}, {0, 11})}, 23);
+  solve(r);
+  const Sm90Backend backend;
+  const auto mask = prepare(backend, r);
+  OnDevice device(r);
+  device.args.options.deterministic = GetParam();
+  backend.backward(*mask, device.args);
+  device.fetch(r);
+  const std::vector<double> dout = values_of(r.dout_view(), r.dout);
+  const auto loss = [&] {
+    const std::vector<double> out = reference::dense_attention(r.problem).out;
+    double sum = 0;
+    for (size_t i = 0; i < out.size(); ++i) sum += out[i] * dout[i];
+    return sum;
+  };
+  constexpr double kStep = 1e-4;
+  constexpr size_t kStride = 7;  // no multiple of it is a multiple of the head dimension
+  const auto check = [&](const char* name, std::vector<double>& input, const std::vector<double>& gradient) {
+    ASSERT_EQ(input.size(), gradient.size());
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < input.size(); i += kStride) {
+      const double value = input[i];
+      input[i] = value + kStep;
+      const double above = loss();
+      input[i] = value - kStep;
+      const double difference = (above - loss()) / (2 * kStep);
+      input[i] = value;
+      error += (gradient[i] - difference) * (gradient[i] - difference);
+      norm += difference * difference;
+    }
+    EXPECT_LT(std::sqrt(error / norm), tolerance(DType::kBFloat16)) << name;
+  };
+  check("dq", r.problem.q, values_of(r.dq_view(), r.dq));
+  check("dk", r.problem.k, values_of(r.dk_view(), r.dk));
+  check("dv", r.problem.v, values_of(r.dv_view(), r.dv));
+}
+
+// Capturing fails on anything that allocates or waits, and it is the first call of the mask.
+TEST_P(Sm90Backward, CanBeCapturedByAGraphFromTheFirstCall) {
+  RandomConfig config;
+  config.shape = shape_of(300, 300, 4, 1);
+  config.seqlen_sink = 1;
+  RandomAttention r = make_random(config, {AttnSlice::causal({0, 300}, {0, 300})}, 31);
+  const reference::DenseResult expected = solve(r);
+  const Sm90Backend backend;
+  const auto mask = prepare(backend, r);
+  OnDevice device(r);
+  device.args.options.deterministic = GetParam();
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  size_t free_before = 0, free_after = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_before, &total), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  backend.backward(*mask, device.args, stream);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
+  EXPECT_EQ(free_before, free_after);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  for (int launch = 0; launch < 3; ++launch) ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  device.fetch(r);
+  EXPECT_LT(relative_error(r.dq, expected.dq, 4, 128), tolerance(DType::kBFloat16));
+  EXPECT_LT(relative_error(r.dk, expected.dk, 1, 128), tolerance(DType::kBFloat16));
+  EXPECT_LT(relative_error(r.dv, expected.dv, 1, 128), tolerance(DType::kBFloat16));
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Sm90Backward, testing::Values(false, true),

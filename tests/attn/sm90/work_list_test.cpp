@@ -74,24 +74,58 @@ TEST(BackwardWorkList, DealsEveryKeyTileAndQueryHeadOnceAndPiecesInOrder) {
   }
 }
 
+/// Query tiles of a run in the order of the walk, with their turns.
+std::vector<std::pair<int32_t, int32_t>> turns_of(const WorkList& work, const TileRun& run) {
+  std::vector<std::pair<int32_t, int32_t>> turns;
+  const int32_t first = run.k_begin / 64, last = (run.k_end - 1) / 64;
+  const TurnSegment* segment = &work.turn_segments[static_cast<size_t>(run.reserved)];
+  for (int32_t i = 0; i <= last - first; ++i) {
+    const int32_t tile = work.walk.descending ? last - i : first + i;
+    if (i > 0 && segment[1].first_tile == tile) ++segment;
+    turns.emplace_back(tile, segment->turn);
+  }
+  EXPECT_EQ(segment[1].first_tile, kNoTile) << "all segments of the run have been used";
+  return turns;
+}
+
 TEST(BackwardWorkList, TurnsFollowTheOrderOfDealingForEveryHead) {
   for (const Problem& p : problems()) {
     SCOPED_TRACE(p.name);
     const WorkList work = make(p.slices, p.shape);
-    const std::vector<int32_t> orders = turn_orders(work);
-    std::map<std::pair<int32_t, int64_t>, int32_t> added;  // (query head, query tile)
+    EXPECT_EQ(work.walk.descending, work.deterministic_walk.descending);
+    std::map<std::pair<int32_t, int32_t>, int32_t> added;  // (query head, query tile)
     for (const Item& item : work.items) {
       for (int32_t head = item.head_begin; head < item.head_end; ++head) {
-        for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-          const TileRun& run = work.runs[static_cast<size_t>(r)];
-          for (int32_t tile = run.k_begin / 64; tile * 64 < run.k_end; ++tile) {
-            const int32_t turn = orders[static_cast<size_t>(run.reserved + tile - run.k_begin / 64)];
+        for (int32_t i = item.run_begin; i < item.run_end; ++i) {
+          const int32_t r = work.walk.descending ? item.run_end - 1 - (i - item.run_begin) : i;
+          for (const auto& [tile, turn] : turns_of(work, work.runs[static_cast<size_t>(r)])) {
             ASSERT_EQ(turn, (added[{head, tile}]++)) << "item at key " << item.row_begin << ", head " << head;
           }
         }
       }
     }
   }
+}
+
+TEST(BackwardWorkList, TurnsOfLongMasksAreFew) {
+  constexpr int64_t kRows = int64_t{1} << 20;
+  const AttnShape shape{kRows, kRows, 8, 8, 128, 128, DType::kBFloat16};
+  // One segment and its end for each of the 8,192 key tiles.
+  EXPECT_EQ(make({AttnSlice::full({0, kRows}, {0, kRows})}, shape).turn_segments.size(), 2u * 8192);
+  EXPECT_EQ(make({AttnSlice::causal({0, kRows}, {0, kRows})}, shape).turn_segments.size(), 2u * 8192);
+  // A window of 1,024 keys: at most one segment for each of the 18 or 19 query tiles of an item.
+  EXPECT_LT(make({{{0, kRows}, {0, kRows}, -1024, 0}}, shape).turn_segments.size(), 20u * 8192);
+}
+
+TEST(BackwardWorkList, WalksTowardsTilesThatEarlierItemsHaveLeft) {
+  const AttnShape shape{4096, 4096, 8, 8, 128, 128, DType::kBFloat16};
+  const AttnSlice whole = AttnSlice::causal({0, 4096}, {0, 4096});
+  EXPECT_TRUE(make({whole}, shape).deterministic_walk.descending);
+  EXPECT_TRUE(make({whole}, shape).deterministic_walk.heads_inside) << "all begin with the last query tile";
+  // Inverse causal: keys up to i see the first queries, the last keys are the longest items.
+  EXPECT_FALSE(make({{{0, 4096}, {0, 4096}, 0, kOpenMaxDiag}}, shape).deterministic_walk.descending);
+  EXPECT_TRUE(make({{{0, 4096}, {0, 4096}, -512, 0}}, shape).deterministic_walk.descending);
+  EXPECT_FALSE(make({{{0, 4096}, {0, 4096}, -512, 0}}, shape).deterministic_walk.heads_inside);
 }
 
 TEST(BackwardWorkList, MarksRowsThatNobodyCovers) {

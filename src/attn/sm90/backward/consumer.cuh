@@ -8,6 +8,7 @@
 #include "attn/sm90/backward/epilogue.cuh"
 #include "attn/sm90/backward/traits.cuh"
 #include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/memory.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/warp.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -39,9 +40,15 @@ struct Consumer {
   __device__ Consumer(const Params& params_in, Smem<Traits>& smem_in)
       : params(params_in),
         smem(smem_in),
-        thread(threadIdx.x - 128),
+        thread(thread_index()),
         warpgroup(__shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1) {}
 
+  /// Read once: reading it again takes a turn in the queue of shared-memory accesses.
+  static __device__ __forceinline__ uint32_t thread_index() {
+    uint32_t value;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(value));
+    return value - 128;
+  }
   /// `thread`, hidden from the compiler, which would otherwise keep a dozen values derived from it in registers that
   /// the accumulators need.
   __device__ __forceinline__ uint32_t fresh_thread() const {
@@ -98,46 +105,20 @@ struct Consumer {
     ptx::wgmma_commit();
   }
 
-  /// Adds dq to its slab, in two parts: the first empties the registers, the second makes sure that it gets there.
-  /// A warp's part of a slab is contiguous: [column group of 8][lane].
-  __device__ __forceinline__ void stage_dq(const DqSums& dq) {
+  /// Adds dq of a step to its slab, in two parts: the first empties the registers, the second makes sure that it gets
+  /// there. A warp's part of a slab is contiguous: [column group of 8][lane].
+  __device__ __forceinline__ void stage_dq(const DqSums& dq, const Cursor<Traits>& at) {
     const uint32_t self = fresh_thread();
     float4* staged = reinterpret_cast<float4*>(smem.dq + self / 32 * Traits::kWarpSlabFloats) + self % 32;
-    if (ptx::elect_one()) ptx::tma_store_wait_read<0>();
-    __syncwarp();
+    wait_staging(at);
 #pragma unroll
     for (int i = 0; i < kDqSums / 4; ++i) staged[i * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]};
   }
-  __device__ __forceinline__ void send_dq(int32_t slab, int32_t turn) {
-    ptx::fence_proxy_async();
-    if constexpr (Traits::kDeterministic) wait_slab(slab, turn);
-    __syncwarp();
-    if (ptx::elect_one()) {
-      const uint32_t part = fresh_thread() / 32 * Traits::kWarpSlabFloats;
-      ptx::bulk_reduce_add_f32(params.dq_sums + int64_t{slab} * Traits::kSlabFloats + part, smem.dq + part,
-                               Traits::kWarpSlabFloats * 4);
-      ptx::tma_store_commit();
-      if constexpr (Traits::kDeterministic) pass_slab(slab);
-    }
+  __device__ __forceinline__ void wait_staging(const Cursor<Traits>& at) {
+    ptx::mbarrier_wait(&smem.dq_empty[warpgroup], at.step % 2 ^ 1);
   }
-
-  /// NOTE [turns] Items are dealt in the order of their tickets, and the turn of an item at a slab is the number of
-  /// items with smaller tickets that add to it. An item waits only for items dealt before it, so among the items being
-  /// worked on the one with the smallest ticket never waits: no deadlock, however few CTAs run. A turn is eight warps'
-  /// arrivals.
-  __device__ __forceinline__ void wait_slab(int32_t dq_slab, int32_t dq_turn) {
-    if (ptx::elect_one()) {
-      while (ptx::load_acquire(params.turns + dq_slab) < dq_turn * kConsumerWarps) {
-      }
-    }
-    __syncwarp();
-  }
-  /// By the thread that added.
-  __device__ __forceinline__ void pass_slab(int32_t dq_slab) {
-    ptx::tma_store_wait<0>();
-    __threadfence();
-    ptx::add_release(params.turns + dq_slab, 1);
-  }
+  /// After what was staged has been made visible with fence_proxy_async().
+  __device__ __forceinline__ void send_dq() { arrive(&smem.dq_full[warpgroup]); }
 
   /// Zeroes rows of a [num_rows, kHeadDim] tile whose bit in `covered` is 0. Each warpgroup does so for itself, so that
   /// neither waits for the other: what one multiplies, the other can only overwrite by the same zeros.
@@ -153,78 +134,78 @@ struct Consumer {
     ptx::named_barrier_sync(kZeroBarrier + warpgroup, 128);
   }
 
-  /// Visible queries [begin, end) of this thread's two keys, counted from its first query.
-  __device__ __forceinline__ void visible_queries(const StepMessage& message, int32_t (&begin)[2], int32_t (&end)[2]) {
+  /// Which of this thread's scores of a masked tile are visible: bit 16 r + 2 j + e stands for score 4 j + 2 r + e.
+  __device__ __forceinline__ uint32_t visible_scores(const StepMessage& message) {
     const Item& item = smem.item[message.item_slot];
     const uint32_t self = fresh_thread();
+    const int32_t first = message.q0 + self % 4 * 2;
+    uint32_t visible = 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int32_t row = self / 32 * 16 + self % 32 / 4 + r * 8;
       const int32_t key = item.row_begin + row;
-      begin[r] = end[r] = 0;
-      if (key < item.row_end) {
-        if (message.interval_begin >= 0) {
-          const RowInterval interval = params.intervals[message.interval_begin + row];
-          begin[r] = interval.begin;
-          end[r] = interval.end;
-        } else if (key >= message.row_begin && key < message.row_end) {
-          begin[r] = max(message.slice_q_begin, key + message.min_diag);
-          end[r] = min(message.slice_q_end, key + message.max_diag + 1);
-        }
+      if (key >= item.row_end) continue;
+      int32_t begin = 0, end = 0;
+      if (message.interval_begin >= 0) {
+        const RowInterval interval = params.intervals[message.interval_begin + row];
+        begin = interval.begin;
+        end = interval.end;
+      } else if (key >= message.row_begin && key < message.row_end) {
+        begin = max(message.slice_q_begin, key + message.min_diag);
+        end = min(message.slice_q_end, key + message.max_diag + 1);
       }
-      const int32_t first = message.q0 + self % 4 * 2;
-      begin[r] -= first;
-      end[r] -= first;
+      visible |= (columns_before(end - first) & ~columns_before(begin - first)) << (16 * r);
+    }
+    return visible;
+  }
+  /// Bits of this thread's columns 8 j + e (e = 0, 1) below `end`.
+  static __device__ __forceinline__ uint32_t columns_before(int32_t end) {
+    const int32_t inside = min(max(end, 0), kBlockM);
+    return (1u << (inside / 8 * 2 + min(inside % 8, 2))) - 1;
+  }
+  /// Whether score i of this thread is, i being a constant.
+  static __device__ __forceinline__ bool is_visible(uint32_t visible, int i) {
+    return visible >> (i / 2 % 2 * 16 + i / 4 * 2 + i % 2) & 1;
+  }
+
+  /// Row statistics of this thread's queries: lse (first = 0) or delta (kDeltaBegin). Loaded ahead of the wait for the
+  /// scores that they meet.
+  using Stats = float[kScores / 2];
+  __device__ __forceinline__ void load_stats(Stats& to, int first) {
+    const float* stats = smem.stats[here.stage()] + first + fresh_thread() % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < kScores / 8; ++i) {
+      const float4 x = *reinterpret_cast<const float4*>(stats + i * 16);
+      to[i * 4] = x.x, to[i * 4 + 1] = x.y, to[i * 4 + 2] = x.z, to[i * 4 + 3] = x.w;
     }
   }
 
-  /// Row statistics of this thread's queries: lse (first = 0) or delta (first = 2). Loaded ahead of the wait for the
-  /// scores that they meet.
-  using Stats = float2[kScores / 4];
-  __device__ __forceinline__ void load_stats(Stats& to, int first) {
-    const float* stats = smem.stats[here.stage()][fresh_thread() % 4] + first;
-#pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) to[j] = *reinterpret_cast<const float2*>(stats + j * 16);
-  }
-
   /// s becomes P.
-  __device__ __forceinline__ void exponentiate(Scores& s, const Stats& lse, const StepMessage& message) {
+  __device__ __forceinline__ void exponentiate(Scores& s, const Stats& lse, bool masked, uint32_t visible) {
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        s[j * 4 + i] = ptx::exp2_approx(s[j * 4 + i] * params.scale_log2 - (i % 2 ? lse[j].y : lse[j].x));
+        s[j * 4 + i] = ptx::exp2_approx(s[j * 4 + i] * params.scale_log2 - lse[j * 2 + i % 2]);
     }
-    if (message.flags & kStepMasked) {
-      int32_t begin[2], end[2];
-      visible_queries(message, begin, end);
+    if (masked) {
 #pragma unroll
-      for (int i = 0; i < kScores; ++i) {
-        const int32_t column = i / 4 * 8 + i % 2;
-        const int r = i / 2 % 2;
-        if (column < begin[r] || column >= end[r]) s[i] = 0.0f;
-      }
+      for (int i = 0; i < kScores; ++i) s[i] = is_visible(visible, i) ? s[i] : 0.0f;
     }
   }
 
   /// As exponentiate, with s left as tanh of the capped score, and P only in packed form.
-  __device__ __forceinline__ void exponentiate_capped(Scores& s, Packed& packed_p, const Stats& lse,
-                                                      const StepMessage& message) {
-    const bool masked = message.flags & kStepMasked;
-    const float inner = params.softmax_scale / params.softcap;
-    const float outer = params.softcap * kLog2e;
-    int32_t begin[2] = {0, 0}, end[2] = {kBlockM, kBlockM};
-    if (masked) visible_queries(message, begin, end);
+  __device__ __forceinline__ void exponentiate_capped(Scores& s, Packed& packed_p, const Stats& lse, bool masked,
+                                                      uint32_t visible) {
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
       float p[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& score = s[j * 4 + i];
-        score = tanh_accurate(score * inner);
-        p[i] = ptx::exp2_approx(score * outer - (i % 2 ? lse[j].y : lse[j].x));
-        const int32_t column = j * 8 + i % 2;
-        if (masked && (column < begin[i / 2] || column >= end[i / 2])) p[i] = 0.0f;
+        score = tanh_accurate(score * params.cap_inner);
+        p[i] = ptx::exp2_approx(score * params.cap_outer - lse[j * 2 + i % 2]);
+        if (masked && !is_visible(visible, j * 4 + i)) p[i] = 0.0f;
       }
       packed_p[j * 2] = pack_pair<Element>(p[0], p[1]);
       packed_p[j * 2 + 1] = pack_pair<Element>(p[2], p[3]);
@@ -236,32 +217,25 @@ struct Consumer {
     return copysignf(__fdividef(1.0f - e, 1.0f + e), x);
   }
 
-  /// dp becomes dS = P * (dP - delta), packed and, transposed for nobody, stored for dq.
-  __device__ __forceinline__ void score_gradients(Scores& dp, Scores& s, const Packed& packed_p,
-                                                  const StepMessage& message) {
-    const float* stats = smem.stats[here.stage()][fresh_thread() % 4] + 2;
+  /// dp becomes dS = P * (dP - delta).
+  __device__ __forceinline__ void score_gradients(Scores& dp, const Scores& p, const Stats& delta) {
 #pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-      const float2 delta = *reinterpret_cast<const float2*>(stats + j * 16);
+    for (int i = 0; i < kScores; ++i) dp[i] = p[i] * (dp[i] - delta[i / 4 * 2 + i % 2]);
+  }
+  /// With softcap: `capped` as exponentiate_capped leaves it; delta is loaded as it is needed, for lack of registers.
+  __device__ __forceinline__ void score_gradients_capped(Scores& dp, const Scores& capped, const Packed& packed_p) {
+    const float* stats = smem.stats[here.stage()] + kDeltaBegin + fresh_thread() % 4 * 4;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) dp[j * 4 + i] -= i % 2 ? delta.y : delta.x;
-    }
-    if constexpr (Traits::kSoftcap) {
+    for (int k8 = 0; k8 < kScores; k8 += 8) {
+      const float4 delta = *reinterpret_cast<const float4*>(stats + k8 * 2);
 #pragma unroll
-      for (int i = 0; i < kScores; i += 2) {
+      for (int i = k8; i < k8 + 8; i += 2) {
         const float2 p = unpack_pair<Element>(packed_p[i / 2]);
-        dp[i] *= 1.0f - s[i] * s[i];
-        dp[i + 1] *= 1.0f - s[i + 1] * s[i + 1];
-        s[i] = p.x;
-        s[i + 1] = p.y;
+        const bool upper = i % 8 >= 4;
+        dp[i] = p.x * (1.0f - capped[i] * capped[i]) * (dp[i] - (upper ? delta.z : delta.x));
+        dp[i + 1] = p.y * (1.0f - capped[i + 1] * capped[i + 1]) * (dp[i + 1] - (upper ? delta.w : delta.y));
       }
     }
-    if (message.flags & kStepMasked) {  // what is not visible may hold NaN
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) dp[i] = s[i] == 0.0f ? 0.0f : dp[i];
-    }
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) dp[i] *= s[i];
   }
 
   static __device__ __forceinline__ void pack(Packed& to, const Scores& from) {
@@ -293,7 +267,7 @@ struct Consumer {
   /// Starts S and dP of the current step and waits for S. Between the two, `drain` takes out what was issued before;
   /// `meanwhile` runs beside them.
   template <typename Drain, typename Meanwhile>
-  __device__ __forceinline__ void start_step(Scores& s, Scores& dp, Stats& lse, const Drain& drain,
+  __device__ __forceinline__ void start_step(Scores& s, Scores& dp, Stats& lse, uint32_t& visible, const Drain& drain,
                                              const Meanwhile& meanwhile) {
     const uint32_t stage = here.stage();
     ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
@@ -303,29 +277,32 @@ struct Consumer {
     ptx::mbarrier_wait(&smem.dout_full[stage], here.stage_phase());
     issue_product(dp, smem.v, smem.dout[stage]);
     meanwhile();
+    visible = smem.step[stage].flags & kStepMasked ? visible_scores(smem.step[stage]) : 0;
     load_stats(lse, 0);
     ptx::wgmma_wait<1>();
     ptx::pin_registers(s);
   }
 
   /// From S, and dP in flight, to dV and dK in flight, and dS in shared memory.
-  __device__ __forceinline__ void finish_step(Scores& s, Scores& dp, const Stats& lse, bool first) {
+  __device__ __forceinline__ void finish_step(Scores& s, Scores& dp, const Stats& lse, uint32_t visible, bool first) {
     const uint32_t stage = here.stage();
-    const StepMessage& message = smem.step[stage];
+    const bool masked = smem.step[stage].flags & kStepMasked;
     Packed packed_p, packed_ds;
     if constexpr (Traits::kSoftcap) {
-      exponentiate_capped(s, packed_p, lse, message);
+      exponentiate_capped(s, packed_p, lse, masked, visible);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(dp);
-      score_gradients(dp, s, packed_p, message);
+      score_gradients_capped(dp, s, packed_p);
       issue_gradient(dv, packed_p, smem.dout[stage]);
     } else {
-      exponentiate(s, lse, message);
+      exponentiate(s, lse, masked, visible);
       pack(packed_p, s);
+      Stats delta;
+      load_stats(delta, kDeltaBegin);  // ahead of the wait
       issue_gradient(dv, packed_p, smem.dout[stage]);
       ptx::wgmma_wait<1>();
       ptx::pin_registers(dp);
-      score_gradients(dp, s, packed_p, message);
+      score_gradients(dp, s, delta);
     }
     pack(packed_ds, dp);
     if (!first) wait_ds(here.previous());  // see Smem::ds
@@ -344,14 +321,15 @@ struct Consumer {
   __device__ __forceinline__ void run_steps(int32_t num_steps, uint32_t kv_phase) {
     Scores s, dp;
     Stats lse;
-    int32_t slab = -1, turn = 0;  // of the step before the current one, whose dQ is to come
+    uint32_t visible;
+    bool first = true;  // no step before it whose dQ is to come
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) dk[i] = dv[i] = 0.0f;
     ptx::pin_registers(dk);  // zeros now, not in between matmuls
     ptx::pin_registers(dv);
-    start_step(s, dp, lse, [&] { ptx::mbarrier_wait(&smem.v_full, kv_phase); }, [] {});
+    start_step(s, dp, lse, visible, [&] { ptx::mbarrier_wait(&smem.v_full, kv_phase); }, [] {});
     for (;;) {
-      finish_step(s, dp, lse, slab < 0);
+      finish_step(s, dp, lse, visible, first);
       if (--num_steps == 0) break;
       // In the first step this multiplies what an old buffer holds, for nobody.
       const Cursor<Traits> before = here.previous();
@@ -359,36 +337,36 @@ struct Consumer {
       issue_dq(dq, before.buffer());
       ptx::wgmma_wait<1>();  // dV and dK: frees P and dS before S needs registers
       const uint32_t stage = here.stage();
-      const int32_t next_slab = smem.step[stage].dq_slab, next_turn = smem.step[stage].turn;
       arrive(&smem.step_empty[stage]);
       here.advance();
       start_step(
-          s, dp, lse,
+          s, dp, lse, visible,
           [&] {
             pass_turn();
             ptx::wgmma_wait<1>();
             ptx::pin_registers(dq);
-            if (slab >= 0) stage_dq(dq);
+            if (!first) stage_dq(dq, here.previous().previous());
           },
           [&] {
-            if (slab >= 0) send_dq(slab, turn);
-            slab = next_slab;
-            turn = next_turn;
+            if (!first) {
+              ptx::fence_proxy_async();
+              send_dq();
+            }
+            first = false;
           });
     }
     const uint32_t stage = here.stage();
     pass_turn();
-    if (slab >= 0) {
+    if (!first) {
       const Cursor<Traits> before = here.previous();
       DqSums dq;
       issue_dq(dq, before.buffer());
       ptx::wgmma_wait<0>();
       ptx::pin_registers(dq);
-      stage_dq(dq);
-      send_dq(slab, turn);
+      stage_dq(dq, before);
+      ptx::fence_proxy_async();
+      send_dq();
     }
-    slab = smem.step[stage].dq_slab;
-    turn = smem.step[stage].turn;
     wait_ds(here);
     DqSums dq;
     issue_dq(dq, here.buffer());
@@ -398,8 +376,9 @@ struct Consumer {
     ptx::pin_registers(dv);
     arrive(&smem.step_empty[stage]);
     arrive(&smem.kv_empty);
-    stage_dq(dq);
-    send_dq(slab, turn);
+    stage_dq(dq, here);
+    ptx::fence_proxy_async();
+    send_dq();
     here.advance();
   }
 
@@ -417,6 +396,8 @@ struct Consumer {
     arrive(&smem.ds_full[here.buffer()]);  // keeps its phase in step with the cursor
     wait_ds(here);
     arrive(&smem.step_empty[here.stage()]);
+    wait_staging(here);
+    send_dq();
     here.advance();
   }
 
@@ -433,7 +414,9 @@ struct Consumer {
         const uint32_t kv_phase = smem.item[slot].flags & kItemOddPhase ? 1 : 0;
         ptx::mbarrier_wait(&smem.k_full, kv_phase);
         if (smem.item[slot].flags & kItemZeroRows) {
+          ptx::mbarrier_wait(&smem.v_full, kv_phase);
           zero_rows(smem.k, kBlockN, smem.item[slot].covered);
+          zero_rows(smem.v, kBlockN, smem.item[slot].covered);
           zero_done();
         }
         run_steps(smem.item[slot].num_steps, kv_phase);
@@ -441,7 +424,8 @@ struct Consumer {
       write_gradients<Traits>(params, smem.item[slot], fresh_thread(), dk, dv);
     }
     if (warpgroup == 0) take_turn();
-    if (ptx::elect_one()) ptx::tma_store_wait<0>();  // shared memory must outlive the reductions
+    wait_staging(here);
+    send_dq();  // nothing: stops the writer
   }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // The two small kernels around the backward kernel. Before: delta = rowsum(dout * out), row statistics in the order in
-// which the backward kernel loads them, sums of dq zeroed. After: dq from its sums. One CTA per query tile and head.
+// which the backward kernel loads them, counters zeroed. After: dq from its sums. One CTA per query tile and head.
 #pragma once
 
 #include "attn/sm90/backward/epilogue.cuh"
@@ -35,7 +35,7 @@ template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
   constexpr int kLanes = kHeadDim / 8;  // per row
   constexpr int kRowsAtOnce = kEdgeThreads / kLanes;
-  __shared__ float stats[kBlockM / 2][4];
+  __shared__ __align__(16) float stats[kStatsFloats];
   ptx::grid_dependency_launch();
   const int tile = static_cast<int>(blockIdx.x) / params.num_heads_q;
   const int head = static_cast<int>(blockIdx.x) - tile * params.num_heads_q;
@@ -45,12 +45,15 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
   const int64_t row0 = int64_t{tile} * kBlockM;
   const int column = thread % kLanes * 8;
+  // Rows that see no key may hold NaN: their statistics are zeros.
+  const uint64_t covered = params.covered_queries ? params.covered_queries[tile] : ~uint64_t{0};
 #pragma unroll
   for (int i = 0; i < kBlockM / kRowsAtOnce; ++i) {
     const int in_tile = i * kRowsAtOnce + thread / kLanes;
     const int64_t row = row0 + in_tile;
     float sum = 0.0f;
-    if (row < params.seqlen_q) {
+    const bool valid = row < params.seqlen_q && (covered >> in_tile & 1);
+    if (valid) {
       float out[8], dout[8];
       load_eight<Element>(out, params.out, row * params.out_row_stride + head * params.out_head_stride + column,
                           params.out_float32);
@@ -62,18 +65,21 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
 #pragma unroll
     for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
     if (thread % kLanes == 0) {
-      const float lse = row < params.seqlen_q ? params.lse[row * params.num_heads_q + head] : 0.0f;
-      stats[in_tile / 2][in_tile % 2] = lse * kLog2e;
-      stats[in_tile / 2][2 + in_tile % 2] = sum;
+      const float lse = valid ? params.lse[row * params.num_heads_q + head] : 0.0f;
+      stats[stats_index(in_tile)] = lse * kLog2e;
+      stats[kDeltaBegin + stats_index(in_tile)] = sum;
     }
   }
-  float4* sums = reinterpret_cast<float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4);
+  if (params.zeroed_sums) {
+    float4* sums = reinterpret_cast<float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4);
 #pragma unroll
-  for (int i = 0; i < kBlockM * kHeadDim / 4 / kEdgeThreads; ++i) sums[i * kEdgeThreads + thread] = float4{};
-  if (params.turns && thread == 0) params.turns[slab] = 0;
+    for (int i = 0; i < kBlockM * kHeadDim / 4 / kEdgeThreads; ++i) sums[i * kEdgeThreads + thread] = float4{};
+  }
+  if (thread < 2) params.turns[slab * 2 + thread] = 0;
   __syncthreads();
-  if (thread < kBlockM / 2) {
-    reinterpret_cast<float4*>(params.stats)[slab * (kBlockM / 2) + thread] = *reinterpret_cast<float4*>(stats[thread]);
+  if (thread < kStatsFloats / 4) {
+    reinterpret_cast<float4*>(params.stats)[slab * (kStatsFloats / 4) + thread] =
+        reinterpret_cast<const float4*>(stats)[thread];
   }
 }
 
@@ -90,10 +96,11 @@ __global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_consta
   ptx::grid_dependency_wait();
   const float4* from =
       reinterpret_cast<const float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4) + part * (32 * kVectors) + lane;
+  const bool stored = params.zeroed_sums || params.turns[slab * 2 + part / 4] != 0;
   float sums[kColumns / 2];  // as the accumulators of a wgmma: 4j + 2r + e
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const float4 x = __ldcs(from + i * 32);
+    const float4 x = stored ? __ldcs(from + i * 32) : float4{};
     sums[i * 4] = x.x, sums[i * 4 + 1] = x.y, sums[i * 4 + 2] = x.z, sums[i * 4 + 3] = x.w;
   }
 #pragma unroll

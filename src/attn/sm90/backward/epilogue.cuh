@@ -84,42 +84,57 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHead
   }
 }
 
-/// Adds this piece's sums to those of the pieces before it, in their order, so that the result does not depend on who
-/// is faster. All but the last piece leave them in the slab; the last one keeps them in registers. Returns whether this
-/// one is the last. A piece waits only for pieces with smaller tickets: no deadlock (as NOTE [turns]).
+/// A thread's part of a slab: float4s kConsumerThreads apart.
+template <typename Traits, typename Visit>
+__device__ __forceinline__ void visit_slab(float4* slab, float (&dk)[Traits::kHeadDim / 2],
+                                           float (&dv)[Traits::kHeadDim / 2], const Visit& visit) {
+  constexpr int kVectors = Traits::kHeadDim / 8;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    visit(slab + i * kConsumerThreads, dk[i * 4], dk[i * 4 + 1], dk[i * 4 + 2], dk[i * 4 + 3]);
+    visit(slab + (kVectors + i) * kConsumerThreads, dv[i * 4], dv[i * 4 + 1], dv[i * 4 + 2], dv[i * 4 + 3]);
+  }
+}
+
+/// Pieces add up in a slab of zeros; the last one takes the sum into its registers and leaves zeros. Deterministic: in
+/// the order of the pieces, else in any. Returns whether this one is the last. A piece waits only for pieces with
+/// smaller tickets: no deadlock (as NOTE [turns]).
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const Item& item, uint32_t thread,
                                             float (&dk)[Traits::kHeadDim / 2], float (&dv)[Traits::kHeadDim / 2]) {
-  constexpr uint32_t kPieceBarrier = 5;           // 1 to 4: see Consumer
-  constexpr int kVectors = Traits::kHeadDim / 8;  // float4s of dk, and of dv, per thread
+  constexpr uint32_t kPieceBarrier = 5;  // 1 to 4: see Consumer
   float4* slab =
-      reinterpret_cast<float4*>(params.slabs) + int64_t{item.slab} * (2 * kVectors * kConsumerThreads) + thread;
+      reinterpret_cast<float4*>(params.slabs) + int64_t{item.slab} * (Traits::kHeadDim / 4 * kConsumerThreads) + thread;
   int32_t* turn = params.piece_turns + item.slab;
   const bool last = item.piece == item.num_pieces - 1;
-  if (item.piece > 0) {
+  const bool alone = item.num_pieces == 2;  // no zeros needed: the other piece stores
+  if (last || Traits::kDeterministic) {
     if (thread == 0) {
       while (ptx::load_acquire(turn) != item.piece) {
       }
     }
     ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const float4 k = __ldcg(slab + i * kConsumerThreads), v = __ldcg(slab + (kVectors + i) * kConsumerThreads);
-      dk[i * 4] += k.x, dk[i * 4 + 1] += k.y, dk[i * 4 + 2] += k.z, dk[i * 4 + 3] += k.w;
-      dv[i * 4] += v.x, dv[i * 4 + 1] += v.y, dv[i * 4 + 2] += v.z, dv[i * 4 + 3] += v.w;
-    }
   }
-  if (!last) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      __stcg(slab + i * kConsumerThreads, float4{dk[i * 4], dk[i * 4 + 1], dk[i * 4 + 2], dk[i * 4 + 3]});
-      __stcg(slab + (kVectors + i) * kConsumerThreads, float4{dv[i * 4], dv[i * 4 + 1], dv[i * 4 + 2], dv[i * 4 + 3]});
-    }
-    __threadfence();
-    ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
+  if (last) {
+    visit_slab<Traits>(slab, dk, dv, [=](float4* at, float& a, float& b, float& c, float& d) {
+      const float4 x = __ldcg(at);
+      a += x.x, b += x.y, c += x.z, d += x.w;
+      if (!alone) __stcg(at, float4{});
+    });
+    if (thread == 0) *turn = 0;
+    return true;
   }
-  if (thread == 0) ptx::store_release(turn, last ? 0 : item.piece + 1);
-  return last;
+  visit_slab<Traits>(slab, dk, dv, [=](float4* at, float a, float b, float c, float d) {
+    if (alone) {
+      __stcg(at, float4{a, b, c, d});
+    } else {
+      ptx::reduce_add_f32x4(at, float4{a, b, c, d});
+    }
+  });
+  __threadfence();
+  ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
+  if (thread == 0) ptx::add_release(turn, 1);
+  return false;
 }
 
 template <typename Traits>

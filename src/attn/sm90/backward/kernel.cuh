@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attn/sm90/backward/consumer.cuh"
+#include "attn/sm90/backward/dq_writer.cuh"
 #include "attn/sm90/backward/producer.cuh"
 
 namespace tangram::sm90::backward {
@@ -20,6 +21,10 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
   ptx::mbarrier_init(&smem.k_full, 1);
   ptx::mbarrier_init(&smem.v_full, 1);
   ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
+  for (int i = 0; i < 2; ++i) {
+    ptx::mbarrier_init(&smem.dq_full[i], kConsumerWarps / 2);
+    ptx::mbarrier_init(&smem.dq_empty[i], 1);
+  }
   ptx::fence_barrier_init();
 }
 
@@ -33,14 +38,15 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __g
     smem.arrived.bits = 0;
   }
   __syncthreads();
-  ptx::grid_dependency_wait();
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();
     if (threadIdx.x == 0) {
       Producer<Traits> producer{params, smem};
-      producer.run();
+      producer.run_items();
       ptx::grid_dependency_launch();  // only now: waiting CTAs would take multiprocessors that sm_margin leaves free
-    } else if (threadIdx.x == 32 && params.arrivals.pending != 0) {
+    } else if (threadIdx.x == 32 || threadIdx.x == 64) {
+      DqWriter<Traits>{params, smem, threadIdx.x / 32 - 1}.run();
+    } else if (threadIdx.x == 96 && params.arrivals.pending != 0) {
       watch_arrivals(params.arrivals, smem.arrived);
     }
   } else {

@@ -40,6 +40,22 @@ struct alignas(16) Item {
 };
 static_assert(sizeof(Item) == 64);
 
+/// Deterministic calls: in the order of the walk, the query tiles of a run from `first_tile` up to the next segment's
+/// are this run's to add to as number `turn`. The last segment of a run is followed by one of kNoTile.
+struct TurnSegment {
+  int32_t first_tile = 0;
+  int32_t turn = 0;
+
+  friend bool operator==(const TurnSegment&, const TurnSegment&) = default;
+};
+inline constexpr int32_t kNoTile = -1;
+
+/// The order of an item's steps.
+struct Walk {
+  bool descending = false;    ///< last run and last query tile first
+  bool heads_inside = false;  ///< all query heads of a query tile, then the next tile; else all tiles of a head first
+};
+
 /// Strides are in elements. `num_q_tiles` tiles of kBlockM query rows lie on a fixed grid from row 0.
 struct Params {
   TensorMap q_map;
@@ -49,14 +65,14 @@ struct Params {
   const Item* items;
   const TileRun* runs;
   const RowInterval* intervals;
-  const float* stats;  ///< [num_heads_q, num_q_tiles, kBlockM / 2, {lse, lse, delta, delta}], lse in base 2
-  float* dq_sums;      ///< [num_heads_q, num_q_tiles, kBlockM * head_dim] in fragment order, zeros before
-  const uint64_t* covered_queries;  ///< null, or a bit a row for every query tile: 0 where no key sees the row
-  float* slabs;                     ///< [num_slabs, 2 * kBlockN * head_dim], where items in pieces add up
-  int32_t* piece_turns;             ///< [num_slabs], zeros before and after
-  int32_t* ticket;                  ///< zero before
-  const int32_t* orders;            ///< deterministic: turn of each (run, query tile), from runs[].reserved on
-  int32_t* turns;                   ///< deterministic: [num_heads_q, num_q_tiles], zeros before
+  const float* stats;                ///< [num_heads_q, num_q_tiles, kStatsFloats], in the order of stats_index()
+  float* dq_sums;                    ///< [num_heads_q, num_q_tiles, kBlockM * head_dim] in fragment order
+  const uint64_t* covered_queries;   ///< null, or a bit a row for every query tile: 0 where no key sees the row
+  float* slabs;                      ///< [num_slabs, 2 * kBlockN * head_dim], where items in pieces add up
+  int32_t* piece_turns;              ///< [num_slabs], zeros before and after
+  int32_t* ticket;                   ///< zero before
+  const TurnSegment* turn_segments;  ///< deterministic: those of a run begin at runs[].reserved
+  int32_t* turns;  ///< [num_heads_q, num_q_tiles, 2], zeros before: what was added to each half of a slab (DqWriter)
   void* dk;
   void* dv;
   void* const* dk_rows;  ///< null, or [seqlen_k] addresses: row by row instead of dk and dv
@@ -67,10 +83,14 @@ struct Params {
   int32_t num_q_tiles;
   float softmax_scale;
   float scale_log2;  ///< softmax_scale * log2(e)
-  float softcap;
+  float cap_inner;   ///< with softcap: softmax_scale / softcap, and softcap * log2(e)
+  float cap_outer;
   GradType dkv_type;
   bool accumulate_dkv;  ///< adds to dk and dv, which are float32
   ArrivalParams arrivals;
+  Walk walk;
+  bool zeroed_sums;  ///< dq_sums are zeros before; else the first addition stores, and `turns` says whether there was
+                     ///< one
 };
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dq from the sums.
@@ -81,7 +101,8 @@ struct EdgeParams {
   float* stats;
   float* dq_sums;
   int32_t* ticket;
-  int32_t* turns;  ///< null unless deterministic
+  int32_t* turns;                   ///< as in Params, zeros afterwards
+  const uint64_t* covered_queries;  ///< as in Params
   void* dq;
   int64_t out_row_stride, out_head_stride;
   int64_t dout_row_stride, dout_head_stride;
@@ -93,6 +114,7 @@ struct EdgeParams {
   bool out_float32;
   GradType dq_type;
   bool accumulate_dq;  ///< adds to dq, which is float32
+  bool zeroed_sums;    ///< as in Params
 };
 
 }  // namespace tangram::sm90::backward

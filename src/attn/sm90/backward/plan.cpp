@@ -13,43 +13,44 @@ cuda::DeviceBuffer upload(const std::vector<T>& values) {
 
 }  // namespace
 
-void Plan::make_ready(bool deterministic) {
-  const auto tiles = static_cast<size_t>(work_.num_q_tiles) * static_cast<size_t>(shape_.num_heads_q);
-  const auto head_dim = static_cast<size_t>(shape_.head_dim);
-  if (!ready_) {
-    items_ = upload(work_.items);
-    runs_ = upload(work_.runs);
-    intervals_ = upload(work_.intervals);
-    covered_queries_ = upload(work_.covered_queries);
-    stats_ = cuda::DeviceBuffer(tiles * 64 * 2 * sizeof(float));
-    dq_sums_ = cuda::DeviceBuffer(tiles * 64 * head_dim * sizeof(float));
-    const auto slabs = static_cast<size_t>(work_.num_slabs);
-    slabs_ = cuda::DeviceBuffer(slabs * 2 * 128 * head_dim * sizeof(float));
-    piece_turns_ = cuda::DeviceBuffer::zeros(slabs * sizeof(int32_t));
-    ticket_ = cuda::DeviceBuffer::zeros(sizeof(int32_t));
-    ready_ = true;
-  }
-  if (deterministic && !turns_ready_) {
-    orders_ = upload(turn_orders(work_));
-    turns_ = cuda::DeviceBuffer(tiles * sizeof(int32_t));
-    turns_ready_ = true;
-  }
+Plan::Plan(const WorkList& work, const AttnShape& shape)
+    : num_items_(static_cast<int32_t>(work.items.size())),
+      num_q_tiles_(work.num_q_tiles),
+      walk_(work.walk),
+      deterministic_walk_(work.deterministic_walk),
+      zeroed_sums_(work.zeroed_sums) {
+  const auto tiles = static_cast<size_t>(work.num_q_tiles) * static_cast<size_t>(shape.num_heads_q);
+  const auto head_dim = static_cast<size_t>(shape.head_dim);
+  const auto slabs = static_cast<size_t>(work.num_slabs);
+  items_ = upload(work.items);
+  runs_ = upload(work.runs);
+  intervals_ = upload(work.intervals);
+  covered_queries_ = upload(work.covered_queries);
+  turn_segments_ = upload(work.turn_segments);
+  stats_ = cuda::DeviceBuffer(tiles * 64 * 2 * sizeof(float));
+  dq_sums_ = cuda::DeviceBuffer(tiles * 64 * head_dim * sizeof(float));
+  slabs_ = cuda::DeviceBuffer::zeros(slabs * 2 * 128 * head_dim * sizeof(float));
+  piece_turns_ = cuda::DeviceBuffer::zeros(slabs * sizeof(int32_t));
+  ticket_ = cuda::DeviceBuffer::zeros(sizeof(int32_t));
+  turns_ = cuda::DeviceBuffer(tiles * 2 * sizeof(int32_t));
 }
 
 void Plan::fill(Params& params, EdgeParams& edge, bool deterministic) const {
   params.items = items_.as<Item>();
   params.runs = runs_.as<TileRun>();
   params.intervals = intervals_.as<RowInterval>();
-  params.covered_queries = covered_queries();
+  params.covered_queries = edge.covered_queries = covered_queries();
+  params.turn_segments = turn_segments_.as<TurnSegment>();
   params.stats = edge.stats = stats_.as<float>();
   params.dq_sums = edge.dq_sums = dq_sums_.as<float>();
   params.slabs = slabs_.as<float>();
   params.piece_turns = piece_turns_.as<int32_t>();
   params.ticket = edge.ticket = ticket_.as<int32_t>();
-  params.orders = deterministic ? orders_.as<int32_t>() : nullptr;
-  params.turns = edge.turns = deterministic ? turns_.as<int32_t>() : nullptr;
-  params.num_items = static_cast<int32_t>(work_.items.size());
-  params.num_q_tiles = edge.num_q_tiles = work_.num_q_tiles;
+  params.turns = edge.turns = turns_.as<int32_t>();
+  params.zeroed_sums = edge.zeroed_sums = zeroed_sums_;
+  params.num_items = num_items_;
+  params.num_q_tiles = edge.num_q_tiles = num_q_tiles_;
+  params.walk = deterministic ? deterministic_walk_ : walk_;
 }
 
 }  // namespace tangram::sm90::backward

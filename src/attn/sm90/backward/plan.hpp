@@ -12,29 +12,26 @@
 
 namespace tangram::sm90::backward {
 
-/// The work list waits on the host until the first backward call, which uploads it and allocates the workspace; later
-/// calls allocate nothing. Used by one call at a time (in stream order).
+/// Everything that calls need is uploaded and allocated on construction, for deterministic calls too: calls allocate
+/// nothing. Used by one call at a time (in stream order).
 class Plan {
  public:
-  Plan(WorkList work, const AttnShape& shape) : work_(std::move(work)), shape_(shape) {}
+  /// Throws CudaError.
+  Plan(const WorkList& work, const AttnShape& shape);
 
-  /// Uploads and allocates what a call needs and is not there yet. Throws CudaError.
-  void make_ready(bool deterministic);
-  /// Fills in the pointers and sizes that come from the plan. After make_ready().
+  /// Fills in the pointers and sizes that come from the plan.
   void fill(Params& params, EdgeParams& edge, bool deterministic) const;
 
-  int64_t num_items() const { return static_cast<int64_t>(work_.items.size()); }
-  const uint64_t* covered_queries() const {
-    return work_.covered_queries.empty() ? nullptr : covered_queries_.as<uint64_t>();
-  }
+  int64_t num_items() const { return num_items_; }
+  const uint64_t* covered_queries() const { return covered_queries_.as<uint64_t>(); }  ///< null where all are
 
  private:
-  WorkList work_;
-  AttnShape shape_;
-  bool ready_ = false;
-  bool turns_ready_ = false;
-  cuda::DeviceBuffer items_, runs_, intervals_, covered_queries_;
-  cuda::DeviceBuffer stats_, dq_sums_, slabs_, piece_turns_, ticket_, orders_, turns_;
+  int32_t num_items_ = 0;
+  int32_t num_q_tiles_ = 0;
+  Walk walk_, deterministic_walk_;
+  bool zeroed_sums_ = true;
+  cuda::DeviceBuffer items_, runs_, intervals_, covered_queries_, turn_segments_;
+  cuda::DeviceBuffer stats_, dq_sums_, slabs_, piece_turns_, ticket_, turns_;
 };
 
 }  // namespace tangram::sm90::backward

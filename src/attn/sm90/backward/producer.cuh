@@ -13,47 +13,58 @@ template <typename Traits>
 struct Producer {
   const Params& params;
   Smem<Traits>& smem;
-  RingPosition<Traits::kStages> ring;
-  RingPosition<Traits::kItemSlots> slot;
-  int32_t parity = 0;  // of the items with steps so far
-  bool keys_missing = params.arrivals.pending != 0;
+  // This thread has few registers: what can be read again is not kept.
+  uint32_t step = 0;                        // in all items
+  uint32_t item_count = 0;                  // which says the slot of the current item
+  int32_t head = 0, run_idx = 0, tile = 0;  // of the current step
+
+  __device__ __forceinline__ uint32_t slot() const { return item_count % Traits::kItemSlots; }
+  __device__ __forceinline__ const TileRun& run() const { return params.runs[run_idx]; }
 
   /// K and V of an item, once the consumers have left those of the item before.
   __device__ __forceinline__ void load_keys(const Item& item) {
     ptx::mbarrier_wait(&smem.kv_empty, (item.flags & kItemOddPhase ? 1 : 0) ^ 1);
-    if (keys_missing) keys_missing = await_keys(params.arrivals, smem.arrived, item.row_begin, item.row_end);
+    if (params.arrivals.pending != 0) await_keys(params.arrivals, smem.arrived, item.row_begin, item.row_end);
     ptx::mbarrier_arrive_expect_tx(&smem.k_full, Traits::kBytesK);
     ptx::tma_load_4d(smem.k, &params.k_map, &smem.k_full, 0, item.row_begin, 0, item.kv_head);
     ptx::mbarrier_arrive_expect_tx(&smem.v_full, Traits::kBytesK);
     ptx::tma_load_4d(smem.v, &params.v_map, &smem.v_full, 0, item.row_begin, 0, item.kv_head);
   }
 
+  __device__ __forceinline__ uint32_t wait_stage() {
+    const uint32_t stage = step % Traits::kStages;
+    ptx::mbarrier_wait(&smem.step_empty[stage], (step / Traits::kStages % 2) ^ 1);
+    return stage;
+  }
+
   /// A step without loads: an item that no query sees, or the end.
   __device__ __forceinline__ void push_empty_step(int32_t flags) {
-    ptx::mbarrier_wait(&smem.step_empty[ring.stage], ring.phase ^ 1);
-    smem.step[ring.stage].flags = flags;
-    smem.step[ring.stage].item_slot = slot.stage;
-    ptx::mbarrier_arrive(&smem.q_full[ring.stage]);
-    ring.advance();
+    const uint32_t stage = wait_stage();
+    smem.step[stage].flags = flags;
+    smem.step[stage].item_slot = static_cast<int32_t>(slot());
+    smem.dq_target[step % kDqTargets] = {flags & kStepStop ? kDqStop : kDqNothing, 0};
+    ptx::mbarrier_arrive(&smem.q_full[stage]);
+    ++step;
   }
 
   /// One step: Q, then dout with its row statistics. The loads come before the message and before the arrivals that
   /// announce them, since the consumers have waited for this stage long enough.
-  __device__ __forceinline__ void push_step(const Item& item, const TileRun& run, int32_t head, int32_t tile) {
-    const int32_t dq_slab = head * params.num_q_tiles + tile;
-    ptx::mbarrier_wait(&smem.step_empty[ring.stage], ring.phase ^ 1);
-    ptx::tma_load_4d(smem.q[ring.stage], &params.q_map, &smem.q_full[ring.stage], 0, tile * kBlockM, 0, head);
-    ptx::tma_load_4d(smem.dout[ring.stage], &params.dout_map, &smem.dout_full[ring.stage], 0, tile * kBlockM, 0, head);
-    ptx::bulk_load(smem.stats[ring.stage], params.stats + int64_t{dq_slab} * (kBlockM * 2), Traits::kStatsBytes,
-                   &smem.dout_full[ring.stage]);
-    StepMessage& message = smem.step[ring.stage];
-    message.item_slot = slot.stage;
+  __device__ __forceinline__ void push_step() {
+    const uint32_t stage = wait_stage();
+    const int32_t slab = head * params.num_q_tiles + tile;
+    smem.dq_target[step % kDqTargets] = {slab, Traits::kDeterministic ? smem.segment : 0};
+    ptx::tma_load_4d(smem.q[stage], &params.q_map, &smem.q_full[stage], 0, tile * kBlockM, 0, head);
+    ptx::tma_load_4d(smem.dout[stage], &params.dout_map, &smem.dout_full[stage], 0, tile * kBlockM, 0, head);
+    ptx::bulk_load(smem.stats[stage], params.stats + int64_t{slab} * kStatsFloats, Traits::kStatsBytes,
+                   &smem.dout_full[stage]);
+    const Item& item = smem.item[slot()];
+    const TileRun& run = this->run();
+    StepMessage& message = smem.step[stage];
+    message.item_slot = static_cast<int32_t>(slot());
     message.q0 = tile * kBlockM;
-    message.dq_slab = dq_slab;
     const bool all = run.full_begin <= tile * kBlockM && (tile + 1) * kBlockM <= run.full_end &&
                      item.row_end - item.row_begin == kBlockN;
     message.flags = all ? 0 : kStepMasked;
-    if constexpr (Traits::kDeterministic) message.turn = params.orders[run.reserved + tile - run.k_begin / kBlockM];
     if (!all) {
       message.row_begin = run.row_begin;
       message.row_end = run.row_end;
@@ -69,44 +80,74 @@ struct Producer {
       message.covered[1] = static_cast<uint32_t>(covered >> 32);
       if (covered != ~uint64_t{0}) message.flags |= kStepZeroRows;
     }
-    ptx::mbarrier_arrive_expect_tx(&smem.q_full[ring.stage], Traits::kBytesQ);
-    ptx::mbarrier_arrive_expect_tx(&smem.dout_full[ring.stage], Traits::kBytesQ + Traits::kStatsBytes);
-    ring.advance();
+    ptx::mbarrier_arrive_expect_tx(&smem.q_full[stage], Traits::kBytesQ);
+    ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesQ + Traits::kStatsBytes);
+    ++step;
+  }
+
+  __device__ __forceinline__ void enter_run() {
+    tile = params.walk.descending ? (run().k_end - 1) / kBlockM : run().k_begin / kBlockM;
+    if constexpr (Traits::kDeterministic) smem.segment = run().reserved;
+  }
+  __device__ __forceinline__ void enter_first_run(const Item& item) {
+    run_idx = params.walk.descending ? item.run_end - 1 : item.run_begin;
+    enter_run();
+  }
+  /// The next query tile in the order of the walk; false when the item has no more.
+  __device__ __forceinline__ bool next_tile(const Item& item) {
+    tile += params.walk.descending ? -1 : 1;
+    if (run().k_begin / kBlockM <= tile && tile * kBlockM < run().k_end) {
+      if (Traits::kDeterministic && params.turn_segments[smem.segment + 1].first_tile == tile) ++smem.segment;
+      return true;
+    }
+    run_idx += params.walk.descending ? -1 : 1;
+    if (run_idx < item.run_begin || run_idx >= item.run_end) return false;
+    enter_run();
+    return true;
+  }
+  __device__ __forceinline__ void next_step(const Item& item) {
+    if (!params.walk.heads_inside) {
+      if (next_tile(item)) return;
+      ++head;
+      enter_first_run(item);
+    } else if (++head == item.head_end) {
+      head = item.head_begin;
+      next_tile(item);
+    }
   }
 
   /// The item is the one in the current slot.
   __device__ __forceinline__ void push_item() {
-    const Item& item = smem.item[slot.stage];
+    const Item& item = smem.item[slot()];
+    if (item.num_steps != 0) load_keys(item);
+    // The keys are the caller's; statistics, sums and the ticket come from the kernel before.
+    ptx::grid_dependency_wait();
     if (item.num_steps == 0) {
       push_empty_step(0);
     } else {
-      load_keys(item);
-      // One pass per query head over the runs, nothing unrolled or kept: this thread has few registers.
+      head = item.head_begin;
+      enter_first_run(item);
 #pragma unroll 1
-      for (int32_t head = item.head_begin; head < item.head_end; ++head) {
-#pragma unroll 1
-        for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-          const TileRun& run = params.runs[r];
-#pragma unroll 1
-          for (int32_t tile = run.k_begin / kBlockM; tile * kBlockM < run.k_end; ++tile) {
-            push_step(item, run, head, tile);
-          }
-        }
+      for (int32_t left = item.num_steps; left > 0; --left) {
+        push_step();
+        next_step(item);
       }
     }
-    slot.advance();
+    ++item_count;
   }
 
   /// One thread. Tickets are dealt in the order of the items; the first one of a CTA is its index.
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run_items() {
+    int32_t parity = 0;  // of the items with steps so far
     int32_t ticket = static_cast<int32_t>(blockIdx.x);
     while (ticket < params.num_items) {
+      Item& item = smem.item[slot()];
 #pragma unroll 1
       for (int i = 0; i < static_cast<int>(sizeof(Item) / 16); ++i) {
-        reinterpret_cast<uint4*>(&smem.item[slot.stage])[i] = reinterpret_cast<const uint4*>(params.items + ticket)[i];
+        reinterpret_cast<uint4*>(&item)[i] = reinterpret_cast<const uint4*>(params.items + ticket)[i];
       }
-      smem.item[slot.stage].flags |= parity;
-      if (smem.item[slot.stage].num_steps != 0) parity ^= kItemOddPhase;
+      item.flags |= parity;
+      if (item.num_steps != 0) parity ^= kItemOddPhase;
       push_item();
       // Not earlier: a ticket drawn while this item has long to go would wait for it. The loads in flight hide this.
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);

@@ -35,9 +35,8 @@ __device__ float sink_gradient(const SinkParams& params, float sink, int head, i
     return uncovered_gradient(params, sink, head, row);
   }
   const int64_t tile = int64_t{head} * params.num_q_tiles + row / kBlockM;
-  const int64_t in_tile = row % kBlockM;
-  const float* stats = params.stats + (tile * (kBlockM / 2) + in_tile / 2) * 4 + in_tile % 2;
-  return -exp2f(sink * kLog2e - stats[0]) * stats[2];
+  const float* stats = params.stats + tile * kStatsFloats + stats_index(static_cast<int>(row % kBlockM));
+  return -exp2f(sink * kLog2e - stats[0]) * stats[kDeltaBegin];
 }
 
 /// One CTA for each (sink, head).

@@ -23,18 +23,34 @@ inline constexpr int32_t kStepStop = 1;      // no more items
 inline constexpr int32_t kStepMasked = 2;    // some (key, query) pair of the tile is not visible
 inline constexpr int32_t kStepZeroRows = 4;  // some query rows of the tile are nobody's
 
+/// Row statistics of a query tile: lse in base 2, then delta, each in the order in which a thread's columns 8 j + 2 c +
+/// e lie side by side for two j.
+inline constexpr int kStatsFloats = kBlockM * 2;
+inline constexpr int kDeltaBegin = kBlockM;
+__host__ __device__ constexpr int stats_index(int row) {
+  return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
+}
+
 /// What the consumers need to know about one query tile ("step"); written by the producer before it arrives on q_full.
 struct alignas(16) StepMessage {
   int32_t flags;
   int32_t item_slot;
-  int32_t dq_slab;  ///< query head * num_q_tiles + query tile
-  int32_t q0;       ///< query of row 0 of the tile
-  int32_t turn;     ///< deterministic: how many items add to this slab before
+  int32_t q0;  ///< query of row 0 of the tile
   uint32_t covered[2];
   int32_t row_begin, row_end, slice_q_begin, slice_q_end;
-  int32_t min_diag, max_diag, interval_begin, reserved[2];
+  int32_t min_diag, max_diag, interval_begin, reserved[4];
 };
 static_assert(sizeof(StepMessage) == 64);
+
+/// Where dq of a step goes; written by the producer before it arrives on q_full.
+struct DqTarget {
+  int32_t slab;     ///< query head * num_q_tiles + query tile, or one of the following
+  int32_t segment;  ///< deterministic: where Params::turn_segments has the turn
+};
+inline constexpr int32_t kDqNothing = -1;
+inline constexpr int32_t kDqStop = -2;
+// dq of a step leaves two steps after it, when the producer may be four steps ahead.
+inline constexpr int kDqTargets = 8;
 
 template <typename ElementT, int kHeadDimT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT = true>
 struct Traits {
@@ -57,7 +73,7 @@ struct Traits {
   static constexpr int kBytesDs = kBlockN * kBlockM * 2;
   static constexpr int kSlabFloats = kBlockM * kHeadDim;  // of dq
   static constexpr int kWarpSlabFloats = kSlabFloats / kConsumerWarps;
-  static constexpr int kStatsBytes = kBlockM * 2 * 4;
+  static constexpr int kStatsBytes = kStatsFloats * 4;
   static constexpr int kItemSlots = kStages + 2;  // the producer runs at most kStages + 1 items ahead
   static_assert(kHeadDim == 64 || kHeadDim == 128);
 };
@@ -73,26 +89,16 @@ struct alignas(1024) Smem {
   // three buffers nothing else must be waited for.
   alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kBytesDs];
   alignas(128) float dq[Traits::kSlabFloats];
-  alignas(128) float stats[Traits::kStages][kBlockM / 2][4];
+  alignas(128) float stats[Traits::kStages][kStatsFloats];
   StepMessage step[Traits::kStages];
   Item item[Traits::kItemSlots];
   ArrivedKeys arrived;
   uint64_t q_full[Traits::kStages], dout_full[Traits::kStages], step_empty[Traits::kStages];
   uint64_t ds_full[Traits::kDsBuffers];
   uint64_t k_full, v_full, kv_empty;
-};
-
-/// Stage and phase of a ring of kStages mbarriers.
-template <int kStages>
-struct RingPosition {
-  int32_t stage = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
+  uint64_t dq_full[2], dq_empty[2];  // between a warpgroup and its DqWriter
+  DqTarget dq_target[kDqTargets];
+  int32_t segment;  // deterministic: of the producer's current run and tile
 };
 
 /// Where a consumer is: the number of its step, in all items. Uniform in a warp, and known to be, so that descriptors

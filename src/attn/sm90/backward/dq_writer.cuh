@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// One thread for each consumer warpgroup that adds what the warpgroup stages of dq to its slab, so that consumers wait
+// neither for the turns of deterministic calls nor for an addition to complete.
+#pragma once
+
+#include "attn/sm90/backward/traits.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/memory.cuh"
+#include "cuda/ptx/system.cuh"
+#include "cuda/ptx/tma.cuh"
+
+namespace tangram::sm90::backward {
+
+/// NOTE [turns] Items are dealt in the order of their tickets, and the turn of a step at its slab is the number of
+/// steps that add to the slab and belong to items with smaller tickets, or come earlier in the walk of the same item.
+/// So an item waits only for items dealt before it, which a CTA either has finished or is working on: among the items
+/// being worked on the one with the smallest ticket never waits for another. No deadlock, however few CTAs run.
+template <typename Traits>
+struct DqWriter {
+  const Params& params;
+  Smem<Traits>& smem;
+  const uint32_t warpgroup;
+
+  // Where the sums are not zeroed before, the first addition to half a slab stores. Without turns whoever comes first
+  // claims it, and others wait until it is there; a claimed store waits for nobody.
+  static constexpr int32_t kClaimed = 1;
+  static constexpr int32_t kStored = 2;
+
+  /// True for the one that stores; for others it returns when that is done.
+  __device__ __forceinline__ bool claim(int32_t* count) {
+    int32_t state = ptx::load_acquire(count);
+    if (state == 0) {
+      state = atomicCAS(count, 0, kClaimed);
+      if (state == 0) return true;
+    }
+    while (state != kStored) state = ptx::load_acquire(count);
+    return false;
+  }
+  __device__ __forceinline__ void await_turn(int32_t* count, int32_t turn) {
+    while (ptx::load_acquire(count) < turn) {
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    constexpr uint32_t kHalf = Traits::kSlabFloats / 2;
+    const float* staged = smem.dq + warpgroup * kHalf;
+    for (uint32_t step = 0;; ++step) {
+      ptx::mbarrier_wait(&smem.dq_full[warpgroup], step % 2);
+      const DqTarget target = smem.dq_target[step % kDqTargets];
+      if (target.slab == kDqStop) break;
+      if (target.slab == kDqNothing) {
+        ptx::mbarrier_arrive(&smem.dq_empty[warpgroup]);
+        continue;
+      }
+      int32_t* count = params.turns + int64_t{target.slab} * 2 + warpgroup;
+      const int32_t turn = Traits::kDeterministic ? params.turn_segments[target.segment].turn : 0;
+      bool first = false;
+      if constexpr (Traits::kDeterministic) {
+        await_turn(count, turn);
+        first = turn == 0 && !params.zeroed_sums;
+      } else if (!params.zeroed_sums) {
+        first = claim(count);
+      }
+      float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats + warpgroup * kHalf;
+      ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
+      if (first) {
+        ptx::bulk_store(sums, staged, kHalf * 4);
+      } else {
+        ptx::bulk_reduce_add_f32(sums, staged, kHalf * 4);
+      }
+      ptx::tma_store_commit();
+      ptx::tma_store_wait_read<0>();
+      ptx::mbarrier_arrive(&smem.dq_empty[warpgroup]);
+      if (first || Traits::kDeterministic) {
+        ptx::tma_store_wait<0>();
+        ptx::fence_proxy_async_global();
+        ptx::store_release(count, Traits::kDeterministic ? turn + 1 : kStored);
+      }
+    }
+    ptx::tma_store_wait<0>();
+  }
+};
+
+}  // namespace tangram::sm90::backward
