@@ -178,6 +178,12 @@ def test_what_would_change_results_unseen_is_refused():
         model.generate(input_ids=tokens(), max_new_tokens=3, cache_implementation="static")
 
 
+def test_without_transformers_it_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(tangram.NotAvailable, match="transformers 4.57 or later must be there"):
+        register()
+
+
 def test_mask_functions_that_are_no_band_are_refused():
     rows = (0, LENGTH)
 

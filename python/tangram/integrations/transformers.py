@@ -27,13 +27,13 @@ NAME = "tangram"
 def register(name: str = NAME) -> None:
     """Makes `attn_implementation=name` known to transformers. Calling it again changes nothing.
 
-    Raises NotAvailable when transformers is missing or older than its attention interface (4.53).
+    Raises NotAvailable when transformers is missing or older than its attention interface (4.57).
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise NotAvailable(
-            f"tangram.integrations.transformers.register: transformers 4.53 or later must be there (got {error})"
+            f"tangram.integrations.transformers.register: transformers 4.57 or later must be there (got {error})"
         ) from None
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, _mask)
