@@ -58,8 +58,8 @@ struct TileItem {
   friend bool operator==(const TileItem&, const TileItem&) = default;
 };
 
-/// All tiles of one mask: together the items own every query row exactly once, longest item first. Independent of
-/// heads.
+/// All tiles of one mask: together the items own every query row exactly once, longest item first. They begin at
+/// multiples of block_m and are that long, but for the last rows. Independent of heads.
 struct TileList {
   TileShape shape;
   int64_t seqlen_q = 0;

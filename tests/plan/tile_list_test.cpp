@@ -35,7 +35,8 @@ void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t co
   int64_t last_cost = INT64_MAX;
   for (const TileItem& item : list.items) {
     ASSERT_LT(item.row_begin, item.row_end);
-    ASSERT_LE(item.row_end - item.row_begin, shape.block_m);
+    ASSERT_EQ(item.row_begin % shape.block_m, 0);
+    ASSERT_EQ(item.row_end, std::min<int64_t>(item.row_begin + shape.block_m, list.seqlen_q));
     int64_t cost = 0;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
       const TileRun& run = list.runs[static_cast<size_t>(r)];
