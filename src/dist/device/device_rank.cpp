@@ -74,8 +74,8 @@ DeviceOverlap resolve(const DeviceRank& rank, const PassSetup& setup, DeviceOver
   if (wanted != DeviceOverlap::kAuto && wanted != DeviceOverlap::kSingleLaunch) return wanted;
   if (setup.pass == nullptr) return DeviceOverlap::kNone;
   const int num_flags = (setup.num_stages - 1) * rank.communicator->size();
-  const bool can = rank.base.backend->can_wait_for_keys() && setup.pass->has_arrivals() &&
-                   num_flags <= AttnBackend::kMaxKeyFlags;
+  const bool can =
+      rank.base.backend->can_wait_for_keys() && setup.pass->has_arrivals() && num_flags <= AttnBackend::kMaxKeyFlags;
   if (wanted == DeviceOverlap::kAuto) {
     return can && !rank.shares_gpu ? DeviceOverlap::kSingleLaunch : DeviceOverlap::kStages;
   }
