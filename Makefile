@@ -35,6 +35,7 @@ test-gpu: setup ## Build and run the tests that need a Hopper GPU
 	@cmake --preset cuda -DTANGRAM_BUILD_TESTS=ON $(PYTHON_FLAGS) > /dev/null
 	@cmake --build --preset cuda --target gpu_tests tangram_python
 	@ctest --test-dir build/cuda -L gpu --output-on-failure --no-tests=error
+	@if command -v compute-sanitizer > /dev/null; then tools/sanitize_gpu.sh build/cuda/bin; fi
 
 sanitize-gpu: setup ## compute-sanitizer over the Hopper kernels on small shapes
 	@cmake --preset cuda -DTANGRAM_BUILD_TESTS=ON > /dev/null
