@@ -214,6 +214,9 @@ int run_rank(Communicator& control, const Options& options) {
     check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreate");
   }
   StopFlag stop;
+  // What the first call of a kind sets up would wait for the consumer.
+  for (const bool batch : {false, true}) push_data(batch, spare->peer(next), source.as<char>(), 4096, sender);
+  wait_credit<<<1, kCreditEpochs, 0, sender>>>(source.as<uint64_t>(), 0);
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   control.barrier("start");
 

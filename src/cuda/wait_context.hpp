@@ -18,16 +18,20 @@ enum class WaitKind : uint32_t {
   kAllReduce = 4,  ///< values of an all_reduce
   kOrder = 5,      ///< not a wait: a peer opened another pass
   kHost = 6,       ///< not a wait: the host of a rank gave up
+  kEnded = 7,      ///< not a wait: the process of a rank has ended
+  kSilent = 8,     ///< not a wait: the process of a rank does not run
 };
 
 /// A failure in one word, so that it is written and read whole. Zero: none.
 struct WaitFailure {
   WaitKind kind = WaitKind::kNone;
-  int reporter = 0;    // rank that noticed
-  int peer = 0;        // rank that did not come, or differs
-  int stage = 0;       // up to 1023
-  int pass = 0;        // number of the pass, up to 65535
-  int other_pass = 0;  // kOrder: what the peer opened, up to 4095
+  int reporter = 0;  // rank that noticed
+  int peer = 0;      // rank that did not come, or differs
+  int stage = 0;     // up to 1023
+  int pass = 0;      // number of the pass, up to 65535
+  /// kOrder: the pass that the peer opened, up to 4095. Waits: the WaitKind (kHost, kEnded, kSilent) of what a host
+  /// noticed and the wait ended for, 0 when its deadline passed.
+  int detail = 0;
 
   friend constexpr bool operator==(const WaitFailure&, const WaitFailure&) = default;
 };
@@ -41,7 +45,7 @@ struct WaitFailure {
 TANGRAM_HOST_DEVICE constexpr uint64_t pack(const WaitFailure& failure) {
   return static_cast<uint64_t>(failure.kind) | static_cast<uint64_t>(failure.reporter & 1023) << 4 |
          static_cast<uint64_t>(failure.peer & 1023) << 14 | static_cast<uint64_t>(failure.stage & 1023) << 24 |
-         static_cast<uint64_t>(failure.pass & 65535) << 34 | static_cast<uint64_t>(failure.other_pass & 4095) << 50;
+         static_cast<uint64_t>(failure.pass & 65535) << 34 | static_cast<uint64_t>(failure.detail & 4095) << 50;
 }
 
 TANGRAM_HOST_DEVICE constexpr WaitFailure unpack(uint64_t word) {
@@ -50,12 +54,24 @@ TANGRAM_HOST_DEVICE constexpr WaitFailure unpack(uint64_t word) {
           static_cast<int>(word >> 34 & 65535), static_cast<int>(word >> 50 & 4095)};
 }
 
-/// In device memory, one for each rank. The words hold a packed WaitFailure or zero.
+/// A rank's row of a board in host memory that all ranks, their hosts and their kernels, can write. The first two words
+/// hold a packed WaitFailure or zero; kernels use only them.
+struct alignas(64) BoardRow {
+  uint64_t report = 0;  // for the rank's host: the group has failed on the device
+  uint64_t padding0[7] = {};
+  uint64_t host_abort = 0;  // for the rank's kernels: a host gives up
+  uint64_t padding1[7] = {};
+  uint64_t heartbeat_ns = 0;
+  int64_t process = 0;
+  uint64_t has_left = 0;
+  char text[232] = {};  // why this rank gave up
+};
+
+/// In device memory, one for each rank.
 struct WaitContext {
-  uint64_t* abort = nullptr;             // the group has failed; device memory, written by any rank
-  uint64_t* const* aborts = nullptr;     // [size] every rank's abort word
-  uint64_t* report = nullptr;            // where the own host reads it; host memory
-  const uint64_t* host_abort = nullptr;  // where the own host gives up; host memory
+  uint64_t* abort = nullptr;          // the group has failed, a packed WaitFailure; device memory, written by any rank
+  uint64_t* const* aborts = nullptr;  // [size] every rank's abort word
+  BoardRow* board = nullptr;          // [size]
   uint64_t timeout_ns = 0;
   int32_t rank = 0;
   int32_t size = 0;

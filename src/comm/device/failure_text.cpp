@@ -12,39 +12,58 @@ namespace tangram::comm {
 using cuda::WaitFailure;
 using cuda::WaitKind;
 
-std::string failure_text(const WaitFailure& failure, const std::vector<std::string>& passes, double timeout_s) {
+namespace {
+
+/// What was waited for, empty when nothing was.
+std::string operation_text(const WaitFailure& failure, const std::string& label) {
+  switch (failure.kind) {
+    case WaitKind::kArrival: return fmt::format("group_cast '{}' stage {}", label, failure.stage);
+    case WaitKind::kReturn: return fmt::format("group_reduce '{}' stage {}", label, failure.stage);
+    case WaitKind::kCredit: return fmt::format("begin '{}' (end of an earlier pass)", label);
+    case WaitKind::kOrder: return fmt::format("begin '{}'", label);
+    case WaitKind::kAllReduce: return "all_reduce";
+    default: return "";
+  }
+}
+
+/// Why the wait ended, kNone: by its deadline.
+WaitKind cause_of(const WaitFailure& failure) {
+  switch (failure.kind) {
+    case WaitKind::kArrival:
+    case WaitKind::kReturn:
+    case WaitKind::kCredit:
+    case WaitKind::kAllReduce: return static_cast<WaitKind>(failure.detail);
+    default: return failure.kind;
+  }
+}
+
+}  // namespace
+
+std::string failure_text(const WaitFailure& failure, const std::vector<std::string>& passes, double timeout_s,
+                         std::string_view reason) {
   const auto label = [&](int pass) {
     return pass >= 0 && pass < std::ssize(passes) ? passes[static_cast<size_t>(pass)] : fmt::format("pass {}", pass);
   };
-  const std::string noticed = fmt::format(" within {:g} s (noticed by rank {})", timeout_s, failure.reporter);
-  switch (failure.kind) {
-    case WaitKind::kArrival:
-      return fmt::format("group_cast '{}' stage {}: no rows came from rank {}{}", label(failure.pass), failure.stage,
-                         failure.peer, noticed);
-    case WaitKind::kCredit:
-      return fmt::format("begin '{}': rank {} did not end an earlier pass{}", label(failure.pass), failure.peer,
-                         noticed);
-    case WaitKind::kReturn:
-      return fmt::format("group_reduce '{}' stage {}: no rows came from rank {}{}", label(failure.pass), failure.stage,
-                         failure.peer, noticed);
-    case WaitKind::kAllReduce: return fmt::format("all_reduce: rank {} did not take part{}", failure.peer, noticed);
-    case WaitKind::kOrder:
-      return fmt::format(
-          "begin '{}': all ranks must begin the same passes in the same order (rank {} began '{}', rank "
-          "{} began '{}')",
-          label(failure.pass), failure.reporter, label(failure.pass), failure.peer, label(failure.other_pass));
-    case WaitKind::kHost: return fmt::format("rank {} gave up", failure.reporter);
-    case WaitKind::kNone: break;
+  const std::string operation = operation_text(failure, label(failure.pass));
+  const std::string noticed = fmt::format(" (noticed by rank {})", failure.reporter);
+  if (failure.kind == WaitKind::kOrder) {
+    return fmt::format("{}: all ranks must begin the same passes in the same order (rank {} began '{}', rank {} '{}')",
+                       operation, failure.reporter, label(failure.pass), failure.peer, label(failure.detail));
   }
-  return fmt::format("rank {} reported an unknown failure", failure.reporter);
+  const std::string prefix = operation.empty() ? "" : operation + ": ";
+  switch (cause_of(failure)) {
+    case WaitKind::kHost: return fmt::format("{}rank {} gave up: {}", prefix, failure.peer, reason);
+    case WaitKind::kEnded: return fmt::format("{}rank {} has ended{}", prefix, failure.peer, noticed);
+    case WaitKind::kSilent: return fmt::format("{}rank {} does not run{}", prefix, failure.peer, noticed);
+    default:
+      return fmt::format("{}rank {} did not take part within {:g} s{}", prefix, failure.peer, timeout_s, noticed);
+  }
 }
 
 void throw_failure(const WaitFailure& failure, const std::string& text) {
-  switch (failure.kind) {
-    case WaitKind::kArrival:
-    case WaitKind::kCredit:
-    case WaitKind::kReturn:
-    case WaitKind::kAllReduce: throw Timeout(text);
+  switch (cause_of(failure)) {
+    case WaitKind::kNone:
+    case WaitKind::kSilent: throw Timeout(text);
     default: throw CommError(text);
   }
 }

@@ -36,6 +36,8 @@ class EpochState {
       : label_(std::move(label)), cast_(static_cast<size_t>(num_casts)), reduced_(static_cast<size_t>(num_reduces)) {}
 
   void begin();
+  /// Takes begin back: nothing was enqueued.
+  void cancel() { open_ = false; }
   void cast(int stage);
   void wait_cast(int stage);
   void reduce(int stage);

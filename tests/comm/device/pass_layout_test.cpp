@@ -236,15 +236,26 @@ TEST(EpochState, RefusesCallsOutOfOrder) {
 }
 
 TEST(WaitFailure, SurvivesPackingAndReadsWell) {
-  const cuda::WaitFailure failure{cuda::WaitKind::kArrival, 63, 5, 511, 65535, 4095};
+  using cuda::WaitFailure;
+  using cuda::WaitKind;
+  const WaitFailure failure{WaitKind::kArrival, 63, 5, 511, 65535, 4095};
   EXPECT_EQ(cuda::unpack(cuda::pack(failure)), failure);
-  EXPECT_EQ(failure_text({cuda::WaitKind::kArrival, 0, 3, 2, 1, 0}, {"forward", "backward"}, 2),
-            "group_cast 'backward' stage 2: no rows came from rank 3 within 2 s (noticed by rank 0)");
-  EXPECT_EQ(failure_text({cuda::WaitKind::kOrder, 1, 2, 0, 0, 1}, {"forward", "backward"}, 2),
+  const auto text = [](const WaitFailure& f) { return failure_text(f, {"forward", "backward"}, 2, "no luck"); };
+  const auto detail = [](WaitKind kind) { return static_cast<int>(kind); };
+  EXPECT_EQ(text({WaitKind::kArrival, 0, 3, 2, 1, 0}),
+            "group_cast 'backward' stage 2: rank 3 did not take part within 2 s (noticed by rank 0)");
+  EXPECT_EQ(text({WaitKind::kReturn, 0, 3, 2, 1, detail(WaitKind::kEnded)}),
+            "group_reduce 'backward' stage 2: rank 3 has ended (noticed by rank 0)");
+  EXPECT_EQ(text({WaitKind::kArrival, 0, 3, 0, 0, detail(WaitKind::kHost)}),
+            "group_cast 'forward' stage 0: rank 3 gave up: no luck");
+  EXPECT_EQ(text({WaitKind::kEnded, 1, 2, 0, 0, 0}), "rank 2 has ended (noticed by rank 1)");
+  EXPECT_EQ(text({WaitKind::kOrder, 1, 2, 0, 0, 1}),
             "begin 'forward': all ranks must begin the same passes in the same order (rank 1 began 'forward', rank 2 "
-            "began 'backward')");
-  EXPECT_THROW(throw_failure({cuda::WaitKind::kReturn, 0, 1, 0, 0, 0}, "x"), Timeout);
-  EXPECT_THROW(throw_failure({cuda::WaitKind::kHost, 0, 1, 0, 0, 0}, "x"), CommError);
+            "'backward')");
+  EXPECT_THROW(throw_failure({WaitKind::kReturn, 0, 1, 0, 0, 0}, "x"), Timeout);
+  EXPECT_THROW(throw_failure({WaitKind::kReturn, 0, 1, 0, 0, detail(WaitKind::kEnded)}, "x"), CommError);
+  EXPECT_THROW(throw_failure({WaitKind::kSilent, 0, 1, 0, 0, 0}, "x"), Timeout);
+  EXPECT_THROW(throw_failure({WaitKind::kHost, 0, 1, 0, 0, 0}, "x"), CommError);
 }
 
 }  // namespace

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "comm/copy_engine/copy_engine_communicator.hpp"
+
+#include <fmt/format.h>
+
+#include "comm/copy_engine/copy_engine_pass.hpp"
+#include "comm/device/pass_check.hpp"
+#include "core/require.hpp"
+#include "cuda/check.hpp"
+
+namespace tangram::comm {
+
+namespace {
+
+constexpr int kMaxRanks = 64;
+
+/// Bytes of the control block at which the kinds of words begin.
+struct ControlOffsets {
+  explicit ControlOffsets(int size) : num_ranks(static_cast<size_t>(size)) {}
+  size_t abort() const { return 0; }
+  size_t order() const { return 1024; }
+  size_t reduce_flags() const { return order() + num_ranks * kOrderLength * sizeof(uint64_t); }
+  size_t inboxes() const { return (reduce_flags() + num_ranks * sizeof(uint64_t) + 1023) / 1024 * 1024; }
+  size_t end() const { return inboxes() + 2 * num_ranks * DeviceCommunicator::kMaxReduceValues * sizeof(float); }
+
+  size_t num_ranks;
+};
+
+int checked_size(int size) {
+  require(size <= kMaxRanks, "make_device_communicator: at most {} ranks (got {})", kMaxRanks, size);
+  return size;
+}
+
+}  // namespace
+
+OwnedStream::OwnedStream() {
+  int lowest = 0, highest = 0;
+  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+  cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest), "cudaStreamCreateWithPriority");
+}
+OwnedStream::~OwnedStream() { static_cast<void>(cudaStreamDestroy(stream_)); }
+
+OwnedEvent::OwnedEvent() {
+  cuda::check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+OwnedEvent::~OwnedEvent() { static_cast<void>(cudaEventDestroy(event_)); }
+
+void OwnedEvent::order(cudaStream_t from, cudaStream_t to) const {
+  cuda::check(cudaEventRecord(event_, from), "cudaEventRecord");
+  cuda::check(cudaStreamWaitEvent(to, event_, 0), "cudaStreamWaitEvent");
+}
+
+CopyEngineGroup::CopyEngineGroup(Communicator& control, double timeout_s)
+    : state(control, timeout_s),
+      heap(control, state.timeout_s()),
+      control_block(heap.allocate(ControlOffsets(checked_size(control.size())).end(), "copy engines: control block")) {
+  const int size = control.size();
+  const ControlOffsets offsets(size);
+  std::vector<char*> pointers;
+  for (const size_t offset : {offsets.abort(), offsets.order(), offsets.reduce_flags(), offsets.inboxes()}) {
+    for (int rank = 0; rank < size; ++rank) pointers.push_back(control_block->peer(rank) + offset);
+  }
+  tables = cuda::DeviceBuffer::copy_of(pointers.data(), pointers.size() * sizeof(char*));
+  counters = cuda::DeviceBuffer::zeros(2 * sizeof(uint64_t));
+  const cuda::WaitContext context{
+      reinterpret_cast<uint64_t*>(control_block->local()), tables.as<uint64_t*>(), state.device_board(),
+      static_cast<uint64_t>(state.timeout_s() * 1e9),      control.rank(),         size};
+  context_ = cuda::DeviceBuffer::copy_of(&context, sizeof(context));
+  load_kernels();
+  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  control.barrier("copy engines: ready");
+}
+
+CopyEngineGroup::~CopyEngineGroup() {
+  // Copies read the own memory; every wait in between has a deadline.
+  static_cast<void>(cudaStreamSynchronize(cast_stream.get()));
+  static_cast<void>(cudaStreamSynchronize(return_stream.get()));
+}
+
+EpochParams CopyEngineGroup::epoch_params(int pass) const {
+  EpochParams params;
+  params.context = context();
+  params.rank = state.rank();
+  params.size = state.size();
+  params.pass = pass;
+  params.counter = counters.as<uint64_t>();
+  params.order = {tables.as<uint64_t*>() + state.size(), 0};
+  return params;
+}
+
+std::shared_ptr<DevicePass> CopyEngineCommunicator::prepare_pass(const DevicePassSpec& spec) {
+  check();
+  const auto* shared = dynamic_cast<const CopyEnginePass*>(spec.landing_of.get());
+  if (spec.landing_of != nullptr && (shared == nullptr || !shared->shares_landing(*group_, spec.landing))) {
+    const std::string reason = fmt::format(
+        "prepare_pass '{}': landing_of must be a pass of this communicator with equal landing tensors", spec.label);
+    control().refuse(reason);
+    require(false, "{}", reason);
+  }
+  check_pass_spec(control(), spec, shared == nullptr ? -1 : shared->number());
+  return std::make_shared<CopyEnginePass>(group_, spec);
+}
+
+void CopyEngineCommunicator::all_reduce(float* device_values, int count, ReduceOp op, void* stream) {
+  require(device_values != nullptr && count >= 1 && count <= kMaxReduceValues,
+          "all_reduce: needs 1 to {} values on the device (got {})", kMaxReduceValues, count);
+  require(op == ReduceOp::kSum || op == ReduceOp::kMax, "all_reduce: op must be kSum or kMax (got {})",
+          static_cast<int>(op));
+  check();
+  AllReduceParams params;
+  params.context = group_->context();
+  params.rank = rank();
+  params.size = size();
+  params.counter = group_->counters.as<uint64_t>() + 1;
+  params.flags = {group_->tables.as<uint64_t*>() + 2 * size(), 0};
+  params.inboxes = group_->tables.as<float*>() + 3 * size();
+  params.values = device_values;
+  params.count = count;
+  params.is_max = op == ReduceOp::kMax;
+  launch_all_reduce(params, static_cast<cudaStream_t>(stream));
+}
+
+}  // namespace tangram::comm

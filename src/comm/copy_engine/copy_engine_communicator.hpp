@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// CopyEngineCommunicator: rows travel as pushes of copy engines into the peers' memory, each followed by a flag.
+// Protocol and orderings: docs/design/comm_gpu.md.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/device/group_state.hpp"
+#include "comm/device/kernels.hpp"
+#include "comm/heap/symmetric_heap.hpp"
+#include "cuda/device_buffer.hpp"
+#include "tangram/device_communicator.hpp"
+
+namespace tangram::comm {
+
+/// A stream of the highest priority that does not wait for the legacy stream.
+class OwnedStream {
+ public:
+  OwnedStream();
+  ~OwnedStream();
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// An event without a time.
+class OwnedEvent {
+ public:
+  OwnedEvent();
+  ~OwnedEvent();
+  OwnedEvent(const OwnedEvent&) = delete;
+  OwnedEvent& operator=(const OwnedEvent&) = delete;
+  cudaEvent_t get() const { return event_; }
+  /// Later work on `to` waits for what is on `from` now.
+  void order(cudaStream_t from, cudaStream_t to) const;
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// What passes share: the group, its memory, and where its control words lie.
+struct CopyEngineGroup {
+  CopyEngineGroup(Communicator& control, double timeout_s);
+  /// Ends when the own transfers have.
+  ~CopyEngineGroup();
+
+  const cuda::WaitContext* context() const { return context_.as<cuda::WaitContext>(); }
+  /// Common part of an epoch's parameters.
+  EpochParams epoch_params(int pass) const;
+
+  GroupState state;
+  SymmetricHeap heap;
+  std::unique_ptr<SymmetricBlock> control_block;
+  cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
+  cuda::DeviceBuffer counters;  // epochs; all_reduces
+  OwnedStream cast_stream;      // returns must not queue behind casts that wait for their sources, nor vice versa
+  OwnedStream return_stream;
+
+ private:
+  cuda::DeviceBuffer context_;
+};
+
+class CopyEngineCommunicator final : public DeviceCommunicator {
+ public:
+  CopyEngineCommunicator(Communicator& control, double timeout_s)
+      : group_(std::make_shared<CopyEngineGroup>(control, timeout_s)) {}
+
+  int rank() const override { return group_->state.rank(); }
+  int size() const override { return group_->state.size(); }
+  std::string_view name() const override { return to_string(DeviceTransport::kCopyEngine); }
+  int device() const override { return group_->heap.device(); }
+  Communicator& control() override { return group_->state.control(); }
+
+  std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
+  void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;
+  void check() override { group_->state.check(); }
+  void abort(std::string_view reason) noexcept override { group_->state.give_up(reason); }
+  TrafficCounters counters() const override { return group_->state.counters(); }
+  void reset_counters() override { group_->state.reset_counters(); }
+
+ private:
+  std::shared_ptr<CopyEngineGroup> group_;
+};
+
+}  // namespace tangram::comm

@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// CopyEnginePass: one pass over copy engines, prepared.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/copy_engine/copy_engine_communicator.hpp"
+#include "comm/copy_engine/slot_area.hpp"
+#include "comm/device/pass_layout.hpp"
+
+namespace tangram::comm {
+
+/// NOTE [small stretches]: a copy engine takes over 2 us for each copy, however short. A stage of many short stretches
+/// is moved by a kernel of few thread blocks instead, on the caller's stream: behind a kernel that fills the device and
+/// waits for peers it might never start, so it must be through before.
+class CopyEnginePass final : public DevicePass {
+ public:
+  /// Collective; the specs of all ranks have been checked.
+  CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const DevicePassSpec& spec);
+
+  int begin(void* stream) override;
+  int begin_kept(KeptSlot kept, void* stream) override;
+  TensorView landing(int tensor, int slot) const override;
+  int num_slots() const override { return landing_->num_slots(); }
+  void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
+  void wait_cast(int stage, void* stream) override;
+  DeviceArrivals arrivals() const override;
+  void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
+  std::vector<ReturnTarget> return_targets(int stage, int tensor, int return_slot) const override;
+  int return_slot() const override { return return_slot_; }
+  void signal_returned(int stage, void* stream) override;
+  void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) override;
+  void end(void* stream) override;
+  KeptSlot end_kept(void* stream) override;
+  void drop_kept(KeptSlot kept) override;
+
+  int number() const { return number_; }
+  bool shares_landing(const CopyEngineGroup& group, const std::vector<LandingTensor>& landing) const {
+    return &group == group_.get() && landing == spec_.landing;
+  }
+
+ private:
+  /// A stretch of one tensor for one peer.
+  struct Copy {
+    int tensor = 0;
+    int64_t from = 0;  // byte in the source
+    int64_t to = 0;    // byte in the peer's slot
+    int64_t num_bytes = 0;
+  };
+  struct Target {
+    int peer = 0;
+    std::vector<Copy> copies;
+  };
+  /// What a stage moves out of this rank, and for whom it waits.
+  struct Transfer {
+    std::vector<Target> targets;
+    uint64_t peers = 0;
+    bool by_kernel = false;
+    cuda::DeviceBuffer chunks;  // by_kernel
+    int num_chunks = 0;
+    int64_t rows_sent = 0, bytes_sent = 0, rows_received = 0, bytes_received = 0;
+    int first_wait = 0, num_waits = 0;  // in the list of waits
+  };
+
+  std::vector<Transfer> plan_casts();
+  std::vector<Transfer> plan_returns();
+  /// Fills in what follows from the copies.
+  void finish_plan(Transfer& transfer, const std::vector<std::vector<PeerPieces>>& layout, size_t stage,
+                   const SlotArea& area, const std::vector<int64_t>& row_bytes);
+  void plan_conversions();
+  static void append_waits(Transfer& transfer, size_t stage, const std::vector<int>& sources,
+                           std::vector<uint32_t>& list);
+
+  /// Sends a stage of `area`'s slot and raises entry (stage, rank) of the peers' flags, which begin at `first_flag`.
+  void send(const Transfer& transfer, size_t stage, const SlotArea& area, int slot, int64_t first_flag,
+            const void* const* sources, const OwnedStream& own_stream, bool& used, cudaStream_t stream);
+  void open(cudaStream_t stream);
+  void close(cudaStream_t stream);
+  EpochParams epoch_params() const;
+
+  const std::shared_ptr<CopyEngineGroup> group_;
+  const DevicePassSpec spec_;
+  const int number_;
+  PassLayout layout_;
+  EpochState epoch_;
+  std::shared_ptr<SlotArea> landing_;
+  std::unique_ptr<SlotArea> returns_;  // its own flags: arrivals [casts, size], then returned [reduces, size]
+  std::vector<Transfer> casts_;
+  std::vector<Transfer> reduces_;
+  cuda::DeviceBuffer cast_waits_;
+  cuda::DeviceBuffer return_waits_;
+  int num_return_waits_ = 0;
+  cuda::DeviceBuffer merge_begin_, merge_entries_, merge_before_;
+  /// Partial rows in reduce_dtype, for tensors that come in another.
+  std::vector<cuda::DeviceBuffer> converted_;
+  cuda::DeviceBuffer converted_bases_;
+  std::vector<cuda::DeviceBuffer> conversions_;  // chunks, by stage
+  std::vector<int> num_conversions_;
+
+  OwnedEvent cast_fork_, return_fork_, cast_join_, return_join_;
+  int slot_ = -1;
+  int return_slot_ = -1;
+  bool cast_used_ = false;
+  bool return_used_ = false;
+};
+
+}  // namespace tangram::comm

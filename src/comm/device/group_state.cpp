@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "comm/device/group_state.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "comm/device/failure_text.hpp"
+#include "core/require.hpp"
+#include "cuda/check.hpp"
+#include "tangram/env.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::comm {
+
+namespace {
+
+constexpr int kMaxPasses = 4095;  // what fits into the words of kernels
+
+double checked_timeout(double timeout_s) {
+  require(std::isfinite(timeout_s) && timeout_s >= 0,
+          "make_device_communicator: timeout_s must be finite and not negative (got {})", timeout_s);
+  return timeout_s == 0 ? Env::get().timeout_s : timeout_s;
+}
+
+}  // namespace
+
+GroupState::GroupState(Communicator& control, double timeout_s)
+    : control_(control),
+      rank_(control.rank()),
+      size_(control.size()),
+      timeout_s_(checked_timeout(timeout_s)),
+      board_(control, timeout_s_),
+      watchdog_(board_, rank_, timeout_s_) {
+  board_.prepare_once(
+      [](void* data, size_t bytes) {
+        cuda::check(cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable),
+                    "cudaHostRegister");
+        void* device = nullptr;
+        cuda::check(cudaHostGetDevicePointer(&device, data, 0), "cudaHostGetDevicePointer");
+        if (device != data) throw NotAvailable("GroupState: kernels must reach host memory by the host's addresses");
+      },
+      [](void* data) { static_cast<void>(cudaHostUnregister(data)); });
+}
+
+int GroupState::add_pass(std::string_view label) {
+  const std::lock_guard lock(mutex_);
+  require(passes_.size() < kMaxPasses, "prepare_pass '{}': at most {} passes in the life of a communicator", label,
+          kMaxPasses);
+  passes_.emplace_back(label);
+  return static_cast<int>(passes_.size()) - 1;
+}
+
+void GroupState::check() {
+  const cuda::BoardRow& row = board_.row(rank_);
+  // What a kernel waited for says more than what the host noticed.
+  uint64_t word = HostBoard::load(row.report);
+  if (word == 0) word = HostBoard::load(row.host_abort);
+  if (word == 0) return;
+  const cuda::WaitFailure failure = cuda::unpack(word);
+  const std::lock_guard lock(mutex_);
+  throw_failure(failure, failure_text(failure, passes_, timeout_s_, board_.row(failure.peer).text));
+}
+
+void GroupState::give_up(std::string_view reason) noexcept {
+  const std::lock_guard lock(mutex_);
+  cuda::BoardRow& own = board_.row(rank_);
+  std::memcpy(own.text, reason.data(), std::min(reason.size(), sizeof(own.text) - 1));
+  for (int rank = 0; rank < size_; ++rank) {
+    HostBoard::store_first(board_.row(rank).host_abort, cuda::pack({cuda::WaitKind::kHost, rank_, rank_, 0, 0, 0}));
+  }
+}
+
+void GroupState::count(int64_t rows_sent, int64_t bytes_sent, int64_t rows_received, int64_t bytes_received) {
+  const std::lock_guard lock(mutex_);
+  counters_.operations += 1;
+  counters_.rows_sent += rows_sent;
+  counters_.bytes_sent += bytes_sent;
+  counters_.rows_received += rows_received;
+  counters_.bytes_received += bytes_received;
+}
+
+TrafficCounters GroupState::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+void GroupState::reset_counters() {
+  const std::lock_guard lock(mutex_);
+  counters_ = {};
+}
+
+}  // namespace tangram::comm

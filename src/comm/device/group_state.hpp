@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// GroupState: what the device transports have in common on the host: the board through which hosts and kernels tell
+// each other of failures, the names of passes, counters.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/device/host_board.hpp"
+#include "cuda/wait_context.hpp"
+#include "tangram/communicator.hpp"
+
+namespace tangram::comm {
+
+/// Thread-safe, except for the constructor.
+class GroupState {
+ public:
+  /// Collective. `timeout_s` as in DeviceCommunicatorConfig; throws InvalidArgument unless it is finite and not
+  /// negative.
+  GroupState(Communicator& control, double timeout_s);
+
+  Communicator& control() const { return control_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  double timeout_s() const { return timeout_s_; }
+
+  /// The board's rows as kernels reach them.
+  cuda::BoardRow* device_board() const { return &board_.row(0); }
+
+  /// The number of the next pass, from 0; the same on all ranks, which prepare the same passes.
+  int add_pass(std::string_view label);
+
+  /// Throws what kernels or hosts reported, if anything.
+  void check();
+  /// This rank gives up and tells all others.
+  void give_up(std::string_view reason) noexcept;
+
+  void count(int64_t rows_sent, int64_t bytes_sent, int64_t rows_received, int64_t bytes_received);
+  TrafficCounters counters() const;
+  void reset_counters();
+
+ private:
+  Communicator& control_;
+  const int rank_;
+  const int size_;
+  const double timeout_s_;
+  HostBoard board_;
+  Watchdog watchdog_;
+
+  mutable std::mutex mutex_;  // over the following
+  std::vector<std::string> passes_;
+  TrafficCounters counters_;
+};
+
+}  // namespace tangram::comm

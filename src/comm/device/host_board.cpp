@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "comm/device/host_board.hpp"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+
+#include "comm/all_gather.hpp"
+#include "comm/heap/fd_exchange.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::comm {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLookInterval{20};
+
+/// Of a clock that all processes of a host share.
+uint64_t now_ns() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
+}  // namespace
+
+HostBoard::Memory::Memory(int fd, size_t num_bytes) : bytes(num_bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) throw CommError("HostBoard: must be able to map shared memory");
+  rows = static_cast<cuda::BoardRow*>(data);
+}
+
+HostBoard::Memory::~Memory() {
+  if (undo) undo(rows);
+  ::munmap(rows, bytes);
+}
+
+HostBoard::HostBoard(Communicator& control, double timeout_s) : size_(control.size()) {
+  const std::vector<int64_t> processes = all_gather(control, static_cast<int64_t>(::getpid()), "board: processes");
+  bool in_process = true;
+  for (const int64_t process : processes) in_process = in_process && process == processes[0];
+  const UniqueFd own(::memfd_create("tangram_board", MFD_CLOEXEC));
+  if (!own || ::ftruncate(own.get(), static_cast<off_t>(bytes())) != 0) {
+    throw CommError("HostBoard: must be able to make shared memory");
+  }
+  if (control.rank() == 0) memory_ = std::make_shared<Memory>(own.get(), bytes());
+  if (in_process) {
+    const auto addresses = all_gather(control, reinterpret_cast<uintptr_t>(&memory_), "board: address");
+    memory_ = *reinterpret_cast<const std::shared_ptr<Memory>*>(addresses[0]);
+  } else {
+    FdExchange exchange(control, timeout_s);
+    const std::vector<UniqueFd> fds = exchange.exchange(own.get());
+    if (control.rank() != 0) memory_ = std::make_shared<Memory>(fds[0].get(), bytes());
+  }
+  cuda::BoardRow& own_row = row(control.rank());
+  own_row.process = ::getpid();
+  store(own_row.heartbeat_ns, now_ns());
+  control.barrier("board: mapped");
+}
+
+void HostBoard::prepare_once(const std::function<void(void* data, size_t bytes)>& prepare,
+                             const std::function<void(void* data)>& undo) {
+  const std::lock_guard lock(memory_->mutex);
+  if (memory_->prepared) return;
+  prepare(memory_->rows, memory_->bytes);
+  memory_->prepared = true;
+  memory_->undo = undo;
+}
+
+uint64_t HostBoard::load(const uint64_t& word) {
+  return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+void HostBoard::store(uint64_t& word, uint64_t value) {
+  std::atomic_ref<uint64_t>(word).store(value, std::memory_order_release);
+}
+
+void HostBoard::store_first(uint64_t& word, uint64_t value) {
+  uint64_t none = 0;
+  std::atomic_ref<uint64_t>(word).compare_exchange_strong(none, value, std::memory_order_acq_rel);
+}
+
+Watchdog::Watchdog(HostBoard& board, int rank, double timeout_s)
+    : board_(board), rank_(rank), timeout_s_(timeout_s), processes_(static_cast<size_t>(board.size())) {
+  for (int peer = 0; peer < board.size(); ++peer) {
+    const auto process = static_cast<pid_t>(board.row(peer).process);
+    if (process == ::getpid()) continue;
+    processes_[static_cast<size_t>(peer)] = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Watchdog::~Watchdog() {
+  stopping_ = true;
+  thread_.join();
+  HostBoard::store(board_.row(rank_).has_left, 1);
+}
+
+void Watchdog::run() {
+  while (!stopping_) {
+    HostBoard::store(board_.row(rank_).heartbeat_ns, now_ns());
+    for (int peer = 0; peer < board_.size(); ++peer) {
+      if (peer != rank_) look(peer);
+    }
+    std::this_thread::sleep_for(kLookInterval);
+  }
+}
+
+void Watchdog::look(int peer) {
+  const cuda::BoardRow& row = board_.row(peer);
+  if (HostBoard::load(row.has_left) != 0) return;
+  const UniqueFd& process = processes_[static_cast<size_t>(peer)];
+  pollfd polled{process.get(), POLLIN, 0};
+  if (process && ::poll(&polled, 1, 0) > 0) {
+    if (HostBoard::load(row.has_left) == 0) notice(cuda::WaitKind::kEnded, peer);
+    return;
+  }
+  // Kernels that wait for it say more, so they come first; this is for those that wait for nothing yet.
+  const double silent_s = static_cast<double>(now_ns() - HostBoard::load(row.heartbeat_ns)) * 1e-9;
+  if (silent_s < 1.5 * timeout_s_ + 1 || silent_s > 1e9) return;
+  notice(cuda::WaitKind::kSilent, peer);
+}
+
+void Watchdog::notice(cuda::WaitKind kind, int peer) {
+  HostBoard::store_first(board_.row(rank_).host_abort, cuda::pack({kind, rank_, peer, 0, 0, 0}));
+}
+
+}  // namespace tangram::comm

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// HostBoard: a row of host memory for each rank that all ranks of a host can read and write, and a watchdog that looks
+// there whether they still live.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/socket/link.hpp"
+#include "cuda/wait_context.hpp"
+#include "tangram/communicator.hpp"
+
+namespace tangram::comm {
+
+class HostBoard {
+ public:
+  /// Collective over `control`, whose ranks are processes of one host or threads of one process.
+  HostBoard(Communicator& control, double timeout_s);
+
+  cuda::BoardRow& row(int rank) const { return memory_->rows[rank]; }
+  int size() const { return size_; }
+  size_t bytes() const { return static_cast<size_t>(size_) * sizeof(cuda::BoardRow); }
+
+  /// Calls `prepare` for the memory once in this process, and `undo` before it is unmapped.
+  void prepare_once(const std::function<void(void* data, size_t bytes)>& prepare,
+                    const std::function<void(void* data)>& undo);
+
+  static uint64_t load(const uint64_t& word);
+  static void store(uint64_t& word, uint64_t value);
+  /// Stores unless the word is set already.
+  static void store_first(uint64_t& word, uint64_t value);
+
+ private:
+  /// The mapping, shared by ranks that are threads.
+  struct Memory {
+    Memory(int fd, size_t num_bytes);
+    ~Memory();
+    cuda::BoardRow* rows = nullptr;
+    size_t bytes = 0;
+    std::mutex mutex;
+    bool prepared = false;
+    std::function<void(void*)> undo;
+  };
+
+  int size_ = 0;
+  std::shared_ptr<Memory> memory_;
+};
+
+/// A thread that shows this rank to be alive and notices when another process has ended or does not run. Then it tells
+/// the kernels of this rank, once.
+class Watchdog {
+ public:
+  Watchdog(HostBoard& board, int rank, double timeout_s);
+  /// This rank leaves; the others no longer watch it.
+  ~Watchdog();
+
+ private:
+  void run();
+  void look(int peer);
+  void notice(cuda::WaitKind kind, int peer);
+
+  HostBoard& board_;
+  const int rank_;
+  const double timeout_s_;
+  std::vector<UniqueFd> processes_;  // pidfds; empty where the system gives none
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tangram::comm

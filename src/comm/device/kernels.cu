@@ -1,0 +1,304 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "comm/device/kernels.hpp"
+#include "cuda/check.hpp"
+#include "cuda/wait.cuh"
+
+namespace tangram::comm {
+
+namespace {
+
+using cuda::WaitContext;
+using cuda::WaitFailure;
+using cuda::WaitKind;
+
+constexpr int kMaxRanks = 64;
+constexpr int kPassBits = 12;
+
+__device__ bool has_peer(uint64_t peers, int peer) { return (peers >> peer & 1) != 0; }
+
+/// Whether `peer` opened another pass as epoch `epoch` than this rank did, as far as it has opened it by now.
+__device__ void check_order(const EpochParams& params, int peer, uint64_t epoch) {
+  const uint64_t* ring = params.order.ranks[params.rank] + peer * kOrderLength;
+  const uint64_t seen = ptx::load_acquire_system(ring + epoch % kOrderLength);
+  const int pass = static_cast<int>(seen & ((1 << kPassBits) - 1));
+  if (seen >> kPassBits != epoch || pass == params.pass) return;
+  report_failure(*params.context, {WaitKind::kOrder, params.rank, peer, 0, params.pass, pass});
+}
+
+__device__ void wait_credit(const EpochParams& params, const CreditParams& credit, int peer, uint64_t epoch) {
+  if (!has_peer(credit.peers, peer)) return;
+  const uint64_t* released = credit.released.ranks[params.rank] + credit.released.idx + peer;
+  wait_for_flag(*params.context, released, epoch, {WaitKind::kCredit, params.rank, peer, 0, params.pass, 0});
+}
+
+__global__ void begin_epoch(EpochParams params) {
+  __shared__ uint64_t epoch, landing_epoch, return_epoch;
+  if (threadIdx.x == 0) {
+    epoch = ++*params.counter;
+    landing_epoch = *params.landing.last_epoch;
+    return_epoch = params.returns.last_epoch != nullptr ? *params.returns.last_epoch : 0;
+  }
+  __syncthreads();
+  const int peer = static_cast<int>(threadIdx.x);
+  if (peer < params.size && peer != params.rank) {
+    uint64_t* ring = params.order.ranks[peer] + params.rank * kOrderLength;
+    ptx::store_release_system(ring + epoch % kOrderLength, epoch << kPassBits | static_cast<uint64_t>(params.pass));
+    // Each side writes, then reads: with a full fence between them at least one sees the other.
+    __threadfence_system();
+    check_order(params, peer, epoch);
+    wait_credit(params, params.landing, peer, landing_epoch);
+    wait_credit(params, params.returns, peer, return_epoch);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *params.landing.last_epoch = epoch;
+    if (params.returns.last_epoch != nullptr) *params.returns.last_epoch = epoch;
+  }
+}
+
+__global__ void end_epoch(EpochParams params) {
+  const uint64_t epoch = *params.landing.last_epoch;
+  const int peer = static_cast<int>(threadIdx.x);
+  if (peer < params.size && peer != params.rank) {
+    for (const CreditParams* credit : {&params.landing, &params.returns}) {
+      if (credit->last_epoch == nullptr) continue;
+      ptx::store_release_system(credit->released.ranks[peer] + credit->released.idx + params.rank, epoch);
+    }
+    check_order(params, peer, epoch);
+  }
+}
+
+__global__ void wait_flags(WaitParams params) {
+  const uint64_t epoch = *params.epoch;
+  for (int i = static_cast<int>(threadIdx.x); i < params.count; i += static_cast<int>(blockDim.x)) {
+    const int stage = static_cast<int>(params.list[i] >> 8), peer = static_cast<int>(params.list[i] & 255);
+    const uint64_t* flag = params.flags + stage * params.size + peer;
+    if (!wait_for_flag(*params.context, flag, epoch,
+                       {params.kind, params.context->rank, peer, stage, params.pass, 0})) {
+      return;
+    }
+  }
+}
+
+__global__ void signal_flags(FlagTable flags, const uint64_t* epoch, uint64_t peers, int rank) {
+  const int peer = static_cast<int>(threadIdx.x);
+  if (has_peer(peers, peer)) ptx::store_release_system(flags.ranks[peer] + flags.idx + rank, *epoch);
+}
+
+__global__ void __launch_bounds__(256) move_chunks(MoveParams params) {
+  for (int i = static_cast<int>(blockIdx.x); i < params.count; i += static_cast<int>(gridDim.x)) {
+    const Chunk chunk = params.chunks[i];
+    const auto* from =
+        reinterpret_cast<const uint4*>(static_cast<const char*>(params.sources[chunk.tensor]) + chunk.from);
+    auto* to = reinterpret_cast<uint4*>(params.bases[chunk.peer] + chunk.to);
+    const int count = chunk.num_bytes / 16;
+    constexpr int kAhead = 4;
+    for (int j = static_cast<int>(threadIdx.x); j < count; j += kAhead * 256) {
+      uint4 values[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (j + k * 256 < count) values[k] = from[j + k * 256];
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (j + k * 256 < count) to[j + k * 256] = values[k];
+      }
+    }
+  }
+}
+
+struct alignas(16) Bfloat16x8 {
+  __nv_bfloat162 pairs[4];
+};
+struct alignas(16) Halfx8 {
+  __half2 pairs[4];
+};
+
+/// Eight elements from number `idx` on, which is a multiple of 8, as float32.
+__device__ void load8(const void* data, DType dtype, int64_t idx, float (&values)[8]) {
+  if (dtype == DType::kFloat32) {
+    const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(data) + idx);
+    const float4 low = from[0], high = from[1];
+    values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+    values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+  } else if (dtype == DType::kBFloat16) {
+    const auto packed = *reinterpret_cast<const Bfloat16x8*>(static_cast<const __nv_bfloat16*>(data) + idx);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      values[2 * i] = __low2float(packed.pairs[i]);
+      values[2 * i + 1] = __high2float(packed.pairs[i]);
+    }
+  } else {
+    const auto packed = *reinterpret_cast<const Halfx8*>(static_cast<const __half*>(data) + idx);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      values[2 * i] = __low2float(packed.pairs[i]);
+      values[2 * i + 1] = __high2float(packed.pairs[i]);
+    }
+  }
+}
+
+__device__ void store8(void* data, DType dtype, int64_t idx, const float (&values)[8]) {
+  if (dtype == DType::kFloat32) {
+    auto* to = reinterpret_cast<float4*>(static_cast<float*>(data) + idx);
+    to[0] = {values[0], values[1], values[2], values[3]};
+    to[1] = {values[4], values[5], values[6], values[7]};
+  } else if (dtype == DType::kBFloat16) {
+    Bfloat16x8 packed;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) packed.pairs[i] = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+    *reinterpret_cast<Bfloat16x8*>(static_cast<__nv_bfloat16*>(data) + idx) = packed;
+  } else {
+    Halfx8 packed;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) packed.pairs[i] = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
+    *reinterpret_cast<Halfx8*>(static_cast<__half*>(data) + idx) = packed;
+  }
+}
+
+__global__ void __launch_bounds__(256) convert_chunks(MoveParams params) {
+  for (int i = static_cast<int>(blockIdx.x); i < params.count; i += static_cast<int>(gridDim.x)) {
+    const Chunk chunk = params.chunks[i];
+    const int64_t first = chunk.from / 2;
+    char* to = params.bases[chunk.peer] + chunk.to;
+    for (int j = static_cast<int>(threadIdx.x); j < chunk.num_bytes / 16; j += 256) {
+      float values[8];
+      load8(params.sources[chunk.tensor], DType::kFloat32, first + 8 * j, values);
+      store8(to, DType::kBFloat16, 8 * j, values);
+    }
+  }
+}
+
+__device__ void add8(const void* data, DType dtype, int64_t idx, float (&sum)[8]) {
+  float values[8];
+  load8(data, dtype, idx, values);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum[i] += values[i];
+}
+
+/// A warp per row; the order of the terms of an element is that of the ranks.
+__global__ void __launch_bounds__(256) merge_rows(MergeParams params) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t num_warps = int64_t{gridDim.x} * (blockDim.x / 32);
+  for (int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; row < params.rows; row += num_warps) {
+    const int begin = params.begin[row], end = params.begin[row + 1], middle = begin + params.num_before[row];
+    for (int element = 8 * lane; element < params.row_elements; element += 8 * 32) {
+      float sum[8] = {};
+      for (int i = begin; i < middle; ++i) {
+        add8(params.returned, params.returned_dtype, int64_t{params.entries[i]} * params.row_elements + element, sum);
+      }
+      add8(params.own, params.own_dtype, row * params.row_elements + element, sum);
+      for (int i = middle; i < end; ++i) {
+        add8(params.returned, params.returned_dtype, int64_t{params.entries[i]} * params.row_elements + element, sum);
+      }
+      store8(params.sums, params.sums_dtype, row * params.row_elements + element, sum);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(512) all_reduce(AllReduceParams params) {
+  constexpr int kStride = DeviceCommunicator::kMaxReduceValues;
+  __shared__ uint64_t epoch;
+  if (threadIdx.x == 0) epoch = ++*params.counter;
+  __syncthreads();
+  // Two inboxes in turns: who has seen this epoch of all ranks knows that all have read the last but one.
+  const int64_t inbox = static_cast<int64_t>(epoch % 2) * params.size * kStride;
+  for (int step = 1; step < params.size; ++step) {
+    float* to = params.inboxes[(params.rank + step) % params.size] + inbox + int64_t{params.rank} * kStride;
+    for (int i = static_cast<int>(threadIdx.x); i < params.count; i += static_cast<int>(blockDim.x)) {
+      to[i] = params.values[i];
+    }
+  }
+  __threadfence_system();
+  __syncthreads();
+  const int peer = static_cast<int>(threadIdx.x);
+  bool came = true;
+  if (peer < params.size && peer != params.rank) {
+    ptx::store_release_system(params.flags.ranks[peer] + params.flags.idx + params.rank, epoch);
+    came = wait_for_flag(*params.context, params.flags.ranks[params.rank] + params.flags.idx + peer, epoch,
+                         {WaitKind::kAllReduce, params.rank, peer, 0, 0, 0});
+  }
+  if (!__syncthreads_and(came)) return;
+  const float* received = params.inboxes[params.rank] + inbox;
+  for (int i = static_cast<int>(threadIdx.x); i < params.count; i += static_cast<int>(blockDim.x)) {
+    float result = 0;
+    for (int rank = 0; rank < params.size; ++rank) {
+      const float value = rank == params.rank ? params.values[i] : __ldcg(received + int64_t{rank} * kStride + i);
+      result = rank == 0 ? value : params.is_max ? fmaxf(result, value) : result + value;
+    }
+    params.values[i] = result;
+  }
+}
+
+void check_launch(const char* what) { cuda::check(cudaGetLastError(), what); }
+
+}  // namespace
+
+void launch_begin(const EpochParams& params, cudaStream_t stream) {
+  begin_epoch<<<1, kMaxRanks, 0, stream>>>(params);
+  check_launch("begin_epoch");
+}
+
+void launch_end(const EpochParams& params, cudaStream_t stream) {
+  end_epoch<<<1, kMaxRanks, 0, stream>>>(params);
+  check_launch("end_epoch");
+}
+
+void launch_wait(const WaitParams& params, cudaStream_t stream) {
+  if (params.count == 0) return;
+  wait_flags<<<1, 128, 0, stream>>>(params);
+  check_launch("wait_flags");
+}
+
+void launch_signal(const FlagTable& flags, const uint64_t* epoch, uint64_t peers, int rank, cudaStream_t stream) {
+  if (peers == 0) return;
+  signal_flags<<<1, kMaxRanks, 0, stream>>>(flags, epoch, peers, rank);
+  check_launch("signal_flags");
+}
+
+void launch_move(const MoveParams& params, int num_blocks, cudaStream_t stream) {
+  if (params.count == 0) return;
+  move_chunks<<<static_cast<unsigned>(std::min(num_blocks, params.count)), 256, 0, stream>>>(params);
+  check_launch("move_chunks");
+}
+
+void launch_convert(const MoveParams& params, int num_blocks, cudaStream_t stream) {
+  if (params.count == 0) return;
+  convert_chunks<<<static_cast<unsigned>(std::min(num_blocks, params.count)), 256, 0, stream>>>(params);
+  check_launch("convert_chunks");
+}
+
+void launch_merge(const MergeParams& params, cudaStream_t stream) {
+  if (params.rows == 0) return;
+  constexpr int64_t kMaxBlocks = 132 * 8;
+  const int64_t blocks = std::min((params.rows + 7) / 8, kMaxBlocks);
+  merge_rows<<<static_cast<unsigned>(blocks), 256, 0, stream>>>(params);
+  check_launch("merge_rows");
+}
+
+void launch_all_reduce(const AllReduceParams& params, cudaStream_t stream) {
+  all_reduce<<<1, 512, 0, stream>>>(params);
+  check_launch("all_reduce");
+}
+
+void load_kernels() {
+  const void* kernels[] = {
+      reinterpret_cast<const void*>(begin_epoch), reinterpret_cast<const void*>(end_epoch),
+      reinterpret_cast<const void*>(wait_flags),  reinterpret_cast<const void*>(signal_flags),
+      reinterpret_cast<const void*>(move_chunks), reinterpret_cast<const void*>(convert_chunks),
+      reinterpret_cast<const void*>(merge_rows),  reinterpret_cast<const void*>(all_reduce),
+  };
+  for (const void* kernel : kernels) {
+    cudaFuncAttributes attributes;
+    cuda::check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  }
+}
+
+}  // namespace tangram::comm

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The small kernels of the device transports: opening and closing epochs, waiting, moving short stretches, merging.
+// Pointers are device memory unless said otherwise; every launch is on `stream` and throws CudaError when refused.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/wait_context.hpp"
+#include "tangram/device_communicator.hpp"
+#include "tangram/dtype.hpp"
+
+namespace tangram::comm {
+
+/// Entries of the ring in which a rank sees which passes a peer opened last.
+inline constexpr int kOrderLength = 64;
+
+/// Flags of one kind: `[..., size]` words on every rank, of which entry `idx + r` on rank p is written by rank r.
+struct FlagTable {
+  uint64_t* const* ranks = nullptr;  // [size] where each rank's words begin
+  int64_t idx = 0;                   // first of the entries that are meant
+};
+
+/// One credit: which epoch used a buffer last, and up to which epoch each peer has given its own back.
+struct CreditParams {
+  uint64_t* last_epoch = nullptr;  // null: no credit
+  FlagTable released;
+  uint64_t peers = 0;  // bits: who must have given back before this rank may send
+};
+
+struct EpochParams {
+  const cuda::WaitContext* context = nullptr;
+  int rank = 0;
+  int size = 1;
+  int pass = 0;
+  uint64_t* counter = nullptr;  // epochs opened so far by this rank
+  FlagTable order;              // rings: entry (r * kOrderLength + e % kOrderLength) holds e << 12 | pass
+  CreditParams landing;
+  CreditParams returns;
+};
+
+/// Opens an epoch: counts, tells the peers which pass, waits for the credits, and writes the epoch into their cells.
+void launch_begin(const EpochParams& params, cudaStream_t stream);
+/// Closes it: gives the buffers back to the peers, and looks once more whether they opened the same passes.
+void launch_end(const EpochParams& params, cudaStream_t stream);
+
+struct WaitParams {
+  const cuda::WaitContext* context = nullptr;
+  const uint64_t* flags = nullptr;  // own words, [stages, size]
+  const uint64_t* epoch = nullptr;
+  const uint32_t* list = nullptr;  // stage << 8 | peer
+  int count = 0;
+  int size = 1;
+  int pass = 0;
+  cuda::WaitKind kind = cuda::WaitKind::kArrival;
+};
+/// Ends when all flags of the list have reached the epoch, or the group has failed.
+void launch_wait(const WaitParams& params, cudaStream_t stream);
+
+/// Writes the epoch to entry flags.idx + rank of the peers given as bits, after all that was enqueued before.
+void launch_signal(const FlagTable& flags, const uint64_t* epoch, uint64_t peers, int rank, cudaStream_t stream);
+
+/// A short stretch of bytes, a multiple of 16 that is at most kMaxChunkBytes.
+struct Chunk {
+  int64_t from = 0;  // offset in source `tensor`
+  int64_t to = 0;    // offset from bases[peer]
+  int32_t num_bytes = 0;
+  int16_t tensor = 0;
+  int16_t peer = 0;
+};
+inline constexpr int kMaxChunkBytes = 16 << 10;
+
+struct MoveParams {
+  const Chunk* chunks = nullptr;
+  int count = 0;
+  const void* sources[4] = {};
+  char* const* bases = nullptr;
+};
+/// Copies with `num_blocks` thread blocks.
+void launch_move(const MoveParams& params, int num_blocks, cudaStream_t stream);
+/// The same from float32 to bfloat16: `from` and `num_bytes` count bytes of the bfloat16, the float32 being twice as
+/// many.
+void launch_convert(const MoveParams& params, int num_blocks, cudaStream_t stream);
+
+struct MergeParams {
+  const void* own = nullptr;
+  const void* returned = nullptr;  // the return area
+  void* sums = nullptr;
+  DType own_dtype = DType::kFloat32;
+  DType returned_dtype = DType::kFloat32;
+  DType sums_dtype = DType::kFloat32;
+  const int32_t* begin = nullptr;  // MergeTable
+  const int32_t* entries = nullptr;
+  const int32_t* num_before = nullptr;
+  int64_t rows = 0;
+  int row_elements = 0;  // a multiple of 8
+};
+void launch_merge(const MergeParams& params, cudaStream_t stream);
+
+struct AllReduceParams {
+  const cuda::WaitContext* context = nullptr;
+  int rank = 0;
+  int size = 1;
+  uint64_t* counter = nullptr;
+  FlagTable flags;
+  float* const* inboxes = nullptr;  // [size] -> [2, size, kMaxReduceValues]
+  float* values = nullptr;
+  int count = 0;
+  bool is_max = false;
+};
+void launch_all_reduce(const AllReduceParams& params, cudaStream_t stream);
+
+/// Loads all of the above onto the current device, so that no first launch waits for kernels that wait for it.
+void load_kernels();
+
+}  // namespace tangram::comm

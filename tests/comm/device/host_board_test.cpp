@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "comm/device/host_board.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include "comm/process_group.hpp"
+#include "tangram/error.hpp"
+#include "tangram/local_group.hpp"
+#include "tangram/socket_group.hpp"
+
+namespace tangram::comm {
+namespace {
+
+using cuda::WaitFailure;
+using cuda::WaitKind;
+using tangram::testing::run_processes;
+using tangram::testing::TemporaryFolder;
+
+void expect_shared(Communicator& comm) {
+  HostBoard board(comm, 30);
+  for (int peer = 0; peer < comm.size(); ++peer) {
+    if (peer == (comm.rank() + 1) % comm.size()) {
+      HostBoard::store_first(board.row(peer).report, static_cast<uint64_t>(100 + comm.rank()));
+      HostBoard::store_first(board.row(peer).report, 7);  // too late
+    }
+  }
+  comm.barrier("written");
+  const int previous = (comm.rank() + comm.size() - 1) % comm.size();
+  EXPECT_EQ(HostBoard::load(board.row(comm.rank()).report), static_cast<uint64_t>(100 + previous));
+  int num_prepared = 0;
+  board.prepare_once([&](void*, size_t bytes) { num_prepared += bytes > 0; }, [](void*) {});
+  board.prepare_once([&](void*, size_t) { ++num_prepared; }, [](void*) {});
+  EXPECT_LE(num_prepared, 1);
+  comm.barrier("read");
+}
+
+TEST(HostBoard, RowsAreSharedByThreads) { run_local_ranks(3, expect_shared); }
+
+TEST(HostBoard, RowsAreSharedByProcesses) {
+  const TemporaryFolder folder;
+  const auto outcomes = run_processes(3, [&](int rank) {
+    SocketGroup group({rank, 3, "unix:" + folder.path(), 30});
+    expect_shared(group.communicator());
+  });
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 0) << outcome.error_text;
+}
+
+/// Rank 1 of three processes ends as `end` says; the others must notice `kind` in time, or nothing.
+void expect_notice(const std::function<void()>& end, WaitKind kind, double timeout_s, double limit_s) {
+  const TemporaryFolder folder;
+  const auto outcomes = run_processes(
+      3,
+      [&](int rank) {
+        SocketGroup group({rank, 3, "unix:" + folder.path(), 30});
+        HostBoard board(group.communicator(), 30);
+        auto watchdog = std::make_unique<Watchdog>(board, rank, timeout_s);
+        group.communicator().barrier("watching");
+        if (rank == 1) {
+          if (!end) watchdog.reset();
+          if (end) end();
+          return;
+        }
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
+        uint64_t word = 0;
+        while (word == 0 && std::chrono::steady_clock::now() < deadline) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          word = HostBoard::load(board.row(rank).host_abort);
+        }
+        const WaitFailure failure = cuda::unpack(word);
+        EXPECT_EQ(failure.kind, kind);
+        EXPECT_EQ(failure.peer, kind == WaitKind::kNone ? 0 : 1);
+      },
+      4);
+  for (const size_t rank : {size_t{0}, size_t{2}}) EXPECT_EQ(outcomes[rank].exit_code, 0);
+}
+
+TEST(Watchdog, NoticesAKilledProcessAtOnce) {
+  expect_notice([] { raise(SIGKILL); }, WaitKind::kEnded, 30, 5);
+}
+
+TEST(Watchdog, NoticesAStoppedProcessAfterTheTimeout) {
+  expect_notice([] { raise(SIGSTOP); }, WaitKind::kSilent, 0.2, 5);
+}
+
+TEST(Watchdog, LetsAProcessLeave) { expect_notice(nullptr, WaitKind::kNone, 30, 0.5); }
+
+}  // namespace
+}  // namespace tangram::comm
