@@ -15,6 +15,9 @@ namespace tangram {
 struct TileShape {
   int block_m = 128;
   int block_n = 128;
+  /// Tiles begin anew where the mask falls apart (where packed documents begin) and that saves tiles, so that they may
+  /// have fewer rows anywhere; else only the last one.
+  bool follows_mask = false;
 
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
@@ -59,11 +62,14 @@ struct TileItem {
 };
 
 /// All tiles of one mask: together the items own every query row exactly once, longest item first. They begin at
-/// multiples of block_m and are that long, but for the last rows. Independent of heads.
+/// multiples of block_m and are that long, but for the last rows, unless the shape follows the mask. Independent of
+/// heads.
 struct TileList {
   TileShape shape;
   int64_t seqlen_q = 0;
   int64_t seqlen_k = 0;
+  /// Shapes that follow the mask: where the tiles of keys begin, and seqlen_k behind them. Else empty.
+  std::vector<int32_t> key_tiles;
   std::vector<TileItem> items;
   std::vector<TileRun> runs;
   std::vector<RowInterval> intervals;

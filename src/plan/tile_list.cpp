@@ -7,6 +7,7 @@
 #include "plan/tile_list.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/require.hpp"
@@ -34,6 +35,52 @@ Range common_keys(const AttnSlice& piece, const Range& rows) {
   return {piece.keys_of(rows.end - 1).begin, piece.keys_of(rows.begin).end};
 }
 
+/// Rows at which the mask falls apart: no slice continues across them, and no key is seen from both sides by slices
+/// that meet there. Of slices sorted by their first row.
+std::vector<int64_t> separations(const std::vector<AttnSlice>& slices) {
+  std::vector<int64_t> result;
+  std::vector<AttnSlice> open;  // those that reach the current row
+  for (size_t i = 0; i < slices.size();) {
+    const int64_t row = slices[i].q_range.begin;
+    std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end < row; });
+    size_t end = i;
+    bool apart = true;
+    for (; end < slices.size() && slices[end].q_range.begin == row; ++end) {
+      for (const AttnSlice& slice : open) {
+        apart &= slice.q_range.end == row && intersect(slice.k_range, slices[end].k_range).empty();
+      }
+    }
+    if (apart && row > 0) result.push_back(row);
+    open.insert(open.end(), slices.begin() + static_cast<std::ptrdiff_t>(i),
+                slices.begin() + static_cast<std::ptrdiff_t>(end));
+    i = end;
+  }
+  return result;
+}
+
+/// Where tiles begin. They begin anew at a separation when the rows behind it then need fewer tiles, or fill one.
+std::vector<int64_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t num_rows, int64_t block,
+                                 bool follows_mask) {
+  const std::vector<int64_t> candidates = follows_mask ? separations(slices) : std::vector<int64_t>{};
+  std::vector<int64_t> begins;
+  int64_t next = 0;
+  const auto tiles_of = [&](int64_t rows) { return rows > 0 ? (rows + block - 1) / block : 0; };
+  const auto fill_to = [&](int64_t end) {
+    for (; next < end; next += block) begins.push_back(next);
+  };
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const int64_t border = candidates[i];
+    const int64_t length = (i + 1 < candidates.size() ? candidates[i + 1] : num_rows) - border;
+    fill_to(border);
+    const int64_t in_last = next - border;  // rows behind the border that the last tile would hold
+    if (in_last > 0 && (length >= block || tiles_of(length - in_last) + 1 > tiles_of(length))) {
+      next = border;
+    }
+  }
+  fill_to(num_rows);
+  return begins;
+}
+
 class Builder {
  public:
   Builder(std::span<const AttnSlice> slices, int64_t seqlen_q, int64_t seqlen_k, TileShape shape) {
@@ -48,19 +95,32 @@ class Builder {
   }
 
   TileList build() {
+    std::vector<int64_t> begins = tile_begins(slices_, list_.seqlen_q, list_.shape.block_m, list_.shape.follows_mask);
+    begins.push_back(list_.seqlen_q);
     size_t next = 0;
     std::vector<AttnSlice> open;
-    for (int64_t begin = 0; begin < list_.seqlen_q; begin += list_.shape.block_m) {
-      const Range rows{begin, std::min<int64_t>(begin + list_.shape.block_m, list_.seqlen_q)};
+    for (size_t tile = 0; tile + 1 < begins.size(); ++tile) {
+      const Range rows{begins[tile], begins[tile + 1]};
       while (next < slices_.size() && slices_[next].q_range.begin < rows.end) open.push_back(slices_[next++]);
       add_item(rows, open);
       std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end <= rows.end; });
     }
     sort_items();
+    if (list_.shape.follows_mask) add_key_tiles();
     return std::move(list_);
   }
 
  private:
+  void add_key_tiles() {
+    std::vector<AttnSlice> keys_first;
+    for (const AttnSlice& slice : slices_) keys_first.push_back(transposed(slice));
+    std::sort(keys_first.begin(), keys_first.end());
+    for (const int64_t begin : tile_begins(keys_first, list_.seqlen_k, list_.shape.block_n, true)) {
+      list_.key_tiles.push_back(static_cast<int32_t>(begin));
+    }
+    list_.key_tiles.push_back(static_cast<int32_t>(list_.seqlen_k));
+  }
+
   void add_item(const Range& rows, const std::vector<AttnSlice>& open) {
     pieces_.clear();
     for (const AttnSlice& slice : open) {

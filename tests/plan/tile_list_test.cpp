@@ -35,8 +35,11 @@ void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t co
   int64_t last_cost = INT64_MAX;
   for (const TileItem& item : list.items) {
     ASSERT_LT(item.row_begin, item.row_end);
-    ASSERT_EQ(item.row_begin % shape.block_m, 0);
-    ASSERT_EQ(item.row_end, std::min<int64_t>(item.row_begin + shape.block_m, list.seqlen_q));
+    ASSERT_LE(item.row_end - item.row_begin, shape.block_m);
+    if (!shape.follows_mask) {
+      ASSERT_EQ(item.row_begin % shape.block_m, 0);
+      ASSERT_EQ(item.row_end, std::min<int64_t>(item.row_begin + shape.block_m, list.seqlen_q));
+    }
     int64_t cost = 0;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
       const TileRun& run = list.runs[static_cast<size_t>(r)];
@@ -64,6 +67,16 @@ void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t co
     last_cost = cost;
   }
   EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), rows) << "each row must belong to one item";
+  ASSERT_EQ(list.key_tiles.empty(), !shape.follows_mask);
+  EXPECT_EQ(list.key_tiles.empty() ? 0 : list.key_tiles.front(), 0);
+  for (size_t i = 0; i < list.key_tiles.size(); ++i) {
+    if (i + 1 == list.key_tiles.size()) {
+      EXPECT_EQ(list.key_tiles.back(), columns);
+      break;
+    }
+    EXPECT_LT(list.key_tiles[i], list.key_tiles[i + 1]);
+    EXPECT_LE(list.key_tiles[i + 1] - list.key_tiles[i], shape.block_n);
+  }
   EXPECT_EQ(seen, expected);
 }
 
@@ -126,11 +139,32 @@ TEST(TileList, RandomSliceSetsShowExactlyTheirCells) {
       covered = both;
       slices.push_back(slice);
     }
-    const TileShape shape{static_cast<int>(draw(1, 40)), static_cast<int>(draw(1, 40))};
+    const TileShape shape{static_cast<int>(draw(1, 40)), static_cast<int>(draw(1, 40)), draw(0, 1) == 1};
     SCOPED_TRACE(testing::Message() << "round " << round);
     expect_exact(slices, rows, columns, shape);
     if (HasFatalFailure() || HasNonfatalFailure()) return;
   }
+}
+
+TEST(TileList, FollowsDocumentsWhereThatSavesTiles) {
+  std::vector<AttnSlice> documents;
+  for (const Range rows : {Range{0, 100}, {100, 170}, {170, 178}, {178, 186}, {186, 250}}) {
+    documents.push_back(AttnSlice::causal(rows, rows));
+  }
+  const auto begins = [&](TileShape shape) {
+    std::vector<int32_t> rows;
+    for (const TileItem& item : build_tile_list(documents, 250, 250, shape).items) rows.push_back(item.row_begin);
+    std::sort(rows.begin(), rows.end());
+    return rows;
+  };
+  EXPECT_EQ(begins({64, 64, false}), (std::vector<int32_t>{0, 64, 128, 192}));
+  // 100: the document fills a tile. 170 and 178: short ones share the tile of the one before. 186: it fills a tile.
+  EXPECT_EQ(begins({64, 64, true}), (std::vector<int32_t>{0, 64, 100, 164, 186}));
+  // A causal mask, and slices that meet over the same keys, do not fall apart.
+  documents = {AttnSlice::causal({0, 250}, {0, 250})};
+  EXPECT_EQ(begins({64, 64, true}), begins({64, 64, false}));
+  documents = {AttnSlice::full({0, 100}, {0, 100}), AttnSlice::full({100, 250}, {50, 250})};
+  EXPECT_EQ(begins({64, 64, true}), begins({64, 64, false}));
 }
 
 TEST(TileList, TransposedSlicesShowTransposedCells) {

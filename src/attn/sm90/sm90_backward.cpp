@@ -131,7 +131,6 @@ void fill_edge(EdgeParams& edge, const AttnShape& shape, const AttnBackwardArgs&
   edge.dout_head_stride = args.dout.head_stride;
   edge.dq_row_stride = args.dq.row_stride;
   edge.dq_head_stride = args.dq.head_stride;
-  edge.seqlen_q = shape.seqlen_q;
   edge.num_heads_q = shape.num_heads_q;
   edge.softmax_scale = softmax_scale;
   edge.out_float32 = args.out.dtype == DType::kFloat32;
@@ -144,7 +143,8 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeP
   params.sink = args.sink.data;
   params.dsink = args.dsink;
   params.stats = edge.stats;
-  params.covered_queries = mask.backward->covered_queries();
+  params.covered_queries = edge.covered_queries;
+  params.q_tiles = edge.q_tiles;
   params.out = edge.out;
   params.dout = edge.dout;
   params.lse = edge.lse;

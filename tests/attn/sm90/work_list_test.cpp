@@ -75,12 +75,11 @@ TEST(BackwardWorkList, DealsEveryKeyTileAndQueryHeadOnceAndPiecesInOrder) {
 }
 
 /// Query tiles of a run in the order of the walk, with their turns.
-std::vector<std::pair<int32_t, int32_t>> turns_of(const WorkList& work, const TileRun& run) {
+std::vector<std::pair<int32_t, int32_t>> turns_of(const WorkList& work, const RunTiles& run) {
   std::vector<std::pair<int32_t, int32_t>> turns;
-  const int32_t first = run.k_begin / 64, last = (run.k_end - 1) / 64;
-  const TurnSegment* segment = &work.turn_segments[static_cast<size_t>(run.reserved)];
-  for (int32_t i = 0; i <= last - first; ++i) {
-    const int32_t tile = work.walk.descending ? last - i : first + i;
+  const TurnSegment* segment = &work.turn_segments[static_cast<size_t>(run.segment)];
+  for (int32_t i = 0; i < run.end - run.first; ++i) {
+    const int32_t tile = work.walk.descending ? run.end - 1 - i : run.first + i;
     if (i > 0 && segment[1].first_tile == tile) ++segment;
     turns.emplace_back(tile, segment->turn);
   }
@@ -98,7 +97,7 @@ TEST(BackwardWorkList, TurnsFollowTheOrderOfDealingForEveryHead) {
       for (int32_t head = item.head_begin; head < item.head_end; ++head) {
         for (int32_t i = item.run_begin; i < item.run_end; ++i) {
           const int32_t r = work.walk.descending ? item.run_end - 1 - (i - item.run_begin) : i;
-          for (const auto& [tile, turn] : turns_of(work, work.runs[static_cast<size_t>(r)])) {
+          for (const auto& [tile, turn] : turns_of(work, work.run_tiles[static_cast<size_t>(r)])) {
             ASSERT_EQ(turn, (added[{head, tile}]++)) << "item at key " << item.row_begin << ", head " << head;
           }
         }
@@ -128,18 +127,56 @@ TEST(BackwardWorkList, WalksTowardsTilesThatEarlierItemsHaveLeft) {
   EXPECT_FALSE(make({{{0, 4096}, {0, 4096}, -512, 0}}, shape).deterministic_walk.heads_inside);
 }
 
+TEST(BackwardWorkList, TilesBeginWithDocumentsAndCoverAllQueriesInOrder) {
+  for (const Problem& p : problems()) {
+    SCOPED_TRACE(p.name);
+    const WorkList work = make(p.slices, p.shape);
+    int32_t row = 0;
+    for (const QueryTile& tile : work.q_tiles) {
+      EXPECT_EQ(tile.row_begin, row);
+      EXPECT_GT(tile.row_end, tile.row_begin);
+      EXPECT_LE(tile.row_end - tile.row_begin, 64);
+      row = tile.row_end;
+    }
+    EXPECT_EQ(row, p.shape.seqlen_q);
+    for (size_t i = 0; i < work.runs.size(); ++i) {
+      const RunTiles& tiles = work.run_tiles[i];
+      const int32_t first = work.runs[i].k_begin, last = work.runs[i].k_end - 1;
+      EXPECT_LE(work.q_tiles[static_cast<size_t>(tiles.first)].row_begin, first);
+      EXPECT_GT(work.q_tiles[static_cast<size_t>(tiles.first)].row_end, first);
+      EXPECT_LE(work.q_tiles[static_cast<size_t>(tiles.end) - 1].row_begin, last);
+      EXPECT_GT(work.q_tiles[static_cast<size_t>(tiles.end) - 1].row_end, last);
+    }
+  }
+  // Documents of 100, 2,900 and 2,000 rows: no item and no query tile belongs to two of them.
+  const WorkList documents = make(problems()[3].slices, problems()[3].shape);
+  for (const int32_t border : {100, 3000}) {
+    for (const QueryTile& tile : documents.q_tiles) EXPECT_FALSE(tile.row_begin < border && border < tile.row_end);
+    for (const Item& item : documents.items) EXPECT_FALSE(item.row_begin < border && border < item.row_end);
+  }
+}
+
 TEST(BackwardWorkList, MarksRowsThatNobodyCovers) {
   const Problem p = problems().back();
   const WorkList work = make(p.slices, p.shape);
-  ASSERT_EQ(work.covered_queries.size(), 16u);
-  EXPECT_EQ(work.covered_queries[0], ~uint64_t{0} << 10);
-  EXPECT_EQ(work.covered_queries[2], 0u);
-  EXPECT_EQ(work.covered_queries[15], ~uint64_t{0} << 40) << "rows past the end need no zeroing";
+  const auto bit = [](bool inside, int64_t row) { return inside || row >= 1000; };  // past the end reads as zeros
+  ASSERT_EQ(work.covered_queries.size(), work.q_tiles.size());
+  for (size_t t = 0; t < work.q_tiles.size(); ++t) {
+    for (int i = 0; i < 64; ++i) {
+      const int64_t row = work.q_tiles[t].row_begin + i;
+      const bool covered = bit((10 <= row && row < 100) || (500 <= row && row < 900), row);
+      EXPECT_EQ(work.covered_queries[t] >> i & 1, covered ? 1u : 0u) << row;
+    }
+  }
   for (const Item& item : work.items) {
-    if (item.row_begin != 256) continue;
-    EXPECT_EQ(item.flags, kItemZeroRows);
-    EXPECT_EQ(item.covered[0], 0u);
-    EXPECT_EQ(item.covered[1], 0x003ff000u) << "keys 300 to 309";
+    bool all = true;
+    for (int i = 0; i < 128; ++i) {
+      const int64_t row = item.row_begin + i;
+      const bool covered = bit((20 <= row && row < 200) || (300 <= row && row < 310), row);
+      EXPECT_EQ(item.covered[i / 32] >> (i % 32) & 1, covered ? 1u : 0u) << row;
+      all &= covered;
+    }
+    EXPECT_EQ(item.flags, all ? 0 : kItemZeroRows);
   }
   EXPECT_TRUE(make(problems()[0].slices, problems()[0].shape).covered_queries.empty());
 }

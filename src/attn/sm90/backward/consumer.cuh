@@ -154,6 +154,7 @@ struct Consumer {
         begin = max(message.slice_q_begin, key + message.min_diag);
         end = min(message.slice_q_end, key + message.max_diag + 1);
       }
+      end = min(end, message.q_end);
       visible |= (columns_before(end - first) & ~columns_before(begin - first)) << (16 * r);
     }
     return visible;

@@ -51,7 +51,7 @@ double cache_penalty(const Extents& extents, double spread, const AttnShape& sha
 
 }  // namespace
 
-Extents measure_extents(const TileList& tiles) {
+Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles) {
   Extents result;
   result.item.resize(tiles.items.size());
   std::iota(result.item.begin(), result.item.end(), size_t{0});
@@ -61,10 +61,10 @@ Extents measure_extents(const TileList& tiles) {
     const TileItem& item = tiles.items[i];
     Extent extent;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun& run = tiles.runs[static_cast<size_t>(r)];
-      extent.first = r == item.run_begin ? first_tile(run) : std::min(extent.first, first_tile(run));
-      extent.end = std::max(extent.end, end_tile(run));
-      extent.count += end_tile(run) - first_tile(run);
+      const RunTiles& run = run_tiles[static_cast<size_t>(r)];
+      extent.first = r == item.run_begin ? run.first : std::min<int64_t>(extent.first, run.first);
+      extent.end = std::max<int64_t>(extent.end, run.end);
+      extent.count += run.end - run.first;
     }
     result.of_keys.push_back(extent);
   }
@@ -75,21 +75,20 @@ Extents measure_extents(const TileList& tiles) {
   return result;
 }
 
-double length_spread(const TileList& tiles) {
+double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles) {
   constexpr int64_t kSamples = 64;
-  const int64_t num_tiles = (tiles.seqlen_k + 63) / 64;
-  const int64_t samples = std::min(kSamples, num_tiles);
+  const int64_t samples = std::min(kSamples, num_q_tiles);
   int64_t deviation = 0, sum = 0;
   for (int64_t s = 0; s < samples; ++s) {
-    const int64_t tile = (2 * s + 1) * num_tiles / (2 * samples);
+    const int64_t tile = (2 * s + 1) * num_q_tiles / (2 * samples);
     std::vector<int64_t> lengths;
     for (const TileItem& item : tiles.items) {
       int64_t length = 0;
       bool meets = false;
       for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        const TileRun& run = tiles.runs[static_cast<size_t>(r)];
-        meets |= first_tile(run) <= tile && tile < end_tile(run);
-        length += end_tile(run) - first_tile(run);
+        const RunTiles& run = run_tiles[static_cast<size_t>(r)];
+        meets |= run.first <= tile && tile < run.end;
+        length += run.end - run.first;
       }
       if (meets) lengths.push_back(length);
     }

@@ -33,11 +33,11 @@ struct Extents {
   std::vector<size_t> item;
   std::vector<size_t> longest_first;  ///< indices into of_keys
 };
-Extents measure_extents(const TileList& tiles);
+Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles);
 
 /// How unequal the items are that meet at one query tile: their mean deviation from the median, as a share of it, over
 /// sampled tiles. 0 for full masks, windows and full documents, about 0.25 for causal ones.
-double length_spread(const TileList& tiles);
+double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles);
 
 /// The fastest dealing by a simulation on `num_sms` multiprocessors with penalties for what leaves the L2 cache.
 Dealing choose_dealing(const Extents& extents, double spread, const AttnShape& shape, int num_sms);
@@ -70,8 +70,5 @@ void deal(const Extents& extents, int num_heads_kv, Dealing how, const Visit& vi
     }
   }
 }
-
-inline int64_t first_tile(const TileRun& run) { return run.k_begin / 64; }
-inline int64_t end_tile(const TileRun& run) { return (run.k_end + 63) / 64; }
 
 }  // namespace tangram::sm90::backward

@@ -43,16 +43,16 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   if (blockIdx.x == 0 && thread == 0) *params.ticket = 0;
   if (tile >= params.num_q_tiles) return;  // no queries at all
   const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
-  const int64_t row0 = int64_t{tile} * kBlockM;
+  const QueryTile rows = params.q_tiles[tile];
   const int column = thread % kLanes * 8;
   // Rows that see no key may hold NaN: their statistics are zeros.
   const uint64_t covered = params.covered_queries ? params.covered_queries[tile] : ~uint64_t{0};
 #pragma unroll
   for (int i = 0; i < kBlockM / kRowsAtOnce; ++i) {
     const int in_tile = i * kRowsAtOnce + thread / kLanes;
-    const int64_t row = row0 + in_tile;
+    const int64_t row = int64_t{rows.row_begin} + in_tile;
     float sum = 0.0f;
-    const bool valid = row < params.seqlen_q && (covered >> in_tile & 1);
+    const bool valid = row < rows.row_end && (covered >> in_tile & 1);
     if (valid) {
       float out[8], dout[8];
       load_eight<Element>(out, params.out, row * params.out_row_stride + head * params.out_head_stride + column,
@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_consta
   const int part = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
+  const QueryTile rows = params.q_tiles[tile];
   ptx::grid_dependency_wait();
   const float4* from =
       reinterpret_cast<const float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4) + part * (32 * kVectors) + lane;
@@ -105,10 +106,10 @@ __global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_consta
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int64_t row = int64_t{tile} * kBlockM + part % 4 * 16 + lane / 4 + r * 8;
+    const int64_t row = int64_t{rows.row_begin} + part % 4 * 16 + lane / 4 + r * 8;
     const int64_t at = row * params.dq_row_stride + head * params.dq_head_stride + part / 4 * kColumns;
     char* to = static_cast<char*>(params.dq) + at * (params.dq_type == GradType::kFloat32 ? 4 : 2);
-    write_row<Element, kColumns>(sums, r * 2, params.softmax_scale, to, row < params.seqlen_q, params.dq_type,
+    write_row<Element, kColumns>(sums, r * 2, params.softmax_scale, to, row < rows.row_end, params.dq_type,
                                  params.accumulate_dq, lane);
   }
 }

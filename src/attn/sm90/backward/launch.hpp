@@ -28,6 +28,7 @@ struct SinkParams {
   const float* sink;  ///< [num_sinks, num_heads_q], or a set of these for each row
   float* dsink;       ///< as sink
   const float* stats;
+  const QueryTile* q_tiles;         ///< as in Params
   const uint64_t* covered_queries;  ///< null, or as in Params: other rows have no statistics
   const void* out;
   const void* dout;

@@ -20,6 +20,19 @@ enum class GradType : int32_t { kInput = 0, kFloat32 = 1 };
 inline constexpr int32_t kItemZeroRows = 1;  ///< some rows of the key tile are nobody's: zero them (see `covered`)
 inline constexpr int32_t kItemOddPhase = 2;  ///< set by the kernel: phase of the barriers of K and V
 
+/// The query rows [row_begin, row_end) of a tile, at most kBlockM; the tiles cover all rows in order.
+struct QueryTile {
+  int32_t row_begin = 0;
+  int32_t row_end = 0;
+};
+
+/// The query tiles [first, end) of a run, and where `turn_segments` says its turns in deterministic calls.
+struct RunTiles {
+  int32_t first = 0;
+  int32_t end = 0;
+  int32_t segment = 0;
+};
+
 /// One unit of work: the keys [row_begin, row_end) of one KV head against the query heads [head_begin, head_end) and
 /// the runs of queries [run_begin, run_end). Runs are TileRuns of the transposed mask: what they call rows are keys
 /// here, and what they call keys are queries.
@@ -56,7 +69,7 @@ struct Walk {
   bool heads_inside = false;  ///< all query heads of a query tile, then the next tile; else all tiles of a head first
 };
 
-/// Strides are in elements. `num_q_tiles` tiles of kBlockM query rows lie on a fixed grid from row 0.
+/// Strides are in elements.
 struct Params {
   TensorMap q_map;
   TensorMap k_map;
@@ -64,14 +77,17 @@ struct Params {
   TensorMap dout_map;
   const Item* items;
   const TileRun* runs;
+  const RunTiles* run_tiles;  ///< of each run
+  const QueryTile* q_tiles;   ///< [num_q_tiles]
   const RowInterval* intervals;
   const float* stats;                ///< [num_heads_q, num_q_tiles, kStatsFloats], in the order of stats_index()
   float* dq_sums;                    ///< [num_heads_q, num_q_tiles, kBlockM * head_dim] in fragment order
-  const uint64_t* covered_queries;   ///< null, or a bit a row for every query tile: 0 where no key sees the row
+  const uint64_t* covered_queries;   ///< null, or a bit for each of kBlockM rows from the first of every query tile: 0
+                                     ///< where no key sees it
   float* slabs;                      ///< [num_slabs, 2 * kBlockN * head_dim], where items in pieces add up
   int32_t* piece_turns;              ///< [num_slabs], zeros before and after
   int32_t* ticket;                   ///< zero before
-  const TurnSegment* turn_segments;  ///< deterministic: those of a run begin at runs[].reserved
+  const TurnSegment* turn_segments;  ///< deterministic: see RunTiles
   int32_t* turns;  ///< [num_heads_q, num_q_tiles, 2], zeros before: what was added to each half of a slab (DqWriter)
   void* dk;
   void* dv;
@@ -95,6 +111,7 @@ struct Params {
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dq from the sums.
 struct EdgeParams {
+  const QueryTile* q_tiles;  ///< as in Params
   const void* out;
   const void* dout;
   const float* lse;  ///< [seqlen_q, num_heads_q]
@@ -107,7 +124,6 @@ struct EdgeParams {
   int64_t out_row_stride, out_head_stride;
   int64_t dout_row_stride, dout_head_stride;
   int64_t dq_row_stride, dq_head_stride;
-  int64_t seqlen_q;
   int32_t num_heads_q;
   int32_t num_q_tiles;
   float softmax_scale;

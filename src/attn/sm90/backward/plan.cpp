@@ -15,15 +15,17 @@ cuda::DeviceBuffer upload(const std::vector<T>& values) {
 
 Plan::Plan(const WorkList& work, const AttnShape& shape)
     : num_items_(static_cast<int32_t>(work.items.size())),
-      num_q_tiles_(work.num_q_tiles),
+      num_q_tiles_(static_cast<int32_t>(work.q_tiles.size())),
       walk_(work.walk),
       deterministic_walk_(work.deterministic_walk),
       zeroed_sums_(work.zeroed_sums) {
-  const auto tiles = static_cast<size_t>(work.num_q_tiles) * static_cast<size_t>(shape.num_heads_q);
+  const auto tiles = work.q_tiles.size() * static_cast<size_t>(shape.num_heads_q);
   const auto head_dim = static_cast<size_t>(shape.head_dim);
   const auto slabs = static_cast<size_t>(work.num_slabs);
   items_ = upload(work.items);
   runs_ = upload(work.runs);
+  run_tiles_ = upload(work.run_tiles);
+  q_tiles_ = upload(work.q_tiles);
   intervals_ = upload(work.intervals);
   covered_queries_ = upload(work.covered_queries);
   turn_segments_ = upload(work.turn_segments);
@@ -38,8 +40,10 @@ Plan::Plan(const WorkList& work, const AttnShape& shape)
 void Plan::fill(Params& params, EdgeParams& edge, bool deterministic) const {
   params.items = items_.as<Item>();
   params.runs = runs_.as<TileRun>();
+  params.run_tiles = run_tiles_.as<RunTiles>();
+  params.q_tiles = edge.q_tiles = q_tiles_.as<QueryTile>();
   params.intervals = intervals_.as<RowInterval>();
-  params.covered_queries = edge.covered_queries = covered_queries();
+  params.covered_queries = edge.covered_queries = covered_queries_.as<uint64_t>();
   params.turn_segments = turn_segments_.as<TurnSegment>();
   params.stats = edge.stats = stats_.as<float>();
   params.dq_sums = edge.dq_sums = dq_sums_.as<float>();

@@ -23,14 +23,13 @@ class Plan {
   void fill(Params& params, EdgeParams& edge, bool deterministic) const;
 
   int64_t num_items() const { return num_items_; }
-  const uint64_t* covered_queries() const { return covered_queries_.as<uint64_t>(); }  ///< null where all are
 
  private:
   int32_t num_items_ = 0;
   int32_t num_q_tiles_ = 0;
   Walk walk_, deterministic_walk_;
   bool zeroed_sums_ = true;
-  cuda::DeviceBuffer items_, runs_, intervals_, covered_queries_, turn_segments_;
+  cuda::DeviceBuffer items_, runs_, run_tiles_, q_tiles_, intervals_, covered_queries_, turn_segments_;
   cuda::DeviceBuffer stats_, dq_sums_, slabs_, piece_turns_, ticket_, turns_;
 };
 

@@ -19,7 +19,7 @@ struct Producer {
   int32_t head = 0, run_idx = 0, tile = 0;  // of the current step
 
   __device__ __forceinline__ uint32_t slot() const { return item_count % Traits::kItemSlots; }
-  __device__ __forceinline__ const TileRun& run() const { return params.runs[run_idx]; }
+  __device__ __forceinline__ const RunTiles& run_tiles() const { return params.run_tiles[run_idx]; }
 
   /// K and V of an item, once the consumers have left those of the item before.
   __device__ __forceinline__ void load_keys(const Item& item) {
@@ -52,18 +52,20 @@ struct Producer {
   __device__ __forceinline__ void push_step() {
     const uint32_t stage = wait_stage();
     const int32_t slab = head * params.num_q_tiles + tile;
+    const int32_t q0 = params.q_tiles[tile].row_begin;
     smem.dq_target[step % kDqTargets] = {slab, Traits::kDeterministic ? smem.segment : 0};
-    ptx::tma_load_4d(smem.q[stage], &params.q_map, &smem.q_full[stage], 0, tile * kBlockM, 0, head);
-    ptx::tma_load_4d(smem.dout[stage], &params.dout_map, &smem.dout_full[stage], 0, tile * kBlockM, 0, head);
+    ptx::tma_load_4d(smem.q[stage], &params.q_map, &smem.q_full[stage], 0, q0, 0, head);
+    ptx::tma_load_4d(smem.dout[stage], &params.dout_map, &smem.dout_full[stage], 0, q0, 0, head);
     ptx::bulk_load(smem.stats[stage], params.stats + int64_t{slab} * kStatsFloats, Traits::kStatsBytes,
                    &smem.dout_full[stage]);
     const Item& item = smem.item[slot()];
-    const TileRun& run = this->run();
+    const TileRun& run = params.runs[run_idx];
     StepMessage& message = smem.step[stage];
     message.item_slot = static_cast<int32_t>(slot());
-    message.q0 = tile * kBlockM;
-    const bool all = run.full_begin <= tile * kBlockM && (tile + 1) * kBlockM <= run.full_end &&
-                     item.row_end - item.row_begin == kBlockN;
+    message.q0 = q0;
+    const int32_t q_end = params.q_tiles[tile].row_end;
+    const bool all =
+        run.full_begin <= q0 && q0 + kBlockM <= min(run.full_end, q_end) && item.row_end - item.row_begin == kBlockN;
     message.flags = all ? 0 : kStepMasked;
     if (!all) {
       message.row_begin = run.row_begin;
@@ -73,6 +75,7 @@ struct Producer {
       message.min_diag = run.min_diag;
       message.max_diag = run.max_diag;
       message.interval_begin = run.interval_begin;
+      message.q_end = q_end;
     }
     if (params.covered_queries) {
       const uint64_t covered = params.covered_queries[tile];
@@ -86,8 +89,8 @@ struct Producer {
   }
 
   __device__ __forceinline__ void enter_run() {
-    tile = params.walk.descending ? (run().k_end - 1) / kBlockM : run().k_begin / kBlockM;
-    if constexpr (Traits::kDeterministic) smem.segment = run().reserved;
+    tile = params.walk.descending ? run_tiles().end - 1 : run_tiles().first;
+    if constexpr (Traits::kDeterministic) smem.segment = run_tiles().segment;
   }
   __device__ __forceinline__ void enter_first_run(const Item& item) {
     run_idx = params.walk.descending ? item.run_end - 1 : item.run_begin;
@@ -96,7 +99,7 @@ struct Producer {
   /// The next query tile in the order of the walk; false when the item has no more.
   __device__ __forceinline__ bool next_tile(const Item& item) {
     tile += params.walk.descending ? -1 : 1;
-    if (run().k_begin / kBlockM <= tile && tile * kBlockM < run().k_end) {
+    if (run_tiles().first <= tile && tile < run_tiles().end) {
       if (Traits::kDeterministic && params.turn_segments[smem.segment + 1].first_tile == tile) ++smem.segment;
       return true;
     }

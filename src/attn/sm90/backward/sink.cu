@@ -30,13 +30,22 @@ __device__ float uncovered_gradient(const SinkParams& params, float sink, int he
   return -exp2f((sink - params.lse[row * params.num_heads_q + head]) * kLog2e) * delta;
 }
 
-__device__ float sink_gradient(const SinkParams& params, float sink, int head, int64_t row) {
-  if (params.covered_queries && !(params.covered_queries[row / 64] >> (row % 64) & 1)) {
-    return uncovered_gradient(params, sink, head, row);
+__device__ float sink_gradient(const SinkParams& params, float sink, int head, int tile, int in_tile) {
+  if (params.covered_queries && !(params.covered_queries[tile] >> in_tile & 1)) {
+    return uncovered_gradient(params, sink, head, int64_t{params.q_tiles[tile].row_begin} + in_tile);
   }
-  const int64_t tile = int64_t{head} * params.num_q_tiles + row / kBlockM;
-  const float* stats = params.stats + tile * kStatsFloats + stats_index(static_cast<int>(row % kBlockM));
+  const float* stats = params.stats + (int64_t{head} * params.num_q_tiles + tile) * kStatsFloats + stats_index(in_tile);
   return -exp2f(sink * kLog2e - stats[0]) * stats[kDeltaBegin];
+}
+
+/// The tile that holds `row`.
+__device__ int tile_of(const SinkParams& params, int64_t row) {
+  int begin = 0, end = params.num_q_tiles;
+  while (end - begin > 1) {
+    const int middle = (begin + end) / 2;
+    (params.q_tiles[middle].row_begin <= row ? begin : end) = middle;
+  }
+  return begin;
 }
 
 /// One CTA for each (sink, head).
@@ -45,8 +54,10 @@ __global__ void __launch_bounds__(kSinkThreads) shared_sink_kernel(const SinkPar
   const int head = static_cast<int>(blockIdx.x) % params.num_heads_q;
   const float sink = params.sink[blockIdx.x];
   float sum = 0.0f;
-  for (int64_t row = threadIdx.x; row < params.seqlen_q; row += kSinkThreads) {
-    sum += sink_gradient(params, sink, head, row);
+  for (int64_t i = threadIdx.x; i < int64_t{params.num_q_tiles} * kBlockM; i += kSinkThreads) {
+    const int tile = static_cast<int>(i / kBlockM), in_tile = static_cast<int>(i % kBlockM);
+    const QueryTile rows = params.q_tiles[tile];
+    if (in_tile < rows.row_end - rows.row_begin) sum += sink_gradient(params, sink, head, tile, in_tile);
   }
   sums[threadIdx.x] = sum;
   for (int half = kSinkThreads / 2; half > 0; half /= 2) {
@@ -60,7 +71,10 @@ __global__ void __launch_bounds__(kSinkThreads) row_sink_kernel(const SinkParams
   const int64_t per_row = int64_t{params.num_sinks} * params.num_heads_q;
   const int64_t i = int64_t{blockIdx.x} * kSinkThreads + threadIdx.x;
   if (i >= params.seqlen_q * per_row) return;
-  params.dsink[i] = sink_gradient(params, params.sink[i], static_cast<int>(i % params.num_heads_q), i / per_row);
+  const int64_t row = i / per_row;
+  const int tile = tile_of(params, row);
+  const int in_tile = static_cast<int>(row - params.q_tiles[tile].row_begin);
+  params.dsink[i] = sink_gradient(params, params.sink[i], static_cast<int>(i % params.num_heads_q), tile, in_tile);
 }
 
 }  // namespace

@@ -38,7 +38,9 @@ struct alignas(16) StepMessage {
   int32_t q0;  ///< query of row 0 of the tile
   uint32_t covered[2];
   int32_t row_begin, row_end, slice_q_begin, slice_q_end;
-  int32_t min_diag, max_diag, interval_begin, reserved[4];
+  int32_t min_diag, max_diag, interval_begin;
+  int32_t q_end;  ///< rows from here on are another tile's
+  int32_t reserved[3];
 };
 static_assert(sizeof(StepMessage) == 64);
 

@@ -24,15 +24,22 @@ void cover(std::vector<uint64_t>& words, const Range& rows) {
   }
 }
 
+/// 64 bits from `row` on.
+uint64_t bits_at(const std::vector<uint64_t>& words, int64_t row) {
+  const auto word = static_cast<size_t>(row / 64);
+  const int shift = static_cast<int>(row % 64);
+  return shift == 0 ? words[word] : words[word] >> shift | words[word + 1] << (64 - shift);
+}
+
 struct Coverage {
   std::vector<uint64_t> queries, keys;
 };
 
-/// Rows past the end of a tensor read as zeros, so that they need no zeroing: their bits are set.
+/// A bit a row. Rows past the end of a tensor read as zeros, so that they need no zeroing: their bits are set.
 Coverage coverage(std::span<const AttnSlice> slices, const AttnShape& shape) {
   Coverage result;
-  result.queries.resize(static_cast<size_t>((shape.seqlen_q + 63) / 64));
-  result.keys.resize(static_cast<size_t>((shape.seqlen_k + 63) / 64) + 2);
+  result.queries.resize(static_cast<size_t>(shape.seqlen_q / 64 + 4));
+  result.keys.resize(static_cast<size_t>(shape.seqlen_k / 64 + 4));
   cover(result.queries, {shape.seqlen_q, static_cast<int64_t>(result.queries.size()) * 64});
   cover(result.keys, {shape.seqlen_k, static_cast<int64_t>(result.keys.size()) * 64});
   for (const AttnSlice& slice : slices) {
@@ -83,15 +90,15 @@ void add_turns(WorkList& work) {
     if (item.head_begin != 0) continue;
     for (int32_t i = item.run_begin; i < item.run_end; ++i) {
       const int32_t r = work.walk.descending ? item.run_end - 1 - (i - item.run_begin) : i;
-      TileRun& run = work.runs[static_cast<size_t>(r)];
+      RunTiles& run = work.run_tiles[static_cast<size_t>(r)];
       const size_t begin = work.turn_segments.size();
-      additions.add(first_tile(run), end_tile(run), [&](int64_t first, int64_t end, int32_t turn) {
+      additions.add(run.first, run.end, [&](int64_t first, int64_t end, int32_t turn) {
         work.turn_segments.push_back({static_cast<int32_t>(work.walk.descending ? end - 1 : first), turn});
       });
       if (work.walk.descending)
         std::reverse(work.turn_segments.begin() + static_cast<std::ptrdiff_t>(begin), work.turn_segments.end());
       work.turn_segments.push_back({kNoTile, 0});
-      run.reserved = static_cast<int32_t>(begin);
+      run.segment = static_cast<int32_t>(begin);
     }
   }
 }
@@ -102,8 +109,8 @@ Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) 
   item.row_end = tile.row_end;
   item.run_begin = tile.run_begin;
   item.run_end = tile.run_end;
-  for (int word = 0; word < 2; ++word) {  // items begin at multiples of 128
-    const uint64_t bits = covered_keys[static_cast<size_t>(tile.row_begin / 64 + word)];
+  for (int word = 0; word < 2; ++word) {
+    const uint64_t bits = bits_at(covered_keys, tile.row_begin + word * 64);
     item.covered[word * 2] = static_cast<uint32_t>(bits);
     item.covered[word * 2 + 1] = static_cast<uint32_t>(bits >> 32);
     if (bits != ~uint64_t{0}) item.flags = kItemZeroRows;
@@ -118,15 +125,24 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   WorkList work;
   work.runs = tiles.runs;
   work.intervals = tiles.intervals;
-  work.num_q_tiles = static_cast<int32_t>((shape.seqlen_q + kTileShape.block_n - 1) / kTileShape.block_n);
+  for (size_t i = 0; i + 1 < tiles.key_tiles.size(); ++i) {
+    work.q_tiles.push_back({tiles.key_tiles[i], tiles.key_tiles[i + 1]});
+  }
+  const auto tile_of = [&](int32_t row) {
+    const auto after = std::upper_bound(tiles.key_tiles.begin(), tiles.key_tiles.end(), row);
+    return static_cast<int32_t>(after - tiles.key_tiles.begin()) - 1;
+  };
+  for (const TileRun& run : tiles.runs) work.run_tiles.push_back({tile_of(run.k_begin), tile_of(run.k_end - 1) + 1, 0});
   const Coverage covered = coverage(slices, shape);
   const bool all_covered =
       std::all_of(covered.queries.begin(), covered.queries.end(), [](uint64_t word) { return word == ~uint64_t{0}; });
-  if (!all_covered) work.covered_queries = covered.queries;
+  if (!all_covered) {
+    for (const QueryTile& tile : work.q_tiles) work.covered_queries.push_back(bits_at(covered.queries, tile.row_begin));
+  }
 
-  Extents extents = measure_extents(tiles);
+  Extents extents = measure_extents(tiles, work.run_tiles);
   if (extents.item.empty()) return work;
-  const double spread = length_spread(tiles);
+  const double spread = length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   const Dealing how = choose_dealing(extents, spread, shape, num_sms);
   std::vector<int> turns;
   for (const size_t i : extents.item) turns.push_back(late_keys.turn(tiles.items[i].row_begin, tiles.items[i].row_end));

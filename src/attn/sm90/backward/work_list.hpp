@@ -16,18 +16,19 @@
 namespace tangram::sm90::backward {
 
 /// Tiles of a transposed list: keys of an item by queries of a step.
-inline constexpr TileShape kTileShape{128, 64};
+inline constexpr TileShape kTileShape{128, 64, true};
 
 struct WorkList {
   std::vector<Item> items;
-  std::vector<TileRun> runs;  ///< those of the tile list; `reserved` says where a run's segments begin
+  std::vector<TileRun> runs;  ///< those of the tile list
+  std::vector<RunTiles> run_tiles;
+  std::vector<QueryTile> q_tiles;
   std::vector<RowInterval> intervals;
-  std::vector<uint64_t> covered_queries;  ///< empty where every query sees a key, else a bit a row for each query tile
+  std::vector<uint64_t> covered_queries;  ///< empty where every query sees a key, else as Params wants it
   int32_t num_slabs = 0;
-  int32_t num_q_tiles = 0;
   Walk walk, deterministic_walk;           ///< in the same direction
   bool zeroed_sums = true;                 ///< dq is added to zeros, else the first addition stores
-  std::vector<TurnSegment> turn_segments;  ///< of all runs, where their `reserved` says
+  std::vector<TurnSegment> turn_segments;  ///< of all runs
 };
 
 /// Items of all KV heads, in the order of dealing that `choose_dealing` finds for `num_sms` multiprocessors; where keys
