@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <random>
@@ -28,6 +29,7 @@ using cuda::check;
 using cuda::DeviceBuffer;
 
 constexpr int kSize = 4;
+constexpr int kRank = 2;
 constexpr uint64_t kEpoch = 7;
 constexpr AttnShape kShape{768, 2048, 8, 2, 128, 128, DType::kBFloat16};
 const std::vector<AttnSlice> kSlices = {AttnSlice::causal({0, 512}, {0, 2000}),
@@ -73,8 +75,9 @@ class ArrivalsTest : public ::testing::Test {
     k_ = random_tensor(kShape.seqlen_k, 2, 128, rng), v_ = random_tensor(kShape.seqlen_k, 2, 128, rng);
     check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "cudaStreamCreate");
-    check(cudaHostAlloc(reinterpret_cast<void**>(&words_), 2 * sizeof(uint64_t), cudaHostAllocMapped), "cudaHostAlloc");
-    words_[0] = words_[1] = 0;
+    check(cudaHostAlloc(reinterpret_cast<void**>(&board_), kSize * sizeof(cuda::BoardRow), cudaHostAllocMapped),
+          "cudaHostAlloc");
+    std::fill_n(board_, kSize, cuda::BoardRow{});
     for (const HostTensor* tensor : {&q_, &dout_, &k_, &v_}) upload(*tensor);
     out_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 128), dq_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 128);
     dk_ = allocate(DType::kFloat32, kShape.seqlen_k, 2, 128), dv_ = allocate(DType::kFloat32, kShape.seqlen_k, 2, 128);
@@ -82,10 +85,10 @@ class ArrivalsTest : public ::testing::Test {
     make_arrivals();
   }
   void TearDown() override {
-    if (words_ == nullptr) return;
+    if (board_ == nullptr) return;
     cudaStreamDestroy(compute_);
     cudaStreamDestroy(copies_);
-    cudaFreeHost(words_);
+    cudaFreeHost(board_);
   }
 
   TensorView allocate(DType dtype, int64_t rows, int heads, int dim) {
@@ -110,8 +113,7 @@ class ArrivalsTest : public ::testing::Test {
     abort_ = DeviceBuffer::zeros(sizeof(uint64_t));
     const std::vector<uint64_t*> aborts(kSize, abort_.as<uint64_t>());
     aborts_ = DeviceBuffer::copy_of(aborts.data(), aborts.size() * sizeof(uint64_t*));
-    const cuda::WaitContext context{
-        abort_.as<uint64_t>(), aborts_.as<uint64_t*>(), words_, words_ + 1, timeout_ns, 2, kSize};
+    const cuda::WaitContext context{abort_.as<uint64_t>(), aborts_.as<uint64_t*>(), board_, timeout_ns, kRank, kSize};
     context_ = DeviceBuffer::copy_of(&context, sizeof(context));
     arrivals_ = {flags_.as<uint64_t>(), epoch_.as<uint64_t>(), kSize, 5, context_.as<void>()};
   }
@@ -169,7 +171,7 @@ class ArrivalsTest : public ::testing::Test {
   DeviceBuffer flags_, epoch_, abort_, aborts_, context_;
   DeviceArrivals arrivals_;
   cudaStream_t compute_ = nullptr, copies_ = nullptr;
-  uint64_t* words_ = nullptr;  // report, host abort
+  cuda::BoardRow* board_ = nullptr;
 };
 
 // What differs is the order of the keys of the first items, and of the additions to dq.
@@ -205,7 +207,7 @@ TEST_F(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) {
       EXPECT_LE(relative_error(fetch(dv_), dv), kTolerance);
     }
   }
-  EXPECT_EQ(words_[0], 0U) << "nothing failed";
+  EXPECT_EQ(board_[kRank].report, 0U) << "nothing failed";
 }
 
 TEST_F(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
@@ -217,14 +219,14 @@ TEST_F(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
   wait();  // no error, no hang
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   const cuda::WaitFailure expected{cuda::WaitKind::kArrival, 2, 1, 0, 5, 0};
-  EXPECT_TRUE(cuda::unpack(words_[0]) == expected) << "report " << words_[0];
+  EXPECT_TRUE(cuda::unpack(board_[kRank].report) == expected) << "report " << board_[kRank].report;
   make_arrivals();
-  words_[0] = 0;
+  board_[kRank].report = 0;
   deliver();
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   forward(*late, &arrivals_);
   wait();
-  EXPECT_EQ(words_[0], 0U) << "usable as before";
+  EXPECT_EQ(board_[kRank].report, 0U) << "usable as before";
 }
 
 TEST_F(ArrivalsTest, TooManyFlagsAreRefused) {
