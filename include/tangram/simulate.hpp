@@ -54,6 +54,7 @@ enum class CommEngine : int {
 /// inside a node measured, links between nodes assumed (400 Gbit/s a GPU). `tangram doctor --measure` measures others.
 struct MachineModel {
   std::string name = "H200 nodes";
+  std::string kernels = "sm90, bfloat16, head dim 128";  ///< which kernels `forward` and `backward` are of
   KernelModel forward{64, 64, 128, 685e12, 0.17, 0.96e-6, 7.3e-6, 0.43};
   KernelModel backward{64, 64, 128, 636e12, 0, 11.6e-6, 1.9e-6, 0.52};
   int workers = 132;         ///< multiprocessors or threads that share a rank's items

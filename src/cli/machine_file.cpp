@@ -246,6 +246,8 @@ MachineModel choose_machine(const MachineFile& file, const MachineChoice& choice
       [&](const LinkEntry& e) { return e.transport == choice.transport ? 0 : 1; });
   MachineModel machine;
   machine.name = file.name;
+  machine.kernels =
+      fmt::format("{}, {}, head dim {}", kernel->backend, tangram::to_string(kernel->dtype), kernel->head_dim);
   machine.forward = kernel->forward;
   machine.backward = kernel->backward;
   machine.workers = kernel->workers;

@@ -142,9 +142,9 @@ std::string remark(const StrategyPrediction& prediction, const MachineModel& mac
 }
 
 std::string points_text(const std::vector<Point>& points, const MachineModel& machine) {
-  std::string text = fmt::format("machine    {}; {} ranks a node, rows moved by {}\n", machine.name,
+  std::string text = fmt::format("machine    {}; {} ranks a node, rows moved by {}\nkernels    {}\n", machine.name,
                                  machine.ranks_per_node > 1 << 16 ? "all" : fmt::format("{}", machine.ranks_per_node),
-                                 to_string(machine.engine));
+                                 to_string(machine.engine), machine.kernels);
   text += "predicted by a cost model, not measured\n";
   for (const Point& point : points) {
     text += fmt::format("\n{}: {} tokens over {} rank{}\n", point.mask_name, with_commas(point.seqlen_q),
@@ -195,7 +195,7 @@ nlohmann::json points_json(const std::vector<Point>& points, const MachineModel&
       list.back().update(entry);
     }
   }
-  return {{"version", kVersion}, {"machine", machine.name}, {"predictions", list}};
+  return {{"version", kVersion}, {"machine", machine.name}, {"kernels", machine.kernels}, {"predictions", list}};
 }
 
 std::string points_csv(const std::vector<Point>& points, const MachineModel& machine, const HeadConfig& heads) {

@@ -130,6 +130,7 @@ TEST(MachineFile, ReadsWhatItWrites) {
   EXPECT_EQ(choose_machine(back, {}, {64, 8, 128, 128, DType::kBFloat16}, "file"), MachineModel());
   const MachineModel cpu = choose_machine(back, {"cpu", "workers"}, {8, 8, 128, 128, DType::kFloat32}, "file");
   EXPECT_EQ(cpu.workers, 2);
+  EXPECT_EQ(cpu.kernels, "cpu, float32, head dim 64");  // not the one asked for: said, not hidden
   EXPECT_EQ(cpu.forward.flops_per_s, 1e10);
   EXPECT_EQ(cpu.engine, CommEngine::kWorkers);
 }

@@ -234,6 +234,15 @@ TEST(Simulate, UlyssesCannotUseMoreRanksThanHeads) {
   EXPECT_EQ(prediction.step_s(), 0);
 }
 
+TEST(Simulate, CrossAttentionIsForThoseWhoCan) {
+  const Mask mask = full_mask(4096, 8192);
+  EXPECT_EQ(simulate(mask, config_for(4), {}, "tangram").kv_rows_moved, 3 * 8192);
+  EXPECT_GT(simulate(mask, config_for(4), {}, "ulysses").step_s(), 0);
+  for (const std::string_view strategy : {"ring", "all_gather"}) {
+    EXPECT_EQ(simulate(mask, config_for(4), {}, strategy).infeasible, "needs self-attention");
+  }
+}
+
 TEST(Simulate, CommunicationOnWorkersSlowsKernels) {
   const Mask mask = causal_mask(131072, 131072);
   MachineModel machine;
@@ -293,7 +302,6 @@ TEST(Simulate, RefusesWhatItCannotSimulate) {
               testing::HasSubstr("machine.inside.bytes_per_s must be positive (got 0)"));
   EXPECT_THAT(message_of(mask, config_for(5), {}, "tangram"),
               testing::HasSubstr("simulate: seqlen_q must be a multiple of cp_size * chunk_size"));
-  EXPECT_THAT(message_of(full_mask(4096, 8192), config_for(4), {}, "ring"), testing::HasSubstr("self-attention"));
   DistAttnConfig kept = config_for(4);
   kept.overlap.keep_remote_kv = true;
   EXPECT_THAT(message_of(mask, kept, {}, "tangram"), testing::HasSubstr("keep_remote_kv is not modelled"));

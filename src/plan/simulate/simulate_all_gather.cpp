@@ -5,7 +5,6 @@
 // end. Nothing overlaps. Between nodes a row crosses once for each node, as ring collectives over all network cards do.
 #include <algorithm>
 
-#include "core/require.hpp"
 #include "plan/cost.hpp"
 #include "plan/runs.hpp"
 #include "plan/simulate/strategies.hpp"
@@ -13,8 +12,11 @@
 namespace tangram::sim {
 
 StrategyPrediction simulate_all_gather(const SimInput& input) {
-  require(input.mask.is_self_attention(), "simulate: all_gather needs self-attention (got seqlen_q={}, seqlen_k={})",
-          input.mask.seqlen_q(), input.mask.seqlen_k());
+  StrategyPrediction prediction;
+  if (!input.mask.is_self_attention()) {
+    prediction.infeasible = "needs self-attention";
+    return prediction;
+  }
   const DistAttnConfig& config = input.config;
   const int cp_size = input.cp_size();
   const Dispatch dispatch = baseline_dispatch(input.mask.seqlen_q(), cp_size);
@@ -44,7 +46,6 @@ StrategyPrediction simulate_all_gather(const SimInput& input) {
     forward.take({forward_s + cast_s, forward_s});
     backward.take({backward_s + cast_s + grad_s, backward_s});
   }
-  StrategyPrediction prediction;
   set_times(prediction, forward, backward);
   prediction.forward_bytes = cp_size * cast.bytes();
   prediction.backward_bytes = cp_size * (cast.bytes() + grads.bytes());

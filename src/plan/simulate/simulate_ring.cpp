@@ -5,7 +5,6 @@
 // gradients of each block behind it and home in the end. Every block visits every rank, seen or not.
 #include <algorithm>
 
-#include "core/require.hpp"
 #include "plan/cost.hpp"
 #include "plan/runs.hpp"
 #include "plan/simulate/strategies.hpp"
@@ -95,8 +94,11 @@ SlowestPass play_ring(const SimInput& input, Pass pass, const std::vector<std::v
 }  // namespace
 
 StrategyPrediction simulate_ring(const SimInput& input) {
-  require(input.mask.is_self_attention(), "simulate: ring needs self-attention (got seqlen_q={}, seqlen_k={})",
-          input.mask.seqlen_q(), input.mask.seqlen_k());
+  StrategyPrediction prediction;
+  if (!input.mask.is_self_attention()) {
+    prediction.infeasible = "needs self-attention";
+    return prediction;
+  }
   const DistAttnConfig& config = input.config;
   const int cp_size = input.cp_size();
   const Dispatch dispatch = baseline_dispatch(input.mask.seqlen_q(), cp_size);
@@ -104,7 +106,6 @@ StrategyPrediction simulate_ring(const SimInput& input) {
   const double rows = static_cast<double>(dispatch.rows_per_rank());
   const double block_bytes = rows * static_cast<double>(kv_row_bytes(config.heads));
   const double grad_bytes = rows * static_cast<double>(kv_grad_row_bytes(config.heads, config.reduce_dtype));
-  StrategyPrediction prediction;
   SlowestPass passes[2];
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     passes[static_cast<size_t>(pass)] =
