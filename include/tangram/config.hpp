@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "tangram/dtype.hpp"
 
@@ -76,6 +77,35 @@ struct CostModel {
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };
 
+/// How attention is split over the ranks. See docs/design/strategies.md.
+enum class Strategy : int {
+  kTangram = 0,  ///< rows dealt out by the mask, exactly the K/V rows that are seen move
+  kUlysses,      ///< all-to-all from rows to heads and back; every rank computes all rows of some heads
+  kHcms,         ///< Ulysses in chunks of heads: the exchange of one chunk behind the attention of another
+  kRing,         ///< K/V shards travel from neighbour to neighbour, rows dealt zigzag
+  kAllGather,    ///< every rank gathers all of K/V; gradients are reduce-scattered
+  kUsp,          ///< Ulysses inside groups of `head_ranks` ranks, Ring among the groups
+  kLoongTrain,   ///< as USP, with an inner and an outer ring
+};
+std::string_view to_string(Strategy strategy);
+/// Accepts what `to_string` gives (`tangram`, `ulysses`, `hcms`, `ring`, `all_gather`, `usp`, `loong_train`); anything
+/// else throws InvalidArgument with the list.
+Strategy parse_strategy(std::string_view name);
+
+struct StrategyConfig {
+  Strategy name = Strategy::kTangram;
+  /// USP, LoongTrain: ranks that exchange heads for rows. 0: the largest proper divisor of cp_size that divides the
+  /// numbers of heads.
+  int head_ranks = 0;
+  /// LoongTrain: row groups of an inner ring. 0: the largest divisor of their number up to its square root.
+  int inner_ring = 0;
+  /// HCMS: K/V heads of each chunk, each with all of its query heads; they add up to the K/V heads of a rank. Empty:
+  /// the chunks with the least predicted time.
+  std::vector<int> head_chunks;
+
+  friend bool operator==(const StrategyConfig&, const StrategyConfig&) = default;
+};
+
 struct DistAttnConfig {
   int cp_size = 1;
   HeadConfig heads;
@@ -84,6 +114,7 @@ struct DistAttnConfig {
   CostModel cost;
   /// dtype in which partial dk and dv travel and are summed.
   DType reduce_dtype = DType::kFloat32;
+  StrategyConfig strategy;
 
   friend bool operator==(const DistAttnConfig&, const DistAttnConfig&) = default;
 };

@@ -14,6 +14,7 @@
 
 #include "tangram/config.hpp"
 #include "tangram/exchange.hpp"
+#include "tangram/grid_plan.hpp"
 #include "tangram/mask.hpp"
 
 namespace tangram {
@@ -96,7 +97,10 @@ struct Plan {
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch q_dispatch;
   Dispatch k_dispatch;  // equal to q_dispatch for self-attention
+  /// With another strategy than Tangram's, areas and K/V rows alone: the rest is in `grid`.
   std::vector<RankPlan> ranks;
+  /// What the ranks do under another strategy; empty under Tangram's.
+  GridPlan grid;
   PredictedTime predicted;
 
   int cp_size() const { return config.cp_size; }
@@ -127,6 +131,22 @@ Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q
 /// queries see and it does not own. Counted key row by key row from the slices, sharing no code with make_plan, so that
 /// a plan can be held against it. O(slices * cp_size * seqlen / chunk_size + cp_size * seqlen_k).
 int64_t rows_lower_bound(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
+
+/// Bytes that all ranks together receive in a step of a plan with a grid, by the closed forms of
+/// docs/design/strategies.md.
+struct GridTraffic {
+  int64_t forward_bytes = 0;
+  int64_t backward_bytes = 0;
+};
+/// The dtypes that a caller chooses per call, and whether it passes KeptKv on from forward to backward.
+struct GridCall {
+  DType out = DType::kBFloat16;
+  DType dout = DType::kBFloat16;
+  DType grads = DType::kBFloat16;
+  bool kept = true;
+};
+/// Throws InvalidArgument for a plan without a grid.
+GridTraffic grid_traffic(const Plan& plan, const GridCall& call);
 
 /// JSON both ways. `plan_from_json` checks the format version and that the plan is consistent; it throws
 /// InvalidArgument for text that is malformed, too deep or too large.

@@ -101,6 +101,8 @@ class KvGradients {
   std::vector<Reduce> reduces_;     // last: destroyed, and so waited for, before the memory they use
 };
 
+}  // namespace
+
 void reduce_dsink(RankContext& context, const DistBackwardArgs& args) {
   if (args.dsink == nullptr || args.sink.layout == SinkLayout::kSsh || args.dsink_reduce == DsinkReduce::kNone ||
       context.communicator->size() == 1) {
@@ -111,8 +113,6 @@ void reduce_dsink(RankContext& context, const DistBackwardArgs& args) {
   context.recorder.timed(TraceKind::kAllReduce, 0,
                          [&] { context.communicator->all_reduce({args.dsink, count}, op, "dsink"); });
 }
-
-}  // namespace
 
 void run_backward(RankContext& context, const DistBackwardArgs& args) {
   PassRecorder& recorder = context.recorder;

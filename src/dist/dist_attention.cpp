@@ -4,6 +4,7 @@
 #include "tangram/dist_attention.hpp"
 
 #include "core/require.hpp"
+#include "dist/grid/grid_attention.hpp"
 #include "dist/pass_plan.hpp"
 #include "dist/rank_context.hpp"
 #include "tangram/error.hpp"
@@ -44,6 +45,7 @@ std::string_view to_string(TraceKind kind) {
 class DistAttention::Impl {
  public:
   RankContext context;
+  std::unique_ptr<GridAttention> grid;  // under another strategy than Tangram's
 
   template <class Args, class Run>
   void pass(const Args& args, bool will_communicate, Run run) {
@@ -68,11 +70,19 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
             "DistAttention: backend must work on host memory, see AttnBackendOptions::host_memory (got {}, which works "
             "on device memory)",
             backend.name());
-    check_plan("DistAttention", *plan, communicator.size());
     context.plan = plan;
     context.communicator = &communicator;
     context.backend = &backend;
     context.rank = communicator.rank();
+    if (!plan->grid.empty()) {
+      require(plan->cp_size() == communicator.size(),
+              "DistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan->cp_size(),
+              communicator.size());
+      context.shape.seqlen_q = plan->q_dispatch.rows_per_rank();
+      impl_->grid = std::make_unique<GridAttention>(context);
+      return;
+    }
+    check_plan("DistAttention", *plan, communicator.size());
     context.shape = rank_shape(*plan, context.rank);
     context.forward = prepare_stages(backend, context.rank_plan().forward, context.shape);
     context.backward = prepare_stages(backend, context.rank_plan().backward, context.shape);
@@ -90,12 +100,22 @@ int64_t DistAttention::q_rows() const { return impl_->context.shape.seqlen_q; }
 int64_t DistAttention::k_rows() const { return impl_->context.k_shard_rows(); }
 
 void DistAttention::forward(const DistForwardArgs& args) {
+  if (impl_->grid != nullptr) {
+    impl_->pass(args, impl_->context.communicator->size() > 1,
+                [this](RankContext&, const DistForwardArgs& checked) { impl_->grid->forward(checked); });
+    return;
+  }
   const bool casts = impl_->context.rank_plan().forward.size() > 1;
   const bool reduces = args.max_logits != nullptr && impl_->context.communicator->size() > 1;
   impl_->pass(args, casts || reduces, run_forward);
 }
 
 void DistAttention::backward(const DistBackwardArgs& args) {
+  if (impl_->grid != nullptr) {
+    impl_->pass(args, impl_->context.communicator->size() > 1,
+                [this](RankContext&, const DistBackwardArgs& checked) { impl_->grid->backward(checked); });
+    return;
+  }
   const bool casts = impl_->context.rank_plan().backward.size() > 1;
   const bool reduces = args.dsink != nullptr && args.sink.layout == SinkLayout::kSh &&
                        args.dsink_reduce != DsinkReduce::kNone && impl_->context.communicator->size() > 1;

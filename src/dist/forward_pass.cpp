@@ -25,6 +25,14 @@ void check_for_nan(const DistForwardArgs& args, const KvBuffer& buffer) {
 
 }  // namespace
 
+void reduce_max_logits(RankContext& context, const DistForwardArgs& args) {
+  if (args.max_logits == nullptr || context.communicator->size() == 1) return;
+  context.recorder.timed(TraceKind::kAllReduce, 0, [&] {
+    context.communicator->all_reduce({args.max_logits, static_cast<size_t>(args.q.heads)}, ReduceOp::kMax,
+                                     "max_logits");
+  });
+}
+
 void run_forward(RankContext& context, const DistForwardArgs& args) {
   PassRecorder& recorder = context.recorder;
   recorder.begin(AttnPass::kForward);
@@ -57,12 +65,7 @@ void run_forward(RankContext& context, const DistForwardArgs& args) {
     if (context.rank_plan().backward.back().kept) buffer.keep(stages.back(), *args.kept);
   }
   if (sum.bytes() > 0) recorder.timed(TraceKind::kFinish, 0, [&] { convert_rows(sum, args.out); });
-  if (args.max_logits != nullptr && context.communicator->size() > 1) {
-    recorder.timed(TraceKind::kAllReduce, 0, [&] {
-      context.communicator->all_reduce({args.max_logits, static_cast<size_t>(args.q.heads)}, ReduceOp::kMax,
-                                       "max_logits");
-    });
-  }
+  reduce_max_logits(context, args);
   if (Env::get().sanity_check) check_for_nan(args, buffer);
 }
 

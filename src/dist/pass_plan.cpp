@@ -33,6 +33,11 @@ uint64_t hash_of(const Plan& plan) {
                           static_cast<int>(heads.dtype), static_cast<int>(plan.config.reduce_dtype)}) {
     hasher.add(static_cast<uint64_t>(value));
   }
+  const StrategyConfig& strategy = plan.config.strategy;
+  for (const int value : {static_cast<int>(strategy.name), plan.grid.head_ranks, strategy.inner_ring}) {
+    hasher.add(static_cast<uint64_t>(value));
+  }
+  for (const int chunk : plan.grid.head_chunks) hasher.add(static_cast<uint64_t>(chunk));
   hasher.add(plan.q_dispatch);
   hasher.add(plan.k_dispatch);
   for (const RankPlan& rank : plan.ranks) {
@@ -48,6 +53,7 @@ uint64_t hash_of(const Plan& plan) {
 void check_plan(const char* name, const Plan& plan, int size) {
   require(plan.cp_size() == size, "{}: plan must be for as many ranks as the communicator has (got {} and {})", name,
           plan.cp_size(), size);
+  require(plan.grid.empty(), "{}: strategy must be tangram (got {})", name, to_string(plan.config.strategy.name));
   for (const RankPlan& rank : plan.ranks) {
     TANGRAM_ASSERT(!rank.forward.empty() && rank.forward.size() == plan.ranks.front().forward.size());
     TANGRAM_ASSERT(!rank.backward.empty() && rank.backward.size() == plan.ranks.front().backward.size());

@@ -16,7 +16,8 @@ namespace tangram {
 /// Of all that decides who sends what to whom.
 uint64_t hash_of(const Plan& plan);
 
-/// Throws InvalidArgument, starting with `name`, unless the plan is for `size` ranks; asserts that it is consistent.
+/// Throws InvalidArgument, starting with `name`, unless the plan is of Tangram's own strategy and for `size` ranks;
+/// asserts that it is consistent.
 void check_plan(const char* name, const Plan& plan, int size);
 
 /// Query rows of the rank's shard against key rows of its buffer.

@@ -97,6 +97,11 @@ class KvBuffer {
 void validate(const RankContext& context, const DistForwardArgs& args);
 void validate(const RankContext& context, const DistBackwardArgs& args);
 
+/// Combines args.dsink over ranks as it says, where there is one to combine.
+void reduce_dsink(RankContext& context, const DistBackwardArgs& args);
+/// The maximum of args.max_logits over ranks, where wanted.
+void reduce_max_logits(RankContext& context, const DistForwardArgs& args);
+
 void run_forward(RankContext& context, const DistForwardArgs& args);
 void run_backward(RankContext& context, const DistBackwardArgs& args);
 

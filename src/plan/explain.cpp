@@ -3,6 +3,7 @@
 
 // A plan in words and tables, so that a user sees why something is as it is.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -99,15 +100,45 @@ void explain_stages(const Plan& plan, const char* name, bool forward, int config
   }
 }
 
+void explain_grid(const Plan& plan, Out out) {
+  const GridPlan& grid = plan.grid;
+  GridCall call;
+  call.out = call.dout = call.grads = plan.config.heads.dtype;
+  const GridTraffic traffic = grid_traffic(plan, call);
+  const HeadConfig& heads = plan.config.heads;
+  fmt::format_to(out, "strategy: {}, {} row groups x {} head ranks, {} steps a pass\n",
+                 to_string(plan.config.strategy.name), grid.row_groups, grid.head_ranks, grid.steps[0].size());
+  if (grid.head_ranks > 1) {
+    fmt::format_to(out, "heads of a rank: {} of {} query heads, {} K/V heads in chunks of {}{}\n",
+                   heads.num_heads_q / grid.head_ranks, heads.num_heads_q,
+                   std::max(1, heads.num_heads_kv / grid.head_ranks), fmt::join(grid.head_chunks, "+"),
+                   grid.head_ranks > heads.num_heads_kv ? ", shared by several ranks" : "");
+  }
+  fmt::format_to(out, "received by all ranks: forward {}, backward {}\n", bytes_text(traffic.forward_bytes),
+                 bytes_text(traffic.backward_bytes));
+  for (int group = 0; group < std::min(grid.row_groups, kMaxRanksShown); ++group) {
+    std::string areas;
+    for (const GridStep& step : grid.steps[static_cast<size_t>(group)]) {
+      areas += fmt::format(" {}", step.area);
+    }
+    fmt::format_to(out, "  row group {}: area by step{}\n", group, areas);
+  }
+  if (grid.row_groups > kMaxRanksShown) fmt::format_to(out, "  ... {} more groups\n", grid.row_groups - kMaxRanksShown);
+}
+
 }  // namespace
 
 std::string explain(const Plan& plan) {
   std::string text;
   const Out out = std::back_inserter(text);
   explain_dispatch(plan, out);
-  explain_traffic(plan, out);
-  explain_ranks(plan, out);
-  if (!plan.ranks.empty()) {
+  if (plan.grid.empty()) {
+    explain_traffic(plan, out);
+    explain_ranks(plan, out);
+  } else {
+    explain_grid(plan, out);
+  }
+  if (plan.grid.empty() && !plan.ranks.empty()) {
     explain_stages(plan, "forward", true, plan.config.overlap.num_stages_fwd, out);
     explain_stages(plan, "backward", false, plan.config.overlap.num_stages_bwd, out);
   }

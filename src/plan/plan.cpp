@@ -9,6 +9,7 @@
 #include "core/require.hpp"
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
+#include "plan/grid/grid.hpp"
 #include "plan/rank_plan.hpp"
 #include "plan/runs.hpp"
 #include "plan/stages.hpp"
@@ -33,6 +34,18 @@ Plan finish_plan(const Mask& mask, const DistAttnConfig& config, ChosenDispatch 
   }
   build_stages(plan.ranks, counts, config.overlap.keep_remote_kv);
   plan.predicted = predict(config, plan.ranks);
+  return plan;
+}
+
+Plan finish_grid_plan(const Mask& mask, const DistAttnConfig& config, const GridShape& shape, Dispatch q_dispatch,
+                      Dispatch k_dispatch) {
+  Plan plan;
+  plan.mask = mask;
+  plan.config = config;
+  plan.algorithm = config.dispatch.algorithm;
+  plan.q_dispatch = std::move(q_dispatch);
+  plan.k_dispatch = std::move(k_dispatch);
+  build_grid(plan, shape, "make_plan");
   return plan;
 }
 
@@ -65,6 +78,15 @@ int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size) {
 
 Plan make_plan(const Mask& mask, const DistAttnConfig& config) {
   validate_plan_request(mask, config, "make_plan");
+  if (config.strategy.name != Strategy::kTangram) {
+    const GridShape shape = grid_shape(config, "make_plan");
+    Dispatch q = grid_dispatch(config, shape, mask.seqlen_q(), "make_plan");
+    Dispatch k = grid_dispatch(config, shape, mask.seqlen_k(), "make_plan");
+    Plan plan = finish_grid_plan(mask, config, shape, std::move(q), std::move(k));
+    plan.algorithm =
+        plan.q_dispatch.num_chunks() > config.cp_size ? DispatchAlgorithm::kZigzag : DispatchAlgorithm::kSequential;
+    return plan;
+  }
   ChosenDispatch q = dispatch_queries(mask, config);
   Dispatch k = mask.is_self_attention() ? q.dispatch : dispatch_keys(mask, q.dispatch, config);
   return finish_plan(mask, config, std::move(q), std::move(k));
@@ -74,6 +96,9 @@ Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q
   validate_config(config, "make_plan");
   validate_dispatch(q_dispatch, config.cp_size, mask.seqlen_q(), "make_plan: q_dispatch");
   validate_dispatch(k_dispatch, config.cp_size, mask.seqlen_k(), "make_plan: k_dispatch");
+  if (config.strategy.name != Strategy::kTangram) {
+    return finish_grid_plan(mask, config, grid_shape(config, "make_plan"), q_dispatch, k_dispatch);
+  }
   return finish_plan(mask, config, {config.dispatch.algorithm, q_dispatch}, k_dispatch);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/require.hpp"
+#include "plan/grid/grid.hpp"
 #include "plan/rank_plan.hpp"
 #include "plan/stages.hpp"
 #include "plan/validate.hpp"
@@ -73,29 +74,39 @@ Json encode(const Dispatch& dispatch) {
   return {{"chunk_size", dispatch.chunk_size}, {"rank_of_chunk", dispatch.rank_of_chunk}};
 }
 
+Json encode(const StrategyConfig& strategy) {
+  return {{"name", std::string(to_string(strategy.name))},
+          {"head_ranks", strategy.head_ranks},
+          {"inner_ring", strategy.inner_ring},
+          {"head_chunks", strategy.head_chunks}};
+}
+
 Json encode(const DistAttnConfig& config) {
-  return {{"cp_size", config.cp_size},
-          {"heads",
-           {{"num_heads_q", config.heads.num_heads_q},
-            {"num_heads_kv", config.heads.num_heads_kv},
-            {"head_dim", config.heads.head_dim},
-            {"head_dim_v", config.heads.head_dim_v},
-            {"dtype", std::string(to_string(config.heads.dtype))}}},
-          {"dispatch",
-           {{"algorithm", std::string(to_string(config.dispatch.algorithm))},
-            {"chunk_size", config.dispatch.chunk_size},
-            {"seed", config.dispatch.seed}}},
-          {"overlap",
-           {{"num_stages_fwd", config.overlap.num_stages_fwd},
-            {"num_stages_bwd", config.overlap.num_stages_bwd},
-            {"keep_remote_kv", config.overlap.keep_remote_kv}}},
-          {"cost",
-           {{"forward_flops_per_s", config.cost.forward_flops_per_s},
-            {"backward_flops_per_s", config.cost.backward_flops_per_s},
-            {"link_bytes_per_s", config.cost.link_bytes_per_s},
-            {"copy_latency_s", config.cost.copy_latency_s},
-            {"stage_overhead_s", config.cost.stage_overhead_s}}},
-          {"reduce_dtype", std::string(to_string(config.reduce_dtype))}};
+  Json json = {{"cp_size", config.cp_size},
+               {"heads",
+                {{"num_heads_q", config.heads.num_heads_q},
+                 {"num_heads_kv", config.heads.num_heads_kv},
+                 {"head_dim", config.heads.head_dim},
+                 {"head_dim_v", config.heads.head_dim_v},
+                 {"dtype", std::string(to_string(config.heads.dtype))}}},
+               {"dispatch",
+                {{"algorithm", std::string(to_string(config.dispatch.algorithm))},
+                 {"chunk_size", config.dispatch.chunk_size},
+                 {"seed", config.dispatch.seed}}},
+               {"overlap",
+                {{"num_stages_fwd", config.overlap.num_stages_fwd},
+                 {"num_stages_bwd", config.overlap.num_stages_bwd},
+                 {"keep_remote_kv", config.overlap.keep_remote_kv}}},
+               {"cost",
+                {{"forward_flops_per_s", config.cost.forward_flops_per_s},
+                 {"backward_flops_per_s", config.cost.backward_flops_per_s},
+                 {"link_bytes_per_s", config.cost.link_bytes_per_s},
+                 {"copy_latency_s", config.cost.copy_latency_s},
+                 {"stage_overhead_s", config.cost.stage_overhead_s}}},
+               {"reduce_dtype", std::string(to_string(config.reduce_dtype))}};
+  // Left out for Tangram's own, as in plans from before there were others.
+  if (config.strategy != StrategyConfig{}) json["strategy"] = encode(config.strategy);
+  return json;
 }
 
 // ---- reading ----
@@ -122,6 +133,7 @@ class Reader {
     require(value_->is_array(), "plan_from_json: {} must be an array (got {})", path_, value_->type_name());
     return value_->size();
   }
+  bool has(const char* key) const { return value_->is_object() && value_->contains(key); }
   bool is_null() const { return value_->is_null(); }
 
   int64_t integer(int64_t min, int64_t max) const {
@@ -226,9 +238,22 @@ Dispatch read_dispatch(const Reader& in, int cp_size) {
   return dispatch;
 }
 
+StrategyConfig read_strategy(const Reader& in) {
+  in.expect_keys({"name", "head_ranks", "inner_ring", "head_chunks"});
+  StrategyConfig strategy{parse_strategy(in["name"].text()), in["head_ranks"].small(), in["inner_ring"].small(), {}};
+  const Reader chunks = in["head_chunks"];
+  for (size_t i = 0; i < chunks.array_size(); ++i) strategy.head_chunks.push_back(chunks[i].small());
+  return strategy;
+}
+
 DistAttnConfig read_config(const Reader& in) {
-  in.expect_keys({"cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype"});
   DistAttnConfig config;
+  if (in.has("strategy")) {
+    in.expect_keys({"cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype", "strategy"});
+    config.strategy = read_strategy(in["strategy"]);
+  } else {
+    in.expect_keys({"cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype"});
+  }
   config.cp_size = in["cp_size"].small();
   const Reader heads = in["heads"];
   heads.expect_keys({"num_heads_q", "num_heads_kv", "head_dim", "head_dim_v", "dtype"});
@@ -300,12 +325,24 @@ std::vector<KvSegment> without_stages(const std::vector<KvSegment>& segments) {
   return result;
 }
 
+// A grid is not written but made again; what is written of it must fit.
+void check_grid_consistent(Plan& plan) {
+  Plan expected = make_plan(plan.mask, plan.config, plan.q_dispatch, plan.k_dispatch);
+  require(plan.ranks == expected.ranks,
+          "plan_from_json: ranks must follow from the mask, the dispatches and the strategy, but differ");
+  plan.grid = std::move(expected.grid);
+}
+
 // Makes everything that follows from mask, dispatches and stage numbers, and compares.
-void check_consistent(const Plan& plan) {
+void check_consistent(Plan& plan) {
   validate_dispatch(plan.q_dispatch, plan.cp_size(), plan.mask.seqlen_q(), "plan_from_json: q_dispatch");
   validate_dispatch(plan.k_dispatch, plan.cp_size(), plan.mask.seqlen_k(), "plan_from_json: k_dispatch");
   require(static_cast<int>(plan.ranks.size()) == plan.cp_size(),
           "plan_from_json: ranks must have cp_size entries (got {} and cp_size={})", plan.ranks.size(), plan.cp_size());
+  if (plan.config.strategy.name != Strategy::kTangram) {
+    check_grid_consistent(plan);
+    return;
+  }
   const StageCounts counts = check_stage_numbers(plan);
   std::vector<RankPlan> expected = make_rank_plans(plan.mask, plan.q_dispatch, plan.k_dispatch);
   for (size_t r = 0; r < expected.size(); ++r) {

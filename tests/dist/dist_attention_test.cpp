@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "dist/dense_backend.hpp"
+#include "dist/mask_families.hpp"
 #include "dist/step.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
@@ -30,7 +31,7 @@ using testing::StepResults;
 
 // Partial results are rounded to float32 once a stage, and sums of them once per contribution.
 constexpr double kFloat32Tolerance = 2e-6;
-constexpr int64_t kSeqlen = 240;  // 240 = 16 * 15 divides by 1, 2, 3, 4, 5, 6, 8 ranks with whole chunks of 5 or 10
+using testing::kSeqlen;
 constexpr int64_t kChunkSize = 10;
 
 #if defined(__SANITIZE_THREAD__)
@@ -54,31 +55,7 @@ std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, i
   return std::make_shared<const Plan>(make_plan(mask, config));
 }
 
-struct NamedMask {
-  const char* name;
-  Mask mask;
-};
-void PrintTo(const NamedMask& family, std::ostream* stream) { *stream << family.name; }
-
-std::vector<NamedMask> mask_families() {
-  const std::vector<int64_t> cu_seqlens = {0, 17, 90, 91, 160, 240};
-  const std::vector<int64_t> continuations = {70, 40, 60};
-  const std::vector<std::pair<int64_t, int64_t>> blocks = {{0, 0}, {0, 3}, {1, 2}, {3, 0}, {3, 3}, {5, 1}};
-  return {
-      {"Full", full_mask(kSeqlen, kSeqlen)},
-      {"Causal", causal_mask(kSeqlen, kSeqlen)},
-      {"VarlenCausal", varlen_mask(cu_seqlens, true)},
-      {"VarlenFull", varlen_mask(cu_seqlens, false)},
-      {"Window", sliding_window_mask(kSeqlen, {40, 9})},
-      {"WindowOfDocuments", sliding_window_mask(cu_seqlens, {20, 0})},
-      {"BlockCausal", block_causal_mask(kSeqlen, 33)},
-      {"PrefixLm", prefix_lm_mask(kSeqlen, 50)},
-      {"SharedPrefix", shared_prefix_mask(70, continuations)},
-      {"GlobalWindow", global_window_mask(kSeqlen, 8, {30, 0})},
-      {"BlockSparse", block_sparse_mask(kSeqlen, kSeqlen, 40, 60, blocks)},  // rows and keys that see nothing
-      {"Empty", Mask(kSeqlen, kSeqlen, {})},
-  };
-}
+using testing::NamedMask;
 
 class MaskFamilies : public ::testing::TestWithParam<NamedMask> {};
 
@@ -109,7 +86,7 @@ TEST_P(MaskFamilies, DistributedEqualsSingleRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dist, MaskFamilies, ::testing::ValuesIn(mask_families()),
+INSTANTIATE_TEST_SUITE_P(Dist, MaskFamilies, ::testing::ValuesIn(testing::mask_families()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST(DistAttention, HalfPrecisionResultsAreRoundedOnce) {
@@ -248,7 +225,7 @@ TEST(DistAttention, MovesAndHoldsExactlyWhatThePlanSays) {
   const DenseBackend backend;
   StepOptions options;
   options.heads = heads_of(2, 1, DType::kBFloat16);
-  for (const NamedMask& family : mask_families()) {
+  for (const NamedMask& family : testing::mask_families()) {
     SCOPED_TRACE(family.name);
     const auto plan = plan_of(family.mask, options.heads, 4, 2, 2);
     const StepInputs inputs = testing::make_inputs(family.mask, options);

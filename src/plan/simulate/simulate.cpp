@@ -17,16 +17,16 @@ namespace tangram {
 
 namespace {
 
-struct Strategy {
+struct SimulatedStrategy {
   std::string_view name;
   StrategyPrediction (*simulate)(const sim::SimInput&);
 };
 constexpr std::array kStrategies{
-    Strategy{"tangram", sim::simulate_tangram},
-    Strategy{"tangram_hierarchical", sim::simulate_tangram_hierarchical},
-    Strategy{"ring", sim::simulate_ring},
-    Strategy{"ulysses", sim::simulate_ulysses},
-    Strategy{"all_gather", sim::simulate_all_gather},
+    SimulatedStrategy{"tangram", sim::simulate_tangram},
+    SimulatedStrategy{"tangram_hierarchical", sim::simulate_tangram_hierarchical},
+    SimulatedStrategy{"ring", sim::simulate_ring},
+    SimulatedStrategy{"ulysses", sim::simulate_ulysses},
+    SimulatedStrategy{"all_gather", sim::simulate_all_gather},
 };
 
 void require_positive(double value, const char* name) {
@@ -79,17 +79,17 @@ CostModel cost_model_of(const MachineModel& machine) {
 
 std::vector<std::string_view> simulated_strategies() {
   std::vector<std::string_view> names;
-  for (const Strategy& strategy : kStrategies) names.push_back(strategy.name);
+  for (const SimulatedStrategy& strategy : kStrategies) names.push_back(strategy.name);
   return names;
 }
 
 StrategyPrediction simulate(const Mask& mask, const DistAttnConfig& config, const MachineModel& machine,
                             std::string_view strategy) {
   const auto found = std::find_if(kStrategies.begin(), kStrategies.end(),
-                                  [&](const Strategy& candidate) { return candidate.name == strategy; });
+                                  [&](const SimulatedStrategy& candidate) { return candidate.name == strategy; });
   if (found == kStrategies.end()) {
     std::string names;
-    for (const Strategy& known : kStrategies) names += (names.empty() ? "" : ", ") + std::string(known.name);
+    for (const SimulatedStrategy& known : kStrategies) names += (names.empty() ? "" : ", ") + std::string(known.name);
     require(false, "simulate: strategy must be one of {} (got '{}')", names, strategy);
   }
   validate_machine(machine);

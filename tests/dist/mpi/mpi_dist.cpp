@@ -51,6 +51,31 @@ TEST(MpiDist, EqualsSingleRank) {
   }
 }
 
+TEST(MpiDist, StrategiesEqualSingleRank) {
+  const testing::DenseBackend backend;
+  Communicator& comm = the_group->communicator();
+  const std::vector<int64_t> cu_seqlens = {0, 17, 90, 91, 160, 240};
+  const Mask mask = varlen_mask(cu_seqlens, true);
+  for (const Strategy strategy : {Strategy::kUlysses, Strategy::kHcms, Strategy::kRing, Strategy::kAllGather,
+                                  Strategy::kUsp, Strategy::kLoongTrain}) {
+    for (const int num_heads_kv : {2 * comm.size(), 1}) {
+      SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", K/V heads " << num_heads_kv);
+      StepOptions options;
+      options.heads = {4 * comm.size(), num_heads_kv, 8, 8, DType::kFloat32};
+      options.seqlen_sink = 1;
+      const StepInputs inputs = testing::make_inputs(mask, options);
+      DistAttnConfig config;
+      config.cp_size = comm.size();
+      config.heads = options.heads;
+      config.strategy.name = strategy;
+      DistAttention attention(std::make_shared<const Plan>(make_plan(mask, config)), comm, backend);
+      StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+      testing::rank_step(options, inputs, comm, attention, results);
+      testing::expect_close(results, testing::single_step(mask, options, inputs, backend), 2e-5);
+    }
+  }
+}
+
 TEST(MpiDist, RanksThatDisagreeFindOutBeforeTheFirstTransfer) {
   Communicator& comm = the_group->communicator();
   if (comm.size() == 1) return;

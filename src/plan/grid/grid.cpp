@@ -1,0 +1,274 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/grid/grid.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/require.hpp"
+
+namespace tangram {
+
+namespace {
+
+int default_head_ranks(const DistAttnConfig& config) {
+  for (int count = config.cp_size / 2; count > 1; --count) {
+    if (config.cp_size % count == 0 && config.heads.num_heads_kv % count == 0) return count;
+  }
+  return 1;
+}
+
+int default_inner_ring(int row_groups) {
+  int inner = 1;
+  for (int count = 2; count * count <= row_groups; ++count) {
+    if (row_groups % count == 0) inner = count;
+  }
+  return inner;
+}
+
+void check_unused(const StrategyConfig& strategy, const char* function) {
+  const bool has_heads = strategy.name == Strategy::kUsp || strategy.name == Strategy::kLoongTrain;
+  require(has_heads || strategy.head_ranks == 0, "{}: strategy.head_ranks is for usp and loong_train (got {} for {})",
+          function, strategy.head_ranks, to_string(strategy.name));
+  require(strategy.name == Strategy::kLoongTrain || strategy.inner_ring == 0,
+          "{}: strategy.inner_ring is for loong_train (got {} for {})", function, strategy.inner_ring,
+          to_string(strategy.name));
+  require(strategy.name == Strategy::kHcms || strategy.head_chunks.empty(),
+          "{}: strategy.head_chunks is for hcms (got {} chunks for {})", function, strategy.head_chunks.size(),
+          to_string(strategy.name));
+}
+
+// Rows of `ranges`, which lie one after the other in a buffer, to rows of the buffer.
+struct PlacedRange {
+  Range global;
+  int64_t row = 0;
+};
+
+std::vector<PlacedRange> placed(const std::vector<Range>& ranges) {
+  std::vector<PlacedRange> result;
+  int64_t row = 0;
+  for (const Range& range : ranges) {
+    result.push_back({range, row});
+    row += range.size();
+  }
+  return result;
+}
+
+// The part of the mask in these rows and keys, in rows of the two buffers.
+std::vector<AttnSlice> slices_between(const Mask& mask, const std::vector<PlacedRange>& q_rows,
+                                      const std::vector<PlacedRange>& k_rows) {
+  std::vector<AttnSlice> result;
+  for (const AttnSlice& slice : mask.slices()) {
+    for (const PlacedRange& q : q_rows) {
+      if (intersect(slice.q_range, q.global).empty()) continue;
+      const AttnSlice rows = cut_rows(slice, q.global);
+      if (rows.q_range.empty()) continue;
+      for (const PlacedRange& k : k_rows) {
+        if (intersect(rows.k_range, k.global).empty()) continue;
+        const AttnSlice piece = cut_columns(rows, k.global);
+        if (piece.q_range.empty()) continue;
+        result.push_back(shifted(piece, q.row - q.global.begin, k.row - k.global.begin));
+      }
+    }
+  }
+  return merge_touching(std::move(result));
+}
+
+int64_t total_area(const std::vector<AttnSlice>& slices) {
+  return std::accumulate(slices.begin(), slices.end(), int64_t{0},
+                         [](int64_t sum, const AttnSlice& slice) { return sum + area(slice); });
+}
+
+// Step (outer, inner) of row group (o, i) works with the block of (o - outer, i - inner). Inside a round of the inner
+// ring blocks come from the neighbour of the step before; the first block of the next round comes over the outer ring
+// and is sent for when the round begins. Gradients follow their block to whoever has it next.
+std::vector<GridStep> ring_steps(int num_groups, int inner, int group) {
+  const int outer = num_groups / inner;
+  const int my_outer = group / inner, my_inner = group % inner;
+  const auto group_at = [&](int o, int i) {
+    return ((o % outer + outer) % outer) * inner + (i % inner + inner) % inner;
+  };
+  std::vector<GridStep> steps;
+  for (int s = 0; s < num_groups; ++s) {
+    const int o = s / inner, i = s % inner;
+    GridStep step;
+    step.block = group_at(my_outer - o, my_inner - i);
+    if (s == 0) {
+      step.source = step.target = group;
+    } else if (i > 0) {
+      step.posted = s - 1;
+      step.source = group_at(my_outer, my_inner - 1);
+      step.target = group_at(my_outer, my_inner + 1);
+    } else {
+      step.posted = s - inner;
+      step.source = group_at(my_outer - 1, my_inner);
+      step.target = group_at(my_outer + 1, my_inner);
+    }
+    const int outer_hop = i + 1 == inner ? 1 : 0;
+    step.grad_target = group_at(my_outer + outer_hop, my_inner + 1);
+    step.grad_source = group_at(my_outer - outer_hop, my_inner - 1);
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+std::vector<GridStep> gather_steps(int group) {
+  GridStep own{group, 0, group, group, group, group, {}, 0};
+  GridStep others = own;
+  others.block = -1;
+  return {own, others};
+}
+
+std::vector<PlacedRange> keys_of_step(const Plan& plan, const GridShape& shape, int group, const GridStep& step) {
+  if (step.block >= 0) return placed(group_rows(plan.k_dispatch, shape.head_ranks, step.block));
+  std::vector<PlacedRange> keys;
+  int64_t begin = 0;
+  for (const Range& own : group_rows(plan.k_dispatch, shape.head_ranks, group)) {
+    if (begin < own.begin) keys.push_back({{begin, own.begin}, begin});
+    begin = own.end;
+  }
+  if (begin < plan.mask.seqlen_k()) keys.push_back({{begin, plan.mask.seqlen_k()}, begin});
+  return keys;
+}
+
+std::vector<GridStep> steps_of_group(const Plan& plan, const GridShape& shape, int group) {
+  const std::vector<PlacedRange> q_rows = placed(group_rows(plan.q_dispatch, shape.head_ranks, group));
+  std::vector<GridStep> steps = shape.row_move == RowMove::kGather && shape.row_groups > 1
+                                    ? gather_steps(group)
+                                    : ring_steps(shape.row_groups, shape.inner_ring, group);
+  for (GridStep& step : steps) {
+    step.slices = slices_between(plan.mask, q_rows, keys_of_step(plan, shape, group, step));
+    step.area = total_area(step.slices);
+  }
+  return steps;
+}
+
+// Every rank computes its group's rows for its share of the heads: so many of all cells, in units of all heads.
+std::vector<RankPlan> rank_summaries(const Plan& plan) {
+  const GridPlan& grid = plan.grid;
+  const int64_t group_k_rows = plan.k_dispatch.rows_per_rank() * grid.head_ranks;
+  // K/V rows that a rank holds at once, of all K/V heads.
+  const int64_t blocks_held = grid.row_move == RowMove::kGather ? grid.row_groups : std::min(grid.row_groups, 2);
+  const int heads = local_heads_kv(plan.config.heads, grid.head_ranks);
+  std::vector<RankPlan> ranks;
+  for (const std::vector<GridStep>& steps : grid.steps) {
+    int64_t area = 0;
+    for (const GridStep& step : steps) area += step.area;
+    for (int member = 0; member < grid.head_ranks; ++member) {
+      RankPlan rank;
+      rank.area = area * (member + 1) / grid.head_ranks - area * member / grid.head_ranks;
+      rank.kv_rows = group_k_rows * blocks_held * heads / plan.config.heads.num_heads_kv;
+      rank.forward.resize(1);
+      rank.backward.resize(1);
+      ranks.push_back(std::move(rank));
+    }
+  }
+  return ranks;
+}
+
+}  // namespace
+
+GridShape grid_shape(const DistAttnConfig& config, const char* function) {
+  const StrategyConfig& strategy = config.strategy;
+  check_unused(strategy, function);
+  GridShape shape;
+  switch (strategy.name) {
+    case Strategy::kTangram: TANGRAM_ASSERT(false); break;
+    case Strategy::kUlysses:
+    case Strategy::kHcms: shape.head_ranks = config.cp_size; break;
+    case Strategy::kRing:
+    case Strategy::kAllGather: break;
+    case Strategy::kUsp:
+    case Strategy::kLoongTrain:
+      shape.head_ranks = strategy.head_ranks == 0 ? default_head_ranks(config) : strategy.head_ranks;
+      break;
+  }
+  const HeadConfig& heads = config.heads;
+  const int count = shape.head_ranks;
+  require(count > 0 && config.cp_size % count == 0, "{}: {} needs head_ranks that divide cp_size (got {} and {})",
+          function, to_string(strategy.name), count, config.cp_size);
+  require(heads.num_heads_q % count == 0,
+          "{}: {} over {} head ranks needs num_heads_q to be a multiple of these (got num_heads_q={})", function,
+          to_string(strategy.name), count, heads.num_heads_q);
+  require(heads.num_heads_kv % count == 0 || count % heads.num_heads_kv == 0,
+          "{}: {} over {} head ranks needs num_heads_kv to be a multiple or a divisor of these (got num_heads_kv={})",
+          function, to_string(strategy.name), count, heads.num_heads_kv);
+  shape.row_groups = config.cp_size / count;
+  if (shape.row_groups > 1) {
+    shape.row_move = strategy.name == Strategy::kAllGather ? RowMove::kGather : RowMove::kRing;
+  }
+  shape.inner_ring = shape.row_groups;
+  if (strategy.name == Strategy::kLoongTrain) {
+    shape.inner_ring = strategy.inner_ring == 0 ? default_inner_ring(shape.row_groups) : strategy.inner_ring;
+    require(shape.inner_ring > 0 && shape.row_groups % shape.inner_ring == 0,
+            "{}: loong_train needs an inner_ring that divides the number of row groups (got {} and {})", function,
+            shape.inner_ring, shape.row_groups);
+  }
+  return shape;
+}
+
+Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int64_t seqlen, const char* function) {
+  const DispatchAlgorithm wanted = config.dispatch.algorithm;
+  require(wanted == DispatchAlgorithm::kAuto || wanted == DispatchAlgorithm::kSequential ||
+              wanted == DispatchAlgorithm::kZigzag,
+          "{}: {} deals rows sequential or zigzag (got dispatch.algorithm={})", function,
+          to_string(config.strategy.name), to_string(wanted));
+  const int64_t num_ranks = config.cp_size;
+  const bool can_halve = seqlen % (2 * num_ranks) == 0;
+  require(wanted != DispatchAlgorithm::kZigzag || can_halve,
+          "{}: zigzag needs a sequence that is a multiple of 2 * cp_size (got {} rows and cp_size={})", function,
+          seqlen, num_ranks);
+  const bool zigzag =
+      wanted == DispatchAlgorithm::kZigzag || (wanted == DispatchAlgorithm::kAuto && shape.row_groups > 1 && can_halve);
+  const int num_chunks = static_cast<int>(zigzag ? 2 * num_ranks : num_ranks);
+  Dispatch dispatch{config.cp_size, seqlen / num_chunks, {}};
+  for (int chunk = 0; chunk < num_chunks; ++chunk) {
+    const int group = chunk / shape.head_ranks, member = chunk % shape.head_ranks;
+    const int mirrored = group < shape.row_groups ? group : 2 * shape.row_groups - 1 - group;
+    dispatch.rank_of_chunk.push_back(mirrored * shape.head_ranks + member);
+  }
+  return dispatch;
+}
+
+std::vector<Range> group_rows(const Dispatch& dispatch, int head_ranks, int group) {
+  std::vector<Range> rows;
+  for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
+    if (dispatch.rank_of_chunk[static_cast<size_t>(c)] / head_ranks != group) continue;
+    const Range chunk{c * dispatch.chunk_size, (c + 1) * dispatch.chunk_size};
+    if (!rows.empty() && rows.back().end == chunk.begin) {
+      rows.back().end = chunk.end;
+    } else {
+      rows.push_back(chunk);
+    }
+  }
+  return rows;
+}
+
+int local_heads_kv(const HeadConfig& heads, int head_ranks) { return std::max(1, heads.num_heads_kv / head_ranks); }
+int local_heads_q(const HeadConfig& heads, int head_ranks) { return heads.num_heads_q / head_ranks; }
+
+void build_grid(Plan& plan, const GridShape& shape, const char* function) {
+  GridPlan& grid = plan.grid;
+  grid.head_ranks = shape.head_ranks;
+  grid.row_groups = shape.row_groups;
+  grid.row_move = shape.row_move;
+  for (int group = 0; group < shape.row_groups; ++group) grid.steps.push_back(steps_of_group(plan, shape, group));
+  const int heads_kv = local_heads_kv(plan.config.heads, shape.head_ranks);
+  grid.head_chunks = {heads_kv};
+  if (plan.config.strategy.name == Strategy::kHcms) {
+    const std::vector<int>& wanted = plan.config.strategy.head_chunks;
+    grid.head_chunks = wanted.empty() ? choose_head_chunks(plan) : wanted;
+    int64_t sum = 0;
+    for (const int heads : grid.head_chunks) {
+      require(heads > 0, "{}: strategy.head_chunks must be positive (got {})", function, heads);
+      sum += heads;
+    }
+    require(sum == heads_kv, "{}: strategy.head_chunks must add up to the {} K/V heads of a rank (got {})", function,
+            heads_kv, sum);
+  }
+  plan.ranks = rank_summaries(plan);
+  plan.predicted = predict_grid(plan);
+}
+
+}  // namespace tangram

@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Plans of the strategies that split ranks into a grid: shape, rows, steps, predicted time.
+#pragma once
+
+#include <vector>
+
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+/// The shape that a strategy gives the grid.
+struct GridShape {
+  int head_ranks = 1;
+  int row_groups = 1;
+  RowMove row_move = RowMove::kNone;
+  int inner_ring = 1;
+};
+/// Throws InvalidArgument, starting with `function`, for heads or numbers of ranks that the strategy cannot split.
+GridShape grid_shape(const DistAttnConfig& config, const char* function);
+
+/// Rows as the strategy deals them: in sequence order, or where there are several row groups zigzag over these.
+/// `config.dispatch.algorithm` may ask for either.
+Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int64_t seqlen, const char* function);
+
+/// The global rows of a row group in order, neighbours joined: the layout of its buffers.
+std::vector<Range> group_rows(const Dispatch& dispatch, int head_ranks, int group);
+
+/// K/V heads and query heads that each rank holds after the head exchange.
+int local_heads_kv(const HeadConfig& heads, int head_ranks);
+int local_heads_q(const HeadConfig& heads, int head_ranks);
+
+/// Fills `grid`, `ranks` and `predicted` of a plan that has mask, config and dispatches.
+void build_grid(Plan& plan, const GridShape& shape, const char* function);
+
+/// The chunks of K/V heads with the least predicted time, even or with a short first and last one.
+std::vector<int> choose_head_chunks(const Plan& plan);
+
+/// Predicted seconds on the slowest rank.
+PredictedTime predict_grid(const Plan& plan);
+
+}  // namespace tangram

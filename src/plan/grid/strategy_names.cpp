@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Strategies by name.
+#include <array>
+#include <string>
+#include <utility>
+
+#include "core/require.hpp"
+#include "tangram/config.hpp"
+
+namespace tangram {
+
+namespace {
+
+constexpr std::array<std::pair<Strategy, std::string_view>, 7> kNames = {{{Strategy::kTangram, "tangram"},
+                                                                          {Strategy::kUlysses, "ulysses"},
+                                                                          {Strategy::kHcms, "hcms"},
+                                                                          {Strategy::kRing, "ring"},
+                                                                          {Strategy::kAllGather, "all_gather"},
+                                                                          {Strategy::kUsp, "usp"},
+                                                                          {Strategy::kLoongTrain, "loong_train"}}};
+
+}  // namespace
+
+std::string_view to_string(Strategy strategy) {
+  for (const auto& [value, name] : kNames) {
+    if (value == strategy) return name;
+  }
+  return "unknown";
+}
+
+Strategy parse_strategy(std::string_view name) {
+  std::string names;
+  for (const auto& [value, text] : kNames) {
+    if (text == name) return value;
+    names += (names.empty() ? "" : ", ") + std::string(text);
+  }
+  require(false, "parse_strategy: name must be one of {} (got '{}')", names, name);
+  return {};
+}
+
+}  // namespace tangram
