@@ -104,6 +104,8 @@ int bench_main(const BenchVerbOptions& options) {
   if (options.comm_only) return bench_comm_main(options);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const bool on_device = !options.plan_only && is_benched_on_device(options.step.backend);
+  require(!on_device || options.dist.strategy == "tangram",
+          "--strategy: kernels on a device are measured for tangram (got {})", options.dist.strategy);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const Plan& plan = *summary.plan;
   FigureContext context{summary.mask_name,
@@ -114,12 +116,14 @@ int bench_main(const BenchVerbOptions& options) {
                         plan.config.heads,
                         "",
                         "",
-                        "tangram"};
+                        std::string(to_string(plan.config.strategy.name))};
   FigureCsv csv(on_device ? device_name(options.step.backend) : probe_cpu().name);
   csv.add(context, "plan_time", "ms", summary.plan_ms);
   csv.add(context, "balance", "1", plan.balance());
-  csv.add(context, "rows_moved", "rows", static_cast<double>(plan.rows_moved()));
-  csv.add(context, "rows_lower_bound", "rows", static_cast<double>(summary.rows_lower_bound));
+  if (plan.grid.empty()) {
+    csv.add(context, "rows_moved", "rows", static_cast<double>(plan.rows_moved()));
+    csv.add(context, "rows_lower_bound", "rows", static_cast<double>(summary.rows_lower_bound));
+  }
   for (const auto& [peer, rows] : {std::pair("ring", summary.ring_rows), std::pair("ulysses", summary.ulysses_rows)}) {
     FigureContext of_peer = context;
     of_peer.strategy = peer;
@@ -144,6 +148,7 @@ int bench_main(const BenchVerbOptions& options) {
     csv.add(context, "backward_rate", "GFLOP/s", backward_flops(plan) / result.backward_s * 1e-9);
     csv.add(context, "forward_traffic", "bytes", static_cast<double>(result.forward_bytes));
     csv.add(context, "backward_traffic", "bytes", static_cast<double>(result.backward_bytes));
+    csv.add(context, "comm_share", "1", result.comm_share);
   }
   std::fputs(csv.text().c_str(), stdout);
   return kOk;
@@ -157,6 +162,7 @@ Verb add_bench_verb(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("bench", "Measure planning and a step; prints CSV");
   add_mask_options(*verb, options->mask);
   add_dist_options(*verb, options->dist);
+  add_strategy_options(*verb, options->dist);
   verb->add_option("--backend", options->step.backend, "attention: auto, or a name that doctor lists")
       ->group("Computation");
   verb->add_flag("--deterministic", options->step.deterministic, "bitwise equal from run to run")->group("Computation");

@@ -67,6 +67,27 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
       ->type_name("NAME");
 }
 
+void add_strategy_options(CLI::App& app, DistOptions& options) {
+  const std::string group = "Distribution";
+  app.add_option("--strategy", options.strategy, "tangram (default), ulysses, hcms, ring, all_gather, usp, loong_train")
+      ->type_name("NAME")
+      ->group(group);
+  app.add_option("--head-ranks", options.head_ranks, "usp, loong_train: ranks that exchange heads (default: chosen)")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--inner-ring", options.inner_ring, "loong_train: row groups of an inner ring (default: chosen)")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--head-chunks", options.head_chunks, "hcms: K/V heads of each chunk, e.g. 1,2,1 (default: chosen)")
+      ->type_name("LIST")
+      ->group(group);
+}
+
+void require_reportable(const DistOptions& options, const OutputOptions& output) {
+  require(output.html.empty() || options.strategy == "tangram",
+          "--html: reports are of the strategy tangram (got --strategy {})", options.strategy);
+}
+
 void add_output_options(CLI::App& app, OutputOptions& options) {
   app.add_flag("--json", options.json, "print JSON instead of text")->group("Output");
   app.add_option("--html", options.html, "also write a report that opens offline")->type_name("FILE")->group("Output");
@@ -85,6 +106,19 @@ void set_stages(const std::string& text, OverlapConfig& overlap) {
   require(counts.size() == 1 || counts.size() == 2, "--stages: must be auto, N or FORWARD,BACKWARD (got '{}')", text);
   overlap.num_stages_fwd = whole_at_most(counts.front(), 1, 64, "--stages");
   overlap.num_stages_bwd = whole_at_most(counts.back(), 1, 64, "--stages");
+}
+
+StrategyConfig strategy_of(const DistOptions& options) {
+  constexpr int64_t kMaxRanks = 1 << 16;
+  StrategyConfig strategy;
+  strategy.name = parse_strategy(options.strategy);
+  strategy.head_ranks = whole_at_most(options.head_ranks, 0, kMaxRanks, "--head-ranks");
+  strategy.inner_ring = whole_at_most(options.inner_ring, 0, kMaxRanks, "--inner-ring");
+  if (options.head_chunks.empty()) return strategy;
+  for (const int64_t heads : parse_number_list(options.head_chunks, "--head-chunks")) {
+    strategy.head_chunks.push_back(whole_at_most(heads, 1, kMaxRanks, "--head-chunks"));
+  }
+  return strategy;
 }
 
 int64_t padding_unit(int64_t seqlen, const DistAttnConfig& config) {
@@ -127,6 +161,7 @@ DistAttnConfig make_config(const DistOptions& options) {
   heads.head_dim_v =
       options.head_dim_v == 0 ? heads.head_dim : whole_at_most(options.head_dim_v, 1, kMaxHeads, "--head-dim-v");
   heads.dtype = parse_dtype(options.dtype);
+  config.strategy = strategy_of(options);
   if (!options.machine.empty()) config.cost = cost_model_of(load_machine(options, heads));
   return config;
 }

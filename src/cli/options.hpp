@@ -45,6 +45,10 @@ struct DistOptions {
   int64_t num_heads_kv = 0;  // 0: num_heads_q, or what --k says
   int64_t head_dim = 0;      // 0: 128, or what --q says
   int64_t head_dim_v = 0;    // 0: head_dim, or what --v says
+  std::string strategy = "tangram";
+  int64_t head_ranks = 0;   // 0: chosen
+  int64_t inner_ring = 0;   // 0: chosen
+  std::string head_chunks;  // empty: chosen
   std::string dtype = "float32";
   std::string machine;            // file of constants; empty: those of H200 nodes
   std::string machine_backend;    // which kernels of the file; empty: the first
@@ -58,6 +62,10 @@ struct OutputOptions {
 
 void add_mask_options(CLI::App& app, MaskOptions& options);
 void add_dist_options(CLI::App& app, DistOptions& options);
+/// Reports draw what Tangram's own strategy moves: throws InvalidArgument when `output` asks for one of another.
+void require_reportable(const DistOptions& options, const OutputOptions& output);
+/// For verbs that plan a step: which strategy.
+void add_strategy_options(CLI::App& app, DistOptions& options);
 void add_output_options(CLI::App& app, OutputOptions& options);
 
 /// The mask that the options name, not yet padded, and how they name it.

@@ -96,6 +96,40 @@ nlohmann::json stages_json(const Plan& plan, bool forward) {
   return stages;
 }
 
+std::string ranks_text(const PlanSummary& summary) {
+  const Plan& plan = *summary.plan;
+  const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
+  TextTable ranks({"rank", "area", "of mean", "", "K/V rows", "received", "sent", "peak memory", "query rows"});
+  for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
+    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
+    int64_t sent = 0;
+    for (const int64_t rows : summary.rows_sent[static_cast<size_t>(r)]) sent += rows;
+    const double share = mean > 0 ? static_cast<double>(rank.area) / mean : 1;
+    ranks.add({fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
+               bar_text(share / std::max(1.0, plan.balance()), 12), with_commas(rank.kv_rows),
+               with_commas(rank.remote_kv_rows), with_commas(sent), bytes_text(static_cast<double>(plan.peak_bytes(r))),
+               ranges_text(plan.q_dispatch.rows_of_rank(r))});
+  }
+  std::string text = ranks.text();
+  if (plan.cp_size() > kMaxRanksShown) text += fmt::format("  and {} more ranks\n", plan.cp_size() - kMaxRanksShown);
+  return text;
+}
+
+// Under another strategy every rank receives the same, and what it holds is not counted in rows of K/V.
+std::string grid_ranks_text(const Plan& plan) {
+  const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
+  TextTable ranks({"rank", "area", "of mean", "", "query rows"});
+  for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
+    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
+    const double share = mean > 0 ? static_cast<double>(rank.area) / mean : 1;
+    ranks.add({fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
+               bar_text(share / std::max(1.0, plan.balance()), 12), ranges_text(plan.q_dispatch.rows_of_rank(r))});
+  }
+  std::string text = ranks.text();
+  if (plan.cp_size() > kMaxRanksShown) text += fmt::format("  and {} more ranks\n", plan.cp_size() - kMaxRanksShown);
+  return text;
+}
+
 }  // namespace
 
 int64_t kv_row_bytes_of(const HeadConfig& heads) {
@@ -141,6 +175,15 @@ std::string padding_text(const PlanSummary& summary) {
                      with_commas(summary.pad_k));
 }
 
+std::string grid_text(const Plan& plan) {
+  const GridPlan& grid = plan.grid;
+  std::string chunks;
+  for (const int heads : grid.head_chunks) chunks += fmt::format("{}{}", chunks.empty() ? "" : "+", heads);
+  return fmt::format("{}, {} row group{} x {} head rank{}, K/V heads in chunks of {}",
+                     to_string(plan.config.strategy.name), grid.row_groups, grid.row_groups == 1 ? "" : "s",
+                     grid.head_ranks, grid.head_ranks == 1 ? "" : "s", chunks);
+}
+
 std::string plan_text(const PlanSummary& summary) {
   const Plan& plan = *summary.plan;
   const Mask& mask = plan.mask;
@@ -157,25 +200,29 @@ std::string plan_text(const PlanSummary& summary) {
   text += fmt::format("dispatch   {}, {} chunks of {} rows over {} ranks\n", to_string(plan.algorithm),
                       with_commas(plan.q_dispatch.num_chunks()), plan.q_dispatch.chunk_size, plan.cp_size());
   text += fmt::format("balance    {:.4f} (largest area / mean)\n", plan.balance());
-  text += fmt::format("forward    {}\n", stages_text(plan, true));
-  text += fmt::format("backward   {}\n", stages_text(plan, false));
+  if (plan.grid.empty()) {
+    text += fmt::format("forward    {}\n", stages_text(plan, true));
+    text += fmt::format("backward   {}\n", stages_text(plan, false));
+  } else {
+    text += fmt::format("strategy   {}\n", grid_text(plan));
+  }
   text += fmt::format("planned    in {:.2f} ms\n\n", summary.plan_ms);
 
-  const double mean = static_cast<double>(mask.area()) / plan.cp_size();
-  TextTable ranks({"rank", "area", "of mean", "", "K/V rows", "received", "sent", "peak memory", "query rows"});
-  for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
-    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
-    int64_t sent = 0;
-    for (const int64_t rows : summary.rows_sent[static_cast<size_t>(r)]) sent += rows;
-    const double share = mean > 0 ? static_cast<double>(rank.area) / mean : 1;
-    ranks.add({fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
-               bar_text(share / std::max(1.0, plan.balance()), 12), with_commas(rank.kv_rows),
-               with_commas(rank.remote_kv_rows), with_commas(sent), bytes_text(static_cast<double>(plan.peak_bytes(r))),
-               ranges_text(plan.q_dispatch.rows_of_rank(r))});
-  }
-  text += ranks.text();
-  if (plan.cp_size() > kMaxRanksShown) text += fmt::format("  and {} more ranks\n", plan.cp_size() - kMaxRanksShown);
+  text += plan.grid.empty() ? ranks_text(summary) : grid_ranks_text(plan);
 
+  const std::string predicted = fmt::format(
+      "\npredicted  forward {}, backward {}, waiting for transfers {} (cost model of the configuration, not "
+      "measured)\n",
+      seconds_text(plan.predicted.forward_s), seconds_text(plan.predicted.backward_s),
+      seconds_text(plan.predicted.exposed_s));
+  if (!plan.grid.empty()) {
+    const GridTraffic traffic = grid_traffic(plan, {heads.dtype, heads.dtype, heads.dtype, plan.grid.head_ranks > 1});
+    return text +
+           fmt::format("\nreceived   forward {}, backward {} over all ranks\n",
+                       bytes_text(static_cast<double>(traffic.forward_bytes)),
+                       bytes_text(static_cast<double>(traffic.backward_bytes))) +
+           predicted;
+  }
   const double row_bytes = static_cast<double>(kv_row_bytes_of(heads));
   TextTable moved({"K/V rows moved forward", "rows", "bytes", "of Ring"});
   const auto add = [&](const char* name, int64_t rows) {
@@ -188,12 +235,7 @@ std::string plan_text(const PlanSummary& summary) {
   add("Ulysses (same bytes)", summary.ulysses_rows);
   text += "\n";
   text += moved.text();
-  text += fmt::format(
-      "\npredicted  forward {}, backward {}, waiting for transfers {} (cost model of the configuration, not "
-      "measured)\n",
-      seconds_text(plan.predicted.forward_s), seconds_text(plan.predicted.backward_s),
-      seconds_text(plan.predicted.exposed_s));
-  return text;
+  return text + predicted;
 }
 
 nlohmann::json plan_json(const PlanSummary& summary) {
@@ -224,6 +266,7 @@ nlohmann::json plan_json(const PlanSummary& summary) {
                       {"cp_size", plan.cp_size()},
                       {"chunk_size", plan.q_dispatch.chunk_size},
                       {"algorithm", std::string(to_string(plan.algorithm))},
+                      {"strategy", std::string(to_string(plan.config.strategy.name))},
                       {"balance", plan.balance()},
                       {"rows_moved", plan.rows_moved()},
                       {"rows_lower_bound", summary.rows_lower_bound},
@@ -239,6 +282,16 @@ nlohmann::json plan_json(const PlanSummary& summary) {
                         {"backward_s", plan.predicted.backward_s},
                         {"exposed_s", plan.predicted.exposed_s}}},
                       {"plan_ms", summary.plan_ms}};
+  if (!plan.grid.empty()) {
+    for (const char* key : {"rows_moved", "rows_lower_bound", "rows_sent", "stages", "ranks"}) json.erase(key);
+    const DType dtype = plan.config.heads.dtype;
+    const GridTraffic traffic = grid_traffic(plan, {dtype, dtype, dtype, plan.grid.head_ranks > 1});
+    json["grid"] = {{"row_groups", plan.grid.row_groups},
+                    {"head_ranks", plan.grid.head_ranks},
+                    {"head_chunks", plan.grid.head_chunks},
+                    {"forward_bytes", traffic.forward_bytes},
+                    {"backward_bytes", traffic.backward_bytes}};
+  }
   if (!(plan.k_dispatch == plan.q_dispatch)) {
     json["chunk_size_k"] = plan.k_dispatch.chunk_size;
     json["dispatch_k"] = plan.k_dispatch.rank_of_chunk;

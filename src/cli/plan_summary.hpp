@@ -38,6 +38,8 @@ PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& conf
 /// Bytes of K and V of one row of all heads.
 int64_t kv_row_bytes_of(const HeadConfig& heads);
 
+/// `hcms, 1 row group x 4 head ranks, K/V heads in chunks of 1+2+1`: of a plan with a grid.
+std::string grid_text(const Plan& plan);
 std::string plan_text(const PlanSummary& summary);
 nlohmann::json plan_json(const PlanSummary& summary);
 

@@ -26,6 +26,7 @@ struct PlanVerbOptions {
 };
 
 int plan_main(const PlanVerbOptions& options) {
+  require_reportable(options.dist, options.output);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   if (!options.save_plan.empty()) write_text_file(options.save_plan, "--save-plan", plan_to_json(*summary.plan));
   if (!options.output.html.empty()) write_text_file(options.output.html, "--html", html_report(summary, {}));
@@ -41,6 +42,7 @@ Verb add_plan_verb(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("plan", "Show who computes what, what moves, and what it costs");
   add_mask_options(*verb, options->mask);
   add_dist_options(*verb, options->dist);
+  add_strategy_options(*verb, options->dist);
   add_output_options(*verb, options->output);
   verb->add_option("--save-plan", options->save_plan, "write the whole plan as JSON")
       ->type_name("FILE")

@@ -54,6 +54,7 @@ void make_folder(const std::string& folder) {
 int run_main(RunVerbOptions options) {
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
+  require_reportable(options.dist, options.output);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
   if (!options.out_dir.empty()) make_folder(options.out_dir);
@@ -84,6 +85,7 @@ Verb add_run_verb(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("run", "Compute forward and backward over ranks that are threads");
   add_mask_options(*verb, options->mask);
   add_dist_options(*verb, options->dist);
+  add_strategy_options(*verb, options->dist);
   add_step_options(*verb, options->step);
   add_output_options(*verb, options->output);
   verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 1)")

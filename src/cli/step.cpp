@@ -73,6 +73,25 @@ std::vector<TimelineEvent> timeline_of(int rank, const std::vector<TraceEvent>& 
   return events;
 }
 
+// The share that HCMS (arXiv 2607.01817) calls rho.
+double comm_share_of(const std::vector<TraceEvent>& trace) {
+  double transfer_s = 0, compute_s = 0;
+  for (const TraceEvent& event : trace) {
+    const double seconds = event.end_s - event.begin_s;
+    if (event.kind == TraceKind::kCompute) compute_s += seconds;
+    if (event.kind == TraceKind::kTransferCast || event.kind == TraceKind::kTransferReduce) transfer_s += seconds;
+  }
+  return transfer_s + compute_s > 0 ? transfer_s / (transfer_s + compute_s) : 0;
+}
+
+// K/V that forward leaves to backward. Strategies that exchange heads keep what they exchanged, as published.
+bool keeps_inputs(const Plan& plan) { return plan.config.overlap.keep_remote_kv || plan.grid.head_ranks > 1; }
+
+GridTraffic planned_traffic(const Plan& plan) {
+  const DType dtype = plan.config.heads.dtype;
+  return grid_traffic(plan, {dtype, dtype, dtype, keeps_inputs(plan)});
+}
+
 // What the ranks share: results, and what rank 0 and all ranks measured.
 struct SharedStep {
   const Plan* plan = nullptr;
@@ -86,6 +105,7 @@ struct SharedStep {
   std::vector<double> forward_cpu_times;  // of this process
   std::vector<double> backward_cpu_times;
   std::vector<std::vector<TimelineEvent>> timelines;
+  std::vector<double> comm_shares;
   std::vector<TrafficCounters> forward_traffic;
   std::vector<TrafficCounters> backward_traffic;
 };
@@ -109,7 +129,7 @@ void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator
 
   DistAttention attention(plan, communicator, backend);
   KeptKv kept;
-  KeptKv* const kept_or_null = plan->config.overlap.keep_remote_kv ? &kept : nullptr;
+  KeptKv* const kept_or_null = keeps_inputs(*plan) ? &kept : nullptr;
   for (int64_t repeat = 0; repeat < shared.num_repeats; ++repeat) {
     communicator.barrier("step begins");
     communicator.reset_counters();
@@ -145,6 +165,7 @@ void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator
     }
   }
   shared.timelines[static_cast<size_t>(rank)] = timeline_of(rank, attention.trace());
+  shared.comm_shares[static_cast<size_t>(rank)] = comm_share_of(attention.trace());
 
   StepResult& result = *shared.result;
   const auto collect = [&](const Dispatch& dispatch, const HostTensor& shard, HostTensor& whole) {
@@ -230,11 +251,40 @@ void finish_result(const SharedStep& shared, StepResult& result) {
       result.timeline.push_back(event);
     }
   }
+  double shares = 0;
+  for (const double share : shared.comm_shares) shares += share;
+  // Over mpi only this process's entry is there.
+  result.comm_share = shared.over_mpi ? shares : shares / static_cast<double>(shared.comm_shares.size());
   result.rows_received /= 2;  // K and V are tensors of their own
   for (TimelineEvent& event : result.timeline) {
     event.begin_s -= first;
     event.end_s -= first;
   }
+}
+
+// Counted against planned.
+std::string traffic_text(const PlanSummary& summary, const StepResult& result) {
+  const Plan& plan = *summary.plan;
+  if (plan.grid.empty()) {
+    return fmt::format("K/V rows received forward: {} counted, {} planned, {} by Ring\n",
+                       with_commas(result.rows_received), with_commas(plan.rows_moved()),
+                       with_commas(summary.ring_rows));
+  }
+  const GridTraffic planned = planned_traffic(plan);
+  return fmt::format("bytes received: forward {} counted, {} planned; backward {} counted, {} planned\n",
+                     with_commas(result.forward_bytes), with_commas(planned.forward_bytes),
+                     with_commas(result.backward_bytes), with_commas(planned.backward_bytes));
+}
+
+// Head chunks pay where a fifth of the time is communication.
+std::string comm_share_text(const Plan& plan, const StepResult& result) {
+  constexpr double kWorthHiding = 0.2;
+  std::string text = fmt::format("transfers / (transfers + attention): {:.1f} %", 100 * result.comm_share);
+  const Strategy strategy = plan.config.strategy.name;
+  if (strategy == Strategy::kUlysses || strategy == Strategy::kHcms) {
+    text += result.comm_share > kWorthHiding ? ", above 20 %: hcms is recommended" : ", up to 20 %: ulysses will do";
+  }
+  return text + "\n";
 }
 
 std::string rate_text(double flops, double seconds) { return fmt::format("{:.1f} GFLOP/s", flops / seconds * 1e-9); }
@@ -254,6 +304,7 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   shared.attn = make_attn_options(options);
   shared.num_repeats = options.num_repeats;
   shared.timelines.resize(cp_size);
+  shared.comm_shares.resize(cp_size);
   shared.forward_traffic.resize(cp_size);
   shared.backward_traffic.resize(cp_size);
 
@@ -312,6 +363,7 @@ std::string step_text(const PlanSummary& summary, const StepResult& result) {
   text += padding_text(summary);
   text += fmt::format("dispatch   {}, chunks of {} rows, balance {:.4f}\n", to_string(plan.algorithm),
                       plan.q_dispatch.chunk_size, plan.balance());
+  if (!plan.grid.empty()) text += "strategy   " + grid_text(plan) + "\n";
   text += fmt::format("backend    {} over {}, {} ranks of {} thread{}\n\n", result.backend, result.transport,
                       plan.cp_size(), result.num_threads, result.num_threads == 1 ? "" : "s");
   TextTable table({"pass", "time", "rate", "bytes received"});
@@ -320,25 +372,28 @@ std::string step_text(const PlanSummary& summary, const StepResult& result) {
   table.add({"backward", seconds_text(result.backward_s), rate_text(backward_flops(plan), result.backward_s),
              bytes_text(static_cast<double>(result.backward_bytes))});
   text += table.text();
-  text +=
-      fmt::format("\nK/V rows received forward: {} counted, {} planned, {} by Ring\n",
-                  with_commas(result.rows_received), with_commas(plan.rows_moved()), with_commas(summary.ring_rows));
+  text += "\n" + traffic_text(summary, result) + comm_share_text(plan, result);
   return text;
 }
 
 nlohmann::json step_json(const PlanSummary& summary, const StepResult& result) {
   const Plan& plan = *summary.plan;
-  return {{"backend", result.backend},
-          {"transport", result.transport},
-          {"threads_per_rank", result.num_threads},
-          {"forward_s", result.forward_s},
-          {"backward_s", result.backward_s},
-          {"forward_gflops", forward_flops(plan) / result.forward_s * 1e-9},
-          {"backward_gflops", backward_flops(plan) / result.backward_s * 1e-9},
-          {"rows_received", result.rows_received},
-          {"rows_planned", plan.rows_moved()},
-          {"forward_bytes", result.forward_bytes},
-          {"backward_bytes", result.backward_bytes}};
+  nlohmann::json json = {{"backend", result.backend},
+                         {"transport", result.transport},
+                         {"threads_per_rank", result.num_threads},
+                         {"forward_s", result.forward_s},
+                         {"backward_s", result.backward_s},
+                         {"forward_gflops", forward_flops(plan) / result.forward_s * 1e-9},
+                         {"backward_gflops", backward_flops(plan) / result.backward_s * 1e-9},
+                         {"strategy", std::string(to_string(plan.config.strategy.name))},
+                         {"comm_share", result.comm_share},
+                         {"forward_bytes", result.forward_bytes},
+                         {"backward_bytes", result.backward_bytes}};
+  if (plan.grid.empty()) {
+    json["rows_received"] = result.rows_received;
+    json["rows_planned"] = plan.rows_moved();
+  }
+  return json;
 }
 
 }  // namespace tangram::cli

@@ -39,6 +39,9 @@ struct StepResult {
   int64_t rows_received = 0;
   int64_t forward_bytes = 0;
   int64_t backward_bytes = 0;
+  /// Seconds of transfers / (transfers + attention) of the last repeat, mean over ranks (over mpi: rank 0). Transfers
+  /// count whether or not attention hides them.
+  double comm_share = 0;
   /// Of the last repeat, the first event at 0; empty over mpi.
   std::vector<TimelineEvent> timeline;
 };

@@ -29,6 +29,7 @@ struct VerifyVerbOptions {
 int verify_main(VerifyVerbOptions options) {
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
+  require_reportable(options.dist, options.output);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
   const StepResult result = run_step(summary, inputs, options.step);
@@ -63,6 +64,7 @@ Verb add_verify_verb(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("verify", "Compute over ranks and compare with the float64 reference");
   add_mask_options(*verb, options->mask);
   add_dist_options(*verb, options->dist);
+  add_strategy_options(*verb, options->dist);
   add_step_options(*verb, options->step);
   add_output_options(*verb, options->output);
   return {verb, [options] { return verify_main(*options); }};

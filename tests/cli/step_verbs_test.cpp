@@ -112,6 +112,53 @@ TEST(VerifyVerb, EveryTypeAndShape) {
   }
 }
 
+TEST(VerifyVerb, EveryStrategy) {
+  for (const char* strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train"}) {
+    const ProgramResult result =
+        run_program({"verify", "--family", "causal", "--seqlen", "256", "--cp-size", "4", "--heads-q", "16",
+                     "--heads-kv", "8", "--head-dim", "16", "--strategy", strategy});
+    EXPECT_EQ(result.code, 0) << strategy << result.out << result.err;
+  }
+}
+
+TEST(RunVerb, StrategiesReceiveWhatTheirClosedFormSays) {
+  const ProgramResult result =
+      run_program({"run", "--family", "causal", "--seqlen", "256", "--cp-size", "2", "--heads-q", "4", "--head-dim",
+                   "16", "--strategy", "hcms", "--head-chunks", "1,1"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  // (U-1)/U * N * heads * dims * 4 bytes: q, k, v, out and lse forward; dout, dq, dk, dv backward.
+  EXPECT_THAT(result.out, HasSubstr("forward 133,120 counted, 133,120 planned; backward 131,072 counted, 131,072 "
+                                    "planned"));
+  EXPECT_THAT(result.out, HasSubstr("hcms, 1 row group x 2 head ranks, K/V heads in chunks of 1+1"));
+  EXPECT_THAT(result.out, HasSubstr("transfers / (transfers + attention): "));
+}
+
+TEST(RunVerb, StrategiesThatCannotSplitTheHeadsAreRefused) {
+  const ProgramResult result = run_program(
+      {"run", "--family", "causal", "--seqlen", "256", "--cp-size", "4", "--heads-q", "6", "--strategy", "ulysses"});
+  EXPECT_NE(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr("needs num_heads_q to be a multiple of these (got num_heads_q=6)"));
+}
+
+TEST(RunVerb, ReportsAreOfTangramAlone) {
+  const TempFolder folder;
+  const ProgramResult result = run_program(
+      {"run", "--family", "causal", "--seqlen", "256", "--strategy", "ring", "--html", folder.path("r.html")});
+  EXPECT_NE(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr("--html: reports are of the strategy tangram (got --strategy ring)"));
+}
+
+TEST(PlanVerb, StrategiesShowWhatTheyMoveInBytes) {
+  const ProgramResult result = run_program({"plan", "--family", "causal", "--seqlen", "256", "--cp-size", "4",
+                                            "--heads-q", "4", "--head-dim", "16", "--strategy", "ring", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json json = Json::parse(result.out);
+  // (P-1) * N * heads * 2 dims * 4 bytes; backward the gradients besides, P times.
+  EXPECT_EQ(json["grid"]["forward_bytes"], 3 * 256 * 4 * 32 * 4);
+  EXPECT_EQ(json["grid"]["backward_bytes"], (3 + 4) * 256 * 4 * 32 * 4);
+  EXPECT_FALSE(json.contains("rows_moved"));
+}
+
 TEST(VerifyVerb, CrossAttention) {
   const TempFolder folder;
   const std::string mask = folder.write(
