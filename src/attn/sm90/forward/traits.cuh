@@ -77,8 +77,9 @@ struct ForwardTraits {
   static constexpr int kBytesK = kPanels * kPanelBytesK;
   static constexpr int kWorkSlots = 3;
   static constexpr int kStagesQ = 2;
-  static constexpr int kStagesK = 3;  // a step keeps K until it knows that it needs no second look
-  static constexpr int kStagesV = 2;
+  // A step keeps K until it knows that it needs no second look.
+  static constexpr int kStagesK = kConsumers == 3 ? 4 : 3;
+  static constexpr int kStagesV = kConsumers == 3 ? 3 : 2;
   static_assert(kHeadDim % 64 == 0 && kBlockN % 16 == 0 && kBlockN <= 128 && kPanelBytesK % 1024 == 0);
 };
 
