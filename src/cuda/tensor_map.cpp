@@ -50,11 +50,21 @@ CUtensorMap make_token_map(const ConstTensorView& view, const TokenBox& box, boo
   const uint32_t box_rows_first[4] = {panel_columns, box.rows, box.panels, box.heads};
   const uint32_t steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult status =
-      encode(&map, map_type(view.dtype), 4, const_cast<void*>(view.data),
-             heads_first ? sizes_heads_first : sizes_rows_first, heads_first ? strides_heads_first : strides_rows_first,
-             heads_first ? box_heads_first : box_rows_first, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto encode_map = [&] {
+    return encode(&map, map_type(view.dtype), 4, const_cast<void*>(view.data),
+                  heads_first ? sizes_heads_first : sizes_rows_first,
+                  heads_first ? strides_heads_first : strides_rows_first,
+                  heads_first ? box_heads_first : box_rows_first, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult status = encode_map();
+  if (status == CUDA_ERROR_INVALID_CONTEXT) {
+    // A thread that has not used the runtime yet (autograd's, for one) has no context: this binds it.
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaSetDevice(device), "cudaSetDevice");
+    status = encode_map();
+  }
   if (status != CUDA_SUCCESS) {
     throw CudaError(fmt::format("make_token_map: the driver must accept the tensor (got error {} for {})",
                                 static_cast<int>(status), shape_text(view)));
