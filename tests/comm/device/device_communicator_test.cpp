@@ -450,7 +450,11 @@ TEST(CopyEngineAllReduce, SumsAndMaximaOverRanks) {
         const auto value = [&](int rank, int i) { return static_cast<float>((rank * 7 + i * (round + 1)) % 23 - 11); };
         for (int i = 0; i < kCount; ++i) host[static_cast<size_t>(i)] = value(comm.rank(), i);
         check(cudaMemcpyAsync(values.as<void>(), host.data(), values.bytes(), cudaMemcpyHostToDevice, stream), "copy");
+        // Ranks on one GPU share its copy engines, where a copy that waits for a kernel would hold up the others'.
+        stream.synchronize();
+        comm.control().barrier("copied");
         comm.all_reduce(values.as<float>(), kCount, op, stream);
+        stream.synchronize();
         check(cudaMemcpyAsync(host.data(), values.as<void>(), values.bytes(), cudaMemcpyDeviceToHost, stream), "copy");
         stream.synchronize();
         for (int i = 0; i < kCount; ++i) {
