@@ -256,8 +256,14 @@ void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
   spec.landing = {k, v};
   if (!rank.keeps) spec.casts = exchanges_of(rank.plan().backward);
   spec.reduces = exchanges_of(rank.plan().backward);
-  spec.returns = {{rank.kv_rows(), owned_rows, heads.num_heads_kv, heads.head_dim, dtype},
-                  {rank.kv_rows(), owned_rows, heads.num_heads_kv, heads.head_dim_v, dtype}};
+  for (const int dim : {heads.head_dim, heads.head_dim_v}) {
+    spec.returns.push_back({.partial_rows = rank.kv_rows(),
+                            .owned_rows = owned_rows,
+                            .heads = heads.num_heads_kv,
+                            .dim = dim,
+                            .partial_dtype = DType::kFloat32,
+                            .reduce_dtype = dtype});
+  }
   // One pass at a time is open, so both may land in the same memory.
   spec.landing_of = rank.forward.pass;
   spec.num_return_slots = kReturnSlots;
