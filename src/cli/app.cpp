@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ int fail(int code, const std::string& text) {
   return code;
 }
 
+template <class Kind>
+bool is(const std::exception& error) {
+  return dynamic_cast<const Kind*>(&error) != nullptr;
+}
+
 int run_verb(const std::vector<Verb>& verbs) {
   for (const Verb& verb : verbs) {
     if (verb.app->parsed()) return verb.main();
@@ -53,21 +59,24 @@ int run_app(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return fail(kBadInput, std::string(error.what()) + "\nRun with --help for the options.");
-  } catch (const InvalidArgument& error) {
-    return fail(kBadInput, error.what());
-  } catch (const NotAvailable& error) {
-    return fail(kNotAvailable, error.what());
-  } catch (const CudaError& error) {
-    return fail(kNotAvailable, error.what());
-  } catch (const Timeout& error) {
-    return fail(kCommFailed, error.what());
-  } catch (const CommError& error) {
-    return fail(kCommFailed, error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(kBadInput, "not enough memory for tensors of this size");
   } catch (const std::exception& error) {
-    return fail(kInternal, std::string("internal error: ") + error.what());
+    return report_error(error);
   }
+}
+
+int exit_code_of(const std::exception& error) {
+  if (is<InvalidArgument>(error) || is<std::bad_alloc>(error)) return kBadInput;
+  if (is<NotAvailable>(error) || is<CudaError>(error)) return kNotAvailable;
+  if (is<Timeout>(error) || is<CommError>(error)) return kCommFailed;
+  return kInternal;
+}
+
+int report_error(const std::exception& error) {
+  const int code = exit_code_of(error);
+  if (is<std::bad_alloc>(error)) {
+    return fail(code, "not enough memory for tensors of this size");
+  }
+  return fail(code, code == kInternal ? std::string("internal error: ") + error.what() : error.what());
 }
 
 }  // namespace tangram::cli

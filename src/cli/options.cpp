@@ -58,7 +58,9 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
   add("--heads-kv", options.num_heads_kv, "key/value heads (default: as many)")->type_name("N");
   add("--head-dim", options.head_dim, "of q and k (default 128)")->type_name("N");
   add("--head-dim-v", options.head_dim_v, "of v and out (default: the same)")->type_name("N");
-  add("--dtype", options.dtype, "fp32, bf16 or fp16 (default " + options.dtype + ")")->type_name("TYPE");
+  add("--dtype", options.dtype, "fp32, bf16 or fp16 (default " + options.dtype + ")")
+      ->type_name("TYPE")
+      ->each([&options](const std::string&) { options.has_dtype = true; });
   add("--machine", options.machine, "constants that doctor --measure wrote (default: those of H200 nodes)")
       ->type_name("FILE");
   add("--machine-backend", options.machine_backend, "which kernels of the machine (default: the first)")

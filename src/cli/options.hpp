@@ -50,6 +50,7 @@ struct DistOptions {
   int64_t inner_ring = 0;   // 0: chosen
   std::string head_chunks;  // empty: chosen
   std::string dtype = "float32";
+  bool has_dtype = false;         // given, so that --gpus keeps it
   std::string machine;            // file of constants; empty: those of H200 nodes
   std::string machine_backend;    // which kernels of the file; empty: the first
   std::string machine_transport;  // which links of the file; empty: the first

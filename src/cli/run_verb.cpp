@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/exit_code.hpp"
+#include "cli/gpu/gpu_step.hpp"
 #include "cli/npy.hpp"
 #include "cli/step.hpp"
 #include "cli/text_file.hpp"
@@ -51,14 +52,15 @@ void make_folder(const std::string& folder) {
   require(std::filesystem::is_directory(folder), "--out-dir: cannot make '{}': {}", folder, error.message());
 }
 
-int run_main(RunVerbOptions options) {
+int run_main(RunVerbOptions options, Communicator* control) {
+  apply_gpus(options.step, options.dist);
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   require_reportable(options.dist, options.output);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
   if (!options.out_dir.empty()) make_folder(options.out_dir);
-  const StepResult result = run_step(summary, inputs, options.step);
+  const StepResult result = run_step(summary, inputs, options.step, control);
   if (!result.is_root) return kOk;
   if (!options.out_dir.empty()) save_results(options.out_dir, summary, result);
   if (!options.output.html.empty()) {
@@ -94,7 +96,9 @@ Verb add_run_verb(CLI::App& app) {
   verb->add_option("--out-dir", options->out_dir, "write out, lse, dq, dk, dv as float32 .npy")
       ->type_name("FOLDER")
       ->group("Output");
-  return {verb, [options] { return run_main(*options); }};
+  return {verb, [options] {
+            return run_on_ranks(options->step, [&](Communicator* control) { return run_main(*options, control); });
+          }};
 }
 
 }  // namespace tangram::cli

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/gpu/gpu_step.hpp"
 #include "cli/progress.hpp"
 #include "cli/text_table.hpp"
 #include "core/require.hpp"
@@ -291,7 +292,9 @@ std::string rate_text(double flops, double seconds) { return fmt::format("{:.1f}
 
 }  // namespace
 
-StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options) {
+StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
+                    Communicator* control) {
+  if (control != nullptr) return run_gpu_step(summary, inputs, options, *control);
   const Plan& plan = *summary.plan;
   const size_t cp_size = static_cast<size_t>(plan.cp_size());
   StepResult result = empty_result(plan);

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One step, forward and backward, over ranks that are threads of this process or processes of mpirun.
+// One step, forward and backward, over ranks that are threads of this process, processes of mpirun, or processes with a
+// GPU each.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "cli/report/html_report.hpp"
 #include "cli/step_inputs.hpp"
+#include "tangram/communicator.hpp"
 
 namespace tangram::cli {
 
@@ -22,7 +24,8 @@ struct StepResult {
   HostTensor dv;
   HostTensor lse;  // [seqlen_q, num_heads_q, 1]
   std::string backend;
-  /// `local`, or `mpi` when mpirun started this process; then every process has all results.
+  /// `local`, or that between processes: `mpi` when mpirun started them, `copy_engine` or `nccl` between GPUs. Every
+  /// process then has all results.
   std::string transport = "local";
   /// Whether this process is the one to print: the only one, or rank 0.
   bool is_root = true;
@@ -46,8 +49,10 @@ struct StepResult {
   std::vector<TimelineEvent> timeline;
 };
 
-/// Runs `options.num_repeats` steps. Throws what planning, backends and transports throw.
-StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options);
+/// Runs `options.num_repeats` steps, as the rank of `control` where that is given (see run_on_ranks). Throws what
+/// planning, backends and transports throw.
+StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
+                    Communicator* control = nullptr);
 
 /// FLOPs of a pass by visible area.
 double forward_flops(const Plan& plan);

@@ -65,6 +65,12 @@ void add_step_options(CLI::App& app, StepOptions& options) {
   app.add_option("--backend", options.backend, "attention: auto, or a name that doctor lists")
       ->type_name("NAME")
       ->group(group);
+  app.add_option("--gpus", options.num_gpus, "ranks are processes with a GPU each, instead of --cp-size threads")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--transport", options.transport, "between GPUs: copy_engine (default) or nccl")
+      ->type_name("NAME")
+      ->group(group);
   app.add_option("--softmax-scale", options.softmax_scale, "default 1 / sqrt(head_dim)")
       ->type_name("X")
       ->group(group)

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/exit_code.hpp"
+#include "cli/gpu/gpu_step.hpp"
 #include "cli/step.hpp"
 #include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
@@ -26,13 +27,14 @@ struct VerifyVerbOptions {
   OutputOptions output;
 };
 
-int verify_main(VerifyVerbOptions options) {
+int verify_main(VerifyVerbOptions options, Communicator* control) {
+  apply_gpus(options.step, options.dist);
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   require_reportable(options.dist, options.output);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
-  const StepResult result = run_step(summary, inputs, options.step);
+  const StepResult result = run_step(summary, inputs, options.step, control);
   if (!result.is_root) return kOk;
   const Verification verification = verify_step(summary, inputs, options.step, result);
   if (!options.output.html.empty()) {
@@ -67,7 +69,9 @@ Verb add_verify_verb(CLI::App& app) {
   add_strategy_options(*verb, options->dist);
   add_step_options(*verb, options->step);
   add_output_options(*verb, options->output);
-  return {verb, [options] { return verify_main(*options); }};
+  return {verb, [options] {
+            return run_on_ranks(options->step, [&](Communicator* control) { return verify_main(*options, control); });
+          }};
 }
 
 }  // namespace tangram::cli

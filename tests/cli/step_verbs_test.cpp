@@ -275,6 +275,8 @@ TEST(StepBadInput, IsRefusedWithItsReason) {
   refused({"--softmax-scale", "-1"}, "--softmax-scale: must be finite and positive (got -1)");
   refused({"--softcap", "inf"}, "--softcap: must be finite");
   refused({"--backend", "abacus"}, "abacus");
+  refused({"--gpus", "65"}, "--gpus: must lie in [1, 64] (got 65)");
+  refused({"--gpus", "2", "--backend", "cpu"}, "--gpus: needs --backend sm90 (got 'cpu')");
   refused({"--q", tensors.args[1]}, "--q, --k, --v: must be given together");
   refused({"--dout", tensors.args[1]}, "--dout: needs --q, --k and --v");
   refused({"--q", tensors.args[1], "--k", tensors.args[3], "--v", tensors.args[5], "--head-dim", "64"},

@@ -30,6 +30,8 @@ using testing::StepResults;
 // Ranks that share a GPU wait for each other on it, so that no two of their streams may share a hardware queue.
 [[maybe_unused]] const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 
+// Of 132 multiprocessors: four ranks may wait on one GPU and still leave room for the small kernels of each.
+constexpr int kRoomForOthers = 108;
 constexpr int64_t kSeqlen = 1536;  // 12 chunks of 128: divides by 2, 3 and 4 ranks
 constexpr int64_t kChunkSize = 64;
 // The kernels round probabilities and score gradients to 16 bits (2^-9 relative for bfloat16) and multiply those; the
@@ -96,13 +98,24 @@ struct Transport {
   testing::MakeCommunicator make;
   bool shares_gpus = true;  // several ranks on one GPU
   bool on_device = true;    // the host never waits, nor moves rows
+  bool has_flags = true;    // kernels may wait for rows
 };
 void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
 
-std::vector<Transport> transports() {
-  return {{"Blocking", testing::make_blocking, true, false},
-          {"BlockingWithFlags", testing::make_blocking_with_flags, true, false}};
+testing::MakeCommunicator real(DeviceTransport transport) {
+  return [transport](Communicator& control) {
+    return make_device_communicator(control, {.transport = transport, .timeout_s = 20});
+  };
 }
+
+std::vector<Transport> transports() {
+  return {{"Blocking", testing::make_blocking, true, false, false},
+          {"BlockingWithFlags", testing::make_blocking_with_flags, true, false, true}};
+}
+
+// Ranks as threads time out over it so far, see docs/design/dist_gpu.md: run these with
+// --gtest_also_run_disabled_tests.
+Transport copy_engine() { return {"CopyEngine", real(DeviceTransport::kCopyEngine), true, true, true}; }
 
 template <class Base>
 class GpuTest : public Base {
@@ -138,12 +151,12 @@ TEST_P(DeviceMaskFamilies, EqualsTheCpuReference) {
   const DType bf16 = DType::kBFloat16, f16 = DType::kFloat16;
   // Every value of each option meets several of the others.
   const Variant variants[] = {
-      {{2, 1, 2, false}, heads_of(4, 2, bf16), DeviceOverlap::kAuto},
+      {{2, 1, 2, false}, heads_of(4, 2, bf16), DeviceOverlap::kSingleLaunch},
       {{2, 3, 1, false, bf16}, heads_of(2, 2, bf16, 64), DeviceOverlap::kNone},
       {{3, 2, 2, true}, heads_of(8, 1, f16, 64), DeviceOverlap::kStages},
       {{4, 3, 3, false}, heads_of(6, 2, bf16), DeviceOverlap::kStages},
-      {{3, 2, 2, true, bf16}, heads_of(4, 1, bf16), DeviceOverlap::kAuto},
-      {{4, 2, 3, false, bf16}, heads_of(8, 2, bf16, 64), DeviceOverlap::kAuto},
+      {{3, 2, 2, true, bf16}, heads_of(4, 1, bf16), DeviceOverlap::kSingleLaunch},
+      {{4, 2, 3, false, bf16}, heads_of(8, 2, bf16, 64), DeviceOverlap::kSingleLaunch},
       {{4, 1, 1, true, bf16}, heads_of(4, 2, f16), DeviceOverlap::kNone},
       {{1, 1, 1, false}, heads_of(4, 1, bf16), DeviceOverlap::kStages},
   };
@@ -156,7 +169,10 @@ TEST_P(DeviceMaskFamilies, EqualsTheCpuReference) {
     options.heads = variant.heads;
     const StepInputs inputs = testing::make_inputs(mask, options);
     const StepResults expected = reference_step(mask, options, inputs);
-    const DeviceDistOptions how{.forward = variant.overlap, .backward = variant.overlap};
+    const bool must_be_auto = variant.overlap == DeviceOverlap::kSingleLaunch && !transport.has_flags;
+    const DeviceOverlap overlap = must_be_auto ? DeviceOverlap::kAuto : variant.overlap;
+    const DeviceDistOptions how{.forward = overlap, .backward = overlap};
+    if (overlap == DeviceOverlap::kSingleLaunch) options.attn.sm_margin = kRoomForOthers;
     const auto plan = plan_of(mask, options.heads, variant.plan);
     testing::expect_close(testing::device_step(plan, options, inputs, how, transport.make), expected, kTolerance);
   }
@@ -169,6 +185,11 @@ INSTANTIATE_TEST_SUITE_P(Gpu, DeviceMaskFamilies,
                                   std::get<1>(param_info.param).name;
                          });
 INSTANTIATE_TEST_SUITE_P(Gpu, DeviceDist, ::testing::ValuesIn(transports()),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+INSTANTIATE_TEST_SUITE_P(DISABLED_CopyEngine, DeviceMaskFamilies,
+                         ::testing::Combine(::testing::ValuesIn(mask_families()), ::testing::Values(copy_engine())),
+                         [](const auto& param_info) { return std::string(std::get<0>(param_info.param).name); });
+INSTANTIATE_TEST_SUITE_P(DISABLED_CopyEngine, DeviceDist, ::testing::Values(copy_engine()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST_P(DeviceDist, SinkSoftcapAndScaleEnterOnce) {
@@ -278,6 +299,45 @@ TEST_P(DeviceDist, MovesExactlyTheRowsOfThePlan) {
     EXPECT_EQ(comm.counters().rows_received, 4 * received + 2 * sent);
     EXPECT_EQ(comm.counters().rows_sent, 4 * sent + 2 * received);
   });
+}
+
+TEST_P(DeviceDist, APeerThatStopsIsNamedAndTheProcessStaysUsable) {
+  if (!GetParam().on_device || !GetParam().shares_gpus) GTEST_SKIP() << "deadlines on the device are what is tested";
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = heads_of(4, 2);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto plan = plan_of(mask, options.heads, {3, 1, 1});
+  for (const DeviceOverlap overlap : {DeviceOverlap::kSingleLaunch, DeviceOverlap::kStages}) {
+    const auto impatient = [](Communicator& control) {
+      return make_device_communicator(control, {.transport = DeviceTransport::kCopyEngine, .timeout_s = 1});
+    };
+    testing::run_device_ranks(3, impatient, [&](DeviceCommunicator& comm) {
+      const Sm90Backend backend;
+      DeviceDistAttention attention(plan, comm, backend, {.forward = overlap, .backward = overlap});
+      testing::DeviceOperands on(*plan, comm.rank(), options, inputs);
+      AttnOptions attn;
+      attn.sm_margin = kRoomForOthers;
+      comm.control().barrier("ready");
+      if (comm.rank() == 1) {
+        comm.control().barrier("the others have given up");
+        return;
+      }
+      std::string text;
+      try {
+        attention.forward({on.q, on.k, on.v, on.out, on.lse.as<float>(), nullptr, {}, nullptr, attn}, nullptr);
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << "no sticky error";
+        comm.check();
+      } catch (const Error& error) {
+        text = error.what();
+      }
+      EXPECT_THAT(text, HasSubstr("rank 1"));
+      comm.control().barrier("the others have given up");
+    });
+    // A new group on the same devices.
+    testing::expect_close(testing::device_step(plan, options, inputs, {}, GetParam().make),
+                          reference_step(mask, options, inputs), kTolerance);
+  }
 }
 
 TEST_P(DeviceDist, WrongArgumentsAreRefusedAndTheObjectStaysUsable) {

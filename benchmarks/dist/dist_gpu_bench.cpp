@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Distributed attention on GPUs beside the same kernels on the whole mask on one GPU: every mask, transport and number
+// of stages, one process a GPU, times of the slowest rank, as CSV.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "attn/sm90/sm90_backend.hpp"
+#include "comm/socket/forked_ranks.hpp"
+#include "cuda/check.hpp"
+#include "measured_passes.hpp"
+#include "reference/mask_cases.hpp"
+#include "tangram/error.hpp"
+#include "tangram/version.hpp"
+
+namespace tangram::bench {
+namespace {
+
+struct Options {
+  int num_gpus = 2;
+  std::vector<int64_t> rows = {8192, 32768};
+  std::vector<std::string> masks = {"full",
+                                    "causal",
+                                    "varlen_causal",
+                                    "varlen_causal_long",
+                                    "varlen_block_causal",
+                                    "varlen_causal_uniform",
+                                    "varlen_block_causal_uniform",
+                                    "sliding_window_causal"};
+  std::vector<std::string> transports = {"copy_engine", "nccl"};
+  std::vector<std::string> ways = {"none", "single:1", "single:4", "keep:1", "stages:1", "stages:2", "stages:4"};
+  std::vector<std::string> modes = {"eager", "graph"};
+  std::string reduce_dtype = "float32";
+  double seconds = 0.15;
+  HeadConfig heads{64, 8, 128, 128, DType::kBFloat16};
+};
+
+std::vector<reference::MaskCase> chosen_cases(const Options& options) {
+  std::vector<reference::MaskCase> chosen;
+  const std::vector<reference::MaskCase> all = reference::load_mask_cases("dist_masks.json");
+  for (const int64_t rows : options.rows) {
+    for (const std::string& mask : options.masks) {
+      const std::string name = mask + ":" + std::to_string(rows * options.num_gpus);
+      for (const reference::MaskCase& c : all) {
+        if (c.name == name) chosen.push_back(c);
+      }
+    }
+  }
+  return chosen;
+}
+
+double flops(const Mask& mask, const HeadConfig& heads, bool backward) {
+  const double matmuls = backward ? 10.0 : 4.0;  // two of two FLOPs each, or five
+  return matmuls * static_cast<double>(mask.area()) * heads.num_heads_q * heads.head_dim;
+}
+
+/// One rank's view of the whole run; rank 0 prints.
+class Bench {
+ public:
+  Bench(const Options& options, Communicator& control) : options_(options), control_(control) {
+    cudaDeviceProp properties{};
+    cuda::check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+    machine_ = properties.name;
+    std::replace(machine_.begin(), machine_.end(), ' ', '_');
+    repeats_.seconds = options.seconds;
+  }
+
+  void run() {
+    if (control_.rank() == 0) {
+      std::printf(
+          "version,machine,mask,seqlen,gpus,rows_per_gpu,heads_q,heads_kv,head_dim,transport,overlap,mode,pass,time_ms,"
+          "tflops_per_gpu,single_tflops,share,host_us,balance,rows_moved\n");
+    }
+    for (const reference::MaskCase& c : chosen_cases(options_)) {
+      const Mask mask(c.seqlen, c.seqlen, c.slices);
+      const PassTimes single = measure_single(control_, mask, options_.heads, repeats_);
+      for (const std::string& transport : options_.transports) run_transport(c.name, mask, single, transport);
+    }
+  }
+
+ private:
+  std::shared_ptr<const Plan> plan_of(const Mask& mask, int stages, bool keep) const {
+    DistAttnConfig config;
+    config.cp_size = control_.size();
+    config.heads = options_.heads;
+    config.overlap = {stages, stages, keep};
+    config.reduce_dtype = options_.reduce_dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
+    return std::make_shared<const Plan>(make_plan(mask, config));
+  }
+
+  void run_transport(const std::string& name, const Mask& mask, const PassTimes& single, const std::string& transport) {
+    std::unique_ptr<DeviceCommunicator> communicator;
+    try {
+      communicator = make_device_communicator(control_, {.transport = parse_device_transport(transport)});
+    } catch (const NotAvailable& error) {
+      if (control_.rank() == 0) std::fprintf(stderr, "%s: %s\n", transport.c_str(), error.what());
+      return;
+    }
+    const Sm90Backend backend;
+    for (const std::string& way : options_.ways) {
+      const size_t colon = way.find(':');
+      const std::string kind = way.substr(0, colon);
+      const auto plan =
+          plan_of(mask, colon == std::string::npos ? 1 : std::stoi(way.substr(colon + 1)), kind == "keep");
+      const DeviceOverlap overlap = kind == "none"     ? DeviceOverlap::kNone
+                                    : kind == "stages" ? DeviceOverlap::kStages
+                                                       : DeviceOverlap::kAuto;
+      DeviceDistAttention attention(plan, *communicator, backend, {.forward = overlap, .backward = overlap});
+      for (const std::string& mode : options_.modes) {
+        const PassTimes times = measure_distributed(*communicator, attention, mode == "graph", repeats_);
+        print(name, *plan, single, times, transport + "," + way + "," + mode);
+      }
+    }
+  }
+
+  void print(const std::string& name, const Plan& plan, const PassTimes& single, const PassTimes& times,
+             const std::string& how) const {
+    if (control_.rank() != 0) return;
+    const double forward = flops(plan.mask, options_.heads, false), backward = flops(plan.mask, options_.heads, true);
+    const auto line = [&](const char* pass, double work, const CallTime& time, double single_s) {
+      const double rate = work / time.device_s / control_.size(), single_rate = work / single_s;
+      std::printf("%s,%s,%s,%lld,%d,%lld,%d,%d,%d,%s,%s,%.4f,%.1f,%.1f,%.4f,%.1f,%.4f,%lld\n", kVersion,
+                  machine_.c_str(), name.substr(0, name.find(':')).c_str(),
+                  static_cast<long long>(plan.mask.seqlen_q()), control_.size(),
+                  static_cast<long long>(plan.q_dispatch.rows_per_rank()), options_.heads.num_heads_q,
+                  options_.heads.num_heads_kv, options_.heads.head_dim, how.c_str(), pass, time.device_s * 1e3,
+                  rate * 1e-12, single_rate * 1e-12, rate / single_rate, time.host_s * 1e6, plan.balance(),
+                  static_cast<long long>(plan.rows_moved()));
+    };
+    if (times.backward.device_s > 0) {  // else one call was both
+      line("forward", forward, times.forward, single.forward.device_s);
+      line("backward", backward, times.backward, single.backward.device_s);
+    }
+    const CallTime both{times.forward.device_s + times.backward.device_s, times.forward.host_s + times.backward.host_s};
+    line("both", forward + backward, both, single.forward.device_s + single.backward.device_s);
+    std::fflush(stdout);
+  }
+
+  const Options& options_;
+  Communicator& control_;
+  std::string machine_;
+  Repeats repeats_;
+};
+
+int run_rank(const Options& options, Communicator& control) {
+  int num_devices = 0;
+  cuda::check(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
+  cuda::check(cudaSetDevice(control.rank() % num_devices), "cudaSetDevice");
+  Bench(options, control).run();
+  return 0;
+}
+
+int report(const std::exception& error) {
+  std::fprintf(stderr, "bench_dist_gpu: %s\n", error.what());
+  return 1;
+}
+
+}  // namespace
+}  // namespace tangram::bench
+
+int main(int argc, char** argv) {
+  using namespace tangram::bench;
+  Options options;
+  CLI::App app("Distributed attention on GPUs beside the whole mask on one GPU; prints CSV", "bench_dist_gpu");
+  app.add_option("--gpus", options.num_gpus, "ranks, one a GPU (default 2)");
+  app.add_option("--rows", options.rows, "rows of a GPU (default 8192,32768)")->delimiter(',');
+  app.add_option("--masks", options.masks, "names of tests/data/dist_masks.json")->delimiter(',');
+  app.add_option("--transports", options.transports, "copy_engine, nccl")->delimiter(',');
+  app.add_option("--overlap", options.ways, "none, single:STAGES, keep:STAGES, stages:STAGES")->delimiter(',');
+  app.add_option("--modes", options.modes, "eager, graph")->delimiter(',');
+  app.add_option("--reduce-dtype", options.reduce_dtype, "float32 or bfloat16");
+  app.add_option("--seconds", options.seconds, "about how long to repeat each pass (default 0.15)");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return tangram::comm::run_forked_ranks(
+        options.num_gpus, [&](tangram::Communicator& control) { return run_rank(options, control); }, report);
+  } catch (const std::exception& error) {
+    return report(error);
+  }
+}

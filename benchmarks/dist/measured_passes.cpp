@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "measured_passes.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "attn/sm90/sm90_backend.hpp"
+#include "cuda/check.hpp"
+#include "random_values.hpp"
+#include "tangram/flex_attention.hpp"
+
+namespace tangram::bench {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double largest(Communicator& control, double value) {
+  float shared = static_cast<float>(value);
+  control.all_reduce({&shared, 1}, ReduceOp::kMax, "largest");
+  return shared;
+}
+
+class Stream {
+ public:
+  Stream() { cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }
+  ~Stream() { static_cast<void>(cudaStreamDestroy(stream_)); }
+  Stream(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+  void wait() const { cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// Seconds on the device between two points of a stream.
+class Stopwatch {
+ public:
+  Stopwatch() {
+    cuda::check(cudaEventCreate(&begin_), "cudaEventCreate");
+    cuda::check(cudaEventCreate(&end_), "cudaEventCreate");
+  }
+  ~Stopwatch() {
+    static_cast<void>(cudaEventDestroy(begin_));
+    static_cast<void>(cudaEventDestroy(end_));
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  void start(cudaStream_t stream) { cuda::check(cudaEventRecord(begin_, stream), "cudaEventRecord"); }
+  double stop(cudaStream_t stream) {
+    cuda::check(cudaEventRecord(end_, stream), "cudaEventRecord");
+    cuda::check(cudaEventSynchronize(end_), "cudaEventSynchronize");
+    float ms = 0;
+    cuda::check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
+    return ms * 1e-3;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
+/// Work captured on a stream, to be replayed on it.
+class Graph {
+ public:
+  Graph(cudaStream_t stream, const std::function<void()>& work) : stream_(stream) {
+    cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    work();
+    cudaGraph_t graph = nullptr;
+    cuda::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    cuda::check(cudaGraphInstantiate(&graph_, graph, 0), "cudaGraphInstantiate");
+    cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  }
+  ~Graph() { static_cast<void>(cudaGraphExecDestroy(graph_)); }
+  Graph(const Graph&) = delete;
+  void replay() const { cuda::check(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch"); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+/// Rank 0 alone in a group of its own, as measure_calls sees it.
+double measure_alone(cudaStream_t stream, const Repeats& repeats, const std::function<void()>& call) {
+  Stopwatch watch;
+  call();
+  watch.start(stream);
+  call();
+  const double once_s = watch.stop(stream);
+  const int count = std::clamp(static_cast<int>(repeats.seconds / once_s), repeats.least, repeats.most);
+  watch.start(stream);
+  for (int i = 0; i < count; ++i) call();
+  return watch.stop(stream) / count;
+}
+
+}  // namespace
+
+TensorView Operands::add(int64_t rows, int heads, int dim, uint64_t seed) {
+  memory_.emplace_back(static_cast<size_t>(rows * heads * dim) * 2);
+  void* data = memory_.back().as<void>();
+  fill_random_bf16(data, rows * heads * dim, seed, nullptr);
+  return {{data, DType::kBFloat16, rows, heads, dim, int64_t{heads} * dim, dim}};
+}
+
+Operands::Operands(int64_t q_rows, int64_t k_rows, const HeadConfig& heads, uint64_t seed) {
+  q = add(q_rows, heads.num_heads_q, heads.head_dim, seed * 8);
+  k = add(k_rows, heads.num_heads_kv, heads.head_dim, seed * 8 + 1);
+  v = add(k_rows, heads.num_heads_kv, heads.head_dim_v, seed * 8 + 2);
+  dout = add(q_rows, heads.num_heads_q, heads.head_dim_v, seed * 8 + 3);
+  out = add(q_rows, heads.num_heads_q, heads.head_dim_v, 0);
+  dq = add(q_rows, heads.num_heads_q, heads.head_dim, 0);
+  dk = add(k_rows, heads.num_heads_kv, heads.head_dim, 0);
+  dv = add(k_rows, heads.num_heads_kv, heads.head_dim_v, 0);
+  memory_.emplace_back(static_cast<size_t>(q_rows * heads.num_heads_q) * sizeof(float));
+  lse = memory_.back().as<float>();
+  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats& repeats,
+                       const std::function<void()>& call) {
+  Stopwatch watch;
+  control.barrier("warm up");
+  call();
+  watch.start(stream);
+  call();
+  const double once_s = largest(control, watch.stop(stream));
+  const int count = std::clamp(static_cast<int>(repeats.seconds / once_s), repeats.least, repeats.most);
+  control.barrier("measure");
+  watch.start(stream);
+  const Clock::time_point begin = Clock::now();
+  for (int i = 0; i < count; ++i) call();
+  const double host_s = seconds_since(begin);
+  const double device_s = watch.stop(stream);
+  return {largest(control, device_s / count), largest(control, host_s / count)};
+}
+
+PassTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats) {
+  float seconds[] = {0, 0};
+  if (control.rank() == 0) {
+    const Sm90Backend backend;
+    FlexAttention attention(mask, heads, backend);
+    const Operands on(mask.seqlen_q(), mask.seqlen_k(), heads, 1);
+    const Stream stream;
+    const auto forward = [&] {
+      attention.forward({.q = on.q, .k = on.k, .v = on.v, .out = on.out, .lse = on.lse}, stream);
+    };
+    const auto backward = [&] {
+      attention.backward({.q = on.q,
+                          .k = on.k,
+                          .v = on.v,
+                          .out = on.out,
+                          .lse = on.lse,
+                          .dout = on.dout,
+                          .dq = on.dq,
+                          .dk = on.dk,
+                          .dv = on.dv},
+                         stream);
+    };
+    seconds[0] = static_cast<float>(measure_alone(stream, repeats, forward));
+    seconds[1] = static_cast<float>(measure_alone(stream, repeats, backward));
+  }
+  control.all_reduce(seconds, ReduceOp::kSum, "single GPU");
+  return {{seconds[0], 0}, {seconds[1], 0}};
+}
+
+PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool as_graph,
+                              const Repeats& repeats) {
+  const Plan& plan = attention.plan();
+  const Operands on(attention.q_rows(), attention.k_rows(), plan.config.heads,
+                    static_cast<uint64_t>(communicator.rank()) + 2);
+  const Stream stream;
+  KeptKv kept;
+  const bool keeps = plan.config.overlap.keep_remote_kv;
+  const auto forward = [&] {
+    attention.forward({.q = on.q, .k = on.k, .v = on.v, .out = on.out, .lse = on.lse, .kept = keeps ? &kept : nullptr},
+                      stream);
+  };
+  const auto backward = [&] {
+    attention.backward({.q = on.q,
+                        .k = on.k,
+                        .v = on.v,
+                        .out = on.out,
+                        .lse = on.lse,
+                        .dout = on.dout,
+                        .dq = on.dq,
+                        .dk = on.dk,
+                        .dv = on.dv,
+                        .kept = keeps ? &kept : nullptr},
+                       stream);
+  };
+  Communicator& control = communicator.control();
+  const auto measure = [&](const std::function<void()>& call) {
+    if (!as_graph) return measure_calls(control, stream, repeats, call);
+    call();  // first use allocates
+    stream.wait();
+    const Graph graph(stream, call);
+    const CallTime time = measure_calls(control, stream, repeats, [&] { graph.replay(); });
+    stream.wait();
+    return time;
+  };
+  PassTimes times;
+  if (keeps) {  // a kept slot goes from one pass to the next
+    times.forward = measure([&] {
+      forward();
+      backward();
+    });
+  } else {
+    times.forward = measure(forward);
+    times.backward = measure(backward);
+  }
+  stream.wait();
+  communicator.check();
+  return times;
+}
+
+}  // namespace tangram::bench

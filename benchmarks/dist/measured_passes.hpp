@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Forward and backward passes on one rank, timed: on the whole mask alone, and as one of many ranks.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <memory>
+
+#include "cuda/device_buffer.hpp"
+#include "tangram/device_communicator.hpp"
+#include "tangram/device_dist_attention.hpp"
+
+namespace tangram::bench {
+
+/// Random operands of both passes over `q_rows` and `k_rows` rows, bfloat16, with room for the results.
+class Operands {
+ public:
+  Operands(int64_t q_rows, int64_t k_rows, const HeadConfig& heads, uint64_t seed);
+
+  TensorView q, k, v, out, dout, dq, dk, dv;
+  float* lse = nullptr;
+
+ private:
+  TensorView add(int64_t rows, int heads, int dim, uint64_t seed);
+  std::vector<cuda::DeviceBuffer> memory_;
+};
+
+/// Of one call, in seconds: on the device (the slowest rank) and of the thread that calls (likewise).
+struct CallTime {
+  double device_s = 0;
+  double host_s = 0;
+};
+
+/// How calls are repeated.
+struct Repeats {
+  double seconds = 0.15;  // about as long, but
+  int least = 3;
+  int most = 50;
+};
+
+/// Calls `call` back to back, after two calls to warm up, and reports the mean. Collective over `control`: all ranks
+/// start together and make equally many calls.
+CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats& repeats,
+                       const std::function<void()>& call);
+
+struct PassTimes {
+  CallTime forward;
+  CallTime backward;
+};
+
+/// The whole mask on this GPU, without anybody else; the other ranks wait. Times as rank 0 has them, on every rank.
+PassTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats);
+
+/// By a plan. `as_graph`: passes captured once and replayed.
+PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool as_graph,
+                              const Repeats& repeats);
+
+}  // namespace tangram::bench

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A step over ranks that are processes with a GPU each, which the program starts itself: `--gpus N`.
+#pragma once
+
+#include <functional>
+
+#include "cli/step.hpp"
+
+namespace tangram::cli {
+
+/// Sets what `--gpus N` implies: N ranks, and bfloat16 unless a dtype is given. Throws InvalidArgument for a number
+/// that cannot be, or a backend that does not compute on GPUs.
+void apply_gpus(const StepOptions& step, DistOptions& dist);
+
+/// Runs `verb_main`: here without a communicator, or with `--gpus` in N new processes, each with its own rank's.
+/// Returns the exit code, that of the rank that failed first. Throws NotAvailable in a build without CUDA.
+int run_on_ranks(const StepOptions& options, const std::function<int(Communicator*)>& verb_main);
+
+/// run_step of one such process; all ranks get all results. Throws NotAvailable where this rank finds no GPU.
+StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
+                        Communicator& control);
+
+}  // namespace tangram::cli

@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cli/app.hpp"
+#include "cli/gpu/gpu_step.hpp"
+#include "comm/socket/forked_ranks.hpp"
+#include "core/require.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::cli {
+
+void apply_gpus(const StepOptions& step, DistOptions& dist) {
+  if (step.num_gpus == 0) return;
+  require(1 <= step.num_gpus && step.num_gpus <= 64, "--gpus: must lie in [1, 64] (got {})", step.num_gpus);
+  require(step.backend == "auto" || step.backend == "sm90", "--gpus: needs --backend sm90 (got '{}')", step.backend);
+  dist.cp_size = step.num_gpus;
+  if (!dist.has_dtype) dist.dtype = "bfloat16";
+}
+
+int run_on_ranks(const StepOptions& options, const std::function<int(Communicator*)>& verb_main) {
+  if (options.num_gpus == 0) return verb_main(nullptr);
+  const auto rank_main = [&](Communicator& control) {
+    try {
+      return verb_main(&control);
+    } catch (const InvalidArgument& error) {  // the same on all ranks: say it once
+      return control.rank() == 0 ? report_error(error) : exit_code_of(error);
+    }
+  };
+  return comm::run_forked_ranks(static_cast<int>(options.num_gpus), rank_main, report_error);
+}
+
+}  // namespace tangram::cli
