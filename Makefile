@@ -7,7 +7,7 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu check-kernels sanitize fuzz docs lint format clean
+.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu check-kernels sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,8 +51,12 @@ bench-gpu: setup ## Measure the Hopper kernels beside cuDNN (needs a Hopper GPU,
 	@cmake --build --preset cuda --target tangram_sm90_bench
 	@python3 benchmarks/attn/sm90_vs_cudnn.py build/cuda/lib/libtangram_sm90_bench.so
 
-sanitize: setup ## The CPU tests under ASan + UBSan, the threaded ones under TSan
+sanitize: sanitize-memory sanitize-threads ## The CPU tests under ASan + UBSan, the threaded ones under TSan
+
+sanitize-memory: setup ## The CPU tests under ASan + UBSan
 	@cmake --preset asan > /dev/null && cmake --build --preset asan && ctest --preset asan
+
+sanitize-threads: setup ## The threaded tests under TSan
 	@cmake --preset tsan > /dev/null && cmake --build --preset tsan --target test_comm test_dist && ctest --preset tsan -R '^(comm|dist)\.'
 
 FUZZ_SECONDS ?= 10
