@@ -83,8 +83,10 @@ def test_planning_lets_other_threads_run():
     sys.setswitchinterval(60)  # from here on a thread loses the GIL only where it lets go
     try:
         thread.start()
-        before = len(ticks)
-        tangram.plan(mask, 64)
+        before, deadline = len(ticks), time.monotonic() + 30
+        # One plan takes milliseconds: a busy machine may not wake the other thread in time, so plan until it does.
+        while len(ticks) == before and time.monotonic() < deadline:
+            tangram.plan(mask, 64)
         during = len(ticks) - before
         done.set()
     finally:
