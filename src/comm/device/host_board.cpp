@@ -53,7 +53,8 @@ HostBoard::HostBoard(Communicator& control, double timeout_s) : size_(control.si
   if (control.rank() == 0) memory_ = std::make_shared<Memory>(own.get(), bytes());
   if (in_process) {
     const auto addresses = all_gather(control, reinterpret_cast<uintptr_t>(&memory_), "board: address");
-    memory_ = *reinterpret_cast<const std::shared_ptr<Memory>*>(addresses[0]);
+    // Not on rank 0: assigning it to itself would write what the others are reading.
+    if (control.rank() != 0) memory_ = *reinterpret_cast<const std::shared_ptr<Memory>*>(addresses[0]);
   } else {
     FdExchange exchange(control, timeout_s);
     const std::vector<UniqueFd> fds = exchange.exchange(own.get());
