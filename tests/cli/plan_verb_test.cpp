@@ -116,6 +116,17 @@ TEST(PlanVerb, ReportIsOneOfflineFileBelowTwoMegabytes) {
   EXPECT_EQ(data["drawn_area"], data["mask"]["area"]);
 }
 
+TEST(PlanVerb, PrintedReportIsNotCutLikeOnANarrowScreen) {
+  const TempFolder folder;
+  const std::string html = folder.path("report.html");
+  ASSERT_EQ(run_program({"plan", "--family", "causal", "--seqlen", "1024", "--html", html}).code, 0);
+  const std::string text = read_all(html);
+  // A sheet of paper is narrower than the limit: rules that make drawings scroll must hold for screens only.
+  EXPECT_EQ(text.find("@media("), std::string::npos);
+  EXPECT_NE(text.find("@media screen and (max-width"), std::string::npos);
+  EXPECT_NE(text.find("@media print"), std::string::npos);
+}
+
 TEST(PlanVerb, SavesThePlan) {
   const TempFolder folder;
   ASSERT_EQ(run_program({"plan", "--family", "full", "--seqlen", "512", "--save-plan", folder.path("plan.json")}).code,

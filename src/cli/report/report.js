@@ -310,7 +310,7 @@ const dark = () => document.documentElement.dataset.theme === 'dark';
 function setTheme(name) { document.documentElement.dataset.theme = name; redraw(); }
 const wanted = new URLSearchParams(location.search).get('theme') || location.hash.slice(1);
 $('theme').onclick = () => setTheme(dark() ? 'light' : 'dark');
-$('footer').textContent = `Written by tangram ${D.version}. Works offline; press t for light or dark.`;
+$('footer').innerHTML = `Written by tangram ${D.version}.<span class="hint"> Works offline; press t for light or dark.</span>`;
 balance(); matrix(); dispatch(); timeline(); moved(); choices(); ranks();
 setTheme(['light', 'dark'].includes(wanted) ? wanted : matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
 setColor(false);
