@@ -99,6 +99,9 @@ struct AttnBackwardArgs {
   /// is then not used. Only where can_wait_for_keys(), and without accumulate_dkv.
   void* const* dk_rows = nullptr;
   void* const* dv_rows = nullptr;
+  /// rowsum(dout * out) as somebody else computed it, [seqlen_q, num_heads_q], or null. Then `out` is not read and may
+  /// be empty: who computes for rows of another rank need not fetch their out. Only where takes_delta().
+  const float* delta = nullptr;
 };
 
 /// What a backend derives from a slice list once and reuses in every call (on GPUs: uploaded tile lists, workspace).
@@ -139,6 +142,9 @@ class AttnBackend {
   /// flags. Once, after prepare() and before prepare_backward(), and only where can_wait_for_keys().
   virtual void prepare_arrivals(PreparedMask& /*mask*/, std::span<const KeyArrival> /*arrivals*/) const {}
   static constexpr int kMaxKeyFlags = 64;
+
+  /// Whether backward() can be given AttnBackwardArgs::delta.
+  virtual bool takes_delta() const { return false; }
 
   /// As tile_shape, for backward(): rows are keys and keys are queries.
   virtual std::optional<TileShape> backward_tile_shape(const AttnShape& /*shape*/) const { return std::nullopt; }

@@ -118,7 +118,7 @@ void validate_backward(const char* function, const AttnShape& shape, const AttnB
   validate_input(function, s.dtype, args.v, {"v", s.seqlen_k, s.num_heads_kv, s.head_dim_v});
   const Expected out{"out", s.seqlen_q, s.num_heads_q, s.head_dim_v};
   const Expected dout{"dout", s.seqlen_q, s.num_heads_q, s.head_dim_v};
-  validate_output(function, s.dtype, false, args.out, out);
+  if (args.delta == nullptr) validate_output(function, s.dtype, false, args.out, out);
   validate_output(function, s.dtype, false, args.dout, dout);
   require(args.lse != nullptr || s.seqlen_q == 0, "{}: lse must have memory (got null)", function);
   validate_output(function, s.dtype, args.accumulate_dq, args.dq, {"dq", s.seqlen_q, s.num_heads_q, s.head_dim});

@@ -50,6 +50,7 @@ class CountingBackend final : public AttnBackend {
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override {
     return backend_->backward_tile_shape(shape);
   }
+  bool takes_delta() const override { return backend_->takes_delta(); }
   void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override;

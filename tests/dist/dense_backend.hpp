@@ -20,6 +20,8 @@ class DenseBackend final : public AttnBackend {
   std::string_view name() const override { return "dense"; }
   std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
 
+  bool takes_delta() const override { return true; }
+
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList*) const override {
     for (const AttnSlice& slice : slices) {
@@ -182,7 +184,8 @@ class DenseBackend final : public AttnBackend {
     const double scale = scale_of(shape, args.options), softcap = args.options.softcap;
     const double lse = args.lse[row * shape.num_heads_q + head];
     if (lse == -kInfinity) return;
-    const double delta = dot(args.dout, row, head, args.out, row, head);
+    const double delta = args.delta != nullptr ? double{args.delta[row * shape.num_heads_q + head]}
+                                               : dot(args.dout, row, head, args.out, row, head);
     for (int64_t s = 0; args.dsink != nullptr && s < args.sink.seqlen_sink; ++s) {
       const size_t i = sink_index(shape, args.sink, row, s, head);
       args.dsink[i] -= static_cast<float>(std::exp(args.sink.data[i] - lse) * delta);

@@ -140,7 +140,7 @@ std::vector<float> sink_lse_table(const Sink& sink, const AttnShape& shape) {
 }
 
 // dsink = -p(sink) * delta; kSh sums over rows, in float64 and in row order.
-void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, const std::vector<float>& delta) {
+void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, const float* delta) {
   const Sink& sink = args.sink;
   const int64_t num_heads = shape.num_heads_q;
   const bool shared = sink.layout == SinkLayout::kSh;
@@ -151,7 +151,7 @@ void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, const s
         const int64_t at = sink_offset(sink, shape.num_heads_q, row, s, head);
         const double lse = args.lse[row * num_heads + head];
         const double p = std::isinf(lse) && lse < 0 ? 0 : std::exp(sink.data[at] - lse);
-        const double gradient = p == 0 ? 0 : -p * delta[static_cast<size_t>(row * num_heads + head)];
+        const double gradient = p == 0 ? 0 : -p * delta[row * num_heads + head];
         if (shared) {
           sums[static_cast<size_t>(at)] += gradient;
         } else {
@@ -278,7 +278,8 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
   const BackwardIndex& index = prepared.backward();
   const int64_t num_heads = shape.num_heads_q;
 
-  std::vector<float> delta(static_cast<size_t>(shape.seqlen_q * num_heads));
+  std::vector<float> own_delta(args.delta == nullptr ? static_cast<size_t>(shape.seqlen_q * num_heads) : 0);
+  const float* const delta = args.delta == nullptr ? own_delta.data() : args.delta;
   HostTensor dq_sum;  // when dq itself is too coarse to add to
   if (args.dq.dtype != DType::kFloat32) {
     dq_sum = HostTensor(DType::kFloat32, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
@@ -291,7 +292,7 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
   job.v = tokens(args.v);
   job.dout = tokens(args.dout);
   job.lse = args.lse;
-  job.delta = delta.data();
+  job.delta = delta;
   job.dq = tokens(dq);
   job.dk = tokens(args.dk);
   job.dv = tokens(args.dv);
@@ -306,7 +307,9 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
   prepared.scratch.reserve(pool_.num_threads(), kernels_.backward_scratch_bytes(job));
   const cpu::Tokens out = tokens(args.out);
   pool_.parallel_for(shape.seqlen_q, [&](int64_t row, int thread_idx) {
-    kernels_.row_delta(job, out, row, delta.data() + row * num_heads, prepared.scratch.of_thread(thread_idx));
+    if (args.delta == nullptr) {
+      kernels_.row_delta(job, out, row, own_delta.data() + row * num_heads, prepared.scratch.of_thread(thread_idx));
+    }
     if (!args.accumulate_dq) fill_zero(slice_rows(dq, {row, row + 1}));
   });
   if (args.dsink != nullptr) backward_sink(args, shape, delta);

@@ -26,6 +26,7 @@ class CpuBackend final : public AttnBackend {
   std::string_view isa() const { return kernels_.name; }
   int num_threads() const { return pool_.num_threads(); }
   std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
+  bool takes_delta() const override { return true; }
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;

@@ -164,6 +164,7 @@ void forward_head(const ReferenceMask& mask, const AttnForwardArgs& args, int he
 
 // Products with an exact zero are left out, so that a poisoned dout of a row without keys reaches nothing.
 double delta_of(const AttnBackwardArgs& args, int64_t row, int head, int dim_v) {
+  if (args.delta != nullptr) return args.delta[row * args.q.heads + head];
   double delta = 0;
   for (int d = 0; d < dim_v; ++d) {
     const double out = load(args.out, row, head, d);

@@ -16,6 +16,7 @@ class ReferenceBackend final : public AttnBackend {
 
   std::string_view name() const override { return "reference"; }
   std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
+  bool takes_delta() const override { return true; }
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;

@@ -207,6 +207,8 @@ void StagingBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, 
   StagedMask& staged = as_staged(mask);
   require_no_stream(stream);
   validate_backward("StagingBackend::backward", staged.shape, args);
+  require(args.delta == nullptr, "StagingBackend::backward: delta must be null, {} computes it from out (got memory)",
+          name());
   const std::lock_guard lock(mutex_);
   Buffers& on_device = *buffers_;
   const std::vector<Range>& queries = staged.all_queries;

@@ -178,6 +178,10 @@ TEST(StagingBackend, RefusesWrongArgumentsBeforeTheyAreCopied) {
   args.q.rows -= 1;
   EXPECT_THROW(backend->forward(*mask, args), InvalidArgument);
   EXPECT_THROW(backend->forward(*cpu()->prepare(r.slices, r.config.shape, nullptr), r.forward_args()), InvalidArgument);
+  AttnBackwardArgs backward = r.backward_args();
+  backward.delta = r.lse.data();
+  EXPECT_FALSE(backend->takes_delta());
+  EXPECT_THROW(backend->backward(*mask, backward), InvalidArgument);
   EXPECT_EQ(counters.allocations, 0);
 }
 
