@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .` in a fresh environment: what the wheel holds and links, and that it works without NumPy and torch."""
+"""`pip install .` in a fresh environment: what the wheel holds and links, and that it works without NumPy and torch.
+
+A Python from 3.12 on makes a wheel of the stable ABI: the oldest that is here builds it, and all of them try it.
+"""
 
 import os
 import re
@@ -45,11 +48,23 @@ def run(*command, **env):
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The wheel, and the Python of a fresh environment that has it. The build folder is the one that users get."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "venv", folder / "venv")
+def pythons():
+    """{minor version: interpreter} of the Pythons 3.x on this machine that can make environments."""
+    candidates = [shutil.which(f"python3.{minor}") for minor in range(10, 20)]
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates += [sys.executable, *sorted(root.glob("versions/3.*/bin/python3"))]
+    found = {}
+    for candidate in filter(None, candidates):
+        ask = "import ensurepip, sys, venv; print(sys.version_info.minor)"
+        answer = subprocess.run([candidate, "-I", "-c", ask], capture_output=True, text=True)
+        if answer.returncode == 0 and int(answer.stdout) >= 10:
+            found.setdefault(int(answer.stdout), candidate)
+    return found
+
+
+def build_wheel(interpreter, folder):
+    """The wheel that this Python builds, and the Python of a fresh environment that has it."""
+    run(interpreter, "-m", "venv", folder / "venv")
     python = folder / "venv" / "bin" / "python"
     # As the other builds of the tests compile, so that a compiler cache knows most of it.
     same = {"CC": "cc", "CXX": "c++"} if shutil.which("cc") and shutil.which("c++") else {}
@@ -58,6 +73,12 @@ def installed(tmp_path_factory):
     (wheel,) = folder.glob("*.whl")
     run(python, "-m", "pip", "install", wheel)
     return wheel, python
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Of this Python. The build folder is the one that users get."""
+    return build_wheel(sys.executable, tmp_path_factory.mktemp("wheel"))
 
 
 def test_it_works_where_nothing_else_is(installed):
@@ -91,3 +112,20 @@ def test_it_carries_all_that_it_links_but_the_runtime(installed, tmp_path):
         path = archive.extract(name, tmp_path)
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", path))
     assert needed and [library for library in needed if not RUNTIME.match(library)] == []
+
+
+def test_one_wheel_of_the_stable_abi_serves_all_newer_pythons(request, tmp_path):
+    newer = {minor: python for minor, python in sorted(pythons().items()) if minor >= 12}
+    if not newer:
+        pytest.skip("no Python from 3.12 on is here")
+    if sys.version_info >= (3, 12):
+        wheel = request.getfixturevalue("installed")[0]
+    else:
+        wheel = build_wheel(next(iter(newer.values())), tmp_path)[0]
+    assert "-cp312-abi3-" in wheel.name, wheel.name
+    for minor, interpreter in newer.items():
+        run(interpreter, "-m", "venv", tmp_path / f"venv{minor}")
+        python = tmp_path / f"venv{minor}" / "bin" / "python"
+        run(python, "-m", "pip", "install", "--no-deps", wheel)
+        _, names, place = run(python, "-I", "-c", PROGRAM).split()
+        assert place.startswith(str(tmp_path)) and "cpu" in names.split(","), (minor, place, names)
