@@ -15,6 +15,11 @@
 
 namespace tangram::sm90 {
 
+/// What a mask whose query tiles are cut into parts has besides: where parts leave their results.
+struct ForwardParts {
+  cuda::DeviceBuffer part_rows, tiles, out, lse;
+};
+
 /// Tile lists and counters in device memory, uploaded once. Used by one call at a time (in stream order).
 struct Sm90Mask final : PreparedMask {
   AttnShape shape;
@@ -28,6 +33,7 @@ struct Sm90Mask final : PreparedMask {
   cuda::DeviceBuffer runs;
   cuda::DeviceBuffer intervals;
   cuda::DeviceBuffer counters;
+  std::unique_ptr<ForwardParts> parts;  ///< null for most masks; else items are parts
   LateKeys late_keys;
   std::unique_ptr<backward::Plan> backward;
 };

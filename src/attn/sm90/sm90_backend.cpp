@@ -14,6 +14,7 @@
 
 #include "attn/sm90/forward/fill.hpp"
 #include "attn/sm90/forward/launch.hpp"
+#include "attn/sm90/forward/parts.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
@@ -170,6 +171,51 @@ int require_hopper() {
   return device;
 }
 
+void upload_list(Sm90Mask& mask, const TileList& tiles) {
+  mask.num_items = static_cast<int32_t>(tiles.items.size());
+  for (const TileItem& item : tiles.items) {
+    int64_t steps = 0;
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      const TileRun& run = tiles.runs[static_cast<size_t>(r)];
+      steps += (run.k_end - run.k_begin + tiles.shape.block_n - 1) / tiles.shape.block_n;
+    }
+    mask.total_steps += steps;
+    mask.longest_steps = std::max(mask.longest_steps, steps);
+  }
+  mask.items = cuda::DeviceBuffer::copy_of(tiles.items.data(), tiles.items.size() * sizeof(TileItem));
+  mask.runs = cuda::DeviceBuffer::copy_of(tiles.runs.data(), tiles.runs.size() * sizeof(TileRun));
+  mask.intervals = cuda::DeviceBuffer::copy_of(tiles.intervals.data(), tiles.intervals.size() * sizeof(RowInterval));
+}
+
+std::unique_ptr<sm90::ForwardParts> upload_parts(const sm90::PartList& parts, const AttnShape& shape) {
+  auto result = std::make_unique<sm90::ForwardParts>();
+  const auto rows = static_cast<size_t>(parts.num_rows) * static_cast<size_t>(shape.num_heads_q);
+  result->part_rows = cuda::DeviceBuffer::copy_of(parts.first_rows.data(), parts.first_rows.size() * sizeof(int32_t));
+  result->tiles = cuda::DeviceBuffer::copy_of(parts.tiles.data(), parts.tiles.size() * sizeof(sm90::TileParts));
+  result->out = cuda::DeviceBuffer(rows * static_cast<size_t>(shape.head_dim_v) * sizeof(float));
+  result->lse = cuda::DeviceBuffer(rows * sizeof(float));
+  return result;
+}
+
+/// Parts into the workspace, from there into what `params` say.
+void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const ForwardParams& params, int num_ctas,
+                     cudaStream_t stream) {
+  const sm90::ForwardParts& parts = *mask.parts;
+  variant.parts = true;
+  ForwardParams part_params = params;
+  part_params.part_rows = parts.part_rows.as<int32_t>();
+  part_params.out = parts.out.as<void>();
+  part_params.lse = parts.lse.as<float>();
+  part_params.out_row_stride = int64_t{mask.shape.num_heads_q} * mask.shape.head_dim_v;
+  part_params.out_head_stride = mask.shape.head_dim_v;
+  sm90::launch_forward(variant, part_params, num_ctas, stream);
+  const int tile_rows = sm90::forward_tile_rows(mask.shape.head_dim) / packed_heads(mask.shape);
+  sm90::launch_merge(variant, params,
+                     {parts.out.as<float>(), parts.lse.as<float>(), parts.tiles.as<sm90::TileParts>(), tile_rows,
+                      static_cast<int32_t>(mask.shape.seqlen_q)},
+                     stream);
+}
+
 }  // namespace
 
 HopperCheck check_hopper() {
@@ -214,19 +260,9 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   mask->slices.assign(slices.begin(), slices.end());
   mask->num_sms = device_attribute(cudaDevAttrMultiProcessorCount, device);
   mask->l2_bytes = device_attribute(cudaDevAttrL2CacheSize, device);
-  mask->num_items = static_cast<int32_t>(tiles->items.size());
-  for (const TileItem& item : tiles->items) {
-    int64_t steps = 0;
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun& run = tiles->runs[static_cast<size_t>(r)];
-      steps += (run.k_end - run.k_begin + tile->block_n - 1) / tile->block_n;
-    }
-    mask->total_steps += steps;
-    mask->longest_steps = std::max(mask->longest_steps, steps);
-  }
-  mask->items = cuda::DeviceBuffer::copy_of(tiles->items.data(), tiles->items.size() * sizeof(TileItem));
-  mask->runs = cuda::DeviceBuffer::copy_of(tiles->runs.data(), tiles->runs.size() * sizeof(TileRun));
-  mask->intervals = cuda::DeviceBuffer::copy_of(tiles->intervals.data(), tiles->intervals.size() * sizeof(RowInterval));
+  const std::optional<sm90::PartList> parts = sm90::split_items(*tiles, shape, groups, mask->num_sms);
+  if (parts) mask->parts = upload_parts(*parts, shape);
+  upload_list(*mask, parts ? parts->list : *tiles);
   mask->counters = cuda::DeviceBuffer::zeros(2 * sizeof(int32_t));
   return mask;
 }
@@ -247,8 +283,13 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   const ForwardParams params = forward_params(prepared, args);
   const int64_t work = int64_t{params.num_items} * params.num_groups;
   const int ctas = static_cast<int>(std::min<int64_t>(std::max(prepared.num_sms - args.options.sm_margin, 1), work));
-  sm90::launch_forward({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, params.softcap > 0}, params,
-                       ctas, cuda_stream);
+  const sm90::ForwardVariant variant{prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
+                                     params.softcap > 0};
+  if (prepared.parts != nullptr) {
+    launch_in_parts(prepared, variant, params, ctas, cuda_stream);
+  } else {
+    sm90::launch_forward(variant, params, ctas, cuda_stream);
+  }
 }
 
 }  // namespace tangram

@@ -21,10 +21,11 @@ HopperCheck check_hopper();
 
 /// bfloat16 and float16, head_dim 64 and 128 (head_dim_v the same), any number of key heads that divides the query
 /// heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
-/// bytes. Calls put one kernel on the stream (two with max_logits; backward three, and one for dsink), never wait and
-/// never allocate, so that they can be captured in a CUDA graph; prepare_backward() allocates the workspace of backward
-/// calls. A PreparedMask belongs to the device that was current in prepare().
-/// Making the backend needs no GPU; prepare() throws NotAvailable where the current device is not a Hopper GPU.
+/// bytes. Calls put one kernel on the stream (one more with max_logits and for few tiles of long keys, whose parts are
+/// merged; backward three, and one for dsink), never wait and never allocate, so that they can be captured in a CUDA
+/// graph; prepare() allocates the workspace of parts, prepare_backward() that of backward calls. A PreparedMask belongs
+/// to the device that was current in prepare(). Making the backend needs no GPU; prepare() throws NotAvailable where
+/// the current device is not a Hopper GPU.
 class Sm90Backend final : public AttnBackend {
  public:
   std::string_view name() const override { return "sm90"; }

@@ -126,7 +126,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void load_intervals(const StepMessage& step) {
-    const ItemRows item = smem.items[q_ring.stage];
+    const ItemRows<Traits::kParts> item = smem.items[q_ring.stage];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int32_t local_row = (tile_row() + 8 * r) >> params.pack_log2;

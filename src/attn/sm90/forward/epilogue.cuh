@@ -102,9 +102,13 @@ struct RowPlace {
 };
 
 /// `packed_row` counts from the item's first.
-__device__ __forceinline__ RowPlace row_place(const ForwardParams& params, const ItemRows& item, int packed_row) {
+template <typename Traits>
+__device__ __forceinline__ RowPlace row_place(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
+                                              int packed_row) {
   const int local_row = packed_row >> params.pack_log2;
-  return {int64_t{item.row0} + local_row,
+  int32_t first_row = item.row0;
+  if constexpr (Traits::kParts) first_row = item.part_row;
+  return {int64_t{first_row} + local_row,
           (item.group << params.pack_log2) + (packed_row & ((1 << params.pack_log2) - 1)), local_row < item.num_rows};
 }
 
@@ -117,7 +121,7 @@ struct RowFactors {
 /// Ends the sums of a thread's two rows, of which `packed_row` is the first: writes lse and max_logits. Needs no
 /// accumulators, so that their last product may still be in flight.
 template <typename Traits>
-__device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, const ItemRows& item,
+__device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
                                                   const RowState& state, int packed_row) {
   RowFactors factors;
   float lse[2];
@@ -130,10 +134,10 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
     factors.accumulated[half] = sum > 0.0f ? inverse : 0.0f;
     factors.previous[half] = 0.0f;
   }
-  if (params.sink != nullptr || params.accumulate) {
+  if (!Traits::kParts && (params.sink != nullptr || params.accumulate)) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const RowPlace place = row_place(params, item, packed_row + 8 * half);
+      const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
       if (!place.valid) continue;
       lse[half] =
           merged_lse(params, lse[half], place.row, place.head, factors.accumulated[half], factors.previous[half]);
@@ -142,13 +146,13 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const RowPlace place = row_place(params, item, packed_row + 8 * half);
+    const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
     if (threadIdx.x % 4 == 0 && place.valid) params.lse[place.row * params.lse_row_stride + place.head] = lse[half];
   }
   if (params.max_logits != nullptr) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const RowPlace place = row_place(params, item, packed_row + 8 * half);
+      const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
       const float reached = Traits::kSoftcap ? quad_max(state.largest[half]) : state.reference[half];
       const float largest = reached * params.softmax_scale;
       if (threadIdx.x % 4 == 0 && place.valid && largest != minus_infinity()) {
@@ -163,10 +167,10 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
 /// Stores the rows of a warpgroup: out is on its way from `staging`, the warpgroup's part of the item's Q stage, by
 /// bulk stores of its first thread; or written, if in float32.
 template <typename Traits>
-__device__ __forceinline__ void store_rows(const ForwardParams& params, const ItemRows& item, const RowFactors& factors,
-                                           const float (&o)[Traits::kHeadDim / 2], int packed_row,
-                                           unsigned char* staging, int warpgroup, uint32_t barrier) {
-  if (params.out_type == OutType::kInput) {
+__device__ __forceinline__ void store_rows(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
+                                           const RowFactors& factors, const float (&o)[Traits::kHeadDim / 2],
+                                           int packed_row, unsigned char* staging, int warpgroup, uint32_t barrier) {
+  if (!Traits::kParts && params.out_type == OutType::kInput) {
     stage_rows<Traits>(staging, o, factors.accumulated);
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(barrier, 128);
@@ -184,7 +188,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const RowPlace place = row_place(params, item, packed_row + 8 * half);
+    const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
     if (!place.valid) continue;
     const int64_t offset = place.row * params.out_row_stride + place.head * params.out_head_stride;
     store_row_f32<Traits>(static_cast<float*>(params.out) + offset, o, half, factors.accumulated[half],

@@ -48,9 +48,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
     ptx::register_decrease<Traits::kProducerRegisters>();
     if (threadIdx.x == 0) {
       ptx::grid_dependency_wait();
-      ptx::grid_dependency_launch();
+      // CTAs of the kernel that merges parts would wait on multiprocessors that sm_margin leaves free.
+      if constexpr (!Traits::kParts) ptx::grid_dependency_launch();
       Producer<Traits> producer{params, smem, {}, {}, {}};
       producer.run();
+      if constexpr (Traits::kParts) ptx::grid_dependency_launch();
     } else if (threadIdx.x == 32) {
       run_scheduler(params, smem);
     } else if (threadIdx.x == 64 && params.arrivals.pending != 0) {

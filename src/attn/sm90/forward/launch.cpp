@@ -8,7 +8,9 @@
 namespace tangram::sm90 {
 
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
-  (variant.half ? launch_forward_f16 : launch_forward_bf16)(variant, params, num_ctas, stream);
+  const auto launch = variant.parts ? (variant.half ? launch_parts_f16 : launch_parts_bf16)
+                                    : (variant.half ? launch_forward_f16 : launch_forward_bf16);
+  launch(variant, params, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90

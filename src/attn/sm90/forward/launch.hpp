@@ -15,6 +15,7 @@ struct ForwardVariant {
   bool half = false;  ///< float16 instead of bfloat16
   int head_dim = 128;
   bool softcap = false;
+  bool parts = false;  ///< items are parts of query tiles, to be merged
 };
 
 /// Rows (query rows times packed heads) of a tile, 64 for each consumer warpgroup, and keys of a step. With head_dim 64
@@ -24,5 +25,10 @@ constexpr int forward_tile_keys(int head_dim, bool softcap) { return softcap || 
 
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
+
+/// Merges the parts of query tiles into out and lse of `params`, with its sinks and the earlier part that it continues,
+/// in the order of the parts. To follow the launch of the variant with parts. Throws CudaError naming the kernel.
+void launch_merge(const ForwardVariant& variant, const ForwardParams& params, const MergeParams& merge,
+                  cudaStream_t stream);
 
 }  // namespace tangram::sm90

@@ -9,7 +9,7 @@ namespace tangram::sm90 {
 
 void launch_forward_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas,
                          cudaStream_t stream) {
-  launch_element<__nv_bfloat16>(variant, params, num_ctas, stream);
+  launch_element<__nv_bfloat16, false>(variant, params, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90

@@ -8,7 +8,7 @@
 namespace tangram::sm90 {
 
 void launch_forward_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
-  launch_element<__half>(variant, params, num_ctas, stream);
+  launch_element<__half, false>(variant, params, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90

@@ -34,23 +34,23 @@ void launch_instance(const ForwardParams& params, int num_ctas, cudaStream_t str
   cuda::check(cudaLaunchKernelEx(&config, kernel, params), "sm90 forward kernel launch");
 }
 
-template <typename Element, int kHeadDim>
+template <typename Element, int kHeadDim, bool kParts>
 void launch_head_dim(bool softcap, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   if (softcap) {
-    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, true), true>>(params, num_ctas,
-                                                                                               stream);
+    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, true), true, kParts>>(params, num_ctas,
+                                                                                                       stream);
   } else {
-    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, false), false>>(params, num_ctas,
-                                                                                                 stream);
+    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, false), false, kParts>>(
+        params, num_ctas, stream);
   }
 }
 
-template <typename Element>
+template <typename Element, bool kParts>
 void launch_element(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   if (variant.head_dim == 128) {
-    launch_head_dim<Element, 128>(variant.softcap, params, num_ctas, stream);
+    launch_head_dim<Element, 128, kParts>(variant.softcap, params, num_ctas, stream);
   } else {
-    launch_head_dim<Element, 64>(variant.softcap, params, num_ctas, stream);
+    launch_head_dim<Element, 64, kParts>(variant.softcap, params, num_ctas, stream);
   }
 }
 

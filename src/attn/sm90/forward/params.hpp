@@ -52,6 +52,23 @@ struct ForwardParams {
   bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
   OutType out_type;
   ArrivalParams arrivals;
+  const int32_t* part_rows;  ///< of each item where items are parts: its first row in out and lse, the workspace
+};
+
+/// Where the parts of a query tile leave their results: `num_parts` blocks of as many workspace rows as the tile has,
+/// one after the other, in the order of the parts' keys.
+struct TileParts {
+  int32_t first_row = 0;
+  int32_t num_parts = 0;
+};
+
+/// Where the parts of query tiles have left their results, for the kernel that merges them.
+struct MergeParams {
+  const float* out;        ///< [rows of the workspace, num_heads_q, head_dim], each part normalised by its own sum
+  const float* lse;        ///< [rows of the workspace, num_heads_q]
+  const TileParts* tiles;  ///< of each query tile
+  int32_t tile_rows;
+  int32_t seqlen_q;
 };
 
 }  // namespace tangram::sm90

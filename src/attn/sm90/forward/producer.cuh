@@ -43,6 +43,7 @@ __device__ __forceinline__ void run_scheduler(const ForwardParams& params, Forwa
       locate_work(params, ticket, &item, &message.group);
       const TileItem tile = params.items[item];
       message.item = tile;
+      if constexpr (Traits::kParts) message.part_row = params.part_rows[item];
       if (tile.run_begin < tile.run_end) message.first_run = params.runs[tile.run_begin];
     }
     ptx::mbarrier_arrive(&smem.work_full[slot.stage]);
@@ -127,7 +128,12 @@ struct Producer {
   __device__ __forceinline__ void load_q(const WorkMessage& work) {
     uint64_t* full = &smem.q_full[q_ring.stage];
     ptx::mbarrier_wait(&smem.q_empty[q_ring.stage], q_ring.phase ^ 1);
-    smem.items[q_ring.stage] = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
+    ItemRows<Traits::kParts>& rows = smem.items[q_ring.stage];
+    if constexpr (Traits::kParts) {
+      rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group, work.part_row};
+    } else {
+      rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
+    }
     ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
     ptx::tma_load_4d(smem.q[q_ring.stage], &params.q_map, full, 0, work.group << params.pack_log2, work.item.row_begin,
                      0);

@@ -24,9 +24,16 @@ struct alignas(16) StepMessage {
 static_assert(sizeof(StepMessage) == 64);
 
 /// The rows of an item; written by the producer before it arrives on q_full.
+template <bool kParts>
 struct alignas(16) ItemRows {
   int32_t row0, num_rows;
   int32_t group;  ///< head group
+};
+template <>
+struct alignas(16) ItemRows<true> {
+  int32_t row0, num_rows;
+  int32_t group;
+  int32_t part_row;  ///< where the rows go in the workspace
 };
 
 // A step word: bits 0-7 and 8-15 are the window of the tile that the warpgroup works on, rows [16 * begin16, 16 *
@@ -49,7 +56,8 @@ struct alignas(16) WorkMessage {
   TileItem item;
   int32_t group;
   int32_t stop;
-  int32_t reserved[2];
+  int32_t part_row;  ///< with kParts: where its rows go in the workspace
+  int32_t reserved;
   TileRun first_run;
 };
 static_assert(sizeof(WorkMessage) == 80);
@@ -59,13 +67,15 @@ struct alignas(16) SeenKeys {
   int32_t see_begin, see_end, full_begin, full_end;
 };
 
-template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
+/// With kParts items are parts of query tiles, whose rows go to a float32 workspace (PartParams).
+template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT, bool kPartsT = false>
 struct ForwardTraits {
   using Element = ElementT;
   static constexpr int kHeadDim = kHeadDimT;
   static constexpr int kBlockM = forward_tile_rows(kHeadDim);
   static constexpr int kBlockN = kBlockNT;
   static constexpr bool kSoftcap = kSoftcapT;
+  static constexpr bool kParts = kPartsT;
   static constexpr int kConsumers = kBlockM / 64;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 56;
@@ -89,7 +99,7 @@ struct alignas(1024) ForwardSmem {
   alignas(1024) unsigned char k[Traits::kStagesK][Traits::kBytesK];
   alignas(1024) unsigned char v[Traits::kStagesV][Traits::kBytesK];
   StepMessage step[Traits::kStagesK];
-  ItemRows items[Traits::kStagesQ];
+  ItemRows<Traits::kParts> items[Traits::kStagesQ];
   RowInterval intervals[Traits::kBlockM];  // of the current run, written and read by the warp that owns the rows
   SeenKeys seen[Traits::kConsumers];       // the producer's own
   WorkMessage work[Traits::kWorkSlots];

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Merges the parts of query tiles: out is the mean of the parts' rows, weighted by exp(lse), and lse their logsumexp.
+
+#include "attn/sm90/forward/epilogue.cuh"
+#include "attn/sm90/forward/launch.hpp"
+#include "cuda/check.hpp"
+
+namespace tangram::sm90 {
+namespace {
+
+constexpr int kMergeThreads = 128;
+
+/// Four columns a thread, head_dim / 4 threads for each (row, head). The parts are added in their order, so that the
+/// result does not depend on who has computed them when.
+template <typename Element, int kHeadDim>
+__global__ void __launch_bounds__(kMergeThreads)
+    merge_kernel(const __grid_constant__ ForwardParams params, const __grid_constant__ MergeParams merge) {
+  constexpr int kLanes = kHeadDim / 4;
+  const int64_t index = (int64_t{blockIdx.x} * kMergeThreads + threadIdx.x) / kLanes;
+  const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
+  const int64_t row = index / params.num_heads_q;
+  const auto head = static_cast<int32_t>(index - row * params.num_heads_q);
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  if (row >= merge.seqlen_q) return;
+  const int32_t tile = static_cast<int32_t>(row) / merge.tile_rows, tile_begin = tile * merge.tile_rows;
+  const TileParts parts = merge.tiles[tile];
+  const int32_t stride = min(merge.tile_rows, merge.seqlen_q - tile_begin) * params.num_heads_q;
+  const int64_t first = (int64_t{parts.first_row} + row - tile_begin) * params.num_heads_q + head;
+  const float* lses = merge.lse + first;
+  const float* rows = merge.out + first * kHeadDim + column;
+
+  float largest = minus_infinity();
+  for (int32_t p = 0; p < parts.num_parts; ++p) largest = fmaxf(largest, __ldcg(lses + int64_t{p} * stride));
+  float total = 0.0f;
+  float4 sum{};
+#pragma unroll 4
+  for (int32_t p = 0; p < parts.num_parts; ++p) {
+    const float lse = __ldcg(lses + int64_t{p} * stride);
+    const float4 x = __ldcg(reinterpret_cast<const float4*>(rows + int64_t{p} * stride * kHeadDim));
+    const float weight = lse == minus_infinity() ? 0.0f : expf(lse - largest);
+    total += weight;
+    sum.x += weight * x.x, sum.y += weight * x.y, sum.z += weight * x.z, sum.w += weight * x.w;
+  }
+  float lse = minus_infinity(), factor = 0.0f, previous_factor = 0.0f;
+  if (total > 0.0f) {
+    lse = largest + logf(total);
+    factor = 1.0f / total;
+  }
+  if (params.sink != nullptr || params.accumulate) {
+    lse = merged_lse(params, lse, row, head, factor, previous_factor);
+    // All lanes of the row have read what the first one overwrites.
+    __syncwarp(kLanes == 32 ? 0xffffffffu : 0xffffu << (threadIdx.x & 16));
+  }
+  if (column == 0) params.lse[row * params.lse_row_stride + head] = lse;
+  const int64_t at = row * params.out_row_stride + head * params.out_head_stride + column;
+  const float4 value{sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor};
+  if (params.out_type == OutType::kInput) {
+    *reinterpret_cast<uint2*>(static_cast<Element*>(params.out) + at) = {pack_pair<Element>(value.x, value.y),
+                                                                         pack_pair<Element>(value.z, value.w)};
+    return;
+  }
+  float4* place = reinterpret_cast<float4*>(static_cast<float*>(params.out) + at);
+  float4 previous{};
+  if (previous_factor != 0.0f) previous = *place;
+  *place = {value.x + previous.x * previous_factor, value.y + previous.y * previous_factor,
+            value.z + previous.z * previous_factor, value.w + previous.w * previous_factor};
+}
+
+template <typename Element, int kHeadDim>
+void launch_instance(const ForwardParams& params, const MergeParams& merge, cudaStream_t stream) {
+  const int64_t threads = int64_t{merge.seqlen_q} * params.num_heads_q * (kHeadDim / 4);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>((threads + kMergeThreads - 1) / kMergeThreads));
+  config.blockDim = dim3(kMergeThreads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cuda::check(cudaLaunchKernelEx(&config, merge_kernel<Element, kHeadDim>, params, merge),
+              "sm90 forward: merge kernel launch");
+}
+
+}  // namespace
+
+void launch_merge(const ForwardVariant& variant, const ForwardParams& params, const MergeParams& merge,
+                  cudaStream_t stream) {
+  const auto launch = variant.head_dim == 128
+                          ? (variant.half ? launch_instance<__half, 128> : launch_instance<__nv_bfloat16, 128>)
+                          : (variant.half ? launch_instance<__half, 64> : launch_instance<__nv_bfloat16, 64>);
+  launch(params, merge, stream);
+}
+
+}  // namespace tangram::sm90

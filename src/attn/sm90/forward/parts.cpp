@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/forward/parts.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <queue>
+
+namespace tangram::sm90 {
+namespace {
+
+// In steps, of about 1.5 us. What an item costs beside its steps, and a part, which writes float32 from registers.
+constexpr double kItemCost = 1.5;
+constexpr double kPartCost = 2.5;
+// The kernel that merges: its launch, and bytes written and read again in the time of a step.
+constexpr double kMergeCost = 2;
+constexpr double kBytesAStep = 6e6;
+// Splitting must pay by this factor, and is not looked at below so many steps of the longest item or from so many items
+// a multiprocessor on: what the last wave could win is less than what the estimate may be wrong by.
+constexpr double kWantedGain = 1.25;
+constexpr int64_t kLeastSteps = 16;
+constexpr int64_t kMostItems = 2;
+constexpr int64_t kMostParts = 6;  // a multiprocessor
+
+int64_t steps_of(const TileRun& run, int64_t block_n) { return (run.k_end - run.k_begin + block_n - 1) / block_n; }
+
+int64_t steps_of(const TileList& tiles, const TileItem& item) {
+  int64_t steps = 0;
+  for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+    steps += steps_of(tiles.runs[static_cast<size_t>(r)], tiles.shape.block_n);
+  }
+  return steps;
+}
+
+int64_t parts_of(int64_t steps, int64_t max_steps) { return std::max<int64_t>((steps + max_steps - 1) / max_steps, 1); }
+
+class Cutter {
+ public:
+  Cutter(const TileList& tiles, int64_t max_steps) : tiles_(tiles), max_steps_(max_steps) {
+    result_.list.shape = tiles.shape;
+    result_.list.seqlen_q = tiles.seqlen_q;
+    result_.list.seqlen_k = tiles.seqlen_k;
+    result_.tiles.resize(tiles.items.size());
+  }
+
+  PartList cut() {
+    for (const TileItem& item : tiles_.items) cut_item(item);
+    sort_parts();
+    return std::move(result_);
+  }
+
+ private:
+  void cut_item(const TileItem& item) {
+    const int64_t steps = steps_of(tiles_, item), num_parts = parts_of(steps, max_steps_);
+    TileParts& parts = result_.tiles[static_cast<size_t>(item.row_begin / tiles_.shape.block_m)];
+    parts = {static_cast<int32_t>(result_.num_rows), static_cast<int32_t>(num_parts)};
+    for (int64_t p = 0; p < num_parts; ++p) {
+      TileItem part = item;
+      part.run_begin = static_cast<int32_t>(result_.list.runs.size());
+      add_runs(item, p * steps / num_parts, (p + 1) * steps / num_parts);
+      part.run_end = static_cast<int32_t>(result_.list.runs.size());
+      result_.list.items.push_back(part);
+      result_.first_rows.push_back(static_cast<int32_t>(result_.num_rows));
+      result_.num_rows += item.row_end - item.row_begin;
+    }
+  }
+
+  /// Steps [begin, end) of an item.
+  void add_runs(const TileItem& item, int64_t begin, int64_t end) {
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      const TileRun& run = tiles_.runs[static_cast<size_t>(r)];
+      const int64_t steps = steps_of(run, tiles_.shape.block_n);
+      const int64_t first = std::max<int64_t>(begin, 0), last = std::min(end, steps);
+      if (first < last) add_run(item, run, first, last);
+      begin -= steps;
+      end -= steps;
+    }
+  }
+
+  void add_run(const TileItem& item, const TileRun& run, int64_t first_step, int64_t end_step) {
+    const int64_t block = tiles_.shape.block_n;
+    TileRun part = run;
+    part.k_begin = static_cast<int32_t>(run.k_begin + first_step * block);
+    part.k_end = static_cast<int32_t>(std::min<int64_t>(run.k_begin + end_step * block, run.k_end));
+    part.full_begin = std::max(run.full_begin, part.k_begin);
+    part.full_end = std::min(run.full_end, part.k_end);
+    if (part.full_begin >= part.full_end) part.full_begin = part.full_end = 0;
+    if (run.interval_begin < 0) {
+      part.slice_k_begin = std::max(run.slice_k_begin, part.k_begin);
+      part.slice_k_end = std::min(run.slice_k_end, part.k_end);
+    } else {
+      part.interval_begin = static_cast<int32_t>(result_.list.intervals.size());
+      for (int32_t row = 0; row < item.row_end - item.row_begin; ++row) {
+        const RowInterval& keys = tiles_.intervals[static_cast<size_t>(run.interval_begin + row)];
+        result_.list.intervals.push_back({std::max(keys.begin, part.k_begin), std::min(keys.end, part.k_end)});
+      }
+    }
+    result_.list.runs.push_back(part);
+  }
+
+  /// Longest first, ties in the order in which they were cut.
+  void sort_parts() {
+    std::vector<size_t> order(result_.list.items.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::vector<int64_t> steps;
+    for (const TileItem& item : result_.list.items) steps.push_back(steps_of(result_.list, item));
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return steps[a] > steps[b]; });
+    std::vector<TileItem> items;
+    std::vector<int32_t> first_rows;
+    for (const size_t i : order) {
+      items.push_back(result_.list.items[i]);
+      first_rows.push_back(result_.first_rows[i]);
+    }
+    result_.list.items = std::move(items);
+    result_.first_rows = std::move(first_rows);
+  }
+
+  const TileList& tiles_;
+  int64_t max_steps_;
+  PartList result_;
+};
+
+/// Steps until the last multiprocessor is done, when each takes the next item as soon as it is free. `steps` of the
+/// items of one group, longest first; each is cut into parts of at most `max_steps` and costs `item_cost` more.
+double makespan(const std::vector<int64_t>& steps, int64_t max_steps, double item_cost, int64_t num_groups,
+                int num_sms) {
+  std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
+  for (int i = 0; i < num_sms; ++i) free_at.push(0);
+  std::vector<int64_t> lengths;
+  for (const int64_t count : steps) {
+    const int64_t parts = parts_of(count, max_steps);
+    for (int64_t p = 0; p < parts; ++p) lengths.push_back((p + 1) * count / parts - p * count / parts);
+  }
+  std::sort(lengths.begin(), lengths.end(), std::greater<>());
+  double end = 0;
+  for (const int64_t length : lengths) {
+    for (int64_t group = 0; group < num_groups; ++group) {
+      const double done = free_at.top() + static_cast<double>(length) + item_cost;
+      free_at.pop();
+      free_at.push(done);
+      end = std::max(end, done);
+    }
+  }
+  return end;
+}
+
+}  // namespace
+
+PartList cut_items(const TileList& tiles, int64_t max_steps) { return Cutter(tiles, max_steps).cut(); }
+
+std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups, int num_sms) {
+  if (tiles.items.empty() || static_cast<int64_t>(tiles.items.size()) * num_groups > kMostItems * num_sms) return {};
+  std::vector<int64_t> steps;
+  for (const TileItem& item : tiles.items) steps.push_back(steps_of(tiles, item));
+  const int64_t longest = steps.front();
+  if (longest < kLeastSteps) return {};
+  const double whole = makespan(steps, longest, kItemCost, num_groups, num_sms);
+  double best = whole / kWantedGain;
+  int64_t best_steps = 0;
+  // Every number of pieces of the longest item up to 16, then in growing strides.
+  for (int64_t pieces = 2; pieces <= std::min<int64_t>(longest, num_sms); pieces += std::max<int64_t>(pieces / 16, 1)) {
+    const int64_t max_steps = (longest + pieces - 1) / pieces;
+    int64_t parts = 0, rows = 0;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const int64_t parts_of_item = parts_of(steps[i], max_steps);
+      parts += parts_of_item;
+      rows += parts_of_item * (tiles.items[i].row_end - tiles.items[i].row_begin);
+    }
+    if (parts * num_groups > kMostParts * num_sms) break;
+    const double bytes = static_cast<double>(rows * shape.num_heads_q * shape.head_dim_v) * 2 * sizeof(float);
+    const double time = makespan(steps, max_steps, kPartCost, num_groups, num_sms) + kMergeCost + bytes / kBytesAStep;
+    if (time <= best) {
+      best = time;
+      best_steps = max_steps;
+    }
+  }
+  if (best_steps == 0) return {};
+  return cut_items(tiles, best_steps);
+}
+
+}  // namespace tangram::sm90

@@ -1,0 +1,191 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The Hopper forward pass on masks with fewer tiles than multiprocessors, whose tiles are cut along their keys, against
+// float64. Bounds as in forward_test.cpp; merging is done in float32 and adds nothing to them. Needs a Hopper GPU;
+// skipped elsewhere.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "attn/sm90/forward/parts.hpp"
+#include "attn/sm90/on_device.hpp"
+
+namespace tangram {
+namespace {
+
+using test::make_random;
+using test::OnDevice;
+using test::RandomAttention;
+using test::RandomConfig;
+
+class Sm90Parts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
+    cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  void TearDown() override {
+    if (stream_ != nullptr) cuda::check(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+  }
+
+  /// The mask made ready, which must be one in parts.
+  std::unique_ptr<PreparedMask> prepare(const std::vector<AttnSlice>& slices, const AttnShape& shape) const {
+    const TileList tiles = build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
+    const int64_t groups =
+        shape.num_heads_q * static_cast<int64_t>(tiles.shape.block_m) / (shape.head_dim == 64 ? 192 : 128);
+    EXPECT_TRUE(sm90::split_items(tiles, shape, groups, 132).has_value()) << "the test must be of a mask in parts";
+    return backend_.prepare(slices, shape, &tiles);
+  }
+
+  Sm90Backend backend_;
+  cudaStream_t stream_ = nullptr;
+};
+
+RandomConfig config_of(int64_t rows, int64_t keys, int heads_q, int heads_kv, int head_dim = 128,
+                       DType dtype = DType::kBFloat16) {
+  RandomConfig config;
+  config.shape = {rows, keys, heads_q, heads_kv, head_dim, head_dim, dtype};
+  config.out_dtype = config.grad_dtype = dtype;
+  return config;
+}
+
+void expect_right(RandomAttention& r) {
+  const reference::DenseResult wanted = reference::dense_attention(r.problem);
+  const double bound = r.config.shape.dtype == DType::kBFloat16 ? 4.0 / 512 : 8.0 / 4096;
+  const test::Distance out = test::distance(test::values_of(r.out_view(), r.out), wanted.out);
+  EXPECT_LE(out.error, bound * out.norm);
+  for (size_t i = 0; i < r.lse.size(); ++i) {
+    if (std::isinf(wanted.lse[i])) {
+      ASSERT_EQ(r.lse[i], wanted.lse[i]) << "lse " << i;
+    } else {
+      ASSERT_NEAR(r.lse[i], wanted.lse[i], 1e-3) << "lse " << i;
+    }
+  }
+  for (size_t h = 0; h < r.max_logits.size(); ++h) {
+    if (std::isinf(wanted.max_logits[h])) {
+      EXPECT_EQ(r.max_logits[h], wanted.max_logits[h]);
+    } else {
+      EXPECT_NEAR(r.max_logits[h], wanted.max_logits[h], 1e-4 * (1 + std::abs(wanted.max_logits[h])));
+    }
+  }
+}
+
+/// Every third row sees the first keys, the others the rest: intervals of their own for each row.
+std::vector<AttnSlice> row_by_row(int64_t rows, int64_t keys) {
+  std::vector<AttnSlice> slices;
+  for (int64_t row = 0; row < rows; ++row) {
+    const Range seen = row % 3 == 0 ? Range{0, keys / 3} : Range{keys / 3, keys - row};
+    slices.push_back(AttnSlice::full({row, row + 1}, seen));
+  }
+  return slices;
+}
+
+TEST_F(Sm90Parts, AgreeWithFloat64ForAllMasksTypesAndOptions) {
+  unsigned seed = 0;
+  for (const int head_dim : {64, 128}) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      for (const float softcap : {0.0f, 5.0f}) {
+        RandomConfig config = config_of(21, 6001, 8, 2, head_dim, dtype);
+        config.softcap = softcap;
+        config.seqlen_sink = seed % 3;
+        config.sink_layout = seed % 2 == 0 ? SinkLayout::kSh : SinkLayout::kSsh;
+        config.strided = seed % 2 == 1;
+        config.gap = 8;
+        if (seed % 4 == 3) config.out_dtype = DType::kFloat32;
+        const int64_t rows = config.shape.seqlen_q, keys = config.shape.seqlen_k;
+        for (const std::vector<AttnSlice>& slices :
+             {std::vector{AttnSlice::full({0, rows}, {0, keys})}, std::vector{AttnSlice::causal({2, rows}, {7, keys})},
+              std::vector<AttnSlice>{{{0, rows}, {0, keys}, 500, 5500}}, row_by_row(rows, keys)}) {
+          SCOPED_TRACE(testing::Message() << "seed " << seed << " head_dim " << head_dim << " softcap " << softcap);
+          RandomAttention r = make_random(config, slices, seed++);
+          const auto mask = prepare(slices, config.shape);
+          OnDevice device(r);
+          if (seed % 2 == 0) device.forward.max_logits = nullptr;
+          backend_.forward(*mask, device.forward);
+          device.fetch();
+          if (device.forward.max_logits == nullptr) r.max_logits.clear();
+          expect_right(r);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Sm90Parts, ContinueFromAnEarlierCall) {
+  for (const int64_t cut : {5000, 600}) {  // both calls in parts, and only the second
+    RandomConfig config = config_of(33, 9000, 8, 1);
+    config.out_dtype = DType::kFloat32;
+    config.seqlen_sink = 2;
+    const std::vector<AttnSlice> first{AttnSlice::full({0, 20}, {0, cut})},
+        second{AttnSlice::full({0, 30}, {cut, 9000})};
+    RandomAttention r = make_random(config, {first[0], second[0]}, 11);
+    OnDevice device(r);
+    AttnForwardArgs args = device.forward;
+    args.sink = {};
+    const TileList tiles = build_tile_list(first, 33, 9000, *backend_.tile_shape(config.shape));
+    const auto mask = backend_.prepare(first, config.shape, &tiles);
+    backend_.forward(*mask, args, stream_);
+    device.forward.accumulate = true;
+    const auto rest = prepare(second, config.shape);
+    backend_.forward(*rest, device.forward, stream_);
+    cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    device.fetch();
+    expect_right(r);
+  }
+}
+
+TEST_F(Sm90Parts, OneRowOf131072Keys) {
+  RandomConfig config = config_of(1, 1 << 17, 8, 1);
+  RandomAttention r = make_random(config, {AttnSlice::full({0, 1}, {0, 1 << 17})}, 12);
+  const auto mask = prepare(r.slices, config.shape);
+  OnDevice device(r);
+  backend_.forward(*mask, device.forward);
+  device.fetch();
+  expect_right(r);
+}
+
+TEST_F(Sm90Parts, AHundredLaunchesAreBitwiseEqualOnAnyNumberOfMultiprocessors) {
+  RandomConfig config = config_of(40, 8000, 8, 2);
+  config.seqlen_sink = 1;
+  RandomAttention r = make_random(config, {AttnSlice::causal({0, 40}, {0, 8000})}, 13);
+  const auto mask = prepare(r.slices, config.shape);
+  OnDevice device(r);
+  std::vector<char> first;
+  for (int launch = 0; launch < 100; ++launch) {
+    device.poison_outputs();
+    device.forward.options.sm_margin = launch % 4 * 43;  // 132 to 3 CTAs
+    for (int again = 0; again <= launch % 3; ++again) backend_.forward(*mask, device.forward, stream_);
+    cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    if (launch == 0) first = device.output_bytes();
+    ASSERT_TRUE(device.output_bytes() == first) << "launch " << launch;
+  }
+}
+
+TEST_F(Sm90Parts, TheVeryFirstCallCanBeCaptured) {
+  RandomConfig config = config_of(16, 5000, 4, 1, 64);
+  RandomAttention r = make_random(config, {AttnSlice::full({0, 16}, {0, 5000})}, 14);
+  const auto mask = prepare(r.slices, config.shape);
+  OnDevice device(r);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  // In global mode capturing fails on anything that allocates or waits.
+  cuda::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  for (int i = 0; i < 3; ++i) backend_.forward(*mask, device.forward, stream_);
+  cuda::check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+  cuda::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  for (int i = 0; i < 3; ++i) cuda::check(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
+  cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  device.fetch();
+  expect_right(r);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace tangram
