@@ -4,9 +4,9 @@
 #
 # compute-sanitizer over the Hopper kernels on small shapes, both passes with random masks and options. Fails on what
 # memcheck, synccheck or initcheck report; racecheck's reports are counted for docs/design/gpu_backends.md, beside those
-# about a program that shows what it cannot follow.
+# about programs that show what initcheck and racecheck cannot follow.
 #
-# usage: tools/sanitize_gpu.sh BIN_DIR    (the folder with test_attn_sm90 and racecheck_reproducer)
+# usage: tools/sanitize_gpu.sh BIN_DIR    (the folder with test_attn_sm90, initcheck_ and racecheck_reproducer)
 set -uo pipefail
 bin=$1
 logs=$(mktemp -d)
@@ -23,6 +23,11 @@ for tool in memcheck synccheck initcheck; do
     echo "$tool: FAILED"
     grep '^=========' "$log" | grep -v 'Host Frame' | head -40
   fi
+done
+
+for mode in stores bulk nobody; do
+  compute-sanitizer --tool initcheck "$bin/initcheck_reproducer" $mode > "$logs/$mode" 2>&1
+  echo "initcheck, reproducer $mode: $(grep -c 'Uninitialized __global__' "$logs/$mode") reports"
 done
 
 hazards() { # counts by kernel, without template arguments

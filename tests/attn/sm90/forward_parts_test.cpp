@@ -106,6 +106,7 @@ TEST_F(Sm90Parts, AgreeWithFloat64ForAllMasksTypesAndOptions) {
           const auto mask = prepare(slices, config.shape);
           OnDevice device(r);
           if (seed % 2 == 0) device.forward.max_logits = nullptr;
+          test::poison_workspace(*mask);
           backend_.forward(*mask, device.forward);
           device.fetch();
           if (device.forward.max_logits == nullptr) r.max_logits.clear();
@@ -160,6 +161,7 @@ TEST_F(Sm90Parts, AHundredLaunchesAreBitwiseEqualOnAnyNumberOfMultiprocessors) {
   for (int launch = 0; launch < 100; ++launch) {
     device.poison_outputs();
     device.forward.options.sm_margin = launch % 4 * 43;  // 132 to 3 CTAs
+    test::poison_workspace(*mask);
     for (int again = 0; again <= launch % 3; ++again) backend_.forward(*mask, device.forward, stream_);
     cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     if (launch == 0) first = device.output_bytes();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attn/cpu/random_attention.hpp"
+#include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
@@ -27,6 +28,28 @@ inline std::unique_ptr<PreparedMask> prepare_sm90(const Sm90Backend& backend, st
   backend.prepare_backward(
       *mask, build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, *backend.backward_tile_shape(shape)));
   return mask;
+}
+
+/// Fills with NaN what calls of both passes must write in the mask's workspace before they read it, as an earlier call
+/// may have left it: what is read unwritten reaches the outputs. This, and not initcheck, shows that nothing is: the
+/// tool does not see the bulk copies that write the sums of dq (docs/design/gpu_backends.md).
+inline void poison_workspace(PreparedMask& prepared) {
+  const auto& mask = dynamic_cast<sm90::Sm90Mask&>(prepared);
+  const auto poison = [](void* data, size_t bytes) {
+    if (bytes > 0) cuda::check(cudaMemset(data, 0xff, bytes), "cudaMemset");
+  };
+  if (mask.parts != nullptr) {
+    poison(mask.parts->out.as<void>(), mask.parts->out.bytes());
+    poison(mask.parts->lse.as<void>(), mask.parts->lse.bytes());
+  }
+  if (mask.backward == nullptr) return;
+  sm90::backward::Params params{};
+  sm90::backward::EdgeParams edge{};
+  mask.backward->fill(params, edge, false);
+  const size_t rows = static_cast<size_t>(edge.num_q_tiles) * static_cast<size_t>(mask.shape.num_heads_q) * 64;
+  poison(edge.dq_sums, rows * static_cast<size_t>(mask.shape.head_dim) * sizeof(float));
+  poison(edge.stats, rows * 2 * sizeof(float));
+  poison(edge.turns, rows / 64 * 2 * sizeof(int32_t));
 }
 
 /// The tensors of a problem on the device, gaps between heads and rows included, each in an allocation of exactly its

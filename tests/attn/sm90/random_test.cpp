@@ -164,6 +164,7 @@ TEST(Sm90Random, BothPassesAgreeWithFloat64OnRandomSliceSets) {
     OnDevice device(r);
     device.backward.options.deterministic = draw.one_in(3);
     if (draw.one_in(3)) device.forward.max_logits = nullptr;  // another path through the softmax
+    test::poison_workspace(*mask);
     backend.forward(*mask, device.forward);
     backend.backward(*mask, device.backward);
     device.fetch();
