@@ -28,6 +28,7 @@ HEADER_LAYER = {
     "communicator": "comm",
     "device_communicator": "comm",
     "socket_group": "comm",
+    "hierarchical_group": "comm",
     "local_group": "comm",
     "mpi_group": "comm",
     "device_dist_attention": "dist",

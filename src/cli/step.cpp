@@ -9,15 +9,18 @@
 #include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "cli/gpu/gpu_step.hpp"
+#include "cli/node_traffic.hpp"
 #include "cli/progress.hpp"
 #include "cli/text_table.hpp"
 #include "core/require.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/dist_attention.hpp"
 #include "tangram/env.hpp"
+#include "tangram/hierarchical_group.hpp"
 #include "tangram/local_group.hpp"
 #include "tangram/mpi_group.hpp"
 
@@ -109,11 +112,23 @@ struct SharedStep {
   std::vector<double> comm_shares;
   std::vector<TrafficCounters> forward_traffic;
   std::vector<TrafficCounters> backward_traffic;
+  int ranks_per_node = 0;
+  std::vector<TrafficCounters> forward_node_traffic;  // across nodes
+  std::vector<TrafficCounters> backward_node_traffic;
 };
 
+TrafficCounters difference(TrafficCounters after, const TrafficCounters& before) {
+  after.rows_received -= before.rows_received;
+  after.bytes_received -= before.bytes_received;
+  return after;
+}
+
 // The rank's part in all repeats. Each rank writes its own entries; times are rank 0's, between barriers.
-void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator& communicator,
-              const AttnBackend& backend) {
+void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator& world, const AttnBackend& backend) {
+  std::optional<HierarchicalGroup> nodes;
+  if (shared.ranks_per_node > 0) nodes.emplace(world, HierarchicalConfig{.ranks_per_node = shared.ranks_per_node});
+  Communicator& communicator = nodes ? nodes->communicator() : world;
+  const auto node_traffic = [&] { return nodes ? nodes->across_nodes() : TrafficCounters(); };
   const int rank = communicator.rank();
   const HeadConfig& heads = plan->config.heads;
   const int64_t q_rows = plan->q_dispatch.rows_per_rank();
@@ -134,12 +149,15 @@ void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator
   for (int64_t repeat = 0; repeat < shared.num_repeats; ++repeat) {
     communicator.barrier("step begins");
     communicator.reset_counters();
+    const TrafficCounters nodes_begin = node_traffic();
     const auto forward_begin = Clock::now();
     const double forward_cpu_begin = process_seconds();
     attention.forward(
         {.q = q, .k = k, .v = v, .out = out, .lse = lse.data<float>(), .kept = kept_or_null, .options = shared.attn});
     shared.forward_traffic[static_cast<size_t>(rank)] = communicator.counters();
     communicator.barrier("forward ends");
+    const TrafficCounters nodes_middle = node_traffic();
+    shared.forward_node_traffic[static_cast<size_t>(rank)] = difference(nodes_middle, nodes_begin);
     const double forward_s = seconds_since(forward_begin);
     const double forward_cpu_s = process_seconds() - forward_cpu_begin;
     communicator.reset_counters();
@@ -158,6 +176,7 @@ void run_rank(SharedStep& shared, std::shared_ptr<const Plan> plan, Communicator
                         .options = shared.attn});
     shared.backward_traffic[static_cast<size_t>(rank)] = communicator.counters();
     communicator.barrier("backward ends");
+    shared.backward_node_traffic[static_cast<size_t>(rank)] = difference(node_traffic(), nodes_middle);
     if (rank == 0 || shared.over_mpi) {
       shared.forward_times.push_back(forward_s);
       shared.backward_times.push_back(seconds_since(backward_begin));
@@ -202,7 +221,8 @@ void run_over_mpi(SharedStep& shared, std::shared_ptr<const Plan> plan, const At
           communicator.size());
   run_rank(shared, plan, communicator, backend);
   const size_t rank = static_cast<size_t>(communicator.rank());
-  for (std::vector<TrafficCounters>* traffic : {&shared.forward_traffic, &shared.backward_traffic}) {
+  for (std::vector<TrafficCounters>* traffic : {&shared.forward_traffic, &shared.backward_traffic,
+                                                &shared.forward_node_traffic, &shared.backward_node_traffic}) {
     TrafficCounters total;
     total.rows_received = sum_over_ranks(communicator, (*traffic)[rank].rows_received);
     total.bytes_received = sum_over_ranks(communicator, (*traffic)[rank].bytes_received);
@@ -247,6 +267,9 @@ void finish_result(const SharedStep& shared, StepResult& result) {
     result.rows_received += shared.forward_traffic[rank].rows_received;
     result.forward_bytes += shared.forward_traffic[rank].bytes_received;
     result.backward_bytes += shared.backward_traffic[rank].bytes_received;
+    result.node_rows += shared.forward_node_traffic[rank].rows_received;
+    result.node_forward_bytes += shared.forward_node_traffic[rank].bytes_received;
+    result.node_backward_bytes += shared.backward_node_traffic[rank].bytes_received;
     for (const TimelineEvent& event : shared.timelines[rank]) {
       first = result.timeline.empty() ? event.begin_s : std::min(first, event.begin_s);
       result.timeline.push_back(event);
@@ -257,6 +280,7 @@ void finish_result(const SharedStep& shared, StepResult& result) {
   // Over mpi only this process's entry is there.
   result.comm_share = shared.over_mpi ? shares : shares / static_cast<double>(shared.comm_shares.size());
   result.rows_received /= 2;  // K and V are tensors of their own
+  result.node_rows /= 2;
   for (TimelineEvent& event : result.timeline) {
     event.begin_s -= first;
     event.end_s -= first;
@@ -277,6 +301,18 @@ std::string traffic_text(const PlanSummary& summary, const StepResult& result) {
                      with_commas(result.backward_bytes), with_commas(planned.backward_bytes));
 }
 
+// What crossed between nodes against what must.
+std::string node_traffic_text(const Plan& plan, const StepResult& result) {
+  if (result.ranks_per_node == 0) return {};
+  if (!plan.grid.empty()) {
+    return fmt::format("bytes between nodes: forward {}, backward {}\n", with_commas(result.node_forward_bytes),
+                       with_commas(result.node_backward_bytes));
+  }
+  const NodeRows rows = rows_between_nodes(plan, result.ranks_per_node);
+  return fmt::format("K/V rows between nodes forward: {} counted, {} needed by nodes, {} by ranks\n",
+                     with_commas(result.node_rows), with_commas(rows.once_per_node), with_commas(rows.to_each_rank));
+}
+
 // Head chunks pay where a fifth of the time is communication.
 std::string comm_share_text(const Plan& plan, const StepResult& result) {
   constexpr double kWorthHiding = 0.2;
@@ -294,6 +330,11 @@ std::string rate_text(double flops, double seconds) { return fmt::format("{:.1f}
 
 StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
                     Communicator* control) {
+  require(options.ranks_per_node == 0 || options.num_gpus == 0, "--ranks-per-node: needs ranks on CPUs (got --gpus {})",
+          options.num_gpus);
+  require(options.ranks_per_node == 0 || summary.plan->cp_size() % options.ranks_per_node == 0,
+          "--ranks-per-node: must divide the number of ranks (got {} for {})", options.ranks_per_node,
+          summary.plan->cp_size());
   if (control != nullptr) return run_gpu_step(summary, inputs, options, *control);
   const Plan& plan = *summary.plan;
   const size_t cp_size = static_cast<size_t>(plan.cp_size());
@@ -306,10 +347,13 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   shared.result = &result;
   shared.attn = make_attn_options(options);
   shared.num_repeats = options.num_repeats;
+  result.ranks_per_node = shared.ranks_per_node = static_cast<int>(options.ranks_per_node);
   shared.timelines.resize(cp_size);
   shared.comm_shares.resize(cp_size);
   shared.forward_traffic.resize(cp_size);
   shared.backward_traffic.resize(cp_size);
+  shared.forward_node_traffic.resize(cp_size);
+  shared.backward_node_traffic.resize(cp_size);
 
   ProgressBar bar((1 + kBackwardWeight) * static_cast<double>(plan.mask.area()) *
                   static_cast<double>(options.num_repeats));
@@ -375,7 +419,7 @@ std::string step_text(const PlanSummary& summary, const StepResult& result) {
   table.add({"backward", seconds_text(result.backward_s), rate_text(backward_flops(plan), result.backward_s),
              bytes_text(static_cast<double>(result.backward_bytes))});
   text += table.text();
-  text += "\n" + traffic_text(summary, result) + comm_share_text(plan, result);
+  text += "\n" + traffic_text(summary, result) + node_traffic_text(plan, result) + comm_share_text(plan, result);
   return text;
 }
 
@@ -395,6 +439,18 @@ nlohmann::json step_json(const PlanSummary& summary, const StepResult& result) {
   if (plan.grid.empty()) {
     json["rows_received"] = result.rows_received;
     json["rows_planned"] = plan.rows_moved();
+  }
+  if (result.ranks_per_node > 0) {
+    nlohmann::json nodes = {{"ranks_per_node", result.ranks_per_node},
+                            {"forward_bytes", result.node_forward_bytes},
+                            {"backward_bytes", result.node_backward_bytes}};
+    if (plan.grid.empty()) {
+      const NodeRows rows = rows_between_nodes(plan, result.ranks_per_node);
+      nodes["rows_received"] = result.node_rows;
+      nodes["rows_once_per_node"] = rows.once_per_node;
+      nodes["rows_to_each_rank"] = rows.to_each_rank;
+    }
+    json["nodes"] = nodes;
   }
   return json;
 }

@@ -71,6 +71,11 @@ void add_step_options(CLI::App& app, StepOptions& options) {
   app.add_option("--transport", options.transport, "between GPUs: copy_engine (default) or nccl")
       ->type_name("NAME")
       ->group(group);
+  app.add_option("--ranks-per-node", options.ranks_per_node,
+                 "ranks on CPUs: send rows once to each node of so many ranks, which hands them on (default: one node)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
   app.add_option("--softmax-scale", options.softmax_scale, "default 1 / sqrt(head_dim)")
       ->type_name("X")
       ->group(group)
