@@ -11,8 +11,6 @@
 
 namespace tangram::python {
 
-namespace {
-
 bool is_captured(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
@@ -20,7 +18,21 @@ bool is_captured(void* stream) {
   return error != cudaSuccess || status != cudaStreamCaptureStatusNone;
 }
 
-}  // namespace
+void copy_on_device(void* to, const void* from, int64_t num_bytes, void* stream) {
+  cuda::check(cudaMemcpyAsync(to, from, static_cast<size_t>(num_bytes), cudaMemcpyDeviceToDevice,
+                              static_cast<cudaStream_t>(stream)),
+              "cudaMemcpyAsync");
+}
+
+void synchronize_device() { cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+
+void finish_device() noexcept {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  const bool exchanged = cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
+  static_cast<void>(cudaDeviceSynchronize());
+  static_cast<void>(cudaGetLastError());
+  if (exchanged) static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+}
 
 DeviceScope::DeviceScope(int device) {
   if (device < 0) return;
@@ -55,6 +67,10 @@ namespace tangram::python {
 
 DeviceScope::DeviceScope(int) {}
 DeviceScope::~DeviceScope() { static_cast<void>(previous_); }
+void copy_on_device(void*, const void*, int64_t, void*) {}
+bool is_captured(void*) { return false; }
+void synchronize_device() {}
+void finish_device() noexcept {}
 void StreamOrder::enter(void*) {}
 
 }  // namespace tangram::python

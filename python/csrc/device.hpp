@@ -5,6 +5,7 @@
 // CUDA, and for backends on host memory.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 namespace tangram::python {
@@ -20,6 +21,15 @@ class DeviceScope {
  private:
   int previous_ = -1;
 };
+
+/// Enqueues a copy from device memory to device memory.
+void copy_on_device(void* to, const void* from, int64_t num_bytes, void* stream);
+/// Whether what is put on the stream becomes part of a CUDA graph.
+bool is_captured(void* stream);
+/// Ends when the current GPU is idle. Throws CudaError.
+void synchronize_device();
+/// The same for destructors: swallows errors, and leaves a graph alone that another call captures meanwhile.
+void finish_device() noexcept;
 
 /// A prepared mask has one workspace, which calls use in stream order. A call on another stream than the last is made
 /// to wait for what is on that one. Calls that are captured in a CUDA graph are ordered by the graph alone: whoever

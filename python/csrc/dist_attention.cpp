@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// tangram/communicator.hpp and tangram/dist_attention.hpp.
+// tangram/dist_attention.hpp and tangram/device_dist_attention.hpp.
 #include "tangram/dist_attention.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -13,40 +13,118 @@
 
 #include "backend.hpp"
 #include "core/require.hpp"
-#include "tangram/socket_group.hpp"
+#include "group.hpp"
+#include "tangram/device_dist_attention.hpp"
+#include "tangram/error.hpp"
 #include "tensor.hpp"
 
 namespace tangram::python {
 
 namespace {
 
-// Connects without the GIL, and ends without it: other ranks may be threads of the same process, or late.
-class Group {
+// A rank's executor, whose tensors lie in host memory or on its GPU.
+class Executor {
  public:
-  Group(int rank, int size, const std::string& address) {
+  virtual ~Executor() = default;
+  virtual const Plan& plan() const = 0;
+  virtual int64_t q_rows() const = 0;
+  virtual void forward(const DistForwardArgs& args, void* stream) = 0;
+  virtual void backward(const DistBackwardArgs& args, void* stream) = 0;
+  // Tells the peers that this rank cannot take part.
+  virtual void refuse(const std::string& reason) = 0;
+};
+
+class HostExecutor final : public Executor {
+ public:
+  HostExecutor(std::shared_ptr<const Plan> plan, std::shared_ptr<Group> group, const AttnBackend& backend)
+      : group_(std::move(group)) {
     const nb::gil_scoped_release release;
-    sockets_.emplace(SocketGroupConfig{.rank = rank, .size = size, .address = address});
+    attention_.emplace(std::move(plan), group_->communicator(), backend);
   }
-  ~Group() {
+  const Plan& plan() const override { return attention_->plan(); }
+  int64_t q_rows() const override { return attention_->q_rows(); }
+  void forward(const DistForwardArgs& args, void*) override {
     const nb::gil_scoped_release release;
-    sockets_.reset();
+    attention_->forward(args);
   }
-  Communicator& communicator() { return sockets_->communicator(); }
+  void backward(const DistBackwardArgs& args, void*) override {
+    const nb::gil_scoped_release release;
+    attention_->backward(args);
+  }
+  void refuse(const std::string& reason) override {
+    const nb::gil_scoped_release release;
+    group_->communicator().refuse(reason);
+  }
 
  private:
-  std::optional<SocketGroup> sockets_;
+  std::shared_ptr<Group> group_;
+  std::optional<DistAttention> attention_;
 };
+
+#ifdef TANGRAM_HAVE_CUDA
+class DeviceExecutor final : public Executor {
+ public:
+  DeviceExecutor(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group, const AttnBackend& backend)
+      : group_(std::move(group)) {
+    group_->prepare([&] { attention_.emplace(std::move(plan), group_->communicator(), backend); });
+  }
+  // Kernels may still read what ends here.
+  ~DeviceExecutor() override {
+    const nb::gil_scoped_release release;
+    try {
+      const DeviceScope scope(group_->device());
+      finish_device();
+      attention_.reset();
+    } catch (const std::exception&) {  // the process ends, or the device is lost
+    }
+  }
+  const Plan& plan() const override { return attention_->plan(); }
+  int64_t q_rows() const override { return attention_->q_rows(); }
+  void forward(const DistForwardArgs& args, void* stream) override {
+    run(stream, [&] { attention_->forward(args, stream); });
+  }
+  void backward(const DistBackwardArgs& args, void* stream) override {
+    run(stream, [&] { attention_->backward(args, stream); });
+  }
+  void refuse(const std::string& reason) override { group_->refuse(reason); }
+
+ private:
+  template <class Pass>
+  void run(void* stream, Pass pass) {
+    group_->enqueue(stream, [&] {
+      try {
+        pass();
+      } catch (const std::exception& error) {
+        group_->communicator().abort(error.what());
+        throw;
+      }
+    });
+  }
+
+  std::shared_ptr<DeviceGroup> group_;
+  std::optional<DeviceDistAttention> attention_;
+};
+#endif
 
 class SharedDistAttention {
  public:
   SharedDistAttention(std::shared_ptr<const Plan> plan, std::shared_ptr<Group> group, std::shared_ptr<Backend> backend)
-      : group_(std::move(group)), backend_(std::move(backend)) {
-    const nb::gil_scoped_release release;
-    attention_.emplace(std::move(plan), group_->communicator(), backend_->get());
+      : backend_(std::move(backend)),
+        attention_(std::make_unique<HostExecutor>(std::move(plan), std::move(group), backend_->get())) {}
+  SharedDistAttention(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group,
+                      std::shared_ptr<Backend> backend)
+      : backend_(std::move(backend)) {
+#ifdef TANGRAM_HAVE_CUDA
+    attention_ = std::make_unique<DeviceExecutor>(std::move(plan), std::move(group), backend_->get());
+#else
+    static_cast<void>(plan), static_cast<void>(group);
+    throw NotAvailable("DistAttention: attention over GPUs needs a build with CUDA");
+#endif
   }
 
   void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle max_logits,
-               nb::handle sink, const std::string& sink_layout, KeptKv* kept, const AttnOptions& options) {
+               nb::handle sink, const std::string& sink_layout, KeptKv* kept, const AttnOptions& options,
+               uintptr_t stream) {
     const HeadConfig& heads = attention_->plan().config.heads;
     DistForwardArgs args;
     take_part([&] {
@@ -61,14 +139,13 @@ class SharedDistAttention {
     });
     args.kept = kept;
     args.options = options;
-    const nb::gil_scoped_release release;
-    attention_->forward(args);
+    attention_->forward(args, reinterpret_cast<void*>(stream));
   }
 
   void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,
                 nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink, nb::handle sink,
                 const std::string& sink_layout, const KeptKv* kept, const std::string& dsink_reduce,
-                const AttnOptions& options) {
+                const AttnOptions& options, uintptr_t stream) {
     const HeadConfig& heads = attention_->plan().config.heads;
     DistBackwardArgs args;
     take_part([&] {
@@ -94,8 +171,7 @@ class SharedDistAttention {
                                                 : DsinkReduce::kAvg;
     args.kept = kept;
     args.options = options;
-    const nb::gil_scoped_release release;
-    attention_->backward(args);
+    attention_->backward(args, reinterpret_cast<void*>(stream));
   }
 
  private:
@@ -105,61 +181,31 @@ class SharedDistAttention {
     try {
       read();
     } catch (const InvalidArgument& error) {
-      const nb::gil_scoped_release release;
-      group_->communicator().refuse(error.what());
+      attention_->refuse(error.what());
       throw;
     }
   }
 
-  std::shared_ptr<Group> group_;
   std::shared_ptr<Backend> backend_;
-  std::optional<DistAttention> attention_;
+  std::unique_ptr<Executor> attention_;
 };
-
-void bind_group(nb::module_& m) {
-  nb::class_<Group>(m, "Group", "The communicator of one rank of a process group.")
-      .def(nb::init<int, int, const std::string&>(), "rank"_a, "size"_a, "address"_a,
-           "Connects to the other ranks, which meet at unix:FOLDER or tcp:HOST:PORT. Collective; Timeout names who is "
-           "missing.")
-      .def(
-          "all_to_all",
-          [](Group& self, nb::handle send, const std::vector<int64_t>& send_rows, nb::handle recv,
-             const std::vector<int64_t>& recv_rows, const std::string& label) {
-            Arguments read("all_to_all", false);
-            const ConstTensorView from = read.input(send, "send");
-            const TensorView to = read.output(recv, "recv");
-            const nb::gil_scoped_release release;
-            self.communicator().all_to_all_v(from, send_rows, to, recv_rows, label)->wait();
-          },
-          "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "label"_a,
-          "Rows [rows, heads, dim] for rank 0, 1, ... one after the other; recv likewise. Collective.")
-      .def(
-          "require_agreement",
-          [](Group& self, uint64_t value, const std::string& what) {
-            const nb::gil_scoped_release release;
-            self.communicator().require_agreement(value, what);
-          },
-          "value"_a, "what"_a, "Raises InvalidArgument on every rank unless all passed the same value. Collective.")
-      .def(
-          "traffic", [](Group& self) { return self.communicator().counters().rows_received; },
-          "Rows received so far; a token whose K and V both travel counts twice.");
-}
 
 }  // namespace
 
 void bind_dist_attention(nb::module_& m) {
-  bind_group(m);
   nb::class_<KeptKv>(m, "KeptKv", "Remote K/V that a forward pass leaves to its backward pass.").def(nb::init<>());
   m.def("position_ids", &position_ids, "dispatch"_a, "rank"_a, "Global row of each row of a rank's shard.");
   nb::class_<SharedDistAttention>(m, "DistAttention", "One rank's part in distributed attention by a plan.")
       .def(nb::init<std::shared_ptr<const Plan>, std::shared_ptr<Group>, std::shared_ptr<Backend>>(), "plan"_a,
            "group"_a, "backend"_a, "Collective: raises InvalidArgument on every rank when ranks disagree.")
+      .def(nb::init<std::shared_ptr<const Plan>, std::shared_ptr<DeviceGroup>, std::shared_ptr<Backend>>(), "plan"_a,
+           "group"_a, "backend"_a, "The same for tensors in GPU memory; waits for the GPU.")
       .def("forward", &SharedDistAttention::forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,
            "max_logits"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",
-           "kept"_a.none() = nb::none(), "options"_a = AttnOptions{})
+           "kept"_a.none() = nb::none(), "options"_a = AttnOptions{}, "stream"_a = 0)
       .def("backward", &SharedDistAttention::backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a, "dq"_a, "dk"_a,
            "dv"_a, "dsink"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",
-           "kept"_a.none() = nb::none(), "dsink_reduce"_a = "sum", "options"_a = AttnOptions{});
+           "kept"_a.none() = nb::none(), "dsink_reduce"_a = "sum", "options"_a = AttnOptions{}, "stream"_a = 0);
 }
 
 }  // namespace tangram::python

@@ -19,5 +19,6 @@ NB_MODULE(_core, m) {
   bind_env(m);
   bind_tensor(m);
   bind_attention(m);
+  bind_group(m);
   bind_dist_attention(m);
 }

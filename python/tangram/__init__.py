@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .distributed import (
         DistAttnRuntimeKey,
         calc_attn,
+        check_errors,
         dispatch,
         dispatch_labels,
         flex_key,
@@ -65,6 +66,7 @@ else:
     _DISTRIBUTED = {
         "DistAttnRuntimeKey",
         "calc_attn",
+        "check_errors",
         "dispatch",
         "dispatch_labels",
         "flex_key",
@@ -125,6 +127,7 @@ __all__ = [
     "errors",
     "DistAttnRuntimeKey",
     "calc_attn",
+    "check_errors",
     "dispatch",
     "dispatch_labels",
     "flex_key",

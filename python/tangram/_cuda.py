@@ -14,6 +14,11 @@ from .errors import InvalidArgument
 _ALIGNMENT = 16  # bytes; TMA reads no other addresses and strides
 
 
+def device_of(tensor: Tensor) -> int:
+    """The GPU of the tensor, -1 for host memory."""
+    return tensor.get_device()
+
+
 def rows(tensor: Tensor) -> Tensor:
     """The tensor, or a copy where kernels cannot read it: misaligned, scattered, or with rows on top of each other."""
     if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
@@ -28,6 +33,13 @@ def rows(tensor: Tensor) -> Tensor:
         and stride[1] % unit == 0
         and tensor.data_ptr() % _ALIGNMENT == 0
     ):
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy where it is not contiguous and aligned: what copy engines send."""
+    if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
 
@@ -48,11 +60,16 @@ def stream_of(tensor: Tensor) -> int:
     return stream
 
 
-def require_no_capture(what: str) -> None:
+def is_capturing() -> bool:
+    """Whether what is put on the current stream becomes part of a CUDA graph."""
+    return torch.cuda.is_current_stream_capturing()
+
+
+def require_no_capture(what: str, function: str = "flex_flash_attn_func") -> None:
     """Refuses what a CUDA graph cannot hold, before CUDA would spoil the capture."""
-    if torch.cuda.is_current_stream_capturing():
+    if is_capturing():
         raise InvalidArgument(
-            f"flex_flash_attn_func: {what} must be seen once before a CUDA graph is captured, because the first sight "
+            f"{function}: {what} must be seen once before a CUDA graph is captured, because the first sight "
             "copies between host and device (got what is new)"
         )
 

@@ -9,20 +9,33 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-from . import _core
-from ._core import Dispatch, DispatchConfig, DistAttention, DistAttnConfig, HeadConfig, Mask, Plan, PlanCache
+from . import _core, _cuda
+from ._core import (
+    Backend,
+    Dispatch,
+    DispatchConfig,
+    DistAttention,
+    DistAttnConfig,
+    HeadConfig,
+    Mask,
+    OverlapConfig,
+    Plan,
+    PlanCache,
+)
 from ._prepared import Lru, backend_named
 from ._torch_flex import _NAMES
-from ._torch_group import TorchGroup, known_group, torch_group
-from .errors import InvalidArgument
+from ._torch_group import TorchGroup, known_group, known_groups, torch_group
+from .errors import Error, InvalidArgument
 from .planning import background
 
 KEYS_PER_GROUP = 128
+KEYS_ON_GPU = 8
+"""Keys of a group that hold GPU memory. All ranks use the same keys, so all let go of the same ones."""
 MaskTypes = str | int | Sequence[Any] | None
 PadSize = int | tuple[int, int]
 Side = Literal["q", "k"]
@@ -40,10 +53,32 @@ class Rows:
         self.positions = self.positions_of(rank)
         self.is_real = self.positions < total
         self.real_positions = self.positions[self.is_real]
+        self.num_real = self.real_positions.shape[0]
+        assert bool(self.is_real[: self.num_real].all()), "padded rows come last"
         self.derived: dict[Any, Any] = {}  # tables of the functions that move rows
+        self._copies: dict[tuple[str, torch.device], Tensor] = {}
+
+    def at(self, name: str, device: torch.device) -> Tensor:
+        """`positions`, `is_real` or `real_positions` in the memory of `device`."""
+        return on_device(self, name, device, self._copies)
 
     def positions_of(self, rank: int) -> Tensor:
         return torch.tensor(_core.position_ids(self.dispatch, rank), dtype=torch.int64)
+
+
+def on_device(
+    tables: object, name: str, device: torch.device, copies: dict[tuple[str, torch.device], Tensor]
+) -> Tensor:
+    """The attribute of `tables` in the memory of `device`, copied there once."""
+    table: Tensor = getattr(tables, name)
+    if table.device == device:
+        return table
+    copy = copies.get((name, device))
+    if copy is None:
+        if device.type == "cuda":
+            _cuda.require_no_capture("the rows of a key", "tangram")
+        copy = copies.setdefault((name, device), table.to(device))
+    return copy
 
 
 @dataclass(eq=False)
@@ -79,20 +114,45 @@ class DistAttnRuntimeKey:
         """Whether queries and keys share one dispatch: their sequences have equal length."""
         return self.plan.mask.seqlen_q == self.plan.mask.seqlen_k
 
-    def attention(self, dtype: torch.dtype, head_dim_v: int, backend: str | None) -> DistAttention:
-        """The executor for tensors of this dtype, made at the first call, which is collective."""
-        known = self._attention.get((dtype, head_dim_v, backend))
+    def attention(self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int) -> DistAttention:
+        """The executor for tensors of this dtype on that GPU (-1: host memory), made at the first call: collective."""
+        name = (dtype, head_dim_v, backend, device)
+        known = self._attention.get(name)
         if known is not None:
             return known
+        if device < 0:
+            return self._attention.setdefault(name, self._make_attention(*name))
+        on_gpu = _cache_of(self.group).on_gpu
+        known = on_gpu.get((self.handle, *name))
+        if known is None:
+            known = on_gpu.put((self.handle, *name), self._make_attention(*name))
+        elif _cuda.is_capturing():
+            self._attention[name] = known  # the graph writes to its memory as long as it is replayed
+        return known
+
+    def _make_attention(self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int) -> DistAttention:
+        plan, overlap = self.plan, self.config.overlap
         h = self.config.heads
         heads = HeadConfig(h.num_heads_q, h.num_heads_kv, h.head_dim, head_dim_v, _NAMES[dtype])
-        plan = self.plan
-        if heads != h:
-            config = _with(self.config, heads=heads)
+        if device >= 0:
+            _cuda.require_no_capture("a key", "calc_attn")
+            # Kept rows would wait for a backward pass that may never come, in memory that all ranks give back together.
+            overlap = OverlapConfig(overlap.num_stages_fwd, overlap.num_stages_bwd)
+        if heads != h or overlap != self.config.overlap:
+            config = _with(self.config, heads=heads, overlap=overlap)
             plan = _core.make_plan_after_dispatch(plan.mask, config, plan.q_dispatch, plan.k_dispatch)
-        made = DistAttention(plan, self.group.group, backend_named(backend, on_gpu=False))
-        self._attention[(dtype, head_dim_v, backend)] = made
-        return made
+        if device < 0:
+            return DistAttention(plan, self.group.group, self._backend(backend, device))
+        on_gpus = self.group.on_device(device)
+        return DistAttention(plan, on_gpus, self._backend(backend, device))
+
+    def _backend(self, name: str | None, device: int) -> Backend:
+        try:
+            return backend_named(name, device >= 0, device)
+        except Error as error:
+            if self.group.size > 1:  # the peers are about to compare plans
+                self.group.group.refuse(str(error))
+            raise
 
     def rows(self, side: Side) -> Rows:
         known = self._rows.get(side)
@@ -123,20 +183,21 @@ class _GroupCache:
     def __init__(self) -> None:
         self.keys: Lru[DistAttnRuntimeKey] = Lru(KEYS_PER_GROUP)
         self.plans = PlanCache(KEYS_PER_GROUP)
+        self.on_gpu: Lru[DistAttention] = Lru(KEYS_ON_GPU)
         self.latest: DistAttnRuntimeKey | None = None
 
 
-_caches: WeakKeyDictionary[TorchGroup, _GroupCache] = WeakKeyDictionary()
-
-
 def _cache_of(group: TorchGroup) -> _GroupCache:
-    cache = _caches.get(group)
-    return cache if cache is not None else _caches.setdefault(group, _GroupCache())
+    if group.keys is None:
+        group.keys = _GroupCache()
+    cache: _GroupCache = group.keys
+    return cache
 
 
 def clear_keys() -> None:
     """Forgets all keys."""
-    _caches.clear()
+    for group in known_groups():
+        group.keys = None
 
 
 def _with(config: DistAttnConfig, **changes: Any) -> DistAttnConfig:

@@ -5,41 +5,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ._keys import DistAttnRuntimeKey, Rows, Side
-from .errors import InvalidArgument, NotAvailable
+from . import _cuda
+from ._keys import DistAttnRuntimeKey, Rows, Side, on_device
+from .errors import InvalidArgument
 
 IGNORED = -100
 """The label that torch.nn.functional.cross_entropy ignores by default."""
 _MOVES = 32
 
 
-def get_position_ids(key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
-    """Global rows of this rank's rows, int64 `[rows]`: what rotary embeddings need. Padded rows come last."""
-    return key.rows(side).positions.clone()
+def get_position_ids(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:
+    """Global rows of this rank's rows, int64 `[rows]` in the memory of `device` (None: the host's): what rotary
+    embeddings need. Padded rows come last."""
+    return key.rows(side).at("positions", _place(device)).clone()
 
 
-def get_loss_mask(key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
+def get_loss_mask(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:
     """Which of this rank's rows are real, bool `[rows]`: padded rows must not count in a loss or a mean."""
-    return key.rows(side).is_real.clone()
+    return key.rows(side).at("is_real", _place(device)).clone()
 
 
-def _as_rows(x: Tensor) -> Tensor:
-    """The same bytes as [rows, 1, n] of a floating type: rows are copied, whatever they hold."""
-    flat = x.contiguous().view(x.shape[0], 1, -1)
-    if flat.element_size() * flat.shape[2] % 4 == 0:
-        return flat.view(torch.uint8).view(torch.float32)
-    if flat.element_size() * flat.shape[2] % 2 == 0:
-        return flat.view(torch.uint8).view(torch.float16)
-    raise InvalidArgument(
-        f"tangram: a row must have an even number of bytes (got dtype={x.dtype}, shape={tuple(x.shape)})"
-    )
+def _place(device: torch.device | str | None) -> torch.device:
+    return torch.empty(0, device="cpu" if device is None else device).device  # with its number
+
+
+def _as_words(x: Tensor) -> Tensor:
+    """The bytes of rows as `[rows, 1, n]` of a floating type: rows are copied, whatever they hold. A row of an odd
+    number of bytes gets one more."""
+    row_bytes = x.contiguous().view(x.shape[0], -1).view(torch.uint8)
+    if row_bytes.shape[1] % 2 != 0:
+        row_bytes = torch.nn.functional.pad(row_bytes, (0, 1))
+    if row_bytes.storage_offset() % 4 != 0:
+        row_bytes = row_bytes.clone()
+    dtype = torch.float32 if row_bytes.shape[1] % 4 == 0 else torch.float16
+    return row_bytes.view(dtype)[:, None]
+
+
+def _from_words(words: Tensor, like: Tensor) -> Tensor:
+    """The way back: rows of the dtype and shape of those of `like`."""
+    width = like.numel() // like.shape[0] * like.element_size()
+    row_bytes = words[:, 0].view(torch.uint8)[:, :width].contiguous()
+    return row_bytes.view(like.dtype).view(-1, *like.shape[1:])
 
 
 @dataclass
@@ -49,7 +62,11 @@ class _Moves:
     send: Tensor
     send_counts: list[int]
     recv_counts: list[int]
-    order: Tensor
+    place: Tensor
+    """By wanted row, where it is among those that come."""
+    most: int
+    """The most rows that go from any rank to another one."""
+    _copies: dict[tuple[str, torch.device], Tensor] = field(default_factory=dict)
 
     @staticmethod
     def of(rows: Rows, rank: int, wanted_by: Callable[[int], Tensor]) -> _Moves:
@@ -59,23 +76,24 @@ class _Moves:
         local = torch.full((dispatch.seqlen,), -1, dtype=torch.int64)
         local[rows.positions] = torch.arange(rows.per_rank)
         wanted = [wanted_by(r) for r in range(rows.cp_size)]
-        sends = [local[w[owner[w] == rank]] for w in wanted]
-        owner_of_mine = owner[wanted[rank]]
-        counts = torch.bincount(owner_of_mine, minlength=rows.cp_size).tolist()
-        order = torch.argsort(owner_of_mine, stable=True)
-        return _Moves(torch.cat(sends), [s.shape[0] for s in sends], counts, order)
+        owners = [owner[w] for w in wanted]
+        sends = [local[w[o == rank]] for w, o in zip(wanted, owners, strict=True)]
+        counts = [torch.bincount(o, minlength=rows.cp_size) for o in owners]
+        most = max([int(c[r]) for w, c in enumerate(counts) for r in range(rows.cp_size) if r != w], default=0)
+        order = torch.argsort(owners[rank], stable=True)
+        return _Moves(torch.cat(sends), [s.shape[0] for s in sends], counts[rank].tolist(), torch.argsort(order), most)
+
+    def at(self, name: str, device: torch.device) -> Tensor:
+        return on_device(self, name, device, self._copies)
 
     def run(self, key: DistAttnRuntimeKey, x: Tensor, label: str) -> Tensor:
         """The wanted rows. Collective."""
-        if x.is_cuda:
-            raise NotAvailable(f"{label}: tensors must lie in host memory (got {x.device})")
-        source = _as_rows(x)
-        send = source.index_select(0, self.send)
-        recv = torch.empty((self.order.shape[0], *source.shape[1:]), dtype=source.dtype)
-        key.group.group.all_to_all(send, self.send_counts, recv, self.recv_counts, label)
-        result = torch.empty((self.order.shape[0], *x.shape[1:]), dtype=x.dtype)
-        _as_rows(result)[self.order] = recv
-        return result
+        if x.numel() == 0:
+            return x.new_empty((self.place.shape[0], *x.shape[1:]))
+        send = _as_words(x).index_select(0, self.at("send", x.device))
+        recv = send.new_empty((self.place.shape[0], 1, send.shape[2]))
+        key.group.exchange(send, self.send_counts, recv, self.recv_counts, self.most, label)
+        return _from_words(recv.index_select(0, self.at("place", x.device)), x)
 
 
 def _moves(key: DistAttnRuntimeKey, side: Side, name: Any, wanted_by: Callable[[int], Tensor]) -> _Moves:
@@ -98,10 +116,11 @@ class _Dispatch(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, key: DistAttnRuntimeKey, pad_value: float, side: Side) -> Tensor:
         ctx.key, ctx.side = key, side
         rows = key.rows(side)
-        if rows.real_positions.shape[0] == rows.per_rank:
-            return x.index_select(0, rows.positions)
+        real = x.index_select(0, rows.at("real_positions", x.device))
+        if rows.num_real == rows.per_rank:
+            return real
         shard = x.new_full((rows.per_rank, *x.shape[1:]), pad_value)
-        shard[rows.is_real] = x[rows.real_positions]
+        shard[: rows.num_real] = real
         return shard
 
     @staticmethod
@@ -129,6 +148,7 @@ def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0, side: S
     made of) take side "k", whose rows have a dispatch of their own. The gradient is gathered: every rank gets the
     gradient of the whole tensor. Forward sends nothing, backward is collective.
     """
+    _check_key("dispatch", key)
     total = key.rows(side).total
     if x.ndim < 1 or x.shape[0] != total:
         raise InvalidArgument(f"dispatch: x must have {total} rows on side {side!r} (got shape={tuple(x.shape)})")
@@ -144,10 +164,18 @@ def undispatch(x: Tensor, key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
     return _Undispatch.apply(x, key, side)  # type: ignore[no-untyped-call,no-any-return]
 
 
+def _check_key(function: str, key: object) -> None:
+    if not isinstance(key, DistAttnRuntimeKey):
+        raise InvalidArgument(f"{function}: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
+
+
 def _check_shard(function: str, x: Tensor, key: DistAttnRuntimeKey, side: Side) -> None:
+    _check_key(function, key)
     rows = key.rows(side).per_rank
     if x.ndim < 1 or x.shape[0] != rows:
-        raise InvalidArgument(f"{function}: x must have the {rows} rows of a shard (got shape={tuple(x.shape)})")
+        reason = f"{function}: x must have the {rows} rows of a shard (got shape={tuple(x.shape)})"
+        key.group.refuse(_cuda.device_of(x), reason)
+        raise InvalidArgument(reason)
 
 
 class _Roll(torch.autograd.Function):
@@ -188,7 +216,7 @@ def dispatch_labels(
         tokens: `[total_seqlen]`, which every rank holds: the tokens, or labels that are in place with shift 0.
         cu_seqlens: borders of packed documents, `[documents + 1]` ints; labels do not reach into the next document.
 
-    Padded rows carry ignore_index. Sends nothing.
+    Padded rows carry ignore_index. Sends nothing; cu_seqlens in GPU memory are copied to the host, which synchronises.
     """
     rows = key.rows("q")
     if tokens.shape != (rows.total,) or shift < 0:
@@ -196,7 +224,7 @@ def dispatch_labels(
             f"dispatch_labels: tokens must have shape [{rows.total}] and shift must not be negative "
             f"(got shape={tuple(tokens.shape)}, shift={shift})"
         )
-    borders = torch.as_tensor([0, rows.total] if cu_seqlens is None else cu_seqlens, dtype=torch.int64)
+    borders = torch.as_tensor([0, rows.total] if cu_seqlens is None else cu_seqlens, dtype=torch.int64).cpu()
     if borders[0] != 0 or borders[-1] != rows.total or bool((borders.diff() < 0).any()):
         raise InvalidArgument(
             f"dispatch_labels: cu_seqlens must rise from 0 to {rows.total} (got {borders[:8].tolist()}, "
@@ -205,7 +233,8 @@ def dispatch_labels(
     # The end of the document of each row.
     ends = borders[torch.searchsorted(borders, rows.real_positions, right=True)]
     wanted = rows.real_positions + shift
+    has_label = (wanted < ends).to(tokens.device)
     labels = tokens.new_full((rows.per_rank,), ignore_index)
-    found = torch.where(wanted < ends, tokens[wanted.clamp(max=rows.total - 1)], ignore_index)
-    labels[rows.is_real] = found.to(tokens.dtype)
+    found = tokens.index_select(0, wanted.clamp(max=rows.total - 1).to(tokens.device))
+    labels[: rows.num_real] = torch.where(has_label, found, labels[: rows.num_real])
     return labels

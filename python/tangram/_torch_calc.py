@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _cuda
 from ._keys import DistAttnRuntimeKey, key_of_handle
-from ._torch_flex import _empty_like, _empty_out, _options, _rows
+from ._torch_flex import _empty_like, _empty_out, _options, _rows, _stream
 
 _ARGS = (
     "Tensor? sink, SymInt key, str sink_layout, float? scale, float softcap, bool deterministic, str dsink_reduce, "
@@ -25,6 +26,15 @@ torch.library.define(
     "tangram::calc_attn_backward",
     f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
+
+
+def kv_rows(tensor: Tensor) -> Tensor:
+    """Keys or values as an executor reads them; those in GPU memory are sent as they lie."""
+    return _rows(tensor) if _cuda.device_of(tensor) < 0 else _cuda.dense(tensor)
+
+
+def sink_values(sink: Tensor | None) -> Tensor | None:
+    return None if sink is None else kv_rows(sink.to(torch.float32).contiguous())
 
 
 def calc_compiled(
@@ -63,14 +73,14 @@ def _calc(
     out_dtype: torch.dtype | None,
     max_logits: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    attention = key_of_handle(key).attention(q.dtype, v.shape[2], backend or None)
+    attention = key_of_handle(key).attention(q.dtype, v.shape[2], backend or None, _cuda.device_of(q))
     out = _empty_out(q, v, out_dtype)
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
     peaks = q.new_empty(q.shape[1] if max_logits else 0, dtype=torch.float32)
-    sink = None if sink is None else sink.to(torch.float32).contiguous()
     options = _options(scale, softcap, deterministic)
     wanted = peaks if max_logits else None
-    attention.forward(_rows(q), _rows(k), _rows(v), out, lse, wanted, sink, sink_layout, None, options)
+    tensors = (_rows(q), kv_rows(k), kv_rows(v), out, lse, wanted, sink_values(sink))
+    attention.forward(*tensors, sink_layout, None, options, _stream(q))
     return out, lse, peaks
 
 
@@ -91,13 +101,13 @@ def _calc_backward(
     dsink_reduce: str,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    attention = key_of_handle(key).attention(q.dtype, v.shape[2], backend or None)
-    q, k, v = _rows(q), _rows(k), _rows(v)
+    attention = key_of_handle(key).attention(q.dtype, v.shape[2], backend or None, _cuda.device_of(q))
+    q, k, v = _rows(q), kv_rows(k), kv_rows(v)
     dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
-    as_float = None if sink is None else sink.to(torch.float32).contiguous()
+    as_float = sink_values(sink)
     dsink = None if as_float is None else torch.empty_like(as_float)
     tensors = (q, k, v, _rows(out), lse.contiguous(), _rows(dout), dq, dk, dv, dsink, as_float)
-    attention.backward(*tensors, sink_layout, None, dsink_reduce, _options(scale, softcap, deterministic))
+    attention.backward(*tensors, sink_layout, None, dsink_reduce, _options(scale, softcap, deterministic), _stream(q))
     if sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)
     return dq, dk, dv, dsink.to(sink.dtype)

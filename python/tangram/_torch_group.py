@@ -18,8 +18,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
-from ._core import Group, timeout_s
+from . import _cuda
+from ._core import DeviceGroup, Group, timeout_s
 from .errors import InvalidArgument, Timeout
 
 _times_met: Counter[tuple[int, ...]] = Counter()
@@ -39,6 +41,8 @@ class TorchGroup:
         _times_met[tuple(ranks)] += 1
         name = f"tangram/{'.'.join(map(str, ranks))}/{_times_met[tuple(ranks)]}"
         self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())  # type: ignore[attr-defined]
+        self.keys: Any = None  # made for this group; they end with it
+        self._on_device: DeviceGroup | None = None
         folder = tempfile.mkdtemp(prefix="tangram-") if self.rank == 0 else ""
         try:
             self.group = Group(self.rank, self.size, self._address(folder))
@@ -48,6 +52,43 @@ class TorchGroup:
         finally:
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def on_device(self, device: int) -> DeviceGroup:
+        """The group on this rank's GPU. Made at the first tensor in GPU memory: collective, synchronises."""
+        made = self._on_device
+        if made is None:
+            _cuda.require_no_capture("the GPUs of a group", "tangram")
+            made = self._on_device = DeviceGroup(self.group, device)
+        if made.device != device:
+            raise InvalidArgument(f"tangram: a rank computes on one GPU of a group (got {device} after {made.device})")
+        return made
+
+    def exchange(
+        self, send: Tensor, send_rows: list[int], recv: Tensor, recv_rows: list[int], most_rows: int, label: str
+    ) -> None:
+        """Rows `[rows, 1, n]` for rank 0, 1, ... one after the other; recv likewise. Collective.
+
+        On the current stream where they lie in GPU memory. most_rows: the most that go from any rank to another.
+        """
+        device = _cuda.device_of(send)
+        if device < 0:
+            self.group.all_to_all(send, send_rows, recv, recv_rows, label)
+        else:
+            stream = _cuda.stream_of(send)
+            self.on_device(device).all_to_all(send, send_rows, recv, recv_rows, most_rows, stream)
+
+    def refuse(self, device: int, reason: str) -> None:
+        """This rank does not take part in what its peers call next: they get an error instead of waiting for it."""
+        if self.size == 1:
+            return
+        self.group.refuse(reason)
+        if device >= 0 and self._on_device is not None:
+            self._on_device.refuse(reason)
+
+    def check(self) -> None:
+        """Waits for this rank's GPU and raises what has gone wrong on it or at a peer."""
+        if self._on_device is not None:
+            self._on_device.check()
 
     def _wait(self, key: str, ranks: range | None = None) -> list[str]:
         """What each rank said."""
@@ -113,6 +154,10 @@ _groups: dict[Any, TorchGroup] = {}
 _default_group: Any = None
 
 
+def known_groups() -> list[TorchGroup]:
+    return list(_groups.values())
+
+
 def known_group(group_or_mesh: Any) -> TorchGroup | None:
     """The communicator if it was made."""
     global _default_group
@@ -130,5 +175,11 @@ def torch_group(group_or_mesh: Any) -> TorchGroup:
     return known if known is not None else _groups.setdefault(group_or_mesh, TorchGroup(_ranks_of(group_or_mesh)))
 
 
+def _leave() -> None:
+    for group in known_groups():
+        group.keys = None
+    _groups.clear()
+
+
 # Their threads must end while Python is still there.
-atexit.register(_groups.clear)
+atexit.register(_leave)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from . import _cuda
 from ._core import AttnOptions, DistAttention, KeptKv
 from ._keys import (
     DistAttnRuntimeKey,
@@ -30,10 +31,23 @@ from ._keys import (
     mask_key_ahead,
 )
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
-from ._torch_calc import calc_compiled
-from ._torch_flex import _NAMES, _empty_like, _empty_out, _options, _rows
-from .errors import InvalidArgument, NotAvailable
+from ._torch_calc import calc_compiled, kv_rows, sink_values
+from ._torch_flex import _NAMES, _empty_like, _empty_out, _options, _rows, _stream
+from ._torch_group import known_group
+from .errors import InvalidArgument
 from .flex import AttnForwardMeta
+
+
+def check_errors(cp_group_or_mesh: Any = None) -> None:
+    """Waits for this rank's GPU and raises what has gone wrong on it, or at a peer of this group: Timeout or CommError.
+
+    Passes over GPUs are only enqueued, so a dead peer shows in the next call, or here: call it before results that no
+    further call depends on are trusted. Does nothing where tensors lie in host memory, whose calls raise themselves.
+    """
+    group = known_group(cp_group_or_mesh)
+    if group is not None:
+        group.check()
+
 
 flex_key = magi_attn_flex_key
 varlen_key = magi_attn_varlen_key
@@ -41,6 +55,7 @@ varlen_key = magi_attn_varlen_key
 __all__ = [
     "DistAttnRuntimeKey",
     "calc_attn",
+    "check_errors",
     "clear_keys",
     "dispatch",
     "dispatch_labels",
@@ -82,7 +97,7 @@ class _CalcAttn(torch.autograd.Function):
         out = _empty_out(q, v, call.out_dtype)
         lse = q.new_empty(q.shape[:2], dtype=torch.float32)
         peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
-        call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.kept, call.options)
+        call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.kept, call.options, _stream(q))
         ctx.save_for_backward(q, k, v, sink, out, lse)
         ctx.call = call
         if peaks is None:
@@ -103,11 +118,30 @@ def _backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
     dsink = None if sink is None else torch.empty_like(sink)
     tensors = (q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink)
-    call.attention.backward(*tensors, call.sink_layout, call.kept, call.dsink_reduce, call.options)
+    call.attention.backward(*tensors, call.sink_layout, call.kept, call.dsink_reduce, call.options, _stream(q))
     return dq, dk, dv, dsink, None
 
 
 _backward_with_graph = once_differentiable(_backward)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, key: DistAttnRuntimeKey) -> None:
+    """What the executor does not see. The peers of a rank that raises are told, or they would wait for it."""
+    if not isinstance(key, DistAttnRuntimeKey):
+        raise InvalidArgument(f"calc_attn: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
+    fits = q.ndim == k.ndim == v.ndim == 3 and q.dtype in _NAMES and k.dtype == q.dtype and v.dtype == q.dtype
+    if fits and k.device == q.device and v.device == q.device and (sink is None or sink.device == q.device):
+        return
+    shown = ", ".join(f"{name}={x.dtype}{list(x.shape)} on {x.device}" for name, x in (("q", q), ("k", k), ("v", v)))
+    if sink is not None:
+        shown += f", sink on {sink.device}"
+    reason = (
+        "calc_attn: q, k and v must be [rows, heads, dim] of one dtype of float32, bfloat16, float16, and lie on one "
+        f"device with the sink (got {shown})"
+    )
+    if not torch.compiler.is_compiling():
+        key.group.refuse(_cuda.device_of(q), reason)
+    raise InvalidArgument(reason)
 
 
 def calc_attn(
@@ -138,27 +172,27 @@ def calc_attn(
 
     Compiles under torch.compile without a graph break; keys are inputs of the graph, and keep_remote_kv has no effect.
 
+    Tensors in GPU memory: one process a GPU, all on one host. The pass is put on the current stream and nobody waits
+    for it; the first call with a key synchronises. keep_remote_kv has no effect.
+
     Raises:
-        InvalidArgument: on every rank when arguments of one do not fit. Timeout, CommError: a peer is gone.
+        InvalidArgument: on every rank when arguments of one do not fit; over GPUs on that rank, and CommError on the
+            others. Timeout, CommError: a peer is gone; over GPUs in a later call, see check_errors. NotAvailable: no
+            backend for the device, or GPUs that do not reach each other.
     """
-    if q.is_cuda:
-        raise NotAvailable(f"calc_attn: tensors must lie in host memory (got {q.device})")
-    if q.dtype not in _NAMES or q.ndim != 3 or v.ndim != 3 or k.ndim != 3:
-        raise InvalidArgument(
-            "calc_attn: q, k and v must be [rows, heads, dim] of float32, bfloat16 or float16 "
-            f"(got q={q.dtype}{tuple(q.shape)}, k={k.dtype}{tuple(k.shape)}, v={v.dtype}{tuple(v.shape)})"
-        )
+    _check(q, k, v, sink, key)
     if torch.compiler.is_compiling():
         options_of = (softmax_scale, softcap, deterministic)
         out, lse, peaks = calc_compiled(
             *(q, k, v, key, sink, sink_layout, options_of, dsink_reduce, backend, out_dtype, return_max_logits)
         )
         return out, AttnForwardMeta(lse, peaks if return_max_logits else None)
-    attention = key.attention(q.dtype, v.shape[2], backend)
-    kept = KeptKv() if key.config.overlap.keep_remote_kv and torch.is_grad_enabled() else None
-    if sink is not None:
-        sink = sink.to(torch.float32).contiguous()
+    device = _cuda.device_of(q)
+    attention = key.attention(q.dtype, v.shape[2], backend, device)
+    keeps = key.config.overlap.keep_remote_kv and torch.is_grad_enabled() and device < 0
     options = _options(softmax_scale, softcap, deterministic)
-    call = _Call(attention, kept, sink_layout, options, out_dtype, return_max_logits, dsink_reduce)
-    results = _CalcAttn.apply(_rows(q), _rows(k), _rows(v), sink, call)  # type: ignore[no-untyped-call]
+    call = _Call(
+        attention, KeptKv() if keeps else None, sink_layout, options, out_dtype, return_max_logits, dsink_reduce
+    )
+    results = _CalcAttn.apply(_rows(q), kv_rows(k), kv_rows(v), sink_values(sink), call)  # type: ignore[no-untyped-call]
     return results[0], AttnForwardMeta(*results[1:])

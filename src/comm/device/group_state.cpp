@@ -19,7 +19,8 @@ namespace tangram::comm {
 
 namespace {
 
-constexpr int kMaxPasses = 4095;  // what fits into the words of kernels
+/// What fits into the words of kernels. Numbers are used again: a program makes passes as long as it lives.
+constexpr size_t kMaxPasses = 4095;
 
 double checked_timeout(double timeout_s) {
   require(std::isfinite(timeout_s) && timeout_s >= 0,
@@ -49,10 +50,13 @@ GroupState::GroupState(Communicator& control, double timeout_s)
 
 int GroupState::add_pass(std::string_view label) {
   const std::lock_guard lock(mutex_);
-  require(passes_.size() < kMaxPasses, "prepare_pass '{}': at most {} passes in the life of a communicator", label,
-          kMaxPasses);
-  passes_.emplace_back(label);
-  return static_cast<int>(passes_.size()) - 1;
+  const size_t number = num_passes_++ % kMaxPasses;
+  if (number == passes_.size()) {
+    passes_.emplace_back(label);
+  } else {
+    passes_[number] = label;
+  }
+  return static_cast<int>(number);
 }
 
 void GroupState::check() {

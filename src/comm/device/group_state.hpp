@@ -32,7 +32,7 @@ class GroupState {
   /// The board's rows as kernels reach them.
   cuda::BoardRow* device_board() const { return &board_.row(0); }
 
-  /// The number of the next pass, from 0; the same on all ranks, which prepare the same passes.
+  /// The number of the next pass, from 0, in turn up to 4,094; the same on all ranks, which prepare the same passes.
   int add_pass(std::string_view label);
 
   /// Throws what kernels or hosts reported, if anything.
@@ -52,8 +52,9 @@ class GroupState {
   HostBoard board_;
   Watchdog watchdog_;
 
-  mutable std::mutex mutex_;  // over the following
-  std::vector<std::string> passes_;
+  mutable std::mutex mutex_;         // over the following
+  std::vector<std::string> passes_;  // labels by number
+  size_t num_passes_ = 0;
   TrafficCounters counters_;
 };
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+import weakref
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -15,8 +17,9 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tangram  # noqa: E402
+from ranks.as_device import as_device  # noqa: E402
 from reference import attention, typed_cells  # noqa: E402
-from tangram import DistAttnConfig, InvalidArgument, OverlapConfig, _torch_group  # noqa: E402
+from tangram import DistAttnConfig, InvalidArgument, OverlapConfig, _cuda, _torch_group  # noqa: E402
 
 HEADS, HEADS_KV, DIM = 4, 2, 16
 
@@ -90,6 +93,100 @@ def check_rows(group):
     y = tangram.undispatch(tangram.roll(tangram.dispatch(x, key), key, -1), key)
     y.backward(weight)
     assert torch.equal(x.grad, weight.roll(1, 0))
+
+
+def check_rows_of_any_kind(group):
+    """Odd numbers of bytes, views with offsets, several dimensions, none at all."""
+    total = 150
+    key = flex_key(RANGES, total, group)
+    generator = torch.Generator().manual_seed(9)
+    for x in (
+        torch.rand(total, generator=generator) < 0.5,
+        torch.randint(0, 255, (total, 3), generator=generator, dtype=torch.uint8),
+        torch.randint(0, 255, (total, 2, 7), generator=generator, dtype=torch.uint8),
+        torch.randn(total + 1, 5, generator=generator).to(torch.float16)[1:],
+        torch.randn(7, total, generator=generator).t(),
+        torch.randn(total, 2, 3, 2, generator=generator, dtype=torch.float64),
+        torch.empty(total, 0),
+    ):
+        shard = tangram.dispatch(x, key, pad_value=1)
+        assert torch.equal(tangram.undispatch(shard, key), x), (x.dtype, x.shape)
+        rolled = tangram.undispatch(tangram.roll(shard, key, 5), key)
+        assert torch.equal(rolled, x.roll(5, 0)) and rolled.dtype == x.dtype
+
+
+def check_refusals(group):
+    """What the front finds wrong on one rank is an error on all, and the group works on."""
+    rank = dist.get_rank(group)
+    key = flex_key(RANGES, 150, group)
+    q, k, v = (tangram.dispatch(x.detach(), key) for x in whole(150, 1))
+    tangram.calc_attn(q, k, v, key)
+    wrong = {
+        "x must have the": lambda bad: tangram.undispatch(q[1:] if bad else q, key),
+        "roll: x must have": lambda bad: tangram.roll(q[1:] if bad else q, key, 1),
+        "of one dtype of float32": lambda bad: tangram.calc_attn(q, k.double() if bad else k, v, key),
+        "must be [rows, heads, dim]": lambda bad: tangram.calc_attn(q, k, v[0] if bad else v, key),
+    }
+    for text, call in wrong.items():
+        try:
+            call(rank == 1)
+        except InvalidArgument as error:
+            assert text in str(error) and (rank == 1 or "rank 1" in str(error)), error
+        else:
+            raise AssertionError(f"accepted: {text}")
+        assert torch.equal(tangram.undispatch(q, key), whole(150, 1)[0])
+    for call in (tangram.undispatch, tangram.dispatch, lambda x, key: tangram.calc_attn(x, x, x, key)):
+        try:
+            call(q, "key")
+        except InvalidArgument as error:
+            assert "key must be a DistAttnRuntimeKey (got str)" in str(error), error
+        else:
+            raise AssertionError("accepted a name as a key")
+
+
+def check_executors(group):
+    """Few keys hold GPU memory at a time; those of a captured graph as long as they live."""
+
+    def executor(key):
+        return weakref.ref(key.attention(torch.float32, DIM, None, 0))
+
+    keys = [tangram.mask_key(tangram.Mask.causal(48 + i), HEADS, HEADS_KV, DIM, group) for i in range(12)]
+    first, second = executor(keys[0]), executor(keys[1])
+    assert executor(keys[0])() is first()
+    with patch.object(_cuda, "is_capturing", lambda: True):
+        executor(keys[1])
+    others = [executor(key) for key in keys[2:]]
+    assert first() is None and second() is not None
+    assert sum(other() is not None for other in others) == 8
+    del keys[1]
+    tangram.distributed.clear_keys()
+    assert second() is None
+
+
+def check_as_device(group):
+    """The way of tensors in GPU memory, over host memory."""
+    with as_device():
+        check_rows(group)
+        check_rows_of_any_kind(group)
+        check_step(group, softcap=2.0, sink=True)
+        check_step(group, DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))
+        check_hybrid(group)
+        check_compiled(group)
+        check_cross(group)
+        check_executors(group)
+        key = flex_key(RANGES, 150, group)
+        on_device = key.group.on_device(0)
+        assert on_device.calls > 0
+        tangram.check_errors(group)
+        assert on_device.checks == 1
+        try:
+            key.group.on_device(1)
+        except InvalidArgument as error:
+            assert "a rank computes on one GPU of a group (got 1 after 0)" in str(error), error
+        else:
+            raise AssertionError("computes on two GPUs")
+    key.group._on_device = None
+    check_step(group)
 
 
 def check_keys(group):
@@ -331,6 +428,9 @@ def main():
     check_cross(world)
     check_labels(world)
     check_padding(world)
+    check_rows_of_any_kind(world)
+    check_refusals(world)
+    check_as_device(world)
     if dist.get_world_size() == 4:
         from torch.distributed.device_mesh import init_device_mesh
 

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// tangram/communicator.hpp, socket_group.hpp and device_communicator.hpp.
+#include "group.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/require.hpp"
+#include "tensor.hpp"
+
+namespace tangram::python {
+
+namespace {
+
+/// Bytes of each rank's rows.
+std::vector<int64_t> bytes_of(const std::vector<int64_t>& rows, int64_t row_bytes) {
+  std::vector<int64_t> bytes;
+  for (const int64_t count : rows) bytes.push_back(count * row_bytes);
+  return bytes;
+}
+
+void all_to_all(Group& group, nb::handle send, const std::vector<int64_t>& send_rows, nb::handle recv,
+                const std::vector<int64_t>& recv_rows, const std::string& label) {
+  Arguments read("all_to_all", false);
+  const ConstTensorView from = read.input(send, "send");
+  const TensorView to = read.output(recv, "recv");
+  const nb::gil_scoped_release release;
+  group.communicator().all_to_all_v(from, send_rows, to, recv_rows, label)->wait();
+}
+
+void bind_host_group(nb::module_& m) {
+  nb::class_<Group>(m, "Group", "The communicator of one rank of a process group.")
+      .def(nb::init<int, int, const std::string&>(), "rank"_a, "size"_a, "address"_a,
+           "Connects to the other ranks, which meet at unix:FOLDER or tcp:HOST:PORT. Collective; Timeout names who is "
+           "missing.")
+      .def("all_to_all", &all_to_all, "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "label"_a,
+           "Rows [rows, heads, dim] for rank 0, 1, ... one after the other; recv likewise. Collective.")
+      .def(
+          "require_agreement",
+          [](Group& self, uint64_t value, const std::string& what) {
+            const nb::gil_scoped_release release;
+            self.communicator().require_agreement(value, what);
+          },
+          "value"_a, "what"_a, "Raises InvalidArgument on every rank unless all passed the same value. Collective.")
+      .def(
+          "refuse",
+          [](Group& self, const std::string& reason) {
+            const nb::gil_scoped_release release;
+            self.communicator().refuse(reason);
+          },
+          "reason"_a, "This rank's part in the next collective operation: InvalidArgument on the other ranks.")
+      .def(
+          "traffic", [](Group& self) { return self.communicator().counters().rows_received; },
+          "Rows received so far; a token whose K and V both travel counts twice.");
+}
+
+}  // namespace
+
+Group::Group(int rank, int size, const std::string& address) {
+  const nb::gil_scoped_release release;
+  sockets_.emplace(SocketGroupConfig{.rank = rank, .size = size, .address = address});
+}
+
+Group::~Group() {
+  const nb::gil_scoped_release release;
+  sockets_.reset();
+}
+
+DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device) : group_(std::move(group)), device_(device) {
+  const nb::gil_scoped_release release;
+  const DeviceScope scope(device_);
+  communicator_ = make_device_communicator(group_->communicator());
+  const auto synchronize = [](void* stream) {
+    require(!is_captured(stream),
+            "tangram: rows must be moved once before a CUDA graph is captured, because the first time prepares memory");
+    synchronize_device();
+  };
+  mailbox_.emplace(*communicator_, comm::DeviceMailbox::Device{copy_on_device, synchronize},
+                   comm::DeviceMailbox::BoxBytes{});
+}
+
+DeviceGroup::~DeviceGroup() {
+  const nb::gil_scoped_release release;
+  try {
+    const DeviceScope scope(device_);
+    finish_device();
+    mailbox_.reset();
+    communicator_.reset();
+  } catch (const std::exception&) {  // the process ends, or the device is lost
+  }
+}
+
+void DeviceGroup::refuse(const std::string& reason) {
+  const nb::gil_scoped_release release;
+  communicator_->abort(reason);
+}
+
+void DeviceGroup::all_to_all(nb::handle send, const std::vector<int64_t>& send_rows, nb::handle recv,
+                             const std::vector<int64_t>& recv_rows, int64_t most_rows, uintptr_t stream) {
+  Arguments read("all_to_all", true);
+  const ConstTensorView from = read.input(send, "send");
+  const TensorView to = read.output(recv, "recv");
+  require(from.contiguous() && to.contiguous() && from.row_bytes() == to.row_bytes(),
+          "all_to_all: send and recv must be contiguous rows of one size (got {} and {})", shape_text(from),
+          shape_text(to));
+  const std::vector<int64_t> sent = bytes_of(send_rows, from.row_bytes()),
+                             received = bytes_of(recv_rows, to.row_bytes());
+  const comm::ByteMoves moves{from.data, sent, to.data, received, most_rows * from.row_bytes()};
+  enqueue(reinterpret_cast<void*>(stream), [&] { mailbox_->all_to_all(moves, reinterpret_cast<void*>(stream)); });
+}
+
+void DeviceGroup::check() {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  const DeviceScope scope(device_);
+  synchronize_device();
+  communicator_->check();
+}
+
+void bind_group(nb::module_& m) {
+  bind_host_group(m);
+  nb::class_<DeviceGroup>(m, "DeviceGroup", "The GPUs of a process group, one a rank.")
+      .def(nb::init<std::shared_ptr<Group>, int>(), "group"_a, "device"_a,
+           "Collective. Raises NotAvailable on every rank where GPUs are missing or cannot reach each other.")
+      .def_prop_ro("device", &DeviceGroup::device)
+      .def("all_to_all", &DeviceGroup::all_to_all, "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "most_rows"_a,
+           "stream"_a,
+           "As Group.all_to_all, enqueued on the stream. most_rows: the most that go from any rank to another.")
+      .def("refuse", &DeviceGroup::refuse, "reason"_a, "Ends the waits of the peers' GPUs; the group is broken.")
+      .def("check", &DeviceGroup::check, "Waits for the GPU and raises what has gone wrong on it or at a peer.")
+      .def(
+          "traffic", [](DeviceGroup& self) { return self.communicator().counters().rows_received; },
+          "Rows received so far, counted when they are enqueued.");
+}
+
+}  // namespace tangram::python

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The communicator of one rank that several Python objects hold, and its device side.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bind.hpp"
+#include "comm/device/device_mailbox.hpp"
+#include "device.hpp"
+#include "tangram/device_communicator.hpp"
+#include "tangram/socket_group.hpp"
+
+namespace tangram::python {
+
+/// Connects without the GIL, and ends without it: other ranks may be threads of the same process, or late.
+class Group {
+ public:
+  Group(int rank, int size, const std::string& address);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  Communicator& communicator() { return sockets_->communicator(); }
+
+ private:
+  std::optional<SocketGroup> sockets_;
+};
+
+/// The GPUs of a group, of which this rank has one. Everything that its ranks do together on their GPUs is one
+/// sequence, the same on all ranks, in order on the streams of this one.
+class DeviceGroup {
+ public:
+  /// Collective. Throws NotAvailable, alike on all ranks, in a build without CUDA, without GPUs, and where they cannot
+  /// reach each other.
+  DeviceGroup(std::shared_ptr<Group> group, int device);
+  /// Waits for the GPU, which may still read what ends here.
+  ~DeviceGroup();
+  DeviceGroup(const DeviceGroup&) = delete;
+  DeviceGroup& operator=(const DeviceGroup&) = delete;
+
+  int device() const { return device_; }
+  DeviceCommunicator& communicator() { return *communicator_; }
+
+  /// Runs `call`, which puts this rank's next part of the sequence on `stream`. Takes the GIL away meanwhile.
+  template <class Call>
+  void enqueue(void* stream, Call call) {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    const DeviceScope scope(device_);
+    order_.enter(stream);
+    call();
+  }
+  /// Runs `call`, which is collective and allocates, when the GPU is idle.
+  template <class Call>
+  void prepare(Call call) {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(mutex_);
+    const DeviceScope scope(device_);
+    synchronize_device();
+    call();
+  }
+  /// A call that cannot take part tells the peers, whose GPUs would wait for it.
+  void refuse(const std::string& reason);
+
+  void all_to_all(nb::handle send, const std::vector<int64_t>& send_rows, nb::handle recv,
+                  const std::vector<int64_t>& recv_rows, int64_t most_rows, uintptr_t stream);
+  void check();
+
+ private:
+  std::shared_ptr<Group> group_;
+  const int device_;
+  std::unique_ptr<DeviceCommunicator> communicator_;
+  std::optional<comm::DeviceMailbox> mailbox_;
+  StreamOrder order_;
+  std::mutex mutex_;
+};
+
+}  // namespace tangram::python

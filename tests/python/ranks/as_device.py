@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Host memory that plays GPU memory: the functions over ranks take the way of CUDA tensors, down to the extension."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from tangram import _core, _cuda, _keys, _torch_calc, _torch_group, distributed
+from tangram._prepared import backend_named
+
+STREAM = 77
+
+
+class FakeGroup:
+    """DeviceGroup over the connections of the host. Checks what the real one relies on."""
+
+    def __init__(self, group, device):
+        self._group, self.device = group, device
+        self.calls = 0
+        self.refused = None
+        self.checks = 0
+
+    def all_to_all(self, send, send_rows, recv, recv_rows, most_rows, stream):
+        assert stream == STREAM and send.is_contiguous() and recv.is_contiguous()
+        assert send.shape[1:] == recv.shape[1:] and send.element_size() * send.shape[2] % 2 == 0
+        assert sum(send_rows) == send.shape[0] and sum(recv_rows) == recv.shape[0]
+        self._group.require_agreement(most_rows, "the longest message")
+        self._group.all_to_all(send, send_rows, recv, recv_rows, "rows")
+        self.calls += 1
+
+    def refuse(self, reason):
+        self.refused = reason
+
+    def check(self):
+        self.checks += 1
+
+
+class FakeAttention:
+    def __init__(self, plan, group, backend):
+        assert isinstance(group, FakeGroup) and not plan.config.overlap.keep_remote_kv
+        self._attention = _core.DistAttention(plan, group._group, backend)
+
+    def forward(self, q, k, v, out, lse, max_logits, sink, layout, kept, options, stream):
+        assert stream == STREAM and kept is None and all(x.is_contiguous() for x in (k, v, out, lse))
+        self._attention.forward(q, k, v, out, lse, max_logits, sink, layout, kept, options)
+
+    def backward(self, *arguments):
+        *arguments, stream = arguments
+        k, v, dk, dv, kept = (arguments[i] for i in (1, 2, 7, 8, 12))
+        assert stream == STREAM and kept is None and all(x.is_contiguous() for x in (k, v, dk, dv))
+        self._attention.backward(*arguments)
+
+
+@contextmanager
+def as_device():
+    """Keys that are made meanwhile must not be used afterwards."""
+    _keys.clear_keys()
+    with ExitStack() as stack:
+        for module, name, value in (
+            (_cuda, "device_of", lambda _: 0),
+            (_cuda, "stream_of", lambda _: STREAM),
+            (_cuda, "is_capturing", lambda: False),
+            (_torch_group, "DeviceGroup", FakeGroup),
+            (_keys, "DistAttention", FakeAttention),
+            (_keys, "backend_named", lambda name, on_gpu, device: backend_named(name, on_gpu=False)),
+            (distributed, "_stream", lambda _: STREAM),
+            (_torch_calc, "_stream", lambda _: STREAM),
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        yield
+    _keys.clear_keys()

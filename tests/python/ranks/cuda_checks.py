@@ -1,0 +1,315 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank of a group of GPUs checks; distributed_cuda_test.py starts the ranks with torchrun, one a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import tangram  # noqa: E402
+from reference import attention, typed_cells  # noqa: E402
+from tangram import DistAttnConfig, InvalidArgument, OverlapConfig  # noqa: E402
+
+HEADS, HEADS_KV, DIM = 4, 2, 64
+TOTAL = 1000  # needs padding
+RANGES = ([(0, 300), (300, 600), (600, 1000)], [(0, 300), (100, 600), (0, 1000)], ["causal", "full", "bi_causal"])
+NUMBERS = [1, 0, 3]
+# Kernels round probabilities, dS and results to 8 bits of fraction: relative L2 errors of whole tensors, the bounds of
+# flex_cuda_test.py.
+BOUND = 4 / 512
+
+
+def key_of(ranges=RANGES, total=TOTAL, config=None):
+    pad = tangram.compute_pad_size(total, dist.get_world_size(), 64)
+    return tangram.magi_attn_flex_key(
+        *ranges, total, total, HEADS, HEADS_KV, DIM, pad, None, chunk_size=64, dist_attn_config=config
+    )
+
+
+def whole(seed, total=TOTAL):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(total, HEADS, DIM), (total, HEADS_KV, DIM), (total, HEADS_KV, DIM)]
+    return [torch.randn(s, generator=generator).to("cuda", torch.bfloat16).requires_grad_() for s in shapes]
+
+
+def as_double(x):
+    return x.detach().double().cpu().numpy()
+
+
+def assert_close(got, want, bound, name):
+    got = as_double(got)
+    error = np.linalg.norm(got - want)
+    assert error <= bound * np.linalg.norm(want) + 1e-3, (name, error, np.linalg.norm(want))
+
+
+def step(tensors, key, dout, **options):
+    """(out, meta, gradients of the whole tensors)."""
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    out, meta = tangram.calc_attn(*(tangram.dispatch(x, key) for x in leaves), key, **options)
+    full = tangram.undispatch(out, key)
+    full.backward(dout)
+    return full.detach(), meta, [x.grad for x in leaves]
+
+
+def check_step(config=None, softcap=0.0, sink=False):
+    key = key_of(config=config)
+    tensors = whole(1)
+    generator = torch.Generator().manual_seed(5)
+    s = torch.randn(2, HEADS, generator=generator).to("cuda").requires_grad_() if sink else None
+    dout = torch.randn(tensors[0].shape, generator=generator).to("cuda", torch.bfloat16)
+    out, meta, grads = step(tensors, key, dout, sink=s, softcap=softcap, return_max_logits=True)
+    expected = attention(
+        *(as_double(x) for x in tensors),
+        typed_cells(RANGES[0], RANGES[1], NUMBERS, TOTAL, TOTAL),
+        softcap=softcap,
+        sink=None if s is None else as_double(s),
+        dout=as_double(dout),
+    )
+    assert_close(out, expected.out, BOUND, "out")
+    np.testing.assert_allclose(as_double(meta.max_logits), expected.max_logits, rtol=1e-3)
+    np.testing.assert_allclose(as_double(tangram.undispatch(meta.lse, key)), expected.lse, atol=1e-3)
+    for name, got, want in zip("qkv", grads, (expected.dq, expected.dk, expected.dv), strict=True):
+        assert_close(got, want, 3 * BOUND, f"d{name}")
+    if s is not None:
+        assert_close(s.grad, expected.dsink, 10 * BOUND, "dsink")
+    tangram.check_errors()
+
+
+def check_rows():
+    """Rows are copied bit by bit, whatever they hold and however long they are."""
+    key = key_of()
+    positions = tangram.get_position_ids(key, device="cuda")
+    real = tangram.get_loss_mask(key, device="cuda")
+    assert positions.is_cuda and torch.equal(real, positions < TOTAL)
+    generator = torch.Generator().manual_seed(3)
+    for shape, dtype in (
+        ((TOTAL,), torch.int64),
+        ((TOTAL,), torch.bool),
+        ((TOTAL, 3), torch.uint8),
+        ((TOTAL, 5), torch.bfloat16),
+        ((TOTAL, 2, 64), torch.float32),
+        ((TOTAL, 20000), torch.float32),  # 40 MB a rank: several large boxes
+    ):
+        x = (torch.rand(shape, generator=generator) * 256).to(dtype).to("cuda")
+        shard = tangram.dispatch(x, key, pad_value=1)
+        assert torch.equal(shard[real], x[positions[real]]) and (shard[~real] == 1).all()
+        assert torch.equal(tangram.undispatch(shard, key), x), (shape, dtype)
+        for shifts in (1, -77):
+            rolled = tangram.undispatch(tangram.roll(shard, key, shifts), key)
+            assert torch.equal(rolled, x.roll(shifts, 0)), (shape, dtype, shifts)
+    x = torch.randn(TOTAL, 3, generator=generator).to("cuda").requires_grad_()
+    weight = torch.randn(TOTAL, 3, generator=generator).to("cuda")
+    tangram.undispatch(tangram.roll(tangram.dispatch(x, key), key, -1), key).backward(weight)
+    assert torch.equal(x.grad, weight.roll(1, 0))
+    tokens = torch.arange(TOTAL, device="cuda")
+    labels = tangram.undispatch(tangram.dispatch_labels(tokens, key, 1, [0, 100, TOTAL]), key)
+    expected = tokens + 1
+    expected[[99, TOTAL - 1]] = -100
+    assert torch.equal(labels, expected)
+    tangram.check_errors()
+
+
+def check_streams():
+    """The pass runs on the current stream: values that come late are waited for, and nobody else waits."""
+    key = key_of()
+    tensors = whole(2)
+    dout = torch.ones_like(tensors[0])
+    expected = step(tensors, key, dout, deterministic=True)
+    late = [torch.zeros_like(t) for t in tensors]
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)
+        for to, value in zip(late, tensors, strict=True):
+            to.copy_(value)
+        got = step(late, key, dout, deterministic=True)
+        returned_early = not stream.query()
+    assert returned_early, "the host waited for the GPU"
+    stream.synchronize()
+    for ours, wanted in zip((got[0], *got[2]), (expected[0], *expected[2]), strict=True):
+        assert torch.equal(ours, wanted)
+    # Passes on two streams in turn share the landing buffers of the group.
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    results = []
+    for i in range(20):
+        with torch.cuda.stream(streams[i % 2]):
+            results.append(step(tensors, key, dout, deterministic=True))
+    torch.cuda.synchronize()
+    for got in results:
+        for ours, wanted in zip((got[0], *got[2]), (expected[0], *expected[2]), strict=True):
+            assert torch.equal(ours, wanted)
+    tangram.check_errors()
+
+
+def check_hybrid():
+    """One dispatch, two masks in turn, many times: epochs of several passes in one sequence."""
+    first = key_of()
+    second = tangram.make_varlen_key_for_new_mask_after_dispatch(
+        [0, TOTAL], [0, TOTAL], first, causal=True, window_size=(63, 0)
+    )
+    q, k, v = whole(8)
+    shards = [tangram.dispatch(x.detach(), first) for x in (q, k, v)]
+    i, j = np.arange(TOTAL)[:, None], np.arange(TOTAL)[None, :]
+    cells = {id(first): typed_cells(RANGES[0], RANGES[1], NUMBERS, TOTAL, TOTAL), id(second): (j <= i) & (i - j <= 63)}
+    expected = {name: attention(*(as_double(x) for x in (q, k, v)), c).out for name, c in cells.items()}
+    for _ in range(25):
+        outs = [(key, tangram.calc_attn(*shards, key)[0]) for key in (first, second, second)]
+    for key, out in outs:
+        assert_close(tangram.undispatch(out, first), expected[id(key)], BOUND, "out of a hybrid layer")
+    tangram.check_errors()
+
+
+def check_graph():
+    """A step in a CUDA graph, replayed with new values."""
+    key = key_of()
+    tensors = [t.detach().clone().requires_grad_() for t in whole(1)]
+    shards = [tangram.dispatch(t.detach(), key).requires_grad_() for t in tensors]
+    dout = torch.ones_like(shards[0])
+
+    def run():
+        out, _ = tangram.calc_attn(*shards, key, deterministic=True)
+        return [out, *torch.autograd.grad(out, shards, dout)]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        captured = run()
+    for seed in (11, 12):
+        for shard, value in zip(shards, whole(seed), strict=True):
+            shard.data.copy_(tangram.dispatch(value.detach(), key))
+        graph.replay()
+        torch.cuda.synchronize()
+        for ours, wanted in zip(captured, run(), strict=True):
+            assert torch.equal(ours, wanted)
+    tangram.check_errors()
+
+
+def check_compiled():
+    key = key_of()
+    shards = [tangram.dispatch(t.detach(), key).requires_grad_() for t in whole(4)]
+
+    def run(q, k, v, key):
+        return tangram.calc_attn(q * 2, k, v, key, deterministic=True)[0] * 3
+
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    results = []
+    for call in (run, compiled):
+        out = call(*shards, key)
+        results.append([out, *torch.autograd.grad(out, shards, torch.ones_like(out))])
+    for ours, wanted in zip(*results, strict=True):
+        assert torch.equal(ours, wanted)
+    tangram.check_errors()
+
+
+def check_disagreement():
+    """Ranks with different masks: an error on all, before anything moves; the group works on."""
+    rank = dist.get_rank()
+    shards = [tangram.dispatch(t.detach(), key_of()) for t in whole(4)]
+    other = key_of(([(0, TOTAL - min(rank, 1))], [(0, TOTAL)], "full"))
+    try:
+        tangram.calc_attn(*shards, other)
+    except InvalidArgument as error:
+        assert "equal on every rank" in str(error), error
+    else:
+        raise AssertionError("accepted ranks with different masks")
+    tangram.calc_attn(*shards, key_of())
+    tangram.check_errors()
+
+
+def check_refusals():
+    """What the front refuses by itself. Alone, because a rank that refuses ends its group."""
+    if dist.get_world_size() > 1:
+        return
+    key = key_of()
+    q, k, v = (tangram.dispatch(t.detach(), key) for t in whole(4))
+    for tensors, text in (
+        ((q, k.cpu(), v), "lie on one device"),
+        ((q, k.float(), v), "of one dtype"),
+    ):
+        try:
+            tangram.calc_attn(*tensors, key)
+        except InvalidArgument as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"accepted: {text}")
+
+
+def check_failure(how):
+    """What a rank does wrong, or its end, ends the waits of the others, whose next call or check says so."""
+    key = key_of()
+    shards = [tangram.dispatch(t.detach(), key) for t in whole(1)]
+    tangram.calc_attn(*shards, key)
+    tangram.check_errors()
+    dist.barrier()
+    if dist.get_rank() == 1:
+        if how == "kill":
+            os._exit(0)
+        if how == "silence":
+            time.sleep(12)
+            os._exit(0)
+        try:
+            tangram.calc_attn(shards[0][1:], *shards[1:], key)
+        except InvalidArgument as error:
+            assert "q must" in str(error), error
+        else:
+            raise AssertionError("accepted a shard of wrong size")
+        time.sleep(3)
+        os._exit(0)
+    started = time.monotonic()
+    try:
+        tangram.calc_attn(*shards, key)
+        tangram.check_errors()
+    except tangram.Timeout as error:
+        assert how == "silence" and "1" in str(error), error
+    except tangram.CommError as error:
+        assert how in ("kill", "wrong") and "1" in str(error), error
+    else:
+        raise AssertionError("a pass of a single rank came to an end without an error")
+    assert time.monotonic() - started < 10
+    torch.ones(1, device="cuda").add_(1).cpu()  # the context is still good
+    print(f"rank {dist.get_rank()} saw it", flush=True)
+
+
+def main():
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("gloo")
+    if sys.argv[1] != "all":
+        check_failure(sys.argv[1])
+        os._exit(0)
+    for name, check in (
+        ("rows", check_rows),
+        ("step", check_step),
+        ("step with softcap and sink", lambda: check_step(softcap=5.0, sink=True)),
+        ("step in stages", lambda: check_step(DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))),
+        ("hybrid", check_hybrid),
+        ("streams", check_streams),
+        ("compiled", check_compiled),
+        ("disagreement", check_disagreement),
+        ("refusals", check_refusals),
+        ("graph", check_graph),
+    ):
+        started = time.monotonic()
+        check()
+        if dist.get_rank() == 0:
+            print(f"{name}: {time.monotonic() - started:.2f} s", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
