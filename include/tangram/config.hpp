@@ -106,6 +106,24 @@ struct StrategyConfig {
   friend bool operator==(const StrategyConfig&, const StrategyConfig&) = default;
 };
 
+/// Which rows travel between ranks, and by which algorithm the work is dealt out. See docs/design/movement.md.
+enum class Movement : int {
+  kKv = 0,  ///< K/V rows travel to the queries
+  kQo,      ///< queries travel to the keys, partial results back
+};
+std::string_view to_string(Movement movement);
+/// Accepts what `to_string` gives (`kv`, `qo`); anything else throws InvalidArgument with the list.
+Movement parse_movement(std::string_view name);
+
+struct MovementConfig {
+  Movement algorithm = Movement::kKv;
+  /// Groups of heads that are dealt out on their own, a divisor of num_heads_kv. 0 lets the planner choose. Unused
+  /// where only K/V travel.
+  int head_groups = 0;
+
+  friend bool operator==(const MovementConfig&, const MovementConfig&) = default;
+};
+
 struct DistAttnConfig {
   int cp_size = 1;
   HeadConfig heads;
@@ -115,6 +133,7 @@ struct DistAttnConfig {
   /// dtype in which partial dk and dv travel and are summed.
   DType reduce_dtype = DType::kFloat32;
   StrategyConfig strategy;
+  MovementConfig movement;
 
   friend bool operator==(const DistAttnConfig&, const DistAttnConfig&) = default;
 };

@@ -16,6 +16,7 @@
 #include "tangram/exchange.hpp"
 #include "tangram/grid_plan.hpp"
 #include "tangram/mask.hpp"
+#include "tangram/movement_plan.hpp"
 
 namespace tangram {
 
@@ -97,10 +98,13 @@ struct Plan {
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch q_dispatch;
   Dispatch k_dispatch;  // equal to q_dispatch for self-attention
-  /// With another strategy than Tangram's, areas and K/V rows alone: the rest is in `grid`.
+  /// With another strategy than Tangram's, areas and K/V rows alone: the rest is in `grid`. Where queries move too,
+  /// areas alone: the rest is in `movement`.
   std::vector<RankPlan> ranks;
   /// What the ranks do under another strategy; empty under Tangram's.
   GridPlan grid;
+  /// What the ranks do where queries move too (`config.movement`); empty otherwise.
+  MovementPlan movement;
   PredictedTime predicted;
 
   int cp_size() const { return config.cp_size; }

@@ -54,6 +54,8 @@ void check_plan(const char* name, const Plan& plan, int size) {
   require(plan.cp_size() == size, "{}: plan must be for as many ranks as the communicator has (got {} and {})", name,
           plan.cp_size(), size);
   require(plan.grid.empty(), "{}: strategy must be tangram (got {})", name, to_string(plan.config.strategy.name));
+  require(plan.movement.empty(), "{}: only K/V can move here (got movement.algorithm={})", name,
+          to_string(plan.config.movement.algorithm));
   for (const RankPlan& rank : plan.ranks) {
     TANGRAM_ASSERT(!rank.forward.empty() && rank.forward.size() == plan.ranks.front().forward.size());
     TANGRAM_ASSERT(!rank.backward.empty() && rank.backward.size() == plan.ranks.front().backward.size());

@@ -10,6 +10,7 @@
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/grid/grid.hpp"
+#include "plan/movement/movement.hpp"
 #include "plan/rank_plan.hpp"
 #include "plan/runs.hpp"
 #include "plan/stages.hpp"
@@ -27,6 +28,10 @@ Plan finish_plan(const Mask& mask, const DistAttnConfig& config, ChosenDispatch 
   plan.algorithm = q.algorithm;
   plan.q_dispatch = std::move(q.dispatch);
   plan.k_dispatch = std::move(k_dispatch);
+  if (config.movement.algorithm != Movement::kKv) {
+    build_movement(plan);
+    return plan;
+  }
   plan.ranks = make_rank_plans(mask, plan.q_dispatch, plan.k_dispatch);
   const StageCounts counts = choose_stage_counts(config, plan.ranks);
   for (int r = 0; r < config.cp_size; ++r) {

@@ -81,6 +81,10 @@ Json encode(const StrategyConfig& strategy) {
           {"head_chunks", strategy.head_chunks}};
 }
 
+Json encode(const MovementConfig& movement) {
+  return {{"algorithm", std::string(to_string(movement.algorithm))}, {"head_groups", movement.head_groups}};
+}
+
 Json encode(const DistAttnConfig& config) {
   Json json = {{"cp_size", config.cp_size},
                {"heads",
@@ -106,6 +110,7 @@ Json encode(const DistAttnConfig& config) {
                {"reduce_dtype", std::string(to_string(config.reduce_dtype))}};
   // Left out for Tangram's own, as in plans from before there were others.
   if (config.strategy != StrategyConfig{}) json["strategy"] = encode(config.strategy);
+  if (config.movement != MovementConfig{}) json["movement"] = encode(config.movement);
   return json;
 }
 
@@ -116,12 +121,14 @@ class Reader {
  public:
   Reader(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {}
 
-  // An object with exactly these keys.
-  void expect_keys(std::initializer_list<const char*> keys) const {
+  // An object with these keys, and perhaps the optional ones.
+  void expect_keys(std::initializer_list<const char*> keys, std::initializer_list<const char*> optional = {}) const {
     require(value_->is_object(), "plan_from_json: {} must be an object (got {})", path_, value_->type_name());
     for (const auto& item : value_->items()) {
-      require(std::find(keys.begin(), keys.end(), item.key()) != keys.end(),
-              "plan_from_json: {} has an unknown key '{}'", path_, item.key());
+      const auto known = [&](const auto& list) {
+        return std::find(list.begin(), list.end(), item.key()) != list.end();
+      };
+      require(known(keys) || known(optional), "plan_from_json: {} has an unknown key '{}'", path_, item.key());
     }
     for (const char* key : keys) {
       require(value_->contains(key), "plan_from_json: {} must have the key '{}'", path_, key);
@@ -248,11 +255,12 @@ StrategyConfig read_strategy(const Reader& in) {
 
 DistAttnConfig read_config(const Reader& in) {
   DistAttnConfig config;
-  if (in.has("strategy")) {
-    in.expect_keys({"cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype", "strategy"});
-    config.strategy = read_strategy(in["strategy"]);
-  } else {
-    in.expect_keys({"cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype"});
+  in.expect_keys({"cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype"}, {"strategy", "movement"});
+  if (in.has("strategy")) config.strategy = read_strategy(in["strategy"]);
+  if (in.has("movement")) {
+    const Reader movement = in["movement"];
+    movement.expect_keys({"algorithm", "head_groups"});
+    config.movement = {parse_movement(movement["algorithm"].text()), movement["head_groups"].small()};
   }
   config.cp_size = in["cp_size"].small();
   const Reader heads = in["heads"];
@@ -325,12 +333,13 @@ std::vector<KvSegment> without_stages(const std::vector<KvSegment>& segments) {
   return result;
 }
 
-// A grid is not written but made again; what is written of it must fit.
-void check_grid_consistent(Plan& plan) {
+// A grid and moved work are not written but made again; what is written of them must fit.
+void check_remade(Plan& plan) {
   Plan expected = make_plan(plan.mask, plan.config, plan.q_dispatch, plan.k_dispatch);
   require(plan.ranks == expected.ranks,
           "plan_from_json: ranks must follow from the mask, the dispatches and the strategy, but differ");
   plan.grid = std::move(expected.grid);
+  plan.movement = std::move(expected.movement);
 }
 
 // Makes everything that follows from mask, dispatches and stage numbers, and compares.
@@ -339,8 +348,8 @@ void check_consistent(Plan& plan) {
   validate_dispatch(plan.k_dispatch, plan.cp_size(), plan.mask.seqlen_k(), "plan_from_json: k_dispatch");
   require(static_cast<int>(plan.ranks.size()) == plan.cp_size(),
           "plan_from_json: ranks must have cp_size entries (got {} and cp_size={})", plan.ranks.size(), plan.cp_size());
-  if (plan.config.strategy.name != Strategy::kTangram) {
-    check_grid_consistent(plan);
+  if (plan.config.strategy.name != Strategy::kTangram || plan.config.movement.algorithm != Movement::kKv) {
+    check_remade(plan);
     return;
   }
   const StageCounts counts = check_stage_numbers(plan);

@@ -45,6 +45,13 @@ void validate_config(const DistAttnConfig& config, const char* function) {
   require(1 <= heads.head_dim && heads.head_dim <= kMaxHeads && 1 <= heads.head_dim_v && heads.head_dim_v <= kMaxHeads,
           "{}: head dims must be positive (got head_dim={}, head_dim_v={})", function, heads.head_dim,
           heads.head_dim_v);
+  const MovementConfig& movement = config.movement;
+  require(movement.algorithm == Movement::kKv || config.strategy.name == Strategy::kTangram,
+          "{}: movement is a choice of the strategy tangram (got movement.algorithm={}, strategy={})", function,
+          to_string(movement.algorithm), to_string(config.strategy.name));
+  require(movement.head_groups >= 0 && (movement.head_groups == 0 || heads.num_heads_kv % movement.head_groups == 0),
+          "{}: movement.head_groups must be 0 or a divisor of num_heads_kv (got {} and num_heads_kv={})", function,
+          movement.head_groups, heads.num_heads_kv);
   const OverlapConfig& overlap = config.overlap;
   for (const int count : {overlap.num_stages_fwd, overlap.num_stages_bwd}) {
     require(0 <= count && count <= kMaxStageCount,
