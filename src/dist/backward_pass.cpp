@@ -138,7 +138,7 @@ void run_backward(RankContext& context, const DistBackwardArgs& args) {
     const int stage_idx = static_cast<int>(stage);
     if (must_cast(stage)) recorder.wait(*arriving, TraceKind::kWaitCast, TraceKind::kTransferCast, stage_idx);
     if (i + 1 < order.size() && must_cast(order[i + 1])) {
-      arriving = buffer.cast(stages[order[i + 1]], static_cast<int>(order[i + 1]));
+      arriving = buffer.cast(stages[order[i + 1]].exchange, static_cast<int>(order[i + 1]));
     }
     if (context.backward[stage] != nullptr) {
       AttnBackwardArgs call{args.q, buffer.k(),     buffer.v(),     args.out, args.lse, args.dout,

@@ -5,6 +5,7 @@
 
 #include "core/require.hpp"
 #include "dist/grid/grid_attention.hpp"
+#include "dist/movement/movement_attention.hpp"
 #include "dist/pass_plan.hpp"
 #include "dist/rank_context.hpp"
 #include "tangram/error.hpp"
@@ -45,7 +46,8 @@ std::string_view to_string(TraceKind kind) {
 class DistAttention::Impl {
  public:
   RankContext context;
-  std::unique_ptr<GridAttention> grid;  // under another strategy than Tangram's
+  std::unique_ptr<GridAttention> grid;          // under another strategy than Tangram's
+  std::unique_ptr<MovementAttention> movement;  // where queries move too
 
   template <class Args, class Run>
   void pass(const Args& args, bool will_communicate, Run run) {
@@ -82,6 +84,11 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
       impl_->grid = std::make_unique<GridAttention>(context);
       return;
     }
+    if (!plan->movement.empty()) {
+      context.shape.seqlen_q = plan->q_dispatch.rows_per_rank();
+      impl_->movement = std::make_unique<MovementAttention>(context);
+      return;
+    }
     check_plan("DistAttention", *plan, communicator.size());
     context.shape = rank_shape(*plan, context.rank);
     context.forward = prepare_stages(backend, context.rank_plan().forward, context.shape);
@@ -105,6 +112,11 @@ void DistAttention::forward(const DistForwardArgs& args) {
                 [this](RankContext&, const DistForwardArgs& checked) { impl_->grid->forward(checked); });
     return;
   }
+  if (impl_->movement != nullptr) {
+    impl_->pass(args, impl_->context.communicator->size() > 1,
+                [this](RankContext&, const DistForwardArgs& checked) { impl_->movement->forward(checked); });
+    return;
+  }
   const bool casts = impl_->context.rank_plan().forward.size() > 1;
   const bool reduces = args.max_logits != nullptr && impl_->context.communicator->size() > 1;
   impl_->pass(args, casts || reduces, run_forward);
@@ -114,6 +126,11 @@ void DistAttention::backward(const DistBackwardArgs& args) {
   if (impl_->grid != nullptr) {
     impl_->pass(args, impl_->context.communicator->size() > 1,
                 [this](RankContext&, const DistBackwardArgs& checked) { impl_->grid->backward(checked); });
+    return;
+  }
+  if (impl_->movement != nullptr) {
+    impl_->pass(args, impl_->context.communicator->size() > 1,
+                [this](RankContext&, const DistBackwardArgs& checked) { impl_->movement->backward(checked); });
     return;
   }
   const bool casts = impl_->context.rank_plan().backward.size() > 1;

@@ -47,12 +47,12 @@ void run_forward(RankContext& context, const DistForwardArgs& args) {
   const TensorView out = sum.bytes() > 0 ? sum.view() : args.out;
 
   std::unique_ptr<CommHandle> arriving;
-  if (stages.size() > 1) arriving = buffer.cast(stages[1], 1);
+  if (stages.size() > 1) arriving = buffer.cast(stages[1].exchange, 1);
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const int stage_idx = static_cast<int>(stage);
     if (stage > 0) {
       recorder.wait(*arriving, TraceKind::kWaitCast, TraceKind::kTransferCast, stage_idx);
-      if (stage + 1 < stages.size()) arriving = buffer.cast(stages[stage + 1], stage_idx + 1);
+      if (stage + 1 < stages.size()) arriving = buffer.cast(stages[stage + 1].exchange, stage_idx + 1);
     }
     if (context.forward[stage] == nullptr) continue;
     AttnForwardArgs call{args.q, buffer.k(), buffer.v(), out, args.lse, args.max_logits, {}, stage > 0, args.options};

@@ -17,6 +17,26 @@ class Hasher {
     add(static_cast<uint64_t>(dispatch.chunk_size));
     for (const int rank : dispatch.rank_of_chunk) add(static_cast<uint64_t>(rank));
   }
+  void add(const Exchange& exchange) {
+    for (const auto* copies : {&exchange.sends, &exchange.recvs}) {
+      for (const RowCopy& copy : *copies) {
+        for (const int64_t value : {int64_t{copy.peer}, copy.rows.begin, copy.rows.end, copy.peer_row}) {
+          add(static_cast<uint64_t>(value));
+        }
+      }
+    }
+  }
+  void add(const MovementPlan& movement) {
+    add(static_cast<uint64_t>(movement.head_groups));
+    for (const auto* ranks : {&movement.forward, &movement.backward}) {
+      for (const MovementRank& rank : *ranks) {
+        for (const MovementStage& stage : rank.stages) {
+          add(stage.q);
+          add(stage.kv);
+        }
+      }
+    }
+  }
   uint64_t value() const { return hash_; }
 
  private:
@@ -40,6 +60,7 @@ uint64_t hash_of(const Plan& plan) {
   for (const int chunk : plan.grid.head_chunks) hasher.add(static_cast<uint64_t>(chunk));
   hasher.add(plan.q_dispatch);
   hasher.add(plan.k_dispatch);
+  hasher.add(plan.movement);
   for (const RankPlan& rank : plan.ranks) {
     for (const auto* stages : {&rank.forward, &rank.backward}) {
       for (const Stage& stage : *stages) {

@@ -49,17 +49,21 @@ void RankContext::compute(int stage, const std::function<void()>& call) {
 }
 
 KvBuffer::KvBuffer(RankContext& context, const ConstTensorView& k_shard, const ConstTensorView& v_shard)
-    : context_(context), k_shard_(k_shard), v_shard_(v_shard) {
-  const RankPlan& plan = context.rank_plan();
-  context.recorder.set_remote_rows(plan.remote_kv_rows);
-  if (plan.remote_kv_rows == 0 && plan.segments.size() <= 1) {
-    const int64_t first = plan.segments.empty() ? 0 : plan.segments.front().owner_row;
-    k_view_ = slice_rows(k_shard, {first, first + plan.kv_rows});
-    v_view_ = slice_rows(v_shard, {first, first + plan.kv_rows});
+    : KvBuffer(context, {context.rank_plan().segments, context.rank_plan().kv_rows, context.rank_plan().remote_kv_rows},
+               k_shard, v_shard) {}
+
+KvBuffer::KvBuffer(RankContext& context, const KvLayout& layout, const ConstTensorView& k_shard,
+                   const ConstTensorView& v_shard)
+    : context_(context), layout_(layout), k_shard_(k_shard), v_shard_(v_shard) {
+  context.recorder.set_remote_rows(layout.remote_kv_rows);
+  if (layout.remote_kv_rows == 0 && layout.segments.size() <= 1) {
+    const int64_t first = layout.segments.empty() ? 0 : layout.segments.front().owner_row;
+    k_view_ = slice_rows(k_shard, {first, first + layout.kv_rows});
+    v_view_ = slice_rows(v_shard, {first, first + layout.kv_rows});
     return;
   }
-  k_ = context.recorder.allocate(k_shard.dtype, plan.kv_rows, k_shard.heads, k_shard.dim);
-  v_ = context.recorder.allocate(v_shard.dtype, plan.kv_rows, v_shard.heads, v_shard.dim);
+  k_ = context.recorder.allocate(k_shard.dtype, layout.kv_rows, k_shard.heads, k_shard.dim);
+  v_ = context.recorder.allocate(v_shard.dtype, layout.kv_rows, v_shard.heads, v_shard.dim);
   k_view_ = k_;
   v_view_ = v_;
   if (Env::get().sanity_check) {
@@ -71,7 +75,7 @@ KvBuffer::KvBuffer(RankContext& context, const ConstTensorView& k_shard, const C
 }
 
 void KvBuffer::copy_local_rows() {
-  for (const KvSegment& segment : context_.rank_plan().segments) {
+  for (const KvSegment& segment : layout_.segments) {
     if (segment.owner != context_.rank) continue;
     const Range from{segment.owner_row, segment.owner_row + segment.global.size()};
     const Range to{segment.row, segment.row + segment.global.size()};
@@ -80,7 +84,7 @@ void KvBuffer::copy_local_rows() {
   }
 }
 
-std::unique_ptr<CommHandle> KvBuffer::cast(const Stage& stage, int stage_idx) {
+std::unique_ptr<CommHandle> KvBuffer::cast(const Exchange& exchange, int stage_idx) {
   // A rank that needs no remote rows may have no buffer of its own; its shard still serves the others.
   const TensorView k_target =
       k_.bytes() > 0 ? k_.view() : TensorView{{nullptr, k_shard_.dtype, 0, k_shard_.heads, k_shard_.dim, 0, 0}};
@@ -88,7 +92,7 @@ std::unique_ptr<CommHandle> KvBuffer::cast(const Stage& stage, int stage_idx) {
       v_.bytes() > 0 ? v_.view() : TensorView{{nullptr, v_shard_.dtype, 0, v_shard_.heads, v_shard_.dim, 0, 0}};
   const CastTensor tensors[] = {{k_shard_, k_target}, {v_shard_, v_target}};
   return context_.recorder.timed(TraceKind::kPostCast, stage_idx, [&] {
-    return context_.communicator->group_cast(stage.exchange, tensors, fmt::format("kv stage {}", stage_idx));
+    return context_.communicator->group_cast(exchange, tensors, fmt::format("kv stage {}", stage_idx));
   });
 }
 

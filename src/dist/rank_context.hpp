@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,17 +68,27 @@ struct RankContext {
   void compute(int stage, const std::function<void()>& call);
 };
 
+/// What lies where in a rank's K/V buffer; see RankPlan.
+struct KvLayout {
+  std::span<const KvSegment> segments;
+  int64_t kv_rows = 0;
+  int64_t remote_kv_rows = 0;
+};
+
 /// The rank's K/V rows, local and remote, in global row order. See NOTE [global row order].
 class KvBuffer {
  public:
-  /// Without remote rows, and where the buffer would be a stretch of the shard, the shard itself serves.
+  /// Without remote rows, and where the buffer would be a stretch of the shard, the shard itself serves. What `layout`
+  /// points to must outlive the object; without it, it is the plan's.
+  KvBuffer(RankContext& context, const KvLayout& layout, const ConstTensorView& k_shard,
+           const ConstTensorView& v_shard);
   KvBuffer(RankContext& context, const ConstTensorView& k_shard, const ConstTensorView& v_shard);
 
   ConstTensorView k() const { return k_view_; }
   ConstTensorView v() const { return v_view_; }
 
   /// Starts to bring the remote rows of a stage.
-  std::unique_ptr<CommHandle> cast(const Stage& stage, int stage_idx);
+  std::unique_ptr<CommHandle> cast(const Exchange& exchange, int stage_idx);
   void keep(const Stage& stage, KeptKv& kept) const;
   void restore(const Stage& stage, const KeptKv& kept);
 
@@ -85,6 +96,7 @@ class KvBuffer {
   void copy_local_rows();
 
   RankContext& context_;
+  KvLayout layout_;
   ConstTensorView k_shard_;
   ConstTensorView v_shard_;
   HostTensor k_;

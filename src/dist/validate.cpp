@@ -61,6 +61,15 @@ void check_kept_heads(const char* function, const GridPlan& grid, const KeptKv* 
           kept->heads.size());
 }
 
+void check_kept_rows(const char* function, const MovementRank& rank, const KeptKv* kept) {
+  if (kept == nullptr || !kept->valid) return;
+  const int64_t rows[] = {rank.remote_q_rows, rank.kv_rows, rank.kv_rows};
+  bool fits = kept->heads.size() == std::size(rows);
+  for (size_t i = 0; fits && i < std::size(rows); ++i) fits = kept->heads[i].rows() == rows[i];
+  require(fits, "{}: kept must be what forward left: q, k and v of {}, {} and {} rows (got {} tensors)", function,
+          rows[0], rows[1], rows[2], kept->heads.size());
+}
+
 }  // namespace
 
 void validate(const RankContext& context, const DistForwardArgs& args) {
@@ -91,6 +100,10 @@ void validate(const RankContext& context, const DistBackwardArgs& args) {
   check_result(function, heads.dtype, args.dv, {"dv", k_rows, heads.num_heads_kv, heads.head_dim_v});
   check_options(function, args.options, args.sink);
   require(args.dsink == nullptr || !args.sink.empty(), "{}: dsink needs the sink (got seqlen_sink=0)", function);
+  if (!context.plan->movement.empty()) {
+    check_kept_rows(function, context.plan->movement.backward[static_cast<size_t>(context.rank)], args.kept);
+    return;
+  }
   if (!context.plan->grid.empty()) {
     check_grid(function, context.plan->grid, args.sink);
     check_kept_heads(function, context.plan->grid, args.kept);

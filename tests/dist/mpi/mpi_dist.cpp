@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "dist/dense_backend.hpp"
+#include "dist/movement_tables.hpp"
 #include "dist/step.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
@@ -72,6 +73,40 @@ TEST(MpiDist, StrategiesEqualSingleRank) {
       StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
       testing::rank_step(options, inputs, comm, attention, results);
       testing::expect_close(results, testing::single_step(mask, options, inputs, backend), 2e-5);
+    }
+  }
+}
+
+TEST(MpiDist, MovedQueriesEqualSingleRank) {
+  const testing::DenseBackend backend;
+  Communicator& comm = the_group->communicator();
+  if (comm.size() == 1) return;
+  const std::vector<int64_t> cu_seqlens = {0, 17, 90, 91, 160, 240};
+  for (const Mask& mask : {causal_mask(kSeqlen, kSeqlen), varlen_mask(cu_seqlens, true)}) {
+    for (const int groups : {1, 2}) {
+      StepOptions options;
+      options.heads = {4, 2, 8, 8, DType::kFloat32};
+      options.seqlen_sink = 1;
+      const StepInputs inputs = testing::make_inputs(mask, options);
+      const StepResults expected = testing::single_step(mask, options, inputs, backend);
+      DistAttnConfig config;
+      config.cp_size = comm.size();
+      config.heads = options.heads;
+      config.dispatch.chunk_size = 10;
+      config.movement = {Movement::kQo, groups};
+      Plan plan = make_plan(mask, config);
+      const auto check = [&] {
+        DistAttention attention(std::make_shared<const Plan>(plan), comm, backend);
+        StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+        testing::rank_step(options, inputs, comm, attention, results);
+        testing::expect_close(results, expected, 2e-5);
+      };
+      check();
+      const auto draw = [&](unsigned seed) {
+        return testing::RandomMovement(mask, plan.q_dispatch, plan.k_dispatch, groups, 3, seed).draw();
+      };
+      plan.movement = {groups, draw(1), draw(2)};
+      check();
     }
   }
 }

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What an owner does with rows that several ranks computed: partial results joined by lse, the sink, its gradient, and
+// delta, which travels in place of out.
+#pragma once
+
+#include "tangram/attention.hpp"
+#include "tangram/tensor.hpp"
+
+namespace tangram {
+
+/// Partial results of rows: out [rows, heads, dim] float32, lse [rows, heads, 1] float32.
+struct PartialRows {
+  TensorView out;
+  TensorView lse;
+};
+
+/// `own` becomes the result of its keys, those of `others` (null: none) and the sink of heads [first_head, first_head +
+/// heads) of `num_heads`: out = sum_i exp(lse_i - lse) out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows
+/// that nobody computed get out 0, and lse -inf unless there is a sink. In float64, own rows first, then others, then
+/// the sink in order. The sink's rows are those of `own`.
+void merge_partials(const PartialRows& own, const PartialRows* others, const Sink& sink, int first_head, int num_heads);
+
+/// delta[row, head] = sum over dim of out * dout, [rows, heads, 1] float32. Where out is zero dout is not looked at: it
+/// may be anything in rows that see nothing.
+void compute_delta(const ConstTensorView& out, const ConstTensorView& dout, const TensorView& delta);
+
+/// dsink = -exp(sink - lse) * delta in the sink's layout; kSh adds up over rows, in float64 and in row order. `lse` and
+/// `delta` are [rows, heads, 1] of all heads.
+void compute_dsink(const Sink& sink, const ConstTensorView& lse, const ConstTensorView& delta, float* dsink);
+
+}  // namespace tangram
