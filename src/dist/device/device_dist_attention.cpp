@@ -110,7 +110,16 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
   }
   control.require_agreement(hash_of(*plan), "DeviceDistAttention: mask, config and dispatch");
   device::prepare_passes(rank, options);
-  impl_->pass([&] { device::prepare_masks(rank, options); });
+  try {
+    device::prepare_masks(rank, options);
+  } catch (const std::exception& error) {
+    communicator.abort(error.what());
+    if (communicator.size() > 1) control.refuse(error.what());
+    throw;
+  }
+  // Where ranks share a GPU, allocating waits for all that runs there: nobody may launch a kernel that waits for a rank
+  // which is still allocating.
+  control.barrier("DeviceDistAttention: ready");
 }
 
 DeviceDistAttention::~DeviceDistAttention() = default;

@@ -27,8 +27,10 @@ using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
 
-// Ranks that share a GPU wait for each other on it, so that no two of their streams may share a hardware queue.
+// Before CUDA starts. Ranks that share a GPU wait for each other on it: no two of their streams may share a hardware
+// queue, and no kernel may be loaded while another waits, which loading would wait for.
 [[maybe_unused]] const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+[[maybe_unused]] const int kLoading = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 
 // Of 132 multiprocessors: four ranks may wait on one GPU and still leave room for the small kernels of each.
 constexpr int kRoomForOthers = 108;
@@ -318,14 +320,18 @@ TEST_P(DeviceDist, APeerThatStopsIsNamedAndTheProcessStaysUsable) {
       testing::DeviceOperands on(*plan, comm.rank(), options, inputs);
       AttnOptions attn;
       attn.sm_margin = kRoomForOthers;
+      // Not the legacy stream: ranks that share a GPU would share it.
+      cudaStream_t stream = nullptr;
+      cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
       comm.control().barrier("ready");
       if (comm.rank() == 1) {
         comm.control().barrier("the others have given up");
+        cuda::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
         return;
       }
       std::string text;
       try {
-        attention.forward({on.q, on.k, on.v, on.out, on.lse.as<float>(), nullptr, {}, nullptr, attn}, nullptr);
+        attention.forward({on.q, on.k, on.v, on.out, on.lse.as<float>(), nullptr, {}, nullptr, attn}, stream);
         EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << "no sticky error";
         comm.check();
       } catch (const Error& error) {
@@ -333,6 +339,7 @@ TEST_P(DeviceDist, APeerThatStopsIsNamedAndTheProcessStaysUsable) {
       }
       EXPECT_THAT(text, HasSubstr("rank 1"));
       comm.control().barrier("the others have given up");
+      cuda::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
     });
     // A new group on the same devices.
     testing::expect_close(testing::device_step(plan, options, inputs, {}, GetParam().make),

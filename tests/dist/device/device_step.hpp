@@ -132,9 +132,12 @@ inline void enqueue_step(const StepOptions& options, DeviceOperands& on, DeviceD
       stream);
 }
 
+/// Ranks may share a GPU, where whatever allocates or loads waits for kernels that wait for other ranks: no rank
+/// launches before all have what they need.
 inline void run_steps(const StepOptions& options, const DeviceRun& run, DeviceOperands& on,
-                      DeviceDistAttention& attention, cudaStream_t stream) {
+                      DeviceDistAttention& attention, Communicator& control, cudaStream_t stream) {
   KeptKv kept;
+  if (!run.as_graph) control.barrier("operands are there");
   if (!run.as_graph) {
     for (int i = 0; i < run.num_steps; ++i) enqueue_step(options, on, attention, kept, stream);
     return;
@@ -145,8 +148,12 @@ inline void run_steps(const StepOptions& options, const DeviceRun& run, DeviceOp
   enqueue_step(options, on, attention, kept, stream);
   cuda::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
   cuda::check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+  cuda::check(cudaGraphUpload(exec, stream), "cudaGraphUpload");
+  cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  control.barrier("graphs are there");
   for (int i = 0; i < run.num_steps; ++i) cuda::check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  control.barrier("graphs have run");  // destroying one may wait for the device
   cuda::check(cudaGraphExecDestroy(exec), "cudaGraphExecDestroy");
   cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
@@ -158,8 +165,9 @@ inline void device_rank_step(const StepOptions& options, const DeviceRun& run, c
   DeviceOperands on(plan, comm.rank(), options, in);
   cudaStream_t stream = nullptr;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  run_steps(options, run, on, attention, stream);
+  run_steps(options, run, on, attention, comm.control(), stream);
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  comm.control().barrier("steps have run");
   cuda::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   comm.check();
 

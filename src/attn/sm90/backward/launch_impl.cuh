@@ -9,6 +9,7 @@
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/backward/launch.hpp"
 #include "cuda/check.hpp"
+#include "cuda/once_per_device.hpp"
 
 namespace tangram::sm90::backward {
 
@@ -35,13 +36,12 @@ void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas,
   constexpr int kSmemBytes = sizeof(Smem<Traits>);
   static_assert(kSmemBytes <= 227 * 1024);
   const auto kernel = backward_kernel<Traits>;
-  // Once for each instance and process; the attribute belongs to the function, not to a launch.
-  static const bool ready = [&] {
+  // The attribute belongs to the function as loaded on one device: threads of a process may use several.
+  static cuda::OncePerDevice has_memory;
+  has_memory.call([&] {
     cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSmemBytes),
                 "cudaFuncSetAttribute(sm90 backward)");
-    return true;
-  }();
-  static_cast<void>(ready);
+  });
   const int64_t tiles = int64_t{edge.num_q_tiles} * edge.num_heads_q;
   launch_kernel(before_kernel<Element, Traits::kHeadDim>, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false,
                 stream, "sm90 backward: first kernel launch");

@@ -6,6 +6,7 @@
 #include "attn/sm90/forward/kernel.cuh"
 #include "attn/sm90/forward/launch.hpp"
 #include "cuda/check.hpp"
+#include "cuda/once_per_device.hpp"
 
 namespace tangram::sm90 {
 
@@ -14,13 +15,12 @@ void launch_instance(const ForwardParams& params, int num_ctas, cudaStream_t str
   constexpr int kSmemBytes = sizeof(ForwardSmem<Traits>);
   static_assert(kSmemBytes <= 227 * 1024);
   const auto kernel = forward_kernel<Traits>;
-  // Once for each instance and process; the attribute belongs to the function, not to a launch.
-  static const bool ready = [&] {
+  // The attribute belongs to the function as loaded on one device: threads of a process may use several.
+  static cuda::OncePerDevice has_memory;
+  has_memory.call([&] {
     cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSmemBytes),
                 "cudaFuncSetAttribute(sm90 forward)");
-    return true;
-  }();
-  static_cast<void>(ready);
+  });
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
