@@ -99,7 +99,9 @@ struct StrategyPrediction {
 /// Names of the strategies that can be simulated, Tangram first.
 std::vector<std::string_view> simulated_strategies();
 
-/// Predicts a step of `strategy` for `config.cp_size` ranks. `config.cost` is ignored in favour of `machine`.
+/// Predicts a step of `strategy` for `config.cp_size` ranks. `config.cost` is ignored in favour of `machine`, and so is
+/// `config.strategy.name`; its head_ranks, inner_ring and head_chunks are for the strategies that have them, its
+/// dispatch algorithm for those that can deal rows so (the others deal as by default).
 /// Throws InvalidArgument for an unknown strategy, constants that are not positive, or a mask that make_plan refuses.
 StrategyPrediction simulate(const Mask& mask, const DistAttnConfig& config, const MachineModel& machine,
                             std::string_view strategy);

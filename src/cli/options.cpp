@@ -70,10 +70,14 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
 }
 
 void add_strategy_options(CLI::App& app, DistOptions& options) {
-  const std::string group = "Distribution";
   app.add_option("--strategy", options.strategy, "tangram (default), ulysses, hcms, ring, all_gather, usp, loong_train")
       ->type_name("NAME")
-      ->group(group);
+      ->group("Distribution");
+  add_strategy_parameters(app, options);
+}
+
+void add_strategy_parameters(CLI::App& app, DistOptions& options) {
+  const std::string group = "Distribution";
   app.add_option("--head-ranks", options.head_ranks, "usp, loong_train: ranks that exchange heads (default: chosen)")
       ->type_name("N")
       ->group(group);

@@ -65,8 +65,10 @@ void add_mask_options(CLI::App& app, MaskOptions& options);
 void add_dist_options(CLI::App& app, DistOptions& options);
 /// Reports draw what Tangram's own strategy moves: throws InvalidArgument when `output` asks for one of another.
 void require_reportable(const DistOptions& options, const OutputOptions& output);
-/// For verbs that plan a step: which strategy.
+/// For verbs that plan a step: which strategy, and its parameters.
 void add_strategy_options(CLI::App& app, DistOptions& options);
+/// The parameters alone, for the strategies that have them.
+void add_strategy_parameters(CLI::App& app, DistOptions& options);
 void add_output_options(CLI::App& app, OutputOptions& options);
 
 /// The mask that the options name, not yet padded, and how they name it.

@@ -290,6 +290,7 @@ Verb add_simulate_verb(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("simulate", "Predict steps of several strategies for up to thousands of ranks");
   add_mask_options(*verb, options->mask);
   add_dist_options(*verb, options->dist);
+  add_strategy_parameters(*verb, options->dist);
   const std::string group = "Simulation";
   verb->add_option("--cp-sizes", options->cp_sizes, "numbers of ranks, e.g. 8,64,512,4096 (default: --cp-size)")
       ->type_name("LIST")
@@ -298,7 +299,7 @@ Verb add_simulate_verb(CLI::App& app) {
       ->type_name("N")
       ->group(group);
   verb->add_option("--strategies", options->strategies,
-                   "all, or of tangram, tangram_hierarchical, ring, ulysses, all_gather")
+                   "all, or of tangram, tangram_hierarchical, ring, ulysses, all_gather, hcms, usp, loong_train")
       ->type_name("LIST")
       ->group(group);
   verb->add_option("--engine", options->engine, "what moves rows inside a node: copy_engine, workers, host_threads")

@@ -32,7 +32,7 @@ TEST(SimulateVerb, PredictsEveryStrategyForEveryNumberOfRanks) {
       simulate_verb({"--family", "causal", "--seqlen", "262144", "--cp-sizes", "128,8", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const Json list = Json::parse(result.out)["predictions"];
-  ASSERT_EQ(list.size(), 10u);
+  ASSERT_EQ(list.size(), 16u);
   EXPECT_EQ(list[0]["strategy"], "tangram");
   EXPECT_EQ(list[0]["cp_size"], 8);
   for (const Json& entry : list) {
@@ -46,7 +46,25 @@ TEST(SimulateVerb, PredictsEveryStrategyForEveryNumberOfRanks) {
     return entry["strategy"] == "ulysses" && entry["cp_size"] == 128;
   });
   ASSERT_NE(ulysses, list.end());
-  EXPECT_EQ((*ulysses)["remark"], "more ranks than query heads");
+  EXPECT_EQ((*ulysses)["remark"],
+            "ulysses over 128 head ranks needs num_heads_q to be a multiple of these (got num_heads_q=64)");
+}
+
+TEST(SimulateVerb, TakesParametersForTheStrategiesThatHaveThem) {
+  const std::vector<std::string> base{
+      "--family",  "causal", "--seqlen", "65536", "--strategies", "usp,loong_train,hcms,ring",
+      "--cp-size", "8",      "--json"};
+  const auto step_of = [&](std::vector<std::string> args, size_t strategy) {
+    args.insert(args.begin(), base.begin(), base.end());
+    const ProgramResult result = simulate_verb(args);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return Json::parse(result.out)["predictions"][strategy]["step_s"].get<double>();
+  };
+  const std::vector<std::string> given{"--head-ranks", "2", "--inner-ring", "2", "--head-chunks", "1"};
+  EXPECT_NE(step_of(given, 0), step_of({}, 0));
+  EXPECT_NE(step_of(given, 1), step_of({}, 1));
+  EXPECT_EQ(step_of(given, 2), step_of({}, 2));  // a rank has one K/V head
+  EXPECT_EQ(step_of(given, 3), step_of({}, 3));
 }
 
 // What `plan` counts and what `simulate` predicts for the same mask, ranks and heads.

@@ -17,10 +17,11 @@ namespace {
 
 constexpr double kPanelWidth = 440, kPanelHeight = 300;
 constexpr double kLeft = 62, kRight = 16, kTop = 40, kBottom = 44;
-constexpr double kHead = 62;  // title and legend
-constexpr const char* kColors[] = {"#3563cf", "#8e6bd8", "#e07b39", "#1f9d77",
-                                   "#d6456b", "#b08a12", "#2a9fc0", "#8a6350"};
-constexpr const char* kDashes[] = {"", "7 3", "", "3 3", "", "7 3", "", "3 3"};
+constexpr double kHead = 62;  // title and a line of the legend
+constexpr double kLegendLine = 18;
+constexpr const char* kColors[] = {"#3563cf", "#8e6bd8", "#e07b39", "#1f9d77", "#d6456b",
+                                   "#b08a12", "#2a9fc0", "#8a6350", "#6b8e23", "#9a5f8f"};
+constexpr const char* kDashes[] = {"", "7 3", "", "3 3", "", "7 3", "", "3 3", "", "7 3"};
 
 constexpr const char* kStyle =
     "<style>.tg{--ink:#1d2230;--dim:#697084;--line:#e2dfd6;--bg:#fff;font:12px system-ui,-apple-system,'Segoe UI',"
@@ -162,24 +163,32 @@ std::string svg_charts(const std::vector<Chart>& charts, const std::string& titl
     return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin()) % std::size(kColors);
   };
   const int rows = (static_cast<int>(charts.size()) + columns - 1) / columns;
-  const double width = kPanelWidth * columns, height = kHead + kPanelHeight * rows;
+  const double width = kPanelWidth * columns;
+  std::string legend;
+  double x = 20, y = 48;
+  for (const std::string& name : names) {
+    const size_t color = color_of(name);
+    const double entry = 44 + 7.2 * static_cast<double>(name.size());
+    if (x > 20 && x + entry > width) {
+      x = 20;
+      y += kLegendLine;
+    }
+    legend += fmt::format(
+        "<line x1='{0:g}' x2='{1:g}' y1='{6:g}' y2='{6:g}' stroke='{2}' stroke-width='3' stroke-dasharray='{3}'/>"
+        "<text class='d' x='{4:g}' y='{7:g}'>{5}</text>",
+        x, x + 22, kColors[color], kDashes[color], x + 28, html_escaped(name), y, y + 4);
+    x += entry;
+  }
+  const double head = kHead + y - 48, height = head + kPanelHeight * rows;
   std::string svg = fmt::format(
       "<svg class='tg' xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {0:g} {1:g}' role='img' aria-label='{2}'>{3}"
       "<rect class='b' width='{0:g}' height='{1:g}' rx='10'/><text class='h' x='20' y='28'>{2}</text>",
       width, height, html_escaped(title), kStyle);
-  double x = 20;
-  for (const std::string& name : names) {
-    const size_t color = color_of(name);
-    svg += fmt::format(
-        "<line x1='{0:g}' x2='{1:g}' y1='48' y2='48' stroke='{2}' stroke-width='3' stroke-dasharray='{3}'/>"
-        "<text class='d' x='{4:g}' y='52'>{5}</text>",
-        x, x + 22, kColors[color], kDashes[color], x + 28, html_escaped(name));
-    x += 44 + 7.2 * static_cast<double>(name.size());
-  }
+  svg += legend;
   for (size_t i = 0; i < charts.size(); ++i) {
     const Scale scale = scale_of(charts[i]);
     const int column = static_cast<int>(i) % columns, row = static_cast<int>(i) / columns;
-    svg += fmt::format("<g transform='translate({:g} {:g})'>{}", kPanelWidth * column, kHead + kPanelHeight * row,
+    svg += fmt::format("<g transform='translate({:g} {:g})'>{}", kPanelWidth * column, head + kPanelHeight * row,
                        axes(charts[i], scale));
     for (const ChartSeries& series : charts[i].series)
       svg += line(series, scale, color_of(series.name), charts[i].y_unit);

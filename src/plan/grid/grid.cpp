@@ -254,19 +254,7 @@ void build_grid(Plan& plan, const GridShape& shape, const char* function) {
   grid.row_groups = shape.row_groups;
   grid.row_move = shape.row_move;
   for (int group = 0; group < shape.row_groups; ++group) grid.steps.push_back(steps_of_group(plan, shape, group));
-  const int heads_kv = local_heads_kv(plan.config.heads, shape.head_ranks);
-  grid.head_chunks = {heads_kv};
-  if (plan.config.strategy.name == Strategy::kHcms) {
-    const std::vector<int>& wanted = plan.config.strategy.head_chunks;
-    grid.head_chunks = wanted.empty() ? choose_head_chunks(plan) : wanted;
-    int64_t sum = 0;
-    for (const int heads : grid.head_chunks) {
-      require(heads > 0, "{}: strategy.head_chunks must be positive (got {})", function, heads);
-      sum += heads;
-    }
-    require(sum == heads_kv, "{}: strategy.head_chunks must add up to the {} K/V heads of a rank (got {})", function,
-            heads_kv, sum);
-  }
+  grid.head_chunks = head_chunks_of(plan, function);
   plan.ranks = rank_summaries(plan);
   plan.predicted = predict_grid(plan);
 }

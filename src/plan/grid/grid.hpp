@@ -34,9 +34,8 @@ int local_heads_q(const HeadConfig& heads, int head_ranks);
 /// Fills `grid`, `ranks` and `predicted` of a plan that has mask, config and dispatches.
 void build_grid(Plan& plan, const GridShape& shape, const char* function);
 
-/// The chunks of K/V heads with the least predicted time, even or with a short first and last one.
-std::vector<int> choose_head_chunks(const Plan& plan);
-
+/// As `head_chunks_of` in grid_cost.hpp, for a plan that has its steps.
+std::vector<int> head_chunks_of(const Plan& plan, const char* function);
 /// Predicted seconds on the slowest rank.
 PredictedTime predict_grid(const Plan& plan);
 

@@ -1,141 +1,91 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a grid moves, in closed form, and how long its steps take in the cost model.
+// How long a grid's steps take in the planner's cost model.
+#include "plan/grid/grid_cost.hpp"
+
 #include <algorithm>
+#include <utility>
 
 #include "core/require.hpp"
 #include "plan/cost.hpp"
-#include "plan/grid/grid.hpp"
+#include "plan/grid/grid_time.hpp"
 
 namespace tangram {
 
 namespace {
 
-int64_t bytes_of(DType dtype) { return static_cast<int64_t>(size_of(dtype)); }
-
-// Bytes of one row of q, out (with lse) and K/V for the given numbers of heads.
-struct RowBytes {
-  int64_t q = 0;
-  int64_t out = 0;
-  int64_t dout = 0;
-  int64_t dq = 0;
-  int64_t kv = 0;
-  int64_t dkv = 0;       // as the head exchange returns them
-  int64_t ring_dkv = 0;  // as they travel between row groups
-};
-
-RowBytes row_bytes(const Plan& plan, const GridCall& call, int64_t heads_q, int64_t heads_kv) {
-  const HeadConfig& h = plan.config.heads;
-  const bool replicated = plan.grid.head_ranks > h.num_heads_kv;
-  const int64_t kv = heads_kv * (h.head_dim + h.head_dim_v);
-  RowBytes bytes;
-  bytes.q = heads_q * h.head_dim * bytes_of(h.dtype);
-  bytes.out = heads_q * (h.head_dim_v * bytes_of(call.out) + bytes_of(DType::kFloat32));
-  bytes.dout = heads_q * h.head_dim_v * bytes_of(call.dout);
-  bytes.dq = heads_q * h.head_dim * bytes_of(call.grads);
-  bytes.kv = kv * bytes_of(h.dtype);
-  bytes.dkv = kv * bytes_of(replicated ? plan.config.reduce_dtype : call.grads);
-  bytes.ring_dkv = kv * bytes_of(plan.config.reduce_dtype);
-  return bytes;
-}
-
-// Received by one rank in the head exchange, on the way to heads and back.
-struct HeadBytes {
-  int64_t in = 0;
-  int64_t back = 0;
-};
-
-HeadBytes head_bytes(const Plan& plan, const GridCall& call, Pass pass, int heads_kv) {
+GridSizes sizes_of(const Plan& plan) {
   const GridPlan& grid = plan.grid;
-  const HeadConfig& h = plan.config.heads;
-  const int64_t heads_q = int64_t{heads_kv} * local_heads_q(h, grid.head_ranks) / local_heads_kv(h, grid.head_ranks);
-  const RowBytes row = row_bytes(plan, call, heads_q, heads_kv);
-  const int64_t q_rows = plan.q_dispatch.rows_per_rank() * (grid.head_ranks - 1);
-  const int64_t k_rows = plan.k_dispatch.rows_per_rank() * (grid.head_ranks - 1);
-  const int64_t inputs = q_rows * row.q + k_rows * row.kv;
-  if (pass == Pass::kForward) return {inputs, q_rows * row.out};
-  return {q_rows * row.dout + (call.kept ? 0 : inputs + q_rows * row.out), q_rows * row.dq + k_rows * row.dkv};
+  // A plan does not hold the inner ring; its shape follows from the configuration again.
+  const int inner_ring = grid.row_move == RowMove::kRing ? grid_shape(plan.config, "predict_grid").inner_ring : 1;
+  return {plan.config,
+          {grid.head_ranks, grid.row_groups, grid.row_move, inner_ring},
+          plan.q_dispatch.rows_per_rank(),
+          plan.k_dispatch.rows_per_rank()};
 }
 
-// Received by one rank from other row groups.
-struct BlockBytes {
-  int64_t kv = 0;   // of one block
-  int64_t dkv = 0;  // of its gradients
-};
-
-BlockBytes block_bytes(const Plan& plan) {
-  const RowBytes row = row_bytes(plan, {}, 0, local_heads_kv(plan.config.heads, plan.grid.head_ranks));
-  const int64_t rows = plan.k_dispatch.rows_per_rank() * plan.grid.head_ranks;
-  return {rows * row.kv, rows * row.ring_dkv};
+GridWork work_of(const Plan& plan) {
+  GridWork work{sizes_of(plan), {}};
+  for (const std::vector<GridStep>& steps : plan.grid.steps) {
+    for (const GridStep& step : steps) work.areas.push_back(step.area);
+  }
+  return work;
 }
 
-double link_seconds(const Plan& plan, int64_t bytes, int64_t copies) {
+double link_seconds(const GridSizes& sizes, int64_t bytes, int64_t copies) {
   return bytes == 0 ? 0
-                    : static_cast<double>(bytes) / plan.config.cost.link_bytes_per_s +
-                          static_cast<double>(copies) * plan.config.cost.copy_latency_s;
+                    : static_cast<double>(bytes) / sizes.config.cost.link_bytes_per_s +
+                          static_cast<double>(copies) * sizes.config.cost.copy_latency_s;
 }
 
-struct PassSeconds {
-  double total_s = 0;
-  double compute_s = 0;
-};
-
-// One chunk of heads after the other over one link: the exchange of the next chunk is posted when one starts to
-// compute, its results leave when it has ended.
-PassSeconds play_chunks(const Plan& plan, const std::vector<int>& chunks, Pass pass, double rows_s) {
-  GridCall call;
-  call.out = call.dout = call.grads = plan.config.heads.dtype;
-  const int all_heads = local_heads_kv(plan.config.heads, plan.grid.head_ranks);
-  const int64_t copies = 3 * (plan.grid.head_ranks - 1);
-  const auto seconds = [&](int heads, bool in) {
-    const HeadBytes bytes = head_bytes(plan, call, pass, heads);
-    return link_seconds(plan, in ? bytes.in : bytes.back, copies);
-  };
-  PassSeconds result;
-  double link_free = seconds(chunks[0], true), arrived = link_free, computed = 0;
-  for (size_t c = 0; c < chunks.size(); ++c) {
-    const double begin = std::max(computed, arrived);
-    const double compute = rows_s * chunks[c] / all_heads + (c == 0 ? 0 : plan.config.cost.stage_overhead_s);
-    if (c + 1 < chunks.size()) arrived = link_free = std::max(link_free, begin) + seconds(chunks[c + 1], true);
-    computed = begin + compute;
-    link_free = std::max(link_free, computed) + seconds(chunks[c], false);
-    result.compute_s += compute;
+// Of all heads that a rank computes.
+GridTime play_rows(const GridWork& work, Pass pass) {
+  const GridSizes& sizes = work.sizes;
+  const GridShape& shape = sizes.shape;
+  const size_t num_steps = work.areas.size() / static_cast<size_t>(shape.row_groups);
+  std::vector<float> seconds;
+  for (size_t i = 0; i < work.areas.size(); ++i) {
+    const double overhead = i % num_steps == 0 || work.areas[i] == 0 ? 0 : sizes.config.cost.stage_overhead_s;
+    seconds.push_back(
+        static_cast<float>(compute_seconds(sizes.config, work.areas[i], pass) / shape.head_ranks + overhead));
   }
-  result.total_s = std::max(link_free, computed);
-  return result;
-}
-
-// Row groups step together: each step lasts as long as the slowest group's compute or transfer.
-PassSeconds play_rows(const Plan& plan, Pass pass) {
-  const GridPlan& grid = plan.grid;
-  const BlockBytes block = block_bytes(plan);
-  const int64_t blocks_at_once = grid.row_move == RowMove::kGather ? grid.row_groups - 1 : 1;
-  const double cast_s = link_seconds(plan, block.kv * blocks_at_once, 2 * blocks_at_once);
-  const double grads_s =
-      pass == Pass::kForward ? 0 : link_seconds(plan, block.dkv * blocks_at_once, 2 * blocks_at_once);
-  const size_t num_steps = grid.steps[0].size();
-  PassSeconds result;
-  for (size_t s = 0; s < num_steps; ++s) {
-    int64_t area = 0;
-    for (const std::vector<GridStep>& steps : grid.steps) area = std::max(area, steps[s].area);
-    const double compute =
-        compute_seconds(plan.config, area, pass) / grid.head_ranks + (s == 0 ? 0 : plan.config.cost.stage_overhead_s);
-    double link = s + 1 < num_steps ? cast_s : 0;
-    if (grid.row_move == RowMove::kRing && s > 0) link += grads_s;
-    result.compute_s += compute;
-    result.total_s += std::max(compute, link);
+  if (shape.row_groups == 1) return {seconds[0], seconds[0]};
+  const BlockBytes block = block_bytes(sizes);
+  const bool backward = pass == Pass::kBackward;
+  if (shape.row_move == RowMove::kGather) {
+    const int64_t others = shape.row_groups - 1;
+    const double gather_s = link_seconds(sizes, block.kv * others, 2 * others);
+    const double scatter_s = backward ? link_seconds(sizes, block.dkv * others, 2 * others) : 0;
+    GridTime slowest;
+    for (size_t i = 0; i < seconds.size(); i += 2) {
+      const GridTime time = play_gather(seconds[i], seconds[i + 1], gather_s, scatter_s, true);
+      if (time.total_s > slowest.total_s) slowest = time;
+    }
+    return slowest;
   }
-  if (num_steps > 1) result.total_s += grads_s;  // the last gradients have nothing to hide behind
-  return result;
+  const HopSeconds hop{link_seconds(sizes, block.kv, 2), backward ? link_seconds(sizes, block.dkv, 2) : 0, false};
+  return play_ring({shape.inner_ring, std::vector<RingHops>(static_cast<size_t>(shape.row_groups), {hop, hop, hop}),
+                    std::move(seconds), backward, true});
 }
 
-PassSeconds play_pass(const Plan& plan, Pass pass, const std::vector<int>& chunks) {
-  const PassSeconds rows = play_rows(plan, pass);
-  if (plan.grid.head_ranks == 1) return rows;
-  PassSeconds result = play_chunks(plan, chunks, pass, rows.total_s);
-  result.compute_s -= rows.total_s - rows.compute_s;
-  return result;
+GridTime play_pass(const GridWork& work, Pass pass, const std::vector<int>& head_chunks) {
+  const GridTime rows = play_rows(work, pass);
+  const GridSizes& sizes = work.sizes;
+  if (sizes.shape.head_ranks == 1) return rows;
+  const int all_heads = local_heads_kv(sizes.config.heads, sizes.shape.head_ranks);
+  const int64_t peers = sizes.shape.head_ranks - 1;
+  std::vector<ChunkSeconds> chunks;
+  for (const int heads : head_chunks) {
+    const HeadBytes bytes = head_bytes(sizes, predicted_call(sizes.config.heads), pass, heads);
+    const double overhead = chunks.empty() ? 0 : sizes.config.cost.stage_overhead_s;
+    chunks.push_back({link_seconds(sizes, bytes.in, bytes.in_copies * peers),
+                      rows.total_s * heads / all_heads + overhead,
+                      link_seconds(sizes, bytes.back, bytes.back_copies * peers)});
+  }
+  GridTime time = play_chunks(chunks, true);
+  time.compute_s -= rows.total_s - rows.compute_s;
+  return time;
 }
 
 std::vector<std::vector<int>> chunk_candidates(int heads) {
@@ -156,14 +106,13 @@ std::vector<std::vector<int>> chunk_candidates(int heads) {
   return candidates;
 }
 
-}  // namespace
-
-std::vector<int> choose_head_chunks(const Plan& plan) {
+std::vector<int> choose_head_chunks(const GridWork& work) {
   std::vector<int> best;
   double best_s = 0;
-  for (const std::vector<int>& chunks : chunk_candidates(local_heads_kv(plan.config.heads, plan.grid.head_ranks))) {
+  const int heads = local_heads_kv(work.sizes.config.heads, work.sizes.shape.head_ranks);
+  for (const std::vector<int>& chunks : chunk_candidates(heads)) {
     const double seconds =
-        play_pass(plan, Pass::kForward, chunks).total_s + play_pass(plan, Pass::kBackward, chunks).total_s;
+        play_pass(work, Pass::kForward, chunks).total_s + play_pass(work, Pass::kBackward, chunks).total_s;
     if (!best.empty() && seconds >= best_s) continue;
     best = chunks;
     best_s = seconds;
@@ -171,31 +120,39 @@ std::vector<int> choose_head_chunks(const Plan& plan) {
   return best;
 }
 
-PredictedTime predict_grid(const Plan& plan) {
-  PredictedTime predicted;
-  const PassSeconds forward = play_pass(plan, Pass::kForward, plan.grid.head_chunks);
-  const PassSeconds backward = play_pass(plan, Pass::kBackward, plan.grid.head_chunks);
-  predicted.forward_s = forward.total_s;
-  predicted.backward_s = backward.total_s;
-  predicted.exposed_s =
-      std::max(0.0, forward.total_s - forward.compute_s) + std::max(0.0, backward.total_s - backward.compute_s);
-  return predicted;
+}  // namespace
+
+std::vector<int> head_chunks_of(const GridWork& work, const char* function) {
+  const StrategyConfig& strategy = work.sizes.config.strategy;
+  const int heads_kv = local_heads_kv(work.sizes.config.heads, work.sizes.shape.head_ranks);
+  if (strategy.name != Strategy::kHcms) return {heads_kv};
+  if (strategy.head_chunks.empty()) return choose_head_chunks(work);
+  int64_t sum = 0;
+  for (const int heads : strategy.head_chunks) {
+    require(heads > 0, "{}: strategy.head_chunks must be positive (got {})", function, heads);
+    sum += heads;
+  }
+  require(sum == heads_kv, "{}: strategy.head_chunks must add up to the {} K/V heads of a rank (got {})", function,
+          heads_kv, sum);
+  return strategy.head_chunks;
 }
+
+std::vector<int> head_chunks_of(const Plan& plan, const char* function) {
+  return head_chunks_of(work_of(plan), function);
+}
+
+PredictedTime predict_grid(const GridWork& work, const std::vector<int>& head_chunks) {
+  const GridTime forward = play_pass(work, Pass::kForward, head_chunks);
+  const GridTime backward = play_pass(work, Pass::kBackward, head_chunks);
+  return {forward.total_s, backward.total_s, forward.exposed_s() + backward.exposed_s()};
+}
+
+PredictedTime predict_grid(const Plan& plan) { return predict_grid(work_of(plan), plan.grid.head_chunks); }
 
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call) {
   require(!plan.grid.empty(), "grid_traffic: plan must be of another strategy than tangram (got {})",
           to_string(plan.config.strategy.name));
-  const GridPlan& grid = plan.grid;
-  const int heads_kv = local_heads_kv(plan.config.heads, grid.head_ranks);
-  const HeadBytes forward = head_bytes(plan, call, Pass::kForward, heads_kv);
-  const HeadBytes backward = head_bytes(plan, call, Pass::kBackward, heads_kv);
-  const BlockBytes block = block_bytes(plan);
-  const int64_t others = grid.row_groups - 1;
-  // Round a ring, gradients come home with one hop more than K/V makes.
-  const int64_t grad_hops = grid.row_move == RowMove::kRing ? grid.row_groups : others;
-  const int64_t ranks = plan.cp_size();
-  return {ranks * (forward.in + forward.back + others * block.kv),
-          ranks * (backward.in + backward.back + others * block.kv + grad_hops * block.dkv)};
+  return grid_traffic(sizes_of(plan), call);
 }
 
 }  // namespace tangram

@@ -21,12 +21,21 @@ struct SimulatedStrategy {
   std::string_view name;
   StrategyPrediction (*simulate)(const sim::SimInput&);
 };
+
+template <Strategy kName>
+StrategyPrediction on_grid(const sim::SimInput& input) {
+  return sim::simulate_grid(input, kName);
+}
+
 constexpr std::array kStrategies{
     SimulatedStrategy{"tangram", sim::simulate_tangram},
     SimulatedStrategy{"tangram_hierarchical", sim::simulate_tangram_hierarchical},
-    SimulatedStrategy{"ring", sim::simulate_ring},
-    SimulatedStrategy{"ulysses", sim::simulate_ulysses},
-    SimulatedStrategy{"all_gather", sim::simulate_all_gather},
+    SimulatedStrategy{"ring", on_grid<Strategy::kRing>},
+    SimulatedStrategy{"ulysses", on_grid<Strategy::kUlysses>},
+    SimulatedStrategy{"all_gather", on_grid<Strategy::kAllGather>},
+    SimulatedStrategy{"hcms", on_grid<Strategy::kHcms>},
+    SimulatedStrategy{"usp", on_grid<Strategy::kUsp>},
+    SimulatedStrategy{"loong_train", on_grid<Strategy::kLoongTrain>},
 };
 
 void require_positive(double value, const char* name) {

@@ -3,9 +3,10 @@
 
 // What strategies are made of: work of kernels, transfers, and how a rank's steps play out in time.
 //
-// To add a strategy: a function StrategyPrediction simulate_<name>(const SimInput&) in simulate_<name>.cpp, declared
-// here and listed in simulate.cpp. It says for each rank what is computed (count_work), what is received (Transfer) and
-// what is held, and lets `play_overlapped` or sums of `transfer_seconds` and `work_seconds` turn that into time.
+// To add a strategy whose plan is a GridPlan: its name in simulate.cpp, and where its rows move in a new way, a pass in
+// simulate_grid.cpp beside play_ring_pass. For others a function of their own: it says for each rank what is computed
+// (count_work), what is received (Transfer) and what is held, and lets `play_overlapped` or what grid_time.hpp offers
+// turn that into time.
 #pragma once
 
 #include <cstdint>
@@ -82,14 +83,7 @@ struct Played {
 /// The cast of a step is posted when the step before starts; each direction of the link carries one transfer at a time.
 Played play_overlapped(const MachineModel& machine, std::span<const SimStep> steps);
 
-/// Bytes of one row of q and of out.
-double q_row_bytes(const HeadConfig& heads);
-double out_row_bytes(const HeadConfig& heads);
-
-/// Ranks' rows as a baseline deals them: two mirrored chunks each (zigzag) where the length allows, else one.
-Dispatch baseline_dispatch(int64_t seqlen, int cp_size);
-
-/// Largest area of a rank ÷ mean, `slices` as cut_by_rank gives them.
+/// Largest area of a rank (or row group) ÷ mean, `slices` as cut_by_rank gives them.
 double balance_of(const SimInput& input, const std::vector<std::vector<AttnSlice>>& slices);
 
 /// A pass of the slowest rank.
@@ -105,8 +99,7 @@ void set_times(StrategyPrediction& prediction, const SlowestPass& forward, const
 StrategyPrediction simulate_tangram(const SimInput& input);
 /// Rows that several ranks of a node need cross nodes once and are passed on inside.
 StrategyPrediction simulate_tangram_hierarchical(const SimInput& input);
-StrategyPrediction simulate_ring(const SimInput& input);
-StrategyPrediction simulate_ulysses(const SimInput& input);
-StrategyPrediction simulate_all_gather(const SimInput& input);
+/// All strategies of a grid (plan/grid/grid.hpp).
+StrategyPrediction simulate_grid(const SimInput& input, Strategy strategy);
 
 }  // namespace tangram::sim

@@ -70,20 +70,6 @@ Played play_overlapped(const MachineModel& machine, std::span<const SimStep> ste
   return played;
 }
 
-double q_row_bytes(const HeadConfig& heads) {
-  return static_cast<double>(heads.num_heads_q) * heads.head_dim * static_cast<double>(size_of(heads.dtype));
-}
-
-double out_row_bytes(const HeadConfig& heads) {
-  return static_cast<double>(heads.num_heads_q) * heads.head_dim_v * static_cast<double>(size_of(heads.dtype));
-}
-
-Dispatch baseline_dispatch(int64_t seqlen, int cp_size) {
-  const int64_t rows = seqlen / cp_size;
-  if (rows % 2 != 0) return {cp_size, rows, dispatch_sequential(cp_size, cp_size)};
-  return {cp_size, rows / 2, dispatch_zigzag(2 * int64_t{cp_size}, cp_size)};
-}
-
 double balance_of(const SimInput& input, const std::vector<std::vector<AttnSlice>>& slices) {
   int64_t largest = 0;
   for (const std::vector<AttnSlice>& own : slices) {
@@ -91,7 +77,7 @@ double balance_of(const SimInput& input, const std::vector<std::vector<AttnSlice
     for (const AttnSlice& slice : own) sum += area(slice);
     largest = std::max(largest, sum);
   }
-  const double mean = static_cast<double>(input.mask.area()) / input.cp_size();
+  const double mean = static_cast<double>(input.mask.area()) / static_cast<double>(slices.size());
   return mean > 0 ? static_cast<double>(largest) / mean : 1;
 }
 

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a grid moves, in closed form: from the shape and the rows of a rank, so that a plan, the choice of a strategy
+// and the simulator count the same.
+#pragma once
+
+#include <cstdint>
+
+#include "plan/grid/grid.hpp"
+#include "plan/stages.hpp"
+
+namespace tangram {
+
+/// A grid and the rows of a rank's shards. `config` must outlive it.
+struct GridSizes {
+  const DistAttnConfig& config;
+  GridShape shape;
+  int64_t q_rows = 0;
+  int64_t k_rows = 0;
+};
+
+/// What one rank receives in the head exchange, on the way to heads and back, and in how many copies from each peer.
+struct HeadBytes {
+  int64_t in = 0;
+  int64_t back = 0;
+  int in_copies = 0;
+  int back_copies = 0;
+};
+/// Of a chunk of `heads_kv` K/V heads with their query heads.
+HeadBytes head_bytes(const GridSizes& sizes, const GridCall& call, Pass pass, int heads_kv);
+
+/// One block as a rank receives it from another row group, and its gradients.
+struct BlockBytes {
+  int64_t kv = 0;
+  int64_t dkv = 0;
+};
+BlockBytes block_bytes(const GridSizes& sizes);
+
+GridTraffic grid_traffic(const GridSizes& sizes, const GridCall& call);
+
+/// The call that predictions are for: everything in the dtype of the inputs, q, k, v, out and lse kept by heads.
+GridCall predicted_call(const HeadConfig& heads);
+
+}  // namespace tangram

@@ -1,0 +1,284 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The strategies that split ranks into a grid, from the shape, the rows, the bytes and the order in time that plans
+// and executors have: only the seconds of kernels and links come from the machine model.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "plan/cost.hpp"
+#include "plan/grid/grid_cost.hpp"
+#include "plan/grid/grid_time.hpp"
+#include "plan/runs.hpp"
+#include "plan/simulate/strategies.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::sim {
+
+namespace {
+
+struct GridSim {
+  const SimInput& input;
+  GridSizes sizes;
+  // Per row group the mask's slices, keys in global rows, and the runs of keys with the groups that own them.
+  std::vector<std::vector<AttnSlice>> slices;
+  std::vector<OwnedRun> key_runs;
+  std::vector<int> head_chunks;
+
+  const GridShape& shape() const { return sizes.shape; }
+  size_t groups() const { return static_cast<size_t>(shape().row_groups); }
+  int rank_of(size_t group, int member) const { return static_cast<int>(group) * shape().head_ranks + member; }
+  double heads_q() const { return local_heads_q(sizes.config.heads, shape().head_ranks); }
+  bool hides() const { return input.machine.engine != CommEngine::kHostThreads; }
+
+  // Ranks of a row group that are on the node of one of them, itself not counted.
+  int near_peers(int rank) const {
+    const int first = rank / shape().head_ranks * shape().head_ranks;
+    const int node_begin = input.node_of(rank) * input.machine.ranks_per_node;
+    const int begin = std::max(first, node_begin);
+    const int end = std::min(first + shape().head_ranks, node_begin + input.machine.ranks_per_node);
+    return end - begin - 1;
+  }
+
+  // A head exchange: equally much from each rank of the row group.
+  Transfer exchange(int rank, int64_t bytes, int copies) const {
+    const double peers = shape().head_ranks - 1, near = near_peers(rank), far = peers - near;
+    const double total = static_cast<double>(bytes);
+    return {{total * near / peers, near * copies}, {total * far / peers, far * copies}};
+  }
+
+  double slowest_exchange(int64_t bytes, int copies) const {
+    double slowest = 0;
+    for (int rank = 0; rank < input.cp_size(); ++rank) {
+      slowest = std::max(slowest, transfer_seconds(input.machine, exchange(rank, bytes, copies)));
+    }
+    return slowest;
+  }
+
+  // Ranks of `group` that are on another node than their counterpart in `source`.
+  int crossing(size_t group, size_t source) const {
+    int count = 0;
+    for (int member = 0; member < shape().head_ranks; ++member) {
+      if (input.node_of(rank_of(group, member)) != input.node_of(rank_of(source, member))) ++count;
+    }
+    return count;
+  }
+
+  HopSeconds hop(size_t group, size_t source, Pass pass) const {
+    const BlockBytes block = block_bytes(sizes);
+    HopSeconds seconds;
+    seconds.between = crossing(group, source) > 0;
+    const auto move = [&](int64_t bytes) {
+      Transfer transfer;
+      (seconds.between ? transfer.between : transfer.inside) = {static_cast<double>(bytes), 2};
+      return transfer_seconds(input.machine, transfer);
+    };
+    seconds.block_s = move(block.kv);
+    seconds.grads_s = pass == Pass::kBackward ? move(block.dkv) : 0;
+    return seconds;
+  }
+
+  struct Neighbours {
+    size_t inner, outer, diagonal;
+  };
+  Neighbours neighbours(size_t group) const {
+    const size_t inner = static_cast<size_t>(shape().inner_ring), outer = groups() / inner;
+    const size_t before_o = (group / inner + outer - 1) % outer, before_i = (group % inner + inner - 1) % inner;
+    return {group / inner * inner + before_i, before_o * inner + group % inner, before_o * inner + before_i};
+  }
+
+  // Work of a group with the block of each row group.
+  std::vector<Work> block_work(size_t group, Pass pass) const {
+    std::vector<Work> work(groups());
+    for (const AttnSlice& slice : slices[group]) {
+      auto run = std::upper_bound(key_runs.begin(), key_runs.end(), slice.k_range.begin,
+                                  [](int64_t row, const OwnedRun& candidate) { return row < candidate.global.end; });
+      for (; run != key_runs.end() && run->global.begin < slice.k_range.end; ++run) {
+        const bool whole = run->global.contains(slice.k_range);
+        work[static_cast<size_t>(run->owner)] +=
+            count_work(whole ? slice : cut_columns(slice, run->global), input.kernel(pass));
+      }
+    }
+    return work;
+  }
+
+  GridTime play_ring_pass(Pass pass) const {
+    RingPlay play{shape().inner_ring, {}, {}, pass == Pass::kBackward, hides()};
+    play.compute_s.resize(groups() * groups());
+    const size_t inner = static_cast<size_t>(shape().inner_ring), outer = groups() / inner;
+    for (size_t g = 0; g < groups(); ++g) {
+      const Neighbours from = neighbours(g);
+      play.hops.push_back({hop(g, from.inner, pass), hop(g, from.outer, pass), hop(g, from.diagonal, pass)});
+      const std::vector<Work> work = block_work(g, pass);
+      for (size_t s = 0; s < groups(); ++s) {
+        const size_t block = (g / inner + outer - s / inner) % outer * inner + (g % inner + inner - s % inner) % inner;
+        double seconds = work_seconds(input, pass, work[block], heads_q(), true);
+        if (s > 0 && work[block].area > 0) seconds += input.machine.stage_overhead_s;
+        play.compute_s[g * groups() + s] = static_cast<float>(seconds);
+      }
+    }
+    return play_ring(play);
+  }
+
+  // Over network cards of all ranks of a node together, so that a row crosses once for a node.
+  Transfer gathered(int64_t bytes) const {
+    const double ranks = input.cp_size(), per_node = input.machine.ranks_per_node;
+    const double block = static_cast<double>(bytes);
+    const double crossing = input.num_nodes() > 1 ? (ranks - per_node) / per_node : 0;
+    return {{block * (ranks - 1 - crossing), 2 * (ranks - 1 - crossing)}, {block * crossing, 2 * crossing}};
+  }
+
+  GridTime play_gather_pass(Pass pass) const {
+    const BlockBytes block = block_bytes(sizes);
+    const double gather_s = transfer_seconds(input.machine, gathered(block.kv));
+    const double scatter_s = pass == Pass::kBackward ? transfer_seconds(input.machine, gathered(block.dkv)) : 0;
+    GridTime slowest;
+    for (size_t g = 0; g < groups(); ++g) {
+      std::vector<Work> work = block_work(g, pass);
+      const Work own = std::exchange(work[g], Work{});
+      Work others;
+      for (const Work& block_of : work) others += block_of;
+      const double own_s = work_seconds(input, pass, own, heads_q(), true);
+      const double overhead = others.area > 0 ? input.machine.stage_overhead_s : 0;
+      const double others_s = work_seconds(input, pass, others, heads_q(), false) + overhead;
+      const GridTime time = play_gather(own_s, others_s, gather_s, scatter_s, hides());
+      if (time.total_s > slowest.total_s) slowest = time;
+    }
+    return slowest;
+  }
+
+  GridTime play_pass(Pass pass) const {
+    GridTime rows;
+    if (groups() > 1) rows = shape().row_move == RowMove::kGather ? play_gather_pass(pass) : play_ring_pass(pass);
+    const double all_heads = local_heads_kv(sizes.config.heads, shape().head_ranks);
+    const Work work = groups() > 1 ? Work{} : count_work(slices[0], input.kernel(pass));
+    std::vector<ChunkSeconds> chunks;
+    for (const int heads : head_chunks) {
+      ChunkSeconds chunk;
+      const bool beside = head_chunks.size() > 1;  // transfers go on while it computes
+      chunk.compute_s =
+          groups() > 1 ? rows.total_s : work_seconds(input, pass, work, heads_q() * heads / all_heads, beside);
+      if (!chunks.empty()) chunk.compute_s += input.machine.stage_overhead_s;
+      if (shape().head_ranks > 1) {
+        const HeadBytes bytes = head_bytes(sizes, predicted_call(sizes.config.heads), pass, heads);
+        chunk.in_s = slowest_exchange(bytes.in, bytes.in_copies);
+        chunk.back_s = slowest_exchange(bytes.back, bytes.back_copies);
+      }
+      chunks.push_back(chunk);
+    }
+    GridTime time = play_chunks(chunks, hides());
+    if (groups() > 1) time.compute_s -= rows.total_s - rows.compute_s;
+    return time;
+  }
+
+  // Bytes into other nodes in both passes.
+  double between_bytes() const {
+    double sum = 0;
+    const int heads_kv = local_heads_kv(sizes.config.heads, shape().head_ranks);
+    const GridCall call = predicted_call(sizes.config.heads);
+    if (shape().head_ranks > 1) {
+      const HeadBytes forward = head_bytes(sizes, call, Pass::kForward, heads_kv);
+      const HeadBytes backward = head_bytes(sizes, call, Pass::kBackward, heads_kv);
+      for (int rank = 0; rank < input.cp_size(); ++rank) {
+        sum += exchange(rank, forward.in + forward.back + backward.in + backward.back, 1).between.bytes;
+      }
+    }
+    if (groups() == 1) return sum;
+    const BlockBytes block = block_bytes(sizes);
+    if (shape().row_move == RowMove::kGather) {
+      return sum + input.cp_size() * gathered(2 * block.kv + block.dkv).between.bytes;
+    }
+    // Hops of each kind in a pass, of blocks and of gradients, which come home with one more.
+    const double outer = static_cast<double>(groups()) / shape().inner_ring;
+    const double inner_hops = outer * (shape().inner_ring - 1);
+    const double kv = 2 * static_cast<double>(block.kv), dkv = static_cast<double>(block.dkv);
+    for (size_t g = 0; g < groups(); ++g) {
+      const Neighbours from = neighbours(g);
+      sum += crossing(g, from.inner) * inner_hops * (kv + dkv);
+      sum += crossing(g, from.outer) * (outer - 1) * kv + crossing(g, from.diagonal) * outer * dkv;
+    }
+    return sum;
+  }
+
+  // Beside the shard, where heads are exchanged all rows of the group for some heads; and the blocks of others.
+  double peak_bytes() const {
+    DistAttnConfig by_heads = input.config;
+    by_heads.heads.num_heads_q = local_heads_q(input.config.heads, shape().head_ranks);
+    by_heads.heads.num_heads_kv = local_heads_kv(input.config.heads, shape().head_ranks);
+    const int64_t group_k_rows = sizes.k_rows * shape().head_ranks;
+    const int64_t blocks = groups() == 1                          ? 0
+                           : shape().row_move == RowMove::kGather ? static_cast<int64_t>(groups())
+                                                                  : 2;  // the one at work and the one that arrives
+    int64_t bytes = step_peak_bytes(input.config, sizes.q_rows, sizes.k_rows, 0);
+    if (shape().head_ranks > 1) {
+      bytes += step_peak_bytes(by_heads, sizes.q_rows * shape().head_ranks, group_k_rows, 0);
+    }
+    return static_cast<double>(bytes + step_peak_bytes(by_heads, 0, 0, blocks * group_k_rows));
+  }
+};
+
+// Where a strategy has no use for what the configuration says for others, the planner's default stands.
+DistAttnConfig config_of(const SimInput& input, Strategy name) {
+  DistAttnConfig config = input.config;
+  const StrategyConfig given = config.strategy;
+  config.strategy = {};
+  config.strategy.name = name;
+  if (name == Strategy::kUsp || name == Strategy::kLoongTrain) config.strategy.head_ranks = given.head_ranks;
+  if (name == Strategy::kLoongTrain) config.strategy.inner_ring = given.inner_ring;
+  if (name == Strategy::kHcms) config.strategy.head_chunks = given.head_chunks;
+  const DispatchAlgorithm algorithm = config.dispatch.algorithm;
+  if (algorithm != DispatchAlgorithm::kSequential && algorithm != DispatchAlgorithm::kZigzag) {
+    config.dispatch.algorithm = DispatchAlgorithm::kAuto;
+  }
+  return config;
+}
+
+StrategyPrediction simulate_shape(const SimInput& input, const DistAttnConfig& config) {
+  constexpr const char* kFunction = "simulate";
+  const GridShape shape = grid_shape(config, kFunction);
+  const Dispatch q_dispatch = grid_dispatch(config, shape, input.mask.seqlen_q(), kFunction);
+  const Dispatch k_dispatch = grid_dispatch(config, shape, input.mask.seqlen_k(), kFunction);
+  const auto runs_of_groups = [&](const Dispatch& dispatch) {
+    Dispatch groups{shape.row_groups, dispatch.chunk_size, dispatch.rank_of_chunk};
+    for (int& owner : groups.rank_of_chunk) owner /= shape.head_ranks;
+    return owned_runs(groups);
+  };
+  GridSim sim{input, {config, shape, q_dispatch.rows_per_rank(), k_dispatch.rows_per_rank()}, {}, {}, {}};
+  sim.slices = cut_by_rank(input.mask, runs_of_groups(q_dispatch), shape.row_groups);
+  sim.key_runs = runs_of_groups(k_dispatch);
+  sim.head_chunks = head_chunks_of({sim.sizes, {input.mask.area()}}, kFunction);
+
+  const GridTime forward = sim.play_pass(Pass::kForward);
+  const GridTime backward = sim.play_pass(Pass::kBackward);
+  const GridTraffic traffic = grid_traffic(sim.sizes, predicted_call(config.heads));
+  StrategyPrediction prediction;
+  prediction.forward_s = forward.total_s;
+  prediction.backward_s = backward.total_s;
+  prediction.compute_s = forward.compute_s + backward.compute_s;
+  prediction.exposed_s = forward.exposed_s() + backward.exposed_s();
+  prediction.forward_bytes = static_cast<double>(traffic.forward_bytes);
+  prediction.backward_bytes = static_cast<double>(traffic.backward_bytes);
+  prediction.between_bytes = sim.between_bytes();
+  prediction.max_rank_bytes = (prediction.forward_bytes + prediction.backward_bytes) / input.cp_size();
+  prediction.kv_rows_moved = shape.head_ranks == 1 ? input.mask.seqlen_k() * (shape.row_groups - 1) : 0;
+  prediction.peak_bytes = sim.peak_bytes();
+  prediction.balance = balance_of(input, sim.slices);
+  return prediction;
+}
+
+}  // namespace
+
+StrategyPrediction simulate_grid(const SimInput& input, Strategy strategy) {
+  const DistAttnConfig config = config_of(input, strategy);
+  try {
+    return simulate_shape(input, config);
+  } catch (const InvalidArgument& error) {
+    StrategyPrediction prediction;
+    const std::string text = error.what();
+    prediction.infeasible = text.substr(text.find(": ") + 2);  // without the name of the function
+    return prediction;
+  }
+}
+
+}  // namespace tangram::sim
