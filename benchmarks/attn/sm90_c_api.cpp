@@ -44,8 +44,8 @@ int guarded(const Function& function) {
 extern "C" {
 
 /// `slices`: six values each, q begin and end, k begin and end, min and max diagonal. Null when it fails.
-tangram::FlexAttention* tangram_bench_create(const int64_t* slices, int num_slices, int64_t seqlen, int num_heads_q,
-                                             int num_heads_kv, int head_dim) {
+tangram::FlexAttention* tangram_bench_create(const int64_t* slices, int num_slices, int64_t seqlen_q, int64_t seqlen_k,
+                                             int num_heads_q, int num_heads_kv, int head_dim) {
   tangram::FlexAttention* result = nullptr;
   guarded([&] {
     std::vector<tangram::AttnSlice> list;
@@ -53,7 +53,7 @@ tangram::FlexAttention* tangram_bench_create(const int64_t* slices, int num_slic
       list.push_back({{s[0], s[1]}, {s[2], s[3]}, s[4], s[5]});
     }
     const tangram::HeadConfig heads{num_heads_q, num_heads_kv, head_dim, head_dim, tangram::DType::kBFloat16};
-    result = new tangram::FlexAttention(tangram::Mask(seqlen, seqlen, std::move(list)), heads, kBackend);
+    result = new tangram::FlexAttention(tangram::Mask(seqlen_q, seqlen_k, std::move(list)), heads, kBackend);
   });
   return result;
 }

@@ -40,9 +40,8 @@ class Tangram:
     def __init__(self, library, case, heads_q, heads_kv, dim):
         self.library = library
         slices, count = band_slices(case)
-        self.handle = library.tangram_bench_create(
-            slices, count, ctypes.c_int64(case["seqlen"]), heads_q, heads_kv, dim
-        )
+        rows = [ctypes.c_int64(n) for n in (case["seqlen"], case.get("seqlen_k", case["seqlen"]))]
+        self.handle = library.tangram_bench_create(slices, count, *rows, heads_q, heads_kv, dim)
         if not self.handle:
             raise SystemExit("tangram_bench_create failed")
 
