@@ -151,6 +151,12 @@ struct GridCall {
 };
 /// Throws InvalidArgument for a plan without a grid.
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call);
+/// The same for a plan in which queries move, from the rows in its tables; see docs/design/movement.md. Throws
+/// InvalidArgument for another plan.
+GridTraffic movement_traffic(const Plan& plan, const GridCall& call);
+/// Whether a forward pass of a plan in which queries move leaves the fetched q, k and v to the backward pass: the
+/// configuration says so and both passes fetch the same.
+bool keeps_moved_rows(const Plan& plan);
 
 /// JSON both ways. `plan_from_json` checks the format version and that the plan is consistent; it throws
 /// InvalidArgument for text that is malformed, too deep or too large.

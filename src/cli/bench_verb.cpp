@@ -100,12 +100,20 @@ void add_kernel_figures(FigureCsv& csv, const FigureContext& context, const Plan
   add_pass("backward", backward_flops(plan), &KernelTimes::backward_s);
 }
 
+// Where queries move, `tangram_qo` or whichever way it is.
+std::string strategy_name(const Plan& plan) {
+  const std::string name(to_string(plan.config.strategy.name));
+  return plan.movement.empty() ? name : name + "_" + std::string(to_string(plan.config.movement.algorithm));
+}
+
 int bench_main(const BenchVerbOptions& options) {
   if (options.comm_only) return bench_comm_main(options);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const bool on_device = !options.plan_only && is_benched_on_device(options.step.backend);
   require(!on_device || options.dist.strategy == "tangram",
           "--strategy: kernels on a device are measured for tangram (got {})", options.dist.strategy);
+  require(!on_device || options.dist.movement == "kv", "--movement: kernels on a device are measured for kv (got {})",
+          options.dist.movement);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const Plan& plan = *summary.plan;
   FigureContext context{summary.mask_name,
@@ -116,11 +124,11 @@ int bench_main(const BenchVerbOptions& options) {
                         plan.config.heads,
                         "",
                         "",
-                        std::string(to_string(plan.config.strategy.name))};
+                        strategy_name(plan)};
   FigureCsv csv(on_device ? device_name(options.step.backend) : probe_cpu().name);
   csv.add(context, "plan_time", "ms", summary.plan_ms);
   csv.add(context, "balance", "1", plan.balance());
-  if (plan.grid.empty()) {
+  if (moves_kv_alone(plan)) {
     csv.add(context, "rows_moved", "rows", static_cast<double>(plan.rows_moved()));
     csv.add(context, "rows_lower_bound", "rows", static_cast<double>(summary.rows_lower_bound));
   }

@@ -74,6 +74,12 @@ void add_strategy_options(CLI::App& app, DistOptions& options) {
       ->type_name("NAME")
       ->group("Distribution");
   add_strategy_parameters(app, options);
+  app.add_option("--movement", options.movement, "kv (default): only K/V rows travel; qo: queries travel to their keys")
+      ->type_name("NAME")
+      ->group("Distribution");
+  app.add_option("--head-groups", options.head_groups, "where queries travel: groups of heads dealt out on their own")
+      ->type_name("N")
+      ->group("Distribution");
 }
 
 void add_strategy_parameters(CLI::App& app, DistOptions& options) {
@@ -92,6 +98,8 @@ void add_strategy_parameters(CLI::App& app, DistOptions& options) {
 void require_reportable(const DistOptions& options, const OutputOptions& output) {
   require(output.html.empty() || options.strategy == "tangram",
           "--html: reports are of the strategy tangram (got --strategy {})", options.strategy);
+  require(output.html.empty() || options.movement == "kv", "--html: reports are of K/V that travel (got --movement {})",
+          options.movement);
 }
 
 void add_output_options(CLI::App& app, OutputOptions& options) {
@@ -168,6 +176,8 @@ DistAttnConfig make_config(const DistOptions& options) {
       options.head_dim_v == 0 ? heads.head_dim : whole_at_most(options.head_dim_v, 1, kMaxHeads, "--head-dim-v");
   heads.dtype = parse_dtype(options.dtype);
   config.strategy = strategy_of(options);
+  config.movement.algorithm = parse_movement(options.movement);
+  config.movement.head_groups = whole_at_most(options.head_groups, 0, kMaxHeads, "--head-groups");
   if (!options.machine.empty()) config.cost = cost_model_of(load_machine(options, heads));
   return config;
 }

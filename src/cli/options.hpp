@@ -49,6 +49,8 @@ struct DistOptions {
   int64_t head_ranks = 0;   // 0: chosen
   int64_t inner_ring = 0;   // 0: chosen
   std::string head_chunks;  // empty: chosen
+  std::string movement = "kv";
+  int64_t head_groups = 0;  // 0: chosen
   std::string dtype = "float32";
   bool has_dtype = false;         // given, so that --gpus keeps it
   std::string machine;            // file of constants; empty: those of H200 nodes
@@ -63,9 +65,10 @@ struct OutputOptions {
 
 void add_mask_options(CLI::App& app, MaskOptions& options);
 void add_dist_options(CLI::App& app, DistOptions& options);
-/// Reports draw what Tangram's own strategy moves: throws InvalidArgument when `output` asks for one of another.
+/// Reports draw what Tangram's own strategy moves when only K/V do: throws InvalidArgument when `output` asks for one
+/// of another.
 void require_reportable(const DistOptions& options, const OutputOptions& output);
-/// For verbs that plan a step: which strategy, and its parameters.
+/// For verbs that plan a step: which strategy, its parameters, and whether queries move.
 void add_strategy_options(CLI::App& app, DistOptions& options);
 /// The parameters alone, for the strategies that have them.
 void add_strategy_parameters(CLI::App& app, DistOptions& options);

@@ -96,6 +96,19 @@ nlohmann::json stages_json(const Plan& plan, bool forward) {
   return stages;
 }
 
+nlohmann::json movement_ranks_json(const Plan& plan) {
+  nlohmann::json ranks = nlohmann::json::array();
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    nlohmann::json rank = {{"rank", r}, {"area", plan.ranks[r].area}};
+    for (const auto& [name, pass] :
+         {std::pair("forward", &plan.movement.forward), std::pair("backward", &plan.movement.backward)}) {
+      rank[name] = {{"q_rows_received", (*pass)[r].remote_q_rows}, {"kv_rows_received", (*pass)[r].remote_kv_rows}};
+    }
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::string ranks_text(const PlanSummary& summary) {
   const Plan& plan = *summary.plan;
   const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
@@ -115,15 +128,27 @@ std::string ranks_text(const PlanSummary& summary) {
   return text;
 }
 
-// Under another strategy every rank receives the same, and what it holds is not counted in rows of K/V.
-std::string grid_ranks_text(const Plan& plan) {
+// Under another strategy every rank receives the same, and what it holds is not counted in rows of K/V; where queries
+// move both kinds of rows are.
+std::string other_ranks_text(const Plan& plan) {
   const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
-  TextTable ranks({"rank", "area", "of mean", "", "query rows"});
+  const bool moves = !plan.movement.empty();
+  std::vector<std::string> titles{"rank", "area", "of mean", ""};
+  if (moves) titles.insert(titles.end(), {"queries received", "K/V received"});
+  titles.push_back("query rows");
+  TextTable ranks(titles);
   for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
     const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
     const double share = mean > 0 ? static_cast<double>(rank.area) / mean : 1;
-    ranks.add({fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
-               bar_text(share / std::max(1.0, plan.balance()), 12), ranges_text(plan.q_dispatch.rows_of_rank(r))});
+    std::vector<std::string> row{fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
+                                 bar_text(share / std::max(1.0, plan.balance()), 12)};
+    if (moves) {
+      const MovementRank& tables = plan.movement.forward[static_cast<size_t>(r)];
+      row.push_back(with_commas(tables.remote_q_rows));
+      row.push_back(with_commas(tables.remote_kv_rows));
+    }
+    row.push_back(ranges_text(plan.q_dispatch.rows_of_rank(r)));
+    ranks.add(row);
   }
   std::string text = ranks.text();
   if (plan.cp_size() > kMaxRanksShown) text += fmt::format("  and {} more ranks\n", plan.cp_size() - kMaxRanksShown);
@@ -184,6 +209,34 @@ std::string grid_text(const Plan& plan) {
                      grid.head_ranks, grid.head_ranks == 1 ? "" : "s", chunks);
 }
 
+bool moves_kv_alone(const Plan& plan) { return plan.grid.empty() && plan.movement.empty(); }
+
+bool keeps_inputs(const Plan& plan) { return plan.config.overlap.keep_remote_kv || plan.grid.head_ranks > 1; }
+
+GridTraffic planned_traffic(const Plan& plan) {
+  const DType dtype = plan.config.heads.dtype;
+  const GridCall call{dtype, dtype, dtype, keeps_inputs(plan)};
+  return plan.movement.empty() ? grid_traffic(plan, call) : movement_traffic(plan, call);
+}
+
+std::string movement_text(const Plan& plan) {
+  const MovementPlan& movement = plan.movement;
+  std::string text = fmt::format("{}, {} head group{}", to_string(plan.config.movement.algorithm), movement.head_groups,
+                                 movement.head_groups == 1 ? "" : "s");
+  for (const auto& [name, ranks] :
+       {std::pair("forward", &movement.forward), std::pair("backward", &movement.backward)}) {
+    int64_t q_rows = 0, kv_rows = 0;
+    for (const MovementRank& rank : *ranks) {
+      q_rows += rank.remote_q_rows;
+      kv_rows += rank.remote_kv_rows;
+    }
+    const size_t stages = ranks->front().stages.size() - 1;
+    text += fmt::format("; {} {} query and {} K/V rows in {} stage{}", name, with_commas(q_rows), with_commas(kv_rows),
+                        stages, stages == 1 ? "" : "s");
+  }
+  return text;
+}
+
 std::string plan_text(const PlanSummary& summary) {
   const Plan& plan = *summary.plan;
   const Mask& mask = plan.mask;
@@ -200,23 +253,24 @@ std::string plan_text(const PlanSummary& summary) {
   text += fmt::format("dispatch   {}, {} chunks of {} rows over {} ranks\n", to_string(plan.algorithm),
                       with_commas(plan.q_dispatch.num_chunks()), plan.q_dispatch.chunk_size, plan.cp_size());
   text += fmt::format("balance    {:.4f} (largest area / mean)\n", plan.balance());
-  if (plan.grid.empty()) {
+  if (moves_kv_alone(plan)) {
     text += fmt::format("forward    {}\n", stages_text(plan, true));
     text += fmt::format("backward   {}\n", stages_text(plan, false));
   } else {
-    text += fmt::format("strategy   {}\n", grid_text(plan));
+    text += plan.movement.empty() ? fmt::format("strategy   {}\n", grid_text(plan))
+                                  : fmt::format("movement   {}\n", movement_text(plan));
   }
   text += fmt::format("planned    in {:.2f} ms\n\n", summary.plan_ms);
 
-  text += plan.grid.empty() ? ranks_text(summary) : grid_ranks_text(plan);
+  text += moves_kv_alone(plan) ? ranks_text(summary) : other_ranks_text(plan);
 
   const std::string predicted = fmt::format(
       "\npredicted  forward {}, backward {}, waiting for transfers {} (cost model of the configuration, not "
       "measured)\n",
       seconds_text(plan.predicted.forward_s), seconds_text(plan.predicted.backward_s),
       seconds_text(plan.predicted.exposed_s));
-  if (!plan.grid.empty()) {
-    const GridTraffic traffic = grid_traffic(plan, {heads.dtype, heads.dtype, heads.dtype, plan.grid.head_ranks > 1});
+  if (!moves_kv_alone(plan)) {
+    const GridTraffic traffic = planned_traffic(plan);
     return text +
            fmt::format("\nreceived   forward {}, backward {} over all ranks\n",
                        bytes_text(static_cast<double>(traffic.forward_bytes)),
@@ -282,15 +336,19 @@ nlohmann::json plan_json(const PlanSummary& summary) {
                         {"backward_s", plan.predicted.backward_s},
                         {"exposed_s", plan.predicted.exposed_s}}},
                       {"plan_ms", summary.plan_ms}};
-  if (!plan.grid.empty()) {
+  if (!moves_kv_alone(plan)) {
     for (const char* key : {"rows_moved", "rows_lower_bound", "rows_sent", "stages", "ranks"}) json.erase(key);
-    const DType dtype = plan.config.heads.dtype;
-    const GridTraffic traffic = grid_traffic(plan, {dtype, dtype, dtype, plan.grid.head_ranks > 1});
-    json["grid"] = {{"row_groups", plan.grid.row_groups},
-                    {"head_ranks", plan.grid.head_ranks},
-                    {"head_chunks", plan.grid.head_chunks},
-                    {"forward_bytes", traffic.forward_bytes},
-                    {"backward_bytes", traffic.backward_bytes}};
+    const GridTraffic traffic = planned_traffic(plan);
+    nlohmann::json& other = plan.movement.empty() ? json["grid"] : json["movement"];
+    other = plan.movement.empty()
+                ? nlohmann::json{{"row_groups", plan.grid.row_groups},
+                                 {"head_ranks", plan.grid.head_ranks},
+                                 {"head_chunks", plan.grid.head_chunks}}
+                : nlohmann::json{{"algorithm", std::string(to_string(plan.config.movement.algorithm))},
+                                 {"head_groups", plan.movement.head_groups},
+                                 {"ranks", movement_ranks_json(plan)}};
+    other["forward_bytes"] = traffic.forward_bytes;
+    other["backward_bytes"] = traffic.backward_bytes;
   }
   if (!(plan.k_dispatch == plan.q_dispatch)) {
     json["chunk_size_k"] = plan.k_dispatch.chunk_size;

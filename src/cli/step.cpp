@@ -88,14 +88,6 @@ double comm_share_of(const std::vector<TraceEvent>& trace) {
   return transfer_s + compute_s > 0 ? transfer_s / (transfer_s + compute_s) : 0;
 }
 
-// K/V that forward leaves to backward. Strategies that exchange heads keep what they exchanged, as published.
-bool keeps_inputs(const Plan& plan) { return plan.config.overlap.keep_remote_kv || plan.grid.head_ranks > 1; }
-
-GridTraffic planned_traffic(const Plan& plan) {
-  const DType dtype = plan.config.heads.dtype;
-  return grid_traffic(plan, {dtype, dtype, dtype, keeps_inputs(plan)});
-}
-
 // What the ranks share: results, and what rank 0 and all ranks measured.
 struct SharedStep {
   const Plan* plan = nullptr;
@@ -290,7 +282,7 @@ void finish_result(const SharedStep& shared, StepResult& result) {
 // Counted against planned.
 std::string traffic_text(const PlanSummary& summary, const StepResult& result) {
   const Plan& plan = *summary.plan;
-  if (plan.grid.empty()) {
+  if (moves_kv_alone(plan)) {
     return fmt::format("K/V rows received forward: {} counted, {} planned, {} by Ring\n",
                        with_commas(result.rows_received), with_commas(plan.rows_moved()),
                        with_commas(summary.ring_rows));
@@ -304,7 +296,7 @@ std::string traffic_text(const PlanSummary& summary, const StepResult& result) {
 // What crossed between nodes against what must.
 std::string node_traffic_text(const Plan& plan, const StepResult& result) {
   if (result.ranks_per_node == 0) return {};
-  if (!plan.grid.empty()) {
+  if (!moves_kv_alone(plan)) {
     return fmt::format("bytes between nodes: forward {}, backward {}\n", with_commas(result.node_forward_bytes),
                        with_commas(result.node_backward_bytes));
   }
@@ -411,6 +403,7 @@ std::string step_text(const PlanSummary& summary, const StepResult& result) {
   text += fmt::format("dispatch   {}, chunks of {} rows, balance {:.4f}\n", to_string(plan.algorithm),
                       plan.q_dispatch.chunk_size, plan.balance());
   if (!plan.grid.empty()) text += "strategy   " + grid_text(plan) + "\n";
+  if (!plan.movement.empty()) text += "movement   " + movement_text(plan) + "\n";
   text += fmt::format("backend    {} over {}, {} ranks of {} thread{}\n\n", result.backend, result.transport,
                       plan.cp_size(), result.num_threads, result.num_threads == 1 ? "" : "s");
   TextTable table({"pass", "time", "rate", "bytes received"});
@@ -433,10 +426,11 @@ nlohmann::json step_json(const PlanSummary& summary, const StepResult& result) {
                          {"forward_gflops", forward_flops(plan) / result.forward_s * 1e-9},
                          {"backward_gflops", backward_flops(plan) / result.backward_s * 1e-9},
                          {"strategy", std::string(to_string(plan.config.strategy.name))},
+                         {"movement", std::string(to_string(plan.config.movement.algorithm))},
                          {"comm_share", result.comm_share},
                          {"forward_bytes", result.forward_bytes},
                          {"backward_bytes", result.backward_bytes}};
-  if (plan.grid.empty()) {
+  if (moves_kv_alone(plan)) {
     json["rows_received"] = result.rows_received;
     json["rows_planned"] = plan.rows_moved();
   }
@@ -444,7 +438,7 @@ nlohmann::json step_json(const PlanSummary& summary, const StepResult& result) {
     nlohmann::json nodes = {{"ranks_per_node", result.ranks_per_node},
                             {"forward_bytes", result.node_forward_bytes},
                             {"backward_bytes", result.node_backward_bytes}};
-    if (plan.grid.empty()) {
+    if (moves_kv_alone(plan)) {
       const NodeRows rows = rows_between_nodes(plan, result.ranks_per_node);
       nodes["rows_received"] = result.node_rows;
       nodes["rows_once_per_node"] = rows.once_per_node;

@@ -176,6 +176,49 @@ TEST(PlanVerb, StrategiesShowWhatTheyMoveInBytes) {
   EXPECT_FALSE(json.contains("rows_moved"));
 }
 
+TEST(VerifyVerb, QueriesThatMove) {
+  for (const char* groups : {"1", "2"}) {
+    const ProgramResult result =
+        run_program({"verify", "--family", "varlen_causal", "--seqlen", "512", "--cp-size", "4", "--heads-q", "4",
+                     "--heads-kv", "2", "--head-dim", "16", "--movement", "qo", "--head-groups", groups});
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("movement   qo, " + std::string(groups) + " head group"));
+  }
+}
+
+TEST(RunVerb, MovedQueriesReceiveWhatThePlanSays) {
+  const std::vector<std::string> step = {"--family",     "causal", "--seqlen",   "256", "--cp-size",  "2",
+                                         "--heads-q",    "4",      "--head-dim", "16",  "--dispatch", "zigzag",
+                                         "--chunk-size", "64",     "--movement", "qo"};
+  std::vector<std::string> run{"run"}, plan{"plan", "--json"};
+  run.insert(run.end(), step.begin(), step.end());
+  plan.insert(plan.end(), step.begin(), step.end());
+  const ProgramResult result = run_program(run);
+  ASSERT_EQ(result.code, 0) << result.err;
+  // Rank 0 holds chunks 0 and 3, rank 1 the others: 128 and 64 queries see keys of the other rank. Of each, 4 heads of
+  // dim 16 in float32: q and out with lse forward; q, dout, lse, delta and dq backward.
+  EXPECT_THAT(result.out, HasSubstr("forward 101,376 counted, 101,376 planned; backward 153,600 counted, 153,600 "
+                                    "planned"));
+  const ProgramResult planned = run_program(plan);
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const Json json = Json::parse(planned.out);
+  EXPECT_EQ(json["movement"]["forward_bytes"], 101376);
+  EXPECT_EQ(json["movement"]["ranks"][0]["forward"]["q_rows_received"], 128);
+  EXPECT_EQ(json["movement"]["ranks"][1]["forward"]["q_rows_received"], 64);
+  EXPECT_FALSE(json.contains("rows_moved"));
+}
+
+TEST(RunVerb, MovementsThatDoNotExistOrCannotBeDrawnAreRefused) {
+  const TempFolder folder;
+  const ProgramResult unknown = run_program({"run", "--family", "causal", "--seqlen", "256", "--movement", "vk"});
+  EXPECT_NE(unknown.code, 0);
+  EXPECT_THAT(unknown.err, HasSubstr("(got 'vk')"));
+  const ProgramResult drawn = run_program(
+      {"run", "--family", "causal", "--seqlen", "256", "--movement", "qo", "--html", folder.path("r.html")});
+  EXPECT_NE(drawn.code, 0);
+  EXPECT_THAT(drawn.err, HasSubstr("--html: reports are of K/V that travel (got --movement qo)"));
+}
+
 TEST(VerifyVerb, CrossAttention) {
   const TempFolder folder;
   const std::string mask = folder.write(

@@ -155,33 +155,6 @@ TEST(Movement, CrossAttentionAndOptions) {
                         kFloat32Tolerance);
 }
 
-struct Traffic {
-  int64_t forward_bytes = 0;
-  int64_t backward_bytes = 0;
-};
-
-/// What all ranks receive, out of the tables: rows times what a row weighs in each tensor.
-Traffic planned_traffic(const Plan& plan, bool kept) {
-  const HeadConfig& heads = plan.config.heads;
-  const int64_t s = static_cast<int64_t>(size_of(heads.dtype)), groups = plan.movement.head_groups;
-  const int64_t r = static_cast<int64_t>(size_of(plan.config.reduce_dtype));
-  const int64_t q_heads = heads.num_heads_q / groups, kv_heads = heads.num_heads_kv / groups;
-  const int64_t dim = heads.head_dim, dim_v = heads.head_dim_v;
-  Traffic traffic;
-  for (const MovementRank& rank : plan.movement.forward) {
-    traffic.forward_bytes +=
-        rank.remote_q_rows * q_heads * (dim * s + (dim_v + 1) * 4) + rank.remote_kv_rows * kv_heads * (dim + dim_v) * s;
-  }
-  for (const MovementRank& rank : plan.movement.backward) {
-    traffic.backward_bytes += rank.remote_q_rows * q_heads * (dim_v * s + 2 * 4 + dim * r) +
-                              rank.remote_kv_rows * kv_heads * (dim + dim_v) * r;
-    if (kept) continue;
-    traffic.backward_bytes +=
-        rank.remote_q_rows * q_heads * dim * s + rank.remote_kv_rows * kv_heads * (dim + dim_v) * s;
-  }
-  return traffic;
-}
-
 TEST(Movement, BytesEqualThePlans) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
@@ -214,13 +187,28 @@ TEST(Movement, BytesEqualThePlans) {
               {q, k, v, out, lse.data<float>(), dout, dq, dk, dv, nullptr, {}, DsinkReduce::kSum, &kept, {}});
           backward_bytes += comm.counters().bytes_received;
         });
-        const Traffic expected = planned_traffic(plan, keep);
+        const GridTraffic expected =
+            movement_traffic(plan, {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16, true});
         EXPECT_GT(expected.forward_bytes, 0);
         EXPECT_EQ(forward_bytes, expected.forward_bytes);
         EXPECT_EQ(backward_bytes, expected.backward_bytes);
       }
     }
   }
+}
+
+// The formula of docs/design/movement.md, worked out by hand: full mask over 2 ranks of 120 rows, every query to the
+// owner of the keys, 4 query heads, 2 K/V heads, dims 4 and 3, bfloat16, dq in float32.
+TEST(Movement, BytesByHand) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  for (const int groups : {1, 2}) {
+    const auto plan = plan_of(mask, config_of(2, heads_of(1, DType::kBFloat16), groups));
+    const GridTraffic traffic = movement_traffic(*plan, {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16, true});
+    constexpr int64_t kRows = 2 * 120, kQ = 4 * 4 * 2, kDout = 4 * 3 * 2, kLse = 4 * 4;
+    EXPECT_EQ(traffic.forward_bytes, kRows * (kQ + 4 * 3 * 4 + kLse));
+    EXPECT_EQ(traffic.backward_bytes, kRows * (kQ + kDout + 2 * kLse + 4 * 4 * 4));
+  }
+  EXPECT_THROW(movement_traffic(make_plan(mask, {}), {}), InvalidArgument);
 }
 
 TEST(Movement, KeptRowsGiveTheSameResults) {

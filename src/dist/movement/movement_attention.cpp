@@ -19,7 +19,7 @@ MovementAttention::MovementAttention(RankContext& context) : context_(context) {
   const size_t cp_size = static_cast<size_t>(plan.cp_size());
   TANGRAM_ASSERT(movement.forward.size() == cp_size && movement.backward.size() == cp_size);
   head_groups_ = movement.head_groups;
-  keeps_ = plan.config.overlap.keep_remote_kv && movement.forward == movement.backward;
+  keeps_ = keeps_moved_rows(plan);
   forward_ = make_movement_work(context, movement.forward, head_groups_);
   backward_ = make_movement_work(context, movement.backward, head_groups_);
 }
