@@ -90,7 +90,7 @@ def calls_on_gpu():
 def make_large_key():
     """A function that makes the key of 1 M tokens for 64 ranks anew; nothing is sent for it, so no peers are needed."""
     group = object.__new__(_torch_group.TorchGroup)
-    group.rank, group.size, group.ranks = 0, 64, list(range(64))
+    group.rank, group.size, group.ranks, group.keys = 0, 64, list(range(64)), None
     _torch_group._groups["64 ranks"] = group
     total = 1 << 20
     borders = np.sort(np.random.default_rng(0).choice(total - 1, 2000, replace=False) + 1)

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "backend.hpp"
+#include "core/require.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tensor.hpp"
 
@@ -124,6 +125,7 @@ void bind_attention(nb::module_& m) {
       .def(
           "__init__",
           [](AttnOptions* self, std::optional<float> softmax_scale, float softcap, bool deterministic, int sm_margin) {
+            require(sm_margin >= 0, "AttnOptions: sm_margin must not be negative (got {})", sm_margin);
             new (self) AttnOptions{softmax_scale, softcap, deterministic, sm_margin};
           },
           "softmax_scale"_a = nb::none(), "softcap"_a = 0.0f, "deterministic"_a = false, "sm_margin"_a = 0)

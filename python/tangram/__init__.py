@@ -8,7 +8,7 @@ Masks and plans need nothing else; `flex_flash_attn_func` takes NumPy arrays or 
 
 from typing import TYPE_CHECKING, Any
 
-from . import errors
+from . import _values, errors  # noqa: F401
 from ._core import (
     VERSION,
     AttnBackendInfo,

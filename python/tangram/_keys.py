@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
+from operator import index
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -81,7 +82,7 @@ def on_device(
     return copy
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DistAttnRuntimeKey:
     """A mask dealt out to the ranks of a group. Equal arguments give the same object while the cache holds it."""
 
@@ -100,6 +101,24 @@ class DistAttnRuntimeKey:
 
     def __post_init__(self) -> None:
         _keys_by_handle[self.handle] = self
+        heads, plan = self.config.heads, self.plan
+        self.shapes = (
+            (plan.q_dispatch.rows_per_rank, heads.num_heads_q, heads.head_dim),
+            (plan.k_dispatch.rows_per_rank, heads.num_heads_kv, heads.head_dim),
+        )
+        """Of q and of k on this rank."""
+
+    def __repr__(self) -> str:
+        return (
+            f"DistAttnRuntimeKey(rank={self.rank}, cp_size={self.cp_size}, total_seqlen_q={self.total_seqlen_q}, "
+            f"total_seqlen_k={self.total_seqlen_k}, pad_size={self.pad_size}, plan={self.plan!r})"
+        )
+
+    def __deepcopy__(self, memo: object) -> DistAttnRuntimeKey:
+        return self  # it never changes, and a model that holds it may be copied
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a DistAttnRuntimeKey belongs to its process group: make it anew from its mask")
 
     @property
     def rank(self) -> int:
@@ -217,18 +236,31 @@ def _mask_types(types: MaskTypes, count: int) -> list[int] | None:
             raise InvalidArgument(
                 f"magi_attn_flex_key: mask types are {', '.join(_TYPE_NAMES)} or 0 to 3 (got {kind!r})"
             )
-        result.append(_TYPE_NAMES[name.lower()] if isinstance(name, str) else int(name))
+        try:
+            result.append(_TYPE_NAMES[name.lower()] if isinstance(name, str) else index(name))
+        except TypeError:
+            raise InvalidArgument(f"magi_attn_flex_key: mask types are names or integers (got {kind!r})") from None
     return result
 
 
 def _ranges(ranges: Any) -> Any:
     if isinstance(ranges, Tensor):
         return ranges.detach().cpu()
-    return [(r.start, r.end) if hasattr(r, "start") else tuple(r) for r in ranges]
+    try:
+        return [(r.start, r.end) if hasattr(r, "start") else tuple(r) for r in ranges]
+    except TypeError:
+        raise InvalidArgument(
+            f"magi_attn_flex_key: ranges must be pairs (begin, end) or [n, 2] integers (got {ranges!r:.80})"
+        ) from None
 
 
-def _pads(pad_size: PadSize) -> tuple[int, int]:
-    q, k = pad_size if isinstance(pad_size, tuple) else (pad_size, pad_size)
+def _pads(pad_size: Any) -> tuple[int, int]:
+    try:
+        q, k = map(index, pad_size) if isinstance(pad_size, (tuple, list)) else (index(pad_size),) * 2
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"tangram: pad_size must be an integer, or one for queries and one for keys (got {pad_size!r})"
+        ) from None
     if q < 0 or k < 0:
         raise InvalidArgument(f"tangram: pad_size must not be negative (got {pad_size})")
     return q, k
@@ -245,16 +277,18 @@ def _key(
     like: object = None,
     ahead: bool = False,
 ) -> DistAttnRuntimeKey:
+    pad_q, pad_k = _pads(pad_size)
+    if config is not None and not isinstance(config, DistAttnConfig):
+        raise InvalidArgument(f"tangram: dist_attn_config must be a DistAttnConfig (got {type(config).__name__})")
     group = torch_group(group_or_mesh)
     cache = _cache_of(group)
     config = _with(config or DistAttnConfig(), cp_size=group.size, heads=heads)
     if chunk_size is not None:
         d = config.dispatch
         config = _with(config, dispatch=DispatchConfig(algorithm=d.algorithm, chunk_size=chunk_size, seed=d.seed))
-    name = (mask, config, pad_size, like)
+    name = (mask, config, pad_q, pad_k, like)
     key = cache.keys.get(name)
     if key is None:
-        pad_q, pad_k = _pads(pad_size)
         padded = mask.padded(mask.seqlen_q + pad_q, mask.seqlen_k + pad_k) if pad_q or pad_k else mask
         if (padded.seqlen_q == padded.seqlen_k) != (mask.seqlen_q == mask.seqlen_k):
             raise InvalidArgument(
@@ -262,7 +296,8 @@ def _key(
                 f"(got {mask.seqlen_q} + {pad_q} and {mask.seqlen_k} + {pad_k})"
             )
         plan = plan_with(cache.plans, padded, config)
-        key = DistAttnRuntimeKey(plan, group, group_or_mesh, mask.seqlen_q, mask.seqlen_k, pad_size, config)
+        pads = pad_q if pad_q == pad_k else (pad_q, pad_k)
+        key = DistAttnRuntimeKey(plan, group, group_or_mesh, mask.seqlen_q, mask.seqlen_k, pads, config)
         cache.keys.put(name, key)
     if not ahead:
         cache.latest = key

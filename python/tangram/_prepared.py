@@ -100,7 +100,8 @@ def _identity(ranges: Any) -> Hashable:
         return tuple([tuple(item) if not isinstance(item, int) else item for item in ranges])
     except TypeError:
         raise InvalidArgument(
-            f"flex_flash_attn_func: ranges must be lists or integer arrays (got {type(ranges).__name__})"
+            "flex_flash_attn_func: ranges and attn_type_map must be lists or integer arrays "
+            f"(got {type(ranges).__name__})"
         ) from None
 
 

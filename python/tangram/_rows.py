@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import _cuda
 from ._keys import DistAttnRuntimeKey, Rows, Side, on_device
+from ._torch_flex import require_no_transform
 from .errors import InvalidArgument
 
 IGNORED = -100
@@ -124,9 +124,8 @@ class _Dispatch(torch.autograd.Function):
         return shard
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return _gather(ctx.key, grad, ctx.side), None, None, None
+        return _Undispatch.apply(grad, ctx.key, ctx.side), None, None, None  # type: ignore[no-untyped-call]
 
 
 class _Undispatch(torch.autograd.Function):
@@ -136,7 +135,6 @@ class _Undispatch(torch.autograd.Function):
         return _gather(key, x, side)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return _Dispatch.apply(grad, ctx.key, 0.0, ctx.side), None, None  # type: ignore[no-untyped-call]
 
@@ -148,7 +146,7 @@ def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0, side: S
     made of) take side "k", whose rows have a dispatch of their own. The gradient is gathered: every rank gets the
     gradient of the whole tensor. Forward sends nothing, backward is collective.
     """
-    _check_key("dispatch", key)
+    _check("dispatch", x, key)
     total = key.rows(side).total
     if x.ndim < 1 or x.shape[0] != total:
         raise InvalidArgument(f"dispatch: x must have {total} rows on side {side!r} (got shape={tuple(x.shape)})")
@@ -164,13 +162,16 @@ def undispatch(x: Tensor, key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
     return _Undispatch.apply(x, key, side)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def _check_key(function: str, key: object) -> None:
+def _check(function: str, x: object, key: object) -> None:
+    if not isinstance(x, Tensor):
+        raise InvalidArgument(f"{function}: needs a torch tensor (got {type(x).__name__})")
+    require_no_transform(function)
     if not isinstance(key, DistAttnRuntimeKey):
         raise InvalidArgument(f"{function}: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
 
 
 def _check_shard(function: str, x: Tensor, key: DistAttnRuntimeKey, side: Side) -> None:
-    _check_key(function, key)
+    _check(function, x, key)
     rows = key.rows(side).per_rank
     if x.ndim < 1 or x.shape[0] != rows:
         reason = f"{function}: x must have the {rows} rows of a shard (got shape={tuple(x.shape)})"
@@ -191,7 +192,6 @@ class _Roll(torch.autograd.Function):
         return _moves(key, side, ("roll", shifts % rows.total), wanted_by).run(key, x, "roll")
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return _Roll.apply(grad, ctx.key, -ctx.shifts, ctx.side), None, None, None  # type: ignore[no-untyped-call]
 
@@ -201,7 +201,7 @@ def roll(x: Tensor, key: DistAttnRuntimeKey, shifts: int, dims: int = 0, side: S
 
     Moves only the rows that change ranks. Padded rows stay where they are. Collective, differentiable.
     """
-    if dims != 0:
+    if dims not in (0, -x.ndim):
         raise InvalidArgument(f"roll: the sequence is dimension 0 of a dispatched tensor (got dims={dims})")
     _check_shard("roll", x, key, side)
     return _Roll.apply(x, key, shifts, side)  # type: ignore[no-untyped-call,no-any-return]
@@ -218,6 +218,7 @@ def dispatch_labels(
 
     Padded rows carry ignore_index. Sends nothing; cu_seqlens in GPU memory are copied to the host, which synchronises.
     """
+    _check("dispatch_labels", tokens, key)
     rows = key.rows("q")
     if tokens.shape != (rows.total,) or shift < 0:
         raise InvalidArgument(

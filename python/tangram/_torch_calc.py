@@ -12,7 +12,15 @@ from torch import Tensor
 
 from . import _cuda
 from ._keys import DistAttnRuntimeKey, key_of_handle
-from ._torch_flex import _empty_like, _empty_out, _options, _rows, _stream
+from ._torch_flex import (
+    _empty_like,
+    _empty_out,
+    _no_second_derivatives,
+    _nothing_to_save,
+    _options,
+    _rows,
+    _stream,
+)
 
 _ARGS = (
     "Tensor? sink, SymInt key, str sink_layout, float? scale, float softcap, bool deterministic, str dsink_reduce, "
@@ -146,3 +154,4 @@ def _operator_backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
 
 
 torch.library.register_autograd("tangram::calc_attn", _operator_backward, setup_context=_setup_context)
+torch.library.register_autograd("tangram::calc_attn_backward", _no_second_derivatives, setup_context=_nothing_to_save)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import _core, _cuda
 from ._core import AttnOptions, FlexAttention, Mask
@@ -22,6 +21,7 @@ _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 for _dtype, _name in _NAMES.items():
     _core.register_torch_dtype(_dtype, _name)
+_core.register_torch_exchange(getattr(Tensor, "__dlpack_c_exchange_api__", None))  # since PyTorch 2.10
 
 Ranges = tuple[Any, Any, Any]
 Options = tuple[float | None, float, bool, int]
@@ -85,6 +85,8 @@ def _empty_like(tensor: Tensor) -> Tensor:
 def _empty_out(q: Tensor, v: Tensor, dtype: torch.dtype | None) -> Tensor:
     if (dtype is None or dtype == q.dtype) and q.shape[2] == v.shape[2]:
         return _empty_like(q)
+    if dtype is not None and dtype not in _NAMES:
+        raise InvalidArgument(f"tangram: out_dtype must be that of q or torch.float32 (got {dtype})")
     return torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=dtype or q.dtype, device=q.device)
 
 
@@ -123,7 +125,6 @@ class _FlexAttn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        # The decorator refuses second derivatives; where no graph is made of this pass it has nothing to refuse.
         return _backward_with_graph(ctx, dout) if torch.is_grad_enabled() else _backward_of(ctx, dout)
 
 
@@ -134,7 +135,39 @@ def _backward_of(ctx: Any, dout: Tensor | None) -> tuple[Any, ...]:
     return (*_backward(ctx.call, dout, q, k, v, out, lse, sink), None)
 
 
-_backward_with_graph = once_differentiable(_backward_of)
+def _backward_with_graph(ctx: Any, dout: Tensor | None) -> tuple[Any, ...]:
+    with torch.no_grad():
+        grads = _backward_of(ctx, dout)
+    return refuse_second_derivatives("flex_flash_attn_func", grads)
+
+
+def refuse_second_derivatives(function: str, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The gradients, which raise when they are differentiated: they depend on inputs by ways that are not known.
+
+    torch's once_differentiable lets them pass as constants where the incoming gradient is one.
+    """
+    text = f"{function}: second derivatives are not supported (got a gradient of a gradient)"
+    raising = torch._C._functions.DelayedError(text.encode(), len(grads))
+    leaves: Any = [None if g is None else g.detach().requires_grad_() for g in grads]
+    return tuple(raising(*leaves))
+
+
+def require_no_transform(function: str) -> None:
+    """Refuses vmap, grad and jvp of torch.func, whose own words do not help."""
+    if torch._C._are_functorch_transforms_active():
+        raise InvalidArgument(
+            f"{function}: transforms of torch.func are not supported (got vmap, grad or jvp); for a batch, put its "
+            "sequences into the mask as documents"
+        )
+
+
+def check_scale(function: str, scale: Any) -> float | None:
+    """A number. A tensor would be remembered by its identity, and get no gradient."""
+    if scale is None or type(scale) is float:
+        return scale
+    if isinstance(scale, Tensor) or not hasattr(scale, "__float__"):
+        raise InvalidArgument(f"{function}: softmax_scale must be a number or None (got {type(scale).__name__})")
+    return float(scale)
 
 
 def attend(
@@ -150,9 +183,12 @@ def attend(
     backend: str | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """(out, lse, max_logits) of flex_flash_attn_func."""
+    if options[0] is not None:
+        options = (check_scale("flex_flash_attn_func", options[0]), *options[1:])
     if torch.compiler.is_compiling():
         return _attend_compiled(q, k, v, ranges, sink, sink_layout, options, out_dtype, max_logits, backend)
     _check(q, k, v, sink)
+    require_no_transform("flex_flash_attn_func")
     if sink is not None:
         sink = sink.to(torch.float32).contiguous()
     attention = _attention(q, k, v, ranges, backend)
@@ -372,3 +408,14 @@ def _operator_backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
 
 
 torch.library.register_autograd("tangram::flex_attn", _operator_backward, setup_context=_setup_context)
+
+
+def _no_second_derivatives(ctx: Any, *_: Any) -> None:
+    raise InvalidArgument("tangram: second derivatives are not supported (got a gradient of a gradient)")
+
+
+def _nothing_to_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    pass
+
+
+torch.library.register_autograd("tangram::flex_attn_backward", _no_second_derivatives, setup_context=_nothing_to_save)

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import _cuda
 from ._core import AttnOptions, DistAttention, KeptKv
@@ -32,7 +31,17 @@ from ._keys import (
 )
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
 from ._torch_calc import calc_compiled, kv_rows, sink_values
-from ._torch_flex import _NAMES, _empty_like, _empty_out, _options, _rows, _stream
+from ._torch_flex import (
+    _NAMES,
+    _empty_like,
+    _empty_out,
+    _options,
+    _rows,
+    _stream,
+    check_scale,
+    refuse_second_derivatives,
+    require_no_transform,
+)
 from ._torch_group import known_group
 from .errors import InvalidArgument
 from .flex import AttnForwardMeta
@@ -108,7 +117,6 @@ class _CalcAttn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
-        # The decorator refuses second derivatives; where no graph is made of this pass it has nothing to refuse.
         return _backward_with_graph(ctx, dout) if torch.is_grad_enabled() else _backward(ctx, dout)
 
 
@@ -122,22 +130,27 @@ def _backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     return dq, dk, dv, dsink, None
 
 
-_backward_with_graph = once_differentiable(_backward)
+def _backward_with_graph(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+    with torch.no_grad():
+        grads = _backward(ctx, dout)
+    return refuse_second_derivatives("calc_attn", grads)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, key: DistAttnRuntimeKey) -> None:
     """What the executor does not see. The peers of a rank that raises are told, or they would wait for it."""
     if not isinstance(key, DistAttnRuntimeKey):
         raise InvalidArgument(f"calc_attn: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
-    fits = q.ndim == k.ndim == v.ndim == 3 and q.dtype in _NAMES and k.dtype == q.dtype and v.dtype == q.dtype
+    shape_q, shape_k = key.shapes
+    fits = q.shape == shape_q and k.shape == shape_k and v.ndim == 3 and v.shape[:2] == shape_k[:2]
+    fits = fits and q.dtype in _NAMES and k.dtype == q.dtype and v.dtype == q.dtype
     if fits and k.device == q.device and v.device == q.device and (sink is None or sink.device == q.device):
         return
     shown = ", ".join(f"{name}={x.dtype}{list(x.shape)} on {x.device}" for name, x in (("q", q), ("k", k), ("v", v)))
     if sink is not None:
         shown += f", sink on {sink.device}"
     reason = (
-        "calc_attn: q, k and v must be [rows, heads, dim] of one dtype of float32, bfloat16, float16, and lie on one "
-        f"device with the sink (got {shown})"
+        f"calc_attn: q must be the shard {list(shape_q)} of the key, k and v {list(shape_k)} (v of any dim), of one "
+        f"dtype of float32, bfloat16, float16, and lie on one device with the sink (got {shown})"
     )
     if not torch.compiler.is_compiling():
         key.group.refuse(_cuda.device_of(q), reason)
@@ -181,12 +194,15 @@ def calc_attn(
             backend for the device, or GPUs that do not reach each other.
     """
     _check(q, k, v, sink, key)
+    if softmax_scale is not None:
+        softmax_scale = check_scale("calc_attn", softmax_scale)
     if torch.compiler.is_compiling():
         options_of = (softmax_scale, softcap, deterministic)
         out, lse, peaks = calc_compiled(
             *(q, k, v, key, sink, sink_layout, options_of, dsink_reduce, backend, out_dtype, return_max_logits)
         )
         return out, AttnForwardMeta(lse, peaks if return_max_logits else None)
+    require_no_transform("calc_attn")
     device = _cuda.device_of(q)
     attention = key.attention(q.dtype, v.shape[2], backend, device)
     keeps = key.config.overlap.keep_remote_kv and torch.is_grad_enabled() and device < 0

@@ -12,7 +12,8 @@ from reference import attention, mask_cells, typed_cells
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from tangram import InvalidArgument, Mask, flex_flash_attn_func  # noqa: E402
+import tangram  # noqa: E402
+from tangram import InvalidArgument, Mask, _core, flex_flash_attn_func  # noqa: E402
 
 
 def operands(seed, rows=24, heads=4, heads_kv=2, dim=16, dim_v=16, dtype=torch.float32):
@@ -163,12 +164,53 @@ def test_checkpointing_gives_the_same_gradients():
         assert torch.equal(a.grad, b.grad)
 
 
-def test_second_derivatives_are_refused():
+@pytest.mark.parametrize("compiled", [False, True])
+def test_second_derivatives_are_refused(compiled):
+    call = flex_flash_attn_func
+    if compiled:
+        call = torch.compile(lambda q, k, v, m: flex_flash_attn_func(q, k, v, m), backend="eager", fullgraph=True)
+    # Also where the incoming gradient is a constant, and the rest of the loss would be differentiated without a word.
+    for loss in (lambda out: out.square().sum(), lambda out: out.sum()):
+        q, k, v = operands(0)
+        out, _ = call(q, k, v, Mask.causal(24))
+        dq, dv = torch.autograd.grad(loss(out), (q, v), create_graph=True)
+        with pytest.raises((RuntimeError, InvalidArgument), match="second derivatives are not supported"):
+            (dq.square().sum() + (q * v.repeat_interleave(2, 1)).sum()).backward()
+        with pytest.raises((RuntimeError, InvalidArgument), match="second derivatives are not supported"):
+            dv.sum().backward()
+
+
+def test_transforms_of_functions_are_refused():
+    q, k, v = (t.detach() for t in operands(0))
+
+    def call(x):
+        return flex_flash_attn_func(x, k, v, Mask.causal(24))[0]
+
+    for transform in (
+        lambda: torch.vmap(call)(torch.stack([q, q])),
+        lambda: torch.func.grad(lambda x: call(x).sum())(q),
+        lambda: torch.func.jvp(call, (q,), (q,)),
+    ):
+        with pytest.raises(InvalidArgument, match="transforms of torch.func are not supported"):
+            transform()
+
+
+def test_tensors_without_rows_and_strides_that_lead_nowhere():
     q, k, v = operands(0)
-    out, _ = flex_flash_attn_func(q, k, v, Mask.causal(24))
-    (dq,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        dq.sum().backward()
+    empty = torch.empty(0, 4, 16, requires_grad=True)
+    out, meta = flex_flash_attn_func(empty, k, v, [], [])
+    out.sum().backward()
+    assert (
+        out.shape == (0, 4, 16) and meta.lse.shape == (0, 4) and (k.grad == 0).all() and empty.grad.shape == (0, 4, 16)
+    )
+    # One head: its stride is that of a whole tensor, and nothing follows it.
+    one = [torch.randn(1, 24, 16).transpose(0, 1).requires_grad_() for _ in range(3)]
+    assert one[0].is_contiguous() and one[0].stride() == (16, 384, 1)
+    same = [t.detach().clone(memory_format=torch.contiguous_format).view(24, 1, 16).requires_grad_() for t in one]
+    for tensors in (one, same):
+        flex_flash_attn_func(*tensors, Mask.causal(24))[0].square().sum().backward()
+    for a, b in zip(one, same, strict=True):
+        assert torch.equal(a.grad, b.grad)
 
 
 def test_views_and_gradients_of_any_stride():
@@ -188,6 +230,38 @@ def test_views_and_gradients_of_any_stride():
     shared = packed[:, 1, :1].expand(24, 4, 16)
     wanted, _ = flex_flash_attn_func(packed[:, 0], shared.contiguous(), shared.contiguous(), mask)
     assert torch.equal(flex_flash_attn_func(packed[:, 0], shared, shared, mask)[0], wanted)
+
+
+def test_tensors_are_read_alike_with_and_without_the_functions_of_dlpack():
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if exchange is None:
+        pytest.skip("this PyTorch has no such functions")
+    packed = torch.randn(25, 3, 4, 16)
+    sink = torch.randn(2, 4)
+
+    def results():
+        q, k, v = (packed[1:, i].detach().requires_grad_() for i in range(3))
+        out, meta = flex_flash_attn_func(q, k, v, Mask.causal(24), sink=torch.nn.Parameter(sink))
+        return [out, meta.lse, *torch.autograd.grad(out.sum(), (q, k, v))]
+
+    def refusals():
+        texts = []
+        for wrong in (packed[:, 0].int(), packed[:, 0].to("meta"), packed):
+            with pytest.raises((InvalidArgument, RuntimeError)) as error:
+                _core.FlexAttention(
+                    Mask.causal(25), tangram.HeadConfig(4, 4, 16, 16, "float32"), tangram.Backend("cpu")
+                ).forward(wrong, packed[:, 1], packed[:, 2], packed[:, 0], packed[:, 0, :, 0])
+            texts.append(str(error.value))
+        return texts
+
+    fast, fast_refusals = results(), refusals()
+    try:
+        _core.register_torch_exchange(None)
+        slow, slow_refusals = results(), refusals()
+    finally:
+        _core.register_torch_exchange(exchange)
+    assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
+    assert fast_refusals == slow_refusals and len(set(fast_refusals)) == 3, fast_refusals
 
 
 def test_ranges_that_change_in_place_or_are_new_are_seen():
@@ -218,3 +292,12 @@ def test_wrong_input_is_named():
         flex_flash_attn_func(q, k.to("meta"), v, Mask.causal(24))
     with pytest.raises(InvalidArgument, match=r"must have shape \[rows, heads, dim\]"):
         flex_flash_attn_func(q[None], k, v, Mask.causal(24))
+    with pytest.raises(InvalidArgument, match=r"softmax_scale must be a number or None \(got Tensor\)"):
+        flex_flash_attn_func(q, k, v, Mask.causal(24), softmax_scale=torch.tensor(0.5))
+    for wrong in (torch.int32, "float32"):
+        with pytest.raises(InvalidArgument, match="out_dtype must be that of q or torch.float32"):
+            flex_flash_attn_func(q, k, v, Mask.causal(24), out_dtype=wrong)
+    with pytest.raises(InvalidArgument, match="sm_margin must not be negative"):
+        flex_flash_attn_func(q, k, v, Mask.causal(24), sm_margin=-1)
+    with pytest.raises(InvalidArgument, match=r"attn_type_map must be lists or integer arrays \(got int\)"):
+        flex_flash_attn_func(q, k, v, [(0, 24)], [(0, 24)], 1)

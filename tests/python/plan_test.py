@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans from Python."""
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -106,6 +108,34 @@ def test_configs_are_values_and_name_wrong_fields():
         tangram.plan(Mask.causal(1000), 3)
     with pytest.raises(AttributeError):
         OverlapConfig().num_stages_fwd = 3
+
+
+def test_values_are_copied_and_pickled():
+    config = DistAttnConfig(
+        cp_size=4,
+        heads=HeadConfig(num_heads_q=8, num_heads_kv=2, head_dim=64, head_dim_v=32, dtype="float32"),
+        dispatch=DispatchConfig("random", chunk_size=64, seed=3),
+        overlap=OverlapConfig(1, 2, keep_remote_kv=True),
+        cost=tangram.CostModel(link_bytes_per_s=1e9),
+        reduce_dtype="bfloat16",
+    )
+    mask = Mask.varlen([0, 100, 1024])
+    values = [
+        config,
+        config.heads,
+        config.dispatch,
+        config.overlap,
+        config.cost,
+        mask,
+        mask.slices[0],
+        tangram.Range(1, 5),
+    ]
+    values += [tangram.plan(mask, 4, heads=config.heads, config=config), tangram.MaskType.CAUSAL]
+    for value in values:
+        for other in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+            assert other == value and type(other) is type(value), value
+    options = pickle.loads(pickle.dumps(tangram.AttnOptions(softmax_scale=0.5, softcap=2.0, deterministic=True)))
+    assert (options.softmax_scale, options.softcap, options.deterministic, options.sm_margin) == (0.5, 2.0, True, 0)
 
 
 def test_pad_size():

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import sys
 import time
 import weakref
@@ -124,8 +126,9 @@ def check_refusals(group):
     wrong = {
         "x must have the": lambda bad: tangram.undispatch(q[1:] if bad else q, key),
         "roll: x must have": lambda bad: tangram.roll(q[1:] if bad else q, key, 1),
-        "of one dtype of float32": lambda bad: tangram.calc_attn(q, k.double() if bad else k, v, key),
-        "must be [rows, heads, dim]": lambda bad: tangram.calc_attn(q, k, v[0] if bad else v, key),
+        "k=torch.float64": lambda bad: tangram.calc_attn(q, k.double() if bad else k, v, key),
+        "v=torch.float32[2, 16]": lambda bad: tangram.calc_attn(q, k, v[0] if bad else v, key),
+        "q=torch.float32[": lambda bad: tangram.calc_attn(*((k, q) if bad else (q, k)), v, key),
     }
     for text, call in wrong.items():
         try:
@@ -142,6 +145,52 @@ def check_refusals(group):
             assert "key must be a DistAttnRuntimeKey (got str)" in str(error), error
         else:
             raise AssertionError("accepted a name as a key")
+
+
+def check_keys_are_hard_to_misuse(group):
+    total = 150
+    key = flex_key(RANGES, total, group)
+    pad = key.pad_size
+    assert copy.deepcopy({"key": key})["key"] is key and repr(key).startswith(f"DistAttnRuntimeKey(rank={key.rank}, ")
+    common = (total, total, HEADS, HEADS_KV, DIM)
+
+    def make(q=((0, total),), kind="full", padding=pad, config=None):
+        return tangram.magi_attn_flex_key(
+            list(q), [(0, total)], kind, *common, padding, group, chunk_size=16, dist_attn_config=config
+        )
+
+    assert make(padding=[pad, pad]) is make(padding=(pad, pad)) is make() and make().pad_size == pad
+    x = tangram.dispatch(torch.zeros(total, 2), key)
+    for call, text in (
+        (lambda: make(padding=1.5), "pad_size must be an integer"),
+        (lambda: make(padding=(1, 2, 3)), "pad_size must be an integer"),
+        (lambda: make(q=(0, total)), "ranges must be pairs"),
+        (lambda: make(kind=[1.5]), "mask types are names or integers (got 1.5)"),
+        (lambda: make(config={"overlap": 1}), "must be a DistAttnConfig (got dict)"),
+        (lambda: tangram.dispatch(np.zeros(total), key), "dispatch: needs a torch tensor (got ndarray)"),
+        (lambda: tangram.dispatch_labels([0] * total, key), "dispatch_labels: needs a torch tensor (got list)"),
+        (lambda: tangram.roll(x, key, 1, 1), "dimension 0 of a dispatched tensor (got dims=1)"),
+        (lambda: torch.vmap(lambda y: tangram.dispatch(y, key))(torch.zeros(2, total)), "torch.func are not supported"),
+    ):
+        try:
+            call()
+        except InvalidArgument as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"accepted: {text}")
+    assert torch.equal(tangram.roll(x, key, 1, -2), x)
+    try:
+        pickle.dumps(key)
+    except TypeError as error:
+        assert "belongs to its process group" in str(error)
+    else:
+        raise AssertionError("pickled a key")
+    # Rows only move, so second derivatives through them are exact: of sum((x^2)^2) they are 12 x^2.
+    y = torch.randn(total, 2, generator=torch.Generator().manual_seed(6)).requires_grad_()
+    moved = tangram.undispatch(tangram.roll(tangram.dispatch(y * y, key), key, 7), key)
+    (first,) = torch.autograd.grad(moved.square().sum(), y, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), y)
+    torch.testing.assert_close(second, 12 * y.detach() ** 2)
 
 
 def check_executors(group):
@@ -266,13 +315,14 @@ def check_errors(group):
             raise AssertionError("accepted a shard of wrong size")
         tangram.calc_attn(q, k, v, key)
     inputs = [x.requires_grad_() for x in (q.clone(), k.clone(), v.clone())]
-    (dq,) = torch.autograd.grad(tangram.calc_attn(*inputs, key)[0].square().sum(), inputs[0], create_graph=True)
-    try:
-        dq.sum().backward()
-    except RuntimeError as error:
-        assert "once_differentiable" in str(error), error
-    else:
-        raise AssertionError("made second derivatives")
+    for loss in (lambda out: out.square().sum(), lambda out: out.sum()):
+        (dq,) = torch.autograd.grad(loss(tangram.calc_attn(*inputs, key)[0]), inputs[0], create_graph=True)
+        try:
+            (dq.sum() + inputs[0].sum()).backward()
+        except RuntimeError as error:
+            assert "calc_attn: second derivatives are not supported" in str(error), error
+        else:
+            raise AssertionError("made second derivatives")
     with torch.no_grad():
         other = flex_key(([(0, 100 + min(rank, 1))], [(0, 150)], "full"), 150, group)
         try:
@@ -430,6 +480,7 @@ def main():
     check_padding(world)
     check_rows_of_any_kind(world)
     check_refusals(world)
+    check_keys_are_hard_to_misuse(world)
     check_as_device(world)
     if dist.get_world_size() == 4:
         from torch.distributed.device_mesh import init_device_mesh

@@ -265,7 +265,7 @@ def check_failure(how):
         try:
             tangram.calc_attn(shards[0][1:], *shards[1:], key)
         except InvalidArgument as error:
-            assert "q must" in str(error), error
+            assert "q must be the shard" in str(error), error
         else:
             raise AssertionError("accepted a shard of wrong size")
         time.sleep(3)

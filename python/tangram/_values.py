@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Copies and pickles of masks, plans and configs: for checkpoints, config systems and worker processes."""
+
+from __future__ import annotations
+
+import copyreg
+from typing import Any
+
+from . import _core
+from ._core import AttnSlice, Mask, Plan, Range
+
+
+def _properties(kind: type) -> tuple[str, ...]:
+    """The fields of a config, whose constructor takes what its properties show."""
+    return tuple(name for name, value in vars(kind).items() if isinstance(value, property))
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {
+    Range: ("begin", "end"),
+    AttnSlice: ("q_range", "k_range", "min_diag", "max_diag"),
+    Mask: ("seqlen_q", "seqlen_k", "slices"),
+}
+for _name in ("AttnOptions", "CostModel", "DispatchConfig", "DistAttnConfig", "HeadConfig", "OverlapConfig"):
+    _FIELDS[getattr(_core, _name)] = _properties(getattr(_core, _name))
+
+
+def _make(kind: type, fields: dict[str, Any]) -> Any:
+    return kind(**fields)
+
+
+def _reduce(value: Any) -> tuple[Any, ...]:
+    return _make, (type(value), {name: getattr(value, name) for name in _FIELDS[type(value)]})
+
+
+def _make_plan(text: str) -> Plan:
+    return Plan.from_json(text)
+
+
+def _reduce_plan(plan: Plan) -> tuple[Any, ...]:
+    return _make_plan, (plan.to_json(),)
+
+
+for _kind in _FIELDS:
+    copyreg.pickle(_kind, _reduce)
+copyreg.pickle(Plan, _reduce_plan)
