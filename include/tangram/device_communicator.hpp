@@ -197,11 +197,15 @@ struct DeviceCommunicatorConfig {
   DeviceTransport transport = DeviceTransport::kCopyEngine;
   /// Bounds every wait for a peer, on host and device; 0: Env::timeout_s.
   double timeout_s = 0;
+  /// Of nccl: at most so many thread blocks of each transfer, so that kernels beside them know what margin to leave; 0:
+  /// NCCL's choice.
+  int max_ctas = 0;
 };
 
 /// Collective over `control`, which must outlive the result and whose ranks may be processes of one host or threads of
 /// one process. Uses the current CUDA device. Throws NotAvailable, naming the reason, without a GPU, in a build without
-/// CUDA, where NCCL is not found, and where the ranks' GPUs cannot reach each other.
+/// CUDA, where NCCL is not found (Env::nccl_library) or two ranks have one GPU, and where the ranks' GPUs cannot reach
+/// each other.
 std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& control,
                                                              const DeviceCommunicatorConfig& config = {});
 

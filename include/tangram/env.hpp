@@ -24,6 +24,9 @@ struct Env {
   /// TANGRAM_PROFILE: 1 names kernels and transfers with NVTX ranges.
   bool profile = false;
 
+  /// TANGRAM_NCCL_LIBRARY: the NCCL that transport nccl loads; a name is looked for as the system's loader does.
+  std::string nccl_library = "libnccl.so.2";
+
   /// The process's values. Throws InvalidArgument when a variable is set to something that it cannot mean.
   static const Env& get();
 

@@ -55,7 +55,7 @@ TANGRAM_HOST_DEVICE constexpr WaitFailure unpack(uint64_t word) {
 }
 
 /// A rank's row of a board in host memory that all ranks, their hosts and their kernels, can write. The first two words
-/// hold a packed WaitFailure or zero; kernels use only them.
+/// hold a packed WaitFailure or zero; waiting kernels use only them.
 struct alignas(64) BoardRow {
   uint64_t report = 0;  // for the rank's host: the group has failed on the device
   uint64_t padding0[7] = {};
@@ -64,7 +64,12 @@ struct alignas(64) BoardRow {
   uint64_t heartbeat_ns = 0;
   int64_t process = 0;
   uint64_t has_left = 0;
-  char text[232] = {};  // why this rank gave up
+  // Of transports whose waits are a library's, so that hosts can tell for what and how long a rank waits.
+  uint64_t operation = 0;  // where the rank's stream is: a packed WaitFailure whose detail counts; zero: nowhere
+  uint64_t progress = 0;   // operations that the stream has begun
+  uint64_t opened = 0;     // epoch << 12 | pass that the host opened last
+  uint64_t stopped = 0;    // the library's kernels of the rank run no more
+  char text[200] = {};     // why this rank gave up
 };
 
 /// In device memory, one for each rank.

@@ -38,6 +38,8 @@ TEST(EnvDeathTest, ReadsValues) {
   expect_in_child("TANGRAM_TIMEOUT_S", "2.5", [] { return Env::get().timeout_s == 2.5; });
   expect_in_child("TANGRAM_NUM_THREADS", "3", [] { return Env::get().num_threads == 3; });
   expect_in_child("TANGRAM_SANITY_CHECK", "1", [] { return Env::get().sanity_check; });
+  expect_in_child("TANGRAM_NCCL_LIBRARY", "/opt/nccl.so", [] { return Env::get().nccl_library == "/opt/nccl.so"; });
+  expect_in_child("TANGRAM_NCCL_LIBRARY", "", [] { return Env::get().nccl_library == "libnccl.so.2"; });
   expect_in_child("TANGRAM_CPU_ISA", "avx2", [] { return Env::get().cpu_isa == "avx2"; });
 }
 

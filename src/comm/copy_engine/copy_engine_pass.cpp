@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "comm/all_gather.hpp"
+#include "comm/device/pass_tensors.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
 
@@ -18,26 +19,6 @@ constexpr int kConvertBlocks = 264;  // memory-bound, before the transfer: all t
 
 cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-int64_t row_bytes_of(int heads, int dim, DType dtype) {
-  return int64_t{heads} * dim * static_cast<int64_t>(size_of(dtype));
-}
-
-std::vector<int64_t> landing_row_bytes(const DevicePassSpec& spec) {
-  std::vector<int64_t> bytes;
-  for (const LandingTensor& tensor : spec.landing) {
-    bytes.push_back(row_bytes_of(tensor.heads, tensor.dim, tensor.dtype));
-  }
-  return bytes;
-}
-
-std::vector<int64_t> return_row_bytes(const DevicePassSpec& spec) {
-  std::vector<int64_t> bytes;
-  for (const ReturnTensor& tensor : spec.returns) {
-    bytes.push_back(row_bytes_of(tensor.heads, tensor.dim, tensor.reduce_dtype));
-  }
-  return bytes;
-}
-
 template <class T>
 cuda::DeviceBuffer upload(const std::vector<T>& values) {
   return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(T));
@@ -49,15 +30,6 @@ bool prefers_kernel(int64_t num_copies, int64_t num_bytes) {
   const double engine_us = 2.4 * static_cast<double>(num_copies) + static_cast<double>(num_bytes) / 390e3;
   const double kernel_us = 10 + static_cast<double>(num_bytes) / 250e3;
   return engine_us > 4 * kernel_us;
-}
-
-void check_tensor(const std::string& label, const char* what, const ConstTensorView& view, int64_t min_rows, int heads,
-                  int dim) {
-  require(view.heads == heads && view.dim == dim && view.rows >= min_rows && view.contiguous(),
-          "{} '{}': needs a contiguous tensor of at least {} rows, {} heads, dim {} (got {})", what, label, min_rows,
-          heads, dim, shape_text(view));
-  require(view.rows == 0 || (view.data != nullptr && reinterpret_cast<uintptr_t>(view.data) % 16 == 0),
-          "{} '{}': tensors must be 16-byte aligned and not null", what, label);
 }
 
 }  // namespace
@@ -180,9 +152,11 @@ std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_returns() {
 
 void CopyEnginePass::plan_conversions() {
   std::vector<char*> bases;
-  for (const ReturnTensor& tensor : spec_.returns) {
+  const std::vector<int64_t> row_bytes = return_row_bytes(spec_);
+  for (size_t t = 0; t < spec_.returns.size(); ++t) {
+    const ReturnTensor& tensor = spec_.returns[t];
     const bool converts = tensor.partial_dtype != tensor.reduce_dtype;
-    const int64_t bytes = tensor.partial_rows * row_bytes_of(tensor.heads, tensor.dim, tensor.reduce_dtype);
+    const int64_t bytes = tensor.partial_rows * row_bytes[t];
     converted_.emplace_back(converts ? static_cast<size_t>(bytes) : 0);
     bases.push_back(converted_.back().as<char>());
   }
@@ -191,10 +165,9 @@ void CopyEnginePass::plan_conversions() {
     std::vector<Chunk> chunks;
     for (size_t t = 0; t < spec_.returns.size(); ++t) {
       if (converted_[t].bytes() == 0) continue;
-      const int64_t row_bytes = return_row_bytes(spec_)[t];
       for (const PeerPieces& owner : stage) {
         for (const Piece& piece : owner.pieces) {
-          const int64_t begin = piece.from * row_bytes, end = begin + piece.rows * row_bytes;
+          const int64_t begin = piece.from * row_bytes[t], end = begin + piece.rows * row_bytes[t];
           for (int64_t at = begin; at < end; at += kMaxChunkBytes) {
             const auto num_bytes = static_cast<int32_t>(std::min<int64_t>(kMaxChunkBytes, end - at));
             chunks.push_back({at, at, num_bytes, static_cast<int16_t>(t), static_cast<int16_t>(t)});
@@ -290,16 +263,9 @@ void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotArea
 
 void CopyEnginePass::cast(int stage, std::span<const ConstTensorView> sources, void* stream) {
   epoch_.require_open("cast");
-  require(sources.size() == spec_.landing.size(), "cast '{}': needs one source per landing tensor (got {} for {})",
-          spec_.label, sources.size(), spec_.landing.size());
+  check_sources(spec_, sources, layout_.min_source_rows);
   const void* pointers[4] = {};
-  for (size_t t = 0; t < sources.size(); ++t) {
-    const LandingTensor& shape = spec_.landing[t];
-    check_tensor(spec_.label, "cast", sources[t], layout_.min_source_rows, shape.heads, shape.dim);
-    require(sources[t].dtype == shape.dtype, "cast '{}': sources must be {} (got {})", spec_.label,
-            to_string(shape.dtype), to_string(sources[t].dtype));
-    pointers[t] = sources[t].data;
-  }
+  for (size_t t = 0; t < sources.size(); ++t) pointers[t] = sources[t].data;
   epoch_.cast(stage);
   const Transfer& transfer = casts_[static_cast<size_t>(stage)];
   send(transfer, static_cast<size_t>(stage), *landing_, slot_, 0, pointers, group_->cast_stream, cast_used_,
@@ -330,16 +296,9 @@ DeviceArrivals CopyEnginePass::arrivals() const {
 
 void CopyEnginePass::reduce(int stage, std::span<const ConstTensorView> partials, void* stream) {
   epoch_.require_open("reduce");
-  require(partials.size() == spec_.returns.size(), "reduce '{}': needs one tensor per return tensor (got {} for {})",
-          spec_.label, partials.size(), spec_.returns.size());
+  check_partials(spec_, partials);
   const void* pointers[4] = {};
-  for (size_t t = 0; t < partials.size(); ++t) {
-    const ReturnTensor& shape = spec_.returns[t];
-    check_tensor(spec_.label, "reduce", partials[t], shape.partial_rows, shape.heads, shape.dim);
-    require(partials[t].dtype == shape.partial_dtype, "reduce '{}': partials must be {} (got {})", spec_.label,
-            to_string(shape.partial_dtype), to_string(partials[t].dtype));
-    pointers[t] = partials[t].data;
-  }
+  for (size_t t = 0; t < partials.size(); ++t) pointers[t] = partials[t].data;
   epoch_.reduce(stage);
   const size_t stage_idx = static_cast<size_t>(stage);
   MoveParams conversion;
@@ -386,16 +345,7 @@ void CopyEnginePass::signal_returned(int stage, void* stream) {
 void CopyEnginePass::finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                                    void* stream) {
   epoch_.require_open("finish_reduce");
-  require(own.size() == spec_.returns.size() && sums.size() == spec_.returns.size(),
-          "finish_reduce '{}': needs one own tensor and one sum per return tensor (got {} and {} for {})", spec_.label,
-          own.size(), sums.size(), spec_.returns.size());
-  for (size_t t = 0; t < own.size(); ++t) {
-    const ReturnTensor& shape = spec_.returns[t];
-    check_tensor(spec_.label, "finish_reduce", own[t], shape.owned_rows, shape.heads, shape.dim);
-    check_tensor(spec_.label, "finish_reduce", sums[t], shape.owned_rows, shape.heads, shape.dim);
-    require(own[t].data != sums[t].data || own[t].dtype == sums[t].dtype,
-            "finish_reduce '{}': own and sums may share memory only with equal dtypes", spec_.label);
-  }
+  check_sums(spec_, own, sums);
   epoch_.finish_reduce();
   WaitParams wait;
   wait.context = group_->context();

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "comm/copy_engine/copy_engine_communicator.hpp"
+#include "comm/nccl/nccl_communicator.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -32,7 +33,7 @@ std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& contr
   require_gpus(control);
   switch (config.transport) {
     case DeviceTransport::kCopyEngine: return std::make_unique<comm::CopyEngineCommunicator>(control, config.timeout_s);
-    case DeviceTransport::kNccl: throw NotAvailable("make_device_communicator: transport nccl is not built in");
+    case DeviceTransport::kNccl: return std::make_unique<comm::NcclCommunicator>(control, config);
   }
   throw InternalError("make_device_communicator: unknown transport");
 }

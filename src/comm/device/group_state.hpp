@@ -29,6 +29,7 @@ class GroupState {
   int size() const { return size_; }
   double timeout_s() const { return timeout_s_; }
 
+  HostBoard& board() { return board_; }
   /// The board's rows as kernels reach them.
   cuda::BoardRow* device_board() const { return &board_.row(0); }
 

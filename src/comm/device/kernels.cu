@@ -237,6 +237,27 @@ __global__ void __launch_bounds__(512) all_reduce(AllReduceParams params) {
   }
 }
 
+__global__ void begin_operation(cuda::BoardRow* row, uint64_t* counter, uint64_t word) {
+  const uint64_t count = ++*counter;
+  ptx::store_release_system(&row->progress, count);
+  WaitFailure operation = cuda::unpack(word);
+  operation.detail = static_cast<int>(count & 4095);
+  ptx::store_release_system(&row->operation, cuda::pack(operation));
+}
+
+__global__ void end_operation(cuda::BoardRow* row) { ptx::store_release_system(&row->operation, uint64_t{0}); }
+
+__global__ void combine(const float* others, float* values, int count, int rank, int size, bool is_max) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  float result = 0;
+  for (int r = 0; r < size; ++r) {
+    const float value = r == rank ? values[i] : others[int64_t{r} * count + i];
+    result = r == 0 ? value : is_max ? fmaxf(result, value) : result + value;
+  }
+  values[i] = result;
+}
+
 void check_launch(const char* what) { cuda::check(cudaGetLastError(), what); }
 
 }  // namespace
@@ -288,12 +309,30 @@ void launch_all_reduce(const AllReduceParams& params, cudaStream_t stream) {
   check_launch("all_reduce");
 }
 
+void launch_operation_begins(cuda::BoardRow* row, uint64_t* counter, uint64_t word, cudaStream_t stream) {
+  begin_operation<<<1, 1, 0, stream>>>(row, counter, word);
+  check_launch("begin_operation");
+}
+
+void launch_operation_ends(cuda::BoardRow* row, cudaStream_t stream) {
+  end_operation<<<1, 1, 0, stream>>>(row);
+  check_launch("end_operation");
+}
+
+void launch_combine(const float* others, float* values, int count, int rank, int size, bool is_max,
+                    cudaStream_t stream) {
+  combine<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(others, values, count, rank, size, is_max);
+  check_launch("combine");
+}
+
 void load_kernels() {
   const void* kernels[] = {
-      reinterpret_cast<const void*>(begin_epoch), reinterpret_cast<const void*>(end_epoch),
-      reinterpret_cast<const void*>(wait_flags),  reinterpret_cast<const void*>(signal_flags),
-      reinterpret_cast<const void*>(move_chunks), reinterpret_cast<const void*>(convert_chunks),
-      reinterpret_cast<const void*>(merge_rows),  reinterpret_cast<const void*>(all_reduce),
+      reinterpret_cast<const void*>(begin_epoch),     reinterpret_cast<const void*>(end_epoch),
+      reinterpret_cast<const void*>(wait_flags),      reinterpret_cast<const void*>(signal_flags),
+      reinterpret_cast<const void*>(move_chunks),     reinterpret_cast<const void*>(convert_chunks),
+      reinterpret_cast<const void*>(merge_rows),      reinterpret_cast<const void*>(all_reduce),
+      reinterpret_cast<const void*>(begin_operation), reinterpret_cast<const void*>(end_operation),
+      reinterpret_cast<const void*>(combine),
   };
   for (const void* kernel : kernels) {
     cudaFuncAttributes attributes;

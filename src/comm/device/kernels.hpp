@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "comm/device/chunk.hpp"
 #include "cuda/wait_context.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/dtype.hpp"
@@ -63,16 +64,6 @@ void launch_wait(const WaitParams& params, cudaStream_t stream);
 /// Writes the epoch to entry flags.idx + rank of the peers given as bits, after all that was enqueued before.
 void launch_signal(const FlagTable& flags, const uint64_t* epoch, uint64_t peers, int rank, cudaStream_t stream);
 
-/// A short stretch of bytes, a multiple of 16 that is at most kMaxChunkBytes.
-struct Chunk {
-  int64_t from = 0;  // offset in source `tensor`
-  int64_t to = 0;    // offset from bases[peer]
-  int32_t num_bytes = 0;
-  int16_t tensor = 0;
-  int16_t peer = 0;
-};
-inline constexpr int kMaxChunkBytes = 16 << 10;
-
 struct MoveParams {
   const Chunk* chunks = nullptr;
   int count = 0;
@@ -112,6 +103,16 @@ struct AllReduceParams {
   bool is_max = false;
 };
 void launch_all_reduce(const AllReduceParams& params, cudaStream_t stream);
+
+/// Shows hosts that the stream begins an operation: `word` is a packed WaitFailure without detail, `counter` device
+/// memory that counts operations.
+void launch_operation_begins(cuda::BoardRow* row, uint64_t* counter, uint64_t word, cudaStream_t stream);
+void launch_operation_ends(cuda::BoardRow* row, cudaStream_t stream);
+
+/// `values[i]` becomes the sum or the largest of all ranks' values: the own ones, in the place of `rank`, and those of
+/// `others` [size, count].
+void launch_combine(const float* others, float* values, int count, int rank, int size, bool is_max,
+                    cudaStream_t stream);
 
 /// Loads all of the above onto the current device, so that no first launch waits for kernels that wait for it.
 void load_kernels();

@@ -119,6 +119,9 @@ std::vector<Transport> transports() {
 // --gtest_also_run_disabled_tests.
 Transport copy_engine() { return {"CopyEngine", real(DeviceTransport::kCopyEngine), true, true, true}; }
 
+// Not run on a GPU yet either. NCCL wants a GPU for each rank.
+Transport nccl() { return {"Nccl", real(DeviceTransport::kNccl), false, true, false}; }
+
 template <class Base>
 class GpuTest : public Base {
  protected:
@@ -192,6 +195,11 @@ INSTANTIATE_TEST_SUITE_P(DISABLED_CopyEngine, DeviceMaskFamilies,
                          ::testing::Combine(::testing::ValuesIn(mask_families()), ::testing::Values(copy_engine())),
                          [](const auto& param_info) { return std::string(std::get<0>(param_info.param).name); });
 INSTANTIATE_TEST_SUITE_P(DISABLED_CopyEngine, DeviceDist, ::testing::Values(copy_engine()),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+INSTANTIATE_TEST_SUITE_P(DISABLED_Nccl, DeviceMaskFamilies,
+                         ::testing::Combine(::testing::ValuesIn(mask_families()), ::testing::Values(nccl())),
+                         [](const auto& param_info) { return std::string(std::get<0>(param_info.param).name); });
+INSTANTIATE_TEST_SUITE_P(DISABLED_Nccl, DeviceDist, ::testing::Values(nccl()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST_P(DeviceDist, SinkSoftcapAndScaleEnterOnce) {

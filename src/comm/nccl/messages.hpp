@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Which messages a stage of a pass is over a library that matches sends and receives by order, and what is packed
+// before and unpacked behind them. Plain host data.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/device/chunk.hpp"
+#include "comm/device/pass_layout.hpp"
+
+namespace tangram::comm {
+
+/// Bytes for or from one peer. Those of a pair of ranks come in the same order on both.
+struct Message {
+  /// Into the staging buffer instead of a tensor.
+  static constexpr int kStaging = -1;
+
+  int peer = 0;
+  int tensor = kStaging;
+  int64_t offset = 0;  // bytes, in the tensor or the staging buffer
+  int64_t num_bytes = 0;
+
+  friend bool operator==(const Message&, const Message&) = default;
+};
+
+struct StageMessages {
+  std::vector<Message> sends;
+  std::vector<Message> recvs;
+  std::vector<Chunk> pack;     // tensor `tensor` -> staging; `peer` is 0
+  std::vector<Chunk> convert;  // the same from float32 to bfloat16, see launch_convert
+  std::vector<Chunk> unpack;   // staging (`tensor` 0) -> tensor `peer`
+  int64_t send_bytes = 0;      // of staging
+  int64_t recv_bytes = 0;
+  int64_t rows_sent = 0, bytes_sent = 0, rows_received = 0, bytes_received = 0;
+};
+
+/// A pair of ranks with at most so many pieces moves them as they are, a message for each piece of each tensor; with
+/// more it moves one packed message.
+inline constexpr size_t kMaxDirectPieces = 4;
+
+/// The casts of one rank by stage. Receiving tensors are the landing tensors.
+std::vector<StageMessages> cast_messages(Place place, const DevicePassSpec& spec);
+
+/// The reduces by stage: a message for each tensor and pair. Receiving tensors are those of the return area, in which
+/// rows of a (stage, source) lie together (NOTE [return area]), so that nothing is unpacked. Tensors whose
+/// partial_dtype is not their reduce_dtype are converted when packed. `layout` is that of the rank; its returns need
+/// not be placed.
+std::vector<StageMessages> return_messages(Place place, const DevicePassSpec& spec, const PassLayout& layout);
+
+}  // namespace tangram::comm

@@ -1,0 +1,324 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "comm/nccl/nccl_group.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "comm/all_gather.hpp"
+#include "comm/progress_communicator.hpp"
+#include "core/require.hpp"
+#include "cuda/check.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::comm {
+
+using cuda::WaitFailure;
+using cuda::WaitKind;
+
+namespace {
+
+constexpr std::chrono::milliseconds kLookInterval{5};
+constexpr double kPeersStop_s = 1;
+constexpr double kSetup_s = 60;  // at least, for connecting: NCCL looks at the whole machine
+constexpr int kPassBits = 12;
+
+void rest() { std::this_thread::sleep_for(kLookInterval); }
+
+/// Alike on all ranks: throws NotAvailable on every one when one has a `problem`.
+void require_all(Communicator& control, const std::string& problem) {
+  float has_problem = problem.empty() ? 0 : 1;
+  control.all_reduce({&has_problem, 1}, ReduceOp::kMax, "transport nccl");
+  if (has_problem == 0) return;
+  throw NotAvailable(fmt::format("make_device_communicator: transport nccl: {}",
+                                 problem.empty() ? "another rank cannot use it" : problem));
+}
+
+const NcclApi& load_on_all(Communicator& control) {
+  std::string problem;
+  try {
+    static_cast<void>(NcclApi::get());
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  require_all(control, problem);
+  return NcclApi::get();
+}
+
+struct Whereabouts {
+  char host[64] = {};
+  char pci[32] = {};
+};
+
+/// Before anything that needs one host and a GPU for each rank.
+Communicator& checked_ranks(Communicator& control) {
+  int device = 0;
+  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+  Whereabouts here;
+  ::gethostname(here.host, sizeof(here.host) - 1);
+  cuda::check(cudaDeviceGetPCIBusId(here.pci, sizeof(here.pci), device), "cudaDeviceGetPCIBusId");
+  const std::vector<Whereabouts> ranks = all_gather(control, here, "transport nccl: GPUs");
+  for (size_t a = 0; a < ranks.size(); ++a) {
+    if (std::strcmp(ranks[a].host, ranks[0].host) != 0) {
+      throw NotAvailable("make_device_communicator: transport nccl: all ranks must be on one host so far");
+    }
+    for (size_t b = 0; b < a; ++b) {
+      if (std::strcmp(ranks[a].pci, ranks[b].pci) != 0) continue;
+      throw NotAvailable(
+          fmt::format("make_device_communicator: transport nccl: every rank must have a GPU of its own (got {} for "
+                      "ranks {} and {})",
+                      ranks[a].pci, b, a));
+    }
+  }
+  return control;
+}
+
+}  // namespace
+
+NcclGroup::NcclGroup(Communicator& control, const DeviceCommunicatorConfig& config)
+    : api_(load_on_all(control)), state_(checked_ranks(control), config.timeout_s) {
+  cuda::check(cudaGetDevice(&device_), "cudaGetDevice");
+  counter_ = cuda::DeviceBuffer::zeros(sizeof(uint64_t));
+  inbox_ =
+      cuda::DeviceBuffer(static_cast<size_t>(state_.size()) * DeviceCommunicator::kMaxReduceValues * sizeof(float));
+  load_kernels();
+  try {
+    connect(config.max_ctas);
+    warm_up();
+  } catch (...) {
+    abandon();
+    throw;
+  }
+  watcher_ = std::thread([this] { watch(); });
+  control.barrier("transport nccl: ready");
+}
+
+NcclGroup::~NcclGroup() {
+  // Ends by itself: what waits for peers is given up by the watcher.
+  static_cast<void>(cudaStreamSynchronize(stream_.get()));
+  stopping_ = true;
+  if (watcher_.joinable()) watcher_.join();
+  if (comm_ == nullptr) return;
+  // Waits for peers that have not come here yet, like every collective end.
+  int result = api_.comm_finalize(comm_);
+  const double end_s = steady_seconds() + state_.timeout_s();
+  while (api_.comm_get_async_error(comm_, &result) == NcclApi::kSuccess && result == NcclApi::kInProgress &&
+         steady_seconds() < end_s) {
+    rest();
+  }
+  static_cast<void>(result == NcclApi::kSuccess ? api_.comm_destroy(comm_) : api_.comm_abort(comm_));
+}
+
+void NcclGroup::connect(int max_ctas) {
+  NcclApi::UniqueId id;
+  if (state_.rank() == 0) api_.check(api_.get_unique_id(&id), "ncclGetUniqueId");
+  id = all_gather(state_.control(), id, "transport nccl: identity")[0];
+  NcclApi::Config nccl;
+  nccl.blocking = 0;
+  if (max_ctas > 0) nccl.max_ctas = max_ctas;
+  api_.check(api_.comm_init_rank_config(&comm_, state_.size(), id, state_.rank(), &nccl), "ncclCommInitRankConfig");
+  settle("ncclCommInitRankConfig", setup_timeout_s());
+}
+
+double NcclGroup::setup_timeout_s() const { return std::max(state_.timeout_s(), kSetup_s); }
+
+void NcclGroup::settle(const char* call, double timeout_s) {
+  const double end_s = steady_seconds() + timeout_s;
+  int result = NcclApi::kInProgress;
+  while (true) {
+    api_.check(api_.comm_get_async_error(comm_, &result), call);
+    api_.check(result, call);
+    if (result == NcclApi::kSuccess) return;
+    if (steady_seconds() > end_s) {
+      throw Timeout(fmt::format("{}: the ranks did not come together within {:g} s (noticed by rank {})", call,
+                                timeout_s, state_.rank()));
+    }
+    std::this_thread::yield();
+  }
+}
+
+void NcclGroup::warm_up() {
+  constexpr int64_t kBytes = 16;
+  std::vector<Message> sends, recvs;
+  for (int peer = 0; peer < state_.size(); ++peer) {
+    if (peer == state_.rank()) continue;
+    sends.push_back({peer, 0, 0, kBytes});
+    recvs.push_back({peer, 1, peer * kBytes, kBytes});
+  }
+  const auto size = static_cast<size_t>(state_.size());
+  const cuda::DeviceBuffer buffer = cuda::DeviceBuffer::zeros((1 + size) * kBytes);
+  char* const tensors[] = {buffer.as<char>(), buffer.as<char>() + kBytes};
+  exchange(sends, {tensors, nullptr}, recvs, {tensors, nullptr});
+  const double timeout_s = setup_timeout_s(), end_s = steady_seconds() + timeout_s;
+  cudaError_t status = cudaErrorNotReady;
+  while ((status = cudaStreamQuery(stream_.get())) == cudaErrorNotReady) {
+    if (steady_seconds() > end_s) {
+      throw Timeout(fmt::format("transport nccl: the first messages did not come within {:g} s (noticed by rank {})",
+                                timeout_s, state_.rank()));
+    }
+    rest();
+  }
+  cuda::check(status, "cudaStreamQuery");
+  is_connected_ = true;
+}
+
+void NcclGroup::begin(WaitKind kind, int pass, int stage) {
+  const uint64_t word = cuda::pack({kind, state_.rank(), 0, stage, pass, 0});
+  launch_operation_begins(state_.device_board() + state_.rank(), counter_.as<uint64_t>(), word, stream_.get());
+}
+
+void NcclGroup::end() { launch_operation_ends(state_.device_board() + state_.rank(), stream_.get()); }
+
+void NcclGroup::exchange(std::span<const Message> sends, const Buffers& from, std::span<const Message> recvs,
+                         const Buffers& to) {
+  if (sends.empty() && recvs.empty()) return;
+  const auto address = [](const Message& message, const Buffers& buffers) {
+    char* const begin =
+        message.tensor == Message::kStaging ? buffers.staging : buffers.tensors[static_cast<size_t>(message.tensor)];
+    return begin + message.offset;
+  };
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) {
+    state_.check();
+    throw CommError("transport nccl: the communicator was given up");
+  }
+  api_.check(api_.group_start(), "ncclGroupStart");
+  int result = NcclApi::kSuccess;
+  const auto keep_first = [&](int next) {
+    if (result == NcclApi::kSuccess || result == NcclApi::kInProgress) result = next;
+  };
+  for (const Message& message : sends) {
+    keep_first(api_.send(address(message, from), static_cast<size_t>(message.num_bytes), NcclApi::kUint8, message.peer,
+                         comm_, stream_.get()));
+  }
+  for (const Message& message : recvs) {
+    keep_first(api_.recv(address(message, to), static_cast<size_t>(message.num_bytes), NcclApi::kUint8, message.peer,
+                         comm_, stream_.get()));
+  }
+  keep_first(api_.group_end());  // in any case, or all later calls of this thread would belong to the group
+  api_.check(result, "ncclGroupEnd");
+  settle("ncclGroupEnd", is_connected_ ? state_.timeout_s() : setup_timeout_s());
+}
+
+void NcclGroup::open(int pass) {
+  ++num_epochs_;
+  HostBoard::store(state_.board().row(state_.rank()).opened, num_epochs_ << kPassBits | static_cast<uint64_t>(pass));
+}
+
+void NcclGroup::all_reduce(float* values, int count, bool is_max, cudaStream_t caller) {
+  fork_.order(caller, stream_.get());
+  const int64_t num_bytes = count * static_cast<int64_t>(sizeof(float));
+  std::vector<Message> sends, recvs;
+  for (int peer = 0; peer < state_.size(); ++peer) {
+    if (peer == state_.rank()) continue;
+    sends.push_back({peer, 0, 0, num_bytes});
+    recvs.push_back({peer, 1, peer * num_bytes, num_bytes});
+  }
+  char* const tensors[] = {reinterpret_cast<char*>(values), inbox_.as<char>()};
+  begin(WaitKind::kAllReduce, 0, 0);
+  exchange(sends, {tensors, nullptr}, recvs, {tensors, nullptr});
+  end();
+  launch_combine(inbox_.as<float>(), values, count, state_.rank(), state_.size(), is_max, stream_.get());
+  join_.order(stream_.get(), caller);
+}
+
+void NcclGroup::watch() {
+  static_cast<void>(cudaSetDevice(device_));
+  const cuda::BoardRow& row = state_.board().row(state_.rank());
+  uint64_t seen = 0;
+  double since_s = steady_seconds();
+  while (!stopping_) {
+    look_at_deadline(seen, since_s);
+    look_at_peers();
+    look_at_nccl();
+    if (HostBoard::load(row.report) != 0 || HostBoard::load(row.host_abort) != 0) {
+      const std::lock_guard lock(mutex_);
+      abandon();
+      return;
+    }
+    rest();
+  }
+}
+
+void NcclGroup::look_at_deadline(uint64_t& seen, double& since_s) {
+  const cuda::BoardRow& row = state_.board().row(state_.rank());
+  const uint64_t operation = HostBoard::load(row.operation);
+  if (operation != seen) {
+    seen = operation;
+    since_s = steady_seconds();
+  }
+  if (operation == 0 || HostBoard::load(row.report) != 0) return;
+  WaitFailure failure = cuda::unpack(operation);
+  failure.detail = 0;
+  if (const uint64_t noticed = HostBoard::load(row.host_abort); noticed != 0) {
+    failure.peer = cuda::unpack(noticed).peer;
+    failure.detail = static_cast<int>(cuda::unpack(noticed).kind);
+    publish(failure);
+  } else if (steady_seconds() - since_s > state_.timeout_s()) {
+    failure.peer = rank_to_blame();
+    publish(failure);
+  }
+}
+
+int NcclGroup::rank_to_blame() {
+  const uint64_t own = HostBoard::load(state_.board().row(state_.rank()).progress);
+  int blamed = state_.rank() == 0 ? 1 : 0;
+  uint64_t fewest = own;
+  for (int peer = 0; peer < state_.size(); ++peer) {
+    const uint64_t progress = HostBoard::load(state_.board().row(peer).progress);
+    if (peer == state_.rank() || progress >= fewest) continue;
+    fewest = progress;
+    blamed = peer;
+  }
+  return blamed;
+}
+
+void NcclGroup::look_at_peers() {
+  constexpr uint64_t kPassMask = (uint64_t{1} << kPassBits) - 1;
+  const uint64_t own = HostBoard::load(state_.board().row(state_.rank()).opened);
+  for (int peer = 0; peer < state_.size(); ++peer) {
+    const uint64_t other = HostBoard::load(state_.board().row(peer).opened);
+    if (other == own || other >> kPassBits != own >> kPassBits) continue;
+    publish({WaitKind::kOrder, state_.rank(), peer, 0, static_cast<int>(own & kPassMask),
+             static_cast<int>(other & kPassMask)});
+  }
+}
+
+void NcclGroup::look_at_nccl() {
+  std::string text;
+  {
+    const std::lock_guard lock(mutex_);
+    int result = NcclApi::kSuccess;
+    if (comm_ == nullptr || api_.comm_get_async_error(comm_, &result) != NcclApi::kSuccess) return;
+    if (result == NcclApi::kSuccess || result == NcclApi::kInProgress) return;
+    text = fmt::format("NCCL: {}", api_.get_error_string(result));
+  }
+  state_.give_up(text);
+}
+
+void NcclGroup::publish(const WaitFailure& failure) {
+  for (int rank = 0; rank < state_.size(); ++rank) {
+    HostBoard::store_first(state_.board().row(rank).report, cuda::pack(failure));
+  }
+}
+
+void NcclGroup::abandon() noexcept {
+  if (comm_ == nullptr) return;
+  // Peers' kernels may still read memory that ncclCommAbort frees: end the own first, and wait a little for theirs.
+  if (api_.comm_revoke != nullptr) static_cast<void>(api_.comm_revoke(comm_, 0));
+  HostBoard::store(state_.board().row(state_.rank()).stopped, 1);
+  const double end_s = steady_seconds() + kPeersStop_s;
+  for (int peer = 0; api_.comm_revoke != nullptr && peer < state_.size(); ++peer) {
+    while (HostBoard::load(state_.board().row(peer).stopped) == 0 && steady_seconds() < end_s) rest();
+  }
+  static_cast<void>(api_.comm_abort(comm_));
+  comm_ = nullptr;
+}
+
+}  // namespace tangram::comm

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// NcclGroup: an NCCL communicator that cannot hang. NCCL's kernels wait for peers without a deadline and say nothing of
+// whom they wait for; a thread of the host watches where the stream is and gives the communicator up.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <span>
+#include <thread>
+
+#include "comm/device/group_state.hpp"
+#include "comm/device/kernels.hpp"
+#include "comm/device/streams.hpp"
+#include "comm/nccl/messages.hpp"
+#include "comm/nccl/nccl_api.hpp"
+#include "cuda/device_buffer.hpp"
+#include "tangram/device_communicator.hpp"
+
+namespace tangram::comm {
+
+/// NOTE [what is under way]: small kernels before and behind each group of messages write into the rank's row of the
+/// board which operation the stream is at, and how many it has begun, so that this also holds for replayed graphs. An
+/// operation that stays for the timeout has failed; to blame are ranks that have begun fewer, or else any peer.
+class NcclGroup {
+ public:
+  /// Collective. Throws NotAvailable, on every rank, where NCCL is not found, ranks share a GPU or are on several
+  /// hosts.
+  NcclGroup(Communicator& control, const DeviceCommunicatorConfig& config);
+  ~NcclGroup();
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  int device() const { return device_; }
+  cudaStream_t stream() const { return stream_.get(); }
+  GroupState& state() { return state_; }
+
+  /// Where messages begin: `tensors[t]`, and the staging buffer.
+  struct Buffers {
+    std::span<char* const> tensors;
+    char* staging = nullptr;
+  };
+  /// Marks the begin of an operation on the stream.
+  void begin(cuda::WaitKind kind, int pass, int stage);
+  void end();
+  /// Puts all messages on the stream at once. Throws what check() throws once the group has failed.
+  void exchange(std::span<const Message> sends, const Buffers& from, std::span<const Message> recvs, const Buffers& to);
+  /// This rank opens the next epoch.
+  void open(int pass);
+
+  /// Combines `count` values over all ranks, in rank order.
+  void all_reduce(float* values, int count, bool is_max, cudaStream_t caller);
+
+ private:
+  void connect(int max_ctas);
+  /// Waits, with a deadline, until NCCL has done what it does in the background.
+  void settle(const char* call, double timeout_s);
+  double setup_timeout_s() const;
+  /// Meets every peer once, so that connections are there before anything is timed or captured.
+  void warm_up();
+  void watch();
+  void look_at_deadline(uint64_t& seen, double& since_s);
+  void look_at_peers();
+  void look_at_nccl();
+  void publish(const cuda::WaitFailure& failure);
+  int rank_to_blame();
+  void abandon() noexcept;
+
+  const NcclApi& api_;
+  GroupState state_;
+  int device_ = 0;
+  OwnedStream stream_;
+  OwnedEvent fork_, join_;
+  cuda::DeviceBuffer counter_;
+  cuda::DeviceBuffer inbox_;  // of all_reduce
+  uint64_t num_epochs_ = 0;
+  bool is_connected_ = false;
+
+  std::mutex mutex_;  // over comm_: NCCL allows one call on it at a time
+  NcclApi::Comm comm_ = nullptr;
+  std::atomic<bool> stopping_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace tangram::comm

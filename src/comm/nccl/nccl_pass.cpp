@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "comm/nccl/nccl_pass.hpp"
+
+#include <algorithm>
+
+#include "comm/device/pass_tensors.hpp"
+#include "core/require.hpp"
+#include "cuda/check.hpp"
+
+namespace tangram::comm {
+
+namespace {
+
+constexpr int kPackBlocks = 64;  // bound by memory, and short beside the transfer
+
+cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+template <class T>
+cuda::DeviceBuffer upload(const std::vector<T>& values) {
+  return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(T));
+}
+
+MoveParams move_params(const cuda::DeviceBuffer& chunks, size_t count, char* const* bases) {
+  MoveParams params;
+  params.chunks = chunks.as<Chunk>();
+  params.count = static_cast<int>(count);
+  params.bases = bases;
+  return params;
+}
+
+}  // namespace
+
+NcclLanding::NcclLanding(const std::vector<LandingTensor>& tensors, int num_slots)
+    : num_tensors_(tensors.size()), slots_(num_slots) {
+  for (int slot = 0; slot < num_slots; ++slot) {
+    for (const LandingTensor& tensor : tensors) {
+      const int64_t row_bytes = int64_t{tensor.heads} * tensor.dim * static_cast<int64_t>(size_of(tensor.dtype));
+      buffers_.push_back(cuda::DeviceBuffer::zeros(static_cast<size_t>(tensor.rows * row_bytes)));
+      addresses_.push_back(buffers_.back().as<char>());
+    }
+  }
+  device_addresses_ = upload(addresses_);
+}
+
+std::span<char* const> NcclLanding::tensors(int slot) const {
+  return std::span(addresses_).subspan(static_cast<size_t>(slot) * num_tensors_, num_tensors_);
+}
+
+char* const* NcclLanding::device_tensors(int slot) const {
+  return device_addresses_.as<char*>() + static_cast<size_t>(slot) * num_tensors_;
+}
+
+NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
+    : group_(std::move(group)),
+      spec_(spec),
+      number_(group_->state().add_pass(spec.label)),
+      epoch_(spec.label, static_cast<int>(spec.casts.size()), static_cast<int>(spec.reduces.size())) {
+  const Place place{group_->state().rank(), group_->state().size()};
+  layout_ = make_pass_layout(place, spec_);
+  if (spec_.landing_of != nullptr) {
+    landing_ = static_cast<const NcclPass&>(*spec_.landing_of).landing_;
+  } else {
+    landing_ = std::make_shared<NcclLanding>(spec_.landing, spec_.num_slots);
+  }
+  casts_ = upload_stages(cast_messages(place, spec_));
+  reduces_ = upload_stages(return_messages(place, spec_, layout_));
+  int64_t send_bytes = 0, recv_bytes = 0;
+  for (const std::vector<Stage>* stages : {&casts_, &reduces_}) {
+    for (const Stage& stage : *stages) {
+      send_bytes = std::max(send_bytes, stage.messages.send_bytes);
+      recv_bytes = std::max(recv_bytes, stage.messages.recv_bytes);
+    }
+  }
+  send_staging_ = cuda::DeviceBuffer(static_cast<size_t>(send_bytes));
+  recv_staging_ = cuda::DeviceBuffer(static_cast<size_t>(recv_bytes));
+  send_base_ = upload(std::vector<char*>{send_staging_.as<char>()});
+  for (const int64_t row_bytes : return_row_bytes(spec_)) {
+    returned_.emplace_back(static_cast<size_t>(layout_.return_rows * row_bytes));
+    returned_addresses_.push_back(returned_.back().as<char>());
+  }
+  merge_begin_ = upload(layout_.merge.begin);
+  merge_entries_ = upload(layout_.merge.entries);
+  merge_before_ = upload(layout_.merge.num_before);
+  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  group_->state().control().barrier("prepare_pass: ready");
+}
+
+std::vector<NcclPass::Stage> NcclPass::upload_stages(std::vector<StageMessages> stages) {
+  std::vector<Stage> uploaded(stages.size());
+  for (size_t s = 0; s < stages.size(); ++s) {
+    uploaded[s].pack = upload(stages[s].pack);
+    uploaded[s].convert = upload(stages[s].convert);
+    uploaded[s].unpack = upload(stages[s].unpack);
+    uploaded[s].messages = std::move(stages[s]);
+  }
+  return uploaded;
+}
+
+void NcclPass::open() {
+  group_->open(number_);
+  used_ = false;
+}
+
+int NcclPass::begin(void*) {
+  group_->state().check();
+  epoch_.begin();
+  try {
+    slot_ = landing_->slots().take(spec_.label);
+  } catch (...) {
+    epoch_.cancel();
+    throw;
+  }
+  open();
+  return slot_;
+}
+
+int NcclPass::begin_kept(KeptSlot kept, void*) {
+  group_->state().check();
+  epoch_.begin();
+  try {
+    landing_->slots().take_kept(kept.slot, spec_.label);
+  } catch (...) {
+    epoch_.cancel();
+    throw;
+  }
+  slot_ = kept.slot;
+  open();
+  return slot_;
+}
+
+TensorView NcclPass::landing(int tensor, int slot) const {
+  require(tensor >= 0 && tensor < std::ssize(spec_.landing) && slot >= 0 && slot < num_slots(),
+          "landing '{}': tensor and slot must exist (got {}, {})", spec_.label, tensor, slot);
+  const LandingTensor& shape = spec_.landing[static_cast<size_t>(tensor)];
+  void* data = landing_->tensors(slot)[static_cast<size_t>(tensor)];
+  return {{data, shape.dtype, shape.rows, shape.heads, shape.dim, int64_t{shape.heads} * shape.dim, shape.dim}};
+}
+
+void NcclPass::transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx,
+                        std::span<const ConstTensorView> sources, std::span<char* const> targets,
+                        char* const* device_targets, cudaStream_t stream) {
+  const StageMessages& messages = stage.messages;
+  if (!messages.sends.empty() || !messages.recvs.empty()) {
+    const cudaStream_t own = group_->stream();
+    fork_.order(stream, own);
+    used_ = true;
+    std::vector<char*> tensors;
+    for (const ConstTensorView& source : sources) {
+      tensors.push_back(static_cast<char*>(const_cast<void*>(source.data)));  // NCCL only reads what is sent
+    }
+    for (const bool converts : {false, true}) {
+      const std::vector<Chunk>& chunks = converts ? messages.convert : messages.pack;
+      MoveParams params = move_params(converts ? stage.convert : stage.pack, chunks.size(), send_base_.as<char*>());
+      std::copy(tensors.begin(), tensors.end(), params.sources);
+      (converts ? launch_convert : launch_move)(params, kPackBlocks, own);
+    }
+    group_->begin(kind, number_, stage_idx);
+    group_->exchange(messages.sends, {tensors, send_staging_.as<char>()}, messages.recvs,
+                     {targets, recv_staging_.as<char>()});
+    group_->end();
+    MoveParams params = move_params(stage.unpack, messages.unpack.size(), device_targets);
+    params.sources[0] = recv_staging_.as<char>();
+    launch_move(params, kPackBlocks, own);
+    cuda::check(cudaEventRecord(stage.done.get(), own), "cudaEventRecord");
+  }
+  group_->state().count(messages.rows_sent, messages.bytes_sent, messages.rows_received, messages.bytes_received);
+}
+
+void NcclPass::cast(int stage, std::span<const ConstTensorView> sources, void* stream) {
+  epoch_.require_open("cast");
+  check_sources(spec_, sources, layout_.min_source_rows);
+  epoch_.cast(stage);
+  transfer(casts_[static_cast<size_t>(stage)], cuda::WaitKind::kArrival, stage, sources, landing_->tensors(slot_),
+           landing_->device_tensors(slot_), as_stream(stream));
+}
+
+void NcclPass::wait_cast(int stage, void* stream) {
+  epoch_.wait_cast(stage);
+  const Stage& transfers = casts_[static_cast<size_t>(stage)];
+  if (transfers.messages.recvs.empty()) return;
+  cuda::check(cudaStreamWaitEvent(as_stream(stream), transfers.done.get(), 0), "cudaStreamWaitEvent");
+}
+
+void NcclPass::reduce(int stage, std::span<const ConstTensorView> partials, void* stream) {
+  epoch_.require_open("reduce");
+  check_partials(spec_, partials);
+  epoch_.reduce(stage);
+  transfer(reduces_[static_cast<size_t>(stage)], cuda::WaitKind::kReturn, stage, partials, returned_addresses_, nullptr,
+           as_stream(stream));
+}
+
+void NcclPass::signal_returned(int, void*) {
+  require(false, "signal_returned '{}': kernels cannot store at owners over transport nccl; call reduce", spec_.label);
+}
+
+void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) {
+  epoch_.require_open("finish_reduce");
+  check_sums(spec_, own, sums);
+  epoch_.finish_reduce();
+  for (const Stage& stage : reduces_) {
+    if (stage.messages.recvs.empty()) continue;
+    cuda::check(cudaStreamWaitEvent(as_stream(stream), stage.done.get(), 0), "cudaStreamWaitEvent");
+  }
+  for (size_t t = 0; t < own.size(); ++t) {
+    const ReturnTensor& shape = spec_.returns[t];
+    MergeParams params;
+    params.own = own[t].data;
+    params.returned = returned_[t].as<void>();
+    params.sums = sums[t].data;
+    params.own_dtype = own[t].dtype;
+    params.returned_dtype = shape.reduce_dtype;
+    params.sums_dtype = sums[t].dtype;
+    params.begin = merge_begin_.as<int32_t>();
+    params.entries = merge_entries_.as<int32_t>();
+    params.num_before = merge_before_.as<int32_t>();
+    params.rows = shape.owned_rows;
+    params.row_elements = shape.heads * shape.dim;
+    launch_merge(params, as_stream(stream));
+  }
+}
+
+void NcclPass::close(cudaStream_t stream) {
+  epoch_.end();
+  if (used_) join_.order(group_->stream(), stream);
+  used_ = false;
+}
+
+void NcclPass::end(void* stream) {
+  close(as_stream(stream));
+  landing_->slots().give_back(slot_);
+}
+
+KeptSlot NcclPass::end_kept(void* stream) {
+  close(as_stream(stream));
+  landing_->slots().keep(slot_);
+  return {slot_};
+}
+
+void NcclPass::drop_kept(KeptSlot kept) {
+  landing_->slots().take_kept(kept.slot, spec_.label);
+  landing_->slots().give_back(kept.slot);
+}
+
+}  // namespace tangram::comm

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// NcclPass: one pass over NCCL, prepared. Rows that lie in many pieces are packed and unpacked by kernels.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/device/pass_layout.hpp"
+#include "comm/device/slot_pool.hpp"
+#include "comm/nccl/messages.hpp"
+#include "comm/nccl/nccl_group.hpp"
+
+namespace tangram::comm {
+
+/// Landing buffers of some passes. Nobody writes there but this rank's own receives, in stream order: slots need no
+/// credits.
+class NcclLanding {
+ public:
+  NcclLanding(const std::vector<LandingTensor>& tensors, int num_slots);
+
+  SlotPool& slots() { return slots_; }
+  int num_slots() const { return slots_.size(); }
+  /// Addresses of the tensors in a slot, on the host and as a table in device memory.
+  std::span<char* const> tensors(int slot) const;
+  char* const* device_tensors(int slot) const;
+
+ private:
+  size_t num_tensors_;
+  SlotPool slots_;
+  std::vector<cuda::DeviceBuffer> buffers_;  // [slot, tensor]
+  std::vector<char*> addresses_;
+  cuda::DeviceBuffer device_addresses_;
+};
+
+/// All transfers are on the group's one stream, in call order, as NCCL wants it. They take multiprocessors: beside
+/// kernels that fill the device they run when those leave some (AttnOptions::sm_margin).
+class NcclPass final : public DevicePass {
+ public:
+  /// Collective; the specs of all ranks have been checked.
+  NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec);
+
+  int begin(void* stream) override;
+  int begin_kept(KeptSlot kept, void* stream) override;
+  TensorView landing(int tensor, int slot) const override;
+  int num_slots() const override { return landing_->num_slots(); }
+  void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
+  void wait_cast(int stage, void* stream) override;
+  DeviceArrivals arrivals() const override { return {}; }
+  void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
+  std::vector<ReturnTarget> return_targets(int, int, int) const override { return {}; }
+  int return_slot() const override { return spec_.reduces.empty() || !epoch_.is_open() ? -1 : 0; }
+  void signal_returned(int stage, void* stream) override;
+  void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) override;
+  void end(void* stream) override;
+  KeptSlot end_kept(void* stream) override;
+  void drop_kept(KeptSlot kept) override;
+
+  int number() const { return number_; }
+  bool shares_landing(const NcclGroup& group, const std::vector<LandingTensor>& landing) const {
+    return &group == group_.get() && landing == spec_.landing;
+  }
+
+ private:
+  /// A stage's messages with what kernels need of them in device memory.
+  struct Stage {
+    StageMessages messages;
+    cuda::DeviceBuffer pack, convert, unpack;
+    OwnedEvent done;
+  };
+
+  std::vector<Stage> upload_stages(std::vector<StageMessages> stages);
+  /// Packs, exchanges and unpacks, on the group's stream behind what is on `stream`.
+  void transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx, std::span<const ConstTensorView> sources,
+                std::span<char* const> targets, char* const* device_targets, cudaStream_t stream);
+  void open();
+  void close(cudaStream_t stream);
+
+  const std::shared_ptr<NcclGroup> group_;
+  const DevicePassSpec spec_;
+  const int number_;
+  PassLayout layout_;
+  EpochState epoch_;
+  std::shared_ptr<NcclLanding> landing_;
+  std::vector<Stage> casts_;
+  std::vector<Stage> reduces_;
+  cuda::DeviceBuffer send_staging_, recv_staging_;  // of one stage at a time, in stream order
+  cuda::DeviceBuffer send_base_;                    // a table of one address
+  std::vector<cuda::DeviceBuffer> returned_;        // by tensor: the return area
+  std::vector<char*> returned_addresses_;
+  cuda::DeviceBuffer merge_begin_, merge_entries_, merge_before_;
+  OwnedEvent fork_, join_;
+  int slot_ = -1;
+  bool used_ = false;
+};
+
+}  // namespace tangram::comm
