@@ -10,6 +10,8 @@
 #include <memory>
 #include <thread>
 
+#include "tangram/env.hpp"
+
 namespace tangram::cli {
 
 namespace {
@@ -102,8 +104,9 @@ std::vector<Finding> probe_gpus() {
 }
 
 Finding probe_nccl() {
-  const Library library = open_library({"libnccl.so.2", "libnccl.so"});
-  if (!library) return {"NCCL", false, "libnccl.so.2 is not on the library path"};
+  const std::string& name = Env::get().nccl_library;
+  const Library library = open_library({name.c_str()});
+  if (!library) return {"NCCL", false, name + " is not on the library path"};
   int version = 0;
   if (auto* get_version = symbol<int(int*)>(library, "ncclGetVersion")) get_version(&version);
   return {"NCCL", true, fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
