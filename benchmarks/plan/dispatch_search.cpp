@@ -11,12 +11,12 @@
 // percent of a shard's rows at the start.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "plan/chunk_areas.hpp"
 #include "plan/refine.hpp"
 #include "reference/mask_cases.hpp"
 #include "tangram/plan.hpp"
@@ -24,7 +24,7 @@
 namespace tangram {
 namespace {
 
-constexpr int64_t kChunkSize = 64;
+constexpr int64_t kMaxChunks = 1 << 20;
 constexpr int64_t kShortestShard = 8192;
 
 void search(const reference::MaskCase& c, int cp_size, const RefineOptions& base, double heat_shards) {
@@ -34,15 +34,18 @@ void search(const reference::MaskCase& c, int cp_size, const RefineOptions& base
   config.cp_size = cp_size;
   config.heads = {64, 8, 128, 128, DType::kBFloat16};
   const Plan plan = make_plan(mask, config);
-  std::vector<int> ranks;
-  for (int64_t row = 0; row < c.seqlen; row += kChunkSize) {
-    ranks.push_back(plan.q_dispatch.rank_of_chunk[static_cast<size_t>(row / plan.q_dispatch.chunk_size)]);
+  const int64_t chunk_size = std::max<int64_t>(1, c.seqlen / kMaxChunks);
+  std::vector<RankRun> map;
+  for (int64_t row = 0; row < c.seqlen; row += plan.q_dispatch.chunk_size) {
+    const int rank = plan.q_dispatch.rank_of_chunk[static_cast<size_t>(row / plan.q_dispatch.chunk_size)];
+    const int end = static_cast<int>((row + plan.q_dispatch.chunk_size) / chunk_size);
+    map.push_back({static_cast<int>(row / chunk_size), end, rank});
   }
   RefineOptions options = base;
   options.tolerance = shard >= 32768 ? 0.005 : 0.01;
   options.heat_rows = heat_shards * static_cast<double>(shard);
-  Refiner refiner(mask.slices(), kChunkSize, chunk_areas(mask.slices(), kChunkSize, c.seqlen / kChunkSize), cp_size);
-  const Refiner::Score found = refiner.run(ranks, options);
+  Refiner refiner(mask.slices(), true, chunk_size, c.seqlen / chunk_size, cp_size);
+  const Refiner::Score found = refiner.run(map, options);
   fmt::print("{},{},{},{:.4f},{},{:.4f},{:g},{:g},{}\n", c.name, cp_size, plan.rows_moved(), plan.balance(),
              found.remote_rows, 1 + options.tolerance + found.overload, static_cast<double>(options.max_work),
              heat_shards, options.seed);

@@ -4,6 +4,7 @@
 // Our dispatch: packs the blocks of the mask in several ways and improves the most promising by exchanges. See pack.hpp
 // and refine.hpp for the two halves.
 #include <algorithm>
+#include <numeric>
 
 #include "plan/chunk_areas.hpp"
 #include "plan/dispatch.hpp"
@@ -32,7 +33,7 @@ struct Round {
   size_t num_candidates;
 };
 constexpr Round kRounds[] = {{0.35, 4}, {0.3, 2}, {0.35, 1}};
-constexpr Round kFewRounds[] = {{0.4, 2}, {0.6, 1}};
+constexpr Round kOneRound[] = {{1, 1}};
 constexpr int kManyRanks = 16;
 
 // Chunks as fine as this let the improvement put cuts where documents begin and end. It costs nothing: runs count, not
@@ -40,13 +41,13 @@ constexpr int kManyRanks = 16;
 constexpr int64_t kFinest = 64;
 
 // Numbers ranks by their first chunk, so that neighbours in the sequence tend to be neighbours in the group.
-void renumber(std::vector<int>& ranks, int cp_size) {
+void renumber(std::vector<RankRun>& map, int cp_size) {
   std::vector<int> number(static_cast<size_t>(cp_size), -1);
   int next = 0;
-  for (int& rank : ranks) {
-    int& mine = number[static_cast<size_t>(rank)];
+  for (RankRun& run : map) {
+    int& mine = number[static_cast<size_t>(run.rank)];
     if (mine < 0) mine = next++;
-    rank = mine;
+    run.rank = mine;
   }
 }
 
@@ -58,47 +59,97 @@ double balance_tolerance(int64_t rows_per_rank) {
 }
 
 struct Candidate {
-  std::vector<int> ranks;
+  std::vector<RankRun> map;
   Refiner::Score score;
   double price = 0;
 };
 
+// First rows of what no slice connects with the rows before.
+std::vector<int64_t> document_begins(std::span<const AttnSlice> slices) {
+  std::vector<int64_t> begins;
+  int64_t end = 0;
+  for (const AttnSlice& slice : slices) {  // sorted by first row
+    if (slice.q_range.begin >= end) begins.push_back(slice.q_range.begin);
+    end = std::max(end, slice.q_range.end);
+  }
+  return begins;
+}
+
+// Turns a map of chunks into one of `parts` finer chunks each. A border that was put behind a document for want of a
+// finer chunk moves back to where the document ends.
+std::vector<RankRun> refined(const std::vector<int>& ranks, int64_t chunk_size, int64_t parts,
+                             std::span<const int64_t> begins) {
+  std::vector<RankRun> map;
+  const int64_t fine = chunk_size / parts;
+  auto begin = begins.begin();
+  for (size_t c = 0; c < ranks.size(); ++c) {
+    const int64_t row = static_cast<int64_t>(c) * chunk_size;
+    int border = static_cast<int>(row / fine);
+    if (!map.empty() && map.back().rank != ranks[c]) {
+      begin = std::lower_bound(begin, begins.end(), row);
+      if (begin != begins.begin() && *(begin - 1) > row - chunk_size) {
+        border = static_cast<int>((*(begin - 1) + fine - 1) / fine);
+        map.back().end = border;
+      }
+    }
+    const int end = static_cast<int>((row + chunk_size) / fine);
+    if (!map.empty() && map.back().rank == ranks[c]) {
+      map.back().end = end;
+    } else {
+      map.push_back({border, end, ranks[c]});
+    }
+  }
+  return map;
+}
+
 // Packings of chunks of one size, and the plain order of the sequence.
-std::vector<Candidate> make_candidates(const PackProblem& problem) {
-  std::vector<Candidate> candidates;
+std::vector<std::vector<int>> make_candidates(const PackProblem& problem) {
+  std::vector<std::vector<int>> candidates;
   const int per_rank = problem.per_rank();
   for (const int part_of_shard : {8, 32, 128}) {
-    candidates.push_back({pack(problem, {std::max(1, per_rank / part_of_shard), 0}), {}});
+    candidates.push_back(pack(problem, {std::max(1, per_rank / part_of_shard), 0}));
   }
   if (problem.cp_size >= kManyRanks) {
-    for (const int min_whole : {per_rank / 8, per_rank + 1})
-      candidates.push_back({pack(problem, {min_whole, 1.5}), {}});
+    for (const int min_whole : {per_rank / 8, per_rank + 1}) candidates.push_back(pack(problem, {min_whole, 1.5}));
   }
-  candidates.push_back({dispatch_sequential(problem.num_chunks(), problem.cp_size), {}});
+  candidates.push_back(dispatch_sequential(problem.num_chunks(), problem.cp_size));
   return candidates;
 }
 
-// Cuts every chunk into `parts`.
-std::vector<int> refined(const std::vector<int>& ranks, int64_t parts) {
-  std::vector<int> result;
-  result.reserve(ranks.size() * static_cast<size_t>(parts));
-  for (const int rank : ranks) result.insert(result.end(), static_cast<size_t>(parts), rank);
-  return result;
+// The map with the largest chunks that express it, or with those that were asked for.
+Dispatch to_dispatch(const std::vector<RankRun>& map, int cp_size, int64_t chunk_size, bool may_change) {
+  const int num_chunks = map.back().end;
+  int step = may_change ? num_chunks / cp_size : 1;
+  for (const RankRun& run : map) step = std::gcd(step, run.end);
+  Dispatch dispatch{cp_size, chunk_size * step, {}};
+  dispatch.rank_of_chunk.reserve(static_cast<size_t>(num_chunks / step));
+  for (const RankRun& run : map) {
+    dispatch.rank_of_chunk.insert(dispatch.rank_of_chunk.end(), static_cast<size_t>(run.size() / step), run.rank);
+  }
+  return dispatch;
+}
+
+// Chunks this fine let cuts lie where documents begin and end. It costs little: runs count, not chunks.
+int64_t search_chunk_size(const Mask& mask, int64_t chunk_size) {
+  constexpr int64_t kMaxChunks = 1 << 20;
+  while (chunk_size % 2 == 0 && mask.seqlen_q() / (chunk_size / 2) <= kMaxChunks) chunk_size /= 2;
+  return chunk_size;
 }
 
 // The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
-Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, double& overload) {
+Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, bool may_change, double& overload) {
   const PackProblem problem = make_pack_problem(mask.slices(), chunk_size, mask.seqlen_q() / chunk_size, cp_size);
   const double tolerance = balance_tolerance(mask.seqlen_q() / cp_size);
-  std::vector<Candidate> candidates = make_candidates(problem);
   const bool is_one_block = problem.blocks.size() == 1;
-  if (!is_one_block && chunk_size > kFinest && chunk_size % kFinest == 0) {
-    for (Candidate& candidate : candidates) candidate.ranks = refined(candidate.ranks, chunk_size / kFinest);
-    chunk_size = kFinest;
+  const int64_t fine = may_change && !is_one_block ? search_chunk_size(mask, chunk_size) : chunk_size;
+  const std::vector<int64_t> begins = document_begins(mask.slices());
+  std::vector<Candidate> candidates;
+  for (const std::vector<int>& ranks : make_candidates(problem)) {
+    candidates.push_back({refined(ranks, chunk_size, chunk_size / fine, begins), {}});
   }
+  chunk_size = fine;
   // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
-  Refiner refiner(mask.is_self_attention() ? mask.slices() : std::span<const AttnSlice>(), chunk_size,
-                  chunk_areas(mask.slices(), chunk_size, mask.seqlen_q() / chunk_size), cp_size);
+  Refiner refiner(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size, cp_size);
   const auto sort_by_price = [&] {
     for (Candidate& candidate : candidates) {
       const double excess = candidate.score.overload;
@@ -109,25 +160,25 @@ Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, doub
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.price < b.price; });
   };
-  for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.ranks, tolerance);
+  for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.map, tolerance);
   // One block in plain order is nearly balanced, as a window, or would have to be dealt out anew by exchanges.
   if (is_one_block && candidates.back().score.overload > kMendable) candidates.pop_back();
   sort_by_price();
   // A mask of one block is cut as it must be; exchanges could only mend its balance.
   if (cp_size > 1 && (refiner.num_components() > 1 || candidates.front().score.overload > 0)) {
-    for (const Round& round : cp_size < kManyRanks ? std::span<const Round>(kRounds) : kFewRounds) {
+    for (const Round& round : cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound) {
       candidates.resize(std::min(candidates.size(), round.num_candidates));
       const double work = static_cast<double>(search_work(cp_size)) * round.share;
       const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
                                   .tolerance = tolerance};
-      for (Candidate& candidate : candidates) candidate.score = refiner.run(candidate.ranks, options);
+      for (Candidate& candidate : candidates) candidate.score = refiner.run(candidate.map, options);
       sort_by_price();
     }
   }
   Candidate& best = candidates.front();
   overload = best.score.overload;
-  renumber(best.ranks, cp_size);
-  return {cp_size, chunk_size, std::move(best.ranks)};
+  renumber(best.map, cp_size);
+  return to_dispatch(best.map, cp_size, chunk_size, may_change);
 }
 
 }  // namespace
@@ -135,7 +186,7 @@ Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, doub
 Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
   double overload = 0;
   if (config.dispatch.chunk_size > 0) {
-    return dispatch_chunks(mask, config.cp_size, config.dispatch.chunk_size, overload);
+    return dispatch_chunks(mask, config.cp_size, config.dispatch.chunk_size, false, overload);
   }
   // The coarsest chunks that balance; long shards need no fine ones.
   constexpr int64_t kCoarsest = 512;
@@ -156,17 +207,17 @@ Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
            kMaxShareOfChunk * balance_tolerance(rows) * mean;
   };
   while (chunk_size > kFinest && chunk_size % 2 == 0 && too_heavy()) chunk_size /= 2;
-  Dispatch best = dispatch_chunks(mask, config.cp_size, chunk_size, overload);
+  Dispatch best = dispatch_chunks(mask, config.cp_size, chunk_size, true, overload);
   const double negligible = balance_tolerance(rows) / 4;  // finer chunks cost copies and partly filled tiles
   while (overload > negligible && chunk_size > kFinest && chunk_size % 2 == 0) {
     chunk_size /= 2;
     double finer_overload = 0;
-    Dispatch finer = dispatch_chunks(mask, config.cp_size, chunk_size, finer_overload);
+    Dispatch finer = dispatch_chunks(mask, config.cp_size, chunk_size, true, finer_overload);
     if (finer_overload >= overload) continue;
     best = std::move(finer);
     overload = finer_overload;
   }
-  return coarsened(best);
+  return best;
 }
 
 }  // namespace tangram

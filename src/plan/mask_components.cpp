@@ -8,60 +8,94 @@
 namespace tangram {
 
 MaskComponents::MaskComponents(std::span<const AttnSlice> slices, int64_t chunk_size, int num_chunks)
-    : chunk_size_(chunk_size), of_chunk_(static_cast<size_t>(num_chunks)) {
+    : slices_(slices), chunk_size_(chunk_size) {
   find(slices, num_chunks);
-  collect_keys(slices);
+  collect_keys();
 }
 
 void MaskComponents::find(std::span<const AttnSlice> slices, int num_chunks) {
-  std::vector<Range> hulls;
+  struct Hull {
+    Range rows;
+    size_t first_slice;
+    size_t last_slice;
+  };
+  std::vector<Hull> hulls;
   hulls.reserve(slices.size());
-  for (const AttnSlice& slice : slices) hulls.push_back(hull(slice.q_range, slice.k_range));
-  std::sort(hulls.begin(), hulls.end());
+  for (size_t i = 0; i < slices.size(); ++i) hulls.push_back({hull(slices[i].q_range, slices[i].k_range), i, i + 1});
+  const auto before = [](const Hull& a, const Hull& b) { return a.rows < b.rows; };
+  if (!std::is_sorted(hulls.begin(), hulls.end(), before)) std::sort(hulls.begin(), hulls.end(), before);
   int next_chunk = 0;  // the first that belongs to no component yet
-  size_t num_entries = 0;
-  const auto add = [&](const Range& rows, bool sees_keys) {
-    const int first = static_cast<int>(rows.begin / chunk_size_);
-    const int last = static_cast<int>((rows.end + chunk_size_ - 1) / chunk_size_);
-    components_.push_back({rows, first, last, std::clamp(next_chunk, first, last), num_entries, sees_keys, sees_keys});
-    for (; next_chunk < last; ++next_chunk) of_chunk_[static_cast<size_t>(next_chunk)] = components_.size() - 1;
-    if (!sees_keys) return;
-    num_entries += static_cast<size_t>(last - first);
-    ++num_seeing_;
+  const auto add = [&](const Hull& of, bool sees_keys) {
+    MaskComponent component;
+    component.rows = of.rows;
+    component.first = static_cast<int>(of.rows.begin / chunk_size_);
+    component.last = static_cast<int>((of.rows.end + chunk_size_ - 1) / chunk_size_);
+    component.own = std::max(next_chunk, component.first);
+    component.first_slice = of.first_slice;
+    component.last_slice = of.last_slice;
+    component.sees_keys = sees_keys;
+    num_seeing_ += sees_keys ? 1 : 0;
+    if (component.own >= component.last) return;
+    component.is_monotone = is_monotone(component);
+    next_chunk = component.last;
+    components_.push_back(component);
   };
-  const auto add_after_gap = [&](const Range& rows) {
-    const Range gap{next_chunk * chunk_size_, rows.begin / chunk_size_ * chunk_size_};
-    if (!gap.empty()) add(gap, false);
-    if (!rows.empty()) add(rows, true);
+  const auto add_after_gap = [&](const Hull& of) {
+    const Range gap{next_chunk * chunk_size_, of.rows.begin / chunk_size_ * chunk_size_};
+    if (!gap.empty()) add({gap, of.first_slice, of.first_slice}, false);
+    if (!of.rows.empty()) add(of, true);
   };
-  Range rows;
-  for (const Range& next : hulls) {
-    if (!rows.empty() && next.begin >= rows.end) {
-      add_after_gap(rows);
-      rows = next;
+  Hull open{};
+  for (const Hull& next : hulls) {
+    if (!open.rows.empty() && next.rows.begin >= open.rows.end) {
+      add_after_gap(open);
+      open = next;
+    } else if (open.rows.empty()) {
+      open = next;
     } else {
-      rows = hull(rows, next);
+      open.rows = hull(open.rows, next.rows);
+      // Components lie apart in rows, so that their slices lie apart in the order of the rows.
+      open.first_slice = std::min(open.first_slice, next.first_slice);
+      open.last_slice = std::max(open.last_slice, next.last_slice);
     }
   }
-  if (!rows.empty()) add_after_gap(rows);
-  add_after_gap({num_chunks * chunk_size_, num_chunks * chunk_size_});
-  entries_.assign(num_entries + 1, 0);
+  if (!open.rows.empty()) add_after_gap(open);
+  const Range end{num_chunks * chunk_size_, num_chunks * chunk_size_};
+  add_after_gap({end, slices.size(), slices.size()});
 }
 
-void MaskComponents::collect_keys(std::span<const AttnSlice> slices) {
+bool MaskComponents::is_monotone(const MaskComponent& component) const {
+  for (size_t i = component.first_slice + 1; i < component.last_slice; ++i) {
+    const AttnSlice& above = slices_[i - 1];
+    const AttnSlice& below = slices_[i];
+    if (below.q_range.begin != above.q_range.end) return false;
+    const Range last = above.keys_of(above.q_range.end - 1);
+    const Range first = below.keys_of(below.q_range.begin);
+    if (first.begin < last.begin || first.end < last.end || first.begin > last.end) return false;
+  }
+  return true;
+}
+
+void MaskComponents::collect_keys() {
   // (entry, keys) of every slice in every chunk, then grouped by entry.
   std::vector<std::pair<size_t, Range>> found;
-  for (const AttnSlice& slice : slices) {
-    const auto component = std::upper_bound(components_.begin(), components_.end(), slice.q_range.begin,
-                                            [](int64_t row, const MaskComponent& c) { return row < c.rows.end; });
-    for (int64_t c = slice.q_range.begin / chunk_size_; c * chunk_size_ < slice.q_range.end; ++c) {
-      const AttnSlice part = cut_rows(slice, {c * chunk_size_, (c + 1) * chunk_size_});
-      found.push_back({component->first_entry + static_cast<size_t>(c - component->first), part.k_range});
+  size_t num_entries = 0;
+  for (MaskComponent& component : components_) {
+    if (!component.sees_keys || component.is_monotone) continue;
+    component.first_entry = num_entries;
+    num_entries += static_cast<size_t>(component.last - component.first);
+    for (size_t i = component.first_slice; i < component.last_slice; ++i) {
+      const AttnSlice& slice = slices_[i];
+      for (int64_t c = slice.q_range.begin / chunk_size_; c * chunk_size_ < slice.q_range.end; ++c) {
+        const AttnSlice part = cut_rows(slice, {c * chunk_size_, (c + 1) * chunk_size_});
+        found.push_back({component.first_entry + static_cast<size_t>(c - component.first), part.k_range});
+      }
     }
   }
+  entries_.assign(num_entries + 1, 0);
   if (!std::is_sorted(found.begin(), found.end())) std::sort(found.begin(), found.end());
   auto next = found.begin();
-  for (size_t entry = 0; entry + 1 < entries_.size(); ++entry) {
+  for (size_t entry = 0; entry < num_entries; ++entry) {
     entries_[entry] = keys_.size();
     for (; next != found.end() && next->first == entry; ++next) {
       const Range& keys = next->second;
@@ -73,16 +107,25 @@ void MaskComponents::collect_keys(std::span<const AttnSlice> slices) {
     }
   }
   entries_.back() = keys_.size();
-  for (MaskComponent& component : components_) {
-    for (int c = component.first; c < component.last && component.is_monotone; ++c) {
-      const size_t entry = component.first_entry + static_cast<size_t>(c - component.first);
-      component.is_monotone = entries_[entry + 1] - entries_[entry] == 1;
-      if (!component.is_monotone || c == component.first) continue;
-      const Range& keys = keys_[entries_[entry]];
-      const Range& before = keys_[entries_[entry] - 1];
-      component.is_monotone = before.begin <= keys.begin && keys.begin <= before.end && before.end <= keys.end;
+}
+
+// The keys of a run of chunks of a monotone component.
+Range MaskComponents::keys_of_run(const MaskComponent& component, const ChunkRun& run) const {
+  const AttnSlice* const begin = slices_.data() + component.first_slice;
+  const AttnSlice* const end = slices_.data() + component.last_slice;
+  const Range queries{begin->q_range.begin, (end - 1)->q_range.end};
+  const Range rows = intersect(queries, {run.begin * chunk_size_, run.end * chunk_size_});
+  if (rows.empty()) return {};
+  const auto slice_of = [&](int64_t row) {
+    const AttnSlice* at = begin;
+    for (size_t count = static_cast<size_t>(end - begin); count > 1;) {
+      const size_t half = count / 2;
+      at = at[half].q_range.begin <= row ? at + half : at;
+      count -= half;
     }
-  }
+    return at;
+  };
+  return {slice_of(rows.begin)->keys_of(rows.begin).begin, slice_of(rows.end - 1)->keys_of(rows.end - 1).end};
 }
 
 // Rows of `keys` outside `owned`. `at`: a run before which nothing is of interest any more; moves on.
@@ -98,7 +141,6 @@ int64_t MaskComponents::remote_rows_in(const Range& keys, std::span<const ChunkR
 int64_t MaskComponents::remote_rows(size_t index, std::span<const ChunkRun> owned) {
   const MaskComponent& component = components_[index];
   if (!component.sees_keys || owned.empty()) return 0;
-  const size_t* const entries = &entries_[component.first_entry] - component.first;
   int64_t rows = 0;
   int64_t done = 0;  // keys before it are counted
   size_t at = 0;
@@ -109,12 +151,14 @@ int64_t MaskComponents::remote_rows(size_t index, std::span<const ChunkRun> owne
     done = fresh.end;
   };
   if (component.is_monotone) {
-    for (const ChunkRun& run : owned) count({keys_[entries[run.begin]].begin, keys_[entries[run.end - 1]].end});
+    for (const ChunkRun& run : owned) count(keys_of_run(component, run));
     return rows;
   }
+  const size_t first_entry = component.first_entry;
+  const auto entry = [&](int chunk) { return entries_[first_entry + static_cast<size_t>(chunk - component.first)]; };
   scratch_.clear();
   for (const ChunkRun& run : owned) {
-    for (size_t k = entries[run.begin]; k < entries[run.end]; ++k) {
+    for (size_t k = entry(run.begin); k < entry(run.end); ++k) {
       const Range& keys = keys_[k];
       if (!scratch_.empty() && scratch_.back().begin <= keys.begin && keys.begin <= scratch_.back().end) {
         scratch_.back().end = std::max(scratch_.back().end, keys.end);

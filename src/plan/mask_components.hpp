@@ -15,19 +15,25 @@
 namespace tangram {
 
 /// Rows (of queries and keys) that no slice connects with others, over chunks of equal size. Every chunk belongs to
-/// one: to the first that has rows in it, or to a stretch of chunks that nobody's rows lie in.
+/// one component: to the first that has rows in it, or to a stretch of chunks that nobody's rows lie in. Components
+/// inside one chunk that belongs to another are left out: no dispatch can tear them apart.
 struct MaskComponent {
   Range rows;
   int first = 0;  // chunks [first, last) have rows of it
   int last = 0;
-  int own = 0;             // chunks [own, last) belong to it, those before to earlier ones
-  size_t first_entry = 0;  // of the chunk `first`
+  int own = 0;             // chunks [own, last) belong to it; there may be one before, of the component before
+  size_t first_slice = 0;  // its slices, in row order
+  size_t last_slice = 0;
+  size_t first_entry = 0;  // of the chunk `first`, where is_monotone is false
   bool sees_keys = false;  // false for a stretch without rows of the mask
-  /// The keys of every chunk are one range, and both its ends only grow from chunk to chunk: so are those of a run.
+  /// The keys of every row are one interval, both its ends only grow from row to row, and no two neighbours leave a
+  /// gap: so that the keys of neighbouring rows follow from the first and the last of them.
   bool is_monotone = false;
+
+  bool shares_first_chunk() const { return own > first; }
 };
 
-/// Not for concurrent use: counting uses memory of the object.
+/// Not for concurrent use: counting uses memory of the object. Keeps the slices by reference.
 class MaskComponents {
  public:
   /// Slices canonical and sorted by first query row.
@@ -35,7 +41,6 @@ class MaskComponents {
 
   size_t size() const { return components_.size(); }
   const MaskComponent& operator[](size_t index) const { return components_[index]; }
-  size_t of_chunk(int chunk) const { return of_chunk_[static_cast<size_t>(chunk)]; }
   /// Components that have rows.
   size_t num_seeing() const { return num_seeing_; }
 
@@ -45,14 +50,16 @@ class MaskComponents {
 
  private:
   void find(std::span<const AttnSlice> slices, int num_chunks);
-  void collect_keys(std::span<const AttnSlice> slices);
+  bool is_monotone(const MaskComponent& component) const;
+  void collect_keys();
+  Range keys_of_run(const MaskComponent& component, const ChunkRun& run) const;
   int64_t remote_rows_in(const Range& keys, std::span<const ChunkRun> owned, size_t& at) const;
 
+  std::span<const AttnSlice> slices_;
   int64_t chunk_size_;
   std::vector<MaskComponent> components_;
-  std::vector<size_t> of_chunk_;
   size_t num_seeing_ = 0;
-  // Keys of a chunk in a component: keys_[entries_[e], entries_[e + 1]), sorted and free of overlap.
+  // Keys of a chunk in a component that is not monotone: keys_[entries_[e], entries_[e + 1]), sorted, free of overlap.
   std::vector<size_t> entries_;
   std::vector<Range> keys_;
   std::vector<Range> scratch_;

@@ -59,14 +59,10 @@ Plan finish_grid_plan(const Mask& mask, const DistAttnConfig& config, const Grid
 std::vector<Range> Dispatch::rows_of_rank(int rank) const {
   require(0 <= rank && rank < cp_size, "Dispatch::rows_of_rank: rank must lie in [0, {}) (got {})", cp_size, rank);
   std::vector<Range> rows;
-  for (int64_t c = 0; c < num_chunks(); ++c) {
-    if (rank_of_chunk[static_cast<size_t>(c)] != rank) continue;
-    const Range chunk{c * chunk_size, (c + 1) * chunk_size};
-    if (!rows.empty() && rows.back().end == chunk.begin) {
-      rows.back().end = chunk.end;
-    } else {
-      rows.push_back(chunk);
-    }
+  for (int64_t c = 0; c < num_chunks();) {
+    const int64_t end = end_of_run(*this, c);
+    if (rank_of_chunk[static_cast<size_t>(c)] == rank) rows.push_back({c * chunk_size, end * chunk_size});
+    c = end;
   }
   return rows;
 }

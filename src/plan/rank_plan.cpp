@@ -47,8 +47,9 @@ void move_keys_to_buffer(std::vector<AttnSlice>& slices, const std::vector<Range
 }
 
 std::vector<RankPlan> make_rank_plans(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch) {
-  std::vector<std::vector<AttnSlice>> slices = cut_by_rank(mask, owned_runs(q_dispatch), q_dispatch.cp_size);
-  const std::vector<OwnedRun> k_runs = owned_runs(k_dispatch);
+  const std::vector<OwnedRun> q_runs = owned_runs(q_dispatch);
+  const std::vector<OwnedRun> k_runs = q_dispatch == k_dispatch ? q_runs : owned_runs(k_dispatch);
+  std::vector<std::vector<AttnSlice>> slices = cut_by_rank(mask, q_runs, q_dispatch.cp_size);
   std::vector<RankPlan> ranks(slices.size());
   int64_t total_area = 0;
   for (size_t r = 0; r < ranks.size(); ++r) {

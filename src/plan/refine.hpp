@@ -1,19 +1,24 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Improves a dispatch by exchanging runs of chunks between ranks.
+// Improves a dispatch by moving runs of chunks between ranks. Rows and area of a rank may leave their bounds for a
+// while, at a price.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <vector>
 
 #include "plan/mask_components.hpp"
+#include "plan/row_areas.hpp"
+#include "plan/run_list.hpp"
 #include "tangram/slice.hpp"
 
 namespace tangram {
 
-/// What the search may do. The same search with more work and some heat serves as the offline one.
+/// What the search may do. The same search with more work serves as the offline one.
 struct RefineOptions {
   /// Effort in units of about a nanosecond, counted and not timed, so that equal input gives equal output anywhere.
   int64_t max_work = 0;
@@ -24,13 +29,16 @@ struct RefineOptions {
   double heat_rows = 0;
 };
 
-/// A dispatch as runs of chunks, each of one rank and one component of the mask, with its remote rows by component and
-/// rank: an exchange of runs changes few components, so that trying one costs what their runs cost to look at, however
-/// long they are.
+/// A dispatch as runs, with its remote rows by component: a move changes few components, so that trying one costs what
+/// their runs cost to look at, however long they are.
 class Refiner {
  public:
-  /// Self-attention over `num_chunks` chunks; slices canonical and sorted by first query row.
-  Refiner(std::span<const AttnSlice> slices, int64_t chunk_size, std::vector<int64_t> chunk_areas, int cp_size);
+  /// Slices of a mask with `num_chunks` chunks of query rows, canonical and sorted by first row, kept by reference.
+  /// Without self-attention only areas count.
+  Refiner(std::span<const AttnSlice> slices, bool is_self_attention, int64_t chunk_size, int64_t num_chunks,
+          int cp_size);
+  Refiner(const Refiner&) = delete;
+  Refiner& operator=(const Refiner&) = delete;
 
   /// Remote rows of a map, and what is worse than `tolerance` in its balance in units of the mean area.
   struct Score {
@@ -38,78 +46,104 @@ class Refiner {
     double overload = 0;
   };
 
-  /// Searches from `ranks` (equally many chunks each), which become the best map found. Deterministic.
-  Score run(std::vector<int>& ranks, const RefineOptions& options);
+  /// Searches from `map`, which becomes the best map found, with equally many chunks for each rank: in `map` they may
+  /// differ. Deterministic.
+  Score run(std::vector<RankRun>& map, const RefineOptions& options);
 
-  Score score(const std::vector<int>& ranks, double tolerance);
+  Score score(std::span<const RankRun> map, double tolerance);
 
   /// Components that have rows.
   size_t num_components() const { return components_.num_seeing(); }
 
  private:
-  // Runs are kept at their first chunk c: rank_[c], end_[c], their slot in runs_of_[rank]; and at their last chunk:
-  // begin_. What stands at other chunks has no meaning.
-  int& at(std::vector<int>& values, int chunk) { return values[static_cast<size_t>(chunk)]; }
-  int64_t area(const ChunkRun& run) const {
-    return prefix_[static_cast<size_t>(run.end)] - prefix_[static_cast<size_t>(run.begin)];
+  // Chunks of one run that change their rank.
+  struct Move {
+    int run = 0;
+    int begin = 0;
+    int end = 0;
+    int to = 0;
+
+    int size() const { return end - begin; }
+  };
+  // Prices in rows.
+  struct Prices {
+    double area = 1;  // of an overload by the mean area, in multiples of all rows
+    double row = 1;   // of a row too many or too few
+  };
+
+  int64_t area(int begin, int end) const {
+    return areas_.before(end * chunk_size_) - areas_.before(begin * chunk_size_);
   }
+  size_t component_of(const Move& move) const { return static_cast<size_t>(list_[move.run].component); }
 
-  void start(const std::vector<int>& ranks, double tolerance);
-  void store(std::vector<int>& ranks) const;
+  void start(std::span<const RankRun> map, double tolerance);
   Score current() const;
-  void count_remote_rows(bool keep);
-  int64_t excess(int64_t area) const;
-  int64_t total() const;
+  // Grows faster than the rows that are off, or a few ranks that see most would be left with too few rows in the end.
+  double price_of(int64_t num_chunks, int64_t area) const {
+    const double off = static_cast<double>(std::abs(num_chunks - per_rank_));
+    const double excess = static_cast<double>(std::max<int64_t>(0, area - area_limit_));
+    const double share_off = off * cp_size_ / static_cast<double>(per_rank_);
+    return off * (1 + share_off) * price_of_chunk_ + excess * price_of_area_;
+  }
+  double price_of(int rank) const {
+    return price_of(chunks_of_[static_cast<size_t>(rank)], area_of_[static_cast<size_t>(rank)]);
+  }
+  void set_prices(const Prices& prices);
+  double total() const;
 
-  void add_run(const ChunkRun& run, int rank);
-  void drop_run(int begin);
-  void move(const ChunkRun& part, int to);
-  void update_split(size_t index);
+  // The change of rows and prices that moves_ would make, or `limit` or more, found early.
+  double change(double limit);
+  int64_t count_rows(size_t component);
+  void collect_pieces(size_t component);
+  void add_piece(const RunList::Run& run, int begin, int end);
+  void apply();
+  void set_rows(size_t component, int64_t rows);
 
-  bool propose(double limit);
-  bool choose_gift();
-  int heavy_run_begin(int rank);
-  bool take_back(int count, int64_t goal);
-  bool random_stretch(int rank, int count);
-  int extend(int first, int count, bool forwards, std::vector<ChunkRun>& parts);
-  bool count_touched(double limit, int64_t& rows_change);
-  void touch(const ChunkRun& part);
-  void collect_owned(size_t index, int rank, bool tried);
-  void collect(const ChunkRun& run, int run_rank, int rank, bool tried);
+  // Proposals: fill moves_, all of them between ranks a_ and b_; false when there is none this time.
+  bool propose();
+  bool propose_in_split();
+  bool propose_mending();
+  bool propose_swap();
+  bool shift_cut(int run, int other);
+  void give_all(size_t component, int from, int to);
+  void give_part(int run, int to);
+  void give_back();
+  bool add_move(int run, int begin, int end, int to);
+  int random_run(int rank);
+
+  void equalise();
+  void search(int64_t until, const RefineOptions& options);
 
   uint64_t random();
-  int random_below(size_t limit) { return static_cast<int>(random() % static_cast<uint64_t>(limit)); }
+  int random_below(size_t limit) { return static_cast<int>((random() >> 32) * static_cast<uint64_t>(limit) >> 32); }
+  int random_size(int limit);
 
   int cp_size_;
-  int64_t num_rows_;
-  std::vector<int64_t> prefix_;  // of chunk areas
+  int64_t chunk_size_;
+  int64_t per_rank_;
+  RowAreas areas_;
   MaskComponents components_;
+  RunList list_;
 
-  std::vector<int> rank_;
-  std::vector<int> begin_;
-  std::vector<int> end_;
-  std::vector<int> slot_;
-  std::vector<std::vector<int>> runs_of_;  // first chunks, in any order
   std::vector<int64_t> area_of_;
-  std::vector<int64_t> cost_;    // [component * cp_size + rank]
-  std::vector<size_t> split_;    // components that lie on more than one rank
+  std::vector<int64_t> chunks_of_;
+  std::vector<int64_t> rows_;    // remote rows of each component
+  std::vector<size_t> split_;    // components that have some
   std::vector<int> split_slot_;  // of each component in split_, -1 if none
   int64_t remote_rows_ = 0;
-  int64_t area_limit_ = 0;
-  double excess_weight_ = 1;
-  int64_t work_ = 0;
   int64_t mean_area_ = 1;
+  int64_t area_limit_ = 0;
+  double price_of_chunk_ = 0;  // of a chunk too many or too few, in rows
+  double price_of_area_ = 0;   // of area above the limit, in rows
+  int64_t work_ = 0;
   uint64_t state_ = 1;
-  // The exchange that is being tried: `given_` goes from rank a_ to rank b_, `taken_` the other way. Each is a part of
-  // one run.
+  // The change that is being tried.
   int a_ = 0;
   int b_ = 0;
-  std::vector<ChunkRun> given_;
-  std::vector<ChunkRun> taken_;
-  std::vector<ChunkRun> stretch_;
-  std::vector<ChunkRun> best_stretch_;
+  std::vector<Move> moves_;
   std::vector<size_t> touched_;
-  std::vector<int64_t> new_costs_;
+  std::vector<int64_t> new_rows_;
+  std::vector<RankRun> pieces_;
   std::vector<ChunkRun> owned_;
 };
 

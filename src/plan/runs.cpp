@@ -7,18 +7,31 @@
 
 namespace tangram {
 
+int64_t end_of_run(const Dispatch& dispatch, int64_t chunk) {
+  // A block at a time: there may be a chunk for each row.
+  constexpr size_t kBlock = 64;
+  const std::vector<int>& ranks = dispatch.rank_of_chunk;
+  size_t c = static_cast<size_t>(chunk);
+  const int rank = ranks[c];
+  for (; c + kBlock <= ranks.size(); c += kBlock) {
+    int differing = 0;
+    for (size_t i = 0; i < kBlock; ++i) differing |= ranks[c + i] ^ rank;
+    if (differing != 0) break;
+  }
+  while (c < ranks.size() && ranks[c] == rank) ++c;
+  return static_cast<int64_t>(c);
+}
+
 std::vector<OwnedRun> owned_runs(const Dispatch& dispatch) {
   std::vector<OwnedRun> runs;
   std::vector<int64_t> next_row(static_cast<size_t>(dispatch.cp_size));
-  for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
+  for (int64_t c = 0; c < dispatch.num_chunks();) {
+    const int64_t end = end_of_run(dispatch, c);
     const int owner = dispatch.rank_of_chunk[static_cast<size_t>(c)];
     int64_t& row = next_row[static_cast<size_t>(owner)];
-    if (!runs.empty() && runs.back().owner == owner) {
-      runs.back().global.end += dispatch.chunk_size;
-    } else {
-      runs.push_back({{c * dispatch.chunk_size, (c + 1) * dispatch.chunk_size}, owner, row});
-    }
-    row += dispatch.chunk_size;
+    runs.push_back({{c * dispatch.chunk_size, end * dispatch.chunk_size}, owner, row});
+    row += runs.back().global.size();
+    c = end;
   }
   return runs;
 }

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <random>
 
-#include "plan/chunk_areas.hpp"
 #include "plan/dispatch.hpp"
 #include "reference/cells.hpp"
 #include "tangram/mask_builders.hpp"
@@ -33,6 +32,18 @@ Mask random_mask(std::mt19937& rng, int64_t seqlen) {
   }
 }
 
+std::vector<RankRun> runs_of(const std::vector<int>& ranks) {
+  std::vector<RankRun> map;
+  for (size_t c = 0; c < ranks.size(); ++c) map.push_back({static_cast<int>(c), static_cast<int>(c) + 1, ranks[c]});
+  return map;
+}
+
+std::vector<int> ranks_of(const std::vector<RankRun>& map) {
+  std::vector<int> ranks;
+  for (const RankRun& run : map) ranks.insert(ranks.end(), static_cast<size_t>(run.size()), run.rank);
+  return ranks;
+}
+
 TEST(Refiner, CountsRemoteRowsExactly) {
   std::mt19937 rng(9);
   for (int n = 0; n < 300; ++n) {
@@ -41,8 +52,9 @@ TEST(Refiner, CountsRemoteRowsExactly) {
     const int64_t num_chunks = cp_size * (1 + static_cast<int64_t>(rng() % 8));
     const Mask mask = random_mask(rng, num_chunks * chunk_size);
     const Dispatch dispatch{cp_size, chunk_size, dispatch_random(num_chunks, cp_size, rng())};
-    Refiner refiner(mask.slices(), chunk_size, chunk_areas(mask.slices(), chunk_size, num_chunks), cp_size);
-    ASSERT_EQ(refiner.score(dispatch.rank_of_chunk, 0).remote_rows, rows_lower_bound(mask, dispatch, dispatch)) << n;
+    Refiner refiner(mask.slices(), true, chunk_size, num_chunks, cp_size);
+    const Refiner::Score score = refiner.score(runs_of(dispatch.rank_of_chunk), 0);
+    ASSERT_EQ(score.remote_rows, rows_lower_bound(mask, dispatch, dispatch)) << n;
   }
 }
 
@@ -56,21 +68,39 @@ TEST(Refiner, OnlyImprovesKeepsCountsAndRepeats) {
     const std::vector<int> start = dispatch_random(num_chunks, cp_size, rng());
     // Any area is balanced enough, so that rows alone decide.
     const RefineOptions options{.max_work = 200'000, .tolerance = 100};
-    Refiner refiner(mask.slices(), chunk_size, chunk_areas(mask.slices(), chunk_size, num_chunks), cp_size);
-    std::vector<int> refined = start;
+    Refiner refiner(mask.slices(), true, chunk_size, num_chunks, cp_size);
+    std::vector<RankRun> refined = runs_of(start);
     const Refiner::Score score = refiner.run(refined, options);
+    const Dispatch dispatch{cp_size, chunk_size, ranks_of(refined)};
     for (int rank = 0; rank < cp_size; ++rank) {
-      ASSERT_EQ(std::count(refined.begin(), refined.end(), rank), num_chunks / cp_size);
+      ASSERT_EQ(std::count(dispatch.rank_of_chunk.begin(), dispatch.rank_of_chunk.end(), rank), num_chunks / cp_size);
     }
     const int64_t rows = refiner.score(refined, 100).remote_rows;
     EXPECT_EQ(score.remote_rows, rows);
-    EXPECT_LE(rows, refiner.score(start, 100).remote_rows);
-    const Dispatch dispatch{cp_size, chunk_size, refined};
+    EXPECT_LE(rows, refiner.score(runs_of(start), 100).remote_rows);
     ASSERT_EQ(rows, rows_lower_bound(mask, dispatch, dispatch));
-    Refiner again(mask.slices(), chunk_size, chunk_areas(mask.slices(), chunk_size, num_chunks), cp_size);
-    std::vector<int> repeated = start;
+    Refiner again(mask.slices(), true, chunk_size, num_chunks, cp_size);
+    std::vector<RankRun> repeated = runs_of(start);
     again.run(repeated, options);
     ASSERT_EQ(repeated, refined);
+  }
+}
+
+TEST(Refiner, GivesEveryRankItsRows) {
+  // Whatever the lengths of the documents and however unequally they are dealt out at first.
+  std::mt19937 rng(12);
+  for (int n = 0; n < 60; ++n) {
+    const int cp_size = 2 + static_cast<int>(rng() % 6);
+    const int num_chunks = cp_size * (4 + static_cast<int>(rng() % 60));
+    const Mask mask = random_mask(rng, num_chunks);
+    std::vector<RankRun> map{{0, num_chunks / 2, 0}, {num_chunks / 2, num_chunks, 1}};
+    Refiner refiner(mask.slices(), true, 1, num_chunks, cp_size);
+    refiner.run(map, {.max_work = 100'000, .tolerance = 0.05});
+    const std::vector<int> ranks = ranks_of(map);
+    ASSERT_EQ(static_cast<int>(ranks.size()), num_chunks);
+    for (int rank = 0; rank < cp_size; ++rank) {
+      ASSERT_EQ(std::count(ranks.begin(), ranks.end(), rank), num_chunks / cp_size) << n;
+    }
   }
 }
 
@@ -79,8 +109,8 @@ TEST(Refiner, BringsScatteredDocumentsTogether) {
   std::vector<int64_t> cu{0};
   for (int d = 0; d < 16; ++d) cu.push_back(cu.back() + 64);
   const Mask mask = varlen_mask(cu, true);
-  Refiner refiner(mask.slices(), 16, chunk_areas(mask.slices(), 16, 64), 4);
-  std::vector<int> refined = dispatch_zigzag(64, 4);
+  Refiner refiner(mask.slices(), true, 16, 64, 4);
+  std::vector<RankRun> refined = runs_of(dispatch_zigzag(64, 4));
   refiner.run(refined, {.max_work = 5'000'000, .tolerance = 0.001});
   const Refiner::Score score = refiner.score(refined, 0.001);
   EXPECT_EQ(score.remote_rows, 0);
@@ -89,10 +119,10 @@ TEST(Refiner, BringsScatteredDocumentsTogether) {
 
 TEST(Refiner, MendsBalance) {
   const Mask mask = causal_mask(1024, 1024);
-  Refiner refiner(mask.slices(), 16, chunk_areas(mask.slices(), 16, 64), 4);
-  const std::vector<int> start = dispatch_sequential(64, 4);
+  Refiner refiner(mask.slices(), true, 16, 64, 4);
+  const std::vector<RankRun> start = runs_of(dispatch_sequential(64, 4));
   EXPECT_GT(refiner.score(start, 0.01).overload, 0.7);
-  std::vector<int> mended = start;
+  std::vector<RankRun> mended = start;
   refiner.run(mended, {.max_work = 2'000'000, .tolerance = 0.01});
   EXPECT_EQ(refiner.score(mended, 0.01).overload, 0);
 }

@@ -95,6 +95,19 @@ Json choices_json(const Plan& plan) {
   return list;
 }
 
+// Runs of chunks of one rank: their lengths and ranks in turn. There may be a chunk for every row.
+Json dispatch_json(const Dispatch& dispatch) {
+  Json flat = Json::array();
+  const std::vector<int>& ranks = dispatch.rank_of_chunk;
+  for (auto begin = ranks.begin(); begin != ranks.end();) {
+    const auto end = std::find_if(begin, ranks.end(), [&](int rank) { return rank != *begin; });
+    flat.push_back(end - begin);
+    flat.push_back(*begin);
+    begin = end;
+  }
+  return flat;
+}
+
 // JSON that may stand in a <script>: "</" and "<!--" would end or open something there.
 std::string script_safe(const Json& json) {
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -107,6 +120,8 @@ std::string script_safe(const Json& json) {
 std::string html_report(const PlanSummary& summary, const ReportExtras& extras) {
   const Plan& plan = *summary.plan;
   Json data = plan_json(summary);
+  data["dispatch"] = dispatch_json(plan.q_dispatch);
+  if (data.contains("dispatch_k")) data["dispatch_k"] = dispatch_json(plan.k_dispatch);
   int64_t drawn_area = 0;
   data["slices"] = slices_json(plan.mask, drawn_area);
   data["drawn_area"] = drawn_area;

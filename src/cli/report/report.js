@@ -2,6 +2,10 @@
 // Draws the report from the JSON beside it. No libraries; everything is vector except the mask, whose slices are filled
 // as polygons on a canvas at whatever zoom, so that a million tokens need no pixel matrix.
 const D = JSON.parse(document.getElementById('data').textContent);
+// Dispatches come as lengths of runs and their ranks in turn, and are read as the rank of each chunk.
+for (const key of ['dispatch', 'dispatch_k']) {
+  if (D[key]) D[key] = Int32Array.from(D[key].flatMap((n, i) => i % 2 ? [] : Array(n).fill(D[key][i + 1])));
+}
 const $ = id => document.getElementById(id);
 const R = D.cp_size, NQ = D.mask.seqlen_q, NK = D.mask.seqlen_k, NOTE_PAD = D.pad_size_q || D.pad_size_k;
 const fmt = n => Math.round(n).toLocaleString('en-US');
@@ -78,8 +82,8 @@ function rowStrip(h, scale) {
   const image = sctx.createImageData(1, h);
   for (let y = 0; y < h; y++) {
     const a = Math.floor((view.q + y / scale) / D.chunk_size), b = Math.max(a, Math.ceil((view.q + (y + 1) / scale) / D.chunk_size) - 1);
-    let n = 0; const sum = [0, 0, 0];
-    for (let c = Math.max(0, a); c <= Math.min(b, D.dispatch.length - 1) && n < 64; c++, n++) {
+    let n = 0; const sum = [0, 0, 0], step = Math.ceil((b - a + 1) / 64);
+    for (let c = Math.max(0, a); c <= Math.min(b, D.dispatch.length - 1); c += step, n++) {
       const v = rgb(rankColor(D.dispatch[c])); for (let i = 0; i < 3; i++) sum[i] += v[i];
     }
     if (n) { for (let i = 0; i < 3; i++) image.data[y * 4 + i] = sum[i] / n; image.data[y * 4 + 3] = 255; }

@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the search tries: a gift from one rank to another, and mostly something in return.
+#include <algorithm>
+#include <limits>
+
+#include "plan/refine.hpp"
+
+namespace tangram {
+
+namespace {
+
+constexpr int64_t kWorkOfSample = 12;
+constexpr int64_t kWorkOfRank = 2;
+constexpr int kNumSamples = 6;   // runs that are compared before one goes back
+constexpr int kMaxReturned = 3;  // runs that go back
+constexpr size_t kMaxMoves = 16;
+
+}  // namespace
+
+// From 1 to `limit`, small ones as often as large ones.
+int Refiner::random_size(int limit) {
+  const uint64_t dice = random();
+  int bits = 0;
+  while ((limit >> bits) > 1) ++bits;
+  const int top = 1 << (dice % static_cast<uint64_t>(bits + 1));
+  return std::min<int>(limit, top + static_cast<int>((dice >> 32) % static_cast<uint64_t>(top)));
+}
+
+int Refiner::random_run(int rank) {
+  const std::vector<int>& runs = list_.of_rank(rank);
+  work_ += kWorkOfSample;
+  return runs.empty() ? -1 : runs[static_cast<size_t>(random_below(runs.size()))];
+}
+
+// One move of each run at most.
+bool Refiner::add_move(int run, int begin, int end, int to) {
+  if (moves_.size() >= kMaxMoves) return false;
+  for (const Move& move : moves_) {
+    if (move.run == run) return false;
+  }
+  moves_.push_back({run, begin, end, to});
+  return true;
+}
+
+// The whole run, or some chunks of an end of it.
+void Refiner::give_part(int run, int to) {
+  const int begin = list_[run].begin;
+  const int end = list_[run].end;
+  const uint64_t dice = random();
+  const int size = dice % 2 == 0 ? end - begin : random_size(end - begin);
+  if ((dice >> 1) % 2 == 0) {
+    add_move(run, begin, begin + size, to);
+  } else {
+    add_move(run, end - size, end, to);
+  }
+}
+
+// All that a rank has of a component.
+void Refiner::give_all(size_t component, int from, int to) {
+  const int last = list_.last_of(component);
+  for (int run = list_.first_of(component);; run = list_[run].after) {
+    if (list_[run].rank == from) add_move(run, list_[run].begin, list_[run].end, to);
+    if (run == last) break;
+  }
+}
+
+// Moves the border between two neighbouring runs.
+bool Refiner::shift_cut(int run, int other) {
+  const uint64_t dice = random();
+  if (dice % 2 == 0) std::swap(run, other);
+  a_ = list_[run].rank;
+  b_ = list_[other].rank;
+  if (a_ == b_) return false;
+  const int size = random_size(list_[run].size());
+  const int begin = list_[run].begin;
+  const int end = list_[run].end;
+  if (begin > list_[other].begin) return add_move(run, begin, begin + size, b_);
+  return add_move(run, end - size, end, b_);
+}
+
+// Runs of rank b_ that go to rank a_, so that rows and areas of both fit best.
+void Refiner::give_back() {
+  int64_t chunks = 0;  // that b_ has too many
+  int64_t gained = 0;
+  for (const Move& move : moves_) {
+    chunks += move.size();
+    gained += area(move.begin, move.end);
+  }
+  const size_t a = static_cast<size_t>(a_);
+  const size_t b = static_cast<size_t>(b_);
+  const auto price = [&](int64_t count, int64_t size) {
+    return price_of(chunks_of_[a] - chunks + count, area_of_[a] - gained + size) +
+           price_of(chunks_of_[b] + chunks - count, area_of_[b] + gained - size);
+  };
+  for (int n = 0; n < kMaxReturned; ++n) {
+    double best_price = price(0, 0);
+    Move best;
+    for (int sample = 0; sample < kNumSamples; ++sample) {
+      const int run = random_run(b_);
+      if (run < 0) return;
+      int begin = list_[run].begin;
+      int end = list_[run].end;
+      if (chunks > 0 && end - begin > chunks && (sample & 1) == 0) {
+        // As much as there is too much.
+        if (random() % 2 == 0) {
+          end = begin + static_cast<int>(chunks);
+        } else {
+          begin = end - static_cast<int>(chunks);
+        }
+      }
+      const double sample_price = price(end - begin, area(begin, end));
+      if (sample_price >= best_price) continue;
+      best_price = sample_price;
+      best = {run, begin, end, a_};
+    }
+    if (best.size() == 0 || !add_move(best.run, best.begin, best.end, a_)) return;
+    chunks -= best.size();
+    gained -= area(best.begin, best.end);
+  }
+}
+
+// Where a component is split there is something to gain.
+bool Refiner::propose_in_split() {
+  size_t component = split_[static_cast<size_t>(random_below(split_.size()))];
+  const size_t other = split_[static_cast<size_t>(random_below(split_.size()))];
+  if (rows_[other] > rows_[component]) component = other;
+  const int first = list_.first_of(component);
+  const int last = list_.last_of(component);
+  int num_runs = 1;
+  for (int run = first; run != last; run = list_[run].after) ++num_runs;
+  work_ += num_runs * 2;
+  const uint64_t dice = random();
+  const auto pick = [&](int index) {
+    int run = first;
+    for (; index > 0; --index) run = list_[run].after;
+    return run;
+  };
+  if (num_runs == 1) {
+    // Only its first chunk lies elsewhere, with the end of the component before.
+    const int before = list_[first].before;
+    if (dice % 4 == 0) return shift_cut(before, first);
+    const int run = dice % 2 == 0 ? before : first;
+    a_ = list_[run].rank;
+    b_ = list_[run == before ? first : before].rank;
+    if (a_ == b_) return false;
+    give_all(static_cast<size_t>(list_[run].component), a_, b_);
+  } else {
+    const int run = pick(random_below(static_cast<size_t>(num_runs)));
+    const int partner = pick(random_below(static_cast<size_t>(num_runs)));
+    a_ = list_[run].rank;
+    b_ = list_[partner].rank;
+    switch (dice % 4) {
+      case 0:
+        if (run == last) return false;
+        if (!shift_cut(run, list_[run].after)) return false;
+        break;
+      case 1:
+        if ((dice >> 8) % 2 == 0) b_ = random_below(static_cast<size_t>(cp_size_));
+        if (a_ == b_) return false;
+        give_all(component, a_, b_);
+        break;
+      default:
+        if ((dice >> 8) % 4 == 0) b_ = random_below(static_cast<size_t>(cp_size_));
+        if (a_ == b_) return false;
+        give_part(run, b_);
+    }
+  }
+  if ((dice >> 16) % 4 != 0) give_back();
+  return true;
+}
+
+// From the rank that is off most to another.
+bool Refiner::propose_mending() {
+  int worst = 0;
+  double worst_price = 0;
+  for (int rank = 0; rank < cp_size_; ++rank) {
+    const double price = price_of(rank);
+    if (price <= worst_price) continue;
+    worst = rank;
+    worst_price = price;
+  }
+  work_ += kWorkOfRank * cp_size_;
+  if (worst_price == 0) return propose_swap();
+  const uint64_t dice = random();
+  const auto lacks_rows = [&](size_t rank) { return chunks_of_[rank] < per_rank_ && area_of_[rank] <= area_limit_; };
+  a_ = worst;
+  b_ = random_below(static_cast<size_t>(cp_size_));
+  if (lacks_rows(static_cast<size_t>(worst))) {
+    if (dice % 2 == 0) {
+      b_ = static_cast<int>(std::max_element(chunks_of_.begin(), chunks_of_.end()) - chunks_of_.begin());
+    }
+    std::swap(a_, b_);
+  } else if (dice % 2 == 0) {
+    b_ = static_cast<int>(std::min_element(area_of_.begin(), area_of_.end()) - area_of_.begin());
+  }
+  if (a_ == b_) return false;
+  const int run = random_run(a_);
+  if (run < 0) return false;
+  give_part(run, b_);
+  if ((dice >> 8) % 4 != 0) give_back();
+  return true;
+}
+
+// Any run, mostly to a neighbour, where a cut may close.
+bool Refiner::propose_swap() {
+  const uint64_t dice = random();
+  const int from = random_below(static_cast<size_t>(cp_size_));
+  int run = random_run(from);
+  if (run < 0) return false;
+  a_ = from;
+  b_ = random_below(static_cast<size_t>(cp_size_));
+  const int neighbour = dice % 2 == 0 ? list_[run].before : list_[run].after;
+  if ((dice >> 1) % 4 != 0 && neighbour >= 0) b_ = list_[neighbour].rank;
+  if (a_ == b_) return false;
+  if ((dice >> 3) % 2 == 0) {
+    give_part(run, b_);
+  } else {
+    // Several neighbours together leave fewer cuts than one by one.
+    for (int count = 1 << ((dice >> 4) % 4); count > 0 && run >= 0 && list_[run].rank == a_; --count) {
+      if (!add_move(run, list_[run].begin, list_[run].end, b_)) break;
+      run = (dice >> 8) % 2 == 0 ? list_[run].before : list_[run].after;
+    }
+  }
+  if ((dice >> 16) % 4 != 0) give_back();
+  return true;
+}
+
+bool Refiner::propose() {
+  const uint64_t dice = random() % 4;
+  if (dice < 2 && !split_.empty()) return propose_in_split();
+  if (dice == 2) return propose_mending();
+  return propose_swap();
+}
+
+}  // namespace tangram
