@@ -110,9 +110,10 @@ struct StrategyConfig {
 enum class Movement : int {
   kKv = 0,  ///< K/V rows travel to the queries
   kQo,      ///< queries travel to the keys, partial results back
+  kAuto,    ///< ours: clusters of ranks share queries, heads and keys where that is cheaper than moving K/V alone
 };
 std::string_view to_string(Movement movement);
-/// Accepts what `to_string` gives (`kv`, `qo`); anything else throws InvalidArgument with the list.
+/// Accepts what `to_string` gives (`kv`, `qo`, `auto`); anything else throws InvalidArgument with the list.
 Movement parse_movement(std::string_view name);
 
 struct MovementConfig {

@@ -28,10 +28,6 @@ Plan finish_plan(const Mask& mask, const DistAttnConfig& config, ChosenDispatch 
   plan.algorithm = q.algorithm;
   plan.q_dispatch = std::move(q.dispatch);
   plan.k_dispatch = std::move(k_dispatch);
-  if (config.movement.algorithm != Movement::kKv) {
-    build_movement(plan);
-    return plan;
-  }
   plan.ranks = make_rank_plans(mask, plan.q_dispatch, plan.k_dispatch);
   const StageCounts counts = choose_stage_counts(config, plan.ranks);
   for (int r = 0; r < config.cp_size; ++r) {
@@ -39,6 +35,9 @@ Plan finish_plan(const Mask& mask, const DistAttnConfig& config, ChosenDispatch 
   }
   build_stages(plan.ranks, counts, config.overlap.keep_remote_kv);
   plan.predicted = predict(config, plan.ranks);
+  if (config.movement.algorithm != Movement::kKv) {
+    build_movement(plan, plan.predicted.forward_s + plan.predicted.backward_s);
+  }
   return plan;
 }
 

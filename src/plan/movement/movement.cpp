@@ -6,36 +6,21 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 #include <utility>
 
 #include "core/require.hpp"
+#include "plan/movement/clusters.hpp"
 
 namespace tangram {
 
 namespace {
 
-constexpr std::array<std::pair<Movement, std::string_view>, 2> kNames = {
-    {{Movement::kKv, "kv"}, {Movement::kQo, "qo"}}};
+constexpr std::array<std::pair<Movement, std::string_view>, 3> kNames = {
+    {{Movement::kKv, "kv"}, {Movement::kQo, "qo"}, {Movement::kAuto, "auto"}}};
 
-// Calls visit(run index, piece) for the visible cells of the mask in every run of queries.
-template <class Visit>
-void for_each_row_piece(const Mask& mask, const std::vector<OwnedRun>& q_runs, const Visit& visit) {
-  const std::span<const AttnSlice> slices = mask.slices();  // sorted by first query row
-  std::vector<size_t> active;
-  size_t next = 0;
-  for (size_t i = 0; i < q_runs.size(); ++i) {
-    const Range rows = q_runs[i].global;
-    for (; next < slices.size() && slices[next].q_range.begin < rows.end; ++next) active.push_back(next);
-    size_t num_kept = 0;
-    for (const size_t index : active) {
-      const AttnSlice& slice = slices[index];
-      visit(i, rows.contains(slice.q_range) ? slice : cut_rows(slice, rows));
-      if (slice.q_range.end > rows.end) active[num_kept++] = index;
-    }
-    active.resize(num_kept);
-  }
-}
+constexpr int kDefaultStages = 2;  // that the results of a stage can leave while another is computed
 
 // Every piece goes where its keys lie.
 RankWork work_by_keys(const Plan& plan) {
@@ -66,6 +51,68 @@ RankWork flattened(RankWork work, const Plan& plan, int head_groups) {
   return work;
 }
 
+// Tables and time of one pass.
+struct BuiltPass {
+  std::vector<MovementRank> ranks;
+  MovementTime time;
+};
+
+BuiltPass build_pass(const Plan& plan, const RankWork& work, int head_groups, Pass pass) {
+  const OverlapConfig& overlap = plan.config.overlap;
+  const int wanted = pass == Pass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
+  BuiltPass built;
+  built.ranks = movement_tables(work, flattened_runs(plan.q_dispatch, head_groups),
+                                flattened_runs(plan.k_dispatch, head_groups), wanted == 0 ? kDefaultStages : wanted);
+  built.time = movement_time(plan.config, built.ranks, head_groups, pass);
+  return built;
+}
+
+void adopt(Plan& plan, BuiltPass forward, BuiltPass backward, int head_groups) {
+  plan.movement = {head_groups, std::move(forward.ranks), std::move(backward.ranks)};
+  plan.predicted = {forward.time.total_s, backward.time.total_s, forward.time.exposed_s + backward.time.exposed_s};
+  plan.ranks.assign(static_cast<size_t>(plan.cp_size()), {});
+  for (size_t r = 0; r < plan.ranks.size(); ++r) plan.ranks[r].area = plan.movement.forward[r].area / head_groups;
+}
+
+// The cheapest clusters of one pass over orders of the ranks and numbers of head groups. Many groups are many copies,
+// so that fewer than there are K/V heads may be better; keys are split where heads no longer can be.
+ChosenClusters cheapest_clusters(const Plan& plan, const RowWork& work, Pass pass) {
+  const int wanted = plan.config.movement.head_groups;
+  const int most = wanted > 0 ? wanted : plan.config.heads.num_heads_kv;
+  ChosenClusters best;
+  for (int groups = most; groups >= 1; --groups) {
+    if (most % groups != 0 || (wanted > 0 && groups != wanted)) continue;
+    if (groups < most && groups >= 2 * plan.cp_size()) continue;  // no cluster could use them
+    for (const std::vector<int>& order : cluster_orders(work)) {
+      ChosenClusters found = choose_clusters(plan, work, order, groups, groups == most, pass);
+      if (best.clusters.empty() || found.cost < best.cost) best = std::move(found);
+    }
+  }
+  return best;
+}
+
+void build_clusters(Plan& plan, double kv_seconds) {
+  const RowWork work = row_work(plan);
+  const ChosenClusters forward = cheapest_clusters(plan, work, Pass::kForward);
+  const ChosenClusters backward = cheapest_clusters(plan, work, Pass::kBackward);
+  int head_groups = std::max(1, plan.config.movement.head_groups);
+  bool any = false;
+  for (const ChosenClusters* chosen : {&forward, &backward}) {
+    for (const Cluster& cluster : chosen->clusters) {
+      head_groups = std::lcm(head_groups, cluster.head_parts);
+      any = any || cluster.ranks.size() > 1;
+    }
+  }
+  if (!any) return;  // every rank computes for its own queries
+  const auto build = [&](const ChosenClusters& chosen, Pass pass) {
+    return build_pass(plan, cluster_work(plan, work, chosen.clusters, head_groups), head_groups, pass);
+  };
+  BuiltPass built_forward = build(forward, Pass::kForward);
+  BuiltPass built_backward = build(backward, Pass::kBackward);
+  if (built_forward.time.total_s + built_backward.time.total_s >= kv_seconds) return;
+  adopt(plan, std::move(built_forward), std::move(built_backward), head_groups);
+}
+
 }  // namespace
 
 std::string_view to_string(Movement movement) {
@@ -85,15 +132,15 @@ Movement parse_movement(std::string_view name) {
   return {};
 }
 
-void build_movement(Plan& plan) {
-  MovementPlan& movement = plan.movement;
-  movement.head_groups = std::max(1, plan.config.movement.head_groups);
-  movement.forward = movement_tables(flattened(work_by_keys(plan), plan, movement.head_groups),
-                                     flattened_runs(plan.q_dispatch, movement.head_groups),
-                                     flattened_runs(plan.k_dispatch, movement.head_groups));
-  movement.backward = movement.forward;
-  plan.ranks.assign(static_cast<size_t>(plan.cp_size()), {});
-  for (size_t r = 0; r < plan.ranks.size(); ++r) plan.ranks[r].area = movement.forward[r].area / movement.head_groups;
+void build_movement(Plan& plan, double kv_seconds) {
+  if (plan.config.movement.algorithm == Movement::kAuto) {
+    build_clusters(plan, kv_seconds);
+    return;
+  }
+  const int head_groups = std::max(1, plan.config.movement.head_groups);
+  const RankWork work = flattened(work_by_keys(plan), plan, head_groups);
+  BuiltPass forward = build_pass(plan, work, head_groups, Pass::kForward);
+  adopt(plan, std::move(forward), build_pass(plan, work, head_groups, Pass::kBackward), head_groups);
 }
 
 }  // namespace tangram

@@ -1,54 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What follows from the work of every rank: rows that it needs, where they lie, exchanges, stages.
+// What follows from the work of every rank: tables of all ranks, exchanges between them, predicted time.
 #include <algorithm>
 
-#include "core/require.hpp"
+#include "plan/cost.hpp"
 #include "plan/movement/movement.hpp"
-#include "plan/rank_plan.hpp"
+#include "plan/movement/rank_tables.hpp"
+#include "plan/movement/row_bytes.hpp"
 
 namespace tangram {
 
 namespace {
-
-const OwnedRun& run_at(const std::vector<OwnedRun>& runs, int64_t row) {
-  return *std::upper_bound(runs.begin(), runs.end(), row,
-                           [](int64_t r, const OwnedRun& run) { return r < run.global.end; });
-}
-
-// The needed rows cut where the owner changes, in global order; buffer rows are counted through.
-std::vector<RowSegment> segments_of(const std::vector<Range>& needed, const std::vector<OwnedRun>& runs, int self) {
-  std::vector<RowSegment> segments;
-  int64_t row = 0;
-  for (const Range& rows : needed) {
-    for (const OwnedRun* run = &run_at(runs, rows.begin); run != runs.data() + runs.size(); ++run) {
-      const Range part = intersect(rows, run->global);
-      if (part.empty()) break;
-      segments.push_back(
-          {part, row, run->owner, run->row + (part.begin - run->global.begin), run->owner == self ? 0 : 1});
-      row += part.size();
-    }
-  }
-  return segments;
-}
-
-std::vector<Range> needed_queries(const std::vector<AttnSlice>& slices) {
-  std::vector<AttnSlice> turned;
-  turned.reserve(slices.size());
-  for (const AttnSlice& slice : slices) turned.push_back({{}, slice.q_range});
-  return needed_keys(turned);
-}
-
-int64_t count_rows(const std::vector<RowSegment>& segments) {
-  return segments.empty() ? 0 : segments.back().row + segments.back().global.size();
-}
-
-int64_t count_remote(const std::vector<RowSegment>& segments, int self) {
-  int64_t rows = 0;
-  for (const RowSegment& segment : segments) rows += segment.owner == self ? 0 : segment.global.size();
-  return rows;
-}
 
 void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy) {
   if (!copies.empty()) {
@@ -84,35 +47,17 @@ void fill_exchanges(std::vector<MovementRank>& ranks, std::vector<RowSegment> Mo
   }
 }
 
-// Slices in (shard row, buffer row) or (remote-q buffer row, buffer row) to the stages of what they see.
-void deal_to_stages(MovementRank& rank, std::vector<AttnSlice> own, std::vector<AttnSlice> moved) {
-  MovementStage& local = rank.stages[0];
-  MovementStage& remote = rank.stages[1];
-  // Buffer rows that are local, or remote, as wide as possible.
-  std::vector<RowSegment> stripes;
-  for (const RowSegment& segment : rank.kv_segments) {
-    if (!stripes.empty() && stripes.back().stage == segment.stage) {
-      stripes.back().global.end += segment.global.size();
-    } else {
-      const Range rows{segment.row, segment.row + segment.global.size()};
-      stripes.push_back({rows, segment.row, 0, 0, segment.stage});
-    }
-  }
-  for (const AttnSlice& slice : own) {
-    auto stripe = std::upper_bound(stripes.begin(), stripes.end(), slice.k_range.begin,
-                                   [](int64_t row, const RowSegment& s) { return row < s.global.end; });
-    for (; stripe != stripes.end() && stripe->global.begin < slice.k_range.end; ++stripe) {
-      const AttnSlice piece = stripe->global.contains(slice.k_range) ? slice : cut_columns(slice, stripe->global);
-      if (!piece.q_range.empty()) (stripe->stage == 0 ? local : remote).own_slices.push_back(piece);
-    }
-  }
-  remote.moved_slices = merge_touching(std::move(moved));
-  for (MovementStage* stage : {&local, &remote}) {
-    stage->own_slices = merge_touching(std::move(stage->own_slices));
-    for (const AttnSlice& slice : stage->own_slices) stage->area += area(slice);
-    for (const AttnSlice& slice : stage->moved_slices) stage->area += area(slice);
-    rank.area += stage->area;
-  }
+// Seconds that an exchange keeps a link busy: the fuller direction counts.
+double link_seconds(const CostModel& cost, const MovementStage& stage, double q_bytes, double kv_bytes, bool back) {
+  const double q_in = static_cast<double>(stage.q.rows_received()) * q_bytes,
+               q_out = static_cast<double>(stage.q.rows_sent()) * q_bytes;
+  const double kv_in = static_cast<double>(stage.kv.rows_received()) * kv_bytes,
+               kv_out = static_cast<double>(stage.kv.rows_sent()) * kv_bytes;
+  const auto& q_copies = back ? stage.q.sends : stage.q.recvs;
+  const auto& kv_copies = back ? stage.kv.sends : stage.kv.recvs;
+  const size_t copies = (q_bytes > 0 ? q_copies.size() : 0) + (kv_bytes > 0 ? kv_copies.size() : 0);
+  return std::max(q_in + kv_in, q_out + kv_out) / cost.link_bytes_per_s +
+         static_cast<double>(copies) * cost.copy_latency_s;
 }
 
 }  // namespace
@@ -129,42 +74,54 @@ std::vector<OwnedRun> flattened_runs(const Dispatch& dispatch, int head_groups) 
   return result;
 }
 
+std::vector<Range> needed_queries(const std::vector<AttnSlice>& slices) {
+  std::vector<AttnSlice> turned;
+  turned.reserve(slices.size());
+  for (const AttnSlice& slice : slices) turned.push_back({{}, slice.q_range});
+  return needed_keys(turned);
+}
+
 std::vector<MovementRank> movement_tables(RankWork work, const std::vector<OwnedRun>& q_runs,
-                                          const std::vector<OwnedRun>& k_runs) {
-  std::vector<MovementRank> ranks(work.size());
-  for (int r = 0; r < static_cast<int>(work.size()); ++r) {
-    MovementRank& rank = ranks[static_cast<size_t>(r)];
-    std::vector<AttnSlice>& slices = work[static_cast<size_t>(r)];
-    const std::vector<Range> keys = needed_keys(slices);
-    rank.kv_segments = segments_of(keys, k_runs, r);
-    rank.kv_rows = count_rows(rank.kv_segments);
-    rank.remote_kv_rows = count_remote(rank.kv_segments, r);
-    move_keys_to_buffer(slices, keys);
-    std::vector<AttnSlice> own, moved;
-    for (const AttnSlice& slice : slices) {
-      const OwnedRun& run = run_at(q_runs, slice.q_range.begin);
-      if (run.owner == r) {
-        own.push_back(shifted(slice, run.row - run.global.begin, 0));
-      } else {
-        moved.push_back(slice);
-      }
-    }
-    const std::vector<Range> queries = needed_queries(moved);
-    rank.q_segments = segments_of(queries, q_runs, r);
-    rank.remote_q_rows = count_rows(rank.q_segments);
-    for (AttnSlice& slice : moved) {
-      const RowSegment& segment =
-          *std::upper_bound(rank.q_segments.begin(), rank.q_segments.end(), slice.q_range.begin,
-                            [](int64_t row, const RowSegment& s) { return row < s.global.end; });
-      TANGRAM_ASSERT(segment.global.contains(slice.q_range));
-      slice = shifted(slice, segment.row - segment.global.begin, 0);
-    }
-    rank.stages.resize(2);
-    deal_to_stages(rank, std::move(own), std::move(moved));
+                                          const std::vector<OwnedRun>& k_runs, int num_stages) {
+  std::vector<MovementRank> ranks;
+  ranks.reserve(work.size());
+  for (size_t r = 0; r < work.size(); ++r) {
+    ranks.push_back(rank_tables(std::move(work[r]), static_cast<int>(r), q_runs, k_runs, num_stages));
   }
   fill_exchanges(ranks, &MovementRank::q_segments, &MovementStage::q);
   fill_exchanges(ranks, &MovementRank::kv_segments, &MovementStage::kv);
   return ranks;
+}
+
+MovementTime movement_time(const DistAttnConfig& config, const std::vector<MovementRank>& ranks, int head_groups,
+                           Pass pass) {
+  const RowBytes bytes = row_bytes(config, pass);
+  const double share = 1.0 / head_groups;
+  MovementTime slowest;
+  for (const MovementRank& rank : ranks) {
+    double compute_start = 0, compute_done = 0, arrived = 0, returned = 0, busy = 0;
+    for (size_t s = 0; s < rank.stages.size(); ++s) {
+      const MovementStage& stage = rank.stages[s];
+      double start = compute_done;
+      if (s > 0) {
+        arrived = std::max(arrived, compute_start) +
+                  link_seconds(config.cost, stage, share * bytes.q_in, share * bytes.kv_in, false);
+        start = std::max(start, arrived);
+      }
+      const double seconds =
+          share * compute_seconds(config, stage.area, pass) + (s > 0 ? config.cost.stage_overhead_s : 0);
+      busy += seconds;
+      compute_start = start;
+      compute_done = start + seconds;
+      if (s > 0) {
+        returned = std::max(returned, compute_done) +
+                   link_seconds(config.cost, stage, share * bytes.q_back, share * bytes.kv_back, true);
+      }
+    }
+    const double total = std::max(compute_done, returned);
+    if (total > slowest.total_s) slowest = {total, std::max(0.0, total - busy)};
+  }
+  return slowest;
 }
 
 }  // namespace tangram

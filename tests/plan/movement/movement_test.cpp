@@ -24,25 +24,36 @@ DistAttnConfig config_of(int cp_size, Movement movement, int head_groups) {
   return config;
 }
 
-constexpr Movement kMovements[] = {Movement::kQo};
+constexpr Movement kMovements[] = {Movement::kQo, Movement::kAuto};
 
 TEST(Movement, RandomMasksAreComputedOnceFromRowsThatArrived) {
   std::mt19937 rng(11);
-  for (int turn = 0; turn < 60; ++turn) {
+  int num_auto_moved = 0;
+  for (int turn = 0; turn < 120; ++turn) {
     const int cp_size = 2 + turn % 7;
     const int64_t rows_q = cp_size * 12, rows_k = turn % 3 == 0 ? cp_size * 8 : rows_q;
     const Mask mask(rows_q, rows_k, reference::random_disjoint_slices(rng, rows_q, rows_k, 1 + turn % 9));
     DistAttnConfig config = config_of(cp_size, kMovements[static_cast<size_t>(turn) % std::size(kMovements)],
                                       std::array{1, 2, 4, 0}[static_cast<size_t>(turn / 2) % 4]);
     config.dispatch = {DispatchAlgorithm::kRandom, 4, static_cast<uint64_t>(turn)};
+    // Small masks: without fixed costs, and slow enough to compute that balance counts.
+    config.cost = {turn % 5 == 0 ? 1e9 : 1e12, 1e11, 1e9, 0, 0};
+    config.overlap.num_stages_fwd = turn % 4;
     SCOPED_TRACE(std::string(to_string(config.movement.algorithm)) + " turn " + std::to_string(turn));
     const Plan plan = make_plan(mask, config);
+    if (plan.movement.empty()) {  // nothing is gained by moving queries
+      ASSERT_EQ(config.movement.algorithm, Movement::kAuto);
+      ASSERT_FALSE(plan.ranks[0].forward.empty());
+      continue;
+    }
+    num_auto_moved += config.movement.algorithm == Movement::kAuto ? 1 : 0;
     if (config.movement.head_groups > 0) {
       EXPECT_EQ(plan.movement.head_groups, config.movement.head_groups);
     }
     ASSERT_NO_FATAL_FAILURE(reference::expect_movement(plan, {mask}));
     EXPECT_EQ(make_plan(mask, config), plan) << "the same arguments give the same plan";
   }
+  EXPECT_GE(num_auto_moved, 20);
 }
 
 TEST(Movement, QueriesGoToTheirKeys) {

@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Our own way to deal out work: ranks form clusters that share their queries, split by heads and then by keys.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/movement/movement.hpp"
+#include "plan/stages.hpp"
+
+namespace tangram {
+
+/// Ranks that compute together for the queries of all of them. Member n works on head part `n % head_parts` and on the
+/// keys of column part `n / head_parts`.
+struct Cluster {
+  std::vector<int> ranks;
+  int head_parts = 1;
+  /// Keys of every column part, sorted ranges; empty when there is one part, which has all keys.
+  std::vector<std::vector<Range>> columns;
+};
+
+/// What the search looks at: the work of every rank if only K/V moved.
+struct RowWork {
+  std::vector<std::vector<AttnSlice>> slices;  // [rank] global rows, each inside one run of queries
+  std::vector<std::vector<Range>> keys;        // [rank] that these slices see
+  std::vector<int64_t> areas;
+  std::vector<int64_t> query_rows;  // that see a key
+  std::vector<int64_t> query_runs;  // contiguous pieces of them
+};
+RowWork row_work(const Plan& plan);
+
+/// Orders of the ranks in which neighbours may form clusters.
+std::vector<std::vector<int>> cluster_orders(const RowWork& work);
+
+/// The clusters with the least cost among those that halve `order` again and again. Heads are split as far as
+/// the cluster and `head_groups` allow, keys (`with_columns`) among what ranks then remain.
+struct ChosenClusters {
+  std::vector<Cluster> clusters;
+  double cost = 0;  // to compare orders
+};
+ChosenClusters choose_clusters(const Plan& plan, const RowWork& work, const std::vector<int>& order, int head_groups,
+                               bool with_columns, Pass pass);
+
+/// The work of every rank, for `head_groups` groups, a multiple of every cluster's head_parts.
+RankWork cluster_work(const Plan& plan, const RowWork& work, const std::vector<Cluster>& clusters, int head_groups);
+
+}  // namespace tangram
