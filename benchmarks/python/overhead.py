@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import tangram
-from tangram import _torch_group
+from tangram import _torch_flex, _torch_group
 from tangram._keys import clear_keys
 
 CALLS = 5000
@@ -67,6 +67,17 @@ def calls(key):
     yield "empty autograd function, backward", backward(EmptyFunction.apply(q, k, v))
     yield "flex_flash_attn_func, backward", backward(tangram.flex_flash_attn_func(q, k, v, *ranges)[0])
     yield "calc_attn, backward", backward(tangram.calc_attn(q, k, v, key)[0])
+    yield from alone(q, k, v, tangram.Mask.causal(1), dout)
+
+
+def alone(q, k, v, mask, dout):
+    """The lines of what flex_flash_attn_func does itself, without what autograd does around it."""
+    out, meta = tangram.flex_flash_attn_func(q, k, v, mask)
+    attention = _torch_flex._attention(q, k, v, (mask, None, None), None)
+    call = _torch_flex._Call(attention, "sh", _torch_flex._options(None, 0.0, False, 0), None, False)
+    tensors = [t.detach() for t in (dout, q, k, v, out, meta.lse)]
+    yield "flex_flash_attn_func, forward, alone", lambda: _torch_flex._forward(call, *tensors[1:4], None)
+    yield "flex_flash_attn_func, backward, alone", lambda: _torch_flex._backward(call, *tensors, None)
 
 
 def calls_on_gpu():
@@ -85,6 +96,7 @@ def calls_on_gpu():
     yield "flex_flash_attn_func with a Mask, forward", lambda: tangram.flex_flash_attn_func(q, k, v, mask)
     yield "empty autograd function, backward", backward(EmptyFunction.apply(q, k, v))
     yield "flex_flash_attn_func, backward", backward(tangram.flex_flash_attn_func(q, k, v, *ranges)[0])
+    yield from alone(q, k, v, mask, dout)
 
 
 def make_large_key():

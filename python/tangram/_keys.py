@@ -107,6 +107,11 @@ class DistAttnRuntimeKey:
             (plan.k_dispatch.rows_per_rank, heads.num_heads_kv, heads.head_dim),
         )
         """Of q and of k on this rank."""
+        self.sizes: dict[str, tuple[int, int]] = {
+            "q": (self.total_seqlen_q, self.shapes[0][0]),
+            "k": (self.total_seqlen_k, self.shapes[1][0]),
+        }
+        """By side: rows without padding, and rows of a shard."""
 
     def __repr__(self) -> str:
         return (

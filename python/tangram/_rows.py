@@ -106,22 +106,39 @@ def _moves(key: DistAttnRuntimeKey, side: Side, name: Any, wanted_by: Callable[[
     return known
 
 
-def _gather(key: DistAttnRuntimeKey, shard: Tensor, side: Side) -> Tensor:
+def gathered(shard: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
+    """undispatch without autograd."""
     total = key.rows(side).total
     return _moves(key, side, "gather", lambda _: torch.arange(total)).run(key, shard, "undispatch")
+
+
+def shard_of(x: Tensor, key: DistAttnRuntimeKey, pad_value: float, side: Side) -> Tensor:
+    """dispatch without autograd."""
+    rows = key.rows(side)
+    real = x.index_select(0, rows.at("real_positions", x.device))
+    if rows.num_real == rows.per_rank:
+        return real
+    shard = x.new_full((rows.per_rank, *x.shape[1:]), pad_value)
+    shard[: rows.num_real] = real
+    return shard
+
+
+def rolled(x: Tensor, key: DistAttnRuntimeKey, shifts: int, side: Side) -> Tensor:
+    """roll without autograd."""
+    rows = key.rows(side)
+
+    def wanted_by(rank: int) -> Tensor:
+        positions = rows.positions_of(rank)
+        return torch.where(positions < rows.total, (positions - shifts) % rows.total, positions)
+
+    return _moves(key, side, ("roll", shifts % rows.total), wanted_by).run(key, x, "roll")
 
 
 class _Dispatch(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, key: DistAttnRuntimeKey, pad_value: float, side: Side) -> Tensor:
         ctx.key, ctx.side = key, side
-        rows = key.rows(side)
-        real = x.index_select(0, rows.at("real_positions", x.device))
-        if rows.num_real == rows.per_rank:
-            return real
-        shard = x.new_full((rows.per_rank, *x.shape[1:]), pad_value)
-        shard[: rows.num_real] = real
-        return shard
+        return shard_of(x, key, pad_value, side)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -132,7 +149,7 @@ class _Undispatch(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
         ctx.key, ctx.side = key, side
-        return _gather(key, x, side)
+        return gathered(x, key, side)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -146,10 +163,12 @@ def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0, side: S
     made of) take side "k", whose rows have a dispatch of their own. The gradient is gathered: every rank gets the
     gradient of the whole tensor. Forward sends nothing, backward is collective.
     """
-    _check("dispatch", x, key)
-    total = key.rows(side).total
+    _check("dispatch", x, key, side)
+    total, rows = key.sizes[side]
     if x.ndim < 1 or x.shape[0] != total:
         raise InvalidArgument(f"dispatch: x must have {total} rows on side {side!r} (got shape={tuple(x.shape)})")
+    if torch.compiler.is_compiling():
+        return torch.ops.tangram.dispatch(x, key.handle, pad_value, side, rows)  # type: ignore[no-any-return]
     return _Dispatch.apply(x, key, pad_value, side)  # type: ignore[no-untyped-call,no-any-return]
 
 
@@ -159,23 +178,30 @@ def undispatch(x: Tensor, key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
     Backward takes this rank's rows of the gradient: every rank is taken to compute the same loss from the whole tensor.
     """
     _check_shard("undispatch", x, key, side)
+    if torch.compiler.is_compiling():
+        total = key.sizes[side][0]
+        return torch.ops.tangram.undispatch(x, key.handle, side, total)  # type: ignore[no-any-return]
     return _Undispatch.apply(x, key, side)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def _check(function: str, x: object, key: object) -> None:
+def _check(function: str, x: object, key: object, side: Side) -> None:
     if not isinstance(x, Tensor):
         raise InvalidArgument(f"{function}: needs a torch tensor (got {type(x).__name__})")
-    require_no_transform(function)
     if not isinstance(key, DistAttnRuntimeKey):
         raise InvalidArgument(f"{function}: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
+    if side not in key.sizes:
+        raise InvalidArgument(f"{function}: side must be 'q' or 'k' (got {side!r})")
+    if not torch.compiler.is_compiling():
+        require_no_transform(function)
 
 
 def _check_shard(function: str, x: Tensor, key: DistAttnRuntimeKey, side: Side) -> None:
-    _check(function, x, key)
-    rows = key.rows(side).per_rank
+    _check(function, x, key, side)
+    rows = key.sizes[side][1]
     if x.ndim < 1 or x.shape[0] != rows:
         reason = f"{function}: x must have the {rows} rows of a shard (got shape={tuple(x.shape)})"
-        key.group.refuse(_cuda.device_of(x), reason)
+        if not torch.compiler.is_compiling():
+            key.group.refuse(_cuda.device_of(x), reason)
         raise InvalidArgument(reason)
 
 
@@ -183,13 +209,7 @@ class _Roll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, key: DistAttnRuntimeKey, shifts: int, side: Side) -> Tensor:
         ctx.key, ctx.shifts, ctx.side = key, shifts, side
-        rows = key.rows(side)
-
-        def wanted_by(rank: int) -> Tensor:
-            positions = rows.positions_of(rank)
-            return torch.where(positions < rows.total, (positions - shifts) % rows.total, positions)
-
-        return _moves(key, side, ("roll", shifts % rows.total), wanted_by).run(key, x, "roll")
+        return rolled(x, key, shifts, side)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -204,6 +224,8 @@ def roll(x: Tensor, key: DistAttnRuntimeKey, shifts: int, dims: int = 0, side: S
     if dims not in (0, -x.ndim):
         raise InvalidArgument(f"roll: the sequence is dimension 0 of a dispatched tensor (got dims={dims})")
     _check_shard("roll", x, key, side)
+    if torch.compiler.is_compiling():
+        return torch.ops.tangram.roll(x, key.handle, shifts, side)  # type: ignore[no-any-return]
     return _Roll.apply(x, key, shifts, side)  # type: ignore[no-untyped-call,no-any-return]
 
 
@@ -218,7 +240,7 @@ def dispatch_labels(
 
     Padded rows carry ignore_index. Sends nothing; cu_seqlens in GPU memory are copied to the host, which synchronises.
     """
-    _check("dispatch_labels", tokens, key)
+    _check("dispatch_labels", tokens, key, "q")
     rows = key.rows("q")
     if tokens.shape != (rows.total,) or shift < 0:
         raise InvalidArgument(

@@ -21,8 +21,9 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     AttnSlice: ("q_range", "k_range", "min_diag", "max_diag"),
     Mask: ("seqlen_q", "seqlen_k", "slices"),
 }
-for _name in ("AttnOptions", "CostModel", "DispatchConfig", "DistAttnConfig", "HeadConfig", "OverlapConfig"):
-    _FIELDS[getattr(_core, _name)] = _properties(getattr(_core, _name))
+for _name in vars(_core):
+    if _name in ("AttnOptions", "CostModel") or _name.endswith("Config"):
+        _FIELDS[getattr(_core, _name)] = _properties(getattr(_core, _name))
 
 
 def _make(kind: type, fields: dict[str, Any]) -> Any:

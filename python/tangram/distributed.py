@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from . import _cuda
+from . import _cuda, _torch_rows  # noqa: F401
 from ._core import AttnOptions, DistAttention, KeptKv
 from ._keys import (
     DistAttnRuntimeKey,

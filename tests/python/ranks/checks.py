@@ -221,6 +221,7 @@ def check_as_device(group):
         check_step(group, DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))
         check_hybrid(group)
         check_compiled(group)
+        check_compiled_steps(group)
         check_cross(group)
         check_executors(group)
         key = flex_key(RANGES, 150, group)
@@ -298,6 +299,35 @@ def check_compiled(group):
             for ours, wanted in zip(others, results[0], strict=True):
                 torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
     assert compiled_steps <= 2, compiled_steps  # for one key, and for all others
+
+
+def check_compiled_steps(group):
+    """A whole step, from the tensors that all ranks hold and back to them, in one graph."""
+    compiled_steps = 0
+
+    def backend(graph, _):
+        nonlocal compiled_steps
+        compiled_steps += 1
+        return graph
+
+    def step(x, labels, key):
+        q = tangram.dispatch(x, key) * 2
+        out = tangram.calc_attn(q, q[:, :2], q[:, :2], key)[0]
+        whole = tangram.undispatch(tangram.roll(out, key, -3), key)
+        return (whole * whole).sum(), tangram.dispatch(labels, key, pad_value=-100)
+
+    compiled = [torch.compile(step, backend=b, fullgraph=True) for b in (backend, "aot_eager")]
+    for total in (60, 75, 90, 100):
+        key = tangram.mask_key(tangram.Mask.sliding_window(total, (9, 0)), 4, 2, 8, group, chunk_size=8)
+        x = torch.randn(total, 4, 8, generator=torch.Generator().manual_seed(total)).requires_grad_()
+        results = []
+        for run in (step, *compiled):
+            loss, labels = run(x, torch.arange(total), key)
+            results.append([loss.detach(), labels, *torch.autograd.grad(loss, x)])
+        for others in results[1:]:
+            for ours, wanted in zip(others, results[0], strict=True):
+                torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-4)
+    assert compiled_steps <= 3, compiled_steps
 
 
 def check_errors(group):
@@ -475,6 +505,7 @@ def main():
     check_hybrid(world)
     check_errors(world)
     check_compiled(world)
+    check_compiled_steps(world)
     check_cross(world)
     check_labels(world)
     check_padding(world)

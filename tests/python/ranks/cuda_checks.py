@@ -127,7 +127,7 @@ def check_streams():
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)
+        torch.cuda._sleep(1_000_000_000)  # half a second
         for to, value in zip(late, tensors, strict=True):
             to.copy_(value)
         got = step(late, key, dout, deterministic=True)
