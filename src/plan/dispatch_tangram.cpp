@@ -15,9 +15,12 @@ namespace tangram {
 
 namespace {
 
-// Improving candidates, see RefineOptions: about as many nanoseconds. With many ranks the rest of planning takes
-// longer.
-int64_t search_work(int cp_size) { return std::clamp<int64_t>(80'000'000 / cp_size, 2'000'000, 4'500'000); }
+// Improving candidates, see RefineOptions: about as many nanoseconds. With many ranks and rows the rest of planning
+// takes longer.
+int64_t search_work(int64_t seqlen, int cp_size) {
+  constexpr int64_t kLong = 1 << 19;
+  return std::clamp<int64_t>(80'000'000 / cp_size, 2'000'000, seqlen < kLong ? 6'000'000 : 4'500'000);
+}
 
 // What an overload is worth in rows when candidates are compared, of all rows and for an overload of a whole mean area:
 // a small one is mended cheaply, a large one is not.
@@ -35,6 +38,8 @@ struct Round {
 constexpr Round kRounds[] = {{0.35, 4}, {0.3, 2}, {0.35, 1}};
 constexpr Round kOneRound[] = {{1, 1}};
 constexpr int kManyRanks = 16;
+// Of so many blocks most are small, and whichever way they are packed the search brings them in line.
+constexpr size_t kManyBlocks = 2000;
 
 // Chunks as fine as this let the improvement put cuts where documents begin and end. It costs nothing: runs count, not
 // chunks.
@@ -106,10 +111,11 @@ std::vector<RankRun> refined(const std::vector<int>& ranks, int64_t chunk_size, 
 std::vector<std::vector<int>> make_candidates(const PackProblem& problem) {
   std::vector<std::vector<int>> candidates;
   const int per_rank = problem.per_rank();
-  for (const int part_of_shard : {8, 32, 128}) {
+  const bool are_many = problem.blocks.size() >= kManyBlocks;
+  for (const int part_of_shard : are_many ? std::vector<int>{32} : std::vector<int>{8, 32, 128}) {
     candidates.push_back(pack(problem, {std::max(1, per_rank / part_of_shard), 0}));
   }
-  if (problem.cp_size >= kManyRanks) {
+  if (problem.cp_size >= kManyRanks && !are_many) {
     for (const int min_whole : {per_rank / 8, per_rank + 1}) candidates.push_back(pack(problem, {min_whole, 1.5}));
   }
   candidates.push_back(dispatch_sequential(problem.num_chunks(), problem.cp_size));
@@ -166,11 +172,13 @@ Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, bool
   sort_by_price();
   // A mask of one block is cut as it must be; exchanges could only mend its balance.
   if (cp_size > 1 && (refiner.num_components() > 1 || candidates.front().score.overload > 0)) {
-    for (const Round& round : cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound) {
+    const auto rounds = cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
+    for (const Round& round : rounds) {
       candidates.resize(std::min(candidates.size(), round.num_candidates));
-      const double work = static_cast<double>(search_work(cp_size)) * round.share;
+      const double work = static_cast<double>(search_work(mask.seqlen_q(), cp_size)) * round.share;
       const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
-                                  .tolerance = tolerance};
+                                  .tolerance = tolerance,
+                                  .mends = &round == &rounds.back()};
       for (Candidate& candidate : candidates) candidate.score = refiner.run(candidate.map, options);
       sort_by_price();
     }

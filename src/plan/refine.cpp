@@ -30,8 +30,9 @@ constexpr double kShareOfPhases = 0.75;
 // Afterwards, when every rank has its number of rows, hardly any may be off any more.
 constexpr double kFinalPriceOfRow = 30;
 // An overload that is still there is mended at any price, with a little more work.
-constexpr int kNumMendings = 8;
+constexpr int kNumMendings = 16;
 constexpr double kShareOfMending = 0.1;
+constexpr int kNumMendingPrices = 8;
 constexpr double kHighestPriceOfArea = 1000;
 
 }  // namespace
@@ -286,11 +287,14 @@ Refiner::Score Refiner::run(std::vector<RankRun>& map, const RefineOptions& opti
   equalise();
   search(options.max_work, options);
   equalise();
-  for (int i = 0; i < kNumMendings && current().overload > 0; ++i) {
-    set_prices({between(kLastPriceOfArea, kHighestPriceOfArea, i, kNumMendings), kFinalPriceOfRow});
+  is_mending_ = true;
+  for (int i = 0; options.mends && i < kNumMendings && current().overload > 0; ++i) {
+    set_prices({between(kLastPriceOfArea, kHighestPriceOfArea, std::min(i, kNumMendingPrices - 1), kNumMendingPrices),
+                kFinalPriceOfRow});
     search(work_ + static_cast<int64_t>(max_work * kShareOfMending), options);
     equalise();
   }
+  is_mending_ = false;
   set_prices({kHighestPriceOfArea, kFinalPriceOfRow});
   if (was_equal && total() > initial_total) return initial;
   map = list_.runs();

@@ -27,6 +27,8 @@ struct RefineOptions {
   uint64_t seed = 1;
   /// Rows that a proposal may lose at the start and still be taken at times; cools to 0. 0 only ever improves.
   double heat_rows = 0;
+  /// Spends up to 1.6 times the work in addition where areas are still above the tolerance in the end.
+  bool mends = true;
 };
 
 /// A dispatch as runs, with its remote rows by component: a move changes few components, so that trying one costs what
@@ -103,6 +105,7 @@ class Refiner {
   bool propose();
   bool propose_in_split();
   bool propose_mending();
+  bool propose_relief(int overloaded);
   bool propose_swap();
   bool shift_cut(int run, int other);
   void give_all(size_t component, int from, int to);
@@ -135,6 +138,7 @@ class Refiner {
   int64_t area_limit_ = 0;
   double price_of_chunk_ = 0;  // of a chunk too many or too few, in rows
   double price_of_area_ = 0;   // of area above the limit, in rows
+  bool is_mending_ = false;    // only balance is left to do
   int64_t work_ = 0;
   uint64_t state_ = 1;
   // The change that is being tried.

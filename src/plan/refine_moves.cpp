@@ -184,6 +184,8 @@ bool Refiner::propose_mending() {
   work_ += kWorkOfRank * cp_size_;
   if (worst_price == 0) return propose_swap();
   const uint64_t dice = random();
+  if (area_of_[static_cast<size_t>(worst)] > area_limit_ && (dice >> 16) % 4 < (is_mending_ ? 3 : 1))
+    return propose_relief(worst);
   const auto lacks_rows = [&](size_t rank) { return chunks_of_[rank] < per_rank_ && area_of_[rank] <= area_limit_; };
   a_ = worst;
   b_ = random_below(static_cast<size_t>(cp_size_));
@@ -200,6 +202,40 @@ bool Refiner::propose_mending() {
   if (run < 0) return false;
   give_part(run, b_);
   if ((dice >> 8) % 4 != 0) give_back();
+  return true;
+}
+
+// Takes about as much area as is too much from where few rows of a rank hold it, and gives it to a rank that has other
+// rows of the same component and so needs little more for it.
+bool Refiner::propose_relief(int overloaded) {
+  a_ = overloaded;
+  const auto density = [&](int run) {
+    return static_cast<double>(area(list_[run].begin, list_[run].end)) / list_[run].size();
+  };
+  int run = random_run(a_);
+  for (int n = 1; n < kNumSamples; ++n) {
+    const int other = random_run(a_);
+    if (density(other) > density(run)) run = other;
+  }
+  const size_t component = static_cast<size_t>(list_[run].component);
+  b_ = -1;
+  const int last = list_.last_of(component);
+  for (int other = list_.first_of(component);; other = list_[other].after) {
+    const int rank = list_[other].rank;
+    work_ += kWorkOfRank;
+    if (rank != a_ &&
+        (b_ < 0 || random() % 4 == 0 || area_of_[static_cast<size_t>(rank)] < area_of_[static_cast<size_t>(b_)]))
+      b_ = rank;
+    if (other == last) break;
+  }
+  if (b_ < 0) return false;
+  const uint64_t dice = random();
+  const double excess = static_cast<double>(area_of_[static_cast<size_t>(a_)] - area_limit_);
+  const double wanted = excess / std::max(1.0, density(run)) * (0.5 + static_cast<double>(dice % 256) / 128);
+  const int size = 1 + static_cast<int>(std::min(wanted, static_cast<double>(list_[run].size() - 1)));
+  const int begin = (dice >> 8) % 2 == 0 ? list_[run].begin : list_[run].end - size;
+  add_move(run, begin, begin + size, b_);
+  give_back();
   return true;
 }
 
@@ -229,8 +265,8 @@ bool Refiner::propose_swap() {
 
 bool Refiner::propose() {
   const uint64_t dice = random() % 4;
-  if (dice < 2 && !split_.empty()) return propose_in_split();
-  if (dice == 2) return propose_mending();
+  if (dice == 0 || (is_mending_ && dice < 3)) return propose_mending();
+  if (dice < 3 && !split_.empty()) return propose_in_split();
   return propose_swap();
 }
 
