@@ -91,12 +91,12 @@ NcclGroup::NcclGroup(Communicator& control, const DeviceCommunicatorConfig& conf
   try {
     connect(config.max_ctas);
     warm_up();
+    control.barrier("transport nccl: ready");
   } catch (...) {
     abandon();
     throw;
   }
   watcher_ = std::thread([this] { watch(); });
-  control.barrier("transport nccl: ready");
 }
 
 NcclGroup::~NcclGroup() {

@@ -29,8 +29,8 @@ using testing::StepResults;
 
 // Before CUDA starts. Ranks that share a GPU wait for each other on it: no two of their streams may share a hardware
 // queue, and no kernel may be loaded while another waits, which loading would wait for.
-[[maybe_unused]] const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-[[maybe_unused]] const int kLoading = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+[[maybe_unused]] const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+[[maybe_unused]] const int kLoading = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
 // Of 132 multiprocessors: four ranks may wait on one GPU and still leave room for the small kernels of each.
 constexpr int kRoomForOthers = 108;
