@@ -111,9 +111,14 @@ enum class Movement : int {
   kKv = 0,  ///< K/V rows travel to the queries
   kQo,      ///< queries travel to the keys, partial results back
   kAuto,    ///< ours: clusters of ranks share queries, heads and keys where that is cheaper than moving K/V alone
+  // Published algorithms to compare with. (Without communication of q and out it is `kv`.)
+  kGreedyRandomGrid,  ///< jobs drawn at random to ranks that have their rows, again and again
+  kBinaryGreedy,      ///< least traffic under which jobs can be dealt greedily, by bisection
+  kNetworkFlow,       ///< the same, dealt by a maximum flow
 };
 std::string_view to_string(Movement movement);
-/// Accepts what `to_string` gives (`kv`, `qo`, `auto`); anything else throws InvalidArgument with the list.
+/// Accepts what `to_string` gives (`kv`, `qo`, `auto`, `greedy_random_grid`, `binary_greedy`,
+/// `network_flow`); anything else throws InvalidArgument with the list.
 Movement parse_movement(std::string_view name);
 
 struct MovementConfig {

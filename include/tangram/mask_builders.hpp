@@ -56,6 +56,25 @@ Mask global_window_mask(int64_t seqlen, int64_t num_global, Window window);
 Mask block_sparse_mask(int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, int64_t block_k,
                        std::span<const std::pair<int64_t, int64_t>> blocks);
 
+/// Which blocks of keys every block of queries sees: what dynamic sparse attention chooses at every step. In host
+/// memory; whoever holds the indices on a device copies them first. Heads that see different blocks need a mask each.
+struct BlockIndices {
+  int64_t seqlen_q = 0;
+  int64_t seqlen_k = 0;
+  int64_t block_q = 0;  // rows of a block; the last of a sequence may be short
+  int64_t block_k = 0;
+  /// Key blocks, in any order within a query block.
+  std::span<const int32_t> indices;
+  /// `[num_q_blocks + 1]`: query block i sees indices[offsets[i]] .. indices[offsets[i + 1] - 1]. Empty when `indices`
+  /// is
+  /// `[num_q_blocks, max_blocks]`, rows padded at the end by -1.
+  std::span<const int64_t> offsets;
+  bool causal = false;  // besides, bottom-right aligned: cuts the blocks on the diagonal
+};
+/// The mask of these blocks, in as few slices as runs of equal blocks allow. Linear in the indices but for merging and
+/// validation of the slices. Throws InvalidArgument when sizes do not fit, an index is out of bounds or repeats.
+Mask mask_from_block_indices(const BlockIndices& blocks);
+
 /// A slice in published form: ranges and a mask type.
 struct TypedSlice {
   Range q_range;

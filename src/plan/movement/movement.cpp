@@ -12,15 +12,26 @@
 
 #include "core/require.hpp"
 #include "plan/movement/clusters.hpp"
+#include "plan/movement/published.hpp"
 
 namespace tangram {
 
 namespace {
 
-constexpr std::array<std::pair<Movement, std::string_view>, 3> kNames = {
-    {{Movement::kKv, "kv"}, {Movement::kQo, "qo"}, {Movement::kAuto, "auto"}}};
+constexpr std::array<std::pair<Movement, std::string_view>, 6> kNames = {
+    {{Movement::kKv, "kv"},
+     {Movement::kQo, "qo"},
+     {Movement::kAuto, "auto"},
+     {Movement::kGreedyRandomGrid, "greedy_random_grid"},
+     {Movement::kBinaryGreedy, "binary_greedy"},
+     {Movement::kNetworkFlow, "network_flow"}}};
 
-constexpr int kDefaultStages = 2;  // that the results of a stage can leave while another is computed
+// Numbers of remote stages that are tried where none is configured: more hide transfers better and chop more slices.
+constexpr std::array kStageCounts = {2, 4};
+constexpr size_t kMaxSlicesForMoreStages = 20000;
+
+// The published algorithms compete where they are quick: jobs times ranks.
+constexpr size_t kMaxPublishedWork = 2048;
 
 // Every piece goes where its keys lie.
 RankWork work_by_keys(const Plan& plan) {
@@ -35,6 +46,14 @@ RankWork work_by_keys(const Plan& plan) {
     }
   });
   return work;
+}
+
+RankWork published_work(const Plan& plan) {
+  const Movement algorithm = plan.config.movement.algorithm;
+  if (algorithm == Movement::kQo) return work_by_keys(plan);
+  const JobTable table = job_table(plan);
+  if (algorithm == Movement::kGreedyRandomGrid) return work_of_jobs(table, greedy_random_grid(table));
+  return work_of_jobs(table, algorithm == Movement::kBinaryGreedy ? binary_greedy(table) : network_flow(table));
 }
 
 // The same work for every head group.
@@ -60,14 +79,32 @@ struct BuiltPass {
 BuiltPass build_pass(const Plan& plan, const RankWork& work, int head_groups, Pass pass) {
   const OverlapConfig& overlap = plan.config.overlap;
   const int wanted = pass == Pass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
-  BuiltPass built;
-  built.ranks = movement_tables(work, flattened_runs(plan.q_dispatch, head_groups),
-                                flattened_runs(plan.k_dispatch, head_groups), wanted == 0 ? kDefaultStages : wanted);
-  built.time = movement_time(plan.config, built.ranks, head_groups, pass);
-  return built;
+  const std::vector<OwnedRun> q_runs = flattened_runs(plan.q_dispatch, head_groups);
+  const std::vector<OwnedRun> k_runs = flattened_runs(plan.k_dispatch, head_groups);
+  size_t num_slices = 0;
+  for (const std::vector<AttnSlice>& slices : work) num_slices += slices.size();
+  BuiltPass best;
+  for (const int count : kStageCounts) {
+    if (!best.ranks.empty() && (wanted > 0 || num_slices > kMaxSlicesForMoreStages)) break;
+    BuiltPass built;
+    built.ranks = movement_tables(work, q_runs, k_runs, wanted > 0 ? wanted : count);
+    built.time = movement_time(plan.config, built.ranks, head_groups, pass);
+    if (best.ranks.empty() || built.time.total_s < best.time.total_s) best = std::move(built);
+  }
+  return best;
 }
 
-void adopt(Plan& plan, BuiltPass forward, BuiltPass backward, int head_groups) {
+// Both passes.
+struct Candidate {
+  BuiltPass forward;
+  BuiltPass backward;
+  int head_groups = 1;
+
+  double seconds() const { return forward.time.total_s + backward.time.total_s; }
+};
+
+void adopt(Plan& plan, Candidate candidate) {
+  auto& [forward, backward, head_groups] = candidate;
   plan.movement = {head_groups, std::move(forward.ranks), std::move(backward.ranks)};
   plan.predicted = {forward.time.total_s, backward.time.total_s, forward.time.exposed_s + backward.time.exposed_s};
   plan.ranks.assign(static_cast<size_t>(plan.cp_size()), {});
@@ -91,7 +128,7 @@ ChosenClusters cheapest_clusters(const Plan& plan, const RowWork& work, Pass pas
   return best;
 }
 
-void build_clusters(Plan& plan, double kv_seconds) {
+Candidate cluster_candidate(const Plan& plan) {
   const RowWork work = row_work(plan);
   const ChosenClusters forward = cheapest_clusters(plan, work, Pass::kForward);
   const ChosenClusters backward = cheapest_clusters(plan, work, Pass::kBackward);
@@ -103,14 +140,37 @@ void build_clusters(Plan& plan, double kv_seconds) {
       any = any || cluster.ranks.size() > 1;
     }
   }
-  if (!any) return;  // every rank computes for its own queries
+  if (!any) return {};  // every rank computes for its own queries
   const auto build = [&](const ChosenClusters& chosen, Pass pass) {
     return build_pass(plan, cluster_work(plan, work, chosen.clusters, head_groups), head_groups, pass);
   };
-  BuiltPass built_forward = build(forward, Pass::kForward);
-  BuiltPass built_backward = build(backward, Pass::kBackward);
-  if (built_forward.time.total_s + built_backward.time.total_s >= kv_seconds) return;
-  adopt(plan, std::move(built_forward), std::move(built_backward), head_groups);
+  return {build(forward, Pass::kForward), build(backward, Pass::kBackward), head_groups};
+}
+
+Candidate published_candidate(const Plan& plan, const RankWork& one_group) {
+  const int head_groups = std::max(1, plan.config.movement.head_groups);
+  const RankWork work = flattened(one_group, plan, head_groups);
+  return {build_pass(plan, work, head_groups, Pass::kForward), build_pass(plan, work, head_groups, Pass::kBackward),
+          head_groups};
+}
+
+// Ours: the clusters, and where they are quick what others found, against moving K/V alone.
+void choose_movement(Plan& plan, double kv_seconds) {
+  Candidate best = cluster_candidate(plan);
+  const auto offer = [&](Candidate candidate) {
+    if (best.forward.ranks.empty() || candidate.seconds() < best.seconds()) best = std::move(candidate);
+  };
+  // A job for each pair of runs is the most there can be.
+  const size_t runs = owned_runs(plan.q_dispatch).size() * owned_runs(plan.k_dispatch).size();
+  const size_t published_work = runs * static_cast<size_t>(plan.cp_size());
+  if (published_work <= 16 * kMaxPublishedWork) offer(published_candidate(plan, work_by_keys(plan)));
+  if (published_work <= kMaxPublishedWork) {
+    const JobTable table = job_table(plan);
+    for (const auto& algorithm : {greedy_random_grid, binary_greedy, network_flow}) {
+      offer(published_candidate(plan, work_of_jobs(table, algorithm(table))));
+    }
+  }
+  if (!best.forward.ranks.empty() && best.seconds() < kv_seconds) adopt(plan, std::move(best));
 }
 
 }  // namespace
@@ -134,13 +194,10 @@ Movement parse_movement(std::string_view name) {
 
 void build_movement(Plan& plan, double kv_seconds) {
   if (plan.config.movement.algorithm == Movement::kAuto) {
-    build_clusters(plan, kv_seconds);
-    return;
+    choose_movement(plan, kv_seconds);
+  } else {
+    adopt(plan, published_candidate(plan, published_work(plan)));
   }
-  const int head_groups = std::max(1, plan.config.movement.head_groups);
-  const RankWork work = flattened(work_by_keys(plan), plan, head_groups);
-  BuiltPass forward = build_pass(plan, work, head_groups, Pass::kForward);
-  adopt(plan, std::move(forward), build_pass(plan, work, head_groups, Pass::kBackward), head_groups);
 }
 
 }  // namespace tangram
