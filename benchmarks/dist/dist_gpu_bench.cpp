@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ struct Options {
   std::vector<std::string> ways = {"none", "single:1", "single:4", "keep:1", "stages:1", "stages:2", "stages:4"};
   std::vector<std::string> modes = {"eager", "graph"};
   std::string reduce_dtype = "float32";
+  std::string launch_order = "auto";
+  int sm_margin = 0;
+  int connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS; 0: as the environment says
   double seconds = 0.15;
   HeadConfig heads{64, 8, 128, 128, DType::kBFloat16};
 };
@@ -75,7 +79,8 @@ class Bench {
   void run() {
     if (control_.rank() == 0) {
       std::printf(
-          "version,machine,mask,seqlen,gpus,rows_per_gpu,heads_q,heads_kv,head_dim,transport,overlap,mode,pass,time_ms,"
+          "version,machine,mask,seqlen,gpus,rows_per_gpu,heads_q,heads_kv,head_dim,transport,launch_order,sm_margin,"
+          "connections,overlap,mode,pass,time_ms,"
           "tflops_per_gpu,single_tflops,share,host_us,balance,rows_moved\n");
     }
     for (const reference::MaskCase& c : chosen_cases(options_)) {
@@ -98,7 +103,8 @@ class Bench {
   void run_transport(const std::string& name, const Mask& mask, const PassTimes& single, const std::string& transport) {
     std::unique_ptr<DeviceCommunicator> communicator;
     try {
-      communicator = make_device_communicator(control_, {.transport = parse_device_transport(transport)});
+      communicator = make_device_communicator(
+          control_, {.transport = parse_device_transport(transport), .max_ctas = options_.sm_margin});
     } catch (const NotAvailable& error) {
       if (control_.rank() == 0) std::fprintf(stderr, "%s: %s\n", transport.c_str(), error.what());
       return;
@@ -112,10 +118,16 @@ class Bench {
       const DeviceOverlap overlap = kind == "none"     ? DeviceOverlap::kNone
                                     : kind == "stages" ? DeviceOverlap::kStages
                                                        : DeviceOverlap::kAuto;
-      DeviceDistAttention attention(plan, *communicator, backend, {.forward = overlap, .backward = overlap});
+      DeviceDistAttention attention(plan, *communicator, backend,
+                                    {.forward = overlap,
+                                     .backward = overlap,
+                                     .launch_order = parse_launch_order(options_.launch_order),
+                                     .sm_margin = options_.sm_margin});
       for (const std::string& mode : options_.modes) {
         const PassTimes times = measure_distributed(*communicator, attention, mode == "graph", repeats_);
-        print(name, *plan, single, times, transport + "," + way + "," + mode);
+        print(name, *plan, single, times,
+              fmt::format("{},{},{},{},{},{}", transport, options_.launch_order, options_.sm_margin,
+                          options_.connections, way, mode));
       }
     }
   }
@@ -176,8 +188,19 @@ int main(int argc, char** argv) {
   app.add_option("--overlap", options.ways, "none, single:STAGES, keep:STAGES, stages:STAGES")->delimiter(',');
   app.add_option("--modes", options.modes, "eager, graph")->delimiter(',');
   app.add_option("--reduce-dtype", options.reduce_dtype, "float32 or bfloat16");
+  app.add_option("--launch-order", options.launch_order,
+                 "auto, copy_engine, sm_margin, high_priority, kernel_barrier (default auto)");
+  app.add_option(
+      "--sm-margin", options.sm_margin,
+      "multiprocessors for transfers of nccl, with launch orders auto and sm_margin (default: as many as it takes)");
+  app.add_option("--connections", options.connections,
+                 "hardware queues of a process; 1: kernels of all streams start in the order of the calls");
   app.add_option("--seconds", options.seconds, "about how long to repeat each pass (default 0.15)");
   CLI11_PARSE(app, argc, argv);
+  // Before CUDA starts, in every rank.
+  if (options.connections > 0) {
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(options.connections).c_str(), 1);
+  }
   try {
     return tangram::comm::run_forked_ranks(
         options.num_gpus, [&](tangram::Communicator& control) { return run_rank(options, control); }, report);

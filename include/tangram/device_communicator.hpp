@@ -115,6 +115,12 @@ class DevicePass {
   /// Later work on `stream` finds the rows that this rank receives in `stage`. By event or by a kernel of one thread
   /// block that waits, never by the host.
   virtual void wait_cast(int stage, void* stream) = 0;
+  /// Later work on `stream` starts on the device when the transfer of `stage`, which was cast before, is about to, or
+  /// later: so that a kernel that fills the device cannot keep it waiting. Does not wait for rows. Nothing where
+  /// transfers need no multiprocessors.
+  virtual void wait_started(int /*stage*/, void* /*stream*/) {}
+  /// Multiprocessors that transfers take while they run, as far as the transport knows.
+  virtual int transfer_sms() const { return 0; }
   /// Whether arrivals() has flags.
   virtual bool has_arrivals() const { return false; }
   /// For kernels that wait inside. Everything that peers wait for must be enqueued before such a kernel: call all casts
@@ -197,8 +203,7 @@ struct DeviceCommunicatorConfig {
   DeviceTransport transport = DeviceTransport::kCopyEngine;
   /// Bounds every wait for a peer, on host and device; 0: Env::timeout_s.
   double timeout_s = 0;
-  /// Of nccl: at most so many thread blocks of each transfer, so that kernels beside them know what margin to leave; 0:
-  /// NCCL's choice.
+  /// Of nccl: at most so many thread blocks, and so multiprocessors, of a transfer; 0: 16.
   int max_ctas = 0;
 };
 

@@ -35,6 +35,8 @@ class NcclGroup {
   int device() const { return device_; }
   cudaStream_t stream() const { return stream_.get(); }
   GroupState& state() { return state_; }
+  /// Thread blocks of an exchange at most.
+  int max_ctas() const { return max_ctas_; }
 
   /// Where messages begin: `tensors[t]`, and the staging buffer.
   struct Buffers {
@@ -53,7 +55,7 @@ class NcclGroup {
   void all_reduce(float* values, int count, bool is_max, cudaStream_t caller);
 
  private:
-  void connect(int max_ctas);
+  void connect();
   /// Waits, with a deadline, until NCCL has done what it does in the background.
   void settle(const char* call, double timeout_s);
   double setup_timeout_s() const;
@@ -68,6 +70,7 @@ class NcclGroup {
   void abandon() noexcept;
 
   const NcclApi& api_;
+  const int max_ctas_;
   GroupState state_;
   int device_ = 0;
   OwnedStream stream_;

@@ -157,6 +157,7 @@ void NcclPass::transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx,
       (converts ? launch_convert : launch_move)(params, kPackBlocks, own);
     }
     group_->begin(kind, number_, stage_idx);
+    cuda::check(cudaEventRecord(stage.started.get(), own), "cudaEventRecord");
     group_->exchange(messages.sends, {tensors, send_staging_.as<char>()}, messages.recvs,
                      {targets, recv_staging_.as<char>()});
     group_->end();
@@ -181,6 +182,14 @@ void NcclPass::wait_cast(int stage, void* stream) {
   const Stage& transfers = casts_[static_cast<size_t>(stage)];
   if (transfers.messages.recvs.empty()) return;
   cuda::check(cudaStreamWaitEvent(as_stream(stream), transfers.done.get(), 0), "cudaStreamWaitEvent");
+}
+
+void NcclPass::wait_started(int stage, void* stream) {
+  epoch_.wait_cast(stage);
+  const StageMessages& messages = casts_[static_cast<size_t>(stage)].messages;
+  if (messages.sends.empty() && messages.recvs.empty()) return;
+  cuda::check(cudaStreamWaitEvent(as_stream(stream), casts_[static_cast<size_t>(stage)].started.get(), 0),
+              "cudaStreamWaitEvent");
 }
 
 void NcclPass::reduce(int stage, std::span<const ConstTensorView> partials, void* stream) {

@@ -47,6 +47,8 @@ class NcclPass final : public DevicePass {
   int num_slots() const override { return landing_->num_slots(); }
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_cast(int stage, void* stream) override;
+  void wait_started(int stage, void* stream) override;
+  int transfer_sms() const override { return group_->max_ctas(); }
   DeviceArrivals arrivals() const override { return {}; }
   void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
   std::vector<ReturnTarget> return_targets(int, int, int) const override { return {}; }
@@ -67,6 +69,7 @@ class NcclPass final : public DevicePass {
   struct Stage {
     StageMessages messages;
     cuda::DeviceBuffer pack, convert, unpack;
+    OwnedEvent started;  // nothing but the exchange is before the stream
     OwnedEvent done;
   };
 

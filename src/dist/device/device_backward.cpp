@@ -58,6 +58,8 @@ void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows
     if (step.mask != nullptr) {
       AttnBackwardArgs call{args.q,       rows.k,       rows.v,  args.out, args.lse,       args.dout, dq,
                             gradients.dk, gradients.dv, nullptr, {},       !is_first_call, several,   args.options};
+      if (several) call.options = beside_transfers(rank, setup, args.options);
+      if (waits_for_stages) start_transfers_first(rank, setup, step.end_stage, stream);
       if (is_first_call) {  // dsink depends on no keys, so any one call gives all of it
         call.dsink = args.dsink;
         call.sink = args.sink;

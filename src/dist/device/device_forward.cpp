@@ -34,7 +34,11 @@ void compute(DeviceRank& rank, const DistForwardArgs& args, const KvViews& rows,
       rank.forward.pass->wait_cast(stage - 1, stream);
     }
     if (steps[i].mask == nullptr) continue;
+    start_transfers_first(rank, rank.forward, steps[i].end_stage, stream);
     AttnForwardArgs call{args.q, rows.k, rows.v, out, args.lse, args.max_logits, {}, i > 0, args.options};
+    if (steps[i].end_stage < rank.forward.num_stages) {
+      call.options = beside_transfers(rank, rank.forward, args.options);
+    }
     if (i == last) call.sink = args.sink;
     if (rank.forward.waits_in_kernel) call.arrivals = &arrivals;
     rank.base.backend->forward(*steps[i].mask, call, stream);

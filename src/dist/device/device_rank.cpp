@@ -219,6 +219,18 @@ void prepare_layout(DeviceRank& rank, const DeviceDistOptions& options) {
 
 namespace {
 
+/// Throws NotAvailable, alike on all ranks, for copy engines where another transport moves rows.
+LaunchOrder resolve_launch_order(const DeviceRank& rank, LaunchOrder wanted) {
+  const bool has_engines = rank.communicator->name() == to_string(DeviceTransport::kCopyEngine);
+  if (wanted == LaunchOrder::kAuto) return has_engines ? LaunchOrder::kCopyEngine : LaunchOrder::kSmMargin;
+  if (wanted == LaunchOrder::kCopyEngine && !has_engines) {
+    throw NotAvailable(
+        fmt::format("DeviceDistAttention: launch_order copy_engine needs the transport copy_engine (got {})",
+                    rank.communicator->name()));
+  }
+  return wanted;
+}
+
 /// Whether another rank of this host has the same GPU. Collective.
 bool shares_gpu(DeviceCommunicator& communicator) {
   cudaDeviceProp properties{};
@@ -236,6 +248,8 @@ bool shares_gpu(DeviceCommunicator& communicator) {
 }  // namespace
 
 void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
+  rank.launch_order = resolve_launch_order(rank, options.launch_order);
+  rank.sm_margin = options.sm_margin;
   rank.shares_gpu = shares_gpu(*rank.communicator);
   const HeadConfig& heads = rank.heads();
   const LandingTensor k{rank.kv_rows(), heads.num_heads_kv, heads.head_dim, heads.dtype};
@@ -280,6 +294,17 @@ void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options) {
     make_steps(rank, rank.backward, plan.backward, options.backward, late);
   }
   allocate(rank, options.with_backward);
+}
+
+AttnOptions beside_transfers(const DeviceRank& rank, const PassSetup& setup, AttnOptions options) {
+  if (rank.launch_order != LaunchOrder::kSmMargin || setup.pass == nullptr) return options;
+  options.sm_margin = std::max(options.sm_margin, rank.sm_margin > 0 ? rank.sm_margin : setup.pass->transfer_sms());
+  return options;
+}
+
+void start_transfers_first(const DeviceRank& rank, const PassSetup& setup, int stage, cudaStream_t stream) {
+  if (rank.launch_order != LaunchOrder::kKernelBarrier || setup.pass == nullptr || stage >= setup.num_stages) return;
+  setup.pass->wait_started(stage - 1, stream);
 }
 
 KvViews kept_rows(const PassSetup& setup, int slot) {

@@ -52,6 +52,8 @@ struct DeviceRank {
   DeviceCommunicator* communicator = nullptr;
   LocalRows local;
   PassSetup forward, backward;
+  LaunchOrder launch_order = LaunchOrder::kCopyEngine;  // kAuto resolved
+  int sm_margin = 0;                                    // as in the options
   bool shares_gpu = false;        // with another rank, whose kernels a kernel that waits would keep out
   bool keeps = false;             // remote K/V of forward stay for backward
   std::vector<int> kept_slots;    // of forward passes whose backward has not come yet
@@ -94,6 +96,12 @@ KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, int slot, const Co
                     const ConstTensorView& v, cudaStream_t stream);
 /// The same rows where a forward pass kept them.
 KvViews kept_rows(const PassSetup& setup, int slot);
+
+/// `options` for a kernel beside which transfers run.
+AttnOptions beside_transfers(const DeviceRank& rank, const PassSetup& setup, AttnOptions options);
+/// Lets later work on `stream` wait until the transfers of stages from `stage` on no longer wait for it, if the order
+/// is by a barrier. Those of earlier stages have ended.
+void start_transfers_first(const DeviceRank& rank, const PassSetup& setup, int stage, cudaStream_t stream);
 
 void run_forward(DeviceRank& rank, const DistForwardArgs& args, cudaStream_t stream);
 void run_backward(DeviceRank& rank, const DistBackwardArgs& args, cudaStream_t stream);

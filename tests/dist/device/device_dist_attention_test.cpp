@@ -202,6 +202,30 @@ INSTANTIATE_TEST_SUITE_P(DISABLED_Nccl, DeviceMaskFamilies,
 INSTANTIATE_TEST_SUITE_P(DISABLED_Nccl, DeviceDist, ::testing::Values(nccl()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
+TEST(LaunchOrder, HasNames) {
+  for (int i = 0; i <= 4; ++i) {
+    const auto order = static_cast<LaunchOrder>(i);
+    EXPECT_EQ(parse_launch_order(to_string(order)), order);
+  }
+  EXPECT_EQ(to_string(LaunchOrder::kKernelBarrier), "kernel_barrier");
+  EXPECT_THROW(parse_launch_order("fast"), InvalidArgument);
+}
+
+TEST_P(DeviceDist, EveryLaunchOrderGivesTheSameResults) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = heads_of(4, 2);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = reference_step(mask, options, inputs);
+  const auto plan = plan_of(mask, options.heads, {ranks(3), 2, 2});
+  for (const LaunchOrder order : {LaunchOrder::kSmMargin, LaunchOrder::kHighPriority, LaunchOrder::kKernelBarrier}) {
+    SCOPED_TRACE(to_string(order));
+    DeviceDistOptions how{.forward = DeviceOverlap::kStages, .backward = DeviceOverlap::kStages};
+    how.launch_order = order;
+    testing::expect_close(testing::device_step(plan, options, inputs, how, GetParam().make), expected, kTolerance);
+  }
+}
+
 TEST_P(DeviceDist, SinkSoftcapAndScaleEnterOnce) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   for (const SinkLayout layout : {SinkLayout::kSh, SinkLayout::kSsh}) {
