@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -79,6 +80,7 @@ struct CostModel {
 
 /// How attention is split over the ranks. See docs/design/strategies.md.
 enum class Strategy : int {
+  kAuto = -1,    ///< whichever of the others the cost model finds fastest for the mask
   kTangram = 0,  ///< rows dealt out by the mask, exactly the K/V rows that are seen move
   kUlysses,      ///< all-to-all from rows to heads and back; every rank computes all rows of some heads
   kHcms,         ///< Ulysses in chunks of heads: the exchange of one chunk behind the attention of another
@@ -88,10 +90,11 @@ enum class Strategy : int {
   kLoongTrain,   ///< as USP, with an inner and an outer ring
 };
 std::string_view to_string(Strategy strategy);
-/// Accepts what `to_string` gives (`tangram`, `ulysses`, `hcms`, `ring`, `all_gather`, `usp`, `loong_train`); anything
-/// else throws InvalidArgument with the list.
+/// Accepts what `to_string` gives (`auto`, `tangram`, `ulysses`, `hcms`, `ring`, `all_gather`, `usp`, `loong_train`);
+/// anything else throws InvalidArgument with the list.
 Strategy parse_strategy(std::string_view name);
 
+/// With kAuto the other fields must be left alone: the planner chooses them too.
 struct StrategyConfig {
   Strategy name = Strategy::kTangram;
   /// USP, LoongTrain: ranks that exchange heads for rows. 0: the largest proper divisor of cp_size that divides the
@@ -105,6 +108,9 @@ struct StrategyConfig {
 
   friend bool operator==(const StrategyConfig&, const StrategyConfig&) = default;
 };
+
+/// `usp, 4 head ranks`: the name and the parameters that are set.
+std::string describe(const StrategyConfig& strategy);
 
 /// Which rows travel between ranks, and by which algorithm the work is dealt out. See docs/design/movement.md.
 enum class Movement : int {

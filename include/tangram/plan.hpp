@@ -91,8 +91,20 @@ struct PredictedTime {
   friend bool operator==(const PredictedTime&, const PredictedTime&) = default;
 };
 
+/// A strategy that "auto" considered, with the parameters that it would have.
+struct StrategyCandidate {
+  StrategyConfig strategy;
+  /// Why it cannot run here, or empty; its times are 0 then.
+  std::string impossible;
+  PredictedTime predicted;
+
+  friend bool operator==(const StrategyCandidate&, const StrategyCandidate&) = default;
+};
+
 struct Plan {
   Mask mask;
+  /// As it was asked for, except that the strategy "auto" has become the one that was chosen (see `candidates`), and
+  /// `movement`, which is Tangram's own, its default if that is another.
   DistAttnConfig config;
   /// What `config.dispatch` came to; kAuto only where the dispatches were given.
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
@@ -106,6 +118,10 @@ struct Plan {
   /// What the ranks do where queries move too (`config.movement`); empty otherwise.
   MovementPlan movement;
   PredictedTime predicted;
+  /// With the strategy "auto" every strategy, the chosen one first, then by predicted step, impossible ones last; empty
+  /// where a strategy was named. One is chosen for both passes, by their sum: they share the ranks' rows and what the
+  /// forward pass leaves to the backward pass.
+  std::vector<StrategyCandidate> candidates;
 
   int cp_size() const { return config.cp_size; }
   /// Largest area of a rank divided by the mean; 1 for an empty mask.
@@ -124,8 +140,8 @@ int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size);
 /// Plans `mask` for `config.cp_size` ranks. Deterministic: every rank that calls it with equal arguments gets an equal
 /// plan, so that no plan is ever sent. For self-attention (seqlen_q == seqlen_k) queries and keys share one dispatch.
 /// Throws InvalidArgument when a config value is out of range or a sequence length is no multiple of
-/// cp_size * chunk_size (of cp_size, when the planner chooses the chunks); pad explicitly, see compute_pad_size and
-/// Mask::padded.
+/// cp_size * chunk_size (of cp_size, when the planner chooses the chunks), or the strategy cannot split these heads
+/// over so many ranks; pad explicitly, see compute_pad_size and Mask::padded.
 Plan make_plan(const Mask& mask, const DistAttnConfig& config);
 
 /// The same with given dispatches: another mask over rows that are already dealt out (hybrid attention).
@@ -166,6 +182,10 @@ Plan plan_from_json(std::string_view text);
 
 /// A printed explanation: who gets what and why, balance, rows moved, stages, memory.
 std::string explain(const Plan& plan);
+
+/// Sentences that say why the strategy "auto" chose as it did, and what each pass alone would prefer; none where a
+/// strategy was named.
+std::vector<std::string> strategy_reasons(const Plan& plan);
 
 /// Least recently used plans by (mask, config). Thread-safe; `get` plans on a miss.
 class PlanCache {

@@ -80,6 +80,8 @@ struct StrategyPrediction {
   std::string strategy;
   /// Empty, or why the strategy cannot run here; everything below is 0 then.
   std::string infeasible;
+  /// With "auto": the strategy that plans have, and its layout. Empty otherwise.
+  std::string chosen;
   double forward_s = 0;
   double backward_s = 0;
   double compute_s = 0;  ///< of kernels, both passes, on the rank that computes longest
@@ -99,9 +101,9 @@ struct StrategyPrediction {
 /// Names of the strategies that can be simulated, Tangram first.
 std::vector<std::string_view> simulated_strategies();
 
-/// Predicts a step of `strategy` for `config.cp_size` ranks. `config.cost` is ignored in favour of `machine`, and so is
-/// `config.strategy.name`; its head_ranks, inner_ring and head_chunks are for the strategies that have them, its
-/// dispatch algorithm for those that can deal rows so (the others deal as by default).
+/// Predicts a step of `strategy`, one of these or "auto", for `config.cp_size` ranks. `config.cost` is ignored in
+/// favour of `machine`, and so is `config.strategy.name`; its head_ranks, inner_ring and head_chunks are for the
+/// strategies that have them, its dispatch algorithm for those that can deal rows so (the others deal as by default).
 /// Throws InvalidArgument for an unknown strategy, constants that are not positive, or a mask that make_plan refuses.
 StrategyPrediction simulate(const Mask& mask, const DistAttnConfig& config, const MachineModel& machine,
                             std::string_view strategy);

@@ -110,12 +110,12 @@ int bench_main(const BenchVerbOptions& options) {
   if (options.comm_only) return bench_comm_main(options);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const bool on_device = !options.plan_only && is_benched_on_device(options.step.backend);
-  require(!on_device || options.dist.strategy == "tangram",
-          "--strategy: kernels on a device are measured for tangram (got {})", options.dist.strategy);
   require(!on_device || options.dist.movement == "kv", "--movement: kernels on a device are measured for kv (got {})",
           options.dist.movement);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const Plan& plan = *summary.plan;
+  require(!on_device || plan.grid.empty(), "--strategy: kernels on a device are measured for tangram (got {})",
+          describe(plan.config.strategy));
   FigureContext context{summary.mask_name,
                         plan.mask.seqlen_q(),
                         plan.mask.seqlen_k(),

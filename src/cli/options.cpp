@@ -70,7 +70,9 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
 }
 
 void add_strategy_options(CLI::App& app, DistOptions& options) {
-  app.add_option("--strategy", options.strategy, "tangram (default), ulysses, hcms, ring, all_gather, usp, loong_train")
+  app.add_option(
+         "--strategy", options.strategy,
+         "tangram (default), ulysses, hcms, ring, all_gather, usp, loong_train, or auto: the fastest by the cost model")
       ->type_name("NAME")
       ->group("Distribution");
   add_strategy_parameters(app, options);
@@ -95,13 +97,6 @@ void add_strategy_parameters(CLI::App& app, DistOptions& options) {
   app.add_option("--head-chunks", options.head_chunks, "hcms: K/V heads of each chunk, e.g. 1,2,1 (default: chosen)")
       ->type_name("LIST")
       ->group(group);
-}
-
-void require_reportable(const DistOptions& options, const OutputOptions& output) {
-  require(output.html.empty() || options.strategy == "tangram",
-          "--html: reports are of the strategy tangram (got --strategy {})", options.strategy);
-  require(output.html.empty() || options.movement == "kv", "--html: reports are of K/V that travel (got --movement {})",
-          options.movement);
 }
 
 void add_output_options(CLI::App& app, OutputOptions& options) {

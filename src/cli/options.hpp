@@ -65,9 +65,6 @@ struct OutputOptions {
 
 void add_mask_options(CLI::App& app, MaskOptions& options);
 void add_dist_options(CLI::App& app, DistOptions& options);
-/// Reports draw what Tangram's own strategy moves when only K/V do: throws InvalidArgument when `output` asks for one
-/// of another.
-void require_reportable(const DistOptions& options, const OutputOptions& output);
 /// For verbs that plan a step: which strategy, its parameters, and whether queries move.
 void add_strategy_options(CLI::App& app, DistOptions& options);
 /// The parameters alone, for the strategies that have them.

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/text_table.hpp"
+#include "core/require.hpp"
 #include "tangram/version.hpp"
 
 namespace tangram::cli {
@@ -237,6 +238,32 @@ std::string movement_text(const Plan& plan) {
   return text;
 }
 
+void require_reportable(const Plan& plan, const OutputOptions& output) {
+  require(output.html.empty() || plan.movement.empty(), "--html: reports are of K/V that travel (got --movement {})",
+          to_string(plan.config.movement.algorithm));
+  require(output.html.empty() || plan.grid.empty(), "--html: reports are of the strategy tangram (got {}{})",
+          plan.candidates.empty() ? "--strategy " : "",
+          plan.candidates.empty() ? std::string(to_string(plan.config.strategy.name))
+                                  : fmt::format("auto, which chose {}", describe(plan.config.strategy)));
+}
+
+std::string candidates_text(const Plan& plan) {
+  if (plan.candidates.empty()) return "";
+  std::string text = "\n";
+  for (const std::string& reason : strategy_reasons(plan)) text += reason + "\n";
+  TextTable table({"strategy", "predicted step", "forward", "backward", "exposed", ""});
+  for (const StrategyCandidate& candidate : plan.candidates) {
+    const PredictedTime& time = candidate.predicted;
+    if (!candidate.impossible.empty()) {
+      table.add({describe(candidate.strategy), "–", "–", "–", "–", candidate.impossible});
+      continue;
+    }
+    table.add({describe(candidate.strategy), seconds_text(time.forward_s + time.backward_s),
+               seconds_text(time.forward_s), seconds_text(time.backward_s), seconds_text(time.exposed_s), ""});
+  }
+  return text + table.text();
+}
+
 std::string plan_text(const PlanSummary& summary) {
   const Plan& plan = *summary.plan;
   const Mask& mask = plan.mask;
@@ -275,7 +302,7 @@ std::string plan_text(const PlanSummary& summary) {
            fmt::format("\nreceived   forward {}, backward {} over all ranks\n",
                        bytes_text(static_cast<double>(traffic.forward_bytes)),
                        bytes_text(static_cast<double>(traffic.backward_bytes))) +
-           predicted;
+           predicted + candidates_text(plan);
   }
   const double row_bytes = static_cast<double>(kv_row_bytes_of(heads));
   TextTable moved({"K/V rows moved forward", "rows", "bytes", "of Ring"});
@@ -289,7 +316,7 @@ std::string plan_text(const PlanSummary& summary) {
   add("Ulysses (same bytes)", summary.ulysses_rows);
   text += "\n";
   text += moved.text();
-  return text + predicted;
+  return text + predicted + candidates_text(plan);
 }
 
 nlohmann::json plan_json(const PlanSummary& summary) {
@@ -350,6 +377,19 @@ nlohmann::json plan_json(const PlanSummary& summary) {
     other["forward_bytes"] = traffic.forward_bytes;
     other["backward_bytes"] = traffic.backward_bytes;
   }
+  for (const StrategyCandidate& candidate : plan.candidates) {
+    nlohmann::json entry{{"strategy", std::string(to_string(candidate.strategy.name))},
+                         {"layout", describe(candidate.strategy)}};
+    if (candidate.impossible.empty()) {
+      entry.update({{"forward_s", candidate.predicted.forward_s},
+                    {"backward_s", candidate.predicted.backward_s},
+                    {"exposed_s", candidate.predicted.exposed_s}});
+    } else {
+      entry["impossible"] = candidate.impossible;
+    }
+    json["candidates"].push_back(entry);
+  }
+  for (const std::string& reason : strategy_reasons(plan)) json["strategy_reasons"].push_back(reason);
   if (!(plan.k_dispatch == plan.q_dispatch)) {
     json["chunk_size_k"] = plan.k_dispatch.chunk_size;
     json["dispatch_k"] = plan.k_dispatch.rank_of_chunk;

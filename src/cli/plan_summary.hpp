@@ -35,6 +35,10 @@ struct PlanSummary {
 PlanSummary make_plan_summary(const MaskOptions& mask_options, const DistOptions& dist_options);
 PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& config);
 
+/// Reports draw what Tangram's own strategy moves: throws InvalidArgument when `output` asks for one of a plan of
+/// another.
+void require_reportable(const Plan& plan, const OutputOptions& output);
+
 /// Bytes of K and V of one row of all heads.
 int64_t kv_row_bytes_of(const HeadConfig& heads);
 
@@ -48,6 +52,8 @@ bool moves_kv_alone(const Plan& plan);
 bool keeps_inputs(const Plan& plan);
 /// Bytes that all ranks receive in a step with results in the inputs' dtype; not of a plan that moves K/V alone.
 GridTraffic planned_traffic(const Plan& plan);
+/// What --strategy auto compared, best first, and why it chose; nothing where a strategy was named.
+std::string candidates_text(const Plan& plan);
 std::string plan_text(const PlanSummary& summary);
 nlohmann::json plan_json(const PlanSummary& summary);
 

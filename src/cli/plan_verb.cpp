@@ -26,8 +26,8 @@ struct PlanVerbOptions {
 };
 
 int plan_main(const PlanVerbOptions& options) {
-  require_reportable(options.dist, options.output);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
+  require_reportable(*summary.plan, options.output);
   if (!options.save_plan.empty()) write_text_file(options.save_plan, "--save-plan", plan_to_json(*summary.plan));
   if (!options.output.html.empty()) write_text_file(options.output.html, "--html", html_report(summary, {}));
   const std::string text = options.output.json ? plan_json(summary).dump(2) + "\n" : plan_text(summary);

@@ -79,7 +79,8 @@ std::vector<std::string> strategies_of(const std::string& list) {
       name += c;
       continue;
     }
-    const auto known = simulated_strategies();
+    auto known = simulated_strategies();
+    known.push_back(to_string(Strategy::kAuto));
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       std::string text;
       for (const std::string_view k : known) text += (text.empty() ? "" : ", ") + std::string(k);
@@ -138,6 +139,7 @@ double efficiency(const Point& point, const StrategyPrediction& prediction) {
 
 std::string remark(const StrategyPrediction& prediction, const MachineModel& machine) {
   if (!prediction.infeasible.empty()) return prediction.infeasible;
+  if (!prediction.chosen.empty()) return "chose " + prediction.chosen;
   return prediction.peak_bytes > static_cast<double>(machine.memory_bytes) ? "does not fit into memory" : "";
 }
 
@@ -298,8 +300,9 @@ Verb add_simulate_verb(CLI::App& app) {
   verb->add_option("--rows-per-rank", options->rows_per_rank, "grow the sequence with the ranks, instead of --seqlen")
       ->type_name("N")
       ->group(group);
-  verb->add_option("--strategies", options->strategies,
-                   "all, or of tangram, tangram_hierarchical, ring, ulysses, all_gather, hcms, usp, loong_train")
+  verb->add_option("--strategies,--strategy", options->strategies,
+                   "all, or of tangram, tangram_hierarchical, ring, ulysses, all_gather, hcms, usp, loong_train, and "
+                   "auto: what plans would choose")
       ->type_name("LIST")
       ->group(group);
   verb->add_option("--engine", options->engine, "what moves rows inside a node: copy_engine, workers, host_threads")

@@ -327,6 +327,8 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   require(options.ranks_per_node == 0 || summary.plan->cp_size() % options.ranks_per_node == 0,
           "--ranks-per-node: must divide the number of ranks (got {} for {})", options.ranks_per_node,
           summary.plan->cp_size());
+  require(control == nullptr || summary.plan->grid.empty(), "--strategy: GPUs compute tangram's own alone (got {})",
+          describe(summary.plan->config.strategy));
   if (control != nullptr) return run_gpu_step(summary, inputs, options, *control);
   const Plan& plan = *summary.plan;
   const size_t cp_size = static_cast<size_t>(plan.cp_size());
@@ -404,6 +406,7 @@ std::string step_text(const PlanSummary& summary, const StepResult& result) {
                       plan.q_dispatch.chunk_size, plan.balance());
   if (!plan.grid.empty()) text += "strategy   " + grid_text(plan) + "\n";
   if (!plan.movement.empty()) text += "movement   " + movement_text(plan) + "\n";
+  for (const std::string& reason : strategy_reasons(plan)) text += "           " + reason + "\n";
   text += fmt::format("backend    {} over {}, {} ranks of {} thread{}\n\n", result.backend, result.transport,
                       plan.cp_size(), result.num_threads, result.num_threads == 1 ? "" : "s");
   TextTable table({"pass", "time", "rate", "bytes received"});

@@ -31,8 +31,8 @@ int verify_main(VerifyVerbOptions options, Communicator* control) {
   apply_gpus(options.step, options.dist);
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
-  require_reportable(options.dist, options.output);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
+  require_reportable(*summary.plan, options.output);
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
   const StepResult result = run_step(summary, inputs, options.step, control);
   if (!result.is_root) return kOk;

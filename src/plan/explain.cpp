@@ -6,9 +6,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <string>
 
+#include "plan/grid/choose_strategy.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -126,12 +128,56 @@ void explain_grid(const Plan& plan, Out out) {
   if (grid.row_groups > kMaxRanksShown) fmt::format_to(out, "  ... {} more groups\n", grid.row_groups - kMaxRanksShown);
 }
 
+void explain_candidates(const Plan& plan, Out out) {
+  for (const std::string& reason : strategy_reasons(plan)) fmt::format_to(out, "{}\n", reason);
+  for (const StrategyCandidate& candidate : plan.candidates) {
+    if (!candidate.impossible.empty()) {
+      fmt::format_to(out, "  {}: not possible, {}\n", describe(candidate.strategy), candidate.impossible);
+      continue;
+    }
+    const PredictedTime& time = candidate.predicted;
+    fmt::format_to(out, "  {}: {:.3f} ms (forward {:.3f}, backward {:.3f}, waits {:.3f})\n",
+                   describe(candidate.strategy), (time.forward_s + time.backward_s) * 1e3, time.forward_s * 1e3,
+                   time.backward_s * 1e3, time.exposed_s * 1e3);
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> strategy_reasons(const Plan& plan) {
+  if (plan.candidates.empty()) return {};
+  const StrategyCandidate& chosen = plan.candidates[0];
+  const auto num_possible = std::count_if(plan.candidates.begin(), plan.candidates.end(),
+                                          [](const StrategyCandidate& c) { return c.impossible.empty(); });
+  std::vector<std::string> reasons{fmt::format(
+      "Strategy {}: the least predicted step of {} strategies that can do this, each with its best layout: {:.3f} "
+      "ms{}.",
+      describe(chosen.strategy), num_possible, (chosen.predicted.forward_s + chosen.predicted.backward_s) * 1e3,
+      num_possible > 1
+          ? fmt::format(", next {} with {:.3f} ms", describe(plan.candidates[1].strategy),
+                        (plan.candidates[1].predicted.forward_s + plan.candidates[1].predicted.backward_s) * 1e3)
+          : "")};
+  std::string passes;
+  const auto add = [&](const char* pass, const StrategyCandidate& fastest, double PredictedTime::* seconds) {
+    if (fastest.predicted.*seconds >= chosen.predicted.*seconds) return;
+    passes +=
+        fmt::format("{}{} alone, {} would take {:.3f} instead of {:.3f} ms", passes.empty() ? "" : "; ", pass,
+                    describe(fastest.strategy), fastest.predicted.*seconds * 1e3, chosen.predicted.*seconds * 1e3);
+  };
+  add("forward", *fastest_forward(plan.candidates), &PredictedTime::forward_s);
+  add("backward", *fastest_backward(plan.candidates), &PredictedTime::backward_s);
+  if (!passes.empty()) {
+    passes[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(passes[0])));
+    reasons.push_back(passes + "; one strategy serves both passes, which share the rows of a rank.");
+  }
+  return reasons;
+}
 
 std::string explain(const Plan& plan) {
   std::string text;
   const Out out = std::back_inserter(text);
   explain_dispatch(plan, out);
+  explain_candidates(plan, out);
   if (plan.grid.empty()) {
     explain_traffic(plan, out);
     explain_ranks(plan, out);

@@ -9,6 +9,7 @@
 #include "core/require.hpp"
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
+#include "plan/grid/choose_strategy.hpp"
 #include "plan/grid/grid.hpp"
 #include "plan/movement/movement.hpp"
 #include "plan/rank_plan.hpp"
@@ -53,6 +54,47 @@ Plan finish_grid_plan(const Mask& mask, const DistAttnConfig& config, const Grid
   return plan;
 }
 
+// The plan of the strategy that the configuration names.
+Plan plan_for_strategy(const Mask& mask, const DistAttnConfig& config) {
+  if (config.strategy.name != Strategy::kTangram) {
+    const GridShape shape = grid_shape(config, "make_plan");
+    Dispatch q = grid_dispatch(config, shape, mask.seqlen_q(), "make_plan");
+    Dispatch k = grid_dispatch(config, shape, mask.seqlen_k(), "make_plan");
+    Plan plan = finish_grid_plan(mask, config, shape, std::move(q), std::move(k));
+    plan.algorithm =
+        plan.q_dispatch.num_chunks() > config.cp_size ? DispatchAlgorithm::kZigzag : DispatchAlgorithm::kSequential;
+    return plan;
+  }
+  ChosenDispatch q = dispatch_queries(mask, config);
+  Dispatch k = mask.is_self_attention() ? q.dispatch : dispatch_keys(mask, q.dispatch, config);
+  return finish_plan(mask, config, std::move(q), std::move(k));
+}
+
+Plan plan_for_strategy(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch,
+                       const Dispatch& k_dispatch) {
+  if (config.strategy.name != Strategy::kTangram) {
+    return finish_grid_plan(mask, config, grid_shape(config, "make_plan"), q_dispatch, k_dispatch);
+  }
+  return finish_plan(mask, config, {config.dispatch.algorithm, q_dispatch}, k_dispatch);
+}
+
+// `plan_with` makes a plan for a strategy. Tangram's own is made anyway: what it takes follows from its stages.
+template <class PlanWith>
+Plan choose_plan(const DistAttnConfig& config, std::vector<StrategyCandidate> candidates, PlanWith plan_with) {
+  DistAttnConfig chosen = config;
+  chosen.strategy = {};
+  Plan plan = plan_with(chosen);
+  candidates.insert(candidates.begin(), {chosen.strategy, "", plan.predicted});
+  sort_candidates(candidates);
+  if (candidates[0].strategy.name != Strategy::kTangram) {
+    chosen.strategy = candidates[0].strategy;
+    chosen.movement = {};  // Tangram's own
+    plan = plan_with(chosen);
+  }
+  plan.candidates = std::move(candidates);
+  return plan;
+}
+
 }  // namespace
 
 std::vector<Range> Dispatch::rows_of_rank(int rank) const {
@@ -78,28 +120,19 @@ int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size) {
 
 Plan make_plan(const Mask& mask, const DistAttnConfig& config) {
   validate_plan_request(mask, config, "make_plan");
-  if (config.strategy.name != Strategy::kTangram) {
-    const GridShape shape = grid_shape(config, "make_plan");
-    Dispatch q = grid_dispatch(config, shape, mask.seqlen_q(), "make_plan");
-    Dispatch k = grid_dispatch(config, shape, mask.seqlen_k(), "make_plan");
-    Plan plan = finish_grid_plan(mask, config, shape, std::move(q), std::move(k));
-    plan.algorithm =
-        plan.q_dispatch.num_chunks() > config.cp_size ? DispatchAlgorithm::kZigzag : DispatchAlgorithm::kSequential;
-    return plan;
-  }
-  ChosenDispatch q = dispatch_queries(mask, config);
-  Dispatch k = mask.is_self_attention() ? q.dispatch : dispatch_keys(mask, q.dispatch, config);
-  return finish_plan(mask, config, std::move(q), std::move(k));
+  if (config.strategy.name != Strategy::kAuto) return plan_for_strategy(mask, config);
+  return choose_plan(config, grid_candidates(mask, config),
+                     [&](const DistAttnConfig& chosen) { return plan_for_strategy(mask, chosen); });
 }
 
 Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch) {
   validate_config(config, "make_plan");
   validate_dispatch(q_dispatch, config.cp_size, mask.seqlen_q(), "make_plan: q_dispatch");
   validate_dispatch(k_dispatch, config.cp_size, mask.seqlen_k(), "make_plan: k_dispatch");
-  if (config.strategy.name != Strategy::kTangram) {
-    return finish_grid_plan(mask, config, grid_shape(config, "make_plan"), q_dispatch, k_dispatch);
-  }
-  return finish_plan(mask, config, {config.dispatch.algorithm, q_dispatch}, k_dispatch);
+  if (config.strategy.name != Strategy::kAuto) return plan_for_strategy(mask, config, q_dispatch, k_dispatch);
+  return choose_plan(
+      config, grid_candidates(mask, config, &q_dispatch, &k_dispatch),
+      [&](const DistAttnConfig& chosen) { return plan_for_strategy(mask, chosen, q_dispatch, k_dispatch); });
 }
 
 double Plan::balance() const {

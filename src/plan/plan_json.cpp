@@ -44,6 +44,7 @@ Json encode(const KvSegment& s) {
 
 Json encode(const Stage& stage);
 Json encode(const RankPlan& rank);
+Json encode(const StrategyCandidate& candidate);
 
 template <class T>
 Json encode(const std::vector<T>& list) {
@@ -79,6 +80,16 @@ Json encode(const StrategyConfig& strategy) {
           {"head_ranks", strategy.head_ranks},
           {"inner_ring", strategy.inner_ring},
           {"head_chunks", strategy.head_chunks}};
+}
+
+Json encode(const PredictedTime& time) {
+  return {{"forward_s", time.forward_s}, {"backward_s", time.backward_s}, {"exposed_s", time.exposed_s}};
+}
+
+Json encode(const StrategyCandidate& candidate) {
+  return {{"strategy", encode(candidate.strategy)},
+          {"impossible", candidate.impossible},
+          {"predicted", encode(candidate.predicted)}};
 }
 
 Json encode(const MovementConfig& movement) {
@@ -209,6 +220,7 @@ void read(const Reader& in, KvSegment& s) {
 
 void read(const Reader& in, Stage& stage);
 void read(const Reader& in, RankPlan& rank);
+void read(const Reader& in, StrategyCandidate& candidate);
 
 template <class T>
 void read(const Reader& in, std::vector<T>& list) {
@@ -251,6 +263,21 @@ StrategyConfig read_strategy(const Reader& in) {
   const Reader chunks = in["head_chunks"];
   for (size_t i = 0; i < chunks.array_size(); ++i) strategy.head_chunks.push_back(chunks[i].small());
   return strategy;
+}
+
+PredictedTime read_predicted(const Reader& in) {
+  in.expect_keys({"forward_s", "backward_s", "exposed_s"});
+  const PredictedTime time{in["forward_s"].number(), in["backward_s"].number(), in["exposed_s"].number()};
+  for (const double seconds : {time.forward_s, time.backward_s, time.exposed_s}) {
+    require(std::isfinite(seconds) && seconds >= 0, "plan_from_json: predicted times must not be negative (got {})",
+            seconds);
+  }
+  return time;
+}
+
+void read(const Reader& in, StrategyCandidate& candidate) {
+  in.expect_keys({"strategy", "impossible", "predicted"});
+  candidate = {read_strategy(in["strategy"]), in["impossible"].text(), read_predicted(in["predicted"])};
 }
 
 DistAttnConfig read_config(const Reader& in) {
@@ -394,10 +421,8 @@ std::string plan_to_json(const Plan& plan) {
                {"q_dispatch", encode(plan.q_dispatch)},
                {"k_dispatch", encode(plan.k_dispatch)},
                {"ranks", encode(plan.ranks)},
-               {"predicted",
-                {{"forward_s", plan.predicted.forward_s},
-                 {"backward_s", plan.predicted.backward_s},
-                 {"exposed_s", plan.predicted.exposed_s}}}};
+               {"predicted", encode(plan.predicted)}};
+  if (!plan.candidates.empty()) json["candidates"] = encode(plan.candidates);
   return json.dump();
 }
 
@@ -409,21 +434,23 @@ Plan plan_from_json(std::string_view text) {
   const int64_t version = in["format_version"].count();
   require(version == kPlanFormatVersion, "plan_from_json: format_version must be {} (got {})", kPlanFormatVersion,
           version);
-  in.expect_keys({"format_version", "mask", "config", "algorithm", "q_dispatch", "k_dispatch", "ranks", "predicted"});
+  in.expect_keys({"format_version", "mask", "config", "algorithm", "q_dispatch", "k_dispatch", "ranks", "predicted"},
+                 {"candidates"});
   Plan plan;
   plan.mask = read_mask(in["mask"]);
   plan.config = read_config(in["config"]);
   validate_config(plan.config, "plan_from_json");
+  require(plan.config.strategy.name != Strategy::kAuto, "plan_from_json: config.strategy.name must be the chosen one");
   plan.algorithm = parse_dispatch_algorithm(in["algorithm"].text());
   plan.q_dispatch = read_dispatch(in["q_dispatch"], plan.config.cp_size);
   plan.k_dispatch = read_dispatch(in["k_dispatch"], plan.config.cp_size);
   read(in["ranks"], plan.ranks);
-  const Reader predicted = in["predicted"];
-  predicted.expect_keys({"forward_s", "backward_s", "exposed_s"});
-  plan.predicted = {predicted["forward_s"].number(), predicted["backward_s"].number(), predicted["exposed_s"].number()};
-  for (const double seconds : {plan.predicted.forward_s, plan.predicted.backward_s, plan.predicted.exposed_s}) {
-    require(std::isfinite(seconds) && seconds >= 0, "plan_from_json: predicted times must not be negative (got {})",
-            seconds);
+  plan.predicted = read_predicted(in["predicted"]);
+  if (in.has("candidates")) {
+    read(in["candidates"], plan.candidates);
+    require(!plan.candidates.empty() && plan.candidates[0].impossible.empty() &&
+                plan.candidates[0].strategy == plan.config.strategy,
+            "plan_from_json: candidates must begin with the strategy of the plan");
   }
   check_consistent(plan);
   return plan;

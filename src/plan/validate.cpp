@@ -45,10 +45,17 @@ void validate_config(const DistAttnConfig& config, const char* function) {
   require(1 <= heads.head_dim && heads.head_dim <= kMaxHeads && 1 <= heads.head_dim_v && heads.head_dim_v <= kMaxHeads,
           "{}: head dims must be positive (got head_dim={}, head_dim_v={})", function, heads.head_dim,
           heads.head_dim_v);
+  const StrategyConfig& strategy = config.strategy;
+  require(strategy.name != Strategy::kAuto ||
+              (strategy.head_ranks == 0 && strategy.inner_ring == 0 && strategy.head_chunks.empty()),
+          "{}: strategy auto chooses head_ranks, inner_ring and head_chunks itself (got head_ranks={}, inner_ring={}, "
+          "{} head_chunks)",
+          function, strategy.head_ranks, strategy.inner_ring, strategy.head_chunks.size());
   const MovementConfig& movement = config.movement;
-  require(movement.algorithm == Movement::kKv || config.strategy.name == Strategy::kTangram,
-          "{}: movement is a choice of the strategy tangram (got movement.algorithm={}, strategy={})", function,
-          to_string(movement.algorithm), to_string(config.strategy.name));
+  require(
+      movement.algorithm == Movement::kKv || strategy.name == Strategy::kTangram || strategy.name == Strategy::kAuto,
+      "{}: movement is a choice of the strategy tangram (got movement.algorithm={}, strategy={})", function,
+      to_string(movement.algorithm), to_string(config.strategy.name));
   require(movement.head_groups >= 0 && (movement.head_groups == 0 || heads.num_heads_kv % movement.head_groups == 0),
           "{}: movement.head_groups must be 0 or a divisor of num_heads_kv (got {} and num_heads_kv={})", function,
           movement.head_groups, heads.num_heads_kv);

@@ -50,6 +50,29 @@ TEST(SimulateVerb, PredictsEveryStrategyForEveryNumberOfRanks) {
             "ulysses over 128 head ranks needs num_heads_q to be a multiple of these (got num_heads_q=64)");
 }
 
+TEST(SimulateVerb, AutoIsWhatPlansWouldChoose) {
+  const std::vector<std::string> mask{"--family", "full", "--seqlen",          "8192", "--cp-size", "8", "--json",
+                                      "--dtype",  "bf16", "--machine-backend", "sm90"};
+  std::vector<std::string> args = mask;
+  args.insert(args.end(), {"--strategy", "auto"});
+  const ProgramResult simulated = simulate_verb(args);
+  ASSERT_EQ(simulated.code, 0) << simulated.err;
+  args.insert(args.begin(), "plan");
+  args.insert(args.end(), kHeads.begin(), kHeads.end());
+  const ProgramResult planned = run_program(args);
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const Json plan = Json::parse(planned.out);
+  const Json prediction = Json::parse(simulated.out)["predictions"][0];
+  EXPECT_EQ(prediction["strategy"], "auto");
+  EXPECT_EQ(prediction["remark"], "chose " + plan["candidates"][0]["layout"].get<std::string>());
+  EXPECT_GT(prediction["step_s"].get<double>(), 0);
+  std::vector<std::string> many = mask;
+  many.insert(many.end(), {"--strategies", "auto,ring", "--cp-sizes", "2048"});
+  const ProgramResult refused = simulate_verb(many);
+  ASSERT_EQ(refused.code, 0) << refused.err;
+  EXPECT_EQ(Json::parse(refused.out)["predictions"][0]["remark"], "auto is simulated up to 1024 ranks");
+}
+
 TEST(SimulateVerb, TakesParametersForTheStrategiesThatHaveThem) {
   const std::vector<std::string> base{
       "--family",  "causal", "--seqlen", "65536", "--strategies", "usp,loong_train,hcms,ring",

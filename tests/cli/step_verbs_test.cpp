@@ -130,7 +130,7 @@ TEST(VerifyVerb, EveryTypeAndShape) {
 }
 
 TEST(VerifyVerb, EveryStrategy) {
-  for (const char* strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train"}) {
+  for (const char* strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "auto"}) {
     const ProgramResult result =
         run_program({"verify", "--family", "causal", "--seqlen", "256", "--cp-size", "4", "--heads-q", "16",
                      "--heads-kv", "8", "--head-dim", "16", "--strategy", strategy});
@@ -163,6 +163,55 @@ TEST(RunVerb, ReportsAreOfTangramAlone) {
       {"run", "--family", "causal", "--seqlen", "256", "--strategy", "ring", "--html", folder.path("r.html")});
   EXPECT_NE(result.code, 0);
   EXPECT_THAT(result.err, HasSubstr("--html: reports are of the strategy tangram (got --strategy ring)"));
+}
+
+TEST(BenchVerb, EveryStrategyNamesWhatRan) {
+  for (const std::string strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "auto"}) {
+    const std::vector<std::string> step{"--family",  "causal", "--seqlen",   "256", "--cp-size",  "4",
+                                        "--heads-q", "8",      "--head-dim", "16",  "--strategy", strategy};
+    std::vector<std::string> bench = step, plan = step;
+    bench.insert(bench.begin(), "bench");
+    bench.insert(bench.end(), {"--repeat", "1"});
+    plan.insert(plan.begin(), "plan");
+    plan.push_back("--json");
+    const ProgramResult planned = run_program(plan), benched = run_program(bench);
+    ASSERT_EQ(planned.code, 0) << planned.err;
+    ASSERT_EQ(benched.code, 0) << benched.err;
+    const std::string ran = Json::parse(planned.out)["strategy"];
+    EXPECT_EQ(ran == strategy, strategy != "auto");
+    EXPECT_THAT(benched.out, HasSubstr(",local," + ran + ",forward_time,s,"));
+  }
+}
+
+TEST(PlanVerb, AutoSaysWhatItCompared) {
+  const TempFolder folder;
+  const std::vector<std::string> args{
+      "plan",      "--family", "sliding_window", "--window", "64,0",      "--seqlen", "4096",
+      "--cp-size", "6",        "--strategy",     "auto",     "--heads-q", "8"};
+  const ProgramResult text = run_program(args);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("Strategy tangram: the least predicted step of "));
+  EXPECT_THAT(text.out, HasSubstr("ulysses over 6 head ranks needs num_heads_q to be a multiple of these"));
+  std::vector<std::string> json = args;
+  json.insert(json.end(), {"--json", "--html", folder.path("report.html"), "--save-plan", folder.path("plan.json")});
+  const ProgramResult result = run_program(json);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json plan = Json::parse(result.out);
+  ASSERT_GE(plan["candidates"].size(), 7u);
+  EXPECT_EQ(plan["candidates"][0]["layout"], "tangram");
+  EXPECT_GT(plan["candidates"][0]["forward_s"].get<double>(), 0);
+  EXPECT_TRUE(plan["candidates"].back().contains("impossible"));
+  const std::string report = read_all(folder.path("report.html"));
+  EXPECT_THAT(report, HasSubstr(plan["strategy_reasons"][0].get<std::string>()));
+  EXPECT_THAT(report, HasSubstr("not possible, ulysses over 6 head ranks"));
+  EXPECT_EQ(Json::parse(read_all(folder.path("plan.json")))["candidates"].size(), plan["candidates"].size());
+}
+
+TEST(PlanVerb, AutoTakesNoParameters) {
+  const ProgramResult result =
+      run_program({"plan", "--family", "causal", "--seqlen", "256", "--strategy", "auto", "--head-ranks", "2"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("strategy auto chooses head_ranks, inner_ring and head_chunks itself"));
 }
 
 TEST(PlanVerb, StrategiesShowWhatTheyMoveInBytes) {

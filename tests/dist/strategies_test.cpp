@@ -104,6 +104,27 @@ TEST(Strategies, EveryShapeOfTheGrid) {
   }
 }
 
+TEST(Strategies, AutoRunsWhatItChose) {
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(4, 0);
+  std::vector<Strategy> chosen;
+  for (const Mask& mask : {full_mask(kSeqlen, kSeqlen), sliding_window_mask(kSeqlen, {8, 0})}) {
+    const StepInputs inputs = testing::make_inputs(mask, options);
+    const StepResults expected = testing::single_step(mask, options, inputs, backend);
+    DistAttnConfig config;
+    config.cp_size = 4;
+    config.heads = options.heads;
+    config.strategy.name = Strategy::kAuto;
+    config.cost = {1e12, 1e12, 1e6, 0, 0};  // bytes decide
+    const auto plan = std::make_shared<const Plan>(make_plan(mask, config));
+    chosen.push_back(plan->config.strategy.name);
+    testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
+  }
+  EXPECT_NE(chosen[0], Strategy::kTangram);
+  EXPECT_EQ(chosen[1], Strategy::kTangram);
+}
+
 TEST(Strategies, CrossAttentionAndGivenDispatches) {
   const Mask mask = causal_mask(120, kSeqlen);
   const DenseBackend backend;

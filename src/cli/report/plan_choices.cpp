@@ -40,7 +40,7 @@ std::vector<PlanChoice> compare_choices(const Plan& plan) {
 }
 
 std::vector<std::string> plan_reasons(const Plan& plan) {
-  std::vector<std::string> reasons;
+  std::vector<std::string> reasons = strategy_reasons(plan);
   const DistAttnConfig& config = plan.config;
   const std::string name(to_string(plan.algorithm));
   if (plan.cp_size() == 1) return {"One rank holds everything; nothing moves."};
@@ -63,6 +63,12 @@ std::vector<std::string> plan_reasons(const Plan& plan) {
                                   asked > 0         ? "as asked for"
                                   : num_remote == 0 ? "because no rank needs rows of another"
                                                     : "the number with the least predicted time"));
+  }
+  for (const StrategyCandidate& candidate : plan.candidates) {
+    const double step_s = candidate.predicted.forward_s + candidate.predicted.backward_s;
+    reasons.push_back(fmt::format("Strategy {}: {}.", describe(candidate.strategy),
+                                  candidate.impossible.empty() ? fmt::format("{} predicted", seconds_text(step_s))
+                                                               : "not possible, " + candidate.impossible));
   }
   const double total = plan.predicted.forward_s + plan.predicted.backward_s;
   reasons.push_back(fmt::format("Transfers that no compute hides: {} of {} predicted.",

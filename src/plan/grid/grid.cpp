@@ -174,6 +174,7 @@ GridShape grid_shape(const DistAttnConfig& config, const char* function) {
   check_unused(strategy, function);
   GridShape shape;
   switch (strategy.name) {
+    case Strategy::kAuto:
     case Strategy::kTangram: TANGRAM_ASSERT(false); break;
     case Strategy::kUlysses:
     case Strategy::kHcms: shape.head_ranks = config.cp_size; break;

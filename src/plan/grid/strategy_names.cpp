@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Strategies by name.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <array>
 #include <string>
 #include <utility>
@@ -13,7 +16,8 @@ namespace tangram {
 
 namespace {
 
-constexpr std::array<std::pair<Strategy, std::string_view>, 7> kNames = {{{Strategy::kTangram, "tangram"},
+constexpr std::array<std::pair<Strategy, std::string_view>, 8> kNames = {{{Strategy::kAuto, "auto"},
+                                                                          {Strategy::kTangram, "tangram"},
                                                                           {Strategy::kUlysses, "ulysses"},
                                                                           {Strategy::kHcms, "hcms"},
                                                                           {Strategy::kRing, "ring"},
@@ -38,6 +42,14 @@ Strategy parse_strategy(std::string_view name) {
   }
   require(false, "parse_strategy: name must be one of {} (got '{}')", names, name);
   return {};
+}
+
+std::string describe(const StrategyConfig& strategy) {
+  std::string text(to_string(strategy.name));
+  if (strategy.head_ranks > 0) text += fmt::format(", {} head ranks", strategy.head_ranks);
+  if (strategy.inner_ring > 0) text += fmt::format(", inner ring of {}", strategy.inner_ring);
+  if (!strategy.head_chunks.empty()) text += fmt::format(", head chunks {}", fmt::join(strategy.head_chunks, "+"));
+  return text;
 }
 
 }  // namespace tangram

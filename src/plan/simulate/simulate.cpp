@@ -4,6 +4,8 @@
 // simulate: checks, and the table of strategies.
 #include "tangram/simulate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,6 +14,7 @@
 #include "core/require.hpp"
 #include "plan/simulate/strategies.hpp"
 #include "plan/validate.hpp"
+#include "tangram/plan.hpp"
 
 namespace tangram {
 
@@ -92,20 +95,42 @@ std::vector<std::string_view> simulated_strategies() {
   return names;
 }
 
+namespace {
+
+// The strategy that plans would have, with its layout.
+StrategyPrediction simulate_chosen(const Mask& mask, const DistAttnConfig& calibrated, const MachineModel& machine) {
+  constexpr int kMaxPlannedRanks = 1024;  // whole plans grow with the square of the ranks
+  StrategyPrediction prediction;
+  if (calibrated.cp_size > kMaxPlannedRanks) {
+    prediction.infeasible = fmt::format("auto is simulated up to {} ranks", kMaxPlannedRanks);
+    return prediction;
+  }
+  DistAttnConfig config = calibrated;
+  config.strategy = {};
+  config.strategy.name = Strategy::kAuto;
+  config.strategy = make_plan(mask, config).config.strategy;
+  prediction = simulate(mask, config, machine, to_string(config.strategy.name));
+  prediction.chosen = describe(config.strategy);
+  return prediction;
+}
+
+}  // namespace
+
 StrategyPrediction simulate(const Mask& mask, const DistAttnConfig& config, const MachineModel& machine,
                             std::string_view strategy) {
   const auto found = std::find_if(kStrategies.begin(), kStrategies.end(),
                                   [&](const SimulatedStrategy& candidate) { return candidate.name == strategy; });
-  if (found == kStrategies.end()) {
+  if (found == kStrategies.end() && strategy != to_string(Strategy::kAuto)) {
     std::string names;
-    for (const SimulatedStrategy& known : kStrategies) names += (names.empty() ? "" : ", ") + std::string(known.name);
-    require(false, "simulate: strategy must be one of {} (got '{}')", names, strategy);
+    for (const SimulatedStrategy& known : kStrategies) names += std::string(known.name) + ", ";
+    require(false, "simulate: strategy must be one of {}auto (got '{}')", names, strategy);
   }
   validate_machine(machine);
   DistAttnConfig calibrated = config;
   calibrated.cost = cost_model_of(machine);
   validate_plan_request(mask, calibrated, "simulate");
-  StrategyPrediction prediction = found->simulate({mask, calibrated, machine});
+  StrategyPrediction prediction = found == kStrategies.end() ? simulate_chosen(mask, calibrated, machine)
+                                                             : found->simulate({mask, calibrated, machine});
   prediction.strategy = strategy;
   return prediction;
 }

@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/grid/choose_strategy.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "plan/grid/grid_cost.hpp"
+#include "plan/runs.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+
+namespace {
+
+constexpr const char* kFunction = "make_plan";
+
+// Visible cells between the queries of one rank and the keys of another. Row groups are ranks that are neighbours, and
+// all shapes deal rows alike, so that the areas of every shape are sums of these.
+class RankAreas {
+ public:
+  RankAreas(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch)
+      : cp_size_(static_cast<size_t>(q_dispatch.cp_size)), areas_(cp_size_ * cp_size_) {
+    const std::vector<OwnedRun> k_runs = owned_runs(k_dispatch);
+    const auto slices = cut_by_rank(mask, owned_runs(q_dispatch), q_dispatch.cp_size);
+    for (size_t rank = 0; rank < cp_size_; ++rank) {
+      for (const AttnSlice& slice : slices[rank]) {
+        auto run = std::upper_bound(k_runs.begin(), k_runs.end(), slice.k_range.begin,
+                                    [](int64_t row, const OwnedRun& candidate) { return row < candidate.global.end; });
+        for (; run != k_runs.end() && run->global.begin < slice.k_range.end; ++run) {
+          const bool whole = run->global.contains(slice.k_range);
+          areas_[rank * cp_size_ + static_cast<size_t>(run->owner)] +=
+              area(whole ? slice : cut_columns(slice, run->global));
+        }
+      }
+    }
+  }
+
+  // [row_groups][steps] of a shape; see ring_steps for the order of blocks.
+  std::vector<int64_t> of_steps(const GridShape& shape) const {
+    const size_t groups = static_cast<size_t>(shape.row_groups), members = cp_size_ / groups;
+    std::vector<int64_t> blocks(groups * groups);
+    for (size_t q = 0; q < cp_size_; ++q) {
+      for (size_t k = 0; k < cp_size_; ++k) {
+        blocks[q / members * groups + k / members] += areas_[q * cp_size_ + k];
+      }
+    }
+    std::vector<int64_t> steps;
+    const size_t inner = static_cast<size_t>(shape.inner_ring), outer = groups / inner;
+    for (size_t g = 0; g < groups; ++g) {
+      if (shape.row_move == RowMove::kGather) {
+        int64_t others = 0;
+        for (size_t block = 0; block < groups; ++block) others += block == g ? 0 : blocks[g * groups + block];
+        steps.insert(steps.end(), {blocks[g * groups + g], others});
+        continue;
+      }
+      for (size_t s = 0; s < groups; ++s) {
+        const size_t o = (g / inner + outer - s / inner) % outer, i = (g % inner + inner - s % inner) % inner;
+        steps.push_back(blocks[g * groups + o * inner + i]);
+      }
+    }
+    return steps;
+  }
+
+ private:
+  size_t cp_size_;
+  std::vector<int64_t> areas_;
+};
+
+// Everything but the strategy, and areas once they are needed.
+struct Comparison {
+  const Mask& mask;
+  const DistAttnConfig& config;
+  const Dispatch* q_dispatch;
+  const Dispatch* k_dispatch;
+  std::optional<RankAreas> areas;
+
+  PredictedTime predict(StrategyConfig& strategy) {
+    DistAttnConfig tried = config;
+    tried.strategy = strategy;
+    const GridShape shape = grid_shape(tried, kFunction);
+    if (q_dispatch == nullptr) {  // throws where a length cannot be dealt as the strategy does
+      grid_dispatch(tried, shape, mask.seqlen_q(), kFunction);
+      grid_dispatch(tried, shape, mask.seqlen_k(), kFunction);
+    }
+    GridWork work{{tried, shape, mask.seqlen_q() / config.cp_size, mask.seqlen_k() / config.cp_size}, {mask.area()}};
+    if (shape.row_groups > 1) {
+      if (!areas) count_areas(tried);
+      work.areas = areas->of_steps(shape);
+    }
+    const std::vector<int> chunks = head_chunks_of(work, kFunction);
+    if (strategy.name == Strategy::kHcms) strategy.head_chunks = chunks;
+    return predict_grid(work, chunks);
+  }
+
+ private:
+  void count_areas(DistAttnConfig tried) {
+    if (q_dispatch != nullptr) {
+      areas.emplace(mask, *q_dispatch, *k_dispatch);
+      return;
+    }
+    tried.strategy = {Strategy::kRing, 0, 0, {}};  // every rank a row group
+    const GridShape shape = grid_shape(tried, kFunction);
+    areas.emplace(mask, grid_dispatch(tried, shape, mask.seqlen_q(), kFunction),
+                  grid_dispatch(tried, shape, mask.seqlen_k(), kFunction));
+  }
+};
+
+std::vector<int> divisors(int number) {
+  std::vector<int> result;
+  for (int count = 1; count <= number; ++count) {
+    if (number % count == 0) result.push_back(count);
+  }
+  return result;
+}
+
+// The layouts of a strategy. Those that are another strategy's are left to that one.
+std::vector<StrategyConfig> layouts_of(Strategy name, int cp_size) {
+  if (name != Strategy::kUsp && name != Strategy::kLoongTrain) return {{name, 0, 0, {}}};
+  std::vector<StrategyConfig> layouts;
+  for (const int head_ranks : divisors(cp_size)) {
+    const int row_groups = cp_size / head_ranks;
+    if (name == Strategy::kUsp) {
+      if (head_ranks > 1 && row_groups > 1) layouts.push_back({name, head_ranks, 0, {}});
+      continue;
+    }
+    for (const int inner : divisors(row_groups)) {
+      if (inner > 1 && inner < row_groups) layouts.push_back({name, head_ranks, inner, {}});
+    }
+  }
+  return layouts;
+}
+
+StrategyCandidate best_layout(Comparison& comparison, Strategy name) {
+  StrategyCandidate best{{name, 0, 0, {}}, "", {}};
+  const std::vector<StrategyConfig> layouts = layouts_of(name, comparison.config.cp_size);
+  if (layouts.empty()) {
+    best.impossible = std::string(to_string(name)) + " has no layout of its own over " +
+                      std::to_string(comparison.config.cp_size) + " ranks";
+    return best;
+  }
+  bool found = false;
+  for (StrategyConfig layout : layouts) {
+    try {
+      const PredictedTime predicted = comparison.predict(layout);
+      const double seconds = predicted.forward_s + predicted.backward_s;
+      if (found && seconds >= best.predicted.forward_s + best.predicted.backward_s) continue;
+      found = true;
+      best = {layout, "", predicted};
+    } catch (const InvalidArgument& error) {
+      if (found || !best.impossible.empty()) continue;
+      const std::string text = error.what();
+      best.impossible = text.substr(text.find(": ") + 2);  // without the name of the function
+    }
+  }
+  return best;
+}
+
+const StrategyCandidate* fastest(const std::vector<StrategyCandidate>& candidates, double PredictedTime::* seconds) {
+  const StrategyCandidate* best = nullptr;
+  for (const StrategyCandidate& candidate : candidates) {
+    if (!candidate.impossible.empty()) continue;
+    if (best == nullptr || candidate.predicted.*seconds < best->predicted.*seconds) best = &candidate;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnConfig& config,
+                                               const Dispatch* q_dispatch, const Dispatch* k_dispatch) {
+  Comparison comparison{mask, config, q_dispatch, k_dispatch, {}};
+  std::vector<StrategyCandidate> candidates;
+  for (const Strategy name : {Strategy::kUlysses, Strategy::kHcms, Strategy::kRing, Strategy::kAllGather,
+                              Strategy::kUsp, Strategy::kLoongTrain}) {
+    candidates.push_back(best_layout(comparison, name));
+  }
+  return candidates;
+}
+
+void sort_candidates(std::vector<StrategyCandidate>& candidates) {
+  std::stable_sort(candidates.begin(), candidates.end(), [](const StrategyCandidate& a, const StrategyCandidate& b) {
+    if (a.impossible.empty() != b.impossible.empty()) return a.impossible.empty();
+    return a.predicted.forward_s + a.predicted.backward_s < b.predicted.forward_s + b.predicted.backward_s;
+  });
+}
+
+const StrategyCandidate* fastest_forward(const std::vector<StrategyCandidate>& candidates) {
+  return fastest(candidates, &PredictedTime::forward_s);
+}
+
+const StrategyCandidate* fastest_backward(const std::vector<StrategyCandidate>& candidates) {
+  return fastest(candidates, &PredictedTime::backward_s);
+}
+
+}  // namespace tangram

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// strategy "auto": what every strategy would take for a mask, from areas alone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+/// The best layout of every strategy of a grid, in the order of `Strategy`, with its predicted times or why it cannot
+/// run. Over these dispatches where they are given (both or none), else over those that each strategy deals.
+std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnConfig& config,
+                                               const Dispatch* q_dispatch = nullptr,
+                                               const Dispatch* k_dispatch = nullptr);
+
+/// Sorts by predicted step, equal ones in the order given, impossible ones last.
+void sort_candidates(std::vector<StrategyCandidate>& candidates);
+
+/// The candidate with the least time of one pass; null when none is possible.
+const StrategyCandidate* fastest_forward(const std::vector<StrategyCandidate>& candidates);
+const StrategyCandidate* fastest_backward(const std::vector<StrategyCandidate>& candidates);
+
+}  // namespace tangram
