@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -121,6 +122,25 @@ TEST(Movement, RunsHaveTheSameBits) {
     EXPECT_EQ(again.max_logits, first.max_logits);
     EXPECT_EQ(again.dsink, first.dsink);
   }
+}
+
+// Zigzag rows: what ends one head group and what begins the next are of one owner, and so of one segment.
+TEST(Movement, SegmentsMayHoldRowsOfTwoHeadGroups) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  DistAttnConfig config = config_of(2, options.heads, 2);
+  config.dispatch.algorithm = DispatchAlgorithm::kZigzag;
+  config.dispatch.chunk_size = kSeqlen / 4;
+  config.overlap = {1, 1, false};
+  const auto plan = plan_of(mask, config);
+  const auto spans = [](const RowSegment& s) { return s.global.begin < kSeqlen && kSeqlen < s.global.end; };
+  const std::vector<RowSegment>& segments = plan->movement.forward[1].q_segments;
+  EXPECT_TRUE(std::any_of(segments.begin(), segments.end(), spans));
+  testing::expect_close(testing::distributed_step(plan, options, inputs, backend),
+                        testing::single_step(mask, options, inputs, backend), kFloat32Tolerance);
 }
 
 TEST(Movement, HalfPrecisionGradientsTravelInReduceDtype) {

@@ -12,14 +12,21 @@ namespace tangram {
 
 namespace {
 
-/// Remote queries of a stage by head group, rows of the buffer: they lie in global order, so group after group.
+/// Remote queries of a stage by head group, rows of the buffer: they lie in global order, so group after group. A
+/// segment may hold the last rows of one group and the first of the next.
 std::vector<Range> fetched_rows_of_groups(const MovementRank& rank, size_t stage, int64_t seqlen, int head_groups) {
   std::vector<Range> rows(static_cast<size_t>(head_groups));
   for (const RowSegment& segment : rank.q_segments) {
     if (static_cast<size_t>(segment.stage) != stage) continue;
-    Range& of_group = rows.at(static_cast<size_t>(segment.global.begin / seqlen));
-    TANGRAM_ASSERT(of_group.empty() || of_group.end == segment.row);
-    of_group = hull(of_group, {segment.row, segment.row + segment.global.size()});
+    for (int64_t begin = segment.global.begin; begin < segment.global.end;) {
+      const int64_t group = begin / seqlen;
+      const int64_t end = std::min(segment.global.end, (group + 1) * seqlen);
+      const Range piece = Range{begin, end}.shifted(segment.row - segment.global.begin);
+      Range& of_group = rows.at(static_cast<size_t>(group));
+      TANGRAM_ASSERT(of_group.empty() || of_group.end == piece.begin);
+      of_group = hull(of_group, piece);
+      begin = end;
+    }
   }
   return rows;
 }
