@@ -31,10 +31,14 @@ std::string repr(const CostModel& c) {
       "stage_overhead_s={})",
       c.forward_flops_per_s, c.backward_flops_per_s, c.link_bytes_per_s, c.copy_latency_s, c.stage_overhead_s);
 }
+std::string repr(const MovementConfig& c) {
+  return fmt::format("MovementConfig(algorithm='{}', head_groups={})", to_string(c.algorithm), c.head_groups);
+}
 std::string repr(const DistAttnConfig& c) {
-  return fmt::format("DistAttnConfig(cp_size={}, heads={}, dispatch={}, overlap={}, cost={}, reduce_dtype='{}')",
-                     c.cp_size, repr(c.heads), repr(c.dispatch), repr(c.overlap), repr(c.cost),
-                     to_string(c.reduce_dtype));
+  return fmt::format(
+      "DistAttnConfig(cp_size={}, heads={}, dispatch={}, overlap={}, cost={}, reduce_dtype='{}', movement={})",
+      c.cp_size, repr(c.heads), repr(c.dispatch), repr(c.overlap), repr(c.cost), to_string(c.reduce_dtype),
+      repr(c.movement));
 }
 
 // The text holds every field, so that it serves as hash too.
@@ -72,6 +76,21 @@ void bind_parts(nb::module_& m) {
       .def_ro("num_stages_bwd", &OverlapConfig::num_stages_bwd)
       .def_ro("keep_remote_kv", &OverlapConfig::keep_remote_kv);
   finish(overlap);
+
+  nb::class_<MovementConfig> movement(m, "MovementConfig", "Which rows travel between ranks.");
+  movement
+      .def(
+          "__init__",
+          [](MovementConfig* self, const std::string& algorithm, int head_groups) {
+            new (self) MovementConfig{parse_movement(algorithm), head_groups};
+          },
+          "algorithm"_a = "kv", "head_groups"_a = 0,
+          "'kv': K/V rows travel to the queries; any other name: queries may travel too, and results come back. "
+          "head_groups, a divisor of num_heads_kv: groups of heads that are dealt out on their own; 0: the planner "
+          "chooses.")
+      .def_prop_ro("algorithm", [](const MovementConfig& c) { return std::string(to_string(c.algorithm)); })
+      .def_ro("head_groups", &MovementConfig::head_groups);
+  finish(movement);
 
   nb::class_<HeadConfig> heads(m, "HeadConfig", "Heads and sizes of attention.");
   heads
@@ -117,17 +136,20 @@ void bind_config(nb::module_& m) {
       .def(
           "__init__",
           [](DistAttnConfig* self, int cp_size, const HeadConfig& heads, const DispatchConfig& dispatch,
-             const OverlapConfig& overlap, const CostModel& cost, const std::string& reduce_dtype) {
+             const OverlapConfig& overlap, const CostModel& cost, const std::string& reduce_dtype,
+             const MovementConfig& movement) {
             new (self) DistAttnConfig{cp_size, heads, dispatch, overlap, cost, parse_dtype(reduce_dtype)};
+            self->movement = movement;
           },
           nb::kw_only(), "cp_size"_a = 1, "heads"_a = HeadConfig{}, "dispatch"_a = DispatchConfig{},
           "overlap"_a = OverlapConfig{}, "cost"_a = CostModel{}, "reduce_dtype"_a = "float32",
-          "cp_size and heads are filled in by the functions that make keys.")
+          "movement"_a = MovementConfig{}, "cp_size and heads are filled in by the functions that make keys.")
       .def_ro("cp_size", &DistAttnConfig::cp_size)
       .def_ro("heads", &DistAttnConfig::heads)
       .def_ro("dispatch", &DistAttnConfig::dispatch)
       .def_ro("overlap", &DistAttnConfig::overlap)
       .def_ro("cost", &DistAttnConfig::cost)
+      .def_ro("movement", &DistAttnConfig::movement)
       .def_prop_ro("reduce_dtype", [](const DistAttnConfig& c) { return std::string(to_string(c.reduce_dtype)); });
   finish(config);
 }

@@ -225,7 +225,7 @@ def clear_keys() -> None:
 
 
 def _with(config: DistAttnConfig, **changes: Any) -> DistAttnConfig:
-    names = ("cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype")
+    names = ("cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype", "movement")
     return DistAttnConfig(**{name: changes.get(name, getattr(config, name)) for name in names})
 
 

@@ -25,6 +25,7 @@ def plan_config(cp_size: int, heads: HeadConfig | None = None, config: DistAttnC
         overlap=config.overlap,
         cost=config.cost,
         reduce_dtype=config.reduce_dtype,
+        movement=config.movement,
     )
 
 

@@ -87,8 +87,14 @@ TEST_P(MovementMasks, DistributedEqualsSingleRank) {
       SCOPED_TRACE(::testing::Message() << "cp_size " << cp_size << ", K/V heads " << options.heads.num_heads_kv
                                         << ", groups " << groups);
       const DistAttnConfig config = config_of(cp_size, options.heads, groups);
-      testing::expect_close(testing::distributed_step(plan_of(mask, config), options, inputs, backend), expected,
-                            kFloat32Tolerance);
+      for (const Movement algorithm : {Movement::kQo, Movement::kAuto, Movement::kGreedyRandomGrid,
+                                       Movement::kBinaryGreedy, Movement::kNetworkFlow}) {
+        SCOPED_TRACE(to_string(algorithm));
+        DistAttnConfig planned = config;
+        planned.movement = {algorithm, algorithm == Movement::kAuto ? 0 : groups};
+        testing::expect_close(testing::distributed_step(plan_of(mask, planned), options, inputs, backend), expected,
+                              kFloat32Tolerance);
+      }
       const auto drawn = random_plan(mask, config, 2 + cp_size % 3, static_cast<unsigned>(7 * cp_size + variant));
       testing::expect_close(testing::distributed_step(drawn, options, inputs, backend), expected, kFloat32Tolerance);
     }

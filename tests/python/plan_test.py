@@ -15,7 +15,7 @@ import pytest
 
 import tangram
 from reference import mask_cells
-from tangram import DispatchConfig, DistAttnConfig, HeadConfig, Mask, OverlapConfig, Plan
+from tangram import DispatchConfig, DistAttnConfig, HeadConfig, Mask, MovementConfig, OverlapConfig, Plan
 
 
 def test_a_plan_computes_every_cell_once_and_deals_all_rows():
@@ -102,6 +102,10 @@ def test_configs_are_values_and_name_wrong_fields():
     assert OverlapConfig(num_stages_fwd=2) == OverlapConfig(num_stages_fwd=2) != OverlapConfig()
     assert hash(DistAttnConfig(cp_size=2)) == hash(DistAttnConfig(cp_size=2))
     assert "num_stages_fwd=2" in repr(DistAttnConfig(overlap=OverlapConfig(num_stages_fwd=2)))
+    moving = DistAttnConfig(movement=MovementConfig("qo", head_groups=2))
+    assert moving.movement.head_groups == 2 and moving != DistAttnConfig()
+    with pytest.raises(ValueError, match="kv, qo"):
+        MovementConfig("both")
     with pytest.raises(ValueError, match="min_heap"):
         DispatchConfig(algorithm="nonsense")
     with pytest.raises(ValueError, match="1000"):
@@ -118,6 +122,7 @@ def test_values_are_copied_and_pickled():
         overlap=OverlapConfig(1, 2, keep_remote_kv=True),
         cost=tangram.CostModel(link_bytes_per_s=1e9),
         reduce_dtype="bfloat16",
+        movement=MovementConfig("qo", head_groups=2),
     )
     mask = Mask.varlen([0, 100, 1024])
     values = [
@@ -125,6 +130,7 @@ def test_values_are_copied_and_pickled():
         config.heads,
         config.dispatch,
         config.overlap,
+        config.movement,
         config.cost,
         mask,
         mask.slices[0],

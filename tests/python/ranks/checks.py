@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tangram  # noqa: E402
 from ranks.as_device import as_device  # noqa: E402
 from reference import attention, typed_cells  # noqa: E402
-from tangram import DistAttnConfig, InvalidArgument, OverlapConfig, _cuda, _torch_group  # noqa: E402
+from tangram import DistAttnConfig, InvalidArgument, MovementConfig, OverlapConfig, _cuda, _torch_group  # noqa: E402
 
 HEADS, HEADS_KV, DIM = 4, 2, 16
 
@@ -501,6 +501,9 @@ def main():
     check_step(world)
     check_step(world, softcap=2.0, sink=True)
     check_step(world, DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))
+    check_step(world, DistAttnConfig(movement=MovementConfig("qo", head_groups=HEADS_KV)), softcap=2.0, sink=True)
+    keeps = OverlapConfig(keep_remote_kv=True)
+    check_step(world, DistAttnConfig(overlap=keeps, movement=MovementConfig("qo", head_groups=1)))
     check_step(world, dtype=torch.bfloat16)
     check_hybrid(world)
     check_errors(world)
