@@ -11,6 +11,7 @@
 #include <string>
 
 #include "plan/grid/choose_strategy.hpp"
+#include "plan/movement/row_bytes.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -142,6 +143,33 @@ void explain_candidates(const Plan& plan, Out out) {
   }
 }
 
+// What all ranks together receive, by kind.
+void explain_movement(const Plan& plan, Out out) {
+  const MovementPlan& movement = plan.movement;
+  fmt::format_to(out, "movement: {}, {} head group{}\n", to_string(plan.config.movement.algorithm),
+                 movement.head_groups, movement.head_groups == 1 ? "" : "s");
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const bool forward = pass == Pass::kForward;
+    const RowBytes row = row_bytes(plan.config, pass);
+    int64_t q_rows = 0, kv_rows = 0;
+    for (const MovementRank& rank : forward ? movement.forward : movement.backward) {
+      q_rows += rank.remote_q_rows;
+      kv_rows += rank.remote_kv_rows;
+    }
+    const auto kind = [&](const char* name, int64_t rows, int64_t bytes) {
+      if (bytes > 0) fmt::format_to(out, ", {} {}", name, bytes_text(rows * bytes / movement.head_groups));
+    };
+    fmt::format_to(out, "{}: {} query rows and {} K/V rows of a head group received in {} stages",
+                   forward ? "forward" : "backward", q_rows, kv_rows,
+                   (forward ? movement.forward : movement.backward)[0].stages.size() - 1);
+    kind(forward ? "q" : "q, dout, lse and delta", q_rows, row.q_in);
+    kind(forward ? "out and lse" : "dq", q_rows, row.q_back);
+    kind("k and v", kv_rows, row.kv_in);
+    kind("dk and dv", kv_rows, row.kv_back);
+    fmt::format_to(out, "\n");
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> strategy_reasons(const Plan& plan) {
@@ -178,13 +206,16 @@ std::string explain(const Plan& plan) {
   const Out out = std::back_inserter(text);
   explain_dispatch(plan, out);
   explain_candidates(plan, out);
-  if (plan.grid.empty()) {
+  const bool kv_alone = plan.grid.empty() && plan.movement.empty();
+  if (kv_alone) {
     explain_traffic(plan, out);
     explain_ranks(plan, out);
-  } else {
+  } else if (plan.movement.empty()) {
     explain_grid(plan, out);
+  } else {
+    explain_movement(plan, out);
   }
-  if (plan.grid.empty() && !plan.ranks.empty()) {
+  if (kv_alone && !plan.ranks.empty()) {
     explain_stages(plan, "forward", true, plan.config.overlap.num_stages_fwd, out);
     explain_stages(plan, "backward", false, plan.config.overlap.num_stages_bwd, out);
   }

@@ -153,7 +153,17 @@ TEST(Movement, QueriesGoToTheirKeys) {
 TEST(Movement, JsonMakesThePlanAgain) {
   const Plan plan = make_plan(causal_mask(64, 64), config_of(4, Movement::kQo, 2));
   EXPECT_EQ(plan_from_json(plan_to_json(plan)), plan);
-  EXPECT_NE(explain(plan).find("predicted"), std::string::npos);
+}
+
+// By hand: 8 heads of 64; q in bfloat16, out, lse, delta and dq in float32.
+TEST(Movement, ExplainsBytesByKind) {
+  const std::string text = explain(make_plan(full_mask(65536, 65536), config_of(4, Movement::kQo, 1)));
+  const int64_t rows = int64_t{3} * 65536;  // every query visits the three other ranks
+  EXPECT_NE(text.find(std::to_string(rows) + " query rows and 0 K/V rows"), std::string::npos) << text;
+  EXPECT_NE(text.find(", q 192.0 MiB, out and lse 390.0 MiB, k and v 0.0 MiB\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(", q, dout, lse and delta 396.0 MiB, dq 384.0 MiB, k and v 0.0 MiB, dk and dv 0.0 MiB\n"),
+            std::string::npos)
+      << text;
 }
 
 TEST(Movement, RefusesHeadGroupsThatDoNotDivide) {
