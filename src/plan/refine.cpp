@@ -31,7 +31,7 @@ constexpr double kShareOfPhases = 0.75;
 constexpr double kFinalPriceOfRow = 30;
 // An overload that is still there is mended at any price, with a little more work.
 constexpr int kNumMendings = 16;
-constexpr double kShareOfMending = 0.1;
+constexpr double kShareOfMending = 0.04;
 constexpr int kNumMendingPrices = 8;
 constexpr double kHighestPriceOfArea = 1000;
 

@@ -27,7 +27,7 @@ struct RefineOptions {
   uint64_t seed = 1;
   /// Rows that a proposal may lose at the start and still be taken at times; cools to 0. 0 only ever improves.
   double heat_rows = 0;
-  /// Spends up to 1.6 times the work in addition where areas are still above the tolerance in the end.
+  /// Spends up to 0.64 times the work in addition where areas are still above the tolerance in the end.
   bool mends = true;
 };
 
