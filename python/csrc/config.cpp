@@ -4,8 +4,12 @@
 // tangram/config.hpp: immutable values with keyword arguments.
 #include "tangram/config.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <vector>
 
 #include "bind.hpp"
 
@@ -36,8 +40,10 @@ std::string repr(const MovementConfig& c) {
 }
 std::string repr(const DistAttnConfig& c) {
   return fmt::format(
-      "DistAttnConfig(cp_size={}, heads={}, dispatch={}, overlap={}, cost={}, reduce_dtype='{}', movement={})",
+      "DistAttnConfig(cp_size={}, heads={}, dispatch={}, overlap={}, cost={}, reduce_dtype='{}', strategy='{}', "
+      "head_ranks={}, inner_ring={}, head_chunks=[{}], movement={})",
       c.cp_size, repr(c.heads), repr(c.dispatch), repr(c.overlap), repr(c.cost), to_string(c.reduce_dtype),
+      to_string(c.strategy.name), c.strategy.head_ranks, c.strategy.inner_ring, fmt::join(c.strategy.head_chunks, ", "),
       repr(c.movement));
 }
 
@@ -137,20 +143,36 @@ void bind_config(nb::module_& m) {
           "__init__",
           [](DistAttnConfig* self, int cp_size, const HeadConfig& heads, const DispatchConfig& dispatch,
              const OverlapConfig& overlap, const CostModel& cost, const std::string& reduce_dtype,
+             const std::string& strategy, int head_ranks, int inner_ring, std::vector<int> head_chunks,
              const MovementConfig& movement) {
-            new (self) DistAttnConfig{cp_size, heads, dispatch, overlap, cost, parse_dtype(reduce_dtype)};
-            self->movement = movement;
+            new (self) DistAttnConfig{cp_size,
+                                      heads,
+                                      dispatch,
+                                      overlap,
+                                      cost,
+                                      parse_dtype(reduce_dtype),
+                                      {parse_strategy(strategy), head_ranks, inner_ring, std::move(head_chunks)},
+                                      movement};
           },
           nb::kw_only(), "cp_size"_a = 1, "heads"_a = HeadConfig{}, "dispatch"_a = DispatchConfig{},
-          "overlap"_a = OverlapConfig{}, "cost"_a = CostModel{}, "reduce_dtype"_a = "float32",
-          "movement"_a = MovementConfig{}, "cp_size and heads are filled in by the functions that make keys.")
+          "overlap"_a = OverlapConfig{}, "cost"_a = CostModel{}, "reduce_dtype"_a = "float32", "strategy"_a = "tangram",
+          "head_ranks"_a = 0, "inner_ring"_a = 0, "head_chunks"_a = std::vector<int>{}, "movement"_a = MovementConfig{},
+          "cp_size and heads are filled in by the functions that make keys. strategy: 'tangram', 'ulysses', 'hcms', "
+          "'ring', 'all_gather', 'usp', 'loong_train', or 'auto', the fastest of them by the cost model, which "
+          "Plan.explain() accounts for; on CPUs, GPUs compute 'tangram' alone. head_ranks is for usp and loong_train, "
+          "inner_ring for loong_train, head_chunks (K/V heads of each chunk) for hcms; 0 and [] let the planner "
+          "choose.")
       .def_ro("cp_size", &DistAttnConfig::cp_size)
       .def_ro("heads", &DistAttnConfig::heads)
       .def_ro("dispatch", &DistAttnConfig::dispatch)
       .def_ro("overlap", &DistAttnConfig::overlap)
       .def_ro("cost", &DistAttnConfig::cost)
       .def_ro("movement", &DistAttnConfig::movement)
-      .def_prop_ro("reduce_dtype", [](const DistAttnConfig& c) { return std::string(to_string(c.reduce_dtype)); });
+      .def_prop_ro("reduce_dtype", [](const DistAttnConfig& c) { return std::string(to_string(c.reduce_dtype)); })
+      .def_prop_ro("strategy", [](const DistAttnConfig& c) { return std::string(to_string(c.strategy.name)); })
+      .def_prop_ro("head_ranks", [](const DistAttnConfig& c) { return c.strategy.head_ranks; })
+      .def_prop_ro("inner_ring", [](const DistAttnConfig& c) { return c.strategy.inner_ring; })
+      .def_prop_ro("head_chunks", [](const DistAttnConfig& c) { return c.strategy.head_chunks; });
   finish(config);
 }
 

@@ -5,10 +5,15 @@
 #include "tangram/plan.hpp"
 
 #include <fmt/core.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <tuple>
 
 #include "bind.hpp"
 #include "tangram/exchange.hpp"
@@ -79,6 +84,19 @@ void bind_plan(nb::module_& m) {
       .def_ro("k_dispatch", &Plan::k_dispatch)
       .def_ro("ranks", &Plan::ranks)
       .def_ro("predicted", &Plan::predicted)
+      .def_prop_ro(
+          "candidates",
+          [](const Plan& self) {
+            std::vector<std::tuple<std::string, std::optional<PredictedTime>, std::string>> result;
+            for (const StrategyCandidate& candidate : self.candidates) {
+              const bool possible = candidate.impossible.empty();
+              result.emplace_back(describe(candidate.strategy),
+                                  possible ? std::optional(candidate.predicted) : std::nullopt, candidate.impossible);
+            }
+            return result;
+          },
+          "With strategy 'auto', what it compared, best first: (strategy and layout, predicted time or None, why it "
+          "was impossible or ''). Empty where a strategy was named.")
       .def_prop_ro("algorithm", [](const Plan& self) { return std::string(to_string(self.algorithm)); })
       .def_prop_ro("cp_size", &Plan::cp_size)
       .def_prop_ro("balance", &Plan::balance, "Largest area of a rank divided by the mean.")

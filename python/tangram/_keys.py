@@ -225,7 +225,8 @@ def clear_keys() -> None:
 
 
 def _with(config: DistAttnConfig, **changes: Any) -> DistAttnConfig:
-    names = ("cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype", "movement")
+    parts = ("cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype", "movement")
+    names = (*parts, "strategy", "head_ranks", "inner_ring", "head_chunks")
     return DistAttnConfig(**{name: changes.get(name, getattr(config, name)) for name in names})
 
 

@@ -26,6 +26,10 @@ def plan_config(cp_size: int, heads: HeadConfig | None = None, config: DistAttnC
         cost=config.cost,
         reduce_dtype=config.reduce_dtype,
         movement=config.movement,
+        strategy=config.strategy,
+        head_ranks=config.head_ranks,
+        inner_ring=config.inner_ring,
+        head_chunks=config.head_chunks,
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import tangram
 from reference import mask_cells
-from tangram import DispatchConfig, DistAttnConfig, HeadConfig, Mask, MovementConfig, OverlapConfig, Plan
+from tangram import CostModel, DispatchConfig, DistAttnConfig, HeadConfig, Mask, MovementConfig, OverlapConfig, Plan
 
 
 def test_a_plan_computes_every_cell_once_and_deals_all_rows():
@@ -47,6 +47,54 @@ def test_json_comes_back_equal():
     broken["ranks"] = broken["ranks"][:-1]
     with pytest.raises(tangram.InvalidArgument):
         Plan.from_json(json.dumps(broken))
+
+
+def test_strategies_by_name():
+    heads = HeadConfig(num_heads_q=16, num_heads_kv=8, head_dim=64, head_dim_v=64)
+    for strategy in ("ulysses", "hcms", "ring", "all_gather", "usp", "loong_train"):
+        config = DistAttnConfig(strategy=strategy)
+        plan = tangram.plan(Mask.causal(2048), 4, heads=heads, config=config)
+        assert plan.config.strategy == strategy and plan.candidates == []
+        assert f"strategy: {strategy}" in plan.explain()
+        assert Plan.from_json(plan.to_json()) == plan
+    config = DistAttnConfig(strategy="loong_train", head_ranks=2, inner_ring=2, cp_size=8)
+    assert (config.head_ranks, config.inner_ring, config.head_chunks) == (2, 2, [])
+    assert DistAttnConfig(strategy="hcms", head_chunks=[1, 2, 1]).head_chunks == [1, 2, 1]
+    assert DistAttnConfig(strategy="usp") != DistAttnConfig(strategy="ring")
+    assert hash(DistAttnConfig(strategy="usp")) == hash(DistAttnConfig(strategy="usp"))
+    assert "strategy='usp', head_ranks=0" in repr(DistAttnConfig(strategy="usp"))
+
+
+def test_auto_chooses_and_says_why():
+    heads = HeadConfig(num_heads_q=16, num_heads_kv=16, head_dim=64, head_dim_v=64)
+    slow = CostModel(link_bytes_per_s=1e9)
+    auto = DistAttnConfig(strategy="auto", cost=slow)
+    window = tangram.plan(Mask.sliding_window(4096, (64, 0)), 8, heads=heads, config=auto)
+    full = tangram.plan(Mask.full(4096), 8, heads=heads, config=auto)
+    assert window.config.strategy == "tangram" and full.config.strategy in ("ulysses", "hcms")
+    for plan in (window, full):
+        layout, time, impossible = plan.candidates[0]
+        assert layout.split(",")[0] == plan.config.strategy and impossible == ""
+        assert time is not None and time.forward_s == plan.predicted.forward_s
+        assert f"Strategy {layout}: the least predicted step" in plan.explain()
+    six = tangram.plan(Mask.full(6 * 128), 6, heads=heads, config=auto)
+    assert any(time is None and "num_heads_q" in why for _, time, why in six.candidates)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (lambda: DistAttnConfig(strategy="rings"), "must be one of auto, tangram, "),
+        (lambda: DistAttnConfig(strategy="auto", inner_ring=2), "strategy auto chooses head_ranks"),
+        (lambda: DistAttnConfig(strategy="usp", head_ranks=3), "needs head_ranks that divide cp_size"),
+        (lambda: DistAttnConfig(strategy="ulysses", head_ranks=2), "head_ranks is for usp and loong_train"),
+        (lambda: DistAttnConfig(strategy="hcms", head_chunks=[2]), "must add up to the 1 K/V heads"),
+    ],
+)
+def test_what_strategies_cannot_do_is_a_value_error(config, text):
+    heads = HeadConfig(num_heads_q=4, num_heads_kv=4, head_dim=64, head_dim_v=64)
+    with pytest.raises(ValueError, match=text):
+        tangram.plan(Mask.causal(1024), 4, heads=heads, config=config())
 
 
 def test_explain_names_what_matters():

@@ -74,6 +74,43 @@ def check_step(group, config=None, softcap=0.0, sink=False, dtype=torch.float32)
         np.testing.assert_allclose(s.grad.numpy(), expected.dsink, atol=1e-3)
 
 
+def check_strategies(group):
+    """Every strategy gives what one process would, and what a strategy cannot do is a ValueError on every rank."""
+    for strategy in ("ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "auto"):
+        config = DistAttnConfig(strategy=strategy)
+        key = flex_key(RANGES, 150, group, config)
+        assert key.config.strategy == strategy
+        assert (key.plan.config.strategy == strategy) == (strategy != "auto")
+        check_step(group, config, softcap=2.0, sink=True)
+    count = dist.get_world_size(group)
+    if count == 4:  # 2 x 2
+        check_step(group, DistAttnConfig(strategy="usp", head_ranks=2))
+        check_step(group, DistAttnConfig(strategy="loong_train", head_ranks=1, inner_ring=2))
+        check_step(group, DistAttnConfig(strategy="hcms", head_chunks=[1]))
+        check_step(group, DistAttnConfig(strategy="ulysses"), dtype=torch.bfloat16)
+    for config, text in (
+        (DistAttnConfig(strategy="usp", head_ranks=3), "head_ranks"),
+        (DistAttnConfig(strategy="hcms", head_chunks=[7]), "head_chunks must add up"),
+        (DistAttnConfig(strategy="auto", head_ranks=2), "strategy auto chooses"),
+        (DistAttnConfig(strategy="ring", inner_ring=2), "inner_ring is for loong_train"),
+    ):
+        try:
+            flex_key(RANGES, 150, group, config)
+        except ValueError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"accepted: {text}")
+    key = flex_key(RANGES, 150, group, DistAttnConfig(strategy="ulysses"))
+    q, k, v = (tangram.dispatch(x.detach(), key) for x in whole(150, 1))
+    rows = torch.zeros(q.shape[0], 1, HEADS)
+    try:
+        tangram.calc_attn(q, k, v, key, sink=rows, sink_layout="ssh")
+    except ValueError as error:
+        assert "sink" in str(error), error
+    else:
+        raise AssertionError("accepted sinks of rows where heads are exchanged")
+
+
 def check_rows(group):
     total = 150
     key = flex_key(RANGES, total, group)
@@ -516,6 +553,7 @@ def main():
     check_refusals(world)
     check_keys_are_hard_to_misuse(world)
     check_as_device(world)
+    check_strategies(world)
     if dist.get_world_size() == 4:
         from torch.distributed.device_mesh import init_device_mesh
 
