@@ -88,10 +88,11 @@ enum class Strategy : int {
   kAllGather,    ///< every rank gathers all of K/V; gradients are reduce-scattered
   kUsp,          ///< Ulysses inside groups of `head_ranks` ranks, Ring among the groups
   kLoongTrain,   ///< as USP, with an inner and an outer ring
+  kHybridCp,     ///< documents on sub-groups of ranks by their length, Ring in each; short ones without communication
 };
 std::string_view to_string(Strategy strategy);
-/// Accepts what `to_string` gives (`auto`, `tangram`, `ulysses`, `hcms`, `ring`, `all_gather`, `usp`, `loong_train`);
-/// anything else throws InvalidArgument with the list.
+/// Accepts what `to_string` gives (`auto`, `tangram`, `ulysses`, `hcms`, `ring`, `all_gather`, `usp`, `loong_train`,
+/// `hybrid_cp`); anything else throws InvalidArgument with the list.
 Strategy parse_strategy(std::string_view name);
 
 /// With kAuto the other fields must be left alone: the planner chooses them too.
@@ -105,6 +106,9 @@ struct StrategyConfig {
   /// HCMS: K/V heads of each chunk, each with all of its query heads; they add up to the K/V heads of a rank. Empty:
   /// the chunks with the least predicted time.
   std::vector<int> head_chunks;
+  /// HybridCP: the longest document, in rows, that stays whole on one rank; twice as long ones go to two ranks and so
+  /// on. 0: what the cost model finds fastest, at most the rows of a rank.
+  int64_t document_rows = 0;
 
   friend bool operator==(const StrategyConfig&, const StrategyConfig&) = default;
 };

@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // GridPlan: a step under the strategies that split ranks into a grid of row groups x head ranks: Ulysses, HCMS, Ring,
-// AllGather, USP and LoongTrain differ in the shape of the grid and in how K/V blocks travel between row groups.
+// AllGather, USP, LoongTrain and HybridCP differ in the shape of the grid and in how K/V blocks travel between row
+// groups.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "tangram/exchange.hpp"
 #include "tangram/slice.hpp"
 
 namespace tangram {
@@ -17,6 +19,24 @@ enum class RowMove : int {
   kNone = 0,  ///< there is one row group
   kRing,      ///< one block a step, from row group to row group
   kGather,    ///< all blocks at once
+  kSubRings,  ///< the rows of a document round a ring of the ranks that share it
+};
+
+/// What a rank does with other ranks in a step of kSubRings, where a document's K/V rows visit the ranks of a sub-group
+/// and the rings of all sub-groups turn at once: step t works with what the rank t places before in each ring owns.
+struct SubRingStep {
+  /// Rows of the step's K/V buffer: the parts of rings that still turn, by size of ring. In step 0 these are the shard.
+  int64_t rows = 0;
+  /// Bring these rows: in step 1 from the shard of the neighbour, an exchange for each size of ring; later one, from
+  /// the buffer that it had in the step before. Read from step t + 1, it is also how the gradients of step t go on.
+  std::vector<Exchange> casts;
+  /// Gradients that have been everywhere, from the buffer of this step to the owner, where they lie one after the
+  /// other.
+  Exchange home;
+  /// Rows of the own shard whose gradients come home after this step, in the order in which they come.
+  std::vector<Range> home_rows;
+
+  friend bool operator==(const SubRingStep&, const SubRingStep&) = default;
 };
 
 /// One step of a row group: attention of its queries with one K/V block, or with all other blocks at once (kGather).
@@ -30,8 +50,19 @@ struct GridStep {
   /// Queries in rows of the group, keys in rows of the block.
   std::vector<AttnSlice> slices;
   int64_t area = 0;
+  SubRingStep sub_rings;  ///< kSubRings, where a row group is a rank
 
   friend bool operator==(const GridStep&, const GridStep&) = default;
+};
+
+/// The documents that sub-groups of so many ranks share.
+struct SubGroupLevel {
+  int ranks = 1;
+  int64_t num_documents = 0;
+  int64_t q_rows = 0;
+  int64_t k_rows = 0;
+
+  friend bool operator==(const SubGroupLevel&, const SubGroupLevel&) = default;
 };
 
 /// Rank r is number r % head_ranks of row group r / head_ranks. The ranks of a row group hold its rows between them;
@@ -43,6 +74,8 @@ struct GridPlan {
   RowMove row_move = RowMove::kNone;
   /// K/V heads of each chunk that a rank exchanges and computes, one after the other.
   std::vector<int> head_chunks;
+  /// kSubRings: by size of sub-group, those that share documents.
+  std::vector<SubGroupLevel> levels;
   /// Steps of each row group; empty under Tangram's own strategy.
   std::vector<std::vector<GridStep>> steps;
 

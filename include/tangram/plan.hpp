@@ -106,7 +106,7 @@ struct Plan {
   /// As it was asked for, except that the strategy "auto" has become the one that was chosen (see `candidates`), and
   /// `movement`, which is Tangram's own, its default if that is another.
   DistAttnConfig config;
-  /// What `config.dispatch` came to; kAuto only where the dispatches were given.
+  /// What `config.dispatch` came to; kAuto only where the dispatches were given, or hybrid_cp dealt out documents.
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch q_dispatch;
   Dispatch k_dispatch;  // equal to q_dispatch for self-attention

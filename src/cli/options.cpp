@@ -70,9 +70,9 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
 }
 
 void add_strategy_options(CLI::App& app, DistOptions& options) {
-  app.add_option(
-         "--strategy", options.strategy,
-         "tangram (default), ulysses, hcms, ring, all_gather, usp, loong_train, or auto: the fastest by the cost model")
+  app.add_option("--strategy", options.strategy,
+                 "tangram (default), ulysses, hcms, ring, all_gather, usp, loong_train, hybrid_cp, or auto: the "
+                 "fastest by the cost model")
       ->type_name("NAME")
       ->group("Distribution");
   add_strategy_parameters(app, options);
@@ -96,6 +96,10 @@ void add_strategy_parameters(CLI::App& app, DistOptions& options) {
       ->group(group);
   app.add_option("--head-chunks", options.head_chunks, "hcms: K/V heads of each chunk, e.g. 1,2,1 (default: chosen)")
       ->type_name("LIST")
+      ->group(group);
+  app.add_option("--document-rows", options.document_rows,
+                 "hybrid_cp: the longest document that one rank takes whole (default: chosen)")
+      ->type_name("N")
       ->group(group);
 }
 
@@ -125,6 +129,7 @@ StrategyConfig strategy_of(const DistOptions& options) {
   strategy.name = parse_strategy(options.strategy);
   strategy.head_ranks = whole_at_most(options.head_ranks, 0, kMaxRanks, "--head-ranks");
   strategy.inner_ring = whole_at_most(options.inner_ring, 0, kMaxRanks, "--inner-ring");
+  strategy.document_rows = options.document_rows;
   if (options.head_chunks.empty()) return strategy;
   for (const int64_t heads : parse_number_list(options.head_chunks, "--head-chunks")) {
     strategy.head_chunks.push_back(whole_at_most(heads, 1, kMaxRanks, "--head-chunks"));

@@ -205,6 +205,15 @@ std::string grid_text(const Plan& plan) {
   const GridPlan& grid = plan.grid;
   std::string chunks;
   for (const int heads : grid.head_chunks) chunks += fmt::format("{}{}", chunks.empty() ? "" : "+", heads);
+  if (plan.config.strategy.name == Strategy::kHybridCp) {
+    std::string levels;
+    for (const SubGroupLevel& level : grid.levels) {
+      levels += fmt::format("{}{} document{} on {} rank{}{}", levels.empty() ? "" : ", ",
+                            with_commas(level.num_documents), level.num_documents == 1 ? "" : "s", level.ranks,
+                            level.ranks == 1 ? "" : "s", level.num_documents == 1 ? "" : " each");
+    }
+    return fmt::format("hybrid_cp, {}", levels.empty() ? "no documents" : levels);
+  }
   return fmt::format("{}, {} row group{} x {} head rank{}, K/V heads in chunks of {}",
                      to_string(plan.config.strategy.name), grid.row_groups, grid.row_groups == 1 ? "" : "s",
                      grid.head_ranks, grid.head_ranks == 1 ? "" : "s", chunks);

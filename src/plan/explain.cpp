@@ -119,6 +119,12 @@ void explain_grid(const Plan& plan, Out out) {
   }
   fmt::format_to(out, "received by all ranks: forward {}, backward {}\n", bytes_text(traffic.forward_bytes),
                  bytes_text(traffic.backward_bytes));
+  for (const SubGroupLevel& level : grid.levels) {
+    fmt::format_to(out, "{}: {} document(s) of {} query rows\n",
+                   level.ranks == 1 ? "whole on one rank, without communication"
+                                    : fmt::format("zigzag over sub-groups of {} ranks", level.ranks),
+                   level.num_documents, level.q_rows);
+  }
   for (int group = 0; group < std::min(grid.row_groups, kMaxRanksShown); ++group) {
     std::string areas;
     for (const GridStep& step : grid.steps[static_cast<size_t>(group)]) {

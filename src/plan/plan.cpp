@@ -10,6 +10,7 @@
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/grid/choose_strategy.hpp"
+#include "plan/grid/documents.hpp"
 #include "plan/grid/grid.hpp"
 #include "plan/movement/movement.hpp"
 #include "plan/rank_plan.hpp"
@@ -58,6 +59,13 @@ Plan finish_grid_plan(const Mask& mask, const DistAttnConfig& config, const Grid
 Plan plan_for_strategy(const Mask& mask, const DistAttnConfig& config) {
   if (config.strategy.name != Strategy::kTangram) {
     const GridShape shape = grid_shape(config, "make_plan");
+    if (config.strategy.name == Strategy::kHybridCp) {
+      require(config.dispatch.algorithm == DispatchAlgorithm::kAuto,
+              "make_plan: hybrid_cp deals rows by documents (got dispatch.algorithm={})",
+              to_string(config.dispatch.algorithm));
+      auto [q, k] = deal_documents(mask, config);
+      return finish_grid_plan(mask, config, shape, std::move(q), std::move(k));
+    }
     Dispatch q = grid_dispatch(config, shape, mask.seqlen_q(), "make_plan");
     Dispatch k = grid_dispatch(config, shape, mask.seqlen_k(), "make_plan");
     Plan plan = finish_grid_plan(mask, config, shape, std::move(q), std::move(k));

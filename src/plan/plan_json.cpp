@@ -76,10 +76,12 @@ Json encode(const Dispatch& dispatch) {
 }
 
 Json encode(const StrategyConfig& strategy) {
-  return {{"name", std::string(to_string(strategy.name))},
-          {"head_ranks", strategy.head_ranks},
-          {"inner_ring", strategy.inner_ring},
-          {"head_chunks", strategy.head_chunks}};
+  Json json = {{"name", std::string(to_string(strategy.name))},
+               {"head_ranks", strategy.head_ranks},
+               {"inner_ring", strategy.inner_ring},
+               {"head_chunks", strategy.head_chunks}};
+  if (strategy.document_rows != 0) json["document_rows"] = strategy.document_rows;
+  return json;
 }
 
 Json encode(const PredictedTime& time) {
@@ -258,8 +260,16 @@ Dispatch read_dispatch(const Reader& in, int cp_size) {
 }
 
 StrategyConfig read_strategy(const Reader& in) {
-  in.expect_keys({"name", "head_ranks", "inner_ring", "head_chunks"});
-  StrategyConfig strategy{parse_strategy(in["name"].text()), in["head_ranks"].small(), in["inner_ring"].small(), {}};
+  StrategyConfig strategy;
+  if (in.has("document_rows")) {
+    in.expect_keys({"name", "head_ranks", "inner_ring", "head_chunks", "document_rows"});
+    strategy.document_rows = in["document_rows"].integer(0, kMaxRow);
+  } else {
+    in.expect_keys({"name", "head_ranks", "inner_ring", "head_chunks"});
+  }
+  strategy.name = parse_strategy(in["name"].text());
+  strategy.head_ranks = in["head_ranks"].small();
+  strategy.inner_ring = in["inner_ring"].small();
   const Reader chunks = in["head_chunks"];
   for (size_t i = 0; i < chunks.array_size(); ++i) strategy.head_chunks.push_back(chunks[i].small());
   return strategy;

@@ -130,7 +130,8 @@ TEST(VerifyVerb, EveryTypeAndShape) {
 }
 
 TEST(VerifyVerb, EveryStrategy) {
-  for (const char* strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "auto"}) {
+  for (const char* strategy :
+       {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp", "auto"}) {
     const ProgramResult result =
         run_program({"verify", "--family", "causal", "--seqlen", "256", "--cp-size", "4", "--heads-q", "16",
                      "--heads-kv", "8", "--head-dim", "16", "--strategy", strategy});
@@ -148,6 +149,16 @@ TEST(RunVerb, StrategiesReceiveWhatTheirClosedFormSays) {
                                     "planned"));
   EXPECT_THAT(result.out, HasSubstr("hcms, 1 row group x 2 head ranks, K/V heads in chunks of 1+1"));
   EXPECT_THAT(result.out, HasSubstr("transfers / (transfers + attention): "));
+}
+
+TEST(RunVerb, HybridCpKeepsShortDocumentsWhole) {
+  const ProgramResult result =
+      run_program({"run", "--family", "causal", "--cu-seqlens", "0,128,192,256", "--cp-size", "4", "--heads-q", "2",
+                   "--head-dim", "16", "--strategy", "hybrid_cp", "--document-rows", "64"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("hybrid_cp, 2 documents on 1 rank each, 1 document on 2 ranks"));
+  // 128 rows, 2 heads, dims 16 + 16, float32: one hop; backward the gradients too.
+  EXPECT_THAT(result.out, HasSubstr("forward 32,768 counted, 32,768 planned; backward 65,536 counted, 65,536 planned"));
 }
 
 TEST(RunVerb, StrategiesThatCannotSplitTheHeadsAreRefused) {

@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <random>
+#include <span>
 
 #include "dist/dense_backend.hpp"
 #include "dist/mask_families.hpp"
@@ -32,8 +34,8 @@ using testing::StepResults;
 // As in dist_attention_test: partial results are rounded to float32 once a step, and sums once per contribution.
 constexpr double kFloat32Tolerance = 2e-6;
 
-constexpr Strategy kStrategies[] = {Strategy::kUlysses,   Strategy::kHcms, Strategy::kRing,
-                                    Strategy::kAllGather, Strategy::kUsp,  Strategy::kLoongTrain};
+constexpr Strategy kStrategies[] = {Strategy::kUlysses, Strategy::kHcms,       Strategy::kRing,    Strategy::kAllGather,
+                                    Strategy::kUsp,     Strategy::kLoongTrain, Strategy::kHybridCp};
 
 #if defined(__SANITIZE_THREAD__)
 constexpr int kCpSizes[] = {2, 3};
@@ -224,10 +226,61 @@ TEST(Strategies, RingSendsBlocksBeforeItComputes) {
   });
 }
 
-TEST(Strategies, BytesEqualTheClosedForms) {
-  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+TEST(Strategies, HybridCpSendsRowsAndGradientsBehindComputing) {
+  const Mask mask = varlen_mask(std::vector<int64_t>{0, 140, 180, 240}, true);  // over four ranks, one, one
   const DenseBackend backend;
-  for (const Strategy strategy : kStrategies) {
+  StepOptions options;
+  options.heads = {2, 1, 4, 4, DType::kFloat32};
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto plan = plan_of(mask, options.heads, 4, {Strategy::kHybridCp, 0, 0, {}, 60});
+  ASSERT_EQ(plan->grid.levels.back().ranks, 4);
+  testing::distributed_step(plan, options, inputs, backend, [&](Communicator&, const DistAttention& attention) {
+    const std::vector<TraceEvent>& trace = attention.trace();
+    for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
+      for (int step = 0; step < 3; ++step) {
+        EXPECT_LT(index_of(trace, pass, TraceKind::kPostCast, step + 1),
+                  index_of(trace, pass, TraceKind::kCompute, step));
+      }
+    }
+    for (int step = 1; step < 3; ++step) {
+      EXPECT_LT(index_of(trace, AttnPass::kBackward, TraceKind::kCompute, step + 1),
+                index_of(trace, AttnPass::kBackward, TraceKind::kWaitReduce, step));
+    }
+  });
+}
+
+// Lengths of all kinds: on one rank, on sub-groups of several sizes at once, and padding that nobody sees.
+TEST(Strategies, HybridCpOfRandomDocuments) {
+  std::mt19937 rng(23);
+  const auto draw = [&rng](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng); };
+  const DenseBackend backend;
+  for (int n = 0; n < 12; ++n) {
+    const int cp_size = kCpSizes[static_cast<size_t>(n) % std::size(kCpSizes)];
+    std::vector<AttnSlice> slices;
+    for (int64_t row = 0; row < kSeqlen - 3;) {
+      const int64_t end = std::min(kSeqlen - 3, row + draw(1, draw(0, 2) == 0 ? 120 : 25));
+      slices.push_back(n % 2 == 0 ? AttnSlice::causal({row, end}, {row, end})
+                                  : AttnSlice::full({row, end}, {row, end}));
+      row = end;
+    }
+    const Mask mask(kSeqlen, kSeqlen, slices);
+    StepOptions options;
+    options.heads = heads_of(cp_size, n % 3);
+    options.seqlen_sink = n % 2;
+    options.sink_layout = n % 4 == 1 ? SinkLayout::kSsh : SinkLayout::kSh;
+    const StepInputs inputs = testing::make_inputs(mask, options, static_cast<uint32_t>(n));
+    const StepResults expected = testing::single_step(mask, options, inputs, backend);
+    for (const int64_t document_rows : {0, 1, 12}) {
+      SCOPED_TRACE(::testing::Message() << n << ", cp_size " << cp_size << ", document_rows " << document_rows);
+      const auto plan = plan_of(mask, options.heads, cp_size, {Strategy::kHybridCp, 0, 0, {}, document_rows});
+      testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
+    }
+  }
+}
+
+void expect_bytes_of_closed_forms(const Mask& mask, std::span<const Strategy> strategies) {
+  const DenseBackend backend;
+  for (const Strategy strategy : strategies) {
     for (const int cp_size : {2, 3, 4, 8}) {
       for (int variant = 0; variant < 3; ++variant) {
         const HeadConfig heads = heads_of(cp_size, variant, DType::kBFloat16);
@@ -264,6 +317,13 @@ TEST(Strategies, BytesEqualTheClosedForms) {
   }
 }
 
+TEST(Strategies, BytesEqualTheClosedForms) { expect_bytes_of_closed_forms(causal_mask(kSeqlen, kSeqlen), kStrategies); }
+
+TEST(Strategies, BytesOfDocumentsEqualTheClosedForms) {
+  constexpr Strategy kOfDocuments[] = {Strategy::kHybridCp};
+  expect_bytes_of_closed_forms(varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true), kOfDocuments);
+}
+
 // The closed forms against the formulas of docs/design/strategies.md, worked out by hand for one case:
 // 240 rows, 4 ranks, 8 query heads, 4 K/V heads, dims 4 and 3, bfloat16.
 TEST(Strategies, ClosedFormsByHand) {
@@ -285,6 +345,15 @@ TEST(Strategies, ClosedFormsByHand) {
   EXPECT_EQ(gather.backward_bytes, 3 * kKv + 3 * 2 * kKv);
   const GridTraffic usp = traffic({Strategy::kUsp, 2, 0, {}});
   EXPECT_EQ(usp.forward_bytes, (kQ + kKv + kOut + kLse) / 2 + kKv);
+  // One document is a ring of all ranks, whose gradients save the hop that begins with nothing.
+  const GridTraffic hybrid = traffic({Strategy::kHybridCp, 0, 0, {}});
+  EXPECT_EQ(hybrid.forward_bytes, 3 * kKv);
+  EXPECT_EQ(hybrid.backward_bytes, 3 * kKv + 3 * 2 * kKv);
+  // Of 240 rows 120 on two of four ranks, the others whole.
+  const Mask documents = varlen_mask(std::vector<int64_t>{0, 120, 180, 240}, false);
+  const GridTraffic shared = grid_traffic(*plan_of(documents, heads, 4, {Strategy::kHybridCp, 0, 0, {}, 60}), {});
+  EXPECT_EQ(shared.forward_bytes, kKv / 2);
+  EXPECT_EQ(shared.backward_bytes, kKv / 2 + kKv);
 }
 
 TEST(Strategies, HalfPrecisionGradientsTravelInReduceDtype) {
@@ -329,6 +398,10 @@ TEST(Strategies, WhatTheyCannotDoIsRefusedByThePlan) {
   expect_refused({Strategy::kUlysses, 0, 0, {1, 2}}, six, 2, "strategy.head_chunks is for hcms");
   expect_refused({Strategy::kHcms, 0, 0, {1, 1}}, six, 2, "must add up to the 3 K/V heads of a rank (got 2)");
   expect_refused({Strategy::kHcms, 0, 0, {4, -1}}, six, 2, "strategy.head_chunks must be positive (got -1)");
+  expect_refused({Strategy::kRing, 0, 0, {}, 7}, six, 2, "strategy.document_rows is for hybrid_cp (got 7 for ring)");
+  expect_refused({Strategy::kHybridCp, 0, 0, {}, -1}, six, 2, "strategy.document_rows must not be negative (got -1)");
+  expect_refused({Strategy::kHybridCp, 0, 0, {}}, six, 2,
+                 "hybrid_cp deals rows by documents (got dispatch.algorithm=zigzag)", DispatchAlgorithm::kZigzag);
   expect_refused({Strategy::kRing, 0, 0, {}}, six, 2,
                  "deals rows sequential or zigzag (got dispatch.algorithm=min_heap)", DispatchAlgorithm::kMinHeap);
 }
@@ -371,6 +444,11 @@ TEST(Strategies, PlansSurviveJson) {
     EXPECT_EQ(plan_from_json(plan_to_json(*plan)), *plan) << to_string(strategy);
     EXPECT_THAT(explain(*plan), HasSubstr("strategy: " + std::string(to_string(strategy))));
   }
+  const Mask documents = varlen_mask(std::vector<int64_t>{0, 120, 180, 240}, false);
+  const auto hybrid = plan_of(documents, heads_of(4, 0), 4, {Strategy::kHybridCp, 0, 0, {}, 60});
+  EXPECT_EQ(plan_from_json(plan_to_json(*hybrid)), *hybrid);
+  EXPECT_THAT(explain(*hybrid), HasSubstr("whole on one rank, without communication: 2 document(s) of 120 query rows"));
+  EXPECT_THAT(explain(*hybrid), HasSubstr("zigzag over sub-groups of 2 ranks: 1 document(s) of 120 query rows"));
 }
 
 TEST(Strategies, NamesGoBothWays) {

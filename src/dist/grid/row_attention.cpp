@@ -42,7 +42,10 @@ void RowAttention::prepare(int heads_kv) {
   const int heads_q = heads_kv * (heads.num_heads_q / plan.grid.head_ranks / local_kv);
   std::vector<std::unique_ptr<PreparedMask>>& prepared = prepared_[heads_kv];
   for (const GridStep& step : steps()) {
-    const int64_t keys = step.block < 0 ? plan.mask.seqlen_k() : block_rows();
+    const bool is_whole = step.block < 0;
+    const int64_t keys = is_whole                                   ? plan.mask.seqlen_k()
+                         : plan.grid.row_move == RowMove::kSubRings ? step.sub_rings.rows
+                                                                    : block_rows();
     const AttnShape shape{plan.q_dispatch.rows_per_rank() * plan.grid.head_ranks,
                           keys,
                           heads_q,
@@ -68,6 +71,7 @@ std::unique_ptr<RowAttention> make_row_attention(RankContext& context) {
     case RowMove::kNone: return std::make_unique<LocalRows>(context);
     case RowMove::kRing: return make_ring_rows(context);
     case RowMove::kGather: return make_gather_rows(context);
+    case RowMove::kSubRings: return make_sub_ring_rows(context);
   }
   return nullptr;
 }

@@ -57,6 +57,7 @@ class RowAttention {
 std::unique_ptr<RowAttention> make_row_attention(RankContext& context);
 std::unique_ptr<RowAttention> make_ring_rows(RankContext& context);
 std::unique_ptr<RowAttention> make_gather_rows(RankContext& context);
+std::unique_ptr<RowAttention> make_sub_ring_rows(RankContext& context);
 
 /// Poisoned with NaN under TANGRAM_SANITY_CHECK, so that a row that is used before it came shows.
 HostTensor allocate_landing(PassRecorder& recorder, DType dtype, int64_t rows, int heads, int dim);

@@ -37,6 +37,11 @@ void check_unused(const StrategyConfig& strategy, const char* function) {
   require(strategy.name == Strategy::kHcms || strategy.head_chunks.empty(),
           "{}: strategy.head_chunks is for hcms (got {} chunks for {})", function, strategy.head_chunks.size(),
           to_string(strategy.name));
+  require(strategy.document_rows >= 0, "{}: strategy.document_rows must not be negative (got {})", function,
+          strategy.document_rows);
+  require(strategy.name == Strategy::kHybridCp || strategy.document_rows == 0,
+          "{}: strategy.document_rows is for hybrid_cp (got {} for {})", function, strategy.document_rows,
+          to_string(strategy.name));
 }
 
 // Rows of `ranges`, which lie one after the other in a buffer, to rows of the buffer.
@@ -144,6 +149,16 @@ std::vector<GridStep> steps_of_group(const Plan& plan, const GridShape& shape, i
   return steps;
 }
 
+// A block and the one that follows it.
+int64_t sub_ring_rows_held(const std::vector<GridStep>& steps) {
+  int64_t most = 0, before = 0;
+  for (size_t s = 1; s < steps.size(); ++s) {
+    most = std::max(most, before + steps[s].sub_rings.rows);
+    before = steps[s].sub_rings.rows;
+  }
+  return most;
+}
+
 // Every rank computes its group's rows for its share of the heads: so many of all cells, in units of all heads.
 std::vector<RankPlan> rank_summaries(const Plan& plan) {
   const GridPlan& grid = plan.grid;
@@ -159,6 +174,7 @@ std::vector<RankPlan> rank_summaries(const Plan& plan) {
       RankPlan rank;
       rank.area = area * (member + 1) / grid.head_ranks - area * member / grid.head_ranks;
       rank.kv_rows = group_k_rows * blocks_held * heads / plan.config.heads.num_heads_kv;
+      if (grid.row_move == RowMove::kSubRings) rank.kv_rows = group_k_rows + sub_ring_rows_held(steps);
       rank.forward.resize(1);
       rank.backward.resize(1);
       ranks.push_back(std::move(rank));
@@ -179,7 +195,8 @@ GridShape grid_shape(const DistAttnConfig& config, const char* function) {
     case Strategy::kUlysses:
     case Strategy::kHcms: shape.head_ranks = config.cp_size; break;
     case Strategy::kRing:
-    case Strategy::kAllGather: break;
+    case Strategy::kAllGather:
+    case Strategy::kHybridCp: break;
     case Strategy::kUsp:
     case Strategy::kLoongTrain:
       shape.head_ranks = strategy.head_ranks == 0 ? default_head_ranks(config) : strategy.head_ranks;
@@ -197,7 +214,9 @@ GridShape grid_shape(const DistAttnConfig& config, const char* function) {
           function, to_string(strategy.name), count, heads.num_heads_kv);
   shape.row_groups = config.cp_size / count;
   if (shape.row_groups > 1) {
-    shape.row_move = strategy.name == Strategy::kAllGather ? RowMove::kGather : RowMove::kRing;
+    shape.row_move = strategy.name == Strategy::kAllGather  ? RowMove::kGather
+                     : strategy.name == Strategy::kHybridCp ? RowMove::kSubRings
+                                                            : RowMove::kRing;
   }
   shape.inner_ring = shape.row_groups;
   if (strategy.name == Strategy::kLoongTrain) {
@@ -254,7 +273,11 @@ void build_grid(Plan& plan, const GridShape& shape, const char* function) {
   grid.head_ranks = shape.head_ranks;
   grid.row_groups = shape.row_groups;
   grid.row_move = shape.row_move;
-  for (int group = 0; group < shape.row_groups; ++group) grid.steps.push_back(steps_of_group(plan, shape, group));
+  if (shape.row_move == RowMove::kSubRings) {
+    build_sub_rings(plan);
+  } else {
+    for (int group = 0; group < shape.row_groups; ++group) grid.steps.push_back(steps_of_group(plan, shape, group));
+  }
   grid.head_chunks = head_chunks_of(plan, function);
   plan.ranks = rank_summaries(plan);
   plan.predicted = predict_grid(plan);

@@ -147,11 +147,15 @@ PredictedTime predict_grid(const GridWork& work, const std::vector<int>& head_ch
   return {forward.total_s, backward.total_s, forward.exposed_s() + backward.exposed_s()};
 }
 
-PredictedTime predict_grid(const Plan& plan) { return predict_grid(work_of(plan), plan.grid.head_chunks); }
+PredictedTime predict_grid(const Plan& plan) {
+  if (plan.grid.row_move == RowMove::kSubRings) return predict_sub_rings(plan);
+  return predict_grid(work_of(plan), plan.grid.head_chunks);
+}
 
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call) {
   require(!plan.grid.empty(), "grid_traffic: plan must be of another strategy than tangram (got {})",
           to_string(plan.config.strategy.name));
+  if (plan.grid.row_move == RowMove::kSubRings) return sub_ring_traffic(plan);
   return grid_traffic(sizes_of(plan), call);
 }
 

@@ -16,14 +16,15 @@ namespace tangram {
 
 namespace {
 
-constexpr std::array<std::pair<Strategy, std::string_view>, 8> kNames = {{{Strategy::kAuto, "auto"},
+constexpr std::array<std::pair<Strategy, std::string_view>, 9> kNames = {{{Strategy::kAuto, "auto"},
                                                                           {Strategy::kTangram, "tangram"},
                                                                           {Strategy::kUlysses, "ulysses"},
                                                                           {Strategy::kHcms, "hcms"},
                                                                           {Strategy::kRing, "ring"},
                                                                           {Strategy::kAllGather, "all_gather"},
                                                                           {Strategy::kUsp, "usp"},
-                                                                          {Strategy::kLoongTrain, "loong_train"}}};
+                                                                          {Strategy::kLoongTrain, "loong_train"},
+                                                                          {Strategy::kHybridCp, "hybrid_cp"}}};
 
 }  // namespace
 
