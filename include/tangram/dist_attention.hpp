@@ -36,7 +36,8 @@ struct KeptKv {
   bool valid = false;
   /// Where DeviceDistAttention keeps them instead: a slot of its landing buffers.
   int device_slot = -1;
-  /// What a strategy that exchanges heads keeps: q, k, v, out and lse of each of its chunks of heads, all rows.
+  /// What a strategy that exchanges heads keeps: q, k, v, out, lse and sinks of single rows, if there are any, of each
+  /// of its chunks of heads, all rows.
   std::vector<HostTensor> heads;
 };
 

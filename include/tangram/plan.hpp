@@ -164,6 +164,8 @@ struct GridCall {
   DType dout = DType::kBFloat16;
   DType grads = DType::kBFloat16;
   bool kept = true;
+  /// Sinks of single rows (SinkLayout::kSsh), with gradients: they travel with the heads.
+  int64_t row_sinks = 0;
 };
 /// Throws InvalidArgument for a plan without a grid.
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/require.hpp"
+#include "dist/grid/grid_attention.hpp"
 #include "dist/rank_context.hpp"
 
 namespace tangram {
@@ -47,16 +48,9 @@ void check_options(const char* function, const AttnOptions& options, const Sink&
           sink.data == nullptr ? "null" : "given", sink.seqlen_sink);
 }
 
-void check_grid(const char* function, const GridPlan& grid, const Sink& sink) {
-  require(grid.head_ranks == 1 || sink.empty() || sink.layout == SinkLayout::kSh,
-          "{}: a strategy that exchanges heads takes sinks of layout kSh (got kSsh and {} head ranks)", function,
-          grid.head_ranks);
-}
-
-void check_kept_heads(const char* function, const GridPlan& grid, const KeptKv* kept) {
+void check_kept_heads(const char* function, const GridPlan& grid, const Sink& sink, const KeptKv* kept) {
   if (kept == nullptr || !kept->valid) return;
-  constexpr size_t kTensorsOfChunk = 5;
-  const size_t expected = grid.head_ranks > 1 ? kTensorsOfChunk * grid.head_chunks.size() : 0;
+  const size_t expected = grid.head_ranks > 1 ? kept_tensors_of_chunk(sink) * grid.head_chunks.size() : 0;
   require(kept->heads.size() == expected, "{}: kept must be what forward left ({} tensors, got {})", function, expected,
           kept->heads.size());
 }
@@ -82,7 +76,6 @@ void validate(const RankContext& context, const DistForwardArgs& args) {
   check_result(function, heads.dtype, args.out, {"out", q_rows, heads.num_heads_q, heads.head_dim_v});
   require(args.lse != nullptr, "{}: lse must have memory (got null)", function);
   check_options(function, args.options, args.sink);
-  check_grid(function, context.plan->grid, args.sink);
 }
 
 void validate(const RankContext& context, const DistBackwardArgs& args) {
@@ -105,8 +98,7 @@ void validate(const RankContext& context, const DistBackwardArgs& args) {
     return;
   }
   if (!context.plan->grid.empty()) {
-    check_grid(function, context.plan->grid, args.sink);
-    check_kept_heads(function, context.plan->grid, args.kept);
+    check_kept_heads(function, context.plan->grid, args.sink, args.kept);
     return;
   }
   if (args.kept != nullptr && args.kept->valid) {

@@ -406,24 +406,79 @@ TEST(Strategies, WhatTheyCannotDoIsRefusedByThePlan) {
                  "deals rows sequential or zigzag (got dispatch.algorithm=min_heap)", DispatchAlgorithm::kMinHeap);
 }
 
-TEST(Strategies, SinksOfRowsAreRefusedWhereHeadsAreExchanged) {
+TEST(Strategies, SinksOfSingleRowsTravelWithTheHeads) {
+  const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
+  const DenseBackend backend;
+  for (const int cp_size : {2, 4}) {
+    for (int variant = 0; variant < 3; ++variant) {
+      for (const bool use_kept : {true, false}) {
+        StepOptions options;
+        options.heads = heads_of(cp_size, variant);
+        options.seqlen_sink = 3;
+        options.sink_layout = SinkLayout::kSsh;
+        options.use_kept = use_kept;
+        const StepInputs inputs = testing::make_inputs(mask, options);
+        const StepResults expected = testing::single_step(mask, options, inputs, backend);
+        for (const Strategy strategy : kStrategies) {
+          SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", cp_size " << cp_size << ", K/V heads "
+                                            << options.heads.num_heads_kv << ", kept " << use_kept);
+          const auto plan = plan_of(mask, options.heads, cp_size, {strategy, 0, 0, {}});
+          testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
+        }
+      }
+    }
+  }
+}
+
+TEST(Strategies, BytesOfSinksOfSingleRowsEqualTheClosedForm) {
   const Mask mask = full_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
-  StepOptions options;
-  options.heads = heads_of(2, 0);
-  options.seqlen_sink = 1;
-  options.sink_layout = SinkLayout::kSsh;
-  const StepInputs inputs = testing::make_inputs(mask, options);
-  const auto ulysses = plan_of(mask, options.heads, 2, {Strategy::kUlysses, 0, 0, {}});
-  run_local_ranks(2, [&](Communicator& comm) {
-    DistAttention attention(ulysses, comm, backend);
-    StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
-    EXPECT_THROW(testing::rank_step(options, inputs, comm, attention, results), InvalidArgument);
-    EXPECT_EQ(comm.counters().rows_sent, 0);
-  });
-  const auto ring = plan_of(mask, options.heads, 2, {Strategy::kRing, 0, 0, {}});
-  testing::expect_close(testing::distributed_step(ring, options, inputs, backend),
-                        testing::single_step(mask, options, inputs, backend), kFloat32Tolerance);
+  const HeadConfig heads = heads_of(4, 1);
+  constexpr int64_t kNumSinks = 3;
+  for (const Strategy strategy : {Strategy::kUlysses, Strategy::kHcms, Strategy::kUsp}) {
+    for (const bool use_kept : {true, false}) {
+      SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", kept " << use_kept);
+      const auto plan = plan_of(mask, heads, 4, {strategy, 0, 0, {}});
+      std::atomic<int64_t> forward_bytes = 0, backward_bytes = 0;
+      run_local_ranks(4, [&](Communicator& comm) {
+        DistAttention attention(plan, comm, backend);
+        HostTensor q(DType::kFloat32, attention.q_rows(), heads.num_heads_q, 4), dq = q.clone();
+        HostTensor k(DType::kFloat32, attention.k_rows(), heads.num_heads_kv, 4), dk = k.clone();
+        HostTensor v(DType::kFloat32, attention.k_rows(), heads.num_heads_kv, 3), dv = v.clone();
+        HostTensor out(DType::kFloat32, attention.q_rows(), heads.num_heads_q, 3), dout = out.clone();
+        HostTensor lse(DType::kFloat32, attention.q_rows(), heads.num_heads_q, 1);
+        for (HostTensor* tensor : {&q, &k, &v, &dout}) tensor->fill(1);
+        std::vector<float> sinks(static_cast<size_t>(attention.q_rows() * kNumSinks * heads.num_heads_q));
+        std::vector<float> dsinks = sinks;
+        const Sink sink{sinks.data(), kNumSinks, SinkLayout::kSsh};
+        KeptKv kept;
+        KeptKv* const kept_pointer = use_kept ? &kept : nullptr;
+        comm.reset_counters();
+        attention.forward({q, k, v, out, lse.data<float>(), nullptr, sink, kept_pointer, {}});
+        forward_bytes += comm.counters().bytes_received;
+        comm.reset_counters();
+        attention.backward({q,
+                            k,
+                            v,
+                            out,
+                            lse.data<float>(),
+                            dout,
+                            dq,
+                            dk,
+                            dv,
+                            dsinks.data(),
+                            sink,
+                            DsinkReduce::kSum,
+                            kept_pointer,
+                            {}});
+        backward_bytes += comm.counters().bytes_received;
+      });
+      const GridTraffic expected =
+          grid_traffic(*plan, {DType::kFloat32, DType::kFloat32, DType::kFloat32, use_kept, kNumSinks});
+      EXPECT_EQ(forward_bytes, expected.forward_bytes);
+      EXPECT_EQ(backward_bytes, expected.backward_bytes);
+    }
+  }
 }
 
 TEST(Strategies, RanksOfDifferentStrategiesFindOut) {

@@ -43,11 +43,12 @@ HeadBytes head_bytes(const GridSizes& sizes, const GridCall& call, Pass pass, in
   const HeadConfig& h = sizes.config.heads;
   const int64_t heads_q = int64_t{heads_kv} * local_heads_q(h, head_ranks) / local_heads_kv(h, head_ranks);
   const RowBytes row = row_bytes(sizes, call, heads_q, heads_kv);
+  const int64_t sinks = heads_q * call.row_sinks * bytes_of(DType::kFloat32);
   const int64_t q_rows = sizes.q_rows * (head_ranks - 1);
   const int64_t k_rows = sizes.k_rows * (head_ranks - 1);
-  const int64_t inputs = q_rows * row.q + k_rows * row.kv;
+  const int64_t inputs = q_rows * (row.q + sinks) + k_rows * row.kv;
   if (pass == Pass::kForward) return {inputs, q_rows * row.out, 3, 2};  // q, k, v; out, lse
-  HeadBytes bytes{q_rows * row.dout, q_rows * row.dq + k_rows * row.dkv, 1, 3};
+  HeadBytes bytes{q_rows * row.dout, q_rows * (row.dq + sinks) + k_rows * row.dkv, 1, 3};
   if (!call.kept) {
     bytes.in += inputs + q_rows * row.out;
     bytes.in_copies += 5;
