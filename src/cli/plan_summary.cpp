@@ -250,10 +250,6 @@ std::string movement_text(const Plan& plan) {
 void require_reportable(const Plan& plan, const OutputOptions& output) {
   require(output.html.empty() || plan.movement.empty(), "--html: reports are of K/V that travel (got --movement {})",
           to_string(plan.config.movement.algorithm));
-  require(output.html.empty() || plan.grid.empty(), "--html: reports are of the strategy tangram (got {}{})",
-          plan.candidates.empty() ? "--strategy " : "",
-          plan.candidates.empty() ? std::string(to_string(plan.config.strategy.name))
-                                  : fmt::format("auto, which chose {}", describe(plan.config.strategy)));
 }
 
 std::string candidates_text(const Plan& plan) {

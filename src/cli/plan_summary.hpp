@@ -35,8 +35,7 @@ struct PlanSummary {
 PlanSummary make_plan_summary(const MaskOptions& mask_options, const DistOptions& dist_options);
 PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& config);
 
-/// Reports draw what Tangram's own strategy moves: throws InvalidArgument when `output` asks for one of a plan of
-/// another.
+/// Reports draw what K/V do: throws InvalidArgument when `output` asks for one of queries that move.
 void require_reportable(const Plan& plan, const OutputOptions& output);
 
 /// Bytes of K and V of one row of all heads.

@@ -11,6 +11,7 @@
 #include "cli/exit_code.hpp"
 #include "cli/gpu/gpu_step.hpp"
 #include "cli/npy.hpp"
+#include "cli/report/timeline_svg.hpp"
 #include "cli/step.hpp"
 #include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
@@ -26,6 +27,7 @@ struct RunVerbOptions {
   StepOptions step;
   OutputOptions output;
   std::string out_dir;
+  std::string timeline;
 };
 
 // Writes the first `rows` rows, in float32.
@@ -52,6 +54,12 @@ void make_folder(const std::string& folder) {
   require(std::filesystem::is_directory(folder), "--out-dir: cannot make '{}': {}", folder, error.message());
 }
 
+std::string timeline_title(const PlanSummary& summary, const StepResult& result) {
+  const Plan& plan = *summary.plan;
+  return fmt::format("{}, {} · measured over {}, rho {:.0f} %", to_string(plan.config.strategy.name), summary.mask_name,
+                     result.transport, 100 * result.comm_share);
+}
+
 int run_main(RunVerbOptions options, Communicator* control) {
   apply_gpus(options.step, options.dist);
   const FileTensors files = read_tensors(options.step, options.dist);
@@ -66,6 +74,11 @@ int run_main(RunVerbOptions options, Communicator* control) {
   if (!options.output.html.empty()) {
     write_text_file(options.output.html, "--html",
                     html_report(summary, {result.timeline, step_figures(summary, result)}));
+  }
+  if (!options.timeline.empty()) {
+    require(!result.timeline.empty(), "--timeline: only ranks of one process have one time line (got transport {})",
+            result.transport);
+    write_text_file(options.timeline, "--timeline", svg_timeline(result.timeline, timeline_title(summary, result)));
   }
   std::string text;
   if (options.output.json) {
@@ -93,6 +106,9 @@ Verb add_run_verb(CLI::App& app) {
   verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 1)")
       ->check(CLI::Range(1, 1000))
       ->group("Computation");
+  verb->add_option("--timeline", options->timeline, "write what each rank computed and received when, as SVG")
+      ->type_name("FILE")
+      ->group("Output");
   verb->add_option("--out-dir", options->out_dir, "write out, lse, dq, dk, dv as float32 .npy")
       ->type_name("FOLDER")
       ->group("Output");

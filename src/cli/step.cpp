@@ -69,10 +69,15 @@ void collect_rows(const Dispatch& dispatch, int rank, const HostTensor& shard, H
 std::vector<TimelineEvent> timeline_of(int rank, const std::vector<TraceEvent>& trace) {
   std::vector<TimelineEvent> events;
   for (const TraceEvent& event : trace) {
-    const bool transfer = event.kind == TraceKind::kTransferCast || event.kind == TraceKind::kTransferReduce;
-    if (!transfer && event.kind != TraceKind::kCompute) continue;
-    events.push_back({rank, transfer ? Lane::kTransfer : Lane::kCompute, event.pass == AttnPass::kBackward, event.stage,
-                      event.begin_s, event.end_s});
+    Lane lane = Lane::kCompute;
+    if (event.kind == TraceKind::kTransferCast) {
+      lane = Lane::kTransfer;
+    } else if (event.kind == TraceKind::kTransferReduce) {
+      lane = Lane::kReturn;
+    } else if (event.kind != TraceKind::kCompute) {
+      continue;
+    }
+    events.push_back({rank, lane, event.pass == AttnPass::kBackward, event.stage, event.begin_s, event.end_s});
   }
   return events;
 }
@@ -384,16 +389,27 @@ double backward_flops(const Plan& plan) {
 
 std::vector<std::pair<std::string, std::string>> step_figures(const PlanSummary& summary, const StepResult& result) {
   const Plan& plan = *summary.plan;
-  return {
+  const auto bytes = [](int64_t count) { return bytes_text(static_cast<double>(count)); };
+  std::vector<std::pair<std::string, std::string>> figures = {
       {"backend", fmt::format("{} over {}, {} ranks of {} thread{}", result.backend, result.transport, plan.cp_size(),
                               result.num_threads, result.num_threads == 1 ? "" : "s")},
       {"forward", seconds_text(result.forward_s) + ", " + rate_text(forward_flops(plan), result.forward_s)},
       {"backward", seconds_text(result.backward_s) + ", " + rate_text(backward_flops(plan), result.backward_s)},
-      {"K/V rows received",
-       fmt::format("{} counted, {} planned", with_commas(result.rows_received), with_commas(plan.rows_moved()))},
-      {"bytes received", fmt::format("forward {}, backward {}", bytes_text(static_cast<double>(result.forward_bytes)),
-                                     bytes_text(static_cast<double>(result.backward_bytes)))},
+      {"bytes received",
+       fmt::format("forward {}, backward {}", bytes(result.forward_bytes), bytes(result.backward_bytes))},
   };
+  if (plan.grid.empty()) {
+    figures.emplace_back("K/V rows received", fmt::format("{} counted, {} planned", with_commas(result.rows_received),
+                                                          with_commas(plan.rows_moved())));
+  } else {
+    const GridTraffic planned = planned_traffic(plan);
+    figures.emplace_back("bytes planned", fmt::format("forward {}, backward {}", bytes(planned.forward_bytes),
+                                                      bytes(planned.backward_bytes)));
+    std::string share = comm_share_text(plan, result);
+    share.pop_back();
+    figures.emplace_back("share of transfers (rho)", share);
+  }
+  return figures;
 }
 
 std::string step_text(const PlanSummary& summary, const StepResult& result) {

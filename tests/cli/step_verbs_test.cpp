@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "cli/npy.hpp"
 #include "cli/program.hpp"
@@ -168,16 +170,50 @@ TEST(RunVerb, StrategiesThatCannotSplitTheHeadsAreRefused) {
   EXPECT_THAT(result.err, HasSubstr("needs num_heads_q to be a multiple of these (got num_heads_q=6)"));
 }
 
-TEST(RunVerb, ReportsAreOfTangramAlone) {
+// What every rank did when, per lane: compute, what came, what left.
+TEST(RunVerb, ReportsOfStrategiesShowTheMeasuredTimeLine) {
   const TempFolder folder;
-  const ProgramResult result = run_program(
-      {"run", "--family", "causal", "--seqlen", "256", "--strategy", "ring", "--html", folder.path("r.html")});
-  EXPECT_NE(result.code, 0);
-  EXPECT_THAT(result.err, HasSubstr("--html: reports are of the strategy tangram (got --strategy ring)"));
+  const std::string html = folder.path("r.html"), svg = folder.path("t.svg");
+  const ProgramResult result =
+      run_program({"run", "--family", "causal", "--seqlen", "256", "--cp-size", "2", "--heads-q", "4", "--head-dim",
+                   "16", "--strategy", "hcms", "--head-chunks", "1,1", "--html", html, "--timeline", svg});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::string page = read_all(html);
+  const size_t begin = page.find("id=\"data\">") + 10;
+  const Json data = Json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  EXPECT_TRUE(data["timeline"]["measured"]);
+  std::map<std::tuple<int, int, int, int>, int> events;  // rank, lane, backward, chunk
+  for (const Json& event : data["timeline"]["events"]) {
+    ++events[{event[0], event[1], event[2], event[3]}];
+    EXPECT_LE(event[4], event[5]);
+  }
+  for (const int rank : {0, 1}) {
+    for (const int lane : {0, 1, 2}) {
+      for (const int backward : {0, 1}) {
+        for (const int chunk : {0, 1}) {
+          EXPECT_GT((events[{rank, lane, backward, chunk}]), 0) << rank << lane << backward << chunk;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(data["grid"]["text"], "hcms, 1 row group x 2 head ranks, K/V heads in chunks of 1+1");
+  const std::string picture = read_all(svg);
+  EXPECT_THAT(picture, HasSubstr("<title>rank 1, backward, compute 1: "));
+  EXPECT_THAT(picture, HasSubstr("hcms, causal · measured over local, rho "));
+}
+
+// Nothing was measured, so there is no time line; the rest of the report stands.
+TEST(PlanVerb, ReportsOfStrategiesHaveNoPredictedTimeLine) {
+  const TempFolder folder;
+  const ProgramResult result = run_program({"plan", "--family", "causal", "--seqlen", "256", "--cp-size", "2",
+                                            "--strategy", "ring", "--html", folder.path("r.html")});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(read_all(folder.path("r.html")), HasSubstr("\"events\":[],"));
 }
 
 TEST(BenchVerb, EveryStrategyNamesWhatRan) {
-  for (const std::string strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "auto"}) {
+  for (const std::string strategy :
+       {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp", "auto"}) {
     const std::vector<std::string> step{"--family",  "causal", "--seqlen",   "256", "--cp-size",  "4",
                                         "--heads-q", "8",      "--head-dim", "16",  "--strategy", strategy};
     std::vector<std::string> bench = step, plan = step;

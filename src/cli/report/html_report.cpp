@@ -108,6 +108,18 @@ Json dispatch_json(const Dispatch& dispatch) {
   return flat;
 }
 
+// Under another strategy every rank receives alike; what it holds is not counted in rows of K/V.
+Json grid_ranks_json(const Plan& plan) {
+  Json ranks = Json::array();
+  for (int r = 0; r < plan.cp_size(); ++r) {
+    ranks.push_back({{"rank", r},
+                     {"area", plan.ranks[static_cast<size_t>(r)].area},
+                     {"rows", plan.q_dispatch.rows_per_rank()},
+                     {"peak_bytes", plan.peak_bytes(r)}});
+  }
+  return ranks;
+}
+
 // JSON that may stand in a <script>: "</" and "<!--" would end or open something there.
 std::string script_safe(const Json& json) {
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -127,8 +139,14 @@ std::string html_report(const PlanSummary& summary, const ReportExtras& extras) 
   data["drawn_area"] = drawn_area;
   data["stage_runs"] = stage_runs_json(plan);
   data["timeline"] = timeline_json(plan, extras);
-  data["choices"] = choices_json(plan);
-  data["reasons"] = plan_reasons(plan);
+  if (plan.grid.empty()) {
+    data["choices"] = choices_json(plan);
+    data["reasons"] = plan_reasons(plan);
+  } else {
+    data["stage_runs"] = nullptr;
+    data["ranks"] = grid_ranks_json(plan);
+    data["grid"]["text"] = grid_text(plan);
+  }
   data["figures"] = extras.figures;
   const HeadConfig& heads = plan.config.heads;
   data["heads"] = {{"q", heads.num_heads_q},

@@ -36,9 +36,9 @@ document.title = 'Tangram: ' + D.mask.name;
 const peak = Math.max(...D.ranks.map(r => r.peak_bytes));
 const tiles = [
   ['balance', D.balance.toFixed(4), 'largest area / mean'],
-  ['K/V rows moved', short(D.rows_moved), D.rows_ring ? pct(D.rows_moved, D.rows_ring) + ' of Ring' : 'one rank'],
+  D.grid ? ['received', bytes(D.grid.forward_bytes + D.grid.backward_bytes), 'by all ranks, both passes'] : ['K/V rows moved', short(D.rows_moved), D.rows_ring ? pct(D.rows_moved, D.rows_ring) + ' of Ring' : 'one rank'],
   ['visible cells', short(D.mask.area), pct(D.mask.area, NQ * NK) + ' of the square'],
-  ['dispatch', D.algorithm.replace('_', ' '), `${count(D.dispatch.length, 'chunk')} of ${fmt(D.chunk_size)}`],
+  D.grid ? ['strategy', D.strategy.replace('_', ' '), D.grid.text] : ['dispatch', D.algorithm.replace('_', ' '), `${count(D.dispatch.length, 'chunk')} of ${fmt(D.chunk_size)}`],
   ['peak memory', bytes(peak), 'of a rank, forward + backward'],
   ['planned in', D.plan_ms.toFixed(2) + ' ms', 'on one core'],
 ];
@@ -199,6 +199,8 @@ function setColor(stage) {
 $('by-rank').onclick = () => setColor(false);
 $('by-stage').onclick = () => setColor(true);
 if (!D.stage_runs) $('by-stage').disabled = true;
+// What only Tangram's own plans have.
+if (D.grid) for (const id of ['matrix', 'moved', 'choices']) $(id).closest('.card').hidden = true;
 $('mask-note').textContent = D.drawn_area < D.mask.area ? `The ${fmt(num)} largest of ${fmt(D.mask.slices)} slices are drawn, ${pct(D.drawn_area, D.mask.area)} of the area.` : '';
 document.addEventListener('keydown', e => {
   if (e.ctrlKey || e.metaKey || e.altKey) return;
@@ -242,6 +244,7 @@ function balanceColumns() {
 
 // ---- who sends what
 function matrix() {
+  if (D.grid) return;
   if (!D.rows_sent || R === 1) { $('matrix').innerHTML = `<p class="note">${R === 1 ? 'One rank: nothing moves.' : 'Too many ranks to draw.'}</p>`; return; }
   const W = 520, left = 46, top = 34, cell = (W - left - 62) / R, max = Math.max(1, ...D.rows_sent.flat()), labels = R <= 16;
   let s = `<text class="dim" x="${left + cell * R / 2}" y="10" text-anchor="middle">to rank</text><text class="dim" transform="translate(10 ${top + cell * R / 2}) rotate(-90)" text-anchor="middle">from rank</text>`;
@@ -271,8 +274,12 @@ function dispatch() {
 }
 
 // ---- time line
+// Stages are chunks of heads where a strategy exchanges these, and steps where K/V travel from rank to rank.
+const word = !D.grid ? 'stage' : D.grid.head_ranks > 1 && D.grid.row_groups === 1 ? 'chunk' : 'step';
+const stageName = s => D.grid || s ? `${word} ${s}` : 'local';
 function timeline() {
   const T = D.timeline, shown = Math.min(R, 32), ev = T.events.filter(e => e[0] < shown);
+  if (!ev.length) { $('timeline').closest('.card').hidden = true; return; }
   $('timeline-kind').textContent = T.measured ? 'measured on this machine' : 'predicted by the cost model, not measured';
   $('timeline-kind').classList.toggle('measured', T.measured);
   const end = Math.max(1e-9, ...ev.map(e => e[5])), W = 1240, left = 60, row = shown <= 16 ? 30 : 18, x = t => left + t / end * (W - left), H = shown * row;
@@ -282,28 +289,32 @@ function timeline() {
   for (let t = 0; t <= end; t += step) s += `<line class="axis" x1="${x(t)}" x2="${x(t)}" y1="0" y2="${H}"/><text class="dim" x="${x(t)}" y="${H + 16}" text-anchor="middle">${time(t / 1e6)}</text>`;
   for (let r = 0; r < shown; r++) s += `<text class="dim" x="0" y="${r * row + row * 0.6}">rank ${r}</text>`;
   for (const [r, lane, back, stage, b, e] of ev) {
-    const y = r * row + (lane ? row * 0.62 : row * 0.12), h = lane ? row * 0.2 : row * 0.44, w = Math.max(0.6, x(e) - x(b) - 0.6);
-    s += `<rect x="${x(b).toFixed(2)}" y="${y}" width="${w.toFixed(2)}" height="${h}" rx="${Math.min(2, w / 3)}" fill="${lane ? 'var(--warn)' : stageColor(stage)}" ${back && !lane ? 'fill-opacity=".72"' : ''}><title>rank ${r}, ${back ? 'backward' : 'forward'}, ${stage ? 'stage ' + stage : 'local'}: ${lane ? 'transfer' : 'compute'} ${time((e - b) / 1e6)}</title></rect>`;
-    if (!lane && w > 70 && row > 20) s += `<text x="${x(b) + w / 2}" y="${y + h / 2 + 4}" text-anchor="middle" pointer-events="none" style="font-size:10.5px;fill:#fff">${stage ? 'stage ' + stage : 'local'}</text>`;
+    const y = r * row + [row * 0.12, row * 0.6, row * 0.77][lane], h = lane ? row * 0.14 : row * 0.44, w = Math.max(0.6, x(e) - x(b) - 0.6);
+    s += `<rect x="${x(b).toFixed(2)}" y="${y}" width="${w.toFixed(2)}" height="${h}" rx="${Math.min(2, w / 3)}" fill="${lane ? lane === 2 ? 'var(--dim)' : 'var(--warn)' : stageColor(stage)}" ${back && !lane ? 'fill-opacity=".72"' : ''}><title>rank ${r}, ${back ? 'backward' : 'forward'}, ${stageName(stage)}: ${['compute', 'inputs travel', 'results travel'][lane]} ${time((e - b) / 1e6)}</title></rect>`;
+    if (!lane && w > 70 && row > 20) s += `<text x="${x(b) + w / 2}" y="${y + h / 2 + 4}" text-anchor="middle" pointer-events="none" style="font-size:10.5px;fill:#fff">${stageName(stage)}</text>`;
   }
   if (split < end) s += `<line x1="${x(split)}" x2="${x(split)}" y1="-6" y2="${H}" stroke="currentColor" stroke-dasharray="3 3"/><text class="dim" x="${x(split) - 6}" y="-8" text-anchor="end">forward</text><text class="dim" x="${x(split) + 6}" y="-8">backward</text>`;
   $('timeline').innerHTML = `<div style="padding-top:14px">${svg(W, H + 20, s)}</div>`;
-  const stages = Math.max(D.stages.forward.length, D.stages.backward.length);
-  $('timeline-legend').innerHTML = Array.from({length: Math.min(stages, 8)}, (_, i) => `<span><i style="background:${stageColor(i)}"></i>${i ? 'compute, stage ' + i : 'compute, local'}</span>`).join('') + '<span><i style="background:var(--warn);height:5px;vertical-align:2px"></i>transfer</span>' + (R > shown ? `<span>first ${shown} of ${R} ranks</span>` : '');
+  const stages = D.grid ? 1 + Math.max(...ev.map(e => e[3])) : Math.max(D.stages.forward.length, D.stages.backward.length);
+  $('timeline-legend').innerHTML = Array.from({length: Math.min(stages, 8)}, (_, i) => `<span><i style="background:${stageColor(i)}"></i>compute, ${stageName(i)}</span>`).join('') + '<span><i style="background:var(--warn);height:5px;vertical-align:2px"></i>inputs travel</span><span><i style="background:var(--dim);height:5px;vertical-align:2px"></i>results travel</span>' + (R > shown ? `<span>first ${shown} of ${R} ranks</span>` : '');
 }
 
 // ---- rows moved, choices, ranks
 function moved() {
+  if (D.grid) return;
   const list = [['this plan', D.rows_moved, 1], ['least for this dispatch', D.rows_lower_bound], ['Ulysses, same bytes', D.rows_ulysses], ['Ring', D.rows_ring]];
   const W = 520, row = 44, max = Math.max(1, ...list.map(l => l[1]));
   $('moved').innerHTML = svg(W, list.length * row, list.map(([name, n, on], i) => `<text x="0" y="${i * row + 13}" ${on ? 'style="font-weight:640"' : ''}>${name}</text><text class="dim" x="${W}" y="${i * row + 13}" text-anchor="end">${fmt(n)} rows · ${bytes(n * D.kv_row_bytes)}</text><rect class="track" x="0" y="${i * row + 19}" width="${W}" height="12" rx="3"/><rect x="0" y="${i * row + 19}" width="${Math.max(n ? 1 : 0, n / max * W)}" height="12" rx="3" fill="${on ? 'var(--accent)' : 'var(--dim)'}"/>`).join(''));
 }
 function choices() {
+  if (D.grid) return;
   $('reasons').innerHTML = D.reasons.map(r => `<li>${esc(r)}</li>`).join('');
   if (D.choices.length < 2) return;
   $('choices').innerHTML = `<div class="scroll"><table><tr><th>dispatch</th><th>chunk</th><th>balance</th><th>rows moved</th><th>exposed</th><th>step, predicted</th></tr>` + D.choices.map(c => `<tr class="${c.chosen ? 'on' : ''}"><td>${esc(c.algorithm.replace('_', ' '))}${c.chosen ? ' ✓' : ''}</td><td>${fmt(c.chunk_size)}</td><td>${c.balance.toFixed(4)}</td><td>${fmt(c.rows_moved)}</td><td>${time(c.exposed_s)}</td><td>${time(c.step_s)}</td></tr>`).join('') + '</table></div>';
 }
 function ranks() {
+  if (D.grid) $('ranks').innerHTML = '<table><tr><th>rank</th><th>query rows</th><th>area</th><th>of mean</th><th>peak memory</th></tr>' + D.ranks.map(r => `<tr><td><i style="background:${rankColor(r.rank)}"></i>${r.rank}</td><td>${fmt(r.rows)}</td><td>${fmt(r.area)}</td><td>${D.mask.area ? (r.area * R / D.mask.area).toFixed(4) : '–'}</td><td>${bytes(r.peak_bytes)}</td></tr>`).join('') + '</table>';
+  else
   $('ranks').innerHTML = '<table><tr><th>rank</th><th>query rows</th><th>area</th><th>of mean</th><th>K/V rows</th><th>received</th><th>sent</th><th>slices</th><th>peak memory</th></tr>' + D.ranks.map(r => `<tr><td><i style="background:${rankColor(r.rank)}"></i>${r.rank}</td><td>${fmt(r.rows)}</td><td>${fmt(r.area)}</td><td>${D.mask.area ? (r.area * R / D.mask.area).toFixed(4) : '–'}</td><td>${fmt(r.kv_rows)}</td><td>${fmt(r.rows_received)}</td><td>${fmt(r.rows_sent)}</td><td>${fmt(r.slices)}</td><td>${bytes(r.peak_bytes)}</td></tr>`).join('') + '</table>';
   if (D.figures.length) $('figures').innerHTML = '<table>' + D.figures.map(([k, v]) => `<tr><td>${esc(k)}</td><td>${esc(v)}</td></tr>`).join('') + '</table>';
   else $('figures-card').hidden = true;

@@ -54,7 +54,7 @@ double append_pass(const Plan& plan, int rank, bool backward, double origin_s, s
     if (backward && rows > 0) {
       const double begin = std::max(reduced, computed);
       reduced = begin + transfer_seconds(config.cost, rows, grad_bytes, num_copies);
-      event(Lane::kTransfer, begin, reduced);
+      event(Lane::kReturn, begin, reduced);
     }
   }
   return std::max(computed, reduced);
@@ -64,6 +64,7 @@ double append_pass(const Plan& plan, int rank, bool backward, double origin_s, s
 
 std::vector<TimelineEvent> predicted_timeline(const Plan& plan) {
   std::vector<TimelineEvent> events;
+  if (!plan.grid.empty()) return events;
   double forward_end = 0;
   for (int r = 0; r < plan.cp_size(); ++r) forward_end = std::max(forward_end, append_pass(plan, r, false, 0, events));
   for (int r = 0; r < plan.cp_size(); ++r) append_pass(plan, r, true, forward_end, events);

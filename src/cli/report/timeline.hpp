@@ -10,7 +10,8 @@
 
 namespace tangram::cli {
 
-enum class Lane : int { kCompute = 0, kTransfer = 1 };
+/// kTransfer brings what a stage needs, kReturn takes its results or gradients away.
+enum class Lane : int { kCompute = 0, kTransfer = 1, kReturn = 2 };
 
 struct TimelineEvent {
   int rank = 0;
@@ -21,7 +22,8 @@ struct TimelineEvent {
   double end_s = 0;
 };
 
-/// The step as the plan's cost model sees it; the backward pass starts when the slowest rank has ended forward.
+/// The step as the plan's cost model sees it; the backward pass starts when the slowest rank has ended forward. Empty
+/// for another strategy than Tangram's, whose steps only a run shows.
 std::vector<TimelineEvent> predicted_timeline(const Plan& plan);
 
 }  // namespace tangram::cli

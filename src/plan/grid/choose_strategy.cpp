@@ -150,8 +150,7 @@ StrategyCandidate best_layout(Comparison& comparison, Strategy name) {
       best = {layout, "", predicted};
     } catch (const InvalidArgument& error) {
       if (found || !best.impossible.empty()) continue;
-      const std::string text = error.what();
-      best.impossible = text.substr(text.find(": ") + 2);  // without the name of the function
+      best.impossible = reason_of(error);
     }
   }
   return best;
@@ -167,6 +166,11 @@ const StrategyCandidate* fastest(const std::vector<StrategyCandidate>& candidate
 }
 
 }  // namespace
+
+std::string reason_of(const InvalidArgument& error) {
+  const std::string text = error.what();
+  return text.substr(text.find(": ") + 2);
+}
 
 std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnConfig& config,
                                                const Dispatch* q_dispatch, const Dispatch* k_dispatch) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tangram/error.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -16,6 +17,9 @@ namespace tangram {
 std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnConfig& config,
                                                const Dispatch* q_dispatch = nullptr,
                                                const Dispatch* k_dispatch = nullptr);
+
+/// What an error says without the name of the function that threw it: why a strategy is impossible.
+std::string reason_of(const InvalidArgument& error);
 
 /// Sorts by predicted step, equal ones in the order given, impossible ones last.
 void sort_candidates(std::vector<StrategyCandidate>& candidates);
