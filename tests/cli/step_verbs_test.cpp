@@ -132,8 +132,7 @@ TEST(VerifyVerb, EveryTypeAndShape) {
 }
 
 TEST(VerifyVerb, EveryStrategy) {
-  for (const char* strategy :
-       {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp", "auto"}) {
+  for (const char* strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp", "auto"}) {
     const ProgramResult result =
         run_program({"verify", "--family", "causal", "--seqlen", "256", "--cp-size", "4", "--heads-q", "16",
                      "--heads-kv", "8", "--head-dim", "16", "--strategy", strategy});
