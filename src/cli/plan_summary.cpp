@@ -247,6 +247,17 @@ std::string movement_text(const Plan& plan) {
   return text;
 }
 
+std::string chunks_text(const Dispatch& dispatch) {
+  if (dispatch.chunk_size > 1) {
+    return fmt::format("{} chunks of {} rows", with_commas(dispatch.num_chunks()), with_commas(dispatch.chunk_size));
+  }
+  int64_t num_runs = dispatch.num_chunks() > 0;
+  for (size_t c = 1; c < dispatch.rank_of_chunk.size(); ++c) {
+    num_runs += dispatch.rank_of_chunk[c] != dispatch.rank_of_chunk[c - 1];
+  }
+  return fmt::format("{} runs, cut at any row", with_commas(num_runs));
+}
+
 void require_reportable(const Plan& plan, const OutputOptions& output) {
   require(output.html.empty() || plan.movement.empty(), "--html: reports are of K/V that travel (got --movement {})",
           to_string(plan.config.movement.algorithm));
@@ -282,8 +293,8 @@ std::string plan_text(const PlanSummary& summary) {
   text += padding_text(summary);
   text += fmt::format("heads      {} query, {} key/value, dim {} / {}, {}\n", heads.num_heads_q, heads.num_heads_kv,
                       heads.head_dim, heads.head_dim_v, to_string(heads.dtype));
-  text += fmt::format("dispatch   {}, {} chunks of {} rows over {} ranks\n", to_string(plan.algorithm),
-                      with_commas(plan.q_dispatch.num_chunks()), plan.q_dispatch.chunk_size, plan.cp_size());
+  text += fmt::format("dispatch   {}, {} over {} ranks\n", to_string(plan.algorithm), chunks_text(plan.q_dispatch),
+                      plan.cp_size());
   text += fmt::format("balance    {:.4f} (largest area / mean)\n", plan.balance());
   if (moves_kv_alone(plan)) {
     text += fmt::format("forward    {}\n", stages_text(plan, true));

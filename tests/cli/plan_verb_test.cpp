@@ -127,6 +127,15 @@ TEST(PlanVerb, PrintedReportIsNotCutLikeOnANarrowScreen) {
   EXPECT_NE(text.find("@media print"), std::string::npos);
 }
 
+// There may be a chunk for every row: "131072 chunks of 1 rows" says nothing, the runs do.
+TEST(PlanVerb, CountsRunsWhereRowsAreCutAnywhere) {
+  const ProgramResult cut = run_program({"plan", "--total-seqlen", "131072", "--seed", "1", "--cp-size", "8"});
+  EXPECT_THAT(cut.out, ::testing::ContainsRegex("dispatch   tangram, [0-9]+ runs, cut at any row over 8 ranks"));
+  const ProgramResult whole =
+      run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "4", "--chunk-size", "1024"});
+  EXPECT_THAT(whole.out, ::testing::HasSubstr("8 chunks of 1,024 rows over 4 ranks"));
+}
+
 TEST(PlanVerb, SavesThePlan) {
   const TempFolder folder;
   ASSERT_EQ(run_program({"plan", "--family", "full", "--seqlen", "512", "--save-plan", folder.path("plan.json")}).code,

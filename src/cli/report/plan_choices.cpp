@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "cli/plan_summary.hpp"
 #include "cli/text_table.hpp"
 
 namespace tangram::cli {
@@ -50,11 +51,8 @@ std::vector<std::string> plan_reasons(const Plan& plan) {
                         "2 % (areas are exact, rates are not), then the least predicted step time.",
                         name)
           : fmt::format("Dispatch {}: as asked for.", name));
-  reasons.push_back(config.dispatch.chunk_size == 0
-                        ? fmt::format("Chunks of {} rows: chosen by the planner, {} a rank.",
-                                      with_commas(plan.q_dispatch.chunk_size),
-                                      plan.q_dispatch.num_chunks() / plan.cp_size())
-                        : fmt::format("Chunks of {} rows: as asked for.", with_commas(plan.q_dispatch.chunk_size)));
+  reasons.push_back(fmt::format("Rows: {}, {}.", chunks_text(plan.q_dispatch),
+                                config.dispatch.chunk_size == 0 ? "chosen by the planner" : "as asked for"));
   for (const bool forward : {true, false}) {
     const size_t num_remote = (forward ? plan.ranks[0].forward : plan.ranks[0].backward).size() - 1;
     const int asked = forward ? config.overlap.num_stages_fwd : config.overlap.num_stages_bwd;

@@ -2,7 +2,9 @@
 // Draws the report from the JSON beside it. No libraries; everything is vector except the mask, whose slices are filled
 // as polygons on a canvas at whatever zoom, so that a million tokens need no pixel matrix.
 const D = JSON.parse(document.getElementById('data').textContent);
-// Dispatches come as lengths of runs and their ranks in turn, and are read as the rank of each chunk.
+// Dispatches come as lengths of runs and their ranks in turn, and are read as the rank of each chunk. Chunks of one row
+// say that the planner cut wherever it liked: then runs are what there is to count.
+const NUM_RUNS = D.dispatch.length / 2;
 for (const key of ['dispatch', 'dispatch_k']) {
   if (D[key]) D[key] = Int32Array.from(D[key].flatMap((n, i) => i % 2 ? [] : Array(n).fill(D[key][i + 1])));
 }
@@ -38,7 +40,7 @@ const tiles = [
   ['balance', D.balance.toFixed(4), 'largest area / mean'],
   D.grid ? ['received', bytes(D.grid.forward_bytes + D.grid.backward_bytes), 'by all ranks, both passes'] : ['K/V rows moved', short(D.rows_moved), D.rows_ring ? pct(D.rows_moved, D.rows_ring) + ' of Ring' : 'one rank'],
   ['visible cells', short(D.mask.area), pct(D.mask.area, NQ * NK) + ' of the square'],
-  D.grid ? ['strategy', D.strategy.replace('_', ' '), D.grid.text] : ['dispatch', D.algorithm.replace('_', ' '), `${count(D.dispatch.length, 'chunk')} of ${fmt(D.chunk_size)}`],
+  D.grid ? ['strategy', D.strategy.replace('_', ' '), D.grid.text] : ['dispatch', D.algorithm.replace('_', ' '), D.chunk_size > 1 ? `${count(D.dispatch.length, 'chunk')} of ${fmt(D.chunk_size)}` : count(NUM_RUNS, 'run') + ', cut at any row'],
   ['peak memory', bytes(peak), 'of a rank, forward + backward'],
   ['planned in', D.plan_ms.toFixed(2) + ' ms', 'on one core'],
 ];
@@ -270,7 +272,7 @@ function dispatch() {
   for (const [b, e, r] of runs) s += `<rect x="${(b / n * W).toFixed(2)}" y="0" width="${Math.max(0.3, (e - b) / n * W - gap).toFixed(2)}" height="${H}" fill="${rankColor(r)}"><title>rows ${fmt(b * D.chunk_size)}–${fmt(e * D.chunk_size)} on rank ${r}</title></rect>`;
   for (let i = 0; i <= 8; i++) s += `<text class="dim" x="${i / 8 * W}" y="${H + 17}" text-anchor="${i === 0 ? 'start' : i === 8 ? 'end' : 'middle'}">${fmt(NQ * i / 8)}</text>`;
   $('dispatch').innerHTML = svg(W, H + 22, s);
-  $('dispatch-note').textContent = `${count(n, 'chunk')} of ${fmt(D.chunk_size)} rows, ${fmt(n / R)} a rank, in ${count(runs.length, 'run')}`;
+  $('dispatch-note').textContent = D.chunk_size > 1 ? `${count(n, 'chunk')} of ${fmt(D.chunk_size)} rows, ${fmt(n / R)} a rank, in ${count(NUM_RUNS, 'run')}` : `${fmt(n / R)} rows a rank, in ${count(NUM_RUNS, 'run')}, cut at any row`;
 }
 
 // ---- time line
