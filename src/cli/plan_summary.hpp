@@ -38,7 +38,7 @@ PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& conf
 /// Reports draw what K/V do: throws InvalidArgument when `output` asks for one of queries that move.
 void require_reportable(const Plan& plan, const OutputOptions& output);
 
-/// `8 chunks of 128 rows`, or `124 runs, cut at any row` where chunks of one row say that the planner cut where it liked.
+/// `8 chunks of 128 rows`, or `124 runs, cut at any row` where chunks have one row: the planner cut where it liked.
 std::string chunks_text(const Dispatch& dispatch);
 
 /// Bytes of K and V of one row of all heads.
