@@ -158,8 +158,9 @@ void bind_config(nb::module_& m) {
           "overlap"_a = OverlapConfig{}, "cost"_a = CostModel{}, "reduce_dtype"_a = "float32", "strategy"_a = "tangram",
           "head_ranks"_a = 0, "inner_ring"_a = 0, "head_chunks"_a = std::vector<int>{}, "movement"_a = MovementConfig{},
           "cp_size and heads are filled in by the functions that make keys. strategy: 'tangram', 'ulysses', 'hcms', "
-          "'ring', 'all_gather', 'usp', 'loong_train', or 'auto', the fastest of them by the cost model, which "
-          "Plan.explain() accounts for; on CPUs, GPUs compute 'tangram' alone. head_ranks is for usp and loong_train, "
+          "'ring', 'all_gather', 'usp', 'loong_train', 'hybrid_cp', or 'auto', the fastest of them by the cost model, "
+          "which Plan.explain() accounts for; on CPUs, GPUs compute 'tangram' alone. head_ranks is for usp and "
+          "loong_train, "
           "inner_ring for loong_train, head_chunks (K/V heads of each chunk) for hcms; 0 and [] let the planner "
           "choose.")
       .def_ro("cp_size", &DistAttnConfig::cp_size)
