@@ -418,8 +418,8 @@ std::string step_text(const PlanSummary& summary, const StepResult& result) {
       fmt::format("mask       {}: {} x {} tokens, {} visible cells\n", summary.mask_name,
                   with_commas(plan.mask.seqlen_q()), with_commas(plan.mask.seqlen_k()), with_commas(plan.mask.area()));
   text += padding_text(summary);
-  text += fmt::format("dispatch   {}, chunks of {} rows, balance {:.4f}\n", to_string(plan.algorithm),
-                      plan.q_dispatch.chunk_size, plan.balance());
+  text += fmt::format("dispatch   {}, {}, balance {:.4f}\n", to_string(plan.algorithm), chunks_text(plan.q_dispatch),
+                      plan.balance());
   if (!plan.grid.empty()) text += "strategy   " + grid_text(plan) + "\n";
   if (!plan.movement.empty()) text += "movement   " + movement_text(plan) + "\n";
   for (const std::string& reason : strategy_reasons(plan)) text += "           " + reason + "\n";

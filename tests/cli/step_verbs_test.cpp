@@ -131,6 +131,13 @@ TEST(VerifyVerb, EveryTypeAndShape) {
   }
 }
 
+TEST(VerifyVerb, CountsRunsWhereRowsAreCutAnywhere) {
+  const ProgramResult result =
+      run_program({"verify", "--total-seqlen", "1024", "--seed", "1", "--cp-size", "4", "--head-dim", "16"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, ::testing::Not(HasSubstr("chunks of 1 rows")));
+}
+
 TEST(VerifyVerb, EveryStrategy) {
   for (const char* strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp", "auto"}) {
     const ProgramResult result =
