@@ -95,7 +95,7 @@ class Bench {
     DistAttnConfig config;
     config.cp_size = control_.size();
     config.heads = options_.heads;
-    config.overlap = {stages, stages, keep};
+    config.overlap = {stages, stages, keep, parse_launch_order(options_.launch_order), options_.sm_margin};
     config.reduce_dtype = options_.reduce_dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
     return std::make_shared<const Plan>(make_plan(mask, config));
   }
@@ -118,11 +118,7 @@ class Bench {
       const DeviceOverlap overlap = kind == "none"     ? DeviceOverlap::kNone
                                     : kind == "stages" ? DeviceOverlap::kStages
                                                        : DeviceOverlap::kAuto;
-      DeviceDistAttention attention(plan, *communicator, backend,
-                                    {.forward = overlap,
-                                     .backward = overlap,
-                                     .launch_order = parse_launch_order(options_.launch_order),
-                                     .sm_margin = options_.sm_margin});
+      DeviceDistAttention attention(plan, *communicator, backend, {.forward = overlap, .backward = overlap});
       for (const std::string& mode : options_.modes) {
         const PassTimes times = measure_distributed(*communicator, attention, mode == "graph", repeats_);
         print(name, *plan, single, times,

@@ -44,6 +44,20 @@ struct DispatchConfig {
   friend bool operator==(const DispatchConfig&, const DispatchConfig&) = default;
 };
 
+/// How transfers between GPUs come to run beside attention kernels that fill the device. Beside these, a process may be
+/// started with CUDA_DEVICE_MAX_CONNECTIONS=1, so that kernels of all streams start in the order of the calls.
+enum class LaunchOrder : int {
+  kAuto = 0,       ///< kCopyEngine where the transport has them, else kSmMargin
+  kCopyEngine,     ///< copy engines move rows: no multiprocessor, no order
+  kSmMargin,       ///< attention leaves OverlapConfig::sm_margin multiprocessors to transfers
+  kHighPriority,   ///< attention takes all; transfers come first where both could start
+  kKernelBarrier,  ///< attention takes all, but starts on the device only when the transfer beside it is about to
+};
+/// `auto`, `copy_engine`, `sm_margin`, `high_priority`, `kernel_barrier`.
+std::string_view to_string(LaunchOrder order);
+/// Throws InvalidArgument for anything else, with the list.
+LaunchOrder parse_launch_order(std::string_view name);
+
 struct OverlapConfig {
   /// Remote stages of a pass; stage 0, the local one, is not counted. 0 lets the cost model choose.
   int num_stages_fwd = 0;
@@ -51,6 +65,11 @@ struct OverlapConfig {
   /// Keeps the remote K/V of the last forward stage for the backward pass, which then starts with them, so that their
   /// gradients travel while local work remains and the tail of the pass is hidden. Costs that stage's rows of memory.
   bool keep_remote_kv = false;
+  /// Between GPUs.
+  LaunchOrder launch_order = LaunchOrder::kAuto;
+  /// Of kAuto and kSmMargin, in [0, 128]; 0: as many as the transport takes. Where copy engines move rows there is
+  /// none.
+  int sm_margin = 0;
 
   friend bool operator==(const OverlapConfig&, const OverlapConfig&) = default;
 };

@@ -25,20 +25,6 @@ enum class DeviceOverlap : int {
 /// `auto`, `single_launch`, `stages`, `none`.
 std::string_view to_string(DeviceOverlap overlap);
 
-/// How transfers come to run beside attention kernels that fill the device. Beside these, a process may be started with
-/// CUDA_DEVICE_MAX_CONNECTIONS=1, so that kernels of all streams start in the order of the calls.
-enum class LaunchOrder : int {
-  kAuto = 0,       ///< kCopyEngine where the transport has them, else kSmMargin
-  kCopyEngine,     ///< copy engines move rows: no multiprocessor, no order
-  kSmMargin,       ///< attention leaves DeviceDistOptions::sm_margin multiprocessors to transfers
-  kHighPriority,   ///< attention takes all; transfers come first where both could start
-  kKernelBarrier,  ///< attention takes all, but starts on the device only when the transfer beside it is about to
-};
-/// `auto`, `copy_engine`, `sm_margin`, `high_priority`, `kernel_barrier`.
-std::string_view to_string(LaunchOrder order);
-/// Throws InvalidArgument for anything else, with the list.
-LaunchOrder parse_launch_order(std::string_view name);
-
 struct DeviceDistOptions {
   DeviceOverlap forward = DeviceOverlap::kAuto;
   DeviceOverlap backward = DeviceOverlap::kAuto;
@@ -46,10 +32,6 @@ struct DeviceDistOptions {
   bool with_backward = true;
   /// Forward passes whose remote K/V may be kept at one time, where the plan keeps any.
   int max_kept = 1;
-  LaunchOrder launch_order = LaunchOrder::kAuto;
-  /// Of kAuto and kSmMargin, in [0, 128]; 0: as many as the transport takes. Where copy engines move rows there is
-  /// none.
-  int sm_margin = 0;
 };
 
 /// One rank's part in distributed attention by a plan, on one GPU: the counterpart of DistAttention for tensors in
@@ -64,8 +46,9 @@ struct DeviceDistOptions {
 class DeviceDistAttention {
  public:
   /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config or dispatch, or when cp_size
-  /// is not the communicator's size; NotAvailable for a kSingleLaunch or a LaunchOrder that cannot be. The current
-  /// device must be the communicator's. `communicator` and `backend` must outlive the object.
+  /// is not the communicator's size; NotAvailable for a kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order)
+  /// that cannot be. The current device must be the communicator's. `communicator` and `backend` must outlive the
+  /// object.
   DeviceDistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
                       const DeviceDistOptions& options = {});
   ~DeviceDistAttention();

@@ -22,8 +22,9 @@ std::string repr(const DispatchConfig& c) {
                      c.seed);
 }
 std::string repr(const OverlapConfig& c) {
-  return fmt::format("OverlapConfig(num_stages_fwd={}, num_stages_bwd={}, keep_remote_kv={})", c.num_stages_fwd,
-                     c.num_stages_bwd, c.keep_remote_kv ? "True" : "False");
+  return fmt::format(
+      "OverlapConfig(num_stages_fwd={}, num_stages_bwd={}, keep_remote_kv={}, launch_order='{}', sm_margin={})",
+      c.num_stages_fwd, c.num_stages_bwd, c.keep_remote_kv ? "True" : "False", to_string(c.launch_order), c.sm_margin);
 }
 std::string repr(const HeadConfig& c) {
   return fmt::format("HeadConfig(num_heads_q={}, num_heads_kv={}, head_dim={}, head_dim_v={}, dtype='{}')",
@@ -74,13 +75,20 @@ void bind_parts(nb::module_& m) {
   overlap
       .def(
           "__init__",
-          [](OverlapConfig* self, int fwd, int bwd, bool keep) { new (self) OverlapConfig{fwd, bwd, keep}; },
-          "num_stages_fwd"_a = 0, "num_stages_bwd"_a = 0, "keep_remote_kv"_a = false,
+          [](OverlapConfig* self, int fwd, int bwd, bool keep, const std::string& order, int sm_margin) {
+            new (self) OverlapConfig{fwd, bwd, keep, parse_launch_order(order), sm_margin};
+          },
+          "num_stages_fwd"_a = 0, "num_stages_bwd"_a = 0, "keep_remote_kv"_a = false, "launch_order"_a = "auto",
+          "sm_margin"_a = 0,
           "Remote stages of each pass, 0: the cost model chooses. keep_remote_kv keeps the last stage's K/V for the "
-          "backward pass, which hides its tail.")
+          "backward pass, which hides its tail. launch_order, between GPUs: how transfers come to run beside kernels "
+          "that fill the device: 'auto', 'copy_engine', 'sm_margin', 'high_priority' or 'kernel_barrier'; sm_margin "
+          "multiprocessors are left to them, 0: as many as the transport takes.")
       .def_ro("num_stages_fwd", &OverlapConfig::num_stages_fwd)
       .def_ro("num_stages_bwd", &OverlapConfig::num_stages_bwd)
-      .def_ro("keep_remote_kv", &OverlapConfig::keep_remote_kv);
+      .def_ro("keep_remote_kv", &OverlapConfig::keep_remote_kv)
+      .def_prop_ro("launch_order", [](const OverlapConfig& c) { return std::string(to_string(c.launch_order)); })
+      .def_ro("sm_margin", &OverlapConfig::sm_margin);
   finish(overlap);
 
   nb::class_<MovementConfig> movement(m, "MovementConfig", "Which rows travel between ranks.");

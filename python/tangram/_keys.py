@@ -161,7 +161,8 @@ class DistAttnRuntimeKey:
         if device >= 0:
             _cuda.require_no_capture("a key", "calc_attn")
             # Kept rows would wait for a backward pass that may never come, in memory that all ranks give back together.
-            overlap = OverlapConfig(overlap.num_stages_fwd, overlap.num_stages_bwd)
+            stages = (overlap.num_stages_fwd, overlap.num_stages_bwd)
+            overlap = OverlapConfig(*stages, launch_order=overlap.launch_order, sm_margin=overlap.sm_margin)
         if heads != h or overlap != self.config.overlap:
             config = _with(self.config, heads=heads, overlap=overlap)
             plan = _core.make_plan_after_dispatch(plan.mask, config, plan.q_dispatch, plan.k_dispatch)

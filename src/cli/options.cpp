@@ -54,6 +54,11 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
   add("--stages", options.stages, "remote stages: auto, N, or FORWARD,BACKWARD")->type_name("N[,N]");
   app.add_flag("--keep-remote-kv", options.keep_remote_kv, "keep the last stage's K/V for the backward pass")
       ->group(group);
+  add("--launch-order", options.launch_order,
+      "transfers beside kernels on GPUs: auto, copy_engine, sm_margin, high_priority, kernel_barrier")
+      ->type_name("NAME");
+  add("--sm-margin", options.sm_margin, "multiprocessors left to transfers (default: as many as these take)")
+      ->type_name("N");
   add("--heads-q", options.num_heads_q, "query heads (default 8)")->type_name("N");
   add("--heads-kv", options.num_heads_kv, "key/value heads (default: as many)")->type_name("N");
   add("--head-dim", options.head_dim, "of q and k (default 128)")->type_name("N");
@@ -166,6 +171,8 @@ DistAttnConfig make_config(const DistOptions& options) {
   config.dispatch.algorithm = parse_dispatch_algorithm(options.dispatch);
   set_stages(options.stages, config.overlap);
   config.overlap.keep_remote_kv = options.keep_remote_kv;
+  config.overlap.launch_order = parse_launch_order(options.launch_order);
+  config.overlap.sm_margin = whole_at_most(options.sm_margin, 0, 128, "--sm-margin");
   constexpr int64_t kMaxHeads = 1 << 16;
   HeadConfig& heads = config.heads;
   heads.num_heads_q = options.num_heads_q == 0 ? 8 : whole_at_most(options.num_heads_q, 1, kMaxHeads, "--heads-q");

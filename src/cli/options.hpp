@@ -41,6 +41,8 @@ struct DistOptions {
   std::string dispatch = "auto";
   std::string stages = "auto";
   bool keep_remote_kv = false;
+  std::string launch_order = "auto";
+  int64_t sm_margin = 0;
   int64_t num_heads_q = 0;   // 0: 8, or what --q says
   int64_t num_heads_kv = 0;  // 0: num_heads_q, or what --k says
   int64_t head_dim = 0;      // 0: 128, or what --q says

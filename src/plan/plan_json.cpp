@@ -124,6 +124,10 @@ Json encode(const DistAttnConfig& config) {
   // Left out for Tangram's own, as in plans from before there were others.
   if (config.strategy != StrategyConfig{}) json["strategy"] = encode(config.strategy);
   if (config.movement != MovementConfig{}) json["movement"] = encode(config.movement);
+  if (config.overlap.launch_order != LaunchOrder::kAuto) {
+    json["overlap"]["launch_order"] = std::string(to_string(config.overlap.launch_order));
+  }
+  if (config.overlap.sm_margin != 0) json["overlap"]["sm_margin"] = config.overlap.sm_margin;
   return json;
 }
 
@@ -309,9 +313,11 @@ DistAttnConfig read_config(const Reader& in) {
   config.dispatch = {parse_dispatch_algorithm(dispatch["algorithm"].text()), dispatch["chunk_size"].integer(0, kMaxRow),
                      dispatch["seed"].unsigned_integer()};
   const Reader overlap = in["overlap"];
-  overlap.expect_keys({"num_stages_fwd", "num_stages_bwd", "keep_remote_kv"});
+  overlap.expect_keys({"num_stages_fwd", "num_stages_bwd", "keep_remote_kv"}, {"launch_order", "sm_margin"});
   config.overlap = {overlap["num_stages_fwd"].small(), overlap["num_stages_bwd"].small(),
                     overlap["keep_remote_kv"].flag()};
+  if (overlap.has("launch_order")) config.overlap.launch_order = parse_launch_order(overlap["launch_order"].text());
+  if (overlap.has("sm_margin")) config.overlap.sm_margin = overlap["sm_margin"].small();
   const Reader cost = in["cost"];
   cost.expect_keys(
       {"forward_flops_per_s", "backward_flops_per_s", "link_bytes_per_s", "copy_latency_s", "stage_overhead_s"});

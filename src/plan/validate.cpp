@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kMaxRanks = 1 << 16;
 constexpr int kMaxStageCount = 64;
+constexpr int kMaxSmMargin = 128;
 constexpr int kMaxHeads = 1 << 16;
 
 void validate_length(int64_t seqlen, const char* name, const DistAttnConfig& config, const char* function) {
@@ -69,6 +70,12 @@ void validate_config(const DistAttnConfig& config, const char* function) {
           "{}: keep_remote_kv with num_stages_bwd=1 needs num_stages_fwd=1, else the rows that are not kept have "
           "no stage (got num_stages_fwd={})",
           function, overlap.num_stages_fwd);
+  require(0 <= overlap.sm_margin && overlap.sm_margin <= kMaxSmMargin,
+          "{}: overlap.sm_margin must lie in [0, {}] (got {})", function, kMaxSmMargin, overlap.sm_margin);
+  require(overlap.sm_margin == 0 || overlap.launch_order == LaunchOrder::kAuto ||
+              overlap.launch_order == LaunchOrder::kSmMargin,
+          "{}: overlap.sm_margin goes with launch_order auto or sm_margin (got {} and {})", function, overlap.sm_margin,
+          to_string(overlap.launch_order));
   const CostModel& cost = config.cost;
   for (const double rate : {cost.forward_flops_per_s, cost.backward_flops_per_s, cost.link_bytes_per_s}) {
     require(std::isfinite(rate) && rate > 0, "{}: rates of the cost model must be finite and positive (got {})",

@@ -38,6 +38,8 @@ TEST(PlanJson, RoundTripIsExact) {
     config.cp_size = draw(1, 4);
     config.overlap = {draw(0, 3), draw(0, 3), false};
     config.overlap.keep_remote_kv = config.overlap.num_stages_bwd != 1 && draw(0, 1) == 1;
+    config.overlap.launch_order = static_cast<LaunchOrder>(draw(0, 4));
+    if (config.overlap.launch_order == LaunchOrder::kSmMargin) config.overlap.sm_margin = draw(0, 128);
     config.cost.link_bytes_per_s = 1e9 / draw(1, 1000);
     config.dispatch.seed = ~uint64_t{0};
     const int64_t seqlen_q = 8 * config.cp_size;
@@ -49,6 +51,15 @@ TEST(PlanJson, RoundTripIsExact) {
     ASSERT_EQ(back, plan);
     ASSERT_EQ(plan_to_json(back), text);
   }
+}
+
+TEST(PlanJson, LaunchOrdersHaveNames) {
+  for (int i = 0; i < 5; ++i) {
+    const auto order = static_cast<LaunchOrder>(i);
+    EXPECT_EQ(parse_launch_order(to_string(order)), order);
+  }
+  EXPECT_EQ(to_string(LaunchOrder::kKernelBarrier), "kernel_barrier");
+  EXPECT_THROW(parse_launch_order("fast"), InvalidArgument);
 }
 
 // A plan that was written once must stay readable, and mean the same, as long as the format version does not change.

@@ -117,6 +117,11 @@ TEST(Plan, BadInputIsNamed) {
   config.overlap.num_stages_fwd = -1;
   expect(mask, config, "numbers of stages must lie in [0, 64] (got num_stages_fwd=-1, num_stages_bwd=0)");
   config = config_of(4);
+  config.overlap.sm_margin = 129;
+  expect(mask, config, "overlap.sm_margin must lie in [0, 128] (got 129)");
+  config.overlap = {.launch_order = LaunchOrder::kHighPriority, .sm_margin = 8};
+  expect(mask, config, "overlap.sm_margin goes with launch_order auto or sm_margin (got 8 and high_priority)");
+  config = config_of(4);
   config.cost.link_bytes_per_s = std::numeric_limits<double>::quiet_NaN();
   expect(mask, config, "rates of the cost model must be finite and positive (got nan)");
   config = config_of(4);

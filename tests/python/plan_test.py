@@ -154,6 +154,15 @@ def test_configs_are_values_and_name_wrong_fields():
     assert moving.movement.head_groups == 2 and moving != DistAttnConfig()
     with pytest.raises(ValueError, match="kv, qo"):
         MovementConfig("both")
+    ordered = OverlapConfig(launch_order="kernel_barrier")
+    assert ordered.launch_order == "kernel_barrier" and ordered != OverlapConfig()
+    with pytest.raises(ValueError, match="high_priority"):
+        OverlapConfig(launch_order="fast")
+    wrong = DistAttnConfig(overlap=OverlapConfig(launch_order="high_priority", sm_margin=8))
+    with pytest.raises(ValueError, match="sm_margin goes with launch_order"):
+        tangram.plan(
+            Mask.causal(1024), 2, config=DistAttnConfig(overlap=OverlapConfig(0, 0, False, "high_priority", 8))
+        )
     with pytest.raises(ValueError, match="min_heap"):
         DispatchConfig(algorithm="nonsense")
     with pytest.raises(ValueError, match="1000"):
@@ -167,7 +176,7 @@ def test_values_are_copied_and_pickled():
         cp_size=4,
         heads=HeadConfig(num_heads_q=8, num_heads_kv=2, head_dim=64, head_dim_v=32, dtype="float32"),
         dispatch=DispatchConfig("random", chunk_size=64, seed=3),
-        overlap=OverlapConfig(1, 2, keep_remote_kv=True),
+        overlap=OverlapConfig(1, 2, keep_remote_kv=True, launch_order="sm_margin", sm_margin=16),
         cost=tangram.CostModel(link_bytes_per_s=1e9),
         reduce_dtype="bfloat16",
         movement=MovementConfig("qo", head_groups=2),

@@ -14,8 +14,6 @@ namespace tangram {
 
 namespace {
 
-constexpr int kMaxSmMargin = 128;  // of 132 multiprocessors of an H200
-
 void check_rows(const char* function, const char* name, const ConstTensorView& view) {
   require(view.head_stride == view.dim && view.row_stride >= int64_t{view.heads} * view.dim,
           "{}: rows of {} must be contiguous (got row_stride={}, head_stride={} for {})", function, name,
@@ -73,26 +71,6 @@ std::string_view to_string(DeviceOverlap overlap) {
   return "unknown";
 }
 
-std::string_view to_string(LaunchOrder order) {
-  switch (order) {
-    case LaunchOrder::kAuto: return "auto";
-    case LaunchOrder::kCopyEngine: return "copy_engine";
-    case LaunchOrder::kSmMargin: return "sm_margin";
-    case LaunchOrder::kHighPriority: return "high_priority";
-    case LaunchOrder::kKernelBarrier: return "kernel_barrier";
-  }
-  return "unknown";
-}
-
-LaunchOrder parse_launch_order(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(LaunchOrder::kKernelBarrier); ++i) {
-    if (name == to_string(static_cast<LaunchOrder>(i))) return static_cast<LaunchOrder>(i);
-  }
-  require(false, "parse_launch_order: must be auto, copy_engine, sm_margin, high_priority or kernel_barrier (got {})",
-          name);
-  return LaunchOrder::kAuto;
-}
-
 class DeviceDistAttention::Impl {
  public:
   device::DeviceRank rank;
@@ -117,12 +95,6 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
   try {
     require(plan != nullptr, "DeviceDistAttention: plan must be given (got null)");
     require(options.max_kept >= 1, "DeviceDistAttention: max_kept must be positive (got {})", options.max_kept);
-    require(0 <= options.sm_margin && options.sm_margin <= kMaxSmMargin,
-            "DeviceDistAttention: sm_margin must lie in [0, {}] (got {})", kMaxSmMargin, options.sm_margin);
-    require(options.sm_margin == 0 || options.launch_order == LaunchOrder::kAuto ||
-                options.launch_order == LaunchOrder::kSmMargin,
-            "DeviceDistAttention: sm_margin goes with launch_order auto or sm_margin (got {} and {})",
-            options.sm_margin, to_string(options.launch_order));
     check_plan("DeviceDistAttention", *plan, communicator.size());
     rank.base.plan = plan;
     rank.base.communicator = &control;

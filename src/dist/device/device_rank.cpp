@@ -220,7 +220,8 @@ void prepare_layout(DeviceRank& rank, const DeviceDistOptions& options) {
 namespace {
 
 /// Throws NotAvailable, alike on all ranks, for copy engines where another transport moves rows.
-LaunchOrder resolve_launch_order(const DeviceRank& rank, LaunchOrder wanted) {
+LaunchOrder resolve_launch_order(const DeviceRank& rank) {
+  const LaunchOrder wanted = rank.base.plan->config.overlap.launch_order;
   const bool has_engines = rank.communicator->name() == to_string(DeviceTransport::kCopyEngine);
   if (wanted == LaunchOrder::kAuto) return has_engines ? LaunchOrder::kCopyEngine : LaunchOrder::kSmMargin;
   if (wanted == LaunchOrder::kCopyEngine && !has_engines) {
@@ -248,8 +249,7 @@ bool shares_gpu(DeviceCommunicator& communicator) {
 }  // namespace
 
 void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
-  rank.launch_order = resolve_launch_order(rank, options.launch_order);
-  rank.sm_margin = options.sm_margin;
+  rank.launch_order = resolve_launch_order(rank);
   rank.shares_gpu = shares_gpu(*rank.communicator);
   const HeadConfig& heads = rank.heads();
   const LandingTensor k{rank.kv_rows(), heads.num_heads_kv, heads.head_dim, heads.dtype};
@@ -298,7 +298,8 @@ void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options) {
 
 AttnOptions beside_transfers(const DeviceRank& rank, const PassSetup& setup, AttnOptions options) {
   if (rank.launch_order != LaunchOrder::kSmMargin || setup.pass == nullptr) return options;
-  options.sm_margin = std::max(options.sm_margin, rank.sm_margin > 0 ? rank.sm_margin : setup.pass->transfer_sms());
+  const int configured = rank.base.plan->config.overlap.sm_margin;
+  options.sm_margin = std::max(options.sm_margin, configured > 0 ? configured : setup.pass->transfer_sms());
   return options;
 }
 

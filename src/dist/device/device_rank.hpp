@@ -53,7 +53,6 @@ struct DeviceRank {
   LocalRows local;
   PassSetup forward, backward;
   LaunchOrder launch_order = LaunchOrder::kCopyEngine;  // kAuto resolved
-  int sm_margin = 0;                                    // as in the options
   bool shares_gpu = false;        // with another rank, whose kernels a kernel that waits would keep out
   bool keeps = false;             // remote K/V of forward stay for backward
   std::vector<int> kept_slots;    // of forward passes whose backward has not come yet

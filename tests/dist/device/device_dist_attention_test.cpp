@@ -52,6 +52,7 @@ struct PlanOptions {
   int stages_bwd = 1;
   bool keep = false;
   DType reduce_dtype = DType::kFloat32;
+  LaunchOrder order = LaunchOrder::kAuto;
 };
 
 std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, const PlanOptions& options) {
@@ -59,7 +60,7 @@ std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, c
   config.cp_size = options.cp_size;
   config.heads = heads;
   config.dispatch.chunk_size = kChunkSize;
-  config.overlap = {options.stages_fwd, options.stages_bwd, options.keep};
+  config.overlap = {options.stages_fwd, options.stages_bwd, options.keep, options.order};
   config.reduce_dtype = options.reduce_dtype;
   return std::make_shared<const Plan>(make_plan(mask, config));
 }
@@ -202,26 +203,17 @@ INSTANTIATE_TEST_SUITE_P(DISABLED_Nccl, DeviceMaskFamilies,
 INSTANTIATE_TEST_SUITE_P(DISABLED_Nccl, DeviceDist, ::testing::Values(nccl()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
-TEST(LaunchOrder, HasNames) {
-  for (int i = 0; i <= 4; ++i) {
-    const auto order = static_cast<LaunchOrder>(i);
-    EXPECT_EQ(parse_launch_order(to_string(order)), order);
-  }
-  EXPECT_EQ(to_string(LaunchOrder::kKernelBarrier), "kernel_barrier");
-  EXPECT_THROW(parse_launch_order("fast"), InvalidArgument);
-}
-
 TEST_P(DeviceDist, EveryLaunchOrderGivesTheSameResults) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   StepOptions options;
   options.heads = heads_of(4, 2);
   const StepInputs inputs = testing::make_inputs(mask, options);
   const StepResults expected = reference_step(mask, options, inputs);
-  const auto plan = plan_of(mask, options.heads, {ranks(3), 2, 2});
   for (const LaunchOrder order : {LaunchOrder::kSmMargin, LaunchOrder::kHighPriority, LaunchOrder::kKernelBarrier}) {
     SCOPED_TRACE(to_string(order));
-    DeviceDistOptions how{.forward = DeviceOverlap::kStages, .backward = DeviceOverlap::kStages};
-    how.launch_order = order;
+    const auto plan =
+        plan_of(mask, options.heads, {.cp_size = ranks(3), .stages_fwd = 2, .stages_bwd = 2, .order = order});
+    const DeviceDistOptions how{.forward = DeviceOverlap::kStages, .backward = DeviceOverlap::kStages};
     testing::expect_close(testing::device_step(plan, options, inputs, how, GetParam().make), expected, kTolerance);
   }
 }
