@@ -204,15 +204,13 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
   variant.parts = true;
   ForwardParams part_params = params;
   part_params.part_rows = parts.part_rows.as<int32_t>();
-  part_params.out = parts.out.as<void>();
-  part_params.lse = parts.lse.as<float>();
-  part_params.out_row_stride = int64_t{mask.shape.num_heads_q} * mask.shape.head_dim_v;
-  part_params.out_head_stride = mask.shape.head_dim_v;
+  part_params.part_out = parts.out.as<float>();
+  part_params.part_lse = parts.lse.as<float>();
   sm90::launch_forward(variant, part_params, num_ctas, stream);
   const int tile_rows = sm90::forward_tile_rows(mask.shape.head_dim) / packed_heads(mask.shape);
   sm90::launch_merge(variant, params,
-                     {parts.out.as<float>(), parts.lse.as<float>(), parts.tiles.as<sm90::TileParts>(), tile_rows,
-                      static_cast<int32_t>(mask.shape.seqlen_q)},
+                     {parts.out.as<float>(), parts.lse.as<float>(), parts.tiles.as<sm90::TileParts>(),
+                      static_cast<int32_t>(parts.tiles.bytes() / sizeof(sm90::TileParts)), tile_rows},
                      stream);
 }
 

@@ -101,13 +101,20 @@ struct RowPlace {
   bool valid;
 };
 
+/// Whether the item's rows go to the workspace.
+template <typename Traits>
+__device__ __forceinline__ bool is_part(const ItemRows<Traits::kParts>& item) {
+  if constexpr (Traits::kParts) return item.part_row >= 0;
+  return false;
+}
+
 /// `packed_row` counts from the item's first.
 template <typename Traits>
 __device__ __forceinline__ RowPlace row_place(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
                                               int packed_row) {
   const int local_row = packed_row >> params.pack_log2;
   int32_t first_row = item.row0;
-  if constexpr (Traits::kParts) first_row = item.part_row;
+  if constexpr (Traits::kParts) first_row = is_part<Traits>(item) ? item.part_row : item.row0;
   return {int64_t{first_row} + local_row,
           (item.group << params.pack_log2) + (packed_row & ((1 << params.pack_log2) - 1)), local_row < item.num_rows};
 }
@@ -134,7 +141,7 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
     factors.accumulated[half] = sum > 0.0f ? inverse : 0.0f;
     factors.previous[half] = 0.0f;
   }
-  if (!Traits::kParts && (params.sink != nullptr || params.accumulate)) {
+  if (!is_part<Traits>(item) && (params.sink != nullptr || params.accumulate)) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
@@ -147,7 +154,9 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
-    if (threadIdx.x % 4 == 0 && place.valid) params.lse[place.row * params.lse_row_stride + place.head] = lse[half];
+    float* to = params.lse;
+    if constexpr (Traits::kParts) to = is_part<Traits>(item) ? params.part_lse : params.lse;
+    if (threadIdx.x % 4 == 0 && place.valid) to[place.row * params.lse_row_stride + place.head] = lse[half];
   }
   if (params.max_logits != nullptr) {
 #pragma unroll
@@ -170,7 +179,7 @@ template <typename Traits>
 __device__ __forceinline__ void store_rows(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
                                            const RowFactors& factors, const float (&o)[Traits::kHeadDim / 2],
                                            int packed_row, unsigned char* staging, int warpgroup, uint32_t barrier) {
-  if (!Traits::kParts && params.out_type == OutType::kInput) {
+  if (!is_part<Traits>(item) && params.out_type == OutType::kInput) {
     stage_rows<Traits>(staging, o, factors.accumulated);
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(barrier, 128);
@@ -190,9 +199,14 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
   for (int half = 0; half < 2; ++half) {
     const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
     if (!place.valid) continue;
-    const int64_t offset = place.row * params.out_row_stride + place.head * params.out_head_stride;
-    store_row_f32<Traits>(static_cast<float*>(params.out) + offset, o, half, factors.accumulated[half],
-                          factors.previous[half]);
+    float* to =
+        static_cast<float*>(params.out) + place.row * params.out_row_stride + place.head * params.out_head_stride;
+    if constexpr (Traits::kParts) {
+      if (is_part<Traits>(item)) {
+        to = params.part_out + (place.row * params.num_heads_q + place.head) * Traits::kHeadDim;
+      }
+    }
+    store_row_f32<Traits>(to, o, half, factors.accumulated[half], factors.previous[half]);
   }
   ptx::named_barrier_sync(barrier, 128);
 }

@@ -17,17 +17,17 @@ template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kMergeThreads)
     merge_kernel(const __grid_constant__ ForwardParams params, const __grid_constant__ MergeParams merge) {
   constexpr int kLanes = kHeadDim / 4;
-  const int64_t index = (int64_t{blockIdx.x} * kMergeThreads + threadIdx.x) / kLanes;
+  const int32_t index = static_cast<int32_t>(blockIdx.x * kMergeThreads + threadIdx.x) / kLanes;
   const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
-  const int64_t row = index / params.num_heads_q;
-  const auto head = static_cast<int32_t>(index - row * params.num_heads_q);
+  const int32_t in_tile = index / params.num_heads_q;
+  const int32_t head = index - in_tile * params.num_heads_q;
+  const TileParts parts = merge.tiles[blockIdx.y];
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  if (row >= merge.seqlen_q) return;
-  const int32_t tile = static_cast<int32_t>(row) / merge.tile_rows, tile_begin = tile * merge.tile_rows;
-  const TileParts parts = merge.tiles[tile];
-  const int32_t stride = min(merge.tile_rows, merge.seqlen_q - tile_begin) * params.num_heads_q;
-  const int64_t first = (int64_t{parts.first_row} + row - tile_begin) * params.num_heads_q + head;
+  if (in_tile >= parts.num_rows) return;
+  const int64_t row = int64_t{parts.row_begin} + in_tile;
+  const int32_t stride = parts.num_rows * params.num_heads_q;
+  const int64_t first = (int64_t{parts.first_row} + in_tile) * params.num_heads_q + head;
   const float* lses = merge.lse + first;
   const float* rows = merge.out + first * kHeadDim + column;
 
@@ -70,12 +70,13 @@ __global__ void __launch_bounds__(kMergeThreads)
 
 template <typename Element, int kHeadDim>
 void launch_instance(const ForwardParams& params, const MergeParams& merge, cudaStream_t stream) {
-  const int64_t threads = int64_t{merge.seqlen_q} * params.num_heads_q * (kHeadDim / 4);
+  const int64_t threads = int64_t{merge.tile_rows} * params.num_heads_q * (kHeadDim / 4);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>((threads + kMergeThreads - 1) / kMergeThreads));
+  config.gridDim = dim3(static_cast<unsigned>((threads + kMergeThreads - 1) / kMergeThreads),
+                        static_cast<unsigned>(merge.num_tiles));
   config.blockDim = dim3(kMergeThreads);
   config.stream = stream;
   config.attrs = &attribute;

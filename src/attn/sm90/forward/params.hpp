@@ -52,12 +52,16 @@ struct ForwardParams {
   bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
   OutType out_type;
   ArrivalParams arrivals;
-  const int32_t* part_rows;  ///< of each item where items are parts: its first row in out and lse, the workspace
+  const int32_t* part_rows;  ///< of each item: where in the workspace its rows go, or -1 for those of whole tiles
+  float* part_out;           ///< the workspace, as in MergeParams
+  float* part_lse;
 };
 
-/// Where the parts of a query tile leave their results: `num_parts` blocks of as many workspace rows as the tile has,
-/// one after the other, in the order of the parts' keys.
+/// A query tile in parts, and where they leave their results: `num_parts` blocks of `num_rows` workspace rows, one
+/// after the other, in the order of the parts' keys.
 struct TileParts {
+  int32_t row_begin = 0;
+  int32_t num_rows = 0;
   int32_t first_row = 0;
   int32_t num_parts = 0;
 };
@@ -66,9 +70,9 @@ struct TileParts {
 struct MergeParams {
   const float* out;        ///< [rows of the workspace, num_heads_q, head_dim], each part normalised by its own sum
   const float* lse;        ///< [rows of the workspace, num_heads_q]
-  const TileParts* tiles;  ///< of each query tile
-  int32_t tile_rows;
-  int32_t seqlen_q;
+  const TileParts* tiles;  ///< [num_tiles]
+  int32_t num_tiles;
+  int32_t tile_rows;  ///< the most rows of a tile
 };
 
 }  // namespace tangram::sm90

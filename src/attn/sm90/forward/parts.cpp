@@ -7,6 +7,7 @@
 #include <functional>
 #include <numeric>
 #include <queue>
+#include <utility>
 
 namespace tangram::sm90 {
 namespace {
@@ -23,6 +24,10 @@ constexpr double kWantedGain = 1.25;
 constexpr int64_t kLeastSteps = 16;
 constexpr int64_t kMostItems = 2;
 constexpr int64_t kMostParts = 6;  // a multiprocessor
+// Of masks with more items only the last ones are cut, where the last wave is far from full.
+constexpr int64_t kMostItemsOfLast = 10;
+constexpr int64_t kLeastStepsOfPart = 3;
+constexpr double kWantedGainOfLast = 1.03;
 
 int64_t steps_of(const TileRun& run, int64_t block_n) { return (run.k_end - run.k_begin + block_n - 1) / block_n; }
 
@@ -38,32 +43,34 @@ int64_t parts_of(int64_t steps, int64_t max_steps) { return std::max<int64_t>((s
 
 class Cutter {
  public:
-  Cutter(const TileList& tiles, int64_t max_steps) : tiles_(tiles), max_steps_(max_steps) {
+  Cutter(const TileList& tiles, const std::vector<int64_t>& num_parts) : tiles_(tiles), num_parts_(num_parts) {
     result_.list.shape = tiles.shape;
     result_.list.seqlen_q = tiles.seqlen_q;
     result_.list.seqlen_k = tiles.seqlen_k;
-    result_.tiles.resize(tiles.items.size());
   }
 
   PartList cut() {
-    for (const TileItem& item : tiles_.items) cut_item(item);
+    for (size_t i = 0; i < tiles_.items.size(); ++i) cut_item(tiles_.items[i], num_parts_[i]);
     sort_parts();
     return std::move(result_);
   }
 
  private:
-  void cut_item(const TileItem& item) {
-    const int64_t steps = steps_of(tiles_, item), num_parts = parts_of(steps, max_steps_);
-    TileParts& parts = result_.tiles[static_cast<size_t>(item.row_begin / tiles_.shape.block_m)];
-    parts = {static_cast<int32_t>(result_.num_rows), static_cast<int32_t>(num_parts)};
+  void cut_item(const TileItem& item, int64_t num_parts) {
+    const int64_t steps = steps_of(tiles_, item);
+    const int32_t rows = item.row_end - item.row_begin;
+    if (num_parts > 1) {
+      result_.tiles.push_back(
+          {item.row_begin, rows, static_cast<int32_t>(result_.num_rows), static_cast<int32_t>(num_parts)});
+    }
     for (int64_t p = 0; p < num_parts; ++p) {
       TileItem part = item;
       part.run_begin = static_cast<int32_t>(result_.list.runs.size());
       add_runs(item, p * steps / num_parts, (p + 1) * steps / num_parts);
       part.run_end = static_cast<int32_t>(result_.list.runs.size());
       result_.list.items.push_back(part);
-      result_.first_rows.push_back(static_cast<int32_t>(result_.num_rows));
-      result_.num_rows += item.row_end - item.row_begin;
+      result_.first_rows.push_back(num_parts > 1 ? static_cast<int32_t>(result_.num_rows) : -1);
+      if (num_parts > 1) result_.num_rows += rows;
     }
   }
 
@@ -118,26 +125,28 @@ class Cutter {
   }
 
   const TileList& tiles_;
-  int64_t max_steps_;
+  const std::vector<int64_t>& num_parts_;
   PartList result_;
 };
 
-/// Steps until the last multiprocessor is done, when each takes the next item as soon as it is free. `steps` of the
-/// items of one group, longest first; each is cut into parts of at most `max_steps` and costs `item_cost` more.
-double makespan(const std::vector<int64_t>& steps, int64_t max_steps, double item_cost, int64_t num_groups,
+/// Steps until the last multiprocessor is done, when each takes the next item as soon as it is free, of items in
+/// `num_parts` parts, longest first.
+double makespan(const std::vector<int64_t>& steps, const std::vector<int64_t>& num_parts, int64_t num_groups,
                 int num_sms) {
   std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
   for (int i = 0; i < num_sms; ++i) free_at.push(0);
-  std::vector<int64_t> lengths;
-  for (const int64_t count : steps) {
-    const int64_t parts = parts_of(count, max_steps);
-    for (int64_t p = 0; p < parts; ++p) lengths.push_back((p + 1) * count / parts - p * count / parts);
+  std::vector<std::pair<int64_t, double>> items;  // steps, cost
+  for (size_t i = 0; i < steps.size(); ++i) {
+    for (int64_t p = 0; p < num_parts[i]; ++p) {
+      const int64_t length = (p + 1) * steps[i] / num_parts[i] - p * steps[i] / num_parts[i];
+      items.emplace_back(length, static_cast<double>(length) + (num_parts[i] > 1 ? kPartCost : kItemCost));
+    }
   }
-  std::sort(lengths.begin(), lengths.end(), std::greater<>());
+  std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   double end = 0;
-  for (const int64_t length : lengths) {
+  for (const auto& [length, cost] : items) {
     for (int64_t group = 0; group < num_groups; ++group) {
-      const double done = free_at.top() + static_cast<double>(length) + item_cost;
+      const double done = free_at.top() + cost;
       free_at.pop();
       free_at.push(done);
       end = std::max(end, done);
@@ -146,38 +155,84 @@ double makespan(const std::vector<int64_t>& steps, int64_t max_steps, double ite
   return end;
 }
 
-}  // namespace
-
-PartList cut_items(const TileList& tiles, int64_t max_steps) { return Cutter(tiles, max_steps).cut(); }
-
-std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups, int num_sms) {
-  if (tiles.items.empty() || static_cast<int64_t>(tiles.items.size()) * num_groups > kMostItems * num_sms) return {};
+/// Looks for the fastest of the divisions that it is offered.
+struct Search {
+  const TileList& tiles;
+  const AttnShape& shape;
+  int64_t num_groups;
+  int num_sms;
   std::vector<int64_t> steps;
-  for (const TileItem& item : tiles.items) steps.push_back(steps_of(tiles, item));
-  const int64_t longest = steps.front();
-  if (longest < kLeastSteps) return {};
-  const double whole = makespan(steps, longest, kItemCost, num_groups, num_sms);
-  double best = whole / kWantedGain;
-  int64_t best_steps = 0;
-  // Every number of pieces of the longest item up to 16, then in growing strides.
-  for (int64_t pieces = 2; pieces <= std::min<int64_t>(longest, num_sms); pieces += std::max<int64_t>(pieces / 16, 1)) {
-    const int64_t max_steps = (longest + pieces - 1) / pieces;
-    int64_t parts = 0, rows = 0;
+  double best = 0;
+  std::vector<int64_t> best_parts;
+
+  void offer(const std::vector<int64_t>& num_parts) {
+    int64_t rows = 0;
     for (size_t i = 0; i < steps.size(); ++i) {
-      const int64_t parts_of_item = parts_of(steps[i], max_steps);
-      parts += parts_of_item;
-      rows += parts_of_item * (tiles.items[i].row_end - tiles.items[i].row_begin);
+      if (num_parts[i] > 1) rows += num_parts[i] * (tiles.items[i].row_end - tiles.items[i].row_begin);
     }
-    if (parts * num_groups > kMostParts * num_sms) break;
     const double bytes = static_cast<double>(rows * shape.num_heads_q * shape.head_dim_v) * 2 * sizeof(float);
-    const double time = makespan(steps, max_steps, kPartCost, num_groups, num_sms) + kMergeCost + bytes / kBytesAStep;
+    const double time = makespan(steps, num_parts, num_groups, num_sms) + kMergeCost + bytes / kBytesAStep;
     if (time <= best) {
       best = time;
-      best_steps = max_steps;
+      best_parts = num_parts;
     }
   }
-  if (best_steps == 0) return {};
-  return cut_items(tiles, best_steps);
+
+  /// All items, into parts of equal length.
+  void split_all() {
+    const int64_t longest = steps.front();
+    for (int64_t pieces = 2; pieces <= std::min<int64_t>(longest, num_sms);
+         pieces += std::max<int64_t>(pieces / 16, 1)) {
+      std::vector<int64_t> num_parts;
+      int64_t parts = 0;
+      for (const int64_t count : steps)
+        parts += num_parts.emplace_back(parts_of(count, (longest + pieces - 1) / pieces));
+      if (parts * num_groups > kMostParts * num_sms) break;
+      offer(num_parts);
+    }
+  }
+  /// The items dealt last, of which there may be too few for all multiprocessors.
+  void split_last() {
+    const int64_t count = static_cast<int64_t>(steps.size());
+    for (int64_t items = 1; items < count && (items - 1) * num_groups < 2 * num_sms; ++items) {
+      for (const int64_t pieces : {2, 3, 4, 6, 8}) {
+        if (pieces * kLeastStepsOfPart > steps.back()) break;
+        std::vector<int64_t> num_parts(steps.size(), 1);
+        for (int64_t i = count - items; i < count; ++i) num_parts[static_cast<size_t>(i)] = pieces;
+        offer(num_parts);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+PartList cut_items(const TileList& tiles, const std::vector<int64_t>& num_parts) {
+  return Cutter(tiles, num_parts).cut();
+}
+
+PartList cut_items(const TileList& tiles, int64_t max_steps) {
+  std::vector<int64_t> num_parts;
+  for (const TileItem& item : tiles.items) num_parts.push_back(parts_of(steps_of(tiles, item), max_steps));
+  return cut_items(tiles, num_parts);
+}
+
+std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups, int num_sms) {
+  const int64_t items = static_cast<int64_t>(tiles.items.size());
+  if (items == 0 || items * num_groups > kMostItemsOfLast * num_sms) return {};
+  Search search{tiles, shape, num_groups, num_sms, {}, 0, {}};
+  for (const TileItem& item : tiles.items) search.steps.push_back(steps_of(tiles, item));
+  if (search.steps.front() < kLeastSteps) return {};
+  const double whole = makespan(search.steps, std::vector<int64_t>(search.steps.size(), 1), num_groups, num_sms);
+  if (items * num_groups <= kMostItems * num_sms) {
+    search.best = whole / kWantedGain;
+    search.split_all();
+  } else {
+    search.best = whole / kWantedGainOfLast;
+    search.split_last();
+  }
+  if (search.best_parts.empty()) return {};
+  return cut_items(tiles, search.best_parts);
 }
 
 }  // namespace tangram::sm90

@@ -15,17 +15,19 @@
 namespace tangram::sm90 {
 
 /// A tile list whose items are parts of query tiles: each sees some of the keys that its rows see, and together the
-/// parts of a tile show each cell once. A tile may have one part. Parts are sorted longest first.
+/// parts of a tile show each cell once. Tiles may stay whole. Items are sorted longest first.
 struct PartList {
   TileList list;
-  std::vector<int32_t> first_rows;  ///< of each item, in the workspace
-  std::vector<TileParts> tiles;     ///< of the query tile that begins at row i * block_m
+  std::vector<int32_t> first_rows;  ///< of each item, in the workspace; -1 for whole tiles
+  std::vector<TileParts> tiles;     ///< those in parts
   int64_t num_rows = 0;             ///< of the workspace
 };
 
 /// Cuts each item into parts of equal length that have at most `max_steps` steps (tiles of keys). Cuts lie at
 /// multiples of block_n from the begin of a run, so that there are no more steps than before.
 PartList cut_items(const TileList& tiles, int64_t max_steps);
+/// The same, item i into num_parts[i] parts.
+PartList cut_items(const TileList& tiles, const std::vector<int64_t>& num_parts);
 
 /// The items in parts where that is much faster on `num_sms` multiprocessors, by a simulation of dealing and what the
 /// merging of parts costs; nothing for other masks, among them all with many tiles. Each item runs once for each of
