@@ -194,6 +194,7 @@ std::unique_ptr<sm90::ForwardParts> upload_parts(const sm90::PartList& parts, co
   result->tiles = cuda::DeviceBuffer::copy_of(parts.tiles.data(), parts.tiles.size() * sizeof(sm90::TileParts));
   result->out = cuda::DeviceBuffer(rows * static_cast<size_t>(shape.head_dim_v) * sizeof(float));
   result->lse = cuda::DeviceBuffer(rows * sizeof(float));
+  sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim);
   return result;
 }
 

@@ -182,6 +182,8 @@ TEST_F(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) {
   forward(*plain, nullptr);
   wait();
   const HostTensor out = fetch(out_), lse = fetch(lse_);
+  // Arrivals cut runs, so that this mask is walked in parts, and `plain` is not: the kernel that merges them is
+  // launched for the first time behind one that waits, and loading it then would keep the call from returning.
   const auto late = prepare_slices(backend_, kSlices, kShape, kArrivals);
   for (const bool deterministic : {false, true}) {
     backward(*plain, nullptr, deterministic);

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "plan/arrival_order.hpp"
 #include "plan/tile_list.hpp"
 #include "reference/cells.hpp"
 #include "reference/mask_cases.hpp"
@@ -182,6 +183,42 @@ TEST(ForwardParts, OnlyTheLongestTilesAreCut) {
   ASSERT_TRUE(parts.has_value());
   ASSERT_EQ(parts->tiles.size(), 1U);
   EXPECT_GT(parts->tiles[0].num_parts, 8);
+}
+
+TEST(ForwardParts, KeysThatAreThereComeBeforeThoseThatAreLate) {
+  const std::vector<KeyArrival> late = {{{32768, 65536}, 0}};
+  const std::vector<AttnSlice> slices = {AttnSlice::causal({0, 128}, {0, 65536})};
+  TileList tiles = build_tile_list(slices, 128, 65536, kTile);
+  order_by_arrival(tiles, late, kSms);
+  const auto parts = split_items(tiles, shape_of(128, 65536, 64, 8), 8, kSms);
+  ASSERT_TRUE(parts.has_value());
+  std::vector<bool> waits;
+  for (const TileItem& item : parts->list.items) {
+    waits.push_back(parts->list.runs[static_cast<size_t>(item.run_end - 1)].k_end > late[0].keys.begin);
+  }
+  EXPECT_TRUE(std::is_sorted(waits.begin(), waits.end()));
+  EXPECT_GE(std::count(waits.begin(), waits.end(), false), std::ssize(waits) / 2 - 8);
+}
+
+TEST(ForwardParts, TheLongestItemNeedNotComeFirst) {
+  const std::vector<AttnSlice> slices = {AttnSlice::full({0, 16}, {0, 65536}), AttnSlice::full({16, 128}, {0, 1024})};
+  TileList tiles = build_tile_list(slices, 128, 65536, kTile);
+  std::reverse(tiles.items.begin(), tiles.items.end());
+  const auto parts = split_items(tiles, shape_of(128, 65536, 64, 8), 8, kSms);
+  ASSERT_TRUE(parts.has_value());
+  ASSERT_EQ(parts->tiles.size(), 1U);
+  EXPECT_GT(parts->tiles[0].num_parts, 8);
+}
+
+TEST(ForwardParts, OnlyTheItemsDealtLastAreCutOfManyOnes) {
+  // 86 tiles of 192 rows, 688 items on 132 multiprocessors: 5.2 waves.
+  AttnShape shape = shape_of(2048, 2048, 64, 8);
+  shape.head_dim = shape.head_dim_v = 64;
+  const auto parts = split({AttnSlice::full({0, 2048}, {0, 2048})}, shape, {24, 96}, 8);
+  ASSERT_TRUE(parts.has_value());
+  EXPECT_GT(parts->tiles.size(), 0U);
+  EXPECT_LT(parts->tiles.size(), 10U);
+  for (size_t i = 0; i + parts->tiles.size() < 86; ++i) EXPECT_EQ(parts->first_rows[i], -1) << "a whole tile";
 }
 
 TEST(ForwardParts, TilesStayWholeWhereSplittingDoesNotPay) {

@@ -26,6 +26,10 @@ constexpr int forward_tile_keys(int head_dim, bool softcap) { return softcap || 
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 
+/// Loads the kernel of launch_merge(). Else its first launch would wait for the kernel that it follows, and with it the
+/// calling thread, from which that one may need something (keys that the host is to send). Throws CudaError.
+void load_merge(bool half, int head_dim);
+
 /// Merges the parts of query tiles into out and lse of `params`, with its sinks and the earlier part that it continues,
 /// in the order of the parts. To follow the launch of the variant with parts. Throws CudaError naming the kernel.
 void launch_merge(const ForwardVariant& variant, const ForwardParams& params, const MergeParams& merge,

@@ -85,7 +85,20 @@ void launch_instance(const ForwardParams& params, const MergeParams& merge, cuda
               "sm90 forward: merge kernel launch");
 }
 
+template <typename Element, int kHeadDim>
+void load_instance() {
+  cudaFuncAttributes attributes;
+  cuda::check(cudaFuncGetAttributes(&attributes, merge_kernel<Element, kHeadDim>),
+              "sm90 forward: cudaFuncGetAttributes(merge kernel)");
+}
+
 }  // namespace
+
+void load_merge(bool half, int head_dim) {
+  const auto load = head_dim == 128 ? (half ? load_instance<__half, 128> : load_instance<__nv_bfloat16, 128>)
+                                    : (half ? load_instance<__half, 64> : load_instance<__nv_bfloat16, 64>);
+  load();
+}
 
 void launch_merge(const ForwardVariant& variant, const ForwardParams& params, const MergeParams& merge,
                   cudaStream_t stream) {

@@ -70,6 +70,7 @@ class Cutter {
       part.run_end = static_cast<int32_t>(result_.list.runs.size());
       result_.list.items.push_back(part);
       result_.first_rows.push_back(num_parts > 1 ? static_cast<int32_t>(result_.num_rows) : -1);
+      positions_.push_back(p);
       if (num_parts > 1) result_.num_rows += rows;
     }
   }
@@ -107,13 +108,21 @@ class Cutter {
     result_.list.runs.push_back(part);
   }
 
-  /// Longest first, ties in the order in which they were cut.
+  /// Longest first, in eighths of the longest; then first parts first, since the keys that are there already come first
+  /// in items for keys that come late. Items that are not sorted by length are all of those.
   void sort_parts() {
+    if (result_.list.items.empty()) return;
     std::vector<size_t> order(result_.list.items.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::vector<int64_t> steps;
+    std::vector<int64_t> steps, steps_before;
     for (const TileItem& item : result_.list.items) steps.push_back(steps_of(result_.list, item));
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return steps[a] > steps[b]; });
+    for (const TileItem& item : tiles_.items) steps_before.push_back(steps_of(tiles_, item));
+    const bool by_length = std::is_sorted(steps_before.rbegin(), steps_before.rend());
+    const int64_t longest = std::max<int64_t>(*std::max_element(steps.begin(), steps.end()), 1);
+    const auto eighths = [&](size_t i) { return by_length ? steps[i] * 8 / longest : 0; };
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return std::pair(-eighths(a), positions_[a]) < std::pair(-eighths(b), positions_[b]);
+    });
     std::vector<TileItem> items;
     std::vector<int32_t> first_rows;
     for (const size_t i : order) {
@@ -126,6 +135,7 @@ class Cutter {
 
   const TileList& tiles_;
   const std::vector<int64_t>& num_parts_;
+  std::vector<int64_t> positions_;  // of each part in its item
   PartList result_;
 };
 
@@ -180,7 +190,7 @@ struct Search {
 
   /// All items, into parts of equal length.
   void split_all() {
-    const int64_t longest = steps.front();
+    const int64_t longest = *std::max_element(steps.begin(), steps.end());
     for (int64_t pieces = 2; pieces <= std::min<int64_t>(longest, num_sms);
          pieces += std::max<int64_t>(pieces / 16, 1)) {
       std::vector<int64_t> num_parts;
@@ -222,12 +232,13 @@ std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shap
   if (items == 0 || items * num_groups > kMostItemsOfLast * num_sms) return {};
   Search search{tiles, shape, num_groups, num_sms, {}, 0, {}};
   for (const TileItem& item : tiles.items) search.steps.push_back(steps_of(tiles, item));
-  if (search.steps.front() < kLeastSteps) return {};
+  // Lists for keys that come late do not begin with their longest items.
+  if (*std::max_element(search.steps.begin(), search.steps.end()) < kLeastSteps) return {};
   const double whole = makespan(search.steps, std::vector<int64_t>(search.steps.size(), 1), num_groups, num_sms);
   if (items * num_groups <= kMostItems * num_sms) {
     search.best = whole / kWantedGain;
     search.split_all();
-  } else {
+  } else if (std::is_sorted(search.steps.rbegin(), search.steps.rend())) {
     search.best = whole / kWantedGainOfLast;
     search.split_last();
   }

@@ -15,7 +15,8 @@
 namespace tangram::sm90 {
 
 /// A tile list whose items are parts of query tiles: each sees some of the keys that its rows see, and together the
-/// parts of a tile show each cell once. Tiles may stay whole. Items are sorted longest first.
+/// parts of a tile show each cell once. Tiles may stay whole. Long items come before short ones, and of about
+/// equal ones first parts before second ones.
 struct PartList {
   TileList list;
   std::vector<int32_t> first_rows;  ///< of each item, in the workspace; -1 for whole tiles
