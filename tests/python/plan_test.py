@@ -160,9 +160,7 @@ def test_configs_are_values_and_name_wrong_fields():
         OverlapConfig(launch_order="fast")
     wrong = DistAttnConfig(overlap=OverlapConfig(launch_order="high_priority", sm_margin=8))
     with pytest.raises(ValueError, match="sm_margin goes with launch_order"):
-        tangram.plan(
-            Mask.causal(1024), 2, config=DistAttnConfig(overlap=OverlapConfig(0, 0, False, "high_priority", 8))
-        )
+        tangram.plan(Mask.causal(1024), 2, config=wrong)
     with pytest.raises(ValueError, match="min_heap"):
         DispatchConfig(algorithm="nonsense")
     with pytest.raises(ValueError, match="1000"):
