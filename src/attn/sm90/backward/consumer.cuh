@@ -195,21 +195,20 @@ struct Consumer {
     }
   }
 
-  /// As exponentiate, with s left as tanh of the capped score, and P only in packed form.
+  /// As exponentiate and pack; s becomes P times the derivative of the cap, 1 - tanh^2.
   __device__ __forceinline__ void exponentiate_capped(Scores& s, Packed& packed_p, const Stats& lse, bool masked,
                                                       uint32_t visible) {
 #pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-      float p[4];
+    for (int i = 0; i < kScores; i += 2) {
+      float p[2];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& score = s[j * 4 + i];
-        score = tanh_accurate(score * params.cap_inner);
-        p[i] = ptx::exp2_approx(score * params.cap_outer - lse[j * 2 + i % 2]);
-        if (masked && !is_visible(visible, j * 4 + i)) p[i] = 0.0f;
+      for (int e = 0; e < 2; ++e) {
+        const float capped = tanh_accurate(s[i + e] * params.cap_inner);
+        p[e] = ptx::exp2_approx(capped * params.cap_outer - lse[i / 4 * 2 + e]);
+        if (masked && !is_visible(visible, i + e)) p[e] = 0.0f;
+        s[i + e] = p[e] * (1.0f - capped * capped);
       }
-      packed_p[j * 2] = pack_pair<Element>(p[0], p[1]);
-      packed_p[j * 2 + 1] = pack_pair<Element>(p[2], p[3]);
+      packed_p[i / 2] = pack_pair<Element>(p[0], p[1]);
     }
   }
   /// tanh through exp2: tanh.approx is good to 2^-11 only, which a large softcap would multiply.
@@ -223,18 +222,17 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) dp[i] = p[i] * (dp[i] - delta[i / 4 * 2 + i % 2]);
   }
-  /// With softcap: `capped` as exponentiate_capped leaves it; delta is loaded as it is needed, for lack of registers.
-  __device__ __forceinline__ void score_gradients_capped(Scores& dp, const Scores& capped, const Packed& packed_p) {
+  /// With softcap: delta is loaded as it is needed, for lack of registers.
+  __device__ __forceinline__ void score_gradients_late(Scores& dp, const Scores& p) {
     const float* stats = smem.stats[here.stage()] + kDeltaBegin + fresh_thread() % 4 * 4;
 #pragma unroll
     for (int k8 = 0; k8 < kScores; k8 += 8) {
       const float4 delta = *reinterpret_cast<const float4*>(stats + k8 * 2);
 #pragma unroll
       for (int i = k8; i < k8 + 8; i += 2) {
-        const float2 p = unpack_pair<Element>(packed_p[i / 2]);
         const bool upper = i % 8 >= 4;
-        dp[i] = p.x * (1.0f - capped[i] * capped[i]) * (dp[i] - (upper ? delta.z : delta.x));
-        dp[i + 1] = p.y * (1.0f - capped[i + 1] * capped[i + 1]) * (dp[i + 1] - (upper ? delta.w : delta.y));
+        dp[i] = p[i] * (dp[i] - (upper ? delta.z : delta.x));
+        dp[i + 1] = p[i + 1] * (dp[i + 1] - (upper ? delta.w : delta.y));
       }
     }
   }
@@ -291,10 +289,10 @@ struct Consumer {
     Packed packed_p, packed_ds;
     if constexpr (Traits::kSoftcap) {
       exponentiate_capped(s, packed_p, lse, masked, visible);
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(dp);
-      score_gradients_capped(dp, s, packed_p);
       issue_gradient(dv, packed_p, smem.dout[stage]);
+      ptx::wgmma_wait<1>();
+      ptx::pin_registers(dp);
+      score_gradients_late(dp, s);
     } else {
       exponentiate(s, lse, masked, visible);
       pack(packed_p, s);
