@@ -204,6 +204,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   prepared.backward->fill(params, edge, deterministic);
   const int64_t free_sms = std::max(prepared.num_sms - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, prepared.backward->num_items()));
+  if (args.dsink != nullptr) sm90::backward::load_sink();
   sm90::backward::launch(
       {prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, args.options.softcap > 0, deterministic},
       params, edge, ctas, cuda_stream);

@@ -177,6 +177,34 @@ class ArrivalsTest : public ::testing::Test {
 // What differs is the order of the keys of the first items, and of the additions to dq.
 constexpr double kTolerance = 3e-3;
 
+// Alone in its process, as ctest runs it: kernels that have never run are launched behind one that waits.
+TEST_F(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) {
+  const auto late = prepare_slices(backend_, kSlices, kShape, kArrivals);
+  poison_late_keys();
+  forward(*late, &arrivals_);
+  EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "the call must not take as long as the keys";
+  deliver();
+  wait();
+  const HostTensor out = fetch(out_), lse = fetch(lse_);
+  poison_late_keys();
+  backward(*late, &arrivals_, false);
+  EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "the call must not take as long as the keys";
+  deliver();
+  wait();
+  const HostTensor dq = fetch(dq_), dk = fetch(dk_), dv = fetch(dv_);
+  EXPECT_EQ(board_[kRank].report, 0U) << "nothing failed";
+  const auto plain = prepare_slices(backend_, kSlices, kShape);
+  forward(*plain, nullptr);
+  wait();
+  EXPECT_LE(relative_error(out, fetch(out_)), kTolerance);
+  EXPECT_LE(relative_error(lse, fetch(lse_)), kTolerance);
+  backward(*plain, nullptr, false);
+  wait();
+  EXPECT_LE(relative_error(dq, fetch(dq_)), kTolerance);
+  EXPECT_LE(relative_error(dk, fetch(dk_)), kTolerance);
+  EXPECT_LE(relative_error(dv, fetch(dv_)), kTolerance);
+}
+
 TEST_F(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) {
   const auto plain = prepare_slices(backend_, kSlices, kShape);
   forward(*plain, nullptr);

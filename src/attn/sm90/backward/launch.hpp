@@ -45,5 +45,7 @@ struct SinkParams {
   bool out_float32;
 };
 void launch_sink(const SinkParams& params, cudaStream_t stream);
+/// Loads the kernels of launch_sink.
+void load_sink();
 
 }  // namespace tangram::sm90::backward

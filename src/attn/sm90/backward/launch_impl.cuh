@@ -9,6 +9,7 @@
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/backward/launch.hpp"
 #include "cuda/check.hpp"
+#include "cuda/load_kernel.hpp"
 #include "cuda/once_per_device.hpp"
 
 namespace tangram::sm90::backward {
@@ -42,6 +43,7 @@ void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas,
     cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSmemBytes),
                 "cudaFuncSetAttribute(sm90 backward)");
   });
+  cuda::load_kernel<after_kernel<Element, Traits::kHeadDim>>();  // the main kernel may wait for late keys
   const int64_t tiles = int64_t{edge.num_q_tiles} * edge.num_heads_q;
   launch_kernel(before_kernel<Element, Traits::kHeadDim>, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false,
                 stream, "sm90 backward: first kernel launch");

@@ -5,6 +5,7 @@
 #include "attn/sm90/backward/launch.hpp"
 #include "attn/sm90/backward/traits.cuh"
 #include "cuda/check.hpp"
+#include "cuda/load_kernel.hpp"
 
 namespace tangram::sm90::backward {
 namespace {
@@ -78,6 +79,11 @@ __global__ void __launch_bounds__(kSinkThreads) row_sink_kernel(const SinkParams
 }
 
 }  // namespace
+
+void load_sink() {
+  cuda::load_kernel<shared_sink_kernel>();
+  cuda::load_kernel<row_sink_kernel>();
+}
 
 void launch_sink(const SinkParams& params, cudaStream_t stream) {
   const int64_t sinks = int64_t{params.num_sinks} * params.num_heads_q;
