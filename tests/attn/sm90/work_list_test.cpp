@@ -127,6 +127,22 @@ TEST(BackwardWorkList, WalksTowardsTilesThatEarlierItemsHaveLeft) {
   EXPECT_FALSE(make({{{0, 4096}, {0, 4096}, -512, 0}}, shape).deterministic_walk.heads_inside);
 }
 
+// What a rank of 8 holds of a causal mask of 32K rows: two chunks, of which the second alone sees most keys. Few items
+// are twice as long as the others, and still enough to put the multiprocessors out of step over all heads.
+TEST(BackwardWorkList, FewLongItemsAmongEqualOnesAreDealtHeadByHead) {
+  const AttnShape shape{4096, 32768, 64, 8, 128, 128, DType::kBFloat16};
+  for (const int64_t first : {6144, 14336}) {
+    const int64_t second = 32768 - 2048 - first;
+    const WorkList work = make(
+        {AttnSlice::causal({0, 2048}, {0, first + 2048}), AttnSlice::causal({2048, 4096}, {0, second + 2048})}, shape);
+    int32_t head = 0;
+    for (const Item& item : work.items) {
+      EXPECT_GE(item.kv_head, head) << "first chunk at " << first;
+      head = item.kv_head;
+    }
+  }
+}
+
 TEST(BackwardWorkList, TilesBeginWithDocumentsAndCoverAllQueriesInOrder) {
   for (const Problem& p : problems()) {
     SCOPED_TRACE(p.name);

@@ -78,7 +78,7 @@ Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_
 double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles) {
   constexpr int64_t kSamples = 64;
   const int64_t samples = std::min(kSamples, num_q_tiles);
-  int64_t deviation = 0, sum = 0;
+  double deviation = 0, sum = 0;
   for (int64_t s = 0; s < samples; ++s) {
     const int64_t tile = (2 * s + 1) * num_q_tiles / (2 * samples);
     std::vector<int64_t> lengths;
@@ -96,12 +96,15 @@ double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_til
     const auto middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
     std::nth_element(lengths.begin(), middle, lengths.end());
     const int64_t median = *middle;
+    double squares = 0;
     for (const int64_t length : lengths) {
-      deviation += length > median ? length - median : median - length;
-      sum += length;
+      squares += static_cast<double>((length - median) * (length - median));
+      sum += static_cast<double>(length);
     }
+    deviation += std::sqrt(squares * static_cast<double>(lengths.size()));
   }
-  return sum == 0 ? 0 : static_cast<double>(deviation) / static_cast<double>(sum);
+  // For causal masks 0.85 of the root mean square is the mean deviation, to which the penalties were fitted.
+  return sum == 0 ? 0 : 0.85 * deviation / sum;
 }
 
 Dealing choose_dealing(const Extents& extents, double spread, const AttnShape& shape, int num_sms) {

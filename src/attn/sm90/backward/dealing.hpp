@@ -35,8 +35,9 @@ struct Extents {
 };
 Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles);
 
-/// How unequal the items are that meet at one query tile: their mean deviation from the median, as a share of it, over
-/// sampled tiles. 0 for full masks, windows and full documents, about 0.25 for causal ones.
+/// How unequal the items are that meet at one query tile: how far they lie from the median (root mean square, so that
+/// few long items count), as a share of their mean length, over sampled tiles. 0 for full masks, windows and full
+/// documents, about 0.25 for causal ones.
 double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles);
 
 /// The fastest dealing by a simulation on `num_sms` multiprocessors with penalties for what leaves the L2 cache.
