@@ -42,10 +42,10 @@ std::string repr(const MovementConfig& c) {
 std::string repr(const DistAttnConfig& c) {
   return fmt::format(
       "DistAttnConfig(cp_size={}, heads={}, dispatch={}, overlap={}, cost={}, reduce_dtype='{}', strategy='{}', "
-      "head_ranks={}, inner_ring={}, head_chunks=[{}], movement={})",
+      "head_ranks={}, inner_ring={}, head_chunks=[{}], document_rows={}, movement={})",
       c.cp_size, repr(c.heads), repr(c.dispatch), repr(c.overlap), repr(c.cost), to_string(c.reduce_dtype),
       to_string(c.strategy.name), c.strategy.head_ranks, c.strategy.inner_ring, fmt::join(c.strategy.head_chunks, ", "),
-      repr(c.movement));
+      c.strategy.document_rows, repr(c.movement));
 }
 
 // The text holds every field, so that it serves as hash too.
@@ -152,25 +152,26 @@ void bind_config(nb::module_& m) {
           [](DistAttnConfig* self, int cp_size, const HeadConfig& heads, const DispatchConfig& dispatch,
              const OverlapConfig& overlap, const CostModel& cost, const std::string& reduce_dtype,
              const std::string& strategy, int head_ranks, int inner_ring, std::vector<int> head_chunks,
-             const MovementConfig& movement) {
-            new (self) DistAttnConfig{cp_size,
-                                      heads,
-                                      dispatch,
-                                      overlap,
-                                      cost,
-                                      parse_dtype(reduce_dtype),
-                                      {parse_strategy(strategy), head_ranks, inner_ring, std::move(head_chunks)},
-                                      movement};
+             int64_t document_rows, const MovementConfig& movement) {
+            new (self) DistAttnConfig{
+                cp_size,
+                heads,
+                dispatch,
+                overlap,
+                cost,
+                parse_dtype(reduce_dtype),
+                {parse_strategy(strategy), head_ranks, inner_ring, std::move(head_chunks), document_rows},
+                movement};
           },
           nb::kw_only(), "cp_size"_a = 1, "heads"_a = HeadConfig{}, "dispatch"_a = DispatchConfig{},
           "overlap"_a = OverlapConfig{}, "cost"_a = CostModel{}, "reduce_dtype"_a = "float32", "strategy"_a = "tangram",
-          "head_ranks"_a = 0, "inner_ring"_a = 0, "head_chunks"_a = std::vector<int>{}, "movement"_a = MovementConfig{},
+          "head_ranks"_a = 0, "inner_ring"_a = 0, "head_chunks"_a = std::vector<int>{}, "document_rows"_a = 0,
+          "movement"_a = MovementConfig{},
           "cp_size and heads are filled in by the functions that make keys. strategy: 'tangram', 'ulysses', 'hcms', "
           "'ring', 'all_gather', 'usp', 'loong_train', 'hybrid_cp', or 'auto', the fastest of them by the cost model, "
           "which Plan.explain() accounts for; on CPUs, GPUs compute 'tangram' alone. head_ranks is for usp and "
-          "loong_train, "
-          "inner_ring for loong_train, head_chunks (K/V heads of each chunk) for hcms; 0 and [] let the planner "
-          "choose.")
+          "loong_train, inner_ring for loong_train, head_chunks (K/V heads of each chunk) for hcms, document_rows (the "
+          "longest document that stays whole on one rank) for hybrid_cp; 0 and [] let the planner choose.")
       .def_ro("cp_size", &DistAttnConfig::cp_size)
       .def_ro("heads", &DistAttnConfig::heads)
       .def_ro("dispatch", &DistAttnConfig::dispatch)
@@ -181,7 +182,8 @@ void bind_config(nb::module_& m) {
       .def_prop_ro("strategy", [](const DistAttnConfig& c) { return std::string(to_string(c.strategy.name)); })
       .def_prop_ro("head_ranks", [](const DistAttnConfig& c) { return c.strategy.head_ranks; })
       .def_prop_ro("inner_ring", [](const DistAttnConfig& c) { return c.strategy.inner_ring; })
-      .def_prop_ro("head_chunks", [](const DistAttnConfig& c) { return c.strategy.head_chunks; });
+      .def_prop_ro("head_chunks", [](const DistAttnConfig& c) { return c.strategy.head_chunks; })
+      .def_prop_ro("document_rows", [](const DistAttnConfig& c) { return c.strategy.document_rows; });
   finish(config);
 }
 

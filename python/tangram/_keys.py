@@ -19,18 +19,17 @@ from . import _core, _cuda
 from ._core import (
     Backend,
     Dispatch,
-    DispatchConfig,
     DistAttention,
     DistAttnConfig,
     HeadConfig,
     Mask,
-    OverlapConfig,
     Plan,
     PlanCache,
 )
 from ._prepared import Lru, backend_named
 from ._torch_flex import _NAMES
 from ._torch_group import TorchGroup, known_group, known_groups, torch_group
+from ._values import changed
 from .errors import Error, InvalidArgument
 from .planning import background
 
@@ -161,10 +160,9 @@ class DistAttnRuntimeKey:
         if device >= 0:
             _cuda.require_no_capture("a key", "calc_attn")
             # Kept rows would wait for a backward pass that may never come, in memory that all ranks give back together.
-            stages = (overlap.num_stages_fwd, overlap.num_stages_bwd)
-            overlap = OverlapConfig(*stages, launch_order=overlap.launch_order, sm_margin=overlap.sm_margin)
+            overlap = changed(overlap, keep_remote_kv=False)
         if heads != h or overlap != self.config.overlap:
-            config = _with(self.config, heads=heads, overlap=overlap)
+            config = changed(self.config, heads=heads, overlap=overlap)
             plan = _core.make_plan_after_dispatch(plan.mask, config, plan.q_dispatch, plan.k_dispatch)
         if device < 0:
             return DistAttention(plan, self.group.group, self._backend(backend, device))
@@ -225,12 +223,6 @@ def clear_keys() -> None:
         group.keys = None
 
 
-def _with(config: DistAttnConfig, **changes: Any) -> DistAttnConfig:
-    parts = ("cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype", "movement")
-    names = (*parts, "strategy", "head_ranks", "inner_ring", "head_chunks")
-    return DistAttnConfig(**{name: changes.get(name, getattr(config, name)) for name in names})
-
-
 def _mask_types(types: MaskTypes, count: int) -> list[int] | None:
     if types is None:
         return None
@@ -289,10 +281,9 @@ def _key(
         raise InvalidArgument(f"tangram: dist_attn_config must be a DistAttnConfig (got {type(config).__name__})")
     group = torch_group(group_or_mesh)
     cache = _cache_of(group)
-    config = _with(config or DistAttnConfig(), cp_size=group.size, heads=heads)
+    config = changed(config or DistAttnConfig(), cp_size=group.size, heads=heads)
     if chunk_size is not None:
-        d = config.dispatch
-        config = _with(config, dispatch=DispatchConfig(algorithm=d.algorithm, chunk_size=chunk_size, seed=d.seed))
+        config = changed(config, dispatch=changed(config.dispatch, chunk_size=chunk_size))
     name = (mask, config, pad_q, pad_k, like)
     key = cache.keys.get(name)
     if key is None:

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import copyreg
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _core
 from ._core import AttnSlice, Mask, Plan, Range
+
+Value = TypeVar("Value")
 
 
 def _properties(kind: type) -> tuple[str, ...]:
@@ -24,6 +26,13 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 for _name in vars(_core):
     if _name in ("AttnOptions", "CostModel") or _name.endswith("Config"):
         _FIELDS[getattr(_core, _name)] = _properties(getattr(_core, _name))
+
+
+def changed(value: Value, **changes: Any) -> Value:
+    """A copy of a config with other values in these fields."""
+    kind: Any = type(value)
+    result: Value = kind(**{name: changes.get(name, getattr(value, name)) for name in _FIELDS[kind]})
+    return result
 
 
 def _make(kind: type, fields: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 
 from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache
+from ._values import changed
 
 _cache = PlanCache(128)
 _pool: ThreadPoolExecutor | None = None
@@ -18,19 +19,7 @@ _pool_lock = Lock()
 def plan_config(cp_size: int, heads: HeadConfig | None = None, config: DistAttnConfig | None = None) -> DistAttnConfig:
     """`config` for `cp_size` ranks and these heads."""
     config = DistAttnConfig() if config is None else config
-    return DistAttnConfig(
-        cp_size=cp_size,
-        heads=config.heads if heads is None else heads,
-        dispatch=config.dispatch,
-        overlap=config.overlap,
-        cost=config.cost,
-        reduce_dtype=config.reduce_dtype,
-        movement=config.movement,
-        strategy=config.strategy,
-        head_ranks=config.head_ranks,
-        inner_ring=config.inner_ring,
-        head_chunks=config.head_chunks,
-    )
+    return changed(config, cp_size=cp_size, heads=config.heads if heads is None else heads)
 
 
 def plan(mask: Mask, cp_size: int, *, heads: HeadConfig | None = None, config: DistAttnConfig | None = None) -> Plan:

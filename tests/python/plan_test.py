@@ -65,6 +65,21 @@ def test_strategies_by_name():
     assert "strategy='usp', head_ranks=0" in repr(DistAttnConfig(strategy="usp"))
 
 
+def test_no_field_of_a_config_is_lost_on_the_way_to_the_plan():
+    heads = HeadConfig(num_heads_q=4, num_heads_kv=2, head_dim=64, head_dim_v=64)
+    mask = Mask.varlen(range(0, 1025, 64))
+    whole, cut = (DistAttnConfig(strategy="hybrid_cp", document_rows=rows) for rows in (64, 16))
+    plans = [tangram.plan(mask, 4, heads=heads, config=config) for config in (whole, cut)]
+    assert [plan.config.document_rows for plan in plans] == [64, 16]
+    assert "16 document(s) of 1024 query rows" in plans[0].explain()  # whole on one rank
+    assert "16 document(s) of 1024 query rows" in plans[1].explain().split("sub-groups of 4 ranks")[1]
+    ring = DistAttnConfig(strategy="loong_train", head_ranks=1, inner_ring=2)
+    assert tangram.plan(Mask.causal(1024), 4, heads=heads, config=ring).config.inner_ring == 2
+    moving = DistAttnConfig(movement=MovementConfig("qo", head_groups=2), reduce_dtype="bfloat16")
+    plan = tangram.plan(Mask.causal(1024), 4, heads=heads, config=moving)
+    assert plan.config.movement == moving.movement and plan.config.reduce_dtype == "bfloat16"
+
+
 def test_auto_chooses_and_says_why():
     heads = HeadConfig(num_heads_q=16, num_heads_kv=16, head_dim=64, head_dim_v=64)
     slow = CostModel(link_bytes_per_s=1e9)
@@ -89,6 +104,7 @@ def test_auto_chooses_and_says_why():
         (lambda: DistAttnConfig(strategy="usp", head_ranks=3), "needs head_ranks that divide cp_size"),
         (lambda: DistAttnConfig(strategy="ulysses", head_ranks=2), "head_ranks is for usp and loong_train"),
         (lambda: DistAttnConfig(strategy="hcms", head_chunks=[2]), "must add up to the 1 K/V heads"),
+        (lambda: DistAttnConfig(strategy="ring", document_rows=64), "document_rows is for hybrid_cp"),
     ],
 )
 def test_what_strategies_cannot_do_is_a_value_error(config, text):
@@ -179,9 +195,11 @@ def test_values_are_copied_and_pickled():
         reduce_dtype="bfloat16",
         movement=MovementConfig("qo", head_groups=2),
     )
+    strategy = DistAttnConfig(strategy="hybrid_cp", head_ranks=2, inner_ring=3, head_chunks=[1, 2], document_rows=64)
     mask = Mask.varlen([0, 100, 1024])
     values = [
         config,
+        strategy,
         config.heads,
         config.dispatch,
         config.overlap,

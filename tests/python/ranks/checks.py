@@ -21,7 +21,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tangram  # noqa: E402
 from ranks.as_device import as_device  # noqa: E402
 from reference import attention, typed_cells  # noqa: E402
-from tangram import DistAttnConfig, InvalidArgument, MovementConfig, OverlapConfig, _cuda, _torch_group  # noqa: E402
+from tangram import (  # noqa: E402
+    DistAttnConfig,
+    InvalidArgument,
+    MovementConfig,
+    OverlapConfig,
+    _cuda,
+    _torch_group,
+    _values,
+)
 
 HEADS, HEADS_KV, DIM = 4, 2, 16
 
@@ -74,6 +82,22 @@ def check_step(group, config=None, softcap=0.0, sink=False, dtype=torch.float32)
         np.testing.assert_allclose(s.grad.numpy(), expected.dsink, atol=1e-3)
 
 
+def rows_of_backward(group, config):
+    """Rows that a backward pass receives; gradients are those of the same pass that keeps nothing."""
+    plain = _values.changed(config, overlap=OverlapConfig())
+    results = []
+    for each in (plain, config):
+        key = flex_key(RANGES, 150, group, each)
+        shards = [tangram.dispatch(x.detach(), key).requires_grad_() for x in whole(150, 1)]
+        out, _ = tangram.calc_attn(*shards, key)
+        before = key.group.group.traffic()
+        results.append(torch.autograd.grad(out, shards, torch.ones_like(out)))
+        rows = key.group.group.traffic() - before
+    for ours, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(ours, wanted)
+    return rows
+
+
 def check_strategies(group):
     """Every strategy gives what one process would, and what a strategy cannot do is a ValueError on every rank."""
     for strategy in ("ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp", "auto"):
@@ -82,6 +106,14 @@ def check_strategies(group):
         assert key.config.strategy == strategy
         assert (key.plan.config.strategy == strategy) == (strategy != "auto")
         check_step(group, config, softcap=2.0, sink=True)
+    check_step(group, DistAttnConfig(strategy="hybrid_cp", document_rows=20))
+    for strategy in ("ulysses", "hcms", "usp", "ring"):
+        # Tensors that forward leaves by heads need not travel there again for backward.
+        config = DistAttnConfig(strategy=strategy)
+        plain = rows_of_backward(group, config)
+        kept = rows_of_backward(group, _values.changed(config, overlap=OverlapConfig(keep_remote_kv=True)))
+        by_heads = flex_key(RANGES, 150, group, config).plan.explain().find(" 1 head ranks") < 0
+        assert kept < plain if by_heads else kept == plain, (strategy, kept, plain)
     count = dist.get_world_size(group)
     if count == 4:  # 2 x 2
         check_step(group, DistAttnConfig(strategy="usp", head_ranks=2))
