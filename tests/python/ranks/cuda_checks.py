@@ -153,9 +153,7 @@ def check_streams():
 def check_hybrid():
     """One dispatch, two masks in turn, many times: epochs of several passes in one sequence."""
     first = key_of()
-    second = tangram.make_varlen_key_for_new_mask_after_dispatch(
-        [0, TOTAL], [0, TOTAL], first, causal=True, window_size=(63, 0)
-    )
+    second = tangram.make_varlen_key_for_new_mask_after_dispatch([0, TOTAL], [0, TOTAL], first, window_size=(63, 0))
     q, k, v = whole(8)
     shards = [tangram.dispatch(x.detach(), first) for x in (q, k, v)]
     i, j = np.arange(TOTAL)[:, None], np.arange(TOTAL)[None, :]

@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of distributed training on GPUs: ranks are processes, one a GPU, started by torchrun."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import tangram  # noqa: E402
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+HAS_BACKEND = any(b.name == "sm90" and b.available for b in tangram.list_backends())
+NUM_GPUS = torch.cuda.device_count() if torch.cuda.is_available() and HAS_BACKEND else 0
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS < 2, reason="needs two Hopper GPUs")]
+
+
+@pytest.mark.parametrize(
+    ("script", "printed", "needs"),
+    [
+        ("11_multi_token_prediction/train.py", "loss", None),
+        ("12_hybrid_layers/hybrid.py", "agree with one process", None),
+        ("14_fsdp2_context_parallel/train.py", "step 5: loss", "transformers"),
+        ("15_video_block_causal/video.py", "agrees with SDPA", None),
+    ],
+)
+def test_examples_agree_with_one_process_on_gpus(script, printed, needs):
+    if needs and importlib.util.find_spec(needs) is None:
+        pytest.skip(f"not installed: {needs}")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    result = subprocess.run(
+        [*command, str(EXAMPLES / script), "--device", "cuda"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, (result.stdout + result.stderr)[-6000:]
+    assert printed in result.stdout
