@@ -32,6 +32,9 @@ class Executor {
   virtual void backward(const DistBackwardArgs& args, void* stream) = 0;
   // Tells the peers that this rank cannot take part.
   virtual void refuse(const std::string& reason) = 0;
+  // The number of the latest forward pass whose remote K/V stay in GPU memory, and whether they are still there.
+  virtual int64_t latest_kept() const { return 0; }
+  virtual bool still_keeps(int64_t) const { return true; }
 };
 
 class HostExecutor final : public Executor {
@@ -66,6 +69,7 @@ class DeviceExecutor final : public Executor {
  public:
   DeviceExecutor(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group, const AttnBackend& backend)
       : group_(std::move(group)) {
+    keeps_ = plan->ranks.at(static_cast<size_t>(group_->communicator().rank())).backward.back().kept;
     group_->prepare([&] { attention_.emplace(std::move(plan), group_->communicator(), backend); });
   }
   // Kernels may still read what ends here.
@@ -80,13 +84,21 @@ class DeviceExecutor final : public Executor {
   }
   const Plan& plan() const override { return attention_->plan(); }
   int64_t q_rows() const override { return attention_->q_rows(); }
-  void forward(const DistForwardArgs& args, void* stream) override {
+  void forward(const DistForwardArgs& given, void* stream) override {
+    DistForwardArgs args = given;
+    args.kept = keeps_ ? &kept_ : nullptr;
     run(stream, [&] { attention_->forward(args, stream); });
+    ++num_forward_;
   }
-  void backward(const DistBackwardArgs& args, void* stream) override {
+  void backward(const DistBackwardArgs& given, void* stream) override {
+    DistBackwardArgs args = given;
+    args.kept = keeps_ ? &kept_ : nullptr;
     run(stream, [&] { attention_->backward(args, stream); });
+    kept_.valid = false;
   }
   void refuse(const std::string& reason) override { group_->refuse(reason); }
+  int64_t latest_kept() const override { return num_forward_; }
+  bool still_keeps(int64_t pass) const override { return !keeps_ || (kept_.valid && pass == num_forward_); }
 
  private:
   template <class Pass>
@@ -103,6 +115,11 @@ class DeviceExecutor final : public Executor {
 
   std::shared_ptr<DeviceGroup> group_;
   std::optional<DeviceDistAttention> attention_;
+  // NOTE [kept pass]: what one forward pass leaves for its backward pass; the next forward pass takes the memory over,
+  // whether the backward pass came or not. So all ranks give it back at the same calls, and none when Python collects.
+  bool keeps_ = false;
+  KeptKv kept_;
+  int64_t num_forward_ = 0;
 };
 #endif
 
@@ -174,6 +191,9 @@ class SharedDistAttention {
     attention_->backward(args, reinterpret_cast<void*>(stream));
   }
 
+  int64_t latest_kept() const { return attention_->latest_kept(); }
+  bool still_keeps(int64_t pass) const { return attention_->still_keeps(pass); }
+
  private:
   // A rank whose arguments are unreadable tells its peers, which would wait for it.
   template <class Read>
@@ -205,7 +225,11 @@ void bind_dist_attention(nb::module_& m) {
            "kept"_a.none() = nb::none(), "options"_a = AttnOptions{}, "stream"_a = 0)
       .def("backward", &SharedDistAttention::backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a, "dq"_a, "dk"_a,
            "dv"_a, "dsink"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",
-           "kept"_a.none() = nb::none(), "dsink_reduce"_a = "sum", "options"_a = AttnOptions{}, "stream"_a = 0);
+           "kept"_a.none() = nb::none(), "dsink_reduce"_a = "sum", "options"_a = AttnOptions{}, "stream"_a = 0)
+      .def_prop_ro("latest_kept", &SharedDistAttention::latest_kept,
+                   "Over GPUs: the number of the latest forward pass, whose remote K/V stay where the plan keeps them.")
+      .def("still_keeps", &SharedDistAttention::still_keeps, "number"_a,
+           "Whether backward of that pass can run: not where K/V were kept and a later pass has taken their memory.");
 }
 
 }  // namespace tangram::python

@@ -137,9 +137,14 @@ class DistAttnRuntimeKey:
         """Whether queries and keys share one dispatch: their sequences have equal length."""
         return self.plan.mask.seqlen_q == self.plan.mask.seqlen_k
 
-    def attention(self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int) -> DistAttention:
-        """The executor for tensors of this dtype on that GPU (-1: host memory), made at the first call: collective."""
-        name = (dtype, head_dim_v, backend, device)
+    def attention(
+        self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int, keeps: bool = False
+    ) -> DistAttention:
+        """The executor for tensors of this dtype on that GPU (-1: host memory), made at the first call: collective.
+
+        keeps: whether a pass on a GPU keeps remote K/V. In host memory the same executor does both.
+        """
+        name = (dtype, head_dim_v, backend, device, keeps and device >= 0)
         known = self._attention.get(name)
         if known is not None:
             return known
@@ -153,14 +158,15 @@ class DistAttnRuntimeKey:
             self._attention[name] = known  # the graph writes to its memory as long as it is replayed
         return known
 
-    def _make_attention(self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int) -> DistAttention:
+    def _make_attention(
+        self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int, keeps: bool
+    ) -> DistAttention:
         plan, overlap = self.plan, self.config.overlap
         h = self.config.heads
         heads = HeadConfig(h.num_heads_q, h.num_heads_kv, h.head_dim, head_dim_v, _NAMES[dtype])
         if device >= 0:
             _cuda.require_no_capture("a key", "calc_attn")
-            # Kept rows would wait for a backward pass that may never come, in memory that all ranks give back together.
-            overlap = changed(overlap, keep_remote_kv=False)
+            overlap = changed(overlap, keep_remote_kv=keeps)
         if heads != h or overlap != self.config.overlap:
             config = changed(self.config, heads=heads, overlap=overlap)
             plan = _core.make_plan_after_dispatch(plan.mask, config, plan.q_dispatch, plan.k_dispatch)

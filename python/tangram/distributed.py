@@ -9,7 +9,9 @@ them, `undispatch` gives the whole tensor back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -90,12 +92,16 @@ class _Call:
     """What a call has beside its tensors; one argument, because autograd looks at each."""
 
     attention: DistAttention
+    without: Callable[[], DistAttention] | None
+    """The executor that keeps nothing, where `attention` keeps remote K/V in GPU memory."""
     kept: KeptKv | None
     sink_layout: str
     options: AttnOptions
     out_dtype: torch.dtype | None
     max_logits: bool
     dsink_reduce: str
+    number: int = 0
+    """Of the forward pass, by which its executor knows what it kept."""
 
 
 class _CalcAttn(torch.autograd.Function):
@@ -107,6 +113,8 @@ class _CalcAttn(torch.autograd.Function):
         lse = q.new_empty(q.shape[:2], dtype=torch.float32)
         peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
         call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.kept, call.options, _stream(q))
+        if call.without is not None:
+            call.number = call.attention.latest_kept
         ctx.save_for_backward(q, k, v, sink, out, lse)
         ctx.call = call
         if peaks is None:
@@ -126,7 +134,10 @@ def _backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
     dsink = None if sink is None else torch.empty_like(sink)
     tensors = (q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink)
-    call.attention.backward(*tensors, call.sink_layout, call.kept, call.dsink_reduce, call.options, _stream(q))
+    attention = call.attention
+    if call.without is not None and not attention.still_keeps(call.number):
+        attention = call.without()
+    attention.backward(*tensors, call.sink_layout, call.kept, call.dsink_reduce, call.options, _stream(q))
     return dq, dk, dv, dsink, None
 
 
@@ -186,7 +197,8 @@ def calc_attn(
     Compiles under torch.compile without a graph break; keys are inputs of the graph, and keep_remote_kv has no effect.
 
     Tensors in GPU memory: one process a GPU, all on one host. The pass is put on the current stream and nobody waits
-    for it; the first call with a key synchronises. keep_remote_kv has no effect.
+    for it; the first call with a key synchronises. keep_remote_kv serves the pass that was run last with the key; the
+    backward pass of an earlier one fetches its rows again.
 
     Raises:
         InvalidArgument: on every rank when arguments of one do not fit; over GPUs on that rank, and CommError on the
@@ -204,11 +216,17 @@ def calc_attn(
         return out, AttnForwardMeta(lse, peaks if return_max_logits else None)
     require_no_transform("calc_attn")
     device = _cuda.device_of(q)
-    attention = key.attention(q.dtype, v.shape[2], backend, device)
-    keeps = key.config.overlap.keep_remote_kv and torch.is_grad_enabled() and device < 0
-    options = _options(softmax_scale, softcap, deterministic)
+    keeps = key.config.overlap.keep_remote_kv and torch.is_grad_enabled()
+    which = (q.dtype, v.shape[2], backend, device)
     call = _Call(
-        attention, KeptKv() if keeps else None, sink_layout, options, out_dtype, return_max_logits, dsink_reduce
+        key.attention(*which, keeps),
+        partial(key.attention, *which) if keeps and device >= 0 else None,
+        KeptKv() if keeps and device < 0 else None,
+        sink_layout,
+        _options(softmax_scale, softcap, deterministic),
+        out_dtype,
+        return_max_logits,
+        dsink_reduce,
     )
     results = _CalcAttn.apply(_rows(q), kv_rows(k), kv_rows(v), sink_values(sink), call)  # type: ignore[no-untyped-call]
     return results[0], AttnForwardMeta(*results[1:])

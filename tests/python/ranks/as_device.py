@@ -38,19 +38,32 @@ class FakeGroup:
 
 
 class FakeAttention:
+    """The executor of one key on a GPU: one forward pass at a time leaves its remote K/V for backward."""
+
     def __init__(self, plan, group, backend):
-        assert isinstance(group, FakeGroup) and not plan.config.overlap.keep_remote_kv
+        assert isinstance(group, FakeGroup)
         self._attention = _core.DistAttention(plan, group._group, backend)
+        self._kept = _core.KeptKv() if plan.ranks[0].backward[-1].kept else None
+        self._is_kept = False
+        self.latest_kept = 0
+
+    def still_keeps(self, number):
+        return self._kept is None or (self._is_kept and number == self.latest_kept)
 
     def forward(self, q, k, v, out, lse, max_logits, sink, layout, kept, options, stream):
         assert stream == STREAM and kept is None and all(x.is_contiguous() for x in (k, v, out, lse))
-        self._attention.forward(q, k, v, out, lse, max_logits, sink, layout, kept, options)
+        self._attention.forward(q, k, v, out, lse, max_logits, sink, layout, self._kept, options)
+        self.latest_kept += 1
+        self._is_kept = True
 
     def backward(self, *arguments):
         *arguments, stream = arguments
         k, v, dk, dv, kept = (arguments[i] for i in (1, 2, 7, 8, 12))
         assert stream == STREAM and kept is None and all(x.is_contiguous() for x in (k, v, dk, dv))
+        assert self._kept is None or self._is_kept
+        arguments[12] = self._kept
         self._attention.backward(*arguments)
+        self._is_kept = False
 
 
 @contextmanager

@@ -280,6 +280,31 @@ def check_executors(group):
     assert second() is None
 
 
+def check_kept_on_device(group):
+    """Of passes with one key the latest keeps remote K/V in GPU memory; an earlier one fetches them again."""
+
+    def run(keeps):
+        key = flex_key(RANGES, 150, group, DistAttnConfig(overlap=OverlapConfig(1, 1, keep_remote_kv=keeps)))
+        shards = [tangram.dispatch(x.detach(), key).requires_grad_() for x in whole(150, 1)]
+        tangram.calc_attn(*shards, key)  # nobody asks for its gradients
+        outs = [tangram.calc_attn(*(x * scale for x in shards), key)[0] for scale in (1, 2)]
+        grads, rows = [], []
+        for out in (outs[1], outs[0], outs[1]):  # that of the latest twice
+            before = key.group.group.traffic()
+            grads += torch.autograd.grad(out, shards, torch.ones_like(out), retain_graph=True)
+            rows.append(key.group.group.traffic() - before)
+        with torch.no_grad():
+            tangram.calc_attn(*shards, key)
+        return grads, rows
+
+    (kept, kept_rows), (plain, plain_rows) = run(True), run(False)
+    for ours, wanted in zip(kept, plain, strict=True):
+        torch.testing.assert_close(ours, wanted)
+    moved = torch.tensor([kept_rows, plain_rows])
+    dist.all_reduce(moved, group=group)
+    assert moved[0, 0] < moved[1, 0] and torch.equal(moved[0, 1:], moved[1, 1:]), moved
+
+
 def check_as_device(group):
     """The way of tensors in GPU memory, over host memory."""
     with as_device():
@@ -292,6 +317,7 @@ def check_as_device(group):
         check_compiled_steps(group)
         check_cross(group)
         check_executors(group)
+        check_kept_on_device(group)
         key = flex_key(RANGES, 150, group)
         on_device = key.group.on_device(0)
         assert on_device.calls > 0

@@ -166,9 +166,27 @@ def check_hybrid():
     tangram.check_errors()
 
 
-def check_graph():
+def check_kept():
+    """Of passes with one key the latest keeps remote K/V; an earlier one fetches them again."""
+    results = []
+    for keeps in (True, False):
+        key = key_of(config=DistAttnConfig(overlap=OverlapConfig(keep_remote_kv=keeps)))
+        shards = [tangram.dispatch(t.detach(), key).requires_grad_() for t in whole(1)]
+        grads = []
+        for _ in range(3):
+            tangram.calc_attn(*shards, key)  # nobody asks for its gradients
+            outs = [tangram.calc_attn(*(x * scale for x in shards), key)[0] for scale in (1, 2)]
+            for out in (outs[1], outs[0], outs[1]):  # that of the latest twice
+                grads += torch.autograd.grad(out, shards, torch.ones_like(out), retain_graph=True)
+        results.append(grads)
+    for ours, wanted in zip(*results, strict=True):
+        assert_close(ours, as_double(wanted), BOUND, "a gradient from kept keys")
+    tangram.check_errors()
+
+
+def check_graph(config=None):
     """A step in a CUDA graph, replayed with new values."""
-    key = key_of()
+    key = key_of(config=config)
     tensors = [t.detach().clone().requires_grad_() for t in whole(1)]
     shards = [tangram.dispatch(t.detach(), key).requires_grad_() for t in tensors]
     dout = torch.ones_like(shards[0])
@@ -293,6 +311,7 @@ def main():
         ("rows", check_rows),
         ("step", check_step),
         ("step with softcap and sink", lambda: check_step(softcap=5.0, sink=True)),
+        ("kept keys", check_kept),
         ("step in stages", lambda: check_step(DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))),
         ("hybrid", check_hybrid),
         ("streams", check_streams),
@@ -300,6 +319,10 @@ def main():
         ("disagreement", check_disagreement),
         ("refusals", check_refusals),
         ("graph", check_graph),
+        (
+            "graph with kept keys",
+            lambda: check_graph(DistAttnConfig(overlap=OverlapConfig(keep_remote_kv=True))),
+        ),
     ):
         started = time.monotonic()
         check()
