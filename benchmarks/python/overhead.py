@@ -4,7 +4,8 @@
 
 PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/overhead.py [--csv FILE]
 Under `torchrun --nproc-per-node=2` calc_attn includes what the ranks tell each other, over one row each. With
-`--device cuda`: flex_flash_attn_func on tensors in GPU memory, whose kernels are too short to be waited for.
+`--device cuda`: flex_flash_attn_func on tensors in GPU memory, whose kernels are too short to be waited for; under
+torchrun calc_attn over GPUs, which only enqueues.
 """
 
 import argparse
@@ -99,6 +100,59 @@ def calls_on_gpu():
     yield from alone(q, k, v, mask, dout)
 
 
+def lines_over_gpus():
+    """[(name, median)] of calc_attn over GPUs: host time of passes that are enqueued, and of a first pass."""
+    from tangram import distributed
+
+    total = 1024 * dist.get_world_size()
+    key = tangram.mask_key(tangram.Mask.causal(total), 16, 4, 128)
+    rows = key.rows("q").per_rank
+    shards = [torch.randn(rows, h, 128, device="cuda", dtype=torch.bfloat16).requires_grad_() for h in (16, 4, 4)]
+    dout = torch.ones_like(shards[0])
+
+    def times(call, calls, settle=1):
+        """Of calls that start on all ranks together with empty streams, `settle` calls after each such start."""
+        spent = []
+        for i in range(calls):
+            if i % settle == 0:
+                torch.cuda.synchronize()
+                dist.barrier()
+            start = time.perf_counter()
+            call()
+            spent.append(time.perf_counter() - start)
+        torch.cuda.synchronize()
+        return statistics.median(spent[min(calls // 4, 40) :]) * 1e6
+
+    out, meta = tangram.calc_attn(*shards, key)
+    options = distributed._options(None, 0.0, False)
+    call = distributed._Call(
+        key.attention(torch.bfloat16, 128, None, shards[0].get_device()), None, None, "sh", options, None, False, "sum"
+    )
+    tensors = [t.detach() for t in (*shards, out, meta.lse)]
+    stream = torch.cuda.current_stream().cuda_stream
+    grads = [torch.empty_like(t) for t in tensors[:3]]
+    forward = (*tensors, None, None, "sh", None, options, stream)
+    backward = (*tensors, dout, *grads, None, None, "sh", None, "sum", options, stream)
+    windows = iter(range(100, 200))
+
+    def first_pass():
+        mask = tangram.Mask.sliding_window(total, (next(windows), 0))
+        tangram.calc_attn(*shards, tangram.mask_key(mask, 16, 4, 128))
+
+    lines = [
+        ("calc_attn, forward", times(lambda: tangram.calc_attn(*shards, key), 400, 10)),
+        ("calc_attn, forward, alone", times(lambda: call.attention.forward(*forward), 400, 10)),
+        (
+            "calc_attn, backward",
+            times(lambda: torch.autograd.grad(out, shards, dout, retain_graph=True), 400, 10),
+        ),
+        ("calc_attn, backward, alone", times(lambda: call.attention.backward(*backward), 400, 10)),
+        ("key of a new mask and its first pass", times(first_pass, 20)),
+    ]
+    tangram.check_errors()
+    return lines
+
+
 def make_large_key():
     """A function that makes the key of 1 M tokens for 64 ranks anew; nothing is sent for it, so no peers are needed."""
     group = object.__new__(_torch_group.TorchGroup)
@@ -129,6 +183,14 @@ def main():
     parser.add_argument("--csv")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     arguments = parser.parse_args()
+    if arguments.device == "cuda" and "RANK" in os.environ:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("gloo")
+        lines = lines_over_gpus()
+        if dist.get_rank() == 0:
+            report(lines, dist.get_world_size(), arguments.csv)
+        dist.destroy_process_group()
+        return
     if arguments.device == "cuda":
         lines = [(name, median_us(call)) for name, call in calls_on_gpu()]
         report(lines, 1, arguments.csv)
