@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +45,7 @@ struct Options {
   int sm_margin = 0;
   int connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS; 0: as the environment says
   double seconds = 0.15;
+  std::string trace;  // where to write what the GPUs did
   HeadConfig heads{64, 8, 128, 128, DType::kBFloat16};
 };
 
@@ -74,6 +77,10 @@ class Bench {
     machine_ = properties.name;
     std::replace(machine_.begin(), machine_.end(), ' ', '_');
     repeats_.seconds = options.seconds;
+    if (options.trace.empty()) return;
+    trace_.emplace();
+    trace_file_.open(fmt::format("{}.{}.csv", options.trace, control.rank()));
+    trace_file_ << "mask,rows_per_gpu,transport,overlap,rank,stream,name,begin_ns,end_ns,bytes\n";
   }
 
   void run() {
@@ -125,6 +132,7 @@ class Bench {
               fmt::format("{},{},{},{},{},{}", transport, options_.launch_order, options_.sm_margin,
                           options_.connections, way, mode));
       }
+      if (trace_) write_trace(name, *plan, transport, way, trace_distributed(*communicator, attention, *trace_));
     }
   }
 
@@ -151,8 +159,20 @@ class Bench {
     std::fflush(stdout);
   }
 
+  void write_trace(const std::string& name, const Plan& plan, const std::string& transport, const std::string& way,
+                   const std::vector<DeviceActivity>& activities) {
+    for (const DeviceActivity& activity : activities) {
+      trace_file_ << fmt::format("{},{},{},{},{},{},{},{},{},{}\n", name.substr(0, name.find(':')),
+                                 plan.q_dispatch.rows_per_rank(), transport, way, control_.rank(), activity.stream,
+                                 activity.name, activity.begin_ns, activity.end_ns, activity.num_bytes);
+    }
+    trace_file_.flush();
+  }
+
   const Options& options_;
   Communicator& control_;
+  std::optional<DeviceTrace> trace_;
+  std::ofstream trace_file_;
   std::string machine_;
   Repeats repeats_;
 };
@@ -192,8 +212,12 @@ int main(int argc, char** argv) {
   app.add_option("--connections", options.connections,
                  "hardware queues of a process; 1: kernels of all streams start in the order of the calls");
   app.add_option("--seconds", options.seconds, "about how long to repeat each pass (default 0.15)");
+  app.add_option("--trace", options.trace,
+                 "also write what the GPUs did in one pass of each kind to FILE.RANK.csv; needs CUPTI");
   CLI11_PARSE(app, argc, argv);
   // Before CUDA starts, in every rank.
+  // A kernel that is loaded at its first launch would wait for kernels that wait for other ranks.
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   if (options.connections > 0) {
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(options.connections).c_str(), 1);
   }

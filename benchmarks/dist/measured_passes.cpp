@@ -167,31 +167,50 @@ PassTimes measure_single(Communicator& control, const Mask& mask, const HeadConf
   return {{seconds[0], 0}, {seconds[1], 0}};
 }
 
+namespace {
+
+/// Both passes of one rank over operands of their own.
+class Passes {
+ public:
+  Passes(DeviceCommunicator& communicator, DeviceDistAttention& attention)
+      : attention_(attention),
+        on_(attention.q_rows(), attention.k_rows(), attention.plan().config.heads,
+            static_cast<uint64_t>(communicator.rank()) + 2) {}
+
+  bool keeps() const { return attention_.plan().config.overlap.keep_remote_kv; }
+  const Stream& stream() const { return stream_; }
+  void forward() {
+    attention_.forward({.q = on_.q, .k = on_.k, .v = on_.v, .out = on_.out, .lse = on_.lse, .kept = kept()}, stream_);
+  }
+  void backward() {
+    attention_.backward({.q = on_.q,
+                         .k = on_.k,
+                         .v = on_.v,
+                         .out = on_.out,
+                         .lse = on_.lse,
+                         .dout = on_.dout,
+                         .dq = on_.dq,
+                         .dk = on_.dk,
+                         .dv = on_.dv,
+                         .kept = kept()},
+                        stream_);
+  }
+
+ private:
+  KeptKv* kept() { return keeps() ? &kept_ : nullptr; }
+
+  DeviceDistAttention& attention_;
+  Operands on_;
+  Stream stream_;
+  KeptKv kept_;
+};
+
+}  // namespace
+
 PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool as_graph,
                               const Repeats& repeats) {
-  const Plan& plan = attention.plan();
-  const Operands on(attention.q_rows(), attention.k_rows(), plan.config.heads,
-                    static_cast<uint64_t>(communicator.rank()) + 2);
-  const Stream stream;
-  KeptKv kept;
-  const bool keeps = plan.config.overlap.keep_remote_kv;
-  const auto forward = [&] {
-    attention.forward({.q = on.q, .k = on.k, .v = on.v, .out = on.out, .lse = on.lse, .kept = keeps ? &kept : nullptr},
-                      stream);
-  };
-  const auto backward = [&] {
-    attention.backward({.q = on.q,
-                        .k = on.k,
-                        .v = on.v,
-                        .out = on.out,
-                        .lse = on.lse,
-                        .dout = on.dout,
-                        .dq = on.dq,
-                        .dk = on.dk,
-                        .dv = on.dv,
-                        .kept = keeps ? &kept : nullptr},
-                       stream);
-  };
+  Passes passes(communicator, attention);
+  const Stream& stream = passes.stream();
   Communicator& control = communicator.control();
   const auto measure = [&](const std::function<void()>& call) {
     if (!as_graph) return measure_calls(control, stream, repeats, call);
@@ -203,18 +222,35 @@ PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttent
     return time;
   };
   PassTimes times;
-  if (keeps) {  // a kept slot goes from one pass to the next
+  if (passes.keeps()) {  // a kept slot goes from one pass to the next
     times.forward = measure([&] {
-      forward();
-      backward();
+      passes.forward();
+      passes.backward();
     });
   } else {
-    times.forward = measure(forward);
-    times.backward = measure(backward);
+    times.forward = measure([&] { passes.forward(); });
+    times.backward = measure([&] { passes.backward(); });
   }
   stream.wait();
   communicator.check();
   return times;
+}
+
+std::vector<DeviceActivity> trace_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention,
+                                              DeviceTrace& trace) {
+  Passes passes(communicator, attention);
+  Communicator& control = communicator.control();
+  trace.start();
+  for (int i = 0; i < 2; ++i) {
+    control.barrier("trace forward");
+    passes.forward();
+    passes.stream().wait();
+    control.barrier("trace backward");
+    passes.backward();
+    passes.stream().wait();
+  }
+  communicator.check();
+  return trace.stop();
 }
 
 }  // namespace tangram::bench

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "cuda/device_buffer.hpp"
+#include "device_trace.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/device_dist_attention.hpp"
 
@@ -57,5 +58,10 @@ PassTimes measure_single(Communicator& control, const Mask& mask, const HeadConf
 /// By a plan. `as_graph`: passes captured once and replayed.
 PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool as_graph,
                               const Repeats& repeats);
+
+/// What this rank's GPU does in two passes of each kind, the first to warm up, one after the other: forward, backward.
+/// Collective.
+std::vector<DeviceActivity> trace_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention,
+                                              DeviceTrace& trace);
 
 }  // namespace tangram::bench
