@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <vector>
@@ -212,6 +213,9 @@ void NcclGroup::exchange(std::span<const Message> sends, const Buffers& from, st
 void NcclGroup::open(int pass) {
   ++num_epochs_;
   HostBoard::store(state_.board().row(state_.rank()).opened, num_epochs_ << kPassBits | static_cast<uint64_t>(pass));
+  // Each rank writes, then reads: at least one of two sees the other, before it sends anything.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  look_at_peers();
 }
 
 void NcclGroup::all_reduce(float* values, int count, bool is_max, cudaStream_t caller) {
