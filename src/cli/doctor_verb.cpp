@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -12,8 +13,10 @@
 
 #include "cli/doc_lengths.hpp"
 #include "cli/exit_code.hpp"
+#include "cli/gpu/gpu_step.hpp"
 #include "cli/machine.hpp"
 #include "cli/machine_file.hpp"
+#include "cli/measure/gpu_links.hpp"
 #include "cli/measure/machine_measure.hpp"
 #include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
@@ -107,6 +110,7 @@ struct DoctorVerbOptions {
   std::string dtypes = "float32,bfloat16";
   std::string head_dims = "64,128";
   int64_t rows = 2048;
+  int64_t num_gpus = 0;  // 0: measure what computes on the CPU
 };
 
 MeasureOptions measure_options(const DoctorVerbOptions& options) {
@@ -130,8 +134,19 @@ MeasureOptions measure_options(const DoctorVerbOptions& options) {
   return measure;
 }
 
-// Measures, and adds what was measured to the file.
-int measure_main(const DoctorVerbOptions& options) {
+// Links between GPUs into a file that may hold other constants of the machine already.
+MachineFile with_gpu_links(const MachineFile& known, MachineFile measured) {
+  const MachineFile& base = known.kernels.empty() ? builtin_machine_file() : known;
+  MachineFile fresh = base;
+  fresh.name = known.kernels.empty() ? measured.name : known.name;
+  fresh.ranks_per_node = measured.ranks_per_node;
+  fresh.devices_per_node = std::max(base.devices_per_node, measured.devices_per_node);
+  fresh.links = std::move(measured.links);
+  return merge_machine_files(base, fresh);
+}
+
+// Measures, and adds what was measured to the file. `control`: of ranks with a GPU each, else null.
+int measure_main(const DoctorVerbOptions& options, Communicator* control) {
   constexpr int64_t kMaxFileBytes = 1 << 20;
   const MeasureOptions measure = measure_options(options);
   MachineFile known;
@@ -140,9 +155,12 @@ int measure_main(const DoctorVerbOptions& options) {
                                fmt::format("--measure '{}'", options.measure));
   }
   bool is_root = false;
-  const Measured measured = measure_machine(measure, is_root);
+  const Measured measured =
+      control != nullptr ? measure_gpu_links(*control, measure.num_repeats) : measure_machine(measure, is_root);
+  if (control != nullptr) is_root = control->rank() == 0;
   if (!is_root) return kOk;
-  const MachineFile file = merge_machine_files(known, measured.file);
+  const MachineFile file =
+      control != nullptr ? with_gpu_links(known, measured.file) : merge_machine_files(known, measured.file);
   const std::string json = machine_file_to_json(file);
   write_text_file(options.measure, "--measure", json);
   std::string text = json;
@@ -157,7 +175,12 @@ int measure_main(const DoctorVerbOptions& options) {
 
 int doctor_main(const DoctorVerbOptions& options) {
   Env::get();  // refuses variables that mean nothing, with exit code 2
-  if (!options.measure.empty()) return measure_main(options);
+  if (!options.measure.empty()) {
+    StepOptions step;
+    step.num_gpus = options.num_gpus;
+    return run_on_ranks(step, [&](Communicator* control) { return measure_main(options, control); });
+  }
+  require(options.num_gpus == 0, "--gpus: goes with --measure (got {})", options.num_gpus);
   const std::string text = options.json ? doctor_json().dump(2) + "\n" : doctor_text();
   std::fputs(text.c_str(), stdout);
   return kOk;
@@ -183,6 +206,10 @@ Verb add_doctor_verb(CLI::App& app) {
       ->type_name("LIST")
       ->group(group);
   verb->add_option("--rows", options->rows, "rows of the largest call (default 2048)")->type_name("N")->group(group);
+  verb->add_option("--gpus", options->num_gpus,
+                   "measure links between so many GPUs of this host instead, over each transport")
+      ->type_name("N")
+      ->group(group);
   return {verb, [options] { return doctor_main(*options); }};
 }
 

@@ -234,6 +234,14 @@ TEST(DoctorVerb, KeepsAFileThatItCannotRead) {
   EXPECT_EQ(read_all(path), "{}");
 }
 
+TEST(DoctorVerb, LinksBetweenGpusNeedAFileAndGpus) {
+  const TempFolder folder;
+  EXPECT_EQ(run_program({"doctor", "--gpus", "2"}).code, 2);
+  const ProgramResult result = run_program({"doctor", "--measure", folder.path("machine.json"), "--gpus", "64"});
+  EXPECT_EQ(result.code, 3);  // nobody has so many
+  EXPECT_THAT(result.err, HasSubstr("--gpus: "));
+}
+
 TEST(MachineFile, SaysWhatIsWrongWithIt) {
   const Json good = Json::parse(machine_file_to_json(builtin_machine_file()));
   const auto message_of = [](const Json& json) -> std::string {

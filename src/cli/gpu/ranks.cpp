@@ -6,6 +6,7 @@
 #include "comm/socket/forked_ranks.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
+#include "tangram/mpi_group.hpp"
 
 namespace tangram::cli {
 
@@ -26,6 +27,13 @@ int run_on_ranks(const StepOptions& options, const std::function<int(Communicato
       return control.rank() == 0 ? report_error(error) : exit_code_of(error);
     }
   };
+  if (MpiGroup::is_launched()) {
+    MpiGroup group;
+    require(group.communicator().size() == options.num_gpus,
+            "--gpus: under mpirun must be the number of its processes (got {} and {})", options.num_gpus,
+            group.communicator().size());
+    return rank_main(group.communicator());
+  }
   return comm::run_forked_ranks(static_cast<int>(options.num_gpus), rank_main, report_error);
 }
 
