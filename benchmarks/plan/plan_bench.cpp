@@ -40,6 +40,19 @@ void plan_case(benchmark::State& state, const reference::MaskCase& c, int cp_siz
   state.counters["chunk_size"] = static_cast<double>(plan.q_dispatch.chunk_size);
 }
 
+// With the choice of a strategy; beside plan_case of the same mask.
+void auto_case(benchmark::State& state, const reference::MaskCase& c, int cp_size) {
+  const Mask mask(c.seqlen, c.seqlen, c.slices);
+  DistAttnConfig config = config_of(cp_size, DispatchAlgorithm::kAuto);
+  config.strategy.name = Strategy::kAuto;
+  Plan plan;
+  for (auto _ : state) plan = make_plan(mask, config);
+  state.SetLabel(describe(plan.config.strategy));
+  state.counters["balance"] = plan.balance();
+  state.counters["rows_moved"] = static_cast<double>(plan.rows_moved());
+  state.counters["chunk_size"] = static_cast<double>(plan.q_dispatch.chunk_size);
+}
+
 // 1 M tokens in `count` documents of unlike lengths.
 reference::MaskCase many_documents(int64_t count) {
   reference::MaskCase c{"varlen_causal_" + std::to_string(count) + "_documents", 1 << 20, 0, {}};
@@ -86,6 +99,8 @@ bool register_all() {
       if (c.seqlen == 131072 && cp_size > 8) continue;
       const std::string name = "plan/" + c.name + "/cp:" + std::to_string(cp_size);
       benchmark::RegisterBenchmark(name.c_str(), plan_case, c, cp_size)->Unit(benchmark::kMillisecond);
+      benchmark::RegisterBenchmark(("auto/" + name.substr(5)).c_str(), auto_case, c, cp_size)
+          ->Unit(benchmark::kMillisecond);
     }
   }
   return true;

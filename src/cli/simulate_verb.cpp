@@ -301,8 +301,8 @@ Verb add_simulate_verb(CLI::App& app) {
       ->type_name("N")
       ->group(group);
   verb->add_option("--strategies,--strategy", options->strategies,
-                   "all, or of tangram, tangram_hierarchical, ring, ulysses, all_gather, hcms, usp, loong_train, and "
-                   "auto: what plans would choose")
+                   "all, or of tangram, tangram_hierarchical, ring, ulysses, all_gather, hcms, usp, loong_train, "
+                   "hybrid_cp, and auto: what plans would choose")
       ->type_name("LIST")
       ->group(group);
   verb->add_option("--engine", options->engine, "what moves rows inside a node: copy_engine, workers, host_threads")

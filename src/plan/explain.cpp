@@ -183,14 +183,15 @@ std::vector<std::string> strategy_reasons(const Plan& plan) {
   const StrategyCandidate& chosen = plan.candidates[0];
   const auto num_possible = std::count_if(plan.candidates.begin(), plan.candidates.end(),
                                           [](const StrategyCandidate& c) { return c.impossible.empty(); });
+  const auto step_s = [](const StrategyCandidate& c) { return c.predicted.forward_s + c.predicted.backward_s; };
+  const bool tie = num_possible > 1 && step_s(plan.candidates[1]) < step_s(chosen);
   std::vector<std::string> reasons{fmt::format(
-      "Strategy {}: the least predicted step of {} strategies that can do this, each with its best layout: {:.3f} "
-      "ms{}.",
-      describe(chosen.strategy), num_possible, (chosen.predicted.forward_s + chosen.predicted.backward_s) * 1e3,
-      num_possible > 1
-          ? fmt::format(", next {} with {:.3f} ms", describe(plan.candidates[1].strategy),
-                        (plan.candidates[1].predicted.forward_s + plan.candidates[1].predicted.backward_s) * 1e3)
-          : "")};
+      "Strategy {}: {} of {} strategies that can do this, each with its best layout: {:.3f} ms{}.",
+      describe(chosen.strategy), tie ? "the simplest with about the least predicted step" : "the least predicted step",
+      num_possible, step_s(chosen) * 1e3,
+      num_possible > 1 ? fmt::format(", next {} with {:.3f} ms", describe(plan.candidates[1].strategy),
+                                     step_s(plan.candidates[1]) * 1e3)
+                       : "")};
   std::string passes;
   const auto add = [&](const char* pass, const StrategyCandidate& fastest, double PredictedTime::* seconds) {
     if (fastest.predicted.*seconds >= chosen.predicted.*seconds) return;

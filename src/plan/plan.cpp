@@ -60,9 +60,6 @@ Plan plan_for_strategy(const Mask& mask, const DistAttnConfig& config) {
   if (config.strategy.name != Strategy::kTangram) {
     const GridShape shape = grid_shape(config, "make_plan");
     if (config.strategy.name == Strategy::kHybridCp) {
-      require(config.dispatch.algorithm == DispatchAlgorithm::kAuto,
-              "make_plan: hybrid_cp deals rows by documents (got dispatch.algorithm={})",
-              to_string(config.dispatch.algorithm));
       auto [q, k] = deal_documents(mask, config);
       return finish_grid_plan(mask, config, shape, std::move(q), std::move(k));
     }
@@ -86,18 +83,6 @@ Plan plan_for_strategy(const Mask& mask, const DistAttnConfig& config, const Dis
   return finish_plan(mask, config, {config.dispatch.algorithm, q_dispatch}, k_dispatch);
 }
 
-// HybridCP deals rows by documents, not as the grids do, so that nothing less than its plan says what it takes.
-template <class PlanWith>
-StrategyCandidate hybrid_candidate(DistAttnConfig config, PlanWith plan_with) {
-  config.strategy = {Strategy::kHybridCp, 0, 0, {}};
-  config.movement = {};
-  try {
-    return {config.strategy, "", plan_with(config).predicted};
-  } catch (const InvalidArgument& error) {
-    return {config.strategy, reason_of(error), {}};
-  }
-}
-
 // `plan_with` makes a plan for a strategy. Tangram's own is made anyway: what it takes follows from its stages.
 template <class PlanWith>
 Plan choose_plan(const DistAttnConfig& config, std::vector<StrategyCandidate> candidates, PlanWith plan_with) {
@@ -105,7 +90,6 @@ Plan choose_plan(const DistAttnConfig& config, std::vector<StrategyCandidate> ca
   chosen.strategy = {};
   Plan plan = plan_with(chosen);
   candidates.insert(candidates.begin(), {chosen.strategy, "", plan.predicted});
-  candidates.push_back(hybrid_candidate(config, plan_with));
   sort_candidates(candidates);
   if (candidates[0].strategy.name != Strategy::kTangram) {
     chosen.strategy = candidates[0].strategy;

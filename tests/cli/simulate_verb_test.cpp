@@ -32,7 +32,7 @@ TEST(SimulateVerb, PredictsEveryStrategyForEveryNumberOfRanks) {
       simulate_verb({"--family", "causal", "--seqlen", "262144", "--cp-sizes", "128,8", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const Json list = Json::parse(result.out)["predictions"];
-  ASSERT_EQ(list.size(), 16u);
+  ASSERT_EQ(list.size(), 18u);
   EXPECT_EQ(list[0]["strategy"], "tangram");
   EXPECT_EQ(list[0]["cp_size"], 8);
   for (const Json& entry : list) {

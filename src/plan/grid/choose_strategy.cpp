@@ -4,9 +4,11 @@
 #include "plan/grid/choose_strategy.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "plan/grid/grid_cost.hpp"
+#include "plan/grid/sub_ring_layout.hpp"
 #include "plan/runs.hpp"
 #include "tangram/error.hpp"
 
@@ -80,6 +82,7 @@ struct Comparison {
     DistAttnConfig tried = config;
     tried.strategy = strategy;
     const GridShape shape = grid_shape(tried, kFunction);
+    if (shape.row_move == RowMove::kSubRings) return predict_documents(tried, strategy);
     if (q_dispatch == nullptr) {  // throws where a length cannot be dealt as the strategy does
       grid_dispatch(tried, shape, mask.seqlen_q(), kFunction);
       grid_dispatch(tried, shape, mask.seqlen_k(), kFunction);
@@ -95,6 +98,15 @@ struct Comparison {
   }
 
  private:
+  PredictedTime predict_documents(const DistAttnConfig& tried, StrategyConfig& strategy) {
+    if (q_dispatch != nullptr) {
+      return predict_hybrid_cp(mask, tried, {owned_runs(*q_dispatch), owned_runs(*k_dispatch), 0});
+    }
+    const DealtRows rows = deal_document_rows(mask, tried);
+    strategy.document_rows = rows.document_rows;
+    return predict_hybrid_cp(mask, tried, rows);
+  }
+
   void count_areas(DistAttnConfig tried) {
     if (q_dispatch != nullptr) {
       areas.emplace(mask, *q_dispatch, *k_dispatch);
@@ -140,20 +152,18 @@ StrategyCandidate best_layout(Comparison& comparison, Strategy name) {
                       std::to_string(comparison.config.cp_size) + " ranks";
     return best;
   }
-  bool found = false;
+  std::vector<StrategyCandidate> possible;
+  std::vector<double> seconds;
   for (StrategyConfig layout : layouts) {
     try {
       const PredictedTime predicted = comparison.predict(layout);
-      const double seconds = predicted.forward_s + predicted.backward_s;
-      if (found && seconds >= best.predicted.forward_s + best.predicted.backward_s) continue;
-      found = true;
-      best = {layout, "", predicted};
+      seconds.push_back(predicted.forward_s + predicted.backward_s);
+      possible.push_back({layout, "", predicted});
     } catch (const InvalidArgument& error) {
-      if (found || !best.impossible.empty()) continue;
-      best.impossible = reason_of(error);
+      if (best.impossible.empty()) best.impossible = reason_of(error);
     }
   }
-  return best;
+  return possible.empty() ? best : possible[first_of_fastest(seconds)];
 }
 
 const StrategyCandidate* fastest(const std::vector<StrategyCandidate>& candidates, double PredictedTime::* seconds) {
@@ -167,6 +177,12 @@ const StrategyCandidate* fastest(const std::vector<StrategyCandidate>& candidate
 
 }  // namespace
 
+size_t first_of_fastest(const std::vector<double>& seconds) {
+  const double most = *std::min_element(seconds.begin(), seconds.end()) * (1 + kTieShare);
+  return static_cast<size_t>(std::find_if(seconds.begin(), seconds.end(), [&](double s) { return s <= most; }) -
+                             seconds.begin());
+}
+
 std::string reason_of(const InvalidArgument& error) {
   const std::string text = error.what();
   return text.substr(text.find(": ") + 2);
@@ -177,17 +193,23 @@ std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnC
   Comparison comparison{mask, config, q_dispatch, k_dispatch, {}};
   std::vector<StrategyCandidate> candidates;
   for (const Strategy name : {Strategy::kUlysses, Strategy::kHcms, Strategy::kRing, Strategy::kAllGather,
-                              Strategy::kUsp, Strategy::kLoongTrain}) {
+                              Strategy::kUsp, Strategy::kLoongTrain, Strategy::kHybridCp}) {
     candidates.push_back(best_layout(comparison, name));
   }
   return candidates;
 }
 
 void sort_candidates(std::vector<StrategyCandidate>& candidates) {
-  std::stable_sort(candidates.begin(), candidates.end(), [](const StrategyCandidate& a, const StrategyCandidate& b) {
-    if (a.impossible.empty() != b.impossible.empty()) return a.impossible.empty();
-    return a.predicted.forward_s + a.predicted.backward_s < b.predicted.forward_s + b.predicted.backward_s;
-  });
+  const auto step_s = [](const StrategyCandidate& c) {
+    return c.impossible.empty() ? c.predicted.forward_s + c.predicted.backward_s
+                                : std::numeric_limits<double>::infinity();
+  };
+  std::vector<double> seconds;
+  for (const StrategyCandidate& candidate : candidates) seconds.push_back(step_s(candidate));
+  const auto winner = candidates.begin() + static_cast<std::ptrdiff_t>(first_of_fastest(seconds));
+  std::rotate(candidates.begin(), winner, winner + 1);
+  std::stable_sort(candidates.begin() + 1, candidates.end(),
+                   [&](const StrategyCandidate& a, const StrategyCandidate& b) { return step_s(a) < step_s(b); });
 }
 
 const StrategyCandidate* fastest_forward(const std::vector<StrategyCandidate>& candidates) {

@@ -21,7 +21,14 @@ std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnC
 /// What an error says without the name of the function that threw it: why a strategy is impossible.
 std::string reason_of(const InvalidArgument& error);
 
-/// Sorts by predicted step, equal ones in the order given, impossible ones last.
+/// Predicted times closer than this share of the least one count as equal: less than what a cost model can tell, more
+/// than rounding makes. Of these the first wins, in an order that puts what is simpler first.
+inline constexpr double kTieShare = 1e-3;
+/// The first of these times that is within kTieShare of the least one.
+size_t first_of_fastest(const std::vector<double>& seconds);
+
+/// The winner first (of candidates that tie the first of `Strategy`, see kTieShare), then by predicted step, equal ones
+/// in the order given, impossible ones last.
 void sort_candidates(std::vector<StrategyCandidate>& candidates);
 
 /// The candidate with the least time of one pass; null when none is possible.

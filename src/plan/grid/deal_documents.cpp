@@ -52,7 +52,7 @@ class Dealer {
 
   /// What a step takes the slowest rank, roughly: its work, or what rings bring if that takes longer.
   double seconds(const std::vector<Placement>& placements) const;
-  Dispatch dispatch(const std::vector<Placement>& placements, size_t axis) const;
+  std::vector<OwnedRun> runs(const std::vector<Placement>& placements, size_t axis) const;
   size_t num_axes() const { return units_.size(); }
 
  private:
@@ -236,45 +236,78 @@ std::vector<std::pair<int, int64_t>> zigzag_runs(const Placement& placement, siz
   return runs;
 }
 
-Dispatch Dealer::dispatch(const std::vector<Placement>& placements, size_t axis) const {
-  constexpr int kNobody = -1;
-  Dispatch result{config_.cp_size, unit_, std::vector<int>(static_cast<size_t>(units_[axis]), kNobody)};
+std::vector<OwnedRun> Dealer::runs(const std::vector<Placement>& placements, size_t axis) const {
+  std::vector<std::pair<Range, int>> dealt;  // units and their owners
   std::vector<int64_t> free(static_cast<size_t>(config_.cp_size), units_[axis] / config_.cp_size);
-  const auto give = [&](int64_t unit, int rank) {
-    result.rank_of_chunk[static_cast<size_t>(unit)] = rank;
-    --free[static_cast<size_t>(rank)];
-  };
   for (size_t d = 0; d < placements.size(); ++d) {
-    const auto runs = zigzag_runs(placements[d], axis);
-    auto run = runs.begin();
+    const auto shares = zigzag_runs(placements[d], axis);
+    auto share = shares.begin();
     int64_t given = 0;
-    for (const Range& range : axis == 0 ? documents_[d].q_rows : documents_[d].k_rows) {
-      for (int64_t unit = range.begin; unit < range.end; ++unit) {
-        for (; given == run->second; ++run) given = 0;
-        give(unit, run->first);
-        ++given;
+    for (Range rest : axis == 0 ? documents_[d].q_rows : documents_[d].k_rows) {
+      while (!rest.empty()) {
+        for (; given == share->second; ++share) given = 0;
+        const int64_t count = std::min(rest.size(), share->second - given);
+        dealt.push_back({{rest.begin, rest.begin + count}, share->first});
+        free[static_cast<size_t>(share->first)] -= count;
+        given += count;
+        rest.begin += count;
       }
     }
   }
+  std::sort(dealt.begin(), dealt.end());
+  std::vector<OwnedRun> result;
+  std::vector<int64_t> next_row(static_cast<size_t>(config_.cp_size));
+  const auto give = [&](const Range& units, int owner) {
+    if (result.empty() || result.back().owner != owner) {
+      result.push_back({{units.begin * unit_, units.begin * unit_}, owner, next_row[static_cast<size_t>(owner)]});
+    }
+    result.back().global.end = units.end * unit_;
+    next_row[static_cast<size_t>(owner)] += units.size() * unit_;
+  };
+  int64_t begin = 0;
   int rank = 0;
-  for (int64_t unit = 0; unit < units_[axis]; ++unit) {  // rows of no document fill what is left
-    if (result.rank_of_chunk[static_cast<size_t>(unit)] != kNobody) continue;
-    while (free[static_cast<size_t>(rank)] == 0) ++rank;
-    give(unit, rank);
+  const auto fill_until = [&](int64_t end) {  // rows of no document fill what is left
+    while (begin < end) {
+      while (free[static_cast<size_t>(rank)] == 0) ++rank;
+      const int64_t count = std::min(end - begin, free[static_cast<size_t>(rank)]);
+      give({begin, begin + count}, rank);
+      free[static_cast<size_t>(rank)] -= count;
+      begin += count;
+    }
+  };
+  for (const auto& [units, owner] : dealt) {
+    fill_until(units.begin);
+    give(units, owner);
+    begin = units.end;
+  }
+  fill_until(units_[axis]);
+  return result;
+}
+
+Dispatch dispatch_of(const std::vector<OwnedRun>& runs, int64_t unit, int cp_size) {
+  Dispatch result{cp_size, unit, std::vector<int>(static_cast<size_t>(runs.back().global.end / unit))};
+  for (const OwnedRun& run : runs) {
+    std::fill(result.rank_of_chunk.begin() + run.global.begin / unit,
+              result.rank_of_chunk.begin() + run.global.end / unit, run.owner);
   }
   return coarsened(result);
 }
 
+int64_t unit_of(const DistAttnConfig& config) { return std::max<int64_t>(1, config.dispatch.chunk_size); }
+
 }  // namespace
 
-std::pair<Dispatch, Dispatch> deal_documents(const Mask& mask, const DistAttnConfig& config) {
-  const int64_t unit = std::max<int64_t>(1, config.dispatch.chunk_size);
-  const std::vector<MaskDocument> documents = find_documents(mask, unit);
-  Dealer dealer(mask, config, unit, documents);
+DealtRows deal_document_rows(const Mask& mask, const DistAttnConfig& config) {
+  require(config.dispatch.algorithm == DispatchAlgorithm::kAuto,
+          "make_plan: hybrid_cp deals rows by documents (got dispatch.algorithm={})",
+          to_string(config.dispatch.algorithm));
+  const std::vector<MaskDocument> documents = find_documents(mask, unit_of(config));
+  Dealer dealer(mask, config, unit_of(config), documents);
   const int64_t wanted = config.strategy.document_rows;
+  int64_t longest = std::max<int64_t>(1, wanted / unit_of(config));
   std::vector<Placement> best;
   if (wanted > 0) {
-    best = dealer.place(std::max<int64_t>(1, wanted / unit));
+    best = dealer.place(longest);
   } else {
     // Shorter ones balance better, longer ones save transfers.
     constexpr int64_t kFinest = 16;
@@ -285,10 +318,18 @@ std::pair<Dispatch, Dispatch> deal_documents(const Mask& mask, const DistAttnCon
       if (seconds >= best_s) continue;
       best_s = seconds;
       best = std::move(placements);
+      longest = dealer.units_per_rank() / parts;
     }
   }
-  Dispatch q = dealer.dispatch(best, 0);
-  Dispatch k = mask.is_self_attention() ? q : dealer.dispatch(best, 1);
+  std::vector<OwnedRun> q = dealer.runs(best, 0);
+  std::vector<OwnedRun> k = mask.is_self_attention() ? q : dealer.runs(best, 1);
+  return {std::move(q), std::move(k), longest * unit_of(config)};
+}
+
+std::pair<Dispatch, Dispatch> deal_documents(const Mask& mask, const DistAttnConfig& config) {
+  const DealtRows rows = deal_document_rows(mask, config);
+  Dispatch q = dispatch_of(rows.q, unit_of(config), config.cp_size);
+  Dispatch k = mask.is_self_attention() ? q : dispatch_of(rows.k, unit_of(config), config.cp_size);
   return {std::move(q), std::move(k)};
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/runs.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -32,8 +33,17 @@ std::vector<MaskDocument> find_documents(const Mask& mask, int64_t unit);
 /// Rank r is in group r / size of each.
 std::vector<int> sub_group_sizes(int cp_size);
 
+/// Rows of queries and keys by owner, in global order.
+struct DealtRows {
+  std::vector<OwnedRun> q;
+  std::vector<OwnedRun> k;    ///< equal to q in self-attention
+  int64_t document_rows = 0;  ///< up to which a document stays whole: given, or chosen
+};
 /// Deals documents to sub-groups by their length: a short one whole to a rank, longer ones zigzag over the ranks of a
-/// group. See docs/design/strategies.md, "HybridCP". Returns the dispatches of queries and keys.
+/// group. See docs/design/strategies.md, "HybridCP". Throws InvalidArgument, as a function of make_plan, where the
+/// configuration names another way to deal rows.
+DealtRows deal_document_rows(const Mask& mask, const DistAttnConfig& config);
+/// The same as the dispatches of queries and keys.
 std::pair<Dispatch, Dispatch> deal_documents(const Mask& mask, const DistAttnConfig& config);
 
 }  // namespace tangram

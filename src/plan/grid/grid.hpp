@@ -37,10 +37,6 @@ void build_grid(Plan& plan, const GridShape& shape, const char* function);
 /// The steps of each rank where documents travel round rings of sub-groups, and the documents by size of sub-group. A
 /// document's sub-group is the smallest that holds its rows, whoever dealt these.
 void build_sub_rings(Plan& plan);
-/// Of a plan that has these steps: seconds on the slowest rank, and bytes in closed form. Every key row of a document
-/// that several ranks share reaches the others, and its gradients make as many hops and end at home.
-PredictedTime predict_sub_rings(const Plan& plan);
-GridTraffic sub_ring_traffic(const Plan& plan);
 
 /// As `head_chunks_of` in grid_cost.hpp, for a plan that has its steps.
 std::vector<int> head_chunks_of(const Plan& plan, const char* function);

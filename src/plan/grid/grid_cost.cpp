@@ -9,7 +9,9 @@
 
 #include "core/require.hpp"
 #include "plan/cost.hpp"
+#include "plan/grid/choose_strategy.hpp"
 #include "plan/grid/grid_time.hpp"
+#include "plan/grid/sub_ring_layout.hpp"
 
 namespace tangram {
 
@@ -31,6 +33,17 @@ GridWork work_of(const Plan& plan) {
     for (const GridStep& step : steps) work.areas.push_back(step.area);
   }
   return work;
+}
+
+SubRingTurns turns_of(const GridPlan& grid) {
+  SubRingTurns turns;
+  for (const std::vector<GridStep>& steps : grid.steps) {
+    turns.emplace_back();
+    for (const GridStep& step : steps) {
+      turns.back().push_back({step.area, step.sub_rings.rows, step.sub_rings.home.rows_received()});
+    }
+  }
+  return turns;
 }
 
 double link_seconds(const GridSizes& sizes, int64_t bytes, int64_t copies) {
@@ -107,17 +120,14 @@ std::vector<std::vector<int>> chunk_candidates(int heads) {
 }
 
 std::vector<int> choose_head_chunks(const GridWork& work) {
-  std::vector<int> best;
-  double best_s = 0;
   const int heads = local_heads_kv(work.sizes.config.heads, work.sizes.shape.head_ranks);
-  for (const std::vector<int>& chunks : chunk_candidates(heads)) {
-    const double seconds =
-        play_pass(work, Pass::kForward, chunks).total_s + play_pass(work, Pass::kBackward, chunks).total_s;
-    if (!best.empty() && seconds >= best_s) continue;
-    best = chunks;
-    best_s = seconds;
+  const std::vector<std::vector<int>> candidates = chunk_candidates(heads);
+  std::vector<double> seconds;
+  for (const std::vector<int>& chunks : candidates) {
+    seconds.push_back(play_pass(work, Pass::kForward, chunks).total_s +
+                      play_pass(work, Pass::kBackward, chunks).total_s);
   }
-  return best;
+  return candidates[first_of_fastest(seconds)];
 }
 
 }  // namespace
@@ -148,14 +158,14 @@ PredictedTime predict_grid(const GridWork& work, const std::vector<int>& head_ch
 }
 
 PredictedTime predict_grid(const Plan& plan) {
-  if (plan.grid.row_move == RowMove::kSubRings) return predict_sub_rings(plan);
+  if (plan.grid.row_move == RowMove::kSubRings) return predict_sub_rings(plan.config, turns_of(plan.grid));
   return predict_grid(work_of(plan), plan.grid.head_chunks);
 }
 
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call) {
   require(!plan.grid.empty(), "grid_traffic: plan must be of another strategy than tangram (got {})",
           to_string(plan.config.strategy.name));
-  if (plan.grid.row_move == RowMove::kSubRings) return sub_ring_traffic(plan);
+  if (plan.grid.row_move == RowMove::kSubRings) return sub_ring_traffic(plan.config, plan.grid.levels);
   return grid_traffic(sizes_of(plan), call);
 }
 

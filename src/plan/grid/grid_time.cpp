@@ -107,6 +107,20 @@ class Ring {
 
 GridTime play_ring(const RingPlay& play) { return Ring(play).play(); }
 
+GridTime play_turns(std::span<const TurnSeconds> turns, bool hides) {
+  GridTime time;
+  double transfers = 0, grads_s = 0;
+  for (const TurnSeconds& turn : turns) {
+    time.compute_s += turn.compute_s;
+    time.total_s += std::max(turn.compute_s, turn.next_s + grads_s);
+    grads_s = turn.grads_s;
+    transfers += turn.next_s + turn.grads_s;
+  }
+  time.total_s += grads_s;
+  if (!hides) time.total_s = time.compute_s + transfers;
+  return time;
+}
+
 GridTime play_gather(double own_s, double others_s, double gather_s, double scatter_s, bool hides) {
   const double compute = own_s + others_s;
   return {hides ? std::max(own_s, gather_s) + others_s + scatter_s : compute + gather_s + scatter_s, compute};

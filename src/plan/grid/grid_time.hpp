@@ -57,6 +57,14 @@ struct RingPlay {
 };
 GridTime play_ring(const RingPlay& play);
 
+/// A step of a rank in rings that do not wait for each other.
+struct TurnSeconds {
+  double compute_s = 0;
+  double next_s = 0;   ///< of the next step's rows, which come meanwhile
+  double grads_s = 0;  ///< of gradients that travel once it has computed, beside the next step
+};
+GridTime play_turns(std::span<const TurnSeconds> turns, bool hides);
+
 /// Own keys compute while all others come; gradients leave at the end.
 GridTime play_gather(double own_s, double others_s, double gather_s, double scatter_s, bool hides);
 

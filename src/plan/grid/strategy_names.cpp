@@ -50,6 +50,7 @@ std::string describe(const StrategyConfig& strategy) {
   if (strategy.head_ranks > 0) text += fmt::format(", {} head ranks", strategy.head_ranks);
   if (strategy.inner_ring > 0) text += fmt::format(", inner ring of {}", strategy.inner_ring);
   if (!strategy.head_chunks.empty()) text += fmt::format(", head chunks {}", fmt::join(strategy.head_chunks, "+"));
+  if (strategy.document_rows > 0) text += fmt::format(", documents whole up to {} rows", strategy.document_rows);
   return text;
 }
 

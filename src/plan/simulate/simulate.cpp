@@ -39,6 +39,7 @@ constexpr std::array kStrategies{
     SimulatedStrategy{"hcms", on_grid<Strategy::kHcms>},
     SimulatedStrategy{"usp", on_grid<Strategy::kUsp>},
     SimulatedStrategy{"loong_train", on_grid<Strategy::kLoongTrain>},
+    SimulatedStrategy{"hybrid_cp", on_grid<Strategy::kHybridCp>},
 };
 
 void require_positive(double value, const char* name) {

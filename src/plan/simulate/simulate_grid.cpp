@@ -227,8 +227,10 @@ DistAttnConfig config_of(const SimInput& input, Strategy name) {
   if (name == Strategy::kUsp || name == Strategy::kLoongTrain) config.strategy.head_ranks = given.head_ranks;
   if (name == Strategy::kLoongTrain) config.strategy.inner_ring = given.inner_ring;
   if (name == Strategy::kHcms) config.strategy.head_chunks = given.head_chunks;
+  if (name == Strategy::kHybridCp) config.strategy.document_rows = given.document_rows;
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
-  if (algorithm != DispatchAlgorithm::kSequential && algorithm != DispatchAlgorithm::kZigzag) {
+  const bool in_order = algorithm == DispatchAlgorithm::kSequential || algorithm == DispatchAlgorithm::kZigzag;
+  if (!in_order || name == Strategy::kHybridCp) {
     config.dispatch.algorithm = DispatchAlgorithm::kAuto;
   }
   return config;
@@ -272,6 +274,7 @@ StrategyPrediction simulate_shape(const SimInput& input, const DistAttnConfig& c
 StrategyPrediction simulate_grid(const SimInput& input, Strategy strategy) {
   const DistAttnConfig config = config_of(input, strategy);
   try {
+    if (strategy == Strategy::kHybridCp) return simulate_documents({input.mask, config, input.machine});
     return simulate_shape(input, config);
   } catch (const InvalidArgument& error) {
     StrategyPrediction prediction;

@@ -99,7 +99,9 @@ void set_times(StrategyPrediction& prediction, const SlowestPass& forward, const
 StrategyPrediction simulate_tangram(const SimInput& input);
 /// Rows that several ranks of a node need cross nodes once and are passed on inside.
 StrategyPrediction simulate_tangram_hierarchical(const SimInput& input);
-/// All strategies of a grid (plan/grid/grid.hpp).
+/// HybridCP, `input.config` naming it. Throws InvalidArgument for what it cannot do.
+StrategyPrediction simulate_documents(const SimInput& input);
+/// All strategies of a grid (plan/grid/grid.hpp), HybridCP among them.
 StrategyPrediction simulate_grid(const SimInput& input, Strategy strategy);
 
 }  // namespace tangram::sim

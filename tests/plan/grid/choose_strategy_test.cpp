@@ -38,11 +38,9 @@ double step_s(const PredictedTime& time) { return time.forward_s + time.backward
 
 // Every layout that a user could ask for by name.
 std::vector<StrategyConfig> all_layouts(int cp_size) {
-  std::vector<StrategyConfig> layouts{{Strategy::kTangram, 0, 0, {}},
-                                      {Strategy::kUlysses, 0, 0, {}},
-                                      {Strategy::kHcms, 0, 0, {}},
-                                      {Strategy::kRing, 0, 0, {}},
-                                      {Strategy::kAllGather, 0, 0, {}}};
+  std::vector<StrategyConfig> layouts{{Strategy::kTangram, 0, 0, {}},   {Strategy::kUlysses, 0, 0, {}},
+                                      {Strategy::kHcms, 0, 0, {}},      {Strategy::kRing, 0, 0, {}},
+                                      {Strategy::kAllGather, 0, 0, {}}, {Strategy::kHybridCp, 0, 0, {}}};
   for (int head_ranks = 1; head_ranks <= cp_size; ++head_ranks) {
     if (cp_size % head_ranks != 0) continue;
     layouts.push_back({Strategy::kUsp, head_ranks, 0, {}});
@@ -72,7 +70,7 @@ TEST_P(ChooseStrategy, TakesTheFastestOfAllPlans) {
           } catch (const InvalidArgument&) {
           }
         }
-        EXPECT_EQ(step_s(plan.predicted), best) << describe(plan.config.strategy);
+        EXPECT_LE(step_s(plan.predicted), best * (1 + kTieShare)) << describe(plan.config.strategy);
         // What candidates were compared by is what their plans predict, areas counted another way.
         for (const StrategyCandidate& candidate : plan.candidates) {
           config.strategy = candidate.strategy;
@@ -112,6 +110,7 @@ TEST(ChooseStrategy, EveryStrategyIsThereOnceBestFirst) {
   bool any_impossible = false;
   for (const StrategyCandidate& candidate : plan.candidates) {
     EXPECT_TRUE(names.insert(candidate.strategy.name).second) << describe(candidate.strategy);
+    if (&candidate == &plan.candidates[0]) continue;  // the winner of a tie may be slower by a hair
     any_impossible = any_impossible || !candidate.impossible.empty();
     EXPECT_EQ(any_impossible, !candidate.impossible.empty());
     if (any_impossible) continue;
@@ -120,6 +119,38 @@ TEST(ChooseStrategy, EveryStrategyIsThereOnceBestFirst) {
   }
   for (int name = 0; to_string(static_cast<Strategy>(name)) != "unknown"; ++name) {
     EXPECT_TRUE(names.contains(static_cast<Strategy>(name))) << to_string(static_cast<Strategy>(name));
+  }
+}
+
+TEST(ChooseStrategy, TiesGoToWhatIsSimpler) {
+  EXPECT_EQ(first_of_fastest({1.0005, 1.0, 1.0}), 0u);
+  EXPECT_EQ(first_of_fastest({1.002, 1.0, 1.0005}), 1u);
+  EXPECT_EQ(first_of_fastest({1.0009, 1.0005, 1.0}), 0u);  // against the least, not against the next
+  const auto candidate = [](Strategy name, double seconds) {
+    return StrategyCandidate{{name, 0, 0, {}}, "", {seconds, 0, 0}};
+  };
+  std::vector<StrategyCandidate> candidates = {candidate(Strategy::kTangram, 2),
+                                               candidate(Strategy::kUlysses, 1.0005),
+                                               candidate(Strategy::kHcms, 1.5),
+                                               candidate(Strategy::kRing, 1),
+                                               {{Strategy::kUsp, 0, 0, {}}, "never", {}}};
+  sort_candidates(candidates);
+  std::vector<Strategy> order;
+  for (const StrategyCandidate& c : candidates) order.push_back(c.strategy.name);
+  EXPECT_THAT(order, ::testing::ElementsAre(Strategy::kUlysses, Strategy::kRing, Strategy::kHcms, Strategy::kTangram,
+                                            Strategy::kUsp));
+}
+
+// Where nothing has to move all strategies that share the work evenly tie: Tangram's own wins, and one chunk of heads.
+TEST(ChooseStrategy, WhereNothingTakesTimeTangramWins) {
+  DistAttnConfig config = auto_config(8, 32);
+  config.cost.link_bytes_per_s = 1e30;
+  config.cost.copy_latency_s = config.cost.stage_overhead_s = 0;
+  const Plan plan = make_plan(full_mask(kSeqlen, kSeqlen), config);
+  EXPECT_EQ(plan.config.strategy.name, Strategy::kTangram);
+  for (const StrategyCandidate& candidate : plan.candidates) {
+    EXPECT_LE(candidate.strategy.head_chunks.size(), 1u);
+    EXPECT_LE(candidate.strategy.head_ranks, 2);
   }
 }
 
@@ -149,6 +180,10 @@ TEST(ChooseStrategy, SaysWhatEachPassWouldPrefer) {
   const std::vector<std::string> reasons = strategy_reasons(plan);
   ASSERT_EQ(reasons.size(), 2u);
   EXPECT_THAT(reasons[0], HasSubstr("of 3 strategies"));
+  EXPECT_THAT(reasons[0], HasSubstr("the least predicted step of"));
+  std::swap(plan.candidates[0], plan.candidates[1]);
+  EXPECT_THAT(strategy_reasons(plan)[0],
+              HasSubstr("Strategy ulysses: the simplest with about the least predicted step of 3 strategies"));
   EXPECT_EQ(reasons[1],
             "Forward alone, ulysses would take 1.000 instead of 2.000 ms; backward alone, usp, 4 head ranks would take "
             "2.500 instead of 3.000 ms; one strategy serves both passes, which share the rows of a rank.");

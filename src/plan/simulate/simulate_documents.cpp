@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// HybridCP: documents dealt and rings turned as plans do; only the seconds of kernels and links come from the machine
+// model.
+#include <algorithm>
+
+#include "plan/cost.hpp"
+#include "plan/grid/grid.hpp"
+#include "plan/grid/grid_time.hpp"
+#include "plan/grid/sub_ring_layout.hpp"
+#include "plan/simulate/strategies.hpp"
+
+namespace tangram::sim {
+
+namespace {
+
+constexpr double kTensors = 2;  // K and V, or their gradients
+
+struct DocumentsSim {
+  const SimInput& input;
+  DealtRows rows;
+  SubRingLayout layout;
+  std::vector<std::vector<AttnSlice>> slices;  // by rank, keys in global rows
+
+  int64_t rows_per_rank(const std::vector<OwnedRun>& runs) const { return runs.back().global.end / input.cp_size(); }
+
+  void add(Transfer& transfer, size_t level, int rank, const SubRingPart& part, double row_bytes, double copies) const {
+    if (part.rows == 0) return;
+    const bool near = input.node_of(rank) == input.node_of(layout.neighbour(level, rank, -1));
+    (near ? transfer.inside : transfer.between) +=
+        LinkLoad{static_cast<double>(part.rows) * row_bytes, copies * kTensors};
+  }
+
+  // Rows for `step` > 0. The first come piece by piece out of the neighbour's shard, later ones as one.
+  Transfer cast(int rank, int step) const {
+    const double row_bytes = static_cast<double>(kv_row_bytes(input.config.heads));
+    Transfer transfer;
+    for (size_t level = 1; level < layout.sizes.size(); ++level) {
+      if (!layout.turns(level, step)) continue;
+      const SubRingPart& part = layout.part_in_step(level, rank, step);
+      add(transfer, level, rank, part, row_bytes, step == 1 ? static_cast<double>(part.ranges.size()) : 1);
+    }
+    return transfer;
+  }
+
+  // Gradients that the rank receives after `step` > 0: of the next step's rows, or its own that come home.
+  Transfer gradients(int rank, int step) const {
+    const double row_bytes = static_cast<double>(kv_grad_row_bytes(input.config.heads, input.config.reduce_dtype));
+    Transfer transfer;
+    for (size_t level = 1; level < layout.sizes.size(); ++level) {
+      if (layout.turns(level, step)) {
+        add(transfer, level, rank, layout.part_in_step(level, rank, step + 1), row_bytes, 1);
+      }
+    }
+    return transfer;
+  }
+
+  std::vector<TurnSeconds> turns(int rank, Pass pass) const {
+    std::vector<Work> work(static_cast<size_t>(layout.num_steps()));
+    for_each_sub_ring_piece(layout, rank, slices[static_cast<size_t>(rank)],
+                            [&](int step, const AttnSlice& piece, const SubRingKeys&) {
+                              work[static_cast<size_t>(step)] += count_work(piece, input.kernel(pass));
+                            });
+    std::vector<TurnSeconds> result;
+    for (int step = 0; step < layout.num_steps(); ++step) {
+      const Work& own = work[static_cast<size_t>(step)];
+      TurnSeconds turn;
+      turn.compute_s = work_seconds(input, pass, own, input.config.heads.num_heads_q, layout.num_steps() > 1);
+      if (step > 0 && own.area > 0) turn.compute_s += input.machine.stage_overhead_s;
+      if (step + 1 < layout.num_steps()) turn.next_s = transfer_seconds(input.machine, cast(rank, step + 1));
+      if (pass == Pass::kBackward && step > 0) {
+        turn.grads_s = transfer_seconds(input.machine, gradients(rank, step));
+      }
+      result.push_back(turn);
+    }
+    return result;
+  }
+
+  SlowestPass play(Pass pass) const {
+    SlowestPass slowest;
+    for (int rank = 0; rank < input.cp_size(); ++rank) {
+      const GridTime time = play_turns(turns(rank, pass), input.machine.engine != CommEngine::kHostThreads);
+      slowest.take({time.total_s, time.compute_s});
+    }
+    return slowest;
+  }
+
+  // What follows from the rows of steps: bytes of single ranks and of links, memory.
+  void count(StrategyPrediction& prediction) const {
+    for (int rank = 0; rank < input.cp_size(); ++rank) {
+      Transfer received;
+      int64_t held = 0, before = 0;  // K/V rows of a step and of the one that follows
+      for (int step = 1; step < layout.num_steps(); ++step) {
+        const int64_t step_rows = layout.rows_in_step(rank, step);
+        held = std::max(held, before + step_rows);
+        before = step_rows;
+        received += scaled(cast(rank, step), 2);  // in both passes
+        received += gradients(rank, step);
+      }
+      prediction.between_bytes += received.between.bytes;
+      prediction.max_rank_bytes = std::max(prediction.max_rank_bytes, received.bytes());
+      const int64_t k_rows = rows_per_rank(rows.k);
+      prediction.peak_bytes =
+          std::max(prediction.peak_bytes,
+                   static_cast<double>(step_peak_bytes(input.config, rows_per_rank(rows.q), k_rows, k_rows + held)));
+    }
+    const GridTraffic traffic = sub_ring_traffic(input.config, layout.levels);
+    prediction.forward_bytes = static_cast<double>(traffic.forward_bytes);
+    prediction.backward_bytes = static_cast<double>(traffic.backward_bytes);
+    for (const SubGroupLevel& level : layout.levels) prediction.kv_rows_moved += (level.ranks - 1) * level.k_rows;
+    prediction.balance = balance_of(input, slices);
+  }
+};
+
+}  // namespace
+
+StrategyPrediction simulate_documents(const SimInput& input) {
+  grid_shape(input.config, "simulate");  // throws where parameters are another strategy's
+  DocumentsSim sim{input, deal_document_rows(input.mask, input.config), {}, {}};
+  sim.layout = lay_out_sub_rings(find_documents(input.mask, 1), sim.rows.q, sim.rows.k, input.cp_size());
+  sim.slices = cut_by_rank(input.mask, sim.rows.q, input.cp_size());
+  StrategyPrediction prediction;
+  set_times(prediction, sim.play(Pass::kForward), sim.play(Pass::kBackward));
+  sim.count(prediction);
+  return prediction;
+}
+
+}  // namespace tangram::sim
