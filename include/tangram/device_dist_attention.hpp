@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "tangram/attention.hpp"
@@ -32,11 +33,14 @@ struct DeviceDistOptions {
   bool with_backward = true;
   /// Forward passes whose remote K/V may be kept at one time, where the plan keeps any.
   int max_kept = 1;
+  /// With a strategy that exchanges heads: the dtype of out, dq, dk and dv, in which they travel between the ranks of
+  /// their heads and of their rows; the heads' dtype or float32, unset: the heads' dtype. Elsewhere not used.
+  std::optional<DType> result_dtype = std::nullopt;
 };
 
 /// One rank's part in distributed attention by a plan, on one GPU: the counterpart of DistAttention for tensors in
-/// device memory. All memory that a pass needs is allocated by the constructor; a pass only puts work on streams, never
-/// waits for the GPU and can be captured in a CUDA graph.
+/// device memory, by any strategy. All memory that a pass needs is allocated by the constructor; a pass only puts work
+/// on streams, never waits for the GPU and can be captured in a CUDA graph.
 ///
 /// NOTE [stream order]: a pass is ordered on the caller's stream like one kernel: it starts after what the stream holds
 /// and has ended, transfers of this rank's rows included, before what is put on it next.
@@ -66,7 +70,8 @@ class DeviceDistAttention {
   /// contiguous rows, dk and dv contiguous. `stream` is a cudaStream_t. Arguments that do not fit throw InvalidArgument
   /// before anything is put on the stream, and abort the communicator where peers wait for this rank. `kept` must be
   /// given to both passes where the plan keeps remote K/V and to none elsewhere; the whole K/V buffer is then kept and
-  /// nothing is cast in backward().
+  /// nothing is cast in backward(). With other strategies it may be given, alike on all ranks: where heads are
+  /// exchanged, backward() then finds q, k, v, out and lse in the layout of heads.
   void forward(const DistForwardArgs& args, void* stream);
   void backward(const DistBackwardArgs& args, void* stream);
 

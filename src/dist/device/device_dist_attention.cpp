@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/require.hpp"
+#include "dist/device/device_program.hpp"
 #include "dist/device/device_rank.hpp"
 #include "dist/pass_plan.hpp"
 #include "tangram/error.hpp"
@@ -74,6 +75,7 @@ std::string_view to_string(DeviceOverlap overlap) {
 class DeviceDistAttention::Impl {
  public:
   device::DeviceRank rank;
+  std::unique_ptr<ProgramAttention> program;  // of a plan with a grid, which uses nothing of `rank` but its base
 
   /// Peers wait for what this rank does not put on its stream, so they are told when it cannot go on.
   template <class Run>
@@ -95,7 +97,11 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
   try {
     require(plan != nullptr, "DeviceDistAttention: plan must be given (got null)");
     require(options.max_kept >= 1, "DeviceDistAttention: max_kept must be positive (got {})", options.max_kept);
-    check_plan("DeviceDistAttention", *plan, communicator.size());
+    if (plan->grid.empty()) {
+      check_plan("DeviceDistAttention", *plan, communicator.size());
+    } else {
+      device::check_grid_plan(*plan, communicator.size());
+    }
     rank.base.plan = plan;
     rank.base.communicator = &control;
     rank.base.backend = &backend;
@@ -103,15 +109,19 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
     rank.base.shape = rank_shape(*plan, communicator.rank());
     rank.communicator = &communicator;
     static_cast<void>(backend.tile_shape(rank.base.shape));  // refuses shapes that it cannot do
-    device::prepare_layout(rank, options);
+    if (plan->grid.empty()) device::prepare_layout(rank, options);
   } catch (const Error& error) {
     if (communicator.size() > 1) control.refuse(error.what());
     throw;
   }
   control.require_agreement(hash_of(*plan), "DeviceDistAttention: mask, config and dispatch");
-  device::prepare_passes(rank, options);
+  if (plan->grid.empty()) device::prepare_passes(rank, options);
   try {
-    device::prepare_masks(rank, options);
+    if (plan->grid.empty()) {
+      device::prepare_masks(rank, options);
+    } else {
+      impl_->program = device::make_device_program(rank.base, communicator, options);
+    }
   } catch (const std::exception& error) {
     communicator.abort(error.what());
     if (communicator.size() > 1) control.refuse(error.what());
@@ -130,14 +140,26 @@ const Plan& DeviceDistAttention::plan() const { return *impl_->rank.base.plan; }
 int DeviceDistAttention::rank() const { return impl_->rank.base.rank; }
 int64_t DeviceDistAttention::q_rows() const { return impl_->rank.q_rows(); }
 int64_t DeviceDistAttention::k_rows() const { return impl_->rank.base.k_shard_rows(); }
-int64_t DeviceDistAttention::workspace_bytes() const { return impl_->rank.workspace_bytes(); }
+int64_t DeviceDistAttention::workspace_bytes() const {
+  return impl_->program != nullptr ? impl_->program->workspace_bytes() : impl_->rank.workspace_bytes();
+}
 
 void DeviceDistAttention::forward(const DistForwardArgs& args, void* stream) {
+  if (impl_->program != nullptr) {
+    impl_->program->check(args);
+    impl_->pass([&] { impl_->program->forward(args, stream); });
+    return;
+  }
   check(impl_->rank, args);
   impl_->pass([&] { device::run_forward(impl_->rank, args, static_cast<cudaStream_t>(stream)); });
 }
 
 void DeviceDistAttention::backward(const DistBackwardArgs& args, void* stream) {
+  if (impl_->program != nullptr) {
+    impl_->program->check(args);
+    impl_->pass([&] { impl_->program->backward(args, stream); });
+    return;
+  }
   check(impl_->rank, args);
   impl_->pass([&] { device::run_backward(impl_->rank, args, static_cast<cudaStream_t>(stream)); });
 }

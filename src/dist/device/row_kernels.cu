@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "cuda/check.hpp"
+#include "cuda/load_kernel.hpp"
 #include "dist/device/row_kernels.hpp"
 
 namespace tangram::device {
@@ -147,6 +148,11 @@ __global__ void __launch_bounds__(kThreads) scale_kernel(float* values, int64_t 
 }
 
 }  // namespace
+
+void load_row_kernels() {
+  cuda::load_kernel<row_kernel>();
+  cuda::load_kernel<scale_kernel>();
+}
 
 void run_row_jobs(std::span<const RowJob> jobs, cudaStream_t stream) {
   Jobs params{};

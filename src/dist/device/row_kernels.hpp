@@ -28,11 +28,14 @@ struct RowJob {
 };
 
 /// At most this many jobs in one launch.
-inline constexpr int kMaxRowJobs = 4;
+inline constexpr int kMaxRowJobs = 16;
 
 /// Runs all jobs in one kernel. Rows must be 16-byte aligned with strides that are multiples of 16 bytes and a dim that
 /// is a multiple of 8; equal heads and dim in a job. Jobs without rows cost nothing.
 void run_row_jobs(std::span<const RowJob> jobs, cudaStream_t stream);
+
+/// Before anything that waits for other ranks is on a stream of the current device: see cuda/load_kernel.hpp.
+void load_row_kernels();
 
 /// Multiplies `count` values by `factor`.
 void scale_values(float* values, int64_t count, float factor, cudaStream_t stream);

@@ -1,0 +1,299 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Both passes of a plan with a grid, written as operations. For the order see dist/grid/grid_attention.hpp, except that
+// the inputs of all chunks are sent for at once: the link is never idle between them, and what is copied together for
+// later chunks is copied while those of the first travel.
+#include "dist/program/grid_program.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "core/require.hpp"
+#include "dist/program/head_moves.hpp"
+#include "dist/program/row_program.hpp"
+
+namespace tangram {
+
+namespace {
+
+/// One chunk of heads on its way through a pass.
+struct Chunk {
+  HeadRange q_heads, kv_heads;
+  int mask = 0;
+  // All rows of the group, in the arena: what a forward pass may leave to its backward pass.
+  TensorRef q, k, v, out, lse_memory;
+  FloatRef lse;
+  TensorRef dout, dq, dk, dv;
+  TensorRef landed_lse;                                     // of inputs
+  TensorRef back_out, back_lse, back_dq, back_dk, back_dv;  // of results
+  FloatRef dsink;
+  int stage_in = -1, stage_back = -1;
+};
+
+TensorRef argument(Place place, DType dtype, int64_t rows, int heads, int dim) {
+  return {place, 0, dtype, 0, rows, 0, heads, dim};
+}
+
+class PassWriter {
+ public:
+  PassWriter(const Plan& plan, int rank, const GridCallShape& call);
+
+  GridProgram forward();
+  GridProgram backward(bool kept);
+
+ private:
+  const HeadConfig& heads() const { return rank_.plan.config.heads; }
+  bool by_heads() const { return rank_.grid().head_ranks > 1; }
+  void make_chunks();
+  AttendOp arguments(bool backward) const;
+  AttendOp attend_to(const Chunk& chunk, size_t number) const;
+  /// Copies the sink of this rank's heads together.
+  FloatRef sink_of(const Chunk& chunk);
+  int first_q_head(const Chunk& chunk) const { return q_moves_->first_head() + chunk.q_heads.first; }
+
+  void send_forward(Chunk& chunk);
+  void send_backward(Chunk& chunk, bool kept);
+  void compute_backward(Chunk& chunk, size_t number);
+
+  GridRank rank_;
+  GridCallShape call_;
+  DType kv_grad_dtype_;
+  std::optional<HeadMoves> q_moves_, kv_moves_;
+  ProgramWriter writer_;
+  std::vector<Chunk> chunks_;
+  TensorRef q_, k_, v_, out_, dout_, dq_, dk_, dv_;
+  FloatRef lse_;
+};
+
+PassWriter::PassWriter(const Plan& plan, int rank, const GridCallShape& call)
+    : rank_{plan, rank}, call_(call), kv_grad_dtype_(call.result_dtype) {
+  const int64_t q_rows = plan.q_dispatch.rows_per_rank(), k_rows = plan.k_dispatch.rows_per_rank();
+  const HeadConfig& h = heads();
+  q_ = argument(Place::kQ, h.dtype, q_rows, h.num_heads_q, h.head_dim);
+  k_ = argument(Place::kK, h.dtype, k_rows, h.num_heads_kv, h.head_dim);
+  v_ = argument(Place::kV, h.dtype, k_rows, h.num_heads_kv, h.head_dim_v);
+  out_ = argument(Place::kOut, call.result_dtype, q_rows, h.num_heads_q, h.head_dim_v);
+  dout_ = argument(Place::kDout, h.dtype, q_rows, h.num_heads_q, h.head_dim_v);
+  dq_ = argument(Place::kDq, call.result_dtype, q_rows, h.num_heads_q, h.head_dim);
+  dk_ = argument(Place::kDk, call.result_dtype, k_rows, h.num_heads_kv, h.head_dim);
+  dv_ = argument(Place::kDv, call.result_dtype, k_rows, h.num_heads_kv, h.head_dim_v);
+  lse_ = {Place::kLse, 0, h.num_heads_q};
+  if (!by_heads()) return;
+  require(call.seqlen_sink == 0 || call.sink_layout == SinkLayout::kSh,
+          "DeviceDistAttention: sinks of single rows do not travel with heads on GPUs (got strategy {})",
+          to_string(plan.config.strategy.name));
+  q_moves_.emplace(rank_, plan.q_dispatch, h.num_heads_q);
+  kv_moves_.emplace(rank_, plan.k_dispatch, h.num_heads_kv);
+  if (kv_moves_->shares_heads()) kv_grad_dtype_ = plan.config.reduce_dtype;
+  make_chunks();
+}
+
+void PassWriter::make_chunks() {
+  const GridPlan& grid = rank_.grid();
+  const HeadConfig& h = heads();
+  const int per_kv = h.num_heads_q / grid.head_ranks / std::max(1, h.num_heads_kv / grid.head_ranks);
+  const int64_t q_rows = rank_.group_q_rows(), k_rows = rank_.block_rows();
+  std::vector<int> kinds;
+  int first = 0;
+  for (const int count : grid.head_chunks) {
+    auto kind = std::find(kinds.begin(), kinds.end(), count);
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), count);
+    Chunk& chunk = chunks_.emplace_back();
+    chunk.q_heads = {first * per_kv, count * per_kv};
+    chunk.kv_heads = {first, count};
+    chunk.mask = static_cast<int>((kind - kinds.begin()) * std::ssize(rank_.steps()));
+    first += count;
+    // First of all, so that they lie in the same place in both passes.
+    const int num_q = chunk.q_heads.count;
+    chunk.q = writer_.arena(h.dtype, q_rows, num_q, h.head_dim);
+    chunk.k = writer_.arena(h.dtype, k_rows, count, h.head_dim);
+    chunk.v = writer_.arena(h.dtype, k_rows, count, h.head_dim_v);
+    chunk.out = writer_.arena(call_.result_dtype, q_rows, num_q, h.head_dim_v);
+    chunk.lse_memory = writer_.arena(DType::kFloat32, q_rows, num_q, 1);
+    chunk.lse = {Place::kArena, chunk.lse_memory.offset / static_cast<int64_t>(sizeof(float)), num_q};
+  }
+}
+
+AttendOp PassWriter::arguments(bool backward) const {
+  AttendOp op;
+  op.backward = backward;
+  op.q = q_;
+  op.k = k_;
+  op.v = v_;
+  op.out = out_;
+  op.lse = lse_;
+  if (call_.seqlen_sink > 0) op.sink = {Place::kSink, 0, heads().num_heads_q};
+  if (backward) {
+    op.dout = dout_;
+    op.dq = dq_;
+    op.dk = dk_;
+    op.dv = dv_;
+    if (call_.seqlen_sink > 0) op.dsink = {Place::kDsink, 0, heads().num_heads_q};
+  } else {
+    op.max_logits = {Place::kMaxLogits, 0, heads().num_heads_q};
+  }
+  return op;
+}
+
+AttendOp PassWriter::attend_to(const Chunk& chunk, size_t number) const {
+  AttendOp op;
+  op.mask = chunk.mask;
+  op.q = chunk.q;
+  op.k = chunk.k;
+  op.v = chunk.v;
+  op.out = chunk.out;
+  op.lse = chunk.lse;
+  op.stage = static_cast<int>(number);
+  return op;
+}
+
+FloatRef PassWriter::sink_of(const Chunk& chunk) {
+  if (call_.seqlen_sink == 0) return {};
+  const int count = chunk.q_heads.count;
+  const FloatRef sink = writer_.float_work(call_.seqlen_sink, count);
+  writer_.copy_floats({{{Place::kSink, first_q_head(chunk), heads().num_heads_q}, sink, call_.seqlen_sink, count}});
+  return sink;
+}
+
+void PassWriter::send_forward(Chunk& chunk) {
+  std::vector<RowSumOp> copies;
+  const CastItem items[] = {q_moves_->pack(writer_, q_, chunk.q_heads, chunk.q, copies),
+                            kv_moves_->pack(writer_, k_, chunk.kv_heads, chunk.k, copies),
+                            kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies)};
+  writer_.sum_rows(std::move(copies));
+  chunk.stage_in = writer_.add_stage(items);
+  writer_.cast(chunk.stage_in);
+}
+
+GridProgram PassWriter::forward() {
+  if (!by_heads()) {
+    write_rows_forward(writer_, rank_, {arguments(false), call_.result_dtype, kv_grad_dtype_});
+    return writer_.take();
+  }
+  const int num_heads = heads().num_heads_q;
+  writer_.copy_floats({{{}, {Place::kMaxLogits, 0, num_heads}, 1, num_heads, -std::numeric_limits<float>::infinity()}});
+  for (Chunk& chunk : chunks_) send_forward(chunk);
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    Chunk& chunk = chunks_[c];
+    writer_.wait(chunk.stage_in);
+    AttendOp op = attend_to(chunk, c);
+    op.max_logits = {Place::kMaxLogits, first_q_head(chunk), num_heads};
+    op.sink = sink_of(chunk);
+    write_rows_forward(writer_, rank_, {op, call_.result_dtype, kv_grad_dtype_});
+    const CastItem items[] = {q_moves_->back(writer_, chunk.out, chunk.back_out),
+                              q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
+    chunk.stage_back = writer_.add_stage(items);
+    writer_.cast(chunk.stage_back);
+  }
+  for (const Chunk& chunk : chunks_) {
+    writer_.wait(chunk.stage_back);
+    std::vector<RowSumOp> copies;
+    q_moves_->unpack(writer_, chunk.out, chunk.back_out, chunk.q_heads, out_, copies);
+    writer_.sum_rows(std::move(copies));
+    q_moves_->unpack_floats_back(writer_, chunk.lse, chunk.back_lse, chunk.q_heads, lse_);
+  }
+  return writer_.take();
+}
+
+void PassWriter::send_backward(Chunk& chunk, bool kept) {
+  std::vector<CastItem> items;
+  std::vector<RowSumOp> copies;
+  if (!kept) {
+    items = {q_moves_->pack(writer_, q_, chunk.q_heads, chunk.q, copies),
+             kv_moves_->pack(writer_, k_, chunk.kv_heads, chunk.k, copies),
+             kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies),
+             q_moves_->pack(writer_, out_, chunk.q_heads, chunk.out, copies),
+             q_moves_->pack_floats(writer_, lse_, chunk.q_heads, chunk.landed_lse)};
+  }
+  chunk.dout = writer_.arena(heads().dtype, rank_.group_q_rows(), chunk.q_heads.count, heads().head_dim_v);
+  items.push_back(q_moves_->pack(writer_, dout_, chunk.q_heads, chunk.dout, copies));
+  writer_.sum_rows(std::move(copies));
+  chunk.stage_in = writer_.add_stage(items);
+  writer_.cast(chunk.stage_in);
+}
+
+void PassWriter::compute_backward(Chunk& chunk, size_t number) {
+  const HeadConfig& h = heads();
+  chunk.dq = writer_.arena(call_.result_dtype, chunk.q.rows, chunk.q.heads, h.head_dim);
+  chunk.dk = writer_.arena(kv_grad_dtype_, chunk.k.rows, chunk.k.heads, h.head_dim);
+  chunk.dv = writer_.arena(kv_grad_dtype_, chunk.v.rows, chunk.v.heads, h.head_dim_v);
+  AttendOp op = attend_to(chunk, number);
+  op.backward = true;
+  op.dout = chunk.dout;
+  op.dq = chunk.dq;
+  op.dk = chunk.dk;
+  op.dv = chunk.dv;
+  op.sink = sink_of(chunk);
+  if (call_.seqlen_sink > 0) op.dsink = chunk.dsink = writer_.float_work(call_.seqlen_sink, chunk.q_heads.count);
+  write_rows_backward(writer_, rank_, {op, call_.result_dtype, kv_grad_dtype_});
+  if (call_.seqlen_sink == 0) return;
+  writer_.copy_floats(
+      {{chunk.dsink, {Place::kDsink, first_q_head(chunk), h.num_heads_q}, call_.seqlen_sink, chunk.q_heads.count}});
+}
+
+GridProgram PassWriter::backward(bool kept) {
+  if (!by_heads()) {
+    write_rows_backward(writer_, rank_, {arguments(true), call_.result_dtype, kv_grad_dtype_});
+    return writer_.take();
+  }
+  const int num_heads = heads().num_heads_q;
+  writer_.copy_floats({{{}, {Place::kDsink, 0, num_heads}, call_.seqlen_sink, num_heads}});
+  for (Chunk& chunk : chunks_) send_backward(chunk, kept);
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    Chunk& chunk = chunks_[c];
+    writer_.wait(chunk.stage_in);
+    if (!kept) q_moves_->unpack_floats(writer_, lse_, chunk.q_heads, chunk.landed_lse, chunk.lse);
+    compute_backward(chunk, c);
+    const CastItem items[] = {q_moves_->back(writer_, chunk.dq, chunk.back_dq),
+                              kv_moves_->back(writer_, chunk.dk, chunk.back_dk),
+                              kv_moves_->back(writer_, chunk.dv, chunk.back_dv)};
+    chunk.stage_back = writer_.add_stage(items);
+    writer_.cast(chunk.stage_back);
+  }
+  for (const Chunk& chunk : chunks_) {
+    writer_.wait(chunk.stage_back);
+    std::vector<RowSumOp> copies;
+    q_moves_->unpack(writer_, chunk.dq, chunk.back_dq, chunk.q_heads, dq_, copies);
+    kv_moves_->unpack(writer_, chunk.dk, chunk.back_dk, chunk.kv_heads, dk_, copies);
+    kv_moves_->unpack(writer_, chunk.dv, chunk.back_dv, chunk.kv_heads, dv_, copies);
+    writer_.sum_rows(std::move(copies));
+  }
+  return writer_.take();
+}
+
+}  // namespace
+
+std::vector<GridMask> grid_masks(const Plan& plan, int rank) {
+  const GridRank of{plan, rank};
+  const HeadConfig& heads = plan.config.heads;
+  const int local_kv = std::max(1, heads.num_heads_kv / plan.grid.head_ranks);
+  const int per_kv = heads.num_heads_q / plan.grid.head_ranks / local_kv;
+  std::vector<int> kinds;
+  std::vector<GridMask> masks;
+  for (const int count : plan.grid.head_chunks) {
+    if (std::find(kinds.begin(), kinds.end(), count) != kinds.end()) continue;
+    kinds.push_back(count);
+    for (size_t s = 0; s < of.steps().size(); ++s) {
+      const GridStep& step = of.steps()[s];
+      const int64_t keys = step.block < 0                             ? plan.mask.seqlen_k()
+                           : plan.grid.row_move == RowMove::kSubRings ? step.sub_rings.rows
+                                                                      : of.block_rows();
+      masks.push_back({{of.group_q_rows(), keys, count * per_kv, count, heads.head_dim, heads.head_dim_v, heads.dtype},
+                       step.slices,
+                       of.computes(s)});
+    }
+  }
+  return masks;
+}
+
+GridProgram forward_program(const Plan& plan, int rank, const GridCallShape& call) {
+  return PassWriter(plan, rank, call).forward();
+}
+
+GridProgram backward_program(const Plan& plan, int rank, const GridCallShape& call, bool kept) {
+  return PassWriter(plan, rank, call).backward(kept);
+}
+
+}  // namespace tangram

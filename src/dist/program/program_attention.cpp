@@ -1,0 +1,226 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "dist/program/program_attention.hpp"
+
+#include <algorithm>
+
+#include "core/require.hpp"
+#include "tangram/flex_attention.hpp"
+
+namespace tangram {
+
+namespace {
+
+TensorView writable(const ConstTensorView& view) {  // programs do not write what a pass only reads
+  return {
+      {const_cast<void*>(view.data), view.dtype, view.rows, view.heads, view.dim, view.row_stride, view.head_stride}};
+}
+
+}  // namespace
+
+ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
+                                   const ProgramOptions& options,
+                                   const std::function<std::shared_ptr<void>(size_t)>& allocate)
+    : base_(base), communicator_(communicator), device_(std::move(device)), options_(options) {
+  reserve(allocate);
+  prepare_passes();
+  prepare_masks();
+}
+
+GridProgram ProgramAttention::write(Kind kind, const GridCallShape& call) const {
+  if (kind == Kind::kForward) return forward_program(*base_.plan, base_.rank, call);
+  return backward_program(*base_.plan, base_.rank, call, kind == Kind::kBackwardKept);
+}
+
+const GridProgram& ProgramAttention::program(Kind kind, const GridCallShape& call) {
+  const auto key = std::pair(kind, call);
+  const auto found = programs_.find(key);
+  return found != programs_.end() ? found->second : programs_.emplace(key, write(kind, call)).first->second;
+}
+
+GridCallShape ProgramAttention::shape_of(DType result_dtype, const Sink& sink) const {
+  return {by_heads() ? options_.result_dtype : result_dtype, sink.seqlen_sink, sink.layout};
+}
+
+void ProgramAttention::reserve(const std::function<std::shared_ptr<void>(size_t)>& allocate) {
+  const HeadConfig& heads = base_.plan->config.heads;
+  std::vector<DType> results = {options_.result_dtype};
+  if (!by_heads()) results = {heads.dtype, DType::kFloat32};
+  std::vector<Kind> kinds = {Kind::kForward};
+  if (options_.with_backward) kinds.push_back(Kind::kBackward);
+  if (keeps()) kinds.push_back(Kind::kBackwardKept);
+  const int64_t longest_sink = by_heads() ? DeviceCommunicator::kMaxReduceValues / heads.num_heads_q : 0;
+  for (const Kind kind : kinds) {
+    for (const DType dtype : results) {
+      const GridProgram program = write(kind, {dtype, longest_sink, SinkLayout::kSh});
+      arena_bytes_ = std::max(arena_bytes_, program.arena_bytes);
+      work_bytes_ = std::max(work_bytes_, program.work_bytes);
+    }
+  }
+  work_ = allocate(static_cast<size_t>(work_bytes_));
+}
+
+void ProgramAttention::prepare_passes() {
+  const GridCallShape call = shape_of(options_.result_dtype, {});
+  const auto prepare = [&](Kind kind, const char* label) {
+    const GridProgram& written = program(kind, call);
+    if (written.casts.empty()) return;
+    DevicePassSpec spec = pass_spec(written, label, arena_bytes_);
+    if (kind == Kind::kForward) spec.num_slots = 2 + (keeps() ? options_.max_kept : 0);
+    if (kind != Kind::kForward) spec.landing_of = passes_.at(Kind::kForward);
+    passes_[kind] = communicator_.prepare_pass(spec);
+  };
+  prepare(Kind::kForward, "forward");
+  if (options_.with_backward) prepare(Kind::kBackward, "backward");
+  if (keeps()) prepare(Kind::kBackwardKept, "backward of kept heads");
+}
+
+void ProgramAttention::prepare_masks() {
+  for (const GridMask& mask : grid_masks(*base_.plan, base_.rank)) {
+    masks_.push_back(mask.needed ? prepare_slices(*base_.backend, mask.slices, mask.shape) : nullptr);
+  }
+}
+
+void ProgramAttention::check_result(const char* function, const char* name, DType dtype) const {
+  require(!by_heads() || dtype == options_.result_dtype,
+          "{}: {} must be {}, in which it travels with its heads (got {}; see DeviceDistOptions::result_dtype)",
+          function, name, to_string(options_.result_dtype), to_string(dtype));
+}
+
+void ProgramAttention::check_sink(const char* function, const Sink& sink) const {
+  if (!by_heads() || sink.empty()) return;
+  const int64_t count = sink.seqlen_sink * base_.plan->config.heads.num_heads_q;
+  require(sink.layout == SinkLayout::kSh, "{}: sinks of single rows do not travel with heads on GPUs (got strategy {})",
+          function, to_string(base_.plan->config.strategy.name));
+  require(count <= DeviceCommunicator::kMaxReduceValues, "{}: a sink must have at most {} values (got {})", function,
+          DeviceCommunicator::kMaxReduceValues, count);
+}
+
+void ProgramAttention::check(const DistForwardArgs& args) const {
+  const char* function = "DeviceDistAttention::forward";
+  DistForwardArgs plain = args;
+  plain.kept = nullptr;
+  validate(base_, plain);
+  require(args.kept == nullptr || options_.with_backward, "{}: kept needs a backward pass (got with_backward=false)",
+          function);
+  check_result(function, "out", args.out.dtype);
+  check_sink(function, args.sink);
+}
+
+void ProgramAttention::check(const DistBackwardArgs& args) const {
+  const char* function = "DeviceDistAttention::backward";
+  require(options_.with_backward, "{}: must be prepared (got with_backward=false)", function);
+  DistBackwardArgs plain = args;
+  plain.kept = nullptr;
+  validate(base_, plain);
+  check_result(function, "out", args.out.dtype);
+  check_result(function, "dq", args.dq.dtype);
+  check_result(function, "dk", args.dk.dtype);
+  check_result(function, "dv", args.dv.dtype);
+  check_sink(function, args.sink);
+  require(!by_heads() || args.dout.dtype == base_.plan->config.heads.dtype,
+          "{}: dout must be {}, in which it travels with its heads (got {})", function,
+          to_string(base_.plan->config.heads.dtype), to_string(args.dout.dtype));
+  require(args.sink.layout == SinkLayout::kSsh ||
+              args.sink.seqlen_sink * args.q.heads <= DeviceCommunicator::kMaxReduceValues,
+          "{}: dsink must have at most {} values (got {})", function, DeviceCommunicator::kMaxReduceValues,
+          args.sink.seqlen_sink * args.q.heads);
+  if (args.kept == nullptr || !args.kept->valid) return;
+  require(std::ranges::find(kept_slots_, args.kept->device_slot) != kept_slots_.end(),
+          "{}: kept must be what a forward pass of this object left, used once (got slot={})", function,
+          args.kept->device_slot);
+}
+
+void ProgramAttention::run(Kind kind, const GridCallShape& call, ProgramMemory& memory, const AttnOptions& options,
+                           void* stream) {
+  const auto pass = passes_.find(kind);
+  DevicePass* const transfers = pass == passes_.end() ? nullptr : pass->second.get();
+  memory.work = work_.get();
+  const int margin = options_.margin_beside_transfers >= 0 ? options_.margin_beside_transfers
+                     : transfers != nullptr                ? transfers->transfer_sms()
+                                                           : 0;
+  const bool overlaps = kind == Kind::kForward ? options_.overlaps_forward : options_.overlaps_backward;
+  run_program({program(kind, call), masks_, memory, transfers, *base_.backend, device_, options, margin, overlaps},
+              stream);
+}
+
+void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
+  ProgramMemory memory;
+  const auto at = [&](Place place) -> TensorView& { return memory.tensors[static_cast<size_t>(place)]; };
+  const auto floats_at = [&](Place place) -> float*& { return memory.floats[static_cast<size_t>(place)]; };
+  at(Place::kQ) = writable(args.q);
+  at(Place::kK) = writable(args.k);
+  at(Place::kV) = writable(args.v);
+  at(Place::kOut) = args.out;
+  floats_at(Place::kLse) = args.lse;
+  floats_at(Place::kMaxLogits) = args.max_logits;
+  floats_at(Place::kSink) = const_cast<float*>(args.sink.data);
+  memory.sink_layout = args.sink.layout;
+  memory.seqlen_sink = args.sink.seqlen_sink;
+
+  const auto found = passes_.find(Kind::kForward);
+  DevicePass* const pass = found == passes_.end() ? nullptr : found->second.get();
+  if (args.kept != nullptr && args.kept->valid && std::erase(kept_slots_, args.kept->device_slot) > 0) {
+    pass->drop_kept({args.kept->device_slot});
+  }
+  if (args.kept != nullptr) *args.kept = {};
+  if (pass != nullptr) memory.arena = pass->landing(0, pass->begin(stream));
+  run(Kind::kForward, shape_of(args.out.dtype, args.sink), memory, args.options, stream);
+  if (pass != nullptr && args.kept != nullptr && keeps()) {
+    args.kept->device_slot = pass->end_kept(stream).slot;
+    args.kept->valid = true;
+    kept_slots_.push_back(args.kept->device_slot);
+  } else if (pass != nullptr) {
+    pass->end(stream);
+  }
+  if (args.max_logits != nullptr && communicator_.size() > 1) {
+    communicator_.all_reduce(args.max_logits, args.q.heads, ReduceOp::kMax, stream);
+  }
+}
+
+void ProgramAttention::backward(const DistBackwardArgs& args, void* stream) {
+  ProgramMemory memory;
+  const auto at = [&](Place place) -> TensorView& { return memory.tensors[static_cast<size_t>(place)]; };
+  const auto floats_at = [&](Place place) -> float*& { return memory.floats[static_cast<size_t>(place)]; };
+  at(Place::kQ) = writable(args.q);
+  at(Place::kK) = writable(args.k);
+  at(Place::kV) = writable(args.v);
+  at(Place::kOut) = writable(args.out);
+  at(Place::kDout) = writable(args.dout);
+  at(Place::kDq) = args.dq;
+  at(Place::kDk) = args.dk;
+  at(Place::kDv) = args.dv;
+  floats_at(Place::kLse) = const_cast<float*>(args.lse);
+  floats_at(Place::kSink) = const_cast<float*>(args.sink.data);
+  floats_at(Place::kDsink) = args.dsink;
+  memory.sink_layout = args.sink.layout;
+  memory.seqlen_sink = args.sink.seqlen_sink;
+
+  const bool has_kept = args.kept != nullptr && args.kept->valid;
+  const Kind kind = has_kept ? Kind::kBackwardKept : Kind::kBackward;
+  const auto found = passes_.find(kind);
+  DevicePass* const pass = found == passes_.end() ? nullptr : found->second.get();
+  if (has_kept) {
+    memory.arena = pass->landing(0, pass->begin_kept({args.kept->device_slot}, stream));
+    std::erase(kept_slots_, args.kept->device_slot);
+  } else if (pass != nullptr) {
+    memory.arena = pass->landing(0, pass->begin(stream));
+  }
+  run(kind, shape_of(args.dq.dtype, args.sink), memory, args.options, stream);
+  if (pass != nullptr) pass->end(stream);
+  reduce_dsink(args, stream);
+}
+
+void ProgramAttention::reduce_dsink(const DistBackwardArgs& args, void* stream) {
+  const int size = communicator_.size();
+  if (args.dsink == nullptr || args.sink.layout == SinkLayout::kSsh || args.dsink_reduce == DsinkReduce::kNone ||
+      size == 1) {
+    return;
+  }
+  const int count = static_cast<int>(args.sink.seqlen_sink) * args.q.heads;
+  communicator_.all_reduce(args.dsink, count, ReduceOp::kSum, stream);
+  if (args.dsink_reduce == DsinkReduce::kAvg) device_.scale(args.dsink, count, 1.0f / static_cast<float>(size), stream);
+}
+
+}  // namespace tangram

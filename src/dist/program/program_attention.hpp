@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// ProgramAttention: one rank's part in a plan with a grid, over memory that only streams may touch. What
+// DeviceDistAttention is for such plans, without CUDA.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "dist/program/run_program.hpp"
+#include "dist/rank_context.hpp"
+
+namespace tangram {
+
+struct ProgramOptions {
+  /// Of out, dq, dk and dv where heads are exchanged; elsewhere they are what the caller gives.
+  DType result_dtype = DType::kBFloat16;
+  bool with_backward = true;
+  int max_kept = 1;  ///< forward passes kept at one time; only where heads are exchanged
+  /// Whether transfers run beside attention; otherwise each ends before what follows it starts.
+  bool overlaps_forward = true;
+  bool overlaps_backward = true;
+  int margin_beside_transfers = -1;  ///< negative: as many as the transport takes
+};
+
+class ProgramAttention {
+ public:
+  /// Collective. `base` has plan, rank, shape and backend; `allocate` returns memory of so many bytes, for good.
+  ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
+                   const ProgramOptions& options, const std::function<std::shared_ptr<void>(size_t)>& allocate);
+
+  /// Throw InvalidArgument before anything is put on a stream.
+  void check(const DistForwardArgs& args) const;
+  void check(const DistBackwardArgs& args) const;
+  void forward(const DistForwardArgs& args, void* stream);
+  void backward(const DistBackwardArgs& args, void* stream);
+
+  int64_t workspace_bytes() const { return work_bytes_; }
+
+ private:
+  enum class Kind : int { kForward, kBackward, kBackwardKept };
+
+  bool by_heads() const { return base_.plan->grid.head_ranks > 1; }
+  bool keeps() const { return by_heads() && options_.with_backward; }
+  GridProgram write(Kind kind, const GridCallShape& call) const;
+  const GridProgram& program(Kind kind, const GridCallShape& call);
+  GridCallShape shape_of(DType result_dtype, const Sink& sink) const;
+  void reserve(const std::function<std::shared_ptr<void>(size_t)>& allocate);
+  void prepare_passes();
+  void prepare_masks();
+  void run(Kind kind, const GridCallShape& call, ProgramMemory& memory, const AttnOptions& options, void* stream);
+  void check_result(const char* function, const char* name, DType dtype) const;
+  void check_sink(const char* function, const Sink& sink) const;
+  void reduce_dsink(const DistBackwardArgs& args, void* stream);
+
+  RankContext& base_;
+  DeviceCommunicator& communicator_;
+  const ProgramDevice device_;
+  const ProgramOptions options_;
+  std::vector<std::unique_ptr<PreparedMask>> masks_;
+  std::map<std::pair<Kind, GridCallShape>, GridProgram> programs_;
+  std::map<Kind, std::shared_ptr<DevicePass>> passes_;
+  std::vector<int> kept_slots_;
+  std::shared_ptr<void> work_;
+  int64_t arena_bytes_ = 0;
+  int64_t work_bytes_ = 0;
+};
+
+}  // namespace tangram

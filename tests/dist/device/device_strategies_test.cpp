@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The strategies other than Tangram's own on GPU memory, against the CPU backend on a single rank. What they send and
+// in which order is tested without a GPU (dist/program/grid_program_test.cpp). Needs a Hopper GPU; skipped elsewhere.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "dist/device/device_step.hpp"
+#include "dist/device/float_kernels.hpp"
+#include "tangram/backends.hpp"
+#include "tangram/error.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram {
+namespace {
+
+using testing::DeviceRun;
+using ::testing::HasSubstr;
+using testing::StepInputs;
+using testing::StepOptions;
+using testing::StepResults;
+
+// Before CUDA starts; see device_dist_attention_test.cpp.
+[[maybe_unused]] const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+[[maybe_unused]] const int kLoading = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+
+constexpr int64_t kSeqlen = 1536;
+// As in device_dist_attention_test.cpp: the kernels round probabilities to 16 bits.
+constexpr double kTolerance = 6e-3;
+
+constexpr Strategy kStrategies[] = {Strategy::kUlysses, Strategy::kHcms,       Strategy::kRing,    Strategy::kAllGather,
+                                    Strategy::kUsp,     Strategy::kLoongTrain, Strategy::kHybridCp};
+
+std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, int cp_size,
+                                    const StrategyConfig& strategy, DType reduce_dtype = DType::kFloat32) {
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = heads;
+  config.strategy = strategy;
+  config.reduce_dtype = reduce_dtype;
+  return std::make_shared<const Plan>(make_plan(mask, config));
+}
+
+struct Transport {
+  const char* name;
+  testing::MakeCommunicator make;
+  bool shares_gpus = true;  // several ranks on one GPU
+  bool on_device = true;    // the host never waits, nor moves rows
+};
+void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
+
+testing::MakeCommunicator real(DeviceTransport transport) {
+  return [transport](Communicator& control) {
+    return make_device_communicator(control, {.transport = transport, .timeout_s = 20});
+  };
+}
+
+std::vector<Transport> transports() {
+  return {{"Blocking", testing::make_blocking, true, false},
+          {"CopyEngine", real(DeviceTransport::kCopyEngine), true, true},
+          {"Nccl", real(DeviceTransport::kNccl), false, true}};
+}
+
+class DeviceStrategies : public ::testing::TestWithParam<Transport> {
+ protected:
+  void SetUp() override {
+    if (!testing::have_hopper()) GTEST_SKIP() << "needs a Hopper GPU";
+  }
+  bool can(int num_ranks) const { return GetParam().shares_gpus || num_ranks <= testing::num_gpus(); }
+  StepResults step(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& inputs,
+                   const DeviceRun& run = {}, DeviceOverlap overlap = DeviceOverlap::kAuto) const {
+    DeviceDistOptions how{.forward = overlap, .backward = overlap};
+    how.result_dtype = options.result_dtype;
+    return testing::device_step(std::move(plan), options, inputs, how, GetParam().make, run);
+  }
+};
+
+StepResults reference_step(const Mask& mask, const StepOptions& options, const StepInputs& inputs) {
+  static const std::unique_ptr<AttnBackend> cpu = make_attn_backend("cpu");
+  return testing::single_step(mask, options, inputs, *cpu);
+}
+
+TEST_P(DeviceStrategies, EqualTheCpuReference) {
+  const std::vector<int64_t> cu_seqlens = {0, 100, 611, 612, 1000, kSeqlen};
+  const std::vector<std::pair<int64_t, int64_t>> blocks = {{0, 0}, {0, 3}, {1, 2}, {3, 0}, {3, 3}, {5, 1}};
+  struct Variant {
+    Mask mask;
+    int cp_size;
+    HeadConfig heads;
+    DType reduce_dtype;
+    bool use_kept;
+    int64_t seqlen_sink;
+  };
+  const DType bf16 = DType::kBFloat16, f16 = DType::kFloat16, f32 = DType::kFloat32;
+  // Every value of each option meets several of the others; heads divide by the ranks, or ranks by K/V heads.
+  const Variant variants[] = {
+      {full_mask(kSeqlen, kSeqlen), 2, {4, 4, 128, 128, bf16}, f32, true, 0},
+      {causal_mask(kSeqlen, kSeqlen), 4, {8, 4, 128, 128, bf16}, bf16, false, 2},
+      {varlen_mask(cu_seqlens, true), 2, {8, 1, 64, 64, f16}, f32, false, 1},
+      {sliding_window_mask(kSeqlen, {200, 9}), 3, {6, 3, 64, 64, bf16}, f32, true, 0},
+      {block_sparse_mask(kSeqlen, kSeqlen, 256, 384, blocks), 4, {8, 1, 128, 128, bf16}, bf16, true, 0},
+      {Mask(kSeqlen, kSeqlen, {}), 2, {4, 2, 128, 128, bf16}, f32, false, 0},
+  };
+  for (const Variant& variant : variants) {
+    if (!can(variant.cp_size)) continue;
+    StepOptions options;
+    options.heads = variant.heads;
+    options.use_kept = variant.use_kept;
+    options.seqlen_sink = variant.seqlen_sink;
+    const StepInputs inputs = testing::make_inputs(variant.mask, options);
+    const StepResults expected = reference_step(variant.mask, options, inputs);
+    for (const Strategy strategy : kStrategies) {
+      SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", cp_size " << variant.cp_size << ", heads "
+                                        << variant.heads.num_heads_q << "/" << variant.heads.num_heads_kv << ", kept "
+                                        << variant.use_kept);
+      const auto plan =
+          plan_of(variant.mask, options.heads, variant.cp_size, {strategy, 0, 0, {}}, variant.reduce_dtype);
+      testing::expect_close(step(plan, options, inputs, {.num_steps = 2}), expected, kTolerance);
+    }
+  }
+}
+
+/// Bitwise, so that NaN would count as equal to itself.
+void expect_same(const StepResults& a, const StepResults& b) {
+  const auto same = [](const HostTensor& x, const HostTensor& y) {
+    return std::memcmp(x.view().data, y.view().data, static_cast<size_t>(x.bytes())) == 0;
+  };
+  EXPECT_TRUE(same(a.out, b.out)) << "out";
+  EXPECT_TRUE(same(a.lse, b.lse)) << "lse";
+  EXPECT_TRUE(same(a.dq, b.dq)) << "dq";
+  EXPECT_TRUE(same(a.dk, b.dk)) << "dk";
+  EXPECT_TRUE(same(a.dv, b.dv)) << "dv";
+}
+
+TEST_P(DeviceStrategies, HcmsHasTheBitsOfUlysses) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = {16, 8, 128, 128, DType::kBFloat16};
+  options.result_dtype = DType::kBFloat16;
+  options.attn.deterministic = true;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults ulysses = step(plan_of(mask, options.heads, 2, {Strategy::kUlysses, 0, 0, {}}), options, inputs);
+  for (const std::vector<int>& chunks : {std::vector<int>{2, 2}, {1, 2, 1}, {3, 1}}) {
+    expect_same(step(plan_of(mask, options.heads, 2, {Strategy::kHcms, 0, 0, chunks}), options, inputs), ulysses);
+  }
+}
+
+TEST_P(DeviceStrategies, OverlapChangesNoBit) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = {8, 4, 128, 128, DType::kBFloat16};
+  options.result_dtype = DType::kBFloat16;
+  options.attn.deterministic = true;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  for (const Strategy strategy : kStrategies) {
+    SCOPED_TRACE(to_string(strategy));
+    const auto plan = plan_of(mask, options.heads, 2, {strategy, 0, 0, {}});
+    expect_same(step(plan, options, inputs, {.num_steps = 3}), step(plan, options, inputs, {}, DeviceOverlap::kNone));
+  }
+}
+
+TEST_P(DeviceStrategies, CapturedStepsReplay) {
+  if (!GetParam().on_device) GTEST_SKIP() << "this transport waits on the host";
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = {8, 4, 128, 128, DType::kBFloat16};
+  options.attn.deterministic = true;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  for (const Strategy strategy : kStrategies) {
+    SCOPED_TRACE(to_string(strategy));
+    const auto plan = plan_of(mask, options.heads, 2, {strategy, 0, 0, {}});
+    expect_same(step(plan, options, inputs, {.num_steps = 4, .as_graph = true}), step(plan, options, inputs));
+  }
+}
+
+TEST_P(DeviceStrategies, MoveTheBytesOfTheClosedForms) {
+  if (!GetParam().on_device) GTEST_SKIP() << "this transport's counters include what the test itself moves";
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = {8, 4, 128, 128, DType::kBFloat16};
+  options.result_dtype = DType::kBFloat16;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  for (const Strategy strategy : kStrategies) {
+    SCOPED_TRACE(to_string(strategy));
+    const auto plan = plan_of(mask, options.heads, 2, {strategy, 0, 0, {}});
+    std::atomic<int64_t> bytes = 0;
+    testing::run_device_ranks(2, GetParam().make, [&](DeviceCommunicator& comm) {
+      const Sm90Backend backend;
+      DeviceDistAttention attention(plan, comm, backend);
+      StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+      comm.reset_counters();
+      testing::device_rank_step(options, {}, inputs, comm, attention, results);
+      bytes += comm.counters().bytes_received;
+    });
+    const GridTraffic expected = grid_traffic(*plan, {});
+    EXPECT_EQ(bytes, expected.forward_bytes + expected.backward_bytes);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DISABLED_Gpu, DeviceStrategies, ::testing::ValuesIn(transports()),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+
+TEST(DeviceStrategyOptions, RefuseWhatProgramsCannotDo) {
+  if (!testing::have_hopper()) GTEST_SKIP() << "needs a Hopper GPU";
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const auto plan = plan_of(mask, {4, 4, 128, 128, DType::kBFloat16}, 1, {Strategy::kUlysses, 0, 0, {}});
+  testing::run_device_ranks(1, testing::make_blocking, [&](DeviceCommunicator& comm) {
+    const Sm90Backend backend;
+    EXPECT_THROW(DeviceDistAttention(plan, comm, backend, {.forward = DeviceOverlap::kSingleLaunch}), NotAvailable);
+    DistAttnConfig config = plan->config;
+    config.overlap.launch_order = LaunchOrder::kKernelBarrier;
+    const auto barrier = std::make_shared<const Plan>(make_plan(mask, config));
+    EXPECT_THROW(DeviceDistAttention(barrier, comm, backend), NotAvailable);
+  });
+}
+
+TEST(FloatKernels, CopyColumnsAndFill) {
+  if (testing::num_gpus() == 0) GTEST_SKIP() << "needs a GPU";
+  constexpr int64_t kRows = 300;
+  std::vector<float> from(kRows * 12), to(kRows * 7, -1.0f);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
+  const testing::DeviceVector source(from), target(to);
+  // Two columns from column 5 on to columns 1 and 2, and a filled column 4: more copies than one launch takes.
+  std::vector<FloatCopy> copies;
+  for (int64_t row = 0; row < kRows; row += 10) {
+    copies.push_back({source.data() + row * 12 + 5, target.data() + row * 7 + 1, 12, 7, 10, 2, 0});
+    copies.push_back({nullptr, target.data() + row * 7 + 4, 0, 7, 10, 1, 9.0f});
+  }
+  device::copy_floats(copies, nullptr);
+  std::vector<float> got(to.size());
+  target.fetch(got);
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int column = 0; column < 7; ++column) {
+      const float expected = column == 1 || column == 2 ? static_cast<float>(row * 12 + 4 + column)
+                             : column == 4              ? 9.0f
+                                                        : -1.0f;
+      ASSERT_EQ(got[static_cast<size_t>(row * 7 + column)], expected) << row << ", " << column;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tangram

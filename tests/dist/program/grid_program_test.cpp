@@ -1,0 +1,373 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The strategies as tables of operations, executed over host memory: results against one rank and against the host's
+// executor, bytes against the closed forms, order of operations, and what is refused. The same tables run on GPUs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "dist/dense_backend.hpp"
+#include "dist/mask_families.hpp"
+#include "dist/pass_plan.hpp"
+#include "dist/program/host_device.hpp"
+#include "dist/program/program_attention.hpp"
+#include "dist/step.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+namespace {
+
+using testing::DenseBackend;
+using ::testing::HasSubstr;
+using testing::HostDevice;
+using testing::kSeqlen;
+using testing::NamedMask;
+using testing::StepInputs;
+using testing::StepOptions;
+using testing::StepResults;
+
+// As in strategies_test: partial results are rounded to float32 once a step, and sums once per contribution.
+constexpr double kFloat32Tolerance = 2e-6;
+
+constexpr Strategy kStrategies[] = {Strategy::kUlysses, Strategy::kHcms,       Strategy::kRing,    Strategy::kAllGather,
+                                    Strategy::kUsp,     Strategy::kLoongTrain, Strategy::kHybridCp};
+
+#if defined(__SANITIZE_THREAD__)
+constexpr int kCpSizes[] = {2, 3};
+#else
+constexpr int kCpSizes[] = {1, 2, 4};  // 3: see MovesTheBytesOfTheClosedForms, 8: EveryShapeOfTheGridOverAndOver
+#endif
+
+/// MHA, GQA and MQA. Rows of a head are multiples of 16 bytes, as kernels want them.
+HeadConfig heads_of(int cp_size, int variant, DType dtype = DType::kFloat32) {
+  const int num_heads_q = 2 * cp_size;
+  const int num_heads_kv = variant == 0 ? num_heads_q : variant == 1 ? cp_size : 1;
+  return {num_heads_q, num_heads_kv, 8, 8, dtype};
+}
+
+std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, int cp_size,
+                                    const StrategyConfig& strategy, DType reduce_dtype = DType::kFloat32) {
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = heads;
+  config.strategy = strategy;
+  config.reduce_dtype = reduce_dtype;
+  return std::make_shared<const Plan>(make_plan(mask, config));
+}
+
+/// One rank with its operands in host memory.
+struct Rank {
+  RankContext base;
+  HostDevice device;
+  std::unique_ptr<ProgramAttention> attention;
+
+  Rank(std::shared_ptr<const Plan> plan, Communicator& control, const AttnBackend& backend, DType result_dtype)
+      : device(control) {
+    base.plan = plan;
+    base.communicator = &control;
+    base.backend = &backend;
+    base.rank = control.rank();
+    base.shape = rank_shape(*plan, control.rank());
+    attention = std::make_unique<ProgramAttention>(base, device, testing::host_program_device(),
+                                                   ProgramOptions{.result_dtype = result_dtype}, testing::host_memory);
+  }
+};
+
+using Inspect = std::function<void(Communicator&, AttnPass)>;
+
+/// As rank_step of dist/step.hpp. `inspect` is called after each pass.
+void rank_step(const StepOptions& options, const StepInputs& in, Communicator& comm, const AttnBackend& backend,
+               std::shared_ptr<const Plan> plan, int num_steps, const Inspect& inspect, StepResults& r) {
+  Rank rank(plan, comm, backend, options.result_dtype);
+  const auto shard = [&](const Dispatch& dispatch, const HostTensor& global) {
+    HostTensor local(global.dtype(), dispatch.rows_per_rank(), global.heads(), global.dim());
+    dispatch_rows(dispatch, comm.rank(), global, local);
+    return local;
+  };
+  const HostTensor q = shard(plan->q_dispatch, in.q), dout = shard(plan->q_dispatch, in.dout);
+  const HostTensor k = shard(plan->k_dispatch, in.k), v = shard(plan->k_dispatch, in.v);
+  StepResults local = make_results(plan->q_dispatch.rows_per_rank(), plan->k_dispatch.rows_per_rank(), options);
+  const Sink sink{in.sink.data(), options.seqlen_sink, options.sink_layout};
+  KeptKv kept;
+  KeptKv* const kept_or_null = options.use_kept ? &kept : nullptr;
+  for (int step = 0; step < num_steps; ++step) {
+    comm.reset_counters();
+    const DistForwardArgs forward{
+        q, k, v, local.out, local.lse.data<float>(), local.max_logits.data(), sink, kept_or_null, options.attn};
+    rank.attention->check(forward);
+    rank.attention->forward(forward, nullptr);
+    if (inspect) inspect(comm, AttnPass::kForward);
+    comm.reset_counters();
+    const DistBackwardArgs backward{q,
+                                    k,
+                                    v,
+                                    local.out,
+                                    local.lse.data<float>(),
+                                    dout,
+                                    local.dq,
+                                    local.dk,
+                                    local.dv,
+                                    options.seqlen_sink > 0 ? local.dsink.data() : nullptr,
+                                    sink,
+                                    options.dsink_reduce,
+                                    kept_or_null,
+                                    options.attn};
+    rank.attention->check(backward);
+    rank.attention->backward(backward, nullptr);
+    if (inspect) inspect(comm, AttnPass::kBackward);
+  }
+  undispatch_rows(plan->q_dispatch, comm, local.out, r.out);
+  undispatch_rows(plan->q_dispatch, comm, local.lse, r.lse);
+  undispatch_rows(plan->q_dispatch, comm, local.dq, r.dq);
+  undispatch_rows(plan->k_dispatch, comm, local.dk, r.dk);
+  undispatch_rows(plan->k_dispatch, comm, local.dv, r.dv);
+  r.max_logits = local.max_logits;
+  r.dsink = local.dsink;
+}
+
+StepResults program_step(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& in,
+                         const AttnBackend& backend, int num_steps = 1, const Inspect& inspect = nullptr) {
+  StepResults of_rank_0;
+  run_local_ranks(plan->cp_size(), [&](Communicator& comm) {
+    StepResults results = make_results(plan->mask.seqlen_q(), plan->mask.seqlen_k(), options);
+    rank_step(options, in, comm, backend, plan, num_steps, inspect, results);
+    if (comm.rank() == 0) of_rank_0 = std::move(results);
+  });
+  return of_rank_0;
+}
+
+class ProgramMasks : public ::testing::TestWithParam<NamedMask> {};
+
+TEST_P(ProgramMasks, DistributedEqualsSingleRank) {
+  const Mask& mask = GetParam().mask;
+  const DenseBackend backend;
+  for (const int cp_size : kCpSizes) {
+    for (int variant = 0; variant < 3; ++variant) {
+      StepOptions options;
+      options.heads = heads_of(cp_size, variant);
+      // Sinks and the backward pass without kept tensors meet every strategy over the families.
+      options.seqlen_sink = (cp_size + variant) % 2;
+      options.use_kept = variant != 1;
+      const StepInputs inputs = testing::make_inputs(mask, options);
+      const StepResults expected = testing::single_step(mask, options, inputs, backend);
+      for (const Strategy strategy : kStrategies) {
+        SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", cp_size " << cp_size << ", heads "
+                                          << options.heads.num_heads_q << "/" << options.heads.num_heads_kv);
+        const auto plan = plan_of(mask, options.heads, cp_size, {strategy, 0, 0, {}});
+        testing::expect_close(program_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dist, ProgramMasks, ::testing::ValuesIn(testing::mask_families()),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+
+bool same_bits(const HostTensor& a, const HostTensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;
+}
+
+// The host's executor makes the same calls and adds in the same order, so not a bit may differ, but in one place: its
+// reduce-scatter rounds the own part to reduce_dtype before it adds, as a transport must that only sees tensors of it.
+TEST(GridProgram, HasTheBitsOfTheHostsExecutor) {
+  const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
+  const DenseBackend backend;
+  for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (int variant = 0; variant < 3; ++variant) {
+      StepOptions options;
+      options.heads = heads_of(4, variant, DType::kBFloat16);
+      options.result_dtype = DType::kBFloat16;
+      const StepInputs inputs = testing::make_inputs(mask, options);
+      for (const Strategy strategy : kStrategies) {
+        SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", variant " << variant);
+        const auto plan = plan_of(mask, options.heads, 4, {strategy, 0, 0, {}}, reduce_dtype);
+        const StepResults host = testing::distributed_step(plan, options, inputs, backend);
+        const StepResults program = program_step(plan, options, inputs, backend);
+        EXPECT_TRUE(same_bits(program.out, host.out));
+        EXPECT_TRUE(same_bits(program.lse, host.lse));
+        EXPECT_TRUE(same_bits(program.dq, host.dq));
+        if (strategy == Strategy::kAllGather && reduce_dtype != DType::kFloat32) continue;
+        EXPECT_TRUE(same_bits(program.dk, host.dk));
+        EXPECT_TRUE(same_bits(program.dv, host.dv));
+      }
+    }
+  }
+}
+
+TEST(GridProgram, EveryShapeOfTheGridOverAndOver) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(8, 0);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = testing::single_step(mask, options, inputs, backend);
+  for (const StrategyConfig& strategy :
+       {StrategyConfig{Strategy::kUsp, 1, 0, {}}, StrategyConfig{Strategy::kUsp, 2, 0, {}},
+        StrategyConfig{Strategy::kUsp, 8, 0, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 1, {}},
+        StrategyConfig{Strategy::kLoongTrain, 1, 2, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 4, {}},
+        StrategyConfig{Strategy::kLoongTrain, 2, 2, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 8, {}}}) {
+    SCOPED_TRACE(::testing::Message() << to_string(strategy.name) << " " << strategy.head_ranks << " "
+                                      << strategy.inner_ring);
+    const auto plan = plan_of(mask, options.heads, 8, strategy);
+    testing::expect_close(program_step(plan, options, inputs, backend, 3), expected, kFloat32Tolerance);
+  }
+}
+
+TEST(GridProgram, CrossAttentionAndGivenDispatches) {
+  const Mask mask = causal_mask(120, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(4, 1);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = testing::single_step(mask, options, inputs, backend);
+  const Dispatch q_dispatch{4, 10, {2, 0, 1, 3, 3, 0, 2, 1, 0, 1, 2, 3}};
+  const Dispatch k_dispatch{4, 30, {1, 0, 3, 2, 0, 3, 1, 2}};
+  for (const Strategy strategy : kStrategies) {
+    SCOPED_TRACE(to_string(strategy));
+    const auto plan = plan_of(mask, options.heads, 4, {strategy, 0, 0, {}});
+    const auto scattered = std::make_shared<const Plan>(make_plan(mask, plan->config, q_dispatch, k_dispatch));
+    testing::expect_close(program_step(scattered, options, inputs, backend), expected, kFloat32Tolerance);
+  }
+}
+
+TEST(GridProgram, HcmsHasTheBitsOfUlysses) {
+  const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = {16, 8, 8, 8, DType::kBFloat16};
+  options.result_dtype = DType::kBFloat16;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto step = [&](const StrategyConfig& strategy) {
+    return program_step(plan_of(mask, options.heads, 2, strategy), options, inputs, backend);
+  };
+  const StepResults ulysses = step({Strategy::kUlysses, 0, 0, {}});
+  for (const std::vector<int>& chunks : {std::vector<int>{4}, {2, 2}, {1, 2, 1}, {3, 1}}) {
+    const StepResults hcms = step({Strategy::kHcms, 0, 0, chunks});
+    EXPECT_TRUE(same_bits(hcms.out, ulysses.out));
+    EXPECT_TRUE(same_bits(hcms.lse, ulysses.lse));
+    EXPECT_TRUE(same_bits(hcms.dq, ulysses.dq));
+    EXPECT_TRUE(same_bits(hcms.dk, ulysses.dk));
+    EXPECT_TRUE(same_bits(hcms.dv, ulysses.dv));
+  }
+}
+
+TEST(GridProgram, MovesTheBytesOfTheClosedForms) {
+  const DenseBackend backend;
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  for (const int cp_size : {2, 3}) {
+    for (int variant = 0; variant < 3; ++variant) {
+      for (const bool use_kept : {false, true}) {
+        StepOptions options;
+        options.heads = heads_of(cp_size, variant, DType::kBFloat16);
+        options.result_dtype = DType::kBFloat16;
+        options.use_kept = use_kept;
+        const StepInputs inputs = testing::make_inputs(mask, options);
+        for (const Strategy strategy : kStrategies) {
+          SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", cp_size " << cp_size << ", variant " << variant
+                                            << ", kept " << use_kept);
+          const auto plan = plan_of(mask, options.heads, cp_size, {strategy, 0, 0, {}});
+          std::mutex mutex;
+          int64_t bytes[] = {0, 0};
+          program_step(plan, options, inputs, backend, 1, [&](Communicator& comm, AttnPass pass) {
+            const std::lock_guard lock(mutex);
+            bytes[static_cast<int>(pass)] += comm.counters().bytes_received;
+          });
+          const GridTraffic expected =
+              grid_traffic(*plan, {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16, use_kept});
+          EXPECT_EQ(bytes[0], expected.forward_bytes);
+          EXPECT_EQ(bytes[1], expected.backward_bytes);
+        }
+      }
+    }
+  }
+}
+
+/// The index of the nth operation of a kind.
+template <class Op>
+size_t index_of(const GridProgram& program, int stage) {
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const Op* op = std::get_if<Op>(&program.ops[i]);
+    if (op != nullptr && op->stage == stage) return i;
+  }
+  ADD_FAILURE() << "no operation of stage " << stage;
+  return 0;
+}
+
+TEST(GridProgram, ChunksOfHcmsTravelWhileOthersCompute) {
+  const auto plan =
+      plan_of(full_mask(kSeqlen, kSeqlen), {12, 6, 8, 8, DType::kFloat32}, 2, {Strategy::kHcms, 0, 0, {1, 1, 1}});
+  for (const bool backward : {false, true}) {
+    const GridCallShape call{DType::kFloat32, 0, SinkLayout::kSh};
+    const GridProgram program = backward ? backward_program(*plan, 0, call, false) : forward_program(*plan, 0, call);
+    ASSERT_EQ(program.casts.size(), 6u);  // inputs of three chunks, then results
+    for (int chunk = 0; chunk < 3; ++chunk) {
+      const size_t compute = index_of<AttendOp>(program, chunk);
+      EXPECT_LT(index_of<CastOp>(program, 2), index_of<AttendOp>(program, 0));
+      EXPECT_LT(index_of<WaitOp>(program, chunk), compute);
+      EXPECT_LT(compute, index_of<CastOp>(program, 3 + chunk));
+      EXPECT_GT(index_of<WaitOp>(program, 3 + chunk), index_of<AttendOp>(program, 2));
+      if (chunk < 2) {
+        EXPECT_LT(index_of<CastOp>(program, 3 + chunk), index_of<AttendOp>(program, chunk + 1));
+        EXPECT_GT(index_of<WaitOp>(program, chunk + 1), compute);
+      }
+      EXPECT_TRUE(std::get<AttendOp>(program.ops[compute]).beside_transfers);
+    }
+  }
+}
+
+TEST(GridProgram, TheNextBlockOfARingTravelsWhileOneComputes) {
+  const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(4, 1), 4, {Strategy::kRing, 0, 0, {}});
+  const GridProgram forward = forward_program(*plan, 1, {DType::kFloat32, 0, SinkLayout::kSh});
+  for (int step = 0; step + 1 < 4; ++step) {
+    EXPECT_LT(index_of<CastOp>(forward, step), index_of<AttendOp>(forward, step));
+    EXPECT_LT(index_of<AttendOp>(forward, step), index_of<WaitOp>(forward, step));
+  }
+  // Stages 0 to 2 bring blocks, 3 to 6 gradients: these travel while the next step computes.
+  const GridProgram backward = backward_program(*plan, 1, {DType::kFloat32, 0, SinkLayout::kSh}, false);
+  for (int step = 0; step + 1 < 4; ++step) {
+    EXPECT_LT(index_of<CastOp>(backward, 3 + step), index_of<AttendOp>(backward, step + 1));
+    EXPECT_GT(index_of<WaitOp>(backward, 3 + step), index_of<AttendOp>(backward, step + 1));
+  }
+}
+
+TEST(GridProgram, RefusesWhatCannotTravel) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  const auto plan = plan_of(mask, heads_of(2, 0, DType::kBFloat16), 2, {Strategy::kUlysses, 0, 0, {}});
+  StepOptions options;
+  options.heads = plan->config.heads;
+  options.result_dtype = DType::kBFloat16;
+  options.seqlen_sink = 1;
+  options.sink_layout = SinkLayout::kSsh;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto message_of = [&](const StepOptions& how, DType prepared_for) {
+    std::string message;
+    run_local_ranks(2, [&](Communicator& comm) {
+      Rank rank(plan, comm, backend, prepared_for);
+      StepResults local = make_results(kSeqlen / 2, kSeqlen / 2, how);
+      const ConstTensorView q = inputs.q.view(), k = inputs.k.view(), v = inputs.v.view();
+      const Range half = {0, kSeqlen / 2};
+      try {
+        rank.attention->check(DistForwardArgs{slice_rows(q, half),
+                                              slice_rows(k, half),
+                                              slice_rows(v, half),
+                                              local.out,
+                                              local.lse.data<float>(),
+                                              nullptr,
+                                              {inputs.sink.data(), how.seqlen_sink, how.sink_layout}});
+      } catch (const InvalidArgument& error) {
+        if (comm.rank() == 0) message = error.what();
+      }
+    });
+    return message;
+  };
+  EXPECT_THAT(message_of(options, DType::kBFloat16), HasSubstr("sinks of single rows do not travel with heads"));
+  options.sink_layout = SinkLayout::kSh;
+  EXPECT_EQ(message_of(options, DType::kBFloat16), "");
+  EXPECT_THAT(message_of(options, DType::kFloat32), HasSubstr("out must be float32, in which it travels"));
+}
+
+}  // namespace
+}  // namespace tangram
