@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every strategy x masks: measured steps beside what `tangram simulate` predicts.
+
+A cell is a mask over a number of ranks. Without --measured, cells that a CPU can do are measured over threads, with the
+machine's constants measured first; the steps of a cell are taken in turns, so that other load meets all strategies
+alike; one thread for each rank. With --measured FILES the table comes from these instead: what this script wrote, or
+CSV of another benchmark with a row for each strategy and pass (columns mask or case, gpus or cp_size, strategy, and
+seconds, or pass and time_ms, or figure and value), for which the constants of --machine are taken. How often the
+prediction orders two strategies of a cell as the measurement does goes to stderr.
+"""
+
+import argparse
+import csv
+import io
+import itertools
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from simulate_error import run
+
+DIST_MASKS = str(Path(__file__).resolve().parents[2] / "tests" / "data" / "dist_masks.json")
+CASES = {
+    "full": ["--family", "full", "--seqlen", "2048"],
+    "causal": ["--family", "causal", "--seqlen", "3072"],
+    "window": ["--family", "sliding_window", "--window", "512,0", "--seqlen", "8192"],
+    "block_causal": ["--family", "block_causal", "--block", "512", "--seqlen", "3072"],
+    "documents": ["--total-seqlen", "8192", "--seed", "1"],
+}
+# Of the published masks those of 16 K tokens that a core computes in a second or two.
+for published in ("varlen_causal_uniform:16384", "varlen_block_causal_uniform:16384"):
+    CASES[published] = ["--mask", DIST_MASKS, "--case", published]
+STRATEGIES = ["tangram", "ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp"]
+HEADS = ["--heads-q", "8", "--heads-kv", "8", "--head-dim", "64"]
+COLUMNS = ["case", "cp_size", "strategy", "ran", "predicted_s", "seconds", "processor_s", "predicted_bytes", "bytes"]
+
+
+def measured(tangram, strategy, options, environment):
+    text = run([tangram, "bench", *options, "--strategy", strategy, "--repeat", "1"], environment)
+    rows = [row for row in csv.DictReader(io.StringIO(text)) if row["transport"] == "local"]
+    figures = {row["figure"]: float(row["value"]) for row in rows}
+    passes = ("forward", "backward")
+    return {
+        "ran": rows[0]["strategy"],
+        "seconds": sum(figures[f"{name}_time"] for name in passes),
+        "processor_s": sum(figures[f"{name}_processor_time"] for name in passes),
+        "bytes": sum(figures[f"{name}_traffic"] for name in passes),
+    }
+
+
+def predictions(tangram, strategies, options, environment):
+    text = run([tangram, "simulate", *options, "--json", "--strategies", ",".join(strategies)], environment)
+    return {row["strategy"]: row for row in json.loads(text)["predictions"]}
+
+
+def measured_cell(arguments, environment, case, cp_size, options):
+    """The fastest of several turns of each strategy, and its prediction."""
+    names = [*STRATEGIES, "auto"]
+    found = predictions(
+        arguments.tangram, names, [*options, "--dtype", "fp32", "--machine-transport", "local"], environment
+    )
+    names = [name for name in names if "step_s" in found[name]]
+    best = {}
+    for _ in range(arguments.turns):
+        for name in names:
+            turn = measured(arguments.tangram, name, options, environment)
+            known = best.setdefault(name, turn)
+            for figure in ("seconds", "processor_s"):
+                known[figure] = min(known[figure], turn[figure])
+    rows = []
+    for name in names:
+        rows.append({"case": case, "cp_size": cp_size, "strategy": name, "predicted_s": found[name]["step_s"]})
+        rows[-1]["predicted_bytes"] = found[name]["forward_bytes"] + found[name]["backward_bytes"]
+        rows[-1].update(best[name])
+    return rows
+
+
+def measure_table(arguments):
+    environment = dict(os.environ)
+    with tempfile.TemporaryDirectory() as folder:
+        machine = arguments.machine or os.path.join(folder, "machine.json")
+        if not arguments.machine:
+            measure = ["doctor", "--measure", machine, "--head-dims", "64", "--dtypes", "float32"]
+            run([arguments.tangram, *measure], environment)
+        for cp_size in arguments.cp_sizes.split(","):
+            environment["TANGRAM_NUM_THREADS"] = cp_size
+            for case in arguments.cases.split(",") if arguments.cases else CASES:
+                options = [*CASES[case], "--cp-size", cp_size, *HEADS, "--machine", machine]
+                yield measured_cell(arguments, environment, case, cp_size, options)
+
+
+def step_seconds(row):
+    """What a row of a foreign table adds to the step; nothing where it is of another figure."""
+    if row.get("seconds"):
+        return float(row["seconds"])
+    if "time_ms" in row:
+        return float(row["time_ms"]) * 1e-3
+    return float(row["value"]) if row["figure"] in ("forward_time", "backward_time") else 0.0
+
+
+def read_tables(paths):
+    """Rows of cells by (case, number of ranks, heads), the passes of a strategy added up."""
+    cells = {}
+    for path in paths:
+        with open(path, encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                case, cp_size = row.get("case") or row["mask"], row.get("cp_size") or row["gpus"]
+                heads = tuple(row.get(name, "") for name in ("heads_q", "heads_kv", "head_dim"))
+                other = tuple(row.get(name, "") for name in ("transport", "mode", "chunks"))
+                cell = cells.setdefault((case, cp_size, heads, other), {})
+                known = cell.setdefault(row["strategy"], {**row, "case": case, "cp_size": cp_size, "seconds": 0.0})
+                known["seconds"] += step_seconds(row)
+    return cells
+
+
+def read_table(arguments):
+    for (case, cp_size, heads, _), cell in read_tables(arguments.measured).items():
+        rows = list(cell.values())
+        if not all(row.get("predicted_s") for row in rows):
+            options = ["--mask", DIST_MASKS, "--case", case, "--cp-size", cp_size, "--dtype", "bf16"]
+            options += ["--heads-q", heads[0], "--heads-kv", heads[1], "--head-dim", heads[2]]
+            options += ["--machine-backend", "sm90"] if not arguments.machine else ["--machine", arguments.machine]
+            found = predictions(arguments.tangram, list(cell), options, dict(os.environ))
+            for row in rows:
+                row["predicted_s"] = found[row["strategy"]].get("step_s", "")
+                row["ran"] = row["strategy"]
+        for row in rows:
+            row["predicted_s"] = float(row["predicted_s"])
+            if row.get("processor_s"):
+                row["processor_s"] = float(row["processor_s"])
+        yield rows
+
+
+def agreement(cells, figure, apart):
+    """Of the pairs of strategies that differ by a share `apart` when measured: how many are ordered as predicted.
+
+    Those that are the same here (USP of one head rank is Ring), predicted to take equally long, are left out.
+    """
+    right = total = 0
+    for rows in cells:
+        named = [row for row in rows if row["strategy"] != "auto" and row.get(figure)]
+        for a, b in itertools.combinations(named, 2):
+            if a["predicted_s"] == b["predicted_s"]:
+                continue
+            if max(a[figure], b[figure]) < (1 + apart) * min(a[figure], b[figure]):
+                continue
+            total += 1
+            right += (a[figure] < b[figure]) == (a["predicted_s"] < b["predicted_s"])
+    return right, total
+
+
+def report(cells):
+    for figure in ("seconds", "processor_s"):
+        for apart in (0, 0.05, 0.1):
+            right, total = agreement(cells, figure, apart)
+            if total == 0:
+                continue
+            share = 100 * right / total
+            print(
+                f"{figure}: {right} of {total} pairs at least {apart:.0%} apart in order ({share:.0f} %)",
+                file=sys.stderr,
+            )
+    named = [[row for row in rows if row["strategy"] != "auto"] for rows in cells]
+    named = [rows for rows in named if len(rows) > 1]
+    chosen = [min(rows, key=lambda row: row["predicted_s"])["seconds"] for rows in named]
+    lost = [took / min(row["seconds"] for row in rows) - 1 for rows, took in zip(named, chosen, strict=True)]
+    print(
+        f"the strategy predicted to be fastest: the fastest in {sum(share == 0 for share in lost)} of {len(lost)} "
+        f"cells, within 5 % of it in {sum(share <= 0.05 for share in lost)}, {max(lost):.0%} off at most",
+        file=sys.stderr,
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tangram", help="the program")
+    parser.add_argument("--turns", type=int, default=5, help="steps of each strategy in a cell")
+    parser.add_argument("--cp-sizes", default="2,4")
+    parser.add_argument("--cases", help="some of " + ", ".join(CASES))
+    parser.add_argument("--machine", help="constants to use instead of measuring them")
+    parser.add_argument("--measured", nargs="+", help="tables to compare with instead of measuring one")
+    arguments = parser.parse_args()
+    writer = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore")
+    writer.writeheader()
+    cells = []
+    for rows in read_table(arguments) if arguments.measured else measure_table(arguments):
+        cells.append(rows)
+        writer.writerows(rows)
+        sys.stdout.flush()
+    report(cells)
+
+
+if __name__ == "__main__":
+    main()
