@@ -97,6 +97,12 @@ GradType grad_type(const TensorView& view) {
   return view.dtype == DType::kFloat32 ? GradType::kFloat32 : GradType::kInput;
 }
 
+/// Without softcap, lse / softmax_scale meets q.k. Where that might overflow, scores are too small for any cap to
+/// matter.
+bool takes_softcap(const AttnOptions& options, float softmax_scale) {
+  return options.softcap > 0 || softmax_scale < 1e-30f;
+}
+
 void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs& args) {
   fill_map(params.q_map, args.q, sm90::backward::kTileShape.block_n);
   fill_map(params.dout_map, args.dout, sm90::backward::kTileShape.block_n);
@@ -112,10 +118,9 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   params.dv_head_stride = args.dv.head_stride;
   params.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
   params.scale_log2 = params.softmax_scale * std::numbers::log2e_v<float>;
-  if (args.options.softcap > 0) {
-    params.cap_inner = params.softmax_scale / args.options.softcap;
-    params.cap_outer = args.options.softcap * std::numbers::log2e_v<float>;
-  }
+  const float softcap = args.options.softcap > 0 ? args.options.softcap : 1.0f;
+  params.cap_inner = params.softmax_scale / softcap;
+  params.cap_outer = softcap * std::numbers::log2e_v<float>;
   params.dkv_type = grad_type(args.dk);
   params.accumulate_dkv = args.accumulate_dkv;
 }
@@ -133,6 +138,7 @@ void fill_edge(EdgeParams& edge, const AttnShape& shape, const AttnBackwardArgs&
   edge.dq_head_stride = args.dq.head_stride;
   edge.num_heads_q = shape.num_heads_q;
   edge.softmax_scale = softmax_scale;
+  edge.lse_factor = takes_softcap(args.options, softmax_scale) ? -std::numbers::log2e_v<float> : -1.0f / softmax_scale;
   edge.out_float32 = args.out.dtype == DType::kFloat32;
   edge.dq_type = grad_type(args.dq);
   edge.accumulate_dq = args.accumulate_dq;
@@ -148,6 +154,7 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeP
   params.out = edge.out;
   params.dout = edge.dout;
   params.lse = edge.lse;
+  params.lse_log2_factor = std::numbers::log2e_v<float> / edge.lse_factor;
   params.out_row_stride = edge.out_row_stride;
   params.out_head_stride = edge.out_head_stride;
   params.dout_row_stride = edge.dout_row_stride;
@@ -205,9 +212,9 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const int64_t free_sms = std::max(prepared.num_sms - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, prepared.backward->num_items()));
   if (args.dsink != nullptr) sm90::backward::load_sink();
-  sm90::backward::launch(
-      {prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, args.options.softcap > 0, deterministic},
-      params, edge, ctas, cuda_stream);
+  sm90::backward::launch({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
+                          takes_softcap(args.options, params.softmax_scale), deterministic},
+                         params, edge, ctas, cuda_stream);
   if (args.dsink != nullptr) launch_sink(prepared, args, edge, cuda_stream);
 }
 

@@ -24,6 +24,14 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, uint32_t 
          uint64_t{(address & 0x3ffff) >> 4};
 }
 
+/// Descriptor of a K-major operand without swizzle: groups of 8 rows by 16 bytes, 128 bytes each; `leading_bytes`
+/// between groups along the reduction, `stride_bytes` between groups of rows.
+__device__ __forceinline__ uint64_t wgmma_descriptor_plain(uint32_t address, uint32_t leading_bytes,
+                                                           uint32_t stride_bytes) {
+  return (uint64_t{stride_bytes >> 4} << 32) | (uint64_t{leading_bytes >> 4} << 16) |
+         uint64_t{(address & 0x3ffff) >> 4};
+}
+
 /// A descriptor moved by `bytes` (a multiple of 16): inside a 128-byte row to step along K in a K-major operand (32
 /// bytes for 16 elements), by rows in multiples of 8 (1024 bytes).
 __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t bytes) {

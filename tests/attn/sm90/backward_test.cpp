@@ -214,6 +214,32 @@ TEST_F(Sm90Backward, RepeatsBitwiseWhenDeterministicOnAnyNumberOfMultiprocessors
   }
 }
 
+// The tensor cores add lse / softmax_scale to q.k: it must neither overflow nor lose digits. Beside probabilities that
+// do not depend on it, a scale of 1e-38 leaves nothing of dq and dk.
+TEST_F(Sm90Backward, ScalesFromTheLeastToLargeOnes) {
+  const Sm90Backend backend;
+  for (const float scale : {1e-38f, 1e-20f, 0.002f, 0.5f}) {
+    SCOPED_TRACE(scale);
+    RandomConfig config;
+    config.shape = shape_of(200, 300, 4, 2);
+    config.scale = scale;
+    RandomAttention r = make_random(config, {AttnSlice::causal({0, 200}, {0, 300})}, 8);
+    const reference::DenseResult expected = solve(r);
+    const auto mask = prepare(backend, r);
+    OnDevice device(r);
+    backend.backward(*mask, device.args);
+    device.fetch(r);
+    EXPECT_LT(relative_error(r.dv, expected.dv, 2, 128), 5e-3);
+    if (scale > 1e-30f) {
+      EXPECT_LT(relative_error(r.dq, expected.dq, 4, 128), 5e-3);
+      EXPECT_LT(relative_error(r.dk, expected.dk, 2, 128), 5e-3);
+    } else {
+      EXPECT_LT(relative_error(r.dq, std::vector<double>(200 * 4 * 128), 4, 128), 1e-3);
+      EXPECT_LT(relative_error(r.dk, std::vector<double>(300 * 2 * 128), 2, 128), 1e-3);
+    }
+  }
+}
+
 TEST_F(Sm90Backward, AccumulatesIntoFloat32) {
   RandomConfig config;
   config.shape = shape_of(300, 300, 4, 1);

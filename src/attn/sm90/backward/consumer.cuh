@@ -22,8 +22,9 @@ struct Consumer {
   static constexpr int kScores = kBlockM / 2;   // accumulators of 64 keys by kBlockM queries, per thread
   static constexpr int kDqCols = kHeadDim / 2;  // columns of dq of one warpgroup
   static constexpr int kDqSums = kDqCols / 2;   // accumulators of 64 queries by kDqCols
-  static constexpr uint32_t kZeroBarrier = 1;   // 1, 2: rows of shared operands are zero
-  static constexpr uint32_t kTurnBarrier = 3;   // 3, 4: whose turn it is
+  static constexpr int kNoTerms = -8;
+  static constexpr uint32_t kZeroBarrier = 1;  // 1, 2: rows of shared operands are zero
+  static constexpr uint32_t kTurnBarrier = 3;  // 3, 4: whose turn it is
 
   const Params& params;
   Smem<Traits>& smem;
@@ -66,15 +67,23 @@ struct Consumer {
   }
 
   /// Starts result = keys * queries^T for this warpgroup's 64 keys; both operands contiguous along the head dimension.
+  /// Of the queries' terms (see kStatsFloats) those in columns [terms, terms + 3) are added, by 16 more columns of the
+  /// reduction: keys have ones in three of them; the queries' other eight are the same again, times zero.
+  template <int kTerms>
   __device__ __forceinline__ void issue_product(Scores& result, const void* keys, const void* queries) {
     const uint64_t a = ptx::wgmma_descriptor(ptx::smem_address(keys) + warpgroup * 64 * 128, 16, 1024);
     const uint64_t b = ptx::wgmma_descriptor(ptx::smem_address(queries), 16, 1024);
+    const uint64_t ones =
+        ptx::wgmma_descriptor_plain(ptx::smem_address(smem.ones[kTerms == 0 ? 0 : 1]), kTerms == 0 ? 256 : 128, 0);
+    const uint64_t terms = ptx::wgmma_descriptor_plain(ptx::smem_address(smem.stats[here.stage()]), 0, 128);
     ptx::wgmma_fence();
+    if constexpr (kTerms >= 0) ptx::wgmma_ss<__nv_bfloat16, kBlockM>(result, ones, terms, false);
 #pragma unroll
     for (int k16 = 0; k16 < kHeadDim / 16; ++k16) {
       const uint32_t column = k16 % 4 * 32;
       ptx::wgmma_ss<Element, kBlockM>(result, ptx::wgmma_advance(a, k16 / 4 * Traits::kPanelBytesK + column),
-                                      ptx::wgmma_advance(b, k16 / 4 * Traits::kPanelBytesQ + column), k16 > 0);
+                                      ptx::wgmma_advance(b, k16 / 4 * Traits::kPanelBytesQ + column),
+                                      kTerms >= 0 || k16 > 0);
     }
     ptx::wgmma_commit();
   }
@@ -169,26 +178,10 @@ struct Consumer {
     return visible >> (i / 2 % 2 * 16 + i / 4 * 2 + i % 2) & 1;
   }
 
-  /// Row statistics of this thread's queries: lse (first = 0) or delta (kDeltaBegin). Loaded ahead of the wait for the
-  /// scores that they meet.
-  using Stats = float[kScores / 2];
-  __device__ __forceinline__ void load_stats(Stats& to, int first) {
-    const float* stats = smem.stats[here.stage()] + first + fresh_thread() % 4 * 4;
-#pragma unroll
-    for (int i = 0; i < kScores / 8; ++i) {
-      const float4 x = *reinterpret_cast<const float4*>(stats + i * 16);
-      to[i * 4] = x.x, to[i * 4 + 1] = x.y, to[i * 4 + 2] = x.z, to[i * 4 + 3] = x.w;
-    }
-  }
-
   /// s becomes P.
-  __device__ __forceinline__ void exponentiate(Scores& s, const Stats& lse, bool masked, uint32_t visible) {
+  __device__ __forceinline__ void exponentiate(Scores& s, bool masked, uint32_t visible) {
 #pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        s[j * 4 + i] = ptx::exp2_approx(s[j * 4 + i] * params.scale_log2 - lse[j * 2 + i % 2]);
-    }
+    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(s[i] * params.scale_log2);
     if (masked) {
 #pragma unroll
       for (int i = 0; i < kScores; ++i) s[i] = is_visible(visible, i) ? s[i] : 0.0f;
@@ -196,19 +189,24 @@ struct Consumer {
   }
 
   /// As exponentiate and pack; s becomes P times the derivative of the cap, 1 - tanh^2.
-  __device__ __forceinline__ void exponentiate_capped(Scores& s, Packed& packed_p, const Stats& lse, bool masked,
-                                                      uint32_t visible) {
+  __device__ __forceinline__ void exponentiate_capped(Scores& s, Packed& packed_p, bool masked, uint32_t visible) {
+    const float* stats = smem.stats[here.stage()] + fresh_thread() % 4 * 8;
 #pragma unroll
-    for (int i = 0; i < kScores; i += 2) {
-      float p[2];
+    for (int j = 0; j < kScores / 4; ++j) {
+      // -lse of two queries, loaded as needed for lack of registers.
+      const float lse[2] = {sum_of_three(*reinterpret_cast<const uint2*>(stats + j * 32)),
+                            sum_of_three(*reinterpret_cast<const uint2*>(stats + j * 32 + 4))};
+      float p[4];
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float capped = tanh_accurate(s[i + e] * params.cap_inner);
-        p[e] = ptx::exp2_approx(capped * params.cap_outer - lse[i / 4 * 2 + e]);
-        if (masked && !is_visible(visible, i + e)) p[e] = 0.0f;
-        s[i + e] = p[e] * (1.0f - capped * capped);
+      for (int i = 0; i < 4; ++i) {
+        float& score = s[j * 4 + i];
+        const float capped = tanh_accurate(score * params.cap_inner);
+        p[i] = ptx::exp2_approx(capped * params.cap_outer + lse[i % 2]);
+        if (masked && !is_visible(visible, j * 4 + i)) p[i] = 0.0f;
+        score = p[i] * (1.0f - capped * capped);
       }
-      packed_p[i / 2] = pack_pair<Element>(p[0], p[1]);
+      packed_p[j * 2] = pack_pair<Element>(p[0], p[1]);
+      packed_p[j * 2 + 1] = pack_pair<Element>(p[2], p[3]);
     }
   }
   /// tanh through exp2: tanh.approx is good to 2^-11 only, which a large softcap would multiply.
@@ -217,24 +215,10 @@ struct Consumer {
     return copysignf(__fdividef(1.0f - e, 1.0f + e), x);
   }
 
-  /// dp becomes dS = P * (dP - delta).
-  __device__ __forceinline__ void score_gradients(Scores& dp, const Scores& p, const Stats& delta) {
+  /// dp, which is dP - delta, becomes dS = P * (dP - delta).
+  __device__ __forceinline__ void score_gradients(Scores& dp, const Scores& p) {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) dp[i] = p[i] * (dp[i] - delta[i / 4 * 2 + i % 2]);
-  }
-  /// With softcap: delta is loaded as it is needed, for lack of registers.
-  __device__ __forceinline__ void score_gradients_late(Scores& dp, const Scores& p) {
-    const float* stats = smem.stats[here.stage()] + kDeltaBegin + fresh_thread() % 4 * 4;
-#pragma unroll
-    for (int k8 = 0; k8 < kScores; k8 += 8) {
-      const float4 delta = *reinterpret_cast<const float4*>(stats + k8 * 2);
-#pragma unroll
-      for (int i = k8; i < k8 + 8; i += 2) {
-        const bool upper = i % 8 >= 4;
-        dp[i] = p[i] * (dp[i] - (upper ? delta.z : delta.x));
-        dp[i + 1] = p[i + 1] * (dp[i + 1] - (upper ? delta.w : delta.y));
-      }
-    }
+    for (int i = 0; i < kScores; ++i) dp[i] *= p[i];
   }
 
   static __device__ __forceinline__ void pack(Packed& to, const Scores& from) {
@@ -266,43 +250,36 @@ struct Consumer {
   /// Starts S and dP of the current step and waits for S. Between the two, `drain` takes out what was issued before;
   /// `meanwhile` runs beside them.
   template <typename Drain, typename Meanwhile>
-  __device__ __forceinline__ void start_step(Scores& s, Scores& dp, Stats& lse, uint32_t& visible, const Drain& drain,
+  __device__ __forceinline__ void start_step(Scores& s, Scores& dp, uint32_t& visible, const Drain& drain,
                                              const Meanwhile& meanwhile) {
     const uint32_t stage = here.stage();
     ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
     if (params.covered_queries && smem.step[stage].flags & kStepZeroRows) zero_step(stage);
-    issue_product(s, smem.k, smem.q[stage]);
+    issue_product<Traits::kSoftcap ? kNoTerms : 0>(s, smem.k, smem.q[stage]);
     drain();
     ptx::mbarrier_wait(&smem.dout_full[stage], here.stage_phase());
-    issue_product(dp, smem.v, smem.dout[stage]);
+    issue_product<4>(dp, smem.v, smem.dout[stage]);
     meanwhile();
     visible = smem.step[stage].flags & kStepMasked ? visible_scores(smem.step[stage]) : 0;
-    load_stats(lse, 0);
     ptx::wgmma_wait<1>();
     ptx::pin_registers(s);
   }
 
   /// From S, and dP in flight, to dV and dK in flight, and dS in shared memory.
-  __device__ __forceinline__ void finish_step(Scores& s, Scores& dp, const Stats& lse, uint32_t visible, bool first) {
+  __device__ __forceinline__ void finish_step(Scores& s, Scores& dp, uint32_t visible, bool first) {
     const uint32_t stage = here.stage();
     const bool masked = smem.step[stage].flags & kStepMasked;
     Packed packed_p, packed_ds;
     if constexpr (Traits::kSoftcap) {
-      exponentiate_capped(s, packed_p, lse, masked, visible);
-      issue_gradient(dv, packed_p, smem.dout[stage]);
-      ptx::wgmma_wait<1>();
-      ptx::pin_registers(dp);
-      score_gradients_late(dp, s);
+      exponentiate_capped(s, packed_p, masked, visible);
     } else {
-      exponentiate(s, lse, masked, visible);
+      exponentiate(s, masked, visible);
       pack(packed_p, s);
-      Stats delta;
-      load_stats(delta, kDeltaBegin);  // ahead of the wait
-      issue_gradient(dv, packed_p, smem.dout[stage]);
-      ptx::wgmma_wait<1>();
-      ptx::pin_registers(dp);
-      score_gradients(dp, s, delta);
     }
+    issue_gradient(dv, packed_p, smem.dout[stage]);
+    ptx::wgmma_wait<1>();
+    ptx::pin_registers(dp);
+    score_gradients(dp, s);
     pack(packed_ds, dp);
     if (!first) wait_ds(here.previous());  // see Smem::ds
     store_ds(packed_ds, here.buffer());
@@ -319,16 +296,15 @@ struct Consumer {
   /// count twice.
   __device__ __forceinline__ void run_steps(int32_t num_steps, uint32_t kv_phase) {
     Scores s, dp;
-    Stats lse;
     uint32_t visible;
     bool first = true;  // no step before it whose dQ is to come
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) dk[i] = dv[i] = 0.0f;
     ptx::pin_registers(dk);  // zeros now, not in between matmuls
     ptx::pin_registers(dv);
-    start_step(s, dp, lse, visible, [&] { ptx::mbarrier_wait(&smem.v_full, kv_phase); }, [] {});
+    start_step(s, dp, visible, [&] { ptx::mbarrier_wait(&smem.v_full, kv_phase); }, [] {});
     for (;;) {
-      finish_step(s, dp, lse, visible, first);
+      finish_step(s, dp, visible, first);
       if (--num_steps == 0) break;
       // In the first step this multiplies what an old buffer holds, for nobody.
       const Cursor<Traits> before = here.previous();
@@ -339,7 +315,7 @@ struct Consumer {
       arrive(&smem.step_empty[stage]);
       here.advance();
       start_step(
-          s, dp, lse, visible,
+          s, dp, visible,
           [&] {
             pass_turn();
             ptx::wgmma_wait<1>();

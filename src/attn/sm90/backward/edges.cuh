@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
     for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
     if (thread % kLanes == 0) {
       const float lse = valid ? params.lse[row * params.num_heads_q + head] : 0.0f;
-      stats[stats_index(in_tile)] = lse * kLog2e;
-      stats[kDeltaBegin + stats_index(in_tile)] = sum;
+      const uint2 lse_terms = split_in_three(lse * params.lse_factor), delta_terms = split_in_three(-sum);
+      reinterpret_cast<uint4*>(stats)[in_tile] = {lse_terms.x, lse_terms.y, delta_terms.x, delta_terms.y};
     }
   }
   if (params.zeroed_sums) {

@@ -40,6 +40,7 @@ struct SinkParams {
   int32_t num_heads_q;
   int32_t num_sinks;
   int32_t head_dim;
+  float lse_log2_factor;  ///< from what the row statistics hold to lse * log2(e)
   bool per_row;
   bool half;  ///< float16 instead of bfloat16
   bool out_float32;

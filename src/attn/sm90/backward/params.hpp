@@ -80,7 +80,7 @@ struct Params {
   const RunTiles* run_tiles;  ///< of each run
   const QueryTile* q_tiles;   ///< [num_q_tiles]
   const RowInterval* intervals;
-  const float* stats;                ///< [num_heads_q, num_q_tiles, kStatsFloats], in the order of stats_index()
+  const float* stats;                ///< [num_heads_q, num_q_tiles, kStatsFloats]
   float* dq_sums;                    ///< [num_heads_q, num_q_tiles, kBlockM * head_dim] in fragment order
   const uint64_t* covered_queries;   ///< null, or a bit for each of kBlockM rows from the first of every query tile: 0
                                      ///< where no key sees it
@@ -127,6 +127,7 @@ struct EdgeParams {
   int32_t num_heads_q;
   int32_t num_q_tiles;
   float softmax_scale;
+  float lse_factor;  ///< -1 / softmax_scale, to be added to q.k; with softcap -log2(e)
   bool out_float32;
   GradType dq_type;
   bool accumulate_dq;  ///< adds to dq, which is float32

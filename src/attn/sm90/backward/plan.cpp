@@ -29,7 +29,7 @@ Plan::Plan(const WorkList& work, const AttnShape& shape)
   intervals_ = upload(work.intervals);
   covered_queries_ = upload(work.covered_queries);
   turn_segments_ = upload(work.turn_segments);
-  stats_ = cuda::DeviceBuffer(tiles * 64 * 2 * sizeof(float));
+  stats_ = cuda::DeviceBuffer(tiles * 64 * 4 * sizeof(float));
   dq_sums_ = cuda::DeviceBuffer(tiles * 64 * head_dim * sizeof(float));
   slabs_ = cuda::DeviceBuffer::zeros(slabs * 2 * 128 * head_dim * sizeof(float));
   piece_turns_ = cuda::DeviceBuffer::zeros(slabs * sizeof(int32_t));

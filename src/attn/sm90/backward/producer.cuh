@@ -56,8 +56,8 @@ struct Producer {
     smem.dq_target[step % kDqTargets] = {slab, Traits::kDeterministic ? smem.segment : 0};
     ptx::tma_load_4d(smem.q[stage], &params.q_map, &smem.q_full[stage], 0, q0, 0, head);
     ptx::tma_load_4d(smem.dout[stage], &params.dout_map, &smem.dout_full[stage], 0, q0, 0, head);
-    ptx::bulk_load(smem.stats[stage], params.stats + int64_t{slab} * kStatsFloats, Traits::kStatsBytes,
-                   &smem.dout_full[stage]);
+    ptx::bulk_load(smem.stats[stage], params.stats + slab * int64_t{kStatsFloats}, Traits::kStatsBytes,
+                   &smem.q_full[stage]);
     const Item& item = smem.item[slot()];
     const TileRun& run = params.runs[run_idx];
     StepMessage& message = smem.step[stage];
@@ -83,8 +83,8 @@ struct Producer {
       message.covered[1] = static_cast<uint32_t>(covered >> 32);
       if (covered != ~uint64_t{0}) message.flags |= kStepZeroRows;
     }
-    ptx::mbarrier_arrive_expect_tx(&smem.q_full[stage], Traits::kBytesQ);
-    ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesQ + Traits::kStatsBytes);
+    ptx::mbarrier_arrive_expect_tx(&smem.q_full[stage], Traits::kBytesQ + Traits::kStatsBytes);
+    ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesQ);
     ++step;
   }
 

@@ -35,8 +35,10 @@ __device__ float sink_gradient(const SinkParams& params, float sink, int head, i
   if (params.covered_queries && !(params.covered_queries[tile] >> in_tile & 1)) {
     return uncovered_gradient(params, sink, head, int64_t{params.q_tiles[tile].row_begin} + in_tile);
   }
-  const float* stats = params.stats + (int64_t{head} * params.num_q_tiles + tile) * kStatsFloats + stats_index(in_tile);
-  return -exp2f(sink * kLog2e - stats[0]) * stats[kDeltaBegin];
+  const float* stats = params.stats + (int64_t{head} * params.num_q_tiles + tile) * kStatsFloats;
+  const float lse_log2 = sum_of_three(*reinterpret_cast<const uint2*>(stats + in_tile * 4)) * params.lse_log2_factor;
+  const float delta = -sum_of_three(*reinterpret_cast<const uint2*>(stats + in_tile * 4 + 2));
+  return -exp2f(sink * kLog2e - lse_log2) * delta;
 }
 
 /// The tile that holds `row`.

@@ -23,13 +23,10 @@ inline constexpr int32_t kStepStop = 1;      // no more items
 inline constexpr int32_t kStepMasked = 2;    // some (key, query) pair of the tile is not visible
 inline constexpr int32_t kStepZeroRows = 4;  // some query rows of the tile are nobody's
 
-/// Row statistics of a query tile: lse in base 2, then delta, each in the order in which a thread's columns 8 j + 2 c +
-/// e lie side by side for two j.
-inline constexpr int kStatsFloats = kBlockM * 2;
-inline constexpr int kDeltaBegin = kBlockM;
-__host__ __device__ constexpr int stats_index(int row) {
-  return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
-}
+/// Row statistics of a query tile, which the tensor cores add to S and dP as further columns of the reduction: of each
+/// row eight bfloat16, a multiple of lse (EdgeParams::lse_factor) and -delta as sums of three (24 bits), each followed
+/// by a zero.
+inline constexpr int kStatsFloats = kBlockM * 4;
 
 /// What the consumers need to know about one query tile ("step"); written by the producer before it arrives on q_full.
 struct alignas(16) StepMessage {
@@ -91,6 +88,9 @@ struct alignas(1024) Smem {
   // three buffers nothing else must be waited for.
   alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kBytesDs];
   alignas(128) float dq[Traits::kSlabFloats];
+  // What the keys have where the queries have their terms: of eight equal rows eight columns each, for lse, for delta,
+  // and zeros for the other eight columns of both.
+  alignas(128) uint32_t ones[3][32];
   alignas(128) float stats[Traits::kStages][kStatsFloats];
   StepMessage step[Traits::kStages];
   Item item[Traits::kItemSlots];
@@ -115,6 +115,21 @@ struct Cursor {
   __device__ __forceinline__ void advance() { step = __shfl_sync(0xffffffff, step + 1, 0); }
   __device__ __forceinline__ Cursor previous() const { return {step - 1}; }
 };
+
+/// x as the sum of three bfloat16, to 24 bits: two in the first word, the third in the second.
+__device__ __forceinline__ uint2 split_in_three(float x) {
+  const float first = __uint_as_float(__float_as_uint(x) & 0xffff0000u);
+  const float second = __uint_as_float(__float_as_uint(x - first) & 0xffff0000u);
+  const float third = x - first - second;
+  uint2 words;
+  words.x = __float_as_uint(first) >> 16 | (__float_as_uint(second) & 0xffff0000u);
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words.y) : "f"(0.0f), "f"(third));
+  return words;
+}
+
+__device__ __forceinline__ float sum_of_three(const uint2& words) {
+  return __uint_as_float(words.x << 16) + (__uint_as_float(words.x & 0xffff0000u) + __uint_as_float(words.y << 16));
+}
 
 template <typename Element>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
