@@ -22,6 +22,7 @@
 #include "reference/mask_cases.hpp"
 #include "tangram/error.hpp"
 #include "tangram/version.hpp"
+#include "ways.hpp"
 
 namespace tangram::bench {
 namespace {
@@ -88,7 +89,7 @@ class Bench {
       std::printf(
           "version,machine,mask,seqlen,gpus,rows_per_gpu,heads_q,heads_kv,head_dim,transport,launch_order,sm_margin,"
           "connections,overlap,mode,pass,time_ms,"
-          "tflops_per_gpu,single_tflops,share,host_us,balance,rows_moved\n");
+          "tflops_per_gpu,single_tflops,share,host_us,balance,rows_moved,alone_ms,predicted_ms\n");
     }
     for (const reference::MaskCase& c : chosen_cases(options_)) {
       const Mask mask(c.seqlen, c.seqlen, c.slices);
@@ -98,11 +99,13 @@ class Bench {
   }
 
  private:
-  std::shared_ptr<const Plan> plan_of(const Mask& mask, int stages, bool keep) const {
+  std::shared_ptr<const Plan> plan_of(const Mask& mask, const Way& way) const {
     DistAttnConfig config;
     config.cp_size = control_.size();
     config.heads = options_.heads;
-    config.overlap = {stages, stages, keep, parse_launch_order(options_.launch_order), options_.sm_margin};
+    config.strategy = way.strategy;
+    config.overlap = {way.num_stages, way.num_stages, way.keeps_rows, parse_launch_order(options_.launch_order),
+                      options_.sm_margin};
     config.reduce_dtype = options_.reduce_dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
     return std::make_shared<const Plan>(make_plan(mask, config));
   }
@@ -117,45 +120,60 @@ class Bench {
       return;
     }
     const Sm90Backend backend;
-    for (const std::string& way : options_.ways) {
-      const size_t colon = way.find(':');
-      const std::string kind = way.substr(0, colon);
-      const auto plan =
-          plan_of(mask, colon == std::string::npos ? 1 : std::stoi(way.substr(colon + 1)), kind == "keep");
-      const DeviceOverlap overlap = kind == "none"     ? DeviceOverlap::kNone
-                                    : kind == "stages" ? DeviceOverlap::kStages
-                                                       : DeviceOverlap::kAuto;
-      DeviceDistAttention attention(plan, *communicator, backend, {.forward = overlap, .backward = overlap});
-      for (const std::string& mode : options_.modes) {
-        const PassTimes times = measure_distributed(*communicator, attention, mode == "graph", repeats_);
-        print(name, *plan, single, times,
-              fmt::format("{},{},{},{},{},{}", transport, options_.launch_order, options_.sm_margin,
-                          options_.connections, way, mode));
+    for (const std::string& name_of_way : options_.ways) {
+      const Way way = parse_way(name_of_way);
+      std::shared_ptr<const Plan> plan;
+      try {
+        plan = plan_of(mask, way);
+      } catch (const InvalidArgument& error) {  // heads that do not divide
+        if (control_.rank() == 0) std::fprintf(stderr, "%s: %s\n", name_of_way.c_str(), error.what());
+        continue;
       }
-      if (trace_) write_trace(name, *plan, transport, way, trace_distributed(*communicator, attention, *trace_));
+      DeviceDistAttention attention(plan, *communicator, backend, {.forward = way.overlap, .backward = way.overlap});
+      const PassTimes alone = measure_attention(control_, *plan, repeats_);
+      for (const std::string& mode : options_.modes) {
+        const PassTimes times = measure_distributed(*communicator, attention, way.keeps(), mode == "graph", repeats_);
+        print(name, *plan, {single, times, alone},
+              fmt::format("{},{},{},{},{},{}", transport, options_.launch_order, options_.sm_margin,
+                          options_.connections, name_of_way, mode));
+      }
+      if (trace_) {
+        const auto activities = trace_distributed(*communicator, attention, way.keeps(), *trace_);
+        write_trace(name, *plan, transport, name_of_way, activities);
+      }
     }
   }
 
-  void print(const std::string& name, const Plan& plan, const PassTimes& single, const PassTimes& times,
-             const std::string& how) const {
+  struct Measured {
+    const PassTimes& single;  ///< the whole mask on one GPU
+    const PassTimes& times;
+    const PassTimes& alone;  ///< attention of the slowest rank without transfers; zero if not measured
+  };
+
+  void print(const std::string& name, const Plan& plan, const Measured& measured, const std::string& how) const {
     if (control_.rank() != 0) return;
+    const auto& [single, times, alone] = measured;
     const double forward = flops(plan.mask, options_.heads, false), backward = flops(plan.mask, options_.heads, true);
-    const auto line = [&](const char* pass, double work, const CallTime& time, double single_s) {
+    const auto line = [&](const char* pass, double work, const CallTime& time, double single_s, double alone_s,
+                          double predicted_s) {
       const double rate = work / time.device_s / control_.size(), single_rate = work / single_s;
-      std::printf("%s,%s,%s,%lld,%d,%lld,%d,%d,%d,%s,%s,%.4f,%.1f,%.1f,%.4f,%.1f,%.4f,%lld\n", kVersion,
+      std::printf("%s,%s,%s,%lld,%d,%lld,%d,%d,%d,%s,%s,%.4f,%.1f,%.1f,%.4f,%.1f,%.4f,%lld,%.4f,%.4f\n", kVersion,
                   machine_.c_str(), name.substr(0, name.find(':')).c_str(),
                   static_cast<long long>(plan.mask.seqlen_q()), control_.size(),
                   static_cast<long long>(plan.q_dispatch.rows_per_rank()), options_.heads.num_heads_q,
                   options_.heads.num_heads_kv, options_.heads.head_dim, how.c_str(), pass, time.device_s * 1e3,
                   rate * 1e-12, single_rate * 1e-12, rate / single_rate, time.host_s * 1e6, plan.balance(),
-                  static_cast<long long>(plan.rows_moved()));
+                  static_cast<long long>(plan.rows_moved()), alone_s * 1e3, predicted_s * 1e3);
     };
+    const PredictedTime& predicted = plan.predicted;
     if (times.backward.device_s > 0) {  // else one call was both
-      line("forward", forward, times.forward, single.forward.device_s);
-      line("backward", backward, times.backward, single.backward.device_s);
+      line("forward", forward, times.forward, single.forward.device_s, alone.forward.device_s, predicted.forward_s);
+      line("backward", backward, times.backward, single.backward.device_s, alone.backward.device_s,
+           predicted.backward_s);
     }
     const CallTime both{times.forward.device_s + times.backward.device_s, times.forward.host_s + times.backward.host_s};
-    line("both", forward + backward, both, single.forward.device_s + single.backward.device_s);
+    line("both", forward + backward, both, single.forward.device_s + single.backward.device_s,
+         alone.forward.device_s + alone.backward.device_s, predicted.forward_s + predicted.backward_s);
     std::fflush(stdout);
   }
 
@@ -201,7 +219,11 @@ int main(int argc, char** argv) {
   app.add_option("--rows", options.rows, "rows of a GPU (default 8192,32768)")->delimiter(',');
   app.add_option("--masks", options.masks, "names of tests/data/dist_masks.json")->delimiter(',');
   app.add_option("--transports", options.transports, "copy_engine, nccl")->delimiter(',');
-  app.add_option("--overlap", options.ways, "none, single:STAGES, keep:STAGES, stages:STAGES")->delimiter(',');
+  app.add_option("--overlap", options.ways,
+                 "none, single:STAGES, keep:STAGES, stages:STAGES, or STRATEGY[/N...][:none|:keep]")
+      ->delimiter(',');
+  bool all_strategies = false;
+  app.add_flag("--strategies", all_strategies, "every strategy beside Tangram's own; instead of --overlap");
   app.add_option("--modes", options.modes, "eager, graph")->delimiter(',');
   app.add_option("--reduce-dtype", options.reduce_dtype, "float32 or bfloat16");
   app.add_option("--launch-order", options.launch_order,
@@ -215,6 +237,7 @@ int main(int argc, char** argv) {
   app.add_option("--trace", options.trace,
                  "also write what the GPUs did in one pass of each kind to FILE.RANK.csv; needs CUPTI");
   CLI11_PARSE(app, argc, argv);
+  if (all_strategies) options.ways = ways_of_all_strategies();
   // Before CUDA starts, in every rank.
   // A kernel that is loaded at its first launch would wait for kernels that wait for other ranks.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);

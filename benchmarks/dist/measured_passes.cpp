@@ -9,6 +9,7 @@
 
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
+#include "dist/program/grid_program.hpp"
 #include "random_values.hpp"
 #include "tangram/flex_attention.hpp"
 
@@ -167,17 +168,55 @@ PassTimes measure_single(Communicator& control, const Mask& mask, const HeadConf
   return {{seconds[0], 0}, {seconds[1], 0}};
 }
 
+PassTimes measure_attention(Communicator& control, const Plan& plan, const Repeats& repeats) {
+  PassTimes times;
+  if (plan.grid.row_move != RowMove::kNone || plan.grid.empty()) return times;
+  const Sm90Backend backend;
+  const Stream stream;
+  for (const GridMask& mask : grid_masks(plan, control.rank())) {  // one for each number of heads in a chunk
+    HeadConfig heads = plan.config.heads;
+    heads.num_heads_q = mask.shape.num_heads_q;
+    heads.num_heads_kv = mask.shape.num_heads_kv;
+    const auto prepared = prepare_slices(backend, mask.slices, mask.shape);
+    const Operands on(mask.shape.seqlen_q, mask.shape.seqlen_k, heads, 1);
+    AttnForwardArgs forward;
+    forward.q = on.q;
+    forward.k = on.k;
+    forward.v = on.v;
+    forward.out = on.out;
+    forward.lse = on.lse;
+    AttnBackwardArgs backward;
+    backward.q = on.q;
+    backward.k = on.k;
+    backward.v = on.v;
+    backward.out = on.out;
+    backward.lse = on.lse;
+    backward.dout = on.dout;
+    backward.dq = on.dq;
+    backward.dk = on.dk;
+    backward.dv = on.dv;
+    const auto& chunks = plan.grid.head_chunks;
+    const auto num_calls = static_cast<double>(std::count(chunks.begin(), chunks.end(), mask.shape.num_heads_kv));
+    const auto measure = [&](const std::function<void()>& call) {
+      return num_calls * measure_calls(control, stream, repeats, call).device_s;
+    };
+    times.forward.device_s += measure([&] { backend.forward(*prepared, forward, stream); });
+    times.backward.device_s += measure([&] { backend.backward(*prepared, backward, stream); });
+  }
+  return times;
+}
+
 namespace {
 
 /// Both passes of one rank over operands of their own.
 class Passes {
  public:
-  Passes(DeviceCommunicator& communicator, DeviceDistAttention& attention)
+  Passes(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps)
       : attention_(attention),
+        keeps_(keeps),
         on_(attention.q_rows(), attention.k_rows(), attention.plan().config.heads,
             static_cast<uint64_t>(communicator.rank()) + 2) {}
 
-  bool keeps() const { return attention_.plan().config.overlap.keep_remote_kv; }
   const Stream& stream() const { return stream_; }
   void forward() {
     attention_.forward({.q = on_.q, .k = on_.k, .v = on_.v, .out = on_.out, .lse = on_.lse, .kept = kept()}, stream_);
@@ -197,9 +236,10 @@ class Passes {
   }
 
  private:
-  KeptKv* kept() { return keeps() ? &kept_ : nullptr; }
+  KeptKv* kept() { return keeps_ ? &kept_ : nullptr; }
 
   DeviceDistAttention& attention_;
+  bool keeps_;
   Operands on_;
   Stream stream_;
   KeptKv kept_;
@@ -207,9 +247,9 @@ class Passes {
 
 }  // namespace
 
-PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool as_graph,
-                              const Repeats& repeats) {
-  Passes passes(communicator, attention);
+PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps,
+                              bool as_graph, const Repeats& repeats) {
+  Passes passes(communicator, attention, keeps);
   const Stream& stream = passes.stream();
   Communicator& control = communicator.control();
   const auto measure = [&](const std::function<void()>& call) {
@@ -222,7 +262,7 @@ PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttent
     return time;
   };
   PassTimes times;
-  if (passes.keeps()) {  // a kept slot goes from one pass to the next
+  if (keeps) {  // a kept slot goes from one pass to the next
     times.forward = measure([&] {
       passes.forward();
       passes.backward();
@@ -237,8 +277,8 @@ PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttent
 }
 
 std::vector<DeviceActivity> trace_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention,
-                                              DeviceTrace& trace) {
-  Passes passes(communicator, attention);
+                                              bool keeps, DeviceTrace& trace) {
+  Passes passes(communicator, attention, keeps);
   Communicator& control = communicator.control();
   trace.start();
   for (int i = 0; i < 2; ++i) {

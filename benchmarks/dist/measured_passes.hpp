@@ -55,13 +55,18 @@ struct PassTimes {
 /// The whole mask on this GPU, without anybody else; the other ranks wait. Times as rank 0 has them, on every rank.
 PassTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats);
 
-/// By a plan. `as_graph`: passes captured once and replayed.
-PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool as_graph,
-                              const Repeats& repeats);
+/// The attention that each rank of a plan with one row group computes, without transfers and copies; zero for other
+/// plans. Collective.
+PassTimes measure_attention(Communicator& control, const Plan& plan, const Repeats& repeats);
+
+/// By a plan. `as_graph`: passes captured once and replayed. `keeps`: forward leaves something to backward, and both
+/// are timed as one forward pass.
+PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps,
+                              bool as_graph, const Repeats& repeats);
 
 /// What this rank's GPU does in two passes of each kind, the first to warm up, one after the other: forward, backward.
 /// Collective.
 std::vector<DeviceActivity> trace_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention,
-                                              DeviceTrace& trace);
+                                              bool keeps, DeviceTrace& trace);
 
 }  // namespace tangram::bench
