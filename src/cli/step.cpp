@@ -313,6 +313,7 @@ std::string node_traffic_text(const Plan& plan, const StepResult& result) {
 // Head chunks pay where a fifth of the time is communication.
 std::string comm_share_text(const Plan& plan, const StepResult& result) {
   constexpr double kWorthHiding = 0.2;
+  if (std::isnan(result.comm_share)) return {};
   std::string text = fmt::format("transfers / (transfers + attention): {:.1f} %", 100 * result.comm_share);
   const Strategy strategy = plan.config.strategy.name;
   if (strategy == Strategy::kUlysses || strategy == Strategy::kHcms) {
@@ -332,8 +333,6 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   require(options.ranks_per_node == 0 || summary.plan->cp_size() % options.ranks_per_node == 0,
           "--ranks-per-node: must divide the number of ranks (got {} for {})", options.ranks_per_node,
           summary.plan->cp_size());
-  require(control == nullptr || summary.plan->grid.empty(), "--strategy: GPUs compute tangram's own alone (got {})",
-          describe(summary.plan->config.strategy));
   if (control != nullptr) return run_gpu_step(summary, inputs, options, *control);
   const Plan& plan = *summary.plan;
   const size_t cp_size = static_cast<size_t>(plan.cp_size());
@@ -405,9 +404,10 @@ std::vector<std::pair<std::string, std::string>> step_figures(const PlanSummary&
     const GridTraffic planned = planned_traffic(plan);
     figures.emplace_back("bytes planned", fmt::format("forward {}, backward {}", bytes(planned.forward_bytes),
                                                       bytes(planned.backward_bytes)));
-    std::string share = comm_share_text(plan, result);
-    share.pop_back();
-    figures.emplace_back("share of transfers (rho)", share);
+    if (std::string share = comm_share_text(plan, result); !share.empty()) {
+      share.pop_back();
+      figures.emplace_back("share of transfers (rho)", share);
+    }
   }
   return figures;
 }

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "attn/sm90/sm90_backend.hpp"
 #include "core/require.hpp"
@@ -91,6 +92,7 @@ StepResult empty_result(const Plan& plan) {
   const HeadConfig& heads = plan.config.heads;
   const int64_t rows_q = plan.mask.seqlen_q(), rows_k = plan.mask.seqlen_k();
   StepResult result;
+  result.comm_share = std::numeric_limits<double>::quiet_NaN();  // GPUs record no transfers here
   result.out = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim_v);
   result.dq = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim);
   result.dk = HostTensor(heads.dtype, rows_k, heads.num_heads_kv, heads.head_dim);
@@ -135,7 +137,7 @@ StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, co
   cudaStream_t stream = nullptr;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   KeptKv kept;
-  KeptKv* const kept_or_null = plan.config.overlap.keep_remote_kv ? &kept : nullptr;
+  KeptKv* const kept_or_null = keeps_inputs(plan) ? &kept : nullptr;
   const AttnOptions attn = make_attn_options(options);
   std::vector<double> forward_times, backward_times;
   StepResult result = empty_result(plan);
