@@ -66,6 +66,23 @@ std::vector<int64_t> integers_of(nb::handle object, const char* function, const 
   return result;
 }
 
+IntegerRows integer_rows_of(nb::handle object, const char* function, const char* name) {
+  if (is_array(object)) {
+    const HostArray array = host_array(object, function, name);
+    require(array.ndim() == 2, "{}: {} must have two dimensions (got {})", function, name, array.ndim());
+    return {elements(array, function, name), {}};
+  }
+  require(nb::isinstance<nb::sequence>(object), "{}: {} must be a list of lists or an integer array (got {})", function,
+          name, nb::repr(object).c_str());
+  IntegerRows rows{{}, {0}};
+  for (const nb::handle item : object) {
+    const std::vector<int64_t> row = integers_of(item, function, name);
+    rows.values.insert(rows.values.end(), row.begin(), row.end());
+    rows.offsets.push_back(static_cast<int64_t>(rows.values.size()));
+  }
+  return rows;
+}
+
 std::vector<Range> ranges_of(nb::handle object, const char* function, const char* name) {
   std::vector<Range> result;
   if (is_array(object)) {

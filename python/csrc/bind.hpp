@@ -45,4 +45,12 @@ std::vector<Range> ranges_of(nb::handle object, const char* function, const char
 /// A list or a one-dimensional int32 or int64 array on the host.
 std::vector<int64_t> integers_of(nb::handle object, const char* function, const char* name);
 
+/// Rows of integers: a list of lists, whose row i is values[offsets[i]] and on, or a two-dimensional array, row after
+/// row without offsets.
+struct IntegerRows {
+  std::vector<int64_t> values;
+  std::vector<int64_t> offsets;
+};
+IntegerRows integer_rows_of(nb::handle object, const char* function, const char* name);
+
 }  // namespace tangram::python

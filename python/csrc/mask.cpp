@@ -11,6 +11,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <utility>
+
 #include "bind.hpp"
 #include "core/require.hpp"
 #include "tangram/mask_builders.hpp"
@@ -58,6 +60,24 @@ std::tuple<NestedRanges, NestedRanges, std::vector<int>> published(const std::ve
     std::get<2>(result).push_back(static_cast<int>(slice.type));
   }
   return result;
+}
+
+Mask mask_of_block_indices(int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, int64_t block_k, nb::object indices,
+                           nb::object offsets, bool causal) {
+  constexpr const char* kFunction = "Mask.from_block_indices";
+  IntegerRows rows;
+  if (offsets.is_none()) {
+    rows = integer_rows_of(indices, kFunction, "indices");
+  } else {
+    rows = {integers_of(indices, kFunction, "indices"), integers_of(offsets, kFunction, "offsets")};
+  }
+  std::vector<int32_t> blocks;
+  blocks.reserve(rows.values.size());
+  for (const int64_t block : rows.values) {
+    require(std::in_range<int32_t>(block), "{}: indices must fit into 32 bits (got {})", kFunction, block);
+    blocks.push_back(static_cast<int32_t>(block));
+  }
+  return mask_from_block_indices({seqlen_q, seqlen_k, block_q, block_k, blocks, rows.offsets, causal});
 }
 
 void bind_builders(nb::class_<Mask>& mask) {
@@ -126,7 +146,13 @@ void bind_builders(nb::class_<Mask>& mask) {
             return block_sparse_mask(seqlen_q, seqlen_k, block_q, block_k, blocks);
           },
           "seqlen_q"_a, "seqlen_k"_a, "block_q"_a, "block_k"_a, "blocks"_a,
-          "Pairs (query block, key block) that are visible whole.");
+          "Pairs (query block, key block) that are visible whole.")
+      .def_static(
+          "from_block_indices", &mask_of_block_indices, "seqlen_q"_a, "seqlen_k"_a, "block_q"_a, "block_k"_a,
+          "indices"_a, "offsets"_a = nb::none(), "causal"_a = false,
+          "The key blocks that every query block sees, as dynamic sparse attention chooses them: a list of lists, "
+          "an array [query blocks, n] padded by -1, or one row after the other with offsets [query blocks + 1]. "
+          "causal cuts them besides, bottom-right aligned. In host memory.");
 }
 
 void bind_published_helpers(nb::module_& m) {

@@ -275,21 +275,25 @@ def _key(
     mask: Mask,
     group_or_mesh: Any,
     heads: HeadConfig,
-    pad_size: PadSize,
+    pad_size: PadSize | None,
     config: DistAttnConfig | None,
     chunk_size: int | None,
     plan_with: Callable[[PlanCache, Mask, DistAttnConfig], Plan],
     like: object = None,
     ahead: bool = False,
 ) -> DistAttnRuntimeKey:
-    pad_q, pad_k = _pads(pad_size)
     if config is not None and not isinstance(config, DistAttnConfig):
         raise InvalidArgument(f"tangram: dist_attn_config must be a DistAttnConfig (got {type(config).__name__})")
+    if pad_size is not None:
+        _pads(pad_size)  # before ranks meet
     group = torch_group(group_or_mesh)
     cache = _cache_of(group)
     config = changed(config or DistAttnConfig(), cp_size=group.size, heads=heads)
     if chunk_size is not None:
         config = changed(config, dispatch=changed(config.dispatch, chunk_size=chunk_size))
+    pad_q, pad_k = _pads(
+        _pad_of_mask(mask, group.size, config.dispatch.chunk_size or None) if pad_size is None else pad_size
+    )
     name = (mask, config, pad_q, pad_k, like)
     key = cache.keys.get(name)
     if key is None:
@@ -331,8 +335,6 @@ def mask_key(
 ) -> DistAttnRuntimeKey:
     """The key of a tangram.Mask; arguments as magi_attn_flex_key, but padding is computed when it is None."""
     heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
-    if pad_size is None:
-        pad_size = _pad_of_mask(mask, torch_group(cp_group_or_mesh).size, chunk_size)
     return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, PlanCache.get)
 
 
@@ -352,9 +354,7 @@ def mask_key_ahead(
     A later mask_key with equal arguments finds it made; it is not the most recent key before that.
     """
     heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
-    group = torch_group(cp_group_or_mesh)  # the first time collective, so not on another thread
-    if pad_size is None:
-        pad_size = _pad_of_mask(mask, group.size, chunk_size)
+    torch_group(cp_group_or_mesh)  # the first time collective, so not on another thread
     arguments = (mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, PlanCache.get)
     return background().submit(_key, *arguments, ahead=True)
 
@@ -378,7 +378,7 @@ def magi_attn_flex_key(
     num_heads_q: int,
     num_heads_kv: int,
     head_dim: int,
-    pad_size: PadSize,
+    pad_size: PadSize | None,
     cp_group_or_mesh: Any,
     *,
     chunk_size: int | None = None,
@@ -393,7 +393,7 @@ def magi_attn_flex_key(
         q_ranges, k_ranges: `[n, 2]` tensors, or lists of `(begin, end)`; attn_mask_type: one name or number for all, or
             one for each range: "full" 0, "causal" 1, "inv_causal" 2, "bi_causal" 3.
         total_seqlen_q, total_seqlen_k: rows without padding. pad_size: rows to append, see compute_pad_size; for cross
-            attention `(of the queries, of the keys)`.
+            attention `(of the queries, of the keys)`; None: as many as it takes.
         num_heads_q, num_heads_kv: heads of this rank, that is after tensor parallelism has sharded them.
         cp_group_or_mesh: a process group, a device mesh, or None for all ranks.
         chunk_size: rows of a chunk; None lets the planner choose.
@@ -415,7 +415,7 @@ def magi_attn_varlen_key(
     num_heads_q: int,
     num_heads_kv: int,
     head_dim: int,
-    pad_size: PadSize,
+    pad_size: PadSize | None,
     cp_group_or_mesh: Any,
     *,
     causal: bool = False,

@@ -21,18 +21,21 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS < 2, reason="needs tw
 
 
 @pytest.mark.parametrize(
-    ("script", "printed", "needs"),
+    ("script", "ranks", "printed", "needs"),
     [
-        ("11_multi_token_prediction/train.py", "loss", None),
-        ("12_hybrid_layers/hybrid.py", "agree with one process", None),
-        ("14_fsdp2_context_parallel/train.py", "step 5: loss", "transformers"),
-        ("15_video_block_causal/video.py", "agrees with SDPA", None),
+        ("11_multi_token_prediction/train.py", 2, "loss", None),
+        ("12_hybrid_layers/hybrid.py", 2, "agree with one process", None),
+        ("14_fsdp2_context_parallel/train.py", 2, "step 5: loss", "transformers"),
+        ("15_video_block_causal/video.py", 2, "agrees with SDPA", None),
+        ("16_tensor_parallel/train.py", 4, "gradients agree", "transformers"),
     ],
 )
-def test_examples_agree_with_one_process_on_gpus(script, printed, needs):
+def test_examples_agree_with_one_process_on_gpus(script, ranks, printed, needs):
+    if NUM_GPUS < ranks:
+        pytest.skip(f"needs {ranks} Hopper GPUs")
     if needs and importlib.util.find_spec(needs) is None:
         pytest.skip(f"not installed: {needs}")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     result = subprocess.run(
         [*command, str(EXAMPLES / script), "--device", "cuda"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

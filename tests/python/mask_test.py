@@ -96,6 +96,25 @@ def test_wrong_input_is_named(make, text):
     assert isinstance(error.value, ValueError) and isinstance(error.value, tangram.Error)
 
 
+def test_block_indices_come_as_lists_arrays_or_with_offsets():
+    rows = [[0], [2, 0], [1, 2], []]
+    seen = np.zeros((4, 3), dtype=bool)
+    for i, row in enumerate(rows):
+        seen[i, row] = True
+    cells = seen.repeat(8, 0).repeat(16, 1)[:30, :40]  # the last blocks are short
+    padded = np.array([row + [-1] * (2 - len(row)) for row in rows], dtype=np.int32)
+    flat = np.array([block for row in rows for block in row])
+    for indices, offsets in ((rows, None), (padded, None), (padded.astype(np.int64), None), (flat, [0, 1, 3, 5, 5])):
+        mask = Mask.from_block_indices(30, 40, 8, 16, indices, offsets)
+        assert (mask_cells(mask) == cells).all()
+    i, j = np.arange(30)[:, None], np.arange(40)[None, :]
+    causal = Mask.from_block_indices(30, 40, 8, 16, padded, causal=True)
+    assert (mask_cells(causal) == (cells & (j <= i + 10))).all()
+    for wrong, text in (([[3], [], [], []], "3"), ([1, 2], "indices"), ([[2**40], [], [], []], "32 bits")):
+        with pytest.raises(tangram.InvalidArgument, match=text):
+            Mask.from_block_indices(30, 40, 8, 16, wrong)
+
+
 def test_timeout_is_both_a_runtime_error_and_a_timeout_error():
     assert issubclass(tangram.Timeout, RuntimeError) and issubclass(tangram.Timeout, TimeoutError)
     assert not issubclass(tangram.InvalidArgument, RuntimeError)

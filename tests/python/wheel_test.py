@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pip install .` in a fresh environment: what the wheel holds and links, and that it works without NumPy and torch.
 
-A Python from 3.12 on makes a wheel of the stable ABI: the oldest that is here builds it, and all of them try it.
+A Python from 3.12 on makes a wheel of the stable ABI: the oldest that is here builds it, and all of them try it. The
+oldest Python that is promised builds one of its own, and runs the tests that need no torch.
 """
 
 import os
@@ -62,14 +63,14 @@ def pythons():
     return found
 
 
-def build_wheel(interpreter, folder):
+def build_wheel(interpreter, folder, *settings):
     """The wheel that this Python builds, and the Python of a fresh environment that has it."""
     run(interpreter, "-m", "venv", folder / "venv")
     python = folder / "venv" / "bin" / "python"
     # As the other builds of the tests compile, so that a compiler cache knows most of it.
     same = {"CC": "cc", "CXX": "c++"} if shutil.which("cc") and shutil.which("c++") else {}
-    setting = "--config-settings=cmake.define.TANGRAM_WERROR=ON"
-    run(python, "-m", "pip", "wheel", "--no-deps", "-w", folder, setting, ROOT, **same)
+    defines = [f"--config-settings=cmake.define.{setting}" for setting in ("TANGRAM_WERROR=ON", *settings)]
+    run(python, "-m", "pip", "wheel", "--no-deps", "-w", folder, *defines, ROOT, **same)
     (wheel,) = folder.glob("*.whl")
     run(python, "-m", "pip", "install", wheel)
     return wheel, python
@@ -129,3 +130,16 @@ def test_one_wheel_of_the_stable_abi_serves_all_newer_pythons(request, tmp_path)
         run(python, "-m", "pip", "install", "--no-deps", wheel)
         _, names, place = run(python, "-I", "-c", PROGRAM).split()
         assert place.startswith(str(tmp_path)) and "cpu" in names.split(","), (minor, place, names)
+
+
+def test_the_oldest_python_builds_it_and_passes_the_tests_without_torch(tmp_path):
+    oldest = pythons().get(10)
+    if oldest is None or sys.version_info.minor == 10:
+        pytest.skip("Python 3.10 is not here, or runs all tests")
+    wheel, python = build_wheel(oldest, tmp_path, "TANGRAM_CUDA=OFF")
+    assert "-cp310-cp310-" in wheel.name, wheel.name
+    run(python, "-m", "pip", "install", "numpy>=1.24", "pytest>=8")
+    names = ("mask", "plan", "flex_numpy")
+    tests = [ROOT / "tests" / "python" / f"{name}_test.py" for name in names]
+    printed = run(python, "-m", "pytest", "-p", "no:cacheprovider", "-rs", *tests)
+    assert re.search(r"[1-9]\d passed", printed), printed

@@ -235,6 +235,8 @@ def check_compiled():
 def check_disagreement():
     """Ranks with different masks: an error on all, before anything moves; the group works on."""
     rank = dist.get_rank()
+    if dist.get_world_size() == 1:
+        return
     shards = [tangram.dispatch(t.detach(), key_of()) for t in whole(4)]
     other = key_of(([(0, TOTAL - min(rank, 1))], [(0, TOTAL)], "full"))
     try:
@@ -245,6 +247,20 @@ def check_disagreement():
         raise AssertionError("accepted ranks with different masks")
     tangram.calc_attn(*shards, key_of())
     tangram.check_errors()
+
+
+def check_nccl_group():
+    """A group of the NCCL backend: its ranks meet through the store, and rows travel by Tangram's own transport."""
+    group = dist.new_group(backend="nccl")
+    key = tangram.mask_key(tangram.Mask.causal(TOTAL), HEADS, HEADS_KV, DIM, group)
+    q, k, v = whole(6)
+    out = tangram.undispatch(tangram.calc_attn(*(tangram.dispatch(x.detach(), key) for x in (q, k, v)), key)[0], key)
+    i, j = np.arange(TOTAL)[:, None], np.arange(TOTAL)[None, :]
+    assert_close(out, attention(*(as_double(x) for x in (q, k, v)), j <= i).out, BOUND, "out over an NCCL group")
+    total = torch.ones(1, device="cuda")
+    dist.all_reduce(total, group=group)  # the caller's own messages beside
+    assert total.item() == dist.get_world_size()
+    tangram.check_errors(group)
 
 
 def check_refusals():
@@ -317,6 +333,7 @@ def main():
         ("streams", check_streams),
         ("compiled", check_compiled),
         ("disagreement", check_disagreement),
+        ("NCCL group", check_nccl_group),
         ("refusals", check_refusals),
         ("graph", check_graph),
         (
