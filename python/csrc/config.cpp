@@ -169,7 +169,7 @@ void bind_config(nb::module_& m) {
           "movement"_a = MovementConfig{},
           "cp_size and heads are filled in by the functions that make keys. strategy: 'tangram', 'ulysses', 'hcms', "
           "'ring', 'all_gather', 'usp', 'loong_train', 'hybrid_cp', or 'auto', the fastest of them by the cost model, "
-          "which Plan.explain() accounts for; on CPUs, GPUs compute 'tangram' alone. head_ranks is for usp and "
+          "which Plan.explain() accounts for. head_ranks is for usp and "
           "loong_train, inner_ring for loong_train, head_chunks (K/V heads of each chunk) for hcms, document_rows (the "
           "longest document that stays whole on one rank) for hybrid_cp; 0 and [] let the planner choose.")
       .def_ro("cp_size", &DistAttnConfig::cp_size)

@@ -65,11 +65,19 @@ class HostExecutor final : public Executor {
 };
 
 #ifdef TANGRAM_HAVE_CUDA
+// Whether a forward pass of this plan leaves rows of other ranks, or heads, to its backward pass.
+bool keeps_between_passes(const Plan& plan, int rank) {
+  if (!plan.config.overlap.keep_remote_kv) return false;
+  if (!plan.grid.empty()) return plan.grid.head_ranks > 1;
+  const std::vector<Stage>& stages = plan.ranks.at(static_cast<size_t>(rank)).backward;
+  return !stages.empty() && stages.back().kept;
+}
+
 class DeviceExecutor final : public Executor {
  public:
   DeviceExecutor(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group, const AttnBackend& backend)
       : group_(std::move(group)) {
-    keeps_ = plan->ranks.at(static_cast<size_t>(group_->communicator().rank())).backward.back().kept;
+    keeps_ = keeps_between_passes(*plan, group_->communicator().rank());
     group_->prepare([&] { attention_.emplace(std::move(plan), group_->communicator(), backend); });
   }
   // Kernels may still read what ends here.

@@ -36,6 +36,7 @@ from .planning import background
 KEYS_PER_GROUP = 128
 KEYS_ON_GPU = 8
 """Keys of a group that hold GPU memory. All ranks use the same keys, so all let go of the same ones."""
+_STRATEGY = ("strategy", "head_ranks", "inner_ring", "head_chunks", "document_rows")
 MaskTypes = str | int | Sequence[Any] | None
 PadSize = int | tuple[int, int]
 Side = Literal["q", "k"]
@@ -111,6 +112,7 @@ class DistAttnRuntimeKey:
             "k": (self.total_seqlen_k, self.shapes[1][0]),
         }
         """By side: rows without padding, and rows of a shard."""
+        self.exchanges_heads = plan.exchanges_heads
 
     def __repr__(self) -> str:
         return (
@@ -168,7 +170,8 @@ class DistAttnRuntimeKey:
             _cuda.require_no_capture("a key", "calc_attn")
             overlap = changed(overlap, keep_remote_kv=keeps)
         if heads != h or overlap != self.config.overlap:
-            config = changed(self.config, heads=heads, overlap=overlap)
+            chosen = {name: getattr(plan.config, name) for name in _STRATEGY}  # not to choose anew
+            config = changed(self.config, heads=heads, overlap=overlap, **chosen)
             plan = _core.make_plan_after_dispatch(plan.mask, config, plan.q_dispatch, plan.k_dispatch)
         if device < 0:
             return DistAttention(plan, self.group.group, self._backend(backend, device))

@@ -168,6 +168,17 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, key: DistAttnRu
     raise InvalidArgument(reason)
 
 
+def _check_exchange_of_heads(
+    q: Tensor, has_sinks_of_rows: bool, key: DistAttnRuntimeKey, out_dtype: torch.dtype | None
+) -> None:
+    """What these strategies cannot do on GPUs yet. All ranks ask for the same, so all raise, and the group works on."""
+    if has_sinks_of_rows or out_dtype not in (None, q.dtype):
+        raise InvalidArgument(
+            f"calc_attn: on GPUs results of strategy {key.plan.config.strategy!r} have the dtype of q, and sinks the "
+            f"layout 'sh' (got out_dtype={out_dtype}{', sinks of single rows' if has_sinks_of_rows else ''})"
+        )
+
+
 def calc_attn(
     q: Tensor,
     k: Tensor,
@@ -206,6 +217,8 @@ def calc_attn(
             backend for the device, or GPUs that do not reach each other.
     """
     _check(q, k, v, sink, key)
+    if key.exchanges_heads and q.is_cuda:
+        _check_exchange_of_heads(q, sink is not None and sink_layout != "sh", key, out_dtype)
     if softmax_scale is not None:
         softmax_scale = check_scale("calc_attn", softmax_scale)
     if torch.compiler.is_compiling():

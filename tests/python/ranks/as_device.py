@@ -43,7 +43,9 @@ class FakeAttention:
     def __init__(self, plan, group, backend):
         assert isinstance(group, FakeGroup)
         self._attention = _core.DistAttention(plan, group._group, backend)
-        self._kept = _core.KeptKv() if plan.ranks[0].backward[-1].kept else None
+        stages = plan.ranks[0].backward
+        keeps = stages[-1].kept if stages else plan.config.overlap.keep_remote_kv
+        self._kept = _core.KeptKv() if keeps else None
         self._is_kept = False
         self.latest_kept = 0
 

@@ -112,7 +112,7 @@ def check_strategies(group):
         config = DistAttnConfig(strategy=strategy)
         plain = rows_of_backward(group, config)
         kept = rows_of_backward(group, _values.changed(config, overlap=OverlapConfig(keep_remote_kv=True)))
-        by_heads = flex_key(RANGES, 150, group, config).plan.explain().find(" 1 head ranks") < 0
+        by_heads = flex_key(RANGES, 150, group, config).plan.exchanges_heads
         assert kept < plain if by_heads else kept == plain, (strategy, kept, plain)
     count = dist.get_world_size(group)
     if count == 4:  # 2 x 2
@@ -318,6 +318,8 @@ def check_as_device(group):
         check_cross(group)
         check_executors(group)
         check_kept_on_device(group)
+        for strategy in ("ulysses", "ring", "hybrid_cp", "auto"):
+            check_step(group, DistAttnConfig(strategy=strategy, overlap=OverlapConfig(keep_remote_kv=True)))
         key = flex_key(RANGES, 150, group)
         on_device = key.group.on_device(0)
         assert on_device.calls > 0

@@ -166,6 +166,28 @@ def check_hybrid():
     tangram.check_errors()
 
 
+def check_strategies():
+    """Every strategy gives what one process would, with and without what it keeps between the passes."""
+    for strategy in ("ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp", "auto"):
+        for keeps in (False, True):
+            config = DistAttnConfig(strategy=strategy, overlap=OverlapConfig(keep_remote_kv=keeps))
+            check_step(config, softcap=2.0, sink=True)
+    if dist.get_world_size() == 1:
+        return
+    key = key_of(config=DistAttnConfig(strategy="ulysses"))
+    q, k, v = (tangram.dispatch(t.detach(), key) for t in whole(4))
+    sinks = torch.zeros(q.shape[0], 1, HEADS, device="cuda")
+    for options in ({"out_dtype": torch.float32}, {"sink": sinks, "sink_layout": "ssh"}):
+        try:
+            tangram.calc_attn(q, k, v, key, **options)
+        except InvalidArgument as error:
+            assert "on GPUs results of strategy 'ulysses' have the dtype of q" in str(error), error
+        else:
+            raise AssertionError(f"accepted {options}")
+    tangram.calc_attn(q, k, v, key)
+    tangram.check_errors()
+
+
 def check_kept():
     """Of passes with one key the latest keeps remote K/V; an earlier one fetches them again."""
     results = []
@@ -329,6 +351,7 @@ def main():
         ("step with softcap and sink", lambda: check_step(softcap=5.0, sink=True)),
         ("kept keys", check_kept),
         ("step in stages", lambda: check_step(DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))),
+        ("strategies", check_strategies),
         ("hybrid", check_hybrid),
         ("streams", check_streams),
         ("compiled", check_compiled),
