@@ -4,11 +4,11 @@
 """Every strategy x masks: measured steps beside what `tangram simulate` predicts.
 
 A cell is a mask over a number of ranks. Without --measured, cells that a CPU can do are measured over threads, with the
-machine's constants measured first; the steps of a cell are taken in turns, so that other load meets all strategies
-alike; one thread for each rank. With --measured FILES the table comes from these instead: what this script wrote, or
-CSV of another benchmark with a row for each strategy and pass (columns mask or case, gpus or cp_size, strategy, and
-seconds, or pass and time_ms, or figure and value), for which the constants of --machine are taken. How often the
-prediction orders two strategies of a cell as the measurement does goes to stderr.
+machine's constants measured first for as many ranks; the steps of a cell are taken in turns, so that other load meets
+all strategies alike; one thread and one core for each rank. With --measured FILES the table comes from these instead:
+what this script wrote, or CSV of another benchmark with a row for each strategy and pass (columns mask or case, gpus or
+cp_size, strategy, and seconds, or pass and time_ms, or figure and value), for which the constants of --machine are
+taken. How often the prediction orders two strategies of a cell as the measurement does goes to stderr.
 """
 
 import argparse
@@ -39,14 +39,15 @@ HEADS = ["--heads-q", "8", "--heads-kv", "8", "--head-dim", "64"]
 COLUMNS = ["case", "cp_size", "strategy", "ran", "predicted_s", "seconds", "processor_s", "predicted_bytes", "bytes"]
 
 
-def measured(tangram, strategy, options, environment):
-    text = run([tangram, "bench", *options, "--strategy", strategy, "--repeat", "1"], environment)
+def measured(arguments, strategy, options, environment):
+    repeats = ["--repeat", str(arguments.repeats)]
+    text = run([arguments.tangram, "bench", *options, "--strategy", strategy, *repeats], environment)
     rows = [row for row in csv.DictReader(io.StringIO(text)) if row["transport"] == "local"]
     figures = {row["figure"]: float(row["value"]) for row in rows}
     passes = ("forward", "backward")
     return {
         "ran": rows[0]["strategy"],
-        "seconds": sum(figures[f"{name}_time"] for name in passes),
+        "seconds": sum(figures[f"{name}_time_fastest"] for name in passes),
         "processor_s": sum(figures[f"{name}_processor_time"] for name in passes),
         "bytes": sum(figures[f"{name}_traffic"] for name in passes),
     }
@@ -67,7 +68,7 @@ def measured_cell(arguments, environment, case, cp_size, options):
     best = {}
     for _ in range(arguments.turns):
         for name in names:
-            turn = measured(arguments.tangram, name, options, environment)
+            turn = measured(arguments, name, options, environment)
             known = best.setdefault(name, turn)
             for figure in ("seconds", "processor_s"):
                 known[figure] = min(known[figure], turn[figure])
@@ -81,13 +82,15 @@ def measured_cell(arguments, environment, case, cp_size, options):
 
 def measure_table(arguments):
     environment = dict(os.environ)
+    cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
-        machine = arguments.machine or os.path.join(folder, "machine.json")
-        if not arguments.machine:
-            measure = ["doctor", "--measure", machine, "--head-dims", "64", "--dtypes", "float32"]
-            run([arguments.tangram, *measure], environment)
         for cp_size in arguments.cp_sizes.split(","):
             environment["TANGRAM_NUM_THREADS"] = cp_size
+            os.sched_setaffinity(0, cores[: int(cp_size)])
+            machine = (arguments.machine or os.path.join(folder, "{cp_size}.json")).format(cp_size=cp_size)
+            if not os.path.exists(machine):
+                measure = ["doctor", "--measure", machine, "--head-dims", "64", "--dtypes", "float32"]
+                run([arguments.tangram, *measure], environment)
             for case in arguments.cases.split(",") if arguments.cases else CASES:
                 options = [*CASES[case], "--cp-size", cp_size, *HEADS, "--machine", machine]
                 yield measured_cell(arguments, environment, case, cp_size, options)
@@ -179,9 +182,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tangram", help="the program")
     parser.add_argument("--turns", type=int, default=5, help="steps of each strategy in a cell")
+    parser.add_argument("--repeats", type=int, default=3, help="of which each step is the fastest")
     parser.add_argument("--cp-sizes", default="2,4")
     parser.add_argument("--cases", help="some of " + ", ".join(CASES))
-    parser.add_argument("--machine", help="constants to use instead of measuring them")
+    parser.add_argument("--machine", help="constants, {cp_size} in the name; measured if there is no such file")
     parser.add_argument("--measured", nargs="+", help="tables to compare with instead of measuring one")
     arguments = parser.parse_args()
     writer = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore")

@@ -52,14 +52,14 @@ int64_t column_unit(const Dispatch& k_dispatch) {
 // Everything that the search asks about a block of ranks.
 class Search {
  public:
-  Search(const Plan& plan, const RowWork& work, int head_groups, bool with_columns, Pass pass)
+  Search(const Plan& plan, const PlanRuns& runs, const RowWork& work, int head_groups, bool with_columns, Pass pass)
       : plan_(plan),
         work_(work),
         head_groups_(head_groups),
         with_columns_(with_columns),
         pass_(pass),
         bytes_(row_bytes(plan.config, pass)),
-        k_runs_(owned_runs(plan.k_dispatch)),
+        k_runs_(runs.k),
         own_keys_(work.areas.size()) {}
 
   // A block as one cluster: cost of its ranks, and the union of their keys is left in `keys`.
@@ -94,6 +94,11 @@ class Search {
       block.keys = std::move(keys);
       return block;
     }
+    Queries all;
+    for (const int rank : cluster.ranks) {
+      all.rows += work_.query_rows[static_cast<size_t>(rank)];
+      all.runs += work_.query_runs[static_cast<size_t>(rank)];
+    }
     std::vector<int64_t> part_areas(static_cast<size_t>(column_parts));
     if (column_parts == 1) {
       for (const int rank : cluster.ranks) part_areas[0] += work_.areas[static_cast<size_t>(rank)];
@@ -102,7 +107,7 @@ class Search {
       for (const Range& range : keys) rows += range.size();
       for (const int rank : cluster.ranks) {
         const int64_t remote = rows - own_keys_[static_cast<size_t>(rank)];
-        block.cost += rank_cost(cluster, rank, part_areas[0], remote, total_segments_);
+        block.cost += rank_cost(cluster, all, rank, part_areas[0], remote);
       }
       clear_own();
     } else {
@@ -114,8 +119,7 @@ class Search {
         count_own(columns);
         int64_t rows = 0;
         for (const Range& range : columns) rows += range.size();
-        block.cost +=
-            rank_cost(cluster, rank, part_areas[part], rows - own_keys_[static_cast<size_t>(rank)], total_segments_);
+        block.cost += rank_cost(cluster, all, rank, part_areas[part], rows - own_keys_[static_cast<size_t>(rank)]);
         clear_own();
       }
     }
@@ -125,20 +129,20 @@ class Search {
   }
 
  private:
+  struct Queries {
+    int64_t rows = 0;
+    int64_t runs = 0;
+  };
+
   // Seconds of a rank without any overlap, to a power that lets the slowest ranks weigh most.
-  double rank_cost(const Cluster& cluster, int rank, int64_t area, int64_t remote_keys, int64_t segments) const {
+  double rank_cost(const Cluster& cluster, const Queries& all, int rank, int64_t area, int64_t remote_keys) const {
     const double share = 1.0 / cluster.head_parts;
-    int64_t all_queries = 0, all_runs = 0;
-    for (const int other : cluster.ranks) {
-      all_queries += work_.query_rows[static_cast<size_t>(other)];
-      all_runs += work_.query_runs[static_cast<size_t>(other)];
-    }
     const int64_t own = work_.query_rows[static_cast<size_t>(rank)];
     const int64_t others = static_cast<int64_t>(cluster.ranks.size()) - 1;
-    const double in = share * (static_cast<double>((all_queries - own) * bytes_.q_in + own * others * bytes_.q_back) +
+    const double in = share * (static_cast<double>((all.rows - own) * bytes_.q_in + own * others * bytes_.q_back) +
                                static_cast<double>(remote_keys * (bytes_.kv_in + bytes_.kv_back)));
-    const int64_t runs = others == 0 ? 0 : 2 * (all_runs - work_.query_runs[static_cast<size_t>(rank)]);
-    const double copies = static_cast<double>((segments + runs) * head_groups_) * share;
+    const int64_t runs = others == 0 ? 0 : 2 * (all.runs - work_.query_runs[static_cast<size_t>(rank)]);
+    const double copies = static_cast<double>((total_segments_ + runs) * head_groups_) * share;
     const CostModel& cost = plan_.config.cost;
     const double seconds =
         share * compute_seconds(plan_.config, area, pass_) + in / cost.link_bytes_per_s + copies * cost.copy_latency_s;
@@ -224,7 +228,7 @@ class Search {
   const bool with_columns_;  // whether keys may be split too
   const Pass pass_;
   const RowBytes bytes_;
-  const std::vector<OwnedRun> k_runs_;
+  const std::vector<OwnedRun>& k_runs_;
   std::vector<int64_t> own_keys_;  // of the keys counted last, by rank
   int64_t total_segments_ = 0;
 };
@@ -261,8 +265,8 @@ RowBytes row_bytes(const DistAttnConfig& config, Pass pass) {
           kv_grad_row_bytes(heads, config.reduce_dtype)};
 }
 
-RowWork row_work(const Plan& plan) {
-  const std::vector<OwnedRun> q_runs = owned_runs(plan.q_dispatch);
+RowWork row_work(const Plan& plan, const PlanRuns& runs) {
+  const std::vector<OwnedRun>& q_runs = runs.q;
   const size_t num_ranks = static_cast<size_t>(plan.cp_size());
   RowWork work;
   work.slices.resize(num_ranks);
@@ -287,6 +291,12 @@ RowWork row_work(const Plan& plan) {
 std::vector<std::vector<int>> cluster_orders(const RowWork& work) {
   std::vector<int> natural(work.areas.size());
   std::iota(natural.begin(), natural.end(), 0);
+  const int64_t total = std::accumulate(work.areas.begin(), work.areas.end(), int64_t{0});
+  const int64_t most = *std::max_element(work.areas.begin(), work.areas.end());
+  constexpr double kBalanced = 1.02;
+  if (static_cast<double>(most) * static_cast<double>(work.areas.size()) <= kBalanced * static_cast<double>(total)) {
+    return {natural};
+  }
   std::vector<int> balanced = natural;
   std::stable_sort(balanced.begin(), balanced.end(), [&](int a, int b) {
     return work.areas[static_cast<size_t>(a)] > work.areas[static_cast<size_t>(b)];
@@ -295,9 +305,9 @@ std::vector<std::vector<int>> cluster_orders(const RowWork& work) {
   return {natural, balanced};
 }
 
-ChosenClusters choose_clusters(const Plan& plan, const RowWork& work, const std::vector<int>& order, int head_groups,
-                               bool with_columns, Pass pass) {
-  Search search(plan, work, head_groups, with_columns, pass);
+ChosenClusters choose_clusters(const Plan& plan, const PlanRuns& runs, const RowWork& work,
+                               const std::vector<int>& order, int head_groups, bool with_columns, Pass pass) {
+  Search search(plan, runs, work, head_groups, with_columns, pass);
   auto block = search.solve(order.data(), order.data() + order.size());
   return {std::move(block.clusters), block.cost};
 }

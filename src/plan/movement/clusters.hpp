@@ -29,9 +29,10 @@ struct RowWork {
   std::vector<int64_t> query_rows;  // that see a key
   std::vector<int64_t> query_runs;  // contiguous pieces of them
 };
-RowWork row_work(const Plan& plan);
+RowWork row_work(const Plan& plan, const PlanRuns& runs);
 
-/// Orders of the ranks in which neighbours may form clusters.
+/// Orders of the ranks in which neighbours may form clusters: as they are, and unless they already weigh about the
+/// same, dealt so that halves, quarters, ... do.
 std::vector<std::vector<int>> cluster_orders(const RowWork& work);
 
 /// The clusters with the least cost among those that halve `order` again and again. Heads are split as far as
@@ -40,8 +41,8 @@ struct ChosenClusters {
   std::vector<Cluster> clusters;
   double cost = 0;  // to compare orders
 };
-ChosenClusters choose_clusters(const Plan& plan, const RowWork& work, const std::vector<int>& order, int head_groups,
-                               bool with_columns, Pass pass);
+ChosenClusters choose_clusters(const Plan& plan, const PlanRuns& runs, const RowWork& work,
+                               const std::vector<int>& order, int head_groups, bool with_columns, Pass pass);
 
 /// The work of every rank, for `head_groups` groups, a multiple of every cluster's head_parts.
 RankWork cluster_work(const Plan& plan, const RowWork& work, const std::vector<Cluster>& clusters, int head_groups);

@@ -13,8 +13,15 @@
 
 namespace tangram {
 
+/// Runs of queries and keys, found once: there may be a chunk for each row.
+struct PlanRuns {
+  std::vector<OwnedRun> q;
+  std::vector<OwnedRun> k;
+};
+PlanRuns runs_of(const Plan& plan);
+
 /// The runs of a dispatch over flattened rows: those of every head group, one group after the other.
-std::vector<OwnedRun> flattened_runs(const Dispatch& dispatch, int head_groups);
+std::vector<OwnedRun> flattened_runs(const std::vector<OwnedRun>& runs, const Dispatch& dispatch, int head_groups);
 
 /// Calls visit(run index, piece) for the visible cells of the mask in every run of queries, in row order.
 template <class Visit>

@@ -19,14 +19,31 @@ auto run_at(const Runs& runs, int64_t row) {
   return std::upper_bound(runs.begin(), runs.end(), row, [](int64_t r, const auto& run) { return r < run.global.end; });
 }
 
+// The same, sought from a run that is likely to be near: of head groups there are many runs, and rows come in order.
+template <class Iterator>
+Iterator run_near(Iterator begin, Iterator end, Iterator hint, int64_t row) {
+  const auto ends_before = [row](const auto& run) { return run.global.end <= row; };
+  if (hint == end || hint->global.begin > row) return std::partition_point(begin, hint, ends_before);
+  std::ptrdiff_t step = 1;
+  while (end - hint > step && ends_before(hint[step])) {
+    hint += step;
+    step *= 2;
+  }
+  return std::partition_point(hint, end - hint > step ? hint + step + 1 : end, ends_before);
+}
+
 // The needed rows cut where the owner changes, in global order. Buffer rows are not set; remote rows are in stage 1.
 std::vector<RowSegment> segments_of(const std::vector<Range>& needed, const std::vector<OwnedRun>& runs, int self) {
   std::vector<RowSegment> segments;
+  segments.reserve(needed.size());
+  auto run = runs.begin();
   for (const Range& rows : needed) {
-    for (auto run = run_at(runs, rows.begin); run != runs.end() && run->global.begin < rows.end; ++run) {
+    run = run_near(runs.begin(), runs.end(), run, rows.begin);
+    for (; run != runs.end() && run->global.begin < rows.end; ++run) {
       const Range part = intersect(rows, run->global);
       segments.push_back(
           {part, 0, run->owner, run->row + (part.begin - run->global.begin), run->owner == self ? 0 : 1});
+      if (run->global.end >= rows.end) break;
     }
   }
   return segments;
@@ -100,24 +117,27 @@ void stage_keys(std::vector<RowSegment>& segments, const std::vector<std::vector
   }
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  std::vector<std::vector<Range>::const_iterator> at;  // in the keys of each stage; keys are asked for in order
+  for (const std::vector<Range>& keys : needed) at.push_back(keys.begin());
   const auto first_stage = [&](int64_t key) {
     for (size_t s = 0; s < needed.size(); ++s) {
-      const auto range = std::upper_bound(needed[s].begin(), needed[s].end(), key,
-                                          [](int64_t k, const Range& r) { return k < r.end; });
-      if (range != needed[s].end() && range->begin <= key) return static_cast<int>(s) + 1;
+      while (at[s] != needed[s].end() && at[s]->end <= key) ++at[s];
+      if (at[s] != needed[s].end() && at[s]->begin <= key) return static_cast<int>(s) + 1;
     }
     return kUnknown;
   };
   std::vector<RowSegment> result;
+  result.reserve(segments.size() + cuts.size());
+  auto cut = cuts.cbegin();
   for (const RowSegment& segment : segments) {
     if (segment.stage == 0) {
       result.push_back(segment);
       continue;
     }
     Range rest = segment.global;
-    auto cut = std::upper_bound(cuts.begin(), cuts.end(), rest.begin);
     while (!rest.empty()) {
-      const int64_t end = cut == cuts.end() ? rest.end : std::min(*cut++, rest.end);
+      while (cut != cuts.cend() && *cut <= rest.begin) ++cut;
+      const int64_t end = cut == cuts.cend() ? rest.end : std::min(*cut, rest.end);
       result.push_back(part_of(segment, {rest.begin, end}, first_stage(rest.begin)));
       rest.begin = end;
     }
@@ -134,9 +154,10 @@ std::vector<std::vector<AttnSlice>> stage_queries(MovementRank& rank, const std:
   split_in_order(segments, num_stages, [](const RowSegment&) { return true; });
   rank.remote_q_rows = lay_out(segments);
   std::vector<std::vector<AttnSlice>> by_stage(static_cast<size_t>(num_stages));
+  auto near = segments.cbegin();
   for (const AttnSlice& slice : moved) {
-    for (auto at = run_at(segments, slice.q_range.begin); at != segments.end() && at->global.begin < slice.q_range.end;
-         ++at) {
+    near = run_near(segments.cbegin(), segments.cend(), near, slice.q_range.begin);
+    for (auto at = near; at != segments.cend() && at->global.begin < slice.q_range.end; ++at) {
       const AttnSlice piece = at->global.contains(slice.q_range) ? slice : cut_rows(slice, at->global);
       if (piece.q_range.empty()) continue;
       by_stage[static_cast<size_t>(at->stage) - 1].push_back(shifted(piece, at->row - at->global.begin, 0));
@@ -179,8 +200,10 @@ MovementRank rank_tables(std::vector<AttnSlice> slices, int self, const std::vec
   MovementRank rank;
   const std::vector<Range> keys = needed_keys(slices);
   std::vector<AttnSlice> own, moved;
+  auto near = q_runs.begin();
   for (const AttnSlice& slice : slices) {
-    const OwnedRun& run = *run_at(q_runs, slice.q_range.begin);
+    near = run_near(q_runs.begin(), q_runs.end(), near, slice.q_range.begin);
+    const OwnedRun& run = *near;
     TANGRAM_ASSERT(run.global.contains(slice.q_range));
     if (run.owner == self) {
       own.push_back(shifted(slice, run.row - run.global.begin, 0));

@@ -3,6 +3,7 @@
 
 // What follows from the work of every rank: tables of all ranks, exchanges between them, predicted time.
 #include <algorithm>
+#include <numeric>
 
 #include "plan/cost.hpp"
 #include "plan/movement/movement.hpp"
@@ -30,12 +31,16 @@ void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy) {
 void fill_exchanges(std::vector<MovementRank>& ranks, std::vector<RowSegment> MovementRank::* segments_member,
                     Exchange MovementStage::* exchange_member) {
   std::vector<const RowSegment*> remote;
+  std::vector<size_t> ends(ranks.size());  // of each owner's segments, which stay in order
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
-    remote.clear();
-    for (const RowSegment& segment : ranks[static_cast<size_t>(r)].*segments_member) {
-      if (segment.owner != r) remote.push_back(&segment);
+    const std::vector<RowSegment>& segments = ranks[static_cast<size_t>(r)].*segments_member;
+    std::fill(ends.begin(), ends.end(), 0);
+    for (const RowSegment& segment : segments) ends[static_cast<size_t>(segment.owner)] += segment.owner != r;
+    std::partial_sum(ends.begin(), ends.end(), ends.begin());
+    remote.resize(ends.back());
+    for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
+      if (segment->owner != r) remote[--ends[static_cast<size_t>(segment->owner)]] = &*segment;
     }
-    std::stable_sort(remote.begin(), remote.end(), [](auto* a, auto* b) { return a->owner < b->owner; });
     for (const RowSegment* segment : remote) {
       const size_t stage = static_cast<size_t>(segment->stage);
       const int64_t num_rows = segment->global.size();
@@ -62,8 +67,13 @@ double link_seconds(const CostModel& cost, const MovementStage& stage, double q_
 
 }  // namespace
 
-std::vector<OwnedRun> flattened_runs(const Dispatch& dispatch, int head_groups) {
-  const std::vector<OwnedRun> runs = owned_runs(dispatch);
+PlanRuns runs_of(const Plan& plan) {
+  std::vector<OwnedRun> q = owned_runs(plan.q_dispatch);
+  std::vector<OwnedRun> k = plan.q_dispatch == plan.k_dispatch ? q : owned_runs(plan.k_dispatch);
+  return {std::move(q), std::move(k)};
+}
+
+std::vector<OwnedRun> flattened_runs(const std::vector<OwnedRun>& runs, const Dispatch& dispatch, int head_groups) {
   std::vector<OwnedRun> result;
   result.reserve(runs.size() * static_cast<size_t>(head_groups));
   for (int g = 0; g < head_groups; ++g) {
