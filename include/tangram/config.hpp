@@ -35,8 +35,8 @@ DispatchAlgorithm parse_dispatch_algorithm(std::string_view name);
 
 struct DispatchConfig {
   DispatchAlgorithm algorithm = DispatchAlgorithm::kAuto;
-  /// Rows of a chunk; 0 lets the planner choose the coarsest that balances. A multiple of 64 keeps kernel tiles whole;
-  /// when the planner chooses, chunks are multiples of 64 rows iff the rows of a rank are.
+  /// Rows of a chunk; 0 lets the planner cut where it likes (see CostModel::tile_rows) and call the largest unit that
+  /// expresses its cuts a chunk. A multiple of 64 keeps kernel tiles whole.
   int64_t chunk_size = 0;
   /// Only for kRandom.
   uint64_t seed = 0;
@@ -93,6 +93,9 @@ struct CostModel {
   double link_bytes_per_s = 390e9;       ///< per rank and direction
   double copy_latency_s = 3e-6;          ///< fixed cost of one contiguous copy
   double stage_overhead_s = 8e-6;        ///< fixed cost of one more stage: launch, merge
+  /// Query rows of a kernel tile, which a cut elsewhere leaves partly filled on both sides: the dispatch cuts documents
+  /// at its multiples, unless that moves so many more rows that the tiles are worth less. 1: all cuts cost the same.
+  int64_t tile_rows = 128;
 
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };

@@ -76,6 +76,11 @@ int64_t kv_grad_row_bytes(const HeadConfig& heads, DType reduce_dtype) {
          static_cast<int64_t>(size_of(reduce_dtype));
 }
 
+double visible_row_seconds(const DistAttnConfig& config) {
+  const int64_t bytes = 2 * kv_row_bytes(config.heads) + kv_grad_row_bytes(config.heads, config.reduce_dtype);
+  return kVisibleShare * transfer_seconds(config.cost, 1, bytes, 0);
+}
+
 double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, int64_t num_copies) {
   return static_cast<double>(rows) * static_cast<double>(row_bytes) / cost.link_bytes_per_s +
          static_cast<double>(num_copies) * cost.copy_latency_s;

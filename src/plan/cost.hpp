@@ -19,6 +19,10 @@ double compute_seconds(const DistAttnConfig& config, int64_t area, Pass pass);
 /// Bytes of one K/V row as it is cast (forward and backward) and of its gradients as they are reduced.
 int64_t kv_row_bytes(const HeadConfig& heads);
 int64_t kv_grad_row_bytes(const HeadConfig& heads, DType reduce_dtype);
+/// Most transfers hide behind compute; when dispatches are compared, this share of them is taken to be seen.
+inline constexpr double kVisibleShare = 0.25;
+/// What one more row to fetch is worth then: seconds of a step, both passes.
+double visible_row_seconds(const DistAttnConfig& config);
 /// Seconds until `rows` rows in `num_copies` copies have arrived over one rank's link.
 double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, int64_t num_copies);
 

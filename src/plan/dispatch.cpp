@@ -158,14 +158,11 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
   }
   const double mean_area = static_cast<double>(mask.area()) / dispatch.cp_size;
   cost.balance = mask.area() > 0 ? static_cast<double>(max_area) / mean_area : 1;
-  // Most transfers hide behind compute; what is left to see is a share of them, and every run of rows is a copy.
-  constexpr double kVisibleShare = 0.25;
-  const int64_t row_bytes = 2 * kv_row_bytes(config.heads) + kv_grad_row_bytes(config.heads, config.reduce_dtype);
+  // Every run of rows is a copy.
   const double mean_rows = static_cast<double>(cost.remote_rows) / dispatch.cp_size;
   cost.seconds = compute_seconds(config, max_area, Pass::kForward) +
-                 compute_seconds(config, max_area, Pass::kBackward) +
-                 kVisibleShare * (transfer_seconds(config.cost, 1, row_bytes, 0) * mean_rows +
-                                  config.cost.copy_latency_s * static_cast<double>(runs.size()) / dispatch.cp_size);
+                 compute_seconds(config, max_area, Pass::kBackward) + visible_row_seconds(config) * mean_rows +
+                 kVisibleShare * config.cost.copy_latency_s * static_cast<double>(runs.size()) / dispatch.cp_size;
   return cost;
 }
 

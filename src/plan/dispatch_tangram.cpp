@@ -4,9 +4,11 @@
 // Our dispatch: packs the blocks of the mask in several ways and improves the most promising by exchanges. See pack.hpp
 // and refine.hpp for the two halves.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "plan/chunk_areas.hpp"
+#include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/pack.hpp"
 #include "plan/refine.hpp"
@@ -19,7 +21,7 @@ namespace {
 // takes longer.
 int64_t search_work(int64_t seqlen, int cp_size) {
   constexpr int64_t kLong = 1 << 19;
-  return std::clamp<int64_t>(80'000'000 / cp_size, 2'000'000, seqlen < kLong ? 6'000'000 : 4'500'000);
+  return std::clamp<int64_t>(80'000'000 / cp_size, 2'000'000, seqlen < kLong ? 7'500'000 : 3'700'000);
 }
 
 // What an overload is worth in rows when candidates are compared, of all rows and for an overload of a whole mean area:
@@ -142,8 +144,19 @@ int64_t search_chunk_size(const Mask& mask, int64_t chunk_size) {
   return chunk_size;
 }
 
+// A cut leaves half a tile empty on average, for which the kernels walk all keys that are seen there. A power of two,
+// so that plans do not change whenever the machine is measured again.
+CutCost cut_cost(const DistAttnConfig& config) {
+  const auto cell_seconds = [&](Pass pass) { return compute_seconds(config, 1, pass); };
+  const double key_seconds =
+      static_cast<double>(config.cost.tile_rows) / 2 * (cell_seconds(Pass::kForward) + cell_seconds(Pass::kBackward));
+  return {config.cost.tile_rows, std::exp2(std::round(std::log2(key_seconds / visible_row_seconds(config))))};
+}
+
 // The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
-Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, bool may_change, double& overload) {
+Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size, bool may_change,
+                         double& overload) {
+  const int cp_size = config.cp_size;
   const PackProblem problem = make_pack_problem(mask.slices(), chunk_size, mask.seqlen_q() / chunk_size, cp_size);
   const double tolerance = balance_tolerance(mask.seqlen_q() / cp_size);
   const bool is_one_block = problem.blocks.size() == 1;
@@ -155,7 +168,8 @@ Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, bool
   }
   chunk_size = fine;
   // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
-  Refiner refiner(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size, cp_size);
+  Refiner refiner(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size, cp_size,
+                  may_change ? cut_cost(config) : CutCost{});
   const auto sort_by_price = [&] {
     for (Candidate& candidate : candidates) {
       const double excess = candidate.score.overload;
@@ -194,7 +208,7 @@ Dispatch dispatch_chunks(const Mask& mask, int cp_size, int64_t chunk_size, bool
 Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
   double overload = 0;
   if (config.dispatch.chunk_size > 0) {
-    return dispatch_chunks(mask, config.cp_size, config.dispatch.chunk_size, false, overload);
+    return dispatch_chunks(mask, config, config.dispatch.chunk_size, false, overload);
   }
   // The coarsest chunks that balance; long shards need no fine ones.
   constexpr int64_t kCoarsest = 512;
@@ -215,12 +229,12 @@ Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
            kMaxShareOfChunk * balance_tolerance(rows) * mean;
   };
   while (chunk_size > kFinest && chunk_size % 2 == 0 && too_heavy()) chunk_size /= 2;
-  Dispatch best = dispatch_chunks(mask, config.cp_size, chunk_size, true, overload);
+  Dispatch best = dispatch_chunks(mask, config, chunk_size, true, overload);
   const double negligible = balance_tolerance(rows) / 4;  // finer chunks cost copies and partly filled tiles
   while (overload > negligible && chunk_size > kFinest && chunk_size % 2 == 0) {
     chunk_size /= 2;
     double finer_overload = 0;
-    Dispatch finer = dispatch_chunks(mask, config.cp_size, chunk_size, true, finer_overload);
+    Dispatch finer = dispatch_chunks(mask, config, chunk_size, true, finer_overload);
     if (finer_overload >= overload) continue;
     best = std::move(finer);
     overload = finer_overload;

@@ -109,6 +109,17 @@ void MaskComponents::collect_keys() {
   entries_.back() = keys_.size();
 }
 
+int MaskComponents::nearest_slice(const MaskComponent& component, int chunk) const {
+  const auto begin = slices_.begin() + static_cast<std::ptrdiff_t>(component.first_slice);
+  const auto end = slices_.begin() + static_cast<std::ptrdiff_t>(component.last_slice);
+  const int64_t row = chunk * chunk_size_;
+  const auto above = std::partition_point(begin, end, [&](const AttnSlice& s) { return s.q_range.begin < row; });
+  const auto chunk_of = [&](auto at) { return static_cast<int>(at->q_range.begin / chunk_size_); };
+  if (above == end) return chunk_of(above - 1);
+  if (above == begin) return chunk_of(above);
+  return chunk - chunk_of(above - 1) < chunk_of(above) - chunk ? chunk_of(above - 1) : chunk_of(above);
+}
+
 // The keys of a run of chunks of a monotone component.
 Range MaskComponents::keys_of_run(const MaskComponent& component, const ChunkRun& run) const {
   const AttnSlice* const begin = slices_.data() + component.first_slice;

@@ -44,6 +44,9 @@ class MaskComponents {
   /// Components that have rows.
   size_t num_seeing() const { return num_seeing_; }
 
+  /// The chunk nearest to `chunk` in which a slice of the component begins.
+  int nearest_slice(const MaskComponent& component, int chunk) const;
+
   /// Keys of component `index` that the chunks `owned` see and do not hold. `owned`: sorted runs within the component,
   /// not touching each other.
   int64_t remote_rows(size_t index, std::span<const ChunkRun> owned);

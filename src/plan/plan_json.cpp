@@ -121,7 +121,8 @@ Json encode(const DistAttnConfig& config) {
                  {"copy_latency_s", config.cost.copy_latency_s},
                  {"stage_overhead_s", config.cost.stage_overhead_s}}},
                {"reduce_dtype", std::string(to_string(config.reduce_dtype))}};
-  // Left out for Tangram's own, as in plans from before there were others.
+  // Left out where they are as in plans from before there were others.
+  if (config.cost.tile_rows != CostModel{}.tile_rows) json["cost"]["tile_rows"] = config.cost.tile_rows;
   if (config.strategy != StrategyConfig{}) json["strategy"] = encode(config.strategy);
   if (config.movement != MovementConfig{}) json["movement"] = encode(config.movement);
   if (config.overlap.launch_order != LaunchOrder::kAuto) {
@@ -320,9 +321,11 @@ DistAttnConfig read_config(const Reader& in) {
   if (overlap.has("sm_margin")) config.overlap.sm_margin = overlap["sm_margin"].small();
   const Reader cost = in["cost"];
   cost.expect_keys(
-      {"forward_flops_per_s", "backward_flops_per_s", "link_bytes_per_s", "copy_latency_s", "stage_overhead_s"});
+      {"forward_flops_per_s", "backward_flops_per_s", "link_bytes_per_s", "copy_latency_s", "stage_overhead_s"},
+      {"tile_rows"});
   config.cost = {cost["forward_flops_per_s"].number(), cost["backward_flops_per_s"].number(),
                  cost["link_bytes_per_s"].number(), cost["copy_latency_s"].number(), cost["stage_overhead_s"].number()};
+  if (cost.has("tile_rows")) config.cost.tile_rows = cost["tile_rows"].integer(1, kMaxRow);
   config.reduce_dtype = parse_dtype(in["reduce_dtype"].text());
   return config;
 }

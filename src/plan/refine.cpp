@@ -38,14 +38,17 @@ constexpr double kHighestPriceOfArea = 1000;
 }  // namespace
 
 Refiner::Refiner(std::span<const AttnSlice> slices, bool is_self_attention, int64_t chunk_size, int64_t num_chunks,
-                 int cp_size)
+                 int cp_size, const CutCost& cuts)
     : cp_size_(cp_size),
       chunk_size_(chunk_size),
       per_rank_(num_chunks / cp_size),
+      cuts_(cuts),
+      tile_chunks_(static_cast<int>(std::max<int64_t>(1, cuts.tile_rows / chunk_size))),
       areas_(slices, num_chunks * chunk_size),
       components_(is_self_attention ? slices : std::span<const AttnSlice>(), chunk_size, static_cast<int>(num_chunks)),
-      list_(components_, cp_size),
-      mean_area_(std::max<int64_t>(1, areas_.before(num_chunks * chunk_size) / cp_size)) {}
+      list_(components_, areas_, chunk_size, cp_size),
+      mean_area_(std::max<int64_t>(1, areas_.before(num_chunks * chunk_size) / cp_size)),
+      share_of_chunk_(static_cast<double>(cp_size) / static_cast<double>(per_rank_)) {}
 
 void Refiner::start(std::span<const RankRun> map, double tolerance) {
   area_limit_ = mean_area_ + static_cast<int64_t>(static_cast<double>(mean_area_) * tolerance);
@@ -123,13 +126,30 @@ void Refiner::collect_pieces(size_t index) {
   }
 }
 
-// Remote rows of a component after moves_.
+// The nearest chunk at which a tile of the component ends.
+int Refiner::whole_tiles(const MaskComponent& component, int chunk) const {
+  const int tiles = (chunk - component.first + tile_chunks_ / 2) / tile_chunks_;
+  return component.first + tiles * tile_chunks_;
+}
+
+// What the cuts between pieces_ cost.
+int64_t Refiner::count_cuts(const MaskComponent& component) const {
+  double keys = 0;
+  for (size_t i = 1; i < pieces_.size(); ++i) {
+    const int chunk = pieces_[i].begin;
+    if ((chunk - component.first) % tile_chunks_ == 0) continue;
+    keys += static_cast<double>(areas_.keys_of(chunk * chunk_size_ - 1));
+  }
+  return static_cast<int64_t>(keys * cuts_.rows_per_key);
+}
+
+// Remote rows of a component after moves_, and what its cuts cost.
 int64_t Refiner::count_rows(size_t index) {
   if (!components_[index].sees_keys) return 0;
   collect_pieces(index);
   work_ += kWorkOfComponent;
   if (pieces_.size() == 1) return 0;
-  int64_t rows = 0;
+  int64_t rows = tile_chunks_ > 1 ? count_cuts(components_[index]) : 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const int rank = pieces_[i].rank;
     const auto same = [&](const RankRun& piece) { return piece.rank == rank; };
@@ -154,7 +174,7 @@ double Refiner::change(double limit) {
   for (const Move& move : moves_) {
     const int sign = move.to == b_ ? 1 : -1;
     chunks += sign * move.size();
-    gained += sign * area(move.begin, move.end);
+    gained += sign * area(move);
     const size_t component = component_of(move);
     touch(component);
     if (move.end == components_[component].last && component + 1 < components_.size() &&
@@ -180,7 +200,7 @@ double Refiner::change(double limit) {
 void Refiner::apply() {
   work_ += kWorkOfApply;
   for (const Move& move : moves_) {
-    const int64_t size = area(move.begin, move.end);
+    const int64_t size = area(move);
     const size_t from = static_cast<size_t>(list_[move.run].rank);
     const size_t to = static_cast<size_t>(move.to);
     area_of_[from] -= size;

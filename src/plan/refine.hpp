@@ -31,6 +31,12 @@ struct RefineOptions {
   bool mends = true;
 };
 
+/// What it costs to cut rows that see keys in common where no tile of the kernels ends.
+struct CutCost {
+  int64_t tile_rows = 1;    ///< tiles are counted from where a component begins
+  double rows_per_key = 0;  ///< remote rows that are worth as much as the cut, for every key seen there
+};
+
 /// A dispatch as runs, with its remote rows by component: a move changes few components, so that trying one costs what
 /// their runs cost to look at, however long they are.
 class Refiner {
@@ -38,7 +44,7 @@ class Refiner {
   /// Slices of a mask with `num_chunks` chunks of query rows, canonical and sorted by first row, kept by reference.
   /// Without self-attention only areas count.
   Refiner(std::span<const AttnSlice> slices, bool is_self_attention, int64_t chunk_size, int64_t num_chunks,
-          int cp_size);
+          int cp_size, const CutCost& cuts = {});
   Refiner(const Refiner&) = delete;
   Refiner& operator=(const Refiner&) = delete;
 
@@ -76,6 +82,10 @@ class Refiner {
   int64_t area(int begin, int end) const {
     return areas_.before(end * chunk_size_) - areas_.before(begin * chunk_size_);
   }
+  int64_t area(const Move& move) const {
+    const RunList::Run& run = list_[move.run];
+    return move.size() == run.size() ? run.area : area(move.begin, move.end);
+  }
   size_t component_of(const Move& move) const { return static_cast<size_t>(list_[move.run].component); }
 
   void start(std::span<const RankRun> map, double tolerance);
@@ -84,8 +94,7 @@ class Refiner {
   double price_of(int64_t num_chunks, int64_t area) const {
     const double off = static_cast<double>(std::abs(num_chunks - per_rank_));
     const double excess = static_cast<double>(std::max<int64_t>(0, area - area_limit_));
-    const double share_off = off * cp_size_ / static_cast<double>(per_rank_);
-    return off * (1 + share_off) * price_of_chunk_ + excess * price_of_area_;
+    return off * (1 + off * share_of_chunk_) * price_of_chunk_ + excess * price_of_area_;
   }
   double price_of(int rank) const {
     return price_of(chunks_of_[static_cast<size_t>(rank)], area_of_[static_cast<size_t>(rank)]);
@@ -96,6 +105,9 @@ class Refiner {
   // The change of rows and prices that moves_ would make, or `limit` or more, found early.
   double change(double limit);
   int64_t count_rows(size_t component);
+  int64_t count_cuts(const MaskComponent& component) const;
+  int whole_tiles(const MaskComponent& component, int chunk) const;
+  int good_cut(const RunList::Run& run, int chunk);
   void collect_pieces(size_t component);
   void add_piece(const RunList::Run& run, int begin, int end);
   void apply();
@@ -124,6 +136,8 @@ class Refiner {
   int cp_size_;
   int64_t chunk_size_;
   int64_t per_rank_;
+  CutCost cuts_;
+  int tile_chunks_;  // chunks of a tile
   RowAreas areas_;
   MaskComponents components_;
   RunList list_;
@@ -136,6 +150,7 @@ class Refiner {
   int64_t remote_rows_ = 0;
   int64_t mean_area_ = 1;
   int64_t area_limit_ = 0;
+  double share_of_chunk_ = 0;  // of the mean rows of a rank, times their number
   double price_of_chunk_ = 0;  // of a chunk too many or too few, in rows
   double price_of_area_ = 0;   // of area above the limit, in rows
   bool is_mending_ = false;    // only balance is left to do

@@ -22,8 +22,12 @@ void RunList::leave(int run) {
   list.pop_back();
 }
 
-// A new run behind another, in its component and of its rank.
-int RunList::add_after(int run, int begin, int end) {
+// Cuts the end off a run, which becomes the next one, of its component and rank.
+int RunList::cut(int run, int begin) {
+  const int end = at(run).end;
+  const int64_t area = area_of(begin, end);
+  at(run).end = begin;
+  at(run).area -= area;
   int added = 0;
   if (free_.empty()) {
     added = static_cast<int>(runs_.size());
@@ -33,7 +37,7 @@ int RunList::add_after(int run, int begin, int end) {
     free_.pop_back();
   }
   const Run& before = at(run);
-  at(added) = {begin, end, before.rank, before.component, run, before.after, 0};
+  at(added) = {begin, end, before.rank, before.component, run, before.after, 0, area};
   if (before.after >= 0) {
     at(before.after).before = added;
   } else {
@@ -58,7 +62,7 @@ void RunList::assign(std::span<const RankRun> map) {
       }
       const int end = std::min(piece.end, components_[component].last);
       const int run = static_cast<int>(runs_.size());
-      runs_.push_back({begin, end, piece.rank, static_cast<int>(component), run - 1, run + 1, 0});
+      runs_.push_back({begin, end, piece.rank, static_cast<int>(component), run - 1, run + 1, 0, area_of(begin, end)});
       enter(run, piece.rank);
       if (!opened) first_[component] = run;
       opened = true;
@@ -83,15 +87,8 @@ std::vector<RankRun> RunList::runs() const {
 }
 
 void RunList::give(int run, int begin, int end, int rank) {
-  if (end < at(run).end) {
-    add_after(run, end, at(run).end);
-    at(run).end = end;
-  }
-  if (begin > at(run).begin) {
-    const int part = add_after(run, begin, end);
-    at(run).end = begin;
-    run = part;
-  }
+  if (end < at(run).end) cut(run, end);
+  if (begin > at(run).begin) run = cut(run, begin);
   leave(run);
   enter(run, rank);
 }
@@ -106,6 +103,7 @@ void RunList::join(size_t component) {
     }
     const int behind = at(next).after;
     at(run).end = at(next).end;
+    at(run).area += at(next).area;
     at(run).after = behind;
     if (behind >= 0) {
       at(behind).before = run;

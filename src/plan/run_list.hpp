@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/mask_components.hpp"
+#include "plan/row_areas.hpp"
 
 namespace tangram {
 
@@ -32,14 +33,19 @@ class RunList {
     int component = 0;
     int before = -1;  // neighbours in the sequence, -1 at its ends
     int after = -1;
-    int slot = 0;  // in of_rank(rank)
+    int slot = 0;      // in of_rank(rank)
+    int64_t area = 0;  // kept, because the search asks for it far more often than runs change
 
     int size() const { return end - begin; }
   };
 
-  /// Keeps the components by reference.
-  RunList(const MaskComponents& components, int cp_size)
-      : components_(components), first_(components.size()), of_rank_(static_cast<size_t>(cp_size)) {}
+  /// Keeps components and areas by reference.
+  RunList(const MaskComponents& components, const RowAreas& areas, int64_t chunk_size, int cp_size)
+      : components_(components),
+        areas_(areas),
+        chunk_size_(chunk_size),
+        first_(components.size()),
+        of_rank_(static_cast<size_t>(cp_size)) {}
 
   /// Takes over a map: `map` covers all chunks in order.
   void assign(std::span<const RankRun> map);
@@ -61,11 +67,16 @@ class RunList {
 
  private:
   Run& at(int run) { return runs_[static_cast<size_t>(run)]; }
-  int add_after(int run, int begin, int end);
+  int64_t area_of(int begin, int end) const {
+    return areas_.before(end * chunk_size_) - areas_.before(begin * chunk_size_);
+  }
+  int cut(int run, int begin);
   void enter(int run, int rank);
   void leave(int run);
 
   const MaskComponents& components_;
+  const RowAreas& areas_;
+  int64_t chunk_size_;
   std::vector<Run> runs_;
   std::vector<int> free_;
   std::vector<int> first_;  // run of each component

@@ -18,6 +18,7 @@ constexpr int kMaxRanks = 1 << 16;
 constexpr int kMaxStageCount = 64;
 constexpr int kMaxSmMargin = 128;
 constexpr int kMaxHeads = 1 << 16;
+constexpr int64_t kMaxTileRows = 1 << 16;
 
 void validate_length(int64_t seqlen, const char* name, const DistAttnConfig& config, const char* function) {
   const int64_t chunk_size = std::max<int64_t>(config.dispatch.chunk_size, 1);
@@ -86,6 +87,8 @@ void validate_config(const DistAttnConfig& config, const char* function) {
     require(std::isfinite(seconds) && seconds >= 0,
             "{}: times of the cost model must be finite and not negative (got {})", function, seconds);
   }
+  require(0 < cost.tile_rows && cost.tile_rows <= kMaxTileRows, "{}: cost.tile_rows must lie in [1, {}] (got {})",
+          function, kMaxTileRows, cost.tile_rows);
 }
 
 void validate_plan_request(const Mask& mask, const DistAttnConfig& config, const char* function) {

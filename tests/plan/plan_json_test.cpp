@@ -42,6 +42,7 @@ TEST(PlanJson, RoundTripIsExact) {
     if (config.overlap.launch_order == LaunchOrder::kSmMargin) config.overlap.sm_margin = draw(0, 128);
     config.cost.link_bytes_per_s = 1e9 / draw(1, 1000);
     config.dispatch.seed = ~uint64_t{0};
+    if (draw(0, 1) == 1) config.cost.tile_rows = draw(1, 300);
     const int64_t seqlen_q = 8 * config.cp_size;
     const int64_t seqlen_k = draw(0, 1) == 1 ? seqlen_q : 4 * config.cp_size;
     const Plan plan =

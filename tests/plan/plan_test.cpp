@@ -127,6 +127,9 @@ TEST(Plan, BadInputIsNamed) {
   config = config_of(4);
   config.cost.copy_latency_s = -1;
   expect(mask, config, "times of the cost model must be finite and not negative (got -1)");
+  config = config_of(4);
+  config.cost.tile_rows = 0;
+  expect(mask, config, "cost.tile_rows must lie in [1, 65536] (got 0)");
 }
 
 TEST(Plan, BadDispatchesAreNamed) {

@@ -58,6 +58,32 @@ TEST(Refiner, CountsRemoteRowsExactly) {
   }
 }
 
+TEST(Refiner, CountsWhatCutsInsideTilesCost) {
+  std::mt19937 rng(13);
+  constexpr int kTile = 8;
+  for (int n = 0; n < 200; ++n) {
+    const int cp_size = 1 + static_cast<int>(rng() % 4);
+    const int num_rows = cp_size * (8 + static_cast<int>(rng() % 60));
+    const std::vector<int64_t> cu = random_documents(rng, num_rows);
+    const Mask mask = varlen_mask(cu, true);
+    std::vector<int> ranks;
+    while (static_cast<int>(ranks.size()) < num_rows) {
+      ranks.insert(ranks.end(), 1 + rng() % 12, static_cast<int>(rng() % static_cast<uint32_t>(cp_size)));
+    }
+    ranks.resize(static_cast<size_t>(num_rows));
+    int64_t keys = 0;  // seen where documents are cut elsewhere than at multiples of a tile
+    for (size_t d = 0; d + 1 < cu.size(); ++d) {
+      for (int64_t row = cu[d] + 1; row < cu[d + 1]; ++row) {
+        const bool is_cut = ranks[static_cast<size_t>(row)] != ranks[static_cast<size_t>(row - 1)];
+        if (is_cut && (row - cu[d]) % kTile != 0) keys += row - cu[d];
+      }
+    }
+    Refiner free(mask.slices(), true, 1, num_rows, cp_size);
+    Refiner priced(mask.slices(), true, 1, num_rows, cp_size, {kTile, 3});
+    ASSERT_EQ(priced.score(runs_of(ranks), 0).remote_rows, free.score(runs_of(ranks), 0).remote_rows + 3 * keys) << n;
+  }
+}
+
 TEST(Refiner, OnlyImprovesKeepsCountsAndRepeats) {
   std::mt19937 rng(10);
   for (int n = 0; n < 60; ++n) {

@@ -23,9 +23,12 @@ TEST(RowAreas, CountVisibleCells) {
     int64_t cells = 0;
     for (int64_t i = 0; i <= seqlen_q; ++i) {
       ASSERT_EQ(areas.before(i), cells) << n << " row " << i;
+      int64_t keys = 0;
       for (const AttnSlice& slice : mask.slices()) {
-        if (slice.q_range.contains(i)) cells += slice.keys_of(i).size();
+        if (slice.q_range.contains(i)) keys += slice.keys_of(i).size();
       }
+      ASSERT_EQ(areas.keys_of(i), keys) << n << " row " << i;
+      cells += keys;
     }
   }
 }

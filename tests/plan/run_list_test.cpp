@@ -18,7 +18,8 @@ using testing::ElementsAre;
 TEST(RunList, CutsAtDocumentsAndJoinsAgain) {
   const Mask mask = varlen_mask(std::vector<int64_t>{0, 6, 16}, true);
   const MaskComponents components(mask.slices(), 1, 16);
-  RunList list(components, 2);
+  const RowAreas areas(mask.slices(), 16);
+  RunList list(components, areas, 1, 2);
   list.assign(std::vector<RankRun>{{0, 10, 0}, {10, 16, 1}});
   EXPECT_EQ(list[list.first_of(0)].end, 6);
   EXPECT_EQ(list[list.first_of(1)].begin, 6);
@@ -37,7 +38,8 @@ TEST(RunList, FollowsRandomGifts) {
   constexpr int kChunks = 60;
   const Mask mask = varlen_mask(std::vector<int64_t>{0, 50, 55, 130, 240}, true);
   const MaskComponents components(mask.slices(), 4, kChunks);
-  RunList list(components, 3);
+  const RowAreas areas(mask.slices(), 4 * kChunks);
+  RunList list(components, areas, 4, 3);
   list.assign(std::vector<RankRun>{{0, kChunks, 2}});
   std::vector<int> ranks(kChunks, 2);
   for (int n = 0; n < 2000; ++n) {

@@ -87,7 +87,8 @@ CostModel cost_model_of(const MachineModel& machine) {
           .backward_flops_per_s = machine.backward.flops_per_s,
           .link_bytes_per_s = machine.inside.bytes_per_s,
           .copy_latency_s = machine.inside.latency_s,
-          .stage_overhead_s = machine.stage_overhead_s};
+          .stage_overhead_s = machine.stage_overhead_s,
+          .tile_rows = machine.forward.item_rows};
 }
 
 std::vector<std::string_view> simulated_strategies() {
