@@ -5,6 +5,7 @@
 
     dispatch_search tests/data/dist_masks.json varlen 0 0 0 1 > planned.csv     # no search: the planner's own rows
     dispatch_search tests/data/dist_masks.json varlen 0 1e9 0.001 5 > found.csv
+    dispatch_search tests/data/dist_masks.json varlen_causal:131072 8 600 1 FOLDER > found.csv     # ten minutes
     benchmarks/plan/rows_best_known.py docs/results/rows_best_known.csv planned.csv found.csv > merged.csv
 
 The first argument is the table so far, whose best rows stay unless fewer were found. What the planner moves is taken
@@ -23,6 +24,15 @@ def read(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+def name_of(row: dict[str, str]) -> str:
+    """What found the rows of a line, empty where nothing searched."""
+    if "seconds" in row:
+        if int(row["searches"]) == 0:
+            return ""
+        return f"{row['seconds']} s of {row['searches']} searches seed {row['seed']} (by number {row['found_by']})"
+    return f"search work {row['work']} heat {row['heat']} seed {row['seed']}" if float(row["work"]) > 0 else ""
+
+
 def merge(table: list[dict[str, str]], outputs: list[list[dict[str, str]]]) -> list[dict[str, str]]:
     pairs = {(row["case"], row["cp_size"]): dict(row) for row in table}
     for output in outputs:
@@ -32,9 +42,10 @@ def merge(table: list[dict[str, str]], outputs: list[list[dict[str, str]]]) -> l
                 continue
             pair["rows_planned"] = row["rows_planned"]
             pair["balance_planned"] = row["balance_planned"]
-            if int(row["rows_found"]) < int(pair["rows_best_known"]) and float(row["work"]) > 0:
+            name = name_of(row)
+            if name and int(row["rows_found"]) <= int(pair["rows_best_known"]):
                 pair["rows_best_known"] = row["rows_found"]
-                pair["found_by"] = f"search work {row['work']} heat {row['heat']} seed {row['seed']}"
+                pair["found_by"] = name
     for pair in pairs.values():
         planned, best = int(pair["rows_planned"]), int(pair["rows_best_known"])
         if planned < best:
