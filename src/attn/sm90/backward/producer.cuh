@@ -44,6 +44,7 @@ struct Producer {
     smem.step[stage].item_slot = static_cast<int32_t>(slot());
     smem.dq_target[step % kDqTargets] = {flags & kStepStop ? kDqStop : kDqNothing, 0};
     ptx::mbarrier_arrive(&smem.q_full[stage]);
+    ptx::mbarrier_arrive(&smem.dout_full[stage]);  // nobody waits, but its phase must follow the steps
     ++step;
   }
 
