@@ -45,6 +45,12 @@ int LateKeys::turn(int64_t begin, int64_t end) const {
   return std::bit_width(needed);
 }
 
+int LateKeys::num_turns() const { return std::bit_width(all_); }
+
+int64_t LateKeys::num_keys() const {
+  return kArrivalGranule * std::count_if(bits_.begin(), bits_.end(), [](uint64_t bits) { return bits != 0; });
+}
+
 ArrivalParams LateKeys::params(const DeviceArrivals* arrivals) const {
   if (arrivals == nullptr || all_ == 0) return {};
   return {*arrivals, needed_.as<uint64_t>(), flags_.as<int32_t>(), all_};

@@ -33,6 +33,10 @@ class LateKeys {
 
   /// 0 when all keys of [begin, end) are there from the start, else more the later the last of them comes.
   int turn(int64_t begin, int64_t end) const;
+  bool empty() const { return all_ == 0; }
+  int num_turns() const;
+  /// Keys that come late, in whole granules.
+  int64_t num_keys() const;
   /// Parameters of a call; `arrivals` may be null.
   ArrivalParams params(const DeviceArrivals* arrivals) const;
 

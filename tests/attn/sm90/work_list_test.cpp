@@ -5,11 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
 #include <vector>
 
+#include "attn/sm90/backward/dealing.hpp"
 #include "plan/tile_list.hpp"
 
 namespace tangram::sm90::backward {
@@ -195,6 +197,40 @@ TEST(BackwardWorkList, MarksRowsThatNobodyCovers) {
     EXPECT_EQ(item.flags, all ? 0 : kItemZeroRows);
   }
   EXPECT_TRUE(make(problems()[0].slices, problems()[0].shape).covered_queries.empty());
+}
+
+/// Tiles of `counts` steps a head.
+Extents extents_of(const std::vector<int64_t>& counts) {
+  Extents extents;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    extents.of_keys.push_back({counts[i], 0, counts[i]});
+    extents.item.push_back(i);
+    extents.longest_first.push_back(i);
+  }
+  std::ranges::stable_sort(extents.longest_first, [&](size_t a, size_t b) { return counts[a] > counts[b]; });
+  return extents;
+}
+
+TEST(OrderByArrival, KeysThatAreThereChangeNothing) {
+  const Extents extents = extents_of({5, 9, 7, 9, 1});
+  const AttnShape shape{64, 64, 2, 2, 128, 128, DType::kBFloat16};
+  EXPECT_EQ(order_by_arrival(extents, shape, 2, {1, false}, std::vector<double>(5, 0.0)), extents.longest_first);
+}
+
+// Shortest last is what lets all multiprocessors end together, so only the first wave is other tiles.
+TEST(OrderByArrival, TilesThatAreThereCoverTheWaitAndTheShortestStayLast) {
+  // Local tiles 0 to 5, remote ones 6 to 9, which come one after the other.
+  const Extents extents = extents_of({20, 20, 3, 4, 2, 1, 30, 30, 30, 30});
+  const AttnShape shape{640, 640, 1, 1, 128, 128, DType::kBFloat16};
+  const std::vector<double> arrives{0, 0, 0, 0, 0, 0, 5, 10, 15, 40};
+  EXPECT_EQ(order_by_arrival(extents, shape, 2, {1, false}, arrives),
+            (std::vector<size_t>{0, 1, 6, 7, 8, 9, 3, 2, 4, 5}));
+}
+
+TEST(OrderByArrival, WithNothingToDoTheEarliestComesNext) {
+  const Extents extents = extents_of({5, 5, 5});
+  const AttnShape shape{192, 192, 1, 1, 128, 128, DType::kBFloat16};
+  EXPECT_EQ(order_by_arrival(extents, shape, 4, {1, false}, {30, 10, 20}), (std::vector<size_t>{1, 2, 0}));
 }
 
 }  // namespace

@@ -130,6 +130,32 @@ Dealing choose_dealing(const Extents& extents, double spread, const AttnShape& s
   return best;
 }
 
+std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& shape, int num_sms, Dealing how,
+                                     const std::vector<double>& arrives) {
+  std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
+  for (int i = 0; i < num_sms; ++i) free_at.push(0);
+  const int heads = shape.num_heads_q / shape.num_heads_kv / how.pieces;
+  const int copies = how.by_head ? 1 : shape.num_heads_kv * how.pieces;  // of a tile, dealt together
+  std::vector<size_t> waiting = extents.longest_first, order;
+  while (!waiting.empty()) {
+    const double now = free_at.top();
+    auto next = std::find_if(waiting.begin(), waiting.end(), [&](size_t i) { return arrives[i] <= now; });
+    if (next == waiting.end()) {
+      next =
+          std::min_element(waiting.begin(), waiting.end(), [&](size_t a, size_t b) { return arrives[a] < arrives[b]; });
+    }
+    const size_t tile = *next;
+    waiting.erase(next);
+    order.push_back(tile);
+    for (int i = 0; i < copies; ++i) {
+      const double begin = std::max(free_at.top(), arrives[tile]);
+      free_at.pop();
+      free_at.push(begin + static_cast<double>(extents.of_keys[tile].count * heads) + kItemCost);
+    }
+  }
+  return order;
+}
+
 Direction choose_direction(const Extents& extents) {
   int64_t ascending = 0, descending = 0;  // steps that a neighbour's item is late
   int64_t pairs = 0, same_first = 0, same_end = 0;

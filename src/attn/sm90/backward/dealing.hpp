@@ -43,6 +43,12 @@ double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_til
 /// The fastest dealing by a simulation on `num_sms` multiprocessors with penalties for what leaves the L2 cache.
 Dealing choose_dealing(const Extents& extents, double spread, const AttnShape& shape, int num_sms);
 
+/// The tiles of `longest_first` in the order in which `num_sms` multiprocessors take them when each takes the longest
+/// one whose keys are there, or if there is none, the one whose keys come next. `arrives`: when the keys of a tile are
+/// there, in steps, by index into of_keys.
+std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& shape, int num_sms, Dealing how,
+                                     const std::vector<double>& arrives);
+
 /// The direction in which an item meets those dealt before it where they have already been, and whether neighbours
 /// begin at the same tile.
 struct Direction {

@@ -103,6 +103,16 @@ void add_turns(WorkList& work) {
   }
 }
 
+/// About when the keys of a tile are there: nobody can know, but what comes is known, and one link carries it.
+double arrival_in_steps(const LateKeys& late_keys, const TileItem& tile, const AttnShape& shape) {
+  constexpr double kStep_us = 2.4, kFirst_us = 40, kLinkBytes_us = 350e3;
+  const int turn = late_keys.turn(tile.row_begin, tile.row_end);
+  if (turn == 0) return 0;
+  const double bytes =
+      2.0 * static_cast<double>(late_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
+  return (kFirst_us + bytes / kLinkBytes_us * turn / late_keys.num_turns()) / kStep_us;
+}
+
 Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) {
   Item item;
   item.row_begin = tile.row_begin;
@@ -144,10 +154,11 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   if (extents.item.empty()) return work;
   const double spread = length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   const Dealing how = choose_dealing(extents, spread, shape, num_sms);
-  std::vector<int> turns;
-  for (const size_t i : extents.item) turns.push_back(late_keys.turn(tiles.items[i].row_begin, tiles.items[i].row_end));
-  std::stable_sort(extents.longest_first.begin(), extents.longest_first.end(),
-                   [&](size_t a, size_t b) { return turns[a] < turns[b]; });
+  if (!late_keys.empty()) {
+    std::vector<double> arrives;
+    for (const size_t i : extents.item) arrives.push_back(arrival_in_steps(late_keys, tiles.items[i], shape));
+    extents.longest_first = order_by_arrival(extents, shape, num_sms, how, arrives);
+  }
   const int group = shape.num_heads_q / shape.num_heads_kv;
   const int heads = group / how.pieces;
   std::vector<int32_t> slab_of(extents.item.size() * static_cast<size_t>(shape.num_heads_kv));
