@@ -31,13 +31,25 @@ __device__ inline bool has_failed(const WaitContext& context) { return ptx::load
 /// fails here because the deadline passes, which is reported as `failure`. One thread.
 __device__ inline bool wait_for_flag(const WaitContext& context, const uint64_t* flag, uint64_t value,
                                      const WaitFailure& failure) {
-  constexpr uint32_t kPollsBetweenChecks = 256;
+  // NOTE [gentle polls]: a whole device may wait here, a thread of every block, while copy engines bring what it waits
+  // for. Polling at full speed, reading the host's memory often above all, held them up tenfold.
+  constexpr uint32_t kPollsBetweenChecks = 64, kChecksBetweenLooksAtHost = 16;
+  constexpr uint32_t kPause_ns = 200;
   if (static_cast<int64_t>(ptx::load_acquire_system(flag) - value) >= 0) return true;
   const uint64_t begin = ptx::global_timer_ns();
   for (uint32_t polls = 1;; ++polls) {
-    if (static_cast<int64_t>(ptx::load_acquire_system(flag) - value) >= 0) return true;
+    if (static_cast<int64_t>(ptx::load_relaxed_system(flag) - value) >= 0) {
+      static_cast<void>(ptx::load_acquire_system(flag));
+      return true;
+    }
+    __nanosleep(kPause_ns);
     if (polls % kPollsBetweenChecks != 0) continue;
     if (has_failed(context)) return false;
+    if (ptx::global_timer_ns() - begin > context.timeout_ns) {
+      report_failure(context, failure);
+      return false;
+    }
+    if (polls % (kPollsBetweenChecks * kChecksBetweenLooksAtHost) != 0) continue;
     const uint64_t given_up = ptx::load_relaxed_system(&context.board[context.rank].host_abort);
     if (given_up != 0) {
       const WaitFailure noticed = unpack(given_up);
@@ -47,11 +59,6 @@ __device__ inline bool wait_for_flag(const WaitContext& context, const uint64_t*
       report_failure(context, ended);
       return false;
     }
-    if (ptx::global_timer_ns() - begin > context.timeout_ns) {
-      report_failure(context, failure);
-      return false;
-    }
-    __nanosleep(100);
   }
 }
 

@@ -44,12 +44,14 @@ __device__ __forceinline__ bool await_keys(const ArrivalParams& params, const Ar
     needed |= __ldg(params.needed + granule);
   }
   uint64_t seen;
-  do {
+  for (;;) {
     asm volatile("ld.acquire.cta.shared.u64 %0, [%1];"
                  : "=l"(seen)
                  : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&arrived)))
                  : "memory");
-  } while ((seen & needed) != needed);
+    if ((seen & needed) == needed) break;
+    __nanosleep(100);
+  }
   ptx::fence_proxy_async_global();
   return seen != params.pending;
 }
