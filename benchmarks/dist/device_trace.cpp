@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
+#include <string_view>
 
 #include "core/require.hpp"
 #include "tangram/error.hpp"
@@ -41,6 +42,8 @@ std::string readable(const char* mangled) {
   char* const demangled = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
   std::string name = status == 0 ? demangled : mangled;
   std::free(demangled);
+  constexpr std::string_view kNoName = "(anonymous namespace)::";
+  for (size_t at = 0; (at = name.find(kNoName)) != std::string::npos;) name.erase(at, kNoName.size());
   name = name.substr(0, name.find('('));
   name = name.substr(0, name.find('<'));
   const size_t scope = name.rfind("::");
