@@ -183,22 +183,47 @@ __device__ void add8(const void* data, DType dtype, int64_t idx, float (&sum)[8]
   for (int i = 0; i < 8; ++i) sum[i] += values[i];
 }
 
-/// A warp per row; the order of the terms of an element is that of the ranks.
+/// A warp per row; the order of the terms of an element is that of the ranks. A lane has kAhead loads of eight elements
+/// under way at a time.
 __global__ void __launch_bounds__(256) merge_rows(MergeParams params) {
+  constexpr int kAhead = 4, kStride = 8 * 32;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t num_warps = int64_t{gridDim.x} * (blockDim.x / 32);
   for (int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; row < params.rows; row += num_warps) {
     const int begin = params.begin[row], end = params.begin[row + 1], middle = begin + params.num_before[row];
-    for (int element = 8 * lane; element < params.row_elements; element += 8 * 32) {
-      float sum[8] = {};
-      for (int i = begin; i < middle; ++i) {
-        add8(params.returned, params.returned_dtype, int64_t{params.entries[i]} * params.row_elements + element, sum);
+    for (int first = 8 * lane; first < params.row_elements; first += kAhead * kStride) {
+      float own[kAhead][8], sum[kAhead][8] = {};
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int element = first + k * kStride;
+        if (element < params.row_elements) {
+          load8(params.own, params.own_dtype, row * params.row_elements + element, own[k]);
+        }
       }
-      add8(params.own, params.own_dtype, row * params.row_elements + element, sum);
-      for (int i = middle; i < end; ++i) {
-        add8(params.returned, params.returned_dtype, int64_t{params.entries[i]} * params.row_elements + element, sum);
+      const auto add_returned = [&](int from, int to) {
+        for (int i = from; i < to; ++i) {
+          const int64_t at = int64_t{params.entries[i]} * params.row_elements;
+#pragma unroll
+          for (int k = 0; k < kAhead; ++k) {
+            const int element = first + k * kStride;
+            if (element < params.row_elements) add8(params.returned, params.returned_dtype, at + element, sum[k]);
+          }
+        }
+      };
+      add_returned(begin, middle);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[k][i] += own[k][i];
       }
-      store8(params.sums, params.sums_dtype, row * params.row_elements + element, sum);
+      add_returned(middle, end);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int element = first + k * kStride;
+        if (element < params.row_elements) {
+          store8(params.sums, params.sums_dtype, row * params.row_elements + element, sum[k]);
+        }
+      }
     }
   }
 }
