@@ -113,22 +113,19 @@ testing::MakeCommunicator real(DeviceTransport transport) {
 
 std::vector<Transport> transports() {
   return {{"Blocking", testing::make_blocking, true, false, false},
-          {"BlockingWithFlags", testing::make_blocking_with_flags, true, false, true}};
+          {"BlockingWithFlags", testing::make_blocking_with_flags, true, false, true},
+          {"CopyEngine", real(DeviceTransport::kCopyEngine), true, true, true},
+          {"Nccl", real(DeviceTransport::kNccl), false, true, false}};
 }
-
-// Ranks as threads time out over it so far, see docs/design/dist_gpu.md: run these with
-// --gtest_also_run_disabled_tests.
-Transport copy_engine() { return {"CopyEngine", real(DeviceTransport::kCopyEngine), true, true, true}; }
-
-// Not run on a GPU yet either. NCCL wants a GPU for each rank.
-Transport nccl() { return {"Nccl", real(DeviceTransport::kNccl), false, true, false}; }
 
 template <class Base>
 class GpuTest : public Base {
  protected:
   void SetUp() override {
     if (!testing::have_hopper()) GTEST_SKIP() << "needs a Hopper GPU";
+    if (!transport().shares_gpus && testing::num_gpus() < 2) GTEST_SKIP() << "needs a GPU for each rank";
   }
+  virtual const Transport& transport() const = 0;
   /// At most `wanted` ranks: as many as there may be.
   static int ranks(const Transport& transport, int wanted) {
     return transport.shares_gpus ? wanted : std::min(wanted, testing::num_gpus());
@@ -137,6 +134,7 @@ class GpuTest : public Base {
 
 class DeviceDist : public GpuTest<::testing::TestWithParam<Transport>> {
  protected:
+  const Transport& transport() const override { return GetParam(); }
   int ranks(int wanted) const { return GpuTest::ranks(GetParam(), wanted); }
   StepResults step(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& inputs,
                    const DeviceRun& run = {}) const {
@@ -144,7 +142,10 @@ class DeviceDist : public GpuTest<::testing::TestWithParam<Transport>> {
   }
 };
 
-class DeviceMaskFamilies : public GpuTest<::testing::TestWithParam<std::tuple<NamedMask, Transport>>> {};
+class DeviceMaskFamilies : public GpuTest<::testing::TestWithParam<std::tuple<NamedMask, Transport>>> {
+ protected:
+  const Transport& transport() const override { return std::get<1>(GetParam()); }
+};
 
 TEST_P(DeviceMaskFamilies, EqualsTheCpuReference) {
   const auto& [family, transport] = GetParam();
@@ -191,16 +192,6 @@ INSTANTIATE_TEST_SUITE_P(Gpu, DeviceMaskFamilies,
                                   std::get<1>(param_info.param).name;
                          });
 INSTANTIATE_TEST_SUITE_P(Gpu, DeviceDist, ::testing::ValuesIn(transports()),
-                         [](const auto& param_info) { return std::string(param_info.param.name); });
-INSTANTIATE_TEST_SUITE_P(DISABLED_CopyEngine, DeviceMaskFamilies,
-                         ::testing::Combine(::testing::ValuesIn(mask_families()), ::testing::Values(copy_engine())),
-                         [](const auto& param_info) { return std::string(std::get<0>(param_info.param).name); });
-INSTANTIATE_TEST_SUITE_P(DISABLED_CopyEngine, DeviceDist, ::testing::Values(copy_engine()),
-                         [](const auto& param_info) { return std::string(param_info.param.name); });
-INSTANTIATE_TEST_SUITE_P(DISABLED_Nccl, DeviceMaskFamilies,
-                         ::testing::Combine(::testing::ValuesIn(mask_families()), ::testing::Values(nccl())),
-                         [](const auto& param_info) { return std::string(std::get<0>(param_info.param).name); });
-INSTANTIATE_TEST_SUITE_P(DISABLED_Nccl, DeviceDist, ::testing::Values(nccl()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST_P(DeviceDist, EveryLaunchOrderGivesTheSameResults) {
