@@ -3,6 +3,8 @@
 
 #include "tangram/flex_attention.hpp"
 
+#include <algorithm>
+
 #include "plan/arrival_order.hpp"
 #include "plan/tile_list.hpp"
 
@@ -10,8 +12,15 @@ namespace tangram {
 
 namespace {
 
-/// Items that run before late keys can be expected: as many as a large GPU has multiprocessors.
-constexpr int64_t kFirstWave = 132;
+/// Items that run before late keys can be expected: as many as a large GPU has multiprocessors, divided by the key
+/// heads that kernels deal together, those whose keys and values share the cache.
+int64_t first_wave(const AttnShape& shape) {
+  constexpr int64_t kMultiprocessors = 132, kCacheBytes = 15 << 20;
+  const int64_t head_bytes = std::max<int64_t>(
+      shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * static_cast<int64_t>(size_of(shape.dtype)), 1);
+  const int64_t heads = std::clamp<int64_t>(kCacheBytes / head_bytes, 1, shape.num_heads_kv);
+  return (kMultiprocessors + heads - 1) / heads;
+}
 
 }  // namespace
 
@@ -22,7 +31,7 @@ std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::sp
   // build_tile_list trusts its slices; the mask checks them.
   const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
   TileList tiles = build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
-  if (!arrivals.empty()) order_by_arrival(tiles, arrivals, kFirstWave);
+  if (!arrivals.empty()) order_by_arrival(tiles, arrivals, first_wave(shape));
   std::unique_ptr<PreparedMask> prepared = backend.prepare(checked.slices(), shape, &tiles);
   if (!arrivals.empty()) backend.prepare_arrivals(*prepared, arrivals);
   if (const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape)) {
