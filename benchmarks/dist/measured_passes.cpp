@@ -85,6 +85,10 @@ class Graph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
+int calls_in(double seconds, double once_s, const Repeats& repeats) {
+  return std::min(static_cast<int>(seconds / once_s), repeats.most);
+}
+
 /// Rank 0 alone in a group of its own, as measure_calls sees it.
 double measure_alone(cudaStream_t stream, const Repeats& repeats, const std::function<void()>& call) {
   Stopwatch watch;
@@ -92,7 +96,8 @@ double measure_alone(cudaStream_t stream, const Repeats& repeats, const std::fun
   watch.start(stream);
   call();
   const double once_s = watch.stop(stream);
-  const int count = std::clamp(static_cast<int>(repeats.seconds / once_s), repeats.least, repeats.most);
+  for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) call();
+  const int count = std::max(calls_in(repeats.seconds, once_s, repeats), repeats.least);
   watch.start(stream);
   for (int i = 0; i < count; ++i) call();
   return watch.stop(stream) / count;
@@ -129,7 +134,9 @@ CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats
   watch.start(stream);
   call();
   const double once_s = largest(control, watch.stop(stream));
-  const int count = std::clamp(static_cast<int>(repeats.seconds / once_s), repeats.least, repeats.most);
+  for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) call();
+  const int count = std::max(calls_in(repeats.seconds, once_s, repeats), repeats.least);
+  cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // the host must not find a full queue
   control.barrier("measure");
   watch.start(stream);
   const Clock::time_point begin = Clock::now();

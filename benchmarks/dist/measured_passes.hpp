@@ -38,11 +38,12 @@ struct CallTime {
 /// How calls are repeated.
 struct Repeats {
   double seconds = 0.15;  // about as long, but
+  double warm_s = 0.1;    // before that: clocks rise while a GPU rests and fall when it works
   int least = 3;
   int most = 50;
 };
 
-/// Calls `call` back to back, after two calls to warm up, and reports the mean. Collective over `control`: all ranks
+/// Calls `call` back to back, after calls to warm up, and reports the mean. Collective over `control`: all ranks
 /// start together and make equally many calls.
 CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats& repeats,
                        const std::function<void()>& call);
