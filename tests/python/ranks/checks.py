@@ -30,6 +30,7 @@ from tangram import (  # noqa: E402
     _torch_group,
     _values,
 )
+from tangram._keys import KEYS_PER_GROUP  # noqa: E402
 
 HEADS, HEADS_KV, DIM = 4, 2, 16
 
@@ -349,6 +350,14 @@ def check_keys(group):
     cu = [0, 30, 100, 150]
     c = tangram.magi_attn_varlen_key(cu, cu, HEADS, HEADS_KV, DIM, a.pad_size, group, causal=True, chunk_size=16)
     assert c.plan.mask.area == sum(n * (n + 1) // 2 for n in (30, 70, 50))
+    # The keys used last are kept, those of each group apart.
+    alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    of_another_group = tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, alone)
+    for i in range(KEYS_PER_GROUP - 1):
+        tangram.mask_key(tangram.Mask.sliding_window(256, (i, 0)), HEADS, HEADS_KV, DIM, group)
+        assert flex_key(RANGES, 150, group) is a
+    assert tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, group) is not ahead
+    assert tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, alone) is of_another_group
 
 
 def check_hybrid(group):
