@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -59,20 +60,31 @@ def step(tensors, key, dout, **options):
     return full.detach(), meta, [x.grad for x in leaves]
 
 
-def check_step(config=None, softcap=0.0, sink=False):
-    key = key_of(config=config)
-    tensors = whole(1)
+def inputs_of_step(sink):
+    """(q, k, v, sink or None, dout) of the whole sequence."""
     generator = torch.Generator().manual_seed(5)
     s = torch.randn(2, HEADS, generator=generator).to("cuda").requires_grad_() if sink else None
-    dout = torch.randn(tensors[0].shape, generator=generator).to("cuda", torch.bfloat16)
-    out, meta, grads = step(tensors, key, dout, sink=s, softcap=softcap, return_max_logits=True)
-    expected = attention(
+    tensors = whole(1)
+    return *tensors, s, torch.randn(tensors[0].shape, generator=generator).to("cuda", torch.bfloat16)
+
+
+@cache
+def expected_of_step(softcap, sink):
+    *tensors, s, dout = inputs_of_step(sink)
+    return attention(
         *(as_double(x) for x in tensors),
         typed_cells(RANGES[0], RANGES[1], NUMBERS, TOTAL, TOTAL),
         softcap=softcap,
         sink=None if s is None else as_double(s),
         dout=as_double(dout),
     )
+
+
+def check_step(config=None, softcap=0.0, sink=False):
+    key = key_of(config=config)
+    *tensors, s, dout = inputs_of_step(sink)
+    out, meta, grads = step(tensors, key, dout, sink=s, softcap=softcap, return_max_logits=True)
+    expected = expected_of_step(softcap, sink)
     assert_close(out, expected.out, BOUND, "out")
     np.testing.assert_allclose(as_double(meta.max_logits), expected.max_logits, rtol=1e-3)
     np.testing.assert_allclose(as_double(tangram.undispatch(meta.lse, key)), expected.lse, atol=1e-3)
@@ -339,31 +351,34 @@ def check_failure(how):
     print(f"rank {dist.get_rank()} saw it", flush=True)
 
 
+CHECKS = (
+    ("rows", check_rows),
+    ("step", check_step),
+    ("step with softcap and sink", lambda: check_step(softcap=5.0, sink=True)),
+    ("step in stages", lambda: check_step(DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))),
+    ("kept keys", check_kept),
+    ("hybrid", check_hybrid),
+    ("streams", check_streams),
+    ("compiled", check_compiled),
+    ("disagreement", check_disagreement),
+    ("NCCL group", check_nccl_group),
+    ("graph", check_graph),
+    (
+        "graph with kept keys",
+        lambda: check_graph(DistAttnConfig(overlap=OverlapConfig(keep_remote_kv=True))),
+    ),
+    ("strategies", check_strategies),
+    ("refusals", check_refusals),
+)
+
+
 def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("gloo")
     if sys.argv[1] != "all":
         check_failure(sys.argv[1])
         os._exit(0)
-    for name, check in (
-        ("rows", check_rows),
-        ("step", check_step),
-        ("step with softcap and sink", lambda: check_step(softcap=5.0, sink=True)),
-        ("kept keys", check_kept),
-        ("step in stages", lambda: check_step(DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))),
-        ("strategies", check_strategies),
-        ("hybrid", check_hybrid),
-        ("streams", check_streams),
-        ("compiled", check_compiled),
-        ("disagreement", check_disagreement),
-        ("NCCL group", check_nccl_group),
-        ("refusals", check_refusals),
-        ("graph", check_graph),
-        (
-            "graph with kept keys",
-            lambda: check_graph(DistAttnConfig(overlap=OverlapConfig(keep_remote_kv=True))),
-        ),
-    ):
+    for name, check in CHECKS:
         started = time.monotonic()
         check()
         if dist.get_rank() == 0:
