@@ -130,7 +130,9 @@ class Bench {
         continue;
       }
       DeviceDistAttention attention(plan, *communicator, backend, {.forward = way.overlap, .backward = way.overlap});
-      const PassTimes alone = measure_attention(control_, *plan, repeats_);
+      // Beside transfers that nothing hides, so that their share can be told.
+      const bool needs_alone = way.overlap == DeviceOverlap::kNone;
+      const PassTimes alone = needs_alone ? measure_attention(control_, *plan, repeats_) : PassTimes{};
       for (const std::string& mode : options_.modes) {
         const PassTimes times = measure_distributed(*communicator, attention, way.keeps(), mode == "graph", repeats_);
         print(name, *plan, {single, times, alone},
