@@ -73,13 +73,35 @@ class DeviceStrategies : public ::testing::TestWithParam<Transport> {
     if (!testing::have_hopper()) GTEST_SKIP() << "needs a Hopper GPU";
   }
   bool can(int num_ranks) const { return GetParam().shares_gpus || num_ranks <= testing::num_gpus(); }
-  StepResults step(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& inputs,
-                   const DeviceRun& run = {}, DeviceOverlap overlap = DeviceOverlap::kAuto) const {
+  /// A step by each plan, one after the other over the same communicator; results as rank 0 has them.
+  std::vector<StepResults> steps(const std::vector<std::shared_ptr<const Plan>>& plans, const StepOptions& options,
+                                 const StepInputs& inputs, const DeviceRun& run = {},
+                                 DeviceOverlap overlap = DeviceOverlap::kAuto) const {
     DeviceDistOptions how{.forward = overlap, .backward = overlap};
     how.result_dtype = options.result_dtype;
-    return testing::device_step(std::move(plan), options, inputs, how, GetParam().make, run);
+    std::vector<StepResults> of_rank_0;
+    testing::run_device_ranks(plans[0]->cp_size(), GetParam().make, [&](DeviceCommunicator& comm) {
+      const Sm90Backend backend;
+      for (const std::shared_ptr<const Plan>& plan : plans) {
+        DeviceDistAttention attention(plan, comm, backend, how);
+        StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+        testing::device_rank_step(options, run, inputs, comm, attention, results);
+        if (comm.rank() == 0) of_rank_0.push_back(std::move(results));
+      }
+    });
+    return of_rank_0;
   }
 };
+
+/// One for each of kStrategies.
+std::vector<std::shared_ptr<const Plan>> plans_of(const Mask& mask, const HeadConfig& heads, int cp_size,
+                                                  DType reduce_dtype = DType::kFloat32) {
+  std::vector<std::shared_ptr<const Plan>> plans;
+  for (const Strategy strategy : kStrategies) {
+    plans.push_back(plan_of(mask, heads, cp_size, {strategy, 0, 0, {}}, reduce_dtype));
+  }
+  return plans;
+}
 
 StepResults reference_step(const Mask& mask, const StepOptions& options, const StepInputs& inputs) {
   static const std::unique_ptr<AttnBackend> cpu = make_attn_backend("cpu");
@@ -115,13 +137,13 @@ TEST_P(DeviceStrategies, EqualTheCpuReference) {
     options.seqlen_sink = variant.seqlen_sink;
     const StepInputs inputs = testing::make_inputs(variant.mask, options);
     const StepResults expected = reference_step(variant.mask, options, inputs);
-    for (const Strategy strategy : kStrategies) {
-      SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", cp_size " << variant.cp_size << ", heads "
+    const auto plans = plans_of(variant.mask, options.heads, variant.cp_size, variant.reduce_dtype);
+    const std::vector<StepResults> results = steps(plans, options, inputs, {.num_steps = 2});
+    for (size_t i = 0; i < results.size(); ++i) {
+      SCOPED_TRACE(::testing::Message() << to_string(kStrategies[i]) << ", cp_size " << variant.cp_size << ", heads "
                                         << variant.heads.num_heads_q << "/" << variant.heads.num_heads_kv << ", kept "
                                         << variant.use_kept);
-      const auto plan =
-          plan_of(variant.mask, options.heads, variant.cp_size, {strategy, 0, 0, {}}, variant.reduce_dtype);
-      testing::expect_close(step(plan, options, inputs, {.num_steps = 2}), expected, kTolerance);
+      testing::expect_close(results[i], expected, kTolerance);
     }
   }
 }
@@ -145,10 +167,12 @@ TEST_P(DeviceStrategies, HcmsHasTheBitsOfUlysses) {
   options.result_dtype = DType::kBFloat16;
   options.attn.deterministic = true;
   const StepInputs inputs = testing::make_inputs(mask, options);
-  const StepResults ulysses = step(plan_of(mask, options.heads, 2, {Strategy::kUlysses, 0, 0, {}}), options, inputs);
+  std::vector<std::shared_ptr<const Plan>> plans = {plan_of(mask, options.heads, 2, {Strategy::kUlysses, 0, 0, {}})};
   for (const std::vector<int>& chunks : {std::vector<int>{2, 2}, {1, 2, 1}, {3, 1}}) {
-    expect_same(step(plan_of(mask, options.heads, 2, {Strategy::kHcms, 0, 0, chunks}), options, inputs), ulysses);
+    plans.push_back(plan_of(mask, options.heads, 2, {Strategy::kHcms, 0, 0, chunks}));
   }
+  const std::vector<StepResults> results = steps(plans, options, inputs);
+  for (size_t i = 1; i < results.size(); ++i) expect_same(results[i], results[0]);
 }
 
 TEST_P(DeviceStrategies, OverlapChangesNoBit) {
@@ -158,10 +182,12 @@ TEST_P(DeviceStrategies, OverlapChangesNoBit) {
   options.result_dtype = DType::kBFloat16;
   options.attn.deterministic = true;
   const StepInputs inputs = testing::make_inputs(mask, options);
-  for (const Strategy strategy : kStrategies) {
-    SCOPED_TRACE(to_string(strategy));
-    const auto plan = plan_of(mask, options.heads, 2, {strategy, 0, 0, {}});
-    expect_same(step(plan, options, inputs, {.num_steps = 3}), step(plan, options, inputs, {}, DeviceOverlap::kNone));
+  const auto plans = plans_of(mask, options.heads, 2);
+  const std::vector<StepResults> beside = steps(plans, options, inputs, {.num_steps = 3});
+  const std::vector<StepResults> apart = steps(plans, options, inputs, {}, DeviceOverlap::kNone);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    SCOPED_TRACE(to_string(kStrategies[i]));
+    expect_same(beside[i], apart[i]);
   }
 }
 
@@ -172,10 +198,12 @@ TEST_P(DeviceStrategies, CapturedStepsReplay) {
   options.heads = {8, 4, 128, 128, DType::kBFloat16};
   options.attn.deterministic = true;
   const StepInputs inputs = testing::make_inputs(mask, options);
-  for (const Strategy strategy : kStrategies) {
-    SCOPED_TRACE(to_string(strategy));
-    const auto plan = plan_of(mask, options.heads, 2, {strategy, 0, 0, {}});
-    expect_same(step(plan, options, inputs, {.num_steps = 4, .as_graph = true}), step(plan, options, inputs));
+  const auto plans = plans_of(mask, options.heads, 2);
+  const std::vector<StepResults> replayed = steps(plans, options, inputs, {.num_steps = 4, .as_graph = true});
+  const std::vector<StepResults> eager = steps(plans, options, inputs);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    SCOPED_TRACE(to_string(kStrategies[i]));
+    expect_same(replayed[i], eager[i]);
   }
 }
 
@@ -186,20 +214,21 @@ TEST_P(DeviceStrategies, MoveTheBytesOfTheClosedForms) {
   options.heads = {8, 4, 128, 128, DType::kBFloat16};
   options.result_dtype = DType::kBFloat16;
   const StepInputs inputs = testing::make_inputs(mask, options);
-  for (const Strategy strategy : kStrategies) {
-    SCOPED_TRACE(to_string(strategy));
-    const auto plan = plan_of(mask, options.heads, 2, {strategy, 0, 0, {}});
-    std::atomic<int64_t> bytes = 0;
-    testing::run_device_ranks(2, GetParam().make, [&](DeviceCommunicator& comm) {
-      const Sm90Backend backend;
-      DeviceDistAttention attention(plan, comm, backend);
+  const auto plans = plans_of(mask, options.heads, 2);
+  std::vector<std::atomic<int64_t>> bytes(plans.size());
+  testing::run_device_ranks(2, GetParam().make, [&](DeviceCommunicator& comm) {
+    const Sm90Backend backend;
+    for (size_t i = 0; i < plans.size(); ++i) {
+      DeviceDistAttention attention(plans[i], comm, backend);
       StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
       comm.reset_counters();
       testing::device_rank_step(options, {}, inputs, comm, attention, results);
-      bytes += comm.counters().bytes_received;
-    });
-    const GridTraffic expected = grid_traffic(*plan, {});
-    EXPECT_EQ(bytes, expected.forward_bytes + expected.backward_bytes);
+      bytes[i] += comm.counters().bytes_received;
+    }
+  });
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const GridTraffic expected = grid_traffic(*plans[i], {});
+    EXPECT_EQ(bytes[i], expected.forward_bytes + expected.backward_bytes) << to_string(kStrategies[i]);
   }
 }
 
