@@ -46,6 +46,7 @@ struct Options {
   int sm_margin = 0;
   int connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS; 0: as the environment says
   double seconds = 0.15;
+  double warm_s = Repeats().warm_s;
   std::string trace;  // where to write what the GPUs did
   HeadConfig heads{64, 8, 128, 128, DType::kBFloat16};
 };
@@ -78,6 +79,7 @@ class Bench {
     machine_ = properties.name;
     std::replace(machine_.begin(), machine_.end(), ' ', '_');
     repeats_.seconds = options.seconds;
+    repeats_.warm_s = options.warm_s;
     if (options.trace.empty()) return;
     trace_.emplace();
     trace_file_.open(fmt::format("{}.{}.csv", options.trace, control.rank()));
@@ -236,6 +238,7 @@ int main(int argc, char** argv) {
   app.add_option("--connections", options.connections,
                  "hardware queues of a process; 1: kernels of all streams start in the order of the calls");
   app.add_option("--seconds", options.seconds, "about how long to repeat each pass (default 0.15)");
+  app.add_option("--warm", options.warm_s, "about how long to run each pass before that (default 0.1)");
   app.add_option("--trace", options.trace,
                  "also write what the GPUs did in one pass of each kind to FILE.RANK.csv; needs CUPTI");
   CLI11_PARSE(app, argc, argv);
