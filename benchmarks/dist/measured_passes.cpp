@@ -89,6 +89,10 @@ int calls_in(double seconds, double once_s, const Repeats& repeats) {
   return std::min(static_cast<int>(seconds / once_s), repeats.most);
 }
 
+int measured_calls(double once_s, const Repeats& repeats) {
+  return once_s > repeats.seconds ? 1 : std::max(calls_in(repeats.seconds, once_s, repeats), repeats.least);
+}
+
 /// Rank 0 alone in a group of its own, as measure_calls sees it.
 double measure_alone(cudaStream_t stream, const Repeats& repeats, const std::function<void()>& call) {
   Stopwatch watch;
@@ -97,7 +101,7 @@ double measure_alone(cudaStream_t stream, const Repeats& repeats, const std::fun
   call();
   const double once_s = watch.stop(stream);
   for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) call();
-  const int count = std::max(calls_in(repeats.seconds, once_s, repeats), repeats.least);
+  const int count = measured_calls(once_s, repeats);
   watch.start(stream);
   for (int i = 0; i < count; ++i) call();
   return watch.stop(stream) / count;
@@ -135,7 +139,7 @@ CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats
   call();
   const double once_s = largest(control, watch.stop(stream));
   for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) call();
-  const int count = std::max(calls_in(repeats.seconds, once_s, repeats), repeats.least);
+  const int count = measured_calls(once_s, repeats);
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // the host must not find a full queue
   control.barrier("measure");
   watch.start(stream);

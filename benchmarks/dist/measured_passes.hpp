@@ -39,7 +39,7 @@ struct CallTime {
 struct Repeats {
   double seconds = 0.15;  // about as long, but
   double warm_s = 0.1;    // before that: clocks rise while a GPU rests and fall when it works
-  int least = 3;
+  int least = 3;          // one where a call takes longer than `seconds`
   int most = 50;
 };
 
