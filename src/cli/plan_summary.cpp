@@ -247,6 +247,18 @@ std::string movement_text(const Plan& plan) {
   return text;
 }
 
+// Runs of chunks of one rank as [number of chunks, rank]. There may be a chunk for every row.
+nlohmann::json dispatch_json(const Dispatch& dispatch) {
+  nlohmann::json runs = nlohmann::json::array();
+  const std::vector<int>& ranks = dispatch.rank_of_chunk;
+  for (auto begin = ranks.begin(); begin != ranks.end();) {
+    const auto end = std::find_if(begin, ranks.end(), [&](int rank) { return rank != *begin; });
+    runs.push_back({end - begin, *begin});
+    begin = end;
+  }
+  return runs;
+}
+
 std::string chunks_text(const Dispatch& dispatch) {
   if (dispatch.chunk_size > 1) {
     return fmt::format("{} chunks of {} rows", with_commas(dispatch.num_chunks()), with_commas(dispatch.chunk_size));
@@ -372,7 +384,7 @@ nlohmann::json plan_json(const PlanSummary& summary) {
                       {"kv_row_bytes", kv_row_bytes_of(plan.config.heads)},
                       {"ranks", ranks},
                       {"rows_sent", summary.rows_sent},
-                      {"dispatch", plan.q_dispatch.rank_of_chunk},
+                      {"dispatch", dispatch_json(plan.q_dispatch)},
                       {"stages", {{"forward", stages_json(plan, true)}, {"backward", stages_json(plan, false)}}},
                       {"predicted",
                        {{"forward_s", plan.predicted.forward_s},
@@ -408,7 +420,7 @@ nlohmann::json plan_json(const PlanSummary& summary) {
   for (const std::string& reason : strategy_reasons(plan)) json["strategy_reasons"].push_back(reason);
   if (!(plan.k_dispatch == plan.q_dispatch)) {
     json["chunk_size_k"] = plan.k_dispatch.chunk_size;
-    json["dispatch_k"] = plan.k_dispatch.rank_of_chunk;
+    json["dispatch_k"] = dispatch_json(plan.k_dispatch);
   }
   return json;
 }

@@ -71,8 +71,22 @@ Json encode(const RankPlan& rank) {
           {"backward", encode(rank.backward)}};
 }
 
+// As many chunks as runs may stand for in a text, which says how long it is but not how much memory it takes.
+constexpr int64_t kMaxChunksOfRuns = 1 << 24;
+
+// By runs of chunks where that is shorter: cut at any row, a long sequence has a million chunks.
 Json encode(const Dispatch& dispatch) {
-  return {{"chunk_size", dispatch.chunk_size}, {"rank_of_chunk", dispatch.rank_of_chunk}};
+  const std::vector<int>& ranks = dispatch.rank_of_chunk;
+  Json runs = Json::array();
+  for (auto begin = ranks.begin(); begin != ranks.end();) {
+    const auto end = std::find_if(begin, ranks.end(), [&](int rank) { return rank != *begin; });
+    runs.push_back({end - begin, *begin});
+    begin = end;
+  }
+  if (4 * runs.size() >= ranks.size() || dispatch.num_chunks() > kMaxChunksOfRuns) {
+    return {{"chunk_size", dispatch.chunk_size}, {"rank_of_chunk", ranks}};
+  }
+  return {{"chunk_size", dispatch.chunk_size}, {"runs", std::move(runs)}};
 }
 
 Json encode(const StrategyConfig& strategy) {
@@ -256,8 +270,19 @@ void read(const Reader& in, RankPlan& rank) {
 }
 
 Dispatch read_dispatch(const Reader& in, int cp_size) {
-  in.expect_keys({"chunk_size", "rank_of_chunk"});
+  in.expect_keys({"chunk_size"}, {"rank_of_chunk", "runs"});
+  require(in.has("rank_of_chunk") != in.has("runs"),
+          "plan_from_json: {} must have either the key 'rank_of_chunk' or the key 'runs'", in.path());
   Dispatch dispatch{cp_size, in["chunk_size"].integer(1, kMaxRow), {}};
+  if (in.has("runs")) {
+    const Reader runs = in["runs"];
+    for (size_t i = 0; i < runs.array_size(); ++i) {
+      runs[i].expect_tuple(2);
+      const int64_t num_chunks = runs[i][size_t{0}].integer(1, kMaxChunksOfRuns - dispatch.num_chunks());
+      dispatch.rank_of_chunk.insert(dispatch.rank_of_chunk.end(), static_cast<size_t>(num_chunks), runs[i][1].small());
+    }
+    return dispatch;
+  }
   const Reader ranks = in["rank_of_chunk"];
   dispatch.rank_of_chunk.resize(ranks.array_size());
   for (size_t i = 0; i < dispatch.rank_of_chunk.size(); ++i) dispatch.rank_of_chunk[i] = ranks[i].small();

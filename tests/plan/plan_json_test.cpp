@@ -102,6 +102,34 @@ TEST(PlanJson, AnyChangedNumberOfARankIsRefused) {
   EXPECT_GT(num_changed, 100);
 }
 
+// Cut at any row a million rows are a million chunks, but few runs.
+TEST(PlanJson, DispatchesOfManyChunksAreWrittenAsRuns) {
+  DistAttnConfig config;
+  config.cp_size = 4;
+  std::vector<int64_t> cu{0};
+  for (int64_t length = 1001; cu.back() + length < 65536; length += 1790) cu.push_back(cu.back() + length);
+  cu.push_back(65536);
+  const Plan plan = make_plan(varlen_mask(cu, true), config);
+  ASSERT_EQ(plan.q_dispatch.chunk_size, 1);
+  const std::string text = plan_to_json(plan);
+  EXPECT_LT(text.size(), 20000u);
+  EXPECT_EQ(plan_from_json(text), plan);
+  const json original = json::parse(text);
+  const auto expect = [&](const json& runs, const std::string& message) {
+    json changed = original;
+    changed["q_dispatch"]["runs"] = runs;
+    EXPECT_THAT([&] { plan_from_json(changed.dump()); }, ThrowsMessage<InvalidArgument>(HasSubstr(message)));
+  };
+  expect({{65536, 0}}, "q_dispatch must give every rank equally many chunks");
+  expect({{65535, 0}}, "q_dispatch must cover the sequence");
+  expect({{0, 0}}, "plan.q_dispatch.runs[0][0] must lie in [1, ");
+  expect({{int64_t{1} << 40, 0}}, "plan.q_dispatch.runs[0][0] must lie in [1, ");
+  expect({{16384}}, "plan.q_dispatch.runs[0] must have 2 entries (got 1)");
+  json both = original;
+  both["q_dispatch"]["rank_of_chunk"] = {0};
+  EXPECT_THROW(plan_from_json(both.dump()), InvalidArgument);
+}
+
 TEST(PlanJson, TruncatedAndBrokenTextIsRefused) {
   const std::string text = plan_to_json(small_plan());
   for (size_t size = 0; size < text.size(); size += 37) {
