@@ -23,6 +23,7 @@ ALLOWED = {
 # Public headers that belong to a layer; one that is not listed is core's. Whoever may see the layer may include them.
 HEADER_LAYER = {
     "plan": "plan",
+    "head_masks": "plan",
     "attention": "attn",
     "backends": "attn",
     "communicator": "comm",

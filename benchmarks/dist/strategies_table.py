@@ -5,7 +5,7 @@
 
 A cell is a mask over a number of ranks. Without --measured, cells that a CPU can do are measured over threads, with the
 machine's constants measured first for as many ranks; the steps of a cell are taken in turns, so that other load meets
-all strategies alike; one thread and one core for each rank. With --measured FILES the table comes from these instead:
+all strategies alike; one thread for each rank. With --measured FILES the table comes from these instead:
 what this script wrote, or CSV of another benchmark with a row for each strategy and pass (columns mask or case, gpus or
 cp_size, strategy, and seconds, or pass and time_ms, or figure and value), for which the constants of --machine are
 taken. How often the prediction orders two strategies of a cell as the measurement does goes to stderr.
@@ -82,15 +82,16 @@ def measured_cell(arguments, environment, case, cp_size, options):
 
 def measure_table(arguments):
     environment = dict(os.environ)
-    cores = sorted(os.sched_getaffinity(0))
+    cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
         for cp_size in arguments.cp_sizes.split(","):
             environment["TANGRAM_NUM_THREADS"] = cp_size
-            os.sched_setaffinity(0, cores[: int(cp_size)])
             machine = (arguments.machine or os.path.join(folder, "{cp_size}.json")).format(cp_size=cp_size)
             if not os.path.exists(machine):
+                os.sched_setaffinity(0, sorted(cores)[: int(cp_size)])  # as many ranks as cores are measured
                 measure = ["doctor", "--measure", machine, "--head-dims", "64", "--dtypes", "float32"]
                 run([arguments.tangram, *measure], environment)
+                os.sched_setaffinity(0, cores)
             for case in arguments.cases.split(",") if arguments.cases else CASES:
                 options = [*CASES[case], "--cp-size", cp_size, *HEADS, "--machine", machine]
                 yield measured_cell(arguments, environment, case, cp_size, options)

@@ -16,6 +16,7 @@
 #include "tangram/error.hpp"
 #include "tangram/exchange.hpp"
 #include "tangram/flex_attention.hpp"
+#include "tangram/head_masks.hpp"
 #include "tangram/local_group.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/mask_builders.hpp"

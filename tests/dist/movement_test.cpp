@@ -16,6 +16,7 @@
 #include "dist/movement_tables.hpp"
 #include "dist/step.hpp"
 #include "tangram/error.hpp"
+#include "tangram/head_masks.hpp"
 
 namespace tangram {
 namespace {
@@ -103,6 +104,62 @@ TEST_P(MovementMasks, DistributedEqualsSingleRank) {
 
 INSTANTIATE_TEST_SUITE_P(Dist, MovementMasks, ::testing::ValuesIn(testing::mask_families()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
+
+// The heads of one group out of another result.
+void take_heads(StepResults& to, const StepResults& from, int group, int groups) {
+  const auto take = [&](HostTensor& target, const HostTensor& source) {
+    const int count = target.heads() / groups;
+    for (int64_t row = 0; row < target.rows(); ++row) {
+      for (int head = group * count; head < (group + 1) * count; ++head) {
+        for (int d = 0; d < target.dim(); ++d) target.set(row, head, d, static_cast<float>(source.at(row, head, d)));
+      }
+    }
+  };
+  take(to.out, from.out);
+  take(to.lse, from.lse);
+  take(to.dq, from.dq);
+  take(to.dk, from.dk);
+  take(to.dv, from.dv);
+  const size_t count = to.max_logits.size() / static_cast<size_t>(groups);
+  for (size_t head = static_cast<size_t>(group) * count; head < static_cast<size_t>(group + 1) * count; ++head) {
+    to.max_logits[head] = from.max_logits[head];
+  }
+}
+
+TEST(Movement, HeadGroupsSeeDifferentCells) {
+  const DenseBackend backend;
+  const std::vector<Mask> all = {causal_mask(kSeqlen, kSeqlen), sliding_window_mask(kSeqlen, {20, 5}),
+                                 varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true),
+                                 full_mask(kSeqlen, kSeqlen)};
+  for (const int groups : {2, 4}) {
+    const std::vector<Mask> masks(all.begin(), all.begin() + groups);
+    StepOptions options;
+    options.heads = {8, 4, 4, 3, DType::kFloat32};
+    const StepInputs inputs = testing::make_inputs(masks[0], options);
+    StepResults expected = testing::single_step(masks[0], options, inputs, backend);
+    for (int g = 1; g < groups; ++g) {
+      take_heads(expected, testing::single_step(masks[static_cast<size_t>(g)], options, inputs, backend), g, groups);
+    }
+    for (const int cp_size : kCpSizes) {
+      for (const Movement algorithm : {Movement::kKv, Movement::kQo, Movement::kAuto}) {
+        SCOPED_TRACE(::testing::Message() << groups << " groups, cp_size " << cp_size << ", " << to_string(algorithm));
+        DistAttnConfig config = config_of(cp_size, options.heads, 0);
+        config.movement.algorithm = Movement::kKv;
+        const Plan rows = make_plan(all[2], config);
+        config.movement.algorithm = algorithm;
+        const auto plan = std::make_shared<const Plan>(make_plan(masks, config, rows.q_dispatch, rows.k_dispatch));
+        StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+        run_local_ranks(cp_size, [&](Communicator& comm) {
+          DistAttention attention(plan, comm, backend);
+          StepResults mine = testing::make_results(kSeqlen, kSeqlen, options);
+          testing::rank_step(options, inputs, comm, attention, mine);
+          if (comm.rank() == 0) results = std::move(mine);
+        });
+        testing::expect_close(results, expected, kFloat32Tolerance);
+      }
+    }
+  }
+}
 
 bool same_bits(const HostTensor& a, const HostTensor& b) {
   return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;

@@ -309,7 +309,7 @@ ChosenClusters choose_clusters(const Plan& plan, const PlanRuns& runs, const Row
                                const std::vector<int>& order, int head_groups, bool with_columns, Pass pass) {
   Search search(plan, runs, work, head_groups, with_columns, pass);
   auto block = search.solve(order.data(), order.data() + order.size());
-  return {std::move(block.clusters), block.cost};
+  return {std::move(block.clusters), block.cost, head_groups};
 }
 
 RankWork cluster_work(const Plan& plan, const RowWork& work, const std::vector<Cluster>& clusters, int head_groups) {

@@ -19,6 +19,8 @@ struct Cluster {
   int head_parts = 1;
   /// Keys of every column part, sorted ranges; empty when there is one part, which has all keys.
   std::vector<std::vector<Range>> columns;
+
+  friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 
 /// What the search looks at: the work of every rank if only K/V moved.
@@ -40,6 +42,7 @@ std::vector<std::vector<int>> cluster_orders(const RowWork& work);
 struct ChosenClusters {
   std::vector<Cluster> clusters;
   double cost = 0;  // to compare orders
+  int head_groups = 1;
 };
 ChosenClusters choose_clusters(const Plan& plan, const PlanRuns& runs, const RowWork& work,
                                const std::vector<int>& order, int head_groups, bool with_columns, Pass pass);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/require.hpp"
+#include "plan/movement/built_pass.hpp"
 #include "plan/movement/clusters.hpp"
 #include "plan/movement/published.hpp"
 #include "plan/movement/row_bytes.hpp"
@@ -27,34 +28,15 @@ constexpr std::array<std::pair<Movement, std::string_view>, 6> kNames = {
      {Movement::kBinaryGreedy, "binary_greedy"},
      {Movement::kNetworkFlow, "network_flow"}}};
 
-// Numbers of remote stages that are tried where none is configured: more hide transfers better and chop more slices.
-constexpr std::array kStageCounts = {2, 4};
-constexpr size_t kMaxSlicesForMoreStages = 10000;
-
 // Slices and runs of all head groups together, where the number of groups is free: a plan for every step must be quick.
 constexpr size_t kMaxFlattened = 62000;
 
 // The published algorithms compete where they are quick: jobs times ranks.
 constexpr size_t kMaxPublishedWork = 8192;
 
-// Every piece goes where its keys lie.
-RankWork work_by_keys(const Plan& plan, const PlanRuns& runs) {
-  RankWork work(static_cast<size_t>(plan.cp_size()));
-  const std::vector<OwnedRun>& k_runs = runs.k;
-  for_each_row_piece(plan.mask, runs.q, [&](size_t, const AttnSlice& piece) {
-    auto run = std::upper_bound(k_runs.begin(), k_runs.end(), piece.k_range.begin,
-                                [](int64_t row, const OwnedRun& r) { return row < r.global.end; });
-    for (; run != k_runs.end() && run->global.begin < piece.k_range.end; ++run) {
-      const AttnSlice part = run->global.contains(piece.k_range) ? piece : cut_columns(piece, run->global);
-      if (!part.q_range.empty()) work[static_cast<size_t>(run->owner)].push_back(part);
-    }
-  });
-  return work;
-}
-
 RankWork published_work(const Plan& plan, const PlanRuns& runs) {
   const Movement algorithm = plan.config.movement.algorithm;
-  if (algorithm == Movement::kQo) return work_by_keys(plan, runs);
+  if (algorithm == Movement::kQo) return work_by_keys(plan.mask, runs, plan.cp_size());
   const JobTable table = job_table(plan);
   if (algorithm == Movement::kGreedyRandomGrid) return work_of_jobs(table, greedy_random_grid(table));
   return work_of_jobs(table, algorithm == Movement::kBinaryGreedy ? binary_greedy(table) : network_flow(table));
@@ -74,79 +56,6 @@ RankWork flattened(RankWork work, const Plan& plan, int head_groups) {
   return work;
 }
 
-// What choices are compared by.
-struct Cost {
-  double seconds = 0;
-  double bytes = 0;  // that all ranks receive
-};
-
-// Of choices that are predicted to take about as long as the fastest, the one that moves least: a difference that the
-// cost model cannot vouch for is not worth bytes. The first of equal ones.
-size_t best_of(const std::vector<Cost>& costs) {
-  constexpr double kLikeTime = 1.02;
-  double fastest = costs[0].seconds;
-  for (const Cost& cost : costs) fastest = std::min(fastest, cost.seconds);
-  size_t best = costs.size();
-  for (size_t i = 0; i < costs.size(); ++i) {
-    if (costs[i].seconds > fastest * kLikeTime) continue;
-    if (best == costs.size() || costs[i].bytes < costs[best].bytes) best = i;
-  }
-  return best;
-}
-
-// Tables and time of one pass.
-struct BuiltPass {
-  std::vector<MovementRank> ranks;
-  MovementTime time;
-  double bytes = 0;
-};
-
-double bytes_moved(const Plan& plan, const std::vector<MovementRank>& ranks, int head_groups, Pass pass) {
-  const RowBytes row = row_bytes(plan.config, pass);
-  int64_t bytes = 0;
-  for (const MovementRank& rank : ranks) {
-    bytes += rank.remote_q_rows * (row.q_in + row.q_back) + rank.remote_kv_rows * (row.kv_in + row.kv_back);
-  }
-  return static_cast<double>(bytes) / head_groups;
-}
-
-BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups, Pass pass) {
-  const OverlapConfig& overlap = plan.config.overlap;
-  const int wanted = pass == Pass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
-  const std::vector<OwnedRun> q_runs = flattened_runs(runs.q, plan.q_dispatch, head_groups);
-  const std::vector<OwnedRun> k_runs = flattened_runs(runs.k, plan.k_dispatch, head_groups);
-  size_t num_slices = 0;
-  for (const std::vector<AttnSlice>& slices : work) num_slices += slices.size();
-  const size_t num_counts = wanted > 0 || num_slices > kMaxSlicesForMoreStages ? 1 : kStageCounts.size();
-  BuiltPass best;
-  for (size_t i = 0; i < num_counts; ++i) {
-    const int count = wanted > 0 ? wanted : kStageCounts[i];
-    BuiltPass built;
-    built.ranks = movement_tables(i + 1 < num_counts ? work : std::move(work), q_runs, k_runs, count);
-    built.time = movement_time(plan.config, built.ranks, head_groups, pass);
-    if (best.ranks.empty() || built.time.total_s < best.time.total_s) best = std::move(built);
-  }
-  best.bytes = bytes_moved(plan, best.ranks, head_groups, pass);
-  return best;
-}
-
-// Both passes.
-struct Candidate {
-  BuiltPass forward;
-  BuiltPass backward;
-  int head_groups = 1;
-
-  Cost cost() const { return {forward.time.total_s + backward.time.total_s, forward.bytes + backward.bytes}; }
-};
-
-void adopt(Plan& plan, Candidate candidate) {
-  auto& [forward, backward, head_groups] = candidate;
-  plan.movement = {head_groups, std::move(forward.ranks), std::move(backward.ranks)};
-  plan.predicted = {forward.time.total_s, backward.time.total_s, forward.time.exposed_s + backward.time.exposed_s};
-  plan.ranks.assign(static_cast<size_t>(plan.cp_size()), {});
-  for (size_t r = 0; r < plan.ranks.size(); ++r) plan.ranks[r].area = plan.movement.forward[r].area / head_groups;
-}
-
 // The largest number of head groups that is not too many slices and runs.
 int most_head_groups(const Plan& plan, const PlanRuns& runs, const RowWork& work) {
   size_t size = runs.q.size() + runs.k.size();
@@ -161,25 +70,28 @@ int most_head_groups(const Plan& plan, const PlanRuns& runs, const RowWork& work
 
 // The cheapest clusters of one pass over orders of the ranks and numbers of head groups. Many groups are many copies,
 // so that fewer than there are K/V heads may be better; keys are split where heads no longer can be.
-ChosenClusters cheapest_clusters(const Plan& plan, const PlanRuns& runs, const RowWork& work, Pass pass) {
+// Where nearly as cheap (2 % of the time of every rank), they are of `liked` groups, so that both passes share tables.
+ChosenClusters cheapest_clusters(const Plan& plan, const PlanRuns& runs, const RowWork& work, Pass pass, int liked) {
+  constexpr double kNearly = 1.37;  // 1.02^16, see Search::rank_cost
   const int wanted = plan.config.movement.head_groups;
   const int most = wanted > 0 ? wanted : most_head_groups(plan, runs, work);
-  ChosenClusters best;
+  ChosenClusters best, of_liked;
   for (int groups = most; groups >= 1; --groups) {
     if (most % groups != 0 || (wanted > 0 && groups != wanted)) continue;
     if (groups < most && groups >= 2 * plan.cp_size()) continue;  // no cluster could use them
     for (const std::vector<int>& order : cluster_orders(work)) {
       ChosenClusters found = choose_clusters(plan, runs, work, order, groups, groups == most, pass);
+      if (groups == liked && (of_liked.clusters.empty() || found.cost < of_liked.cost)) of_liked = found;
       if (best.clusters.empty() || found.cost < best.cost) best = std::move(found);
     }
   }
-  return best;
+  return of_liked.clusters.empty() || of_liked.cost > kNearly * best.cost ? best : of_liked;
 }
 
-Candidate cluster_candidate(const Plan& plan, const PlanRuns& runs) {
+MovementCandidate cluster_candidate(const Plan& plan, const PlanRuns& runs) {
   const RowWork work = row_work(plan, runs);
-  const ChosenClusters forward = cheapest_clusters(plan, runs, work, Pass::kForward);
-  const ChosenClusters backward = cheapest_clusters(plan, runs, work, Pass::kBackward);
+  const ChosenClusters forward = cheapest_clusters(plan, runs, work, Pass::kForward, 0);
+  const ChosenClusters backward = cheapest_clusters(plan, runs, work, Pass::kBackward, forward.head_groups);
   int head_groups = std::max(1, plan.config.movement.head_groups);
   bool any = false;
   for (const ChosenClusters* chosen : {&forward, &backward}) {
@@ -189,44 +101,36 @@ Candidate cluster_candidate(const Plan& plan, const PlanRuns& runs) {
     }
   }
   if (!any) return {};  // every rank computes for its own queries
-  const auto build = [&](const ChosenClusters& chosen, Pass pass) {
-    return build_pass(plan, runs, cluster_work(plan, work, chosen.clusters, head_groups), head_groups, pass);
+  const auto work_of = [&](const ChosenClusters& chosen) {
+    return cluster_work(plan, work, chosen.clusters, head_groups);
   };
-  return {build(forward, Pass::kForward), build(backward, Pass::kBackward), head_groups};
+  if (forward.clusters == backward.clusters) return build_both(plan, runs, work_of(forward), head_groups);
+  return {build_pass(plan, runs, work_of(forward), head_groups, Pass::kForward),
+          build_pass(plan, runs, work_of(backward), head_groups, Pass::kBackward), head_groups};
 }
 
-Candidate published_candidate(const Plan& plan, const PlanRuns& runs, const RankWork& one_group) {
+MovementCandidate published_candidate(const Plan& plan, const PlanRuns& runs, const RankWork& one_group) {
   const int head_groups = std::max(1, plan.config.movement.head_groups);
-  const RankWork work = flattened(one_group, plan, head_groups);
-  return {build_pass(plan, runs, work, head_groups, Pass::kForward),
-          build_pass(plan, runs, work, head_groups, Pass::kBackward), head_groups};
+  return build_both(plan, runs, flattened(one_group, plan, head_groups), head_groups);
 }
 
 // The best of what others found for each pass, where they are quick.
-Candidate best_published(const Plan& plan, const PlanRuns& runs) {
+MovementCandidate best_published(const Plan& plan, const PlanRuns& runs) {
   // A job for each pair of runs is the most there can be.
   const size_t published_work = runs.q.size() * runs.k.size() * static_cast<size_t>(plan.cp_size());
-  std::vector<Candidate> found;
+  std::vector<MovementCandidate> found;
   if (published_work <= 4 * kMaxPublishedWork) {
-    found.push_back(published_candidate(plan, runs, work_by_keys(plan, runs)));
+    found.push_back(published_candidate(plan, runs, work_by_keys(plan.mask, runs, plan.cp_size())));
   }
   if (published_work <= kMaxPublishedWork) {
-    found.push_back(published_candidate(plan, runs, row_work(plan, runs).slices));  // K/V alone, in one pass
+    found.push_back(
+        published_candidate(plan, runs, work_by_queries(plan.mask, runs, plan.cp_size())));  // K/V alone, in one pass
     const JobTable table = job_table(plan);
     for (const auto& algorithm : {greedy_random_grid, binary_greedy, network_flow}) {
       found.push_back(published_candidate(plan, runs, work_of_jobs(table, algorithm(table))));
     }
   }
-  if (found.empty()) return {};
-  Candidate best{{}, {}, found[0].head_groups};
-  for (BuiltPass Candidate::* pass : {&Candidate::forward, &Candidate::backward}) {
-    std::vector<Cost> costs;
-    for (const Candidate& candidate : found) {
-      costs.push_back({(candidate.*pass).time.total_s, (candidate.*pass).bytes});
-    }
-    best.*pass = std::move(found[best_of(costs)].*pass);
-  }
-  return best;
+  return best_of_each_pass(std::move(found));
 }
 
 // Ours: moving K/V alone, clusters, or what others found.
@@ -236,10 +140,10 @@ void choose_movement(Plan& plan, const PlanRuns& runs, double kv_seconds) {
     const RowBytes row = row_bytes(plan.config, pass);
     kv_bytes += static_cast<double>(plan.rows_moved() * (row.kv_in + row.kv_back));
   }
-  std::vector<Candidate> candidates(1);  // K/V alone, whose tables are there
-  std::vector<Cost> costs = {{kv_seconds, kv_bytes}};
-  for (Candidate candidate : {cluster_candidate(plan, runs), best_published(plan, runs)}) {
-    if (candidate.forward.ranks.empty()) continue;
+  std::vector<MovementCandidate> candidates(1);  // K/V alone, whose tables are there
+  std::vector<MovementCost> costs = {{kv_seconds, kv_bytes}};
+  for (MovementCandidate candidate : {cluster_candidate(plan, runs), best_published(plan, runs)}) {
+    if (candidate.empty()) continue;
     costs.push_back(candidate.cost());
     candidates.push_back(std::move(candidate));
   }

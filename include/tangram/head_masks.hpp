@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One plan for heads that see different cells: a mask for each group of heads, as dynamic sparse attention chooses
+// them.
+#pragma once
+
+#include <span>
+
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+/// The masks of head groups as one over flattened rows (MovementPlan): the cells of group g shifted by g times the
+/// sequences. Throws InvalidArgument for no masks or masks of different sequences.
+Mask flattened_mask(std::span<const Mask> masks);
+
+/// Plans a step over rows that are dealt out already, in which group g of the heads, of `masks.size()` equal ones, sees
+/// what `masks[g]` shows. `DistAttention` executes the plan as any other in which queries may move; `Plan::mask` is
+/// `flattened_mask(masks)`, and so are the areas of `Plan::ranks` over all groups. `config.movement.algorithm` says
+/// what travels: kKv, kQo, or kAuto, the best for each pass by the cost model of these and of whole head groups. Throws
+/// InvalidArgument for another algorithm or strategy, numbers of groups that do not divide num_heads_kv, and whatever
+/// make_plan refuses. `plan_to_json` takes such a plan, `plan_from_json` does not.
+Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config, const Dispatch& q_dispatch,
+               const Dispatch& k_dispatch);
+
+}  // namespace tangram

@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/movement/built_pass.hpp"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+#include "plan/movement/row_bytes.hpp"
+
+namespace tangram {
+
+namespace {
+
+// Numbers of remote stages that are tried where none is configured: more hide transfers better and chop more slices.
+constexpr std::array kStageCounts = {2, 4};
+constexpr size_t kMaxSlicesForMoreStages = 6000;
+
+double bytes_moved(const Plan& plan, const std::vector<MovementRank>& ranks, int head_groups, Pass pass) {
+  const RowBytes row = row_bytes(plan.config, pass);
+  int64_t bytes = 0;
+  for (const MovementRank& rank : ranks) {
+    bytes += rank.remote_q_rows * (row.q_in + row.q_back) + rank.remote_kv_rows * (row.kv_in + row.kv_back);
+  }
+  return static_cast<double>(bytes) / head_groups;
+}
+
+// Tables of work that is alike in these passes, for each of which as many stages are configured.
+std::vector<BuiltPass> build_passes(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups,
+                                    std::span<const Pass> passes) {
+  const OverlapConfig& overlap = plan.config.overlap;
+  const int wanted = passes[0] == Pass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
+  const std::vector<OwnedRun> q_runs = flattened_runs(runs.q, plan.q_dispatch, head_groups);
+  const std::vector<OwnedRun> k_runs = flattened_runs(runs.k, plan.k_dispatch, head_groups);
+  size_t num_slices = 0;
+  for (const std::vector<AttnSlice>& slices : work) num_slices += slices.size();
+  const size_t num_counts = wanted > 0 || num_slices > kMaxSlicesForMoreStages ? 1 : kStageCounts.size();
+  std::vector<std::vector<MovementRank>> tables;
+  for (size_t i = 0; i < num_counts; ++i) {
+    const int count = wanted > 0 ? wanted : kStageCounts[i];
+    tables.push_back(movement_tables(i + 1 < num_counts ? work : std::move(work), q_runs, k_runs, count));
+  }
+  std::vector<BuiltPass> built;
+  for (const Pass pass : passes) {
+    size_t best = 0;
+    std::vector<MovementTime> times;
+    for (const std::vector<MovementRank>& ranks : tables) {
+      times.push_back(movement_time(plan.config, ranks, head_groups, pass));
+      if (times.back().total_s < times[best].total_s) best = times.size() - 1;
+    }
+    built.push_back({tables[best], times[best], bytes_moved(plan, tables[best], head_groups, pass)});
+  }
+  return built;
+}
+
+}  // namespace
+
+size_t best_of(const std::vector<MovementCost>& costs) {
+  constexpr double kLikeTime = 1.02;
+  double fastest = costs[0].seconds;
+  for (const MovementCost& cost : costs) fastest = std::min(fastest, cost.seconds);
+  size_t best = costs.size();
+  for (size_t i = 0; i < costs.size(); ++i) {
+    if (costs[i].seconds > fastest * kLikeTime) continue;
+    if (best == costs.size() || costs[i].bytes < costs[best].bytes) best = i;
+  }
+  return best;
+}
+
+BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups, Pass pass) {
+  const std::array passes = {pass};
+  return std::move(build_passes(plan, runs, std::move(work), head_groups, passes)[0]);
+}
+
+MovementCandidate build_both(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups) {
+  const OverlapConfig& overlap = plan.config.overlap;
+  if (overlap.num_stages_fwd != overlap.num_stages_bwd) {
+    BuiltPass forward = build_pass(plan, runs, work, head_groups, Pass::kForward);
+    return {std::move(forward), build_pass(plan, runs, std::move(work), head_groups, Pass::kBackward), head_groups};
+  }
+  const std::array passes = {Pass::kForward, Pass::kBackward};
+  std::vector<BuiltPass> built = build_passes(plan, runs, std::move(work), head_groups, passes);
+  return {std::move(built[0]), std::move(built[1]), head_groups};
+}
+
+void adopt(Plan& plan, MovementCandidate candidate) {
+  auto& [forward, backward, head_groups] = candidate;
+  plan.movement = {head_groups, std::move(forward.ranks), std::move(backward.ranks)};
+  plan.predicted = {forward.time.total_s, backward.time.total_s, forward.time.exposed_s + backward.time.exposed_s};
+  plan.ranks.assign(static_cast<size_t>(plan.cp_size()), {});
+  for (size_t r = 0; r < plan.ranks.size(); ++r) plan.ranks[r].area = plan.movement.forward[r].area / head_groups;
+}
+
+MovementCandidate best_of_each_pass(std::vector<MovementCandidate> candidates) {
+  if (candidates.empty()) return {};
+  MovementCandidate best{{}, {}, candidates[0].head_groups};
+  for (BuiltPass MovementCandidate::* pass : {&MovementCandidate::forward, &MovementCandidate::backward}) {
+    std::vector<MovementCost> costs;
+    for (const MovementCandidate& candidate : candidates) costs.push_back((candidate.*pass).cost());
+    best.*pass = std::move(candidates[best_of(costs)].*pass);
+  }
+  return best;
+}
+
+RankWork work_by_queries(const Mask& mask, const PlanRuns& runs, int cp_size) {
+  RankWork work(static_cast<size_t>(cp_size));
+  for_each_row_piece(mask, runs.q, [&](size_t run, const AttnSlice& piece) {
+    work[static_cast<size_t>(runs.q[run].owner)].push_back(piece);
+  });
+  return work;
+}
+
+RankWork work_by_keys(const Mask& mask, const PlanRuns& runs, int cp_size) {
+  RankWork work(static_cast<size_t>(cp_size));
+  const std::vector<OwnedRun>& k_runs = runs.k;
+  for_each_row_piece(mask, runs.q, [&](size_t, const AttnSlice& piece) {
+    auto run = std::upper_bound(k_runs.begin(), k_runs.end(), piece.k_range.begin,
+                                [](int64_t row, const OwnedRun& r) { return row < r.global.end; });
+    for (; run != k_runs.end() && run->global.begin < piece.k_range.end; ++run) {
+      const AttnSlice part = run->global.contains(piece.k_range) ? piece : cut_columns(piece, run->global);
+      if (!part.q_range.empty()) work[static_cast<size_t>(run->owner)].push_back(part);
+    }
+  });
+  return work;
+}
+
+}  // namespace tangram

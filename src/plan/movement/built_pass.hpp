@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Work of ranks with its tables, and how choices are compared.
+#pragma once
+
+#include <vector>
+
+#include "plan/movement/movement.hpp"
+
+namespace tangram {
+
+/// What choices are compared by.
+struct MovementCost {
+  double seconds = 0;
+  double bytes = 0;  ///< that all ranks receive
+};
+
+/// Of choices that are predicted to take about as long as the fastest (within 2 %), the one that moves least: a
+/// difference that the cost model cannot vouch for is not worth bytes. The first of equal ones.
+size_t best_of(const std::vector<MovementCost>& costs);
+
+/// Tables and time of one pass.
+struct BuiltPass {
+  std::vector<MovementRank> ranks;
+  MovementTime time;
+  double bytes = 0;
+
+  MovementCost cost() const { return {time.total_s, bytes}; }
+};
+/// With the configured number of stages, or the best of those that are tried.
+BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups, Pass pass);
+
+/// Both passes.
+struct MovementCandidate {
+  BuiltPass forward;
+  BuiltPass backward;
+  int head_groups = 1;
+
+  bool empty() const { return forward.ranks.empty(); }
+  MovementCost cost() const { return {forward.time.total_s + backward.time.total_s, forward.bytes + backward.bytes}; }
+};
+/// The same work in both passes: their tables differ in nothing but the number of stages.
+MovementCandidate build_both(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups);
+
+/// Fills movement, predicted and areas of the plan.
+void adopt(Plan& plan, MovementCandidate candidate);
+/// For each pass the best of candidates that have equally many head groups; empty where there are none.
+MovementCandidate best_of_each_pass(std::vector<MovementCandidate> candidates);
+
+/// Every piece where its queries lie, and where its keys lie.
+RankWork work_by_queries(const Mask& mask, const PlanRuns& runs, int cp_size);
+RankWork work_by_keys(const Mask& mask, const PlanRuns& runs, int cp_size);
+
+}  // namespace tangram
