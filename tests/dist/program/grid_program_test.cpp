@@ -332,6 +332,68 @@ TEST(GridProgram, TheNextBlockOfARingTravelsWhileOneComputes) {
   }
 }
 
+/// The byte behind the last one of a tensor or of floats in memory of `place`, 0 for those elsewhere.
+int64_t end_of(const TensorRef& ref, Place place) {
+  return ref.place == place ? ref.offset + (ref.first_row + ref.rows) * ref.row_bytes() : 0;
+}
+int64_t end_of(const FloatRef& ref, Place place, int64_t rows, int columns) {
+  if (ref.place != place || rows == 0) return 0;
+  return (ref.offset + (rows - 1) * ref.stride + columns) * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t last_byte(const GridProgram& program, Place place) {
+  int64_t last = 0;
+  const auto tensors = [&](std::initializer_list<TensorRef> refs) {
+    for (const TensorRef& ref : refs) last = std::max(last, end_of(ref, place));
+  };
+  for (const GridOp& op : program.ops) {
+    if (const auto* sums = std::get_if<RowSumsOp>(&op)) {
+      for (const RowSumOp& sum : sums->sums) tensors({sum.source, sum.addend, sum.result});
+    } else if (const auto* copies = std::get_if<FloatCopiesOp>(&op)) {
+      for (const FloatCopyOp& copy : copies->copies) {
+        last = std::max(last, end_of(copy.from, place, copy.rows, copy.columns));
+        last = std::max(last, end_of(copy.to, place, copy.rows, copy.columns));
+      }
+    } else if (const auto* zero = std::get_if<ZeroOp>(&op)) {
+      tensors({zero->tensor});
+    } else if (const auto* attend = std::get_if<AttendOp>(&op)) {
+      tensors({attend->q, attend->k, attend->v, attend->out, attend->dout, attend->dq, attend->dk, attend->dv});
+      last = std::max(last, end_of(attend->lse, place, attend->q.rows, attend->q.heads));
+    }
+  }
+  return last;
+}
+
+TEST(GridProgram, EverythingLiesInsideItsMemoryAndFillsIt) {
+  for (const int cp_size : {2, 4, 6}) {
+    for (int variant = 0; variant < 3; ++variant) {
+      for (const Strategy strategy : kStrategies) {
+        SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", " << cp_size << " ranks, variant " << variant);
+        const auto plan = plan_of(varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true),
+                                  heads_of(cp_size, variant, DType::kBFloat16), cp_size, {strategy, 0, 0, {}});
+        std::vector<int64_t> arenas;
+        for (int rank = 0; rank < cp_size; ++rank) {
+          const GridCallShape call{DType::kBFloat16, 1, SinkLayout::kSh};
+          const GridProgram programs[] = {forward_program(*plan, rank, call),
+                                          backward_program(*plan, rank, call, false),
+                                          backward_program(*plan, rank, call, plan->grid.head_ranks > 1)};
+          for (const GridProgram& program : programs) {
+            EXPECT_LE(last_byte(program, Place::kArena), program.arena_bytes);
+            EXPECT_LE(last_byte(program, Place::kWork), program.work_bytes);
+            EXPECT_GT(last_byte(program, Place::kWork) + 256, program.work_bytes);  // but for alignment
+            for (const Exchange& exchange : program.casts) {
+              for (const RowCopy& copy : exchange.sends) EXPECT_LE(copy.rows.end * kArenaUnit, program.arena_bytes);
+              for (const RowCopy& copy : exchange.recvs) EXPECT_LE(copy.rows.end * kArenaUnit, program.arena_bytes);
+            }
+            arenas.push_back(program.arena_bytes);
+          }
+        }
+        for (size_t i = 3; i < arenas.size(); ++i) EXPECT_EQ(arenas[i], arenas[i - 3]) << "alike on all ranks";
+      }
+    }
+  }
+}
+
 TEST(GridProgram, RefusesWhatCannotTravel) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
