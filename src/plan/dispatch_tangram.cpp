@@ -147,6 +147,9 @@ int64_t search_chunk_size(const Mask& mask, int64_t chunk_size) {
 // A cut leaves half a tile empty on average, for which the kernels walk all keys that are seen there. A power of two,
 // so that plans do not change whenever the machine is measured again.
 CutCost cut_cost(const DistAttnConfig& config) {
+  // Where cuts are free, coarse ones still lead sooner to what is good.
+  constexpr int64_t kCoarse = 128;
+  if (config.cost.tile_rows == 1) return {kCoarse, 0};
   const auto cell_seconds = [&](Pass pass) { return compute_seconds(config, 1, pass); };
   const double key_seconds =
       static_cast<double>(config.cost.tile_rows) / 2 * (cell_seconds(Pass::kForward) + cell_seconds(Pass::kBackward));
