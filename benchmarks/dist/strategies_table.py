@@ -6,9 +6,8 @@
 A cell is a mask over a number of ranks. Without --measured, cells that a CPU can do are measured over threads, with the
 machine's constants measured first for as many ranks; the steps of a cell are taken in turns, so that other load meets
 all strategies alike; one thread for each rank. With --measured FILES the table comes from these instead:
-what this script wrote, or CSV of another benchmark with a row for each strategy and pass (columns mask or case, gpus or
-cp_size, strategy, and seconds, or pass and time_ms, or figure and value), for which the constants of --machine are
-taken. How often the prediction orders two strategies of a cell as the measurement does goes to stderr.
+what this script wrote, or CSV of `bench_dist_gpu` or `tangram bench`, for which the constants of --machine are taken.
+How often the prediction orders two strategies of a cell as the measurement does goes to stderr.
 """
 
 import argparse
@@ -97,38 +96,50 @@ def measure_table(arguments):
                 yield measured_cell(arguments, environment, case, cp_size, options)
 
 
+def strategy_of(row):
+    """The strategy of a row; nothing for ways to run one that are not what is simulated."""
+    name = row.get("strategy") or row["overlap"]
+    if name == "single:1":
+        return "tangram"
+    return name if name in (*STRATEGIES, "auto") else None
+
+
 def step_seconds(row):
-    """What a row of a foreign table adds to the step; nothing where it is of another figure."""
+    """What a row of a table adds to the step."""
     if row.get("seconds"):
         return float(row["seconds"])
     if "time_ms" in row:
-        return float(row["time_ms"]) * 1e-3
+        return float(row["time_ms"]) * 1e-3 if row["pass"] == "both" else 0.0
     return float(row["value"]) if row["figure"] in ("forward_time", "backward_time") else 0.0
 
 
 def read_tables(paths):
-    """Rows of cells by (case, number of ranks, heads), the passes of a strategy added up."""
+    """Rows of cells by strategy, the passes added up."""
     cells = {}
     for path in paths:
         with open(path, encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                case, cp_size = row.get("case") or row["mask"], row.get("cp_size") or row["gpus"]
+                strategy = strategy_of(row)
+                if strategy is None or row.get("mode", "eager") != "eager":
+                    continue
+                case = row.get("case") or f"{row['mask']}:{row['seqlen']}"
+                cp_size = row.get("cp_size") or row["gpus"]
                 heads = tuple(row.get(name, "") for name in ("heads_q", "heads_kv", "head_dim"))
-                other = tuple(row.get(name, "") for name in ("transport", "mode", "chunks"))
-                cell = cells.setdefault((case, cp_size, heads, other), {})
-                known = cell.setdefault(row["strategy"], {**row, "case": case, "cp_size": cp_size, "seconds": 0.0})
-                known["seconds"] += step_seconds(row)
+                cell = cells.setdefault((case, cp_size, heads, row.get("transport", "")), {})
+                named = {**row, "case": case, "cp_size": cp_size, "strategy": strategy, "seconds": 0.0}
+                cell.setdefault(strategy, named)["seconds"] += step_seconds(row)
     return cells
 
 
 def read_table(arguments):
-    for (case, cp_size, heads, _), cell in read_tables(arguments.measured).items():
-        rows = list(cell.values())
+    for (case, cp_size, heads, transport), cell in read_tables(arguments.measured).items():
+        rows = [row for row in cell.values() if row["seconds"] > 0]
         if not all(row.get("predicted_s") for row in rows):
             options = ["--mask", DIST_MASKS, "--case", case, "--cp-size", cp_size, "--dtype", "bf16"]
             options += ["--heads-q", heads[0], "--heads-kv", heads[1], "--head-dim", heads[2]]
             options += ["--machine-backend", "sm90"] if not arguments.machine else ["--machine", arguments.machine]
-            found = predictions(arguments.tangram, list(cell), options, dict(os.environ))
+            options += ["--engine", "workers"] if transport == "nccl" else []
+            found = predictions(arguments.tangram, [row["strategy"] for row in rows], options, dict(os.environ))
             for row in rows:
                 row["predicted_s"] = found[row["strategy"]].get("step_s", "")
                 row["ran"] = row["strategy"]

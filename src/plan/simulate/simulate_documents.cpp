@@ -67,7 +67,10 @@ struct DocumentsSim {
       const Work& own = work[static_cast<size_t>(step)];
       TurnSeconds turn;
       turn.compute_s = work_seconds(input, pass, own, input.config.heads.num_heads_q, layout.num_steps() > 1);
-      if (step > 0 && own.area > 0) turn.compute_s += input.machine.stage_overhead_s;
+      if (step > 0 && own.area > 0) {
+        turn.compute_s += input.machine.stage_overhead_s +
+                          accumulate_seconds(input, pass, rows_per_rank(rows.q), input.config.heads.num_heads_q);
+      }
       if (step + 1 < layout.num_steps()) turn.next_s = transfer_seconds(input.machine, cast(rank, step + 1));
       if (pass == Pass::kBackward && step > 0) {
         turn.grads_s = transfer_seconds(input.machine, gradients(rank, step));

@@ -29,6 +29,7 @@ struct GridSim {
   const GridShape& shape() const { return sizes.shape; }
   size_t groups() const { return static_cast<size_t>(shape().row_groups); }
   int rank_of(size_t group, int member) const { return static_cast<int>(group) * shape().head_ranks + member; }
+  int64_t group_q_rows() const { return sizes.q_rows * shape().head_ranks; }
   double heads_q() const { return local_heads_q(sizes.config.heads, shape().head_ranks); }
   bool hides() const { return input.machine.engine != CommEngine::kHostThreads; }
 
@@ -111,10 +112,11 @@ struct GridSim {
       const Neighbours from = neighbours(g);
       play.hops.push_back({hop(g, from.inner, pass), hop(g, from.outer, pass), hop(g, from.diagonal, pass)});
       const std::vector<Work> work = block_work(g, pass);
+      const double accumulate_s = accumulate_seconds(input, pass, group_q_rows(), heads_q());
       for (size_t s = 0; s < groups(); ++s) {
         const size_t block = (g / inner + outer - s / inner) % outer * inner + (g % inner + inner - s % inner) % inner;
         double seconds = work_seconds(input, pass, work[block], heads_q(), true);
-        if (s > 0 && work[block].area > 0) seconds += input.machine.stage_overhead_s;
+        if (s > 0 && work[block].area > 0) seconds += input.machine.stage_overhead_s + accumulate_s;
         play.compute_s[g * groups() + s] = static_cast<float>(seconds);
       }
     }
@@ -140,7 +142,8 @@ struct GridSim {
       Work others;
       for (const Work& block_of : work) others += block_of;
       const double own_s = work_seconds(input, pass, own, heads_q(), true);
-      const double overhead = others.area > 0 ? input.machine.stage_overhead_s : 0;
+      const double accumulate_s = accumulate_seconds(input, pass, group_q_rows(), heads_q());
+      const double overhead = others.area > 0 ? input.machine.stage_overhead_s + accumulate_s : 0;
       const double others_s = work_seconds(input, pass, others, heads_q(), false) + overhead;
       const GridTime time = play_gather(own_s, others_s, gather_s, scatter_s, hides());
       if (time.total_s > slowest.total_s) slowest = time;

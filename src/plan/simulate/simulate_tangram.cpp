@@ -56,6 +56,11 @@ struct TangramSim {
         continue;
       }
       step.compute_s += input.machine.stage_overhead_s;
+      // Where copy engines move rows one launch computes all stages, and results stay on the chip.
+      if (input.machine.engine != CommEngine::kCopyEngine && staged.work[s].area > 0) {
+        step.compute_s +=
+            accumulate_seconds(input, pass, input.mask.seqlen_q() / input.cp_size(), config.heads.num_heads_q);
+      }
       step.cast = routed(staged.rows[s], node, cast_bytes);
       if (pass == Pass::kBackward) step.reduce = routed(staged.rows[s], node, grad_bytes);
     }

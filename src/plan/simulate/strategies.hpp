@@ -69,6 +69,10 @@ double transfer_seconds(const MachineModel& machine, const Transfer& transfer);
 /// Seconds to copy `bytes` within a rank's memory.
 double copy_seconds(const MachineModel& machine, double bytes);
 
+/// Seconds to add a further step's results to those of `q_rows` rows of `num_heads` heads: out forward, dq backward, in
+/// float32, are read and written once more.
+double accumulate_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads);
+
 /// One step of a rank: `cast` must have arrived before `compute_s` starts, `reduce` leaves when it has ended.
 struct SimStep {
   double compute_s = 0;

@@ -42,6 +42,12 @@ double transfer_seconds(const MachineModel& machine, const Transfer& transfer) {
 
 double copy_seconds(const MachineModel& machine, double bytes) { return 2 * bytes / machine.memory_bytes_per_s; }
 
+double accumulate_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads) {
+  const HeadConfig& heads = input.config.heads;
+  const int dim = pass == Pass::kForward ? heads.head_dim_v : heads.head_dim;
+  return copy_seconds(input.machine, static_cast<double>(q_rows) * num_heads * dim * sizeof(float));
+}
+
 Played play_overlapped(const MachineModel& machine, std::span<const SimStep> steps) {
   Played played;
   double transfers = 0;
