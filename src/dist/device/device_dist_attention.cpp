@@ -100,7 +100,7 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
     if (plan->grid.empty()) {
       check_plan("DeviceDistAttention", *plan, communicator.size());
     } else {
-      device::check_grid_plan(*plan, communicator.size());
+      device::check_grid(*plan, communicator, options);
     }
     rank.base.plan = plan;
     rank.base.communicator = &control;

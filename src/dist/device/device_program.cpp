@@ -53,30 +53,31 @@ std::shared_ptr<void> allocate(size_t num_bytes) {
 
 }  // namespace
 
-void check_grid_plan(const Plan& plan, int size) {
-  require(plan.cp_size() == size,
+void check_grid(const Plan& plan, const DeviceCommunicator& communicator, const DeviceDistOptions& options) {
+  require(plan.cp_size() == communicator.size(),
           "DeviceDistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan.cp_size(),
-          size);
+          communicator.size());
   const HeadConfig& heads = plan.config.heads;
   require(heads.head_dim % 8 == 0 && heads.head_dim_v % 8 == 0,
           "DeviceDistAttention: dims of heads must be multiples of 8 (got {} and {})", heads.head_dim,
           heads.head_dim_v);
+  const std::string_view strategy = to_string(plan.config.strategy.name);
+  for (const DeviceOverlap wanted : {options.forward, options.backward}) {
+    if (wanted != DeviceOverlap::kSingleLaunch) continue;
+    throw NotAvailable(fmt::format("DeviceDistAttention: single_launch is Tangram's own (got strategy {})", strategy));
+  }
+  const LaunchOrder order = plan.config.overlap.launch_order;
+  if (order == LaunchOrder::kKernelBarrier ||
+      (order == LaunchOrder::kCopyEngine && communicator.name() != to_string(DeviceTransport::kCopyEngine))) {
+    throw NotAvailable(fmt::format("DeviceDistAttention: launch_order {} cannot be with strategy {} over {}",
+                                   to_string(order), strategy, communicator.name()));
+  }
 }
 
 std::unique_ptr<ProgramAttention> make_device_program(RankContext& base, DeviceCommunicator& communicator,
                                                       const DeviceDistOptions& options) {
-  for (const DeviceOverlap wanted : {options.forward, options.backward}) {
-    if (wanted != DeviceOverlap::kSingleLaunch) continue;
-    throw NotAvailable(fmt::format("DeviceDistAttention: single_launch is Tangram's own (got strategy {})",
-                                   to_string(base.plan->config.strategy.name)));
-  }
   const OverlapConfig& overlap = base.plan->config.overlap;
   const LaunchOrder order = overlap.launch_order;
-  if (order == LaunchOrder::kKernelBarrier ||
-      (order == LaunchOrder::kCopyEngine && communicator.name() != to_string(DeviceTransport::kCopyEngine))) {
-    throw NotAvailable(fmt::format("DeviceDistAttention: launch_order {} cannot be with strategy {} over {}",
-                                   to_string(order), to_string(base.plan->config.strategy.name), communicator.name()));
-  }
   ProgramOptions how;
   how.result_dtype = options.result_dtype.value_or(base.plan->config.heads.dtype);
   how.with_backward = options.with_backward;

@@ -11,12 +11,12 @@
 
 namespace tangram::device {
 
-/// Collective. As ProgramAttention's constructor, over the memory of the current device. Throws NotAvailable for an
-/// overlap or launch order that programs do not have.
+/// Throws InvalidArgument unless a plan with a grid is for as many ranks, NotAvailable for an overlap or launch order
+/// that programs do not have.
+void check_grid(const Plan& plan, const DeviceCommunicator& communicator, const DeviceDistOptions& options);
+
+/// Collective. As ProgramAttention's constructor, over the memory of the current device, for what has been checked.
 std::unique_ptr<ProgramAttention> make_device_program(RankContext& base, DeviceCommunicator& communicator,
                                                       const DeviceDistOptions& options);
-
-/// Throws InvalidArgument unless a plan with a grid is for `size` ranks.
-void check_grid_plan(const Plan& plan, int size);
 
 }  // namespace tangram::device
