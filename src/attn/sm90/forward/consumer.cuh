@@ -70,18 +70,32 @@ struct Consumer {
     ptx::named_barrier_arrive(kTurnBarrier + (warpgroup + 1 == kConsumers ? 0 : warpgroup + 1), 256);
   }
 
+  // Descriptors in uniform registers: the compiler must know that a stage is the same in the whole warp, and that the
+  // upper half of a descriptor is a constant. With three consumers it would rather spill.
+  static __device__ __forceinline__ int uniform(int stage) {
+    return kConsumers == 2 ? __shfl_sync(0xffffffff, stage, 0) : stage;
+  }
+  static __device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
+    if constexpr (kConsumers == 3) return ptx::wgmma_advance(descriptor, bytes);
+    return (descriptor & 0xffffffff00000000) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+  }
+
   /// Starts S = Q K^T for kN keys of `stage`, from row 16 * begin16 on.
   template <int kN>
   __device__ __forceinline__ void issue_scores(float (&scores)[kN / 2], int begin16, int stage) {
-    const uint64_t q = ptx::wgmma_descriptor(ptx::smem_address(smem.q[q_ring.stage]) + warpgroup * 64 * 128, 16, 1024);
+    issue_scores<kN>(scores, begin16, stage, q_ring.stage);
+  }
+  template <int kN>
+  __device__ __forceinline__ void issue_scores(float (&scores)[kN / 2], int begin16, int stage, int q_stage) {
+    const uint64_t q = ptx::wgmma_descriptor(ptx::smem_address(smem.q[q_stage]) + warpgroup * 64 * 128, 16, 1024);
     const uint64_t k = ptx::wgmma_descriptor(ptx::smem_address(smem.k[stage]) + begin16 * 2048, 16, 1024);
     ptx::wgmma_fence();
 #pragma unroll
     for (int panel = 0; panel < Traits::kPanels; ++panel) {
 #pragma unroll
       for (int k16 = 0; k16 < 4; ++k16) {
-        ptx::wgmma_ss<Element, kN>(scores, ptx::wgmma_advance(q, panel * Traits::kPanelBytesQ + k16 * 32),
-                                   ptx::wgmma_advance(k, panel * Traits::kPanelBytesK + k16 * 32), panel + k16 > 0);
+        ptx::wgmma_ss<Element, kN>(scores, advance(q, panel * Traits::kPanelBytesQ + k16 * 32),
+                                   advance(k, panel * Traits::kPanelBytesK + k16 * 32), panel + k16 > 0);
       }
     }
     ptx::wgmma_commit();
@@ -92,15 +106,15 @@ struct Consumer {
     return kN == kBlockN ? 0 : v_begin16;
   }
 
-  /// Starts O += P V for the pending step of kN keys, whose V must have arrived.
+  /// Starts O += P V for the pending step of kN keys, whose V must have arrived in `v_stage`.
   template <int kN>
-  __device__ __forceinline__ void issue_output() {
-    const uint64_t v = ptx::wgmma_descriptor(ptx::smem_address(smem.v[v_ring.stage]) + v_offset16<kN>() * 2048,
-                                             Traits::kPanelBytesK, 1024);
+  __device__ __forceinline__ void issue_output(int v_stage) {
+    const uint64_t v =
+        ptx::wgmma_descriptor(ptx::smem_address(smem.v[v_stage]) + v_offset16<kN>() * 2048, Traits::kPanelBytesK, 1024);
     ptx::wgmma_fence();
 #pragma unroll
     for (int g = 0; g < kN / 16; ++g) {
-      ptx::wgmma_rs<Element, Traits::kHeadDim, 1>(o, p[g], ptx::wgmma_advance(v, g * 2048), g > 0 || o_started);
+      ptx::wgmma_rs<Element, Traits::kHeadDim, 1>(o, p[g], advance(v, g * 2048), g > 0 || o_started);
     }
     ptx::wgmma_commit();
     o_started = true;
@@ -214,7 +228,7 @@ struct Consumer {
   template <int kN>
   __device__ __forceinline__ void flush_pending() {
     wait_pending_v<kN>();
-    issue_output<kN>();
+    issue_output<kN>(v_ring.stage);
     ptx::wgmma_wait<0>();
     release_v();
   }
@@ -255,7 +269,7 @@ struct Consumer {
     issue_scores<kN>(s, begin16, ring.stage);
     if constexpr (kNewItem) {
       wait_pending_v<kPendingN>();
-      issue_output<kPendingN>();
+      issue_output<kPendingN>(v_ring.stage);
     }
     pass_turn();
     const int32_t v_valid_next = read_message(word);
@@ -312,7 +326,7 @@ struct Consumer {
     take_turn();
     issue_scores<kN>(s, begin16, ring.stage);
     wait_pending_v<kBlockN>();
-    issue_output<kBlockN>();
+    issue_output<kBlockN>(v_ring.stage);
     pass_turn();
     const int32_t v_valid_next = read_message(word);
     ptx::wgmma_wait<1>();
@@ -350,10 +364,11 @@ struct Consumer {
   __device__ __forceinline__ uint32_t plain_steps(uint32_t word) {
     do {
       float s[kBlockN / 2];
+      const int k_stage = uniform(ring.stage), v_stage = uniform(v_ring.stage);
       take_turn();
-      issue_scores<kBlockN>(s, 0, ring.stage);
-      ptx::mbarrier_wait(&smem.v_full[v_ring.stage], v_ring.phase);
-      issue_output<kBlockN>();
+      issue_scores<kBlockN>(s, 0, k_stage);
+      ptx::mbarrier_wait(&smem.v_full[v_stage], v_ring.phase);
+      issue_output<kBlockN>(v_stage);
       pass_turn();
       ptx::wgmma_wait<1>();
       float offset[2];
