@@ -40,9 +40,11 @@ struct Consumer {
   bool o_started = false;  // else o holds nothing yet, and the next product overwrites it
   uint32_t p[kGroups16][4];
   RowState state;
-  int32_t pending = 0;  // keys of the step whose product with V is still to be made: 0, kNarrow or kBlockN
+  // Keys of the step whose product with V is still to be made: 0, kNarrow or kBlockN. The producer begins with a V that
+  // belongs to no step, so that the very first item takes the path of all others and finds its instructions only once.
+  int32_t pending = kBlockN;
   // The step whose probabilities wait in p for their product with V.
-  int32_t v_begin16, v_valid;
+  int32_t v_begin16 = 0, v_valid = kBlockN;
 
   __device__ Consumer(const ForwardParams& params_in, ForwardSmem<Traits>& smem_in)
       : params(params_in),
@@ -51,6 +53,12 @@ struct Consumer {
         lane(static_cast<int>(threadIdx.x) % 32) {
 #pragma unroll
     for (int i = 0; i < Traits::kHeadDim / 2; ++i) o[i] = 0.0f;
+#pragma unroll
+    for (int g = 0; g < kGroups16; ++g) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[g][i] = 0;
+    }
+    state.reset();
   }
 
   /// This thread's first row of the tile, in packed rows; its second is eight further.

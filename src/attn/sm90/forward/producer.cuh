@@ -100,8 +100,8 @@ struct Producer {
   RingPosition<Traits::kStagesK> k_ring;
   RingPosition<Traits::kStagesV> v_ring;
   RingPosition<Traits::kStagesQ> q_ring;
-  // V of a step is loaded after K of the next one, which the consumers need first.
-  int32_t v_row = kNothing, v_head = 0;
+  // V of a step is loaded after K of the next one, which the consumers need first. They begin with the V of no step.
+  int32_t v_row = kNoLoad, v_head = 0;
   bool keys_missing = params.arrivals.pending != 0;
   static constexpr int32_t kNothing = -2;
   static constexpr int32_t kNoLoad = -1;
