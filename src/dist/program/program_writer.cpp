@@ -78,22 +78,22 @@ int ProgramWriter::add_stage(std::span<const CastItem> items) {
 
 void ProgramWriter::cast(int stage) {
   under_way_.insert(stage);
-  program_.ops.push_back(CastOp{stage});
+  program_.ops.emplace_back(CastOp{stage});
 }
 
 void ProgramWriter::wait(int stage) {
   under_way_.erase(stage);
-  program_.ops.push_back(WaitOp{stage});
+  program_.ops.emplace_back(WaitOp{stage});
 }
 
 void ProgramWriter::sum_rows(std::vector<RowSumOp> sums) {
   std::erase_if(sums, [](const RowSumOp& sum) { return sum.result.rows == 0; });
-  if (!sums.empty()) program_.ops.push_back(RowSumsOp{std::move(sums)});
+  if (!sums.empty()) program_.ops.emplace_back(RowSumsOp{std::move(sums)});
 }
 
 void ProgramWriter::copy_floats(std::vector<FloatCopyOp> copies) {
   std::erase_if(copies, [](const FloatCopyOp& copy) { return copy.rows == 0 || copy.columns == 0; });
-  if (!copies.empty()) program_.ops.push_back(FloatCopiesOp{std::move(copies)});
+  if (!copies.empty()) program_.ops.emplace_back(FloatCopiesOp{std::move(copies)});
 }
 
 void ProgramWriter::sum_in_order(std::span<const TensorRef> terms, const TensorRef& result) {
@@ -109,7 +109,7 @@ void ProgramWriter::sum_in_order(std::span<const TensorRef> terms, const TensorR
 
 void ProgramWriter::attend(AttendOp op) {
   op.beside_transfers = !under_way_.empty();
-  program_.ops.push_back(std::move(op));
+  program_.ops.emplace_back(std::move(op));
 }
 
 }  // namespace tangram

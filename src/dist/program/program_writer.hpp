@@ -34,7 +34,7 @@ class ProgramWriter {
   void sum_rows(std::vector<RowSumOp> sums);
   void copy_rows(const TensorRef& source, const TensorRef& result) { sum_rows({{source, {}, result}}); }
   void copy_floats(std::vector<FloatCopyOp> copies);
-  void zero(const TensorRef& tensor) { program_.ops.push_back(ZeroOp{tensor}); }
+  void zero(const TensorRef& tensor) { program_.ops.emplace_back(ZeroOp{tensor}); }
   /// `result` becomes the sum of all terms in their order, in float32, rounded once. All have equal rows.
   void sum_in_order(std::span<const TensorRef> terms, const TensorRef& result);
   void attend(AttendOp op);
