@@ -204,20 +204,20 @@ struct ForwardPanel {
       const float before = job.accumulate ? lse : kMinusInf;
       const float sink =
           job.sink_lse == nullptr ? kMinusInf : job.sink_lse[(job.sink_per_row ? row : 0) * job.num_heads_q + head];
-      float top = seen;
-      if (before > top) top = before;
-      if (sink > top) top = sink;
-      float total = top;
-      if (top != kMinusInf) {
+      float total = seen, share = 1;  // share: of what this call saw, in the total
+      if (before != kMinusInf || sink != kMinusInf) {
+        float top = seen;
+        if (before > top) top = before;
+        if (sink > top) top = sink;
         total = top +
                 __builtin_logf(__builtin_expf(seen - top) + __builtin_expf(before - top) + __builtin_expf(sink - top));
+        share = __builtin_expf(seen - total);
       }
-      if (before == kMinusInf && sink == kMinusInf) total = seen;
       float* values = scratch.rows + int64_t{l} * dim_v;
       if (lane_sum == 0) {
         for (int d = 0; d < dim_v; ++d) values[d] = 0;
       } else {
-        const float factor = __builtin_expf(seen - total) / lane_sum;
+        const float factor = share / lane_sum;
         for (int d = 0; d < dim_v; ++d) values[d] *= factor;
       }
       void* out = mutable_row_of(job.out, row, head);

@@ -207,15 +207,53 @@ TANGRAM_INLINE void* mutable_row_of(const T& t, int64_t row, int head) {
   return const_cast<void*>(row_of(t, row, head));
 }
 
+#if defined(__AVX512F__)
+/// The transpose of 16 x 16 elements in registers: by pairs, by quarters of a vector, then by whole quarters.
+TANGRAM_INLINE void transpose_16x16(float* __restrict to, int64_t to_stride, const float* __restrict from,
+                                    int64_t from_stride) {
+  __m512 a[16], b[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(from + i * from_stride);
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  // a[4 j + c]: column c of every quarter, rows 4 j to 4 j + 3.
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
+    a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512 low_even = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88),
+                 low_odd = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
+    const __m512 high_even = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
+    const __m512 high_odd = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
+    _mm512_storeu_ps(to + c * to_stride, _mm512_shuffle_f32x4(low_even, high_even, 0x88));
+    _mm512_storeu_ps(to + (4 + c) * to_stride, _mm512_shuffle_f32x4(low_odd, high_odd, 0x88));
+    _mm512_storeu_ps(to + (8 + c) * to_stride, _mm512_shuffle_f32x4(low_even, high_even, 0xdd));
+    _mm512_storeu_ps(to + (12 + c) * to_stride, _mm512_shuffle_f32x4(low_odd, high_odd, 0xdd));
+  }
+}
+#endif
+
 /// to[c * to_stride + r] = from[r * from_stride + c]. Blocked, so that both sides stay in cache lines.
 TANGRAM_INLINE void transpose(float* __restrict to, int64_t to_stride, const float* __restrict from,
                               int64_t from_stride, int rows, int columns) {
   int c = 0;
 #if defined(__AVX512F__)
   for (; c + 16 <= columns; c += 16) {
+    int r = 0;
+    for (; r + 16 <= rows; r += 16) {
+      transpose_16x16(to + c * to_stride + r, to_stride, from + r * from_stride + c, from_stride);
+    }
     const __m512i at = _mm512_mullo_epi32(_mm512_set1_epi32(static_cast<int>(to_stride)),
                                           _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-    for (int r = 0; r < rows; ++r) {
+    for (; r < rows; ++r) {
       _mm512_i32scatter_ps(to + c * to_stride + r, at, _mm512_loadu_ps(from + r * from_stride + c), 4);
     }
   }
