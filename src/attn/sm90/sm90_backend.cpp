@@ -163,9 +163,9 @@ int device_attribute(cudaDeviceAttr attribute, int device) {
   return value;
 }
 
-int require_hopper() {
-  const HopperCheck check = check_hopper();
-  if (!check.found) throw NotAvailable("Sm90Backend: " + check.text);
+/// The current device.
+int hopper_device() {
+  require_hopper(check_hopper());
   int device = 0;
   cuda::check(cudaGetDevice(&device), "cudaGetDevice");
   return device;
@@ -217,22 +217,6 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
 
 }  // namespace
 
-HopperCheck check_hopper() {
-  int device = 0;
-  cudaDeviceProp properties{};
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) status = cudaGetDeviceProperties(&properties, device);
-  if (status != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());  // nothing that a later launch should report
-    return {false, fmt::format("needs a Hopper GPU; use the backend cpu (got {})", cudaGetErrorName(status))};
-  }
-  if (properties.major != 9 || properties.minor != 0) {
-    return {false, fmt::format("needs a Hopper GPU (compute capability 9.0); use the backend cpu (got {}, {}.{})",
-                               properties.name, properties.major, properties.minor)};
-  }
-  return {true, fmt::format("{}, {} multiprocessors", properties.name, properties.multiProcessorCount)};
-}
-
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);
   return TileShape{sm90::forward_tile_rows(shape.head_dim) / packed_heads(shape),
@@ -253,7 +237,7 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   require(static_cast<int64_t>(tiles->items.size()) * groups < (int64_t{1} << 31) - 65536,
           "Sm90Backend::prepare: tiles times head groups must stay below 2^31 (got {} and {})", tiles->items.size(),
           groups);
-  const int device = require_hopper();
+  const int device = hopper_device();
   auto mask = std::make_unique<Sm90Mask>();
   mask->shape = shape;
   mask->slices.assign(slices.begin(), slices.end());

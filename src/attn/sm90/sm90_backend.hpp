@@ -6,18 +6,11 @@
 
 #include <memory>
 #include <span>
-#include <string>
 
+#include "attn/sm90/hopper_check.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram {
-
-/// What the current device is called, or why the backend cannot run on it.
-struct HopperCheck {
-  bool found = false;
-  std::string text;
-};
-HopperCheck check_hopper();
 
 /// bfloat16 and float16, head_dim 64 and 128 (head_dim_v the same), any number of key heads that divides the query
 /// heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
