@@ -44,6 +44,7 @@ struct Options {
   std::string reduce_dtype = "float32";
   std::string launch_order = "auto";
   int sm_margin = 0;
+  bool batch_copies = false;
   int connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS; 0: as the environment says
   double seconds = 0.15;
   double warm_s = Repeats().warm_s;
@@ -115,8 +116,9 @@ class Bench {
   void run_transport(const std::string& name, const Mask& mask, const PassTimes& single, const std::string& transport) {
     std::unique_ptr<DeviceCommunicator> communicator;
     try {
-      communicator = make_device_communicator(
-          control_, {.transport = parse_device_transport(transport), .max_ctas = options_.sm_margin});
+      communicator = make_device_communicator(control_, {.transport = parse_device_transport(transport),
+                                                         .max_ctas = options_.sm_margin,
+                                                         .batch_copies = options_.batch_copies});
     } catch (const NotAvailable& error) {
       if (control_.rank() == 0) std::fprintf(stderr, "%s: %s\n", transport.c_str(), error.what());
       return;
@@ -235,6 +237,7 @@ int main(int argc, char** argv) {
   app.add_option(
       "--sm-margin", options.sm_margin,
       "multiprocessors for transfers of nccl, with launch orders auto and sm_margin (default: as many as it takes)");
+  app.add_flag("--batch-copies", options.batch_copies, "copy engines get all copies of a stage in one call");
   app.add_option("--connections", options.connections,
                  "hardware queues of a process; 1: kernels of all streams start in the order of the calls");
   app.add_option("--seconds", options.seconds, "about how long to repeat each pass (default 0.15)");

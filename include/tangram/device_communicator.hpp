@@ -135,7 +135,8 @@ class DevicePass {
   virtual std::vector<ReturnTarget> return_targets(int stage, int tensor, int return_slot) const = 0;
   /// The return slot of the open epoch, -1 when nothing returns.
   virtual int return_slot() const = 0;
-  /// Tells the owners that all rows of `stage` are stored; after the kernel that stored them, on `stream`.
+  /// Tells the owners that all rows of `stage` are stored, at once or with finish_reduce; after the kernel that stored
+  /// them, on `stream`.
   virtual void signal_returned(int stage, void* stream) = 0;
   /// Waits on the device until the partial rows of all stages have come and adds them: `sums[t]` becomes `own[t]` plus
   /// the peers' rows, rounded; the terms of a row in rank order with `own` in the place of this rank, in float32:
@@ -205,6 +206,9 @@ struct DeviceCommunicatorConfig {
   double timeout_s = 0;
   /// Of nccl: at most so many thread blocks, and so multiprocessors, of a transfer; 0: 16.
   int max_ctas = 0;
+  /// Of copy_engine: hands all copies of a stage over in one call, and all its flags in a second, which takes the host
+  /// less time; no peer sees its rows before all have been sent. Not while a graph is captured.
+  bool batch_copies = false;
 };
 
 /// Collective over `control`, which must outlive the result and whose ranks may be processes of one host or threads of

@@ -19,7 +19,7 @@ namespace tangram::comm {
 
 /// What passes share: the group, its memory, and where its control words lie.
 struct CopyEngineGroup {
-  CopyEngineGroup(Communicator& control, double timeout_s);
+  CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config);
   /// Ends when the own transfers have.
   ~CopyEngineGroup();
 
@@ -28,6 +28,7 @@ struct CopyEngineGroup {
   EpochParams epoch_params(int pass) const;
 
   GroupState state;
+  const bool batch_copies;
   SymmetricHeap heap;
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
@@ -41,8 +42,8 @@ struct CopyEngineGroup {
 
 class CopyEngineCommunicator final : public DeviceCommunicator {
  public:
-  CopyEngineCommunicator(Communicator& control, double timeout_s)
-      : group_(std::make_shared<CopyEngineGroup>(control, timeout_s)) {}
+  CopyEngineCommunicator(Communicator& control, const DeviceCommunicatorConfig& config)
+      : group_(std::make_shared<CopyEngineGroup>(control, config)) {}
 
   int rank() const override { return group_->state.rank(); }
   int size() const override { return group_->state.size(); }

@@ -64,6 +64,7 @@ class CopyEnginePass final : public DevicePass {
     int num_chunks = 0;
     int64_t rows_sent = 0, bytes_sent = 0, rows_received = 0, bytes_received = 0;
     int first_wait = 0, num_waits = 0;  // in the list of waits
+    int first_signal = 0;               // in the list of signals, one for each target
   };
 
   std::vector<Transfer> plan_casts();
@@ -78,6 +79,14 @@ class CopyEnginePass final : public DevicePass {
   /// Sends a stage of `area`'s slot and raises entry (stage, rank) of the peers' flags, which begin at `first_flag`.
   void send(const Transfer& transfer, size_t stage, const SlotArea& area, int slot, int64_t first_flag,
             const void* const* sources, const OwnedStream& own_stream, bool& used, cudaStream_t stream);
+  /// The stage's copies, one call for each or two for all.
+  void copy(const Transfer& transfer, const SlotArea& area, int slot, int64_t flag, const void* const* sources,
+            cudaStream_t stream) const;
+  void copy_batched(const Transfer& transfer, const SlotArea& area, int slot, int64_t flag, const void* const* sources,
+                    cudaStream_t stream) const;
+  WaitParams return_wait() const;
+  /// Tells owners what signal_returned has put off, then waits.
+  void signal_and_wait(WaitParams params, cudaStream_t stream);
   void open(cudaStream_t stream);
   void close(cudaStream_t stream);
   EpochParams epoch_params() const;
@@ -93,6 +102,7 @@ class CopyEnginePass final : public DevicePass {
   std::vector<Transfer> reduces_;
   cuda::DeviceBuffer cast_waits_;
   cuda::DeviceBuffer return_waits_;
+  cuda::DeviceBuffer return_signals_;
   int num_return_waits_ = 0;
   cuda::DeviceBuffer merge_begin_, merge_entries_, merge_before_;
   /// Partial rows in reduce_dtype, for tensors that come in another.
@@ -104,6 +114,7 @@ class CopyEnginePass final : public DevicePass {
   OwnedEvent cast_fork_, return_fork_, cast_join_, return_join_;
   int slot_ = -1;
   int return_slot_ = -1;
+  int first_signal_ = 0, num_signals_ = 0;  // put off until finish_reduce, in the list of signals
   bool cast_used_ = false;
   bool return_used_ = false;
 };

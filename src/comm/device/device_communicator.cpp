@@ -32,7 +32,7 @@ std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& contr
                                                              const DeviceCommunicatorConfig& config) {
   require_gpus(control);
   switch (config.transport) {
-    case DeviceTransport::kCopyEngine: return std::make_unique<comm::CopyEngineCommunicator>(control, config.timeout_s);
+    case DeviceTransport::kCopyEngine: return std::make_unique<comm::CopyEngineCommunicator>(control, config);
     case DeviceTransport::kNccl: return std::make_unique<comm::NcclCommunicator>(control, config);
   }
   throw InternalError("make_device_communicator: unknown transport");

@@ -77,6 +77,12 @@ __global__ void end_epoch(EpochParams params) {
 
 __global__ void wait_flags(WaitParams params) {
   const uint64_t epoch = *params.epoch;
+  for (int i = static_cast<int>(threadIdx.x); i < params.num_signals; i += static_cast<int>(blockDim.x)) {
+    const int stage = static_cast<int>(params.signal_list[i] >> 8),
+              peer = static_cast<int>(params.signal_list[i] & 255);
+    uint64_t* flags = params.signals.ranks[peer] + params.signals.idx;
+    ptx::store_release_system(flags + stage * params.size + params.context->rank, epoch);
+  }
   for (int i = static_cast<int>(threadIdx.x); i < params.count; i += static_cast<int>(blockDim.x)) {
     const int stage = static_cast<int>(params.list[i] >> 8), peer = static_cast<int>(params.list[i] & 255);
     const uint64_t* flag = params.flags + stage * params.size + peer;
@@ -183,9 +189,14 @@ __device__ void add8(const void* data, DType dtype, int64_t idx, float (&sum)[8]
   for (int i = 0; i < 8; ++i) sum[i] += values[i];
 }
 
-/// A warp per row; the order of the terms of an element is that of the ranks. A lane has kAhead loads of eight elements
-/// under way at a time.
-__global__ void __launch_bounds__(256) merge_rows(MergeParams params) {
+struct MergeJobs {
+  MergeParams tensors[kMaxMerged];
+};
+
+/// A warp per row of the tensor that the second dimension of the grid says; the order of the terms of an element is
+/// that of the ranks. A lane has kAhead loads of eight elements under way at a time.
+__global__ void __launch_bounds__(256) merge_rows(const __grid_constant__ MergeJobs jobs) {
+  const MergeParams& params = jobs.tensors[blockIdx.y];
   constexpr int kAhead = 4, kStride = 8 * 32;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t num_warps = int64_t{gridDim.x} * (blockDim.x / 32);
@@ -298,7 +309,7 @@ void launch_end(const EpochParams& params, cudaStream_t stream) {
 }
 
 void launch_wait(const WaitParams& params, cudaStream_t stream) {
-  if (params.count == 0) return;
+  if (params.count == 0 && params.num_signals == 0) return;
   wait_flags<<<1, 128, 0, stream>>>(params);
   check_launch("wait_flags");
 }
@@ -321,11 +332,17 @@ void launch_convert(const MoveParams& params, int num_blocks, cudaStream_t strea
   check_launch("convert_chunks");
 }
 
-void launch_merge(const MergeParams& params, cudaStream_t stream) {
-  if (params.rows == 0) return;
+void launch_merge(std::span<const MergeParams> tensors, cudaStream_t stream) {
+  MergeJobs jobs;
+  int64_t most_rows = 0;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    jobs.tensors[t] = tensors[t];
+    most_rows = std::max(most_rows, tensors[t].rows);
+  }
+  if (most_rows == 0) return;
   constexpr int64_t kMaxBlocks = 132 * 8;
-  const int64_t blocks = std::min((params.rows + 7) / 8, kMaxBlocks);
-  merge_rows<<<static_cast<unsigned>(blocks), 256, 0, stream>>>(params);
+  const auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, kMaxBlocks));
+  merge_rows<<<dim3(blocks, static_cast<unsigned>(tensors.size())), 256, 0, stream>>>(jobs);
   check_launch("merge_rows");
 }
 

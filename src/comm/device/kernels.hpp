@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 #include "comm/device/chunk.hpp"
 #include "cuda/wait_context.hpp"
@@ -57,8 +58,12 @@ struct WaitParams {
   int size = 1;
   int pass = 0;
   cuda::WaitKind kind = cuda::WaitKind::kArrival;
+  FlagTable signals;                      // flags [stages, size] of this kind on the peers
+  const uint32_t* signal_list = nullptr;  // stage << 8 | peer
+  int num_signals = 0;
 };
-/// Ends when all flags of the list have reached the epoch, or the group has failed.
+/// First writes the epoch to entry signals.idx + stage * size + rank of the peers in signal_list, after all that was
+/// enqueued before. Ends when all flags of the list have reached the epoch, or the group has failed.
 void launch_wait(const WaitParams& params, cudaStream_t stream);
 
 /// Writes the epoch to entry flags.idx + rank of the peers given as bits, after all that was enqueued before.
@@ -89,7 +94,9 @@ struct MergeParams {
   int64_t rows = 0;
   int row_elements = 0;  // a multiple of 8
 };
-void launch_merge(const MergeParams& params, cudaStream_t stream);
+/// At most this many tensors in one launch.
+inline constexpr int kMaxMerged = 4;
+void launch_merge(std::span<const MergeParams> tensors, cudaStream_t stream);
 
 struct AllReduceParams {
   const cuda::WaitContext* context = nullptr;

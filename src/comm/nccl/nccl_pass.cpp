@@ -212,9 +212,10 @@ void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
     if (stage.messages.recvs.empty()) continue;
     cuda::check(cudaStreamWaitEvent(as_stream(stream), stage.done.get(), 0), "cudaStreamWaitEvent");
   }
+  std::vector<MergeParams> merged;
   for (size_t t = 0; t < own.size(); ++t) {
     const ReturnTensor& shape = spec_.returns[t];
-    MergeParams params;
+    MergeParams& params = merged.emplace_back();
     params.own = own[t].data;
     params.returned = returned_[t].as<void>();
     params.sums = sums[t].data;
@@ -226,8 +227,8 @@ void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
     params.num_before = merge_before_.as<int32_t>();
     params.rows = shape.owned_rows;
     params.row_elements = shape.heads * shape.dim;
-    launch_merge(params, as_stream(stream));
   }
+  launch_merge(merged, as_stream(stream));
 }
 
 void NcclPass::close(cudaStream_t stream) {

@@ -330,42 +330,58 @@ DevicePassSpec ring_spec(int rank, int size, int64_t rows, const char* label) {
   return spec;
 }
 
-TEST_P(DeviceTransports, LargeStretchesArriveWholeManyEpochsAhead) {
-  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+/// Two ranks.
+void expect_large_stretches_whole(DeviceCommunicator& comm) {
   constexpr int kSize = 2, kEpochs = 20;
   constexpr int64_t kRows = 1 << 16;  // 4 MiB
-  run(kSize, [&](DeviceCommunicator& comm) {
-    const auto pass = comm.prepare_pass(ring_spec(comm.rank(), kSize, kRows, "ring"));
-    const Stream stream;
-    const DeviceBuffer source(kRows * kHeads * kDim * 4), landed(kRows * kHeads * kDim * 4 * 2);
-    const DeviceBuffer bad = DeviceBuffer::zeros(8);
-    HostTensor shape(DType::kFloat32, kRows, kHeads, kDim);
-    std::vector<HostTensor> got;
-    comm.control().barrier("allocated");
-    for (int epoch = 0; epoch < kEpochs; ++epoch) {
-      check(cudaMemsetAsync(source.as<void>(), 16 * comm.rank() + epoch % 16, source.bytes(), stream), "memset");
-      const int slot = pass->begin(stream);
-      const ConstTensorView sources[] = {view_of(source, shape)};
-      pass->cast(0, sources, stream);
-      pass->wait_cast(0, stream);
-      if (epoch >= kEpochs - 2) {
-        check(cudaMemcpyAsync(landed.as<char>() + (epoch % 2) * source.bytes(), pass->landing(0, slot).data,
-                              source.bytes(), cudaMemcpyDeviceToDevice, stream),
-              "copy");
-      }
-      pass->end(stream);
+  const auto pass = comm.prepare_pass(ring_spec(comm.rank(), kSize, kRows, "ring"));
+  const Stream stream;
+  const DeviceBuffer source(kRows * kHeads * kDim * 4), landed(kRows * kHeads * kDim * 4 * 2);
+  const DeviceBuffer bad = DeviceBuffer::zeros(8);
+  HostTensor shape(DType::kFloat32, kRows, kHeads, kDim);
+  std::vector<HostTensor> got;
+  comm.control().barrier("allocated");
+  for (int epoch = 0; epoch < kEpochs; ++epoch) {
+    check(cudaMemsetAsync(source.as<void>(), 16 * comm.rank() + epoch % 16, source.bytes(), stream), "memset");
+    const int slot = pass->begin(stream);
+    const ConstTensorView sources[] = {view_of(source, shape)};
+    pass->cast(0, sources, stream);
+    pass->wait_cast(0, stream);
+    if (epoch >= kEpochs - 2) {
+      check(cudaMemcpyAsync(landed.as<char>() + (epoch % 2) * source.bytes(), pass->landing(0, slot).data,
+                            source.bytes(), cudaMemcpyDeviceToDevice, stream),
+            "copy");
     }
-    stream.synchronize();
-    comm.check();
-    std::vector<unsigned char> bytes(landed.bytes());
-    check(cudaMemcpy(bytes.data(), landed.as<void>(), bytes.size(), cudaMemcpyDeviceToHost), "copy");
-    for (const int epoch : {kEpochs - 2, kEpochs - 1}) {
-      const auto begin = bytes.begin() + static_cast<ptrdiff_t>((epoch % 2) * source.bytes());
-      const auto expected = static_cast<unsigned char>(16 * (1 - comm.rank()) + epoch % 16);
-      EXPECT_EQ(std::count(begin, begin + static_cast<ptrdiff_t>(source.bytes()), expected), std::ssize(bytes) / 2);
-    }
-    comm.control().barrier("done");
-  });
+    pass->end(stream);
+  }
+  stream.synchronize();
+  comm.check();
+  std::vector<unsigned char> bytes(landed.bytes());
+  check(cudaMemcpy(bytes.data(), landed.as<void>(), bytes.size(), cudaMemcpyDeviceToHost), "copy");
+  for (const int epoch : {kEpochs - 2, kEpochs - 1}) {
+    const auto begin = bytes.begin() + static_cast<ptrdiff_t>((epoch % 2) * source.bytes());
+    const auto expected = static_cast<unsigned char>(16 * (1 - comm.rank()) + epoch % 16);
+    EXPECT_EQ(std::count(begin, begin + static_cast<ptrdiff_t>(source.bytes()), expected), std::ssize(bytes) / 2);
+  }
+  comm.control().barrier("done");
+}
+
+TEST_P(DeviceTransports, LargeStretchesArriveWholeManyEpochsAhead) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  run(2, expect_large_stretches_whole);
+}
+
+TEST(BatchedCopies, LargeStretchesArriveWholeManyEpochsAhead) {
+  run_local_ranks(
+      2,
+      [](Communicator& control) {
+        check(cudaSetDevice(control.rank() % num_gpus()), "cudaSetDevice");
+        DeviceCommunicatorConfig config;
+        config.timeout_s = 20;
+        config.batch_copies = true;
+        expect_large_stretches_whole(*make_device_communicator(control, config));
+      },
+      60);
 }
 
 TEST_P(DeviceTransports, KeptSlotsStayUntilAnotherPassTakesThem) {

@@ -105,9 +105,9 @@ struct Transport {
 };
 void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
 
-testing::MakeCommunicator real(DeviceTransport transport) {
-  return [transport](Communicator& control) {
-    return make_device_communicator(control, {.transport = transport, .timeout_s = 20});
+testing::MakeCommunicator real(DeviceTransport transport, bool batch_copies = false) {
+  return [=](Communicator& control) {
+    return make_device_communicator(control, {.transport = transport, .timeout_s = 20, .batch_copies = batch_copies});
   };
 }
 
@@ -115,6 +115,7 @@ std::vector<Transport> transports() {
   return {{"Blocking", testing::make_blocking, true, false, false},
           {"BlockingWithFlags", testing::make_blocking_with_flags, true, false, true},
           {"CopyEngine", real(DeviceTransport::kCopyEngine), true, true, true},
+          {"CopyEngineInBatches", real(DeviceTransport::kCopyEngine, true), true, true, true},
           {"Nccl", real(DeviceTransport::kNccl), false, true, false}};
 }
 
