@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "tangram/device_arrivals.hpp"
+#include "tangram/key_stretch.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tensor.hpp"
 #include "tangram/tile_list.hpp"
@@ -71,6 +72,10 @@ struct AttnForwardArgs {
   /// Keys of AttnBackend::prepare_arrivals may still be on their way: the call waits for each where it needs it. Null:
   /// all keys are there. Only where can_wait_for_keys().
   const DeviceArrivals* arrivals = nullptr;
+  /// Tensors that hold the keys of AttnBackend::prepare_stretches, `[rows, num_heads_kv, dim]` with as many rows as
+  /// those need, or empty: all keys are read from k and v. Only where can_read_elsewhere().
+  ConstTensorView k_elsewhere;
+  ConstTensorView v_elsewhere;
 };
 
 struct AttnBackwardArgs {
@@ -93,7 +98,9 @@ struct AttnBackwardArgs {
   /// written: those of other stages may be under way to another rank.
   bool accumulate_dkv = false;
   AttnOptions options;
-  const DeviceArrivals* arrivals = nullptr;  // as in AttnForwardArgs
+  const DeviceArrivals* arrivals = nullptr;  // these three as in AttnForwardArgs
+  ConstTensorView k_elsewhere;
+  ConstTensorView v_elsewhere;
   /// Where the rows of dk and dv go one by one, or null: [seqlen_k] addresses each (in device memory, of memory that
   /// may be another device's) of `[num_heads_kv, dim]` contiguous elements of the dtype of dk and dv, whose own memory
   /// is then not used. Only where can_wait_for_keys(), and without accumulate_dkv.
@@ -142,6 +149,15 @@ class AttnBackend {
   /// flags. Once, after prepare() and before prepare_backward(), and only where can_wait_for_keys().
   virtual void prepare_arrivals(PreparedMask& /*mask*/, std::span<const KeyArrival> /*arrivals*/) const {}
   static constexpr int kMaxKeyFlags = 64;
+
+  /// Whether calls can read keys from other tensors than k and v.
+  virtual bool can_read_elsewhere() const { return false; }
+
+  /// Says which keys of a prepared mask calls find in k_elsewhere and v_elsewhere, in disjoint stretches. The first and
+  /// last kStretchBorder keys of each must be in k and v as well, since tiles of keys may reach beyond it; all others
+  /// need not be. Once, after prepare(), and only where can_read_elsewhere().
+  virtual void prepare_stretches(PreparedMask& /*mask*/, std::span<const KeyStretch> /*stretches*/) const {}
+  static constexpr int kStretchBorder = 127;
 
   /// Whether backward() can be given AttnBackwardArgs::delta.
   virtual bool takes_delta() const { return false; }

@@ -10,6 +10,7 @@
 
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/backward/plan.hpp"
+#include "attn/sm90/key_stretches.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/attention.hpp"
 
@@ -35,7 +36,13 @@ struct Sm90Mask final : PreparedMask {
   cuda::DeviceBuffer counters;
   std::unique_ptr<ForwardParts> parts;  ///< null for most masks; else items are parts
   LateKeys late_keys;
+  KeyStretches stretches;
   std::unique_ptr<backward::Plan> backward;
 };
+
+/// The stretches of a call that gives these other tensors or, empty ones, none. Throws InvalidArgument, naming
+/// `function`, unless they are like k and v and have the rows.
+StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
+                             const ConstTensorView& v);
 
 }  // namespace tangram::sm90

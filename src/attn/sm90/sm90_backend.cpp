@@ -92,6 +92,11 @@ void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
   const CUtensorMap v = args.v.rows > 0 ? cuda::make_token_map(args.v, {tile_keys, 1, panels}, false) : q;
   std::memcpy(&params.k_map, &k, sizeof(k));
   std::memcpy(&params.v_map, &v, sizeof(v));
+  const bool elsewhere = params.stretches.of_granule != nullptr;
+  const CUtensorMap other_k = elsewhere ? cuda::make_token_map(args.k_elsewhere, {tile_keys, 1, panels}, false) : k;
+  const CUtensorMap other_v = elsewhere ? cuda::make_token_map(args.v_elsewhere, {tile_keys, 1, panels}, false) : v;
+  std::memcpy(&params.k_elsewhere_map, &other_k, sizeof(other_k));
+  std::memcpy(&params.v_elsewhere_map, &other_v, sizeof(other_v));
   // A float32 output is written without a map, but prefetching must see a valid descriptor.
   const CUtensorMap out =
       args.out.dtype == args.q.dtype ? cuda::make_token_map(args.out, {64 / pack_heads, pack_heads, 1}, true) : q;
@@ -117,6 +122,7 @@ int32_t groups_per_section(const Sm90Mask& mask, int pack) {
 ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {
   const int pack = packed_heads(mask.shape);
   ForwardParams params{};
+  params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere);
   fill_maps(params, args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
@@ -217,6 +223,30 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
 
 }  // namespace
 
+namespace sm90 {
+
+StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
+                             const ConstTensorView& v) {
+  const AttnShape& shape = mask.shape;
+  const int64_t num_rows = mask.stretches.num_rows();
+  if (mask.stretches.empty() || (k.data == nullptr && v.data == nullptr)) return {};
+  for (const auto& [view, dim] : {std::pair{&k, shape.head_dim}, std::pair{&v, shape.head_dim_v}}) {
+    require(view->data != nullptr && view->rows >= num_rows && view->heads == shape.num_heads_kv && view->dim == dim &&
+                view->dtype == shape.dtype,
+            "{}: k_elsewhere and v_elsewhere must be {} with at least {} rows, {} heads and dim {} (got {}, {})",
+            function, to_string(shape.dtype), num_rows, shape.num_heads_kv, dim, to_string(view->dtype),
+            shape_text(*view));
+    require(reinterpret_cast<uintptr_t>(view->data) % 16 == 0 && view->row_stride * 2 % 16 == 0 &&
+                view->head_stride * 2 % 16 == 0 && view->row_stride >= 0 && view->head_stride >= 0,
+            "{}: k_elsewhere and v_elsewhere must be aligned to 16 bytes, with strides that are multiples of that (got "
+            "{}, strides {} and {} elements)",
+            function, view->data, view->row_stride, view->head_stride);
+  }
+  return mask.stretches.params();
+}
+
+}  // namespace sm90
+
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);
   return TileShape{sm90::forward_tile_rows(shape.head_dim) / packed_heads(shape),
@@ -253,6 +283,11 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
 void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const {
   Sm90Mask& prepared = as_sm90(mask);
   prepared.late_keys = sm90::LateKeys(arrivals, prepared.shape.seqlen_k);
+}
+
+void Sm90Backend::prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const {
+  Sm90Mask& prepared = as_sm90(mask);
+  prepared.stretches = sm90::KeyStretches(stretches, prepared.shape.seqlen_k);
 }
 
 void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {

@@ -28,6 +28,8 @@ class Sm90Backend final : public AttnBackend {
                                         const TileList* tiles) const override;
   bool can_wait_for_keys() const override { return true; }
   void prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const override;
+  bool can_read_elsewhere() const override { return true; }
+  void prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override;
   void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const override;

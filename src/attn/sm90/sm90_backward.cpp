@@ -108,6 +108,10 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   fill_map(params.dout_map, args.dout, sm90::backward::kTileShape.block_n);
   fill_map(params.k_map, args.k, sm90::backward::kTileShape.block_m);
   fill_map(params.v_map, args.v, sm90::backward::kTileShape.block_m);
+  if (params.stretches.of_granule != nullptr) {
+    fill_map(params.k_elsewhere_map, args.k_elsewhere, sm90::backward::kTileShape.block_m);
+    fill_map(params.v_elsewhere_map, args.v_elsewhere, sm90::backward::kTileShape.block_m);
+  }
   params.dk = args.dk.data;
   params.dv = args.dv.data;
   params.dk_rows = args.dk_rows;
@@ -205,6 +209,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const bool deterministic = args.options.deterministic;
   Params params{};
   EdgeParams edge{};
+  params.stretches = sm90::stretch_params("Sm90Backend::backward", prepared, args.k_elsewhere, args.v_elsewhere);
   fill_params(params, prepared.shape, args);
   params.arrivals = prepared.late_keys.params(args.arrivals);
   fill_edge(edge, prepared.shape, args, params.softmax_scale);

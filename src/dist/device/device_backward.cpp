@@ -65,6 +65,7 @@ void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows
         call.sink = args.sink;
       }
       if (setup.waits_in_kernel) call.arrivals = &arrivals;
+      call.k_elsewhere = rows.k_shard, call.v_elsewhere = rows.v_shard;
       if (setup.stores_returns) {
         const auto slot = static_cast<size_t>(setup.pass->return_slot());
         call.dk_rows = setup.dk_rows[slot].as<void*>();

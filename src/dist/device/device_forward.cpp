@@ -41,6 +41,7 @@ void compute(DeviceRank& rank, const DistForwardArgs& args, const KvViews& rows,
     }
     if (i == last) call.sink = args.sink;
     if (rank.forward.waits_in_kernel) call.arrivals = &arrivals;
+    call.k_elsewhere = rows.k_shard, call.v_elsewhere = rows.v_shard;
     rank.base.backend->forward(*steps[i].mask, call, stream);
   }
   if (out.data != args.out.data) {

@@ -24,17 +24,23 @@ cuda::DeviceBuffer upload(const std::vector<int32_t>& values) {
   return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(int32_t));
 }
 
-LocalRows make_local_rows(const RankPlan& plan, int rank, int64_t k_rows) {
+/// `reads_elsewhere`: kernels can read rows of the shard where they lie.
+LocalRows make_local_rows(const RankPlan& plan, int rank, int64_t k_rows, bool reads_elsewhere) {
   std::vector<int32_t> shard_rows, buffer_rows, of_shard_row(static_cast<size_t>(k_rows), -1);
-  for (const KvSegment& segment : plan.segments) {
-    if (segment.owner != rank) continue;
-    for (int64_t i = 0; i < segment.global.size(); ++i) {
-      shard_rows.push_back(static_cast<int32_t>(segment.owner_row + i));
-      buffer_rows.push_back(static_cast<int32_t>(segment.row + i));
-      of_shard_row[static_cast<size_t>(segment.owner_row + i)] = static_cast<int32_t>(segment.row + i);
+  const std::vector<KeyStretch> own = own_stretches(plan, rank);
+  LocalRows local;
+  if (reads_elsewhere) local.stretches = worth_reading(own, AttnBackend::kStretchBorder);
+  for (const KeyStretch& stretch : own) {
+    for (int64_t i = 0; i < stretch.keys.size(); ++i) {
+      of_shard_row[static_cast<size_t>(stretch.row + i)] = static_cast<int32_t>(stretch.keys.begin + i);
     }
   }
-  LocalRows local;
+  for (const KeyStretch& stretch : to_copy(own, local.stretches, AttnBackend::kStretchBorder)) {
+    for (int64_t i = 0; i < stretch.keys.size(); ++i) {
+      shard_rows.push_back(static_cast<int32_t>(stretch.row + i));
+      buffer_rows.push_back(static_cast<int32_t>(stretch.keys.begin + i));
+    }
+  }
   local.count = static_cast<int64_t>(shard_rows.size());
   local.shard_rows = upload(shard_rows);
   local.buffer_rows = upload(buffer_rows);
@@ -95,6 +101,8 @@ void make_steps(DeviceRank& rank, PassSetup& setup, const std::vector<Stage>& st
     std::vector<std::unique_ptr<PreparedMask>> masks = prepare_stages(backend, stages, rank.base.shape);
     for (int stage = 0; stage < setup.num_stages; ++stage) {
       setup.steps.push_back({std::move(masks[static_cast<size_t>(stage)]), stage, stage + 1});
+      const Step& step = setup.steps.back();
+      if (step.mask != nullptr) backend.prepare_stretches(*step.mask, rank.local.stretches);
     }
     return;
   }
@@ -102,6 +110,7 @@ void make_steps(DeviceRank& rank, PassSetup& setup, const std::vector<Stage>& st
   setup.waits_in_kernel = setup.is_single_launch && !late.empty();
   const std::span<const KeyArrival> arrivals = setup.waits_in_kernel ? late : std::span<const KeyArrival>{};
   setup.steps.push_back({prepare_slices(backend, rank.plan().slices, rank.base.shape, arrivals), 0, setup.num_stages});
+  backend.prepare_stretches(*setup.steps.back().mask, rank.local.stretches);
 }
 
 /// Exchanges of the stages after the first, which has none.
@@ -210,11 +219,13 @@ void prepare_layout(DeviceRank& rank, const DeviceDistOptions& options) {
   const RankPlan& plan = rank.plan();
   rank.forward.num_stages = static_cast<int>(plan.forward.size());
   rank.backward.num_stages = static_cast<int>(plan.backward.size());
-  rank.local = make_local_rows(plan, rank.base.rank, rank.base.k_shard_rows());
+  rank.keeps = plan.backward.back().kept && options.with_backward;
   const bool alone = plan.forward.size() == 1 && plan.backward.size() == 1;
   rank.uses_shard = alone && plan.segments.size() <= 1;
+  // A backward pass finds all rows where the forward pass kept them, and a shard that is the buffer is read anyway.
+  const bool reads_elsewhere = rank.base.backend->can_read_elsewhere() && !rank.keeps && !rank.uses_shard;
+  rank.local = make_local_rows(plan, rank.base.rank, rank.base.k_shard_rows(), reads_elsewhere);
   rank.writes_gradients = rank.uses_shard && rank.local.whole_shard;
-  rank.keeps = plan.backward.back().kept && options.with_backward;
 }
 
 namespace {
@@ -309,14 +320,14 @@ void start_transfers_first(const DeviceRank& rank, const PassSetup& setup, int s
 }
 
 KvViews kept_rows(const PassSetup& setup, int slot) {
-  return {setup.pass->landing(0, slot), setup.pass->landing(1, slot)};
+  return {setup.pass->landing(0, slot), setup.pass->landing(1, slot), {}, {}};
 }
 
 KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, int slot, const ConstTensorView& k,
                     const ConstTensorView& v, cudaStream_t stream) {
   if (rank.uses_shard) {
     const int64_t first = rank.plan().segments.empty() ? 0 : rank.plan().segments.front().owner_row;
-    return {slice_rows(k, {first, first + rank.kv_rows()}), slice_rows(v, {first, first + rank.kv_rows()})};
+    return {slice_rows(k, {first, first + rank.kv_rows()}), slice_rows(v, {first, first + rank.kv_rows()}), {}, {}};
   }
   TensorView k_rows, v_rows;
   if (setup.pass != nullptr) {
@@ -335,7 +346,8 @@ KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, int slot, const Co
   const RowJob jobs[] = {{k, {}, k_rows, from, nullptr, to, rank.local.count},
                          {v, {}, v_rows, from, nullptr, to, rank.local.count}};
   run_row_jobs(jobs, stream);
-  return {k_rows, v_rows};
+  if (rank.local.stretches.empty()) return {k_rows, v_rows, {}, {}};
+  return {k_rows, v_rows, k, v};
 }
 
 }  // namespace tangram::device

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cuda/device_buffer.hpp"
+#include "dist/device/local_stretches.hpp"
 #include "dist/device/row_kernels.hpp"
 #include "dist/rank_context.hpp"
 #include "tangram/device_dist_attention.hpp"
@@ -20,10 +21,12 @@ namespace tangram::device {
 
 /// The rank's own K/V rows as the row kernels want them.
 struct LocalRows {
-  cuda::DeviceBuffer shard_rows;    // int32 [count]: row in the shard
+  cuda::DeviceBuffer shard_rows;    // int32 [count]: row in the shard of those that are copied into the K/V buffer
   cuda::DeviceBuffer buffer_rows;   // int32 [count]: row in the K/V buffer
   cuda::DeviceBuffer of_shard_row;  // int32 [k shard rows]: row in the K/V buffer, -1 where no query here sees it
   int64_t count = 0;
+  /// What kernels read from the shard itself: of these only the borders are copied.
+  std::vector<KeyStretch> stretches;
   /// The rows of the buffer that are the whole shard in order, where there are such.
   std::optional<Range> whole_shard;
 };
@@ -89,8 +92,10 @@ void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options);
 struct KvViews {
   ConstTensorView k;
   ConstTensorView v;
+  ConstTensorView k_shard;  // where LocalRows::stretches lie; empty where there are none
+  ConstTensorView v_shard;
 };
-/// Casts all stages of `setup` and copies local rows. `slot` is that of the open epoch.
+/// Casts all stages of `setup` and copies what kernels do not read from the shard. `slot` is that of the open epoch.
 KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, int slot, const ConstTensorView& k,
                     const ConstTensorView& v, cudaStream_t stream);
 /// The same rows where a forward pass kept them.

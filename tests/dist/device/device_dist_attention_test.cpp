@@ -210,6 +210,27 @@ TEST_P(DeviceDist, EveryLaunchOrderGivesTheSameResults) {
   }
 }
 
+TEST_P(DeviceDist, OwnRowsThatAreReadWhereTheyLieAndRowsOfOthersMeet) {
+  StepOptions options;
+  options.heads = heads_of(4, 2);
+  const std::vector<int64_t> cu_seqlens = {0, 1111, 1500, 2 * kSeqlen};
+  for (const Mask& mask : {causal_mask(2 * kSeqlen, 2 * kSeqlen), varlen_mask(cu_seqlens, true),
+                           sliding_window_mask(2 * kSeqlen, {600, 0})}) {
+    const StepInputs inputs = testing::make_inputs(mask, options);
+    const StepResults expected = reference_step(mask, options, inputs);
+    for (const int stages : {1, 2}) {
+      DistAttnConfig config;
+      config.cp_size = ranks(4);
+      config.heads = options.heads;
+      config.dispatch.chunk_size = 3 * 128;  // longer than two borders
+      config.overlap = {stages, stages, false, LaunchOrder::kAuto};
+      const auto plan = std::make_shared<const Plan>(make_plan(mask, config));
+      // The second step finds what the first left in the buffers.
+      testing::expect_close(step(plan, options, inputs, {.num_steps = 2}), expected, kTolerance);
+    }
+  }
+}
+
 TEST_P(DeviceDist, SinkSoftcapAndScaleEnterOnce) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   for (const SinkLayout layout : {SinkLayout::kSh, SinkLayout::kSsh}) {

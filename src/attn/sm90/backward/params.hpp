@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "attn/sm90/arrivals.hpp"
+#include "attn/sm90/key_stretches.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::sm90::backward {
@@ -75,6 +76,8 @@ struct Params {
   TensorMap k_map;
   TensorMap v_map;
   TensorMap dout_map;
+  TensorMap k_elsewhere_map;  ///< of the tensors that `stretches` speak of
+  TensorMap v_elsewhere_map;
   const Item* items;
   const TileRun* runs;
   const RunTiles* run_tiles;  ///< of each run
@@ -104,6 +107,7 @@ struct Params {
   GradType dkv_type;
   bool accumulate_dkv;  ///< adds to dk and dv, which are float32
   ArrivalParams arrivals;
+  StretchParams stretches;
   Walk walk;
   bool zeroed_sums;  ///< dq_sums are zeros before; else the first addition stores, and `turns` says whether there was
                      ///< one

@@ -21,14 +21,24 @@ struct Producer {
   __device__ __forceinline__ uint32_t slot() const { return item_count % Traits::kItemSlots; }
   __device__ __forceinline__ const RunTiles& run_tiles() const { return params.run_tiles[run_idx]; }
 
+  __device__ __forceinline__ void load_keys_from(const TensorMap& k, const TensorMap& v, int32_t row, int32_t kv_head) {
+    ptx::mbarrier_arrive_expect_tx(&smem.k_full, Traits::kBytesK);
+    ptx::tma_load_4d(smem.k, &k, &smem.k_full, 0, row, 0, kv_head);
+    ptx::mbarrier_arrive_expect_tx(&smem.v_full, Traits::kBytesK);
+    ptx::tma_load_4d(smem.v, &v, &smem.v_full, 0, row, 0, kv_head);
+  }
+
   /// K and V of an item, once the consumers have left those of the item before.
   __device__ __forceinline__ void load_keys(const Item& item) {
     ptx::mbarrier_wait(&smem.kv_empty, (item.flags & kItemOddPhase ? 1 : 0) ^ 1);
     if (params.arrivals.pending != 0) await_keys(params.arrivals, smem.arrived, item.row_begin, item.row_end);
-    ptx::mbarrier_arrive_expect_tx(&smem.k_full, Traits::kBytesK);
-    ptx::tma_load_4d(smem.k, &params.k_map, &smem.k_full, 0, item.row_begin, 0, item.kv_head);
-    ptx::mbarrier_arrive_expect_tx(&smem.v_full, Traits::kBytesK);
-    ptx::tma_load_4d(smem.v, &params.v_map, &smem.v_full, 0, item.row_begin, 0, item.kv_head);
+    const int32_t elsewhere = smem.row_elsewhere;
+    // Addresses of maps that are chosen would take registers that this thread has not.
+    if (elsewhere < 0) {
+      load_keys_from(params.k_map, params.v_map, item.row_begin, item.kv_head);
+    } else {
+      load_keys_from(params.k_elsewhere_map, params.v_elsewhere_map, elsewhere, item.kv_head);
+    }
   }
 
   __device__ __forceinline__ uint32_t wait_stage() {
@@ -150,6 +160,7 @@ struct Producer {
       for (int i = 0; i < static_cast<int>(sizeof(Item) / 16); ++i) {
         reinterpret_cast<uint4*>(&item)[i] = reinterpret_cast<const uint4*>(params.items + ticket)[i];
       }
+      smem.row_elsewhere = row_elsewhere(params.stretches, item.row_begin, kBlockN);
       item.flags |= parity;
       if (item.num_steps != 0) parity ^= kItemOddPhase;
       push_item();

@@ -10,6 +10,7 @@
 
 #include "attn/sm90/arrivals.cuh"
 #include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/key_stretches.cuh"
 
 namespace tangram::sm90::backward {
 
@@ -100,7 +101,8 @@ struct alignas(1024) Smem {
   uint64_t k_full, v_full, kv_empty;
   uint64_t dq_full[2], dq_empty[2];  // between a warpgroup and its DqWriter
   DqTarget dq_target[kDqTargets];
-  int32_t segment;  // deterministic: of the producer's current run and tile
+  int32_t segment;        // deterministic: of the producer's current run and tile
+  int32_t row_elsewhere;  // of the producer's current item, see key_stretches.cuh
 };
 
 /// Where a consumer is: the number of its step, in all items. Uniform in a warp, and known to be, so that descriptors

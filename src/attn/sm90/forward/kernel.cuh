@@ -39,6 +39,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
     ptx::prefetch_tensor_map(&params.q_map);
     ptx::prefetch_tensor_map(&params.k_map);
     ptx::prefetch_tensor_map(&params.v_map);
+    ptx::prefetch_tensor_map(&params.k_elsewhere_map);
+    ptx::prefetch_tensor_map(&params.v_elsewhere_map);
     ptx::prefetch_tensor_map(&params.out_map);
     init_barriers(smem);
     smem.arrived.bits = 0;

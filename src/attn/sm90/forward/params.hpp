@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "attn/sm90/arrivals.hpp"
+#include "attn/sm90/key_stretches.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::sm90 {
@@ -23,6 +24,8 @@ struct ForwardParams {
   TensorMap q_map;
   TensorMap k_map;
   TensorMap v_map;
+  TensorMap k_elsewhere_map;  ///< of the tensors that `stretches` speak of
+  TensorMap v_elsewhere_map;
   TensorMap out_map;  ///< boxes of one panel and a warpgroup's rows; used when out_type is kInput
   void* out;
   float* lse;
@@ -52,6 +55,7 @@ struct ForwardParams {
   bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
   OutType out_type;
   ArrivalParams arrivals;
+  StretchParams stretches;
   const int32_t* part_rows;  ///< of each item: where in the workspace its rows go, or -1 for those of whole tiles
   float* part_out;           ///< the workspace, as in MergeParams
   float* part_lse;

@@ -105,13 +105,16 @@ struct Producer {
   bool keys_missing = params.arrivals.pending != 0;
   static constexpr int32_t kNothing = -2;
   static constexpr int32_t kNoLoad = -1;
+  static constexpr int32_t kElsewhere = -3;  // minus the row there
 
   __device__ __forceinline__ void flush_v() {
     if (v_row == kNothing) return;
     ptx::mbarrier_wait(&smem.v_empty[v_ring.stage], v_ring.phase ^ 1);
-    if (v_row >= 0) {
+    if (v_row != kNoLoad) {
+      const bool here = v_row >= 0;
       ptx::mbarrier_arrive_expect_tx(&smem.v_full[v_ring.stage], Traits::kBytesK);
-      ptx::tma_load_4d(smem.v[v_ring.stage], &params.v_map, &smem.v_full[v_ring.stage], 0, v_row, 0, v_head);
+      ptx::tma_load_4d(smem.v[v_ring.stage], here ? &params.v_map : &params.v_elsewhere_map, &smem.v_full[v_ring.stage],
+                       0, here ? v_row : kElsewhere - v_row, 0, v_head);
     } else {
       ptx::mbarrier_arrive(&smem.v_full[v_ring.stage]);
     }
@@ -140,9 +143,12 @@ struct Producer {
     q_ring.advance();
   }
 
-  __device__ __forceinline__ void load_k(int32_t k0, int32_t kv_head) {
+  /// `row`: as v_row, of a tile.
+  __device__ __forceinline__ void load_k(int32_t row, int32_t kv_head) {
+    const bool here = row >= 0;
     ptx::mbarrier_arrive_expect_tx(&smem.k_full[k_ring.stage], Traits::kBytesK);
-    ptx::tma_load_4d(smem.k[k_ring.stage], &params.k_map, &smem.k_full[k_ring.stage], 0, k0, 0, kv_head);
+    ptx::tma_load_4d(smem.k[k_ring.stage], here ? &params.k_map : &params.k_elsewhere_map, &smem.k_full[k_ring.stage],
+                     0, here ? row : kElsewhere - row, 0, kv_head);
     k_ring.advance();
   }
 
@@ -202,10 +208,12 @@ struct Producer {
       if (keys_missing) {
         keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
       }
-      load_k(k0, kv_head);
+      const int32_t elsewhere = row_elsewhere(params.stretches, k0, Traits::kBlockN);
+      const int32_t row = elsewhere < 0 ? k0 : kElsewhere - elsewhere;
+      load_k(row, kv_head);
       flush_v();
       if (first && first_run) load_q(work);
-      v_row = k0;
+      v_row = row;
       v_head = kv_head;
     }
   }

@@ -8,6 +8,7 @@
 #include "attn/sm90/arrivals.cuh"
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/forward/params.hpp"
+#include "attn/sm90/key_stretches.cuh"
 
 namespace tangram::sm90 {
 

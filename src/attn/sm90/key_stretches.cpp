@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/key_stretches.hpp"
+
+#include <algorithm>
+
+#include "core/require.hpp"
+
+namespace tangram::sm90 {
+
+std::vector<GranuleStretch> stretches_of_granules(std::span<const KeyStretch> stretches, int64_t seqlen_k) {
+  std::vector<KeyStretch> sorted(stretches.begin(), stretches.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const KeyStretch& a, const KeyStretch& b) { return a.keys.begin < b.keys.begin; });
+  std::vector<GranuleStretch> of_granule(static_cast<size_t>((seqlen_k + kStretchGranule - 1) / kStretchGranule));
+  int64_t free_from = 0;
+  for (const KeyStretch& stretch : sorted) {
+    const Range keys = stretch.keys;
+    require(free_from <= keys.begin && keys.begin <= keys.end && keys.end <= seqlen_k && stretch.row >= 0,
+            "Sm90Backend::prepare_stretches: stretches must lie in [0, {}), not overlap and begin at a row that is not "
+            "negative (got [{}, {}) at row {})",
+            seqlen_k, keys.begin, keys.end, stretch.row);
+    free_from = keys.end;
+    // Granules whose last key, in a sequence that ends within one the sequence's last, is the stretch's.
+    const int64_t first = keys.begin / kStretchGranule;
+    const int64_t end = keys.end == seqlen_k ? static_cast<int64_t>(of_granule.size()) : keys.end / kStretchGranule;
+    for (int64_t granule = first; granule < end && !keys.empty(); ++granule) {
+      of_granule[static_cast<size_t>(granule)] = {static_cast<int32_t>(keys.begin), static_cast<int32_t>(keys.end),
+                                                  static_cast<int32_t>(stretch.row - keys.begin)};
+    }
+  }
+  return of_granule;
+}
+
+KeyStretches::KeyStretches(std::span<const KeyStretch> stretches, int64_t seqlen_k) {
+  const std::vector<GranuleStretch> of_granule = stretches_of_granules(stretches, seqlen_k);
+  for (const KeyStretch& stretch : stretches) {
+    if (!stretch.keys.empty()) num_rows_ = std::max(num_rows_, stretch.row + stretch.keys.size());
+  }
+  if (num_rows_ == 0) return;
+  of_granule_ = cuda::DeviceBuffer::copy_of(of_granule.data(), of_granule.size() * sizeof(GranuleStretch));
+}
+
+}  // namespace tangram::sm90

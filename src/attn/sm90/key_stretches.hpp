@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Which keys of a mask a kernel may read from other tensors than k and v. Plain data for host and device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cuda/device_buffer.hpp"
+#include "tangram/key_stretch.hpp"
+
+namespace tangram::sm90 {
+
+/// A kernel looks up its tile of keys by the granule in which the tile begins.
+inline constexpr int kStretchGranule = 16;
+
+/// Keys [begin, end) are rows [begin + shift, end + shift) of the other tensors; none when begin == end.
+struct alignas(16) GranuleStretch {
+  int32_t begin = 0;
+  int32_t end = 0;
+  int32_t shift = 0;
+  int32_t reserved = 0;
+
+  friend bool operator==(const GranuleStretch&, const GranuleStretch&) = default;
+};
+
+/// For every granule of keys the stretch of its last key. A tile that lies in a stretch is looked up in vain only when
+/// it begins less than a granule before the stretch's end: both tensors must hold such keys.
+/// Throws InvalidArgument for stretches that are not in [0, seqlen_k) or overlap.
+std::vector<GranuleStretch> stretches_of_granules(std::span<const KeyStretch> stretches, int64_t seqlen_k);
+
+/// A kernel's view. `of_granule` null: all keys are read from k and v.
+struct StretchParams {
+  const GranuleStretch* of_granule;
+};
+
+/// The same on the host, uploaded once for a mask.
+class KeyStretches {
+ public:
+  KeyStretches() = default;
+  KeyStretches(std::span<const KeyStretch> stretches, int64_t seqlen_k);
+
+  bool empty() const { return num_rows_ == 0; }
+  /// Rows that the other tensors must have.
+  int64_t num_rows() const { return num_rows_; }
+  StretchParams params() const { return {of_granule_.as<GranuleStretch>()}; }
+
+ private:
+  cuda::DeviceBuffer of_granule_;
+  int64_t num_rows_ = 0;
+};
+
+}  // namespace tangram::sm90

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/key_stretches.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tangram/attention.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::sm90 {
+namespace {
+
+/// As the kernels look a tile up (key_stretches.cuh).
+int64_t row_elsewhere(const std::vector<GranuleStretch>& of_granule, int64_t first, int64_t num_keys) {
+  const GranuleStretch& stretch = of_granule[static_cast<size_t>(first / kStretchGranule)];
+  return stretch.begin <= first && first + num_keys <= stretch.end ? first + stretch.shift : -1;
+}
+
+std::vector<KeyStretch> random_stretches(int64_t seqlen_k, std::mt19937& rng) {
+  std::vector<KeyStretch> stretches;
+  int64_t at = static_cast<int64_t>(rng() % 40);
+  while (at < seqlen_k) {
+    const int64_t end = std::min<int64_t>(seqlen_k, at + 1 + static_cast<int64_t>(rng() % 700));
+    stretches.push_back({{at, end}, static_cast<int64_t>(rng() % 5000)});
+    at = end + (rng() % 3 == 0 ? 0 : static_cast<int64_t>(rng() % 300));
+  }
+  std::shuffle(stretches.begin(), stretches.end(), rng);
+  return stretches;
+}
+
+TEST(KeyStretches, TilesAreFoundWhereTheyLieOrHoldOnlyBordersOfStretches) {
+  std::mt19937 rng(3);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t seqlen_k = 1 + static_cast<int64_t>(rng() % 3000);
+    const std::vector<KeyStretch> stretches = random_stretches(seqlen_k, rng);
+    const auto of_granule = stretches_of_granules(stretches, seqlen_k);
+    const auto stretch_of = [&](int64_t key) {
+      return std::find_if(stretches.begin(), stretches.end(),
+                          [&](const KeyStretch& s) { return s.keys.contains(key); });
+    };
+    for (const int64_t num_keys : {96, 128}) {
+      for (int64_t first = 0; first < seqlen_k; ++first) {
+        const int64_t row = row_elsewhere(of_granule, first, num_keys);
+        if (row >= 0) {
+          const auto stretch = stretch_of(first);
+          ASSERT_NE(stretch, stretches.end());
+          ASSERT_LE(first + num_keys, stretch->keys.end);
+          ASSERT_EQ(row, stretch->row + first - stretch->keys.begin);
+          continue;
+        }
+        for (const KeyStretch& s : stretches) {
+          const int64_t begin = std::max(first, s.keys.begin), end = std::min(first + num_keys, s.keys.end);
+          if (begin >= end) continue;
+          const bool at_begin = end <= s.keys.begin + AttnBackend::kStretchBorder;
+          const bool at_end = begin >= s.keys.end - AttnBackend::kStretchBorder;
+          ASSERT_TRUE(at_begin || at_end)
+              << "tile at " << first << " in [" << s.keys.begin << ", " << s.keys.end << ")";
+        }
+      }
+    }
+  }
+}
+
+TEST(KeyStretches, LongStretchesAreReadButForTheirBorders) {
+  const std::vector<KeyStretch> stretches = {{{100, 1000}, 7}, {{1000, 1500}, 4000}};
+  const auto of_granule = stretches_of_granules(stretches, 1500);
+  EXPECT_EQ(row_elsewhere(of_granule, 100, 128), 7);
+  EXPECT_EQ(row_elsewhere(of_granule, 99, 128), -1);
+  EXPECT_EQ(row_elsewhere(of_granule, 872, 128), 779);
+  EXPECT_EQ(row_elsewhere(of_granule, 873, 128), -1);
+  EXPECT_EQ(row_elsewhere(of_granule, 1008, 128), 4008);
+  EXPECT_EQ(row_elsewhere(of_granule, 1372, 128), 4372) << "the last granule is not whole";
+}
+
+TEST(KeyStretches, RejectsStretchesThatOverlapOrLeaveTheSequence) {
+  const auto make = [](const std::vector<KeyStretch>& stretches) { return stretches_of_granules(stretches, 100); };
+  EXPECT_THROW(make({{{0, 50}, 0}, {{49, 60}, 100}}), InvalidArgument);
+  EXPECT_THROW(make({{{90, 101}, 0}}), InvalidArgument);
+  EXPECT_THROW(make({{{-1, 10}, 0}}), InvalidArgument);
+  EXPECT_THROW(make({{{0, 10}, -1}}), InvalidArgument);
+  EXPECT_EQ(make({}).size(), 7U);
+}
+
+}  // namespace
+}  // namespace tangram::sm90

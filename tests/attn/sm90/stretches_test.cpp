@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Keys that the Hopper kernels read from other tensors than k and v. Needs a Hopper GPU; skipped elsewhere.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "attn/sm90/on_device.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+namespace {
+
+constexpr int64_t kRowsElsewhere = 3000;
+// In another order there, with neighbours here that are none there, borders off every tile and a short one.
+const std::vector<KeyStretch> kStretches = {
+    {{0, 500}, 2400}, {{500, 1111}, 300}, {{1111, 1200}, 0}, {{1303, 1900}, 1000}, {{2000, 2048}, 2950}};
+
+/// Moves what kernels may only read elsewhere there, leaving NaN in its place.
+void move_elsewhere(const TensorView& here, const TensorView& there) {
+  const auto row_bytes = static_cast<size_t>(here.row_stride * 2);
+  const auto row = [&](const TensorView& view, int64_t i) {
+    return static_cast<char*>(view.data) + i * static_cast<int64_t>(row_bytes);
+  };
+  cuda::check(cudaMemset(there.data, 0xff, static_cast<size_t>(there.rows) * row_bytes), "cudaMemset");
+  for (const KeyStretch& stretch : kStretches) {
+    const int64_t count = stretch.keys.size(), inner = count - 2 * AttnBackend::kStretchBorder;
+    cuda::check(cudaMemcpy(row(there, stretch.row), row(here, stretch.keys.begin),
+                           static_cast<size_t>(count) * row_bytes, cudaMemcpyDeviceToDevice),
+                "cudaMemcpy");
+    if (inner <= 0) continue;
+    cuda::check(cudaMemset(row(here, stretch.keys.begin + AttnBackend::kStretchBorder), 0xff,
+                           static_cast<size_t>(inner) * row_bytes),
+                "cudaMemset");
+  }
+}
+
+class Stretches : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!check_hopper().found) GTEST_SKIP() << "needs a Hopper GPU";
+  }
+  const Sm90Backend backend;
+};
+
+TEST_F(Stretches, ResultsAreBitwiseThoseOfKeysInOnePlace) {
+  const std::vector<AttnSlice> slices = {AttnSlice::causal({0, 700}, {0, 2000}),
+                                         AttnSlice::full({700, 1024}, {333, 2048})};
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int dim : {64, 128}) {
+      for (const float softcap : {0.0f, 20.0f}) {
+        SCOPED_TRACE(::testing::Message() << to_string(dtype) << ", dim " << dim << ", softcap " << softcap);
+        test::RandomConfig config;
+        config.shape = {1024, 2048, 8, 2, dim, dim, dtype};
+        config.softcap = softcap;
+        test::RandomAttention problem = test::make_random(config, slices, 5);
+        test::OnDevice on(problem);
+        on.backward.options.deterministic = true;
+        const auto run = [&] {
+          const auto mask = test::prepare_sm90(backend, slices, config.shape);
+          backend.prepare_stretches(*mask, kStretches);
+          on.poison_outputs();
+          backend.forward(*mask, on.forward);
+          backend.backward(*mask, on.backward);
+          cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+          return on.output_bytes();
+        };
+        const std::vector<char> expected = run();  // without the other tensors: all keys from k and v
+        std::vector<cuda::DeviceBuffer> memory;
+        const auto like = [&](const ConstTensorView& view) {
+          memory.emplace_back(static_cast<size_t>(kRowsElsewhere * view.row_stride) * 2);
+          return TensorView{{memory.back().as<void>(), view.dtype, kRowsElsewhere, view.heads, view.dim,
+                             view.row_stride, view.head_stride}};
+        };
+        const TensorView k = like(on.forward.k), v = like(on.forward.v);
+        const auto writable = [](const ConstTensorView& view) {
+          return TensorView{{const_cast<void*>(view.data), view.dtype, view.rows, view.heads, view.dim, view.row_stride,
+                             view.head_stride}};
+        };
+        move_elsewhere(writable(on.forward.k), k);
+        move_elsewhere(writable(on.forward.v), v);
+        on.forward.k_elsewhere = on.backward.k_elsewhere = k;
+        on.forward.v_elsewhere = on.backward.v_elsewhere = v;
+        EXPECT_TRUE(run() == expected);
+      }
+    }
+  }
+}
+
+TEST_F(Stretches, TensorsThatDoNotFitAreRefused) {
+  const std::vector<AttnSlice> slices = {AttnSlice::full({0, 256}, {0, 2048})};
+  test::RandomConfig config;
+  config.shape = {256, 2048, 8, 2, 128, 128, DType::kBFloat16};
+  test::RandomAttention problem = test::make_random(config, slices, 6);
+  test::OnDevice on(problem);
+  const auto mask = test::prepare_sm90(backend, slices, config.shape);
+  backend.prepare_stretches(*mask, kStretches);
+  on.forward.k_elsewhere = on.forward.k;  // 2048 rows of 2998
+  on.forward.v_elsewhere = on.forward.v;
+  EXPECT_THROW(backend.forward(*mask, on.forward), InvalidArgument);
+  EXPECT_THROW(backend.prepare_stretches(*mask, std::vector<KeyStretch>{{{0, 2049}, 0}}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace tangram
