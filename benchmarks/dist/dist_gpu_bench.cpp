@@ -48,6 +48,7 @@ struct Options {
   int connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS; 0: as the environment says
   double seconds = 0.15;
   double warm_s = Repeats().warm_s;
+  bool without_single = false;
   std::string trace;  // where to write what the GPUs did
   HeadConfig heads{64, 8, 128, 128, DType::kBFloat16};
 };
@@ -96,7 +97,8 @@ class Bench {
     }
     for (const reference::MaskCase& c : chosen_cases(options_)) {
       const Mask mask(c.seqlen, c.seqlen, c.slices);
-      const PassTimes single = measure_single(control_, mask, options_.heads, repeats_);
+      const PassTimes single =
+          options_.without_single ? PassTimes{} : measure_single(control_, mask, options_.heads, repeats_);
       for (const std::string& transport : options_.transports) run_transport(c.name, mask, single, transport);
     }
   }
@@ -162,14 +164,14 @@ class Bench {
     const double forward = flops(plan.mask, options_.heads, false), backward = flops(plan.mask, options_.heads, true);
     const auto line = [&](const char* pass, double work, const CallTime& time, double single_s, double alone_s,
                           double predicted_s) {
-      const double rate = work / time.device_s / control_.size(), single_rate = work / single_s;
+      const double rate = work / time.device_s / control_.size(), single_rate = single_s > 0 ? work / single_s : 0;
       std::printf("%s,%s,%s,%lld,%d,%lld,%d,%d,%d,%s,%s,%.4f,%.1f,%.1f,%.4f,%.1f,%.4f,%lld,%.4f,%.4f\n", kVersion,
                   machine_.c_str(), name.substr(0, name.find(':')).c_str(),
                   static_cast<long long>(plan.mask.seqlen_q()), control_.size(),
                   static_cast<long long>(plan.q_dispatch.rows_per_rank()), options_.heads.num_heads_q,
                   options_.heads.num_heads_kv, options_.heads.head_dim, how.c_str(), pass, time.device_s * 1e3,
-                  rate * 1e-12, single_rate * 1e-12, rate / single_rate, time.host_s * 1e6, plan.balance(),
-                  static_cast<long long>(plan.rows_moved()), alone_s * 1e3, predicted_s * 1e3);
+                  rate * 1e-12, single_rate * 1e-12, single_s > 0 ? rate / single_rate : 0, time.host_s * 1e6,
+                  plan.balance(), static_cast<long long>(plan.rows_moved()), alone_s * 1e3, predicted_s * 1e3);
     };
     const PredictedTime& predicted = plan.predicted;
     if (times.backward.device_s > 0) {  // else one call was both
@@ -242,6 +244,8 @@ int main(int argc, char** argv) {
                  "hardware queues of a process; 1: kernels of all streams start in the order of the calls");
   app.add_option("--seconds", options.seconds, "about how long to repeat each pass (default 0.15)");
   app.add_option("--warm", options.warm_s, "about how long to run each pass before that (default 0.1)");
+  app.add_flag("--without-single", options.without_single,
+               "do not measure the whole mask on one GPU, which takes long where it has many rows; its columns are 0");
   app.add_option("--trace", options.trace,
                  "also write what the GPUs did in one pass of each kind to FILE.RANK.csv; needs CUPTI");
   CLI11_PARSE(app, argc, argv);

@@ -90,7 +90,7 @@ int calls_in(double seconds, double once_s, const Repeats& repeats) {
 }
 
 int measured_calls(double once_s, const Repeats& repeats) {
-  return once_s > repeats.seconds ? 1 : std::max(calls_in(repeats.seconds, once_s, repeats), repeats.least);
+  return std::max(calls_in(repeats.seconds, once_s, repeats), repeats.least);
 }
 
 /// Rank 0 alone in a group of its own, as measure_calls sees it.
@@ -100,6 +100,7 @@ double measure_alone(cudaStream_t stream, const Repeats& repeats, const std::fun
   watch.start(stream);
   call();
   const double once_s = watch.stop(stream);
+  if (once_s > repeats.seconds) return once_s;
   for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) call();
   const int count = measured_calls(once_s, repeats);
   watch.start(stream);
@@ -136,8 +137,11 @@ CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats
   control.barrier("warm up");
   call();
   watch.start(stream);
+  const Clock::time_point once = Clock::now();
   call();
+  const double once_host_s = seconds_since(once);
   const double once_s = largest(control, watch.stop(stream));
+  if (once_s > repeats.seconds) return {once_s, largest(control, once_host_s)};
   for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) call();
   const int count = measured_calls(once_s, repeats);
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // the host must not find a full queue

@@ -36,6 +36,9 @@ struct DeviceDistOptions {
   /// With a strategy that exchanges heads: the dtype of out, dq, dk and dv, in which they travel between the ranks of
   /// their heads and of their rows; the heads' dtype or float32, unset: the heads' dtype. Elsewhere not used.
   std::optional<DType> result_dtype = std::nullopt;
+  /// There also: how many sinks of single rows (SinkLayout::kSsh) every call passes; they and their gradients travel
+  /// with the heads. 0: calls have none, or sinks of all rows. Elsewhere not used.
+  int64_t row_sinks = 0;
 };
 
 /// One rank's part in distributed attention by a plan, on one GPU: the counterpart of DistAttention for tensors in

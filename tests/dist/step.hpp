@@ -93,6 +93,38 @@ inline StepResults single_step(const Mask& mask, const StepOptions& options, con
   return r;
 }
 
+/// The sink that a rank passes: all of it, or its rows.
+inline std::vector<float> sink_of_rank(const Plan& plan, int rank, const StepOptions& options, const StepInputs& in) {
+  if (options.sink_layout == SinkLayout::kSh || options.seqlen_sink == 0) return in.sink;
+  const int64_t columns = options.seqlen_sink * options.heads.num_heads_q;
+  std::vector<float> rows;
+  for (const int64_t row : position_ids(plan.q_dispatch, rank)) {
+    rows.insert(rows.end(), in.sink.begin() + row * columns, in.sink.begin() + (row + 1) * columns);
+  }
+  return rows;
+}
+
+/// Collective: a rank's results as rows of the whole sequence.
+inline void undispatch_results(const Plan& plan, Communicator& comm, const StepOptions& options,
+                               const StepResults& local, StepResults& r) {
+  undispatch_rows(plan.q_dispatch, comm, local.out, r.out);
+  undispatch_rows(plan.q_dispatch, comm, local.lse, r.lse);
+  undispatch_rows(plan.q_dispatch, comm, local.dq, r.dq);
+  undispatch_rows(plan.k_dispatch, comm, local.dk, r.dk);
+  undispatch_rows(plan.k_dispatch, comm, local.dv, r.dv);
+  r.max_logits = local.max_logits;
+  if (options.sink_layout == SinkLayout::kSh || options.seqlen_sink == 0) {
+    r.dsink = local.dsink;
+    return;
+  }
+  const int columns = static_cast<int>(options.seqlen_sink) * options.heads.num_heads_q;
+  const Dispatch& dispatch = plan.q_dispatch;
+  r.dsink.resize(static_cast<size_t>(dispatch.seqlen() * columns));
+  undispatch_rows(dispatch, comm,
+                  {local.dsink.data(), DType::kFloat32, dispatch.rows_per_rank(), 1, columns, columns, columns},
+                  {{r.dsink.data(), DType::kFloat32, dispatch.seqlen(), 1, columns, columns, columns}});
+}
+
 /// The part of one rank: shards of `in`, results undispatched into `r` (each rank passes its own).
 inline void rank_step(const StepOptions& options, const StepInputs& in, Communicator& comm, DistAttention& attention,
                       StepResults& r) {
@@ -107,16 +139,7 @@ inline void rank_step(const StepOptions& options, const StepInputs& in, Communic
   const HostTensor k = shard(plan.k_dispatch, in.k), v = shard(plan.k_dispatch, in.v);
   StepResults local = make_results(attention.q_rows(), attention.k_rows(), options);
 
-  std::vector<float> sink_rows = in.sink;
-  const int sink_columns = static_cast<int>(options.seqlen_sink) * options.heads.num_heads_q;
-  if (options.sink_layout == SinkLayout::kSsh && options.seqlen_sink > 0) {
-    const std::vector<int64_t> positions = position_ids(plan.q_dispatch, rank);
-    sink_rows.clear();
-    for (const int64_t row : positions) {
-      sink_rows.insert(sink_rows.end(), in.sink.begin() + row * sink_columns,
-                       in.sink.begin() + (row + 1) * sink_columns);
-    }
-  }
+  const std::vector<float> sink_rows = sink_of_rank(plan, rank, options, in);
   const Sink sink{sink_rows.data(), options.seqlen_sink, options.sink_layout};
   KeptKv kept;
   KeptKv* kept_pointer = options.use_kept ? &kept : nullptr;
@@ -125,22 +148,7 @@ inline void rank_step(const StepOptions& options, const StepInputs& in, Communic
   attention.backward({q, k, v, local.out, local.lse.data<float>(), dout, local.dq, local.dk, local.dv,
                       options.seqlen_sink > 0 ? local.dsink.data() : nullptr, sink, options.dsink_reduce, kept_pointer,
                       options.attn});
-
-  undispatch_rows(plan.q_dispatch, comm, local.out, r.out);
-  undispatch_rows(plan.q_dispatch, comm, local.lse, r.lse);
-  undispatch_rows(plan.q_dispatch, comm, local.dq, r.dq);
-  undispatch_rows(plan.k_dispatch, comm, local.dk, r.dk);
-  undispatch_rows(plan.k_dispatch, comm, local.dv, r.dv);
-  r.max_logits = local.max_logits;
-  r.dsink = local.dsink;
-  if (options.sink_layout == SinkLayout::kSsh && options.seqlen_sink > 0) {
-    r.dsink.resize(in.sink.size());
-    const TensorView from{
-        {local.dsink.data(), DType::kFloat32, attention.q_rows(), 1, sink_columns, sink_columns, sink_columns}};
-    const TensorView to{
-        {r.dsink.data(), DType::kFloat32, plan.q_dispatch.seqlen(), 1, sink_columns, sink_columns, sink_columns}};
-    undispatch_rows(plan.q_dispatch, comm, from, to);
-  }
+  undispatch_results(plan, comm, options, local, r);
 }
 
 /// The step over all ranks of `plan`; results as rank 0 has them. `inspect` sees each rank's object afterwards.

@@ -61,6 +61,7 @@ void check_grid(const Plan& plan, const DeviceCommunicator& communicator, const 
   require(heads.head_dim % 8 == 0 && heads.head_dim_v % 8 == 0,
           "DeviceDistAttention: dims of heads must be multiples of 8 (got {} and {})", heads.head_dim,
           heads.head_dim_v);
+  require(options.row_sinks >= 0, "DeviceDistAttention: row_sinks must not be negative (got {})", options.row_sinks);
   const std::string_view strategy = to_string(plan.config.strategy.name);
   for (const DeviceOverlap wanted : {options.forward, options.backward}) {
     if (wanted != DeviceOverlap::kSingleLaunch) continue;
@@ -80,6 +81,7 @@ std::unique_ptr<ProgramAttention> make_device_program(RankContext& base, DeviceC
   const LaunchOrder order = overlap.launch_order;
   ProgramOptions how;
   how.result_dtype = options.result_dtype.value_or(base.plan->config.heads.dtype);
+  how.row_sinks = options.row_sinks;
   how.with_backward = options.with_backward;
   how.max_kept = options.max_kept;
   how.overlaps_forward = options.forward != DeviceOverlap::kNone;

@@ -25,15 +25,27 @@ struct Chunk {
   // All rows of the group, in the arena: what a forward pass may leave to its backward pass.
   TensorRef q, k, v, out, lse_memory;
   FloatRef lse;
+  FloatRef row_sinks;  // [rows, sinks, heads], also kept
   TensorRef dout, dq, dk, dv;
-  TensorRef landed_lse;                                     // of inputs
+  TensorRef landed_lse;  // of inputs
+  std::vector<TensorRef> landed_sinks;
   TensorRef back_out, back_lse, back_dq, back_dk, back_dv;  // of results
+  std::vector<TensorRef> back_dsinks;
   FloatRef dsink;
   int stage_in = -1, stage_back = -1;
 };
 
 TensorRef argument(Place place, DType dtype, int64_t rows, int heads, int dim) {
   return {place, 0, dtype, 0, rows, 0, heads, dim};
+}
+
+FloatRef floats_of(const TensorRef& memory, int64_t stride) {
+  return {memory.place, memory.offset / static_cast<int64_t>(sizeof(float)), stride};
+}
+
+/// Of `[rows, sinks, heads]` one value a row and head: those of sink `sink`.
+FloatRef one_sink(const FloatRef& all, int64_t num_sinks, int64_t sink) {
+  return {all.place, all.offset + sink * (all.stride / num_sinks), all.stride};
 }
 
 class PassWriter {
@@ -46,11 +58,17 @@ class PassWriter {
  private:
   const HeadConfig& heads() const { return rank_.plan.config.heads; }
   bool by_heads() const { return rank_.grid().head_ranks > 1; }
+  /// Sinks of single rows, which travel with heads.
+  int64_t num_row_sinks() const { return call_.sink_layout == SinkLayout::kSsh ? call_.seqlen_sink : 0; }
   void make_chunks();
   AttendOp arguments(bool backward) const;
   AttendOp attend_to(const Chunk& chunk, size_t number) const;
-  /// Copies the sink of this rank's heads together.
+  /// Copies the sink of this rank's heads together, unless it has come with them.
   FloatRef sink_of(const Chunk& chunk);
+  void add_row_sinks(Chunk& chunk, std::vector<CastItem>& items);
+  void unpack_row_sinks(const Chunk& chunk);
+  void add_dsink(Chunk& chunk, std::vector<CastItem>& items);
+  void unpack_dsink(const Chunk& chunk);
   int first_q_head(const Chunk& chunk) const { return q_moves_->first_head() + chunk.q_heads.first; }
 
   void send_forward(Chunk& chunk);
@@ -81,9 +99,6 @@ PassWriter::PassWriter(const Plan& plan, int rank, const GridCallShape& call)
   dv_ = argument(Place::kDv, call.result_dtype, k_rows, h.num_heads_kv, h.head_dim_v);
   lse_ = {Place::kLse, 0, h.num_heads_q};
   if (!by_heads()) return;
-  require(call.seqlen_sink == 0 || call.sink_layout == SinkLayout::kSh,
-          "DeviceDistAttention: sinks of single rows do not travel with heads on GPUs (got strategy {})",
-          to_string(plan.config.strategy.name));
   q_moves_.emplace(rank_, plan.q_dispatch, h.num_heads_q);
   kv_moves_.emplace(rank_, plan.k_dispatch, h.num_heads_kv);
   if (kv_moves_->shares_heads()) kv_grad_dtype_ = plan.config.reduce_dtype;
@@ -112,7 +127,10 @@ void PassWriter::make_chunks() {
     chunk.v = writer_.arena(h.dtype, k_rows, count, h.head_dim_v);
     chunk.out = writer_.arena(call_.result_dtype, q_rows, num_q, h.head_dim_v);
     chunk.lse_memory = writer_.arena(DType::kFloat32, q_rows, num_q, 1);
-    chunk.lse = {Place::kArena, chunk.lse_memory.offset / static_cast<int64_t>(sizeof(float)), num_q};
+    chunk.lse = floats_of(chunk.lse_memory, num_q);
+    if (num_row_sinks() == 0) continue;
+    const int values = static_cast<int>(num_row_sinks()) * num_q;
+    chunk.row_sinks = floats_of(writer_.arena(DType::kFloat32, q_rows, values, 1), values);
   }
 }
 
@@ -151,17 +169,54 @@ AttendOp PassWriter::attend_to(const Chunk& chunk, size_t number) const {
 
 FloatRef PassWriter::sink_of(const Chunk& chunk) {
   if (call_.seqlen_sink == 0) return {};
+  if (num_row_sinks() > 0) return chunk.row_sinks;
   const int count = chunk.q_heads.count;
   const FloatRef sink = writer_.float_work(call_.seqlen_sink, count);
   writer_.copy_floats({{{Place::kSink, first_q_head(chunk), heads().num_heads_q}, sink, call_.seqlen_sink, count}});
   return sink;
 }
 
+void PassWriter::add_row_sinks(Chunk& chunk, std::vector<CastItem>& items) {
+  const FloatRef given = {Place::kSink, 0, num_row_sinks() * heads().num_heads_q};
+  chunk.landed_sinks.resize(static_cast<size_t>(num_row_sinks()));
+  for (int64_t s = 0; s < num_row_sinks(); ++s) {
+    TensorRef& landed = chunk.landed_sinks[static_cast<size_t>(s)];
+    items.push_back(q_moves_->pack_floats(writer_, one_sink(given, num_row_sinks(), s), chunk.q_heads, landed));
+  }
+}
+
+void PassWriter::unpack_row_sinks(const Chunk& chunk) {
+  const FloatRef given = {Place::kSink, 0, num_row_sinks() * heads().num_heads_q};
+  for (int64_t s = 0; s < num_row_sinks(); ++s) {
+    q_moves_->unpack_floats(writer_, one_sink(given, num_row_sinks(), s), chunk.q_heads,
+                            chunk.landed_sinks[static_cast<size_t>(s)], one_sink(chunk.row_sinks, num_row_sinks(), s));
+  }
+}
+
+void PassWriter::add_dsink(Chunk& chunk, std::vector<CastItem>& items) {
+  chunk.back_dsinks.resize(static_cast<size_t>(num_row_sinks()));
+  for (int64_t s = 0; s < num_row_sinks(); ++s) {
+    TensorRef& landed = chunk.back_dsinks[static_cast<size_t>(s)];
+    items.push_back(
+        q_moves_->floats_back(writer_, one_sink(chunk.dsink, num_row_sinks(), s), chunk.q_heads.count, landed));
+  }
+}
+
+void PassWriter::unpack_dsink(const Chunk& chunk) {
+  const FloatRef wanted = {Place::kDsink, 0, num_row_sinks() * heads().num_heads_q};
+  for (int64_t s = 0; s < num_row_sinks(); ++s) {
+    q_moves_->unpack_floats_back(writer_, one_sink(chunk.dsink, num_row_sinks(), s),
+                                 chunk.back_dsinks[static_cast<size_t>(s)], chunk.q_heads,
+                                 one_sink(wanted, num_row_sinks(), s));
+  }
+}
+
 void PassWriter::send_forward(Chunk& chunk) {
   std::vector<RowSumOp> copies;
-  const CastItem items[] = {q_moves_->pack(writer_, q_, chunk.q_heads, chunk.q, copies),
-                            kv_moves_->pack(writer_, k_, chunk.kv_heads, chunk.k, copies),
-                            kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies)};
+  std::vector<CastItem> items = {q_moves_->pack(writer_, q_, chunk.q_heads, chunk.q, copies),
+                                 kv_moves_->pack(writer_, k_, chunk.kv_heads, chunk.k, copies),
+                                 kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies)};
+  add_row_sinks(chunk, items);
   writer_.sum_rows(std::move(copies));
   chunk.stage_in = writer_.add_stage(items);
   writer_.cast(chunk.stage_in);
@@ -178,6 +233,7 @@ GridProgram PassWriter::forward() {
   for (size_t c = 0; c < chunks_.size(); ++c) {
     Chunk& chunk = chunks_[c];
     writer_.wait(chunk.stage_in);
+    unpack_row_sinks(chunk);
     AttendOp op = attend_to(chunk, c);
     op.max_logits = {Place::kMaxLogits, first_q_head(chunk), num_heads};
     op.sink = sink_of(chunk);
@@ -206,6 +262,7 @@ void PassWriter::send_backward(Chunk& chunk, bool kept) {
              kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies),
              q_moves_->pack(writer_, out_, chunk.q_heads, chunk.out, copies),
              q_moves_->pack_floats(writer_, lse_, chunk.q_heads, chunk.landed_lse)};
+    add_row_sinks(chunk, items);
   }
   chunk.dout = writer_.arena(heads().dtype, rank_.group_q_rows(), chunk.q_heads.count, heads().head_dim_v);
   items.push_back(q_moves_->pack(writer_, dout_, chunk.q_heads, chunk.dout, copies));
@@ -226,9 +283,14 @@ void PassWriter::compute_backward(Chunk& chunk, size_t number) {
   op.dk = chunk.dk;
   op.dv = chunk.dv;
   op.sink = sink_of(chunk);
-  if (call_.seqlen_sink > 0) op.dsink = chunk.dsink = writer_.float_work(call_.seqlen_sink, chunk.q_heads.count);
+  if (num_row_sinks() > 0) {
+    const int values = static_cast<int>(num_row_sinks()) * chunk.q.heads;
+    op.dsink = chunk.dsink = writer_.float_work(chunk.q.rows, values);
+  } else if (call_.seqlen_sink > 0) {
+    op.dsink = chunk.dsink = writer_.float_work(call_.seqlen_sink, chunk.q_heads.count);
+  }
   write_rows_backward(writer_, rank_, {op, call_.result_dtype, kv_grad_dtype_});
-  if (call_.seqlen_sink == 0) return;
+  if (call_.seqlen_sink == 0 || num_row_sinks() > 0) return;
   writer_.copy_floats(
       {{chunk.dsink, {Place::kDsink, first_q_head(chunk), h.num_heads_q}, call_.seqlen_sink, chunk.q_heads.count}});
 }
@@ -239,16 +301,21 @@ GridProgram PassWriter::backward(bool kept) {
     return writer_.take();
   }
   const int num_heads = heads().num_heads_q;
-  writer_.copy_floats({{{}, {Place::kDsink, 0, num_heads}, call_.seqlen_sink, num_heads}});
+  const int64_t shared_sinks = call_.seqlen_sink - num_row_sinks();
+  writer_.copy_floats({{{}, {Place::kDsink, 0, num_heads}, shared_sinks, num_heads}});
   for (Chunk& chunk : chunks_) send_backward(chunk, kept);
   for (size_t c = 0; c < chunks_.size(); ++c) {
     Chunk& chunk = chunks_[c];
     writer_.wait(chunk.stage_in);
-    if (!kept) q_moves_->unpack_floats(writer_, lse_, chunk.q_heads, chunk.landed_lse, chunk.lse);
+    if (!kept) {
+      q_moves_->unpack_floats(writer_, lse_, chunk.q_heads, chunk.landed_lse, chunk.lse);
+      unpack_row_sinks(chunk);
+    }
     compute_backward(chunk, c);
-    const CastItem items[] = {q_moves_->back(writer_, chunk.dq, chunk.back_dq),
-                              kv_moves_->back(writer_, chunk.dk, chunk.back_dk),
-                              kv_moves_->back(writer_, chunk.dv, chunk.back_dv)};
+    std::vector<CastItem> items = {q_moves_->back(writer_, chunk.dq, chunk.back_dq),
+                                   kv_moves_->back(writer_, chunk.dk, chunk.back_dk),
+                                   kv_moves_->back(writer_, chunk.dv, chunk.back_dv)};
+    add_dsink(chunk, items);
     chunk.stage_back = writer_.add_stage(items);
     writer_.cast(chunk.stage_back);
   }
@@ -259,6 +326,7 @@ GridProgram PassWriter::backward(bool kept) {
     kv_moves_->unpack(writer_, chunk.dk, chunk.back_dk, chunk.kv_heads, dk_, copies);
     kv_moves_->unpack(writer_, chunk.dv, chunk.back_dv, chunk.kv_heads, dv_, copies);
     writer_.sum_rows(std::move(copies));
+    unpack_dsink(chunk);
   }
   return writer_.take();
 }

@@ -144,7 +144,7 @@ struct GridCallShape {
   friend auto operator<=>(const GridCallShape&, const GridCallShape&) = default;
 };
 
-/// Casts and offsets do not depend on the sink. Throws InvalidArgument for sinks of rows where heads are exchanged.
+/// Casts and offsets do not depend on a sink of all rows; sinks of single rows are sent where heads are exchanged.
 GridProgram forward_program(const Plan& plan, int rank, const GridCallShape& call);
 /// `kept`: q, k, v, out and lse of all rows still lie in the arena, where the forward program put them.
 GridProgram backward_program(const Plan& plan, int rank, const GridCallShape& call, bool kept);

@@ -17,6 +17,21 @@ TensorView writable(const ConstTensorView& view) {  // programs do not write wha
       {const_cast<void*>(view.data), view.dtype, view.rows, view.heads, view.dim, view.row_stride, view.head_stride}};
 }
 
+/// The arguments that both passes have.
+template <class Args>
+ProgramMemory memory_of(const Args& args) {
+  ProgramMemory memory;
+  memory.tensor(Place::kQ) = writable(args.q);
+  memory.tensor(Place::kK) = writable(args.k);
+  memory.tensor(Place::kV) = writable(args.v);
+  memory.tensor(Place::kOut) = writable(args.out);
+  memory.values(Place::kLse) = const_cast<float*>(args.lse);
+  memory.values(Place::kSink) = const_cast<float*>(args.sink.data);
+  memory.sink_layout = args.sink.layout;
+  memory.seqlen_sink = args.sink.seqlen_sink;
+  return memory;
+}
+
 }  // namespace
 
 ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
@@ -43,6 +58,11 @@ GridCallShape ProgramAttention::shape_of(DType result_dtype, const Sink& sink) c
   return {by_heads() ? options_.result_dtype : result_dtype, sink.seqlen_sink, sink.layout};
 }
 
+GridCallShape ProgramAttention::prepared_shape() const {
+  if (!by_heads() || options_.row_sinks == 0) return {options_.result_dtype, 0, SinkLayout::kSh};
+  return {options_.result_dtype, options_.row_sinks, SinkLayout::kSsh};
+}
+
 void ProgramAttention::reserve(const std::function<std::shared_ptr<void>(size_t)>& allocate) {
   const HeadConfig& heads = base_.plan->config.heads;
   std::vector<DType> results = {options_.result_dtype};
@@ -50,10 +70,14 @@ void ProgramAttention::reserve(const std::function<std::shared_ptr<void>(size_t)
   std::vector<Kind> kinds = {Kind::kForward};
   if (options_.with_backward) kinds.push_back(Kind::kBackward);
   if (keeps()) kinds.push_back(Kind::kBackwardKept);
-  const int64_t longest_sink = by_heads() ? DeviceCommunicator::kMaxReduceValues / heads.num_heads_q : 0;
+  GridCallShape call = prepared_shape();
+  if (by_heads() && call.seqlen_sink == 0) {  // sinks of all rows, of any length
+    call.seqlen_sink = DeviceCommunicator::kMaxReduceValues / heads.num_heads_q;
+  }
   for (const Kind kind : kinds) {
     for (const DType dtype : results) {
-      const GridProgram program = write(kind, {dtype, longest_sink, SinkLayout::kSh});
+      call.result_dtype = dtype;
+      const GridProgram program = write(kind, call);
       arena_bytes_ = std::max(arena_bytes_, program.arena_bytes);
       work_bytes_ = std::max(work_bytes_, program.work_bytes);
     }
@@ -62,7 +86,7 @@ void ProgramAttention::reserve(const std::function<std::shared_ptr<void>(size_t)
 }
 
 void ProgramAttention::prepare_passes() {
-  const GridCallShape call = shape_of(options_.result_dtype, {});
+  const GridCallShape call = prepared_shape();
   const auto prepare = [&](Kind kind, const char* label) {
     const GridProgram& written = program(kind, call);
     if (written.casts.empty()) return;
@@ -89,10 +113,14 @@ void ProgramAttention::check_result(const char* function, const char* name, DTyp
 }
 
 void ProgramAttention::check_sink(const char* function, const Sink& sink) const {
-  if (!by_heads() || sink.empty()) return;
+  if (!by_heads()) return;
+  const int64_t row_sinks = sink.layout == SinkLayout::kSsh ? sink.seqlen_sink : 0;
+  require(row_sinks == options_.row_sinks,
+          "{}: sinks of single rows must be as many as prepared for, since they travel with heads (got {} and "
+          "DeviceDistOptions::row_sinks={})",
+          function, row_sinks, options_.row_sinks);
+  if (row_sinks > 0) return;
   const int64_t count = sink.seqlen_sink * base_.plan->config.heads.num_heads_q;
-  require(sink.layout == SinkLayout::kSh, "{}: sinks of single rows do not travel with heads on GPUs (got strategy {})",
-          function, to_string(base_.plan->config.strategy.name));
   require(count <= DeviceCommunicator::kMaxReduceValues, "{}: a sink must have at most {} values (got {})", function,
           DeviceCommunicator::kMaxReduceValues, count);
 }
@@ -146,19 +174,8 @@ void ProgramAttention::run(Kind kind, const GridCallShape& call, ProgramMemory& 
 }
 
 void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
-  ProgramMemory memory;
-  const auto at = [&](Place place) -> TensorView& { return memory.tensors[static_cast<size_t>(place)]; };
-  const auto floats_at = [&](Place place) -> float*& { return memory.floats[static_cast<size_t>(place)]; };
-  at(Place::kQ) = writable(args.q);
-  at(Place::kK) = writable(args.k);
-  at(Place::kV) = writable(args.v);
-  at(Place::kOut) = args.out;
-  floats_at(Place::kLse) = args.lse;
-  floats_at(Place::kMaxLogits) = args.max_logits;
-  floats_at(Place::kSink) = const_cast<float*>(args.sink.data);
-  memory.sink_layout = args.sink.layout;
-  memory.seqlen_sink = args.sink.seqlen_sink;
-
+  ProgramMemory memory = memory_of(args);
+  memory.values(Place::kMaxLogits) = args.max_logits;
   const auto found = passes_.find(Kind::kForward);
   DevicePass* const pass = found == passes_.end() ? nullptr : found->second.get();
   if (args.kept != nullptr && args.kept->valid && std::erase(kept_slots_, args.kept->device_slot) > 0) {
@@ -180,22 +197,12 @@ void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
 }
 
 void ProgramAttention::backward(const DistBackwardArgs& args, void* stream) {
-  ProgramMemory memory;
-  const auto at = [&](Place place) -> TensorView& { return memory.tensors[static_cast<size_t>(place)]; };
-  const auto floats_at = [&](Place place) -> float*& { return memory.floats[static_cast<size_t>(place)]; };
-  at(Place::kQ) = writable(args.q);
-  at(Place::kK) = writable(args.k);
-  at(Place::kV) = writable(args.v);
-  at(Place::kOut) = writable(args.out);
-  at(Place::kDout) = writable(args.dout);
-  at(Place::kDq) = args.dq;
-  at(Place::kDk) = args.dk;
-  at(Place::kDv) = args.dv;
-  floats_at(Place::kLse) = const_cast<float*>(args.lse);
-  floats_at(Place::kSink) = const_cast<float*>(args.sink.data);
-  floats_at(Place::kDsink) = args.dsink;
-  memory.sink_layout = args.sink.layout;
-  memory.seqlen_sink = args.sink.seqlen_sink;
+  ProgramMemory memory = memory_of(args);
+  memory.tensor(Place::kDout) = writable(args.dout);
+  memory.tensor(Place::kDq) = args.dq;
+  memory.tensor(Place::kDk) = args.dk;
+  memory.tensor(Place::kDv) = args.dv;
+  memory.values(Place::kDsink) = args.dsink;
 
   const bool has_kept = args.kept != nullptr && args.kept->valid;
   const Kind kind = has_kept ? Kind::kBackwardKept : Kind::kBackward;

@@ -18,7 +18,8 @@ struct ProgramOptions {
   /// Of out, dq, dk and dv where heads are exchanged; elsewhere they are what the caller gives.
   DType result_dtype = DType::kBFloat16;
   bool with_backward = true;
-  int max_kept = 1;  ///< forward passes kept at one time; only where heads are exchanged
+  int64_t row_sinks = 0;  ///< sinks of single rows that all calls pass, where heads are exchanged
+  int max_kept = 1;       ///< forward passes kept at one time; only where heads are exchanged
   /// Whether transfers run beside attention; otherwise each ends before what follows it starts.
   bool overlaps_forward = true;
   bool overlaps_backward = true;
@@ -47,6 +48,8 @@ class ProgramAttention {
   GridProgram write(Kind kind, const GridCallShape& call) const;
   const GridProgram& program(Kind kind, const GridCallShape& call);
   GridCallShape shape_of(DType result_dtype, const Sink& sink) const;
+  /// What passes are prepared for: their casts are those of every call.
+  GridCallShape prepared_shape() const;
   void reserve(const std::function<std::shared_ptr<void>(size_t)>& allocate);
   void prepare_passes();
   void prepare_masks();

@@ -50,6 +50,9 @@ struct ProgramMemory {
   std::array<float*, kNumPlaces> floats{};
   SinkLayout sink_layout = SinkLayout::kSh;
   int64_t seqlen_sink = 0;
+
+  TensorView& tensor(Place place) { return tensors[static_cast<size_t>(place)]; }
+  float*& values(Place place) { return floats[static_cast<size_t>(place)]; }
 };
 
 struct ProgramRun {

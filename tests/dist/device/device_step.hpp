@@ -89,16 +89,6 @@ struct DeviceOperands {
     return local;
   }
 
-  static std::vector<float> sink_of_rank(const Plan& plan, int rank, const StepOptions& options, const StepInputs& in) {
-    if (options.sink_layout == SinkLayout::kSh || options.seqlen_sink == 0) return in.sink;
-    const int64_t columns = options.seqlen_sink * options.heads.num_heads_q;
-    std::vector<float> rows;
-    for (const int64_t row : position_ids(plan.q_dispatch, rank)) {
-      rows.insert(rows.end(), in.sink.begin() + row * columns, in.sink.begin() + (row + 1) * columns);
-    }
-    return rows;
-  }
-
   DeviceOperands(const Plan& plan, int rank, const StepOptions& options, const StepInputs& in)
       : q_shard(shard(plan.q_dispatch, rank, in.q)),
         k_shard(shard(plan.k_dispatch, rank, in.k)),
@@ -177,22 +167,7 @@ inline void device_rank_step(const StepOptions& options, const DeviceRun& run, c
   on.out.fetch(local.out), on.lse.fetch(local.lse);
   on.dq.fetch(local.dq), on.dk.fetch(local.dk), on.dv.fetch(local.dv);
   on.max_logits.fetch(local.max_logits), on.dsink.fetch(local.dsink);
-  Communicator& control = comm.control();
-  undispatch_rows(plan.q_dispatch, control, local.out, r.out);
-  undispatch_rows(plan.q_dispatch, control, local.lse, r.lse);
-  undispatch_rows(plan.q_dispatch, control, local.dq, r.dq);
-  undispatch_rows(plan.k_dispatch, control, local.dk, r.dk);
-  undispatch_rows(plan.k_dispatch, control, local.dv, r.dv);
-  r.max_logits = local.max_logits;
-  r.dsink = local.dsink;
-  if (options.sink_layout == SinkLayout::kSsh && options.seqlen_sink > 0) {
-    const int columns = static_cast<int>(options.seqlen_sink) * options.heads.num_heads_q;
-    r.dsink.resize(in.sink.size());
-    const TensorView from{
-        {local.dsink.data(), DType::kFloat32, plan.q_dispatch.rows_per_rank(), 1, columns, columns, columns}};
-    const TensorView to{{r.dsink.data(), DType::kFloat32, plan.q_dispatch.seqlen(), 1, columns, columns, columns}};
-    undispatch_rows(plan.q_dispatch, control, from, to);
-  }
+  undispatch_results(plan, comm.control(), options, local, r);
 }
 
 /// Makes the communicator of one rank; its GPU is current.

@@ -3,15 +3,14 @@
 
 // The strategies other than Tangram's own on GPU memory, against the CPU backend on a single rank. What they send and
 // in which order is tested without a GPU (dist/program/grid_program_test.cpp). Needs a Hopper GPU; skipped elsewhere.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
 
 #include "dist/device/device_step.hpp"
 #include "dist/device/float_kernels.hpp"
+#include "dist/strategy_cases.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
@@ -20,7 +19,9 @@ namespace tangram {
 namespace {
 
 using testing::DeviceRun;
-using ::testing::HasSubstr;
+using testing::kStrategies;
+using testing::plan_of;
+using testing::plans_of;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
@@ -32,19 +33,6 @@ using testing::StepResults;
 constexpr int64_t kSeqlen = 1536;
 // As in device_dist_attention_test.cpp: the kernels round probabilities to 16 bits.
 constexpr double kTolerance = 6e-3;
-
-constexpr Strategy kStrategies[] = {Strategy::kUlysses, Strategy::kHcms,       Strategy::kRing,    Strategy::kAllGather,
-                                    Strategy::kUsp,     Strategy::kLoongTrain, Strategy::kHybridCp};
-
-std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, int cp_size,
-                                    const StrategyConfig& strategy, DType reduce_dtype = DType::kFloat32) {
-  DistAttnConfig config;
-  config.cp_size = cp_size;
-  config.heads = heads;
-  config.strategy = strategy;
-  config.reduce_dtype = reduce_dtype;
-  return std::make_shared<const Plan>(make_plan(mask, config));
-}
 
 struct Transport {
   const char* name;
@@ -78,6 +66,7 @@ class DeviceStrategies : public ::testing::TestWithParam<Transport> {
                                  DeviceOverlap overlap = DeviceOverlap::kAuto) const {
     DeviceDistOptions how{.forward = overlap, .backward = overlap};
     how.result_dtype = options.result_dtype;
+    how.row_sinks = options.sink_layout == SinkLayout::kSsh ? options.seqlen_sink : 0;
     std::vector<StepResults> of_rank_0;
     testing::run_device_ranks(plans[0]->cp_size(), GetParam().make, [&](DeviceCommunicator& comm) {
       const Sm90Backend backend;
@@ -91,16 +80,6 @@ class DeviceStrategies : public ::testing::TestWithParam<Transport> {
     return of_rank_0;
   }
 };
-
-/// One for each of kStrategies.
-std::vector<std::shared_ptr<const Plan>> plans_of(const Mask& mask, const HeadConfig& heads, int cp_size,
-                                                  DType reduce_dtype = DType::kFloat32) {
-  std::vector<std::shared_ptr<const Plan>> plans;
-  for (const Strategy strategy : kStrategies) {
-    plans.push_back(plan_of(mask, heads, cp_size, {strategy, 0, 0, {}}, reduce_dtype));
-  }
-  return plans;
-}
 
 StepResults reference_step(const Mask& mask, const StepOptions& options, const StepInputs& inputs) {
   static const std::unique_ptr<AttnBackend> cpu = make_attn_backend("cpu");
@@ -147,18 +126,6 @@ TEST_P(DeviceStrategies, EqualTheCpuReference) {
   }
 }
 
-/// Bitwise, so that NaN would count as equal to itself.
-void expect_same(const StepResults& a, const StepResults& b) {
-  const auto same = [](const HostTensor& x, const HostTensor& y) {
-    return std::memcmp(x.view().data, y.view().data, static_cast<size_t>(x.bytes())) == 0;
-  };
-  EXPECT_TRUE(same(a.out, b.out)) << "out";
-  EXPECT_TRUE(same(a.lse, b.lse)) << "lse";
-  EXPECT_TRUE(same(a.dq, b.dq)) << "dq";
-  EXPECT_TRUE(same(a.dk, b.dk)) << "dk";
-  EXPECT_TRUE(same(a.dv, b.dv)) << "dv";
-}
-
 TEST_P(DeviceStrategies, HcmsHasTheBitsOfUlysses) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   StepOptions options;
@@ -171,7 +138,27 @@ TEST_P(DeviceStrategies, HcmsHasTheBitsOfUlysses) {
     plans.push_back(plan_of(mask, options.heads, 2, {Strategy::kHcms, 0, 0, chunks}));
   }
   const std::vector<StepResults> results = steps(plans, options, inputs);
-  for (size_t i = 1; i < results.size(); ++i) expect_same(results[i], results[0]);
+  for (size_t i = 1; i < results.size(); ++i) testing::expect_same_bits(results[i], results[0]);
+}
+
+TEST_P(DeviceStrategies, SinksOfSingleRowsTravelWithTheHeads) {
+  const Mask mask = sliding_window_mask(kSeqlen, {200, 0});
+  for (const bool use_kept : {true, false}) {
+    StepOptions options;
+    options.heads = {8, 2, 128, 128, DType::kBFloat16};
+    options.use_kept = use_kept;
+    options.seqlen_sink = 2;
+    options.sink_layout = SinkLayout::kSsh;
+    const StepInputs inputs = testing::make_inputs(mask, options);
+    const StepResults expected = reference_step(mask, options, inputs);
+    const int cp_size = use_kept || !can(4) ? 2 : 4;  // with four, K/V heads are copied
+    const auto plans = plans_of(mask, options.heads, cp_size);
+    const std::vector<StepResults> results = steps(plans, options, inputs, {.num_steps = 2});
+    for (size_t i = 0; i < results.size(); ++i) {
+      SCOPED_TRACE(::testing::Message() << to_string(kStrategies[i]) << ", cp_size " << cp_size);
+      testing::expect_close(results[i], expected, kTolerance);
+    }
+  }
 }
 
 TEST_P(DeviceStrategies, OverlapChangesNoBit) {
@@ -186,7 +173,7 @@ TEST_P(DeviceStrategies, OverlapChangesNoBit) {
   const std::vector<StepResults> apart = steps(plans, options, inputs, {}, DeviceOverlap::kNone);
   for (size_t i = 0; i < plans.size(); ++i) {
     SCOPED_TRACE(to_string(kStrategies[i]));
-    expect_same(beside[i], apart[i]);
+    testing::expect_same_bits(beside[i], apart[i]);
   }
 }
 
@@ -202,7 +189,7 @@ TEST_P(DeviceStrategies, CapturedStepsReplay) {
   const std::vector<StepResults> eager = steps(plans, options, inputs);
   for (size_t i = 0; i < plans.size(); ++i) {
     SCOPED_TRACE(to_string(kStrategies[i]));
-    expect_same(replayed[i], eager[i]);
+    testing::expect_same_bits(replayed[i], eager[i]);
   }
 }
 

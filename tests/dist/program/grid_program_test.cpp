@@ -6,14 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-
-#include "dist/dense_backend.hpp"
-#include "dist/mask_families.hpp"
 #include "dist/pass_plan.hpp"
 #include "dist/program/host_device.hpp"
 #include "dist/program/program_attention.hpp"
-#include "dist/step.hpp"
+#include "dist/strategy_cases.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -23,16 +19,13 @@ using testing::DenseBackend;
 using ::testing::HasSubstr;
 using testing::HostDevice;
 using testing::kSeqlen;
+using testing::kStrategies;
 using testing::NamedMask;
+using testing::plan_of;
+using testing::same_bits;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
-
-// As in strategies_test: partial results are rounded to float32 once a step, and sums once per contribution.
-constexpr double kFloat32Tolerance = 2e-6;
-
-constexpr Strategy kStrategies[] = {Strategy::kUlysses, Strategy::kHcms,       Strategy::kRing,    Strategy::kAllGather,
-                                    Strategy::kUsp,     Strategy::kLoongTrain, Strategy::kHybridCp};
 
 #if defined(__SANITIZE_THREAD__)
 constexpr int kCpSizes[] = {2, 3};
@@ -40,21 +33,9 @@ constexpr int kCpSizes[] = {2, 3};
 constexpr int kCpSizes[] = {1, 2, 4};  // 3: see MovesTheBytesOfTheClosedForms, 8: EveryShapeOfTheGridOverAndOver
 #endif
 
-/// MHA, GQA and MQA. Rows of a head are multiples of 16 bytes, as kernels want them.
+/// Rows of a head are multiples of 16 bytes, as kernels want them.
 HeadConfig heads_of(int cp_size, int variant, DType dtype = DType::kFloat32) {
-  const int num_heads_q = 2 * cp_size;
-  const int num_heads_kv = variant == 0 ? num_heads_q : variant == 1 ? cp_size : 1;
-  return {num_heads_q, num_heads_kv, 8, 8, dtype};
-}
-
-std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, int cp_size,
-                                    const StrategyConfig& strategy, DType reduce_dtype = DType::kFloat32) {
-  DistAttnConfig config;
-  config.cp_size = cp_size;
-  config.heads = heads;
-  config.strategy = strategy;
-  config.reduce_dtype = reduce_dtype;
-  return std::make_shared<const Plan>(make_plan(mask, config));
+  return testing::heads_of(cp_size, variant, 8, 8, dtype);
 }
 
 /// One rank with its operands in host memory.
@@ -63,24 +44,29 @@ struct Rank {
   HostDevice device;
   std::unique_ptr<ProgramAttention> attention;
 
-  Rank(std::shared_ptr<const Plan> plan, Communicator& control, const AttnBackend& backend, DType result_dtype)
+  Rank(std::shared_ptr<const Plan> plan, Communicator& control, const AttnBackend& backend,
+       const ProgramOptions& options)
       : device(control) {
     base.plan = plan;
     base.communicator = &control;
     base.backend = &backend;
     base.rank = control.rank();
     base.shape = rank_shape(*plan, control.rank());
-    attention = std::make_unique<ProgramAttention>(base, device, testing::host_program_device(),
-                                                   ProgramOptions{.result_dtype = result_dtype}, testing::host_memory);
+    attention =
+        std::make_unique<ProgramAttention>(base, device, testing::host_program_device(), options, testing::host_memory);
   }
 };
+
+int64_t row_sinks_of(const StepOptions& options) {
+  return options.sink_layout == SinkLayout::kSsh ? options.seqlen_sink : 0;
+}
 
 using Inspect = std::function<void(Communicator&, AttnPass)>;
 
 /// As rank_step of dist/step.hpp. `inspect` is called after each pass.
 void rank_step(const StepOptions& options, const StepInputs& in, Communicator& comm, const AttnBackend& backend,
                std::shared_ptr<const Plan> plan, int num_steps, const Inspect& inspect, StepResults& r) {
-  Rank rank(plan, comm, backend, options.result_dtype);
+  Rank rank(plan, comm, backend, {.result_dtype = options.result_dtype, .row_sinks = row_sinks_of(options)});
   const auto shard = [&](const Dispatch& dispatch, const HostTensor& global) {
     HostTensor local(global.dtype(), dispatch.rows_per_rank(), global.heads(), global.dim());
     dispatch_rows(dispatch, comm.rank(), global, local);
@@ -89,7 +75,8 @@ void rank_step(const StepOptions& options, const StepInputs& in, Communicator& c
   const HostTensor q = shard(plan->q_dispatch, in.q), dout = shard(plan->q_dispatch, in.dout);
   const HostTensor k = shard(plan->k_dispatch, in.k), v = shard(plan->k_dispatch, in.v);
   StepResults local = make_results(plan->q_dispatch.rows_per_rank(), plan->k_dispatch.rows_per_rank(), options);
-  const Sink sink{in.sink.data(), options.seqlen_sink, options.sink_layout};
+  const std::vector<float> sink_rows = testing::sink_of_rank(*plan, comm.rank(), options, in);
+  const Sink sink{sink_rows.data(), options.seqlen_sink, options.sink_layout};
   KeptKv kept;
   KeptKv* const kept_or_null = options.use_kept ? &kept : nullptr;
   for (int step = 0; step < num_steps; ++step) {
@@ -118,13 +105,7 @@ void rank_step(const StepOptions& options, const StepInputs& in, Communicator& c
     rank.attention->backward(backward, nullptr);
     if (inspect) inspect(comm, AttnPass::kBackward);
   }
-  undispatch_rows(plan->q_dispatch, comm, local.out, r.out);
-  undispatch_rows(plan->q_dispatch, comm, local.lse, r.lse);
-  undispatch_rows(plan->q_dispatch, comm, local.dq, r.dq);
-  undispatch_rows(plan->k_dispatch, comm, local.dk, r.dk);
-  undispatch_rows(plan->k_dispatch, comm, local.dv, r.dv);
-  r.max_logits = local.max_logits;
-  r.dsink = local.dsink;
+  testing::undispatch_results(*plan, comm, options, local, r);
 }
 
 StepResults program_step(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& in,
@@ -138,36 +119,18 @@ StepResults program_step(std::shared_ptr<const Plan> plan, const StepOptions& op
   return of_rank_0;
 }
 
+StepResults step_of_program(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& inputs) {
+  return program_step(plan, options, inputs, DenseBackend());
+}
+
 class ProgramMasks : public ::testing::TestWithParam<NamedMask> {};
 
 TEST_P(ProgramMasks, DistributedEqualsSingleRank) {
-  const Mask& mask = GetParam().mask;
-  const DenseBackend backend;
-  for (const int cp_size : kCpSizes) {
-    for (int variant = 0; variant < 3; ++variant) {
-      StepOptions options;
-      options.heads = heads_of(cp_size, variant);
-      // Sinks and the backward pass without kept tensors meet every strategy over the families.
-      options.seqlen_sink = (cp_size + variant) % 2;
-      options.use_kept = variant != 1;
-      const StepInputs inputs = testing::make_inputs(mask, options);
-      const StepResults expected = testing::single_step(mask, options, inputs, backend);
-      for (const Strategy strategy : kStrategies) {
-        SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", cp_size " << cp_size << ", heads "
-                                          << options.heads.num_heads_q << "/" << options.heads.num_heads_kv);
-        const auto plan = plan_of(mask, options.heads, cp_size, {strategy, 0, 0, {}});
-        testing::expect_close(program_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
-      }
-    }
-  }
+  testing::expect_family_close(GetParam().mask, kCpSizes, 8, 8, step_of_program);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dist, ProgramMasks, ::testing::ValuesIn(testing::mask_families()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
-
-bool same_bits(const HostTensor& a, const HostTensor& b) {
-  return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;
-}
 
 // The host's executor makes the same calls and adds in the same order, so not a bit may differ, but in one place: its
 // reduce-scatter rounds the own part to reduce_dtype before it adds, as a transport must that only sees tensors of it.
@@ -197,22 +160,9 @@ TEST(GridProgram, HasTheBitsOfTheHostsExecutor) {
 }
 
 TEST(GridProgram, EveryShapeOfTheGridOverAndOver) {
-  const Mask mask = causal_mask(kSeqlen, kSeqlen);
-  const DenseBackend backend;
-  StepOptions options;
-  options.heads = heads_of(8, 0);
-  const StepInputs inputs = testing::make_inputs(mask, options);
-  const StepResults expected = testing::single_step(mask, options, inputs, backend);
-  for (const StrategyConfig& strategy :
-       {StrategyConfig{Strategy::kUsp, 1, 0, {}}, StrategyConfig{Strategy::kUsp, 2, 0, {}},
-        StrategyConfig{Strategy::kUsp, 8, 0, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 1, {}},
-        StrategyConfig{Strategy::kLoongTrain, 1, 2, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 4, {}},
-        StrategyConfig{Strategy::kLoongTrain, 2, 2, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 8, {}}}) {
-    SCOPED_TRACE(::testing::Message() << to_string(strategy.name) << " " << strategy.head_ranks << " "
-                                      << strategy.inner_ring);
-    const auto plan = plan_of(mask, options.heads, 8, strategy);
-    testing::expect_close(program_step(plan, options, inputs, backend, 3), expected, kFloat32Tolerance);
-  }
+  testing::expect_grid_shapes_close(8, 8, [](const auto& plan, const StepOptions& options, const StepInputs& inputs) {
+    return program_step(plan, options, inputs, DenseBackend(), 3);
+  });
 }
 
 TEST(GridProgram, CrossAttentionAndGivenDispatches) {
@@ -228,7 +178,7 @@ TEST(GridProgram, CrossAttentionAndGivenDispatches) {
     SCOPED_TRACE(to_string(strategy));
     const auto plan = plan_of(mask, options.heads, 4, {strategy, 0, 0, {}});
     const auto scattered = std::make_shared<const Plan>(make_plan(mask, plan->config, q_dispatch, k_dispatch));
-    testing::expect_close(program_step(scattered, options, inputs, backend), expected, kFloat32Tolerance);
+    testing::expect_close(program_step(scattered, options, inputs, backend), expected, testing::kStrategyTolerance);
   }
 }
 
@@ -245,12 +195,13 @@ TEST(GridProgram, HcmsHasTheBitsOfUlysses) {
   const StepResults ulysses = step({Strategy::kUlysses, 0, 0, {}});
   for (const std::vector<int>& chunks : {std::vector<int>{4}, {2, 2}, {1, 2, 1}, {3, 1}}) {
     const StepResults hcms = step({Strategy::kHcms, 0, 0, chunks});
-    EXPECT_TRUE(same_bits(hcms.out, ulysses.out));
-    EXPECT_TRUE(same_bits(hcms.lse, ulysses.lse));
-    EXPECT_TRUE(same_bits(hcms.dq, ulysses.dq));
-    EXPECT_TRUE(same_bits(hcms.dk, ulysses.dk));
-    EXPECT_TRUE(same_bits(hcms.dv, ulysses.dv));
+    testing::expect_same_bits(hcms, ulysses);
   }
+}
+
+TEST(GridProgram, SinksOfSingleRowsTravelWithTheHeads) {
+  constexpr int kSizes[] = {2, 4};
+  testing::expect_row_sinks_close(kSizes, 8, 8, step_of_program);
 }
 
 TEST(GridProgram, MovesTheBytesOfTheClosedForms) {
@@ -258,15 +209,17 @@ TEST(GridProgram, MovesTheBytesOfTheClosedForms) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   for (const int cp_size : {2, 3}) {
     for (int variant = 0; variant < 3; ++variant) {
-      for (const bool use_kept : {false, true}) {
+      for (const auto& [use_kept, row_sinks] : {std::pair(false, 0), {true, 0}, {false, 2}, {true, 2}}) {
         StepOptions options;
         options.heads = heads_of(cp_size, variant, DType::kBFloat16);
         options.result_dtype = DType::kBFloat16;
         options.use_kept = use_kept;
+        options.seqlen_sink = row_sinks;
+        options.sink_layout = SinkLayout::kSsh;
         const StepInputs inputs = testing::make_inputs(mask, options);
         for (const Strategy strategy : kStrategies) {
           SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", cp_size " << cp_size << ", variant " << variant
-                                            << ", kept " << use_kept);
+                                            << ", kept " << use_kept << ", sinks " << row_sinks);
           const auto plan = plan_of(mask, options.heads, cp_size, {strategy, 0, 0, {}});
           std::mutex mutex;
           int64_t bytes[] = {0, 0};
@@ -275,7 +228,7 @@ TEST(GridProgram, MovesTheBytesOfTheClosedForms) {
             bytes[static_cast<int>(pass)] += comm.counters().bytes_received;
           });
           const GridTraffic expected =
-              grid_traffic(*plan, {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16, use_kept});
+              grid_traffic(*plan, {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16, use_kept, row_sinks});
           EXPECT_EQ(bytes[0], expected.forward_bytes);
           EXPECT_EQ(bytes[1], expected.backward_bytes);
         }
@@ -373,7 +326,7 @@ TEST(GridProgram, EverythingLiesInsideItsMemoryAndFillsIt) {
                                   heads_of(cp_size, variant, DType::kBFloat16), cp_size, {strategy, 0, 0, {}});
         std::vector<int64_t> arenas;
         for (int rank = 0; rank < cp_size; ++rank) {
-          const GridCallShape call{DType::kBFloat16, 1, SinkLayout::kSh};
+          const GridCallShape call{DType::kBFloat16, 1, cp_size == 4 ? SinkLayout::kSsh : SinkLayout::kSh};
           const GridProgram programs[] = {forward_program(*plan, rank, call),
                                           backward_program(*plan, rank, call, false),
                                           backward_program(*plan, rank, call, plan->grid.head_ranks > 1)};
@@ -407,7 +360,7 @@ TEST(GridProgram, RefusesWhatCannotTravel) {
   const auto message_of = [&](const StepOptions& how, DType prepared_for) {
     std::string message;
     run_local_ranks(2, [&](Communicator& comm) {
-      Rank rank(plan, comm, backend, prepared_for);
+      Rank rank(plan, comm, backend, {.result_dtype = prepared_for});
       StepResults local = make_results(kSeqlen / 2, kSeqlen / 2, how);
       const ConstTensorView q = inputs.q.view(), k = inputs.k.view(), v = inputs.v.view();
       const Range half = {0, kSeqlen / 2};
@@ -425,7 +378,9 @@ TEST(GridProgram, RefusesWhatCannotTravel) {
     });
     return message;
   };
-  EXPECT_THAT(message_of(options, DType::kBFloat16), HasSubstr("sinks of single rows do not travel with heads"));
+  EXPECT_THAT(message_of(options, DType::kBFloat16),
+              HasSubstr("sinks of single rows must be as many as prepared for, since they travel with heads "
+                        "(got 1 and DeviceDistOptions::row_sinks=0)"));
   options.sink_layout = SinkLayout::kSh;
   EXPECT_EQ(message_of(options, DType::kBFloat16), "");
   EXPECT_THAT(message_of(options, DType::kFloat32), HasSubstr("out must be float32, in which it travels"));

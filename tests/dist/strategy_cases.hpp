@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What all tests of the other strategies share: names, shapes of heads, plans, and the loops over masks and grids.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dist/dense_backend.hpp"
+#include "dist/mask_families.hpp"
+#include "dist/step.hpp"
+
+namespace tangram::testing {
+
+inline constexpr Strategy kStrategies[] = {Strategy::kUlysses,   Strategy::kHcms, Strategy::kRing,
+                                           Strategy::kAllGather, Strategy::kUsp,  Strategy::kLoongTrain,
+                                           Strategy::kHybridCp};
+
+// Partial results are rounded to float32 once a step, and sums once per contribution.
+inline constexpr double kStrategyTolerance = 2e-6;
+
+/// MHA, GQA and MQA with heads that divide by cp_size where a strategy needs that.
+inline HeadConfig heads_of(int cp_size, int variant, int head_dim, int head_dim_v, DType dtype = DType::kFloat32) {
+  const int num_heads_q = 2 * cp_size;
+  const int num_heads_kv = variant == 0 ? num_heads_q : variant == 1 ? cp_size : 1;
+  return {num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype};
+}
+
+inline std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, int cp_size,
+                                           const StrategyConfig& strategy, DType reduce_dtype = DType::kFloat32) {
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = heads;
+  config.strategy = strategy;
+  config.reduce_dtype = reduce_dtype;
+  return std::make_shared<const Plan>(make_plan(mask, config));
+}
+
+/// One for each of kStrategies.
+inline std::vector<std::shared_ptr<const Plan>> plans_of(const Mask& mask, const HeadConfig& heads, int cp_size,
+                                                         DType reduce_dtype = DType::kFloat32) {
+  std::vector<std::shared_ptr<const Plan>> plans;
+  for (const Strategy strategy : kStrategies) {
+    plans.push_back(plan_of(mask, heads, cp_size, {strategy, 0, 0, {}}, reduce_dtype));
+  }
+  return plans;
+}
+
+/// Executes a plan over its ranks.
+using PlanStep = std::function<StepResults(std::shared_ptr<const Plan>, const StepOptions&, const StepInputs&)>;
+
+/// Every strategy against one rank.
+inline void expect_strategies_close(const Mask& mask, const StepOptions& options, int cp_size, const PlanStep& step) {
+  const DenseBackend backend;
+  const StepInputs inputs = make_inputs(mask, options);
+  const StepResults expected = single_step(mask, options, inputs, backend);
+  for (const Strategy strategy : kStrategies) {
+    SCOPED_TRACE(::testing::Message() << to_string(strategy) << ", cp_size " << cp_size << ", heads "
+                                      << options.heads.num_heads_q << "/" << options.heads.num_heads_kv << ", kept "
+                                      << options.use_kept);
+    const auto plan = plan_of(mask, options.heads, cp_size, {strategy, 0, 0, {}});
+    expect_close(step(plan, options, inputs), expected, kStrategyTolerance);
+  }
+}
+
+/// Every strategy, number of ranks and kind of heads on one mask. Sinks and the backward pass without kept tensors meet
+/// every strategy over the families.
+inline void expect_family_close(const Mask& mask, std::span<const int> cp_sizes, int head_dim, int head_dim_v,
+                                const PlanStep& step) {
+  for (const int cp_size : cp_sizes) {
+    for (int variant = 0; variant < 3; ++variant) {
+      StepOptions options;
+      options.heads = heads_of(cp_size, variant, head_dim, head_dim_v);
+      options.seqlen_sink = (cp_size + variant) % 2;
+      options.use_kept = variant != 1;
+      expect_strategies_close(mask, options, cp_size, step);
+    }
+  }
+}
+
+/// Sinks of single rows, which travel with heads.
+inline void expect_row_sinks_close(std::span<const int> cp_sizes, int head_dim, int head_dim_v, const PlanStep& step) {
+  const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
+  for (const int cp_size : cp_sizes) {
+    for (int variant = 0; variant < 3; ++variant) {
+      for (const bool use_kept : {true, false}) {
+        StepOptions options;
+        options.heads = heads_of(cp_size, variant, head_dim, head_dim_v);
+        options.seqlen_sink = 3;
+        options.sink_layout = SinkLayout::kSsh;
+        options.use_kept = use_kept;
+        expect_strategies_close(mask, options, cp_size, step);
+      }
+    }
+  }
+}
+
+/// Layouts of eight ranks that no default makes.
+inline void expect_grid_shapes_close(int head_dim, int head_dim_v, const PlanStep& step) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(8, 0, head_dim, head_dim_v);
+  const StepInputs inputs = make_inputs(mask, options);
+  const StepResults expected = single_step(mask, options, inputs, backend);
+  for (const StrategyConfig& strategy :
+       {StrategyConfig{Strategy::kUsp, 1, 0, {}}, StrategyConfig{Strategy::kUsp, 2, 0, {}},
+        StrategyConfig{Strategy::kUsp, 8, 0, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 1, {}},
+        StrategyConfig{Strategy::kLoongTrain, 1, 2, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 4, {}},
+        StrategyConfig{Strategy::kLoongTrain, 2, 2, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 8, {}}}) {
+    SCOPED_TRACE(::testing::Message() << to_string(strategy.name) << " " << strategy.head_ranks << " "
+                                      << strategy.inner_ring);
+    expect_close(step(plan_of(mask, options.heads, 8, strategy), options, inputs), expected, kStrategyTolerance);
+  }
+}
+
+/// Bitwise, so that NaN counts as equal to itself.
+inline bool same_bits(const HostTensor& a, const HostTensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;
+}
+inline void expect_same_bits(const StepResults& a, const StepResults& b) {
+  EXPECT_TRUE(same_bits(a.out, b.out)) << "out";
+  EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
+  EXPECT_TRUE(same_bits(a.dq, b.dq)) << "dq";
+  EXPECT_TRUE(same_bits(a.dk, b.dk)) << "dk";
+  EXPECT_TRUE(same_bits(a.dv, b.dv)) << "dv";
+}
+
+}  // namespace tangram::testing
