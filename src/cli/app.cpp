@@ -4,13 +4,17 @@
 #include "cli/app.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "cli/bounded_json.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/verbs.hpp"
+#include "core/require.hpp"
 #include "tangram/error.hpp"
 #include "tangram/version.hpp"
 
@@ -26,7 +30,9 @@ constexpr const char* kFooter =
     "            tangram verify --family varlen_causal --seqlen 8192 --cp-size 4 --heads-q 8 --heads-kv 2 --head-dim "
     "64";
 
-int fail(int code, const std::string& text) {
+// Messages may quote files of strangers: whatever would move a terminal's cursor is shown as '?'.
+int fail(int code, std::string text) {
+  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   std::fprintf(stderr, "tangram: %s\n", text.c_str());
   return code;
 }
@@ -36,9 +42,63 @@ bool is(const std::exception& error) {
   return dynamic_cast<const Kind*>(&error) != nullptr;
 }
 
+bool has_option(const Verb& verb, const std::string& name) { return verb.app->get_option_no_throw(name) != nullptr; }
+
+// The option of `verb` that is nearest to `name`, or nothing.
+std::string nearest_option(const Verb& verb, const std::string& name) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : verb.app->get_options()) {
+    for (const std::string& long_name : option->get_lnames()) names.push_back("--" + long_name);
+  }
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  return std::string(nearest_word(name, views));
+}
+
+// What is wrong with an argument that `used` does not know.
+std::string unknown_argument(const std::vector<Verb>& verbs, const Verb& used) {
+  std::string name = used.app->remaining().front();
+  for (const std::string& argument : used.app->remaining()) {
+    if (argument.rfind("--", 0) == 0) name = argument.substr(0, argument.find('='));
+  }
+  const std::string verb_name = used.app->get_name();
+  if (name.rfind("--", 0) != 0) return fmt::format("{}: takes options only (got '{}')", verb_name, name);
+  std::string others;
+  for (const Verb& verb : verbs) {
+    if (has_option(verb, name)) others += (others.empty() ? "" : ", ") + verb.app->get_name();
+  }
+  if (!others.empty()) return fmt::format("{}: not an option of {}, but of {}", name, verb_name, others);
+  const std::string near = nearest_option(used, name);
+  return fmt::format("{}: {} has no such option{}", name, verb_name,
+                     near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
+}
+
+std::string usage_error(const CLI::ParseError& error, const std::vector<Verb>& verbs, int argc, char** argv) {
+  for (const Verb& verb : verbs) {
+    if (!verb.app->parsed()) continue;
+    const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !verb.app->remaining().empty();
+    return fmt::format("{}; see tangram {} --help", is_extra ? unknown_argument(verbs, verb) : error.what(),
+                       verb.app->get_name());
+  }
+  if (argc < 2) return std::string(error.what()) + "; see tangram --help";
+  std::string names;
+  for (const Verb& verb : verbs) names += (names.empty() ? "" : ", ") + verb.app->get_name();
+  return fmt::format("unknown verb '{}'; there are {}; see tangram --help", argv[1], names);
+}
+
+// An empty value is a variable of a script that was not set, seldom a wish.
+void refuse_empty_values(const Verb& verb) {
+  for (const CLI::Option* option : verb.app->get_options()) {
+    for (const std::string& value : option->results()) {
+      require(!value.empty(), "{}: needs a value (got an empty one)", option->get_name());
+    }
+  }
+}
+
 int run_verb(const std::vector<Verb>& verbs) {
   for (const Verb& verb : verbs) {
-    if (verb.app->parsed()) return verb.main();
+    if (!verb.app->parsed()) continue;
+    refuse_empty_values(verb);
+    return verb.main();
   }
   return kBadInput;
 }
@@ -53,12 +113,11 @@ int run_app(int argc, char** argv) {
   const std::vector<Verb> verbs = add_verbs(app);
   try {
     app.parse(argc, argv);
-    const int code = run_verb(verbs);
-    if (std::fflush(stdout) != 0) return fail(kBadInput, "cannot write to standard output");
-    return code;
+    return run_verb(verbs);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return fail(kBadInput, std::string(error.what()) + "\nRun with --help for the options.");
+    if (error.get_exit_code() != 0) return fail(kBadInput, usage_error(error, verbs, argc, argv));
+    app.exit(error);  // --help, --version
+    return std::cout.flush() ? kOk : fail(kBadInput, "cannot write to standard output");
   } catch (const std::exception& error) {
     return report_error(error);
   }

@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "cli/measure/device_bench.hpp"
 #include "cli/measure/link_measure.hpp"
 #include "cli/step.hpp"
+#include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
 #include "core/require.hpp"
 #include "tangram/backends.hpp"
@@ -75,7 +75,7 @@ int bench_comm_main(const BenchVerbOptions& options) {
   csv.add(context, "link_rate", "GB/s", measured.fit.link.bytes_per_s * 1e-9);
   csv.add(context, "message_time", "s", measured.fit.link.latency_s);
   csv.add(context, "operation_time", "s", measured.fit.call_s);
-  std::fputs(csv.text().c_str(), stdout);
+  print_text(csv.text());
   return kOk;
 }
 
@@ -158,7 +158,7 @@ int bench_main(const BenchVerbOptions& options) {
     csv.add(context, "backward_traffic", "bytes", static_cast<double>(result.backward_bytes));
     csv.add(context, "comm_share", "1", result.comm_share);
   }
-  std::fputs(csv.text().c_str(), stdout);
+  print_text(csv.text());
   return kOk;
 }
 
@@ -172,10 +172,12 @@ Verb add_bench_verb(CLI::App& app) {
   add_dist_options(*verb, options->dist);
   add_strategy_options(*verb, options->dist);
   verb->add_option("--backend", options->step.backend, "attention: auto, or a name that doctor lists")
+      ->type_name("NAME")
       ->group("Computation");
   verb->add_flag("--deterministic", options->step.deterministic, "bitwise equal from run to run")->group("Computation");
   verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 5)")
-      ->check(CLI::Range(1, 1000))
+      ->check(CLI::Range(1, 1000).description(""))
+      ->type_name("N")
       ->group("Computation");
   verb->add_flag("--comm-only", options->comm_only, "measure exchanges over the transport only; needs no mask")
       ->group("Computation");

@@ -43,6 +43,8 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
     // The library's text starts with its own error number in brackets.
     std::string reason = error.what();
     if (const size_t bracket = reason.find("] "); bracket != std::string::npos) reason.erase(0, bracket + 2);
+    constexpr size_t kMaxReason = 200;  // it quotes what was read last, be it a number of a million digits
+    if (reason.size() > kMaxReason) reason = reason.substr(0, kMaxReason) + "...";
     require(false, "{}: must be JSON (byte {}: {})", what_, position, reason);
     return false;
   }

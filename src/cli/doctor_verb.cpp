@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -162,14 +161,14 @@ int measure_main(const DoctorVerbOptions& options, Communicator* control) {
   const MachineFile file =
       control != nullptr ? with_gpu_links(known, measured.file) : merge_machine_files(known, measured.file);
   const std::string json = machine_file_to_json(file);
-  write_text_file(options.measure, "--measure", json);
+  write_file(options.measure, "--measure", json);
   std::string text = json;
   if (!options.json) {
     text = file.name + "\n";
     for (const std::string& note : measured.notes) text += "  " + note + "\n";
     text += fmt::format("Written to {}; use it with --machine {}.\n", options.measure, options.measure);
   }
-  std::fputs(text.c_str(), stdout);
+  print_text(text);
   return kOk;
 }
 
@@ -182,7 +181,7 @@ int doctor_main(const DoctorVerbOptions& options) {
   }
   require(options.num_gpus == 0, "--gpus: goes with --measure (got {})", options.num_gpus);
   const std::string text = options.json ? doctor_json().dump(2) + "\n" : doctor_text();
-  std::fputs(text.c_str(), stdout);
+  print_text(text);
   return kOk;
 }
 

@@ -3,6 +3,7 @@
 
 // load_mask: from options to a mask.
 #include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 #include "cli/bounded_json.hpp"
@@ -78,13 +79,17 @@ Window parse_window(const std::string& text) {
 bool is_list(const std::string& text) { return text.find_first_not_of("0123456789-, ") == std::string::npos; }
 
 std::vector<int64_t> drawn_documents(const MaskOptions& options, int64_t total_seqlen) {
-  require(options.seed >= 0, "--seed: must not be negative (got {})", options.seed);
   const LengthHistogram histogram =
       options.length_histogram.empty()
           ? shipped_length_histogram()
           : parse_length_histogram(read_text_file(options.length_histogram, "--length-histogram", kMaxFileBytes),
                                    "--length-histogram");
   return cumulative(draw_doc_lengths(histogram, total_seqlen, static_cast<uint64_t>(options.seed)), "--total-seqlen");
+}
+
+bool draws_documents(const MaskOptions& options, const Family& family) {
+  return options.cu_seqlens.empty() && options.doc_lengths.empty() &&
+         (options.total_seqlen != -1 || family.needs_documents);
 }
 
 // Borders of the documents, empty when none are given.
@@ -103,9 +108,8 @@ std::vector<int64_t> load_documents(const MaskOptions& options, const Family& fa
         parse_doc_lengths(read_text_file(options.doc_lengths, "--doc-lengths", kMaxFileBytes), "--doc-lengths"),
         "--doc-lengths");
   }
-  if (options.total_seqlen != -1) return drawn_documents(options, options.total_seqlen);
-  if (family.needs_documents) return drawn_documents(options, options.seqlen);
-  return {};
+  if (!draws_documents(options, family)) return {};
+  return drawn_documents(options, options.total_seqlen != -1 ? options.total_seqlen : options.seqlen);
 }
 
 // The same prefix for every document, short ones whole.
@@ -157,6 +161,9 @@ void require_one_source(const MaskOptions& options) {
   see(!options.doc_lengths.empty(), "--doc-lengths");
   see(options.total_seqlen != -1, "--total-seqlen");
   see(options.seqlen != -1 || (options.family == "shared_prefix" && count == 0), "--seqlen");
+  require(count > 0 || options.family.empty(),
+          "--family {}: needs a length: --seqlen N, --cu-seqlens LIST, --doc-lengths FILE or --total-seqlen N",
+          options.family);
   require(count > 0,
           "mask: needs a source: --mask FILE, --family NAME --seqlen N, --cu-seqlens LIST, --doc-lengths FILE or "
           "--total-seqlen N");
@@ -167,22 +174,47 @@ void require_one_source(const MaskOptions& options) {
   require(options.seqlen == -1 || options.seqlen >= 1, "--seqlen: must be positive (got {})", options.seqlen);
 }
 
+// Refuses what would have no effect. `family`: null for a mask out of a file.
+void require_effect(const MaskOptions& options, const Family* family) {
+  const auto check = [&](bool is_given, const char* name, std::initializer_list<Shape> shapes, const char* needed) {
+    const bool has_effect = family != nullptr && std::find(shapes.begin(), shapes.end(), family->shape) != shapes.end();
+    require(!is_given || has_effect, "{}: needs --family {}", name, needed);
+  };
+  check(!options.window.empty(), "--window", {Shape::kWindow, Shape::kGlobalWindow},
+        "sliding_window, varlen_window or global_window");
+  check(options.block != -1, "--block", {Shape::kBlockCausal}, "block_causal or varlen_block_causal");
+  check(options.prefix != -1, "--prefix", {Shape::kPrefixLm, Shape::kSharedPrefix},
+        "prefix_lm, varlen_prefix_lm or shared_prefix");
+  check(!options.continuations.empty(), "--continuations", {Shape::kSharedPrefix}, "shared_prefix");
+  check(options.num_global != -1, "--global", {Shape::kGlobalWindow}, "global_window");
+  require(options.length_histogram.empty() || (family != nullptr && draws_documents(options, *family)),
+          "--length-histogram: needs documents to draw: --total-seqlen N, or --family varlen_* with --seqlen N");
+  require(family == nullptr || family->shape != Shape::kSharedPrefix || options.seqlen == -1,
+          "--seqlen: follows from --prefix and --continuations (got {})", options.seqlen);
+}
+
+// A file may be called anything; what is shown of it is text.
+std::string valid_utf8(const std::string& text) {
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
 }  // namespace
 
 NamedMask load_mask(const MaskOptions& options) {
   require_one_source(options);
+  require(options.seed >= 0, "--seed: must not be negative (got {})", options.seed);
   if (!options.mask_file.empty()) {
+    require_effect(options, nullptr);
     const std::string what = fmt::format("--mask '{}'", options.mask_file);
     const std::string text = read_text_file(options.mask_file, "--mask", kMaxFileBytes);
     return {parse_mask_json(text, options.case_name, what),
-            options.case_name.empty() ? options.mask_file : options.case_name};
+            options.case_name.empty() ? valid_utf8(options.mask_file) : options.case_name};
   }
   const Family family = options.family.empty() ? Family{Shape::kCausal, true} : parse_family(options.family);
+  require_effect(options, &family);
   const std::vector<int64_t> documents = load_documents(options, family);
   const bool whole = family.shape == Shape::kSharedPrefix || family.shape == Shape::kGlobalWindow;
   require(documents.empty() || !whole, "--family {}: cannot be combined with documents", options.family);
-  require(options.window.empty() || family.shape == Shape::kWindow || family.shape == Shape::kGlobalWindow,
-          "--window: needs --family sliding_window, varlen_window or global_window");
   NamedMask named{build(options, family, documents), options.family.empty() ? "causal" : options.family};
   if (!documents.empty()) named.name += fmt::format(", {} documents", documents.size() - 1);
   return named;

@@ -193,13 +193,7 @@ void write_npy(const std::string& path, std::span<const float> values, std::span
   file += {'\x01', '\x00', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
   file += header;
 
-  errno = 0;
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  require(out.is_open(), "--out-dir: cannot write '{}': {}", path, std::strerror(errno));
-  out.write(file.data(), static_cast<std::streamsize>(file.size()));
-  out.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size_bytes()));
-  out.close();
-  require(!out.fail(), "--out-dir: cannot write '{}': {}", path, std::strerror(errno));
+  write_file(path, "--out-dir", file, {reinterpret_cast<const char*>(values.data()), values.size_bytes()});
 }
 
 }  // namespace tangram::cli

@@ -3,7 +3,6 @@
 
 // `tangram plan`: who gets what, without computing it.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,10 +27,10 @@ struct PlanVerbOptions {
 int plan_main(const PlanVerbOptions& options) {
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   require_reportable(*summary.plan, options.output);
-  if (!options.save_plan.empty()) write_text_file(options.save_plan, "--save-plan", plan_to_json(*summary.plan));
-  if (!options.output.html.empty()) write_text_file(options.output.html, "--html", html_report(summary, {}));
+  if (!options.save_plan.empty()) write_file(options.save_plan, "--save-plan", plan_to_json(*summary.plan));
+  if (!options.output.html.empty()) write_file(options.output.html, "--html", html_report(summary, {}));
   const std::string text = options.output.json ? plan_json(summary).dump(2) + "\n" : plan_text(summary);
-  std::fputs(text.c_str(), stdout);
+  print_text(text);
   return kOk;
 }
 

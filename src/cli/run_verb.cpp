@@ -3,7 +3,6 @@
 
 // `tangram run`: computes a step and says what it took.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -72,13 +71,12 @@ int run_main(RunVerbOptions options, Communicator* control) {
   if (!result.is_root) return kOk;
   if (!options.out_dir.empty()) save_results(options.out_dir, summary, result);
   if (!options.output.html.empty()) {
-    write_text_file(options.output.html, "--html",
-                    html_report(summary, {result.timeline, step_figures(summary, result)}));
+    write_file(options.output.html, "--html", html_report(summary, {result.timeline, step_figures(summary, result)}));
   }
   if (!options.timeline.empty()) {
     require(!result.timeline.empty(), "--timeline: only ranks of one process have one time line (got transport {})",
             result.transport);
-    write_text_file(options.timeline, "--timeline", svg_timeline(result.timeline, timeline_title(summary, result)));
+    write_file(options.timeline, "--timeline", svg_timeline(result.timeline, timeline_title(summary, result)));
   }
   std::string text;
   if (options.output.json) {
@@ -89,7 +87,7 @@ int run_main(RunVerbOptions options, Communicator* control) {
     text = step_text(summary, result);
     if (!options.out_dir.empty()) text += fmt::format("Results are in {}.\n", options.out_dir);
   }
-  std::fputs(text.c_str(), stdout);
+  print_text(text);
   return kOk;
 }
 
@@ -104,7 +102,8 @@ Verb add_run_verb(CLI::App& app) {
   add_step_options(*verb, options->step);
   add_output_options(*verb, options->output);
   verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 1)")
-      ->check(CLI::Range(1, 1000))
+      ->check(CLI::Range(1, 1000).description(""))
+      ->type_name("N")
       ->group("Computation");
   verb->add_option("--timeline", options->timeline, "write what each rank computed and received when, as SVG")
       ->type_name("FILE")

@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -273,14 +272,14 @@ int simulate_main(const SimulateVerbOptions& options) {
   for (const int cp_size : cp_sizes) points.push_back(simulate_point(options, cp_size, machine, strategies));
   const bool by_tokens = options.rows_per_rank != -1;
   const std::string text = points_text(points, machine);
-  if (!options.svg.empty()) write_text_file(options.svg, "--svg", points_svg(points, machine, by_tokens));
+  if (!options.svg.empty()) write_file(options.svg, "--svg", points_svg(points, machine, by_tokens));
   if (!options.html.empty()) {
-    write_text_file(options.html, "--html", simulation_page(points_svg(points, machine, by_tokens), text));
+    write_file(options.html, "--html", simulation_page(points_svg(points, machine, by_tokens), text));
   }
   const std::string shown = options.json  ? points_json(points, machine).dump(2) + "\n"
                             : options.csv ? points_csv(points, machine, heads)
                                           : text;
-  std::fputs(shown.c_str(), stdout);
+  print_text(shown);
   return kOk;
 }
 

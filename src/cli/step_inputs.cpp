@@ -75,7 +75,7 @@ void add_step_options(CLI::App& app, StepOptions& options) {
   app.add_option("--ranks-per-node", options.ranks_per_node,
                  "ranks on CPUs: send rows once to each node of so many ranks, which hands them on (default: one node)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 16).description(""))
       ->group(group);
   app.add_option("--softmax-scale", options.softmax_scale, "default 1 / sqrt(head_dim)")
       ->type_name("X")

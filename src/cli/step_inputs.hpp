@@ -25,10 +25,10 @@ struct StepOptions {
   std::string v_file;
   std::string dout_file;
   std::string backend = "auto";
-  int64_t num_gpus = 0;                   // 0: ranks compute on the CPU
-  std::string transport = "copy_engine";  // between GPUs
-  int64_t ranks_per_node = 0;             // 0: all on one node
-  double softmax_scale = 0;               // meant only when has_softmax_scale
+  int64_t num_gpus = 0;        // 0: ranks compute on the CPU
+  std::string transport;       // between GPUs; empty: copy_engine
+  int64_t ranks_per_node = 0;  // 0: all on one node
+  double softmax_scale = 0;    // meant only when has_softmax_scale
   bool has_softmax_scale = false;
   double softcap = 0;
   bool deterministic = false;

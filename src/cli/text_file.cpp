@@ -3,7 +3,10 @@
 
 #include "cli/text_file.hpp"
 
+#include <unistd.h>
+
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +14,31 @@
 #include "core/require.hpp"
 
 namespace tangram::cli {
+
+namespace {
+
+struct WriteTarget {
+  std::string path;        // what is written
+  std::string final_path;  // what it becomes once it is complete
+  int error = 0;
+};
+
+// Beside the file, so that a full disk leaves no half of it; devices and pipes are written as they are.
+WriteTarget target_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status)) return {path, path};
+  if (fs::exists(status) && ::access(path.c_str(), W_OK) != 0) return {path, path, errno};
+  const std::string final_path = fs::exists(status) ? fs::canonical(path, ignored).string() : path;
+  const std::string beside = fmt::format("{}.{}.partial", final_path, ::getpid());
+  std::ofstream probe(beside, std::ios::binary);
+  if (!probe.is_open()) return {path, path};  // a folder that takes no new files may still have this one
+  if (fs::exists(status)) fs::permissions(beside, status.permissions(), ignored);
+  return {beside, final_path};
+}
+
+}  // namespace
 
 std::string read_text_file(const std::string& path, std::string_view what, int64_t max_bytes) {
   std::error_code error;
@@ -26,16 +54,34 @@ std::string read_text_file(const std::string& path, std::string_view what, int64
     require(static_cast<int64_t>(contents.size()) <= max_bytes, "{}: '{}' must not exceed {} bytes", what, path,
             max_bytes);
   }
+  // Editors on Windows put a byte order mark in front.
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (contents.rfind(kByteOrderMark, 0) == 0) contents.erase(0, kByteOrderMark.size());
   return contents;
 }
 
-void write_text_file(const std::string& path, std::string_view what, std::string_view contents) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+void print_text(std::string_view text) {
+  // Flushing alone does not tell: what failed to be written before is no longer in the buffer.
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  const int error = errno;
+  require(written, "cannot write to standard output: {}", std::strerror(error));
+}
+
+void write_file(const std::string& path, std::string_view what, std::string_view head, std::string_view rest) {
+  const WriteTarget target = target_of(path);
+  errno = target.error;
+  std::ofstream file;
+  if (target.error == 0) file.open(target.path, std::ios::binary | std::ios::trunc);
   require(file.is_open(), "{}: cannot write '{}': {}", what, path, std::strerror(errno));
-  file.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+  file.write(head.data(), static_cast<std::streamsize>(head.size()));
+  file.write(rest.data(), static_cast<std::streamsize>(rest.size()));
   file.close();
-  require(!file.fail(), "{}: cannot write '{}': {}", what, path, std::strerror(errno));
+  int error = file.fail() ? errno : 0;
+  if (target.path != path) {
+    if (error == 0 && std::rename(target.path.c_str(), target.final_path.c_str()) != 0) error = errno;
+    if (error != 0) std::remove(target.path.c_str());
+  }
+  require(error == 0, "{}: cannot write '{}': {}", what, path, std::strerror(error));
 }
 
 }  // namespace tangram::cli

@@ -13,7 +13,11 @@ namespace tangram::cli {
 /// The contents of a file. Throws InvalidArgument, starting with `what`, if it cannot be read or exceeds `max_bytes`.
 std::string read_text_file(const std::string& path, std::string_view what, int64_t max_bytes);
 
-/// Replaces the file. Throws InvalidArgument, starting with `what`, if it cannot be written completely.
-void write_text_file(const std::string& path, std::string_view what, std::string_view contents);
+/// Prints `text` and sees it through. Throws InvalidArgument when standard output takes no more.
+void print_text(std::string_view text);
+
+/// Replaces the file by `head` and then `rest`. Throws InvalidArgument, starting with `what`, if it cannot be written
+/// completely; what was there before then stays.
+void write_file(const std::string& path, std::string_view what, std::string_view head, std::string_view rest = {});
 
 }  // namespace tangram::cli

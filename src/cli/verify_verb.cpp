@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -44,7 +43,7 @@ int verify_main(VerifyVerbOptions options, Communicator* control) {
           fmt::format("relative error of {}", output.name),
           fmt::format("{:.2e}, bound {:.2e}: {}", output.error, output.bound, output.ok ? "verified" : "FAILED"));
     }
-    write_text_file(options.output.html, "--html", html_report(summary, extras));
+    write_file(options.output.html, "--html", html_report(summary, extras));
   }
   std::string text;
   if (options.output.json) {
@@ -55,7 +54,7 @@ int verify_main(VerifyVerbOptions options, Communicator* control) {
   } else {
     text = step_text(summary, result) + verification_text(verification);
   }
-  std::fputs(text.c_str(), stdout);
+  print_text(text);
   return verification.ok() ? kOk : kVerificationFailed;
 }
 

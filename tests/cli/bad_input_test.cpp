@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "cli/program.hpp"
 
 namespace tangram::cli {
@@ -27,8 +30,14 @@ void expect_refused(const BadCase& bad) {
 TEST(BadInput, Usage) {
   const BadCase cases[] = {
       {{}, "A subcommand is required"},
-      {{"plan", "--bogus"}, "--bogus"},
+      {{"planx"}, "unknown verb 'planx'; there are plan, run,"},
+      {{"plan", "--bogus"}, "--bogus: plan has no such option; see tangram plan --help"},
+      {{"plan", "--familly", "causal"}, "(did you mean '--family'?)"},
+      {{"verify", "--family", "causal", "--out-dir=x"}, "--out-dir: not an option of verify, but of run"},
+      {{"plan", "--family", "causal", "--seqlen", "64", "more"}, "plan: takes options only (got 'more')"},
       {{"plan"}, "needs a source"},
+      {{"plan", "--family", "causal"}, "--family causal: needs a length: --seqlen N"},
+      {{"plan", "--mask", ""}, "--mask: needs a value (got an empty one)"},
       {{"plan", "--family", "causal", "--seqlen", "64", "--total-seqlen", "64"}, "needs one source"},
       {{"plan", "--family", "casual", "--seqlen", "64"}, "did you mean 'causal'?"},
       {{"plan", "--family", "causal", "--seqlen", "many"}, "--seqlen"},
@@ -42,6 +51,54 @@ TEST(BadInput, Usage) {
       {{"plan", "--family", "full", "--seqlen", "64", "--html", "/no/such/folder/x.html"}, "--html: cannot write"},
   };
   for (const BadCase& bad : cases) expect_refused(bad);
+}
+
+TEST(BadInput, IsRefusedRatherThanIgnored) {
+  const TempFolder folder;
+  const std::string mask = folder.write("mask.json", R"({"seqlen":64,"q_ranges":[[0,64]],"k_ranges":[[0,64]]})");
+  const BadCase cases[] = {
+      {{"plan", "--family", "causal", "--seqlen", "64", "--window", "3,0"}, "--window: needs --family sliding_window"},
+      {{"plan", "--family", "causal", "--seqlen", "64", "--block", "8"}, "--block: needs --family block_causal"},
+      {{"plan", "--family", "full", "--seqlen", "64", "--prefix", "8"}, "--prefix: needs --family prefix_lm"},
+      {{"plan", "--family", "full", "--seqlen", "64", "--continuations", "8"}, "needs --family shared_prefix"},
+      {{"plan", "--family", "full", "--seqlen", "64", "--global", "8"}, "--global: needs --family global_window"},
+      {{"plan", "--mask", mask, "--window", "3,0"}, "--window: needs --family"},
+      {{"plan", "--mask", mask, "--length-histogram", mask}, "--length-histogram: needs documents to draw"},
+      {{"plan", "--cu-seqlens", "0,64", "--length-histogram", mask}, "--length-histogram: needs documents to draw"},
+      {{"plan", "--family", "shared_prefix", "--seqlen", "64", "--prefix", "8", "--continuations", "8"},
+       "--seqlen: follows from --prefix and --continuations (got 64)"},
+      {{"run", "--family", "causal", "--seqlen", "64", "--transport", "nccl"}, "--transport: needs --gpus N"},
+      {{"run", "--family", "causal", "--seqlen", "64", "--seed", "-1"}, "--seed: must not be negative (got -1)"},
+  };
+  for (const BadCase& bad : cases) expect_refused(bad);
+}
+
+TEST(BadInput, IsOneLineWhateverItQuotes) {
+  const TempFolder folder;
+  const auto message = [&](const std::string& json) {
+    return run_program({"plan", "--mask", folder.write("mask.json", json)}).err;
+  };
+  const std::string escapes = message(R"({"seqlen":64,"\u001b[2J\n":1})");
+  EXPECT_THAT(escapes, HasSubstr("unknown key '?[2J?'"));
+  EXPECT_EQ(std::count(escapes.begin(), escapes.end(), '\n'), 1);
+  const std::string digits = message("{\"seqlen\":" + std::string(100'000, '1') + "}");
+  EXPECT_THAT(digits, HasSubstr("number overflow"));
+  EXPECT_LT(digits.size(), 500u);
+}
+
+TEST(BadInput, StandardOutputThatTakesNoMoreIsNotSuccess) {
+  // A short text fails when it is flushed, a long one before.
+  for (const char* args : {"plan --family causal --seqlen 64", "plan --total-seqlen 65536 --json", "plan --help"}) {
+    const int status = std::system((std::string("'" TANGRAM_PROGRAM "' ") + args + " >/dev/full 2>/dev/null").c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 2) << args;
+  }
+}
+
+TEST(BadInput, OneMessageForAllRanksThatWouldHaveNoGpu) {
+  const ProgramResult result = run_program({"run", "--family", "causal", "--seqlen", "64", "--gpus", "2"});
+  if (result.err.find("no GPU code") == std::string::npos) GTEST_SKIP() << "this build has GPU code";
+  EXPECT_EQ(result.code, 3);
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
 TEST(BadInput, Distribution) {

@@ -138,6 +138,14 @@ TEST(PlanVerb, CountsRunsWhereRowsAreCutAnywhere) {
   EXPECT_THAT(whole.out, ::testing::HasSubstr("8 chunks of 1,024 rows over 4 ranks"));
 }
 
+TEST(PlanVerb, FileNameThatIsNoUtf8IsShownAsText) {
+  const TempFolder folder;
+  const std::string mask =
+      folder.write("m\xff.json", R"({"seqlen":64,"q_ranges":[[0,64]],"k_ranges":[[0,64]],"attn_types":[1]})");
+  const Json json = plan({"--mask", mask, "--html", folder.path("report.html")});
+  EXPECT_THAT(json["mask"]["name"].get<std::string>(), HasSubstr("m\uFFFD.json"));
+}
+
 TEST(PlanVerb, SavesThePlan) {
   const TempFolder folder;
   ASSERT_EQ(run_program({"plan", "--family", "full", "--seqlen", "512", "--save-plan", folder.path("plan.json")}).code,

@@ -114,13 +114,16 @@ int64_t over_all_ranks(Communicator& control, int64_t value) {
 
 }  // namespace
 
+void require_gpu_code() {}
+
 StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
                         Communicator& control) {
   const Plan& plan = *summary.plan;
   const HeadConfig& heads = plan.config.heads;
   const int rank = control.rank();
   choose_gpu(rank);
-  const DeviceTransport transport = parse_device_transport(options.transport);
+  const DeviceTransport transport =
+      parse_device_transport(options.transport.empty() ? "copy_engine" : options.transport);
   const std::unique_ptr<DeviceCommunicator> communicator = make_device_communicator(control, {.transport = transport});
   const Sm90Backend backend;
   DeviceDistAttention attention(summary.plan, *communicator, backend);

@@ -19,6 +19,9 @@ void apply_gpus(const StepOptions& step, DistOptions& dist);
 /// Returns the exit code, that of the rank that failed first. Throws NotAvailable in a build without CUDA.
 int run_on_ranks(const StepOptions& options, const std::function<int(Communicator*)>& verb_main);
 
+/// Throws NotAvailable in a build without CUDA.
+void require_gpu_code();
+
 /// run_step of one such process; all ranks get all results. Throws NotAvailable where this rank finds no GPU.
 StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
                         Communicator& control);

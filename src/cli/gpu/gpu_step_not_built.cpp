@@ -6,8 +6,11 @@
 
 namespace tangram::cli {
 
+void require_gpu_code() { throw NotAvailable("--gpus: this build has no GPU code; build it where nvcc is found"); }
+
 StepResult run_gpu_step(const PlanSummary&, const StepInputs&, const StepOptions&, Communicator&) {
-  throw NotAvailable("--gpus: this build has no GPU code; build it where nvcc is found");
+  require_gpu_code();
+  return {};
 }
 
 }  // namespace tangram::cli

@@ -10,16 +10,30 @@
 
 namespace tangram::cli {
 
-void apply_gpus(const StepOptions& step, DistOptions& dist) {
-  if (step.num_gpus == 0) return;
+namespace {
+
+void check_gpus(const StepOptions& step) {
+  if (step.num_gpus == 0) {
+    require(step.transport.empty(), "--transport: needs --gpus N (got '{}')", step.transport);
+    return;
+  }
   require(1 <= step.num_gpus && step.num_gpus <= 64, "--gpus: must lie in [1, 64] (got {})", step.num_gpus);
   require(step.backend == "auto" || step.backend == "sm90", "--gpus: needs --backend sm90 (got '{}')", step.backend);
+}
+
+}  // namespace
+
+void apply_gpus(const StepOptions& step, DistOptions& dist) {
+  check_gpus(step);
+  if (step.num_gpus == 0) return;
   dist.cp_size = step.num_gpus;
   if (!dist.has_dtype) dist.dtype = "bfloat16";
 }
 
 int run_on_ranks(const StepOptions& options, const std::function<int(Communicator*)>& verb_main) {
   if (options.num_gpus == 0) return verb_main(nullptr);
+  check_gpus(options);
+  require_gpu_code();  // once, before there are ranks that would all say it
   const auto rank_main = [&](Communicator& control) {
     try {
       return verb_main(&control);
