@@ -39,7 +39,7 @@ test-gpu: setup ## Build and run the tests that need a Hopper GPU
 
 sanitize-gpu: setup ## compute-sanitizer over the Hopper kernels on small shapes
 	@cmake --preset cuda -DTANGRAM_BUILD_TESTS=ON > /dev/null
-	@cmake --build --preset cuda --target test_attn_sm90 racecheck_reproducer initcheck_reproducer
+	@cmake --build --preset cuda --target test_attn_sm90 racecheck_reproducer initcheck_reproducer memcheck_reproducer
 	@tools/sanitize_gpu.sh build/cuda/bin
 
 check-kernels: setup ## Compile the GPU kernels and fail on spills or serialised wgmma

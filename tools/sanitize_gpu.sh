@@ -4,9 +4,9 @@
 #
 # compute-sanitizer over the Hopper kernels on small shapes, both passes with random masks and options. Fails on what
 # memcheck, synccheck or initcheck report; racecheck's reports are counted for docs/design/gpu_backends.md, beside those
-# about programs that show what initcheck and racecheck cannot follow.
+# about programs that show what memcheck, initcheck and racecheck cannot follow.
 #
-# usage: tools/sanitize_gpu.sh BIN_DIR    (the folder with test_attn_sm90, initcheck_ and racecheck_reproducer)
+# usage: tools/sanitize_gpu.sh BIN_DIR    (the folder with test_attn_sm90, memcheck_, initcheck_ and racecheck_reproducer)
 set -uo pipefail
 bin=$1
 logs=$(mktemp -d)
@@ -25,6 +25,10 @@ for tool in memcheck synccheck initcheck; do
   fi
 done
 
+for mode in inside end; do
+  compute-sanitizer --tool memcheck "$bin/memcheck_reproducer" $mode > "$logs/$mode" 2>&1
+  echo "memcheck, reproducer $mode: $(grep -c 'Invalid __shared__ read' "$logs/$mode") reports"
+done
 for mode in stores bulk nobody; do
   compute-sanitizer --tool initcheck "$bin/initcheck_reproducer" $mode > "$logs/$mode" 2>&1
   echo "initcheck, reproducer $mode: $(grep -c 'Uninitialized __global__' "$logs/$mode") reports"
