@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Values of a plan's text on their way in. Nothing is trusted: every kind, range and key is checked, and what is wrong
+// is said with the path that led to it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "core/require.hpp"
+
+namespace tangram {
+
+using Json = nlohmann::ordered_json;
+
+/// As many chunks as runs may stand for in a text, which says how long it is but not how much memory it takes.
+inline constexpr int64_t kMaxChunksOfRuns = 1 << 24;
+
+/// A value with the path that led to it, for messages. All members throw InvalidArgument where the value is something
+/// else. The JSON must outlive it.
+class JsonReader {
+ public:
+  JsonReader(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {}
+
+  /// An object with these keys, and perhaps the optional ones.
+  void expect_keys(std::initializer_list<const char*> keys, std::initializer_list<const char*> optional = {}) const {
+    require(value_->is_object(), "plan_from_json: {} must be an object (got {})", path_, value_->type_name());
+    for (const auto& item : value_->items()) {
+      const auto known = [&](const auto& list) {
+        return std::find(list.begin(), list.end(), item.key()) != list.end();
+      };
+      require(known(keys) || known(optional), "plan_from_json: {} has an unknown key '{}'", path_, item.key());
+    }
+    for (const char* key : keys) {
+      require(value_->contains(key), "plan_from_json: {} must have the key '{}'", path_, key);
+    }
+  }
+  JsonReader operator[](const char* key) const { return {value_->at(key), path_ + "." + key}; }
+  JsonReader operator[](size_t i) const { return {(*value_)[i], path_ + "[" + std::to_string(i) + "]"}; }
+  size_t array_size() const {
+    require(value_->is_array(), "plan_from_json: {} must be an array (got {})", path_, value_->type_name());
+    return value_->size();
+  }
+  bool has(const char* key) const { return value_->is_object() && value_->contains(key); }
+  bool is_null() const { return value_->is_null(); }
+
+  int64_t integer(int64_t min, int64_t max) const {
+    require(value_->is_number_integer() && !(value_->is_number_unsigned() && value_->get<uint64_t>() > INT64_MAX),
+            "plan_from_json: {} must be a whole number of 64 bits (got {})", path_, value_->dump());
+    const int64_t number = value_->get<int64_t>();
+    require(min <= number && number <= max, "plan_from_json: {} must lie in [{}, {}] (got {})", path_, min, max,
+            number);
+    return number;
+  }
+  uint64_t unsigned_integer() const {
+    require(value_->is_number_unsigned(), "plan_from_json: {} must be a whole number, not negative (got {})", path_,
+            value_->dump());
+    return value_->get<uint64_t>();
+  }
+  int small(int max = 1 << 30) const { return static_cast<int>(integer(0, max)); }
+  int64_t count() const { return integer(0, INT64_MAX); }
+  double number() const {
+    require(value_->is_number(), "plan_from_json: {} must be a number (got {})", path_, value_->type_name());
+    return value_->get<double>();
+  }
+  bool flag() const {
+    require(value_->is_boolean(), "plan_from_json: {} must be true or false (got {})", path_, value_->type_name());
+    return value_->get<bool>();
+  }
+  const std::string& text() const {
+    require(value_->is_string(), "plan_from_json: {} must be a string (got {})", path_, value_->type_name());
+    return value_->get_ref<const std::string&>();
+  }
+  /// A list of a given length.
+  void expect_tuple(size_t size) const {
+    require(array_size() == size, "plan_from_json: {} must have {} entries (got {})", path_, size, value_->size());
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  const Json* value_;
+  std::string path_;
+};
+
+}  // namespace tangram
