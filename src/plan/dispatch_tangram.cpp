@@ -196,7 +196,10 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
       const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
                                   .tolerance = tolerance,
                                   .mends = &round == &rounds.back()};
-      for (Candidate& candidate : candidates) candidate.score = refiner.run(candidate.map, options);
+      for (Candidate& candidate : candidates) {
+        candidate.score = refiner.run(candidate.map, options);
+        if (candidate.score.remote_rows == 0 && candidate.score.overload == 0) break;  // there is no better one
+      }
       sort_by_price();
     }
   }

@@ -79,6 +79,9 @@ double Refiner::total() const {
   return sum;
 }
 
+// Nothing moves, and rows and areas are as they must be.
+bool Refiner::is_perfect() const { return remote_rows_ == 0 && total() == 0; }
+
 void Refiner::set_rows(size_t component, int64_t rows) {
   remote_rows_ += rows - rows_[component];
   rows_[component] = rows;
@@ -226,7 +229,7 @@ uint64_t Refiner::random() {
 
 void Refiner::search(int64_t until, const RefineOptions& options) {
   const double max_work = static_cast<double>(std::max<int64_t>(1, options.max_work));
-  while (work_ < until) {
+  for (bool is_done = is_perfect(); work_ < until && !is_done;) {
     double limit = 0;
     if (options.heat_rows > 0) {
       // A worse change is taken with probability exp(-change / heat) (Metropolis and others, 1953).
@@ -237,7 +240,9 @@ void Refiner::search(int64_t until, const RefineOptions& options) {
     work_ += kWorkOfProposal;
     moves_.clear();
     if (!propose() || moves_.empty()) continue;
-    if (change(limit) < limit) apply();
+    if (change(limit) >= limit) continue;
+    apply();
+    is_done = is_perfect();
   }
   moves_.clear();
 }

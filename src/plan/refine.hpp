@@ -6,8 +6,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 #include <vector>
 
@@ -91,16 +91,20 @@ class Refiner {
   void start(std::span<const RankRun> map, double tolerance);
   Score current() const;
   // Grows faster than the rows that are off, or a few ranks that see most would be left with too few rows in the end.
+  // `off`: chunks too many or too few; `excess`: area above the limit, negative below it.
+  double price(double off, double excess) const {
+    const double missed = std::abs(off);
+    return missed * (1 + missed * share_of_chunk_) * price_of_chunk_ + std::max(0.0, excess) * price_of_area_;
+  }
   double price_of(int64_t num_chunks, int64_t area) const {
-    const double off = static_cast<double>(std::abs(num_chunks - per_rank_));
-    const double excess = static_cast<double>(std::max<int64_t>(0, area - area_limit_));
-    return off * (1 + off * share_of_chunk_) * price_of_chunk_ + excess * price_of_area_;
+    return price(static_cast<double>(num_chunks - per_rank_), static_cast<double>(area - area_limit_));
   }
   double price_of(int rank) const {
     return price_of(chunks_of_[static_cast<size_t>(rank)], area_of_[static_cast<size_t>(rank)]);
   }
   void set_prices(const Prices& prices);
   double total() const;
+  bool is_perfect() const;
 
   // The change of rows and prices that moves_ would make, or `limit` or more, found early.
   double change(double limit);

@@ -143,6 +143,17 @@ TEST(Refiner, BringsScatteredDocumentsTogether) {
   EXPECT_EQ(score.overload, 0);
 }
 
+TEST(Refiner, StopsWhereNothingIsLeftToGain) {
+  std::vector<int64_t> cu{0};
+  for (int d = 0; d < 16; ++d) cu.push_back(cu.back() + 64);
+  const Mask mask = varlen_mask(cu, true);
+  Refiner refiner(mask.slices(), true, 16, 64, 4);
+  std::vector<RankRun> refined = runs_of(dispatch_zigzag(64, 4));
+  // Hours of work, if it were done.
+  refiner.run(refined, {.max_work = int64_t{1} << 50, .tolerance = 0.001});
+  EXPECT_EQ(refiner.score(refined, 0.001).remote_rows, 0);
+}
+
 TEST(Refiner, MendsBalance) {
   const Mask mask = causal_mask(1024, 1024);
   Refiner refiner(mask.slices(), true, 16, 64, 4);
