@@ -21,7 +21,7 @@
 namespace tangram {
 
 /// A tensor that remote rows land in, `[rows, heads, dim]`, contiguous: the K or the V buffer of a rank, in global row
-/// order. `rows` may differ between ranks, the rest may not.
+/// order. `rows` may differ between ranks, the rest may not. Rows are multiples of 16 bytes.
 struct LandingTensor {
   int64_t rows = 0;
   int heads = 0;
@@ -32,7 +32,7 @@ struct LandingTensor {
 };
 
 /// A gradient that travels back: partial rows `[partial_rows, heads, dim]` (rows of the landing buffer) are summed into
-/// `[owned_rows, heads, dim]` (rows of the shard) at their owners.
+/// `[owned_rows, heads, dim]` (rows of the shard) at their owners. Rows are multiples of 8 elements.
 struct ReturnTensor {
   int64_t partial_rows = 0;
   int64_t owned_rows = 0;

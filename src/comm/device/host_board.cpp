@@ -14,6 +14,7 @@
 
 #include "comm/all_gather.hpp"
 #include "comm/heap/fd_exchange.hpp"
+#include "comm/heap/process_identity.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::comm {
@@ -43,9 +44,7 @@ HostBoard::Memory::~Memory() {
 }
 
 HostBoard::HostBoard(Communicator& control, double timeout_s) : size_(control.size()) {
-  const std::vector<int64_t> processes = all_gather(control, static_cast<int64_t>(::getpid()), "board: processes");
-  bool in_process = true;
-  for (const int64_t process : processes) in_process = in_process && process == processes[0];
+  const bool in_process = are_one_process(all_gather(control, ProcessIdentity::own(), "board: processes"));
   const UniqueFd own(::memfd_create("tangram_board", MFD_CLOEXEC));
   if (!own || ::ftruncate(own.get(), static_cast<off_t>(bytes())) != 0) {
     throw CommError("HostBoard: must be able to make shared memory");

@@ -22,7 +22,8 @@ namespace tangram::comm {
 
 class HostBoard {
  public:
-  /// Collective over `control`, whose ranks are processes of one host or threads of one process.
+  /// Collective over `control`. Throws NotAvailable, alike on all ranks, unless these are processes of one host or
+  /// threads of one process.
   HostBoard(Communicator& control, double timeout_s);
 
   cuda::BoardRow& row(int rank) const { return memory_->rows[rank]; }

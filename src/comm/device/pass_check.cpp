@@ -62,6 +62,10 @@ void check_own(int size, const DevicePassSpec& spec) {
   }
   for (const ReturnTensor& tensor : spec.returns) {
     check_row(label, "a return tensor", tensor.heads, tensor.dim, tensor.reduce_dtype);
+    // Rows are summed eight elements at a time, whatever the dtypes of own rows and sums.
+    require(int64_t{tensor.heads} * tensor.dim % 8 == 0,
+            "prepare_pass '{}': rows of a return tensor must be multiples of 8 elements (got heads={}, dim={})", label,
+            tensor.heads, tensor.dim);
     require(tensor.partial_rows >= 0 && tensor.owned_rows >= 0 && tensor.partial_rows == spec.returns[0].partial_rows &&
                 tensor.owned_rows == spec.returns[0].owned_rows,
             "prepare_pass '{}': return tensors must have equally many rows", label);

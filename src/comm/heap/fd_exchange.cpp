@@ -7,11 +7,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 #include "comm/all_gather.hpp"
 #include "comm/progress_communicator.hpp"
@@ -37,16 +36,26 @@ socklen_t abstract_address(uint64_t name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
 }
 
+/// The name that the socket got, 0 when it got none. Drawn, because process numbers repeat in containers that share a
+/// network.
+uint64_t bind_to_new_name(int fd) {
+  constexpr int kNumTries = 8;
+  std::random_device random;
+  for (int i = 0; i < kNumTries; ++i) {
+    const uint64_t name = (uint64_t{random()} << 32 | random()) | 1;
+    sockaddr_un address;
+    const socklen_t length = abstract_address(name, address);
+    if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0) return name;
+    if (errno != EADDRINUSE) break;
+  }
+  return 0;
+}
+
 }  // namespace
 
 FdExchange::FdExchange(Communicator& control, double timeout_s)
     : control_(control), timeout_s_(timeout_s), socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-  static std::atomic<uint64_t> num_made{0};
-  const uint64_t name = (static_cast<uint64_t>(::getpid()) << 32) | num_made++;
-  sockaddr_un address;
-  const socklen_t length = abstract_address(name, address);
-  const bool bound = ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0;
-  names_ = all_gather(control, bound ? name : 0, "sockets for file descriptors");
+  names_ = all_gather(control, bind_to_new_name(socket_.get()), "sockets for file descriptors");
   for (size_t rank = 0; rank < names_.size(); ++rank) {
     if (names_[rank] == 0) throw CommError(fmt::format("FdExchange: rank {} must be able to bind a socket", rank));
   }

@@ -5,12 +5,12 @@
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "comm/all_gather.hpp"
+#include "comm/heap/process_identity.hpp"
 #include "cuda/check.hpp"
 #include "tangram/error.hpp"
 
@@ -21,16 +21,14 @@ namespace {
 /// Where a rank is. Devices of several processes are told apart by their identity, since each process may count its
 /// own.
 struct Whereabouts {
-  char host[64] = {};
-  int64_t process = 0;
+  ProcessIdentity process;
   int32_t device = 0;
   char pci[32] = {};
 };
 
 Whereabouts find_whereabouts(int device) {
   Whereabouts here;
-  ::gethostname(here.host, sizeof(here.host) - 1);
-  here.process = ::getpid();
+  here.process = ProcessIdentity::own();
   here.device = device;
   cuda::check(cudaDeviceGetPCIBusId(here.pci, sizeof(here.pci), device), "cudaDeviceGetPCIBusId");
   return here;
@@ -39,7 +37,7 @@ Whereabouts find_whereabouts(int device) {
 /// Why this rank cannot write to `there`, empty when it can. A device that is hidden from this process cannot be asked
 /// about: mapping its memory will tell.
 std::string obstacle(const Whereabouts& here, const Whereabouts& there) {
-  if (std::strcmp(here.host, there.host) != 0) return fmt::format("is on another host ({})", there.host);
+  if (!here.process.is_same_host(there.process)) return fmt::format("is on another host ({})", there.process.host);
   int peer_device = 0, can_access = 1;
   if (std::strcmp(here.pci, there.pci) != 0 && cudaDeviceGetByPCIBusId(&peer_device, there.pci) == cudaSuccess) {
     cuda::check(cudaDeviceCanAccessPeer(&can_access, here.device, peer_device), "cudaDeviceCanAccessPeer");
@@ -62,8 +60,9 @@ SymmetricHeap::SymmetricHeap(Communicator& control, double timeout_s) : control_
     const std::string reason = obstacle(here, there);
     if (!reason.empty()) problem = fmt::format("rank {} {}", rank, reason);
     if (rank == control.rank()) continue;
-    same_process = same_process && there.process == here.process;
-    other_process = other_process && there.process != here.process;
+    const bool is_same = there.process.is_same_process(here.process);
+    same_process = same_process && is_same;
+    other_process = other_process && !is_same;
   }
   if (!same_process && !other_process) problem = "some ranks share a process with this one, others do not";
   for (int rank = 0; rank < control.size(); ++rank) {

@@ -188,6 +188,9 @@ TEST(PassCheck, AcceptsPassesThatFitAndRefusesThoseThatDoNotOnEveryRank) {
     if (comm.rank() == 2) bad.landing[0].dim = 3;
     expect_refused(bad, "multiples of 16 bytes");
     bad = spec;
+    bad.returns[0].heads = 1, bad.returns[0].dim = 4;  // 16 bytes: kernels would sum into the next row
+    expect_refused(bad, "multiples of 8 elements");
+    bad = spec;
     if (comm.rank() == 0) bad.casts[1].recvs.clear();
     expect_refused(bad, "random stage 1");
     check_pass_spec(comm, spec, -1);  // still usable
