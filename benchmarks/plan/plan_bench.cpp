@@ -6,11 +6,11 @@
 // machines can be compared by their ratio.
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "fixed_sort.hpp"
 #include "plan/tile_list.hpp"
 #include "reference/mask_cases.hpp"
 #include "tangram/plan.hpp"
@@ -69,18 +69,6 @@ reference::MaskCase many_documents(int64_t count) {
 
 void validate_case(benchmark::State& state, const reference::MaskCase& c) {
   for (auto _ : state) benchmark::DoNotOptimize(Mask(c.seqlen, c.seqlen, c.slices));
-}
-
-void sort_million(benchmark::State& state) {
-  std::mt19937 rng(1);
-  std::vector<uint32_t> values(1 << 20);
-  for (uint32_t& value : values) value = rng();
-  std::vector<uint32_t> sorted;
-  for (auto _ : state) {
-    sorted = values;
-    std::sort(sorted.begin(), sorted.end());
-    benchmark::DoNotOptimize(sorted.data());
-  }
 }
 
 bool register_all() {

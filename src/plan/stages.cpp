@@ -119,19 +119,6 @@ void fill_slices(RankPlan& rank, std::vector<Stage>& stages, Pass pass) {
   }
 }
 
-// Appends to a list whose last copy may continue straight into the new one on both sides.
-void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy) {
-  if (!copies.empty()) {
-    RowCopy& last = copies.back();
-    if (last.peer == copy.peer && last.rows.end == copy.rows.begin &&
-        last.peer_row + last.rows.size() == copy.peer_row) {
-      last.rows.end = copy.rows.end;
-      return;
-    }
-  }
-  copies.push_back(copy);
-}
-
 std::vector<Stage>& stages_of(RankPlan& rank, Pass pass) {
   return pass == Pass::kForward ? rank.forward : rank.backward;
 }
@@ -160,6 +147,18 @@ void fill_exchanges(std::vector<RankPlan>& ranks, Pass pass) {
 }
 
 }  // namespace
+
+void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy) {
+  if (!copies.empty()) {
+    RowCopy& last = copies.back();
+    if (last.peer == copy.peer && last.rows.end == copy.rows.begin &&
+        last.peer_row + last.rows.size() == copy.peer_row) {
+      last.rows.end = copy.rows.end;
+      return;
+    }
+  }
+  copies.push_back(copy);
+}
 
 void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool keep_remote_kv) {
   std::vector<KvSegment>& segments = rank.segments;

@@ -9,22 +9,11 @@
 #include "plan/movement/movement.hpp"
 #include "plan/movement/rank_tables.hpp"
 #include "plan/movement/row_bytes.hpp"
+#include "plan/stages.hpp"
 
 namespace tangram {
 
 namespace {
-
-void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy) {
-  if (!copies.empty()) {
-    RowCopy& last = copies.back();
-    if (last.peer == copy.peer && last.rows.end == copy.rows.begin &&
-        last.peer_row + last.rows.size() == copy.peer_row) {
-      last.rows.end = copy.rows.end;
-      return;
-    }
-  }
-  copies.push_back(copy);
-}
 
 // Shard order and buffer order within a stage both follow the global order, so that both sides list the same pieces in
 // the same order and join the same neighbours.
