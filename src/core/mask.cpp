@@ -77,8 +77,10 @@ bool join_rows(std::vector<AttnSlice>& slices) {
   for (size_t i = starts.size(); i-- > 0;) {
     AttnSlice& upper = slices[starts[i].slice];
     const int64_t last_key = upper.keys_of(upper.q_range.end - 1).begin;
-    const auto first = std::lower_bound(starts.begin() + static_cast<int64_t>(i) + 1, starts.end(),
-                                        Start{upper.q_range.end, last_key, 0});
+    const Start wanted{upper.q_range.end, last_key, 0};
+    auto first = starts.begin() + static_cast<int64_t>(i) + 1;
+    // Documents follow one another: mostly the next start lies behind already.
+    if (first != starts.end() && *first < wanted) first = std::lower_bound(first, starts.end(), wanted);
     for (auto next = first; next != starts.end() && next->row == upper.q_range.end && next->key <= last_key + 1;
          ++next) {
       AttnSlice& lower = slices[next->slice];

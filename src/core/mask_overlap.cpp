@@ -44,6 +44,11 @@ OverlapPair find_overlap(std::span<const AttnSlice> slices) {
     const AttnSlice slice = canonical(slices[i]);
     if (!slice.q_range.empty()) sweep.push_back({slice, static_cast<int64_t>(i)});
   }
+  // Documents one after another share no row, which is seen without a sweep.
+  const auto shares_rows = [](const ActiveSlice& a, const ActiveSlice& b) {
+    return b.slice.q_range.begin < a.slice.q_range.end;
+  };
+  if (std::adjacent_find(sweep.begin(), sweep.end(), shares_rows) == sweep.end()) return {};
   std::vector<const ActiveSlice*> starts;
   for (const ActiveSlice& entry : sweep) starts.push_back(&entry);
   std::vector<const ActiveSlice*> ends = starts;
