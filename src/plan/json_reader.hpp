@@ -51,7 +51,7 @@ class JsonReader {
 
   int64_t integer(int64_t min, int64_t max) const {
     require(value_->is_number_integer() && !(value_->is_number_unsigned() && value_->get<uint64_t>() > INT64_MAX),
-            "plan_from_json: {} must be a whole number of 64 bits (got {})", path_, value_->dump());
+            "plan_from_json: {} must be a whole number of 64 bits (got {})", path_, brief());
     const int64_t number = value_->get<int64_t>();
     require(min <= number && number <= max, "plan_from_json: {} must lie in [{}, {}] (got {})", path_, min, max,
             number);
@@ -59,11 +59,13 @@ class JsonReader {
   }
   uint64_t unsigned_integer() const {
     require(value_->is_number_unsigned(), "plan_from_json: {} must be a whole number, not negative (got {})", path_,
-            value_->dump());
+            brief());
     return value_->get<uint64_t>();
   }
   int small(int max = 1 << 30) const { return static_cast<int>(integer(0, max)); }
   int64_t count() const { return integer(0, INT64_MAX); }
+  /// A row, or how many. Sums of them do not overflow.
+  int64_t row() const { return integer(0, int64_t{1} << 31); }
   double number() const {
     require(value_->is_number(), "plan_from_json: {} must be a number (got {})", path_, value_->type_name());
     return value_->get<double>();
@@ -83,6 +85,13 @@ class JsonReader {
   const std::string& path() const { return path_; }
 
  private:
+  // The value for messages, cut where it is long.
+  std::string brief() const {
+    constexpr size_t kMaxLength = 80;
+    const std::string text = value_->dump();
+    return text.size() <= kMaxLength ? text : text.substr(0, kMaxLength) + "...";
+  }
+
   const Json* value_;
   std::string path_;
 };

@@ -3,7 +3,9 @@
 
 // Reading trusts nothing: limits on size and depth, exact keys (json_reader.hpp), and then every derived part is made
 // again and must be what the text says (plan_check.hpp).
+#include <array>
 #include <cmath>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,17 +36,12 @@ void read(const JsonReader& in, AttnSlice& slice) {
 
 void read(const JsonReader& in, RowCopy& copy) {
   in.expect_tuple(4);
-  copy = {in[size_t{0}].small(), {in[1].count(), in[2].count()}, in[3].count()};
+  copy = {in[size_t{0}].small(), {in[1].row(), in[2].row()}, in[3].row()};
 }
 
 void read(const JsonReader& in, KvSegment& s) {
   in.expect_tuple(7);
-  s = {{in[size_t{0}].count(), in[1].count()},
-       in[2].count(),
-       in[3].small(),
-       in[4].count(),
-       in[5].small(),
-       in[6].small()};
+  s = {{in[size_t{0}].row(), in[1].row()}, in[2].row(), in[3].small(), in[4].row(), in[5].small(), in[6].small()};
 }
 
 void read(const JsonReader& in, Stage& stage);
@@ -170,17 +167,25 @@ Mask read_mask(const JsonReader& in) {
   return Mask(in["seqlen_q"].count(), in["seqlen_k"].count(), std::move(slices));
 }
 
-// Builds values, but no deeper than a plan is: the depth of the text is not the caller's to choose.
+// Builds values, but no deeper than a plan is: the depth of the text is not the caller's to choose. Nor may a key come
+// twice: of two values one would be dropped in silence.
 Json parse_bounded(std::string_view text) {
   require(text.size() <= kMaxBytes, "plan_from_json: text must not exceed {} bytes (got {})", kMaxBytes, text.size());
-  const auto limit_depth = [](int depth, Json::parse_event_t, Json&) {
+  std::array<std::set<std::string>, kMaxDepth + 2> keys;  // of the open object at each depth
+  const auto check = [&keys](int depth, Json::parse_event_t event, Json& value) {
     require(depth <= kMaxDepth, "plan_from_json: text must not nest deeper than {}", kMaxDepth);
+    std::set<std::string>& seen = keys[static_cast<size_t>(depth)];
+    if (event == Json::parse_event_t::object_end) keys[static_cast<size_t>(depth) + 1].clear();
+    if (event != Json::parse_event_t::key) return true;
+    const auto& key = value.get_ref<const std::string&>();
+    require(seen.insert(key).second, "plan_from_json: text must not repeat the key '{}'", key.substr(0, 80));
     return true;
   };
   try {
-    return Json::parse(text.begin(), text.end(), limit_depth);
+    return Json::parse(text.begin(), text.end(), check);
   } catch (const Json::exception& error) {
-    require(false, "plan_from_json: text must be JSON ({})", error.what());
+    constexpr size_t kMaxReason = 200;  // it quotes what was read last, however long
+    require(false, "plan_from_json: text must be JSON ({})", std::string(error.what()).substr(0, kMaxReason));
   }
   return {};
 }

@@ -167,6 +167,12 @@ TEST(PlanJson, MessagesNameThePlace) {
   expect("/mask/slices/0/1", 33, "slices[0].q_range must lie in [0, 32)");
   expect("/predicted/forward_s", -1, "predicted times");
   expect("/q_dispatch/rank_of_chunk/0", 5, "rank_of_chunk[0] must lie in [0, 2) (got 5)");
+  // Sums of rows that are not rows would overflow before anything is compared.
+  expect("/ranks/0/segments/0/2", INT64_MAX, "plan.ranks[0].segments[0][2] must lie in [0, 2147483648]");
+  expect("/ranks/0/forward/1/recvs/0/3", INT64_MAX, "plan.ranks[0].forward[1].recvs[0][3] must lie in [0, 2147483648]");
+  const std::string text = original.dump();
+  EXPECT_THAT([&] { plan_from_json("{\"algorithm\":\"zigzag\"," + text.substr(1)); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("text must not repeat the key 'algorithm'")));
   json missing = original;
   missing["config"].erase("cost");
   EXPECT_THAT([&] { plan_from_json(missing.dump()); },
