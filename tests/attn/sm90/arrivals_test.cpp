@@ -19,6 +19,7 @@
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/wait_context.hpp"
+#include "plan/tile_list.hpp"
 #include "tangram/error.hpp"
 #include "tangram/flex_attention.hpp"
 
@@ -257,6 +258,54 @@ TEST_F(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
   forward(*late, &arrivals_);
   wait();
   EXPECT_EQ(board_[kRank].report, 0U) << "usable as before";
+}
+
+// Items are drawn when the one before begins: what a CTA has drawn nobody else computes.
+TEST_F(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
+  constexpr int64_t kTiles = 40, kTileRows = 32;  // of four heads on one key head
+  const AttnShape shape{kTiles * kTileRows, 1024, 4, 1, 128, 128, DType::kBFloat16};
+  const std::vector<AttnSlice> slices = {AttnSlice::full({0, kTileRows}, {0, 1024}),
+                                         AttnSlice::full({kTileRows, shape.seqlen_q}, {0, 128})};
+  const TileList tiles = build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
+  ASSERT_EQ(tiles.items.size(), static_cast<size_t>(kTiles));
+  const auto mask = backend_.prepare(slices, shape, &tiles);
+  backend_.prepare_arrivals(*mask,
+                            std::vector<KeyArrival>{{{512, 1024}, 1}});  // what the first tile, dealt first, waits for
+  const TensorView q = allocate(DType::kBFloat16, shape.seqlen_q, 4, 128);
+  const TensorView k = allocate(DType::kBFloat16, shape.seqlen_k, 1, 128);
+  const TensorView out = allocate(DType::kFloat32, shape.seqlen_q, 4, 128);
+  const TensorView lse = allocate(DType::kFloat32, shape.seqlen_q, 4, 1);
+  for (const TensorView& zeros : {q, k}) {
+    check(cudaMemset(zeros.data, 0, static_cast<size_t>(zeros.rows * zeros.row_bytes())), "cudaMemset");
+  }
+  check(cudaMemset(out.data, 0xff, static_cast<size_t>(out.rows * out.row_bytes())), "cudaMemset");  // NaN
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  AttnForwardArgs args{.q = q, .k = k, .v = k, .out = out};
+  args.lse = static_cast<float*>(lse.data);
+  args.arrivals = &arrivals_;
+  int multiprocessors = 0;
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+  args.options.sm_margin = multiprocessors - 2;
+  backend_.forward(*mask, args, compute_);
+  HostTensor now(DType::kFloat32, out.rows, 4, 128);
+  const auto unwritten = [&] {
+    check(cudaMemcpyAsync(now.view().data, out.data, static_cast<size_t>(now.bytes()), cudaMemcpyDeviceToHost, copies_),
+          "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(copies_), "cudaStreamSynchronize");
+    int64_t count = 0;
+    for (int64_t tile = 0; tile < kTiles; ++tile) count += std::isnan(now.at(tile * kTileRows, 0, 0));
+    return count;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (unwritten() > 2 && std::chrono::steady_clock::now() < deadline) {
+  }
+  EXPECT_LE(unwritten(), 2) << "the tile that waits, and one that its CTA has drawn";
+  EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "it must wait";
+  check(cudaMemcpyAsync(flags_.as<uint64_t>() + 1, epoch_.as<uint64_t>(), sizeof(uint64_t), cudaMemcpyDeviceToDevice,
+                        copies_),
+        "cudaMemcpyAsync");
+  wait();
+  EXPECT_EQ(unwritten(), 0);
 }
 
 TEST_F(ArrivalsTest, TooManyFlagsAreRefused) {

@@ -23,22 +23,22 @@ __device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t
   *group = first_group + in_section - *item * groups;
 }
 
-/// Draws tickets and puts the items, with their first run, into the work ring. One thread. The first ticket is not
-/// drawn: its item is on its way before the kernels that this one depends on have ended.
+/// Draws tickets and puts the items, with their first run, into the work ring. One thread. A ticket is drawn as late as
+/// hides the way to its item, when the producer begins the item before: one drawn earlier would wait for this CTA while
+/// others run out of work. The first is not drawn: its item is on its way before the kernels that this one depends on
+/// have ended.
 template <typename Traits>
 __device__ __forceinline__ void run_scheduler(const ForwardParams& params, ForwardSmem<Traits>& smem) {
   RingPosition<Traits::kWorkSlots> slot;
   const int32_t num_tickets = params.num_items * params.num_groups;
   int32_t ticket = static_cast<int32_t>(blockIdx.x);
-  for (;;) {
+  for (bool first = true;; first = false) {
     ptx::mbarrier_wait(&smem.work_empty[slot.stage], slot.phase ^ 1);
+    if (!first) ticket = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
     WorkMessage& message = smem.work[slot.stage];
     const bool stop = ticket >= num_tickets;
     message.stop = stop;
-    const bool first = ticket == static_cast<int32_t>(blockIdx.x);
-    int32_t next = 0;
     if (!stop) {
-      if (!first) next = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
       int32_t item;
       locate_work(params, ticket, &item, &message.group);
       const TileItem tile = params.items[item];
@@ -47,13 +47,9 @@ __device__ __forceinline__ void run_scheduler(const ForwardParams& params, Forwa
       if (tile.run_begin < tile.run_end) message.first_run = params.runs[tile.run_begin];
     }
     ptx::mbarrier_arrive(&smem.work_full[slot.stage]);
-    if (first) {
-      ptx::grid_dependency_wait();
-      if (!stop) next = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
-    }
+    if (first) ptx::grid_dependency_wait();
     if (stop) break;
     slot.advance();
-    ticket = next;
   }
   // The last CTA to run out of work leaves the counters as it found them.
   __threadfence();

@@ -86,7 +86,7 @@ struct ForwardTraits {
   static constexpr int kPanelBytesK = kBlockN * 128;
   static constexpr int kBytesQ = kPanels * kPanelBytesQ;
   static constexpr int kBytesK = kPanels * kPanelBytesK;
-  static constexpr int kWorkSlots = 3;
+  static constexpr int kWorkSlots = 2;
   static constexpr int kStagesQ = 2;
   // A step keeps K until it knows that it needs no second look.
   static constexpr int kStagesK = kConsumers == 3 ? 4 : 3;
