@@ -85,6 +85,8 @@ class HeadPass {
  public:
   HeadPass(const DenseProblem& problem, int head, DenseRows& rows, RowStatistics& statistics)
       : problem_(problem),
+        mask_(problem.masks[static_cast<size_t>(head) * problem.masks.size() /
+                            static_cast<size_t>(problem.heads.num_heads_q)]),
         head_(head),
         rows_(rows),
         statistics_(statistics),
@@ -100,7 +102,7 @@ class HeadPass {
   double query_row(size_t at, bool keep_statistics) {
     const int64_t i = rows_.q_rows[at];
     std::vector<int64_t> keys;
-    visible_keys(*problem_.mask, i, keys);
+    visible_keys(mask_, i, keys);
     const size_t slot = at * static_cast<size_t>(problem_.heads.num_heads_q) + static_cast<size_t>(head_);
     double* out = &rows_.out[slot * static_cast<size_t>(dim_v_)];
     double* dq = &rows_.dq[slot * static_cast<size_t>(dim_)];
@@ -140,7 +142,7 @@ class HeadPass {
   double key_row(size_t at) {
     const int64_t j = rows_.k_rows[at];
     std::vector<int64_t> queries;
-    visible_queries(*problem_.mask, j, queries);
+    visible_queries(mask_, j, queries);
     const size_t slot = at * static_cast<size_t>(problem_.heads.num_heads_kv) + static_cast<size_t>(kv_head_);
     double* dk = &rows_.dk[slot * static_cast<size_t>(dim_)];
     double* dv = &rows_.dv[slot * static_cast<size_t>(dim_v_)];
@@ -175,6 +177,7 @@ class HeadPass {
   }
 
   const DenseProblem& problem_;
+  const Mask& mask_;
   int head_;
   DenseRows& rows_;
   RowStatistics& statistics_;

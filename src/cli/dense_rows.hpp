@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cli/step_inputs.hpp"
@@ -34,7 +35,7 @@ struct RowStatistics {
 };
 
 struct DenseProblem {
-  const Mask* mask = nullptr;
+  std::span<const Mask> masks;  // one, or one for each group of heads
   HeadConfig heads;
   double softmax_scale = 1;
   double softcap = 0;

@@ -145,10 +145,8 @@ const Json& find_case(const Json& cases, const std::string& which, std::string_v
   return *found;
 }
 
-}  // namespace
-
-Mask parse_mask_json(std::string_view text, const std::string& which, std::string_view what) {
-  const Json root = parse_bounded_json(text, what);
+// The only mask of a file, or the case of it that is wanted.
+Mask one_mask(const Json& root, const std::string& which, std::string_view what) {
   require(root.is_object(), "{}: must be a JSON object (got {})", what, brief(root));
   if (!root.contains("cases")) {
     require(which.empty(), "{}: --case needs a file with 'cases'", what);
@@ -158,6 +156,29 @@ Mask parse_mask_json(std::string_view text, const std::string& which, std::strin
   require_known_keys(root, what, kFileKeys);
   const Json& chosen = find_case(root["cases"], which, what);
   return parse_case(chosen, fmt::format("{}: case '{}:{}'", what, name_of(chosen), seqlen_of(chosen)));
+}
+
+}  // namespace
+
+Mask parse_mask_json(std::string_view text, const std::string& which, std::string_view what) {
+  return one_mask(parse_bounded_json(text, what), which, what);
+}
+
+std::vector<Mask> parse_masks_json(std::string_view text, const std::string& which, std::string_view what) {
+  const Json root = parse_bounded_json(text, what);
+  if (!root.is_object() || !root.contains("head_masks")) return {one_mask(root, which, what)};
+  static constexpr std::string_view kFileKeys[] = {"head_masks", "meta", "about"};
+  require_known_keys(root, what, kFileKeys);
+  require(which.empty(), "{}: --case needs a file with 'cases'", what);
+  const Json& list = list_at(root, "head_masks", what);
+  require(!list.empty(), "{}: 'head_masks' must not be empty", what);
+  std::vector<Mask> masks;
+  for (const Json& entry : list) {
+    const std::string name = fmt::format("{}: head_masks[{}]", what, masks.size());
+    require(entry.is_object(), "{}: must be a JSON object (got {})", name, brief(entry));
+    masks.push_back(parse_case(entry, name));
+  }
+  return masks;
 }
 
 }  // namespace tangram::cli

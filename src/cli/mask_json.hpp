@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tangram/mask.hpp"
 
@@ -18,5 +19,8 @@ namespace tangram::cli {
 /// only one). Both lists missing: all full. A stated "area" must be the mask's. Throws InvalidArgument, starting with
 /// `what`, for anything else, unknown keys included.
 Mask parse_mask_json(std::string_view text, const std::string& which, std::string_view what);
+
+/// The same, or of a file {"head_masks": [mask, mask, ...]} the mask of each group of heads.
+std::vector<Mask> parse_masks_json(std::string_view text, const std::string& which, std::string_view what);
 
 }  // namespace tangram::cli

@@ -207,8 +207,10 @@ NamedMask load_mask(const MaskOptions& options) {
     require_effect(options, nullptr);
     const std::string what = fmt::format("--mask '{}'", options.mask_file);
     const std::string text = read_text_file(options.mask_file, "--mask", kMaxFileBytes);
-    return {parse_mask_json(text, options.case_name, what),
-            options.case_name.empty() ? valid_utf8(options.mask_file) : options.case_name};
+    std::vector<Mask> masks = parse_masks_json(text, options.case_name, what);
+    NamedMask named{masks[0], options.case_name.empty() ? valid_utf8(options.mask_file) : options.case_name};
+    if (masks.size() > 1) named.of_heads = std::move(masks);
+    return named;
   }
   const Family family = options.family.empty() ? Family{Shape::kCausal, true} : parse_family(options.family);
   require_effect(options, &family);

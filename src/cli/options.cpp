@@ -19,7 +19,9 @@ void add_mask_options(CLI::App& app, MaskOptions& options) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     return app.add_option(name, value, help)->group(group);
   };
-  add("--mask", options.mask_file, "JSON file: {seqlen, q_ranges, k_ranges, attn_types | bands}, or {cases: [...]}")
+  add("--mask", options.mask_file,
+      "JSON file: {seqlen, q_ranges, k_ranges, attn_types | bands}, {cases: [...]}, or {head_masks: [...]}, a mask "
+      "for each group of heads")
       ->type_name("FILE");
   add("--case", options.case_name, "which of the file's cases")->type_name("NAME:SEQLEN");
   add("--family", options.family,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tangram/config.hpp"
 #include "tangram/mask.hpp"
@@ -78,6 +79,7 @@ void add_output_options(CLI::App& app, OutputOptions& options);
 struct NamedMask {
   Mask mask;
   std::string name;
+  std::vector<Mask> of_heads = {};  // of groups of heads that see different cells, `mask` the first; else empty
 };
 /// Throws InvalidArgument unless exactly one source is given, completely.
 NamedMask load_mask(const MaskOptions& options);

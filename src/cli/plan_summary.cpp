@@ -12,6 +12,7 @@
 
 #include "cli/text_table.hpp"
 #include "core/require.hpp"
+#include "tangram/head_masks.hpp"
 #include "tangram/version.hpp"
 
 namespace tangram::cli {
@@ -20,7 +21,7 @@ namespace {
 
 constexpr int kMaxRanksShown = 64;
 
-std::shared_ptr<const Plan> timed_plan(const Mask& mask, const DistAttnConfig& config, double& median_ms) {
+std::shared_ptr<const Plan> timed_plan(std::span<const Mask> masks, const DistAttnConfig& config, double& median_ms) {
   // Processor time: planning is one thread's work, and others that use the machine do not count.
   const auto now_ms = [] {
     timespec now{};
@@ -32,7 +33,7 @@ std::shared_ptr<const Plan> timed_plan(const Mask& mask, const DistAttnConfig& c
   // A few calls, so that the first touch of memory is not what is reported; one when planning is slow.
   for (double total = 0; times.empty() || (times.size() < 5 && total < 100);) {
     const double begin = now_ms();
-    plan = std::make_shared<const Plan>(make_plan(mask, config));
+    plan = std::make_shared<const Plan>(make_plan(masks, config));
     times.push_back(now_ms() - begin);
     total += times.back();
   }
@@ -45,8 +46,8 @@ int64_t ulysses_rows_of(const Plan& plan) {
   const HeadConfig& heads = plan.config.heads;
   const double cp_size = plan.cp_size();
   const double copies = std::max(1.0, cp_size / heads.num_heads_kv);
-  const double kv = static_cast<double>(plan.mask.seqlen_k()) * copies;
-  const double qo = static_cast<double>(plan.mask.seqlen_q()) * heads.num_heads_q / heads.num_heads_kv;
+  const double kv = static_cast<double>(plan.k_dispatch.seqlen()) * copies;
+  const double qo = static_cast<double>(plan.q_dispatch.seqlen()) * heads.num_heads_q / heads.num_heads_kv;
   return std::llround((cp_size - 1) / cp_size * (kv + qo));
 }
 
@@ -168,10 +169,14 @@ PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& conf
   summary.mask_name = named.name;
   summary.pad_q = padded.pad_q;
   summary.pad_k = padded.pad_k;
-  summary.plan = timed_plan(padded.mask, config, summary.plan_ms);
+  summary.masks = {padded.mask};
+  for (size_t g = 1; g < named.of_heads.size(); ++g) {
+    summary.masks.push_back(named.of_heads[g].padded(padded.mask.seqlen_q(), padded.mask.seqlen_k()));
+  }
+  summary.plan = timed_plan(summary.masks, config, summary.plan_ms);
   const Plan& plan = *summary.plan;
-  summary.rows_lower_bound = rows_lower_bound(plan.mask, plan.q_dispatch, plan.k_dispatch);
-  summary.ring_rows = plan.mask.seqlen_k() * (plan.cp_size() - 1);
+  if (moves_kv_alone(plan)) summary.rows_lower_bound = rows_lower_bound(plan.mask, plan.q_dispatch, plan.k_dispatch);
+  summary.ring_rows = plan.k_dispatch.seqlen() * (plan.cp_size() - 1);
   summary.ulysses_rows = ulysses_rows_of(plan);
   const size_t cp_size = static_cast<size_t>(plan.cp_size());
   summary.rows_sent.assign(cp_size, std::vector<int64_t>(cp_size, 0));
@@ -190,9 +195,17 @@ PlanSummary make_plan_summary(const MaskOptions& mask_options, const DistOptions
   return make_plan_summary(load_mask(mask_options), config);
 }
 
+std::string mask_text(const PlanSummary& summary) {
+  const Mask& mask = summary.masks[0];
+  const std::string of_heads =
+      summary.masks.size() > 1 ? fmt::format(" for each of {} head groups", summary.masks.size()) : "";
+  return fmt::format("mask       {}{}: {} x {} tokens", summary.mask_name, of_heads, with_commas(mask.seqlen_q()),
+                     with_commas(mask.seqlen_k()));
+}
+
 std::string padding_text(const PlanSummary& summary) {
   if (summary.pad_q == 0 && summary.pad_k == 0) return "";
-  const Mask& mask = summary.plan->mask;
+  const Mask& mask = summary.masks[0];
   if (mask.is_self_attention() && summary.pad_q == summary.pad_k) {
     return fmt::format("padding    {} empty rows appended: {} -> {}\n", with_commas(summary.pad_q),
                        with_commas(mask.seqlen_q() - summary.pad_q), with_commas(mask.seqlen_q()));
@@ -296,12 +309,12 @@ std::string plan_text(const PlanSummary& summary) {
   const Plan& plan = *summary.plan;
   const Mask& mask = plan.mask;
   const HeadConfig& heads = plan.config.heads;
-  const double square = static_cast<double>(mask.seqlen_q()) * static_cast<double>(mask.seqlen_k());
+  const double squares = static_cast<double>(plan.q_dispatch.seqlen()) * static_cast<double>(plan.k_dispatch.seqlen()) *
+                         static_cast<double>(summary.masks.size());
   std::string text =
-      fmt::format("mask       {}: {} x {} tokens, {} slices, {} visible cells ({:.2f} % of the square)\n",
-                  summary.mask_name, with_commas(mask.seqlen_q()), with_commas(mask.seqlen_k()),
-                  with_commas(static_cast<int64_t>(mask.slices().size())), with_commas(mask.area()),
-                  100.0 * static_cast<double>(mask.area()) / square);
+      mask_text(summary) + fmt::format(", {} slices, {} visible cells ({:.2f} % of the square)\n",
+                                       with_commas(static_cast<int64_t>(mask.slices().size())),
+                                       with_commas(mask.area()), 100.0 * static_cast<double>(mask.area()) / squares);
   text += padding_text(summary);
   text += fmt::format("heads      {} query, {} key/value, dim {} / {}, {}\n", heads.num_heads_q, heads.num_heads_kv,
                       heads.head_dim, heads.head_dim_v, to_string(heads.dtype));
@@ -366,8 +379,9 @@ nlohmann::json plan_json(const PlanSummary& summary) {
   nlohmann::json json{{"version", kVersion},
                       {"mask",
                        {{"name", summary.mask_name},
-                        {"seqlen_q", plan.mask.seqlen_q()},
-                        {"seqlen_k", plan.mask.seqlen_k()},
+                        {"seqlen_q", plan.q_dispatch.seqlen()},
+                        {"seqlen_k", plan.k_dispatch.seqlen()},
+                        {"head_groups", summary.masks.size()},
                         {"slices", plan.mask.slices().size()},
                         {"area", plan.mask.area()}}},
                       {"pad_size_q", summary.pad_q},

@@ -20,6 +20,8 @@ struct PlanSummary {
   int64_t pad_q = 0;
   int64_t pad_k = 0;
   std::shared_ptr<const Plan> plan;
+  /// What the plan was made of: one mask for all heads, or one for each group of them. Padded.
+  std::vector<Mask> masks;
   /// Median milliseconds of processor time of make_plan, from a validated mask to the whole plan of all ranks.
   double plan_ms = 0;
   int64_t rows_lower_bound = 0;
@@ -59,6 +61,8 @@ std::string candidates_text(const Plan& plan);
 std::string plan_text(const PlanSummary& summary);
 nlohmann::json plan_json(const PlanSummary& summary);
 
+/// `causal: 4,096 x 4,096 tokens`, or of how many head groups there are masks.
+std::string mask_text(const PlanSummary& summary);
 /// `padding: 24 rows appended ...` and a newline, or nothing.
 std::string padding_text(const PlanSummary& summary);
 

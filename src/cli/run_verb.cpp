@@ -37,8 +37,8 @@ void save(const std::string& path, const HostTensor& tensor, int64_t rows) {
 }
 
 void save_results(const std::string& folder, const PlanSummary& summary, const StepResult& result) {
-  const int64_t rows_q = summary.plan->mask.seqlen_q() - summary.pad_q;
-  const int64_t rows_k = summary.plan->mask.seqlen_k() - summary.pad_k;
+  const int64_t rows_q = summary.plan->q_dispatch.seqlen() - summary.pad_q;
+  const int64_t rows_k = summary.plan->k_dispatch.seqlen() - summary.pad_k;
   save(folder + "/out.npy", result.out, rows_q);
   save(folder + "/dq.npy", result.dq, rows_q);
   save(folder + "/dk.npy", result.dk, rows_k);

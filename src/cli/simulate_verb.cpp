@@ -120,6 +120,8 @@ Point simulate_point(const SimulateVerbOptions& options, int cp_size, const Mach
   dist.cp_size = cp_size;
   DistAttnConfig config = make_config(dist);
   const NamedMask named = load_mask(mask_options);
+  require(named.of_heads.empty(), "simulate: takes one mask for all heads (got {} of head groups)",
+          named.of_heads.size());
   const PaddedMask padded = pad_mask(named.mask, config);
   Point point{cp_size, named.name, padded.mask.seqlen_q(), padded.mask.seqlen_k(), 0, {}};
   for (const std::string& strategy : strategies) {

@@ -20,6 +20,7 @@
 #include "tangram/backends.hpp"
 #include "tangram/dist_attention.hpp"
 #include "tangram/env.hpp"
+#include "tangram/head_masks.hpp"
 #include "tangram/hierarchical_group.hpp"
 #include "tangram/local_group.hpp"
 #include "tangram/mpi_group.hpp"
@@ -240,8 +241,8 @@ void run_over_mpi(SharedStep& shared, std::shared_ptr<const Plan> plan, const At
 
 StepResult empty_result(const Plan& plan) {
   const HeadConfig& heads = plan.config.heads;
-  const int64_t rows_q = plan.mask.seqlen_q();
-  const int64_t rows_k = plan.mask.seqlen_k();
+  const int64_t rows_q = plan.q_dispatch.seqlen();
+  const int64_t rows_k = plan.k_dispatch.seqlen();
   StepResult result;
   result.out = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim_v);
   result.dq = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim);
@@ -324,6 +325,12 @@ std::string comm_share_text(const Plan& plan, const StepResult& result) {
 
 std::string rate_text(double flops, double seconds) { return fmt::format("{:.1f} GFLOP/s", flops / seconds * 1e-9); }
 
+// Visible cells of all query heads.
+double cells_of(const Plan& plan) {
+  return static_cast<double>(plan.mask.area()) * plan.config.heads.num_heads_q /
+         static_cast<double>(num_head_masks(plan));
+}
+
 }  // namespace
 
 StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
@@ -377,13 +384,12 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
 
 double forward_flops(const Plan& plan) {
   const HeadConfig& heads = plan.config.heads;
-  return 2.0 * static_cast<double>(plan.mask.area()) * heads.num_heads_q * (heads.head_dim + heads.head_dim_v);
+  return 2.0 * cells_of(plan) * (heads.head_dim + heads.head_dim_v);
 }
 
 double backward_flops(const Plan& plan) {
   const HeadConfig& heads = plan.config.heads;
-  return 2.0 * static_cast<double>(plan.mask.area()) * heads.num_heads_q *
-         (3.0 * heads.head_dim + 2.0 * heads.head_dim_v);
+  return 2.0 * cells_of(plan) * (3.0 * heads.head_dim + 2.0 * heads.head_dim_v);
 }
 
 std::vector<std::pair<std::string, std::string>> step_figures(const PlanSummary& summary, const StepResult& result) {
@@ -414,9 +420,7 @@ std::vector<std::pair<std::string, std::string>> step_figures(const PlanSummary&
 
 std::string step_text(const PlanSummary& summary, const StepResult& result) {
   const Plan& plan = *summary.plan;
-  std::string text =
-      fmt::format("mask       {}: {} x {} tokens, {} visible cells\n", summary.mask_name,
-                  with_commas(plan.mask.seqlen_q()), with_commas(plan.mask.seqlen_k()), with_commas(plan.mask.area()));
+  std::string text = mask_text(summary) + fmt::format(", {} visible cells\n", with_commas(plan.mask.area()));
   text += padding_text(summary);
   text += fmt::format("dispatch   {}, {}, balance {:.4f}\n", to_string(plan.algorithm), chunks_text(plan.q_dispatch),
                       plan.balance());

@@ -130,8 +130,8 @@ FileTensors read_tensors(const StepOptions& options, DistOptions& dist) {
 StepInputs make_inputs(const PlanSummary& summary, const FileTensors& files, uint64_t seed) {
   const Plan& plan = *summary.plan;
   const HeadConfig& heads = plan.config.heads;
-  const int64_t rows_q = plan.mask.seqlen_q();
-  const int64_t rows_k = plan.mask.seqlen_k();
+  const int64_t rows_q = plan.q_dispatch.seqlen();
+  const int64_t rows_k = plan.k_dispatch.seqlen();
   const int64_t real_q = rows_q - summary.pad_q;
   const int64_t real_k = rows_k - summary.pad_k;
   require(files.q.size() == 0 || files.q.rows() == real_q, "--q: must have the {} rows of the mask (got {})", real_q,

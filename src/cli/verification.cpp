@@ -98,18 +98,18 @@ Verification verify_step(const PlanSummary& summary, const StepInputs& inputs, c
   const Plan& plan = *summary.plan;
   const AttnOptions attn = make_attn_options(options);
   DenseProblem problem;
-  problem.mask = &plan.mask;
+  problem.masks = summary.masks;
   problem.heads = plan.config.heads;
   problem.softmax_scale = attn.softmax_scale ? *attn.softmax_scale : 1 / std::sqrt(double(problem.heads.head_dim));
   problem.softcap = attn.softcap;
   problem.inputs = &inputs;
   problem.num_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 
-  const std::vector<int64_t> q_rows = rows_to_verify(plan.mask.seqlen_q());
-  const std::vector<int64_t> k_rows = rows_to_verify(plan.mask.seqlen_k());
+  const std::vector<int64_t> q_rows = rows_to_verify(plan.q_dispatch.seqlen());
+  const std::vector<int64_t> k_rows = rows_to_verify(plan.k_dispatch.seqlen());
   Verification verification;
-  const bool q_sampled = static_cast<int64_t>(q_rows.size()) < plan.mask.seqlen_q();
-  verification.sampled = q_sampled || static_cast<int64_t>(k_rows.size()) < plan.mask.seqlen_k();
+  const bool q_sampled = static_cast<int64_t>(q_rows.size()) < plan.q_dispatch.seqlen();
+  verification.sampled = q_sampled || static_cast<int64_t>(k_rows.size()) < plan.k_dispatch.seqlen();
   RowStatistics sampled_statistics;
   if (q_sampled) sampled_statistics = statistics_of(inputs, result);
   const RowStatistics* statistics = q_sampled ? &sampled_statistics : nullptr;

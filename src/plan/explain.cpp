@@ -12,6 +12,7 @@
 
 #include "plan/grid/choose_strategy.hpp"
 #include "plan/movement/row_bytes.hpp"
+#include "tangram/head_masks.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -40,10 +41,13 @@ std::string ranges_text(const std::vector<Range>& ranges) {
 
 void explain_dispatch(const Plan& plan, Out out) {
   const Mask& mask = plan.mask;
-  fmt::format_to(out, "mask: {} x {} rows, {} slices, area {} ({:.2f} % of the square)\n", mask.seqlen_q(),
-                 mask.seqlen_k(), mask.slices().size(), mask.area(),
+  const int64_t num_masks = num_head_masks(plan), rows_q = mask.seqlen_q() / num_masks,
+                rows_k = mask.seqlen_k() / num_masks;
+  fmt::format_to(out, "mask: {}{} x {} rows, {} slices, area {} ({:.2f} % of the square)\n",
+                 num_masks > 1 ? fmt::format("{} of as many head groups, ", num_masks) : "", rows_q, rows_k,
+                 mask.slices().size(), mask.area(),
                  100.0 * static_cast<double>(mask.area()) /
-                     (static_cast<double>(mask.seqlen_q()) * static_cast<double>(mask.seqlen_k())));
+                     (static_cast<double>(num_masks) * static_cast<double>(rows_q) * static_cast<double>(rows_k)));
   fmt::format_to(out, "dispatch: {} over {} ranks, {} chunks of {} rows, {} rows a rank\n", to_string(plan.algorithm),
                  plan.cp_size(), plan.q_dispatch.num_chunks(), plan.q_dispatch.chunk_size,
                  plan.q_dispatch.rows_per_rank());

@@ -54,6 +54,28 @@ TEST(ParseMaskJson, PicksACase) {
   EXPECT_THAT(error_of(text, "full:5"), HasSubstr("has no case 'full:5'"));
 }
 
+TEST(ParseMaskJson, MasksOfHeadGroups) {
+  const std::string causal = R"({"seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]],"attn_types":[1]})";
+  const std::string full = R"({"seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]]})";
+  const auto parse = [](const std::string& text) { return parse_masks_json(text, "", "m"); };
+  EXPECT_EQ(parse(causal), std::vector<Mask>{causal_mask(8, 8)});
+  EXPECT_EQ(parse(R"({"head_masks":[)" + causal + "," + full + "]}"),
+            (std::vector<Mask>{causal_mask(8, 8), full_mask(8, 8)}));
+  const auto refused = [&](const std::string& text, const char* why) {
+    try {
+      parse(text);
+      ADD_FAILURE() << "expected: " << why;
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr(why));
+    }
+  };
+  refused(R"({"head_masks":[]})", "'head_masks' must not be empty");
+  refused(R"({"head_masks":{}})", "'head_masks' must be a list");
+  refused(R"({"head_masks":[7]})", "m: head_masks[0]: must be a JSON object (got 7)");
+  refused(R"({"head_masks":[)" + full + R"(,{"seqlen":8,"q_ranges":[]}]})", "m: head_masks[1]: needs 'k_ranges'");
+  refused(R"({"head_masks":[)" + full + R"(],"seqlen":8})", "unknown key 'seqlen'");
+}
+
 TEST(ParseMaskJson, NamesWhatIsWrong) {
   EXPECT_THAT(error_of(R"({"seqlen":8,"q_range":[[0,8]],"k_ranges":[[0,8]]})"),
               HasSubstr("unknown key 'q_range' (did you mean 'q_ranges'?)"));

@@ -90,7 +90,7 @@ double median(std::vector<double> values) {
 
 StepResult empty_result(const Plan& plan) {
   const HeadConfig& heads = plan.config.heads;
-  const int64_t rows_q = plan.mask.seqlen_q(), rows_k = plan.mask.seqlen_k();
+  const int64_t rows_q = plan.q_dispatch.seqlen(), rows_k = plan.k_dispatch.seqlen();
   StepResult result;
   result.comm_share = std::numeric_limits<double>::quiet_NaN();  // GPUs record no transfers here
   result.out = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim_v);

@@ -68,6 +68,23 @@ Mask flattened_mask(std::span<const Mask> masks) {
   return Mask(groups * masks[0].seqlen_q(), groups * masks[0].seqlen_k(), std::move(slices));
 }
 
+int64_t num_head_masks(const Plan& plan) {
+  const int64_t rows = plan.q_dispatch.seqlen();
+  return rows > 0 ? plan.mask.seqlen_q() / rows : 1;
+}
+
+Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config) {
+  validate(masks, "make_plan");
+  if (masks.size() == 1) return make_plan(masks[0], config);
+  const auto largest =
+      std::max_element(masks.begin(), masks.end(), [](const Mask& a, const Mask& b) { return a.area() < b.area(); });
+  DistAttnConfig of_rows = config;
+  of_rows.movement = {};
+  of_rows.strategy = {};
+  const Plan dealt = make_plan(*largest, of_rows);
+  return make_plan(masks, config, dealt.q_dispatch, dealt.k_dispatch);
+}
+
 Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config, const Dispatch& q_dispatch,
                const Dispatch& k_dispatch) {
   constexpr const char* kFunction = "make_plan";

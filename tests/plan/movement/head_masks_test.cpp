@@ -97,6 +97,19 @@ TEST(HeadMasks, WholeGroupsTravelWhereThatBalances) {
   EXPECT_LT(best, 0.8 * step_s(Movement::kQo));
 }
 
+TEST(HeadMasks, RowsAreDealtOutAsForTheLargestMask) {
+  const std::vector<Mask> masks = {sliding_window_mask(4096, {64, 0}), causal_mask(4096, 4096)};
+  DistAttnConfig config = config_of(4, Movement::kAuto);
+  const Plan plan = make_plan(masks, config);
+  const DistAttnConfig of_rows = config_of(4, Movement::kKv);
+  EXPECT_EQ(plan.q_dispatch, make_plan(masks[1], of_rows).q_dispatch);
+  EXPECT_EQ(plan, make_plan(masks, config, plan.q_dispatch, plan.k_dispatch));
+  EXPECT_EQ(num_head_masks(plan), 2);
+  EXPECT_THAT(explain(plan), ::testing::HasSubstr("mask: 2 of as many head groups, 4096 x 4096 rows"));
+  EXPECT_EQ(make_plan(std::vector<Mask>{masks[1]}, of_rows), make_plan(masks[1], of_rows));
+  EXPECT_EQ(num_head_masks(make_plan(masks[1], of_rows)), 1);
+}
+
 TEST(HeadMasks, RefusesWhatItCannotPlan) {
   const Mask mask = causal_mask(64, 64);
   const Dispatch rows = in_order(4, 64);
