@@ -12,6 +12,7 @@ import argparse
 import os
 import statistics
 import time
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -19,18 +20,34 @@ import torch.distributed as dist
 
 import tangram
 from tangram import _torch_flex, _torch_group
-from tangram._keys import clear_keys
+from tangram._runtime_key import DistAttnRuntimeKey, clear_keys
 
 CALLS = 5000
+LAYERS = 10
+
+
+def warm_up_gpu():
+    """A GPU at rest runs at a fifth of its clock: calls that only enqueue would wait for it."""
+    x = torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    for _ in range(2000):
+        x @ x
+    torch.cuda.synchronize()
 
 
 def median_us(call, calls=CALLS):
     times = []
-    for _ in range(calls):
+    for i in range(calls):
+        if i % 100 == 0 and torch.cuda.is_available():
+            torch.cuda.synchronize()
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
     return statistics.median(times) * 1e6
+
+
+def medians(lines):
+    """[(name, microseconds of one call)]."""
+    return [(name, median_us(call) / (LAYERS if name.endswith("layers") else 1)) for name, call in lines]
 
 
 @torch.library.custom_op("benchmark::empty", mutates_args=())
@@ -52,6 +69,23 @@ class EmptyFunction(torch.autograd.Function):
         return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
+def of_layers(attend, q, k, v):
+    """A function that runs the backward pass of a graph of LAYERS calls, as a model makes it: each takes the last one's
+    result for its queries, keys and values of its own. Autograd wakes its thread once for all of them."""
+    pairs = [(k.detach().clone().requires_grad_(), v.detach().clone().requires_grad_()) for _ in range(LAYERS)]
+    out = q
+    for pair in pairs:
+        out = attend(out, *pair)
+    leaves, dout = [q, *(x for pair in pairs for x in pair)], torch.ones_like(out)
+    return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
+
+
+def layer_lines(q, k, v, **functions):
+    """The lines of one call's share in such a backward pass: (name, function of LAYERS calls)."""
+    for name, attend in {"empty autograd function": EmptyFunction.apply, **functions}.items():
+        yield f"{name}, backward, one of {LAYERS} layers", of_layers(attend, q, k, v)
+
+
 def calls(key):
     """(name, function) of each line."""
     q, k, v = (torch.randn(1, 1, 8, requires_grad=True) for _ in range(3))
@@ -68,6 +102,11 @@ def calls(key):
     yield "empty autograd function, backward", backward(EmptyFunction.apply(q, k, v))
     yield "flex_flash_attn_func, backward", backward(tangram.flex_flash_attn_func(q, k, v, *ranges)[0])
     yield "calc_attn, backward", backward(tangram.calc_attn(q, k, v, key)[0])
+    yield from layer_lines(
+        *(q, k, v),
+        flex_flash_attn_func=lambda q, k, v: tangram.flex_flash_attn_func(q, k, v, *ranges)[0],
+        calc_attn=lambda q, k, v: tangram.calc_attn(q, k, v, key)[0],
+    )
     yield from alone(q, k, v, tangram.Mask.causal(1), dout)
 
 
@@ -97,20 +136,33 @@ def calls_on_gpu():
     yield "flex_flash_attn_func with a Mask, forward", lambda: tangram.flex_flash_attn_func(q, k, v, mask)
     yield "empty autograd function, backward", backward(EmptyFunction.apply(q, k, v))
     yield "flex_flash_attn_func, backward", backward(tangram.flex_flash_attn_func(q, k, v, *ranges)[0])
+    yield from layer_lines(
+        q, k, v, flex_flash_attn_func=lambda q, k, v: tangram.flex_flash_attn_func(q, k, v, *ranges)[0]
+    )
     yield from alone(q, k, v, mask, dout)
+
+
+class NoExecutor:
+    """Takes a pass and does nothing: what is left is Python's part."""
+
+    def forward(self, *_):
+        pass
+
+    backward = forward
 
 
 def lines_over_gpus():
     """[(name, median)] of calc_attn over GPUs: host time of passes that are enqueued, and of a first pass."""
     from tangram import distributed
 
+    warm_up_gpu()
     total = 1024 * dist.get_world_size()
     key = tangram.mask_key(tangram.Mask.causal(total), 16, 4, 128)
     rows = key.rows("q").per_rank
     shards = [torch.randn(rows, h, 128, device="cuda", dtype=torch.bfloat16).requires_grad_() for h in (16, 4, 4)]
     dout = torch.ones_like(shards[0])
 
-    def times(call, calls, settle=1):
+    def times(call, calls=400, settle=10):
         """Of calls that start on all ranks together with empty streams, `settle` calls after each such start."""
         spent = []
         for i in range(calls):
@@ -124,10 +176,8 @@ def lines_over_gpus():
         return statistics.median(spent[min(calls // 4, 40) :]) * 1e6
 
     out, meta = tangram.calc_attn(*shards, key)
+    attention = key.attention(torch.bfloat16, 128, None, shards[0].get_device())
     options = distributed._options(None, 0.0, False)
-    call = distributed._Call(
-        key.attention(torch.bfloat16, 128, None, shards[0].get_device()), None, None, "sh", options, None, False, "sum"
-    )
     tensors = [t.detach() for t in (*shards, out, meta.lse)]
     stream = torch.cuda.current_stream().cuda_stream
     grads = [torch.empty_like(t) for t in tensors[:3]]
@@ -139,16 +189,30 @@ def lines_over_gpus():
         mask = tangram.Mask.sliding_window(total, (next(windows), 0))
         tangram.calc_attn(*shards, tangram.mask_key(mask, 16, 4, 128))
 
+    def run_forward():
+        tangram.calc_attn(*shards, key)
+
+    def run_backward():
+        torch.autograd.grad(out, shards, dout, retain_graph=True)
+
+    layers = list(layer_lines(*shards, calc_attn=lambda q, k, v: tangram.calc_attn(q, k, v, key)[0]))
     lines = [
-        ("calc_attn, forward", times(lambda: tangram.calc_attn(*shards, key), 400, 10)),
-        ("calc_attn, forward, alone", times(lambda: call.attention.forward(*forward), 400, 10)),
-        (
-            "calc_attn, backward",
-            times(lambda: torch.autograd.grad(out, shards, dout, retain_graph=True), 400, 10),
-        ),
-        ("calc_attn, backward, alone", times(lambda: call.attention.backward(*backward), 400, 10)),
-        ("key of a new mask and its first pass", times(first_pass, 20)),
+        ("calc_attn, forward", times(run_forward)),
+        ("calc_attn, forward, alone", times(lambda: attention.forward(*forward))),
+        ("calc_attn, backward", times(run_backward)),
+        ("calc_attn, backward, alone", times(lambda: attention.backward(*backward))),
+        *((name, times(call, 100, 1) / LAYERS) for name, call in layers),
     ]
+    with patch.object(DistAttnRuntimeKey, "attention", lambda *_: NoExecutor()):
+        out = tangram.calc_attn(*shards, key)[0]
+        layers = layer_lines(*shards, calc_attn=lambda q, k, v: tangram.calc_attn(q, k, v, key)[0])
+        (_, layer) = list(layers)[1]
+        lines += [
+            ("calc_attn without its executor, forward", times(run_forward)),
+            ("calc_attn without its executor, backward", times(run_backward)),
+            (f"calc_attn without its executor, backward, one of {LAYERS} layers", times(layer, 100, 1) / LAYERS),
+        ]
+    lines.append(("key of a new mask and its first pass", times(first_pass, 20, 1)))
     tangram.check_errors()
     return lines
 
@@ -171,7 +235,7 @@ def make_large_key():
 
 def report(lines, ranks, path):
     for name, value in lines:
-        print(f"{name:44}{value:10.1f} us")
+        print(f"{name:64}{value:10.1f} us")
     if path:
         with open(path, "w") as file:
             file.write("ranks,what,median_us\n")
@@ -192,7 +256,8 @@ def main():
         dist.destroy_process_group()
         return
     if arguments.device == "cuda":
-        lines = [(name, median_us(call)) for name, call in calls_on_gpu()]
+        warm_up_gpu()
+        lines = medians(calls_on_gpu())
         report(lines, 1, arguments.csv)
         return
     torch.set_num_threads(1)
@@ -201,7 +266,7 @@ def main():
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
     key = tangram.mask_key(tangram.Mask.full(ranks), 1, 1, 8, chunk_size=1)
-    lines = [(name, median_us(call)) for name, call in calls(key)]
+    lines = medians(calls(key))
     make = make_large_key()
     numbers = np.random.default_rng(0).random(200_000)
     for name, call in (

@@ -6,12 +6,15 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <vector>
 
 #include "bind.hpp"
+#include "core/require.hpp"
 
 namespace tangram::python {
 
@@ -155,7 +158,14 @@ void bind_config(nb::module_& m) {
           [](DistAttnConfig* self, int cp_size, const HeadConfig& heads, const DispatchConfig& dispatch,
              const OverlapConfig& overlap, const CostModel& cost, const std::string& reduce_dtype,
              const std::string& strategy, int head_ranks, int inner_ring, std::vector<int> head_chunks,
-             int64_t document_rows, const MovementConfig& movement) {
+             int64_t document_rows, const MovementConfig& movement, const std::optional<std::string>& planner) {
+            MovementConfig moves = movement;
+            if (planner) {
+              require(*planner == "kv" || *planner == "any", "DistAttnConfig: planner must be 'kv' or 'any' (got '{}')",
+                      *planner);
+              require(movement == MovementConfig{}, "DistAttnConfig: takes planner or movement (got both)");
+              moves.algorithm = *planner == "any" ? Movement::kAuto : Movement::kKv;
+            }
             new (self) DistAttnConfig{
                 cp_size,
                 heads,
@@ -164,17 +174,20 @@ void bind_config(nb::module_& m) {
                 cost,
                 parse_dtype(reduce_dtype),
                 {parse_strategy(strategy), head_ranks, inner_ring, std::move(head_chunks), document_rows},
-                movement};
+                moves};
           },
           nb::kw_only(), "cp_size"_a = 1, "heads"_a = HeadConfig{}, "dispatch"_a = DispatchConfig{},
           "overlap"_a = OverlapConfig{}, "cost"_a = CostModel{}, "reduce_dtype"_a = "float32", "strategy"_a = "tangram",
           "head_ranks"_a = 0, "inner_ring"_a = 0, "head_chunks"_a = std::vector<int>{}, "document_rows"_a = 0,
-          "movement"_a = MovementConfig{},
+          "movement"_a = MovementConfig{}, "planner"_a = nb::none(),
           "cp_size and heads are filled in by the functions that make keys. strategy: 'tangram', 'ulysses', 'hcms', "
           "'ring', 'all_gather', 'usp', 'loong_train', 'hybrid_cp', or 'auto', the fastest of them by the cost model, "
           "which Plan.explain() accounts for. head_ranks is for usp and "
           "loong_train, inner_ring for loong_train, head_chunks (K/V heads of each chunk) for hcms, document_rows (the "
-          "longest document that stays whole on one rank) for hybrid_cp; 0 and [] let the planner choose.")
+          "longest document that stays whole on one rank) for hybrid_cp; 0 and [] let the planner choose. planner: "
+          "'kv' "
+          "(default), only K/V rows travel, or 'any', queries and results may too, in host memory: short for "
+          "movement=MovementConfig('auto').")
       .def_ro("cp_size", &DistAttnConfig::cp_size)
       .def_ro("heads", &DistAttnConfig::heads)
       .def_ro("dispatch", &DistAttnConfig::dispatch)

@@ -17,6 +17,7 @@
 
 #include "bind.hpp"
 #include "tangram/exchange.hpp"
+#include "tangram/head_masks.hpp"
 
 namespace tangram::python {
 
@@ -119,6 +120,16 @@ void bind_plan(nb::module_& m) {
   m.def(
       "make_plan", [](const Mask& mask, const DistAttnConfig& config) { return make_plan(mask, config); }, "mask"_a,
       "config"_a, ReleaseGil());
+  m.def(
+      "make_plan",
+      [](const std::vector<Mask>& masks, const DistAttnConfig& config) { return make_plan(masks, config); }, "masks"_a,
+      "config"_a, ReleaseGil(), "A mask for each group of heads.");
+  m.def(
+      "make_plan_after_dispatch",
+      [](const std::vector<Mask>& masks, const DistAttnConfig& config, const Dispatch& q, const Dispatch& k) {
+        return make_plan(masks, config, q, k);
+      },
+      "masks"_a, "config"_a, "q_dispatch"_a, "k_dispatch"_a, ReleaseGil());
   m.def(
       "make_plan_after_dispatch",
       [](const Mask& mask, const DistAttnConfig& config, const Dispatch& q, const Dispatch& k) {

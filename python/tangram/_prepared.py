@@ -123,6 +123,26 @@ def _on_host(ranges: Any) -> Any:
     return _cuda.on_host(ranges)
 
 
+def masks_of_heads(ranges: Any) -> tuple[Mask, ...] | None:
+    """The masks of groups of heads that see different cells, where a list of masks stands for a mask."""
+    if isinstance(ranges, (list, tuple)) and ranges and isinstance(ranges[0], Mask):
+        if not all(isinstance(mask, Mask) for mask in ranges):
+            raise InvalidArgument("tangram: a list of masks, one for each group of heads, must hold nothing else")
+        return tuple(ranges)
+    return None
+
+
+def heads_of_groups(num_masks: int, num_heads_q: int, num_heads_kv: int) -> list[tuple[slice, slice]]:
+    """The query and the K/V heads of each group."""
+    if num_heads_kv % num_masks != 0 or num_heads_q % num_masks != 0:
+        raise InvalidArgument(
+            f"tangram: the number of masks must divide the heads (got {num_masks} masks, {num_heads_q} query and "
+            f"{num_heads_kv} K/V heads)"
+        )
+    per_q, per_kv = num_heads_q // num_masks, num_heads_kv // num_masks
+    return [(slice(g * per_q, (g + 1) * per_q), slice(g * per_kv, (g + 1) * per_kv)) for g in range(num_masks)]
+
+
 def prepared(
     q_ranges: Any,
     k_ranges: Any,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _cuda
-from ._keys import DistAttnRuntimeKey, Rows, Side, on_device
+from ._runtime_key import DistAttnRuntimeKey, Rows, Side, on_device
 from ._torch_flex import require_no_transform
 from .errors import InvalidArgument
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from . import _cuda
-from ._keys import DistAttnRuntimeKey, key_of_handle
+from ._runtime_key import DistAttnRuntimeKey, key_of_handle
 from ._torch_flex import (
     _empty_like,
+    _empty_lse,
     _empty_out,
     _no_second_derivatives,
     _nothing_to_save,
@@ -83,7 +84,7 @@ def _calc(
 ) -> tuple[Tensor, Tensor, Tensor]:
     attention = key_of_handle(key).attention(q.dtype, v.shape[2], backend or None, _cuda.device_of(q))
     out = _empty_out(q, v, out_dtype)
-    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1] if max_logits else 0, dtype=torch.float32)
     options = _options(scale, softcap, deterministic)
     wanted = peaks if max_logits else None

@@ -73,13 +73,22 @@ class _Call:
     options: AttnOptions
     out_dtype: torch.dtype | None
     max_logits: bool
+    grad_dtype: torch.dtype | None = None
 
 
-def _empty_like(tensor: Tensor) -> Tensor:
+@lru_cache(1024)
+def _pattern(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of this shape that holds no memory: empty_like of it takes a third of the time of torch.empty."""
+    pattern = torch.empty(shape, dtype=dtype, device=device)
+    pattern.untyped_storage().resize_(0)
+    return pattern
+
+
+def _empty_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Memory of this shape. Kept strides could be those of rows that lie on top of each other."""
-    if tensor.is_contiguous():
-        return torch.empty_like(tensor)  # a third of the time of the other
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    if dtype is None and tensor.is_contiguous():
+        return torch.empty_like(tensor)
+    return torch.empty_like(_pattern(tensor.shape, dtype or tensor.dtype, tensor.device))
 
 
 def _empty_out(q: Tensor, v: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -87,14 +96,18 @@ def _empty_out(q: Tensor, v: Tensor, dtype: torch.dtype | None) -> Tensor:
         return _empty_like(q)
     if dtype is not None and dtype not in _NAMES:
         raise InvalidArgument(f"tangram: out_dtype must be that of q or torch.float32 (got {dtype})")
-    return torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=dtype or q.dtype, device=q.device)
+    return torch.empty_like(_pattern((q.shape[0], q.shape[1], v.shape[2]), dtype or q.dtype, q.device))
+
+
+def _empty_lse(q: Tensor) -> Tensor:
+    return torch.empty_like(_pattern(q.shape[:2], torch.float32, q.device))
 
 
 def _forward(
     call: _Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
 ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     out = _empty_out(q, v, call.out_dtype)
-    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
     call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, _stream(q))
     return (out, lse) if peaks is None else (out, lse, peaks)
@@ -103,7 +116,8 @@ def _forward(
 def _backward(
     call: _Call, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
+    dtype = call.grad_dtype
+    dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
     dsink = None if sink is None else torch.empty_like(sink)
     call.attention.backward(
         q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink, call.sink_layout, call.options, _stream(q)
@@ -126,6 +140,10 @@ class _FlexAttn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, *_: Any) -> tuple[Any, ...]:
         return _backward_with_graph(ctx, dout) if torch.is_grad_enabled() else _backward_of(ctx, dout)
+
+
+# What apply of torch.autograd.Function comes to where no transform of torch.func is active, which is checked before.
+_apply_flex: Any = super(torch.autograd.Function, _FlexAttn).apply
 
 
 def _backward_of(ctx: Any, dout: Tensor | None) -> tuple[Any, ...]:
@@ -161,6 +179,11 @@ def require_no_transform(function: str) -> None:
         )
 
 
+def check_grad_dtype(function: str, dtype: torch.dtype | None, q: Tensor) -> None:
+    if dtype is not None and dtype != torch.float32 and dtype != q.dtype:
+        raise InvalidArgument(f"{function}: grad_dtype must be that of q or torch.float32 (got {dtype})")
+
+
 def check_scale(function: str, scale: Any) -> float | None:
     """A number. A tensor would be remembered by its identity, and get no gradient."""
     if scale is None or type(scale) is float:
@@ -181,8 +204,13 @@ def attend(
     out_dtype: torch.dtype | None,
     max_logits: bool,
     backend: str | None,
+    grad_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """(out, lse, max_logits) of flex_flash_attn_func."""
+    if backend == "reference" and q.is_cuda:
+        rest = (sink_layout, options, out_dtype, max_logits, backend, grad_dtype)
+        out, lse, peaks = attend(q.cpu(), k.cpu(), v.cpu(), ranges, None if sink is None else sink.cpu(), *rest)
+        return out.to(q.device), lse.to(q.device), None if peaks is None else peaks.to(q.device)
     if options[0] is not None:
         options = (check_scale("flex_flash_attn_func", options[0]), *options[1:])
     if torch.compiler.is_compiling():
@@ -191,9 +219,11 @@ def attend(
     require_no_transform("flex_flash_attn_func")
     if sink is not None:
         sink = sink.to(torch.float32).contiguous()
+    if grad_dtype is not None:
+        check_grad_dtype("flex_flash_attn_func", grad_dtype, q)
     attention = _attention(q, k, v, ranges, backend)
-    call = _Call(attention, sink_layout, _options(*options), out_dtype, max_logits)
-    results = _FlexAttn.apply(_rows(q), _rows(k), _rows(v), sink, call)  # type: ignore[no-untyped-call]
+    call = _Call(attention, sink_layout, _options(*options), out_dtype, max_logits, grad_dtype)
+    results = _apply_flex(_rows(q), _rows(k), _rows(v), sink, call)
     return results if max_logits else (*results, None)
 
 

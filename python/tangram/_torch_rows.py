@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._keys import Side, key_of_handle
 from ._rows import gathered, rolled, shard_of
+from ._runtime_key import Side, key_of_handle
 
 torch.library.define("tangram::dispatch", "(Tensor x, SymInt key, Scalar pad_value, str side, SymInt rows) -> Tensor")
 torch.library.define("tangram::undispatch", "(Tensor x, SymInt key, str side, SymInt total) -> Tensor")

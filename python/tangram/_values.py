@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from . import _core
 from ._core import AttnSlice, Mask, Plan, Range
+from .errors import InvalidArgument
 
 Value = TypeVar("Value")
 
@@ -48,6 +49,8 @@ def _make_plan(text: str) -> Plan:
 
 
 def _reduce_plan(plan: Plan) -> tuple[Any, ...]:
+    if plan.mask.seqlen_q != plan.q_dispatch.seqlen:
+        raise InvalidArgument("tangram: a plan of masks of head groups cannot be pickled: plan the masks anew")
     return _make_plan, (plan.to_json(),)
 
 

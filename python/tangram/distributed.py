@@ -20,8 +20,6 @@ from torch import Tensor
 from . import _cuda, _torch_rows  # noqa: F401
 from ._core import AttnOptions, DistAttention, KeptKv
 from ._keys import (
-    DistAttnRuntimeKey,
-    clear_keys,
     get_most_recent_key,
     magi_attn_flex_key,
     magi_attn_varlen_key,
@@ -32,21 +30,24 @@ from ._keys import (
     mask_key_ahead,
 )
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
+from ._runtime_key import DistAttnRuntimeKey, clear_keys
 from ._torch_calc import calc_compiled, kv_rows, sink_values
 from ._torch_flex import (
     _NAMES,
     _empty_like,
+    _empty_lse,
     _empty_out,
     _options,
     _rows,
     _stream,
+    check_grad_dtype,
     check_scale,
     refuse_second_derivatives,
     require_no_transform,
 )
 from ._torch_group import known_group
 from .errors import InvalidArgument
-from .flex import AttnForwardMeta
+from .flex import AttnForwardMeta, by_head_groups
 
 
 def check_errors(cp_group_or_mesh: Any = None) -> None:
@@ -100,6 +101,7 @@ class _Call:
     out_dtype: torch.dtype | None
     max_logits: bool
     dsink_reduce: str
+    grad_dtype: torch.dtype | None = None
     number: int = 0
     """Of the forward pass, by which its executor knows what it kept."""
 
@@ -110,7 +112,7 @@ class _CalcAttn(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, call: _Call
     ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
         out = _empty_out(q, v, call.out_dtype)
-        lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+        lse = _empty_lse(q)
         peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
         call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.kept, call.options, _stream(q))
         if call.without is not None:
@@ -128,10 +130,15 @@ class _CalcAttn(torch.autograd.Function):
         return _backward_with_graph(ctx, dout) if torch.is_grad_enabled() else _backward(ctx, dout)
 
 
+# As _apply_flex.
+_apply: Any = super(torch.autograd.Function, _CalcAttn).apply
+
+
 def _backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     q, k, v, sink, out, lse = ctx.saved_tensors
     call = ctx.call
-    dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
+    dtype = call.grad_dtype
+    dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
     dsink = None if sink is None else torch.empty_like(sink)
     tensors = (q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink)
     attention = call.attention
@@ -152,9 +159,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, key: DistAttnRu
     if not isinstance(key, DistAttnRuntimeKey):
         raise InvalidArgument(f"calc_attn: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
     shape_q, shape_k = key.shapes
-    fits = q.shape == shape_q and k.shape == shape_k and v.ndim == 3 and v.shape[:2] == shape_k[:2]
-    fits = fits and q.dtype in _NAMES and k.dtype == q.dtype and v.dtype == q.dtype
-    if fits and k.device == q.device and v.device == q.device and (sink is None or sink.device == q.device):
+    shape_v, dtype, device = v.shape, q.dtype, q.device
+    fits = q.shape == shape_q and k.shape == shape_k
+    fits = fits and (shape_v == shape_k or (len(shape_v) == 3 and shape_v[:2] == shape_k[:2]))
+    fits = fits and dtype in _NAMES and k.dtype is dtype and v.dtype is dtype
+    if fits and k.device == device and v.device == device and (sink is None or sink.device == device):
         return
     shown = ", ".join(f"{name}={x.dtype}{list(x.shape)} on {x.device}" for name, x in (("q", q), ("k", k), ("v", v)))
     if sink is not None:
@@ -169,14 +178,30 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, key: DistAttnRu
 
 
 def _check_exchange_of_heads(
-    q: Tensor, has_sinks_of_rows: bool, key: DistAttnRuntimeKey, out_dtype: torch.dtype | None
+    q: Tensor,
+    has_sinks_of_rows: bool,
+    key: DistAttnRuntimeKey,
+    out_dtype: torch.dtype | None,
+    grad_dtype: torch.dtype | None,
 ) -> None:
     """What these strategies cannot do on GPUs yet. All ranks ask for the same, so all raise, and the group works on."""
-    if has_sinks_of_rows or out_dtype not in (None, q.dtype):
+    if has_sinks_of_rows or out_dtype not in (None, q.dtype) or grad_dtype not in (None, q.dtype):
         raise InvalidArgument(
             f"calc_attn: on GPUs results of strategy {key.plan.config.strategy!r} have the dtype of q, and sinks the "
-            f"layout 'sh' (got out_dtype={out_dtype}{', sinks of single rows' if has_sinks_of_rows else ''})"
+            f"layout 'sh' (got out_dtype={out_dtype}, grad_dtype={grad_dtype}, "
+            f"{'sinks of single rows' if has_sinks_of_rows else 'no sinks of single rows'})"
         )
+
+
+def _calc_otherwise(
+    q: Tensor, k: Tensor, v: Tensor, key: DistAttnRuntimeKey, sink: Tensor | None, shared: dict[str, Any]
+) -> tuple[Tensor, AttnForwardMeta]:
+    """What executors on GPUs do not do: the dense reference, on the host, and several masks, group by group."""
+    if shared["backend"] != "reference":
+        return by_head_groups(calc_attn, q, k, v, key.of_groups(), sink, shared)
+    out, meta = calc_attn(q.cpu(), k.cpu(), v.cpu(), key, None if sink is None else sink.cpu(), **shared)
+    peaks = None if meta.max_logits is None else meta.max_logits.to(q.device)
+    return out.to(q.device), AttnForwardMeta(meta.lse.to(q.device), peaks)
 
 
 def calc_attn(
@@ -184,14 +209,15 @@ def calc_attn(
     k: Tensor,
     v: Tensor,
     key: DistAttnRuntimeKey,
-    *,
     sink: Tensor | None = None,
-    sink_layout: str = "sh",
     softmax_scale: float | None = None,
     softcap: float = 0.0,
+    return_max_logits: bool = False,
+    *,
+    sink_layout: str = "sh",
     deterministic: bool = False,
     out_dtype: torch.dtype | None = None,
-    return_max_logits: bool = False,
+    grad_dtype: torch.dtype | None = None,
     dsink_reduce: Literal["none", "sum", "avg"] = "sum",
     backend: str | None = None,
 ) -> tuple[Tensor, AttnForwardMeta]:
@@ -200,6 +226,7 @@ def calc_attn(
     Args:
         q `[rows, num_heads_q, head_dim]`, k, v `[rows, num_heads_kv, head_dim(_v)]`: this rank's rows.
         sink: `[seqlen_sink, num_heads_q]` ("sh"), alike on every rank, or `[rows, seqlen_sink, num_heads_q]` ("ssh").
+        out_dtype, grad_dtype, backend: as of flex_flash_attn_func.
         dsink_reduce: how the gradient of a sink that all ranks share is combined: none, sum or avg.
 
     Returns:
@@ -218,7 +245,18 @@ def calc_attn(
     """
     _check(q, k, v, sink, key)
     if key.exchanges_heads and q.is_cuda:
-        _check_exchange_of_heads(q, sink is not None and sink_layout != "sh", key, out_dtype)
+        _check_exchange_of_heads(q, sink is not None and sink_layout != "sh", key, out_dtype, grad_dtype)
+    if grad_dtype is not None:
+        check_grad_dtype("calc_attn", grad_dtype, q)
+    if _cuda.device_of(q) >= 0 and (backend == "reference" or key.masks is not None):
+        shared: dict[str, Any] = {
+            "softmax_scale": softmax_scale,
+            "softcap": softcap,
+            "return_max_logits": return_max_logits,
+        }
+        shared |= {"sink_layout": sink_layout, "deterministic": deterministic, "out_dtype": out_dtype}
+        shared |= {"grad_dtype": grad_dtype, "dsink_reduce": dsink_reduce, "backend": backend}
+        return _calc_otherwise(q, k, v, key, sink, shared)
     if softmax_scale is not None:
         softmax_scale = check_scale("calc_attn", softmax_scale)
     if torch.compiler.is_compiling():
@@ -229,7 +267,7 @@ def calc_attn(
         return out, AttnForwardMeta(lse, peaks if return_max_logits else None)
     require_no_transform("calc_attn")
     device = _cuda.device_of(q)
-    keeps = key.config.overlap.keep_remote_kv and torch.is_grad_enabled()
+    keeps = key.keeps and torch.is_grad_enabled()
     which = (q.dtype, v.shape[2], backend, device)
     call = _Call(
         key.attention(*which, keeps),
@@ -240,6 +278,7 @@ def calc_attn(
         out_dtype,
         return_max_logits,
         dsink_reduce,
+        grad_dtype,
     )
-    results = _CalcAttn.apply(_rows(q), kv_rows(k), kv_rows(v), sink_values(sink), call)  # type: ignore[no-untyped-call]
+    results = _apply(_rows(q), kv_rows(k), kv_rows(v), sink_values(sink), call)
     return results[0], AttnForwardMeta(*results[1:])

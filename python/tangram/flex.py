@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ._core import AttnOptions
-from ._prepared import backend_named, prepared
+from ._prepared import backend_named, heads_of_groups, masks_of_heads, prepared
 from .errors import InvalidArgument
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -39,6 +40,7 @@ def flex_flash_attn_func(
     deterministic: bool = False,
     sm_margin: int = 0,
     out_dtype: Any = None,
+    grad_dtype: Any = None,
     return_max_logits: bool = False,
     backend: str | None = None,
     dropout_p: float = 0.0,
@@ -51,6 +53,10 @@ def flex_flash_attn_func(
     sparse_load: bool = False,
     swap_bwd_qk_loop: bool = False,
     disable_fwd_atomic_reduction: bool = False,
+    disable_bwd_dkv_atomic_reduction: bool = False,
+    disable_bwd_dq_atomic_reduction: bool = False,
+    range_merge: bool = False,
+    block_sparse: bool = False,
 ) -> tuple[Any, AttnForwardMeta]:
     """Attention of `q` `[seqlen_q, num_heads_q, head_dim]` to `k`, `v` `[seqlen_k, num_heads_kv, head_dim(_v)]`.
 
@@ -59,20 +65,24 @@ def flex_flash_attn_func(
     copy is made.
 
     Args:
-        q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or a `tangram.Mask`
-            in q_ranges alone. Slice i lets the queries of range i see the keys of range i; slices must not cover a
-            (query, key) pair twice. Tensors are remembered by object and version, those in device memory by storage
-            and version: these are copied to the host at first sight, which synchronises once and is refused while a
-            CUDA graph is captured.
+        q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or in q_ranges alone
+            a `tangram.Mask`, or a list of masks, one for each of equal groups of heads. Slice i lets the queries of
+            range i see the keys of range i; slices must not cover a (query, key) pair twice. Tensors are remembered by
+            object and version, those in device memory by storage and version: these are copied to the host at first
+            sight, which synchronises once and is refused while a CUDA graph is captured.
         attn_type_map: `[n]` of 0 full, 1 causal (bottom-right aligned), 2 inverse causal (top-left), 3 both. None: 0.
         sink: extra keys without values, float32, `[seqlen_sink, num_heads_q]` ("sh") or
             `[seqlen_q, seqlen_sink, num_heads_q]` ("ssh"); differentiable.
         softmax_scale: None means `1 / sqrt(head_dim)`. softcap: 0 means none.
         deterministic: results are bitwise equal from run to run. sm_margin: multiprocessors to leave free.
-        out_dtype: dtype of the output, that of q (default) or float32.
-        backend: None takes the best for the device; "reference" computes densely in float64.
+        out_dtype: dtype of the output, that of q (default) or float32. grad_dtype: in which gradients of torch tensors
+            are computed and added up, likewise; torch rounds them to what a tensor's `grad_dtype` says, by default its
+            dtype. Without effect under torch.compile.
+        backend: None takes the best for the device; "reference" computes densely in float64, tensors in GPU memory on
+            the host.
         auto_range_merge, max_seqlen_q, ref_block_size, swap_ab, pack_gqa, cat_gqa, sparse_load, swap_bwd_qk_loop,
-            disable_fwd_atomic_reduction: accepted and without effect; fragmented ranges are always merged, and tiles
+            disable_fwd_atomic_reduction, disable_bwd_dkv_atomic_reduction, disable_bwd_dq_atomic_reduction,
+            range_merge, block_sparse: accepted and without effect; fragmented ranges are always merged, and tiles
             are chosen by the backend.
 
     Returns:
@@ -85,6 +95,16 @@ def flex_flash_attn_func(
     """
     if dropout_p != 0.0:
         raise InvalidArgument(f"flex_flash_attn_func: dropout is not supported, dropout_p must be 0 (got {dropout_p})")
+    masks = masks_of_heads(q_ranges)
+    if masks is not None:
+        if k_ranges is not None or attn_type_map is not None:
+            raise InvalidArgument("flex_flash_attn_func: masks in q_ranges need no k_ranges and no attn_type_map")
+        options: dict[str, Any] = {"sink_layout": sink_layout, "softmax_scale": softmax_scale, "softcap": softcap}
+        options |= {"deterministic": deterministic, "sm_margin": sm_margin, "out_dtype": out_dtype, "backend": backend}
+        options["grad_dtype"] = grad_dtype
+        return by_head_groups(
+            *(flex_flash_attn_func, q, k, v, masks, sink), {**options, "return_max_logits": return_max_logits}
+        )
     if hasattr(q, "data_ptr"):
         from . import _torch_flex
 
@@ -99,6 +119,7 @@ def flex_flash_attn_func(
             out_dtype,
             return_max_logits,
             backend,
+            grad_dtype,
         )
         return out, AttnForwardMeta(lse, max_logits)
     if getattr(getattr(q, "dtype", None), "name", None) is None:
@@ -115,6 +136,33 @@ def flex_flash_attn_func(
         return_max_logits,
         backend,
     )
+
+
+def by_head_groups(
+    attend: Any, q: Any, k: Any, v: Any, masks: Sequence[Any], sink: Any, options: dict[str, Any]
+) -> tuple[Any, AttnForwardMeta]:
+    """`attend(q, k, v, mask, ...)` for the heads of each group, side by side; `masks` may be what stands for masks."""
+    if getattr(q, "ndim", 0) != 3 or getattr(k, "ndim", 0) != 3 or getattr(v, "ndim", 0) != 3:
+        raise InvalidArgument(
+            "tangram: with a mask for each group of heads q, k and v must have shape [rows, heads, dim] "
+            f"(got {', '.join(str(tuple(getattr(x, 'shape', ()))) for x in (q, k, v))})"
+        )
+    if hasattr(q, "data_ptr"):
+        import torch
+
+        join: Any = torch.cat
+    else:
+        import numpy as np
+
+        join = np.concatenate
+    outs, metas = [], []
+    for mask, (of_q, of_kv) in zip(masks, heads_of_groups(len(masks), q.shape[1], k.shape[1]), strict=True):
+        of_sink = None if sink is None else sink[..., of_q]
+        out, meta = attend(q[:, of_q], k[:, of_kv], v[:, of_kv], mask, sink=of_sink, **options)
+        outs.append(out)
+        metas.append(meta)
+    max_logits = join([meta.max_logits for meta in metas]) if options["return_max_logits"] else None
+    return join(outs, 1), AttnForwardMeta(join([meta.lse for meta in metas], 1), max_logits)
 
 
 def _attend_numpy(
@@ -160,8 +208,9 @@ def _attend_numpy(
 def check_shapes(q: Any, k: Any, v: Any) -> None:
     """Refuses shapes that are no attention, naming them."""
     if len(q) != 3 or len(k) != 3 or len(v) != 3:
+        hint = ", a batch its sequences one after the other as documents of the mask" if len(q) == 4 else ""
         raise InvalidArgument(
-            "flex_flash_attn_func: q, k and v must have shape [rows, heads, dim] "
+            f"flex_flash_attn_func: q, k and v must have shape [rows, heads, dim]{hint} "
             f"(got q={tuple(q)}, k={tuple(k)}, v={tuple(v)})"
         )
     if k[0] != v[0] or k[1] != v[1] or q[2] != k[2] or k[1] == 0 or q[1] % k[1] != 0:

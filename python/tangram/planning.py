@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
+from typing import cast
 
-from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache
+from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache, make_plan
+from ._prepared import masks_of_heads
 from ._values import changed
 
 _cache = PlanCache(128)
@@ -22,13 +25,26 @@ def plan_config(cp_size: int, heads: HeadConfig | None = None, config: DistAttnC
     return changed(config, cp_size=cp_size, heads=config.heads if heads is None else heads)
 
 
-def plan(mask: Mask, cp_size: int, *, heads: HeadConfig | None = None, config: DistAttnConfig | None = None) -> Plan:
+def plan(
+    mask: Mask | Sequence[Mask],
+    cp_size: int,
+    *,
+    heads: HeadConfig | None = None,
+    config: DistAttnConfig | None = None,
+) -> Plan:
     """Plans `mask` for `cp_size` ranks; equal arguments on any rank give an equal plan. The last 128 are kept.
+
+    A list of masks is one for each of equal groups of heads, in one plan: rows are dealt out as for the mask of the
+    largest area, and `config.movement` says whether queries may travel ("kv", "qo" or "auto"). Such a plan is made
+    anew each time, its `mask` is over the rows of all groups, and it cannot be read back from JSON.
 
     Raises InvalidArgument when a config value is out of range or a sequence length is no multiple of
     `cp_size * chunk_size`: pad with `compute_pad_size` and `Mask.padded`.
     """
-    return _cache.get(mask, plan_config(cp_size, heads, config))
+    masks = masks_of_heads(mask)
+    if masks is not None:
+        return make_plan(list(masks), plan_config(cp_size, heads, config))
+    return _cache.get(cast(Mask, mask), plan_config(cp_size, heads, config))
 
 
 def background() -> ThreadPoolExecutor:
@@ -42,7 +58,11 @@ def background() -> ThreadPoolExecutor:
 
 
 def plan_ahead(
-    mask: Mask, cp_size: int, *, heads: HeadConfig | None = None, config: DistAttnConfig | None = None
+    mask: Mask | Sequence[Mask],
+    cp_size: int,
+    *,
+    heads: HeadConfig | None = None,
+    config: DistAttnConfig | None = None,
 ) -> Future[Plan]:
     """The same on a thread in the background, without holding the GIL: the next step's mask while this step runs.
 

@@ -95,6 +95,47 @@ def test_agrees_with_torch_on_a_causal_batch():
         assert torch.allclose(got.float(), want, atol=0.03, rtol=0.02)
 
 
+def test_the_reference_takes_tensors_of_any_device():
+    """Densely in float64 on the host, with gradients on the device."""
+    q, k, v = operands(3, rows=200)
+    sink = torch.randn(1, 4, device="cuda").requires_grad_()
+    mask = Mask.sliding_window(200, (40, 3))
+    dout = torch.randn(q.shape).to("cuda", torch.bfloat16)
+    got = step((q, k, v), mask, dout=dout, sink=sink, backend="reference")
+    ours = step((q, k, v), mask, dout=dout, sink=sink)
+    assert all(x.is_cuda for x in got) and sink.grad.is_cuda
+    for x, want in zip(ours, got, strict=True):
+        assert_close(x, as_double(want), 3 * BOUND[torch.bfloat16], "reference")
+
+
+def test_head_groups_that_see_different_cells():
+    q, k, v = operands(4, rows=200)
+    masks = [Mask.causal(200), Mask.sliding_window(200, (20, 0))]
+    dout = torch.randn(q.shape).to("cuda", torch.bfloat16)
+    got = step((q, k, v), masks, dout=dout, deterministic=True)
+    for g, mask in enumerate(masks):
+        of_q, of_kv = slice(2 * g, 2 * g + 2), slice(g, g + 1)
+        parts = [x[:, of].detach().contiguous() for x, of in ((q, of_q), (k, of_kv), (v, of_kv))]
+        want = step(parts, mask, dout=dout[:, of_q].contiguous(), deterministic=True)
+        for x, one, of in zip(got, want, (of_q, of_q, of_kv, of_kv), strict=True):
+            assert torch.equal(x[:, of], one)
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch rounds gradients to the tensors' dtype")
+def test_gradients_may_be_float32():
+    q, k, v = (t.detach().requires_grad_() for t in operands(5, rows=100))
+    for x in (q, k, v):
+        x.grad_dtype = torch.float32
+    mask, dout = Mask.causal(100), torch.randn(q.shape).to("cuda", torch.bfloat16)
+    out, _ = flex_flash_attn_func(q, k, v, mask, grad_dtype=torch.float32)
+    out.backward(dout)
+    rounded = step((q, k, v), mask, dout=dout)[1:]
+    for x, want in zip((q, k, v), rounded, strict=True):
+        assert x.grad.dtype == torch.float32
+        assert not torch.equal(x.grad, x.grad.to(torch.bfloat16).float())
+        assert torch.allclose(x.grad, want.float(), rtol=0.02, atol=0.02)
+
+
 def test_runs_on_the_current_stream():
     q, k, v = operands(2, rows=512)
     mask = Mask.causal(512)

@@ -284,13 +284,32 @@ def test_masks_that_come_and_go_are_told_apart():
         assert (out[end:] == 0).all() and (out[:end] != 0).all()
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch rounds gradients to the tensors' dtype")
+def test_gradients_may_be_float32():
+    """Of 16-bit tensors, where torch lets their grad be float32."""
+    exact = [t.detach().to(torch.bfloat16).float().requires_grad_() for t in operands(2)]
+    flex_flash_attn_func(*exact, Mask.causal(24))[0].sum().backward()
+    errors = []
+    for dtype in (torch.float32, None):
+        leaves = [t.detach().to(torch.bfloat16).requires_grad_() for t in exact]
+        for leaf in leaves:
+            leaf.grad_dtype = torch.float32
+        out, _ = flex_flash_attn_func(*leaves, Mask.causal(24), out_dtype=torch.float32, grad_dtype=dtype)
+        out.sum().backward()
+        assert all(leaf.grad.dtype == torch.float32 for leaf in leaves)
+        errors.append((leaves[2].grad - exact[2].grad).abs().max().item())
+    assert errors[0] < errors[1] / 4, errors
+    with pytest.raises(InvalidArgument, match="grad_dtype must be that of q or torch.float32"):
+        flex_flash_attn_func(*exact, Mask.causal(24), grad_dtype=torch.float16)
+
+
 def test_wrong_input_is_named():
     q, k, v = operands(0)
     with pytest.raises(InvalidArgument, match="must share one dtype of float32, bfloat16, float16"):
         flex_flash_attn_func(q, k.to(torch.bfloat16), v, Mask.causal(24))
     with pytest.raises(InvalidArgument, match="must lie on one device"):
         flex_flash_attn_func(q, k.to("meta"), v, Mask.causal(24))
-    with pytest.raises(InvalidArgument, match=r"must have shape \[rows, heads, dim\]"):
+    with pytest.raises(InvalidArgument, match=r"must have shape \[rows, heads, dim\], a batch its sequences one after"):
         flex_flash_attn_func(q[None], k, v, Mask.causal(24))
     with pytest.raises(InvalidArgument, match=r"softmax_scale must be a number or None \(got Tensor\)"):
         flex_flash_attn_func(q, k, v, Mask.causal(24), softmax_scale=torch.tensor(0.5))

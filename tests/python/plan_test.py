@@ -166,6 +166,12 @@ def test_configs_are_values_and_name_wrong_fields():
     assert OverlapConfig(num_stages_fwd=2) == OverlapConfig(num_stages_fwd=2) != OverlapConfig()
     assert hash(DistAttnConfig(cp_size=2)) == hash(DistAttnConfig(cp_size=2))
     assert "num_stages_fwd=2" in repr(DistAttnConfig(overlap=OverlapConfig(num_stages_fwd=2)))
+    assert DistAttnConfig(planner="any") == DistAttnConfig(movement=MovementConfig("auto"))
+    assert DistAttnConfig(planner="kv") == DistAttnConfig()
+    with pytest.raises(ValueError, match=r"planner must be 'kv' or 'any' .got 'all'"):
+        DistAttnConfig(planner="all")
+    with pytest.raises(ValueError, match="takes planner or movement"):
+        DistAttnConfig(planner="kv", movement=MovementConfig("qo"))
     moving = DistAttnConfig(movement=MovementConfig("qo", head_groups=2))
     assert moving.movement.head_groups == 2 and moving != DistAttnConfig()
     with pytest.raises(ValueError, match="kv, qo"):

@@ -80,6 +80,10 @@ def test_options_that_choose_kernels_change_nothing():
         "sparse_load": True,
         "swap_bwd_qk_loop": True,
         "disable_fwd_atomic_reduction": True,
+        "disable_bwd_dkv_atomic_reduction": True,
+        "disable_bwd_dq_atomic_reduction": True,
+        "range_merge": True,
+        "block_sparse": False,
         "sm_margin": 8,
         "deterministic": True,
         "sink": None,
@@ -112,7 +116,8 @@ def test_a_step_by_ranges_and_names(group, pad_size):
         is_k_permutable=True,
     )
     tensors = operands(1)
-    out, meta = tangram.calc_attn(*(tangram.dispatch(x, key) for x in tensors), key, softmax_scale=DIM**-0.5)
+    # Sink, scale and softcap are positional there.
+    out, meta = tangram.calc_attn(*(tangram.dispatch(x, key) for x in tensors), key, None, DIM**-0.5, 0.0)
     cells = typed_cells(q_ranges, k_ranges, [1, 0, 3], TOTAL, TOTAL)
     np.testing.assert_allclose(tangram.undispatch(out, key).numpy(), expected(tensors, cells), atol=1e-4)
     assert tangram.get_most_recent_key(group) is key and meta.lse.shape == out.shape[:2]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from tangram import _core, _cuda, _keys, _torch_calc, _torch_group, distributed
+from tangram import _core, _cuda, _runtime_key, _torch_calc, _torch_group, distributed
 from tangram._prepared import backend_named
 
 STREAM = 77
@@ -71,18 +71,18 @@ class FakeAttention:
 @contextmanager
 def as_device():
     """Keys that are made meanwhile must not be used afterwards."""
-    _keys.clear_keys()
+    _runtime_key.clear_keys()
     with ExitStack() as stack:
         for module, name, value in (
             (_cuda, "device_of", lambda _: 0),
             (_cuda, "stream_of", lambda _: STREAM),
             (_cuda, "is_capturing", lambda: False),
             (_torch_group, "DeviceGroup", FakeGroup),
-            (_keys, "DistAttention", FakeAttention),
-            (_keys, "backend_named", lambda name, on_gpu, device: backend_named(name, on_gpu=False)),
+            (_runtime_key, "DistAttention", FakeAttention),
+            (_runtime_key, "backend_named", lambda name, on_gpu, device: backend_named(name, on_gpu=False)),
             (distributed, "_stream", lambda _: STREAM),
             (_torch_calc, "_stream", lambda _: STREAM),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield
-    _keys.clear_keys()
+    _runtime_key.clear_keys()

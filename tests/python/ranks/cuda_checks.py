@@ -200,6 +200,38 @@ def check_strategies():
     tangram.check_errors()
 
 
+def check_head_masks():
+    """A mask for each group of heads: on GPUs group by group, over one dispatch."""
+    masks = [tangram.Mask.causal(TOTAL), tangram.Mask.sliding_window(TOTAL, (99, 9))]
+    key = tangram.mask_key(masks, HEADS, HEADS_KV, DIM, chunk_size=64)
+    i, j = np.arange(TOTAL)[:, None], np.arange(TOTAL)[None, :]
+    cells = [j <= i, (i - j <= 99) & (j - i <= 9)]
+    *tensors, s, dout = inputs_of_step(True)
+    out, meta, grads = step(tensors, key, dout, sink=s, return_max_logits=True)
+    parts = []
+    for g in range(2):
+        of_q, of_kv = slice(2 * g, 2 * g + 2), slice(g, g + 1)
+        q, k, v = (as_double(x) for x in tensors)
+        operands = (q[:, of_q], k[:, of_kv], v[:, of_kv], cells[g])
+        parts.append(attention(*operands, sink=as_double(s)[:, of_q], dout=as_double(dout)[:, of_q]))
+    for name, got, bound in (("out", out, 1), *zip(("dq", "dk", "dv"), grads, (3, 3, 3), strict=True)):
+        assert_close(got, np.concatenate([getattr(part, name) for part in parts], 1), bound * BOUND, name)
+    assert_close(s.grad, np.concatenate([part.dsink for part in parts], 1), 10 * BOUND, "dsink")
+    np.testing.assert_allclose(as_double(meta.max_logits), np.concatenate([p.max_logits for p in parts]), rtol=1e-3)
+    tangram.check_errors()
+
+
+def check_reference():
+    """The dense reference takes tensors in GPU memory too, through the host."""
+    key = key_of()
+    *tensors, _, dout = inputs_of_step(False)
+    out, _, grads = step(tensors, key, dout, backend="reference")
+    assert out.is_cuda and all(x.is_cuda for x in grads)
+    expected = expected_of_step(0.0, False)
+    for name, got in zip(("out", "dq", "dk", "dv"), (out, *grads), strict=True):
+        assert_close(got, getattr(expected, name), BOUND, name)
+
+
 def check_kept():
     """Of passes with one key the latest keeps remote K/V; an earlier one fetches them again."""
     results = []
@@ -368,6 +400,8 @@ CHECKS = (
         lambda: check_graph(DistAttnConfig(overlap=OverlapConfig(keep_remote_kv=True))),
     ),
     ("strategies", check_strategies),
+    ("head masks", check_head_masks),
+    ("reference", check_reference),
     ("refusals", check_refusals),
 )
 

@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""The key of distributed attention: a mask, planned for the ranks of a group, and what was derived from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from . import _core, _cuda
+from ._core import Backend, Dispatch, DistAttention, DistAttnConfig, HeadConfig, Mask, MovementConfig, Plan, PlanCache
+from ._prepared import Lru, backend_named
+from ._torch_flex import _NAMES
+from ._torch_group import TorchGroup, known_groups
+from ._values import changed
+from .errors import Error, InvalidArgument
+
+KEYS_PER_GROUP = 128
+KEYS_ON_GPU = 8
+"""Keys of a group that hold GPU memory. All ranks use the same keys, so all let go of the same ones."""
+_STRATEGY = ("strategy", "head_ranks", "inner_ring", "head_chunks", "document_rows")
+PadSize = int | tuple[int, int]
+Side = Literal["q", "k"]
+
+
+class Rows:
+    """How the rows of the queries, or those of the keys, are dealt to the ranks."""
+
+    def __init__(self, dispatch: Dispatch, total: int, rank: int) -> None:
+        self.dispatch = dispatch
+        self.total = total  # without padding
+        self.cp_size = dispatch.cp_size
+        self.per_rank = dispatch.rows_per_rank
+        self.positions = self.positions_of(rank)
+        self.is_real = self.positions < total
+        self.real_positions = self.positions[self.is_real]
+        self.num_real = self.real_positions.shape[0]
+        assert bool(self.is_real[: self.num_real].all()), "padded rows come last"
+        self.derived: dict[Any, Any] = {}  # tables of the functions that move rows
+        self._copies: dict[tuple[str, torch.device], Tensor] = {}
+
+    def at(self, name: str, device: torch.device) -> Tensor:
+        """`positions`, `is_real` or `real_positions` in the memory of `device`."""
+        return on_device(self, name, device, self._copies)
+
+    def positions_of(self, rank: int) -> Tensor:
+        return torch.tensor(_core.position_ids(self.dispatch, rank), dtype=torch.int64)
+
+
+def on_device(
+    tables: object, name: str, device: torch.device, copies: dict[tuple[str, torch.device], Tensor]
+) -> Tensor:
+    """The attribute of `tables` in the memory of `device`, copied there once."""
+    table: Tensor = getattr(tables, name)
+    if table.device == device:
+        return table
+    copy = copies.get((name, device))
+    if copy is None:
+        if device.type == "cuda":
+            _cuda.require_no_capture("the rows of a key", "tangram")
+        copy = copies.setdefault((name, device), table.to(device))
+    return copy
+
+
+def plan_after(mask: Mask | tuple[Mask, ...], config: DistAttnConfig, dealt: Plan) -> Plan:
+    """Of rows that are dealt out as in `dealt`."""
+    if isinstance(mask, Mask):
+        return _core.make_plan_after_dispatch(mask, config, dealt.q_dispatch, dealt.k_dispatch)
+    return _core.make_plan_after_dispatch(list(mask), config, dealt.q_dispatch, dealt.k_dispatch)
+
+
+@dataclass(eq=False, repr=False)
+class DistAttnRuntimeKey:
+    """A mask dealt out to the ranks of a group. Equal arguments give the same object while the cache holds it."""
+
+    plan: Plan
+    group: TorchGroup
+    group_or_mesh: Any
+    total_seqlen_q: int
+    total_seqlen_k: int
+    pad_size: PadSize
+    """Rows appended to the queries and keys, or (to the queries, to the keys)."""
+    config: DistAttnConfig
+    _attention: dict[tuple[Any, ...], DistAttention] = field(default_factory=dict)
+    _rows: dict[Side, Rows] = field(default_factory=dict)
+    handle: int = field(default_factory=count().__next__)
+    """By which compiled graphs name the key while it lives."""
+    masks: tuple[Mask, ...] | None = None
+    """Padded masks of groups of heads, where these see different cells."""
+    _of_groups: list[DistAttnRuntimeKey] | None = None
+
+    def __post_init__(self) -> None:
+        _keys_by_handle[self.handle] = self
+        heads, plan = self.config.heads, self.plan
+        self.shapes = (
+            (plan.q_dispatch.rows_per_rank, heads.num_heads_q, heads.head_dim),
+            (plan.k_dispatch.rows_per_rank, heads.num_heads_kv, heads.head_dim),
+        )
+        """Of q and of k on this rank."""
+        self.sizes: dict[str, tuple[int, int]] = {
+            "q": (self.total_seqlen_q, self.shapes[0][0]),
+            "k": (self.total_seqlen_k, self.shapes[1][0]),
+        }
+        """By side: rows without padding, and rows of a shard."""
+        self.exchanges_heads = plan.exchanges_heads
+        self.keeps = self.config.overlap.keep_remote_kv
+
+    def __repr__(self) -> str:
+        return (
+            f"DistAttnRuntimeKey(rank={self.rank}, cp_size={self.cp_size}, total_seqlen_q={self.total_seqlen_q}, "
+            f"total_seqlen_k={self.total_seqlen_k}, pad_size={self.pad_size}, plan={self.plan!r})"
+        )
+
+    def __deepcopy__(self, memo: object) -> DistAttnRuntimeKey:
+        return self  # it never changes, and a model that holds it may be copied
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a DistAttnRuntimeKey belongs to its process group: make it anew from its mask")
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank
+
+    @property
+    def cp_size(self) -> int:
+        return self.group.size
+
+    @property
+    def is_self_attention(self) -> bool:
+        """Whether queries and keys share one dispatch: their sequences have equal length."""
+        return self.plan.mask.seqlen_q == self.plan.mask.seqlen_k
+
+    def attention(
+        self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int, keeps: bool = False
+    ) -> DistAttention:
+        """The executor for tensors of this dtype on that GPU (-1: host memory), made at the first call: collective.
+
+        keeps: whether a pass on a GPU keeps remote K/V. In host memory the same executor does both.
+        """
+        name = (dtype, head_dim_v, backend, device, keeps and device >= 0)
+        known = self._attention.get(name)
+        if known is not None:
+            return known
+        if device < 0:
+            return self._attention.setdefault(name, self._make_attention(*name))
+        on_gpu = cache_of(self.group).on_gpu
+        known = on_gpu.get((self.handle, *name))
+        if known is None:
+            known = on_gpu.put((self.handle, *name), self._make_attention(*name))
+        elif _cuda.is_capturing():
+            self._attention[name] = known  # the graph writes to its memory as long as it is replayed
+        return known
+
+    def _make_attention(
+        self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int, keeps: bool
+    ) -> DistAttention:
+        plan, overlap = self.plan, self.config.overlap
+        h = self.config.heads
+        heads = HeadConfig(h.num_heads_q, h.num_heads_kv, h.head_dim, head_dim_v, _NAMES[dtype])
+        if device >= 0:
+            _cuda.require_no_capture("a key", "calc_attn")
+            overlap = changed(overlap, keep_remote_kv=keeps)
+        if heads != h or overlap != self.config.overlap:
+            chosen = {name: getattr(plan.config, name) for name in _STRATEGY}  # not to choose anew
+            config = changed(self.config, heads=heads, overlap=overlap, **chosen)
+            plan = plan_after(self.masks or plan.mask, config, plan)
+        if device < 0:
+            return DistAttention(plan, self.group.group, self._backend(backend, device))
+        on_gpus = self.group.on_device(device)
+        return DistAttention(plan, on_gpus, self._backend(backend, device))
+
+    def of_groups(self) -> list[DistAttnRuntimeKey]:
+        """A key for the heads of each group alone, over the same rows: for executors of a single mask."""
+        if self._of_groups is None:
+            masks, h = self.masks or (), self.config.heads
+            shared = len(masks)
+            heads = HeadConfig(h.num_heads_q // shared, h.num_heads_kv // shared, h.head_dim, h.head_dim_v)
+            config = changed(self.config, heads=heads, movement=MovementConfig())
+            self._of_groups = [
+                DistAttnRuntimeKey(
+                    plan_after(mask, config, self.plan),
+                    *(self.group, self.group_or_mesh, self.total_seqlen_q, self.total_seqlen_k, self.pad_size, config),
+                )
+                for mask in masks
+            ]
+        return self._of_groups
+
+    def _backend(self, name: str | None, device: int) -> Backend:
+        try:
+            return backend_named(name, device >= 0, device)
+        except Error as error:
+            if self.group.size > 1:  # the peers are about to compare plans
+                self.group.group.refuse(str(error))
+            raise
+
+    def rows(self, side: Side) -> Rows:
+        known = self._rows.get(side)
+        if known is not None:
+            return known
+        if side not in ("q", "k"):
+            raise InvalidArgument(f"tangram: side must be 'q' or 'k' (got {side!r})")
+        if self.is_self_attention and side == "k":
+            return self._rows.setdefault("k", self.rows("q"))
+        dispatch = self.plan.q_dispatch if side == "q" else self.plan.k_dispatch
+        total = self.total_seqlen_q if side == "q" else self.total_seqlen_k
+        return self._rows.setdefault(side, Rows(dispatch, total, self.rank))
+
+
+_keys_by_handle: WeakValueDictionary[int, DistAttnRuntimeKey] = WeakValueDictionary()
+
+
+def key_of_handle(handle: int) -> DistAttnRuntimeKey:
+    key = _keys_by_handle.get(handle)
+    if key is None:
+        raise InvalidArgument(
+            f"calc_attn: the key of a compiled graph must live until its last pass (got key {handle})"
+        )
+    return key
+
+
+class GroupCache:
+    def __init__(self) -> None:
+        self.keys: Lru[DistAttnRuntimeKey] = Lru(KEYS_PER_GROUP)
+        self.plans = PlanCache(KEYS_PER_GROUP)
+        self.on_gpu: Lru[DistAttention] = Lru(KEYS_ON_GPU)
+        self.latest: DistAttnRuntimeKey | None = None
+
+
+def cache_of(group: TorchGroup) -> GroupCache:
+    if group.keys is None:
+        group.keys = GroupCache()
+    cache: GroupCache = group.keys
+    return cache
+
+
+def clear_keys() -> None:
+    """Forgets all keys."""
+    for group in known_groups():
+        group.keys = None

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""The way of tensors in GPU memory, over host memory (as_device.py)."""
+
+from __future__ import annotations
+
+import weakref
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+
+import tangram
+from ranks.as_device import as_device
+from ranks.compiled_checks import check_compiled, check_compiled_steps
+from ranks.row_checks import check_rows, check_rows_of_any_kind
+from ranks.step_checks import (
+    DIM,
+    HEADS,
+    HEADS_KV,
+    RANGES,
+    check_cross,
+    check_head_masks,
+    check_hybrid,
+    check_step,
+    flex_key,
+    whole,
+)
+from tangram import DistAttnConfig, InvalidArgument, OverlapConfig, _cuda
+
+
+def check_executors(group):
+    """Few keys hold GPU memory at a time; those of a captured graph as long as they live."""
+
+    def executor(key):
+        return weakref.ref(key.attention(torch.float32, DIM, None, 0))
+
+    keys = [tangram.mask_key(tangram.Mask.causal(48 + i), HEADS, HEADS_KV, DIM, group) for i in range(12)]
+    first, second = executor(keys[0]), executor(keys[1])
+    assert executor(keys[0])() is first()
+    with patch.object(_cuda, "is_capturing", lambda: True):
+        executor(keys[1])
+    others = [executor(key) for key in keys[2:]]
+    assert first() is None and second() is not None
+    assert sum(other() is not None for other in others) == 8
+    del keys[1]
+    tangram.distributed.clear_keys()
+    assert second() is None
+
+
+def check_kept_on_device(group):
+    """Of passes with one key the latest keeps remote K/V in GPU memory; an earlier one fetches them again."""
+
+    def run(keeps):
+        key = flex_key(RANGES, 150, group, DistAttnConfig(overlap=OverlapConfig(1, 1, keep_remote_kv=keeps)))
+        shards = [tangram.dispatch(x.detach(), key).requires_grad_() for x in whole(150, 1)]
+        tangram.calc_attn(*shards, key)  # nobody asks for its gradients
+        outs = [tangram.calc_attn(*(x * scale for x in shards), key)[0] for scale in (1, 2)]
+        grads, rows = [], []
+        for out in (outs[1], outs[0], outs[1]):  # that of the latest twice
+            before = key.group.group.traffic()
+            grads += torch.autograd.grad(out, shards, torch.ones_like(out), retain_graph=True)
+            rows.append(key.group.group.traffic() - before)
+        with torch.no_grad():
+            tangram.calc_attn(*shards, key)
+        return grads, rows
+
+    (kept, kept_rows), (plain, plain_rows) = run(True), run(False)
+    for ours, wanted in zip(kept, plain, strict=True):
+        torch.testing.assert_close(ours, wanted)
+    moved = torch.tensor([kept_rows, plain_rows])
+    dist.all_reduce(moved, group=group)
+    assert moved[0, 0] < moved[1, 0] and torch.equal(moved[0, 1:], moved[1, 1:]), moved
+
+
+def check_as_device(group):
+    """The way of tensors in GPU memory, over host memory."""
+    with as_device():
+        check_rows(group)
+        check_rows_of_any_kind(group)
+        check_step(group, softcap=2.0, sink=True)
+        check_step(group, DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))
+        check_hybrid(group)
+        check_head_masks(group)
+        check_compiled(group)
+        check_compiled_steps(group)
+        check_cross(group)
+        check_executors(group)
+        check_kept_on_device(group)
+        for strategy in ("ulysses", "ring", "hybrid_cp", "auto"):
+            check_step(group, DistAttnConfig(strategy=strategy, overlap=OverlapConfig(keep_remote_kv=True)))
+        key = flex_key(RANGES, 150, group)
+        on_device = key.group.on_device(0)
+        assert on_device.calls > 0
+        tangram.check_errors(group)
+        assert on_device.checks == 1
+        try:
+            key.group.on_device(1)
+        except InvalidArgument as error:
+            assert "a rank computes on one GPU of a group (got 1 after 0)" in str(error), error
+        else:
+            raise AssertionError("computes on two GPUs")
+    key.group._on_device = None
+    check_step(group)

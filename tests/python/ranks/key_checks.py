@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keys, and what is refused on every rank."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import tangram
+from ranks.step_checks import DIM, HEADS, HEADS_KV, NUMBERS, RANGES, flex_key, whole
+from tangram import DistAttnConfig, InvalidArgument, OverlapConfig
+from tangram._runtime_key import KEYS_PER_GROUP
+
+
+def check_keys(group):
+    a = flex_key(RANGES, 150, group)
+    assert flex_key(RANGES, 150, group) is a and tangram.get_most_recent_key(group) is a
+    tensors = [torch.tensor(r, dtype=torch.int32) for r in (*RANGES[:2], NUMBERS)]
+    assert flex_key((tensors[0], tensors[1], tensors[2].tolist()), 150, group) is a
+    b = flex_key(RANGES, 150, group, DistAttnConfig(overlap=OverlapConfig(num_stages_fwd=2)))
+    assert b is not a and tangram.get_most_recent_key(group) is b
+    next_mask = tangram.Mask.varlen([0, 20, 150])
+    ahead = tangram.mask_key_ahead(next_mask, HEADS, HEADS_KV, DIM, group).result(timeout=60)
+    assert tangram.get_most_recent_key(group) is b
+    assert tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, group) is ahead is tangram.get_most_recent_key(group)
+    cu = [0, 30, 100, 150]
+    c = tangram.magi_attn_varlen_key(cu, cu, HEADS, HEADS_KV, DIM, a.pad_size, group, causal=True, chunk_size=16)
+    assert c.plan.mask.area == sum(n * (n + 1) // 2 for n in (30, 70, 50))
+    # The keys used last are kept, those of each group apart.
+    alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    of_another_group = tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, alone)
+    for i in range(KEYS_PER_GROUP - 1):
+        tangram.mask_key(tangram.Mask.sliding_window(256, (i, 0)), HEADS, HEADS_KV, DIM, group)
+        assert flex_key(RANGES, 150, group) is a
+    assert tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, group) is not ahead
+    assert tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, alone) is of_another_group
+
+
+def check_keys_are_hard_to_misuse(group):
+    total = 150
+    key = flex_key(RANGES, total, group)
+    pad = key.pad_size
+    assert copy.deepcopy({"key": key})["key"] is key and repr(key).startswith(f"DistAttnRuntimeKey(rank={key.rank}, ")
+    common = (total, total, HEADS, HEADS_KV, DIM)
+
+    def make(q=((0, total),), kind="full", padding=pad, config=None):
+        return tangram.magi_attn_flex_key(
+            list(q), [(0, total)], kind, *common, padding, group, chunk_size=16, dist_attn_config=config
+        )
+
+    assert make(padding=[pad, pad]) is make(padding=(pad, pad)) is make() and make().pad_size == pad
+    x = tangram.dispatch(torch.zeros(total, 2), key)
+    for call, text in (
+        (lambda: make(padding=1.5), "pad_size must be an integer"),
+        (lambda: make(padding=(1, 2, 3)), "pad_size must be an integer"),
+        (lambda: make(q=(0, total)), "ranges must be pairs"),
+        (lambda: make(kind=[1.5]), "mask types are names or integers (got 1.5)"),
+        (lambda: make(config={"overlap": 1}), "must be a DistAttnConfig (got dict)"),
+        (lambda: tangram.dispatch(np.zeros(total), key), "dispatch: needs a torch tensor (got ndarray)"),
+        (lambda: tangram.dispatch_labels([0] * total, key), "dispatch_labels: needs a torch tensor (got list)"),
+        (lambda: tangram.roll(x, key, 1, 1), "dimension 0 of a dispatched tensor (got dims=1)"),
+        (lambda: torch.vmap(lambda y: tangram.dispatch(y, key))(torch.zeros(2, total)), "torch.func are not supported"),
+    ):
+        try:
+            call()
+        except InvalidArgument as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"accepted: {text}")
+    assert torch.equal(tangram.roll(x, key, 1, -2), x)
+    try:
+        pickle.dumps(key)
+    except TypeError as error:
+        assert "belongs to its process group" in str(error)
+    else:
+        raise AssertionError("pickled a key")
+    # Rows only move, so second derivatives through them are exact: of sum((x^2)^2) they are 12 x^2.
+    y = torch.randn(total, 2, generator=torch.Generator().manual_seed(6)).requires_grad_()
+    moved = tangram.undispatch(tangram.roll(tangram.dispatch(y * y, key), key, 7), key)
+    (first,) = torch.autograd.grad(moved.square().sum(), y, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), y)
+    torch.testing.assert_close(second, 12 * y.detach() ** 2)
+
+
+def check_refusals(group):
+    """What the front finds wrong on one rank is an error on all, and the group works on."""
+    rank = dist.get_rank(group)
+    key = flex_key(RANGES, 150, group)
+    q, k, v = (tangram.dispatch(x.detach(), key) for x in whole(150, 1))
+    tangram.calc_attn(q, k, v, key)
+    wrong = {
+        "x must have the": lambda bad: tangram.undispatch(q[1:] if bad else q, key),
+        "roll: x must have": lambda bad: tangram.roll(q[1:] if bad else q, key, 1),
+        "k=torch.float64": lambda bad: tangram.calc_attn(q, k.double() if bad else k, v, key),
+        "v=torch.float32[2, 16]": lambda bad: tangram.calc_attn(q, k, v[0] if bad else v, key),
+        "q=torch.float32[": lambda bad: tangram.calc_attn(*((k, q) if bad else (q, k)), v, key),
+    }
+    for text, call in wrong.items():
+        try:
+            call(rank == 1)
+        except InvalidArgument as error:
+            assert text in str(error) and (rank == 1 or "rank 1" in str(error)), error
+        else:
+            raise AssertionError(f"accepted: {text}")
+        assert torch.equal(tangram.undispatch(q, key), whole(150, 1)[0])
+    for call in (tangram.undispatch, tangram.dispatch, lambda x, key: tangram.calc_attn(x, x, x, key)):
+        try:
+            call(q, "key")
+        except InvalidArgument as error:
+            assert "key must be a DistAttnRuntimeKey (got str)" in str(error), error
+        else:
+            raise AssertionError("accepted a name as a key")
+
+
+def check_errors(group):
+    """A mistake of one rank ends in an error on all, and the group works on."""
+    rank = dist.get_rank(group)
+    key = flex_key(RANGES, 150, group)
+    with torch.no_grad():
+        q, k, v = (tangram.dispatch(x, key) for x in whole(150, 1))
+        bad = q[:-1] if rank == 1 else q
+        try:
+            tangram.calc_attn(bad, k, v, key)
+        except InvalidArgument as error:
+            assert rank == 1 or "rank 1" in str(error), error
+        else:
+            raise AssertionError("accepted a shard of wrong size")
+        tangram.calc_attn(q, k, v, key)
+    inputs = [x.requires_grad_() for x in (q.clone(), k.clone(), v.clone())]
+    for loss in (lambda out: out.square().sum(), lambda out: out.sum()):
+        (dq,) = torch.autograd.grad(loss(tangram.calc_attn(*inputs, key)[0]), inputs[0], create_graph=True)
+        try:
+            (dq.sum() + inputs[0].sum()).backward()
+        except RuntimeError as error:
+            assert "calc_attn: second derivatives are not supported" in str(error), error
+        else:
+            raise AssertionError("made second derivatives")
+    with torch.no_grad():
+        other = flex_key(([(0, 100 + min(rank, 1))], [(0, 150)], "full"), 150, group)
+        try:
+            tangram.calc_attn(q, k, v, other)
+        except InvalidArgument as error:
+            assert "equal on every rank" in str(error), error
+        else:
+            raise AssertionError("accepted ranks with different masks")
+        tangram.calc_attn(q, k, v, key)

@@ -1,0 +1,80 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of shards: dispatch, undispatch, roll, labels."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+import tangram
+from ranks.step_checks import RANGES, flex_key
+from tangram import InvalidArgument
+
+
+def check_rows(group):
+    total = 150
+    key = flex_key(RANGES, total, group)
+    for dtype in (torch.int64, torch.float32, torch.bfloat16, torch.int32):
+        x = torch.arange(total * 2).reshape(total, 2).to(dtype)
+        shard = tangram.dispatch(x, key, pad_value=-7)
+        positions = tangram.get_position_ids(key)
+        real = positions < total
+        assert torch.equal(shard[real], x[positions[real]]) and (shard[~real] == -7).all()
+        assert torch.equal(tangram.undispatch(shard, key), x)
+        for shifts in (1, -1, 77, 0):
+            rolled = tangram.undispatch(tangram.roll(shard, key, shifts), key)
+            assert torch.equal(rolled, x.roll(shifts, 0)), (dtype, shifts)
+    labels = torch.arange(total)
+    assert torch.equal(tangram.undispatch(tangram.dispatch(labels, key), key), labels)
+
+    x = torch.randn(total, 3, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    weight = torch.randn(total, 3, generator=torch.Generator().manual_seed(4))
+    y = tangram.undispatch(tangram.roll(tangram.dispatch(x, key), key, -1), key)
+    y.backward(weight)
+    assert torch.equal(x.grad, weight.roll(1, 0))
+
+
+def check_rows_of_any_kind(group):
+    """Odd numbers of bytes, views with offsets, several dimensions, none at all."""
+    total = 150
+    key = flex_key(RANGES, total, group)
+    generator = torch.Generator().manual_seed(9)
+    for x in (
+        torch.rand(total, generator=generator) < 0.5,
+        torch.randint(0, 255, (total, 3), generator=generator, dtype=torch.uint8),
+        torch.randint(0, 255, (total, 2, 7), generator=generator, dtype=torch.uint8),
+        torch.randn(total + 1, 5, generator=generator).to(torch.float16)[1:],
+        torch.randn(7, total, generator=generator).t(),
+        torch.randn(total, 2, 3, 2, generator=generator, dtype=torch.float64),
+        torch.empty(total, 0),
+    ):
+        shard = tangram.dispatch(x, key, pad_value=1)
+        assert torch.equal(tangram.undispatch(shard, key), x), (x.dtype, x.shape)
+        rolled = tangram.undispatch(tangram.roll(shard, key, 5), key)
+        assert torch.equal(rolled, x.roll(5, 0)) and rolled.dtype == x.dtype
+
+
+def check_labels(group):
+    """Labels of shards against those of the whole sequence."""
+    total, cu = 150, [0, 37, 37, 38, 150]
+    key = flex_key(RANGES, total, group)
+    tokens = torch.arange(1000, 1000 + total)
+    real = tangram.get_loss_mask(key)
+    counts = [torch.empty(1, dtype=torch.int64) for _ in range(key.cp_size)]
+    dist.all_gather(counts, real.sum()[None], group=group)
+    assert sum(counts).item() == total and real.shape[0] * key.cp_size >= total
+    for shift in (0, 1, 2, 200):
+        for borders in (None, cu, torch.tensor(cu, dtype=torch.int32)):
+            labels = tangram.dispatch_labels(tokens, key, shift, borders, ignore_index=-7)
+            assert (labels[~real] == -7).all()
+            ends = [e for b, e in zip(cu, cu[1:], strict=False) for _ in range(e - b)] if borders is not None else None
+            whole = [1000 + i + shift if i + shift < (total if ends is None else ends[i]) else -7 for i in range(total)]
+            assert tangram.undispatch(labels, key).tolist() == whole
+    for wrong in ([0, 100], [0, 90, 80, 150]):
+        try:
+            tangram.dispatch_labels(tokens, key, 1, wrong)
+        except InvalidArgument as error:
+            assert "cu_seqlens must rise from 0 to 150" in str(error), error
+        else:
+            raise AssertionError("accepted borders that do not fit")
