@@ -4,6 +4,7 @@
 #include "plan/cost.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "tangram/dtype.hpp"
 
@@ -13,46 +14,39 @@ namespace {
 
 constexpr int kMaxStages = 4;  // more never paid in the model: each adds stage_overhead_s and chops slices
 
-// Rows and copies that a rank receives per stage, from its segments.
-std::vector<StageLoad> segment_loads(const RankPlan& rank, int self, int num_stages, Pass pass) {
+// Area, rows and copies of each stage of a rank, with the local one; the forward pass names the stages.
+std::vector<StageLoad> stage_loads(const RankPlan& rank, int self, int num_stages) {
   std::vector<StageLoad> loads(static_cast<size_t>(num_stages) + 1);
   for (const KvSegment& segment : rank.segments) {
     if (segment.owner == self) continue;
-    StageLoad& load = loads[static_cast<size_t>(pass == Pass::kForward ? segment.stage_fwd : segment.stage_bwd)];
+    StageLoad& load = loads[static_cast<size_t>(segment.stage_fwd)];
     load.rows += segment.global.size();
     ++load.num_copies;
   }
+  const std::vector<int64_t> areas = stage_areas(rank, num_stages, Pass::kForward);
+  for (size_t i = 0; i < loads.size(); ++i) loads[i].area = areas[i];
   return loads;
 }
 
-// Time of the slowest rank if a pass had `num_stages` remote stages.
-double slowest_pass(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, int num_stages, Pass pass) {
-  double slowest = 0;
+struct PassSeconds {
+  double forward = 0;
+  double backward = 0;
+};
+
+// Times of the slowest ranks if a pass had `num_stages` remote stages: equally many are the same stages for both.
+PassSeconds slowest_passes(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, int num_stages) {
+  PassSeconds slowest;
   RankPlan trial;
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
     const RankPlan& rank = ranks[static_cast<size_t>(r)];
     trial.segments = rank.segments;
     trial.slices = rank.slices;
-    assign_stages(trial, r, {num_stages, num_stages}, false);
-    std::vector<StageLoad> loads = segment_loads(trial, r, num_stages, pass);
-    const std::vector<int64_t> areas = stage_areas(trial, num_stages, pass);
-    for (size_t i = 0; i < loads.size(); ++i) loads[i].area = areas[i];
-    slowest = std::max(slowest, pass_time(config, loads, pass, false).total_s);
+    assign_stages(trial, r, {num_stages, 0}, false);
+    const std::vector<StageLoad> loads = stage_loads(trial, r, num_stages);
+    slowest.forward = std::max(slowest.forward, pass_time(config, loads, Pass::kForward, false).total_s);
+    slowest.backward = std::max(slowest.backward, pass_time(config, loads, Pass::kBackward, false).total_s);
   }
   return slowest;
-}
-
-int best_count(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, int min_count, Pass pass) {
-  int best = min_count;
-  double best_s = slowest_pass(config, ranks, min_count, pass);
-  for (int count = min_count + 1; count <= kMaxStages; ++count) {
-    const double seconds = slowest_pass(config, ranks, count, pass);
-    if (seconds < best_s) {
-      best = count;
-      best_s = seconds;
-    }
-  }
-  return best;
 }
 
 }  // namespace
@@ -145,12 +139,20 @@ StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<
       std::any_of(ranks.begin(), ranks.end(), [](const RankPlan& rank) { return rank.remote_kv_rows > 0; });
   StageCounts counts{overlap.num_stages_fwd, overlap.num_stages_bwd};
   // Where nothing is remote there is nothing to stage, and the choice is to have none.
-  if (counts.forward == 0 && any_remote) counts.forward = best_count(config, ranks, 1, Pass::kForward);
-  if (counts.backward == 0 && any_remote) {
-    // A kept stage of several is a stage of its own.
-    const int min_count = overlap.keep_remote_kv && counts.forward > 1 ? 2 : 1;
-    counts.backward = best_count(config, ranks, min_count, Pass::kBackward);
+  if (!any_remote || (counts.forward > 0 && counts.backward > 0)) return counts;
+  std::array<PassSeconds, kMaxStages + 1> seconds;
+  for (int count = 1; count <= kMaxStages; ++count) {
+    seconds[static_cast<size_t>(count)] = slowest_passes(config, ranks, count);
   }
+  const auto best_from = [&](int min_count, double PassSeconds::* pass) {
+    const auto first = seconds.begin() + min_count;
+    const auto faster = [&](const PassSeconds& a, const PassSeconds& b) { return a.*pass < b.*pass; };
+    return static_cast<int>(std::min_element(first, seconds.end(), faster) - seconds.begin());
+  };
+  if (counts.forward == 0) counts.forward = best_from(1, &PassSeconds::forward);
+  // A kept stage of several is a stage of its own.
+  const int min_backward = overlap.keep_remote_kv && counts.forward > 1 ? 2 : 1;
+  if (counts.backward == 0) counts.backward = best_from(min_backward, &PassSeconds::backward);
   return counts;
 }
 
