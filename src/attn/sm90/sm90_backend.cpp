@@ -18,6 +18,7 @@
 #include "attn/sm90/prepared_mask.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
+#include "cuda/profile_range.hpp"
 #include "cuda/tensor_map.hpp"
 
 namespace tangram {
@@ -293,6 +294,7 @@ void Sm90Backend::prepare_stretches(PreparedMask& mask, std::span<const KeyStret
 void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {
   Sm90Mask& prepared = as_sm90(mask);
   check_forward(prepared.shape, args);
+  const cuda::ProfileRange range("tangram: attention forward");
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   if (args.max_logits != nullptr && !args.accumulate) {
     sm90::fill_minus_infinity(args.max_logits, prepared.shape.num_heads_q, cuda_stream);

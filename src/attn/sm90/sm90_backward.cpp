@@ -15,6 +15,7 @@
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "core/require.hpp"
+#include "cuda/profile_range.hpp"
 #include "cuda/tensor_map.hpp"
 
 namespace tangram {
@@ -205,6 +206,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   Sm90Mask& prepared = as_sm90(mask);
   require(prepared.backward != nullptr, "Sm90Backend::backward: prepare_backward() must come first (got none)");
   check_backward(prepared.shape, args);
+  const cuda::ProfileRange range("tangram: attention backward");
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   const bool deterministic = args.options.deterministic;
   Params params{};

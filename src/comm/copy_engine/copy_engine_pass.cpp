@@ -9,6 +9,7 @@
 #include "comm/device/pass_tensors.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
+#include "cuda/profile_range.hpp"
 
 namespace tangram::comm {
 
@@ -319,6 +320,7 @@ void CopyEnginePass::copy_batched(const Transfer& transfer, const SlotArea& area
 }
 
 void CopyEnginePass::cast(int stage, std::span<const ConstTensorView> sources, void* stream) {
+  const cuda::ProfileRange range("tangram: group_cast");
   epoch_.require_open("cast");
   check_sources(spec_, sources, layout_.min_source_rows);
   const void* pointers[4] = {};
@@ -352,6 +354,7 @@ DeviceArrivals CopyEnginePass::arrivals() const {
 }
 
 void CopyEnginePass::reduce(int stage, std::span<const ConstTensorView> partials, void* stream) {
+  const cuda::ProfileRange range("tangram: group_reduce");
   epoch_.require_open("reduce");
   check_partials(spec_, partials);
   const void* pointers[4] = {};
@@ -428,6 +431,7 @@ void CopyEnginePass::signal_and_wait(WaitParams params, cudaStream_t stream) {
 
 void CopyEnginePass::finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                                    void* stream) {
+  const cuda::ProfileRange range("tangram: merge");
   epoch_.require_open("finish_reduce");
   check_sums(spec_, own, sums);
   epoch_.finish_reduce();

@@ -8,6 +8,7 @@
 #include "comm/device/pass_tensors.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
+#include "cuda/profile_range.hpp"
 
 namespace tangram::comm {
 
@@ -170,6 +171,7 @@ void NcclPass::transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx,
 }
 
 void NcclPass::cast(int stage, std::span<const ConstTensorView> sources, void* stream) {
+  const cuda::ProfileRange range("tangram: group_cast");
   epoch_.require_open("cast");
   check_sources(spec_, sources, layout_.min_source_rows);
   epoch_.cast(stage);
@@ -193,6 +195,7 @@ void NcclPass::wait_started(int stage, void* stream) {
 }
 
 void NcclPass::reduce(int stage, std::span<const ConstTensorView> partials, void* stream) {
+  const cuda::ProfileRange range("tangram: group_reduce");
   epoch_.require_open("reduce");
   check_partials(spec_, partials);
   epoch_.reduce(stage);
@@ -205,6 +208,7 @@ void NcclPass::signal_returned(int, void*) {
 }
 
 void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) {
+  const cuda::ProfileRange range("tangram: merge");
   epoch_.require_open("finish_reduce");
   check_sums(spec_, own, sums);
   epoch_.finish_reduce();

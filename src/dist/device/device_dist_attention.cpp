@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/require.hpp"
+#include "cuda/profile_range.hpp"
 #include "dist/device/device_program.hpp"
 #include "dist/device/device_rank.hpp"
 #include "dist/pass_plan.hpp"
@@ -145,6 +146,7 @@ int64_t DeviceDistAttention::workspace_bytes() const {
 }
 
 void DeviceDistAttention::forward(const DistForwardArgs& args, void* stream) {
+  const cuda::ProfileRange range("tangram: distributed forward pass");
   if (impl_->program != nullptr) {
     impl_->program->check(args);
     impl_->pass([&] { impl_->program->forward(args, stream); });
@@ -155,6 +157,7 @@ void DeviceDistAttention::forward(const DistForwardArgs& args, void* stream) {
 }
 
 void DeviceDistAttention::backward(const DistBackwardArgs& args, void* stream) {
+  const cuda::ProfileRange range("tangram: distributed backward pass");
   if (impl_->program != nullptr) {
     impl_->program->check(args);
     impl_->pass([&] { impl_->program->backward(args, stream); });
