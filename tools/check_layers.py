@@ -76,8 +76,16 @@ def check_public_headers() -> list[str]:
     return problems
 
 
+def check_whole_header() -> list[str]:
+    """tangram.hpp is what users include: it must bring everything."""
+    folder = ROOT / "include" / "tangram"
+    included = set(INCLUDE.findall((folder / "tangram.hpp").read_text(encoding="utf-8")))
+    names = {f"tangram/{path.name}" for path in folder.glob("*.hpp")} - {"tangram/tangram.hpp"}
+    return [f"include/tangram/tangram.hpp: must include {name}" for name in sorted(names - included)]
+
+
 def main() -> int:
-    problems = check_sources() + check_public_headers()
+    problems = check_sources() + check_public_headers() + check_whole_header()
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

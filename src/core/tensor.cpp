@@ -47,6 +47,11 @@ void HostTensor::Free::operator()(void* pointer) const noexcept { std::free(poin
 HostTensor::HostTensor(DType dtype, int64_t rows, int heads, int dim) {
   require(rows >= 0 && heads >= 0 && dim >= 0, "HostTensor: sizes must not be negative (got rows={}, heads={}, dim={})",
           rows, heads, dim);
+  // More bytes than numbers for them is more than there is memory.
+  constexpr int64_t kMaxBytes = int64_t{1} << 62;
+  const int64_t row_elements = int64_t{heads} * dim;
+  if (row_elements > 0 && rows > kMaxBytes / static_cast<int64_t>(size_of(dtype)) / row_elements)
+    throw std::bad_alloc();
   view_.dtype = dtype;
   view_.rows = rows;
   view_.heads = heads;

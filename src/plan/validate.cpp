@@ -18,6 +18,7 @@ constexpr int kMaxRanks = 1 << 16;
 constexpr int kMaxStageCount = 64;
 constexpr int kMaxSmMargin = 128;
 constexpr int kMaxHeads = 1 << 16;
+constexpr int64_t kMaxRowElements = 1 << 20;  // so that bytes of 2^31 rows can be added up
 constexpr int64_t kMaxTileRows = 1 << 16;
 
 void validate_length(int64_t seqlen, const char* name, const DistAttnConfig& config, const char* function) {
@@ -48,6 +49,9 @@ void validate_config(const DistAttnConfig& config, const char* function) {
   require(1 <= heads.head_dim && heads.head_dim <= kMaxHeads && 1 <= heads.head_dim_v && heads.head_dim_v <= kMaxHeads,
           "{}: head dims must be positive (got head_dim={}, head_dim_v={})", function, heads.head_dim,
           heads.head_dim_v);
+  require(int64_t{heads.num_heads_q} * std::max(heads.head_dim, heads.head_dim_v) <= kMaxRowElements,
+          "{}: rows must not exceed {} elements (got num_heads_q={}, head_dim={}, head_dim_v={})", function,
+          kMaxRowElements, heads.num_heads_q, heads.head_dim, heads.head_dim_v);
   const StrategyConfig& strategy = config.strategy;
   require(strategy.name != Strategy::kAuto ||
               (strategy.head_ranks == 0 && strategy.inner_ring == 0 && strategy.head_chunks.empty()),

@@ -40,6 +40,13 @@ TEST(HostTensor, EmptyTensorsAreFine) {
   EXPECT_THROW(HostTensor(DType::kFloat32, -1, 1, 1), InvalidArgument);
 }
 
+TEST(HostTensor, MoreBytesThanCanBeCountedAreNotAFewBytes) {
+  // 2^62 elements of 4 bytes: 2^64 bytes, which are none where sizes wrap around.
+  EXPECT_THROW(HostTensor(DType::kFloat32, int64_t{1} << 30, 1 << 16, 1 << 16), std::bad_alloc);
+  EXPECT_THROW(HostTensor(DType::kBFloat16, int64_t{1} << 62, 2, 2), std::bad_alloc);
+  EXPECT_EQ(HostTensor(DType::kFloat32, int64_t{1} << 62, 0, 8).size(), 0);
+}
+
 TEST(TensorView, SliceRowsKeepsStridesAndChecksBounds) {
   HostTensor tensor(DType::kFloat16, 4, 2, 3);
   for (int64_t row = 0; row < 4; ++row) tensor.set(row, 1, 2, static_cast<float>(row));

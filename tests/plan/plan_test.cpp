@@ -113,6 +113,9 @@ TEST(Plan, BadInputIsNamed) {
   config = config_of(4);
   config.heads.head_dim = 0;
   expect(mask, config, "head dims must be positive (got head_dim=0, head_dim_v=128)");
+  config = {};
+  config.heads = {1 << 16, 1, 1 << 16, 64};
+  expect(mask, config, "rows must not exceed 1048576 elements (got num_heads_q=65536, head_dim=65536, head_dim_v=64)");
   config = config_of(4);
   config.overlap.num_stages_fwd = -1;
   expect(mask, config, "numbers of stages must lie in [0, 64] (got num_stages_fwd=-1, num_stages_bwd=0)");
