@@ -89,7 +89,14 @@ else:
     def __getattr__(name: str) -> Any:
         """What needs torch is imported at first use."""
         if name in _DISTRIBUTED:
-            from . import distributed
+            try:
+                from . import distributed
+            except ModuleNotFoundError as error:
+                if error.name != "torch":
+                    raise
+                raise ModuleNotFoundError(
+                    f"tangram.{name} needs torch, which is not installed (pip install torch)", name="torch"
+                ) from None
 
             value = globals()[name] = getattr(distributed, name)
             return value

@@ -154,10 +154,15 @@ def _backward_with_graph(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     return refuse_second_derivatives("calc_attn", grads)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, key: DistAttnRuntimeKey) -> None:
+def _check(q: Any, k: Any, v: Any, sink: Tensor | None, key: Any) -> None:
     """What the executor does not see. The peers of a rank that raises are told, or they would wait for it."""
     if not isinstance(key, DistAttnRuntimeKey):
         raise InvalidArgument(f"calc_attn: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        reason = f"calc_attn: needs torch tensors (got {', '.join(type(x).__name__ for x in (q, k, v))})"
+        if not torch.compiler.is_compiling():
+            key.group.refuse(-1, reason)
+        raise InvalidArgument(reason)
     shape_q, shape_k = key.shapes
     shape_v, dtype, device = v.shape, q.dtype, q.device
     fits = q.shape == shape_q and k.shape == shape_k
@@ -246,6 +251,8 @@ def calc_attn(
     _check(q, k, v, sink, key)
     if key.exchanges_heads and q.is_cuda:
         _check_exchange_of_heads(q, sink is not None and sink_layout != "sh", key, out_dtype, grad_dtype)
+    if sink is not None and dsink_reduce not in ("none", "sum", "avg"):
+        raise InvalidArgument(f"calc_attn: dsink_reduce must be 'none', 'sum' or 'avg' (got {dsink_reduce!r})")
     if grad_dtype is not None:
         check_grad_dtype("calc_attn", grad_dtype, q)
     if _cuda.device_of(q) >= 0 and (backend == "reference" or key.masks is not None):

@@ -32,6 +32,10 @@ try:
     tangram.flex_flash_attn_func([[[1.0]]], None, None, mask)
 except tangram.InvalidArgument as error:
     assert "must be a tensor or a NumPy array" in str(error)
+try:
+    tangram.mask_key
+except ModuleNotFoundError as error:
+    assert "tangram.mask_key needs torch, which is not installed" in str(error)
 import importlib.util
 assert importlib.util.find_spec("numpy") is None and importlib.util.find_spec("torch") is None
 print(tangram.__version__, ",".join(names), tangram.__file__)

@@ -41,6 +41,11 @@ def check_keys(group):
     assert tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, alone) is of_another_group
 
 
+def step_with_sink(key):
+    q, k, v = (torch.zeros(shape) for shape in (*key.shapes, key.shapes[1]))
+    tangram.calc_attn(q, k, v, key, sink=torch.zeros(1, HEADS), dsink_reduce="mean")
+
+
 def check_keys_are_hard_to_misuse(group):
     total = 150
     key = flex_key(RANGES, total, group)
@@ -63,6 +68,12 @@ def check_keys_are_hard_to_misuse(group):
         (lambda: make(config={"overlap": 1}), "must be a DistAttnConfig (got dict)"),
         (lambda: tangram.dispatch(np.zeros(total), key), "dispatch: needs a torch tensor (got ndarray)"),
         (lambda: tangram.dispatch_labels([0] * total, key), "dispatch_labels: needs a torch tensor (got list)"),
+        (
+            lambda: tangram.calc_attn(*(np.zeros(s) for s in (*key.shapes, key.shapes[1])), key),
+            "calc_attn: needs torch tensors (got ndarray, ndarray, ndarray)",
+        ),
+        (lambda: step_with_sink(key), "dsink_reduce must be 'none', 'sum' or 'avg' (got 'mean')"),
+        (lambda: tangram.mask_key("causal", HEADS, HEADS_KV, DIM, group), "mask must be a Mask, or a list of masks"),
         (lambda: tangram.roll(x, key, 1, 1), "dimension 0 of a dispatched tensor (got dims=1)"),
         (lambda: torch.vmap(lambda y: tangram.dispatch(y, key))(torch.zeros(2, total)), "torch.func are not supported"),
     ):
