@@ -84,7 +84,8 @@ struct KeptSlot {
 ///
 /// An epoch is begin, then casts and reduces of its stages in any order that is the same on all ranks, then end.
 /// Epochs of all passes of a communicator form one sequence, which must be the same on all ranks (checked on the
-/// device: a rank that opens another pass ends in CommError that names both). `stream` is the compute stream; all calls
+/// device: a rank that opens another pass ends in CommError that names both). Over several nodes stages are cast in
+/// ascending order, since a row that crossed for one stage serves later ones. `stream` is the compute stream; all calls
 /// of an epoch, and successive epochs, must be in order on it (one stream, or streams ordered by events). Transfers run
 /// on streams of the communicator's own, forked from and joined with `stream` by events.
 ///
@@ -161,7 +162,7 @@ class DeviceCommunicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// `copy_engine`, `nccl`.
+  /// `copy_engine`, `nccl`, `hierarchical`.
   virtual std::string_view name() const = 0;
   /// The CUDA device of this rank. All calls expect it to be current.
   virtual int device() const = 0;
@@ -188,6 +189,10 @@ class DeviceCommunicator {
   /// Rows and bytes that casts and reduces enqueued on this rank moved over links, as Communicator::counters: equal to
   /// the sums over the tables. Captured work counts once, at capture.
   virtual TrafficCounters counters() const = 0;
+  /// Over several nodes (DeviceCommunicatorConfig::ranks_per_node): what this rank really sent and received inside its
+  /// node and between nodes, rows that it hands on among them. Nothing over one node.
+  virtual TrafficCounters within_node() const { return {}; }
+  virtual TrafficCounters across_nodes() const { return {}; }
   virtual void reset_counters() = 0;
 };
 
@@ -209,6 +214,12 @@ struct DeviceCommunicatorConfig {
   /// Of copy_engine: hands all copies of a stage over in one call, and all its flags in a second, which takes the host
   /// less time; no peer sees its rows before all have been sent. Not while a graph is captured.
   bool batch_copies = false;
+  /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n: `transport` moves rows between nodes, each row
+  /// to a node once, and copy engines hand it on there; partial gradients of a node are added before they cross. Must
+  /// divide the number of ranks. 0, or all of them: one node. So far nodes are parts of one host.
+  int ranks_per_node = 0;
+  /// By which numbers errors name the ranks; empty: 0, 1, ...
+  std::vector<int> rank_names = {};
 };
 
 /// Collective over `control`, which must outlive the result and whose ranks may be processes of one host or threads of

@@ -335,8 +335,6 @@ double cells_of(const Plan& plan) {
 
 StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
                     Communicator* control) {
-  require(options.ranks_per_node == 0 || options.num_gpus == 0, "--ranks-per-node: needs ranks on CPUs (got --gpus {})",
-          options.num_gpus);
   require(options.ranks_per_node == 0 || summary.plan->cp_size() % options.ranks_per_node == 0,
           "--ranks-per-node: must divide the number of ranks (got {} for {})", options.ranks_per_node,
           summary.plan->cp_size());

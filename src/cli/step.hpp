@@ -24,8 +24,8 @@ struct StepResult {
   HostTensor dv;
   HostTensor lse;  // [seqlen_q, num_heads_q, 1]
   std::string backend;
-  /// `local`, or that between processes: `mpi` when mpirun started them, `copy_engine` or `nccl` between GPUs. Every
-  /// process then has all results.
+  /// `local`, or that between processes: `mpi` when mpirun started them, `copy_engine`, `nccl` or
+  /// `hierarchical` between GPUs. Every process then has all results.
   std::string transport = "local";
   /// Whether this process is the one to print: the only one, or rank 0.
   bool is_root = true;

@@ -69,11 +69,12 @@ void add_step_options(CLI::App& app, StepOptions& options) {
                  "ranks are processes with a GPU each, instead of --cp-size threads; under mpirun, its processes")
       ->type_name("N")
       ->group(group);
-  app.add_option("--transport", options.transport, "between GPUs: copy_engine (default) or nccl")
+  app.add_option("--transport", options.transport,
+                 "between GPUs: copy_engine (default) or nccl; with --ranks-per-node between nodes, default nccl")
       ->type_name("NAME")
       ->group(group);
   app.add_option("--ranks-per-node", options.ranks_per_node,
-                 "ranks on CPUs: send rows once to each node of so many ranks, which hands them on (default: one node)")
+                 "send rows once to each node of so many ranks, which hands them on (default: one node)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 16).description(""))
       ->group(group);

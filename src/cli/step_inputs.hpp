@@ -26,7 +26,7 @@ struct StepOptions {
   std::string dout_file;
   std::string backend = "auto";
   int64_t num_gpus = 0;        // 0: ranks compute on the CPU
-  std::string transport;       // between GPUs; empty: copy_engine
+  std::string transport;       // between GPUs; empty: copy_engine, between nodes nccl
   int64_t ranks_per_node = 0;  // 0: all on one node
   double softmax_scale = 0;    // meant only when has_softmax_scale
   bool has_softmax_scale = false;

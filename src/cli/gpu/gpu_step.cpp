@@ -122,9 +122,11 @@ StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, co
   const HeadConfig& heads = plan.config.heads;
   const int rank = control.rank();
   choose_gpu(rank);
-  const DeviceTransport transport =
-      parse_device_transport(options.transport.empty() ? "copy_engine" : options.transport);
-  const std::unique_ptr<DeviceCommunicator> communicator = make_device_communicator(control, {.transport = transport});
+  const std::string transport = options.ranks_per_node > 0 ? "nccl" : "copy_engine";
+  DeviceCommunicatorConfig config;
+  config.transport = parse_device_transport(options.transport.empty() ? transport : options.transport);
+  config.ranks_per_node = static_cast<int>(options.ranks_per_node);
+  const std::unique_ptr<DeviceCommunicator> communicator = make_device_communicator(control, config);
   const Sm90Backend backend;
   DeviceDistAttention attention(summary.plan, *communicator, backend);
 
@@ -144,7 +146,7 @@ StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, co
   const AttnOptions attn = make_attn_options(options);
   std::vector<double> forward_times, backward_times;
   StepResult result = empty_result(plan);
-  TrafficCounters forward_traffic, backward_traffic;
+  TrafficCounters forward_traffic, backward_traffic, forward_nodes, backward_nodes;
   for (int64_t repeat = 0; repeat < options.num_repeats; ++repeat) {
     communicator->reset_counters();
     forward_times.push_back(timed(*communicator, stream, [&] {
@@ -152,6 +154,7 @@ StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, co
           {.q = q, .k = k, .v = v, .out = out, .lse = lse.floats(), .kept = kept_or_null, .options = attn}, stream);
     }));
     forward_traffic = communicator->counters();
+    forward_nodes = communicator->across_nodes();
     communicator->reset_counters();
     backward_times.push_back(timed(*communicator, stream, [&] {
       attention.backward({.q = q,
@@ -168,6 +171,7 @@ StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, co
                          stream);
     }));
     backward_traffic = communicator->counters();
+    backward_nodes = communicator->across_nodes();
   }
   cuda::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
 
@@ -184,6 +188,10 @@ StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, co
   result.rows_received = over_all_ranks(control, forward_traffic.rows_received) / 2;
   result.forward_bytes = over_all_ranks(control, forward_traffic.bytes_received);
   result.backward_bytes = over_all_ranks(control, backward_traffic.bytes_received);
+  result.ranks_per_node = config.ranks_per_node;
+  result.node_rows = over_all_ranks(control, forward_nodes.rows_received) / 2;
+  result.node_forward_bytes = over_all_ranks(control, forward_nodes.bytes_received);
+  result.node_backward_bytes = over_all_ranks(control, backward_nodes.bytes_received);
   return result;
 }
 

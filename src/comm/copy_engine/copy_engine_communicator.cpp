@@ -36,7 +36,7 @@ int checked_size(int size) {
 }  // namespace
 
 CopyEngineGroup::CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config)
-    : state(control, config.timeout_s),
+    : state(control, config),
       batch_copies(config.batch_copies),
       heap(control, state.timeout_s()),
       control_block(heap.allocate(ControlOffsets(checked_size(control.size())).end(), "copy engines: control block")) {

@@ -322,7 +322,7 @@ void CopyEnginePass::copy_batched(const Transfer& transfer, const SlotArea& area
 void CopyEnginePass::cast(int stage, std::span<const ConstTensorView> sources, void* stream) {
   const cuda::ProfileRange range("tangram: group_cast");
   epoch_.require_open("cast");
-  check_sources(spec_, sources, layout_.min_source_rows);
+  check_sources(spec_, sources, layout_.min_source_rows(stage));
   const void* pointers[4] = {};
   for (size_t t = 0; t < sources.size(); ++t) pointers[t] = sources[t].data;
   epoch_.cast(stage);

@@ -7,7 +7,11 @@
 #include <fmt/format.h>
 
 #include "comm/copy_engine/copy_engine_communicator.hpp"
+#include "comm/hierarchical/device_node_work.hpp"
+#include "comm/hierarchical/node_communicator.hpp"
+#include "comm/hierarchical/node_controls.hpp"
 #include "comm/nccl/nccl_communicator.hpp"
+#include "core/require.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -28,14 +32,50 @@ void require_gpus(Communicator& control) {
 
 }  // namespace
 
-std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& control,
-                                                             const DeviceCommunicatorConfig& config) {
-  require_gpus(control);
+namespace {
+
+std::unique_ptr<DeviceCommunicator> make_level(Communicator& control, const DeviceCommunicatorConfig& config) {
   switch (config.transport) {
     case DeviceTransport::kCopyEngine: return std::make_unique<comm::CopyEngineCommunicator>(control, config);
     case DeviceTransport::kNccl: return std::make_unique<comm::NcclCommunicator>(control, config);
   }
   throw InternalError("make_device_communicator: unknown transport");
+}
+
+std::unique_ptr<DeviceCommunicator> make_levels(Communicator& world, const DeviceCommunicatorConfig& config) {
+  const comm::NodeLayout nodes{world.size(), config.ranks_per_node};
+  const auto name_of = [&](int rank) {
+    return config.rank_names.empty() ? rank : config.rank_names[static_cast<size_t>(rank)];
+  };
+  DeviceCommunicatorConfig node = config, across = config;
+  node.transport = DeviceTransport::kCopyEngine;
+  node.ranks_per_node = across.ranks_per_node = 0;
+  node.rank_names.clear();
+  across.rank_names.clear();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (nodes.node_of(rank) == nodes.node_of(world.rank())) node.rank_names.push_back(name_of(rank));
+    if (nodes.place_of(rank) == nodes.place_of(world.rank())) across.rank_names.push_back(name_of(rank));
+  }
+  const auto controls = std::make_shared<comm::NodeControls>(world, nodes, config.timeout_s);
+  comm::NodeCommunicator::Levels levels;
+  levels.kept = controls;
+  levels.node = make_level(controls->node(), node);
+  levels.across = make_level(controls->across(), across);
+  levels.work = std::make_shared<comm::DeviceNodeWork>();
+  return std::make_unique<comm::NodeCommunicator>(world, nodes, std::move(levels));
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& control,
+                                                             const DeviceCommunicatorConfig& config) {
+  require_gpus(control);
+  require(config.ranks_per_node >= 0 && (config.ranks_per_node == 0 || control.size() % config.ranks_per_node == 0),
+          "make_device_communicator: ranks_per_node must divide the number of ranks (got {} for {})",
+          config.ranks_per_node, control.size());
+  control.require_agreement(static_cast<uint64_t>(config.ranks_per_node), "ranks_per_node");
+  const bool one_node = config.ranks_per_node == 0 || config.ranks_per_node == control.size();
+  return one_node ? make_level(control, config) : make_levels(control, config);
 }
 
 }  // namespace tangram

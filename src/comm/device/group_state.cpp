@@ -28,13 +28,20 @@ double checked_timeout(double timeout_s) {
   return timeout_s == 0 ? Env::get().timeout_s : timeout_s;
 }
 
+std::vector<int> checked_names(std::vector<int> names, int size) {
+  require(names.empty() || std::ssize(names) == size,
+          "make_device_communicator: rank_names must be none or one for each rank (got {} for {})", names.size(), size);
+  return names;
+}
+
 }  // namespace
 
-GroupState::GroupState(Communicator& control, double timeout_s)
+GroupState::GroupState(Communicator& control, const DeviceCommunicatorConfig& config)
     : control_(control),
       rank_(control.rank()),
       size_(control.size()),
-      timeout_s_(checked_timeout(timeout_s)),
+      timeout_s_(checked_timeout(config.timeout_s)),
+      rank_names_(checked_names(config.rank_names, control.size())),
       board_(control, timeout_s_),
       watchdog_(board_, rank_, timeout_s_) {
   board_.prepare_once(
@@ -65,9 +72,13 @@ void GroupState::check() {
   uint64_t word = HostBoard::load(row.report);
   if (word == 0) word = HostBoard::load(row.host_abort);
   if (word == 0) return;
-  const cuda::WaitFailure failure = cuda::unpack(word);
+  cuda::WaitFailure failure = cuda::unpack(word);
+  const char* const reason = board_.row(failure.peer).text;
+  for (int* rank : {&failure.reporter, &failure.peer}) {
+    if (!rank_names_.empty()) *rank = rank_names_[static_cast<size_t>(*rank)];
+  }
   const std::lock_guard lock(mutex_);
-  throw_failure(failure, failure_text(failure, passes_, timeout_s_, board_.row(failure.peer).text));
+  throw_failure(failure, failure_text(failure, passes_, timeout_s_, reason));
 }
 
 void GroupState::give_up(std::string_view reason) noexcept {

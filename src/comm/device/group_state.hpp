@@ -13,16 +13,16 @@
 
 #include "comm/device/host_board.hpp"
 #include "cuda/wait_context.hpp"
-#include "tangram/communicator.hpp"
+#include "tangram/device_communicator.hpp"
 
 namespace tangram::comm {
 
 /// Thread-safe, except for the constructor.
 class GroupState {
  public:
-  /// Collective. `timeout_s` as in DeviceCommunicatorConfig; throws InvalidArgument unless it is finite and not
-  /// negative.
-  GroupState(Communicator& control, double timeout_s);
+  /// Collective. Throws InvalidArgument unless timeout_s is finite and not negative and rank_names are none or one for
+  /// each rank.
+  GroupState(Communicator& control, const DeviceCommunicatorConfig& config);
 
   Communicator& control() const { return control_; }
   int rank() const { return rank_; }
@@ -50,6 +50,7 @@ class GroupState {
   const int rank_;
   const int size_;
   const double timeout_s_;
+  const std::vector<int> rank_names_;
   HostBoard board_;
   Watchdog watchdog_;
 

@@ -36,11 +36,12 @@ void lay_out_casts(Place place, const DevicePassSpec& spec, PassLayout& layout) 
   for (const Exchange& exchange : spec.casts) {
     auto& targets = layout.casts.emplace_back();
     auto& sources = layout.cast_sources.emplace_back();
+    int64_t& source_rows = layout.source_rows.emplace_back(0);
     for (int step = 1; step < place.size; ++step) {
       PeerPieces pieces{(place.rank + step) % place.size, 0, {}};
       for (const RowCopy& copy : pieces_of(exchange.sends, pieces.peer)) {
         append(pieces, {copy.rows.begin, copy.peer_row, copy.rows.size()});
-        layout.min_source_rows = std::max(layout.min_source_rows, copy.rows.end);
+        source_rows = std::max(source_rows, copy.rows.end);
       }
       if (pieces.rows > 0) targets.push_back(std::move(pieces));
       const int source = (place.rank + place.size - step) % place.size;
@@ -107,6 +108,10 @@ MergeTable make_merge_table(Place place, const DevicePassSpec& spec, const PassL
 
 uint64_t PassLayout::cast_targets() const { return peers_of(casts); }
 uint64_t PassLayout::return_targets() const { return peers_of(returns); }
+
+int64_t PassLayout::min_source_rows(int stage) const {
+  return stage >= 0 && stage < std::ssize(source_rows) ? source_rows[static_cast<size_t>(stage)] : 0;
+}
 
 PassLayout make_pass_layout(Place place, const DevicePassSpec& spec) {
   TANGRAM_ASSERT(place.size <= 64);

@@ -54,12 +54,14 @@ struct PassLayout {
   std::vector<int64_t> return_begin;
   int64_t return_rows = 0;
   MergeTable merge;
-  /// Rows that sources and owned tensors must have.
-  int64_t min_source_rows = 0;
+  /// By stage: rows that sources must have.
+  std::vector<int64_t> source_rows;
 
   /// Peers to which anything is sent, over all stages, as bits.
   uint64_t cast_targets() const;
   uint64_t return_targets() const;
+  /// source_rows, 0 for a stage that is not there.
+  int64_t min_source_rows(int stage) const;
 };
 
 /// The layout of one rank; the tables must have been checked. Ranks are at most 64.

@@ -69,6 +69,8 @@ void EpochState::cast(int stage) {
   mark(label_, "cast", cast_, stage);
 }
 
+bool EpochState::all_cast() const { return all(cast_); }
+
 void EpochState::wait_cast(int stage) {
   require_open("wait_cast");
   // Peers that wait for this rank's rows before they send theirs would otherwise wait for ever.

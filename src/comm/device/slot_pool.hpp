@@ -45,6 +45,7 @@ class EpochState {
   void end();
   void require_open(const char* what) const;
   bool is_open() const { return open_; }
+  bool all_cast() const;
 
  private:
   std::string label_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "comm/all_gather.hpp"
+#include "comm/hierarchical/all_tables.hpp"
 #include "comm/hierarchical/node_sums.hpp"
 #include "comm/row_moves.hpp"
 #include "comm/wire.hpp"
@@ -206,26 +207,9 @@ std::vector<Exchange> HierarchicalTransport::gather_tables(const Operation& oper
   const bool is_cast = operation.kind() == OpKind::kGroupCast || operation.kind() == OpKind::kAllToAllV;
   std::vector<RowCopy> own = is_cast ? operation.outgoing : operation.incoming;
   step_name_ = "all_to_all_v 'tables'";
-  const std::vector<int64_t> counts = all_gather(world_, static_cast<int64_t>(own.size()), "tables");
-  const auto longest = static_cast<size_t>(std::ranges::max(counts));
-  own.resize(longest);
-  const std::vector<RowCopy> all = all_gather(world_, own, "tables");
-  std::vector<std::vector<RowCopy>> sends;
-  for (size_t rank = 0; rank < counts.size(); ++rank) {
-    const auto begin = all.begin() + static_cast<ptrdiff_t>(rank * longest);
-    sends.emplace_back(begin, begin + counts[rank]);
-  }
+  std::vector<std::vector<RowCopy>> sends = gather_sends(world_, std::move(own));
   if (operation.kind() == OpKind::kAllToAllV) place_all_to_all(sends);
-  std::vector<Exchange> ranks(sends.size());
-  for (size_t rank = 0; rank < sends.size(); ++rank) {
-    for (const RowCopy& copy : sends[rank]) {
-      ranks[static_cast<size_t>(copy.peer)].recvs.push_back(
-          {static_cast<int>(rank), {copy.peer_row, copy.peer_row + copy.rows.size()}, copy.rows.begin});
-    }
-    ranks[rank].sends = std::move(sends[rank]);
-  }
-  for (Exchange& exchange : ranks) std::ranges::sort(exchange.recvs);
-  return ranks;
+  return exchanges_of(std::move(sends));
 }
 
 HierarchicalTransport::Tables HierarchicalTransport::tables_for(const Operation& operation) {

@@ -13,22 +13,47 @@ namespace tangram::comm {
 
 namespace {
 
-/// Rows of one source as they lie in a relay buffer.
-class RelayRows {
- public:
-  RelayRows(const NodeLayout& nodes, const Exchange& source, int node) {
-    std::vector<Range> needed;
-    for (const RowCopy& copy : source.sends) {
+using Pieces = std::vector<Range>;  // ascending, apart
+
+/// The rows that a node needs of a source in these stages.
+Pieces needed_rows(const NodeLayout& nodes, std::span<const std::vector<Exchange>> stages, int source, int node) {
+  Pieces needed, joined;
+  for (const std::vector<Exchange>& ranks : stages) {
+    for (const RowCopy& copy : ranks[static_cast<size_t>(source)].sends) {
       if (nodes.node_of(copy.peer) == node) needed.push_back(copy.rows);
     }
-    std::sort(needed.begin(), needed.end());
-    for (const Range& rows : needed) {
-      if (!pieces_.empty() && rows.begin <= pieces_.back().end) {
-        pieces_.back().end = std::max(pieces_.back().end, rows.end);
-      } else {
-        pieces_.push_back(rows);
-      }
+  }
+  std::sort(needed.begin(), needed.end());
+  for (const Range& rows : needed) {
+    if (!joined.empty() && rows.begin <= joined.back().end) {
+      joined.back().end = std::max(joined.back().end, rows.end);
+    } else {
+      joined.push_back(rows);
     }
+  }
+  return joined;
+}
+
+/// `rows` without `taken`.
+Pieces difference(const Pieces& rows, const Pieces& taken) {
+  Pieces left;
+  auto next = taken.begin();
+  for (Range piece : rows) {
+    while (next != taken.end() && next->end <= piece.begin) ++next;
+    for (auto cut = next; cut != taken.end() && cut->begin < piece.end; ++cut) {
+      if (piece.begin < cut->begin) left.push_back({piece.begin, cut->begin});
+      piece.begin = std::min(piece.end, cut->end);
+    }
+    if (!piece.empty()) left.push_back(piece);
+  }
+  return left;
+}
+
+/// Rows of one source as they lie in a relay buffer, those of all stages.
+class RelayRows {
+ public:
+  RelayRows(const NodeLayout& nodes, std::span<const std::vector<Exchange>> stages, int source, int node)
+      : pieces_(needed_rows(nodes, stages, source, node)) {
     for (const Range& rows : pieces_) {
       begins_.push_back(size_);
       size_ += rows.size();
@@ -36,7 +61,6 @@ class RelayRows {
   }
 
   int64_t size() const { return size_; }
-  const std::vector<Range>& pieces() const { return pieces_; }
   /// Where `rows` of the source, which are needed, lie in the buffer.
   Range place(const Range& rows) const {
     const auto after = std::upper_bound(pieces_.begin(), pieces_.end(), rows.begin,
@@ -47,15 +71,16 @@ class RelayRows {
   }
 
  private:
-  std::vector<Range> pieces_;
+  Pieces pieces_;
   std::vector<int64_t> begins_;
   int64_t size_ = 0;
 };
 
-/// The steps of a cast as any rank of it sees them.
+/// The steps of a stage's cast as any rank of it sees them.
 class Steps {
  public:
-  Steps(const NodeLayout& nodes, std::span<const Exchange> ranks) : nodes_(nodes), ranks_(ranks) {}
+  Steps(const NodeLayout& nodes, std::span<const std::vector<Exchange>> stages, size_t stage)
+      : nodes_(nodes), stages_(stages), stage_(stage) {}
 
   Exchange direct(int rank) const {
     const auto in_node = [&](const RowCopy& copy) { return nodes_.node_of(copy.peer) == nodes_.node_of(rank); };
@@ -66,15 +91,17 @@ class Steps {
   }
 
   RelayRows relayed_by(int relay, int distance) const {
-    return {nodes_, of(nodes_.across(relay, -distance)), nodes_.node_of(relay)};
+    return {nodes_, stages_, nodes_.across(relay, -distance), nodes_.node_of(relay)};
   }
 
   Exchange between(int rank, int distance) const {
     Exchange exchange;
     const int target = nodes_.across(rank, distance), source = nodes_.across(rank, -distance);
     const RelayRows sent = relayed_by(target, distance), received = relayed_by(rank, distance);
-    for (const Range& rows : sent.pieces()) exchange.sends.push_back({target, rows, sent.place(rows).begin});
-    for (const Range& rows : received.pieces()) {
+    for (const Range& rows : new_rows(rank, nodes_.node_of(target))) {
+      exchange.sends.push_back({target, rows, sent.place(rows).begin});
+    }
+    for (const Range& rows : new_rows(source, nodes_.node_of(rank))) {
       exchange.recvs.push_back({source, received.place(rows), rows.begin});
     }
     return exchange;
@@ -108,10 +135,16 @@ class Steps {
   }
 
  private:
-  const Exchange& of(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  const Exchange& of(int rank) const { return stages_[stage_][static_cast<size_t>(rank)]; }
+  /// What a node needs of a source in this stage first.
+  Pieces new_rows(int source, int node) const {
+    return difference(needed_rows(nodes_, stages_.subspan(stage_, 1), source, node),
+                      needed_rows(nodes_, stages_.first(stage_), source, node));
+  }
 
   const NodeLayout& nodes_;
-  std::span<const Exchange> ranks_;
+  std::span<const std::vector<Exchange>> stages_;
+  size_t stage_;
 };
 
 /// The reverse of a cast step into staging areas; `table_of` gives the step's tables of any rank.
@@ -143,25 +176,36 @@ int NodeLayout::across(int rank, int distance) const {
   return rank_at(node < 0 ? node + num_nodes() : node, place_of(rank));
 }
 
-TwoLevelTables make_two_level(const NodeLayout& nodes, std::span<const Exchange> ranks, int rank) {
-  TANGRAM_ASSERT(nodes.ranks_per_node >= 1 && nodes.num_ranks % nodes.ranks_per_node == 0 &&
-                 std::ssize(ranks) == nodes.num_ranks);
-  const Steps steps(nodes, ranks);
-  TwoLevelTables tables;
-  tables.direct = steps.direct(rank);
-  tables.return_direct = staged_return(rank, [&](int r) { return steps.direct(r); });
-  for (int distance = 1; distance < nodes.num_nodes(); ++distance) {
-    Hop& hop = tables.hops.emplace_back();
-    hop.source = nodes.across(rank, -distance);
-    hop.target = nodes.across(rank, distance);
-    hop.relay_rows = steps.relayed_by(rank, distance).size();
-    hop.between = steps.between(rank, distance);
-    hop.forward = steps.forward(rank, distance);
-    hop.own = steps.own(rank, distance);
-    hop.return_forward = staged_return(rank, [&](int r) { return steps.forward(r, distance); });
-    hop.return_between = staged_return(rank, [&](int r) { return steps.between(r, distance); });
+int64_t relay_rows(const NodeLayout& nodes, const StageTables& stages, int relay, int distance) {
+  return RelayRows(nodes, stages, nodes.across(relay, -distance), nodes.node_of(relay)).size();
+}
+
+std::vector<TwoLevelTables> make_two_level(const NodeLayout& nodes, const StageTables& stages, int rank) {
+  TANGRAM_ASSERT(nodes.ranks_per_node >= 1 && nodes.num_ranks % nodes.ranks_per_node == 0);
+  std::vector<TwoLevelTables> all;
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    TANGRAM_ASSERT(std::ssize(stages[stage]) == nodes.num_ranks);
+    const Steps steps(nodes, stages, stage);
+    TwoLevelTables& tables = all.emplace_back();
+    tables.direct = steps.direct(rank);
+    tables.return_direct = staged_return(rank, [&](int r) { return steps.direct(r); });
+    for (int distance = 1; distance < nodes.num_nodes(); ++distance) {
+      Hop& hop = tables.hops.emplace_back();
+      hop.source = nodes.across(rank, -distance);
+      hop.target = nodes.across(rank, distance);
+      hop.relay_rows = steps.relayed_by(rank, distance).size();
+      hop.between = steps.between(rank, distance);
+      hop.forward = steps.forward(rank, distance);
+      hop.own = steps.own(rank, distance);
+      hop.return_forward = staged_return(rank, [&](int r) { return steps.forward(r, distance); });
+      hop.return_between = staged_return(rank, [&](int r) { return steps.between(r, distance); });
+    }
   }
-  return tables;
+  return all;
+}
+
+TwoLevelTables make_two_level(const NodeLayout& nodes, std::span<const Exchange> ranks, int rank) {
+  return std::move(make_two_level(nodes, StageTables{{ranks.begin(), ranks.end()}}, rank)[0]);
 }
 
 }  // namespace tangram::comm

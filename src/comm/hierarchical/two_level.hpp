@@ -60,4 +60,14 @@ struct TwoLevelTables {
 /// The tables of one rank. `ranks` are the tables of all ranks, as those of a group_cast, which fit together.
 TwoLevelTables make_two_level(const NodeLayout& nodes, std::span<const Exchange> ranks, int rank);
 
+/// The tables of all ranks, for each stage of a pass.
+using StageTables = std::vector<std::vector<Exchange>>;
+
+/// The same for all stages of a pass at once, which share relay buffers: a row that a node needs in several stages
+/// crosses in the first of them. So stages must run in this order.
+std::vector<TwoLevelTables> make_two_level(const NodeLayout& nodes, const StageTables& stages, int rank);
+
+/// Rows of the relay buffer in which `relay` receives from the node `distance` back.
+int64_t relay_rows(const NodeLayout& nodes, const StageTables& stages, int relay, int distance);
+
 }  // namespace tangram::comm

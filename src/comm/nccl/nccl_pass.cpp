@@ -173,7 +173,7 @@ void NcclPass::transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx,
 void NcclPass::cast(int stage, std::span<const ConstTensorView> sources, void* stream) {
   const cuda::ProfileRange range("tangram: group_cast");
   epoch_.require_open("cast");
-  check_sources(spec_, sources, layout_.min_source_rows);
+  check_sources(spec_, sources, layout_.min_source_rows(stage));
   epoch_.cast(stage);
   transfer(casts_[static_cast<size_t>(stage)], cuda::WaitKind::kArrival, stage, sources, landing_->tensors(slot_),
            landing_->device_tensors(slot_), as_stream(stream));

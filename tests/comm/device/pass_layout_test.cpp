@@ -99,7 +99,8 @@ TEST(PassLayout, NeighbouringPiecesAreOneCopy) {
   ASSERT_EQ(layout.casts[0].size(), 1u);
   EXPECT_THAT(layout.casts[0][0].pieces, ::testing::ElementsAre(Piece{0, 10, 9}, Piece{9, 30, 3}));
   EXPECT_EQ(layout.casts[0][0].rows, 12);
-  EXPECT_EQ(layout.min_source_rows, 12);
+  EXPECT_EQ(layout.min_source_rows(0), 12);
+  EXPECT_EQ(layout.min_source_rows(1), 0);
 }
 
 TEST(PassLayout, PeersAreServedInTurnsSoThatNobodyIsEverybodysFirst) {

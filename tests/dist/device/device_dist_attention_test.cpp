@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "dist/device/device_step.hpp"
 #include "tangram/backends.hpp"
@@ -102,6 +103,7 @@ struct Transport {
   bool shares_gpus = true;  // several ranks on one GPU
   bool on_device = true;    // the host never waits, nor moves rows
   bool has_flags = true;    // kernels may wait for rows
+  bool has_nodes = false;   // ranks are on several nodes
 };
 void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
 
@@ -111,12 +113,24 @@ testing::MakeCommunicator real(DeviceTransport transport, bool batch_copies = fa
   };
 }
 
+/// Four ranks are two nodes of two, fewer are nodes of one.
+int ranks_per_node(int size) { return size == 4 ? 2 : 1; }
+
+testing::MakeCommunicator over_nodes(DeviceTransport across) {
+  return [across](Communicator& control) {
+    return make_device_communicator(
+        control, {.transport = across, .timeout_s = 20, .ranks_per_node = ranks_per_node(control.size())});
+  };
+}
+
 std::vector<Transport> transports() {
   return {{"Blocking", testing::make_blocking, true, false, false},
           {"BlockingWithFlags", testing::make_blocking_with_flags, true, false, true},
           {"CopyEngine", real(DeviceTransport::kCopyEngine), true, true, true},
           {"CopyEngineInBatches", real(DeviceTransport::kCopyEngine, true), true, true, true},
-          {"Nccl", real(DeviceTransport::kNccl), false, true, false}};
+          {"Nccl", real(DeviceTransport::kNccl), false, true, false},
+          {"NodesOverCopyEngine", over_nodes(DeviceTransport::kCopyEngine), true, true, false, true},
+          {"NodesOverNccl", over_nodes(DeviceTransport::kNccl), false, true, false, true}};
 }
 
 template <class Base>
@@ -340,8 +354,54 @@ TEST_P(DeviceDist, MovesExactlyTheRowsOfThePlan) {
   });
 }
 
+TEST_P(DeviceDist, RowsCrossToANodeOnceInBothDirections) {
+  if (!GetParam().has_nodes) GTEST_SKIP() << "all ranks are on one node";
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = heads_of(4, 2);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const int size = ranks(4), per_node = ranks_per_node(size);
+  const auto plan = plan_of(mask, options.heads, {size, 2, 2});
+  const auto node_of = [&](int rank) { return rank / per_node; };
+  // (from, to node): rows of a pass that cross, and what would cross if each rank were sent its own.
+  const auto rows_across = [&](const std::vector<Stage> RankPlan::* pass, int from, int to_node) {
+    std::set<int64_t> needed;
+    int64_t to_each = 0;
+    for (const Stage& stage : plan->ranks[static_cast<size_t>(from)].*pass) {
+      for (const RowCopy& copy : stage.exchange.sends) {
+        if (node_of(copy.peer) != to_node) continue;
+        to_each += copy.rows.size();
+        for (int64_t row = copy.rows.begin; row < copy.rows.end; ++row) needed.insert(row);
+      }
+    }
+    return std::pair<int64_t, int64_t>(std::ssize(needed), to_each);
+  };
+  testing::run_device_ranks(size, GetParam().make, [&](DeviceCommunicator& comm) {
+    const Sm90Backend backend;
+    DeviceDistAttention attention(plan, comm, backend);
+    const int rank = comm.rank();
+    int64_t cast = 0, returned = 0, saved = 0;  // rows that this rank sends
+    for (int node = 0; node < size / per_node; ++node) {
+      if (node == node_of(rank)) continue;
+      const auto [forward, to_each] = rows_across(&RankPlan::forward, rank, node);
+      cast += forward + rows_across(&RankPlan::backward, rank, node).first;
+      saved += to_each - forward;
+      // As the relay of the rank in its place of the other node.
+      returned += rows_across(&RankPlan::backward, node * per_node + rank % per_node, node_of(rank)).first;
+    }
+    comm.reset_counters();
+    StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+    testing::device_rank_step(options, {}, inputs, comm, attention, results);
+    EXPECT_EQ(comm.across_nodes().rows_sent, 2 * cast + 2 * returned);  // K and V, dk and dv
+    if (per_node > 1) {
+      EXPECT_GT(saved, 0);  // else this shows nothing
+    }
+  });
+}
+
 TEST_P(DeviceDist, APeerThatStopsIsNamedAndTheProcessStaysUsable) {
-  if (!GetParam().on_device || !GetParam().shares_gpus) GTEST_SKIP() << "deadlines on the device are what is tested";
+  if (!GetParam().on_device || !GetParam().shares_gpus || GetParam().has_nodes)
+    GTEST_SKIP() << "deadlines on the device are what is tested";
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   StepOptions options;
   options.heads = heads_of(4, 2);

@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "comm/hierarchical/node_communicator.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "comm/device/pass_check.hpp"
+#include "comm/hierarchical/all_tables.hpp"
+#include "comm/hierarchical/node_pass.hpp"
+#include "core/require.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::comm {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLookInterval{10};
+
+/// The tables of all ranks for each stage.
+StageTables gather_stages(Communicator& world, const std::vector<Exchange>& stages) {
+  StageTables all;
+  for (const Exchange& exchange : stages) all.push_back(exchanges_of(gather_sends(world, exchange.sends)));
+  return all;
+}
+
+/// What `level` has to say, empty: all is well.
+std::string failure_of(DeviceCommunicator& level) {
+  try {
+    level.check();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+NodeCommunicator::NodeCommunicator(Communicator& world, const NodeLayout& nodes, Levels levels)
+    : world_(world), nodes_(nodes), levels_(std::move(levels)), watcher_([this] { watch(); }) {}
+
+NodeCommunicator::~NodeCommunicator() {
+  stopping_ = true;
+  watcher_.join();
+}
+
+void NodeCommunicator::watch() {
+  while (!stopping_) {
+    for (const bool from_node : {true, false}) {
+      DeviceCommunicator& failed = from_node ? *levels_.node : *levels_.across;
+      const std::string failure = failure_of(failed);
+      if (failure.empty()) continue;
+      (from_node ? *levels_.across : *levels_.node).abort(failure);
+      return;
+    }
+    std::this_thread::sleep_for(kLookInterval);
+  }
+}
+
+std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec& spec) {
+  check();
+  const auto* shared = dynamic_cast<const NodePass*>(spec.landing_of.get());
+  if (spec.landing_of != nullptr && (shared == nullptr || !shared->shares_landing(*levels_.work, spec.landing))) {
+    const std::string reason = fmt::format(
+        "prepare_pass '{}': landing_of must be a pass of this communicator with equal landing tensors", spec.label);
+    world_.refuse(reason);
+    require(false, "{}", reason);
+  }
+  check_pass_spec(world_, spec, shared == nullptr ? -1 : 0);
+  const StageTables casts = gather_stages(world_, spec.casts), reduces = gather_stages(world_, spec.reduces);
+  NodeSpecs specs = make_node_specs(nodes_, world_.rank(), spec, casts, reduces);
+  if (shared != nullptr) specs.node.landing_of = shared->parts().node;
+  NodePass::Parts parts;
+  parts.node = levels_.node->prepare_pass(specs.node);
+  if (!specs.relay.reduces.empty()) parts.relay = levels_.node->prepare_pass(specs.relay);
+  if (!specs.across.casts.empty() || !specs.across.reduces.empty()) {
+    parts.across = levels_.across->prepare_pass(specs.across);
+  }
+  return std::make_shared<NodePass>(spec, std::move(specs), std::move(parts), levels_.work, counters_);
+}
+
+void NodeCommunicator::all_reduce(float* device_values, int count, ReduceOp op, void* stream) {
+  levels_.node->all_reduce(device_values, count, op, stream);
+  levels_.across->all_reduce(device_values, count, op, stream);
+}
+
+void NodeCommunicator::check() {
+  levels_.node->check();
+  levels_.across->check();
+}
+
+void NodeCommunicator::abort(std::string_view reason) noexcept {
+  levels_.node->abort(reason);
+  levels_.across->abort(reason);
+}
+
+void NodeCommunicator::reset_counters() {
+  counters_ = {};
+  levels_.node->reset_counters();
+  levels_.across->reset_counters();
+}
+
+}  // namespace tangram::comm

@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// NodeCommunicator: ranks on several nodes; each row crosses to a node once. Made of device communicators inside the
+// node and between nodes, of whichever transport.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "comm/hierarchical/node_work.hpp"
+#include "comm/hierarchical/two_level.hpp"
+#include "tangram/device_communicator.hpp"
+
+namespace tangram::comm {
+
+/// NOTE [failures of two levels]: a rank that is lost is noticed by those of its node and by those in its place of
+/// other nodes. A thread of each rank looks at both levels and gives one up when the other has failed, so that the rest
+/// hears of it from them.
+class NodeCommunicator final : public DeviceCommunicator {
+ public:
+  /// Who moves rows. The ranks of `node` are those of this rank's node, those of `across` are in its place of each
+  /// node; both in ascending order.
+  struct Levels {
+    std::shared_ptr<void> kept;  // what `node` and `across` need and outlives them, or null
+    std::unique_ptr<DeviceCommunicator> node;
+    std::unique_ptr<DeviceCommunicator> across;
+    std::shared_ptr<NodeWork> work;
+  };
+  /// `world` connects all ranks, for agreement alone, and must outlive the communicator.
+  NodeCommunicator(Communicator& world, const NodeLayout& nodes, Levels levels);
+  ~NodeCommunicator() override;
+
+  int rank() const override { return world_.rank(); }
+  int size() const override { return world_.size(); }
+  std::string_view name() const override { return "hierarchical"; }
+  int device() const override { return levels_.node->device(); }
+  Communicator& control() override { return world_; }
+
+  std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
+  /// Sums those of each node, then those sums by node.
+  void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;
+  void check() override;
+  void abort(std::string_view reason) noexcept override;
+  TrafficCounters counters() const override { return counters_; }
+  TrafficCounters within_node() const override { return levels_.node->counters(); }
+  TrafficCounters across_nodes() const override { return levels_.across->counters(); }
+  void reset_counters() override;
+
+ private:
+  void watch();
+
+  Communicator& world_;
+  const NodeLayout nodes_;
+  const Levels levels_;
+  TrafficCounters counters_;
+  std::atomic<bool> stopping_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace tangram::comm

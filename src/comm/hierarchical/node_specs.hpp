@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// NodeSpecs: a device pass between ranks on several nodes, split into passes inside the node and between nodes. Plain
+// functions of the tables of all ranks.
+#pragma once
+
+#include <vector>
+
+#include "comm/hierarchical/two_level.hpp"
+#include "tangram/device_communicator.hpp"
+
+namespace tangram::comm {
+
+/// NOTE [passes of two levels]: stage s and node distance d make between-stage `s * num_hops + d - 1`. Ranks are
+/// counted by their places in a node and by nodes.
+///   casts    `across` brings rows to a relay buffer, in which those of each distance have a stretch; `node` casts what
+///            stays in the node as stages [0, S), then relayed rows as stages S + between-stage.
+///   returns  `relay` reduces the partial rows of a node into a relay buffer at the relay, `across` the sums of relay
+///            buffers into the owner's rows, `node` those of the owner's own node.
+struct NodeSpecs {
+  int num_hops = 0;
+  DevicePassSpec node;
+  DevicePassSpec relay;   // without stages where nothing returns
+  DevicePassSpec across;  // without stages on a single node
+  int64_t cast_relay_rows = 0;
+  int64_t return_relay_rows = 0;
+  /// By between-stage: rows of the relay buffer that this rank needs or adds to itself; `target` in its landing tensors
+  /// or partial rows.
+  std::vector<std::vector<RelayedRows>> own_casts;
+  std::vector<std::vector<RelayedRows>> own_returns;
+};
+
+/// `casts` and `reduces` are those of `spec` for all ranks. `landing_of` of the result is for the caller to set.
+NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpec& spec, const StageTables& casts,
+                          const StageTables& reduces);
+
+}  // namespace tangram::comm

@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A DeviceCommunicator over host memory that casts and reduces by the host's collectives, so that what is made of
+// device passes is tested without a device. Casts start when they are called and end when they are waited for.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/device/slot_pool.hpp"
+#include "tangram/communicator.hpp"
+#include "tangram/device_communicator.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::testing {
+
+/// Landing tensors begin each epoch as NaN, unless they were kept. Calls out of turn throw, as those of a device pass.
+class HostMemoryPass final : public DevicePass {
+ public:
+  HostMemoryPass(Communicator& control, const DevicePassSpec& spec)
+      : control_(control),
+        spec_(spec),
+        epoch_(spec.label, static_cast<int>(spec.casts.size()), static_cast<int>(spec.reduces.size())) {
+    if (spec.landing_of != nullptr) {
+      landing_ = static_cast<const HostMemoryPass&>(*spec.landing_of).landing_;
+      return;
+    }
+    landing_ = std::make_shared<Landing>(spec.num_slots);
+    for (int slot = 0; slot < spec.num_slots; ++slot) {
+      std::vector<HostTensor>& tensors = landing_->tensors.emplace_back();
+      for (const LandingTensor& t : spec.landing) tensors.emplace_back(t.dtype, t.rows, t.heads, t.dim);
+    }
+  }
+
+  int begin(void*) override {
+    epoch_.begin();
+    slot_ = landing_->slots.take(spec_.label);
+    for (HostTensor& tensor : landing_->tensors[static_cast<size_t>(slot_)]) tensor.fill(std::nanf(""));
+    return slot_;
+  }
+  int begin_kept(KeptSlot kept, void*) override {
+    epoch_.begin();
+    landing_->slots.take_kept(kept.slot, spec_.label);
+    return slot_ = kept.slot;
+  }
+  TensorView landing(int tensor, int slot) const override {
+    return landing_->tensors.at(static_cast<size_t>(slot)).at(static_cast<size_t>(tensor)).view();
+  }
+  int num_slots() const override { return landing_->slots.size(); }
+
+  void cast(int stage, std::span<const ConstTensorView> sources, void*) override {
+    epoch_.cast(stage);
+    std::vector<CastTensor> tensors;
+    for (size_t t = 0; t < sources.size(); ++t) tensors.push_back({sources[t], landing(static_cast<int>(t), slot_)});
+    const std::string label = spec_.label + " stage " + std::to_string(stage);
+    under_way_[stage] = control_.group_cast(spec_.casts.at(static_cast<size_t>(stage)), tensors, label);
+  }
+  void wait_cast(int stage, void*) override {
+    epoch_.wait_cast(stage);
+    if (under_way_.contains(stage)) under_way_[stage]->wait();
+    under_way_.erase(stage);
+  }
+  DeviceArrivals arrivals() const override { return {}; }
+
+  void reduce(int stage, std::span<const ConstTensorView> partials, void*) override {
+    epoch_.reduce(stage);
+    partials_[stage].assign(partials.begin(), partials.end());
+  }
+  std::vector<ReturnTarget> return_targets(int, int, int) const override { return {}; }
+  int return_slot() const override { return spec_.reduces.empty() ? -1 : 0; }
+  void signal_returned(int, void*) override { throw InternalError("unused"); }
+  void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void*) override {
+    epoch_.finish_reduce();
+    std::vector<HostTensor> totals;
+    for (const ConstTensorView& view : own) totals.push_back(copy_of(view).to(DType::kFloat32));
+    for (const auto& [stage, partials] : partials_) {
+      std::vector<HostTensor> parts;
+      for (const ConstTensorView& view : partials) parts.push_back(copy_of(view).to(DType::kFloat32));
+      std::vector<ReduceTensor> tensors;
+      for (size_t t = 0; t < parts.size(); ++t) tensors.push_back({parts[t], totals[t]});
+      const Exchange& exchange = spec_.reduces.at(static_cast<size_t>(stage));
+      control_.group_reduce(exchange, tensors, ReduceOp::kSum, spec_.label)->wait();
+    }
+    partials_.clear();
+    for (size_t t = 0; t < sums.size(); ++t) {
+      const HostTensor rounded = totals[t].to(sums[t].dtype);
+      std::memcpy(sums[t].data, rounded.view().data, static_cast<size_t>(rounded.bytes()));
+    }
+  }
+
+  void end(void*) override {
+    close();
+    landing_->slots.give_back(slot_);
+  }
+  KeptSlot end_kept(void*) override {
+    close();
+    landing_->slots.keep(slot_);
+    return {slot_};
+  }
+  void drop_kept(KeptSlot kept) override {
+    landing_->slots.take_kept(kept.slot, spec_.label);
+    landing_->slots.give_back(kept.slot);
+  }
+
+ private:
+  struct Landing {
+    explicit Landing(int num_slots) : slots(num_slots) {}
+    comm::SlotPool slots;
+    std::vector<std::vector<HostTensor>> tensors;  // by slot
+  };
+
+  static HostTensor copy_of(const ConstTensorView& view) {
+    HostTensor copy(view.dtype, view.rows, view.heads, view.dim);
+    std::memcpy(copy.view().data, view.data, static_cast<size_t>(copy.bytes()));
+    return copy;
+  }
+  void close() {
+    epoch_.end();
+    EXPECT_TRUE(under_way_.empty()) << "what was sent was not waited for";
+  }
+
+  Communicator& control_;
+  const DevicePassSpec spec_;
+  comm::EpochState epoch_;
+  std::shared_ptr<Landing> landing_;
+  std::map<int, std::unique_ptr<CommHandle>> under_way_;
+  std::map<int, std::vector<ConstTensorView>> partials_;
+  int slot_ = -1;
+};
+
+class HostMemoryDevice final : public DeviceCommunicator {
+ public:
+  explicit HostMemoryDevice(Communicator& control) : control_(control) {}
+  int rank() const override { return control_.rank(); }
+  int size() const override { return control_.size(); }
+  std::string_view name() const override { return "host"; }
+  int device() const override { return 0; }
+  Communicator& control() override { return control_; }
+  std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
+    return std::make_shared<HostMemoryPass>(control_, spec);
+  }
+  void all_reduce(float* values, int count, ReduceOp op, void*) override {
+    control_.all_reduce({values, static_cast<size_t>(count)}, op, "all_reduce");
+  }
+  /// What check() throws as CommError from now on.
+  void fail(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = text;
+  }
+  void check() override {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) throw CommError(failure_);
+  }
+  void abort(std::string_view reason) noexcept override { fail(std::string("gave up: ") + std::string(reason)); }
+  TrafficCounters counters() const override { return control_.counters(); }
+  void reset_counters() override { control_.reset_counters(); }
+
+ private:
+  Communicator& control_;
+  std::mutex mutex_;
+  std::string failure_;
+};
+
+}  // namespace tangram::testing
