@@ -70,7 +70,8 @@ void check_sums(const DevicePassSpec& spec, std::span<const ConstTensorView> own
     const ReturnTensor& shape = spec.returns[t];
     check_tensor(spec.label, "finish_reduce", own[t], shape.owned_rows, shape.heads, shape.dim);
     check_tensor(spec.label, "finish_reduce", sums[t], shape.owned_rows, shape.heads, shape.dim);
-    require(own[t].data != sums[t].data || own[t].dtype == sums[t].dtype,
+    const bool share_memory = own[t].data == sums[t].data && shape.owned_rows > 0;  // without rows both may be null
+    require(!share_memory || own[t].dtype == sums[t].dtype,
             "finish_reduce '{}': own and sums may share memory only with equal dtypes", spec.label);
   }
 }

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/device/pass_tensors.hpp"
 #include "comm/device/slot_pool.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/device_communicator.hpp"
@@ -57,6 +58,7 @@ class HostMemoryPass final : public DevicePass {
   int num_slots() const override { return landing_->slots.size(); }
 
   void cast(int stage, std::span<const ConstTensorView> sources, void*) override {
+    comm::check_sources(spec_, sources, 0);
     epoch_.cast(stage);
     std::vector<CastTensor> tensors;
     for (size_t t = 0; t < sources.size(); ++t) tensors.push_back({sources[t], landing(static_cast<int>(t), slot_)});
@@ -71,6 +73,7 @@ class HostMemoryPass final : public DevicePass {
   DeviceArrivals arrivals() const override { return {}; }
 
   void reduce(int stage, std::span<const ConstTensorView> partials, void*) override {
+    comm::check_partials(spec_, partials);
     epoch_.reduce(stage);
     partials_[stage].assign(partials.begin(), partials.end());
   }
@@ -78,6 +81,7 @@ class HostMemoryPass final : public DevicePass {
   int return_slot() const override { return spec_.reduces.empty() ? -1 : 0; }
   void signal_returned(int, void*) override { throw InternalError("unused"); }
   void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void*) override {
+    comm::check_sums(spec_, own, sums);
     epoch_.finish_reduce();
     std::vector<HostTensor> totals;
     for (const ConstTensorView& view : own) totals.push_back(copy_of(view).to(DType::kFloat32));

@@ -33,7 +33,10 @@ constexpr double kTimeout_s = 30;
 class HostNodeWork final : public NodeWork {
  public:
   void* relay_stream() override { return nullptr; }
-  std::shared_ptr<void> zeros(size_t num_bytes) override { return std::shared_ptr<char[]>(new char[num_bytes + 1]()); }
+  std::shared_ptr<void> zeros(size_t num_bytes) override {
+    if (num_bytes == 0) return nullptr;  // as memory of a device
+    return std::shared_ptr<char[]>(new char[num_bytes]());
+  }
   std::unique_ptr<Moves> make_moves(const std::vector<Chunk>& chunks,
                                     const std::vector<std::vector<char*>>& bases) override {
     return std::make_unique<HostMoves>(chunks, bases);
@@ -198,6 +201,17 @@ std::vector<HostTensor> filled(int64_t rows, int rank, int first) {
   return tensors;
 }
 
+/// What the pass makes of partial rows of all stages and of own values, in place.
+std::vector<HostTensor> reduce_all(DevicePass& pass, const PassData& data, int rank) {
+  const std::vector<HostTensor> partials = filled(data.buffer_rows(rank), rank, 3);
+  std::vector<HostTensor> own = filled(data.shard_rows, rank, 7);
+  const std::vector<ConstTensorView> partial_views(partials.begin(), partials.end());
+  for (const int stage : {0, 1}) pass.reduce(stage, partial_views, nullptr);
+  const std::vector<ConstTensorView> own_views(own.begin(), own.end());
+  pass.finish_reduce(own_views, std::vector<TensorView>(own.begin(), own.end()), nullptr);
+  return own;
+}
+
 class NodePasses : public ::testing::TestWithParam<NodeLayout> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, NodePasses,
                          ::testing::Values(NodeLayout{1, 1}, NodeLayout{4, 4}, NodeLayout{4, 1}, NodeLayout{4, 2},
@@ -219,14 +233,8 @@ TEST_P(NodePasses, BringRowsAndSumsEpochAfterEpoch) {
         const std::vector<HostTensor> sources = filled(data.shard_rows, rank, epoch);
         cast_all(*pass, sources);
         expect_landed(*pass, slot, data, rank, epoch);
-        const std::vector<HostTensor> partials = filled(data.buffer_rows(rank), rank, 3);
-        std::vector<HostTensor> own = filled(data.shard_rows, rank, 7);
-        const std::vector<ConstTensorView> partial_views(partials.begin(), partials.end());
-        for (const int stage : {0, 1}) pass->reduce(stage, partial_views, nullptr);
-        const std::vector<ConstTensorView> own_views(own.begin(), own.end());
-        const std::vector<TensorView> sums(own.begin(), own.end());
-        pass->finish_reduce(own_views, sums, nullptr);
-        for (int t = 0; t < kTensors; ++t) expect_sums(own[static_cast<size_t>(t)], data, rank, t);
+        const std::vector<HostTensor> sums = reduce_all(*pass, data, rank);
+        for (int t = 0; t < kTensors; ++t) expect_sums(sums[static_cast<size_t>(t)], data, rank, t);
         pass->end(nullptr);
       }
     });
@@ -290,18 +298,36 @@ TEST_P(NodePasses, SumsCrossOnceToo) {
         for (int64_t row = copy.rows.begin; row < copy.rows.end; ++row) needed.emplace(nodes.node_of(copy.peer), row);
       }
     }
-    const std::vector<HostTensor> partials = filled(data.buffer_rows(rank), rank, 3);
-    std::vector<HostTensor> own = filled(data.shard_rows, rank, 7);
-    const std::vector<ConstTensorView> partial_views(partials.begin(), partials.end());
-    const std::vector<ConstTensorView> own_views(own.begin(), own.end());
-    const std::vector<TensorView> sums(own.begin(), own.end());
     comm.reset_counters();
     pass->begin(nullptr);
-    for (const int stage : {0, 1}) pass->reduce(stage, partial_views, nullptr);
-    pass->finish_reduce(own_views, sums, nullptr);
+    const std::vector<HostTensor> sums = reduce_all(*pass, data, rank);
     pass->end(nullptr);
-    for (int t = 0; t < kTensors; ++t) expect_sums(own[static_cast<size_t>(t)], data, rank, t);
+    for (int t = 0; t < kTensors; ++t) expect_sums(sums[static_cast<size_t>(t)], data, rank, t);
     EXPECT_EQ(comm.across_nodes().rows_received, kTensors * std::ssize(needed));
+  });
+}
+
+TEST(NodeCommunicator, NothingHasToCross) {
+  const NodeLayout nodes{4, 2};
+  PassData data = PassData::of_a_plan(4, 12);
+  for (RandomExchange& stage : data.tables) {
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto crosses = [&](const RowCopy& copy) { return nodes.node_of(copy.peer) != nodes.node_of(rank); };
+      std::erase_if(stage.ranks[static_cast<size_t>(rank)].sends, crosses);
+      std::erase_if(stage.ranks[static_cast<size_t>(rank)].recvs, crosses);
+    }
+  }
+  run_ranks(nodes, [&](DeviceCommunicator& comm) {
+    const int rank = comm.rank();
+    const auto pass = comm.prepare_pass(data.spec(rank));
+    comm.reset_counters();
+    const int slot = pass->begin(nullptr);
+    cast_all(*pass, filled(data.shard_rows, rank, 0));
+    expect_landed(*pass, slot, data, rank, 0);
+    const std::vector<HostTensor> sums = reduce_all(*pass, data, rank);
+    for (int t = 0; t < kTensors; ++t) expect_sums(sums[static_cast<size_t>(t)], data, rank, t);
+    pass->end(nullptr);
+    EXPECT_EQ(comm.across_nodes().rows_sent, 0);
   });
 }
 
