@@ -12,6 +12,7 @@
 #include "comm/hierarchical/node_controls.hpp"
 #include "comm/nccl/nccl_communicator.hpp"
 #include "core/require.hpp"
+#include "tangram/env.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -50,6 +51,9 @@ std::unique_ptr<DeviceCommunicator> make_levels(Communicator& world, const Devic
   DeviceCommunicatorConfig node = config, across = config;
   node.transport = DeviceTransport::kCopyEngine;
   node.ranks_per_node = across.ranks_per_node = 0;
+  // Who waits for a relay must not lose patience before the relay does, or it would blame the relay.
+  constexpr double kAcrossShare = 0.75;
+  across.timeout_s = kAcrossShare * (config.timeout_s == 0 ? Env::get().timeout_s : config.timeout_s);
   node.rank_names.clear();
   across.rank_names.clear();
   for (int rank = 0; rank < world.size(); ++rank) {

@@ -109,10 +109,11 @@ NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpe
   specs.node.reduces = std::move(back.direct);
 
   for (DevicePassSpec* level : {&specs.relay, &specs.across}) {
-    level->label = spec.label;
     level->num_slots = std::min(spec.num_slots, kRelaySlots);
     level->num_return_slots = spec.num_return_slots;
   }
+  specs.relay.label = spec.label + " at relays";
+  specs.across.label = spec.label + " between nodes";
   specs.across.casts = std::move(cast.between);
   if (!specs.across.casts.empty()) specs.across.landing = spec.landing;
   for (LandingTensor& tensor : specs.across.landing) tensor.rows = specs.cast_relay_rows;

@@ -26,27 +26,36 @@ using testing::run_processes;
 using testing::TemporaryFolder;
 
 constexpr int kSize = 2;
-constexpr int kVictim = 1;
 constexpr int64_t kRows = 4096;
 constexpr double kTimeout_s = 2;
 
-/// Both ranks send all rows to each other.
-DevicePassSpec swap_spec(int rank) {
+struct Setup {
+  DeviceCommunicatorConfig config;
+  int size = kSize;
+};
+
+/// All ranks send all rows to all others.
+DevicePassSpec swap_spec(int rank, int size) {
   DevicePassSpec spec;
   spec.label = "forward";
-  spec.casts = {{{{1 - rank, {0, kRows}, 0}}, {{1 - rank, {0, kRows}, 0}}}};
-  spec.landing = {{kRows, 2, 8, DType::kFloat32}};
+  Exchange& exchange = spec.casts.emplace_back();
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    exchange.sends.push_back({peer, {0, kRows}, rank * kRows});
+    exchange.recvs.push_back({peer, {peer * kRows, (peer + 1) * kRows}, 0});
+  }
+  spec.landing = {{size * kRows, 2, 8, DType::kFloat32}};
   return spec;
 }
 
-/// Swaps rows in a few epochs, in the middle of which `fail` is called on the victim; the first error of check().
-void swap_rows(DeviceTransport transport, int rank, const std::string& folder, const std::function<void()>& fail) {
+/// Swaps rows in a few epochs, in the middle of which `fail` is called on the last rank; the first error of check().
+void swap_rows(const Setup& setup, int rank, const std::string& folder, const std::function<void()>& fail) {
   int num_devices = 0;
   check(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
   check(cudaSetDevice(rank % num_devices), "cudaSetDevice");
-  SocketGroup group({rank, kSize, "unix:" + folder, 20});
-  const auto comm = make_device_communicator(group.communicator(), {transport, kTimeout_s});
-  const auto pass = comm->prepare_pass(swap_spec(rank));
+  SocketGroup group({rank, setup.size, "unix:" + folder, 20});
+  const auto comm = make_device_communicator(group.communicator(), setup.config);
+  const auto pass = comm->prepare_pass(swap_spec(rank, setup.size));
   const HostTensor host = testing::make_filled(DType::kFloat32, kRows, 2, 8, rank, 0);
   const DeviceBuffer source = DeviceBuffer::copy_of(host.view().data, static_cast<size_t>(host.bytes()));
   ConstTensorView view = host.view();
@@ -54,7 +63,7 @@ void swap_rows(DeviceTransport transport, int rank, const std::string& folder, c
   group.communicator().barrier("ready");
   int slot = 0;
   for (int epoch = 0; epoch < 6; ++epoch) {
-    if (epoch == 3 && rank == kVictim && fail) fail();
+    if (epoch == 3 && rank == setup.size - 1 && fail) fail();
     slot = pass->begin(nullptr);
     pass->cast(0, {&view, 1}, nullptr);
     pass->wait_cast(0, nullptr);
@@ -69,32 +78,48 @@ void swap_rows(DeviceTransport transport, int rank, const std::string& folder, c
       throw;
     }
   }
-  HostTensor got(DType::kFloat32, kRows, 2, 8);
+  HostTensor got(DType::kFloat32, setup.size * kRows, 2, 8);
   check(cudaMemcpy(got.view().data, pass->landing(0, slot).data, static_cast<size_t>(got.bytes()),
                    cudaMemcpyDeviceToHost),
         "cudaMemcpy");
-  for (int64_t row = 0; row < kRows; row += 13) {
-    ASSERT_EQ(got.at(row, 1, 7), testing::element_value(1 - rank, 0, row, 1, 7)) << "row " << row;
+  for (int peer = 0; peer < setup.size; ++peer) {
+    for (int64_t row = 0; row < kRows && peer != rank; row += 13) {
+      ASSERT_EQ(got.at(peer * kRows + row, 1, 7), testing::element_value(peer, 0, row, 1, 7)) << "row " << row;
+    }
   }
   group.communicator().barrier("done");
 }
 
-std::vector<testing::Outcome> run(DeviceTransport transport, const std::function<void()>& fail, double limit_s) {
+std::vector<testing::Outcome> run(const Setup& setup, const std::function<void()>& fail, double limit_s) {
   const TemporaryFolder folder;
-  return run_processes(kSize, [&](int rank) { swap_rows(transport, rank, folder.path(), fail); }, limit_s);
+  return run_processes(setup.size, [&](int rank) { swap_rows(setup, rank, folder.path(), fail); }, limit_s);
+}
+std::vector<testing::Outcome> run(DeviceTransport transport, const std::function<void()>& fail, double limit_s) {
+  return run({{.transport = transport, .timeout_s = kTimeout_s}}, fail, limit_s);
+}
+
+/// Two nodes of two ranks, of which the last one may be lost.
+std::vector<testing::Outcome> run_nodes(DeviceTransport transport, const std::function<void()>& fail, double limit_s) {
+  return run({{.transport = transport, .timeout_s = kTimeout_s, .ranks_per_node = 2}, 4}, fail, limit_s);
+}
+
+void skip_without(int num_gpus) {
+  // Asked in a process of its own, since this one must not touch CUDA.
+  const auto outcome = run_processes(1, [num_gpus](int) {
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    if (count < num_gpus) throw NotAvailable("too few GPUs");
+  });
+  if (!outcome[0].error_text.empty()) GTEST_SKIP() << outcome[0].error_text;
 }
 
 class DeviceProcesses : public ::testing::TestWithParam<DeviceTransport> {
  protected:
   void SetUp() override {
-    // NCCL wants a GPU for each rank. Asked in a process of its own, since this one must not touch CUDA.
-    if (GetParam() != DeviceTransport::kNccl) return;
-    const auto outcome = run_processes(1, [](int) {
-      int count = 0;
-      check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-      if (count < kSize) throw NotAvailable("too few GPUs");
-    });
-    if (!outcome[0].error_text.empty()) GTEST_SKIP() << outcome[0].error_text;
+    if (GetParam() == DeviceTransport::kNccl) skip_without(kSize);  // it wants a GPU for each rank
+  }
+  static void need_gpus_of_four(DeviceTransport transport) {
+    if (transport == DeviceTransport::kNccl) skip_without(4);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Device, DeviceProcesses,
@@ -125,6 +150,28 @@ TEST_P(DeviceProcesses, StoppedRankIsNamedWithOperationAndStageAtTheDeadline) {
   EXPECT_EQ(survivor.error_type, "Timeout");
   EXPECT_THAT(survivor.error_text,
               HasSubstr("group_cast 'forward' stage 0: rank 1 did not take part within 2 s (noticed by rank 0)"));
+}
+
+TEST_P(DeviceProcesses, SwapRowsBetweenNodes) {
+  need_gpus_of_four(GetParam());
+  if (IsSkipped()) return;
+  for (const testing::Outcome& outcome : run_nodes(GetParam(), nullptr, 60)) {
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.error_text, "");
+  }
+}
+
+TEST_P(DeviceProcesses, RankThatIsLostIsNamedOnAllNodes) {
+  need_gpus_of_four(GetParam());
+  if (IsSkipped()) return;
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    const auto outcomes = run_nodes(GetParam(), [signal] { raise(signal); }, 15);
+    for (size_t rank = 0; rank < 3; ++rank) {
+      SCOPED_TRACE(::testing::Message() << "signal " << signal << ", rank " << rank);
+      EXPECT_THAT(outcomes[rank].error_type, ::testing::AnyOf("CommError", "Timeout"));
+      EXPECT_THAT(outcomes[rank].error_text, HasSubstr("rank 3"));
+    }
+  }
 }
 
 }  // namespace
