@@ -87,11 +87,15 @@ class BackwardTile {
     load_keys();
     for (int head = kv_head_ * job_.group; head < (kv_head_ + 1) * job_.group; ++head) {
       StepWalker walker(index_, tile_, kQueryGrid, kQueryGrid);
-      while (walker.next(block_)) {
+      bool has_block = walker.next(block_);
+      while (has_block) {
         load_queries(head);
+        has_block = walker.next(next_block_);
+        prefetch_rows(head, has_block);
         fill_zero(s_.dq, block_.num_steps * s_.ld);
         for (int panel = 0; panel * kPanel < num_rows_; ++panel) add_panel(panel);
         add_dq(head, turns[block_.ordinal]);
+        if (has_block) block_ = next_block_;
       }
     }
     store_gradients();
@@ -170,8 +174,16 @@ class BackwardTile {
     }
   }
 
+  void prefetch_rows(int head, bool has_next) {
+    prefetch_.clear();
+    prefetch_.add(job_.dq, head, block_);
+    if (!has_next) return;
+    prefetch_.add(job_.q, head, next_block_);
+    prefetch_.add(job_.dout, head, next_block_);
+  }
+
   /// p and ds of one segment.
-  void differentiate(int panel, const Segment& g) const {
+  void differentiate(int panel, const Segment& g) {
     const int first = g.vec_begin * kLanes, num_vecs = g.vec_end - g.vec_begin;
     const int end = round_up(g.end, kWidth);
     const int64_t at = int64_t{g.begin} * kPanel + first;
@@ -179,11 +191,11 @@ class BackwardTile {
     const float* v_t = s_.v_t + int64_t{panel} * kPanel * inner_v_ + first;
     const int64_t row_stride = kWidth == 1 ? s_.ld : inner_;
     const int64_t row_stride_v = kWidth == 1 ? s_.ld_v : inner_v_;
-    product<Element, AOrder::kInnerContiguous>(
-        {end - g.begin, inner_, s_.q_rows + g.begin * row_stride, row_stride, k_t, kPanel, s_.p + at, kPanel, false},
-        num_vecs);
+    product<Element, AOrder::kInnerContiguous>({end - g.begin, inner_, s_.q_rows + g.begin * row_stride, row_stride,
+                                                k_t, kPanel, s_.p + at, kPanel, false, &prefetch_},
+                                               num_vecs);
     product<Element, AOrder::kInnerContiguous>({end - g.begin, inner_v_, s_.dout_rows + g.begin * row_stride_v,
-                                                row_stride_v, v_t, kPanel, s_.ds + at, kPanel, false},
+                                                row_stride_v, v_t, kPanel, s_.ds + at, kPanel, false, &prefetch_},
                                                num_vecs);
     for (int m = g.begin; m < end; m += kWidth) {
       for (int v = g.vec_begin; v < g.vec_end; ++v) {
@@ -250,7 +262,7 @@ class BackwardTile {
       product<Element, AOrder::kInnerContiguous>(
           {g.end - g.begin, (g.vec_end - g.vec_begin) * kLanes / kWidth,
            s_.ds_rows + (g.begin * kPanel + first) / kWidth, kPanel / kWidth,
-           s_.k + (panel * kPanel + first) / kWidth * s_.ld, s_.ld, s_.dq + g.begin * s_.ld, s_.ld, true},
+           s_.k + (panel * kPanel + first) / kWidth * s_.ld, s_.ld, s_.dq + g.begin * s_.ld, s_.ld, true, &prefetch_},
           static_cast<int>(s_.ld) / kLanes);
     }
     for (int v = 0; v < kVecs;) {
@@ -312,7 +324,8 @@ class BackwardTile {
   int num_rows_;
   int inner_, inner_v_;  // elements of a row of q and k, of v and dout
   BackwardScratch s_;
-  StepBlock block_;
+  StepBlock block_, next_block_;
+  RowPrefetch prefetch_;
 };
 
 static size_t backward_scratch_bytes(const BackwardJob& job) { return BackwardScratch::size(job) * sizeof(float); }

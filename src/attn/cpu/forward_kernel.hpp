@@ -17,6 +17,7 @@ inline constexpr float kLn2 = 0.693147180559945f;
 /// exact, because everything is relative to one reference, and the accumulator is rarely rescaled.
 inline constexpr float kRescaleThreshold = 8;
 inline constexpr int kNumPanels = kTileLanes / kPanel;
+inline constexpr int kLineFloats = 16;  // of a cache line
 
 /// Elements of a row of `dim`: the inner size of products along it.
 template <class Element>
@@ -24,11 +25,15 @@ TANGRAM_INLINE int inner_dim(int dim) {
   return (dim + Element::kWidth - 1) / Element::kWidth;
 }
 
+/// Between rows of V in scratch, which a product reads down its columns: a power of two would put all of them in few
+/// sets of the L1 cache.
+TANGRAM_INLINE int64_t v_stride(int dim_v) { return dim_v + kLineFloats; }
+
 struct ForwardScratch {
   float* q_t;        // [panels, inner_dim, kPanel]
   float* out_t;      // [panels, head_dim_v, kPanel]
   float* k;          // [kMaxSteps, inner_dim]
-  float* v;          // [kMaxSteps, head_dim_v] elements of two steps if bfloat16 pairs
+  float* v;          // [kMaxSteps, v_stride] elements of two steps if bfloat16 pairs
   float* scores;     // [kMaxSteps, kPanel], then probabilities
   float* pairs;      // [kMaxSteps / 2, kPanel], probabilities as bfloat16 pairs
   float* rows;       // [kPanel, max(head_dim, head_dim_v)], also padded
@@ -37,7 +42,8 @@ struct ForwardScratch {
 
   static size_t size(const ForwardJob& job) {
     const size_t dims = static_cast<size_t>(job.q.dim) + static_cast<size_t>(job.v.dim);
-    return dims * (kTileLanes + kMaxSteps + kPanel) + 2 * kMaxSteps * static_cast<size_t>(kPanel) + 2 * kTileLanes;
+    return dims * (kTileLanes + kMaxSteps + kPanel) + 2 * kMaxSteps * static_cast<size_t>(kPanel) + 2 * kTileLanes +
+           kMaxSteps * kLineFloats;
   }
   ForwardScratch(const ForwardJob& job, void* memory) {
     auto* at = static_cast<float*>(memory);
@@ -54,7 +60,7 @@ struct ForwardScratch {
     q_t = take(d * kTileLanes);
     out_t = take(dv * kTileLanes);
     k = take(kMaxSteps * d);
-    v = take(kMaxSteps * dv);
+    v = take(kMaxSteps * v_stride(job.v.dim));
     rows = take(kPanel * (d > dv ? d : dv));
   }
 };
@@ -99,6 +105,7 @@ struct ForwardPanel {
   const ForwardScratch& scratch;
   int panel;
   int num_lanes;
+  RowPrefetch& prefetch;
   Vec raw_max[kVecs];  // largest visible q.k, before softcap
 
   float* q_t() const { return scratch.q_t + int64_t{panel} * kPanel * inner_dim<Element>(job.q.dim); }
@@ -162,7 +169,7 @@ struct ForwardPanel {
       const int first = g.vec_begin * kLanes;
       product<Element, AOrder::kInnerContiguous>(
           {g.end - g.begin, inner, scratch.k + int64_t{g.begin} * inner, inner, q_t() + first, kPanel,
-           scores + g.begin * kPanel + first, kPanel, false},
+           scores + g.begin * kPanel + first, kPanel, false, &prefetch},
           g.vec_end - g.vec_begin);
       if (!block.full) hide_masked(block, panel, g, scores);
       for (int v = g.vec_begin; v < g.vec_end; ++v) {
@@ -186,8 +193,8 @@ struct ForwardPanel {
       const int step = g.begin / Element::kWidth;  // segments begin at multiples of kStepGroup
       const float* probabilities = Element::kWidth == 1 ? scores : scratch.pairs;
       product<Element, AOrder::kRowsContiguous>(
-          {job.v.dim, inner_dim<Element>(g.end - g.begin), scratch.v + int64_t{step} * job.v.dim, job.v.dim,
-           probabilities + step * kPanel + first, kPanel, out_t() + first, kPanel, true},
+          {job.v.dim, inner_dim<Element>(g.end - g.begin), scratch.v + step * v_stride(job.v.dim), v_stride(job.v.dim),
+           probabilities + step * kPanel + first, kPanel, out_t() + first, kPanel, true, &prefetch},
           g.vec_end - g.vec_begin);
     }
   }
@@ -268,7 +275,7 @@ static void load_block(const ForwardJob& job, const StepBlock& block, int kv_hea
     load_inner_row<Element>(scratch.k + int64_t{s} * inner, job.k, block.rows[s], kv_head);
   }
   for (int s = 0; s < block.num_steps; s += Element::kWidth) {
-    float* to = scratch.v + int64_t{s / Element::kWidth} * job.v.dim;
+    float* to = scratch.v + s / Element::kWidth * v_stride(job.v.dim);
     const void* row = row_of(job.v, block.rows[s], kv_head);
     if constexpr (Element::kWidth == 1) {
       load_row(to, row, job.v.dtype, job.v.dim);
@@ -298,18 +305,27 @@ static float forward_tile_as(const ForwardJob& job, const TileIndex& index, cons
     for (Vec& max : of_panel) max = splat(kMinusInf);
   }
   StepWalker walker(index, tile, kMaxSteps, 0);
-  StepBlock block;
-  while (walker.next(block)) {
+  StepBlock blocks[2];
+  RowPrefetch prefetch;
+  bool has_block = walker.next(blocks[0]);
+  for (int n = 0; has_block; n ^= 1) {
+    const StepBlock& block = blocks[n];
     load_block<Element>(job, block, kv_head, scratch);
+    prefetch.clear();
+    has_block = walker.next(blocks[n ^ 1]);
+    if (has_block) {
+      prefetch.add(job.k, kv_head, blocks[n ^ 1]);
+      prefetch.add(job.v, kv_head, blocks[n ^ 1]);
+    }
     for (int panel = 0; panel * kPanel < num_rows; ++panel) {
-      ForwardPanel<Element> state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), {}};
+      ForwardPanel<Element> state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), prefetch, {}};
       for (int v = 0; v < kVecs; ++v) state.raw_max[v] = raw_max[panel][v];
       state.add_block(block);
       for (int v = 0; v < kVecs; ++v) raw_max[panel][v] = state.raw_max[v];
     }
   }
   for (int panel = 0; panel * kPanel < num_rows; ++panel) {
-    ForwardPanel<Element> state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), {}};
+    ForwardPanel<Element> state{job, scratch, panel, min_of(kPanel, num_rows - panel * kPanel), prefetch, {}};
     state.finish(tile.rows.begin + panel * kPanel, head);
     for (int l = 0; l < state.num_lanes; ++l) {
       const float lane = raw_max[panel][l / kLanes][l % kLanes];

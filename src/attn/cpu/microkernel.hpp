@@ -5,6 +5,7 @@
 // A needs no packing because it is read by broadcast, in either order; B has its columns in lanes.
 #pragma once
 
+#include "attn/cpu/row_prefetch.hpp"
 #include "attn/cpu/simd.hpp"
 
 namespace tangram::cpu::TANGRAM_ISA {
@@ -44,14 +45,16 @@ struct Product {
   const float* b;
   int64_t b_stride;  // between inner indices
   float* c;
-  int64_t c_stride;  // between rows
-  bool add;          // to what C holds
+  int64_t c_stride;                 // between rows
+  bool add;                         // to what C holds
+  RowPrefetch* prefetch = nullptr;  // what comes next is fetched meanwhile
 };
 
 template <class Element, int kRows, int kNumVecs, AOrder kOrder>
 TANGRAM_INLINE void product_block(const Product& p, int row) {
   Vec acc[kRows][kNumVecs];
   float* c = p.c + row * p.c_stride;
+  if (p.prefetch != nullptr) p.prefetch->step();
   if (p.add) {
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
