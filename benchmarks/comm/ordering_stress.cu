@@ -5,9 +5,12 @@
 // the next one with copy engines, each followed by an 8-byte copy of the epoch to a flag; thread blocks of the receiver
 // poll the flags, load the data by TMA, and compare every word. See docs/design/comm_gpu.md.
 //
-//     ordering_stress RANKS EPOCHS [API] [BACKGROUND]     API: memcpy | batch; BACKGROUND: 0 | 1
+//     ordering_stress RANKS EPOCHS [API] [BACKGROUND] [ROUND]     API: memcpy | batch; BACKGROUND: 0 | 1
+//
+// All stands still after every ROUND epochs (default: never).
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -79,9 +82,10 @@ struct Findings {
   unsigned long long first_word;
 };
 
-/// Block b consumes epochs b, b + kNumSlots, ... of `sender` and acknowledges each at `acks[b]`, memory of the sender.
-__global__ void consume(const char* landing, const uint64_t* flags, uint64_t* acks, int sender, uint64_t num_epochs,
-                        Findings* findings) {
+/// Block b consumes epochs first + b, first + b + kNumSlots, ... before `end` of `sender` and acknowledges each at
+/// `acks[b]`, memory of the sender.
+__global__ void consume(const char* landing, const uint64_t* flags, uint64_t* acks, int sender, uint64_t first,
+                        uint64_t end, Findings* findings) {
   __shared__ alignas(128) uint64_t chunk[2][kChunkBytes / 8];
   __shared__ uint64_t barriers[2];
   __shared__ int arrived;
@@ -93,7 +97,7 @@ __global__ void consume(const char* landing, const uint64_t* flags, uint64_t* ac
   __syncthreads();
   uint32_t parity[2] = {0, 0};
   const char* data = landing + uint64_t{blockIdx.x} * kMaxBytes;
-  for (uint64_t e = blockIdx.x; e < num_epochs; e += kNumSlots) {
+  for (uint64_t e = first + blockIdx.x; e < end; e += kNumSlots) {
     const Push push = push_of(e, sender);
     const uint32_t num_chunks = (push.bytes + kChunkBytes - 1) / kChunkBytes;
     const auto load = [&](uint32_t c) {
@@ -192,6 +196,7 @@ void push_data(bool batch, char* to, const char* from, size_t bytes, cudaStream_
 
 struct Options {
   uint64_t num_epochs = 0;
+  uint64_t round = 0;  // a multiple of kNumSlots
   bool batch = false;
   bool background = false;
 };
@@ -222,17 +227,30 @@ int run_rank(Communicator& control, const Options& options) {
 
   const auto begin = std::chrono::steady_clock::now();
   uint64_t* const arrivals = reinterpret_cast<uint64_t*>(flags->local());
-  consume<<<kNumSlots, 256, 0, consumer>>>(landing->local(), arrivals,
-                                           reinterpret_cast<uint64_t*>(flags->peer(previous)) + kNumSlots, previous,
-                                           options.num_epochs, findings.as<Findings>());
-  if (options.background) {
+  const auto start_round = [&](uint64_t first) {
+    *stop.flag = 0;
+    consume<<<kNumSlots, 256, 0, consumer>>>(
+        landing->local(), arrivals, reinterpret_cast<uint64_t*>(flags->peer(previous)) + kNumSlots, previous, first,
+        std::min(first + options.round, options.num_epochs), findings.as<Findings>());
+    if (!options.background) return;
     make_traffic<<<8, 512, 0, traffic>>>(reinterpret_cast<uint4*>(spare->peer(next)), (size_t{16} << 20) / 16,
                                          stop.device());
-  }
+  };
+  const auto end_round = [&] {
+    check(cudaGetLastError(), "launch");
+    check(cudaStreamSynchronize(sender), "sender");
+    check(cudaStreamSynchronize(consumer), "consumer");
+    *stop.flag = 1;
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  };
   char* const target = landing->peer(next);
   uint64_t* const target_flags = reinterpret_cast<uint64_t*>(flags->peer(next));
   uint64_t bytes_moved = 0;
   for (uint64_t e = 0; e < options.num_epochs; ++e) {
+    if (e % options.round == 0) {
+      if (e > 0) end_round();
+      start_round(e);
+    }
     if (e % kCreditEpochs == 0) wait_credit<<<1, kCreditEpochs, 0, sender>>>(arrivals + kNumSlots, e);
     const Push push = push_of(e, rank);
     push_data(options.batch, target + (e % kNumSlots) * kMaxBytes, source.as<char>() + push.offset, push.bytes, sender);
@@ -242,12 +260,8 @@ int run_rank(Communicator& control, const Options& options) {
       push_data(false, spare->peer(next) + (size_t{32} << 20), source.as<char>(), size_t{32} << 20, copies);
     }
   }
-  check(cudaGetLastError(), "launch");
-  check(cudaStreamSynchronize(sender), "sender");
-  check(cudaStreamSynchronize(consumer), "consumer");
+  end_round();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  *stop.flag = 1;
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   Findings found;
   check(cudaMemcpy(&found, findings.as<void>(), sizeof(found), cudaMemcpyDeviceToHost), "cudaMemcpy");
   const bool complete = found.num_words * 8 == [&] {
@@ -269,7 +283,7 @@ int run_rank(Communicator& control, const Options& options) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: ordering_stress RANKS EPOCHS [memcpy|batch] [0|1]\n");
+    std::fprintf(stderr, "usage: ordering_stress RANKS EPOCHS [memcpy|batch] [0|1] [ROUND]\n");
     return 2;
   }
   // Loading a kernel while another one waits for its work would wait for that one.
@@ -278,6 +292,8 @@ int main(int argc, char** argv) {
   options.num_epochs = std::strtoull(argv[2], nullptr, 10);
   options.batch = argc > 3 && std::string(argv[3]) == "batch";
   options.background = argc > 4 && std::string(argv[4]) == "1";
+  const uint64_t round = argc > 5 ? std::strtoull(argv[5], nullptr, 10) : options.num_epochs;
+  options.round = (std::max<uint64_t>(round, 1) + kNumSlots - 1) / kNumSlots * kNumSlots;
   std::printf(
       "ranks,rank,api,background,epochs,gb,gb_per_s,seconds,bad_epochs,bad_words,timeouts,complete,first_bad_epoch,"
       "first_bad_word\n");
