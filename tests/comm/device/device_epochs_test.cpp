@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Device transports: many epochs, kept slots, graphs, and sums over ranks.
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "comm/device/device_ranks.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+namespace {
+
+using testing::can_run;
+using testing::check;
+using testing::DeviceBuffer;
+using testing::DeviceTransports;
+using testing::element_value;
+using testing::kDim;
+using testing::kHeads;
+using testing::make_filled;
+using testing::name_of;
+using testing::num_gpus;
+using testing::ring_spec;
+using testing::Stream;
+using testing::to_device;
+using testing::to_host;
+using testing::view_of;
+
+INSTANTIATE_TEST_SUITE_P(Device, DeviceTransports,
+                         ::testing::Values(DeviceTransport::kCopyEngine, DeviceTransport::kNccl),
+                         [](const auto& param_info) { return name_of(param_info.param); });
+
+/// Two ranks.
+void expect_large_stretches_whole(DeviceCommunicator& comm) {
+  constexpr int kSize = 2, kEpochs = 20;
+  constexpr int64_t kRows = 1 << 16;  // 4 MiB
+  const auto pass = comm.prepare_pass(ring_spec(comm.rank(), kSize, kRows, "ring"));
+  const Stream stream;
+  const DeviceBuffer source(kRows * kHeads * kDim * 4), landed(kRows * kHeads * kDim * 4 * 2);
+  const DeviceBuffer bad = DeviceBuffer::zeros(8);
+  HostTensor shape(DType::kFloat32, kRows, kHeads, kDim);
+  std::vector<HostTensor> got;
+  comm.control().barrier("allocated");
+  for (int epoch = 0; epoch < kEpochs; ++epoch) {
+    check(cudaMemsetAsync(source.as<void>(), 16 * comm.rank() + epoch % 16, source.bytes(), stream), "memset");
+    const int slot = pass->begin(stream);
+    const ConstTensorView sources[] = {view_of(source, shape)};
+    pass->cast(0, sources, stream);
+    pass->wait_cast(0, stream);
+    if (epoch >= kEpochs - 2) {
+      check(cudaMemcpyAsync(landed.as<char>() + (epoch % 2) * source.bytes(), pass->landing(0, slot).data,
+                            source.bytes(), cudaMemcpyDeviceToDevice, stream),
+            "copy");
+    }
+    pass->end(stream);
+  }
+  stream.synchronize();
+  comm.check();
+  std::vector<unsigned char> bytes(landed.bytes());
+  check(cudaMemcpy(bytes.data(), landed.as<void>(), bytes.size(), cudaMemcpyDeviceToHost), "copy");
+  for (const int epoch : {kEpochs - 2, kEpochs - 1}) {
+    const auto begin = bytes.begin() + static_cast<ptrdiff_t>((epoch % 2) * source.bytes());
+    const auto expected = static_cast<unsigned char>(16 * (1 - comm.rank()) + epoch % 16);
+    EXPECT_EQ(std::count(begin, begin + static_cast<ptrdiff_t>(source.bytes()), expected), std::ssize(bytes) / 2);
+  }
+  comm.control().barrier("done");
+}
+
+TEST_P(DeviceTransports, LargeStretchesArriveWholeManyEpochsAhead) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  run(2, expect_large_stretches_whole);
+}
+
+TEST(BatchedCopies, LargeStretchesArriveWholeManyEpochsAhead) {
+  run_local_ranks(
+      2,
+      [](Communicator& control) {
+        check(cudaSetDevice(control.rank() % num_gpus()), "cudaSetDevice");
+        DeviceCommunicatorConfig config;
+        config.timeout_s = 20;
+        config.batch_copies = true;
+        expect_large_stretches_whole(*make_device_communicator(control, config));
+      },
+      60);
+}
+
+TEST_P(DeviceTransports, KeptSlotsStayUntilAnotherPassTakesThem) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  constexpr int kSize = 2;
+  constexpr int64_t kRows = 64;
+  run(kSize, [&](DeviceCommunicator& comm) {
+    DevicePassSpec spec = ring_spec(comm.rank(), kSize, kRows, "forward");
+    spec.num_slots = 3;
+    const auto forward = comm.prepare_pass(spec);
+    DevicePassSpec backward_spec;
+    backward_spec.label = "backward";
+    backward_spec.landing = spec.landing;
+    backward_spec.landing_of = forward;
+    const auto backward = comm.prepare_pass(backward_spec);
+    const Stream stream;
+    const HostTensor shape(DType::kFloat32, kRows, kHeads, kDim);
+    std::vector<DeviceBuffer> sources;
+    for (int i = 0; i < 3; ++i) {
+      sources.push_back(to_device(make_filled(DType::kFloat32, kRows, kHeads, kDim, comm.rank(), i)));
+    }
+    comm.control().barrier("allocated");
+    std::vector<KeptSlot> kept;
+    for (int layer = 0; layer < 2; ++layer) {
+      forward->begin(stream);
+      const ConstTensorView views[] = {view_of(sources[static_cast<size_t>(layer)], shape)};
+      forward->cast(0, views, stream);
+      forward->wait_cast(0, stream);
+      kept.push_back(forward->end_kept(stream));
+    }
+    for (int i = 0; i < 3; ++i) {  // the last free slot, over and over
+      EXPECT_EQ(forward->begin(stream), 2);
+      const ConstTensorView views[] = {view_of(sources[2], shape)};
+      forward->cast(0, views, stream);
+      forward->wait_cast(0, stream);
+      forward->end(stream);
+    }
+    for (const int layer : {1, 0}) {
+      const int slot = backward->begin_kept(kept[static_cast<size_t>(layer)], stream);
+      stream.synchronize();
+      const HostTensor got = to_host(backward->landing(0, slot));
+      for (int64_t row = 0; row < kRows; ++row) {
+        ASSERT_EQ(got.at(row, 1, 3), element_value(1 - comm.rank(), layer, row, 1, 3)) << "layer " << layer;
+      }
+      backward->end(stream);
+    }
+    EXPECT_THROW(backward->begin_kept(kept[0], stream), InvalidArgument);
+    stream.synchronize();
+    comm.check();
+    comm.control().barrier("done");
+  });
+}
+
+TEST_P(DeviceTransports, EpochsCanBeCapturedAndReplayed) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  constexpr int kSize = 2, kReplays = 5;
+  constexpr int64_t kRows = 4096;
+  run(kSize, [&](DeviceCommunicator& comm) {
+    const auto pass = comm.prepare_pass(ring_spec(comm.rank(), kSize, kRows, "ring"));
+    const Stream stream;
+    const HostTensor shape(DType::kFloat32, kRows, kHeads, kDim);
+    const DeviceBuffer source(static_cast<size_t>(shape.bytes())), landed(static_cast<size_t>(shape.bytes()));
+    std::vector<HostTensor> hosts;
+    for (int i = 0; i < kReplays; ++i) {
+      hosts.push_back(make_filled(DType::kFloat32, kRows, kHeads, kDim, comm.rank(), i));
+    }
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin capture");
+    const int slot = pass->begin(stream);
+    const ConstTensorView sources[] = {view_of(source, shape)};
+    pass->cast(0, sources, stream);
+    pass->wait_cast(0, stream);
+    check(cudaMemcpyAsync(landed.as<void>(), pass->landing(0, slot).data, landed.bytes(), cudaMemcpyDeviceToDevice,
+                          stream),
+          "copy");
+    pass->end(stream);
+    check(cudaStreamEndCapture(stream, &graph), "end capture");
+    check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+    check(cudaGraphUpload(executable, stream), "upload");
+    stream.synchronize();
+    comm.control().barrier("captured");
+    for (int i = 0; i < kReplays; ++i) {
+      check(cudaMemcpyAsync(source.as<void>(), hosts[static_cast<size_t>(i)].view().data, source.bytes(),
+                            cudaMemcpyHostToDevice, stream),
+            "copy");
+      check(cudaGraphLaunch(executable, stream), "launch");
+      stream.synchronize();
+      const HostTensor got = to_host(view_of(landed, shape));
+      for (int64_t row = 0; row < kRows; row += 17) {
+        ASSERT_EQ(got.at(row, 1, 3), element_value(1 - comm.rank(), i, row, 1, 3)) << "replay " << i;
+      }
+      // An eager epoch between replays takes part in the same sequence.
+      pass->begin(stream);
+      pass->cast(0, sources, stream);
+      pass->end(stream);
+    }
+    stream.synchronize();
+    comm.check();
+    comm.control().barrier("done");
+    check(cudaGraphExecDestroy(executable), "destroy");
+    check(cudaGraphDestroy(graph), "destroy");
+  });
+}
+
+TEST_P(DeviceTransports, SumsAndMaximaOverRanks) {
+  for (const int size : {1, 2, 4}) {
+    if (!can_run(GetParam(), size)) continue;
+    run(size, [&](DeviceCommunicator& comm) {
+      constexpr int kCount = 1000;
+      const Stream stream;
+      const DeviceBuffer values(kCount * sizeof(float));
+      std::vector<float> host(kCount);
+      comm.control().barrier("allocated");
+      for (int round = 0; round < 5; ++round) {
+        const ReduceOp op = round % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMax;
+        const auto value = [&](int rank, int i) { return static_cast<float>((rank * 7 + i * (round + 1)) % 23 - 11); };
+        for (int i = 0; i < kCount; ++i) host[static_cast<size_t>(i)] = value(comm.rank(), i);
+        check(cudaMemcpyAsync(values.as<void>(), host.data(), values.bytes(), cudaMemcpyHostToDevice, stream), "copy");
+        // Ranks on one GPU share its copy engines, where a copy that waits for a kernel would hold up the others'.
+        stream.synchronize();
+        comm.control().barrier("copied");
+        comm.all_reduce(values.as<float>(), kCount, op, stream);
+        stream.synchronize();
+        check(cudaMemcpyAsync(host.data(), values.as<void>(), values.bytes(), cudaMemcpyDeviceToHost, stream), "copy");
+        stream.synchronize();
+        for (int i = 0; i < kCount; ++i) {
+          float expected = value(0, i);
+          for (int rank = 1; rank < size; ++rank) {
+            expected = op == ReduceOp::kSum ? expected + value(rank, i) : std::max(expected, value(rank, i));
+          }
+          ASSERT_EQ(host[static_cast<size_t>(i)], expected) << "round " << round << ", value " << i;
+        }
+      }
+      comm.check();
+      comm.control().barrier("done");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tangram

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Device transports: what goes wrong on one rank ends in errors on all, and leaves the device usable.
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "comm/device/device_ranks.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+namespace {
+
+using testing::can_run;
+using testing::check;
+using testing::DeviceBuffer;
+using ::testing::HasSubstr;
+using testing::kDim;
+using testing::kHeads;
+using testing::name_of;
+using testing::ring_spec;
+using testing::Stream;
+using testing::view_of;
+
+class DeviceErrors : public testing::DeviceTransports {};
+INSTANTIATE_TEST_SUITE_P(Device, DeviceErrors, ::testing::Values(DeviceTransport::kCopyEngine, DeviceTransport::kNccl),
+                         [](const auto& param_info) { return name_of(param_info.param); });
+
+/// The error of `comm.check()`, empty when it passes.
+template <class Error>
+std::string check_error(DeviceCommunicator& comm) {
+  try {
+    comm.check();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_P(DeviceErrors, RankThatDoesNotCastIsNamedAndTheContextStaysUsable) {
+  if (!can_run(GetParam(), 3)) GTEST_SKIP() << "needs a GPU for each rank";
+  constexpr int kSize = 3;
+  constexpr int64_t kRows = 64;
+  run(
+      kSize,
+      [&](DeviceCommunicator& comm) {
+        const auto pass = comm.prepare_pass(ring_spec(comm.rank(), kSize, kRows, "forward"));
+        const Stream stream;
+        const HostTensor shape(DType::kFloat32, kRows, kHeads, kDim);
+        const DeviceBuffer source = DeviceBuffer::zeros(static_cast<size_t>(shape.bytes()));
+        comm.control().barrier("allocated");
+        if (comm.rank() != 1) {
+          pass->begin(stream);
+          const ConstTensorView sources[] = {view_of(source, shape)};
+          pass->cast(0, sources, stream);
+          pass->wait_cast(0, stream);
+          pass->end(stream);
+          stream.synchronize();
+        }
+        comm.control().barrier("waited");
+        if (comm.rank() != 1) {
+          const std::string text = check_error<Timeout>(comm);
+          EXPECT_THAT(text, HasSubstr("group_cast 'forward' stage 0: rank 1 did not take part within 0.5 s"));
+          EXPECT_THROW(pass->begin(stream), Timeout);
+        }
+        // No sticky error: the device still works.
+        check(cudaMemset(source.as<void>(), 1, source.bytes()), "memset");
+        check(cudaDeviceSynchronize(), "synchronize");
+        comm.control().barrier("done");
+      },
+      0.5);
+}
+
+TEST_P(DeviceErrors, RanksThatBeginDifferentPassesAreToldSo) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  constexpr int kSize = 2;
+  run(
+      kSize,
+      [&](DeviceCommunicator& comm) {
+        const auto forward = comm.prepare_pass(ring_spec(comm.rank(), kSize, 64, "forward"));
+        const auto backward = comm.prepare_pass(ring_spec(comm.rank(), kSize, 64, "backward"));
+        const Stream stream;
+        const HostTensor shape(DType::kFloat32, 64, kHeads, kDim);
+        const DeviceBuffer source = DeviceBuffer::zeros(static_cast<size_t>(shape.bytes()));
+        comm.control().barrier("allocated");
+        DevicePass& pass = comm.rank() == 0 ? *forward : *backward;
+        pass.begin(stream);
+        const ConstTensorView sources[] = {view_of(source, shape)};
+        pass.cast(0, sources, stream);
+        pass.wait_cast(0, stream);
+        pass.end(stream);
+        stream.synchronize();
+        comm.control().barrier("waited");
+        EXPECT_THAT(check_error<CommError>(comm), HasSubstr("all ranks must begin the same passes in the same order"));
+        comm.control().barrier("done");
+      },
+      5);
+}
+
+TEST_P(DeviceErrors, HostThatGivesUpEndsTheWaitsOfItsPeers) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  constexpr int kSize = 2;
+  run(
+      kSize,
+      [&](DeviceCommunicator& comm) {
+        const auto pass = comm.prepare_pass(ring_spec(comm.rank(), kSize, 64, "forward"));
+        const Stream stream;
+        const HostTensor shape(DType::kFloat32, 64, kHeads, kDim);
+        const DeviceBuffer source = DeviceBuffer::zeros(static_cast<size_t>(shape.bytes()));
+        comm.control().barrier("allocated");
+        if (comm.rank() == 0) {
+          pass->begin(stream);
+          const ConstTensorView sources[] = {view_of(source, shape)};
+          pass->cast(0, sources, stream);
+          pass->wait_cast(0, stream);
+          pass->end(stream);
+          comm.abort("no luck");
+          stream.synchronize();  // long before the deadline
+        }
+        comm.control().barrier("given up");
+        EXPECT_THAT(check_error<CommError>(comm), HasSubstr("rank 0 gave up: no luck"));
+        comm.control().barrier("done");
+      },
+      600);
+}
+
+TEST_P(DeviceErrors, WrongTensorsAreRefusedBeforeAnythingIsEnqueued) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  run(2, [&](DeviceCommunicator& comm) {
+    const auto pass = comm.prepare_pass(ring_spec(comm.rank(), 2, 64, "forward"));
+    const Stream stream;
+    const HostTensor small(DType::kFloat32, 63, kHeads, kDim), half(DType::kBFloat16, 64, kHeads, kDim);
+    const HostTensor good(DType::kFloat32, 64, kHeads, kDim);
+    const DeviceBuffer buffer = DeviceBuffer::zeros(static_cast<size_t>(good.bytes()));
+    const ConstTensorView views[] = {view_of(buffer, good)};
+    EXPECT_THROW(pass->cast(0, views, stream), InvalidArgument);
+    EXPECT_THROW(pass->landing(1, 0), InvalidArgument);
+    pass->begin(stream);
+    EXPECT_THROW(pass->begin(stream), InvalidArgument);
+    const ConstTensorView too_small[] = {view_of(buffer, small)}, wrong_dtype[] = {view_of(buffer, half)};
+    EXPECT_THROW(pass->cast(0, too_small, stream), InvalidArgument);
+    EXPECT_THROW(pass->cast(0, wrong_dtype, stream), InvalidArgument);
+    EXPECT_THROW(pass->cast(0, {}, stream), InvalidArgument);
+    EXPECT_THROW(pass->wait_cast(0, stream), InvalidArgument);
+    EXPECT_THROW(pass->end(stream), InvalidArgument);
+    pass->cast(0, views, stream);
+    pass->wait_cast(0, stream);
+    pass->end(stream);
+    stream.synchronize();
+    comm.check();
+    comm.control().barrier("done");
+  });
+}
+
+}  // namespace
+}  // namespace tangram
