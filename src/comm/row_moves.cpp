@@ -157,6 +157,9 @@ void reduce_run(const Run& run, std::span<const Operand> operands, const TensorV
   }
 }
 
+/// The larger; NaN where one is.
+float larger(float a, float b) { return std::isnan(a) || a > b ? a : b; }
+
 /// The merge of partial softmax results: out and lse of each head, weighted by exp(lse_i - lse).
 void merge_run(const Run& run, std::span<const Operand> outs, std::span<const Operand> lses, const TensorView& out,
                const TensorView& lse, std::vector<float>& sums) {
@@ -167,7 +170,7 @@ void merge_run(const Run& run, std::span<const Operand> outs, std::span<const Op
         return *reinterpret_cast<const float*>(row_at(operand.view, row - operand.first_row, head));
       };
       float largest = -kInfinity;
-      for (const Operand& operand : lses) largest = std::max(largest, lse_of(operand));
+      for (const Operand& operand : lses) largest = larger(largest, lse_of(operand));
       float total = 0;
       std::fill(sums.begin(), sums.end(), 0.0f);
       for (size_t i = 0; i < outs.size() && largest != -kInfinity; ++i) {
@@ -178,9 +181,10 @@ void merge_run(const Run& run, std::span<const Operand> outs, std::span<const Op
         for (int d = 0; d < out.dim; ++d) sums[static_cast<size_t>(d)] += weight * values[d];
       }
       float* result = reinterpret_cast<float*>(row_at(out, row, head));
-      const float scale = total > 0 ? 1.0f / total : 0.0f;
+      const bool sees_nothing = largest == -kInfinity;
+      const float scale = sees_nothing ? 0.0f : 1.0f / total;
       for (int d = 0; d < out.dim; ++d) result[d] = sums[static_cast<size_t>(d)] * scale;
-      *reinterpret_cast<float*>(row_at(lse, row, head)) = total > 0 ? largest + std::log(total) : -kInfinity;
+      *reinterpret_cast<float*>(row_at(lse, row, head)) = sees_nothing ? -kInfinity : largest + std::log(total);
     }
   }
 }

@@ -191,10 +191,12 @@ void reduces_under_way_share_owned_rows(Communicator& comm) {
 void merges_partial_results_by_lse(Communicator& comm) {
   const int rank = comm.rank(), size = comm.size();
   constexpr int kHeads = 2, kDim = 3;
-  constexpr int64_t kRows = 5;
-  // Row 3 is seen by nobody; row 4 only by odd ranks, whose even peers hold NaN there.
-  const auto lse_of = [](int r, int64_t row, int head) {
-    if (row == 3 || (row == 4 && r % 2 == 0)) return -kInfinity;
+  constexpr int64_t kRows = 6;
+  // Row 3 is seen by nobody; row 4 only by odd ranks, whose even peers hold NaN there; row 5 only by the last rank, for
+  // which it is NaN.
+  const auto lse_of = [size](int r, int64_t row, int head) {
+    if (row == 3 || (row == 4 && r % 2 == 0) || (row == 5 && r != size - 1)) return -kInfinity;
+    if (row == 5) return std::nanf("");
     return static_cast<float>(10 * std::sin(double(r * 5 + row * 3 + head)));
   };
   const auto out_of = [&](int r, int64_t row, int head, int d) {
@@ -223,6 +225,11 @@ void merges_partial_results_by_lse(Communicator& comm) {
   const int num_contributors = size;
   for (int64_t row = 0; row < kRows; ++row) {
     for (int head = 0; head < kHeads; ++head) {
+      if (row == 5) {
+        EXPECT_TRUE(std::isnan(lse.at(row, head, 0))) << "a NaN was lost";
+        for (int d = 0; size > 1 && d < kDim; ++d) EXPECT_TRUE(std::isnan(out.at(row, head, d)));
+        continue;
+      }
       double total = 0, sums[kDim] = {};
       for (int r = 0; r < num_contributors; ++r) {
         const double weight = std::exp(static_cast<double>(lse_of(r, row, head)));

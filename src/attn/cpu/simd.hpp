@@ -76,25 +76,26 @@ TANGRAM_INLINE bool any_above(Vec x, float limit) {
 #endif
 }
 
-/// 2^x for x <= 127, relative error below 2e-7; -inf and what would underflow give 0. The polynomial is a minimax fit
-/// of 2^f on [-1/2, 1/2] (Remez).
+/// 2^x for x <= 127, relative error below 2e-7; -inf and what would underflow give 0, NaN gives NaN. The polynomial is
+/// a minimax fit of 2^f on [-1/2, 1/2] (Remez).
 TANGRAM_INLINE Vec exp2_vec(Vec x) {
-  const Vec clamped = vmax(x, splat(-127.0f));
-  const Vec shifter = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number, kept in the low bits
+  const Vec clamped = vmax(splat(-127.0f), x);  // of a number and NaN the second
+  const Vec shifter = splat(12582912.0f);       // 1.5 * 2^23: adding it rounds to a whole number, kept in the low bits
   const Vec shifted = clamped + shifter;
-  const Vec f = clamped - (shifted - shifter);
+  const Vec whole = shifted - shifter;
+  const Vec f = clamped - whole;
   Vec p = splat(0.0013276472f);
   p = p * f + 0.0096755413f;
   p = p * f + 0.0555071327f;
   p = p * f + 0.2402211972f;
   p = p * f + 0.6931469671f;
   p = p * f + 1.0000000717f;
-  const IntVec exponent = reinterpret_cast<IntVec>(shifted) << 23;
-  const Vec result = reinterpret_cast<Vec>(reinterpret_cast<IntVec>(p) + exponent);
+  // Both are exact, and unlike a sum of exponents they let NaN through.
 #if defined(__AVX512F__)
-  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_GE_OQ), result);
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p, whole);
 #else
-  return x >= -126.0f ? result : Vec{};
+  const Vec power = reinterpret_cast<Vec>((reinterpret_cast<IntVec>(shifted) << 23) + (127 << 23));
+  return x < -126.0f ? Vec{} : p * power;
 #endif
 }
 

@@ -29,6 +29,9 @@ size_t sink_index(const Sink& sink, int num_heads, int64_t row, int64_t s, int h
   return static_cast<size_t>((set * sink.seqlen_sink + s) * num_heads + head);
 }
 
+/// The larger; NaN where one is.
+double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
 /// exp(lse - largest), where largest is not -inf.
 double weight_of(double lse, double largest) { return lse == -kInfinity ? 0 : std::exp(lse - largest); }
 
@@ -45,8 +48,8 @@ void merge_partials(const PartialRows& own, const PartialRows* others, const Sin
       const auto sink_value = [&](int64_t s) -> double {
         return sink.data[sink_index(sink, num_heads, row, s, first_head + head)];
       };
-      double largest = std::max<double>(lse, other_lse);
-      for (int64_t s = 0; s < sink.seqlen_sink; ++s) largest = std::max(largest, sink_value(s));
+      double largest = larger(lse, other_lse);
+      for (int64_t s = 0; s < sink.seqlen_sink; ++s) largest = larger(largest, sink_value(s));
       if (largest == -kInfinity) continue;  // out is 0 and stays so
       const double own_weight = weight_of(lse, largest), other_weight = weight_of(other_lse, largest);
       double total = own_weight + other_weight;

@@ -7,6 +7,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+#include <span>
+
 #include "attn/cpu/random_attention.hpp"
 #include "tangram/error.hpp"
 
@@ -247,6 +251,42 @@ TEST_P(CpuAttention, NothingVisibleGivesZerosAndSinkOnlyRowsTheirLse) {
   RandomAttention r = make_random(config, {}, 1);
   run(*backend, r);
   test::expect_close(r, kFloatTolerance, "no keys at all");
+}
+
+// Training notices a NaN only where it comes through: a key, a query or a score that is none must not drop out of sums.
+TEST_P(CpuAttention, NanThatIsSeenReachesWhatSeesIt) {
+  const auto backend = make(GetParam());
+  const uint32_t patterns[] = {0x7fc00000, 0x7fffffff, 0xffc00001};  // of x86, of GPUs, with a payload
+  for (const uint32_t pattern : patterns) {
+    float nan;
+    std::memcpy(&nan, &pattern, sizeof(nan));
+    RandomConfig config = small_config();
+    config.shape.seqlen_q = config.shape.seqlen_k = 150;
+    config.shape.num_heads_q = config.shape.num_heads_kv = 1;
+    const auto results = [&](const AttnBackend& by) {
+      RandomAttention r = make_random(config, {AttnSlice::causal({0, 150}, {0, 150})}, 2);
+      r.q.data<float>()[100 * config.shape.head_dim] = nan;
+      r.k.data<float>()[120 * config.shape.head_dim + 3] = nan;
+      run(by, r);
+      return r;
+    };
+    const RandomAttention got = results(*backend), expected = results(*make_attn_backend("reference", {}));
+    // Gradients of neighbours in a tile may become NaN as well: masked cells are zeros times what is there.
+    const auto expect_nan = [&](const char* name, std::span<const float> values, std::span<const float> by) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_TRUE(std::isnan(values[i]) || !std::isnan(by[i])) << name << " " << i << " pattern " << pattern;
+      }
+    };
+    const auto floats = [](const HostTensor& tensor) {
+      return std::span(tensor.data<float>(), static_cast<size_t>(tensor.size()));
+    };
+    expect_nan("lse", got.lse, expected.lse);
+    EXPECT_EQ(std::count_if(got.lse.begin(), got.lse.end(), [](float x) { return std::isnan(x); }), 31);
+    expect_nan("out", floats(got.out), floats(expected.out));
+    expect_nan("dq", floats(got.dq), floats(expected.dq));
+    expect_nan("dk", floats(got.dk), floats(expected.dk));
+    expect_nan("dv", floats(got.dv), floats(expected.dv));
+  }
 }
 
 TEST_P(CpuAttention, ResultsDoNotDependOnThreads) {
