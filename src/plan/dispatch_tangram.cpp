@@ -109,7 +109,7 @@ std::vector<RankRun> refined(const std::vector<int>& ranks, int64_t chunk_size, 
   return map;
 }
 
-// Packings of chunks of one size, and the plain order of the sequence.
+// Packings of chunks of one size, and the plain order of the sequence unless blocks are many.
 std::vector<std::vector<int>> make_candidates(const PackProblem& problem) {
   std::vector<std::vector<int>> candidates;
   const int per_rank = problem.per_rank();
@@ -120,7 +120,7 @@ std::vector<std::vector<int>> make_candidates(const PackProblem& problem) {
   if (problem.cp_size >= kManyRanks && !are_many) {
     for (const int min_whole : {per_rank / 8, per_rank + 1}) candidates.push_back(pack(problem, {min_whole, 1.5}));
   }
-  candidates.push_back(dispatch_sequential(problem.num_chunks(), problem.cp_size));
+  if (!are_many) candidates.push_back(dispatch_sequential(problem.num_chunks(), problem.cp_size));
   return candidates;
 }
 
