@@ -47,6 +47,13 @@ TEST(ForkedRanks, WhatARankThrowsGoesToTheHandler) {
   EXPECT_EQ(code, kErrorCode);
 }
 
+TEST(ForkedRanks, AFailureIsNoSuccessWhereChildrenAreNotWaitedFor) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);  // inherited from whoever started the program
+  const int code = run_forked_ranks(2, [](Communicator& communicator) { return communicator.rank(); }, on_error, 20);
+  EXPECT_EQ(std::signal(SIGCHLD, before), SIG_IGN);
+  EXPECT_EQ(code, 1);
+}
+
 TEST(ForkedRanks, AKilledRankDoesNotLeaveTheOthersBehind) {
   const auto begin = std::chrono::steady_clock::now();
   const int code = run_forked_ranks(

@@ -3,6 +3,7 @@
 
 #include "tangram/socket_group.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -165,6 +166,29 @@ TEST(SocketGroup, RankThatNeverStartsIsNamedByTheOthers) {
     EXPECT_THAT(outcomes[0].error_text, HasSubstr("rank 1 did not start within 1 s"));
     EXPECT_EQ(outcomes[2].error_type, "Timeout");
   }
+}
+
+// A host that answers nothing, not even with a refusal: the system tries for two minutes.
+TEST(SocketGroup, HostThatDropsConnectionsIsGivenUpAtTheDeadline) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(listener, 0), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  // Nobody accepts, so that soon the queue is full and whoever comes then is not answered.
+  std::vector<int> waiting;
+  for (int i = 0; i < 8; ++i) {
+    waiting.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    static_cast<void>(::connect(waiting.back(), reinterpret_cast<const sockaddr*>(&address), length));
+  }
+  const std::string root = fmt::format("tcp:127.0.0.1:{}", ntohs(address.sin_port));
+  EXPECT_THAT([&] { SocketGroup({1, 2, root, kShortTimeout_s}); },
+              ::testing::ThrowsMessage<Timeout>(HasSubstr("rank 0 did not start within 1 s")));
+  for (const int fd : waiting) ::close(fd);
+  ::close(listener);
 }
 
 TEST(SocketGroup, RefusesConfigsThatCannotBe) {

@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -28,6 +29,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x74676d68;
 constexpr std::chrono::milliseconds kRetryInterval{5};
+constexpr double kAttempt_s = 2;
 /// Other ranks wait this much longer for rank 0's table, so that it is rank 0 that says who is missing.
 constexpr double kTableGrace_s = 1;
 
@@ -176,10 +178,9 @@ class Rendezvous {
 
   void connect_to(int rank, const Address& address, uint32_t port) {
     while (true) {
-      UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+      UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       const Hello hello{kMagic, config_.rank, config_.size, port};
-      if (::connect(fd.get(), address.get(), address.length) == 0 &&
-          ::send(fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello)) {
+      if (connects(fd.get(), address) && ::send(fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello)) {
         set_no_delay(fd.get(), address.family());
         peers_[static_cast<size_t>(rank)] = std::move(fd);
         return;
@@ -187,6 +188,16 @@ class Rendezvous {
       if (steady_seconds() > deadline_s_) give_up_on({rank});
       std::this_thread::sleep_for(kRetryInterval);
     }
+  }
+
+  /// One attempt. A host that does not answer at all is left in time for another: the system itself tries for minutes.
+  bool connects(int fd, const Address& address) const {
+    if (::connect(fd, address.get(), address.length) == 0) return true;
+    if (errno != EINPROGRESS && errno != EINTR) return false;
+    const double end_s = std::min(deadline_s_, steady_seconds() + kAttempt_s);
+    int error = 0;
+    socklen_t length = sizeof(error);
+    return wait_for(fd, POLLOUT, end_s) && ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
   }
 
   void accept_until_all(const UniqueFd& listener, std::vector<TableEntry>* table) {
@@ -226,11 +237,12 @@ class Rendezvous {
   }
 
   /// False when the deadline came first.
-  bool wait_readable(int fd) const {
+  bool wait_readable(int fd) const { return wait_for(fd, POLLIN, deadline_s_); }
+  static bool wait_for(int fd, short events, double end_s) {
     while (true) {
-      const double rest_s = deadline_s_ - steady_seconds();
+      const double rest_s = end_s - steady_seconds();
       if (rest_s <= 0) return false;
-      pollfd polled{fd, POLLIN, 0};
+      pollfd polled{fd, events, 0};
       if (::poll(&polled, 1, static_cast<int>(rest_s * 1e3) + 1) > 0) return true;
     }
   }

@@ -69,6 +69,20 @@ class EndTimes {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
+/// The system keeps how a child ended, even if whoever started this process had asked it not to.
+class ChildStatusKept {
+ public:
+  ChildStatusKept() {
+    struct sigaction kept = {};
+    kept.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &kept, &before_);
+  }
+  ~ChildStatusKept() { sigaction(SIGCHLD, &before_, nullptr); }
+
+ private:
+  struct sigaction before_ = {};
+};
+
 /// The processes of the ranks, killed and collected at the end if they are still there.
 class Processes {
  public:
@@ -135,6 +149,7 @@ int run_forked_ranks(int size, const std::function<int(Communicator&)>& rank_mai
   std::fflush(nullptr);  // or each rank would print again what is buffered
   const pid_t parent = getpid();
   EndTimes end_times(size);
+  const ChildStatusKept child_status;
   Processes processes;
   for (int rank = 0; rank < size; ++rank) {
     const pid_t process = fork();
