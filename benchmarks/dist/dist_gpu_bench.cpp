@@ -93,12 +93,12 @@ class Bench {
       std::printf(
           "version,machine,mask,seqlen,gpus,rows_per_gpu,heads_q,heads_kv,head_dim,transport,launch_order,sm_margin,"
           "connections,overlap,mode,pass,time_ms,"
-          "tflops_per_gpu,single_tflops,share,host_us,balance,rows_moved,alone_ms,predicted_ms\n");
+          "tflops_per_gpu,single_tflops,share,host_us,balance,rows_moved,alone_ms,predicted_ms,single_busy_tflops\n");
     }
     for (const reference::MaskCase& c : chosen_cases(options_)) {
       const Mask mask(c.seqlen, c.seqlen, c.slices);
-      const PassTimes single =
-          options_.without_single ? PassTimes{} : measure_single(control_, mask, options_.heads, repeats_);
+      const SingleTimes single =
+          options_.without_single ? SingleTimes{} : measure_single(control_, mask, options_.heads, repeats_);
       for (const std::string& transport : options_.transports) run_transport(c.name, mask, single, transport);
     }
   }
@@ -115,7 +115,8 @@ class Bench {
     return std::make_shared<const Plan>(make_plan(mask, config));
   }
 
-  void run_transport(const std::string& name, const Mask& mask, const PassTimes& single, const std::string& transport) {
+  void run_transport(const std::string& name, const Mask& mask, const SingleTimes& single,
+                     const std::string& transport) {
     std::unique_ptr<DeviceCommunicator> communicator;
     try {
       communicator = make_device_communicator(control_, {.transport = parse_device_transport(transport),
@@ -153,7 +154,7 @@ class Bench {
   }
 
   struct Measured {
-    const PassTimes& single;  ///< the whole mask on one GPU
+    const SingleTimes& single;
     const PassTimes& times;
     const PassTimes& alone;  ///< attention of the slowest rank without transfers; zero if not measured
   };
@@ -162,26 +163,30 @@ class Bench {
     if (control_.rank() != 0) return;
     const auto& [single, times, alone] = measured;
     const double forward = flops(plan.mask, options_.heads, false), backward = flops(plan.mask, options_.heads, true);
-    const auto line = [&](const char* pass, double work, const CallTime& time, double single_s, double alone_s,
-                          double predicted_s) {
+    const auto line = [&](const char* pass, double work, const CallTime& time, double single_s, double busy_s,
+                          double alone_s, double predicted_s) {
       const double rate = work / time.device_s / control_.size(), single_rate = single_s > 0 ? work / single_s : 0;
-      std::printf("%s,%s,%s,%lld,%d,%lld,%d,%d,%d,%s,%s,%.4f,%.1f,%.1f,%.4f,%.1f,%.4f,%lld,%.4f,%.4f\n", kVersion,
+      std::printf("%s,%s,%s,%lld,%d,%lld,%d,%d,%d,%s,%s,%.4f,%.1f,%.1f,%.4f,%.1f,%.4f,%lld,%.4f,%.4f,%.1f\n", kVersion,
                   machine_.c_str(), name.substr(0, name.find(':')).c_str(),
                   static_cast<long long>(plan.mask.seqlen_q()), control_.size(),
                   static_cast<long long>(plan.q_dispatch.rows_per_rank()), options_.heads.num_heads_q,
                   options_.heads.num_heads_kv, options_.heads.head_dim, how.c_str(), pass, time.device_s * 1e3,
                   rate * 1e-12, single_rate * 1e-12, single_s > 0 ? rate / single_rate : 0, time.host_s * 1e6,
-                  plan.balance(), static_cast<long long>(plan.rows_moved()), alone_s * 1e3, predicted_s * 1e3);
+                  plan.balance(), static_cast<long long>(plan.rows_moved()), alone_s * 1e3, predicted_s * 1e3,
+                  busy_s > 0 ? work / busy_s * 1e-12 : 0);
     };
     const PredictedTime& predicted = plan.predicted;
+    const PassTimes &idle = single.idle, &busy = single.busy;
     if (times.backward.device_s > 0) {  // else one call was both
-      line("forward", forward, times.forward, single.forward.device_s, alone.forward.device_s, predicted.forward_s);
-      line("backward", backward, times.backward, single.backward.device_s, alone.backward.device_s,
-           predicted.backward_s);
+      line("forward", forward, times.forward, idle.forward.device_s, busy.forward.device_s, alone.forward.device_s,
+           predicted.forward_s);
+      line("backward", backward, times.backward, idle.backward.device_s, busy.backward.device_s,
+           alone.backward.device_s, predicted.backward_s);
     }
     const CallTime both{times.forward.device_s + times.backward.device_s, times.forward.host_s + times.backward.host_s};
-    line("both", forward + backward, both, single.forward.device_s + single.backward.device_s,
-         alone.forward.device_s + alone.backward.device_s, predicted.forward_s + predicted.backward_s);
+    line("both", forward + backward, both, idle.forward.device_s + idle.backward.device_s,
+         busy.forward.device_s + busy.backward.device_s, alone.forward.device_s + alone.backward.device_s,
+         predicted.forward_s + predicted.backward_s);
     std::fflush(stdout);
   }
 

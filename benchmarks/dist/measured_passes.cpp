@@ -154,33 +154,34 @@ CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats
   return {largest(control, device_s / count), largest(control, host_s / count)};
 }
 
-PassTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats) {
+SingleTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats) {
+  const Sm90Backend backend;
+  FlexAttention attention(mask, heads, backend);
+  const Operands on(mask.seqlen_q(), mask.seqlen_k(), heads, 1);
+  const Stream stream;
+  const auto forward = [&] {
+    attention.forward({.q = on.q, .k = on.k, .v = on.v, .out = on.out, .lse = on.lse}, stream);
+  };
+  const auto backward = [&] {
+    attention.backward({.q = on.q,
+                        .k = on.k,
+                        .v = on.v,
+                        .out = on.out,
+                        .lse = on.lse,
+                        .dout = on.dout,
+                        .dq = on.dq,
+                        .dk = on.dk,
+                        .dv = on.dv},
+                       stream);
+  };
   float seconds[] = {0, 0};
   if (control.rank() == 0) {
-    const Sm90Backend backend;
-    FlexAttention attention(mask, heads, backend);
-    const Operands on(mask.seqlen_q(), mask.seqlen_k(), heads, 1);
-    const Stream stream;
-    const auto forward = [&] {
-      attention.forward({.q = on.q, .k = on.k, .v = on.v, .out = on.out, .lse = on.lse}, stream);
-    };
-    const auto backward = [&] {
-      attention.backward({.q = on.q,
-                          .k = on.k,
-                          .v = on.v,
-                          .out = on.out,
-                          .lse = on.lse,
-                          .dout = on.dout,
-                          .dq = on.dq,
-                          .dk = on.dk,
-                          .dv = on.dv},
-                         stream);
-    };
     seconds[0] = static_cast<float>(measure_alone(stream, repeats, forward));
     seconds[1] = static_cast<float>(measure_alone(stream, repeats, backward));
   }
   control.all_reduce(seconds, ReduceOp::kSum, "single GPU");
-  return {{seconds[0], 0}, {seconds[1], 0}};
+  return {{{seconds[0], 0}, {seconds[1], 0}},
+          {measure_calls(control, stream, repeats, forward), measure_calls(control, stream, repeats, backward)}};
 }
 
 PassTimes measure_attention(Communicator& control, const Plan& plan, const Repeats& repeats) {

@@ -53,8 +53,12 @@ struct PassTimes {
   CallTime backward;
 };
 
-/// The whole mask on this GPU, without anybody else; the other ranks wait. Times as rank 0 has them, on every rank.
-PassTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats);
+/// The whole mask on one GPU.
+struct SingleTimes {
+  PassTimes idle;  // rank 0 while the others wait; the same on every rank
+  PassTimes busy;  // the slowest of all ranks at once, which share what power and cooling the host has
+};
+SingleTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats);
 
 /// The attention that each rank of a plan with one row group computes, without transfers and copies; zero for other
 /// plans. Collective.
