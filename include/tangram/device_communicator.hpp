@@ -16,6 +16,7 @@
 #include "tangram/device_arrivals.hpp"
 #include "tangram/dtype.hpp"
 #include "tangram/exchange.hpp"
+#include "tangram/key_stretch.hpp"
 #include "tangram/tensor.hpp"
 
 namespace tangram {
@@ -56,6 +57,9 @@ struct DevicePassSpec {
   std::vector<LandingTensor> landing;  ///< at most 4; may be empty when `casts` is
   std::vector<Exchange> reduces;       ///< by stage: read backwards, as in Communicator::group_reduce
   std::vector<ReturnTensor> returns;   ///< at most 4; may be empty when `reduces` is
+  /// Rows of this rank's own that begin() copies: from rows `row` on of its sources to rows `keys` of the landing
+  /// tensors. Disjoint, and none that a cast brings.
+  std::vector<KeyStretch> own_rows;
   /// Copies of the landing buffers. One is taken by each begin() and given back by end(): two let a rank run one pass
   /// ahead of its peers, one more is needed for each pass that is kept (end_kept).
   int num_slots = 2;
@@ -99,13 +103,15 @@ class DevicePass {
 
   /// Opens the next epoch in a free slot; returns the slot. On the device it waits until the peers to which this pass
   /// sends have given the slot back. Throws InvalidArgument when no slot is free (alike on all ranks), CommError or
-  /// Timeout when the communicator has failed before.
-  virtual int begin(void* stream) = 0;
-  /// The same in a slot that end_kept of a pass with the same landing buffers kept: its rows are still there.
+  /// Timeout when the communicator has failed before. `own`: as for cast(), of which own_rows are copied into the
+  /// landing tensors, for later work on `stream`; or none, and nothing is copied.
+  virtual int begin(std::span<const ConstTensorView> own, void* stream) = 0;
+  int begin(void* stream) { return begin({}, stream); }
+  /// In a slot that end_kept of a pass with the same landing buffers kept: its rows are still there.
   virtual int begin_kept(KeptSlot kept, void* stream) = 0;
 
-  /// Landing tensor `tensor` of slot `slot`, always the same address for the same slot. Local rows are written there
-  /// by the caller, after begin, on `stream`.
+  /// Landing tensor `tensor` of slot `slot`, always the same address for the same slot. Local rows that are not
+  /// in own_rows are written there by the caller, after begin, on `stream`.
   virtual TensorView landing(int tensor, int slot) const = 0;
   virtual int num_slots() const = 0;
 
@@ -144,6 +150,13 @@ class DevicePass {
   /// bitwise reproducible. own: `[owned_rows, heads, dim]` float32 or reduce_dtype; sums: the same shape, any dtype;
   /// they may be the same memory when their dtypes are equal. Both contiguous.
   virtual void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) = 0;
+
+  /// finish_reduce, then end.
+  virtual void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
+                                     void* stream) {
+    finish_reduce(own, sums, stream);
+    end(stream);
+  }
 
   /// Closes the epoch: later work on `stream` may overwrite sources and partials, and the slot is given back to the
   /// peers. All stages must have been cast and reduced.

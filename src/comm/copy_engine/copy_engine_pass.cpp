@@ -91,6 +91,8 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
   casts_ = plan_casts();
   reduces_ = plan_returns();
   plan_conversions();
+  plan_own_rows();
+  merge_ended_ = cuda::DeviceBuffer::zeros(sizeof(uint32_t));
   merge_begin_ = upload(layout_.merge.begin);
   merge_entries_ = upload(layout_.merge.entries);
   merge_before_ = upload(layout_.merge.num_before);
@@ -128,11 +130,7 @@ void CopyEnginePass::finish_plan(Transfer& transfer, const std::vector<std::vect
   std::vector<Chunk> chunks;
   for (const Target& target : transfer.targets) {
     for (const Copy& copy : target.copies) {
-      for (int64_t done = 0; done < copy.num_bytes; done += kMaxChunkBytes) {
-        const int64_t num_bytes = std::min<int64_t>(kMaxChunkBytes, copy.num_bytes - done);
-        chunks.push_back({copy.from + done, copy.to + done, static_cast<int32_t>(num_bytes),
-                          static_cast<int16_t>(copy.tensor), static_cast<int16_t>(target.peer)});
-      }
+      append_chunks(chunks, copy.from, copy.to, copy.num_bytes, copy.tensor, target.peer);
     }
   }
   transfer.num_chunks = static_cast<int>(chunks.size());
@@ -196,17 +194,29 @@ void CopyEnginePass::plan_conversions() {
       if (converted_[t].bytes() == 0) continue;
       for (const PeerPieces& owner : stage) {
         for (const Piece& piece : owner.pieces) {
-          const int64_t begin = piece.from * row_bytes[t], end = begin + piece.rows * row_bytes[t];
-          for (int64_t at = begin; at < end; at += kMaxChunkBytes) {
-            const auto num_bytes = static_cast<int32_t>(std::min<int64_t>(kMaxChunkBytes, end - at));
-            chunks.push_back({at, at, num_bytes, static_cast<int16_t>(t), static_cast<int16_t>(t)});
-          }
+          const int64_t begin = piece.from * row_bytes[t];
+          append_chunks(chunks, begin, begin, piece.rows * row_bytes[t], static_cast<int>(t), static_cast<int>(t));
         }
       }
     }
     num_conversions_.push_back(static_cast<int>(chunks.size()));
     conversions_.push_back(upload(chunks));
   }
+}
+
+void CopyEnginePass::plan_own_rows() {
+  const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
+  const int rank = group_->state.rank();
+  std::vector<Chunk> chunks;
+  for (size_t t = 0; t < row_bytes.size(); ++t) {
+    const int64_t offset = landing_->tensor_offset(rank, static_cast<int>(t));
+    for (const KeyStretch& rows : spec_.own_rows) {
+      const int64_t to = offset + rows.keys.begin * row_bytes[t];
+      append_chunks(chunks, rows.row * row_bytes[t], to, rows.keys.size() * row_bytes[t], static_cast<int>(t), rank);
+    }
+  }
+  num_own_chunks_ = static_cast<int>(chunks.size());
+  own_chunks_ = upload(chunks);
 }
 
 EpochParams CopyEnginePass::epoch_params() const {
@@ -218,14 +228,22 @@ EpochParams CopyEnginePass::epoch_params() const {
   return params;
 }
 
-void CopyEnginePass::open(cudaStream_t stream) {
+void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t stream) {
   num_signals_ = 0;
   return_slot_ = spec_.reduces.empty() ? -1 : returns_->slots().take(spec_.label);
-  launch_begin(epoch_params(), stream);
+  MoveParams copies;
+  if (!own.empty()) {
+    copies.chunks = own_chunks_.as<Chunk>();
+    copies.count = num_own_chunks_;
+    copies.bases = landing_->bases(slot_);
+    for (size_t t = 0; t < own.size(); ++t) copies.sources[t] = own[t].data;
+  }
+  launch_begin(epoch_params(), copies, stream);
 }
 
-int CopyEnginePass::begin(void* stream) {
+int CopyEnginePass::begin(std::span<const ConstTensorView> own, void* stream) {
   group_->state.check();
+  if (!own.empty()) check_sources(spec_, own, layout_.own_source_rows);
   epoch_.begin();
   try {
     slot_ = landing_->slots().take(spec_.label);
@@ -233,7 +251,7 @@ int CopyEnginePass::begin(void* stream) {
     epoch_.cancel();
     throw;
   }
-  open(as_stream(stream));
+  open(own, as_stream(stream));
   return slot_;
 }
 
@@ -247,7 +265,7 @@ int CopyEnginePass::begin_kept(KeptSlot kept, void* stream) {
     throw;
   }
   slot_ = kept.slot;
-  open(as_stream(stream));
+  open({}, as_stream(stream));
   return slot_;
 }
 
@@ -429,13 +447,8 @@ void CopyEnginePass::signal_and_wait(WaitParams params, cudaStream_t stream) {
   launch_wait(params, stream);
 }
 
-void CopyEnginePass::finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
-                                   void* stream) {
-  const cuda::ProfileRange range("tangram: merge");
-  epoch_.require_open("finish_reduce");
-  check_sums(spec_, own, sums);
-  epoch_.finish_reduce();
-  signal_and_wait(return_wait(), as_stream(stream));
+std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView> own,
+                                                std::span<const TensorView> sums) const {
   std::vector<MergeParams> merged;
   for (size_t t = 0; t < own.size(); ++t) {
     const ReturnTensor& shape = spec_.returns[t];
@@ -452,18 +465,49 @@ void CopyEnginePass::finish_reduce(std::span<const ConstTensorView> own, std::sp
     params.rows = shape.owned_rows;
     params.row_elements = shape.heads * shape.dim;
   }
-  launch_merge(merged, as_stream(stream));
+  return merged;
+}
+
+void CopyEnginePass::finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
+                                   void* stream) {
+  const cuda::ProfileRange range("tangram: merge");
+  epoch_.require_open("finish_reduce");
+  check_sums(spec_, own, sums);
+  epoch_.finish_reduce();
+  signal_and_wait(return_wait(), as_stream(stream));
+  launch_merge(merges(own, sums), as_stream(stream));
+}
+
+void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
+                                           void* stream) {
+  const cuda::ProfileRange range("tangram: merge");
+  epoch_.require_open("finish_reduce_and_end");
+  check_sums(spec_, own, sums);
+  epoch_.finish_reduce();
+  epoch_.end();
+  join(as_stream(stream));
+  signal_and_wait(return_wait(), as_stream(stream));
+  launch_merge_and_end(merges(own, sums), epoch_params(), merge_ended_.as<uint32_t>(), as_stream(stream));
+  give_slots_back();
+  landing_->slots().give_back(slot_);
+}
+
+void CopyEnginePass::join(cudaStream_t stream) {
+  if (cast_used_) cast_join_.order(group_->cast_stream.get(), stream);
+  if (return_used_) return_join_.order(group_->return_stream.get(), stream);
+  cast_used_ = return_used_ = false;
+}
+
+void CopyEnginePass::give_slots_back() {
+  if (return_slot_ >= 0) returns_->slots().give_back(return_slot_);
+  return_slot_ = -1;
 }
 
 void CopyEnginePass::close(cudaStream_t stream) {
   epoch_.end();
-  // The sources may be overwritten, and the epoch's cell may advance, only when the copies have read them.
-  if (cast_used_) cast_join_.order(group_->cast_stream.get(), stream);
-  if (return_used_) return_join_.order(group_->return_stream.get(), stream);
-  cast_used_ = return_used_ = false;
+  join(stream);
   launch_end(epoch_params(), stream);
-  if (return_slot_ >= 0) returns_->slots().give_back(return_slot_);
-  return_slot_ = -1;
+  give_slots_back();
 }
 
 void CopyEnginePass::end(void* stream) {

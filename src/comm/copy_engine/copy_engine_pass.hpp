@@ -21,7 +21,8 @@ class CopyEnginePass final : public DevicePass {
   /// Collective; the specs of all ranks have been checked.
   CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const DevicePassSpec& spec);
 
-  int begin(void* stream) override;
+  using DevicePass::begin;
+  int begin(std::span<const ConstTensorView> own, void* stream) override;
   int begin_kept(KeptSlot kept, void* stream) override;
   TensorView landing(int tensor, int slot) const override;
   int num_slots() const override { return landing_->num_slots(); }
@@ -34,6 +35,8 @@ class CopyEnginePass final : public DevicePass {
   int return_slot() const override { return return_slot_; }
   void signal_returned(int stage, void* stream) override;
   void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) override;
+  void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
+                             void* stream) override;
   void end(void* stream) override;
   KeptSlot end_kept(void* stream) override;
   void drop_kept(KeptSlot kept) override;
@@ -73,6 +76,7 @@ class CopyEnginePass final : public DevicePass {
   void finish_plan(Transfer& transfer, const std::vector<std::vector<PeerPieces>>& layout, size_t stage,
                    const SlotArea& area, const std::vector<int64_t>& row_bytes);
   void plan_conversions();
+  void plan_own_rows();
   static void append_waits(Transfer& transfer, size_t stage, const std::vector<int>& sources,
                            std::vector<uint32_t>& list);
 
@@ -87,8 +91,12 @@ class CopyEnginePass final : public DevicePass {
   WaitParams return_wait() const;
   /// Tells owners what signal_returned has put off, then waits.
   void signal_and_wait(WaitParams params, cudaStream_t stream);
-  void open(cudaStream_t stream);
+  void open(std::span<const ConstTensorView> own, cudaStream_t stream);
+  std::vector<MergeParams> merges(std::span<const ConstTensorView> own, std::span<const TensorView> sums) const;
+  /// Later work on `stream` finds sources and partials read, and the epoch's cell free to advance.
+  void join(cudaStream_t stream);
   void close(cudaStream_t stream);
+  void give_slots_back();
   EpochParams epoch_params() const;
 
   const std::shared_ptr<CopyEngineGroup> group_;
@@ -105,6 +113,9 @@ class CopyEnginePass final : public DevicePass {
   cuda::DeviceBuffer return_signals_;
   int num_return_waits_ = 0;
   cuda::DeviceBuffer merge_begin_, merge_entries_, merge_before_;
+  cuda::DeviceBuffer merge_ended_;  // a count of thread blocks
+  cuda::DeviceBuffer own_chunks_;   // of own_rows
+  int num_own_chunks_ = 0;
   /// Partial rows in reduce_dtype, for tensors that come in another.
   std::vector<cuda::DeviceBuffer> converted_;
   cuda::DeviceBuffer converted_bases_;

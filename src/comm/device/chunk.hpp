@@ -4,7 +4,9 @@
 // Chunk: what a thread block of a kernel that moves rows takes at a time. Plain data for host and device.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace tangram::comm {
 
@@ -17,5 +19,14 @@ struct Chunk {
   int16_t peer = 0;
 };
 inline constexpr int kMaxChunkBytes = 16 << 10;
+
+/// Cuts `num_bytes` into chunks.
+inline void append_chunks(std::vector<Chunk>& chunks, int64_t from, int64_t to, int64_t num_bytes, int tensor,
+                          int peer) {
+  for (int64_t done = 0; done < num_bytes; done += kMaxChunkBytes) {
+    const auto count = static_cast<int32_t>(std::min<int64_t>(kMaxChunkBytes, num_bytes - done));
+    chunks.push_back({from + done, to + done, count, static_cast<int16_t>(tensor), static_cast<int16_t>(peer)});
+  }
+}
 
 }  // namespace tangram::comm

@@ -38,7 +38,34 @@ __device__ void wait_credit(const EpochParams& params, const CreditParams& credi
   wait_for_flag(*params.context, released, epoch, {WaitKind::kCredit, params.rank, peer, 0, params.pass, 0});
 }
 
-__global__ void begin_epoch(EpochParams params) {
+/// Chunks `first`, `first + step`, ... by a thread block of 256.
+__device__ __forceinline__ void move(const MoveParams& params, int first, int step) {
+  for (int i = first; i < params.count; i += step) {
+    const Chunk chunk = params.chunks[i];
+    const auto* from =
+        reinterpret_cast<const uint4*>(static_cast<const char*>(params.sources[chunk.tensor]) + chunk.from);
+    auto* to = reinterpret_cast<uint4*>(params.bases[chunk.peer] + chunk.to);
+    const int count = chunk.num_bytes / 16;
+    constexpr int kAhead = 4;
+    for (int j = static_cast<int>(threadIdx.x); j < count; j += kAhead * 256) {
+      uint4 values[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (j + k * 256 < count) values[k] = from[j + k * 256];
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (j + k * 256 < count) to[j + k * 256] = values[k];
+      }
+    }
+  }
+}
+
+__global__ void __launch_bounds__(256) begin_epoch(EpochParams params, MoveParams own) {
+  if (blockIdx.x > 0) {
+    move(own, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
+    return;
+  }
   __shared__ uint64_t epoch, landing_epoch, return_epoch;
   if (threadIdx.x == 0) {
     epoch = ++*params.counter;
@@ -63,7 +90,7 @@ __global__ void begin_epoch(EpochParams params) {
   }
 }
 
-__global__ void end_epoch(EpochParams params) {
+__device__ __forceinline__ void give_back(const EpochParams& params) {
   const uint64_t epoch = *params.landing.last_epoch;
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < params.size && peer != params.rank) {
@@ -74,6 +101,8 @@ __global__ void end_epoch(EpochParams params) {
     check_order(params, peer, epoch);
   }
 }
+
+__global__ void end_epoch(EpochParams params) { give_back(params); }
 
 __global__ void wait_flags(WaitParams params) {
   const uint64_t epoch = *params.epoch;
@@ -99,25 +128,7 @@ __global__ void signal_flags(FlagTable flags, const uint64_t* epoch, uint64_t pe
 }
 
 __global__ void __launch_bounds__(256) move_chunks(MoveParams params) {
-  for (int i = static_cast<int>(blockIdx.x); i < params.count; i += static_cast<int>(gridDim.x)) {
-    const Chunk chunk = params.chunks[i];
-    const auto* from =
-        reinterpret_cast<const uint4*>(static_cast<const char*>(params.sources[chunk.tensor]) + chunk.from);
-    auto* to = reinterpret_cast<uint4*>(params.bases[chunk.peer] + chunk.to);
-    const int count = chunk.num_bytes / 16;
-    constexpr int kAhead = 4;
-    for (int j = static_cast<int>(threadIdx.x); j < count; j += kAhead * 256) {
-      uint4 values[kAhead];
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        if (j + k * 256 < count) values[k] = from[j + k * 256];
-      }
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        if (j + k * 256 < count) to[j + k * 256] = values[k];
-      }
-    }
-  }
+  move(params, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 }
 
 struct alignas(16) Bfloat16x8 {
@@ -191,7 +202,22 @@ __device__ void add8(const void* data, DType dtype, int64_t idx, float (&sum)[8]
 
 struct MergeJobs {
   MergeParams tensors[kMaxMerged];
+  EpochParams epoch;              // closed by the last block,
+  uint32_t* num_ended = nullptr;  // unless null
 };
+
+/// Of all blocks of the grid, the last one that calls it, with all its threads, closes the epoch.
+__device__ __forceinline__ void end_if_last(const MergeJobs& jobs) {
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(jobs.num_ended, 1) == gridDim.x * gridDim.y - 1;
+  __syncthreads();
+  if (!is_last) return;
+  if (threadIdx.x == 0) *jobs.num_ended = 0;
+  __threadfence();
+  give_back(jobs.epoch);
+}
 
 /// A warp per row of the tensor that the second dimension of the grid says; the order of the terms of an element is
 /// that of the ranks. A lane has kAhead loads of eight elements under way at a time.
@@ -237,6 +263,7 @@ __global__ void __launch_bounds__(256) merge_rows(const __grid_constant__ MergeJ
       }
     }
   }
+  if (jobs.num_ended != nullptr) end_if_last(jobs);
 }
 
 __global__ void __launch_bounds__(512) all_reduce(AllReduceParams params) {
@@ -298,8 +325,9 @@ void check_launch(const char* what) { cuda::check(cudaGetLastError(), what); }
 
 }  // namespace
 
-void launch_begin(const EpochParams& params, cudaStream_t stream) {
-  begin_epoch<<<1, kMaxRanks, 0, stream>>>(params);
+void launch_begin(const EpochParams& params, const MoveParams& own, cudaStream_t stream) {
+  constexpr int kMostCopying = 264;
+  begin_epoch<<<static_cast<unsigned>(1 + std::min(own.count, kMostCopying)), 256, 0, stream>>>(params, own);
   check_launch("begin_epoch");
 }
 
@@ -332,18 +360,36 @@ void launch_convert(const MoveParams& params, int num_blocks, cudaStream_t strea
   check_launch("convert_chunks");
 }
 
-void launch_merge(std::span<const MergeParams> tensors, cudaStream_t stream) {
-  MergeJobs jobs;
+namespace {
+
+/// Whether there was anything to launch.
+bool launch_merge_jobs(std::span<const MergeParams> tensors, MergeJobs& jobs, cudaStream_t stream) {
   int64_t most_rows = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
     jobs.tensors[t] = tensors[t];
     most_rows = std::max(most_rows, tensors[t].rows);
   }
-  if (most_rows == 0) return;
+  if (most_rows == 0) return false;
   constexpr int64_t kMaxBlocks = 132 * 8;
   const auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, kMaxBlocks));
   merge_rows<<<dim3(blocks, static_cast<unsigned>(tensors.size())), 256, 0, stream>>>(jobs);
   check_launch("merge_rows");
+  return true;
+}
+
+}  // namespace
+
+void launch_merge(std::span<const MergeParams> tensors, cudaStream_t stream) {
+  MergeJobs jobs;
+  launch_merge_jobs(tensors, jobs, stream);
+}
+
+void launch_merge_and_end(std::span<const MergeParams> tensors, const EpochParams& epoch, uint32_t* num_ended,
+                          cudaStream_t stream) {
+  MergeJobs jobs;
+  jobs.epoch = epoch;
+  jobs.num_ended = num_ended;
+  if (!launch_merge_jobs(tensors, jobs, stream)) launch_end(epoch, stream);
 }
 
 void launch_all_reduce(const AllReduceParams& params, cudaStream_t stream) {

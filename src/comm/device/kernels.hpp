@@ -44,10 +44,18 @@ struct EpochParams {
   CreditParams returns;
 };
 
-/// Opens an epoch: counts, tells the peers which pass, waits for the credits, and writes the epoch into their cells.
-void launch_begin(const EpochParams& params, cudaStream_t stream);
-/// Closes it: gives the buffers back to the peers, and looks once more whether they opened the same passes.
+/// Closes an epoch: gives the buffers back to the peers, and looks once more whether they opened the same passes.
 void launch_end(const EpochParams& params, cudaStream_t stream);
+
+struct MoveParams {
+  const Chunk* chunks = nullptr;
+  int count = 0;
+  const void* sources[4] = {};
+  char* const* bases = nullptr;
+};
+/// Opens an epoch: counts, tells the peers which pass, waits for the credits, and writes the epoch into their cells;
+/// beside that copies `own`, with as many thread blocks as fit at once.
+void launch_begin(const EpochParams& params, const MoveParams& own, cudaStream_t stream);
 
 struct WaitParams {
   const cuda::WaitContext* context = nullptr;
@@ -69,12 +77,6 @@ void launch_wait(const WaitParams& params, cudaStream_t stream);
 /// Writes the epoch to entry flags.idx + rank of the peers given as bits, after all that was enqueued before.
 void launch_signal(const FlagTable& flags, const uint64_t* epoch, uint64_t peers, int rank, cudaStream_t stream);
 
-struct MoveParams {
-  const Chunk* chunks = nullptr;
-  int count = 0;
-  const void* sources[4] = {};
-  char* const* bases = nullptr;
-};
 /// Copies with `num_blocks` thread blocks.
 void launch_move(const MoveParams& params, int num_blocks, cudaStream_t stream);
 /// The same from float32 to bfloat16: `from` and `num_bytes` count bytes of the bfloat16, the float32 being twice as
@@ -97,6 +99,10 @@ struct MergeParams {
 /// At most this many tensors in one launch.
 inline constexpr int kMaxMerged = 4;
 void launch_merge(std::span<const MergeParams> tensors, cudaStream_t stream);
+/// The same, and launch_end() by the last thread block that ends. `num_ended`: a word of device memory that is zero,
+/// and is again afterwards.
+void launch_merge_and_end(std::span<const MergeParams> tensors, const EpochParams& epoch, uint32_t* num_ended,
+                          cudaStream_t stream);
 
 struct AllReduceParams {
   const cuda::WaitContext* context = nullptr;

@@ -118,6 +118,9 @@ PassLayout make_pass_layout(Place place, const DevicePassSpec& spec) {
   PassLayout layout;
   lay_out_casts(place, spec, layout);
   lay_out_returns(place, spec, layout);
+  for (const KeyStretch& rows : spec.own_rows) {
+    layout.own_source_rows = std::max(layout.own_source_rows, rows.row + rows.keys.size());
+  }
   require(layout.return_rows <= std::numeric_limits<int32_t>::max(),
           "prepare_pass '{}': at most 2^31 - 1 partial rows may come back to a rank (got {})", spec.label,
           layout.return_rows);

@@ -56,6 +56,7 @@ struct PassLayout {
   MergeTable merge;
   /// By stage: rows that sources must have.
   std::vector<int64_t> source_rows;
+  int64_t own_source_rows = 0;  ///< the same for own_rows
 
   /// Peers to which anything is sent, over all stages, as bits.
   uint64_t cast_targets() const;

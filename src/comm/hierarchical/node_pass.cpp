@@ -20,11 +20,8 @@ std::vector<Chunk> chunks_of(const std::vector<RelayedRows>& rows, const std::ve
   for (const RelayedRows& piece : rows) {
     for (size_t t = 0; t < row_bytes.size(); ++t) {
       const int64_t total = piece.relay.size() * row_bytes[t];
-      for (int64_t done = 0; done < total; done += kMaxChunkBytes) {
-        chunks.push_back({from(piece) * row_bytes[t] + done, to(piece) * row_bytes[t] + done,
-                          static_cast<int32_t>(std::min<int64_t>(kMaxChunkBytes, total - done)),
-                          static_cast<int16_t>(t), static_cast<int16_t>(t)});
-      }
+      append_chunks(chunks, from(piece) * row_bytes[t], to(piece) * row_bytes[t], total, static_cast<int>(t),
+                    static_cast<int>(t));
     }
   }
   return chunks;
@@ -115,10 +112,10 @@ NodePass::Buffers NodePass::make_buffers(int64_t rows, const std::vector<DType>&
   return buffers;
 }
 
-int NodePass::begin(void* stream) {
+int NodePass::begin(std::span<const ConstTensorView> own, void* stream) {
   epoch_.begin();
   try {
-    slot_ = parts_.node->begin(stream);
+    slot_ = parts_.node->begin(own, stream);
   } catch (...) {
     epoch_.cancel();
     throw;

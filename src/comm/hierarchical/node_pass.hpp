@@ -28,7 +28,8 @@ class NodePass final : public DevicePass {
   NodePass(const DevicePassSpec& spec, NodeSpecs specs, Parts parts, std::shared_ptr<NodeWork> work,
            TrafficCounters& counters);
 
-  int begin(void* stream) override;
+  using DevicePass::begin;
+  int begin(std::span<const ConstTensorView> own, void* stream) override;
   int begin_kept(KeptSlot kept, void* stream) override;
   TensorView landing(int tensor, int slot) const override { return parts_.node->landing(tensor, slot); }
   int num_slots() const override { return parts_.node->num_slots(); }

@@ -11,14 +11,6 @@ namespace tangram::comm {
 
 namespace {
 
-/// Cuts `num_bytes` into chunks.
-void append_chunks(std::vector<Chunk>& chunks, int64_t from, int64_t to, int64_t num_bytes, int tensor, int peer) {
-  for (int64_t done = 0; done < num_bytes; done += kMaxChunkBytes) {
-    const auto count = static_cast<int32_t>(std::min<int64_t>(kMaxChunkBytes, num_bytes - done));
-    chunks.push_back({from + done, to + done, count, static_cast<int16_t>(tensor), static_cast<int16_t>(peer)});
-  }
-}
-
 /// Rows with `peer`, `from` at the source and `to` at the target, neighbours joined. Sender and receiver come to the
 /// same pieces in the same order.
 PeerPieces pieces_with(std::span<const RowCopy> copies, int peer, bool sends) {

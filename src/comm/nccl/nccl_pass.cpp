@@ -14,7 +14,7 @@ namespace tangram::comm {
 
 namespace {
 
-constexpr int kPackBlocks = 64;  // bound by memory, and short beside the transfer
+constexpr int kPackBlocks = 64;  // bound by memory, and short
 
 cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
@@ -81,6 +81,16 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
     returned_.emplace_back(static_cast<size_t>(layout_.return_rows * row_bytes));
     returned_addresses_.push_back(returned_.back().as<char>());
   }
+  const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
+  std::vector<Chunk> own_chunks;
+  for (size_t t = 0; t < row_bytes.size(); ++t) {
+    for (const KeyStretch& rows : spec_.own_rows) {
+      append_chunks(own_chunks, rows.row * row_bytes[t], rows.keys.begin * row_bytes[t],
+                    rows.keys.size() * row_bytes[t], static_cast<int>(t), static_cast<int>(t));
+    }
+  }
+  num_own_chunks_ = own_chunks.size();
+  own_chunks_ = upload(own_chunks);
   merge_begin_ = upload(layout_.merge.begin);
   merge_entries_ = upload(layout_.merge.entries);
   merge_before_ = upload(layout_.merge.num_before);
@@ -104,8 +114,9 @@ void NcclPass::open() {
   used_ = false;
 }
 
-int NcclPass::begin(void*) {
+int NcclPass::begin(std::span<const ConstTensorView> own, void* stream) {
   group_->state().check();
+  if (!own.empty()) check_sources(spec_, own, layout_.own_source_rows);
   epoch_.begin();
   try {
     slot_ = landing_->slots().take(spec_.label);
@@ -114,6 +125,11 @@ int NcclPass::begin(void*) {
     throw;
   }
   open();
+  if (!own.empty()) {
+    MoveParams params = move_params(own_chunks_, num_own_chunks_, landing_->device_tensors(slot_));
+    for (size_t t = 0; t < own.size(); ++t) params.sources[t] = own[t].data;
+    launch_move(params, kPackBlocks, as_stream(stream));
+  }
   return slot_;
 }
 

@@ -41,7 +41,8 @@ class NcclPass final : public DevicePass {
   /// Collective; the specs of all ranks have been checked.
   NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec);
 
-  int begin(void* stream) override;
+  using DevicePass::begin;
+  int begin(std::span<const ConstTensorView> own, void* stream) override;
   int begin_kept(KeptSlot kept, void* stream) override;
   TensorView landing(int tensor, int slot) const override;
   int num_slots() const override { return landing_->num_slots(); }
@@ -93,6 +94,8 @@ class NcclPass final : public DevicePass {
   std::vector<cuda::DeviceBuffer> returned_;        // by tensor: the return area
   std::vector<char*> returned_addresses_;
   cuda::DeviceBuffer merge_begin_, merge_entries_, merge_before_;
+  cuda::DeviceBuffer own_chunks_;  // of own_rows
+  size_t num_own_chunks_ = 0;
   OwnedEvent fork_, join_;
   int slot_ = -1;
   bool used_ = false;

@@ -105,13 +105,14 @@ Gradients local_gradients(DeviceRank& rank, const DistBackwardArgs& args, const 
   return local;
 }
 
+/// Closes the epoch, if there is one.
 void finish_gradients(DeviceRank& rank, const DistBackwardArgs& args, const Gradients& gradients, cudaStream_t stream) {
   if (rank.writes_gradients) return;
   if (rank.backward.pass != nullptr) {
     const Gradients local = local_gradients(rank, args, gradients, stream);
     const ConstTensorView own[] = {local.dk, local.dv};
     const TensorView sums[] = {args.dk, args.dv};
-    rank.backward.pass->finish_reduce(own, sums, stream);
+    rank.backward.pass->finish_reduce_and_end(own, sums, stream);
     return;
   }
   const auto* map = rank.local.of_shard_row.as<int32_t>();
@@ -134,20 +135,17 @@ void reduce_dsink(DeviceRank& rank, const DistBackwardArgs& args, cudaStream_t s
 }  // namespace
 
 void run_backward(DeviceRank& rank, const DistBackwardArgs& args, cudaStream_t stream) {
-  DevicePass* pass = rank.backward.pass.get();
   KvViews rows;
   if (rank.keeps) {
-    const int slot = pass->begin_kept({args.kept->device_slot}, stream);
+    const int slot = rank.backward.pass->begin_kept({args.kept->device_slot}, stream);
     std::erase(rank.kept_slots, args.kept->device_slot);
-    rows = kept_rows(rank.forward, slot);
+    rows = kept_rows(rank, slot, args.k, args.v);
   } else {
-    const int slot = pass == nullptr ? -1 : pass->begin(stream);
-    rows = gather_rows(rank, rank.backward, slot, args.k, args.v, stream);
+    rows = gather_rows(rank, rank.backward, args.k, args.v, stream);
   }
   const Gradients gradients = gradients_of(rank, args);
   compute(rank, args, rows, gradients, stream);
   finish_gradients(rank, args, gradients, stream);
-  if (pass != nullptr) pass->end(stream);
   reduce_dsink(rank, args, stream);
 }
 

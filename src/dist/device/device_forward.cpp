@@ -66,11 +66,9 @@ void end_pass(DeviceRank& rank, KeptKv* kept, cudaStream_t stream) {
 }  // namespace
 
 void run_forward(DeviceRank& rank, const DistForwardArgs& args, cudaStream_t stream) {
-  DevicePass* pass = rank.forward.pass.get();
-  const int slot = pass == nullptr ? -1 : pass->begin(stream);
-  const KvViews rows = gather_rows(rank, rank.forward, slot, args.k, args.v, stream);
+  const KvViews rows = gather_rows(rank, rank.forward, args.k, args.v, stream);
   compute(rank, args, rows, stream);
-  if (pass != nullptr) end_pass(rank, args.kept, stream);
+  if (rank.forward.pass != nullptr) end_pass(rank, args.kept, stream);
   if (args.max_logits != nullptr && rank.communicator->size() > 1) {
     rank.communicator->all_reduce(args.max_logits, args.q.heads, ReduceOp::kMax, stream);
   }

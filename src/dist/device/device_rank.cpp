@@ -35,7 +35,8 @@ LocalRows make_local_rows(const RankPlan& plan, int rank, int64_t k_rows, bool r
       of_shard_row[static_cast<size_t>(stretch.row + i)] = static_cast<int32_t>(stretch.keys.begin + i);
     }
   }
-  for (const KeyStretch& stretch : to_copy(own, local.stretches, AttnBackend::kStretchBorder)) {
+  local.copied = to_copy(own, local.stretches, AttnBackend::kStretchBorder);
+  for (const KeyStretch& stretch : local.copied) {
     for (int64_t i = 0; i < stretch.keys.size(); ++i) {
       shard_rows.push_back(static_cast<int32_t>(stretch.row + i));
       buffer_rows.push_back(static_cast<int32_t>(stretch.keys.begin + i));
@@ -222,8 +223,7 @@ void prepare_layout(DeviceRank& rank, const DeviceDistOptions& options) {
   rank.keeps = plan.backward.back().kept && options.with_backward;
   const bool alone = plan.forward.size() == 1 && plan.backward.size() == 1;
   rank.uses_shard = alone && plan.segments.size() <= 1;
-  // A backward pass finds all rows where the forward pass kept them, and a shard that is the buffer is read anyway.
-  const bool reads_elsewhere = rank.base.backend->can_read_elsewhere() && !rank.keeps && !rank.uses_shard;
+  const bool reads_elsewhere = rank.base.backend->can_read_elsewhere() && !rank.uses_shard;
   rank.local = make_local_rows(plan, rank.base.rank, rank.base.k_shard_rows(), reads_elsewhere);
   rank.writes_gradients = rank.uses_shard && rank.local.whole_shard;
 }
@@ -270,6 +270,7 @@ void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
     spec.label = "forward";
     spec.casts = exchanges_of(rank.plan().forward);
     spec.landing = {k, v};
+    spec.own_rows = rank.local.copied;
     spec.num_slots = 2 + (rank.keeps ? options.max_kept : 0);
     rank.forward.pass = rank.communicator->prepare_pass(spec);
   }
@@ -279,6 +280,7 @@ void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
   DevicePassSpec spec;
   spec.label = "backward";
   spec.landing = {k, v};
+  spec.own_rows = rank.local.copied;
   if (!rank.keeps) spec.casts = exchanges_of(rank.plan().backward);
   spec.reduces = exchanges_of(rank.plan().backward);
   for (const int dim : {heads.head_dim, heads.head_dim_v}) {
@@ -319,12 +321,14 @@ void start_transfers_first(const DeviceRank& rank, const PassSetup& setup, int s
   setup.pass->wait_started(stage - 1, stream);
 }
 
-KvViews kept_rows(const PassSetup& setup, int slot) {
-  return {setup.pass->landing(0, slot), setup.pass->landing(1, slot), {}, {}};
+KvViews kept_rows(const DeviceRank& rank, int slot, const ConstTensorView& k, const ConstTensorView& v) {
+  const DevicePass& pass = *rank.forward.pass;
+  if (rank.local.stretches.empty()) return {pass.landing(0, slot), pass.landing(1, slot), {}, {}};
+  return {pass.landing(0, slot), pass.landing(1, slot), k, v};
 }
 
-KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, int slot, const ConstTensorView& k,
-                    const ConstTensorView& v, cudaStream_t stream) {
+KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, const ConstTensorView& k, const ConstTensorView& v,
+                    cudaStream_t stream) {
   if (rank.uses_shard) {
     const int64_t first = rank.plan().segments.empty() ? 0 : rank.plan().segments.front().owner_row;
     return {slice_rows(k, {first, first + rank.kv_rows()}), slice_rows(v, {first, first + rank.kv_rows()}), {}, {}};
@@ -334,18 +338,19 @@ KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, int slot, const Co
     // Rows of all stages are sent at once: the link carries one after the other, and nothing may be posted behind
     // kernels of this rank that wait for a peer which waits for them.
     const ConstTensorView sources[] = {k, v};
+    const int slot = setup.pass->begin(sources, stream);
     for (int stage = 1; stage < setup.num_stages; ++stage) setup.pass->cast(stage - 1, sources, stream);
     k_rows = setup.pass->landing(0, slot);
     v_rows = setup.pass->landing(1, slot);
   } else {
     k_rows = view_of(rank.own_k, k.dtype, rank.kv_rows(), k.heads, k.dim);
     v_rows = view_of(rank.own_v, v.dtype, rank.kv_rows(), v.heads, v.dim);
+    const auto* from = rank.local.shard_rows.as<int32_t>();
+    const auto* to = rank.local.buffer_rows.as<int32_t>();
+    const RowJob jobs[] = {{k, {}, k_rows, from, nullptr, to, rank.local.count},
+                           {v, {}, v_rows, from, nullptr, to, rank.local.count}};
+    run_row_jobs(jobs, stream);
   }
-  const auto* from = rank.local.shard_rows.as<int32_t>();
-  const auto* to = rank.local.buffer_rows.as<int32_t>();
-  const RowJob jobs[] = {{k, {}, k_rows, from, nullptr, to, rank.local.count},
-                         {v, {}, v_rows, from, nullptr, to, rank.local.count}};
-  run_row_jobs(jobs, stream);
   if (rank.local.stretches.empty()) return {k_rows, v_rows, {}, {}};
   return {k_rows, v_rows, k, v};
 }

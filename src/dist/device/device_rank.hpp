@@ -27,6 +27,7 @@ struct LocalRows {
   int64_t count = 0;
   /// What kernels read from the shard itself: of these only the borders are copied.
   std::vector<KeyStretch> stretches;
+  std::vector<KeyStretch> copied;  // the rows of shard_rows and buffer_rows
   /// The rows of the buffer that are the whole shard in order, where there are such.
   std::optional<Range> whole_shard;
 };
@@ -95,11 +96,12 @@ struct KvViews {
   ConstTensorView k_shard;  // where LocalRows::stretches lie; empty where there are none
   ConstTensorView v_shard;
 };
-/// Casts all stages of `setup` and copies what kernels do not read from the shard. `slot` is that of the open epoch.
-KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, int slot, const ConstTensorView& k,
-                    const ConstTensorView& v, cudaStream_t stream);
-/// The same rows where a forward pass kept them.
-KvViews kept_rows(const PassSetup& setup, int slot);
+/// Opens the epoch of `setup`, if there are transfers, casts all stages and copies what kernels do not read from the
+/// shard.
+KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, const ConstTensorView& k, const ConstTensorView& v,
+                    cudaStream_t stream);
+/// The same rows where a forward pass kept them, in `slot`.
+KvViews kept_rows(const DeviceRank& rank, int slot, const ConstTensorView& k, const ConstTensorView& v);
 
 /// `options` for a kernel beside which transfers run.
 AttnOptions beside_transfers(const DeviceRank& rank, const PassSetup& setup, AttnOptions options);

@@ -223,8 +223,7 @@ void test_reduce(const Group& group, DType partial_dtype, DType reduce_dtype) {
     // In place in float32 for one tensor, rounded to bfloat16 elsewhere for the other.
     const ConstTensorView own[] = {view_of(own_buffers[0], own_hosts[0]), view_of(own_buffers[1], own_hosts[1])};
     const TensorView sums[] = {view_of(own_buffers[0], own_hosts[0]), view_of(sum_buffers[1], sum_shape)};
-    pass->finish_reduce(own, sums, stream);
-    pass->end(stream);
+    pass->finish_reduce_and_end(own, sums, stream);
     stream.synchronize();
     comm.check();
     for (int t = 0; t < 2; ++t) {

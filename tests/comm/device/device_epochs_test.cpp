@@ -86,6 +86,37 @@ TEST(BatchedCopies, LargeStretchesArriveWholeManyEpochsAhead) {
       60);
 }
 
+TEST_P(DeviceTransports, BeginCopiesOwnRowsBesideThoseOfPeers) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  constexpr int kSize = 2;
+  constexpr int64_t kRows = 64;
+  run(kSize, [&](DeviceCommunicator& comm) {
+    DevicePassSpec spec = ring_spec(comm.rank(), kSize, kRows, "own");
+    spec.landing[0].rows = kRows + 40;
+    spec.own_rows = {{{kRows, kRows + 30}, 5}, {{kRows + 30, kRows + 40}, 50}};
+    const auto pass = comm.prepare_pass(spec);
+    const Stream stream;
+    const HostTensor source = make_filled(DType::kFloat32, kRows, kHeads, kDim, comm.rank(), 0);
+    const DeviceBuffer memory = to_device(source);
+    const ConstTensorView views[] = {view_of(memory, source)};
+    comm.control().barrier("allocated");
+    const int slot = pass->begin(views, stream);
+    pass->cast(0, views, stream);
+    pass->wait_cast(0, stream);
+    stream.synchronize();
+    comm.check();
+    const HostTensor got = to_host(pass->landing(0, slot));
+    for (int64_t row = 0; row < kRows + 40; ++row) {
+      const int owner = row < kRows ? 1 - comm.rank() : comm.rank();
+      const int64_t owner_row = row < kRows ? row : row < kRows + 30 ? row - kRows + 5 : row - kRows - 30 + 50;
+      ASSERT_EQ(got.at(row, 1, 3), element_value(owner, 0, owner_row, 1, 3)) << "row " << row;
+    }
+    pass->end(stream);
+    stream.synchronize();
+    comm.control().barrier("done");
+  });
+}
+
 TEST_P(DeviceTransports, KeptSlotsStayUntilAnotherPassTakesThem) {
   if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
   constexpr int kSize = 2;

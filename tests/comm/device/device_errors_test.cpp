@@ -136,9 +136,10 @@ TEST_P(DeviceErrors, WrongTensorsAreRefusedBeforeAnythingIsEnqueued) {
     const ConstTensorView views[] = {view_of(buffer, good)};
     EXPECT_THROW(pass->cast(0, views, stream), InvalidArgument);
     EXPECT_THROW(pass->landing(1, 0), InvalidArgument);
+    const ConstTensorView too_small[] = {view_of(buffer, small)}, wrong_dtype[] = {view_of(buffer, half)};
+    EXPECT_THROW(pass->begin(wrong_dtype, stream), InvalidArgument);
     pass->begin(stream);
     EXPECT_THROW(pass->begin(stream), InvalidArgument);
-    const ConstTensorView too_small[] = {view_of(buffer, small)}, wrong_dtype[] = {view_of(buffer, half)};
     EXPECT_THROW(pass->cast(0, too_small, stream), InvalidArgument);
     EXPECT_THROW(pass->cast(0, wrong_dtype, stream), InvalidArgument);
     EXPECT_THROW(pass->cast(0, {}, stream), InvalidArgument);

@@ -28,7 +28,8 @@ class HostPass final : public DevicePass {
       slot.fill(-1);
     }
   }
-  int begin(void*) override {
+  using DevicePass::begin;
+  int begin(std::span<const ConstTensorView>, void*) override {
     EXPECT_FALSE(open_);
     open_ = true;
     return slot_ = 1 - slot_;

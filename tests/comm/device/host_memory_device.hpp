@@ -41,10 +41,18 @@ class HostMemoryPass final : public DevicePass {
     }
   }
 
-  int begin(void*) override {
+  using DevicePass::begin;
+  int begin(std::span<const ConstTensorView> own, void*) override {
     epoch_.begin();
     slot_ = landing_->slots.take(spec_.label);
     for (HostTensor& tensor : landing_->tensors[static_cast<size_t>(slot_)]) tensor.fill(std::nanf(""));
+    for (size_t t = 0; t < own.size(); ++t) {
+      for (const KeyStretch& rows : spec_.own_rows) {
+        const ConstTensorView from = slice_rows(own[t], {rows.row, rows.row + rows.keys.size()});
+        std::memcpy(slice_rows(landing(static_cast<int>(t), slot_), rows.keys).data, from.data,
+                    static_cast<size_t>(from.rows * from.row_bytes()));
+      }
+    }
     return slot_;
   }
   int begin_kept(KeptSlot kept, void*) override {

@@ -101,6 +101,8 @@ TEST(PassLayout, NeighbouringPiecesAreOneCopy) {
   EXPECT_EQ(layout.casts[0][0].rows, 12);
   EXPECT_EQ(layout.min_source_rows(0), 12);
   EXPECT_EQ(layout.min_source_rows(1), 0);
+  spec.own_rows = {{{50, 60}, 8}};
+  EXPECT_EQ(make_pass_layout({0, 2}, spec).own_source_rows, 18);
 }
 
 TEST(PassLayout, PeersAreServedInTurnsSoThatNobodyIsEverybodysFirst) {

@@ -43,10 +43,14 @@ class BlockingPass final : public DevicePass {
     }
   }
 
-  int begin(void*) override {
+  using DevicePass::begin;
+  int begin(std::span<const ConstTensorView> own, void* stream) override {
     BlockingPass& home = shared_ ? *shared_ : *this;
     for (size_t i = 0; i < home.kept_.size(); ++i) {
-      if (!home.kept_[i]) return open(static_cast<int>(i));
+      if (home.kept_[i]) continue;
+      const int slot = open(static_cast<int>(i));
+      for (size_t t = 0; t < own.size(); ++t) copy_own(own[t], landing(static_cast<int>(t), slot), stream);
+      return slot;
     }
     throw InvalidArgument("BlockingPass::begin: no free slot");
   }
@@ -153,6 +157,16 @@ class BlockingPass final : public DevicePass {
       owned_.back().fill(0);
     }
     return slot;
+  }
+  void copy_own(const ConstTensorView& source, const TensorView& target, void* stream) const {
+    synchronize(stream);
+    for (const KeyStretch& rows : spec_.own_rows) {
+      const ConstTensorView from = slice_rows(source, {rows.row, rows.row + rows.keys.size()});
+      cuda::check(cudaMemcpy(slice_rows(target, rows.keys).data, from.data,
+                             static_cast<size_t>(from.rows * from.row_bytes()), cudaMemcpyDeviceToDevice),
+                  "cudaMemcpy");
+    }
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
   static void synchronize(void* stream) {
     cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");

@@ -37,7 +37,9 @@ class HostPass final : public DevicePass {
     slots_->kept.resize(slots_->memory.size());
   }
 
-  int begin(void*) override {
+  using DevicePass::begin;
+  int begin(std::span<const ConstTensorView> own, void*) override {
+    if (!own.empty()) throw InvalidArgument("HostPass::begin: copies no rows");
     EXPECT_FALSE(open_);
     const auto free = std::find(slots_->kept.begin(), slots_->kept.end(), false);
     if (free == slots_->kept.end()) throw InvalidArgument("HostPass::begin: no free slot");
