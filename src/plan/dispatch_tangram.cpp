@@ -156,6 +156,33 @@ CutCost cut_cost(const DistAttnConfig& config) {
   return {config.cost.tile_rows, std::exp2(std::round(std::log2(key_seconds / visible_row_seconds(config))))};
 }
 
+void sort_by_price(std::vector<Candidate>& candidates, int64_t num_rows) {
+  for (Candidate& candidate : candidates) {
+    const double excess = candidate.score.overload;
+    candidate.price = static_cast<double>(candidate.score.remote_rows) +
+                      static_cast<double>(num_rows) * excess * (kPriceOfOverload + kPriceOfOverloadSquared * excess);
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.price < b.price; });
+}
+
+// Searches in rounds; the best candidate comes first.
+void improve(std::vector<Candidate>& candidates, Refiner& refiner, int64_t num_rows, int cp_size, double tolerance) {
+  const auto rounds = cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
+  for (const Round& round : rounds) {
+    candidates.resize(std::min(candidates.size(), round.num_candidates));
+    const double work = static_cast<double>(search_work(num_rows, cp_size)) * round.share;
+    const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
+                                .tolerance = tolerance,
+                                .mends = &round == &rounds.back()};
+    for (Candidate& candidate : candidates) {
+      candidate.score = refiner.run(candidate.map, options);
+      if (candidate.score.remote_rows == 0 && candidate.score.overload == 0) break;  // there is no better one
+    }
+    sort_by_price(candidates, num_rows);
+  }
+}
+
 // The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
 Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size, bool may_change,
                          double& overload) {
@@ -173,35 +200,13 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
   Refiner refiner(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size, cp_size,
                   may_change ? cut_cost(config) : CutCost{});
-  const auto sort_by_price = [&] {
-    for (Candidate& candidate : candidates) {
-      const double excess = candidate.score.overload;
-      candidate.price =
-          static_cast<double>(candidate.score.remote_rows) +
-          static_cast<double>(mask.seqlen_q()) * excess * (kPriceOfOverload + kPriceOfOverloadSquared * excess);
-    }
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.price < b.price; });
-  };
   for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.map, tolerance);
   // One block in plain order is nearly balanced, as a window, or would have to be dealt out anew by exchanges.
   if (is_one_block && candidates.back().score.overload > kMendable) candidates.pop_back();
-  sort_by_price();
+  sort_by_price(candidates, mask.seqlen_q());
   // A mask of one block is cut as it must be; exchanges could only mend its balance.
   if (cp_size > 1 && (refiner.num_components() > 1 || candidates.front().score.overload > 0)) {
-    const auto rounds = cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
-    for (const Round& round : rounds) {
-      candidates.resize(std::min(candidates.size(), round.num_candidates));
-      const double work = static_cast<double>(search_work(mask.seqlen_q(), cp_size)) * round.share;
-      const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
-                                  .tolerance = tolerance,
-                                  .mends = &round == &rounds.back()};
-      for (Candidate& candidate : candidates) {
-        candidate.score = refiner.run(candidate.map, options);
-        if (candidate.score.remote_rows == 0 && candidate.score.overload == 0) break;  // there is no better one
-      }
-      sort_by_price();
-    }
+    improve(candidates, refiner, mask.seqlen_q(), cp_size, tolerance);
   }
   Candidate& best = candidates.front();
   overload = best.score.overload;
