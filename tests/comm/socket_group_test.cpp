@@ -191,6 +191,31 @@ TEST(SocketGroup, HostThatDropsConnectionsIsGivenUpAtTheDeadline) {
   ::close(listener);
 }
 
+// A probe of the network that connects and says nothing, or something else.
+TEST(SocketGroup, StrangersDoNotKeepTheRanksFromMeeting) {
+  const std::string address = tcp_address();
+  sockaddr_in root = {};
+  root.sin_family = AF_INET;
+  root.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  root.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  std::thread rank_0([&] { SocketGroup({0, 2, address, kLongTimeout_s}).communicator().barrier("met"); });
+  std::vector<int> strangers;
+  while (strangers.size() < 3) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&root), sizeof(root)) != 0) {
+      ::close(fd);  // rank 0 does not listen yet
+      std::this_thread::yield();
+      continue;
+    }
+    if (strangers.size() == 1) static_cast<void>(::send(fd, "GET /", 5, MSG_NOSIGNAL));
+    if (strangers.size() == 2) static_cast<void>(::send(fd, "GET / HTTP/1.1 and more", 23, MSG_NOSIGNAL));
+    strangers.push_back(fd);
+  }
+  EXPECT_NO_THROW(SocketGroup({1, 2, address, kLongTimeout_s}).communicator().barrier("met"));
+  rank_0.join();
+  for (const int fd : strangers) ::close(fd);
+}
+
 TEST(SocketGroup, RefusesConfigsThatCannotBe) {
   EXPECT_THROW(SocketGroup({2, 2, "unix:/tmp", 1}), InvalidArgument);
   EXPECT_THROW(SocketGroup({-1, 2, "unix:/tmp", 1}), InvalidArgument);

@@ -48,6 +48,14 @@ struct Hello {
   uint32_t port = 0;  // where the rank listens, network order (tcp)
 };
 
+/// Who has connected, and what it has said so far.
+struct Caller {
+  UniqueFd fd;
+  Address from;
+  Hello hello;
+  size_t num_read = 0;
+};
+
 /// What rank 0 tells a rank of another: where it is, or, for the rank itself, whether all came.
 struct TableEntry {
   Address address;
@@ -166,10 +174,12 @@ class Rendezvous {
   }
 
   UniqueFd listen_at(const Address& address) {
-    UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // Not blocking: who has called may be gone when it is accepted.
+    UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int one = 1;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), config_.size) != 0) {
+    if (::bind(fd.get(), address.get(), address.length) != 0 ||
+        ::listen(fd.get(), std::max(config_.size, SOMAXCONN)) != 0) {
       throw CommError(fmt::format("SocketGroup: rank {} must be able to listen at {} (got {})", config_.rank,
                                   config_.address, std::strerror(errno)));
     }
@@ -201,34 +211,52 @@ class Rendezvous {
   }
 
   void accept_until_all(const UniqueFd& listener, std::vector<TableEntry>* table) {
+    std::vector<Caller> callers;
     while (true) {
       std::vector<int> missing;
       for (int rank = config_.rank + 1; rank < config_.size; ++rank) {
         if (!peers_[static_cast<size_t>(rank)]) missing.push_back(rank);
       }
       if (missing.empty()) return;
-      if (!wait_readable(listener.get())) give_up_on(missing);
-      accept_one(listener, table);
+      const double rest_s = deadline_s_ - steady_seconds();
+      if (rest_s <= 0) give_up_on(missing);
+      std::vector<pollfd> polled{{listener.get(), POLLIN, 0}};
+      for (const Caller& caller : callers) polled.push_back({caller.fd.get(), POLLIN, 0});
+      if (::poll(polled.data(), polled.size(), static_cast<int>(rest_s * 1e3) + 1) <= 0) continue;
+      // One that says nothing is left waiting, and nobody waits for it.
+      std::erase_if(callers, [&](Caller& caller) { return hear(caller, table); });
+      if (polled[0].revents != 0) accept_one(listener, callers);
     }
   }
 
-  void accept_one(const UniqueFd& listener, std::vector<TableEntry>* table) {
-    Address from;
-    from.length = sizeof(from.storage);
-    UniqueFd fd(::accept4(listener.get(), reinterpret_cast<sockaddr*>(&from.storage), &from.length, SOCK_CLOEXEC));
-    Hello hello;
-    // Whoever says something else, or nothing, is none of us.
-    if (!fd || !receive_all(fd.get(), &hello, sizeof(hello)) || hello.magic != kMagic) return;
+  static void accept_one(const UniqueFd& listener, std::vector<Caller>& callers) {
+    Caller caller;
+    caller.from.length = sizeof(caller.from.storage);
+    caller.fd = UniqueFd(::accept4(listener.get(), reinterpret_cast<sockaddr*>(&caller.from.storage),
+                                   &caller.from.length, SOCK_CLOEXEC));
+    if (caller.fd) callers.push_back(std::move(caller));
+  }
+
+  /// True when all is said: the caller has been taken in, or it is none of us.
+  bool hear(Caller& caller, std::vector<TableEntry>* table) {
+    const ssize_t count = ::recv(caller.fd.get(), reinterpret_cast<char*>(&caller.hello) + caller.num_read,
+                                 sizeof(Hello) - caller.num_read, MSG_DONTWAIT);
+    if (count <= 0) return count == 0 || (errno != EAGAIN && errno != EINTR);
+    caller.num_read += static_cast<size_t>(count);
+    if (caller.num_read < sizeof(Hello)) return false;
+    const Hello& hello = caller.hello;
+    if (hello.magic != kMagic) return true;
     require(hello.size == config_.size, "SocketGroup: size must be the same on all ranks (got {} on rank {}, {} here)",
             hello.size, hello.rank, config_.size);
     require(hello.rank > config_.rank && hello.rank < config_.size && !peers_[static_cast<size_t>(hello.rank)],
             "SocketGroup: every rank must come once (got rank {} again)", hello.rank);
-    set_no_delay(fd.get(), from.family());
+    set_no_delay(caller.fd.get(), caller.from.family());
     if (table != nullptr) {
-      set_port(from, hello.port);
-      (*table)[static_cast<size_t>(hello.rank)].address = from;
+      set_port(caller.from, hello.port);
+      (*table)[static_cast<size_t>(hello.rank)].address = caller.from;
     }
-    peers_[static_cast<size_t>(hello.rank)] = std::move(fd);
+    peers_[static_cast<size_t>(hello.rank)] = std::move(caller.fd);
+    return true;
   }
 
   static void set_no_delay(int fd, int family) {
