@@ -4,6 +4,7 @@
 // In which pieces and in which order the items of a backward pass are dealt, and in which order each walks its steps.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -13,11 +14,20 @@
 
 namespace tangram::sm90::backward {
 
-/// How the items are cut and dealt: every item in `pieces` by query heads; one KV head after the other, piece by piece,
-/// or all at once. Inside such a section longest first, ties in the order of the list.
+/// How the items are cut and dealt. Every item is cut into `pieces` by query heads. The pieces of all KV heads, in the
+/// order of the heads, are dealt in sections of `together` of them (0: all), one section after the other; in a section
+/// longest item first, ties in the order of the list. What is dealt last decides how evenly the multiprocessors end:
+/// the last section may have more of them (`joint`), and the last `tail_tiles` key tiles in the order may come after
+/// all others, in more pieces.
 struct Dealing {
   int pieces = 1;
-  bool by_head = false;
+  int together = 0;
+  int joint = 0;
+  int tail_tiles = 0;
+  int tail_pieces = 1;
+  int tail_together = 0;
+
+  friend bool operator==(const Dealing&, const Dealing&) = default;
 };
 
 /// Query tiles of one head that an item visits: in all, the first one and the one after the last.
@@ -57,25 +67,32 @@ struct Direction {
 };
 Direction choose_direction(const Extents& extents);
 
-/// Calls visit(index into of_keys, KV head, piece) in the order of dealing; an item without steps is one piece.
+/// Calls visit(index into of_keys, KV head, piece, pieces of this item) in the order of dealing; an item without steps
+/// is one piece. Pieces of an item come in order, and all query heads see the key tiles in the same order.
 template <typename Visit>
-void deal(const Extents& extents, int num_heads_kv, Dealing how, const Visit& visit) {
-  if (how.by_head) {
-    for (int head = 0; head < num_heads_kv; ++head) {
-      for (int piece = 0; piece < how.pieces; ++piece) {
-        for (const size_t i : extents.longest_first) {
-          if (piece == 0 || extents.of_keys[i].count > 0) visit(i, head, piece);
-        }
+void deal(const Extents& extents, int num_heads_kv, const Dealing& how, const Visit& visit) {
+  const std::vector<size_t>& order = extents.longest_first;
+  const auto visit_piece = [&](size_t i, int head, int piece, int pieces) {
+    if (extents.of_keys[i].count > 0) {
+      visit(i, head, piece, pieces);
+    } else if (piece == 0) {
+      visit(i, head, 0, 1);
+    }
+  };
+  // Tiles [first, last) of the order, in sections.
+  const auto visit_tiles = [&](size_t first, size_t last, int pieces, int together, int joint) {
+    const int all = num_heads_kv * pieces;
+    if (together == 0) together = all;
+    for (int begin = 0, end = 0; begin < all; begin = end) {
+      end = all - begin <= std::max(together, joint) ? all : std::min(begin + together, all - joint);
+      for (size_t at = first; at < last; ++at) {
+        for (int i = begin; i < end; ++i) visit_piece(order[at], i / pieces, i % pieces, pieces);
       }
     }
-    return;
-  }
-  for (const size_t i : extents.longest_first) {
-    const int pieces = extents.of_keys[i].count > 0 ? how.pieces : 1;
-    for (int head = 0; head < num_heads_kv; ++head) {
-      for (int piece = 0; piece < pieces; ++piece) visit(i, head, piece);
-    }
-  }
+  };
+  const size_t tail = order.size() - static_cast<size_t>(how.tail_tiles);
+  visit_tiles(0, tail, how.pieces, how.together, how.joint);
+  visit_tiles(tail, order.size(), how.tail_pieces, how.tail_together, 0);
 }
 
 }  // namespace tangram::sm90::backward

@@ -113,6 +113,15 @@ double arrival_in_steps(const LateKeys& late_keys, const TileItem& tile, const A
   return (kFirst_us + bytes / kLinkBytes_us * turn / late_keys.num_turns()) / kStep_us;
 }
 
+/// Where many items begin at the same query tile, they would wait for the one whose addition stores, which costs more
+/// than zeros.
+bool few_visits(const Extents& extents, size_t num_q_tiles) {
+  constexpr int64_t kFew = 4;
+  int64_t visits = 0;
+  for (const Extent& extent : extents.of_keys) visits += extent.count;
+  return visits <= kFew * static_cast<int64_t>(num_q_tiles);
+}
+
 Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) {
   Item item;
   item.row_begin = tile.row_begin;
@@ -160,16 +169,16 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
     extents.longest_first = order_by_arrival(extents, shape, num_sms, how, arrives);
   }
   const int group = shape.num_heads_q / shape.num_heads_kv;
-  const int heads = group / how.pieces;
   std::vector<int32_t> slab_of(extents.item.size() * static_cast<size_t>(shape.num_heads_kv));
-  deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece) {
+  deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
     const int64_t count = extents.of_keys[i].count;
+    const int heads = group / pieces;
     Item item = make_item(tiles.items[extents.item[i]], covered.keys);
     item.kv_head = head;
     item.head_begin = head * group + piece * heads;
     item.head_end = item.head_begin + heads;
     item.num_steps = static_cast<int32_t>(count * heads);
-    item.num_pieces = count > 0 ? how.pieces : 1;
+    item.num_pieces = pieces;
     item.piece = piece;
     int32_t& slab = slab_of[i * static_cast<size_t>(shape.num_heads_kv) + static_cast<size_t>(head)];
     if (item.num_pieces > 1 && piece == 0) slab = work.num_slabs++;
@@ -177,9 +186,9 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
     work.items.push_back(item);
   });
   const Direction direction = choose_direction(extents);
-  work.walk = {direction.descending, direction.same_begin && (how.by_head || spread < 0.1)};
+  work.walk = {direction.descending, direction.same_begin && (how.together == 1 || spread < 0.1)};
   work.deterministic_walk = {direction.descending, direction.same_begin};
-  work.zeroed_sums = direction.same_begin;
+  work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
   add_turns(work);
   return work;
 }
