@@ -221,6 +221,15 @@ TEST(ForwardParts, OnlyTheItemsDealtLastAreCutOfManyOnes) {
   for (size_t i = 0; i + parts->tiles.size() < 86; ++i) EXPECT_EQ(parts->first_rows[i], -1) << "a whole tile";
 }
 
+TEST(ForwardParts, AFewItemsTooManyForTheLastWaveAreCut) {
+  // 512 tiles of 16 rows, 4,096 items on 132 multiprocessors: 31 waves and four items of 64 steps.
+  const auto full = split({AttnSlice::full({0, 8192}, {0, 8192})}, shape_of(8192, 8192, 64, 8), kTile, 8);
+  ASSERT_TRUE(full.has_value());
+  EXPECT_GT(full->tiles.size(), 0U);
+  EXPECT_LE(full->tiles.size(), 17U) << "no more than a wave";
+  EXPECT_FALSE(split({AttnSlice::full({0, 8448}, {0, 8192})}, shape_of(8448, 8192, 64, 8), kTile, 8)) << "32 waves";
+}
+
 TEST(ForwardParts, TilesStayWholeWhereSplittingDoesNotPay) {
   EXPECT_FALSE(split({}, shape_of(16, 65536, 64, 8), kTile, 8)) << "nothing to cut";
   EXPECT_FALSE(split({}, shape_of(0, 65536, 64, 8), kTile, 8)) << "no tiles";

@@ -25,9 +25,10 @@ constexpr int64_t kLeastSteps = 16;
 constexpr int64_t kMostItems = 2;
 constexpr int64_t kMostParts = 6;  // a multiprocessor
 // Of masks with more items only the last ones are cut, where the last wave is far from full.
-constexpr int64_t kMostItemsOfLast = 10;
+constexpr int64_t kMostItemsOfLast = 40;
+constexpr int64_t kMostWavesOfLast = 1;
 constexpr int64_t kLeastStepsOfPart = 3;
-constexpr double kWantedGainOfLast = 1.03;
+constexpr double kWantedGainOfLast = 1.01;
 
 int64_t steps_of(const TileRun& run, int64_t block_n) { return (run.k_end - run.k_begin + block_n - 1) / block_n; }
 
@@ -139,31 +140,29 @@ class Cutter {
   PartList result_;
 };
 
-/// Steps until the last multiprocessor is done, when each takes the next item as soon as it is free, of items in
-/// `num_parts` parts, longest first.
-double makespan(const std::vector<int64_t>& steps, const std::vector<int64_t>& num_parts, int64_t num_groups,
-                int num_sms) {
-  std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
-  for (int i = 0; i < num_sms; ++i) free_at.push(0);
-  std::vector<std::pair<int64_t, double>> items;  // steps, cost
-  for (size_t i = 0; i < steps.size(); ++i) {
-    for (int64_t p = 0; p < num_parts[i]; ++p) {
-      const int64_t length = (p + 1) * steps[i] / num_parts[i] - p * steps[i] / num_parts[i];
-      items.emplace_back(length, static_cast<double>(length) + (num_parts[i] > 1 ? kPartCost : kItemCost));
+/// Dealing of items to multiprocessors, each of which takes the next as soon as it is free. In steps.
+class Dealing {
+ public:
+  explicit Dealing(int num_sms) {
+    for (int i = 0; i < num_sms; ++i) free_at_.push(0);
+  }
+  void deal(double cost, int64_t times) {
+    for (int64_t i = 0; i < times; ++i) {
+      const double done = free_at_.top() + cost;
+      free_at_.pop();
+      free_at_.push(done);
+      end_ = std::max(end_, done);
     }
   }
-  std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  double end = 0;
-  for (const auto& [length, cost] : items) {
-    for (int64_t group = 0; group < num_groups; ++group) {
-      const double done = free_at.top() + cost;
-      free_at.pop();
-      free_at.push(done);
-      end = std::max(end, done);
-    }
-  }
-  return end;
-}
+  /// When the last multiprocessor is done.
+  double end() const { return end_; }
+
+ private:
+  std::priority_queue<double, std::vector<double>, std::greater<>> free_at_;
+  double end_ = 0;
+};
+
+double item_cost(int64_t steps) { return static_cast<double>(steps) + kItemCost; }
 
 /// Looks for the fastest of the divisions that it is offered.
 struct Search {
@@ -175,13 +174,40 @@ struct Search {
   double best = 0;
   std::vector<int64_t> best_parts;
 
-  void offer(const std::vector<int64_t>& num_parts) {
+  double whole() const {
+    Dealing dealing(num_sms);
+    std::vector<int64_t> lengths = steps;
+    std::sort(lengths.begin(), lengths.end(), std::greater<>());
+    for (const int64_t length : lengths) dealing.deal(item_cost(length), num_groups);
+    return dealing.end();
+  }
+  /// What no dealing of whole items can fall below.
+  double even_share() const {
+    double sum = 0;
+    for (const int64_t length : steps) sum += item_cost(length);
+    return sum * static_cast<double>(num_groups) / num_sms;
+  }
+
+  /// Items [begin, end) of the list, in their parts, longest first.
+  void deal_parts(Dealing& dealing, const std::vector<int64_t>& num_parts, size_t begin) const {
+    std::vector<std::pair<int64_t, double>> parts;  // steps, cost
+    for (size_t i = begin; i < steps.size(); ++i) {
+      for (int64_t p = 0; p < num_parts[i]; ++p) {
+        const int64_t length = (p + 1) * steps[i] / num_parts[i] - p * steps[i] / num_parts[i];
+        parts.emplace_back(length, num_parts[i] > 1 ? static_cast<double>(length) + kPartCost : item_cost(length));
+      }
+    }
+    std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (const auto& [length, cost] : parts) dealing.deal(cost, num_groups);
+  }
+
+  void offer(const Dealing& dealing, const std::vector<int64_t>& num_parts) {
     int64_t rows = 0;
     for (size_t i = 0; i < steps.size(); ++i) {
       if (num_parts[i] > 1) rows += num_parts[i] * (tiles.items[i].row_end - tiles.items[i].row_begin);
     }
     const double bytes = static_cast<double>(rows * shape.num_heads_q * shape.head_dim_v) * 2 * sizeof(float);
-    const double time = makespan(steps, num_parts, num_groups, num_sms) + kMergeCost + bytes / kBytesAStep;
+    const double time = dealing.end() + kMergeCost + bytes / kBytesAStep;
     if (time <= best) {
       best = time;
       best_parts = num_parts;
@@ -198,19 +224,27 @@ struct Search {
       for (const int64_t count : steps)
         parts += num_parts.emplace_back(parts_of(count, (longest + pieces - 1) / pieces));
       if (parts * num_groups > kMostParts * num_sms) break;
-      offer(num_parts);
+      Dealing dealing(num_sms);
+      deal_parts(dealing, num_parts, 0);
+      offer(dealing, num_parts);
     }
   }
-  /// The items dealt last, of which there may be too few for all multiprocessors.
+  /// The items dealt last, of which there may be too few for all multiprocessors. The list is sorted, longest first.
   void split_last() {
     const int64_t count = static_cast<int64_t>(steps.size());
-    for (int64_t items = 1; items < count && (items - 1) * num_groups < 2 * num_sms; ++items) {
+    const int64_t most = std::min(count - 1, (kMostWavesOfLast * num_sms - 1) / num_groups + 1);
+    Dealing before(num_sms);
+    for (int64_t i = 0; i < count - most; ++i) before.deal(item_cost(steps[static_cast<size_t>(i)]), num_groups);
+    for (int64_t first = count - most; first < count; ++first) {
       for (const int64_t pieces : {2, 3, 4, 6, 8}) {
         if (pieces * kLeastStepsOfPart > steps.back()) break;
         std::vector<int64_t> num_parts(steps.size(), 1);
-        for (int64_t i = count - items; i < count; ++i) num_parts[static_cast<size_t>(i)] = pieces;
-        offer(num_parts);
+        std::fill(num_parts.begin() + first, num_parts.end(), pieces);
+        Dealing dealing = before;
+        deal_parts(dealing, num_parts, static_cast<size_t>(first));
+        offer(dealing, num_parts);
       }
+      before.deal(item_cost(steps[static_cast<size_t>(first)]), num_groups);
     }
   }
 };
@@ -234,13 +268,13 @@ std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shap
   for (const TileItem& item : tiles.items) search.steps.push_back(steps_of(tiles, item));
   // Lists for keys that come late do not begin with their longest items.
   if (*std::max_element(search.steps.begin(), search.steps.end()) < kLeastSteps) return {};
-  const double whole = makespan(search.steps, std::vector<int64_t>(search.steps.size(), 1), num_groups, num_sms);
+  const double whole = search.whole();
   if (items * num_groups <= kMostItems * num_sms) {
     search.best = whole / kWantedGain;
     search.split_all();
   } else if (std::is_sorted(search.steps.rbegin(), search.steps.rend())) {
     search.best = whole / kWantedGainOfLast;
-    search.split_last();
+    if (search.even_share() + kMergeCost <= search.best) search.split_last();
   }
   if (search.best_parts.empty()) return {};
   return cut_items(tiles, search.best_parts);
