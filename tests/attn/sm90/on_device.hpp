@@ -30,6 +30,9 @@ inline std::unique_ptr<PreparedMask> prepare_sm90(const Sm90Backend& backend, st
   return mask;
 }
 
+/// cudaMemset returns before it is done, and streams that do not block do not wait for it.
+inline void wait_for_device() { cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+
 /// Fills with NaN what calls of both passes must write in the mask's workspace before they read it, as an earlier call
 /// may have left it: what is read unwritten reaches the outputs. This, and not initcheck, shows that nothing is: the
 /// tool does not see the bulk copies that write the sums of dq (docs/design/gpu_backends.md).
@@ -41,6 +44,7 @@ inline void poison_workspace(PreparedMask& prepared) {
   if (mask.parts != nullptr) {
     poison(mask.parts->out.as<void>(), mask.parts->out.bytes());
     poison(mask.parts->lse.as<void>(), mask.parts->lse.bytes());
+    wait_for_device();
   }
   if (mask.backward == nullptr) return;
   sm90::backward::Params params{};
@@ -50,6 +54,7 @@ inline void poison_workspace(PreparedMask& prepared) {
   poison(edge.dq_sums, rows * static_cast<size_t>(mask.shape.head_dim) * sizeof(float));
   poison(edge.stats, rows * 2 * sizeof(float));
   poison(edge.turns, rows / 64 * 2 * sizeof(int32_t));
+  wait_for_device();
 }
 
 /// The tensors of a problem on the device, gaps between heads and rows included, each in an allocation of exactly its
@@ -90,6 +95,7 @@ class OnDevice {
   /// Fills all outputs with NaN.
   void poison_outputs() {
     for (const auto& [data, bytes] : outputs()) cuda::check(cudaMemset(data, 0xff, bytes), "cudaMemset");
+    wait_for_device();
   }
   /// The bytes of all outputs, one after the other.
   std::vector<char> output_bytes() const {
