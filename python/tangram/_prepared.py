@@ -23,18 +23,24 @@ class Lru(Generic[T]):
         self._capacity = capacity
         self._entries: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = Lock()
+        self._latest: tuple[Hashable, T] | None = None  # layers ask for one after the other
 
     def get(self, key: Hashable) -> T | None:
+        latest = self._latest
+        if latest is not None and latest[0] == key:
+            return latest[1]
         with self._lock:
             value = self._entries.get(key)
             if value is not None:
                 self._entries.move_to_end(key)
+                self._latest = (key, value)
             return value
 
     def put(self, key: Hashable, value: T) -> T:
         with self._lock:
             self._entries[key] = value
             self._entries.move_to_end(key)
+            self._latest = (key, value)
             if len(self._entries) > self._capacity:
                 self._entries.popitem(last=False)
             return value
@@ -42,6 +48,7 @@ class Lru(Generic[T]):
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
+            self._latest = None
 
     def __len__(self) -> int:
         return len(self._entries)
