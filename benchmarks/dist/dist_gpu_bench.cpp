@@ -140,14 +140,17 @@ class Bench {
       // Beside transfers that nothing hides, so that their share can be told.
       const bool needs_alone = way.overlap == DeviceOverlap::kNone;
       const PassTimes alone = needs_alone ? measure_attention(control_, *plan, repeats_) : PassTimes{};
+      // What goes from a forward pass to its backward pass, so that only both together can be timed. (auto:keep: where
+      // it chose a strategy that exchanges heads.)
+      const bool keeps = plan->grid.empty() ? way.keeps_rows : way.keeps_heads && plan->grid.head_ranks > 1;
       for (const std::string& mode : options_.modes) {
-        const PassTimes times = measure_distributed(*communicator, attention, way.keeps(), mode == "graph", repeats_);
+        const PassTimes times = measure_distributed(*communicator, attention, keeps, mode == "graph", repeats_);
         print(name, *plan, {single, times, alone},
               fmt::format("{},{},{},{},{},{}", transport, options_.launch_order, options_.sm_margin,
                           options_.connections, name_of_way, mode));
       }
       if (trace_) {
-        const auto activities = trace_distributed(*communicator, attention, way.keeps(), *trace_);
+        const auto activities = trace_distributed(*communicator, attention, keeps, *trace_);
         write_trace(name, *plan, transport, name_of_way, activities);
       }
     }

@@ -34,6 +34,7 @@ CASES = {
 for published in ("varlen_causal_uniform:16384", "varlen_block_causal_uniform:16384"):
     CASES[published] = ["--mask", DIST_MASKS, "--case", published]
 STRATEGIES = ["tangram", "ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp"]
+BY_HEADS = ["ulysses", "hcms", "usp", "loong_train"]
 HEADS = ["--heads-q", "8", "--heads-kv", "8", "--head-dim", "64"]
 COLUMNS = ["case", "cp_size", "strategy", "ran", "predicted_s", "seconds", "processor_s", "predicted_bytes", "bytes"]
 
@@ -97,11 +98,19 @@ def measure_table(arguments):
 
 
 def strategy_of(row):
-    """The strategy of a row; nothing for ways to run one that are not what is simulated."""
+    """The strategy of a row; nothing for ways to run one that are not what is simulated.
+
+    That is with the layout of heads kept from forward to backward, see keeps_heads.
+    """
     name = row.get("strategy") or row["overlap"]
     if name == "single:1":
         return "tangram"
+    name = name.removesuffix(":keep") if name.split(":")[0] in BY_HEADS else name
     return name if name in (*STRATEGIES, "auto") else None
+
+
+def keeps_heads(row):
+    return "strategy" in row or row["overlap"].endswith(":keep")
 
 
 def step_seconds(row):
@@ -126,8 +135,19 @@ def read_tables(paths):
                 cp_size = row.get("cp_size") or row["gpus"]
                 heads = tuple(row.get(name, "") for name in ("heads_q", "heads_kv", "head_dim"))
                 cell = cells.setdefault((case, cp_size, heads, row.get("transport", "")), {})
-                named = {**row, "case": case, "cp_size": cp_size, "strategy": strategy, "seconds": 0.0}
-                cell.setdefault(strategy, named)["seconds"] += step_seconds(row)
+                named = {
+                    **row,
+                    "case": case,
+                    "cp_size": cp_size,
+                    "strategy": strategy,
+                    "seconds": 0.0,
+                    "keeps": keeps_heads(row),
+                }
+                known = cell.setdefault(strategy, named)
+                if named["keeps"] and not known["keeps"]:
+                    known = cell[strategy] = named  # instead of the one that sends everything again
+                if named["keeps"] == known["keeps"]:
+                    known["seconds"] += step_seconds(row)
     return cells
 
 

@@ -19,9 +19,6 @@ struct Way {
   bool keeps_rows = false;   ///< Tangram: remote K/V stay for the backward pass
   bool keeps_heads = false;  ///< strategies that exchange heads: q, k, v, out and lse stay
   DeviceOverlap overlap = DeviceOverlap::kAuto;
-
-  /// Whether something goes from a forward pass to its backward pass, so that only both together can be timed.
-  bool keeps() const { return keeps_rows || keeps_heads; }
 };
 
 /// Tangram's own: `none`, `single:STAGES`, `keep:STAGES`, `stages:STAGES`. Others: the name of a strategy, its numbers

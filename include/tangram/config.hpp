@@ -96,6 +96,11 @@ struct CostModel {
   /// Query rows of a kernel tile, which a cut elsewhere leaves partly filled on both sides: the dispatch cuts documents
   /// at its multiples, unless that moves so many more rows that the tiles are worth less. 1: all cuts cost the same.
   int64_t tile_rows = 128;
+  /// Copies within a rank's memory, read plus written: heads put together, partial results and gradients added up.
+  double memory_bytes_per_s = 3.5e12;
+  /// What a backward pass takes for a key row that is not of the rank's own shard, for each query head, however few
+  /// queries see it.
+  double backward_key_row_s = 6.9e-10;
 
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };
@@ -147,10 +152,11 @@ enum class Movement : int {
   kGreedyRandomGrid,  ///< jobs drawn at random to ranks that have their rows, again and again
   kBinaryGreedy,      ///< least traffic under which jobs can be dealt greedily, by bisection
   kNetworkFlow,       ///< the same, dealt by a maximum flow
+  kLeastBytes,        ///< ours: of plans that balance work as well as can be, the one that moves least, however long
 };
 std::string_view to_string(Movement movement);
 /// Accepts what `to_string` gives (`kv`, `qo`, `auto`, `greedy_random_grid`, `binary_greedy`,
-/// `network_flow`); anything else throws InvalidArgument with the list.
+/// `network_flow`, `least_bytes`); anything else throws InvalidArgument with the list.
 Movement parse_movement(std::string_view name);
 
 struct MovementConfig {

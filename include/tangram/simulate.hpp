@@ -21,7 +21,7 @@ namespace tangram {
 ///              + items * heads * item_s / workers ] + tail * (time of the longest item on one worker)
 ///
 /// `issued` are the cells of tiles that are computed, visible or not; `cut` those of tiles that a diagonal crosses;
-/// an item is a block of `item_rows` query rows of one slice.
+/// an item is a block of `item_rows` query rows (or key rows, see items_by_keys) of one slice.
 struct KernelModel {
   int tile_rows = 64;
   int tile_cols = 64;
@@ -31,6 +31,8 @@ struct KernelModel {
   double item_s = 0;
   double call_s = 0;
   double tail = 0;
+  /// An item is a block of key rows instead, as where gradients of keys stay with whoever computes them.
+  bool items_by_keys = false;
 
   friend bool operator==(const KernelModel&, const KernelModel&) = default;
 };
@@ -56,7 +58,7 @@ struct MachineModel {
   std::string name = "H200 nodes";
   std::string kernels = "sm90, bfloat16, head dim 128";  ///< which kernels `forward` and `backward` are of
   KernelModel forward{64, 64, 128, 685e12, 0.17, 0.96e-6, 7.3e-6, 0.43};
-  KernelModel backward{64, 64, 128, 636e12, 0, 11.6e-6, 1.9e-6, 0.52};
+  KernelModel backward{64, 64, 128, 636e12, 0, 11.6e-6, 1.9e-6, 0.52, true};
   int workers = 132;         ///< multiprocessors or threads that share a rank's items
   int ranks_per_node = 8;    ///< ranks further apart use `between`
   int devices_per_node = 8;  ///< ranks of a node beyond this many share devices

@@ -36,9 +36,9 @@ std::string repr(const HeadConfig& c) {
 std::string repr(const CostModel& c) {
   return fmt::format(
       "CostModel(forward_flops_per_s={}, backward_flops_per_s={}, link_bytes_per_s={}, copy_latency_s={}, "
-      "stage_overhead_s={}, tile_rows={})",
+      "stage_overhead_s={}, tile_rows={}, memory_bytes_per_s={}, backward_key_row_s={})",
       c.forward_flops_per_s, c.backward_flops_per_s, c.link_bytes_per_s, c.copy_latency_s, c.stage_overhead_s,
-      c.tile_rows);
+      c.tile_rows, c.memory_bytes_per_s, c.backward_key_row_s);
 }
 std::string repr(const MovementConfig& c) {
   return fmt::format("MovementConfig(algorithm='{}', head_groups={})", to_string(c.algorithm), c.head_groups);
@@ -130,19 +130,22 @@ void bind_parts(nb::module_& m) {
   nb::class_<CostModel> cost(m, "CostModel", "Constants of the machine in which the planner compares.");
   cost.def(
           "__init__",
-          [](CostModel* self, double forward, double backward, double link, double copy, double stage, int64_t tile) {
-            new (self) CostModel{forward, backward, link, copy, stage, tile};
-          },
+          [](CostModel* self, double forward, double backward, double link, double copy, double stage, int64_t tile,
+             double memory,
+             double key_row) { new (self) CostModel{forward, backward, link, copy, stage, tile, memory, key_row}; },
           "forward_flops_per_s"_a = defaults.forward_flops_per_s,
           "backward_flops_per_s"_a = defaults.backward_flops_per_s, "link_bytes_per_s"_a = defaults.link_bytes_per_s,
           "copy_latency_s"_a = defaults.copy_latency_s, "stage_overhead_s"_a = defaults.stage_overhead_s,
-          "tile_rows"_a = defaults.tile_rows)
+          "tile_rows"_a = defaults.tile_rows, "memory_bytes_per_s"_a = defaults.memory_bytes_per_s,
+          "backward_key_row_s"_a = defaults.backward_key_row_s)
       .def_ro("forward_flops_per_s", &CostModel::forward_flops_per_s)
       .def_ro("backward_flops_per_s", &CostModel::backward_flops_per_s)
       .def_ro("link_bytes_per_s", &CostModel::link_bytes_per_s)
       .def_ro("copy_latency_s", &CostModel::copy_latency_s)
       .def_ro("stage_overhead_s", &CostModel::stage_overhead_s)
-      .def_ro("tile_rows", &CostModel::tile_rows);
+      .def_ro("tile_rows", &CostModel::tile_rows)
+      .def_ro("memory_bytes_per_s", &CostModel::memory_bytes_per_s)
+      .def_ro("backward_key_row_s", &CostModel::backward_key_row_s);
   finish(cost);
 }
 

@@ -50,6 +50,11 @@ class Reader {
   int64_t whole(const char* key, int64_t max) const { return whole_number(at(key), what_, key, 1, max); }
   int count(const char* key) const { return static_cast<int>(whole(key, 1 << 20)); }
   bool has(const char* key) const { return object_.contains(key); }
+  bool flag(const char* key) const {
+    const Json& value = at(key);
+    require(value.is_boolean(), "{}: '{}' must be true or false (got {})", what_, key, brief(value));
+    return value.get<bool>();
+  }
   const std::string& what() const { return what_; }
 
  private:
@@ -64,24 +69,28 @@ const Json& list_at(const Reader& reader, const char* key) {
 }
 
 Json kernel_json(const KernelModel& kernel) {
-  return {{"tile_rows", kernel.tile_rows},
-          {"tile_cols", kernel.tile_cols},
-          {"item_rows", kernel.item_rows},
-          {"flops_per_s", kernel.flops_per_s},
-          {"masked_tile_cost", kernel.masked_tile_cost},
-          {"item_s", kernel.item_s},
-          {"call_s", kernel.call_s},
-          {"tail", kernel.tail}};
+  Json json = {{"tile_rows", kernel.tile_rows},
+               {"tile_cols", kernel.tile_cols},
+               {"item_rows", kernel.item_rows},
+               {"flops_per_s", kernel.flops_per_s},
+               {"masked_tile_cost", kernel.masked_tile_cost},
+               {"item_s", kernel.item_s},
+               {"call_s", kernel.call_s},
+               {"tail", kernel.tail}};
+  if (kernel.items_by_keys) json["items_by_keys"] = true;
+  return json;
 }
 
 KernelModel parse_kernel(const Json& object, const std::string& what) {
-  constexpr std::string_view kKeys[] = {"tile_rows",        "tile_cols", "item_rows", "flops_per_s",
-                                        "masked_tile_cost", "item_s",    "call_s",    "tail"};
+  constexpr std::string_view kKeys[] = {"tile_rows", "tile_cols", "item_rows", "flops_per_s",  "masked_tile_cost",
+                                        "item_s",    "call_s",    "tail",      "items_by_keys"};
   const Reader reader(object, what, kKeys);
-  return {reader.count("tile_rows"),         reader.count("tile_cols"),
-          reader.count("item_rows"),         reader.number("flops_per_s", 1),
-          reader.number("masked_tile_cost"), reader.number("item_s"),
-          reader.number("call_s"),           reader.number("tail")};
+  KernelModel kernel{reader.count("tile_rows"),         reader.count("tile_cols"),
+                     reader.count("item_rows"),         reader.number("flops_per_s", 1),
+                     reader.number("masked_tile_cost"), reader.number("item_s"),
+                     reader.number("call_s"),           reader.number("tail")};
+  if (reader.has("items_by_keys")) kernel.items_by_keys = reader.flag("items_by_keys");
+  return kernel;
 }
 
 KernelEntry parse_kernel_entry(const Json& object, const std::string& what) {

@@ -85,7 +85,8 @@ void add_strategy_options(CLI::App& app, DistOptions& options) {
   add_strategy_parameters(app, options);
   app.add_option("--movement", options.movement,
                  "kv (default): only K/V rows travel; auto: the cheapest of all; qo: queries travel to their keys; "
-                 "published ones to compare with: greedy_random_grid, binary_greedy, network_flow")
+                 "published ones to compare with: greedy_random_grid, binary_greedy, network_flow; least_bytes: of all "
+                 "of these the one that moves least, as well balanced as can be")
       ->type_name("NAME")
       ->group("Distribution");
   app.add_option("--head-groups", options.head_groups, "where queries travel: groups of heads dealt out on their own")

@@ -121,7 +121,10 @@ PassTime pass_time(const DistAttnConfig& config, const std::vector<StageLoad>& l
           std::max(arrived, compute_start) + transfer_seconds(config.cost, load.rows, cast_bytes, load.num_copies);
     }
     const double start = cast && load.rows > 0 ? std::max(compute_done, arrived) : compute_done;
-    const double seconds = compute_seconds(config, load.area, pass) + (is_local ? 0 : config.cost.stage_overhead_s);
+    double seconds = compute_seconds(config, load.area, pass) + (is_local ? 0 : config.cost.stage_overhead_s);
+    if (pass == Pass::kBackward && load.area > 0) {
+      seconds += config.cost.backward_key_row_s * static_cast<double>(load.rows * config.heads.num_heads_q);
+    }
     busy += seconds;
     compute_start = start;
     compute_done = start + seconds;
@@ -129,7 +132,14 @@ PassTime pass_time(const DistAttnConfig& config, const std::vector<StageLoad>& l
       reduced = std::max(reduced, compute_done) + transfer_seconds(config.cost, load.rows, grad_bytes, load.num_copies);
     }
   }
-  const double total = std::max(compute_done, reduced);
+  double total = std::max(compute_done, reduced);
+  if (pass == Pass::kBackward) {  // about as many gradients come as leave: read, and added to those that are there
+    int64_t rows = 0;
+    for (const StageLoad& load : loads) rows += load.rows;
+    const double merge_s = static_cast<double>(2 * rows * grad_bytes) / config.cost.memory_bytes_per_s;
+    total += merge_s;
+    busy += merge_s;
+  }
   return {total, std::max(0.0, total - busy)};  // never below by rounding
 }
 

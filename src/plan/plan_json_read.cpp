@@ -152,10 +152,12 @@ DistAttnConfig read_config(const JsonReader& in) {
   const JsonReader cost = in["cost"];
   cost.expect_keys(
       {"forward_flops_per_s", "backward_flops_per_s", "link_bytes_per_s", "copy_latency_s", "stage_overhead_s"},
-      {"tile_rows"});
+      {"tile_rows", "memory_bytes_per_s", "backward_key_row_s"});
   config.cost = {cost["forward_flops_per_s"].number(), cost["backward_flops_per_s"].number(),
                  cost["link_bytes_per_s"].number(), cost["copy_latency_s"].number(), cost["stage_overhead_s"].number()};
   if (cost.has("tile_rows")) config.cost.tile_rows = cost["tile_rows"].integer(1, kMaxRow);
+  if (cost.has("memory_bytes_per_s")) config.cost.memory_bytes_per_s = cost["memory_bytes_per_s"].number();
+  if (cost.has("backward_key_row_s")) config.cost.backward_key_row_s = cost["backward_key_row_s"].number();
   config.reduce_dtype = parse_dtype(in["reduce_dtype"].text());
   return config;
 }

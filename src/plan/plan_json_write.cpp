@@ -121,6 +121,12 @@ Json encode(const DistAttnConfig& config) {
                {"reduce_dtype", std::string(to_string(config.reduce_dtype))}};
   // Left out where they are as in plans from before there were others.
   if (config.cost.tile_rows != CostModel{}.tile_rows) json["cost"]["tile_rows"] = config.cost.tile_rows;
+  if (config.cost.memory_bytes_per_s != CostModel{}.memory_bytes_per_s) {
+    json["cost"]["memory_bytes_per_s"] = config.cost.memory_bytes_per_s;
+  }
+  if (config.cost.backward_key_row_s != CostModel{}.backward_key_row_s) {
+    json["cost"]["backward_key_row_s"] = config.cost.backward_key_row_s;
+  }
   if (config.strategy != StrategyConfig{}) json["strategy"] = encode(config.strategy);
   if (config.movement != MovementConfig{}) json["movement"] = encode(config.movement);
   if (config.overlap.launch_order != LaunchOrder::kAuto) {

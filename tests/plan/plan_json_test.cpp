@@ -43,6 +43,8 @@ TEST(PlanJson, RoundTripIsExact) {
     config.cost.link_bytes_per_s = 1e9 / draw(1, 1000);
     config.dispatch.seed = ~uint64_t{0};
     if (draw(0, 1) == 1) config.cost.tile_rows = draw(1, 300);
+    if (draw(0, 1) == 1) config.cost.memory_bytes_per_s = 1e12 / draw(1, 300);
+    if (draw(0, 1) == 1) config.cost.backward_key_row_s = 1e-12 * draw(0, 300);
     const int64_t seqlen_q = 8 * config.cp_size;
     const int64_t seqlen_k = draw(0, 1) == 1 ? seqlen_q : 4 * config.cp_size;
     const Plan plan =

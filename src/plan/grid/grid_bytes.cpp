@@ -76,6 +76,23 @@ GridTraffic grid_traffic(const GridSizes& sizes, const GridCall& call) {
           ranks * (backward.in + backward.back + others * block.kv + grad_hops * block.dkv)};
 }
 
+int64_t further_call_bytes(const HeadConfig& heads, Pass pass, int64_t q_rows, int64_t heads_q) {
+  constexpr int64_t kSum = 2 * sizeof(float);  // read and written
+  if (pass == Pass::kForward) return q_rows * heads_q * heads.head_dim_v * kSum;
+  const int64_t reads = 2 * heads.head_dim_v * bytes_of(heads.dtype);
+  return q_rows * heads_q * (heads.head_dim * 2 * kSum + reads);
+}
+
+int64_t rounding_bytes(const HeadConfig& heads, Pass pass, int64_t q_rows, int64_t heads_q) {
+  if (heads.dtype == DType::kFloat32) return 0;
+  const int64_t dim = pass == Pass::kForward ? heads.head_dim_v : heads.head_dim;
+  return q_rows * heads_q * dim * 2 * bytes_of(DType::kFloat32);
+}
+
+int64_t head_copy_bytes(int64_t exchanged, int head_ranks) {
+  return head_ranks == 1 ? 0 : 2 * exchanged * head_ranks / (head_ranks - 1);
+}
+
 GridCall predicted_call(const HeadConfig& heads) { return {heads.dtype, heads.dtype, heads.dtype, true}; }
 
 }  // namespace tangram

@@ -5,6 +5,7 @@
 #include "plan/grid/grid_cost.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "core/require.hpp"
@@ -52,16 +53,41 @@ double link_seconds(const GridSizes& sizes, int64_t bytes, int64_t copies) {
                           static_cast<double>(copies) * sizes.config.cost.copy_latency_s;
 }
 
+double memory_seconds(const GridSizes& sizes, int64_t bytes) {
+  return static_cast<double>(bytes) / sizes.config.cost.memory_bytes_per_s;
+}
+
+// What each step after the first takes beside its area, where it has any.
+double further_seconds(const GridSizes& sizes, Pass pass) {
+  const HeadConfig& heads = sizes.config.heads;
+  const int64_t heads_q = local_heads_q(heads, sizes.shape.head_ranks);
+  const int64_t q_rows = sizes.q_rows * sizes.shape.head_ranks;
+  return sizes.config.cost.stage_overhead_s + memory_seconds(sizes, further_call_bytes(heads, pass, q_rows, heads_q));
+}
+
 // Of all heads that a rank computes.
 GridTime play_rows(const GridWork& work, Pass pass) {
   const GridSizes& sizes = work.sizes;
   const GridShape& shape = sizes.shape;
   const size_t num_steps = work.areas.size() / static_cast<size_t>(shape.row_groups);
+  const int64_t heads_q = local_heads_q(sizes.config.heads, shape.head_ranks);
+  const double further_s = further_seconds(sizes, pass);
+  const double rounding_s =
+      memory_seconds(sizes, rounding_bytes(sizes.config.heads, pass, sizes.q_rows * shape.head_ranks, heads_q));
+  const int64_t keys =
+      sizes.k_rows * shape.head_ranks * (shape.row_move == RowMove::kGather ? shape.row_groups - 1 : 1);
+  const double keys_s = sizes.config.cost.backward_key_row_s * static_cast<double>(keys * heads_q);
   std::vector<float> seconds;
   for (size_t i = 0; i < work.areas.size(); ++i) {
-    const double overhead = i % num_steps == 0 || work.areas[i] == 0 ? 0 : sizes.config.cost.stage_overhead_s;
-    seconds.push_back(
-        static_cast<float>(compute_seconds(sizes.config, work.areas[i], pass) / shape.head_ranks + overhead));
+    double more = 0;
+    if (i % num_steps == 0) {
+      const auto others = std::span(work.areas).subspan(i + 1, num_steps - 1);
+      const bool sums = std::ranges::any_of(others, [](int64_t area) { return area > 0; });
+      if (sums) more = rounding_s;
+    } else if (work.areas[i] > 0) {
+      more = further_s + (pass == Pass::kBackward ? keys_s : 0);
+    }
+    seconds.push_back(static_cast<float>(compute_seconds(sizes.config, work.areas[i], pass) / shape.head_ranks + more));
   }
   if (shape.row_groups == 1) return {seconds[0], seconds[0]};
   const BlockBytes block = block_bytes(sizes);
@@ -69,7 +95,9 @@ GridTime play_rows(const GridWork& work, Pass pass) {
   if (shape.row_move == RowMove::kGather) {
     const int64_t others = shape.row_groups - 1;
     const double gather_s = link_seconds(sizes, block.kv * others, 2 * others);
-    const double scatter_s = backward ? link_seconds(sizes, block.dkv * others, 2 * others) : 0;
+    const double scatter_s =
+        backward ? link_seconds(sizes, block.dkv * others, 2 * others) + memory_seconds(sizes, block.dkv * (others + 2))
+                 : 0;
     GridTime slowest;
     for (size_t i = 0; i < seconds.size(); i += 2) {
       const GridTime time = play_gather(seconds[i], seconds[i + 1], gather_s, scatter_s, true);
@@ -77,7 +105,9 @@ GridTime play_rows(const GridWork& work, Pass pass) {
     }
     return slowest;
   }
-  const HopSeconds hop{link_seconds(sizes, block.kv, 2), backward ? link_seconds(sizes, block.dkv, 2) : 0, false};
+  // Gradients that come are read, added to those of the step, and written.
+  const double grads_s = backward ? link_seconds(sizes, block.dkv, 2) + memory_seconds(sizes, 3 * block.dkv) : 0;
+  const HopSeconds hop{link_seconds(sizes, block.kv, 2), grads_s, false};
   return play_ring({shape.inner_ring, std::vector<RingHops>(static_cast<size_t>(shape.row_groups), {hop, hop, hop}),
                     std::move(seconds), backward, true});
 }
@@ -94,7 +124,9 @@ GridTime play_pass(const GridWork& work, Pass pass, const std::vector<int>& head
     const double overhead = chunks.empty() ? 0 : sizes.config.cost.stage_overhead_s;
     chunks.push_back({link_seconds(sizes, bytes.in, bytes.in_copies * peers),
                       rows.total_s * heads / all_heads + overhead,
-                      link_seconds(sizes, bytes.back, bytes.back_copies * peers)});
+                      link_seconds(sizes, bytes.back, bytes.back_copies * peers),
+                      memory_seconds(sizes, head_copy_bytes(bytes.in, sizes.shape.head_ranks)),
+                      memory_seconds(sizes, head_copy_bytes(bytes.back, sizes.shape.head_ranks))});
   }
   GridTime time = play_chunks(chunks, true);
   time.compute_s -= rows.total_s - rows.compute_s;
@@ -158,7 +190,8 @@ PredictedTime predict_grid(const GridWork& work, const std::vector<int>& head_ch
 }
 
 PredictedTime predict_grid(const Plan& plan) {
-  if (plan.grid.row_move == RowMove::kSubRings) return predict_sub_rings(plan.config, turns_of(plan.grid));
+  if (plan.grid.row_move == RowMove::kSubRings)
+    return predict_sub_rings(plan.config, turns_of(plan.grid), plan.q_dispatch.rows_per_rank());
   return predict_grid(work_of(plan), plan.grid.head_chunks);
 }
 

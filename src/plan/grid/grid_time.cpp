@@ -5,21 +5,29 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace tangram {
 
 GridTime play_chunks(std::span<const ChunkSeconds> chunks, bool hides) {
   GridTime time;
-  double link_free = chunks[0].in_s, arrived = link_free, computed = 0, transfers = 0;
+  double packed = 0, link_free = 0, transfers = 0;
+  std::vector<double> arrived, returned;
+  for (const ChunkSeconds& chunk : chunks) {
+    packed += chunk.pack_s;
+    link_free = std::max(link_free, packed) + chunk.in_s;
+    arrived.push_back(link_free);
+  }
+  double computed = packed;
   for (size_t c = 0; c < chunks.size(); ++c) {
-    const double begin = std::max(computed, arrived);
-    if (c + 1 < chunks.size()) arrived = link_free = std::max(link_free, begin) + chunks[c + 1].in_s;
-    computed = begin + chunks[c].compute_s;
+    computed = std::max(computed, arrived[c]) + chunks[c].compute_s;
     link_free = std::max(link_free, computed) + chunks[c].back_s;
-    time.compute_s += chunks[c].compute_s;
+    returned.push_back(link_free);
+    time.compute_s += chunks[c].pack_s + chunks[c].compute_s + chunks[c].unpack_s;
     transfers += chunks[c].in_s + chunks[c].back_s;
   }
-  time.total_s = hides ? std::max(link_free, computed) : time.compute_s + transfers;
+  for (size_t c = 0; c < chunks.size(); ++c) computed = std::max(computed, returned[c]) + chunks[c].unpack_s;
+  time.total_s = hides ? computed : time.compute_s + transfers;
   return time;
 }
 

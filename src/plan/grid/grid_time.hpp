@@ -24,9 +24,11 @@ struct ChunkSeconds {
   double in_s = 0;
   double compute_s = 0;
   double back_s = 0;
+  double pack_s = 0;    ///< heads are put together before inputs can leave
+  double unpack_s = 0;  ///< results are taken apart when all chunks have computed
 };
-/// One chunk after the other over one link: the inputs of the next chunk are sent for when one starts to compute, its
-/// results leave when it has ended. `hides`: transfers go on beside compute; otherwise everything adds up.
+/// One chunk after the other over one link: inputs of all chunks are packed and sent for at once, results leave when a
+/// chunk has ended. `hides`: transfers go on beside compute; otherwise everything adds up.
 GridTime play_chunks(std::span<const ChunkSeconds> chunks, bool hides);
 
 /// A hop of a block or of its gradients into a row group. Hops that cross nodes have a link of their own.

@@ -3,6 +3,7 @@
 
 // What HybridCP moves, in closed form, and how long its steps take in the cost model.
 #include "plan/cost.hpp"
+#include "plan/grid/grid_bytes.hpp"
 #include "plan/grid/grid_time.hpp"
 #include "plan/grid/sub_ring_layout.hpp"
 
@@ -12,27 +13,42 @@ namespace {
 
 constexpr int64_t kCopiesOfTurn = 2;  // K and V
 
-GridTime play_rank(const DistAttnConfig& config, const std::vector<SubRingTurn>& steps, Pass pass) {
+GridTime play_rank(const DistAttnConfig& config, const std::vector<SubRingTurn>& steps, int64_t q_rows, Pass pass) {
   const int64_t kv = kv_row_bytes(config.heads), grads = kv_grad_row_bytes(config.heads, config.reduce_dtype);
   const auto link_s = [&](int64_t rows, int64_t row_bytes) {
     return rows == 0 ? 0 : transfer_seconds(config.cost, rows, row_bytes, kCopiesOfTurn);
   };
+  const HeadConfig& heads = config.heads;
+  const auto memory_s = [&](int64_t bytes) { return static_cast<double>(bytes) / config.cost.memory_bytes_per_s; };
+  const double further_s =
+      config.cost.stage_overhead_s + memory_s(further_call_bytes(heads, pass, q_rows, heads.num_heads_q));
+  bool sums = false;
+  for (size_t s = 1; s < steps.size(); ++s) sums = sums || steps[s].area > 0;
   std::vector<TurnSeconds> turns;
   for (size_t s = 0; s < steps.size(); ++s) {
     const int64_t next_rows = s + 1 < steps.size() ? steps[s + 1].rows : 0;
-    const double overhead = s == 0 || steps[s].area == 0 ? 0 : config.cost.stage_overhead_s;
+    double more = 0;
+    if (s == 0) {
+      if (sums) more = memory_s(rounding_bytes(heads, pass, q_rows, heads.num_heads_q));
+    } else if (steps[s].area > 0) {
+      more = further_s;
+      if (pass == Pass::kBackward) {
+        more += config.cost.backward_key_row_s * static_cast<double>(steps[s].rows * heads.num_heads_q) +
+                memory_s(3 * steps[s].rows * grads);
+      }
+    }
     const bool has_grads = pass == Pass::kBackward && s > 0;
-    turns.push_back({compute_seconds(config, steps[s].area, pass) + overhead, link_s(next_rows, kv),
+    turns.push_back({compute_seconds(config, steps[s].area, pass) + more, link_s(next_rows, kv),
                      has_grads ? link_s(next_rows + steps[s].rows_home, grads) : 0});
   }
   return play_turns(turns, true);
 }
 
 // Rings of different sub-groups do not wait for each other: the slowest rank's steps, one after the other.
-GridTime play_slowest(const DistAttnConfig& config, const SubRingTurns& turns, Pass pass) {
+GridTime play_slowest(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows, Pass pass) {
   GridTime slowest;
   for (const std::vector<SubRingTurn>& steps : turns) {
-    const GridTime time = play_rank(config, steps, pass);
+    const GridTime time = play_rank(config, steps, q_rows, pass);
     if (time.total_s > slowest.total_s) slowest = time;
   }
   return slowest;
@@ -40,9 +56,9 @@ GridTime play_slowest(const DistAttnConfig& config, const SubRingTurns& turns, P
 
 }  // namespace
 
-PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingTurns& turns) {
-  const GridTime forward = play_slowest(config, turns, Pass::kForward);
-  const GridTime backward = play_slowest(config, turns, Pass::kBackward);
+PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows) {
+  const GridTime forward = play_slowest(config, turns, q_rows, Pass::kForward);
+  const GridTime backward = play_slowest(config, turns, q_rows, Pass::kBackward);
   return {forward.total_s, backward.total_s, forward.exposed_s() + backward.exposed_s()};
 }
 

@@ -106,7 +106,7 @@ SubRingTurns count_turns(const Mask& mask, const SubRingLayout& layout, const st
 
 PredictedTime predict_hybrid_cp(const Mask& mask, const DistAttnConfig& config, const DealtRows& rows) {
   const SubRingLayout layout = lay_out_sub_rings(find_documents(mask, 1), rows.q, rows.k, config.cp_size);
-  return predict_sub_rings(config, count_turns(mask, layout, rows.q, config.cp_size));
+  return predict_sub_rings(config, count_turns(mask, layout, rows.q, config.cp_size), mask.seqlen_q() / config.cp_size);
 }
 
 }  // namespace tangram

@@ -89,7 +89,7 @@ SubRingTurns count_turns(const Mask& mask, const SubRingLayout& layout, const st
                          int cp_size);
 
 /// Predicted seconds on the slowest rank.
-PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingTurns& turns);
+PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows);
 /// Bytes in closed form: every key row of a document that several ranks share reaches the others, and its gradients
 /// make as many hops and end at home.
 GridTraffic sub_ring_traffic(const DistAttnConfig& config, const std::vector<SubGroupLevel>& levels);

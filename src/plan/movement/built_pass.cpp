@@ -104,6 +104,56 @@ MovementCandidate best_of_each_pass(std::vector<MovementCandidate> candidates) {
   return best;
 }
 
+namespace {
+
+constexpr double kLikeBalance = 0.01;
+
+}  // namespace
+
+double balance_of(const std::vector<MovementRank>& ranks) {
+  int64_t most = 0, sum = 0;
+  for (const MovementRank& rank : ranks) {
+    most = std::max(most, rank.area);
+    sum += rank.area;
+  }
+  return sum > 0 ? static_cast<double>(most) * static_cast<double>(ranks.size()) / static_cast<double>(sum) : 1;
+}
+
+MovementCandidate least_bytes_of_each_pass(std::vector<MovementCandidate> candidates) {
+  if (candidates.empty()) return {};
+  MovementCandidate least{{}, {}, candidates[0].head_groups};
+  for (BuiltPass MovementCandidate::* pass : {&MovementCandidate::forward, &MovementCandidate::backward}) {
+    std::vector<double> balances;
+    for (const MovementCandidate& candidate : candidates) balances.push_back(balance_of((candidate.*pass).ranks));
+    const double enough = *std::ranges::min_element(balances) + kLikeBalance;
+    size_t best = candidates.size();
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      if (balances[i] > enough) continue;
+      if (best == candidates.size() || (candidates[i].*pass).bytes < (candidates[best].*pass).bytes) best = i;
+    }
+    least.*pass = std::move(candidates[best].*pass);
+  }
+  return least;
+}
+
+size_t least_bytes_of(const std::vector<MovementCandidate>& candidates) {
+  std::vector<std::array<double, 2>> balances;
+  for (const MovementCandidate& candidate : candidates) {
+    balances.push_back({balance_of(candidate.forward.ranks), balance_of(candidate.backward.ranks)});
+  }
+  const auto worse = [&](size_t a, size_t b) {
+    return balances[a][0] > balances[b][0] + kLikeBalance || balances[a][1] > balances[b][1] + kLikeBalance;
+  };
+  size_t best = candidates.size();
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    bool beaten = false;
+    for (size_t other = 0; other < candidates.size(); ++other) beaten = beaten || (worse(i, other) && !worse(other, i));
+    if (beaten) continue;
+    if (best == candidates.size() || candidates[i].cost().bytes < candidates[best].cost().bytes) best = i;
+  }
+  return best == candidates.size() ? 0 : best;
+}
+
 RankWork work_by_queries(const Mask& mask, const PlanRuns& runs, int cp_size) {
   RankWork work(static_cast<size_t>(cp_size));
   for_each_row_piece(mask, runs.q, [&](size_t run, const AttnSlice& piece) {

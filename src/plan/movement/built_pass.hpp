@@ -48,6 +48,14 @@ void adopt(Plan& plan, MovementCandidate candidate);
 /// For each pass the best of candidates that have equally many head groups; empty where there are none.
 MovementCandidate best_of_each_pass(std::vector<MovementCandidate> candidates);
 
+/// Largest area of a rank ÷ mean.
+double balance_of(const std::vector<MovementRank>& ranks);
+/// Of candidates of equally many head groups, for each pass the one that moves least of those whose balance is within
+/// 0.01 of the best; empty where there are none.
+MovementCandidate least_bytes_of_each_pass(std::vector<MovementCandidate> candidates);
+/// The index of the one that moves least of those that no other balances better by 0.01, in either pass.
+size_t least_bytes_of(const std::vector<MovementCandidate>& candidates);
+
 /// Every piece where its queries lie, and where its keys lie.
 RankWork work_by_queries(const Mask& mask, const PlanRuns& runs, int cp_size);
 RankWork work_by_keys(const Mask& mask, const PlanRuns& runs, int cp_size);

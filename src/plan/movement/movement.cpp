@@ -20,19 +20,24 @@ namespace tangram {
 
 namespace {
 
-constexpr std::array<std::pair<Movement, std::string_view>, 6> kNames = {
+constexpr std::array<std::pair<Movement, std::string_view>, 7> kNames = {
     {{Movement::kKv, "kv"},
      {Movement::kQo, "qo"},
      {Movement::kAuto, "auto"},
      {Movement::kGreedyRandomGrid, "greedy_random_grid"},
      {Movement::kBinaryGreedy, "binary_greedy"},
-     {Movement::kNetworkFlow, "network_flow"}}};
+     {Movement::kNetworkFlow, "network_flow"},
+     {Movement::kLeastBytes, "least_bytes"}}};
 
 // Slices and runs of all head groups together, where the number of groups is free: a plan for every step must be quick.
 constexpr size_t kMaxFlattened = 62000;
 
-// The published algorithms compete where they are quick: jobs times ranks.
+// The published algorithms compete where they are quick: jobs times ranks. With kLeastBytes time is no object.
 constexpr size_t kMaxPublishedWork = 8192;
+constexpr size_t kMaxWorkForLeastBytes = 16 * kMaxPublishedWork;
+
+// With kLeastBytes clusters are chosen as if links were so much slower that bytes decide.
+constexpr double kSlowerLinks = 64;
 
 RankWork published_work(const Plan& plan, const PlanRuns& runs) {
   const Movement algorithm = plan.config.movement.algorithm;
@@ -88,10 +93,12 @@ ChosenClusters cheapest_clusters(const Plan& plan, const PlanRuns& runs, const R
   return of_liked.clusters.empty() || of_liked.cost > kNearly * best.cost ? best : of_liked;
 }
 
-MovementCandidate cluster_candidate(const Plan& plan, const PlanRuns& runs) {
+MovementCandidate cluster_candidate(const Plan& plan, const PlanRuns& runs, double slower_links = 1) {
   const RowWork work = row_work(plan, runs);
-  const ChosenClusters forward = cheapest_clusters(plan, runs, work, Pass::kForward, 0);
-  const ChosenClusters backward = cheapest_clusters(plan, runs, work, Pass::kBackward, forward.head_groups);
+  Plan weighed = plan;
+  weighed.config.cost.link_bytes_per_s /= slower_links;
+  const ChosenClusters forward = cheapest_clusters(weighed, runs, work, Pass::kForward, 0);
+  const ChosenClusters backward = cheapest_clusters(weighed, runs, work, Pass::kBackward, forward.head_groups);
   int head_groups = std::max(1, plan.config.movement.head_groups);
   bool any = false;
   for (const ChosenClusters* chosen : {&forward, &backward}) {
@@ -114,15 +121,15 @@ MovementCandidate published_candidate(const Plan& plan, const PlanRuns& runs, co
   return build_both(plan, runs, flattened(one_group, plan, head_groups), head_groups);
 }
 
-// The best of what others found for each pass, where they are quick.
-MovementCandidate best_published(const Plan& plan, const PlanRuns& runs) {
+// What others found, where that is less than `most_work`.
+std::vector<MovementCandidate> published_candidates(const Plan& plan, const PlanRuns& runs, size_t most_work) {
   // A job for each pair of runs is the most there can be.
   const size_t published_work = runs.q.size() * runs.k.size() * static_cast<size_t>(plan.cp_size());
   std::vector<MovementCandidate> found;
-  if (published_work <= 4 * kMaxPublishedWork) {
+  if (published_work <= 4 * most_work) {
     found.push_back(published_candidate(plan, runs, work_by_keys(plan.mask, runs, plan.cp_size())));
   }
-  if (published_work <= kMaxPublishedWork) {
+  if (published_work <= most_work) {
     found.push_back(
         published_candidate(plan, runs, work_by_queries(plan.mask, runs, plan.cp_size())));  // K/V alone, in one pass
     const JobTable table = job_table(plan);
@@ -130,7 +137,18 @@ MovementCandidate best_published(const Plan& plan, const PlanRuns& runs) {
       found.push_back(published_candidate(plan, runs, work_of_jobs(table, algorithm(table))));
     }
   }
-  return best_of_each_pass(std::move(found));
+  return found;
+}
+
+// Of clusters and what others found the least bytes for each pass, of what is balanced as well as can be.
+void choose_least_bytes(Plan& plan, const PlanRuns& runs) {
+  std::vector<MovementCandidate> finalists;
+  finalists.push_back(least_bytes_of_each_pass(published_candidates(plan, runs, kMaxWorkForLeastBytes)));
+  for (const double slower : {1.0, kSlowerLinks}) finalists.push_back(cluster_candidate(plan, runs, slower));
+  std::erase_if(finalists, [](const MovementCandidate& candidate) { return candidate.empty(); });
+  if (finalists.empty()) return;  // K/V alone, whose tables are there
+  const size_t best = least_bytes_of(finalists);
+  adopt(plan, std::move(finalists[best]));
 }
 
 // Ours: moving K/V alone, clusters, or what others found.
@@ -142,7 +160,8 @@ void choose_movement(Plan& plan, const PlanRuns& runs, double kv_seconds) {
   }
   std::vector<MovementCandidate> candidates(1);  // K/V alone, whose tables are there
   std::vector<MovementCost> costs = {{kv_seconds, kv_bytes}};
-  for (MovementCandidate candidate : {cluster_candidate(plan, runs), best_published(plan, runs)}) {
+  for (MovementCandidate candidate :
+       {cluster_candidate(plan, runs), best_of_each_pass(published_candidates(plan, runs, kMaxPublishedWork))}) {
     if (candidate.empty()) continue;
     costs.push_back(candidate.cost());
     candidates.push_back(std::move(candidate));
@@ -174,6 +193,8 @@ void build_movement(Plan& plan, double kv_seconds) {
   const PlanRuns runs = runs_of(plan);
   if (plan.config.movement.algorithm == Movement::kAuto) {
     choose_movement(plan, runs, kv_seconds);
+  } else if (plan.config.movement.algorithm == Movement::kLeastBytes) {
+    choose_least_bytes(plan, runs);
   } else {
     adopt(plan, published_candidate(plan, runs, published_work(plan, runs)));
   }

@@ -98,7 +98,7 @@ MovementTime movement_time(const DistAttnConfig& config, const std::vector<Movem
   const double share = 1.0 / head_groups;
   MovementTime slowest;
   for (const MovementRank& rank : ranks) {
-    double compute_start = 0, compute_done = 0, arrived = 0, returned = 0, busy = 0;
+    double compute_start = 0, compute_done = 0, arrived = 0, returned = 0, busy = 0, returned_bytes = 0;
     for (size_t s = 0; s < rank.stages.size(); ++s) {
       const MovementStage& stage = rank.stages[s];
       double start = compute_done;
@@ -107,8 +107,14 @@ MovementTime movement_time(const DistAttnConfig& config, const std::vector<Movem
                   link_seconds(config.cost, stage, share * bytes.q_in, share * bytes.kv_in, false);
         start = std::max(start, arrived);
       }
-      const double seconds =
-          share * compute_seconds(config, stage.area, pass) + (s > 0 ? config.cost.stage_overhead_s : 0);
+      const double key_rows = static_cast<double>(stage.kv.rows_received()),
+                   q_rows = static_cast<double>(stage.q.rows_received());
+      double seconds = share * compute_seconds(config, stage.area, pass) + (s > 0 ? config.cost.stage_overhead_s : 0);
+      if (pass == Pass::kBackward && stage.area > 0) {
+        seconds += share * config.cost.backward_key_row_s * key_rows * config.heads.num_heads_q;
+      }
+      returned_bytes +=
+          share * (q_rows * static_cast<double>(bytes.q_back) + key_rows * static_cast<double>(bytes.kv_back));
       busy += seconds;
       compute_start = start;
       compute_done = start + seconds;
@@ -117,7 +123,10 @@ MovementTime movement_time(const DistAttnConfig& config, const std::vector<Movem
                    link_seconds(config.cost, stage, share * bytes.q_back, share * bytes.kv_back, true);
       }
     }
-    const double total = std::max(compute_done, returned);
+    // About as many results and gradients come as leave: read, and added to those that are there.
+    const double merge_s = 2 * returned_bytes / config.cost.memory_bytes_per_s;
+    busy += merge_s;
+    const double total = std::max(compute_done, returned) + merge_s;
     if (total > slowest.total_s) slowest = {total, std::max(0.0, total - busy)};
   }
   return slowest;

@@ -47,9 +47,11 @@ Work count_work(const AttnSlice& slice, const KernelModel& kernel) {
   work.area = static_cast<double>(area(slice));
   work.issued = (work.area + straight + cut_rows * band / 2) * padded_rows;
   work.cut = cut_rows * band * padded_rows;
-  work.items =
-      static_cast<double>(ceil_to(q.end, kernel.item_rows) - floor_to(q.begin, kernel.item_rows)) / kernel.item_rows;
-  const int64_t widest = std::min(k.size(), slice.max_diag - slice.min_diag + 1);
+  const Range dealt = kernel.items_by_keys ? k : q;
+  work.items = static_cast<double>(ceil_to(dealt.end, kernel.item_rows) - floor_to(dealt.begin, kernel.item_rows)) /
+               kernel.item_rows;
+  const int64_t across = kernel.items_by_keys ? q.size() : k.size();
+  const int64_t widest = std::min(across, slice.max_diag - slice.min_diag + 1);
   work.longest = static_cast<double>(widest) * kernel.item_rows;
   return work;
 }
@@ -57,6 +59,11 @@ Work count_work(const AttnSlice& slice, const KernelModel& kernel) {
 Work count_work(std::span<const AttnSlice> slices, const KernelModel& kernel) {
   Work work;
   for (const AttnSlice& slice : slices) work += count_work(slice, kernel);
+  return work;
+}
+
+Work of_one_call(Work work, double keys, const KernelModel& kernel) {
+  if (kernel.items_by_keys) work.items = std::min(work.items, std::ceil(keys / kernel.item_rows));
   return work;
 }
 

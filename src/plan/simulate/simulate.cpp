@@ -88,7 +88,11 @@ CostModel cost_model_of(const MachineModel& machine) {
           .link_bytes_per_s = machine.inside.bytes_per_s,
           .copy_latency_s = machine.inside.latency_s,
           .stage_overhead_s = machine.stage_overhead_s,
-          .tile_rows = machine.forward.item_rows};
+          .tile_rows = machine.forward.item_rows,
+          .memory_bytes_per_s = machine.memory_bytes_per_s,
+          .backward_key_row_s = machine.backward.items_by_keys
+                                    ? machine.backward.item_s / machine.backward.item_rows / machine.workers
+                                    : 0};
 }
 
 std::vector<std::string_view> simulated_strategies() {

@@ -62,14 +62,24 @@ struct DocumentsSim {
                             [&](int step, const AttnSlice& piece, const SubRingKeys&) {
                               work[static_cast<size_t>(step)] += count_work(piece, input.kernel(pass));
                             });
+    bool sums = false;
+    for (size_t step = 1; step < work.size(); ++step) sums = sums || work[step].area > 0;
+    const double heads = input.config.heads.num_heads_q;
+    const double grad_bytes = static_cast<double>(kv_grad_row_bytes(input.config.heads, input.config.reduce_dtype));
     std::vector<TurnSeconds> result;
     for (int step = 0; step < layout.num_steps(); ++step) {
-      const Work& own = work[static_cast<size_t>(step)];
+      const int64_t keys = step == 0 ? rows_per_rank(rows.k) : layout.rows_in_step(rank, step);
+      const Work own = of_one_call(work[static_cast<size_t>(step)], static_cast<double>(keys), input.kernel(pass));
       TurnSeconds turn;
       turn.compute_s = work_seconds(input, pass, own, input.config.heads.num_heads_q, layout.num_steps() > 1);
       if (step > 0 && own.area > 0) {
         turn.compute_s += input.machine.stage_overhead_s +
                           accumulate_seconds(input, pass, rows_per_rank(rows.q), input.config.heads.num_heads_q);
+      }
+      if (step == 0 && sums) turn.compute_s += rounding_seconds(input, pass, rows_per_rank(rows.q), heads);
+      if (step > 0 && pass == Pass::kBackward) {  // gradients that come are read, added to those of the step, written
+        const double bytes = grad_bytes * static_cast<double>(layout.rows_in_step(rank, step));
+        turn.compute_s += copy_seconds(input.machine, 1.5 * bytes);
       }
       if (step + 1 < layout.num_steps()) turn.next_s = transfer_seconds(input.machine, cast(rank, step + 1));
       if (pass == Pass::kBackward && step > 0) {

@@ -30,6 +30,7 @@ struct GridSim {
   size_t groups() const { return static_cast<size_t>(shape().row_groups); }
   int rank_of(size_t group, int member) const { return static_cast<int>(group) * shape().head_ranks + member; }
   int64_t group_q_rows() const { return sizes.q_rows * shape().head_ranks; }
+  double block_rows() const { return static_cast<double>(sizes.k_rows * shape().head_ranks); }
   double heads_q() const { return local_heads_q(sizes.config.heads, shape().head_ranks); }
   bool hides() const { return input.machine.engine != CommEngine::kHostThreads; }
 
@@ -76,7 +77,9 @@ struct GridSim {
       return transfer_seconds(input.machine, transfer);
     };
     seconds.block_s = move(block.kv);
-    seconds.grads_s = pass == Pass::kBackward ? move(block.dkv) : 0;
+    if (pass == Pass::kBackward) {  // gradients that come are read, added to those of the step, and written
+      seconds.grads_s = move(block.dkv) + copy_seconds(input.machine, 1.5 * static_cast<double>(block.dkv));
+    }
     return seconds;
   }
 
@@ -101,6 +104,7 @@ struct GridSim {
             count_work(whole ? slice : cut_columns(slice, run->global), input.kernel(pass));
       }
     }
+    for (Work& block : work) block = of_one_call(block, block_rows(), input.kernel(pass));
     return work;
   }
 
@@ -113,10 +117,13 @@ struct GridSim {
       play.hops.push_back({hop(g, from.inner, pass), hop(g, from.outer, pass), hop(g, from.diagonal, pass)});
       const std::vector<Work> work = block_work(g, pass);
       const double accumulate_s = accumulate_seconds(input, pass, group_q_rows(), heads_q());
+      bool sums = false;
+      for (size_t block = 0; block < groups(); ++block) sums = sums || (block != g && work[block].area > 0);
       for (size_t s = 0; s < groups(); ++s) {
         const size_t block = (g / inner + outer - s / inner) % outer * inner + (g % inner + inner - s % inner) % inner;
         double seconds = work_seconds(input, pass, work[block], heads_q(), true);
         if (s > 0 && work[block].area > 0) seconds += input.machine.stage_overhead_s + accumulate_s;
+        if (s == 0 && sums) seconds += rounding_seconds(input, pass, group_q_rows(), heads_q());
         play.compute_s[g * groups() + s] = static_cast<float>(seconds);
       }
     }
@@ -134,7 +141,11 @@ struct GridSim {
   GridTime play_gather_pass(Pass pass) const {
     const BlockBytes block = block_bytes(sizes);
     const double gather_s = transfer_seconds(input.machine, gathered(block.kv));
-    const double scatter_s = pass == Pass::kBackward ? transfer_seconds(input.machine, gathered(block.dkv)) : 0;
+    double scatter_s = 0;
+    if (pass == Pass::kBackward) {
+      const double summed = static_cast<double>(block.dkv) * static_cast<double>(groups() + 1);
+      scatter_s = transfer_seconds(input.machine, gathered(block.dkv)) + copy_seconds(input.machine, summed / 2);
+    }
     GridTime slowest;
     for (size_t g = 0; g < groups(); ++g) {
       std::vector<Work> work = block_work(g, pass);
@@ -143,7 +154,8 @@ struct GridSim {
       for (const Work& block_of : work) others += block_of;
       const double own_s = work_seconds(input, pass, own, heads_q(), true);
       const double accumulate_s = accumulate_seconds(input, pass, group_q_rows(), heads_q());
-      const double overhead = others.area > 0 ? input.machine.stage_overhead_s + accumulate_s : 0;
+      const double rounding_s = rounding_seconds(input, pass, group_q_rows(), heads_q());
+      const double overhead = others.area > 0 ? input.machine.stage_overhead_s + accumulate_s + rounding_s : 0;
       const double others_s = work_seconds(input, pass, others, heads_q(), false) + overhead;
       const GridTime time = play_gather(own_s, others_s, gather_s, scatter_s, hides());
       if (time.total_s > slowest.total_s) slowest = time;
@@ -155,7 +167,9 @@ struct GridSim {
     GridTime rows;
     if (groups() > 1) rows = shape().row_move == RowMove::kGather ? play_gather_pass(pass) : play_ring_pass(pass);
     const double all_heads = local_heads_kv(sizes.config.heads, shape().head_ranks);
-    const Work work = groups() > 1 ? Work{} : count_work(slices[0], input.kernel(pass));
+    const Work work = groups() > 1
+                          ? Work{}
+                          : of_one_call(count_work(slices[0], input.kernel(pass)), block_rows(), input.kernel(pass));
     std::vector<ChunkSeconds> chunks;
     for (const int heads : head_chunks) {
       ChunkSeconds chunk;
@@ -167,6 +181,11 @@ struct GridSim {
         const HeadBytes bytes = head_bytes(sizes, predicted_call(sizes.config.heads), pass, heads);
         chunk.in_s = slowest_exchange(bytes.in, bytes.in_copies);
         chunk.back_s = slowest_exchange(bytes.back, bytes.back_copies);
+        const auto copied = [&](int64_t exchanged) {
+          return copy_seconds(input.machine, static_cast<double>(head_copy_bytes(exchanged, shape().head_ranks)) / 2);
+        };
+        chunk.pack_s = copied(bytes.in);
+        chunk.unpack_s = copied(bytes.back);
       }
       chunks.push_back(chunk);
     }

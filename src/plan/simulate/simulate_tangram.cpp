@@ -48,7 +48,9 @@ struct TangramSim {
     std::vector<SimStep> steps(staged.work.size());
     for (size_t s = 0; s < steps.size(); ++s) {
       SimStep& step = steps[s];
-      step.compute_s = work_seconds(input, pass, staged.work[s], config.heads.num_heads_q, any_remote);
+      const double keys = s == 0 ? static_cast<double>(needs.buffer_rows - needs.remote_rows) : staged.rows[s].bytes();
+      const Work work = of_one_call(staged.work[s], keys, input.kernel(pass));
+      step.compute_s = work_seconds(input, pass, work, config.heads.num_heads_q, any_remote);
       if (s == 0) {
         // Local rows are copied to their places among the remote ones.
         const double local_rows = any_remote ? static_cast<double>(needs.buffer_rows - needs.remote_rows) : 0;
@@ -64,7 +66,13 @@ struct TangramSim {
       step.cast = routed(staged.rows[s], node, cast_bytes);
       if (pass == Pass::kBackward) step.reduce = routed(staged.rows[s], node, grad_bytes);
     }
-    return play_overlapped(input.machine, steps);
+    Played played = play_overlapped(input.machine, steps);
+    if (pass == Pass::kBackward) {  // about as many gradients come as leave: read, and added to those that are there
+      const double merge_s = copy_seconds(input.machine, static_cast<double>(needs.remote_rows) * grad_bytes);
+      played.total_s += merge_s;
+      played.compute_s += merge_s;
+    }
+    return played;
   }
 
   SlowestPass play(Pass pass, int num_stages) const {

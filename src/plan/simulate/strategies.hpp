@@ -44,6 +44,9 @@ struct Work {
 Work count_work(const AttnSlice& slice, const KernelModel& kernel);
 Work count_work(std::span<const AttnSlice> slices, const KernelModel& kernel);
 
+/// Work that one call over `keys` key rows does: slices that see the same key rows share their items.
+Work of_one_call(Work work, double keys, const KernelModel& kernel);
+
 /// Seconds of one kernel call over `work` for `num_heads` query heads; 0 for no work. `comm_active`: rows move
 /// meanwhile, which takes workers from the kernel when they do the moving.
 double work_seconds(const SimInput& input, Pass pass, const Work& work, double num_heads, bool comm_active);
@@ -69,9 +72,11 @@ double transfer_seconds(const MachineModel& machine, const Transfer& transfer);
 /// Seconds to copy `bytes` within a rank's memory.
 double copy_seconds(const MachineModel& machine, double bytes);
 
-/// Seconds to add a further step's results to those of `q_rows` rows of `num_heads` heads: out forward, dq backward, in
-/// float32, are read and written once more.
+/// Seconds that a further step adds for `q_rows` rows of `num_heads` heads, see further_call_bytes: out forward, dq
+/// backward, in float32, are read and written once more.
 double accumulate_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads);
+/// And of rounding them at the end.
+double rounding_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads);
 
 /// One step of a rank: `cast` must have arrived before `compute_s` starts, `reduce` leaves when it has ended.
 struct SimStep {

@@ -6,6 +6,7 @@
 
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
+#include "plan/grid/grid_bytes.hpp"
 #include "plan/simulate/strategies.hpp"
 
 namespace tangram::sim {
@@ -43,9 +44,13 @@ double transfer_seconds(const MachineModel& machine, const Transfer& transfer) {
 double copy_seconds(const MachineModel& machine, double bytes) { return 2 * bytes / machine.memory_bytes_per_s; }
 
 double accumulate_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads) {
-  const HeadConfig& heads = input.config.heads;
-  const int dim = pass == Pass::kForward ? heads.head_dim_v : heads.head_dim;
-  return copy_seconds(input.machine, static_cast<double>(q_rows) * num_heads * dim * sizeof(float));
+  const int64_t bytes = further_call_bytes(input.config.heads, pass, q_rows, static_cast<int64_t>(num_heads));
+  return static_cast<double>(bytes) / input.machine.memory_bytes_per_s;
+}
+
+double rounding_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads) {
+  const int64_t bytes = rounding_bytes(input.config.heads, pass, q_rows, static_cast<int64_t>(num_heads));
+  return static_cast<double>(bytes) / input.machine.memory_bytes_per_s;
 }
 
 Played play_overlapped(const MachineModel& machine, std::span<const SimStep> steps) {

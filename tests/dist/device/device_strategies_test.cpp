@@ -226,8 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, DeviceStrategies, ::testing::ValuesIn(transports()
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Gpu, DeviceStrategyBytes, ::testing::ValuesIn(transports()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
-// The only one of these tests that has not run to its end on a GPU yet.
-INSTANTIATE_TEST_SUITE_P(DISABLED_Nccl, DeviceStrategyBytes, ::testing::Values(nccl()),
+INSTANTIATE_TEST_SUITE_P(Nccl, DeviceStrategyBytes, ::testing::Values(nccl()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST(DeviceStrategyOptions, RefuseWhatProgramsCannotDo) {

@@ -146,6 +146,8 @@ TEST(ChooseStrategy, WhereNothingTakesTimeTangramWins) {
   DistAttnConfig config = auto_config(8, 32);
   config.cost.link_bytes_per_s = 1e30;
   config.cost.copy_latency_s = config.cost.stage_overhead_s = 0;
+  config.cost.memory_bytes_per_s = 1e30;
+  config.cost.backward_key_row_s = 0;
   const Plan plan = make_plan(full_mask(kSeqlen, kSeqlen), config);
   EXPECT_EQ(plan.config.strategy.name, Strategy::kTangram);
   for (const StrategyCandidate& candidate : plan.candidates) {
