@@ -5,7 +5,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "attn/sm90/sm90_backend.hpp"
@@ -83,35 +82,6 @@ double timed(DeviceCommunicator& communicator, cudaStream_t stream, const Pass& 
   return ms * 1e-3;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-StepResult empty_result(const Plan& plan) {
-  const HeadConfig& heads = plan.config.heads;
-  const int64_t rows_q = plan.q_dispatch.seqlen(), rows_k = plan.k_dispatch.seqlen();
-  StepResult result;
-  result.comm_share = std::numeric_limits<double>::quiet_NaN();  // GPUs record no transfers here
-  result.out = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim_v);
-  result.dq = HostTensor(heads.dtype, rows_q, heads.num_heads_q, heads.head_dim);
-  result.dk = HostTensor(heads.dtype, rows_k, heads.num_heads_kv, heads.head_dim);
-  result.dv = HostTensor(heads.dtype, rows_k, heads.num_heads_kv, heads.head_dim_v);
-  result.lse = HostTensor(DType::kFloat32, rows_q, heads.num_heads_q, 1);
-  return result;
-}
-
-/// What the ranks received, added up. Exact up to 2^36 a rank.
-int64_t over_all_ranks(Communicator& control, int64_t value) {
-  constexpr int kBits = 12;
-  constexpr int64_t kMask = (1 << kBits) - 1;
-  float parts[] = {static_cast<float>(value & kMask), static_cast<float>((value >> kBits) & kMask),
-                   static_cast<float>(value >> (2 * kBits))};
-  control.all_reduce(parts, ReduceOp::kSum, "traffic");
-  return static_cast<int64_t>(parts[0]) + (static_cast<int64_t>(parts[1]) << kBits) +
-         (static_cast<int64_t>(parts[2]) << (2 * kBits));
-}
-
 }  // namespace
 
 void require_gpu_code() {}
@@ -146,6 +116,7 @@ StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, co
   const AttnOptions attn = make_attn_options(options);
   std::vector<double> forward_times, backward_times;
   StepResult result = empty_result(plan);
+  result.comm_share = std::numeric_limits<double>::quiet_NaN();  // GPUs record no transfers here
   TrafficCounters forward_traffic, backward_traffic, forward_nodes, backward_nodes;
   for (int64_t repeat = 0; repeat < options.num_repeats; ++repeat) {
     communicator->reset_counters();
@@ -185,13 +156,13 @@ StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, co
   result.is_root = rank == 0;
   result.forward_s = median(forward_times);
   result.backward_s = median(backward_times);
-  result.rows_received = over_all_ranks(control, forward_traffic.rows_received) / 2;
-  result.forward_bytes = over_all_ranks(control, forward_traffic.bytes_received);
-  result.backward_bytes = over_all_ranks(control, backward_traffic.bytes_received);
+  result.rows_received = sum_over_ranks(control, forward_traffic.rows_received) / 2;
+  result.forward_bytes = sum_over_ranks(control, forward_traffic.bytes_received);
+  result.backward_bytes = sum_over_ranks(control, backward_traffic.bytes_received);
   result.ranks_per_node = config.ranks_per_node;
-  result.node_rows = over_all_ranks(control, forward_nodes.rows_received) / 2;
-  result.node_forward_bytes = over_all_ranks(control, forward_nodes.bytes_received);
-  result.node_backward_bytes = over_all_ranks(control, backward_nodes.bytes_received);
+  result.node_rows = sum_over_ranks(control, forward_nodes.rows_received) / 2;
+  result.node_forward_bytes = sum_over_ranks(control, forward_nodes.bytes_received);
+  result.node_backward_bytes = sum_over_ranks(control, backward_nodes.bytes_received);
   return result;
 }
 
