@@ -79,7 +79,7 @@ struct DocumentsSim {
       if (step == 0 && sums) turn.compute_s += rounding_seconds(input, pass, rows_per_rank(rows.q), heads);
       if (step > 0 && pass == Pass::kBackward) {  // gradients that come are read, added to those of the step, written
         const double bytes = grad_bytes * static_cast<double>(layout.rows_in_step(rank, step));
-        turn.compute_s += copy_seconds(input.machine, 1.5 * bytes);
+        turn.compute_s += packing_seconds(input.machine, 3 * bytes);
       }
       if (step + 1 < layout.num_steps()) turn.next_s = transfer_seconds(input.machine, cast(rank, step + 1));
       if (pass == Pass::kBackward && step > 0) {

@@ -78,7 +78,7 @@ struct GridSim {
     };
     seconds.block_s = move(block.kv);
     if (pass == Pass::kBackward) {  // gradients that come are read, added to those of the step, and written
-      seconds.grads_s = move(block.dkv) + copy_seconds(input.machine, 1.5 * static_cast<double>(block.dkv));
+      seconds.grads_s = move(block.dkv) + packing_seconds(input.machine, 3 * static_cast<double>(block.dkv));
     }
     return seconds;
   }
@@ -144,7 +144,7 @@ struct GridSim {
     double scatter_s = 0;
     if (pass == Pass::kBackward) {
       const double summed = static_cast<double>(block.dkv) * static_cast<double>(groups() + 1);
-      scatter_s = transfer_seconds(input.machine, gathered(block.dkv)) + copy_seconds(input.machine, summed / 2);
+      scatter_s = transfer_seconds(input.machine, gathered(block.dkv)) + packing_seconds(input.machine, summed);
     }
     GridTime slowest;
     for (size_t g = 0; g < groups(); ++g) {
@@ -182,7 +182,7 @@ struct GridSim {
         chunk.in_s = slowest_exchange(bytes.in, bytes.in_copies);
         chunk.back_s = slowest_exchange(bytes.back, bytes.back_copies);
         const auto copied = [&](int64_t exchanged) {
-          return copy_seconds(input.machine, static_cast<double>(head_copy_bytes(exchanged, shape().head_ranks)) / 2);
+          return packing_seconds(input.machine, static_cast<double>(head_copy_bytes(exchanged, shape().head_ranks)));
         };
         chunk.pack_s = copied(bytes.in);
         chunk.unpack_s = copied(bytes.back);

@@ -68,7 +68,7 @@ struct TangramSim {
     }
     Played played = play_overlapped(input.machine, steps);
     if (pass == Pass::kBackward) {  // about as many gradients come as leave: read, and added to those that are there
-      const double merge_s = copy_seconds(input.machine, static_cast<double>(needs.remote_rows) * grad_bytes);
+      const double merge_s = packing_seconds(input.machine, static_cast<double>(2 * needs.remote_rows) * grad_bytes);
       played.total_s += merge_s;
       played.compute_s += merge_s;
     }

@@ -71,6 +71,8 @@ Transfer scaled(const Transfer& transfer, double bytes_factor);
 double transfer_seconds(const MachineModel& machine, const Transfer& transfer);
 /// Seconds to copy `bytes` within a rank's memory.
 double copy_seconds(const MachineModel& machine, double bytes);
+/// Seconds to read and write `bytes` around a transfer: heads put together or taken apart, gradients added.
+double packing_seconds(const MachineModel& machine, double bytes);
 
 /// Seconds that a further step adds for `q_rows` rows of `num_heads` heads, see further_call_bytes: out forward, dq
 /// backward, in float32, are read and written once more.

@@ -43,6 +43,11 @@ double transfer_seconds(const MachineModel& machine, const Transfer& transfer) {
 
 double copy_seconds(const MachineModel& machine, double bytes) { return 2 * bytes / machine.memory_bytes_per_s; }
 
+double packing_seconds(const MachineModel& machine, double bytes) {
+  // What host threads move in a second was measured with packing and adding around it.
+  return machine.engine == CommEngine::kHostThreads ? 0 : bytes / machine.memory_bytes_per_s;
+}
+
 double accumulate_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads) {
   const int64_t bytes = further_call_bytes(input.config.heads, pass, q_rows, static_cast<int64_t>(num_heads));
   return static_cast<double>(bytes) / input.machine.memory_bytes_per_s;
