@@ -44,19 +44,21 @@ NodeCommunicator::NodeCommunicator(Communicator& world, const NodeLayout& nodes,
 NodeCommunicator::~NodeCommunicator() {
   stopping_ = true;
   watcher_.join();
+  pass_on_failure();  // others still wait
 }
 
 void NodeCommunicator::watch() {
-  while (!stopping_) {
-    for (const bool from_node : {true, false}) {
-      DeviceCommunicator& failed = from_node ? *levels_.node : *levels_.across;
-      const std::string failure = failure_of(failed);
-      if (failure.empty()) continue;
-      (from_node ? *levels_.across : *levels_.node).abort(failure);
-      return;
-    }
-    std::this_thread::sleep_for(kLookInterval);
+  while (!stopping_ && !pass_on_failure()) std::this_thread::sleep_for(kLookInterval);
+}
+
+bool NodeCommunicator::pass_on_failure() noexcept {
+  for (const bool from_node : {true, false}) {
+    const std::string failure = failure_of(from_node ? *levels_.node : *levels_.across);
+    if (failure.empty()) continue;
+    (from_node ? *levels_.across : *levels_.node).abort(failure);
+    return true;
   }
+  return false;
 }
 
 std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec& spec) {
@@ -87,6 +89,7 @@ void NodeCommunicator::all_reduce(float* device_values, int count, ReduceOp op, 
 }
 
 void NodeCommunicator::check() {
+  pass_on_failure();  // the caller may give the communicator up before the watcher looks
   levels_.node->check();
   levels_.across->check();
 }

@@ -51,6 +51,8 @@ class NodeCommunicator final : public DeviceCommunicator {
 
  private:
   void watch();
+  /// Gives a level up when the other has failed, and says whether one has.
+  bool pass_on_failure() noexcept;
 
   Communicator& world_;
   const NodeLayout nodes_;
