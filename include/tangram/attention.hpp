@@ -103,9 +103,13 @@ struct AttnBackwardArgs {
   ConstTensorView v_elsewhere;
   /// Where the rows of dk and dv go one by one, or null: [seqlen_k] addresses each (in device memory, of memory that
   /// may be another device's) of `[num_heads_kv, dim]` contiguous elements of the dtype of dk and dv, whose own memory
-  /// is then not used. Only where can_wait_for_keys(), and without accumulate_dkv.
+  /// is then not used. Only where can_wait_for_keys(), and without accumulate_dkv. An odd entry 2 r + 1 is no address:
+  /// it means row r of dk_settled and dv_settled, as many in both tables.
   void* const* dk_rows = nullptr;
   void* const* dv_rows = nullptr;
+  /// Rows that nobody adds to any more, in the prepared dtype or float32, with the heads, dim and strides of dk and dv.
+  TensorView dk_settled;
+  TensorView dv_settled;
   /// rowsum(dout * out) as somebody else computed it, [seqlen_q, num_heads_q], or null. Then `out` is not read and may
   /// be empty: who computes for rows of another rank need not fetch their out. Only where takes_delta().
   const float* delta = nullptr;

@@ -151,6 +151,10 @@ class DevicePass {
   /// they may be the same memory when their dtypes are equal. Both contiguous.
   virtual void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) = 0;
 
+  /// From now on finish_reduce leaves these rows of the sums alone: nothing comes back for them, and whoever computed
+  /// the own part wrote it there. Ascending and disjoint. Returns false, and does nothing, where a transport cannot.
+  virtual bool leave_rows(std::span<const Range> /*rows*/) { return false; }
+
   /// finish_reduce, then end.
   virtual void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                                      void* stream) {

@@ -65,6 +65,16 @@ void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
           to_string(args.dk.dtype), to_string(args.dv.dtype));
 }
 
+/// `view` holds rows in the place of those of `gradient`, or nothing.
+void check_settled(const AttnShape& shape, const char* name, const TensorView& gradient, const TensorView& view) {
+  if (view.data == nullptr) return;
+  check_view(name, view, view.rows, gradient.heads, gradient.dim);
+  check_dtype(name, view.dtype, shape.dtype, true);
+  require(view.row_stride == gradient.row_stride && view.head_stride == gradient.head_stride,
+          "Sm90Backend::backward: {} must have the strides {} and {} of the gradient (got {} and {})", name,
+          gradient.row_stride, gradient.head_stride, view.row_stride, view.head_stride);
+}
+
 void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
   check_tensors(shape, args);
   require(!args.accumulate_dq || args.dq.dtype == DType::kFloat32,
@@ -73,6 +83,8 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
           "Sm90Backend::backward: accumulate_dkv needs dk and dv in float32 (got {})", to_string(args.dk.dtype));
   require((args.dk_rows == nullptr) == (args.dv_rows == nullptr) && (args.dk_rows == nullptr || !args.accumulate_dkv),
           "Sm90Backend::backward: dk_rows and dv_rows must be given together, and without accumulate_dkv");
+  check_settled(shape, "dk_settled", args.dk, args.dk_settled);
+  check_settled(shape, "dv_settled", args.dv, args.dv_settled);
   require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend::backward: lse must not be null (got null)");
   require(args.sink.empty() || args.sink.data != nullptr,
           "Sm90Backend::backward: sink.data must not be null (got null)");
@@ -117,6 +129,9 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   params.dv = args.dv.data;
   params.dk_rows = args.dk_rows;
   params.dv_rows = args.dv_rows;
+  params.dk_settled = args.dk_settled.data;
+  params.dv_settled = args.dv_settled.data;
+  params.settled_type = grad_type(args.dk_settled);
   params.dk_row_stride = args.dk.row_stride;
   params.dk_head_stride = args.dk.head_stride;
   params.dv_row_stride = args.dv.row_stride;

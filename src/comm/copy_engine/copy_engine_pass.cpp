@@ -447,6 +447,28 @@ void CopyEnginePass::signal_and_wait(WaitParams params, cudaStream_t stream) {
   launch_wait(params, stream);
 }
 
+bool CopyEnginePass::leave_rows(std::span<const Range> rows) {
+  const int64_t num_rows = spec_.returns.empty() ? 0 : spec_.returns[0].owned_rows;
+  std::vector<char> left(static_cast<size_t>(num_rows));
+  for (const Range& range : rows) {
+    require(range.begin >= 0 && range.end <= num_rows, "leave_rows '{}': must be rows of the sums (got [{}, {}) of {})",
+            spec_.label, range.begin, range.end, num_rows);
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const auto idx = static_cast<size_t>(row);
+      require(layout_.merge.begin[idx] == layout_.merge.begin[idx + 1],
+              "leave_rows '{}': nothing may come back for these rows (got row {})", spec_.label, row);
+      left[idx] = 1;
+    }
+  }
+  std::vector<int32_t> merged;
+  for (int32_t row = 0; row < num_rows; ++row) {
+    if (left[static_cast<size_t>(row)] == 0) merged.push_back(row);
+  }
+  merge_rows_ = upload(merged);
+  num_merge_rows_ = std::ssize(merged);
+  return true;
+}
+
 std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView> own,
                                                 std::span<const TensorView> sums) const {
   std::vector<MergeParams> merged;
@@ -462,7 +484,8 @@ std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView>
     params.begin = merge_begin_.as<int32_t>();
     params.entries = merge_entries_.as<int32_t>();
     params.num_before = merge_before_.as<int32_t>();
-    params.rows = shape.owned_rows;
+    params.rows = num_merge_rows_ < 0 ? shape.owned_rows : num_merge_rows_;
+    if (num_merge_rows_ >= 0) params.chosen = merge_rows_.as<int32_t>();
     params.row_elements = shape.heads * shape.dim;
   }
   return merged;

@@ -35,6 +35,7 @@ class CopyEnginePass final : public DevicePass {
   int return_slot() const override { return return_slot_; }
   void signal_returned(int stage, void* stream) override;
   void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) override;
+  bool leave_rows(std::span<const Range> rows) override;
   void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                              void* stream) override;
   void end(void* stream) override;
@@ -113,6 +114,8 @@ class CopyEnginePass final : public DevicePass {
   cuda::DeviceBuffer return_signals_;
   int num_return_waits_ = 0;
   cuda::DeviceBuffer merge_begin_, merge_entries_, merge_before_;
+  cuda::DeviceBuffer merge_rows_;   // those that are merged, unless all
+  int64_t num_merge_rows_ = -1;     // -1: all
   cuda::DeviceBuffer merge_ended_;  // a count of thread blocks
   cuda::DeviceBuffer own_chunks_;   // of own_rows
   int num_own_chunks_ = 0;

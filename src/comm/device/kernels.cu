@@ -226,7 +226,8 @@ __global__ void __launch_bounds__(256) merge_rows(const __grid_constant__ MergeJ
   constexpr int kAhead = 4, kStride = 8 * 32;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t num_warps = int64_t{gridDim.x} * (blockDim.x / 32);
-  for (int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; row < params.rows; row += num_warps) {
+  for (int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; i < params.rows; i += num_warps) {
+    const int64_t row = params.chosen == nullptr ? i : params.chosen[i];
     const int begin = params.begin[row], end = params.begin[row + 1], middle = begin + params.num_before[row];
     for (int first = 8 * lane; first < params.row_elements; first += kAhead * kStride) {
       float own[kAhead][8], sum[kAhead][8] = {};

@@ -93,6 +93,7 @@ struct MergeParams {
   const int32_t* begin = nullptr;  // MergeTable
   const int32_t* entries = nullptr;
   const int32_t* num_before = nullptr;
+  const int32_t* chosen = nullptr;  // [rows]: which rows are merged; null: all
   int64_t rows = 0;
   int row_elements = 0;  // a multiple of 8
 };

@@ -70,6 +70,7 @@ void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows
         const auto slot = static_cast<size_t>(setup.pass->return_slot());
         call.dk_rows = setup.dk_rows[slot].as<void*>();
         call.dv_rows = setup.dv_rows[slot].as<void*>();
+        call.dk_settled = args.dk, call.dv_settled = args.dv;
       }
       rank.base.backend->backward(*step.mask, call, stream);
       is_first_call = false;

@@ -130,15 +130,44 @@ bool adds_up(const PassSetup& setup) {
   return std::any_of(setup.steps.begin() + 1, setup.steps.end(), [](const Step& step) { return step.mask != nullptr; });
 }
 
+/// NOTE [settled rows]: own rows that only this rank's queries see, so that no peer adds to their gradients: the kernel
+/// writes these where they belong, rounded, and no merge reads them again.
+std::vector<char> find_settled_rows(const DeviceRank& rank) {
+  std::vector<char> settled(static_cast<size_t>(rank.base.k_shard_rows()), 0);
+  const auto mark = [&](const Range& rows, char value) {
+    std::fill(settled.begin() + rows.begin, settled.begin() + rows.end, value);
+  };
+  for (const KeyStretch& own : own_stretches(rank.plan(), rank.base.rank))
+    mark({own.row, own.row + own.keys.size()}, 1);
+  for (const Exchange& exchange : exchanges_of(rank.plan().backward)) {
+    for (const RowCopy& sent : exchange.sends) mark(sent.rows, 0);
+  }
+  return settled;
+}
+
+std::vector<Range> ranges_of(const std::vector<char>& marked) {
+  std::vector<Range> ranges;
+  for (int64_t row = 0; row < std::ssize(marked); ++row) {
+    if (marked[static_cast<size_t>(row)] == 0) continue;
+    if (ranges.empty() || ranges.back().end != row) ranges.push_back({row, row});
+    ranges.back().end = row + 1;
+  }
+  return ranges;
+}
+
 /// Where the kernel stores the rows of one gradient, by row of the K/V buffer: those of other ranks in the return slot
-/// `slot`, the rank's own in `local`. Empty where the transport cannot.
-std::vector<char*> return_rows(const DeviceRank& rank, int tensor, int slot, const TensorView& local) {
+/// `slot`, of the rank's own those that are settled in the result (NOTE [settled rows]), the others in `local`. Empty
+/// where the transport cannot.
+std::vector<char*> return_rows(const DeviceRank& rank, int tensor, int slot, const TensorView& local,
+                               const std::vector<char>& settled) {
   std::vector<char*> rows(static_cast<size_t>(rank.kv_rows()));
   for (const KvSegment& segment : rank.plan().segments) {
     if (segment.owner != rank.base.rank) continue;
     for (int64_t i = 0; i < segment.global.size(); ++i) {
-      rows[static_cast<size_t>(segment.row + i)] =
-          static_cast<char*>(local.data) + (segment.owner_row + i) * local.row_bytes();
+      const int64_t own = segment.owner_row + i;
+      rows[static_cast<size_t>(segment.row + i)] = settled[static_cast<size_t>(own)] != 0
+                                                       ? reinterpret_cast<char*>(2 * own + 1)
+                                                       : static_cast<char*>(local.data) + own * local.row_bytes();
     }
   }
   for (int stage = 1; stage < rank.backward.num_stages; ++stage) {
@@ -166,9 +195,13 @@ bool prepare_returns(DeviceRank& rank) {
   const auto upload_rows = [](const std::vector<char*>& rows) {
     return cuda::DeviceBuffer::copy_of(rows.data(), rows.size() * sizeof(char*));
   };
+  std::vector<char> settled = find_settled_rows(rank);
+  if (!rank.backward.pass->leave_rows(ranges_of(settled))) std::fill(settled.begin(), settled.end(), 0);
   for (int slot = 0; slot < kReturnSlots; ++slot) {
-    const auto dk_rows = return_rows(rank, 0, slot, view_of(dk, dtype, k_rows, heads.num_heads_kv, heads.head_dim));
-    const auto dv_rows = return_rows(rank, 1, slot, view_of(dv, dtype, k_rows, heads.num_heads_kv, heads.head_dim_v));
+    const auto dk_rows =
+        return_rows(rank, 0, slot, view_of(dk, dtype, k_rows, heads.num_heads_kv, heads.head_dim), settled);
+    const auto dv_rows =
+        return_rows(rank, 1, slot, view_of(dv, dtype, k_rows, heads.num_heads_kv, heads.head_dim_v), settled);
     if (rank.kv_rows() > 0 && (dk_rows.empty() || dv_rows.empty())) return false;
     setup.dk_rows.push_back(upload_rows(dk_rows));
     setup.dv_rows.push_back(upload_rows(dv_rows));

@@ -73,14 +73,14 @@ TEST_P(DeviceTransports, LargeStretchesArriveWholeManyEpochsAhead) {
   run(2, expect_large_stretches_whole);
 }
 
-TEST(BatchedCopies, LargeStretchesArriveWholeManyEpochsAhead) {
+TEST(CopiesOneByOne, LargeStretchesArriveWholeManyEpochsAhead) {
   run_local_ranks(
       2,
       [](Communicator& control) {
         check(cudaSetDevice(control.rank() % num_gpus()), "cudaSetDevice");
         DeviceCommunicatorConfig config;
         config.timeout_s = 20;
-        config.batch_copies = true;
+        config.batch_copies = false;
         expect_large_stretches_whole(*make_device_communicator(control, config));
       },
       60);
@@ -113,6 +113,47 @@ TEST_P(DeviceTransports, BeginCopiesOwnRowsBesideThoseOfPeers) {
     }
     pass->end(stream);
     stream.synchronize();
+    comm.control().barrier("done");
+  });
+}
+
+TEST_P(DeviceTransports, RowsThatAreLeftKeepWhatTheCallerWrote) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  constexpr int kSize = 2;
+  constexpr int64_t kRows = 64, kReturned = 32;
+  run(kSize, [&](DeviceCommunicator& comm) {
+    DevicePassSpec spec = ring_spec(comm.rank(), kSize, kReturned, "left");
+    spec.reduces = spec.casts;
+    spec.casts.clear();
+    spec.landing.clear();
+    spec.returns = {{kReturned, kRows, kHeads, kDim, DType::kFloat32, DType::kFloat32}};
+    const auto pass = comm.prepare_pass(spec);
+    const std::vector<Range> unseen = {{kReturned, kRows}}, returned = {{kReturned - 1, kRows}};
+    const bool leaves = pass->leave_rows(unseen);
+    EXPECT_EQ(leaves, GetParam() == DeviceTransport::kCopyEngine);
+    if (leaves) {
+      EXPECT_THROW(pass->leave_rows(returned), InvalidArgument);
+    }
+    const Stream stream;
+    const auto filled = [](int64_t rows, float value) {
+      HostTensor host(DType::kFloat32, rows, kHeads, kDim);
+      host.fill(value);
+      return host;
+    };
+    const HostTensor partial = filled(kReturned, 2), own = filled(kRows, 1), before = filled(kRows, 7);
+    const DeviceBuffer partial_memory = to_device(partial), own_memory = to_device(own), sum_memory = to_device(before);
+    comm.control().barrier("allocated");
+    pass->begin(stream);
+    const ConstTensorView partials[] = {view_of(partial_memory, partial)}, owned[] = {view_of(own_memory, own)};
+    const TensorView sums[] = {view_of(sum_memory, before)};
+    pass->reduce(0, partials, stream);
+    pass->finish_reduce_and_end(owned, sums, stream);
+    stream.synchronize();
+    comm.check();
+    const HostTensor got = to_host(sums[0]);
+    for (int64_t row = 0; row < kRows; ++row) {
+      ASSERT_EQ(got.at(row, 1, 3), row < kReturned ? 3 : leaves ? 7 : 1) << "row " << row;
+    }
     comm.control().barrier("done");
   });
 }

@@ -29,12 +29,12 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
 }
 
 /// Writes one row (a quad's words of it) of one gradient; accumulators 4j + first and + first + 1 hold columns 8j + 2c.
+/// All lanes of a warp call it, each with what its own row wants.
 template <typename Element, int kHeadDim>
 __device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int first, float scale, void* row,
                                           bool valid, GradType type, bool accumulate, int lane) {
   const int c = lane % 4;
-  if (type == GradType::kFloat32) {
-    if (!valid) return;
+  if (valid && type == GradType::kFloat32) {
 #pragma unroll
     for (int j = 0; j < kHeadDim / 8; ++j) {
       float2* to = reinterpret_cast<float2*>(static_cast<float*>(row) + j * 8 + c * 2);
@@ -46,8 +46,9 @@ __device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int
       }
       *to = value;
     }
-    return;
   }
+  if (__all_sync(0xffffffff, type == GradType::kFloat32)) return;
+  const bool stores = valid && type == GradType::kInput;
 #pragma unroll
   for (int m = 0; m < kHeadDim / 32; ++m) {
     uint32_t w[4];
@@ -57,14 +58,15 @@ __device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int
       w[i] = pack_pair<Element>(sums[at] * scale, sums[at + 1] * scale);
     }
     transpose_quad(w, lane);
-    if (valid) *reinterpret_cast<uint4*>(static_cast<Element*>(row) + (m * 4 + c) * 8) = {w[0], w[1], w[2], w[3]};
+    if (stores) *reinterpret_cast<uint4*>(static_cast<Element*>(row) + (m * 4 + c) * 8) = {w[0], w[1], w[2], w[3]};
   }
 }
 
 template <typename Traits>
 __device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHeadDim / 2], void* gradient,
-                                               void* const* rows, int64_t row_stride, int64_t head_stride, float scale,
-                                               const Params& params, const Item& item, int first_row, int lane) {
+                                               void* const* rows, void* settled, int64_t row_stride,
+                                               int64_t head_stride, float scale, const Params& params, const Item& item,
+                                               int first_row, int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int in_tile = first_row + r * 8;
@@ -73,14 +75,21 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHead
     const bool seen = item.covered[in_tile / 32] >> (in_tile % 32) & 1;
     const bool valid = key < item.row_end && (seen || !params.accumulate_dkv);
     int64_t at = item.kv_head * head_stride;
+    GradType type = params.dkv_type;
     if (rows == nullptr) {
       at += key * row_stride;
     } else if (valid) {
-      gradient = reinterpret_cast<void*>(__ldg(reinterpret_cast<const unsigned long long*>(rows + key)));
+      const unsigned long long entry = __ldg(reinterpret_cast<const unsigned long long*>(rows + key));
+      gradient = reinterpret_cast<void*>(entry);
+      if (entry & 1) {
+        gradient = settled;
+        at += static_cast<int64_t>(entry >> 1) * row_stride;
+        type = params.settled_type;
+      }
     }
-    char* row = static_cast<char*>(gradient) + at * (params.dkv_type == GradType::kFloat32 ? 4 : 2);
-    write_row<typename Traits::Element, Traits::kHeadDim>(sums, r * 2, scale, row, valid, params.dkv_type,
-                                                          params.accumulate_dkv, lane);
+    char* row = static_cast<char*>(gradient) + at * (type == GradType::kFloat32 ? 4 : 2);
+    write_row<typename Traits::Element, Traits::kHeadDim>(sums, r * 2, scale, row, valid, type, params.accumulate_dkv,
+                                                          lane);
   }
 }
 
@@ -143,9 +152,9 @@ __device__ __forceinline__ void write_gradients(const Params& params, const Item
   if (item.num_pieces > 1 && !join_pieces<Traits>(params, item, thread, dk, dv)) return;
   const int lane = static_cast<int>(thread % 32);
   const int first_row = static_cast<int>(thread / 32 * 16) + lane / 4;
-  write_gradient<Traits>(dv, params.dv, params.dv_rows, params.dv_row_stride, params.dv_head_stride, 1.0f, params, item,
-                         first_row, lane);
-  write_gradient<Traits>(dk, params.dk, params.dk_rows, params.dk_row_stride, params.dk_head_stride,
+  write_gradient<Traits>(dv, params.dv, params.dv_rows, params.dv_settled, params.dv_row_stride, params.dv_head_stride,
+                         1.0f, params, item, first_row, lane);
+  write_gradient<Traits>(dk, params.dk, params.dk_rows, params.dk_settled, params.dk_row_stride, params.dk_head_stride,
                          params.softmax_scale, params, item, first_row, lane);
 }
 

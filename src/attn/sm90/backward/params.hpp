@@ -96,6 +96,8 @@ struct Params {
   void* dv;
   void* const* dk_rows;  ///< null, or [seqlen_k] addresses: row by row instead of dk and dv
   void* const* dv_rows;
+  void* dk_settled;  ///< of entries 2 r + 1 of these tables
+  void* dv_settled;
   int64_t dk_row_stride, dk_head_stride;
   int64_t dv_row_stride, dv_head_stride;
   int32_t num_items;
@@ -105,6 +107,7 @@ struct Params {
   float cap_inner;   ///< with softcap: softmax_scale / softcap, and softcap * log2(e)
   float cap_outer;
   GradType dkv_type;
+  GradType settled_type;
   bool accumulate_dkv;  ///< adds to dk and dv, which are float32
   ArrivalParams arrivals;
   StretchParams stretches;
