@@ -73,14 +73,14 @@ TEST_P(DeviceTransports, LargeStretchesArriveWholeManyEpochsAhead) {
   run(2, expect_large_stretches_whole);
 }
 
-TEST(CopiesOneByOne, LargeStretchesArriveWholeManyEpochsAhead) {
+TEST(BatchedCopies, LargeStretchesArriveWholeManyEpochsAhead) {
   run_local_ranks(
       2,
       [](Communicator& control) {
         check(cudaSetDevice(control.rank() % num_gpus()), "cudaSetDevice");
         DeviceCommunicatorConfig config;
         config.timeout_s = 20;
-        config.batch_copies = false;
+        config.batch_copies = true;
         expect_large_stretches_whole(*make_device_communicator(control, config));
       },
       60);
