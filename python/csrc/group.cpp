@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/require.hpp"
+#include "tangram/env.hpp"
 #include "tensor.hpp"
 
 namespace tangram::python {
@@ -69,11 +70,10 @@ Group::~Group() {
   sockets_.reset();
 }
 
-DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device, bool batch_copies)
-    : group_(std::move(group)), device_(device) {
+DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device) : group_(std::move(group)), device_(device) {
   const nb::gil_scoped_release release;
   const DeviceScope scope(device_);
-  communicator_ = make_device_communicator(group_->communicator(), {.batch_copies = batch_copies});
+  communicator_ = make_device_communicator(group_->communicator(), {.batch_copies = Env::get().batch_copies});
   const auto synchronize = [](void* stream) {
     require(!is_captured(stream),
             "tangram: rows must be moved once before a CUDA graph is captured, because the first time prepares memory");
@@ -124,9 +124,8 @@ void DeviceGroup::check() {
 void bind_group(nb::module_& m) {
   bind_host_group(m);
   nb::class_<DeviceGroup>(m, "DeviceGroup", "The GPUs of a process group, one a rank.")
-      .def(nb::init<std::shared_ptr<Group>, int, bool>(), "group"_a, "device"_a, "batch_copies"_a = true,
-           "Collective. batch_copies: all copies of a stage in one call, which takes the host less time. Raises "
-           "NotAvailable on every rank where GPUs are missing or cannot reach each other.")
+      .def(nb::init<std::shared_ptr<Group>, int>(), "group"_a, "device"_a,
+           "Collective. Raises NotAvailable on every rank where GPUs are missing or cannot reach each other.")
       .def_prop_ro("device", &DeviceGroup::device)
       .def("all_to_all", &DeviceGroup::all_to_all, "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "most_rows"_a,
            "stream"_a,

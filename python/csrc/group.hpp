@@ -37,8 +37,8 @@ class DeviceGroup {
  public:
   /// Collective. Throws NotAvailable, alike on all ranks, in a build without CUDA, without GPUs, and where they cannot
   /// reach each other.
-  /// Of `batch_copies` see DeviceCommunicatorConfig.
-  DeviceGroup(std::shared_ptr<Group> group, int device, bool batch_copies);
+  /// Copies as Env::batch_copies says.
+  DeviceGroup(std::shared_ptr<Group> group, int device);
   /// Waits for the GPU, which may still read what ends here.
   ~DeviceGroup();
   DeviceGroup(const DeviceGroup&) = delete;

@@ -19,6 +19,7 @@ constexpr const char* kNumThreads = "TANGRAM_NUM_THREADS";
 constexpr const char* kSanityCheck = "TANGRAM_SANITY_CHECK";
 constexpr const char* kCpuIsa = "TANGRAM_CPU_ISA";
 constexpr const char* kProfile = "TANGRAM_PROFILE";
+constexpr const char* kBatchCopies = "TANGRAM_BATCH_COPIES";
 constexpr const char* kNcclLibrary = "TANGRAM_NCCL_LIBRARY";
 
 #ifdef NDEBUG
@@ -62,6 +63,7 @@ Env read() {
               env.cpu_isa == "avx512_bf16",
           "Env: {} must be baseline, avx2, avx512 or avx512_bf16 (got '{}')", kCpuIsa, env.cpu_isa);
   env.profile = read_flag(kProfile, false);
+  env.batch_copies = read_flag(kBatchCopies, false);
   if (const std::string library = raw(kNcclLibrary); !library.empty()) env.nccl_library = library;
   return env;
 }
@@ -96,6 +98,7 @@ std::vector<Env::Variable> Env::list() {
       variable(kSanityCheck, kSanityCheckDefault ? "1" : "0", "poison rows that were not received, check for NaN"),
       variable(kCpuIsa, "", "instruction set of the CPU backend: baseline, avx2, avx512, avx512_bf16; empty: the best"),
       variable(kProfile, "0", "name kernels and transfers with NVTX ranges"),
+      variable(kBatchCopies, "0", "Python's groups of GPUs: all copies of a stage in one call"),
       variable(kNcclLibrary, defaults.nccl_library, "the NCCL that transport nccl between GPUs loads"),
   };
 }
