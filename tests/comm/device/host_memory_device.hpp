@@ -104,6 +104,7 @@ class HostMemoryPass final : public DevicePass {
     partials_.clear();
     for (size_t t = 0; t < sums.size(); ++t) {
       const HostTensor rounded = totals[t].to(sums[t].dtype);
+      if (rounded.bytes() == 0) continue;
       std::memcpy(sums[t].data, rounded.view().data, static_cast<size_t>(rounded.bytes()));
     }
   }
@@ -131,7 +132,7 @@ class HostMemoryPass final : public DevicePass {
 
   static HostTensor copy_of(const ConstTensorView& view) {
     HostTensor copy(view.dtype, view.rows, view.heads, view.dim);
-    std::memcpy(copy.view().data, view.data, static_cast<size_t>(copy.bytes()));
+    if (copy.bytes() > 0) std::memcpy(copy.view().data, view.data, static_cast<size_t>(copy.bytes()));
     return copy;
   }
   void close() {
