@@ -24,7 +24,7 @@ class CudaError : public Error {
   using Error::Error;
 };
 
-/// A communication library (NCCL, MPI) reported a failure.
+/// A peer gave up or is gone, or a communication library (NCCL, MPI) reported a failure.
 class CommError : public Error {
   using Error::Error;
 };

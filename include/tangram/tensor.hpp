@@ -48,7 +48,7 @@ std::string shape_text(const ConstTensorView& view);
 class HostTensor {
  public:
   HostTensor() = default;
-  HostTensor(DType dtype, int64_t rows, int heads, int dim);
+  HostTensor(DType dtype, int64_t rows, int heads, int dim);  ///< throws InvalidArgument, or std::bad_alloc
 
   DType dtype() const { return view_.dtype; }
   int64_t rows() const { return view_.rows; }
