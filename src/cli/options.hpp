@@ -87,6 +87,9 @@ NamedMask load_mask(const MaskOptions& options);
 /// The constants that --machine and its companions name, or those of H200 nodes.
 MachineModel load_machine(const DistOptions& options, const HeadConfig& heads);
 
+/// Of a plan: refuses parameters that its strategy or movement does not have. Throws InvalidArgument.
+void require_effect(const DistOptions& options);
+
 /// The typed configuration; throws InvalidArgument naming the option at fault.
 DistAttnConfig make_config(const DistOptions& options);
 

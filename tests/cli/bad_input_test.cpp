@@ -121,6 +121,28 @@ TEST(BadInput, Distribution) {
   }
 }
 
+// They had no effect, and nobody said so.
+TEST(BadInput, ParametersOfOtherStrategiesAreRefusedRatherThanIgnored) {
+  const std::vector<std::string> base{"plan", "--family", "causal", "--seqlen", "1024", "--cp-size", "4"};
+  const BadCase cases[] = {
+      {{"--head-ranks", "2"}, "--head-ranks: needs --strategy usp or loong_train (got tangram)"},
+      {{"--head-ranks", "2", "--strategy", "ulysses"}, "--head-ranks: needs"},
+      {{"--inner-ring", "2", "--strategy", "usp"}, "--inner-ring: needs --strategy loong_train (got usp)"},
+      {{"--head-chunks", "1,1", "--strategy", "ulysses"}, "--head-chunks: needs --strategy hcms"},
+      {{"--document-rows", "64", "--strategy", "ring"}, "--document-rows: needs --strategy hybrid_cp"},
+      {{"--head-groups", "2"}, "--head-groups: needs a --movement in which queries travel (got kv)"},
+  };
+  for (BadCase bad : cases) {
+    bad.args.insert(bad.args.begin(), base.begin(), base.end());
+    expect_refused(bad);
+  }
+  for (const std::string strategy : {"usp", "loong_train"}) {
+    std::vector<std::string> args = base;
+    args.insert(args.end(), {"--head-ranks", "2", "--strategy", strategy});
+    EXPECT_EQ(run_program(args).code, 0) << strategy;
+  }
+}
+
 TEST(BadInput, MaskFiles) {
   const TempFolder folder;
   const auto refused = [&](const std::string& json, const std::string& message) {
