@@ -20,11 +20,6 @@ constexpr int kConvertBlocks = 264;  // memory-bound, before the transfer: all t
 
 cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-template <class T>
-cuda::DeviceBuffer upload(const std::vector<T>& values) {
-  return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(T));
-}
-
 /// Copies between device memories that go to a copy engine in one call.
 struct CopyBatch {
   std::vector<void*> targets;
@@ -47,14 +42,6 @@ struct CopyBatch {
                 "cudaMemcpyBatchAsync");
   }
 };
-
-/// Whether a kernel moves the copies sooner than copy engines, by more than the time that it takes from the caller's
-/// stream is worth: 2.4 us a copy and 390 GB/s against 250 GB/s and a launch.
-bool prefers_kernel(int64_t num_copies, int64_t num_bytes) {
-  const double engine_us = 2.4 * static_cast<double>(num_copies) + static_cast<double>(num_bytes) / 390e3;
-  const double kernel_us = 10 + static_cast<double>(num_bytes) / 250e3;
-  return engine_us > 4 * kernel_us;
-}
 
 }  // namespace
 
@@ -92,131 +79,9 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
   reduces_ = plan_returns();
   plan_conversions();
   plan_own_rows();
-  merge_ended_ = cuda::DeviceBuffer::zeros(sizeof(uint32_t));
-  merge_begin_ = upload(layout_.merge.begin);
-  merge_entries_ = upload(layout_.merge.entries);
-  merge_before_ = upload(layout_.merge.num_before);
+  plan_merge();
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   control.barrier("prepare_pass: ready");
-}
-
-void CopyEnginePass::append_waits(Transfer& transfer, size_t stage, const std::vector<int>& sources,
-                                  std::vector<uint32_t>& list) {
-  transfer.first_wait = static_cast<int>(list.size());
-  transfer.num_waits = static_cast<int>(sources.size());
-  for (const int source : sources) list.push_back(static_cast<uint32_t>(stage << 8) | static_cast<uint32_t>(source));
-}
-
-void CopyEnginePass::finish_plan(Transfer& transfer, const std::vector<std::vector<PeerPieces>>& layout, size_t stage,
-                                 const SlotArea& area, const std::vector<int64_t>& row_bytes) {
-  int64_t num_copies = 0;
-  for (const PeerPieces& peer : layout[stage]) {
-    Target& target = transfer.targets.emplace_back();
-    target.peer = peer.peer;
-    transfer.peers |= uint64_t{1} << peer.peer;
-    for (size_t t = 0; t < row_bytes.size(); ++t) {
-      const int64_t begin = area.tensor_offset(peer.peer, static_cast<int>(t));
-      for (const Piece& piece : peer.pieces) {
-        target.copies.push_back({static_cast<int>(t), piece.from * row_bytes[t], begin + piece.to * row_bytes[t],
-                                 piece.rows * row_bytes[t]});
-      }
-      transfer.rows_sent += peer.rows;
-      transfer.bytes_sent += peer.rows * row_bytes[t];
-    }
-    num_copies += std::ssize(target.copies) + 1;
-  }
-  transfer.by_kernel = prefers_kernel(num_copies, transfer.bytes_sent);
-  if (!transfer.by_kernel) return;
-  std::vector<Chunk> chunks;
-  for (const Target& target : transfer.targets) {
-    for (const Copy& copy : target.copies) {
-      append_chunks(chunks, copy.from, copy.to, copy.num_bytes, copy.tensor, target.peer);
-    }
-  }
-  transfer.num_chunks = static_cast<int>(chunks.size());
-  transfer.chunks = upload(chunks);
-}
-
-std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_casts() {
-  const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
-  std::vector<Transfer> transfers(spec_.casts.size());
-  std::vector<uint32_t> waits;
-  for (size_t stage = 0; stage < transfers.size(); ++stage) {
-    Transfer& transfer = transfers[stage];
-    finish_plan(transfer, layout_.casts, stage, *landing_, row_bytes);
-    for (const int64_t bytes : row_bytes) {
-      transfer.rows_received += spec_.casts[stage].rows_received();
-      transfer.bytes_received += spec_.casts[stage].rows_received() * bytes;
-    }
-    append_waits(transfer, stage, layout_.cast_sources[stage], waits);
-  }
-  cast_waits_ = upload(waits);
-  return transfers;
-}
-
-std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_returns() {
-  const std::vector<int64_t> row_bytes = return_row_bytes(spec_);
-  std::vector<Transfer> transfers(spec_.reduces.size());
-  std::vector<uint32_t> waits, signals;
-  for (size_t stage = 0; stage < transfers.size(); ++stage) {
-    Transfer& transfer = transfers[stage];
-    finish_plan(transfer, layout_.returns, stage, *returns_, row_bytes);
-    for (const int64_t bytes : row_bytes) {
-      transfer.rows_received += spec_.reduces[stage].rows_sent();
-      transfer.bytes_received += spec_.reduces[stage].rows_sent() * bytes;
-    }
-    append_waits(transfer, stage, layout_.return_sources[stage], waits);
-    transfer.first_signal = static_cast<int>(signals.size());
-    for (const Target& owner : transfer.targets) {
-      signals.push_back(static_cast<uint32_t>(stage << 8) | static_cast<uint32_t>(owner.peer));
-    }
-  }
-  return_signals_ = upload(signals);
-  num_return_waits_ = static_cast<int>(waits.size());
-  return_waits_ = upload(waits);
-  return transfers;
-}
-
-void CopyEnginePass::plan_conversions() {
-  std::vector<char*> bases;
-  const std::vector<int64_t> row_bytes = return_row_bytes(spec_);
-  for (size_t t = 0; t < spec_.returns.size(); ++t) {
-    const ReturnTensor& tensor = spec_.returns[t];
-    const bool converts = tensor.partial_dtype != tensor.reduce_dtype;
-    const int64_t bytes = tensor.partial_rows * row_bytes[t];
-    converted_.emplace_back(converts ? static_cast<size_t>(bytes) : 0);
-    bases.push_back(converted_.back().as<char>());
-  }
-  converted_bases_ = upload(bases);
-  for (const auto& stage : layout_.returns) {
-    std::vector<Chunk> chunks;
-    for (size_t t = 0; t < spec_.returns.size(); ++t) {
-      if (converted_[t].bytes() == 0) continue;
-      for (const PeerPieces& owner : stage) {
-        for (const Piece& piece : owner.pieces) {
-          const int64_t begin = piece.from * row_bytes[t];
-          append_chunks(chunks, begin, begin, piece.rows * row_bytes[t], static_cast<int>(t), static_cast<int>(t));
-        }
-      }
-    }
-    num_conversions_.push_back(static_cast<int>(chunks.size()));
-    conversions_.push_back(upload(chunks));
-  }
-}
-
-void CopyEnginePass::plan_own_rows() {
-  const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
-  const int rank = group_->state.rank();
-  std::vector<Chunk> chunks;
-  for (size_t t = 0; t < row_bytes.size(); ++t) {
-    const int64_t offset = landing_->tensor_offset(rank, static_cast<int>(t));
-    for (const KeyStretch& rows : spec_.own_rows) {
-      const int64_t to = offset + rows.keys.begin * row_bytes[t];
-      append_chunks(chunks, rows.row * row_bytes[t], to, rows.keys.size() * row_bytes[t], static_cast<int>(t), rank);
-    }
-  }
-  num_own_chunks_ = static_cast<int>(chunks.size());
-  own_chunks_ = upload(chunks);
 }
 
 EpochParams CopyEnginePass::epoch_params() const {
@@ -445,28 +310,6 @@ void CopyEnginePass::signal_and_wait(WaitParams params, cudaStream_t stream) {
   params.num_signals = num_signals_;
   num_signals_ = 0;
   launch_wait(params, stream);
-}
-
-bool CopyEnginePass::leave_rows(std::span<const Range> rows) {
-  const int64_t num_rows = spec_.returns.empty() ? 0 : spec_.returns[0].owned_rows;
-  std::vector<char> left(static_cast<size_t>(num_rows));
-  for (const Range& range : rows) {
-    require(range.begin >= 0 && range.end <= num_rows, "leave_rows '{}': must be rows of the sums (got [{}, {}) of {})",
-            spec_.label, range.begin, range.end, num_rows);
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const auto idx = static_cast<size_t>(row);
-      require(layout_.merge.begin[idx] == layout_.merge.begin[idx + 1],
-              "leave_rows '{}': nothing may come back for these rows (got row {})", spec_.label, row);
-      left[idx] = 1;
-    }
-  }
-  std::vector<int32_t> merged;
-  for (int32_t row = 0; row < num_rows; ++row) {
-    if (left[static_cast<size_t>(row)] == 0) merged.push_back(row);
-  }
-  merge_rows_ = upload(merged);
-  num_merge_rows_ = std::ssize(merged);
-  return true;
 }
 
 std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView> own,

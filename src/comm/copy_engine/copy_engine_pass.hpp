@@ -78,6 +78,7 @@ class CopyEnginePass final : public DevicePass {
                    const SlotArea& area, const std::vector<int64_t>& row_bytes);
   void plan_conversions();
   void plan_own_rows();
+  void plan_merge();
   static void append_waits(Transfer& transfer, size_t stage, const std::vector<int>& sources,
                            std::vector<uint32_t>& list);
 
