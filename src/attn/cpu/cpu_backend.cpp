@@ -139,6 +139,16 @@ std::vector<float> sink_lse_table(const Sink& sink, const AttnShape& shape) {
   return table;
 }
 
+// Rows are dealt by the block: one by one, threads would spend what a row takes on the counter that they deal by.
+template <typename Body>
+void for_rows(ThreadPool& pool, int64_t num_rows, const Body& body) {
+  constexpr int64_t kRows = 64;
+  pool.parallel_for((num_rows + kRows - 1) / kRows, [&](int64_t block, int thread_idx) {
+    const int64_t end = std::min((block + 1) * kRows, num_rows);
+    for (int64_t row = block * kRows; row < end; ++row) body(row, thread_idx);
+  });
+}
+
 // dsink = -p(sink) * delta; kSh sums over rows, in float64 and in row order.
 void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, const float* delta) {
   const Sink& sink = args.sink;
@@ -306,7 +316,7 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
 
   prepared.scratch.reserve(pool_.num_threads(), kernels_.backward_scratch_bytes(job));
   const cpu::Tokens out = tokens(args.out);
-  pool_.parallel_for(shape.seqlen_q, [&](int64_t row, int thread_idx) {
+  for_rows(pool_, shape.seqlen_q, [&](int64_t row, int thread_idx) {
     if (args.delta == nullptr) {
       kernels_.row_delta(job, out, row, own_delta.data() + row * num_heads, prepared.scratch.of_thread(thread_idx));
     }
@@ -323,7 +333,7 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
                            index.turns.data() + index.turn_begin[t], prepared.scratch.of_thread(thread_idx));
   });
   if (args.dq.dtype != DType::kFloat32) {
-    pool_.parallel_for(shape.seqlen_q, [&](int64_t row, int) { convert(dq_sum, args.dq, row); });
+    for_rows(pool_, shape.seqlen_q, [&](int64_t row, int) { convert(dq_sum, args.dq, row); });
   }
 }
 
