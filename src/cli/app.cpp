@@ -13,6 +13,7 @@
 
 #include "cli/bounded_json.hpp"
 #include "cli/exit_code.hpp"
+#include "cli/options.hpp"
 #include "cli/verbs.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
@@ -22,13 +23,27 @@ namespace tangram::cli {
 
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kExitCodes =
     "Exit codes: 0 done; 1 verification failed; 2 usage or bad input; 3 not available here;\n"
-    "            4 communication failed or timed out; 5 internal error.\n"
-    "Examples:   tangram plan --family causal --seqlen 131072 --cp-size 8\n"
-    "            tangram plan --total-seqlen 131072 --seed 1 --cp-size 8 --html report.html\n"
-    "            tangram verify --family varlen_causal --seqlen 8192 --cp-size 4 --heads-q 8 --heads-kv 2 --head-dim "
-    "64";
+    "            4 communication failed or timed out; 5 internal error.\n";
+
+std::string footer(const std::vector<const char*>& examples) {
+  std::string text = kExitCodes;
+  for (size_t i = 0; i < examples.size(); ++i) {
+    text += fmt::format("{:<12}{}{}", i == 0 ? "Examples:" : "", examples[i], i + 1 < examples.size() ? "\n" : "");
+  }
+  return text;
+}
+
+// What every verb's --help ends with; that of the program shows the simplest use of each verb.
+void add_footers(CLI::App& app, const std::vector<Verb>& verbs) {
+  std::vector<const char*> simplest;
+  for (const Verb& verb : verbs) {
+    verb.app->footer(footer(verb.examples));
+    simplest.push_back(verb.examples.front());
+  }
+  app.footer(footer(simplest));
+}
 
 // Messages may quote files of strangers: whatever would move a terminal's cursor is shown as '?'.
 int fail(int code, std::string text) {
@@ -85,6 +100,15 @@ std::string usage_error(const CLI::ParseError& error, const std::vector<Verb>& v
   return fmt::format("unknown verb '{}'; there are {}; see tangram --help", argv[1], names);
 }
 
+void refuse_clipped_numbers(const std::vector<Verb>& verbs) {
+  for (const Verb& verb : verbs) {
+    for (CLI::Option* option : verb.app->get_options()) {
+      const std::string type = option->get_type_name();
+      if (type == "N" || type == "S") require_whole_number(*option, 0);
+    }
+  }
+}
+
 // An empty value is a variable of a script that was not set, seldom a wish.
 void refuse_empty_values(const Verb& verb) {
   for (const CLI::Option* option : verb.app->get_options()) {
@@ -109,8 +133,9 @@ int run_app(int argc, char** argv) {
   CLI::App app("Distributed attention for long, irregularly masked sequences", "tangram");
   app.set_version_flag("--version", std::string("tangram ") + kVersion);
   app.require_subcommand(1);
-  app.footer(kFooter);
   const std::vector<Verb> verbs = add_verbs(app);
+  add_footers(app, verbs);
+  refuse_clipped_numbers(verbs);
   try {
     app.parse(argc, argv);
     return run_verb(verbs);

@@ -182,7 +182,10 @@ Verb add_bench_verb(CLI::App& app) {
   verb->add_flag("--comm-only", options->comm_only, "measure exchanges over the transport only; needs no mask")
       ->group("Computation");
   verb->add_flag("--plan-only", options->plan_only, "measure planning only")->group("Computation");
-  return {verb, [options] { return bench_main(*options); }};
+  return {verb,
+          [options] { return bench_main(*options); },
+          {"tangram bench --family causal --seqlen 8192 --cp-size 4",
+           "tangram bench --total-seqlen 1048576 --cp-size 64 --plan-only"}};
 }
 
 }  // namespace tangram::cli

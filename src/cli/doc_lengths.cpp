@@ -90,16 +90,26 @@ std::vector<int64_t> draw_doc_lengths(const LengthHistogram& histogram, int64_t 
 
 std::vector<int64_t> parse_number_list(std::string_view text, std::string_view what) {
   std::vector<int64_t> numbers;
+  bool misses_number = true;  // since the last comma, or the beginning
+  const auto refuse_gap = [&] {
+    require(!misses_number, "{}: needs a number on either side of a comma (got '{}')", what, text.substr(0, 40));
+  };
   for (size_t i = 0; i < text.size();) {
     if (is_separator(text[i])) {
+      if (text[i] == ',') {
+        refuse_gap();
+        misses_number = true;
+      }
       ++i;
       continue;
     }
     size_t end = i;
     while (end < text.size() && !is_separator(text[end])) ++end;
     numbers.push_back(parse_number(text.substr(i, end - i), what));
+    misses_number = false;
     i = end;
   }
+  if (!numbers.empty()) refuse_gap();
   return numbers;
 }
 

@@ -30,12 +30,30 @@ namespace tangram::cli {
 
 namespace {
 
+// Why ranks cannot be GPUs here; empty when they can.
+std::string why_no_gpus() {
+  try {
+    require_gpu_code();
+  } catch (const NotAvailable&) {
+    return "this build has no GPU code";
+  }
+  const std::vector<Finding> gpus = probe_gpus();
+  return gpus.front().found ? "" : gpus.front().detail;
+}
+
 // Transports of this build.
 std::vector<Finding> transports() {
-  const std::string why_not = MpiGroup::unavailable_reason();
-  return {
-      {"local", true, "ranks are threads of one process: the default of run and verify"},
-      {"mpi", why_not.empty(), why_not.empty() ? "ranks are processes: mpirun -n N tangram run --cp-size N" : why_not}};
+  const auto finding = [](const char* name, const std::string& why_not, const char* use) {
+    return Finding{name, why_not.empty(), why_not.empty() ? use : why_not};
+  };
+  const std::string no_gpus = why_no_gpus();
+  const Finding nccl = probe_nccl();
+  return {finding("local", "", "ranks are threads of one process: the default of run and verify"),
+          finding("mpi", MpiGroup::unavailable_reason(), "ranks are processes: mpirun -n N tangram run --cp-size N"),
+          finding("socket", "", "ranks are processes that connect by themselves: SocketGroup, groups of Python"),
+          finding("copy_engine", no_gpus, "ranks are GPUs of this host: tangram run --gpus N"),
+          finding("nccl", !no_gpus.empty() || nccl.found ? no_gpus : nccl.detail,
+                  "ranks are GPUs: tangram run --gpus N --transport nccl")};
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -60,7 +78,7 @@ std::vector<Finding> attention_backends() {
 std::string section(const char* title, const std::vector<Finding>& findings) {
   std::string text = fmt::format("\n{}\n", title);
   for (const Finding& finding : findings) {
-    text += fmt::format("  {} {:<10} {}\n", finding.found ? "✓" : "–", finding.name, finding.detail);
+    text += fmt::format("  {} {:<11} {}\n", finding.found ? "✓" : "–", finding.name, finding.detail);
   }
   return text;
 }
@@ -82,7 +100,7 @@ std::string doctor_text() {
   text += section("communication", transports());
   text += "\nenvironment\n";
   for (const Env::Variable& variable : Env::list()) {
-    text += fmt::format("  {:<22} {:<10} {}  {}\n", variable.name, variable.value.empty() ? "\"\"" : variable.value,
+    text += fmt::format("  {:<22} {:<12} {}  {}\n", variable.name, variable.value.empty() ? "\"\"" : variable.value,
                         variable.is_set ? "set    " : "default", variable.help);
   }
   return text;
@@ -205,11 +223,13 @@ Verb add_doctor_verb(CLI::App& app) {
       ->type_name("LIST")
       ->group(group);
   verb->add_option("--rows", options->rows, "rows of the largest call (default 2048)")->type_name("N")->group(group);
-  verb->add_option("--gpus", options->num_gpus,
-                   "measure links between so many GPUs of this host instead, over each transport")
-      ->type_name("N")
-      ->group(group);
-  return {verb, [options] { return doctor_main(*options); }};
+  CLI::Option* gpus = verb->add_option("--gpus", options->num_gpus,
+                                       "measure links between so many GPUs of this host instead, over each transport")
+                          ->type_name("N")
+                          ->group(group);
+  require_whole_number(*gpus, 1);
+  return {
+      verb, [options] { return doctor_main(*options); }, {"tangram doctor", "tangram doctor --measure machine.json"}};
 }
 
 }  // namespace tangram::cli

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 
 #include "cli/doc_lengths.hpp"
 #include "cli/machine_file.hpp"
@@ -13,6 +14,23 @@
 #include "tangram/plan.hpp"
 
 namespace tangram::cli {
+
+void require_whole_number(CLI::Option& option, int64_t min) {
+  const auto read = [min](std::string& text) -> std::string {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (end != text.data() + text.size() || text.empty() || error == std::errc::invalid_argument) {
+      return fmt::format("must be a whole number (got '{}')", text.substr(0, 40));
+    }
+    if (error == std::errc::result_out_of_range) {
+      return fmt::format("must be a number of 64 bits (got {})", text.substr(0, 40));
+    }
+    if (value < min) return fmt::format("must {} (got {})", min == 0 ? "not be negative" : "be positive", value);
+    text = std::to_string(value);  // without leading zeros, which would make it octal
+    return {};
+  };
+  option.transform(CLI::Validator(read, ""));
+}
 
 void add_mask_options(CLI::App& app, MaskOptions& options) {
   const std::string group = "Mask (one source)";
@@ -29,7 +47,8 @@ void add_mask_options(CLI::App& app, MaskOptions& options) {
       "global_window; varlen_* draws documents")
       ->type_name("NAME");
   add("--seqlen", options.seqlen, "tokens, with --family")->type_name("N");
-  add("--window", options.window, "keys before and after a query, itself besides; -1: no bound")->type_name("L,R");
+  add("--window", options.window, "keys before and after a query, itself besides; -1: no bound (default 1024,0)")
+      ->type_name("L,R");
   add("--block", options.block, "rows of a block of block_causal (default 2048)")->type_name("N");
   add("--prefix", options.prefix, "rows of the prefix of prefix_lm, shared_prefix")->type_name("N");
   add("--continuations", options.continuations, "lengths after the shared prefix")->type_name("LIST");
@@ -47,6 +66,9 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
   const auto add = [&](const char* name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->group(group);
   };
+  const auto add_count = [&](const char* name, int64_t& value, const char* help) {
+    require_whole_number(*add(name, value, help)->type_name("N"), 1);
+  };
   add("--cp-size", options.cp_size, "ranks (default 4)")->type_name("N");
   add("--chunk-size", options.chunk_size, "rows of a chunk (default: chosen)")->type_name("N");
   add("--dispatch", options.dispatch,
@@ -59,12 +81,11 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
   add("--launch-order", options.launch_order,
       "transfers beside kernels on GPUs: auto, copy_engine, sm_margin, high_priority, kernel_barrier")
       ->type_name("NAME");
-  add("--sm-margin", options.sm_margin, "multiprocessors left to transfers (default: as many as these take)")
-      ->type_name("N");
-  add("--heads-q", options.num_heads_q, "query heads (default 8)")->type_name("N");
-  add("--heads-kv", options.num_heads_kv, "key/value heads (default: as many)")->type_name("N");
-  add("--head-dim", options.head_dim, "of q and k (default 128)")->type_name("N");
-  add("--head-dim-v", options.head_dim_v, "of v and out (default: the same)")->type_name("N");
+  add_count("--sm-margin", options.sm_margin, "multiprocessors left to transfers (default: as many as these take)");
+  add_count("--heads-q", options.num_heads_q, "query heads (default 8)");
+  add_count("--heads-kv", options.num_heads_kv, "key/value heads (default: as many)");
+  add_count("--head-dim", options.head_dim, "of q and k (default 128)");
+  add_count("--head-dim-v", options.head_dim_v, "of v and out (default: the same)");
   add("--dtype", options.dtype, "fp32, bf16 or fp16 (default " + options.dtype + ")")
       ->type_name("TYPE")
       ->each([&options](const std::string&) { options.has_dtype = true; });
@@ -89,26 +110,26 @@ void add_strategy_options(CLI::App& app, DistOptions& options) {
                  "of these the one that moves least, as well balanced as can be")
       ->type_name("NAME")
       ->group("Distribution");
-  app.add_option("--head-groups", options.head_groups, "where queries travel: groups of heads dealt out on their own")
-      ->type_name("N")
-      ->group("Distribution");
+  CLI::Option* head_groups =
+      app.add_option("--head-groups", options.head_groups,
+                     "where queries travel: groups of heads dealt out on their own (default: chosen)")
+          ->type_name("N")
+          ->group("Distribution");
+  require_whole_number(*head_groups, 1);
 }
 
 void add_strategy_parameters(CLI::App& app, DistOptions& options) {
   const std::string group = "Distribution";
-  app.add_option("--head-ranks", options.head_ranks, "usp, loong_train: ranks that exchange heads (default: chosen)")
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--inner-ring", options.inner_ring, "loong_train: row groups of an inner ring (default: chosen)")
-      ->type_name("N")
-      ->group(group);
+  const auto add_count = [&](const char* name, int64_t& value, const char* help) {
+    require_whole_number(*app.add_option(name, value, help)->type_name("N")->group(group), 1);
+  };
+  add_count("--head-ranks", options.head_ranks, "usp, loong_train: ranks that exchange heads (default: chosen)");
+  add_count("--inner-ring", options.inner_ring, "loong_train: row groups of an inner ring (default: chosen)");
   app.add_option("--head-chunks", options.head_chunks, "hcms: K/V heads of each chunk, e.g. 1,2,1 (default: chosen)")
       ->type_name("LIST")
       ->group(group);
-  app.add_option("--document-rows", options.document_rows,
-                 "hybrid_cp: the longest document that one rank takes whole (default: chosen)")
-      ->type_name("N")
-      ->group(group);
+  add_count("--document-rows", options.document_rows,
+            "hybrid_cp: the longest document that one rank takes whole (default: chosen)");
 }
 
 void add_output_options(CLI::App& app, OutputOptions& options) {
@@ -207,7 +228,9 @@ DistAttnConfig make_config(const DistOptions& options) {
   config.strategy = strategy_of(options);
   config.movement.algorithm = parse_movement(options.movement);
   config.movement.head_groups = whole_at_most(options.head_groups, 0, kMaxHeads, "--head-groups");
-  if (!options.machine.empty()) config.cost = cost_model_of(load_machine(options, heads));
+  const bool names_machine =
+      !options.machine.empty() || !options.machine_backend.empty() || !options.machine_transport.empty();
+  if (names_machine) config.cost = cost_model_of(load_machine(options, heads));
   return config;
 }
 

@@ -46,7 +46,11 @@ Verb add_plan_verb(CLI::App& app) {
   verb->add_option("--save-plan", options->save_plan, "write the whole plan as JSON")
       ->type_name("FILE")
       ->group("Output");
-  return {verb, [options] { return plan_main(*options); }};
+  return {verb,
+          [options] { return plan_main(*options); },
+          {"tangram plan --family causal --seqlen 131072 --cp-size 8",
+           "tangram plan --total-seqlen 131072 --seed 1 --cp-size 8 --html report.html",
+           "tangram plan --mask mask.json --cp-size 4 --strategy auto"}};
 }
 
 }  // namespace tangram::cli

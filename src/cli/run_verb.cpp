@@ -95,7 +95,8 @@ int run_main(RunVerbOptions options, Communicator* control) {
 
 Verb add_run_verb(CLI::App& app) {
   auto options = std::make_shared<RunVerbOptions>();
-  CLI::App* verb = app.add_subcommand("run", "Compute forward and backward over ranks that are threads");
+  CLI::App* verb =
+      app.add_subcommand("run", "Compute forward and backward over ranks: threads, processes of mpirun, or GPUs");
   add_mask_options(*verb, options->mask);
   add_dist_options(*verb, options->dist);
   add_strategy_options(*verb, options->dist);
@@ -111,9 +112,14 @@ Verb add_run_verb(CLI::App& app) {
   verb->add_option("--out-dir", options->out_dir, "write out, lse, dq, dk, dv as float32 .npy")
       ->type_name("FOLDER")
       ->group("Output");
-  return {verb, [options] {
+  return {verb,
+          [options] {
             return run_on_ranks(options->step, [&](Communicator* control) { return run_main(*options, control); });
-          }};
+          },
+          {"tangram run --family sliding_window --window 1024,0 --seqlen 8192 --cp-size 4",
+           "tangram run --total-seqlen 8192 --heads-q 8 --heads-kv 2 --head-dim 64 --html report.html",
+           "mpirun -n 4 tangram run --family causal --seqlen 4096 --cp-size 4",
+           "tangram run --family causal --seqlen 65536 --gpus 4"}};
 }
 
 }  // namespace tangram::cli

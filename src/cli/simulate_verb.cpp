@@ -319,7 +319,10 @@ Verb add_simulate_verb(CLI::App& app) {
   verb->add_flag("--csv", options->csv, "print figures as CSV, as bench does")->group("Output");
   verb->add_option("--html", options->html, "also write a page with plots")->type_name("FILE")->group("Output");
   verb->add_option("--svg", options->svg, "also write the plots alone")->type_name("FILE")->group("Output");
-  return {verb, [options] { return simulate_main(*options); }};
+  return {verb,
+          [options] { return simulate_main(*options); },
+          {"tangram simulate --family causal --rows-per-rank 8192 --cp-sizes 8,64,512",
+           "tangram simulate --total-seqlen 1048576 --cp-sizes 64 --strategies tangram,usp,ring --html plots.html"}};
 }
 
 }  // namespace tangram::cli

@@ -65,10 +65,12 @@ void add_step_options(CLI::App& app, StepOptions& options) {
   app.add_option("--backend", options.backend, "attention: auto, or a name that doctor lists")
       ->type_name("NAME")
       ->group(group);
-  app.add_option("--gpus", options.num_gpus,
-                 "ranks are processes with a GPU each, instead of --cp-size threads; under mpirun, its processes")
-      ->type_name("N")
-      ->group(group);
+  CLI::Option* gpus =
+      app.add_option("--gpus", options.num_gpus,
+                     "ranks are processes with a GPU each, instead of --cp-size threads; under mpirun, its processes")
+          ->type_name("N")
+          ->group(group);
+  require_whole_number(*gpus, 1);
   app.add_option("--transport", options.transport,
                  "between GPUs: copy_engine (default) or nccl; with --ranks-per-node between nodes, default nccl")
       ->type_name("NAME")

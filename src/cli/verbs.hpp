@@ -19,6 +19,7 @@ using VerbMain = std::function<int()>;
 struct Verb {
   CLI::App* app = nullptr;
   VerbMain main;
+  std::vector<const char*> examples;  // command lines, the simplest first
 };
 
 /// All verbs of this build, in the order of --help.

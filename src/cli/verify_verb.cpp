@@ -68,9 +68,12 @@ Verb add_verify_verb(CLI::App& app) {
   add_strategy_options(*verb, options->dist);
   add_step_options(*verb, options->step);
   add_output_options(*verb, options->output);
-  return {verb, [options] {
+  return {verb,
+          [options] {
             return run_on_ranks(options->step, [&](Communicator* control) { return verify_main(*options, control); });
-          }};
+          },
+          {"tangram verify --family varlen_causal --seqlen 8192 --cp-size 4 --heads-q 8 --heads-kv 2 --head-dim 64",
+           "tangram verify --family causal --seqlen 4096 --strategy ulysses --dtype bf16"}};
 }
 
 }  // namespace tangram::cli

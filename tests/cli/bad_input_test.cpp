@@ -73,6 +73,44 @@ TEST(BadInput, IsRefusedRatherThanIgnored) {
   for (const BadCase& bad : cases) expect_refused(bad);
 }
 
+// 0 was taken for an option that is not given, "010" for 8, and a number beyond 64 bits for the largest.
+TEST(BadInput, NumbersThatWouldBeReplacedAreRefused) {
+  const std::vector<std::string> base{"run", "--family", "sliding_window"};
+  const BadCase cases[] = {
+      {{"--heads-q", "0"}, "--heads-q: must be positive (got 0)"},
+      {{"--heads-kv", "0"}, "--heads-kv: must be positive (got 0)"},
+      {{"--head-dim", "0"}, "--head-dim: must be positive (got 0)"},
+      {{"--head-dim-v", "0"}, "--head-dim-v: must be positive (got 0)"},
+      {{"--head-ranks", "0"}, "--head-ranks: must be positive (got 0)"},
+      {{"--document-rows", "0"}, "--document-rows: must be positive (got 0)"},
+      {{"--head-groups", "0"}, "--head-groups: must be positive (got 0)"},
+      {{"--gpus", "0"}, "--gpus: must be positive (got 0)"},
+      {{"--block", "-1"}, "--block: must not be negative (got -1)"},
+      {{"--seqlen", "010x"}, "--seqlen: must be a whole number (got '010x')"},
+      {{"--seqlen", "1e6"}, "--seqlen: must be a whole number (got '1e6')"},
+      {{"--seqlen", "0x40"}, "--seqlen: must be a whole number (got '0x40')"},
+      {{"--seed", "18446744073709551616"}, "--seed: must be a number of 64 bits (got 18446744073709551616)"},
+      {{"--seqlen", "64", "--stages", "2,"}, "--stages: needs a number on either side of a comma (got '2,')"},
+      {{"--seqlen", "64", "--window", "3,,0"}, "--window: needs a number on either side of a comma (got '3,,0')"},
+      {{"--seqlen", "64", "--machine-backend", "abacus"}, "abacus"},
+  };
+  for (BadCase bad : cases) {
+    bad.args.insert(bad.args.begin(), base.begin(), base.end());
+    expect_refused(bad);
+  }
+  const ProgramResult decimal = run_program({"plan", "--family", "causal", "--seqlen", "0128"});
+  EXPECT_EQ(decimal.code, 0) << decimal.err;
+  EXPECT_THAT(decimal.out, HasSubstr("128 x 128 tokens"));
+}
+
+TEST(Help, EveryVerbShowsHowItIsUsed) {
+  for (const std::string verb : {"plan", "run", "verify", "bench", "simulate", "doctor"}) {
+    const std::string help = run_program({verb, "--help"}).out;
+    EXPECT_THAT(help, HasSubstr("Exit codes: 0 done")) << verb;
+    EXPECT_THAT(help, HasSubstr("Examples:   tangram " + verb)) << verb;
+  }
+}
+
 TEST(BadInput, IsOneLineWhateverItQuotes) {
   const TempFolder folder;
   const auto message = [&](const std::string& json) {

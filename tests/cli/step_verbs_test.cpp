@@ -380,6 +380,16 @@ TEST(BenchVerb, MeasuresExchangesAlone) {
   }
 }
 
+TEST(DoctorVerb, ListsEveryTransport) {
+  const Json json = Json::parse(run_program({"doctor", "--json"}).out);
+  std::vector<std::string> names;
+  for (const Json& transport : json["communication"]) {
+    names.push_back(transport["name"]);
+    EXPECT_NE(transport["detail"], "") << names.back();
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("local", "mpi", "socket", "copy_engine", "nccl"));
+}
+
 TEST(DoctorVerb, ListsBackendsAndEveryVariable) {
   const ProgramResult result = run_program({"doctor", "--json"}, "TANGRAM_TIMEOUT_S=7");
   ASSERT_EQ(result.code, 0) << result.err;
