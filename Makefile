@@ -7,10 +7,10 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu check-kernels sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
+.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu bench-dist check-kernels sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
 
 help: ## This list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: ## Install what the build needs (Debian 12 or Ubuntu 24.04 and later)
 	@tools/setup.sh
@@ -50,6 +50,12 @@ bench-gpu: setup ## Measure the Hopper kernels beside cuDNN (needs a Hopper GPU,
 	@cmake --preset cuda -DTANGRAM_BUILD_BENCHMARKS=ON > /dev/null
 	@cmake --build --preset cuda --target tangram_sm90_bench
 	@python3 benchmarks/attn/sm90_vs_cudnn.py build/cuda/lib/libtangram_sm90_bench.so
+
+GPUS ?= $(shell nvidia-smi -L 2> /dev/null | wc -l)
+bench-dist: setup ## Measure distributed attention over GPUS Hopper GPUs (all of this host), in ten minutes
+	@cmake --preset cuda -DTANGRAM_BUILD_BENCHMARKS=ON > /dev/null
+	@cmake --build --preset cuda --target bench_dist_gpu
+	@mkdir -p out && python3 benchmarks/dist/all_gpus.py build/cuda/bin/bench_dist_gpu --gpus $(GPUS) --csv out/dist_gpu.csv
 
 sanitize: sanitize-memory sanitize-threads ## The CPU tests under ASan + UBSan, the threaded ones under TSan
 
