@@ -75,10 +75,13 @@ bool keeps_between_passes(const Plan& plan, int rank) {
 
 class DeviceExecutor final : public Executor {
  public:
-  DeviceExecutor(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group, const AttnBackend& backend)
+  DeviceExecutor(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group, const AttnBackend& backend,
+                 int64_t row_sinks)
       : group_(std::move(group)) {
     keeps_ = keeps_between_passes(*plan, group_->communicator().rank());
-    group_->prepare([&] { attention_.emplace(std::move(plan), group_->communicator(), backend); });
+    DeviceDistOptions options;
+    options.row_sinks = row_sinks;
+    group_->prepare([&] { attention_.emplace(std::move(plan), group_->communicator(), backend, options); });
   }
   // Kernels may still read what ends here.
   ~DeviceExecutor() override {
@@ -137,12 +140,12 @@ class SharedDistAttention {
       : backend_(std::move(backend)),
         attention_(std::make_unique<HostExecutor>(std::move(plan), std::move(group), backend_->get())) {}
   SharedDistAttention(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group,
-                      std::shared_ptr<Backend> backend)
+                      std::shared_ptr<Backend> backend, int64_t row_sinks)
       : backend_(std::move(backend)) {
 #ifdef TANGRAM_HAVE_CUDA
-    attention_ = std::make_unique<DeviceExecutor>(std::move(plan), std::move(group), backend_->get());
+    attention_ = std::make_unique<DeviceExecutor>(std::move(plan), std::move(group), backend_->get(), row_sinks);
 #else
-    static_cast<void>(plan), static_cast<void>(group);
+    static_cast<void>(plan), static_cast<void>(group), static_cast<void>(row_sinks);
     throw NotAvailable("DistAttention: attention over GPUs needs a build with CUDA");
 #endif
   }
@@ -226,8 +229,10 @@ void bind_dist_attention(nb::module_& m) {
   nb::class_<SharedDistAttention>(m, "DistAttention", "One rank's part in distributed attention by a plan.")
       .def(nb::init<std::shared_ptr<const Plan>, std::shared_ptr<Group>, std::shared_ptr<Backend>>(), "plan"_a,
            "group"_a, "backend"_a, "Collective: raises InvalidArgument on every rank when ranks disagree.")
-      .def(nb::init<std::shared_ptr<const Plan>, std::shared_ptr<DeviceGroup>, std::shared_ptr<Backend>>(), "plan"_a,
-           "group"_a, "backend"_a, "The same for tensors in GPU memory; waits for the GPU.")
+      .def(nb::init<std::shared_ptr<const Plan>, std::shared_ptr<DeviceGroup>, std::shared_ptr<Backend>, int64_t>(),
+           "plan"_a, "group"_a, "backend"_a, "row_sinks"_a = 0,
+           "The same for tensors in GPU memory; waits for the GPU. row_sinks: of calls by a strategy that exchanges "
+           "heads, how many sinks of its own (layout 'ssh') each row has.")
       .def("forward", &SharedDistAttention::forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,
            "max_logits"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",
            "kept"_a.none() = nb::none(), "options"_a = AttnOptions{}, "stream"_a = 0)

@@ -135,14 +135,27 @@ class DistAttnRuntimeKey:
         """Whether queries and keys share one dispatch: their sequences have equal length."""
         return self.plan.mask.seqlen_q == self.plan.mask.seqlen_k
 
+    def sinks_that_travel(self, sink: Tensor | None, sink_layout: str, device: int) -> int:
+        """How many sinks of its own a row has, where these travel with heads in passes that are prepared: on GPUs."""
+        if sink is None or device < 0 or sink_layout != "ssh" or not self.exchanges_heads:
+            return 0
+        return sink.shape[1]
+
     def attention(
-        self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int, keeps: bool = False
+        self,
+        dtype: torch.dtype,
+        head_dim_v: int,
+        backend: str | None,
+        device: int,
+        row_sinks: int = 0,
+        keeps: bool = False,
     ) -> DistAttention:
         """The executor for tensors of this dtype on that GPU (-1: host memory), made at the first call: collective.
 
-        keeps: whether a pass on a GPU keeps remote K/V. In host memory the same executor does both.
+        row_sinks: as sinks_that_travel says. keeps: whether a pass on a GPU keeps remote K/V. In host memory the same
+        executor does all of these.
         """
-        name = (dtype, head_dim_v, backend, device, keeps and device >= 0)
+        name = (dtype, head_dim_v, backend, device, row_sinks, keeps and device >= 0)
         known = self._attention.get(name)
         if known is not None:
             return known
@@ -157,7 +170,7 @@ class DistAttnRuntimeKey:
         return known
 
     def _make_attention(
-        self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int, keeps: bool
+        self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int, row_sinks: int, keeps: bool
     ) -> DistAttention:
         plan, overlap = self.plan, self.config.overlap
         h = self.config.heads
@@ -172,7 +185,7 @@ class DistAttnRuntimeKey:
         if device < 0:
             return DistAttention(plan, self.group.group, self._backend(backend, device))
         on_gpus = self.group.on_device(device)
-        return DistAttention(plan, on_gpus, self._backend(backend, device))
+        return DistAttention(plan, on_gpus, self._backend(backend, device), row_sinks)
 
     def of_groups(self) -> list[DistAttnRuntimeKey]:
         """A key for the heads of each group alone, over the same rows: for executors of a single mask."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import _cuda
+from ._core import DistAttention
 from ._runtime_key import DistAttnRuntimeKey, key_of_handle
 from ._torch_flex import (
     _empty_like,
@@ -66,6 +67,12 @@ def calc_compiled(
     return results
 
 
+def _attention(q: Tensor, v: Tensor, sink: Tensor | None, handle: int, sink_layout: str, backend: str) -> DistAttention:
+    key, device = key_of_handle(handle), _cuda.device_of(q)
+    row_sinks = key.sinks_that_travel(sink, sink_layout, device)
+    return key.attention(q.dtype, v.shape[2], backend or None, device, row_sinks)
+
+
 @torch.library.impl("tangram::calc_attn", "CompositeExplicitAutograd")
 def _calc(
     q: Tensor,
@@ -82,7 +89,7 @@ def _calc(
     out_dtype: torch.dtype | None,
     max_logits: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    attention = key_of_handle(key).attention(q.dtype, v.shape[2], backend or None, _cuda.device_of(q))
+    attention = _attention(q, v, sink, key, sink_layout, backend)
     out = _empty_out(q, v, out_dtype)
     lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1] if max_logits else 0, dtype=torch.float32)
@@ -110,7 +117,7 @@ def _calc_backward(
     dsink_reduce: str,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    attention = key_of_handle(key).attention(q.dtype, v.shape[2], backend or None, _cuda.device_of(q))
+    attention = _attention(q, v, sink, key, sink_layout, backend)
     q, k, v = _rows(q), kv_rows(k), kv_rows(v)
     dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
     as_float = sink_values(sink)

@@ -154,7 +154,7 @@ def _backward_with_graph(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     return refuse_second_derivatives("calc_attn", grads)
 
 
-def _check(q: Any, k: Any, v: Any, sink: Tensor | None, key: Any) -> None:
+def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: Any) -> None:
     """What the executor does not see. The peers of a rank that raises are told, or they would wait for it."""
     if not isinstance(key, DistAttnRuntimeKey):
         raise InvalidArgument(f"calc_attn: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
@@ -168,14 +168,16 @@ def _check(q: Any, k: Any, v: Any, sink: Tensor | None, key: Any) -> None:
     fits = q.shape == shape_q and k.shape == shape_k
     fits = fits and (shape_v == shape_k or (len(shape_v) == 3 and shape_v[:2] == shape_k[:2]))
     fits = fits and dtype in _NAMES and k.dtype is dtype and v.dtype is dtype
-    if fits and k.device == device and v.device == device and (sink is None or sink.device == device):
+    fits = fits and k.device == device and v.device == device
+    if fits and (sink is None or (sink.device == device and (sink_layout != "ssh" or sink.dim() == 3))):
         return
     shown = ", ".join(f"{name}={x.dtype}{list(x.shape)} on {x.device}" for name, x in (("q", q), ("k", k), ("v", v)))
     if sink is not None:
-        shown += f", sink on {sink.device}"
+        shown += f", sink{list(sink.shape)} of layout {sink_layout!r} on {sink.device}"
     reason = (
         f"calc_attn: q must be the shard {list(shape_q)} of the key, k and v {list(shape_k)} (v of any dim), of one "
-        f"dtype of float32, bfloat16, float16, and lie on one device with the sink (got {shown})"
+        f"dtype of float32, bfloat16, float16, and lie on one device with the sink, which has three dims where each "
+        f"row has sinks of its own, 'ssh' (got {shown})"
     )
     if not torch.compiler.is_compiling():
         key.group.refuse(_cuda.device_of(q), reason)
@@ -184,17 +186,15 @@ def _check(q: Any, k: Any, v: Any, sink: Tensor | None, key: Any) -> None:
 
 def _check_exchange_of_heads(
     q: Tensor,
-    has_sinks_of_rows: bool,
     key: DistAttnRuntimeKey,
     out_dtype: torch.dtype | None,
     grad_dtype: torch.dtype | None,
 ) -> None:
     """What these strategies cannot do on GPUs yet. All ranks ask for the same, so all raise, and the group works on."""
-    if has_sinks_of_rows or out_dtype not in (None, q.dtype) or grad_dtype not in (None, q.dtype):
+    if out_dtype not in (None, q.dtype) or grad_dtype not in (None, q.dtype):
         raise InvalidArgument(
-            f"calc_attn: on GPUs results of strategy {key.plan.config.strategy!r} have the dtype of q, and sinks the "
-            f"layout 'sh' (got out_dtype={out_dtype}, grad_dtype={grad_dtype}, "
-            f"{'sinks of single rows' if has_sinks_of_rows else 'no sinks of single rows'})"
+            f"calc_attn: on GPUs results of strategy {key.plan.config.strategy!r} have the dtype of q "
+            f"(got out_dtype={out_dtype}, grad_dtype={grad_dtype})"
         )
 
 
@@ -248,9 +248,9 @@ def calc_attn(
             others. Timeout, CommError: a peer is gone; over GPUs in a later call, see check_errors. NotAvailable: no
             backend for the device, or GPUs that do not reach each other.
     """
-    _check(q, k, v, sink, key)
+    _check(q, k, v, sink, sink_layout, key)
     if key.exchanges_heads and q.is_cuda:
-        _check_exchange_of_heads(q, sink is not None and sink_layout != "sh", key, out_dtype, grad_dtype)
+        _check_exchange_of_heads(q, key, out_dtype, grad_dtype)
     if sink is not None and dsink_reduce not in ("none", "sum", "avg"):
         raise InvalidArgument(f"calc_attn: dsink_reduce must be 'none', 'sum' or 'avg' (got {dsink_reduce!r})")
     if grad_dtype is not None:
@@ -275,7 +275,7 @@ def calc_attn(
     require_no_transform("calc_attn")
     device = _cuda.device_of(q)
     keeps = key.keeps and torch.is_grad_enabled()
-    which = (q.dtype, v.shape[2], backend, device)
+    which = (q.dtype, v.shape[2], backend, device, key.sinks_that_travel(sink, sink_layout, device))
     call = _Call(
         key.attention(*which, keeps),
         partial(key.attention, *which) if keeps and device >= 0 else None,

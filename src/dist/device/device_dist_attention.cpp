@@ -116,6 +116,7 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
     throw;
   }
   control.require_agreement(hash_of(*plan), "DeviceDistAttention: mask, config and dispatch");
+  agree_on_heads(control, *plan, options.row_sinks, options.result_dtype.value_or(plan->config.heads.dtype));
   if (plan->grid.empty()) device::prepare_passes(rank, options);
   try {
     if (plan->grid.empty()) {

@@ -34,6 +34,12 @@ ProgramMemory memory_of(const Args& args) {
 
 }  // namespace
 
+void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype) {
+  if (plan.grid.head_ranks <= 1) return;
+  const uint64_t travels = static_cast<uint64_t>(row_sinks) * 8 + static_cast<uint64_t>(result_dtype);
+  control.require_agreement(travels, "DeviceDistAttention: row_sinks and result_dtype");
+}
+
 ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
                                    const ProgramOptions& options,
                                    const std::function<std::shared_ptr<void>(size_t)>& allocate)

@@ -26,6 +26,9 @@ struct ProgramOptions {
   int margin_beside_transfers = -1;  ///< negative: as many as the transport takes
 };
 
+/// Collective: throws InvalidArgument on every rank unless all ranks of a plan that exchanges heads name the same.
+void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype);
+
 class ProgramAttention {
  public:
   /// Collective. `base` has plan, rank, shape and backend; `allocate` returns memory of so many bytes, for good.

@@ -386,5 +386,28 @@ TEST(GridProgram, RefusesWhatCannotTravel) {
   EXPECT_THAT(message_of(options, DType::kFloat32), HasSubstr("out must be float32, in which it travels"));
 }
 
+TEST(GridProgram, RanksAgreeOnWhatTravelsBesideHeads) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const auto messages_of = [&](Strategy strategy, int64_t row_sinks, DType result_dtype) {  // of rank 1
+    const auto plan = plan_of(mask, heads_of(2, 0, DType::kBFloat16), 2, {strategy, 0, 0, {}});
+    std::vector<std::string> messages(2);
+    run_local_ranks(2, [&](Communicator& comm) {
+      const bool is_other = comm.rank() == 1;
+      try {
+        agree_on_heads(comm, *plan, is_other ? row_sinks : 1, is_other ? result_dtype : DType::kBFloat16);
+      } catch (const InvalidArgument& error) {
+        messages[static_cast<size_t>(comm.rank())] = error.what();
+      }
+      comm.barrier("works on");
+    });
+    return messages;
+  };
+  const auto refused = ::testing::Each(HasSubstr("row_sinks and result_dtype: must be equal on every rank"));
+  EXPECT_THAT(messages_of(Strategy::kUlysses, 2, DType::kBFloat16), refused);
+  EXPECT_THAT(messages_of(Strategy::kUlysses, 1, DType::kFloat32), refused);
+  EXPECT_THAT(messages_of(Strategy::kUlysses, 1, DType::kBFloat16), ::testing::Each(""));
+  EXPECT_THAT(messages_of(Strategy::kRing, 2, DType::kFloat32), ::testing::Each("")) << "nothing travels with heads";
+}
+
 }  // namespace
 }  // namespace tangram

@@ -40,8 +40,9 @@ class FakeGroup:
 class FakeAttention:
     """The executor of one key on a GPU: one forward pass at a time leaves its remote K/V for backward."""
 
-    def __init__(self, plan, group, backend):
+    def __init__(self, plan, group, backend, row_sinks):
         assert isinstance(group, FakeGroup)
+        self._row_sinks, self._by_heads = row_sinks, plan.exchanges_heads
         self._attention = _core.DistAttention(plan, group._group, backend)
         stages = plan.ranks[0].backward
         keeps = stages[-1].kept if stages else plan.config.overlap.keep_remote_kv
@@ -54,6 +55,9 @@ class FakeAttention:
 
     def forward(self, q, k, v, out, lse, max_logits, sink, layout, kept, options, stream):
         assert stream == STREAM and kept is None and all(x.is_contiguous() for x in (k, v, out, lse))
+        # Sinks of single rows travel with heads, in casts that are fixed.
+        travel = sink is not None and layout == "ssh" and self._by_heads
+        assert self._row_sinks == (sink.shape[1] if travel else 0), (self._row_sinks, layout)
         self._attention.forward(q, k, v, out, lse, max_logits, sink, layout, self._kept, options)
         self.latest_kept += 1
         self._is_kept = True

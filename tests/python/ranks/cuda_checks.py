@@ -188,14 +188,56 @@ def check_strategies():
         return
     key = key_of(config=DistAttnConfig(strategy="ulysses"))
     q, k, v = (tangram.dispatch(t.detach(), key) for t in whole(4))
-    sinks = torch.zeros(q.shape[0], 1, HEADS, device="cuda")
-    for options in ({"out_dtype": torch.float32}, {"sink": sinks, "sink_layout": "ssh"}):
-        try:
-            tangram.calc_attn(q, k, v, key, **options)
-        except InvalidArgument as error:
-            assert "on GPUs results of strategy 'ulysses' have the dtype of q" in str(error), error
-        else:
-            raise AssertionError(f"accepted {options}")
+    try:
+        tangram.calc_attn(q, k, v, key, out_dtype=torch.float32)
+    except InvalidArgument as error:
+        assert "on GPUs results of strategy 'ulysses' have the dtype of q" in str(error), error
+    else:
+        raise AssertionError("accepted results in float32")
+    tangram.calc_attn(q, k, v, key)
+    tangram.check_errors()
+
+
+@cache
+def expected_with_row_sinks(count):
+    *tensors, _, dout = inputs_of_step(False)
+    cells = typed_cells(RANGES[0], RANGES[1], NUMBERS, TOTAL, TOTAL)
+    sinks = as_double(row_sinks(count))
+    return attention(*(as_double(x) for x in tensors), cells, sink=sinks, dout=as_double(dout))
+
+
+def row_sinks(count):
+    return torch.randn(TOTAL, count, HEADS, generator=torch.Generator().manual_seed(7)).to("cuda")
+
+
+def check_row_sinks():
+    """Sinks of single rows, which travel with the heads of their queries, and their gradients back."""
+    compiled = torch.compile(tangram.calc_attn, backend="aot_eager")
+    for strategy in ("tangram", "ulysses", "hcms", "usp", "ring"):
+        for count, keeps, run in ((2, False, tangram.calc_attn), (1, True, tangram.calc_attn), (2, False, compiled)):
+            key = key_of(config=DistAttnConfig(strategy=strategy, overlap=OverlapConfig(keep_remote_kv=keeps)))
+            *tensors, _, dout = inputs_of_step(False)
+            leaves = [t.detach().requires_grad_() for t in (*tensors, row_sinks(count))]
+            *shards, rows = (tangram.dispatch(x, key) for x in leaves)
+            out, meta = run(*shards, key, sink=rows, sink_layout="ssh")
+            full, lse = tangram.undispatch(out, key), tangram.undispatch(meta.lse, key)
+            full.backward(dout)
+            expected = expected_with_row_sinks(count)
+            np.testing.assert_allclose(as_double(lse), expected.lse, atol=1e-3)
+            got = (full, *(x.grad for x in leaves))
+            for name, value, bound in zip(("out", "dq", "dk", "dv", "dsink"), got, (1, 3, 3, 3, 10), strict=True):
+                assert_close(value, getattr(expected, name), bound * BOUND, f"{name} of {strategy}")
+    tangram.check_errors()
+    if dist.get_world_size() == 1:
+        return
+    key = key_of(config=DistAttnConfig(strategy="ulysses"))
+    q, k, v = (tangram.dispatch(t.detach(), key) for t in whole(4))
+    try:  # a number that differs: an error on all, and the group works on
+        tangram.calc_attn(q, k, v, key, sink=q.new_zeros(q.shape[0], 3 + dist.get_rank(), HEADS), sink_layout="ssh")
+    except InvalidArgument as error:
+        assert "row_sinks and result_dtype: must be equal on every rank" in str(error), error
+    else:
+        raise AssertionError("accepted ranks with different numbers of sinks")
     tangram.calc_attn(q, k, v, key)
     tangram.check_errors()
 
@@ -400,6 +442,7 @@ CHECKS = (
         lambda: check_graph(DistAttnConfig(overlap=OverlapConfig(keep_remote_kv=True))),
     ),
     ("strategies", check_strategies),
+    ("sinks of rows", check_row_sinks),
     ("head masks", check_head_masks),
     ("reference", check_reference),
     ("refusals", check_refusals),

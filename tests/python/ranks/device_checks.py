@@ -22,6 +22,7 @@ from ranks.step_checks import (
     check_cross,
     check_head_masks,
     check_hybrid,
+    check_row_sinks,
     check_step,
     flex_key,
     whole,
@@ -88,7 +89,12 @@ def check_as_device(group):
         check_executors(group)
         check_kept_on_device(group)
         for strategy in ("ulysses", "ring", "hybrid_cp", "auto"):
-            check_step(group, DistAttnConfig(strategy=strategy, overlap=OverlapConfig(keep_remote_kv=True)))
+            config = DistAttnConfig(strategy=strategy, overlap=OverlapConfig(keep_remote_kv=True))
+            check_step(group, config, sink=True)
+            check_row_sinks(group, config)
+        check_row_sinks(
+            group, DistAttnConfig(strategy="ulysses"), torch.compile(tangram.calc_attn, backend="aot_eager")
+        )
         key = flex_key(RANGES, 150, group)
         on_device = key.group.on_device(0)
         assert on_device.calls > 0

@@ -41,6 +41,11 @@ def check_keys(group):
     assert tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, alone) is of_another_group
 
 
+def step_with_row_sinks(q, k, v, key, bad):
+    sink = torch.zeros(2, HEADS) if bad else torch.zeros(q.shape[0], 2, HEADS)
+    tangram.calc_attn(q, k, v, key, sink=sink, sink_layout="ssh")
+
+
 def step_with_sink(key):
     q, k, v = (torch.zeros(shape) for shape in (*key.shapes, key.shapes[1]))
     tangram.calc_attn(q, k, v, key, sink=torch.zeros(1, HEADS), dsink_reduce="mean")
@@ -107,6 +112,7 @@ def check_refusals(group):
     wrong = {
         "x must have the": lambda bad: tangram.undispatch(q[1:] if bad else q, key),
         "roll: x must have": lambda bad: tangram.roll(q[1:] if bad else q, key, 1),
+        "sink[2, 4] of layout 'ssh'": lambda bad: step_with_row_sinks(q, k, v, key, bad),
         "k=torch.float64": lambda bad: tangram.calc_attn(q, k.double() if bad else k, v, key),
         "v=torch.float32[2, 16]": lambda bad: tangram.calc_attn(q, k, v[0] if bad else v, key),
         "q=torch.float32[": lambda bad: tangram.calc_attn(*((k, q) if bad else (q, k)), v, key),
