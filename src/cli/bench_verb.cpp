@@ -45,6 +45,11 @@ std::string device_name(const std::string& backend) {
 
 // Exchanges between neighbours over the transport, without attention.
 int bench_comm_main(const BenchVerbOptions& options) {
+  const MaskOptions& mask = options.mask;
+  require(!options.plan_only, "--comm-only: cannot be combined with --plan-only");
+  require(mask.mask_file.empty() && mask.family.empty() && mask.cu_seqlens.empty() && mask.doc_lengths.empty() &&
+              mask.total_seqlen == -1 && mask.seqlen == -1,
+          "--comm-only: takes no mask, which would have no effect");
   require(2 <= options.dist.cp_size && options.dist.cp_size <= 256,
           "--cp-size: must lie in [2, 256] with --comm-only (got {})", options.dist.cp_size);
   LinkMeasurement measured;
@@ -117,8 +122,8 @@ int bench_main(const BenchVerbOptions& options) {
   require(!on_device || plan.grid.empty(), "--strategy: kernels on a device are measured for tangram (got {})",
           describe(plan.config.strategy));
   FigureContext context{summary.mask_name,
-                        plan.mask.seqlen_q(),
-                        plan.mask.seqlen_k(),
+                        plan.q_dispatch.seqlen(),
+                        plan.k_dispatch.seqlen(),
                         plan.cp_size(),
                         plan.q_dispatch.chunk_size,
                         plan.config.heads,
@@ -175,10 +180,11 @@ Verb add_bench_verb(CLI::App& app) {
       ->type_name("NAME")
       ->group("Computation");
   verb->add_flag("--deterministic", options->step.deterministic, "bitwise equal from run to run")->group("Computation");
-  verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 5)")
-      ->check(CLI::Range(1, 1000).description(""))
-      ->type_name("N")
-      ->group("Computation");
+  CLI::Option* repeat =
+      verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 5)")
+          ->type_name("N")
+          ->group("Computation");
+  require_whole_number(*repeat, 1, 1000);
   verb->add_flag("--comm-only", options->comm_only, "measure exchanges over the transport only; needs no mask")
       ->group("Computation");
   verb->add_flag("--plan-only", options->plan_only, "measure planning only")->group("Computation");

@@ -15,8 +15,8 @@
 
 namespace tangram::cli {
 
-void require_whole_number(CLI::Option& option, int64_t min) {
-  const auto read = [min](std::string& text) -> std::string {
+void require_whole_number(CLI::Option& option, int64_t min, int64_t max) {
+  const auto read = [min, max](std::string& text) -> std::string {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (end != text.data() + text.size() || text.empty() || error == std::errc::invalid_argument) {
@@ -24,6 +24,9 @@ void require_whole_number(CLI::Option& option, int64_t min) {
     }
     if (error == std::errc::result_out_of_range) {
       return fmt::format("must be a number of 64 bits (got {})", text.substr(0, 40));
+    }
+    if (max != INT64_MAX && !(min <= value && value <= max)) {
+      return fmt::format("must lie in [{}, {}] (got {})", min, max, value);
     }
     if (value < min) return fmt::format("must {} (got {})", min == 0 ? "not be negative" : "be positive", value);
     text = std::to_string(value);  // without leading zeros, which would make it octal

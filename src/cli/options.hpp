@@ -68,9 +68,9 @@ struct OutputOptions {
   std::string html;
 };
 
-/// Makes the program read the option as a decimal number and refuse what is no whole number of at least `min`, 0 or 1.
-/// CLI11 alone reads "010" as 8 and clips what 64 bits do not hold. 1 is for options whose 0 means "not given".
-void require_whole_number(CLI::Option& option, int64_t min);
+/// Makes the program read the option as a decimal number and refuse what is no whole number in [min, max]; `min` is 0,
+/// or 1 as for options whose 0 means "not given". CLI11 alone reads "010" as 8 and clips what 64 bits do not hold.
+void require_whole_number(CLI::Option& option, int64_t min, int64_t max = INT64_MAX);
 
 void add_mask_options(CLI::App& app, MaskOptions& options);
 void add_dist_options(CLI::App& app, DistOptions& options);

@@ -102,10 +102,11 @@ Verb add_run_verb(CLI::App& app) {
   add_strategy_options(*verb, options->dist);
   add_step_options(*verb, options->step);
   add_output_options(*verb, options->output);
-  verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 1)")
-      ->check(CLI::Range(1, 1000).description(""))
-      ->type_name("N")
-      ->group("Computation");
+  CLI::Option* repeat =
+      verb->add_option("--repeat", options->step.num_repeats, "steps to take the median of (default 1)")
+          ->type_name("N")
+          ->group("Computation");
+  require_whole_number(*repeat, 1, 1000);
   verb->add_option("--timeline", options->timeline, "write what each rank computed and received when, as SVG")
       ->type_name("FILE")
       ->group("Output");

@@ -75,11 +75,12 @@ void add_step_options(CLI::App& app, StepOptions& options) {
                  "between GPUs: copy_engine (default) or nccl; with --ranks-per-node between nodes, default nccl")
       ->type_name("NAME")
       ->group(group);
-  app.add_option("--ranks-per-node", options.ranks_per_node,
-                 "send rows once to each node of so many ranks, which hands them on (default: one node)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1 << 16).description(""))
-      ->group(group);
+  CLI::Option* ranks_per_node =
+      app.add_option("--ranks-per-node", options.ranks_per_node,
+                     "send rows once to each node of so many ranks, which hands them on (default: one node)")
+          ->type_name("N")
+          ->group(group);
+  require_whole_number(*ranks_per_node, 1, 1 << 16);
   app.add_option("--softmax-scale", options.softmax_scale, "default 1 / sqrt(head_dim)")
       ->type_name("X")
       ->group(group)

@@ -68,6 +68,9 @@ TEST(BadInput, IsRefusedRatherThanIgnored) {
       {{"plan", "--family", "shared_prefix", "--seqlen", "64", "--prefix", "8", "--continuations", "8"},
        "--seqlen: follows from --prefix and --continuations (got 64)"},
       {{"run", "--family", "causal", "--seqlen", "64", "--transport", "nccl"}, "--transport: needs --gpus N"},
+      {{"bench", "--comm-only", "--plan-only"}, "--comm-only: cannot be combined with --plan-only"},
+      {{"bench", "--comm-only", "--total-seqlen", "64"}, "--comm-only: takes no mask"},
+      {{"run", "--family", "causal", "--seqlen", "64", "--repeat", "0"}, "--repeat: must lie in [1, 1000] (got 0)"},
       {{"run", "--family", "causal", "--seqlen", "64", "--seed", "-1"}, "--seed: must not be negative (got -1)"},
   };
   for (const BadCase& bad : cases) expect_refused(bad);

@@ -18,6 +18,20 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
+// The lengths were those of the groups one after the other.
+TEST(BenchVerb, HeadGroupsHaveTheLengthsOfTheirMasks) {
+  const TempFolder folder;
+  const std::string masks = folder.write("masks.json", R"({"head_masks":[
+      {"seqlen":64,"q_ranges":[[0,64]],"k_ranges":[[0,64]]},
+      {"seqlen":64,"q_ranges":[[0,64]],"k_ranges":[[0,64]],"attn_types":["causal"]}]})");
+  const ProgramResult bench = run_program({"bench", "--mask", masks, "--cp-size", "2", "--plan-only"});
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  EXPECT_THAT(bench.out, HasSubstr("masks.json\",64,64,2,"));
+  const ProgramResult report = run_program({"plan", "--mask", masks, "--html", folder.path("x.html")});
+  EXPECT_EQ(report.code, 2);
+  EXPECT_THAT(report.err, HasSubstr("--html: reports show one mask for all heads (got one for each group)"));
+}
+
 TEST(VerifyVerb, HeadGroupsSeeDifferentCells) {
   const TempFolder folder;
   const std::string masks =
