@@ -2,288 +2,348 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Whether a kernel that sees the flag of a copy engine sees the data too: every rank pushes stretches of random size to
-// the next one with copy engines, each followed by an 8-byte copy of the epoch to a flag; thread blocks of the receiver
+// the next one with copy engines, followed by 8-byte copies of their epochs to flags; thread blocks of the receiver
 // poll the flags, load the data by TMA, and compare every word. See docs/design/comm_gpu.md.
 //
-//     ordering_stress RANKS EPOCHS [API] [BACKGROUND] [ROUND]     API: memcpy | batch; BACKGROUND: 0 | 1
+//     ordering_stress RANKS EPOCHS [API] [TRAFFIC] [ORDER]
 //
-// All stands still after every ROUND epochs (default: never).
+// API: memcpy (a call for each copy) | batch (up to four stretches in one call, their flags in a second).
+// TRAFFIC beside it: none | ends (kernels on the peer's memory and copies of 32 MiB) | nccl (these and transfers of
+// NCCL) | endless (copies, and a kernel that runs until all is over).
+// ORDER: behind (consumers are enqueued behind the pushes of their epochs, as DevicePass does) | ahead (one consumer
+// for all epochs before the first push). When nothing arrives any more, each rank says where it stands and ends with 3.
 #include <cuda_runtime.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/heap/symmetric_heap.hpp"
 #include "comm/socket/forked_ranks.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
-#include "cuda/ptx/mbarrier.cuh"
-#include "cuda/ptx/system.cuh"
-#include "cuda/ptx/tma.cuh"
+#include "ordering_kernels.cuh"
+#include "tangram/device_communicator.hpp"
 
 namespace {
 
 using namespace tangram;
+using namespace tangram::stress;
 using cuda::check;
 
-constexpr int kNumSlots = 64;      // landing areas of a rank, one for each consuming thread block
-constexpr int kCreditEpochs = 16;  // pushes between two waits for the receiver
-constexpr uint32_t kMaxBytes = 1 << 20;
-constexpr uint32_t kChunkBytes = 16 << 10;
-constexpr size_t kSourceBytes = size_t{64} << 20;
-constexpr uint64_t kTimeout_ns = 20'000'000'000;
-
-__host__ __device__ uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-/// What epoch `e` of a sender moves: `bytes` from `offset` of its source, multiples of 16. Half of the sizes are spread
-/// evenly up to 1 MB, half evenly over the powers of two.
-struct Push {
-  uint64_t offset;
-  uint32_t bytes;
-};
-__host__ __device__ Push push_of(uint64_t e, int sender) {
-  const uint64_t r = mix(e * 64 + static_cast<uint64_t>(sender)), s = mix(r);
-  const uint64_t limit = (r & 1) ? kMaxBytes : uint64_t{16} << ((r >> 1) % 17);
-  const uint32_t bytes = static_cast<uint32_t>((16 + s % limit) & ~uint64_t{15});
-  const uint32_t capped = bytes > kMaxBytes ? kMaxBytes : bytes;
-  return {(mix(s) % (kSourceBytes - kMaxBytes)) & ~uint64_t{15}, capped};
-}
-__host__ __device__ uint64_t source_word(uint64_t idx, int sender) {
-  return mix(idx * 64 + static_cast<uint64_t>(sender) + 0x1234567);
-}
-
-__global__ void fill_source(uint64_t* source, uint64_t count, int sender) {
-  for (uint64_t i = blockIdx.x * uint64_t{blockDim.x} + threadIdx.x; i < count; i += uint64_t{gridDim.x} * blockDim.x) {
-    source[i] = source_word(i, sender);
-  }
-}
-__global__ void fill_epochs(uint64_t* cells, uint64_t count) {
-  for (uint64_t i = blockIdx.x * uint64_t{blockDim.x} + threadIdx.x; i < count; i += uint64_t{gridDim.x} * blockDim.x) {
-    cells[i] = i + 1;
-  }
-}
-
-/// What a consumer found. The first bad word is kept.
-struct Findings {
-  unsigned long long num_bad_words;
-  unsigned long long num_bad_epochs;
-  unsigned long long num_timeouts;
-  unsigned long long num_words;
-  unsigned long long first_epoch;
-  unsigned long long first_word;
-};
-
-/// Block b consumes epochs first + b, first + b + kNumSlots, ... before `end` of `sender` and acknowledges each at
-/// `acks[b]`, memory of the sender.
-__global__ void consume(const char* landing, const uint64_t* flags, uint64_t* acks, int sender, uint64_t first,
-                        uint64_t end, Findings* findings) {
-  __shared__ alignas(128) uint64_t chunk[2][kChunkBytes / 8];
-  __shared__ uint64_t barriers[2];
-  __shared__ int arrived;
-  if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&barriers[0], 1);
-    ptx::mbarrier_init(&barriers[1], 1);
-    ptx::fence_barrier_init();
-  }
-  __syncthreads();
-  uint32_t parity[2] = {0, 0};
-  const char* data = landing + uint64_t{blockIdx.x} * kMaxBytes;
-  for (uint64_t e = first + blockIdx.x; e < end; e += kNumSlots) {
-    const Push push = push_of(e, sender);
-    const uint32_t num_chunks = (push.bytes + kChunkBytes - 1) / kChunkBytes;
-    const auto load = [&](uint32_t c) {
-      const uint32_t bytes = min(kChunkBytes, push.bytes - c * kChunkBytes);
-      ptx::mbarrier_arrive_expect_tx(&barriers[c % 2], bytes);
-      ptx::bulk_load(chunk[c % 2], data + c * kChunkBytes, bytes, &barriers[c % 2]);
-    };
-    if (threadIdx.x == 0) {
-      const uint64_t begin = ptx::global_timer_ns();
-      arrived = 1;
-      while (static_cast<int64_t>(ptx::load_acquire_system(&flags[blockIdx.x]) - (e + 1)) < 0) {
-        if (ptx::global_timer_ns() - begin < kTimeout_ns) continue;
-        atomicAdd(&findings->num_timeouts, 1ULL);
-        arrived = 0;
-        break;
-      }
-      ptx::fence_proxy_async_global();
-      if (arrived) load(0);
-    }
-    __syncthreads();
-    if (!arrived) return;
-    unsigned long long num_bad = 0, bad_word = 0;
-    for (uint32_t c = 0; c < num_chunks; ++c) {
-      if (threadIdx.x == 0 && c + 1 < num_chunks) load(c + 1);
-      ptx::mbarrier_wait(&barriers[c % 2], parity[c % 2]);
-      parity[c % 2] ^= 1;
-      const uint32_t num_words = min(kChunkBytes, push.bytes - c * kChunkBytes) / 8;
-      for (uint32_t i = threadIdx.x; i < num_words; i += blockDim.x) {
-        const uint64_t word = c * (kChunkBytes / 8) + i;
-        if (chunk[c % 2][i] != source_word(push.offset / 8 + word, sender)) {
-          ++num_bad;
-          bad_word = word;
-        }
-      }
-      __syncthreads();
-    }
-    if (num_bad > 0 && atomicAdd(&findings->num_bad_words, num_bad) == 0) {
-      findings->first_epoch = e;
-      findings->first_word = bad_word;
-    }
-    const int bad_epoch = __syncthreads_or(num_bad > 0);
-    if (threadIdx.x == 0) {
-      if (bad_epoch) atomicAdd(&findings->num_bad_epochs, 1ULL);
-      atomicAdd(&findings->num_words, static_cast<unsigned long long>(push.bytes / 8));
-      ptx::store_release_system(&acks[blockIdx.x], e + 1);
-    }
-  }
-}
-
-/// Waits until the slots of epochs [first, first + kCreditEpochs) were consumed kNumSlots epochs before.
-__global__ void wait_credit(const uint64_t* acks, uint64_t first) {
-  const uint64_t e = first + threadIdx.x;
-  if (e < kNumSlots) return;
-  const uint64_t begin = ptx::global_timer_ns();
-  while (static_cast<int64_t>(ptx::load_acquire_system(&acks[e % kNumSlots]) - (e - kNumSlots + 1)) < 0) {
-    if (ptx::global_timer_ns() - begin > kTimeout_ns) return;
-  }
-}
-
-/// Reads and writes the peer's memory until the flag is set.
-__global__ void make_traffic(uint4* peer, uint64_t count, const volatile int* stop) {
-  uint4 sum = {0, 0, 0, 0};
-  while (!*stop) {
-    for (uint64_t i = blockIdx.x * uint64_t{blockDim.x} + threadIdx.x; i < count / 2;
-         i += uint64_t{gridDim.x} * blockDim.x) {
-      const uint4 value = peer[i];
-      sum.x ^= value.x;
-      peer[count / 2 + i] = sum;
-    }
-  }
-}
-
-/// The stop flag of make_traffic, memory of the host.
-struct StopFlag {
-  StopFlag() { check(cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped), "cudaHostAlloc"), *flag = 0; }
-  volatile int* device() const { return flag; }
-  int* flag = nullptr;
-};
-
-void push_data(bool batch, char* to, const char* from, size_t bytes, cudaStream_t stream) {
-  if (!batch) {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
-    return;
-  }
-  // Two pieces in one batch, whose order among each other nobody promises.
-  const size_t half = bytes / 32 * 16, sizes[2] = {bytes - half, half};
-  void* targets[2] = {to, to + sizes[0]};
-  const void* sources[2] = {from, from + sizes[0]};
-  cudaMemcpyAttributes attributes = {};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-  size_t first = 0;
-  check(cudaMemcpyBatchAsync(targets, sources, sizes, half > 0 ? 2 : 1, &attributes, &first, 1, stream),
-        "cudaMemcpyBatchAsync");
-}
+constexpr size_t kLargeCopyBytes = size_t{32} << 20;
 
 struct Options {
   uint64_t num_epochs = 0;
-  uint64_t round = 0;  // a multiple of kNumSlots
   bool batch = false;
-  bool background = false;
+  bool ahead = false;
+  std::string traffic = "none";
+};
+
+cudaStream_t make_stream() {
+  cudaStream_t stream;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  return stream;
+}
+
+/// Words that host and device share.
+template <class T>
+T* shared_words(size_t count) {
+  void* words = nullptr;
+  check(cudaHostAlloc(&words, count * sizeof(T), cudaHostAllocMapped), "cudaHostAlloc");
+  return std::fill_n(static_cast<T*>(words), count, T{}), static_cast<T*>(words);
+}
+
+/// Copies that go to a copy engine in one call, or one call each.
+class Copies {
+ public:
+  void add(void* target, const void* source, size_t num_bytes) {
+    targets_.push_back(target), sources_.push_back(source), sizes_.push_back(num_bytes);
+  }
+  void enqueue(bool batch, cudaStream_t stream) {
+    if (batch) {
+      cudaMemcpyAttributes attributes = {};
+      attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+      attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+      size_t first = 0;
+      check(cudaMemcpyBatchAsync(targets_.data(), sources_.data(), sizes_.data(), targets_.size(), &attributes, &first,
+                                 1, stream),
+            "cudaMemcpyBatchAsync");
+    } else {
+      for (size_t i = 0; i < targets_.size(); ++i) {
+        check(cudaMemcpyAsync(targets_[i], sources_[i], sizes_[i], cudaMemcpyDeviceToDevice, stream),
+              "cudaMemcpyAsync");
+      }
+    }
+    targets_.clear(), sources_.clear(), sizes_.clear();
+  }
+
+ private:
+  std::vector<void*> targets_;
+  std::vector<const void*> sources_;
+  std::vector<size_t> sizes_;
+};
+
+/// Ends the process when no consumer has got on for a while.
+class Watch {
+ public:
+  Watch(int rank, const volatile uint64_t* checked, std::vector<std::pair<const char*, cudaStream_t>> streams)
+      : rank_(rank), checked_(checked), streams_(std::move(streams)), thread_([this] { run(); }) {}
+  ~Watch() {
+    stopped_ = true;
+    thread_.join();
+  }
+  std::atomic<uint64_t> num_enqueued = 0;
+  std::atomic<const char*> call = "";
+
+ private:
+  void run() {
+    constexpr int kStalled_ms = 4000, kStep_ms = 50;
+    uint64_t last = 0;
+    for (int still_ms = 0; !stopped_; still_ms += kStep_ms) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(kStep_ms));
+      const uint64_t now = std::accumulate(checked_, checked_ + kNumSlots, uint64_t{0});
+      if (now != last) still_ms = 0;
+      last = now;
+      if (still_ms >= kStalled_ms) give_up();
+    }
+  }
+  [[noreturn]] void give_up() const {
+    const auto [least, most] = std::minmax_element(checked_, checked_ + kNumSlots);
+    std::fprintf(stderr, "rank %d stalled: enqueued %llu epochs, last call '%s', slots checked up to %llu to %llu\n",
+                 rank_, static_cast<unsigned long long>(num_enqueued.load()), call.load(),
+                 static_cast<unsigned long long>(*least), static_cast<unsigned long long>(*most));
+    for (const auto& [name, stream] : streams_) {
+      std::fprintf(stderr, "rank %d stream %s: %s\n", rank_, name, cudaGetErrorName(cudaStreamQuery(stream)));
+    }
+    _exit(3);
+  }
+
+  const int rank_;
+  const volatile uint64_t* const checked_;
+  const std::vector<std::pair<const char*, cudaStream_t>> streams_;
+  std::atomic<bool> stopped_ = false;
+  std::thread thread_;
+};
+
+/// What else the links and the device have to do.
+class Traffic {
+ public:
+  Traffic(Communicator& control, const std::string& kind, char* peer, const char* source)
+      : kind_(kind), peer_(peer), source_(source), kernels(make_stream()), copies(make_stream()) {
+    if (kind_ != "nccl") return;
+    const int rank = control.rank(), size = control.size(), next = (rank + 1) % size,
+              previous = (rank + size - 1) % size;
+    constexpr int64_t kRows = kLargeCopyBytes / 4096;
+    nccl_ = make_device_communicator(control, {.transport = DeviceTransport::kNccl, .timeout_s = 20});
+    DevicePassSpec spec;
+    spec.label = "traffic";
+    spec.casts = {{{{next, {0, kRows}, 0}}, {{previous, {0, kRows}, 0}}}};
+    spec.landing = {{kRows, 8, 128, DType::kFloat32}};
+    pass_ = nccl_->prepare_pass(spec);
+    transfers_ = make_stream();
+    enqueue_transfer();
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  void start() {
+    if (kind_ == "endless") make_traffic<<<8, 512, 0, kernels>>>(words(), kWords, 0, stop_);
+  }
+  void stop() { *stop_ = 1; }
+  /// What belongs beside epoch `e`.
+  void enqueue(uint64_t e) {
+    if (kind_ == "none") return;
+    if (e % 512 == 0) {
+      check(cudaMemcpyAsync(peer_ + kLargeCopyBytes, source_, kLargeCopyBytes, cudaMemcpyDeviceToDevice, copies),
+            "cudaMemcpyAsync");
+    }
+    if (kind_ != "endless" && e % 256 == 0) make_traffic<<<8, 512, 0, kernels>>>(words(), kWords, 4, nullptr);
+    if (kind_ == "nccl" && e % 1024 == 0) enqueue_transfer();
+  }
+  void check_errors() const {
+    if (nccl_ != nullptr) nccl_->check();
+  }
+
+ private:
+  static constexpr uint64_t kWords = (size_t{16} << 20) / 16;
+  uint4* words() const { return reinterpret_cast<uint4*>(peer_); }
+  void enqueue_transfer() {
+    const ConstTensorView sources[] = {
+        {source_, DType::kFloat32, kLargeCopyBytes / 4096, 8, 128, int64_t{8} * 128, 128}};
+    pass_->begin(transfers_);
+    pass_->cast(0, sources, transfers_);
+    pass_->wait_cast(0, transfers_);
+    pass_->end(transfers_);
+  }
+
+  const std::string kind_;
+  char* const peer_;
+  const char* const source_;
+  volatile int* const stop_ = shared_words<int>(1);
+  std::unique_ptr<DeviceCommunicator> nccl_;
+  std::shared_ptr<DevicePass> pass_;
+  cudaStream_t transfers_ = nullptr;
+
+ public:
+  const cudaStream_t kernels, copies;
+};
+
+class Rank {
+ public:
+  Rank(Communicator& control, const Options& options)
+      : control_(control),
+        options_(options),
+        heap_(control, 30),
+        landing_(heap_.allocate(size_t{kNumSlots} * kMaxBytes, "landing")),
+        flags_(heap_.allocate(4096, "flags")),
+        spare_(heap_.allocate(2 * kLargeCopyBytes, "traffic")),
+        source_(kSourceBytes),
+        cells_(options.num_epochs * 8),
+        findings_(cuda::DeviceBuffer::zeros(sizeof(Findings))),
+        next_((control.rank() + 1) % control.size()),
+        previous_((control.rank() + control.size() - 1) % control.size()),
+        traffic_(control, options.traffic, spare_->peer(next_), source_.as<char>()) {
+    fill_source<<<256, 256>>>(source_.as<uint64_t>(), kSourceBytes / 8, control.rank());
+    fill_epochs<<<256, 256>>>(cells_.as<uint64_t>(), options.num_epochs);
+    for (cudaStream_t& caller : callers_) caller = make_stream();
+    for (cudaEvent_t& fork : forks_) check(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming), "cudaEventCreate");
+    // What the first call of a kind sets up would wait for the consumer.
+    for (const bool batch : {false, true}) {
+      Copies copies;
+      for (int i = 0; i < 8; ++i) copies.add(spare_->peer(next_) + i * 4096, source_.as<char>() + i * 4096, 4096);
+      copies.enqueue(batch, sender_);
+    }
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    control.barrier("start");
+  }
+
+  /// Seconds until all has been checked.
+  double run() {
+    Watch watch(control_.rank(), checked_,
+                {{"callers[0]", callers_[0]},
+                 {"callers[1]", callers_[1]},
+                 {"sender", sender_},
+                 {"traffic", traffic_.kernels},
+                 {"copies", traffic_.copies}});
+    const auto begin = std::chrono::steady_clock::now();
+    if (options_.ahead) launch_consumer(0, options_.num_epochs, callers_[0]);
+    traffic_.start();
+    for (uint64_t first = 0; first < options_.num_epochs; first += kCreditEpochs) {
+      const uint64_t end = std::min(first + kCreditEpochs, options_.num_epochs);
+      watch.call = "pushes";
+      push(first, end);
+      watch.num_enqueued = end;
+      watch.call = "traffic";
+      for (uint64_t e = first; e < end; ++e) traffic_.enqueue(e);
+    }
+    check(cudaGetLastError(), "launch");
+    watch.call = "synchronize";
+    for (const cudaStream_t stream : {sender_, callers_[0], callers_[1]})
+      check(cudaStreamSynchronize(stream), "stream");
+    traffic_.stop();
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    traffic_.check_errors();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  int report(double seconds) const {
+    Findings found;
+    check(cudaMemcpy(&found, findings_.as<void>(), sizeof(found), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    uint64_t moved = 0, expected = 0;
+    for (uint64_t e = 0; e < options_.num_epochs; ++e) {
+      moved += push_of(e, control_.rank()).bytes;
+      expected += push_of(e, previous_).bytes;
+    }
+    const bool complete = found.num_words * 8 == expected;
+    std::printf("%d,%d,%s,%s,%s,%llu,%.3f,%.1f,%.2f,%llu,%llu,%llu,%d,%llu,%llu\n", control_.size(), control_.rank(),
+                options_.batch ? "batch" : "memcpy", options_.traffic.c_str(), options_.ahead ? "ahead" : "behind",
+                static_cast<unsigned long long>(options_.num_epochs), static_cast<double>(moved) / 1e9,
+                static_cast<double>(moved) / 1e9 / seconds, seconds, found.num_bad_epochs, found.num_bad_words,
+                found.num_timeouts, complete ? 1 : 0, found.first_epoch, found.first_word);
+    std::fflush(stdout);
+    return found.num_bad_epochs == 0 && found.num_timeouts == 0 && complete ? 0 : 1;
+  }
+
+ private:
+  void launch_consumer(uint64_t first, uint64_t end, cudaStream_t stream) {
+    const Inbox inbox{landing_->local(), arrivals(), reinterpret_cast<uint64_t*>(flags_->peer(previous_)) + kNumSlots,
+                      checked_, previous_};
+    const int num_blocks = options_.ahead ? kNumSlots : kCreditEpochs;
+    consume<<<static_cast<unsigned>(num_blocks), 256, 0, stream>>>(inbox, first, end, findings_.as<Findings>());
+  }
+
+  /// Waits for credit, pushes and, unless a consumer is there already, consumes epochs [first, end).
+  void push(uint64_t first, uint64_t end) {
+    const uint64_t window = first / kCreditEpochs;
+    const cudaStream_t caller = options_.ahead ? sender_ : callers_[window % 2];
+    wait_credit<<<1, kCreditEpochs, 0, caller>>>(arrivals() + kNumSlots, first);
+    if (caller != sender_) {
+      check(cudaEventRecord(forks_[window % 2], caller), "cudaEventRecord");
+      check(cudaStreamWaitEvent(sender_, forks_[window % 2], 0), "cudaStreamWaitEvent");
+    }
+    for (uint64_t e = first; e < end;) {
+      const uint64_t group_end = options_.batch ? std::min(end, e + 1 + mix(e) % 4) : e + 1;
+      for (uint64_t i = e; i < group_end; ++i) add_rows(i);
+      rows_.enqueue(options_.batch, sender_);
+      for (; e < group_end; ++e) {
+        flag_copies_.add(flags_->peer(next_) + e % kNumSlots * 8, cells_.as<char>() + e * 8, 8);
+      }
+      flag_copies_.enqueue(options_.batch, sender_);
+    }
+    if (!options_.ahead) launch_consumer(first, end, caller);
+  }
+
+  /// In a batch two pieces, whose order among each other nobody promises.
+  void add_rows(uint64_t e) {
+    const Push push = push_of(e, control_.rank());
+    char* const to = landing_->peer(next_) + e % kNumSlots * kMaxBytes;
+    const char* const from = source_.as<char>() + push.offset;
+    const size_t half = options_.batch ? push.bytes / 32 * 16 : 0, rest = push.bytes - half;
+    rows_.add(to, from, rest);
+    if (half > 0) rows_.add(to + rest, from + rest, half);
+  }
+
+  /// The first kNumSlots of the local flags; acknowledgements come behind them.
+  uint64_t* arrivals() const { return reinterpret_cast<uint64_t*>(flags_->local()); }
+
+  Communicator& control_;
+  const Options& options_;
+  comm::SymmetricHeap heap_;
+  const std::unique_ptr<comm::SymmetricBlock> landing_, flags_, spare_;
+  const cuda::DeviceBuffer source_, cells_, findings_;
+  const int next_, previous_;
+  Traffic traffic_;
+  volatile uint64_t* const checked_ = shared_words<uint64_t>(kNumSlots);
+  cudaStream_t callers_[2] = {};
+  const cudaStream_t sender_ = make_stream();
+  cudaEvent_t forks_[2] = {};
+  Copies rows_, flag_copies_;
 };
 
 int run_rank(Communicator& control, const Options& options) {
   int num_devices = 0;
   check(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
-  const int rank = control.rank(), size = control.size(), next = (rank + 1) % size, previous = (rank + size - 1) % size;
-  check(cudaSetDevice(rank % num_devices), "cudaSetDevice");
-  comm::SymmetricHeap heap(control, 30);
-  const auto landing = heap.allocate(size_t{kNumSlots} * kMaxBytes, "landing");
-  const auto flags = heap.allocate(4096, "flags");  // the first kNumSlots: arrivals; the next: acknowledgements
-  const auto spare = heap.allocate(size_t{64} << 20, "background");
-  const cuda::DeviceBuffer source(kSourceBytes), cells(options.num_epochs * 8), findings(sizeof(Findings));
-  check(cudaMemset(findings.as<void>(), 0, sizeof(Findings)), "cudaMemset");
-  fill_source<<<256, 256>>>(source.as<uint64_t>(), kSourceBytes / 8, rank);
-  fill_epochs<<<256, 256>>>(cells.as<uint64_t>(), options.num_epochs);
-  cudaStream_t consumer, sender, traffic, copies;
-  for (cudaStream_t* stream : {&consumer, &sender, &traffic, &copies}) {
-    check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  }
-  StopFlag stop;
-  // What the first call of a kind sets up would wait for the consumer.
-  for (const bool batch : {false, true}) push_data(batch, spare->peer(next), source.as<char>(), 4096, sender);
-  wait_credit<<<1, kCreditEpochs, 0, sender>>>(source.as<uint64_t>(), 0);
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  control.barrier("start");
-
-  const auto begin = std::chrono::steady_clock::now();
-  uint64_t* const arrivals = reinterpret_cast<uint64_t*>(flags->local());
-  const auto start_round = [&](uint64_t first) {
-    *stop.flag = 0;
-    consume<<<kNumSlots, 256, 0, consumer>>>(
-        landing->local(), arrivals, reinterpret_cast<uint64_t*>(flags->peer(previous)) + kNumSlots, previous, first,
-        std::min(first + options.round, options.num_epochs), findings.as<Findings>());
-    if (!options.background) return;
-    make_traffic<<<8, 512, 0, traffic>>>(reinterpret_cast<uint4*>(spare->peer(next)), (size_t{16} << 20) / 16,
-                                         stop.device());
-  };
-  const auto end_round = [&] {
-    check(cudaGetLastError(), "launch");
-    check(cudaStreamSynchronize(sender), "sender");
-    check(cudaStreamSynchronize(consumer), "consumer");
-    *stop.flag = 1;
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  };
-  char* const target = landing->peer(next);
-  uint64_t* const target_flags = reinterpret_cast<uint64_t*>(flags->peer(next));
-  uint64_t bytes_moved = 0;
-  for (uint64_t e = 0; e < options.num_epochs; ++e) {
-    if (e % options.round == 0) {
-      if (e > 0) end_round();
-      start_round(e);
-    }
-    if (e % kCreditEpochs == 0) wait_credit<<<1, kCreditEpochs, 0, sender>>>(arrivals + kNumSlots, e);
-    const Push push = push_of(e, rank);
-    push_data(options.batch, target + (e % kNumSlots) * kMaxBytes, source.as<char>() + push.offset, push.bytes, sender);
-    push_data(false, reinterpret_cast<char*>(target_flags + e % kNumSlots), cells.as<char>() + e * 8, 8, sender);
-    bytes_moved += push.bytes;
-    if (options.background && e % 512 == 0) {
-      push_data(false, spare->peer(next) + (size_t{32} << 20), source.as<char>(), size_t{32} << 20, copies);
-    }
-  }
-  end_round();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  Findings found;
-  check(cudaMemcpy(&found, findings.as<void>(), sizeof(found), cudaMemcpyDeviceToHost), "cudaMemcpy");
-  const bool complete = found.num_words * 8 == [&] {
-    uint64_t expected = 0;
-    for (uint64_t e = 0; e < options.num_epochs; ++e) expected += push_of(e, previous).bytes;
-    return expected;
-  }();
-  std::printf("%d,%d,%s,%d,%llu,%.3f,%.1f,%.2f,%llu,%llu,%llu,%d,%llu,%llu\n", size, rank,
-              options.batch ? "batch" : "memcpy", options.background ? 1 : 0,
-              static_cast<unsigned long long>(options.num_epochs), static_cast<double>(bytes_moved) / 1e9,
-              static_cast<double>(bytes_moved) / 1e9 / seconds, seconds, found.num_bad_epochs, found.num_bad_words,
-              found.num_timeouts, complete ? 1 : 0, found.first_epoch, found.first_word);
-  std::fflush(stdout);
+  check(cudaSetDevice(control.rank() % num_devices), "cudaSetDevice");
+  Rank rank(control, options);
+  const int result = rank.report(rank.run());
   control.barrier("end");
-  return found.num_bad_epochs == 0 && found.num_timeouts == 0 && complete ? 0 : 1;
+  return result;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: ordering_stress RANKS EPOCHS [memcpy|batch] [0|1] [ROUND]\n");
+    std::fprintf(stderr,
+                 "usage: ordering_stress RANKS EPOCHS [memcpy|batch] [none|ends|nccl|endless] [behind|ahead]\n");
     return 2;
   }
   // Loading a kernel while another one waits for its work would wait for that one.
@@ -291,11 +351,10 @@ int main(int argc, char** argv) {
   Options options;
   options.num_epochs = std::strtoull(argv[2], nullptr, 10);
   options.batch = argc > 3 && std::string(argv[3]) == "batch";
-  options.background = argc > 4 && std::string(argv[4]) == "1";
-  const uint64_t round = argc > 5 ? std::strtoull(argv[5], nullptr, 10) : options.num_epochs;
-  options.round = (std::max<uint64_t>(round, 1) + kNumSlots - 1) / kNumSlots * kNumSlots;
+  if (argc > 4) options.traffic = argv[4];
+  options.ahead = argc > 5 && std::string(argv[5]) == "ahead";
   std::printf(
-      "ranks,rank,api,background,epochs,gb,gb_per_s,seconds,bad_epochs,bad_words,timeouts,complete,first_bad_epoch,"
+      "ranks,rank,api,traffic,order,epochs,gb,gb_per_s,seconds,bad_epochs,bad_words,timeouts,complete,first_bad_epoch,"
       "first_bad_word\n");
   std::fflush(stdout);
   return tangram::comm::run_forked_ranks(
