@@ -134,7 +134,9 @@ float softmax_scale_of(const AttnOptions& options, const AttnShape& shape) {
 double sink_lse(const Sink& sink, int num_heads_q, int64_t row, int head) {
   double max = -std::numeric_limits<double>::infinity();
   for (int64_t s = 0; s < sink.seqlen_sink; ++s) {
-    max = std::max(max, static_cast<double>(sink.data[sink_offset(sink, num_heads_q, row, s, head)]));
+    const double value = sink.data[sink_offset(sink, num_heads_q, row, s, head)];
+    if (std::isnan(value)) return value;  // std::max would drop it
+    max = std::max(max, value);
   }
   if (std::isinf(max) && max < 0) return max;
   double sum = 0;

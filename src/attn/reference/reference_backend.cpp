@@ -98,6 +98,7 @@ void add_scaled(double* a, double factor, const double* b, int n) {
 }
 
 double log_add(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return a + b;  // std::max would drop one
   const double max = std::max(a, b);
   if (max == -kInf) return -kInf;
   return max + std::log1p(std::exp(std::min(a, b) - max));

@@ -289,6 +289,33 @@ TEST_P(CpuAttention, NanThatIsSeenReachesWhatSeesIt) {
   }
 }
 
+// A sink that was NaN, or infinite, dropped out of the sum: results looked as if there were no sink.
+TEST_P(CpuAttention, NanInASinkReachesTheRowsOfItsHead) {
+  const auto cpu = make(GetParam());
+  const auto reference = make_attn_backend("reference", {});
+  for (const AttnBackend* backend : {cpu.get(), reference.get()}) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      for (const int64_t at : {0, 1}) {
+        RandomConfig config = small_config();
+        config.shape.seqlen_q = config.shape.seqlen_k = 40;
+        config.shape.num_heads_q = config.shape.num_heads_kv = 2;
+        config.seqlen_sink = at + 1;
+        RandomAttention r = make_random(config, {AttnSlice::causal({0, 40}, {0, 40})}, 3);
+        r.sink[static_cast<size_t>(2 * at)] = bad;  // [sink, head]: of head 0
+        run(*backend, r);
+        for (size_t row = 0; row < 40; ++row) {
+          EXPECT_TRUE(std::isnan(r.lse[2 * row])) << row;
+          EXPECT_TRUE(std::isnan(r.out.at(static_cast<int64_t>(row), 0, 0))) << row;
+          EXPECT_FALSE(std::isnan(r.lse[2 * row + 1])) << row;
+          EXPECT_FALSE(std::isnan(r.out.at(static_cast<int64_t>(row), 1, 0))) << row;
+        }
+        EXPECT_TRUE(std::isnan(r.dsink[0]));
+        EXPECT_FALSE(std::isnan(r.dsink[1]));
+      }
+    }
+  }
+}
+
 TEST_P(CpuAttention, ResultsDoNotDependOnThreads) {
   RandomConfig config = small_config();
   config.shape.seqlen_q = config.shape.seqlen_k = 700;
