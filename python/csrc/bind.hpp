@@ -12,6 +12,7 @@
 
 #include "tangram/range.hpp"
 #include "tangram/tensor.hpp"
+#include "whole_number.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

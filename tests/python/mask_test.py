@@ -4,6 +4,7 @@
 
 import random
 import re
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -118,6 +119,18 @@ def test_block_indices_come_as_lists_arrays_or_with_offsets():
 def test_timeout_is_both_a_runtime_error_and_a_timeout_error():
     assert issubclass(tangram.Timeout, RuntimeError) and issubclass(tangram.Timeout, TimeoutError)
     assert not issubclass(tangram.InvalidArgument, RuntimeError)
+
+
+@pytest.mark.parametrize("length", [np.float32(3.7), np.float64(3.7), "3", Decimal("3.7")])
+def test_lengths_that_are_no_whole_numbers_are_refused_rather_than_cut(length):
+    for make in (Mask.full, lambda n: Range(0, n), lambda n: tangram.plan(Mask.full(64), n)):
+        with pytest.raises(TypeError):
+            make(length)
+
+
+def test_lengths_may_be_integers_of_numpy():
+    assert Mask.full(np.int32(3), np.uint8(4)) == Mask.full(3, 4)
+    assert tangram.plan(Mask.full(64), np.array(4)).cp_size == 4
 
 
 def test_inferred_masks_have_the_published_form():
