@@ -122,7 +122,7 @@ std::string_view to_string(Strategy strategy);
 /// `hybrid_cp`); anything else throws InvalidArgument with the list.
 Strategy parse_strategy(std::string_view name);
 
-/// With kAuto the other fields must be left alone: the planner chooses them too.
+/// Planning refuses a parameter that the strategy does not have. With kAuto the planner chooses them all.
 struct StrategyConfig {
   Strategy name = Strategy::kTangram;
   /// USP, LoongTrain: ranks that exchange heads for rows. 0: the largest proper divisor of cp_size that divides the
@@ -161,8 +161,8 @@ Movement parse_movement(std::string_view name);
 
 struct MovementConfig {
   Movement algorithm = Movement::kKv;
-  /// Groups of heads that are dealt out on their own, a divisor of num_heads_kv. 0 lets the planner choose. Unused
-  /// where only K/V travel.
+  /// Groups of heads that are dealt out on their own, a divisor of num_heads_kv. 0 lets the planner choose, and must
+  /// be left where only K/V travel.
   int head_groups = 0;
 
   friend bool operator==(const MovementConfig&, const MovementConfig&) = default;

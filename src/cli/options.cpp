@@ -11,6 +11,8 @@
 #include "cli/machine_file.hpp"
 #include "cli/text_file.hpp"
 #include "core/require.hpp"
+#include "plan/validate.hpp"
+#include "tangram/error.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram::cli {
@@ -189,21 +191,13 @@ int64_t pad_for(int64_t seqlen, const char* name, const DistAttnConfig& config) 
 
 }  // namespace
 
-void require_effect(const DistOptions& options) {
-  const Strategy strategy = parse_strategy(options.strategy);
-  const auto check = [&](bool is_given, const char* name, std::initializer_list<Strategy> strategies,
-                         const char* needed) {
-    // What auto takes the planner says itself.
-    const bool has_effect =
-        strategy == Strategy::kAuto || std::find(strategies.begin(), strategies.end(), strategy) != strategies.end();
-    require(!is_given || has_effect, "{}: needs --strategy {} (got {})", name, needed, options.strategy);
-  };
-  check(options.head_ranks != 0, "--head-ranks", {Strategy::kUsp, Strategy::kLoongTrain}, "usp or loong_train");
-  check(options.inner_ring != 0, "--inner-ring", {Strategy::kLoongTrain}, "loong_train");
-  check(!options.head_chunks.empty(), "--head-chunks", {Strategy::kHcms}, "hcms");
-  check(options.document_rows != 0, "--document-rows", {Strategy::kHybridCp}, "hybrid_cp");
-  require(options.head_groups == 0 || parse_movement(options.movement) != Movement::kKv,
-          "--head-groups: needs a --movement in which queries travel (got {})", options.movement);
+void require_effect(const DistAttnConfig& config) {
+  for (const auto& useless : {find_useless(config.strategy), find_useless(config.movement)}) {
+    if (!useless) continue;
+    std::string option = useless->name;
+    std::replace(option.begin(), option.end(), '_', '-');
+    throw InvalidArgument(fmt::format("--{}: needs {}", option, useless->needs));
+  }
 }
 
 DistAttnConfig make_config(const DistOptions& options) {

@@ -93,7 +93,7 @@ NamedMask load_mask(const MaskOptions& options);
 MachineModel load_machine(const DistOptions& options, const HeadConfig& heads);
 
 /// Of a plan: refuses parameters that its strategy or movement does not have. Throws InvalidArgument.
-void require_effect(const DistOptions& options);
+void require_effect(const DistAttnConfig& config);
 
 /// The typed configuration; throws InvalidArgument naming the option at fault.
 DistAttnConfig make_config(const DistOptions& options);

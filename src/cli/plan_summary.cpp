@@ -191,8 +191,8 @@ PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& conf
 }
 
 PlanSummary make_plan_summary(const MaskOptions& mask_options, const DistOptions& dist_options) {
-  require_effect(dist_options);
   const DistAttnConfig config = make_config(dist_options);
+  require_effect(config);
   return make_plan_summary(load_mask(mask_options), config);
 }
 

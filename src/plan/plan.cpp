@@ -131,7 +131,7 @@ Plan make_plan(const Mask& mask, const DistAttnConfig& config) {
 }
 
 Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch) {
-  validate_config(config, "make_plan");
+  validate_config_of_mask(config, "make_plan");
   validate_dispatch(q_dispatch, config.cp_size, mask.seqlen_q(), "make_plan: q_dispatch");
   validate_dispatch(k_dispatch, config.cp_size, mask.seqlen_k(), "make_plan: k_dispatch");
   if (config.strategy.name != Strategy::kAuto) return plan_for_strategy(mask, config, q_dispatch, k_dispatch);

@@ -9,6 +9,7 @@
 
 #include "core/require.hpp"
 #include "plan/runs.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram {
 
@@ -36,6 +37,27 @@ void validate_length(int64_t seqlen, const char* name, const DistAttnConfig& con
 
 }  // namespace
 
+std::optional<UselessParameter> find_useless(const StrategyConfig& strategy) {
+  using enum Strategy;
+  const auto is_one_of = [&](std::initializer_list<Strategy> names) {
+    return std::find(names.begin(), names.end(), strategy.name) != names.end();
+  };
+  const auto useless = [&](const char* name, const char* having) -> UselessParameter {
+    return {name, fmt::format("strategy {} (got {})", having, to_string(strategy.name))};
+  };
+  if (strategy.name == kAuto) return std::nullopt;
+  if (strategy.head_ranks != 0 && !is_one_of({kUsp, kLoongTrain})) return useless("head_ranks", "usp or loong_train");
+  if (strategy.inner_ring != 0 && !is_one_of({kLoongTrain})) return useless("inner_ring", "loong_train");
+  if (!strategy.head_chunks.empty() && !is_one_of({kHcms})) return useless("head_chunks", "hcms");
+  if (strategy.document_rows != 0 && !is_one_of({kHybridCp})) return useless("document_rows", "hybrid_cp");
+  return std::nullopt;
+}
+
+std::optional<UselessParameter> find_useless(const MovementConfig& movement) {
+  if (movement.head_groups == 0 || movement.algorithm != Movement::kKv) return std::nullopt;
+  return UselessParameter{"head_groups", "a movement in which queries travel (got kv)"};
+}
+
 void validate_config(const DistAttnConfig& config, const char* function) {
   const HeadConfig& heads = config.heads;
   require(1 <= config.cp_size && config.cp_size <= kMaxRanks, "{}: cp_size must lie in [1, {}] (got {})", function,
@@ -53,11 +75,16 @@ void validate_config(const DistAttnConfig& config, const char* function) {
           "{}: rows must not exceed {} elements (got num_heads_q={}, head_dim={}, head_dim_v={})", function,
           kMaxRowElements, heads.num_heads_q, heads.head_dim, heads.head_dim_v);
   const StrategyConfig& strategy = config.strategy;
-  require(strategy.name != Strategy::kAuto ||
-              (strategy.head_ranks == 0 && strategy.inner_ring == 0 && strategy.head_chunks.empty()),
-          "{}: strategy auto chooses head_ranks, inner_ring and head_chunks itself (got head_ranks={}, inner_ring={}, "
-          "{} head_chunks)",
-          function, strategy.head_ranks, strategy.inner_ring, strategy.head_chunks.size());
+  require(strategy.name != Strategy::kAuto || (strategy.head_ranks == 0 && strategy.inner_ring == 0 &&
+                                               strategy.head_chunks.empty() && strategy.document_rows == 0),
+          "{}: strategy auto chooses head_ranks, inner_ring, head_chunks and document_rows itself (got head_ranks={}, "
+          "inner_ring={}, {} head_chunks, document_rows={})",
+          function, strategy.head_ranks, strategy.inner_ring, strategy.head_chunks.size(), strategy.document_rows);
+  if (const auto useless = find_useless(strategy)) {
+    throw InvalidArgument(fmt::format("{}: strategy.{} needs {}", function, useless->name, useless->needs));
+  }
+  require(strategy.document_rows >= 0, "{}: strategy.document_rows must not be negative (got {})", function,
+          strategy.document_rows);
   const MovementConfig& movement = config.movement;
   require(
       movement.algorithm == Movement::kKv || strategy.name == Strategy::kTangram || strategy.name == Strategy::kAuto,
@@ -96,8 +123,15 @@ void validate_config(const DistAttnConfig& config, const char* function) {
           function, kMaxTileRows, cost.tile_rows);
 }
 
-void validate_plan_request(const Mask& mask, const DistAttnConfig& config, const char* function) {
+void validate_config_of_mask(const DistAttnConfig& config, const char* function) {
   validate_config(config, function);
+  if (const auto useless = find_useless(config.movement)) {
+    throw InvalidArgument(fmt::format("{}: movement.{} needs {}", function, useless->name, useless->needs));
+  }
+}
+
+void validate_plan_request(const Mask& mask, const DistAttnConfig& config, const char* function) {
+  validate_config_of_mask(config, function);
   validate_length(mask.seqlen_q(), "seqlen_q", config, function);
   validate_length(mask.seqlen_k(), "seqlen_k", config, function);
 }

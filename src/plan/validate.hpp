@@ -5,15 +5,29 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "tangram/plan.hpp"
 
 namespace tangram {
 
+/// A parameter that is set though the strategy or movement has none such: its field and what would have it.
+struct UselessParameter {
+  std::string name;   ///< `head_ranks`
+  std::string needs;  ///< `strategy usp or loong_train (got ring)`
+};
+/// The first of them, if any. With strategy auto, which takes none, validate_config says so.
+std::optional<UselessParameter> find_useless(const StrategyConfig& strategy);
+std::optional<UselessParameter> find_useless(const MovementConfig& movement);
+
 /// Throws InvalidArgument, its text starting with `function`, unless every value is in range.
 void validate_config(const DistAttnConfig& config, const char* function);
 
-/// The same for the config and for whole chunks of the mask's sequences.
+/// The same for the config of a plan for one mask, its movement included.
+void validate_config_of_mask(const DistAttnConfig& config, const char* function);
+
+/// The same for whole chunks of the mask's sequences too.
 void validate_plan_request(const Mask& mask, const DistAttnConfig& config, const char* function);
 
 /// Throws InvalidArgument unless the dispatch is well formed: covers `seqlen`, ranks in range, equal chunk counts.

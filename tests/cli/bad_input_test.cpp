@@ -166,12 +166,12 @@ TEST(BadInput, Distribution) {
 TEST(BadInput, ParametersOfOtherStrategiesAreRefusedRatherThanIgnored) {
   const std::vector<std::string> base{"plan", "--family", "causal", "--seqlen", "1024", "--cp-size", "4"};
   const BadCase cases[] = {
-      {{"--head-ranks", "2"}, "--head-ranks: needs --strategy usp or loong_train (got tangram)"},
+      {{"--head-ranks", "2"}, "--head-ranks: needs strategy usp or loong_train (got tangram)"},
       {{"--head-ranks", "2", "--strategy", "ulysses"}, "--head-ranks: needs"},
-      {{"--inner-ring", "2", "--strategy", "usp"}, "--inner-ring: needs --strategy loong_train (got usp)"},
-      {{"--head-chunks", "1,1", "--strategy", "ulysses"}, "--head-chunks: needs --strategy hcms"},
-      {{"--document-rows", "64", "--strategy", "ring"}, "--document-rows: needs --strategy hybrid_cp"},
-      {{"--head-groups", "2"}, "--head-groups: needs a --movement in which queries travel (got kv)"},
+      {{"--inner-ring", "2", "--strategy", "usp"}, "--inner-ring: needs strategy loong_train (got usp)"},
+      {{"--head-chunks", "1,1", "--strategy", "ulysses"}, "--head-chunks: needs strategy hcms (got ulysses)"},
+      {{"--document-rows", "64", "--strategy", "ring"}, "--document-rows: needs strategy hybrid_cp (got ring)"},
+      {{"--head-groups", "2"}, "--head-groups: needs a movement in which queries travel (got kv)"},
   };
   for (BadCase bad : cases) {
     bad.args.insert(bad.args.begin(), base.begin(), base.end());

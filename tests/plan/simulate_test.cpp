@@ -488,6 +488,14 @@ TEST(Simulate, RefusesWhatItCannotSimulate) {
   DistAttnConfig kept = config_for(4);
   kept.overlap.keep_remote_kv = true;
   EXPECT_THAT(message_of(mask, kept, {}, "tangram"), testing::HasSubstr("keep_remote_kv is not modelled"));
+  DistAttnConfig grouped = config_for(4);
+  grouped.movement.head_groups = 2;
+  EXPECT_THAT(message_of(mask, grouped, {}, "ring"), testing::HasSubstr("movement.head_groups needs a movement in"));
+  DistAttnConfig of_documents = config_for(4);  // its parameters serve the strategies that have them
+  of_documents.strategy = {Strategy::kTangram, 2, 0, {}, -5};
+  EXPECT_EQ(message_of(mask, of_documents, {}, "usp"), "nothing was thrown");
+  EXPECT_EQ(simulate(mask, of_documents, {}, "hybrid_cp").infeasible,
+            "strategy.document_rows must not be negative (got -5)");
 }
 
 }  // namespace

@@ -102,9 +102,18 @@ def test_auto_chooses_and_says_why():
         (lambda: DistAttnConfig(strategy="rings"), "must be one of auto, tangram, "),
         (lambda: DistAttnConfig(strategy="auto", inner_ring=2), "strategy auto chooses head_ranks"),
         (lambda: DistAttnConfig(strategy="usp", head_ranks=3), "needs head_ranks that divide cp_size"),
-        (lambda: DistAttnConfig(strategy="ulysses", head_ranks=2), "head_ranks is for usp and loong_train"),
+        (
+            lambda: DistAttnConfig(strategy="ulysses", head_ranks=2),
+            "make_plan: strategy.head_ranks needs strategy usp or loong_train .got ulysses.",
+        ),
+        (lambda: DistAttnConfig(head_ranks=2), "strategy.head_ranks needs strategy usp or loong_train .got tangram."),
+        (lambda: DistAttnConfig(strategy="auto", document_rows=64), "strategy auto chooses head_ranks"),
+        (lambda: DistAttnConfig(movement=MovementConfig("kv", head_groups=2)), "movement.head_groups needs a movement"),
         (lambda: DistAttnConfig(strategy="hcms", head_chunks=[2]), "must add up to the 1 K/V heads"),
-        (lambda: DistAttnConfig(strategy="ring", document_rows=64), "document_rows is for hybrid_cp"),
+        (
+            lambda: DistAttnConfig(strategy="ring", document_rows=64),
+            "strategy.document_rows needs strategy hybrid_cp .got ring.",
+        ),
     ],
 )
 def test_what_strategies_cannot_do_is_a_value_error(config, text):

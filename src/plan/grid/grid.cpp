@@ -27,23 +27,6 @@ int default_inner_ring(int row_groups) {
   return inner;
 }
 
-void check_unused(const StrategyConfig& strategy, const char* function) {
-  const bool has_heads = strategy.name == Strategy::kUsp || strategy.name == Strategy::kLoongTrain;
-  require(has_heads || strategy.head_ranks == 0, "{}: strategy.head_ranks is for usp and loong_train (got {} for {})",
-          function, strategy.head_ranks, to_string(strategy.name));
-  require(strategy.name == Strategy::kLoongTrain || strategy.inner_ring == 0,
-          "{}: strategy.inner_ring is for loong_train (got {} for {})", function, strategy.inner_ring,
-          to_string(strategy.name));
-  require(strategy.name == Strategy::kHcms || strategy.head_chunks.empty(),
-          "{}: strategy.head_chunks is for hcms (got {} chunks for {})", function, strategy.head_chunks.size(),
-          to_string(strategy.name));
-  require(strategy.document_rows >= 0, "{}: strategy.document_rows must not be negative (got {})", function,
-          strategy.document_rows);
-  require(strategy.name == Strategy::kHybridCp || strategy.document_rows == 0,
-          "{}: strategy.document_rows is for hybrid_cp (got {} for {})", function, strategy.document_rows,
-          to_string(strategy.name));
-}
-
 // Rows of `ranges`, which lie one after the other in a buffer, to rows of the buffer.
 struct PlacedRange {
   Range global;
@@ -187,7 +170,6 @@ std::vector<RankPlan> rank_summaries(const Plan& plan) {
 
 GridShape grid_shape(const DistAttnConfig& config, const char* function) {
   const StrategyConfig& strategy = config.strategy;
-  check_unused(strategy, function);
   GridShape shape;
   switch (strategy.name) {
     case Strategy::kAuto:

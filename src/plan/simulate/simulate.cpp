@@ -134,7 +134,9 @@ StrategyPrediction simulate(const Mask& mask, const DistAttnConfig& config, cons
   validate_machine(machine);
   DistAttnConfig calibrated = config;
   calibrated.cost = cost_model_of(machine);
-  validate_plan_request(mask, calibrated, "simulate");
+  DistAttnConfig of_all = calibrated;
+  of_all.strategy = {};  // may hold parameters for several of the strategies; those of this one are checked with it
+  validate_plan_request(mask, of_all, "simulate");
   StrategyPrediction prediction = found == kStrategies.end() ? simulate_chosen(mask, calibrated, machine)
                                                              : found->simulate({mask, calibrated, machine});
   prediction.strategy = strategy;

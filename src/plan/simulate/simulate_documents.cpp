@@ -129,7 +129,6 @@ struct DocumentsSim {
 }  // namespace
 
 StrategyPrediction simulate_documents(const SimInput& input) {
-  grid_shape(input.config, "simulate");  // throws where parameters are another strategy's
   DocumentsSim sim{input, deal_document_rows(input.mask, input.config), {}, {}};
   sim.layout = lay_out_sub_rings(find_documents(input.mask, 1), sim.rows.q, sim.rows.k, input.cp_size());
   sim.slices = cut_by_rank(input.mask, sim.rows.q, input.cp_size());

@@ -12,6 +12,7 @@
 #include "plan/grid/grid_time.hpp"
 #include "plan/runs.hpp"
 #include "plan/simulate/strategies.hpp"
+#include "plan/validate.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::sim {
@@ -296,6 +297,7 @@ StrategyPrediction simulate_shape(const SimInput& input, const DistAttnConfig& c
 StrategyPrediction simulate_grid(const SimInput& input, Strategy strategy) {
   const DistAttnConfig config = config_of(input, strategy);
   try {
+    validate_config(config, "simulate");
     if (strategy == Strategy::kHybridCp) return simulate_documents({input.mask, config, input.machine});
     return simulate_shape(input, config);
   } catch (const InvalidArgument& error) {

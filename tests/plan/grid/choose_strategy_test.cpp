@@ -247,15 +247,18 @@ TEST(ChooseStrategy, TangramMayMoveQueries) {
 }
 
 TEST(ChooseStrategy, ChoosesParametersItself) {
-  for (const StrategyConfig& strategy :
-       {StrategyConfig{Strategy::kAuto, 2, 0, {}}, {Strategy::kAuto, 0, 2, {}}, {Strategy::kAuto, 0, 0, {1}}}) {
+  for (const StrategyConfig& strategy : {StrategyConfig{Strategy::kAuto, 2, 0, {}},
+                                         {Strategy::kAuto, 0, 2, {}},
+                                         {Strategy::kAuto, 0, 0, {1}},
+                                         {Strategy::kAuto, 0, 0, {}, 64}}) {
     DistAttnConfig config = auto_config(4);
     config.strategy = strategy;
     try {
       make_plan(full_mask(kSeqlen, kSeqlen), config);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const InvalidArgument& error) {
-      EXPECT_THAT(error.what(), HasSubstr("strategy auto chooses head_ranks, inner_ring and head_chunks itself"));
+      EXPECT_THAT(error.what(),
+                  HasSubstr("strategy auto chooses head_ranks, inner_ring, head_chunks and document_rows itself"));
     }
   }
 }

@@ -237,10 +237,14 @@ TEST(Movement, ExplainsBytesByKind) {
       << text;
 }
 
-TEST(Movement, RefusesHeadGroupsThatDoNotDivide) {
+TEST(Movement, RefusesHeadGroupsThatDoNotDivideOrHaveNoUse) {
+  const Mask mask = causal_mask(64, 64);
   for (const int groups : {3, 8, -1}) {
-    EXPECT_THROW(make_plan(causal_mask(64, 64), config_of(4, Movement::kQo, groups)), InvalidArgument) << groups;
+    EXPECT_THROW(make_plan(mask, config_of(4, Movement::kQo, groups)), InvalidArgument) << groups;
   }
+  const Plan plain = make_plan(mask, config_of(4, Movement::kKv, 0));
+  EXPECT_THROW(make_plan(mask, config_of(4, Movement::kKv, 2)), InvalidArgument);
+  EXPECT_THROW(make_plan(mask, config_of(4, Movement::kKv, 2), plain.q_dispatch, plain.k_dispatch), InvalidArgument);
   EXPECT_THROW(parse_movement("sideways"), InvalidArgument);
   DistAttnConfig ring = config_of(4, Movement::kQo, 1);
   ring.strategy.name = Strategy::kRing;

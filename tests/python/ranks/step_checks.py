@@ -249,7 +249,9 @@ def check_strategies(group):
         (DistAttnConfig(strategy="usp", head_ranks=3), "head_ranks"),
         (DistAttnConfig(strategy="hcms", head_chunks=[7]), "head_chunks must add up"),
         (DistAttnConfig(strategy="auto", head_ranks=2), "strategy auto chooses"),
-        (DistAttnConfig(strategy="ring", inner_ring=2), "inner_ring is for loong_train"),
+        (DistAttnConfig(document_rows=20), "strategy.document_rows needs strategy hybrid_cp (got tangram)"),
+        (DistAttnConfig(movement=MovementConfig("kv", head_groups=2)), "movement.head_groups needs a movement"),
+        (DistAttnConfig(strategy="ring", inner_ring=2), "strategy.inner_ring needs strategy loong_train (got ring)"),
     ):
         try:
             flex_key(RANGES, 150, group, config)
