@@ -264,7 +264,8 @@ TEST(PlanVerb, AutoTakesNoParameters) {
   const ProgramResult result =
       run_program({"plan", "--family", "causal", "--seqlen", "256", "--strategy", "auto", "--head-ranks", "2"});
   EXPECT_EQ(result.code, 2);
-  EXPECT_THAT(result.err, HasSubstr("strategy auto chooses head_ranks, inner_ring, head_chunks and document_rows itself"));
+  EXPECT_THAT(result.err,
+              HasSubstr("strategy auto chooses head_ranks, inner_ring, head_chunks and document_rows itself"));
 }
 
 TEST(PlanVerb, StrategiesShowWhatTheyMoveInBytes) {
