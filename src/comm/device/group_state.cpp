@@ -5,9 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "comm/device/failure_text.hpp"
 #include "core/require.hpp"
@@ -83,11 +81,7 @@ void GroupState::check() {
 
 void GroupState::give_up(std::string_view reason) noexcept {
   const std::lock_guard lock(mutex_);
-  cuda::BoardRow& own = board_.row(rank_);
-  std::memcpy(own.text, reason.data(), std::min(reason.size(), sizeof(own.text) - 1));
-  for (int rank = 0; rank < size_; ++rank) {
-    HostBoard::store_first(board_.row(rank).host_abort, cuda::pack({cuda::WaitKind::kHost, rank_, rank_, 0, 0, 0}));
-  }
+  board_.give_up(rank_, reason);
 }
 
 void GroupState::count(int64_t rows_sent, int64_t bytes_sent, int64_t rows_received, int64_t bytes_received) {

@@ -38,7 +38,7 @@ class GroupState {
 
   /// Throws what kernels or hosts reported, if anything.
   void check();
-  /// This rank gives up and tells all others.
+  /// This rank gives up and tells all others. The first reason stands.
   void give_up(std::string_view reason) noexcept;
 
   void count(int64_t rows_sent, int64_t bytes_sent, int64_t rows_received, int64_t bytes_received);

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -85,6 +86,15 @@ void HostBoard::store(uint64_t& word, uint64_t value) {
 void HostBoard::store_first(uint64_t& word, uint64_t value) {
   uint64_t none = 0;
   std::atomic_ref<uint64_t>(word).compare_exchange_strong(none, value, std::memory_order_acq_rel);
+}
+
+void HostBoard::give_up(int rank, std::string_view reason) noexcept {
+  auto& text = row(rank).text;
+  if (text[0] != '\0') return;
+  std::memcpy(text, reason.data(), std::min(reason.size(), sizeof(text) - 1));
+  for (int peer = 0; peer < size_; ++peer) {
+    store_first(row(peer).host_abort, cuda::pack({cuda::WaitKind::kHost, rank, rank, 0, 0, 0}));
+  }
 }
 
 Watchdog::Watchdog(HostBoard& board, int rank, double timeout_s)

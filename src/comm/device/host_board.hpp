@@ -39,6 +39,10 @@ class HostBoard {
   /// Stores unless the word is set already.
   static void store_first(uint64_t& word, uint64_t value);
 
+  /// Tells all ranks that `rank` gives up, and why, cut to what its row holds. The first reason stands: peers may be
+  /// reading it. Not for two threads of one rank at once.
+  void give_up(int rank, std::string_view reason) noexcept;
+
  private:
   /// The mapping, shared by ranks that are threads.
   struct Memory {

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
+#include <string>
 #include <thread>
 
 #include "comm/process_group.hpp"
@@ -49,6 +51,27 @@ TEST(HostBoard, RowsAreSharedByProcesses) {
     expect_shared(group.communicator());
   });
   for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 0) << outcome.error_text;
+}
+
+// A shorter second reason left the tail of the first behind it, under the eyes of peers that read.
+TEST(HostBoard, TheFirstReasonToGiveUpStands) {
+  run_local_ranks(2, [](Communicator& comm) {
+    HostBoard board(comm, 30);
+    if (comm.rank() == 1) {
+      board.give_up(1, "out of memory in stage 3");
+      board.give_up(1, "closed");
+    }
+    comm.barrier("given up");
+    EXPECT_STREQ(board.row(1).text, "out of memory in stage 3");
+    EXPECT_STREQ(board.row(0).text, "");
+    EXPECT_EQ(cuda::unpack(HostBoard::load(board.row(comm.rank()).host_abort)).peer, 1);
+    comm.barrier("read");
+    if (comm.rank() == 0) {
+      board.give_up(0, std::string(10'000, 'x'));
+      EXPECT_EQ(std::strlen(board.row(0).text), sizeof(board.row(0).text) - 1);
+      EXPECT_EQ(cuda::unpack(HostBoard::load(board.row(1).host_abort)).peer, 1) << "who gave up first is the cause";
+    }
+  });
 }
 
 /// Rank 1 of three processes ends as `end` says; the others must notice `kind` in time, or nothing.
