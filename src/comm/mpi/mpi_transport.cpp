@@ -3,18 +3,12 @@
 
 #include "comm/mpi/mpi_transport.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
 #include "comm/mpi/beacon.hpp"
-#include "comm/row_messages.hpp"
-#include "comm/wire.hpp"
-#include "core/require.hpp"
-#include "tangram/error.hpp"
 
 namespace tangram::comm {
 
@@ -27,7 +21,6 @@ constexpr int kTagAbort = 7303;
 
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 28;  // counts of MPI are ints
 constexpr double kLivenessInterval_s = 0.1;
-constexpr double kTellPeers_s = 0.5;
 constexpr int kNumEagerPolls = 200;
 constexpr std::chrono::microseconds kPollInterval{60};
 
@@ -36,55 +29,23 @@ struct AbortMessage {
   char text[508] = {};
 };
 
+int tag_of(MessageKind kind) { return kind == MessageKind::kRows ? kTagRows : kTagSignature; }
+
+Place place_in(const MpiApi& api) {
+  Place place;
+  api.check(api.comm_set_errhandler(api.world, api.errors_return), "MPI_Comm_set_errhandler");
+  api.check(api.comm_rank(api.world, &place.rank), "MPI_Comm_rank");
+  api.check(api.comm_size(api.world, &place.size), "MPI_Comm_size");
+  return place;
+}
+
 }  // namespace
 
 MpiTransport::MpiTransport(const MpiApi& api, const Beacon* beacon, double timeout_s)
-    : api_(api), beacon_(beacon), timeout_s_(timeout_s) {
-  api.check(api.comm_set_errhandler(api.world, api.errors_return), "MPI_Comm_set_errhandler");
-  api.check(api.comm_rank(api.world, &place_.rank), "MPI_Comm_rank");
-  api.check(api.comm_size(api.world, &place_.size), "MPI_Comm_size");
-  received_.resize(static_cast<size_t>(place_.size), std::vector<char>(encoded_size(place_.size)));
-}
+    : MessageTransport(place_in(api), timeout_s), api_(api), beacon_(beacon) {}
 
-void MpiTransport::execute(Operation& operation, double& started_s) {
-  notice_abort();
-  exchange_signatures(operation);
-  started_s = steady_seconds();
-  std::vector<Signature> decoded;
-  std::vector<const Signature*> signatures;
-  decoded.reserve(received_.size());
-  for (const std::vector<char>& bytes : received_) {
-    decoded.push_back(decode(bytes, place_.size));
-    signatures.push_back(&decoded.back());
-  }
-  const std::string disagreement = find_disagreement(signatures);
-  require(disagreement.empty(), "{}", disagreement);
-  move_rows(operation);
-}
-
-void MpiTransport::exchange_signatures(const Operation& operation) {
-  sent_ = encode(operation.signature, place_.size);
-  received_[static_cast<size_t>(place_.rank)] = sent_;
-  Pending pending;
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer == place_.rank) continue;
-    receive(pending, peer, kTagSignature, received_[static_cast<size_t>(peer)].data(), std::ssize(sent_));
-    send(pending, peer, kTagSignature, sent_.data(), std::ssize(sent_));
-  }
-  complete(pending, operation.name());
-}
-
-void MpiTransport::move_rows(const Operation& operation) {
-  RowMessages messages(operation, place_);
-  Pending pending;
-  for (const RowMessages::Incoming& in : messages.incoming()) {
-    receive(pending, in.peer, kTagRows, in.data, in.num_bytes);
-  }
-  for (const RowMessages::Outgoing& out : messages.outgoing()) {
-    send(pending, out.peer, kTagRows, out.data, out.num_bytes);
-  }
-  complete(pending, operation.name());
-  messages.finish();
+void MpiTransport::send(int peer, MessageKind kind, const void* data, int64_t num_bytes) {
+  send(pending_, peer, tag_of(kind), data, num_bytes);
 }
 
 void MpiTransport::send(Pending& pending, int peer, int tag, const void* data, int64_t num_bytes) {
@@ -99,15 +60,16 @@ void MpiTransport::send(Pending& pending, int peer, int tag, const void* data, i
   }
 }
 
-void MpiTransport::receive(Pending& pending, int peer, int tag, void* data, int64_t num_bytes) {
+void MpiTransport::receive(int peer, MessageKind kind, void* data, int64_t num_bytes) {
   for (int64_t offset = 0; offset < num_bytes; offset += kMaxMessageBytes) {
     MPI_Request request;
     const int count = static_cast<int>(std::min(kMaxMessageBytes, num_bytes - offset));
-    api_.check(api_.irecv(static_cast<char*>(data) + offset, count, api_.byte, peer, tag, api_.world, &request),
-               "MPI_Irecv");
-    pending.requests.push_back(request);
-    pending.peers.push_back(peer);
-    pending.is_receive.push_back(1);
+    api_.check(
+        api_.irecv(static_cast<char*>(data) + offset, count, api_.byte, peer, tag_of(kind), api_.world, &request),
+        "MPI_Irecv");
+    pending_.requests.push_back(request);
+    pending_.peers.push_back(peer);
+    pending_.is_receive.push_back(1);
   }
 }
 
@@ -131,82 +93,64 @@ bool MpiTransport::remove_finished(Pending& pending) {
   return true;
 }
 
-void MpiTransport::complete(Pending& pending, const std::string& name) {
-  double last_progress_s = steady_seconds(), last_check_s = last_progress_s;
-  int num_polls = 0;
+void MpiTransport::complete(const std::string& name) {
   try {
-    while (!pending.requests.empty()) {
-      if (remove_finished(pending)) {
-        last_progress_s = steady_seconds();
-        num_polls = 0;
-        continue;
-      }
-      notice_abort();
-      const double now_s = steady_seconds();
-      if (now_s - last_check_s > std::min(kLivenessInterval_s, timeout_s_ / 4)) {
-        last_check_s = now_s;
-        check_peers(pending, name, now_s - last_progress_s);
-      }
-      if (++num_polls < kNumEagerPolls) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(kPollInterval);
-      }
-    }
+    poll_until_done(name);
   } catch (...) {
     // The caller may free its memory once this throws. Sends cannot be taken back, but only read.
-    for (size_t i = 0; i < pending.requests.size(); ++i) {
-      if (pending.is_receive[i]) api_.cancel(&pending.requests[i]);
+    for (size_t i = 0; i < pending_.requests.size(); ++i) {
+      if (pending_.is_receive[i]) api_.cancel(&pending_.requests[i]);
     }
+    pending_ = {};
     throw;
   }
 }
 
-void MpiTransport::check_peers(const Pending& pending, const std::string& name, double silent_s) {
-  std::vector<int> peers = pending.peers;
+void MpiTransport::poll_until_done(const std::string& name) {
+  double last_progress_s = steady_seconds(), last_check_s = last_progress_s;
+  int num_polls = 0;
+  while (!pending_.requests.empty()) {
+    if (remove_finished(pending_)) {
+      last_progress_s = steady_seconds();
+      num_polls = 0;
+      continue;
+    }
+    notice_abort();
+    const double now_s = steady_seconds();
+    if (now_s - last_check_s > std::min(kLivenessInterval_s, timeout_s_ / 4)) {
+      last_check_s = now_s;
+      check_peers(name, now_s - last_progress_s);
+    }
+    if (++num_polls < kNumEagerPolls) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  }
+}
+
+void MpiTransport::check_peers(const std::string& name, double silent_s) {
+  std::vector<int> peers = pending_.peers;
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   for (const int peer : peers) {
     // A peer that is done and has ended may have left its last messages for us to take: those come first.
     if (beacon_ == nullptr || silent_s < 2 * kLivenessInterval_s || beacon_->sees(peer)) continue;
-    fail({false,
-          fmt::format("{}: rank {} has ended without taking part (noticed by rank {})", name, peer, place_.rank)});
+    fail_ended(name, peer);
   }
-  if (silent_s < timeout_s_) return;
-  std::string ranks = peers.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < peers.size(); ++i) ranks += fmt::format("{}{}", i == 0 ? "" : ", ", peers[i]);
-  fail({true, fmt::format("{}: {} did not take part within {:g} s (noticed by rank {})", name, ranks, timeout_s_,
-                          place_.rank)});
+  check_silence(name, peers, silent_s);
 }
 
-void MpiTransport::notice_abort() {
-  std::optional<std::string> reason;
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) throw_failure();
-    reason = abort_reason_;
-  }
-  if (reason) fail({false, fmt::format("rank {} gave up: {}", place_.rank, *reason)});
+std::optional<MpiTransport::Failure> MpiTransport::failure_of_peer() {
   int has_message = 0;
   MPI_Status status;
   api_.check(api_.iprobe(MPI_ANY_SOURCE, kTagAbort, api_.world, &has_message, &status), "MPI_Iprobe");
-  if (!has_message) return;
+  if (!has_message) return std::nullopt;
   AbortMessage message;
   api_.check(api_.recv(&message, sizeof(message), api_.byte, status.MPI_SOURCE, kTagAbort, api_.world, &status),
              "MPI_Recv");
   message.text[sizeof(message.text) - 1] = '\0';
-  const std::lock_guard lock(mutex_);
-  failure_ = Failure{message.is_timeout != 0, message.text};
-  throw_failure();
-}
-
-void MpiTransport::fail(Failure failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    failure_ = failure;
-  }
-  tell_peers(failure);
-  throw_failure();
+  return Failure{message.is_timeout != 0, message.text};
 }
 
 void MpiTransport::tell_peers(const Failure& failure) {
@@ -223,30 +167,6 @@ void MpiTransport::tell_peers(const Failure& failure) {
   while (!pending.requests.empty() && steady_seconds() < end_s) {
     if (!remove_finished(pending)) std::this_thread::sleep_for(kPollInterval);
   }
-}
-
-void MpiTransport::throw_failure() const {
-  if (failure_->is_timeout) throw Timeout(failure_->text);
-  throw CommError(failure_->text);
-}
-
-void MpiTransport::abort(std::string_view reason) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!abort_reason_) abort_reason_ = reason;
-}
-
-void MpiTransport::idle() {
-  if (has_failed()) return;
-  try {
-    notice_abort();
-  } catch (const Error&) {
-    // Kept in failure_: the next operation throws it.
-  }
-}
-
-bool MpiTransport::has_failed() const {
-  const std::lock_guard lock(mutex_);
-  return failure_.has_value();
 }
 
 }  // namespace tangram::comm

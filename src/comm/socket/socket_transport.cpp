@@ -9,10 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/row_messages.hpp"
-#include "comm/wire.hpp"
 #include "core/require.hpp"
-#include "tangram/error.hpp"
 
 namespace tangram::comm {
 
@@ -20,12 +17,15 @@ namespace {
 
 /// How long a wait sleeps at most before it looks whether this rank itself was aborted.
 constexpr double kLookInterval_s = 0.02;
-constexpr double kTellPeers_s = 0.5;
+
+Link::Kind link_kind(MessageKind kind) {
+  return kind == MessageKind::kRows ? Link::Kind::kRows : Link::Kind::kSignature;
+}
 
 }  // namespace
 
 SocketTransport::SocketTransport(Place place, std::vector<UniqueFd> connections, double timeout_s)
-    : place_(place), timeout_s_(timeout_s) {
+    : MessageTransport(place, timeout_s) {
   TANGRAM_ASSERT(std::ssize(connections) == place.size);
   for (UniqueFd& fd : connections) {
     if (fd) {
@@ -34,46 +34,14 @@ SocketTransport::SocketTransport(Place place, std::vector<UniqueFd> connections,
       links_.emplace_back();
     }
   }
-  received_.resize(static_cast<size_t>(place.size), std::vector<char>(encoded_size(place.size)));
 }
 
-void SocketTransport::execute(Operation& operation, double& started_s) {
-  notice_abort();
-  exchange_signatures(operation);
-  started_s = steady_seconds();
-  std::vector<Signature> decoded;
-  std::vector<const Signature*> signatures;
-  decoded.reserve(received_.size());
-  for (const std::vector<char>& bytes : received_) {
-    decoded.push_back(decode(bytes, place_.size));
-    signatures.push_back(&decoded.back());
-  }
-  const std::string disagreement = find_disagreement(signatures);
-  require(disagreement.empty(), "{}", disagreement);
-  move_rows(operation);
+void SocketTransport::send(int peer, MessageKind kind, const void* data, int64_t num_bytes) {
+  links_[static_cast<size_t>(peer)]->send(link_kind(kind), data, num_bytes);
 }
 
-void SocketTransport::exchange_signatures(const Operation& operation) {
-  sent_ = encode(operation.signature, place_.size);
-  received_[static_cast<size_t>(place_.rank)] = sent_;
-  for (size_t peer = 0; peer < links_.size(); ++peer) {
-    if (!links_[peer]) continue;
-    links_[peer]->receive(Link::Kind::kSignature, received_[peer].data(), std::ssize(sent_));
-    links_[peer]->send(Link::Kind::kSignature, sent_.data(), std::ssize(sent_));
-  }
-  complete(operation.name());
-}
-
-void SocketTransport::move_rows(const Operation& operation) {
-  RowMessages messages(operation, place_);
-  for (const RowMessages::Incoming& in : messages.incoming()) {
-    links_[static_cast<size_t>(in.peer)]->receive(Link::Kind::kRows, in.data, in.num_bytes);
-  }
-  for (const RowMessages::Outgoing& out : messages.outgoing()) {
-    links_[static_cast<size_t>(out.peer)]->send(Link::Kind::kRows, out.data, out.num_bytes);
-  }
-  complete(operation.name());
-  messages.finish();
+void SocketTransport::receive(int peer, MessageKind kind, void* data, int64_t num_bytes) {
+  links_[static_cast<size_t>(peer)]->receive(link_kind(kind), data, num_bytes);
 }
 
 void SocketTransport::complete(const std::string& name) {
@@ -105,48 +73,24 @@ void SocketTransport::wait_ready(double seconds) {
 }
 
 void SocketTransport::check_links(const std::string& name, double silent_s) {
-  std::string waited_for;
-  int num_waited_for = 0;
-  for (size_t peer = 0; peer < links_.size(); ++peer) {
-    const std::optional<Link>& link = links_[peer];
+  std::vector<int> waited_for;
+  for (int peer = 0; peer < place_.size; ++peer) {
+    const std::optional<Link>& link = links_[static_cast<size_t>(peer)];
     if (!link || link->idle()) continue;
-    if (link->ended()) {
-      fail({false,
-            fmt::format("{}: rank {} has ended without taking part (noticed by rank {})", name, peer, place_.rank)});
-    }
+    if (link->ended()) fail_ended(name, peer);
     if (!link->violation().empty()) {
       fail({false, fmt::format("{}: rank {} {} (noticed by rank {})", name, peer, link->violation(), place_.rank)});
     }
-    waited_for += fmt::format("{}{}", num_waited_for++ == 0 ? "" : ", ", peer);
+    waited_for.push_back(peer);
   }
-  if (silent_s < timeout_s_) return;
-  fail({true, fmt::format("{}: {} {} did not take part within {:g} s (noticed by rank {})", name,
-                          num_waited_for == 1 ? "rank" : "ranks", waited_for, timeout_s_, place_.rank)});
+  check_silence(name, waited_for, silent_s);
 }
 
-void SocketTransport::notice_abort() {
-  std::optional<std::string> reason;
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) throw_failure();
-    reason = abort_reason_;
-  }
-  if (reason) fail({false, fmt::format("rank {} gave up: {}", place_.rank, *reason)});
+std::optional<SocketTransport::Failure> SocketTransport::failure_of_peer() {
   for (const std::optional<Link>& link : links_) {
-    if (!link || link->abort() == nullptr) continue;
-    const std::lock_guard lock(mutex_);
-    failure_ = Failure{link->abort()->is_timeout != 0, link->abort()->text};
-    throw_failure();
+    if (link && link->abort() != nullptr) return Failure{link->abort()->is_timeout != 0, link->abort()->text};
   }
-}
-
-void SocketTransport::fail(Failure failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    failure_ = failure;
-  }
-  tell_peers(failure);
-  throw_failure();
+  return std::nullopt;
 }
 
 void SocketTransport::tell_peers(const Failure& failure) {
@@ -170,28 +114,9 @@ void SocketTransport::tell_peers(const Failure& failure) {
   }
 }
 
-void SocketTransport::throw_failure() const {
-  if (failure_->is_timeout) throw Timeout(failure_->text);
-  throw CommError(failure_->text);
-}
-
-void SocketTransport::abort(std::string_view reason) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!abort_reason_) abort_reason_ = reason;
-}
-
-void SocketTransport::idle() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
-  }
-  try {
-    for (std::optional<Link>& link : links_) {
-      if (link) link->step();
-    }
-    notice_abort();
-  } catch (const Error&) {
-    // Kept in failure_: the next operation throws it.
+void SocketTransport::poll() {
+  for (std::optional<Link>& link : links_) {
+    if (link) link->step();
   }
 }
 

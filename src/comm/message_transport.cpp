@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "comm/message_transport.hpp"
+
+#include <fmt/format.h>
+
+#include "comm/row_messages.hpp"
+#include "comm/wire.hpp"
+#include "core/require.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::comm {
+
+MessageTransport::MessageTransport(Place place, double timeout_s)
+    : place_(place),
+      timeout_s_(timeout_s),
+      received_(static_cast<size_t>(place.size), std::vector<char>(encoded_size(place.size))) {}
+
+void MessageTransport::execute(Operation& operation, double& started_s) {
+  notice_abort();
+  exchange_signatures(operation);
+  started_s = steady_seconds();
+  std::vector<Signature> decoded;
+  std::vector<const Signature*> signatures;
+  decoded.reserve(received_.size());
+  for (const std::vector<char>& bytes : received_) {
+    decoded.push_back(decode(bytes, place_.size));
+    signatures.push_back(&decoded.back());
+  }
+  const std::string disagreement = find_disagreement(signatures);
+  require(disagreement.empty(), "{}", disagreement);
+  move_rows(operation);
+}
+
+void MessageTransport::exchange_signatures(const Operation& operation) {
+  sent_ = encode(operation.signature, place_.size);
+  received_[static_cast<size_t>(place_.rank)] = sent_;
+  for (int peer = 0; peer < place_.size; ++peer) {
+    if (peer == place_.rank) continue;
+    receive(peer, MessageKind::kSignature, received_[static_cast<size_t>(peer)].data(), std::ssize(sent_));
+    send(peer, MessageKind::kSignature, sent_.data(), std::ssize(sent_));
+  }
+  complete(operation.name());
+}
+
+void MessageTransport::move_rows(const Operation& operation) {
+  RowMessages messages(operation, place_);
+  for (const RowMessages::Incoming& in : messages.incoming()) {
+    receive(in.peer, MessageKind::kRows, in.data, in.num_bytes);
+  }
+  for (const RowMessages::Outgoing& out : messages.outgoing()) {
+    send(out.peer, MessageKind::kRows, out.data, out.num_bytes);
+  }
+  complete(operation.name());
+  messages.finish();
+}
+
+void MessageTransport::notice_abort() {
+  std::optional<std::string> reason;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw_failure();
+    reason = abort_reason_;
+  }
+  if (reason) fail({false, fmt::format("rank {} gave up: {}", place_.rank, *reason)});
+  std::optional<Failure> told = failure_of_peer();
+  if (!told) return;
+  const std::lock_guard lock(mutex_);
+  failure_ = std::move(told);
+  throw_failure();
+}
+
+void MessageTransport::fail(Failure failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = failure;
+  }
+  tell_peers(failure);
+  throw_failure();
+}
+
+void MessageTransport::fail_ended(const std::string& name, int peer) {
+  fail({false, fmt::format("{}: rank {} has ended without taking part (noticed by rank {})", name, peer, place_.rank)});
+}
+
+void MessageTransport::check_silence(const std::string& name, std::span<const int> peers, double silent_s) {
+  if (silent_s < timeout_s_) return;
+  fail({true, fmt::format("{}: {} {} did not take part within {:g} s (noticed by rank {})", name,
+                          peers.size() == 1 ? "rank" : "ranks", fmt::join(peers, ", "), timeout_s_, place_.rank)});
+}
+
+void MessageTransport::throw_failure() const {
+  if (failure_->is_timeout) throw Timeout(failure_->text);
+  throw CommError(failure_->text);
+}
+
+void MessageTransport::abort(std::string_view reason) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!abort_reason_) abort_reason_ = reason;
+}
+
+void MessageTransport::idle() {
+  if (has_failed()) return;
+  try {
+    poll();
+    notice_abort();
+  } catch (const Error&) {
+    // Kept in failure_: the next operation throws it.
+  }
+}
+
+bool MessageTransport::has_failed() const {
+  const std::lock_guard lock(mutex_);
+  return failure_.has_value();
+}
+
+}  // namespace tangram::comm
