@@ -10,87 +10,15 @@
 #include <cstring>
 #include <random>
 
+#include "comm/device/host_memory_device.hpp"
 #include "tangram/error.hpp"
 #include "tangram/local_group.hpp"
 
 namespace tangram::comm {
 namespace {
 
+using tangram::testing::HostMemoryDevice;
 using ::testing::HasSubstr;
-
-/// Two slots in host memory; casts are the host's. Refuses what a pass on a device would refuse.
-class HostPass final : public DevicePass {
- public:
-  HostPass(Communicator& control, const DevicePassSpec& spec) : control_(control), spec_(spec) {
-    for (HostTensor& slot : slots_) {
-      const LandingTensor& t = spec.landing.at(0);
-      slot = HostTensor(t.dtype, t.rows, t.heads, t.dim);
-      slot.fill(-1);
-    }
-  }
-  using DevicePass::begin;
-  int begin(std::span<const ConstTensorView>, void*) override {
-    EXPECT_FALSE(open_);
-    open_ = true;
-    return slot_ = 1 - slot_;
-  }
-  TensorView landing(int, int slot) const override { return const_cast<HostTensor&>(slots_[slot]).view(); }
-  int num_slots() const override { return 2; }
-  void cast(int stage, std::span<const ConstTensorView> sources, void*) override {
-    EXPECT_TRUE(open_ && stage == 0 && sources.size() == 1 && sources[0].contiguous());
-    const CastTensor tensor{sources[0], slots_[slot_].view()};
-    control_.group_cast(spec_.casts.at(0), {&tensor, 1}, spec_.label)->wait();
-  }
-  void wait_cast(int, void*) override { EXPECT_TRUE(open_); }
-  void end(void*) override {
-    open_ = false;
-    ++num_epochs;
-  }
-
-  int begin_kept(KeptSlot, void*) override { throw InternalError("unused"); }
-  DeviceArrivals arrivals() const override { throw InternalError("unused"); }
-  void reduce(int, std::span<const ConstTensorView>, void*) override {}
-  std::vector<ReturnTarget> return_targets(int, int, int) const override { return {}; }
-  int return_slot() const override { return -1; }
-  void signal_returned(int, void*) override {}
-  void finish_reduce(std::span<const ConstTensorView>, std::span<const TensorView>, void*) override {}
-  KeptSlot end_kept(void*) override { throw InternalError("unused"); }
-  void drop_kept(KeptSlot) override {}
-
-  int num_epochs = 0;
-
- private:
-  Communicator& control_;
-  const DevicePassSpec spec_;
-  HostTensor slots_[2];
-  int slot_ = 0;
-  bool open_ = false;
-};
-
-class HostDevice final : public DeviceCommunicator {
- public:
-  explicit HostDevice(Communicator& control) : control_(control) {}
-  int rank() const override { return control_.rank(); }
-  int size() const override { return control_.size(); }
-  std::string_view name() const override { return "host"; }
-  int device() const override { return 0; }
-  Communicator& control() override { return control_; }
-  std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
-    passes.push_back(std::make_shared<HostPass>(control_, spec));
-    return passes.back();
-  }
-  void all_reduce(float*, int, ReduceOp, void*) override {}
-  void check() override {}
-  void abort(std::string_view reason) noexcept override { aborted = reason; }
-  TrafficCounters counters() const override { return {}; }
-  void reset_counters() override {}
-
-  std::vector<std::shared_ptr<HostPass>> passes;
-  std::string aborted;
-
- private:
-  Communicator& control_;
-};
 
 DeviceMailbox::Device host_memory() {
   return {[](void* to, const void* from, int64_t num_bytes, void*) {
@@ -128,7 +56,7 @@ char value(size_t from, size_t to, int64_t i, int number) {
 TEST(DeviceMailboxTest, EveryByteComesToItsPlace) {
   for (const int size : {1, 2, 3, 5}) {
     run_local_ranks(size, [&](Communicator& control) {
-      HostDevice device(control);
+      HostMemoryDevice device(control);
       DeviceMailbox mailbox(device, host_memory(), kBoxBytes);
       std::mt19937_64 rng(7);  // the same on all ranks
       const size_t rank = static_cast<size_t>(control.rank());
@@ -151,18 +79,18 @@ TEST(DeviceMailboxTest, EveryByteComesToItsPlace) {
         if (size > 1) num_boxes += (most + box - 1) / box;
       }
       // As many epochs as boxes are filled, over no more than two passes.
-      ASSERT_LE(device.passes.size(), 2u);
+      ASSERT_LE(device.passes().size(), 2u);
       int64_t num_epochs = 0;
-      for (const auto& pass : device.passes) num_epochs += pass->num_epochs;
+      for (const auto& pass : device.passes()) num_epochs += pass->num_epochs();
       EXPECT_EQ(num_epochs, num_boxes);
-      EXPECT_EQ(device.aborted, "");
+      EXPECT_EQ(device.failure(), "");
     });
   }
 }
 
 TEST(DeviceMailboxTest, RefusesCountsThatDoNotFit) {
   run_local_ranks(1, [](Communicator& control) {
-    HostDevice device(control);
+    HostMemoryDevice device(control);
     DeviceMailbox mailbox(device, host_memory(), kBoxBytes);
     const std::vector<int64_t> one{8}, other{9}, none;
     char bytes[16] = {};
@@ -176,10 +104,10 @@ TEST(DeviceMailboxTest, RefusesCountsThatDoNotFit) {
     };
     EXPECT_THAT(message({bytes, none, bytes, one, 8}), HasSubstr("a count for each of 1 ranks (got 0 and 1)"));
     EXPECT_THAT(message({bytes, one, bytes, other, 8}), HasSubstr("got 8 and 9 bytes"));
-    EXPECT_EQ(device.aborted, "");
+    EXPECT_EQ(device.failure(), "");
   });
   run_local_ranks(2, [](Communicator& control) {
-    HostDevice device(control);
+    HostMemoryDevice device(control);
     DeviceMailbox mailbox(device, host_memory(), kBoxBytes);
     const std::vector<int64_t> counts{17, 17};
     char bytes[64] = {};
@@ -194,14 +122,14 @@ TEST(DeviceMailboxTest, RefusesCountsThatDoNotFit) {
 
 TEST(DeviceMailboxTest, TellsPeersWhenItCannotGoOn) {
   run_local_ranks(2, [](Communicator& control) {
-    HostDevice device(control);
+    HostMemoryDevice device(control);
     DeviceMailbox::Device failing = host_memory();
     failing.synchronize = [](void*) { throw InvalidArgument("a graph is captured"); };
     DeviceMailbox mailbox(device, failing, kBoxBytes);
     const std::vector<int64_t> counts{8, 8};
     char send[16] = {}, recv[16] = {};
     EXPECT_THROW(mailbox.all_to_all({send, counts, recv, counts, 8}, nullptr), InvalidArgument);
-    EXPECT_EQ(device.aborted, "a graph is captured");
+    EXPECT_EQ(device.failure(), "gave up: a graph is captured");
   });
 }
 

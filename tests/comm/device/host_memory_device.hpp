@@ -44,6 +44,7 @@ class HostMemoryPass final : public DevicePass {
   using DevicePass::begin;
   int begin(std::span<const ConstTensorView> own, void*) override {
     epoch_.begin();
+    ++num_epochs_;
     slot_ = landing_->slots.take(spec_.label);
     for (HostTensor& tensor : landing_->tensors[static_cast<size_t>(slot_)]) tensor.fill(std::nanf(""));
     for (size_t t = 0; t < own.size(); ++t) {
@@ -57,6 +58,7 @@ class HostMemoryPass final : public DevicePass {
   }
   int begin_kept(KeptSlot kept, void*) override {
     epoch_.begin();
+    ++num_epochs_;
     landing_->slots.take_kept(kept.slot, spec_.label);
     return slot_ = kept.slot;
   }
@@ -64,6 +66,7 @@ class HostMemoryPass final : public DevicePass {
     return landing_->tensors.at(static_cast<size_t>(slot)).at(static_cast<size_t>(tensor)).view();
   }
   int num_slots() const override { return landing_->slots.size(); }
+  int num_epochs() const { return num_epochs_; }
 
   void cast(int stage, std::span<const ConstTensorView> sources, void*) override {
     comm::check_sources(spec_, sources, 0);
@@ -147,6 +150,7 @@ class HostMemoryPass final : public DevicePass {
   std::map<int, std::unique_ptr<CommHandle>> under_way_;
   std::map<int, std::vector<ConstTensorView>> partials_;
   int slot_ = -1;
+  int num_epochs_ = 0;
 };
 
 class HostMemoryDevice final : public DeviceCommunicator {
@@ -158,8 +162,10 @@ class HostMemoryDevice final : public DeviceCommunicator {
   int device() const override { return 0; }
   Communicator& control() override { return control_; }
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
-    return std::make_shared<HostMemoryPass>(control_, spec);
+    passes_.push_back(std::make_shared<HostMemoryPass>(control_, spec));
+    return passes_.back();
   }
+  const std::vector<std::shared_ptr<HostMemoryPass>>& passes() const { return passes_; }
   void all_reduce(float* values, int count, ReduceOp op, void*) override {
     control_.all_reduce({values, static_cast<size_t>(count)}, op, "all_reduce");
   }
@@ -167,6 +173,10 @@ class HostMemoryDevice final : public DeviceCommunicator {
   void fail(const std::string& text) {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = text;
+  }
+  std::string failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
   }
   void check() override {
     const std::lock_guard lock(mutex_);
@@ -178,6 +188,7 @@ class HostMemoryDevice final : public DeviceCommunicator {
 
  private:
   Communicator& control_;
+  std::vector<std::shared_ptr<HostMemoryPass>> passes_;
   std::mutex mutex_;
   std::string failure_;
 };

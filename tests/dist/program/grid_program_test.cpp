@@ -6,8 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/device/host_memory_device.hpp"
 #include "dist/pass_plan.hpp"
-#include "dist/program/host_device.hpp"
+#include "dist/program/host_program_device.hpp"
 #include "dist/program/program_attention.hpp"
 #include "dist/strategy_cases.hpp"
 #include "tangram/error.hpp"
@@ -17,7 +18,7 @@ namespace {
 
 using testing::DenseBackend;
 using ::testing::HasSubstr;
-using testing::HostDevice;
+using testing::HostMemoryDevice;
 using testing::kSeqlen;
 using testing::kStrategies;
 using testing::NamedMask;
@@ -41,7 +42,7 @@ HeadConfig heads_of(int cp_size, int variant, DType dtype = DType::kFloat32) {
 /// One rank with its operands in host memory.
 struct Rank {
   RankContext base;
-  HostDevice device;
+  HostMemoryDevice device;
   std::unique_ptr<ProgramAttention> attention;
 
   Rank(std::shared_ptr<const Plan> plan, Communicator& control, const AttnBackend& backend,
