@@ -148,8 +148,8 @@ Plan make_plan(const Mask& mask, const DistAttnConfig& config);
 Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
 /// The fewest K/V rows that any plan over these dispatches can move in one cast: for every rank the key rows that its
-/// queries see and it does not own. Counted key row by key row from the slices, sharing no code with make_plan, so that
-/// a plan can be held against it. O(slices * cp_size * seqlen / chunk_size + cp_size * seqlen_k).
+/// queries see and it does not own. Counted from the keys' side of the slices, sharing no code with make_plan, so that
+/// a plan can be held against it. O(n log n), n = slices * cp_size * seqlen / chunk_size.
 int64_t rows_lower_bound(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
 /// Bytes that all ranks together receive in a step of a plan with a grid, by the closed forms of

@@ -4,6 +4,7 @@
 // The lower bound on moved rows, from the columns' point of view: for each slice, where the interval of queries that
 // see a key lies in the chunks. Shares nothing with the row-wise way in which plans find the keys that they need.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/require.hpp"
@@ -25,9 +26,10 @@ std::vector<int64_t> next_chunk_table(const Dispatch& dispatch, int rank) {
   return next;
 }
 
-// Marks the keys that queries of one rank see through `slice`.
-void mark_seen(const AttnSlice& slice, int64_t chunk_size, const std::vector<int64_t>& next_chunk,
-               std::vector<char>& seen) {
+// Appends the keys that queries of one rank see through `slice`, in their order.
+void append_seen(const AttnSlice& slice, int64_t chunk_size, const std::vector<int64_t>& next_chunk,
+                 std::vector<Range>& seen) {
+  const size_t first = seen.size();
   int64_t key = slice.k_range.begin;
   while (key < slice.k_range.end) {
     const Range queries = slice.queries_of(key);
@@ -51,11 +53,32 @@ void mark_seen(const AttnSlice& slice, int64_t chunk_size, const std::vector<int
       const int64_t chunk = next_chunk[static_cast<size_t>(queries.begin / chunk_size)];
       // The rank's next chunk starts at or before `begin`, or wholly after it.
       if (std::max(queries.begin, chunk * chunk_size) < queries.end) {
-        std::fill(seen.begin() + key, seen.begin() + key + steps, 1);
+        if (seen.size() > first && seen.back().end == key) {
+          seen.back().end += steps;
+        } else {
+          seen.push_back({key, key + steps});
+        }
       }
     }
     key += steps;
   }
+}
+
+// Keys of `seen`, whose ranges may overlap, that `rank` does not own.
+int64_t count_remote(std::vector<Range> seen, const Dispatch& k_dispatch, int rank) {
+  std::sort(seen.begin(), seen.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  int64_t total = 0;
+  int64_t counted = 0;  // keys before this one are done
+  for (const Range& range : seen) {
+    for (int64_t key = std::max(range.begin, counted); key < range.end;) {
+      const int64_t chunk = key / k_dispatch.chunk_size;
+      const int64_t end = std::min(range.end, (chunk + 1) * k_dispatch.chunk_size);
+      if (k_dispatch.rank_of_chunk[static_cast<size_t>(chunk)] != rank) total += end - key;
+      key = end;
+    }
+    counted = std::max(counted, range.end);
+  }
+  return total;
 }
 
 }  // namespace
@@ -67,13 +90,9 @@ int64_t rows_lower_bound(const Mask& mask, const Dispatch& q_dispatch, const Dis
   int64_t total = 0;
   for (int rank = 0; rank < cp_size; ++rank) {
     const std::vector<int64_t> next_chunk = next_chunk_table(q_dispatch, rank);
-    std::vector<char> seen(static_cast<size_t>(mask.seqlen_k()));
-    for (const AttnSlice& slice : mask.slices()) mark_seen(slice, q_dispatch.chunk_size, next_chunk, seen);
-    for (int64_t c = 0; c < k_dispatch.num_chunks(); ++c) {
-      if (k_dispatch.rank_of_chunk[static_cast<size_t>(c)] == rank) continue;
-      const auto first = seen.begin() + c * k_dispatch.chunk_size;
-      total += std::count(first, first + k_dispatch.chunk_size, 1);
-    }
+    std::vector<Range> seen;
+    for (const AttnSlice& slice : mask.slices()) append_seen(slice, q_dispatch.chunk_size, next_chunk, seen);
+    total += count_remote(std::move(seen), k_dispatch, rank);
   }
   return total;
 }

@@ -221,5 +221,14 @@ TEST(RowsLowerBound, CountsKeysThatAnotherRankOwns) {
   EXPECT_THROW(rows_lower_bound(mask, sequential, {4, 4, {0, 1, 2, 2}}), InvalidArgument);
 }
 
+// It held a byte for each key and rank, which took minutes.
+TEST(RowsLowerBound, TakesTheLongestSequences) {
+  const int64_t seqlen = int64_t{1} << 31;
+  Dispatch sequential{64, seqlen / 64, {}};
+  for (int rank = 0; rank < 64; ++rank) sequential.rank_of_chunk.push_back(rank);
+  EXPECT_EQ(rows_lower_bound(sliding_window_mask(seqlen, {1023, 0}), sequential, sequential), 63 * 1023);
+  EXPECT_EQ(rows_lower_bound(causal_mask(seqlen, seqlen), sequential, sequential), (seqlen / 64) * (63 * 64 / 2));
+}
+
 }  // namespace
 }  // namespace tangram
