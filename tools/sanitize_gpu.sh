@@ -2,9 +2,10 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# compute-sanitizer over the Hopper kernels on small shapes, both passes with random masks and options. Fails on what
-# memcheck, synccheck or initcheck report; racecheck's reports are counted for docs/design/gpu_backends.md, beside those
-# about programs that show what memcheck, initcheck and racecheck cannot follow.
+# compute-sanitizer over the Hopper kernels on small shapes, both passes with random masks and options, the gradients of
+# keys in one tensor and row by row. Fails on what memcheck, synccheck or initcheck report; racecheck's reports are
+# counted for docs/design/gpu_backends.md, beside those about programs that show what memcheck, initcheck and racecheck
+# cannot follow.
 #
 # usage: tools/sanitize_gpu.sh BIN_DIR    (the folder with test_attn_sm90, memcheck_, initcheck_ and racecheck_reproducer)
 set -uo pipefail
@@ -12,7 +13,7 @@ bin=$1
 logs=$(mktemp -d)
 failed=0
 export TANGRAM_TEST_ROUNDS=${TANGRAM_TEST_ROUNDS:-12}
-tests=(--gtest_filter='Sm90Random.*' --gtest_brief=1)
+tests=(--gtest_filter='Sm90Random.*:Sm90RowTables.Rows*' --gtest_brief=1)
 
 for tool in memcheck synccheck initcheck; do
   log=$logs/$tool

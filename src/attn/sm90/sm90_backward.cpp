@@ -65,14 +65,36 @@ void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
           to_string(args.dk.dtype), to_string(args.dv.dtype));
 }
 
-/// `view` holds rows in the place of those of `gradient`, or nothing.
+/// `view` holds rows in the place of those of `gradient`.
 void check_settled(const AttnShape& shape, const char* name, const TensorView& gradient, const TensorView& view) {
-  if (view.data == nullptr) return;
   check_view(name, view, view.rows, gradient.heads, gradient.dim);
   check_dtype(name, view.dtype, shape.dtype, true);
   require(view.row_stride == gradient.row_stride && view.head_stride == gradient.head_stride,
           "Sm90Backend::backward: {} must have the strides {} and {} of the gradient (got {} and {})", name,
           gradient.row_stride, gradient.head_stride, view.row_stride, view.head_stride);
+}
+
+void check_row_tables(const AttnShape& shape, const AttnBackwardArgs& args) {
+  require((args.dk_rows == nullptr) == (args.dv_rows == nullptr) && (args.dk_rows == nullptr || !args.accumulate_dkv),
+          "Sm90Backend::backward: dk_rows and dv_rows must be given together, and without accumulate_dkv");
+  if (args.dk_rows != nullptr) {
+    require(args.dk.head_stride == args.dk.dim,
+            "Sm90Backend::backward: heads of dk must be contiguous where dk_rows is given (got head_stride={}, dim={})",
+            args.dk.head_stride, args.dk.dim);
+    require(args.dv.head_stride == args.dv.dim,
+            "Sm90Backend::backward: heads of dv must be contiguous where dv_rows is given (got head_stride={}, dim={})",
+            args.dv.head_stride, args.dv.dim);
+  }
+  const TensorView &dk = args.dk_settled, &dv = args.dv_settled;
+  if (dk.data == nullptr && dv.data == nullptr) return;
+  require(dk.data != nullptr && dv.data != nullptr && (args.dk_rows != nullptr || shape.seqlen_k == 0),
+          "Sm90Backend::backward: dk_settled and dv_settled must be given together, with dk_rows and dv_rows");
+  check_settled(shape, "dk_settled", args.dk, dk);
+  check_settled(shape, "dv_settled", args.dv, dv);
+  require(dk.dtype == dv.dtype, "Sm90Backend::backward: dk_settled and dv_settled must have one dtype (got {} and {})",
+          to_string(dk.dtype), to_string(dv.dtype));
+  require(dk.rows == dv.rows, "Sm90Backend::backward: dk_settled and dv_settled must have as many rows (got {} and {})",
+          dk.rows, dv.rows);
 }
 
 void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
@@ -81,10 +103,8 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
           "Sm90Backend::backward: accumulate_dq needs dq in float32 (got {})", to_string(args.dq.dtype));
   require(!args.accumulate_dkv || args.dk.dtype == DType::kFloat32,
           "Sm90Backend::backward: accumulate_dkv needs dk and dv in float32 (got {})", to_string(args.dk.dtype));
-  require((args.dk_rows == nullptr) == (args.dv_rows == nullptr) && (args.dk_rows == nullptr || !args.accumulate_dkv),
-          "Sm90Backend::backward: dk_rows and dv_rows must be given together, and without accumulate_dkv");
-  check_settled(shape, "dk_settled", args.dk, args.dk_settled);
-  check_settled(shape, "dv_settled", args.dv, args.dv_settled);
+  check_row_tables(shape, args);
+  require(args.delta == nullptr, "Sm90Backend::backward: delta must be null, it is computed from out (got memory)");
   require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend::backward: lse must not be null (got null)");
   require(args.sink.empty() || args.sink.data != nullptr,
           "Sm90Backend::backward: sink.data must not be null (got null)");

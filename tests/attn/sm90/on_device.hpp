@@ -6,6 +6,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -17,6 +19,13 @@
 #include "plan/tile_list.hpp"
 
 namespace tangram::test {
+
+/// Of a test of random problems: at most `most`, and as many as TANGRAM_TEST_ROUNDS says (fewer under
+/// compute-sanitizer).
+inline int num_rounds(int most) {
+  const char* text = std::getenv("TANGRAM_TEST_ROUNDS");
+  return text == nullptr ? most : std::min(most, std::atoi(text));
+}
 
 /// With what both passes need.
 inline std::unique_ptr<PreparedMask> prepare_sm90(const Sm90Backend& backend, std::span<const AttnSlice> slices,

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <random>
 #include <vector>
 
@@ -20,11 +19,6 @@ using test::make_random;
 using test::OnDevice;
 using test::RandomAttention;
 using test::RandomConfig;
-
-int num_rounds() {
-  const char* text = std::getenv("TANGRAM_TEST_ROUNDS");  // fewer under compute-sanitizer
-  return text == nullptr ? 500 : std::atoi(text);
-}
 
 class Draw {
  public:
@@ -153,7 +147,7 @@ bool gaps_are_untouched(const TensorView& view, const HostTensor& tensor) {
 TEST(Sm90Random, BothPassesAgreeWithFloat64OnRandomSliceSets) {
   if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
   const Sm90Backend backend;
-  const int rounds = num_rounds();
+  const int rounds = test::num_rounds(500);
   for (int round = 0; round < rounds; ++round) {
     SCOPED_TRACE(testing::Message() << "round " << round);
     Draw draw(static_cast<unsigned>(round));

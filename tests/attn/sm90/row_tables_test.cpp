@@ -1,0 +1,303 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Gradients of keys that go row by row where tables say, settled rows among them, against the same call that writes
+// them to one tensor. Needs a Hopper GPU; skipped elsewhere.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attn/sm90/on_device.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+namespace {
+
+using test::make_random;
+using test::OnDevice;
+using test::RandomAttention;
+using test::RandomConfig;
+
+constexpr int64_t kSpareRows = 3;  // of settled tensors, that no table names
+constexpr unsigned char kPoison = 0xff;
+
+/// Where the rows of both gradients go: row `settled[key]` of the settled tensor, or the place `place[key]`.
+struct Destinations {
+  std::vector<int64_t> settled;  // -1: not settled
+  std::vector<int64_t> place;
+
+  Destinations(int64_t keys, double share, std::mt19937& rng) : settled(static_cast<size_t>(keys), -1) {
+    place.resize(settled.size());
+    std::iota(place.begin(), place.end(), 0);
+    std::shuffle(place.begin(), place.end(), rng);
+    std::vector<int64_t> rows(settled.size() + kSpareRows);
+    std::iota(rows.begin(), rows.end(), 0);
+    std::shuffle(rows.begin(), rows.end(), rng);
+    for (size_t key = 0; key < settled.size(); ++key) {
+      if (std::bernoulli_distribution(share)(rng)) settled[key] = rows[key];
+    }
+  }
+};
+
+/// Memory of the device with `row_bytes` every `pitch`, all poison before.
+struct Rows {
+  Rows(int64_t count, int64_t row_bytes_in, int64_t pitch_in)
+      : row_bytes(row_bytes_in), pitch(pitch_in), buffer(static_cast<size_t>(count * pitch_in)) {
+    cuda::check(cudaMemset(buffer.as<void>(), kPoison, buffer.bytes()), "cudaMemset");
+  }
+  char* row(int64_t i) const { return buffer.as<char>() + i * pitch; }
+  std::string fetch() const {
+    std::string bytes(buffer.bytes(), 0);
+    if (!bytes.empty())
+      cuda::check(cudaMemcpy(bytes.data(), row(0), bytes.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return bytes;
+  }
+
+  int64_t row_bytes, pitch;
+  cuda::DeviceBuffer buffer;
+};
+
+/// One of dk and dv, spread.
+struct SpreadGradient {
+  SpreadGradient(const TensorView& like, DType settled_dtype, int64_t row_stride, const Destinations& to)
+      : scattered(like.rows, like.heads * like.dim * bytes_of(like.dtype),
+                  like.heads * like.dim * bytes_of(like.dtype) + 16),
+        settled_rows(like.rows + kSpareRows, like.heads * like.dim * bytes_of(settled_dtype),
+                     row_stride * bytes_of(settled_dtype)),
+        unused(like.rows, like.heads * like.dim * bytes_of(like.dtype), row_stride * bytes_of(like.dtype)),
+        stand_in{{unused.row(0), like.dtype, like.rows, like.heads, like.dim, row_stride, like.dim}},
+        settled{
+            {settled_rows.row(0), settled_dtype, like.rows + kSpareRows, like.heads, like.dim, row_stride, like.dim}} {
+    std::vector<void*> entries;
+    for (size_t key = 0; key < to.settled.size(); ++key) {
+      entries.push_back(to.settled[key] < 0 ? scattered.row(to.place[key])
+                                            : reinterpret_cast<void*>(2 * to.settled[key] + 1));
+    }
+    table = cuda::DeviceBuffer::copy_of(entries.data(), entries.size() * sizeof(void*));
+  }
+  static int64_t bytes_of(DType dtype) { return static_cast<int64_t>(size_of(dtype)); }
+
+  Rows scattered, settled_rows, unused;
+  TensorView stand_in, settled;
+  cuda::DeviceBuffer table;
+};
+
+/// The elements of a tensor of the device as floats, gaps left out.
+std::vector<float> values_of(const ConstTensorView& view) {
+  HostTensor packed(view.dtype, view.rows, view.heads, view.dim);
+  const auto element = static_cast<int64_t>(size_of(view.dtype));
+  for (int64_t row = 0; row < view.rows; ++row) {
+    cuda::check(cudaMemcpy(packed.data<char>() + row * view.row_bytes(),
+                           static_cast<const char*>(view.data) + row * view.row_stride * element,
+                           static_cast<size_t>(view.row_bytes()), cudaMemcpyDeviceToHost),
+                "cudaMemcpy");
+  }
+  std::vector<float> values;
+  for (int64_t row = 0; row < view.rows; ++row) {
+    for (int head = 0; head < view.heads; ++head) {
+      for (int d = 0; d < view.dim; ++d) values.push_back(packed.at(row, head, d));
+    }
+  }
+  return values;
+}
+
+double relative_error(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double error = 0, norm = 1e-30;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{actual[i]} - expected[i], 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  return std::isnan(error) ? INFINITY : std::sqrt(error / norm);
+}
+
+class Sm90RowTables : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
+  }
+  /// Runs with `args` after out, lse and dq have been made what they were before any call.
+  void run(OnDevice& device, PreparedMask& mask, const AttnBackwardArgs& args) {
+    test::poison_workspace(mask);
+    if (args.accumulate_dq) {
+      const size_t bytes = static_cast<size_t>(args.dq.rows * args.dq.row_stride) * size_of(args.dq.dtype);
+      cuda::check(cudaMemset(args.dq.data, 0x3e, bytes), "cudaMemset");  // 0.186
+    }
+    test::wait_for_device();
+    backend_.forward(mask, device.forward);
+    backend_.backward(mask, args);
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  Sm90Backend backend_;
+};
+
+/// Expects every row of `spread` where the tables sent it, equal to that of the plain call in its dtype, and nothing
+/// written elsewhere. `in_settled_dtype` and `in_own_dtype` are what plain calls gave.
+void expect_rows(const char* name, const SpreadGradient& spread, const Destinations& to,
+                 const std::vector<float>& in_own_dtype, const std::vector<float>& in_settled_dtype, double tolerance) {
+  const std::string scattered = spread.scattered.fetch(), settled = spread.settled_rows.fetch();
+  std::string untouched_scattered(scattered.size(), static_cast<char>(kPoison));
+  std::string untouched_settled(settled.size(), static_cast<char>(kPoison));
+  const auto keep = [](std::string& expected, const std::string& actual, int64_t at, int64_t count) {
+    std::copy_n(actual.begin() + at, count, expected.begin() + at);
+  };
+  const TensorView& view = spread.stand_in;
+  ConstTensorView places = view;  // of the scattered rows, with what lies between them
+  places.data = spread.scattered.row(0);
+  places.row_stride = spread.scattered.pitch / static_cast<int64_t>(size_of(view.dtype));
+  const std::vector<float> got_scattered = values_of(places), got_settled = values_of(spread.settled);
+  const auto row_values = static_cast<size_t>(view.heads * view.dim);
+  std::vector<float> got, expected;
+  for (size_t key = 0; key < to.settled.size(); ++key) {
+    const bool is_settled = to.settled[key] >= 0;
+    const auto from = static_cast<size_t>(is_settled ? to.settled[key] : to.place[key]);
+    const std::vector<float>& all = is_settled ? got_settled : got_scattered;
+    const std::vector<float>& plain = is_settled ? in_settled_dtype : in_own_dtype;
+    for (size_t i = 0; i < row_values; ++i) {
+      got.push_back(all[from * row_values + i]);
+      expected.push_back(plain[key * row_values + i]);
+    }
+    const Rows& rows = is_settled ? spread.settled_rows : spread.scattered;
+    keep(is_settled ? untouched_settled : untouched_scattered, is_settled ? settled : scattered,
+         static_cast<int64_t>(from) * rows.pitch, rows.row_bytes);
+  }
+  EXPECT_LE(relative_error(got, expected), tolerance) << name;
+  EXPECT_TRUE(scattered == untouched_scattered) << name << ": writes between rows";
+  EXPECT_TRUE(settled == untouched_settled) << name << ": writes settled rows that no entry names";
+  const std::string unused = spread.unused.fetch();
+  EXPECT_TRUE(std::all_of(unused.begin(), unused.end(), [](char c) { return c == static_cast<char>(kPoison); }))
+      << name << ": writes the tensor that stands in";
+}
+
+/// Causal documents, windows, whole rectangles and keys that nobody sees, over a few tiles.
+std::vector<AttnSlice> draw_slices(int64_t rows, int64_t keys, std::mt19937& rng) {
+  std::vector<AttnSlice> slices;
+  const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng); };
+  for (int64_t q = 0, k = 0; q < rows && k < keys;) {
+    const int64_t q_end = std::min(rows, q + draw(1, rows)), k_end = std::min(keys, k + draw(1, keys));
+    const int64_t kind = draw(0, 3);
+    if (kind == 0) slices.push_back(AttnSlice::full({q, q_end}, {k, k_end}));
+    if (kind == 1) slices.push_back(AttnSlice::causal({q, q_end}, {k, k_end}));
+    if (kind == 2) slices.push_back({{q, q_end}, {k, k_end}, k - q - 60, k - q + 20});
+    q = q_end, k = k_end;
+  }
+  return slices;
+}
+
+TEST_F(Sm90RowTables, RowsAreThoseOfOneTensorWhereverTheyGo) {
+  const auto rounds = static_cast<unsigned>(test::num_rounds(64));
+  for (unsigned round = 0; round < rounds; ++round) {
+    std::mt19937 rng(round);
+    const auto one_of = [&](auto a, auto b) { return rng() % 2 == 0 ? a : b; };
+    RandomConfig config;
+    const int heads_kv = one_of(1, 2), dim = round % 2 == 0 ? 64 : 128;
+    const DType dtype = round / 2 % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;
+    const auto rows = static_cast<int64_t>(rng() % 400 + 1), keys = static_cast<int64_t>(rng() % 500 + 1);
+    config.shape = {rows, keys, heads_kv * one_of(1, 4), heads_kv, dim, dim, dtype};
+    if (rng() % 4 == 0) config.softcap = 5.0f;
+    const DType own_dtype = one_of(dtype, DType::kFloat32), settled_dtype = one_of(dtype, DType::kFloat32);
+    config.grad_dtype = DType::kFloat32;  // of dq
+    const std::vector<AttnSlice> slices = draw_slices(rows, keys, rng);
+    const bool deterministic = rng() % 4 != 0;
+    const double share = round % 8 == 0 ? 0.0 : round % 8 == 1 ? 1.0 : 0.5;
+    SCOPED_TRACE(testing::Message() << "round " << round << ": " << to_string(dtype) << ", dim " << dim << ", "
+                                    << to_string(own_dtype) << " and settled " << to_string(settled_dtype));
+    RandomAttention r = make_random(config, slices, round);
+    const auto mask = test::prepare_sm90(backend_, slices, config.shape);
+    OnDevice device(r);
+    AttnBackwardArgs args = device.backward;
+    args.options.deterministic = deterministic;
+    args.accumulate_dq = rng() % 3 == 0;
+
+    const auto plain = [&](DType grad_dtype) {
+      const int64_t row_bytes = int64_t{heads_kv} * dim * static_cast<int64_t>(size_of(grad_dtype));
+      const Rows dk(keys, row_bytes, row_bytes), dv(keys, row_bytes, row_bytes);
+      AttnBackwardArgs call = args;
+      call.dk.data = dk.row(0), call.dv.data = dv.row(0);
+      call.dk.dtype = call.dv.dtype = grad_dtype;
+      run(device, *mask, call);
+      return std::array{values_of(call.dk), values_of(call.dv), values_of(call.dq)};
+    };
+    const auto in_own = plain(own_dtype), in_settled = plain(settled_dtype);
+
+    const Destinations to(keys, share, rng);
+    const int64_t row_stride = int64_t{heads_kv} * dim + one_of(0, 16);
+    TensorView like = args.dk;
+    like.dtype = own_dtype;
+    const SpreadGradient dk(like, settled_dtype, row_stride, to), dv(like, settled_dtype, row_stride, to);
+    args.dk = dk.stand_in, args.dv = dv.stand_in;
+    args.dk_rows = dk.table.as<void*>(), args.dv_rows = dv.table.as<void*>();
+    if (share > 0) args.dk_settled = dk.settled, args.dv_settled = dv.settled;
+    run(device, *mask, args);
+    // Otherwise pieces add up in any order: float32, before rounding to what is compared.
+    const double tolerance = deterministic                                                ? 0.0
+                             : own_dtype == settled_dtype && own_dtype == DType::kFloat32 ? 1e-5
+                                                                                          : 1e-3;
+    expect_rows("dk", dk, to, in_own[0], in_settled[0], tolerance);
+    expect_rows("dv", dv, to, in_own[1], in_settled[1], tolerance);
+    EXPECT_LE(relative_error(values_of(args.dq), in_own[2]), deterministic ? 0.0 : 1e-5) << "dq";
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(Sm90RowTables, TablesThatDoNotFitAreRefused) {
+  RandomConfig config;
+  config.shape = {64, 128, 2, 1, 64, 64, DType::kBFloat16};
+  RandomAttention r = make_random(config, {AttnSlice::full({0, 64}, {0, 128})}, 1);
+  const auto mask = test::prepare_sm90(backend_, r.slices, config.shape);
+  OnDevice device(r);
+  std::mt19937 rng(1);
+  const Destinations to(128, 0.5, rng);
+  TensorView like = device.backward.dk;
+  const SpreadGradient dk(like, DType::kBFloat16, 64, to), dv(like, DType::kBFloat16, 64, to);
+  AttnBackwardArgs valid = device.backward;
+  valid.dk_rows = dk.table.as<void*>(), valid.dv_rows = dv.table.as<void*>();
+  valid.dk_settled = dk.settled, valid.dv_settled = dv.settled;
+  const auto message = [&](const std::function<void(AttnBackwardArgs&)>& change) -> std::string {
+    AttnBackwardArgs args = valid;
+    change(args);
+    try {
+      backend_.backward(*mask, args);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  const auto expect = [&](const char* text, const std::function<void(AttnBackwardArgs&)>& change) {
+    const std::string got = message(change);
+    EXPECT_NE(got.find(text), std::string::npos) << got;
+  };
+  expect("dk_rows and dv_rows must be given together", [](auto& a) { a.dv_rows = nullptr; });
+  expect("without accumulate_dkv", [](auto& a) { a.accumulate_dkv = true; });
+  expect("heads of dk must be contiguous where dk_rows is given (got head_stride=128, dim=64)",
+         [](auto& a) { a.dk.head_stride = 128; });
+  expect("heads of dv must be contiguous where dv_rows is given", [](auto& a) { a.dv.head_stride = 128; });
+  expect("dk_settled and dv_settled must be given together, with dk_rows and dv_rows",
+         [](auto& a) { a.dv_settled = {}; });
+  expect("dk_settled and dv_settled must be given together, with dk_rows and dv_rows",
+         [](auto& a) { a.dk_rows = a.dv_rows = nullptr; });
+  expect("dk_settled and dv_settled must have one dtype (got bfloat16 and float32)",
+         [](auto& a) { a.dv_settled.dtype = DType::kFloat32; });
+  expect("dk_settled and dv_settled must have as many rows (got 131 and 130)",
+         [](auto& a) { a.dv_settled.rows = 130; });
+  expect("dk_settled must have the prepared dtype bfloat16 or float32 (got float16)",
+         [](auto& a) { a.dk_settled.dtype = a.dv_settled.dtype = DType::kFloat16; });
+  expect("dk_settled must have shape [131, 1, 64]", [](auto& a) { a.dk_settled.dim = 128; });
+  expect("dv_settled must have the strides 64 and 64 of the gradient (got 128 and 64)",
+         [](auto& a) { a.dv_settled.row_stride = 128; });
+  expect("dk_settled must not be null and be aligned to 16 bytes",
+         [](auto& a) { a.dk_settled.data = static_cast<char*>(a.dk_settled.data) + 2; });
+  EXPECT_EQ(message([](auto&) {}), "nothing was thrown");
+  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+}  // namespace
+}  // namespace tangram
