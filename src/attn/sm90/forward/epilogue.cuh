@@ -10,10 +10,10 @@
 
 namespace tangram::sm90 {
 
-/// log(exp(a) + exp(b)); either may be minus infinity.
+/// log(exp(a) + exp(b)); either may be minus infinity. NaN if either is.
 __device__ __forceinline__ float log_add_exp(float a, float b) {
-  const float high = fmaxf(a, b);
-  if (high == minus_infinity()) return high;
+  const float high = fmaxf(a, b);  // which leaves NaN out
+  if (high == minus_infinity()) return a + b;
   return high + logf(expf(a - high) + expf(b - high));
 }
 
@@ -138,7 +138,7 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
     const float reference = state.reference[half] * (Traits::kSoftcap ? 1.0f : params.softmax_scale);
     lse[half] = reference + ptx::log2_approx(sum) * 0.693147180559945f;  // -inf without keys
     const float inverse = ptx::reciprocal_approx(sum);
-    factors.accumulated[half] = sum > 0.0f ? inverse : 0.0f;
+    factors.accumulated[half] = sum == 0.0f ? 0.0f : inverse;  // a sum of NaN is to be seen
     factors.previous[half] = 0.0f;
   }
   if (!is_part<Traits>(item) && (params.sink != nullptr || params.accumulate)) {

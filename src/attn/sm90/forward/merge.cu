@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kMergeThreads)
     sum.x += weight * x.x, sum.y += weight * x.y, sum.z += weight * x.z, sum.w += weight * x.w;
   }
   float lse = minus_infinity(), factor = 0.0f, previous_factor = 0.0f;
-  if (total > 0.0f) {
+  if (total != 0.0f) {  // NaN, too
     lse = largest + logf(total);
     factor = 1.0f / total;
   }
