@@ -73,7 +73,7 @@ Verb add_verify_verb(CLI::App& app) {
             return run_on_ranks(options->step, [&](Communicator* control) { return verify_main(*options, control); });
           },
           {"tangram verify --family varlen_causal --seqlen 8192 --cp-size 4 --heads-q 8 --heads-kv 2 --head-dim 64",
-           "tangram verify --family causal --seqlen 4096 --strategy ulysses --dtype bf16"}};
+           "tangram verify --family causal --seqlen 1024 --strategy ulysses --dtype bf16"}};
 }
 
 }  // namespace tangram::cli

@@ -118,6 +118,17 @@ TEST(PlanVerb, ReportIsOneOfflineFileBelowTwoMegabytes) {
   EXPECT_EQ(data["drawn_area"], data["mask"]["area"]);
 }
 
+TEST(PlanVerb, ReportSaysHowToReadItsPictures) {
+  const TempFolder folder;
+  const std::string html = folder.path("report.html");
+  ASSERT_EQ(run_program({"plan", "--family", "causal", "--seqlen", "1024", "--html", html}).code, 0);
+  const std::string text = read_all(html);
+  for (const char* part : {"The colour is the rank that holds the query", "to a column's rank, whose queries see them",
+                           "Visible cells that each rank computes", "rows that travel meanwhile"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
 TEST(PlanVerb, PrintedReportIsNotCutLikeOnANarrowScreen) {
   const TempFolder folder;
   const std::string html = folder.path("report.html");

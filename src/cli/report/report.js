@@ -203,6 +203,7 @@ $('by-stage').onclick = () => setColor(true);
 if (!D.stage_runs) $('by-stage').disabled = true;
 // What only Tangram's own plans have.
 if (D.grid) for (const id of ['matrix', 'moved', 'choices']) $(id).closest('.card').hidden = true;
+$('mask-caption').textContent = 'Queries down, keys across; coloured is what a query sees. The colour is the rank that holds the query' + (D.grid && D.grid.head_ranks > 1 ? '; ranks that exchange heads compute it together.' : ' and computes the cell.');
 $('mask-note').textContent = D.drawn_area < D.mask.area ? `The ${fmt(num)} largest of ${fmt(D.mask.slices)} slices are drawn, ${pct(D.drawn_area, D.mask.area)} of the area.` : '';
 document.addEventListener('keydown', e => {
   if (e.ctrlKey || e.metaKey || e.altKey) return;
