@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -216,6 +217,15 @@ class _Roll(torch.autograd.Function):
         return _Roll.apply(grad, ctx.key, -ctx.shifts, ctx.side), None, None, None  # type: ignore[no-untyped-call]
 
 
+def _whole(shifts: Any) -> Any:
+    if isinstance(shifts, int | torch.SymInt):
+        return shifts
+    try:
+        return operator.index(shifts)
+    except TypeError:
+        raise InvalidArgument(f"roll: shifts must be an integer (got {shifts!r})") from None
+
+
 def roll(x: Tensor, key: DistAttnRuntimeKey, shifts: int, dims: int = 0, side: Side = "q") -> Tensor:
     """torch.roll along the global sequence of a dispatched tensor: what multi-token prediction does to labels.
 
@@ -224,6 +234,7 @@ def roll(x: Tensor, key: DistAttnRuntimeKey, shifts: int, dims: int = 0, side: S
     if dims not in (0, -x.ndim):
         raise InvalidArgument(f"roll: the sequence is dimension 0 of a dispatched tensor (got dims={dims})")
     _check_shard("roll", x, key, side)
+    shifts = _whole(shifts)
     if torch.compiler.is_compiling():
         return torch.ops.tangram.roll(x, key.handle, shifts, side)  # type: ignore[no-any-return]
     return _Roll.apply(x, key, shifts, side)  # type: ignore[no-untyped-call,no-any-return]

@@ -79,6 +79,7 @@ def check_keys_are_hard_to_misuse(group):
         ),
         (lambda: step_with_sink(key), "dsink_reduce must be 'none', 'sum' or 'avg' (got 'mean')"),
         (lambda: tangram.mask_key("causal", HEADS, HEADS_KV, DIM, group), "mask must be a Mask, or a list of masks"),
+        (lambda: tangram.roll(x, key, 1.5), "roll: shifts must be an integer (got 1.5)"),
         (lambda: tangram.roll(x, key, 1, 1), "dimension 0 of a dispatched tensor (got dims=1)"),
         (lambda: torch.vmap(lambda y: tangram.dispatch(y, key))(torch.zeros(2, total)), "torch.func are not supported"),
     ):
