@@ -315,10 +315,10 @@ std::string plan_text(const PlanSummary& summary) {
   const HeadConfig& heads = plan.config.heads;
   const double squares = static_cast<double>(plan.q_dispatch.seqlen()) * static_cast<double>(plan.k_dispatch.seqlen()) *
                          static_cast<double>(summary.masks.size());
-  std::string text =
-      mask_text(summary) + fmt::format(", {} slices, {} visible cells ({:.2f} % of the square)\n",
-                                       with_commas(static_cast<int64_t>(mask.slices().size())),
-                                       with_commas(mask.area()), 100.0 * static_cast<double>(mask.area()) / squares);
+  std::string text = mask_text(summary) + fmt::format(", {} slice{}, {} visible cells ({:.2f} % of the square)\n",
+                                                      with_commas(static_cast<int64_t>(mask.slices().size())),
+                                                      mask.slices().size() == 1 ? "" : "s", with_commas(mask.area()),
+                                                      100.0 * static_cast<double>(mask.area()) / squares);
   text += padding_text(summary);
   text += fmt::format("heads      {} query, {} key/value, dim {} / {}, {}\n", heads.num_heads_q, heads.num_heads_kv,
                       heads.head_dim, heads.head_dim_v, to_string(heads.dtype));

@@ -43,9 +43,9 @@ void explain_dispatch(const Plan& plan, Out out) {
   const Mask& mask = plan.mask;
   const int64_t num_masks = num_head_masks(plan), rows_q = mask.seqlen_q() / num_masks,
                 rows_k = mask.seqlen_k() / num_masks;
-  fmt::format_to(out, "mask: {}{} x {} rows, {} slices, area {} ({:.2f} % of the square)\n",
+  fmt::format_to(out, "mask: {}{} x {} rows, {} slice{}, area {} ({:.2f} % of the square)\n",
                  num_masks > 1 ? fmt::format("{} of as many head groups, ", num_masks) : "", rows_q, rows_k,
-                 mask.slices().size(), mask.area(),
+                 mask.slices().size(), mask.slices().size() == 1 ? "" : "s", mask.area(),
                  100.0 * static_cast<double>(mask.area()) /
                      (static_cast<double>(num_masks) * static_cast<double>(rows_q) * static_cast<double>(rows_k)));
   fmt::format_to(out, "dispatch: {} over {} ranks, {} chunks of {} rows, {} rows a rank\n", to_string(plan.algorithm),
@@ -90,7 +90,7 @@ void explain_stages(const Plan& plan, const char* name, bool forward, int config
     return forward ? rank.forward : rank.backward;
   };
   const size_t num_stages = stages_of(plan.ranks[0]).size();
-  fmt::format_to(out, "{}: 1 local + {} remote stages ({})\n", name, num_stages - 1,
+  fmt::format_to(out, "{}: 1 local + {} remote stage{} ({})\n", name, num_stages - 1, num_stages == 2 ? "" : "s",
                  configured > 0 ? "as configured" : "least predicted time");
   for (size_t s = 0; s < num_stages; ++s) {
     int64_t area = 0;

@@ -204,7 +204,7 @@ TEST(Plan, ExplainSaysWhatAndWhy) {
   DistAttnConfig config = config_of(4, DispatchAlgorithm::kZigzag, 128);
   config.overlap = {2, 2, true};
   const std::string text = explain(make_plan(causal_mask(1024, 1024), config));
-  for (const char* part : {"1024 x 1024 rows, 1 slices, area 524800", "zigzag over 4 ranks, 8 chunks of 128 rows",
+  for (const char* part : {"1024 x 1024 rows, 1 slice, area 524800", "zigzag over 4 ranks, 8 chunks of 128 rows",
                            "largest area / mean = 1.0000", "K/V rows moved: 2304 (Ring: 3072", "[0, 128) [896, 1024)",
                            "forward: 1 local + 2 remote stages (as configured)", "rows kept from the forward pass",
                            "predicted: forward"}) {
