@@ -22,6 +22,8 @@ from ._torch_flex import (
     _options,
     _rows,
     _stream,
+    shapes_of_backward,
+    shapes_of_forward,
 )
 
 _ARGS = (
@@ -129,22 +131,8 @@ def _calc_backward(
     return dq, dk, dv, dsink.to(sink.dtype)
 
 
-@torch.library.register_fake("tangram::calc_attn")  # type: ignore[misc]
-def _calc_fake(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    out_dtype, max_logits = args[-2], args[-1]
-    return (
-        q.new_empty((q.shape[0], q.shape[1], v.shape[2]), dtype=out_dtype or q.dtype),
-        q.new_empty((q.shape[0], q.shape[1]), dtype=torch.float32),
-        q.new_empty((q.shape[1] if max_logits else 0,), dtype=torch.float32),
-    )
-
-
-@torch.library.register_fake("tangram::calc_attn_backward")  # type: ignore[misc]
-def _calc_backward_fake(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None, *args: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink
+torch.library.register_fake("tangram::calc_attn", shapes_of_forward)
+torch.library.register_fake("tangram::calc_attn_backward", shapes_of_backward)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

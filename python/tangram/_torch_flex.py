@@ -405,8 +405,8 @@ def _flex_attn_backward(
     return dq, dk, dv, dsink.to(sink.dtype)
 
 
-@torch.library.register_fake("tangram::flex_attn")  # type: ignore[misc]
-def _flex_attn_fake(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+def shapes_of_forward(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """What an operator of attention returns, for torch.compile: out, lse, max logits. calc_attn's is the same."""
     out_dtype, max_logits = args[-2], args[-1]
     return (
         q.new_empty((q.shape[0], q.shape[1], v.shape[2]), dtype=out_dtype or q.dtype),
@@ -415,12 +415,16 @@ def _flex_attn_fake(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor
     )
 
 
-@torch.library.register_fake("tangram::flex_attn_backward")  # type: ignore[misc]
-def _flex_attn_backward_fake(
+def shapes_of_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None, *args: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same of a backward operator: dq, dk, dv, dsink."""
     dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink
+
+
+torch.library.register_fake("tangram::flex_attn", shapes_of_forward)
+torch.library.register_fake("tangram::flex_attn_backward", shapes_of_backward)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
