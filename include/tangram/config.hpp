@@ -97,10 +97,10 @@ struct CostModel {
   /// at its multiples, unless that moves so many more rows that the tiles are worth less. 1: all cuts cost the same.
   int64_t tile_rows = 128;
   /// Copies within a rank's memory, read plus written: heads put together, partial results and gradients added up.
-  double memory_bytes_per_s = 3.5e12;
+  double memory_bytes_per_s = 2.0e12;
   /// What a backward pass takes for a key row that is not of the rank's own shard, for each query head, however few
   /// queries see it.
-  double backward_key_row_s = 6.9e-10;
+  double backward_key_row_s = 3.0e-10;
 
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };
