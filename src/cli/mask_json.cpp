@@ -160,10 +160,6 @@ Mask one_mask(const Json& root, const std::string& which, std::string_view what)
 
 }  // namespace
 
-Mask parse_mask_json(std::string_view text, const std::string& which, std::string_view what) {
-  return one_mask(parse_bounded_json(text, what), which, what);
-}
-
 std::vector<Mask> parse_masks_json(std::string_view text, const std::string& which, std::string_view what) {
   const Json root = parse_bounded_json(text, what);
   if (!root.is_object() || !root.contains("head_masks")) return {one_mask(root, which, what)};

@@ -16,11 +16,9 @@ namespace tangram::cli {
 ///   {"seqlen": N | "seqlen_q": N, "seqlen_k": M, "q_ranges": [[b, e], ...], "k_ranges": [[b, e], ...],
 ///    "attn_types": [0..3 or full, causal, inv_causal, bi_causal, ...] | "bands": [[min|null, max|null], ...]}
 /// or, from a file with a list "cases" of such, the one that `which` names as NAME:SEQLEN (NAME alone where it is the
-/// only one). Both lists missing: all full. A stated "area" must be the mask's. Throws InvalidArgument, starting with
-/// `what`, for anything else, unknown keys included.
-Mask parse_mask_json(std::string_view text, const std::string& which, std::string_view what);
-
-/// The same, or of a file {"head_masks": [mask, mask, ...]} the mask of each group of heads.
+/// only one); or, from {"head_masks": [mask, mask, ...]}, the mask of each group of heads. Both lists missing: all
+/// full. A stated "area" must be the mask's. Throws InvalidArgument, starting with `what`, for anything else, unknown
+/// keys included.
 std::vector<Mask> parse_masks_json(std::string_view text, const std::string& which, std::string_view what);
 
 }  // namespace tangram::cli

@@ -15,9 +15,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Of a file of one mask for all heads.
+Mask parse_one(const std::string& text, const std::string& which = "") {
+  const std::vector<Mask> masks = parse_masks_json(text, which, "m");
+  EXPECT_EQ(masks.size(), 1u);
+  return masks.front();
+}
+
 std::string error_of(const std::string& text, const std::string& which = "") {
   try {
-    parse_mask_json(text, which, "m");
+    parse_one(text, which);
   } catch (const InvalidArgument& error) {
     return error.what();
   }
@@ -26,19 +33,16 @@ std::string error_of(const std::string& text, const std::string& which = "") {
 
 TEST(ParseMaskJson, TypesByNumberAndByName) {
   const Mask causal = causal_mask(8, 8);
-  EXPECT_EQ(parse_mask_json(R"({"seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]],"attn_types":[1]})", "", "m"), causal);
-  EXPECT_EQ(parse_mask_json(R"({"seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]],"attn_types":["causal"]})", "", "m"),
-            causal);
-  EXPECT_EQ(parse_mask_json(R"({"seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]]})", "", "m"), full_mask(8, 8));
+  EXPECT_EQ(parse_one(R"({"seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]],"attn_types":[1]})"), causal);
+  EXPECT_EQ(parse_one(R"({"seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]],"attn_types":["causal"]})"), causal);
+  EXPECT_EQ(parse_one(R"({"seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]]})"), full_mask(8, 8));
 }
 
 TEST(ParseMaskJson, BandsWithOpenSides) {
-  EXPECT_EQ(parse_mask_json(R"({"seqlen":9,"q_ranges":[[0,9]],"k_ranges":[[0,9]],"bands":[[-2,0]]})", "", "m"),
+  EXPECT_EQ(parse_one(R"({"seqlen":9,"q_ranges":[[0,9]],"k_ranges":[[0,9]],"bands":[[-2,0]]})"),
             sliding_window_mask(9, {2, 0}));
-  EXPECT_EQ(parse_mask_json(R"({"seqlen":9,"q_ranges":[[0,9]],"k_ranges":[[0,9]],"bands":[[null,0]]})", "", "m"),
-            causal_mask(9, 9));
-  EXPECT_EQ(parse_mask_json(
-                R"({"seqlen_q":4,"seqlen_k":9,"q_ranges":[[0,4]],"k_ranges":[[0,9]],"bands":[[null,null]]})", "", "m"),
+  EXPECT_EQ(parse_one(R"({"seqlen":9,"q_ranges":[[0,9]],"k_ranges":[[0,9]],"bands":[[null,0]]})"), causal_mask(9, 9));
+  EXPECT_EQ(parse_one(R"({"seqlen_q":4,"seqlen_k":9,"q_ranges":[[0,4]],"k_ranges":[[0,9]],"bands":[[null,null]]})"),
             full_mask(4, 9));
 }
 
@@ -47,8 +51,8 @@ TEST(ParseMaskJson, PicksACase) {
     {"mask":"full","seqlen":4,"q_ranges":[[0,4]],"k_ranges":[[0,4]],"attn_types":[0],"area":16},
     {"mask":"full","seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]],"attn_types":[0]},
     {"mask":"causal","seqlen":8,"q_ranges":[[0,8]],"k_ranges":[[0,8]],"attn_types":[1]}]})";
-  EXPECT_EQ(parse_mask_json(text, "full:8", "m"), full_mask(8, 8));
-  EXPECT_EQ(parse_mask_json(text, "causal", "m"), causal_mask(8, 8));
+  EXPECT_EQ(parse_one(text, "full:8"), full_mask(8, 8));
+  EXPECT_EQ(parse_one(text, "causal"), causal_mask(8, 8));
   EXPECT_THAT(error_of(text), HasSubstr("choose one by --case NAME:SEQLEN out of full:4, full:8, causal:8"));
   EXPECT_THAT(error_of(text, "full"), HasSubstr("must name one case (got 2)"));
   EXPECT_THAT(error_of(text, "full:5"), HasSubstr("has no case 'full:5'"));
