@@ -332,7 +332,7 @@ std::string plan_text(const PlanSummary& summary) {
     text += plan.movement.empty() ? fmt::format("strategy   {}\n", grid_text(plan))
                                   : fmt::format("movement   {}\n", movement_text(plan));
   }
-  text += fmt::format("planned    in {:.2f} ms\n\n", summary.plan_ms);
+  text += fmt::format("planned    in {}\n\n", seconds_text(1e-3 * summary.plan_ms));
 
   text += moves_kv_alone(plan) ? ranks_text(summary) : other_ranks_text(plan);
 

@@ -42,7 +42,7 @@ const tiles = [
   ['visible cells', short(D.mask.area), pct(D.mask.area, NQ * NK) + ' of the square'],
   D.grid ? ['strategy', D.strategy.replace('_', ' '), D.grid.text] : ['dispatch', D.algorithm.replace('_', ' '), D.chunk_size > 1 ? `${count(D.dispatch.length, 'chunk')} of ${fmt(D.chunk_size)}` : count(NUM_RUNS, 'run') + ', cut at any row'],
   ['peak memory', bytes(peak), 'of a rank, forward + backward'],
-  ['planned in', D.plan_ms.toFixed(2) + ' ms', 'on one core'],
+  ['planned in', time(D.plan_ms / 1e3), 'on one core'],
 ];
 $('tiles').innerHTML = tiles.map(([k, v, s]) => `<div class="tile"><span>${k}</span><b>${esc(v)}</b><small>${esc(s)}</small></div>`).join('');
 
