@@ -12,32 +12,34 @@
 
 namespace nanobind::detail {
 
+// Uses nothing of nanobind but what its documentation promises, so that other versions than ours build it too.
 template <typename T>
 struct IndexCaster {
   NB_TYPE_CASTER(T, const_name("int"))
 
-  bool from_python(handle source, uint8_t flags, cleanup_list*) noexcept {
-    if (PyLong_CheckExact(source.ptr())) return load(source.ptr(), flags);
-    if ((flags & static_cast<uint8_t>(cast_flags::convert)) == 0) return false;
+  template <typename Flags>
+  bool from_python(handle source, Flags flags, cleanup_list*) noexcept {
+    if (PyLong_CheckExact(source.ptr())) return load(source.ptr());
+    if ((flags & static_cast<Flags>(cast_flags::convert)) == 0) return false;
     PyObject* index = PyNumber_Index(source.ptr());
-    if (index == nullptr) {
-      PyErr_Clear();
-      return false;
-    }
-    const bool loaded = load(index, flags);
-    Py_DECREF(index);
+    const bool loaded = index != nullptr && load(index);
+    Py_XDECREF(index);
+    PyErr_Clear();
     return loaded;
   }
 
-  static handle from_cpp(T value, rv_policy, cleanup_list*) noexcept { return PyLong_FromLongLong(value); }
+  static handle from_cpp(T number, rv_policy, cleanup_list*) noexcept { return PyLong_FromLongLong(number); }
 
  private:
-  bool load(PyObject* number, uint8_t flags) noexcept {
-    if constexpr (sizeof(T) == sizeof(int64_t)) {
-      return load_i64(number, flags, reinterpret_cast<int64_t*>(&value));
-    } else {
-      return load_i32(number, flags, reinterpret_cast<int32_t*>(&value));
+  // False for a number that T does not hold.
+  bool load(PyObject* number) noexcept {
+    const long long read = PyLong_AsLongLong(number);
+    if (read == -1 && PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      return false;
     }
+    value = static_cast<T>(read);
+    return value == read;
   }
 };
 
