@@ -210,19 +210,18 @@ Verb add_doctor_verb(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("doctor", "Show what this machine has and what will be used; measure it");
   verb->add_flag("--json", options->json, "print JSON instead of text");
   const std::string group = "Measuring";
-  verb->add_option(
-          "--measure", options->measure,
-          "measure kernels, memory and the transport, and add the constants to this file; under mpirun that of "
-          "MPI, else that of threads")
-      ->type_name("FILE")
-      ->group(group);
-  verb->add_option("--dtypes", options->dtypes, "of kernels (default " + options->dtypes + ")")
-      ->type_name("LIST")
-      ->group(group);
-  verb->add_option("--head-dims", options->head_dims, "of kernels (default " + options->head_dims + ")")
-      ->type_name("LIST")
-      ->group(group);
-  verb->add_option("--rows", options->rows, "rows of the largest call (default 2048)")->type_name("N")->group(group);
+  CLI::Option* measure =
+      verb->add_option("--measure", options->measure,
+                       "measure kernels, memory and the transport, and add the constants to this file; under "
+                       "mpirun that of MPI, else that of threads")
+          ->type_name("FILE")
+          ->group(group);
+  const auto add = [&](const char* name, auto& value, const std::string& help, const char* type) {
+    verb->add_option(name, value, help)->type_name(type)->group(group)->needs(measure);
+  };
+  add("--dtypes", options->dtypes, "of kernels (default " + options->dtypes + ")", "LIST");
+  add("--head-dims", options->head_dims, "of kernels (default " + options->head_dims + ")", "LIST");
+  add("--rows", options->rows, "rows of the largest call (default 2048)", "N");
   CLI::Option* gpus = verb->add_option("--gpus", options->num_gpus,
                                        "measure links between so many GPUs of this host instead, over each transport")
                           ->type_name("N")

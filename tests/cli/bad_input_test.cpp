@@ -68,6 +68,8 @@ TEST(BadInput, IsRefusedRatherThanIgnored) {
       {{"plan", "--family", "shared_prefix", "--seqlen", "64", "--prefix", "8", "--continuations", "8"},
        "--seqlen: follows from --prefix and --continuations (got 64)"},
       {{"run", "--family", "causal", "--seqlen", "64", "--transport", "nccl"}, "--transport: needs --gpus N"},
+      {{"doctor", "--rows", "512"}, "--rows requires --measure"},
+      {{"doctor", "--dtypes", "float32"}, "--dtypes requires --measure"},
       {{"bench", "--comm-only", "--plan-only"}, "--comm-only: cannot be combined with --plan-only"},
       {{"bench", "--comm-only", "--total-seqlen", "64"}, "--comm-only: takes no mask"},
       {{"run", "--family", "causal", "--seqlen", "64", "--repeat", "0"}, "--repeat: must lie in [1, 1000] (got 0)"},
