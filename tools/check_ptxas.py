@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 # setmaxnreg ignored; wgmma serialised, for one reason or another; warpgroup.arrive added by the compiler.
-WARNING = re.compile(r"\(C(7508|7510|7514|7515|7519|7520)\)[^\n]*")
+WARNING = re.compile(r"\(C75(08|1[0-9]|20)\)[^\n]*")
 ENTRY = re.compile(r"Compiling entry function '(\S+)'")
 SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 # Kernels that may spill a little, with the most they may. The backward pass with softcap keeps one more value an

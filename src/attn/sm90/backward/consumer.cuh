@@ -397,7 +397,8 @@ struct Consumer {
         run_steps(smem.item[slot].num_steps, kv_phase);
       }
       write_gradients<Traits>(params, smem.item[slot], fresh_thread(), dk, dv);
-      // Without it the compiler takes the warp for split from here on, and what is uniform in the loop (Cursor) for not.
+      // Else the compiler takes the warp for split from here on, and keeps no descriptor of the loop in uniform
+      // registers.
       __syncwarp();
     }
     if (warpgroup == 0) take_turn();

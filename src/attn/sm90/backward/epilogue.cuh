@@ -105,9 +105,10 @@ __device__ __forceinline__ void visit_slab(float4* slab, float (&dk)[Traits::kHe
   }
 }
 
-/// Pieces add up in a slab of zeros; the last one takes the sum into its registers and leaves zeros. Deterministic: in
-/// the order of the pieces, else in any. Returns whether this one is the last. A piece waits only for pieces with
-/// smaller tickets: no deadlock (as NOTE [turns]).
+/// Pieces add up in a slab of zeros; the last one takes the sum into its registers and leaves zeros. Returns whether
+/// this one is the last. Deterministic: in the order of the pieces; a piece waits only for pieces with smaller tickets
+/// (as NOTE [turns]). Else the last one is the last to draw its place (Producer::draw_place), and waits only for pieces
+/// whose steps are done or about to be, and which wait for nobody. No deadlock in either case.
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const Item& item, uint32_t thread,
                                             float (&dk)[Traits::kHeadDim / 2], float (&dv)[Traits::kHeadDim / 2]) {
@@ -119,7 +120,7 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const Item& it
   const bool alone = item.num_pieces == 2;  // no zeros needed: the other piece stores
   if (last || Traits::kDeterministic) {
     if (thread == 0) {
-      while (ptx::load_acquire(turn) != item.piece) {
+      while (ptx::load_acquire(turn) % kPieceArrived != item.piece) {
       }
     }
     ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
@@ -133,17 +134,44 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const Item& it
     if (thread == 0) *turn = 0;
     return true;
   }
-  visit_slab<Traits>(slab, dk, dv, [=](float4* at, float a, float b, float c, float d) {
-    if (alone) {
-      __stcg(at, float4{a, b, c, d});
-    } else {
+  if (alone) {
+    visit_slab<Traits>(slab, dk, dv,
+                       [](float4* at, float a, float b, float c, float d) { __stcg(at, float4{a, b, c, d}); });
+  } else {
+    visit_slab<Traits>(slab, dk, dv, [](float4* at, float a, float b, float c, float d) {
       ptx::reduce_add_f32x4(at, float4{a, b, c, d});
-    }
-  });
+    });
+  }
   __threadfence();
   ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
   if (thread == 0) ptx::add_release(turn, 1);
   return false;
+}
+
+/// The common case of write_gradient: 16-bit rows of one tensor.
+template <typename Traits>
+__device__ __forceinline__ void write_plain(const float (&sums)[Traits::kHeadDim / 2], void* gradient,
+                                            int64_t row_stride, int64_t head_stride, float scale, const Item& item,
+                                            int first_row, int lane) {
+  using Element = typename Traits::Element;
+  const int rows = item.row_end - item.row_begin;
+  Element* row = static_cast<Element*>(gradient) + item.kv_head * head_stride +
+                 (item.row_begin + first_row) * row_stride + lane % 4 * 8;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int m = 0; m < Traits::kHeadDim / 32; ++m) {
+      uint32_t w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = (m * 4 + i) * 4 + r * 2;
+        w[i] = pack_pair<Element>(sums[at] * scale, sums[at + 1] * scale);
+      }
+      transpose_quad(w, lane);
+      if (first_row + r * 8 < rows) *reinterpret_cast<uint4*>(row + m * 32) = {w[0], w[1], w[2], w[3]};
+    }
+    row += 8 * row_stride;
+  }
 }
 
 template <typename Traits>
@@ -152,6 +180,12 @@ __device__ __forceinline__ void write_gradients(const Params& params, const Item
   if (item.num_pieces > 1 && !join_pieces<Traits>(params, item, thread, dk, dv)) return;
   const int lane = static_cast<int>(thread % 32);
   const int first_row = static_cast<int>(thread / 32 * 16) + lane / 4;
+  if (params.dkv_type == GradType::kInput && params.dk_rows == nullptr) {
+    write_plain<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, item, first_row, lane);
+    write_plain<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, item,
+                        first_row, lane);
+    return;
+  }
   write_gradient<Traits>(dv, params.dv, params.dv_rows, params.dv_settled, params.dv_row_stride, params.dv_head_stride,
                          1.0f, params, item, first_row, lane);
   write_gradient<Traits>(dk, params.dk, params.dk_rows, params.dk_settled, params.dk_row_stride, params.dk_head_stride,

@@ -46,13 +46,17 @@ struct alignas(16) Item {
   int32_t head_begin = 0;
   int32_t head_end = 0;
   int32_t num_steps = 0;  ///< (query head, query tile) pairs of this item
-  int32_t piece = 0;      ///< of num_pieces items with the same keys and KV head, dealt in the order of their pieces
+  int32_t piece = 0;      ///< of num_pieces items with the same keys and KV head, dealt in the order of their pieces;
+                          ///< the kernel changes it to their order of ending, unless calls are deterministic
   int32_t num_pieces = 1;
   int32_t slab = 0;  ///< where the pieces add up
   int32_t flags = 0;
   uint32_t covered[4] = {};  ///< bit i: row row_begin + i is seen by some query
 };
 static_assert(sizeof(Item) == 64);
+
+/// In Params::piece_turns, see Producer::draw_place.
+inline constexpr int32_t kPieceArrived = 1 << 16;
 
 /// Deterministic calls: in the order of the walk, the query tiles of a run from `first_tile` up to the next segment's
 /// are this run's to add to as number `turn`. The last segment of a run is followed by one of kNoTile.
@@ -88,7 +92,8 @@ struct Params {
   const uint64_t* covered_queries;   ///< null, or a bit for each of kBlockM rows from the first of every query tile: 0
                                      ///< where no key sees it
   float* slabs;                      ///< [num_slabs, 2 * kBlockN * head_dim], where items in pieces add up
-  int32_t* piece_turns;              ///< [num_slabs], zeros before and after
+  int32_t* piece_turns;              ///< [num_slabs], zeros before and after: how many pieces were added, and
+                                     ///< kPieceArrived for each that has drawn its place
   int32_t* ticket;                   ///< zero before
   const TurnSegment* turn_segments;  ///< deterministic: see RunTiles
   int32_t* turns;  ///< [num_heads_q, num_q_tiles, 2], zeros before: what was added to each half of a slab (DqWriter)

@@ -130,6 +130,13 @@ struct Producer {
     }
   }
 
+  /// Pieces are joined by the one that ends last, which then waits for nobody who is still at its steps. Drawn before
+  /// the last step is pushed, when the consumers have others to do.
+  __device__ __forceinline__ void draw_place() {
+    Item& item = smem.item[slot()];
+    item.piece = atomicAdd(params.piece_turns + item.slab, kPieceArrived) / kPieceArrived;
+  }
+
   /// The item is the one in the current slot.
   __device__ __forceinline__ void push_item() {
     const Item& item = smem.item[slot()];
@@ -143,6 +150,7 @@ struct Producer {
       enter_first_run(item);
 #pragma unroll 1
       for (int32_t left = item.num_steps; left > 0; --left) {
+        if (!Traits::kDeterministic && left == 1 && item.num_pieces > 1) draw_place();
         push_step();
         next_step(item);
       }
