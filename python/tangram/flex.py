@@ -181,7 +181,7 @@ def _attend_numpy(
 
     q, k, v = (np.asarray(x) for x in (q, k, v))
     dtype = q.dtype.name
-    if dtype not in _DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
+    if dtype not in _DTYPES or not q.dtype.isnative or k.dtype != q.dtype or v.dtype != q.dtype:
         raise InvalidArgument(
             f"flex_flash_attn_func: q, k and v must share one dtype of {', '.join(_DTYPES)} "
             f"(got q={q.dtype}, k={k.dtype}, v={v.dtype})"
@@ -198,11 +198,18 @@ def _attend_numpy(
 
     def bits(array: Any) -> Any:
         """NumPy's bfloat16 comes from another package and is not known to DLPack: it travels as its bits."""
-        array = array if array.ndim == 0 or array.strides[-1] == array.itemsize else np.ascontiguousarray(array)
+        array = array if _is_readable(array) else np.ascontiguousarray(array)
         return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
     attention.forward(bits(q), bits(k), bits(v), bits(out), lse, max_logits, sink, sink_layout, options)
     return out, AttnForwardMeta(lse, max_logits)
+
+
+def _is_readable(array: Any) -> bool:
+    """Whether kernels can read `[rows, heads, dim]` where it lies: rows and heads one after the other, in any order."""
+    *outer, dim = array.strides
+    row = array.shape[-1] * array.itemsize
+    return bool(array.flags.aligned) and dim == array.itemsize and all(stride >= row for stride in outer)
 
 
 def check_shapes(q: Any, k: Any, v: Any) -> None:

@@ -77,6 +77,19 @@ def test_views_of_any_stride_are_read_right():
     swapped = [np.ascontiguousarray(packed[:, i].transpose(2, 1, 0)).transpose(2, 1, 0) for i in range(3)]
     out, _ = flex_flash_attn_func(*swapped, mask)
     assert (out == expected).all()
+    reversed_rows = [np.ascontiguousarray(packed[::-1, i])[::-1] for i in range(3)]
+    out, _ = flex_flash_attn_func(*reversed_rows, mask)
+    assert (out == expected).all()
+    q = packed[:, 0]
+    one_head = [np.ascontiguousarray(packed[:, i, :1]) for i in (1, 2)]
+    repeated, _ = flex_flash_attn_func(q, *(np.broadcast_to(x, q.shape) for x in one_head), mask)
+    np.testing.assert_allclose(repeated, flex_flash_attn_func(q, *one_head, mask)[0], atol=1e-6)
+
+
+def test_bytes_in_foreign_order_are_refused_by_name():
+    arrays = [x.astype(">f4") for x in operands(4)]
+    with pytest.raises(InvalidArgument, match="must share one dtype .* \\(got q=>f4, k=>f4, v=>f4\\)"):
+        flex_flash_attn_func(*arrays, Mask.causal(24))
 
 
 def test_ranges_that_change_in_place_are_seen():
