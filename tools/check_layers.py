@@ -24,6 +24,7 @@ ALLOWED = {
 HEADER_LAYER = {
     "plan": "plan",
     "head_masks": "plan",
+    "simulate": "plan",
     "attention": "attn",
     "backends": "attn",
     "communicator": "comm",

@@ -313,7 +313,8 @@ function choices() {
   if (D.grid) return;
   $('reasons').innerHTML = D.reasons.map(r => `<li>${esc(r)}</li>`).join('');
   if (D.choices.length < 2) return;
-  $('choices').innerHTML = `<div class="scroll"><table><tr><th>dispatch</th><th>chunk</th><th>balance</th><th>rows moved</th><th>exposed</th><th>step, predicted</th></tr>` + D.choices.map(c => `<tr class="${c.chosen ? 'on' : ''}"><td>${esc(c.algorithm.replace('_', ' '))}${c.chosen ? ' ✓' : ''}</td><td>${fmt(c.chunk_size)}</td><td>${c.balance.toFixed(4)}</td><td>${fmt(c.rows_moved)}</td><td>${time(c.exposed_s)}</td><td>${time(c.step_s)}</td></tr>`).join('') + '</table></div>';
+  const chosen = D.choices.find(c => c.chosen), isOff = c => chosen && c.balance > chosen.balance + 0.02;
+  $('choices').innerHTML = `<div class="scroll"><table><tr><th>dispatch</th><th>chunk</th><th>balance</th><th>rows moved</th><th>exposed</th><th>step, predicted</th></tr>` + D.choices.map(c => `<tr class="${c.chosen ? 'on' : isOff(c) ? 'off' : ''}"><td>${esc(c.algorithm.replace('_', ' '))}${c.chosen ? ' ✓' : ''}</td><td>${fmt(c.chunk_size)}</td><td>${c.balance.toFixed(4)}</td><td>${fmt(c.rows_moved)}</td><td>${time(c.exposed_s)}</td><td>${time(c.step_s)}</td></tr>`).join('') + '</table></div>' + (D.choices.some(isOff) ? '<p class="note">Grey: not balanced, and so not chosen whatever the prediction.</p>' : '');
 }
 function ranks() {
   if (D.grid) $('ranks').innerHTML = '<table><tr><th>rank</th><th>query rows</th><th>area</th><th>of mean</th><th>peak memory</th></tr>' + D.ranks.map(r => `<tr><td><i style="background:${rankColor(r.rank)}"></i>${r.rank}</td><td>${fmt(r.rows)}</td><td>${fmt(r.area)}</td><td>${D.mask.area ? (r.area * R / D.mask.area).toFixed(4) : '–'}</td><td>${bytes(r.peak_bytes)}</td></tr>`).join('') + '</table>';
