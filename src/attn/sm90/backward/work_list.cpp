@@ -103,14 +103,37 @@ void add_turns(WorkList& work) {
   }
 }
 
-/// About when the keys of a tile are there: nobody can know, but what comes is known, and one link carries it.
-double arrival_in_steps(const LateKeys& late_keys, const TileItem& tile, const AttnShape& shape) {
+/// Microseconds from the begin of a call to that of its main kernel: what comes first reads out and dout of all rows,
+/// and may zero the sums of dq, as fast as the memory allows.
+double microseconds_before(const AttnShape& shape, bool zeroes_sums) {
+  constexpr double kMemoryBytes_us = 3.8e6;
+  const int element_bytes = 4 * shape.head_dim_v + (zeroes_sums ? 4 * shape.head_dim : 0);
+  return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / kMemoryBytes_us;
+}
+
+/// About when the keys of a tile are there, counted from `before_us` after the begin of the call: nobody can know, but
+/// what comes is known, and one link carries it.
+double arrival_in_steps(const LateKeys& late_keys, const TileItem& tile, const AttnShape& shape, double before_us) {
   constexpr double kStep_us = 2.4, kFirst_us = 40, kLinkBytes_us = 350e3;
   const int turn = late_keys.turn(tile.row_begin, tile.row_end);
   if (turn == 0) return 0;
   const double bytes =
       2.0 * static_cast<double>(late_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
-  return (kFirst_us + bytes / kLinkBytes_us * turn / late_keys.num_turns()) / kStep_us;
+  const double arrival_us = kFirst_us + bytes / kLinkBytes_us * turn / late_keys.num_turns();
+  return std::max(0.0, arrival_us - before_us) / kStep_us;
+}
+
+/// By index into of_keys; empty where all keys come while the kernels before the main one run: then tiles are dealt as
+/// if none came late.
+std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
+                                      const LateKeys& late_keys, double before_us) {
+  std::vector<double> arrives;
+  if (late_keys.empty()) return arrives;
+  for (const size_t i : extents.item) {
+    arrives.push_back(arrival_in_steps(late_keys, tiles.items[i], shape, before_us));
+  }
+  if (std::all_of(arrives.begin(), arrives.end(), [](double at) { return at == 0; })) arrives.clear();
+  return arrives;
 }
 
 /// Where many items begin at the same query tile, they would wait for the one whose addition stores, which costs more
@@ -163,11 +186,11 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   if (extents.item.empty()) return work;
   const double spread = length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   const Dealing how = choose_dealing(extents, spread, shape, num_sms);
-  if (!late_keys.empty()) {
-    std::vector<double> arrives;
-    for (const size_t i : extents.item) arrives.push_back(arrival_in_steps(late_keys, tiles.items[i], shape));
-    extents.longest_first = order_by_arrival(extents, shape, num_sms, how, arrives);
-  }
+  const Direction direction = choose_direction(extents);
+  work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
+  const std::vector<double> arrives =
+      arrivals_in_steps(tiles, extents, shape, late_keys, microseconds_before(shape, work.zeroed_sums));
+  if (!arrives.empty()) extents.longest_first = order_by_arrival(extents, shape, num_sms, how, arrives);
   const int group = shape.num_heads_q / shape.num_heads_kv;
   std::vector<int32_t> slab_of(extents.item.size() * static_cast<size_t>(shape.num_heads_kv));
   deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
@@ -185,10 +208,8 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
     item.slab = slab;
     work.items.push_back(item);
   });
-  const Direction direction = choose_direction(extents);
   work.walk = {direction.descending, direction.same_begin && (how.together == 1 || spread < 0.1)};
   work.deterministic_walk = {direction.descending, direction.same_begin};
-  work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
   add_turns(work);
   return work;
 }
