@@ -44,7 +44,7 @@ struct Options {
   std::string reduce_dtype = "float32";
   std::string launch_order = "auto";
   int sm_margin = 0;
-  bool batch_copies = false;
+  bool batch_copies = true;
   int connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS; 0: as the environment says
   double seconds = 0.15;
   double warm_s = Repeats().warm_s;
@@ -247,7 +247,8 @@ int main(int argc, char** argv) {
   app.add_option(
       "--sm-margin", options.sm_margin,
       "multiprocessors for transfers of nccl, with launch orders auto and sm_margin (default: as many as it takes)");
-  app.add_flag("--batch-copies", options.batch_copies, "copy engines get all copies of a stage in one call");
+  app.add_flag("--batch-copies,!--no-batch-copies", options.batch_copies,
+               "whether copy engines get all copies of a stage in one call");
   app.add_option("--connections", options.connections,
                  "hardware queues of a process; 1: kernels of all streams start in the order of the calls");
   app.add_option("--seconds", options.seconds, "about how long to repeat each pass (default 0.15)");

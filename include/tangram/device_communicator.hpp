@@ -229,8 +229,9 @@ struct DeviceCommunicatorConfig {
   /// Of nccl: at most so many thread blocks, and so multiprocessors, of a transfer; 0: 16.
   int max_ctas = 0;
   /// Of copy_engine: hands all copies of a stage over in one call, and all its flags in a second, which takes the host
-  /// less time; no peer sees its rows before all have been sent. Not while a graph is captured.
-  bool batch_copies = false;
+  /// less time; no peer sees its rows before all have been sent. Otherwise, while a graph is captured, where ranks
+  /// share a GPU, and with a driver that has no such call, each copy is a call.
+  bool batch_copies = true;
   /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n: `transport` moves rows between nodes, each row
   /// to a node once, and copy engines hand it on there; partial gradients of a node are added before they cross. Must
   /// divide the number of ranks. 0, or all of them: one node. So far nodes are parts of one host.

@@ -23,8 +23,8 @@ struct Env {
   std::string cpu_isa;
   /// TANGRAM_PROFILE: 1 names kernels and transfers with NVTX ranges.
   bool profile = false;
-  /// TANGRAM_BATCH_COPIES: 1 makes DeviceCommunicatorConfig::batch_copies the choice of Python's groups.
-  bool batch_copies = false;
+  /// TANGRAM_BATCH_COPIES: DeviceCommunicatorConfig::batch_copies of Python's groups.
+  bool batch_copies = true;
 
   /// TANGRAM_NCCL_LIBRARY: the NCCL that transport nccl loads; a name is looked for as the system's loader does.
   std::string nccl_library = "libnccl.so.2";

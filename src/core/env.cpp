@@ -63,7 +63,7 @@ Env read() {
               env.cpu_isa == "avx512_bf16",
           "Env: {} must be baseline, avx2, avx512 or avx512_bf16 (got '{}')", kCpuIsa, env.cpu_isa);
   env.profile = read_flag(kProfile, false);
-  env.batch_copies = read_flag(kBatchCopies, false);
+  env.batch_copies = read_flag(kBatchCopies, true);
   if (const std::string library = raw(kNcclLibrary); !library.empty()) env.nccl_library = library;
   return env;
 }
@@ -98,7 +98,7 @@ std::vector<Env::Variable> Env::list() {
       variable(kSanityCheck, kSanityCheckDefault ? "1" : "0", "poison rows that were not received, check for NaN"),
       variable(kCpuIsa, "", "instruction set of the CPU backend: baseline, avx2, avx512, avx512_bf16; empty: the best"),
       variable(kProfile, "0", "name kernels and transfers with NVTX ranges"),
-      variable(kBatchCopies, "0", "Python's groups of GPUs: all copies of a stage in one call"),
+      variable(kBatchCopies, "1", "Python's groups of GPUs: all copies of a stage in one call"),
       variable(kNcclLibrary, defaults.nccl_library, "the NCCL that transport nccl between GPUs loads"),
   };
 }

@@ -40,8 +40,8 @@ TEST(EnvDeathTest, ReadsValues) {
   expect_in_child("TANGRAM_SANITY_CHECK", "1", [] { return Env::get().sanity_check; });
   expect_in_child("TANGRAM_NCCL_LIBRARY", "/opt/nccl.so", [] { return Env::get().nccl_library == "/opt/nccl.so"; });
   expect_in_child("TANGRAM_NCCL_LIBRARY", "", [] { return Env::get().nccl_library == "libnccl.so.2"; });
-  expect_in_child("TANGRAM_BATCH_COPIES", "1", [] { return Env::get().batch_copies; });
-  expect_in_child("TANGRAM_BATCH_COPIES", "", [] { return !Env::get().batch_copies; });
+  expect_in_child("TANGRAM_BATCH_COPIES", "0", [] { return !Env::get().batch_copies; });
+  expect_in_child("TANGRAM_BATCH_COPIES", "", [] { return Env::get().batch_copies; });
   expect_in_child("TANGRAM_CPU_ISA", "avx2", [] { return Env::get().cpu_isa == "avx2"; });
 }
 

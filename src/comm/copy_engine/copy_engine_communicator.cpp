@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/copy_engine/copy_batch.hpp"
 #include "comm/copy_engine/copy_engine_pass.hpp"
 #include "comm/device/pass_check.hpp"
 #include "core/require.hpp"
@@ -37,7 +38,6 @@ int checked_size(int size) {
 
 CopyEngineGroup::CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config)
     : state(control, config),
-      batch_copies(config.batch_copies),
       heap(control, state.timeout_s()),
       control_block(heap.allocate(ControlOffsets(checked_size(control.size())).end(), "copy engines: control block")) {
   const int size = control.size();
@@ -53,6 +53,9 @@ CopyEngineGroup::CopyEngineGroup(Communicator& control, const DeviceCommunicator
       static_cast<uint64_t>(state.timeout_s() * 1e9),      control.rank(),         size};
   context_ = cuda::DeviceBuffer::copy_of(&context, sizeof(context));
   load_kernels();
+  // NOTE [batches].
+  batch_copies = config.batch_copies && !heap.shares_gpus() && driver_takes_batches(cast_stream.get()) &&
+                 driver_takes_batches(return_stream.get());
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   control.barrier("copy engines: ready");
 }

@@ -17,6 +17,10 @@
 
 namespace tangram::comm {
 
+/// NOTE [batches]: a stage's copies go to the driver in one call where it has one. Its inner streams may share hardware
+/// queues with others. That delays copies, and cannot stop them as long as what peers wait for is enqueued before what
+/// waits for peers; of ranks that share a GPU nobody orders the calls, so there each copy is a call of its own.
+
 /// What passes share: the group, its memory, and where its control words lie.
 struct CopyEngineGroup {
   CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config);
@@ -28,13 +32,13 @@ struct CopyEngineGroup {
   EpochParams epoch_params(int pass) const;
 
   GroupState state;
-  const bool batch_copies;
   SymmetricHeap heap;
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
   cuda::DeviceBuffer counters;  // epochs; all_reduces
   OwnedStream cast_stream;      // returns must not queue behind casts that wait for their sources, nor vice versa
   OwnedStream return_stream;
+  bool batch_copies = false;
 
  private:
   cuda::DeviceBuffer context_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "comm/all_gather.hpp"
+#include "comm/copy_engine/copy_batch.hpp"
 #include "comm/device/pass_tensors.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
@@ -19,29 +20,6 @@ constexpr int kMoveBlocks = 16;      // of a kernel that moves short stretches: 
 constexpr int kConvertBlocks = 264;  // memory-bound, before the transfer: all the device
 
 cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
-
-/// Copies between device memories that go to a copy engine in one call.
-struct CopyBatch {
-  std::vector<void*> targets;
-  std::vector<const void*> sources;
-  std::vector<size_t> sizes;
-
-  void add(void* target, const void* source, size_t num_bytes) {
-    targets.push_back(target);
-    sources.push_back(source);
-    sizes.push_back(num_bytes);
-  }
-  void enqueue(cudaStream_t stream) const {
-    if (targets.empty()) return;
-    cudaMemcpyAttributes attributes = {};
-    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-    attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-    size_t first = 0;
-    cuda::check(cudaMemcpyBatchAsync(targets.data(), sources.data(), sizes.data(), targets.size(), &attributes, &first,
-                                     1, stream),
-                "cudaMemcpyBatchAsync");
-  }
-};
 
 }  // namespace
 

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <string>
 
 #include "comm/all_gather.hpp"
 #include "comm/heap/process_identity.hpp"
@@ -68,6 +70,9 @@ SymmetricHeap::SymmetricHeap(Communicator& control, double timeout_s) : control_
   for (int rank = 0; rank < control.size(); ++rank) {
     if (same_process) devices_.push_back(ranks[static_cast<size_t>(rank)].device);
   }
+  std::set<std::string> gpus;
+  for (const Whereabouts& there : ranks) gpus.insert(there.pci);
+  shares_gpus_ = std::ssize(gpus) < control.size();
   devices_.push_back(device_);
   std::sort(devices_.begin(), devices_.end());
   devices_.erase(std::unique(devices_.begin(), devices_.end()), devices_.end());

@@ -45,6 +45,8 @@ class SymmetricHeap {
   int device() const { return device_; }
   /// Whether the ranks are threads of one process.
   bool in_process() const { return !fds_; }
+  /// Whether any two ranks have the same GPU.
+  bool shares_gpus() const { return shares_gpus_; }
 
  private:
   std::vector<std::shared_ptr<Mapping>> share_in_process(std::shared_ptr<Mapping> own);
@@ -52,6 +54,7 @@ class SymmetricHeap {
 
   Communicator& control_;
   int device_ = 0;
+  bool shares_gpus_ = false;
   std::vector<int> devices_;  // that must reach this rank's memory through this process
   std::optional<FdExchange> fds_;
 };

@@ -73,17 +73,95 @@ TEST_P(DeviceTransports, LargeStretchesArriveWholeManyEpochsAhead) {
   run(2, expect_large_stretches_whole);
 }
 
-TEST(BatchedCopies, LargeStretchesArriveWholeManyEpochsAhead) {
+TEST(CopiesOneByOne, LargeStretchesArriveWholeManyEpochsAhead) {
   run_local_ranks(
       2,
       [](Communicator& control) {
         check(cudaSetDevice(control.rank() % num_gpus()), "cudaSetDevice");
         DeviceCommunicatorConfig config;
         config.timeout_s = 20;
-        config.batch_copies = true;
+        config.batch_copies = false;
         expect_large_stretches_whole(*make_device_communicator(control, config));
       },
       60);
+}
+
+/// What a program may have under way on streams of its own: copies out of and into the device, and kernels. All of it
+/// ends by itself.
+class OtherWork {
+ public:
+  OtherWork() : memory_(2 * kBytes) { check(cudaHostAlloc(&host_, 2 * kBytes, cudaHostAllocDefault), "cudaHostAlloc"); }
+  ~OtherWork() { static_cast<void>(cudaFreeHost(host_)); }
+  void enqueue() {
+    char* const host = static_cast<char*>(host_);
+    check(cudaMemcpyAsync(host, memory_.as<char>(), kBytes, cudaMemcpyDeviceToHost, out_), "copy");
+    check(cudaMemcpyAsync(memory_.as<char>() + kBytes, host + kBytes, kBytes, cudaMemcpyHostToDevice, in_), "copy");
+    check(cudaMemsetAsync(memory_.as<char>(), 1, kBytes, kernels_), "memset");
+  }
+  void synchronize() const {
+    for (const Stream* stream : {&out_, &in_, &kernels_}) stream->synchronize();
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t{16} << 20;
+  DeviceBuffer memory_;
+  void* host_ = nullptr;
+  Stream out_, in_, kernels_;
+};
+
+TEST_P(DeviceTransports, RowsArriveBesideOtherWork) {
+  if (num_gpus() < 2) GTEST_SKIP() << "needs a GPU for each rank, whose queues other ranks do not fill";
+  constexpr int kSize = 2, kEpochs = 80, kPieces = 4;
+  constexpr int64_t kPieceRows = 1 << 14, kGap = 16;  // 1 MiB, apart where they land, so that nothing merges them
+  run(kSize, [&](DeviceCommunicator& comm) {
+    const int peer = 1 - comm.rank();
+    DevicePassSpec spec = ring_spec(comm.rank(), kSize, kPieces * (kPieceRows + kGap), "pieces");
+    spec.casts = {{}};
+    for (int64_t piece = 0; piece < kPieces; ++piece) {
+      const int64_t from = piece * kPieceRows, to = piece * (kPieceRows + kGap);
+      spec.casts[0].sends.push_back({peer, {from, from + kPieceRows}, to});
+      spec.casts[0].recvs.push_back({peer, {to, to + kPieceRows}, from});
+    }
+    const auto pass = comm.prepare_pass(spec);
+    const Stream stream;
+    const HostTensor shape(DType::kFloat32, kPieces * kPieceRows, kHeads, kDim);
+    const auto bytes = static_cast<size_t>(shape.bytes()), piece_bytes = bytes / kPieces;
+    const size_t row_bytes = kHeads * kDim * sizeof(float);
+    const DeviceBuffer source(bytes), landed(kEpochs * bytes);
+    OtherWork other;
+    const auto value_of = [](int epoch, size_t piece, int rank) {
+      return static_cast<unsigned char>(2 * epoch + 13 * static_cast<int>(piece) + rank);
+    };
+    comm.control().barrier("allocated");
+    for (int epoch = 0; epoch < kEpochs; ++epoch) {
+      for (size_t piece = 0; piece < kPieces; ++piece) {
+        check(cudaMemsetAsync(source.as<char>() + piece * piece_bytes, value_of(epoch, piece, comm.rank()), piece_bytes,
+                              stream),
+              "memset");
+      }
+      const int slot = pass->begin(stream);
+      const ConstTensorView sources[] = {view_of(source, shape)};
+      pass->cast(0, sources, stream);
+      other.enqueue();
+      pass->wait_cast(0, stream);
+      const auto* const landing = static_cast<const char*>(pass->landing(0, slot).data);
+      check(cudaMemcpy2DAsync(landed.as<char>() + static_cast<size_t>(epoch) * bytes, piece_bytes, landing,
+                              piece_bytes + kGap * row_bytes, piece_bytes, kPieces, cudaMemcpyDeviceToDevice, stream),
+            "copy");
+      pass->end(stream);
+    }
+    stream.synchronize();
+    comm.check();
+    other.synchronize();
+    std::vector<unsigned char> got(piece_bytes);
+    for (size_t i = 0; i < kEpochs * kPieces; ++i) {
+      check(cudaMemcpy(got.data(), landed.as<char>() + i * piece_bytes, piece_bytes, cudaMemcpyDeviceToHost), "copy");
+      const int epoch = static_cast<int>(i / kPieces);
+      ASSERT_EQ(std::count(got.begin(), got.end(), value_of(epoch, i % kPieces, peer)), std::ssize(got))
+          << "epoch " << epoch;
+    }
+    comm.control().barrier("done");
+  });
 }
 
 TEST_P(DeviceTransports, BeginCopiesOwnRowsBesideThoseOfPeers) {

@@ -27,10 +27,10 @@ using cuda::DeviceBuffer;
 constexpr int kHeads = 2;
 constexpr int kDim = 8;
 
-/// Before CUDA starts: several ranks share a device here, so their streams must not share hardware queues, and no
-/// kernel may be loaded while another waits for it.
+/// Before CUDA starts: several ranks may share a device here, so their streams must not share hardware queues (where
+/// each has its own, any number will do), and no kernel may be loaded while another waits for it.
 inline const bool kEnvironmentIsSet = [] {
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   return true;
 }();

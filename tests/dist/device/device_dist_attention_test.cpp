@@ -107,7 +107,7 @@ struct Transport {
 };
 void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
 
-testing::MakeCommunicator real(DeviceTransport transport, bool batch_copies = false) {
+testing::MakeCommunicator real(DeviceTransport transport, bool batch_copies = true) {
   return [=](Communicator& control) {
     return make_device_communicator(control, {.transport = transport, .timeout_s = 20, .batch_copies = batch_copies});
   };
@@ -127,7 +127,7 @@ std::vector<Transport> transports() {
   return {{"Blocking", testing::make_blocking, true, false, false},
           {"BlockingWithFlags", testing::make_blocking_with_flags, true, false, true},
           {"CopyEngine", real(DeviceTransport::kCopyEngine), true, true, true},
-          {"CopyEngineInBatches", real(DeviceTransport::kCopyEngine, true), true, true, true},
+          {"CopyEngineOneByOne", real(DeviceTransport::kCopyEngine, false), true, true, true},
           {"Nccl", real(DeviceTransport::kNccl), false, true, false},
           {"NodesOverCopyEngine", over_nodes(DeviceTransport::kCopyEngine), true, true, false, true},
           {"NodesOverNccl", over_nodes(DeviceTransport::kNccl), false, true, false, true}};
