@@ -52,10 +52,10 @@ struct DeviceDistOptions {
 /// same order. What goes wrong on the device, or at a peer, shows in DeviceCommunicator::check.
 class DeviceDistAttention {
  public:
-  /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config or dispatch, or when cp_size
-  /// is not the communicator's size; NotAvailable for a kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order)
-  /// that cannot be. The current device must be the communicator's. `communicator` and `backend` must outlive the
-  /// object.
+  /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config, dispatch or what travels
+  /// with heads (result_dtype, row_sinks), or when cp_size is not the communicator's size; NotAvailable for a
+  /// kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that cannot be. The current device must be the
+  /// communicator's. `communicator` and `backend` must outlive the object.
   DeviceDistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
                       const DeviceDistOptions& options = {});
   ~DeviceDistAttention();
