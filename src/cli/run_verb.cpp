@@ -61,6 +61,7 @@ std::string timeline_title(const PlanSummary& summary, const StepResult& result)
 
 int run_main(RunVerbOptions options, Communicator* control) {
   apply_gpus(options.step, options.dist);
+  require_runnable(options.step, options.dist);
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);

@@ -283,6 +283,14 @@ StepResult empty_result(const Plan& plan) {
   return result;
 }
 
+void require_runnable(const StepOptions& options, const DistOptions& dist) {
+  // Each has a thread that moves rows as well, and all of them compare what they are about to do.
+  constexpr int64_t kMaxThreads = 1024;
+  require(options.num_gpus > 0 || MpiGroup::is_launched() || dist.cp_size <= kMaxThreads,
+          "--cp-size: at most {} ranks can be threads of one process (got {}); plan and simulate take more",
+          kMaxThreads, dist.cp_size);
+}
+
 StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
                     Communicator* control) {
   require(options.ranks_per_node == 0 || summary.plan->cp_size() % options.ranks_per_node == 0,

@@ -54,6 +54,10 @@ struct StepResult {
   std::vector<TimelineEvent> timeline;
 };
 
+/// Refuses more ranks than can be threads of one process; for verbs that compute, before they plan. Throws
+/// InvalidArgument.
+void require_runnable(const StepOptions& options, const DistOptions& dist);
+
 /// Runs `options.num_repeats` steps, as the rank of `control` where that is given (see run_on_ranks). Throws what
 /// planning, backends and transports throw.
 StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,

@@ -28,6 +28,7 @@ struct VerifyVerbOptions {
 
 int verify_main(VerifyVerbOptions options, Communicator* control) {
   apply_gpus(options.step, options.dist);
+  require_runnable(options.step, options.dist);
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);

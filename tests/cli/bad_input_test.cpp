@@ -164,6 +164,14 @@ TEST(BadInput, Distribution) {
   }
 }
 
+// It planned for 65,536 ranks and then made twice as many threads.
+TEST(BadInput, MoreRanksThanOneProcessHoldsAreRefusedBeforeTheyArePlanned) {
+  for (const std::string verb : {"run", "verify", "bench"}) {
+    expect_refused({{verb, "--family", "causal", "--seqlen", "65536", "--cp-size", "65536"},
+                    "--cp-size: at most 1024 ranks can be threads of one process (got 65536)"});
+  }
+}
+
 // They had no effect, and nobody said so.
 TEST(BadInput, ParametersOfOtherStrategiesAreRefusedRatherThanIgnored) {
   const std::vector<std::string> base{"plan", "--family", "causal", "--seqlen", "1024", "--cp-size", "4"};
