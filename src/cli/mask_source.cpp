@@ -193,9 +193,11 @@ void require_effect(const MaskOptions& options, const Family* family) {
           "--seqlen: follows from --prefix and --continuations (got {})", options.seqlen);
 }
 
-// A file may be called anything; what is shown of it is text.
-std::string valid_utf8(const std::string& text) {
-  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+// A file may be called anything; what is shown of it is text that moves no terminal's cursor.
+std::string printable(const std::string& text) {
+  std::string name = Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  std::replace_if(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return name;
 }
 
 }  // namespace
@@ -208,7 +210,7 @@ NamedMask load_mask(const MaskOptions& options) {
     const std::string what = fmt::format("--mask '{}'", options.mask_file);
     const std::string text = read_text_file(options.mask_file, "--mask", kMaxFileBytes);
     std::vector<Mask> masks = parse_masks_json(text, options.case_name, what);
-    NamedMask named{masks[0], options.case_name.empty() ? valid_utf8(options.mask_file) : options.case_name};
+    NamedMask named{masks[0], printable(options.case_name.empty() ? options.mask_file : options.case_name)};
     if (masks.size() > 1) named.of_heads = std::move(masks);
     return named;
   }

@@ -155,6 +155,9 @@ TEST(PlanVerb, FileNameThatIsNoUtf8IsShownAsText) {
       folder.write("m\xff.json", R"({"seqlen":64,"q_ranges":[[0,64]],"k_ranges":[[0,64]],"attn_types":[1]})");
   const Json json = plan({"--mask", mask, "--html", folder.path("report.html")});
   EXPECT_THAT(json["mask"]["name"].get<std::string>(), HasSubstr("m\uFFFD.json"));
+  const std::string moving =
+      folder.write("m\x1b[2J\n.json", R"({"seqlen":64,"q_ranges":[[0,64]],"k_ranges":[[0,64]],"attn_types":[1]})");
+  EXPECT_THAT(run_program({"plan", "--mask", moving}).out, HasSubstr("m?[2J?.json: 64 x 64 tokens"));
 }
 
 TEST(PlanVerb, SavesThePlan) {
