@@ -67,6 +67,11 @@ TEST(Stages, KeptRowsAreThoseOfTheLastForwardStage) {
     for (size_t s = 0; s + 1 < rank.backward.size(); ++s) EXPECT_FALSE(rank.backward[s].kept);
     for (const Stage& stage : rank.forward) EXPECT_FALSE(stage.kept);
   }
+  // Where nothing is remote, nothing is kept.
+  for (const RankPlan& rank : make_plan(full_mask(64, 64), config_of(1, {0, 0, true})).ranks) {
+    EXPECT_EQ(rank.backward.size(), 1u);
+    EXPECT_FALSE(rank.backward.back().kept);
+  }
   EXPECT_THAT([] { make_plan(causal_mask(64, 64), config_of(2, {2, 1, true})); },
               ThrowsMessage<InvalidArgument>(HasSubstr("keep_remote_kv with num_stages_bwd=1 needs num_stages_fwd=1")));
 }
