@@ -12,16 +12,9 @@ namespace tangram::sm90::backward {
 
 inline constexpr int kEdgeThreads = 256;
 
-/// Eight elements of a row of float32 or Element.
+/// Eight elements of a row, as they are loaded.
 template <typename Element>
-__device__ __forceinline__ void load_eight(float (&x)[8], const void* base, int64_t at, bool float32) {
-  if (float32) {
-    const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(base) + at);
-    const float4 low = __ldg(from), high = __ldg(from + 1);
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-    return;
-  }
-  const uint4 words = __ldg(reinterpret_cast<const uint4*>(static_cast<const Element*>(base) + at));
+__device__ __forceinline__ void unpack_eight(float (&x)[8], const uint4& words) {
   const uint32_t word[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -31,10 +24,66 @@ __device__ __forceinline__ void load_eight(float (&x)[8], const void* base, int6
   }
 }
 
+__device__ __forceinline__ void load_eight_floats(float (&x)[8], const float* from) {
+  const float4 low = __ldg(reinterpret_cast<const float4*>(from));
+  const float4 high = __ldg(reinterpret_cast<const float4*>(from) + 1);
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+/// Row statistics of a tile, from out, dout and lse. All loads of a thread come before anything waits for the first: in
+/// a small call this kernel is one chain of latencies.
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
+__device__ __forceinline__ void find_statistics(float* stats, const EdgeParams& params, const QueryTile& rows,
+                                                uint64_t covered, int head, int thread) {
   constexpr int kLanes = kHeadDim / 8;  // per row
   constexpr int kRowsAtOnce = kEdgeThreads / kLanes;
+  constexpr int kPasses = kBlockM / kRowsAtOnce;
+  const int column = thread % kLanes * 8;
+  const auto row_in_tile = [&](int pass) { return pass * kRowsAtOnce + thread / kLanes; };
+  // Rows that see no key may hold NaN: their statistics are zeros.
+  const auto is_valid = [&](int in_tile) {
+    return rows.row_begin + in_tile < rows.row_end && (covered >> in_tile & 1);
+  };
+  const auto out_at = [&](int in_tile) {
+    return (int64_t{rows.row_begin} + in_tile) * params.out_row_stride + head * params.out_head_stride + column;
+  };
+  uint4 out[kPasses], dout[kPasses];
+  float lse[kPasses];
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    out[i] = dout[i] = uint4{};
+    lse[i] = 0.0f;
+    if (!is_valid(row_in_tile(i))) continue;
+    const int64_t row = int64_t{rows.row_begin} + row_in_tile(i);
+    const Element* from = static_cast<const Element*>(params.dout);
+    from += row * params.dout_row_stride + head * params.dout_head_stride + column;
+    dout[i] = __ldg(reinterpret_cast<const uint4*>(from));
+    from = static_cast<const Element*>(params.out) + out_at(row_in_tile(i));
+    if (!params.out_float32) out[i] = __ldg(reinterpret_cast<const uint4*>(from));
+    if (thread % kLanes == 0) lse[i] = params.lse[row * params.num_heads_q + head];
+  }
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    const int in_tile = row_in_tile(i);
+    float x[8], y[8], sum = 0.0f;
+    unpack_eight<Element>(x, out[i]);
+    unpack_eight<Element>(y, dout[i]);
+    if (params.out_float32 && is_valid(in_tile)) {
+      load_eight_floats(x, static_cast<const float*>(params.out) + out_at(in_tile));
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) sum += x[k] * y[k];
+#pragma unroll
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+    if (thread % kLanes == 0) {
+      const uint2 lse_terms = split_in_three(lse[i] * params.lse_factor), delta_terms = split_in_three(-sum);
+      reinterpret_cast<uint4*>(stats)[in_tile] = {lse_terms.x, lse_terms.y, delta_terms.x, delta_terms.y};
+    }
+  }
+}
+
+template <typename Element, int kHeadDim>
+__global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
   __shared__ __align__(16) float stats[kStatsFloats];
   ptx::grid_dependency_launch();
   const int tile = static_cast<int>(blockIdx.x) / params.num_heads_q;
@@ -43,33 +92,8 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   if (blockIdx.x == 0 && thread == 0) *params.ticket = 0;
   if (tile >= params.num_q_tiles) return;  // no queries at all
   const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
-  const QueryTile rows = params.q_tiles[tile];
-  const int column = thread % kLanes * 8;
-  // Rows that see no key may hold NaN: their statistics are zeros.
   const uint64_t covered = params.covered_queries ? params.covered_queries[tile] : ~uint64_t{0};
-#pragma unroll
-  for (int i = 0; i < kBlockM / kRowsAtOnce; ++i) {
-    const int in_tile = i * kRowsAtOnce + thread / kLanes;
-    const int64_t row = int64_t{rows.row_begin} + in_tile;
-    float sum = 0.0f;
-    const bool valid = row < rows.row_end && (covered >> in_tile & 1);
-    if (valid) {
-      float out[8], dout[8];
-      load_eight<Element>(out, params.out, row * params.out_row_stride + head * params.out_head_stride + column,
-                          params.out_float32);
-      load_eight<Element>(dout, params.dout, row * params.dout_row_stride + head * params.dout_head_stride + column,
-                          false);
-#pragma unroll
-      for (int k = 0; k < 8; ++k) sum += out[k] * dout[k];
-    }
-#pragma unroll
-    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
-    if (thread % kLanes == 0) {
-      const float lse = valid ? params.lse[row * params.num_heads_q + head] : 0.0f;
-      const uint2 lse_terms = split_in_three(lse * params.lse_factor), delta_terms = split_in_three(-sum);
-      reinterpret_cast<uint4*>(stats)[in_tile] = {lse_terms.x, lse_terms.y, delta_terms.x, delta_terms.y};
-    }
-  }
+  find_statistics<Element, kHeadDim>(stats, params, params.q_tiles[tile], covered, head, thread);
   if (params.zeroed_sums) {
     float4* sums = reinterpret_cast<float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4);
 #pragma unroll
