@@ -7,7 +7,8 @@ A cell is a mask over a number of ranks. Without --measured, cells that a CPU ca
 machine's constants measured first for as many ranks; the steps of a cell are taken in turns, so that other load meets
 all strategies alike; one thread for each rank. With --measured FILES the table comes from these instead:
 what this script wrote, or CSV of `bench_dist_gpu` or `tangram bench`, for which the constants of --machine are taken.
-How often the prediction orders two strategies of a cell as the measurement does goes to stderr.
+How often the prediction orders two strategies of a cell as the measurement does goes to stderr, and with --again FILES,
+the same cells measured once more, how often the two measurements agree: no prediction can do better.
 """
 
 import argparse
@@ -37,6 +38,11 @@ STRATEGIES = ["tangram", "ulysses", "hcms", "ring", "all_gather", "usp", "loong_
 BY_HEADS = ["ulysses", "hcms", "usp", "loong_train"]
 HEADS = ["--heads-q", "8", "--heads-kv", "8", "--head-dim", "64"]
 EQUAL = 1e-3
+# Memory that a step frees stays with the process, as with an allocator that caches: page faults are not compared.
+REUSE = ":".join(
+    f"glibc.malloc.{setting}"
+    for setting in ("arena_max=1", "mmap_max=0", "trim_threshold=17179869184", "top_pad=268435456")
+)
 COLUMNS = ["case", "cp_size", "strategy", "ran", "predicted_s", "seconds", "processor_s", "predicted_bytes", "bytes"]
 
 
@@ -82,7 +88,7 @@ def measured_cell(arguments, environment, case, cp_size, options):
 
 
 def measure_table(arguments):
-    environment = dict(os.environ)
+    environment = {"GLIBC_TUNABLES": REUSE, **os.environ}
     cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
         for cp_size in arguments.cp_sizes.split(","):
@@ -171,6 +177,30 @@ def read_table(arguments):
         yield rows
 
 
+def have_an_order(a, b):
+    return abs(a["predicted_s"] - b["predicted_s"]) > EQUAL * min(a["predicted_s"], b["predicted_s"])
+
+
+def report_again(cells, paths):
+    """How often another measurement of the cells orders pairs as this one."""
+    again = {(case, cp): cell for (case, cp, _, _), cell in read_tables(paths).items()}
+    by_ranks = {}
+    for rows in cells:
+        other = again.get((rows[0]["case"], rows[0]["cp_size"]), {})
+        named = [row for row in rows if row["strategy"] != "auto" and row["strategy"] in other]
+        for a, b in itertools.combinations(named, 2):
+            if have_an_order(a, b):
+                seconds = [other[row["strategy"]]["seconds"] for row in (a, b)]
+                alike = (a["seconds"] < b["seconds"]) == (seconds[0] < seconds[1])
+                by_ranks.setdefault(rows[0]["cp_size"], []).append(alike)
+    for cp_size, alike in by_ranks.items():
+        share = 100 * sum(alike) / len(alike)
+        print(
+            f"{cp_size} ranks: both runs order {sum(alike)} of {len(alike)} pairs alike ({share:.0f} %)",
+            file=sys.stderr,
+        )
+
+
 def agreement(cells, figure, apart):
     """Of the pairs of strategies that differ by a share `apart` when measured: how many are ordered as predicted.
 
@@ -181,7 +211,7 @@ def agreement(cells, figure, apart):
     for rows in cells:
         named = [row for row in rows if row["strategy"] != "auto" and row.get(figure)]
         for a, b in itertools.combinations(named, 2):
-            if abs(a["predicted_s"] - b["predicted_s"]) <= EQUAL * min(a["predicted_s"], b["predicted_s"]):
+            if not have_an_order(a, b):
                 continue
             if max(a[figure], b[figure]) < (1 + apart) * min(a[figure], b[figure]):
                 continue
@@ -221,6 +251,7 @@ def main():
     parser.add_argument("--cases", help="some of " + ", ".join(CASES))
     parser.add_argument("--machine", help="constants, {cp_size} in the name; measured if there is no such file")
     parser.add_argument("--measured", nargs="+", help="tables to compare with instead of measuring one")
+    parser.add_argument("--again", nargs="+", help="tables of the same cells, measured once more")
     arguments = parser.parse_args()
     writer = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore")
     writer.writeheader()
@@ -230,6 +261,8 @@ def main():
         writer.writerows(rows)
         sys.stdout.flush()
     report(cells)
+    if arguments.again:
+        report_again(cells, arguments.again)
 
 
 if __name__ == "__main__":
