@@ -185,12 +185,11 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   Extents extents = measure_extents(tiles, work.run_tiles);
   if (extents.item.empty()) return work;
   const double spread = length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
-  const Dealing how = choose_dealing(extents, spread, shape, num_sms);
   const Direction direction = choose_direction(extents);
   work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
   const std::vector<double> arrives =
       arrivals_in_steps(tiles, extents, shape, late_keys, microseconds_before(shape, work.zeroed_sums));
-  if (!arrives.empty()) extents.longest_first = order_by_arrival(extents, shape, num_sms, how, arrives);
+  const Dealing how = choose_dealing(extents, spread, shape, num_sms, arrives);
   const int group = shape.num_heads_q / shape.num_heads_kv;
   std::vector<int32_t> slab_of(extents.item.size() * static_cast<size_t>(shape.num_heads_kv));
   deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
