@@ -210,15 +210,13 @@ Verb add_doctor_verb(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("doctor", "Show what this machine has and what will be used; measure it");
   verb->add_flag("--json", options->json, "print JSON instead of text");
   const std::string group = "Measuring";
-  CLI::Option* measure =
-      verb->add_option("--measure", options->measure,
-                       "measure kernels, memory and the transport, and add the constants to this file; under "
-                       "mpirun that of MPI, else that of threads")
-          ->type_name("FILE")
-          ->group(group);
   const auto add = [&](const char* name, auto& value, const std::string& help, const char* type) {
-    verb->add_option(name, value, help)->type_name(type)->group(group)->needs(measure);
+    verb->add_option(name, value, help)->type_name(type)->group(group);
   };
+  add("--measure", options->measure,
+      "measure kernels, memory and the transport, and add the constants to this file; under mpirun that of MPI, else "
+      "that of threads",
+      "FILE");
   add("--dtypes", options->dtypes, "of kernels (default " + options->dtypes + ")", "LIST");
   add("--head-dims", options->head_dims, "of kernels (default " + options->head_dims + ")", "LIST");
   add("--rows", options->rows, "rows of the largest call (default 2048)", "N");
@@ -227,8 +225,14 @@ Verb add_doctor_verb(CLI::App& app) {
                           ->type_name("N")
                           ->group(group);
   require_whole_number(*gpus, 1);
-  return {
-      verb, [options] { return doctor_main(*options); }, {"tangram doctor", "tangram doctor --measure machine.json"}};
+  return {verb,
+          [options, verb] {
+            for (const char* name : {"--dtypes", "--head-dims", "--rows"}) {
+              require(verb->count(name) == 0 || !options->measure.empty(), "{}: goes with --measure", name);
+            }
+            return doctor_main(*options);
+          },
+          {"tangram doctor", "tangram doctor --measure machine.json"}};
 }
 
 }  // namespace tangram::cli
