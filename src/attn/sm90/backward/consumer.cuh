@@ -144,27 +144,39 @@ struct Consumer {
   }
 
   /// Which of this thread's scores of a masked tile are visible: bit 16 r + 2 j + e stands for score 4 j + 2 r + e.
+  /// Both rows at once, and without branches where there are no intervals: a long chain otherwise, which S waits for.
   __device__ __forceinline__ uint32_t visible_scores(const StepMessage& message) {
     const Item& item = smem.item[message.item_slot];
     const uint32_t self = fresh_thread();
+    const int32_t row = self / 32 * 16 + self % 32 / 4;
+    const int32_t key = item.row_begin + row;
+    int32_t begin[2], end[2];
+    if (message.interval_begin < 0) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int32_t k = key + r * 8;
+        begin[r] = max(message.slice_q_begin, k + message.min_diag);
+        end[r] = message.row_begin <= k && k < min(message.row_end, item.row_end)
+                     ? min(message.slice_q_end, k + message.max_diag + 1)
+                     : 0;
+      }
+    } else {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        begin[r] = end[r] = 0;
+        if (key + r * 8 < item.row_end) {
+          const RowInterval interval = params.intervals[message.interval_begin + row + r * 8];
+          begin[r] = interval.begin;
+          end[r] = interval.end;
+        }
+      }
+    }
     const int32_t first = message.q0 + self % 4 * 2;
+    const int32_t q_end = message.q_end;
     uint32_t visible = 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int32_t row = self / 32 * 16 + self % 32 / 4 + r * 8;
-      const int32_t key = item.row_begin + row;
-      if (key >= item.row_end) continue;
-      int32_t begin = 0, end = 0;
-      if (message.interval_begin >= 0) {
-        const RowInterval interval = params.intervals[message.interval_begin + row];
-        begin = interval.begin;
-        end = interval.end;
-      } else if (key >= message.row_begin && key < message.row_end) {
-        begin = max(message.slice_q_begin, key + message.min_diag);
-        end = min(message.slice_q_end, key + message.max_diag + 1);
-      }
-      end = min(end, message.q_end);
-      visible |= (columns_before(end - first) & ~columns_before(begin - first)) << (16 * r);
+      visible |= (columns_before(min(end[r], q_end) - first) & ~columns_before(begin[r] - first)) << (16 * r);
     }
     return visible;
   }
@@ -248,7 +260,8 @@ struct Consumer {
   }
 
   /// Starts S and dP of the current step and waits for S. Between the two, `drain` takes out what was issued before;
-  /// `meanwhile` runs beside them.
+  /// `meanwhile` runs beside them. What is visible is found before `drain`, which waits for the tensor cores in any
+  /// case; with softcap later, for lack of registers.
   template <typename Drain, typename Meanwhile>
   __device__ __forceinline__ void start_step(Scores& s, Scores& dp, uint32_t& visible, const Drain& drain,
                                              const Meanwhile& meanwhile) {
@@ -256,11 +269,13 @@ struct Consumer {
     ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
     if (params.covered_queries && smem.step[stage].flags & kStepZeroRows) zero_step(stage);
     issue_product<Traits::kSoftcap ? kNoTerms : 0>(s, smem.k, smem.q[stage]);
+    const auto see = [&] { visible = smem.step[stage].flags & kStepMasked ? visible_scores(smem.step[stage]) : 0; };
+    if constexpr (!Traits::kSoftcap) see();
     drain();
     ptx::mbarrier_wait(&smem.dout_full[stage], here.stage_phase());
     issue_product<4>(dp, smem.v, smem.dout[stage]);
     meanwhile();
-    visible = smem.step[stage].flags & kStepMasked ? visible_scores(smem.step[stage]) : 0;
+    if constexpr (Traits::kSoftcap) see();
     ptx::wgmma_wait<1>();
     ptx::pin_registers(s);
   }
