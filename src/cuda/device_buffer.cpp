@@ -7,6 +7,11 @@
 
 namespace tangram::cuda {
 
+void upload(void* device, const void* host, size_t bytes) {
+  check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+}
+
 DeviceBuffer::DeviceBuffer(size_t bytes) : bytes_(bytes) {
   if (bytes > 0) check(cudaMalloc(&data_, bytes), "cudaMalloc");
 }
@@ -17,11 +22,7 @@ DeviceBuffer::~DeviceBuffer() {
 
 DeviceBuffer DeviceBuffer::copy_of(const void* host, size_t bytes) {
   DeviceBuffer buffer(bytes);
-  if (bytes > 0) {
-    check(cudaMemcpy(buffer.data_, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    // cudaMemcpy returns once pageable memory has been read; kernels on other streams must find it written.
-    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
-  }
+  if (bytes > 0) upload(buffer.data_, host, bytes);
   return buffer;
 }
 

@@ -30,8 +30,7 @@ class DeviceTensor {
       : DeviceTensor(whole.dtype(), dispatch.rows_per_rank(), whole.heads(), whole.dim()) {
     HostTensor shard(whole.dtype(), view_.rows, whole.heads(), whole.dim());
     dispatch_rows(dispatch, rank, whole, shard);
-    cuda::check(cudaMemcpy(view_.data, shard.view().data, static_cast<size_t>(shard.bytes()), cudaMemcpyHostToDevice),
-                "cudaMemcpy");
+    cuda::upload(view_.data, shard.view().data, static_cast<size_t>(shard.bytes()));
   }
   operator TensorView() const { return view_; }
   operator ConstTensorView() const { return view_; }

@@ -66,9 +66,7 @@ class DeviceTensor {
     const HostTensor values = block.to(dtype);
     const auto block_bytes = static_cast<size_t>(values.bytes());
     for (size_t at = 0; at < buffer_.bytes(); at += block_bytes) {
-      cuda::check(cudaMemcpy(buffer_.as<char>() + at, values.data<char>(), std::min(block_bytes, buffer_.bytes() - at),
-                             cudaMemcpyHostToDevice),
-                  "cudaMemcpy");
+      cuda::upload(buffer_.as<char>() + at, values.data<char>(), std::min(block_bytes, buffer_.bytes() - at));
     }
   }
   TensorView first_rows(int64_t rows) const {

@@ -125,8 +125,7 @@ class ArrivalsTest : public ::testing::Test {
   }
   void upload(const HostTensor& host) {
     inputs_.push_back(allocate(host.dtype(), host.rows(), host.heads(), host.dim()));
-    check(cudaMemcpy(inputs_.back().data, host.view().data, static_cast<size_t>(host.bytes()), cudaMemcpyHostToDevice),
-          "cudaMemcpy");
+    cuda::upload(inputs_.back().data, host.view().data, static_cast<size_t>(host.bytes()));
   }
   HostTensor fetch(const TensorView& view) const {
     HostTensor host(view.dtype, view.rows, view.heads, view.dim);

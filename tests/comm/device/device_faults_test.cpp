@@ -86,8 +86,7 @@ class Tensor {
   }
   void fill(float value) {
     const std::vector<float> host(static_cast<size_t>(kValues), value);
-    check(cudaMemcpy(memory_.as<void>(), host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice),
-          "cudaMemcpy");
+    cuda::upload(memory_.as<void>(), host.data(), host.size() * sizeof(float));
   }
 
  private:

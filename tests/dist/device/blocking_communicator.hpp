@@ -78,9 +78,7 @@ class BlockingPass final : public DevicePass {
       for (const RowCopy& copy : exchange.recvs) {
         const TensorView target = slice_rows(landing(static_cast<int>(i), slot_), copy.rows);
         const ConstTensorView rows = slice_rows(to[i].view(), copy.rows);
-        cuda::check(cudaMemcpy(target.data, rows.data, static_cast<size_t>(target.rows * target.row_bytes()),
-                               cudaMemcpyHostToDevice),
-                    "cudaMemcpy");
+        cuda::upload(target.data, rows.data, static_cast<size_t>(target.rows * target.row_bytes()));
       }
     }
   }
@@ -127,9 +125,7 @@ class BlockingPass final : public DevicePass {
         }
       }
       const HostTensor rounded = total.to(sums[i].dtype);
-      cuda::check(
-          cudaMemcpy(sums[i].data, rounded.view().data, static_cast<size_t>(rounded.bytes()), cudaMemcpyHostToDevice),
-          "cudaMemcpy");
+      cuda::upload(sums[i].data, rounded.view().data, static_cast<size_t>(rounded.bytes()));
     }
   }
   void end(void* stream) override { synchronize(stream); }
@@ -209,7 +205,7 @@ class BlockingCommunicator final : public DeviceCommunicator {
     cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
     cuda::check(cudaMemcpy(host.data(), values, host.size() * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
     control_.all_reduce(host, op, "all_reduce");
-    cuda::check(cudaMemcpy(values, host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice), "cudaMemcpy");
+    cuda::upload(values, host.data(), host.size() * sizeof(float));
   }
   void check() override {}
   void abort(std::string_view reason) noexcept override { control_.abort(reason); }
