@@ -140,7 +140,7 @@ def main():
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--limit", type=float, default=580, help="seconds for everything")
     parser.add_argument("--csv", default="dist_gpu.csv", help="file for the lines of all parts")
-    parser.add_argument("--options", default="", help="for every call of the program, such as --batch-copies")
+    parser.add_argument("--options", default="", help="for every call of the program, such as --no-batch-copies")
     arguments = parser.parse_args()
     if arguments.gpus < 2:
         parser.error(f"--gpus must be at least 2 (got {arguments.gpus})")
