@@ -149,7 +149,7 @@ Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q
 
 /// The fewest K/V rows that any plan over these dispatches can move in one cast: for every rank the key rows that its
 /// queries see and it does not own. Counted from the keys' side of the slices, sharing no code with make_plan, so that
-/// a plan can be held against it. O(n log n), n = slices * cp_size * seqlen / chunk_size.
+/// a plan can be held against it. O(n log n), n the pairs of a slice and a run of one rank's rows that meet.
 int64_t rows_lower_bound(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
 /// Bytes that all ranks together receive in a step of a plan with a grid, by the closed forms of

@@ -117,8 +117,7 @@ std::string ranks_text(const PlanSummary& summary) {
   TextTable ranks({"rank", "area", "of mean", "", "K/V rows", "received", "sent", "peak memory", "query rows"});
   for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
     const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
-    int64_t sent = 0;
-    for (const int64_t rows : summary.rows_sent[static_cast<size_t>(r)]) sent += rows;
+    const int64_t sent = summary.rows_sent_by[static_cast<size_t>(r)];
     const double share = mean > 0 ? static_cast<double>(rank.area) / mean : 1;
     ranks.add({fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
                bar_text(share / std::max(1.0, plan.balance()), 12), with_commas(rank.kv_rows),
@@ -157,6 +156,22 @@ std::string other_ranks_text(const Plan& plan) {
   return text;
 }
 
+void count_rows_sent(const Plan& plan, PlanSummary& summary) {
+  const size_t cp_size = static_cast<size_t>(plan.cp_size());
+  const bool has_matrix = plan.cp_size() <= PlanSummary::kMaxMatrixRanks;
+  summary.rows_sent_by.assign(cp_size, 0);
+  if (has_matrix) summary.rows_sent.assign(cp_size, std::vector<int64_t>(cp_size, 0));
+  for (size_t rank = 0; rank < cp_size; ++rank) {
+    for (const Stage& stage : plan.ranks[rank].forward) {
+      for (const RowCopy& copy : stage.exchange.recvs) {
+        const size_t peer = static_cast<size_t>(copy.peer);
+        summary.rows_sent_by[peer] += copy.rows.size();
+        if (has_matrix) summary.rows_sent[peer][rank] += copy.rows.size();
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int64_t kv_row_bytes_of(const HeadConfig& heads) {
@@ -178,15 +193,7 @@ PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& conf
   if (moves_kv_alone(plan)) summary.rows_lower_bound = rows_lower_bound(plan.mask, plan.q_dispatch, plan.k_dispatch);
   summary.ring_rows = plan.k_dispatch.seqlen() * (plan.cp_size() - 1);
   summary.ulysses_rows = ulysses_rows_of(plan);
-  const size_t cp_size = static_cast<size_t>(plan.cp_size());
-  summary.rows_sent.assign(cp_size, std::vector<int64_t>(cp_size, 0));
-  for (size_t rank = 0; rank < cp_size; ++rank) {
-    for (const Stage& stage : plan.ranks[rank].forward) {
-      for (const RowCopy& copy : stage.exchange.recvs) {
-        summary.rows_sent[static_cast<size_t>(copy.peer)][rank] += copy.rows.size();
-      }
-    }
-  }
+  count_rows_sent(plan, summary);
   return summary;
 }
 
@@ -369,14 +376,12 @@ nlohmann::json plan_json(const PlanSummary& summary) {
   nlohmann::json ranks = nlohmann::json::array();
   for (int r = 0; r < plan.cp_size(); ++r) {
     const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
-    int64_t sent = 0;
-    for (const int64_t rows : summary.rows_sent[static_cast<size_t>(r)]) sent += rows;
     ranks.push_back({{"rank", r},
                      {"area", rank.area},
                      {"rows", plan.q_dispatch.rows_per_rank()},
                      {"kv_rows", rank.kv_rows},
                      {"rows_received", rank.remote_kv_rows},
-                     {"rows_sent", sent},
+                     {"rows_sent", summary.rows_sent_by[static_cast<size_t>(r)]},
                      {"slices", rank.slices.size()},
                      {"peak_bytes", plan.peak_bytes(r)}});
   }
@@ -423,6 +428,7 @@ nlohmann::json plan_json(const PlanSummary& summary) {
     other["forward_bytes"] = traffic.forward_bytes;
     other["backward_bytes"] = traffic.backward_bytes;
   }
+  if (json.contains("rows_sent") && summary.rows_sent.empty()) json["rows_sent"] = nullptr;
   for (const StrategyCandidate& candidate : plan.candidates) {
     nlohmann::json entry{{"strategy", std::string(to_string(candidate.strategy.name))},
                          {"layout", describe(candidate.strategy)}};

@@ -29,7 +29,11 @@ struct PlanSummary {
   /// that Ulysses moves (q, k, v and out change sides; K/V heads are repeated where there are fewer than ranks).
   int64_t ring_rows = 0;
   int64_t ulysses_rows = 0;
-  /// rows_sent[a][b]: K/V rows that rank a sends to rank b.
+  /// K/V rows that each rank sends.
+  std::vector<int64_t> rows_sent_by;
+  /// rows_sent[a][b]: K/V rows that rank a sends to rank b. Empty with more than kMaxMatrixRanks ranks: the square of
+  /// 65,536 of them takes 32 GiB.
+  static constexpr int kMaxMatrixRanks = 1024;
   std::vector<std::vector<int64_t>> rows_sent;
 };
 

@@ -12,6 +12,26 @@ namespace tangram {
 
 namespace {
 
+// Pieces of K/V that all ranks together may need, 24 GB of tables: a causal mask over some 9,000 ranks, or a window
+// over 65,536. Without a bound a plan of 65,536 ranks that all see each other would ask for more than a terabyte.
+constexpr int64_t kMostSegments = int64_t{1} << 27;
+constexpr size_t kFewRanks = 1024;  // never have as many, unless rows are dealt out one by one
+
+void require_few_segments(const std::vector<std::vector<AttnSlice>>& slices, const std::vector<OwnedRun>& k_runs) {
+  int64_t num_segments = 0;
+  for (const std::vector<AttnSlice>& of_rank : slices) {
+    for (const Range& keys : needed_keys(of_rank)) {
+      const auto ends_before = [](const OwnedRun& run, int64_t key) { return run.global.end <= key; };
+      const auto first = std::lower_bound(k_runs.begin(), k_runs.end(), keys.begin, ends_before);
+      num_segments += std::lower_bound(first, k_runs.end(), keys.end - 1, ends_before) - first + 1;
+    }
+  }
+  require(num_segments <= kMostSegments,
+          "make_plan: the ranks may receive K/V in at most {} pieces altogether; simulate looks at more ranks without "
+          "their tables (got {} pieces, cp_size={})",
+          kMostSegments, num_segments, slices.size());
+}
+
 // The needed keys, cut where the owner changes, with buffer rows counted through.
 std::vector<KvSegment> make_segments(const std::vector<Range>& needed, const std::vector<OwnedRun>& k_runs) {
   std::vector<KvSegment> segments;
@@ -50,6 +70,7 @@ std::vector<RankPlan> make_rank_plans(const Mask& mask, const Dispatch& q_dispat
   const std::vector<OwnedRun> q_runs = owned_runs(q_dispatch);
   const std::vector<OwnedRun> k_runs = q_dispatch == k_dispatch ? q_runs : owned_runs(k_dispatch);
   std::vector<std::vector<AttnSlice>> slices = cut_by_rank(mask, q_runs, q_dispatch.cp_size);
+  if (slices.size() > kFewRanks) require_few_segments(slices, k_runs);
   std::vector<RankPlan> ranks(slices.size());
   int64_t total_area = 0;
   for (size_t r = 0; r < ranks.size(); ++r) {

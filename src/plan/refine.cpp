@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/require.hpp"
 
@@ -19,6 +20,8 @@ constexpr int64_t kWorkOfProposal = 40;
 constexpr int64_t kWorkOfComponent = 25;
 constexpr int64_t kWorkOfPiece = 8;
 constexpr int64_t kWorkOfApply = 80;
+// Pieces of a component from which on they are sorted by rank to be counted.
+constexpr size_t kManyPieces = 96;
 
 // Prices grow from phase to phase, so that rows and areas are brought in line where it is cheap, and hold in the end.
 constexpr int kNumPhases = 8;
@@ -153,6 +156,15 @@ int64_t Refiner::count_rows(size_t index) {
   work_ += kWorkOfComponent;
   if (pieces_.size() == 1) return 0;
   int64_t rows = tile_chunks_ > 1 ? count_cuts(components_[index]) : 0;
+  // Rows that the rank of piece `first`, its first one, lacks; owned_ are its pieces.
+  const auto count_rank = [&](size_t first) {
+    rows += components_.remote_rows(index, owned_);
+    work_ += kWorkOfPiece * static_cast<int64_t>(pieces_.size() - first + 2 * owned_.size());
+  };
+  if (pieces_.size() > kManyPieces) {
+    for_each_rank_of_many(count_rank);
+    return rows;
+  }
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const int rank = pieces_[i].rank;
     const auto same = [&](const RankRun& piece) { return piece.rank == rank; };
@@ -161,10 +173,25 @@ int64_t Refiner::count_rows(size_t index) {
     for (size_t k = i; k < pieces_.size(); ++k) {
       if (pieces_[k].rank == rank) owned_.push_back({pieces_[k].begin, pieces_[k].end});
     }
-    rows += components_.remote_rows(index, owned_);
-    work_ += kWorkOfPiece * static_cast<int64_t>(pieces_.size() - i + 2 * owned_.size());
+    count_rank(i);
   }
   return rows;
+}
+
+// Looking through all pieces for each rank's, as few are, would take their number squared; only `work_` counts that
+// still, so that plans stay what they are.
+template <class Visit>
+void Refiner::for_each_rank_of_many(const Visit& visit) {
+  order_.resize(pieces_.size());
+  std::iota(order_.begin(), order_.end(), size_t{0});
+  std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return pieces_[a].rank < pieces_[b].rank; });
+  for (size_t begin = 0, end = 0; begin < order_.size(); begin = end) {
+    owned_.clear();
+    for (; end < order_.size() && pieces_[order_[end]].rank == pieces_[order_[begin]].rank; ++end) {
+      owned_.push_back({pieces_[order_[end]].begin, pieces_[order_[end]].end});
+    }
+    visit(order_[begin]);
+  }
 }
 
 double Refiner::change(double limit) {

@@ -109,6 +109,8 @@ class Refiner {
   // The change of rows and prices that moves_ would make, or `limit` or more, found early.
   double change(double limit);
   int64_t count_rows(size_t component);
+  template <class Visit>
+  void for_each_rank_of_many(const Visit& visit);
   int64_t count_cuts(const MaskComponent& component) const;
   int whole_tiles(const MaskComponent& component, int chunk) const;
   int good_cut(const RunList::Run& run, int chunk);
@@ -168,6 +170,7 @@ class Refiner {
   std::vector<int64_t> new_rows_;
   std::vector<RankRun> pieces_;
   std::vector<ChunkRun> owned_;
+  std::vector<size_t> order_;
 };
 
 }  // namespace tangram

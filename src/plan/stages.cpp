@@ -123,9 +123,33 @@ std::vector<Stage>& stages_of(RankPlan& rank, Pass pass) {
   return pass == Pass::kForward ? rank.forward : rank.backward;
 }
 
+// Room for as many copies as there are segments: the tables of many ranks are most of what a plan takes, and lists that
+// grow, all at once, would take half as much again.
+void reserve_exchanges(std::vector<RankPlan>& ranks, Pass pass) {
+  const size_t num_stages = ranks.empty() ? 0 : stages_of(ranks[0], pass).size();
+  std::vector<size_t> num_sends(ranks.size() * num_stages), num_recvs(num_stages);
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    num_recvs.assign(num_stages, 0);
+    for (const KvSegment& segment : ranks[r].segments) {
+      const size_t owner = static_cast<size_t>(segment.owner);
+      if (owner == r) continue;
+      const size_t stage = static_cast<size_t>(stage_of(segment, pass));
+      ++num_recvs[stage];
+      ++num_sends[owner * num_stages + stage];
+    }
+    for (size_t s = 0; s < num_stages; ++s) stages_of(ranks[r], pass)[s].exchange.recvs.reserve(num_recvs[s]);
+  }
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    for (size_t s = 0; s < num_stages; ++s) {
+      stages_of(ranks[r], pass)[s].exchange.sends.reserve(num_sends[r * num_stages + s]);
+    }
+  }
+}
+
 // Shard order and buffer order both follow the global order, so that sender and receiver list the same pieces in the
 // same order, and join the same neighbours.
 void fill_exchanges(std::vector<RankPlan>& ranks, Pass pass) {
+  reserve_exchanges(ranks, pass);
   std::vector<const KvSegment*> remote;
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
     RankPlan& rank = ranks[static_cast<size_t>(r)];

@@ -59,6 +59,15 @@ TEST(PlanVerb, MatrixAgreesWithRanks) {
   }
 }
 
+// The square of 16,384 ranks took two gigabytes, and 65,536 ranks more memory than there is.
+TEST(PlanVerb, ManyRanksHaveNoMatrix) {
+  const Json json = plan({"--family", "sliding_window", "--window", "7,0", "--seqlen", "16384", "--cp-size", "2048",
+                          "--dispatch", "sequential"});
+  EXPECT_TRUE(json["rows_sent"].is_null());
+  EXPECT_EQ(json["ranks"][0]["rows_sent"], 7);
+  EXPECT_EQ(json["ranks"][2047]["rows_sent"], 0);
+}
+
 TEST(PlanVerb, PrefixesOfDocuments) {
   const Json json =
       plan({"--family", "prefix_lm", "--cu-seqlens", "0,100,160,256", "--prefix", "80", "--cp-size", "2"});

@@ -1,20 +1,26 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Planning grows about linearly in slices and chunks. Whatever is quadratic in one of them would take 64 times as long
-// for 8 times as much; what is held against that bound is processor time of the fastest of a few runs, so that other
-// work on the machine does not matter.
+// Planning grows about linearly in slices, chunks and ranks. Whatever is quadratic in one of them would take 64 times
+// as long for 8 times as much; what is held against that bound is processor time of the fastest of a few runs, so that
+// other work on the machine does not matter.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <ctime>
 
+#include "plan/refine.hpp"
 #include "plan/tile_list.hpp"
+#include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr double kGrowth = 8;
 // Linear is 8; sorting adds a little, caches that no longer hold everything up to a factor of two.
@@ -81,6 +87,68 @@ TEST(PlanGrowth, ValidationIsAboutLinearInSlices) {
   const double few = seconds(4000);
   const double many = seconds(static_cast<int64_t>(4000 * kGrowth));
   EXPECT_LT(many, few * kMostAllowed) << few << " s and " << many << " s";
+}
+
+Dispatch in_sequence(int cp_size, int64_t seqlen) {
+  Dispatch dispatch{cp_size, seqlen / cp_size, {}};
+  for (int rank = 0; rank < cp_size; ++rank) dispatch.rank_of_chunk.push_back(rank);
+  return dispatch;
+}
+
+// It walked all chunks for each rank: a minute for 8,192 of them.
+TEST(PlanGrowth, LowerBoundIsAboutLinearInRanks) {
+  constexpr int64_t kRows = 1 << 20;
+  const Mask mask = sliding_window_mask(kRows, {127, 0});
+  const auto seconds = [&](int cp_size) {
+    const Dispatch dispatch = in_sequence(cp_size, kRows);
+    return fastest_seconds([&] { rows_lower_bound(mask, dispatch, dispatch); });
+  };
+  const double few = seconds(512);
+  const double many = seconds(static_cast<int>(512 * kGrowth));
+  EXPECT_LT(many, few * kMostAllowed) << few << " s and " << many << " s";
+}
+
+// The search compared each piece of a document with all before it.
+TEST(PlanGrowth, CountingRowsIsAboutLinearInPieces) {
+  const auto seconds = [&](int cp_size) {
+    const Mask mask = sliding_window_mask(int64_t{cp_size} * 8, {8, 0});
+    std::vector<RankRun> map;
+    for (int rank = 0; rank < cp_size; ++rank) map.push_back({rank, rank + 1, rank});
+    Refiner refiner(mask.slices(), true, 8, cp_size, cp_size);
+    return fastest_seconds([&] { refiner.score(map, 0); });
+  };
+  const double few = seconds(2048);
+  const double many = seconds(static_cast<int>(2048 * kGrowth));
+  EXPECT_LT(many, few * kMostAllowed) << few << " s and " << many << " s";
+}
+
+// Every step of every group looked at every slice of the mask, where its own are a few.
+TEST(PlanGrowth, RingIsAboutLinearInRanksWhereSlicesAreMany) {
+  const Mask mask = varlen_mask(documents(8000, 64), true);
+  const auto seconds = [&](int cp_size) {
+    DistAttnConfig config;
+    config.cp_size = cp_size;
+    config.strategy.name = Strategy::kRing;
+    return fastest_seconds([&] { make_plan(mask, config); });
+  };
+  // 7 times as much; all slices for all steps were 25.
+  const double few = seconds(8);
+  const double many = seconds(static_cast<int>(8 * kGrowth));
+  EXPECT_LT(many, few * 16) << few << " s and " << many << " s";
+}
+
+// Each asked for tens of gigabytes, or more than a terabyte, and the process was killed.
+TEST(PlanGrowth, TablesThatNoMachineHoldsAreRefused) {
+  constexpr int kRanks = 16384;
+  constexpr int64_t kRows = kRanks;
+  const Dispatch dispatch = in_sequence(kRanks, kRows);
+  DistAttnConfig config;
+  config.cp_size = kRanks;
+  EXPECT_THAT([&] { make_plan(full_mask(kRows, kRows), config, dispatch, dispatch); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("(got 268435456 pieces, cp_size=16384)")));
+  config.strategy.name = Strategy::kRing;
+  EXPECT_THAT([&] { make_plan(full_mask(kRows, kRows), config); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("ring takes at most 8192 row groups (got 16384 of 16384")));
 }
 
 }  // namespace

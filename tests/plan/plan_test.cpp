@@ -10,6 +10,8 @@
 #include <random>
 #include <tuple>
 
+#include "plan/dispatch.hpp"
+#include "reference/cells.hpp"
 #include "reference/mask_cases.hpp"
 #include "reference/plan_check.hpp"
 #include "tangram/error.hpp"
@@ -219,6 +221,33 @@ TEST(RowsLowerBound, CountsKeysThatAnotherRankOwns) {
   const Dispatch reversed{4, 4, {3, 2, 1, 0}};
   EXPECT_EQ(rows_lower_bound(mask, sequential, reversed), 7 + 4 + 4 + 7 - 3 + 3);
   EXPECT_THROW(rows_lower_bound(mask, sequential, {4, 4, {0, 1, 2, 2}}), InvalidArgument);
+}
+
+TEST(RowsLowerBound, CountsCellByCell) {
+  std::mt19937 rng(31);
+  for (int n = 0; n < 300; ++n) {
+    const int cp_size = 1 + static_cast<int>(rng() % 4);
+    const int64_t q_chunk = 1 + static_cast<int64_t>(rng() % 5), k_chunk = 1 + static_cast<int64_t>(rng() % 5);
+    const int64_t q_chunks = cp_size * (1 + static_cast<int64_t>(rng() % 6));
+    const int64_t k_chunks = cp_size * (1 + static_cast<int64_t>(rng() % 6));
+    const Mask mask(q_chunks * q_chunk, k_chunks * k_chunk,
+                    reference::random_disjoint_slices(rng, q_chunks * q_chunk, k_chunks * k_chunk, 6));
+    const Dispatch q{cp_size, q_chunk, dispatch_random(q_chunks, cp_size, rng())};
+    const Dispatch k{cp_size, k_chunk, dispatch_random(k_chunks, cp_size, rng())};
+    const reference::Cells cells(mask.seqlen_q(), mask.seqlen_k(), mask.slices());
+    int64_t expected = 0;
+    for (int rank = 0; rank < cp_size; ++rank) {
+      for (int64_t key = 0; key < mask.seqlen_k(); ++key) {
+        if (k.rank_of_chunk[static_cast<size_t>(key / k_chunk)] == rank) continue;
+        bool seen = false;
+        for (int64_t query = 0; query < mask.seqlen_q() && !seen; ++query) {
+          seen = q.rank_of_chunk[static_cast<size_t>(query / q_chunk)] == rank && cells.count(query, key) > 0;
+        }
+        expected += seen ? 1 : 0;
+      }
+    }
+    ASSERT_EQ(rows_lower_bound(mask, q, k), expected) << n;
+  }
 }
 
 // It held a byte for each key and rank, which took minutes.

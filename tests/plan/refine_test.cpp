@@ -58,6 +58,20 @@ TEST(Refiner, CountsRemoteRowsExactly) {
   }
 }
 
+// More than a hundred pieces are counted in another way than a few.
+TEST(Refiner, CountsRemoteRowsOfManyPiecesExactly) {
+  std::mt19937 rng(21);
+  for (int n = 0; n < 40; ++n) {
+    const int cp_size = 2 + static_cast<int>(rng() % 90);
+    const int64_t num_chunks = cp_size * (1 + 300 / cp_size);
+    const Mask mask = n % 2 == 0 ? causal_mask(num_chunks * 2, num_chunks * 2) : random_mask(rng, num_chunks * 2);
+    const Dispatch dispatch{cp_size, 2, dispatch_random(num_chunks, cp_size, rng())};
+    Refiner refiner(mask.slices(), true, 2, num_chunks, cp_size);
+    const Refiner::Score score = refiner.score(runs_of(dispatch.rank_of_chunk), 0);
+    ASSERT_EQ(score.remote_rows, rows_lower_bound(mask, dispatch, dispatch)) << n;
+  }
+}
+
 TEST(Refiner, CountsWhatCutsInsideTilesCost) {
   std::mt19937 rng(13);
   constexpr int kTile = 8;

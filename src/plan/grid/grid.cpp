@@ -43,21 +43,27 @@ std::vector<PlacedRange> placed(const std::vector<Range>& ranges) {
   return result;
 }
 
-// The part of the mask in these rows and keys, in rows of the two buffers.
-std::vector<AttnSlice> slices_between(const Mask& mask, const std::vector<PlacedRange>& q_rows,
-                                      const std::vector<PlacedRange>& k_rows) {
+// The part of the mask in these rows, in rows of their buffer; keys stay global. Made once for all steps of a group.
+std::vector<AttnSlice> slices_in_rows(const Mask& mask, const std::vector<PlacedRange>& q_rows) {
   std::vector<AttnSlice> result;
   for (const AttnSlice& slice : mask.slices()) {
     for (const PlacedRange& q : q_rows) {
       if (intersect(slice.q_range, q.global).empty()) continue;
       const AttnSlice rows = cut_rows(slice, q.global);
-      if (rows.q_range.empty()) continue;
-      for (const PlacedRange& k : k_rows) {
-        if (intersect(rows.k_range, k.global).empty()) continue;
-        const AttnSlice piece = cut_columns(rows, k.global);
-        if (piece.q_range.empty()) continue;
-        result.push_back(shifted(piece, q.row - q.global.begin, k.row - k.global.begin));
-      }
+      if (!rows.q_range.empty()) result.push_back(shifted(rows, q.row - q.global.begin, 0));
+    }
+  }
+  return result;
+}
+
+// The part of them in these keys, in rows of both buffers.
+std::vector<AttnSlice> slices_in_keys(const std::vector<AttnSlice>& slices, const std::vector<PlacedRange>& k_rows) {
+  std::vector<AttnSlice> result;
+  for (const AttnSlice& slice : slices) {
+    for (const PlacedRange& k : k_rows) {
+      if (intersect(slice.k_range, k.global).empty()) continue;
+      const AttnSlice piece = cut_columns(slice, k.global);
+      if (!piece.q_range.empty()) result.push_back(shifted(piece, 0, k.row - k.global.begin));
     }
   }
   return merge_touching(std::move(result));
@@ -108,28 +114,57 @@ std::vector<GridStep> gather_steps(int group) {
   return {own, others};
 }
 
-std::vector<PlacedRange> keys_of_step(const Plan& plan, const GridShape& shape, int group, const GridStep& step) {
-  if (step.block >= 0) return placed(group_rows(plan.k_dispatch, shape.head_ranks, step.block));
+// The global rows of each row group in order, neighbours joined: the layout of its buffers.
+std::vector<std::vector<Range>> rows_of_groups(const Dispatch& dispatch, int head_ranks) {
+  std::vector<std::vector<Range>> groups(static_cast<size_t>(dispatch.cp_size / head_ranks));
+  for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
+    const int group = dispatch.rank_of_chunk[static_cast<size_t>(c)] / head_ranks;
+    std::vector<Range>& rows = groups[static_cast<size_t>(group)];
+    const Range chunk{c * dispatch.chunk_size, (c + 1) * dispatch.chunk_size};
+    if (!rows.empty() && rows.back().end == chunk.begin) {
+      rows.back().end = chunk.end;
+    } else {
+      rows.push_back(chunk);
+    }
+  }
+  return groups;
+}
+
+// The keys of step `block` of `group`: of one group's, or with -1 of all others.
+std::vector<PlacedRange> keys_of_block(const std::vector<std::vector<Range>>& k_rows, int64_t seqlen, int group,
+                                       int block) {
+  if (block >= 0) return placed(k_rows[static_cast<size_t>(block)]);
   std::vector<PlacedRange> keys;
   int64_t begin = 0;
-  for (const Range& own : group_rows(plan.k_dispatch, shape.head_ranks, group)) {
+  for (const Range& own : k_rows[static_cast<size_t>(group)]) {
     if (begin < own.begin) keys.push_back({{begin, own.begin}, begin});
     begin = own.end;
   }
-  if (begin < plan.mask.seqlen_k()) keys.push_back({{begin, plan.mask.seqlen_k()}, begin});
+  if (begin < seqlen) keys.push_back({{begin, seqlen}, begin});
   return keys;
 }
 
-std::vector<GridStep> steps_of_group(const Plan& plan, const GridShape& shape, int group) {
-  const std::vector<PlacedRange> q_rows = placed(group_rows(plan.q_dispatch, shape.head_ranks, group));
-  std::vector<GridStep> steps = shape.row_move == RowMove::kGather && shape.row_groups > 1
-                                    ? gather_steps(group)
-                                    : ring_steps(shape.row_groups, shape.inner_ring, group);
-  for (GridStep& step : steps) {
-    step.slices = slices_between(plan.mask, q_rows, keys_of_step(plan, shape, group, step));
-    step.area = total_area(step.slices);
+// The steps of all groups; in a ring each has as many as there are groups.
+std::vector<std::vector<GridStep>> make_steps(const Plan& plan, const GridShape& shape) {
+  constexpr int kMostInRing = 8192;  // 12 GB of steps
+  require(shape.row_move != RowMove::kRing || shape.row_groups <= kMostInRing,
+          "make_plan: {} takes at most {} row groups (got {} of {} ranks)", to_string(plan.config.strategy.name),
+          kMostInRing, shape.row_groups, plan.cp_size());
+  const std::vector<std::vector<Range>> q_rows = rows_of_groups(plan.q_dispatch, shape.head_ranks);
+  const std::vector<std::vector<Range>> k_rows = rows_of_groups(plan.k_dispatch, shape.head_ranks);
+  std::vector<std::vector<GridStep>> result;
+  for (int group = 0; group < shape.row_groups; ++group) {
+    const std::vector<AttnSlice> slices = slices_in_rows(plan.mask, placed(q_rows[static_cast<size_t>(group)]));
+    std::vector<GridStep> steps = shape.row_move == RowMove::kGather && shape.row_groups > 1
+                                      ? gather_steps(group)
+                                      : ring_steps(shape.row_groups, shape.inner_ring, group);
+    for (GridStep& step : steps) {
+      step.slices = slices_in_keys(slices, keys_of_block(k_rows, plan.mask.seqlen_k(), group, step.block));
+      step.area = total_area(step.slices);
+    }
+    result.push_back(std::move(steps));
   }
-  return steps;
+  return result;
 }
 
 // A block and the one that follows it.
@@ -233,20 +268,6 @@ Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int
   return dispatch;
 }
 
-std::vector<Range> group_rows(const Dispatch& dispatch, int head_ranks, int group) {
-  std::vector<Range> rows;
-  for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
-    if (dispatch.rank_of_chunk[static_cast<size_t>(c)] / head_ranks != group) continue;
-    const Range chunk{c * dispatch.chunk_size, (c + 1) * dispatch.chunk_size};
-    if (!rows.empty() && rows.back().end == chunk.begin) {
-      rows.back().end = chunk.end;
-    } else {
-      rows.push_back(chunk);
-    }
-  }
-  return rows;
-}
-
 int local_heads_kv(const HeadConfig& heads, int head_ranks) { return std::max(1, heads.num_heads_kv / head_ranks); }
 int local_heads_q(const HeadConfig& heads, int head_ranks) { return heads.num_heads_q / head_ranks; }
 
@@ -258,7 +279,7 @@ void build_grid(Plan& plan, const GridShape& shape, const char* function) {
   if (shape.row_move == RowMove::kSubRings) {
     build_sub_rings(plan);
   } else {
-    for (int group = 0; group < shape.row_groups; ++group) grid.steps.push_back(steps_of_group(plan, shape, group));
+    grid.steps = make_steps(plan, shape);
   }
   grid.head_chunks = head_chunks_of(plan, function);
   plan.ranks = rank_summaries(plan);

@@ -24,9 +24,6 @@ GridShape grid_shape(const DistAttnConfig& config, const char* function);
 /// `config.dispatch.algorithm` may ask for either.
 Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int64_t seqlen, const char* function);
 
-/// The global rows of a row group in order, neighbours joined: the layout of its buffers.
-std::vector<Range> group_rows(const Dispatch& dispatch, int head_ranks, int group);
-
 /// K/V heads and query heads that each rank holds after the head exchange.
 int local_heads_kv(const HeadConfig& heads, int head_ranks);
 int local_heads_q(const HeadConfig& heads, int head_ranks);
