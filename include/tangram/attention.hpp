@@ -44,7 +44,8 @@ struct Sink {
 };
 
 /// What forward and backward share. Scores are `s = softmax_scale * q.k`, then `softcap * tanh(s / softcap)` if softcap
-/// > 0.
+/// > 0. Scores may be as large as float32 holds; but where lse reaches 2^22 or so, a float32 no longer tells the
+/// probabilities of its row apart, and gradients that need them become NaN on the CPU.
 struct AttnOptions {
   /// Unset: 1 / sqrt(head_dim). Must be finite and positive.
   std::optional<float> softmax_scale;

@@ -164,12 +164,14 @@ class BackwardTile {
   void load_queries(int head) {
     load_query_rows(job_.q, head, s_.q_rows, inner_, s_.q, s_.ld);
     load_query_rows(job_.dout, head, s_.dout_rows, inner_v_, s_.dout, s_.ld_v);
+    has_coarse_ = false;
     for (int m = 0; m < round_up(block_.num_steps, kWidth); ++m) {
       s_.lse[m] = -kMinusInf;  // exponentials against +inf are 0
       s_.delta[m] = 0;
       if (m == block_.num_steps) break;
       const int64_t at = block_.rows[m] * job_.num_heads_q + head;
       if (job_.lse[at] != kMinusInf) s_.lse[m] = job_.lse[at] * kLog2E;
+      has_coarse_ = has_coarse_ || __builtin_fabsf(s_.lse[m]) >= kCoarse;
       s_.delta[m] = job_.delta[at];
     }
   }
@@ -230,7 +232,13 @@ class BackwardTile {
       to_log2 = job_.softcap * kLog2E;
     }
     Cells result;
-    result.p = exp2_vec(score * to_log2 - s_.lse[m]);
+    Vec exponent = score * to_log2 - s_.lse[m];
+    if (has_coarse_ && __builtin_fabsf(s_.lse[m]) >= kCoarse) {
+      // All digits of the difference are rounding: whether the probability is 1 or 1e-3 is lost, and NaN says so.
+      const Vec lost = splat(__builtin_fabsf(s_.lse[m]) * -0x1p-20f);
+      exponent = exponent > lost ? splat(__builtin_nanf("")) : exponent;
+    }
+    result.p = exp2_vec(exponent);
     result.ds = result.p * (load(s_.ds + at) - s_.delta[m]) * slope;
     if (!block_.full) {
       const uint64_t bits = m < block_.num_steps ? panel_bits(block_, panel, m) >> (v * kLanes) : 0;
@@ -325,6 +333,7 @@ class BackwardTile {
   int inner_, inner_v_;  // elements of a row of q and k, of v and dout
   BackwardScratch s_;
   StepBlock block_, next_block_;
+  bool has_coarse_ = false;  // an lse of kCoarse or more in the block
   RowPrefetch prefetch_;
 };
 

@@ -16,6 +16,8 @@ inline constexpr float kLn2 = 0.693147180559945f;
 /// The reference of the exponentials follows the row maximum only when that grew by more than this (in powers of two):
 /// exact, because everything is relative to one reference, and the accumulator is rarely rescaled.
 inline constexpr float kRescaleThreshold = 8;
+/// From here on float32 steps by one or more: a power of two of this size says nothing of what lies behind the point.
+inline constexpr float kCoarse = 0x1p23f;
 inline constexpr int kNumPanels = kTileLanes / kPanel;
 inline constexpr int kLineFloats = 16;  // of a cache line
 
@@ -136,9 +138,19 @@ struct ForwardPanel {
     for (int v = segment.vec_begin; v < segment.vec_end; ++v) {
       const Vec base = load(reference() + v * kLanes);
       const Vec offset = base == kMinusInf ? Vec{} : base;
+      float factor = to_log2;
+      if (any_above(vmax(offset, -offset), kCoarse)) {
+        // A fused product is exact, the reference is such a product rounded: of a score of 1e30 minus itself 1e22 could
+        // be left. Rounded alike, they cancel.
+        for (int s = segment.begin; s < segment.end; ++s) {
+          float* at = scores + s * kPanel + v * kLanes;
+          store(at, load(at) * to_log2);
+        }
+        factor = 1;
+      }
       Vec total = load(sum() + v * kLanes);
       const auto probability = [&](int step) {
-        const Vec p = exp2_vec(load(scores + step * kPanel + v * kLanes) * to_log2 - offset);
+        const Vec p = exp2_vec(load(scores + step * kPanel + v * kLanes) * factor - offset);
         total += p;
         return p;
       };
@@ -211,14 +223,17 @@ struct ForwardPanel {
       const float before = job.accumulate ? lse : kMinusInf;
       const float sink =
           job.sink_lse == nullptr ? kMinusInf : job.sink_lse[(job.sink_per_row ? row : 0) * job.num_heads_q + head];
-      float total = seen, share = 1;  // share: of what this call saw, in the total
+      float total = seen, share = 1, share_before = 0;  // share: of what this call saw, in the total
       if (before != kMinusInf || sink != kMinusInf) {
         float top = seen;
         if (before > top) top = before;
         if (sink > top) top = sink;
-        total = top +
-                __builtin_logf(__builtin_expf(seen - top) + __builtin_expf(before - top) + __builtin_expf(sink - top));
-        share = __builtin_expf(seen - total);
+        const float of_seen = __builtin_expf(seen - top), of_before = __builtin_expf(before - top);
+        const float sum_of_all = of_seen + of_before + __builtin_expf(sink - top);
+        // Shares by this sum and not by `total`, which rounding may have left at `top`.
+        total = top + __builtin_logf(sum_of_all);
+        share = of_seen / sum_of_all;
+        share_before = of_before / sum_of_all;
       }
       float* values = scratch.rows + int64_t{l} * dim_v;
       if (lane_sum == 0) {
@@ -229,9 +244,8 @@ struct ForwardPanel {
       }
       void* out = mutable_row_of(job.out, row, head);
       if (before != kMinusInf) {
-        const float factor = __builtin_expf(before - total);
         const auto* old_out = static_cast<const float*>(out);
-        for (int d = 0; d < dim_v; ++d) values[d] += factor * old_out[d];
+        for (int d = 0; d < dim_v; ++d) values[d] += share_before * old_out[d];
       }
       lse = total;
       store_row(out, job.out.dtype, values, dim_v);
