@@ -30,7 +30,7 @@ DeviceBuffer DeviceBuffer::zeros(size_t bytes) {
   DeviceBuffer buffer(bytes);
   if (bytes > 0) {
     check(cudaMemset(buffer.data_, 0, bytes), "cudaMemset");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
   return buffer;
 }

@@ -61,7 +61,7 @@ __device__ __forceinline__ void move(const MoveParams& params, int first, int st
   }
 }
 
-__global__ void __launch_bounds__(256) begin_epoch(EpochParams params, MoveParams own) {
+__global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __grid_constant__ MoveParams own) {
   if (blockIdx.x > 0) {
     move(own, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
     return;
@@ -127,7 +127,7 @@ __global__ void signal_flags(FlagTable flags, const uint64_t* epoch, uint64_t pe
   if (has_peer(peers, peer)) ptx::store_release_system(flags.ranks[peer] + flags.idx + rank, *epoch);
 }
 
-__global__ void __launch_bounds__(256) move_chunks(MoveParams params) {
+__global__ void __launch_bounds__(256) move_chunks(const __grid_constant__ MoveParams params) {
   move(params, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 }
 
@@ -180,7 +180,7 @@ __device__ void store8(void* data, DType dtype, int64_t idx, const float (&value
   }
 }
 
-__global__ void __launch_bounds__(256) convert_chunks(MoveParams params) {
+__global__ void __launch_bounds__(256) convert_chunks(const __grid_constant__ MoveParams params) {
   for (int i = static_cast<int>(blockIdx.x); i < params.count; i += static_cast<int>(gridDim.x)) {
     const Chunk chunk = params.chunks[i];
     const int64_t first = chunk.from / 2;
