@@ -232,6 +232,10 @@ struct DeviceCommunicatorConfig {
   /// less time; no peer sees its rows before all have been sent. Otherwise, while a graph is captured, where ranks
   /// share a GPU, and with a driver that has no such call, each copy is a call.
   bool batch_copies = true;
+  /// Of copy_engine: hosts meet (Communicator::barrier of `control`) whenever one has enqueued what waits for others,
+  /// or what others wait for. For ranks that are threads and share a GPU: they share its hardware queues, too, in which
+  /// the work of a rank that is ahead, waiting, may hold up the very work that it waits for. Not in replayed graphs.
+  bool lockstep = false;
   /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n: `transport` moves rows between nodes, each row
   /// to a node once, and copy engines hand it on there; partial gradients of a node are added before they cross. Must
   /// divide the number of ranks. 0, or all of them: one node. So far nodes are parts of one host.

@@ -39,7 +39,9 @@ int checked_size(int size) {
 CopyEngineGroup::CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config)
     : state(control, config),
       heap(control, state.timeout_s()),
-      control_block(heap.allocate(ControlOffsets(checked_size(control.size())).end(), "copy engines: control block")) {
+      control_block(heap.allocate(ControlOffsets(checked_size(control.size())).end(), "copy engines: control block")),
+      lockstep_(config.lockstep) {
+  control.require_agreement(static_cast<uint64_t>(config.lockstep), "lockstep");
   const int size = control.size();
   const ControlOffsets offsets(size);
   std::vector<char*> pointers;
@@ -107,6 +109,7 @@ void CopyEngineCommunicator::all_reduce(float* device_values, int count, ReduceO
   params.count = count;
   params.is_max = op == ReduceOp::kMax;
   launch_all_reduce(params, static_cast<cudaStream_t>(stream));
+  group_->keep_step();
 }
 
 }  // namespace tangram::comm

@@ -21,6 +21,11 @@ namespace tangram::comm {
 /// queues with others. That delays copies, and cannot stop them as long as what peers wait for is enqueued before what
 /// waits for peers; of ranks that share a GPU nobody orders the calls, so there each copy is a call of its own.
 
+/// NOTE [lockstep]: a stream takes the next hardware queue in turn whenever it has work after a rest, and work that
+/// waits for an event keeps those behind it in its queue from running. Within a rank no order of calls waits for a
+/// later call, so that any queues will do; ranks that share a GPU are kept from running ahead by hosts that meet.
+/// Nothing is enqueued behind a kernel that waits before all ranks have enqueued what it waits for.
+
 /// What passes share: the group, its memory, and where its control words lie.
 struct CopyEngineGroup {
   CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config);
@@ -30,6 +35,10 @@ struct CopyEngineGroup {
   const cuda::WaitContext* context() const { return context_.as<cuda::WaitContext>(); }
   /// Common part of an epoch's parameters.
   EpochParams epoch_params(int pass) const;
+  /// Returns when all ranks have come here; at once unless ranks are to keep step (NOTE [lockstep]).
+  void keep_step() const {
+    if (lockstep_) state.control().barrier("copy engines: in step");
+  }
 
   GroupState state;
   SymmetricHeap heap;
@@ -41,6 +50,7 @@ struct CopyEngineGroup {
   bool batch_copies = false;
 
  private:
+  const bool lockstep_;
   cuda::DeviceBuffer context_;
 };
 

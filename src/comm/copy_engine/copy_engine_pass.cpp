@@ -82,6 +82,7 @@ void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t str
     for (size_t t = 0; t < own.size(); ++t) copies.sources[t] = own[t].data;
   }
   launch_begin(epoch_params(), copies, stream);
+  group_->keep_step();
 }
 
 int CopyEnginePass::begin(std::span<const ConstTensorView> own, void* stream) {
@@ -191,6 +192,7 @@ void CopyEnginePass::cast(int stage, std::span<const ConstTensorView> sources, v
   send(transfer, static_cast<size_t>(stage), *landing_, slot_, 0, pointers, group_->cast_stream, cast_used_,
        as_stream(stream));
   group_->state.count(transfer.rows_sent, transfer.bytes_sent, transfer.rows_received, transfer.bytes_received);
+  group_->keep_step();
 }
 
 void CopyEnginePass::wait_cast(int stage, void* stream) {
@@ -319,6 +321,7 @@ void CopyEnginePass::finish_reduce(std::span<const ConstTensorView> own, std::sp
   check_sums(spec_, own, sums);
   epoch_.finish_reduce();
   signal_and_wait(return_wait(), as_stream(stream));
+  group_->keep_step();
   launch_merge(merges(own, sums), as_stream(stream));
 }
 
@@ -331,6 +334,7 @@ void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own,
   epoch_.end();
   join(as_stream(stream));
   signal_and_wait(return_wait(), as_stream(stream));
+  group_->keep_step();
   launch_merge_and_end(merges(own, sums), epoch_params(), merge_ended_.as<uint32_t>(), as_stream(stream));
   give_slots_back();
   landing_->slots().give_back(slot_);

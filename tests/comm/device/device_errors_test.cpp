@@ -134,6 +134,7 @@ TEST_P(DeviceErrors, WrongTensorsAreRefusedBeforeAnythingIsEnqueued) {
     const HostTensor good(DType::kFloat32, 64, kHeads, kDim);
     const DeviceBuffer buffer = DeviceBuffer::zeros(static_cast<size_t>(good.bytes()));
     const ConstTensorView views[] = {view_of(buffer, good)};
+    comm.control().barrier("allocated");
     EXPECT_THROW(pass->cast(0, views, stream), InvalidArgument);
     EXPECT_THROW(pass->landing(1, 0), InvalidArgument);
     const ConstTensorView too_small[] = {view_of(buffer, small)}, wrong_dtype[] = {view_of(buffer, half)};

@@ -28,9 +28,8 @@ using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
 
-// Before CUDA starts. Ranks that share a GPU wait for each other on it: no two of their streams may share a hardware
-// queue, and no kernel may be loaded while another waits, which loading would wait for.
-[[maybe_unused]] const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+// Before CUDA starts. Where ranks share a GPU, no kernel may be loaded while another waits, which loading would wait
+// for.
 [[maybe_unused]] const int kLoading = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
 // Of 132 multiprocessors: four ranks may wait on one GPU and still leave room for the small kernels of each.
@@ -109,7 +108,10 @@ void PrintTo(const Transport& transport, std::ostream* stream) { *stream << tran
 
 testing::MakeCommunicator real(DeviceTransport transport, bool batch_copies = true) {
   return [=](Communicator& control) {
-    return make_device_communicator(control, {.transport = transport, .timeout_s = 20, .batch_copies = batch_copies});
+    return make_device_communicator(control, {.transport = transport,
+                                              .timeout_s = 20,
+                                              .batch_copies = batch_copies,
+                                              .lockstep = testing::must_keep_step(control.size())});
   };
 }
 
@@ -118,8 +120,10 @@ int ranks_per_node(int size) { return size == 4 ? 2 : 1; }
 
 testing::MakeCommunicator over_nodes(DeviceTransport across) {
   return [across](Communicator& control) {
-    return make_device_communicator(
-        control, {.transport = across, .timeout_s = 20, .ranks_per_node = ranks_per_node(control.size())});
+    return make_device_communicator(control, {.transport = across,
+                                              .timeout_s = 20,
+                                              .lockstep = testing::must_keep_step(control.size()),
+                                              .ranks_per_node = ranks_per_node(control.size())});
   };
 }
 
@@ -321,12 +325,13 @@ TEST_P(DeviceDist, DeterministicStepsAreBitwiseEqualOverAndOver) {
 
 TEST_P(DeviceDist, CapturedStepsReplay) {
   if (!GetParam().on_device) GTEST_SKIP() << "this transport waits on the host";
+  if (testing::must_keep_step(2)) GTEST_SKIP() << "hosts cannot keep graphs in step: needs a GPU for each rank";
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   StepOptions options;
   options.heads = heads_of(4, 2);
   options.attn.deterministic = true;
   const StepInputs inputs = testing::make_inputs(mask, options);
-  const auto plan = plan_of(mask, options.heads, {ranks(4), 2, 2});
+  const auto plan = plan_of(mask, options.heads, {std::min(4, testing::num_gpus()), 2, 2});
   const StepResults eager = step(plan, options, inputs);
   expect_same(step(plan, options, inputs, {.num_steps = 5, .as_graph = true}), eager);
 }

@@ -25,6 +25,9 @@ inline int num_gpus() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
+/// Whether some of `size` ranks, as threads, share a GPU (DeviceCommunicatorConfig::lockstep).
+inline bool must_keep_step(int size) { return size > num_gpus(); }
+
 inline bool have_hopper() {
   int major = 0;
   return num_gpus() > 0 && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
