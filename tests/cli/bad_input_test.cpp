@@ -138,10 +138,14 @@ TEST(BadInput, StandardOutputThatTakesNoMoreIsNotSuccess) {
 }
 
 TEST(BadInput, OneMessageForAllRanksThatWouldHaveNoGpu) {
-  const ProgramResult result = run_program({"run", "--family", "causal", "--seqlen", "64", "--gpus", "2"});
-  if (result.err.find("no GPU code") == std::string::npos) GTEST_SKIP() << "this build has GPU code";
-  EXPECT_EQ(result.code, 3);
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  // Without GPU code, without GPUs, or with fewer than 64 of them.
+  for (const char* verb : {"run", "verify"}) {
+    const ProgramResult result =
+        run_program({verb, "--family", "causal", "--seqlen", "8192", "--heads-q", "1", "--gpus", "64"});
+    EXPECT_EQ(result.code, 3);
+    EXPECT_THAT(result.err, HasSubstr("--gpus: "));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
 }
 
 TEST(BadInput, Distribution) {

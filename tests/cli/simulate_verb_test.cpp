@@ -240,6 +240,7 @@ TEST(DoctorVerb, LinksBetweenGpusNeedAFileAndGpus) {
   const ProgramResult result = run_program({"doctor", "--measure", folder.path("machine.json"), "--gpus", "64"});
   EXPECT_EQ(result.code, 3);  // nobody has so many
   EXPECT_THAT(result.err, HasSubstr("--gpus: "));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
 TEST(MachineFile, SaysWhatIsWrongWithIt) {

@@ -49,18 +49,6 @@ class DeviceTensor {
   TensorView view_;
 };
 
-/// Makes GPU `rank` current.
-void choose_gpu(int rank) {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess || rank >= count) {
-    throw NotAvailable(fmt::format("--gpus: needs a GPU for each rank (got {} for rank {}{}{})", count, rank,
-                                   status == cudaSuccess ? "" : ": ",
-                                   status == cudaSuccess ? "" : cudaGetErrorName(status)));
-  }
-  cuda::check(cudaSetDevice(rank), "cudaSetDevice");
-}
-
 /// Seconds of `pass` on the slowest rank, all starting together.
 template <class Pass>
 double timed(DeviceCommunicator& communicator, cudaStream_t stream, const Pass& pass) {
@@ -85,12 +73,25 @@ double timed(DeviceCommunicator& communicator, cudaStream_t stream, const Pass& 
 
 void require_gpu_code() {}
 
+void choose_gpus(Communicator& control) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) count = 0;
+  float most_missing = static_cast<float>(control.size() - count);
+  control.all_reduce({&most_missing, 1}, ReduceOp::kMax, "missing GPUs");
+  if (most_missing > 0) {
+    throw NotAvailable(fmt::format(
+        "--gpus: needs a GPU for each rank (got {} for {} ranks{}{})", control.size() - static_cast<int>(most_missing),
+        control.size(), status == cudaSuccess ? "" : ": ", status == cudaSuccess ? "" : cudaGetErrorName(status)));
+  }
+  cuda::check(cudaSetDevice(control.rank()), "cudaSetDevice");
+}
+
 StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
                         Communicator& control) {
   const Plan& plan = *summary.plan;
   const HeadConfig& heads = plan.config.heads;
   const int rank = control.rank();
-  choose_gpu(rank);
   const std::string transport = options.ranks_per_node > 0 ? "nccl" : "copy_engine";
   DeviceCommunicatorConfig config;
   config.transport = parse_device_transport(options.transport.empty() ? transport : options.transport);

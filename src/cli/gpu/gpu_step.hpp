@@ -22,7 +22,11 @@ int run_on_ranks(const StepOptions& options, const std::function<int(Communicato
 /// Throws NotAvailable in a build without CUDA.
 void require_gpu_code();
 
-/// run_step of one such process; all ranks get all results. Throws NotAvailable where this rank finds no GPU.
+/// Makes GPU `rank` current on each rank. Collective. Throws the same NotAvailable on all ranks where one of them finds
+/// fewer GPUs than there are ranks.
+void choose_gpus(Communicator& control);
+
+/// run_step of one such process, whose GPU is current; all ranks get all results.
 StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
                         Communicator& control);
 

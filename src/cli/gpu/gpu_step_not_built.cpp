@@ -8,6 +8,8 @@ namespace tangram::cli {
 
 void require_gpu_code() { throw NotAvailable("--gpus: this build has no GPU code; build it where nvcc is found"); }
 
+void choose_gpus(Communicator&) { require_gpu_code(); }
+
 StepResult run_gpu_step(const PlanSummary&, const StepInputs&, const StepOptions&, Communicator&) {
   require_gpu_code();
   return {};

@@ -36,8 +36,13 @@ int run_on_ranks(const StepOptions& options, const std::function<int(Communicato
   require_gpu_code();  // once, before there are ranks that would all say it
   const auto rank_main = [&](Communicator& control) {
     try {
+      choose_gpus(control);
+    } catch (const NotAvailable& error) {  // the same on all ranks: say it once
+      return control.rank() == 0 ? report_error(error) : exit_code_of(error);
+    }
+    try {
       return verb_main(&control);
-    } catch (const InvalidArgument& error) {  // the same on all ranks: say it once
+    } catch (const InvalidArgument& error) {  // so is this
       return control.rank() == 0 ? report_error(error) : exit_code_of(error);
     }
   };

@@ -139,14 +139,6 @@ void measure_transport(Communicator& control, DeviceTransport transport, int num
 }  // namespace
 
 Measured measure_gpu_links(Communicator& control, int num_repeats) {
-  int num_devices = 0;
-  const cudaError_t status = cudaGetDeviceCount(&num_devices);
-  if (status != cudaSuccess || num_devices < control.size()) {
-    throw NotAvailable(fmt::format("--gpus: needs a GPU for each rank (got {} for {} ranks{}{})", num_devices,
-                                   control.size(), status == cudaSuccess ? "" : ": ",
-                                   status == cudaSuccess ? "" : cudaGetErrorName(status)));
-  }
-  cuda::check(cudaSetDevice(control.rank()), "cudaSetDevice");
   cudaDeviceProp properties{};
   cuda::check(cudaGetDeviceProperties(&properties, control.rank()), "cudaGetDeviceProperties");
   Measured measured;

@@ -73,8 +73,8 @@ class CopyEnginePass final : public DevicePass {
 
   std::vector<Transfer> plan_casts();
   std::vector<Transfer> plan_returns();
-  /// Fills in what follows from the copies.
-  void finish_plan(Transfer& transfer, const std::vector<std::vector<PeerPieces>>& layout, size_t stage,
+  /// Fills in what follows from a stage's copies, `layout`, and from the rows of each tensor that come.
+  void finish_plan(Transfer& transfer, int64_t rows_received, const std::vector<PeerPieces>& layout,
                    const SlotArea& area, const std::vector<int64_t>& row_bytes);
   void plan_conversions();
   void plan_own_rows();

@@ -32,10 +32,14 @@ void CopyEnginePass::append_waits(Transfer& transfer, size_t stage, const std::v
   for (const int source : sources) list.push_back(static_cast<uint32_t>(stage << 8) | static_cast<uint32_t>(source));
 }
 
-void CopyEnginePass::finish_plan(Transfer& transfer, const std::vector<std::vector<PeerPieces>>& layout, size_t stage,
+void CopyEnginePass::finish_plan(Transfer& transfer, int64_t rows_received, const std::vector<PeerPieces>& layout,
                                  const SlotArea& area, const std::vector<int64_t>& row_bytes) {
+  for (const int64_t bytes : row_bytes) {
+    transfer.rows_received += rows_received;
+    transfer.bytes_received += rows_received * bytes;
+  }
   int64_t num_copies = 0;
-  for (const PeerPieces& peer : layout[stage]) {
+  for (const PeerPieces& peer : layout) {
     Target& target = transfer.targets.emplace_back();
     target.peer = peer.peer;
     transfer.peers |= uint64_t{1} << peer.peer;
@@ -68,11 +72,7 @@ std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_casts() {
   std::vector<uint32_t> waits;
   for (size_t stage = 0; stage < transfers.size(); ++stage) {
     Transfer& transfer = transfers[stage];
-    finish_plan(transfer, layout_.casts, stage, *landing_, row_bytes);
-    for (const int64_t bytes : row_bytes) {
-      transfer.rows_received += spec_.casts[stage].rows_received();
-      transfer.bytes_received += spec_.casts[stage].rows_received() * bytes;
-    }
+    finish_plan(transfer, spec_.casts[stage].rows_received(), layout_.casts[stage], *landing_, row_bytes);
     append_waits(transfer, stage, layout_.cast_sources[stage], waits);
   }
   cast_waits_ = upload(waits);
@@ -85,11 +85,7 @@ std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_returns() {
   std::vector<uint32_t> waits, signals;
   for (size_t stage = 0; stage < transfers.size(); ++stage) {
     Transfer& transfer = transfers[stage];
-    finish_plan(transfer, layout_.returns, stage, *returns_, row_bytes);
-    for (const int64_t bytes : row_bytes) {
-      transfer.rows_received += spec_.reduces[stage].rows_sent();
-      transfer.bytes_received += spec_.reduces[stage].rows_sent() * bytes;
-    }
+    finish_plan(transfer, spec_.reduces[stage].rows_sent(), layout_.returns[stage], *returns_, row_bytes);
     append_waits(transfer, stage, layout_.return_sources[stage], waits);
     transfer.first_signal = static_cast<int>(signals.size());
     for (const Target& owner : transfer.targets) {

@@ -43,6 +43,8 @@ def main():
     parser.add_argument("command", nargs="+", help="mpirun with its options, and the program")
     args = parser.parse_args()
     environment = dict(os.environ, TANGRAM_TIMEOUT_S=str(TIMEOUT_S))
+    if not os.access(args.command[-1], os.X_OK):
+        sys.exit(f"run_mpi_failure: the program must be there and executable (got {args.command[-1]})")
     command = [*args.command, args.mode]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     pids, survivors, output = [], {}, []
