@@ -87,16 +87,27 @@ std::string unknown_argument(const std::vector<Verb>& verbs, const Verb& used) {
                      near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
 }
 
+// What is wrong with the number of values of an option, which the error's text begins with.
+std::string wrong_number_of_values(const Verb& verb, const std::string& text) {
+  const std::string name = text.substr(0, text.find(':'));
+  const CLI::Option* option = verb.app->get_option_no_throw(name);
+  if (option == nullptr) return text;
+  const size_t count = option->results().size();
+  if (count == 0) return fmt::format("{}: needs a value ({})", name, option->get_type_name());
+  return fmt::format("{}: must be given once (got {} values)", name, count);
+}
+
 std::string usage_error(const CLI::ParseError& error, const std::vector<Verb>& verbs, int argc, char** argv) {
   for (const Verb& verb : verbs) {
     if (!verb.app->parsed()) continue;
-    const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !verb.app->remaining().empty();
-    return fmt::format("{}; see tangram {} --help", is_extra ? unknown_argument(verbs, verb) : error.what(),
-                       verb.app->get_name());
+    std::string text = error.what();
+    if (is<CLI::ExtrasError>(error) && !verb.app->remaining().empty()) text = unknown_argument(verbs, verb);
+    if (is<CLI::ArgumentMismatch>(error)) text = wrong_number_of_values(verb, text);
+    return fmt::format("{}; see tangram {} --help", text, verb.app->get_name());
   }
-  if (argc < 2) return std::string(error.what()) + "; see tangram --help";
   std::string names;
   for (const Verb& verb : verbs) names += (names.empty() ? "" : ", ") + verb.app->get_name();
+  if (argc < 2) return fmt::format("needs a verb: {}; see tangram --help", names);
   return fmt::format("unknown verb '{}'; there are {}; see tangram --help", argv[1], names);
 }
 

@@ -145,7 +145,9 @@ NpyHeader parse_npy_header(std::string_view file, std::string_view what) {
 HostTensor read_npy(const std::string& path, std::string_view what) {
   const std::string name = fmt::format("{} '{}'", what, path);
   std::error_code error;
-  require(std::filesystem::is_regular_file(path, error), "{}: must be a .npy file that can be read", name);
+  require(std::filesystem::exists(path, error), "{}: cannot be read: {}", name,
+          error ? error.message() : "No such file or directory");
+  require(std::filesystem::is_regular_file(path, error), "{}: must be a .npy file", name);
   const int64_t file_bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
   errno = 0;
   std::ifstream file(path, std::ios::binary);

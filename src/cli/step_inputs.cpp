@@ -91,14 +91,16 @@ void add_step_options(CLI::App& app, StepOptions& options) {
 
 AttnOptions make_attn_options(const StepOptions& options) {
   AttnOptions attn;
+  // As float32, which 1e39 is too large for and 1e-50 too small.
+  const float scale = static_cast<float>(options.softmax_scale), softcap = static_cast<float>(options.softcap);
   if (options.has_softmax_scale) {
-    require(std::isfinite(options.softmax_scale) && options.softmax_scale > 0,
-            "--softmax-scale: must be finite and positive (got {})", options.softmax_scale);
-    attn.softmax_scale = static_cast<float>(options.softmax_scale);
+    require(std::isfinite(scale) && scale > 0, "--softmax-scale: must be finite and positive in float32 (got {})",
+            options.softmax_scale);
+    attn.softmax_scale = scale;
   }
-  require(std::isfinite(options.softcap) && options.softcap >= 0, "--softcap: must be finite and not negative (got {})",
-          options.softcap);
-  attn.softcap = static_cast<float>(options.softcap);
+  require(std::isfinite(softcap) && options.softcap >= 0 && (softcap > 0 || options.softcap == 0),
+          "--softcap: must be finite and not negative in float32 (got {})", options.softcap);
+  attn.softcap = softcap;
   attn.deterministic = options.deterministic;
   return attn;
 }

@@ -29,7 +29,10 @@ void expect_refused(const BadCase& bad) {
 
 TEST(BadInput, Usage) {
   const BadCase cases[] = {
-      {{}, "A subcommand is required"},
+      {{}, "tangram: needs a verb: plan, run, verify, bench, simulate, doctor; see tangram --help"},
+      {{"plan", "--family", "causal", "--seqlen", "64", "--seqlen", "128"},
+       "--seqlen: must be given once (got 2 values)"},
+      {{"doctor", "--measure"}, "--measure: needs a value (FILE); see tangram doctor --help"},
       {{"planx"}, "unknown verb 'planx'; there are plan, run,"},
       {{"plan", "--bogus"}, "--bogus: plan has no such option; see tangram plan --help"},
       {{"plan", "--familly", "causal"}, "(did you mean '--family'?)"},

@@ -444,8 +444,11 @@ TEST(StepBadInput, IsRefusedWithItsReason) {
     EXPECT_THAT(result.err, HasSubstr(message));
     EXPECT_EQ(result.out, "");
   };
-  refused({"--softmax-scale", "nan"}, "--softmax-scale: must be finite and positive (got nan)");
-  refused({"--softmax-scale", "-1"}, "--softmax-scale: must be finite and positive (got -1)");
+  refused({"--softmax-scale", "nan"}, "--softmax-scale: must be finite and positive in float32 (got nan)");
+  refused({"--softmax-scale", "-1"}, "--softmax-scale: must be finite and positive in float32 (got -1)");
+  refused({"--softmax-scale", "1e39"}, "--softmax-scale: must be finite and positive in float32 (got 1e+39)");
+  refused({"--softmax-scale", "1e-50"}, "--softmax-scale: must be finite and positive in float32 (got 1e-50)");
+  refused({"--softcap", "1e39"}, "--softcap: must be finite and not negative in float32 (got 1e+39)");
   refused({"--softcap", "inf"}, "--softcap: must be finite");
   refused({"--backend", "abacus"}, "abacus");
   refused({"--ranks-per-node", "3"}, "--ranks-per-node: must divide the number of ranks (got 3 for 2)");
@@ -460,6 +463,8 @@ TEST(StepBadInput, IsRefusedWithItsReason) {
   refused({"--q", tensors.args[1], "--k", tensors.args[5], "--v", tensors.args[5]}, "must have equal dims");
   refused({"--q", folder.write("x.npy", "nothing"), "--k", tensors.args[3], "--v", tensors.args[5]},
           "must be a .npy file");
+  refused({"--q", folder.path("none.npy"), "--k", tensors.args[3], "--v", tensors.args[5]},
+          "cannot be read: No such file or directory");
   refused({"--repeat", "0"}, "--repeat");
   const Tensors shorter(folder, 99);
   refused(shorter.args, "--q: must have the 100 rows of the mask (got 99)");
