@@ -21,10 +21,10 @@ namespace tangram::comm {
 /// queues with others. That delays copies, and cannot stop them as long as what peers wait for is enqueued before what
 /// waits for peers; of ranks that share a GPU nobody orders the calls, so there each copy is a call of its own.
 
-/// NOTE [lockstep]: a stream takes the next hardware queue in turn whenever it has work after a rest, and work that
-/// waits for an event keeps those behind it in its queue from running. Within a rank no order of calls waits for a
-/// later call, so that any queues will do; ranks that share a GPU are kept from running ahead by hosts that meet.
-/// Nothing is enqueued behind a kernel that waits before all ranks have enqueued what it waits for.
+/// NOTE [lockstep]: streams share hardware queues, and work that waits for an event keeps what is behind it in its
+/// queue from running. Within a rank no call waits for a later one, so that any queues will do; ranks that share a GPU
+/// could hold each other up, and are kept from running ahead by hosts that meet. Nothing is enqueued behind a kernel
+/// that waits before all ranks have enqueued what it waits for.
 
 /// What passes share: the group, its memory, and where its control words lie.
 struct CopyEngineGroup {

@@ -290,8 +290,8 @@ TEST_P(DeviceTransports, KeptSlotsStayUntilAnotherPassTakesThem) {
   });
 }
 
-/// Two ranks: rank 0 is epochs ahead if nobody keeps it back, and rank 1 then takes one hardware queue after the other,
-/// since its streams rest before each of its casts, more often than there are queues.
+/// Two ranks: rank 0 is epochs ahead if nobody keeps it back. CTest runs this with a single hardware queue, where the
+/// casts of rank 1 come behind work of rank 0 that waits for them.
 void expect_epochs_of_slow_casts(DeviceCommunicator& comm) {
   constexpr int kEpochs = 3, kStages = 40;
   constexpr int64_t kRows = 2 * kStages;  // every other one is sent
