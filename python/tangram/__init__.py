@@ -2,8 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tangram: distributed attention for ultra-long, irregularly masked sequences.
 
-Masks and plans need nothing else; `flex_flash_attn_func` takes NumPy arrays or torch tensors, and the functions over
-`torch.distributed` need torch.
+Say which keys a query sees:        Mask.causal, .varlen, .sliding_window, .from_ranges, ...
+Attend on one device:               flex_flash_attn_func(q, k, v, mask), NumPy arrays or torch tensors
+Look at how ranks would share it:   plan(mask, cp_size=8).explain()
+Train over several ranks (torch):   key = mask_key(mask, ...); x = dispatch(x, key); calc_attn(q, k, v, key);
+                                    undispatch(out, key)
+
+    >>> import numpy as np, tangram
+    >>> mask = tangram.Mask.varlen([0, 700, 1500, 2048], causal=True)
+    >>> q = np.random.randn(2048, 8, 64).astype(np.float32)
+    >>> k, v = np.random.randn(2, 2048, 2, 64).astype(np.float32)
+    >>> out, meta = tangram.flex_flash_attn_func(q, k, v, mask)
+    >>> out.shape, meta.lse.shape
+    ((2048, 8, 64), (2048, 8))
+
+What is refused raises `InvalidArgument`, whose text names the function, what must hold and what was given. Only the
+functions over `torch.distributed` need torch; it is imported with the first of them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -63,45 +77,6 @@ if TYPE_CHECKING:
         undispatch,
         varlen_key,
     )
-else:
-    _DISTRIBUTED = {
-        "DistAttnRuntimeKey",
-        "calc_attn",
-        "check_errors",
-        "dispatch",
-        "dispatch_labels",
-        "flex_key",
-        "get_loss_mask",
-        "get_most_recent_key",
-        "get_position_ids",
-        "magi_attn_flex_key",
-        "magi_attn_varlen_key",
-        "make_flex_key_for_new_mask_after_dispatch",
-        "make_mask_key_after_dispatch",
-        "make_varlen_key_for_new_mask_after_dispatch",
-        "mask_key",
-        "mask_key_ahead",
-        "roll",
-        "undispatch",
-        "varlen_key",
-    }
-
-    def __getattr__(name: str) -> Any:
-        """What needs torch is imported at first use."""
-        if name in _DISTRIBUTED:
-            try:
-                from . import distributed
-            except ModuleNotFoundError as error:
-                if error.name != "torch":
-                    raise
-                raise ModuleNotFoundError(
-                    f"tangram.{name} needs torch, which is not installed (pip install torch)", name="torch"
-                ) from None
-
-            value = globals()[name] = getattr(distributed, name)
-            return value
-        raise AttributeError(f"module 'tangram' has no attribute {name!r}")
-
 
 __all__ = [
     "AttnBackendInfo",
@@ -160,3 +135,24 @@ __all__ = [
     "plan",
     "plan_ahead",
 ]
+
+if not TYPE_CHECKING:
+    _NEED_TORCH = frozenset(__all__) - frozenset(globals())
+
+    def __getattr__(name: str) -> Any:
+        """What needs torch is imported at first use."""
+        if name not in _NEED_TORCH:
+            raise AttributeError(f"module 'tangram' has no attribute {name!r}")
+        try:
+            from . import distributed
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ModuleNotFoundError(
+                f"tangram.{name} needs torch, which is not installed (pip install torch)", name="torch"
+            ) from None
+        value = globals()[name] = getattr(distributed, name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

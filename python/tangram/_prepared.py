@@ -139,11 +139,11 @@ def masks_of_heads(ranges: Any) -> tuple[Mask, ...] | None:
     return None
 
 
-def heads_of_groups(num_masks: int, num_heads_q: int, num_heads_kv: int) -> list[tuple[slice, slice]]:
-    """The query and the K/V heads of each group."""
+def heads_of_groups(function: str, num_masks: int, num_heads_q: int, num_heads_kv: int) -> list[tuple[slice, slice]]:
+    """The query and the K/V heads of each group; `function` has been asked for them."""
     if num_heads_kv % num_masks != 0 or num_heads_q % num_masks != 0:
         raise InvalidArgument(
-            f"tangram: the number of masks must divide the heads (got {num_masks} masks, {num_heads_q} query and "
+            f"{function}: the number of masks must divide the heads (got {num_masks} masks, {num_heads_q} query and "
             f"{num_heads_kv} K/V heads)"
         )
     per_q, per_kv = num_heads_q // num_masks, num_heads_kv // num_masks
@@ -188,7 +188,10 @@ def prepared(
             )
     else:
         if k_ranges is None:
-            raise InvalidArgument("flex_flash_attn_func: k_ranges must be given with q_ranges (got None)")
+            raise InvalidArgument(
+                "flex_flash_attn_func: q_ranges must be a Mask, or ranges with as many k_ranges beside them "
+                f"(got {type(q_ranges).__name__} and no k_ranges)"
+            )
         types = None if mask_types is None else _on_host(mask_types)
         mask = Mask.from_ranges(_on_host(q_ranges), _on_host(k_ranges), types, seqlen_q, seqlen_k)
     by_mask = (mask, heads, backend)

@@ -124,6 +124,9 @@ def flex_flash_attn_func(
         return out, AttnForwardMeta(lse, max_logits)
     if getattr(getattr(q, "dtype", None), "name", None) is None:
         raise InvalidArgument(f"flex_flash_attn_func: q must be a tensor or a NumPy array (got {type(q).__name__})")
+    if softmax_scale is not None and not hasattr(softmax_scale, "__float__"):
+        kind = type(softmax_scale).__name__
+        raise InvalidArgument(f"flex_flash_attn_func: softmax_scale must be a number or None (got {kind})")
     return _attend_numpy(
         q,
         k,
@@ -144,7 +147,7 @@ def by_head_groups(
     """`attend(q, k, v, mask, ...)` for the heads of each group, side by side; `masks` may be what stands for masks."""
     if getattr(q, "ndim", 0) != 3 or getattr(k, "ndim", 0) != 3 or getattr(v, "ndim", 0) != 3:
         raise InvalidArgument(
-            "tangram: with a mask for each group of heads q, k and v must have shape [rows, heads, dim] "
+            f"{attend.__name__}: with a mask for each group of heads q, k and v must have shape [rows, heads, dim] "
             f"(got {', '.join(str(tuple(getattr(x, 'shape', ()))) for x in (q, k, v))})"
         )
     if hasattr(q, "data_ptr"):
@@ -156,7 +159,8 @@ def by_head_groups(
 
         join = np.concatenate
     outs, metas = [], []
-    for mask, (of_q, of_kv) in zip(masks, heads_of_groups(len(masks), q.shape[1], k.shape[1]), strict=True):
+    groups = heads_of_groups(attend.__name__, len(masks), q.shape[1], k.shape[1])
+    for mask, (of_q, of_kv) in zip(masks, groups, strict=True):
         of_sink = None if sink is None else sink[..., of_q]
         out, meta = attend(q[:, of_q], k[:, of_kv], v[:, of_kv], mask, sink=of_sink, **options)
         outs.append(out)

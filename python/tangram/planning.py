@@ -8,11 +8,11 @@ import atexit
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import cast
 
 from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache, make_plan
 from ._prepared import masks_of_heads
 from ._values import changed
+from .errors import InvalidArgument
 
 _cache = PlanCache(128)
 _pool: ThreadPoolExecutor | None = None
@@ -44,7 +44,9 @@ def plan(
     masks = masks_of_heads(mask)
     if masks is not None:
         return make_plan(list(masks), plan_config(cp_size, heads, config))
-    return _cache.get(cast(Mask, mask), plan_config(cp_size, heads, config))
+    if not isinstance(mask, Mask):
+        raise InvalidArgument(f"plan: mask must be a Mask, or a list of some (got {type(mask).__name__})")
+    return _cache.get(mask, plan_config(cp_size, heads, config))
 
 
 def background() -> ThreadPoolExecutor:

@@ -76,7 +76,11 @@ def test_plans():
 def test_what_fits_nothing_is_refused():
     q, k, v, _, _ = operands()
     for masks, arguments, text in (
-        (MASKS * 2, {}, "number of masks must divide the heads .got 4 masks, 4 query and 2 K/V heads"),
+        (
+            MASKS * 2,
+            {},
+            "flex_flash_attn_func: the number of masks must divide the heads .got 4 masks, 4 query",
+        ),
         (MASKS, {"k_ranges": [(0, TOTAL)]}, "need no k_ranges"),
         ([MASKS[0], (0, TOTAL)], {}, "must hold nothing else"),
         ([MASKS[0], Mask.causal(TOTAL + 1)], {}, "must have the lengths of q and k"),

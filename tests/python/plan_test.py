@@ -3,6 +3,7 @@
 """Plans from Python."""
 
 import copy
+import doctest
 import json
 import pickle
 import subprocess
@@ -47,6 +48,19 @@ def test_json_comes_back_equal():
     broken["ranks"] = broken["ranks"][:-1]
     with pytest.raises(tangram.InvalidArgument):
         Plan.from_json(json.dumps(broken))
+
+
+def test_what_is_no_mask_is_named():
+    for wrong in (None, "causal", []):
+        with pytest.raises(tangram.InvalidArgument, match=f"^plan: mask must be a Mask.*got {type(wrong).__name__}"):
+            tangram.plan(wrong, 2)
+
+
+def test_help_of_the_package_lists_what_it_offers_and_its_example_runs():
+    assert {"Mask", "plan", "flex_flash_attn_func", "calc_attn", "mask_key"} <= set(dir(tangram))
+    assert all(not name.startswith("_") or name == "__version__" for name in dir(tangram))
+    failures, count = doctest.testmod(tangram)
+    assert count >= 5 and failures == 0
 
 
 def test_strategies_by_name():
