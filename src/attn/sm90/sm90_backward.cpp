@@ -252,7 +252,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   fill_edge(edge, prepared.shape, args, params.softmax_scale);
   prepared.backward->fill(params, edge, deterministic);
   const int64_t free_sms = std::max(prepared.num_sms - args.options.sm_margin, 1);
-  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, prepared.backward->num_items()));
+  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, prepared.backward->num_items(deterministic)));
   if (args.dsink != nullptr) sm90::backward::load_sink();
   sm90::backward::launch({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
                           takes_softcap(args.options, params.softmax_scale), deterministic},

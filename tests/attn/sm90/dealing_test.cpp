@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
+#include "attn/sm90/backward/cache.hpp"
 #include "attn/sm90/backward/simulation.hpp"
 
 namespace tangram::sm90::backward {
@@ -53,6 +55,50 @@ TEST(Dealing, LongTilesOfSmallMasksAreCutFinerThanShortOnes) {
   EXPECT_GT(how.pieces, how.tail_pieces);
   const Setting in{extents, shape, kSms, {}};
   for (const int pieces : {2, 4}) EXPECT_LT(makespan(in, how), 0.85 * makespan(in, {.pieces = pieces}));
+}
+
+/// What the 14 packed documents of one of four ranks look like: 8K rows, the longest 3K.
+Extents documents_of_a_rank() { return documents_of({24, 12, 8, 6, 4, 3, 2, 2, 1, 1, 1, 1, 1, 1}); }
+
+TEST(Dealing, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
+  constexpr int64_t kMost = 150;
+  const AttnShape shape = shape_of(8192, 8192);
+  const Extents extents = documents_of_a_rank();
+  for (const int together : {0, 1, 2, 3}) {
+    for (const bool grouped : {false, true}) {
+      const Dealing how{.pieces = 8, .together = together, .grouped = grouped, .most_steps = kMost};
+      std::vector<std::vector<size_t>> dealt(64);  // key tiles, by query head
+      deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
+        const int64_t steps = extents.of_keys[i].count * 8;
+        EXPECT_LE(steps, kMost * pieces);
+        if (pieces > 1) {
+          EXPECT_GT(steps * 2, kMost * pieces);
+        }
+        for (int h = piece * 8 / pieces; h < (piece + 1) * 8 / pieces; ++h) {
+          dealt[static_cast<size_t>(head * 8 + h)].push_back(i);
+        }
+      });
+      EXPECT_EQ(std::set<size_t>(dealt[0].begin(), dealt[0].end()).size(), extents.of_keys.size());
+      for (const std::vector<size_t>& tiles : dealt) EXPECT_EQ(tiles, dealt[0]);
+      EXPECT_EQ(dealt[0].size(), extents.of_keys.size());
+    }
+  }
+}
+
+// All heads at once end as evenly, but read most from memory; head by head little is read, but the end is not even.
+TEST(Dealing, ManyDocumentsOfARankEndEvenlyAndStayInTheCache) {
+  const AttnShape shape = shape_of(8192, 8192);
+  Extents extents = documents_of_a_rank();
+  const Dealing how = choose_dealing(extents, kSpread, shape, kSms);
+  const Setting in{extents, shape, kSms, {}};
+  const Direction direction = choose_direction(extents);
+  CacheSimulation cache(in, direction.descending);
+  const double steps = makespan(in, how);
+  const double missed = cache.missed_share(how, how.heads_inside && direction.same_begin);
+  EXPECT_LT(steps, 1.09 * even_steps(extents, shape));
+  EXPECT_LT(missed, 0.15);
+  EXPECT_GT(cache.missed_share({.pieces = 2}, false), 3 * missed);
+  EXPECT_GT(makespan(in, {.pieces = 2, .together = 1}), 1.2 * steps);
 }
 
 // Dealt last since their keys come last, long tiles would begin when others are nearly done: better to wait for them.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -29,6 +30,17 @@ struct Problem {
   std::vector<AttnSlice> slices;
 };
 
+/// Packed causal documents, one of them long.
+std::vector<AttnSlice> documents_of_a_rank() {
+  std::vector<AttnSlice> slices;
+  int64_t begin = 0;
+  for (const int64_t end : {3067, 3417, 3545, 3801, 3929, 4057, 4096}) {
+    slices.push_back(AttnSlice::causal({begin, end}, {begin, end}));
+    begin = end;
+  }
+  return slices;
+}
+
 std::vector<Problem> problems() {
   const auto shape = [](int64_t rows, int heads_q, int heads_kv) {
     return AttnShape{rows, rows, heads_q, heads_kv, 128, 128, DType::kBFloat16};
@@ -42,38 +54,60 @@ std::vector<Problem> problems() {
        {AttnSlice::causal({0, 100}, {0, 100}), AttnSlice::full({100, 3000}, {100, 3000}),
         AttnSlice::causal({3000, 5000}, {3000, 5000})}},
       {"window", shape(4096, 64, 8), {{{0, 4096}, {0, 4096}, -1024, 0}}},
+      {"pieces by length", shape(4096, 64, 8), documents_of_a_rank()},
       {"holes", shape(1000, 6, 2), {AttnSlice::full({10, 100}, {20, 200}), AttnSlice::full({500, 900}, {300, 310})}},
   };
+}
+
+const std::vector<Item>& deterministic_items(const WorkList& work) {
+  return work.deterministic_items.empty() ? work.items : work.deterministic_items;
+}
+
+void expect_all_dealt_once(const std::vector<Item>& items, int32_t num_slabs, int group) {
+  std::set<std::pair<int32_t, int32_t>> seen;  // (first key, query head)
+  std::map<std::pair<int32_t, int32_t>, int32_t> next_piece;
+  std::map<int32_t, std::pair<int32_t, int32_t>> owner_of_slab;
+  for (const Item& item : items) {
+    EXPECT_EQ(item.head_begin / group, item.kv_head);
+    EXPECT_EQ((item.head_end - 1) / group, item.kv_head);
+    const std::pair<int32_t, int32_t> owner{item.row_begin, item.kv_head};
+    EXPECT_EQ(item.piece, next_piece[owner]++) << "a piece waits for the ones before it";
+    if (item.num_pieces > 1) {
+      EXPECT_EQ(owner_of_slab.emplace(item.slab, owner).first->second, owner);
+      EXPECT_LT(item.slab, num_slabs);
+    }
+    if (item.num_steps == 0) {
+      EXPECT_EQ(item.num_pieces, 1);
+      continue;
+    }
+    for (int32_t head = item.head_begin; head < item.head_end; ++head) {
+      EXPECT_TRUE(seen.emplace(item.row_begin, head).second);
+    }
+  }
+  for (const Item& item : items) {
+    EXPECT_EQ((next_piece[{item.row_begin, item.kv_head}]), item.num_pieces);
+  }
 }
 
 TEST(BackwardWorkList, DealsEveryKeyTileAndQueryHeadOnceAndPiecesInOrder) {
   for (const Problem& p : problems()) {
     SCOPED_TRACE(p.name);
     const WorkList work = make(p.slices, p.shape);
-    std::set<std::pair<int32_t, int32_t>> seen;  // (first key, query head)
-    std::map<std::pair<int32_t, int32_t>, int32_t> next_piece;
-    std::map<int32_t, std::pair<int32_t, int32_t>> owner_of_slab;
     const int group = p.shape.num_heads_q / p.shape.num_heads_kv;
-    for (const Item& item : work.items) {
-      EXPECT_EQ(item.head_begin / group, item.kv_head);
-      EXPECT_EQ((item.head_end - 1) / group, item.kv_head);
-      const std::pair<int32_t, int32_t> owner{item.row_begin, item.kv_head};
-      EXPECT_EQ(item.piece, next_piece[owner]++) << "a piece waits for the ones before it";
-      if (item.num_pieces > 1) {
-        EXPECT_EQ(owner_of_slab.emplace(item.slab, owner).first->second, owner);
-        EXPECT_LT(item.slab, work.num_slabs);
-      }
-      if (item.num_steps == 0) {
-        EXPECT_EQ(item.num_pieces, 1);
-        continue;
-      }
-      for (int32_t head = item.head_begin; head < item.head_end; ++head) {
-        EXPECT_TRUE(seen.emplace(item.row_begin, head).second);
-      }
-    }
-    for (const Item& item : work.items) {
-      EXPECT_EQ((next_piece[{item.row_begin, item.kv_head}]), item.num_pieces);
-    }
+    expect_all_dealt_once(work.items, work.num_slabs, group);
+    expect_all_dealt_once(deterministic_items(work), work.num_slabs, group);
+  }
+}
+
+TEST(BackwardWorkList, LongTilesOfPackedDocumentsAreInMorePiecesThanShortOnes) {
+  std::map<int32_t, int32_t> least_steps;  // of an item, by its number of pieces
+  for (const Item& item : make(documents_of_a_rank(), {4096, 4096, 64, 8, 128, 128, DType::kBFloat16}).items) {
+    const auto [at, first] = least_steps.emplace(item.num_pieces, item.num_steps * item.num_pieces);
+    at->second = std::min(at->second, item.num_steps * item.num_pieces);
+  }
+  ASSERT_GE(least_steps.size(), 3u);
+  for (auto at = least_steps.begin(); std::next(at) != least_steps.end(); ++at) {
+    EXPECT_LT(at->second, std::next(at)->second);
   }
 }
 
@@ -96,7 +130,7 @@ TEST(BackwardWorkList, TurnsFollowTheOrderOfDealingForEveryHead) {
     const WorkList work = make(p.slices, p.shape);
     EXPECT_EQ(work.walk.descending, work.deterministic_walk.descending);
     std::map<std::pair<int32_t, int32_t>, int32_t> added;  // (query head, query tile)
-    for (const Item& item : work.items) {
+    for (const Item& item : deterministic_items(work)) {
       for (int32_t head = item.head_begin; head < item.head_end; ++head) {
         for (int32_t i = item.run_begin; i < item.run_end; ++i) {
           const int32_t r = work.walk.descending ? item.run_end - 1 - (i - item.run_begin) : i;

@@ -11,14 +11,16 @@
 #include <queue>
 #include <utility>
 
+#include "attn/sm90/backward/cache.hpp"
 #include "attn/sm90/backward/simulation.hpp"
 
 namespace tangram::sm90::backward {
 namespace {
 
-constexpr int kMaxTailItems = 8;    // how finely the end is cut, in items a multiprocessor
-constexpr double kOtherEnd = 0.96;  // of the steps without: less is not worth it, least of all in deterministic calls
-constexpr double kMaxWaves = 5;     // of items, up to which it matters much which are the last
+constexpr int kMaxTailItems = 8;      // how finely the end is cut, in items a multiprocessor
+constexpr double kOtherEnd = 0.96;    // of the steps without: less is not worth it, least of all in deterministic calls
+constexpr double kMaxWaves = 5;       // of items, up to which it matters much which are the last
+constexpr double kWorthwhile = 0.99;  // of the steps of what is known to do well: measurements differ by more than 1 %
 
 struct Choice {
   Dealing how;
@@ -116,8 +118,71 @@ Choice with_cut_end(const Setting& in, const Dealing& how) {
   return best;
 }
 
-/// Of the order of tiles as it is. The steps are those of the simulation times the penalty.
-Choice choose_dealing_of(const Setting& in, double spread) {
+/// Dealings whose order keeps most in the cache or whose end is even, with their steps, fewest first.
+std::vector<Choice> candidates(const Setting& in) {
+  const auto& [extents, shape, num_sms, arrives] = in;
+  const int group = shape.num_heads_q / shape.num_heads_kv;
+  std::vector<Choice> result;
+  const auto add = [&](const Dealing& how) { result.push_back({how, makespan(in, how)}); };
+  const bool several = extents.group_ends.size() > 1;
+  for (int pieces = 1; pieces <= group; ++pieces) {
+    if (group % pieces != 0) continue;
+    for (int together = 0; together < shape.num_heads_kv * pieces; together = std::max(1, together * 2)) {
+      add({.pieces = pieces, .together = together});
+    }
+    for (int joint = 2; joint <= shape.num_heads_kv * pieces; joint *= 2) {
+      add({.pieces = pieces, .together = 1, .joint = joint});
+    }
+    if (several) add({.pieces = pieces, .together = 1, .grouped = true});
+  }
+  Dealing cut = with_cut_end(in, {}).how;
+  for (cut.tail_together = 0; cut.tail_together <= 1 && cut.tail_tiles > 0; ++cut.tail_together) add(cut);
+  const double even = even_steps(in);
+  std::vector<int> pieces_before;
+  for (const double share : {1.0, 0.7, 0.5, 0.4, 0.33, 0.25, 0.2}) {
+    Dealing how{.pieces = group, .most_steps = std::max(1, static_cast<int>(share * even))};
+    std::vector<int> pieces;
+    for (const Extent& extent : extents.of_keys) {
+      pieces.push_back(pieces_of_at_most(how.most_steps, extent.count * group, group));
+    }
+    if (std::exchange(pieces_before, pieces) == pieces) continue;
+    for (how.together = 0; how.together < shape.num_heads_kv; how.together = std::max(1, how.together * 2)) {
+      how.grouped = false;
+      add(how);
+      how.grouped = true;
+      if (several) add(how);
+    }
+  }
+  std::stable_sort(result.begin(), result.end(), [](const Choice& a, const Choice& b) { return a.steps < b.steps; });
+  return result;
+}
+
+/// By a simulation of the cache the fastest of them, where it is faster than `known`, and its steps.
+Choice choose_by_cache(const Setting& in, const Dealing& known) {
+  const Direction direction = choose_direction(in.extents);
+  const bool neighbours_begin_together = direction.same_begin;
+  CacheSimulation cache(in, direction.descending);
+  const auto simulated = [&](Choice choice, bool inside) {
+    choice.how.heads_inside = inside;
+    choice.steps *= missed_penalty(cache.missed_share(choice.how, inside));
+    return choice;
+  };
+  const Choice before = simulated({known, makespan(in, known)}, known.heads_inside);
+  Choice best{known, kWorthwhile * before.steps};
+  const auto consider = [&](const Choice& choice) {
+    if (choice.steps < best.steps) best = choice;
+  };
+  for (const Choice& candidate : candidates(in)) {
+    if (candidate.steps >= best.steps) break;  // there is no penalty below 1
+    consider(simulated(candidate, neighbours_begin_together && candidate.how.together == 1));
+  }
+  if (best.how == known) return before;
+  if (neighbours_begin_together) consider(simulated({best.how, makespan(in, best.how)}, !best.how.heads_inside));
+  return best;
+}
+
+/// By penalties for what probably leaves the cache.
+Choice choose_by_penalties(const Setting& in, double spread) {
   const auto& [extents, shape, num_sms, arrives] = in;
   const int group = shape.num_heads_q / shape.num_heads_kv;
   Choice best{{}, std::numeric_limits<double>::infinity()};
@@ -146,18 +211,27 @@ Choice choose_dealing_of(const Setting& in, double spread) {
       if (group % pieces == 0) consider_as_is({.pieces = pieces, .together = 1, .grouped = true});
     }
   }
+  best.how.heads_inside = (best.how.together == 1 || spread < 0.1) && choose_direction(extents).same_begin;
   return best;
+}
+
+/// Of the order of tiles as it is. The steps are those of the simulation times the penalty.
+Choice choose_dealing_of(const Setting& in, double spread, bool deterministic) {
+  const Choice choice = choose_by_penalties(in, spread);
+  if (deterministic || !is_cache_simulated(in.extents, in.shape)) return choice;
+  return choose_by_cache(in, choice.how);
 }
 
 }  // namespace
 
 Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, int num_sms,
-                       std::span<const double> arrives) {
-  const Choice as_is = choose_dealing_of({extents, shape, num_sms, arrives}, spread);
+                       std::span<const double> arrives, bool deterministic) {
+  const Choice as_is = choose_dealing_of({extents, shape, num_sms, arrives}, spread, deterministic);
   if (arrives.empty()) return as_is.how;
   Extents late = extents;
-  late.order = order_by_arrival(extents, shape, num_sms, as_is.how, arrives);
-  const Choice by_arrival = choose_dealing_of({late, shape, num_sms, arrives}, spread);
+  const Dealing whole;
+  late.order = order_by_arrival(extents, shape, num_sms, as_is.how.most_steps > 0 ? whole : as_is.how, arrives);
+  const Choice by_arrival = choose_dealing_of({late, shape, num_sms, arrives}, spread, deterministic);
   if (by_arrival.steps >= as_is.steps) return as_is.how;
   extents.order = std::move(late.order);
   return by_arrival.how;

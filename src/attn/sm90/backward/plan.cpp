@@ -23,6 +23,9 @@ Plan::Plan(const WorkList& work, const AttnShape& shape)
   const auto head_dim = static_cast<size_t>(shape.head_dim);
   const auto slabs = static_cast<size_t>(work.num_slabs);
   items_ = upload(work.items);
+  deterministic_items_ = upload(work.deterministic_items);
+  num_deterministic_items_ =
+      work.deterministic_items.empty() ? num_items_ : static_cast<int32_t>(work.deterministic_items.size());
   runs_ = upload(work.runs);
   run_tiles_ = upload(work.run_tiles);
   q_tiles_ = upload(work.q_tiles);
@@ -38,7 +41,7 @@ Plan::Plan(const WorkList& work, const AttnShape& shape)
 }
 
 void Plan::fill(Params& params, EdgeParams& edge, bool deterministic) const {
-  params.items = items_.as<Item>();
+  params.items = (deterministic && deterministic_items_.bytes() > 0 ? deterministic_items_ : items_).as<Item>();
   params.runs = runs_.as<TileRun>();
   params.run_tiles = run_tiles_.as<RunTiles>();
   params.q_tiles = edge.q_tiles = q_tiles_.as<QueryTile>();
@@ -52,7 +55,7 @@ void Plan::fill(Params& params, EdgeParams& edge, bool deterministic) const {
   params.ticket = edge.ticket = ticket_.as<int32_t>();
   params.turns = edge.turns = turns_.as<int32_t>();
   params.zeroed_sums = edge.zeroed_sums = zeroed_sums_;
-  params.num_items = num_items_;
+  params.num_items = static_cast<int32_t>(num_items(deterministic));
   params.num_q_tiles = edge.num_q_tiles = num_q_tiles_;
   params.walk = deterministic ? deterministic_walk_ : walk_;
 }

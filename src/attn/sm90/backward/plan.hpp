@@ -22,14 +22,15 @@ class Plan {
   /// Fills in the pointers and sizes that come from the plan.
   void fill(Params& params, EdgeParams& edge, bool deterministic) const;
 
-  int64_t num_items() const { return num_items_; }
+  int64_t num_items(bool deterministic) const { return deterministic ? num_deterministic_items_ : num_items_; }
 
  private:
-  int32_t num_items_ = 0;
+  int32_t num_items_ = 0, num_deterministic_items_ = 0;
   int32_t num_q_tiles_ = 0;
   Walk walk_, deterministic_walk_;
   bool zeroed_sums_ = true;
-  cuda::DeviceBuffer items_, runs_, run_tiles_, q_tiles_, intervals_, covered_queries_, turn_segments_;
+  cuda::DeviceBuffer items_, deterministic_items_, runs_, run_tiles_, q_tiles_, intervals_, covered_queries_,
+      turn_segments_;
   cuda::DeviceBuffer stats_, dq_sums_, slabs_, piece_turns_, ticket_, turns_;
 };
 

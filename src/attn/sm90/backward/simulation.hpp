@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -21,12 +20,21 @@ class Machine {
  public:
   explicit Machine(int num_sms) : free_at_(static_cast<size_t>(num_sms), 0.0) {}
 
-  /// Not before `from`.
-  void run(double steps, double from = 0) {
-    std::pop_heap(free_at_.begin(), free_at_.end(), std::greater<>());
-    free_at_.back() = std::max(free_at_.back(), from) + steps;
-    end_ = std::max(end_, free_at_.back());
-    std::push_heap(free_at_.begin(), free_at_.end(), std::greater<>());
+  /// Not before `from`; returns when it begins.
+  double run(double steps, double from = 0) {
+    const double begin = std::max(free_at_.front(), from), end = begin + steps;
+    end_ = std::max(end_, end);
+    // The heap's first one moves down to where it belongs now.
+    const size_t count = free_at_.size();
+    size_t at = 0;
+    for (size_t child = 1; child < count; child = 2 * at + 1) {
+      if (child + 1 < count && free_at_[child + 1] < free_at_[child]) ++child;
+      if (free_at_[child] >= end) break;
+      free_at_[at] = free_at_[child];
+      at = child;
+    }
+    free_at_[at] = end;
+    return begin;
   }
   double end() const { return end_; }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <utility>
 
+#include "attn/sm90/backward/cache.hpp"
 #include "attn/sm90/backward/dealing.hpp"
 
 namespace tangram::sm90::backward {
@@ -86,7 +87,7 @@ class Additions {
 void add_turns(WorkList& work) {
   Additions additions;
   // Every head sees the key tiles dealt in the same order: the items of the first one tell for all.
-  for (const Item& item : work.items) {
+  for (const Item& item : work.deterministic_items.empty() ? work.items : work.deterministic_items) {
     if (item.head_begin != 0) continue;
     for (int32_t i = item.run_begin; i < item.run_end; ++i) {
       const int32_t r = work.walk.descending ? item.run_end - 1 - (i - item.run_begin) : i;
@@ -160,6 +161,30 @@ Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) 
   return item;
 }
 
+/// Appends the items of all KV heads in the order of dealing; returns how many of them are in pieces.
+int32_t deal_items(std::vector<Item>& items, const TileList& tiles, const Extents& extents, const AttnShape& shape,
+                   const Dealing& how, const std::vector<uint64_t>& covered_keys) {
+  const int group = shape.num_heads_q / shape.num_heads_kv;
+  std::vector<int32_t> slab_of(extents.item.size() * static_cast<size_t>(shape.num_heads_kv));
+  int32_t num_slabs = 0;
+  deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
+    const int64_t count = extents.of_keys[i].count;
+    const int heads = group / pieces;
+    Item item = make_item(tiles.items[extents.item[i]], covered_keys);
+    item.kv_head = head;
+    item.head_begin = head * group + piece * heads;
+    item.head_end = item.head_begin + heads;
+    item.num_steps = static_cast<int32_t>(count * heads);
+    item.num_pieces = pieces;
+    item.piece = piece;
+    int32_t& slab = slab_of[i * static_cast<size_t>(shape.num_heads_kv) + static_cast<size_t>(head)];
+    if (item.num_pieces > 1 && piece == 0) slab = num_slabs++;
+    item.slab = slab;
+    items.push_back(item);
+  });
+  return num_slabs;
+}
+
 }  // namespace
 
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms,
@@ -182,32 +207,21 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
     for (const QueryTile& tile : work.q_tiles) work.covered_queries.push_back(bits_at(covered.queries, tile.row_begin));
   }
 
-  Extents extents = measure_extents(tiles, work.run_tiles);
+  const Extents extents = measure_extents(tiles, work.run_tiles);
   if (extents.item.empty()) return work;
   const double spread = length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   const Direction direction = choose_direction(extents);
   work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
   const std::vector<double> arrives =
       arrivals_in_steps(tiles, extents, shape, late_keys, microseconds_before(shape, work.zeroed_sums));
-  const Dealing how = choose_dealing(extents, spread, shape, num_sms, arrives);
-  const int group = shape.num_heads_q / shape.num_heads_kv;
-  std::vector<int32_t> slab_of(extents.item.size() * static_cast<size_t>(shape.num_heads_kv));
-  deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
-    const int64_t count = extents.of_keys[i].count;
-    const int heads = group / pieces;
-    Item item = make_item(tiles.items[extents.item[i]], covered.keys);
-    item.kv_head = head;
-    item.head_begin = head * group + piece * heads;
-    item.head_end = item.head_begin + heads;
-    item.num_steps = static_cast<int32_t>(count * heads);
-    item.num_pieces = pieces;
-    item.piece = piece;
-    int32_t& slab = slab_of[i * static_cast<size_t>(shape.num_heads_kv) + static_cast<size_t>(head)];
-    if (item.num_pieces > 1 && piece == 0) slab = work.num_slabs++;
-    item.slab = slab;
-    work.items.push_back(item);
-  });
-  work.walk = {direction.descending, direction.same_begin && (how.together == 1 || spread < 0.1)};
+  const auto add_items = [&](std::vector<Item>& items, Extents in_order, bool deterministic) {
+    const Dealing how = choose_dealing(in_order, spread, shape, num_sms, arrives, deterministic);
+    work.num_slabs = std::max(work.num_slabs, deal_items(items, tiles, in_order, shape, how, covered.keys));
+    return how;
+  };
+  const Dealing how = add_items(work.items, extents, false);
+  if (is_cache_simulated(extents, shape)) add_items(work.deterministic_items, extents, true);
+  work.walk = {direction.descending, how.heads_inside};
   work.deterministic_walk = {direction.descending, direction.same_begin};
   add_turns(work);
   return work;

@@ -20,7 +20,8 @@ inline constexpr TileShape kTileShape{128, 64, true};
 
 struct WorkList {
   std::vector<Item> items;
-  std::vector<TileRun> runs;  ///< those of the tile list
+  std::vector<Item> deterministic_items;  ///< in the order of deterministic calls; empty: as items
+  std::vector<TileRun> runs;              ///< those of the tile list
   std::vector<RunTiles> run_tiles;
   std::vector<QueryTile> q_tiles;
   std::vector<RowInterval> intervals;
@@ -28,7 +29,7 @@ struct WorkList {
   int32_t num_slabs = 0;
   Walk walk, deterministic_walk;           ///< in the same direction
   bool zeroed_sums = true;                 ///< dq is added to zeros, else the first addition stores
-  std::vector<TurnSegment> turn_segments;  ///< of all runs
+  std::vector<TurnSegment> turn_segments;  ///< of all runs, in deterministic calls
 };
 
 /// Items of all KV heads, in the order of dealing that `choose_dealing` finds for `num_sms` multiprocessors; where keys
