@@ -116,8 +116,7 @@ class Orderer {
         parts.push_back({last, run});
         continue;
       }
-      late_.for_each({run.k_begin, run.k_end},
-                     [&](const Stretch& part) { parts.push_back({part.turn, cut_run(run, part.keys)}); });
+      for (const Stretch& part : whole_tiles(run)) parts.push_back({part.turn, cut_run(run, part.keys)});
     }
     std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.turn < b.turn; });
     TileItem cut = item;
@@ -125,6 +124,33 @@ class Orderer {
     for (const Part& part : parts) tiles_.runs.push_back(part.run);
     cut.run_end = static_cast<int32_t>(tiles_.runs.size());
     return cut;
+  }
+
+  /// A run in stretches of whole tiles of keys, which come when their last key does: cuts anywhere else would leave
+  /// tiles partly filled on both sides.
+  std::vector<Stretch> whole_tiles(const TileRun& run) const {
+    const int64_t begin = run.k_begin, block = tiles_.shape.block_n;
+    std::vector<Stretch> parts;  // keys counted in tiles
+    late_.for_each({begin, run.k_end}, [&](const Stretch& stretch) {
+      Range tiles{(stretch.keys.begin - begin) / block, (stretch.keys.end - 1 - begin) / block + 1};
+      if (!parts.empty() && parts.back().keys.end > tiles.begin) {  // they share a tile
+        Stretch& before = parts.back();
+        if (before.turn < stretch.turn) {
+          if (--before.keys.end == before.keys.begin) parts.pop_back();
+        } else if (++tiles.begin == tiles.end) {
+          return;
+        }
+      }
+      if (!parts.empty() && parts.back().turn == stretch.turn) {
+        parts.back().keys.end = tiles.end;
+      } else {
+        parts.push_back({tiles, stretch.turn});
+      }
+    });
+    for (Stretch& part : parts) {
+      part.keys = {begin + part.keys.begin * block, std::min<int64_t>(begin + part.keys.end * block, run.k_end)};
+    }
+    return parts;
   }
 
   TileList& tiles_;

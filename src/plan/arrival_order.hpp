@@ -12,9 +12,9 @@
 namespace tangram {
 
 /// `arrivals`: the keys that come late, in the order in which they come. The `first_wave` items with the most keys that
-/// are there already move to the front, and their runs are cut where keys of different arrivals meet and sorted by
-/// arrival. All other items keep their place among each other and their runs. The list stands for the same mask as
-/// before. O(items + runs * log(arrivals)) plus the cuts.
+/// are there already move to the front, and their runs are cut into whole tiles of keys, sorted by arrival: no more
+/// tiles than before. All other items keep their place among each other and their runs. The list stands for the same
+/// mask as before. O(items + runs * log(arrivals)) plus the cuts.
 void order_by_arrival(TileList& tiles, std::span<const KeyArrival> arrivals, int64_t first_wave);
 
 }  // namespace tangram

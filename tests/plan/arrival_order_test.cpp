@@ -53,6 +53,34 @@ size_t turn_of(const TileRun& run, const std::vector<KeyArrival>& arrivals) {
   return turn;
 }
 
+/// Tiles of keys that an item walks.
+int64_t steps_of(const TileList& list, const TileItem& item) {
+  int64_t steps = 0;
+  for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+    const TileRun& run = list.runs[static_cast<size_t>(r)];
+    steps += (run.k_end - run.k_begin + list.shape.block_n - 1) / list.shape.block_n;
+  }
+  return steps;
+}
+
+int64_t steps_of(const TileList& list) {
+  int64_t steps = 0;
+  for (const TileItem& item : list.items) steps += steps_of(list, item);
+  return steps;
+}
+
+TEST(ArrivalOrder, CutsLieBetweenTiles) {
+  TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 16}, {8, 100})}, 16, 100, {16, 16});
+  // Tiles begin at 8, 24, 40, 56, 72 and 88. Of the second the last keys come third, of the fifth second.
+  order_by_arrival(list, std::vector<KeyArrival>{{{90, 100}, 0}, {{60, 80}, 1}, {{30, 50}, 2}}, 1);
+  ASSERT_EQ(list.items.size(), 1U);
+  std::vector<Range> runs;
+  for (int32_t r = list.items[0].run_begin; r < list.items[0].run_end; ++r) {
+    runs.push_back({list.runs[static_cast<size_t>(r)].k_begin, list.runs[static_cast<size_t>(r)].k_end});
+  }
+  EXPECT_EQ(runs, (std::vector<Range>{{8, 24}, {88, 100}, {56, 88}, {24, 56}}));
+}
+
 TEST(ArrivalOrder, FirstItemsComputeWhatIsThereFirst) {
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 64}, {0, 96})}, 64, 96, {16, 16});
   const std::vector<KeyArrival> arrivals = {{{64, 96}, 1}, {{0, 32}, 0}};  // 32 to 64 are there
@@ -111,10 +139,12 @@ TEST(ArrivalOrder, KeepsTheMaskWhateverArrivesWhen) {
     }
     std::shuffle(arrivals.begin(), arrivals.end(), rng);
     const size_t num_items = list.items.size();
+    const int64_t num_steps = steps_of(list);
     const int64_t first_wave = draw(0, 6);
     order_by_arrival(list, arrivals, first_wave);
     ASSERT_EQ(list.items.size(), num_items);
     EXPECT_EQ(cells_of(list), expected);
+    EXPECT_EQ(steps_of(list), num_steps);
     for (size_t i = 0; i < std::min(num_items, static_cast<size_t>(first_wave)); ++i) {
       for (int32_t r = list.items[i].run_begin + 1; r < list.items[i].run_end; ++r) {
         EXPECT_LE(turn_of(list.runs[static_cast<size_t>(r) - 1], arrivals),
