@@ -14,6 +14,14 @@ std::vector<GranuleStretch> stretches_of_granules(std::span<const KeyStretch> st
   std::sort(sorted.begin(), sorted.end(),
             [](const KeyStretch& a, const KeyStretch& b) { return a.keys.begin < b.keys.begin; });
   std::vector<GranuleStretch> of_granule(static_cast<size_t>((seqlen_k + kStretchGranule - 1) / kStretchGranule));
+  // Granules whose last key, in a sequence that ends within one the sequence's last, is one of `keys`.
+  const auto set = [&](const Range& keys, int32_t shift) {
+    const int64_t end = keys.end == seqlen_k ? std::ssize(of_granule) : keys.end / kStretchGranule;
+    for (int64_t granule = keys.begin / kStretchGranule; granule < end && !keys.empty(); ++granule) {
+      of_granule[static_cast<size_t>(granule)] = {static_cast<int32_t>(keys.begin), static_cast<int32_t>(keys.end),
+                                                  shift};
+    }
+  };
   int64_t free_from = 0;
   for (const KeyStretch& stretch : sorted) {
     const Range keys = stretch.keys;
@@ -21,15 +29,11 @@ std::vector<GranuleStretch> stretches_of_granules(std::span<const KeyStretch> st
             "Sm90Backend::prepare_stretches: stretches must lie in [0, {}), not overlap and begin at a row that is not "
             "negative (got [{}, {}) at row {})",
             seqlen_k, keys.begin, keys.end, stretch.row);
+    set({free_from, keys.begin}, kNoStretch);
+    set(keys, static_cast<int32_t>(stretch.row - keys.begin));
     free_from = keys.end;
-    // Granules whose last key, in a sequence that ends within one the sequence's last, is the stretch's.
-    const int64_t first = keys.begin / kStretchGranule;
-    const int64_t end = keys.end == seqlen_k ? static_cast<int64_t>(of_granule.size()) : keys.end / kStretchGranule;
-    for (int64_t granule = first; granule < end && !keys.empty(); ++granule) {
-      of_granule[static_cast<size_t>(granule)] = {static_cast<int32_t>(keys.begin), static_cast<int32_t>(keys.end),
-                                                  static_cast<int32_t>(stretch.row - keys.begin)};
-    }
   }
+  set({free_from, seqlen_k}, kNoStretch);
   return of_granule;
 }
 

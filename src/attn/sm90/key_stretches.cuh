@@ -7,11 +7,28 @@
 
 namespace tangram::sm90 {
 
-/// The row of the other tensors at which keys [first_key, first_key + num_keys) begin, or -1: they are rows of k and v.
+__device__ __forceinline__ bool holds(const int4& stretch, int32_t first_key, int32_t num_keys) {
+  return stretch.x <= first_key && first_key + num_keys <= stretch.y;
+}
+
+/// The row of the other tensors at which keys [first_key, first_key + num_keys) begin, or a negative number: they are
+/// rows of k and v.
 __device__ __forceinline__ int32_t row_elsewhere(const StretchParams& params, int32_t first_key, int32_t num_keys) {
   if (params.of_granule == nullptr) return -1;
   const int4 stretch = __ldg(reinterpret_cast<const int4*>(params.of_granule) + first_key / kStretchGranule);
-  return stretch.x <= first_key && first_key + num_keys <= stretch.y ? first_key + stretch.z : -1;
+  return holds(stretch, first_key, num_keys) ? first_key + stretch.z : -1;
+}
+
+/// The same for one tile after the other: most lie where the last one did. `last`, in shared memory, is the calling
+/// thread's own, and begins as {0, 0, 0, 0}.
+__device__ __forceinline__ int32_t row_elsewhere(const StretchParams& params, int4& last, int32_t first_key,
+                                                 int32_t num_keys) {
+  if (params.of_granule == nullptr) return -1;
+  if (!holds(last, first_key, num_keys)) {
+    last = __ldg(reinterpret_cast<const int4*>(params.of_granule) + first_key / kStretchGranule);
+    if (!holds(last, first_key, num_keys)) return -1;
+  }
+  return first_key + last.z;
 }
 
 }  // namespace tangram::sm90

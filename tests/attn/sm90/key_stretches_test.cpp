@@ -76,6 +76,34 @@ TEST(KeyStretches, LongStretchesAreReadButForTheirBorders) {
   EXPECT_EQ(row_elsewhere(of_granule, 1372, 128), 4372) << "the last granule is not whole";
 }
 
+// A kernel keeps what it looked up last and asks it first (key_stretches.cuh).
+TEST(KeyStretches, EveryEntryHoldsForAllTilesInIt) {
+  std::mt19937 rng(4);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t seqlen_k = 1 + static_cast<int64_t>(rng() % 3000);
+    const auto of_granule = stretches_of_granules(random_stretches(seqlen_k, rng), seqlen_k);
+    for (const GranuleStretch& entry : of_granule) {
+      for (const int64_t num_keys : {96, 128}) {
+        for (int64_t first = entry.begin; first + num_keys <= entry.end; ++first) {
+          ASSERT_EQ(row_elsewhere(of_granule, first, num_keys), first + entry.shift);
+          ASSERT_EQ(first + entry.shift < 0, entry.shift == kNoStretch);
+        }
+      }
+    }
+  }
+}
+
+TEST(KeyStretches, WhatLiesBetweenStretchesIsSaidToo) {
+  const auto of_granule = stretches_of_granules(std::vector<KeyStretch>{{{320, 640}, 5}}, 1000);
+  const GranuleStretch before{0, 320, kNoStretch}, in{320, 640, -315}, after{640, 1000, kNoStretch};
+  EXPECT_EQ(of_granule.front(), before);
+  EXPECT_EQ(of_granule[19], before);
+  EXPECT_EQ(of_granule[20], in);
+  EXPECT_EQ(of_granule[39], in);
+  EXPECT_EQ(of_granule[40], after);
+  EXPECT_EQ(of_granule.back(), after);
+}
+
 TEST(KeyStretches, RejectsStretchesThatOverlapOrLeaveTheSequence) {
   const auto make = [](const std::vector<KeyStretch>& stretches) { return stretches_of_granules(stretches, 100); };
   EXPECT_THROW(make({{{0, 50}, 0}, {{49, 60}, 100}}), InvalidArgument);

@@ -204,7 +204,7 @@ struct Producer {
       if (keys_missing) {
         keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
       }
-      const int32_t elsewhere = row_elsewhere(params.stretches, k0, Traits::kBlockN);
+      const int32_t elsewhere = row_elsewhere(params.stretches, smem.stretch, k0, Traits::kBlockN);
       const int32_t row = elsewhere < 0 ? k0 : kElsewhere - elsewhere;
       load_k(row, kv_head);
       flush_v();
@@ -216,6 +216,7 @@ struct Producer {
 
   __device__ __forceinline__ void run() {
     RingPosition<Traits::kWorkSlots> slot;
+    smem.stretch = {0, 0, 0, 0};
     for (;;) {
       ptx::mbarrier_wait(&smem.work_full[slot.stage], slot.phase);
       const WorkMessage& work = smem.work[slot.stage];
