@@ -143,21 +143,24 @@ CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats
   const double once_host_s = seconds_since(once);
   const double once_s = largest(control, watch.stop(stream));
   if (once_s > repeats.seconds) return {once_s, largest(control, once_host_s)};
-  for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) call();
+  std::vector<double> host_s;
+  const auto timed_call = [&] {
+    const Clock::time_point begin = Clock::now();
+    call();
+    host_s.push_back(seconds_since(begin));
+  };
+  for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) timed_call();
   const int count = measured_calls(once_s, repeats);
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // the host must not find a full queue
   control.barrier("measure");
   watch.start(stream);
-  std::vector<double> host_s;
-  for (int i = 0; i < count; ++i) {
-    const Clock::time_point begin = Clock::now();
-    call();
-    host_s.push_back(seconds_since(begin));
-  }
+  for (int i = 0; i < count; ++i) timed_call();
   const double device_s = watch.stop(stream);
-  // The median: a host that other programs interrupt for a millisecond says nothing about a call.
-  std::nth_element(host_s.begin(), host_s.begin() + count / 2, host_s.end());
-  return {largest(control, device_s / count), largest(control, host_s[static_cast<size_t>(count / 2)])};
+  // The median: a host that other programs interrupt for a millisecond says nothing about a call. Those that warm up
+  // count, too: of the few calls of a long pass half would be the first after the host has slept.
+  const auto median = host_s.begin() + std::ssize(host_s) / 2;
+  std::nth_element(host_s.begin(), median, host_s.end());
+  return {largest(control, device_s / count), largest(control, *median)};
 }
 
 SingleTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats) {
