@@ -73,15 +73,20 @@ __global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __g
     return_epoch = params.returns.last_epoch != nullptr ? *params.returns.last_epoch : 0;
   }
   __syncthreads();
-  const int peer = static_cast<int>(threadIdx.x);
+  // Three threads for each peer, since what one of them reads after the other takes a microsecond each.
+  const int peer = static_cast<int>(threadIdx.x) % kMaxRanks, part = static_cast<int>(threadIdx.x) / kMaxRanks;
   if (peer < params.size && peer != params.rank) {
-    uint64_t* ring = params.order.ranks[peer] + params.rank * kOrderLength;
-    ptx::store_release_system(ring + epoch % kOrderLength, epoch << kPassBits | static_cast<uint64_t>(params.pass));
-    // Each side writes, then reads: with a full fence between them at least one sees the other.
-    __threadfence_system();
-    check_order(params, peer, epoch);
-    wait_credit(params, params.landing, peer, landing_epoch);
-    wait_credit(params, params.returns, peer, return_epoch);
+    if (part == 0) {
+      uint64_t* ring = params.order.ranks[peer] + params.rank * kOrderLength;
+      ptx::store_release_system(ring + epoch % kOrderLength, epoch << kPassBits | static_cast<uint64_t>(params.pass));
+      // Each side writes, then reads: with a full fence between them at least one sees the other.
+      __threadfence_system();
+      check_order(params, peer, epoch);
+    } else if (part == 1) {
+      wait_credit(params, params.landing, peer, landing_epoch);
+    } else if (part == 2) {
+      wait_credit(params, params.returns, peer, return_epoch);
+    }
   }
   __syncthreads();
   if (threadIdx.x == 0) {
