@@ -203,6 +203,11 @@ PlanSummary make_plan_summary(const MaskOptions& mask_options, const DistOptions
   return make_plan_summary(load_mask(mask_options), config);
 }
 
+std::string constants_text(const DistAttnConfig& config) {
+  return config.cost == CostModel{} ? "times are those of H200 nodes, --machine FILE takes the constants of others"
+                                    : "times are those of the machine that --machine describes";
+}
+
 std::string mask_text(const PlanSummary& summary) {
   const Mask& mask = summary.masks[0];
   const std::string of_heads =
@@ -344,10 +349,9 @@ std::string plan_text(const PlanSummary& summary) {
   text += moves_kv_alone(plan) ? ranks_text(summary) : other_ranks_text(plan);
 
   const std::string predicted = fmt::format(
-      "\npredicted  forward {}, backward {}, waiting for transfers {} (cost model of the configuration, not "
-      "measured)\n",
+      "\npredicted  forward {}, backward {}, waiting for transfers {}\n           by a cost model, not measured: {}\n",
       seconds_text(plan.predicted.forward_s), seconds_text(plan.predicted.backward_s),
-      seconds_text(plan.predicted.exposed_s));
+      seconds_text(plan.predicted.exposed_s), constants_text(plan.config));
   if (!moves_kv_alone(plan)) {
     const GridTraffic traffic = planned_traffic(plan);
     return text +

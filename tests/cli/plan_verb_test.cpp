@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "cli/plan_summary.hpp"
 #include "cli/program.hpp"
 
 namespace tangram::cli {
@@ -125,6 +126,20 @@ TEST(PlanVerb, ReportIsOneOfflineFileBelowTwoMegabytes) {
   EXPECT_EQ(data["cp_size"], 64);
   EXPECT_EQ(data["timeline"]["measured"], false);
   EXPECT_EQ(data["drawn_area"], data["mask"]["area"]);
+}
+
+// On a laptop a step was predicted to take microseconds, and nothing said of which machine.
+TEST(PlanVerb, PredictedTimesSayOfWhichMachine) {
+  const TempFolder folder;
+  const std::string html = folder.path("report.html");
+  const ProgramResult result = run_program({"plan", "--family", "causal", "--seqlen", "1024", "--html", html});
+  ASSERT_EQ(result.code, 0);
+  for (const std::string& text : {result.out, read_all(html)}) {
+    EXPECT_THAT(text, HasSubstr("times are those of H200 nodes, --machine FILE takes the constants of others"));
+  }
+  DistAttnConfig config;
+  config.cost.link_bytes_per_s = 1e9;
+  EXPECT_EQ(constants_text(config), "times are those of the machine that --machine describes");
 }
 
 TEST(PlanVerb, ReportSaysHowToReadItsPictures) {

@@ -71,6 +71,7 @@ std::vector<std::string> plan_reasons(const Plan& plan) {
   const double total = plan.predicted.forward_s + plan.predicted.backward_s;
   reasons.push_back(fmt::format("Transfers that no compute hides: {} of {} predicted.",
                                 seconds_text(plan.predicted.exposed_s), seconds_text(total)));
+  reasons.push_back(fmt::format("Predicted {}.", constants_text(plan.config)));
   return reasons;
 }
 
