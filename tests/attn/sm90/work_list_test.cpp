@@ -54,6 +54,7 @@ std::vector<Problem> problems() {
        {AttnSlice::causal({0, 100}, {0, 100}), AttnSlice::full({100, 3000}, {100, 3000}),
         AttnSlice::causal({3000, 5000}, {3000, 5000})}},
       {"window", shape(4096, 64, 8), {{{0, 4096}, {0, 4096}, -1024, 0}}},
+      {"several heads at a time", shape(4096, 64, 8), {AttnSlice::causal({0, 4096}, {0, 4096})}},
       {"pieces by length", shape(4096, 64, 8), documents_of_a_rank()},
       {"holes", shape(1000, 6, 2), {AttnSlice::full({10, 100}, {20, 200}), AttnSlice::full({500, 900}, {300, 310})}},
   };
@@ -99,16 +100,24 @@ TEST(BackwardWorkList, DealsEveryKeyTileAndQueryHeadOnceAndPiecesInOrder) {
   }
 }
 
-TEST(BackwardWorkList, LongTilesOfPackedDocumentsAreInMorePiecesThanShortOnes) {
-  std::map<int32_t, int32_t> least_steps;  // of an item, by its number of pieces
-  for (const Item& item : make(documents_of_a_rank(), {4096, 4096, 64, 8, 128, 128, DType::kBFloat16}).items) {
-    const auto [at, first] = least_steps.emplace(item.num_pieces, item.num_steps * item.num_pieces);
-    at->second = std::min(at->second, item.num_steps * item.num_pieces);
-  }
+// Pieces of different lengths would wait for each other's additions.
+TEST(BackwardWorkList, OnlyCallsThatMayAddInAnyOrderTakePiecesByLength) {
+  const auto pieces_of = [](const std::vector<Item>& items) {
+    std::map<int32_t, int32_t> least_steps;  // of a whole item, by its number of pieces
+    for (const Item& item : items) {
+      const int32_t steps = item.num_steps * item.num_pieces;
+      const auto at = least_steps.emplace(item.num_pieces, steps).first;
+      at->second = std::min(at->second, steps);
+    }
+    return least_steps;
+  };
+  const WorkList work = make(documents_of_a_rank(), {4096, 4096, 64, 8, 128, 128, DType::kBFloat16});
+  const std::map<int32_t, int32_t> least_steps = pieces_of(work.items);
   ASSERT_GE(least_steps.size(), 3u);
   for (auto at = least_steps.begin(); std::next(at) != least_steps.end(); ++at) {
-    EXPECT_LT(at->second, std::next(at)->second);
+    EXPECT_LT(at->second, std::next(at)->second) << "longer tiles are in more pieces";
   }
+  EXPECT_EQ(pieces_of(work.deterministic_items).size(), 1u);
 }
 
 /// Query tiles of a run in the order of the walk, with their turns.

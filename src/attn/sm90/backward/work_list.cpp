@@ -9,7 +9,6 @@
 #include <map>
 #include <utility>
 
-#include "attn/sm90/backward/cache.hpp"
 #include "attn/sm90/backward/dealing.hpp"
 
 namespace tangram::sm90::backward {
@@ -185,6 +184,17 @@ int32_t deal_items(std::vector<Item>& items, const TileList& tiles, const Extent
   return num_slabs;
 }
 
+/// Whether all items with steps are in as many pieces.
+bool pieces_are_equal(const std::vector<Item>& items) {
+  int32_t pieces = 0;
+  for (const Item& item : items) {
+    if (item.num_steps == 0) continue;
+    if (pieces != 0 && item.num_pieces != pieces) return false;
+    pieces = item.num_pieces;
+  }
+  return true;
+}
+
 }  // namespace
 
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms,
@@ -220,7 +230,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
     return how;
   };
   const Dealing how = add_items(work.items, extents, false);
-  if (is_cache_simulated(extents, shape)) add_items(work.deterministic_items, extents, true);
+  if (how.most_steps > 0 && !pieces_are_equal(work.items)) add_items(work.deterministic_items, extents, true);
   work.walk = {direction.descending, how.heads_inside};
   work.deterministic_walk = {direction.descending, direction.same_begin};
   add_turns(work);

@@ -20,8 +20,10 @@ inline constexpr TileShape kTileShape{128, 64, true};
 
 struct WorkList {
   std::vector<Item> items;
-  std::vector<Item> deterministic_items;  ///< in the order of deterministic calls; empty: as items
-  std::vector<TileRun> runs;              ///< those of the tile list
+  /// In the order of deterministic calls, whose pieces would wait for each other if they were cut by length; empty: as
+  /// items.
+  std::vector<Item> deterministic_items;
+  std::vector<TileRun> runs;  ///< those of the tile list
   std::vector<RunTiles> run_tiles;
   std::vector<QueryTile> q_tiles;
   std::vector<RowInterval> intervals;
