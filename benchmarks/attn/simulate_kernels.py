@@ -29,13 +29,14 @@ def main():
     masks = ROOT / "tests/data/masks.json"
     areas = {(case["mask"], case["seqlen"]): case["area"] for case in json.loads(masks.read_text())["cases"]}
     errors = {"forward": [], "backward": []}
-    print("mask,seqlen,pass,predicted_s,measured_s,ratio")
+    print("mask,seqlen,heads_q,heads_kv,pass,predicted_s,measured_s,ratio")
     predictions = {}
     for row in csv.DictReader(open(arguments.csv, encoding="utf-8")):
         case = (row["mask"], int(row["seqlen"]))
         if row["head_dim"] != arguments.head_dim or case not in areas or not row["tflops"]:
             continue
-        if case not in predictions:
+        call = (*case, row["heads_q"], row["heads_kv"])
+        if call not in predictions:
             command = [
                 arguments.tangram,
                 "simulate",
@@ -48,13 +49,13 @@ def main():
             command += ["--heads-q", row["heads_q"], "--heads-kv", row["heads_kv"]]
             command += ["--machine", arguments.machine] if arguments.machine else []
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            predictions[case] = json.loads(output)["predictions"][0]
+            predictions[call] = json.loads(output)["predictions"][0]
         name = row["pass"]
         flops = areas[case] * int(row["heads_q"]) * FLOPS[name](int(arguments.head_dim))
         measured_s = flops / (float(row["tflops"]) * 1e12)
-        predicted_s = predictions[case][name + "_s"]
+        predicted_s = predictions[call][name + "_s"]
         errors[name].append(abs(predicted_s / measured_s - 1))
-        print(f"{case[0]},{case[1]},{name},{predicted_s:.6g},{measured_s:.6g},{predicted_s / measured_s:.3f}")
+        print(f"{','.join(map(str, call))},{name},{predicted_s:.6g},{measured_s:.6g},{predicted_s / measured_s:.3f}")
     for name, values in errors.items():
         median = statistics.median(values)
         print(
