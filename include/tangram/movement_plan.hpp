@@ -64,8 +64,7 @@ struct MovementRank {
 /// Invariants, in each pass:
 /// 1. Every visible cell of every head group is in one slice of one stage of one rank.
 /// 2. The exchanges of all stages together bring exactly the remote rows that the rank's slices see, each once, into
-/// the
-///    rows that the segments name; no exchange names the rank itself.
+///    the rows that the segments name; no exchange names the rank itself.
 /// 3. A remote query row of stage s is computed in stage s alone, in one or more slices, with K/V rows that are local
 /// or
 ///    came in stages <= s: after the stage its partial result is complete and can leave.
