@@ -71,7 +71,7 @@ void bind_cache(nb::module_& m) {
       .def_prop_ro("hits", [](const PlanCache& self) { return self.counters().hits; })
       .def_prop_ro("misses", [](const PlanCache& self) { return self.counters().misses; })
       .def("__len__", &PlanCache::size)
-      .def("clear", &PlanCache::clear);
+      .def("clear", &PlanCache::clear, "Forgets all plans.");
 }
 
 }  // namespace
@@ -105,12 +105,13 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro(
           "exchanges_heads", [](const Plan& self) { return self.grid.head_ranks > 1; },
           "Whether ranks compute some heads of many rows, as with 'ulysses', instead of all heads of their own.")
-      .def("peak_bytes", &Plan::peak_bytes, "rank"_a)
+      .def("peak_bytes", &Plan::peak_bytes, "rank"_a,
+           "Bytes that the rank holds at the worst moment of forward and backward: shards, buffers, gradients.")
       .def("explain", &explain, "Who gets what and why: balance, rows moved, stages, memory.")
-      .def("to_json", &plan_to_json)
+      .def("to_json", &plan_to_json, "The whole plan as text, exact; from_json reads it back.")
       .def_static(
           "from_json", [](const std::string& text) { return plan_from_json(text); }, "text"_a,
-          "Checks the format version and that the plan is consistent.")
+          "Checks the format version and that the plan is consistent; raises InvalidArgument for other text.")
       .def("__repr__", [](const Plan& self) {
         return fmt::format("Plan(cp_size={}, seqlen_q={}, seqlen_k={}, algorithm='{}', balance={:.4f}, rows_moved={})",
                            self.cp_size(), self.mask.seqlen_q(), self.mask.seqlen_k(), to_string(self.algorithm),
@@ -138,7 +139,7 @@ void bind_plan(nb::module_& m) {
       "mask"_a, "config"_a, "q_dispatch"_a, "k_dispatch"_a, ReleaseGil(),
       "Another mask over rows that are already dealt out.");
   m.def("compute_pad_size", &compute_pad_size, "total_seqlen"_a, "cp_size"_a, "chunk_size"_a,
-        "Rows to append so that cp_size ranks get whole chunks.");
+        "Rows to append so that cp_size ranks get whole chunks. Raises InvalidArgument unless all are positive.");
   bind_cache(m);
 }
 

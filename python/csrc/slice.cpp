@@ -37,10 +37,11 @@ void bind_range(nb::module_& m) {
 void bind_slice(nb::module_& m) {
   bind_range(m);
   nb::enum_<MaskType>(m, "MaskType", "The four published mask types; they only construct slices.", nb::is_arithmetic())
-      .value("FULL", MaskType::kFull)
-      .value("CAUSAL", MaskType::kCausal)
-      .value("INV_CAUSAL", MaskType::kInvCausal)
-      .value("BI_CAUSAL", MaskType::kBiCausal);
+      .value("FULL", MaskType::kFull, "every query of the range sees every key of its range")
+      .value("CAUSAL", MaskType::kCausal, "the last query sees all keys, each one above one less")
+      .value("INV_CAUSAL", MaskType::kInvCausal,
+             "the first query sees all keys, each one below one less, from the front")
+      .value("BI_CAUSAL", MaskType::kBiCausal, "both");
   m.attr("OPEN_MIN_DIAG") = kOpenMinDiag;
   m.attr("OPEN_MAX_DIAG") = kOpenMaxDiag;
   nb::class_<AttnSlice> slice(m, "AttnSlice",
@@ -61,7 +62,7 @@ void bind_slice(nb::module_& m) {
       .def_ro("max_diag", &AttnSlice::max_diag)
       .def_prop_ro(
           "area", [](const AttnSlice& s) { return area(s); }, "Number of visible cells.")
-      .def("visible", &AttnSlice::visible, "q_row"_a, "k_row"_a)
+      .def("visible", &AttnSlice::visible, "q_row"_a, "k_row"_a, "Whether the query of that row sees the key.")
       .def("__hash__",
            [](const AttnSlice& s) {
              return nb::hash(nb::make_tuple(s.q_range.begin, s.q_range.end, s.k_range.begin, s.k_range.end, s.min_diag,

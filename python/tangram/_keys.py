@@ -138,10 +138,22 @@ def mask_key(
     chunk_size: int | None = None,
     dist_attn_config: DistAttnConfig | None = None,
 ) -> DistAttnRuntimeKey:
-    """The key of a tangram.Mask; arguments as magi_attn_flex_key, but padding is computed when it is None.
+    """The key of a mask over the ranks of a group: what `dispatch`, `calc_attn` and `undispatch` take.
 
-    A list of masks is one for each of equal groups of heads, as dynamic sparse attention chooses them; see
-    tangram.plan.
+    Every rank of the group makes the same keys in the same order. Equal arguments give the same object while the
+    group's cache holds it.
+
+    Args:
+        mask: a tangram.Mask; or a list of masks, one for each of equal groups of heads, as dynamic sparse attention
+            chooses them, see tangram.plan.
+        num_heads_q, num_heads_kv: heads of this rank, that is after tensor parallelism has sharded them.
+        cp_group_or_mesh: a process group, a device mesh, or None for all ranks.
+        pad_size: rows to append; None: as many as it takes.
+        chunk_size: rows of a chunk; None lets the planner choose.
+
+    Raises:
+        InvalidArgument: on wrong values, before anything is sent. Planning itself needs no communication; the first
+            key of a group does: Timeout where a rank does not make it.
     """
     heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
     return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew)
@@ -234,7 +246,16 @@ def magi_attn_varlen_key(
     dist_attn_config: DistAttnConfig | None = None,
 ) -> DistAttnRuntimeKey:
     """The key of packed documents: queries `[cu_q[i], cu_q[i+1])` see the keys of their document, all, causally or
-    through a window."""
+    through a window.
+
+    Args:
+        cu_seqlens_q, cu_seqlens_k: borders, `[documents + 1]` ints as tensors, arrays or lists, from 0 on.
+        window_size: keys before and after a query, -1: no bound. global_window_size: so many first keys of a document
+            are seen besides its window. The others as of magi_attn_flex_key.
+
+    Raises:
+        InvalidArgument: on wrong values, before anything is sent.
+    """
     mask = _varlen_mask(cu_seqlens_q, cu_seqlens_k, causal, window_size, global_window_size)
     heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
     return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew)
@@ -255,7 +276,16 @@ def make_flex_key_for_new_mask_after_dispatch(
     key_for_dispatch: DistAttnRuntimeKey,
     dist_attn_config: DistAttnConfig | None = None,
 ) -> DistAttnRuntimeKey:
-    """Another mask over rows that are dealt out already: hybrid attention. Dispatched tensors serve both keys."""
+    """Another mask over rows that are dealt out already: hybrid attention. Dispatched tensors serve both keys.
+
+    Args:
+        q_ranges, k_ranges, attn_mask_type: as of magi_attn_flex_key.
+        key_for_dispatch: the key whose rows, heads, padding and group the new one shares.
+        dist_attn_config: None takes that of the other key.
+
+    Raises:
+        InvalidArgument: on wrong values, or a mask of other lengths, before anything is sent.
+    """
     old = key_for_dispatch
     q, k = _ranges(q_ranges), _ranges(k_ranges)
     types = _mask_types(attn_mask_type, len(q))
@@ -272,7 +302,8 @@ def make_varlen_key_for_new_mask_after_dispatch(
     global_window_size: int = 0,
     dist_attn_config: DistAttnConfig | None = None,
 ) -> DistAttnRuntimeKey:
-    """The same for packed documents."""
+    """make_flex_key_for_new_mask_after_dispatch for packed documents; the mask's arguments as of
+    magi_attn_varlen_key."""
     mask = _varlen_mask(cu_seqlens_q, cu_seqlens_k, causal, window_size, global_window_size)
     return make_mask_key_after_dispatch(mask, key_for_dispatch, dist_attn_config)
 
@@ -282,7 +313,7 @@ def make_mask_key_after_dispatch(
     key_for_dispatch: DistAttnRuntimeKey,
     dist_attn_config: DistAttnConfig | None = None,
 ) -> DistAttnRuntimeKey:
-    """The same for a tangram.Mask, or one for each of equal groups of heads."""
+    """make_flex_key_for_new_mask_after_dispatch for a tangram.Mask, or one for each of equal groups of heads."""
     old = key_for_dispatch
     for one in masks_of_heads(mask) or (cast(Mask, mask),):
         if (one.seqlen_q, one.seqlen_k) != (old.total_seqlen_q, old.total_seqlen_k):
@@ -299,7 +330,7 @@ def make_mask_key_after_dispatch(
 
 
 def get_most_recent_key(cp_group_or_mesh: Any = None) -> DistAttnRuntimeKey:
-    """The key that was made last for this group."""
+    """The key that was made last for this group (None: all ranks). Raises InvalidArgument before the first."""
     group = known_group(cp_group_or_mesh)
     key = None if group is None else cache_of(group).latest
     if key is None:

@@ -158,11 +158,20 @@ class _Undispatch(torch.autograd.Function):
 
 
 def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0, side: Side = "q") -> Tensor:
-    """This rank's rows of `x` `[total_seqlen, ...]`, which every rank holds: `[rows of the shard, ...]`.
+    """This rank's rows of a tensor that every rank holds. Sends nothing; its backward is collective.
 
-    Padded rows hold `pad_value`: pass the ignored label for labels. With cross attention, k and v (and what they are
-    made of) take side "k", whose rows have a dispatch of their own. The gradient is gathered: every rank gets the
-    gradient of the whole tensor. Forward sends nothing, backward is collective.
+    Args:
+        x: `[total_seqlen, ...]` of any dtype and further dims, in host or GPU memory.
+        pad_value: what padded rows hold: pass the ignored label for labels.
+        side: with cross attention, k and v (and what they are made of) take side "k", whose rows have a dispatch of
+            their own.
+
+    Returns:
+        `[rows of the shard, ...]`, dtype and device of x; rows in GPU memory are put there on the current stream. The
+        gradient is gathered: every rank gets the gradient of the whole tensor.
+
+    Raises:
+        InvalidArgument: x has not the key's rows, or side is neither "q" nor "k".
     """
     _check("dispatch", x, key, side)
     total, rows = key.sizes[side]
@@ -174,9 +183,20 @@ def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0, side: S
 
 
 def undispatch(x: Tensor, key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
-    """The whole tensor `[total_seqlen, ...]` from the ranks' rows, without padding. Collective.
+    """The whole tensor from the ranks' rows, without padding. Collective; its backward sends nothing.
 
-    Backward takes this rank's rows of the gradient: every rank is taken to compute the same loss from the whole tensor.
+    Args:
+        x: this rank's rows, `[rows of the shard, ...]` of any dtype and further dims, alike on all ranks.
+        side: "q", or "k" for rows of keys in cross attention.
+
+    Returns:
+        `[total_seqlen, ...]` on every rank, dtype and device of x; in GPU memory on the current stream, and nobody
+        waits for it. Backward takes this rank's rows of the gradient: every rank is taken to compute the same loss
+        from the whole tensor.
+
+    Raises:
+        InvalidArgument: on every rank when x of one has not the rows of a shard. Timeout, CommError: a peer is gone;
+            over GPUs in a later call, see check_errors.
     """
     _check_shard("undispatch", x, key, side)
     if torch.compiler.is_compiling():
@@ -229,7 +249,20 @@ def _whole(shifts: Any) -> Any:
 def roll(x: Tensor, key: DistAttnRuntimeKey, shifts: int, dims: int = 0, side: Side = "q") -> Tensor:
     """torch.roll along the global sequence of a dispatched tensor: what multi-token prediction does to labels.
 
-    Moves only the rows that change ranks. Padded rows stay where they are. Collective, differentiable.
+    Moves only the rows that change ranks. Padded rows stay where they are. Collective, and so is its backward.
+
+    Args:
+        x: this rank's rows, `[rows of the shard, ...]` of any dtype and further dims, alike on all ranks.
+        shifts: row i comes from row `i - shifts` of the sequence, as torch.roll; may be negative.
+        dims: 0, or -x.ndim: the sequence.
+        side: "q", or "k" for rows of keys in cross attention.
+
+    Returns:
+        A tensor like x; in GPU memory on the current stream.
+
+    Raises:
+        InvalidArgument: on every rank when x of one has not the rows of a shard; other dims; shifts that are no
+            integer. Timeout, CommError: as undispatch.
     """
     if dims not in (0, -x.ndim):
         raise InvalidArgument(f"roll: the sequence is dimension 0 of a dispatched tensor (got dims={dims})")

@@ -124,10 +124,12 @@ class DistAttnRuntimeKey:
 
     @property
     def rank(self) -> int:
+        """This process's number in the group."""
         return self.group.rank
 
     @property
     def cp_size(self) -> int:
+        """Ranks of the group."""
         return self.group.size
 
     @property

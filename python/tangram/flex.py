@@ -64,6 +64,8 @@ def flex_flash_attn_func(
     NumPy (without), float32, bfloat16 or float16, all of one dtype; the last dimension must be contiguous, otherwise a
     copy is made.
 
+    Tensors in GPU memory are read and written on the current stream, and nobody waits for it.
+
     Args:
         q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or in q_ranges alone
             a `tangram.Mask`, or a list of masks, one for each of equal groups of heads. Slice i lets the queries of
