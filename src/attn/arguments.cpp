@@ -98,29 +98,34 @@ void validate_prepare(const char* function, std::span<const AttnSlice> slices, c
           pair.first < 0 ? std::string() : to_string(slices[static_cast<size_t>(pair.second)]));
 }
 
-void validate_forward(const char* function, const AttnShape& shape, const AttnForwardArgs& args) {
+namespace {
+
+// What forward and backward share.
+template <class Args>
+void validate_common(const char* function, const AttnShape& shape, const Args& args) {
   validate_options(function, args.options);
   validate_sink(function, args.sink);
-  const auto& s = shape;
-  validate_input(function, s.dtype, args.q, {"q", s.seqlen_q, s.num_heads_q, s.head_dim});
-  validate_input(function, s.dtype, args.k, {"k", s.seqlen_k, s.num_heads_kv, s.head_dim});
-  validate_input(function, s.dtype, args.v, {"v", s.seqlen_k, s.num_heads_kv, s.head_dim_v});
+  validate_input(function, shape.dtype, args.q, {"q", shape.seqlen_q, shape.num_heads_q, shape.head_dim});
+  validate_input(function, shape.dtype, args.k, {"k", shape.seqlen_k, shape.num_heads_kv, shape.head_dim});
+  validate_input(function, shape.dtype, args.v, {"v", shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v});
+  require(args.lse != nullptr || shape.seqlen_q == 0, "{}: lse must have memory (got null)", function);
+}
+
+}  // namespace
+
+void validate_forward(const char* function, const AttnShape& shape, const AttnForwardArgs& args) {
+  const AttnShape& s = shape;
+  validate_common(function, s, args);
   validate_output(function, s.dtype, args.accumulate, args.out, {"out", s.seqlen_q, s.num_heads_q, s.head_dim_v});
-  require(args.lse != nullptr || s.seqlen_q == 0, "{}: lse must have memory (got null)", function);
 }
 
 void validate_backward(const char* function, const AttnShape& shape, const AttnBackwardArgs& args) {
-  validate_options(function, args.options);
-  validate_sink(function, args.sink);
-  const auto& s = shape;
-  validate_input(function, s.dtype, args.q, {"q", s.seqlen_q, s.num_heads_q, s.head_dim});
-  validate_input(function, s.dtype, args.k, {"k", s.seqlen_k, s.num_heads_kv, s.head_dim});
-  validate_input(function, s.dtype, args.v, {"v", s.seqlen_k, s.num_heads_kv, s.head_dim_v});
+  const AttnShape& s = shape;
+  validate_common(function, s, args);
   const Expected out{"out", s.seqlen_q, s.num_heads_q, s.head_dim_v};
   const Expected dout{"dout", s.seqlen_q, s.num_heads_q, s.head_dim_v};
   if (args.delta == nullptr) validate_output(function, s.dtype, false, args.out, out);
   validate_output(function, s.dtype, false, args.dout, dout);
-  require(args.lse != nullptr || s.seqlen_q == 0, "{}: lse must have memory (got null)", function);
   validate_output(function, s.dtype, args.accumulate_dq, args.dq, {"dq", s.seqlen_q, s.num_heads_q, s.head_dim});
   validate_output(function, s.dtype, args.accumulate_dkv, args.dk, {"dk", s.seqlen_k, s.num_heads_kv, s.head_dim});
   validate_output(function, s.dtype, args.accumulate_dkv, args.dv, {"dv", s.seqlen_k, s.num_heads_kv, s.head_dim_v});

@@ -48,6 +48,19 @@ void check_options(const char* function, const AttnOptions& options, const Sink&
           sink.data == nullptr ? "null" : "given", sink.seqlen_sink);
 }
 
+// What forward and backward share.
+template <class Args>
+void check_common(const char* function, const RankContext& context, const Args& args) {
+  const HeadConfig& heads = context.plan->config.heads;
+  const int64_t q_rows = context.shape.seqlen_q, k_rows = context.k_shard_rows();
+  check_input(function, heads.dtype, args.q, {"q", q_rows, heads.num_heads_q, heads.head_dim});
+  check_input(function, heads.dtype, args.k, {"k", k_rows, heads.num_heads_kv, heads.head_dim});
+  check_input(function, heads.dtype, args.v, {"v", k_rows, heads.num_heads_kv, heads.head_dim_v});
+  check_result(function, heads.dtype, args.out, {"out", q_rows, heads.num_heads_q, heads.head_dim_v});
+  require(args.lse != nullptr, "{}: lse must have memory (got null)", function);
+  check_options(function, args.options, args.sink);
+}
+
 void check_kept_heads(const char* function, const GridPlan& grid, const Sink& sink, const KeptKv* kept) {
   if (kept == nullptr || !kept->valid) return;
   const size_t expected = grid.head_ranks > 1 ? kept_tensors_of_chunk(sink) * grid.head_chunks.size() : 0;
@@ -68,30 +81,18 @@ void check_kept_rows(const char* function, const MovementRank& rank, const KeptK
 
 void validate(const RankContext& context, const DistForwardArgs& args) {
   const char* function = "DistAttention::forward";
-  const HeadConfig& heads = context.plan->config.heads;
-  const int64_t q_rows = context.shape.seqlen_q, k_rows = context.k_shard_rows();
-  check_input(function, heads.dtype, args.q, {"q", q_rows, heads.num_heads_q, heads.head_dim});
-  check_input(function, heads.dtype, args.k, {"k", k_rows, heads.num_heads_kv, heads.head_dim});
-  check_input(function, heads.dtype, args.v, {"v", k_rows, heads.num_heads_kv, heads.head_dim_v});
-  check_result(function, heads.dtype, args.out, {"out", q_rows, heads.num_heads_q, heads.head_dim_v});
-  require(args.lse != nullptr, "{}: lse must have memory (got null)", function);
-  check_options(function, args.options, args.sink);
+  check_common(function, context, args);
 }
 
 void validate(const RankContext& context, const DistBackwardArgs& args) {
   const char* function = "DistAttention::backward";
   const HeadConfig& heads = context.plan->config.heads;
   const int64_t q_rows = context.shape.seqlen_q, k_rows = context.k_shard_rows();
-  check_input(function, heads.dtype, args.q, {"q", q_rows, heads.num_heads_q, heads.head_dim});
-  check_input(function, heads.dtype, args.k, {"k", k_rows, heads.num_heads_kv, heads.head_dim});
-  check_input(function, heads.dtype, args.v, {"v", k_rows, heads.num_heads_kv, heads.head_dim_v});
-  check_result(function, heads.dtype, args.out, {"out", q_rows, heads.num_heads_q, heads.head_dim_v});
+  check_common(function, context, args);
   check_result(function, heads.dtype, args.dout, {"dout", q_rows, heads.num_heads_q, heads.head_dim_v});
-  require(args.lse != nullptr, "{}: lse must have memory (got null)", function);
   check_result(function, heads.dtype, args.dq, {"dq", q_rows, heads.num_heads_q, heads.head_dim});
   check_result(function, heads.dtype, args.dk, {"dk", k_rows, heads.num_heads_kv, heads.head_dim});
   check_result(function, heads.dtype, args.dv, {"dv", k_rows, heads.num_heads_kv, heads.head_dim_v});
-  check_options(function, args.options, args.sink);
   require(args.dsink == nullptr || !args.sink.empty(), "{}: dsink needs the sink (got seqlen_sink=0)", function);
   if (!context.plan->movement.empty()) {
     check_kept_rows(function, context.plan->movement.backward[static_cast<size_t>(context.rank)], args.kept);

@@ -81,22 +81,13 @@ EpochParams CopyEngineGroup::epoch_params(int pass) const {
 
 std::shared_ptr<DevicePass> CopyEngineCommunicator::prepare_pass(const DevicePassSpec& spec) {
   check();
-  const auto* shared = dynamic_cast<const CopyEnginePass*>(spec.landing_of.get());
-  if (spec.landing_of != nullptr && (shared == nullptr || !shared->shares_landing(*group_, spec.landing))) {
-    const std::string reason = fmt::format(
-        "prepare_pass '{}': landing_of must be a pass of this communicator with equal landing tensors", spec.label);
-    control().refuse(reason);
-    require(false, "{}", reason);
-  }
+  const auto* shared = pass_that_shares_landing<CopyEnginePass>(control(), spec, *group_);
   check_pass_spec(control(), spec, shared == nullptr ? -1 : shared->number());
   return std::make_shared<CopyEnginePass>(group_, spec);
 }
 
 void CopyEngineCommunicator::all_reduce(float* device_values, int count, ReduceOp op, void* stream) {
-  require(device_values != nullptr && count >= 1 && count <= kMaxReduceValues,
-          "all_reduce: needs 1 to {} values on the device (got {})", kMaxReduceValues, count);
-  require(op == ReduceOp::kSum || op == ReduceOp::kMax, "all_reduce: op must be kSum or kMax (got {})",
-          static_cast<int>(op));
+  check_all_reduce(device_values, count, op);
   check();
   AllReduceParams params;
   params.context = group_->context();

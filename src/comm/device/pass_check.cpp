@@ -159,4 +159,12 @@ void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int land
   compare_stages(control, signatures);
 }
 
+void check_all_reduce(const float* device_values, int count, ReduceOp op) {
+  constexpr int kMost = DeviceCommunicator::kMaxReduceValues;
+  require(device_values != nullptr && count >= 1 && count <= kMost,
+          "all_reduce: needs 1 to {} values on the device (got {})", kMost, count);
+  require(op == ReduceOp::kSum || op == ReduceOp::kMax, "all_reduce: op must be kSum or kMax (got {})",
+          static_cast<int>(op));
+}
+
 }  // namespace tangram::comm

@@ -4,6 +4,11 @@
 // Whether the ranks' specs of a pass fit together, found out before anything is allocated or sent.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <string>
+
+#include "core/require.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/device_communicator.hpp"
 
@@ -12,5 +17,22 @@ namespace tangram::comm {
 /// Collective. Throws InvalidArgument on every rank when a spec is not valid by itself or does not fit the others'.
 /// `landing_number` is the number of the pass whose landing buffers are shared, or -1.
 void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int landing_number);
+
+/// The pass of type `Pass` whose landing buffers `spec` shares, or null. Collective where it throws: InvalidArgument on
+/// every rank when that is not a pass of `group` with equal landing tensors.
+template <class Pass, class Group>
+const Pass* pass_that_shares_landing(Communicator& control, const DevicePassSpec& spec, const Group& group) {
+  const auto* shared = dynamic_cast<const Pass*>(spec.landing_of.get());
+  if (spec.landing_of != nullptr && (shared == nullptr || !shared->shares_landing(group, spec.landing))) {
+    const std::string reason = fmt::format(
+        "prepare_pass '{}': landing_of must be a pass of this communicator with equal landing tensors", spec.label);
+    control.refuse(reason);
+    require(false, "{}", reason);
+  }
+  return shared;
+}
+
+/// Throws InvalidArgument for what no transport reduces.
+void check_all_reduce(const float* device_values, int count, ReduceOp op);
 
 }  // namespace tangram::comm
