@@ -120,6 +120,25 @@ inline void expect_grid_shapes_close(int head_dim, int head_dim_v, const PlanSte
   }
 }
 
+/// Queries and keys of different length, by the strategies' own dispatches and by given ones.
+inline void expect_cross_attention_close(int head_dim, int head_dim_v, const PlanStep& step) {
+  const Mask mask = causal_mask(120, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(4, 1, head_dim, head_dim_v);
+  const StepInputs inputs = make_inputs(mask, options);
+  const StepResults expected = single_step(mask, options, inputs, backend);
+  const Dispatch q_dispatch{4, 10, {2, 0, 1, 3, 3, 0, 2, 1, 0, 1, 2, 3}};
+  const Dispatch k_dispatch{4, 30, {1, 0, 3, 2, 0, 3, 1, 2}};
+  for (const Strategy strategy : kStrategies) {
+    SCOPED_TRACE(to_string(strategy));
+    const auto plan = plan_of(mask, options.heads, 4, {strategy, 0, 0, {}});
+    expect_close(step(plan, options, inputs), expected, kStrategyTolerance);
+    const auto scattered = std::make_shared<const Plan>(make_plan(mask, plan->config, q_dispatch, k_dispatch));
+    expect_close(step(scattered, options, inputs), expected, kStrategyTolerance);
+  }
+}
+
 /// Bitwise, so that NaN counts as equal to itself.
 inline bool same_bits(const HostTensor& a, const HostTensor& b) {
   return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;

@@ -166,22 +166,7 @@ TEST(GridProgram, EveryShapeOfTheGridOverAndOver) {
   });
 }
 
-TEST(GridProgram, CrossAttentionAndGivenDispatches) {
-  const Mask mask = causal_mask(120, kSeqlen);
-  const DenseBackend backend;
-  StepOptions options;
-  options.heads = heads_of(4, 1);
-  const StepInputs inputs = testing::make_inputs(mask, options);
-  const StepResults expected = testing::single_step(mask, options, inputs, backend);
-  const Dispatch q_dispatch{4, 10, {2, 0, 1, 3, 3, 0, 2, 1, 0, 1, 2, 3}};
-  const Dispatch k_dispatch{4, 30, {1, 0, 3, 2, 0, 3, 1, 2}};
-  for (const Strategy strategy : kStrategies) {
-    SCOPED_TRACE(to_string(strategy));
-    const auto plan = plan_of(mask, options.heads, 4, {strategy, 0, 0, {}});
-    const auto scattered = std::make_shared<const Plan>(make_plan(mask, plan->config, q_dispatch, k_dispatch));
-    testing::expect_close(program_step(scattered, options, inputs, backend), expected, testing::kStrategyTolerance);
-  }
-}
+TEST(GridProgram, CrossAttentionAndGivenDispatches) { testing::expect_cross_attention_close(8, 8, step_of_program); }
 
 TEST(GridProgram, HcmsHasTheBitsOfUlysses) {
   const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
