@@ -66,10 +66,9 @@ struct MovementRank {
 /// 2. The exchanges of all stages together bring exactly the remote rows that the rank's slices see, each once, into
 ///    the rows that the segments name; no exchange names the rank itself.
 /// 3. A remote query row of stage s is computed in stage s alone, in one or more slices, with K/V rows that are local
-/// or
-///    came in stages <= s: after the stage its partial result is complete and can leave.
+///    or came in stages <= s: after the stage its partial result is complete and can leave.
 /// 4. Slices of own queries see K/V rows that are local or came in stages <= theirs. Their results accumulate on the
-/// rank.
+///    rank.
 /// 5. The owner of a query merges the partial results in a fixed order: its own first, then those of stages 1, 2, ...,
 ///    within a stage by rank (the order of `q.sends`). A query that no rank sees has none and is `out = 0, lse = -inf`.
 struct MovementPlan {

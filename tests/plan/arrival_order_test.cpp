@@ -11,6 +11,7 @@
 
 #include "plan/tile_list.hpp"
 #include "reference/cells.hpp"
+#include "reference/tile_steps.hpp"
 #include "tangram/slice.hpp"
 
 namespace tangram {
@@ -53,19 +54,9 @@ size_t turn_of(const TileRun& run, const std::vector<KeyArrival>& arrivals) {
   return turn;
 }
 
-/// Tiles of keys that an item walks.
-int64_t steps_of(const TileList& list, const TileItem& item) {
-  int64_t steps = 0;
-  for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-    const TileRun& run = list.runs[static_cast<size_t>(r)];
-    steps += (run.k_end - run.k_begin + list.shape.block_n - 1) / list.shape.block_n;
-  }
-  return steps;
-}
-
 int64_t steps_of(const TileList& list) {
   int64_t steps = 0;
-  for (const TileItem& item : list.items) steps += steps_of(list, item);
+  for (const TileItem& item : list.items) steps += reference::steps_of(list, item);
   return steps;
 }
 

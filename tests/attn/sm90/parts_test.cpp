@@ -13,6 +13,7 @@
 #include "plan/tile_list.hpp"
 #include "reference/cells.hpp"
 #include "reference/mask_cases.hpp"
+#include "reference/tile_steps.hpp"
 
 namespace tangram::sm90 {
 namespace {
@@ -24,15 +25,6 @@ RowInterval interval_of(const TileList& list, const TileItem& item, const TileRu
   }
   if (row < run.row_begin || row >= run.row_end) return {};
   return {std::max(run.slice_k_begin, row + run.min_diag), std::min(run.slice_k_end, row + run.max_diag + 1)};
-}
-
-int64_t steps_of(const TileList& list, const TileItem& item) {
-  int64_t steps = 0;
-  for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-    const TileRun& run = list.runs[static_cast<size_t>(r)];
-    steps += (run.k_end - run.k_begin + list.shape.block_n - 1) / list.shape.block_n;
-  }
-  return steps;
 }
 
 /// What the kernel relies on in the runs of one part; adds what it shows to `seen`.
@@ -66,7 +58,7 @@ void check_tiles(const TileList& whole, const PartList& parts, int64_t max_steps
     const TileParts of_tile =
         found == parts.tiles.end() ? TileParts{tile.row_begin, tile.row_end - tile.row_begin, -1, 1} : *found;
     ASSERT_EQ(of_tile.num_rows, tile.row_end - tile.row_begin);
-    const int64_t steps = steps_of(whole, tile);
+    const int64_t steps = reference::steps_of(whole, tile);
     ASSERT_EQ(of_tile.num_parts, std::max<int64_t>((steps + max_steps - 1) / max_steps, 1));
     std::vector<std::pair<int32_t, int32_t>> keys;  // of the runs of all parts, in their order
     for (int32_t p = 0; p < of_tile.num_parts; ++p, ++num_parts) {
@@ -82,8 +74,8 @@ void check_tiles(const TileList& whole, const PartList& parts, int64_t max_steps
       for (int32_t k = 0; first_row >= 0 && k < item.row_end - item.row_begin; ++k) {
         ++owners[static_cast<size_t>(first_row + k)];
       }
-      EXPECT_LE(steps_of(parts.list, item), max_steps);
-      EXPECT_GE(steps_of(parts.list, item), steps / of_tile.num_parts);
+      EXPECT_LE(reference::steps_of(parts.list, item), max_steps);
+      EXPECT_GE(reference::steps_of(parts.list, item), steps / of_tile.num_parts);
       for (int32_t r = item.run_begin; r < item.run_end; ++r) {
         const TileRun& run = parts.list.runs[static_cast<size_t>(r)];
         const bool goes_on =
@@ -115,8 +107,8 @@ void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t co
   int64_t last_steps = INT64_MAX;
   for (const TileItem& item : parts.list.items) {
     check_runs(parts.list, item, seen);
-    EXPECT_LE(steps_of(parts.list, item), last_steps) << "parts must come longest first";
-    last_steps = steps_of(parts.list, item);
+    EXPECT_LE(reference::steps_of(parts.list, item), last_steps) << "parts must come longest first";
+    last_steps = reference::steps_of(parts.list, item);
   }
   EXPECT_EQ(seen, reference::Cells(rows, columns, slices));
   check_tiles(whole, parts, max_steps);
@@ -171,7 +163,7 @@ TEST(ForwardParts, OneRowOfLongKeysOccupiesAllMultiprocessors) {
   for (const int64_t keys : {int64_t{16384}, int64_t{131072}, int64_t{1} << 20}) {
     const auto parts = split({AttnSlice::full({0, 1}, {0, keys})}, shape_of(1, keys, 64, 8), kTile, 8);
     ASSERT_TRUE(parts.has_value());
-    const int64_t longest = steps_of(parts->list, parts->list.items.front());
+    const int64_t longest = reference::steps_of(parts->list, parts->list.items.front());
     EXPECT_LE(static_cast<double>(longest) * kSms, 1.25 * static_cast<double>(keys / 128 * 8));
   }
 }
