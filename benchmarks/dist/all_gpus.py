@@ -36,15 +36,15 @@ class Part(NamedTuple):
 
 
 def parts():
-    quick = "--seconds 0.05 --warm 0.06"  # clocks fall while GPUs work: all ways are warmed up alike
-    brief = f"{quick} --without-single"
+    quick = "--seconds 0.1 --warm 0.2"
+    brief = "--seconds 0.06 --warm 0.2 --without-single"
     own, engines, eager = "--overlap single:1", "--transports copy_engine", "--modes eager"
     rows8, rows32 = "--rows 8192", "--rows 32768"
     exchanges = f"{engines} {eager} {brief} --overlap {EXCHANGES}"
     found = [
-        Part("own, 8K", f"{rows8} {engines} {own} {quick}", 60),
+        Part("own, 8K", f"{rows8} {engines} {own} {quick}", 90),
         Part("own, 32K, light masks", f"{rows32} {engines} {own} {quick} --masks {LIGHT},{BLOCKS}", 60),
-        Part("strategies, 8K", f"{rows8} {exchanges}", 60),
+        Part("strategies, 8K", f"{rows8} {exchanges}", 90),
         Part("own over NCCL, 8K", f"{rows8} --transports nccl --overlap none,stages:1 {brief}", 60),
         Part("own, 32K, causal", f"{rows32} {engines} {eager} {own} {quick} --masks causal", 60),
         Part("other overlap, 8K", f"{rows8} {engines} {eager} --overlap single:1,none,keep:1,stages:2 {brief}", 60),

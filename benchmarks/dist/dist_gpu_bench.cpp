@@ -97,13 +97,27 @@ class Bench {
     }
     for (const reference::MaskCase& c : chosen_cases(options_)) {
       const Mask mask(c.seqlen, c.seqlen, c.slices);
-      const SingleTimes single =
-          options_.without_single ? SingleTimes{} : measure_single(control_, mask, options_.heads, repeats_);
-      for (const std::string& transport : options_.transports) run_transport(c.name, mask, single, transport);
+      std::unique_ptr<MeasuredPasses> single;
+      if (!options_.without_single) single = whole_mask_passes(mask, options_.heads);
+      for (const std::string& transport : options_.transports) run_transport(c.name, mask, single.get(), transport);
     }
   }
 
  private:
+  /// A way of distributing a mask, in all modes that are compared.
+  struct Contender {
+    std::string name;
+    std::shared_ptr<const Plan> plan;
+    std::unique_ptr<DeviceDistAttention> attention;
+    bool keeps = false;  // forward leaves something to backward, so that only both together can be timed
+    std::vector<std::unique_ptr<MeasuredPasses>> modes;
+    std::unique_ptr<MeasuredPasses> alone;  // so that what transfers cost can be told
+  };
+  struct PassTimes {
+    CallTime forward, backward;
+  };
+  using Pass = CallTime PassTimes::*;
+
   std::shared_ptr<const Plan> plan_of(const Mask& mask, const Way& way) const {
     DistAttnConfig config;
     config.cp_size = control_.size();
@@ -115,8 +129,7 @@ class Bench {
     return std::make_shared<const Plan>(make_plan(mask, config));
   }
 
-  void run_transport(const std::string& name, const Mask& mask, const SingleTimes& single,
-                     const std::string& transport) {
+  void run_transport(const std::string& name, const Mask& mask, MeasuredPasses* single, const std::string& transport) {
     std::unique_ptr<DeviceCommunicator> communicator;
     try {
       communicator = make_device_communicator(control_, {.transport = parse_device_transport(transport),
@@ -127,68 +140,111 @@ class Bench {
       return;
     }
     const Sm90Backend backend;
-    for (const std::string& name_of_way : options_.ways) {
-      const Way way = parse_way(name_of_way);
-      std::shared_ptr<const Plan> plan;
-      try {
-        plan = plan_of(mask, way);
-      } catch (const InvalidArgument& error) {  // heads that do not divide
-        if (control_.rank() == 0) std::fprintf(stderr, "%s: %s\n", name_of_way.c_str(), error.what());
-        continue;
-      }
-      DeviceDistAttention attention(plan, *communicator, backend, {.forward = way.overlap, .backward = way.overlap});
-      // Beside transfers that nothing hides, so that their share can be told.
-      const bool needs_alone = way.overlap == DeviceOverlap::kNone;
-      const PassTimes alone = needs_alone ? measure_attention(control_, *plan, repeats_) : PassTimes{};
-      // What goes from a forward pass to its backward pass, so that only both together can be timed. (auto:keep: where
-      // it chose a strategy that exchanges heads.)
-      const bool keeps = plan->grid.empty() ? way.keeps_rows : way.keeps_heads && plan->grid.head_ranks > 1;
-      for (const std::string& mode : options_.modes) {
-        const PassTimes times = measure_distributed(*communicator, attention, keeps, mode == "graph", repeats_);
-        print(name, *plan, {single, times, alone},
+    const std::vector<Contender> contenders = make_contenders(mask, backend, *communicator);
+    std::vector<MeasuredPasses*> turns;
+    if (single != nullptr) turns.push_back(single);
+    for (const Contender& contender : contenders) {
+      for (const auto& passes : contender.modes) turns.push_back(passes.get());
+      if (contender.alone) turns.push_back(contender.alone.get());
+    }
+    const std::vector<PassTimes> times = measure(turns);
+    communicator->check();
+    auto next = times.begin();
+    const PassTimes whole = single != nullptr ? *next++ : PassTimes{};
+    for (const Contender& contender : contenders) {
+      const auto first = next;
+      next += std::ssize(contender.modes);
+      const PassTimes alone = contender.alone ? *next++ : PassTimes{};
+      for (size_t i = 0; i < contender.modes.size(); ++i) {
+        print(name, *contender.plan, {whole, first[static_cast<ptrdiff_t>(i)], alone},
               fmt::format("{},{},{},{},{},{}", transport, options_.launch_order, options_.sm_margin,
-                          options_.connections, name_of_way, mode));
+                          options_.connections, contender.name, options_.modes[i]));
       }
-      if (trace_) {
-        const auto activities = trace_distributed(*communicator, attention, keeps, *trace_);
-        write_trace(name, *plan, transport, name_of_way, activities);
-      }
+      if (!trace_) continue;
+      const auto activities = trace_distributed(*communicator, *contender.attention, contender.keeps, *trace_);
+      write_trace(name, *contender.plan, transport, contender.name, activities);
     }
   }
 
+  std::vector<Contender> make_contenders(const Mask& mask, const Sm90Backend& backend,
+                                         DeviceCommunicator& communicator) const {
+    std::vector<Contender> contenders;
+    for (const std::string& name : options_.ways) {
+      const Way way = parse_way(name);
+      Contender contender{.name = name};
+      try {
+        contender.plan = plan_of(mask, way);
+      } catch (const InvalidArgument& error) {  // heads that do not divide
+        if (control_.rank() == 0) std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
+        continue;
+      }
+      const Plan& plan = *contender.plan;
+      contender.attention = std::make_unique<DeviceDistAttention>(
+          contender.plan, communicator, backend, DeviceDistOptions{.forward = way.overlap, .backward = way.overlap});
+      // auto:keep keeps where it chose a strategy that exchanges heads.
+      contender.keeps = plan.grid.empty() ? way.keeps_rows : way.keeps_heads && plan.grid.head_ranks > 1;
+      for (const std::string& mode : options_.modes) {
+        contender.modes.push_back(
+            distributed_passes(communicator, *contender.attention, contender.keeps, mode == "graph"));
+      }
+      if (way.overlap == DeviceOverlap::kNone || way.overlap == DeviceOverlap::kSingleLaunch) {
+        contender.alone = alone_passes(plan, control_.rank());
+      }
+      contenders.push_back(std::move(contender));
+    }
+    return contenders;
+  }
+
+  std::vector<PassTimes> measure(const std::vector<MeasuredPasses*>& turns) const {
+    std::vector<PassTimes> times(turns.size());
+    for (const Pass pass : {&PassTimes::forward, &PassTimes::backward}) {
+      std::vector<TimedCall> calls;
+      std::vector<CallTime*> results;
+      for (size_t i = 0; i < turns.size(); ++i) {
+        TimedCall timed = pass == &PassTimes::forward ? turns[i]->forward() : turns[i]->backward();
+        if (!timed.call) continue;
+        calls.push_back(std::move(timed));
+        results.push_back(&(times[i].*pass));
+      }
+      const std::vector<CallTime> measured = measure_in_turns(control_, repeats_, calls);
+      for (size_t i = 0; i < calls.size(); ++i) *results[i] = measured[i];
+    }
+    return times;
+  }
+
   struct Measured {
-    const SingleTimes& single;
+    const PassTimes& whole;  ///< the whole mask on one GPU; zero if not measured, as `alone`
     const PassTimes& times;
-    const PassTimes& alone;  ///< attention of the slowest rank without transfers; zero if not measured
+    const PassTimes& alone;  ///< attention of the slowest rank without transfers
   };
 
   void print(const std::string& name, const Plan& plan, const Measured& measured, const std::string& how) const {
     if (control_.rank() != 0) return;
-    const auto& [single, times, alone] = measured;
+    const auto& [whole, times, alone] = measured;
     const double forward = flops(plan.mask, options_.heads, false), backward = flops(plan.mask, options_.heads, true);
-    const auto line = [&](const char* pass, double work, const CallTime& time, double single_s, double busy_s,
-                          double alone_s, double predicted_s) {
-      const double rate = work / time.device_s / control_.size(), single_rate = single_s > 0 ? work / single_s : 0;
+    const auto line = [&](const char* pass, double work, const CallTime& time, const CallTime& single, double alone_s,
+                          double predicted_s) {
+      const auto rate_in = [&](double seconds) { return seconds > 0 ? work / seconds : 0; };
+      const double rate = rate_in(time.device_s) / control_.size(), single_rate = rate_in(single.mean_device_s);
       std::printf("%s,%s,%s,%lld,%d,%lld,%d,%d,%d,%s,%s,%.4f,%.1f,%.1f,%.4f,%.1f,%.4f,%lld,%.4f,%.4f,%.1f\n", kVersion,
                   machine_.c_str(), name.substr(0, name.find(':')).c_str(),
                   static_cast<long long>(plan.mask.seqlen_q()), control_.size(),
                   static_cast<long long>(plan.q_dispatch.rows_per_rank()), options_.heads.num_heads_q,
                   options_.heads.num_heads_kv, options_.heads.head_dim, how.c_str(), pass, time.device_s * 1e3,
-                  rate * 1e-12, single_rate * 1e-12, single_s > 0 ? rate / single_rate : 0, time.host_s * 1e6,
+                  rate * 1e-12, single_rate * 1e-12, single_rate > 0 ? rate / single_rate : 0, time.host_s * 1e6,
                   plan.balance(), static_cast<long long>(plan.rows_moved()), alone_s * 1e3, predicted_s * 1e3,
-                  busy_s > 0 ? work / busy_s * 1e-12 : 0);
+                  rate_in(single.device_s) * 1e-12);
     };
     const PredictedTime& predicted = plan.predicted;
-    const PassTimes &idle = single.idle, &busy = single.busy;
     if (times.backward.device_s > 0) {  // else one call was both
-      line("forward", forward, times.forward, idle.forward.device_s, busy.forward.device_s, alone.forward.device_s,
-           predicted.forward_s);
-      line("backward", backward, times.backward, idle.backward.device_s, busy.backward.device_s,
-           alone.backward.device_s, predicted.backward_s);
+      line("forward", forward, times.forward, whole.forward, alone.forward.device_s, predicted.forward_s);
+      line("backward", backward, times.backward, whole.backward, alone.backward.device_s, predicted.backward_s);
     }
-    const CallTime both{times.forward.device_s + times.backward.device_s, times.forward.host_s + times.backward.host_s};
-    line("both", forward + backward, both, idle.forward.device_s + idle.backward.device_s,
-         busy.forward.device_s + busy.backward.device_s, alone.forward.device_s + alone.backward.device_s,
+    const auto sum = [](const PassTimes& of) {
+      return CallTime{of.forward.device_s + of.backward.device_s, of.forward.mean_device_s + of.backward.mean_device_s,
+                      of.forward.host_s + of.backward.host_s};
+    };
+    line("both", forward + backward, sum(times), sum(whole), sum(alone).device_s,
          predicted.forward_s + predicted.backward_s);
     std::fflush(stdout);
   }
@@ -251,8 +307,8 @@ int main(int argc, char** argv) {
                "whether copy engines get all copies of a stage in one call");
   app.add_option("--connections", options.connections,
                  "hardware queues of a process; 1: kernels of all streams start in the order of the calls");
-  app.add_option("--seconds", options.seconds, "about how long to repeat each pass (default 0.15)");
-  app.add_option("--warm", options.warm_s, "about how long to run each pass before that (default 0.1)");
+  app.add_option("--seconds", options.seconds, "about how long each pass is counted (default 0.15)");
+  app.add_option("--warm", options.warm_s, "about how long it runs before that, in each of three turns (default 0.2)");
   app.add_flag("--without-single", options.without_single,
                "do not measure the whole mask on one GPU, which takes long where it has many rows; its columns are 0");
   app.add_option("--trace", options.trace,

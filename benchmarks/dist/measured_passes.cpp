@@ -4,67 +4,17 @@
 #include "measured_passes.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <vector>
+#include <optional>
 
-#include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "dist/program/grid_program.hpp"
 #include "random_values.hpp"
-#include "tangram/flex_attention.hpp"
 
 namespace tangram::bench {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-double largest(Communicator& control, double value) {
-  float shared = static_cast<float>(value);
-  control.all_reduce({&shared, 1}, ReduceOp::kMax, "largest");
-  return shared;
-}
-
-class Stream {
- public:
-  Stream() { cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }
-  ~Stream() { static_cast<void>(cudaStreamDestroy(stream_)); }
-  Stream(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-  void wait() const { cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-/// Seconds on the device between two points of a stream.
-class Stopwatch {
- public:
-  Stopwatch() {
-    cuda::check(cudaEventCreate(&begin_), "cudaEventCreate");
-    cuda::check(cudaEventCreate(&end_), "cudaEventCreate");
-  }
-  ~Stopwatch() {
-    static_cast<void>(cudaEventDestroy(begin_));
-    static_cast<void>(cudaEventDestroy(end_));
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  void start(cudaStream_t stream) { cuda::check(cudaEventRecord(begin_, stream), "cudaEventRecord"); }
-  double stop(cudaStream_t stream) {
-    cuda::check(cudaEventRecord(end_, stream), "cudaEventRecord");
-    cuda::check(cudaEventSynchronize(end_), "cudaEventSynchronize");
-    float ms = 0;
-    cuda::check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
-    return ms * 1e-3;
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
-};
+constexpr int kPassesInGraph = 2;
 
 /// Work captured on a stream, to be replayed on it.
 class Graph {
@@ -86,30 +36,190 @@ class Graph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-int calls_in(double seconds, double once_s, const Repeats& repeats) {
-  return std::min(static_cast<int>(seconds / once_s), repeats.most);
+/// The members that arguments of all kinds of calls share.
+template <class Args>
+Args forward_args(const Operands& on) {
+  Args args;
+  args.q = on.q;
+  args.k = on.k;
+  args.v = on.v;
+  args.out = on.out;
+  args.lse = on.lse;
+  return args;
+}
+template <class Args>
+Args backward_args(const Operands& on) {
+  Args args = forward_args<Args>(on);
+  args.dout = on.dout;
+  args.dq = on.dq;
+  args.dk = on.dk;
+  args.dv = on.dv;
+  return args;
 }
 
-int measured_calls(double once_s, const Repeats& repeats) {
-  return std::max(calls_in(repeats.seconds, once_s, repeats), repeats.least);
-}
+class WholeMaskPasses final : public MeasuredPasses {
+ public:
+  WholeMaskPasses(const Mask& mask, const HeadConfig& heads)
+      : attention_(mask, heads, backend_), on_(mask.seqlen_q(), mask.seqlen_k(), heads, 1) {}
+  TimedCall forward() override {
+    return {[this] { attention_.forward(forward_args<AttnForwardArgs>(on_), stream_); }, stream_};
+  }
+  TimedCall backward() override {
+    return {[this] { attention_.backward(backward_args<AttnBackwardArgs>(on_), stream_); }, stream_};
+  }
 
-/// Rank 0 alone in a group of its own, as measure_calls sees it.
-double measure_alone(cudaStream_t stream, const Repeats& repeats, const std::function<void()>& call) {
-  Stopwatch watch;
-  call();
-  watch.start(stream);
-  call();
-  const double once_s = watch.stop(stream);
-  if (once_s > repeats.seconds) return once_s;
-  for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) call();
-  const int count = measured_calls(once_s, repeats);
-  watch.start(stream);
-  for (int i = 0; i < count; ++i) call();
-  return watch.stop(stream) / count;
-}
+ private:
+  const Sm90Backend backend_;
+  FlexAttention attention_;
+  const Operands on_;
+  const Stream stream_;
+};
+
+/// A rank's attention: one mask, or one for each number of heads in a chunk where heads are exchanged.
+class AlonePasses final : public MeasuredPasses {
+ public:
+  AlonePasses(const Plan& plan, int rank) {
+    if (plan.grid.empty()) {
+      const RankPlan& own = plan.ranks[static_cast<size_t>(rank)];
+      const HeadConfig& heads = plan.config.heads;
+      add(own.slices,
+          {plan.q_dispatch.rows_per_rank(), own.kv_rows, heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
+           heads.head_dim_v, heads.dtype},
+          1);
+      return;
+    }
+    const auto& chunks = plan.grid.head_chunks;
+    for (const GridMask& mask : grid_masks(plan, rank)) {
+      add(mask.slices, mask.shape, static_cast<int>(std::count(chunks.begin(), chunks.end(), mask.shape.num_heads_kv)));
+    }
+  }
+  TimedCall forward() override {
+    return {[this] {
+              each([this](const Part& part) {
+                backend_.forward(*part.prepared, forward_args<AttnForwardArgs>(part.on), stream_);
+              });
+            },
+            stream_};
+  }
+  TimedCall backward() override {
+    return {[this] {
+              each([this](const Part& part) {
+                backend_.backward(*part.prepared, backward_args<AttnBackwardArgs>(part.on), stream_);
+              });
+            },
+            stream_};
+  }
+
+ private:
+  struct Part {
+    std::unique_ptr<PreparedMask> prepared;
+    Operands on;
+    int num_calls;
+  };
+  void add(std::span<const AttnSlice> slices, const AttnShape& shape, int num_calls) {
+    const HeadConfig heads{shape.num_heads_q, shape.num_heads_kv, shape.head_dim, shape.head_dim_v, shape.dtype};
+    parts_.push_back(
+        {prepare_slices(backend_, slices, shape), Operands(shape.seqlen_q, shape.seqlen_k, heads, 1), num_calls});
+  }
+  template <class Call>
+  void each(Call call) const {
+    for (const Part& part : parts_) {
+      for (int i = 0; i < part.num_calls; ++i) call(part);
+    }
+  }
+
+  const Sm90Backend backend_;
+  std::vector<Part> parts_;
+  const Stream stream_;
+};
+
+/// Both passes of one rank over operands of their own.
+class RankPasses {
+ public:
+  RankPasses(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps)
+      : attention_(attention),
+        keeps_(keeps),
+        on_(attention.q_rows(), attention.k_rows(), attention.plan().config.heads,
+            static_cast<uint64_t>(communicator.rank()) + 2) {}
+
+  const Stream& stream() const { return stream_; }
+  bool keeps() const { return keeps_; }
+  void forward() {
+    auto args = forward_args<DistForwardArgs>(on_);
+    args.kept = kept();
+    attention_.forward(args, stream_);
+  }
+  void backward() {
+    auto args = backward_args<DistBackwardArgs>(on_);
+    args.kept = kept();
+    attention_.backward(args, stream_);
+  }
+  /// What is timed first: both where the one needs the other.
+  void first() {
+    forward();
+    if (keeps_) backward();
+  }
+
+ private:
+  KeptKv* kept() { return keeps_ ? &kept_ : nullptr; }
+
+  DeviceDistAttention& attention_;
+  const bool keeps_;
+  const Operands on_;
+  const Stream stream_;
+  KeptKv kept_;
+};
+
+class EagerPasses final : public MeasuredPasses {
+ public:
+  EagerPasses(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps)
+      : passes_(communicator, attention, keeps) {}
+  TimedCall forward() override {
+    return {[this] { passes_.first(); }, passes_.stream()};
+  }
+  TimedCall backward() override {
+    if (passes_.keeps()) return {};
+    return {[this] { passes_.backward(); }, passes_.stream()};
+  }
+
+ private:
+  RankPasses passes_;
+};
+
+class GraphPasses final : public MeasuredPasses {
+ public:
+  GraphPasses(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps)
+      : passes_(communicator, attention, keeps) {
+    const auto capture = [&](auto pass) {
+      pass();  // first use allocates
+      passes_.stream().wait();
+      return std::make_unique<Graph>(passes_.stream(), [&] {
+        for (int i = 0; i < kPassesInGraph; ++i) pass();
+      });
+    };
+    forward_ = capture([&] { passes_.first(); });
+    if (!keeps) backward_ = capture([&] { passes_.backward(); });
+  }
+  TimedCall forward() override {
+    return {[this] { forward_->replay(); }, passes_.stream(), kPassesInGraph};
+  }
+  TimedCall backward() override {
+    if (passes_.keeps()) return {};
+    return {[this] { backward_->replay(); }, passes_.stream(), kPassesInGraph};
+  }
+
+ private:
+  RankPasses passes_;
+  std::unique_ptr<Graph> forward_, backward_;
+};
 
 }  // namespace
+
+Stream::Stream() {
+  cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+}
+Stream::~Stream() { static_cast<void>(cudaStreamDestroy(stream_)); }
+void Stream::wait() const { cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
 TensorView Operands::add(int64_t rows, int heads, int dim, uint64_t seed) {
   memory_.emplace_back(static_cast<size_t>(rows * heads * dim) * 2);
@@ -132,178 +242,24 @@ Operands::Operands(int64_t q_rows, int64_t k_rows, const HeadConfig& heads, uint
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats& repeats,
-                       const std::function<void()>& call) {
-  Stopwatch watch;
-  control.barrier("warm up");
-  call();
-  watch.start(stream);
-  const Clock::time_point once = Clock::now();
-  call();
-  const double once_host_s = seconds_since(once);
-  const double once_s = largest(control, watch.stop(stream));
-  if (once_s > repeats.seconds) return {once_s, largest(control, once_host_s)};
-  std::vector<double> host_s;
-  const auto timed_call = [&] {
-    const Clock::time_point begin = Clock::now();
-    call();
-    host_s.push_back(seconds_since(begin));
-  };
-  for (int i = calls_in(repeats.warm_s, once_s, repeats); i > 0; --i) timed_call();
-  const int count = measured_calls(once_s, repeats);
-  cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // the host must not find a full queue
-  control.barrier("measure");
-  watch.start(stream);
-  for (int i = 0; i < count; ++i) timed_call();
-  const double device_s = watch.stop(stream);
-  // The median: a host that other programs interrupt for a millisecond says nothing about a call. Those that warm up
-  // count, too: of the few calls of a long pass half would be the first after the host has slept.
-  const auto median = host_s.begin() + std::ssize(host_s) / 2;
-  std::nth_element(host_s.begin(), median, host_s.end());
-  return {largest(control, device_s / count), largest(control, *median)};
+std::unique_ptr<MeasuredPasses> whole_mask_passes(const Mask& mask, const HeadConfig& heads) {
+  return std::make_unique<WholeMaskPasses>(mask, heads);
 }
 
-SingleTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats) {
-  const Sm90Backend backend;
-  FlexAttention attention(mask, heads, backend);
-  const Operands on(mask.seqlen_q(), mask.seqlen_k(), heads, 1);
-  const Stream stream;
-  const auto forward = [&] {
-    attention.forward({.q = on.q, .k = on.k, .v = on.v, .out = on.out, .lse = on.lse}, stream);
-  };
-  const auto backward = [&] {
-    attention.backward({.q = on.q,
-                        .k = on.k,
-                        .v = on.v,
-                        .out = on.out,
-                        .lse = on.lse,
-                        .dout = on.dout,
-                        .dq = on.dq,
-                        .dk = on.dk,
-                        .dv = on.dv},
-                       stream);
-  };
-  float seconds[] = {0, 0};
-  if (control.rank() == 0) {
-    seconds[0] = static_cast<float>(measure_alone(stream, repeats, forward));
-    seconds[1] = static_cast<float>(measure_alone(stream, repeats, backward));
-  }
-  control.all_reduce(seconds, ReduceOp::kSum, "single GPU");
-  return {{{seconds[0], 0}, {seconds[1], 0}},
-          {measure_calls(control, stream, repeats, forward), measure_calls(control, stream, repeats, backward)}};
+std::unique_ptr<MeasuredPasses> alone_passes(const Plan& plan, int rank) {
+  if (plan.grid.row_move != RowMove::kNone) return nullptr;
+  return std::make_unique<AlonePasses>(plan, rank);
 }
 
-PassTimes measure_attention(Communicator& control, const Plan& plan, const Repeats& repeats) {
-  PassTimes times;
-  if (plan.grid.row_move != RowMove::kNone || plan.grid.empty()) return times;
-  const Sm90Backend backend;
-  const Stream stream;
-  for (const GridMask& mask : grid_masks(plan, control.rank())) {  // one for each number of heads in a chunk
-    HeadConfig heads = plan.config.heads;
-    heads.num_heads_q = mask.shape.num_heads_q;
-    heads.num_heads_kv = mask.shape.num_heads_kv;
-    const auto prepared = prepare_slices(backend, mask.slices, mask.shape);
-    const Operands on(mask.shape.seqlen_q, mask.shape.seqlen_k, heads, 1);
-    AttnForwardArgs forward;
-    forward.q = on.q;
-    forward.k = on.k;
-    forward.v = on.v;
-    forward.out = on.out;
-    forward.lse = on.lse;
-    AttnBackwardArgs backward;
-    backward.q = on.q;
-    backward.k = on.k;
-    backward.v = on.v;
-    backward.out = on.out;
-    backward.lse = on.lse;
-    backward.dout = on.dout;
-    backward.dq = on.dq;
-    backward.dk = on.dk;
-    backward.dv = on.dv;
-    const auto& chunks = plan.grid.head_chunks;
-    const auto num_calls = static_cast<double>(std::count(chunks.begin(), chunks.end(), mask.shape.num_heads_kv));
-    const auto measure = [&](const std::function<void()>& call) {
-      return num_calls * measure_calls(control, stream, repeats, call).device_s;
-    };
-    times.forward.device_s += measure([&] { backend.forward(*prepared, forward, stream); });
-    times.backward.device_s += measure([&] { backend.backward(*prepared, backward, stream); });
-  }
-  return times;
-}
-
-namespace {
-
-/// Both passes of one rank over operands of their own.
-class Passes {
- public:
-  Passes(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps)
-      : attention_(attention),
-        keeps_(keeps),
-        on_(attention.q_rows(), attention.k_rows(), attention.plan().config.heads,
-            static_cast<uint64_t>(communicator.rank()) + 2) {}
-
-  const Stream& stream() const { return stream_; }
-  void forward() {
-    attention_.forward({.q = on_.q, .k = on_.k, .v = on_.v, .out = on_.out, .lse = on_.lse, .kept = kept()}, stream_);
-  }
-  void backward() {
-    attention_.backward({.q = on_.q,
-                         .k = on_.k,
-                         .v = on_.v,
-                         .out = on_.out,
-                         .lse = on_.lse,
-                         .dout = on_.dout,
-                         .dq = on_.dq,
-                         .dk = on_.dk,
-                         .dv = on_.dv,
-                         .kept = kept()},
-                        stream_);
-  }
-
- private:
-  KeptKv* kept() { return keeps_ ? &kept_ : nullptr; }
-
-  DeviceDistAttention& attention_;
-  bool keeps_;
-  Operands on_;
-  Stream stream_;
-  KeptKv kept_;
-};
-
-}  // namespace
-
-PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps,
-                              bool as_graph, const Repeats& repeats) {
-  Passes passes(communicator, attention, keeps);
-  const Stream& stream = passes.stream();
-  Communicator& control = communicator.control();
-  const auto measure = [&](const std::function<void()>& call) {
-    if (!as_graph) return measure_calls(control, stream, repeats, call);
-    call();  // first use allocates
-    stream.wait();
-    const Graph graph(stream, call);
-    const CallTime time = measure_calls(control, stream, repeats, [&] { graph.replay(); });
-    stream.wait();
-    return time;
-  };
-  PassTimes times;
-  if (keeps) {  // a kept slot goes from one pass to the next
-    times.forward = measure([&] {
-      passes.forward();
-      passes.backward();
-    });
-  } else {
-    times.forward = measure([&] { passes.forward(); });
-    times.backward = measure([&] { passes.backward(); });
-  }
-  stream.wait();
-  communicator.check();
-  return times;
+std::unique_ptr<MeasuredPasses> distributed_passes(DeviceCommunicator& communicator, DeviceDistAttention& attention,
+                                                   bool keeps, bool as_graph) {
+  if (as_graph) return std::make_unique<GraphPasses>(communicator, attention, keeps);
+  return std::make_unique<EagerPasses>(communicator, attention, keeps);
 }
 
 std::vector<DeviceActivity> trace_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention,
                                               bool keeps, DeviceTrace& trace) {
-  Passes passes(communicator, attention, keeps);
+  RankPasses passes(communicator, attention, keeps);
   Communicator& control = communicator.control();
   trace.start();
   for (int i = 0; i < 2; ++i) {

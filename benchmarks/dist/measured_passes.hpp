@@ -1,18 +1,22 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Forward and backward passes on one rank, timed: on the whole mask alone, and as one of many ranks.
+// What the benchmark times: forward and backward passes of one rank, of the whole mask on one GPU, and of a rank's
+// attention alone.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <functional>
 #include <memory>
+#include <vector>
 
+#include "attn/sm90/sm90_backend.hpp"
 #include "cuda/device_buffer.hpp"
 #include "device_trace.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/device_dist_attention.hpp"
+#include "tangram/flex_attention.hpp"
+#include "turns.hpp"
 
 namespace tangram::bench {
 
@@ -29,45 +33,39 @@ class Operands {
   std::vector<cuda::DeviceBuffer> memory_;
 };
 
-/// Of one call, in seconds: on the device (the slowest rank) and of the thread that calls (likewise).
-struct CallTime {
-  double device_s = 0;
-  double host_s = 0;
+/// A stream with an owner.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+  void wait() const;
+
+ private:
+  cudaStream_t stream_ = nullptr;
 };
 
-/// How calls are repeated.
-struct Repeats {
-  double seconds = 0.15;  // about as long, but
-  double warm_s = 0.1;    // before that: clocks rise while a GPU rests and fall when it works
-  int least = 3;          // one where a call takes longer than `seconds`
-  int most = 50;
-};
-
-/// Calls `call` back to back, after calls to warm up, and reports the mean. Collective over `control`: all ranks
-/// start together and make equally many calls.
-CallTime measure_calls(Communicator& control, cudaStream_t stream, const Repeats& repeats,
-                       const std::function<void()>& call);
-
-struct PassTimes {
-  CallTime forward;
-  CallTime backward;
+/// Something with both passes, to be timed. Lives as long as what `forward` and `backward` return is called.
+class MeasuredPasses {
+ public:
+  virtual ~MeasuredPasses() = default;
+  virtual TimedCall forward() = 0;
+  /// Without a call: that of forward() does both.
+  virtual TimedCall backward() = 0;
 };
 
 /// The whole mask on one GPU.
-struct SingleTimes {
-  PassTimes idle;  // rank 0 while the others wait; the same on every rank
-  PassTimes busy;  // the slowest of all ranks at once, which share what power and cooling the host has
-};
-SingleTimes measure_single(Communicator& control, const Mask& mask, const HeadConfig& heads, const Repeats& repeats);
+std::unique_ptr<MeasuredPasses> whole_mask_passes(const Mask& mask, const HeadConfig& heads);
 
-/// The attention that each rank of a plan with one row group computes, without transfers and copies; zero for other
-/// plans. Collective.
-PassTimes measure_attention(Communicator& control, const Plan& plan, const Repeats& repeats);
+/// The attention that a rank computes, without transfers and copies; null for plans whose rows move between row groups.
+std::unique_ptr<MeasuredPasses> alone_passes(const Plan& plan, int rank);
 
-/// By a plan. `as_graph`: passes captured once and replayed. `keeps`: forward leaves something to backward, and both
-/// are timed as one forward pass.
-PassTimes measure_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps,
-                              bool as_graph, const Repeats& repeats);
+/// By a plan. `as_graph`: captured once and replayed, two passes in a graph as a training step has several, so that
+/// they use both slots of the communicator in turn. `keeps`: forward leaves something to backward, and both are one
+/// call. Collective: runs passes once before they are captured.
+std::unique_ptr<MeasuredPasses> distributed_passes(DeviceCommunicator& communicator, DeviceDistAttention& attention,
+                                                   bool keeps, bool as_graph);
 
 /// What this rank's GPU does in two passes of each kind, the first to warm up, one after the other: forward, backward.
 /// Collective.
