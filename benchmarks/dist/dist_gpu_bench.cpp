@@ -187,7 +187,7 @@ class Bench {
         contender.modes.push_back(
             distributed_passes(communicator, *contender.attention, contender.keeps, mode == "graph"));
       }
-      if (way.overlap == DeviceOverlap::kNone || way.overlap == DeviceOverlap::kSingleLaunch) {
+      if (plan.grid.empty() || way.overlap == DeviceOverlap::kNone) {
         contender.alone = alone_passes(plan, control_.rank());
       }
       contenders.push_back(std::move(contender));
@@ -308,7 +308,7 @@ int main(int argc, char** argv) {
   app.add_option("--connections", options.connections,
                  "hardware queues of a process; 1: kernels of all streams start in the order of the calls");
   app.add_option("--seconds", options.seconds, "about how long each pass is counted (default 0.15)");
-  app.add_option("--warm", options.warm_s, "about how long it runs before that, in each of three turns (default 0.2)");
+  app.add_option("--warm", options.warm_s, "about how long all that is compared runs before that (default 0.3)");
   app.add_flag("--without-single", options.without_single,
                "do not measure the whole mask on one GPU, which takes long where it has many rows; its columns are 0");
   app.add_option("--trace", options.trace,

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <numeric>
+#include <random>
 
 #include "cuda/check.hpp"
 
@@ -15,8 +17,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kNumRounds = 3;
-constexpr int kMostCalls = 50;  // without a pause: the host must not find a full queue
+constexpr double kTurn_s = 0.015;
+constexpr int kFewestRounds = 3;
+constexpr int kMostCalls = 50;  // of a turn: the host must not find a full queue
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -63,18 +66,24 @@ class Turns {
  public:
   Turns(Communicator& control, const TimedCall& timed) : control_(control), timed_(timed) {}
 
-  /// Seconds of one call in `num_calls` that are not counted; the slowest rank's on all ranks.
-  double warm_up(int num_calls) {
-    control_.barrier("warm up");
-    double once_s = 0;
-    for (int left = num_calls; left > 0; left -= kMostCalls) once_s = enqueue(std::min(left, kMostCalls));
-    return reduced(control_, ReduceOp::kMax, once_s);
-  }
-  void take(int num_calls) {
+  /// Seconds of one call; the slowest rank's on all ranks.
+  double take(int num_calls, bool counts) {
     control_.barrier("turn");
-    const double once_s = enqueue(num_calls);
-    slowest_s_.push_back(reduced(control_, ReduceOp::kMax, once_s));
-    mean_s_.push_back(reduced(control_, ReduceOp::kSum, once_s) / control_.size());
+    // One call ahead, where many are timed: that ranks do not start at the same moment is no call's time.
+    if (num_calls > 2) timed_.call();
+    watch_.start(timed_.stream);
+    for (int i = 0; i < num_calls; ++i) {
+      const Clock::time_point begin = Clock::now();
+      timed_.call();
+      host_s_.push_back(seconds_since(begin));
+    }
+    const double once_s = watch_.stop(timed_.stream) / num_calls;
+    const double slowest_s = reduced(control_, ReduceOp::kMax, once_s);
+    if (counts) {
+      slowest_s_.push_back(slowest_s);
+      mean_s_.push_back(reduced(control_, ReduceOp::kSum, once_s) / control_.size());
+    }
+    return slowest_s;
   }
 
   /// The host's time is a median: one that other programs interrupt for a millisecond says nothing about a call.
@@ -85,17 +94,6 @@ class Turns {
   }
 
  private:
-  /// Seconds of one call on the device.
-  double enqueue(int num_calls) {
-    watch_.start(timed_.stream);
-    for (int i = 0; i < num_calls; ++i) {
-      const Clock::time_point begin = Clock::now();
-      timed_.call();
-      host_s_.push_back(seconds_since(begin));
-    }
-    return watch_.stop(timed_.stream) / num_calls;
-  }
-
   Communicator& control_;
   const TimedCall& timed_;
   Stopwatch watch_;
@@ -106,26 +104,30 @@ class Turns {
 
 std::vector<CallTime> measure_in_turns(Communicator& control, const Repeats& repeats,
                                        const std::vector<TimedCall>& calls) {
-  struct Share {
-    int num_rounds, num_warm, num_calls;
-  };
   std::deque<Turns> turns;
-  std::vector<Share> shares;
+  std::vector<int> num_calls, num_rounds;
+  double round_s = 0;
   for (const TimedCall& timed : calls) {
     Turns& turn = turns.emplace_back(control, timed);
-    turn.warm_up(1);  // the first use of what is loaded or allocated late
-    const double once_s = turn.warm_up(1);
-    const auto fit_in = [&](double seconds) { return static_cast<int>(seconds / once_s); };
-    shares.push_back({std::clamp(fit_in(repeats.seconds), 1, kNumRounds), fit_in(repeats.warm_s),
-                      std::clamp(fit_in(repeats.seconds / kNumRounds), 1, kMostCalls)});
+    turn.take(1, false);  // the first use of what is loaded or allocated late
+    const double once_s = turn.take(1, false);
+    num_calls.push_back(std::clamp(static_cast<int>(kTurn_s / once_s), 1, kMostCalls));
+    const double turn_s = once_s * num_calls.back();
+    num_rounds.push_back(std::max(static_cast<int>(repeats.seconds / turn_s), kFewestRounds));
+    round_s += turn_s;
   }
-  for (int round = 0; round < kNumRounds; ++round) {
-    for (size_t i = 0; i < turns.size(); ++i) {
-      if (round >= shares[i].num_rounds) continue;
-      turns[i].warm_up(shares[i].num_warm);
-      turns[i].take(shares[i].num_calls);
+  std::vector<size_t> order(calls.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::mt19937 random(1);  // the same on all ranks
+  const auto take_turns = [&](int round, bool counts) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const size_t i : order) {
+      if (round < num_rounds[i]) turns[i].take(num_calls[i], counts);
     }
-  }
+  };
+  for (double warm_s = round_s; warm_s < repeats.warm_s; warm_s += round_s) take_turns(0, false);
+  const int most_rounds = num_rounds.empty() ? 0 : *std::max_element(num_rounds.begin(), num_rounds.end());
+  for (int round = 0; round < most_rounds; ++round) take_turns(round, true);
   std::vector<CallTime> times;
   for (const Turns& turn : turns) times.push_back(turn.result());
   return times;

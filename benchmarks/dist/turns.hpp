@@ -13,15 +13,15 @@
 
 namespace tangram::bench {
 
-/// NOTE [turns]: a GPU that has rested, or done light work, runs at up to a fifth more than its lasting clock until it
-/// meets its power limit, some 200 ms later. What is measured behind a pause or behind lighter work would seem the
-/// faster by that. So all that is compared runs in turns over several rounds, each turn begins with calls that are not
-/// counted, and figures are medians over rounds.
+/// NOTE [turns]: a GPU that has rested, or done light work, runs at up to a fifth more than its lasting clock. It meets
+/// its power limit some 200 ms later, and its clock swings by 4 % for a second more. What is measured in one piece
+/// seems faster or slower by that. So all that is compared runs in short turns, in another random order each round: the
+/// clocks of a turn are those of all calls. Figures are medians over rounds.
 
-/// How calls are repeated. One that takes longer than `seconds` has one turn of one call.
+/// How calls are repeated.
 struct Repeats {
-  double seconds = 0.15;  ///< about as long each call is counted, over all rounds
-  double warm_s = 0.2;    ///< about as long it runs before that in each turn
+  double seconds = 0.15;  ///< about as long each call is counted, over all rounds, of which there are three or more
+  double warm_s = 0.3;    ///< about as long rounds are run before those that are counted
 };
 
 struct TimedCall {
