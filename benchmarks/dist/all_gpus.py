@@ -36,8 +36,8 @@ class Part(NamedTuple):
 
 
 def parts():
-    quick = "--seconds 0.1"
-    brief = f"{quick} --without-single"
+    quick = "--seconds 0.25"
+    brief = "--seconds 0.1 --without-single"
     own, engines, eager = "--overlap single:1", "--transports copy_engine", "--modes eager"
     rows8, rows32 = "--rows 8192", "--rows 32768"
     exchanges = f"{engines} {eager} {brief} --overlap {EXCHANGES}"

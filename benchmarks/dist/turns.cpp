@@ -7,6 +7,7 @@
 #include <chrono>
 #include <deque>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "cuda/check.hpp"
@@ -88,11 +89,21 @@ class Turns {
     return slowest_s;
   }
 
+  /// How much slower round `round` was for this call than its median round; none if it had no turn there.
+  std::optional<double> slowness(size_t round) const {
+    if (round >= slowest_s_.size()) return std::nullopt;
+    return slowest_s_[round] / median(slowest_s_);
+  }
+
+  /// `slowness`: of every round, for all calls.
   /// The host's time is a median: one that other programs interrupt for a millisecond says nothing about a call.
-  CallTime result() const {
-    const double passes = timed_.num_passes;
-    return {median(slowest_s_) / passes, median(mean_s_) / passes,
-            reduced(control_, ReduceOp::kMax, median(host_s_)) / passes};
+  CallTime result(const std::vector<double>& slowness) const {
+    const auto typical = [&](std::vector<double> seconds) {
+      for (size_t round = 0; round < seconds.size(); ++round) seconds[round] /= slowness[round];
+      return median(std::move(seconds)) / timed_.num_passes;
+    };
+    return {typical(slowest_s_), typical(mean_s_),
+            reduced(control_, ReduceOp::kMax, median(host_s_)) / timed_.num_passes};
   }
 
  private:
@@ -101,6 +112,19 @@ class Turns {
   Stopwatch watch_;
   std::vector<double> slowest_s_, mean_s_, host_s_;
 };
+
+/// Of each round, the median of all calls that had a turn in it: what clocks did to it.
+std::vector<double> slowness_of_rounds(const std::deque<Turns>& turns, int num_rounds) {
+  std::vector<double> slowness;
+  for (int round = 0; round < num_rounds; ++round) {
+    std::vector<double> of_calls;
+    for (const Turns& turn : turns) {
+      if (const auto value = turn.slowness(static_cast<size_t>(round))) of_calls.push_back(*value);
+    }
+    slowness.push_back(median(std::move(of_calls)));
+  }
+  return slowness;
+}
 
 }  // namespace
 
@@ -130,8 +154,9 @@ std::vector<CallTime> measure_in_turns(Communicator& control, const Repeats& rep
   for (double warm_s = round_s; warm_s < repeats.warm_s; warm_s += round_s) take_turns(0, false);
   const int most_rounds = num_rounds.empty() ? 0 : *std::max_element(num_rounds.begin(), num_rounds.end());
   for (int round = 0; round < most_rounds; ++round) take_turns(round, true);
+  const std::vector<double> slowness = slowness_of_rounds(turns, most_rounds);
   std::vector<CallTime> times;
-  for (const Turns& turn : turns) times.push_back(turn.result());
+  for (const Turns& turn : turns) times.push_back(turn.result(slowness));
   return times;
 }
 
