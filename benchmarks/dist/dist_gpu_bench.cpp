@@ -113,10 +113,6 @@ class Bench {
     std::vector<std::unique_ptr<MeasuredPasses>> modes;
     std::unique_ptr<MeasuredPasses> alone;  // so that what transfers cost can be told
   };
-  struct PassTimes {
-    CallTime forward, backward;
-  };
-  using Pass = CallTime PassTimes::*;
 
   std::shared_ptr<const Plan> plan_of(const Mask& mask, const Way& way) const {
     DistAttnConfig config;
@@ -147,7 +143,7 @@ class Bench {
       for (const auto& passes : contender.modes) turns.push_back(passes.get());
       if (contender.alone) turns.push_back(contender.alone.get());
     }
-    const std::vector<PassTimes> times = measure(turns);
+    const std::vector<PassTimes> times = measure_passes(control_, repeats_, turns);
     communicator->check();
     auto next = times.begin();
     const PassTimes whole = single != nullptr ? *next++ : PassTimes{};
@@ -193,23 +189,6 @@ class Bench {
       contenders.push_back(std::move(contender));
     }
     return contenders;
-  }
-
-  std::vector<PassTimes> measure(const std::vector<MeasuredPasses*>& turns) const {
-    std::vector<PassTimes> times(turns.size());
-    for (const Pass pass : {&PassTimes::forward, &PassTimes::backward}) {
-      std::vector<TimedCall> calls;
-      std::vector<CallTime*> results;
-      for (size_t i = 0; i < turns.size(); ++i) {
-        TimedCall timed = pass == &PassTimes::forward ? turns[i]->forward() : turns[i]->backward();
-        if (!timed.call) continue;
-        calls.push_back(std::move(timed));
-        results.push_back(&(times[i].*pass));
-      }
-      const std::vector<CallTime> measured = measure_in_turns(control_, repeats_, calls);
-      for (size_t i = 0; i < calls.size(); ++i) *results[i] = measured[i];
-    }
-    return times;
   }
 
   struct Measured {

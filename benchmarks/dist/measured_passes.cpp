@@ -4,7 +4,6 @@
 #include "measured_passes.hpp"
 
 #include <algorithm>
-#include <optional>
 
 #include "cuda/check.hpp"
 #include "dist/program/grid_program.hpp"
@@ -240,6 +239,28 @@ Operands::Operands(int64_t q_rows, int64_t k_rows, const HeadConfig& heads, uint
   memory_.emplace_back(static_cast<size_t>(q_rows * heads.num_heads_q) * sizeof(float));
   lse = memory_.back().as<float>();
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+std::vector<PassTimes> measure_passes(Communicator& control, const Repeats& repeats,
+                                      const std::vector<MeasuredPasses*>& all) {
+  std::vector<PassTimes> times(all.size());
+  using Result = CallTime PassTimes::*;
+  using MakeCall = TimedCall (MeasuredPasses::*)();
+  const auto measure = [&](Result pass, MakeCall make_call) {
+    std::vector<TimedCall> calls;
+    std::vector<CallTime*> results;
+    for (size_t i = 0; i < all.size(); ++i) {
+      TimedCall timed = (all[i]->*make_call)();
+      if (!timed.call) continue;
+      calls.push_back(std::move(timed));
+      results.push_back(&(times[i].*pass));
+    }
+    const std::vector<CallTime> measured = measure_in_turns(control, repeats, calls);
+    for (size_t i = 0; i < calls.size(); ++i) *results[i] = measured[i];
+  };
+  measure(&PassTimes::forward, &MeasuredPasses::forward);
+  measure(&PassTimes::backward, &MeasuredPasses::backward);
+  return times;
 }
 
 std::unique_ptr<MeasuredPasses> whole_mask_passes(const Mask& mask, const HeadConfig& heads) {

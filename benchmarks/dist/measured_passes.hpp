@@ -55,6 +55,14 @@ class MeasuredPasses {
   virtual TimedCall backward() = 0;
 };
 
+struct PassTimes {
+  CallTime forward;
+  CallTime backward;
+};
+/// Forward passes in turns with each other, then backward passes. Collective.
+std::vector<PassTimes> measure_passes(Communicator& control, const Repeats& repeats,
+                                      const std::vector<MeasuredPasses*>& all);
+
 /// The whole mask on one GPU.
 std::unique_ptr<MeasuredPasses> whole_mask_passes(const Mask& mask, const HeadConfig& heads);
 
