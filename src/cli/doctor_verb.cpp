@@ -171,6 +171,7 @@ int measure_main(const DoctorVerbOptions& options, Communicator* control) {
     known = parse_machine_file(read_text_file(options.measure, "--measure", kMaxFileBytes),
                                fmt::format("--measure '{}'", options.measure));
   }
+  if (is_one_host()) require_writable({{"--measure", options.measure}});
   bool is_root = false;
   const Measured measured =
       control != nullptr ? measure_gpu_links(*control, measure.num_repeats) : measure_machine(measure, is_root);

@@ -25,6 +25,7 @@ struct PlanVerbOptions {
 };
 
 int plan_main(const PlanVerbOptions& options) {
+  require_writable({{"--save-plan", options.save_plan}, {"--html", options.output.html}});
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   require_reportable(*summary.plan, options.output);
   if (!options.save_plan.empty()) write_file(options.save_plan, "--save-plan", plan_to_json(*summary.plan));

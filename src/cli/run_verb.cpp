@@ -62,12 +62,16 @@ std::string timeline_title(const PlanSummary& summary, const StepResult& result)
 int run_main(RunVerbOptions options, Communicator* control) {
   apply_gpus(options.step, options.dist);
   require_runnable(options.step, options.dist);
+  require(options.timeline.empty() || (options.step.num_gpus == 0 && is_one_host()),
+          "--timeline: only ranks of one process have one time line (got {})",
+          options.step.num_gpus > 0 ? "--gpus" : "mpirun");
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   require_reportable(*summary.plan, options.output);
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
   if (!options.out_dir.empty()) make_folder(options.out_dir);
+  if (is_one_host()) require_writable({{"--html", options.output.html}, {"--timeline", options.timeline}});
   const StepResult result = run_step(summary, inputs, options.step, control);
   if (!result.is_root) return kOk;
   if (!options.out_dir.empty()) save_results(options.out_dir, summary, result);
@@ -75,8 +79,6 @@ int run_main(RunVerbOptions options, Communicator* control) {
     write_file(options.output.html, "--html", html_report(summary, {result.timeline, step_figures(summary, result)}));
   }
   if (!options.timeline.empty()) {
-    require(!result.timeline.empty(), "--timeline: only ranks of one process have one time line (got transport {})",
-            result.transport);
     write_file(options.timeline, "--timeline", svg_timeline(result.timeline, timeline_title(summary, result)));
   }
   std::string text;

@@ -270,6 +270,7 @@ int simulate_main(const SimulateVerbOptions& options) {
   const std::vector<std::string> strategies = strategies_of(options.strategies);
   const HeadConfig heads = make_config(options.dist).heads;
   const MachineModel machine = machine_of(options, heads);
+  require_writable({{"--svg", options.svg}, {"--html", options.html}});
   std::vector<Point> points;
   for (const int cp_size : cp_sizes) points.push_back(simulate_point(options, cp_size, machine, strategies));
   const bool by_tokens = options.rows_per_rank != -1;

@@ -38,7 +38,41 @@ WriteTarget target_of(const std::string& path) {
   return {beside, final_path};
 }
 
+// Why `path` cannot be written, as errno says it, or 0.
+int write_obstacle(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::is_directory(status)) return EISDIR;
+  // The dot makes a file in the folder's place an error of its own.
+  const fs::path folder = (path.has_parent_path() ? path.parent_path() : fs::path(".")) / ".";
+  const int result = fs::exists(status) ? ::access(path.c_str(), W_OK) : ::access(folder.c_str(), W_OK | X_OK);
+  return result == 0 ? 0 : errno;
+}
+
+// Devices and pipes take what several options write, one after the other.
+bool is_same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_other(fs::status(a, ignored))) return false;
+  return fs::weakly_canonical(fs::absolute(a, ignored), ignored) ==
+         fs::weakly_canonical(fs::absolute(b, ignored), ignored);
+}
+
 }  // namespace
+
+void require_writable(const std::vector<OutputFile>& files) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    const auto& [option, path] = files[i];
+    if (path.empty()) continue;
+    const int error = write_obstacle(path);
+    require(error == 0, "{}: cannot write '{}': {}", option, path, std::strerror(error));
+    for (size_t j = 0; j < i; ++j) {
+      require(files[j].path.empty() || !is_same_file(files[j].path, path),
+              "{}, {}: must name different files (got '{}' and '{}')", files[j].option, option, files[j].path, path);
+    }
+  }
+}
 
 std::string read_text_file(const std::string& path, std::string_view what, int64_t max_bytes) {
   std::error_code error;

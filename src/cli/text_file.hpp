@@ -7,11 +7,22 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tangram::cli {
 
 /// The contents of a file. Throws InvalidArgument, starting with `what`, if it cannot be read or exceeds `max_bytes`.
 std::string read_text_file(const std::string& path, std::string_view what, int64_t max_bytes);
+
+/// A file that will be written, and the option that names it; an empty path is none.
+struct OutputFile {
+  std::string_view option;
+  std::string path;
+};
+
+/// For before the work whose results `files` take: throws InvalidArgument if one of them cannot be written, or two are
+/// the same. Writes nothing; a disk may still fill up until `write_file`.
+void require_writable(const std::vector<OutputFile>& files);
 
 /// Prints `text` and sees it through. Throws InvalidArgument when standard output takes no more.
 void print_text(std::string_view text);

@@ -34,6 +34,7 @@ int verify_main(VerifyVerbOptions options, Communicator* control) {
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   require_reportable(*summary.plan, options.output);
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
+  if (is_one_host()) require_writable({{"--html", options.output.html}});
   const StepResult result = run_step(summary, inputs, options.step, control);
   if (!result.is_root) return kOk;
   const Verification verification = verify_step(summary, inputs, options.step, result);

@@ -91,5 +91,40 @@ TEST(TextFile, DevicesAreWrittenInPlace) {
   EXPECT_THAT(write_error("/", "text"), HasSubstr("Is a directory"));
 }
 
+std::string obstacle(const std::vector<OutputFile>& files) {
+  try {
+    require_writable(files);
+    return "";
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+}
+
+TEST(TextFile, WhatCannotBeWrittenIsKnownBeforeTheWork) {
+  const TempFolder folder;
+  const std::string file = folder.write("file", "old");
+  EXPECT_EQ(obstacle({{"--html", file}, {"--svg", folder.path("new")}, {"--json", ""}}), "");
+  EXPECT_EQ(obstacle({{"--html", "in_this_folder"}}), "");
+  EXPECT_EQ(obstacle({{"--html", "/dev/null"}, {"--svg", "/dev/null"}}), "");
+  EXPECT_EQ(read_all(file), "old");
+  EXPECT_EQ(num_files(folder.path("")), 1u);
+  EXPECT_EQ(obstacle({{"--html", "/no/such/folder/x"}}),
+            "--html: cannot write '/no/such/folder/x': No such file or directory");
+  EXPECT_THAT(obstacle({{"--html", folder.path("")}}), HasSubstr("Is a directory"));
+  EXPECT_THAT(obstacle({{"--html", file + "/x"}}), HasSubstr("Not a directory"));
+}
+
+TEST(TextFile, TwoOptionsDoNotWriteOneFile) {
+  const TempFolder folder;
+  const std::string file = folder.path("x");
+  EXPECT_EQ(obstacle({{"--save-plan", file}, {"--html", file}}),
+            "--save-plan, --html: must name different files (got '" + file + "' and '" + file + "')");
+  EXPECT_THAT(obstacle({{"--save-plan", file}, {"--html", folder.path("./x")}}),
+              HasSubstr("must name different files"));
+  std::filesystem::create_symlink(folder.write("there", ""), folder.path("link"));
+  EXPECT_THAT(obstacle({{"--svg", folder.path("there")}, {"--html", folder.path("link")}}),
+              HasSubstr("must name different files"));
+}
+
 }  // namespace
 }  // namespace tangram::cli

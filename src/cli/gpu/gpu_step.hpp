@@ -19,6 +19,9 @@ void apply_gpus(const StepOptions& step, DistOptions& dist);
 /// Returns the exit code, that of the rank that failed first. Throws NotAvailable in a build without CUDA.
 int run_on_ranks(const StepOptions& options, const std::function<int(Communicator*)>& verb_main);
 
+/// Whether all ranks surely see the same files: not under mpirun, whose hosts may be several, and whose rank 0 writes.
+bool is_one_host();
+
 /// Throws NotAvailable in a build without CUDA.
 void require_gpu_code();
 

@@ -56,4 +56,6 @@ int run_on_ranks(const StepOptions& options, const std::function<int(Communicato
   return comm::run_forked_ranks(static_cast<int>(options.num_gpus), rank_main, report_error);
 }
 
+bool is_one_host() { return !MpiGroup::is_launched(); }
+
 }  // namespace tangram::cli
