@@ -5,9 +5,11 @@
 
 #include <algorithm>
 
+#include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "dist/program/grid_program.hpp"
 #include "random_values.hpp"
+#include "tangram/flex_attention.hpp"
 
 namespace tangram::bench {
 

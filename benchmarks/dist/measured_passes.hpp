@@ -10,12 +10,10 @@
 #include <memory>
 #include <vector>
 
-#include "attn/sm90/sm90_backend.hpp"
 #include "cuda/device_buffer.hpp"
 #include "device_trace.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/device_dist_attention.hpp"
-#include "tangram/flex_attention.hpp"
 #include "turns.hpp"
 
 namespace tangram::bench {

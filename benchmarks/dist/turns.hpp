@@ -16,7 +16,8 @@ namespace tangram::bench {
 /// NOTE [turns]: a GPU that has rested, or done light work, runs at up to a fifth more than its lasting clock. It meets
 /// its power limit some 200 ms later, and its clock swings by 4 % for a second more. What is measured in one piece
 /// seems faster or slower by that. So all that is compared runs in short turns, in another random order each round: the
-/// clocks of a turn are those of all calls. Figures are medians over rounds.
+/// clocks of a turn are those of all calls. Figures are medians over rounds, after what all calls of a round have in
+/// common has been divided out.
 
 /// How calls are repeated.
 struct Repeats {
