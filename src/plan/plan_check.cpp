@@ -66,9 +66,20 @@ void check_remade(Plan& plan) {
   plan.movement = std::move(expected.movement);
 }
 
+// How many times the rows of `dispatch` make up the sequence, 0 if they do not.
+int64_t times_covered(const Dispatch& dispatch, int64_t seqlen) {
+  const int64_t num_chunks = dispatch.num_chunks();
+  if (num_chunks == 0 || dispatch.chunk_size <= 0 || dispatch.chunk_size > seqlen / num_chunks) return 0;
+  return seqlen % dispatch.seqlen() == 0 ? seqlen / dispatch.seqlen() : 0;
+}
+
 }  // namespace
 
 void check_consistent(Plan& plan) {
+  const int64_t num_masks = times_covered(plan.q_dispatch, plan.mask.seqlen_q());
+  require(num_masks <= 1 || num_masks != times_covered(plan.k_dispatch, plan.mask.seqlen_k()),
+          "plan_from_json: plans of masks of head groups cannot be read back, plan the masks anew (got {} masks)",
+          num_masks);
   validate_dispatch(plan.q_dispatch, plan.cp_size(), plan.mask.seqlen_q(), "plan_from_json: q_dispatch");
   validate_dispatch(plan.k_dispatch, plan.cp_size(), plan.mask.seqlen_k(), "plan_from_json: k_dispatch");
   require(static_cast<int>(plan.ranks.size()) == plan.cp_size(),
