@@ -113,8 +113,18 @@ def gathered(shard: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
     return _moves(key, side, "gather", lambda _: torch.arange(total)).run(key, shard, "undispatch")
 
 
+def _require_holds(function: str, name: str, value: float, dtype: torch.dtype) -> None:
+    """Refuses what `dtype` does not hold: torch lets it wrap around, and -100 in uint8 is the label 156."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return
+    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    if not (low <= value <= high and value == int(value)):
+        raise InvalidArgument(f"{function}: {name} must be a value of {dtype} (got {value})")
+
+
 def shard_of(x: Tensor, key: DistAttnRuntimeKey, pad_value: float, side: Side) -> Tensor:
     """dispatch without autograd."""
+    _require_holds("dispatch", "pad_value", pad_value, x.dtype)
     rows = key.rows(side)
     real = x.index_select(0, rows.at("real_positions", x.device))
     if rows.num_real == rows.per_rank:
@@ -171,7 +181,7 @@ def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0, side: S
         gradient is gathered: every rank gets the gradient of the whole tensor.
 
     Raises:
-        InvalidArgument: x has not the key's rows, or side is neither "q" nor "k".
+        InvalidArgument: x has not the key's rows, its dtype does not hold pad_value, or side is neither "q" nor "k".
     """
     _check("dispatch", x, key, side)
     total, rows = key.sizes[side]
@@ -291,6 +301,7 @@ def dispatch_labels(
             f"dispatch_labels: tokens must have shape [{rows.total}] and shift must not be negative "
             f"(got shape={tuple(tokens.shape)}, shift={shift})"
         )
+    _require_holds("dispatch_labels", "ignore_index", ignore_index, tokens.dtype)
     borders = torch.as_tensor([0, rows.total] if cu_seqlens is None else cu_seqlens, dtype=torch.int64).cpu()
     if borders[0] != 0 or borders[-1] != rows.total or bool((borders.diff() < 0).any()):
         raise InvalidArgument(

@@ -78,3 +78,17 @@ def check_labels(group):
             assert "cu_seqlens must rise from 0 to 150" in str(error), error
         else:
             raise AssertionError("accepted borders that do not fit")
+    # -100 became 156 in uint8, a byte like any other, at the end of documents and in padded rows.
+    bytes_ = tokens.to(torch.uint8)
+    for call, text in (
+        (lambda: tangram.dispatch_labels(bytes_, key), "ignore_index must be a value of torch.uint8 (got -100)"),
+        (lambda: tangram.dispatch(bytes_, key, pad_value=-100), "pad_value must be a value of torch.uint8 (got -100)"),
+        (lambda: tangram.dispatch(tokens, key, pad_value=1.5), "pad_value must be a value of torch.int64 (got 1.5)"),
+    ):
+        try:
+            call()
+        except InvalidArgument as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"accepted: {text}")
+    assert (tangram.dispatch_labels(bytes_, key, ignore_index=255)[~real] == 255).all()
