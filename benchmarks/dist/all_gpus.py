@@ -127,7 +127,7 @@ def print_table(rows, gpus):
     for row in rows:
         by_cell.setdefault((int(row["rows_per_gpu"]), row["mask"]), []).append(row)
     published = published_figures(gpus)
-    head = "rows a GPU | mask | own, TFLOP/s a GPU | ÷ one GPU (goal) | ÷ one GPU, all busy | published | own ÷ it"
+    head = "rows a GPU | mask | own, TFLOP/s a GPU | ÷ one GPU (goal) | ÷ the slowest GPU | published | own ÷ it"
     print(f"| {head} | fastest way | TFLOP/s a GPU |\n|{'---|' * 9}")
     for (num_rows, mask), cell in sorted(by_cell.items()):
         if any(is_own(row) for row in cell):
