@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "cli/program.hpp"
 
@@ -212,6 +213,36 @@ TEST(BadInput, MaskFiles) {
   refused(R"({"seqlen":64,"ranges":[]})", "unknown key 'ranges'");
   refused(std::string(1'000'000, '['), "must not nest deeper than 8 levels");
   refused("{\"seqlen\":64,\"q_ranges\":[[0,1]", "must be JSON");
+}
+
+// The report's folder was looked for when all was computed, and what had been measured was lost.
+TEST(BadInput, AReportThatCannotBeWrittenIsRefusedBeforeTheStep) {
+  const TempFolder folder;
+  const std::vector<std::string> run{"run",       "--family", "causal",    "--seqlen",        "64", "--head-dim", "8",
+                                     "--cp-size", "2",        "--out-dir", folder.path("out")};
+  const auto with = [&](const std::string& option, const std::string& file) {
+    std::vector<std::string> args = run;
+    args.insert(args.end(), {option, file});
+    return args;
+  };
+  for (const std::string option : {"--html", "--timeline"}) {
+    expect_refused({with(option, "/no/such/folder/x"), option + ": cannot write '/no/such/folder/x'"});
+    EXPECT_FALSE(std::filesystem::exists(folder.path("out/out.npy"))) << option;
+  }
+  const ProgramResult inside = run_program(with("--html", folder.path("out/report.html")));
+  EXPECT_EQ(inside.code, 0) << inside.err;  // in a folder that the program makes itself
+}
+
+TEST(BadInput, OneFileForTwoReports) {
+  const TempFolder folder;
+  const std::string file = folder.path("x");
+  for (std::vector<std::string> args : {std::vector<std::string>{"plan", "--save-plan", file, "--html", file},
+                                        {"run", "--html", file, "--timeline", file},
+                                        {"simulate", "--svg", file, "--html", file}}) {
+    args.insert(args.end(), {"--family", "causal", "--seqlen", "64", "--head-dim", "8", "--cp-size", "2"});
+    expect_refused({args, "must name different files"});
+    EXPECT_FALSE(std::filesystem::exists(file)) << args.front();
+  }
 }
 
 TEST(BadInput, HelpAndVersionAreNot) {

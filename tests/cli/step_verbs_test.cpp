@@ -476,37 +476,6 @@ TEST(StepBadInput, IsRefusedWithItsReason) {
   refused(shorter.args, "--q: must have the 100 rows of the mask (got 99)");
 }
 
-// The report's folder was looked for when all was computed, and what had been measured was lost.
-TEST(StepBadInput, AReportThatCannotBeWrittenIsRefusedBeforeTheStep) {
-  const TempFolder folder;
-  for (const std::string option : {"--html", "--timeline"}) {
-    const ProgramResult result =
-        run_program({"run", "--family", "causal", "--seqlen", "64", "--head-dim", "8", "--cp-size", "2", "--out-dir",
-                     folder.path("out"), option, "/no/such/folder/x"});
-    EXPECT_EQ(result.code, 2);
-    EXPECT_THAT(result.err, HasSubstr(option + ": cannot write '/no/such/folder/x'"));
-    EXPECT_FALSE(std::filesystem::exists(folder.path("out/out.npy"))) << option;
-  }
-  const ProgramResult inside =
-      run_program({"run", "--family", "causal", "--seqlen", "64", "--head-dim", "8", "--cp-size", "2", "--out-dir",
-                   folder.path("out"), "--html", folder.path("out/report.html")});
-  EXPECT_EQ(inside.code, 0) << inside.err;  // in a folder that the program makes itself
-}
-
-TEST(StepBadInput, OneFileForTwoReportsIsRefused) {
-  const TempFolder folder;
-  const std::string file = folder.path("x");
-  const std::vector<std::string> mask{"--family", "causal", "--seqlen", "64", "--head-dim", "8", "--cp-size", "2"};
-  for (const std::vector<std::string>& verb : {std::vector<std::string>{"plan", "--save-plan", file, "--html", file},
-                                               {"run", "--html", file, "--timeline", file},
-                                               {"simulate", "--svg", file, "--html", file}}) {
-    const ProgramResult result = run(verb, mask);
-    EXPECT_EQ(result.code, 2) << verb.front();
-    EXPECT_THAT(result.err, HasSubstr("must name different files"));
-    EXPECT_FALSE(std::filesystem::exists(file)) << verb.front();
-  }
-}
-
 TEST(StepBadInput, VariablesThatMeanNothing) { EXPECT_EQ(run_program({"doctor"}, "TANGRAM_TIMEOUT_S=soon").code, 2); }
 
 }  // namespace
