@@ -47,7 +47,7 @@ class CacheSimulation {
 };
 
 /// What to multiply a makespan by where so much is missed. A least-squares fit to 11 dealings of each of 38 masks of
-/// 4K to 32K rows (docs/design/backward_sm90.md, "Dealing"), which it meets with a standard deviation of 1.8 %.
+/// 4K to 32K rows (docs/design/backward_dealing.md), which it meets with a standard deviation of 1.8 %.
 double missed_penalty(double missed);
 
 }  // namespace tangram::sm90::backward

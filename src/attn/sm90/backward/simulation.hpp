@@ -69,7 +69,7 @@ bool drifts_slowly(const Extents& extents, const AttnShape& shape);
 
 /// What to multiply a makespan by. Where items that meet have unequal lengths (length_spread), the multiprocessors
 /// drift apart over the query heads of an item, and with them their queries and dq out of the L2 cache. Fitted to
-/// measurements of 16 dealings of 28 masks (docs/design/backward_sm90.md, "Dealing").
+/// measurements of 16 dealings of 28 masks (docs/design/backward_dealing.md).
 double cache_penalty(const Extents& extents, double spread, const AttnShape& shape, const Dealing& how);
 
 }  // namespace tangram::sm90::backward
