@@ -264,8 +264,8 @@ TEST(ChooseStrategy, ChoosesParametersItself) {
   }
 }
 
-// What was measured (docs/design/strategies.md): on two and four H200 Tangram is the fastest, or as fast but for 1 % or
-// so, for every published mask of 8,192 and 32,768 rows a GPU; HCMS comes close on full and causal ones.
+// What was measured (docs/results/strategies_h200.md): on two and four H200 Tangram is the fastest, or as fast but for
+// 1 % or so, for every published mask of 8,192 and 32,768 rows a GPU; HCMS comes close on full and causal ones.
 TEST(ChooseStrategy, TakesWhatWasFastestOnTwoAndFourGpus) {
   int num_cells = 0;
   for (const reference::MaskCase& c : reference::load_mask_cases("dist_masks.json")) {
