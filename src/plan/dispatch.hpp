@@ -49,7 +49,7 @@ struct DispatchCost {
 };
 DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const Dispatch& dispatch);
 
-/// Ours. See docs/design/plan.md, "Dispatch".
+/// Ours. See docs/design/dispatch.md.
 Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config);
 
 }  // namespace tangram
