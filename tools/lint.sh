@@ -44,6 +44,7 @@ else
 fi
 check "codespell" .venv/bin/codespell --ignore-words tools/codespell-ignore.txt "${text[@]}"
 check "layers" python3 tools/check_layers.py
+check "docs" python3 tools/check_docs.py
 
 trailing=$(grep -nE '[[:space:]]+$' "${text[@]}" || true)
 [[ -z $trailing ]] || { echo "$trailing"; echo "lint: trailing white space" >&2; failed=1; }

@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""tools/check_docs.py finds each kind of rot, and nothing in a tree without any. Needs nothing but Python."""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+from check_docs import check_tree  # noqa: E402
+
+SOUND = {
+    "README.md": "# Top\n\n[a page](docs/design/page.md), [a part](docs/design/page.md#the-second-part-1), [x](#top)\n"
+    "`src/a.cpp`, `src/<name>.cpp`, ![x](docs/x.svg), [out](https://example.org/no)\n"
+    "```\n[no](link.md)\n# no heading\n```\n",
+    "docs/x.svg": "",
+    "docs/design/README.md": "[page](page.md)\n",
+    "docs/design/page.md": "# Page\n\n## The `second` part\n\n## The second part\n\nSee NOTE [order].\n",
+    "docs/experiments/README.md": "[log](2026-11-20-log.md)\n",
+    "docs/experiments/2026-11-20-log.md": "`src/gone.cpp`\n\n| " + "x" * 300 + " |\n",
+    "src/a.cpp": '// NOTE [order]\n// See docs/design/page.md, "The second part".\n',
+}
+
+
+class CheckDocs(unittest.TestCase):
+    def problems(self, changed=()):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {**SOUND, **dict(changed)}
+            for name, text in files.items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            return check_tree(Path(folder), list(files))
+
+    def finds(self, file, text, what):
+        problems = self.problems({file: text})
+        self.assertEqual(len(problems), 1, problems)
+        self.assertTrue(what in problems[0], problems)
+
+    def test_a_sound_tree(self):
+        self.assertEqual(self.problems(), [])
+
+    def test_broken_links_and_anchors(self):
+        self.finds("docs/a.md", "[x](gone.md)", "docs/a.md:1: link to a file that does not exist (gone.md)")
+        self.finds("docs/a.md", "a\n[x](design/page.md#none)", "docs/a.md:2: link to a heading")
+        self.finds("docs/a.md", "a [over\ntwo lines](gone.md)", "docs/a.md:1: link to a file")
+        self.finds("docs/a.md", "# One\n[x](#two)", "link to a heading")
+        self.finds("docs/a.md", "![x](gone.svg)", "does not exist (gone.svg)")
+
+    def test_files_and_notes_that_are_gone(self):
+        self.finds("docs/a.md", "look at `src/gone.cpp`", "names a file")
+        self.finds("docs/a.md", "NOTE [nowhere]", "cites a note")
+
+    def test_lengths(self):
+        long = "[page](page.md)\n[long](long.md)\n"
+        for text, what in [
+            ("x" * 121, "at most 120 characters (got 121)"),
+            ("| " + "x" * 240 + " |", "at most 240 characters"),
+            (("x" * 119 + "\n") * 69, "at most 8192 bytes (got 8280)"),
+        ]:
+            problems = self.problems({"docs/design/README.md": long, "docs/design/long.md": text})
+            self.assertEqual(len(problems), 1, problems)
+            self.assertTrue(what in problems[0], problems)
+        self.finds("CHANGELOG.md", "x" * 121, "at most 120 characters")
+
+    def test_pages_that_nothing_lists(self):
+        self.finds("docs/design/hidden.md", "# Hidden", "not listed in docs/design/README.md")
+        self.finds("docs/experiments/2026-11-21-log.md", "# Hidden", "not listed in docs/experiments/README.md")
+
+    def test_comments_that_cite_what_is_gone(self):
+        self.finds("src/b.cpp", "// docs/design/gone.md", "src/b.cpp: cites a page")
+        self.finds("src/b.cpp", '// docs/design/page.md, "Log"', "cites a section")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what can rot in the documentation without a test noticing: links, anchors, names of files, lengths.
+
+Rules, for every Markdown file of the tree unless said otherwise:
+- a relative link leads to a file, and its anchor to a heading of that file;
+- a path in back quotes that begins with a folder of the tree exists, but for what dated logs and the change log name;
+- every NOTE [tag] that a page cites is written down in a source;
+- a page of docs/design has at most 8,192 bytes, and its README lists it; so does that of docs/experiments;
+- lines of docs/design, docs/experiments, README.md and CHANGELOG.md have at most 120 characters. Rows of tables, which
+  Markdown cannot break, may have 240 in docs/design and any length elsewhere, and so may a line that is one link.
+Comments of sources that cite `docs/page.md` or `docs/page.md, "Section"` must find both.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+MAX_BYTES, MAX_LINE, MAX_ROW = 8192, 120, 240
+SOURCES = {".hpp", ".cpp", ".cuh", ".cu", ".py", ".sh", ".txt", ".cmake", ".toml"}
+LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
+CITED = re.compile(r'(docs/[\w/-]+\.md)(?:, "([^"]+)")?')
+TAG = re.compile(r"NOTE\s+\[([^\]]+)\]")
+PATH = re.compile(r"`((?:\.ci|benchmarks|cmake|docs|examples|include|python|src|tests|tools)/[\w./+-]+)`")
+
+
+def without_code(text: str) -> str:
+    """The text with its fenced blocks and code in back quotes blanked, line by line."""
+    lines, fenced = [], False
+    for line in text.split("\n"):
+        fence = line.lstrip().startswith("```")
+        lines.append("" if fenced or fence else re.sub(r"`[^`]*`", "``", line))
+        fenced ^= fence
+    return "\n".join(lines)
+
+
+def headings(text: str) -> list[str]:
+    """Titles of sections, as they read."""
+    lines, fenced = [], False
+    for line in text.split("\n"):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and (match := re.match(r"#{1,6} +(.*?) *#*$", line)):
+            lines.append(match[1])
+    return lines
+
+
+def anchors(text: str) -> set[str]:
+    """The names under which headings can be linked to, made as GitHub makes them."""
+    found: set[str] = set()
+    for title in headings(text):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "").lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        count = 0
+        while (name := f"{slug}-{count}" if count else slug) in found:
+            count += 1
+        found.add(name)
+    return found
+
+
+def with_lines(pattern: re.Pattern[str], text: str) -> list[tuple[int, str]]:
+    """What the first group of a pattern matches, which may go over line ends, with the numbers of the lines."""
+    return [(text.count("\n", 0, match.start()) + 1, match[1]) for match in pattern.finditer(text)]
+
+
+def check_links(root: Path, page: str, text: str) -> list[str]:
+    problems = []
+    for number, target in with_lines(LINK, without_code(text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (root / page).parent / file if file else root / page
+        if not path.exists():
+            problems.append(f"{page}:{number}: link to a file that does not exist ({target})")
+        elif anchor and (path.suffix != ".md" or anchor not in anchors(path.read_text(encoding="utf-8"))):
+            problems.append(f"{page}:{number}: link to a heading that does not exist ({target})")
+    return problems
+
+
+def check_names(root: Path, page: str, text: str, tags: set[str]) -> list[str]:
+    problems = []
+    for number, path in with_lines(PATH, text):
+        if not (root / path).exists():
+            problems.append(f"{page}:{number}: names a file that does not exist ({path})")
+    for number, tag in with_lines(TAG, text):
+        if " ".join(tag.split()) not in tags:
+            problems.append(f"{page}:{number}: cites a note that no source has ({tag})")
+    return problems
+
+
+def check_lengths(page: str, text: str) -> list[str]:
+    problems, fenced = [], False
+    design = page.startswith("docs/design/")
+    if design and (size := len(text.encode())) > MAX_BYTES:
+        problems.append(f"{page}: a design page has at most {MAX_BYTES} bytes (got {size})")
+    for number, line in enumerate(text.split("\n"), 1):
+        fenced ^= line.startswith("```")
+        row = line.startswith("|") and not fenced
+        link = not row and re.fullmatch(r"\W*" + LINK.pattern + r"\W*", line)
+        most = None if link or (row and not design) else MAX_ROW if row else MAX_LINE
+        if most is not None and len(line) > most:
+            problems.append(f"{page}:{number}: a line has at most {most} characters (got {len(line)})")
+    return problems
+
+
+def check_source(root: Path, source: str, text: str) -> list[str]:
+    problems = []
+    for page, section in CITED.findall(text):
+        if not (root / page).exists():
+            problems.append(f"{source}: cites a page that does not exist ({page})")
+        elif section and section not in headings((root / page).read_text(encoding="utf-8")):
+            problems.append(f"{source}: cites a section that {page} does not have ({section})")
+    return problems
+
+
+def check_tree(root: Path, files: list[str]) -> list[str]:
+    """What is wrong in the files of a tree, one line each."""
+    texts = {}
+    for file in files:
+        suffix = Path(file).suffix
+        if (suffix == ".md" or suffix in SOURCES) and (root / file).is_file():
+            texts[file] = (root / file).read_text(encoding="utf-8")
+    pages = {file: text for file, text in texts.items() if file.endswith(".md")}
+    # This program and its test speak of pages and notes that are none.
+    sources = {file: text for file, text in texts.items() if file not in pages and "check_docs" not in file}
+    tags = {tag for text in sources.values() for tag in TAG.findall(re.sub(r"\s*\n\s*(?://+|#) ?", " ", text))}
+    problems = []
+    for page, text in pages.items():
+        problems += check_links(root, page, text)
+        dated = page.startswith("docs/experiments/") or page == "CHANGELOG.md"
+        if not dated:
+            problems += check_names(root, page, text, tags)
+        if dated or page.startswith("docs/design/") or page == "README.md":
+            problems += check_lengths(page, text)
+        folder, _, name = page.rpartition("/")
+        if folder in ("docs/design", "docs/experiments") and name != "README.md":
+            if f"({name}" not in pages.get(f"{folder}/README.md", ""):
+                problems.append(f"{page}: not listed in {folder}/README.md")
+    for source, text in sources.items():
+        problems += check_source(root, source, text)
+    return problems
+
+
+def main() -> int:
+    root = Path(__file__).resolve().parent.parent
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    problems = check_tree(root, listed.stdout.splitlines())
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
