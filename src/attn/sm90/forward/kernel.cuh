@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups. See docs/design/forward_sm90.md.
+// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups (three with head_dim 64). See
+// docs/design/forward_sm90.md.
 #pragma once
 
 #include "attn/sm90/forward/consumer.cuh"
