@@ -7,7 +7,7 @@
 PRESET ?= dev
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu bench-dist check-kernels wheel sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
+.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu bench-dist check-kernels wheel image sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -63,6 +63,10 @@ wheel: setup ## Wheels in dist/ for Python 3.10, 3.11, and 3.12 and later, with 
 	@cmake --preset $(WHEEL_PRESET) > /dev/null
 	@cmake --build --preset $(WHEEL_PRESET) --target tangram_library
 	@tools/build_wheels.py build/$(WHEEL_PRESET) $(DIST)
+
+IMAGE ?= tangram
+image: wheel ## A container image with the Python package (needs docker, or podman as DOCKER=podman)
+	@$(or $(DOCKER),docker) build --tag $(IMAGE) .
 
 sanitize: sanitize-memory sanitize-threads ## The CPU tests under ASan + UBSan, the threaded ones under TSan
 
