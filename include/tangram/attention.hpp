@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention on one device over a list of slices: the interface that every backend (cpu, sm90, sm80) implements.
+// Attention on one device over a list of slices: the interface that every backend (reference, cpu, sm90) implements.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "tangram/device_arrivals.hpp"
+#include "tangram/gradient_places.hpp"
 #include "tangram/key_stretch.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tensor.hpp"
@@ -57,6 +58,13 @@ struct AttnOptions {
   int sm_margin = 0;
 };
 
+/// Memory of the device in which a call computes, of any content, aligned to 256 bytes. None: the backend finds its
+/// own, which the calls on a device share.
+struct AttnWorkspace {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
 struct AttnForwardArgs {
   ConstTensorView q;            // [seqlen_q, num_heads_q, head_dim]
   ConstTensorView k;            // [seqlen_k, num_heads_kv, head_dim]
@@ -77,6 +85,8 @@ struct AttnForwardArgs {
   /// those need, or empty: all keys are read from k and v. Only where can_read_elsewhere().
   ConstTensorView k_elsewhere;
   ConstTensorView v_elsewhere;
+  /// At least AttnBackend::forward_workspace_bytes, or none.
+  AttnWorkspace workspace;
 };
 
 struct AttnBackwardArgs {
@@ -102,25 +112,22 @@ struct AttnBackwardArgs {
   const DeviceArrivals* arrivals = nullptr;  // these three as in AttnForwardArgs
   ConstTensorView k_elsewhere;
   ConstTensorView v_elsewhere;
-  /// Where the rows of dk and dv go one by one, or null: [seqlen_k] addresses each (in device memory, of memory that
-  /// may be another device's) of `[num_heads_kv, dim]` contiguous elements of the dtype of dk and dv, whose own memory
-  /// is then not used. Only where can_wait_for_keys(), and without accumulate_dkv. An odd entry 2 r + 1 is no address:
-  /// it means row r of dk_settled and dv_settled, as many in both tables.
-  void* const* dk_rows = nullptr;
-  void* const* dv_rows = nullptr;
-  /// Rows that nobody adds to any more, in the prepared dtype or float32, with the heads, dim and strides of dk and dv.
-  TensorView dk_settled;
-  TensorView dv_settled;
+  /// Where the rows of dk and dv go one by one. Only where can_wait_for_keys(), and without accumulate_dkv.
+  GradientPlaces places;
   /// rowsum(dout * out) as somebody else computed it, [seqlen_q, num_heads_q], or null. Then `out` is not read and may
   /// be empty: who computes for rows of another rank need not fetch their out. Only where takes_delta().
   const float* delta = nullptr;
+  /// At least AttnBackend::backward_workspace_bytes, or none.
+  AttnWorkspace workspace;
 };
 
-/// What a backend derives from a slice list once and reuses in every call (on GPUs: uploaded tile lists, workspace).
-/// Used by one call at a time.
+/// What a backend derives from a slice list once and reuses in every call (on GPUs: uploaded tile lists). What calls
+/// compute in is not part of it. Used by one call at a time.
 class PreparedMask {
  public:
   virtual ~PreparedMask() = default;
+  /// Memory of a device that it holds.
+  virtual int64_t device_bytes() const { return 0; }
 };
 
 /// Where tensors lie.
@@ -142,7 +149,8 @@ class AttnBackend {
   /// The tiles for which the caller must build a tile list, or nothing when the backend works on slices directly.
   virtual std::optional<TileShape> tile_shape(const AttnShape& shape) const = 0;
 
-  /// Validates shape and slices (disjoint, within the sequences). `tiles` is null iff tile_shape() is empty.
+  /// Validates shape and slices (disjoint, within the sequences). `tiles` is null where tile_shape() is empty, and may
+  /// be null where forward() will not be called.
   /// Throws InvalidArgument for what the backend cannot do, naming what it can.
   virtual std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                                 const TileList* tiles) const = 0;
@@ -173,6 +181,11 @@ class AttnBackend {
   /// Completes a prepared mask for backward() with the tile list of its transposed slices. Once, before the first
   /// backward(), and only where backward_tile_shape() is not empty.
   virtual void prepare_backward(PreparedMask& /*mask*/, const TileList& /*transposed_tiles*/) const {}
+
+  /// What a call with this mask needs as its workspace; 0: none. That of backward() is known once prepare_backward()
+  /// was called.
+  virtual int64_t forward_workspace_bytes(const PreparedMask& /*mask*/) const { return 0; }
+  virtual int64_t backward_workspace_bytes(const PreparedMask& /*mask*/) const { return 0; }
 
   /// Validates the arguments against the prepared shape and throws InvalidArgument before anything is computed.
   virtual void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const = 0;

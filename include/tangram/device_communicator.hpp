@@ -21,6 +21,10 @@
 
 namespace tangram {
 
+namespace cuda {
+class Workspace;
+}
+
 /// A tensor that remote rows land in, `[rows, heads, dim]`, contiguous: the K or the V buffer of a rank, in global row
 /// order. `rows` may differ between ranks, the rest may not. Rows are multiples of 16 bytes.
 struct LandingTensor {
@@ -65,17 +69,23 @@ struct DevicePassSpec {
   int num_slots = 2;
   /// Copies of the areas in which partial gradients arrive, as num_slots.
   int num_return_slots = 2;
+  /// Landing buffers hold nothing for the caller between end() and begin(), nor do the areas of partial gradients: so
+  /// passes of a communicator that say so share memory, as much as the largest needs, where the transport can. Alike on
+  /// all ranks. With more than two slots landing buffers are the pass's own nevertheless.
+  bool shares_memory = false;
   /// Another pass of the same communicator whose landing buffers this one uses instead of its own, so that a backward
   /// pass works on rows that the forward pass kept; its `landing` must be equal and num_slots is then ignored. Or null.
   std::shared_ptr<DevicePass> landing_of;
 };
 
 /// Where a kernel may store partial gradients itself instead of calling `reduce`: rows `partial` of one return tensor
-/// belong at `target` (possibly memory of another GPU), contiguous, in the tensor's reduce_dtype.
+/// belong at rows `row` and on of a contiguous tensor of reduce_dtype that begins at `base`, possibly memory of another
+/// GPU. `base` is one for each owner, and `row` the same for all return tensors and slots.
 struct ReturnTarget {
   int owner = 0;
   Range partial;
-  void* target = nullptr;
+  void* base = nullptr;
+  int64_t row = 0;
 };
 
 /// Landing buffers that outlive the epoch that filled them, see end_kept. Give it to begin_kept or drop_kept of a pass
@@ -152,8 +162,9 @@ class DevicePass {
   virtual void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) = 0;
 
   /// From now on finish_reduce leaves these rows of the sums alone: nothing comes back for them, and whoever computed
-  /// the own part wrote it there. Ascending and disjoint. Returns false, and does nothing, where a transport cannot.
-  virtual bool leave_rows(std::span<const Range> /*rows*/) { return false; }
+  /// the own part wrote it there. Of the rows `absent` nothing is read from `own`, which counts as zeros. Both
+  /// ascending and disjoint. Once; returns false, and does nothing, where a transport cannot.
+  virtual bool leave_rows(std::span<const Range> /*rows*/, std::span<const Range> /*absent*/ = {}) { return false; }
 
   /// finish_reduce, then end.
   virtual void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
@@ -211,6 +222,13 @@ class DeviceCommunicator {
   virtual TrafficCounters within_node() const { return {}; }
   virtual TrafficCounters across_nodes() const { return {}; }
   virtual void reset_counters() = 0;
+
+  /// Memory of this rank's GPU in which passes over this communicator compute that bring none of their own, one at a
+  /// time; as large as the largest wants. Throws NotAvailable in a build without CUDA.
+  cuda::Workspace& workspace();
+
+ private:
+  std::shared_ptr<cuda::Workspace> workspace_;
 };
 
 enum class DeviceTransport : int {

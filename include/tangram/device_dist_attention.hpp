@@ -42,8 +42,9 @@ struct DeviceDistOptions {
 };
 
 /// One rank's part in distributed attention by a plan, on one GPU: the counterpart of DistAttention for tensors in
-/// device memory, by any strategy. All memory that a pass needs is allocated by the constructor; a pass only puts work
-/// on streams, never waits for the GPU and can be captured in a CUDA graph.
+/// device memory, by any strategy. A pass only puts work on streams, never waits for the GPU and can be captured in a
+/// CUDA graph. The object holds lists and tables; rows of peers land in memory of the communicator, and passes compute
+/// in a workspace: the caller's, or one that the passes over a communicator share (DeviceCommunicator::workspace).
 ///
 /// NOTE [stream order]: a pass is ordered on the caller's stream like one kernel: it starts after what the stream holds
 /// and has ended, transfers of this rank's rows included, before what is put on it next.
@@ -66,8 +67,11 @@ class DeviceDistAttention {
   int rank() const;
   int64_t q_rows() const;  ///< rows of the rank's q shard
   int64_t k_rows() const;  ///< rows of the rank's k shard
-  /// Device memory that the object holds beside the communicator's.
-  int64_t workspace_bytes() const;
+  /// Device memory that the object holds beside the communicator's: lists and tables.
+  int64_t device_bytes() const;
+  /// What a pass computes in, DistForwardArgs::workspace; 0 for a backward pass that was not prepared.
+  int64_t forward_workspace_bytes() const;
+  int64_t backward_workspace_bytes() const;
 
   /// As DistAttention's, with every pointer of `args` in device memory, 16-byte aligned; k, v, dk and dv with
   /// contiguous rows, dk and dv contiguous. `stream` is a cudaStream_t. Arguments that do not fit throw InvalidArgument

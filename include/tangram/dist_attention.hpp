@@ -53,6 +53,8 @@ struct DistForwardArgs {
   /// Where to keep remote K/V, or null. Alike on every rank.
   KeptKv* kept = nullptr;
   AttnOptions options;
+  /// Of DeviceDistAttention: at least forward_workspace_bytes(), or none.
+  AttnWorkspace workspace;
 };
 
 struct DistBackwardArgs {
@@ -70,6 +72,8 @@ struct DistBackwardArgs {
   DsinkReduce dsink_reduce = DsinkReduce::kSum;  // kSsh gradients belong to rows and are never reduced
   const KeptKv* kept = nullptr;                  // what the forward pass kept, or null. Alike on every rank
   AttnOptions options;
+  /// Of DeviceDistAttention: at least backward_workspace_bytes(), or none.
+  AttnWorkspace workspace;
 };
 
 enum class AttnPass : int { kForward = 0, kBackward = 1 };

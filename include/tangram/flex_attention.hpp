@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "tangram/attention.hpp"
 #include "tangram/config.hpp"
@@ -13,14 +14,19 @@
 
 namespace tangram {
 
+/// What a mask is prepared for.
+enum class AttnPasses : int { kBoth = 0, kForward = 1, kBackward = 2 };
+
 /// The slices as `backend` wants them: with a tile list built for its tile shape, or as they are. The one place where
 /// plan's tile lists and backends meet. `arrivals`: keys that come late, in the order in which they come, for calls
-/// with AttnForwardArgs::arrivals; the tile list then begins with what needs them least. Throws what
-/// AttnBackend::prepare throws.
+/// with AttnForwardArgs::arrivals; the tile list then begins with what needs them least. Nothing is built for a pass
+/// that was not asked for, whose calls a backend with tile lists then refuses. Throws what AttnBackend::prepare throws.
 std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                             const AttnShape& shape, std::span<const KeyArrival> arrivals = {});
+                                             const AttnShape& shape, std::span<const KeyArrival> arrivals = {},
+                                             AttnPasses passes = AttnPasses::kBoth);
 
-/// A mask, its shape and a backend, ready to be called any number of times, one call at a time.
+/// A mask, its shape and a backend, ready to be called any number of times, one call at a time. What only backward()
+/// needs is made by its first call.
 class FlexAttention {
  public:
   /// `backend` must outlive the object. Throws InvalidArgument for what the backend cannot do.
@@ -30,14 +36,24 @@ class FlexAttention {
   const AttnShape& shape() const { return shape_; }
   const AttnBackend& backend() const { return *backend_; }
 
+  /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares it.
+  int64_t forward_workspace_bytes() const { return backend_->forward_workspace_bytes(*prepared_); }
+  int64_t backward_workspace_bytes();
+  /// Memory of a device that the object holds.
+  int64_t device_bytes() const { return prepared_->device_bytes(); }
+
   /// As AttnBackend::forward and backward.
   void forward(const AttnForwardArgs& args, void* stream = nullptr);
   void backward(const AttnBackwardArgs& args, void* stream = nullptr);
 
  private:
+  void prepare_backward();
+
   AttnShape shape_;
   const AttnBackend* backend_;
   std::unique_ptr<PreparedMask> prepared_;
+  std::vector<AttnSlice> slices_;  // until backward() is prepared
+  bool has_backward_ = false;
 };
 
 }  // namespace tangram

@@ -3,16 +3,20 @@
 
 // tangram/attention.hpp, backends.hpp and flex_attention.hpp.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <mutex>
+#include <utility>
 
 #include "backend.hpp"
 #include "core/require.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tensor.hpp"
+#include "workspace.hpp"
 
 namespace tangram::python {
 
@@ -22,41 +26,65 @@ namespace {
 class SharedFlexAttention {
  public:
   SharedFlexAttention(const Mask& mask, const HeadConfig& heads, std::shared_ptr<Backend> backend)
-      : backend_(std::move(backend)), attention_(prepared(mask, heads, *backend_)) {}
+      : backend_(std::move(backend)),
+        attention_(prepared(mask, heads, *backend_)),
+        forward_workspace_bytes_(attention_->forward_workspace_bytes()) {}
 
-  const AttnShape& shape() const { return attention_.shape(); }
+  const AttnShape& shape() const { return attention_->shape(); }
   const Backend& backend() const { return *backend_; }
+
+  int64_t device_bytes() const { return attention_->device_bytes(); }
+
+  int64_t forward_workspace_bytes() const { return forward_workspace_bytes_; }
+  // Also prepares what backward() needs, once.
+  int64_t backward_workspace_bytes() {
+    if (backward_workspace_bytes_ < 0) {
+      const nb::gil_scoped_release release;
+      const std::lock_guard lock(mutex_);
+      const DeviceScope scope(backend_->device());
+      backward_workspace_bytes_ = attention_->backward_workspace_bytes();
+    }
+    return backward_workspace_bytes_;
+  }
 
   void forward(const AttnForwardArgs& args, void* stream) {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     const DeviceScope scope(backend_->device());
-    order_.enter(stream);
-    attention_.forward(args, stream);
+    enter(stream);
+    attention_->forward(args, stream);
   }
   void backward(const AttnBackwardArgs& args, void* stream) {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     const DeviceScope scope(backend_->device());
-    order_.enter(stream);
-    attention_.backward(args, stream);
+    enter(stream);
+    attention_->backward(args, stream);
   }
 
  private:
-  static FlexAttention prepared(const Mask& mask, const HeadConfig& heads, const Backend& backend) {
+  void enter(void* stream) {
+    if (!backend_->on_gpu()) return;
+    order_.enter(stream);
+    keep_while_graph_lives(stream, attention_);
+  }
+
+  static std::shared_ptr<FlexAttention> prepared(const Mask& mask, const HeadConfig& heads, const Backend& backend) {
     const DeviceScope scope(backend.device());
-    return FlexAttention(mask, heads, backend.get());
+    return std::make_shared<FlexAttention>(mask, heads, backend.get());
   }
 
   std::shared_ptr<Backend> backend_;
-  FlexAttention attention_;
+  std::shared_ptr<FlexAttention> attention_;  // graphs that were captured with it hold it, too
+  const int64_t forward_workspace_bytes_;
+  std::atomic<int64_t> backward_workspace_bytes_ = -1;
   StreamOrder order_;
   std::mutex mutex_;
 };
 
 void forward(SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
              nb::handle max_logits, nb::handle sink, const std::string& sink_layout, const AttnOptions& options,
-             uintptr_t stream) {
+             uintptr_t stream, Workspace workspace) {
   const AttnShape& shape = self.shape();
   Arguments read("FlexAttention.forward", self.backend().on_gpu());
   AttnForwardArgs args;
@@ -68,6 +96,7 @@ void forward(SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v
   args.max_logits = read.floats(max_logits, "max_logits", {shape.num_heads_q});
   args.sink = read.sink(sink, sink_layout, shape.seqlen_q, shape.num_heads_q);
   args.options = options;
+  args.workspace = as_workspace(workspace);
   self.forward(args, reinterpret_cast<void*>(stream));
 }
 
@@ -77,7 +106,7 @@ struct Gradients {
 
 void backward(SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
               nb::handle dout, const Gradients& gradients, nb::handle sink, const std::string& sink_layout,
-              const AttnOptions& options, uintptr_t stream) {
+              const AttnOptions& options, uintptr_t stream, Workspace workspace) {
   const AttnShape& shape = self.shape();
   Arguments read("FlexAttention.backward", self.backend().on_gpu());
   AttnBackwardArgs args;
@@ -97,6 +126,7 @@ void backward(SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle 
     args.dsink = read.floats(gradients.dsink, "dsink", {args.sink.seqlen_sink, shape.num_heads_q});
   }
   args.options = options;
+  args.workspace = as_workspace(workspace);
   self.backward(args, reinterpret_cast<void*>(stream));
 }
 
@@ -142,17 +172,27 @@ void bind_attention(nb::module_& m) {
            "Raises InvalidArgument for what the backend cannot do.")
       .def("forward", &forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "max_logits"_a.none() = nb::none(),
            "sink"_a.none() = nb::none(), "sink_layout"_a = "sh", "options"_a = AttnOptions{}, "stream"_a = 0,
-           "Writes out [seqlen_q, num_heads_q, head_dim_v], lse [seqlen_q, num_heads_q] and max_logits [num_heads_q].")
+           "workspace"_a = Workspace{0, 0},
+           "Writes out [seqlen_q, num_heads_q, head_dim_v], lse [seqlen_q, num_heads_q] and max_logits [num_heads_q]. "
+           "workspace: address and bytes of device memory, at least forward_workspace_bytes and aligned to 256 bytes, "
+           "that is the call's in stream order; without it calls on a device share one.")
       .def(
           "backward",
           [](SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
              nb::handle dout, nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink, nb::handle sink,
-             const std::string& sink_layout, const AttnOptions& options, uintptr_t stream) {
-            backward(self, q, k, v, out, lse, dout, {dq, dk, dv, dsink}, sink, sink_layout, options, stream);
+             const std::string& sink_layout, const AttnOptions& options, uintptr_t stream, Workspace workspace) {
+            backward(self, q, k, v, out, lse, dout, {dq, dk, dv, dsink}, sink, sink_layout, options, stream, workspace);
           },
           "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a, "dq"_a, "dk"_a, "dv"_a, "dsink"_a.none() = nb::none(),
           "sink"_a.none() = nb::none(), "sink_layout"_a = "sh", "options"_a = AttnOptions{}, "stream"_a = 0,
-          "Writes dq, dk, dv and dsink; out and lse are those of forward.");
+          "workspace"_a = Workspace{0, 0},
+          "Writes dq, dk, dv and dsink; out and lse are those of forward. workspace: as forward's, of at least "
+          "backward_workspace_bytes.")
+      .def_prop_ro("forward_workspace_bytes", &SharedFlexAttention::forward_workspace_bytes,
+                   "What forward needs as its workspace, 0: none.")
+      .def_prop_ro("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes,
+                   "The same of backward. Prepares what backward needs, once.")
+      .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes, "GPU memory that the object holds.");
 }
 
 }  // namespace tangram::python

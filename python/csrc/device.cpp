@@ -7,7 +7,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 #include "cuda/check.hpp"
+#include "cuda/graph_lifetime.hpp"
 
 namespace tangram::python {
 
@@ -32,6 +35,10 @@ void finish_device() noexcept {
   static_cast<void>(cudaDeviceSynchronize());
   static_cast<void>(cudaGetLastError());
   if (exchanged) static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
+void keep_while_graph_lives(void* stream, std::shared_ptr<const void> object) {
+  cuda::keep_while_graph_lives(static_cast<cudaStream_t>(stream), std::move(object));
 }
 
 DeviceScope::DeviceScope(int device) {
@@ -72,6 +79,7 @@ bool is_captured(void*) { return false; }
 void synchronize_device() {}
 void finish_device() noexcept {}
 void StreamOrder::enter(void*) {}
+void keep_while_graph_lives(void*, std::shared_ptr<const void>) {}
 
 }  // namespace tangram::python
 

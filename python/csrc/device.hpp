@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 namespace tangram::python {
@@ -31,7 +32,10 @@ void synchronize_device();
 /// The same for destructors: swallows errors, and leaves a graph alone that another call captures meanwhile.
 void finish_device() noexcept;
 
-/// A prepared mask has one workspace, which calls use in stream order. A call on another stream than the last is made
+/// If the stream is being captured, keeps `object` until the graph is gone.
+void keep_while_graph_lives(void* stream, std::shared_ptr<const void> object);
+
+/// A prepared mask is used by one call at a time, in stream order. A call on another stream than the last is made
 /// to wait for what is on that one. Calls that are captured in a CUDA graph are ordered by the graph alone: whoever
 /// replays it beside other calls with the same mask must order them.
 class StreamOrder {

@@ -5,6 +5,7 @@
 #include "tangram/dist_attention.hpp"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -17,6 +18,7 @@
 #include "tangram/device_dist_attention.hpp"
 #include "tangram/error.hpp"
 #include "tensor.hpp"
+#include "workspace.hpp"
 
 namespace tangram::python {
 
@@ -35,6 +37,10 @@ class Executor {
   // The number of the latest forward pass whose remote K/V stay in GPU memory, and whether they are still there.
   virtual int64_t latest_kept() const { return 0; }
   virtual bool still_keeps(int64_t) const { return true; }
+  // Of GPU memory: what it holds, and what passes compute in.
+  virtual int64_t device_bytes() const { return 0; }
+  virtual int64_t forward_workspace_bytes() const { return 0; }
+  virtual int64_t backward_workspace_bytes() const { return 0; }
 };
 
 class HostExecutor final : public Executor {
@@ -81,7 +87,9 @@ class DeviceExecutor final : public Executor {
     keeps_ = keeps_between_passes(*plan, group_->communicator().rank());
     DeviceDistOptions options;
     options.row_sinks = row_sinks;
-    group_->prepare([&] { attention_.emplace(std::move(plan), group_->communicator(), backend, options); });
+    group_->prepare([&] {
+      attention_ = std::make_shared<DeviceDistAttention>(std::move(plan), group_->communicator(), backend, options);
+    });
   }
   // Kernels may still read what ends here.
   ~DeviceExecutor() override {
@@ -110,12 +118,16 @@ class DeviceExecutor final : public Executor {
   void refuse(const std::string& reason) override { group_->refuse(reason); }
   int64_t latest_kept() const override { return num_forward_; }
   bool still_keeps(int64_t pass) const override { return !keeps_ || (kept_.valid && pass == num_forward_); }
+  int64_t device_bytes() const override { return attention_->device_bytes(); }
+  int64_t forward_workspace_bytes() const override { return attention_->forward_workspace_bytes(); }
+  int64_t backward_workspace_bytes() const override { return attention_->backward_workspace_bytes(); }
 
  private:
   template <class Pass>
   void run(void* stream, Pass pass) {
     group_->enqueue(stream, [&] {
       try {
+        keep_while_graph_lives(stream, attention_);
         pass();
       } catch (const std::exception& error) {
         group_->communicator().abort(error.what());
@@ -125,7 +137,7 @@ class DeviceExecutor final : public Executor {
   }
 
   std::shared_ptr<DeviceGroup> group_;
-  std::optional<DeviceDistAttention> attention_;
+  std::shared_ptr<DeviceDistAttention> attention_;  // graphs that were captured with it hold it, too
   // NOTE [kept pass]: what one forward pass leaves for its backward pass; the next forward pass takes the memory over,
   // whether the backward pass came or not. So all ranks give it back at the same calls, and none when Python collects.
   bool keeps_ = false;
@@ -152,7 +164,7 @@ class SharedDistAttention {
 
   void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle max_logits,
                nb::handle sink, const std::string& sink_layout, KeptKv* kept, const AttnOptions& options,
-               uintptr_t stream) {
+               uintptr_t stream, const Workspace& workspace) {
     const HeadConfig& heads = attention_->plan().config.heads;
     DistForwardArgs args;
     take_part([&] {
@@ -167,13 +179,14 @@ class SharedDistAttention {
     });
     args.kept = kept;
     args.options = options;
+    args.workspace = as_workspace(workspace);
     attention_->forward(args, reinterpret_cast<void*>(stream));
   }
 
   void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,
                 nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink, nb::handle sink,
                 const std::string& sink_layout, const KeptKv* kept, const std::string& dsink_reduce,
-                const AttnOptions& options, uintptr_t stream) {
+                const AttnOptions& options, uintptr_t stream, const Workspace& workspace) {
     const HeadConfig& heads = attention_->plan().config.heads;
     DistBackwardArgs args;
     take_part([&] {
@@ -199,11 +212,15 @@ class SharedDistAttention {
                                                 : DsinkReduce::kAvg;
     args.kept = kept;
     args.options = options;
+    args.workspace = as_workspace(workspace);
     attention_->backward(args, reinterpret_cast<void*>(stream));
   }
 
   int64_t latest_kept() const { return attention_->latest_kept(); }
   bool still_keeps(int64_t pass) const { return attention_->still_keeps(pass); }
+  int64_t device_bytes() const { return attention_->device_bytes(); }
+  int64_t forward_workspace_bytes() const { return attention_->forward_workspace_bytes(); }
+  int64_t backward_workspace_bytes() const { return attention_->backward_workspace_bytes(); }
 
  private:
   // A rank whose arguments are unreadable tells its peers, which would wait for it.
@@ -233,12 +250,21 @@ void bind_dist_attention(nb::module_& m) {
            "plan"_a, "group"_a, "backend"_a, "row_sinks"_a = 0,
            "The same for tensors in GPU memory; waits for the GPU. row_sinks: of calls by a strategy that exchanges "
            "heads, how many sinks of its own (layout 'ssh') each row has.")
-      .def("forward", &SharedDistAttention::forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,
-           "max_logits"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",
-           "kept"_a.none() = nb::none(), "options"_a = AttnOptions{}, "stream"_a = 0)
+      .def(
+          "forward", &SharedDistAttention::forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,
+          "max_logits"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",
+          "kept"_a.none() = nb::none(), "options"_a = AttnOptions{}, "stream"_a = 0, "workspace"_a = Workspace{0, 0},
+          "workspace: address and bytes of GPU memory, at least forward_workspace_bytes and aligned to 256 bytes, that "
+          "is the call's in stream order; without it the passes of a group share one.")
       .def("backward", &SharedDistAttention::backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a, "dq"_a, "dk"_a,
            "dv"_a, "dsink"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",
-           "kept"_a.none() = nb::none(), "dsink_reduce"_a = "sum", "options"_a = AttnOptions{}, "stream"_a = 0)
+           "kept"_a.none() = nb::none(), "dsink_reduce"_a = "sum", "options"_a = AttnOptions{}, "stream"_a = 0,
+           "workspace"_a = Workspace{0, 0}, "workspace: as forward's, of at least backward_workspace_bytes.")
+      .def_prop_ro("device_bytes", &SharedDistAttention::device_bytes,
+                   "GPU memory that the object holds, beside what its group shares.")
+      .def_prop_ro("forward_workspace_bytes", &SharedDistAttention::forward_workspace_bytes,
+                   "What forward needs as its workspace, 0: none.")
+      .def_prop_ro("backward_workspace_bytes", &SharedDistAttention::backward_workspace_bytes, "The same of backward.")
       .def_prop_ro("latest_kept", &SharedDistAttention::latest_kept,
                    "Over GPUs: the number of the latest forward pass, whose remote K/V stay where the plan keeps them.")
       .def("still_keeps", &SharedDistAttention::still_keeps, "number"_a,

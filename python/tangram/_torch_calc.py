@@ -24,6 +24,7 @@ from ._torch_flex import (
     _stream,
     shapes_of_backward,
     shapes_of_forward,
+    workspace,
 )
 
 _ARGS = (
@@ -98,7 +99,9 @@ def _calc(
     options = _options(scale, softcap, deterministic)
     wanted = peaks if max_logits else None
     tensors = (_rows(q), kv_rows(k), kv_rows(v), out, lse, wanted, sink_values(sink))
-    attention.forward(*tensors, sink_layout, None, options, _stream(q))
+    space, place = workspace(attention.forward_workspace_bytes, q.device)
+    attention.forward(*tensors, sink_layout, None, options, _stream(q), place)
+    del space
     return out, lse, peaks
 
 
@@ -125,7 +128,10 @@ def _calc_backward(
     as_float = sink_values(sink)
     dsink = None if as_float is None else torch.empty_like(as_float)
     tensors = (q, k, v, _rows(out), lse.contiguous(), _rows(dout), dq, dk, dv, dsink, as_float)
-    attention.backward(*tensors, sink_layout, None, dsink_reduce, _options(scale, softcap, deterministic), _stream(q))
+    space, place = workspace(attention.backward_workspace_bytes, q.device)
+    options = _options(scale, softcap, deterministic)
+    attention.backward(*tensors, sink_layout, None, dsink_reduce, options, _stream(q), place)
+    del space
     if sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)
     return dq, dk, dv, dsink.to(sink.dtype)

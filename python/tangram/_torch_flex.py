@@ -103,13 +103,45 @@ def _empty_lse(q: Tensor) -> Tensor:
     return torch.empty_like(_pattern(q.shape[:2], torch.float32, q.device))
 
 
+_NO_WORKSPACE = (0, 0)
+
+
+# By device, the largest workspace so far: masks that need a little less ask for as much, so that torch finds the same
+# block for all of them and never keeps several.
+_most_bytes: dict[torch.device, int] = {}
+
+
+def _workspace_bytes(num_bytes: int, device: torch.device) -> int:
+    eighth = 1 << max(num_bytes.bit_length() - 4, 9)
+    rounded = -(-num_bytes // eighth) * eighth
+    most = _most_bytes.get(device, 0)
+    if rounded <= most <= 2 * rounded:
+        return most
+    _most_bytes[device] = max(rounded, most)
+    return rounded
+
+
+def workspace(num_bytes: int, device: torch.device) -> tuple[Tensor | None, tuple[int, int]]:
+    """Memory for one call on the current stream, to be held until it is enqueued, and its address and size.
+
+    Of torch's allocator, so that it is shared with activations, and part of a graph's own memory where one is captured.
+    """
+    if num_bytes == 0:
+        return None, _NO_WORKSPACE
+    num_bytes = _workspace_bytes(num_bytes, device)
+    space = torch.empty_like(_pattern((num_bytes,), torch.uint8, device))
+    return space, (space.data_ptr(), num_bytes)
+
+
 def _forward(
     call: _Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
 ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     out = _empty_out(q, v, call.out_dtype)
     lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
-    call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, _stream(q))
+    space, place = workspace(call.attention.forward_workspace_bytes, q.device)
+    call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, _stream(q), place)
+    del space
     return (out, lse) if peaks is None else (out, lse, peaks)
 
 
@@ -119,9 +151,11 @@ def _backward(
     dtype = call.grad_dtype
     dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
     dsink = None if sink is None else torch.empty_like(sink)
+    space, place = workspace(call.attention.backward_workspace_bytes, q.device)
     call.attention.backward(
-        q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink, call.sink_layout, call.options, _stream(q)
+        q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink, call.sink_layout, call.options, _stream(q), place
     )
+    del space
     return dq, dk, dv, dsink
 
 

@@ -44,6 +44,7 @@ from ._torch_flex import (
     check_scale,
     refuse_second_derivatives,
     require_no_transform,
+    workspace,
 )
 from ._torch_group import known_group
 from .errors import InvalidArgument
@@ -114,7 +115,10 @@ class _CalcAttn(torch.autograd.Function):
         out = _empty_out(q, v, call.out_dtype)
         lse = _empty_lse(q)
         peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
-        call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.kept, call.options, _stream(q))
+        space, place = workspace(call.attention.forward_workspace_bytes, q.device)
+        tensors = (q, k, v, out, lse, peaks, sink)
+        call.attention.forward(*tensors, call.sink_layout, call.kept, call.options, _stream(q), place)
+        del space
         if call.without is not None:
             call.number = call.attention.latest_kept
         ctx.save_for_backward(q, k, v, sink, out, lse)
@@ -144,7 +148,9 @@ def _backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     attention = call.attention
     if call.without is not None and not attention.still_keeps(call.number):
         attention = call.without()
-    attention.backward(*tensors, call.sink_layout, call.kept, call.dsink_reduce, call.options, _stream(q))
+    space, place = workspace(attention.backward_workspace_bytes, q.device)
+    attention.backward(*tensors, call.sink_layout, call.kept, call.dsink_reduce, call.options, _stream(q), place)
+    del space
     return dq, dk, dv, dsink, None
 
 

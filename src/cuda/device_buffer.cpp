@@ -3,13 +3,35 @@
 
 #include "cuda/device_buffer.hpp"
 
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <mutex>
+
 #include "cuda/check.hpp"
 
 namespace tangram::cuda {
 
+namespace {
+
+/// One for each device, on which nothing else is put: an upload waits for no kernel.
+cudaStream_t upload_stream() {
+  static std::mutex mutex;
+  static std::map<int, cudaStream_t> streams;
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  const std::lock_guard lock(mutex);
+  cudaStream_t& stream = streams[device];
+  if (stream == nullptr) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return stream;
+}
+
+}  // namespace
+
 void upload(void* device, const void* host, size_t bytes) {
-  check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-  check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  const cudaStream_t stream = upload_stream();
+  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
 
 DeviceBuffer::DeviceBuffer(size_t bytes) : bytes_(bytes) {
@@ -29,8 +51,9 @@ DeviceBuffer DeviceBuffer::copy_of(const void* host, size_t bytes) {
 DeviceBuffer DeviceBuffer::zeros(size_t bytes) {
   DeviceBuffer buffer(bytes);
   if (bytes > 0) {
-    check(cudaMemset(buffer.data_, 0, bytes), "cudaMemset");
-    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+    const cudaStream_t stream = upload_stream();
+    check(cudaMemsetAsync(buffer.data_, 0, bytes, stream), "cudaMemsetAsync");
+    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   }
   return buffer;
 }

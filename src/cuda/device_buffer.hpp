@@ -10,8 +10,8 @@
 namespace tangram::cuda {
 
 /// Copies `bytes` of host memory to memory of the current device; the copy has ended on return, for kernels on any
-/// stream. (cudaMemcpy returns once pageable memory has been read; streams that do not wait for the default one may
-/// find the device's memory unwritten.) Throws CudaError.
+/// stream, and has waited for none of them. (cudaMemcpy returns once pageable memory has been read, and waits for all
+/// that the default stream waits for.) Throws CudaError.
 void upload(void* device, const void* host, size_t bytes);
 
 /// Owns `bytes` of device memory (possibly none), move-only. Freed with cudaFree, which waits for the device.

@@ -91,8 +91,8 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
     }
     check_plan("DistAttention", *plan, communicator.size());
     context.shape = rank_shape(*plan, context.rank);
-    context.forward = prepare_stages(backend, context.rank_plan().forward, context.shape);
-    context.backward = prepare_stages(backend, context.rank_plan().backward, context.shape);
+    context.forward = prepare_stages(backend, context.rank_plan().forward, context.shape, AttnPasses::kForward);
+    context.backward = prepare_stages(backend, context.rank_plan().backward, context.shape, AttnPasses::kBackward);
   });
   communicator.require_agreement(hash_of(*plan), "DistAttention: mask, config and dispatch");
 }

@@ -22,23 +22,33 @@ int64_t first_wave(const AttnShape& shape) {
   return (kMultiprocessors + heads - 1) / heads;
 }
 
+/// The tile list of the transposed slices, where the backend wants one.
+void add_backward(const AttnBackend& backend, PreparedMask& prepared, std::span<const AttnSlice> slices,
+                  const AttnShape& shape) {
+  const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape);
+  if (!keys_first) return;
+  std::vector<AttnSlice> slices_of_keys;
+  for (const AttnSlice& slice : slices) slices_of_keys.push_back(transposed(slice));
+  backend.prepare_backward(prepared, build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, *keys_first));
+}
+
 }  // namespace
 
 std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                             const AttnShape& shape, std::span<const KeyArrival> arrivals) {
+                                             const AttnShape& shape, std::span<const KeyArrival> arrivals,
+                                             AttnPasses passes) {
   const std::optional<TileShape> tile_shape = backend.tile_shape(shape);
   if (!tile_shape) return backend.prepare(slices, shape, nullptr);
   // build_tile_list trusts its slices; the mask checks them.
   const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
-  TileList tiles = build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
-  if (!arrivals.empty()) order_by_arrival(tiles, arrivals, first_wave(shape));
-  std::unique_ptr<PreparedMask> prepared = backend.prepare(checked.slices(), shape, &tiles);
-  if (!arrivals.empty()) backend.prepare_arrivals(*prepared, arrivals);
-  if (const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape)) {
-    std::vector<AttnSlice> slices_of_keys;
-    for (const AttnSlice& slice : checked.slices()) slices_of_keys.push_back(transposed(slice));
-    backend.prepare_backward(*prepared, build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, *keys_first));
+  std::optional<TileList> tiles;
+  if (passes != AttnPasses::kBackward) {
+    tiles = build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
+    if (!arrivals.empty()) order_by_arrival(*tiles, arrivals, first_wave(shape));
   }
+  std::unique_ptr<PreparedMask> prepared = backend.prepare(checked.slices(), shape, tiles ? &*tiles : nullptr);
+  if (!arrivals.empty()) backend.prepare_arrivals(*prepared, arrivals);
+  if (passes != AttnPasses::kForward) add_backward(backend, *prepared, checked.slices(), shape);
   return prepared;
 }
 
@@ -55,11 +65,27 @@ FlexAttention::FlexAttention(const Mask& mask, const HeadConfig& heads, const At
     : FlexAttention(mask.slices(), shape_of(mask, heads), backend) {}
 
 FlexAttention::FlexAttention(std::span<const AttnSlice> slices, const AttnShape& shape, const AttnBackend& backend)
-    : shape_(shape), backend_(&backend), prepared_(prepare_slices(backend, slices, shape)) {}
+    : shape_(shape),
+      backend_(&backend),
+      prepared_(prepare_slices(backend, slices, shape, {}, AttnPasses::kForward)),
+      slices_(slices.begin(), slices.end()) {}
+
+void FlexAttention::prepare_backward() {
+  if (has_backward_) return;
+  add_backward(*backend_, *prepared_, slices_, shape_);
+  slices_ = {};
+  has_backward_ = true;
+}
+
+int64_t FlexAttention::backward_workspace_bytes() {
+  prepare_backward();
+  return backend_->backward_workspace_bytes(*prepared_);
+}
 
 void FlexAttention::forward(const AttnForwardArgs& args, void* stream) { backend_->forward(*prepared_, args, stream); }
 
 void FlexAttention::backward(const AttnBackwardArgs& args, void* stream) {
+  prepare_backward();
   backend_->backward(*prepared_, args, stream);
 }
 

@@ -100,11 +100,11 @@ AttnShape rank_shape(const Plan& plan, int rank) {
 }
 
 std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const AttnBackend& backend, const std::vector<Stage>& stages,
-                                                          const AttnShape& shape) {
+                                                          const AttnShape& shape, AttnPasses passes) {
   std::vector<std::unique_ptr<PreparedMask>> prepared;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const bool has_work = stage == 0 || !stages[stage].slices.empty();
-    prepared.push_back(has_work ? prepare_slices(backend, stages[stage].slices, shape) : nullptr);
+    prepared.push_back(has_work ? prepare_slices(backend, stages[stage].slices, shape, {}, passes) : nullptr);
   }
   return prepared;
 }

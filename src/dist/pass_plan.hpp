@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tangram/attention.hpp"
+#include "tangram/flex_attention.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -26,7 +27,7 @@ AttnShape rank_shape(const Plan& plan, int rank);
 /// What the backend prepares from each stage's slices: null where there are none, since such a stage needs no call,
 /// except for the first, which sets the results of rows without keys.
 std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const AttnBackend& backend, const std::vector<Stage>& stages,
-                                                          const AttnShape& shape);
+                                                          const AttnShape& shape, AttnPasses passes);
 
 /// The last stage in which the rank computes: the sink enters there. Stage 0 always computes.
 size_t last_stage_with_work(const std::vector<std::unique_ptr<PreparedMask>>& stages);

@@ -39,6 +39,7 @@ class LateKeys {
   int64_t num_keys() const;
   /// Parameters of a call; `arrivals` may be null.
   ArrivalParams params(const DeviceArrivals* arrivals) const;
+  size_t device_bytes() const { return needed_.bytes() + flags_.bytes(); }
 
  private:
   std::vector<uint64_t> bits_;

@@ -48,6 +48,7 @@ class KeyStretches {
   /// Rows that the other tensors must have.
   int64_t num_rows() const { return num_rows_; }
   StretchParams params() const { return {of_granule_.as<GranuleStretch>()}; }
+  size_t device_bytes() const { return of_granule_.bytes(); }
 
  private:
   cuda::DeviceBuffer of_granule_;

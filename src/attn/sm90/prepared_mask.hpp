@@ -6,39 +6,51 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/backward/plan.hpp"
 #include "attn/sm90/key_stretches.hpp"
-#include "cuda/device_buffer.hpp"
+#include "cuda/packed_arrays.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram::sm90 {
 
-/// What a mask whose query tiles are cut into parts has besides: where parts leave their results.
-struct ForwardParts {
-  cuda::DeviceBuffer part_rows, tiles, out, lse;
+/// What the forward pass reads of a mask: its tile list, and where parts of tiles leave their results.
+struct ForwardLists {
+  cuda::PackedArrays arrays;
+  cuda::PackedArray items, runs, intervals;
+  cuda::PackedArray counters;          ///< of the kernel's scheduler, zeros between calls
+  cuda::PackedArray part_rows, tiles;  ///< empty for most masks; else items are parts
+  int32_t num_items = 0;
+  int32_t num_part_tiles = 0;
+  int64_t num_part_rows = 0;  ///< of the workspace, [rows, num_heads_q]
+  int64_t total_steps = 0;    ///< key tiles of all items of one head group
+  int64_t longest_steps = 0;  ///< key tiles of the longest item
+
+  bool in_parts() const { return num_part_tiles > 0; }
 };
 
-/// Tile lists and counters in device memory, uploaded once. Used by one call at a time (in stream order).
+/// The lists of the passes that were prepared, in device memory; what calls compute in is not the mask's. Used by one
+/// call at a time (in stream order).
 struct Sm90Mask final : PreparedMask {
   AttnShape shape;
   std::vector<AttnSlice> slices;
-  int num_sms = 0;
-  int64_t l2_bytes = 0;
-  int32_t num_items = 0;
-  int64_t total_steps = 0;    ///< key tiles of all items of one head group
-  int64_t longest_steps = 0;  ///< key tiles of the longest item
-  cuda::DeviceBuffer items;
-  cuda::DeviceBuffer runs;
-  cuda::DeviceBuffer intervals;
-  cuda::DeviceBuffer counters;
-  std::unique_ptr<ForwardParts> parts;  ///< null for most masks; else items are parts
+  std::optional<ForwardLists> forward;
+  std::unique_ptr<backward::Plan> backward;
   LateKeys late_keys;
   KeyStretches stretches;
-  std::unique_ptr<backward::Plan> backward;
+
+  int64_t device_bytes() const override {
+    const size_t lists = (forward ? forward->arrays.device_bytes() : 0) + (backward ? backward->device_bytes() : 0);
+    return static_cast<int64_t>(lists + late_keys.device_bytes() + stretches.device_bytes());
+  }
 };
+
+/// Throws InvalidArgument for a mask of another backend.
+const Sm90Mask& as_sm90(const PreparedMask& mask);
+Sm90Mask& as_sm90(PreparedMask& mask);
 
 /// The stretches of a call that gives these other tensors or, empty ones, none. Throws InvalidArgument, naming
 /// `function`, unless they are like k and v and have the rows.

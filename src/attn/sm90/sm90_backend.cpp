@@ -6,24 +6,29 @@
 #include "attn/sm90/sm90_backend.hpp"
 
 #include <cuda_runtime_api.h>
-#include <fmt/core.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <utility>
 
+#include "attn/sm90/call_workspace.hpp"
 #include "attn/sm90/forward/fill.hpp"
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/forward/parts.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "core/require.hpp"
-#include "cuda/check.hpp"
+#include "cuda/device_facts.hpp"
 #include "cuda/profile_range.hpp"
+#include "cuda/scratch_layout.hpp"
 #include "cuda/tensor_map.hpp"
 
 namespace tangram {
 namespace {
 
+using sm90::ForwardLists;
 using sm90::ForwardParams;
 using sm90::Sm90Mask;
 
@@ -107,13 +112,13 @@ void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
 /// Head groups whose keys and values take at most about a quarter of the L2 cache (it keeps two copies of much of what
 /// it holds), whole key heads at a time, in sections of equal size. A section must last four times as long as the
 /// longest item, though, or the SMs would wait for those with which the last section begins.
-int32_t groups_per_section(const Sm90Mask& mask, int pack) {
-  const AttnShape& shape = mask.shape;
+int32_t groups_per_section(const AttnShape& shape, const ForwardLists& lists, int pack) {
+  const cuda::DeviceFacts& device = cuda::facts_of_current_device();
   const int64_t head_bytes = std::max<int64_t>(shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2, 1);
-  const int64_t fitting = std::clamp<int64_t>(mask.l2_bytes / 4 / head_bytes, 1, shape.num_heads_kv);
+  const int64_t fitting = std::clamp<int64_t>(device.l2_bytes / 4 / head_bytes, 1, shape.num_heads_kv);
   const int64_t groups_per_head = shape.num_heads_q / shape.num_heads_kv / pack;
-  const int64_t head_steps = std::max<int64_t>(mask.total_steps * groups_per_head, 1);
-  const int64_t balanced = (4 * mask.longest_steps * mask.num_sms + head_steps - 1) / head_steps;
+  const int64_t head_steps = std::max<int64_t>(lists.total_steps * groups_per_head, 1);
+  const int64_t balanced = (4 * lists.longest_steps * device.multiprocessors + head_steps - 1) / head_steps;
   const int64_t wanted = std::clamp<int64_t>(std::max(fitting, balanced), 1, shape.num_heads_kv);
   const int64_t sections = (shape.num_heads_kv + wanted - 1) / wanted;
   const int64_t heads = (shape.num_heads_kv + sections - 1) / sections;
@@ -122,6 +127,7 @@ int32_t groups_per_section(const Sm90Mask& mask, int pack) {
 
 ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {
   const int pack = packed_heads(mask.shape);
+  const ForwardLists& lists = *mask.forward;
   ForwardParams params{};
   params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere);
   fill_maps(params, args, pack);
@@ -129,16 +135,16 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   params.lse = args.lse;
   params.max_logits = args.max_logits;
   params.sink = args.sink.empty() ? nullptr : args.sink.data;
-  params.items = mask.items.as<TileItem>();
-  params.runs = mask.runs.as<TileRun>();
-  params.intervals = mask.intervals.as<RowInterval>();
-  params.counters = mask.counters.as<int32_t>();
+  params.items = lists.arrays.at<TileItem>(lists.items);
+  params.runs = lists.arrays.at<TileRun>(lists.runs);
+  params.intervals = lists.arrays.at<RowInterval>(lists.intervals);
+  params.counters = lists.arrays.at<int32_t>(lists.counters);
   params.out_row_stride = args.out.row_stride;
   params.out_head_stride = args.out.head_stride;
   params.lse_row_stride = mask.shape.num_heads_q;
-  params.num_items = mask.num_items;
+  params.num_items = lists.num_items;
   params.num_groups = mask.shape.num_heads_q / pack;
-  params.groups_per_section = groups_per_section(mask, pack);
+  params.groups_per_section = groups_per_section(mask.shape, lists, pack);
   while (1 << params.pack_log2 < pack) ++params.pack_log2;
   params.heads_per_kv = mask.shape.num_heads_q / mask.shape.num_heads_kv;
   params.num_heads_q = mask.shape.num_heads_q;
@@ -158,73 +164,80 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   return params;
 }
 
-Sm90Mask& as_sm90(PreparedMask& mask) {
-  auto* prepared = dynamic_cast<Sm90Mask*>(&mask);
-  require(prepared != nullptr, "Sm90Backend: the mask must have been prepared by this backend (got another's)");
-  return *prepared;
-}
-
-int device_attribute(cudaDeviceAttr attribute, int device) {
-  int value = 0;
-  cuda::check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
-/// The current device.
-int hopper_device() {
-  require_hopper(check_hopper());
-  int device = 0;
-  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
-  return device;
-}
-
-void upload_list(Sm90Mask& mask, const TileList& tiles) {
-  mask.num_items = static_cast<int32_t>(tiles.items.size());
-  for (const TileItem& item : tiles.items) {
+ForwardLists upload_lists(const TileList& tiles, const std::optional<sm90::PartList>& parts) {
+  ForwardLists lists;
+  const TileList& dealt = parts ? parts->list : tiles;
+  lists.num_items = static_cast<int32_t>(dealt.items.size());
+  for (const TileItem& item : dealt.items) {
     int64_t steps = 0;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun& run = tiles.runs[static_cast<size_t>(r)];
-      steps += (run.k_end - run.k_begin + tiles.shape.block_n - 1) / tiles.shape.block_n;
+      const TileRun& run = dealt.runs[static_cast<size_t>(r)];
+      steps += (run.k_end - run.k_begin + dealt.shape.block_n - 1) / dealt.shape.block_n;
     }
-    mask.total_steps += steps;
-    mask.longest_steps = std::max(mask.longest_steps, steps);
+    lists.total_steps += steps;
+    lists.longest_steps = std::max(lists.longest_steps, steps);
   }
-  mask.items = cuda::DeviceBuffer::copy_of(tiles.items.data(), tiles.items.size() * sizeof(TileItem));
-  mask.runs = cuda::DeviceBuffer::copy_of(tiles.runs.data(), tiles.runs.size() * sizeof(TileRun));
-  mask.intervals = cuda::DeviceBuffer::copy_of(tiles.intervals.data(), tiles.intervals.size() * sizeof(RowInterval));
+  lists.items = lists.arrays.add(dealt.items);
+  lists.runs = lists.arrays.add(dealt.runs);
+  lists.intervals = lists.arrays.add(dealt.intervals);
+  lists.counters = lists.arrays.add(std::vector<int32_t>{0, 0});
+  if (parts) {
+    lists.part_rows = lists.arrays.add(parts->first_rows);
+    lists.tiles = lists.arrays.add(parts->tiles);
+    lists.num_part_tiles = static_cast<int32_t>(parts->tiles.size());
+    lists.num_part_rows = parts->num_rows;
+  }
+  lists.arrays.upload();
+  return lists;
 }
 
-std::unique_ptr<sm90::ForwardParts> upload_parts(const sm90::PartList& parts, const AttnShape& shape) {
-  auto result = std::make_unique<sm90::ForwardParts>();
-  const auto rows = static_cast<size_t>(parts.num_rows) * static_cast<size_t>(shape.num_heads_q);
-  result->part_rows = cuda::DeviceBuffer::copy_of(parts.first_rows.data(), parts.first_rows.size() * sizeof(int32_t));
-  result->tiles = cuda::DeviceBuffer::copy_of(parts.tiles.data(), parts.tiles.size() * sizeof(sm90::TileParts));
-  result->out = cuda::DeviceBuffer(rows * static_cast<size_t>(shape.head_dim_v) * sizeof(float));
-  result->lse = cuda::DeviceBuffer(rows * sizeof(float));
-  sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim);
-  return result;
+/// Where parts leave their results: [rows, num_heads_q, head_dim_v] and [rows, num_heads_q].
+struct PartResults {
+  float* out = nullptr;
+  float* lse = nullptr;
+  size_t bytes = 0;
+};
+
+PartResults place_parts(const Sm90Mask& mask, void* workspace) {
+  // Few different sizes, as in NOTE [capacity].
+  const size_t part_rows = std::bit_ceil(static_cast<size_t>(mask.forward->num_part_rows));
+  const size_t rows = part_rows * static_cast<size_t>(mask.shape.num_heads_q);
+  cuda::ScratchLayout layout(workspace);
+  PartResults results;
+  results.out = layout.take<float>(rows * static_cast<size_t>(mask.shape.head_dim_v));
+  results.lse = layout.take<float>(rows);
+  results.bytes = layout.bytes();
+  return results;
 }
 
 /// Parts into the workspace, from there into what `params` say.
 void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const ForwardParams& params, int num_ctas,
-                     cudaStream_t stream) {
-  const sm90::ForwardParts& parts = *mask.parts;
+                     void* workspace, cudaStream_t stream) {
+  const ForwardLists& lists = *mask.forward;
+  const PartResults parts = place_parts(mask, workspace);
   variant.parts = true;
   ForwardParams part_params = params;
-  part_params.part_rows = parts.part_rows.as<int32_t>();
-  part_params.part_out = parts.out.as<float>();
-  part_params.part_lse = parts.lse.as<float>();
+  part_params.part_rows = lists.arrays.at<int32_t>(lists.part_rows);
+  part_params.part_out = parts.out;
+  part_params.part_lse = parts.lse;
   sm90::launch_forward(variant, part_params, num_ctas, stream);
   const int tile_rows = sm90::forward_tile_rows(mask.shape.head_dim) / packed_heads(mask.shape);
-  sm90::launch_merge(variant, params,
-                     {parts.out.as<float>(), parts.lse.as<float>(), parts.tiles.as<sm90::TileParts>(),
-                      static_cast<int32_t>(parts.tiles.bytes() / sizeof(sm90::TileParts)), tile_rows},
-                     stream);
+  sm90::launch_merge(
+      variant, params,
+      {parts.out, parts.lse, lists.arrays.at<sm90::TileParts>(lists.tiles), lists.num_part_tiles, tile_rows}, stream);
 }
 
 }  // namespace
 
 namespace sm90 {
+
+const Sm90Mask& as_sm90(const PreparedMask& mask) {
+  const auto* prepared = dynamic_cast<const Sm90Mask*>(&mask);
+  require(prepared != nullptr, "Sm90Backend: the mask must have been prepared by this backend (got another's)");
+  return *prepared;
+}
+
+Sm90Mask& as_sm90(PreparedMask& mask) { return const_cast<Sm90Mask&>(as_sm90(std::as_const(mask))); }
 
 StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
                              const ConstTensorView& v) {
@@ -257,10 +270,14 @@ std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
 std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                                    const TileList* tiles) const {
   const std::optional<TileShape> tile = tile_shape(shape);
-  require(tiles != nullptr && tiles->shape == *tile,
-          "Sm90Backend::prepare: needs a tile list of tile_shape(shape), {} rows by {} keys (got {})", tile->block_m,
-          tile->block_n,
-          tiles == nullptr ? "none" : fmt::format("{} by {}", tiles->shape.block_m, tiles->shape.block_n));
+  require_hopper(check_hopper());
+  auto mask = std::make_unique<Sm90Mask>();
+  mask->shape = shape;
+  mask->slices.assign(slices.begin(), slices.end());
+  if (tiles == nullptr) return mask;  // for backward() alone
+  require(tiles->shape == *tile,
+          "Sm90Backend::prepare: needs a tile list of tile_shape(shape), {} rows by {} keys (got {} by {})",
+          tile->block_m, tile->block_n, tiles->shape.block_m, tiles->shape.block_n);
   require(tiles->seqlen_q == shape.seqlen_q && tiles->seqlen_k == shape.seqlen_k,
           "Sm90Backend::prepare: the tile list must be of the shape's sequences {}, {} (got {}, {})", shape.seqlen_q,
           shape.seqlen_k, tiles->seqlen_q, tiles->seqlen_k);
@@ -268,45 +285,48 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   require(static_cast<int64_t>(tiles->items.size()) * groups < (int64_t{1} << 31) - 65536,
           "Sm90Backend::prepare: tiles times head groups must stay below 2^31 (got {} and {})", tiles->items.size(),
           groups);
-  const int device = hopper_device();
-  auto mask = std::make_unique<Sm90Mask>();
-  mask->shape = shape;
-  mask->slices.assign(slices.begin(), slices.end());
-  mask->num_sms = device_attribute(cudaDevAttrMultiProcessorCount, device);
-  mask->l2_bytes = device_attribute(cudaDevAttrL2CacheSize, device);
-  const std::optional<sm90::PartList> parts = sm90::split_items(*tiles, shape, groups, mask->num_sms);
-  if (parts) mask->parts = upload_parts(*parts, shape);
-  upload_list(*mask, parts ? parts->list : *tiles);
-  mask->counters = cuda::DeviceBuffer::zeros(2 * sizeof(int32_t));
+  mask->forward =
+      upload_lists(*tiles, sm90::split_items(*tiles, shape, groups, cuda::facts_of_current_device().multiprocessors));
+  if (mask->forward->in_parts()) sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim);
   return mask;
 }
 
 void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const {
-  Sm90Mask& prepared = as_sm90(mask);
+  Sm90Mask& prepared = sm90::as_sm90(mask);
   prepared.late_keys = sm90::LateKeys(arrivals, prepared.shape.seqlen_k);
 }
 
 void Sm90Backend::prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const {
-  Sm90Mask& prepared = as_sm90(mask);
+  Sm90Mask& prepared = sm90::as_sm90(mask);
   prepared.stretches = sm90::KeyStretches(stretches, prepared.shape.seqlen_k);
 }
 
+int64_t Sm90Backend::forward_workspace_bytes(const PreparedMask& mask) const {
+  const Sm90Mask& prepared = sm90::as_sm90(mask);
+  return prepared.forward && prepared.forward->in_parts() ? static_cast<int64_t>(place_parts(prepared, nullptr).bytes)
+                                                          : 0;
+}
+
 void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {
-  Sm90Mask& prepared = as_sm90(mask);
+  const Sm90Mask& prepared = sm90::as_sm90(mask);
+  require(prepared.forward.has_value(), "Sm90Backend::forward: prepare() must have been given a tile list (got none)");
   check_forward(prepared.shape, args);
-  const cuda::ProfileRange range("tangram: attention forward");
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  const sm90::CallWorkspace workspace("Sm90Backend::forward", args.workspace, forward_workspace_bytes(mask),
+                                      cuda_stream);
+  const cuda::ProfileRange range("tangram: attention forward");
   if (args.max_logits != nullptr && !args.accumulate) {
     sm90::fill_minus_infinity(args.max_logits, prepared.shape.num_heads_q, cuda_stream);
   }
-  if (prepared.num_items == 0) return;
+  if (prepared.forward->num_items == 0) return;
   const ForwardParams params = forward_params(prepared, args);
   const int64_t work = int64_t{params.num_items} * params.num_groups;
-  const int ctas = static_cast<int>(std::min<int64_t>(std::max(prepared.num_sms - args.options.sm_margin, 1), work));
+  const int free_sms = std::max(cuda::facts_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
   const sm90::ForwardVariant variant{prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
                                      params.softcap > 0};
-  if (prepared.parts != nullptr) {
-    launch_in_parts(prepared, variant, params, ctas, cuda_stream);
+  if (prepared.forward->in_parts()) {
+    launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
   } else {
     sm90::launch_forward(variant, params, ctas, cuda_stream);
   }

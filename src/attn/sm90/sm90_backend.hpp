@@ -15,10 +15,10 @@ namespace tangram {
 /// bfloat16 and float16, head_dim 64 and 128 (head_dim_v the same), any number of key heads that divides the query
 /// heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
 /// bytes. Calls put one kernel on the stream (one more with max_logits and for few tiles of long keys, whose parts are
-/// merged; backward three, and one for dsink), never wait and never allocate, so that they can be captured in a CUDA
-/// graph; prepare() allocates the workspace of parts, prepare_backward() that of backward calls. A PreparedMask belongs
-/// to the device that was current in prepare(). Making the backend needs no GPU; prepare() throws NotAvailable where
-/// the current device is not a Hopper GPU.
+/// merged; backward three, and one for dsink) and never wait. Given a workspace they never allocate; without one they
+/// share that of the device (cuda::Workspace). They can be captured in a CUDA graph. A PreparedMask holds tile lists
+/// and nothing else; it belongs to the device that was current in prepare(), which needs a tile list for forward()
+/// only. Making the backend needs no GPU; prepare() throws NotAvailable where the current device is not a Hopper GPU.
 class Sm90Backend final : public AttnBackend {
  public:
   std::string_view name() const override { return "sm90"; }
@@ -30,9 +30,11 @@ class Sm90Backend final : public AttnBackend {
   void prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const override;
   bool can_read_elsewhere() const override { return true; }
   void prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const override;
+  int64_t forward_workspace_bytes(const PreparedMask& mask) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override;
   void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const override;
+  int64_t backward_workspace_bytes(const PreparedMask& mask) const override;
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream = nullptr) const override;
 };
 

@@ -12,9 +12,12 @@
 
 #include "attn/sm90/backward/launch.hpp"
 #include "attn/sm90/backward/plan.hpp"
+#include "attn/sm90/call_workspace.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "core/require.hpp"
+#include "cuda/device_facts.hpp"
+#include "cuda/graph_lifetime.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/tensor_map.hpp"
 
@@ -52,8 +55,9 @@ void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
   check_view("out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   check_view("dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   check_view("dq", args.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
-  check_view("dk", args.dk, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
-  check_view("dv", args.dv, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  const bool anywhere = args.places.of_key != nullptr;
+  check_view("dk", args.dk, anywhere ? args.dk.rows : shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  check_view("dv", args.dv, anywhere ? args.dv.rows : shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
   check_dtype("q", args.q.dtype, shape.dtype, false);
   check_dtype("k", args.k.dtype, shape.dtype, false);
   check_dtype("v", args.v.dtype, shape.dtype, false);
@@ -74,21 +78,16 @@ void check_settled(const AttnShape& shape, const char* name, const TensorView& g
           gradient.row_stride, gradient.head_stride, view.row_stride, view.head_stride);
 }
 
-void check_row_tables(const AttnShape& shape, const AttnBackwardArgs& args) {
-  require((args.dk_rows == nullptr) == (args.dv_rows == nullptr) && (args.dk_rows == nullptr || !args.accumulate_dkv),
-          "Sm90Backend::backward: dk_rows and dv_rows must be given together, and without accumulate_dkv");
-  if (args.dk_rows != nullptr) {
-    require(args.dk.head_stride == args.dk.dim,
-            "Sm90Backend::backward: heads of dk must be contiguous where dk_rows is given (got head_stride={}, dim={})",
-            args.dk.head_stride, args.dk.dim);
-    require(args.dv.head_stride == args.dv.dim,
-            "Sm90Backend::backward: heads of dv must be contiguous where dv_rows is given (got head_stride={}, dim={})",
-            args.dv.head_stride, args.dv.dim);
-  }
-  const TensorView &dk = args.dk_settled, &dv = args.dv_settled;
+void check_places(const AttnShape& shape, const AttnBackwardArgs& args) {
+  const GradientPlaces& places = args.places;
+  require(places.of_key == nullptr || !args.accumulate_dkv,
+          "Sm90Backend::backward: places must be given without accumulate_dkv");
+  require((places.dk_others == nullptr) == (places.dv_others == nullptr),
+          "Sm90Backend::backward: dk_others and dv_others must be given together");
+  const TensorView &dk = places.dk_settled, &dv = places.dv_settled;
   if (dk.data == nullptr && dv.data == nullptr) return;
-  require(dk.data != nullptr && dv.data != nullptr && (args.dk_rows != nullptr || shape.seqlen_k == 0),
-          "Sm90Backend::backward: dk_settled and dv_settled must be given together, with dk_rows and dv_rows");
+  require(dk.data != nullptr && dv.data != nullptr && (places.of_key != nullptr || shape.seqlen_k == 0),
+          "Sm90Backend::backward: dk_settled and dv_settled must be given together, with places");
   check_settled(shape, "dk_settled", args.dk, dk);
   check_settled(shape, "dv_settled", args.dv, dv);
   require(dk.dtype == dv.dtype, "Sm90Backend::backward: dk_settled and dv_settled must have one dtype (got {} and {})",
@@ -103,7 +102,7 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
           "Sm90Backend::backward: accumulate_dq needs dq in float32 (got {})", to_string(args.dq.dtype));
   require(!args.accumulate_dkv || args.dk.dtype == DType::kFloat32,
           "Sm90Backend::backward: accumulate_dkv needs dk and dv in float32 (got {})", to_string(args.dk.dtype));
-  check_row_tables(shape, args);
+  check_places(shape, args);
   require(args.delta == nullptr, "Sm90Backend::backward: delta must be null, it is computed from out (got memory)");
   require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend::backward: lse must not be null (got null)");
   require(args.sink.empty() || args.sink.data != nullptr,
@@ -147,11 +146,12 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   }
   params.dk = args.dk.data;
   params.dv = args.dv.data;
-  params.dk_rows = args.dk_rows;
-  params.dv_rows = args.dv_rows;
-  params.dk_settled = args.dk_settled.data;
-  params.dv_settled = args.dv_settled.data;
-  params.settled_type = grad_type(args.dk_settled);
+  params.places = args.places.of_key;
+  params.dk_settled = args.places.dk_settled.data;
+  params.dv_settled = args.places.dv_settled.data;
+  params.dk_others = args.places.dk_others;
+  params.dv_others = args.places.dv_others;
+  params.settled_type = grad_type(args.places.dk_settled);
   params.dk_row_stride = args.dk.row_stride;
   params.dk_head_stride = args.dk.head_stride;
   params.dv_row_stride = args.dv.row_stride;
@@ -210,12 +210,6 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeP
   sm90::backward::launch_sink(params, stream);
 }
 
-Sm90Mask& as_sm90(PreparedMask& mask) {
-  auto* prepared = dynamic_cast<Sm90Mask*>(&mask);
-  require(prepared != nullptr, "Sm90Backend: the mask must have been prepared by this backend (got another's)");
-  return *prepared;
-}
-
 }  // namespace
 
 std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape) const {
@@ -224,7 +218,7 @@ std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape
 }
 
 void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const {
-  Sm90Mask& prepared = as_sm90(mask);
+  Sm90Mask& prepared = sm90::as_sm90(mask);
   const AttnShape& shape = prepared.shape;
   require(transposed_tiles.shape == sm90::backward::kTileShape && transposed_tiles.seqlen_q == shape.seqlen_k &&
               transposed_tiles.seqlen_k == shape.seqlen_q,
@@ -232,17 +226,25 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
           "{} by {} over {} by {} rows)",
           transposed_tiles.shape.block_m, transposed_tiles.shape.block_n, transposed_tiles.seqlen_q,
           transposed_tiles.seqlen_k);
+  const int num_sms = cuda::facts_of_current_device().multiprocessors;
+  const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
   prepared.backward = std::make_unique<sm90::backward::Plan>(
-      sm90::backward::make_work_list(transposed_tiles, prepared.slices, shape, prepared.num_sms, prepared.late_keys),
-      shape);
+      sm90::backward::make_work_list(transposed_tiles, prepared.slices, shape, num_sms, prepared.late_keys), shape);
+}
+
+int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
+  const Sm90Mask& prepared = sm90::as_sm90(mask);
+  return prepared.backward == nullptr ? 0 : static_cast<int64_t>(prepared.backward->workspace_bytes());
 }
 
 void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const {
-  Sm90Mask& prepared = as_sm90(mask);
+  const Sm90Mask& prepared = sm90::as_sm90(mask);
   require(prepared.backward != nullptr, "Sm90Backend::backward: prepare_backward() must come first (got none)");
   check_backward(prepared.shape, args);
-  const cuda::ProfileRange range("tangram: attention backward");
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  const sm90::CallWorkspace workspace("Sm90Backend::backward", args.workspace, backward_workspace_bytes(mask),
+                                      cuda_stream);
+  const cuda::ProfileRange range("tangram: attention backward");
   const bool deterministic = args.options.deterministic;
   Params params{};
   EdgeParams edge{};
@@ -250,8 +252,8 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   fill_params(params, prepared.shape, args);
   params.arrivals = prepared.late_keys.params(args.arrivals);
   fill_edge(edge, prepared.shape, args, params.softmax_scale);
-  prepared.backward->fill(params, edge, deterministic);
-  const int64_t free_sms = std::max(prepared.num_sms - args.options.sm_margin, 1);
+  prepared.backward->fill(params, edge, deterministic, workspace.data());
+  const int64_t free_sms = std::max(cuda::facts_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, prepared.backward->num_items(deterministic)));
   if (args.dsink != nullptr) sm90::backward::load_sink();
   sm90::backward::launch({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,

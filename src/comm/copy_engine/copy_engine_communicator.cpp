@@ -68,6 +68,12 @@ CopyEngineGroup::~CopyEngineGroup() {
   static_cast<void>(cudaStreamSynchronize(return_stream.get()));
 }
 
+std::shared_ptr<cuda::DeviceBuffer> CopyEngineGroup::converted_rows(size_t tensor, size_t bytes) {
+  std::shared_ptr<cuda::DeviceBuffer>& rows = converted_.at(tensor);
+  if (rows == nullptr || rows->bytes() < bytes) rows = std::make_shared<cuda::DeviceBuffer>(bytes);
+  return rows;
+}
+
 EpochParams CopyEngineGroup::epoch_params(int pass) const {
   EpochParams params;
   params.context = context();

@@ -5,9 +5,11 @@
 // Protocol and orderings: docs/design/comm_gpu.md.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
+#include "comm/copy_engine/slot_area.hpp"
 #include "comm/device/group_state.hpp"
 #include "comm/device/kernels.hpp"
 #include "comm/device/streams.hpp"
@@ -40,8 +42,12 @@ struct CopyEngineGroup {
     if (lockstep_) state.control().barrier("copy engines: in step");
   }
 
+  /// Memory for partial rows of return tensor `tensor` in another dtype, of one epoch at a time: at least `bytes`.
+  std::shared_ptr<cuda::DeviceBuffer> converted_rows(size_t tensor, size_t bytes);
+
   GroupState state;
   SymmetricHeap heap;
+  SharedSlotArea landing, returns;  // of passes that share memory
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
   cuda::DeviceBuffer counters;  // epochs; all_reduces
@@ -52,6 +58,7 @@ struct CopyEngineGroup {
  private:
   const bool lockstep_;
   cuda::DeviceBuffer context_;
+  std::array<std::shared_ptr<cuda::DeviceBuffer>, 4> converted_;
 };
 
 class CopyEngineCommunicator final : public DeviceCommunicator {

@@ -44,14 +44,14 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
     landing_ = static_cast<const CopyEnginePass&>(*spec_.landing_of).landing_;
   } else {
     const int64_t rows = spec_.landing.empty() ? 0 : spec_.landing[0].rows;
-    landing_ = std::make_shared<SlotArea>(control, group_->heap,
-                                          SlotArea::Shape{rows, landing_row_bytes(spec_), spec_.num_slots, 0},
-                                          "landing buffers of '" + spec_.label + "'");
+    landing_ = std::make_shared<SlotTensors>(control, group_->heap, shares_memory() ? &group_->landing : nullptr,
+                                             SlotTensors::Shape{rows, landing_row_bytes(spec_), spec_.num_slots, 0},
+                                             "landing buffers of '" + spec_.label + "'");
   }
   const int64_t num_flags = static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size()) * place.size;
-  returns_ = std::make_unique<SlotArea>(
-      control, group_->heap,
-      SlotArea::Shape{layout_.return_rows, return_row_bytes(spec_), spec_.num_return_slots, num_flags},
+  returns_ = std::make_unique<SlotTensors>(
+      control, group_->heap, spec_.shares_memory ? &group_->returns : nullptr,
+      SlotTensors::Shape{layout_.return_rows, return_row_bytes(spec_), spec_.num_return_slots, num_flags},
       "return areas of '" + spec_.label + "'");
   casts_ = plan_casts();
   reduces_ = plan_returns();
@@ -64,21 +64,22 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
 
 EpochParams CopyEnginePass::epoch_params() const {
   EpochParams params = group_->epoch_params(number_);
-  params.landing = {landing_->epoch_cell(slot_), landing_->released(slot_), layout_.cast_targets()};
+  params.landing = {(*landing_)->epoch_cell(slot_), (*landing_)->released(slot_), layout_.cast_targets()};
   if (return_slot_ >= 0) {
-    params.returns = {returns_->epoch_cell(return_slot_), returns_->released(return_slot_), layout_.return_targets()};
+    params.returns = {(*returns_)->epoch_cell(return_slot_), (*returns_)->released(return_slot_),
+                      layout_.return_targets()};
   }
   return params;
 }
 
 void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t stream) {
   num_signals_ = 0;
-  return_slot_ = spec_.reduces.empty() ? -1 : returns_->slots().take(spec_.label);
+  return_slot_ = spec_.reduces.empty() ? -1 : (*returns_)->slots().take(spec_.label);
   MoveParams copies;
   if (!own.empty()) {
     copies.chunks = own_chunks_.as<Chunk>();
     copies.count = num_own_chunks_;
-    copies.bases = landing_->bases(slot_);
+    copies.bases = (*landing_)->bases(slot_);
     for (size_t t = 0; t < own.size(); ++t) copies.sources[t] = own[t].data;
   }
   launch_begin(epoch_params(), copies, stream);
@@ -90,7 +91,7 @@ int CopyEnginePass::begin(std::span<const ConstTensorView> own, void* stream) {
   if (!own.empty()) check_sources(spec_, own, layout_.own_source_rows);
   epoch_.begin();
   try {
-    slot_ = landing_->slots().take(spec_.label);
+    slot_ = (*landing_)->slots().take(spec_.label);
   } catch (...) {
     epoch_.cancel();
     throw;
@@ -103,7 +104,7 @@ int CopyEnginePass::begin_kept(KeptSlot kept, void* stream) {
   group_->state.check();
   epoch_.begin();
   try {
-    landing_->slots().take_kept(kept.slot, spec_.label);
+    (*landing_)->slots().take_kept(kept.slot, spec_.label);
   } catch (...) {
     epoch_.cancel();
     throw;
@@ -121,20 +122,20 @@ TensorView CopyEnginePass::landing(int tensor, int slot) const {
   return {{data, shape.dtype, shape.rows, shape.heads, shape.dim, int64_t{shape.heads} * shape.dim, shape.dim}};
 }
 
-void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotArea& area, int slot, int64_t first_flag,
+void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotTensors& area, int slot, int64_t first_flag,
                           const void* const* sources, const OwnedStream& own_stream, bool& used, cudaStream_t stream) {
   if (transfer.targets.empty()) return;
   const int64_t flag = first_flag + static_cast<int64_t>(stage) * group_->state.size();
-  const uint64_t* epoch = landing_->epoch_cell(slot_);
+  const uint64_t* epoch = (*landing_)->epoch_cell(slot_);
   if (transfer.by_kernel) {
     MoveParams params;
     params.chunks = transfer.chunks.as<Chunk>();
     params.count = transfer.num_chunks;
-    params.bases = area.bases(slot);
+    params.bases = area->bases(slot);
     const size_t num_tensors = &area == landing_.get() ? spec_.landing.size() : spec_.returns.size();
     std::copy_n(sources, num_tensors, params.sources);
     launch_move(params, kMoveBlocks, stream);
-    launch_signal(returns_->flags(flag), epoch, transfer.peers, group_->state.rank(), stream);
+    launch_signal((*returns_)->flags(flag), epoch, transfer.peers, group_->state.rank(), stream);
     return;
   }
   const OwnedEvent& fork = &own_stream == &group_->cast_stream ? cast_fork_ : return_fork_;
@@ -149,9 +150,9 @@ void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotArea
                                                                              own_stream.get());
 }
 
-void CopyEnginePass::copy(const Transfer& transfer, const SlotArea& area, int slot, int64_t flag,
+void CopyEnginePass::copy(const Transfer& transfer, const SlotTensors& area, int slot, int64_t flag,
                           const void* const* sources, cudaStream_t stream) const {
-  const uint64_t* epoch = landing_->epoch_cell(slot_);
+  const uint64_t* epoch = (*landing_)->epoch_cell(slot_);
   for (const Target& target : transfer.targets) {
     char* const base = area.address(target.peer, slot, 0);
     for (const Copy& copy : target.copies) {
@@ -159,13 +160,13 @@ void CopyEnginePass::copy(const Transfer& transfer, const SlotArea& area, int sl
                                   static_cast<size_t>(copy.num_bytes), cudaMemcpyDeviceToDevice, stream),
                   "cudaMemcpyAsync");
     }
-    cuda::check(cudaMemcpyAsync(returns_->flag(target.peer, flag + group_->state.rank()), epoch, sizeof(uint64_t),
+    cuda::check(cudaMemcpyAsync((*returns_)->flag(target.peer, flag + group_->state.rank()), epoch, sizeof(uint64_t),
                                 cudaMemcpyDeviceToDevice, stream),
                 "cudaMemcpyAsync");
   }
 }
 
-void CopyEnginePass::copy_batched(const Transfer& transfer, const SlotArea& area, int slot, int64_t flag,
+void CopyEnginePass::copy_batched(const Transfer& transfer, const SlotTensors& area, int slot, int64_t flag,
                                   const void* const* sources, cudaStream_t stream) const {
   // Nobody promises an order within a batch, so that flags need one of their own, behind all rows.
   CopyBatch rows, flags;
@@ -175,7 +176,8 @@ void CopyEnginePass::copy_batched(const Transfer& transfer, const SlotArea& area
       rows.add(base + copy.to, static_cast<const char*>(sources[copy.tensor]) + copy.from,
                static_cast<size_t>(copy.num_bytes));
     }
-    flags.add(returns_->flag(target.peer, flag + group_->state.rank()), landing_->epoch_cell(slot_), sizeof(uint64_t));
+    flags.add((*returns_)->flag(target.peer, flag + group_->state.rank()), (*landing_)->epoch_cell(slot_),
+              sizeof(uint64_t));
   }
   rows.enqueue(stream);
   flags.enqueue(stream);
@@ -200,8 +202,8 @@ void CopyEnginePass::wait_cast(int stage, void* stream) {
   const Transfer& transfer = casts_[static_cast<size_t>(stage)];
   WaitParams params;
   params.context = group_->context();
-  params.flags = returns_->flag(group_->state.rank(), 0);
-  params.epoch = landing_->epoch_cell(slot_);
+  params.flags = (*returns_)->flag(group_->state.rank(), 0);
+  params.epoch = (*landing_)->epoch_cell(slot_);
   params.list = cast_waits_.as<uint32_t>() + transfer.first_wait;
   params.count = transfer.num_waits;
   params.size = group_->state.size();
@@ -212,7 +214,7 @@ void CopyEnginePass::wait_cast(int stage, void* stream) {
 
 DeviceArrivals CopyEnginePass::arrivals() const {
   epoch_.require_open("arrivals");
-  return {returns_->flag(group_->state.rank(), 0), landing_->epoch_cell(slot_), group_->state.size(), number_,
+  return {(*returns_)->flag(group_->state.rank(), 0), (*landing_)->epoch_cell(slot_), group_->state.size(), number_,
           group_->context()};
 }
 
@@ -231,7 +233,7 @@ void CopyEnginePass::reduce(int stage, std::span<const ConstTensorView> partials
   std::copy_n(pointers, 4, conversion.sources);
   launch_convert(conversion, kConvertBlocks, as_stream(stream));
   for (size_t t = 0; t < converted_.size(); ++t) {
-    if (converted_[t].bytes() > 0) pointers[t] = converted_[t].as<void>();
+    if (spec_.returns[t].partial_dtype != spec_.returns[t].reduce_dtype) pointers[t] = converted_[t]->as<void>();
   }
   const Transfer& transfer = reduces_[stage_idx];
   send(transfer, stage_idx, *returns_, return_slot_, static_cast<int64_t>(spec_.casts.size()) * group_->state.size(),
@@ -241,16 +243,16 @@ void CopyEnginePass::reduce(int stage, std::span<const ConstTensorView> partials
 
 std::vector<ReturnTarget> CopyEnginePass::return_targets(int stage, int tensor, int return_slot) const {
   require(stage >= 0 && stage < std::ssize(reduces_) && tensor >= 0 && tensor < std::ssize(spec_.returns) &&
-              return_slot >= 0 && return_slot < returns_->num_slots(),
+              return_slot >= 0 && return_slot < (*returns_)->num_slots(),
           "return_targets '{}': stage, tensor and slot must exist (got {}, {}, {})", spec_.label, stage, tensor,
           return_slot);
-  const int64_t row_bytes = return_row_bytes(spec_)[static_cast<size_t>(tensor)];
   std::vector<ReturnTarget> targets;
   for (const PeerPieces& owner : layout_.returns[static_cast<size_t>(stage)]) {
     for (const Piece& piece : owner.pieces) {
       targets.push_back({owner.peer,
                          {piece.from, piece.from + piece.rows},
-                         returns_->address(owner.peer, return_slot, tensor) + piece.to * row_bytes});
+                         returns_->address(owner.peer, return_slot, tensor),
+                         piece.to});
     }
   }
   return targets;
@@ -274,14 +276,14 @@ WaitParams CopyEnginePass::return_wait() const {
   const int64_t first_flag = static_cast<int64_t>(spec_.casts.size()) * group_->state.size();
   WaitParams wait;
   wait.context = group_->context();
-  wait.flags = returns_->flag(group_->state.rank(), first_flag);
-  wait.epoch = landing_->epoch_cell(slot_);
+  wait.flags = (*returns_)->flag(group_->state.rank(), first_flag);
+  wait.epoch = (*landing_)->epoch_cell(slot_);
   wait.list = return_waits_.as<uint32_t>();
   wait.count = num_return_waits_;
   wait.size = group_->state.size();
   wait.pass = number_;
   wait.kind = cuda::WaitKind::kReturn;
-  wait.signals = returns_->flags(first_flag);
+  wait.signals = (*returns_)->flags(first_flag);
   return wait;
 }
 
@@ -337,7 +339,7 @@ void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own,
   group_->keep_step();
   launch_merge_and_end(merges(own, sums), epoch_params(), merge_ended_.as<uint32_t>(), as_stream(stream));
   give_slots_back();
-  landing_->slots().give_back(slot_);
+  (*landing_)->slots().give_back(slot_);
 }
 
 void CopyEnginePass::join(cudaStream_t stream) {
@@ -347,7 +349,7 @@ void CopyEnginePass::join(cudaStream_t stream) {
 }
 
 void CopyEnginePass::give_slots_back() {
-  if (return_slot_ >= 0) returns_->slots().give_back(return_slot_);
+  if (return_slot_ >= 0) (*returns_)->slots().give_back(return_slot_);
   return_slot_ = -1;
 }
 
@@ -360,18 +362,18 @@ void CopyEnginePass::close(cudaStream_t stream) {
 
 void CopyEnginePass::end(void* stream) {
   close(as_stream(stream));
-  landing_->slots().give_back(slot_);
+  (*landing_)->slots().give_back(slot_);
 }
 
 KeptSlot CopyEnginePass::end_kept(void* stream) {
   close(as_stream(stream));
-  landing_->slots().keep(slot_);
+  (*landing_)->slots().keep(slot_);
   return {slot_};
 }
 
 void CopyEnginePass::drop_kept(KeptSlot kept) {
-  landing_->slots().take_kept(kept.slot, spec_.label);
-  landing_->slots().give_back(kept.slot);
+  (*landing_)->slots().take_kept(kept.slot, spec_.label);
+  (*landing_)->slots().give_back(kept.slot);
 }
 
 }  // namespace tangram::comm

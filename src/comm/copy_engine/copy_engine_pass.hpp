@@ -25,7 +25,7 @@ class CopyEnginePass final : public DevicePass {
   int begin(std::span<const ConstTensorView> own, void* stream) override;
   int begin_kept(KeptSlot kept, void* stream) override;
   TensorView landing(int tensor, int slot) const override;
-  int num_slots() const override { return landing_->num_slots(); }
+  int num_slots() const override { return (*landing_)->num_slots(); }
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_cast(int stage, void* stream) override;
   bool has_arrivals() const override { return true; }
@@ -35,7 +35,7 @@ class CopyEnginePass final : public DevicePass {
   int return_slot() const override { return return_slot_; }
   void signal_returned(int stage, void* stream) override;
   void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) override;
-  bool leave_rows(std::span<const Range> rows) override;
+  bool leave_rows(std::span<const Range> rows, std::span<const Range> absent) override;
   void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                              void* stream) override;
   void end(void* stream) override;
@@ -71,11 +71,13 @@ class CopyEnginePass final : public DevicePass {
     int first_signal = 0;               // in the list of signals, one for each target
   };
 
+  /// Slots that are kept stay this pass's while others come and go, and graphs write to theirs at any time: not shared.
+  bool shares_memory() const { return spec_.shares_memory && spec_.num_slots <= 2; }
   std::vector<Transfer> plan_casts();
   std::vector<Transfer> plan_returns();
   /// Fills in what follows from a stage's copies, `layout`, and from the rows of each tensor that come.
   void finish_plan(Transfer& transfer, int64_t rows_received, const std::vector<PeerPieces>& layout,
-                   const SlotArea& area, const std::vector<int64_t>& row_bytes);
+                   const SlotTensors& area, const std::vector<int64_t>& row_bytes);
   void plan_conversions();
   void plan_own_rows();
   void plan_merge();
@@ -83,13 +85,13 @@ class CopyEnginePass final : public DevicePass {
                            std::vector<uint32_t>& list);
 
   /// Sends a stage of `area`'s slot and raises entry (stage, rank) of the peers' flags, which begin at `first_flag`.
-  void send(const Transfer& transfer, size_t stage, const SlotArea& area, int slot, int64_t first_flag,
+  void send(const Transfer& transfer, size_t stage, const SlotTensors& area, int slot, int64_t first_flag,
             const void* const* sources, const OwnedStream& own_stream, bool& used, cudaStream_t stream);
   /// The stage's copies, one call for each or two for all.
-  void copy(const Transfer& transfer, const SlotArea& area, int slot, int64_t flag, const void* const* sources,
+  void copy(const Transfer& transfer, const SlotTensors& area, int slot, int64_t flag, const void* const* sources,
             cudaStream_t stream) const;
-  void copy_batched(const Transfer& transfer, const SlotArea& area, int slot, int64_t flag, const void* const* sources,
-                    cudaStream_t stream) const;
+  void copy_batched(const Transfer& transfer, const SlotTensors& area, int slot, int64_t flag,
+                    const void* const* sources, cudaStream_t stream) const;
   WaitParams return_wait() const;
   /// Tells owners what signal_returned has put off, then waits.
   void signal_and_wait(WaitParams params, cudaStream_t stream);
@@ -106,8 +108,8 @@ class CopyEnginePass final : public DevicePass {
   const int number_;
   PassLayout layout_;
   EpochState epoch_;
-  std::shared_ptr<SlotArea> landing_;
-  std::unique_ptr<SlotArea> returns_;  // its own flags: arrivals [casts, size], then returned [reduces, size]
+  std::shared_ptr<SlotTensors> landing_;
+  std::unique_ptr<SlotTensors> returns_;  // its own flags: arrivals [casts, size], then returned [reduces, size]
   std::vector<Transfer> casts_;
   std::vector<Transfer> reduces_;
   cuda::DeviceBuffer cast_waits_;
@@ -121,7 +123,7 @@ class CopyEnginePass final : public DevicePass {
   cuda::DeviceBuffer own_chunks_;   // of own_rows
   int num_own_chunks_ = 0;
   /// Partial rows in reduce_dtype, for tensors that come in another.
-  std::vector<cuda::DeviceBuffer> converted_;
+  std::vector<std::shared_ptr<cuda::DeviceBuffer>> converted_;
   cuda::DeviceBuffer converted_bases_;
   std::vector<cuda::DeviceBuffer> conversions_;  // chunks, by stage
   std::vector<int> num_conversions_;

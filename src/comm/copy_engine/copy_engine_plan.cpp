@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What a pass prepares once: copies, flags and waits of each stage as the kernels and copy engines take them.
+#include <algorithm>
+
 #include "comm/copy_engine/copy_engine_pass.hpp"
 #include "comm/device/pass_tensors.hpp"
 #include "core/require.hpp"
@@ -33,7 +35,7 @@ void CopyEnginePass::append_waits(Transfer& transfer, size_t stage, const std::v
 }
 
 void CopyEnginePass::finish_plan(Transfer& transfer, int64_t rows_received, const std::vector<PeerPieces>& layout,
-                                 const SlotArea& area, const std::vector<int64_t>& row_bytes) {
+                                 const SlotTensors& area, const std::vector<int64_t>& row_bytes) {
   for (const int64_t bytes : row_bytes) {
     transfer.rows_received += rows_received;
     transfer.bytes_received += rows_received * bytes;
@@ -105,14 +107,14 @@ void CopyEnginePass::plan_conversions() {
     const ReturnTensor& tensor = spec_.returns[t];
     const bool converts = tensor.partial_dtype != tensor.reduce_dtype;
     const int64_t bytes = tensor.partial_rows * row_bytes[t];
-    converted_.emplace_back(converts ? static_cast<size_t>(bytes) : 0);
-    bases.push_back(converted_.back().as<char>());
+    converted_.push_back(group_->converted_rows(t, converts ? static_cast<size_t>(bytes) : 0));
+    bases.push_back(converted_.back()->as<char>());
   }
   converted_bases_ = upload(bases);
   for (const auto& stage : layout_.returns) {
     std::vector<Chunk> chunks;
     for (size_t t = 0; t < spec_.returns.size(); ++t) {
-      if (converted_[t].bytes() == 0) continue;
+      if (spec_.returns[t].partial_dtype == spec_.returns[t].reduce_dtype) continue;
       for (const PeerPieces& owner : stage) {
         for (const Piece& piece : owner.pieces) {
           const int64_t begin = piece.from * row_bytes[t];
@@ -147,24 +149,38 @@ void CopyEnginePass::plan_merge() {
   merge_before_ = upload(layout_.merge.num_before);
 }
 
-bool CopyEnginePass::leave_rows(std::span<const Range> rows) {
+bool CopyEnginePass::leave_rows(std::span<const Range> rows, std::span<const Range> absent) {
   const int64_t num_rows = spec_.returns.empty() ? 0 : spec_.returns[0].owned_rows;
-  std::vector<char> left(static_cast<size_t>(num_rows));
-  for (const Range& range : rows) {
+  std::vector<char> left(static_cast<size_t>(num_rows)), has_own(static_cast<size_t>(num_rows), 1);
+  const auto mark = [&](const Range& range, std::vector<char>& rows_marked, char value) {
     require(range.begin >= 0 && range.end <= num_rows, "leave_rows '{}': must be rows of the sums (got [{}, {}) of {})",
             spec_.label, range.begin, range.end, num_rows);
+    std::fill(rows_marked.begin() + range.begin, rows_marked.begin() + range.end, value);
+  };
+  for (const Range& range : rows) {
+    mark(range, left, 1);
     for (int64_t row = range.begin; row < range.end; ++row) {
       const auto idx = static_cast<size_t>(row);
       require(layout_.merge.begin[idx] == layout_.merge.begin[idx + 1],
               "leave_rows '{}': nothing may come back for these rows (got row {})", spec_.label, row);
-      left[idx] = 1;
     }
   }
-  std::vector<int32_t> merged;
+  for (const Range& range : absent) mark(range, has_own, 0);
+  // Tables of the merged rows alone.
+  std::vector<int32_t> merged, begin = {0}, entries, before;
   for (int32_t row = 0; row < num_rows; ++row) {
-    if (left[static_cast<size_t>(row)] == 0) merged.push_back(row);
+    const auto idx = static_cast<size_t>(row);
+    if (left[idx] != 0) continue;
+    merged.push_back(row);
+    entries.insert(entries.end(), layout_.merge.entries.begin() + layout_.merge.begin[idx],
+                   layout_.merge.entries.begin() + layout_.merge.begin[idx + 1]);
+    begin.push_back(static_cast<int32_t>(entries.size()));
+    before.push_back(has_own[idx] != 0 ? layout_.merge.num_before[idx] : ~layout_.merge.num_before[idx]);
   }
   merge_rows_ = upload(merged);
+  merge_begin_ = upload(begin);
+  merge_entries_ = upload(entries);
+  merge_before_ = upload(before);
   num_merge_rows_ = std::ssize(merged);
   return true;
 }

@@ -3,7 +3,14 @@
 
 #include "comm/copy_engine/slot_area.hpp"
 
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
 #include "comm/all_gather.hpp"
+#include "cuda/check.hpp"
 
 namespace tangram::comm {
 
@@ -13,18 +20,23 @@ constexpr int64_t kAlignment = 1024;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+/// The next quarter of a power of two, so that an area grows a few times only.
+int64_t rounded_up(int64_t bytes) {
+  const auto quarter = std::max<uint64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(bytes, 1))) / 4, 4096);
+  return static_cast<int64_t>((static_cast<uint64_t>(bytes) + quarter - 1) / quarter * quarter);
+}
+
 }  // namespace
 
-SlotArea::SlotArea(Communicator& control, SymmetricHeap& heap, const Shape& shape, const std::string& label)
-    : shape_(shape), rank_(control.rank()), rows_(all_gather(control, shape.rows, label)), slots_(shape.num_slots) {
-  block_ = heap.allocate(static_cast<size_t>(data_offset() + shape.num_slots * slot_bytes(rank_)), label);
-  cells_ = cuda::DeviceBuffer::zeros(static_cast<size_t>(shape.num_slots) * sizeof(uint64_t));
+SlotArea::SlotArea(Communicator& control, SymmetricHeap& heap, Shape shape, const std::string& label)
+    : shape_(std::move(shape)), slots_(shape_.num_slots) {
+  const int64_t own_bytes = shape_.slot_bytes[static_cast<size_t>(control.rank())];
+  block_ = heap.allocate(static_cast<size_t>(data_offset() + shape_.num_slots * own_bytes), label);
+  cells_ = cuda::DeviceBuffer::zeros(static_cast<size_t>(shape_.num_slots) * sizeof(uint64_t));
   std::vector<char*> bases, flag_bases;
   for (int rank = 0; rank < control.size(); ++rank) flag_bases.push_back(block_->peer(rank));
-  for (int slot = 0; slot < shape.num_slots; ++slot) {
-    for (int rank = 0; rank < control.size(); ++rank) {
-      bases.push_back(block_->peer(rank) + data_offset() + slot * slot_bytes(rank));
-    }
+  for (int slot = 0; slot < shape_.num_slots; ++slot) {
+    for (int rank = 0; rank < control.size(); ++rank) bases.push_back(address(rank, slot));
   }
   bases_ = cuda::DeviceBuffer::copy_of(bases.data(), bases.size() * sizeof(char*));
   flag_bases_ = cuda::DeviceBuffer::copy_of(flag_bases.data(), flag_bases.size() * sizeof(char*));
@@ -34,18 +46,55 @@ int64_t SlotArea::data_offset() const {
   return aligned((num_released() + shape_.num_flags) * static_cast<int64_t>(sizeof(uint64_t)));
 }
 
-int64_t SlotArea::tensor_offset(int rank, int tensor) const {
-  int64_t offset = 0;
-  for (int t = 0; t < tensor; ++t) {
-    offset += aligned(rows_[static_cast<size_t>(rank)] * shape_.row_bytes[static_cast<size_t>(t)]);
-  }
-  return offset;
+char* SlotArea::address(int rank, int slot) const {
+  return block_->peer(rank) + data_offset() + slot * shape_.slot_bytes[static_cast<size_t>(rank)];
 }
 
-int64_t SlotArea::slot_bytes(int rank) const { return tensor_offset(rank, static_cast<int>(shape_.row_bytes.size())); }
+bool SlotArea::has_room_for(const Shape& wanted) const {
+  for (size_t rank = 0; rank < shape_.slot_bytes.size(); ++rank) {
+    if (wanted.slot_bytes[rank] > shape_.slot_bytes[rank]) return false;
+  }
+  return wanted.num_slots == shape_.num_slots && wanted.num_flags <= shape_.num_flags;
+}
 
-char* SlotArea::address(int rank, int slot, int tensor) const {
-  return block_->peer(rank) + data_offset() + slot * slot_bytes(rank) + tensor_offset(rank, tensor);
+std::shared_ptr<SlotArea> SharedSlotArea::get(Communicator& control, SymmetricHeap& heap, const SlotArea::Shape& wanted,
+                                              const std::string& label) {
+  // What all ranks know alike decides.
+  if (area_ != nullptr && area_->has_room_for(wanted)) return area_;
+  constexpr int64_t kFlagsOfARank = 64;
+  SlotArea::Shape shape = wanted;
+  shape.num_flags = std::max(wanted.num_flags, kFlagsOfARank * control.size());
+  for (size_t rank = 0; rank < shape.slot_bytes.size(); ++rank) {
+    int64_t& bytes = shape.slot_bytes[rank];
+    if (area_ != nullptr && area_->num_slots() == wanted.num_slots) {
+      bytes = std::max(bytes, area_->shape().slot_bytes[rank]);
+      shape.num_flags = std::max(shape.num_flags, area_->shape().num_flags);
+    }
+    bytes = aligned(rounded_up(bytes));
+  }
+  if (area_ != nullptr) cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  area_.reset();  // freed now where no pass uses it: own copies into it have ended
+  area_ = std::make_shared<SlotArea>(control, heap, std::move(shape), label);
+  return area_;
+}
+
+SlotTensors::SlotTensors(Communicator& control, SymmetricHeap& heap, SharedSlotArea* shared, const Shape& shape,
+                         const std::string& label)
+    : row_bytes_(shape.row_bytes), rows_(all_gather(control, shape.rows, label)) {
+  SlotArea::Shape area{{}, shape.num_slots, shape.num_flags};
+  for (int rank = 0; rank < control.size(); ++rank) {
+    area.slot_bytes.push_back(tensor_offset(rank, static_cast<int>(row_bytes_.size())));
+  }
+  area_ = shared != nullptr ? shared->get(control, heap, area, label)
+                            : std::make_shared<SlotArea>(control, heap, std::move(area), label);
+}
+
+int64_t SlotTensors::tensor_offset(int rank, int tensor) const {
+  int64_t offset = 0;
+  for (int t = 0; t < tensor; ++t) {
+    offset += aligned(rows_[static_cast<size_t>(rank)] * row_bytes_[static_cast<size_t>(t)]);
+  }
+  return offset;
 }
 
 }  // namespace tangram::comm

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// SlotArea: copies ("slots") of some tensors on every rank that peers write into, with the flags by which the ranks
-// give slots back to each other.
+// SlotArea: memory on every rank that peers write into, in copies ("slots") that passes take in turns, with the flags
+// by which the ranks give slots back to each other; SlotTensors: where the tensors of one pass lie in it.
 #pragma once
 
 #include <memory>
@@ -16,51 +16,90 @@
 
 namespace tangram::comm {
 
+/// NOTE [shared areas]: flags hold epochs, which only grow and are one sequence over all passes of a communicator, each
+/// slot has its own credit, and a rank tells every peer at the end of every epoch. So passes of different masks, of
+/// different tables and tensors, may use one area: a pass finds in a slot what another one has left.
 class SlotArea {
  public:
   struct Shape {
-    int64_t rows = 0;  // may differ between ranks
-    std::vector<int64_t> row_bytes;
+    std::vector<int64_t> slot_bytes;  // by rank
     int num_slots = 1;
-    int64_t num_flags = 0;  // further words on each rank that peers write, for the user's own purposes
+    int64_t num_flags = 0;  // further words on each rank that peers write, for the users' own purposes
   };
-  /// Collective over `control`, as SymmetricHeap::allocate.
-  SlotArea(Communicator& control, SymmetricHeap& heap, const Shape& shape, const std::string& label);
+  /// Collective over `control`, as SymmetricHeap::allocate; `shape` is alike on all ranks.
+  SlotArea(Communicator& control, SymmetricHeap& heap, Shape shape, const std::string& label);
+
+  const Shape& shape() const { return shape_; }
+  bool has_room_for(const Shape& wanted) const;
 
   SlotPool& slots() { return slots_; }
   int num_slots() const { return shape_.num_slots; }
 
-  /// Tensor `tensor` of a slot on a rank, as this rank's GPU and copy engines see it.
-  char* address(int rank, int slot, int tensor) const;
-  /// Where the tensor begins in any slot of a rank, counted from the slot's begin.
-  int64_t tensor_offset(int rank, int tensor) const;
+  /// Where a slot begins on a rank, as this rank's GPU and copy engines see it.
+  char* address(int rank, int slot) const;
   /// Device table [size]: where the slot begins on each rank.
-  char* const* bases(int slot) const { return bases_.as<char*>() + static_cast<size_t>(slot) * rows_.size(); }
+  char* const* bases(int slot) const { return bases_.as<char*>() + static_cast<size_t>(slot * size()); }
   /// Device word: the epoch that used the slot last, or uses it now.
   uint64_t* epoch_cell(int slot) const { return cells_.as<uint64_t>() + slot; }
   /// Up to which epoch the ranks have given the slot back.
   FlagTable released(int slot) const { return {flag_bases_.as<uint64_t*>(), slot * size()}; }
-  /// The user's flags, of which `idx` is the first meant.
+  /// The users' flags, of which `idx` is the first meant.
   FlagTable flags(int64_t idx) const { return {flag_bases_.as<uint64_t*>(), num_released() + idx}; }
-  /// Address of a flag of the user's on a rank.
+  /// Address of a flag of the users' on a rank.
   uint64_t* flag(int rank, int64_t idx) const {
     return reinterpret_cast<uint64_t*>(block_->peer(rank)) + num_released() + idx;
   }
 
  private:
-  int64_t size() const { return static_cast<int64_t>(rows_.size()); }
+  int64_t size() const { return static_cast<int64_t>(shape_.slot_bytes.size()); }
   int64_t num_released() const { return shape_.num_slots * size(); }
   int64_t data_offset() const;
-  int64_t slot_bytes(int rank) const;
 
   const Shape shape_;
-  const int rank_;
-  std::vector<int64_t> rows_;  // by rank
   SlotPool slots_;
   std::unique_ptr<SymmetricBlock> block_;
   cuda::DeviceBuffer cells_;
   cuda::DeviceBuffer bases_;
   cuda::DeviceBuffer flag_bases_;
+};
+
+/// The area that passes of one kind share. It is replaced by a larger one where a pass needs more; passes that were
+/// made before keep theirs.
+class SharedSlotArea {
+ public:
+  /// Collective; `wanted` is alike on all ranks.
+  std::shared_ptr<SlotArea> get(Communicator& control, SymmetricHeap& heap, const SlotArea::Shape& wanted,
+                                const std::string& label);
+
+ private:
+  std::shared_ptr<SlotArea> area_;
+};
+
+class SlotTensors {
+ public:
+  struct Shape {
+    int64_t rows = 0;  // may differ between ranks
+    std::vector<int64_t> row_bytes;
+    int num_slots = 1;
+    int64_t num_flags = 0;
+  };
+  /// Collective. In `shared`'s area, or, if that is null, in one of its own.
+  SlotTensors(Communicator& control, SymmetricHeap& heap, SharedSlotArea* shared, const Shape& shape,
+              const std::string& label);
+
+  SlotArea* operator->() const { return area_.get(); }
+
+  /// Tensor `tensor` of a slot on a rank.
+  char* address(int rank, int slot, int tensor) const {
+    return area_->address(rank, slot) + tensor_offset(rank, tensor);
+  }
+  /// Where the tensor begins in any slot of a rank, counted from the slot's begin.
+  int64_t tensor_offset(int rank, int tensor) const;
+
+ private:
+  std::vector<int64_t> row_bytes_;
+  std::vector<int64_t> rows_;  // by rank
+  std::shared_ptr<SlotArea> area_;
 };
 
 }  // namespace tangram::comm

@@ -12,6 +12,7 @@
 #include "comm/hierarchical/node_controls.hpp"
 #include "comm/nccl/nccl_communicator.hpp"
 #include "core/require.hpp"
+#include "cuda/workspace.hpp"
 #include "tangram/env.hpp"
 #include "tangram/error.hpp"
 
@@ -32,6 +33,11 @@ void require_gpus(Communicator& control) {
 }
 
 }  // namespace
+
+cuda::Workspace& DeviceCommunicator::workspace() {
+  if (workspace_ == nullptr) workspace_ = std::make_shared<cuda::Workspace>();
+  return *workspace_;
+}
 
 namespace {
 

@@ -10,4 +10,8 @@ std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator&, cons
   throw NotAvailable("make_device_communicator: needs a build with CUDA (configure with TANGRAM_CUDA=ON)");
 }
 
+cuda::Workspace& DeviceCommunicator::workspace() {
+  throw NotAvailable("DeviceCommunicator::workspace: needs a build with CUDA (configure with TANGRAM_CUDA=ON)");
+}
+
 }  // namespace tangram

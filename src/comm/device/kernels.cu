@@ -233,13 +233,15 @@ __global__ void __launch_bounds__(256) merge_rows(const __grid_constant__ MergeJ
   const int64_t num_warps = int64_t{gridDim.x} * (blockDim.x / 32);
   for (int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; i < params.rows; i += num_warps) {
     const int64_t row = params.chosen == nullptr ? i : params.chosen[i];
-    const int begin = params.begin[row], end = params.begin[row + 1], middle = begin + params.num_before[row];
+    const int begin = params.begin[i], end = params.begin[i + 1];
+    const bool has_own = params.num_before[i] >= 0;
+    const int middle = begin + (has_own ? params.num_before[i] : ~params.num_before[i]);
     for (int first = 8 * lane; first < params.row_elements; first += kAhead * kStride) {
-      float own[kAhead][8], sum[kAhead][8] = {};
+      float own[kAhead][8] = {}, sum[kAhead][8] = {};
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
         const int element = first + k * kStride;
-        if (element < params.row_elements) {
+        if (has_own && element < params.row_elements) {
           load8(params.own, params.own_dtype, row * params.row_elements + element, own[k]);
         }
       }

@@ -90,10 +90,10 @@ struct MergeParams {
   DType own_dtype = DType::kFloat32;
   DType returned_dtype = DType::kFloat32;
   DType sums_dtype = DType::kFloat32;
-  const int32_t* begin = nullptr;  // MergeTable
+  const int32_t* begin = nullptr;  // MergeTable of the merged rows
   const int32_t* entries = nullptr;
-  const int32_t* num_before = nullptr;
-  const int32_t* chosen = nullptr;  // [rows]: which rows are merged; null: all
+  const int32_t* num_before = nullptr;  // complemented (~) for rows of which `own` holds nothing
+  const int32_t* chosen = nullptr;      // [rows]: which rows are merged; null: all
   int64_t rows = 0;
   int row_elements = 0;  // a multiple of 8
 };

@@ -85,8 +85,8 @@ void check_own(int size, const DevicePassSpec& spec) {
 
 /// Everything but rows and tables, which must be alike on all ranks.
 std::string common_text(const DevicePassSpec& spec, int landing_number) {
-  std::string text = fmt::format("{};{};{};{};{};{}", spec.label, spec.casts.size(), spec.reduces.size(),
-                                 spec.num_slots, spec.num_return_slots, landing_number);
+  std::string text = fmt::format("{};{};{};{};{};{};{}", spec.label, spec.casts.size(), spec.reduces.size(),
+                                 spec.num_slots, spec.num_return_slots, landing_number, spec.shares_memory);
   for (const LandingTensor& tensor : spec.landing) {
     text += fmt::format(";{}x{} {}", tensor.heads, tensor.dim, to_string(tensor.dtype));
   }

@@ -18,31 +18,32 @@ struct Gradients {
   TensorView dv;
 };
 
-Gradients gradients_of(DeviceRank& rank, const DistBackwardArgs& args) {
+Gradients gradients_of(const DeviceRank& rank, const DistBackwardArgs& args, const RankScratch& scratch) {
   if (rank.writes_gradients) return {args.dk, args.dv};
-  if (rank.backward.stores_returns) {  // stand-ins: the kernel has an address for each row
-    return {view_of(rank.dk_local, rank.local_dtype, rank.kv_rows(), args.dk.heads, args.dk.dim),
-            view_of(rank.dv_local, rank.local_dtype, rank.kv_rows(), args.dv.heads, args.dv.dim)};
-  }
-  return {view_of(rank.dk_part, DType::kFloat32, rank.kv_rows(), args.dk.heads, args.dk.dim),
-          view_of(rank.dv_part, DType::kFloat32, rank.kv_rows(), args.dv.heads, args.dv.dim)};
+  if (!rank.backward.stores_returns) return {scratch.dk_part, scratch.dv_part};
+  // The own part, among other tensors: there is a place for each row.
+  if (rank.kv_rows() > 0) return {scratch.dk_local, scratch.dv_local};
+  return {slice_rows(scratch.dk_local, {0, 0}), slice_rows(scratch.dv_local, {0, 0})};
 }
 
-void clear(const cuda::DeviceBuffer& buffer, cudaStream_t stream) {
-  cuda::check(cudaMemsetAsync(buffer.as<void>(), 0, buffer.bytes(), stream), "cudaMemsetAsync");
+void clear(const TensorView& tensor, cudaStream_t stream) {
+  const auto bytes = static_cast<size_t>(tensor.rows * tensor.row_bytes());
+  cuda::check(cudaMemsetAsync(tensor.data, 0, bytes, stream), "cudaMemsetAsync");
 }
 
-void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows, const Gradients& gradients,
-             cudaStream_t stream) {
+void compute(DeviceRank& rank, const DistBackwardArgs& args, const RankScratch& scratch, const KvViews& rows,
+             const Gradients& gradients, cudaStream_t stream) {
   const PassSetup& setup = rank.backward;
   const bool several = setup.steps.size() > 1;
   TensorView dq = args.dq;
-  if (rank.dq_sum.bytes() > 0 && dq.dtype != DType::kFloat32) {
-    dq = view_of(rank.dq_sum, DType::kFloat32, dq.rows, dq.heads, dq.dim);
-  }
+  if (scratch.dq_sum.dim > 0 && dq.dtype != DType::kFloat32) dq = scratch.dq_sum;
   if (several) {  // else the one kernel sets all rows
-    clear(rank.dk_part, stream);
-    clear(rank.dv_part, stream);
+    clear(scratch.dk_part, stream);
+    clear(scratch.dv_part, stream);
+  }
+  if (setup.returns.clears_own) {
+    clear(scratch.dk_local, stream);
+    clear(scratch.dv_local, stream);
   }
   const bool waits_for_stages = !rank.keeps && !setup.waits_in_kernel;
   DeviceArrivals arrivals;
@@ -67,11 +68,10 @@ void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows
       if (setup.waits_in_kernel) call.arrivals = &arrivals;
       call.k_elsewhere = rows.k_shard, call.v_elsewhere = rows.v_shard;
       if (setup.stores_returns) {
-        const auto slot = static_cast<size_t>(setup.pass->return_slot());
-        call.dk_rows = setup.dk_rows[slot].as<void*>();
-        call.dv_rows = setup.dv_rows[slot].as<void*>();
-        call.dk_settled = args.dk, call.dv_settled = args.dv;
+        call.places = setup.returns.in_slot(setup.pass->return_slot());
+        call.places.dk_settled = args.dk, call.places.dv_settled = args.dv;
       }
+      call.workspace = scratch.attention;
       rank.base.backend->backward(*step.mask, call, stream);
       is_first_call = false;
     }
@@ -90,11 +90,9 @@ void compute(DeviceRank& rank, const DistBackwardArgs& args, const KvViews& rows
 }
 
 /// What this rank's own queries contribute, in shard order.
-Gradients local_gradients(DeviceRank& rank, const DistBackwardArgs& args, const Gradients& gradients,
-                          cudaStream_t stream) {
-  const DType dtype = rank.local_dtype;
-  const Gradients local{view_of(rank.dk_local, dtype, args.dk.rows, args.dk.heads, args.dk.dim),
-                        view_of(rank.dv_local, dtype, args.dv.rows, args.dv.heads, args.dv.dim)};
+Gradients local_gradients(DeviceRank& rank, const DistBackwardArgs& args, const RankScratch& scratch,
+                          const Gradients& gradients, cudaStream_t stream) {
+  const Gradients local{scratch.dk_local, scratch.dv_local};
   if (rank.backward.stores_returns) return local;
   if (rank.local.whole_shard) {
     return {slice_rows(gradients.dk, *rank.local.whole_shard), slice_rows(gradients.dv, *rank.local.whole_shard)};
@@ -107,10 +105,11 @@ Gradients local_gradients(DeviceRank& rank, const DistBackwardArgs& args, const 
 }
 
 /// Closes the epoch, if there is one.
-void finish_gradients(DeviceRank& rank, const DistBackwardArgs& args, const Gradients& gradients, cudaStream_t stream) {
+void finish_gradients(DeviceRank& rank, const DistBackwardArgs& args, const RankScratch& scratch,
+                      const Gradients& gradients, cudaStream_t stream) {
   if (rank.writes_gradients) return;
   if (rank.backward.pass != nullptr) {
-    const Gradients local = local_gradients(rank, args, gradients, stream);
+    const Gradients local = local_gradients(rank, args, scratch, gradients, stream);
     const ConstTensorView own[] = {local.dk, local.dv};
     const TensorView sums[] = {args.dk, args.dv};
     rank.backward.pass->finish_reduce_and_end(own, sums, stream);
@@ -136,17 +135,18 @@ void reduce_dsink(DeviceRank& rank, const DistBackwardArgs& args, cudaStream_t s
 }  // namespace
 
 void run_backward(DeviceRank& rank, const DistBackwardArgs& args, cudaStream_t stream) {
+  const RankScratch scratch = place_backward(rank, args.workspace.data);
   KvViews rows;
   if (rank.keeps) {
     const int slot = rank.backward.pass->begin_kept({args.kept->device_slot}, stream);
     std::erase(rank.kept_slots, args.kept->device_slot);
     rows = kept_rows(rank, slot, args.k, args.v);
   } else {
-    rows = gather_rows(rank, rank.backward, args.k, args.v, stream);
+    rows = gather_rows(rank, rank.backward, scratch, args.k, args.v, stream);
   }
-  const Gradients gradients = gradients_of(rank, args);
-  compute(rank, args, rows, gradients, stream);
-  finish_gradients(rank, args, gradients, stream);
+  const Gradients gradients = gradients_of(rank, args, scratch);
+  compute(rank, args, scratch, rows, gradients, stream);
+  finish_gradients(rank, args, scratch, gradients, stream);
   reduce_dsink(rank, args, stream);
 }
 

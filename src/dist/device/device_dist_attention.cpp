@@ -4,9 +4,12 @@
 #include "tangram/device_dist_attention.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/require.hpp"
 #include "cuda/profile_range.hpp"
+#include "cuda/scratch_layout.hpp"
+#include "cuda/workspace.hpp"
 #include "dist/device/device_program.hpp"
 #include "dist/device/device_rank.hpp"
 #include "dist/pass_plan.hpp"
@@ -78,6 +81,30 @@ class DeviceDistAttention::Impl {
   device::DeviceRank rank;
   std::unique_ptr<ProgramAttention> program;  // of a plan with a grid, which uses nothing of `rank` but its base
 
+  /// Checks the arguments, then runs the pass with memory to compute in.
+  template <class Args, class Run>
+  void in_workspace(Args args, int64_t needed, void* stream, const Run& run) {
+    if (program != nullptr) {
+      program->check(args);
+    } else {
+      check(rank, args);
+    }
+    const AttnWorkspace& given = args.workspace;
+    require(given.data == nullptr ||
+                (given.bytes >= needed && reinterpret_cast<uintptr_t>(given.data) % cuda::kScratchAlignment == 0),
+            "DeviceDistAttention: the workspace must have at least {} bytes, aligned to {} (got {} bytes at {})",
+            needed, cuda::kScratchAlignment, given.bytes, given.data);
+    pass([&] {
+      std::optional<cuda::Workspace::Lease> lease;
+      if (given.data == nullptr && needed > 0) {
+        lease.emplace(
+            rank.communicator->workspace().acquire(static_cast<size_t>(needed), static_cast<cudaStream_t>(stream)));
+        args.workspace = {lease->data(), needed};
+      }
+      run(args);
+    });
+  }
+
   /// Peers wait for what this rank does not put on its stream, so they are told when it cannot go on.
   template <class Run>
   void pass(Run run) {
@@ -142,30 +169,30 @@ const Plan& DeviceDistAttention::plan() const { return *impl_->rank.base.plan; }
 int DeviceDistAttention::rank() const { return impl_->rank.base.rank; }
 int64_t DeviceDistAttention::q_rows() const { return impl_->rank.q_rows(); }
 int64_t DeviceDistAttention::k_rows() const { return impl_->rank.base.k_shard_rows(); }
-int64_t DeviceDistAttention::workspace_bytes() const {
-  return impl_->program != nullptr ? impl_->program->workspace_bytes() : impl_->rank.workspace_bytes();
+int64_t DeviceDistAttention::device_bytes() const {
+  return impl_->program != nullptr ? impl_->program->device_bytes() : impl_->rank.device_bytes();
+}
+int64_t DeviceDistAttention::forward_workspace_bytes() const {
+  return impl_->program != nullptr ? impl_->program->forward_workspace_bytes() : impl_->rank.forward_bytes;
+}
+int64_t DeviceDistAttention::backward_workspace_bytes() const {
+  return impl_->program != nullptr ? impl_->program->backward_workspace_bytes() : impl_->rank.backward_bytes;
 }
 
-void DeviceDistAttention::forward(const DistForwardArgs& args, void* stream) {
+void DeviceDistAttention::forward(const DistForwardArgs& given, void* stream) {
   const cuda::ProfileRange range("tangram: distributed forward pass");
-  if (impl_->program != nullptr) {
-    impl_->program->check(args);
-    impl_->pass([&] { impl_->program->forward(args, stream); });
-    return;
-  }
-  check(impl_->rank, args);
-  impl_->pass([&] { device::run_forward(impl_->rank, args, static_cast<cudaStream_t>(stream)); });
+  impl_->in_workspace(given, forward_workspace_bytes(), stream, [&](const DistForwardArgs& args) {
+    if (impl_->program != nullptr) return impl_->program->forward(args, stream);
+    device::run_forward(impl_->rank, args, static_cast<cudaStream_t>(stream));
+  });
 }
 
-void DeviceDistAttention::backward(const DistBackwardArgs& args, void* stream) {
+void DeviceDistAttention::backward(const DistBackwardArgs& given, void* stream) {
   const cuda::ProfileRange range("tangram: distributed backward pass");
-  if (impl_->program != nullptr) {
-    impl_->program->check(args);
-    impl_->pass([&] { impl_->program->backward(args, stream); });
-    return;
-  }
-  check(impl_->rank, args);
-  impl_->pass([&] { device::run_backward(impl_->rank, args, static_cast<cudaStream_t>(stream)); });
+  impl_->in_workspace(given, backward_workspace_bytes(), stream, [&](const DistBackwardArgs& args) {
+    if (impl_->program != nullptr) return impl_->program->backward(args, stream);
+    device::run_backward(impl_->rank, args, static_cast<cudaStream_t>(stream));
+  });
 }
 
 }  // namespace tangram

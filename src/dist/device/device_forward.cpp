@@ -19,13 +19,12 @@ size_t last_step_with_work(const std::vector<Step>& steps) {
   return last;
 }
 
-void compute(DeviceRank& rank, const DistForwardArgs& args, const KvViews& rows, cudaStream_t stream) {
+void compute(DeviceRank& rank, const DistForwardArgs& args, const RankScratch& scratch, const KvViews& rows,
+             cudaStream_t stream) {
   const std::vector<Step>& steps = rank.forward.steps;
   const size_t last = last_step_with_work(steps);
   TensorView out = args.out;
-  if (last > 0 && out.dtype != DType::kFloat32) {
-    out = view_of(rank.out_sum, DType::kFloat32, out.rows, out.heads, out.dim);
-  }
+  if (last > 0 && out.dtype != DType::kFloat32) out = scratch.out_sum;
   DeviceArrivals arrivals;
   if (rank.forward.waits_in_kernel) arrivals = rank.forward.pass->arrivals();
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -42,6 +41,7 @@ void compute(DeviceRank& rank, const DistForwardArgs& args, const KvViews& rows,
     if (i == last) call.sink = args.sink;
     if (rank.forward.waits_in_kernel) call.arrivals = &arrivals;
     call.k_elsewhere = rows.k_shard, call.v_elsewhere = rows.v_shard;
+    call.workspace = scratch.attention;
     rank.base.backend->forward(*steps[i].mask, call, stream);
   }
   if (out.data != args.out.data) {
@@ -66,8 +66,9 @@ void end_pass(DeviceRank& rank, KeptKv* kept, cudaStream_t stream) {
 }  // namespace
 
 void run_forward(DeviceRank& rank, const DistForwardArgs& args, cudaStream_t stream) {
-  const KvViews rows = gather_rows(rank, rank.forward, args.k, args.v, stream);
-  compute(rank, args, rows, stream);
+  const RankScratch scratch = place_forward(rank, args.workspace.data);
+  const KvViews rows = gather_rows(rank, rank.forward, scratch, args.k, args.v, stream);
+  compute(rank, args, scratch, rows, stream);
   if (rank.forward.pass != nullptr) end_pass(rank, args.kept, stream);
   if (args.max_logits != nullptr && rank.communicator->size() > 1) {
     rank.communicator->all_reduce(args.max_logits, args.q.heads, ReduceOp::kMax, stream);

@@ -46,11 +46,6 @@ ProgramDevice program_device() {
   return device;
 }
 
-std::shared_ptr<void> allocate(size_t num_bytes) {
-  const auto buffer = std::make_shared<cuda::DeviceBuffer>(num_bytes);
-  return {buffer, buffer->as<void>()};
-}
-
 }  // namespace
 
 void check_grid(const Plan& plan, const DeviceCommunicator& communicator, const DeviceDistOptions& options) {
@@ -90,7 +85,7 @@ std::unique_ptr<ProgramAttention> make_device_program(RankContext& base, DeviceC
   how.margin_beside_transfers = !has_margin ? 0 : overlap.sm_margin > 0 ? overlap.sm_margin : -1;
   load_row_kernels();
   load_float_kernels();
-  return std::make_unique<ProgramAttention>(base, communicator, program_device(), how, allocate);
+  return std::make_unique<ProgramAttention>(base, communicator, program_device(), how);
 }
 
 }  // namespace tangram::device

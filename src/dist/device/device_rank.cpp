@@ -18,38 +18,54 @@ namespace tangram::device {
 
 namespace {
 
-constexpr int kReturnSlots = 2;  // a rank may be one pass ahead of its peers
-
 cuda::DeviceBuffer upload(const std::vector<int32_t>& values) {
   return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(int32_t));
 }
 
-/// `reads_elsewhere`: kernels can read rows of the shard where they lie.
-LocalRows make_local_rows(const RankPlan& plan, int rank, int64_t k_rows, bool reads_elsewhere) {
-  std::vector<int32_t> shard_rows, buffer_rows, of_shard_row(static_cast<size_t>(k_rows), -1);
-  const std::vector<KeyStretch> own = own_stretches(plan, rank);
-  LocalRows local;
-  if (reads_elsewhere) local.stretches = worth_reading(own, AttnBackend::kStretchBorder);
+/// By row of the shard: the row in the K/V buffer, -1 where no query here sees it.
+std::vector<int32_t> buffer_rows_of_shard(const std::vector<KeyStretch>& own, int64_t k_rows) {
+  std::vector<int32_t> of_shard_row(static_cast<size_t>(k_rows), -1);
   for (const KeyStretch& stretch : own) {
     for (int64_t i = 0; i < stretch.keys.size(); ++i) {
       of_shard_row[static_cast<size_t>(stretch.row + i)] = static_cast<int32_t>(stretch.keys.begin + i);
     }
   }
+  return of_shard_row;
+}
+
+/// `reads_elsewhere`: kernels can read rows of the shard where they lie.
+LocalRows make_local_rows(const RankPlan& plan, int rank, int64_t k_rows, bool reads_elsewhere) {
+  const std::vector<KeyStretch> own = own_stretches(plan, rank);
+  LocalRows local;
+  if (reads_elsewhere) local.stretches = worth_reading(own, AttnBackend::kStretchBorder);
   local.copied = to_copy(own, local.stretches, AttnBackend::kStretchBorder);
-  for (const KeyStretch& stretch : local.copied) {
-    for (int64_t i = 0; i < stretch.keys.size(); ++i) {
-      shard_rows.push_back(static_cast<int32_t>(stretch.row + i));
-      buffer_rows.push_back(static_cast<int32_t>(stretch.keys.begin + i));
-    }
-  }
-  local.count = static_cast<int64_t>(shard_rows.size());
-  local.shard_rows = upload(shard_rows);
-  local.buffer_rows = upload(buffer_rows);
-  local.of_shard_row = upload(of_shard_row);
+  for (const KeyStretch& stretch : local.copied) local.count += stretch.keys.size();
+  const std::vector<int32_t> of_shard_row = buffer_rows_of_shard(own, k_rows);
   bool whole = k_rows > 0 && of_shard_row.front() >= 0;
   for (size_t i = 1; whole && i < of_shard_row.size(); ++i) whole = of_shard_row[i] == of_shard_row[i - 1] + 1;
   if (whole) local.whole_shard = Range{of_shard_row.front(), of_shard_row.front() + k_rows};
   return local;
+}
+
+/// The maps that the passes as prepared will read.
+void upload_maps(DeviceRank& rank, bool with_backward) {
+  LocalRows& local = rank.local;
+  const bool copies_rows = rank.forward.pass == nullptr || (with_backward && rank.backward.pass == nullptr);
+  if (copies_rows && !rank.uses_shard) {
+    std::vector<int32_t> shard_rows, buffer_rows;
+    for (const KeyStretch& stretch : local.copied) {
+      for (int64_t i = 0; i < stretch.keys.size(); ++i) {
+        shard_rows.push_back(static_cast<int32_t>(stretch.row + i));
+        buffer_rows.push_back(static_cast<int32_t>(stretch.keys.begin + i));
+      }
+    }
+    local.shard_rows = upload(shard_rows);
+    local.buffer_rows = upload(buffer_rows);
+  }
+  if (with_backward && !rank.writes_gradients && !rank.backward.stores_returns) {
+    local.of_shard_row =
+        upload(buffer_rows_of_shard(own_stretches(rank.plan(), rank.base.rank), rank.base.k_shard_rows()));
+  }
 }
 
 /// The rows that other ranks send in a pass, in the order in which they come: stage by stage, and in each from the rank
@@ -95,11 +111,11 @@ DeviceOverlap resolve(const DeviceRank& rank, const PassSetup& setup, DeviceOver
 
 /// The kernel calls of a pass. `late`: the keys that come during it.
 void make_steps(DeviceRank& rank, PassSetup& setup, const std::vector<Stage>& stages, DeviceOverlap wanted,
-                const std::vector<KeyArrival>& late) {
+                const std::vector<KeyArrival>& late, AttnPasses passes) {
   const AttnBackend& backend = *rank.base.backend;
   const DeviceOverlap overlap = resolve(rank, setup, wanted);
   if (overlap == DeviceOverlap::kStages) {
-    std::vector<std::unique_ptr<PreparedMask>> masks = prepare_stages(backend, stages, rank.base.shape);
+    std::vector<std::unique_ptr<PreparedMask>> masks = prepare_stages(backend, stages, rank.base.shape, passes);
     for (int stage = 0; stage < setup.num_stages; ++stage) {
       setup.steps.push_back({std::move(masks[static_cast<size_t>(stage)]), stage, stage + 1});
       const Step& step = setup.steps.back();
@@ -110,7 +126,8 @@ void make_steps(DeviceRank& rank, PassSetup& setup, const std::vector<Stage>& st
   setup.is_single_launch = overlap == DeviceOverlap::kSingleLaunch;
   setup.waits_in_kernel = setup.is_single_launch && !late.empty();
   const std::span<const KeyArrival> arrivals = setup.waits_in_kernel ? late : std::span<const KeyArrival>{};
-  setup.steps.push_back({prepare_slices(backend, rank.plan().slices, rank.base.shape, arrivals), 0, setup.num_stages});
+  setup.steps.push_back(
+      {prepare_slices(backend, rank.plan().slices, rank.base.shape, arrivals, passes), 0, setup.num_stages});
   backend.prepare_stretches(*setup.steps.back().mask, rank.local.stretches);
 }
 
@@ -121,130 +138,15 @@ std::vector<Exchange> exchanges_of(const std::vector<Stage>& stages) {
   return exchanges;
 }
 
-cuda::DeviceBuffer tensor_memory(DType dtype, int64_t rows, int heads, int dim) {
-  return cuda::DeviceBuffer(static_cast<size_t>(rows * heads * dim) * size_of(dtype));
-}
-
-/// Whether more than one kernel adds to the results of the rank's queries.
-bool adds_up(const PassSetup& setup) {
-  return std::any_of(setup.steps.begin() + 1, setup.steps.end(), [](const Step& step) { return step.mask != nullptr; });
-}
-
-/// NOTE [settled rows]: own rows that only this rank's queries see, so that no peer adds to their gradients: the kernel
-/// writes these where they belong, rounded, and no merge reads them again.
-std::vector<char> find_settled_rows(const DeviceRank& rank) {
-  std::vector<char> settled(static_cast<size_t>(rank.base.k_shard_rows()), 0);
-  const auto mark = [&](const Range& rows, char value) {
-    std::fill(settled.begin() + rows.begin, settled.begin() + rows.end, value);
-  };
-  for (const KeyStretch& own : own_stretches(rank.plan(), rank.base.rank))
-    mark({own.row, own.row + own.keys.size()}, 1);
-  for (const Exchange& exchange : exchanges_of(rank.plan().backward)) {
-    for (const RowCopy& sent : exchange.sends) mark(sent.rows, 0);
-  }
-  return settled;
-}
-
-std::vector<Range> ranges_of(const std::vector<char>& marked) {
-  std::vector<Range> ranges;
-  for (int64_t row = 0; row < std::ssize(marked); ++row) {
-    if (marked[static_cast<size_t>(row)] == 0) continue;
-    if (ranges.empty() || ranges.back().end != row) ranges.push_back({row, row});
-    ranges.back().end = row + 1;
-  }
-  return ranges;
-}
-
-/// Where the kernel stores the rows of one gradient, by row of the K/V buffer: those of other ranks in the return slot
-/// `slot`, of the rank's own those that are settled in the result (NOTE [settled rows]), the others in `local`. Empty
-/// where the transport cannot.
-std::vector<char*> return_rows(const DeviceRank& rank, int tensor, int slot, const TensorView& local,
-                               const std::vector<char>& settled) {
-  std::vector<char*> rows(static_cast<size_t>(rank.kv_rows()));
-  for (const KvSegment& segment : rank.plan().segments) {
-    if (segment.owner != rank.base.rank) continue;
-    for (int64_t i = 0; i < segment.global.size(); ++i) {
-      const int64_t own = segment.owner_row + i;
-      rows[static_cast<size_t>(segment.row + i)] = settled[static_cast<size_t>(own)] != 0
-                                                       ? reinterpret_cast<char*>(2 * own + 1)
-                                                       : static_cast<char*>(local.data) + own * local.row_bytes();
-    }
-  }
-  for (int stage = 1; stage < rank.backward.num_stages; ++stage) {
-    for (const ReturnTarget& target : rank.backward.pass->return_targets(stage - 1, tensor, slot)) {
-      for (int64_t i = 0; i < target.partial.size(); ++i) {
-        rows[static_cast<size_t>(target.partial.begin + i)] = static_cast<char*>(target.target) + i * local.row_bytes();
-      }
-    }
-  }
-  if (std::find(rows.begin(), rows.end(), nullptr) != rows.end()) rows.clear();
-  return rows;
-}
-
-/// Lets the backward kernel store its results where they belong, if kernel and transport can.
-bool prepare_returns(DeviceRank& rank) {
-  PassSetup& setup = rank.backward;
-  const HeadConfig& heads = rank.heads();
-  const DType dtype = rank.base.plan->config.reduce_dtype;
-  if (!setup.is_single_launch || (dtype != DType::kFloat32 && dtype != heads.dtype)) return false;
-  const int64_t k_rows = rank.base.k_shard_rows();
-  const auto bytes = [&](int dim) { return static_cast<size_t>(k_rows * heads.num_heads_kv * dim) * size_of(dtype); };
-  // Zeros stay in rows that no query of this rank sees: no kernel writes them.
-  cuda::DeviceBuffer dk = cuda::DeviceBuffer::zeros(bytes(heads.head_dim));
-  cuda::DeviceBuffer dv = cuda::DeviceBuffer::zeros(bytes(heads.head_dim_v));
-  const auto upload_rows = [](const std::vector<char*>& rows) {
-    return cuda::DeviceBuffer::copy_of(rows.data(), rows.size() * sizeof(char*));
-  };
-  std::vector<char> settled = find_settled_rows(rank);
-  if (!rank.backward.pass->leave_rows(ranges_of(settled))) std::fill(settled.begin(), settled.end(), 0);
-  for (int slot = 0; slot < kReturnSlots; ++slot) {
-    const auto dk_rows =
-        return_rows(rank, 0, slot, view_of(dk, dtype, k_rows, heads.num_heads_kv, heads.head_dim), settled);
-    const auto dv_rows =
-        return_rows(rank, 1, slot, view_of(dv, dtype, k_rows, heads.num_heads_kv, heads.head_dim_v), settled);
-    if (rank.kv_rows() > 0 && (dk_rows.empty() || dv_rows.empty())) return false;
-    setup.dk_rows.push_back(upload_rows(dk_rows));
-    setup.dv_rows.push_back(upload_rows(dv_rows));
-  }
-  rank.dk_local = std::move(dk);
-  rank.dv_local = std::move(dv);
-  rank.local_dtype = dtype;
-  setup.stores_returns = true;
-  return true;
-}
-
-void allocate(DeviceRank& rank, bool with_backward) {
-  const HeadConfig& heads = rank.heads();
-  const bool has_landing = rank.forward.num_stages > 1;
-  if (!has_landing && !rank.uses_shard) {
-    rank.own_k = tensor_memory(heads.dtype, rank.kv_rows(), heads.num_heads_kv, heads.head_dim);
-    rank.own_v = tensor_memory(heads.dtype, rank.kv_rows(), heads.num_heads_kv, heads.head_dim_v);
-  }
-  const DType sums = DType::kFloat32;
-  if (adds_up(rank.forward)) rank.out_sum = tensor_memory(sums, rank.q_rows(), heads.num_heads_q, heads.head_dim_v);
-  if (!with_backward) return;
-  if (adds_up(rank.backward)) rank.dq_sum = tensor_memory(sums, rank.q_rows(), heads.num_heads_q, heads.head_dim);
-  if (rank.writes_gradients) return;
-  if (prepare_returns(rank)) return;
-  rank.dk_part = tensor_memory(sums, rank.kv_rows(), heads.num_heads_kv, heads.head_dim);
-  rank.dv_part = tensor_memory(sums, rank.kv_rows(), heads.num_heads_kv, heads.head_dim_v);
-  if (rank.backward.num_stages > 1 && !rank.local.whole_shard) {
-    rank.dk_local = tensor_memory(sums, rank.base.k_shard_rows(), heads.num_heads_kv, heads.head_dim);
-    rank.dv_local = tensor_memory(sums, rank.base.k_shard_rows(), heads.num_heads_kv, heads.head_dim_v);
-  }
-}
-
 }  // namespace
 
-TensorView view_of(const cuda::DeviceBuffer& buffer, DType dtype, int64_t rows, int heads, int dim) {
-  return {{buffer.as<void>(), dtype, rows, heads, dim, int64_t{heads} * dim, dim}};
-}
-
-int64_t DeviceRank::workspace_bytes() const {
-  size_t bytes = 0;
-  for (const cuda::DeviceBuffer* buffer : {&own_k, &own_v, &out_sum, &dq_sum, &dk_part, &dv_part, &dk_local, &dv_local,
-                                           &local.shard_rows, &local.buffer_rows, &local.of_shard_row}) {
-    bytes += buffer->bytes();
+int64_t DeviceRank::device_bytes() const {
+  size_t bytes = local.shard_rows.bytes() + local.buffer_rows.bytes() + local.of_shard_row.bytes();
+  for (const PassSetup* setup : {&forward, &backward}) {
+    bytes += setup->returns.device_bytes();
+    for (const Step& step : setup->steps) {
+      if (step.mask != nullptr) bytes += static_cast<size_t>(step.mask->device_bytes());
+    }
   }
   return static_cast<int64_t>(bytes);
 }
@@ -301,6 +203,7 @@ void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
   if (rank.plan().forward.size() > 1) {
     DevicePassSpec spec;
     spec.label = "forward";
+    spec.shares_memory = true;
     spec.casts = exchanges_of(rank.plan().forward);
     spec.landing = {k, v};
     spec.own_rows = rank.local.copied;
@@ -312,6 +215,7 @@ void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
   const DType dtype = rank.base.plan->config.reduce_dtype;
   DevicePassSpec spec;
   spec.label = "backward";
+  spec.shares_memory = true;
   spec.landing = {k, v};
   spec.own_rows = rank.local.copied;
   if (!rank.keeps) spec.casts = exchanges_of(rank.plan().backward);
@@ -333,13 +237,17 @@ void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options) {
 void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options) {
   const RankPlan& plan = rank.plan();
   const int self = rank.base.rank, size = rank.communicator->size();
-  make_steps(rank, rank.forward, plan.forward, options.forward, arrivals_of(plan, self, size, &KvSegment::stage_fwd));
+  make_steps(rank, rank.forward, plan.forward, options.forward, arrivals_of(plan, self, size, &KvSegment::stage_fwd),
+             AttnPasses::kForward);
   if (options.with_backward) {
     std::vector<KeyArrival> late;  // none where forward left all keys
     if (!rank.keeps) late = arrivals_of(plan, self, size, &KvSegment::stage_bwd);
-    make_steps(rank, rank.backward, plan.backward, options.backward, late);
+    make_steps(rank, rank.backward, plan.backward, options.backward, late, AttnPasses::kBackward);
+    if (!rank.writes_gradients) prepare_returns(rank);
   }
-  allocate(rank, options.with_backward);
+  upload_maps(rank, options.with_backward);
+  rank.forward_bytes = place_forward(rank, nullptr).bytes;
+  if (options.with_backward) rank.backward_bytes = place_backward(rank, nullptr).bytes;
 }
 
 AttnOptions beside_transfers(const DeviceRank& rank, const PassSetup& setup, AttnOptions options) {
@@ -360,8 +268,8 @@ KvViews kept_rows(const DeviceRank& rank, int slot, const ConstTensorView& k, co
   return {pass.landing(0, slot), pass.landing(1, slot), k, v};
 }
 
-KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, const ConstTensorView& k, const ConstTensorView& v,
-                    cudaStream_t stream) {
+KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, const RankScratch& scratch, const ConstTensorView& k,
+                    const ConstTensorView& v, cudaStream_t stream) {
   if (rank.uses_shard) {
     const int64_t first = rank.plan().segments.empty() ? 0 : rank.plan().segments.front().owner_row;
     return {slice_rows(k, {first, first + rank.kv_rows()}), slice_rows(v, {first, first + rank.kv_rows()}), {}, {}};
@@ -376,8 +284,8 @@ KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, const ConstTensorV
     k_rows = setup.pass->landing(0, slot);
     v_rows = setup.pass->landing(1, slot);
   } else {
-    k_rows = view_of(rank.own_k, k.dtype, rank.kv_rows(), k.heads, k.dim);
-    v_rows = view_of(rank.own_v, v.dtype, rank.kv_rows(), v.heads, v.dim);
+    k_rows = scratch.own_k;
+    v_rows = scratch.own_v;
     const auto* from = rank.local.shard_rows.as<int32_t>();
     const auto* to = rank.local.buffer_rows.as<int32_t>();
     const RowJob jobs[] = {{k, {}, k_rows, from, nullptr, to, rank.local.count},

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What both passes of DeviceDistAttention share on one rank: the plan, prepared masks, maps of rows and all device
-// memory, made once so that passes allocate nothing.
+// What both passes of DeviceDistAttention share on one rank: the plan, prepared masks and maps of rows, made once so
+// that passes allocate nothing. What they compute in is given to each call (RankScratch).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,13 +13,15 @@
 
 #include "cuda/device_buffer.hpp"
 #include "dist/device/local_stretches.hpp"
+#include "dist/device/rank_scratch.hpp"
+#include "dist/device/return_places.hpp"
 #include "dist/device/row_kernels.hpp"
 #include "dist/rank_context.hpp"
 #include "tangram/device_dist_attention.hpp"
 
 namespace tangram::device {
 
-/// The rank's own K/V rows as the row kernels want them.
+/// The rank's own K/V rows as the row kernels want them. Maps that no pass reads are not made.
 struct LocalRows {
   cuda::DeviceBuffer shard_rows;    // int32 [count]: row in the shard of those that are copied into the K/V buffer
   cuda::DeviceBuffer buffer_rows;   // int32 [count]: row in the K/V buffer
@@ -46,10 +48,12 @@ struct PassSetup {
   int num_stages = 1;
   bool is_single_launch = false;
   bool waits_in_kernel = false;
-  /// Backward: the kernel stores every row of dk and dv where it belongs, the owner's return slot or `dk_local`.
+  /// Backward: the kernel stores every row of dk and dv where it belongs, the owner's return slot or the own part.
   bool stores_returns = false;
-  std::vector<cuda::DeviceBuffer> dk_rows, dv_rows;  // by return slot: addresses, [kv rows]
+  ReturnPlaces returns;
 };
+
+inline constexpr int kReturnSlots = 2;  // a rank may be one pass ahead of its peers
 
 struct DeviceRank {
   RankContext base;  // plan, rank, shape and backend
@@ -63,30 +67,23 @@ struct DeviceRank {
   bool uses_shard = false;        // the K/V buffer is a stretch of the shard
   bool writes_gradients = false;  // and all of it, so that dk and dv need no sum
 
-  // Contiguous tensors of the object's own; empty where no pass needs them.
-  cuda::DeviceBuffer own_k, own_v;        // K/V buffer where there is no DevicePass that has one
-  cuda::DeviceBuffer out_sum;             // float32 [q rows, heads, head_dim_v]
-  cuda::DeviceBuffer dq_sum;              // float32 [q rows, heads, head_dim]
-  cuda::DeviceBuffer dk_part, dv_part;    // float32 [kv rows, ...]
-  cuda::DeviceBuffer dk_local, dv_local;  // [k shard rows, ...]: the own part in shard order
-  DType local_dtype = DType::kFloat32;    // of dk_local and dv_local
+  DType local_dtype = DType::kFloat32;            // of the own part of gradients, RankScratch::dk_local and dv_local
+  int64_t forward_bytes = 0, backward_bytes = 0;  // of RankScratch
 
   const RankPlan& plan() const { return base.rank_plan(); }
   const HeadConfig& heads() const { return base.plan->config.heads; }
   int64_t q_rows() const { return base.shape.seqlen_q; }
   int64_t kv_rows() const { return base.shape.seqlen_k; }
-  int64_t workspace_bytes() const;
+  int64_t device_bytes() const;  // that it holds
 };
-
-/// A contiguous tensor in `buffer`.
-TensorView view_of(const cuda::DeviceBuffer& buffer, DType dtype, int64_t rows, int heads, int dim);
 
 // In this order; `rank.base` and `rank.communicator` are set.
 /// Which rows lie where, and what that makes unnecessary.
 void prepare_layout(DeviceRank& rank, const DeviceDistOptions& options);
 /// The transfers. Collective.
 void prepare_passes(DeviceRank& rank, const DeviceDistOptions& options);
-/// The masks of both passes and all memory. Throws NotAvailable for a DeviceOverlap that cannot be.
+/// The masks of both passes, and what they need of tables and workspace. Throws NotAvailable for a DeviceOverlap that
+/// cannot be.
 void prepare_masks(DeviceRank& rank, const DeviceDistOptions& options);
 
 /// The rank's K/V rows, local and remote, in global row order, during one pass.
@@ -98,8 +95,8 @@ struct KvViews {
 };
 /// Opens the epoch of `setup`, if there are transfers, casts all stages and copies what kernels do not read from the
 /// shard.
-KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, const ConstTensorView& k, const ConstTensorView& v,
-                    cudaStream_t stream);
+KvViews gather_rows(DeviceRank& rank, const PassSetup& setup, const RankScratch& scratch, const ConstTensorView& k,
+                    const ConstTensorView& v, cudaStream_t stream);
 /// The same rows where a forward pass kept them, in `slot`.
 KvViews kept_rows(const DeviceRank& rank, int slot, const ConstTensorView& k, const ConstTensorView& v);
 
@@ -109,6 +106,7 @@ AttnOptions beside_transfers(const DeviceRank& rank, const PassSetup& setup, Att
 /// is by a barrier. Those of earlier stages have ended.
 void start_transfers_first(const DeviceRank& rank, const PassSetup& setup, int stage, cudaStream_t stream);
 
+/// `args.workspace` has forward_bytes or backward_bytes.
 void run_forward(DeviceRank& rank, const DistForwardArgs& args, cudaStream_t stream);
 void run_backward(DeviceRank& rank, const DistBackwardArgs& args, cudaStream_t stream);
 

@@ -12,6 +12,8 @@ namespace tangram {
 
 namespace {
 
+constexpr int64_t kWorkAlignment = 256;  // as a workspace itself
+
 TensorView writable(const ConstTensorView& view) {  // programs do not write what a pass only reads
   return {
       {const_cast<void*>(view.data), view.dtype, view.rows, view.heads, view.dim, view.row_stride, view.head_stride}};
@@ -41,10 +43,9 @@ void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, 
 }
 
 ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
-                                   const ProgramOptions& options,
-                                   const std::function<std::shared_ptr<void>(size_t)>& allocate)
+                                   const ProgramOptions& options)
     : base_(base), communicator_(communicator), device_(std::move(device)), options_(options) {
-  reserve(allocate);
+  find_sizes();
   prepare_passes();
   prepare_masks();
 }
@@ -69,7 +70,7 @@ GridCallShape ProgramAttention::prepared_shape() const {
   return {options_.result_dtype, options_.row_sinks, SinkLayout::kSsh};
 }
 
-void ProgramAttention::reserve(const std::function<std::shared_ptr<void>(size_t)>& allocate) {
+void ProgramAttention::find_sizes() {
   const HeadConfig& heads = base_.plan->config.heads;
   std::vector<DType> results = {options_.result_dtype};
   if (!by_heads()) results = {heads.dtype, DType::kFloat32};
@@ -88,7 +89,7 @@ void ProgramAttention::reserve(const std::function<std::shared_ptr<void>(size_t)
       work_bytes_ = std::max(work_bytes_, program.work_bytes);
     }
   }
-  work_ = allocate(static_cast<size_t>(work_bytes_));
+  work_bytes_ = (work_bytes_ + kWorkAlignment - 1) / kWorkAlignment * kWorkAlignment;
 }
 
 void ProgramAttention::prepare_passes() {
@@ -97,6 +98,7 @@ void ProgramAttention::prepare_passes() {
     const GridProgram& written = program(kind, call);
     if (written.casts.empty()) return;
     DevicePassSpec spec = pass_spec(written, label, arena_bytes_);
+    spec.shares_memory = true;
     if (kind == Kind::kForward) spec.num_slots = 2 + (keeps() ? options_.max_kept : 0);
     if (kind != Kind::kForward) spec.landing_of = passes_.at(Kind::kForward);
     passes_[kind] = communicator_.prepare_pass(spec);
@@ -107,9 +109,19 @@ void ProgramAttention::prepare_passes() {
 }
 
 void ProgramAttention::prepare_masks() {
+  const AttnPasses passes = options_.with_backward ? AttnPasses::kBoth : AttnPasses::kForward;
   for (const GridMask& mask : grid_masks(*base_.plan, base_.rank)) {
-    masks_.push_back(mask.needed ? prepare_slices(*base_.backend, mask.slices, mask.shape) : nullptr);
+    masks_.push_back(mask.needed ? prepare_slices(*base_.backend, mask.slices, mask.shape, {}, passes) : nullptr);
+    if (!mask.needed) continue;
+    attention_bytes_ = std::max({attention_bytes_, base_.backend->forward_workspace_bytes(*masks_.back()),
+                                 base_.backend->backward_workspace_bytes(*masks_.back())});
   }
+}
+
+int64_t ProgramAttention::device_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& mask : masks_) bytes += mask == nullptr ? 0 : mask->device_bytes();
+  return bytes;
 }
 
 void ProgramAttention::check_result(const char* function, const char* name, DType dtype) const {
@@ -166,11 +178,16 @@ void ProgramAttention::check(const DistBackwardArgs& args) const {
           args.kept->device_slot);
 }
 
-void ProgramAttention::run(Kind kind, const GridCallShape& call, ProgramMemory& memory, const AttnOptions& options,
-                           void* stream) {
+void ProgramAttention::run(Kind kind, const GridCallShape& call, ProgramMemory& memory, const AttnWorkspace& workspace,
+                           const AttnOptions& options, void* stream) {
+  require(workspace.bytes >= forward_workspace_bytes(), "ProgramAttention: needs a workspace of {} bytes (got {})",
+          forward_workspace_bytes(), workspace.bytes);
   const auto pass = passes_.find(kind);
   DevicePass* const transfers = pass == passes_.end() ? nullptr : pass->second.get();
-  memory.work = work_.get();
+  memory.work = workspace.data;
+  if (attention_bytes_ > 0) {
+    memory.attention = {static_cast<char*>(workspace.data) + work_bytes_, attention_bytes_};
+  }
   const int margin = options_.margin_beside_transfers >= 0 ? options_.margin_beside_transfers
                      : transfers != nullptr                ? transfers->transfer_sms()
                                                            : 0;
@@ -189,7 +206,7 @@ void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
   }
   if (args.kept != nullptr) *args.kept = {};
   if (pass != nullptr) memory.arena = pass->landing(0, pass->begin(stream));
-  run(Kind::kForward, shape_of(args.out.dtype, args.sink), memory, args.options, stream);
+  run(Kind::kForward, shape_of(args.out.dtype, args.sink), memory, args.workspace, args.options, stream);
   if (pass != nullptr && args.kept != nullptr && keeps()) {
     args.kept->device_slot = pass->end_kept(stream).slot;
     args.kept->valid = true;
@@ -220,7 +237,7 @@ void ProgramAttention::backward(const DistBackwardArgs& args, void* stream) {
   } else if (pass != nullptr) {
     memory.arena = pass->landing(0, pass->begin(stream));
   }
-  run(kind, shape_of(args.dq.dtype, args.sink), memory, args.options, stream);
+  run(kind, shape_of(args.dq.dtype, args.sink), memory, args.workspace, args.options, stream);
   if (pass != nullptr) pass->end(stream);
   reduce_dsink(args, stream);
 }

@@ -31,17 +31,20 @@ void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, 
 
 class ProgramAttention {
  public:
-  /// Collective. `base` has plan, rank, shape and backend; `allocate` returns memory of so many bytes, for good.
+  /// Collective. `base` has plan, rank, shape and backend.
   ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
-                   const ProgramOptions& options, const std::function<std::shared_ptr<void>(size_t)>& allocate);
+                   const ProgramOptions& options);
 
-  /// Throw InvalidArgument before anything is put on a stream.
+  /// Throw InvalidArgument before anything is put on a stream. Calls need a workspace.
   void check(const DistForwardArgs& args) const;
   void check(const DistBackwardArgs& args) const;
   void forward(const DistForwardArgs& args, void* stream);
   void backward(const DistBackwardArgs& args, void* stream);
 
-  int64_t workspace_bytes() const { return work_bytes_; }
+  /// Of the workspace of calls, and of what is held.
+  int64_t forward_workspace_bytes() const { return work_bytes_ + attention_bytes_; }
+  int64_t backward_workspace_bytes() const { return options_.with_backward ? forward_workspace_bytes() : 0; }
+  int64_t device_bytes() const;
 
  private:
   enum class Kind : int { kForward, kBackward, kBackwardKept };
@@ -53,10 +56,11 @@ class ProgramAttention {
   GridCallShape shape_of(DType result_dtype, const Sink& sink) const;
   /// What passes are prepared for: their casts are those of every call.
   GridCallShape prepared_shape() const;
-  void reserve(const std::function<std::shared_ptr<void>(size_t)>& allocate);
+  void find_sizes();
   void prepare_passes();
   void prepare_masks();
-  void run(Kind kind, const GridCallShape& call, ProgramMemory& memory, const AttnOptions& options, void* stream);
+  void run(Kind kind, const GridCallShape& call, ProgramMemory& memory, const AttnWorkspace& workspace,
+           const AttnOptions& options, void* stream);
   void check_result(const char* function, const char* name, DType dtype) const;
   void check_sink(const char* function, const Sink& sink) const;
   void reduce_dsink(const DistBackwardArgs& args, void* stream);
@@ -69,9 +73,9 @@ class ProgramAttention {
   std::map<std::pair<Kind, GridCallShape>, GridProgram> programs_;
   std::map<Kind, std::shared_ptr<DevicePass>> passes_;
   std::vector<int> kept_slots_;
-  std::shared_ptr<void> work_;
   int64_t arena_bytes_ = 0;
-  int64_t work_bytes_ = 0;
+  int64_t work_bytes_ = 0;       // of a workspace, the first
+  int64_t attention_bytes_ = 0;  // the others
 };
 
 }  // namespace tangram

@@ -94,6 +94,7 @@ class Runner {
     call.sink = sink(op);
     call.accumulate = op.accumulate;
     call.options = options(op);
+    call.workspace = run_.memory.attention;
     run_.backend.forward(mask(op), call, stream_);
   }
   void backward(const AttendOp& op) const {
@@ -113,6 +114,7 @@ class Runner {
     call.dsink = wants_dsink ? floats(op.dsink) : nullptr;
     call.accumulate_dq = op.accumulate;
     call.options = options(op);
+    call.workspace = run_.memory.attention;
     run_.backend.backward(mask(op), call, stream_);
   }
 

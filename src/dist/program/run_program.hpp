@@ -46,6 +46,7 @@ struct ProgramDevice {
 struct ProgramMemory {
   TensorView arena;  ///< the landing tensor of the open epoch
   void* work = nullptr;
+  AttnWorkspace attention;  ///< of one attention call at a time
   std::array<TensorView, kNumPlaces> tensors;
   std::array<float*, kNumPlaces> floats{};
   SinkLayout sink_layout = SinkLayout::kSh;

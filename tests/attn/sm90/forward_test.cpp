@@ -293,7 +293,6 @@ TEST(Sm90Forward, RefusesWhatItCannotCompute) {
   shape.dtype = DType::kFloat32;
   EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
   shape.dtype = DType::kBFloat16;
-  EXPECT_THROW(backend.prepare({}, shape, nullptr), InvalidArgument);
   const TileList tiles = build_tile_list({}, 16, 16, *backend.tile_shape(shape));
   const auto mask = backend.prepare({}, shape, &tiles);
   const cuda::DeviceBuffer memory(1 << 16);
@@ -301,6 +300,9 @@ TEST(Sm90Forward, RefusesWhatItCannotCompute) {
   TensorView out;
   static_cast<BasicTensorView<void*>&>(out) = {memory.as<void>(), DType::kBFloat16, 16, 2, 128, 256, 128};
   EXPECT_THROW(backend.forward(*mask, {view, view, view, out, memory.as<float>()}, nullptr), InvalidArgument);
+  // Without a tile list a mask is one for backward calls.
+  const auto without = backend.prepare({}, shape, nullptr);
+  EXPECT_THROW(backend.forward(*without, {out, out, out, out, memory.as<float>()}, nullptr), InvalidArgument);
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ TEST_F(Sm90Nonfinite, SurviveTheMergeOfTilesInParts) {
   config.poison = false;
   const std::vector<AttnSlice> slices{AttnSlice::full({0, 48}, {0, 8192})};
   const auto mask = test::prepare_sm90(backend_, slices, config.shape);
-  ASSERT_NE(dynamic_cast<sm90::Sm90Mask&>(*mask).parts, nullptr) << "the test must be of a mask in parts";
+  ASSERT_GT(backend_.forward_workspace_bytes(*mask), 0) << "the test must be of a mask in parts";
   for (const Poison& poison : {Poison{Poison::kQ, 5, 1, 3, kNan}, Poison{Poison::kK, 4100, 0, 0, kNan},
                                Poison{Poison::kV, 8191, 0, 63, kNan}}) {
     SCOPED_TRACE(kNames[poison.tensor]);

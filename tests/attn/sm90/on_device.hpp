@@ -16,6 +16,7 @@
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "cuda/workspace.hpp"
 #include "plan/tile_list.hpp"
 
 namespace tangram::test {
@@ -42,27 +43,14 @@ inline std::unique_ptr<PreparedMask> prepare_sm90(const Sm90Backend& backend, st
 /// cudaMemset returns before it is done, and streams that do not block do not wait for it.
 inline void wait_for_device() { cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
 
-/// Fills with NaN what calls of both passes must write in the mask's workspace before they read it, as an earlier call
+/// Fills with NaN the memory in which calls of both passes with this mask compute, as an earlier call with another mask
 /// may have left it: what is read unwritten reaches the outputs. This, and not initcheck, shows that nothing is: the
 /// tool does not see the bulk copies that write the sums of dq (docs/design/gpu_backends.md).
-inline void poison_workspace(PreparedMask& prepared) {
-  const auto& mask = dynamic_cast<sm90::Sm90Mask&>(prepared);
-  const auto poison = [](void* data, size_t bytes) {
-    if (bytes > 0) cuda::check(cudaMemset(data, 0xff, bytes), "cudaMemset");
-  };
-  if (mask.parts != nullptr) {
-    poison(mask.parts->out.as<void>(), mask.parts->out.bytes());
-    poison(mask.parts->lse.as<void>(), mask.parts->lse.bytes());
-    wait_for_device();
-  }
-  if (mask.backward == nullptr) return;
-  sm90::backward::Params params{};
-  sm90::backward::EdgeParams edge{};
-  mask.backward->fill(params, edge, false);
-  const size_t rows = static_cast<size_t>(edge.num_q_tiles) * static_cast<size_t>(mask.shape.num_heads_q) * 64;
-  poison(edge.dq_sums, rows * static_cast<size_t>(mask.shape.head_dim) * sizeof(float));
-  poison(edge.stats, rows * 2 * sizeof(float));
-  poison(edge.turns, rows / 64 * 2 * sizeof(int32_t));
+inline void poison_workspace(const PreparedMask& mask) {
+  const Sm90Backend backend;
+  const int64_t bytes = std::max(backend.forward_workspace_bytes(mask), backend.backward_workspace_bytes(mask));
+  const cuda::Workspace::Lease lease = cuda::workspace_of_current_device().acquire(static_cast<size_t>(bytes), nullptr);
+  if (bytes > 0) cuda::check(cudaMemset(lease.data(), 0xff, static_cast<size_t>(bytes)), "cudaMemset");
   wait_for_device();
 }
 

@@ -29,13 +29,18 @@ using test::RandomConfig;
 constexpr int64_t kSpareRows = 3;  // of settled tensors, that no table names
 constexpr unsigned char kPoison = 0xff;
 
-/// Where the rows of both gradients go: row `settled[key]` of the settled tensor, or the place `place[key]`.
+constexpr int kNumOthers = 3;
+
+/// Where the rows of both gradients go: row `settled[key]` of the settled tensor, or row `place[key]` of all other
+/// tensors one after the other: the call's own, then kNumOthers.
 struct Destinations {
   std::vector<int64_t> settled;  // -1: not settled
   std::vector<int64_t> place;
+  int64_t tensor_rows;  // of each of the others
 
   Destinations(int64_t keys, double share, std::mt19937& rng) : settled(static_cast<size_t>(keys), -1) {
-    place.resize(settled.size());
+    tensor_rows = keys / (kNumOthers + 1) + 1;
+    place.resize(static_cast<size_t>(tensor_rows * (kNumOthers + 1)));
     std::iota(place.begin(), place.end(), 0);
     std::shuffle(place.begin(), place.end(), rng);
     std::vector<int64_t> rows(settled.size() + kSpareRows);
@@ -44,7 +49,17 @@ struct Destinations {
     for (size_t key = 0; key < settled.size(); ++key) {
       if (std::bernoulli_distribution(share)(rng)) settled[key] = rows[key];
     }
+    std::vector<uint32_t> table;
+    for (size_t key = 0; key < settled.size(); ++key) {
+      const int64_t tensor = place[key] / tensor_rows, row = place[key] % tensor_rows;
+      table.push_back(settled[key] >= 0 ? gradient_place(kSettledTensor, settled[key])
+                      : tensor == 0     ? gradient_place(kOwnTensor, row)
+                                        : gradient_place(kFirstOtherTensor + static_cast<uint32_t>(tensor) - 1, row));
+    }
+    of_key = cuda::DeviceBuffer::copy_of(table.data(), table.size() * sizeof(uint32_t));
   }
+
+  cuda::DeviceBuffer of_key;
 };
 
 /// Memory of the device with `row_bytes` every `pitch`, all poison before.
@@ -68,26 +83,22 @@ struct Rows {
 /// One of dk and dv, spread.
 struct SpreadGradient {
   SpreadGradient(const TensorView& like, DType settled_dtype, int64_t row_stride, const Destinations& to)
-      : scattered(like.rows, like.heads * like.dim * bytes_of(like.dtype),
-                  like.heads * like.dim * bytes_of(like.dtype) + 16),
+      : scattered(to.tensor_rows * (kNumOthers + 1), like.heads * like.dim * bytes_of(like.dtype),
+                  row_stride * bytes_of(like.dtype)),
         settled_rows(like.rows + kSpareRows, like.heads * like.dim * bytes_of(settled_dtype),
                      row_stride * bytes_of(settled_dtype)),
-        unused(like.rows, like.heads * like.dim * bytes_of(like.dtype), row_stride * bytes_of(like.dtype)),
-        stand_in{{unused.row(0), like.dtype, like.rows, like.heads, like.dim, row_stride, like.dim}},
+        own{{scattered.row(0), like.dtype, to.tensor_rows, like.heads, like.dim, row_stride, like.dim}},
         settled{
             {settled_rows.row(0), settled_dtype, like.rows + kSpareRows, like.heads, like.dim, row_stride, like.dim}} {
-    std::vector<void*> entries;
-    for (size_t key = 0; key < to.settled.size(); ++key) {
-      entries.push_back(to.settled[key] < 0 ? scattered.row(to.place[key])
-                                            : reinterpret_cast<void*>(2 * to.settled[key] + 1));
-    }
-    table = cuda::DeviceBuffer::copy_of(entries.data(), entries.size() * sizeof(void*));
+    std::vector<void*> bases;
+    for (int i = 1; i <= kNumOthers; ++i) bases.push_back(scattered.row(i * to.tensor_rows));
+    others = cuda::DeviceBuffer::copy_of(bases.data(), bases.size() * sizeof(void*));
   }
   static int64_t bytes_of(DType dtype) { return static_cast<int64_t>(size_of(dtype)); }
 
-  Rows scattered, settled_rows, unused;
-  TensorView stand_in, settled;
-  cuda::DeviceBuffer table;
+  Rows scattered, settled_rows;
+  TensorView own, settled;
+  cuda::DeviceBuffer others;
 };
 
 /// The elements of a tensor of the device as floats, gaps left out.
@@ -149,10 +160,9 @@ void expect_rows(const char* name, const SpreadGradient& spread, const Destinati
   const auto keep = [](std::string& expected, const std::string& actual, int64_t at, int64_t count) {
     std::copy_n(actual.begin() + at, count, expected.begin() + at);
   };
-  const TensorView& view = spread.stand_in;
-  ConstTensorView places = view;  // of the scattered rows, with what lies between them
-  places.data = spread.scattered.row(0);
-  places.row_stride = spread.scattered.pitch / static_cast<int64_t>(size_of(view.dtype));
+  const TensorView& view = spread.own;
+  ConstTensorView places = view;  // of all scattered rows
+  places.rows = to.tensor_rows * (kNumOthers + 1);
   const std::vector<float> got_scattered = values_of(places), got_settled = values_of(spread.settled);
   const auto row_values = static_cast<size_t>(view.heads * view.dim);
   std::vector<float> got, expected;
@@ -172,9 +182,6 @@ void expect_rows(const char* name, const SpreadGradient& spread, const Destinati
   EXPECT_LE(relative_error(got, expected), tolerance) << name;
   EXPECT_TRUE(scattered == untouched_scattered) << name << ": writes between rows";
   EXPECT_TRUE(settled == untouched_settled) << name << ": writes settled rows that no entry names";
-  const std::string unused = spread.unused.fetch();
-  EXPECT_TRUE(std::all_of(unused.begin(), unused.end(), [](char c) { return c == static_cast<char>(kPoison); }))
-      << name << ": writes the tensor that stands in";
 }
 
 /// Causal documents, windows, whole rectangles and keys that nobody sees, over a few tiles.
@@ -233,9 +240,9 @@ TEST_F(Sm90RowTables, RowsAreThoseOfOneTensorWhereverTheyGo) {
     TensorView like = args.dk;
     like.dtype = own_dtype;
     const SpreadGradient dk(like, settled_dtype, row_stride, to), dv(like, settled_dtype, row_stride, to);
-    args.dk = dk.stand_in, args.dv = dv.stand_in;
-    args.dk_rows = dk.table.as<void*>(), args.dv_rows = dv.table.as<void*>();
-    if (share > 0) args.dk_settled = dk.settled, args.dv_settled = dv.settled;
+    args.dk = dk.own, args.dv = dv.own;
+    args.places = {to.of_key.as<uint32_t>(), {}, {}, dk.others.as<void*>(), dv.others.as<void*>()};
+    if (share > 0) args.places.dk_settled = dk.settled, args.places.dv_settled = dv.settled;
     run(device, *mask, args);
     // Otherwise pieces add up in any order: float32, before rounding to what is compared.
     const double tolerance = deterministic                                                ? 0.0
@@ -259,8 +266,8 @@ TEST_F(Sm90RowTables, TablesThatDoNotFitAreRefused) {
   TensorView like = device.backward.dk;
   const SpreadGradient dk(like, DType::kBFloat16, 64, to), dv(like, DType::kBFloat16, 64, to);
   AttnBackwardArgs valid = device.backward;
-  valid.dk_rows = dk.table.as<void*>(), valid.dv_rows = dv.table.as<void*>();
-  valid.dk_settled = dk.settled, valid.dv_settled = dv.settled;
+  valid.dk = dk.own, valid.dv = dv.own;
+  valid.places = {to.of_key.as<uint32_t>(), dk.settled, dv.settled, dk.others.as<void*>(), dv.others.as<void*>()};
   const auto message = [&](const std::function<void(AttnBackwardArgs&)>& change) -> std::string {
     AttnBackwardArgs args = valid;
     change(args);
@@ -275,26 +282,27 @@ TEST_F(Sm90RowTables, TablesThatDoNotFitAreRefused) {
     const std::string got = message(change);
     EXPECT_NE(got.find(text), std::string::npos) << got;
   };
-  expect("dk_rows and dv_rows must be given together", [](auto& a) { a.dv_rows = nullptr; });
-  expect("without accumulate_dkv", [](auto& a) { a.accumulate_dkv = true; });
-  expect("heads of dk must be contiguous where dk_rows is given (got head_stride=128, dim=64)",
-         [](auto& a) { a.dk.head_stride = 128; });
-  expect("heads of dv must be contiguous where dv_rows is given", [](auto& a) { a.dv.head_stride = 128; });
-  expect("dk_settled and dv_settled must be given together, with dk_rows and dv_rows",
-         [](auto& a) { a.dv_settled = {}; });
-  expect("dk_settled and dv_settled must be given together, with dk_rows and dv_rows",
-         [](auto& a) { a.dk_rows = a.dv_rows = nullptr; });
+  expect("places must be given without accumulate_dkv", [](auto& a) {
+    a.dk.dtype = a.dv.dtype = DType::kFloat32;
+    a.accumulate_dkv = true;
+  });
+  expect("dk_others and dv_others must be given together", [](auto& a) { a.places.dv_others = nullptr; });
+  expect("dk_settled and dv_settled must be given together, with places", [](auto& a) { a.places.dv_settled = {}; });
+  expect("dk_settled and dv_settled must be given together, with places", [&](auto& a) {
+    a.places.of_key = nullptr;
+    a.dk = device.backward.dk, a.dv = device.backward.dv;
+  });
   expect("dk_settled and dv_settled must have one dtype (got bfloat16 and float32)",
-         [](auto& a) { a.dv_settled.dtype = DType::kFloat32; });
+         [](auto& a) { a.places.dv_settled.dtype = DType::kFloat32; });
   expect("dk_settled and dv_settled must have as many rows (got 131 and 130)",
-         [](auto& a) { a.dv_settled.rows = 130; });
+         [](auto& a) { a.places.dv_settled.rows = 130; });
   expect("dk_settled must have the prepared dtype bfloat16 or float32 (got float16)",
-         [](auto& a) { a.dk_settled.dtype = a.dv_settled.dtype = DType::kFloat16; });
-  expect("dk_settled must have shape [131, 1, 64]", [](auto& a) { a.dk_settled.dim = 128; });
+         [](auto& a) { a.places.dk_settled.dtype = a.places.dv_settled.dtype = DType::kFloat16; });
+  expect("dk_settled must have shape [131, 1, 64]", [](auto& a) { a.places.dk_settled.dim = 128; });
   expect("dv_settled must have the strides 64 and 64 of the gradient (got 128 and 64)",
-         [](auto& a) { a.dv_settled.row_stride = 128; });
+         [](auto& a) { a.places.dv_settled.row_stride = 128; });
   expect("dk_settled must not be null and be aligned to 16 bytes",
-         [](auto& a) { a.dk_settled.data = static_cast<char*>(a.dk_settled.data) + 2; });
+         [](auto& a) { a.places.dk_settled.data = static_cast<char*>(a.places.dk_settled.data) + 2; });
   EXPECT_EQ(message([](auto&) {}), "nothing was thrown");
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }

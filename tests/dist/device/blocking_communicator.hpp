@@ -102,7 +102,7 @@ class BlockingPass final : public DevicePass {
     if (!with_flags_) return targets;
     const TensorView rows = stored(static_cast<size_t>(tensor));
     for (const RowCopy& copy : spec_.reduces[static_cast<size_t>(stage)].recvs) {
-      targets.push_back({copy.peer, copy.rows, slice_rows(rows, copy.rows).data});
+      targets.push_back({copy.peer, copy.rows, rows.data, copy.rows.begin});
     }
     return targets;
   }

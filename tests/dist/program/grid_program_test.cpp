@@ -53,9 +53,17 @@ struct Rank {
     base.backend = &backend;
     base.rank = control.rank();
     base.shape = rank_shape(*plan, control.rank());
-    attention =
-        std::make_unique<ProgramAttention>(base, device, testing::host_program_device(), options, testing::host_memory);
+    attention = std::make_unique<ProgramAttention>(base, device, testing::host_program_device(), options);
+    memory.resize(static_cast<size_t>(attention->forward_workspace_bytes()) + 1);
   }
+  /// Of one call; what an earlier one has left there is poison.
+  AttnWorkspace workspace() {
+    std::fill(memory.begin(), memory.end(), char{-1});
+    return {memory.data(), attention->forward_workspace_bytes()};
+  }
+
+ private:
+  std::vector<char> memory;
 };
 
 int64_t row_sinks_of(const StepOptions& options) {
@@ -82,8 +90,16 @@ void rank_step(const StepOptions& options, const StepInputs& in, Communicator& c
   KeptKv* const kept_or_null = options.use_kept ? &kept : nullptr;
   for (int step = 0; step < num_steps; ++step) {
     comm.reset_counters();
-    const DistForwardArgs forward{
-        q, k, v, local.out, local.lse.data<float>(), local.max_logits.data(), sink, kept_or_null, options.attn};
+    const DistForwardArgs forward{q,
+                                  k,
+                                  v,
+                                  local.out,
+                                  local.lse.data<float>(),
+                                  local.max_logits.data(),
+                                  sink,
+                                  kept_or_null,
+                                  options.attn,
+                                  rank.workspace()};
     rank.attention->check(forward);
     rank.attention->forward(forward, nullptr);
     if (inspect) inspect(comm, AttnPass::kForward);
@@ -101,7 +117,8 @@ void rank_step(const StepOptions& options, const StepInputs& in, Communicator& c
                                     sink,
                                     options.dsink_reduce,
                                     kept_or_null,
-                                    options.attn};
+                                    options.attn,
+                                    rank.workspace()};
     rank.attention->check(backward);
     rank.attention->backward(backward, nullptr);
     if (inspect) inspect(comm, AttnPass::kBackward);

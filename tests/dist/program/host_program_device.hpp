@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstring>
-#include <memory>
 
 #include "dist/program/run_program.hpp"
 #include "dist/rows.hpp"
@@ -35,7 +34,5 @@ inline ProgramDevice host_program_device() {
   };
   return device;
 }
-
-inline std::shared_ptr<void> host_memory(size_t num_bytes) { return std::shared_ptr<char[]>(new char[num_bytes + 1]); }
 
 }  // namespace tangram::testing

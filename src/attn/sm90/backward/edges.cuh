@@ -90,6 +90,10 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   const int head = static_cast<int>(blockIdx.x) - tile * params.num_heads_q;
   const int thread = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && thread == 0) *params.ticket = 0;
+  const auto num_threads = static_cast<int32_t>(gridDim.x * kEdgeThreads);
+  for (int32_t i = static_cast<int32_t>(blockIdx.x) * kEdgeThreads + thread; i < params.num_slabs; i += num_threads) {
+    params.piece_turns[i] = 0;
+  }
   if (tile >= params.num_q_tiles) return;  // no queries at all
   const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
   const uint64_t covered = params.covered_queries ? params.covered_queries[tile] : ~uint64_t{0};

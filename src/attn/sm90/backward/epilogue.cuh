@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // Writes dk and dv of an item from registers: in the input dtype or float32, set or added; items in pieces first meet
-// in float32 slabs, which the last piece to finish sums in the order of the pieces.
+// in float32 slabs, whose sum the last piece takes.
 #pragma once
 
 #include "attn/sm90/backward/traits.cuh"
@@ -62,31 +62,39 @@ __device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int
   }
 }
 
+/// The tensors of one gradient: Params of dk, or those of dv.
+struct GradientTensors {
+  void* own;
+  void* settled;
+  void* const* others;
+  int64_t row_stride, head_stride;
+};
+
 template <typename Traits>
-__device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHeadDim / 2], void* gradient,
-                                               void* const* rows, void* settled, int64_t row_stride,
-                                               int64_t head_stride, float scale, const Params& params, const Item& item,
-                                               int first_row, int lane) {
+__device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHeadDim / 2], const GradientTensors& to,
+                                               float scale, const Params& params, const Item& item, int first_row,
+                                               int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int in_tile = first_row + r * 8;
-    const int64_t key = item.row_begin + in_tile;
+    int64_t key = item.row_begin + in_tile;
     // Accumulated gradients of keys that no query sees belong to others, who may be using them.
     const bool seen = item.covered[in_tile / 32] >> (in_tile % 32) & 1;
     const bool valid = key < item.row_end && (seen || !params.accumulate_dkv);
-    int64_t at = item.kv_head * head_stride;
+    void* gradient = to.own;
     GradType type = params.dkv_type;
-    if (rows == nullptr) {
-      at += key * row_stride;
-    } else if (valid) {
-      const unsigned long long entry = __ldg(reinterpret_cast<const unsigned long long*>(rows + key));
-      gradient = reinterpret_cast<void*>(entry);
-      if (entry & 1) {
-        gradient = settled;
-        at += static_cast<int64_t>(entry >> 1) * row_stride;
+    if (params.places != nullptr && valid) {
+      const uint32_t place = __ldg(params.places + key), tensor = place >> kGradientRowBits;
+      key = place & ((1u << kGradientRowBits) - 1);
+      if (tensor == kSettledTensor) {
+        gradient = to.settled;
         type = params.settled_type;
+      } else if (tensor >= kFirstOtherTensor) {
+        gradient = reinterpret_cast<void*>(
+            __ldg(reinterpret_cast<const unsigned long long*>(to.others + (tensor - kFirstOtherTensor))));
       }
     }
+    const int64_t at = item.kv_head * to.head_stride + key * to.row_stride;
     char* row = static_cast<char*>(gradient) + at * (type == GradType::kFloat32 ? 4 : 2);
     write_row<typename Traits::Element, Traits::kHeadDim>(sums, r * 2, scale, row, valid, type, params.accumulate_dkv,
                                                           lane);
@@ -105,10 +113,11 @@ __device__ __forceinline__ void visit_slab(float4* slab, float (&dk)[Traits::kHe
   }
 }
 
-/// Pieces add up in a slab of zeros; the last one takes the sum into its registers and leaves zeros. Returns whether
-/// this one is the last. Deterministic: in the order of the pieces; a piece waits only for pieces with smaller tickets
-/// (as NOTE [turns]). Else the last one is the last to draw its place (Producer::draw_place), and waits only for pieces
-/// whose steps are done or about to be, and which wait for nobody. No deadlock in either case.
+/// Pieces add up in a slab: the first one stores, so that nobody need clear it, and the last one takes the sum into its
+/// registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece waits only for
+/// pieces with smaller tickets (as NOTE [turns]). Else pieces have the places that they drew before their last steps
+/// (Producer::draw_place): one in the middle waits for the first, the last for all, and these have only their last step
+/// to end. No deadlock in either case, since the first one waits for nobody.
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const Item& item, uint32_t thread,
                                             float (&dk)[Traits::kHeadDim / 2], float (&dv)[Traits::kHeadDim / 2]) {
@@ -116,25 +125,24 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const Item& it
   float4* slab =
       reinterpret_cast<float4*>(params.slabs) + int64_t{item.slab} * (Traits::kHeadDim / 4 * kConsumerThreads) + thread;
   int32_t* turn = params.piece_turns + item.slab;
+  const bool first = item.piece == 0;
   const bool last = item.piece == item.num_pieces - 1;
-  const bool alone = item.num_pieces == 2;  // no zeros needed: the other piece stores
-  if (last || Traits::kDeterministic) {
+  if (!first) {
     if (thread == 0) {
-      while (ptx::load_acquire(turn) % kPieceArrived != item.piece) {
+      const int32_t needed = last || Traits::kDeterministic ? item.piece : 1;
+      while (ptx::load_acquire(turn) % kPieceArrived < needed) {
       }
     }
     ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
   }
   if (last) {
-    visit_slab<Traits>(slab, dk, dv, [=](float4* at, float& a, float& b, float& c, float& d) {
+    visit_slab<Traits>(slab, dk, dv, [](const float4* at, float& a, float& b, float& c, float& d) {
       const float4 x = __ldcg(at);
       a += x.x, b += x.y, c += x.z, d += x.w;
-      if (!alone) __stcg(at, float4{});
     });
-    if (thread == 0) *turn = 0;
     return true;
   }
-  if (alone) {
+  if (first) {
     visit_slab<Traits>(slab, dk, dv,
                        [](float4* at, float a, float b, float c, float d) { __stcg(at, float4{a, b, c, d}); });
   } else {
@@ -180,15 +188,17 @@ __device__ __forceinline__ void write_gradients(const Params& params, const Item
   if (item.num_pieces > 1 && !join_pieces<Traits>(params, item, thread, dk, dv)) return;
   const int lane = static_cast<int>(thread % 32);
   const int first_row = static_cast<int>(thread / 32 * 16) + lane / 4;
-  if (params.dkv_type == GradType::kInput && params.dk_rows == nullptr) {
+  if (params.dkv_type == GradType::kInput && params.places == nullptr) {
     write_plain<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, item, first_row, lane);
     write_plain<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, item,
                         first_row, lane);
     return;
   }
-  write_gradient<Traits>(dv, params.dv, params.dv_rows, params.dv_settled, params.dv_row_stride, params.dv_head_stride,
+  write_gradient<Traits>(dv,
+                         {params.dv, params.dv_settled, params.dv_others, params.dv_row_stride, params.dv_head_stride},
                          1.0f, params, item, first_row, lane);
-  write_gradient<Traits>(dk, params.dk, params.dk_rows, params.dk_settled, params.dk_row_stride, params.dk_head_stride,
+  write_gradient<Traits>(dk,
+                         {params.dk, params.dk_settled, params.dk_others, params.dk_row_stride, params.dk_head_stride},
                          params.softmax_scale, params, item, first_row, lane);
 }
 

@@ -7,6 +7,7 @@
 
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/key_stretches.hpp"
+#include "tangram/gradient_places.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::sm90::backward {
@@ -92,17 +93,18 @@ struct Params {
   const uint64_t* covered_queries;   ///< null, or a bit for each of kBlockM rows from the first of every query tile: 0
                                      ///< where no key sees it
   float* slabs;                      ///< [num_slabs, 2 * kBlockN * head_dim], where items in pieces add up
-  int32_t* piece_turns;              ///< [num_slabs], zeros before and after: how many pieces were added, and
-                                     ///< kPieceArrived for each that has drawn its place
+  int32_t* piece_turns;              ///< [num_slabs], zeros before: how many pieces were added, and kPieceArrived for
+                                     ///< each that has drawn its place
   int32_t* ticket;                   ///< zero before
   const TurnSegment* turn_segments;  ///< deterministic: see RunTiles
   int32_t* turns;  ///< [num_heads_q, num_q_tiles, 2], zeros before: what was added to each half of a slab (DqWriter)
   void* dk;
   void* dv;
-  void* const* dk_rows;  ///< null, or [seqlen_k] addresses: row by row instead of dk and dv
-  void* const* dv_rows;
-  void* dk_settled;  ///< of entries 2 r + 1 of these tables
+  const uint32_t* places;  ///< null, or [seqlen_k]: as GradientPlaces::of_key
+  void* dk_settled;        ///< kSettledTensor of the places
   void* dv_settled;
+  void* const* dk_others;  ///< from kFirstOtherTensor on
+  void* const* dv_others;
   int64_t dk_row_stride, dk_head_stride;
   int64_t dv_row_stride, dv_head_stride;
   int32_t num_items;
@@ -131,6 +133,7 @@ struct EdgeParams {
   float* dq_sums;
   int32_t* ticket;
   int32_t* turns;                   ///< as in Params, zeros afterwards
+  int32_t* piece_turns;             ///< likewise
   const uint64_t* covered_queries;  ///< as in Params
   void* dq;
   int64_t out_row_stride, out_head_stride;
@@ -138,6 +141,7 @@ struct EdgeParams {
   int64_t dq_row_stride, dq_head_stride;
   int32_t num_heads_q;
   int32_t num_q_tiles;
+  int32_t num_slabs;  ///< of piece_turns
   float softmax_scale;
   float lse_factor;  ///< -1 / softmax_scale, to be added to q.k; with softcap -log2(e)
   bool out_float32;

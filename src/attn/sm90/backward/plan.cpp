@@ -3,60 +3,90 @@
 
 #include "attn/sm90/backward/plan.hpp"
 
+#include "cuda/scratch_layout.hpp"
+
 namespace tangram::sm90::backward {
+
 namespace {
 
-template <typename T>
-cuda::DeviceBuffer upload(const std::vector<T>& values) {
-  return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(T));
+/// NOTE [capacity] Masks of one shape ask for few different sizes of workspace, so that an allocator finds the block of
+/// one mask for the next. Tiles begin with documents: as many as rows fill and an eighth more are enough for most
+/// masks.
+size_t tile_capacity(size_t num_tiles, const AttnShape& shape) {
+  const auto filled = static_cast<size_t>((shape.seqlen_q + kTileShape.block_n - 1) / kTileShape.block_n);
+  const size_t eighth = filled / 8 + 1;
+  size_t capacity = filled + eighth;
+  while (capacity < num_tiles) capacity += eighth;
+  return num_tiles == 0 ? 0 : capacity;
+}
+
+/// For none, or for all tiles of keys.
+size_t slab_capacity(size_t num_slabs, const AttnShape& shape) {
+  if (num_slabs == 0) return 0;
+  const auto filled = static_cast<size_t>((shape.seqlen_k + kTileShape.block_m - 1) / kTileShape.block_m);
+  const auto heads = static_cast<size_t>(shape.num_heads_kv);
+  const size_t eighth = (filled / 8 + 1) * heads;
+  size_t capacity = filled * heads + eighth;
+  while (capacity < num_slabs) capacity += eighth;
+  return capacity;
 }
 
 }  // namespace
 
 Plan::Plan(const WorkList& work, const AttnShape& shape)
     : num_items_(static_cast<int32_t>(work.items.size())),
+      num_deterministic_items_(
+          static_cast<int32_t>(work.deterministic_items.empty() ? work.items.size() : work.deterministic_items.size())),
       num_q_tiles_(static_cast<int32_t>(work.q_tiles.size())),
+      num_slabs_(work.num_slabs),
+      tile_capacity_(tile_capacity(work.q_tiles.size(), shape)),
+      slab_capacity_(slab_capacity(static_cast<size_t>(work.num_slabs), shape)),
+      num_heads_q_(shape.num_heads_q),
+      head_dim_(shape.head_dim),
       walk_(work.walk),
       deterministic_walk_(work.deterministic_walk),
       zeroed_sums_(work.zeroed_sums) {
-  const auto tiles = work.q_tiles.size() * static_cast<size_t>(shape.num_heads_q);
-  const auto head_dim = static_cast<size_t>(shape.head_dim);
-  const auto slabs = static_cast<size_t>(work.num_slabs);
-  items_ = upload(work.items);
-  deterministic_items_ = upload(work.deterministic_items);
-  num_deterministic_items_ =
-      work.deterministic_items.empty() ? num_items_ : static_cast<int32_t>(work.deterministic_items.size());
-  runs_ = upload(work.runs);
-  run_tiles_ = upload(work.run_tiles);
-  q_tiles_ = upload(work.q_tiles);
-  intervals_ = upload(work.intervals);
-  covered_queries_ = upload(work.covered_queries);
-  turn_segments_ = upload(work.turn_segments);
-  stats_ = cuda::DeviceBuffer(tiles * 64 * 4 * sizeof(float));
-  dq_sums_ = cuda::DeviceBuffer(tiles * 64 * head_dim * sizeof(float));
-  slabs_ = cuda::DeviceBuffer::zeros(slabs * 2 * 128 * head_dim * sizeof(float));
-  piece_turns_ = cuda::DeviceBuffer::zeros(slabs * sizeof(int32_t));
-  ticket_ = cuda::DeviceBuffer::zeros(sizeof(int32_t));
-  turns_ = cuda::DeviceBuffer(tiles * 2 * sizeof(int32_t));
+  items_ = lists_.add(work.items);
+  deterministic_items_ = lists_.add(work.deterministic_items);
+  runs_ = lists_.add(work.runs);
+  run_tiles_ = lists_.add(work.run_tiles);
+  q_tiles_ = lists_.add(work.q_tiles);
+  intervals_ = lists_.add(work.intervals);
+  covered_queries_ = lists_.add(work.covered_queries);
+  turn_segments_ = lists_.add(work.turn_segments);
+  lists_.upload();
+  Params params{};
+  EdgeParams edge{};
+  workspace_bytes_ = place(params, edge, nullptr);
 }
 
-void Plan::fill(Params& params, EdgeParams& edge, bool deterministic) const {
-  params.items = (deterministic && deterministic_items_.bytes() > 0 ? deterministic_items_ : items_).as<Item>();
-  params.runs = runs_.as<TileRun>();
-  params.run_tiles = run_tiles_.as<RunTiles>();
-  params.q_tiles = edge.q_tiles = q_tiles_.as<QueryTile>();
-  params.intervals = intervals_.as<RowInterval>();
-  params.covered_queries = edge.covered_queries = covered_queries_.as<uint64_t>();
-  params.turn_segments = turn_segments_.as<TurnSegment>();
-  params.stats = edge.stats = stats_.as<float>();
-  params.dq_sums = edge.dq_sums = dq_sums_.as<float>();
-  params.slabs = slabs_.as<float>();
-  params.piece_turns = piece_turns_.as<int32_t>();
-  params.ticket = edge.ticket = ticket_.as<int32_t>();
-  params.turns = edge.turns = turns_.as<int32_t>();
+size_t Plan::place(Params& params, EdgeParams& edge, void* workspace) const {
+  const size_t tiles = tile_capacity_ * static_cast<size_t>(num_heads_q_), slabs = slab_capacity_;
+  const auto head_dim = static_cast<size_t>(head_dim_);
+  constexpr auto kQueries = static_cast<size_t>(kTileShape.block_n), kKeys = static_cast<size_t>(kTileShape.block_m);
+  cuda::ScratchLayout layout(workspace);
+  params.stats = edge.stats = layout.take<float>(tiles * kQueries * 4);
+  params.dq_sums = edge.dq_sums = layout.take<float>(tiles * kQueries * head_dim);
+  params.slabs = layout.take<float>(slabs * 2 * kKeys * head_dim);
+  params.turns = edge.turns = layout.take<int32_t>(tiles * 2);
+  params.piece_turns = edge.piece_turns = layout.take<int32_t>(slabs);
+  params.ticket = edge.ticket = layout.take<int32_t>(1);
+  return layout.bytes();
+}
+
+void Plan::fill(Params& params, EdgeParams& edge, bool deterministic, void* workspace) const {
+  place(params, edge, workspace);
+  params.items = lists_.at<Item>(deterministic && deterministic_items_.bytes > 0 ? deterministic_items_ : items_);
+  params.runs = lists_.at<TileRun>(runs_);
+  params.run_tiles = lists_.at<RunTiles>(run_tiles_);
+  params.q_tiles = edge.q_tiles = lists_.at<QueryTile>(q_tiles_);
+  params.intervals = lists_.at<RowInterval>(intervals_);
+  params.covered_queries = edge.covered_queries = lists_.at<uint64_t>(covered_queries_);
+  params.turn_segments = lists_.at<TurnSegment>(turn_segments_);
   params.zeroed_sums = edge.zeroed_sums = zeroed_sums_;
   params.num_items = static_cast<int32_t>(num_items(deterministic));
   params.num_q_tiles = edge.num_q_tiles = num_q_tiles_;
+  edge.num_slabs = num_slabs_;
   params.walk = deterministic ? deterministic_walk_ : walk_;
 }
 

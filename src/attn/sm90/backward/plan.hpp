@@ -1,37 +1,46 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the backward pass of one mask keeps on the device: its work list and its workspace.
+// What the backward pass of one mask keeps on the device: its work list. What a call computes in is the caller's.
 #pragma once
 
 #include <cstdint>
 
 #include "attn/sm90/backward/work_list.hpp"
-#include "cuda/device_buffer.hpp"
+#include "cuda/packed_arrays.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram::sm90::backward {
 
-/// Everything that calls need is uploaded and allocated on construction, for deterministic calls too: calls allocate
-/// nothing. Used by one call at a time (in stream order).
+/// Uploaded on construction, for deterministic calls too: calls allocate nothing.
 class Plan {
  public:
   /// Throws CudaError.
   Plan(const WorkList& work, const AttnShape& shape);
 
-  /// Fills in the pointers and sizes that come from the plan.
-  void fill(Params& params, EdgeParams& edge, bool deterministic) const;
+  /// Fills in the pointers and sizes that come from the plan, and those of `workspace`: workspace_bytes(), of any
+  /// content, for one call at a time.
+  void fill(Params& params, EdgeParams& edge, bool deterministic, void* workspace) const;
+  size_t workspace_bytes() const { return workspace_bytes_; }
 
   int64_t num_items(bool deterministic) const { return deterministic ? num_deterministic_items_ : num_items_; }
+  size_t device_bytes() const { return lists_.device_bytes(); }
 
  private:
+  /// Lays out a workspace; returns its size.
+  size_t place(Params& params, EdgeParams& edge, void* workspace) const;
+
   int32_t num_items_ = 0, num_deterministic_items_ = 0;
   int32_t num_q_tiles_ = 0;
+  int32_t num_slabs_ = 0;
+  size_t tile_capacity_ = 0, slab_capacity_ = 0;  // NOTE [capacity]
+  int num_heads_q_ = 0, head_dim_ = 0;
   Walk walk_, deterministic_walk_;
   bool zeroed_sums_ = true;
-  cuda::DeviceBuffer items_, deterministic_items_, runs_, run_tiles_, q_tiles_, intervals_, covered_queries_,
+  cuda::PackedArrays lists_;
+  cuda::PackedArray items_, deterministic_items_, runs_, run_tiles_, q_tiles_, intervals_, covered_queries_,
       turn_segments_;
-  cuda::DeviceBuffer stats_, dq_sums_, slabs_, piece_turns_, ticket_, turns_;
+  size_t workspace_bytes_ = 0;
 };
 
 }  // namespace tangram::sm90::backward

@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What does not change about a device, asked for once.
+#pragma once
+
+#include <cstdint>
+
+namespace tangram::cuda {
+
+struct DeviceFacts {
+  int multiprocessors = 0;
+  int64_t l2_bytes = 0;
+  int major = 0;  ///< of the compute capability
+  int minor = 0;
+};
+
+/// Of the current device. Throws CudaError.
+const DeviceFacts& facts_of_current_device();
+
+}  // namespace tangram::cuda
