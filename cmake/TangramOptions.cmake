@@ -28,7 +28,9 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
 find_program(TANGRAM_CCACHE ccache)
 if(TANGRAM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${TANGRAM_CCACHE})
+  # Without these it keeps nothing that is compiled with a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_ctime,include_file_mtime)
+  list(APPEND CMAKE_CXX_COMPILER_LAUNCHER ${TANGRAM_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${TANGRAM_CCACHE})
 endif()
 find_program(TANGRAM_MOLD mold)
@@ -72,5 +74,4 @@ if(TANGRAM_SANITIZE)
   add_link_options(-fsanitize=${sanitizers})
 endif()
 
-find_package(fmt 9 REQUIRED)
 find_package(Threads REQUIRED)

@@ -20,6 +20,34 @@ function(tangram_set_warnings target)
   endif()
 endfunction()
 
+# What most sources include, parsed once: core's, which all layers share, as one set of flags holds for all.
+set(
+  TANGRAM_PRECOMPILED
+  <algorithm>
+  <array>
+  <atomic>
+  <chrono>
+  <cmath>
+  <condition_variable>
+  <cstdint>
+  <cstring>
+  <functional>
+  <limits>
+  <map>
+  <memory>
+  <mutex>
+  <numeric>
+  <optional>
+  <set>
+  <span>
+  <string>
+  <string_view>
+  <thread>
+  <utility>
+  <vector>
+  <fmt/format.h>
+)
+
 # tangram_add_layer(plan SOURCES a.cpp b.cpp DEPENDS core [LINK_PRIVATE nlohmann_json::nlohmann_json])
 #
 # A static library tangram_<name>. Layers link what they depend on publicly, third-party libraries privately.
@@ -36,13 +64,36 @@ function(tangram_add_layer name)
     PRIVATE ${PROJECT_SOURCE_DIR}/src
   )
   list(TRANSFORM arg_DEPENDS PREPEND tangram_)
-  # Header-only, so that a built program needs no libfmt of the very same version where it runs.
   target_link_libraries(
     ${target}
     PUBLIC ${arg_DEPENDS}
-    PRIVATE $<BUILD_INTERFACE:fmt::fmt-header-only> ${arg_LINK_PRIVATE}
+    PRIVATE $<BUILD_INTERFACE:tangram_fmt> ${arg_LINK_PRIVATE}
   )
   tangram_set_warnings(${target})
+  if(name STREQUAL "core")
+    target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
+  else()
+    target_precompile_headers(${target} REUSE_FROM tangram_core)
+  endif()
+endfunction()
+
+# tangram_join_sources(cli verbs app.cpp bench_verb.cpp ...)
+#
+# Compiles these sources of a layer as one unit, because a library that they share costs more than they do. Names in
+# their anonymous namespaces must differ.
+function(tangram_join_sources layer group)
+  set_target_properties(tangram_${layer} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
+endfunction()
+
+# Warnings as everywhere; little optimisation, because what computes is in the library; and what every test includes,
+# parsed once (tests/CMakeLists.txt).
+function(tangram_set_test_flags target)
+  tangram_set_warnings(${target})
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  if(TARGET tangram_test_precompiled)
+    target_precompile_headers(${target} REUSE_FROM tangram_test_precompiled)
+  endif()
 endfunction()
 
 # tangram_add_test(core SOURCES slice_test.cpp ... DEPENDS core [LABELS cpu])
@@ -60,10 +111,10 @@ function(tangram_add_test name)
   list(TRANSFORM arg_DEPENDS PREPEND tangram_)
   target_link_libraries(
     ${target}
-    PRIVATE ${arg_DEPENDS} ${arg_LINK_PRIVATE} fmt::fmt-header-only GTest::gtest_main GTest::gmock
+    PRIVATE ${arg_DEPENDS} ${arg_LINK_PRIVATE} tangram_fmt GTest::gtest_main GTest::gmock
   )
   target_compile_definitions(${target} PRIVATE TANGRAM_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
-  tangram_set_warnings(${target})
+  tangram_set_test_flags(${target})
   if("gpu" IN_LIST arg_LABELS)
     if(NOT TARGET gpu_tests)
       add_custom_target(gpu_tests)

@@ -7,6 +7,7 @@
 
 #include "comm/row_messages.hpp"
 #include "comm/wire.hpp"
+#include "core/joined.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
 
@@ -87,7 +88,7 @@ void MessageTransport::fail_ended(const std::string& name, int peer) {
 void MessageTransport::check_silence(const std::string& name, std::span<const int> peers, double silent_s) {
   if (silent_s < timeout_s_) return;
   fail({true, fmt::format("{}: {} {} did not take part within {:g} s (noticed by rank {})", name,
-                          peers.size() == 1 ? "rank" : "ranks", fmt::join(peers, ", "), timeout_s_, place_.rank)});
+                          peers.size() == 1 ? "rank" : "ranks", joined(peers), timeout_s_, place_.rank)});
 }
 
 void MessageTransport::throw_failure() const {

@@ -3,13 +3,12 @@
 
 // A plan in words and tables, so that a user sees why something is as it is.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
-#include <iterator>
 #include <string>
 
+#include "core/joined.hpp"
 #include "plan/grid/choose_strategy.hpp"
 #include "plan/movement/row_bytes.hpp"
 #include "tangram/head_masks.hpp"
@@ -18,8 +17,6 @@
 namespace tangram {
 
 namespace {
-
-using Out = std::back_insert_iterator<std::string>;
 
 constexpr int kMaxRanksShown = 64;
 
@@ -39,27 +36,27 @@ std::string ranges_text(const std::vector<Range>& ranges) {
   return text;
 }
 
-void explain_dispatch(const Plan& plan, Out out) {
+void explain_dispatch(const Plan& plan, std::string& out) {
   const Mask& mask = plan.mask;
   const int64_t num_masks = num_head_masks(plan), rows_q = mask.seqlen_q() / num_masks,
                 rows_k = mask.seqlen_k() / num_masks;
-  fmt::format_to(out, "mask: {}{} x {} rows, {} slice{}, area {} ({:.2f} % of the square)\n",
-                 num_masks > 1 ? fmt::format("{} of as many head groups, ", num_masks) : "", rows_q, rows_k,
-                 mask.slices().size(), mask.slices().size() == 1 ? "" : "s", mask.area(),
-                 100.0 * static_cast<double>(mask.area()) /
-                     (static_cast<double>(num_masks) * static_cast<double>(rows_q) * static_cast<double>(rows_k)));
-  fmt::format_to(out, "dispatch: {} over {} ranks, {} chunks of {} rows, {} rows a rank\n", to_string(plan.algorithm),
-                 plan.cp_size(), plan.q_dispatch.num_chunks(), plan.q_dispatch.chunk_size,
-                 plan.q_dispatch.rows_per_rank());
+  out += fmt::format("mask: {}{} x {} rows, {} slice{}, area {} ({:.2f} % of the square)\n",
+                     num_masks > 1 ? fmt::format("{} of as many head groups, ", num_masks) : "", rows_q, rows_k,
+                     mask.slices().size(), mask.slices().size() == 1 ? "" : "s", mask.area(),
+                     100.0 * static_cast<double>(mask.area()) /
+                         (static_cast<double>(num_masks) * static_cast<double>(rows_q) * static_cast<double>(rows_k)));
+  out += fmt::format("dispatch: {} over {} ranks, {} chunks of {} rows, {} rows a rank\n", to_string(plan.algorithm),
+                     plan.cp_size(), plan.q_dispatch.num_chunks(), plan.q_dispatch.chunk_size,
+                     plan.q_dispatch.rows_per_rank());
   if (plan.k_dispatch != plan.q_dispatch) {
-    fmt::format_to(out, "key dispatch: {} chunks of {} rows, {} rows a rank\n", plan.k_dispatch.num_chunks(),
-                   plan.k_dispatch.chunk_size, plan.k_dispatch.rows_per_rank());
+    out += fmt::format("key dispatch: {} chunks of {} rows, {} rows a rank\n", plan.k_dispatch.num_chunks(),
+                       plan.k_dispatch.chunk_size, plan.k_dispatch.rows_per_rank());
   }
-  fmt::format_to(out, "balance: largest area / mean = {:.4f}\n", plan.balance());
+  out += fmt::format("balance: largest area / mean = {:.4f}\n", plan.balance());
 }
 
 // What other strategies would move, in rows of K and V of all heads.
-void explain_traffic(const Plan& plan, Out out) {
+void explain_traffic(const Plan& plan, std::string& out) {
   const int64_t ring = plan.mask.seqlen_k() * (plan.cp_size() - 1);
   const HeadConfig& heads = plan.config.heads;
   // Every rank sends (R-1)/R of its share of q, k, v and out to the others, which hold heads instead of rows.
@@ -68,30 +65,30 @@ void explain_traffic(const Plan& plan, Out out) {
   const double share = static_cast<double>(plan.cp_size() - 1) / plan.cp_size();
   const double ulysses =
       share * (static_cast<double>(plan.mask.seqlen_k()) + static_cast<double>(plan.mask.seqlen_q()) * qo_row / kv_row);
-  fmt::format_to(out, "K/V rows moved: {} (Ring: {}, Ulysses: the bytes of {:.0f})\n", plan.rows_moved(), ring,
-                 ulysses);
+  out += fmt::format("K/V rows moved: {} (Ring: {}, Ulysses: the bytes of {:.0f})\n", plan.rows_moved(), ring, ulysses);
 }
 
-void explain_ranks(const Plan& plan, Out out) {
-  fmt::format_to(out, "{:>5} {:>15} {:>8} {:>10} {:>10} {:>7} {:>12}  rows\n", "rank", "area", "of mean", "K/V rows",
-                 "received", "slices", "peak memory");
+void explain_ranks(const Plan& plan, std::string& out) {
+  out += fmt::format("{:>5} {:>15} {:>8} {:>10} {:>10} {:>7} {:>12}  rows\n", "rank", "area", "of mean", "K/V rows",
+                     "received", "slices", "peak memory");
   const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
   for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
     const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
-    fmt::format_to(out, "{:>5} {:>15} {:>8.4f} {:>10} {:>10} {:>7} {:>12}  {}\n", r, rank.area,
-                   mean > 0 ? static_cast<double>(rank.area) / mean : 1.0, rank.kv_rows, rank.remote_kv_rows,
-                   rank.slices.size(), bytes_text(plan.peak_bytes(r)), ranges_text(plan.q_dispatch.rows_of_rank(r)));
+    out +=
+        fmt::format("{:>5} {:>15} {:>8.4f} {:>10} {:>10} {:>7} {:>12}  {}\n", r, rank.area,
+                    mean > 0 ? static_cast<double>(rank.area) / mean : 1.0, rank.kv_rows, rank.remote_kv_rows,
+                    rank.slices.size(), bytes_text(plan.peak_bytes(r)), ranges_text(plan.q_dispatch.rows_of_rank(r)));
   }
-  if (plan.cp_size() > kMaxRanksShown) fmt::format_to(out, "  ... {} more ranks\n", plan.cp_size() - kMaxRanksShown);
+  if (plan.cp_size() > kMaxRanksShown) out += fmt::format("  ... {} more ranks\n", plan.cp_size() - kMaxRanksShown);
 }
 
-void explain_stages(const Plan& plan, const char* name, bool forward, int configured, Out out) {
+void explain_stages(const Plan& plan, const char* name, bool forward, int configured, std::string& out) {
   const auto stages_of = [&](const RankPlan& rank) -> const std::vector<Stage>& {
     return forward ? rank.forward : rank.backward;
   };
   const size_t num_stages = stages_of(plan.ranks[0]).size();
-  fmt::format_to(out, "{}: 1 local + {} remote stage{} ({})\n", name, num_stages - 1, num_stages == 2 ? "" : "s",
-                 configured > 0 ? "as configured" : "least predicted time");
+  out += fmt::format("{}: 1 local + {} remote stage{} ({})\n", name, num_stages - 1, num_stages == 2 ? "" : "s",
+                     configured > 0 ? "as configured" : "least predicted time");
   for (size_t s = 0; s < num_stages; ++s) {
     int64_t area = 0;
     int64_t rows = 0;
@@ -102,62 +99,62 @@ void explain_stages(const Plan& plan, const char* name, bool forward, int config
       rows = std::max(rows, stage.exchange.rows_received());
       copies = std::max(copies, stage.exchange.recvs.size());
     }
-    fmt::format_to(out, "  stage {}: at most {} rows in {} copies received, area {}{}\n", s, rows, copies, area,
-                   stages_of(plan.ranks[0])[s].kept ? ", rows kept from the forward pass" : "");
+    out += fmt::format("  stage {}: at most {} rows in {} copies received, area {}{}\n", s, rows, copies, area,
+                       stages_of(plan.ranks[0])[s].kept ? ", rows kept from the forward pass" : "");
   }
 }
 
-void explain_grid(const Plan& plan, Out out) {
+void explain_grid(const Plan& plan, std::string& out) {
   const GridPlan& grid = plan.grid;
   GridCall call;
   call.out = call.dout = call.grads = plan.config.heads.dtype;
   const GridTraffic traffic = grid_traffic(plan, call);
   const HeadConfig& heads = plan.config.heads;
-  fmt::format_to(out, "strategy: {}, {} row groups x {} head ranks, {} steps a pass\n",
-                 to_string(plan.config.strategy.name), grid.row_groups, grid.head_ranks, grid.steps[0].size());
+  out += fmt::format("strategy: {}, {} row groups x {} head ranks, {} steps a pass\n",
+                     to_string(plan.config.strategy.name), grid.row_groups, grid.head_ranks, grid.steps[0].size());
   if (grid.head_ranks > 1) {
-    fmt::format_to(out, "heads of a rank: {} of {} query heads, {} K/V heads in chunks of {}{}\n",
-                   heads.num_heads_q / grid.head_ranks, heads.num_heads_q,
-                   std::max(1, heads.num_heads_kv / grid.head_ranks), fmt::join(grid.head_chunks, "+"),
-                   grid.head_ranks > heads.num_heads_kv ? ", shared by several ranks" : "");
+    out += fmt::format("heads of a rank: {} of {} query heads, {} K/V heads in chunks of {}{}\n",
+                       heads.num_heads_q / grid.head_ranks, heads.num_heads_q,
+                       std::max(1, heads.num_heads_kv / grid.head_ranks), joined(grid.head_chunks, "+"),
+                       grid.head_ranks > heads.num_heads_kv ? ", shared by several ranks" : "");
   }
-  fmt::format_to(out, "received by all ranks: forward {}, backward {}\n", bytes_text(traffic.forward_bytes),
-                 bytes_text(traffic.backward_bytes));
+  out += fmt::format("received by all ranks: forward {}, backward {}\n", bytes_text(traffic.forward_bytes),
+                     bytes_text(traffic.backward_bytes));
   for (const SubGroupLevel& level : grid.levels) {
-    fmt::format_to(out, "{}: {} document(s) of {} query rows\n",
-                   level.ranks == 1 ? "whole on one rank, without communication"
-                                    : fmt::format("zigzag over sub-groups of {} ranks", level.ranks),
-                   level.num_documents, level.q_rows);
+    out += fmt::format("{}: {} document(s) of {} query rows\n",
+                       level.ranks == 1 ? "whole on one rank, without communication"
+                                        : fmt::format("zigzag over sub-groups of {} ranks", level.ranks),
+                       level.num_documents, level.q_rows);
   }
   for (int group = 0; group < std::min(grid.row_groups, kMaxRanksShown); ++group) {
     std::string areas;
     for (const GridStep& step : grid.steps[static_cast<size_t>(group)]) {
       areas += fmt::format(" {}", step.area);
     }
-    fmt::format_to(out, "  row group {}: area by step{}\n", group, areas);
+    out += fmt::format("  row group {}: area by step{}\n", group, areas);
   }
-  if (grid.row_groups > kMaxRanksShown) fmt::format_to(out, "  ... {} more groups\n", grid.row_groups - kMaxRanksShown);
+  if (grid.row_groups > kMaxRanksShown) out += fmt::format("  ... {} more groups\n", grid.row_groups - kMaxRanksShown);
 }
 
-void explain_candidates(const Plan& plan, Out out) {
-  for (const std::string& reason : strategy_reasons(plan)) fmt::format_to(out, "{}\n", reason);
+void explain_candidates(const Plan& plan, std::string& out) {
+  for (const std::string& reason : strategy_reasons(plan)) out += fmt::format("{}\n", reason);
   for (const StrategyCandidate& candidate : plan.candidates) {
     if (!candidate.impossible.empty()) {
-      fmt::format_to(out, "  {}: not possible, {}\n", describe(candidate.strategy), candidate.impossible);
+      out += fmt::format("  {}: not possible, {}\n", describe(candidate.strategy), candidate.impossible);
       continue;
     }
     const PredictedTime& time = candidate.predicted;
-    fmt::format_to(out, "  {}: {:.3f} ms (forward {:.3f}, backward {:.3f}, waits {:.3f})\n",
-                   describe(candidate.strategy), (time.forward_s + time.backward_s) * 1e3, time.forward_s * 1e3,
-                   time.backward_s * 1e3, time.exposed_s * 1e3);
+    out += fmt::format("  {}: {:.3f} ms (forward {:.3f}, backward {:.3f}, waits {:.3f})\n",
+                       describe(candidate.strategy), (time.forward_s + time.backward_s) * 1e3, time.forward_s * 1e3,
+                       time.backward_s * 1e3, time.exposed_s * 1e3);
   }
 }
 
 // What all ranks together receive, by kind.
-void explain_movement(const Plan& plan, Out out) {
+void explain_movement(const Plan& plan, std::string& out) {
   const MovementPlan& movement = plan.movement;
-  fmt::format_to(out, "movement: {}, {} head group{}\n", to_string(plan.config.movement.algorithm),
-                 movement.head_groups, movement.head_groups == 1 ? "" : "s");
+  out += fmt::format("movement: {}, {} head group{}\n", to_string(plan.config.movement.algorithm), movement.head_groups,
+                     movement.head_groups == 1 ? "" : "s");
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     const bool forward = pass == Pass::kForward;
     const RowBytes row = row_bytes(plan.config, pass);
@@ -167,16 +164,16 @@ void explain_movement(const Plan& plan, Out out) {
       kv_rows += rank.remote_kv_rows;
     }
     const auto kind = [&](const char* name, int64_t rows, int64_t bytes) {
-      if (bytes > 0) fmt::format_to(out, ", {} {}", name, bytes_text(rows * bytes / movement.head_groups));
+      if (bytes > 0) out += fmt::format(", {} {}", name, bytes_text(rows * bytes / movement.head_groups));
     };
-    fmt::format_to(out, "{}: {} query rows and {} K/V rows of a head group received in {} stages",
-                   forward ? "forward" : "backward", q_rows, kv_rows,
-                   (forward ? movement.forward : movement.backward)[0].stages.size() - 1);
+    out += fmt::format("{}: {} query rows and {} K/V rows of a head group received in {} stages",
+                       forward ? "forward" : "backward", q_rows, kv_rows,
+                       (forward ? movement.forward : movement.backward)[0].stages.size() - 1);
     kind(forward ? "q" : "q, dout, lse and delta", q_rows, row.q_in);
     kind(forward ? "out and lse" : "dq", q_rows, row.q_back);
     kind("k and v", kv_rows, row.kv_in);
     kind("dk and dv", kv_rows, row.kv_back);
-    fmt::format_to(out, "\n");
+    out += "\n";
   }
 }
 
@@ -214,24 +211,23 @@ std::vector<std::string> strategy_reasons(const Plan& plan) {
 
 std::string explain(const Plan& plan) {
   std::string text;
-  const Out out = std::back_inserter(text);
-  explain_dispatch(plan, out);
-  explain_candidates(plan, out);
+  explain_dispatch(plan, text);
+  explain_candidates(plan, text);
   const bool kv_alone = plan.grid.empty() && plan.movement.empty();
   if (kv_alone) {
-    explain_traffic(plan, out);
-    explain_ranks(plan, out);
+    explain_traffic(plan, text);
+    explain_ranks(plan, text);
   } else if (plan.movement.empty()) {
-    explain_grid(plan, out);
+    explain_grid(plan, text);
   } else {
-    explain_movement(plan, out);
+    explain_movement(plan, text);
   }
   if (kv_alone && !plan.ranks.empty()) {
-    explain_stages(plan, "forward", true, plan.config.overlap.num_stages_fwd, out);
-    explain_stages(plan, "backward", false, plan.config.overlap.num_stages_bwd, out);
+    explain_stages(plan, "forward", true, plan.config.overlap.num_stages_fwd, text);
+    explain_stages(plan, "backward", false, plan.config.overlap.num_stages_bwd, text);
   }
-  fmt::format_to(out, "predicted: forward {:.3f} ms, backward {:.3f} ms, of which {:.3f} ms wait for transfers\n",
-                 plan.predicted.forward_s * 1e3, plan.predicted.backward_s * 1e3, plan.predicted.exposed_s * 1e3);
+  text += fmt::format("predicted: forward {:.3f} ms, backward {:.3f} ms, of which {:.3f} ms wait for transfers\n",
+                      plan.predicted.forward_s * 1e3, plan.predicted.backward_s * 1e3, plan.predicted.exposed_s * 1e3);
   return text;
 }
 

@@ -5,7 +5,6 @@
 // is said with the path that led to it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -28,18 +27,7 @@ class JsonReader {
   JsonReader(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {}
 
   /// An object with these keys, and perhaps the optional ones.
-  void expect_keys(std::initializer_list<const char*> keys, std::initializer_list<const char*> optional = {}) const {
-    require(value_->is_object(), "plan_from_json: {} must be an object (got {})", path_, value_->type_name());
-    for (const auto& item : value_->items()) {
-      const auto known = [&](const auto& list) {
-        return std::find(list.begin(), list.end(), item.key()) != list.end();
-      };
-      require(known(keys) || known(optional), "plan_from_json: {} has an unknown key '{}'", path_, item.key());
-    }
-    for (const char* key : keys) {
-      require(value_->contains(key), "plan_from_json: {} must have the key '{}'", path_, key);
-    }
-  }
+  void expect_keys(std::initializer_list<const char*> keys, std::initializer_list<const char*> optional = {}) const;
   JsonReader operator[](const char* key) const { return {value_->at(key), path_ + "." + key}; }
   JsonReader operator[](size_t i) const { return {(*value_)[i], path_ + "[" + std::to_string(i) + "]"}; }
   size_t array_size() const {
@@ -49,19 +37,8 @@ class JsonReader {
   bool has(const char* key) const { return value_->is_object() && value_->contains(key); }
   bool is_null() const { return value_->is_null(); }
 
-  int64_t integer(int64_t min, int64_t max) const {
-    require(value_->is_number_integer() && !(value_->is_number_unsigned() && value_->get<uint64_t>() > INT64_MAX),
-            "plan_from_json: {} must be a whole number of 64 bits (got {})", path_, brief());
-    const int64_t number = value_->get<int64_t>();
-    require(min <= number && number <= max, "plan_from_json: {} must lie in [{}, {}] (got {})", path_, min, max,
-            number);
-    return number;
-  }
-  uint64_t unsigned_integer() const {
-    require(value_->is_number_unsigned(), "plan_from_json: {} must be a whole number, not negative (got {})", path_,
-            brief());
-    return value_->get<uint64_t>();
-  }
+  int64_t integer(int64_t min, int64_t max) const;
+  uint64_t unsigned_integer() const;
   int small(int max = 1 << 30) const { return static_cast<int>(integer(0, max)); }
   int64_t count() const { return integer(0, INT64_MAX); }
   /// A row, or how many. Sums of them do not overflow.
@@ -86,11 +63,7 @@ class JsonReader {
 
  private:
   // The value for messages, cut where it is long.
-  std::string brief() const {
-    constexpr size_t kMaxLength = 80;
-    const std::string text = value_->dump();
-    return text.size() <= kMaxLength ? text : text.substr(0, kMaxLength) + "...";
-  }
+  std::string brief() const;
 
   const Json* value_;
   std::string path_;

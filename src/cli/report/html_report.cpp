@@ -96,7 +96,7 @@ Json choices_json(const Plan& plan) {
 }
 
 // Runs of chunks of one rank: their lengths and ranks in turn. There may be a chunk for every row.
-Json dispatch_json(const Dispatch& dispatch) {
+Json flat_runs(const Dispatch& dispatch) {
   Json flat = Json::array();
   const std::vector<int>& ranks = dispatch.rank_of_chunk;
   for (auto begin = ranks.begin(); begin != ranks.end();) {
@@ -132,8 +132,8 @@ std::string script_safe(const Json& json) {
 std::string html_report(const PlanSummary& summary, const ReportExtras& extras) {
   const Plan& plan = *summary.plan;
   Json data = plan_json(summary);
-  data["dispatch"] = dispatch_json(plan.q_dispatch);
-  if (data.contains("dispatch_k")) data["dispatch_k"] = dispatch_json(plan.k_dispatch);
+  data["dispatch"] = flat_runs(plan.q_dispatch);
+  if (data.contains("dispatch_k")) data["dispatch_k"] = flat_runs(plan.k_dispatch);
   int64_t drawn_area = 0;
   data["slices"] = slices_json(plan.mask, drawn_area);
   data["drawn_area"] = drawn_area;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "cli/report/page.hpp"
 #include "cli/text_table.hpp"
@@ -29,8 +28,6 @@ constexpr const char* kStyle =
     "@media(prefers-color-scheme:dark){.tl{--ink:#e7e9f0;--dim:#9aa2b5;--line:#2f3646;--bg:#161a22}}"
     ".tl text{fill:var(--ink)}.tl .d{fill:var(--dim)}.tl .g{stroke:var(--line)}.tl .b{fill:var(--bg)}"
     ".tl .h{font-weight:640;font-size:15px}</style>";
-
-using Out = std::back_insert_iterator<std::string>;
 
 const char* color_of(int stage) { return kColors[static_cast<size_t>(stage) % std::size(kColors)]; }
 
@@ -54,25 +51,24 @@ std::string tick_text(double seconds) {
   return seconds >= 1e-3 ? fmt::format("{:g} ms", seconds * 1e3) : fmt::format("{:g} µs", seconds * 1e6);
 }
 
-void draw_axis(const Scale& scale, double bottom, Out out) {
+void draw_axis(const Scale& scale, double bottom, std::string& out) {
   const double step = tick_step(scale.end_s);
   for (int i = 0; i * step <= scale.end_s; ++i) {
     const double x = scale.x(i * step);
-    fmt::format_to(out, "<line class=\"g\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>", x, kTop - 4, bottom);
-    fmt::format_to(out, "<text class=\"d\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", x, bottom + 15,
-                   tick_text(i * step));
+    out += fmt::format("<line class=\"g\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>", x, kTop - 4, bottom);
+    out += fmt::format("<text class=\"d\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", x, bottom + 15,
+                       tick_text(i * step));
   }
 }
 
-void draw_event(const TimelineEvent& event, const Scale& scale, Out out) {
+void draw_event(const TimelineEvent& event, const Scale& scale, std::string& out) {
   const double row = kTop + event.rank * kRow;
   const bool is_compute = event.lane == Lane::kCompute;
   const double y = is_compute                      ? row
                    : event.lane == Lane::kTransfer ? row + kComputeHeight + 2
                                                    : row + kComputeHeight + 3 + kTransferHeight;
   const double width = std::max(0.7, scale.x(event.end_s) - scale.x(event.begin_s));
-  fmt::format_to(
-      out,
+  out += fmt::format(
       "<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" rx=\"1.5\" fill=\"{}\"{}><title>rank {}, {}, "
       "{} {}: {}</title></rect>\n",
       scale.x(event.begin_s), y, width, is_compute ? kComputeHeight : kTransferHeight,
@@ -81,13 +77,13 @@ void draw_event(const TimelineEvent& event, const Scale& scale, Out out) {
       is_compute ? "compute" : "transfer", event.stage, html_escaped(seconds_text(event.end_s - event.begin_s)));
 }
 
-void draw_legend(int num_stages, double y, Out out) {
+void draw_legend(int num_stages, double y, std::string& out) {
   double x = kLeft;
   const auto item = [&](const char* color, double opacity, double height, const std::string& text) {
-    fmt::format_to(out,
-                   "<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"{}\" rx=\"1.5\" fill=\"{}\" fill-opacity=\"{}\"/>", x,
-                   y - height, height, color, opacity);
-    fmt::format_to(out, "<text x=\"{}\" y=\"{}\">{}</text>\n", x + 17, y, text);
+    out +=
+        fmt::format("<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"{}\" rx=\"1.5\" fill=\"{}\" fill-opacity=\"{}\"/>",
+                    x, y - height, height, color, opacity);
+    out += fmt::format("<text x=\"{}\" y=\"{}\">{}</text>\n", x + 17, y, text);
     x += 30 + 6.6 * static_cast<double>(text.size());
   };
   for (int stage = 0; stage < std::min<int>(num_stages, std::size(kColors)); ++stage) {
@@ -116,27 +112,26 @@ std::string svg_timeline(const std::vector<TimelineEvent>& events, const std::st
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"tl\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
       "role=\"img\">{2}<rect class=\"b\" width=\"{0}\" height=\"{1}\"/>\n",
       kWidth, bottom + kFoot, kStyle);
-  const Out out = std::back_inserter(svg);
-  fmt::format_to(out, "<text class=\"h\" x=\"{}\" y=\"20\">{}</text>\n", kLeft, html_escaped(title));
-  draw_axis(scale, bottom, out);
+  svg += fmt::format("<text class=\"h\" x=\"{}\" y=\"20\">{}</text>\n", kLeft, html_escaped(title));
+  draw_axis(scale, bottom, svg);
   for (int rank = 0; rank < shown; ++rank) {
-    fmt::format_to(out, "<text class=\"d\" x=\"4\" y=\"{}\">rank {}</text>\n", kTop + rank * kRow + 13, rank);
+    svg += fmt::format("<text class=\"d\" x=\"4\" y=\"{}\">rank {}</text>\n", kTop + rank * kRow + 13, rank);
   }
   for (const TimelineEvent& event : events) {
-    if (event.rank < shown) draw_event(event, scale, out);
+    if (event.rank < shown) draw_event(event, scale, svg);
   }
   if (backward_s >= 0) {
     const double x = scale.x(backward_s);
-    fmt::format_to(out,
-                   "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"var(--dim)\" "
-                   "stroke-dasharray=\"3 3\"/><text class=\"d\" x=\"{3:.1f}\" y=\"{4}\" text-anchor=\"end\">forward"
-                   "</text><text class=\"d\" x=\"{5:.1f}\" y=\"{4}\">backward</text>\n",
-                   x, kTop - 14, bottom, x - 6, kTop - 10, x + 6);
+    svg += fmt::format(
+        "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"var(--dim)\" "
+        "stroke-dasharray=\"3 3\"/><text class=\"d\" x=\"{3:.1f}\" y=\"{4}\" text-anchor=\"end\">forward"
+        "</text><text class=\"d\" x=\"{5:.1f}\" y=\"{4}\">backward</text>\n",
+        x, kTop - 14, bottom, x - 6, kTop - 10, x + 6);
   }
-  draw_legend(num_stages, bottom + 36, out);
+  draw_legend(num_stages, bottom + 36, svg);
   if (num_ranks > shown) {
-    fmt::format_to(out, "<text class=\"d\" x=\"{}\" y=\"20\" text-anchor=\"end\">first {} of {} ranks</text>\n",
-                   kWidth - kRight, shown, num_ranks);
+    svg += fmt::format("<text class=\"d\" x=\"{}\" y=\"20\" text-anchor=\"end\">first {} of {} ranks</text>\n",
+                       kWidth - kRight, shown, num_ranks);
   }
   return svg + "</svg>\n";
 }

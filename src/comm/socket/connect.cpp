@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "comm/progress_communicator.hpp"
+#include "core/joined.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
 
@@ -290,8 +291,7 @@ class Rendezvous {
 
   [[noreturn]] void give_up_on(const std::vector<int>& ranks) const {
     throw Timeout(fmt::format("SocketGroup: {} {} did not start within {:g} s (noticed by rank {})",
-                              ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), config_.timeout_s,
-                              config_.rank));
+                              ranks.size() == 1 ? "rank" : "ranks", joined(ranks), config_.timeout_s, config_.rank));
   }
 
   const SocketGroupConfig& config_;

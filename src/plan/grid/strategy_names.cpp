@@ -3,12 +3,12 @@
 
 // Strategies by name.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <array>
 #include <string>
 #include <utility>
 
+#include "core/joined.hpp"
 #include "core/require.hpp"
 #include "tangram/config.hpp"
 
@@ -49,7 +49,7 @@ std::string describe(const StrategyConfig& strategy) {
   std::string text(to_string(strategy.name));
   if (strategy.head_ranks > 0) text += fmt::format(", {} head ranks", strategy.head_ranks);
   if (strategy.inner_ring > 0) text += fmt::format(", inner ring of {}", strategy.inner_ring);
-  if (!strategy.head_chunks.empty()) text += fmt::format(", head chunks {}", fmt::join(strategy.head_chunks, "+"));
+  if (!strategy.head_chunks.empty()) text += fmt::format(", head chunks {}", joined(strategy.head_chunks, "+"));
   if (strategy.document_rows > 0) text += fmt::format(", documents whole up to {} rows", strategy.document_rows);
   return text;
 }
