@@ -4,10 +4,13 @@
 # Short names for the presets of CMakePresets.json; `make help` lists them.
 
 .DEFAULT_GOAL := help
-PRESET ?= dev
+# Where there is no GPU, its kernels, minutes of compiling, are left out unless PRESET=dev asks for them.
+GPUS_HERE := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
+PRESET ?= $(if $(GPUS_HERE),dev,cpu)
+say_preset = @$(if $(filter cpu,$(PRESET)),echo "build: without GPU code, for there is no GPU here (PRESET=dev builds it where nvcc is)",:)
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-gpu sanitize-gpu bench-gpu bench-dist check-kernels wheel image sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
+.PHONY: help setup build demo test test-long test-gpu sanitize-gpu bench-gpu bench-dist check-kernels wheel image sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -15,20 +18,26 @@ help: ## This list
 setup: ## Install what the build needs (Debian 12 or Ubuntu 24.04 and later)
 	@tools/setup.sh
 
-build: setup ## Build everything that this machine can build
+build: setup ## Build everything that this machine can run
+	$(say_preset)
 	@cmake --preset $(PRESET) $(if $(VERBOSE),,> /dev/null)
 	@cmake --build --preset $(PRESET)
 
 demo: setup ## Build, then plan a packed batch, compute a smaller one and verify it; ends in out/demo_report.html
+	$(say_preset)
 	@cmake --preset $(PRESET) -DTANGRAM_BUILD_TESTS=OFF > /dev/null
 	@cmake --build --preset $(PRESET) --target tangram
 	@tools/demo.sh build/$(PRESET)/bin/tangram
 
-test: setup ## Build and run all tests that need no GPU
+test: setup ## Build and run the tests that need no GPU; what takes long by nature is sampled
+	$(say_preset)
 	@tools/setup_python.sh
 	@cmake --preset $(PRESET) -DTANGRAM_BUILD_TESTS=ON $(PYTHON_FLAGS) > /dev/null
 	@cmake --build --preset $(PRESET)
 	@ctest --preset $(PRESET)
+
+test-long: setup ## As test, but whole: sweeps of thousands of cases, soaks, wheels from sources (half an hour)
+	@TANGRAM_TEST_LONG=1 $(MAKE) --no-print-directory test
 
 test-gpu: setup ## Build and run the tests that need a Hopper GPU
 	@tools/setup_python.sh
@@ -43,8 +52,8 @@ sanitize-gpu: setup ## compute-sanitizer over the Hopper kernels on small shapes
 	@tools/sanitize_gpu.sh build/cuda/bin
 
 check-kernels: setup ## Compile the GPU kernels and fail on spills or serialised wgmma
-	@cmake --preset cuda > /dev/null
-	@tools/check_ptxas.py build/cuda
+	@cmake --preset ci > /dev/null
+	@tools/check_ptxas.py build/ci
 
 bench-gpu: setup ## Measure the Hopper kernels beside cuDNN (needs a Hopper GPU, and torch in python3)
 	@cmake --preset cuda -DTANGRAM_BUILD_BENCHMARKS=ON > /dev/null

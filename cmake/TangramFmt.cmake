@@ -8,7 +8,8 @@
 
 find_package(fmt 9 REQUIRED)
 
-add_library(tangram_fmt INTERFACE)
+# Imported, so that exported layers may name it.
+add_library(tangram_fmt INTERFACE IMPORTED)
 if(fmt_VERSION VERSION_LESS 11)
   set(TANGRAM_FMT_SOURCES fmt_library.cpp)
   target_include_directories(

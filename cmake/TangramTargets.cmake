@@ -64,11 +64,7 @@ function(tangram_add_layer name)
     PRIVATE ${PROJECT_SOURCE_DIR}/src
   )
   list(TRANSFORM arg_DEPENDS PREPEND tangram_)
-  target_link_libraries(
-    ${target}
-    PUBLIC ${arg_DEPENDS}
-    PRIVATE $<BUILD_INTERFACE:tangram_fmt> ${arg_LINK_PRIVATE}
-  )
+  target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:tangram_fmt> ${arg_LINK_PRIVATE})
   tangram_set_warnings(${target})
   if(name STREQUAL "core")
     target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
@@ -91,17 +87,21 @@ endfunction()
 function(tangram_set_test_flags target)
   tangram_set_warnings(${target})
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
-  if(TARGET tangram_test_precompiled)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF) # which programs and objects spell alike
+  if(target STREQUAL "tangram_test_precompiled")
+    target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED} <gmock/gmock.h> <gtest/gtest.h>)
+  else()
     target_precompile_headers(${target} REUSE_FROM tangram_test_precompiled)
   endif()
 endfunction()
 
-# tangram_add_test(core SOURCES slice_test.cpp ... DEPENDS core [LABELS cpu])
+# tangram_add_test(core SOURCES slice_test.cpp ... DEPENDS core [LABELS cpu] [SHARDS 2])
 #
-# A GoogleTest program test_<name>; its cases become ctest tests with the labels (default: cpu). The target gpu_tests
-# builds all programs with the label gpu.
+# A GoogleTest program test_<name>, which is one ctest test <name> with the labels (default: cpu), or SHARDS of them,
+# <name>.1 and so on, that run beside each other. With the label gpu each case is a test of its own, in a process of its
+# own, because an error on a GPU stays with the process; the target gpu_tests builds all such programs.
 function(tangram_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;LABELS;LINK_PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SHARDS" "SOURCES;DEPENDS;LABELS;LINK_PRIVATE")
   if(NOT arg_LABELS)
     set(arg_LABELS cpu)
   endif()
@@ -120,6 +120,18 @@ function(tangram_add_test name)
       add_custom_target(gpu_tests)
     endif()
     add_dependencies(gpu_tests ${target})
+    gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120 PROPERTIES LABELS "${arg_LABELS}")
+  elseif(arg_SHARDS)
+    foreach(shard RANGE 1 ${arg_SHARDS})
+      math(EXPR index "${shard} - 1")
+      add_test(NAME ${name}.${shard} COMMAND ${target})
+      set_tests_properties(
+        ${name}.${shard}
+        PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}"
+      )
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND ${target})
+    set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
   endif()
-  gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120 PROPERTIES LABELS "${arg_LABELS}")
 endfunction()

@@ -11,9 +11,7 @@ void JsonReader::expect_keys(std::initializer_list<const char*> keys,
                              std::initializer_list<const char*> optional) const {
   require(value_->is_object(), "plan_from_json: {} must be an object (got {})", path_, value_->type_name());
   for (const auto& item : value_->items()) {
-    const auto known = [&](const auto& list) {
-      return std::find(list.begin(), list.end(), item.key()) != list.end();
-    };
+    const auto known = [&](const auto& list) { return std::find(list.begin(), list.end(), item.key()) != list.end(); };
     require(known(keys) || known(optional), "plan_from_json: {} has an unknown key '{}'", path_, item.key());
   }
   for (const char* key : keys) {
