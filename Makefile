@@ -83,7 +83,7 @@ sanitize-memory: setup ## The CPU tests under ASan + UBSan
 	@cmake --preset asan > /dev/null && cmake --build --preset asan && ctest --preset asan
 
 sanitize-threads: setup ## The threaded tests under TSan
-	@cmake --preset tsan > /dev/null && cmake --build --preset tsan --target test_comm test_dist && ctest --preset tsan -R '^(comm|dist)\.'
+	@cmake --preset tsan > /dev/null && cmake --build --preset tsan --target test_comm test_dist && ctest --preset tsan -R '^(comm|dist)(\.[0-9]+)?$$'
 
 FUZZ_SECONDS ?= 10
 fuzz: setup ## Run every fuzz target for FUZZ_SECONDS (10), with clang, ASan and UBSan

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <ostream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,14 @@ inline std::vector<NamedMask> mask_families() {
       {"BlockSparse", block_sparse_mask(kSeqlen, kSeqlen, 40, 60, blocks)},  // rows and keys that see nothing
       {"Empty", Mask(kSeqlen, kSeqlen, {})},
   };
+}
+
+/// The place of a family among them.
+inline int number_of(const NamedMask& family) {
+  const std::vector<NamedMask> families = mask_families();
+  int number = 0;
+  while (std::string_view(families.at(static_cast<size_t>(number)).name) != family.name) ++number;
+  return number;
 }
 
 }  // namespace tangram::testing

@@ -15,6 +15,7 @@
 #include "dist/mask_families.hpp"
 #include "dist/movement_tables.hpp"
 #include "dist/step.hpp"
+#include "support/sample.hpp"
 #include "tangram/error.hpp"
 #include "tangram/head_masks.hpp"
 
@@ -75,6 +76,7 @@ class MovementMasks : public ::testing::TestWithParam<NamedMask> {};
 TEST_P(MovementMasks, DistributedEqualsSingleRank) {
   const Mask& mask = GetParam().mask;
   const DenseBackend backend;
+  support::Sample sample(4, testing::number_of(GetParam()));
   for (int variant = 0; variant < 3; ++variant) {
     StepOptions options;
     options.heads = heads_of(variant);
@@ -90,6 +92,7 @@ TEST_P(MovementMasks, DistributedEqualsSingleRank) {
       const DistAttnConfig config = config_of(cp_size, options.heads, groups);
       for (const Movement algorithm : {Movement::kQo, Movement::kAuto, Movement::kGreedyRandomGrid,
                                        Movement::kBinaryGreedy, Movement::kNetworkFlow}) {
+        if (!sample.takes_next()) continue;
         SCOPED_TRACE(to_string(algorithm));
         DistAttnConfig planned = config;
         planned.movement = {algorithm, algorithm == Movement::kAuto ? 0 : groups};

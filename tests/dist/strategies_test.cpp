@@ -44,7 +44,7 @@ StepResults step_of_executor(std::shared_ptr<const Plan> plan, const StepOptions
 class StrategyMasks : public ::testing::TestWithParam<NamedMask> {};
 
 TEST_P(StrategyMasks, DistributedEqualsSingleRank) {
-  testing::expect_family_close(GetParam().mask, kCpSizes, 4, 3, step_of_executor);
+  testing::expect_family_close(GetParam(), kCpSizes, 4, 3, step_of_executor);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dist, StrategyMasks, ::testing::ValuesIn(testing::mask_families()),

@@ -27,7 +27,8 @@ def run_ranks(count, *arguments, **env):
     return result.stdout
 
 
-@pytest.mark.parametrize("count", [2, 4])
+# `make test-long` adds what twice as many processes take.
+@pytest.mark.parametrize("count", [2, 4] if os.environ.get("TANGRAM_TEST_LONG") == "1" else [2])
 def test_ranks_agree_with_dense_attention(count):
     run_ranks(count, "all")
 

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shows that the sampled tests of `make test` see what the whole ones of `make test-long` see: breaks the library in
+ten places, one after the other, and compares which tests fail. Needs a clean working tree, which it leaves clean.
+
+usage: check_sampling.py BUILD_DIR    (as of preset cpu, with tests; a quarter of an hour on two cores)
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAMS = ["plan", "dist", "dist_program", "dist_movement"]
+# File, what stands there, what is put instead.
+MUTATIONS = [
+    ("plan/grid/grid_bytes.cpp", "q_rows * (row.dq + sinks)", "q_rows * row.dq"),
+    ("plan/rank_plan.cpp", "at->row + (part.begin - at->global.begin)", "at->row"),
+    ("dist/grid/ring_rows.cpp", "if (s != last) call.sink = {};", ""),
+    ("dist/grid/ring_rows.cpp", "if (!needed) blocks[sent] = Block();", "(void)needed, blocks[sent] = Block();"),
+    (
+        "dist/grid/head_exchange.cpp",
+        "int64_t{member} * num_heads_ / head_ranks_",
+        "member * (num_heads_ / head_ranks_)",
+    ),
+    ("dist/grid/gather_rows.cpp", "if (group == group_) continue;", "if (group <= group_) continue;"),
+    (
+        "dist/movement/merge.cpp",
+        "lse = static_cast<float>(largest + std::log(total));",
+        "lse = static_cast<float>(total);",
+    ),
+    ("dist/movement/movement_forward.cpp", "!call.fetched && stage > 0", "stage > 0"),
+    ("dist/forward_pass.cpp", "if (stage == last) call.sink", "if (stage + 1 == stages.size()) call.sink"),
+    ("dist/program/head_moves.cpp", "shard_row[member] += dispatch.chunk_size;", ""),
+]
+
+
+def failing(build, whole):
+    """Names of the tests that fail, and of the programs that die."""
+    names = set()
+    for program in PROGRAMS:
+        with tempfile.NamedTemporaryFile(suffix=".json") as report:
+            command = [build / "bin" / f"test_{program}", f"--gtest_output=json:{report.name}", "--gtest_brief=1"]
+            env = {**os.environ, "TANGRAM_TEST_LONG": "1" if whole else "0"}
+            try:
+                done = subprocess.run(command, env=env, capture_output=True, check=False, timeout=600)
+            except subprocess.TimeoutExpired:
+                names.add(f"{program} hangs")
+                continue
+            if done.returncode not in (0, 1):
+                names.add(f"{program} dies")
+                continue
+            for suite in json.loads(pathlib.Path(report.name).read_text())["testsuites"]:
+                # Cases of one test over many masks count as that test.
+                names |= {
+                    f"{suite['name']}.{case['name'].split('/')[0]}"
+                    for case in suite["testsuite"]
+                    if case.get("failures")
+                }
+    return names
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    build = pathlib.Path(sys.argv[1]).resolve()
+    if subprocess.run(["git", "diff", "--quiet"], cwd=ROOT, check=False).returncode != 0:
+        sys.exit("check_sampling: the working tree must be clean")
+    make = ["cmake", "--build", build, "--target", *[f"test_{program}" for program in PROGRAMS]]
+    lost = 0
+    print("| broken | tests that fail, sampled | whole | missed by the sample |\n|---|---|---|---|")
+    for name, before, after in MUTATIONS:
+        path = ROOT / "src" / name
+        text = path.read_text()
+        if text.count(before) != 1:
+            sys.exit(f"check_sampling: {name} must hold once: {before}")
+        try:
+            path.write_text(text.replace(before, after))
+            subprocess.run(make, check=True, capture_output=True)
+            sampled, whole = failing(build, False), failing(build, True)
+        finally:
+            path.write_text(text)
+        missed = whole - sampled
+        lost += bool(missed) or not whole
+        print(
+            f"| {name}: `{before}` | {len(sampled)} | {len(whole)} | {', '.join(sorted(missed)) or '-'} |", flush=True
+        )
+    subprocess.run(make, check=True, capture_output=True)
+    sys.exit(f"check_sampling: {lost} mutations are seen by fewer tests, or by none" if lost else 0)
+
+
+if __name__ == "__main__":
+    main()
