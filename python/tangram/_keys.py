@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from operator import index
 from typing import Any, cast
 
@@ -176,8 +177,8 @@ def mask_key_ahead(
     """
     heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
     torch_group(cp_group_or_mesh)  # the first time collective, so not on another thread
-    arguments = (mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew)
-    return background().submit(_key, *arguments, ahead=True)
+    make = partial(_key, mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew, ahead=True)
+    return background().submit(make)
 
 
 def _pad_of_mask(mask: Mask, cp_size: int, chunk_size: int | None) -> PadSize:

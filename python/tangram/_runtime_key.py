@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -161,12 +162,13 @@ class DistAttnRuntimeKey:
         known = self._attention.get(name)
         if known is not None:
             return known
+        make = partial(self._make_attention, dtype, head_dim_v, backend, device, row_sinks, keeps and device >= 0)
         if device < 0:
-            return self._attention.setdefault(name, self._make_attention(*name))
+            return self._attention.setdefault(name, make())
         on_gpu = cache_of(self.group).on_gpu
         known = on_gpu.get((self.handle, *name))
         if known is None:
-            known = on_gpu.put((self.handle, *name), self._make_attention(*name))
+            known = on_gpu.put((self.handle, *name), make())
         elif _cuda.is_capturing():
             self._attention[name] = known  # the graph writes to its memory as long as it is replayed
         return known
@@ -199,7 +201,12 @@ class DistAttnRuntimeKey:
             self._of_groups = [
                 DistAttnRuntimeKey(
                     plan_after(mask, config, self.plan),
-                    *(self.group, self.group_or_mesh, self.total_seqlen_q, self.total_seqlen_k, self.pad_size, config),
+                    self.group,
+                    self.group_or_mesh,
+                    self.total_seqlen_q,
+                    self.total_seqlen_k,
+                    self.pad_size,
+                    config,
                 )
                 for mask in masks
             ]

@@ -64,8 +64,21 @@ def calc_compiled(
     max_logits: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(out, lse, max_logits); the last is empty unless asked for."""
+    scale, softcap, deterministic = options
     results: tuple[Tensor, Tensor, Tensor] = torch.ops.tangram.calc_attn(
-        *(q, k, v, sink, key.handle, sink_layout, *options, dsink_reduce, backend or "", out_dtype, max_logits)
+        q,
+        k,
+        v,
+        sink,
+        key.handle,
+        sink_layout,
+        scale,
+        softcap,
+        deterministic,
+        dsink_reduce,
+        backend or "",
+        out_dtype,
+        max_logits,
     )
     return results
 
@@ -97,10 +110,21 @@ def _calc(
     lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1] if max_logits else 0, dtype=torch.float32)
     options = _options(scale, softcap, deterministic)
-    wanted = peaks if max_logits else None
-    tensors = (_rows(q), kv_rows(k), kv_rows(v), out, lse, wanted, sink_values(sink))
     space, place = workspace(attention.forward_workspace_bytes, q.device)
-    attention.forward(*tensors, sink_layout, None, options, _stream(q), place)
+    attention.forward(
+        _rows(q),
+        kv_rows(k),
+        kv_rows(v),
+        out,
+        lse,
+        peaks if max_logits else None,
+        sink_values(sink),
+        sink_layout,
+        None,
+        options,
+        _stream(q),
+        place,
+    )
     del space
     return out, lse, peaks
 
@@ -127,10 +151,26 @@ def _calc_backward(
     dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
     as_float = sink_values(sink)
     dsink = None if as_float is None else torch.empty_like(as_float)
-    tensors = (q, k, v, _rows(out), lse.contiguous(), _rows(dout), dq, dk, dv, dsink, as_float)
     space, place = workspace(attention.backward_workspace_bytes, q.device)
-    options = _options(scale, softcap, deterministic)
-    attention.backward(*tensors, sink_layout, None, dsink_reduce, options, _stream(q), place)
+    attention.backward(
+        q,
+        k,
+        v,
+        _rows(out),
+        lse.contiguous(),
+        _rows(dout),
+        dq,
+        dk,
+        dv,
+        dsink,
+        as_float,
+        sink_layout,
+        None,
+        dsink_reduce,
+        _options(scale, softcap, deterministic),
+        _stream(q),
+        place,
+    )
     del space
     if sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)

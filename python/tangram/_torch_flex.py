@@ -14,8 +14,8 @@ from torch import Tensor
 from . import _core, _cuda
 from ._core import AttnOptions, FlexAttention, Mask
 from ._prepared import backend_named, prepared
+from ._shapes import check_shapes
 from .errors import InvalidArgument
-from .flex import check_shapes
 
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
@@ -242,11 +242,24 @@ def attend(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """(out, lse, max_logits) of flex_flash_attn_func."""
     if backend == "reference" and q.is_cuda:
-        rest = (sink_layout, options, out_dtype, max_logits, backend, grad_dtype)
-        out, lse, peaks = attend(q.cpu(), k.cpu(), v.cpu(), ranges, None if sink is None else sink.cpu(), *rest)
+        out, lse, peaks = attend(
+            q.cpu(),
+            k.cpu(),
+            v.cpu(),
+            ranges,
+            None if sink is None else sink.cpu(),
+            sink_layout,
+            options,
+            out_dtype,
+            max_logits,
+            backend,
+            grad_dtype,
+        )
         return out.to(q.device), lse.to(q.device), None if peaks is None else peaks.to(q.device)
-    if options[0] is not None:
-        options = (check_scale("flex_flash_attn_func", options[0]), *options[1:])
+    scale, softcap, deterministic, sm_margin = options
+    if scale is not None:
+        scale = check_scale("flex_flash_attn_func", scale)
+        options = (scale, softcap, deterministic, sm_margin)
     if torch.compiler.is_compiling():
         return _attend_compiled(q, k, v, ranges, sink, sink_layout, options, out_dtype, max_logits, backend)
     _check(q, k, v, sink)
@@ -256,7 +269,8 @@ def attend(
     if grad_dtype is not None:
         check_grad_dtype("flex_flash_attn_func", grad_dtype, q)
     attention = _attention(q, k, v, ranges, backend)
-    call = _Call(attention, sink_layout, _options(*options), out_dtype, max_logits, grad_dtype)
+    of_call = _options(scale, softcap, deterministic, sm_margin)
+    call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype)
     results = _apply_flex(_rows(q), _rows(k), _rows(v), sink, call)
     return results if max_logits else (*results, None)
 
@@ -312,21 +326,47 @@ def _attend_compiled(
     max_logits: bool,
     backend: str | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
+    scale, softcap, deterministic, sm_margin = options
     if isinstance(ranges[0], Mask):
         tensors = (q, k, v) if sink is None else (q, k, v, sink)
-        scale, softcap, deterministic, sm_margin = options
         scales = () if scale is None else (scale,)
         dtype = "" if out_dtype is None else _NAMES[out_dtype]
         out, lse, peaks = _attend_mask(
-            *(tensors, ranges[0], sink_layout, scales, softcap, deterministic, sm_margin),
-            *(backend or "", dtype, max_logits),
+            tensors,
+            ranges[0],
+            sink_layout,
+            scales,
+            softcap,
+            deterministic,
+            sm_margin,
+            backend or "",
+            dtype,
+            max_logits,
         )
     else:
-        rest = (sink_layout, *options, backend or "", out_dtype, max_logits)
         flat: list[int] = []
         if not isinstance(ranges[0], Tensor):
             ranges, flat = (None, None, None), _flatten(ranges)
-        out, lse, peaks = torch.ops.tangram.flex_attn(q, k, v, sink, *ranges, flat, NO_MASK, *rest)
+        q_ranges, k_ranges, types = ranges
+        out, lse, peaks = torch.ops.tangram.flex_attn(
+            q,
+            k,
+            v,
+            sink,
+            q_ranges,
+            k_ranges,
+            types,
+            flat,
+            NO_MASK,
+            sink_layout,
+            scale,
+            softcap,
+            deterministic,
+            sm_margin,
+            backend or "",
+            out_dtype,
+            max_logits,
+        )
     return out, lse, peaks if max_logits else None
 
 
@@ -345,16 +385,23 @@ def _call_with_mask(
     """Without None, which nonstrict_trace does not know: what is empty stands for it."""
     q, k, v, *sink = tensors
     results: tuple[Tensor, Tensor, Tensor] = torch.ops.tangram.flex_attn(
-        *(q, k, v, sink[0] if sink else None, None, None, None, [], _place(mask), sink_layout),
-        *(
-            scales[0] if scales else None,
-            softcap,
-            deterministic,
-            sm_margin,
-            backend,
-            _DTYPES.get(out_dtype),
-            max_logits,
-        ),
+        q,
+        k,
+        v,
+        sink[0] if sink else None,
+        None,
+        None,
+        None,
+        [],
+        _place(mask),
+        sink_layout,
+        scales[0] if scales else None,
+        softcap,
+        deterministic,
+        sm_margin,
+        backend,
+        _DTYPES.get(out_dtype),
+        max_logits,
     )
     return results
 

@@ -116,8 +116,20 @@ class _CalcAttn(torch.autograd.Function):
         lse = _empty_lse(q)
         peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
         space, place = workspace(call.attention.forward_workspace_bytes, q.device)
-        tensors = (q, k, v, out, lse, peaks, sink)
-        call.attention.forward(*tensors, call.sink_layout, call.kept, call.options, _stream(q), place)
+        call.attention.forward(
+            q,
+            k,
+            v,
+            out,
+            lse,
+            peaks,
+            sink,
+            call.sink_layout,
+            call.kept,
+            call.options,
+            _stream(q),
+            place,
+        )
         del space
         if call.without is not None:
             call.number = call.attention.latest_kept
@@ -144,12 +156,29 @@ def _backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     dtype = call.grad_dtype
     dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
     dsink = None if sink is None else torch.empty_like(sink)
-    tensors = (q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink)
     attention = call.attention
     if call.without is not None and not attention.still_keeps(call.number):
         attention = call.without()
     space, place = workspace(attention.backward_workspace_bytes, q.device)
-    attention.backward(*tensors, call.sink_layout, call.kept, call.dsink_reduce, call.options, _stream(q), place)
+    attention.backward(
+        q,
+        k,
+        v,
+        out,
+        lse,
+        _rows(dout),
+        dq,
+        dk,
+        dv,
+        dsink,
+        sink,
+        call.sink_layout,
+        call.kept,
+        call.dsink_reduce,
+        call.options,
+        _stream(q),
+        place,
+    )
     del space
     return dq, dk, dv, dsink, None
 
@@ -275,16 +304,27 @@ def calc_attn(
     if torch.compiler.is_compiling():
         options_of = (softmax_scale, softcap, deterministic)
         out, lse, peaks = calc_compiled(
-            *(q, k, v, key, sink, sink_layout, options_of, dsink_reduce, backend, out_dtype, return_max_logits)
+            q,
+            k,
+            v,
+            key,
+            sink,
+            sink_layout,
+            options_of,
+            dsink_reduce,
+            backend,
+            out_dtype,
+            return_max_logits,
         )
         return out, AttnForwardMeta(lse, peaks if return_max_logits else None)
     require_no_transform("calc_attn")
     device = _cuda.device_of(q)
     keeps = key.keeps and torch.is_grad_enabled()
-    which = (q.dtype, v.shape[2], backend, device, key.sinks_that_travel(sink, sink_layout, device))
+    row_sinks = key.sinks_that_travel(sink, sink_layout, device)
+    executor = partial(key.attention, q.dtype, v.shape[2], backend, device, row_sinks)
     call = _Call(
-        key.attention(*which, keeps),
-        partial(key.attention, *which) if keeps and device >= 0 else None,
+        executor(keeps),
+        executor if keeps and device >= 0 else None,
         KeptKv() if keeps and device < 0 else None,
         sink_layout,
         _options(softmax_scale, softcap, deterministic),

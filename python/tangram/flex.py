@@ -10,6 +10,7 @@ from typing import Any
 
 from ._core import AttnOptions
 from ._prepared import backend_named, heads_of_groups, masks_of_heads, prepared
+from ._shapes import check_shapes
 from .errors import InvalidArgument
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -103,10 +104,8 @@ def flex_flash_attn_func(
             raise InvalidArgument("flex_flash_attn_func: masks in q_ranges need no k_ranges and no attn_type_map")
         options: dict[str, Any] = {"sink_layout": sink_layout, "softmax_scale": softmax_scale, "softcap": softcap}
         options |= {"deterministic": deterministic, "sm_margin": sm_margin, "out_dtype": out_dtype, "backend": backend}
-        options["grad_dtype"] = grad_dtype
-        return by_head_groups(
-            *(flex_flash_attn_func, q, k, v, masks, sink), {**options, "return_max_logits": return_max_logits}
-        )
+        options |= {"grad_dtype": grad_dtype, "return_max_logits": return_max_logits}
+        return by_head_groups(flex_flash_attn_func, q, k, v, masks, sink, options)
     if hasattr(q, "data_ptr"):
         from . import _torch_flex
 
@@ -216,18 +215,3 @@ def _is_readable(array: Any) -> bool:
     *outer, dim = array.strides
     row = array.shape[-1] * array.itemsize
     return bool(array.flags.aligned) and dim == array.itemsize and all(stride >= row for stride in outer)
-
-
-def check_shapes(q: Any, k: Any, v: Any) -> None:
-    """Refuses shapes that are no attention, naming them."""
-    if len(q) != 3 or len(k) != 3 or len(v) != 3:
-        hint = ", a batch its sequences one after the other as documents of the mask" if len(q) == 4 else ""
-        raise InvalidArgument(
-            f"flex_flash_attn_func: q, k and v must have shape [rows, heads, dim]{hint} "
-            f"(got q={tuple(q)}, k={tuple(k)}, v={tuple(v)})"
-        )
-    if k[0] != v[0] or k[1] != v[1] or q[2] != k[2] or k[1] == 0 or q[1] % k[1] != 0:
-        raise InvalidArgument(
-            "flex_flash_attn_func: k and v must have equal rows and heads, q and k equal dims, and the heads of q must "
-            f"be a multiple of those of k (got q={tuple(q)}, k={tuple(k)}, v={tuple(v)})"
-        )

@@ -1,0 +1,24 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which shapes are attention, for arrays of any library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import InvalidArgument
+
+
+def check_shapes(q: Any, k: Any, v: Any) -> None:
+    """Refuses shapes that are no attention, naming them."""
+    if len(q) != 3 or len(k) != 3 or len(v) != 3:
+        hint = ", a batch its sequences one after the other as documents of the mask" if len(q) == 4 else ""
+        raise InvalidArgument(
+            f"flex_flash_attn_func: q, k and v must have shape [rows, heads, dim]{hint} "
+            f"(got q={tuple(q)}, k={tuple(k)}, v={tuple(v)})"
+        )
+    if k[0] != v[0] or k[1] != v[1] or q[2] != k[2] or k[1] == 0 or q[1] % k[1] != 0:
+        raise InvalidArgument(
+            "flex_flash_attn_func: k and v must have equal rows and heads, q and k equal dims, and the heads of q must "
+            f"be a multiple of those of k (got q={tuple(q)}, k={tuple(k)}, v={tuple(v)})"
+        )
