@@ -40,6 +40,8 @@ class FakeGroup:
 class FakeAttention:
     """The executor of one key on a GPU: one forward pass at a time leaves its remote K/V for backward."""
 
+    forward_workspace_bytes, backward_workspace_bytes = 64, 96  # which a call must bring along
+
     def __init__(self, plan, group, backend, row_sinks):
         assert isinstance(group, FakeGroup)
         self._row_sinks, self._by_heads = row_sinks, plan.exchanges_heads
@@ -53,7 +55,8 @@ class FakeAttention:
     def still_keeps(self, number):
         return self._kept is None or (self._is_kept and number == self.latest_kept)
 
-    def forward(self, q, k, v, out, lse, max_logits, sink, layout, kept, options, stream):
+    def forward(self, q, k, v, out, lse, max_logits, sink, layout, kept, options, stream, workspace):
+        assert workspace[0] != 0 and workspace[1] >= self.forward_workspace_bytes
         assert stream == STREAM and kept is None and all(x.is_contiguous() for x in (k, v, out, lse))
         # Sinks of single rows travel with heads, in casts that are fixed.
         travel = sink is not None and layout == "ssh" and self._by_heads
@@ -63,7 +66,8 @@ class FakeAttention:
         self._is_kept = True
 
     def backward(self, *arguments):
-        *arguments, stream = arguments
+        *arguments, stream, workspace = arguments
+        assert workspace[0] != 0 and workspace[1] >= self.backward_workspace_bytes
         k, v, dk, dv, kept = (arguments[i] for i in (1, 2, 7, 8, 12))
         assert stream == STREAM and kept is None and all(x.is_contiguous() for x in (k, v, dk, dv))
         assert self._kept is None or self._is_kept
