@@ -17,6 +17,7 @@
 #include "tangram/error.hpp"
 #include "tangram/exchange.hpp"
 #include "tangram/flex_attention.hpp"
+#include "tangram/gradient_places.hpp"
 #include "tangram/grid_plan.hpp"
 #include "tangram/head_masks.hpp"
 #include "tangram/hierarchical_group.hpp"

@@ -53,7 +53,7 @@ size_t Workspace::bytes() const {
 
 Workspace& workspace_of_current_device() {
   static std::mutex mutex;
-  static auto* const workspaces = new std::map<int, Workspace>;  // CUDA may be gone when statics end
+  static auto* const workspaces = new std::map<int, Workspace>;  // CUDA may be gone before static objects
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   const std::lock_guard lock(mutex);
