@@ -10,13 +10,12 @@ namespace tangram::sm90::backward {
 namespace {
 
 /// NOTE [capacity] Masks of one shape ask for few different sizes of workspace, so that an allocator finds the block of
-/// one mask for the next. Tiles begin with documents: as many as rows fill and an eighth more are enough for most
-/// masks.
+/// one mask for the next. Tiles begin with documents: as many as rows fill, an eighth and 16 are enough for most masks.
 size_t tile_capacity(size_t num_tiles, const AttnShape& shape) {
   const auto filled = static_cast<size_t>((shape.seqlen_q + kTileShape.block_n - 1) / kTileShape.block_n);
-  const size_t eighth = filled / 8 + 1;
-  size_t capacity = filled + eighth;
-  while (capacity < num_tiles) capacity += eighth;
+  const size_t more = filled / 8 + 16;
+  size_t capacity = filled + more;
+  while (capacity < num_tiles) capacity += more;
   return num_tiles == 0 ? 0 : capacity;
 }
 
@@ -25,9 +24,9 @@ size_t slab_capacity(size_t num_slabs, const AttnShape& shape) {
   if (num_slabs == 0) return 0;
   const auto filled = static_cast<size_t>((shape.seqlen_k + kTileShape.block_m - 1) / kTileShape.block_m);
   const auto heads = static_cast<size_t>(shape.num_heads_kv);
-  const size_t eighth = (filled / 8 + 1) * heads;
-  size_t capacity = filled * heads + eighth;
-  while (capacity < num_slabs) capacity += eighth;
+  const size_t more = (filled / 4 + 16) * heads;
+  size_t capacity = filled * heads + more;
+  while (capacity < num_slabs) capacity += more;
   return capacity;
 }
 

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a mask keeps on a GPU, and what calls take: counted by a runtime over host memory, on every machine.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "attn/sm90/sm90_backend.hpp"
+#include "cuda/counting_runtime.hpp"
+#include "tangram/error.hpp"
+#include "tangram/flex_attention.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram {
+namespace {
+
+using testing::runtime_counts;
+using testing::RuntimeCounts;
+
+constexpr HeadConfig kHeads{.num_heads_q = 16, .num_heads_kv = 2, .head_dim = 128, .head_dim_v = 128};
+constexpr int64_t kRows = 4096;
+
+/// Causal documents, other ones for each seed.
+Mask make_pack(unsigned seed) {
+  std::mt19937 rng(seed);
+  std::vector<int64_t> ends = {0};
+  while (ends.back() < kRows) {
+    ends.push_back(std::min(kRows, ends.back() + std::uniform_int_distribution<int64_t>(40, 900)(rng)));
+  }
+  return varlen_mask(ends, true);
+}
+
+/// Operands that the runtime never looks at.
+struct Operands {
+  std::vector<float> memory = std::vector<float>(static_cast<size_t>(kRows) * 16 * 128 + 64);
+
+  TensorView view(int heads) {
+    const auto address = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
+    return {{reinterpret_cast<void*>(address), DType::kBFloat16, kRows, heads, 128, heads * 128, 128}};
+  }
+  AttnForwardArgs forward() {
+    return {view(16), view(2), view(2), view(16), static_cast<float*>(view(16).data)};
+  }
+  AttnBackwardArgs backward() {
+    return {view(16), view(2), view(2), view(16), static_cast<float*>(view(16).data), view(16), view(16), view(2),
+            view(2)};
+  }
+};
+
+/// What happened since `before`.
+RuntimeCounts since(const RuntimeCounts& before) {
+  RuntimeCounts now = runtime_counts();
+  now.allocations -= before.allocations;
+  now.frees -= before.frees;
+  now.copies -= before.copies;
+  now.waits -= before.waits;
+  now.launches -= before.launches;
+  now.device_queries -= before.device_queries;
+  now.live_bytes -= before.live_bytes;
+  return now;
+}
+
+TEST(MaskMemory, AMaskKeepsItsListsAndNothingElse) {
+  const Sm90Backend backend;
+  Operands operands;
+  const auto step = [&](FlexAttention& attention) {
+    attention.forward(operands.forward());
+    attention.backward(operands.backward());
+  };
+  FlexAttention first(make_pack(1), kHeads, backend);
+  step(first);
+  for (unsigned seed = 2; seed < 20; ++seed) {
+    RuntimeCounts before = runtime_counts();
+    {
+      FlexAttention attention(make_pack(seed), kHeads, backend);
+      step(attention);
+      const RuntimeCounts made = since(before);
+      EXPECT_EQ(made.allocations, 2) << "one block of lists for each pass";
+      EXPECT_EQ(made.copies, 2);
+      EXPECT_EQ(made.frees, 0);
+      EXPECT_LE(made.device_queries, 2) << "facts of the device are read once, only its kind is asked for";
+      EXPECT_EQ(made.live_bytes, attention.device_bytes());
+      EXPECT_LT(attention.device_bytes(), 1 << 20);
+      before = runtime_counts();
+      step(attention);
+      const RuntimeCounts again = since(before);
+      EXPECT_EQ(again.allocations + again.frees + again.copies + again.waits + again.device_queries, 0);
+      EXPECT_GT(again.launches, 0);
+      before = runtime_counts();
+    }
+    EXPECT_EQ(since(before).frees, 2) << "a mask that goes leaves nothing";
+  }
+}
+
+TEST(MaskMemory, APassThatIsNotCalledIsNotPrepared) {
+  const Sm90Backend backend;
+  Operands operands;
+  const RuntimeCounts before = runtime_counts();
+  FlexAttention attention(make_pack(3), kHeads, backend);
+  attention.forward(operands.forward());
+  EXPECT_EQ(since(before).allocations, 1);
+  EXPECT_GT(attention.backward_workspace_bytes(), 0);
+  EXPECT_EQ(since(before).allocations, 2);
+  const auto alone = prepare_slices(backend, make_pack(4).slices(), attention.shape(), {}, AttnPasses::kBackward);
+  EXPECT_EQ(since(before).allocations, 3);
+  EXPECT_THROW(backend.forward(*alone, operands.forward()), InvalidArgument);
+}
+
+TEST(MaskMemory, MasksOfOneShapeWantWorkspacesOfOneSize) {
+  const Sm90Backend backend;
+  const int64_t expected = FlexAttention(make_pack(0), kHeads, backend).backward_workspace_bytes();
+  for (unsigned seed = 1; seed < 30; ++seed) {
+    EXPECT_EQ(FlexAttention(make_pack(seed), kHeads, backend).backward_workspace_bytes(), expected) << "seed " << seed;
+  }
+}
+
+TEST(MaskMemory, CallsWithAWorkspaceAllocateNone) {
+  const Sm90Backend backend;
+  Operands operands;
+  const HeadConfig wide{.num_heads_q = 64, .num_heads_kv = 2, .head_dim = 128, .head_dim_v = 128};
+  FlexAttention attention(make_pack(5), wide, backend);
+  std::vector<char> memory(static_cast<size_t>(attention.backward_workspace_bytes()) + 256);
+  void* const aligned = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256);
+  std::vector<float> wide_memory(static_cast<size_t>(kRows) * 64 * 128 + 64);
+  const auto view = [&](int heads) {
+    const auto address = (reinterpret_cast<uintptr_t>(wide_memory.data()) + 255) / 256 * 256;
+    return TensorView{{reinterpret_cast<void*>(address), DType::kBFloat16, kRows, heads, 128, heads * 128, 128}};
+  };
+  AttnBackwardArgs args{view(64), view(2), view(2), view(64), wide_memory.data(), view(64), view(64), view(2), view(2)};
+  args.workspace = {aligned, attention.backward_workspace_bytes()};
+  const RuntimeCounts before = runtime_counts();
+  attention.backward(args);
+  EXPECT_EQ(since(before).allocations, 0);
+  args.workspace.bytes -= 1;
+  EXPECT_THROW(attention.backward(args), InvalidArgument) << "too small";
+  args.workspace = {static_cast<char*>(aligned) + 16, attention.backward_workspace_bytes()};
+  EXPECT_THROW(attention.backward(args), InvalidArgument) << "not aligned";
+}
+
+}  // namespace
+}  // namespace tangram
