@@ -128,6 +128,8 @@ class PreparedMask {
   virtual ~PreparedMask() = default;
   /// Memory of a device that it holds.
   virtual int64_t device_bytes() const { return 0; }
+  /// Memory of the host that it keeps as long as it lives.
+  virtual int64_t host_bytes() const { return 0; }
 };
 
 /// Where tensors lie.
@@ -181,6 +183,9 @@ class AttnBackend {
   /// Completes a prepared mask for backward() with the tile list of its transposed slices. Once, before the first
   /// backward(), and only where backward_tile_shape() is not empty.
   virtual void prepare_backward(PreparedMask& /*mask*/, const TileList& /*transposed_tiles*/) const {}
+
+  /// Makes now what backward() would make at its first call; for backends without tile lists.
+  virtual void index_backward(PreparedMask& /*mask*/) const {}
 
   /// What a call with this mask needs as its workspace; 0: none. That of backward() is known once prepare_backward()
   /// was called.

@@ -35,6 +35,8 @@ class FlexAttention {
 
   const AttnShape& shape() const { return shape_; }
   const AttnBackend& backend() const { return *backend_; }
+  /// Of what the backend prepared: PreparedMask::host_bytes.
+  int64_t host_bytes() const { return prepared_->host_bytes(); }
 
   /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares it.
   int64_t forward_workspace_bytes() const { return backend_->forward_workspace_bytes(*prepared_); }

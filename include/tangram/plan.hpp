@@ -134,6 +134,11 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
+/// Bytes of host memory that a plan takes, by the sizes of its lists: of equal plans the same on every rank.
+int64_t memory_bytes(const Plan& plan);
+/// About as much as an executor on the CPU keeps beside the plan, on the rank where it is most; the same on every rank.
+int64_t executor_bytes(const Plan& plan);
+
 /// Rows to append to `seqlen` so that cp_size ranks get whole chunks. Throws InvalidArgument unless all are positive.
 int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size);
 
@@ -192,8 +197,11 @@ std::vector<std::string> strategy_reasons(const Plan& plan);
 /// Least recently used plans by (mask, config). Thread-safe; `get` plans on a miss.
 class PlanCache {
  public:
-  /// Throws InvalidArgument unless capacity >= 1.
-  explicit PlanCache(size_t capacity = 128);
+  static constexpr int64_t kMaxBytes = int64_t{64} << 20;
+
+  /// Keeps at most `capacity` plans and at most `max_bytes` of them, but always the latest. Throws InvalidArgument
+  /// unless capacity >= 1 and max_bytes >= 0.
+  explicit PlanCache(size_t capacity = 128, int64_t max_bytes = kMaxBytes);
   ~PlanCache();
   PlanCache(PlanCache&&) noexcept;
   PlanCache& operator=(PlanCache&&) noexcept;
@@ -208,6 +216,10 @@ class PlanCache {
   };
   Counters counters() const;
   size_t size() const;
+  /// memory_bytes of all plans, and their bound. A smaller bound holds at once.
+  int64_t bytes() const;
+  int64_t max_bytes() const;
+  void set_max_bytes(int64_t max_bytes);
   void clear();
 
  private:

@@ -21,6 +21,7 @@
 #include "tangram/grid_plan.hpp"
 #include "tangram/head_masks.hpp"
 #include "tangram/hierarchical_group.hpp"
+#include "tangram/host_memory.hpp"
 #include "tangram/key_stretch.hpp"
 #include "tangram/local_group.hpp"
 #include "tangram/mask.hpp"

@@ -83,6 +83,7 @@ class HostTensor {
 
  private:
   struct Free {
+    size_t num_bytes;
     void operator()(void* pointer) const noexcept;
   };
   std::unique_ptr<void, Free> memory_;

@@ -28,7 +28,9 @@ class SharedFlexAttention {
   SharedFlexAttention(const Mask& mask, const HeadConfig& heads, std::shared_ptr<Backend> backend)
       : backend_(std::move(backend)),
         attention_(prepared(mask, heads, *backend_)),
-        forward_workspace_bytes_(attention_->forward_workspace_bytes()) {}
+        forward_workspace_bytes_(attention_->forward_workspace_bytes()) {
+    host_bytes_ = attention_->host_bytes();
+  }
 
   const AttnShape& shape() const { return attention_->shape(); }
   const Backend& backend() const { return *backend_; }
@@ -53,6 +55,7 @@ class SharedFlexAttention {
     const DeviceScope scope(backend_->device());
     enter(stream);
     attention_->forward(args, stream);
+    host_bytes_ = attention_->host_bytes();
   }
   void backward(const AttnBackwardArgs& args, void* stream) {
     const nb::gil_scoped_release release;
@@ -60,7 +63,10 @@ class SharedFlexAttention {
     const DeviceScope scope(backend_->device());
     enter(stream);
     attention_->backward(args, stream);
+    host_bytes_ = attention_->host_bytes();
   }
+  // As of the last pass: whoever asks does not wait for one that runs.
+  int64_t host_bytes() const { return host_bytes_; }
 
  private:
   void enter(void* stream) {
@@ -80,6 +86,7 @@ class SharedFlexAttention {
   std::atomic<int64_t> backward_workspace_bytes_ = -1;
   StreamOrder order_;
   std::mutex mutex_;
+  std::atomic<int64_t> host_bytes_ = 0;
 };
 
 void forward(SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
@@ -192,7 +199,9 @@ void bind_attention(nb::module_& m) {
                    "What forward needs as its workspace, 0: none.")
       .def_prop_ro("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes,
                    "The same of backward. Prepares what backward needs, once.")
-      .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes, "GPU memory that the object holds.");
+      .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes, "GPU memory that the object holds.")
+      .def_prop_ro("host_bytes", &SharedFlexAttention::host_bytes,
+                   "Host memory that the object holds, as of its last pass.");
 }
 
 }  // namespace tangram::python

@@ -5,9 +5,13 @@
 #include "tangram/env.hpp"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <tuple>
+
 #include "bind.hpp"
+#include "tangram/host_memory.hpp"
 
 namespace tangram::python {
 
@@ -17,6 +21,14 @@ void bind_env(nb::module_& m) {
       .def_ro("value", &Env::Variable::value)
       .def_ro("is_set", &Env::Variable::is_set)
       .def_ro("help", &Env::Variable::help);
+  m.def(
+      "host_memory_use",
+      [] {
+        const HostMemoryUse use = host_memory_use();
+        return std::make_tuple(use.used_bytes, use.num_kept, use.kept_bytes, use.max_kept_bytes);
+      },
+      "Large host buffers: bytes in use; how many are kept for the next pass, their bytes, and the bound of these.");
+  m.def("set_max_kept_host_bytes", &set_max_kept_host_bytes, "max_kept_bytes"_a, "The bound of what is kept.");
   m.def("list_env", &Env::list, "All TANGRAM_* variables with their values.");
   m.def("timeout_s", [] { return Env::get().timeout_s; }, "Seconds that a communication operation waits for peers.");
 }

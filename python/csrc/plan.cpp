@@ -64,13 +64,18 @@ void bind_parts(nb::module_& m) {
 }
 
 void bind_cache(nb::module_& m) {
-  nb::class_<PlanCache>(m, "PlanCache", "Least recently used plans by mask and config. Thread-safe.")
-      .def(nb::init<size_t>(), "capacity"_a = 128)
+  nb::class_<PlanCache>(m, "PlanCache", nb::is_weak_referenceable(),
+                        "Least recently used plans by mask and config. Thread-safe.")
+      .def(nb::init<size_t, int64_t>(), "capacity"_a = 128, "max_bytes"_a = PlanCache::kMaxBytes,
+           "At most so many plans and so many bytes of them, but always the latest.")
       .def("get", &PlanCache::get, "mask"_a, "config"_a, ReleaseGil(), "The plan, made on a miss.")
       .def("most_recent", &PlanCache::most_recent, "The plan that get returned last, None before the first.")
       .def_prop_ro("hits", [](const PlanCache& self) { return self.counters().hits; })
       .def_prop_ro("misses", [](const PlanCache& self) { return self.counters().misses; })
       .def("__len__", &PlanCache::size)
+      .def_prop_ro("num_bytes", &PlanCache::bytes, "Memory of the plans.")
+      .def_prop_rw("max_bytes", &PlanCache::max_bytes, &PlanCache::set_max_bytes,
+                   "Its bound; a smaller one holds at once.")
       .def("clear", &PlanCache::clear, "Forgets all plans.");
 }
 
@@ -81,6 +86,11 @@ void bind_plan(nb::module_& m) {
   nb::class_<Plan> plan(m, "Plan", "Everything derived from (mask, config). A plain value.");
   plan.def_ro("mask", &Plan::mask)
       .def_ro("config", &Plan::config)
+      .def_prop_ro(
+          "memory_bytes", [](const Plan& self) { return memory_bytes(self); }, "Host memory that the plan takes.")
+      .def_prop_ro(
+          "executor_bytes", [](const Plan& self) { return executor_bytes(self); },
+          "About as much as DistAttention on the CPU keeps beside the plan, on the rank where it is most.")
       .def_ro("q_dispatch", &Plan::q_dispatch)
       .def_ro("k_dispatch", &Plan::k_dispatch)
       .def_ro("ranks", &Plan::ranks)

@@ -49,6 +49,7 @@ from ._core import (
     infer_attn_mask_from_sliding_window,
     list_backends,
 )
+from ._memory import MemoryRow, memory_use, set_cache_bytes
 from .errors import CommError, CudaError, Error, InternalError, InvalidArgument, NotAvailable, Timeout
 from .flex import AttnForwardMeta, flex_flash_attn_func
 from .planning import plan, plan_ahead
@@ -97,6 +98,7 @@ __all__ = [
     "InvalidArgument",
     "Mask",
     "MaskType",
+    "MemoryRow",
     "MovementConfig",
     "NotAvailable",
     "OverlapConfig",
@@ -132,6 +134,8 @@ __all__ = [
     "infer_attn_mask_from_cu_seqlens",
     "infer_attn_mask_from_sliding_window",
     "list_backends",
+    "memory_use",
+    "set_cache_bytes",
     "plan",
     "plan_ahead",
 ]

@@ -13,6 +13,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from . import _core
+from ._apart import made_apart
 from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache
 from ._prepared import masks_of_heads
 from ._runtime_key import DistAttnRuntimeKey, PadSize, cache_of, plan_after
@@ -99,8 +100,10 @@ def _key(
         _pad_of_mask(mask, group.size, config.dispatch.chunk_size or None) if pad_size is None else pad_size
     )
     name = (masks or mask, config, pad_q, pad_k, like)
-    key = cache.keys.get(name)
-    if key is None:
+    known = cache.keys.peek(name) or cache.ahead.peek(name) if ahead else cache.keys.get(name)
+    key = known or (None if ahead else cache.ahead.pop(name))
+
+    def make() -> tuple[tuple[Any, ...], DistAttnRuntimeKey]:
         all_padded = tuple(m.padded(m.seqlen_q + pad_q, m.seqlen_k + pad_k) for m in masks or (mask,))
         padded = all_padded[0]
         if (padded.seqlen_q == padded.seqlen_k) != (mask.seqlen_q == mask.seqlen_k):
@@ -112,7 +115,13 @@ def _key(
         pads = pad_q if pad_q == pad_k else (pad_q, pad_k)
         key = DistAttnRuntimeKey(plan, group, group_or_mesh, mask.seqlen_q, mask.seqlen_k, pads, config)
         key.masks = None if masks is None else all_padded
-        cache.keys.put(name, key)
+        copies = tuple(m.padded(m.seqlen_q, m.seqlen_k) for m in masks or (mask,))
+        return ((copies[0] if masks is None else copies), *name[1:]), key
+
+    if key is None:
+        name, key = made_apart(make)
+    if known is None:
+        (cache.ahead if ahead else cache.keys).put(name, key)
     if not ahead:
         cache.latest = key
     return key

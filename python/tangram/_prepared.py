@@ -4,60 +4,44 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
-from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from ._apart import made_apart
+from ._cache import BoundedCache
 from ._core import Backend, FlexAttention, HeadConfig, Mask, list_backends
 from .errors import InvalidArgument, NotAvailable
 
-T = TypeVar("T")
 CAPACITY = 256
+MAX_BYTES = 256 << 20
+_ENTRY_BYTES = 1024
+"""About what an entry takes beside what it counts."""
+_LIST_BYTES = 200
+"""About what a pair of integers takes in a list of them."""
 
 
-class Lru(Generic[T]):
-    """Least recently used values by key. Thread-safe."""
+def _ranges_bytes(entry: tuple[FlexAttention, tuple[Any, ...]]) -> int:
+    """Of an entry that keeps its attention, and its ranges if these are arrays in host memory or lists."""
+    attention, given = entry
+    held = 0
+    for ranges in given:
+        if isinstance(ranges, (list, tuple)):
+            held += _LIST_BYTES * len(ranges)
+        elif not getattr(ranges, "is_cuda", False):
+            held += getattr(ranges, "nbytes", 0)
+    return _ENTRY_BYTES + attention.host_bytes + attention.device_bytes + held
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._entries: OrderedDict[Hashable, T] = OrderedDict()
-        self._lock = Lock()
-        self._latest: tuple[Hashable, T] | None = None  # layers ask for one after the other
 
-    def get(self, key: Hashable) -> T | None:
-        latest = self._latest
-        if latest is not None and latest[0] == key:
-            return latest[1]
-        with self._lock:
-            value = self._entries.get(key)
-            if value is not None:
-                self._entries.move_to_end(key)
-                self._latest = (key, value)
-            return value
-
-    def put(self, key: Hashable, value: T) -> T:
-        with self._lock:
-            self._entries[key] = value
-            self._entries.move_to_end(key)
-            self._latest = (key, value)
-            if len(self._entries) > self._capacity:
-                self._entries.popitem(last=False)
-            return value
-
-    def clear(self) -> None:
-        with self._lock:
-            self._entries.clear()
-            self._latest = None
-
-    def __len__(self) -> int:
-        return len(self._entries)
+def _mask_bytes(attention: FlexAttention) -> int:
+    return _ENTRY_BYTES + attention.host_bytes + attention.device_bytes
 
 
 # By the identity of ranges. An entry holds the ranges themselves, so that no other object can take their identity.
-_by_ranges: Lru[tuple[FlexAttention, tuple[Any, ...]]] = Lru(CAPACITY)
+_by_ranges: BoundedCache[tuple[FlexAttention, tuple[Any, ...]]] = BoundedCache(
+    "ranges", _ranges_bytes, MAX_BYTES, CAPACITY
+)
 # By what the ranges mean: equal masks share what was prepared.
-_by_mask: Lru[FlexAttention] = Lru(CAPACITY)
+_by_mask: BoundedCache[FlexAttention] = BoundedCache("masks", _mask_bytes, MAX_BYTES, CAPACITY)
 _backends: dict[tuple[str, int], Backend] = {}
 
 
@@ -203,7 +187,11 @@ def prepared(
 
             _cuda.require_no_capture("a mask")
         config = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype)
-        attention = _by_mask.put(by_mask, FlexAttention(mask, config, backend))
+        if backend.on_gpu:
+            attention = FlexAttention(mask, config, backend)
+        else:
+            attention = made_apart(lambda: FlexAttention(mask, config, backend))
+        _by_mask.put(by_mask, attention)
     _by_ranges.put(key, (attention, given))
     _by_ranges.put(place, (attention, given))
     return attention

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import _cuda
+from ._apart import made_apart
 from ._runtime_key import DistAttnRuntimeKey, Rows, Side, on_device
 from ._torch_flex import require_no_transform
 from .errors import InvalidArgument
@@ -20,6 +21,7 @@ from .errors import InvalidArgument
 IGNORED = -100
 """The label that torch.nn.functional.cross_entropy ignores by default."""
 _MOVES = 32
+_INDEX_BYTES = 8
 
 
 def get_position_ids(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:
@@ -67,6 +69,8 @@ class _Moves:
     """By wanted row, where it is among those that come."""
     most: int
     """The most rows that go from any rank to another one."""
+    most_bytes: int
+    """Of these tables, on the rank where they are largest: NOTE [bytes of a key]."""
     _copies: dict[tuple[str, torch.device], Tensor] = field(default_factory=dict)
 
     @staticmethod
@@ -82,7 +86,11 @@ class _Moves:
         counts = [torch.bincount(o, minlength=rows.cp_size) for o in owners]
         most = max([int(c[r]) for w, c in enumerate(counts) for r in range(rows.cp_size) if r != w], default=0)
         order = torch.argsort(owners[rank], stable=True)
-        return _Moves(torch.cat(sends), [s.shape[0] for s in sends], counts[rank].tolist(), torch.argsort(order), most)
+        most_sent = int(torch.stack(counts).sum(0).max())
+        return _Moves(
+            *(torch.cat(sends), [s.shape[0] for s in sends], counts[rank].tolist(), torch.argsort(order), most),
+            most_bytes=_INDEX_BYTES * (most_sent + max(w.shape[0] for w in wanted)),
+        )
 
     def at(self, name: str, device: torch.device) -> Tensor:
         return on_device(self, name, device, self._copies)
@@ -103,7 +111,7 @@ def _moves(key: DistAttnRuntimeKey, side: Side, name: Any, wanted_by: Callable[[
     if known is None:
         if len(rows.derived) >= _MOVES:
             rows.derived.clear()
-        known = rows.derived.setdefault(name, _Moves.of(rows, key.rank, wanted_by))
+        known = rows.derived.setdefault(name, made_apart(lambda: _Moves.of(rows, key.rank, wanted_by)))
     return known
 
 

@@ -14,16 +14,24 @@ import torch
 from torch import Tensor
 
 from . import _core, _cuda
-from ._core import Backend, Dispatch, DistAttention, DistAttnConfig, HeadConfig, Mask, MovementConfig, Plan, PlanCache
-from ._prepared import Lru, backend_named
+from ._apart import made_apart
+from ._cache import BoundedCache
+from ._core import Backend, Dispatch, DistAttention, DistAttnConfig, HeadConfig, Mask, MovementConfig, Plan
+from ._memory import make_plan_cache
+from ._prepared import backend_named
 from ._torch_flex import _NAMES
 from ._torch_group import TorchGroup, known_groups
 from ._values import changed
 from .errors import Error, InvalidArgument
 
 KEYS_PER_GROUP = 128
+KEY_BYTES = 256 << 20
 KEYS_ON_GPU = 8
 """Keys of a group that hold GPU memory. All ranks use the same keys, so all let go of the same ones."""
+_KEY_BYTES = 4096
+"""About what a key takes beside what it counts."""
+_ROW_BYTES = 9
+"""Of a row in the tables of `Rows`."""
 _STRATEGY = ("strategy", "head_ranks", "inner_ring", "head_chunks", "document_rows")
 PadSize = int | tuple[int, int]
 Side = Literal["q", "k"]
@@ -39,9 +47,9 @@ class Rows:
         self.per_rank = dispatch.rows_per_rank
         self.positions = self.positions_of(rank)
         self.is_real = self.positions < total
-        self.real_positions = self.positions[self.is_real]
-        self.num_real = self.real_positions.shape[0]
+        self.num_real = int(self.is_real.sum())
         assert bool(self.is_real[: self.num_real].all()), "padded rows come last"
+        self.real_positions = self.positions[: self.num_real]
         self.derived: dict[Any, Any] = {}  # tables of the functions that move rows
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
 
@@ -94,6 +102,8 @@ class DistAttnRuntimeKey:
     masks: tuple[Mask, ...] | None = None
     """Padded masks of groups of heads, where these see different cells."""
     _of_groups: list[DistAttnRuntimeKey] | None = None
+    _plan_bytes: int = -1
+    _executor_bytes: int = 0
 
     def __post_init__(self) -> None:
         _keys_by_handle[self.handle] = self
@@ -164,7 +174,7 @@ class DistAttnRuntimeKey:
             return known
         make = partial(self._make_attention, dtype, head_dim_v, backend, device, row_sinks, keeps and device >= 0)
         if device < 0:
-            return self._attention.setdefault(name, make())
+            return self._attention.setdefault(name, made_apart(make))
         on_gpu = cache_of(self.group).on_gpu
         known = on_gpu.get((self.handle, *name))
         if known is None:
@@ -230,7 +240,33 @@ class DistAttnRuntimeKey:
             return self._rows.setdefault("k", self.rows("q"))
         dispatch = self.plan.q_dispatch if side == "q" else self.plan.k_dispatch
         total = self.total_seqlen_q if side == "q" else self.total_seqlen_k
-        return self._rows.setdefault(side, Rows(dispatch, total, self.rank))
+        return self._rows.setdefault(side, made_apart(lambda: Rows(dispatch, total, self.rank)))
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory of the key, of the rank where it is most.
+
+        NOTE [bytes of a key]: making an executor is collective, so a key that one rank has forgotten and another has
+        not would be waited for in vain. Ranks use the same keys in the same order; to forget the same ones they must
+        also count the same bytes. So these come from the plan, which holds the parts of all ranks, and from what is
+        made by collective calls (executors, tables of undispatch and roll), never from what a rank alone has made.
+        """
+        if self._plan_bytes < 0:
+            self._plan_bytes = self.plan.memory_bytes
+            self._executor_bytes = self._plan_bytes + self.plan.executor_bytes
+        dispatches = [self.plan.q_dispatch] + ([] if self.is_self_attention else [self.plan.k_dispatch])
+        num_bytes: int = (
+            _KEY_BYTES
+            + self._plan_bytes
+            + self._executor_bytes * len(self._attention)
+            + sum(_ROW_BYTES * dispatch.rows_per_rank for dispatch in dispatches)
+            + sum(moves.most_bytes for rows in self._distinct_rows() for moves in list(rows.derived.values()))
+            + sum(key.num_bytes for key in self._of_groups or ())
+        )
+        return num_bytes
+
+    def _distinct_rows(self) -> list[Rows]:
+        return list({id(rows): rows for rows in list(self._rows.values())}.values())
 
 
 _keys_by_handle: WeakValueDictionary[int, DistAttnRuntimeKey] = WeakValueDictionary()
@@ -245,11 +281,22 @@ def key_of_handle(handle: int) -> DistAttnRuntimeKey:
     return key
 
 
+def _bytes_of(key: DistAttnRuntimeKey) -> int:
+    return key.num_bytes
+
+
+def _no_bytes(_: DistAttention) -> int:
+    return 0
+
+
 class GroupCache:
     def __init__(self) -> None:
-        self.keys: Lru[DistAttnRuntimeKey] = Lru(KEYS_PER_GROUP)
-        self.plans = PlanCache(KEYS_PER_GROUP)
-        self.on_gpu: Lru[DistAttention] = Lru(KEYS_ON_GPU)
+        self.keys: BoundedCache[DistAttnRuntimeKey] = BoundedCache("keys", _bytes_of, KEY_BYTES, KEYS_PER_GROUP)
+        self.ahead: BoundedCache[DistAttnRuntimeKey] = BoundedCache("keys", _bytes_of, KEY_BYTES, KEYS_PER_GROUP)
+        """Made on the thread in the background, at another time on each rank: they come into the order of `keys` when
+        mask_key asks for them. What is forgotten here was never used by an executor, so no rank waits for it."""
+        self.plans = make_plan_cache()
+        self.on_gpu: BoundedCache[DistAttention] = BoundedCache("gpu_keys", _no_bytes, 0, KEYS_ON_GPU)
         self.latest: DistAttnRuntimeKey | None = None
 
 

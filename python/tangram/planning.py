@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 
-from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache, make_plan
+from ._core import DistAttnConfig, HeadConfig, Mask, Plan, make_plan
+from ._memory import make_plan_cache
 from ._prepared import masks_of_heads
 from ._values import changed
 from .errors import InvalidArgument
 
-_cache = PlanCache(128)
+_cache = make_plan_cache()
 _pool: ThreadPoolExecutor | None = None
 _pool_lock = Lock()
 
@@ -32,7 +33,8 @@ def plan(
     heads: HeadConfig | None = None,
     config: DistAttnConfig | None = None,
 ) -> Plan:
-    """Plans `mask` for `cp_size` ranks; equal arguments on any rank give an equal plan. The last 128 are kept.
+    """Plans `mask` for `cp_size` ranks; equal arguments on any rank give an equal plan. The last 128 are kept,
+    64 MiB of them at most (set_cache_bytes).
 
     A list of masks is one for each of equal groups of heads, in one plan: rows are dealt out as for the mask of the
     largest area, and `config.movement` says whether queries may travel ("kv", "qo" or "auto"). Such a plan is made

@@ -6,17 +6,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
+#include "core/host_pool.hpp"
 #include "core/require.hpp"
 
 namespace tangram {
 
 namespace {
-
-constexpr size_t kAlignment = 64;  // a cache line, and an AVX-512 register
 
 template <class View>
 View sliced(const View& view, Range rows, const char* base) {
@@ -42,7 +40,7 @@ std::string shape_text(const ConstTensorView& view) {
   return fmt::format("{}[{}, {}, {}]", to_string(view.dtype), view.rows, view.heads, view.dim);
 }
 
-void HostTensor::Free::operator()(void* pointer) const noexcept { std::free(pointer); }
+void HostTensor::Free::operator()(void* pointer) const noexcept { release_host(pointer, num_bytes); }
 
 HostTensor::HostTensor(DType dtype, int64_t rows, int heads, int dim) {
   require(rows >= 0 && heads >= 0 && dim >= 0, "HostTensor: sizes must not be negative (got rows={}, heads={}, dim={})",
@@ -58,9 +56,8 @@ HostTensor::HostTensor(DType dtype, int64_t rows, int heads, int dim) {
   view_.dim = dim;
   view_.row_stride = int64_t{heads} * dim;
   view_.head_stride = dim;
-  const size_t num_bytes = (static_cast<size_t>(bytes()) + kAlignment) / kAlignment * kAlignment;
-  memory_.reset(std::aligned_alloc(kAlignment, num_bytes));
-  if (memory_ == nullptr) throw std::bad_alloc();
+  const auto num_bytes = static_cast<size_t>(bytes());
+  memory_ = std::unique_ptr<void, Free>(allocate_host(num_bytes), Free{num_bytes});
   view_.data = memory_.get();
 }
 

@@ -38,7 +38,12 @@ std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::sp
                                              const AttnShape& shape, std::span<const KeyArrival> arrivals,
                                              AttnPasses passes) {
   const std::optional<TileShape> tile_shape = backend.tile_shape(shape);
-  if (!tile_shape) return backend.prepare(slices, shape, nullptr);
+  if (!tile_shape) {
+    std::unique_ptr<PreparedMask> prepared = backend.prepare(slices, shape, nullptr);
+    // Made now, beside the rest: what stays must not come to lie among the buffers of a pass.
+    if (passes == AttnPasses::kBackward) backend.index_backward(*prepared);
+    return prepared;
+  }
   // build_tile_list trusts its slices; the mask checks them.
   const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
   std::optional<TileList> tiles;

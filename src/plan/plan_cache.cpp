@@ -14,7 +14,7 @@ namespace tangram {
 /// Entries in order of use, the latest first, found by the hash of the mask; the few that share a hash are compared.
 class PlanCache::Impl {
  public:
-  explicit Impl(size_t capacity) : capacity_(capacity) {}
+  Impl(size_t capacity, int64_t max_bytes) : capacity_(capacity), max_bytes_(max_bytes) {}
 
   std::shared_ptr<const Plan> get(const Mask& mask, const DistAttnConfig& config) {
     const uint64_t hash = mask.hash();
@@ -28,11 +28,13 @@ class PlanCache::Impl {
     }
     // Planned outside the lock, so that another mask need not wait; two threads that miss on one mask plan it twice.
     auto plan = std::make_shared<const Plan>(make_plan(mask, config));
+    const int64_t bytes = memory_bytes(*plan);
     const std::lock_guard lock(mutex_);
     if (std::shared_ptr<const Plan> other = find(hash, mask, config)) return other;
-    entries_.push_front({hash, config, plan});
+    entries_.push_front({hash, config, plan, bytes});
     by_hash_.emplace(hash, entries_.begin());
-    if (entries_.size() > capacity_) drop_oldest();
+    bytes_ += bytes;
+    drop_superfluous();
     return plan;
   }
 
@@ -48,10 +50,25 @@ class PlanCache::Impl {
     const std::lock_guard lock(mutex_);
     return entries_.size();
   }
+  int64_t bytes() const {
+    const std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+  int64_t max_bytes() const {
+    const std::lock_guard lock(mutex_);
+    return max_bytes_;
+  }
+  void set_max_bytes(int64_t max_bytes) {
+    require(max_bytes >= 0, "PlanCache: max_bytes must not be negative (got {})", max_bytes);
+    const std::lock_guard lock(mutex_);
+    max_bytes_ = max_bytes;
+    drop_superfluous();
+  }
   void clear() {
     const std::lock_guard lock(mutex_);
     by_hash_.clear();
     entries_.clear();
+    bytes_ = 0;
   }
 
  private:
@@ -59,6 +76,7 @@ class PlanCache::Impl {
     uint64_t hash;
     DistAttnConfig config;  // as asked for
     std::shared_ptr<const Plan> plan;
+    int64_t bytes;
   };
   using Entries = std::list<Entry>;
 
@@ -73,6 +91,11 @@ class PlanCache::Impl {
     return nullptr;
   }
 
+  // The latest stays, however large: it is in use.
+  void drop_superfluous() {
+    while (entries_.size() > 1 && (entries_.size() > capacity_ || bytes_ > max_bytes_)) drop_oldest();
+  }
+
   void drop_oldest() {
     const Entries::iterator oldest = std::prev(entries_.end());
     const auto [first, last] = by_hash_.equal_range(oldest->hash);
@@ -81,19 +104,23 @@ class PlanCache::Impl {
       by_hash_.erase(at);
       break;
     }
+    bytes_ -= oldest->bytes;
     entries_.pop_back();
   }
 
   const size_t capacity_;
+  int64_t max_bytes_;
+  int64_t bytes_ = 0;
   mutable std::mutex mutex_;
   Entries entries_;
   std::unordered_multimap<uint64_t, Entries::iterator> by_hash_;
   Counters counters_;
 };
 
-PlanCache::PlanCache(size_t capacity) {
+PlanCache::PlanCache(size_t capacity, int64_t max_bytes) {
   require(capacity >= 1, "PlanCache: capacity must be at least 1 (got {})", capacity);
-  impl_ = std::make_unique<Impl>(capacity);
+  require(max_bytes >= 0, "PlanCache: max_bytes must not be negative (got {})", max_bytes);
+  impl_ = std::make_unique<Impl>(capacity, max_bytes);
 }
 PlanCache::~PlanCache() = default;
 PlanCache::PlanCache(PlanCache&&) noexcept = default;
@@ -105,6 +132,9 @@ std::shared_ptr<const Plan> PlanCache::get(const Mask& mask, const DistAttnConfi
 std::shared_ptr<const Plan> PlanCache::most_recent() const { return impl_->most_recent(); }
 PlanCache::Counters PlanCache::counters() const { return impl_->counters(); }
 size_t PlanCache::size() const { return impl_->size(); }
+int64_t PlanCache::bytes() const { return impl_->bytes(); }
+int64_t PlanCache::max_bytes() const { return impl_->max_bytes(); }
+void PlanCache::set_max_bytes(int64_t max_bytes) { impl_->set_max_bytes(max_bytes); }
 void PlanCache::clear() { impl_->clear(); }
 
 }  // namespace tangram

@@ -36,6 +36,38 @@ TEST(PlanCache, ReturnsTheSamePlanForEqualKeys) {
   EXPECT_EQ(cache.most_recent(), other);
 }
 
+TEST(PlanCache, KeepsNoMoreBytesThanItMay) {
+  PlanCache cache(100);
+  const auto a = cache.get(causal_mask(1024, 1024), config_of(4));
+  EXPECT_EQ(cache.bytes(), memory_bytes(*a));
+  cache.get(causal_mask(2048, 2048), config_of(4));
+  const auto last = cache.get(causal_mask(4096, 4096), config_of(4));
+  EXPECT_EQ(cache.size(), 3u);
+  cache.set_max_bytes(cache.bytes() - 1);
+  EXPECT_EQ(cache.size(), 2u);
+  EXPECT_LE(cache.bytes(), cache.max_bytes());
+  EXPECT_EQ(cache.get(causal_mask(4096, 4096), config_of(4)), last);
+  cache.set_max_bytes(0);  // what was used last stays
+  EXPECT_EQ(cache.size(), 1u);
+  EXPECT_EQ(cache.bytes(), memory_bytes(*last));
+  cache.clear();
+  EXPECT_EQ(cache.bytes(), 0);
+  EXPECT_THROW(PlanCache(4, -1), InvalidArgument);
+  EXPECT_THROW(cache.set_max_bytes(-1), InvalidArgument);
+}
+
+// The larger the mask and the more ranks, the more bytes; at least those of the lists that can be counted here.
+TEST(PlanMemory, CountsTheLists) {
+  const Plan small = make_plan(causal_mask(1024, 1024), config_of(2));
+  const Plan large = make_plan(causal_mask(65536, 65536), config_of(8));
+  EXPECT_GT(memory_bytes(large), memory_bytes(small));
+  int64_t slices = 0;
+  for (const RankPlan& rank : large.ranks) slices += std::ssize(rank.slices);
+  EXPECT_GE(memory_bytes(large), slices * static_cast<int64_t>(sizeof(AttnSlice)) +
+                                     2 * large.q_dispatch.num_chunks() * static_cast<int64_t>(sizeof(int)));
+  EXPECT_GT(executor_bytes(large), executor_bytes(small));
+}
+
 TEST(PlanCache, DropsTheLeastRecentlyUsed) {
   PlanCache cache(2);
   const auto a = cache.get(causal_mask(16, 16), config_of(2));

@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <thread>
 
 #include "attn/arguments.hpp"
+#include "core/host_pool.hpp"
 #include "core/require.hpp"
 #include "tangram/env.hpp"
 #include "tangram/error.hpp"
@@ -37,29 +37,16 @@ namespace {
 using cpu::LaneTile;
 using cpu::TileIndex;
 
-struct AlignedFree {
-  void operator()(void* pointer) const noexcept { std::free(pointer); }
-};
-using AlignedMemory = std::unique_ptr<void, AlignedFree>;
-
-// Scratch of the threads, kept from call to call.
-class ScratchPool {
+// Scratch of the threads of one call: masks keep none.
+class Scratch {
  public:
-  void reserve(int num_threads, size_t bytes) {
-    bytes = (bytes + 63) / 64 * 64;
-    if (bytes <= bytes_ && memory_.size() >= static_cast<size_t>(num_threads)) return;
-    memory_.clear();
-    for (int i = 0; i < num_threads; ++i) {
-      memory_.emplace_back(std::aligned_alloc(64, bytes));
-      if (memory_.back() == nullptr) throw std::bad_alloc();
-    }
-    bytes_ = bytes;
-  }
-  void* of_thread(int thread_idx) const { return memory_[static_cast<size_t>(thread_idx)].get(); }
+  Scratch(int num_threads, size_t bytes)
+      : stride_((bytes + 63) / 64 * 64), memory_(static_cast<size_t>(num_threads) * stride_) {}
+  void* of_thread(int thread_idx) const { return memory_.data() + static_cast<size_t>(thread_idx) * stride_; }
 
  private:
-  std::vector<AlignedMemory> memory_;
-  size_t bytes_ = 0;
+  size_t stride_;
+  HostBuffer memory_;
 };
 
 // What the backward pass needs beside the forward pass; made when it is first called.
@@ -81,6 +68,12 @@ struct BackwardIndex {
     }
   }
 
+  int64_t memory_bytes() const {
+    return static_cast<int64_t>(sizeof(*this) + turns.capacity() * sizeof(int) +
+                                turn_begin.capacity() * sizeof(size_t)) +
+           tiles.memory_bytes();
+  }
+
   TileIndex tiles;
   int64_t num_grid_rows = 0;
   std::vector<int> turns;  // of each block of each tile, see NOTE [order of dq]
@@ -98,6 +91,12 @@ class CpuMask final : public PreparedMask {
                      [this](size_t a, size_t b) { return forward.tiles()[a].area > forward.tiles()[b].area; });
   }
 
+  int64_t host_bytes() const override {
+    return static_cast<int64_t>(sizeof(*this) + slices.capacity() * sizeof(AttnSlice) +
+                                order.capacity() * sizeof(size_t)) +
+           forward.memory_bytes() + (backward_ == nullptr ? 0 : backward_->memory_bytes());
+  }
+
   const BackwardIndex& backward() {
     if (backward_ == nullptr) backward_ = std::make_unique<BackwardIndex>(slices, shape);
     return *backward_;
@@ -107,7 +106,6 @@ class CpuMask final : public PreparedMask {
   AttnShape shape;
   TileIndex forward;
   std::vector<size_t> order;  // of the forward tiles
-  ScratchPool scratch;
 
  private:
   std::unique_ptr<BackwardIndex> backward_;
@@ -127,9 +125,9 @@ cpu::MutableTokens tokens(const TensorView& view) {
   return {view.data, view.dtype, view.row_stride, view.head_stride, view.dim};
 }
 
-std::vector<float> sink_lse_table(const Sink& sink, const AttnShape& shape) {
+HostVector<float> sink_lse_table(const Sink& sink, const AttnShape& shape) {
   const int64_t num_rows = sink.empty() ? 0 : sink.layout == SinkLayout::kSh ? 1 : shape.seqlen_q;
-  std::vector<float> table;
+  HostVector<float> table;
   table.reserve(static_cast<size_t>(num_rows * shape.num_heads_q));
   for (int64_t row = 0; row < num_rows; ++row) {
     for (int head = 0; head < shape.num_heads_q; ++head) {
@@ -242,11 +240,13 @@ std::unique_ptr<PreparedMask> CpuBackend::prepare(std::span<const AttnSlice> sli
   return std::make_unique<CpuMask>(slices, shape);
 }
 
+void CpuBackend::index_backward(PreparedMask& mask) const { own(mask, "CpuBackend::index_backward").backward(); }
+
 void CpuBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const {
   CpuMask& prepared = own(mask, "CpuBackend::forward");
   const AttnShape& shape = prepared.shape;
   validate_forward("CpuBackend::forward", shape, args);
-  const std::vector<float> sinks = sink_lse_table(args.sink, shape);
+  const HostVector<float> sinks = sink_lse_table(args.sink, shape);
   cpu::ForwardJob job{};
   job.q = tokens(args.q);
   job.k = tokens(args.k);
@@ -261,14 +261,14 @@ void CpuBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*)
   job.scale = softmax_scale_of(args.options, shape);
   job.softcap = args.options.softcap;
 
-  prepared.scratch.reserve(pool_.num_threads(), kernels_.forward_scratch_bytes(job));
+  const Scratch scratch(pool_.num_threads(), kernels_.forward_scratch_bytes(job));
   const std::span<const LaneTile> tiles = prepared.forward.tiles();
   const int64_t num_heads = shape.num_heads_q;
-  std::vector<float> raw_max(tiles.size() * static_cast<size_t>(num_heads));
+  HostVector<float> raw_max(tiles.size() * static_cast<size_t>(num_heads));
   pool_.parallel_for(static_cast<int64_t>(raw_max.size()), [&](int64_t item, int thread_idx) {
     const LaneTile& tile = tiles[prepared.order[static_cast<size_t>(item / num_heads)]];
     raw_max[static_cast<size_t>(item)] = kernels_.forward_tile(
-        job, prepared.forward, tile, static_cast<int>(item % num_heads), prepared.scratch.of_thread(thread_idx));
+        job, prepared.forward, tile, static_cast<int>(item % num_heads), scratch.of_thread(thread_idx));
   });
   if (args.max_logits == nullptr) return;
   for (int64_t head = 0; head < num_heads; ++head) {
@@ -288,14 +288,14 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
   const BackwardIndex& index = prepared.backward();
   const int64_t num_heads = shape.num_heads_q;
 
-  std::vector<float> own_delta(args.delta == nullptr ? static_cast<size_t>(shape.seqlen_q * num_heads) : 0);
+  HostVector<float> own_delta(args.delta == nullptr ? static_cast<size_t>(shape.seqlen_q * num_heads) : 0);
   const float* const delta = args.delta == nullptr ? own_delta.data() : args.delta;
   HostTensor dq_sum;  // when dq itself is too coarse to add to
   if (args.dq.dtype != DType::kFloat32) {
     dq_sum = HostTensor(DType::kFloat32, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
   }
   const TensorView dq = args.dq.dtype == DType::kFloat32 ? args.dq : dq_sum.view();
-  std::vector<int> progress(static_cast<size_t>(index.num_grid_rows * num_heads), 0);
+  HostVector<int> progress(static_cast<size_t>(index.num_grid_rows * num_heads), 0);
   cpu::BackwardJob job{};
   job.q = tokens(args.q);
   job.k = tokens(args.k);
@@ -314,11 +314,11 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
   job.progress = progress.data();
   job.num_grid_rows = index.num_grid_rows;
 
-  prepared.scratch.reserve(pool_.num_threads(), kernels_.backward_scratch_bytes(job));
+  const Scratch scratch(pool_.num_threads(), kernels_.backward_scratch_bytes(job));
   const cpu::Tokens out = tokens(args.out);
   for_rows(pool_, shape.seqlen_q, [&](int64_t row, int thread_idx) {
     if (args.delta == nullptr) {
-      kernels_.row_delta(job, out, row, own_delta.data() + row * num_heads, prepared.scratch.of_thread(thread_idx));
+      kernels_.row_delta(job, out, row, own_delta.data() + row * num_heads, scratch.of_thread(thread_idx));
     }
     if (!args.accumulate_dq) fill_zero(slice_rows(dq, {row, row + 1}));
   });
@@ -330,7 +330,7 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
   pool_.parallel_for(static_cast<int64_t>(tiles.size()) * num_kv_heads, [&](int64_t item, int thread_idx) {
     const auto t = static_cast<size_t>(item / num_kv_heads);
     kernels_.backward_tile(job, index.tiles, tiles[t], static_cast<int>(item % num_kv_heads),
-                           index.turns.data() + index.turn_begin[t], prepared.scratch.of_thread(thread_idx));
+                           index.turns.data() + index.turn_begin[t], scratch.of_thread(thread_idx));
   });
   if (args.dq.dtype != DType::kFloat32) {
     for_rows(pool_, shape.seqlen_q, [&](int64_t row, int) { convert(dq_sum, args.dq, row); });

@@ -29,6 +29,7 @@ class CpuBackend final : public AttnBackend {
   bool takes_delta() const override { return true; }
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override;
+  void index_backward(PreparedMask& mask) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override;
 

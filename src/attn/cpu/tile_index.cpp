@@ -59,6 +59,10 @@ TileIndex::TileIndex(std::span<const AttnSlice> slices, int64_t num_lanes) {
     tile.union_end = static_cast<int64_t>(unions_.size());
     tiles_.push_back(tile);
   }
+  // It lives as long as its mask.
+  tiles_.shrink_to_fit();
+  pieces_.shrink_to_fit();
+  unions_.shrink_to_fit();
 }
 
 std::span<const AttnSlice> TileIndex::pieces(const LaneTile& tile) const {

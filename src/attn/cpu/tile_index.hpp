@@ -46,6 +46,10 @@ class TileIndex {
   std::span<const AttnSlice> pieces(const LaneTile& tile) const;
   /// The steps that the tile sees, as disjoint ranges in order.
   std::span<const Range> steps(const LaneTile& tile) const;
+  int64_t memory_bytes() const {
+    return static_cast<int64_t>(tiles_.capacity() * sizeof(LaneTile) + pieces_.capacity() * sizeof(AttnSlice) +
+                                unions_.capacity() * sizeof(Range));
+  }
   /// Sets `seen[l]` for the lanes of the tile that see something.
   void find_seen_lanes(const LaneTile& tile, bool* seen) const;
 

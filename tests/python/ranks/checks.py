@@ -18,6 +18,7 @@ import tangram  # noqa: E402
 from ranks.compiled_checks import check_compiled, check_compiled_steps  # noqa: E402
 from ranks.device_checks import check_as_device  # noqa: E402
 from ranks.key_checks import (  # noqa: E402
+    check_bytes_of_keys,
     check_errors,
     check_keys,
     check_keys_are_hard_to_misuse,
@@ -98,6 +99,7 @@ def main():
         os._exit(0)
     world = dist.group.WORLD
     check_keys(None)
+    check_bytes_of_keys(None)
     check_rows(world)
     check_step(world)
     check_step(world, softcap=2.0, sink=True)

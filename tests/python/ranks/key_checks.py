@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 import tangram
 from ranks.step_checks import DIM, HEADS, HEADS_KV, NUMBERS, RANGES, flex_key, whole
-from tangram import DistAttnConfig, InvalidArgument, OverlapConfig
-from tangram._runtime_key import KEYS_PER_GROUP
+from tangram import DistAttnConfig, InvalidArgument, OverlapConfig, _cache
+from tangram._runtime_key import KEY_BYTES, KEYS_PER_GROUP
 
 
 def check_keys(group):
@@ -49,6 +49,52 @@ def step_with_row_sinks(q, k, v, key, bad):
 def step_with_sink(key):
     q, k, v = (torch.zeros(shape) for shape in (*key.shapes, key.shapes[1]))
     tangram.calc_attn(q, k, v, key, sink=torch.zeros(1, HEADS), dsink_reduce="mean")
+
+
+def check_bytes_of_keys(group):
+    """Keys go by the bytes of the largest rank, so that all ranks forget the same ones."""
+    tangram.distributed.clear_keys()
+    masks = [tangram.Mask.varlen([0, 3 * i + 1, 149], causal=True) for i in range(6)]  # 149: one rank has padded rows
+
+    def used(mask):
+        key = tangram.mask_key(mask, HEADS, HEADS_KV, DIM, group)
+        with torch.no_grad():
+            shard = tangram.dispatch(torch.ones(149, HEADS, DIM), key)
+            out, _ = tangram.calc_attn(shard, shard[:, :HEADS_KV], shard[:, :HEADS_KV], key)
+            tangram.roll(tangram.dispatch(torch.ones(149), key), key, 1)
+            assert tangram.undispatch(out, key).shape[0] == 149
+        return key
+
+    if dist.get_rank(group) == 0:  # what a rank makes alone does not count
+        tangram.get_position_ids(tangram.mask_key(masks[0], HEADS, HEADS_KV, DIM, group))
+    else:
+        tangram.mask_key(masks[0], HEADS, HEADS_KV, DIM, group)
+    keys = [used(mask) for mask in masks]
+    sizes = [key.num_bytes for key in keys]
+    everybodys = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everybodys, sizes, group=group)
+    assert all(of_rank == sizes for of_rank in everybodys), everybodys
+    assert all(size > key.plan.memory_bytes + 9 * key.sizes["q"][1] for size, key in zip(sizes, keys, strict=True))
+    kept = {row.name: row for row in tangram.memory_use()}["keys"]
+    assert kept.num_bytes == sum(sizes) and kept.entries == len(keys), (kept, sizes)
+    bound = kept.max_bytes
+    caches = [cache for cache in _cache.caches() if cache.name == "keys"]
+    assert bound == sum(cache.max_bytes for cache in caches)
+    try:
+        tangram.set_cache_bytes("keys", sum(sizes[3:]))
+        assert tangram.mask_key(masks[5], HEADS, HEADS_KV, DIM, group) is keys[5]
+        # Keys made ahead do not count as used before they are asked for, at whatever time that is on each rank.
+        ahead = tangram.mask_key_ahead(masks[1], HEADS, HEADS_KV, DIM, group).result(timeout=60)
+        assert ahead is not keys[1]
+        assert tangram.mask_key(masks[3], HEADS, HEADS_KV, DIM, group) is keys[3]
+        assert tangram.mask_key(masks[1], HEADS, HEADS_KV, DIM, group) is ahead
+        used(masks[4])
+        used(masks[1])
+        tangram.set_cache_bytes("keys", 1)
+        assert tangram.mask_key(masks[1], HEADS, HEADS_KV, DIM, group) is ahead
+        assert tangram.mask_key(masks[3], HEADS, HEADS_KV, DIM, group) is not keys[3]
+    finally:
+        tangram.set_cache_bytes("keys", KEY_BYTES)
 
 
 def check_keys_are_hard_to_misuse(group):

@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Resident memory of a rank that computes attention under a new mask at each step, forward and backward, on CPUs.
+
+PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
+    benchmarks/python/memory_of_masks.py [--masks 1500] [--csv FILE]
+Prints resident memory of rank 0, how much of it is freed heap that the allocator keeps, and what the caches hold.
+"""
+
+import argparse
+import ctypes
+import os
+import time
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import tangram
+
+HEADS_Q, HEADS_KV, HEAD_DIM = 8, 2, 64
+MARKS = (1, 10, 50, 100, 150, 300, 500, 750, 1000, 1250, 1500)
+
+
+class MallInfo2(ctypes.Structure):
+    """What mallinfo2 of glibc 2.33 and later returns."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
+def freed_mib():
+    """Freed blocks that the allocator of C keeps in its heaps, all of them."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        return float("nan")
+    libc.mallinfo2.restype = MallInfo2
+    return libc.mallinfo2().fordblks / 2**20
+
+
+def resident_mib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def packed(rng, total, longest):
+    """Borders of documents of random lengths that fill `total` rows."""
+    borders = [0]
+    while borders[-1] < total:
+        borders.append(min(borders[-1] + int(rng.integers(longest // 8, longest + 1)), total))
+    return torch.tensor(borders, dtype=torch.int32)
+
+
+def step(cu_seqlens, x):
+    """What a layer of a training step does with its mask: rows to the ranks, attention, rows back."""
+    key = tangram.varlen_key(cu_seqlens, cu_seqlens, HEADS_Q, HEADS_KV, HEAD_DIM, None, None, causal=True)
+    shard = tangram.dispatch(x, key)
+    q = shard.view(-1, HEADS_Q, HEAD_DIM)
+    k, v = (q[:, :HEADS_KV] + i for i in range(2))
+    out, _ = tangram.calc_attn(q, k, v, key)
+    out.sum().backward()
+    x.grad = None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--masks", type=int, default=1500)
+    parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--longest", type=int, default=1024, help="rows of the longest document")
+    parser.add_argument("--marks", type=int, nargs="+", default=MARKS, help="after so many masks a line is printed")
+    parser.add_argument("--csv")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rng = np.random.default_rng(0)
+    x = torch.randn(arguments.tokens, HEADS_Q * HEAD_DIM, requires_grad=True)
+    lines, start = [], time.perf_counter()
+    for mask in range(1, arguments.masks + 1):
+        step(packed(rng, arguments.tokens, arguments.longest), x)
+        if mask in arguments.marks or mask == arguments.masks:
+            line = f"{dist.get_world_size()},{arguments.tokens},{mask},{resident_mib():.0f},{freed_mib():.0f}"
+            lines.append(line)
+            if dist.get_rank() == 0:
+                print(line, f"({time.perf_counter() - start:.0f} s)", flush=True)
+    if arguments.csv and dist.get_rank() == 0:
+        with open(arguments.csv, "w") as file:
+            file.write("ranks,tokens,masks,resident_mib,freed_mib\n")
+            file.writelines(line + "\n" for line in lines)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of masks is bounded in bytes, is said by memory_use, and does not grow with the number of masks."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tangram
+from tangram import InvalidArgument, _cache, _memory, _prepared
+from tangram._apart import made_apart
+from tangram._cache import BoundedCache
+
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "python" / "memory_of_masks.py"
+
+
+def rows():
+    return {row.name: row for row in tangram.memory_use()}
+
+
+@pytest.fixture
+def bounds():
+    """Sets bounds as they were after the test."""
+    before = dict(_cache._bounds)
+    yield
+    for name, default in (("masks", _prepared.MAX_BYTES), ("ranges", _prepared.MAX_BYTES), ("host_buffers", 256 << 20)):
+        tangram.set_cache_bytes(name, before.get(name, default))
+    _cache._bounds.clear()
+    _cache._bounds.update(before)
+
+
+def test_the_least_recently_used_goes_first():
+    cache = BoundedCache("test", len, max_bytes=10, max_entries=100)
+    for name in "abc":
+        cache.put(name, "xxx")
+    assert cache.get("a") == "xxx"
+    cache.put("d", "xxxx")  # 13 bytes: one must go, and it is not a
+    assert (cache.get("b"), cache.get("a"), cache.get("c"), cache.get("d")) == (None, "xxx", "xxx", "xxxx")
+    assert cache.num_bytes == 10 and len(cache) == 3
+    cache.put("e", "x" * 50)  # what is in use stays, however large
+    assert len(cache) == 1 and cache.get("e") is not None
+    cache.max_bytes = 0
+    assert len(cache) == 1
+    assert cache.pop("e") == "x" * 50 and len(cache) == 0
+
+
+def test_entries_are_bounded_too():
+    cache = BoundedCache("test", len, max_bytes=1000, max_entries=3)
+    for i in range(5):
+        cache.put(i, "x")
+    assert [cache.peek(i) for i in range(5)] == [None, None, "x", "x", "x"]
+    cache.peek(2)  # does not count as use
+    cache.put(5, "x")
+    assert cache.peek(2) is None
+
+
+def test_values_that_grow_are_counted_as_they_are():
+    cache = BoundedCache("test", len, max_bytes=10, max_entries=100)
+    grows = cache.put("a", ["x"])
+    cache.put("b", ["x"])
+    grows.extend("x" * 9)
+    assert cache.num_bytes == 11
+    cache.put("c", ["x"])
+    assert cache.peek("a") is None and cache.num_bytes == 2
+
+
+def test_a_bound_holds_for_caches_made_later(bounds):
+    _memory.register_bound("test")
+    tangram.set_cache_bytes("test", 5)
+    cache = BoundedCache("test", len, max_bytes=1000, max_entries=100)
+    cache.put(1, "xxxx")
+    cache.put(2, "xxxx")
+    assert len(cache) == 1
+    assert rows()["test"].num_bytes == 4 and rows()["test"].max_bytes == 5
+
+
+def test_threads_share_a_cache():
+    cache = BoundedCache("test", len, max_bytes=50, max_entries=20)
+
+    def use(seed):
+        rng = np.random.default_rng(seed)
+        for i in rng.integers(0, 60, 2000).tolist():
+            assert (cache.get(i) or cache.put(i, "x" * (i % 7 + 1))) == "x" * (i % 7 + 1)
+
+    threads = [threading.Thread(target=use, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 0 < cache.num_bytes <= 50 and len(cache) <= 20
+
+
+def attend(seqlen, document):
+    q = np.ones((seqlen, 2, 8), np.float32)
+    mask = tangram.Mask.varlen([*range(0, seqlen, document), seqlen], causal=True)
+    tangram.flex_flash_attn_func(q, q, q, mask)
+
+
+def test_masks_of_one_device_are_counted_and_bounded(bounds):
+    _prepared.clear_cache()
+    attend(4096, 64)
+    one = rows()["masks"]
+    assert one.entries == 1 and one.num_bytes > 64 * 48  # its slices alone
+    for document in range(65, 75):
+        attend(4096, document)
+    assert rows()["masks"].entries == 11 and rows()["masks"].num_bytes > 8 * one.num_bytes
+    tangram.set_cache_bytes("masks", 3 * one.num_bytes)
+    assert rows()["masks"].num_bytes <= 3 * one.num_bytes and rows()["masks"].entries < 5
+    tangram.set_cache_bytes("ranges", 0)
+    assert rows()["ranges"].entries == 1
+
+
+def test_plans_are_counted_and_bounded():
+    kept = _memory.make_plan_cache()
+    before = rows()["plans"]
+    config = tangram.DistAttnConfig(cp_size=4)
+    plans = [kept.get(tangram.Mask.causal(1024 * i), config) for i in range(1, 4)]
+    assert rows()["plans"].num_bytes - before.num_bytes == sum(plan.memory_bytes for plan in plans)
+    kept.max_bytes = kept.num_bytes - 1
+    assert len(kept) == 2 and kept.num_bytes <= kept.max_bytes
+
+
+def test_buffers_of_passes_are_counted_and_bounded(bounds):
+    q, k = (np.ones((8192, 8, 64), np.float16) for _ in range(2))
+    mask = tangram.Mask.varlen([*range(0, 8193, 128)], causal=True)
+    attention = tangram.FlexAttention(mask, tangram.HeadConfig(8, 8, 64, 64, "float16"), tangram.Backend("cpu"))
+    out, lse = np.empty_like(q), np.empty((8192, 8), np.float32)
+    attention.forward(q, k, k, out, lse)
+    grads = [np.empty_like(q) for _ in range(3)]
+    attention.backward(q, k, k, out, lse, out, *grads)
+    use = rows()
+    assert use["host_buffers_in_use"].num_bytes == 0 and use["host_buffers_in_use"].max_bytes is None
+    assert use["host_buffers"].num_bytes >= q.nbytes * 2  # dq in float32
+    assert use["host_buffers"].num_bytes <= use["host_buffers"].max_bytes
+    tangram.set_cache_bytes("host_buffers", 0)
+    assert rows()["host_buffers"].num_bytes == 0
+    attention.forward(q, k, k, out, lse)
+    assert rows()["host_buffers"].num_bytes == 0
+
+
+def test_wrong_names_and_bytes_are_refused():
+    with pytest.raises(InvalidArgument, match=r"set_cache_bytes: name must be one of .*keys.*got 'kyes'"):
+        tangram.set_cache_bytes("kyes", 1)
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(InvalidArgument, match="max_bytes must be an integer"):
+            tangram.set_cache_bytes("masks", wrong)
+
+
+def test_what_is_made_apart_is_made_on_one_other_thread():
+    first, second = made_apart(threading.current_thread), made_apart(threading.current_thread)
+    assert first is second is not threading.current_thread()
+    assert made_apart(lambda: made_apart(threading.current_thread)) is first
+    with pytest.raises(ZeroDivisionError):
+        made_apart(lambda: 1 // 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_of_a_fork_makes_threads_of_its_own():
+    made_apart(threading.current_thread)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if made_apart(lambda: 7) == 7 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def resident_mib(masks, tokens, marks):
+    """By number of masks: resident memory of rank 0 of two."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(BENCHMARK)]
+    command += ["--masks", str(masks), "--tokens", str(tokens), "--longest", "256", "--marks", *map(str, marks)]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=3000)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
+    lines = [line.split(",") for line in result.stdout.splitlines() if line.startswith(f"2,{tokens},")]
+    return {int(line[2]): float(line[3]) for line in lines}
+
+
+def test_resident_memory_does_not_grow_with_masks():
+    """The heap's holes grew by 8 MiB a mask, 256 in all. A key keeps half a MiB, up to the bound of 128 keys."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    if os.environ.get("TANGRAM_TEST_LONG") == "1":
+        resident = resident_mib(1500, 16384, (150, 1500))
+        assert resident[1500] == pytest.approx(resident[150], rel=0.05)
+    else:
+        resident = resident_mib(48, 16384, (16, 48))
+        assert resident[48] - resident[16] < 100, resident
