@@ -124,6 +124,8 @@ class DevicePass {
   /// in own_rows are written there by the caller, after begin, on `stream`.
   virtual TensorView landing(int tensor, int slot) const = 0;
   virtual int num_slots() const = 0;
+  /// Memory of this rank's GPU that the landing buffers take where they are the pass's own, as far as is known.
+  virtual int64_t own_bytes() const { return 0; }
 
   /// Sends what peers need of `sources` (one per landing tensor, of its dtype, heads and dim, rows contiguous,
   /// 16-byte aligned rows) in stage `stage`. Ordered after what was enqueued on `stream`; later work on `stream` does
@@ -223,6 +225,8 @@ class DeviceCommunicator {
   virtual TrafficCounters across_nodes() const { return {}; }
   virtual void reset_counters() = 0;
 
+  /// Memory of this rank's GPU that passes which share memory land in (DevicePassSpec::shares_memory).
+  virtual int64_t shared_bytes() const { return 0; }
   /// Memory of this rank's GPU in which passes over this communicator compute that bring none of their own, one at a
   /// time; as large as the largest wants. Throws NotAvailable in a build without CUDA.
   cuda::Workspace& workspace();

@@ -39,6 +39,7 @@ class Executor {
   virtual bool still_keeps(int64_t) const { return true; }
   // Of GPU memory: what it holds, and what passes compute in.
   virtual int64_t device_bytes() const { return 0; }
+  virtual int64_t largest_device_bytes() const { return 0; }  // of all ranks, alike on all
   virtual int64_t forward_workspace_bytes() const { return 0; }
   virtual int64_t backward_workspace_bytes() const { return 0; }
 };
@@ -89,6 +90,10 @@ class DeviceExecutor final : public Executor {
     options.row_sinks = row_sinks;
     group_->prepare([&] {
       attention_ = std::make_shared<DeviceDistAttention>(std::move(plan), group_->communicator(), backend, options);
+      // In KiB, which float32 holds up to 16 GiB.
+      float most = static_cast<float>(attention_->device_bytes() / 1024 + 1);
+      group_->communicator().control().all_reduce({&most, 1}, ReduceOp::kMax, "bytes of a key");
+      largest_device_bytes_ = static_cast<int64_t>(most) * 1024;
     });
   }
   // Kernels may still read what ends here.
@@ -119,6 +124,7 @@ class DeviceExecutor final : public Executor {
   int64_t latest_kept() const override { return num_forward_; }
   bool still_keeps(int64_t pass) const override { return !keeps_ || (kept_.valid && pass == num_forward_); }
   int64_t device_bytes() const override { return attention_->device_bytes(); }
+  int64_t largest_device_bytes() const override { return largest_device_bytes_; }
   int64_t forward_workspace_bytes() const override { return attention_->forward_workspace_bytes(); }
   int64_t backward_workspace_bytes() const override { return attention_->backward_workspace_bytes(); }
 
@@ -141,6 +147,7 @@ class DeviceExecutor final : public Executor {
   // NOTE [kept pass]: what one forward pass leaves for its backward pass; the next forward pass takes the memory over,
   // whether the backward pass came or not. So all ranks give it back at the same calls, and none when Python collects.
   bool keeps_ = false;
+  int64_t largest_device_bytes_ = 0;
   KeptKv kept_;
   int64_t num_forward_ = 0;
 };
@@ -219,6 +226,7 @@ class SharedDistAttention {
   int64_t latest_kept() const { return attention_->latest_kept(); }
   bool still_keeps(int64_t pass) const { return attention_->still_keeps(pass); }
   int64_t device_bytes() const { return attention_->device_bytes(); }
+  int64_t largest_device_bytes() const { return attention_->largest_device_bytes(); }
   int64_t forward_workspace_bytes() const { return attention_->forward_workspace_bytes(); }
   int64_t backward_workspace_bytes() const { return attention_->backward_workspace_bytes(); }
 
@@ -262,6 +270,8 @@ void bind_dist_attention(nb::module_& m) {
            "workspace"_a = Workspace{0, 0}, "workspace: as forward's, of at least backward_workspace_bytes.")
       .def_prop_ro("device_bytes", &SharedDistAttention::device_bytes,
                    "GPU memory that the object holds, beside what its group shares.")
+      .def_prop_ro("largest_device_bytes", &SharedDistAttention::largest_device_bytes,
+                   "The most of any rank, in whole KiB: alike on all ranks.")
       .def_prop_ro("forward_workspace_bytes", &SharedDistAttention::forward_workspace_bytes,
                    "What forward needs as its workspace, 0: none.")
       .def_prop_ro("backward_workspace_bytes", &SharedDistAttention::backward_workspace_bytes, "The same of backward.")

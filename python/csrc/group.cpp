@@ -127,6 +127,9 @@ void bind_group(nb::module_& m) {
       .def(nb::init<std::shared_ptr<Group>, int>(), "group"_a, "device"_a,
            "Collective. Raises NotAvailable on every rank where GPUs are missing or cannot reach each other.")
       .def_prop_ro("device", &DeviceGroup::device)
+      .def_prop_ro(
+          "shared_bytes", [](DeviceGroup& self) { return self.communicator().shared_bytes(); },
+          "GPU memory that rows of all its keys land in.")
       .def("all_to_all", &DeviceGroup::all_to_all, "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "most_rows"_a,
            "stream"_a,
            "As Group.all_to_all, enqueued on the stream. most_rows: the most that go from any rank to another.")

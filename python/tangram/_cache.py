@@ -24,8 +24,11 @@ class BoundedCache(Generic[T]):
     was used last always stays, however large, since it is in use.
     """
 
-    def __init__(self, name: str, size_of: Callable[[T], int], max_bytes: int, max_entries: int) -> None:
+    def __init__(
+        self, name: str, size_of: Callable[[T], int], max_bytes: int, max_entries: int, device: str = "cpu"
+    ) -> None:
         self.name = name
+        self.device = device
         self._size_of = size_of
         self._max_bytes = _bounds.get(name, max_bytes)
         self._max_entries = max_entries

@@ -25,7 +25,7 @@ class MemoryRow:
     name: str
     """By which set_cache_bytes bounds it."""
     device: str
-    """`cpu`, or the GPU as torch names it."""
+    """Where most of it lies: `cpu` or `cuda`."""
     entries: int
     num_bytes: int
     max_bytes: int | None
@@ -35,7 +35,7 @@ class MemoryRow:
 Provider = Callable[[], Iterable[MemoryRow]]
 _providers: list[Provider] = []
 _setters: dict[str, Callable[[int], None]] = {}
-_names = {"keys", "masks", "ranges"}
+_names = {"gpu_keys", "keys", "masks", "ranges"}
 """Of caches that are made with their first entry."""
 
 
@@ -88,12 +88,14 @@ def memory_use() -> list[MemoryRow]:
     `keys`: masks that are dealt out to ranks, with their plans, tables and executors in host memory. `plans`: their
     plans, and those of tangram.plan. `masks`: what flex_flash_attn_func prepared; `ranges`: the ranges by which it
     finds them, which keep theirs. `host_buffers`: large buffers of passes on CPUs that wait for the next pass;
-    `host_buffers_in_use`: those of passes that run, and of what passes left to their backward passes.
+    `host_buffers_in_use`: those of passes that run, and of what passes left to their backward passes. `gpu_keys`: lists
+    and tables of keys on GPUs; `gpu_shared`: what rows of all keys of a group land in, as much as the largest needs.
+    What calls on GPUs compute in is torch's. `masks` counts lists in GPU memory, too.
 
     Plans are counted in `keys` and in `plans`, though they share their memory; `ranges` counts what it keeps of
     `masks`.
     """
-    rows = [MemoryRow(c.name, "cpu", len(c), c.num_bytes, c.max_bytes) for c in caches()]
+    rows = [MemoryRow(c.name, c.device, len(c), c.num_bytes, c.max_bytes) for c in caches()]
     rows += [MemoryRow("plans", "cpu", len(c), c.num_bytes, c.max_bytes) for c in _plan_caches]
     used, num_kept, kept, max_kept = _core.host_memory_use()
     rows.append(MemoryRow("host_buffers", "cpu", num_kept, kept, max_kept))
@@ -107,7 +109,8 @@ def set_cache_bytes(name: str, max_bytes: int) -> None:
     """Bounds what is kept of one kind, by its name in memory_use; what is beyond goes at once, but for what was used
     last. Caches that are one for each group of ranks have the bound each.
 
-    Ranks must set `keys` alike and between the same calls: a key that one rank has forgotten is made again by all.
+    Ranks must set `keys` and `gpu_keys` alike and between the same calls: a key that one rank has forgotten is made
+    again by all.
 
     Raises:
         InvalidArgument: for an unknown name, or bytes that are no integer from 0 on.

@@ -17,7 +17,7 @@ from . import _core, _cuda
 from ._apart import made_apart
 from ._cache import BoundedCache
 from ._core import Backend, Dispatch, DistAttention, DistAttnConfig, HeadConfig, Mask, MovementConfig, Plan
-from ._memory import make_plan_cache
+from ._memory import MemoryRow, make_plan_cache, register_rows
 from ._prepared import backend_named
 from ._torch_flex import _NAMES
 from ._torch_group import TorchGroup, known_groups
@@ -26,7 +26,8 @@ from .errors import Error, InvalidArgument
 
 KEYS_PER_GROUP = 128
 KEY_BYTES = 256 << 20
-KEYS_ON_GPU = 8
+KEYS_ON_GPU = 64
+GPU_KEY_BYTES = 4 << 30  # only keys that keep remote K/V hold more than lists
 """Keys of a group that hold GPU memory. All ranks use the same keys, so all let go of the same ones."""
 _KEY_BYTES = 4096
 """About what a key takes beside what it counts."""
@@ -285,8 +286,9 @@ def _bytes_of(key: DistAttnRuntimeKey) -> int:
     return key.num_bytes
 
 
-def _no_bytes(_: DistAttention) -> int:
-    return 0
+def _bytes_on_gpu(attention: DistAttention) -> int:
+    """Alike on all ranks, since making what is forgotten is collective."""
+    return attention.largest_device_bytes
 
 
 class GroupCache:
@@ -296,7 +298,9 @@ class GroupCache:
         """Made on the thread in the background, at another time on each rank: they come into the order of `keys` when
         mask_key asks for them. What is forgotten here was never used by an executor, so no rank waits for it."""
         self.plans = make_plan_cache()
-        self.on_gpu: BoundedCache[DistAttention] = BoundedCache("gpu_keys", _no_bytes, 0, KEYS_ON_GPU)
+        self.on_gpu: BoundedCache[DistAttention] = BoundedCache(
+            "gpu_keys", _bytes_on_gpu, GPU_KEY_BYTES, KEYS_ON_GPU, device="cuda"
+        )
         self.latest: DistAttnRuntimeKey | None = None
 
 
@@ -305,6 +309,12 @@ def cache_of(group: TorchGroup) -> GroupCache:
         group.keys = GroupCache()
     cache: GroupCache = group.keys
     return cache
+
+
+@register_rows
+def _rows_on_gpu() -> list[MemoryRow]:
+    shared = [b for b in (group.shared_gpu_bytes() for group in known_groups()) if b is not None]
+    return [MemoryRow("gpu_shared", "cuda", len(shared), sum(shared), None)] if shared else []
 
 
 def clear_keys() -> None:

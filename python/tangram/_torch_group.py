@@ -63,6 +63,10 @@ class TorchGroup:
             raise InvalidArgument(f"tangram: a rank computes on one GPU of a group (got {device} after {made.device})")
         return made
 
+    def shared_gpu_bytes(self) -> int | None:
+        """GPU memory that rows of all keys land in; None before the first tensor in GPU memory."""
+        return None if self._on_device is None else self._on_device.shared_bytes
+
     def exchange(
         self, send: Tensor, send_rows: list[int], recv: Tensor, recv_rows: list[int], most_rows: int, label: str
     ) -> None:

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A CUDA runtime over host memory that counts what it is asked for, in place of NVIDIA's in programs that link
-// counting_runtime.cpp: what the host side of a backend allocates, copies and waits for is tested without a GPU. Kernels
-// do nothing.
+// counting_runtime.cpp: what the host side of a backend allocates, copies and waits for is tested without a GPU.
+// Kernels do nothing.
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tangram  # noqa: E402
 from tangram import Mask, flex_flash_attn_func  # noqa: E402
+from tangram._prepared import clear_cache  # noqa: E402
 
 CAN_RUN = torch.cuda.is_available() and any(b.name == "sm90" and b.available for b in tangram.list_backends())
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not CAN_RUN, reason="no Hopper GPU")]
@@ -66,7 +67,7 @@ def live_bytes():
 def test_memory_stays_the_same_however_many_masks_there_were():
     rng, rows = random.Random(0), 4096
     tensors = operands(rows)
-    tangram.clear_cache()
+    clear_cache()
     seen = {}
     for number in range(1, (1000 if LONG else 300) + 1):
         step(tensors, pack(rng, rows))
@@ -126,7 +127,7 @@ def test_a_mask_is_dropped_while_its_kernels_run():
     expected = step(tensors, mask)
     for _ in range(5):
         got = step(tensors, mask)
-        tangram.clear_cache()
+        clear_cache()
         poison()
         assert_equal(got, expected)
 
@@ -170,7 +171,7 @@ def test_a_graph_outlives_the_mask_it_was_captured_with():
         out, _ = flex_flash_attn_func(*leaves, mask, deterministic=True)
         grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
     del mask
-    tangram.clear_cache()
+    clear_cache()
     for seed in range(3):  # whose lists would lie where those of the mask were
         step(operands(rows, seed=seed), pack(rng, rows))
     poison()
@@ -200,7 +201,7 @@ def test_backward_may_be_captured_after_forward_alone_has_run():
 
 
 def test_memory_use_names_what_masks_hold():
-    tangram.clear_cache()
+    clear_cache()
     rows = 2048
     step(operands(rows), of_documents([0, 400, rows], rows))
     row = next(r for r in tangram.memory_use() if r.name == "masks")

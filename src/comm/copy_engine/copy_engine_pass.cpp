@@ -122,6 +122,11 @@ TensorView CopyEnginePass::landing(int tensor, int slot) const {
   return {{data, shape.dtype, shape.rows, shape.heads, shape.dim, int64_t{shape.heads} * shape.dim, shape.dim}};
 }
 
+int64_t CopyEnginePass::own_bytes() const {
+  if (shares_memory() || spec_.landing_of != nullptr) return 0;
+  return num_slots() * (*landing_)->shape().slot_bytes[static_cast<size_t>(group_->state.rank())];
+}
+
 void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotTensors& area, int slot, int64_t first_flag,
                           const void* const* sources, const OwnedStream& own_stream, bool& used, cudaStream_t stream) {
   if (transfer.targets.empty()) return;

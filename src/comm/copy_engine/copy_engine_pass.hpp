@@ -26,6 +26,7 @@ class CopyEnginePass final : public DevicePass {
   int begin_kept(KeptSlot kept, void* stream) override;
   TensorView landing(int tensor, int slot) const override;
   int num_slots() const override { return (*landing_)->num_slots(); }
+  int64_t own_bytes() const override;
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_cast(int stage, void* stream) override;
   bool has_arrivals() const override { return true; }

@@ -70,6 +70,11 @@ class SharedSlotArea {
   /// Collective; `wanted` is alike on all ranks.
   std::shared_ptr<SlotArea> get(Communicator& control, SymmetricHeap& heap, const SlotArea::Shape& wanted,
                                 const std::string& label);
+  /// Of the rank's part of all slots.
+  int64_t bytes(int rank) const {
+    if (area_ == nullptr) return 0;
+    return area_->num_slots() * area_->shape().slot_bytes[static_cast<size_t>(rank)];
+  }
 
  private:
   std::shared_ptr<SlotArea> area_;

@@ -144,6 +144,7 @@ int64_t DeviceRank::device_bytes() const {
   size_t bytes = local.shard_rows.bytes() + local.buffer_rows.bytes() + local.of_shard_row.bytes();
   for (const PassSetup* setup : {&forward, &backward}) {
     bytes += setup->returns.device_bytes();
+    if (setup->pass != nullptr) bytes += static_cast<size_t>(setup->pass->own_bytes());
     for (const Step& step : setup->steps) {
       if (step.mask != nullptr) bytes += static_cast<size_t>(step.mask->device_bytes());
     }

@@ -42,12 +42,10 @@ struct Operands {
     const auto address = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
     return {{reinterpret_cast<void*>(address), DType::kBFloat16, kRows, heads, 128, heads * 128, 128}};
   }
-  AttnForwardArgs forward() {
-    return {view(16), view(2), view(2), view(16), static_cast<float*>(view(16).data)};
-  }
+  AttnForwardArgs forward() { return {view(16), view(2), view(2), view(16), static_cast<float*>(view(16).data)}; }
   AttnBackwardArgs backward() {
-    return {view(16), view(2), view(2), view(16), static_cast<float*>(view(16).data), view(16), view(16), view(2),
-            view(2)};
+    return {view(16), view(2),  view(2), view(16), static_cast<float*>(view(16).data),
+            view(16), view(16), view(2), view(2)};
   }
 };
 

@@ -27,7 +27,10 @@ class Problem {
  public:
   /// Documents of `document` rows; the fewer, the more pieces their key tiles are dealt in.
   Problem(const Sm90Backend& backend, int64_t rows, int64_t document, unsigned seed)
-      : backend_(&backend), slices_(documents(rows, document)), r_(make_random(config(rows), slices_, seed)), device_(r_) {
+      : backend_(&backend),
+        slices_(documents(rows, document)),
+        r_(make_random(config(rows), slices_, seed)),
+        device_(r_) {
     device_.forward.options.deterministic = device_.backward.options.deterministic = true;
     mask = prepare();
     forward();
