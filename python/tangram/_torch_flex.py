@@ -112,8 +112,8 @@ _most_bytes: dict[torch.device, int] = {}
 
 
 def _workspace_bytes(num_bytes: int, device: torch.device) -> int:
-    eighth = 1 << max(num_bytes.bit_length() - 4, 9)
-    rounded = -(-num_bytes // eighth) * eighth
+    quarter = 1 << max(num_bytes.bit_length() - 3, 9)  # of a power of two: few different sizes
+    rounded = -(-num_bytes // quarter) * quarter
     most = _most_bytes.get(device, 0)
     if rounded <= most <= 2 * rounded:
         return most

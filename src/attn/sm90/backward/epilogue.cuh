@@ -62,41 +62,35 @@ __device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int
   }
 }
 
-/// The tensors of one gradient: Params of dk, or those of dv.
-struct GradientTensors {
-  void* own;
-  void* settled;
-  void* const* others;
-  int64_t row_stride, head_stride;
-};
-
-template <typename Traits>
-__device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHeadDim / 2], const GradientTensors& to,
-                                               float scale, const Params& params, const Item& item, int first_row,
-                                               int lane) {
+/// dk or dv. What belongs to either is read from the parameters where it is needed, and takes no registers before.
+template <typename Traits, bool kIsDk>
+__device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHeadDim / 2], float scale,
+                                               const Params& params, const Item& item, int first_row, int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int in_tile = first_row + r * 8;
-    int64_t key = item.row_begin + in_tile;
+    int32_t row = item.row_begin + in_tile;
     // Accumulated gradients of keys that no query sees belong to others, who may be using them.
     const bool seen = item.covered[in_tile / 32] >> (in_tile % 32) & 1;
-    const bool valid = key < item.row_end && (seen || !params.accumulate_dkv);
-    void* gradient = to.own;
+    const bool valid = row < item.row_end && (seen || !params.accumulate_dkv);
+    void* gradient = kIsDk ? params.dk : params.dv;
     GradType type = params.dkv_type;
     if (params.places != nullptr && valid) {
-      const uint32_t place = __ldg(params.places + key), tensor = place >> kGradientRowBits;
-      key = place & ((1u << kGradientRowBits) - 1);
+      const uint32_t place = __ldg(params.places + row), tensor = place >> kGradientRowBits;
+      row = static_cast<int32_t>(place & ((1u << kGradientRowBits) - 1));
       if (tensor == kSettledTensor) {
-        gradient = to.settled;
+        gradient = kIsDk ? params.dk_settled : params.dv_settled;
         type = params.settled_type;
       } else if (tensor >= kFirstOtherTensor) {
+        void* const* others = kIsDk ? params.dk_others : params.dv_others;
         gradient = reinterpret_cast<void*>(
-            __ldg(reinterpret_cast<const unsigned long long*>(to.others + (tensor - kFirstOtherTensor))));
+            __ldg(reinterpret_cast<const unsigned long long*>(others + (tensor - kFirstOtherTensor))));
       }
     }
-    const int64_t at = item.kv_head * to.head_stride + key * to.row_stride;
-    char* row = static_cast<char*>(gradient) + at * (type == GradType::kFloat32 ? 4 : 2);
-    write_row<typename Traits::Element, Traits::kHeadDim>(sums, r * 2, scale, row, valid, type, params.accumulate_dkv,
+    const int64_t at = item.kv_head * (kIsDk ? params.dk_head_stride : params.dv_head_stride) +
+                       row * (kIsDk ? params.dk_row_stride : params.dv_row_stride);
+    char* to = static_cast<char*>(gradient) + at * (type == GradType::kFloat32 ? 4 : 2);
+    write_row<typename Traits::Element, Traits::kHeadDim>(sums, r * 2, scale, to, valid, type, params.accumulate_dkv,
                                                           lane);
   }
 }
@@ -140,6 +134,7 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const Item& it
       const float4 x = __ldcg(at);
       a += x.x, b += x.y, c += x.z, d += x.w;
     });
+    if (thread == 0) *turn = 0;  // nobody needs it; without a store here the compiler spills registers
     return true;
   }
   if (first) {
@@ -194,12 +189,8 @@ __device__ __forceinline__ void write_gradients(const Params& params, const Item
                         first_row, lane);
     return;
   }
-  write_gradient<Traits>(dv,
-                         {params.dv, params.dv_settled, params.dv_others, params.dv_row_stride, params.dv_head_stride},
-                         1.0f, params, item, first_row, lane);
-  write_gradient<Traits>(dk,
-                         {params.dk, params.dk_settled, params.dk_others, params.dk_row_stride, params.dk_head_stride},
-                         params.softmax_scale, params, item, first_row, lane);
+  write_gradient<Traits, false>(dv, 1.0f, params, item, first_row, lane);
+  write_gradient<Traits, true>(dk, params.softmax_scale, params, item, first_row, lane);
 }
 
 }  // namespace tangram::sm90::backward
