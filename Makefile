@@ -7,7 +7,9 @@
 # Where there is no GPU, its kernels, minutes of compiling, are left out unless PRESET=dev asks for them.
 GPUS_HERE := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
 PRESET ?= $(if $(GPUS_HERE),dev,cpu)
-say_preset = @$(if $(filter cpu,$(PRESET)),echo "build: without GPU code, for there is no GPU here (PRESET=dev builds it where nvcc is)",:)
+ifeq ($(PRESET),cpu)
+say_preset = @echo "build: without GPU code since there is no GPU here (PRESET=dev builds it where nvcc is)"
+endif
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
 .PHONY: help setup build demo test test-long test-gpu sanitize-gpu bench-gpu bench-dist check-kernels wheel image sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
