@@ -88,7 +88,11 @@ class _Moves:
         order = torch.argsort(owners[rank], stable=True)
         most_sent = int(torch.stack(counts).sum(0).max())
         return _Moves(
-            *(torch.cat(sends), [s.shape[0] for s in sends], counts[rank].tolist(), torch.argsort(order), most),
+            send=torch.cat(sends),
+            send_counts=[s.shape[0] for s in sends],
+            recv_counts=counts[rank].tolist(),
+            place=torch.argsort(order),
+            most=most,
             most_bytes=_INDEX_BYTES * (most_sent + max(w.shape[0] for w in wanted)),
         )
 
