@@ -30,6 +30,8 @@ class FakeGroup:
         self._group.all_to_all(send, send_rows, recv, recv_rows, "rows")
         self.calls += 1
 
+    shared_bytes = 0
+
     def refuse(self, reason):
         self.refused = reason
 
@@ -41,6 +43,7 @@ class FakeAttention:
     """The executor of one key on a GPU: one forward pass at a time leaves its remote K/V for backward."""
 
     forward_workspace_bytes, backward_workspace_bytes = 64, 96  # which a call must bring along
+    largest_device_bytes = 1024
 
     def __init__(self, plan, group, backend, row_sinks):
         assert isinstance(group, FakeGroup)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import tangram
-from ranks.as_device import as_device
+from ranks.as_device import FakeAttention, as_device
 from ranks.compiled_checks import check_compiled, check_compiled_steps
 from ranks.row_checks import check_rows, check_rows_of_any_kind
 from ranks.step_checks import (
@@ -28,6 +28,7 @@ from ranks.step_checks import (
     whole,
 )
 from tangram import DistAttnConfig, InvalidArgument, OverlapConfig, _cuda
+from tangram._runtime_key import GPU_KEY_BYTES
 
 
 def check_executors(group):
@@ -36,6 +37,7 @@ def check_executors(group):
     def executor(key):
         return weakref.ref(key.attention(torch.float32, DIM, None, 0))
 
+    tangram.set_cache_bytes("gpu_keys", 8 * FakeAttention.largest_device_bytes)
     keys = [tangram.mask_key(tangram.Mask.causal(48 + i), HEADS, HEADS_KV, DIM, group) for i in range(12)]
     first, second = executor(keys[0]), executor(keys[1])
     assert executor(keys[0])() is first()
@@ -47,6 +49,7 @@ def check_executors(group):
     del keys[1]
     tangram.distributed.clear_keys()
     assert second() is None
+    tangram.set_cache_bytes("gpu_keys", GPU_KEY_BYTES)
 
 
 def check_kept_on_device(group):
