@@ -20,6 +20,11 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
+DeviceFacts ask(int device) {
+  return {attribute(cudaDevAttrMultiProcessorCount, device), attribute(cudaDevAttrL2CacheSize, device),
+          attribute(cudaDevAttrComputeCapabilityMajor, device), attribute(cudaDevAttrComputeCapabilityMinor, device)};
+}
+
 }  // namespace
 
 const DeviceFacts& facts_of_current_device() {
@@ -27,13 +32,16 @@ const DeviceFacts& facts_of_current_device() {
   static std::map<int, DeviceFacts> known;
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
+  // Every call asks: a thread that stays on its device takes no lock.
+  thread_local int latest_device = -1;
+  thread_local const DeviceFacts* latest = nullptr;
+  if (device == latest_device) return *latest;
   const std::lock_guard lock(mutex);
-  const auto found = known.find(device);
-  if (found != known.end()) return found->second;
-  const DeviceFacts facts{attribute(cudaDevAttrMultiProcessorCount, device), attribute(cudaDevAttrL2CacheSize, device),
-                          attribute(cudaDevAttrComputeCapabilityMajor, device),
-                          attribute(cudaDevAttrComputeCapabilityMinor, device)};
-  return known.emplace(device, facts).first->second;
+  auto found = known.find(device);
+  if (found == known.end()) found = known.emplace(device, ask(device)).first;
+  latest_device = device;
+  latest = &found->second;
+  return *latest;
 }
 
 }  // namespace tangram::cuda
