@@ -48,11 +48,13 @@ set(
   <fmt/format.h>
 )
 
-# tangram_add_layer(plan SOURCES a.cpp b.cpp DEPENDS core [LINK_PRIVATE nlohmann_json::nlohmann_json])
+# tangram_add_layer(plan SOURCES a.cpp b.cpp DEPENDS core [LINK_PRIVATE nlohmann_json::nlohmann_json] [ALONE a.cpp])
 #
-# A static library tangram_<name>. Layers link what they depend on publicly, third-party libraries privately.
+# A static library tangram_<name>. Layers link what they depend on publicly, third-party libraries privately. Sources of
+# a folder are compiled by fives, but those ALONE: most of what a unit compiles are templates that all units share.
+# Names in anonymous namespaces of five neighbours must differ.
 function(tangram_add_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;LINK_PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;LINK_PRIVATE;ALONE")
   set(target tangram_${name})
   add_library(${target} STATIC ${arg_SOURCES})
   target_include_directories(
@@ -71,6 +73,12 @@ function(tangram_add_layer name)
   else()
     target_precompile_headers(${target} REUSE_FROM tangram_core)
   endif()
+  set(joined ${arg_SOURCES})
+  list(FILTER joined INCLUDE REGEX "\\.cpp$")
+  if(arg_ALONE)
+    list(REMOVE_ITEM joined ${arg_ALONE})
+  endif()
+  tangram_join_folders(${target} ${joined})
 endfunction()
 
 # tangram_join_sources(cli verbs app.cpp bench_verb.cpp ...)
@@ -78,8 +86,22 @@ endfunction()
 # Compiles these sources of a layer as one unit, because a library that they share costs more than they do. Names in
 # their anonymous namespaces must differ.
 function(tangram_join_sources layer group)
-  set_target_properties(tangram_${layer} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
+endfunction()
+
+# Joins sources of a target by fives of a folder.
+function(tangram_join_folders target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(source ${ARGN})
+    get_filename_component(folder ${source} DIRECTORY)
+    string(MAKE_C_IDENTIFIER "in_${folder}" group)
+    if(NOT DEFINED ${group}_count)
+      set(${group}_count 0)
+    endif()
+    math(EXPR number "${${group}_count} / 5")
+    math(EXPR ${group}_count "${${group}_count} + 1")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group}_${number})
+  endforeach()
 endfunction()
 
 # Warnings as everywhere; little optimisation, because what computes is in the library; and what every test includes,
@@ -95,13 +117,13 @@ function(tangram_set_test_flags target)
   endif()
 endfunction()
 
-# tangram_add_test(core SOURCES slice_test.cpp ... DEPENDS core [LABELS cpu] [SHARDS 2])
+# tangram_add_test(core SOURCES slice_test.cpp ... DEPENDS core [LABELS cpu] [SHARDS 2] [ALONE slice_test.cpp])
 #
-# A GoogleTest program test_<name>, which is one ctest test <name> with the labels (default: cpu), or SHARDS of them,
+# A GoogleTest program test_<name>, its sources joined as those of a layer, which is one ctest test <name> with the labels (default: cpu), or SHARDS of them,
 # <name>.1 and so on, that run beside each other. With the label gpu each case is a test of its own, in a process of its
 # own, because an error on a GPU stays with the process; the target gpu_tests builds all such programs.
 function(tangram_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SHARDS" "SOURCES;DEPENDS;LABELS;LINK_PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SHARDS" "SOURCES;DEPENDS;LABELS;LINK_PRIVATE;ALONE")
   if(NOT arg_LABELS)
     set(arg_LABELS cpu)
   endif()
@@ -121,7 +143,14 @@ function(tangram_add_test name)
     endif()
     add_dependencies(gpu_tests ${target})
     gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120 PROPERTIES LABELS "${arg_LABELS}")
-  elseif(arg_SHARDS)
+    return()
+  endif()
+  set(joined ${arg_SOURCES})
+  if(arg_ALONE)
+    list(REMOVE_ITEM joined ${arg_ALONE})
+  endif()
+  tangram_join_folders(${target} ${joined})
+  if(arg_SHARDS)
     foreach(shard RANGE 1 ${arg_SHARDS})
       math(EXPR index "${shard} - 1")
       add_test(NAME ${name}.${shard} COMMAND ${target})

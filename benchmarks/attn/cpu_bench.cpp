@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attn/cpu/cpu_backend.hpp"
+#include "core/median.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/mask_builders.hpp"
 
@@ -63,12 +64,6 @@ struct Time {
   double ms;
   double cpu_ms;
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 template <class Function>
 Time median_time(int num_runs, Function&& function) {

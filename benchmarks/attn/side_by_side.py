@@ -223,7 +223,7 @@ class CudnnGraph:
 
 
 def captured(function):
-    """A CUDA graph of one call, as a function that replays it."""
+    """A CUDA graph of one call, as a function that replays it and keeps what the call computes with."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -239,7 +239,11 @@ def captured(function):
             function()
     finally:
         gc.enable()
-    return graph.replay
+
+    def replay(kept=function):
+        graph.replay()
+
+    return replay
 
 
 def elapsed_ms(function, count):
@@ -402,13 +406,18 @@ def main():
     head = "version,machine,mask,seqlen,heads_q,heads_kv,head_dim,head_dim_v,deterministic,pass"
     print(f"{head},{','.join(f'{s}_tflops' for s in systems)},ratio")
     begin = time.monotonic()
-    for spec in specs:
+    # The first backward pass that a process captures may fail, whichever system comes first: such a case comes again.
+    cases = [(spec, True) for spec in specs]
+    for spec, may_repeat in cases:
         if time.monotonic() - begin > args.seconds:
             raise SystemExit(f"out of time before {spec}")
         try:
             case = read_case(spec)
             contest = Contest(case)
             contest.gather()
+            if may_repeat and "tangram" not in contest.backward:
+                cases.append((spec, False))
+                continue
             shape = f"{case.heads_q},{case.heads_kv},{case.head_dim},{case.head_dim_v},{int(case.deterministic)}"
             for name, rates in contest.rates():
                 best = max((rate for system, rate in rates.items() if system != "tangram"), default=None)

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/socket/forked_ranks.hpp"
+#include "core/median.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/device_communicator.hpp"
@@ -31,11 +32,6 @@ constexpr int kNumEpochs = 20;
 constexpr int kNumRounds = 5;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 /// All rows to all peers, every second stretch of the landing buffer left out, so that stretches do not merge.
 DevicePassSpec all_to_all(int rank, int size, int64_t rows, int64_t stretch_rows) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 
+#include "core/median.hpp"
 #include "cuda/check.hpp"
 
 namespace tangram::bench {
@@ -29,12 +30,6 @@ double reduced(Communicator& control, ReduceOp op, double value) {
   float shared = static_cast<float>(value);
   control.all_reduce({&shared, 1}, op, "times");
   return shared;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 /// Seconds on the device between two points of a stream.

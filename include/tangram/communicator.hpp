@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "tangram/call_facts.hpp"
 #include "tangram/exchange.hpp"
 #include "tangram/tensor.hpp"
 
@@ -104,6 +105,10 @@ class Communicator {
   /// Throws InvalidArgument on every rank, naming `what` and the ranks that differ, unless all passed the same value.
   /// Called with the hash of mask and config before the first transfer.
   virtual void require_agreement(uint64_t value, std::string_view what) = 0;
+
+  /// What the calls that follow belong to, until it is set anew. Compared in each operation between ranks that have
+  /// both said it: InvalidArgument on every rank, naming what differs, before anything else is compared or sent.
+  virtual void set_facts(const CallFacts& facts) = 0;
 
   /// Takes this rank's part in the group's next operation, whichever it is, by refusing it: it throws InvalidArgument
   /// with `reason` on the other ranks. How a rank that cannot accept its own arguments tells its peers. Returns at

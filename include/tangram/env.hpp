@@ -4,6 +4,7 @@
 // The environment variables of Tangram, read in one place. They exist only where a user cannot reach the code.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,9 @@ namespace tangram {
 
 /// All `TANGRAM_*` variables, read once per process at first use.
 struct Env {
-  /// TANGRAM_TIMEOUT_S: seconds that a communication operation waits for its peers. Positive.
-  double timeout_s = 30;
+  /// TANGRAM_TIMEOUT_S: seconds that a communication operation waits for its peers. Positive. Long enough for a rank
+  /// that saves, evaluates or compiles alone; from half of it on waits are mentioned (set_log_sink).
+  double timeout_s = 600;
   /// TANGRAM_NUM_THREADS: threads of the CPU backend over all ranks of a process; 0 means one per core.
   int num_threads = 0;
   /// TANGRAM_SANITY_CHECK: 1 poisons rows that were not received with NaN and checks results for NaN; on by default in
@@ -26,11 +28,20 @@ struct Env {
   /// TANGRAM_BATCH_COPIES: DeviceCommunicatorConfig::batch_copies of Python's groups.
   bool batch_copies = true;
 
+  /// TANGRAM_SECRET: by which ranks of a job that meet by TCP know each other (SocketGroupConfig::secret); at least
+  /// kMinSecretBytes.
+  std::string secret;
+  static constexpr size_t kMinSecretBytes = 16;
+
   /// TANGRAM_NCCL_LIBRARY: the NCCL that transport nccl loads; a name is looked for as the system's loader does.
   std::string nccl_library = "libnccl.so.2";
 
   /// The process's values. Throws InvalidArgument when a variable is set to something that it cannot mean.
   static const Env& get();
+  /// Puts other values in their place, for programs that say them in code. What was made before keeps its own: groups
+  /// their deadline, backends their threads and instruction set, a loaded NCCL. No other thread may call into the
+  /// library meanwhile. Throws InvalidArgument, and changes nothing, when a value is none that a variable can have.
+  static void set(const Env& env);
 
   /// What OpenMPI's mpirun tells the processes that it starts. Read at each call.
   struct MpiLaunch {
@@ -44,7 +55,7 @@ struct Env {
   /// A variable as `tangram doctor` lists it.
   struct Variable {
     std::string name;
-    std::string value;  // as set, or the default
+    std::string value;  // as set, or the default; of secrets only whether they are set
     bool is_set = false;
     std::string help;
   };

@@ -4,6 +4,8 @@
 // The exceptions that Tangram throws. The text of each reads `function: requirement (got name=value, ...)`.
 #pragma once
 
+#include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -42,6 +44,17 @@ class NotAvailable : public Error {
 /// An invariant of the library itself does not hold: a bug in Tangram, never the caller's fault.
 class InternalError : public Error {
   using Error::Error;
+};
+
+/// Host memory that the system does not give, with what was asked for. A std::bad_alloc, which may come from elsewhere
+/// too; in Python MemoryError.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(const std::string& text) : text_(std::make_shared<const std::string>(text)) {}
+  const char* what() const noexcept override { return text_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> text_;  // so that copies cannot throw
 };
 
 }  // namespace tangram

@@ -15,18 +15,23 @@ struct SocketGroupConfig {
   int rank = 0;
   int size = 1;
   /// Where the ranks meet, alike on all of them: `unix:FOLDER`, an existing folder of one host, used by this group
-  /// alone; or `tcp:HOST:PORT`, where rank 0 listens. HOST must be a name under which all ranks reach rank 0. There is
-  /// no authentication: only for networks that are trusted.
+  /// alone; or `tcp:HOST:PORT`, where rank 0 listens. HOST must be a name under which all ranks reach rank 0: ranks
+  /// listen on the interface that it names, or that leads there, and on no other.
   std::string address;
   /// Bounds the wait for all ranks and every later wait for a peer; 0: Env::timeout_s.
   double timeout_s = 0;
+  /// What only the ranks of this job know, alike on all of them, best drawn at random for each job; empty:
+  /// Env::secret. `tcp:` needs one. Ranks prove to each other that they know it, and whoever does not is dropped. Rows
+  /// travel as they are: only for networks that nobody listens to.
+  std::string secret;
 };
 
 /// This process's place in a group of processes that are connected by sockets, each with each.
 class SocketGroup {
  public:
   /// Returns when all ranks are connected. Throws Timeout naming the ranks that did not come, InvalidArgument for a bad
-  /// config (sizes that differ between ranks, a rank given twice), CommError when the address cannot be used.
+  /// config (no secret for `tcp:`, sizes that differ between ranks, a rank given twice), CommError when the address
+  /// cannot be used.
   explicit SocketGroup(const SocketGroupConfig& config);
   /// Ends when the calls made so far are done. Peers that go on calling throw CommError.
   ~SocketGroup();

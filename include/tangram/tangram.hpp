@@ -6,6 +6,7 @@
 
 #include "tangram/attention.hpp"
 #include "tangram/backends.hpp"
+#include "tangram/call_facts.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/config.hpp"
 #include "tangram/device_arrivals.hpp"
@@ -24,6 +25,7 @@
 #include "tangram/host_memory.hpp"
 #include "tangram/key_stretch.hpp"
 #include "tangram/local_group.hpp"
+#include "tangram/log.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/movement_plan.hpp"

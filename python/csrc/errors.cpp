@@ -3,6 +3,7 @@
 
 // Exceptions of the library become those of tangram.errors, which are typed and documented there.
 #include <array>
+#include <string_view>
 
 #include "bind.hpp"
 #include "tangram/error.hpp"
@@ -16,7 +17,12 @@ enum Kind { kInvalidArgument, kTimeout, kCommError, kCudaError, kNotAvailable, k
 // Borrowed for the life of the process: a module is never unloaded.
 std::array<PyObject*, kNumKinds> classes{};
 
-void raise(Kind kind, const std::exception& error) { PyErr_SetString(classes[kind], error.what()); }
+// Texts quote what was given, which may be no UTF-8.
+void raise(Kind kind, const std::exception& error) {
+  const std::string_view what = error.what();
+  const nb::object text = nb::steal(PyUnicode_DecodeUTF8(what.data(), std::ssize(what), "backslashreplace"));
+  PyErr_SetObject(classes[kind], text.ptr());
+}
 
 void translate(const std::exception_ptr& pointer, void*) {
   try {

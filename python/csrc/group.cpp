@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/require.hpp"
+#include "dist/pass_plan.hpp"
 #include "tangram/env.hpp"
 #include "tensor.hpp"
 
@@ -24,21 +25,25 @@ std::vector<int64_t> bytes_of(const std::vector<int64_t>& rows, int64_t row_byte
 }
 
 void all_to_all(Group& group, nb::handle send, const std::vector<int64_t>& send_rows, nb::handle recv,
-                const std::vector<int64_t>& recv_rows, const std::string& label) {
+                const std::vector<int64_t>& recv_rows, const std::string& label, uint64_t rows) {
   Arguments read("all_to_all", false);
   const ConstTensorView from = read.input(send, "send");
   const TensorView to = read.output(recv, "recv");
   const nb::gil_scoped_release release;
+  CallFacts facts;
+  facts.set(CallFacts::kRows, rows);
+  const SharedFacts shared(group.communicator(), facts);
   group.communicator().all_to_all_v(from, send_rows, to, recv_rows, label)->wait();
 }
 
 void bind_host_group(nb::module_& m) {
   nb::class_<Group>(m, "Group", "The communicator of one rank of a process group.")
-      .def(nb::init<int, int, const std::string&>(), "rank"_a, "size"_a, "address"_a,
-           "Connects to the other ranks, which meet at unix:FOLDER or tcp:HOST:PORT. Collective; Timeout names who is "
-           "missing.")
-      .def("all_to_all", &all_to_all, "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "label"_a,
-           "Rows [rows, heads, dim] for rank 0, 1, ... one after the other; recv likewise. Collective.")
+      .def(nb::init<int, int, const std::string&, const std::string&>(), "rank"_a, "size"_a, "address"_a, "secret"_a,
+           "Connects to the other ranks, which meet at unix:FOLDER or tcp:HOST:PORT and know the secret. Collective; "
+           "Timeout names who is missing.")
+      .def("all_to_all", &all_to_all, "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "label"_a, "rows"_a,
+           "Rows [rows, heads, dim] for rank 0, 1, ... one after the other; recv likewise. Collective. rows: a hash of "
+           "what the counts do not say, which must be alike on all ranks.")
       .def(
           "require_agreement",
           [](Group& self, uint64_t value, const std::string& what) {
@@ -60,9 +65,9 @@ void bind_host_group(nb::module_& m) {
 
 }  // namespace
 
-Group::Group(int rank, int size, const std::string& address) {
+Group::Group(int rank, int size, const std::string& address, const std::string& secret) {
   const nb::gil_scoped_release release;
-  sockets_.emplace(SocketGroupConfig{.rank = rank, .size = size, .address = address});
+  sockets_.emplace(SocketGroupConfig{.rank = rank, .size = size, .address = address, .secret = secret});
 }
 
 Group::~Group() {
@@ -70,10 +75,12 @@ Group::~Group() {
   sockets_.reset();
 }
 
-DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device) : group_(std::move(group)), device_(device) {
+DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport)
+    : group_(std::move(group)), device_(device) {
   const nb::gil_scoped_release release;
   const DeviceScope scope(device_);
-  communicator_ = make_device_communicator(group_->communicator(), {.batch_copies = Env::get().batch_copies});
+  communicator_ = make_device_communicator(group_->communicator(), {.transport = parse_device_transport(transport),
+                                                                    .batch_copies = Env::get().batch_copies});
   const auto synchronize = [](void* stream) {
     require(!is_captured(stream),
             "tangram: rows must be moved once before a CUDA graph is captured, because the first time prepares memory");
@@ -124,8 +131,10 @@ void DeviceGroup::check() {
 void bind_group(nb::module_& m) {
   bind_host_group(m);
   nb::class_<DeviceGroup>(m, "DeviceGroup", "The GPUs of a process group, one a rank.")
-      .def(nb::init<std::shared_ptr<Group>, int>(), "group"_a, "device"_a,
-           "Collective. Raises NotAvailable on every rank where GPUs are missing or cannot reach each other.")
+      .def(nb::init<std::shared_ptr<Group>, int, const std::string&>(), "group"_a, "device"_a,
+           "transport"_a = "copy_engine",
+           "Collective; transport is 'copy_engine' or 'nccl', alike on all ranks. Raises NotAvailable on every rank "
+           "where GPUs are missing or cannot reach each other.")
       .def_prop_ro("device", &DeviceGroup::device)
       .def_prop_ro(
           "shared_bytes", [](DeviceGroup& self) { return self.communicator().shared_bytes(); },

@@ -21,7 +21,7 @@ namespace tangram::python {
 /// Connects without the GIL, and ends without it: other ranks may be threads of the same process, or late.
 class Group {
  public:
-  Group(int rank, int size, const std::string& address);
+  Group(int rank, int size, const std::string& address, const std::string& secret);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -38,7 +38,7 @@ class DeviceGroup {
   /// Collective. Throws NotAvailable, alike on all ranks, in a build without CUDA, without GPUs, and where they cannot
   /// reach each other.
   /// Copies as Env::batch_copies says.
-  DeviceGroup(std::shared_ptr<Group> group, int device);
+  DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport);
   /// Waits for the GPU, which may still read what ends here.
   ~DeviceGroup();
   DeviceGroup(const DeviceGroup&) = delete;

@@ -15,6 +15,7 @@
 
 #include "bind.hpp"
 #include "core/require.hpp"
+#include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram::python {
@@ -22,6 +23,49 @@ namespace tangram::python {
 namespace {
 
 using NestedRanges = std::vector<std::pair<int64_t, int64_t>>;
+
+// What nanobind refuses in words of its own is refused in ours.
+[[noreturn]] void refuse_type(const char* function, const char* name, const char* needed, nb::handle given) {
+  throw nb::type_error(
+      fmt::format("{}: {} must be {} (got {:.60})", function, name, needed, nb::repr(given).c_str()).c_str());
+}
+
+int64_t whole(nb::handle number, const char* function, const char* name) {
+  int64_t value = 0;
+  if (!nb::try_cast(number, value)) refuse_type(function, name, "a whole number of 64 bits", number);
+  return value;
+}
+
+Window window_of(nb::handle window, const char* function, const char* name = "window") {
+  std::pair<int64_t, int64_t> value;
+  if (!nb::try_cast(window, value)) {
+    refuse_type(function, name, "a pair (left, right) of whole numbers, -1 for no bound", window);
+  }
+  return {value.first, value.second};
+}
+
+// One type for all, or one for each range, as numbers or by name.
+std::vector<int64_t> mask_types_of(nb::handle types, size_t count, const char* function) {
+  const auto number_of = [&](nb::handle name) -> int64_t {
+    constexpr const char* kNames[] = {"full", "causal", "inv_causal", "bi_causal"};
+    const std::string text = nb::cast<std::string>(name);
+    for (int64_t i = 0; i < 4; ++i) {
+      if (text == kNames[i]) return i;
+    }
+    throw InvalidArgument(
+        fmt::format("{}: mask types are full, causal, inv_causal, bi_causal or 0 to 3 (got '{:.40}')", function, text));
+  };
+  if (nb::isinstance<nb::str>(types)) return std::vector<int64_t>(count, number_of(types));
+  if (!nb::isinstance<nb::sequence>(types)) return integers_of(types, function, "mask_types");
+  bool has_names = false;
+  for (const nb::handle type : types) has_names = has_names || nb::isinstance<nb::str>(type);
+  if (!has_names) return integers_of(types, function, "mask_types");
+  std::vector<int64_t> numbers;
+  for (const nb::handle type : types) {
+    numbers.push_back(nb::isinstance<nb::str>(type) ? number_of(type) : whole(type, function, "mask_types"));
+  }
+  return numbers;
+}
 
 Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_types, std::optional<int64_t> seqlen_q,
                     std::optional<int64_t> seqlen_k) {
@@ -32,7 +76,7 @@ Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_ty
           "{}: q_ranges and k_ranges must be equally long (got len(q_ranges)={}, len(k_ranges)={})", kFunction,
           q.size(), k.size());
   std::vector<int64_t> types(q.size(), 0);
-  if (!mask_types.is_none()) types = integers_of(mask_types, kFunction, "mask_types");
+  if (!mask_types.is_none()) types = mask_types_of(mask_types, q.size(), kFunction);
   require(types.size() == q.size(), "{}: mask_types must have one entry for each range (got {} for {} ranges)",
           kFunction, types.size(), q.size());
   std::vector<AttnSlice> slices;
@@ -47,8 +91,6 @@ Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_ty
   }
   return Mask(seqlen_q.value_or(last_q), seqlen_k.value_or(last_k), std::move(slices));
 }
-
-Window window_of(std::pair<int64_t, int64_t> window) { return {window.first, window.second}; }
 
 std::pair<int64_t, int64_t> pair_of(const Range& range) { return {range.begin, range.end}; }
 
@@ -83,16 +125,21 @@ Mask mask_of_block_indices(int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, 
 void bind_builders(nb::class_<Mask>& mask) {
   mask.def_static(
           "full",
-          [](int64_t seqlen_q, std::optional<int64_t> seqlen_k) {
-            return full_mask(seqlen_q, seqlen_k.value_or(seqlen_q));
+          [](nb::handle seqlen_q, nb::handle seqlen_k) {
+            const int64_t q = whole(seqlen_q, "Mask.full", "seqlen_q");
+            return full_mask(q, seqlen_k.is_none() ? q : whole(seqlen_k, "Mask.full", "seqlen_k"));
           },
-          "seqlen_q"_a, "seqlen_k"_a = nb::none(), "Every query sees every key.")
+          "seqlen_q"_a.none(), "seqlen_k"_a = nb::none(),
+          nb::sig("def full(seqlen_q: int, seqlen_k: int | None = None) -> Mask"), "Every query sees every key.")
       .def_static(
           "causal",
-          [](int64_t seqlen_q, std::optional<int64_t> seqlen_k) {
-            return causal_mask(seqlen_q, seqlen_k.value_or(seqlen_q));
+          [](nb::handle seqlen_q, nb::handle seqlen_k) {
+            const int64_t q = whole(seqlen_q, "Mask.causal", "seqlen_q");
+            return causal_mask(q, seqlen_k.is_none() ? q : whole(seqlen_k, "Mask.causal", "seqlen_k"));
           },
-          "seqlen_q"_a, "seqlen_k"_a = nb::none(), "Bottom-right aligned when the lengths differ.")
+          "seqlen_q"_a.none(), "seqlen_k"_a = nb::none(),
+          nb::sig("def causal(seqlen_q: int, seqlen_k: int | None = None) -> Mask"),
+          "Bottom-right aligned when the lengths differ.")
       .def_static(
           "varlen",
           [](nb::object cu_seqlens_q, nb::object cu_seqlens_k, bool causal) {
@@ -104,24 +151,34 @@ void bind_builders(nb::class_<Mask>& mask) {
           "Packed documents: queries [cu_q[i], cu_q[i+1]) see keys [cu_k[i], cu_k[i+1]), all or causally.")
       .def_static(
           "sliding_window",
-          [](nb::object seqlen, std::pair<int64_t, int64_t> window) {
+          [](nb::object seqlen, nb::handle window) {
+            constexpr const char* kFunction = "Mask.sliding_window";
             int64_t length = 0;
-            if (nb::try_cast(seqlen, length)) return sliding_window_mask(length, window_of(window));
-            return sliding_window_mask(integers_of(seqlen, "Mask.sliding_window", "seqlen"), window_of(window));
+            if (nb::try_cast(seqlen, length)) return sliding_window_mask(length, window_of(window, kFunction));
+            return sliding_window_mask(integers_of(seqlen, kFunction, "seqlen"), window_of(window, kFunction));
           },
-          "seqlen"_a, "window"_a,
+          "seqlen"_a.none(), "window"_a.none(),
+          nb::sig("def sliding_window(seqlen: object, window: tuple[int, int]) -> Mask"),
           "Query i sees keys [i - left, i + right]; -1 is unbounded. seqlen is a length, or cu_seqlens of documents.")
       .def_static(
           "block_causal",
-          [](nb::object seqlen, int64_t block_size) {
+          [](nb::object seqlen, nb::handle block_size) {
+            constexpr const char* kFunction = "Mask.block_causal";
+            const int64_t block = whole(block_size, kFunction, "block_size");
             int64_t length = 0;
-            if (nb::try_cast(seqlen, length)) return block_causal_mask(length, block_size);
-            return block_causal_mask(integers_of(seqlen, "Mask.block_causal", "seqlen"), block_size);
+            if (nb::try_cast(seqlen, length)) return block_causal_mask(length, block);
+            return block_causal_mask(integers_of(seqlen, kFunction, "seqlen"), block);
           },
-          "seqlen"_a, "block_size"_a,
+          "seqlen"_a.none(), "block_size"_a.none(),
+          nb::sig("def block_causal(seqlen: object, block_size: int) -> Mask"),
           "A query sees its own block (a video frame) and all before it. seqlen is a length, or cu_seqlens.")
-      .def_static("prefix_lm", &prefix_lm_mask, "seqlen"_a, "prefix"_a,
-                  "The first prefix keys are visible to all, the rest causally.")
+      .def_static(
+          "prefix_lm",
+          [](nb::handle seqlen, nb::handle prefix) {
+            return prefix_lm_mask(whole(seqlen, "Mask.prefix_lm", "seqlen"), whole(prefix, "Mask.prefix_lm", "prefix"));
+          },
+          "seqlen"_a.none(), "prefix"_a.none(), nb::sig("def prefix_lm(seqlen: int, prefix: int) -> Mask"),
+          "The first prefix keys are visible to all, the rest causally.")
       .def_static(
           "varlen_prefix_lm",
           [](nb::object cu_seqlens, nb::object prefixes) {
@@ -136,10 +193,14 @@ void bind_builders(nb::class_<Mask>& mask) {
           "One causal prefix, then continuations that see it and themselves but not each other.")
       .def_static(
           "global_window",
-          [](int64_t seqlen, int64_t num_global, std::pair<int64_t, int64_t> window) {
-            return global_window_mask(seqlen, num_global, window_of(window));
+          [](nb::handle seqlen, nb::handle num_global, nb::handle window) {
+            constexpr const char* kFunction = "Mask.global_window";
+            return global_window_mask(whole(seqlen, kFunction, "seqlen"), whole(num_global, kFunction, "num_global"),
+                                      window_of(window, kFunction));
           },
-          "seqlen"_a, "num_global"_a, "window"_a, "A sliding window, and num_global first rows that all see.")
+          "seqlen"_a.none(), "num_global"_a.none(), "window"_a.none(),
+          nb::sig("def global_window(seqlen: int, num_global: int, window: tuple[int, int]) -> Mask"),
+          "A sliding window, and num_global first rows that all see.")
       .def_static(
           "block_sparse",
           [](int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, int64_t block_k, const NestedRanges& blocks) {
@@ -161,9 +222,9 @@ void bind_published_helpers(nb::module_& m) {
       [](nb::object cu_seqlens_q, nb::object cu_seqlens_k, bool causal, std::pair<int64_t, int64_t> window_size,
          int64_t global_window_size) {
         constexpr const char* kFunction = "infer_attn_mask_from_cu_seqlens";
-        const TypedMask mask = infer_attn_mask_from_cu_seqlens(integers_of(cu_seqlens_q, kFunction, "cu_seqlens_q"),
-                                                               integers_of(cu_seqlens_k, kFunction, "cu_seqlens_k"),
-                                                               causal, window_of(window_size), global_window_size);
+        const TypedMask mask = infer_attn_mask_from_cu_seqlens(
+            integers_of(cu_seqlens_q, kFunction, "cu_seqlens_q"), integers_of(cu_seqlens_k, kFunction, "cu_seqlens_k"),
+            causal, {window_size.first, window_size.second}, global_window_size);
         return std::tuple_cat(published(mask.slices), std::make_tuple(mask.total_seqlen_q, mask.total_seqlen_k));
       },
       "cu_seqlens_q"_a, "cu_seqlens_k"_a, "causal"_a = false, "window_size"_a = std::pair<int64_t, int64_t>{-1, -1},
@@ -173,8 +234,8 @@ void bind_published_helpers(nb::module_& m) {
       "infer_attn_mask_from_sliding_window",
       [](std::pair<int64_t, int64_t> q_range, std::pair<int64_t, int64_t> k_range,
          std::pair<int64_t, int64_t> window_size) {
-        return published(infer_attn_mask_from_sliding_window({q_range.first, q_range.second},
-                                                             {k_range.first, k_range.second}, window_of(window_size)));
+        return published(infer_attn_mask_from_sliding_window(
+            {q_range.first, q_range.second}, {k_range.first, k_range.second}, {window_size.first, window_size.second}));
       },
       "q_range"_a, "k_range"_a, "window_size"_a,
       "A window over one pair of ranges in published form: (q_ranges, k_ranges, mask types).");
@@ -192,10 +253,11 @@ void bind_mask(nb::module_& m) {
           },
           "seqlen_q"_a, "seqlen_k"_a, "slices"_a,
           "Raises InvalidArgument when a slice is out of bounds or two slices cover a cell twice.")
-      .def_static("from_ranges", &mask_of_ranges, "q_ranges"_a, "k_ranges"_a, "mask_types"_a = nb::none(),
-                  "seqlen_q"_a = nb::none(), "seqlen_k"_a = nb::none(),
-                  "The published form: [n, 2] ranges and n mask types (0 full, 1 causal, 2 inverse causal, "
-                  "3 bi-causal; none: all full). Lengths default to the largest end.")
+      .def_static(
+          "from_ranges", &mask_of_ranges, "q_ranges"_a, "k_ranges"_a, "mask_types"_a = nb::none(),
+          "seqlen_q"_a = nb::none(), "seqlen_k"_a = nb::none(),
+          "The published form: [n, 2] ranges and mask types, one for all or one for each: \"full\" 0, \"causal\" 1, "
+          "\"inv_causal\" 2, \"bi_causal\" 3 (none: all full). Lengths default to the largest end.")
       .def_prop_ro("seqlen_q", &Mask::seqlen_q)
       .def_prop_ro("seqlen_k", &Mask::seqlen_k)
       .def_prop_ro("area", &Mask::area, "Number of visible cells.")

@@ -16,12 +16,27 @@
 #include <tuple>
 
 #include "bind.hpp"
+#include "tangram/error.hpp"
 #include "tangram/exchange.hpp"
 #include "tangram/head_masks.hpp"
 
 namespace tangram::python {
 
 namespace {
+
+// What a file held, read as text or as bytes.
+std::string bytes_of_text(nb::handle text) {
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_Check(text.ptr()) && PyBytes_AsStringAndSize(text.ptr(), &data, &size) == 0) return {data, size_t(size)};
+  if (!PyUnicode_Check(text.ptr())) throw nb::type_error("from_json: text must be str or bytes");
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) {  // half of a surrogate pair
+    PyErr_Clear();
+    throw InvalidArgument("from_json: text must be UTF-8");
+  }
+  return {utf8, size_t(size)};
+}
 
 using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 
@@ -120,8 +135,10 @@ void bind_plan(nb::module_& m) {
       .def("explain", &explain, "Who gets what and why: balance, rows moved, stages, memory.")
       .def("to_json", &plan_to_json, "The whole plan as text, exact; from_json reads it back.")
       .def_static(
-          "from_json", [](const std::string& text) { return plan_from_json(text); }, "text"_a,
-          "Checks the format version and that the plan is consistent; raises InvalidArgument for other text.")
+          "from_json", [](nb::handle text) { return plan_from_json(bytes_of_text(text)); }, "text"_a,
+          nb::sig("def from_json(text: str | bytes) -> Plan"),
+          "Checks the format version and that the plan is consistent; raises InvalidArgument for other text, also for "
+          "what is no UTF-8.")
       .def("__repr__", [](const Plan& self) {
         return fmt::format("Plan(cp_size={}, seqlen_q={}, seqlen_k={}, algorithm='{}', balance={:.4f}, rows_moved={})",
                            self.cp_size(), self.mask.seqlen_q(), self.mask.seqlen_k(), to_string(self.algorithm),

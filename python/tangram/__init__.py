@@ -7,6 +7,8 @@ Attend on one device:               flex_flash_attn_func(q, k, v, mask), NumPy a
 Look at how ranks would share it:   plan(mask, cp_size=8).explain()
 Train over several ranks (torch):   key = mask_key(mask, ...); x = dispatch(x, key); calc_attn(q, k, v, key);
                                     undispatch(out, key)
+What holds for the whole process:   configure(backend=..., deterministic=..., timeout_s=...)
+By the names of others:             tangram.magi (MagiAttention), tangram.flash_attn (FlashAttention), from_block_mask
 
     >>> import numpy as np, tangram
     >>> mask = tangram.Mask.varlen([0, 700, 1500, 2048], causal=True)
@@ -49,7 +51,9 @@ from ._core import (
     infer_attn_mask_from_sliding_window,
     list_backends,
 )
+from ._from_masks import from_block_mask, from_dense
 from ._memory import MemoryRow, memory_use, set_cache_bytes
+from ._settings import Configuration, configuration, configure
 from .errors import CommError, CudaError, Error, InternalError, InvalidArgument, NotAvailable, Timeout
 from .flex import AttnForwardMeta, flex_flash_attn_func
 from .planning import plan, plan_ahead
@@ -86,6 +90,7 @@ __all__ = [
     "AttnOptions",
     "Backend",
     "CommError",
+    "Configuration",
     "CostModel",
     "CudaError",
     "Dispatch",
@@ -110,7 +115,11 @@ __all__ = [
     "Timeout",
     "__version__",
     "compute_pad_size",
+    "configuration",
+    "configure",
     "errors",
+    "from_block_mask",
+    "from_dense",
     "DistAttnRuntimeKey",
     "calc_attn",
     "check_errors",

@@ -15,6 +15,7 @@ from .errors import InvalidArgument
 T = TypeVar("T")
 _caches: WeakSet[BoundedCache[object]] = WeakSet()
 _bounds: dict[str, int] = {}
+_entries: dict[str, int] = {}
 
 
 class BoundedCache(Generic[T]):
@@ -31,7 +32,7 @@ class BoundedCache(Generic[T]):
         self.device = device
         self._size_of = size_of
         self._max_bytes = _bounds.get(name, max_bytes)
-        self._max_entries = max_entries
+        self._max_entries = _entries.get(name, max_entries)
         self._entries: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = Lock()
         self._latest: tuple[Hashable, T] | None = None  # layers ask for one after the other
@@ -105,6 +106,17 @@ class BoundedCache(Generic[T]):
             gone = self._take_superfluous()
         del gone
 
+    @property
+    def max_entries(self) -> int:
+        return self._max_entries
+
+    @max_entries.setter
+    def max_entries(self, max_entries: int) -> None:
+        with self._lock:
+            self._max_entries = max_entries
+            gone = self._take_superfluous()
+        del gone
+
 
 def caches() -> list[BoundedCache[object]]:
     """Those that live, by name."""
@@ -124,3 +136,16 @@ def set_bound(name: str, max_bytes: int) -> None:
 def bound_of(name: str, default: int) -> int:
     """The bound that was set, for caches that are no BoundedCache."""
     return _bounds.get(name, default)
+
+
+def was_bound(name: str) -> int | None:
+    """The bound that was set; None: the default."""
+    return _bounds.get(name)
+
+
+def set_entries(name: str, max_entries: int) -> None:
+    """For caches of that name, those that are made later too."""
+    _entries[name] = max_entries
+    for cache in caches():
+        if cache.name == name:
+            cache.max_entries = max_entries

@@ -12,6 +12,8 @@ from torch import Tensor
 from .errors import InvalidArgument
 
 _ALIGNMENT = 16  # bytes; TMA reads no other addresses and strides
+HOST_DTYPES: tuple[torch.dtype, ...] = (torch.float32,)
+"""Which no kernel for GPUs takes: tensors are copied to the host, and results back."""
 
 
 def device_of(tensor: Tensor) -> int:

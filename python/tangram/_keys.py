@@ -85,7 +85,10 @@ def _key(
 ) -> DistAttnRuntimeKey:
     masks = masks_of_heads(given)
     if masks is None and not isinstance(given, Mask):
-        raise InvalidArgument(f"tangram: mask must be a Mask, or a list of masks (got {type(given).__name__})")
+        raise InvalidArgument(
+            "mask_key: mask must be a Mask, such as Mask.from_ranges(...), or a list of masks "
+            f"(got {type(given).__name__})"
+        )
     mask = cast(Mask, given) if masks is None else masks[0]
     if config is not None and not isinstance(config, DistAttnConfig):
         raise InvalidArgument(f"tangram: dist_attn_config must be a DistAttnConfig (got {type(config).__name__})")
@@ -322,8 +325,13 @@ def make_mask_key_after_dispatch(
     mask: Mask | Sequence[Mask],
     key_for_dispatch: DistAttnRuntimeKey,
     dist_attn_config: DistAttnConfig | None = None,
+    *,
+    heads: HeadConfig | None = None,
 ) -> DistAttnRuntimeKey:
-    """make_flex_key_for_new_mask_after_dispatch for a tangram.Mask, or one for each of equal groups of heads."""
+    """make_flex_key_for_new_mask_after_dispatch for a tangram.Mask, or one for each of equal groups of heads.
+
+    heads: None takes those of the other key. Rows are dealt out already, so layers of other heads may share them.
+    """
     old = key_for_dispatch
     for one in masks_of_heads(mask) or (cast(Mask, mask),):
         if (one.seqlen_q, one.seqlen_k) != (old.total_seqlen_q, old.total_seqlen_k):
@@ -336,7 +344,8 @@ def make_mask_key_after_dispatch(
         return plan_after(padded, cfg, old.plan)
 
     config = old.config if dist_attn_config is None else dist_attn_config
-    return _key(mask, old.group_or_mesh, old.config.heads, old.pad_size, config, None, plan_with, old)
+    heads = old.config.heads if heads is None else heads
+    return _key(mask, old.group_or_mesh, heads, old.pad_size, config, None, plan_with, old)
 
 
 def get_most_recent_key(cp_group_or_mesh: Any = None) -> DistAttnRuntimeKey:

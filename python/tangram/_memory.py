@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from . import _core
-from ._cache import bound_of, caches, set_bound
+from ._cache import bound_of, caches, set_bound, set_entries, was_bound
 from ._core import PlanCache
 from .errors import InvalidArgument
 
@@ -35,7 +35,7 @@ class MemoryRow:
 Provider = Callable[[], Iterable[MemoryRow]]
 _providers: list[Provider] = []
 _setters: dict[str, Callable[[int], None]] = {}
-_names = {"gpu_keys", "keys", "masks", "ranges"}
+_names = {"borders", "gpu_keys", "keys", "masks", "ranges"}
 """Of caches that are made with their first entry."""
 
 
@@ -87,9 +87,10 @@ def memory_use() -> list[MemoryRow]:
 
     `keys`: masks that are dealt out to ranks, with their plans, tables and executors in host memory. `plans`: their
     plans, and those of tangram.plan. `masks`: what flex_flash_attn_func prepared; `ranges`: the ranges by which it
-    finds them, which keep theirs. `host_buffers`: large buffers of passes on CPUs that wait for the next pass;
-    `host_buffers_in_use`: those of passes that run, and of what passes left to their backward passes. `gpu_keys`: lists
-    and tables of keys on GPUs; `gpu_shared`: what rows of all keys of a group land in, as much as the largest needs.
+    finds them, which keep theirs; `borders`: those of packed documents that tangram.flash_attn read. `host_buffers`:
+    large buffers of passes on CPUs that wait for the next pass; `host_buffers_in_use`: those of passes that run, and of
+    what passes left to their backward passes. `gpu_keys`: lists and tables of keys on GPUs; `gpu_shared`: what rows of
+    all keys of a group land in, as much as the largest needs.
     What calls on GPUs compute in is torch's. `masks` counts lists in GPU memory, too.
 
     Plans are counted in `keys` and in `plans`, though they share their memory; `ranges` counts what it keeps of
@@ -120,3 +121,13 @@ def set_cache_bytes(name: str, max_bytes: int) -> None:
     set_bound(name, max_bytes)
     if name in _setters:
         _setters[name](max_bytes)
+
+
+def bounds() -> dict[str, int | None]:
+    """By all names that set_cache_bytes knows: the bound that was set, None for the default."""
+    return {name: was_bound(name) for name in sorted(_names)}
+
+
+def set_max_keys(count: int) -> None:
+    """So many keys of each group at most; those on GPUs have a bound of their own."""
+    set_entries("keys", count)

@@ -71,6 +71,12 @@ def backend_named(name: str | None, on_gpu: bool, device: int = -1) -> Backend:
         name = _default_names.get(on_gpu) or _default_names.setdefault(on_gpu, default_backend(on_gpu))
     backend = _backends.get((name, device))
     if backend is None:
+        names = [info.name for info in list_backends()]
+        if name not in names:
+            raise InvalidArgument(
+                f"tangram: backend must be None, the best for the device, or one of {', '.join(names)} "
+                f"(got backend={name!r})"
+            )
         backend = _backends.setdefault((name, device), Backend(name, device=device))
     return backend
 
@@ -105,7 +111,7 @@ def _place(ranges: Any, identity: Hashable) -> Hashable:
     return _cuda.identity(ranges)
 
 
-def _on_host(ranges: Any) -> Any:
+def on_host(ranges: Any) -> Any:
     """Device ranges are copied to the host once, at first sight, which synchronises."""
     if not getattr(ranges, "is_cuda", False):
         return ranges.detach() if hasattr(ranges, "detach") else ranges
@@ -168,7 +174,8 @@ def prepared(
         if (mask.seqlen_q, mask.seqlen_k) != (seqlen_q, seqlen_k):
             raise InvalidArgument(
                 "flex_flash_attn_func: the mask must have the lengths of q and k "
-                f"(got mask {mask.seqlen_q} x {mask.seqlen_k}, tensors {seqlen_q} x {seqlen_k})"
+                f"(got mask {mask.seqlen_q} x {mask.seqlen_k}, tensors {seqlen_q} x {seqlen_k}: rows are their first "
+                f"dimension, [rows, heads, dim], here {heads[0]} query and {heads[1]} K/V heads of {heads[2]})"
             )
     else:
         if k_ranges is None:
@@ -176,8 +183,14 @@ def prepared(
                 "flex_flash_attn_func: q_ranges must be a Mask, or ranges with as many k_ranges beside them "
                 f"(got {type(q_ranges).__name__} and no k_ranges)"
             )
-        types = None if mask_types is None else _on_host(mask_types)
-        mask = Mask.from_ranges(_on_host(q_ranges), _on_host(k_ranges), types, seqlen_q, seqlen_k)
+        shape = tuple(getattr(q_ranges, "shape", (0, 2)))
+        if len(shape) != 2 or shape[1] != 2:
+            raise InvalidArgument(
+                "flex_flash_attn_func: q_ranges must be a Mask or ranges [n, 2]; tangram.from_dense makes a Mask of a "
+                f"dense boolean one (got q_ranges={getattr(q_ranges, 'dtype', '')}{list(shape)})"
+            )
+        types = None if mask_types is None else on_host(mask_types)
+        mask = Mask.from_ranges(on_host(q_ranges), on_host(k_ranges), types, seqlen_q, seqlen_k)
     by_mask = (mask, heads, backend)
     attention = _by_mask.get(by_mask)
     if attention is None:

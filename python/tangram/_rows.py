@@ -69,6 +69,8 @@ class _Moves:
     """By wanted row, where it is among those that come."""
     most: int
     """The most rows that go from any rank to another one."""
+    fingerprint: int
+    """Of the dispatch, alike on all ranks."""
     most_bytes: int
     """Of these tables, on the rank where they are largest: NOTE [bytes of a key]."""
     _copies: dict[tuple[str, torch.device], Tensor] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class _Moves:
             recv_counts=counts[rank].tolist(),
             place=torch.argsort(order),
             most=most,
+            fingerprint=rows.fingerprint,
             most_bytes=_INDEX_BYTES * (most_sent + max(w.shape[0] for w in wanted)),
         )
 
@@ -105,7 +108,7 @@ class _Moves:
             return x.new_empty((self.place.shape[0], *x.shape[1:]))
         send = _as_words(x).index_select(0, self.at("send", x.device))
         recv = send.new_empty((self.place.shape[0], 1, send.shape[2]))
-        key.group.exchange(send, self.send_counts, recv, self.recv_counts, self.most, label)
+        key.group.exchange(send, self.send_counts, recv, self.recv_counts, self.most, label, self.fingerprint)
         return _from_words(recv.index_select(0, self.at("place", x.device)), x)
 
 
@@ -123,6 +126,27 @@ def gathered(shard: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
     """undispatch without autograd."""
     total = key.rows(side).total
     return _moves(key, side, "gather", lambda _: torch.arange(total)).run(key, shard, "undispatch")
+
+
+def scattered(whole: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
+    """This rank's rows of the sum over ranks of what each holds whole, `[total, ...]`. Collective.
+
+    Added up in rank order and in float32, so that equal addends give equal bits.
+    """
+    rows = key.rows(side)
+    padded = whole.new_zeros((rows.dispatch.seqlen, *whole.shape[1:]))
+    padded[: rows.total] = whole
+    wanted = torch.cat([rows.positions_of(rank) for rank in range(rows.cp_size)]).to(whole.device)
+    send = padded.index_select(0, wanted)
+    if send.numel() == 0 or key.cp_size == 1:
+        return send
+    words = _as_words(send)
+    parts = torch.empty_like(words)
+    counts = [rows.per_rank] * rows.cp_size
+    key.group.exchange(words, counts, parts, counts, rows.per_rank, "undispatch", rows.fingerprint)
+    came = _from_words(parts, send).view(rows.cp_size, rows.per_rank, *whole.shape[1:])
+    wide = came.float() if came.dtype in (torch.bfloat16, torch.float16) else came
+    return wide.sum(0).to(whole.dtype)
 
 
 def _require_holds(function: str, name: str, value: float, dtype: torch.dtype) -> None:
@@ -154,7 +178,7 @@ def rolled(x: Tensor, key: DistAttnRuntimeKey, shifts: int, side: Side) -> Tenso
         positions = rows.positions_of(rank)
         return torch.where(positions < rows.total, (positions - shifts) % rows.total, positions)
 
-    return _moves(key, side, ("roll", shifts % rows.total), wanted_by).run(key, x, "roll")
+    return _moves(key, side, ("roll", shifts % rows.total), wanted_by).run(key, x, f"roll by {shifts}")
 
 
 class _Dispatch(torch.autograd.Function):
@@ -220,7 +244,7 @@ def undispatch(x: Tensor, key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
         InvalidArgument: on every rank when x of one has not the rows of a shard. Timeout, CommError: a peer is gone;
             over GPUs in a later call, see check_errors.
     """
-    _check_shard("undispatch", x, key, side)
+    check_shard("undispatch", x, key, side)
     if torch.compiler.is_compiling():
         total = key.sizes[side][0]
         return torch.ops.tangram.undispatch(x, key.handle, side, total)  # type: ignore[no-any-return]
@@ -231,14 +255,17 @@ def _check(function: str, x: object, key: object, side: Side) -> None:
     if not isinstance(x, Tensor):
         raise InvalidArgument(f"{function}: needs a torch tensor (got {type(x).__name__})")
     if not isinstance(key, DistAttnRuntimeKey):
-        raise InvalidArgument(f"{function}: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
+        raise InvalidArgument(
+            f"{function}: key must be a DistAttnRuntimeKey, which mask_key(mask, ...) makes "
+            f"(got {type(key).__name__})"
+        )
     if side not in key.sizes:
         raise InvalidArgument(f"{function}: side must be 'q' or 'k' (got {side!r})")
     if not torch.compiler.is_compiling():
         require_no_transform(function)
 
 
-def _check_shard(function: str, x: Tensor, key: DistAttnRuntimeKey, side: Side) -> None:
+def check_shard(function: str, x: Tensor, key: DistAttnRuntimeKey, side: Side) -> None:
     _check(function, x, key, side)
     rows = key.sizes[side][1]
     if x.ndim < 1 or x.shape[0] != rows:
@@ -288,7 +315,7 @@ def roll(x: Tensor, key: DistAttnRuntimeKey, shifts: int, dims: int = 0, side: S
     """
     if dims not in (0, -x.ndim):
         raise InvalidArgument(f"roll: the sequence is dimension 0 of a dispatched tensor (got dims={dims})")
-    _check_shard("roll", x, key, side)
+    check_shard("roll", x, key, side)
     shifts = _whole(shifts)
     if torch.compiler.is_compiling():
         return torch.ops.tangram.roll(x, key.handle, shifts, side)  # type: ignore[no-any-return]

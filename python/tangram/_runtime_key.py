@@ -51,6 +51,8 @@ class Rows:
         self.num_real = int(self.is_real.sum())
         assert bool(self.is_real[: self.num_real].all()), "padded rows come last"
         self.real_positions = self.positions[: self.num_real]
+        # Hashes of numbers, unlike those of text, are the same in every process.
+        self.fingerprint = hash((dispatch.chunk_size, total, *dispatch.rank_of_chunk)) & (2**64 - 1)
         self.derived: dict[Any, Any] = {}  # tables of the functions that move rows
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
 
@@ -302,6 +304,8 @@ class GroupCache:
             "gpu_keys", _bytes_on_gpu, GPU_KEY_BYTES, KEYS_ON_GPU, device="cuda"
         )
         self.latest: DistAttnRuntimeKey | None = None
+        self.published: Any = None
+        """The latest key of tangram.magi."""
 
 
 def cache_of(group: TorchGroup) -> GroupCache:

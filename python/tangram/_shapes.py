@@ -12,7 +12,7 @@ from .errors import InvalidArgument
 def check_shapes(q: Any, k: Any, v: Any) -> None:
     """Refuses shapes that are no attention, naming them."""
     if len(q) != 3 or len(k) != 3 or len(v) != 3:
-        hint = ", a batch its sequences one after the other as documents of the mask" if len(q) == 4 else ""
+        hint = '; pass layout="bshd" for batches [batch, rows, heads, dim]' if len(q) == 4 else ""
         raise InvalidArgument(
             f"flex_flash_attn_func: q, k and v must have shape [rows, heads, dim]{hint} "
             f"(got q={tuple(q)}, k={tuple(k)}, v={tuple(v)})"

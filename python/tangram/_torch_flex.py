@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import torch
@@ -218,13 +220,41 @@ def check_grad_dtype(function: str, dtype: torch.dtype | None, q: Tensor) -> Non
         raise InvalidArgument(f"{function}: grad_dtype must be that of q or torch.float32 (got {dtype})")
 
 
+def warn_of_float32(function: str) -> None:
+    """Once for a place in the caller's program."""
+    if torch.compiler.is_compiling():
+        return
+    warnings.warn(
+        f"{function}: no kernel for GPUs takes float32, it is computed on the host, which is slow: pass bfloat16 or "
+        "float16 (got float32)",
+        stacklevel=4,
+    )
+
+
 def check_scale(function: str, scale: Any) -> float | None:
     """A number. A tensor would be remembered by its identity, and get no gradient."""
-    if scale is None or type(scale) is float:
-        return scale
+    if scale is None:
+        return None
     if isinstance(scale, Tensor) or not hasattr(scale, "__float__"):
         raise InvalidArgument(f"{function}: softmax_scale must be a number or None (got {type(scale).__name__})")
+    if not 0 < scale < inf:
+        raise InvalidArgument(
+            f"{function}: softmax_scale must be finite and positive, None is 1 / sqrt(head_dim) "
+            f"(got softmax_scale={scale})"
+        )
     return float(scale)
+
+
+def check_sink(function: str, sink: Tensor | None, sink_layout: str, rows: int, heads: int) -> None:
+    """A sink for each head of q."""
+    if sink is None or sink_layout not in ("sh", "ssh"):
+        return
+    lead = () if sink_layout == "sh" else (rows,)
+    if sink.ndim != len(lead) + 2 or tuple(sink.shape[: len(lead)]) != lead or sink.shape[-1] != heads:
+        raise InvalidArgument(
+            f"{function}: sink must have shape [seqlen_sink, {heads}], the heads of q, with sink_layout='sh', and "
+            f"[{rows}, seqlen_sink, {heads}] with 'ssh' (got sink={list(sink.shape)}, sink_layout={sink_layout!r})"
+        )
 
 
 def attend(
@@ -241,7 +271,10 @@ def attend(
     grad_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """(out, lse, max_logits) of flex_flash_attn_func."""
-    if backend == "reference" and q.is_cuda:
+    if q.is_cuda and (backend == "reference" or (backend is None and q.dtype in _cuda.HOST_DTYPES)):
+        _check(q, k, v, sink)
+        if backend is None:
+            warn_of_float32("flex_flash_attn_func")
         out, lse, peaks = attend(
             q.cpu(),
             k.cpu(),
@@ -265,6 +298,7 @@ def attend(
     _check(q, k, v, sink)
     require_no_transform("flex_flash_attn_func")
     if sink is not None:
+        check_sink("flex_flash_attn_func", sink, sink_layout, q.shape[0], q.shape[1])
         sink = sink.to(torch.float32).contiguous()
     if grad_dtype is not None:
         check_grad_dtype("flex_flash_attn_func", grad_dtype, q)

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""The library's communicator for a group of torch.distributed, whose store tells the ranks where to meet.
+"""The library's communicator for a group of torch.distributed, whose store tells the ranks where to meet, and a secret
+by which they know each other there.
 
 Rows travel over connections of Tangram's own, so that they never mix with the caller's messages, nobody needs the GIL
 for them, and the death of a peer is seen at once.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -17,10 +19,11 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import _cuda
+from . import _cuda, _settings
 from ._core import DeviceGroup, Group, timeout_s
 from .errors import InvalidArgument, Timeout
 
@@ -42,10 +45,11 @@ class TorchGroup:
         name = f"tangram/{'.'.join(map(str, ranks))}/{_times_met[tuple(ranks)]}"
         self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())  # type: ignore[attr-defined]
         self.keys: Any = None  # made for this group; they end with it
+        self.is_one_host = True
         self._on_device: DeviceGroup | None = None
         folder = tempfile.mkdtemp(prefix="tangram-") if self.rank == 0 else ""
         try:
-            self.group = Group(self.rank, self.size, self._address(folder))
+            self.group = Group(self.rank, self.size, *self._meeting(folder))
             self._store.set(f"met{self.rank}", "")
             if self.rank == 0:  # the others connect to each other in the folder too
                 self._wait("met")
@@ -58,7 +62,9 @@ class TorchGroup:
         made = self._on_device
         if made is None:
             _cuda.require_no_capture("the GPUs of a group", "tangram")
-            made = self._on_device = DeviceGroup(self.group, device)
+            transport = _settings.chosen.transport
+            other = () if transport == "copy_engine" else (transport,)
+            made = self._on_device = DeviceGroup(self.group, device, *other)
         if made.device != device:
             raise InvalidArgument(f"tangram: a rank computes on one GPU of a group (got {device} after {made.device})")
         return made
@@ -68,15 +74,23 @@ class TorchGroup:
         return None if self._on_device is None else self._on_device.shared_bytes
 
     def exchange(
-        self, send: Tensor, send_rows: list[int], recv: Tensor, recv_rows: list[int], most_rows: int, label: str
+        self,
+        send: Tensor,
+        send_rows: list[int],
+        recv: Tensor,
+        recv_rows: list[int],
+        most_rows: int,
+        label: str,
+        fingerprint: int,
     ) -> None:
         """Rows `[rows, 1, n]` for rank 0, 1, ... one after the other; recv likewise. Collective.
 
         On the current stream where they lie in GPU memory. most_rows: the most that go from any rank to another.
+        fingerprint: of whose rows these are; in host memory ranks compare it, and all raise where it differs.
         """
         device = _cuda.device_of(send)
         if device < 0:
-            self.group.all_to_all(send, send_rows, recv, recv_rows, label)
+            self.group.all_to_all(send, send_rows, recv, recv_rows, label, fingerprint)
         else:
             stream = _cuda.stream_of(send)
             self.on_device(device).all_to_all(send, send_rows, recv, recv_rows, most_rows, stream)
@@ -108,13 +122,14 @@ class TorchGroup:
             said.append(self._store.get(f"{key}{rank}").decode())
         return said
 
-    def _address(self, folder: str) -> str:
-        """A folder of rank 0 if all ranks see it on one host, else a port of rank 0."""
+    def _meeting(self, folder: str) -> tuple[str, str]:
+        """The address, a folder of rank 0 if all ranks see it on one host, else a port of rank 0; and the secret."""
         if self.rank == 0:
-            self._store.set("place0", f"{folder}\n{_free_port()}")
-        folder, port = self._wait("place", range(1))[0].split("\n")
+            self._store.set("place0", "\n".join((folder, _free_port(), secrets.token_hex(32))))
+        folder, port, secret = self._wait("place", range(1))[0].split("\n")
         self._store.set(f"host{self.rank}", _host_id() if os.path.isdir(folder) else f"rank {self.rank}")
-        return f"unix:{folder}" if len(set(self._wait("host"))) == 1 else f"tcp:{port}"
+        self.is_one_host = len(set(self._wait("host"))) == 1
+        return f"unix:{folder}" if self.is_one_host else f"tcp:{port}", secret
 
 
 def _host_id() -> str:
@@ -127,17 +142,28 @@ def _host_id() -> str:
 
 
 def _free_port() -> str:
-    """An address under which others reach this host, and a port that is free now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind(("", 0))
-        port = listener.getsockname()[1]
+    """An address under which others reach this host, and a port of it that is free now."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:  # sends nothing: only asks which interface leads to the ranks' meeting point
             probe.connect((os.environ.get("MASTER_ADDR", "192.0.2.1"), 9))
             host = probe.getsockname()[0]
         except OSError:
             host = socket.gethostname()
-    return f"{host}:{port}"
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        try:
+            listener.bind((host, 0))
+        except OSError:  # ranks of one host do without
+            listener.bind(("", 0))
+        return f"{host}:{listener.getsockname()[1]}"
+
+
+def device_of_group(group_or_mesh: Any) -> Any:
+    """Where tensors of a process group, or of a device mesh, lie: this rank's GPU, or the host."""
+    kind = getattr(group_or_mesh, "device_type", None)
+    if kind is None:
+        has_nccl = "nccl" in str(dist.get_backend_config(group_or_mesh))
+        kind = "cuda" if has_nccl and torch.cuda.is_available() else "cpu"
+    return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device("cpu")
 
 
 def _ranks_of(group_or_mesh: Any) -> list[int]:

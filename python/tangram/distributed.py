@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Distributed attention over torch.distributed. Names and arguments are those of MagiAttention's functions.
+"""Distributed attention over torch.distributed. Most names are those of MagiAttention; tangram.magi has them all, with
+the arguments published there.
 
 A key stands for a mask, dealt out to the ranks of a context-parallel group. Every rank makes the same keys and the same
 calls in the same order. `dispatch` takes this rank's rows of a tensor that all ranks hold, `calc_attn` computes on
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from . import _cuda, _torch_rows  # noqa: F401
+from . import _cuda, _settings, _torch_rows  # noqa: F401
 from ._core import AttnOptions, DistAttention, KeptKv
 from ._keys import (
     get_most_recent_key,
@@ -44,6 +45,7 @@ from ._torch_flex import (
     check_scale,
     refuse_second_derivatives,
     require_no_transform,
+    warn_of_float32,
     workspace,
 )
 from ._torch_group import known_group
@@ -192,7 +194,10 @@ def _backward_with_graph(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
 def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: Any) -> None:
     """What the executor does not see. The peers of a rank that raises are told, or they would wait for it."""
     if not isinstance(key, DistAttnRuntimeKey):
-        raise InvalidArgument(f"calc_attn: key must be a DistAttnRuntimeKey (got {type(key).__name__})")
+        raise InvalidArgument(
+            f"calc_attn: key must be a DistAttnRuntimeKey, which mask_key(mask, ...) makes "
+            f"(got {type(key).__name__})"
+        )
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         reason = f"calc_attn: needs torch tensors (got {', '.join(type(x).__name__ for x in (q, k, v))})"
         if not torch.compiler.is_compiling():
@@ -234,11 +239,14 @@ def _check_exchange_of_heads(
 
 
 def _calc_otherwise(
-    q: Tensor, k: Tensor, v: Tensor, key: DistAttnRuntimeKey, sink: Tensor | None, shared: dict[str, Any]
+    q: Tensor, k: Tensor, v: Tensor, key: DistAttnRuntimeKey, sink: Tensor | None, shared: dict[str, Any], on_host: bool
 ) -> tuple[Tensor, AttnForwardMeta]:
-    """What executors on GPUs do not do: the dense reference, on the host, and several masks, group by group."""
-    if shared["backend"] != "reference":
+    """What executors on GPUs do not do: float32 and the dense reference, on the host, and several masks, group by
+    group."""
+    if not on_host:
         return by_head_groups(calc_attn, q, k, v, key.of_groups(), sink, shared)
+    if shared["backend"] is None:
+        warn_of_float32("calc_attn")
     out, meta = calc_attn(q.cpu(), k.cpu(), v.cpu(), key, None if sink is None else sink.cpu(), **shared)
     peaks = None if meta.max_logits is None else meta.max_logits.to(q.device)
     return out.to(q.device), AttnForwardMeta(meta.lse.to(q.device), peaks)
@@ -262,6 +270,7 @@ def calc_attn(
     backend: str | None = None,
 ) -> tuple[Tensor, AttnForwardMeta]:
     """Attention of this rank's rows to all rows that the key's mask shows them. Collective, and so is its backward.
+    Tensors of float32 in GPU memory are computed on the host: correct and slow.
 
     Args:
         q `[rows, num_heads_q, head_dim]`, k, v `[rows, num_heads_kv, head_dim(_v)]`: this rank's rows.
@@ -284,13 +293,16 @@ def calc_attn(
             backend for the device, or GPUs that do not reach each other.
     """
     _check(q, k, v, sink, sink_layout, key)
-    if key.exchanges_heads and q.is_cuda:
+    backend = backend or _settings.chosen.backend
+    deterministic = deterministic or _settings.chosen.deterministic
+    on_host = backend == "reference" or (backend is None and q.dtype in _cuda.HOST_DTYPES)
+    if key.exchanges_heads and q.is_cuda and not on_host:
         _check_exchange_of_heads(q, key, out_dtype, grad_dtype)
     if sink is not None and dsink_reduce not in ("none", "sum", "avg"):
         raise InvalidArgument(f"calc_attn: dsink_reduce must be 'none', 'sum' or 'avg' (got {dsink_reduce!r})")
     if grad_dtype is not None:
         check_grad_dtype("calc_attn", grad_dtype, q)
-    if _cuda.device_of(q) >= 0 and (backend == "reference" or key.masks is not None):
+    if _cuda.device_of(q) >= 0 and (on_host or key.masks is not None):
         shared: dict[str, Any] = {
             "softmax_scale": softmax_scale,
             "softcap": softcap,
@@ -298,7 +310,7 @@ def calc_attn(
         }
         shared |= {"sink_layout": sink_layout, "deterministic": deterministic, "out_dtype": out_dtype}
         shared |= {"grad_dtype": grad_dtype, "dsink_reduce": dsink_reduce, "backend": backend}
-        return _calc_otherwise(q, k, v, key, sink, shared)
+        return _calc_otherwise(q, k, v, key, sink, shared, on_host)
     if softmax_scale is not None:
         softmax_scale = check_scale("calc_attn", softmax_scale)
     if torch.compiler.is_compiling():

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import _settings
+from ._batches import joined, split
 from ._core import AttnOptions
 from ._prepared import backend_named, heads_of_groups, masks_of_heads, prepared
 from ._shapes import check_shapes
@@ -58,14 +60,16 @@ def flex_flash_attn_func(
     disable_bwd_dq_atomic_reduction: bool = False,
     range_merge: bool = False,
     block_sparse: bool = False,
+    layout: str = "shd",
 ) -> tuple[Any, AttnForwardMeta]:
     """Attention of `q` `[seqlen_q, num_heads_q, head_dim]` to `k`, `v` `[seqlen_k, num_heads_kv, head_dim(_v)]`.
 
-    The name and the arguments are those of MagiAttention's function. Tensors of torch (with gradients) or arrays of
-    NumPy (without), float32, bfloat16 or float16, all of one dtype; the last dimension must be contiguous, otherwise a
-    copy is made.
+    The name and most arguments are those of MagiAttention's function; tangram.magi has all of them. Tensors of torch
+    (with gradients) or arrays of NumPy (without), float32, bfloat16 or float16, all of one dtype, of any strides: where
+    the last dimension is not contiguous, or rows lie on top of each other, a copy is made.
 
-    Tensors in GPU memory are read and written on the current stream, and nobody waits for it.
+    Tensors in GPU memory are read and written on the current stream, and nobody waits for it; but those of float32,
+    which no kernel takes there, are computed on the host: correct and slow.
 
     Args:
         q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or in q_ranges alone
@@ -87,6 +91,9 @@ def flex_flash_attn_func(
             disable_fwd_atomic_reduction, disable_bwd_dkv_atomic_reduction, disable_bwd_dq_atomic_reduction,
             range_merge, block_sparse: accepted and without effect; fragmented ranges are always merged, and tiles
             are chosen by the backend.
+        layout: "shd" as above; "bshd" for a batch of sequences of equal length: q, k, v, out
+            `[batch, seqlen, heads, dim]`, lse `[batch, seqlen, heads]`, a sink of each row likewise. Ranges, or a
+            mask of one sequence, hold for each; a mask of batch * seqlen rows tells sequences apart.
 
     Returns:
         `(out, meta)`: out `[seqlen_q, num_heads_q, head_dim_v]`, rows that see nothing are zero. meta.lse and
@@ -98,6 +105,16 @@ def flex_flash_attn_func(
     """
     if dropout_p != 0.0:
         raise InvalidArgument(f"flex_flash_attn_func: dropout is not supported, dropout_p must be 0 (got {dropout_p})")
+    backend = backend or _settings.chosen.backend
+    deterministic = deterministic or _settings.chosen.deterministic
+    if layout != "shd":
+        ranges = (q_ranges, k_ranges, attn_type_map)
+        q, k, v, mask, sink = joined("flex_flash_attn_func", layout, (q, k, v), ranges, sink, sink_layout)
+        together: dict[str, Any] = {"sink": sink, "sink_layout": sink_layout, "softmax_scale": softmax_scale}
+        together |= {"softcap": softcap, "deterministic": deterministic, "sm_margin": sm_margin, "backend": backend}
+        together |= {"out_dtype": out_dtype, "grad_dtype": grad_dtype, "return_max_logits": return_max_logits}
+        out, meta = flex_flash_attn_func(q.rows, k.rows, v.rows, mask, **together)
+        return split(out, q.batch), AttnForwardMeta(split(meta.lse, q.batch), meta.max_logits)
     masks = masks_of_heads(q_ranges)
     if masks is not None:
         if k_ranges is not None or attn_type_map is not None:

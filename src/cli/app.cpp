@@ -14,9 +14,12 @@
 #include "cli/bounded_json.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/options.hpp"
+#include "cli/unfinished.hpp"
 #include "cli/verbs.hpp"
+#include "core/nearest_word.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
+#include "tangram/log.hpp"
 #include "tangram/version.hpp"
 
 namespace tangram::cli {
@@ -141,12 +144,24 @@ int run_verb(const std::vector<Verb>& verbs) {
 }  // namespace
 
 int run_app(int argc, char** argv) {
+  std::string asks_for_help = "--help";
+  char* help[] = {argv[0], argc > 2 ? argv[2] : asks_for_help.data(), asks_for_help.data()};
+  if (argc > 1 && std::string_view(argv[1]) == "help") {  // tangram help [VERB]
+    if (argc > 3) return fail(kBadInput, "help: takes one verb; see tangram --help");
+    argv = help;
+  }
   CLI::App app("Distributed attention for long, irregularly masked sequences", "tangram");
+  handle_signals();
+  set_log_sink([](std::string_view line) {
+    std::fprintf(stderr, "tangram: %.*s\n", static_cast<int>(line.size()), line.data());
+  });
   app.set_version_flag("--version", std::string("tangram ") + kVersion);
   app.require_subcommand(1);
   const std::vector<Verb> verbs = add_verbs(app);
   add_footers(app, verbs);
   refuse_clipped_numbers(verbs);
+  const auto is_asked = [&](const Verb& verb) { return verb.app->get_name() == argv[1]; };
+  if (argv == help && argc == 3 && std::none_of(verbs.begin(), verbs.end(), is_asked)) argc = 2;  // lists the verbs
   try {
     app.parse(argc, argv);
     return run_verb(verbs);
@@ -169,7 +184,7 @@ int exit_code_of(const std::exception& error) {
 int report_error(const std::exception& error) {
   const int code = exit_code_of(error);
   if (is<std::bad_alloc>(error)) {
-    return fail(code, "not enough memory for tensors of this size");
+    return fail(code, is<OutOfMemory>(error) ? error.what() : "not enough memory for lists of this size");
   }
   return fail(code, code == kInternal ? std::string("internal error: ") + error.what() : error.what());
 }

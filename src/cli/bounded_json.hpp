@@ -34,7 +34,4 @@ int64_t whole_number(const Json& value, std::string_view what, const std::string
 /// `value` as text of at most 80 characters, for messages.
 std::string brief(const Json& value);
 
-/// The entry of `candidates` nearest to `word` by edit distance; empty when none is near.
-std::string_view nearest_word(std::string_view word, std::span<const std::string_view> candidates);
-
 }  // namespace tangram::cli

@@ -11,6 +11,7 @@
 #include "cli/mask_json.hpp"
 #include "cli/options.hpp"
 #include "cli/text_file.hpp"
+#include "core/nearest_word.hpp"
 #include "core/require.hpp"
 #include "tangram/mask_builders.hpp"
 

@@ -75,7 +75,7 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
     require_whole_number(*add(name, value, help)->type_name("N"), 1);
   };
   add("--cp-size", options.cp_size, "ranks (default 4)")->type_name("N");
-  add("--chunk-size", options.chunk_size, "rows of a chunk (default: chosen)")->type_name("N");
+  add_count("--chunk-size", options.chunk_size, "rows of a chunk (default: chosen)");
   add("--dispatch", options.dispatch,
       "auto, sequential, zigzag, min_heap, sorted_sequential, tangram, lower_bound, dynamic_programming, batch_topp, "
       "random")
@@ -181,11 +181,6 @@ int64_t padding_unit(int64_t seqlen, const DistAttnConfig& config) {
 
 int64_t pad_for(int64_t seqlen, const char* name, const DistAttnConfig& config) {
   require(seqlen > 0, "mask: {} must be positive (got {})", name, seqlen);
-  const int64_t chunk_size = std::max<int64_t>(1, config.dispatch.chunk_size);
-  const int64_t num_chunks = (seqlen + chunk_size - 1) / chunk_size;
-  require(config.cp_size <= num_chunks,
-          "--cp-size: must not exceed the number of chunks, {} (got cp_size={}, {}={}, chunk_size={})", num_chunks,
-          config.cp_size, name, seqlen, chunk_size);
   return compute_pad_size(seqlen, config.cp_size, padding_unit(seqlen, config));
 }
 
@@ -203,8 +198,7 @@ void require_effect(const DistAttnConfig& config) {
 DistAttnConfig make_config(const DistOptions& options) {
   DistAttnConfig config;
   config.cp_size = whole_at_most(options.cp_size, 1, 1 << 16, "--cp-size");
-  require(0 <= options.chunk_size && options.chunk_size <= int64_t{1} << 31,
-          "--chunk-size: must lie in [0, 2^31], 0 lets the planner choose (got {})", options.chunk_size);
+  require(options.chunk_size <= int64_t{1} << 31, "--chunk-size: must lie in [1, 2^31] (got {})", options.chunk_size);
   config.dispatch.chunk_size = options.chunk_size;
   config.dispatch.algorithm = parse_dispatch_algorithm(options.dispatch);
   set_stages(options.stages, config.overlap);

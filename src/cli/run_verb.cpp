@@ -13,8 +13,10 @@
 #include "cli/report/timeline_svg.hpp"
 #include "cli/step.hpp"
 #include "cli/text_file.hpp"
+#include "cli/unfinished.hpp"
 #include "cli/verbs.hpp"
 #include "core/require.hpp"
+#include "tangram/env.hpp"
 
 namespace tangram::cli {
 
@@ -47,10 +49,18 @@ void save_results(const std::string& folder, const PlanSummary& summary, const S
   write_npy(folder + "/lse.npy", {result.lse.data<float>(), static_cast<size_t>(shape[0] * shape[1])}, shape);
 }
 
-void make_folder(const std::string& folder) {
+/// The folders that were not there, the innermost first: they go again if nothing comes to lie in them.
+std::vector<std::unique_ptr<Unfinished>> make_folder(const std::string& folder) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  require(std::filesystem::is_directory(folder), "--out-dir: cannot make '{}': {}", folder, error.message());
+  std::vector<std::unique_ptr<Unfinished>> made;
+  for (fs::path path = fs::absolute(folder, error); !path.empty() && !fs::exists(path, error);) {
+    if (path.has_filename()) made.push_back(std::make_unique<Unfinished>(path.string()));
+    path = path.parent_path();
+  }
+  fs::create_directories(folder, error);
+  require(fs::is_directory(folder), "--out-dir: cannot make '{}': {}", folder, error.message());
+  return made;
 }
 
 std::string timeline_title(const PlanSummary& summary, const StepResult& result) {
@@ -70,11 +80,18 @@ int run_main(RunVerbOptions options, Communicator* control) {
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   require_reportable(*summary.plan, options.output);
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
-  if (!options.out_dir.empty()) make_folder(options.out_dir);
-  if (is_one_host()) require_writable({{"--html", options.output.html}, {"--timeline", options.timeline}});
+  std::vector<std::unique_ptr<Unfinished>> made;
+  if (!options.out_dir.empty()) made = make_folder(options.out_dir);
+  if (is_one_host() || Env::mpi_launch().rank == 0) {  // only that one writes, and no other host need have the folder
+    require_writable({{"--html", options.output.html}, {"--timeline", options.timeline}});
+  }
   const StepResult result = run_step(summary, inputs, options.step, control);
-  if (!result.is_root) return kOk;
+  if (!result.is_root) {
+    for (const auto& folder : made) folder->keep();  // the root's
+    return kOk;
+  }
   if (!options.out_dir.empty()) save_results(options.out_dir, summary, result);
+  for (const auto& folder : made) folder->keep();
   if (!options.output.html.empty()) {
     write_file(options.output.html, "--html", html_report(summary, {result.timeline, step_figures(summary, result)}));
   }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,13 @@
 #include "cli/figure_csv.hpp"
 #include "cli/machine_file.hpp"
 #include "cli/options.hpp"
+#include "cli/progress.hpp"
 #include "cli/report/chart.hpp"
 #include "cli/report/simulation_page.hpp"
 #include "cli/text_file.hpp"
 #include "cli/text_table.hpp"
 #include "cli/verbs.hpp"
+#include "core/nearest_word.hpp"
 #include "core/require.hpp"
 #include "tangram/dtype.hpp"
 #include "tangram/version.hpp"
@@ -83,7 +86,7 @@ std::vector<std::string> strategies_of(const std::string& list) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       std::string text;
       for (const std::string_view k : known) text += (text.empty() ? "" : ", ") + std::string(k);
-      require(false, "--strategies: unknown name '{}'; known are {}", name, text);
+      require(false, "--strategies: unknown name '{}'{}; known are {}", name, did_you_mean(name, known), text);
     }
     names.push_back(std::move(name));
     name.clear();
@@ -110,7 +113,7 @@ MachineModel machine_of(const SimulateVerbOptions& options, const HeadConfig& he
 }
 
 Point simulate_point(const SimulateVerbOptions& options, int cp_size, const MachineModel& machine,
-                     const std::vector<std::string>& strategies) {
+                     const std::vector<std::string>& strategies, ProgressBar& bar) {
   MaskOptions mask_options = options.mask;
   if (options.rows_per_rank != -1) {
     int64_t& length = mask_options.family.empty() ? mask_options.total_seqlen : mask_options.seqlen;
@@ -126,6 +129,7 @@ Point simulate_point(const SimulateVerbOptions& options, int cp_size, const Mach
   Point point{cp_size, named.name, padded.mask.seqlen_q(), padded.mask.seqlen_k(), 0, {}};
   for (const std::string& strategy : strategies) {
     point.predictions.push_back(simulate(padded.mask, config, machine, strategy));
+    bar.advance(cp_size);
   }
   config.cp_size = 1;
   config.dispatch = {};
@@ -144,27 +148,54 @@ std::string remark(const StrategyPrediction& prediction, const MachineModel& mac
   return prediction.peak_bytes > static_cast<double>(machine.memory_bytes) ? "does not fit into memory" : "";
 }
 
+// Whole words in lines of at most 120 columns, the first after `head`.
+std::string wrapped(const std::string& head, const std::string& text) {
+  constexpr size_t kColumns = 120;
+  std::string lines, line = head;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    if (line.size() + 1 + end - at > kColumns) {
+      lines += line + "\n";
+      line.assign(3, ' ');
+    }
+    line += fmt::format(" {}", std::string_view(text).substr(at, end - at));
+    at = end + 1;
+  }
+  return lines + line + "\n";
+}
+
 std::string points_text(const std::vector<Point>& points, const MachineModel& machine) {
   std::string text = fmt::format("machine    {}; {} ranks a node, rows moved by {}\nkernels    {}\n", machine.name,
                                  machine.ranks_per_node > 1 << 16 ? "all" : fmt::format("{}", machine.ranks_per_node),
                                  to_string(machine.engine), machine.kernels);
   text += "predicted by a cost model, not measured\n";
+  bool has_hierarchical = false;
   for (const Point& point : points) {
     text += fmt::format("\n{}: {} tokens over {} rank{}\n", point.mask_name, with_commas(point.seqlen_q),
                         with_commas(point.cp_size), point.cp_size == 1 ? "" : "s");
-    TextTable table({"strategy", "step", "forward", "backward", "exposed", "of one rank's rate", "received a rank",
-                     "between nodes", "memory", ""});
+    TextTable table(
+        {"strategy", "step", "forward", "backward", "exposed", "rate", "received", "between nodes", "memory"});
+    std::string remarks;
     for (const StrategyPrediction& p : point.predictions) {
+      has_hierarchical = has_hierarchical || p.strategy == "tangram_hierarchical";
+      if (const std::string said = remark(p, machine); !said.empty())
+        remarks += wrapped(fmt::format("  {}:", p.strategy), said);
       if (!p.infeasible.empty()) {
-        table.add({p.strategy, "–", "–", "–", "–", "–", "–", "–", "–", p.infeasible});
+        table.add({p.strategy, "–", "–", "–", "–", "–", "–", "–", "–"});
         continue;
       }
       table.add({p.strategy, seconds_text(p.step_s()), seconds_text(p.forward_s), seconds_text(p.backward_s),
                  seconds_text(p.exposed_s), fmt::format("{:.1f} %", 100 * efficiency(point, p)),
                  bytes_text((p.forward_bytes + p.backward_bytes) / point.cp_size), bytes_text(p.between_bytes),
-                 bytes_text(p.peak_bytes), remark(p, machine)});
+                 bytes_text(p.peak_bytes)});
     }
-    text += table.text();
+    text += table.text() + remarks;
+  }
+  text +=
+      "\nexposed: communication that no compute hides; rate: share of one rank's rate that each rank keeps;\n"
+      "received: by a rank, on average; memory: of the rank that needs most\n";
+  if (has_hierarchical) {
+    text += "tangram_hierarchical: tangram whose rows cross to each node once and are handed on inside it\n";
   }
   return text;
 }
@@ -272,7 +303,11 @@ int simulate_main(const SimulateVerbOptions& options) {
   const MachineModel machine = machine_of(options, heads);
   require_writable({{"--svg", options.svg}, {"--html", options.html}});
   std::vector<Point> points;
-  for (const int cp_size : cp_sizes) points.push_back(simulate_point(options, cp_size, machine, strategies));
+  {
+    const double work = std::accumulate(cp_sizes.begin(), cp_sizes.end(), 0.0) * static_cast<double>(strategies.size());
+    ProgressBar bar(work);  // more ranks take longer, about in proportion
+    for (const int cp_size : cp_sizes) points.push_back(simulate_point(options, cp_size, machine, strategies, bar));
+  }
   const bool by_tokens = options.rows_per_rank != -1;
   const std::string text = points_text(points, machine);
   if (!options.svg.empty()) write_file(options.svg, "--svg", points_svg(points, machine, by_tokens));

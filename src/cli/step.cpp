@@ -13,6 +13,7 @@
 
 #include "cli/gpu/gpu_step.hpp"
 #include "cli/progress.hpp"
+#include "core/median.hpp"
 #include "core/require.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/dist_attention.hpp"
@@ -254,11 +255,6 @@ void finish_result(const SharedStep& shared, StepResult& result) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 int64_t sum_over_ranks(Communicator& communicator, int64_t value) {
   // In parts small enough for exact float32 sums.

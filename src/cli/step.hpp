@@ -65,8 +65,6 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
 
 /// Tensors for the results of a step of the plan, undefined so far.
 StepResult empty_result(const Plan& plan);
-/// Of at least one value.
-double median(std::vector<double> values);
 /// Exact up to 2^36 a rank. Collective.
 int64_t sum_over_ranks(Communicator& communicator, int64_t value);
 

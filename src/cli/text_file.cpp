@@ -10,7 +10,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <utility>
 
+#include "cli/unfinished.hpp"
 #include "core/require.hpp"
 
 namespace tangram::cli {
@@ -21,6 +24,7 @@ struct WriteTarget {
   std::string path;        // what is written
   std::string final_path;  // what it becomes once it is complete
   int error = 0;
+  std::unique_ptr<Unfinished> partial;  // where these are two
 };
 
 // Beside the file, so that a full disk leaves no half of it; devices and pipes are written as they are.
@@ -28,14 +32,15 @@ WriteTarget target_of(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
-  if (fs::exists(status) && !fs::is_regular_file(status)) return {path, path};
-  if (fs::exists(status) && ::access(path.c_str(), W_OK) != 0) return {path, path, errno};
+  if (fs::exists(status) && !fs::is_regular_file(status)) return {path, path, 0, nullptr};
+  if (fs::exists(status) && ::access(path.c_str(), W_OK) != 0) return {path, path, errno, nullptr};
   const std::string final_path = fs::exists(status) ? fs::canonical(path, ignored).string() : path;
   const std::string beside = fmt::format("{}.{}.partial", final_path, ::getpid());
+  auto partial = std::make_unique<Unfinished>(beside);
   std::ofstream probe(beside, std::ios::binary);
-  if (!probe.is_open()) return {path, path};  // a folder that takes no new files may still have this one
+  if (!probe.is_open()) return {path, path, 0, nullptr};  // a folder that takes no new files may still have this one
   if (fs::exists(status)) fs::permissions(beside, status.permissions(), ignored);
-  return {beside, final_path};
+  return {beside, final_path, 0, std::move(partial)};
 }
 
 // Why `path` cannot be written, as errno says it, or 0.
@@ -111,9 +116,9 @@ void write_file(const std::string& path, std::string_view what, std::string_view
   file.write(rest.data(), static_cast<std::streamsize>(rest.size()));
   file.close();
   int error = file.fail() ? errno : 0;
-  if (target.path != path) {
-    if (error == 0 && std::rename(target.path.c_str(), target.final_path.c_str()) != 0) error = errno;
-    if (error != 0) std::remove(target.path.c_str());
+  if (target.partial != nullptr && error == 0) {
+    if (std::rename(target.path.c_str(), target.final_path.c_str()) != 0) error = errno;
+    if (error == 0) target.partial->keep();
   }
   require(error == 0, "{}: cannot write '{}': {}", what, path, std::strerror(error));
 }

@@ -6,9 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 
 #include "comm/operation.hpp"
+#include "tangram/dtype.hpp"
 
 namespace tangram::comm {
 
@@ -56,6 +58,84 @@ std::string find_refusal(std::span<const Signature* const> signatures) {
   return fmt::format("{}: rank {} refused its part: {}", name, refusal - signatures.begin(), (*refusal)->text);
 }
 
+std::string pass_text(uint64_t word) { return word == 0 ? "forward" : "backward"; }
+
+std::string heads_text(uint64_t word) {
+  return fmt::format("{} and {} heads of {} and {}, {}", word & 0xffff, word >> 16 & 0xffff, word >> 32 & 0xfff,
+                     word >> 44 & 0xfff, to_string(static_cast<DType>(word >> 56)));
+}
+
+std::string sink_text(uint64_t word) {
+  return word == 0 ? "none" : fmt::format("{} {}", word / 2, word % 2 == 0 ? "for all rows" : "of each row");
+}
+
+std::string results_text(uint64_t word) {
+  std::string text;
+  const auto name = [&](CallFacts::Result result, const char* what) {
+    if ((word & result) != 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", what);
+  };
+  name(CallFacts::kMaxLogits, "max_logits");
+  name(CallFacts::kKept, "kept K/V");
+  name(CallFacts::kDsink, "dsink");
+  name(CallFacts::kDsinkSum, "summed");
+  name(CallFacts::kDsinkAvg, "averaged");
+  return text.empty() ? "none" : text;
+}
+
+std::string fact_text(CallFacts::Fact fact, uint64_t word) {
+  switch (fact) {
+    case CallFacts::kHeads: return heads_text(word);
+    case CallFacts::kPass: return pass_text(word);
+    case CallFacts::kScale:
+    case CallFacts::kSoftcap: return fmt::format("{:g}", std::bit_cast<float>(static_cast<uint32_t>(word)));
+    case CallFacts::kSink: return sink_text(word);
+    case CallFacts::kResults: return results_text(word);
+    default: return fmt::format("{:016x}", word);
+  }
+}
+
+const char* fact_name(CallFacts::Fact fact) {
+  switch (fact) {
+    case CallFacts::kMask: return "masks";
+    case CallFacts::kDispatch: return "dispatches";
+    case CallFacts::kHeads: return "heads or dtypes";
+    case CallFacts::kConfig: return "configs";
+    case CallFacts::kPass: return "passes";
+    case CallFacts::kScale: return "softmax_scales";
+    case CallFacts::kSoftcap: return "softcaps";
+    case CallFacts::kSink: return "sinks";
+    case CallFacts::kResults: return "wanted results";
+    case CallFacts::kRows: return "the keys' rows";
+    case CallFacts::kNumFacts: break;
+  }
+  return "unknown";
+}
+
+/// Everything that differs of itself. When ranks are at different calls, of which some say less, what those say is
+/// compared.
+std::string find_other_call(std::span<const Signature* const> signatures) {
+  uint32_t given = ~0u;
+  bool alike = true;
+  for (const Signature* signature : signatures) {
+    given &= signature->facts.given;
+    alike = alike && signature->facts == signatures.front()->facts;
+  }
+  if (alike) return {};
+  std::string result;
+  bool plans_differ = false;
+  for (int i = 0; i < CallFacts::kNumFacts; ++i) {
+    const auto fact = static_cast<CallFacts::Fact>(i);
+    const bool is_derived = fact == CallFacts::kDispatch || fact == CallFacts::kConfig;  // from what came before
+    if ((given >> i & 1) == 0 || (plans_differ && is_derived)) continue;
+    const std::string text =
+        differing(signatures, [&](const Signature& s) { return fact_text(fact, s.facts.words[fact]); });
+    if (text.empty()) continue;
+    plans_differ = plans_differ || fact <= CallFacts::kConfig;
+    result += fmt::format("{}{} differ ({})", result.empty() ? "" : "; ", fact_name(fact), text);
+  }
+  return result;
+}
+
 std::string find_row_mismatch(std::span<const Signature* const> signatures) {
   for (size_t from = 0; from < signatures.size(); ++from) {
     if (signatures[from]->out.empty()) continue;
@@ -82,7 +162,9 @@ std::string find_row_mismatch(std::span<const Signature* const> signatures) {
 
 std::string find_disagreement(std::span<const Signature* const> signatures) {
   if (std::string refusal = find_refusal(signatures); !refusal.empty()) return refusal;
-  std::string text = differing(signatures, [](const Signature& s) { return call_name(s); });
+  std::string text = find_other_call(signatures);
+  if (!text.empty()) return fmt::format("attention: every rank must make the same call: {}", text);
+  text = differing(signatures, [](const Signature& s) { return call_name(s); });
   if (!text.empty()) return fmt::format("communicator: every rank must make the same call (got {})", text);
 
   const std::string name = call_name(*signatures.front());

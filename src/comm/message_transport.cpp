@@ -16,6 +16,7 @@ namespace tangram::comm {
 MessageTransport::MessageTransport(Place place, double timeout_s)
     : place_(place),
       timeout_s_(timeout_s),
+      notes_(timeout_s),
       received_(static_cast<size_t>(place.size), std::vector<char>(encoded_size(place.size))) {}
 
 void MessageTransport::execute(Operation& operation, double& started_s) {
@@ -86,9 +87,12 @@ void MessageTransport::fail_ended(const std::string& name, int peer) {
 }
 
 void MessageTransport::check_silence(const std::string& name, std::span<const int> peers, double silent_s) {
+  if (silent_s < timeout_s_ / 2) notes_.reset();
+  const auto ranks = [&] { return fmt::format("{} {}", peers.size() == 1 ? "rank" : "ranks", joined(peers)); };
+  if (notes_.is_due(silent_s)) notes_.note(name, ranks(), place_.rank, silent_s);
   if (silent_s < timeout_s_) return;
-  fail({true, fmt::format("{}: {} {} did not take part within {:g} s (noticed by rank {})", name,
-                          peers.size() == 1 ? "rank" : "ranks", joined(peers), timeout_s_, place_.rank)});
+  fail({true, fmt::format("{}: {} did not take part within {:g} s (noticed by rank {})", name, ranks(), timeout_s_,
+                          place_.rank)});
 }
 
 void MessageTransport::throw_failure() const {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/progress_communicator.hpp"
+#include "core/log.hpp"
 
 namespace tangram::comm {
 
@@ -64,6 +65,7 @@ class MessageTransport : public Transport {
 
   const Place place_;
   const double timeout_s_;
+  WaitNotes notes_;
 
  private:
   void exchange_signatures(const Operation& operation);

@@ -46,6 +46,7 @@ struct PeerRows {
 struct Signature {
   OpKind kind = OpKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
+  CallFacts facts;  // of the call that it belongs to
   std::string label;
   uint64_t value = 0;         // kAgreement: what must be equal; otherwise a hash of dtypes, heads and dims
   std::string text;           // kRefusal: why; otherwise dtypes, heads and dims in words
@@ -59,6 +60,8 @@ struct Operation {
   std::vector<RowCopy> incoming;  // by peer: rows of `targets`, and where they begin in the peer's `sources`
   std::vector<ConstTensorView> sources;
   std::vector<TensorView> targets;
+  /// Which call of this rank it belongs to; 0: none. See NOTE [refused calls].
+  uint64_t call = 0;
   /// all_reduce works in place, so peers read a copy.
   std::vector<float> values;
 

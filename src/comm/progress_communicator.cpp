@@ -102,14 +102,18 @@ void ProgressCommunicator::run() {
       return;
     }
     const std::shared_ptr<Call> call = queue_.front();
+    const uint64_t number = call->operation().call;
     std::exception_ptr error = broken_;
+    if (error == nullptr && number != 0 && number == refused_call_) error = refusal_;
     lock.unlock();
     if (error == nullptr) {
       try {
         transport_->execute(call->operation(), call->started_s());
         count(call->operation());
       } catch (const InvalidArgument&) {
-        error = std::current_exception();  // nothing was sent, the next operation may do better
+        error = std::current_exception();  // nothing was sent, the next call may do better
+        refused_call_ = number;
+        refusal_ = error;
       } catch (...) {
         error = std::current_exception();
         const std::lock_guard guard(mutex_);
@@ -167,6 +171,8 @@ std::unique_ptr<CommHandle> ProgressCommunicator::post(Make make) {
     refuse(error.what());
     throw;
   }
+  operation.signature.facts = facts_;
+  operation.call = call_;
   return std::make_unique<Handle>(enqueue(std::move(operation)));
 }
 
@@ -206,6 +212,11 @@ void ProgressCommunicator::barrier(std::string_view label) {
 
 void ProgressCommunicator::require_agreement(uint64_t value, std::string_view what) {
   post([&] { return make_agreement(value, what); })->wait();
+}
+
+void ProgressCommunicator::set_facts(const CallFacts& facts) {
+  facts_ = facts;
+  call_ = facts.given == 0 ? 0 : ++num_calls_;
 }
 
 void ProgressCommunicator::refuse(std::string_view reason) { enqueue(make_refusal(reason)); }

@@ -37,6 +37,9 @@ class Transport {
   virtual void idle() {}
 };
 
+/// NOTE [refused calls]: a call, from one set_facts to the next, may post operations before it has waited for those
+/// before them. When ranks disagree about one, each drops what it has posted of its call beyond that: otherwise who had
+/// posted more than others would be ahead of them ever after.
 class ProgressCommunicator final : public Communicator {
  public:
   explicit ProgressCommunicator(std::unique_ptr<Transport> transport);
@@ -59,6 +62,7 @@ class ProgressCommunicator final : public Communicator {
   void all_reduce(std::span<float> values, ReduceOp op, std::string_view label) override;
   void barrier(std::string_view label) override;
   void require_agreement(uint64_t value, std::string_view what) override;
+  void set_facts(const CallFacts& facts) override;
   void refuse(std::string_view reason) override;
   void abort(std::string_view reason) noexcept override;
   TrafficCounters counters() const override;
@@ -82,12 +86,17 @@ class ProgressCommunicator final : public Communicator {
 
   std::unique_ptr<Transport> transport_;
   Place place_;
+  CallFacts facts_;  // of the calling thread, as the next two
+  uint64_t num_calls_ = 0;
+  uint64_t call_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Call>> queue_;  // the front one is being executed
   bool stopping_ = false;
-  std::exception_ptr broken_;  // Timeout or CommError, from then on everybody's outcome
+  uint64_t refused_call_ = 0;
+  std::exception_ptr refusal_;  // of that call
+  std::exception_ptr broken_;   // Timeout or CommError, from then on everybody's outcome
   TrafficCounters counters_;
   std::thread thread_;  // last: it uses all of the above
 };

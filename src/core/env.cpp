@@ -20,7 +20,12 @@ constexpr const char* kSanityCheck = "TANGRAM_SANITY_CHECK";
 constexpr const char* kCpuIsa = "TANGRAM_CPU_ISA";
 constexpr const char* kProfile = "TANGRAM_PROFILE";
 constexpr const char* kBatchCopies = "TANGRAM_BATCH_COPIES";
+constexpr const char* kSecret = "TANGRAM_SECRET";
 constexpr const char* kNcclLibrary = "TANGRAM_NCCL_LIBRARY";
+
+constexpr double kMinTimeout = 1e-3;
+constexpr double kMaxTimeout = 1e6;
+constexpr int kMaxThreads = 4096;
 
 #ifdef NDEBUG
 constexpr bool kSanityCheckDefault = false;
@@ -50,29 +55,49 @@ bool read_flag(const char* name, bool fallback) {
   return text == "1";
 }
 
+bool is_cpu_isa(const std::string& name) {
+  return name.empty() || name == "baseline" || name == "avx2" || name == "avx512" || name == "avx512_bf16";
+}
+
 Env read() {
   Env env;
-  env.timeout_s = read_number(kTimeout, env.timeout_s, 1e-3, 1e6);
-  const double num_threads = read_number(kNumThreads, env.num_threads, 0, 4096);
+  env.timeout_s = read_number(kTimeout, env.timeout_s, kMinTimeout, kMaxTimeout);
+  const double num_threads = read_number(kNumThreads, env.num_threads, 0, kMaxThreads);
   require(num_threads == static_cast<int>(num_threads), "Env: {} must be a whole number (got {})", kNumThreads,
           num_threads);
   env.num_threads = static_cast<int>(num_threads);
   env.sanity_check = read_flag(kSanityCheck, kSanityCheckDefault);
   env.cpu_isa = raw(kCpuIsa);
-  require(env.cpu_isa.empty() || env.cpu_isa == "baseline" || env.cpu_isa == "avx2" || env.cpu_isa == "avx512" ||
-              env.cpu_isa == "avx512_bf16",
-          "Env: {} must be baseline, avx2, avx512 or avx512_bf16 (got '{}')", kCpuIsa, env.cpu_isa);
+  require(is_cpu_isa(env.cpu_isa), "Env: {} must be baseline, avx2, avx512 or avx512_bf16 (got '{}')", kCpuIsa,
+          env.cpu_isa);
   env.profile = read_flag(kProfile, false);
   env.batch_copies = read_flag(kBatchCopies, true);
+  env.secret = raw(kSecret);
+  require(env.secret.empty() || env.secret.size() >= Env::kMinSecretBytes,
+          "Env: {} must be at least {} characters, drawn at random (got {})", kSecret, Env::kMinSecretBytes,
+          env.secret.size());
   if (const std::string library = raw(kNcclLibrary); !library.empty()) env.nccl_library = library;
+  return env;
+}
+
+Env& values() {
+  static Env env = read();
   return env;
 }
 
 }  // namespace
 
-const Env& Env::get() {
-  static const Env env = read();
-  return env;
+const Env& Env::get() { return values(); }
+
+void Env::set(const Env& env) {
+  require(env.timeout_s >= kMinTimeout && env.timeout_s <= kMaxTimeout,
+          "Env::set: timeout_s must be seconds in [{}, {}] (got timeout_s={})", kMinTimeout, kMaxTimeout,
+          env.timeout_s);
+  require(env.num_threads >= 0 && env.num_threads <= kMaxThreads,
+          "Env::set: num_threads must lie in [0, {}] (got num_threads={})", kMaxThreads, env.num_threads);
+  require(is_cpu_isa(env.cpu_isa),
+          "Env::set: cpu_isa must be baseline, avx2, avx512, avx512_bf16 or empty (got cpu_isa='{}')", env.cpu_isa);
+  values() = env;
 }
 
 Env::MpiLaunch Env::mpi_launch() {
@@ -92,6 +117,8 @@ std::vector<Env::Variable> Env::list() {
     const std::string text = raw(name);
     return Variable{name, text.empty() ? std::move(fallback) : text, !text.empty(), help};
   };
+  Variable secret = variable(kSecret, "", "by which ranks of a job that meet by TCP know each other");
+  if (secret.is_set) secret.value = "(set)";
   return {
       variable(kTimeout, fmt::format("{:g}", defaults.timeout_s), "seconds that a communication operation waits"),
       variable(kNumThreads, "0", "threads of the CPU backend; 0: one per core"),
@@ -99,6 +126,7 @@ std::vector<Env::Variable> Env::list() {
       variable(kCpuIsa, "", "instruction set of the CPU backend: baseline, avx2, avx512, avx512_bf16; empty: the best"),
       variable(kProfile, "0", "name kernels and transfers with NVTX ranges"),
       variable(kBatchCopies, "1", "Python's groups of GPUs: all copies of a stage in one call"),
+      secret,
       variable(kNcclLibrary, defaults.nccl_library, "the NCCL that transport nccl between GPUs loads"),
   };
 }

@@ -3,6 +3,7 @@
 
 #include "core/host_pool.hpp"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -11,6 +12,7 @@
 #include <cstdlib>
 
 #include "core/require.hpp"
+#include "tangram/error.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -22,6 +24,10 @@
 namespace tangram {
 
 namespace {
+
+[[noreturn]] void throw_out_of_memory(size_t bytes) {
+  throw OutOfMemory(fmt::format("not enough memory: {} bytes were asked for", bytes));
+}
 
 constexpr size_t kSmallAlignment = 64;
 
@@ -56,7 +62,7 @@ HostPool& HostPool::of_process() {
 }
 
 void* HostPool::allocate(size_t bytes) {
-  if (bytes > size_t{1} << 62) throw std::bad_alloc();
+  if (bytes > size_t{1} << 62) throw_out_of_memory(bytes);
   const size_t block = block_bytes(bytes);
   void* data = nullptr;
   {
@@ -72,7 +78,7 @@ void* HostPool::allocate(size_t bytes) {
   }
   if (data == nullptr) {
     data = mmap(nullptr, block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) throw std::bad_alloc();
+    if (data == MAP_FAILED) throw_out_of_memory(bytes);
     const std::lock_guard lock(mutex_);
     used_bytes_ += static_cast<int64_t>(block);
   }
@@ -134,7 +140,7 @@ void HostPool::set_max_kept_bytes(int64_t max_kept_bytes) {
 void* allocate_host(size_t bytes) {
   if (bytes >= HostPool::kMinBytes) return HostPool::of_process().allocate(bytes);
   void* data = std::aligned_alloc(kSmallAlignment, round_up(std::max<size_t>(bytes, 1), kSmallAlignment));
-  if (data == nullptr) throw std::bad_alloc();
+  if (data == nullptr) throw_out_of_memory(bytes);
   return data;
 }
 

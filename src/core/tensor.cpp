@@ -11,6 +11,7 @@
 
 #include "core/host_pool.hpp"
 #include "core/require.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram {
 
@@ -48,8 +49,10 @@ HostTensor::HostTensor(DType dtype, int64_t rows, int heads, int dim) {
   // More bytes than numbers for them is more than there is memory.
   constexpr int64_t kMaxBytes = int64_t{1} << 62;
   const int64_t row_elements = int64_t{heads} * dim;
-  if (row_elements > 0 && rows > kMaxBytes / static_cast<int64_t>(size_of(dtype)) / row_elements)
-    throw std::bad_alloc();
+  if (row_elements > 0 && rows > kMaxBytes / static_cast<int64_t>(size_of(dtype)) / row_elements) {
+    throw OutOfMemory(fmt::format("not enough memory for a tensor {}[{}, {}, {}]: more bytes than can be counted",
+                                  to_string(dtype), rows, heads, dim));
+  }
   view_.dtype = dtype;
   view_.rows = rows;
   view_.heads = heads;
@@ -57,7 +60,11 @@ HostTensor::HostTensor(DType dtype, int64_t rows, int heads, int dim) {
   view_.row_stride = int64_t{heads} * dim;
   view_.head_stride = dim;
   const auto num_bytes = static_cast<size_t>(bytes());
-  memory_ = std::unique_ptr<void, Free>(allocate_host(num_bytes), Free{num_bytes});
+  try {
+    memory_ = std::unique_ptr<void, Free>(allocate_host(num_bytes), Free{num_bytes});
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemory(fmt::format("not enough memory for a tensor {}: {} bytes", shape_text(view_), num_bytes));
+  }
   view_.data = memory_.get();
 }
 

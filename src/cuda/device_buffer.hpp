@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace tangram::cuda {
 
@@ -31,6 +32,10 @@ class DeviceBuffer {
 
   /// A buffer that holds a copy of `bytes` of host memory; the copy has ended on return.
   static DeviceBuffer copy_of(const void* host, size_t bytes);
+  template <class T>
+  static DeviceBuffer copy_of(const std::vector<T>& values) {
+    return copy_of(values.data(), values.size() * sizeof(T));
+  }
   /// A buffer of zero bytes; the fill has ended on return.
   static DeviceBuffer zeros(size_t bytes);
 

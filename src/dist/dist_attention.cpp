@@ -46,12 +46,14 @@ std::string_view to_string(TraceKind kind) {
 class DistAttention::Impl {
  public:
   RankContext context;
+  CallFacts facts;                              // of the plan
   std::unique_ptr<GridAttention> grid;          // under another strategy than Tangram's
   std::unique_ptr<MovementAttention> movement;  // where queries move too
 
   template <class Args, class Run>
   void pass(const Args& args, bool will_communicate, Run run) {
     check_for_all(*context.communicator, will_communicate, [&] { validate(context, args); });
+    const SharedFacts shared(*context.communicator, facts_of(facts, args));
     try {
       run(context, args);
     } catch (const InvalidArgument&) {
@@ -94,7 +96,8 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
     context.forward = prepare_stages(backend, context.rank_plan().forward, context.shape, AttnPasses::kForward);
     context.backward = prepare_stages(backend, context.rank_plan().backward, context.shape, AttnPasses::kBackward);
   });
-  communicator.require_agreement(hash_of(*plan), "DistAttention: mask, config and dispatch");
+  impl_->facts = facts_of(*plan);
+  agree_on_plan(communicator, impl_->facts, "DistAttention");
 }
 
 DistAttention::~DistAttention() = default;

@@ -3,6 +3,10 @@
 
 #include "dist/pass_plan.hpp"
 
+#include <fmt/format.h>
+
+#include <cmath>
+
 #include "core/require.hpp"
 #include "tangram/flex_attention.hpp"
 
@@ -43,23 +47,23 @@ class Hasher {
   uint64_t hash_ = 0xcbf29ce484222325;
 };
 
-}  // namespace
-
-uint64_t hash_of(const Plan& plan) {
+uint64_t hash_of_dispatch(const Plan& plan) {
   Hasher hasher;
-  hasher.add(plan.mask.hash());
-  const HeadConfig& heads = plan.config.heads;
-  for (const int value : {plan.config.cp_size, heads.num_heads_q, heads.num_heads_kv, heads.head_dim, heads.head_dim_v,
-                          static_cast<int>(heads.dtype), static_cast<int>(plan.config.reduce_dtype)}) {
-    hasher.add(static_cast<uint64_t>(value));
-  }
+  hasher.add(plan.q_dispatch);
+  hasher.add(plan.k_dispatch);
+  return hasher.value();
+}
+
+/// Of what is left beside mask, heads and dispatch.
+uint64_t hash_of_config(const Plan& plan) {
+  Hasher hasher;
+  hasher.add(static_cast<uint64_t>(plan.config.cp_size));
+  hasher.add(static_cast<uint64_t>(plan.config.reduce_dtype));
   const StrategyConfig& strategy = plan.config.strategy;
   for (const int value : {static_cast<int>(strategy.name), plan.grid.head_ranks, strategy.inner_ring}) {
     hasher.add(static_cast<uint64_t>(value));
   }
   for (const int chunk : plan.grid.head_chunks) hasher.add(static_cast<uint64_t>(chunk));
-  hasher.add(plan.q_dispatch);
-  hasher.add(plan.k_dispatch);
   hasher.add(plan.movement);
   for (const RankPlan& rank : plan.ranks) {
     for (const auto* stages : {&rank.forward, &rank.backward}) {
@@ -69,6 +73,59 @@ uint64_t hash_of(const Plan& plan) {
     }
   }
   return hasher.value();
+}
+
+/// Sinks of a row, and whether each row has its own.
+uint64_t sink_word(const Sink& sink) {
+  if (sink.empty()) return 0;
+  return static_cast<uint64_t>(sink.seqlen_sink) * 2 + (sink.layout == SinkLayout::kSsh ? 1 : 0);
+}
+
+CallFacts facts_of(const CallFacts& plan, AttnPass pass, const AttnOptions& options, const Sink& sink, int head_dim) {
+  CallFacts facts = plan;
+  facts.set(CallFacts::kPass, static_cast<uint64_t>(pass));
+  facts.set(CallFacts::kScale, options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(head_dim))));
+  facts.set(CallFacts::kSoftcap, options.softcap);
+  facts.set(CallFacts::kSink, sink_word(sink));
+  return facts;
+}
+
+}  // namespace
+
+CallFacts facts_of(const Plan& plan) {
+  const HeadConfig& heads = plan.config.heads;
+  CallFacts facts;
+  facts.set(CallFacts::kMask, plan.mask.hash());
+  facts.set(CallFacts::kDispatch, hash_of_dispatch(plan));
+  facts.set(CallFacts::kHeads, CallFacts::heads_word(heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
+                                                     heads.head_dim_v, static_cast<int>(heads.dtype)));
+  facts.set(CallFacts::kConfig, hash_of_config(plan));
+  return facts;
+}
+
+CallFacts facts_of(const CallFacts& plan, const DistForwardArgs& args) {
+  CallFacts facts = facts_of(plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
+  facts.set(CallFacts::kResults, args.max_logits != nullptr ? uint64_t{CallFacts::kMaxLogits} : 0);
+  return facts;
+}
+
+CallFacts facts_of(const CallFacts& plan, const DistBackwardArgs& args) {
+  CallFacts facts = facts_of(plan, AttnPass::kBackward, args.options, args.sink, args.q.dim);
+  uint64_t results = args.kept != nullptr && args.kept->valid ? uint64_t{CallFacts::kKept} : 0;
+  if (args.dsink != nullptr) {
+    results |= CallFacts::kDsink;
+    if (args.dsink_reduce == DsinkReduce::kSum) results |= CallFacts::kDsinkSum;
+    if (args.dsink_reduce == DsinkReduce::kAvg) results |= CallFacts::kDsinkAvg;
+  }
+  facts.set(CallFacts::kResults, results);
+  return facts;
+}
+
+void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char* name) {
+  Hasher hasher;
+  for (const uint64_t word : plan.words) hasher.add(word);
+  const SharedFacts shared(communicator, plan);
+  communicator.require_agreement(hasher.value(), fmt::format("{}: mask, config and dispatch", name));
 }
 
 void check_plan(const char* name, const Plan& plan, int size) {

@@ -9,13 +9,34 @@
 #include <vector>
 
 #include "tangram/attention.hpp"
+#include "tangram/communicator.hpp"
+#include "tangram/dist_attention.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
 
-/// Of all that decides who sends what to whom.
-uint64_t hash_of(const Plan& plan);
+/// What all ranks must share of a plan, and of a pass over it.
+CallFacts facts_of(const Plan& plan);
+CallFacts facts_of(const CallFacts& plan, const DistForwardArgs& args);
+CallFacts facts_of(const CallFacts& plan, const DistBackwardArgs& args);
+
+/// The operations of its life belong to a call of these facts, those after it to none.
+class SharedFacts {
+ public:
+  SharedFacts(Communicator& communicator, const CallFacts& facts) : communicator_(communicator) {
+    communicator.set_facts(facts);
+  }
+  ~SharedFacts() { communicator_.set_facts({}); }
+  SharedFacts(const SharedFacts&) = delete;
+  SharedFacts& operator=(const SharedFacts&) = delete;
+
+ private:
+  Communicator& communicator_;
+};
+
+/// Collective: throws InvalidArgument on every rank, naming what differs, unless all pass the same.
+void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char* name);
 
 /// Throws InvalidArgument, starting with `name`, unless the plan is of Tangram's own strategy and for `size` ranks;
 /// asserts that it is consistent.

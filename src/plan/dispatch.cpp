@@ -9,6 +9,7 @@
 #include <numeric>
 #include <string>
 
+#include "core/nearest_word.hpp"
 #include "core/require.hpp"
 #include "plan/chunk_areas.hpp"
 #include "plan/cost.hpp"
@@ -97,12 +98,15 @@ std::string_view to_string(DispatchAlgorithm algorithm) {
 
 DispatchAlgorithm parse_dispatch_algorithm(std::string_view name) {
   std::string names;
+  std::vector<std::string_view> known;
   for (const NamedAlgorithm& entry : kAlgorithms) {
     if (entry.name == name) return entry.algorithm;
+    known.push_back(entry.name);
     if (!names.empty()) names += ", ";
     names += entry.name;
   }
-  require(false, "parse_dispatch_algorithm: name must be one of {} (got '{}')", names, name);
+  require(false, "parse_dispatch_algorithm: name must be one of {} (got '{}'){}", names, name,
+          did_you_mean(name, known));
   return {};
 }
 

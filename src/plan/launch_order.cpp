@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/nearest_word.hpp"
 #include "core/require.hpp"
 #include "tangram/config.hpp"
 
@@ -30,11 +31,13 @@ std::string_view to_string(LaunchOrder order) {
 
 LaunchOrder parse_launch_order(std::string_view name) {
   std::string list;
+  std::vector<std::string_view> names;
   for (const auto& [value, known] : kNames) {
     if (known == name) return value;
+    names.push_back(known);
     list += (list.empty() ? "" : ", ") + std::string(known);
   }
-  require(false, "parse_launch_order: must be one of {} (got {})", list, name);
+  require(false, "parse_launch_order: must be one of {} (got {}){}", list, name, did_you_mean(name, names));
   return LaunchOrder::kAuto;
 }
 

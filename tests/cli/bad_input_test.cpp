@@ -157,8 +157,11 @@ TEST(BadInput, Distribution) {
   const BadCase cases[] = {
       {{"--cp-size", "0"}, "--cp-size: must lie in [1, 65536] (got 0)"},
       {{"--cp-size", "-3"}, "--cp-size"},
-      {{"--cp-size", "8", "--chunk-size", "256"}, "must not exceed the number of chunks, 4"},
-      {{"--cp-size", "2000"}, "must not exceed the number of chunks, 1024"},
+      {{"--chunk-size", "0"}, "--chunk-size: must be positive (got 0)"},
+      {{"--strategy", "Ring"}, "(got 'Ring') (did you mean 'ring'?)"},
+      {{"--dispatch", "zig_zag"}, "(did you mean 'zigzag'?)"},
+      {{"--movement", "aut"}, "(did you mean 'auto'?)"},
+      {{"--launch-order", "copyengine"}, "(did you mean 'copy_engine'?)"},
       {{"--heads-q", "6", "--heads-kv", "4"}, "--heads-q: must be a multiple of --heads-kv (got 6 and 4)"},
       {{"--head-dim", "-1"}, "--head-dim"},
       {{"--dispatch", "magic"}, "magic"},
@@ -233,6 +236,31 @@ TEST(BadInput, AReportThatCannotBeWrittenIsRefusedBeforeTheStep) {
   EXPECT_EQ(inside.code, 0) << inside.err;  // in a folder that the program makes itself
 }
 
+TEST(BadInput, AFolderThatWasMadeForNothingIsRemoved) {
+  const TempFolder folder;
+  const std::vector<std::string> refused{
+      "run",       "--family",         "causal", "--seqlen",         "64", "--cp-size", "2",
+      "--out-dir", folder.path("a/b"), "--html", "/no/such/folder/x"};
+  EXPECT_EQ(run_program(refused).code, 2);
+  EXPECT_FALSE(std::filesystem::exists(folder.path("a")));
+  // Interrupted in the middle of a step that would take minutes.
+  const std::string command = std::string("timeout -s INT 0.3 " TANGRAM_PROGRAM " run --family full --seqlen 65536 ") +
+                              "--cp-size 2 --backend reference --out-dir " + folder.path("c/d") + " 2>/dev/null";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 124) << "the step was over before the interrupt";
+  EXPECT_FALSE(std::filesystem::exists(folder.path("c")));
+}
+
+TEST(BadInput, AFileThatGrowsBeyondItsLimitLeavesNothing) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.path("out"));
+  const ProgramResult result = run_program(
+      {"plan", "--family", "causal", "--seqlen", "4096", "--html", folder.path("out/report.html")}, "ulimit -f 4;");
+  EXPECT_EQ(result.code, 2) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("cannot write"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path("out")));
+}
+
 TEST(BadInput, OneFileForTwoReports) {
   const TempFolder folder;
   const std::string file = folder.path("x");
@@ -245,7 +273,20 @@ TEST(BadInput, OneFileForTwoReports) {
   }
 }
 
+// As in Python, whose keys are padded.
+TEST(BadInput, FewerTokensThanRanksAreNotButPadded) {
+  const ProgramResult few = run_program({"verify", "--family", "causal", "--seqlen", "3", "--cp-size", "4"});
+  EXPECT_EQ(few.code, 0) << few.err;
+  const ProgramResult chunks = run_program(
+      {"plan", "--family", "causal", "--seqlen", "1024", "--cp-size", "8", "--chunk-size", "256", "--json"});
+  EXPECT_EQ(chunks.code, 0) << chunks.err;
+}
+
 TEST(BadInput, HelpAndVersionAreNot) {
+  EXPECT_EQ(run_program({"help"}).out, run_program({"--help"}).out);
+  EXPECT_EQ(run_program({"help", "plan"}).out, run_program({"plan", "--help"}).out);
+  EXPECT_THAT(run_program({"help", "plna"}).err, HasSubstr("unknown verb 'plna'"));
+  EXPECT_EQ(run_program({"help", "plan", "run"}).code, 2);
   EXPECT_EQ(run_program({"--help"}).code, 0);
   EXPECT_THAT(run_program({"--help"}).out, HasSubstr("Exit codes"));
   EXPECT_EQ(run_program({"--version"}).out, "tangram " TANGRAM_TEST_VERSION "\n");

@@ -28,7 +28,7 @@ std::string header_of(const std::string& shape, const std::string& descr = "<f4"
   return "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }\n";
 }
 
-std::string error_of(const std::string& contents) {
+std::string error_of_npy(const std::string& contents) {
   const TempFolder folder;
   try {
     read_npy(folder.write("x.npy", contents), "--q");
@@ -53,39 +53,39 @@ TEST(Npy, WhatIsWrittenIsRead) {
 }
 
 TEST(Npy, ReadsLaterFormats) {
-  EXPECT_EQ(error_of(npy(header_of("(2, 3, 4)"), 96, 2)), "");
-  EXPECT_EQ(error_of(npy(header_of("(2, 3, 4)"), 96, 3)), "");
+  EXPECT_EQ(error_of_npy(npy(header_of("(2, 3, 4)"), 96, 2)), "");
+  EXPECT_EQ(error_of_npy(npy(header_of("(2, 3, 4)"), 96, 3)), "");
 }
 
 TEST(Npy, RefusesWhatLies) {
-  EXPECT_THAT(error_of(npy(header_of("(2, 3, 4)"), 95)), HasSubstr("truncated"));
-  EXPECT_THAT(error_of(npy(header_of("(2, 3, 4)"), 97)), HasSubstr("trailing bytes"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(2, 3, 4)"), 95)), HasSubstr("truncated"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(2, 3, 4)"), 97)), HasSubstr("trailing bytes"));
   // A terabyte by its header, a few bytes in fact: refused before memory is asked for.
-  EXPECT_THAT(error_of(npy(header_of("(4294967296, 8, 32)"), 8)), HasSubstr("truncated"));
-  EXPECT_THAT(error_of(npy(header_of("(4611686018427387904, 4, 4)"), 8)), HasSubstr("fit in memory"));
-  EXPECT_THAT(error_of(npy(header_of("(99999999999999999999, 4, 4)"), 8)), HasSubstr("malformed"));
-  EXPECT_THAT(error_of(npy(header_of("(-2, 3, 4)"), 96)), HasSubstr("malformed"));
-  EXPECT_THAT(error_of(npy(header_of("(0, 3, 4)"), 0)), HasSubstr("must be positive"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(4294967296, 8, 32)"), 8)), HasSubstr("truncated"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(4611686018427387904, 4, 4)"), 8)), HasSubstr("fit in memory"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(99999999999999999999, 4, 4)"), 8)), HasSubstr("malformed"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(-2, 3, 4)"), 96)), HasSubstr("malformed"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(0, 3, 4)"), 0)), HasSubstr("must be positive"));
 }
 
 TEST(Npy, RefusesOtherTypesOrdersAndShapes) {
-  EXPECT_THAT(error_of(npy(header_of("(2, 3, 4)", "<f8"), 192)), HasSubstr("'<f4' (got '<f8')"));
-  EXPECT_THAT(error_of(npy(header_of("(2, 3, 4)", ">f4"), 96)), HasSubstr("got '>f4'"));
-  EXPECT_THAT(error_of(npy(header_of("(2, 3, 4)", "<f4", "True"), 96)), HasSubstr("must be in C order"));
-  EXPECT_THAT(error_of(npy(header_of("(6, 4)"), 96)), HasSubstr("[seqlen, heads, dim] (got [6, 4])"));
-  EXPECT_THAT(error_of(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1, 1, 1)}", 4)),
+  EXPECT_THAT(error_of_npy(npy(header_of("(2, 3, 4)", "<f8"), 192)), HasSubstr("'<f4' (got '<f8')"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(2, 3, 4)", ">f4"), 96)), HasSubstr("got '>f4'"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(2, 3, 4)", "<f4", "True"), 96)), HasSubstr("must be in C order"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(6, 4)"), 96)), HasSubstr("[seqlen, heads, dim] (got [6, 4])"));
+  EXPECT_THAT(error_of_npy(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1, 1, 1)}", 4)),
               HasSubstr("not records"));
 }
 
 TEST(Npy, RefusesMalformedHeaders) {
-  EXPECT_THAT(error_of("not an array"), HasSubstr("does not start as one"));
-  EXPECT_THAT(error_of(""), HasSubstr("does not start as one"));
-  EXPECT_THAT(error_of(npy("{'descr': '<f4'}", 0)), HasSubstr("must hold descr, fortran_order and shape"));
-  EXPECT_THAT(error_of(npy("{'descr': '<f4', 'descr': '<f4'}", 0)), HasSubstr("once (got 'descr')"));
-  EXPECT_THAT(error_of(npy(header_of("(2, 3, 4)") + "x", 96)), HasSubstr("end after its dictionary"));
-  EXPECT_THAT(error_of(npy(header_of("(2, 3, 4)"), 96, 9)), HasSubstr("format must be 1.0, 2.0 or 3.0"));
+  EXPECT_THAT(error_of_npy("not an array"), HasSubstr("does not start as one"));
+  EXPECT_THAT(error_of_npy(""), HasSubstr("does not start as one"));
+  EXPECT_THAT(error_of_npy(npy("{'descr': '<f4'}", 0)), HasSubstr("must hold descr, fortran_order and shape"));
+  EXPECT_THAT(error_of_npy(npy("{'descr': '<f4', 'descr': '<f4'}", 0)), HasSubstr("once (got 'descr')"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(2, 3, 4)") + "x", 96)), HasSubstr("end after its dictionary"));
+  EXPECT_THAT(error_of_npy(npy(header_of("(2, 3, 4)"), 96, 9)), HasSubstr("format must be 1.0, 2.0 or 3.0"));
   std::string cut = npy(header_of("(2, 3, 4)"), 96);
-  EXPECT_THAT(error_of(cut.substr(0, 40)), HasSubstr("truncated within its header"));
+  EXPECT_THAT(error_of_npy(cut.substr(0, 40)), HasSubstr("truncated within its header"));
 }
 
 }  // namespace

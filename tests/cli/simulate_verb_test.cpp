@@ -50,6 +50,21 @@ TEST(SimulateVerb, PredictsEveryStrategyForEveryNumberOfRanks) {
             "ulysses over 128 head ranks needs num_heads_q to be a multiple of these (got num_heads_q=64)");
 }
 
+TEST(SimulateVerb, TextFitsInto120ColumnsAndExplainsWhatItNames) {
+  const ProgramResult result = run_program({"simulate", "--family", "causal", "--rows-per-rank", "8192", "--cp-sizes",
+                                            "8,64", "--strategies", "tangram,tangram_hierarchical,ulysses,usp,auto"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    const auto columns = std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
+    EXPECT_LE(columns, 120) << line;
+  }
+  EXPECT_THAT(result.out, HasSubstr("rate   received   between nodes      memory\n"));  // no column without a heading
+  EXPECT_THAT(result.out, HasSubstr("  tangram_hierarchical: all ranks are in one node\n"));
+  EXPECT_THAT(result.out, HasSubstr("rate: share of one rank's rate"));
+  EXPECT_THAT(result.out, HasSubstr("tangram_hierarchical: tangram whose rows cross to each node once"));
+}
+
 TEST(SimulateVerb, AutoIsWhatPlansWouldChoose) {
   const std::vector<std::string> mask{"--family", "full", "--seqlen",          "8192", "--cp-size", "8", "--json",
                                       "--dtype",  "bf16", "--machine-backend", "sm90"};

@@ -8,12 +8,16 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "comm/communicator_suite.hpp"
 #include "comm/exchange_tables.hpp"
+#include "tangram/env.hpp"
 #include "tangram/error.hpp"
+#include "tangram/log.hpp"
 
 namespace tangram {
 namespace {
@@ -167,6 +171,32 @@ TEST(RunLocalRanks, RethrowsTheErrorThatCameFirst) {
     EXPECT_STREQ(error.what(), "rank 3 has a problem");
   }
   EXPECT_EQ(num_ended, 3);
+}
+
+std::mutex notes_mutex;
+std::vector<std::string> notes;
+
+// A rank that saves alone: the others wait for it, and say so, from half of the deadline on.
+TEST(LocalGroup, LongWaitsAreMentionedBeforeTheyEnd) {
+  EXPECT_EQ(Env::list().front().value, "600");  // what other frameworks wait, not half a minute
+  notes.clear();
+  set_log_sink([](std::string_view line) {
+    const std::lock_guard lock(notes_mutex);
+    notes.emplace_back(line);
+  });
+  run_local_ranks(
+      3,
+      [](Communicator& comm) {
+        comm.barrier("at once");
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        comm.barrier("step 7");
+      },
+      1.0);
+  set_log_sink(nullptr);
+  EXPECT_THAT(notes, ::testing::Each(::testing::HasSubstr(" for rank 1, and gives up after 1 s")));
+  EXPECT_THAT(notes, ::testing::Each(::testing::StartsWith("barrier 'step 7': rank ")));
+  EXPECT_GE(notes.size(), 2u);
+  EXPECT_LE(notes.size(), 4u);  // of two ranks, at half a second and an eighth later
 }
 
 }  // namespace

@@ -53,6 +53,46 @@ TEST(EnvDeathTest, RefusesValuesThatMeanNothing) {
   expect_in_child("TANGRAM_SANITY_CHECK", "yes", throws_invalid_argument);
   expect_in_child("TANGRAM_BATCH_COPIES", "maybe", throws_invalid_argument);
   expect_in_child("TANGRAM_CPU_ISA", "mmx", throws_invalid_argument);
+  expect_in_child("TANGRAM_SECRET", "0123456789", throws_invalid_argument);
+}
+
+TEST(EnvDeathTest, ListDoesNotShowTheSecret) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const char* secret = "0123456789abcdef";
+  expect_in_child("TANGRAM_SECRET", secret, [secret] {
+    for (const auto& variable : Env::list()) {
+      if (variable.name == "TANGRAM_SECRET") return Env::get().secret == secret && variable.value == "(set)";
+    }
+    return false;
+  });
+}
+
+TEST(EnvDeathTest, SetPutsOtherValuesInPlace) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  expect_in_child("TANGRAM_TIMEOUT_S", "2.5", [] {
+    Env env = Env::get();
+    env.num_threads = 3;
+    Env::set(env);
+    return Env::get().num_threads == 3 && Env::get().timeout_s == 2.5;
+  });
+}
+
+TEST(EnvDeathTest, SetRefusesWhatAVariableCannotBe) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto is_refused = [](auto change) {
+    Env env = Env::get();
+    change(env);
+    try {
+      Env::set(env);
+    } catch (const InvalidArgument&) {
+      return Env::get().timeout_s == 2.5;
+    }
+    return false;
+  };
+  expect_in_child("TANGRAM_TIMEOUT_S", "2.5", [&] {
+    return is_refused([](Env& env) { env.timeout_s = 0; }) && is_refused([](Env& env) { env.num_threads = -1; }) &&
+           is_refused([](Env& env) { env.cpu_isa = "mmx"; });
+  });
 }
 
 TEST(Env, ListNamesEveryVariableWithHelp) {

@@ -13,8 +13,8 @@ namespace {
 
 using reference::Cells;
 
-constexpr int64_t kRows = 13;
-constexpr int64_t kColumns = 17;
+constexpr int64_t kNumQueries = 13;
+constexpr int64_t kNumKeys = 17;
 constexpr int kNumRandomSlices = 3000;
 
 TEST(Slice, MaskTypesShowTheirPublishedCells) {
@@ -35,8 +35,8 @@ TEST(Slice, MaskTypesShowTheirPublishedCells) {
 TEST(Slice, AreaEqualsCountedCells) {
   std::mt19937 rng(1);
   for (int n = 0; n < kNumRandomSlices; ++n) {
-    const AttnSlice slice = reference::random_slice(rng, kRows, kColumns);
-    EXPECT_EQ(area(slice), Cells(kRows, kColumns, {{slice}}).area()) << to_string(slice);
+    const AttnSlice slice = reference::random_slice(rng, kNumQueries, kNumKeys);
+    EXPECT_EQ(area(slice), Cells(kNumQueries, kNumKeys, {{slice}}).area()) << to_string(slice);
   }
 }
 
@@ -48,9 +48,9 @@ TEST(Slice, AreaOfFourMillionRowsDoesNotOverflow) {
 TEST(Slice, CanonicalKeepsCellsAndTrims) {
   std::mt19937 rng(2);
   for (int n = 0; n < kNumRandomSlices; ++n) {
-    const AttnSlice slice = reference::random_slice(rng, kRows, kColumns);
+    const AttnSlice slice = reference::random_slice(rng, kNumQueries, kNumKeys);
     const AttnSlice result = canonical(slice);
-    EXPECT_EQ(Cells(kRows, kColumns, {{slice}}), Cells(kRows, kColumns, {{result}})) << to_string(slice);
+    EXPECT_EQ(Cells(kNumQueries, kNumKeys, {{slice}}), Cells(kNumQueries, kNumKeys, {{result}})) << to_string(slice);
     EXPECT_EQ(canonical(result), result) << to_string(slice);
     for (int64_t i = result.q_range.begin; i < result.q_range.end; ++i) EXPECT_FALSE(result.keys_of(i).empty());
     for (int64_t j = result.k_range.begin; j < result.k_range.end; ++j) EXPECT_FALSE(result.queries_of(j).empty());
@@ -67,30 +67,30 @@ TEST(Slice, EqualCellsHaveEqualCanonicalForm) {
 TEST(Slice, CutsAndIntersectionsKeepExactlyTheirCells) {
   std::mt19937 rng(3);
   for (int n = 0; n < kNumRandomSlices; ++n) {
-    const AttnSlice a = reference::random_slice(rng, kRows, kColumns);
-    const AttnSlice b = reference::random_slice(rng, kRows, kColumns);
-    Cells rows(kRows, kColumns), columns(kRows, kColumns), both(kRows, kColumns);
-    for (int64_t i = 0; i < kRows; ++i) {
-      for (int64_t j = 0; j < kColumns; ++j) {
+    const AttnSlice a = reference::random_slice(rng, kNumQueries, kNumKeys);
+    const AttnSlice b = reference::random_slice(rng, kNumQueries, kNumKeys);
+    Cells rows(kNumQueries, kNumKeys), columns(kNumQueries, kNumKeys), both(kNumQueries, kNumKeys);
+    for (int64_t i = 0; i < kNumQueries; ++i) {
+      for (int64_t j = 0; j < kNumKeys; ++j) {
         const AttnSlice cell = AttnSlice::full({i, i + 1}, {j, j + 1});
         if (a.visible(i, j) && b.q_range.contains(i)) rows.add(cell);
         if (a.visible(i, j) && b.k_range.contains(j)) columns.add(cell);
         if (a.visible(i, j) && b.visible(i, j)) both.add(cell);
       }
     }
-    EXPECT_EQ(rows, Cells(kRows, kColumns, {{cut_rows(a, b.q_range)}}));
-    EXPECT_EQ(columns, Cells(kRows, kColumns, {{cut_columns(a, b.k_range)}}));
-    EXPECT_EQ(both, Cells(kRows, kColumns, {{intersect(a, b)}}));
+    EXPECT_EQ(rows, Cells(kNumQueries, kNumKeys, {{cut_rows(a, b.q_range)}}));
+    EXPECT_EQ(columns, Cells(kNumQueries, kNumKeys, {{cut_columns(a, b.k_range)}}));
+    EXPECT_EQ(both, Cells(kNumQueries, kNumKeys, {{intersect(a, b)}}));
   }
 }
 
 TEST(Slice, ShiftMovesTheBandAlong) {
   std::mt19937 rng(4);
   for (int n = 0; n < kNumRandomSlices; ++n) {
-    const AttnSlice slice = reference::random_slice(rng, kRows, kColumns);
+    const AttnSlice slice = reference::random_slice(rng, kNumQueries, kNumKeys);
     const AttnSlice moved = shifted(slice, 5, 2);
-    for (int64_t i = 0; i < kRows; ++i) {
-      for (int64_t j = 0; j < kColumns; ++j) EXPECT_EQ(slice.visible(i, j), moved.visible(i + 5, j + 2));
+    for (int64_t i = 0; i < kNumQueries; ++i) {
+      for (int64_t j = 0; j < kNumKeys; ++j) EXPECT_EQ(slice.visible(i, j), moved.visible(i + 5, j + 2));
     }
     EXPECT_EQ(shifted(moved, -5, -2), slice);
   }

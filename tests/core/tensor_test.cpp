@@ -44,6 +44,18 @@ TEST(HostTensor, MoreBytesThanCanBeCountedAreNotAFewBytes) {
   // 2^62 elements of 4 bytes: 2^64 bytes, which are none where sizes wrap around.
   EXPECT_THROW(HostTensor(DType::kFloat32, int64_t{1} << 30, 1 << 16, 1 << 16), std::bad_alloc);
   EXPECT_THROW(HostTensor(DType::kBFloat16, int64_t{1} << 62, 2, 2), std::bad_alloc);
+  const auto asked_for = [](int64_t rows) {
+    try {
+      HostTensor(DType::kBFloat16, rows, 2, 4);
+    } catch (const OutOfMemory& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(asked_for(int64_t{1} << 50),
+            "not enough memory for a tensor bfloat16[1125899906842624, 2, 4]: 18014398509481984 bytes");
+  EXPECT_EQ(asked_for(int64_t{1} << 60),
+            "not enough memory for a tensor bfloat16[1152921504606846976, 2, 4]: more bytes than can be counted");
   EXPECT_EQ(HostTensor(DType::kFloat32, int64_t{1} << 62, 0, 8).size(), 0);
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "dist/dense_backend.hpp"
 #include "dist/mask_families.hpp"
@@ -81,6 +82,47 @@ TEST(DistAttentionErrors, BackendThatFailsOnOneRankEndsTheOthersAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
+/// Has no memory on rank 1, as a thread of which it is told.
+class HungryBackend final : public AttnBackend {
+ public:
+  std::string_view name() const override { return "hungry"; }
+  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
+  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                        const TileList* tiles) const override {
+    return dense_.prepare(slices, shape, tiles);
+  }
+  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
+    if (std::this_thread::get_id() == hungry) HostTensor(DType::kFloat32, int64_t{1} << 50, 1, 1);
+    dense_.forward(mask, args, stream);
+  }
+  void backward(PreparedMask&, const AttnBackwardArgs&, void*) const override {}
+  mutable std::atomic<std::thread::id> hungry;
+
+ private:
+  DenseBackend dense_;
+};
+
+// Peers complain that the rank gave up, often before it ends itself: what counts is why.
+TEST(DistAttentionErrors, OutOfMemoryOfARankThreadIsTheErrorOfTheGroup) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const HungryBackend backend;
+  StepOptions options;
+  options.heads = heads_of(2, 2, DType::kFloat32);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto plan = plan_of(mask, options.heads, 4, 3, 3);
+  for (int round = 0; round < 10; ++round) {
+    backend.hungry = std::thread::id();
+    const auto run = [&](Communicator& comm) {
+      if (comm.rank() == 1) backend.hungry = std::this_thread::get_id();
+      DistAttention attention(plan, comm, backend);
+      StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+      testing::rank_step(options, inputs, comm, attention, results);
+    };
+    EXPECT_THAT([&] { run_local_ranks(4, run, 60); },
+                ::testing::ThrowsMessage<OutOfMemory>(HasSubstr("1125899906842624, 1, 1]: 4503599627370496 bytes")));
+  }
+}
+
 /// Runs `rank_main` and expects InvalidArgument with `text` on every rank, and a usable communicator afterwards.
 void expect_refused_on_every_rank(int size, const std::string& text,
                                   const std::function<void(Communicator&)>& rank_main) {
@@ -105,7 +147,8 @@ TEST(DistAttentionErrors, RanksThatDisagreeFindOutBeforeTheFirstTransfer) {
   const auto causal = plan_of(causal_mask(kSeqlen, kSeqlen), heads, 3, 1, 1);
   const auto other_stages = plan_of(full_mask(kSeqlen, kSeqlen), heads, 3, 2, 1);
   for (const auto& other : {causal, other_stages}) {
-    expect_refused_on_every_rank(3, "mask, config and dispatch: must be equal on every rank", [&](Communicator& comm) {
+    const char* text = other == causal ? "masks differ (ranks 0, 2: " : "same call: configs differ (ranks 0, 2: ";
+    expect_refused_on_every_rank(3, text, [&](Communicator& comm) {
       comm.reset_counters();
       try {
         DistAttention attention(comm.rank() == 1 ? other : full, comm, backend);

@@ -18,7 +18,7 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 
-std::vector<int> counts(const std::vector<int>& ranks, int cp_size) {
+std::vector<int> documents_per_rank(const std::vector<int>& ranks, int cp_size) {
   std::vector<int> count(static_cast<size_t>(cp_size));
   for (const int rank : ranks) ++count.at(static_cast<size_t>(rank));
   return count;
@@ -82,7 +82,7 @@ TEST(Pack, RandomDocumentsAreDealtOutEvenly) {
     const PackProblem problem = make_pack_problem(varlen_mask(cu, rng() % 2 == 0).slices(), 8, num_chunks, cp_size);
     const PackSetting setting{static_cast<int>(rng() % 8), static_cast<double>(rng() % 4)};
     const std::vector<int> ranks = pack(problem, setting);
-    ASSERT_THAT(counts(ranks, cp_size), Each(problem.per_rank()));
+    ASSERT_THAT(documents_per_rank(ranks, cp_size), Each(problem.per_rank()));
     ASSERT_EQ(pack(problem, setting), ranks);
   }
 }

@@ -14,7 +14,7 @@
 namespace tangram {
 namespace {
 
-DistAttnConfig config_of(int cp_size) {
+DistAttnConfig ranks_only(int cp_size) {
   DistAttnConfig config;
   config.cp_size = cp_size;
   return config;
@@ -23,30 +23,30 @@ DistAttnConfig config_of(int cp_size) {
 TEST(PlanCache, ReturnsTheSamePlanForEqualKeys) {
   PlanCache cache(4);
   EXPECT_EQ(cache.most_recent(), nullptr);
-  const auto first = cache.get(causal_mask(64, 64), config_of(2));
-  EXPECT_EQ(*first, make_plan(causal_mask(64, 64), config_of(2)));
-  EXPECT_EQ(cache.get(causal_mask(64, 64), config_of(2)), first);
-  const auto other = cache.get(causal_mask(64, 64), config_of(4));
+  const auto first = cache.get(causal_mask(64, 64), ranks_only(2));
+  EXPECT_EQ(*first, make_plan(causal_mask(64, 64), ranks_only(2)));
+  EXPECT_EQ(cache.get(causal_mask(64, 64), ranks_only(2)), first);
+  const auto other = cache.get(causal_mask(64, 64), ranks_only(4));
   EXPECT_NE(other, first);
-  EXPECT_NE(cache.get(full_mask(64, 64), config_of(2)), first);
+  EXPECT_NE(cache.get(full_mask(64, 64), ranks_only(2)), first);
   EXPECT_EQ(cache.counters().hits, 1);
   EXPECT_EQ(cache.counters().misses, 3);
   EXPECT_EQ(cache.size(), 3u);
-  EXPECT_EQ(cache.get(causal_mask(64, 64), config_of(4)), other);
+  EXPECT_EQ(cache.get(causal_mask(64, 64), ranks_only(4)), other);
   EXPECT_EQ(cache.most_recent(), other);
 }
 
 TEST(PlanCache, KeepsNoMoreBytesThanItMay) {
   PlanCache cache(100);
-  const auto a = cache.get(causal_mask(1024, 1024), config_of(4));
+  const auto a = cache.get(causal_mask(1024, 1024), ranks_only(4));
   EXPECT_EQ(cache.bytes(), memory_bytes(*a));
-  cache.get(causal_mask(2048, 2048), config_of(4));
-  const auto last = cache.get(causal_mask(4096, 4096), config_of(4));
+  cache.get(causal_mask(2048, 2048), ranks_only(4));
+  const auto last = cache.get(causal_mask(4096, 4096), ranks_only(4));
   EXPECT_EQ(cache.size(), 3u);
   cache.set_max_bytes(cache.bytes() - 1);
   EXPECT_EQ(cache.size(), 2u);
   EXPECT_LE(cache.bytes(), cache.max_bytes());
-  EXPECT_EQ(cache.get(causal_mask(4096, 4096), config_of(4)), last);
+  EXPECT_EQ(cache.get(causal_mask(4096, 4096), ranks_only(4)), last);
   cache.set_max_bytes(0);  // what was used last stays
   EXPECT_EQ(cache.size(), 1u);
   EXPECT_EQ(cache.bytes(), memory_bytes(*last));
@@ -58,8 +58,8 @@ TEST(PlanCache, KeepsNoMoreBytesThanItMay) {
 
 // The larger the mask and the more ranks, the more bytes; at least those of the lists that can be counted here.
 TEST(PlanMemory, CountsTheLists) {
-  const Plan small = make_plan(causal_mask(1024, 1024), config_of(2));
-  const Plan large = make_plan(causal_mask(65536, 65536), config_of(8));
+  const Plan small = make_plan(causal_mask(1024, 1024), ranks_only(2));
+  const Plan large = make_plan(causal_mask(65536, 65536), ranks_only(8));
   EXPECT_GT(memory_bytes(large), memory_bytes(small));
   int64_t slices = 0;
   for (const RankPlan& rank : large.ranks) slices += std::ssize(rank.slices);
@@ -70,14 +70,14 @@ TEST(PlanMemory, CountsTheLists) {
 
 TEST(PlanCache, DropsTheLeastRecentlyUsed) {
   PlanCache cache(2);
-  const auto a = cache.get(causal_mask(16, 16), config_of(2));
-  cache.get(causal_mask(32, 32), config_of(2));
-  cache.get(causal_mask(16, 16), config_of(2));  // now 32 is the oldest
-  cache.get(causal_mask(64, 64), config_of(2));
+  const auto a = cache.get(causal_mask(16, 16), ranks_only(2));
+  cache.get(causal_mask(32, 32), ranks_only(2));
+  cache.get(causal_mask(16, 16), ranks_only(2));  // now 32 is the oldest
+  cache.get(causal_mask(64, 64), ranks_only(2));
   EXPECT_EQ(cache.size(), 2u);
-  EXPECT_EQ(cache.get(causal_mask(16, 16), config_of(2)), a);
+  EXPECT_EQ(cache.get(causal_mask(16, 16), ranks_only(2)), a);
   EXPECT_EQ(cache.counters().misses, 3);
-  cache.get(causal_mask(32, 32), config_of(2));
+  cache.get(causal_mask(32, 32), ranks_only(2));
   EXPECT_EQ(cache.counters().misses, 4);
   cache.clear();
   EXPECT_EQ(cache.size(), 0u);
@@ -92,7 +92,7 @@ TEST(PlanCache, ServesManyThreads) {
     threads.emplace_back([&cache, t] {
       for (int n = 0; n < 50; ++n) {
         const int64_t seqlen = 16 * (1 + (n + t) % 5);
-        const auto plan = cache.get(causal_mask(seqlen, seqlen), config_of(2));
+        const auto plan = cache.get(causal_mask(seqlen, seqlen), ranks_only(2));
         ASSERT_EQ(plan->mask.seqlen_q(), seqlen);
       }
     });
@@ -105,7 +105,7 @@ TEST(PlanCache, ServesManyThreads) {
 
 TEST(PlanCache, ABadMaskLeavesTheCacheAsItWas) {
   PlanCache cache(2);
-  EXPECT_THROW(cache.get(causal_mask(15, 15), config_of(2)), InvalidArgument);
+  EXPECT_THROW(cache.get(causal_mask(15, 15), ranks_only(2)), InvalidArgument);
   EXPECT_EQ(cache.size(), 0u);
   EXPECT_THROW(PlanCache(0), InvalidArgument);
 }

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
+from ranks.start import SERVER, run_script  # noqa: E402
+
+if importlib.util.find_spec("transformers") is not None:
+    SERVER.set_forkserver_preload(["torch.distributed", "tangram.distributed", "transformers.modeling_utils"])
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
@@ -22,21 +26,14 @@ BLOCKS = [
 ]
 
 
-def run(command, **env):
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1", **env}
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
-    assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
-    return result.stdout
-
-
-def test_pages_of_the_guide_as_one_rank():
-    # In one process, because importing torch takes longer than all the rest.
+def test_pages_of_the_guide_as_one_rank(tmp_path):
     program = "import torch.distributed as dist\n"
     for name, block in BLOCKS:
         program += f"print({name!r})\nexec(compile({block!r}, {name!r}, 'exec'), {{}})\n"
         program += "if dist.is_initialized(): dist.destroy_process_group()\n"
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    printed = run([sys.executable, "-c", program], **alone)
+    script = tmp_path / "pages.py"
+    script.write_text(program)
+    printed = run_script(script, ranks=1)
     assert len(BLOCKS) >= 4 and all(name in printed for name, _ in BLOCKS)
 
 
@@ -52,11 +49,21 @@ def test_pages_of_the_guide_as_one_rank():
     ],
 )
 def test_examples(script, ranks, printed, needs):
+    if script.startswith("13_") and os.environ.get("TANGRAM_TEST_LONG") != "1":
+        pytest.skip("half a minute for a model of 135 M parameters: make test-long runs it")
     missing = [name for name in needs if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
-    assert printed in run([sys.executable, *launch, str(ROOT / "examples" / script)])
+    assert printed in run_script(ROOT / "examples" / script, ranks=ranks)
+
+
+def test_an_example_runs_under_torchrun():
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1"}
+    script = ROOT / "examples" / "12_hybrid_layers" / "hybrid.py"
+    result = subprocess.run([*launch, script], env=env, capture_output=True, text=True, timeout=400)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
+    assert "agree with one process" in result.stdout
 
 
 def test_all_examples_run():

@@ -307,7 +307,7 @@ def test_wrong_input_is_named():
     q, k, v = operands(13)
     mask = Mask.causal(24)
     with pytest.raises(InvalidArgument, match="dtype must be bfloat16 or float16"):
-        flex_flash_attn_func(q.float(), k.float(), v.float(), mask)
+        flex_flash_attn_func(q.float(), k.float(), v.float(), mask, backend="sm90")
     with pytest.raises(InvalidArgument, match="must lie on one device"):
         flex_flash_attn_func(q, k.cpu(), v, mask)
     with pytest.raises(InvalidArgument, match="head_dim must be"):
@@ -316,6 +316,74 @@ def test_wrong_input_is_named():
         flex_flash_attn_func(q, k, v, mask, backend="cpu")
     with pytest.raises(InvalidArgument, match="must lie in CUDA memory, where the backend computes"):
         flex_flash_attn_func(q.cpu(), k.cpu(), v.cpu(), mask, backend="sm90")
+
+
+def test_float32_is_computed_on_the_host_and_said_to_be_slow():
+    q, k, v = (x.detach().float().requires_grad_() for x in operands(15, dim=40))
+    dout = torch.randn(24, 4, 40, device="cuda")
+    with pytest.warns(UserWarning, match="no kernel for GPUs takes float32.*on the host, which is slow"):
+        out, meta = flex_flash_attn_func(q, k, v, Mask.causal(24))
+    out.backward(dout)
+    want = attention(*map(as_double, (q, k, v)), np.tril(np.ones((24, 24), bool)), dout=as_double(dout))
+    assert out.is_cuda and meta.lse.is_cuda and out.dtype == torch.float32
+    # float32: sums of at most 24 products of values around 1.
+    for got, exact in ((out, want.out), (q.grad, want.dq), (k.grad, want.dk), (v.grad, want.dv)):
+        np.testing.assert_allclose(as_double(got), exact, atol=1e-4)
+
+
+def test_flash_attention_by_its_own_functions():
+    from tangram import flash_attn as fa
+
+    q, k, v = (x.detach().requires_grad_() for x in torch.randn(3, 2, 40, 4, 64, device="cuda").bfloat16())
+    sink = torch.randn(4, device="cuda").requires_grad_()
+    out, lse, _ = fa.flash_attn_func(q, k, v, causal=True, window_size=(9, 0), sink=sink, return_attn_probs=True)
+    cu = torch.tensor([0, 40, 80], dtype=torch.int32, device="cuda")
+    flat = [x.flatten(0, 1) for x in (q, k, v)]
+    packed = fa.flash_attn_varlen_func(*flat, cu, cu, 40, 40, causal=True, window_size=(9, 0), sink=sink)
+    assert torch.equal(packed.view(out.shape), out) and lse.shape == (2, 4, 40)
+    dout = torch.randn_like(out)
+    out.backward(dout)
+    i, j = np.arange(40)[:, None], np.arange(40)[None, :]
+    sinks = as_double(sink)[None]
+    for b in range(2):
+        given = [as_double(x[b]) for x in (q, k, v)]
+        want = attention(*given, (j <= i) & (i - j <= 9), sink=sinks, dout=as_double(dout[b]))
+        np.testing.assert_allclose(as_double(lse[b]).T, want.lse, atol=1e-3)
+        for name, got, exact in (("out", out, want.out), ("dq", q.grad, want.dq), ("dk", k.grad, want.dk)):
+            assert_close(got[b], exact, BOUND[torch.bfloat16], name)
+
+
+def test_strides_of_any_kind_give_the_same_bits():
+    from strides_test import COUNT, strided
+
+    mask = Mask.varlen([0, 9, 24])
+    for number in range(min(COUNT, 2000)):
+        rng = random.Random(number)
+        tensors = [x.detach() for x in operands(number)]
+        dout = torch.randn(24, 4, 64, device="cuda").bfloat16()
+        views = [strided(rng, x) for x in (*tensors, dout)]
+        exact = [x.contiguous() for x in views]
+        want = step(exact[:3], mask, dout=exact[3], deterministic=True)
+        got = step(views[:3], mask, dout=views[3], deterministic=True)
+        assert_equal(got, want)
+
+
+def test_batches_and_index_lists_in_gpu_memory():
+    from tangram import magi
+
+    q, k, v = torch.randn(3, 2, 32, 4, 64, device="cuda").bfloat16()
+    out, meta = flex_flash_attn_func(q, k, v, Mask.causal(32), layout="bshd")
+    one, _ = flex_flash_attn_func(q[1], k[1], v[1], Mask.causal(32))
+    assert_close(out[1], as_double(one), BOUND[torch.bfloat16], "out")
+    assert meta.lse.shape == (2, 32, 4)
+    keys = torch.stack([torch.randperm(32, device="cuda")[:8] for _ in range(32 * 4)]).view(32, 4, 8).int()
+    sparse, _ = magi.flex_flash_attn_func(q[0], k[0], v[0], index_attn_indices=keys)
+    for head in range(4):
+        cells = np.zeros((32, 32), bool)
+        np.put_along_axis(cells, keys[:, head].cpu().numpy().astype(np.int64), True, axis=1)
+        given = [as_double(x[0][:, head : head + 1]) for x in (q, k, v)]
+        want = attention(*given, cells).out
+        assert_close(sparse[:, head : head + 1], want, BOUND[torch.bfloat16], "sparse")
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")

@@ -115,7 +115,7 @@ def test_ranges_that_change_in_place_are_seen():
         ({"sink": np.zeros((2, 3), np.float32)}, "sink must be contiguous float32 of shape [-1, 4]"),
         ({"sink": np.zeros((2, 4), np.float32), "sink_layout": "hs"}, "sink_layout must be 'sh' or 'ssh' (got 'hs')"),
         ({"softmax_scale": -1.0}, "softmax_scale must be finite and positive (got -1)"),
-        ({"backend": "nonsense"}, "got 'nonsense'"),
+        ({"backend": "nonsense"}, "got backend='nonsense'"),
         ({"q_ranges": [(0, 25)]}, "25"),
         ({"q_ranges": [(0, 24), (0, 24)], "k_ranges": [(0, 24), (3, 9)]}, "twice"),
         ({"q_ranges": Mask.causal(20), "k_ranges": None}, "must have the lengths of q and k (got mask 20 x 20"),

@@ -309,7 +309,7 @@ def test_wrong_input_is_named():
         flex_flash_attn_func(q, k.to(torch.bfloat16), v, Mask.causal(24))
     with pytest.raises(InvalidArgument, match="must lie on one device"):
         flex_flash_attn_func(q, k.to("meta"), v, Mask.causal(24))
-    with pytest.raises(InvalidArgument, match=r"must have shape \[rows, heads, dim\], a batch its sequences one after"):
+    with pytest.raises(InvalidArgument, match=r'must have shape \[rows, heads, dim\]; pass layout="bshd"'):
         flex_flash_attn_func(q[None], k, v, Mask.causal(24))
     with pytest.raises(InvalidArgument, match=r"softmax_scale must be a number or None \(got Tensor\)"):
         flex_flash_attn_func(q, k, v, Mask.causal(24), softmax_scale=torch.tensor(0.5))

@@ -154,3 +154,30 @@ def test_drawing_covers_the_visible_area():
         # A diagonal cuts half a cell off or adds half a cell where it meets an edge; coordinates have two digits.
         assert abs(drawn - mask.area) <= 2 * len(mask.slices) + 0.002 * mask.area
         assert f"{len(mask.slices)} slices" in html
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: Mask.causal(1.5), "Mask.causal: seqlen_q must be a whole number of 64 bits (got 1.5)"),
+        (lambda: Mask.causal(8, "4"), "Mask.causal: seqlen_k must be a whole number of 64 bits (got '4')"),
+        (lambda: Mask.full(1 << 70), "Mask.full: seqlen_q must be a whole number of 64 bits (got 118059"),
+        (lambda: Mask.sliding_window(16, 4), "Mask.sliding_window: window must be a pair (left, right) of whole"),
+        (lambda: Mask.global_window(16, 2, (1,)), "Mask.global_window: window must be a pair (left, right)"),
+        (lambda: Mask.block_causal(16, 2.5), "Mask.block_causal: block_size must be a whole number"),
+        (lambda: Mask.prefix_lm(16, None), "Mask.prefix_lm: prefix must be a whole number of 64 bits (got None)"),
+    ],
+)
+def test_wrong_types_are_refused_in_our_words(call, text):
+    with pytest.raises(TypeError) as error:
+        call()
+    assert str(error.value).startswith(text)
+
+
+def test_mask_types_by_name_as_in_json():
+    ranges = [(0, 8), (8, 16)], [(0, 8), (0, 16)]
+    assert Mask.from_ranges(*ranges, ["full", "causal"]) == Mask.from_ranges(*ranges, [0, 1])
+    assert Mask.from_ranges(*ranges, "bi_causal") == Mask.from_ranges(*ranges, [3, 3])
+    assert Mask.from_ranges(*ranges, np.array([2, 0])) == Mask.from_ranges(*ranges, ["inv_causal", 0])
+    with pytest.raises(tangram.InvalidArgument, match="mask types are full, causal, .*got 'diagonal'"):
+        Mask.from_ranges(*ranges, ["diagonal", "full"])

@@ -50,6 +50,19 @@ def test_json_comes_back_equal():
         Plan.from_json(json.dumps(broken))
 
 
+@pytest.mark.parametrize("text", [b"\xff\xfe", b'{"a": "\xff"}', "\udcff", '{"a": "\u00e9\ud800"}', '{"\u00e9'])
+def test_a_plan_that_is_no_utf8_is_an_invalid_argument(text):
+    with pytest.raises(tangram.InvalidArgument):
+        Plan.from_json(text)
+
+
+def test_a_plan_is_read_from_bytes_too():
+    plan = tangram.plan(Mask.causal(64), 2)
+    assert Plan.from_json(plan.to_json().encode()) == plan
+    with pytest.raises(TypeError, match="text must be str or bytes"):
+        Plan.from_json(7)
+
+
 def test_what_is_no_mask_is_named():
     for wrong in (None, "causal", []):
         with pytest.raises(tangram.InvalidArgument, match=f"^plan: mask must be a Mask.*got {type(wrong).__name__}"):

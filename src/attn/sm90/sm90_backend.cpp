@@ -19,15 +19,18 @@
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/forward/parts.hpp"
 #include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/view_check.hpp"
 #include "core/require.hpp"
 #include "cuda/device_facts.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
+#include "cuda/stream.hpp"
 #include "cuda/tensor_map.hpp"
 
 namespace tangram {
 namespace {
 
+using sm90::check_view;
 using sm90::ForwardLists;
 using sm90::ForwardParams;
 using sm90::Sm90Mask;
@@ -52,23 +55,11 @@ void check_shape(const AttnShape& shape) {
           shape.num_heads_kv);
 }
 
-void check_view(const char* name, const ConstTensorView& view, int64_t rows, int heads, int dim) {
-  require(view.rows == rows && view.heads == heads && view.dim == dim,
-          "Sm90Backend: {} must have shape [{}, {}, {}] (got {})", name, rows, heads, dim, shape_text(view));
-  const auto element = static_cast<int64_t>(size_of(view.dtype));
-  require(reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && (rows == 0 || view.data != nullptr),
-          "Sm90Backend: {} must not be null and be aligned to 16 bytes (got {})", name, view.data);
-  require(view.row_stride * element % 16 == 0 && view.head_stride * element % 16 == 0 && view.row_stride >= 0 &&
-              view.head_stride >= 0,
-          "Sm90Backend: strides of {} must be multiples of 16 bytes (got row_stride={}, head_stride={} elements)", name,
-          view.row_stride, view.head_stride);
-}
-
 void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
-  check_view("q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
-  check_view("k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
-  check_view("v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
-  check_view("out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  check_view("Sm90Backend", "q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
+  check_view("Sm90Backend", "k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  check_view("Sm90Backend", "v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  check_view("Sm90Backend", "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   require(args.q.dtype == shape.dtype && args.k.dtype == shape.dtype && args.v.dtype == shape.dtype,
           "Sm90Backend: q, k and v must have the prepared dtype {} (got {}, {}, {})", to_string(shape.dtype),
           to_string(args.q.dtype), to_string(args.k.dtype), to_string(args.v.dtype));
@@ -311,7 +302,7 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   const Sm90Mask& prepared = sm90::as_sm90(mask);
   require(prepared.forward.has_value(), "Sm90Backend::forward: prepare() must have been given a tile list (got none)");
   check_forward(prepared.shape, args);
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  const auto cuda_stream = cuda::as_stream(stream);
   const sm90::CallWorkspace workspace("Sm90Backend::forward", args.workspace, forward_workspace_bytes(mask),
                                       cuda_stream);
   const cuda::ProfileRange range("tangram: attention forward");

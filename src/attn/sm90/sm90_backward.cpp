@@ -15,32 +15,24 @@
 #include "attn/sm90/call_workspace.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
+#include "attn/sm90/view_check.hpp"
 #include "core/require.hpp"
 #include "cuda/device_facts.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "cuda/profile_range.hpp"
+#include "cuda/stream.hpp"
 #include "cuda/tensor_map.hpp"
 
 namespace tangram {
 namespace {
 
+using sm90::check_view;
 using sm90::Sm90Mask;
 using sm90::backward::EdgeParams;
 using sm90::backward::GradType;
 using sm90::backward::Params;
 
-void check_view(const char* name, const ConstTensorView& view, int64_t rows, int heads, int dim) {
-  require(view.rows == rows && view.heads == heads && view.dim == dim,
-          "Sm90Backend::backward: {} must have shape [{}, {}, {}] (got {})", name, rows, heads, dim, shape_text(view));
-  const auto element = static_cast<int64_t>(size_of(view.dtype));
-  require(reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && (rows == 0 || view.data != nullptr),
-          "Sm90Backend::backward: {} must not be null and be aligned to 16 bytes (got {})", name, view.data);
-  require(view.row_stride * element % 16 == 0 && view.head_stride * element % 16 == 0 && view.row_stride >= 0 &&
-              view.head_stride >= 0,
-          "Sm90Backend::backward: strides of {} must be multiples of 16 bytes (got row_stride={}, head_stride={} "
-          "elements)",
-          name, view.row_stride, view.head_stride);
-}
+constexpr const char* kFunction = "Sm90Backend::backward";
 
 void check_dtype(const char* name, DType dtype, DType prepared, bool float32_too) {
   require(dtype == prepared || (float32_too && dtype == DType::kFloat32),
@@ -49,15 +41,15 @@ void check_dtype(const char* name, DType dtype, DType prepared, bool float32_too
 }
 
 void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
-  check_view("q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
-  check_view("k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
-  check_view("v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
-  check_view("out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
-  check_view("dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
-  check_view("dq", args.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
+  check_view(kFunction, "q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
+  check_view(kFunction, "k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  check_view(kFunction, "v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  check_view(kFunction, "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  check_view(kFunction, "dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  check_view(kFunction, "dq", args.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
   const bool anywhere = args.places.of_key != nullptr;
-  check_view("dk", args.dk, anywhere ? args.dk.rows : shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
-  check_view("dv", args.dv, anywhere ? args.dv.rows : shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  check_view(kFunction, "dk", args.dk, anywhere ? args.dk.rows : shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  check_view(kFunction, "dv", args.dv, anywhere ? args.dv.rows : shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
   check_dtype("q", args.q.dtype, shape.dtype, false);
   check_dtype("k", args.k.dtype, shape.dtype, false);
   check_dtype("v", args.v.dtype, shape.dtype, false);
@@ -71,7 +63,7 @@ void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
 
 /// `view` holds rows in the place of those of `gradient`.
 void check_settled(const AttnShape& shape, const char* name, const TensorView& gradient, const TensorView& view) {
-  check_view(name, view, view.rows, gradient.heads, gradient.dim);
+  check_view(kFunction, name, view, view.rows, gradient.heads, gradient.dim);
   check_dtype(name, view.dtype, shape.dtype, true);
   require(view.row_stride == gradient.row_stride && view.head_stride == gradient.head_stride,
           "Sm90Backend::backward: {} must have the strides {} and {} of the gradient (got {} and {})", name,
@@ -241,7 +233,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const Sm90Mask& prepared = sm90::as_sm90(mask);
   require(prepared.backward != nullptr, "Sm90Backend::backward: prepare_backward() must come first (got none)");
   check_backward(prepared.shape, args);
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  const auto cuda_stream = cuda::as_stream(stream);
   const sm90::CallWorkspace workspace("Sm90Backend::backward", args.workspace, backward_workspace_bytes(mask),
                                       cuda_stream);
   const cuda::ProfileRange range("tangram: attention backward");

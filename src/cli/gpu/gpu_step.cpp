@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "attn/sm90/sm90_backend.hpp"
+#include "core/median.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"

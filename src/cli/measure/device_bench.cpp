@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 
+#include "core/median.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/backends.hpp"
@@ -141,10 +142,6 @@ class MeasuredMask {
     };
     forward_count_ = count_for([&] { attention_.forward(forward_); });
     backward_count_ = count_for([&] { attention_.backward(backward_); });
-  }
-  static double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
   }
 
   FlexAttention attention_;

@@ -10,6 +10,7 @@
 #include "comm/device/pass_check.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
+#include "cuda/stream.hpp"
 
 namespace tangram::comm {
 
@@ -105,7 +106,7 @@ void CopyEngineCommunicator::all_reduce(float* device_values, int count, ReduceO
   params.values = device_values;
   params.count = count;
   params.is_max = op == ReduceOp::kMax;
-  launch_all_reduce(params, static_cast<cudaStream_t>(stream));
+  launch_all_reduce(params, cuda::as_stream(stream));
   group_->keep_step();
 }
 

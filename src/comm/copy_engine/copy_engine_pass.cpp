@@ -11,6 +11,7 @@
 #include "core/require.hpp"
 #include "cuda/check.hpp"
 #include "cuda/profile_range.hpp"
+#include "cuda/stream.hpp"
 
 namespace tangram::comm {
 
@@ -18,8 +19,6 @@ namespace {
 
 constexpr int kMoveBlocks = 16;      // of a kernel that moves short stretches: about 250 GB/s
 constexpr int kConvertBlocks = 264;  // memory-bound, before the transfer: all the device
-
-cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 }  // namespace
 
@@ -96,7 +95,7 @@ int CopyEnginePass::begin(std::span<const ConstTensorView> own, void* stream) {
     epoch_.cancel();
     throw;
   }
-  open(own, as_stream(stream));
+  open(own, cuda::as_stream(stream));
   return slot_;
 }
 
@@ -110,7 +109,7 @@ int CopyEnginePass::begin_kept(KeptSlot kept, void* stream) {
     throw;
   }
   slot_ = kept.slot;
-  open({}, as_stream(stream));
+  open({}, cuda::as_stream(stream));
   return slot_;
 }
 
@@ -197,7 +196,7 @@ void CopyEnginePass::cast(int stage, std::span<const ConstTensorView> sources, v
   epoch_.cast(stage);
   const Transfer& transfer = casts_[static_cast<size_t>(stage)];
   send(transfer, static_cast<size_t>(stage), *landing_, slot_, 0, pointers, group_->cast_stream, cast_used_,
-       as_stream(stream));
+       cuda::as_stream(stream));
   group_->state.count(transfer.rows_sent, transfer.bytes_sent, transfer.rows_received, transfer.bytes_received);
   group_->keep_step();
 }
@@ -214,7 +213,7 @@ void CopyEnginePass::wait_cast(int stage, void* stream) {
   params.size = group_->state.size();
   params.pass = number_;
   params.kind = cuda::WaitKind::kArrival;
-  launch_wait(params, as_stream(stream));
+  launch_wait(params, cuda::as_stream(stream));
 }
 
 DeviceArrivals CopyEnginePass::arrivals() const {
@@ -236,13 +235,13 @@ void CopyEnginePass::reduce(int stage, std::span<const ConstTensorView> partials
   conversion.count = num_conversions_[stage_idx];
   conversion.bases = converted_bases_.as<char*>();
   std::copy_n(pointers, 4, conversion.sources);
-  launch_convert(conversion, kConvertBlocks, as_stream(stream));
+  launch_convert(conversion, kConvertBlocks, cuda::as_stream(stream));
   for (size_t t = 0; t < converted_.size(); ++t) {
     if (spec_.returns[t].partial_dtype != spec_.returns[t].reduce_dtype) pointers[t] = converted_[t]->as<void>();
   }
   const Transfer& transfer = reduces_[stage_idx];
   send(transfer, stage_idx, *returns_, return_slot_, static_cast<int64_t>(spec_.casts.size()) * group_->state.size(),
-       pointers, group_->return_stream, return_used_, as_stream(stream));
+       pointers, group_->return_stream, return_used_, cuda::as_stream(stream));
   group_->state.count(transfer.rows_sent, transfer.bytes_sent, transfer.rows_received, transfer.bytes_received);
 }
 
@@ -270,7 +269,7 @@ void CopyEnginePass::signal_returned(int stage, void* stream) {
   if (num_signals_ > 0 && first_signal_ + num_signals_ != transfer.first_signal) {
     WaitParams signals = return_wait();
     signals.count = 0;
-    signal_and_wait(signals, as_stream(stream));
+    signal_and_wait(signals, cuda::as_stream(stream));
   }
   if (num_signals_ == 0) first_signal_ = transfer.first_signal;
   num_signals_ += static_cast<int>(transfer.targets.size());
@@ -327,9 +326,9 @@ void CopyEnginePass::finish_reduce(std::span<const ConstTensorView> own, std::sp
   epoch_.require_open("finish_reduce");
   check_sums(spec_, own, sums);
   epoch_.finish_reduce();
-  signal_and_wait(return_wait(), as_stream(stream));
+  signal_and_wait(return_wait(), cuda::as_stream(stream));
   group_->keep_step();
-  launch_merge(merges(own, sums), as_stream(stream));
+  launch_merge(merges(own, sums), cuda::as_stream(stream));
 }
 
 void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
@@ -339,10 +338,10 @@ void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own,
   check_sums(spec_, own, sums);
   epoch_.finish_reduce();
   epoch_.end();
-  join(as_stream(stream));
-  signal_and_wait(return_wait(), as_stream(stream));
+  join(cuda::as_stream(stream));
+  signal_and_wait(return_wait(), cuda::as_stream(stream));
   group_->keep_step();
-  launch_merge_and_end(merges(own, sums), epoch_params(), merge_ended_.as<uint32_t>(), as_stream(stream));
+  launch_merge_and_end(merges(own, sums), epoch_params(), merge_ended_.as<uint32_t>(), cuda::as_stream(stream));
   give_slots_back();
   (*landing_)->slots().give_back(slot_);
 }
@@ -366,12 +365,12 @@ void CopyEnginePass::close(cudaStream_t stream) {
 }
 
 void CopyEnginePass::end(void* stream) {
-  close(as_stream(stream));
+  close(cuda::as_stream(stream));
   (*landing_)->slots().give_back(slot_);
 }
 
 KeptSlot CopyEnginePass::end_kept(void* stream) {
-  close(as_stream(stream));
+  close(cuda::as_stream(stream));
   (*landing_)->slots().keep(slot_);
   return {slot_};
 }

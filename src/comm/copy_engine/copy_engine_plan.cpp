@@ -12,11 +12,6 @@ namespace tangram::comm {
 
 namespace {
 
-template <class T>
-cuda::DeviceBuffer upload(const std::vector<T>& values) {
-  return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(T));
-}
-
 /// Whether a kernel moves the copies sooner than copy engines, by more than the time that it takes from the caller's
 /// stream is worth: 2.4 us a copy and 390 GB/s against 250 GB/s and a launch.
 bool prefers_kernel(int64_t num_copies, int64_t num_bytes) {
@@ -65,7 +60,7 @@ void CopyEnginePass::finish_plan(Transfer& transfer, int64_t rows_received, cons
     }
   }
   transfer.num_chunks = static_cast<int>(chunks.size());
-  transfer.chunks = upload(chunks);
+  transfer.chunks = cuda::DeviceBuffer::copy_of(chunks);
 }
 
 std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_casts() {
@@ -77,7 +72,7 @@ std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_casts() {
     finish_plan(transfer, spec_.casts[stage].rows_received(), layout_.casts[stage], *landing_, row_bytes);
     append_waits(transfer, stage, layout_.cast_sources[stage], waits);
   }
-  cast_waits_ = upload(waits);
+  cast_waits_ = cuda::DeviceBuffer::copy_of(waits);
   return transfers;
 }
 
@@ -94,9 +89,9 @@ std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_returns() {
       signals.push_back(static_cast<uint32_t>(stage << 8) | static_cast<uint32_t>(owner.peer));
     }
   }
-  return_signals_ = upload(signals);
+  return_signals_ = cuda::DeviceBuffer::copy_of(signals);
   num_return_waits_ = static_cast<int>(waits.size());
-  return_waits_ = upload(waits);
+  return_waits_ = cuda::DeviceBuffer::copy_of(waits);
   return transfers;
 }
 
@@ -110,7 +105,7 @@ void CopyEnginePass::plan_conversions() {
     converted_.push_back(group_->converted_rows(t, converts ? static_cast<size_t>(bytes) : 0));
     bases.push_back(converted_.back()->as<char>());
   }
-  converted_bases_ = upload(bases);
+  converted_bases_ = cuda::DeviceBuffer::copy_of(bases);
   for (const auto& stage : layout_.returns) {
     std::vector<Chunk> chunks;
     for (size_t t = 0; t < spec_.returns.size(); ++t) {
@@ -123,7 +118,7 @@ void CopyEnginePass::plan_conversions() {
       }
     }
     num_conversions_.push_back(static_cast<int>(chunks.size()));
-    conversions_.push_back(upload(chunks));
+    conversions_.push_back(cuda::DeviceBuffer::copy_of(chunks));
   }
 }
 
@@ -139,14 +134,14 @@ void CopyEnginePass::plan_own_rows() {
     }
   }
   num_own_chunks_ = static_cast<int>(chunks.size());
-  own_chunks_ = upload(chunks);
+  own_chunks_ = cuda::DeviceBuffer::copy_of(chunks);
 }
 
 void CopyEnginePass::plan_merge() {
   merge_ended_ = cuda::DeviceBuffer::zeros(sizeof(uint32_t));
-  merge_begin_ = upload(layout_.merge.begin);
-  merge_entries_ = upload(layout_.merge.entries);
-  merge_before_ = upload(layout_.merge.num_before);
+  merge_begin_ = cuda::DeviceBuffer::copy_of(layout_.merge.begin);
+  merge_entries_ = cuda::DeviceBuffer::copy_of(layout_.merge.entries);
+  merge_before_ = cuda::DeviceBuffer::copy_of(layout_.merge.num_before);
 }
 
 bool CopyEnginePass::leave_rows(std::span<const Range> rows, std::span<const Range> absent) {
@@ -177,10 +172,10 @@ bool CopyEnginePass::leave_rows(std::span<const Range> rows, std::span<const Ran
     begin.push_back(static_cast<int32_t>(entries.size()));
     before.push_back(has_own[idx] != 0 ? layout_.merge.num_before[idx] : ~layout_.merge.num_before[idx]);
   }
-  merge_rows_ = upload(merged);
-  merge_begin_ = upload(begin);
-  merge_entries_ = upload(entries);
-  merge_before_ = upload(before);
+  merge_rows_ = cuda::DeviceBuffer::copy_of(merged);
+  merge_begin_ = cuda::DeviceBuffer::copy_of(begin);
+  merge_entries_ = cuda::DeviceBuffer::copy_of(entries);
+  merge_before_ = cuda::DeviceBuffer::copy_of(before);
   num_merge_rows_ = std::ssize(merged);
   return true;
 }

@@ -6,6 +6,7 @@
 #include "comm/device/kernels.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "cuda/stream.hpp"
 
 namespace tangram::comm {
 
@@ -28,7 +29,7 @@ class DeviceMoves final : public NodeWork::Moves {
     params.count = count_;
     for (size_t t = 0; t < sources.size(); ++t) params.sources[t] = sources[t].data;
     params.bases = bases_.as<char*>() + set * num_bases_;
-    launch_move(params, kMoveBlocks, static_cast<cudaStream_t>(stream));
+    launch_move(params, kMoveBlocks, cuda::as_stream(stream));
   }
 
  private:
@@ -40,10 +41,10 @@ class DeviceMoves final : public NodeWork::Moves {
 class DeviceMark final : public NodeWork::Mark {
  public:
   void set(void* stream) override {
-    cuda::check(cudaEventRecord(event_.get(), static_cast<cudaStream_t>(stream)), "cudaEventRecord");
+    cuda::check(cudaEventRecord(event_.get(), cuda::as_stream(stream)), "cudaEventRecord");
   }
   void wait(void* stream) override {
-    cuda::check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event_.get(), 0), "cudaStreamWaitEvent");
+    cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), event_.get(), 0), "cudaStreamWaitEvent");
   }
 
  private:

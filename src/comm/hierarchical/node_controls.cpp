@@ -21,7 +21,7 @@ namespace {
 class Folders {
  public:
   Folders(Communicator& world, const NodeLayout& nodes) : owned_(world.rank() == 0) {
-    std::array<char, 256> name{};
+    std::array<char, 4096> name{};
     if (owned_) make(nodes, name);
     const auto names = all_gather(world, name, "nodes: where they meet");
     path_ = names[0].data();
@@ -36,7 +36,7 @@ class Folders {
   std::string address(const char* kind, int number) const { return fmt::format("unix:{}/{}{}", path_, kind, number); }
 
  private:
-  static void make(const NodeLayout& nodes, std::array<char, 256>& name) {
+  static void make(const NodeLayout& nodes, std::array<char, 4096>& name) {
     std::error_code failed;
     std::string path = (std::filesystem::temp_directory_path(failed) / "tangram-XXXXXX").string();
     if (failed || path.size() >= name.size() || ::mkdtemp(path.data()) == nullptr) return;

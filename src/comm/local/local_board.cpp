@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "core/log.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
 
@@ -76,7 +77,10 @@ LocalBoard::Slot& LocalBoard::slot_of(int rank) {
 
 template <class Done, class Missing>
 void LocalBoard::wait(Lock& lock, int rank, const Operation& operation, Done done, Missing missing) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s_);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto after = [&](double seconds) { return begin + std::chrono::duration<double>(seconds); };
+  const auto deadline = after(timeout_s_);
+  WaitNotes notes(timeout_s_);
   while (!done()) {
     if (failure_) throw_failure();
     const std::vector<int> ranks = missing();
@@ -86,7 +90,17 @@ void LocalBoard::wait(Lock& lock, int rank, const Operation& operation, Done don
       fail({false, fmt::format("{}: rank {} ended without taking part", operation.name(), *lost)});
       throw_failure();
     }
-    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !done() && !failure_) {
+    if (changed_.wait_until(lock, std::min(deadline, after(notes.next_s()))) == std::cv_status::no_timeout || done() ||
+        failure_) {
+      continue;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (now < deadline) {
+      const std::string text = rank_list(missing());
+      lock.unlock();  // whoever listens may take long
+      notes.note(operation.name(), text, rank, std::chrono::duration<double>(now - begin).count());
+      lock.lock();
+    } else {
       fail({true, fmt::format("{}: {} did not take part within {:g} s (noticed by rank {})", operation.name(),
                               rank_list(missing()), timeout_s_, rank)});
       throw_failure();

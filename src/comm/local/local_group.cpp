@@ -14,6 +14,7 @@
 #include "comm/row_moves.hpp"
 #include "core/require.hpp"
 #include "tangram/env.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram {
 
@@ -95,19 +96,23 @@ void run_local_ranks(int cp_size, const std::function<void(Communicator&)>& rank
   LocalGroup group(cp_size, timeout_s);
   std::mutex mutex;
   std::exception_ptr first_error;
+  bool first_about_peers = false;
   const auto run_rank = [&](int rank) {
     Communicator& communicator = group.communicator(rank);
-    const auto record = [&] {
+    // A complaint about a peer may come before the error of that peer, which has told of it first: the error counts.
+    const auto record = [&](bool about_peers) {
       const std::lock_guard lock(mutex);
-      if (first_error == nullptr) first_error = std::current_exception();
+      if (first_error != nullptr && (about_peers || !first_about_peers)) return;
+      first_error = std::current_exception();
+      first_about_peers = about_peers;
     };
     try {
       rank_main(communicator);
     } catch (const std::exception& error) {
-      record();  // before peers hear of it, so that their complaints come second
+      record(dynamic_cast<const CommError*>(&error) != nullptr || dynamic_cast<const Timeout*>(&error) != nullptr);
       communicator.abort(error.what());
     } catch (...) {
-      record();
+      record(false);
       communicator.abort("unknown exception");
     }
     group.leave(rank);

@@ -9,13 +9,15 @@
 #include <cstddef>
 #include <string>
 
+struct CUstream_st;  // CUDA's, as cudaStream_t points to it
+
 namespace tangram::comm {
 
 struct NcclApi {
   static constexpr int kMinVersion = 21800;  // major * 10000 + minor * 100 + patch
 
   using Comm = struct NcclComm*;  // opaque
-  using Stream = struct CUstream_st*;
+  using Stream = CUstream_st*;
   struct UniqueId {
     char bytes[128] = {};
   };

@@ -5,6 +5,7 @@
 
 #include "comm/device/pass_check.hpp"
 #include "comm/nccl/nccl_pass.hpp"
+#include "cuda/stream.hpp"
 
 namespace tangram::comm {
 
@@ -18,7 +19,7 @@ std::shared_ptr<DevicePass> NcclCommunicator::prepare_pass(const DevicePassSpec&
 void NcclCommunicator::all_reduce(float* device_values, int count, ReduceOp op, void* stream) {
   check_all_reduce(device_values, count, op);
   check();
-  group_->all_reduce(device_values, count, op == ReduceOp::kMax, static_cast<cudaStream_t>(stream));
+  group_->all_reduce(device_values, count, op == ReduceOp::kMax, cuda::as_stream(stream));
 }
 
 }  // namespace tangram::comm

@@ -9,19 +9,13 @@
 #include "core/require.hpp"
 #include "cuda/check.hpp"
 #include "cuda/profile_range.hpp"
+#include "cuda/stream.hpp"
 
 namespace tangram::comm {
 
 namespace {
 
 constexpr int kPackBlocks = 64;  // bound by memory, and short
-
-cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
-
-template <class T>
-cuda::DeviceBuffer upload(const std::vector<T>& values) {
-  return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(T));
-}
 
 MoveParams move_params(const cuda::DeviceBuffer& chunks, size_t count, char* const* bases) {
   MoveParams params;
@@ -42,7 +36,7 @@ NcclLanding::NcclLanding(const std::vector<LandingTensor>& tensors, int num_slot
       addresses_.push_back(buffers_.back().as<char>());
     }
   }
-  device_addresses_ = upload(addresses_);
+  device_addresses_ = cuda::DeviceBuffer::copy_of(addresses_);
 }
 
 std::span<char* const> NcclLanding::tensors(int slot) const {
@@ -76,7 +70,7 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
   }
   send_staging_ = cuda::DeviceBuffer(static_cast<size_t>(send_bytes));
   recv_staging_ = cuda::DeviceBuffer(static_cast<size_t>(recv_bytes));
-  send_base_ = upload(std::vector<char*>{send_staging_.as<char>()});
+  send_base_ = cuda::DeviceBuffer::copy_of(std::vector<char*>{send_staging_.as<char>()});
   for (const int64_t row_bytes : return_row_bytes(spec_)) {
     returned_.emplace_back(static_cast<size_t>(layout_.return_rows * row_bytes));
     returned_addresses_.push_back(returned_.back().as<char>());
@@ -90,10 +84,10 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
     }
   }
   num_own_chunks_ = own_chunks.size();
-  own_chunks_ = upload(own_chunks);
-  merge_begin_ = upload(layout_.merge.begin);
-  merge_entries_ = upload(layout_.merge.entries);
-  merge_before_ = upload(layout_.merge.num_before);
+  own_chunks_ = cuda::DeviceBuffer::copy_of(own_chunks);
+  merge_begin_ = cuda::DeviceBuffer::copy_of(layout_.merge.begin);
+  merge_entries_ = cuda::DeviceBuffer::copy_of(layout_.merge.entries);
+  merge_before_ = cuda::DeviceBuffer::copy_of(layout_.merge.num_before);
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   group_->state().control().barrier("prepare_pass: ready");
 }
@@ -101,9 +95,9 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
 std::vector<NcclPass::Stage> NcclPass::upload_stages(std::vector<StageMessages> stages) {
   std::vector<Stage> uploaded(stages.size());
   for (size_t s = 0; s < stages.size(); ++s) {
-    uploaded[s].pack = upload(stages[s].pack);
-    uploaded[s].convert = upload(stages[s].convert);
-    uploaded[s].unpack = upload(stages[s].unpack);
+    uploaded[s].pack = cuda::DeviceBuffer::copy_of(stages[s].pack);
+    uploaded[s].convert = cuda::DeviceBuffer::copy_of(stages[s].convert);
+    uploaded[s].unpack = cuda::DeviceBuffer::copy_of(stages[s].unpack);
     uploaded[s].messages = std::move(stages[s]);
   }
   return uploaded;
@@ -128,7 +122,7 @@ int NcclPass::begin(std::span<const ConstTensorView> own, void* stream) {
   if (!own.empty()) {
     MoveParams params = move_params(own_chunks_, num_own_chunks_, landing_->device_tensors(slot_));
     for (size_t t = 0; t < own.size(); ++t) params.sources[t] = own[t].data;
-    launch_move(params, kPackBlocks, as_stream(stream));
+    launch_move(params, kPackBlocks, cuda::as_stream(stream));
   }
   return slot_;
 }
@@ -192,21 +186,21 @@ void NcclPass::cast(int stage, std::span<const ConstTensorView> sources, void* s
   check_sources(spec_, sources, layout_.min_source_rows(stage));
   epoch_.cast(stage);
   transfer(casts_[static_cast<size_t>(stage)], cuda::WaitKind::kArrival, stage, sources, landing_->tensors(slot_),
-           landing_->device_tensors(slot_), as_stream(stream));
+           landing_->device_tensors(slot_), cuda::as_stream(stream));
 }
 
 void NcclPass::wait_cast(int stage, void* stream) {
   epoch_.wait_cast(stage);
   const Stage& transfers = casts_[static_cast<size_t>(stage)];
   if (transfers.messages.recvs.empty()) return;
-  cuda::check(cudaStreamWaitEvent(as_stream(stream), transfers.done.get(), 0), "cudaStreamWaitEvent");
+  cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), transfers.done.get(), 0), "cudaStreamWaitEvent");
 }
 
 void NcclPass::wait_started(int stage, void* stream) {
   epoch_.wait_cast(stage);
   const StageMessages& messages = casts_[static_cast<size_t>(stage)].messages;
   if (messages.sends.empty() && messages.recvs.empty()) return;
-  cuda::check(cudaStreamWaitEvent(as_stream(stream), casts_[static_cast<size_t>(stage)].started.get(), 0),
+  cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), casts_[static_cast<size_t>(stage)].started.get(), 0),
               "cudaStreamWaitEvent");
 }
 
@@ -216,7 +210,7 @@ void NcclPass::reduce(int stage, std::span<const ConstTensorView> partials, void
   check_partials(spec_, partials);
   epoch_.reduce(stage);
   transfer(reduces_[static_cast<size_t>(stage)], cuda::WaitKind::kReturn, stage, partials, returned_addresses_, nullptr,
-           as_stream(stream));
+           cuda::as_stream(stream));
 }
 
 void NcclPass::signal_returned(int, void*) {
@@ -230,7 +224,7 @@ void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
   epoch_.finish_reduce();
   for (const Stage& stage : reduces_) {
     if (stage.messages.recvs.empty()) continue;
-    cuda::check(cudaStreamWaitEvent(as_stream(stream), stage.done.get(), 0), "cudaStreamWaitEvent");
+    cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), stage.done.get(), 0), "cudaStreamWaitEvent");
   }
   std::vector<MergeParams> merged;
   for (size_t t = 0; t < own.size(); ++t) {
@@ -248,7 +242,7 @@ void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
     params.rows = shape.owned_rows;
     params.row_elements = shape.heads * shape.dim;
   }
-  launch_merge(merged, as_stream(stream));
+  launch_merge(merged, cuda::as_stream(stream));
 }
 
 void NcclPass::close(cudaStream_t stream) {
@@ -258,12 +252,12 @@ void NcclPass::close(cudaStream_t stream) {
 }
 
 void NcclPass::end(void* stream) {
-  close(as_stream(stream));
+  close(cuda::as_stream(stream));
   landing_->slots().give_back(slot_);
 }
 
 KeptSlot NcclPass::end_kept(void* stream) {
-  close(as_stream(stream));
+  close(cuda::as_stream(stream));
   landing_->slots().keep(slot_);
   return {slot_};
 }

@@ -3,23 +3,25 @@
 
 #include "comm/socket/connect.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <string_view>
 #include <thread>
 
 #include "comm/progress_communicator.hpp"
+#include "comm/socket/address.hpp"
+#include "comm/socket/handshake.hpp"
 #include "core/joined.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
@@ -28,33 +30,23 @@ namespace tangram::comm {
 
 namespace {
 
-constexpr uint32_t kMagic = 0x74676d68;
 constexpr std::chrono::milliseconds kRetryInterval{5};
 constexpr double kAttempt_s = 2;
 /// Other ranks wait this much longer for rank 0's table, so that it is rank 0 that says who is missing.
 constexpr double kTableGrace_s = 1;
+/// So that the paths of sockets in it, `/rank_N`, are shorter than sockaddr_un::sun_path.
+constexpr size_t kLongestFolder = 90;
+/// Callers, beside the ranks, that are left waiting: more than that push out the oldest.
+constexpr size_t kMaxStrangers = 64;
 
-struct Address {
-  sockaddr_storage storage = {};
-  socklen_t length = 0;
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  int family() const { return storage.ss_family; }
-};
-
-struct Hello {
-  uint32_t magic = kMagic;
-  int32_t rank = 0;
-  int32_t size = 0;
-  uint32_t port = 0;  // where the rank listens, network order (tcp)
-};
-
-/// Who has connected, and what it has said so far.
+/// Who has connected, and what it has said so far. See NOTE [handshake].
 struct Caller {
   UniqueFd fd;
   Address from;
+  Nonce nonce = new_nonce();
   Hello hello;
-  size_t num_read = 0;
+  Digest proof = {};
+  size_t num_read = 0;  // of both
 };
 
 /// What rank 0 tells a rank of another: where it is, or, for the rank itself, whether all came.
@@ -62,55 +54,6 @@ struct TableEntry {
   Address address;
   int32_t missing = 0;
 };
-
-Address unix_address(const std::string& path) {
-  Address address;
-  sockaddr_un un = {};
-  un.sun_family = AF_UNIX;
-  require(path.size() < sizeof(un.sun_path), "SocketGroup: the path of a socket must be shorter than {} bytes (got {})",
-          sizeof(un.sun_path), path);
-  std::memcpy(un.sun_path, path.data(), path.size());
-  std::memcpy(&address.storage, &un, sizeof(un));
-  address.length = sizeof(un);
-  return address;
-}
-
-Address tcp_address(const std::string& host, const std::string& port) {
-  addrinfo hints = {};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int status = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
-  if (status != 0) {
-    throw CommError(
-        fmt::format("SocketGroup: the address must resolve (got {}:{}: {})", host, port, ::gai_strerror(status)));
-  }
-  Address address;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  address.length = found->ai_addrlen;
-  ::freeaddrinfo(found);
-  return address;
-}
-
-Address any_port(int family) {
-  Address address;
-  address.storage.ss_family = static_cast<sa_family_t>(family);  // zeros: any address, any port
-  address.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  return address;
-}
-
-void set_port(Address& address, uint32_t port) {
-  if (address.family() == AF_INET6) {
-    reinterpret_cast<sockaddr_in6&>(address.storage).sin6_port = static_cast<in_port_t>(port);
-  } else {
-    reinterpret_cast<sockaddr_in&>(address.storage).sin_port = static_cast<in_port_t>(port);
-  }
-}
-
-uint32_t port_of(const Address& address) {
-  return address.family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_port
-                                      : reinterpret_cast<const sockaddr_in&>(address.storage).sin_port;
-}
 
 class Rendezvous {
  public:
@@ -131,11 +74,22 @@ class Rendezvous {
   }
 
  private:
-  void meet_in_folder(const std::string& folder) {
+  void meet_in_folder(const std::string& given) {
+    // The system takes short paths only, but a folder may lie deep: then it is reached by a descriptor.
+    UniqueFd opened;
+    std::string folder = given;
+    if (folder.size() > kLongestFolder) {
+      opened = UniqueFd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      if (!opened) {
+        throw CommError(fmt::format("SocketGroup: rank {} must be able to open the folder {} (got {})", config_.rank,
+                                    folder, std::strerror(errno)));
+      }
+      folder = fmt::format("/proc/self/fd/{}", opened.get());
+    }
     const auto path = [&](int rank) { return fmt::format("{}/rank_{}", folder, rank); };
     ::unlink(path(config_.rank).c_str());
     const UniqueFd listener = listen_at(unix_address(path(config_.rank)));
-    for (int rank = 0; rank < config_.rank; ++rank) connect_to(rank, unix_address(path(rank)), 0);
+    for (int rank = 0; rank < config_.rank; ++rank) connect_to(rank, unix_address(path(rank)));
     accept_until_all(listener, nullptr);
     ::unlink(path(config_.rank).c_str());
   }
@@ -154,17 +108,20 @@ class Rendezvous {
       send_table(table);
       return;
     }
-    const UniqueFd listener = listen_at(any_port(root.family()));
-    Address own = any_port(root.family());
-    ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.length);
-    connect_to(0, root, port_of(own));
+    UniqueFd listener;  // where the way to rank 0 begins, and on no other interface
+    connect_to(0, root, [&](int fd) {
+      Address beside = own_address(fd);
+      beside.set_port(0);
+      listener = listen_at(beside);
+      return own_address(listener.get()).port();
+    });
     deadline_s_ += kTableGrace_s;
     std::vector<TableEntry> table(static_cast<size_t>(config_.size));
     if (!receive_all(peers_[0].get(), table.data(), table.size() * sizeof(TableEntry))) give_up_on({0});
     if (table[0].missing != 0) {
       throw Timeout(fmt::format("SocketGroup: not all ranks came to rank 0 within {:g} s", config_.timeout_s));
     }
-    for (int rank = 1; rank < config_.rank; ++rank) connect_to(rank, table[static_cast<size_t>(rank)].address, 0);
+    for (int rank = 1; rank < config_.rank; ++rank) connect_to(rank, table[static_cast<size_t>(rank)].address);
     accept_until_all(listener, nullptr);
   }
 
@@ -187,28 +144,48 @@ class Rendezvous {
     return fd;
   }
 
-  void connect_to(int rank, const Address& address, uint32_t port) {
+  /// `listen`, if given, makes what the rank listens at, given the connection, and returns its port.
+  void connect_to(int rank, const Address& address, const std::function<uint32_t(int fd)>& listen = {}) {
     while (true) {
       UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-      const Hello hello{kMagic, config_.rank, config_.size, port};
-      if (connects(fd.get(), address) && ::send(fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello)) {
+      if (connects(fd.get(), address)) {
         set_no_delay(fd.get(), address.family());
-        peers_[static_cast<size_t>(rank)] = std::move(fd);
-        return;
+        if (greet(fd.get(), rank, listen ? listen(fd.get()) : 0)) {
+          peers_[static_cast<size_t>(rank)] = std::move(fd);
+          return;
+        }
       }
       if (steady_seconds() > deadline_s_) give_up_on({rank});
       std::this_thread::sleep_for(kRetryInterval);
     }
   }
 
+  /// True when `rank` is at the other end and has taken this rank in. See NOTE [handshake].
+  bool greet(int fd, int rank, uint32_t port) {
+    const Hello hello{Hello::kMagic, config_.rank, config_.size, port, new_nonce()};
+    Challenge challenge;
+    if (!send_all(fd, hello) || !receive_all(fd, &challenge, sizeof(challenge))) return false;
+    if (!same_digest(challenge.proof, prove(config_.secret, Side::kAccepts, rank, hello, challenge.nonce))) {
+      met_others_ = true;
+      return false;
+    }
+    const Digest proof = prove(config_.secret, Side::kConnects, rank, hello, challenge.nonce);
+    Welcome welcome;
+    if (!send_all(fd, proof) || !receive_all(fd, &welcome, sizeof(welcome))) return false;
+    if (welcome.verdict == Welcome::kOtherSize) refuse_size(welcome.size, rank);
+    if (welcome.verdict == Welcome::kTwice) refuse_twice(config_.rank);
+    return true;
+  }
+
   /// One attempt. A host that does not answer at all is left in time for another: the system itself tries for minutes.
   bool connects(int fd, const Address& address) const {
-    if (::connect(fd, address.get(), address.length) == 0) return true;
+    if (::connect(fd, address.get(), address.length) == 0) return !leads_to_itself(fd);
     if (errno != EINPROGRESS && errno != EINTR) return false;
     const double end_s = std::min(deadline_s_, steady_seconds() + kAttempt_s);
     int error = 0;
     socklen_t length = sizeof(error);
-    return wait_for(fd, POLLOUT, end_s) && ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+    return wait_for(fd, POLLOUT, end_s) && ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0 &&
+           !leads_to_itself(fd);
   }
 
   void accept_until_all(const UniqueFd& listener, std::vector<TableEntry>* table) {
@@ -230,34 +207,74 @@ class Rendezvous {
     }
   }
 
-  static void accept_one(const UniqueFd& listener, std::vector<Caller>& callers) {
+  void accept_one(const UniqueFd& listener, std::vector<Caller>& callers) const {
     Caller caller;
     caller.from.length = sizeof(caller.from.storage);
     caller.fd = UniqueFd(::accept4(listener.get(), reinterpret_cast<sockaddr*>(&caller.from.storage),
                                    &caller.from.length, SOCK_CLOEXEC));
-    if (caller.fd) callers.push_back(std::move(caller));
+    if (!caller.fd) return;
+    if (callers.size() >= static_cast<size_t>(config_.size) + kMaxStrangers) callers.erase(callers.begin());
+    callers.push_back(std::move(caller));
   }
 
-  /// True when all is said: the caller has been taken in, or it is none of us.
+  /// True when all is said: the caller has been taken in, or it is none of us and forgotten.
   bool hear(Caller& caller, std::vector<TableEntry>* table) {
-    const ssize_t count = ::recv(caller.fd.get(), reinterpret_cast<char*>(&caller.hello) + caller.num_read,
-                                 sizeof(Hello) - caller.num_read, MSG_DONTWAIT);
-    if (count <= 0) return count == 0 || (errno != EAGAIN && errno != EINTR);
-    caller.num_read += static_cast<size_t>(count);
-    if (caller.num_read < sizeof(Hello)) return false;
+    while (true) {
+      const bool says_hello = caller.num_read < sizeof(Hello);
+      char* data = says_hello ? reinterpret_cast<char*>(&caller.hello) : reinterpret_cast<char*>(&caller.proof);
+      const size_t done = says_hello ? caller.num_read : caller.num_read - sizeof(Hello);
+      const size_t wanted = says_hello ? sizeof(Hello) : sizeof(Digest);
+      const ssize_t count = ::recv(caller.fd.get(), data + done, wanted - done, MSG_DONTWAIT);
+      if (count <= 0) return count == 0 || (errno != EAGAIN && errno != EINTR);
+      caller.num_read += static_cast<size_t>(count);
+      if (done + static_cast<size_t>(count) < wanted) continue;
+      if (!says_hello) return take_in(caller, table);
+      if (caller.hello.magic != Hello::kMagic) return true;
+      const Challenge challenge{caller.nonce, proof_of(caller, Side::kAccepts)};
+      if (!send_all(caller.fd.get(), challenge)) return true;
+    }
+  }
+
+  Digest proof_of(const Caller& caller, Side side) const {
+    return prove(config_.secret, side, config_.rank, caller.hello, caller.nonce);
+  }
+
+  /// Only what knows the secret can be wrong about the job, and end it.
+  bool take_in(Caller& caller, std::vector<TableEntry>* table) {
+    if (!same_digest(caller.proof, proof_of(caller, Side::kConnects))) {
+      met_others_ = true;
+      return true;
+    }
     const Hello& hello = caller.hello;
-    if (hello.magic != kMagic) return true;
-    require(hello.size == config_.size, "SocketGroup: size must be the same on all ranks (got {} on rank {}, {} here)",
-            hello.size, hello.rank, config_.size);
-    require(hello.rank > config_.rank && hello.rank < config_.size && !peers_[static_cast<size_t>(hello.rank)],
-            "SocketGroup: every rank must come once (got rank {} again)", hello.rank);
+    const bool same_size = hello.size == config_.size;
+    const bool is_new =
+        same_size && hello.rank > config_.rank && hello.rank < config_.size && !peers_[static_cast<size_t>(hello.rank)];
+    const uint32_t verdict = is_new ? Welcome::kTaken : same_size ? Welcome::kTwice : Welcome::kOtherSize;
+    const bool told = send_all(caller.fd.get(), Welcome{verdict, config_.size});
+    if (!same_size) refuse_size(hello.size, hello.rank);
+    if (!is_new) refuse_twice(hello.rank);
+    if (!told) return true;  // gone meanwhile
     set_no_delay(caller.fd.get(), caller.from.family());
     if (table != nullptr) {
-      set_port(caller.from, hello.port);
+      caller.from.set_port(hello.port);
       (*table)[static_cast<size_t>(hello.rank)].address = caller.from;
     }
     peers_[static_cast<size_t>(hello.rank)] = std::move(caller.fd);
     return true;
+  }
+
+  [[noreturn]] void refuse_size(int size, int rank) const {
+    throw InvalidArgument(fmt::format("SocketGroup: size must be the same on all ranks (got {} on rank {}, {} here)",
+                                      size, rank, config_.size));
+  }
+  [[noreturn]] static void refuse_twice(int rank) {
+    throw InvalidArgument(fmt::format("SocketGroup: every rank must come once (got rank {} again)", rank));
+  }
+
+  /// Messages of a handshake fit into the buffer of any socket at once.
+  template <class Message>
+  static bool send_all(int fd, const Message& message) {
+    return ::send(fd, &message, sizeof(message), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(message));
   }
 
   static void set_no_delay(int fd, int family) {
@@ -290,13 +307,15 @@ class Rendezvous {
   }
 
   [[noreturn]] void give_up_on(const std::vector<int>& ranks) const {
-    throw Timeout(fmt::format("SocketGroup: {} {} did not start within {:g} s (noticed by rank {})",
-                              ranks.size() == 1 ? "rank" : "ranks", joined(ranks), config_.timeout_s, config_.rank));
+    throw Timeout(fmt::format("SocketGroup: {} {} did not start within {:g} s (noticed by rank {}){}",
+                              ranks.size() == 1 ? "rank" : "ranks", joined(ranks), config_.timeout_s, config_.rank,
+                              met_others_ ? "; others were met that do not know the secret of this job" : ""));
   }
 
   const SocketGroupConfig& config_;
   double deadline_s_;
   std::vector<UniqueFd> peers_;
+  bool met_others_ = false;
 };
 
 }  // namespace

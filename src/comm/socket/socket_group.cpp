@@ -20,6 +20,13 @@ SocketGroupConfig checked(SocketGroupConfig config) {
           "SocketGroup: rank must lie in [0, size) (got rank={}, size={})", config.rank, config.size);
   require(std::isfinite(config.timeout_s) && config.timeout_s >= 0,
           "SocketGroup: timeout_s must be finite and not negative (got {})", config.timeout_s);
+  if (config.secret.empty()) config.secret = Env::get().secret;
+  require(!config.address.starts_with("tcp:") || config.size == 1 || !config.secret.empty(),
+          "SocketGroup: ranks that meet by TCP need a secret of their job: SocketGroupConfig::secret or TANGRAM_SECRET "
+          "(got none)");
+  require(config.secret.empty() || config.secret.size() >= Env::kMinSecretBytes,
+          "SocketGroup: secret must be at least {} characters, drawn at random (got {})", Env::kMinSecretBytes,
+          config.secret.size());
   if (config.timeout_s == 0) config.timeout_s = Env::get().timeout_s;
   return config;
 }

@@ -9,6 +9,7 @@
 #include "core/require.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
+#include "cuda/stream.hpp"
 #include "cuda/workspace.hpp"
 #include "dist/device/device_program.hpp"
 #include "dist/device/device_rank.hpp"
@@ -97,8 +98,7 @@ class DeviceDistAttention::Impl {
     pass([&] {
       std::optional<cuda::Workspace::Lease> lease;
       if (given.data == nullptr && needed > 0) {
-        lease.emplace(
-            rank.communicator->workspace().acquire(static_cast<size_t>(needed), static_cast<cudaStream_t>(stream)));
+        lease.emplace(rank.communicator->workspace().acquire(static_cast<size_t>(needed), cuda::as_stream(stream)));
         args.workspace = {lease->data(), needed};
       }
       run(args);
@@ -142,7 +142,7 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
     if (communicator.size() > 1) control.refuse(error.what());
     throw;
   }
-  control.require_agreement(hash_of(*plan), "DeviceDistAttention: mask, config and dispatch");
+  agree_on_plan(control, facts_of(*plan), "DeviceDistAttention");
   agree_on_heads(control, *plan, options.row_sinks, options.result_dtype.value_or(plan->config.heads.dtype));
   if (plan->grid.empty()) device::prepare_passes(rank, options);
   try {
@@ -183,7 +183,7 @@ void DeviceDistAttention::forward(const DistForwardArgs& given, void* stream) {
   const cuda::ProfileRange range("tangram: distributed forward pass");
   impl_->in_workspace(given, forward_workspace_bytes(), stream, [&](const DistForwardArgs& args) {
     if (impl_->program != nullptr) return impl_->program->forward(args, stream);
-    device::run_forward(impl_->rank, args, static_cast<cudaStream_t>(stream));
+    device::run_forward(impl_->rank, args, cuda::as_stream(stream));
   });
 }
 
@@ -191,7 +191,7 @@ void DeviceDistAttention::backward(const DistBackwardArgs& given, void* stream) 
   const cuda::ProfileRange range("tangram: distributed backward pass");
   impl_->in_workspace(given, backward_workspace_bytes(), stream, [&](const DistBackwardArgs& args) {
     if (impl_->program != nullptr) return impl_->program->backward(args, stream);
-    device::run_backward(impl_->rank, args, static_cast<cudaStream_t>(stream));
+    device::run_backward(impl_->rank, args, cuda::as_stream(stream));
   });
 }
 

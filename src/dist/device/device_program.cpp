@@ -11,6 +11,7 @@
 #include "core/require.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "cuda/stream.hpp"
 #include "dist/device/float_kernels.hpp"
 #include "dist/device/row_kernels.hpp"
 #include "tangram/error.hpp"
@@ -19,15 +20,14 @@ namespace tangram::device {
 
 namespace {
 
-cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
-
 void sum_rows(std::span<const RowSum> sums, void* stream) {
   std::vector<RowJob> jobs;
   for (const RowSum& sum : sums) {
     jobs.push_back({sum.source, sum.addend, sum.result, nullptr, nullptr, nullptr, sum.result.rows});
   }
   for (size_t first = 0; first < jobs.size(); first += kMaxRowJobs) {
-    run_row_jobs(std::span(jobs).subspan(first, std::min<size_t>(kMaxRowJobs, jobs.size() - first)), as_stream(stream));
+    run_row_jobs(std::span(jobs).subspan(first, std::min<size_t>(kMaxRowJobs, jobs.size() - first)),
+                 cuda::as_stream(stream));
   }
 }
 
@@ -35,13 +35,13 @@ ProgramDevice program_device() {
   ProgramDevice device;
   device.sum_rows = sum_rows;
   device.copy_floats = [](std::span<const FloatCopy> copies, void* stream) {
-    device::copy_floats(copies, as_stream(stream));
+    device::copy_floats(copies, cuda::as_stream(stream));
   };
   device.zero = [](void* data, int64_t num_bytes, void* stream) {
-    cuda::check(cudaMemsetAsync(data, 0, static_cast<size_t>(num_bytes), as_stream(stream)), "cudaMemsetAsync");
+    cuda::check(cudaMemsetAsync(data, 0, static_cast<size_t>(num_bytes), cuda::as_stream(stream)), "cudaMemsetAsync");
   };
   device.scale = [](float* values, int64_t count, float factor, void* stream) {
-    scale_values(values, count, factor, as_stream(stream));
+    scale_values(values, count, factor, cuda::as_stream(stream));
   };
   return device;
 }

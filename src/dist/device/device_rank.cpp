@@ -18,10 +18,6 @@ namespace tangram::device {
 
 namespace {
 
-cuda::DeviceBuffer upload(const std::vector<int32_t>& values) {
-  return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(int32_t));
-}
-
 /// By row of the shard: the row in the K/V buffer, -1 where no query here sees it.
 std::vector<int32_t> buffer_rows_of_shard(const std::vector<KeyStretch>& own, int64_t k_rows) {
   std::vector<int32_t> of_shard_row(static_cast<size_t>(k_rows), -1);
@@ -59,12 +55,12 @@ void upload_maps(DeviceRank& rank, bool with_backward) {
         buffer_rows.push_back(static_cast<int32_t>(stretch.keys.begin + i));
       }
     }
-    local.shard_rows = upload(shard_rows);
-    local.buffer_rows = upload(buffer_rows);
+    local.shard_rows = cuda::DeviceBuffer::copy_of(shard_rows);
+    local.buffer_rows = cuda::DeviceBuffer::copy_of(buffer_rows);
   }
   if (with_backward && !rank.writes_gradients && !rank.backward.stores_returns) {
-    local.of_shard_row =
-        upload(buffer_rows_of_shard(own_stretches(rank.plan(), rank.base.rank), rank.base.k_shard_rows()));
+    local.of_shard_row = cuda::DeviceBuffer::copy_of(
+        buffer_rows_of_shard(own_stretches(rank.plan(), rank.base.rank), rank.base.k_shard_rows()));
   }
 }
 

@@ -88,11 +88,6 @@ std::vector<void*> find_others(const DeviceRank& rank, int num_slots, int num_ra
   return others;
 }
 
-template <class T>
-cuda::DeviceBuffer upload(const std::vector<T>& values) {
-  return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(T));
-}
-
 }  // namespace
 
 GradientPlaces ReturnPlaces::in_slot(int slot) const {
@@ -122,8 +117,8 @@ void prepare_returns(DeviceRank& rank) {
     returns.clears_own = true;
   }
   returns.num_ranks = rank.communicator->size();
-  returns.of_key = upload(places);
-  returns.others = upload(find_others(rank, kReturnSlots, returns.num_ranks));
+  returns.of_key = cuda::DeviceBuffer::copy_of(places);
+  returns.others = cuda::DeviceBuffer::copy_of(find_others(rank, kReturnSlots, returns.num_ranks));
   rank.local_dtype = dtype;
   setup.stores_returns = true;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/joined.hpp"
+#include "core/nearest_word.hpp"
 #include "core/require.hpp"
 #include "tangram/config.hpp"
 
@@ -37,11 +38,13 @@ std::string_view to_string(Strategy strategy) {
 
 Strategy parse_strategy(std::string_view name) {
   std::string names;
+  std::vector<std::string_view> known;
   for (const auto& [value, text] : kNames) {
     if (text == name) return value;
+    known.push_back(text);
     names += (names.empty() ? "" : ", ") + std::string(text);
   }
-  require(false, "parse_strategy: name must be one of {} (got '{}')", names, name);
+  require(false, "parse_strategy: name must be one of {} (got '{}'){}", names, name, did_you_mean(name, known));
   return {};
 }
 

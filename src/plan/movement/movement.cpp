@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "core/nearest_word.hpp"
 #include "core/require.hpp"
 #include "plan/movement/built_pass.hpp"
 #include "plan/movement/clusters.hpp"
@@ -181,11 +182,13 @@ std::string_view to_string(Movement movement) {
 
 Movement parse_movement(std::string_view name) {
   std::string names;
+  std::vector<std::string_view> known;
   for (const auto& [value, text] : kNames) {
     if (text == name) return value;
+    known.push_back(text);
     names += (names.empty() ? "" : ", ") + std::string(text);
   }
-  require(false, "parse_movement: name must be one of {} (got '{}')", names, name);
+  require(false, "parse_movement: name must be one of {} (got '{}'){}", names, name, did_you_mean(name, known));
   return {};
 }
 

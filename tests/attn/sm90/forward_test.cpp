@@ -211,6 +211,22 @@ TEST(Sm90Forward, ShortDocumentsAndAWindow) {
   expect_close(c);
 }
 
+TEST(Sm90Forward, RunsWhoseFirstTilesAreWholeAndLaterOnesAreNot) {
+  // Row intervals are read with the first step that masks something: the second, the third or none of a run, and not
+  // the same one in all warpgroups.
+  for (const int head_dim : {64, 128}) {
+    Case c = simple(300, 2000, 4, 1, head_dim, {});
+    c.slices.push_back(AttnSlice::full({0, 150}, {0, 300}));
+    c.slices.push_back(AttnSlice::causal({0, 150}, {512, 900}));
+    c.slices.push_back(AttnSlice::full({0, 150}, {1024, 1280}));
+    c.slices.push_back(AttnSlice::from_type(MaskType::kInvCausal, {0, 150}, {1300, 1700}));
+    c.slices.push_back(AttnSlice::full({150, 300}, {128, 384}));
+    c.slices.push_back(AttnSlice::from_type(MaskType::kBiCausal, {150, 300}, {600, 1400}));
+    c.slices.push_back(AttnSlice::full({200, 300}, {1664, 1920}));
+    expect_close(c);
+  }
+}
+
 TEST(Sm90Forward, Float16) {
   Case c = simple(200, 400, 4, 1, 128, {causal(200, 400)});
   c.shape.dtype = DType::kFloat16;

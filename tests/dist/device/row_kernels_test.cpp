@@ -24,10 +24,6 @@ class RowKernels : public ::testing::Test {
   std::mt19937 rng{7};
 };
 
-cuda::DeviceBuffer upload(const std::vector<int32_t>& map) {
-  return cuda::DeviceBuffer::copy_of(map.data(), map.size() * sizeof(int32_t));
-}
-
 TEST_F(RowKernels, SumsOfMappedRowsAreRoundedOnce) {
   constexpr int kHeads = 3, kDim = 64;
   const DType dtypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
@@ -45,7 +41,8 @@ TEST_F(RowKernels, SumsOfMappedRowsAreRoundedOnce) {
         std::shuffle(to.begin(), to.end(), rng);
         to.resize(30);
         const DeviceTensor s(source), a(addend), r(result);
-        const cuda::DeviceBuffer maps[] = {upload(from), upload(add_from), upload(to)};
+        const cuda::DeviceBuffer maps[] = {cuda::DeviceBuffer::copy_of(from), cuda::DeviceBuffer::copy_of(add_from),
+                                           cuda::DeviceBuffer::copy_of(to)};
         const RowJob job{s, a, r, maps[0].as<int32_t>(), maps[1].as<int32_t>(), maps[2].as<int32_t>(), 30};
         run_row_jobs({&job, 1}, nullptr);
         HostTensor expected = result.clone();

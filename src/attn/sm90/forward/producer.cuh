@@ -185,22 +185,34 @@ struct Producer {
           first_row <= last_row ? seen_keys(run, first_row, min(first_row + rows - 1, last_row)) : SeenKeys{0, 0, 0, 0};
     }
     const int32_t k_begin = run.k_begin, k_end = run.k_end;
+    // Warpgroups read the row intervals with the first step that masks something: whole tiles before it are plain
+    // steps.
+    bool unread = true;
     for (int32_t first_key = k_begin; first_key < k_end; first_key += Traits::kBlockN) {
       StepMessage& message = begin_step();
       const bool first = first_key == k_begin;
       // The last tile is moved back to the end of the run, so that V holds no rows that nobody may have written.
       const int32_t k0 = max(min(first_key, k_end - Traits::kBlockN), k_begin);
-      uint32_t flags = (first ? kStepNewRun : 0) | (first && first_run ? kStepFirst : 0);
+      uint32_t flags = first && first_run ? kStepFirst : 0;
       // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
       if (k0 + Traits::kBlockN > k_end && k_end < params.seqlen_k) flags |= kStepTail;
-      if (first) fill_run(message, run);
       message.k0 = k0;
       message.first_key = first_key;
       message.v_valid = k_end - k0;
+      uint32_t words[Traits::kConsumers], all = 0;
 #pragma unroll
       for (int w = 0; w < Traits::kConsumers; ++w) {
-        message.word[w] = step_window<Traits>(smem.seen[w], k0, first_key) | flags;
+        words[w] = step_window<Traits>(smem.seen[w], k0, first_key) | flags;
+        all |= words[w];
       }
+      uint32_t new_run = 0;
+      if (unread && all >> kStepMaskShift != 0) {
+        unread = false;
+        new_run = kStepNewRun;
+        fill_run(message, run);
+      }
+#pragma unroll
+      for (int w = 0; w < Traits::kConsumers; ++w) message.word[w] = words[w] | new_run;
       if (keys_missing) {
         keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
       }

@@ -42,7 +42,7 @@ struct alignas(16) ItemRows<true> {
 // row intervals cut something off.
 inline constexpr uint32_t kStepSettles = 1u << 16;  // every row of the warpgroup sees some key of the window
 inline constexpr uint32_t kStepFirst = 1u << 17;    // first step of an item: Q is needed
-inline constexpr uint32_t kStepNewRun = 1u << 19;   // the row intervals change
+inline constexpr uint32_t kStepNewRun = 1u << 19;   // the row intervals have changed since they were read
 inline constexpr uint32_t kStepTail = 1u << 20;     // v_valid counts
 inline constexpr uint32_t kStepStop = 1u << 21;     // no more items
 inline constexpr int kStepMaskShift = 24;

@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// CallFacts: a fingerprint of the call that an operation belongs to.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+namespace tangram {
+
+/// What must be alike on all ranks although no table shows it: of which mask and plan a pass is, and what it was asked
+/// for. Travels in the headers of operations (Communicator::set_facts). A word is a hash or the value itself.
+struct CallFacts {
+  enum Fact : int {
+    kMask,      ///< hash
+    kDispatch,  ///< hash of who holds which rows
+    kHeads,     ///< see heads_word
+    kConfig,    ///< hash of all else that was planned
+    kPass,      ///< 0 forward, 1 backward
+    kScale,     ///< softmax_scale as a float's bits
+    kSoftcap,   ///< likewise
+    kSink,      ///< sinks of a row, and whether each row has its own: length * 2 + own
+    kResults,   ///< which of the results that ranks combine or keep are wanted: bits, see Result
+    kRows,      ///< of what moves rows alone: hash of the dispatch
+    kNumFacts,
+  };
+  enum Result : uint64_t { kMaxLogits = 1, kKept = 2, kDsink = 4, kDsinkSum = 8, kDsinkAvg = 16 };
+
+  uint32_t given = 0;  // bits of the facts that are set; those that are not are not compared
+  uint32_t padding = 0;
+  std::array<uint64_t, kNumFacts> words = {};
+
+  void set(Fact fact, uint64_t word) {
+    given |= 1u << fact;
+    words[fact] = word;
+  }
+  void set(Fact fact, float value) { set(fact, uint64_t{std::bit_cast<uint32_t>(value)}); }
+  bool has(Fact fact) const { return (given >> fact & 1) != 0; }
+
+  /// Heads up to 1023, dims up to 4095, and the number of a dtype.
+  static uint64_t heads_word(int num_heads_q, int num_heads_kv, int head_dim, int head_dim_v, int dtype) {
+    return static_cast<uint64_t>(num_heads_q) | static_cast<uint64_t>(num_heads_kv) << 16 |
+           static_cast<uint64_t>(head_dim) << 32 | static_cast<uint64_t>(head_dim_v) << 44 |
+           static_cast<uint64_t>(dtype) << 56;
+  }
+
+  friend bool operator==(const CallFacts&, const CallFacts&) = default;
+};
+
+}  // namespace tangram

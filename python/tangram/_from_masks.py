@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Masks that other libraries describe otherwise: dense boolean ones, and BlockMask of FlexAttention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ._batches import shifted
+from ._core import Mask
+from ._runs import RunsToSlices
+from .errors import InvalidArgument, NotAvailable
+
+
+def _numpy(function: str) -> Any:
+    try:
+        import numpy
+    except ModuleNotFoundError:
+        raise NotAvailable(f"tangram.{function}: needs NumPy (pip install numpy)") from None
+    return numpy
+
+
+def _runs_of_rows(np: Any, rows: Any) -> Iterator[tuple[Any, Any]]:
+    """(begins, ends) of the runs of True in each row of a boolean array."""
+    edges = np.zeros((rows.shape[0], rows.shape[1] + 2), np.int8)
+    edges[:, 1:-1] = rows
+    change = np.diff(edges, axis=1)
+    at, begin = np.nonzero(change == 1)
+    end = np.nonzero(change == -1)[1]
+    borders = np.searchsorted(at, np.arange(rows.shape[0] + 1))
+    for i in range(rows.shape[0]):
+        yield begin[borders[i] : borders[i + 1]], end[borders[i] : borders[i + 1]]
+
+
+def _in_a_row(masks: list[Mask]) -> Mask:
+    """Of sequences that lie one after the other and do not see each other."""
+    if len(masks) == 1:
+        return masks[0]
+    slices, q_shift, k_shift = [], 0, 0
+    for mask in masks:
+        slices += shifted(mask, q_shift, k_shift)
+        q_shift, k_shift = q_shift + mask.seqlen_q, k_shift + mask.seqlen_k
+    return Mask(q_shift, k_shift, slices)
+
+
+def _of_heads(masks: list[Mask]) -> Mask | list[Mask]:
+    return masks[0] if all(mask == masks[0] for mask in masks) else masks
+
+
+def from_dense(mask: Any, *, max_slices: int | None = None) -> Mask | list[Mask]:
+    """A dense boolean mask, True where a query sees a key, as few slices.
+
+    Args:
+        mask: `[seqlen_q, seqlen_k]`, or `[batch, heads, seqlen_q, seqlen_k]` of a batch whose sequences lie one after
+            the other; bool, a NumPy array or a torch tensor, which is copied to the host.
+        max_slices: how many are taken; None: 1,024, or as many as hold 256 visible cells on average.
+
+    Returns:
+        A Mask; where heads see different cells a list of masks, one for each, which stands for a mask wherever one is
+        taken.
+
+    Raises:
+        InvalidArgument: another shape or dtype; a mask too irregular, with how irregular it is.
+    """
+    np = _numpy("from_dense")
+    cells = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
+    if cells.dtype != np.bool_:
+        raise InvalidArgument(
+            f"from_dense: mask must be boolean, True where a query sees a key; a mask of additive values is "
+            f"`mask == 0` (got {cells.dtype})"
+        )
+    if cells.ndim not in (2, 4) or 0 in cells.shape[:-2]:
+        raise InvalidArgument(
+            "from_dense: mask must have shape [seqlen_q, seqlen_k] or [batch, heads, seqlen_q, seqlen_k] "
+            f"(got {tuple(cells.shape)})"
+        )
+    cells = cells.reshape(1, 1, *cells.shape) if cells.ndim == 2 else cells
+
+    def of(rows: Any) -> Mask:
+        runs = RunsToSlices(np, "from_dense")
+        for begin, end in _runs_of_rows(np, rows):
+            runs.add(begin, end)
+        return runs.mask(rows.shape[1], max_slices)
+
+    batch, heads = cells.shape[:2]
+    return _of_heads([_in_a_row([of(cells[b, h]) for b in range(batch)]) for h in range(heads)])
+
+
+def from_block_mask(block_mask: Any, *, max_slices: int | None = None) -> Mask | list[Mask]:
+    """A BlockMask of torch.nn.attention.flex_attention as few slices.
+
+    Blocks that it calls full are taken whole; in the others its mask_mod is asked for every cell, so that the result
+    has the cells of the function, not of the blocks. At most a row of blocks is dense at a time.
+
+    Args:
+        block_mask: with batch and heads of any number. A score_mod is not part of it.
+        max_slices: as of from_dense.
+
+    Returns:
+        As from_dense: sequences of a batch lie one after the other. A block mask of batch 1 is for one sequence;
+        flex_flash_attn_func takes it for each with layout="bshd".
+
+    Raises:
+        InvalidArgument: no BlockMask; a mask too irregular, with how irregular it is.
+    """
+    np = _numpy("from_block_mask")
+    wanted = ("kv_num_blocks", "kv_indices", "BLOCK_SIZE", "mask_mod", "seq_lengths")
+    missing = [name for name in wanted if not hasattr(block_mask, name)]
+    if missing:
+        raise InvalidArgument(
+            "from_block_mask: block_mask must be a BlockMask of torch.nn.attention.flex_attention; from_dense takes "
+            f"tensors (got {type(block_mask).__name__} without {', '.join(missing)})"
+        )
+    batch, heads = block_mask.kv_num_blocks.shape[:2]
+
+    def of(b: int, h: int) -> Mask:
+        runs = RunsToSlices(np, "from_block_mask")
+        for strip in _strips(block_mask, b, h):
+            for begin, end in _runs_of_rows(np, strip):
+                runs.add(begin, end)
+        return runs.mask(block_mask.seq_lengths[1], max_slices)
+
+    return _of_heads([_in_a_row([of(b, h) for b in range(batch)]) for h in range(heads)])
+
+
+def _strips(block_mask: Any, b: int, h: int) -> Iterator[Any]:
+    """Dense cells `[rows of a block, seqlen_k]` of one block of queries after the other, as NumPy arrays."""
+    import torch
+
+    seqlen_q, seqlen_k = block_mask.seq_lengths
+    size_q, size_k = block_mask.BLOCK_SIZE
+    device = block_mask.kv_indices.device
+
+    def listed(counts: Any, indices: Any) -> list[list[int]]:
+        if counts is None:
+            return [[]] * -(-seqlen_q // size_q)
+        return [row[:n] for n, row in zip(counts[b, h].tolist(), indices[b, h].tolist(), strict=True)]
+
+    partial = listed(block_mask.kv_num_blocks, block_mask.kv_indices)
+    full = listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+    ask = torch.vmap(torch.vmap(block_mask.mask_mod, (None, None, None, 0)), (None, None, 0, None))
+    at = [torch.tensor(i, device=device) for i in (b, h)]
+    for i in range(-(-seqlen_q // size_q)):
+        rows = torch.arange(i * size_q, min((i + 1) * size_q, seqlen_q), device=device)
+        cells = torch.zeros((rows.shape[0], seqlen_k), dtype=torch.bool)
+        for j in full[i] if i < len(full) else []:
+            cells[:, j * size_k : (j + 1) * size_k] = True
+        some = sorted(partial[i]) if i < len(partial) else []
+        if some:
+            keys = torch.cat([torch.arange(j * size_k, min((j + 1) * size_k, seqlen_k), device=device) for j in some])
+            cells[:, keys.cpu()] = ask(*at, rows, keys).to("cpu", torch.bool)
+        yield cells.numpy()

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for a whole process: set by tangram.configure, read back by tangram.configuration.
+
+A field that configure was not given has the value of its TANGRAM_* variable, or its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from . import _core
+from ._memory import bounds, set_cache_bytes, set_max_keys
+from .errors import InvalidArgument
+
+Transport = Literal["copy_engine", "nccl"]
+TRANSPORTS = ("copy_engine", "nccl")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The choices of a process."""
+
+    backend: str | None = None
+    """Of calls that name none; None: the best for the device of the tensors."""
+    deterministic: bool = False
+    """True: calls that do not ask for it are deterministic, too."""
+    transport: Transport = "copy_engine"
+    """How rows travel between the GPUs of groups that are made from now on; alike on all ranks."""
+    timeout_s: float = 600.0
+    """Seconds that groups made from now on wait for a peer (TANGRAM_TIMEOUT_S)."""
+    num_threads: int = 0
+    """Of the CPU backend, over all ranks of the process; 0: one a core (TANGRAM_NUM_THREADS). Before the first call."""
+    sanity_check: bool = False
+    """On CPUs rows that were not received are NaN, and results are searched for NaN (TANGRAM_SANITY_CHECK)."""
+    profile: bool = False
+    """Kernels and transfers carry NVTX ranges (TANGRAM_PROFILE)."""
+    max_keys: int = 128
+    """Keys that a group of ranks keeps; alike on all ranks."""
+    cache_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bounds by the names of memory_use that were set; the others have their defaults."""
+
+
+_ENV = ("timeout_s", "num_threads", "sanity_check", "profile")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "deterministic": (bool,),
+    "sanity_check": (bool,),
+    "profile": (bool,),
+    "timeout_s": (int, float),
+    "num_threads": (int,),
+    "max_keys": (int,),
+}
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "unchanged"
+
+
+UNSET: Any = _Unset()
+chosen = Configuration()
+"""Of the fields that no variable has. Calls read it; a lookup of a module's attribute is all that it costs."""
+
+
+def _check(name: str, value: Any) -> None:
+    kinds = _TYPES.get(name)
+    if kinds is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidArgument(f"configure: {name} must be of type {wanted} (got {name}={value!r})")
+    if name == "transport" and value not in TRANSPORTS:
+        raise InvalidArgument(f"configure: transport must be one of {', '.join(TRANSPORTS)} (got transport={value!r})")
+    if name == "max_keys" and value < 1:
+        raise InvalidArgument(f"configure: max_keys must be positive (got max_keys={value})")
+    if name == "backend" and value is not None:
+        names = [info.name for info in _core.list_backends()]
+        if value not in names:
+            raise InvalidArgument(
+                f"configure: backend must be None or one of {', '.join(names)} (got backend={value!r})"
+            )
+    if name == "cache_bytes":
+        known = bounds()
+        for each, num_bytes in _items(value):
+            if each not in known:
+                raise InvalidArgument(
+                    f"configure: cache_bytes takes {', '.join(sorted(known))} (got cache_bytes[{each!r}])"
+                )
+            if isinstance(num_bytes, bool) or not isinstance(num_bytes, int) or num_bytes < 0:
+                raise InvalidArgument(
+                    f"configure: cache_bytes must be whole numbers from 0 on (got cache_bytes[{each!r}]={num_bytes!r})"
+                )
+
+
+def _items(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(
+            f"configure: cache_bytes must map names of memory_use to bytes (got cache_bytes={value!r:.80})"
+        )
+    return value.items()
+
+
+def configure(
+    *,
+    backend: str | None = UNSET,
+    deterministic: bool = UNSET,
+    transport: Transport = UNSET,
+    timeout_s: float = UNSET,
+    num_threads: int = UNSET,
+    sanity_check: bool = UNSET,
+    profile: bool = UNSET,
+    max_keys: int = UNSET,
+    cache_bytes: Mapping[str, int] = UNSET,
+) -> Configuration:
+    """Sets what holds for the whole process and returns all of it; what is not given stays. See Configuration for what
+    each means. Where TANGRAM_* variables are set, what is given here wins.
+
+    Call it before threads compute, and on all ranks alike. `cache_bytes={"keys": 64 << 20}` is set_cache_bytes.
+
+    Raises:
+        InvalidArgument: for a value that a field cannot have; nothing is changed then.
+    """
+    global chosen
+    given = {name: value for name, value in locals().items() if value is not UNSET}
+    for name, value in given.items():
+        _check(name, value)
+    if any(name in given for name in _ENV):
+        env = _core.Env.get()
+        for name in _ENV:
+            if name in given:
+                setattr(env, name, given[name])
+        _core.Env.set(env)
+    for each, num_bytes in given.pop("cache_bytes", {}).items():
+        set_cache_bytes(each, num_bytes)
+    if "max_keys" in given:
+        set_max_keys(given["max_keys"])
+    chosen = replace(chosen, **{name: value for name, value in given.items() if name not in _ENV})
+    return configuration()
+
+
+def configuration() -> Configuration:
+    """What holds for the process now."""
+    env = _core.Env.get()
+    set_bounds = {name: bound for name, bound in bounds().items() if bound is not None}
+    return replace(chosen, cache_bytes=set_bounds, **{name: getattr(env, name) for name in _ENV})

@@ -1,0 +1,368 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of the published API that make keys and work with them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _rows, distributed
+from .._torch_group import device_of_group
+from ..errors import InvalidArgument
+from ..flex import AttnForwardMeta
+from ._config import DistAttnConfig
+from ._enums import AttnMaskType, GeneralAttnMaskType
+from ._helpers import infer_attn_mask_from_cu_seqlens
+from ._key import DistAttnRuntimeKey, env, make_key, make_key_after, require_key, typed_mask
+from ._orders import in_any_order, is_group_or_mesh
+from ._ranges import AttnRanges
+
+_FLEX_MASK = "q_ranges k_ranges attn_mask_type total_seqlen_q total_seqlen_k"
+_VARLEN_MASK = "cu_seqlens_q cu_seqlens_k"
+_HEADS = "num_heads_q num_heads_kv head_dim"
+_SOURCES = "is_same_source is_q_permutable is_k_permutable"
+# Of 1.1, of later versions, of 1.0.
+_FLEX_ORDERS = (
+    f"{_FLEX_MASK} {_HEADS} pad_size chunk_size cp_group_or_mesh dist_attn_config {_SOURCES}",
+    f"{_FLEX_MASK} {_HEADS} pad_size cp_group_or_mesh dist_attn_config {_SOURCES} chunk_size head_dim_v",
+    f"{_FLEX_MASK} pad_size chunk_size cp_group_or_mesh dist_attn_config {_SOURCES} num_heads_q num_heads_kv",
+)
+_VARLEN_ORDERS = (
+    f"{_VARLEN_MASK} {_HEADS} pad_size chunk_size cp_group_or_mesh causal window_size dist_attn_config",
+    f"{_VARLEN_MASK} {_HEADS} pad_size cp_group_or_mesh causal window_size dist_attn_config chunk_size head_dim_v",
+    f"{_VARLEN_MASK} pad_size chunk_size cp_group_or_mesh causal window_size dist_attn_config num_heads_q num_heads_kv",
+)
+
+
+def _with_x(orders: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"x {order}" for order in orders)
+
+
+_any_flex_order = in_any_order("cp_group_or_mesh", is_group_or_mesh, *_FLEX_ORDERS)
+_any_varlen_order = in_any_order("cp_group_or_mesh", is_group_or_mesh, *_VARLEN_ORDERS)
+
+
+def _require_self_attention(function: str, **flags: bool) -> None:
+    for name, value in flags.items():
+        if not value:
+            raise InvalidArgument(
+                f"{function}: {name} must be True, because queries and keys share one order of rows; "
+                f"tangram.magi_attn_flex_key serves cross attention (got {name}={value})"
+            )
+
+
+@_any_flex_order
+def magi_attn_flex_key(
+    q_ranges: AttnRanges,
+    k_ranges: AttnRanges,
+    attn_mask_type: GeneralAttnMaskType,
+    total_seqlen_q: int,
+    total_seqlen_k: int,
+    num_heads_q: int | None = None,
+    num_heads_kv: int | None = None,
+    head_dim: int | None = None,
+    pad_size: int | None = 0,
+    chunk_size: int | None = None,
+    cp_group_or_mesh: Any = None,
+    dist_attn_config: DistAttnConfig | None = None,
+    is_same_source: bool = True,
+    is_q_permutable: bool = True,
+    is_k_permutable: bool = True,
+    head_dim_v: int | None = None,
+) -> DistAttnRuntimeKey:
+    """The key of a mask given by ranges and types.
+
+    Positional arguments may also come in the orders of 1.0, without heads, and of versions after 1.1, without
+    chunk_size: the place of the group tells them apart.
+
+    Args:
+        attn_mask_type: one for all ranges or one for each, AttnMaskType or its names.
+        num_heads_q, num_heads_kv, head_dim: of this rank; calc_attn takes tensors of others, too.
+        pad_size: rows to append, as compute_pad_size gives; what makes no whole chunks is computed instead.
+        chunk_size: rows of a chunk; None: the planner's choice.
+        cp_group_or_mesh: a process group or a device mesh of one or two dimensions.
+        is_same_source, is_q_permutable, is_k_permutable: True.
+
+    Raises:
+        InvalidArgument, a ValueError: on wrong values, before anything is sent.
+    """
+    name = "magi_attn_flex_key"
+    _require_self_attention(
+        name, is_same_source=is_same_source, is_q_permutable=is_q_permutable, is_k_permutable=is_k_permutable
+    )
+    typed = typed_mask(name, (q_ranges, k_ranges), attn_mask_type, (total_seqlen_q, total_seqlen_k))
+    heads = (num_heads_q, num_heads_kv, head_dim, head_dim_v)
+    return make_key(name, typed, heads, pad_size, chunk_size, cp_group_or_mesh, dist_attn_config)
+
+
+@_any_varlen_order
+def magi_attn_varlen_key(
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    num_heads_q: int | None = None,
+    num_heads_kv: int | None = None,
+    head_dim: int | None = None,
+    pad_size: int | None = 0,
+    chunk_size: int | None = None,
+    cp_group_or_mesh: Any = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    dist_attn_config: DistAttnConfig | None = None,
+    head_dim_v: int | None = None,
+) -> DistAttnRuntimeKey:
+    """The key of packed documents, all of whose keys their queries see, causally or through a window.
+
+    Args:
+        cu_seqlens_q, cu_seqlens_k: borders, `[documents + 1]` ints as tensors or lists, from 0 on.
+        causal: goes without a window. window_size: keys before and after a query, -1: all. The others, and the orders
+            of positional arguments, as of magi_attn_flex_key.
+    """
+    name = "magi_attn_varlen_key"
+    q, k, kinds, total_q, total_k = infer_attn_mask_from_cu_seqlens(cu_seqlens_q, cu_seqlens_k, causal, window_size)
+    typed = typed_mask(name, (q, k), kinds, (total_q, total_k))
+    heads = (num_heads_q, num_heads_kv, head_dim, head_dim_v)
+    return make_key(name, typed, heads, pad_size, chunk_size, cp_group_or_mesh, dist_attn_config)
+
+
+def _deprecated(function: str) -> None:
+    warnings.warn(f"{function}: is deprecated there; make a key, then dispatch", DeprecationWarning, stacklevel=4)
+
+
+@in_any_order("cp_group_or_mesh", is_group_or_mesh, *_with_x(_FLEX_ORDERS))
+def magi_attn_flex_dispatch(
+    x: Tensor,
+    q_ranges: AttnRanges,
+    k_ranges: AttnRanges,
+    attn_mask_type: GeneralAttnMaskType,
+    total_seqlen_q: int,
+    total_seqlen_k: int,
+    num_heads_q: int | None = None,
+    num_heads_kv: int | None = None,
+    head_dim: int | None = None,
+    pad_size: int | None = 0,
+    chunk_size: int | None = None,
+    cp_group_or_mesh: Any = None,
+    dist_attn_config: DistAttnConfig | None = None,
+    is_same_source: bool = True,
+    is_q_permutable: bool = True,
+    is_k_permutable: bool = True,
+    head_dim_v: int | None = None,
+) -> tuple[Tensor, DistAttnRuntimeKey]:
+    """magi_attn_flex_key, and this rank's rows of x: `(x of this rank, key)`."""
+    given = {name: value for name, value in locals().items() if name != "x"}
+    _deprecated("magi_attn_flex_dispatch")
+    key = magi_attn_flex_key(**given)
+    return dispatch(x, key), key
+
+
+@in_any_order("cp_group_or_mesh", is_group_or_mesh, *_with_x(_VARLEN_ORDERS))
+def magi_attn_varlen_dispatch(
+    x: Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    num_heads_q: int | None = None,
+    num_heads_kv: int | None = None,
+    head_dim: int | None = None,
+    pad_size: int | None = 0,
+    chunk_size: int | None = None,
+    cp_group_or_mesh: Any = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    dist_attn_config: DistAttnConfig | None = None,
+    head_dim_v: int | None = None,
+) -> tuple[Tensor, DistAttnRuntimeKey]:
+    """magi_attn_varlen_key, and this rank's rows of x: `(x of this rank, key)`."""
+    given = {name: value for name, value in locals().items() if name != "x"}
+    _deprecated("magi_attn_varlen_dispatch")
+    key = magi_attn_varlen_key(**given)
+    return dispatch(x, key), key
+
+
+def _is_config(value: Any) -> bool:
+    return isinstance(value, DistAttnConfig)
+
+
+_NEW_MASK = "q_ranges k_ranges attn_mask_type key_for_dispatch"
+
+
+@in_any_order(
+    "dist_attn_config",
+    _is_config,
+    f"{_NEW_MASK} {_HEADS} dist_attn_config",
+    f"{_NEW_MASK} dist_attn_config",
+)
+def make_flex_key_for_new_mask_after_dispatch(
+    q_ranges: AttnRanges,
+    k_ranges: AttnRanges,
+    attn_mask_type: GeneralAttnMaskType,
+    key_for_dispatch: DistAttnRuntimeKey,
+    num_heads_q: int | None = None,
+    num_heads_kv: int | None = None,
+    head_dim: int | None = None,
+    dist_attn_config: DistAttnConfig | None = None,
+) -> DistAttnRuntimeKey:
+    """Another mask over rows that are dealt out already.
+
+    Args:
+        num_heads_q, num_heads_kv, head_dim: None: those of the other key. dist_attn_config: its overlap counts; None:
+            that of the other key.
+    """
+    name = "make_flex_key_for_new_mask_after_dispatch"
+    heads = (num_heads_q, num_heads_kv, head_dim)
+    return make_key_after(name, (q_ranges, k_ranges), attn_mask_type, key_for_dispatch, heads, dist_attn_config)
+
+
+def make_varlen_key_for_new_mask_after_dispatch(
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    key_for_dispatch: DistAttnRuntimeKey,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    dist_attn_config: DistAttnConfig | None = None,
+) -> DistAttnRuntimeKey:
+    """The same for packed documents; the mask's arguments as of magi_attn_varlen_key."""
+    name = "make_varlen_key_for_new_mask_after_dispatch"
+    q, k, kinds, *_ = infer_attn_mask_from_cu_seqlens(cu_seqlens_q, cu_seqlens_k, causal, window_size)
+    return make_key_after(name, (q, k), kinds, key_for_dispatch, (None, None, None), dist_attn_config)
+
+
+def init_dist_attn_runtime_key(
+    q_ranges: AttnRanges,
+    k_ranges: AttnRanges,
+    attn_mask_type: GeneralAttnMaskType,
+    total_seqlen_q: int,
+    total_seqlen_k: int,
+    num_heads_q: int,
+    num_heads_kv: int,
+    head_dim: int,
+    pad_size: int,
+    chunk_size: int,
+    cp_group: Any,
+    cp_mesh: Any,
+    dist_attn_config: DistAttnConfig,
+    head_dim_v: int | None = None,
+) -> DistAttnRuntimeKey:
+    """A key of a mask that is padded already: lengths count pad_size rows, and ranges may have the padding's slice.
+
+    Unlike there it can be used at once.
+    """
+    name = "init_dist_attn_runtime_key"
+    lengths = (total_seqlen_q - pad_size, total_seqlen_k - pad_size)
+    q, k = (AttnRanges.from_ranges(each) for each in (q_ranges, k_ranges))
+    kinds = attn_mask_type
+    if pad_size > 0 and q and q[-1].start >= lengths[0]:
+        q, k = q[:-1], k[:-1]
+        if not isinstance(kinds, (str, AttnMaskType)):
+            kinds = list(kinds)[: len(q)]
+    typed = typed_mask(name, (q, k), kinds, lengths)
+    heads = (num_heads_q, num_heads_kv, head_dim, head_dim_v)
+    group = cp_group if cp_mesh is None else cp_mesh
+    return make_key(name, typed, heads, pad_size, chunk_size, group, dist_attn_config)
+
+
+def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0) -> Tensor:
+    """This rank's rows of a tensor `[rows, ...]` that every rank holds; padded rows hold pad_value."""
+    return distributed.dispatch(x, require_key("dispatch", key).inner, pad_value)
+
+
+class _GatherPartial(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, key: DistAttnRuntimeKey) -> Tensor:
+        ctx.key = key.inner
+        return _rows.gathered(x, key.inner, "q")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return _rows.scattered(grad, ctx.key, "q"), None
+
+
+def undispatch(x: Tensor, key: DistAttnRuntimeKey, is_partial_grad: bool = False) -> Tensor:
+    """The whole tensor, without padding, on every rank. Collective.
+
+    is_partial_grad: False: every rank is taken to compute the same loss, and backward takes this rank's rows of the
+    gradient. True: ranks hold different losses, whose gradients are added up; backward is collective, too.
+    """
+    inner = require_key("undispatch", key).inner
+    if not is_partial_grad:
+        return distributed.undispatch(x, inner)
+    _rows.check_shard("undispatch", x, inner, "q")
+    return _GatherPartial.apply(x, key)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def roll(x: Tensor, shift: int, dim: int, key: DistAttnRuntimeKey) -> Tensor:
+    """torch.roll along the global sequence of this rank's rows, which are dimension `dim` of x. Collective.
+
+    Padded rows stay where they are.
+    """
+    inner = require_key("roll", key).inner
+    if not isinstance(x, Tensor) or not -x.ndim <= dim < x.ndim:
+        raise InvalidArgument(
+            f"roll: dim must be a dimension of x (got dim={dim}, shape={tuple(getattr(x, 'shape', ()))})"
+        )
+    if dim in (0, -x.ndim):
+        return distributed.roll(x, inner, shift)
+    return distributed.roll(x.movedim(dim, 0).contiguous(), inner, shift).movedim(0, dim)
+
+
+def roll_simple(x: Tensor, shift: int, dim: int, key: DistAttnRuntimeKey) -> Tensor:
+    """roll: there by other calls of torch.distributed, here the same."""
+    return roll(x, shift, dim, key)
+
+
+def get_position_ids(key: DistAttnRuntimeKey) -> Tensor:
+    """Global rows of this rank's rows, int64 `[rows]`, padded ones last; in the memory of the group's device."""
+    inner = require_key("get_position_ids", key).inner
+    return distributed.get_position_ids(inner, "q", device_of_group(key.cp_group))
+
+
+def calc_attn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key: DistAttnRuntimeKey,
+    sink: Tensor | None = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    return_max_logits: bool = False,
+) -> tuple[Tensor, AttnForwardMeta]:
+    """Attention of this rank's rows to all rows that the key's mask shows them. Collective, and so is its backward.
+
+    Args:
+        q `[rows, num_heads_q, head_dim]`, k, v `[rows, num_heads_kv, head_dim(_v)]`: this rank's rows.
+        sink: `[seqlen_sink, num_heads_q]` float32, alike on every rank. Its gradient is this rank's part, unless
+            MAGI_ATTENTION_DSINK_ALL_REDUCE_OP says sum or avg.
+
+    Returns:
+        `(out, meta)`: meta.lse `[rows, num_heads_q]` float32, meta.max_logits `[num_heads_q]` over all ranks, or None.
+    """
+    name = "calc_attn"
+    require_key(name, key)
+    shapes = [tuple(getattr(x, "shape", ())) for x in (q, k, v)]
+    if any(len(shape) != 3 for shape in shapes):
+        raise InvalidArgument(
+            f"{name}: q, k and v must be tensors [rows, heads, head_dim] (got q={shapes[0]}, k={shapes[1]}, "
+            f"v={shapes[2]})"
+        )
+    inner = key.for_heads(shapes[0][1], shapes[1][1], shapes[0][2])
+    dtype = q.dtype
+    if env.precision is not None:
+        wanted: torch.dtype = getattr(torch, env.precision)
+        q, k, v = (x.to(wanted) for x in (q, k, v))
+    out, meta = distributed.calc_attn(
+        q,
+        k,
+        v,
+        inner,
+        sink,
+        softmax_scale,
+        softcap,
+        return_max_logits,
+        deterministic=env.deterministic,
+        dsink_reduce=env.dsink_reduce,
+        backend=env.backend,
+    )
+    return out.to(dtype), meta

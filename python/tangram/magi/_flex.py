@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""flex_flash_attn_func of the published API, with the keys of sparse attention by their indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import flex as tangram_flex
+from .._core import Mask
+from .._runs import RunsToSlices
+from ..errors import InvalidArgument
+from ..flex import AttnForwardMeta
+from ._enums import AttnSinkLayout
+from ._key import env
+from ._ranges import AttnRanges
+
+_NAME = "flex_flash_attn_func"
+_TUNING = ("disable_fwd_atomic_reduction", "auto_range_merge", "ref_block_size")
+_OF_1_0 = ("softmax_scale", "softcap", "deterministic", "sm_margin", *_TUNING)
+"""Positional there after sink."""
+
+
+def masks_of_indices(indices: Tensor, seqlen_k: int) -> list[Mask]:
+    """A mask for each K/V head.
+
+    Args:
+        indices: `[seqlen_q, num_heads_kv, n]` of int32: rows of keys that the query sees, each once, -1 for none.
+    """
+    import numpy as np
+
+    listed = indices.detach().cpu().numpy().astype(np.int64)
+    if listed.min(initial=0) < -1 or listed.max(initial=-1) >= seqlen_k:
+        raise InvalidArgument(
+            f"{_NAME}: index_attn_indices must be rows of keys in [0, {seqlen_k}), or -1 for none "
+            f"(got {listed.min()} to {listed.max()})"
+        )
+    masks = []
+    for head in range(listed.shape[1]):
+        runs = RunsToSlices(np, _NAME)
+        for row in range(listed.shape[0]):
+            keys = np.sort(listed[row, head])
+            keys = keys[keys >= 0]
+            jumps = np.diff(keys)
+            if (jumps == 0).any():
+                raise InvalidArgument(
+                    f"{_NAME}: index_attn_indices must name a key once, or it counts twice (got key "
+                    f"{keys[:-1][jumps == 0][0]} twice for query {row}, K/V head {head})"
+                )
+            breaks = np.flatnonzero(jumps > 1)
+            begin = np.concatenate([keys[:1], keys[breaks + 1]])
+            end = np.concatenate([keys[breaks], keys[-1:]]) + 1
+            runs.add(begin, end)
+        masks.append(runs.mask(seqlen_k, listed[:, head].size))
+    return masks
+
+
+def _indexed(q: Tensor, k: Tensor, indices: Tensor, given: dict[str, Any]) -> Any:
+    """The mask of index_attn_indices."""
+    for name, value in given.items():
+        if value not in (None, 1, False):
+            raise InvalidArgument(
+                f"{_NAME}: index_attn_indices stand for the mask alone, by single rows (got {name} beside them)"
+            )
+    shape = tuple(indices.shape)
+    if len(shape) != 3 or shape[:2] != (q.shape[0], k.shape[1]) or indices.dtype not in (torch.int32, torch.int64):
+        raise InvalidArgument(
+            f"{_NAME}: index_attn_indices must be int32 [rows of q, K/V heads, keys] = [{q.shape[0]}, {k.shape[1]}, n] "
+            f"(got {indices.dtype}{list(shape)})"
+        )
+    masks = masks_of_indices(indices, k.shape[0])
+    return masks[0] if all(mask == masks[0] for mask in masks) else masks
+
+
+def _by_position(values: tuple[Any, ...]) -> dict[str, Any]:
+    """The positional arguments of 1.0 after attn_type_map; sink_layout stands behind sink in some versions."""
+    has_layout = len(values) > 1 and isinstance(values[1], str)
+    names = ("sink", "sink_layout", *_OF_1_0) if has_layout else ("sink", *_OF_1_0)
+    if len(values) > len(names):
+        raise InvalidArgument(
+            f"{_NAME}: takes {', '.join(names)} by position after attn_type_map (got {len(values)} arguments there)"
+        )
+    return dict(zip(names, values, strict=False))
+
+
+def flex_flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_ranges: Any = None,
+    k_ranges: Any = None,
+    attn_type_map: Any = None,
+    *of_1_0: Any,
+    index_attn_indices: Tensor | None = None,
+    q_block_size: int = 1,
+    k_block_size: int = 1,
+    sink: Tensor | None = None,
+    sink_layout: AttnSinkLayout = "sh",
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    disable_fwd_atomic_reduction: bool = False,
+    disable_bwd_dkv_atomic_reduction: bool = False,
+    disable_bwd_dq_atomic_reduction: bool = False,
+    ref_block_size: tuple[int, int] | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    auto_range_merge: bool = False,
+    range_merge: bool = False,
+    swap_ab: bool = False,
+    pack_gqa: bool = False,
+    cat_gqa: bool = False,
+    sparse_load: bool = False,
+    block_sparse: bool = False,
+    index_attn: bool = False,
+    swap_bwd_qk_loop: bool | None = None,
+    profile_mode: bool = False,
+    return_max_logits: bool = False,
+) -> tuple[Tensor, AttnForwardMeta]:
+    """Attention on one device over ranges, or over the keys that index_attn_indices names.
+
+    What follows attn_type_map goes by keyword, as in 1.1, or by position, as in 1.0: sink, (sink_layout,)
+    softmax_scale, softcap, deterministic, sm_margin.
+
+    Args:
+        index_attn_indices: instead of ranges `[rows of q, K/V heads, n]` int32: rows of keys that a query sees, each
+            once, -1 for none. They are read on the host, which synchronises, and make a slice for each run of keys:
+            slow. q_block_size and k_block_size are 1 then.
+        disable_fwd_atomic_reduction, disable_bwd_dkv_atomic_reduction, disable_bwd_dq_atomic_reduction,
+            ref_block_size, max_seqlen_q, max_seqlen_k, auto_range_merge, range_merge, swap_ab, pack_gqa, cat_gqa,
+            sparse_load, block_sparse, index_attn, swap_bwd_qk_loop, profile_mode: choose and tune kernels there, and
+            have no effect here.
+        The others as of tangram.flex_flash_attn_func.
+    """
+    if of_1_0:
+        given = _by_position(of_1_0)
+        return flex_flash_attn_func(
+            q, k, v, q_ranges, k_ranges, attn_type_map, return_max_logits=return_max_logits, **given
+        )
+    if sink_layout not in ("sh", "ssh"):
+        raise InvalidArgument(
+            f"{_NAME}: sink_layout must be 'sh' or 'ssh', sinks have no values (got sink_layout={sink_layout!r})"
+        )
+    if index_attn_indices is not None:
+        beside = {"q_ranges": q_ranges, "k_ranges": k_ranges, "attn_type_map": attn_type_map}
+        beside |= {"q_block_size": q_block_size, "k_block_size": k_block_size, "sparse_load": sparse_load}
+        q_ranges = _indexed(q, k, index_attn_indices, beside)
+        k_ranges = attn_type_map = None
+    elif q_ranges is None or k_ranges is None:
+        raise InvalidArgument(
+            f"{_NAME}: needs q_ranges and k_ranges, or index_attn_indices (got q_ranges="
+            f"{type(q_ranges).__name__}, k_ranges={type(k_ranges).__name__})"
+        )
+    dtype = q.dtype
+    if env.precision is not None:
+        wanted: torch.dtype = getattr(torch, env.precision)
+        q, k, v = (x.to(wanted) for x in (q, k, v))
+    out, meta = tangram_flex.flex_flash_attn_func(
+        q,
+        k,
+        v,
+        _listed(q_ranges),
+        _listed(k_ranges),
+        attn_type_map,
+        sink=sink,
+        sink_layout=sink_layout,
+        softmax_scale=softmax_scale,
+        softcap=softcap,
+        deterministic=deterministic or env.deterministic,
+        sm_margin=sm_margin,
+        return_max_logits=return_max_logits,
+        backend=env.backend,
+    )
+    return out.to(dtype), meta
+
+
+def _listed(ranges: Any) -> Any:
+    return ranges.to_naive_ranges() if isinstance(ranges, AttnRanges) else ranges

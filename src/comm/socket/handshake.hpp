@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// How two processes find out that they are ranks of one job, before either believes anything that the other says.
+//
+// NOTE [handshake]: who connects says hello, with a nonce; who accepts answers with a nonce of its own and proves that
+// it knows the job's secret; then who connects proves it, and is told that it is taken in. A proof is a keyed hash of
+// both nonces, of the hello and of which rank accepts: it cannot be replayed, is worth nothing to another job or at
+// another rank, and does not tell the secret.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "comm/socket/hmac_sha256.hpp"
+
+namespace tangram::comm {
+
+using Nonce = std::array<uint8_t, 16>;
+
+/// Drawn by the system. Throws CommError when it cannot.
+Nonce new_nonce();
+
+// Messages as they travel; none has padding.
+struct Hello {
+  static constexpr uint32_t kMagic = 0x74676d69;
+
+  uint32_t magic = kMagic;
+  int32_t rank = 0;
+  int32_t size = 0;
+  uint32_t port = 0;  // where the rank listens, network order (tcp)
+  Nonce nonce = {};
+};
+static_assert(sizeof(Hello) == 32);
+
+struct Challenge {
+  Nonce nonce = {};
+  Digest proof = {};
+};
+static_assert(sizeof(Challenge) == 48);
+
+struct Welcome {
+  static constexpr uint32_t kTaken = 1, kOtherSize = 2, kTwice = 3;
+
+  uint32_t verdict = 0;
+  int32_t size = 0;  // of the rank that accepts
+};
+static_assert(sizeof(Welcome) == 8);
+
+enum class Side : char { kAccepts = 'a', kConnects = 'c' };
+
+/// What `side` sends to prove that it knows the secret.
+Digest prove(std::string_view secret, Side side, int accepting_rank, const Hello& hello, const Nonce& accepting_nonce);
+
+}  // namespace tangram::comm

@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""tangram.flash_attn: FlashAttention's functions over its own grid of parameters, against dense float64."""
+
+import itertools
+import os
+import random
+
+import numpy as np
+import pytest
+
+from reference import attention
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import tangram  # noqa: E402
+from tangram import flash_attn as fa  # noqa: E402
+
+LONG = os.environ.get("TANGRAM_TEST_LONG") == "1"
+LENGTHS = [(1, 147), (113, 203), (128, 217), (113, 211), (108, 256), (256, 512), (512, 256), (3, 2)]
+DIMS = [32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256]
+HEADS = {"mha": (6, 6), "gqa": (6, 2), "mqa": (6, 1)}
+GRID = [
+    (*case, list(HEADS)[number % 3], [0.0, 30.0][number // 3 % 2])
+    for number, case in enumerate(
+        itertools.product(
+            LENGTHS,
+            DIMS,
+            [torch.float32, torch.bfloat16, torch.float16],
+            [False, True],  # causal
+            [False, True],  # window
+        )
+    )
+    if max(case[0]) <= 256 or case[1] in (64, 128)  # the oracle is dense and in float64
+]
+# The whole is some minutes; a sample of cases that the first dims and lengths make quick.
+CASES = GRID if LONG else random.Random(7).sample([c for c in GRID if c[0][1] <= 217 and c[1] <= 128], 12)
+# float32: sums of at most 512 products. Others: rounded inputs and outputs of up to 8, in 8 or 11 bits of fraction.
+ATOL = {torch.float32: 2e-4, torch.float16: 8e-3, torch.bfloat16: 6e-2}
+
+
+def visible(seqlen_q, seqlen_k, causal, window):
+    """By the sentence that documents it: keys in [i + sk - sq - left, i + sk - sq + right]."""
+    i = np.arange(seqlen_q)[:, None] + seqlen_k - seqlen_q
+    j = np.arange(seqlen_k)[None, :]
+    left, right = window[0], 0 if causal else window[1]
+    cells = np.ones((seqlen_q, seqlen_k), bool)
+    if left >= 0:
+        cells &= j >= i - left
+    if right >= 0:
+        cells &= j <= i + right
+    return cells
+
+
+def check(x, want, dtype, what):
+    scale = max(1.0, float(np.abs(want).max(initial=0)))  # gradients of one key are sums over all its queries
+    np.testing.assert_allclose(x.detach().double().numpy(), want, atol=ATOL[dtype] * scale, err_msg=what)
+
+
+def leaves(seed, *shapes, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize(("number", "case"), list(enumerate(CASES)), ids=lambda x: str(x) if isinstance(x, int) else "")
+def test_a_case_of_the_grid(number, case):
+    (seqlen_q, seqlen_k), dim, dtype, causal, has_window, kind, softcap = case
+    rng = random.Random(number)
+    window = (rng.randint(0, seqlen_k), rng.randint(0, seqlen_k)) if has_window else (-1, -1)
+    heads, heads_kv = HEADS[kind]
+    batch, deterministic = rng.randint(1, 2), rng.random() < 0.5
+    q, k, v = leaves(number, (batch, seqlen_q, heads, dim), *[(batch, seqlen_k, heads_kv, dim)] * 2, dtype=dtype)
+    sink = leaves(number + 1, (heads,))[0] if rng.random() < 0.5 else None
+    options = {"causal": causal, "window_size": window, "softcap": softcap, "sink": sink}
+    options["deterministic"] = deterministic
+    packed = rng.choice(["no", "kv", "varlen", "varlen kv"])
+    cu_q, cu_k = (torch.arange(0, (batch + 1) * n, n, dtype=torch.int32) for n in (seqlen_q, seqlen_k))
+    borders = (cu_q, cu_k, seqlen_q, seqlen_k)
+    if packed == "no":
+        out, lse, none = fa.flash_attn_func(q, k, v, **options, return_attn_probs=True)
+    elif packed == "kv":
+        out, lse, none = fa.flash_attn_kvpacked_func(q, torch.stack([k, v], 2), **options, return_attn_probs=True)
+    else:
+        flat = [x.flatten(0, 1) for x in (q, k, v)]
+        if packed == "varlen":
+            out, lse, none = fa.flash_attn_varlen_func(*flat, *borders, **options, return_attn_probs=True)
+        else:
+            kv = torch.stack(flat[1:], 1)
+            out, lse, none = fa.flash_attn_varlen_kvpacked_func(
+                flat[0], kv, *borders, **options, return_attn_probs=True
+            )
+        assert lse.shape == (heads, batch * seqlen_q)
+        out, lse = out.view(q.shape), lse.view(heads, batch, seqlen_q).transpose(0, 1)
+    assert none is None and out.dtype == dtype and lse.shape == (batch, heads, seqlen_q)
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(dtype)
+    out.backward(dout)
+    dsink = np.zeros((1, heads))
+    for b in range(batch):
+        want = attention(
+            *(x[b].detach().double().numpy() for x in (q, k, v)),
+            visible(seqlen_q, seqlen_k, causal, window),
+            softcap=softcap,
+            sink=None if sink is None else sink[None].detach().numpy(),
+            dout=dout[b].double().numpy(),
+        )
+        check(out[b], want.out, dtype, "out")
+        np.testing.assert_allclose(lse[b].T.numpy(), want.lse, atol=ATOL[torch.float32])
+        for name, x in (("dq", q), ("dk", k), ("dv", v)):
+            check(x.grad[b], getattr(want, name), dtype, name)
+        dsink += 0 if sink is None else want.dsink
+    if sink is not None:
+        np.testing.assert_allclose(sink.grad.numpy(), dsink[0], atol=ATOL[dtype] * max(1.0, np.abs(dsink).max()))
+
+
+def test_one_packed_tensor_gets_one_gradient():
+    (qkv,) = leaves(1, (2, 20, 3, 4, 16))
+    q, k, v = (x.detach().clone().requires_grad_() for x in qkv.unbind(2))
+    out = fa.flash_attn_qkvpacked_func(qkv, 0.0, None, True, (5, 0), 2.0)
+    want = fa.flash_attn_func(q, k, v, 0.0, None, True, (5, 0), 2.0)
+    assert torch.equal(out, want)
+    out.square().sum().backward()
+    want.square().sum().backward()
+    assert torch.equal(qkv.grad, torch.stack([q.grad, k.grad, v.grad], 2))
+    (flat,) = leaves(2, (40, 3, 4, 16))
+    cu = torch.tensor([0, 13, 13, 40], dtype=torch.int32)  # one sequence has no rows
+    out = fa.flash_attn_varlen_qkvpacked_func(flat, cu, 27, causal=True)
+    want = fa.flash_attn_varlen_func(*flat.unbind(1), cu, cu, 27, 27, causal=True)
+    assert torch.equal(out, want)
+    out.sum().backward()
+    assert flat.grad.shape == flat.shape and bool(flat.grad[:, 2].abs().sum() > 0)
+
+
+def test_borders_that_change_in_place_are_read_again():
+    q, k, v = leaves(3, *[(30, 2, 16)] * 3)
+    cu = torch.tensor([0, 10, 30], dtype=torch.int32)
+    first = fa.flash_attn_varlen_func(q, k, v, cu, cu, 20, 20)
+    cu[1] = 20
+    second = fa.flash_attn_varlen_func(q, k, v, cu, cu, 20, 20)
+    want = fa.flash_attn_varlen_func(q, k, v, [0, 20, 30], [0, 20, 30], 20, 20)
+    assert torch.equal(second, want) and not torch.equal(first, second)
+
+
+def test_known_borders_are_looked_up_and_those_of_many_packs_bounded(monkeypatch):
+    q, k, v = leaves(4, *[(30, 2, 16)] * 3)
+    cu = torch.tensor([0, 10, 30], dtype=torch.int32)
+    want = fa.flash_attn_varlen_func(q, k, v, cu, cu, 20, 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(fa, "_make_mask", None)
+        assert torch.equal(fa.flash_attn_varlen_func(q, k, v, cu, cu, 20, 20), want)
+        with pytest.raises(tangram.InvalidArgument, match="max_seqlen_q must be at least the longest sequence, 20"):
+            fa.flash_attn_varlen_func(q, k, v, cu, cu, 19, 20)
+    tangram.set_cache_bytes("borders", 5000)
+    for middle in range(1, 12):
+        fa.flash_attn_varlen_func(q, k, v, [0, middle, 30], [0, middle, 30])
+    (row,) = (row for row in tangram.memory_use() if row.name == "borders")
+    tangram.set_cache_bytes("borders", 16 << 20)
+    assert 0 < row.num_bytes <= 5000
+
+
+def test_values_may_have_another_dim():
+    q, k, v = leaves(4, (1, 9, 4, 24), (1, 9, 2, 24), (1, 9, 2, 16))
+    out = fa.flash_attn_func(q, k, v, causal=True)
+    want = attention(*(x[0].detach().numpy() for x in (q, k, v)), visible(9, 9, True, (-1, -1)))
+    np.testing.assert_allclose(out[0].detach().numpy(), want.out, atol=1e-4)
+
+
+def test_compiles_without_a_graph_break():
+    q, k, v = leaves(5, *[(2, 12, 2, 16)] * 3)
+    cu = torch.tensor([0, 5, 24], dtype=torch.int32)
+
+    def step(q, k, v, cu):
+        batched = fa.flash_attn_func(q * 2, k, v, causal=True, window_size=(3, 0), softcap=2.0)
+        packed = fa.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), cu, cu, 19, 19, causal=True)
+        return batched.sum() + packed.square().sum()
+
+    grads = []
+    for run in (step, torch.compile(step, backend="aot_eager", fullgraph=True)):
+        given = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+        run(*given, cu).backward()
+        grads.append([x.grad for x in given])
+    for a, b in zip(*grads, strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "message"),
+    [
+        ("func", {"dropout_p": 0.1}, r"flash_attn_func: dropout .* pass dropout_p=0.0 \(got dropout_p=0.1\)"),
+        ("func", {"alibi_slopes": torch.ones(2)}, "flash_attn_func: ALiBi .* alibi_slopes must be None"),
+        ("varlen", {"alibi_slopes": torch.ones(2)}, "flash_attn_varlen_func: ALiBi"),
+        ("varlen", {"block_table": torch.ones(2)}, "paged keys are not supported, block_table must be None"),
+        ("func", {"window_size": 5}, r"window_size must be two integers.*\(got window_size=5\)"),
+        ("func", {"q": torch.ones(9, 2, 16)}, r"q must be a tensor \[batch, rows, heads, dim\] \(got q=\[9, 2, 16\]\)"),
+        ("func", {"k": torch.ones(1, 8, 2, 16)}, "q, k and v must be of one batch, k and v of equal rows"),
+        ("func", {"sink": torch.ones(3)}, r"sink must be \[heads of q\].*heads of q = 2 \(got sink=\[3\]\)"),
+        ("varlen", {"max_seqlen_q": 4}, r"max_seqlen_q must be at least the longest .*, 6 \(got max_seqlen_q=4\)"),
+        ("varlen", {"cu_seqlens_k": torch.tensor([0, 3, 8])}, "cu_seqlens_k must rise from 0 to the 9 rows"),
+        ("varlen", {"cu_seqlens_q": torch.tensor([0.0, 9.0])}, "cu_seqlens_q must be int32"),
+        ("varlen", {"cu_seqlens_q": torch.tensor([0, 9])}, "must be equally long .got 2 and 3 values"),
+    ],
+)
+def test_what_is_refused_is_named(function, changes, message):
+    if function == "func":
+        given = {name: torch.ones(1, 9, 2, 16) for name in "qkv"}
+        call = fa.flash_attn_func
+    else:
+        given = {name: torch.ones(9, 2, 16) for name in "qkv"}
+        cu = torch.tensor([0, 3, 9], dtype=torch.int32)
+        given |= {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": 6, "max_seqlen_k": 6}
+        call = fa.flash_attn_varlen_func
+    call(**given)
+    with pytest.raises(tangram.InvalidArgument, match=message):
+        call(**(given | changes))
+    with pytest.raises(tangram.InvalidArgument, match=r"qkv must be a tensor \[batch, rows, 3, heads, dim\]"):
+        fa.flash_attn_qkvpacked_func(torch.ones(1, 9, 2, 2, 16))
