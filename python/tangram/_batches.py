@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+from ._cache import BoundedCache
 from ._core import OPEN_MAX_DIAG, OPEN_MIN_DIAG, AttnSlice, Mask, Range
 from ._prepared import masks_of_heads, on_host
 from .errors import InvalidArgument
@@ -38,11 +38,21 @@ def shifted(mask: Mask, q_shift: int, k_shift: int) -> list[AttnSlice]:
     ]
 
 
-@lru_cache(256)
+_BYTES_OF_SLICE = 128
+# A mask and its number of slices.
+_repeated: BoundedCache[tuple[Mask, int]] = BoundedCache(
+    "borders", lambda entry: 1024 + _BYTES_OF_SLICE * entry[1], 16 << 20, 256
+)
+
+
 def repeated(mask: Mask, batch: int) -> Mask:
     """The mask for each of so many sequences, which do not see each other."""
-    q, k = mask.seqlen_q, mask.seqlen_k
-    return Mask(batch * q, batch * k, [each for b in range(batch) for each in shifted(mask, b * q, b * k)])
+    known = _repeated.get((mask, batch))
+    if known is None:
+        q, k = mask.seqlen_q, mask.seqlen_k
+        slices = [each for b in range(batch) for each in shifted(mask, b * q, b * k)]
+        known = _repeated.put((mask, batch), (Mask(batch * q, batch * k, slices), len(slices)))
+    return known[0]
 
 
 def _of_batch(function: str, mask: Mask, batch: int, seqlen_q: int, seqlen_k: int) -> Mask:

@@ -87,7 +87,7 @@ def memory_use() -> list[MemoryRow]:
 
     `keys`: masks that are dealt out to ranks, with their plans, tables and executors in host memory. `plans`: their
     plans, and those of tangram.plan. `masks`: what flex_flash_attn_func prepared; `ranges`: the ranges by which it
-    finds them, which keep theirs; `borders`: those of packed documents that tangram.flash_attn read. `host_buffers`:
+    finds them, which keep theirs; `borders`: masks that tangram.flash_attn and layout="bshd" made. `host_buffers`:
     large buffers of passes on CPUs that wait for the next pass; `host_buffers_in_use`: those of passes that run, and of
     what passes left to their backward passes. `gpu_keys`: lists and tables of keys on GPUs; `gpu_shared`: what rows of
     all keys of a group land in, as much as the largest needs.
