@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "fixed_sort.hpp"
-#include "plan/tile_list.hpp"
 #include "reference/mask_cases.hpp"
+#include "schedule/tile_list.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -33,7 +33,7 @@ void plan_case(benchmark::State& state, const reference::MaskCase& c, int cp_siz
     plan = make_plan(mask, config_of(cp_size, DispatchAlgorithm::kAuto));
     const RankPlan& own = plan.ranks[0];
     benchmark::DoNotOptimize(
-        build_tile_list(own.slices, plan.q_dispatch.rows_per_rank(), own.kv_rows, TileShape{128, 128}));
+        schedule::build_tile_list(own.slices, plan.q_dispatch.rows_per_rank(), own.kv_rows, TileShape{128, 128}));
   }
   state.counters["balance"] = plan.balance();
   state.counters["rows_moved"] = static_cast<double>(plan.rows_moved());

@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "tangram/attn_shape.hpp"
 #include "tangram/device_arrivals.hpp"
 #include "tangram/gradient_places.hpp"
 #include "tangram/key_stretch.hpp"
@@ -18,22 +19,6 @@
 #include "tangram/tile_list.hpp"
 
 namespace tangram {
-
-/// Sizes of one attention call. `num_heads_q % num_heads_kv == 0`.
-struct AttnShape {
-  int64_t seqlen_q = 0;
-  int64_t seqlen_k = 0;
-  int num_heads_q = 1;
-  int num_heads_kv = 1;
-  int head_dim = 128;
-  int head_dim_v = 128;
-  DType dtype = DType::kBFloat16;
-
-  friend bool operator==(const AttnShape&, const AttnShape&) = default;
-};
-
-/// `kSh`: sink `[seqlen_sink, num_heads_q]`; `kSsh`: `[seqlen_q, seqlen_sink, num_heads_q]`. float32, contiguous.
-enum class SinkLayout : int { kSh = 0, kSsh = 1 };
 
 /// Extra keys without values: they enter `lse` and so scale `out` down. Empty when `seqlen_sink == 0`.
 struct Sink {

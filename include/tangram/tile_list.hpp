@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // The mask as attention kernels read it: per query tile a short list of runs of keys, with the interval that each row
-// sees. Plain structs, made on the host by the plan (src/plan/tile_list.hpp) and copied to the device as they are.
+// sees. Plain structs, made on the host (src/schedule/tile_list.hpp) and copied to the device as they are.
 #pragma once
 
 #include <cstdint>

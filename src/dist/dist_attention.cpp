@@ -4,9 +4,9 @@
 #include "tangram/dist_attention.hpp"
 
 #include "core/require.hpp"
-#include "dist/grid/grid_attention.hpp"
 #include "dist/movement/movement_attention.hpp"
 #include "dist/pass_plan.hpp"
+#include "dist/program/host_attention.hpp"
 #include "dist/rank_context.hpp"
 #include "tangram/error.hpp"
 
@@ -47,7 +47,7 @@ class DistAttention::Impl {
  public:
   RankContext context;
   CallFacts facts;                              // of the plan
-  std::unique_ptr<GridAttention> grid;          // under another strategy than Tangram's
+  std::unique_ptr<HostAttention> grid;          // under another strategy than Tangram's
   std::unique_ptr<MovementAttention> movement;  // where queries move too
 
   template <class Args, class Run>
@@ -83,7 +83,7 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
               "DistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan->cp_size(),
               communicator.size());
       context.shape.seqlen_q = plan->q_dispatch.rows_per_rank();
-      impl_->grid = std::make_unique<GridAttention>(context);
+      impl_->grid = std::make_unique<HostAttention>(context);
       return;
     }
     if (!plan->movement.empty()) {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "plan/arrival_order.hpp"
-#include "plan/tile_list.hpp"
+#include "schedule/arrival_order.hpp"
+#include "schedule/tile_list.hpp"
 
 namespace tangram {
 
@@ -28,8 +28,9 @@ void add_backward(const AttnBackend& backend, PreparedMask& prepared, std::span<
   const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape);
   if (!keys_first) return;
   std::vector<AttnSlice> slices_of_keys;
-  for (const AttnSlice& slice : slices) slices_of_keys.push_back(transposed(slice));
-  backend.prepare_backward(prepared, build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, *keys_first));
+  for (const AttnSlice& slice : slices) slices_of_keys.push_back(schedule::transposed(slice));
+  backend.prepare_backward(prepared,
+                           schedule::build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, *keys_first));
 }
 
 }  // namespace
@@ -48,8 +49,8 @@ std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::sp
   const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
   std::optional<TileList> tiles;
   if (passes != AttnPasses::kBackward) {
-    tiles = build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
-    if (!arrivals.empty()) order_by_arrival(*tiles, arrivals, first_wave(shape));
+    tiles = schedule::build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
+    if (!arrivals.empty()) schedule::order_by_arrival(*tiles, arrivals, first_wave(shape));
   }
   std::unique_ptr<PreparedMask> prepared = backend.prepare(checked.slices(), shape, tiles ? &*tiles : nullptr);
   if (!arrivals.empty()) backend.prepare_arrivals(*prepared, arrivals);

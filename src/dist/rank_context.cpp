@@ -37,6 +37,12 @@ HostTensor PassRecorder::allocate(DType dtype, int64_t rows, int heads, int dim)
   return tensor;
 }
 
+HostTensor PassRecorder::allocate_poisoned(DType dtype, int64_t rows, int heads, int dim) {
+  HostTensor tensor = allocate(dtype, rows, heads, dim);
+  if (Env::get().sanity_check) tensor.fill(std::numeric_limits<float>::quiet_NaN());
+  return tensor;
+}
+
 void RankContext::compute(int stage, const std::function<void()>& call) {
   recorder.timed(TraceKind::kCompute, stage, [&] {
     try {

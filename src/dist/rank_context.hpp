@@ -40,6 +40,8 @@ class PassRecorder {
   void wait(CommHandle& handle, TraceKind wait_kind, TraceKind transfer_kind, int stage);
 
   HostTensor allocate(DType dtype, int64_t rows, int heads, int dim);
+  /// The same, full of NaN under TANGRAM_SANITY_CHECK, so that a row that is used before it came shows.
+  HostTensor allocate_poisoned(DType dtype, int64_t rows, int heads, int dim);
   void set_remote_rows(int64_t rows) { memory_.remote_kv_rows = rows; }
 
   const std::vector<TraceEvent>& events() const { return events_; }

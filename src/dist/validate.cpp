@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/require.hpp"
-#include "dist/grid/grid_attention.hpp"
+#include "dist/program/host_attention.hpp"
 #include "dist/rank_context.hpp"
 
 namespace tangram {
@@ -61,11 +61,18 @@ void check_common(const char* function, const RankContext& context, const Args& 
   check_options(function, args.options, args.sink);
 }
 
-void check_kept_heads(const char* function, const GridPlan& grid, const Sink& sink, const KeptKv* kept) {
+void check_kept_heads(const char* function, const GridPlan& grid, const DistBackwardArgs& args) {
+  const KeptKv* const kept = args.kept;
   if (kept == nullptr || !kept->valid) return;
-  const size_t expected = grid.head_ranks > 1 ? kept_tensors_of_chunk(sink) * grid.head_chunks.size() : 0;
+  const size_t of_chunk = kept_tensors_of_chunk(args.sink);
+  const size_t expected = grid.head_ranks > 1 ? of_chunk * grid.head_chunks.size() : 0;
   require(kept->heads.size() == expected, "{}: kept must be what forward left ({} tensors, got {})", function, expected,
           kept->heads.size());
+  for (size_t out = 3; out < expected; out += of_chunk) {
+    require(kept->heads[out].dtype() == args.out.dtype,
+            "{}: out must have the dtype of the out that was kept, {} (got {})", function,
+            to_string(kept->heads[out].dtype()), to_string(args.out.dtype));
+  }
 }
 
 void check_kept_rows(const char* function, const MovementRank& rank, const KeptKv* kept) {
@@ -99,7 +106,7 @@ void validate(const RankContext& context, const DistBackwardArgs& args) {
     return;
   }
   if (!context.plan->grid.empty()) {
-    check_kept_heads(function, context.plan->grid, args.sink, args.kept);
+    check_kept_heads(function, context.plan->grid, args);
     return;
   }
   if (args.kept != nullptr && args.kept->valid) {

@@ -15,33 +15,13 @@
 #include "dist/dense_backend.hpp"
 #include "dist/mask_families.hpp"
 #include "dist/step.hpp"
+#include "plan/program/grid_plans.hpp"
 #include "support/sample.hpp"
 
 namespace tangram::testing {
 
-inline constexpr Strategy kStrategies[] = {Strategy::kUlysses,   Strategy::kHcms, Strategy::kRing,
-                                           Strategy::kAllGather, Strategy::kUsp,  Strategy::kLoongTrain,
-                                           Strategy::kHybridCp};
-
 // Partial results are rounded to float32 once a step, and sums once per contribution.
 inline constexpr double kStrategyTolerance = 2e-6;
-
-/// MHA, GQA and MQA with heads that divide by cp_size where a strategy needs that.
-inline HeadConfig heads_of(int cp_size, int variant, int head_dim, int head_dim_v, DType dtype = DType::kFloat32) {
-  const int num_heads_q = 2 * cp_size;
-  const int num_heads_kv = variant == 0 ? num_heads_q : variant == 1 ? cp_size : 1;
-  return {num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype};
-}
-
-inline std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, int cp_size,
-                                           const StrategyConfig& strategy, DType reduce_dtype = DType::kFloat32) {
-  DistAttnConfig config;
-  config.cp_size = cp_size;
-  config.heads = heads;
-  config.strategy = strategy;
-  config.reduce_dtype = reduce_dtype;
-  return std::make_shared<const Plan>(make_plan(mask, config));
-}
 
 /// One for each of kStrategies.
 inline std::vector<std::shared_ptr<const Plan>> plans_of(const Mask& mask, const HeadConfig& heads, int cp_size,

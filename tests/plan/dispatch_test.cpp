@@ -11,8 +11,8 @@
 #include <random>
 
 #include "plan/chunk_areas.hpp"
-#include "plan/tile_list.hpp"
 #include "reference/mask_cases.hpp"
+#include "schedule/tile_list.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 
@@ -173,7 +173,8 @@ int64_t most_tiles(const Mask& mask, int cp_size, int64_t tile_rows) {
   const Plan plan = make_plan(mask, config);
   int64_t most = 0;
   for (const RankPlan& rank : plan.ranks) {
-    const TileList list = build_tile_list(rank.slices, plan.q_dispatch.rows_per_rank(), rank.kv_rows, {128, 128, true});
+    const TileList list =
+        schedule::build_tile_list(rank.slices, plan.q_dispatch.rows_per_rank(), rank.kv_rows, {128, 128, true});
     int64_t tiles = 0;
     for (const TileRun& run : list.runs) tiles += (run.k_end - run.k_begin + 127) / 128;
     most = std::max(most, tiles);

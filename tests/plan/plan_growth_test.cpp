@@ -11,7 +11,7 @@
 #include <ctime>
 
 #include "plan/refine.hpp"
-#include "plan/tile_list.hpp"
+#include "schedule/tile_list.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
@@ -60,7 +60,7 @@ double plan_seconds(int64_t num_documents, int64_t mean_length, int64_t chunk_si
   return fastest_seconds([&] {
     const std::vector<AttnSlice> slices(mask.slices().begin(), mask.slices().end());
     const Plan plan = make_plan(Mask(mask.seqlen_q(), mask.seqlen_k(), slices), config);
-    build_tile_list(plan.ranks[0].slices, plan.q_dispatch.rows_per_rank(), plan.ranks[0].kv_rows, {128, 128});
+    schedule::build_tile_list(plan.ranks[0].slices, plan.q_dispatch.rows_per_rank(), plan.ranks[0].kv_rows, {128, 128});
   });
 }
 

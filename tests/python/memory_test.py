@@ -167,21 +167,25 @@ def test_a_child_of_a_fork_makes_threads_of_its_own():
 
 
 def resident_mib(masks, tokens, marks):
-    """By number of masks: resident memory of rank 0 of two."""
+    """By number of masks: resident memory of rank 0 of two, and how much of it is not freed heap that is kept."""
     from ranks.start import run_script
 
     arguments = ["--masks", masks, "--tokens", tokens, "--longest", 256, "--marks", *marks]
     printed = run_script(BENCHMARK, *arguments, ranks=2, timeout=3000)
-    lines = [line.split(",") for line in printed.splitlines() if line.startswith(f"2,{tokens},")]
-    return {int(line[2]): float(line[3]) for line in lines}
+    lines = [line.split()[0].split(",") for line in printed.splitlines() if line.startswith(f"2,{tokens},")]
+    return {int(line[2]): (float(line[3]), float(line[3]) - float(line[4])) for line in lines}
 
 
 def test_resident_memory_does_not_grow_with_masks():
-    """The heap's holes grew by 8 MiB a mask at 16,384 tokens. A key keeps half a MiB, up to the bound of 128 keys."""
+    """The heap's holes grew by 8 MiB a mask at 16,384 tokens. A key keeps half a MiB, up to the bound of 128 keys. What
+    the allocator keeps of freed blocks goes up and down by 50 to 100 MiB from moment to moment."""
     pytest.importorskip("torch", reason="torch is not installed")
     if os.environ.get("TANGRAM_TEST_LONG") == "1":
-        resident = resident_mib(1500, 16384, (150, 1500))
-        assert resident[1500] == pytest.approx(resident[150], rel=0.05)
+        marks = resident_mib(1500, 16384, (150, 1500))
+        (early, early_used), (late, late_used) = marks[150], marks[1500]
+        assert late_used == pytest.approx(early_used, rel=0.05), marks
+        assert late == pytest.approx(early, rel=0.15), marks
     else:
-        resident = resident_mib(40, 8192, (16, 40))
-        assert resident[40] - resident[16] < 40, resident
+        marks = resident_mib(40, 8192, (16, 40))
+        (early, early_used), (late, late_used) = marks[16], marks[40]
+        assert late_used - early_used < 30 and late - early < 80, marks

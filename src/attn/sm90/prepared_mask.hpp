@@ -39,12 +39,13 @@ struct Sm90Mask final : PreparedMask {
   std::vector<AttnSlice> slices;
   std::optional<ForwardLists> forward;
   std::unique_ptr<backward::Plan> backward;
-  LateKeys late_keys;
+  schedule::LateKeys late_keys;
+  DeviceLateKeys late_keys_on_device;
   KeyStretches stretches;
 
   int64_t device_bytes() const override {
     const size_t lists = (forward ? forward->arrays.device_bytes() : 0) + (backward ? backward->device_bytes() : 0);
-    return static_cast<int64_t>(lists + late_keys.device_bytes() + stretches.device_bytes());
+    return static_cast<int64_t>(lists + late_keys_on_device.device_bytes() + stretches.device_bytes());
   }
 };
 

@@ -17,7 +17,6 @@
 #include "attn/sm90/call_workspace.hpp"
 #include "attn/sm90/forward/fill.hpp"
 #include "attn/sm90/forward/launch.hpp"
-#include "attn/sm90/forward/parts.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/view_check.hpp"
 #include "core/require.hpp"
@@ -26,6 +25,7 @@
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/tensor_map.hpp"
+#include "schedule/query_parts.hpp"
 
 namespace tangram {
 namespace {
@@ -150,12 +150,12 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
   params.sink_per_row = args.sink.layout == SinkLayout::kSsh;
   params.accumulate = args.accumulate;
-  params.arrivals = mask.late_keys.params(args.arrivals);
+  params.arrivals = mask.late_keys_on_device.params(args.arrivals);
   params.out_type = args.out.dtype == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
   return params;
 }
 
-ForwardLists upload_lists(const TileList& tiles, const std::optional<sm90::PartList>& parts) {
+ForwardLists upload_lists(const TileList& tiles, const std::optional<schedule::PartList>& parts) {
   ForwardLists lists;
   const TileList& dealt = parts ? parts->list : tiles;
   lists.num_items = static_cast<int32_t>(dealt.items.size());
@@ -215,7 +215,8 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
   const int tile_rows = sm90::forward_tile_rows(mask.shape.head_dim) / packed_heads(mask.shape);
   sm90::launch_merge(
       variant, params,
-      {parts.out, parts.lse, lists.arrays.at<sm90::TileParts>(lists.tiles), lists.num_part_tiles, tile_rows}, stream);
+      {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles, tile_rows},
+      stream);
 }
 
 }  // namespace
@@ -276,15 +277,16 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   require(static_cast<int64_t>(tiles->items.size()) * groups < (int64_t{1} << 31) - 65536,
           "Sm90Backend::prepare: tiles times head groups must stay below 2^31 (got {} and {})", tiles->items.size(),
           groups);
-  mask->forward =
-      upload_lists(*tiles, sm90::split_items(*tiles, shape, groups, cuda::facts_of_current_device().multiprocessors));
+  mask->forward = upload_lists(
+      *tiles, schedule::split_items(*tiles, shape, groups, cuda::facts_of_current_device().multiprocessors));
   if (mask->forward->in_parts()) sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim);
   return mask;
 }
 
 void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
-  prepared.late_keys = sm90::LateKeys(arrivals, prepared.shape.seqlen_k);
+  prepared.late_keys = schedule::LateKeys(arrivals, prepared.shape.seqlen_k);
+  prepared.late_keys_on_device = sm90::DeviceLateKeys(prepared.late_keys);
 }
 
 void Sm90Backend::prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const {

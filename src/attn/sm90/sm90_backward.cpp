@@ -221,7 +221,7 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
   const int num_sms = cuda::facts_of_current_device().multiprocessors;
   const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
   prepared.backward = std::make_unique<sm90::backward::Plan>(
-      sm90::backward::make_work_list(transposed_tiles, prepared.slices, shape, num_sms, prepared.late_keys), shape);
+      schedule::make_work_list(transposed_tiles, prepared.slices, shape, num_sms, prepared.late_keys), shape);
 }
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
@@ -242,7 +242,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   EdgeParams edge{};
   params.stretches = sm90::stretch_params("Sm90Backend::backward", prepared, args.k_elsewhere, args.v_elsewhere);
   fill_params(params, prepared.shape, args);
-  params.arrivals = prepared.late_keys.params(args.arrivals);
+  params.arrivals = prepared.late_keys_on_device.params(args.arrivals);
   fill_edge(edge, prepared.shape, args, params.softmax_scale);
   prepared.backward->fill(params, edge, deterministic, workspace.data());
   const int64_t free_sms = std::max(cuda::facts_of_current_device().multiprocessors - args.options.sm_margin, 1);

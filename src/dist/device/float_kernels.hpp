@@ -8,7 +8,7 @@
 
 #include <span>
 
-#include "dist/program/run_program.hpp"
+#include "dist/program/runner.hpp"
 
 namespace tangram::device {
 

@@ -6,7 +6,6 @@
 
 #include <array>
 
-#include "dist/grid/row_attention.hpp"
 #include "dist/movement/head_groups.hpp"
 #include "dist/movement/merge.hpp"
 #include "dist/movement/movement_attention.hpp"
@@ -100,7 +99,7 @@ class MovementAttention::Backward {
   }
 
   HostTensor landing(const ConstTensorView& like) {
-    return allocate_landing(context_.recorder, like.dtype, work_.tables->remote_q_rows, like.heads, like.dim);
+    return context_.recorder.allocate_poisoned(like.dtype, work_.tables->remote_q_rows, like.heads, like.dim);
   }
 
   Gradients gradients(const ConstTensorView& shard, int64_t rows, bool comes_back) {

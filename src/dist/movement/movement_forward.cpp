@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "dist/grid/row_attention.hpp"
 #include "dist/movement/head_groups.hpp"
 #include "dist/movement/merge.hpp"
 #include "dist/movement/movement_attention.hpp"
@@ -39,8 +38,8 @@ class MovementAttention::Forward {
         k_(context_.recorder, args.k, groups_),
         v_(context_.recorder, args.v, groups_),
         kv_(context_, {work_.segments, work_.tables->kv_rows, work_.tables->remote_kv_rows}, k_.view(), v_.view()),
-        fetched_q_(allocate_landing(context_.recorder, args.q.dtype, work_.tables->remote_q_rows, q_.view().heads,
-                                    args.q.dim)),
+        fetched_q_(context_.recorder.allocate_poisoned(args.q.dtype, work_.tables->remote_q_rows, q_.view().heads,
+                                                       args.q.dim)),
         own_(partial(q_.view().rows)),
         fetched_(partial(work_.tables->remote_q_rows)),
         merged_(partial(work_.lends_q ? q_.view().rows : 0)) {

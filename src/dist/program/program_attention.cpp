@@ -14,26 +14,6 @@ namespace {
 
 constexpr int64_t kWorkAlignment = 256;  // as a workspace itself
 
-TensorView writable(const ConstTensorView& view) {  // programs do not write what a pass only reads
-  return {
-      {const_cast<void*>(view.data), view.dtype, view.rows, view.heads, view.dim, view.row_stride, view.head_stride}};
-}
-
-/// The arguments that both passes have.
-template <class Args>
-ProgramMemory memory_of(const Args& args) {
-  ProgramMemory memory;
-  memory.tensor(Place::kQ) = writable(args.q);
-  memory.tensor(Place::kK) = writable(args.k);
-  memory.tensor(Place::kV) = writable(args.v);
-  memory.tensor(Place::kOut) = writable(args.out);
-  memory.values(Place::kLse) = const_cast<float*>(args.lse);
-  memory.values(Place::kSink) = const_cast<float*>(args.sink.data);
-  memory.sink_layout = args.sink.layout;
-  memory.seqlen_sink = args.sink.seqlen_sink;
-  return memory;
-}
-
 }  // namespace
 
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype) {
@@ -50,24 +30,36 @@ ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& commun
   prepare_masks();
 }
 
-GridProgram ProgramAttention::write(Kind kind, const GridCallShape& call) const {
-  if (kind == Kind::kForward) return forward_program(*base_.plan, base_.rank, call);
-  return backward_program(*base_.plan, base_.rank, call, kind == Kind::kBackwardKept);
+DeviceProgram ProgramAttention::write(Kind kind, const CallShape& call) const {
+  DeviceProgram result;
+  result.program = kind == Kind::kForward
+                       ? forward_program(*base_.plan, base_.rank, call, {})
+                       : backward_program(*base_.plan, base_.rank, call, {}, kind == Kind::kBackwardKept);
+  result.layout = lay_out_arena(result.program);
+  return result;
 }
 
-const GridProgram& ProgramAttention::program(Kind kind, const GridCallShape& call) {
+const DeviceProgram& ProgramAttention::program(Kind kind, const CallShape& call) {
   const auto key = std::pair(kind, call);
   const auto found = programs_.find(key);
   return found != programs_.end() ? found->second : programs_.emplace(key, write(kind, call)).first->second;
 }
 
-GridCallShape ProgramAttention::shape_of(DType result_dtype, const Sink& sink) const {
-  return {by_heads() ? options_.result_dtype : result_dtype, sink.seqlen_sink, sink.layout};
+CallShape ProgramAttention::shape_of(DType result_dtype, const Sink& sink) const {
+  CallShape call =
+      CallShape::with_results(base_.plan->config.heads.dtype, by_heads() ? options_.result_dtype : result_dtype);
+  call.seqlen_sink = sink.seqlen_sink;
+  call.sink_layout = sink.layout;
+  return call;
 }
 
-GridCallShape ProgramAttention::prepared_shape() const {
-  if (!by_heads() || options_.row_sinks == 0) return {options_.result_dtype, 0, SinkLayout::kSh};
-  return {options_.result_dtype, options_.row_sinks, SinkLayout::kSsh};
+CallShape ProgramAttention::prepared_shape() const {
+  Sink sink;
+  if (by_heads() && options_.row_sinks > 0) {
+    sink.seqlen_sink = options_.row_sinks;
+    sink.layout = SinkLayout::kSsh;
+  }
+  return shape_of(options_.result_dtype, sink);
 }
 
 void ProgramAttention::find_sizes() {
@@ -77,26 +69,26 @@ void ProgramAttention::find_sizes() {
   std::vector<Kind> kinds = {Kind::kForward};
   if (options_.with_backward) kinds.push_back(Kind::kBackward);
   if (keeps()) kinds.push_back(Kind::kBackwardKept);
-  GridCallShape call = prepared_shape();
+  CallShape call = prepared_shape();
   if (by_heads() && call.seqlen_sink == 0) {  // sinks of all rows, of any length
     call.seqlen_sink = DeviceCommunicator::kMaxReduceValues / heads.num_heads_q;
   }
   for (const Kind kind : kinds) {
     for (const DType dtype : results) {
-      call.result_dtype = dtype;
-      const GridProgram program = write(kind, call);
-      arena_bytes_ = std::max(arena_bytes_, program.arena_bytes);
-      work_bytes_ = std::max(work_bytes_, program.work_bytes);
+      call.out = call.dq = call.dk = call.dv = dtype;
+      const ArenaLayout layout = write(kind, call).layout;
+      arena_bytes_ = std::max(arena_bytes_, layout.arena_bytes);
+      work_bytes_ = std::max(work_bytes_, layout.work_bytes);
     }
   }
   work_bytes_ = (work_bytes_ + kWorkAlignment - 1) / kWorkAlignment * kWorkAlignment;
 }
 
 void ProgramAttention::prepare_passes() {
-  const GridCallShape call = prepared_shape();
+  const CallShape call = prepared_shape();
   const auto prepare = [&](Kind kind, const char* label) {
-    const GridProgram& written = program(kind, call);
-    if (written.casts.empty()) return;
+    const DeviceProgram& written = program(kind, call);
+    if (written.program.casts.empty()) return;
     DevicePassSpec spec = pass_spec(written, label, arena_bytes_);
     spec.shares_memory = true;
     if (kind == Kind::kForward) spec.num_slots = 2 + (keeps() ? options_.max_kept : 0);
@@ -110,7 +102,7 @@ void ProgramAttention::prepare_passes() {
 
 void ProgramAttention::prepare_masks() {
   const AttnPasses passes = options_.with_backward ? AttnPasses::kBoth : AttnPasses::kForward;
-  for (const GridMask& mask : grid_masks(*base_.plan, base_.rank)) {
+  for (const ProgramMask& mask : program_masks(*base_.plan, base_.rank)) {
     masks_.push_back(mask.needed ? prepare_slices(*base_.backend, mask.slices, mask.shape, {}, passes) : nullptr);
     if (!mask.needed) continue;
     attention_bytes_ = std::max({attention_bytes_, base_.backend->forward_workspace_bytes(*masks_.back()),
@@ -178,35 +170,33 @@ void ProgramAttention::check(const DistBackwardArgs& args) const {
           args.kept->device_slot);
 }
 
-void ProgramAttention::run(Kind kind, const GridCallShape& call, ProgramMemory& memory, const AttnWorkspace& workspace,
-                           const AttnOptions& options, void* stream) {
+void ProgramAttention::run(Kind kind, const CallShape& call, const ProgramArguments& arguments, const TensorView& arena,
+                           const AttnWorkspace& workspace, void* stream) {
   require(workspace.bytes >= forward_workspace_bytes(), "ProgramAttention: needs a workspace of {} bytes (got {})",
           forward_workspace_bytes(), workspace.bytes);
   const auto pass = passes_.find(kind);
   DevicePass* const transfers = pass == passes_.end() ? nullptr : pass->second.get();
-  memory.work = workspace.data;
-  if (attention_bytes_ > 0) {
-    memory.attention = {static_cast<char*>(workspace.data) + work_bytes_, attention_bytes_};
-  }
+  AttnWorkspace attention;
+  if (attention_bytes_ > 0) attention = {static_cast<char*>(workspace.data) + work_bytes_, attention_bytes_};
   const int margin = options_.margin_beside_transfers >= 0 ? options_.margin_beside_transfers
                      : transfers != nullptr                ? transfers->transfer_sms()
                                                            : 0;
   const bool overlaps = kind == Kind::kForward ? options_.overlaps_forward : options_.overlaps_backward;
-  run_program({program(kind, call), masks_, memory, transfers, *base_.backend, device_, options, margin, overlaps},
-              stream);
+  run_on_stream({program(kind, call), masks_, arguments, arena, workspace.data, attention, transfers, *base_.backend,
+                 device_, margin, overlaps},
+                stream);
 }
 
 void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
-  ProgramMemory memory = memory_of(args);
-  memory.values(Place::kMaxLogits) = args.max_logits;
+  TensorView arena;
   const auto found = passes_.find(Kind::kForward);
   DevicePass* const pass = found == passes_.end() ? nullptr : found->second.get();
   if (args.kept != nullptr && args.kept->valid && std::erase(kept_slots_, args.kept->device_slot) > 0) {
     pass->drop_kept({args.kept->device_slot});
   }
   if (args.kept != nullptr) *args.kept = {};
-  if (pass != nullptr) memory.arena = pass->landing(0, pass->begin(stream));
-  run(Kind::kForward, shape_of(args.out.dtype, args.sink), memory, args.workspace, args.options, stream);
+  if (pass != nullptr) arena = pass->landing(0, pass->begin(stream));
+  run(Kind::kForward, shape_of(args.out.dtype, args.sink), arguments_of(args), arena, args.workspace, stream);
   if (pass != nullptr && args.kept != nullptr && keeps()) {
     args.kept->device_slot = pass->end_kept(stream).slot;
     args.kept->valid = true;
@@ -220,24 +210,18 @@ void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
 }
 
 void ProgramAttention::backward(const DistBackwardArgs& args, void* stream) {
-  ProgramMemory memory = memory_of(args);
-  memory.tensor(Place::kDout) = writable(args.dout);
-  memory.tensor(Place::kDq) = args.dq;
-  memory.tensor(Place::kDk) = args.dk;
-  memory.tensor(Place::kDv) = args.dv;
-  memory.values(Place::kDsink) = args.dsink;
-
+  TensorView arena;
   const bool has_kept = args.kept != nullptr && args.kept->valid;
   const Kind kind = has_kept ? Kind::kBackwardKept : Kind::kBackward;
   const auto found = passes_.find(kind);
   DevicePass* const pass = found == passes_.end() ? nullptr : found->second.get();
   if (has_kept) {
-    memory.arena = pass->landing(0, pass->begin_kept({args.kept->device_slot}, stream));
+    arena = pass->landing(0, pass->begin_kept({args.kept->device_slot}, stream));
     std::erase(kept_slots_, args.kept->device_slot);
   } else if (pass != nullptr) {
-    memory.arena = pass->landing(0, pass->begin(stream));
+    arena = pass->landing(0, pass->begin(stream));
   }
-  run(kind, shape_of(args.dq.dtype, args.sink), memory, args.workspace, args.options, stream);
+  run(kind, shape_of(args.dq.dtype, args.sink), arguments_of(args), arena, args.workspace, stream);
   if (pass != nullptr) pass->end(stream);
   reduce_dsink(args, stream);
 }

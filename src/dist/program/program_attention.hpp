@@ -9,8 +9,9 @@
 #include <memory>
 #include <vector>
 
-#include "dist/program/run_program.hpp"
+#include "dist/program/device_runner.hpp"
 #include "dist/rank_context.hpp"
+#include "plan/program/emit.hpp"
 
 namespace tangram {
 
@@ -51,16 +52,16 @@ class ProgramAttention {
 
   bool by_heads() const { return base_.plan->grid.head_ranks > 1; }
   bool keeps() const { return by_heads() && options_.with_backward; }
-  GridProgram write(Kind kind, const GridCallShape& call) const;
-  const GridProgram& program(Kind kind, const GridCallShape& call);
-  GridCallShape shape_of(DType result_dtype, const Sink& sink) const;
+  DeviceProgram write(Kind kind, const CallShape& call) const;
+  const DeviceProgram& program(Kind kind, const CallShape& call);
+  CallShape shape_of(DType result_dtype, const Sink& sink) const;
   /// What passes are prepared for: their casts are those of every call.
-  GridCallShape prepared_shape() const;
+  CallShape prepared_shape() const;
   void find_sizes();
   void prepare_passes();
   void prepare_masks();
-  void run(Kind kind, const GridCallShape& call, ProgramMemory& memory, const AttnWorkspace& workspace,
-           const AttnOptions& options, void* stream);
+  void run(Kind kind, const CallShape& call, const ProgramArguments& arguments, const TensorView& arena,
+           const AttnWorkspace& workspace, void* stream);
   void check_result(const char* function, const char* name, DType dtype) const;
   void check_sink(const char* function, const Sink& sink) const;
   void reduce_dsink(const DistBackwardArgs& args, void* stream);
@@ -70,7 +71,7 @@ class ProgramAttention {
   const ProgramDevice device_;
   const ProgramOptions options_;
   std::vector<std::unique_ptr<PreparedMask>> masks_;
-  std::map<std::pair<Kind, GridCallShape>, GridProgram> programs_;
+  std::map<std::pair<Kind, CallShape>, DeviceProgram> programs_;
   std::map<Kind, std::shared_ptr<DevicePass>> passes_;
   std::vector<int> kept_slots_;
   int64_t arena_bytes_ = 0;

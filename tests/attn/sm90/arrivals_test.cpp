@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include "attn/sm90/backward/work_list.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/wait_context.hpp"
-#include "plan/tile_list.hpp"
+#include "schedule/tile_list.hpp"
+#include "schedule/work_list.hpp"
 #include "tangram/error.hpp"
 #include "tangram/flex_attention.hpp"
 
@@ -63,31 +63,6 @@ double relative_error(const HostTensor& got, const HostTensor& want) {
     }
   }
   return std::isnan(error) ? INFINITY : std::sqrt(error / norm);
-}
-
-/// What the work list of a causal mask deals, in order: `rows` queries, the last of 12,288 keys, of which 4,096 come
-/// late.
-std::vector<std::pair<int64_t, int>> dealt(int64_t rows, bool late) {
-  const AttnShape shape{rows, 12288, 64, 8, 128, 128, DType::kBFloat16};
-  const AttnSlice slice = AttnSlice::causal({0, rows}, {0, 12288});
-  const KeyArrival arrival{{0, 4096}, 0};
-  const sm90::LateKeys late_keys = late ? sm90::LateKeys({&arrival, 1}, 12288) : sm90::LateKeys();
-  const TileList tiles =
-      build_tile_list(std::vector<AttnSlice>{transposed(slice)}, shape.seqlen_k, rows, sm90::backward::kTileShape);
-  std::vector<std::pair<int64_t, int>> items;
-  const std::vector<AttnSlice> slices = {slice};
-  for (const auto& item : sm90::backward::make_work_list(tiles, slices, shape, 132, late_keys).items) {
-    items.emplace_back(item.row_begin, item.head_begin);
-  }
-  return items;
-}
-
-// They take 90 us. The kernels before the main one take 140 us for 8,192 rows, 18 for 1,024.
-TEST(LateKeys, ThatComeBeforeTheMainKernelLeaveTheDealingAsItIs) {
-  int num_devices = 0;
-  if (cudaGetDeviceCount(&num_devices) != cudaSuccess || num_devices == 0) GTEST_SKIP() << "needs a GPU";
-  EXPECT_EQ(dealt(8192, true), dealt(8192, false));
-  EXPECT_NE(dealt(1024, true), dealt(1024, false));
 }
 
 /// Both passes on the device, with everything that a communicator would give to their kernels.
@@ -292,7 +267,7 @@ TEST_F(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   const AttnShape shape{kTiles * kTileRows, 1024, 4, 1, 128, 128, DType::kBFloat16};
   const std::vector<AttnSlice> slices = {AttnSlice::full({0, kTileRows}, {0, 1024}),
                                          AttnSlice::full({kTileRows, shape.seqlen_q}, {0, 128})};
-  const TileList tiles = build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
+  const TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
   ASSERT_EQ(tiles.items.size(), static_cast<size_t>(kTiles));
   const auto mask = backend_.prepare(slices, shape, &tiles);
   backend_.prepare_arrivals(*mask,

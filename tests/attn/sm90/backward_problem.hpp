@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "attn/cpu/random_attention.hpp"
-#include "attn/sm90/backward/work_list.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/device_buffer.hpp"
-#include "plan/tile_list.hpp"
+#include "schedule/tile_list.hpp"
+#include "schedule/work_list.hpp"
 
 namespace tangram::test::sm90_backward {
 
@@ -31,8 +31,8 @@ inline bool have_hopper() {
 
 inline TileList transposed_tiles(const std::vector<AttnSlice>& slices, const AttnShape& shape) {
   std::vector<AttnSlice> keys_first;
-  for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
-  return build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, sm90::backward::kTileShape);
+  for (const AttnSlice& slice : slices) keys_first.push_back(schedule::transposed(slice));
+  return schedule::build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, sm90::backward::kTileShape);
 }
 
 /// The tensors of a problem on the device. Outputs start as what the host tensors hold (NaN).
@@ -90,7 +90,7 @@ inline double relative_error(const HostTensor& got, const std::vector<double>& w
 
 inline std::unique_ptr<PreparedMask> prepare(const Sm90Backend& backend, const std::vector<AttnSlice>& slices,
                                              const AttnShape& shape) {
-  const TileList tiles = build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend.tile_shape(shape));
+  const TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend.tile_shape(shape));
   std::unique_ptr<PreparedMask> mask = backend.prepare(slices, shape, &tiles);
   backend.prepare_backward(*mask, transposed_tiles(slices, shape));
   return mask;

@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
-#include "attn/sm90/forward/parts.hpp"
 #include "attn/sm90/on_device.hpp"
+#include "schedule/query_parts.hpp"
 
 namespace tangram {
 namespace {
@@ -35,10 +35,11 @@ class Sm90Parts : public testing::Test {
 
   /// The mask made ready, which must be one in parts.
   std::unique_ptr<PreparedMask> prepare(const std::vector<AttnSlice>& slices, const AttnShape& shape) const {
-    const TileList tiles = build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
+    const TileList tiles =
+        schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
     const int64_t groups =
         shape.num_heads_q * static_cast<int64_t>(tiles.shape.block_m) / (shape.head_dim == 64 ? 192 : 128);
-    EXPECT_TRUE(sm90::split_items(tiles, shape, groups, 132).has_value()) << "the test must be of a mask in parts";
+    EXPECT_TRUE(schedule::split_items(tiles, shape, groups, 132).has_value()) << "the test must be of a mask in parts";
     return backend_.prepare(slices, shape, &tiles);
   }
 
@@ -129,7 +130,7 @@ TEST_F(Sm90Parts, ContinueFromAnEarlierCall) {
     OnDevice device(r);
     AttnForwardArgs args = device.forward;
     args.sink = {};
-    const TileList tiles = build_tile_list(first, 33, 9000, *backend_.tile_shape(config.shape));
+    const TileList tiles = schedule::build_tile_list(first, 33, 9000, *backend_.tile_shape(config.shape));
     const auto mask = backend_.prepare(first, config.shape, &tiles);
     backend_.forward(*mask, args, stream_);
     device.forward.accumulate = true;

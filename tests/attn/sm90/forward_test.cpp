@@ -20,7 +20,7 @@
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
-#include "plan/tile_list.hpp"
+#include "schedule/tile_list.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -126,7 +126,8 @@ Result run_sm90(const Case& c) {
   args.options = c.options;
   const Sm90Backend backend;
   const auto run = [&](std::span<const AttnSlice> slices) {
-    const TileList tiles = build_tile_list(slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
+    const TileList tiles =
+        schedule::build_tile_list(slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
     const auto mask = backend.prepare(slices, c.shape, &tiles);
     backend.forward(*mask, args, nullptr);
     cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -309,7 +310,7 @@ TEST(Sm90Forward, RefusesWhatItCannotCompute) {
   shape.dtype = DType::kFloat32;
   EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
   shape.dtype = DType::kBFloat16;
-  const TileList tiles = build_tile_list({}, 16, 16, *backend.tile_shape(shape));
+  const TileList tiles = schedule::build_tile_list({}, 16, 16, *backend.tile_shape(shape));
   const auto mask = backend.prepare({}, shape, &tiles);
   const cuda::DeviceBuffer memory(1 << 16);
   const ConstTensorView view{memory.as<void>(), DType::kBFloat16, 16, 2, 128, 256 + 4, 128};

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attn/sm90/sm90_backend.hpp"
-#include "plan/tile_list.hpp"
+#include "schedule/tile_list.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/error.hpp"
 
@@ -62,7 +62,7 @@ TEST(HopperCheck, RefusesMasksWhereThereIsNoHopperGpu) {
   const Sm90Backend backend;
   const AttnShape shape{256, 256, 2, 1, 128, 128, DType::kBFloat16};
   const std::vector<AttnSlice> slices = {AttnSlice::causal({0, 256}, {0, 256})};
-  const TileList tiles = build_tile_list(slices, 256, 256, *backend.tile_shape(shape));
+  const TileList tiles = schedule::build_tile_list(slices, 256, 256, *backend.tile_shape(shape));
   try {
     static_cast<void>(backend.prepare(slices, shape, &tiles));
     FAIL() << "prepare() must throw";

@@ -17,7 +17,7 @@
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/workspace.hpp"
-#include "plan/tile_list.hpp"
+#include "schedule/tile_list.hpp"
 
 namespace tangram::test {
 
@@ -31,12 +31,12 @@ inline int num_rounds(int most) {
 /// With what both passes need.
 inline std::unique_ptr<PreparedMask> prepare_sm90(const Sm90Backend& backend, std::span<const AttnSlice> slices,
                                                   const AttnShape& shape) {
-  const TileList tiles = build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend.tile_shape(shape));
+  const TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend.tile_shape(shape));
   std::unique_ptr<PreparedMask> mask = backend.prepare(slices, shape, &tiles);
   std::vector<AttnSlice> keys_first;
-  for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
-  backend.prepare_backward(
-      *mask, build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, *backend.backward_tile_shape(shape)));
+  for (const AttnSlice& slice : slices) keys_first.push_back(schedule::transposed(slice));
+  backend.prepare_backward(*mask, schedule::build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q,
+                                                            *backend.backward_tile_shape(shape)));
   return mask;
 }
 

@@ -41,15 +41,16 @@ class Problem {
   /// With what forward() needs made before, and what backward() needs made by the call.
   std::unique_ptr<PreparedMask> prepare_for_forward() const {
     const AttnShape& shape = r_.config.shape;
-    const TileList tiles = build_tile_list(slices_, shape.seqlen_q, shape.seqlen_k, *backend_->tile_shape(shape));
+    const TileList tiles =
+        schedule::build_tile_list(slices_, shape.seqlen_q, shape.seqlen_k, *backend_->tile_shape(shape));
     return backend_->prepare(slices_, shape, &tiles);
   }
   void prepare_backward() {
     std::vector<AttnSlice> keys_first;
-    for (const AttnSlice& slice : slices_) keys_first.push_back(transposed(slice));
+    for (const AttnSlice& slice : slices_) keys_first.push_back(schedule::transposed(slice));
     const AttnShape& shape = r_.config.shape;
-    backend_->prepare_backward(
-        *mask, build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, *backend_->backward_tile_shape(shape)));
+    backend_->prepare_backward(*mask, schedule::build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q,
+                                                                *backend_->backward_tile_shape(shape)));
   }
   std::unique_ptr<PreparedMask> prepare() const { return test::prepare_sm90(*backend_, slices_, r_.config.shape); }
   void forward(cudaStream_t stream = nullptr) { backend_->forward(*mask, device_.forward, stream); }

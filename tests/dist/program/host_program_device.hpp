@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "dist/program/run_program.hpp"
+#include "dist/program/device_runner.hpp"
 #include "dist/rows.hpp"
 
 namespace tangram::testing {

@@ -7,8 +7,8 @@
 
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/key_stretches.hpp"
+#include "schedule/key_items.hpp"
 #include "tangram/gradient_places.hpp"
-#include "tangram/tile_list.hpp"
 
 namespace tangram::sm90::backward {
 
@@ -17,63 +17,23 @@ struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
 
+// The lists of the kernel are those of src/schedule, as they are.
+using schedule::Item;
+using schedule::kItemOddPhase;
+using schedule::kItemZeroRows;
+using schedule::kNoTile;
+using schedule::QueryTile;
+using schedule::RunTiles;
+using schedule::TurnSegment;
+using schedule::Walk;
+
+/// Tiles of a transposed list: keys of an item by queries of a step.
+inline constexpr TileShape kTileShape{128, 64, true};
+
 enum class GradType : int32_t { kInput = 0, kFloat32 = 1 };
-
-inline constexpr int32_t kItemZeroRows = 1;  ///< some rows of the key tile are nobody's: zero them (see `covered`)
-inline constexpr int32_t kItemOddPhase = 2;  ///< set by the kernel: phase of the barriers of K and V
-
-/// The query rows [row_begin, row_end) of a tile, at most kBlockM; the tiles cover all rows in order.
-struct QueryTile {
-  int32_t row_begin = 0;
-  int32_t row_end = 0;
-};
-
-/// The query tiles [first, end) of a run, and where `turn_segments` says its turns in deterministic calls.
-struct RunTiles {
-  int32_t first = 0;
-  int32_t end = 0;
-  int32_t segment = 0;
-};
-
-/// One unit of work: the keys [row_begin, row_end) of one KV head against the query heads [head_begin, head_end) and
-/// the runs of queries [run_begin, run_end). Runs are TileRuns of the transposed mask: what they call rows are keys
-/// here, and what they call keys are queries.
-struct alignas(16) Item {
-  int32_t row_begin = 0;
-  int32_t row_end = 0;
-  int32_t run_begin = 0;
-  int32_t run_end = 0;
-  int32_t kv_head = 0;
-  int32_t head_begin = 0;
-  int32_t head_end = 0;
-  int32_t num_steps = 0;  ///< (query head, query tile) pairs of this item
-  int32_t piece = 0;      ///< of num_pieces items with the same keys and KV head, dealt in the order of their pieces;
-                          ///< the kernel changes it to their order of ending, unless calls are deterministic
-  int32_t num_pieces = 1;
-  int32_t slab = 0;  ///< where the pieces add up
-  int32_t flags = 0;
-  uint32_t covered[4] = {};  ///< bit i: row row_begin + i is seen by some query
-};
-static_assert(sizeof(Item) == 64);
 
 /// In Params::piece_turns, see Producer::draw_place.
 inline constexpr int32_t kPieceArrived = 1 << 16;
-
-/// Deterministic calls: in the order of the walk, the query tiles of a run from `first_tile` up to the next segment's
-/// are this run's to add to as number `turn`. The last segment of a run is followed by one of kNoTile.
-struct TurnSegment {
-  int32_t first_tile = 0;
-  int32_t turn = 0;
-
-  friend bool operator==(const TurnSegment&, const TurnSegment&) = default;
-};
-inline constexpr int32_t kNoTile = -1;
-
-/// The order of an item's steps.
-struct Walk {
-  bool descending = false;    ///< last run and last query tile first
-  bool heads_inside = false;  ///< all query heads of a query tile, then the next tile; else all tiles of a head first
-};
 
 /// Strides are in elements.
 struct Params {

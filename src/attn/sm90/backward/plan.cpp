@@ -32,7 +32,7 @@ size_t slab_capacity(size_t num_slabs, const AttnShape& shape) {
 
 }  // namespace
 
-Plan::Plan(const WorkList& work, const AttnShape& shape)
+Plan::Plan(const schedule::WorkList& work, const AttnShape& shape)
     : num_items_(static_cast<int32_t>(work.items.size())),
       num_deterministic_items_(
           static_cast<int32_t>(work.deterministic_items.empty() ? work.items.size() : work.deterministic_items.size())),

@@ -6,8 +6,9 @@
 
 #include <cstdint>
 
-#include "attn/sm90/backward/work_list.hpp"
+#include "attn/sm90/backward/params.hpp"
 #include "cuda/packed_arrays.hpp"
+#include "schedule/work_list.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram::sm90::backward {
@@ -16,7 +17,7 @@ namespace tangram::sm90::backward {
 class Plan {
  public:
   /// Throws CudaError.
-  Plan(const WorkList& work, const AttnShape& shape);
+  Plan(const schedule::WorkList& work, const AttnShape& shape);
 
   /// Fills in the pointers and sizes that come from the plan, and those of `workspace`: workspace_bytes(), of any
   /// content, for one call at a time.

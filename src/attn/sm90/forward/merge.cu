@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
   const int32_t in_tile = index / params.num_heads_q;
   const int32_t head = index - in_tile * params.num_heads_q;
-  const TileParts parts = merge.tiles[blockIdx.y];
+  const schedule::TileParts parts = merge.tiles[blockIdx.y];
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   if (in_tile >= parts.num_rows) return;

@@ -7,7 +7,7 @@
 
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/key_stretches.hpp"
-#include "tangram/tile_list.hpp"
+#include "schedule/query_parts.hpp"
 
 namespace tangram::sm90 {
 
@@ -61,20 +61,11 @@ struct ForwardParams {
   float* part_lse;
 };
 
-/// A query tile in parts, and where they leave their results: `num_parts` blocks of `num_rows` workspace rows, one
-/// after the other, in the order of the parts' keys.
-struct TileParts {
-  int32_t row_begin = 0;
-  int32_t num_rows = 0;
-  int32_t first_row = 0;
-  int32_t num_parts = 0;
-};
-
 /// Where the parts of query tiles have left their results, for the kernel that merges them.
 struct MergeParams {
-  const float* out;        ///< [rows of the workspace, num_heads_q, head_dim], each part normalised by its own sum
-  const float* lse;        ///< [rows of the workspace, num_heads_q]
-  const TileParts* tiles;  ///< [num_tiles]
+  const float* out;  ///< [rows of the workspace, num_heads_q, head_dim], each part normalised by its own sum
+  const float* lse;  ///< [rows of the workspace, num_heads_q]
+  const schedule::TileParts* tiles;  ///< [num_tiles]
   int32_t num_tiles;
   int32_t tile_rows;  ///< the most rows of a tile
 };

@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// HostAttention: one rank's part in a plan with a grid, over host memory.
+#pragma once
+
+#include <map>
+
+#include "dist/program/host_runner.hpp"
+#include "plan/program/emit.hpp"
+
+namespace tangram {
+
+/// What forward keeps of each chunk of heads: q, k, v, out, lse, and sinks of single rows where there are such.
+size_t kept_tensors_of_chunk(const Sink& sink);
+
+class HostAttention {
+ public:
+  /// `context` has plan, rank, communicator and backend, and must outlive the object.
+  explicit HostAttention(RankContext& context);
+
+  void forward(const DistForwardArgs& args);
+  void backward(const DistBackwardArgs& args);
+
+ private:
+  enum class Kind : int { kForward, kBackward, kBackwardKept };
+
+  const HostProgram& program(Kind kind, const CallShape& call);
+
+  RankContext& context_;
+  ProgramRunner::Masks masks_;
+  std::map<std::pair<Kind, CallShape>, HostProgram> programs_;
+};
+
+}  // namespace tangram

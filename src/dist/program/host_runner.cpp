@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "dist/program/host_runner.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "comm/row_moves.hpp"
+#include "core/require.hpp"
+#include "dist/rows.hpp"
+
+namespace tangram {
+
+namespace {
+
+/// The regions that an operation reads or writes.
+struct Uses {
+  const Program& program;
+  std::set<int> regions;
+
+  void add(const TensorRef& ref) {
+    if (ref.region >= 0) regions.insert(ref.region);
+  }
+  void add(const FloatRef& ref) {
+    if (ref.region >= 0) regions.insert(ref.region);
+  }
+  void add_cast(int stage) {
+    for (const CastItem& item : program.casts[static_cast<size_t>(stage)].items) {
+      add(item.source);
+      add(item.target);
+    }
+  }
+  void operator()(const RowSumsOp& op) {
+    for (const RowSumOp& sum : op.sums) {
+      for (const TensorRef* ref : {&sum.source, &sum.addend, &sum.result}) add(*ref);
+    }
+  }
+  void operator()(const FloatCopiesOp& op) {
+    for (const FloatCopyOp& copy : op.copies) {
+      add(copy.from);
+      add(copy.to);
+    }
+  }
+  void operator()(const ZeroOp& op) { add(op.tensor); }
+  void operator()(const CastOp& op) { add_cast(op.stage); }
+  void operator()(const WaitOp& op) { add_cast(op.stage); }
+  void operator()(const AttendOp& op) {
+    for (const TensorRef* ref : {&op.q, &op.k, &op.v, &op.out, &op.dout, &op.dq, &op.dk, &op.dv}) add(*ref);
+    for (const FloatRef* ref : {&op.lse, &op.sink, &op.max_logits, &op.dsink}) add(*ref);
+  }
+};
+
+std::vector<HostCast> host_casts(const Cast& cast) {
+  std::vector<HostCast> result;
+  for (size_t i = 0; i < cast.items.size(); ++i) {
+    const CastItem& item = cast.items[i];
+    if (i > 0 && std::string_view(item.label) == cast.items[i - 1].label &&
+        item.exchange == cast.items[i - 1].exchange) {
+      ++result.back().num_items;
+    } else {
+      result.push_back({i, 1, fmt::format("{} {}", item.label, cast.step)});
+    }
+  }
+  return result;
+}
+
+class HostRunner final : public ProgramRunner {
+ public:
+  HostRunner(RankContext& context, const HostProgram& program, const ProgramArguments& arguments, const Masks& masks,
+             const std::vector<HostTensor>* held, std::vector<HostTensor>* keep)
+      : ProgramRunner(program.program(), arguments, masks),
+        context_(context),
+        host_program_(program),
+        held_(held),
+        keep_(keep),
+        regions_(program_.regions.size()),
+        under_way_(program_.casts.size()) {}
+
+  void keep_regions() {
+    for (int i = 0; keep_ != nullptr && i < program_.num_kept; ++i) {
+      keep_->push_back(std::move(regions_[static_cast<size_t>(i)]));
+    }
+  }
+
+ private:
+  bool is_held(int region) const { return held_ != nullptr && region < program_.num_kept; }
+
+  void* data(int region) const override {
+    const auto index = static_cast<size_t>(region);
+    return const_cast<void*>((is_held(region) ? (*held_)[index] : regions_[index]).view().data);
+  }
+  void before(size_t op) override {
+    for (const int region : host_program_.born(op)) {
+      if (is_held(region)) continue;
+      const Region& wanted = program_.regions[static_cast<size_t>(region)];
+      regions_[static_cast<size_t>(region)] =
+          context_.recorder.allocate_poisoned(wanted.dtype, wanted.rows, wanted.heads, wanted.dim);
+    }
+  }
+  void after(size_t op) override {
+    for (const int region : host_program_.dying(op)) {
+      if (keep_ != nullptr && region < program_.num_kept) continue;
+      regions_[static_cast<size_t>(region)] = HostTensor();
+    }
+  }
+  void sum_rows(std::span<const RowSum> sums, int step) override {
+    context_.recorder.timed(TraceKind::kCopyLocal, step, [&] {
+      for (const RowSum& sum : sums) {
+        const bool adds = sum.addend.data != nullptr;
+        if (!adds && sum.source.dtype == sum.result.dtype) {
+          comm::copy_rows(sum.source, sum.result);
+        } else {
+          convert_rows(sum.source, sum.result, adds ? &sum.addend : nullptr);
+        }
+      }
+    });
+  }
+  void copy_floats(std::span<const FloatCopy> copies, int step) override {
+    context_.recorder.timed(TraceKind::kCopyLocal, step, [&] {
+      for (const FloatCopy& copy : copies) {
+        for (int64_t row = 0; row < copy.rows; ++row) {
+          float* const to = copy.to + row * copy.to_stride;
+          if (copy.from == nullptr) {
+            std::fill_n(to, copy.columns, copy.value);
+          } else {
+            std::copy_n(copy.from + row * copy.from_stride, copy.columns, to);
+          }
+        }
+      }
+    });
+  }
+  void zero(const TensorView& tensor) override { fill_rows(tensor, 0); }
+
+  void cast(int stage) override {
+    const Cast& cast = program_.casts[static_cast<size_t>(stage)];
+    const TraceKind kind = cast.results ? TraceKind::kPostReduce : TraceKind::kPostCast;
+    for (const HostCast& part : host_program_.casts(stage)) {
+      std::vector<CastTensor> tensors;
+      for (size_t i = part.first_item; i < part.first_item + part.num_items; ++i) {
+        tensors.push_back({view(cast.items[i].source), view(cast.items[i].target)});
+      }
+      const Exchange& exchange = cast.items[part.first_item].exchange;
+      under_way_[static_cast<size_t>(stage)].push_back(context_.recorder.timed(
+          kind, cast.step, [&] { return context_.communicator->group_cast(exchange, tensors, part.label); }));
+    }
+  }
+  void wait(int stage) override {
+    const Cast& cast = program_.casts[static_cast<size_t>(stage)];
+    for (const auto& handle : under_way_[static_cast<size_t>(stage)]) {
+      context_.recorder.wait(*handle, cast.results ? TraceKind::kWaitReduce : TraceKind::kWaitCast,
+                             cast.results ? TraceKind::kTransferReduce : TraceKind::kTransferCast, cast.step);
+    }
+    under_way_[static_cast<size_t>(stage)].clear();
+  }
+
+  void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
+    context_.compute(op.stage, [&] { context_.backend->forward(mask, call); });
+  }
+  void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) override {
+    context_.compute(op.stage, [&] { context_.backend->backward(mask, call); });
+  }
+
+  RankContext& context_;
+  const HostProgram& host_program_;
+  const std::vector<HostTensor>* const held_;
+  std::vector<HostTensor>* const keep_;
+  std::vector<HostTensor> regions_;
+  // Last: destroyed, and so waited for, before the memory that they use.
+  std::vector<std::vector<std::unique_ptr<CommHandle>>> under_way_;
+};
+
+}  // namespace
+
+HostProgram::HostProgram(Program program) : program_(std::move(program)) {
+  constexpr size_t kUnused = SIZE_MAX;
+  std::vector<size_t> first(program_.regions.size(), kUnused), last(program_.regions.size());
+  for (size_t op = 0; op < program_.ops.size(); ++op) {
+    Uses uses{program_, {}};
+    std::visit(uses, program_.ops[op]);
+    for (const int region : uses.regions) {
+      size_t& begin = first[static_cast<size_t>(region)];
+      if (begin == kUnused) begin = op;
+      last[static_cast<size_t>(region)] = op;
+    }
+  }
+  born_.resize(program_.ops.size());
+  dying_.resize(program_.ops.size());
+  for (size_t region = 0; region < first.size(); ++region) {
+    if (first[region] == kUnused) continue;
+    born_[first[region]].push_back(static_cast<int>(region));
+    dying_[last[region]].push_back(static_cast<int>(region));
+  }
+  for (const Cast& cast : program_.casts) casts_.push_back(host_casts(cast));
+}
+
+void run_on_host(RankContext& context, const HostProgram& program, const ProgramArguments& arguments,
+                 const ProgramRunner::Masks& masks, const std::vector<HostTensor>* held,
+                 std::vector<HostTensor>* keep) {
+  HostRunner runner(context, program, arguments, masks, held, keep);
+  runner.run();
+  runner.keep_regions();
+}
+
+}  // namespace tangram

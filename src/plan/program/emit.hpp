@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Writes the programs of a plan with a grid: what a rank does in a pass, for a call and for what will run it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/program/program.hpp"
+#include "tangram/attn_shape.hpp"
+#include "tangram/plan.hpp"
+#include "tangram/slice.hpp"
+
+namespace tangram {
+
+/// What a program computes: one for each step between row groups and each number of heads in a chunk.
+struct ProgramMask {
+  AttnShape shape;
+  std::vector<AttnSlice> slices;
+  bool needed = true;  ///< something is to be computed, or results have to be set
+};
+std::vector<ProgramMask> program_masks(const Plan& plan, int rank);
+
+/// What a caller of a pass gives and wants.
+struct CallShape {
+  DType out = DType::kBFloat16;
+  DType dout = DType::kBFloat16;
+  DType dq = DType::kBFloat16;
+  DType dk = DType::kBFloat16;
+  DType dv = DType::kBFloat16;
+  int64_t seqlen_sink = 0;
+  SinkLayout sink_layout = SinkLayout::kSh;
+  bool wants_dsink = true;
+
+  /// All results in `dtype`.
+  static CallShape with_results(DType inputs, DType results) { return {results, inputs, results, results, results}; }
+
+  friend auto operator<=>(const CallShape&, const CallShape&) = default;
+};
+
+/// What can run a program.
+struct ProgramTarget {
+  /// Casts read arguments and work, too; else regions of the arena alone.
+  bool sends_from_anywhere = false;
+  /// For how many chunks of heads operands are sent for while another one computes; 0: for all at once, so that the
+  /// link is never idle between them, and what is copied together for later chunks is so while those of the first
+  /// travel.
+  int chunks_ahead = 0;
+  /// Parts of a cast of one float a row and head are filled up to multiples of so many.
+  int64_t float_unit = 4;
+};
+
+/// Casts and regions do not depend on a sink of all rows; sinks of single rows are sent where heads are exchanged.
+Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);
+/// `kept`: the first regions hold what the forward program left there.
+Program backward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept);
+
+}  // namespace tangram

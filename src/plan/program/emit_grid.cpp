@@ -1,0 +1,394 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Both passes of a plan with a grid: heads are exchanged chunk by chunk, rows attend in between.
+//
+// NOTE [head chunks]: while chunk c computes, the inputs of chunk c + 1 and the results of chunk c - 1 travel (HCMS,
+// arXiv 2607.01817; with one chunk, Ulysses). Every head is computed by one call over the same rows and keys however
+// heads are cut, so results do not depend on the chunks.
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "core/require.hpp"
+#include "plan/program/emit.hpp"
+#include "plan/program/heads.hpp"
+#include "plan/program/rows.hpp"
+
+namespace tangram {
+
+namespace {
+
+/// One chunk of heads on its way through a pass.
+struct Chunk {
+  HeadRange q_heads, kv_heads;
+  int mask = 0;
+  // All rows of the group, in the arena: what a forward pass may leave to its backward pass.
+  TensorRef q, k, v, out, lse_memory;
+  FloatRef lse;
+  FloatRef row_sinks;  // [rows, sinks, heads], also kept
+  TensorRef dout, dq, dk, dv;
+  TensorRef landed_lse;  // of inputs
+  std::vector<TensorRef> landed_sinks;
+  TensorRef back_out, back_lse, back_dq, back_dk, back_dv;  // of results
+  std::vector<TensorRef> back_dsinks;
+  FloatRef dsink;
+  int stage_in = -1, stage_back = -1;
+};
+
+TensorRef argument(Place place, DType dtype, int64_t rows, int heads, int dim) {
+  return {place, -1, dtype, 0, rows, 0, heads, dim};
+}
+
+/// Of `[rows, sinks, heads]` one value a row and head: those of sink `sink`.
+FloatRef one_sink(const FloatRef& all, int64_t num_sinks, int64_t sink) {
+  return {all.place, all.offset + sink * (all.stride / num_sinks), all.stride, all.region};
+}
+
+class PassWriter {
+ public:
+  PassWriter(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);
+
+  Program forward();
+  Program backward(bool kept);
+
+ private:
+  const HeadConfig& heads() const { return rank_.plan.config.heads; }
+  bool by_heads() const { return rank_.grid().head_ranks > 1; }
+  /// Sinks of single rows, which travel with heads.
+  int64_t num_row_sinks() const { return call_.sink_layout == SinkLayout::kSsh ? call_.seqlen_sink : 0; }
+  bool wants_dsink() const { return call_.seqlen_sink > 0 && call_.wants_dsink; }
+  void make_chunks();
+  AttendOp arguments(bool backward) const;
+  AttendOp attend_to(const Chunk& chunk, size_t number) const;
+  /// Copies the sink of this rank's heads together, unless it has come with them.
+  FloatRef sink_of(const Chunk& chunk);
+  void add_row_sinks(Chunk& chunk, std::vector<CastItem>& items);
+  void unpack_row_sinks(const Chunk& chunk);
+  void add_dsink(Chunk& chunk, std::vector<CastItem>& items);
+  void unpack_dsink(const Chunk& chunk);
+  size_t chunks_ahead() const {
+    const int ahead = writer_.target().chunks_ahead;
+    return ahead == 0 ? chunks_.size() : static_cast<size_t>(ahead);
+  }
+  int first_q_head(const Chunk& chunk) const { return q_moves_->first_head() + chunk.q_heads.first; }
+
+  void send_forward(Chunk& chunk, size_t number);
+  void send_backward(Chunk& chunk, size_t number, bool kept);
+  /// Writes `send(chunk, number)` for those of the first `count` chunks that were not sent for.
+  template <class Send>
+  void send_until(size_t count, const Send& send);
+  void compute_backward(Chunk& chunk, size_t number);
+
+  GridRank rank_;
+  CallShape call_;
+  DType dk_dtype_, dv_dtype_;
+  std::optional<HeadMoves> q_moves_, kv_moves_;
+  ProgramWriter writer_;
+  std::vector<Chunk> chunks_;
+  size_t num_sent_ = 0;  // chunks
+  TensorRef q_, k_, v_, out_, dout_, dq_, dk_, dv_;
+  FloatRef lse_;
+};
+
+PassWriter::PassWriter(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target)
+    : rank_{plan, rank}, call_(call), dk_dtype_(call.dk), dv_dtype_(call.dv), writer_(target) {
+  const int64_t q_rows = plan.q_dispatch.rows_per_rank(), k_rows = plan.k_dispatch.rows_per_rank();
+  const HeadConfig& h = heads();
+  q_ = argument(Place::kQ, h.dtype, q_rows, h.num_heads_q, h.head_dim);
+  k_ = argument(Place::kK, h.dtype, k_rows, h.num_heads_kv, h.head_dim);
+  v_ = argument(Place::kV, h.dtype, k_rows, h.num_heads_kv, h.head_dim_v);
+  out_ = argument(Place::kOut, call.out, q_rows, h.num_heads_q, h.head_dim_v);
+  dout_ = argument(Place::kDout, call.dout, q_rows, h.num_heads_q, h.head_dim_v);
+  dq_ = argument(Place::kDq, call.dq, q_rows, h.num_heads_q, h.head_dim);
+  dk_ = argument(Place::kDk, call.dk, k_rows, h.num_heads_kv, h.head_dim);
+  dv_ = argument(Place::kDv, call.dv, k_rows, h.num_heads_kv, h.head_dim_v);
+  lse_ = {Place::kLse, 0, h.num_heads_q};
+  if (!by_heads()) return;
+  q_moves_.emplace(rank_, plan.q_dispatch, h.num_heads_q, "q to heads", "results to rows");
+  kv_moves_.emplace(rank_, plan.k_dispatch, h.num_heads_kv, "kv to heads", "dkv to rows");
+  if (kv_moves_->shares_heads()) dk_dtype_ = dv_dtype_ = plan.config.reduce_dtype;
+  make_chunks();
+}
+
+void PassWriter::make_chunks() {
+  const GridPlan& grid = rank_.grid();
+  const HeadConfig& h = heads();
+  const int per_kv = h.num_heads_q / grid.head_ranks / std::max(1, h.num_heads_kv / grid.head_ranks);
+  const int64_t q_rows = rank_.group_q_rows(), k_rows = rank_.block_rows();
+  std::vector<int> kinds;
+  int first = 0;
+  for (const int count : grid.head_chunks) {
+    auto kind = std::find(kinds.begin(), kinds.end(), count);
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), count);
+    Chunk& chunk = chunks_.emplace_back();
+    chunk.q_heads = {first * per_kv, count * per_kv};
+    chunk.kv_heads = {first, count};
+    chunk.mask = static_cast<int>((kind - kinds.begin()) * std::ssize(rank_.steps()));
+    first += count;
+    // First of all, so that they lie in the same place in both passes.
+    const int num_q = chunk.q_heads.count;
+    chunk.q = writer_.arena(h.dtype, q_rows, num_q, h.head_dim);
+    chunk.k = writer_.arena(h.dtype, k_rows, count, h.head_dim);
+    chunk.v = writer_.arena(h.dtype, k_rows, count, h.head_dim_v);
+    chunk.out = writer_.arena(call_.out, q_rows, num_q, h.head_dim_v);
+    chunk.lse_memory = writer_.arena(DType::kFloat32, q_rows, num_q, 1);
+    chunk.lse = floats_of(chunk.lse_memory, num_q);
+    if (num_row_sinks() == 0) continue;
+    const int values = static_cast<int>(num_row_sinks()) * num_q;
+    chunk.row_sinks = floats_of(writer_.arena(DType::kFloat32, q_rows, values, 1), values);
+  }
+  writer_.keep_regions();
+}
+
+AttendOp PassWriter::arguments(bool backward) const {
+  AttendOp op;
+  op.backward = backward;
+  op.q = q_;
+  op.k = k_;
+  op.v = v_;
+  op.out = out_;
+  op.lse = lse_;
+  if (call_.seqlen_sink > 0) op.sink = {Place::kSink, 0, heads().num_heads_q};
+  if (backward) {
+    op.dout = dout_;
+    op.dq = dq_;
+    op.dk = dk_;
+    op.dv = dv_;
+    if (wants_dsink()) op.dsink = {Place::kDsink, 0, heads().num_heads_q};
+  } else {
+    op.max_logits = {Place::kMaxLogits, 0, heads().num_heads_q};
+  }
+  return op;
+}
+
+AttendOp PassWriter::attend_to(const Chunk& chunk, size_t number) const {
+  AttendOp op;
+  op.mask = chunk.mask;
+  op.q = chunk.q;
+  op.k = chunk.k;
+  op.v = chunk.v;
+  op.out = chunk.out;
+  op.lse = chunk.lse;
+  op.stage = static_cast<int>(number);
+  return op;
+}
+
+FloatRef PassWriter::sink_of(const Chunk& chunk) {
+  if (call_.seqlen_sink == 0) return {};
+  if (num_row_sinks() > 0) return chunk.row_sinks;
+  const int count = chunk.q_heads.count;
+  const FloatRef sink = writer_.float_work(call_.seqlen_sink, count);
+  writer_.copy_floats({{{Place::kSink, first_q_head(chunk), heads().num_heads_q}, sink, call_.seqlen_sink, count}});
+  return sink;
+}
+
+void PassWriter::add_row_sinks(Chunk& chunk, std::vector<CastItem>& items) {
+  const FloatRef given = {Place::kSink, 0, num_row_sinks() * heads().num_heads_q};
+  chunk.landed_sinks.resize(static_cast<size_t>(num_row_sinks()));
+  for (int64_t s = 0; s < num_row_sinks(); ++s) {
+    TensorRef& landed = chunk.landed_sinks[static_cast<size_t>(s)];
+    items.push_back(q_moves_->pack_floats(writer_, one_sink(given, num_row_sinks(), s), chunk.q_heads, landed));
+  }
+}
+
+void PassWriter::unpack_row_sinks(const Chunk& chunk) {
+  const FloatRef given = {Place::kSink, 0, num_row_sinks() * heads().num_heads_q};
+  for (int64_t s = 0; s < num_row_sinks(); ++s) {
+    q_moves_->unpack_floats(writer_, one_sink(given, num_row_sinks(), s), chunk.q_heads,
+                            chunk.landed_sinks[static_cast<size_t>(s)], one_sink(chunk.row_sinks, num_row_sinks(), s));
+  }
+}
+
+void PassWriter::add_dsink(Chunk& chunk, std::vector<CastItem>& items) {
+  if (!wants_dsink()) return;
+  chunk.back_dsinks.resize(static_cast<size_t>(num_row_sinks()));
+  for (int64_t s = 0; s < num_row_sinks(); ++s) {
+    TensorRef& landed = chunk.back_dsinks[static_cast<size_t>(s)];
+    items.push_back(
+        q_moves_->floats_back(writer_, one_sink(chunk.dsink, num_row_sinks(), s), chunk.q_heads.count, landed));
+  }
+}
+
+void PassWriter::unpack_dsink(const Chunk& chunk) {
+  if (!wants_dsink()) return;
+  const FloatRef wanted = {Place::kDsink, 0, num_row_sinks() * heads().num_heads_q};
+  for (int64_t s = 0; s < num_row_sinks(); ++s) {
+    q_moves_->unpack_floats_back(writer_, one_sink(chunk.dsink, num_row_sinks(), s),
+                                 chunk.back_dsinks[static_cast<size_t>(s)], chunk.q_heads,
+                                 one_sink(wanted, num_row_sinks(), s));
+  }
+}
+
+template <class Send>
+void PassWriter::send_until(size_t count, const Send& send) {
+  for (; num_sent_ < std::min(count, chunks_.size()); ++num_sent_) send(chunks_[num_sent_], num_sent_);
+}
+
+void PassWriter::send_forward(Chunk& chunk, size_t number) {
+  writer_.begin_step(number);
+  std::vector<RowSumOp> copies;
+  std::vector<CastItem> items = {q_moves_->pack(writer_, q_, chunk.q_heads, chunk.q, copies),
+                                 kv_moves_->pack(writer_, k_, chunk.kv_heads, chunk.k, copies),
+                                 kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies)};
+  add_row_sinks(chunk, items);
+  writer_.sum_rows(std::move(copies));
+  chunk.stage_in = writer_.add_cast({std::move(items), false, static_cast<int>(number)});
+  writer_.cast(chunk.stage_in);
+}
+
+Program PassWriter::forward() {
+  if (!by_heads()) {
+    write_rows_forward(writer_, rank_, {arguments(false), call_.out, dk_dtype_, dv_dtype_});
+    return writer_.take();
+  }
+  const int num_heads = heads().num_heads_q;
+  writer_.copy_floats({{{}, {Place::kMaxLogits, 0, num_heads}, 1, num_heads, -std::numeric_limits<float>::infinity()}});
+  const auto send = [&](Chunk& chunk, size_t number) { send_forward(chunk, number); };
+  const size_t ahead = chunks_ahead();
+  send_until(ahead, send);
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    Chunk& chunk = chunks_[c];
+    writer_.wait(chunk.stage_in);
+    send_until(c + 1 + ahead, send);
+    writer_.begin_step(c);
+    unpack_row_sinks(chunk);
+    AttendOp op = attend_to(chunk, c);
+    op.max_logits = {Place::kMaxLogits, first_q_head(chunk), num_heads};
+    op.sink = sink_of(chunk);
+    write_rows_forward(writer_, rank_, {op, call_.out, dk_dtype_, dv_dtype_});
+    std::vector<CastItem> items = {q_moves_->back(writer_, chunk.out, chunk.back_out),
+                                   q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
+    chunk.stage_back = writer_.add_cast({std::move(items), true, static_cast<int>(c)});
+    writer_.cast(chunk.stage_back);
+  }
+  for (const Chunk& chunk : chunks_) {
+    writer_.wait(chunk.stage_back);
+    std::vector<RowSumOp> copies;
+    q_moves_->unpack(writer_, chunk.out, chunk.back_out, chunk.q_heads, out_, copies);
+    writer_.sum_rows(std::move(copies));
+    q_moves_->unpack_floats_back(writer_, chunk.lse, chunk.back_lse, chunk.q_heads, lse_);
+  }
+  return writer_.take();
+}
+
+void PassWriter::send_backward(Chunk& chunk, size_t number, bool kept) {
+  writer_.begin_step(number);
+  std::vector<CastItem> items;
+  std::vector<RowSumOp> copies;
+  if (!kept) {
+    items = {q_moves_->pack(writer_, q_, chunk.q_heads, chunk.q, copies),
+             kv_moves_->pack(writer_, k_, chunk.kv_heads, chunk.k, copies),
+             kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies),
+             q_moves_->pack(writer_, out_, chunk.q_heads, chunk.out, copies),
+             q_moves_->pack_floats(writer_, lse_, chunk.q_heads, chunk.landed_lse)};
+    add_row_sinks(chunk, items);
+  }
+  chunk.dout = writer_.arena(call_.dout, rank_.group_q_rows(), chunk.q_heads.count, heads().head_dim_v);
+  items.push_back(q_moves_->pack(writer_, dout_, chunk.q_heads, chunk.dout, copies));
+  writer_.sum_rows(std::move(copies));
+  chunk.stage_in = writer_.add_cast({std::move(items), false, static_cast<int>(number)});
+  writer_.cast(chunk.stage_in);
+}
+
+void PassWriter::compute_backward(Chunk& chunk, size_t number) {
+  const HeadConfig& h = heads();
+  chunk.dq = writer_.arena(call_.dq, chunk.q.rows, chunk.q.heads, h.head_dim);
+  chunk.dk = writer_.arena(dk_dtype_, chunk.k.rows, chunk.k.heads, h.head_dim);
+  chunk.dv = writer_.arena(dv_dtype_, chunk.v.rows, chunk.v.heads, h.head_dim_v);
+  AttendOp op = attend_to(chunk, number);
+  op.backward = true;
+  op.dout = chunk.dout;
+  op.dq = chunk.dq;
+  op.dk = chunk.dk;
+  op.dv = chunk.dv;
+  if (wants_dsink()) op.sink = sink_of(chunk);  // which is all that it is for
+  if (!wants_dsink()) {
+    op.dsink = {};
+  } else if (num_row_sinks() > 0) {
+    const int values = static_cast<int>(num_row_sinks()) * chunk.q.heads;
+    op.dsink = chunk.dsink = writer_.float_work(chunk.q.rows, values);
+  } else {
+    op.dsink = chunk.dsink = writer_.float_work(call_.seqlen_sink, chunk.q_heads.count);
+  }
+  write_rows_backward(writer_, rank_, {op, call_.dq, dk_dtype_, dv_dtype_});
+  if (!wants_dsink() || num_row_sinks() > 0) return;
+  writer_.copy_floats(
+      {{chunk.dsink, {Place::kDsink, first_q_head(chunk), h.num_heads_q}, call_.seqlen_sink, chunk.q_heads.count}});
+}
+
+Program PassWriter::backward(bool kept) {
+  if (!by_heads()) {
+    write_rows_backward(writer_, rank_, {arguments(true), call_.dq, dk_dtype_, dv_dtype_});
+    return writer_.take();
+  }
+  const int num_heads = heads().num_heads_q;
+  const int64_t shared_sinks = call_.seqlen_sink - num_row_sinks();
+  if (wants_dsink()) writer_.copy_floats({{{}, {Place::kDsink, 0, num_heads}, shared_sinks, num_heads}});
+  const auto send = [&](Chunk& chunk, size_t number) { send_backward(chunk, number, kept); };
+  const size_t ahead = chunks_ahead();
+  send_until(ahead, send);
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    Chunk& chunk = chunks_[c];
+    writer_.wait(chunk.stage_in);
+    send_until(c + 1 + ahead, send);
+    writer_.begin_step(c);
+    if (!kept) {
+      q_moves_->unpack_floats(writer_, lse_, chunk.q_heads, chunk.landed_lse, chunk.lse);
+      unpack_row_sinks(chunk);
+    }
+    compute_backward(chunk, c);
+    std::vector<CastItem> items = {q_moves_->back(writer_, chunk.dq, chunk.back_dq),
+                                   kv_moves_->back(writer_, chunk.dk, chunk.back_dk),
+                                   kv_moves_->back(writer_, chunk.dv, chunk.back_dv)};
+    add_dsink(chunk, items);
+    chunk.stage_back = writer_.add_cast({std::move(items), true, static_cast<int>(c)});
+    writer_.cast(chunk.stage_back);
+  }
+  for (const Chunk& chunk : chunks_) {
+    writer_.wait(chunk.stage_back);
+    std::vector<RowSumOp> copies;
+    q_moves_->unpack(writer_, chunk.dq, chunk.back_dq, chunk.q_heads, dq_, copies);
+    kv_moves_->unpack(writer_, chunk.dk, chunk.back_dk, chunk.kv_heads, dk_, copies);
+    kv_moves_->unpack(writer_, chunk.dv, chunk.back_dv, chunk.kv_heads, dv_, copies);
+    writer_.sum_rows(std::move(copies));
+    unpack_dsink(chunk);
+  }
+  return writer_.take();
+}
+
+}  // namespace
+
+std::vector<ProgramMask> program_masks(const Plan& plan, int rank) {
+  const GridRank of{plan, rank};
+  const HeadConfig& heads = plan.config.heads;
+  const int local_kv = std::max(1, heads.num_heads_kv / plan.grid.head_ranks);
+  const int per_kv = heads.num_heads_q / plan.grid.head_ranks / local_kv;
+  std::vector<int> kinds;
+  std::vector<ProgramMask> masks;
+  for (const int count : plan.grid.head_chunks) {
+    if (std::find(kinds.begin(), kinds.end(), count) != kinds.end()) continue;
+    kinds.push_back(count);
+    for (size_t s = 0; s < of.steps().size(); ++s) {
+      const GridStep& step = of.steps()[s];
+      const int64_t keys = step.block < 0                             ? plan.mask.seqlen_k()
+                           : plan.grid.row_move == RowMove::kSubRings ? step.sub_rings.rows
+                                                                      : of.block_rows();
+      masks.push_back({{of.group_q_rows(), keys, count * per_kv, count, heads.head_dim, heads.head_dim_v, heads.dtype},
+                       step.slices,
+                       of.computes(s)});
+    }
+  }
+  return masks;
+}
+
+Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target) {
+  return PassWriter(plan, rank, call, target).forward();
+}
+
+Program backward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept) {
+  return PassWriter(plan, rank, call, target).backward(kept);
+}
+
+}  // namespace tangram

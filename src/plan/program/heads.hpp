@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// HeadMoves: the all-to-all between the ranks of a row group (Ulysses, arXiv 2309.14509), written as operations.
+#pragma once
+
+#include "plan/program/rows.hpp"
+
+namespace tangram {
+
+/// Some heads of every head rank: those of one chunk.
+struct HeadRange {
+  int first = 0;  ///< first head of the chunk within a rank's heads
+  int count = 0;
+};
+
+/// Moves tensors of one kind of rows (queries or keys).
+class HeadMoves {
+ public:
+  /// `num_heads` of the tensors; with fewer heads than head ranks neighbouring ranks share a head. The names are
+  /// those of casts.
+  HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_heads, const char* to_heads, const char* to_rows);
+
+  int64_t group_rows() const { return shard_rows_ * head_ranks_; }
+  int first_head_of(int member) const { return static_cast<int>(int64_t{member} * num_heads_ / head_ranks_); }
+  int first_head() const { return first_head_of(member_); }
+  bool shares_heads() const { return num_heads_ < head_ranks_; }
+
+  /// Copies what other ranks need of a chunk of heads of `shard`, whose rows travel in `all`'s dtype, to where it is
+  /// sent from, and the own rows into `all`, `[group rows, chunk.count, dim]`: all appended to `copies`.
+  CastItem pack(ProgramWriter& writer, const TensorRef& shard, HeadRange chunk, const TensorRef& all,
+                std::vector<RowSumOp>& copies) const;
+  /// The heads of a chunk back to the ranks of their rows. `landed` gets those of the other ranks.
+  CastItem back(ProgramWriter& writer, const TensorRef& all, TensorRef& landed) const;
+  /// Once `landed` is there: writes the chunk's heads of `shard`, by copies that are appended to `copies`, or, where
+  /// heads are shared, by sums in rank order that are written at once.
+  void unpack(ProgramWriter& writer, const TensorRef& all, const TensorRef& landed, HeadRange chunk,
+              const TensorRef& shard, std::vector<RowSumOp>& copies) const;
+
+  /// The same for one float32 value a row and head: a part for each rank travels, filled up to whole units. `landed`
+  /// gets the parts, from which `unpack_floats` makes rows of the group.
+  CastItem pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, TensorRef& landed) const;
+  void unpack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, const TensorRef& landed,
+                     const FloatRef& all) const;
+  CastItem floats_back(ProgramWriter& writer, const FloatRef& all, int count, TensorRef& landed) const;
+  void unpack_floats_back(ProgramWriter& writer, const FloatRef& all, const TensorRef& landed, HeadRange chunk,
+                          const FloatRef& shard) const;
+
+ private:
+  /// Rows of the group's buffer and of the shard.
+  struct Run {
+    Range group;
+    int64_t shard_row = 0;
+  };
+  static int slot_of(int member, int self) { return member < self ? member : member - 1; }
+  Exchange whole_parts() const;
+  FloatRef part(const TensorRef& parts, int member, int count) const;
+
+  const char* to_heads_label_;
+  const char* to_rows_label_;
+  int num_heads_ = 1;
+  int head_ranks_ = 1;
+  int member_ = 0;
+  int first_rank_ = 0;
+  int64_t shard_rows_ = 0;
+  std::vector<std::vector<Run>> runs_;  // by member
+  Exchange to_heads_;                   // packed rows of each other rank to rows of the group
+  Exchange to_rows_;                    // rows of the group to packed rows
+};
+
+}  // namespace tangram

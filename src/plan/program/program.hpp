@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Program: a pass of a plan as a list of operations. Everything is decided when it is written: what is sent when, which
+// call attends to what, what is added to what. Runners only interpret it (dist/program).
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "tangram/dtype.hpp"
+#include "tangram/exchange.hpp"
+
+namespace tangram {
+
+/// Where values lie: in a region of the program, or in what the caller gives.
+enum class Place : int {
+  kNone = 0,
+  kArena,  ///< a region that rows of other ranks are sent from or land in
+  kWork,   ///< a region of this rank alone
+  kQ,      ///< arguments of the pass, and so on
+  kK,
+  kV,
+  kOut,
+  kDout,
+  kDq,
+  kDk,
+  kDv,
+  kLse,
+  kSink,
+  kDsink,
+  kMaxLogits,
+};
+inline constexpr int kNumPlaces = static_cast<int>(Place::kMaxLogits) + 1;
+
+/// Memory that a pass needs besides its arguments, contiguous `[rows, heads, dim]`. Of any content when the pass begins
+/// and free when it ends; nothing in it is used for two things. Regions of kArena are alike on all ranks of a program,
+/// in number, order and size.
+struct Region {
+  Place place = Place::kWork;
+  DType dtype = DType::kFloat32;
+  int64_t rows = 0;
+  int heads = 0;
+  int dim = 0;
+
+  int64_t bytes() const { return rows * heads * dim * static_cast<int64_t>(size_of(dtype)); }
+
+  friend bool operator==(const Region&, const Region&) = default;
+};
+
+/// Some rows and heads of a tensor. Of a region all heads; of arguments, dtype and strides are those that the caller
+/// gives.
+struct TensorRef {
+  Place place = Place::kNone;
+  int region = -1;
+  DType dtype = DType::kFloat32;
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int first_head = 0;
+  int heads = 0;
+  int dim = 0;
+
+  int64_t row_bytes() const { return int64_t{heads} * dim * static_cast<int64_t>(size_of(dtype)); }
+  /// Rows of these rows.
+  TensorRef slice(Range range) const;
+
+  friend bool operator==(const TensorRef&, const TensorRef&) = default;
+};
+
+/// float32 values from value `offset` of the region or the argument on, rows `stride` values apart.
+struct FloatRef {
+  Place place = Place::kNone;
+  int64_t offset = 0;
+  int64_t stride = 0;
+  int region = -1;
+
+  friend bool operator==(const FloatRef&, const FloatRef&) = default;
+};
+
+/// Rows of `source` to rows of `target`, which have equal row bytes: of each rank's `source`, by its own exchange.
+struct CastItem {
+  Exchange exchange;
+  TensorRef source;
+  TensorRef target;
+  const char* label = "";
+};
+/// What is sent together. `results`: partial results on their way to their owners; else operands.
+struct Cast {
+  std::vector<CastItem> items;
+  bool results = false;
+  int step = 0;
+};
+
+/// `result = source`, or `source + addend` where there is one: summed in float32, rounded once.
+struct RowSumOp {
+  TensorRef source;
+  TensorRef addend;
+  TensorRef result;
+};
+/// Sums that do not depend on each other.
+struct RowSumsOp {
+  std::vector<RowSumOp> sums;
+  int step = 0;
+};
+
+/// `rows` times `columns` values; without a source all become `value`.
+struct FloatCopyOp {
+  FloatRef from;
+  FloatRef to;
+  int64_t rows = 0;
+  int columns = 0;
+  float value = 0;
+};
+struct FloatCopiesOp {
+  std::vector<FloatCopyOp> copies;
+  int step = 0;
+};
+
+/// A whole region.
+struct ZeroOp {
+  TensorRef tensor;
+};
+/// Starts Program::casts[stage]; nothing that it reads or writes is touched until the WaitOp.
+struct CastOp {
+  int stage = 0;
+};
+struct WaitOp {
+  int stage = 0;
+};
+
+struct AttendOp {
+  bool backward = false;
+  int mask = 0;  ///< of program_masks
+  TensorRef q, k, v, out;
+  FloatRef lse;
+  FloatRef sink;            ///< kNone: none in this call
+  FloatRef max_logits;      ///< forward; kNone: the caller wants none, or these come from nowhere
+  bool accumulate = false;  ///< out and lse; backward, dq
+  TensorRef dout, dq, dk, dv;
+  FloatRef dsink;
+  bool beside_transfers = false;
+  int stage = 0;  ///< chunk of heads or step between row groups
+};
+
+using Op = std::variant<RowSumsOp, FloatCopiesOp, ZeroOp, CastOp, WaitOp, AttendOp>;
+
+struct Program {
+  std::vector<Op> ops;
+  std::vector<Region> regions;
+  std::vector<Cast> casts;
+  /// The first regions, which a forward pass may leave to its backward pass: what that computes with.
+  int num_kept = 0;
+
+  /// Bytes that this rank receives.
+  int64_t bytes_received() const;
+};
+
+}  // namespace tangram

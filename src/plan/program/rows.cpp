@@ -1,0 +1,311 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Rows of one row group alone; round a ring (arXiv 2310.01889) or a ring of rings (LoongTrain, arXiv 2406.18485), where
+// a block computes here while the next one comes and the gradients of a block follow it round the ring; and gathered,
+// while the own block computes.
+#include "plan/program/rows.hpp"
+
+#include <algorithm>
+
+#include "core/require.hpp"
+
+namespace tangram {
+
+namespace {
+
+/// All rows to one rank, all rows from one rank.
+Exchange whole_block(int target, int source, int64_t rows) {
+  return {{{target, {0, rows}, 0}}, {{source, {0, rows}, 0}}};
+}
+
+AttendOp step_call(const RowCall& rows, size_t step, const PairRef& kv) {
+  AttendOp call = rows.call;
+  call.mask += static_cast<int>(step);
+  call.stage += static_cast<int>(step);
+  call.k = kv.k;
+  call.v = kv.v;
+  call.accumulate = step > 0;
+  return call;
+}
+
+size_t last_step_with_work(const GridRank& rank) {
+  size_t last = 0;
+  for (size_t s = 0; s < rank.steps().size(); ++s) last = rank.computes(s) ? s : last;
+  return last;
+}
+
+/// The blocks of a ring by step, and the stage that brings each.
+struct Ring {
+  std::vector<PairRef> blocks;
+  std::vector<int> stages;
+};
+
+Ring make_ring(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  const DType dtype = rank.plan.config.heads.dtype;
+  Ring ring{{sendable(writer, {rows.call.k, rows.call.v}, dtype)}, {-1}};
+  const auto& steps = rank.steps();
+  for (size_t s = 1; s < steps.size(); ++s) {
+    ring.blocks.push_back(arena_pair(writer, dtype, rank.block_rows(), ring.blocks[0]));
+    const Exchange exchange =
+        whole_block(rank.rank_of(steps[s].target), rank.rank_of(steps[s].source), rank.block_rows());
+    ring.stages.push_back(add_pair_cast(writer, exchange, ring.blocks[static_cast<size_t>(steps[s].posted)],
+                                        ring.blocks[s], "ring kv", {{}, false, static_cast<int>(s)}));
+  }
+  return ring;
+}
+
+/// Waits for the block of a step and sends for those that are sent for before it computes.
+void advance(ProgramWriter& writer, const GridRank& rank, const Ring& ring, size_t step) {
+  if (step > 0) writer.wait(ring.stages[step]);
+  for (size_t s = step + 1; s < ring.blocks.size(); ++s) {
+    if (static_cast<size_t>(rank.steps()[s].posted) == step) writer.cast(ring.stages[s]);
+  }
+}
+
+void write_ring_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  const size_t last = last_step_with_work(rank);
+  const Ring ring = make_ring(writer, rank, rows);
+  const TensorRef out = last > 0 ? sum_for(writer, rows.call.out, rows.result_dtype) : rows.call.out;
+  for (size_t s = 0; s < ring.blocks.size(); ++s) {
+    writer.begin_step(s);
+    advance(writer, rank, ring, s);
+    if (!rank.computes(s)) continue;
+    AttendOp call = step_call(rows, s, ring.blocks[s]);
+    call.out = out;
+    if (s != last) call.sink = {};
+    writer.attend(call);
+  }
+  if (out != rows.call.out) writer.copy_rows(out, rows.call.out);
+}
+
+void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  const auto& steps = rank.steps();
+  const DType travel = rank.plan.config.reduce_dtype;
+  const Ring ring = make_ring(writer, rank, rows);
+  const TensorRef dq = sum_for(writer, rows.call.dq, rows.result_dtype);
+  const PairRef made = work_pair(writer, DType::kFloat32, rank.block_rows(), ring.blocks[0]);
+  PairRef before;
+  int before_stage = -1;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    writer.begin_step(s);
+    advance(writer, rank, ring, s);
+    if (rank.computes(s)) {
+      AttendOp call = step_call(rows, s, ring.blocks[s]);
+      call.dq = dq;
+      call.dk = made.k;
+      call.dv = made.v;
+      if (s > 0) call.sink = call.dsink = {};  // dsink depends on no keys: the first call gives all of it
+      writer.attend(call);
+    } else {
+      writer.zero(made.k);
+      writer.zero(made.v);
+    }
+    if (s > 0) writer.wait(before_stage);
+    const PairRef sent = arena_pair(writer, travel, rank.block_rows(), made);
+    const PairRef come = arena_pair(writer, travel, rank.block_rows(), made);
+    writer.sum_rows({{made.k, before.k, sent.k}, {made.v, before.v, sent.v}});
+    before_stage = add_pair_cast(
+        writer, whole_block(rank.rank_of(steps[s].grad_target), rank.rank_of(steps[s].grad_source), rank.block_rows()),
+        sent, come, "ring dkv", {{}, true, static_cast<int>(s)});
+    writer.cast(before_stage);
+    before = come;
+  }
+  if (dq != rows.call.dq) writer.copy_rows(dq, rows.call.dq);
+  writer.wait(before_stage);
+  writer.sum_rows({{before.k, {}, rows.call.dk}, {before.v, {}, rows.call.dv}});
+}
+
+/// Of a row group in its blocks' global order: rows of the sequence.
+std::vector<Range> rows_of_group(const GridRank& rank, int group) {
+  const Dispatch& dispatch = rank.plan.k_dispatch;
+  std::vector<Range> rows;
+  for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
+    if (dispatch.rank_of_chunk[static_cast<size_t>(c)] / rank.grid().head_ranks != group) continue;
+    rows.push_back({c * dispatch.chunk_size, (c + 1) * dispatch.chunk_size});
+  }
+  return rows;
+}
+
+/// Blocks to the whole sequence: from rows of the own block, or, `shifted`, back into one block for each other group.
+Exchange gather_exchange(const GridRank& rank) {
+  Exchange exchange;
+  for (int group = 0; group < rank.grid().row_groups; ++group) {
+    if (group == rank.group()) continue;
+    int64_t row = 0;
+    for (const Range& rows : rows_of_group(rank, rank.group())) {
+      exchange.sends.push_back({rank.rank_of(group), {row, row + rows.size()}, rows.begin});
+      row += rows.size();
+    }
+    row = 0;
+    for (const Range& rows : rows_of_group(rank, group)) {
+      exchange.recvs.push_back({rank.rank_of(group), rows, row});
+      row += rows.size();
+    }
+  }
+  return exchange;
+}
+
+/// The other row groups of `self` are counted without it.
+int64_t slot_of(int group, int self) { return group < self ? group : group - 1; }
+
+/// Read backwards: what each group made of the own rows arrives in a block of its own.
+Exchange scatter_exchange(const GridRank& rank, const Exchange& gather) {
+  Exchange exchange{gather.recvs, gather.sends};
+  const int head_ranks = rank.grid().head_ranks;
+  for (RowCopy& copy : exchange.sends) {
+    copy.peer_row += slot_of(rank.group(), copy.peer / head_ranks) * rank.block_rows();
+  }
+  for (RowCopy& copy : exchange.recvs) {
+    const int64_t first = slot_of(copy.peer / head_ranks, rank.group()) * rank.block_rows();
+    copy.rows = {copy.rows.begin + first, copy.rows.end + first};
+  }
+  return exchange;
+}
+
+struct Gathered {
+  PairRef own, all;
+  Exchange exchange;
+  int stage = 0;
+};
+
+Gathered write_gather(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  const DType dtype = rank.plan.config.heads.dtype;
+  Gathered gathered;
+  gathered.own = sendable(writer, {rows.call.k, rows.call.v}, dtype);
+  gathered.all = arena_pair(writer, dtype, rank.plan.mask.seqlen_k(), gathered.own);
+  gathered.exchange = gather_exchange(rank);
+  gathered.stage = add_pair_cast(writer, gathered.exchange, gathered.own, gathered.all, "gather kv", {{}, false, 1});
+  writer.cast(gathered.stage);
+  return gathered;
+}
+
+void write_gather_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  const bool has_others = rank.computes(1);
+  const Gathered gathered = write_gather(writer, rank, rows);
+  AttendOp call = step_call(rows, 0, gathered.own);
+  if (has_others) {
+    call.out = sum_for(writer, rows.call.out, rows.result_dtype);
+    call.sink = {};
+  }
+  writer.attend(call);
+  writer.wait(gathered.stage);
+  if (!has_others) return;
+  const TensorRef out = call.out;
+  call = step_call(rows, 1, gathered.all);
+  call.out = out;
+  writer.attend(call);
+  if (out != rows.call.out) writer.copy_rows(out, rows.call.out);
+}
+
+/// What all row groups made of the own rows, added up in their order.
+void sum_groups(ProgramWriter& writer, const GridRank& rank, const TensorRef& own, const TensorRef& come,
+                const TensorRef& result) {
+  std::vector<TensorRef> terms;
+  for (int group = 0; group < rank.grid().row_groups; ++group) {
+    const int64_t first = slot_of(group, rank.group()) * rank.block_rows();
+    terms.push_back(group == rank.group() ? own : come.slice({first, first + rank.block_rows()}));
+  }
+  writer.sum_in_order(terms, result);
+}
+
+void write_gather_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  const DType travel = rank.plan.config.reduce_dtype;
+  const int64_t all_rows = rank.plan.mask.seqlen_k();
+  const Gathered gathered = write_gather(writer, rank, rows);
+  const PairRef own = work_pair(writer, DType::kFloat32, rank.block_rows(), gathered.own);
+  const PairRef sent = arena_pair(writer, travel, all_rows, gathered.own);
+  const PairRef come = arena_pair(writer, travel, rank.block_rows() * (rank.grid().row_groups - 1), gathered.own);
+  const PairRef made = rank.kernels_write(travel) ? sent : work_pair(writer, DType::kFloat32, all_rows, gathered.own);
+
+  AttendOp call = step_call(rows, 0, gathered.own);
+  call.dq = sum_for(writer, rows.call.dq, rows.result_dtype);
+  call.dk = own.k;
+  call.dv = own.v;
+  writer.attend(call);
+  writer.wait(gathered.stage);
+  const TensorRef dq = call.dq;
+  if (rank.computes(1)) {
+    call = step_call(rows, 1, gathered.all);
+    call.dq = dq;
+    call.dk = made.k;
+    call.dv = made.v;
+    call.sink = call.dsink = {};
+    writer.attend(call);
+  } else {
+    writer.zero(made.k);
+    writer.zero(made.v);
+  }
+  if (made.k != sent.k) writer.sum_rows({{made.k, {}, sent.k}, {made.v, {}, sent.v}});
+  const int stage =
+      add_pair_cast(writer, scatter_exchange(rank, gathered.exchange), sent, come, "scatter dkv", {{}, true, 1});
+  writer.cast(stage);
+  if (dq != rows.call.dq) writer.copy_rows(dq, rows.call.dq);
+  writer.wait(stage);
+  sum_groups(writer, rank, own.k, come.k, rows.call.dk);
+  sum_groups(writer, rank, own.v, come.v, rows.call.dv);
+}
+
+void write_local_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  if (rank.kernels_write(rows.dk_dtype) && rank.kernels_write(rows.dv_dtype)) {
+    writer.attend(rows.call);
+    return;
+  }
+  const PairRef made = work_pair(writer, DType::kFloat32, rank.block_rows(), {rows.call.k, rows.call.v});
+  AttendOp call = rows.call;
+  call.dk = made.k;
+  call.dv = made.v;
+  writer.attend(call);
+  writer.sum_rows({{made.k, {}, rows.call.dk}, {made.v, {}, rows.call.dv}});
+}
+
+}  // namespace
+
+PairRef arena_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRef& like) {
+  const TensorRef k = writer.arena(dtype, rows, like.k.heads, like.k.dim);
+  return {k, writer.arena(dtype, rows, like.v.heads, like.v.dim)};
+}
+
+PairRef work_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRef& like) {
+  const TensorRef k = writer.work(dtype, rows, like.k.heads, like.k.dim);
+  return {k, writer.work(dtype, rows, like.v.heads, like.v.dim)};
+}
+
+PairRef sendable(ProgramWriter& writer, const PairRef& own, DType dtype) {
+  if (writer.target().sends_from_anywhere) return own;
+  if (own.k.place == Place::kArena && own.v.place == Place::kArena) return own;
+  const PairRef copy = arena_pair(writer, dtype, own.k.rows, own);
+  writer.sum_rows({{own.k, {}, copy.k}, {own.v, {}, copy.v}});
+  return copy;
+}
+
+int add_pair_cast(ProgramWriter& writer, const Exchange& exchange, const PairRef& source, const PairRef& target,
+                  const char* label, Cast cast) {
+  cast.items = {{exchange, source.k, target.k, label}, {exchange, source.v, target.v, label}};
+  return writer.add_cast(std::move(cast));
+}
+
+TensorRef sum_for(ProgramWriter& writer, const TensorRef& result, DType result_dtype) {
+  if (result_dtype == DType::kFloat32) return result;
+  return writer.work(DType::kFloat32, result.rows, result.heads, result.dim);
+}
+
+void write_rows_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  switch (rank.grid().row_move) {
+    case RowMove::kNone: writer.attend(rows.call); break;
+    case RowMove::kRing: write_ring_forward(writer, rank, rows); break;
+    case RowMove::kGather: write_gather_forward(writer, rank, rows); break;
+    case RowMove::kSubRings: write_sub_rings_forward(writer, rank, rows); break;
+  }
+}
+
+void write_rows_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  switch (rank.grid().row_move) {
+    case RowMove::kNone: write_local_backward(writer, rank, rows); break;
+    case RowMove::kRing: write_ring_backward(writer, rank, rows); break;
+    case RowMove::kGather: write_gather_backward(writer, rank, rows); break;
+    case RowMove::kSubRings: write_sub_rings_backward(writer, rank, rows); break;
+  }
+}
+
+}  // namespace tangram

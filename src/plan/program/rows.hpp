@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Attention of the rows of a row group for one chunk of heads, with all of K/V, written as operations: what is left of
+// a step once heads have been exchanged, for each way in which K/V blocks travel between row groups.
+#pragma once
+
+#include "plan/program/writer.hpp"
+
+namespace tangram {
+
+/// Whose program is written.
+struct GridRank {
+  const Plan& plan;
+  int rank = 0;
+
+  const GridPlan& grid() const { return plan.grid; }
+  int group() const { return rank / grid().head_ranks; }
+  int member() const { return rank % grid().head_ranks; }
+  /// The rank of another row group that holds the same heads.
+  int rank_of(int row_group) const { return row_group * grid().head_ranks + member(); }
+  const std::vector<GridStep>& steps() const { return grid().steps[static_cast<size_t>(group())]; }
+  /// Whether step `s` is to be computed; the first one always is, because it sets results.
+  bool computes(size_t s) const { return s == 0 || !steps()[s].slices.empty(); }
+  int64_t group_q_rows() const { return plan.q_dispatch.rows_per_rank() * grid().head_ranks; }
+  int64_t block_rows() const { return plan.k_dispatch.rows_per_rank() * grid().head_ranks; }
+  /// Whether kernels can write results in `dtype`.
+  bool kernels_write(DType dtype) const { return dtype == DType::kFloat32 || dtype == plan.config.heads.dtype; }
+};
+
+/// Operands of one chunk: rows of the row group in global order. `call.mask` is that of step 0, those of the following
+/// steps come after it.
+struct RowCall {
+  AttendOp call;
+  DType result_dtype = DType::kBFloat16;  ///< of out, or dq
+  DType dk_dtype = DType::kFloat32;
+  DType dv_dtype = DType::kFloat32;
+};
+
+void write_rows_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
+void write_rows_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
+
+// Of RowMove::kSubRings.
+void write_sub_rings_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
+void write_sub_rings_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
+
+/// K and V, or their gradients.
+struct PairRef {
+  TensorRef k, v;
+};
+/// Made of `like`'s heads.
+PairRef arena_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRef& like);
+PairRef work_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRef& like);
+/// Keys and values where they can be sent from: copied into the arena where the target needs that.
+PairRef sendable(ProgramWriter& writer, const PairRef& own, DType dtype);
+/// A stage that moves rows of both. `cast` says what they are.
+int add_pair_cast(ProgramWriter& writer, const Exchange& exchange, const PairRef& source, const PairRef& target,
+                  const char* label, Cast cast);
+/// Where calls that accumulate put out or dq: `result` itself if it is float32, else memory for its sum.
+TensorRef sum_for(ProgramWriter& writer, const TensorRef& result, DType result_dtype);
+
+}  // namespace tangram

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What verify knows of the memory of one rank: for each cell (NOTE [fingerprints]) its element, whether it was written,
+// and which transfers read or write it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "plan/program/emit.hpp"
+
+namespace tangram {
+
+/// An element of the field of integers modulo 2^61 - 1.
+class Element {
+ public:
+  Element() = default;
+  explicit Element(uint64_t value) : value_(value % kPrime) {}
+  /// Random, never zero: of one row and head of a tensor.
+  static Element of(Place tensor, int64_t row, int64_t head);
+
+  Element operator+(Element other) const;
+  Element operator-(Element other) const;
+  Element operator*(Element other) const;
+  Element& operator+=(Element other) { return *this = *this + other; }
+  friend bool operator==(Element, Element) = default;
+
+ private:
+  static constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
+  uint64_t value_ = 0;
+};
+
+/// The cells of a region or an argument, `columns` a row.
+struct Cells {
+  struct Cell {
+    Element value;
+    bool written = false;
+    int landing = -1;  ///< the cast that is to write it, not yet waited for
+    int readers = 0;   ///< casts under way that read it
+  };
+  std::vector<Cell> cells;
+  int64_t columns = 1;
+  bool read_only = false;
+
+  int64_t rows() const { return columns == 0 ? 0 : static_cast<int64_t>(cells.size()) / columns; }
+};
+
+/// A fault in a program. Message without rank and operation.
+struct ProgramFault {
+  std::string text;
+};
+
+class ShadowMemory {
+ public:
+  /// Of the regions of `program`; those that it may keep are taken from `kept`, unless that is null.
+  ShadowMemory(const Program& program, const ShadowMemory* kept);
+
+  void add_argument(Place place, int64_t rows, int64_t columns, bool read_only);
+  Cells& argument(Place place) { return arguments_[static_cast<size_t>(place)]; }
+
+  /// Throw ProgramFault for cells outside, not written, or under way.
+  Element read(const TensorRef& ref, int64_t row, int head) const;
+  Element read(const FloatRef& ref, int64_t row, int64_t column) const;
+  void write(const TensorRef& ref, int64_t row, int head, Element value);
+  void write(const FloatRef& ref, int64_t row, int64_t column, Element value);
+
+  /// Whole rows of the tensors of a cast, all columns. `begin_read` returns the elements; `land` makes them readable.
+  void expect(const TensorRef& target, Range rows, int stage);
+  std::vector<Element> begin_read(const TensorRef& source, Range rows);
+  void end_read(const TensorRef& source, Range rows);
+  void land(const TensorRef& target, Range rows, const std::vector<Element>& values);
+
+ private:
+  size_t index(const TensorRef& ref, int64_t row, int head) const;
+  size_t index(const FloatRef& ref, int64_t row, int64_t column) const;
+  template <class Ref>
+  const Cells& of(const Ref& ref) const;
+  template <class Visit>
+  void for_each(const TensorRef& ref, Range rows, const Visit& visit);
+
+  const Program& program_;
+  std::vector<Cells> regions_;
+  std::array<Cells, kNumPlaces> arguments_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,251 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/shadow_attention.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tangram {
+
+namespace {
+
+/// dv would be dk if nothing told them apart.
+const Element kOfDv = Element(7);
+
+/// For heads of queries and of keys: sums of elements over the intervals that slices show.
+struct Sums {
+  int64_t rows, keys;
+  int heads_q, heads_kv;
+  std::span<const AttnSlice> slices;
+
+  int group() const { return heads_q / heads_kv; }
+
+  /// [rows, heads_q] from [keys, heads_kv].
+  std::vector<Element> over_keys(const std::vector<Element>& of_keys) const {
+    std::vector<Element> result(static_cast<size_t>(rows * heads_q));
+    const std::vector<Element> before = prefix(of_keys, keys, heads_kv);
+    for (const AttnSlice& slice : slices) {
+      for (int64_t i = slice.q_range.begin; i < slice.q_range.end; ++i) {
+        const Range seen = slice.keys_of(i);
+        if (seen.begin >= seen.end) continue;
+        for (int h = 0; h < heads_q; ++h) {
+          const auto sum = [&](int64_t end) { return before[static_cast<size_t>(end * heads_kv + h / group())]; };
+          result[static_cast<size_t>(i * heads_q + h)] += sum(seen.end) - sum(seen.begin);
+        }
+      }
+    }
+    return result;
+  }
+
+  /// [keys, heads_kv] from [rows, heads_q]: over all query heads of a K/V head.
+  std::vector<Element> over_queries(const std::vector<Element>& of_queries) const {
+    std::vector<Element> grouped(static_cast<size_t>(rows * heads_kv));
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int h = 0; h < heads_q; ++h) {
+        grouped[static_cast<size_t>(i * heads_kv + h / group())] += of_queries[static_cast<size_t>(i * heads_q + h)];
+      }
+    }
+    const std::vector<Element> before = prefix(grouped, rows, heads_kv);
+    std::vector<Element> result(static_cast<size_t>(keys * heads_kv));
+    for (const AttnSlice& slice : slices) {
+      for (int64_t j = slice.k_range.begin; j < slice.k_range.end; ++j) {
+        const Range seeing = slice.queries_of(j);
+        if (seeing.begin >= seeing.end) continue;
+        for (int g = 0; g < heads_kv; ++g) {
+          const auto sum = [&](int64_t end) { return before[static_cast<size_t>(end * heads_kv + g)]; };
+          result[static_cast<size_t>(j * heads_kv + g)] += sum(seeing.end) - sum(seeing.begin);
+        }
+      }
+    }
+    return result;
+  }
+
+ private:
+  static std::vector<Element> prefix(const std::vector<Element>& values, int64_t rows, int heads) {
+    std::vector<Element> sums(static_cast<size_t>((rows + 1) * heads));
+    for (size_t i = 0; i < values.size(); ++i) sums[i + static_cast<size_t>(heads)] = sums[i] + values[i];
+    return sums;
+  }
+};
+
+/// [rows, heads] as attention reads them.
+template <class Product>
+std::vector<Element> elements(int64_t rows, int heads, const Product& product) {
+  std::vector<Element> result;
+  result.reserve(static_cast<size_t>(rows * heads));
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int head = 0; head < heads; ++head) result.push_back(product(row, head));
+  }
+  return result;
+}
+
+void require_shape(const char* name, const TensorRef& ref, int64_t rows, int heads, int dim) {
+  if (ref.rows == rows && ref.heads == heads && ref.dim == dim) return;
+  throw ProgramFault{
+      fmt::format("{} must be [{}, {}, {}] (got [{}, {}, {}])", name, rows, heads, dim, ref.rows, ref.heads, ref.dim)};
+}
+
+/// A call takes sinks, and gives their gradients, as `[rows or one, sinks, heads]` from where the reference begins.
+FloatRef contiguous(const FloatRef& ref, int heads) { return {ref.place, ref.offset, heads, ref.region}; }
+
+struct Call {
+  ShadowMemory& memory;
+  const AttendOp& op;
+  const CallShape& call;
+  Sums sums;
+
+  /// Keys that no slice shows may hold anything: zero.
+  std::vector<Element> pairs() const {
+    std::vector<char> seen(static_cast<size_t>(sums.keys));
+    for (const AttnSlice& slice : sums.slices) {
+      const Range keys = canonical(slice).k_range;
+      std::fill(seen.begin() + keys.begin, seen.begin() + keys.end, 1);
+    }
+    return elements(sums.keys, sums.heads_kv, [&](int64_t j, int g) {
+      return seen[static_cast<size_t>(j)] == 0 ? Element() : memory.read(op.k, j, g) * memory.read(op.v, j, g);
+    });
+  }
+  Element sink(int64_t row, int head) const {
+    Element sum;
+    if (op.sink.place == Place::kNone) return sum;
+    for (int64_t s = 0; s < call.seqlen_sink; ++s) sum += one_sink(row, s, head);
+    return sum;
+  }
+  int64_t sink_row(int64_t row, int64_t sink) const {
+    return call.sink_layout == SinkLayout::kSsh ? row * call.seqlen_sink + sink : sink;
+  }
+  Element one_sink(int64_t row, int64_t sink, int head) const {
+    return memory.read(contiguous(op.sink, sums.heads_q), sink_row(row, sink), head);
+  }
+
+  void forward() const {
+    const std::vector<Element> seen = sums.over_keys(pairs());
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      for (int h = 0; h < sums.heads_q; ++h) {
+        Element value = memory.read(op.q, i, h) * (seen[static_cast<size_t>(i * sums.heads_q + h)] + sink(i, h));
+        if (op.accumulate) {
+          const Element before = memory.read(op.out, i, h);
+          if (memory.read(op.lse, i, h) != before) throw ProgramFault{"adds to out and lse of different calls"};
+          value += before;
+        }
+        memory.write(op.out, i, h, value);
+        memory.write(op.lse, i, h, value);
+      }
+    }
+    for (int h = 0; op.max_logits.place != Place::kNone && h < sums.heads_q; ++h) {
+      memory.write(op.max_logits, 0, h, Element(1));
+    }
+  }
+
+  void backward() const {
+    const std::vector<Element> kv = pairs(), seen = sums.over_keys(kv);
+    const std::vector<Element> weights = elements(sums.rows, sums.heads_q, [&](int64_t i, int h) {
+      return memory.read(op.q, i, h) * memory.read(op.dout, i, h) * memory.read(op.out, i, h) *
+             memory.read(op.lse, i, h);
+    });
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      for (int h = 0; h < sums.heads_q; ++h) {
+        const auto at = static_cast<size_t>(i * sums.heads_q + h);
+        Element value = weights[at] * seen[at];
+        if (op.accumulate) value += memory.read(op.dq, i, h);
+        memory.write(op.dq, i, h, value);
+      }
+    }
+    const std::vector<Element> seeing = sums.over_queries(weights);
+    for (int64_t j = 0; j < sums.keys; ++j) {
+      for (int g = 0; g < sums.heads_kv; ++g) {
+        const auto at = static_cast<size_t>(j * sums.heads_kv + g);
+        memory.write(op.dk, j, g, kv[at] * seeing[at]);
+        memory.write(op.dv, j, g, kv[at] * seeing[at] * kOfDv);
+      }
+    }
+    if (op.dsink.place != Place::kNone) write_dsink(weights);
+  }
+
+  void write_dsink(const std::vector<Element>& weights) const {
+    if (op.sink.place == Place::kNone) throw ProgramFault{"writes dsink without a sink"};
+    const FloatRef dsink = contiguous(op.dsink, sums.heads_q);
+    for (int64_t s = 0; s < call.seqlen_sink; ++s) {
+      for (int h = 0; h < sums.heads_q; ++h) {
+        Element sum;
+        for (int64_t i = 0; i < sums.rows; ++i) {
+          const Element weight = weights[static_cast<size_t>(i * sums.heads_q + h)];
+          sum += weight;
+          if (call.sink_layout == SinkLayout::kSsh) {
+            memory.write(dsink, sink_row(i, s), h, one_sink(i, s, h) * weight);
+          }
+        }
+        if (call.sink_layout == SinkLayout::kSh) memory.write(dsink, s, h, one_sink(0, s, h) * sum);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, const CallShape& call) {
+  const AttnShape& shape = mask.shape;
+  require_shape("q", op.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
+  require_shape("k", op.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  require_shape("v", op.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  require_shape("out", op.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  const Call shadow{
+      memory, op, call, {shape.seqlen_q, shape.seqlen_k, shape.num_heads_q, shape.num_heads_kv, mask.slices}};
+  if (!op.backward) return shadow.forward();
+  require_shape("dout", op.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  require_shape("dq", op.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
+  require_shape("dk", op.dk, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  require_shape("dv", op.dv, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  shadow.backward();
+}
+
+Element sink_element(const CallShape& call, int64_t row, int64_t sink, int head) {
+  const int64_t of_row = call.sink_layout == SinkLayout::kSsh ? row + 1 : 0;
+  return Element::of(Place::kSink, of_row * call.seqlen_sink + sink, head);
+}
+
+Element sum_of_sinks(const CallShape& call, int64_t row, int head) {
+  Element sum;
+  for (int64_t s = 0; s < call.seqlen_sink; ++s) sum += sink_element(call, row, s, head);
+  return sum;
+}
+
+ExpectedResults::ExpectedResults(const Plan& plan, const CallShape& call) : heads_(plan.config.heads), call_(call) {
+  const Sums sums{plan.mask.seqlen_q(), plan.mask.seqlen_k(), heads_.num_heads_q, heads_.num_heads_kv,
+                  plan.mask.slices()};
+  keys_ = sums.over_keys(elements(sums.keys, heads_.num_heads_kv, [](int64_t j, int g) {
+    return Element::of(Place::kK, j, g) * Element::of(Place::kV, j, g);
+  }));
+  weights_ = elements(sums.rows, heads_.num_heads_q, [&](int64_t i, int h) {
+    return Element::of(Place::kQ, i, h) * Element::of(Place::kDout, i, h) * out(i, h) * out(i, h);
+  });
+  queries_ = sums.over_queries(weights_);
+}
+
+size_t ExpectedResults::at_q(int64_t row, int head) const {
+  return static_cast<size_t>(row * heads_.num_heads_q + head);
+}
+size_t ExpectedResults::at_k(int64_t row, int head) const {
+  return static_cast<size_t>(row * heads_.num_heads_kv + head);
+}
+
+Element ExpectedResults::out(int64_t row, int head) const {
+  return Element::of(Place::kQ, row, head) * (keys_[at_q(row, head)] + sum_of_sinks(call_, row, head));
+}
+Element ExpectedResults::dq(int64_t row, int head) const { return weights_[at_q(row, head)] * keys_[at_q(row, head)]; }
+Element ExpectedResults::dk(int64_t row, int head) const {
+  return Element::of(Place::kK, row, head) * Element::of(Place::kV, row, head) * queries_[at_k(row, head)];
+}
+Element ExpectedResults::dv(int64_t row, int head) const { return dk(row, head) * kOfDv; }
+Element ExpectedResults::dsink(int64_t row, int64_t sink, int head) const {
+  if (call_.sink_layout == SinkLayout::kSsh) return sink_element(call_, row, sink, head) * weights_[at_q(row, head)];
+  Element sum;
+  for (size_t at = static_cast<size_t>(head); at < weights_.size(); at += static_cast<size_t>(heads_.num_heads_q)) {
+    sum += weights_[at];
+  }
+  return sink_element(call_, row, sink, head) * sum;
+}
+
+}  // namespace tangram

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// HybridCP: each rank computes what its shard holds of both sides of the mask, then the rings of all sub-groups turn at
+// once. The rows of the next turn come while one computes; backward, gradients follow their rows and then go home.
+#include <algorithm>
+#include <utility>
+
+#include "core/require.hpp"
+#include "plan/program/rows.hpp"
+
+namespace tangram {
+
+namespace {
+
+const SubRingStep& turn(const GridRank& rank, size_t step) { return rank.steps()[step].sub_rings; }
+
+/// Rows that any rank holds in a step: memory is alike on all ranks.
+int64_t most_rows(const GridRank& rank, size_t step) {
+  int64_t rows = 0;
+  for (const auto& steps : rank.grid().steps) rows = std::max(rows, steps[step].sub_rings.rows);
+  return rows;
+}
+
+int64_t most_home_rows(const GridRank& rank, size_t step) {
+  int64_t rows = 0;
+  for (const auto& steps : rank.grid().steps) rows = std::max(rows, steps[step].sub_rings.home.rows_received());
+  return rows;
+}
+
+/// Whether gradients of some ranks go home after this step. The same on every rank.
+bool ends_ring(const GridRank& rank, size_t step) {
+  return std::any_of(rank.grid().levels.begin(), rank.grid().levels.end(),
+                     [step](const SubGroupLevel& level) { return level.ranks == static_cast<int>(step) + 1; });
+}
+
+PairRef first_rows(const PairRef& pair, int64_t rows) { return {pair.k.slice({0, rows}), pair.v.slice({0, rows})}; }
+
+/// The rows of each step, and the stages that bring them.
+struct Turns {
+  std::vector<PairRef> rows;
+  std::vector<std::vector<int>> stages;
+};
+
+Turns make_turns(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  const DType dtype = rank.plan.config.heads.dtype;
+  const PairRef own{rows.call.k, rows.call.v};
+  const bool sends = rank.steps().size() > 1;  // else there is no epoch, and so no arena
+  Turns turns{{sends ? sendable(writer, own, dtype) : own}, {{}}};
+  for (size_t s = 1; s < rank.steps().size(); ++s) {
+    turns.rows.push_back(arena_pair(writer, dtype, most_rows(rank, s), turns.rows[0]));
+    std::vector<int>& stages = turns.stages.emplace_back();
+    for (const Exchange& exchange : turn(rank, s).casts) {
+      stages.push_back(add_pair_cast(writer, exchange, turns.rows[s - 1], turns.rows[s], "sub-ring kv",
+                                     {{}, false, static_cast<int>(s)}));
+    }
+  }
+  return turns;
+}
+
+void advance(ProgramWriter& writer, const Turns& turns, size_t step) {
+  for (const int stage : turns.stages[step]) writer.wait(stage);
+  if (step + 1 == turns.stages.size()) return;
+  for (const int stage : turns.stages[step + 1]) writer.cast(stage);
+}
+
+AttendOp turn_call(const GridRank& rank, const RowCall& rows, size_t step, const Turns& turns) {
+  AttendOp call = rows.call;
+  call.mask += static_cast<int>(step);
+  call.stage += static_cast<int>(step);
+  const PairRef held = step == 0 ? turns.rows[0] : first_rows(turns.rows[step], turn(rank, step).rows);
+  call.k = held.k;
+  call.v = held.v;
+  call.accumulate = step > 0;
+  return call;
+}
+
+/// Gradients of one step on their way: to the next holder, and home.
+struct Leaving {
+  PairRef onward, home;
+  std::vector<int> stages;
+};
+
+Leaving send_grads(ProgramWriter& writer, const GridRank& rank, size_t step, const PairRef& made,
+                   const PairRef& before) {
+  const DType dtype = rank.plan.config.reduce_dtype;
+  const int64_t rows = turn(rank, step).rows;
+  const PairRef sent = arena_pair(writer, dtype, most_rows(rank, step), made);
+  const PairRef some = first_rows(sent, rows);
+  const bool has_before = before.k.place != Place::kNone;
+  const PairRef added = has_before ? first_rows(before, rows) : PairRef{};
+  writer.sum_rows({{made.k, added.k, some.k}, {made.v, added.v, some.v}});
+  Leaving leaving;
+  const auto send = [&](const Exchange& exchange, int64_t target_rows, const char* label) {
+    const PairRef target = arena_pair(writer, dtype, target_rows, made);
+    leaving.stages.push_back(add_pair_cast(writer, exchange, sent, target, label, {{}, true, static_cast<int>(step)}));
+    writer.cast(leaving.stages.back());
+    return target;
+  };
+  if (step + 1 < rank.steps().size()) {
+    TANGRAM_ASSERT(turn(rank, step + 1).casts.size() == 1);
+    leaving.onward = send(turn(rank, step + 1).casts.front(), most_rows(rank, step + 1), "sub-ring dkv");
+  }
+  if (ends_ring(rank, step))
+    leaving.home = send(turn(rank, step).home, most_home_rows(rank, step), "sub-ring dkv home");
+  return leaving;
+}
+
+/// Adds what has come home after `step` into the gradients of the shard.
+void finish_grads(ProgramWriter& writer, const GridRank& rank, const Leaving& leaving, size_t step,
+                  const PairRef& own) {
+  for (const int stage : leaving.stages) writer.wait(stage);
+  if (leaving.home.k.place == Place::kNone) return;
+  int64_t row = 0;
+  std::vector<RowSumOp> sums;
+  for (const Range& rows : turn(rank, step).home_rows) {
+    const Range come = {row, row + rows.size()};
+    const TensorRef k = own.k.slice(rows), v = own.v.slice(rows);
+    sums.push_back({k, leaving.home.k.slice(come), k});
+    sums.push_back({v, leaving.home.v.slice(come), v});
+    row += rows.size();
+  }
+  writer.sum_rows(std::move(sums));
+}
+
+}  // namespace
+
+void write_sub_rings_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  const size_t num_steps = rank.steps().size();
+  size_t last = 0;
+  for (size_t s = 0; s < num_steps; ++s) last = rank.computes(s) ? s : last;
+  const Turns turns = make_turns(writer, rank, rows);
+  const TensorRef out = last > 0 ? sum_for(writer, rows.call.out, rows.result_dtype) : rows.call.out;
+  for (size_t s = 0; s < num_steps; ++s) {
+    writer.begin_step(s);
+    advance(writer, turns, s);
+    if (!rank.computes(s)) continue;
+    AttendOp call = turn_call(rank, rows, s, turns);
+    call.out = out;
+    if (s != last) call.sink = {};
+    writer.attend(call);
+  }
+  if (out != rows.call.out) writer.copy_rows(out, rows.call.out);
+}
+
+void write_sub_rings_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
+  const size_t num_steps = rank.steps().size();
+  const Turns turns = make_turns(writer, rank, rows);
+  const TensorRef dq = sum_for(writer, rows.call.dq, rows.result_dtype);
+  const PairRef own = work_pair(writer, DType::kFloat32, rank.block_rows(), turns.rows[0]);
+  Leaving leaving;
+  for (size_t s = 0; s < num_steps; ++s) {
+    writer.begin_step(s);
+    advance(writer, turns, s);
+    const PairRef made = s == 0 ? own : work_pair(writer, DType::kFloat32, turn(rank, s).rows, own);
+    if (rank.computes(s)) {
+      AttendOp call = turn_call(rank, rows, s, turns);
+      call.dq = dq;
+      call.dk = made.k;
+      call.dv = made.v;
+      if (s > 0) call.sink = call.dsink = {};  // dsink depends on no keys: the first call gives all of it
+      writer.attend(call);
+    } else {
+      writer.zero(made.k);
+      writer.zero(made.v);
+    }
+    if (s == 0) continue;
+    if (s > 1) finish_grads(writer, rank, leaving, s - 1, own);
+    leaving = send_grads(writer, rank, s, made, s > 1 ? leaving.onward : PairRef{});
+  }
+  if (dq != rows.call.dq) writer.copy_rows(dq, rows.call.dq);
+  if (num_steps > 1) finish_grads(writer, rank, leaving, num_steps - 1, own);
+  writer.sum_rows({{own.k, {}, rows.call.dk}, {own.v, {}, rows.call.dv}});
+}
+
+}  // namespace tangram

@@ -1,0 +1,415 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/verify.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "core/require.hpp"
+#include "plan/program/shadow.hpp"
+#include "plan/program/shadow_attention.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+
+namespace {
+
+const char* name_of(const Op& op) {
+  static constexpr const char* kNames[] = {"row sums", "float copies", "zero", "cast", "wait", "attend"};
+  return kNames[op.index()];
+}
+
+std::vector<int64_t> shard_rows(const Dispatch& dispatch, int rank) {
+  std::vector<int64_t> rows;
+  for (const Range& range : dispatch.rows_of_rank(rank)) {
+    for (int64_t row = range.begin; row < range.end; ++row) rows.push_back(row);
+  }
+  return rows;
+}
+
+/// One rank in one pass.
+struct Rank {
+  const Program& program;
+  std::vector<ProgramMask> masks;
+  ShadowMemory memory;
+  std::vector<int64_t> q_rows, k_rows;  // of its shards, in the sequence
+  size_t next = 0;                      // operation
+  /// By cast and item: what was sent to each peer, in the order of the exchange.
+  std::vector<std::vector<std::map<int, std::vector<std::pair<RowCopy, std::vector<Element>>>>>> sent;
+  std::vector<bool> posted, waited;
+
+  Rank(const Plan& plan, int rank, const Program& of_pass, const ShadowMemory* kept)
+      : program(of_pass),
+        masks(program_masks(plan, rank)),
+        memory(of_pass, kept),
+        q_rows(shard_rows(plan.q_dispatch, rank)),
+        k_rows(shard_rows(plan.k_dispatch, rank)),
+        sent(of_pass.casts.size()),
+        posted(of_pass.casts.size()),
+        waited(of_pass.casts.size()) {}
+};
+
+class Pass {
+ public:
+  Pass(const Plan& plan, const CallShape& call, const std::vector<Program>& programs, bool backward, const Pass* kept)
+      : heads_(plan.config.heads), call_(call), backward_(backward), expected_(plan, call) {
+    require(std::ssize(programs) == plan.cp_size(), "verify: there must be a program for each of {} ranks (got {})",
+            plan.cp_size(), programs.size());
+    for (int r = 0; r < plan.cp_size(); ++r) {
+      const auto index = static_cast<size_t>(r);
+      ranks_.push_back(
+          std::make_unique<Rank>(plan, r, programs[index], kept == nullptr ? nullptr : &kept->ranks_[index]->memory));
+      at_fault_ = r;
+      guard("before its operations", [&] { add_arguments(*ranks_.back()); });
+    }
+  }
+
+  void play() {
+    compare_arenas();
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      at_fault_ = static_cast<int>(r);
+      guard("before its operations", [&] { expect_rows(*ranks_[r]); });
+    }
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t r = 0; r < ranks_.size(); ++r) {
+        at_fault_ = static_cast<int>(r);
+        while (ranks_[r]->next < ranks_[r]->program.ops.size() && step(*ranks_[r])) moved = true;
+      }
+    }
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      at_fault_ = static_cast<int>(r);
+      check_end(*ranks_[r]);
+    }
+    check_results();
+  }
+
+ private:
+  template <class Action>
+  void guard(const std::string& where, const Action& action) const {
+    try {
+      action();
+    } catch (const ProgramFault& fault) {
+      throw InvalidArgument(fmt::format("verify: a program must be free of faults (got {} pass, rank {}, {}: {})",
+                                        backward_ ? "backward" : "forward", at_fault_, where, fault.text));
+    }
+  }
+
+  void fill(Rank& rank, Place place, const std::vector<int64_t>& rows, int heads, bool read_only,
+            const std::function<Element(int64_t, int)>& value) const {
+    rank.memory.add_argument(place, std::ssize(rows), heads, read_only);
+    Cells& cells = rank.memory.argument(place);
+    for (size_t i = 0; i < rows.size() && value; ++i) {
+      for (int h = 0; h < heads; ++h) {
+        cells.cells[i * static_cast<size_t>(heads) + static_cast<size_t>(h)] = {value(rows[i], h), true};
+      }
+    }
+  }
+
+  void add_arguments(Rank& rank) const {
+    const int q = heads_.num_heads_q, kv = heads_.num_heads_kv;
+    const auto own = [](Place place) {
+      return [place](int64_t row, int head) { return Element::of(place, row, head); };
+    };
+    fill(rank, Place::kQ, rank.q_rows, q, true, own(Place::kQ));
+    fill(rank, Place::kK, rank.k_rows, kv, true, own(Place::kK));
+    fill(rank, Place::kV, rank.k_rows, kv, true, own(Place::kV));
+    add_sinks(rank, Place::kSink, true);
+    if (!backward_) {
+      fill(rank, Place::kOut, rank.q_rows, q, false, nullptr);
+      fill(rank, Place::kLse, rank.q_rows, q, false, nullptr);
+      rank.memory.add_argument(Place::kMaxLogits, 1, q, false);
+      return;
+    }
+    const auto out = [this](int64_t row, int head) { return expected_.out(row, head); };
+    fill(rank, Place::kOut, rank.q_rows, q, true, out);
+    fill(rank, Place::kLse, rank.q_rows, q, true, out);
+    fill(rank, Place::kDout, rank.q_rows, q, true, own(Place::kDout));
+    fill(rank, Place::kDq, rank.q_rows, q, false, nullptr);
+    fill(rank, Place::kDk, rank.k_rows, kv, false, nullptr);
+    fill(rank, Place::kDv, rank.k_rows, kv, false, nullptr);
+    add_sinks(rank, Place::kDsink, false);
+  }
+
+  bool sinks_of_rows() const { return call_.sink_layout == SinkLayout::kSsh; }
+
+  void add_sinks(Rank& rank, Place place, bool given) const {
+    const int q = heads_.num_heads_q;
+    const int64_t rows = sinks_of_rows() ? std::ssize(rank.q_rows) : 1;
+    rank.memory.add_argument(place, rows, call_.seqlen_sink * q, given);
+    if (!given) return;
+    Cells& cells = rank.memory.argument(place);
+    for (size_t at = 0; at < cells.cells.size(); ++at) {
+      const int64_t row = static_cast<int64_t>(at) / cells.columns, column = static_cast<int64_t>(at) % cells.columns;
+      const int64_t global = sinks_of_rows() ? rank.q_rows[static_cast<size_t>(row)] : 0;
+      cells.cells[at] = {sink_element(call_, global, column / q, static_cast<int>(column % q)), true};
+    }
+  }
+
+  /// Regions of the arena, and where the tensors of each cast lie in it, are alike on all ranks.
+  void compare_arenas() const {
+    const auto arena_of = [](const Program& program) {
+      std::vector<int64_t> bytes;
+      for (const Region& region : program.regions) {
+        if (region.place == Place::kArena) bytes.push_back(region.bytes());
+      }
+      return bytes;
+    };
+    const auto place_of = [](const Program& program, const TensorRef& ref) {
+      int64_t number = 0;
+      for (int i = 0; i < ref.region && i < std::ssize(program.regions); ++i) {
+        if (program.regions[static_cast<size_t>(i)].place == Place::kArena) ++number;
+      }
+      return std::pair(number, ref.first_row);
+    };
+    const auto order_of = [](const Program& program) {
+      std::vector<int> stages;
+      for (const Op& op : program.ops) {
+        if (const auto* cast = std::get_if<CastOp>(&op)) stages.push_back(cast->stage);
+      }
+      return stages;
+    };
+    const Program& first = ranks_.front()->program;
+    for (const auto& rank : ranks_) {
+      const Program& other = rank->program;
+      require(order_of(other) == order_of(first),
+              "verify: casts must come in one order on all ranks (got rank {} unlike rank 0)", &rank - ranks_.data());
+      require(arena_of(other) == arena_of(first) && other.casts.size() == first.casts.size(),
+              "verify: regions of the arena and casts must be alike on all ranks (got rank {} unlike rank 0)",
+              &rank - ranks_.data());
+      for (size_t c = 0; c < first.casts.size(); ++c) {
+        const auto &mine = other.casts[c].items, &items = first.casts[c].items;
+        bool alike = mine.size() == items.size();
+        for (size_t i = 0; alike && i < items.size(); ++i) {
+          alike = place_of(other, mine[i].target) == place_of(first, items[i].target) &&
+                  mine[i].target.row_bytes() == items[i].target.row_bytes() &&
+                  mine[i].source.row_bytes() == items[i].target.row_bytes();
+        }
+        require(alike, "verify: casts must be alike on all ranks (got cast {} of rank {} unlike that of rank 0)", c,
+                &rank - ranks_.data());
+      }
+    }
+  }
+
+  void expect_rows(Rank& rank) const {
+    for (size_t c = 0; c < rank.program.casts.size(); ++c) {
+      for (const CastItem& item : rank.program.casts[c].items) {
+        for (const RowCopy& copy : item.exchange.recvs) {
+          rank.memory.expect(item.target, copy.rows, static_cast<int>(c));
+        }
+      }
+    }
+  }
+
+  /// The next operation of a rank; false where it has to wait for a peer.
+  bool step(Rank& rank) {
+    const Op& op = rank.program.ops[rank.next];
+    bool done = true;
+    guard(fmt::format("operation {} ({})", rank.next, name_of(op)), [&] {
+      if (const auto* sums = std::get_if<RowSumsOp>(&op)) {
+        for (const RowSumOp& sum : sums->sums) sum_rows(rank.memory, sum);
+      } else if (const auto* copies = std::get_if<FloatCopiesOp>(&op)) {
+        for (const FloatCopyOp& copy : copies->copies) copy_floats(rank.memory, copy);
+      } else if (const auto* zero = std::get_if<ZeroOp>(&op)) {
+        for (int64_t row = 0; row < zero->tensor.rows; ++row) {
+          for (int head = 0; head < zero->tensor.heads; ++head) rank.memory.write(zero->tensor, row, head, Element());
+        }
+      } else if (const auto* cast = std::get_if<CastOp>(&op)) {
+        post(rank, cast->stage);
+      } else if (const auto* wait = std::get_if<WaitOp>(&op)) {
+        done = land(rank, wait->stage);
+      } else {
+        const AttendOp& call = std::get<AttendOp>(op);
+        if (call.mask < 0 || call.mask >= std::ssize(rank.masks))
+          throw ProgramFault{"computes with a mask that is none"};
+        if (call.backward != backward_) throw ProgramFault{"computes another pass"};
+        attend(rank.memory, call, rank.masks[static_cast<size_t>(call.mask)], call_);
+      }
+    });
+    if (done) ++rank.next;
+    return done;
+  }
+
+  static void sum_rows(ShadowMemory& memory, const RowSumOp& sum) {
+    const bool adds = sum.addend.place != Place::kNone;
+    for (const TensorRef* ref : {&sum.source, &sum.addend}) {
+      if (ref == &sum.addend && !adds) continue;
+      if (ref->rows != sum.result.rows || ref->heads != sum.result.heads || ref->dim != sum.result.dim) {
+        throw ProgramFault{"adds tensors of different shapes"};
+      }
+    }
+    for (int64_t row = 0; row < sum.result.rows; ++row) {
+      for (int head = 0; head < sum.result.heads; ++head) {
+        Element value = memory.read(sum.source, row, head);
+        if (adds) value += memory.read(sum.addend, row, head);
+        memory.write(sum.result, row, head, value);
+      }
+    }
+  }
+
+  static void copy_floats(ShadowMemory& memory, const FloatCopyOp& copy) {
+    for (int64_t row = 0; row < copy.rows; ++row) {
+      for (int column = 0; column < copy.columns; ++column) {
+        const Element value = copy.from.place == Place::kNone ? Element() : memory.read(copy.from, row, column);
+        memory.write(copy.to, row, column, value);
+      }
+    }
+  }
+
+  static size_t checked_stage(const Rank& rank, int stage) {
+    if (stage < 0 || stage >= std::ssize(rank.program.casts)) throw ProgramFault{"names a cast that is none"};
+    return static_cast<size_t>(stage);
+  }
+
+  static void post(Rank& rank, int stage) {
+    const size_t cast = checked_stage(rank, stage);
+    if (rank.posted[cast]) throw ProgramFault{"casts a second time"};
+    rank.posted[cast] = true;
+    for (const CastItem& item : rank.program.casts[cast].items) {
+      auto& sent = rank.sent[cast].emplace_back();
+      for (const RowCopy& copy : item.exchange.sends) {
+        sent[copy.peer].emplace_back(copy, rank.memory.begin_read(item.source, copy.rows));
+      }
+    }
+  }
+
+  bool land(Rank& rank, int stage) {
+    const size_t cast = checked_stage(rank, stage);
+    if (!rank.posted[cast]) throw ProgramFault{"waits for a cast that was not begun"};
+    if (rank.waited[cast]) throw ProgramFault{"waits for a cast a second time"};
+    const std::vector<CastItem>& items = rank.program.casts[cast].items;
+    for (const CastItem& item : items) {
+      for (const RowCopy& copy : item.exchange.recvs) {
+        if (copy.peer < 0 || copy.peer >= std::ssize(ranks_)) throw ProgramFault{"receives from a rank that is none"};
+        if (!ranks_[static_cast<size_t>(copy.peer)]->posted[cast]) return false;
+      }
+    }
+    for (size_t i = 0; i < items.size(); ++i) receive(rank, cast, i);
+    rank.waited[cast] = true;
+    for (const CastItem& item : items) {
+      for (const RowCopy& copy : item.exchange.sends) rank.memory.end_read(item.source, copy.rows);
+    }
+    return true;
+  }
+
+  void receive(Rank& rank, size_t cast, size_t number) const {
+    const int self = at_fault_;
+    const CastItem& item = rank.program.casts[cast].items[number];
+    std::map<int, size_t> taken;
+    for (const RowCopy& copy : item.exchange.recvs) {
+      const auto& sent = ranks_[static_cast<size_t>(copy.peer)]->sent[cast][number];
+      const auto found = sent.find(self);
+      const size_t piece = taken[copy.peer]++;
+      if (found == sent.end() || piece >= found->second.size()) {
+        throw ProgramFault{fmt::format("waits for rows that rank {} does not send", copy.peer)};
+      }
+      const auto& [send, values] = found->second[piece];
+      if (send.peer_row != copy.rows.begin || copy.peer_row != send.rows.begin ||
+          send.rows.size() != copy.rows.size()) {
+        throw ProgramFault{fmt::format("takes rows [{}, {}) from row {} of rank {}, which sends [{}, {}) to row {}",
+                                       copy.rows.begin, copy.rows.end, copy.peer_row, copy.peer, send.rows.begin,
+                                       send.rows.end, send.peer_row)};
+      }
+      rank.memory.land(item.target, copy.rows, values);
+    }
+    for (size_t peer = 0; peer < ranks_.size(); ++peer) {
+      if (!ranks_[peer]->posted[cast]) continue;  // sends nothing, or it would have been waited for
+      const auto& sent = ranks_[peer]->sent[cast][number];
+      const auto found = sent.find(self);
+      if (found != sent.end() && found->second.size() != taken[static_cast<int>(peer)]) {
+        throw ProgramFault{fmt::format("is sent rows by rank {} that it does not wait for", peer)};
+      }
+    }
+  }
+
+  void check_end(const Rank& rank) const {
+    guard("at its end", [&] {
+      if (rank.next < rank.program.ops.size()) {
+        throw ProgramFault{
+            fmt::format("operation {} ({}) waits for ever", rank.next, name_of(rank.program.ops[rank.next]))};
+      }
+      for (size_t cast = 0; cast < rank.posted.size(); ++cast) {
+        if (!rank.waited[cast]) throw ProgramFault{fmt::format("cast {} is not waited for", cast)};
+      }
+    });
+  }
+
+  void check(const Rank& rank, Place place, const char* name, const std::vector<int64_t>& rows,
+             const std::function<Element(int64_t, int)>& value) const {
+    const Cells& cells = const_cast<Rank&>(rank).memory.argument(place);
+    guard("at its end", [&] {
+      for (size_t at = 0; at < cells.cells.size(); ++at) {
+        const auto row = static_cast<int64_t>(at) / cells.columns, column = static_cast<int64_t>(at) % cells.columns;
+        const char* const what =
+            !cells.cells[at].written ? "is not written"
+            : value && cells.cells[at].value != value(rows[static_cast<size_t>(row)], static_cast<int>(column))
+                ? "is not the sum of what the mask shows, each cell once"
+                : nullptr;
+        if (what != nullptr) throw ProgramFault{fmt::format("row {}, column {} of {} {}", row, column, name, what)};
+      }
+    });
+  }
+
+  void check_results() {
+    std::vector<Element> dsink(static_cast<size_t>(call_.seqlen_sink * heads_.num_heads_q));
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      at_fault_ = static_cast<int>(r);
+      Rank& rank = *ranks_[r];
+      if (!backward_) {
+        const auto out = [this](int64_t row, int head) { return expected_.out(row, head); };
+        check(rank, Place::kOut, "out", rank.q_rows, out);
+        check(rank, Place::kLse, "lse", rank.q_rows, out);
+        check(rank, Place::kMaxLogits, "max_logits", {}, nullptr);
+        continue;
+      }
+      check(rank, Place::kDq, "dq", rank.q_rows, [this](int64_t row, int head) { return expected_.dq(row, head); });
+      check(rank, Place::kDk, "dk", rank.k_rows, [this](int64_t row, int head) { return expected_.dk(row, head); });
+      check(rank, Place::kDv, "dv", rank.k_rows, [this](int64_t row, int head) { return expected_.dv(row, head); });
+      if (call_.seqlen_sink == 0 || !call_.wants_dsink) continue;
+      if (sinks_of_rows()) {
+        const int q = heads_.num_heads_q;
+        check(rank, Place::kDsink, "dsink", rank.q_rows,
+              [&](int64_t row, int column) { return expected_.dsink(row, column / q, column % q); });
+        continue;
+      }
+      check(rank, Place::kDsink, "dsink", {}, nullptr);
+      const Cells& cells = rank.memory.argument(Place::kDsink);
+      for (size_t at = 0; at < dsink.size(); ++at) dsink[at] += cells.cells[at].value;
+    }
+    for (size_t at = 0; backward_ && call_.wants_dsink && !sinks_of_rows() && at < dsink.size(); ++at) {
+      const auto head = static_cast<int>(static_cast<int64_t>(at) % heads_.num_heads_q);
+      require(dsink[at] == expected_.dsink(0, static_cast<int64_t>(at) / heads_.num_heads_q, head),
+              "verify: dsink of all ranks must add up to that of the mask (got another one for head {})", head);
+    }
+  }
+
+  HeadConfig heads_;
+  CallShape call_;
+  bool backward_;
+  ExpectedResults expected_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  int at_fault_ = 0;
+};
+
+}  // namespace
+
+StepPrograms step_programs(const Plan& plan, const CallShape& call, const ProgramTarget& target, bool kept) {
+  StepPrograms programs{{}, {}, kept};
+  for (int rank = 0; rank < plan.cp_size(); ++rank) {
+    programs.forward.push_back(forward_program(plan, rank, call, target));
+    programs.backward.push_back(backward_program(plan, rank, call, target, kept));
+  }
+  return programs;
+}
+
+void verify(const Plan& plan, const CallShape& call, const StepPrograms& programs) {
+  Pass forward(plan, call, programs.forward, false, nullptr);
+  forward.play();
+  Pass backward(plan, call, programs.backward, true, programs.kept ? &forward : nullptr);
+  backward.play();
+}
+
+}  // namespace tangram

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Plays the programs of all ranks without a number of a tensor, and says what is wrong with them.
+//
+// NOTE [fingerprints]: a cell stands for what a row and head of a tensor hold: an element of the field of integers
+// modulo 2^61 - 1. Rows of arguments hold random elements, q(i, h), k(j, g) and so on. Attention is multilinear over
+// them: the out of row i is q(i, h) times the sum of k(j, g) v(j, g) over the keys that it sees, a gradient of keys
+// likewise a sum over queries, and whatever a program copies, sends and adds up is linear. What each result must be
+// follows from the mask alone; a cell that was computed twice, never, or with the rows of another one gives another
+// element but with a probability of 2^-61 (Schwartz-Zippel). Besides, every cell knows whether it was written, and
+// which transfers read or write it.
+#pragma once
+
+#include <span>
+
+#include "plan/program/emit.hpp"
+
+namespace tangram {
+
+/// One program a rank of the forward pass, and of the backward pass after it; `kept`: with what it left.
+struct StepPrograms {
+  std::vector<Program> forward;
+  std::vector<Program> backward;
+  bool kept = false;
+};
+StepPrograms step_programs(const Plan& plan, const CallShape& call, const ProgramTarget& target, bool kept);
+
+/// Throws InvalidArgument, naming rank and operation, where: operands lie outside of their region or have other shapes
+/// than the mask; something is read before it was written or has come; something is written that a transfer still
+/// reads, or that one is to write; casts have no partner, are not sent or not waited for, or nobody can go on; regions
+/// of the arena differ between ranks; a result is not written, or not the sum of the cells that the mask shows, each
+/// once. O(rows * heads * slices) an attention call.
+void verify(const Plan& plan, const CallShape& call, const StepPrograms& programs);
+
+}  // namespace tangram

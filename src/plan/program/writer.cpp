@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/writer.hpp"
+
+#include <utility>
+
+#include "core/require.hpp"
+
+namespace tangram {
+
+TensorRef ProgramWriter::region(Place place, DType dtype, int64_t rows, int heads, int dim) {
+  program_.regions.push_back({place, dtype, rows, heads, dim});
+  return {place, static_cast<int>(program_.regions.size()) - 1, dtype, 0, rows, 0, heads, dim};
+}
+
+TensorRef ProgramWriter::arena(DType dtype, int64_t rows, int heads, int dim) {
+  return region(Place::kArena, dtype, rows, heads, dim);
+}
+
+TensorRef ProgramWriter::work(DType dtype, int64_t rows, int heads, int dim) {
+  return region(Place::kWork, dtype, rows, heads, dim);
+}
+
+FloatRef ProgramWriter::float_work(int64_t rows, int columns) {
+  return floats_of(work(DType::kFloat32, rows, columns, 1), columns);
+}
+
+int ProgramWriter::add_cast(Cast cast) {
+  for (const CastItem& item : cast.items) {
+    TANGRAM_ASSERT(item.source.row_bytes() == item.target.row_bytes());
+    TANGRAM_ASSERT(item.target.place == Place::kArena);
+    TANGRAM_ASSERT(target_.sends_from_anywhere || item.source.place == Place::kArena);
+  }
+  program_.casts.push_back(std::move(cast));
+  return static_cast<int>(program_.casts.size()) - 1;
+}
+
+void ProgramWriter::cast(int stage) {
+  under_way_.insert(stage);
+  program_.ops.emplace_back(CastOp{stage});
+}
+
+void ProgramWriter::wait(int stage) {
+  under_way_.erase(stage);
+  program_.ops.emplace_back(WaitOp{stage});
+}
+
+void ProgramWriter::sum_rows(std::vector<RowSumOp> sums) {
+  std::erase_if(sums, [](const RowSumOp& sum) { return sum.result.rows == 0; });
+  if (!sums.empty()) program_.ops.emplace_back(RowSumsOp{std::move(sums), step_});
+}
+
+void ProgramWriter::copy_floats(std::vector<FloatCopyOp> copies) {
+  std::erase_if(copies, [](const FloatCopyOp& copy) { return copy.rows == 0 || copy.columns == 0; });
+  if (!copies.empty()) program_.ops.emplace_back(FloatCopiesOp{std::move(copies), step_});
+}
+
+void ProgramWriter::sum_in_order(std::span<const TensorRef> terms, const TensorRef& result) {
+  if (terms.size() <= 2) {
+    sum_rows({{terms[0], terms.size() == 2 ? terms[1] : TensorRef{}, result}});
+    return;
+  }
+  const TensorRef sum = work(DType::kFloat32, result.rows, result.heads, result.dim);
+  sum_rows({{terms[0], terms[1], sum}});
+  for (size_t i = 2; i + 1 < terms.size(); ++i) sum_rows({{sum, terms[i], sum}});
+  sum_rows({{sum, terms.back(), result}});
+}
+
+void ProgramWriter::attend(AttendOp op) {
+  op.beside_transfers = !under_way_.empty();
+  program_.ops.emplace_back(std::move(op));
+}
+
+FloatRef floats_of(const TensorRef& memory, int64_t stride) { return {memory.place, 0, stride, memory.region}; }
+
+}  // namespace tangram

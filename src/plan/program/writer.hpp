@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// ProgramWriter: hands out regions and collects operations.
+#pragma once
+
+#include <set>
+#include <span>
+#include <vector>
+
+#include "plan/program/emit.hpp"
+
+namespace tangram {
+
+class ProgramWriter {
+ public:
+  explicit ProgramWriter(const ProgramTarget& target) : target_(target) {}
+
+  const ProgramTarget& target() const { return target_; }
+
+  /// Regions of the arena must be asked for in the same order and size on all ranks.
+  TensorRef arena(DType dtype, int64_t rows, int heads, int dim);
+  TensorRef work(DType dtype, int64_t rows, int heads, int dim);
+  FloatRef float_work(int64_t rows, int columns);
+  /// The regions so far may be kept.
+  void keep_regions() { program_.num_kept = static_cast<int>(program_.regions.size()); }
+
+  /// A stage that sends all of its items. Not yet cast.
+  int add_cast(Cast cast);
+  void cast(int stage);
+  void wait(int stage);
+
+  void sum_rows(std::vector<RowSumOp> sums);
+  void copy_rows(const TensorRef& source, const TensorRef& result) { sum_rows({{source, {}, result}}); }
+  void copy_floats(std::vector<FloatCopyOp> copies);
+  void zero(const TensorRef& tensor) { program_.ops.emplace_back(ZeroOp{tensor}); }
+  /// `result` becomes the sum of all terms in their order, in float32, rounded once. All have equal rows.
+  void sum_in_order(std::span<const TensorRef> terms, const TensorRef& result);
+  void attend(AttendOp op);
+  /// To which step or chunk the copies and sums that follow belong.
+  void begin_step(size_t step) { step_ = static_cast<int>(step); }
+
+  Program take() { return std::move(program_); }
+
+ private:
+  TensorRef region(Place place, DType dtype, int64_t rows, int heads, int dim);
+
+  ProgramTarget target_;
+  Program program_;
+  std::set<int> under_way_;
+  int step_ = 0;
+};
+
+/// All floats of a region, rows `stride` values apart.
+FloatRef floats_of(const TensorRef& memory, int64_t stride);
+
+}  // namespace tangram

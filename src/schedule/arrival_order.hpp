@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Orders the work of a tile list so that what is computed first needs keys that are there first.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+/// `arrivals`: the keys that come late, in the order in which they come. The `first_wave` items with the most keys that
+/// are there already move to the front, and their runs are cut into whole tiles of keys, sorted by arrival: no more
+/// tiles than before. All other items keep their place among each other and their runs. The list stands for the same
+/// mask as before. O(items + runs * log(arrivals)) plus the cuts.
+void order_by_arrival(TileList& tiles, std::span<const KeyArrival> arrivals, int64_t first_wave);
+
+}  // namespace tangram::schedule

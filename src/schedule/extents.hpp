@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the items of a backward pass visit, by key tile: how long they are, and how unequal.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/key_items.hpp"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+/// Query tiles of one head that an item visits: in all, the first one and the one after the last.
+struct Extent {
+  int64_t count = 0;
+  int64_t first = 0;
+  int64_t end = 0;
+};
+
+/// Extents of items in the order of their keys, and in which order to deal them.
+struct Extents {
+  std::vector<Extent> of_keys;
+  std::vector<size_t> item;   ///< the indices of these items in their tile list
+  std::vector<size_t> order;  ///< of dealing: indices into of_keys, longest first unless keys come late
+  /// The same indices by what shares queries (documents), those with the longest item first, and in each longest first;
+  /// and where in this vector each group ends.
+  std::vector<size_t> by_group;
+  std::vector<size_t> group_ends;
+};
+/// Of items in the order of their keys.
+Extents make_extents(std::vector<Extent> of_keys);
+/// Of a transposed tile list; fills `item`.
+Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles);
+
+/// How unequal the items are that meet at one query tile: how far they lie from the median (root mean square, so that
+/// few long items count), as a share of their mean length, over sampled tiles. 0 for full masks, windows and full
+/// documents, about 0.25 for causal ones.
+double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles);
+
+/// The direction in which an item meets those dealt before it where they have already been, and whether neighbours
+/// begin at the same tile.
+struct Direction {
+  bool descending = false;
+  bool same_begin = false;
+};
+Direction choose_direction(const Extents& extents);
+
+}  // namespace tangram::schedule

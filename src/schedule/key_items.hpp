@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a backward kernel walks: tiles of keys, each with the runs of query tiles that see it. Plain structs, made on
+// the host (work_list.hpp) and copied to the device as they are.
+#pragma once
+
+#include <cstdint>
+
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+inline constexpr int32_t kItemZeroRows = 1;  ///< some rows of the key tile are nobody's: zero them (see `covered`)
+inline constexpr int32_t kItemOddPhase = 2;  ///< set by the kernel: phase of the barriers of K and V
+
+/// The query rows [row_begin, row_end) of a tile, at most kBlockM; the tiles cover all rows in order.
+struct QueryTile {
+  int32_t row_begin = 0;
+  int32_t row_end = 0;
+};
+
+/// The query tiles [first, end) of a run, and where `turn_segments` says its turns in deterministic calls.
+struct RunTiles {
+  int32_t first = 0;
+  int32_t end = 0;
+  int32_t segment = 0;
+};
+
+/// One unit of work: the keys [row_begin, row_end) of one KV head against the query heads [head_begin, head_end) and
+/// the runs of queries [run_begin, run_end). Runs are TileRuns of the transposed mask: what they call rows are keys
+/// here, and what they call keys are queries.
+struct alignas(16) Item {
+  int32_t row_begin = 0;
+  int32_t row_end = 0;
+  int32_t run_begin = 0;
+  int32_t run_end = 0;
+  int32_t kv_head = 0;
+  int32_t head_begin = 0;
+  int32_t head_end = 0;
+  int32_t num_steps = 0;  ///< (query head, query tile) pairs of this item
+  int32_t piece = 0;      ///< of num_pieces items with the same keys and KV head, dealt in the order of their pieces;
+                          ///< the kernel changes it to their order of ending, unless calls are deterministic
+  int32_t num_pieces = 1;
+  int32_t slab = 0;  ///< where the pieces add up
+  int32_t flags = 0;
+  uint32_t covered[4] = {};  ///< bit i: row row_begin + i is seen by some query
+};
+static_assert(sizeof(Item) == 64);
+
+/// Deterministic calls: in the order of the walk, the query tiles of a run from `first_tile` up to the next segment's
+/// are this run's to add to as number `turn`. The last segment of a run is followed by one of kNoTile.
+struct TurnSegment {
+  int32_t first_tile = 0;
+  int32_t turn = 0;
+
+  friend bool operator==(const TurnSegment&, const TurnSegment&) = default;
+};
+inline constexpr int32_t kNoTile = -1;
+
+/// The order of an item's steps.
+struct Walk {
+  bool descending = false;    ///< last run and last query tile first
+  bool heads_inside = false;  ///< all query heads of a query tile, then the next tile; else all tiles of a head first
+};
+
+}  // namespace tangram::schedule

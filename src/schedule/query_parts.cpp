@@ -1,0 +1,267 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/query_parts.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "schedule/multiprocessors.hpp"
+
+namespace tangram::schedule {
+namespace {
+
+// In steps, of about 1.5 us. What a whole item costs beside its steps, and a part, which writes float32 from registers.
+constexpr double kWholeCost = 1.5;
+constexpr double kPartCost = 2.5;
+// The kernel that merges: its launch, and bytes written and read again in the time of a step.
+constexpr double kMergeCost = 2;
+constexpr double kBytesAStep = 6e6;
+// Splitting must pay by this factor, and is not looked at below so many steps of the longest item or from so many items
+// a multiprocessor on: what the last wave could win is less than what the estimate may be wrong by.
+constexpr double kWantedGain = 1.25;
+constexpr int64_t kLeastSteps = 16;
+constexpr int64_t kMostItems = 2;
+constexpr int64_t kMostParts = 6;  // a multiprocessor
+// Of masks with more items only the last ones are cut, where the last wave is far from full.
+constexpr int64_t kMostItemsOfLast = 40;
+constexpr int64_t kMostWavesOfLast = 1;
+constexpr int64_t kLeastStepsOfPart = 3;
+constexpr double kWantedGainOfLast = 1.01;
+
+int64_t steps_of(const TileRun& run, int64_t block_n) { return (run.k_end - run.k_begin + block_n - 1) / block_n; }
+
+int64_t steps_of(const TileList& tiles, const TileItem& item) {
+  int64_t steps = 0;
+  for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+    steps += steps_of(tiles.runs[static_cast<size_t>(r)], tiles.shape.block_n);
+  }
+  return steps;
+}
+
+int64_t parts_of(int64_t steps, int64_t max_steps) { return std::max<int64_t>((steps + max_steps - 1) / max_steps, 1); }
+
+class Cutter {
+ public:
+  Cutter(const TileList& tiles, const std::vector<int64_t>& num_parts) : tiles_(tiles), num_parts_(num_parts) {
+    result_.list.shape = tiles.shape;
+    result_.list.seqlen_q = tiles.seqlen_q;
+    result_.list.seqlen_k = tiles.seqlen_k;
+  }
+
+  PartList cut() {
+    for (size_t i = 0; i < tiles_.items.size(); ++i) cut_item(tiles_.items[i], num_parts_[i]);
+    sort_parts();
+    return std::move(result_);
+  }
+
+ private:
+  void cut_item(const TileItem& item, int64_t num_parts) {
+    const int64_t steps = steps_of(tiles_, item);
+    const int32_t rows = item.row_end - item.row_begin;
+    if (num_parts > 1) {
+      result_.tiles.push_back(
+          {item.row_begin, rows, static_cast<int32_t>(result_.num_rows), static_cast<int32_t>(num_parts)});
+    }
+    for (int64_t p = 0; p < num_parts; ++p) {
+      TileItem part = item;
+      part.run_begin = static_cast<int32_t>(result_.list.runs.size());
+      add_runs(item, p * steps / num_parts, (p + 1) * steps / num_parts);
+      part.run_end = static_cast<int32_t>(result_.list.runs.size());
+      result_.list.items.push_back(part);
+      result_.first_rows.push_back(num_parts > 1 ? static_cast<int32_t>(result_.num_rows) : -1);
+      positions_.push_back(p);
+      if (num_parts > 1) result_.num_rows += rows;
+    }
+  }
+
+  /// Steps [begin, end) of an item.
+  void add_runs(const TileItem& item, int64_t begin, int64_t end) {
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      const TileRun& run = tiles_.runs[static_cast<size_t>(r)];
+      const int64_t steps = steps_of(run, tiles_.shape.block_n);
+      const int64_t first = std::max<int64_t>(begin, 0), last = std::min(end, steps);
+      if (first < last) add_run(item, run, first, last);
+      begin -= steps;
+      end -= steps;
+    }
+  }
+
+  void add_run(const TileItem& item, const TileRun& run, int64_t first_step, int64_t end_step) {
+    const int64_t block = tiles_.shape.block_n;
+    TileRun part = run;
+    part.k_begin = static_cast<int32_t>(run.k_begin + first_step * block);
+    part.k_end = static_cast<int32_t>(std::min<int64_t>(run.k_begin + end_step * block, run.k_end));
+    part.full_begin = std::max(run.full_begin, part.k_begin);
+    part.full_end = std::min(run.full_end, part.k_end);
+    if (part.full_begin >= part.full_end) part.full_begin = part.full_end = 0;
+    if (run.interval_begin < 0) {
+      part.slice_k_begin = std::max(run.slice_k_begin, part.k_begin);
+      part.slice_k_end = std::min(run.slice_k_end, part.k_end);
+    } else {
+      part.interval_begin = static_cast<int32_t>(result_.list.intervals.size());
+      for (int32_t row = 0; row < item.row_end - item.row_begin; ++row) {
+        const RowInterval& keys = tiles_.intervals[static_cast<size_t>(run.interval_begin + row)];
+        result_.list.intervals.push_back({std::max(keys.begin, part.k_begin), std::min(keys.end, part.k_end)});
+      }
+    }
+    result_.list.runs.push_back(part);
+  }
+
+  /// Longest first, in eighths of the longest; then first parts first, since the keys that are there already come first
+  /// in items for keys that come late. Items that are not sorted by length are all of those.
+  void sort_parts() {
+    if (result_.list.items.empty()) return;
+    std::vector<size_t> order(result_.list.items.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::vector<int64_t> steps, steps_before;
+    for (const TileItem& item : result_.list.items) steps.push_back(steps_of(result_.list, item));
+    for (const TileItem& item : tiles_.items) steps_before.push_back(steps_of(tiles_, item));
+    const bool by_length = std::is_sorted(steps_before.rbegin(), steps_before.rend());
+    const int64_t longest = std::max<int64_t>(*std::max_element(steps.begin(), steps.end()), 1);
+    const auto eighths = [&](size_t i) { return by_length ? steps[i] * 8 / longest : 0; };
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return std::pair(-eighths(a), positions_[a]) < std::pair(-eighths(b), positions_[b]);
+    });
+    std::vector<TileItem> items;
+    std::vector<int32_t> first_rows;
+    for (const size_t i : order) {
+      items.push_back(result_.list.items[i]);
+      first_rows.push_back(result_.first_rows[i]);
+    }
+    result_.list.items = std::move(items);
+    result_.first_rows = std::move(first_rows);
+  }
+
+  const TileList& tiles_;
+  const std::vector<int64_t>& num_parts_;
+  std::vector<int64_t> positions_;  // of each part in its item
+  PartList result_;
+};
+
+double item_cost(int64_t steps) { return static_cast<double>(steps) + kWholeCost; }
+
+/// Items of equal cost, one after the other.
+void run(Multiprocessors& sms, double cost, int64_t times) {
+  for (int64_t i = 0; i < times; ++i) sms.run(cost);
+}
+
+/// Looks for the fastest of the divisions that it is offered.
+struct Search {
+  const TileList& tiles;
+  const AttnShape& shape;
+  int64_t num_groups;
+  int num_sms;
+  std::vector<int64_t> steps;
+  double best = 0;
+  std::vector<int64_t> best_parts;
+
+  double whole() const {
+    Multiprocessors sms(num_sms);
+    std::vector<int64_t> lengths = steps;
+    std::sort(lengths.begin(), lengths.end(), std::greater<>());
+    for (const int64_t length : lengths) run(sms, item_cost(length), num_groups);
+    return sms.end();
+  }
+  /// What no dealing of whole items can fall below.
+  double even_share() const {
+    double sum = 0;
+    for (const int64_t length : steps) sum += item_cost(length);
+    return sum * static_cast<double>(num_groups) / num_sms;
+  }
+
+  /// Items [begin, end) of the list, in their parts, longest first.
+  void deal_parts(Multiprocessors& sms, const std::vector<int64_t>& num_parts, size_t begin) const {
+    std::vector<std::pair<int64_t, double>> parts;  // steps, cost
+    for (size_t i = begin; i < steps.size(); ++i) {
+      for (int64_t p = 0; p < num_parts[i]; ++p) {
+        const int64_t length = (p + 1) * steps[i] / num_parts[i] - p * steps[i] / num_parts[i];
+        parts.emplace_back(length, num_parts[i] > 1 ? static_cast<double>(length) + kPartCost : item_cost(length));
+      }
+    }
+    std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (const auto& [length, cost] : parts) run(sms, cost, num_groups);
+  }
+
+  void offer(const Multiprocessors& sms, const std::vector<int64_t>& num_parts) {
+    int64_t rows = 0;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (num_parts[i] > 1) rows += num_parts[i] * (tiles.items[i].row_end - tiles.items[i].row_begin);
+    }
+    const double bytes = static_cast<double>(rows * shape.num_heads_q * shape.head_dim_v) * 2 * sizeof(float);
+    const double time = sms.end() + kMergeCost + bytes / kBytesAStep;
+    if (time <= best) {
+      best = time;
+      best_parts = num_parts;
+    }
+  }
+
+  /// All items, into parts of equal length.
+  void split_all() {
+    const int64_t longest = *std::max_element(steps.begin(), steps.end());
+    for (int64_t pieces = 2; pieces <= std::min<int64_t>(longest, num_sms);
+         pieces += std::max<int64_t>(pieces / 16, 1)) {
+      std::vector<int64_t> num_parts;
+      int64_t parts = 0;
+      for (const int64_t count : steps)
+        parts += num_parts.emplace_back(parts_of(count, (longest + pieces - 1) / pieces));
+      if (parts * num_groups > kMostParts * num_sms) break;
+      Multiprocessors sms(num_sms);
+      deal_parts(sms, num_parts, 0);
+      offer(sms, num_parts);
+    }
+  }
+  /// The items dealt last, of which there may be too few for all multiprocessors. The list is sorted, longest first.
+  void split_last() {
+    const int64_t count = static_cast<int64_t>(steps.size());
+    const int64_t most = std::min(count - 1, (kMostWavesOfLast * num_sms - 1) / num_groups + 1);
+    Multiprocessors before(num_sms);
+    for (int64_t i = 0; i < count - most; ++i) run(before, item_cost(steps[static_cast<size_t>(i)]), num_groups);
+    for (int64_t first = count - most; first < count; ++first) {
+      for (const int64_t pieces : {2, 3, 4, 6, 8}) {
+        if (pieces * kLeastStepsOfPart > steps.back()) break;
+        std::vector<int64_t> num_parts(steps.size(), 1);
+        std::fill(num_parts.begin() + first, num_parts.end(), pieces);
+        Multiprocessors sms = before;
+        deal_parts(sms, num_parts, static_cast<size_t>(first));
+        offer(sms, num_parts);
+      }
+      run(before, item_cost(steps[static_cast<size_t>(first)]), num_groups);
+    }
+  }
+};
+
+}  // namespace
+
+PartList cut_items(const TileList& tiles, const std::vector<int64_t>& num_parts) {
+  return Cutter(tiles, num_parts).cut();
+}
+
+PartList cut_items(const TileList& tiles, int64_t max_steps) {
+  std::vector<int64_t> num_parts;
+  for (const TileItem& item : tiles.items) num_parts.push_back(parts_of(steps_of(tiles, item), max_steps));
+  return cut_items(tiles, num_parts);
+}
+
+std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups, int num_sms) {
+  const int64_t items = static_cast<int64_t>(tiles.items.size());
+  if (items == 0 || items * num_groups > kMostItemsOfLast * num_sms) return {};
+  Search search{tiles, shape, num_groups, num_sms, {}, 0, {}};
+  for (const TileItem& item : tiles.items) search.steps.push_back(steps_of(tiles, item));
+  // Lists for keys that come late do not begin with their longest items.
+  if (*std::max_element(search.steps.begin(), search.steps.end()) < kLeastSteps) return {};
+  const double whole = search.whole();
+  if (items * num_groups <= kMostItems * num_sms) {
+    search.best = whole / kWantedGain;
+    search.split_all();
+  } else if (std::is_sorted(search.steps.rbegin(), search.steps.rend())) {
+    search.best = whole / kWantedGainOfLast;
+    if (search.even_share() + kMergeCost <= search.best) search.split_last();
+  }
+  if (search.best_parts.empty()) return {};
+  return cut_items(tiles, search.best_parts);
+}
+
+}  // namespace tangram::schedule

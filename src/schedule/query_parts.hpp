@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Query tiles cut along their keys, for masks with fewer tiles than multiprocessors (few query rows, long keys).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tangram/attn_shape.hpp"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+/// A query tile in parts, and where they leave their results: `num_parts` blocks of `num_rows` workspace rows, one
+/// after the other, in the order of the parts' keys.
+struct TileParts {
+  int32_t row_begin = 0;
+  int32_t num_rows = 0;
+  int32_t first_row = 0;
+  int32_t num_parts = 0;
+};
+
+/// A tile list whose items are parts of query tiles: each sees some of the keys that its rows see, and together the
+/// parts of a tile show each cell once. Tiles may stay whole. Long items come before short ones, and of about
+/// equal ones first parts before second ones.
+struct PartList {
+  TileList list;
+  std::vector<int32_t> first_rows;  ///< of each item, in the workspace; -1 for whole tiles
+  std::vector<TileParts> tiles;     ///< those in parts
+  int64_t num_rows = 0;             ///< of the workspace
+};
+
+/// Cuts each item into parts of equal length that have at most `max_steps` steps (tiles of keys). Cuts lie at
+/// multiples of block_n from the begin of a run, so that there are no more steps than before.
+PartList cut_items(const TileList& tiles, int64_t max_steps);
+/// The same, item i into num_parts[i] parts.
+PartList cut_items(const TileList& tiles, const std::vector<int64_t>& num_parts);
+
+/// The items in parts where that is much faster on `num_sms` multiprocessors, by a simulation of dealing and what the
+/// merging of parts costs; nothing for other masks, among them all with many tiles. Each item runs once for each of
+/// `num_groups` groups of heads. O(tiles), for masks with many tiles O(1).
+std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups, int num_sms);
+
+}  // namespace tangram::schedule

@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A sweep over query rows: tiles in order, beside them the slices that are open at those rows. Inside a tile slices are
+// packed into runs first-fit by their first key; docs/design/forward_sm90.md says why runs have no gaps.
+
+#include "schedule/tile_list.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/require.hpp"
+
+namespace tangram::schedule {
+namespace {
+
+constexpr int64_t kMaxRows = (int64_t{1} << 31) - (int64_t{1} << 16);
+
+/// A run under construction: pieces with disjoint rows whose keys together leave no gap.
+struct OpenRun {
+  Range keys;
+  std::vector<AttnSlice> pieces;
+
+  bool accepts(const AttnSlice& piece) const {
+    if (piece.k_range.begin > keys.end) return false;
+    return std::all_of(pieces.begin(), pieces.end(),
+                       [&](const AttnSlice& other) { return intersect(other.q_range, piece.q_range).empty(); });
+  }
+};
+
+/// The keys that all rows of `rows` see in `piece` (which is canonical, so that each of its own rows sees some).
+Range common_keys(const AttnSlice& piece, const Range& rows) {
+  if (!piece.q_range.contains(rows)) return {0, 0};
+  return {piece.keys_of(rows.end - 1).begin, piece.keys_of(rows.begin).end};
+}
+
+/// Rows at which the mask falls apart: no slice continues across them, and no key is seen from both sides by slices
+/// that meet there. Of slices sorted by their first row.
+std::vector<int64_t> separations(const std::vector<AttnSlice>& slices) {
+  std::vector<int64_t> result;
+  std::vector<AttnSlice> open;  // those that reach the current row
+  for (size_t i = 0; i < slices.size();) {
+    const int64_t row = slices[i].q_range.begin;
+    std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end < row; });
+    size_t end = i;
+    bool apart = true;
+    for (; end < slices.size() && slices[end].q_range.begin == row; ++end) {
+      for (const AttnSlice& slice : open) {
+        apart &= slice.q_range.end == row && intersect(slice.k_range, slices[end].k_range).empty();
+      }
+    }
+    if (apart && row > 0) result.push_back(row);
+    open.insert(open.end(), slices.begin() + static_cast<std::ptrdiff_t>(i),
+                slices.begin() + static_cast<std::ptrdiff_t>(end));
+    i = end;
+  }
+  return result;
+}
+
+/// Where tiles begin. They begin anew at a separation when the rows behind it then need fewer tiles, or fill one.
+std::vector<int64_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t num_rows, int64_t block,
+                                 bool follows_mask) {
+  const std::vector<int64_t> candidates = follows_mask ? separations(slices) : std::vector<int64_t>{};
+  std::vector<int64_t> begins;
+  int64_t next = 0;
+  const auto tiles_of = [&](int64_t rows) { return rows > 0 ? (rows + block - 1) / block : 0; };
+  const auto fill_to = [&](int64_t end) {
+    for (; next < end; next += block) begins.push_back(next);
+  };
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const int64_t border = candidates[i];
+    const int64_t length = (i + 1 < candidates.size() ? candidates[i + 1] : num_rows) - border;
+    fill_to(border);
+    const int64_t in_last = next - border;  // rows behind the border that the last tile would hold
+    if (in_last > 0 && (length >= block || tiles_of(length - in_last) + 1 > tiles_of(length))) {
+      next = border;
+    }
+  }
+  fill_to(num_rows);
+  return begins;
+}
+
+class Builder {
+ public:
+  Builder(std::span<const AttnSlice> slices, int64_t seqlen_q, int64_t seqlen_k, TileShape shape) {
+    list_.shape = shape;
+    list_.seqlen_q = seqlen_q;
+    list_.seqlen_k = seqlen_k;
+    for (const AttnSlice& slice : slices) {
+      const AttnSlice trimmed = canonical(slice);
+      if (!trimmed.q_range.empty()) slices_.push_back(trimmed);
+    }
+    std::sort(slices_.begin(), slices_.end());
+  }
+
+  TileList build() {
+    std::vector<int64_t> begins = tile_begins(slices_, list_.seqlen_q, list_.shape.block_m, list_.shape.follows_mask);
+    begins.push_back(list_.seqlen_q);
+    size_t next = 0;
+    std::vector<AttnSlice> open;
+    for (size_t tile = 0; tile + 1 < begins.size(); ++tile) {
+      const Range rows{begins[tile], begins[tile + 1]};
+      while (next < slices_.size() && slices_[next].q_range.begin < rows.end) open.push_back(slices_[next++]);
+      add_item(rows, open);
+      std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end <= rows.end; });
+    }
+    sort_items();
+    if (list_.shape.follows_mask) add_key_tiles();
+    return std::move(list_);
+  }
+
+ private:
+  void add_key_tiles() {
+    std::vector<AttnSlice> keys_first;
+    for (const AttnSlice& slice : slices_) keys_first.push_back(transposed(slice));
+    std::sort(keys_first.begin(), keys_first.end());
+    for (const int64_t begin : tile_begins(keys_first, list_.seqlen_k, list_.shape.block_n, true)) {
+      list_.key_tiles.push_back(static_cast<int32_t>(begin));
+    }
+    list_.key_tiles.push_back(static_cast<int32_t>(list_.seqlen_k));
+  }
+
+  void add_item(const Range& rows, const std::vector<AttnSlice>& open) {
+    pieces_.clear();
+    for (const AttnSlice& slice : open) {
+      const AttnSlice piece = cut_rows(slice, rows);
+      if (!piece.q_range.empty()) pieces_.push_back(piece);
+    }
+    std::sort(pieces_.begin(), pieces_.end(), [](const AttnSlice& a, const AttnSlice& b) {
+      return std::pair(a.k_range, a.q_range) < std::pair(b.k_range, b.q_range);
+    });
+    open_runs_.clear();
+    for (const AttnSlice& piece : pieces_) {
+      const auto run = std::find_if(open_runs_.begin(), open_runs_.end(),
+                                    [&](const OpenRun& candidate) { return candidate.accepts(piece); });
+      if (run == open_runs_.end()) {
+        open_runs_.push_back({piece.k_range, {piece}});
+      } else {
+        run->keys = hull(run->keys, piece.k_range);
+        run->pieces.push_back(piece);
+      }
+    }
+    TileItem item;
+    item.row_begin = static_cast<int32_t>(rows.begin);
+    item.row_end = static_cast<int32_t>(rows.end);
+    item.run_begin = static_cast<int32_t>(list_.runs.size());
+    for (const OpenRun& run : open_runs_) add_run(run, rows);
+    item.run_end = static_cast<int32_t>(list_.runs.size());
+    list_.items.push_back(item);
+  }
+
+  void add_run(const OpenRun& open, const Range& rows) {
+    TileRun run;
+    run.k_begin = static_cast<int32_t>(open.keys.begin);
+    run.k_end = static_cast<int32_t>(open.keys.end);
+    if (open.pieces.size() == 1) {
+      fill_closed_form(run, open.pieces[0], rows);
+    } else {
+      fill_intervals(run, open.pieces, rows);
+    }
+    list_.runs.push_back(run);
+  }
+
+  static void fill_closed_form(TileRun& run, const AttnSlice& piece, const Range& rows) {
+    const Range common = common_keys(piece, rows);
+    if (!common.empty()) {
+      run.full_begin = static_cast<int32_t>(common.begin);
+      run.full_end = static_cast<int32_t>(common.end);
+    }
+    run.row_begin = static_cast<int32_t>(piece.q_range.begin);
+    run.row_end = static_cast<int32_t>(piece.q_range.end);
+    run.slice_k_begin = run.k_begin;
+    run.slice_k_end = run.k_end;
+    // Bounds that do not bind on these rows get the nearest value that does not, far from overflow.
+    run.min_diag = static_cast<int32_t>(std::max(piece.min_diag, piece.k_range.begin - piece.q_range.end));
+    run.max_diag = static_cast<int32_t>(std::min(piece.max_diag, piece.k_range.end - piece.q_range.begin));
+  }
+
+  void fill_intervals(TileRun& run, const std::vector<AttnSlice>& pieces, const Range& rows) {
+    run.row_begin = static_cast<int32_t>(rows.begin);
+    run.row_end = static_cast<int32_t>(rows.end);
+    run.interval_begin = static_cast<int32_t>(list_.intervals.size());
+    list_.intervals.resize(list_.intervals.size() + static_cast<size_t>(rows.size()));
+    RowInterval* intervals = list_.intervals.data() + run.interval_begin;
+    for (const AttnSlice& piece : pieces) {
+      for (int64_t i = piece.q_range.begin; i < piece.q_range.end; ++i) {
+        const Range keys = piece.keys_of(i);
+        intervals[i - rows.begin] = {static_cast<int32_t>(keys.begin), static_cast<int32_t>(keys.end)};
+      }
+    }
+    Range common{run.k_begin, run.k_end};
+    for (int64_t i = 0; i < rows.size(); ++i) common = intersect(common, {intervals[i].begin, intervals[i].end});
+    if (!common.empty()) {
+      run.full_begin = static_cast<int32_t>(common.begin);
+      run.full_end = static_cast<int32_t>(common.end);
+    }
+  }
+
+  /// Longest first by visited tiles, ties in row order: a counting sort, since costs are small numbers.
+  void sort_items() {
+    std::vector<int64_t> costs(list_.items.size());
+    int64_t largest = 0;
+    for (size_t i = 0; i < costs.size(); ++i) {
+      for (int32_t r = list_.items[i].run_begin; r < list_.items[i].run_end; ++r) {
+        const TileRun& run = list_.runs[static_cast<size_t>(r)];
+        costs[i] += (run.k_end - run.k_begin + list_.shape.block_n - 1) / list_.shape.block_n;
+      }
+      largest = std::max(largest, costs[i]);
+    }
+    std::vector<size_t> first(static_cast<size_t>(largest) + 2);
+    for (const int64_t cost : costs) ++first[static_cast<size_t>(largest - cost) + 1];
+    for (size_t c = 1; c < first.size(); ++c) first[c] += first[c - 1];
+    std::vector<TileItem> sorted(list_.items.size());
+    for (size_t i = 0; i < costs.size(); ++i) sorted[first[static_cast<size_t>(largest - costs[i])]++] = list_.items[i];
+    list_.items = std::move(sorted);
+  }
+
+  TileList list_;
+  std::vector<AttnSlice> slices_;
+  std::vector<AttnSlice> pieces_;
+  std::vector<OpenRun> open_runs_;
+};
+
+}  // namespace
+
+TileList build_tile_list(std::span<const AttnSlice> slices, int64_t seqlen_q, int64_t seqlen_k, TileShape shape) {
+  require(shape.block_m > 0 && shape.block_n > 0,
+          "build_tile_list: block_m and block_n must be positive (got block_m={}, block_n={})", shape.block_m,
+          shape.block_n);
+  require(seqlen_q >= 0 && seqlen_k >= 0 && seqlen_q <= kMaxRows && seqlen_k <= kMaxRows,
+          "build_tile_list: sequences must have 0 to {} rows (got seqlen_q={}, seqlen_k={})", kMaxRows, seqlen_q,
+          seqlen_k);
+  return Builder(slices, seqlen_q, seqlen_k, shape).build();
+}
+
+AttnSlice transposed(const AttnSlice& slice) {
+  return {slice.k_range, slice.q_range, -slice.max_diag, -slice.min_diag};
+}
+
+}  // namespace tangram::schedule

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Cuts the query rows of a mask into tiles and lists what each sees as runs of keys (tangram/tile_list.hpp).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tangram/slice.hpp"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+/// The tiles of `slices` over `[0, seqlen_q) x [0, seqlen_k)`. Every query row belongs to exactly one item, every
+/// visible cell to exactly one run, and items come longest first. The slices must lie inside the sequences and not
+/// cover a cell twice (not checked here). Needs time O(slices * log(slices) + tiles) plus the rows of tiles in which
+/// slices meet. Throws InvalidArgument when a sequence exceeds 2^31 - 2^16 rows or the shape is not positive.
+TileList build_tile_list(std::span<const AttnSlice> slices, int64_t seqlen_q, int64_t seqlen_k, TileShape shape);
+
+/// The same mask with queries and keys exchanged, as the backward pass walks it: build_tile_list of these slices makes
+/// items of key rows with runs of query rows.
+AttnSlice transposed(const AttnSlice& slice);
+
+}  // namespace tangram::schedule

@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/work_list.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "schedule/dealing.hpp"
+
+namespace tangram::schedule {
+namespace {
+
+/// Sets the bits of rows that some slice shows.
+void cover(std::vector<uint64_t>& words, const Range& rows) {
+  for (int64_t i = rows.begin; i < rows.end;) {
+    const int64_t end = std::min(rows.end, (i / 64 + 1) * 64);
+    const uint64_t ones = end - i == 64 ? ~uint64_t{0} : ((uint64_t{1} << (end - i)) - 1) << (i % 64);
+    words[static_cast<size_t>(i / 64)] |= ones;
+    i = end;
+  }
+}
+
+/// 64 bits from `row` on.
+uint64_t bits_at(const std::vector<uint64_t>& words, int64_t row) {
+  const auto word = static_cast<size_t>(row / 64);
+  const int shift = static_cast<int>(row % 64);
+  return shift == 0 ? words[word] : words[word] >> shift | words[word + 1] << (64 - shift);
+}
+
+struct Coverage {
+  std::vector<uint64_t> queries, keys;
+};
+
+/// A bit a row. Rows past the end of a tensor read as zeros, so that they need no zeroing: their bits are set.
+Coverage coverage(std::span<const AttnSlice> slices, const AttnShape& shape) {
+  Coverage result;
+  result.queries.resize(static_cast<size_t>(shape.seqlen_q / 64 + 4));
+  result.keys.resize(static_cast<size_t>(shape.seqlen_k / 64 + 4));
+  cover(result.queries, {shape.seqlen_q, static_cast<int64_t>(result.queries.size()) * 64});
+  cover(result.keys, {shape.seqlen_k, static_cast<int64_t>(result.keys.size()) * 64});
+  for (const AttnSlice& slice : slices) {
+    const AttnSlice trimmed = canonical(slice);
+    cover(result.queries, trimmed.q_range);
+    cover(result.keys, trimmed.k_range);
+  }
+  return result;
+}
+
+/// How many steps have added to each query tile, as intervals of tiles with one count.
+class Additions {
+ public:
+  /// Counts one more for tiles [begin, end); calls visit(first, last + 1, count before) for each interval, in order.
+  template <typename Visit>
+  void add(int64_t begin, int64_t end, const Visit& visit) {
+    if (begin >= end) return;
+    split(end);
+    for (auto at = split(begin); at->first != end;) {
+      auto next = std::next(at);
+      visit(at->first, next->first, at->second++);
+      at = next;
+    }
+    join(begin);
+    join(end);
+  }
+
+ private:
+  using Counts = std::map<int64_t, int32_t>;
+
+  Counts::iterator split(int64_t tile) {
+    const auto after = counts_.upper_bound(tile);
+    return counts_.emplace_hint(after, tile, std::prev(after)->second);
+  }
+  void join(int64_t tile) {
+    const auto at = counts_.find(tile);
+    if (at != counts_.begin() && std::prev(at)->second == at->second) counts_.erase(at);
+  }
+
+  Counts counts_{{std::numeric_limits<int64_t>::min(), 0}};
+};
+
+/// The turns of deterministic calls (NOTE [turns]).
+void add_turns(WorkList& work) {
+  Additions additions;
+  // Every head sees the key tiles dealt in the same order: the items of the first one tell for all.
+  for (const Item& item : work.deterministic_items.empty() ? work.items : work.deterministic_items) {
+    if (item.head_begin != 0) continue;
+    for (int32_t i = item.run_begin; i < item.run_end; ++i) {
+      const int32_t r = work.walk.descending ? item.run_end - 1 - (i - item.run_begin) : i;
+      RunTiles& run = work.run_tiles[static_cast<size_t>(r)];
+      const size_t begin = work.turn_segments.size();
+      additions.add(run.first, run.end, [&](int64_t first, int64_t end, int32_t turn) {
+        work.turn_segments.push_back({static_cast<int32_t>(work.walk.descending ? end - 1 : first), turn});
+      });
+      if (work.walk.descending)
+        std::reverse(work.turn_segments.begin() + static_cast<std::ptrdiff_t>(begin), work.turn_segments.end());
+      work.turn_segments.push_back({kNoTile, 0});
+      run.segment = static_cast<int32_t>(begin);
+    }
+  }
+}
+
+/// Microseconds from the begin of a call to that of its main kernel: what comes first reads out and dout of all rows,
+/// and may zero the sums of dq, as fast as the memory allows.
+double microseconds_before(const AttnShape& shape, bool zeroes_sums) {
+  constexpr double kMemoryBytes_us = 3.8e6;
+  const int element_bytes = 4 * shape.head_dim_v + (zeroes_sums ? 4 * shape.head_dim : 0);
+  return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / kMemoryBytes_us;
+}
+
+/// About when the keys of a tile are there, counted from `before_us` after the begin of the call: nobody can know, but
+/// what comes is known, and one link carries it.
+double arrival_in_steps(const LateKeys& late_keys, const TileItem& tile, const AttnShape& shape, double before_us) {
+  constexpr double kStep_us = 2.4, kFirst_us = 40, kLinkBytes_us = 350e3;
+  const int turn = late_keys.turn(tile.row_begin, tile.row_end);
+  if (turn == 0) return 0;
+  const double bytes =
+      2.0 * static_cast<double>(late_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
+  const double arrival_us = kFirst_us + bytes / kLinkBytes_us * turn / late_keys.num_turns();
+  return std::max(0.0, arrival_us - before_us) / kStep_us;
+}
+
+/// By index into of_keys; empty where all keys come while the kernels before the main one run: then tiles are dealt as
+/// if none came late.
+std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
+                                      const LateKeys& late_keys, double before_us) {
+  std::vector<double> arrives;
+  if (late_keys.empty()) return arrives;
+  for (const size_t i : extents.item) {
+    arrives.push_back(arrival_in_steps(late_keys, tiles.items[i], shape, before_us));
+  }
+  if (std::all_of(arrives.begin(), arrives.end(), [](double at) { return at == 0; })) arrives.clear();
+  return arrives;
+}
+
+/// Where many items begin at the same query tile, they would wait for the one whose addition stores, which costs more
+/// than zeros.
+bool few_visits(const Extents& extents, size_t num_q_tiles) {
+  constexpr int64_t kFew = 4;
+  int64_t visits = 0;
+  for (const Extent& extent : extents.of_keys) visits += extent.count;
+  return visits <= kFew * static_cast<int64_t>(num_q_tiles);
+}
+
+Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) {
+  Item item;
+  item.row_begin = tile.row_begin;
+  item.row_end = tile.row_end;
+  item.run_begin = tile.run_begin;
+  item.run_end = tile.run_end;
+  for (int word = 0; word < 2; ++word) {
+    const uint64_t bits = bits_at(covered_keys, tile.row_begin + word * 64);
+    item.covered[word * 2] = static_cast<uint32_t>(bits);
+    item.covered[word * 2 + 1] = static_cast<uint32_t>(bits >> 32);
+    if (bits != ~uint64_t{0}) item.flags = kItemZeroRows;
+  }
+  return item;
+}
+
+/// Appends the items of all KV heads in the order of dealing; returns how many of them are in pieces.
+int32_t deal_items(std::vector<Item>& items, const TileList& tiles, const Extents& extents, const AttnShape& shape,
+                   const Dealing& how, const std::vector<uint64_t>& covered_keys) {
+  const int group = shape.num_heads_q / shape.num_heads_kv;
+  std::vector<int32_t> slab_of(extents.item.size() * static_cast<size_t>(shape.num_heads_kv));
+  int32_t num_slabs = 0;
+  deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
+    const int64_t count = extents.of_keys[i].count;
+    const int heads = group / pieces;
+    Item item = make_item(tiles.items[extents.item[i]], covered_keys);
+    item.kv_head = head;
+    item.head_begin = head * group + piece * heads;
+    item.head_end = item.head_begin + heads;
+    item.num_steps = static_cast<int32_t>(count * heads);
+    item.num_pieces = pieces;
+    item.piece = piece;
+    int32_t& slab = slab_of[i * static_cast<size_t>(shape.num_heads_kv) + static_cast<size_t>(head)];
+    if (item.num_pieces > 1 && piece == 0) slab = num_slabs++;
+    item.slab = slab;
+    items.push_back(item);
+  });
+  return num_slabs;
+}
+
+/// Whether all items with steps are in as many pieces.
+bool pieces_are_equal(const std::vector<Item>& items) {
+  int32_t pieces = 0;
+  for (const Item& item : items) {
+    if (item.num_steps == 0) continue;
+    if (pieces != 0 && item.num_pieces != pieces) return false;
+    pieces = item.num_pieces;
+  }
+  return true;
+}
+
+}  // namespace
+
+WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms,
+                        const LateKeys& late_keys) {
+  WorkList work;
+  work.runs = tiles.runs;
+  work.intervals = tiles.intervals;
+  for (size_t i = 0; i + 1 < tiles.key_tiles.size(); ++i) {
+    work.q_tiles.push_back({tiles.key_tiles[i], tiles.key_tiles[i + 1]});
+  }
+  const auto tile_of = [&](int32_t row) {
+    const auto after = std::upper_bound(tiles.key_tiles.begin(), tiles.key_tiles.end(), row);
+    return static_cast<int32_t>(after - tiles.key_tiles.begin()) - 1;
+  };
+  for (const TileRun& run : tiles.runs) work.run_tiles.push_back({tile_of(run.k_begin), tile_of(run.k_end - 1) + 1, 0});
+  const Coverage covered = coverage(slices, shape);
+  const bool all_covered =
+      std::all_of(covered.queries.begin(), covered.queries.end(), [](uint64_t word) { return word == ~uint64_t{0}; });
+  if (!all_covered) {
+    for (const QueryTile& tile : work.q_tiles) work.covered_queries.push_back(bits_at(covered.queries, tile.row_begin));
+  }
+
+  const Extents extents = measure_extents(tiles, work.run_tiles);
+  if (extents.item.empty()) return work;
+  const double spread = length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
+  const Direction direction = choose_direction(extents);
+  work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
+  const std::vector<double> arrives =
+      arrivals_in_steps(tiles, extents, shape, late_keys, microseconds_before(shape, work.zeroed_sums));
+  const auto add_items = [&](std::vector<Item>& items, Extents in_order, bool deterministic) {
+    const Dealing how = choose_dealing(in_order, spread, shape, num_sms, arrives, deterministic);
+    work.num_slabs = std::max(work.num_slabs, deal_items(items, tiles, in_order, shape, how, covered.keys));
+    return how;
+  };
+  const Dealing how = add_items(work.items, extents, false);
+  if (how.most_steps > 0 && !pieces_are_equal(work.items)) add_items(work.deterministic_items, extents, true);
+  work.walk = {direction.descending, how.heads_inside};
+  work.deterministic_walk = {direction.descending, direction.same_begin};
+  add_turns(work);
+  return work;
+}
+
+}  // namespace tangram::schedule

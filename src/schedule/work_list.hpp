@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// From the tile list of a transposed mask to the items of the backward kernel, in the order in which they are dealt.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "schedule/key_items.hpp"
+#include "schedule/late_keys.hpp"
+#include "tangram/attn_shape.hpp"
+#include "tangram/slice.hpp"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+struct WorkList {
+  std::vector<Item> items;
+  /// In the order of deterministic calls, whose pieces would wait for each other if they were cut by length; empty: as
+  /// items.
+  std::vector<Item> deterministic_items;
+  std::vector<TileRun> runs;  ///< those of the tile list
+  std::vector<RunTiles> run_tiles;
+  std::vector<QueryTile> q_tiles;
+  std::vector<RowInterval> intervals;
+  std::vector<uint64_t> covered_queries;  ///< empty where every query sees a key, else as Params wants it
+  int32_t num_slabs = 0;
+  Walk walk, deterministic_walk;           ///< in the same direction
+  bool zeroed_sums = true;                 ///< dq is added to zeros, else the first addition stores
+  std::vector<TurnSegment> turn_segments;  ///< of all runs, in deterministic calls
+};
+
+/// Items of all KV heads, in the order of dealing that `choose_dealing` finds for `num_sms` multiprocessors; where keys
+/// come late, in the order in which they come before all else. `tiles` is the list of the transposed `slices`, of a
+/// shape that follows the mask, with 64 queries a step.
+WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms,
+                        const LateKeys& late_keys = {});
+
+}  // namespace tangram::schedule

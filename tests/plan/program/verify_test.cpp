@@ -1,0 +1,445 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/verify.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "dist/mask_families.hpp"
+#include "plan/program/grid_plans.hpp"
+#include "support/sample.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::kStrategies;
+
+constexpr ProgramTarget kOnStreams{};
+constexpr ProgramTarget kOnHost{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
+
+class Random {
+ public:
+  explicit Random(uint32_t seed) : rng_(seed) {}
+  int64_t draw(int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng_); }
+  bool coin() { return draw(0, 1) == 1; }
+  template <class Container>
+  auto& one_of(Container& of) {
+    return of[static_cast<size_t>(draw(0, std::ssize(of) - 1))];
+  }
+
+ private:
+  std::mt19937 rng_;
+};
+
+/// Documents of random lengths and kinds of mask; some rows see nothing.
+Mask random_mask(Random& random, int64_t rows) {
+  std::vector<AttnSlice> slices;
+  for (int64_t row = 0; row < rows;) {
+    const int64_t end = std::min(rows, row + random.draw(1, random.coin() ? rows : 9));
+    const Range document{row, end};
+    switch (random.draw(0, 4)) {
+      case 0: slices.push_back(AttnSlice::full(document, document)); break;
+      case 1: slices.push_back(AttnSlice::inv_causal(document, document)); break;
+      case 2: slices.push_back({document, document, -random.draw(0, 5), random.draw(0, 5)}); break;
+      case 3: break;
+      default: slices.push_back(AttnSlice::causal(document, document));
+    }
+    row = end;
+  }
+  return Mask(rows, rows, slices);
+}
+
+struct Case {
+  std::shared_ptr<const Plan> plan;
+  CallShape call;
+  ProgramTarget target;
+  bool kept = false;
+  std::string text;
+};
+
+Case random_case(uint32_t seed) {
+  Random random(seed);
+  Case result;
+  constexpr int kSizes[] = {1, 2, 3, 4, 6};
+  const int cp_size = random.one_of(kSizes);
+  const Strategy strategy = random.one_of(kStrategies);
+  constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+  const HeadConfig heads =
+      testing::heads_of(cp_size, static_cast<int>(random.draw(0, 2)), 8, random.coin() ? 8 : 16, random.one_of(kTypes));
+  StrategyConfig config{strategy, 0, 0, {}};
+  if (strategy == Strategy::kHybridCp) config.document_rows = random.draw(0, 12);
+  result.plan = testing::plan_of(random_mask(random, 24), heads, cp_size, config, random.one_of(kTypes));
+  const auto result_type = [&] { return random.coin() ? heads.dtype : DType::kFloat32; };
+  result.call = {result_type(), heads.dtype, result_type(), result_type(), result_type()};
+  result.call.seqlen_sink = random.draw(0, 2);
+  result.call.sink_layout = random.coin() ? SinkLayout::kSsh : SinkLayout::kSh;
+  result.call.wants_dsink = random.coin();
+  result.target = random.coin() ? kOnHost : kOnStreams;
+  result.kept = random.coin() && result.plan->grid.head_ranks > 1;
+  result.text = std::string(to_string(strategy)) + " on " + std::to_string(cp_size) + ", seed " + std::to_string(seed);
+  return result;
+}
+
+StepPrograms programs_of(const Case& of) { return step_programs(*of.plan, of.call, of.target, of.kept); }
+
+TEST(Verify, ProgramsOfRandomPlansAndCallsHaveNoFaults) {
+  const uint32_t count = support::is_long_run() ? 5000 : 300;
+  for (uint32_t seed = 0; seed < count; ++seed) {
+    const Case of = random_case(seed);
+    SCOPED_TRACE(of.text);
+    EXPECT_NO_THROW(verify(*of.plan, of.call, programs_of(of)));
+  }
+}
+
+TEST(Verify, ProgramsOfEveryFamilyOfMasksHaveNoFaults) {
+  support::Sample sample(5);
+  for (const testing::NamedMask& family : testing::mask_families()) {
+    for (const Strategy strategy : kStrategies) {
+      for (const int cp_size : {2, 4, 8}) {
+        if (!sample.takes_next()) continue;
+        SCOPED_TRACE(::testing::Message() << family.name << ", " << to_string(strategy) << " on " << cp_size);
+        const auto plan =
+            testing::plan_of(family.mask, testing::heads_of(cp_size, 1, 8, 8), cp_size, {strategy, 0, 0, {}});
+        const CallShape call = CallShape::with_results(DType::kFloat32, DType::kFloat32);
+        EXPECT_NO_THROW(verify(*plan, call, step_programs(*plan, call, kOnHost, false)));
+      }
+    }
+  }
+}
+
+// ---- Mutations: faults that are put into programs on purpose.
+
+/// What can be broken in an operation.
+std::vector<TensorRef*> tensors_of(Op& op) {
+  std::vector<TensorRef*> refs;
+  if (auto* sums = std::get_if<RowSumsOp>(&op)) {
+    for (RowSumOp& sum : sums->sums) refs.insert(refs.end(), {&sum.source, &sum.addend, &sum.result});
+  } else if (auto* attend = std::get_if<AttendOp>(&op)) {
+    refs = {&attend->q, &attend->k, &attend->v, &attend->out, &attend->dout, &attend->dq, &attend->dk, &attend->dv};
+  }
+  std::erase_if(refs, [](const TensorRef* ref) { return ref->place == Place::kNone || ref->rows == 0; });
+  return refs;
+}
+
+struct Mutant {
+  StepPrograms programs;
+  Random& random;
+  const Case& of;
+
+  std::vector<Program>& pass() { return backward ? programs.backward : programs.forward; }
+  Program& program() { return pass()[rank]; }
+  template <class Kind>
+  std::vector<size_t> ops_of() {
+    std::vector<size_t> result;
+    for (size_t i = 0; i < program().ops.size(); ++i) {
+      if (std::holds_alternative<Kind>(program().ops[i])) result.push_back(i);
+    }
+    return result;
+  }
+  /// The number of an operation of a kind, or of none.
+  template <class Kind>
+  std::optional<size_t> any_op() {
+    const std::vector<size_t> ops = ops_of<Kind>();
+    if (ops.empty()) return std::nullopt;
+    return random.one_of(ops);
+  }
+  template <class Kind>
+  Kind& get(size_t op) {
+    return std::get<Kind>(program().ops[op]);
+  }
+  void erase(std::vector<Op>& ops, size_t op) { ops.erase(ops.begin() + static_cast<std::ptrdiff_t>(op)); }
+
+  bool backward = false;
+  size_t rank = 0;
+};
+
+using Mutation = bool (*)(Mutant&);  // false: there is nothing of that kind
+
+/// Of all ranks, so that they stay alike.
+template <class Kind>
+bool drop_everywhere(Mutant& m) {
+  const auto op = m.any_op<Kind>();
+  if (!op) return false;
+  const int stage = m.get<Kind>(*op).stage;
+  for (Program& program : m.pass()) {
+    std::erase_if(program.ops, [&](const Op& each) {
+      const Kind* found = std::get_if<Kind>(&each);
+      return found != nullptr && found->stage == stage;
+    });
+  }
+  return true;
+}
+
+bool drop_attend(Mutant& m) {
+  const auto op = m.any_op<AttendOp>();
+  if (!op) return false;
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  if (masks[static_cast<size_t>(m.get<AttendOp>(*op).mask)].slices.empty()) return false;
+  m.erase(m.program().ops, *op);
+  return true;
+}
+
+bool attend_twice(Mutant& m) {
+  const auto op = m.any_op<AttendOp>();
+  if (!op) return false;
+  AttendOp again = m.get<AttendOp>(*op);
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  if (masks[static_cast<size_t>(again.mask)].slices.empty()) return false;
+  again.accumulate = true;
+  m.program().ops.insert(m.program().ops.begin() + static_cast<std::ptrdiff_t>(*op) + 1, again);
+  return true;
+}
+
+bool drop_sum(Mutant& m) {
+  const auto op = m.any_op<RowSumsOp>();
+  if (!op) return false;
+  auto& sums = m.get<RowSumsOp>(*op).sums;
+  const auto index = m.random.draw(0, std::ssize(sums) - 1);
+  // Adding to itself what is zero changes nothing.
+  if (sums[static_cast<size_t>(index)].source == sums[static_cast<size_t>(index)].result) return false;
+  sums.erase(sums.begin() + index);
+  return true;
+}
+
+bool drop_float_copy(Mutant& m) {
+  const auto op = m.any_op<FloatCopiesOp>();
+  if (!op) return false;
+  auto& copies = m.get<FloatCopiesOp>(*op).copies;
+  const auto index = m.random.draw(0, std::ssize(copies) - 1);
+  if (copies[static_cast<size_t>(index)].from.place == Place::kNone) return false;  // what others overwrite
+  copies.erase(copies.begin() + index);
+  return true;
+}
+
+/// A region shifted by some rows.
+bool shift_rows(Mutant& m) {
+  const auto op = m.random.coin() ? m.any_op<RowSumsOp>() : m.any_op<AttendOp>();
+  if (!op) return false;
+  auto refs = tensors_of(m.program().ops[*op]);
+  if (refs.empty()) return false;
+  TensorRef& ref = *m.random.one_of(refs);
+  ref.first_row += m.random.coin() ? 1 : -1;
+  return true;
+}
+
+/// Another region of the same shape, which is live or was never written.
+bool move_region(Mutant& m) {
+  const auto op = m.random.coin() ? m.any_op<RowSumsOp>() : m.any_op<AttendOp>();
+  if (!op) return false;
+  auto refs = tensors_of(m.program().ops[*op]);
+  std::erase_if(refs, [](const TensorRef* ref) { return ref->region < 0; });
+  if (refs.empty()) return false;
+  TensorRef& ref = *m.random.one_of(refs);
+  std::vector<int> others;
+  for (int i = 0; i < std::ssize(m.program().regions); ++i) {
+    const Region &mine = m.program().regions[static_cast<size_t>(ref.region)],
+                 &other = m.program().regions[static_cast<size_t>(i)];
+    if (i != ref.region && other == mine) others.push_back(i);
+  }
+  if (others.empty()) return false;
+  ref.region = m.random.one_of(others);
+  return true;
+}
+
+bool swap_keys_and_values(Mutant& m) {
+  const auto op = m.any_op<AttendOp>();
+  if (!op || !m.get<AttendOp>(*op).backward) return false;  // forward, q(k v) is q(v k)
+  AttendOp& attend = m.get<AttendOp>(*op);
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  if (masks[static_cast<size_t>(attend.mask)].slices.empty()) return false;
+  std::swap(attend.dk, attend.dv);
+  return true;
+}
+
+bool change_mask(Mutant& m) {
+  const auto op = m.any_op<AttendOp>();
+  if (!op) return false;
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  int& mask = m.get<AttendOp>(*op).mask;
+  const int other = static_cast<int>(m.random.draw(0, std::ssize(masks) - 1));
+  if (masks[static_cast<size_t>(other)].slices == masks[static_cast<size_t>(mask)].slices) return false;
+  mask = other;
+  return true;
+}
+
+bool flip_accumulate(Mutant& m) {
+  const auto op = m.any_op<AttendOp>();
+  if (!op) return false;
+  AttendOp& attend = m.get<AttendOp>(*op);
+  // Without accumulation, steps before that saw nothing are lost without harm.
+  if (attend.accumulate) return false;
+  attend.accumulate = true;
+  return true;
+}
+
+bool swap_casts_of_a_rank(Mutant& m) {
+  const std::vector<size_t> casts = m.ops_of<CastOp>();
+  if (casts.size() < 2) return false;
+  const size_t a = m.random.one_of(casts), b = m.random.one_of(casts);
+  if (a == b) return false;
+  std::swap(m.program().ops[a], m.program().ops[b]);
+  return true;
+}
+
+bool shift_receipt(Mutant& m) {
+  if (m.program().casts.empty()) return false;
+  Cast& cast = m.random.one_of(m.program().casts);
+  CastItem& item = m.random.one_of(cast.items);
+  if (item.exchange.recvs.empty()) return false;
+  RowCopy& copy = m.random.one_of(item.exchange.recvs);
+  m.random.coin() ? ++copy.peer_row : (++copy.rows.begin, ++copy.rows.end);
+  return true;
+}
+
+bool drop_receipt(Mutant& m) {
+  if (m.program().casts.empty()) return false;
+  CastItem& item = m.random.one_of(m.random.one_of(m.program().casts).items);
+  if (item.exchange.recvs.empty()) return false;
+  item.exchange.recvs.erase(item.exchange.recvs.begin() + m.random.draw(0, std::ssize(item.exchange.recvs) - 1));
+  return true;
+}
+
+bool drop_sending(Mutant& m) {
+  if (m.program().casts.empty()) return false;
+  CastItem& item = m.random.one_of(m.random.one_of(m.program().casts).items);
+  if (item.exchange.sends.empty()) return false;
+  item.exchange.sends.erase(item.exchange.sends.begin() + m.random.draw(0, std::ssize(item.exchange.sends) - 1));
+  return true;
+}
+
+/// A region of the arena that is larger on one rank: all behind it lies elsewhere there.
+bool grow_region(Mutant& m) {
+  if (m.of.plan->cp_size() == 1) return false;
+  std::vector<Region*> regions;
+  for (Region& region : m.program().regions) {
+    if (region.place == Place::kArena) regions.push_back(&region);
+  }
+  if (regions.empty()) return false;
+  ++m.random.one_of(regions)->rows;
+  return true;
+}
+
+/// Work before the wait for what it reads.
+bool wait_later(Mutant& m) {
+  const auto op = m.any_op<WaitOp>();
+  if (!op || *op + 1 == m.program().ops.size() || !std::holds_alternative<AttendOp>(m.program().ops[*op + 1]))
+    return false;
+  bool receives = false;
+  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<WaitOp>(*op).stage)];
+  const AttendOp& attend = std::get<AttendOp>(m.program().ops[*op + 1]);
+  for (const CastItem& item : cast.items) {
+    receives = receives || (!item.exchange.recvs.empty() &&
+                            (item.target.region == attend.k.region || item.target.region == attend.q.region));
+  }
+  if (!receives) return false;
+  std::swap(m.program().ops[*op], m.program().ops[*op + 1]);
+  return true;
+}
+
+/// Sends before what it sends was made.
+bool cast_earlier(Mutant& m) {
+  const auto op = m.any_op<CastOp>();
+  if (!op || *op == 0) return false;
+  const auto* sums = std::get_if<RowSumsOp>(&m.program().ops[*op - 1]);
+  if (sums == nullptr) return false;
+  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<CastOp>(*op).stage)];
+  bool made = false;
+  for (const CastItem& item : cast.items) {
+    for (const RowSumOp& sum : sums->sums) {
+      made =
+          made || (!item.exchange.sends.empty() && sum.result.region == item.source.region && sum.result.region >= 0);
+    }
+  }
+  if (!made) return false;
+  std::swap(m.program().ops[*op], m.program().ops[*op - 1]);
+  return true;
+}
+
+struct NamedMutation {
+  const char* name;
+  Mutation mutate;
+};
+constexpr NamedMutation kMutations[] = {
+    {"a wait dropped", drop_everywhere<WaitOp>},
+    {"a cast dropped", drop_everywhere<CastOp>},
+    {"attention dropped", drop_attend},
+    {"attention twice", attend_twice},
+    {"a sum or copy dropped", drop_sum},
+    {"a copy of floats dropped", drop_float_copy},
+    {"rows shifted", shift_rows},
+    {"another region", move_region},
+    {"dk and dv swapped", swap_keys_and_values},
+    {"another mask", change_mask},
+    {"added to nothing", flip_accumulate},
+    {"casts of a rank swapped", swap_casts_of_a_rank},
+    {"rows received elsewhere", shift_receipt},
+    {"rows not received", drop_receipt},
+    {"rows not sent", drop_sending},
+    {"a region larger on one rank", grow_region},
+    {"waited too late", wait_later},
+    {"sent too early", cast_earlier},
+};
+
+bool is_caught(const Mutant& mutant) {
+  try {
+    verify(*mutant.of.plan, mutant.of.call, mutant.programs);
+    return false;
+  } catch (const InvalidArgument&) {
+    return true;
+  }
+}
+
+TEST(Verify, MutationsAreCaught) {
+  const int wanted = support::is_long_run() ? 10'000 : 600;
+  int made = 0, caught = 0;
+  std::map<std::string, std::pair<int, int>> by_kind;
+  for (uint32_t seed = 0; made < wanted; ++seed) {
+    const Case of = random_case(seed);
+    Random random(seed + 1'000'000);
+    for (const NamedMutation& mutation : kMutations) {
+      Mutant mutant{programs_of(of), random, of};
+      mutant.backward = random.coin();
+      mutant.rank = static_cast<size_t>(random.draw(0, of.plan->cp_size() - 1));
+      if (!mutation.mutate(mutant)) continue;
+      const bool found = is_caught(mutant);
+      ++made;
+      caught += found;
+      ++by_kind[mutation.name].first;
+      by_kind[mutation.name].second += found;
+    }
+  }
+  for (const auto& [name, counts] : by_kind) {
+    // What is missed does no harm: rows and masks that are empty, equal regions of which nobody reads one.
+    EXPECT_GE(counts.second * 100, counts.first * 95) << name << ": " << counts.second << " of " << counts.first;
+    RecordProperty(name, std::to_string(counts.second) + " of " + std::to_string(counts.first));
+  }
+  EXPECT_EQ(by_kind.size(), std::size(kMutations));
+  EXPECT_GE(caught * 100, made * 99) << caught << " of " << made;
+}
+
+TEST(Verify, SaysRankOperationAndFault) {
+  const auto plan =
+      testing::plan_of(causal_mask(24, 24), testing::heads_of(2, 1, 8, 8), 2, {Strategy::kRing, 0, 0, {}});
+  const CallShape call = CallShape::with_results(DType::kFloat32, DType::kFloat32);
+  StepPrograms programs = step_programs(*plan, call, kOnHost, false);
+  for (Program& program : programs.forward) {
+    std::erase_if(program.ops, [](const Op& op) { return std::holds_alternative<WaitOp>(op); });
+  }
+  try {
+    verify(*plan, call, programs);
+    FAIL() << "a ring that does not wait";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("(got forward pass, rank 0, operation 2 (attend): uses rows that cast 0 brings, "
+                          "which was not waited for)"));
+  }
+}
+
+}  // namespace
+}  // namespace tangram

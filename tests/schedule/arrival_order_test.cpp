@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/arrival_order.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "reference/cells.hpp"
+#include "reference/tile_runs.hpp"
+#include "schedule/tile_list.hpp"
+#include "tangram/slice.hpp"
+
+namespace tangram::schedule {
+namespace {
+
+/// The cells of a list, each once; keys outside their run or masked keys called full fail.
+reference::Cells cells_of(const TileList& list) {
+  reference::Cells seen(list.seqlen_q, list.seqlen_k);
+  for (const TileItem& item : list.items) {
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      const TileRun& run = list.runs[static_cast<size_t>(r)];
+      EXPECT_LT(run.k_begin, run.k_end);
+      for (int32_t row = item.row_begin; row < item.row_end; ++row) {
+        const RowInterval keys = reference::interval_of(list, item, run, row);
+        for (int32_t key = keys.begin; key < keys.end; ++key) {
+          EXPECT_TRUE(run.k_begin <= key && key < run.k_end);
+          seen.add({{row, row + 1}, {key, key + 1}});
+        }
+        for (int32_t key = run.full_begin; key < run.full_end; ++key) {
+          EXPECT_TRUE(keys.begin <= key && key < keys.end);
+        }
+      }
+    }
+  }
+  return seen;
+}
+
+/// Turn of the latest key of a run.
+size_t turn_of(const TileRun& run, const std::vector<KeyArrival>& arrivals) {
+  size_t turn = 0;
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    if (!intersect(arrivals[i].keys, {run.k_begin, run.k_end}).empty()) turn = i + 1;
+  }
+  return turn;
+}
+
+int64_t steps_of(const TileList& list) {
+  int64_t steps = 0;
+  for (const TileItem& item : list.items) steps += reference::steps_of(list, item);
+  return steps;
+}
+
+TEST(ArrivalOrder, CutsLieBetweenTiles) {
+  TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 16}, {8, 100})}, 16, 100, {16, 16});
+  // Tiles begin at 8, 24, 40, 56, 72 and 88. Of the second the last keys come third, of the fifth second.
+  order_by_arrival(list, std::vector<KeyArrival>{{{90, 100}, 0}, {{60, 80}, 1}, {{30, 50}, 2}}, 1);
+  ASSERT_EQ(list.items.size(), 1U);
+  std::vector<Range> runs;
+  for (int32_t r = list.items[0].run_begin; r < list.items[0].run_end; ++r) {
+    runs.push_back({list.runs[static_cast<size_t>(r)].k_begin, list.runs[static_cast<size_t>(r)].k_end});
+  }
+  EXPECT_EQ(runs, (std::vector<Range>{{8, 24}, {88, 100}, {56, 88}, {24, 56}}));
+}
+
+TEST(ArrivalOrder, FirstItemsComputeWhatIsThereFirst) {
+  TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 64}, {0, 96})}, 64, 96, {16, 16});
+  const std::vector<KeyArrival> arrivals = {{{64, 96}, 1}, {{0, 32}, 0}};  // 32 to 64 are there
+  order_by_arrival(list, arrivals, 2);
+  ASSERT_EQ(list.items.size(), 4U);
+  for (size_t i = 0; i < 2; ++i) {
+    const TileItem& item = list.items[i];
+    ASSERT_EQ(item.run_end - item.run_begin, 3);
+    const TileRun* runs = list.runs.data() + item.run_begin;
+    EXPECT_EQ(runs[0].k_begin, 32);
+    EXPECT_EQ(runs[0].full_end, 64);
+    EXPECT_EQ(runs[1].k_begin, 64);
+    EXPECT_EQ(runs[2].k_begin, 0);
+    EXPECT_EQ(runs[2].k_end, 32);
+  }
+  EXPECT_EQ(list.items[2].run_end - list.items[2].run_begin, 1);
+}
+
+TEST(ArrivalOrder, ItemsWithMoreKeysPresentMoveAhead) {
+  // Longest first, the last rows lead; but their keys are late, and those of the second tile are all there.
+  TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::causal({0, 64}, {0, 64})}, 64, 64, {16, 16});
+  ASSERT_EQ(list.items[0].row_begin, 48);
+  order_by_arrival(list, std::vector<KeyArrival>{{{32, 64}, 0}}, 1);
+  EXPECT_EQ(list.items[0].row_begin, 48) << "a tie keeps the longest first";
+  EXPECT_EQ(list.items[0].run_end - list.items[0].run_begin, 2);
+  list = build_tile_list(std::vector<AttnSlice>{AttnSlice::causal({0, 64}, {0, 64})}, 64, 64, {16, 16});
+  order_by_arrival(list, std::vector<KeyArrival>{{{0, 48}, 0}}, 1);
+  EXPECT_EQ(list.items[0].row_begin, 48) << "the only one with keys that are there";
+  const std::vector<int32_t> rest = {list.items[1].row_begin, list.items[2].row_begin, list.items[3].row_begin};
+  EXPECT_EQ(rest, (std::vector<int32_t>{32, 16, 0})) << "the others stay longest first";
+}
+
+TEST(ArrivalOrder, KeepsTheMaskWhateverArrivesWhen) {
+  std::mt19937 rng(3);
+  const auto draw = [&rng](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng); };
+  for (int round = 0; round < 300; ++round) {
+    const int64_t rows = draw(1, 70), columns = draw(1, 90);
+    reference::Cells expected(rows, columns);
+    std::vector<AttnSlice> slices;
+    for (int64_t i = draw(0, 6); i > 0; --i) {
+      const int64_t q = draw(0, rows - 1), k = draw(0, columns - 1);
+      const AttnSlice slice =
+          AttnSlice::from_type(static_cast<MaskType>(draw(0, 3)), {q, draw(q + 1, rows)}, {k, draw(k + 1, columns)});
+      if (std::ranges::any_of(slices, [&](const AttnSlice& other) { return area(intersect(other, slice)) > 0; })) {
+        continue;
+      }
+      slices.push_back(slice);
+      expected.add(slice);
+    }
+    TileList list = build_tile_list(slices, rows, columns, {16, 16});
+    std::vector<KeyArrival> arrivals;
+    for (int64_t key = draw(0, columns); key < columns;) {
+      const int64_t end = draw(key + 1, columns);
+      arrivals.push_back({{key, end}, static_cast<int32_t>(arrivals.size())});
+      key = end + draw(0, 10);
+    }
+    std::shuffle(arrivals.begin(), arrivals.end(), rng);
+    const size_t num_items = list.items.size();
+    const int64_t num_steps = steps_of(list);
+    const int64_t first_wave = draw(0, 6);
+    order_by_arrival(list, arrivals, first_wave);
+    ASSERT_EQ(list.items.size(), num_items);
+    EXPECT_EQ(cells_of(list), expected);
+    EXPECT_EQ(steps_of(list), num_steps);
+    for (size_t i = 0; i < std::min(num_items, static_cast<size_t>(first_wave)); ++i) {
+      for (int32_t r = list.items[i].run_begin + 1; r < list.items[i].run_end; ++r) {
+        EXPECT_LE(turn_of(list.runs[static_cast<size_t>(r) - 1], arrivals),
+                  turn_of(list.runs[static_cast<size_t>(r)], arrivals));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tangram::schedule

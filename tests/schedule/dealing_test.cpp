@@ -1,0 +1,156 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Which dealing the backward pass chooses, with all keys there and with keys that come late.
+#include "schedule/dealing.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "schedule/cache_simulation.hpp"
+#include "schedule/makespan.hpp"
+
+namespace tangram::schedule {
+namespace {
+
+constexpr int kSms = 132;
+
+/// Tiles of `counts` steps a head, which all begin with the first query tile.
+Extents extents_of(const std::vector<int64_t>& counts) {
+  std::vector<Extent> of_keys;
+  for (const int64_t count : counts) of_keys.push_back({count, 0, count});
+  return make_extents(of_keys);
+}
+
+/// Causal documents of so many key tiles each.
+Extents documents_of(const std::vector<int64_t>& lengths) {
+  std::vector<Extent> of_keys;
+  int64_t end = 0;
+  for (const int64_t length : lengths) {
+    end += 2 * length;
+    for (int64_t tile = length; tile > 0; --tile) of_keys.push_back({2 * tile, end - 2 * tile, end});
+  }
+  return make_extents(of_keys);
+}
+
+AttnShape shape_of(int64_t queries, int64_t keys) { return {queries, keys, 64, 8, 128, 128, DType::kBFloat16}; }
+constexpr double kSpread = 0.24;  // of packed causal documents
+
+/// Steps without any other costs that the multiprocessors would take if all were equally long at work.
+double even_steps(const Extents& extents, const AttnShape& shape) {
+  double sum = 0;
+  for (const Extent& extent : extents.of_keys) sum += static_cast<double>(extent.count);
+  return sum * shape.num_heads_q / kSms;
+}
+
+// In halves the longest tiles take twice the even share; in quarters the short ones join too often.
+TEST(Dealing, LongTilesOfSmallMasksAreCutFinerThanShortOnes) {
+  const AttnShape shape = shape_of(1024, 1024);
+  Extents extents = documents_of({4, 2, 1, 1});
+  const Dealing how = choose_dealing(extents, kSpread, shape, kSms);
+  EXPECT_GT(how.tail_tiles, 0);
+  EXPECT_GT(how.pieces, how.tail_pieces);
+  const Setting in{extents, shape, kSms, {}};
+  for (const int pieces : {2, 4}) EXPECT_LT(makespan(in, how), 0.85 * makespan(in, {.pieces = pieces}));
+}
+
+/// What the 14 packed documents of one of four ranks look like: 8K rows, the longest 3K.
+Extents documents_of_a_rank() { return documents_of({24, 12, 8, 6, 4, 3, 2, 2, 1, 1, 1, 1, 1, 1}); }
+
+TEST(Dealing, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
+  constexpr int64_t kMost = 150;
+  const AttnShape shape = shape_of(8192, 8192);
+  const Extents extents = documents_of_a_rank();
+  for (const int together : {0, 1, 2, 3}) {
+    for (const bool grouped : {false, true}) {
+      const Dealing how{.pieces = 8, .together = together, .grouped = grouped, .most_steps = kMost};
+      std::vector<std::vector<size_t>> dealt(64);  // key tiles, by query head
+      deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
+        const int64_t steps = extents.of_keys[i].count * 8;
+        EXPECT_LE(steps, kMost * pieces);
+        if (pieces > 1) {
+          EXPECT_GT(steps * 2, kMost * pieces);
+        }
+        for (int h = piece * 8 / pieces; h < (piece + 1) * 8 / pieces; ++h) {
+          dealt[static_cast<size_t>(head * 8 + h)].push_back(i);
+        }
+      });
+      EXPECT_EQ(std::set<size_t>(dealt[0].begin(), dealt[0].end()).size(), extents.of_keys.size());
+      for (const std::vector<size_t>& tiles : dealt) EXPECT_EQ(tiles, dealt[0]);
+      EXPECT_EQ(dealt[0].size(), extents.of_keys.size());
+    }
+  }
+}
+
+// All heads at once end as evenly, but read most from memory; head by head little is read, but the end is not even.
+TEST(Dealing, ManyDocumentsOfARankEndEvenlyAndStayInTheCache) {
+  const AttnShape shape = shape_of(8192, 8192);
+  Extents extents = documents_of_a_rank();
+  const Dealing how = choose_dealing(extents, kSpread, shape, kSms);
+  const Setting in{extents, shape, kSms, {}};
+  const Direction direction = choose_direction(extents);
+  CacheSimulation cache(in, direction.descending);
+  const double steps = makespan(in, how);
+  const double missed = cache.missed_share(how, how.heads_inside && direction.same_begin);
+  EXPECT_LT(steps, 1.09 * even_steps(extents, shape));
+  EXPECT_LT(missed, 0.15);
+  EXPECT_GT(cache.missed_share({.pieces = 2}, false), 3 * missed);
+  EXPECT_GT(makespan(in, {.pieces = 2, .together = 1}), 1.2 * steps);
+}
+
+// Dealt last since their keys come last, long tiles would begin when others are nearly done: better to wait for them.
+TEST(Dealing, LongTilesThatComeLateDoNotEndLast) {
+  const AttnShape shape = shape_of(8192, 8192);
+  Extents extents = documents_of({20, 14, 9, 7, 5, 4, 3, 2});
+  const std::vector<size_t> longest_first = extents.order;
+  const Dealing all_there = choose_dealing(extents, kSpread, shape, kSms);
+  std::vector<double> arrives(extents.of_keys.size(), 0.0);
+  for (size_t i = 0; i < 4; ++i) arrives[i] = 19;
+  const Dealing how = choose_dealing(extents, kSpread, shape, kSms, arrives);
+  EXPECT_EQ(extents.order, longest_first);
+  const double steps = makespan({extents, shape, kSms, arrives}, how);
+  EXPECT_LT(steps, 1.01 * makespan({extents, shape, kSms, {}}, all_there));
+  const Dealing joint{.pieces = 2, .together = 1, .joint = 4};
+  extents.order = order_by_arrival(extents, shape, kSms, joint, arrives);
+  EXPECT_GT(makespan({extents, shape, kSms, arrives}, joint), 1.2 * steps);
+}
+
+// Where most keys come late, waiting for the longest would leave all multiprocessors without work.
+TEST(Dealing, ManyTilesThatComeLateComeLast) {
+  const AttnShape shape = shape_of(8192, 16384);
+  Extents extents = extents_of(std::vector<int64_t>(128, 128));
+  std::vector<double> arrives(128, 0.0);
+  for (size_t i = 0; i < 64; ++i) arrives[i] = 100;
+  const Dealing how = choose_dealing(extents, 0.0, shape, kSms, arrives);
+  EXPECT_LT(makespan({extents, shape, kSms, arrives}, how), 1.02 * even_steps(extents, shape));
+  EXPECT_GE(extents.order.front(), 64u);
+}
+
+TEST(OrderByArrival, KeysThatAreThereChangeNothing) {
+  const Extents extents = extents_of({5, 9, 7, 9, 1});
+  const AttnShape shape{64, 64, 2, 2, 128, 128, DType::kBFloat16};
+  EXPECT_EQ(order_by_arrival(extents, shape, 2, {1, false}, std::vector<double>(5, 0.0)), extents.order);
+}
+
+// Shortest last is what lets all multiprocessors end together, so only the first wave is other tiles.
+TEST(OrderByArrival, TilesThatAreThereCoverTheWaitAndTheShortestStayLast) {
+  // Local tiles 0 to 5, remote ones 6 to 9, which come one after the other.
+  const Extents extents = extents_of({20, 20, 3, 4, 2, 1, 30, 30, 30, 30});
+  const AttnShape shape{640, 640, 1, 1, 128, 128, DType::kBFloat16};
+  const std::vector<double> arrives{0, 0, 0, 0, 0, 0, 5, 10, 15, 40};
+  EXPECT_EQ(order_by_arrival(extents, shape, 2, {1, false}, arrives),
+            (std::vector<size_t>{0, 1, 6, 7, 8, 9, 3, 2, 4, 5}));
+}
+
+TEST(OrderByArrival, WithNothingToDoTheEarliestComesNext) {
+  const Extents extents = extents_of({5, 5, 5});
+  const AttnShape shape{192, 192, 1, 1, 128, 128, DType::kBFloat16};
+  EXPECT_EQ(order_by_arrival(extents, shape, 4, {1, false}, std::vector<double>{30, 10, 20}),
+            (std::vector<size_t>{1, 2, 0}));
+}
+
+}  // namespace
+}  // namespace tangram::schedule

@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/tile_list.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "reference/cells.hpp"
+#include "reference/tile_runs.hpp"
+#include "tangram/error.hpp"
+#include "tangram/slice.hpp"
+
+namespace tangram::schedule {
+namespace {
+
+/// Checks all that the kernels rely on, and that the list shows exactly the cells of `slices`.
+void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t columns, TileShape shape) {
+  const reference::Cells expected(rows, columns, slices);
+  const TileList list = build_tile_list(slices, rows, columns, shape);
+  EXPECT_EQ(list.shape, shape);
+  reference::Cells seen(rows, columns);
+  std::vector<int> owners(static_cast<size_t>(rows));
+  int64_t last_cost = INT64_MAX;
+  for (const TileItem& item : list.items) {
+    ASSERT_LT(item.row_begin, item.row_end);
+    ASSERT_LE(item.row_end - item.row_begin, shape.block_m);
+    if (!shape.follows_mask) {
+      ASSERT_EQ(item.row_begin % shape.block_m, 0);
+      ASSERT_EQ(item.row_end, std::min<int64_t>(item.row_begin + shape.block_m, list.seqlen_q));
+    }
+    int64_t cost = 0;
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      const TileRun& run = list.runs[static_cast<size_t>(r)];
+      ASSERT_LE(0, run.k_begin);
+      ASSERT_LT(run.k_begin, run.k_end);
+      ASSERT_LE(run.k_end, columns);
+      cost += (run.k_end - run.k_begin + shape.block_n - 1) / shape.block_n;
+      std::vector<int> hits(static_cast<size_t>(run.k_end - run.k_begin));
+      for (int32_t row = item.row_begin; row < item.row_end; ++row) {
+        const RowInterval keys = reference::interval_of(list, item, run, row);
+        for (int32_t key = keys.begin; key < keys.end; ++key) {
+          ASSERT_GE(key, run.k_begin);
+          ASSERT_LT(key, run.k_end);
+          ++hits[static_cast<size_t>(key - run.k_begin)];
+          seen.add({{row, row + 1}, {key, key + 1}});
+        }
+        for (int32_t key = run.full_begin; key < run.full_end; ++key) {
+          ASSERT_TRUE(keys.begin <= key && key < keys.end) << "row " << row << " does not see unmasked key " << key;
+        }
+      }
+      EXPECT_EQ(std::count(hits.begin(), hits.end(), 0), 0) << "a key of the run is seen by no row";
+    }
+    for (int32_t row = item.row_begin; row < item.row_end; ++row) ++owners[static_cast<size_t>(row)];
+    EXPECT_LE(cost, last_cost) << "items must come longest first";
+    last_cost = cost;
+  }
+  EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), rows) << "each row must belong to one item";
+  ASSERT_EQ(list.key_tiles.empty(), !shape.follows_mask);
+  EXPECT_EQ(list.key_tiles.empty() ? 0 : list.key_tiles.front(), 0);
+  for (size_t i = 0; i < list.key_tiles.size(); ++i) {
+    if (i + 1 == list.key_tiles.size()) {
+      EXPECT_EQ(list.key_tiles.back(), columns);
+      break;
+    }
+    EXPECT_LT(list.key_tiles[i], list.key_tiles[i + 1]);
+    EXPECT_LE(list.key_tiles[i + 1] - list.key_tiles[i], shape.block_n);
+  }
+  EXPECT_EQ(seen, expected);
+}
+
+TEST(TileList, CausalHasOneRunATileWithAnUnmaskedPart) {
+  const std::vector<AttnSlice> slices{AttnSlice::causal({0, 64}, {0, 64})};
+  const TileList list = build_tile_list(slices, 64, 64, {16, 16});
+  ASSERT_EQ(list.items.size(), 4U);
+  EXPECT_EQ(list.items[0].row_begin, 48);
+  const TileRun& run = list.runs[static_cast<size_t>(list.items[0].run_begin)];
+  EXPECT_EQ(run.k_begin, 0);
+  EXPECT_EQ(run.k_end, 64);
+  EXPECT_EQ(run.full_end, 49);
+  EXPECT_TRUE(list.intervals.empty());
+  expect_exact(slices, 64, 64, {16, 16});
+}
+
+TEST(TileList, ShortDocumentsShareOneRun) {
+  std::vector<AttnSlice> slices;
+  for (int64_t doc = 0; doc < 12; ++doc) {
+    slices.push_back(AttnSlice::causal({doc * 10, doc * 10 + 10}, {doc * 10, doc * 10 + 10}));
+  }
+  const TileList list = build_tile_list(slices, 120, 120, {128, 128});
+  ASSERT_EQ(list.items.size(), 1U);
+  EXPECT_EQ(list.items[0].run_end - list.items[0].run_begin, 1);
+  EXPECT_EQ(list.intervals.size(), 120U);
+  expect_exact(slices, 120, 120, {128, 128});
+}
+
+TEST(TileList, GapsBetweenKeysMakeRuns) {
+  const std::vector<AttnSlice> slices{AttnSlice::full({0, 8}, {0, 10}), AttnSlice::full({8, 16}, {50, 60})};
+  EXPECT_EQ(build_tile_list(slices, 16, 60, {16, 16}).runs.size(), 2U);
+  expect_exact(slices, 16, 60, {16, 16});
+}
+
+TEST(TileList, RowsWithoutKeysHaveItemsWithoutRuns) {
+  const TileList list = build_tile_list({}, 40, 40, {16, 16});
+  ASSERT_EQ(list.items.size(), 3U);
+  for (const TileItem& item : list.items) EXPECT_EQ(item.run_begin, item.run_end);
+  expect_exact({}, 40, 40, {16, 16});
+}
+
+TEST(TileList, EmptySequences) {
+  EXPECT_TRUE(build_tile_list({}, 0, 10, {16, 16}).items.empty());
+  EXPECT_EQ(build_tile_list({}, 10, 0, {16, 16}).items.size(), 1U);
+}
+
+TEST(TileList, RandomSliceSetsShowExactlyTheirCells) {
+  std::mt19937 rng(20);
+  for (int round = 0; round < 500; ++round) {
+    const auto draw = [&rng](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng); };
+    const int64_t rows = draw(1, 70), columns = draw(1, 90);
+    reference::Cells covered(rows, columns);
+    std::vector<AttnSlice> slices;
+    for (int64_t i = draw(0, 8); i > 0; --i) {
+      // Keep a slice only if it covers no cell twice, as validated masks do.
+      const AttnSlice slice = reference::random_slice(rng, rows, columns);
+      reference::Cells both = covered;
+      both.add(slice);
+      if (both.has_double()) continue;
+      covered = both;
+      slices.push_back(slice);
+    }
+    const TileShape shape{static_cast<int>(draw(1, 40)), static_cast<int>(draw(1, 40)), draw(0, 1) == 1};
+    SCOPED_TRACE(testing::Message() << "round " << round);
+    expect_exact(slices, rows, columns, shape);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+TEST(TileList, FollowsDocumentsWhereThatSavesTiles) {
+  std::vector<AttnSlice> documents;
+  for (const Range rows : {Range{0, 100}, {100, 170}, {170, 178}, {178, 186}, {186, 250}}) {
+    documents.push_back(AttnSlice::causal(rows, rows));
+  }
+  const auto begins = [&](TileShape shape) {
+    std::vector<int32_t> rows;
+    for (const TileItem& item : build_tile_list(documents, 250, 250, shape).items) rows.push_back(item.row_begin);
+    std::sort(rows.begin(), rows.end());
+    return rows;
+  };
+  EXPECT_EQ(begins({64, 64, false}), (std::vector<int32_t>{0, 64, 128, 192}));
+  // 100: the document fills a tile. 170 and 178: short ones share the tile of the one before. 186: it fills a tile.
+  EXPECT_EQ(begins({64, 64, true}), (std::vector<int32_t>{0, 64, 100, 164, 186}));
+  // A causal mask, and slices that meet over the same keys, do not fall apart.
+  documents = {AttnSlice::causal({0, 250}, {0, 250})};
+  EXPECT_EQ(begins({64, 64, true}), begins({64, 64, false}));
+  documents = {AttnSlice::full({0, 100}, {0, 100}), AttnSlice::full({100, 250}, {50, 250})};
+  EXPECT_EQ(begins({64, 64, true}), begins({64, 64, false}));
+}
+
+TEST(TileList, TransposedSlicesShowTransposedCells) {
+  std::mt19937 rng(21);
+  for (int round = 0; round < 100; ++round) {
+    const AttnSlice slice = reference::random_slice(rng, 30, 40);
+    const AttnSlice turned = transposed(slice);
+    for (int64_t i = 0; i < 30; ++i) {
+      for (int64_t j = 0; j < 40; ++j) ASSERT_EQ(slice.visible(i, j), turned.visible(j, i));
+    }
+  }
+}
+
+TEST(TileList, BoundsFarFromTheRowsDoNotOverflow) {
+  // Rows near the largest allowed one, with open diagonals: i + diagonal must stay inside 32 bits.
+  const int64_t rows = (int64_t{1} << 31) - (int64_t{1} << 16);
+  const std::vector<AttnSlice> slices{AttnSlice::full({rows - 10, rows}, {rows - 20, rows})};
+  const TileList list = build_tile_list(slices, rows, rows, {1 << 24, 128});
+  for (const TileRun& run : list.runs) {
+    EXPECT_LE(int64_t{run.row_end} + run.max_diag + 1, INT32_MAX);
+    EXPECT_GE(int64_t{run.row_begin} + run.min_diag, INT32_MIN);
+    EXPECT_EQ(run.k_begin, rows - 20);
+  }
+}
+
+TEST(TileList, RefusesWhatItCannotIndex) {
+  EXPECT_THROW(build_tile_list({}, int64_t{1} << 31, 10, {16, 16}), InvalidArgument);
+  EXPECT_THROW(build_tile_list({}, 10, -1, {16, 16}), InvalidArgument);
+  EXPECT_THROW(build_tile_list({}, 10, 10, {0, 16}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace tangram::schedule
