@@ -20,14 +20,14 @@ PROGRAMS = ["plan", "dist", "dist_program", "dist_movement"]
 MUTATIONS = [
     ("plan/grid/grid_bytes.cpp", "q_rows * (row.dq + sinks)", "q_rows * row.dq"),
     ("plan/rank_plan.cpp", "at->row + (part.begin - at->global.begin)", "at->row"),
-    ("dist/grid/ring_rows.cpp", "if (s != last) call.sink = {};", ""),
-    ("dist/grid/ring_rows.cpp", "if (!needed) blocks[sent] = Block();", "(void)needed, blocks[sent] = Block();"),
+    ("plan/program/rows.cpp", "if (s != last) call.sink = {};", ""),
+    ("dist/program/host_runner.cpp", "last[static_cast<size_t>(region)] = op;", "last[static_cast<size_t>(region)] = begin;"),
     (
-        "dist/grid/head_exchange.cpp",
+        "plan/program/heads.hpp",
         "int64_t{member} * num_heads_ / head_ranks_",
         "member * (num_heads_ / head_ranks_)",
     ),
-    ("dist/grid/gather_rows.cpp", "if (group == group_) continue;", "if (group <= group_) continue;"),
+    ("plan/program/rows.cpp", "if (group == rank.group()) continue;", "if (group <= rank.group()) continue;"),
     (
         "dist/movement/merge.cpp",
         "lse = static_cast<float>(largest + std::log(total));",
@@ -35,7 +35,7 @@ MUTATIONS = [
     ),
     ("dist/movement/movement_forward.cpp", "!call.fetched && stage > 0", "stage > 0"),
     ("dist/forward_pass.cpp", "if (stage == last) call.sink", "if (stage + 1 == stages.size()) call.sink"),
-    ("dist/program/head_moves.cpp", "shard_row[member] += dispatch.chunk_size;", ""),
+    ("plan/program/heads.cpp", "shard_row[member] += dispatch.chunk_size;", ""),
 ]
 
 

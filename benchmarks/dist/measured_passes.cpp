@@ -7,7 +7,7 @@
 
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
-#include "dist/program/grid_program.hpp"
+#include "plan/program/emit.hpp"
 #include "random_values.hpp"
 #include "tangram/flex_attention.hpp"
 
@@ -90,7 +90,7 @@ class AlonePasses final : public MeasuredPasses {
       return;
     }
     const auto& chunks = plan.grid.head_chunks;
-    for (const GridMask& mask : grid_masks(plan, rank)) {
+    for (const ProgramMask& mask : program_masks(plan, rank)) {
       add(mask.slices, mask.shape, static_cast<int>(std::count(chunks.begin(), chunks.end(), mask.shape.num_heads_kv)));
     }
   }

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "attn/cpu/random_attention.hpp"
+#include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/device_buffer.hpp"
 #include "schedule/tile_list.hpp"
-#include "schedule/work_list.hpp"
 
 namespace tangram::test::sm90_backward {
 

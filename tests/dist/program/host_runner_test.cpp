@@ -29,8 +29,8 @@ int64_t peak_bytes(const HostProgram& program) {
 
 HostProgram ring_program(int cp_size, bool backward) {
   constexpr int64_t kRowsOfRank = 32;
-  const auto plan = testing::plan_of(full_mask(kRowsOfRank * cp_size, kRowsOfRank * cp_size), {8, 2, 8, 8, DType::kFloat32},
-                                     cp_size, {Strategy::kRing, 0, 0, {}});
+  const auto plan = testing::plan_of(full_mask(kRowsOfRank * cp_size, kRowsOfRank * cp_size),
+                                     {8, 2, 8, 8, DType::kFloat32}, cp_size, {Strategy::kRing, 0, 0, {}});
   const CallShape call = CallShape::with_results(DType::kFloat32, DType::kFloat32);
   const ProgramTarget target{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
   return HostProgram(backward ? backward_program(*plan, 0, call, target, false)
@@ -53,9 +53,10 @@ TEST(HostRunner, TensorsOfOneExchangeTravelTogether) {
 }
 
 TEST(HostRunner, TensorsOfDifferentExchangesTravelApart) {
-  const auto plan = testing::plan_of(full_mask(48, 24), {4, 2, 8, 8, DType::kFloat32}, 2, {Strategy::kUlysses, 0, 0, {}});
-  const HostProgram program(
-      forward_program(*plan, 0, CallShape::with_results(DType::kFloat32, DType::kFloat32), {.sends_from_anywhere = true}));
+  const auto plan =
+      testing::plan_of(full_mask(48, 24), {4, 2, 8, 8, DType::kFloat32}, 2, {Strategy::kUlysses, 0, 0, {}});
+  const HostProgram program(forward_program(*plan, 0, CallShape::with_results(DType::kFloat32, DType::kFloat32),
+                                            {.sends_from_anywhere = true}));
   ASSERT_EQ(program.casts(0).size(), 2U);
   EXPECT_EQ(program.casts(0)[0].label, "q to heads 0");
   EXPECT_EQ(program.casts(0)[1].label, "kv to heads 0");
