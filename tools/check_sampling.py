@@ -21,7 +21,11 @@ MUTATIONS = [
     ("plan/grid/grid_bytes.cpp", "q_rows * (row.dq + sinks)", "q_rows * row.dq"),
     ("plan/rank_plan.cpp", "at->row + (part.begin - at->global.begin)", "at->row"),
     ("plan/program/rows.cpp", "if (s != last) call.sink = {};", ""),
-    ("dist/program/host_runner.cpp", "last[static_cast<size_t>(region)] = op;", "last[static_cast<size_t>(region)] = begin;"),
+    (
+        "dist/program/host_runner.cpp",
+        "last[static_cast<size_t>(region)] = op;",
+        "last[static_cast<size_t>(region)] = begin;",
+    ),
     (
         "plan/program/heads.hpp",
         "int64_t{member} * num_heads_ / head_ranks_",
