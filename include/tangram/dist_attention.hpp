@@ -30,15 +30,14 @@ enum class DsinkReduce : int { kNone = 0, kSum = 1, kAvg = 2 };
 /// Remote K/V that a forward pass leaves to its backward pass (OverlapConfig::keep_remote_kv): the compact rows of its
 /// last stage. Empty when there was nothing to keep.
 struct KeptKv {
-  HostTensor k;
-  HostTensor v;
   /// True after a forward pass that kept its rows, also on a rank that had none to keep.
   bool valid = false;
   /// Where DeviceDistAttention keeps them instead: a slot of its landing buffers.
   int device_slot = -1;
-  /// What a strategy that exchanges heads keeps: q, k, v, out, lse and sinks of single rows, if there are any, of each
-  /// of its chunks of heads, all rows.
-  std::vector<HostTensor> heads;
+  /// Remote K and V. A strategy that exchanges heads keeps q, k, v, out, lse and sinks of single rows, if there are
+  /// any, of each of its chunks of heads, all rows; a plan in which queries move the rows of q, k and v that it
+  /// fetched.
+  std::vector<HostTensor> tensors;
 };
 
 /// Operands of a forward pass on one rank. Rows are those of the rank's q and k shards.

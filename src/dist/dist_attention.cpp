@@ -47,8 +47,22 @@ class DistAttention::Impl {
  public:
   RankContext context;
   CallFacts facts;                              // of the plan
-  std::unique_ptr<HostAttention> grid;          // under another strategy than Tangram's
+  std::unique_ptr<HostAttention> attention;     // unless queries move
   std::unique_ptr<MovementAttention> movement;  // where queries move too
+
+  /// Whether the group has an operation in such a pass, in which this rank can refuse.
+  bool communicates(const DistForwardArgs& args) const {
+    if (context.communicator->size() == 1) return false;
+    if (!context.plan->grid.empty() || movement != nullptr) return true;
+    return context.rank_plan().forward.size() > 1 || args.max_logits != nullptr;
+  }
+  bool communicates(const DistBackwardArgs& args) const {
+    if (context.communicator->size() == 1) return false;
+    if (!context.plan->grid.empty() || movement != nullptr) return true;
+    const bool reduces =
+        args.dsink != nullptr && args.sink.layout == SinkLayout::kSh && args.dsink_reduce != DsinkReduce::kNone;
+    return context.rank_plan().backward.size() > 1 || reduces;
+  }
 
   template <class Args, class Run>
   void pass(const Args& args, bool will_communicate, Run run) {
@@ -83,7 +97,7 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
               "DistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan->cp_size(),
               communicator.size());
       context.shape.seqlen_q = plan->q_dispatch.rows_per_rank();
-      impl_->grid = std::make_unique<HostAttention>(context);
+      impl_->attention = std::make_unique<HostAttention>(context);
       return;
     }
     if (!plan->movement.empty()) {
@@ -93,8 +107,7 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
     }
     check_plan("DistAttention", *plan, communicator.size());
     context.shape = rank_shape(*plan, context.rank);
-    context.forward = prepare_stages(backend, context.rank_plan().forward, context.shape, AttnPasses::kForward);
-    context.backward = prepare_stages(backend, context.rank_plan().backward, context.shape, AttnPasses::kBackward);
+    impl_->attention = std::make_unique<HostAttention>(context);
   });
   impl_->facts = facts_of(*plan);
   agree_on_plan(communicator, impl_->facts, "DistAttention");
@@ -110,36 +123,15 @@ int64_t DistAttention::q_rows() const { return impl_->context.shape.seqlen_q; }
 int64_t DistAttention::k_rows() const { return impl_->context.k_shard_rows(); }
 
 void DistAttention::forward(const DistForwardArgs& args) {
-  if (impl_->grid != nullptr) {
-    impl_->pass(args, impl_->context.communicator->size() > 1,
-                [this](RankContext&, const DistForwardArgs& checked) { impl_->grid->forward(checked); });
-    return;
-  }
-  if (impl_->movement != nullptr) {
-    impl_->pass(args, impl_->context.communicator->size() > 1,
-                [this](RankContext&, const DistForwardArgs& checked) { impl_->movement->forward(checked); });
-    return;
-  }
-  const bool casts = impl_->context.rank_plan().forward.size() > 1;
-  const bool reduces = args.max_logits != nullptr && impl_->context.communicator->size() > 1;
-  impl_->pass(args, casts || reduces, run_forward);
+  impl_->pass(args, impl_->communicates(args), [this](RankContext&, const DistForwardArgs& checked) {
+    impl_->movement != nullptr ? impl_->movement->forward(checked) : impl_->attention->forward(checked);
+  });
 }
 
 void DistAttention::backward(const DistBackwardArgs& args) {
-  if (impl_->grid != nullptr) {
-    impl_->pass(args, impl_->context.communicator->size() > 1,
-                [this](RankContext&, const DistBackwardArgs& checked) { impl_->grid->backward(checked); });
-    return;
-  }
-  if (impl_->movement != nullptr) {
-    impl_->pass(args, impl_->context.communicator->size() > 1,
-                [this](RankContext&, const DistBackwardArgs& checked) { impl_->movement->backward(checked); });
-    return;
-  }
-  const bool casts = impl_->context.rank_plan().backward.size() > 1;
-  const bool reduces = args.dsink != nullptr && args.sink.layout == SinkLayout::kSh &&
-                       args.dsink_reduce != DsinkReduce::kNone && impl_->context.communicator->size() > 1;
-  impl_->pass(args, casts || reduces, run_backward);
+  impl_->pass(args, impl_->communicates(args), [this](RankContext&, const DistBackwardArgs& checked) {
+    impl_->movement != nullptr ? impl_->movement->backward(checked) : impl_->attention->backward(checked);
+  });
 }
 
 const std::vector<TraceEvent>& DistAttention::trace() const { return impl_->context.recorder.events(); }

@@ -166,24 +166,4 @@ std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const AttnBackend& bac
   return prepared;
 }
 
-size_t last_stage_with_work(const std::vector<std::unique_ptr<PreparedMask>>& stages) {
-  size_t last = 0;
-  for (size_t stage = 1; stage < stages.size(); ++stage) {
-    if (stages[stage] != nullptr) last = stage;
-  }
-  return last;
-}
-
-std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept) {
-  std::vector<size_t> order;
-  if (starts_with_kept) {
-    order.push_back(num_stages - 1);
-    for (size_t stage = 1; stage + 1 < num_stages; ++stage) order.push_back(stage);
-    order.push_back(0);
-  } else {
-    for (size_t stage = 0; stage < num_stages; ++stage) order.push_back(stage);
-  }
-  return order;
-}
-
 }  // namespace tangram

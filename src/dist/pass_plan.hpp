@@ -50,10 +50,4 @@ AttnShape rank_shape(const Plan& plan, int rank);
 std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const AttnBackend& backend, const std::vector<Stage>& stages,
                                                           const AttnShape& shape, AttnPasses passes);
 
-/// The last stage in which the rank computes: the sink enters there. Stage 0 always computes.
-size_t last_stage_with_work(const std::vector<std::unique_ptr<PreparedMask>>& stages);
-
-/// The order of a pass's stages. See NOTE [kept stage] in plan.hpp.
-std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept);
-
 }  // namespace tangram

@@ -102,28 +102,23 @@ std::unique_ptr<CommHandle> KvBuffer::cast(const Exchange& exchange, int stage_i
   });
 }
 
-void KvBuffer::keep(const Stage& stage, KeptKv& kept) const {
-  const int64_t num_rows = stage.exchange.rows_received();
-  kept.k = HostTensor(k_view_.dtype, num_rows, k_view_.heads, k_view_.dim);
-  kept.v = HostTensor(v_view_.dtype, num_rows, v_view_.heads, v_view_.dim);
-  int64_t row = 0;
-  for (const RowCopy& copy : stage.exchange.recvs) {
-    const Range to{row, row + copy.rows.size()};
-    comm::copy_rows(slice_rows(k_view_, copy.rows), slice_rows(kept.k.view(), to));
-    comm::copy_rows(slice_rows(v_view_, copy.rows), slice_rows(kept.v.view(), to));
-    row = to.end;
-  }
-  kept.valid = true;
+void reduce_max_logits(RankContext& context, const DistForwardArgs& args) {
+  if (args.max_logits == nullptr || context.communicator->size() == 1) return;
+  context.recorder.timed(TraceKind::kAllReduce, 0, [&] {
+    context.communicator->all_reduce({args.max_logits, static_cast<size_t>(args.q.heads)}, ReduceOp::kMax,
+                                     "max_logits");
+  });
 }
 
-void KvBuffer::restore(const Stage& stage, const KeptKv& kept) {
-  int64_t row = 0;
-  for (const RowCopy& copy : stage.exchange.recvs) {
-    const Range from{row, row + copy.rows.size()};
-    comm::copy_rows(slice_rows(kept.k.view(), from), slice_rows(k_.view(), copy.rows));
-    comm::copy_rows(slice_rows(kept.v.view(), from), slice_rows(v_.view(), copy.rows));
-    row = from.end;
+void reduce_dsink(RankContext& context, const DistBackwardArgs& args) {
+  if (args.dsink == nullptr || args.sink.layout == SinkLayout::kSsh || args.dsink_reduce == DsinkReduce::kNone ||
+      context.communicator->size() == 1) {
+    return;
   }
+  const size_t count = static_cast<size_t>(args.sink.seqlen_sink) * static_cast<size_t>(args.q.heads);
+  const ReduceOp op = args.dsink_reduce == DsinkReduce::kSum ? ReduceOp::kSum : ReduceOp::kAvg;
+  context.recorder.timed(TraceKind::kAllReduce, 0,
+                         [&] { context.communicator->all_reduce({args.dsink, count}, op, "dsink"); });
 }
 
 }  // namespace tangram

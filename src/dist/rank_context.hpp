@@ -58,9 +58,7 @@ struct RankContext {
   Communicator* communicator = nullptr;
   const AttnBackend* backend = nullptr;
   int rank = 0;
-  AttnShape shape;                                     // q rows of the shard, k rows of the buffer
-  std::vector<std::unique_ptr<PreparedMask>> forward;  // by stage, null where nothing is computed
-  std::vector<std::unique_ptr<PreparedMask>> backward;
+  AttnShape shape;  // q rows of the shard, k rows of the buffer
   PassRecorder recorder;
 
   const RankPlan& rank_plan() const { return plan->ranks[static_cast<size_t>(rank)]; }
@@ -91,8 +89,6 @@ class KvBuffer {
 
   /// Starts to bring the remote rows of a stage.
   std::unique_ptr<CommHandle> cast(const Exchange& exchange, int stage_idx);
-  void keep(const Stage& stage, KeptKv& kept) const;
-  void restore(const Stage& stage, const KeptKv& kept);
 
  private:
   void copy_local_rows();
@@ -115,8 +111,5 @@ void validate(const RankContext& context, const DistBackwardArgs& args);
 void reduce_dsink(RankContext& context, const DistBackwardArgs& args);
 /// The maximum of args.max_logits over ranks, where wanted.
 void reduce_max_logits(RankContext& context, const DistForwardArgs& args);
-
-void run_forward(RankContext& context, const DistForwardArgs& args);
-void run_backward(RankContext& context, const DistBackwardArgs& args);
 
 }  // namespace tangram

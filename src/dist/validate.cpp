@@ -66,22 +66,22 @@ void check_kept_heads(const char* function, const GridPlan& grid, const DistBack
   if (kept == nullptr || !kept->valid) return;
   const size_t of_chunk = kept_tensors_of_chunk(args.sink);
   const size_t expected = grid.head_ranks > 1 ? of_chunk * grid.head_chunks.size() : 0;
-  require(kept->heads.size() == expected, "{}: kept must be what forward left ({} tensors, got {})", function, expected,
-          kept->heads.size());
+  require(kept->tensors.size() == expected, "{}: kept must be what forward left ({} tensors, got {})", function,
+          expected, kept->tensors.size());
   for (size_t out = 3; out < expected; out += of_chunk) {
-    require(kept->heads[out].dtype() == args.out.dtype,
+    require(kept->tensors[out].dtype() == args.out.dtype,
             "{}: out must have the dtype of the out that was kept, {} (got {})", function,
-            to_string(kept->heads[out].dtype()), to_string(args.out.dtype));
+            to_string(kept->tensors[out].dtype()), to_string(args.out.dtype));
   }
 }
 
 void check_kept_rows(const char* function, const MovementRank& rank, const KeptKv* kept) {
   if (kept == nullptr || !kept->valid) return;
   const int64_t rows[] = {rank.remote_q_rows, rank.kv_rows, rank.kv_rows};
-  bool fits = kept->heads.size() == std::size(rows);
-  for (size_t i = 0; fits && i < std::size(rows); ++i) fits = kept->heads[i].rows() == rows[i];
+  bool fits = kept->tensors.size() == std::size(rows);
+  for (size_t i = 0; fits && i < std::size(rows); ++i) fits = kept->tensors[i].rows() == rows[i];
   require(fits, "{}: kept must be what forward left: q, k and v of {}, {} and {} rows (got {} tensors)", function,
-          rows[0], rows[1], rows[2], kept->heads.size());
+          rows[0], rows[1], rows[2], kept->tensors.size());
 }
 
 }  // namespace
@@ -113,8 +113,10 @@ void validate(const RankContext& context, const DistBackwardArgs& args) {
     const std::vector<Stage>& stages = context.rank_plan().backward;
     require(stages.back().kept, "{}: kept must be null unless the plan keeps remote K/V (got rows)", function);
     const int64_t rows = stages.back().exchange.rows_received();
-    check_input(function, heads.dtype, args.kept->k, {"kept->k", rows, heads.num_heads_kv, heads.head_dim});
-    check_input(function, heads.dtype, args.kept->v, {"kept->v", rows, heads.num_heads_kv, heads.head_dim_v});
+    const std::vector<HostTensor>& kept = args.kept->tensors;
+    require(kept.size() == 2, "{}: kept must be what forward left: K and V (got {} tensors)", function, kept.size());
+    check_input(function, heads.dtype, kept[0], {"kept K", rows, heads.num_heads_kv, heads.head_dim});
+    check_input(function, heads.dtype, kept[1], {"kept V", rows, heads.num_heads_kv, heads.head_dim_v});
   }
 }
 

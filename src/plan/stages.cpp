@@ -226,4 +226,16 @@ std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, Pass pass
   return areas;
 }
 
+std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept) {
+  std::vector<size_t> order;
+  if (starts_with_kept) {
+    order.push_back(num_stages - 1);
+    for (size_t stage = 1; stage + 1 < num_stages; ++stage) order.push_back(stage);
+    order.push_back(0);
+  } else {
+    for (size_t stage = 0; stage < num_stages; ++stage) order.push_back(stage);
+  }
+  return order;
+}
+
 }  // namespace tangram

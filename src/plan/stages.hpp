@@ -30,6 +30,9 @@ void build_stages(std::vector<RankPlan>& ranks, const StageCounts& counts, bool 
 /// Area of each stage of a rank, without making the stages. Segments must name them.
 std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, Pass pass);
 
+/// The order of a pass's stages. See NOTE [kept stage] in plan.hpp.
+std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept);
+
 /// Appends to a list whose last copy may continue straight into the new one on both sides.
 void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy);
 

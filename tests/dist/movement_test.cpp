@@ -437,7 +437,7 @@ TEST(Movement, KeptRowsOfAnotherPlanAreRefused) {
     const HostTensor q = r.dq.clone(), k = r.dk.clone(), v = r.dv.clone();
     KeptKv kept;
     kept.valid = true;
-    kept.heads.resize(3);
+    kept.tensors.resize(3);
     EXPECT_THAT(message_of([&] {
                   attention.backward({q,
                                       k,

@@ -7,6 +7,7 @@
 #include "cuda/check.hpp"
 #include "dist/device/device_rank.hpp"
 #include "dist/pass_plan.hpp"
+#include "plan/stages.hpp"
 
 namespace tangram::device {
 

@@ -112,9 +112,9 @@ class MovementAttention::Backward {
     return result;
   }
 
-  ConstTensorView fetched_q() const { return kept_ != nullptr ? kept_->heads[0].view() : fetched_q_.view(); }
-  ConstTensorView k() const { return kept_ != nullptr ? kept_->heads[1].view() : kv_->k(); }
-  ConstTensorView v() const { return kept_ != nullptr ? kept_->heads[2].view() : kv_->v(); }
+  ConstTensorView fetched_q() const { return kept_ != nullptr ? kept_->tensors[0].view() : fetched_q_.view(); }
+  ConstTensorView k() const { return kept_ != nullptr ? kept_->tensors[1].view() : kv_->k(); }
+  ConstTensorView v() const { return kept_ != nullptr ? kept_->tensors[2].view() : kv_->v(); }
 
   void send_for(size_t stage) {
     const int stage_idx = static_cast<int>(stage);

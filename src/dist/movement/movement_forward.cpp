@@ -66,11 +66,11 @@ class MovementAttention::Forward {
 
   /// What backward would fetch again.
   void keep(KeptKv& kept) {
-    kept.heads.push_back(std::move(fetched_q_));
+    kept.tensors.push_back(std::move(fetched_q_));
     for (const ConstTensorView& view : {kv_.k(), kv_.v()}) {
       HostTensor copy(view.dtype, view.rows, view.heads, view.dim);
       convert_rows(view, copy);
-      kept.heads.push_back(std::move(copy));
+      kept.tensors.push_back(std::move(copy));
     }
     kept.valid = true;
   }

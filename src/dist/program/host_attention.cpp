@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "core/require.hpp"
+#include "dist/rows.hpp"
 #include "plan/program/verify.hpp"
 #include "tangram/env.hpp"
 #include "tangram/flex_attention.hpp"
@@ -15,6 +17,13 @@ namespace {
 
 /// The operands of the next chunk of heads travel while one computes; more would only take memory.
 constexpr ProgramTarget kHost{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
+
+/// NaN that came in may come out; NaN that we made may not.
+void check_for_nan(const DistForwardArgs& args) {
+  const ConstTensorView lse{args.lse, DType::kFloat32, args.q.rows, args.q.heads, 1, args.q.heads, 1};
+  if (!has_nan(args.out) && !has_nan(lse)) return;
+  TANGRAM_ASSERT(has_nan(args.q) || has_nan(args.k) || has_nan(args.v));
+}
 
 /// Under TANGRAM_SANITY_CHECK the programs of small groups and sequences are played on all ranks before the first runs.
 void verify_if_small(const Plan& plan, const CallShape& call, bool kept) {
@@ -31,7 +40,10 @@ size_t kept_tensors_of_chunk(const Sink& sink) { return !sink.empty() && sink.la
 
 HostAttention::HostAttention(RankContext& context) : context_(context) {
   for (const ProgramMask& mask : program_masks(*context.plan, context.rank)) {
-    masks_.push_back(mask.needed ? prepare_slices(*context.backend, mask.slices, mask.shape) : nullptr);
+    const AttnPasses passes = mask.passes == ProgramMask::Passes::kForward    ? AttnPasses::kForward
+                              : mask.passes == ProgramMask::Passes::kBackward ? AttnPasses::kBackward
+                                                                              : AttnPasses::kBoth;
+    masks_.push_back(mask.needed ? prepare_slices(*context.backend, mask.slices, mask.shape, {}, passes) : nullptr);
   }
 }
 
@@ -47,26 +59,35 @@ const HostProgram& HostAttention::program(Kind kind, const CallShape& call) {
   return programs_.emplace(key, std::move(written)).first->second;
 }
 
+bool HostAttention::can_keep() const {
+  const Plan& plan = *context_.plan;
+  return plan.grid.empty() ? context_.rank_plan().backward.back().kept : plan.grid.head_ranks > 1;
+}
+
 void HostAttention::forward(const DistForwardArgs& args) {
   context_.recorder.begin(AttnPass::kForward);
+  if (context_.plan->grid.empty()) context_.recorder.set_remote_rows(context_.rank_plan().remote_kv_rows);
   if (args.kept != nullptr) *args.kept = {};
   CallShape call = CallShape::with_results(context_.plan->config.heads.dtype, args.out.dtype);
   call.seqlen_sink = args.sink.seqlen_sink;
   call.sink_layout = args.sink.layout;
-  const bool keeps = args.kept != nullptr && context_.plan->grid.head_ranks > 1;
-  run_on_host(context_, program(Kind::kForward, call), arguments_of(args), masks_, nullptr,
-              keeps ? &args.kept->heads : nullptr);
+  const bool keeps = args.kept != nullptr && can_keep();
+  call.keeps = keeps;
+  const bool nan_came_in = run_on_host(context_, program(Kind::kForward, call), arguments_of(args), masks_, nullptr,
+                                       keeps ? &args.kept->tensors : nullptr);
   if (keeps) args.kept->valid = true;
   reduce_max_logits(context_, args);
+  if (Env::get().sanity_check && !nan_came_in) check_for_nan(args);
 }
 
 void HostAttention::backward(const DistBackwardArgs& args) {
   context_.recorder.begin(AttnPass::kBackward);
+  if (context_.plan->grid.empty()) context_.recorder.set_remote_rows(context_.rank_plan().remote_kv_rows);
   const CallShape call{args.out.dtype, args.dout.dtype,       args.dq.dtype,    args.dk.dtype,
                        args.dv.dtype,  args.sink.seqlen_sink, args.sink.layout, args.dsink != nullptr};
-  const bool has_kept = args.kept != nullptr && args.kept->valid;
+  const bool has_kept = args.kept != nullptr && args.kept->valid && can_keep();
   run_on_host(context_, program(has_kept ? Kind::kBackwardKept : Kind::kBackward, call), arguments_of(args), masks_,
-              has_kept ? &args.kept->heads : nullptr, nullptr);
+              has_kept ? &args.kept->tensors : nullptr, nullptr);
   reduce_dsink(context_, args);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HostAttention: one rank's part in a plan with a grid, over host memory.
+// HostAttention: one rank's part in a plan whose queries stay, over host memory.
 #pragma once
 
 #include <map>
@@ -25,6 +25,8 @@ class HostAttention {
  private:
   enum class Kind : int { kForward, kBackward, kBackwardKept };
 
+  /// Whether a forward pass can leave something to its backward pass.
+  bool can_keep() const;
   const HostProgram& program(Kind kind, const CallShape& call);
 
   RankContext& context_;

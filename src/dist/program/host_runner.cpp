@@ -13,6 +13,7 @@
 #include "comm/row_moves.hpp"
 #include "core/require.hpp"
 #include "dist/rows.hpp"
+#include "tangram/env.hpp"
 
 namespace tangram {
 
@@ -81,9 +82,14 @@ class HostRunner final : public ProgramRunner {
         regions_(program_.regions.size()),
         under_way_(program_.casts.size()) {}
 
+  bool nan_came_in() const { return nan_came_in_; }
   void keep_regions() {
     for (int i = 0; keep_ != nullptr && i < program_.num_kept; ++i) {
-      keep_->push_back(std::move(regions_[static_cast<size_t>(i)]));
+      const Region& region = program_.regions[static_cast<size_t>(i)];
+      HostTensor& tensor = regions_[static_cast<size_t>(i)];
+      if (tensor.rows() == 0)
+        tensor = HostTensor(region.dtype, region.rows, region.heads, region.dim);  // nobody used it
+      keep_->push_back(std::move(tensor));
     }
   }
 
@@ -109,7 +115,7 @@ class HostRunner final : public ProgramRunner {
     }
   }
   void sum_rows(std::span<const RowSum> sums, int step) override {
-    context_.recorder.timed(TraceKind::kCopyLocal, step, [&] {
+    context_.recorder.timed(step < 0 ? TraceKind::kFinish : TraceKind::kCopyLocal, std::max(step, 0), [&] {
       for (const RowSum& sum : sums) {
         const bool adds = sum.addend.data != nullptr;
         if (!adds && sum.source.dtype == sum.result.dtype) {
@@ -134,19 +140,21 @@ class HostRunner final : public ProgramRunner {
       }
     });
   }
-  void zero(const TensorView& tensor) override { fill_rows(tensor, 0); }
+  void zero(const TensorView& tensor) override {
+    if (tensor.contiguous()) {
+      std::memset(tensor.data, 0, static_cast<size_t>(tensor.rows * tensor.row_stride) * size_of(tensor.dtype));
+    } else {
+      fill_rows(tensor, 0);
+    }
+  }
 
   void cast(int stage) override {
     const Cast& cast = program_.casts[static_cast<size_t>(stage)];
     const TraceKind kind = cast.results ? TraceKind::kPostReduce : TraceKind::kPostCast;
     for (const HostCast& part : host_program_.casts(stage)) {
-      std::vector<CastTensor> tensors;
-      for (size_t i = part.first_item; i < part.first_item + part.num_items; ++i) {
-        tensors.push_back({view(cast.items[i].source), view(cast.items[i].target)});
-      }
-      const Exchange& exchange = cast.items[part.first_item].exchange;
+      const auto items = std::span(cast.items).subspan(part.first_item, part.num_items);
       under_way_[static_cast<size_t>(stage)].push_back(context_.recorder.timed(
-          kind, cast.step, [&] { return context_.communicator->group_cast(exchange, tensors, part.label); }));
+          kind, cast.step, [&] { return cast.adds ? reduce(items, part.label) : send(items, part.label); }));
     }
   }
   void wait(int stage) override {
@@ -156,6 +164,25 @@ class HostRunner final : public ProgramRunner {
                              cast.results ? TraceKind::kTransferReduce : TraceKind::kTransferCast, cast.step);
     }
     under_way_[static_cast<size_t>(stage)].clear();
+    if (Env::get().sanity_check && !cast.adds) look_for_nan(cast);
+  }
+  void look_for_nan(const Cast& cast) {
+    for (const CastItem& item : cast.items) {
+      for (const RowCopy& copy : item.exchange.recvs) {
+        nan_came_in_ = nan_came_in_ || has_nan(slice_rows(view(item.target), copy.rows));
+      }
+    }
+  }
+
+  std::unique_ptr<CommHandle> send(std::span<const CastItem> items, const std::string& label) const {
+    std::vector<CastTensor> tensors;
+    for (const CastItem& item : items) tensors.push_back({view(item.source), view(item.target)});
+    return context_.communicator->group_cast(items.front().exchange, tensors, label);
+  }
+  std::unique_ptr<CommHandle> reduce(std::span<const CastItem> items, const std::string& label) const {
+    std::vector<ReduceTensor> tensors;
+    for (const CastItem& item : items) tensors.push_back({view(item.source), view(item.target)});
+    return context_.communicator->group_reduce(items.front().exchange, tensors, ReduceOp::kSum, label);
   }
 
   void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
@@ -170,6 +197,7 @@ class HostRunner final : public ProgramRunner {
   const std::vector<HostTensor>* const held_;
   std::vector<HostTensor>* const keep_;
   std::vector<HostTensor> regions_;
+  bool nan_came_in_ = false;
   // Last: destroyed, and so waited for, before the memory that they use.
   std::vector<std::vector<std::unique_ptr<CommHandle>>> under_way_;
 };
@@ -198,12 +226,13 @@ HostProgram::HostProgram(Program program) : program_(std::move(program)) {
   for (const Cast& cast : program_.casts) casts_.push_back(host_casts(cast));
 }
 
-void run_on_host(RankContext& context, const HostProgram& program, const ProgramArguments& arguments,
+bool run_on_host(RankContext& context, const HostProgram& program, const ProgramArguments& arguments,
                  const ProgramRunner::Masks& masks, const std::vector<HostTensor>* held,
                  std::vector<HostTensor>* keep) {
   HostRunner runner(context, program, arguments, masks, held, keep);
   runner.run();
   runner.keep_regions();
+  return runner.nan_came_in();
 }
 
 }  // namespace tangram

@@ -39,7 +39,7 @@ class HostProgram {
 /// Runs the program on `context`'s communicator and backend and records what it does there. `held`: the regions that
 /// may be kept, in their order, as another pass left them, or null. `keep`: where they go after the pass, or null:
 /// nowhere.
-void run_on_host(RankContext& context, const HostProgram& program, const ProgramArguments& arguments,
+bool run_on_host(RankContext& context, const HostProgram& program, const ProgramArguments& arguments,
                  const ProgramRunner::Masks& masks, const std::vector<HostTensor>* held, std::vector<HostTensor>* keep);
 
 }  // namespace tangram

@@ -150,6 +150,7 @@ AttnBackwardArgs ProgramRunner::backward_call(const AttendOp& op) const {
   const bool wants_dsink = arguments_.floats[static_cast<size_t>(Place::kDsink)] != nullptr;
   call.dsink = wants_dsink ? floats(op.dsink) : nullptr;
   call.accumulate_dq = op.accumulate;
+  call.accumulate_dkv = op.accumulate_kv;
   call.options = arguments_.options;
   return call;
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Writes the programs of a plan with a grid: what a rank does in a pass, for a call and for what will run it.
+// Writes the programs of a plan: what a rank does in a pass, for a call and for what will run it.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,15 @@
 
 namespace tangram {
 
-/// What a program computes: one for each step between row groups and each number of heads in a chunk.
+/// What a program computes: one for each stage of each pass; with a grid, for each step between row groups and each
+/// number of heads in a chunk.
 struct ProgramMask {
+  enum class Passes { kBoth, kForward, kBackward };
+
   AttnShape shape;
   std::vector<AttnSlice> slices;
   bool needed = true;  ///< something is to be computed, or results have to be set
+  Passes passes = Passes::kBoth;
 };
 std::vector<ProgramMask> program_masks(const Plan& plan, int rank);
 
@@ -32,6 +36,8 @@ struct CallShape {
   int64_t seqlen_sink = 0;
   SinkLayout sink_layout = SinkLayout::kSh;
   bool wants_dsink = true;
+  /// Forward: what the backward pass can use is kept in the first regions, where that costs copies.
+  bool keeps = false;
 
   /// All results in `dtype`.
   static CallShape with_results(DType inputs, DType results) { return {results, inputs, results, results, results}; }

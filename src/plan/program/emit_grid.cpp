@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "core/require.hpp"
-#include "plan/program/emit.hpp"
+#include "plan/program/emit_kv.hpp"
 #include "plan/program/heads.hpp"
 #include "plan/program/rows.hpp"
 
@@ -36,10 +36,6 @@ struct Chunk {
   FloatRef dsink;
   int stage_in = -1, stage_back = -1;
 };
-
-TensorRef argument(Place place, DType dtype, int64_t rows, int heads, int dim) {
-  return {place, -1, dtype, 0, rows, 0, heads, dim};
-}
 
 /// Of `[rows, sinks, heads]` one value a row and head: those of sink `sink`.
 FloatRef one_sink(const FloatRef& all, int64_t num_sinks, int64_t sink) {
@@ -361,6 +357,7 @@ Program PassWriter::backward(bool kept) {
 }  // namespace
 
 std::vector<ProgramMask> program_masks(const Plan& plan, int rank) {
+  if (plan.grid.empty()) return kv_masks(plan, rank);
   const GridRank of{plan, rank};
   const HeadConfig& heads = plan.config.heads;
   const int local_kv = std::max(1, heads.num_heads_kv / plan.grid.head_ranks);
@@ -384,10 +381,12 @@ std::vector<ProgramMask> program_masks(const Plan& plan, int rank) {
 }
 
 Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target) {
+  if (plan.grid.empty()) return kv_forward(plan, rank, call, target);
   return PassWriter(plan, rank, call, target).forward();
 }
 
 Program backward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept) {
+  if (plan.grid.empty()) return kv_backward(plan, rank, call, target, kept);
   return PassWriter(plan, rank, call, target).backward(kept);
 }
 

@@ -18,7 +18,10 @@ TensorRef TensorRef::slice(Range range) const {
 int64_t Program::bytes_received() const {
   int64_t bytes = 0;
   for (const Cast& cast : casts) {
-    for (const CastItem& item : cast.items) bytes += item.exchange.rows_received() * item.target.row_bytes();
+    for (const CastItem& item : cast.items) {
+      const int64_t rows = cast.adds ? item.exchange.rows_sent() : item.exchange.rows_received();
+      bytes += rows * item.target.row_bytes();
+    }
   }
   return bytes;
 }

@@ -90,6 +90,10 @@ struct Cast {
   std::vector<CastItem> items;
   bool results = false;
   int step = 0;
+  /// The rows of `source` that the exchange names as received go back the way of the exchange, and are added to those
+  /// of `target` that it names as sent, in rank order, in float32. The targets hold something, and several casts may
+  /// add to a row.
+  bool adds = false;
 };
 
 /// `result = source`, or `source + addend` where there is one: summed in float32, rounded once.
@@ -101,7 +105,7 @@ struct RowSumOp {
 /// Sums that do not depend on each other.
 struct RowSumsOp {
   std::vector<RowSumOp> sums;
-  int step = 0;
+  int step = 0;  ///< that they belong to; -1: they finish the pass
 };
 
 /// `rows` times `columns` values; without a source all become `value`.
@@ -117,7 +121,7 @@ struct FloatCopiesOp {
   int step = 0;
 };
 
-/// A whole region.
+/// All rows that it names.
 struct ZeroOp {
   TensorRef tensor;
 };
@@ -138,6 +142,7 @@ struct AttendOp {
   FloatRef max_logits;      ///< forward; kNone: the caller wants none, or these come from nowhere
   bool accumulate = false;  ///< out and lse; backward, dq
   TensorRef dout, dq, dk, dv;
+  bool accumulate_kv = false;  ///< dk and dv, of keys that the mask shows; others are not touched
   FloatRef dsink;
   bool beside_transfers = false;
   int stage = 0;  ///< chunk of heads or step between row groups

@@ -36,6 +36,7 @@ void require_settled(const Cells::Cell& cell) {
   if (cell.landing >= 0) {
     throw ProgramFault{fmt::format("uses rows that cast {} brings, which was not waited for", cell.landing)};
   }
+  if (cell.adders > 0) throw ProgramFault{"uses rows to which a cast under way adds"};
 }
 
 Element checked_value(const Cells& cells, size_t index) {
@@ -186,7 +187,24 @@ void ShadowMemory::land(const TensorRef& target, Range rows, const std::vector<E
   size_t next = 0;
   for_each(target, rows, [&](Cells::Cell& cell) {
     if (next == values.size()) throw ProgramFault{"more comes than was sent"};
-    cell = {values[next++], true, -1, 0};
+    cell = {values[next++], true};
+  });
+  if (next != values.size()) throw ProgramFault{"less comes than was sent"};
+}
+
+void ShadowMemory::begin_add(const TensorRef& target, Range rows) {
+  for_each(target, rows, [](Cells::Cell& cell) {
+    if (!cell.written || cell.readers > 0) throw ProgramFault{"adds to what nothing has written or a cast reads"};
+    ++cell.adders;
+  });
+}
+
+void ShadowMemory::add(const TensorRef& target, Range rows, const std::vector<Element>& values) {
+  size_t next = 0;
+  for_each(target, rows, [&](Cells::Cell& cell) {
+    if (next == values.size()) throw ProgramFault{"more comes than was sent"};
+    cell.value += values[next++];
+    --cell.adders;
   });
   if (next != values.size()) throw ProgramFault{"less comes than was sent"};
 }

@@ -39,6 +39,7 @@ struct Cells {
     bool written = false;
     int landing = -1;  ///< the cast that is to write it, not yet waited for
     int readers = 0;   ///< casts under way that read it
+    int adders = 0;    ///< casts under way that add to it
   };
   std::vector<Cell> cells;
   int64_t columns = 1;
@@ -71,6 +72,9 @@ class ShadowMemory {
   std::vector<Element> begin_read(const TensorRef& source, Range rows);
   void end_read(const TensorRef& source, Range rows);
   void land(const TensorRef& target, Range rows, const std::vector<Element>& values);
+  /// The same of casts that add.
+  void begin_add(const TensorRef& target, Range rows);
+  void add(const TensorRef& target, Range rows, const std::vector<Element>& values);
 
  private:
   size_t index(const TensorRef& ref, int64_t row, int head) const;

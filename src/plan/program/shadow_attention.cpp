@@ -96,13 +96,17 @@ struct Call {
   const CallShape& call;
   Sums sums;
 
-  /// Keys that no slice shows may hold anything: zero.
-  std::vector<Element> pairs() const {
+  std::vector<char> keys_seen() const {
     std::vector<char> seen(static_cast<size_t>(sums.keys));
     for (const AttnSlice& slice : sums.slices) {
       const Range keys = canonical(slice).k_range;
       std::fill(seen.begin() + keys.begin, seen.begin() + keys.end, 1);
     }
+    return seen;
+  }
+  /// Keys that no slice shows may hold anything: zero.
+  std::vector<Element> pairs() const {
+    const std::vector<char> seen = keys_seen();
     return elements(sums.keys, sums.heads_kv, [&](int64_t j, int g) {
       return seen[static_cast<size_t>(j)] == 0 ? Element() : memory.read(op.k, j, g) * memory.read(op.v, j, g);
     });
@@ -154,11 +158,18 @@ struct Call {
       }
     }
     const std::vector<Element> seeing = sums.over_queries(weights);
+    const std::vector<char> is_seen = keys_seen();
     for (int64_t j = 0; j < sums.keys; ++j) {
+      if (op.accumulate_kv && is_seen[static_cast<size_t>(j)] == 0) continue;
       for (int g = 0; g < sums.heads_kv; ++g) {
         const auto at = static_cast<size_t>(j * sums.heads_kv + g);
-        memory.write(op.dk, j, g, kv[at] * seeing[at]);
-        memory.write(op.dv, j, g, kv[at] * seeing[at] * kOfDv);
+        Element dk = kv[at] * seeing[at], dv = dk * kOfDv;
+        if (op.accumulate_kv) {
+          dk += memory.read(op.dk, j, g);
+          dv += memory.read(op.dv, j, g);
+        }
+        memory.write(op.dk, j, g, dk);
+        memory.write(op.dv, j, g, dv);
       }
     }
     if (op.dsink.place != Place::kNone) write_dsink(weights);

@@ -54,8 +54,13 @@ struct Rank {
 
 class Pass {
  public:
-  Pass(const Plan& plan, const CallShape& call, const std::vector<Program>& programs, bool backward, const Pass* kept)
-      : heads_(plan.config.heads), call_(call), backward_(backward), expected_(plan, call) {
+  Pass(const Plan& plan, const CallShape& call, const StepPrograms& step, bool backward, const Pass* kept)
+      : equal_arenas_(step.equal_arenas),
+        heads_(plan.config.heads),
+        call_(call),
+        backward_(backward),
+        expected_(plan, call) {
+    const std::vector<Program>& programs = backward ? step.backward : step.forward;
     require(std::ssize(programs) == plan.cp_size(), "verify: there must be a program for each of {} ranks (got {})",
             plan.cp_size(), programs.size());
     for (int r = 0; r < plan.cp_size(); ++r) {
@@ -151,10 +156,10 @@ class Pass {
 
   /// Regions of the arena, and where the tensors of each cast lie in it, are alike on all ranks.
   void compare_arenas() const {
-    const auto arena_of = [](const Program& program) {
+    const auto arena_of = [this](const Program& program) {
       std::vector<int64_t> bytes;
       for (const Region& region : program.regions) {
-        if (region.place == Place::kArena) bytes.push_back(region.bytes());
+        if (region.place == Place::kArena) bytes.push_back(equal_arenas_ ? region.bytes() : 0);
       }
       return bytes;
     };
@@ -197,6 +202,7 @@ class Pass {
   void expect_rows(Rank& rank) const {
     for (size_t c = 0; c < rank.program.casts.size(); ++c) {
       for (const CastItem& item : rank.program.casts[c].items) {
+        if (rank.program.casts[c].adds) continue;
         for (const RowCopy& copy : item.exchange.recvs) {
           rank.memory.expect(item.target, copy.rows, static_cast<int>(c));
         }
@@ -264,15 +270,26 @@ class Pass {
     return static_cast<size_t>(stage);
   }
 
+  // What adds goes back the way of its exchange.
+  static const std::vector<RowCopy>& sends(const Cast& cast, const CastItem& item) {
+    return cast.adds ? item.exchange.recvs : item.exchange.sends;
+  }
+  static const std::vector<RowCopy>& receipts(const Cast& cast, const CastItem& item) {
+    return cast.adds ? item.exchange.sends : item.exchange.recvs;
+  }
+
   static void post(Rank& rank, int stage) {
-    const size_t cast = checked_stage(rank, stage);
-    if (rank.posted[cast]) throw ProgramFault{"casts a second time"};
-    rank.posted[cast] = true;
-    for (const CastItem& item : rank.program.casts[cast].items) {
-      auto& sent = rank.sent[cast].emplace_back();
-      for (const RowCopy& copy : item.exchange.sends) {
+    const size_t number = checked_stage(rank, stage);
+    const Cast& cast = rank.program.casts[number];
+    if (rank.posted[number]) throw ProgramFault{"casts a second time"};
+    rank.posted[number] = true;
+    for (const CastItem& item : cast.items) {
+      auto& sent = rank.sent[number].emplace_back();
+      for (const RowCopy& copy : sends(cast, item)) {
         sent[copy.peer].emplace_back(copy, rank.memory.begin_read(item.source, copy.rows));
       }
+      if (!cast.adds) continue;
+      for (const RowCopy& copy : receipts(cast, item)) rank.memory.begin_add(item.target, copy.rows);
     }
   }
 
@@ -282,7 +299,7 @@ class Pass {
     if (rank.waited[cast]) throw ProgramFault{"waits for a cast a second time"};
     const std::vector<CastItem>& items = rank.program.casts[cast].items;
     for (const CastItem& item : items) {
-      for (const RowCopy& copy : item.exchange.recvs) {
+      for (const RowCopy& copy : receipts(rank.program.casts[cast], item)) {
         if (copy.peer < 0 || copy.peer >= std::ssize(ranks_)) throw ProgramFault{"receives from a rank that is none"};
         if (!ranks_[static_cast<size_t>(copy.peer)]->posted[cast]) return false;
       }
@@ -290,16 +307,17 @@ class Pass {
     for (size_t i = 0; i < items.size(); ++i) receive(rank, cast, i);
     rank.waited[cast] = true;
     for (const CastItem& item : items) {
-      for (const RowCopy& copy : item.exchange.sends) rank.memory.end_read(item.source, copy.rows);
+      for (const RowCopy& copy : sends(rank.program.casts[cast], item)) rank.memory.end_read(item.source, copy.rows);
     }
     return true;
   }
 
   void receive(Rank& rank, size_t cast, size_t number) const {
     const int self = at_fault_;
+    const bool adds = rank.program.casts[cast].adds;
     const CastItem& item = rank.program.casts[cast].items[number];
     std::map<int, size_t> taken;
-    for (const RowCopy& copy : item.exchange.recvs) {
+    for (const RowCopy& copy : receipts(rank.program.casts[cast], item)) {
       const auto& sent = ranks_[static_cast<size_t>(copy.peer)]->sent[cast][number];
       const auto found = sent.find(self);
       const size_t piece = taken[copy.peer]++;
@@ -313,7 +331,7 @@ class Pass {
                                        copy.rows.begin, copy.rows.end, copy.peer_row, copy.peer, send.rows.begin,
                                        send.rows.end, send.peer_row)};
       }
-      rank.memory.land(item.target, copy.rows, values);
+      adds ? rank.memory.add(item.target, copy.rows, values) : rank.memory.land(item.target, copy.rows, values);
     }
     for (size_t peer = 0; peer < ranks_.size(); ++peer) {
       if (!ranks_[peer]->posted[cast]) continue;  // sends nothing, or it would have been waited for
@@ -386,6 +404,7 @@ class Pass {
     }
   }
 
+  bool equal_arenas_;
   HeadConfig heads_;
   CallShape call_;
   bool backward_;
@@ -397,18 +416,20 @@ class Pass {
 }  // namespace
 
 StepPrograms step_programs(const Plan& plan, const CallShape& call, const ProgramTarget& target, bool kept) {
-  StepPrograms programs{{}, {}, kept};
+  StepPrograms programs{{}, {}, kept, !target.sends_from_anywhere};
+  CallShape forward = call;
+  forward.keeps = kept;
   for (int rank = 0; rank < plan.cp_size(); ++rank) {
-    programs.forward.push_back(forward_program(plan, rank, call, target));
+    programs.forward.push_back(forward_program(plan, rank, forward, target));
     programs.backward.push_back(backward_program(plan, rank, call, target, kept));
   }
   return programs;
 }
 
 void verify(const Plan& plan, const CallShape& call, const StepPrograms& programs) {
-  Pass forward(plan, call, programs.forward, false, nullptr);
+  Pass forward(plan, call, programs, false, nullptr);
   forward.play();
-  Pass backward(plan, call, programs.backward, true, programs.kept ? &forward : nullptr);
+  Pass backward(plan, call, programs, true, programs.kept ? &forward : nullptr);
   backward.play();
 }
 

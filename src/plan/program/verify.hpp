@@ -23,6 +23,7 @@ struct StepPrograms {
   std::vector<Program> forward;
   std::vector<Program> backward;
   bool kept = false;
+  bool equal_arenas = true;  ///< regions of the arena must have one size on all ranks
 };
 StepPrograms step_programs(const Plan& plan, const CallShape& call, const ProgramTarget& target, bool kept);
 

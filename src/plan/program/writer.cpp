@@ -29,7 +29,7 @@ FloatRef ProgramWriter::float_work(int64_t rows, int columns) {
 int ProgramWriter::add_cast(Cast cast) {
   for (const CastItem& item : cast.items) {
     TANGRAM_ASSERT(item.source.row_bytes() == item.target.row_bytes());
-    TANGRAM_ASSERT(item.target.place == Place::kArena);
+    TANGRAM_ASSERT(cast.adds || item.target.place == Place::kArena);
     TANGRAM_ASSERT(target_.sends_from_anywhere || item.source.place == Place::kArena);
   }
   program_.casts.push_back(std::move(cast));
@@ -70,6 +70,10 @@ void ProgramWriter::sum_in_order(std::span<const TensorRef> terms, const TensorR
 void ProgramWriter::attend(AttendOp op) {
   op.beside_transfers = !under_way_.empty();
   program_.ops.emplace_back(std::move(op));
+}
+
+TensorRef argument(Place place, DType dtype, int64_t rows, int heads, int dim) {
+  return {place, -1, dtype, 0, rows, 0, heads, dim};
 }
 
 FloatRef floats_of(const TensorRef& memory, int64_t stride) { return {memory.place, 0, stride, memory.region}; }

@@ -38,7 +38,10 @@ class ProgramWriter {
   void sum_in_order(std::span<const TensorRef> terms, const TensorRef& result);
   void attend(AttendOp op);
   /// To which step or chunk the copies and sums that follow belong.
-  void begin_step(size_t step) { step_ = static_cast<int>(step); }
+  template <class Step>
+  void begin_step(Step step) {
+    step_ = static_cast<int>(step);
+  }
 
   Program take() { return std::move(program_); }
 
@@ -51,6 +54,8 @@ class ProgramWriter {
   int step_ = 0;
 };
 
+/// All rows and heads of a tensor that the caller gives.
+TensorRef argument(Place place, DType dtype, int64_t rows, int heads, int dim);
 /// All floats of a region, rows `stride` values apart.
 FloatRef floats_of(const TensorRef& memory, int64_t stride);
 

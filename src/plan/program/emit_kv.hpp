@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Programs of plans in which K/V rows move to the queries that see them, stage by stage.
+#pragma once
+
+#include "plan/program/emit.hpp"
+
+namespace tangram {
+
+/// Of the stages of the forward pass, then of those of the backward pass.
+std::vector<ProgramMask> kv_masks(const Plan& plan, int rank);
+/// With CallShape::keeps the first two regions hold the K and V that came last.
+Program kv_forward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);
+Program kv_backward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept);
+
+}  // namespace tangram
