@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 import tangram
-from tangram import _torch_flex, _torch_group
+from tangram import _torch_group, _torch_pass
 from tangram._runtime_key import DistAttnRuntimeKey, clear_keys
 
 CALLS = 5000
@@ -119,11 +119,11 @@ def calls(key):
 def alone(q, k, v, mask, dout):
     """The lines of what flex_flash_attn_func does itself, without what autograd does around it."""
     out, meta = tangram.flex_flash_attn_func(q, k, v, mask)
-    attention = _torch_flex._attention(q, k, v, (mask, None, None), None)
-    call = _torch_flex._Call(attention, "sh", _torch_flex._options(None, 0.0, False, 0), None, False)
+    attention = _torch_pass._attention(q, k, v, (mask, None, None), None)
+    call = _torch_pass._Call(attention, "sh", _torch_pass._options(None, 0.0, False, 0), None, False)
     tensors = [t.detach() for t in (dout, q, k, v, out, meta.lse)]
-    yield "flex_flash_attn_func, forward, alone", lambda: _torch_flex._forward(call, *tensors[1:4], None)
-    yield "flex_flash_attn_func, backward, alone", lambda: _torch_flex._backward(call, *tensors, None)
+    yield "flex_flash_attn_func, forward, alone", lambda: _torch_pass._forward(call, *tensors[1:4], None)
+    yield "flex_flash_attn_func, backward, alone", lambda: _torch_pass._backward(call, *tensors, None)
 
 
 def calls_on_gpu():

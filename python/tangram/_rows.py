@@ -15,7 +15,7 @@ from torch import Tensor
 from . import _cuda
 from ._apart import made_apart
 from ._runtime_key import DistAttnRuntimeKey, Rows, Side, on_device
-from ._torch_flex import require_no_transform
+from ._torch_pass import require_no_transform
 from .errors import InvalidArgument
 
 IGNORED = -100

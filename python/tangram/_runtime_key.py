@@ -19,8 +19,8 @@ from ._cache import BoundedCache
 from ._core import Backend, Dispatch, DistAttention, DistAttnConfig, HeadConfig, Mask, MovementConfig, Plan
 from ._memory import MemoryRow, make_plan_cache, register_rows
 from ._prepared import backend_named
-from ._torch_flex import _NAMES
 from ._torch_group import TorchGroup, known_groups
+from ._torch_pass import _NAMES
 from ._values import changed
 from .errors import Error, InvalidArgument
 

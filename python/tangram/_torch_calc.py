@@ -13,17 +13,14 @@ from torch import Tensor
 from . import _cuda
 from ._core import DistAttention
 from ._runtime_key import DistAttnRuntimeKey, key_of_handle
-from ._torch_flex import (
+from ._torch_flex_compiled import _no_second_derivatives, _nothing_to_save, shapes_of_backward, shapes_of_forward
+from ._torch_pass import (
     _empty_like,
     _empty_lse,
     _empty_out,
-    _no_second_derivatives,
-    _nothing_to_save,
     _options,
     _rows,
     _stream,
-    shapes_of_backward,
-    shapes_of_forward,
     workspace,
 )
 

@@ -33,7 +33,8 @@ from ._keys import (
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
 from ._runtime_key import DistAttnRuntimeKey, clear_keys
 from ._torch_calc import calc_compiled, kv_rows, sink_values
-from ._torch_flex import (
+from ._torch_group import known_group
+from ._torch_pass import (
     _NAMES,
     _empty_like,
     _empty_lse,
@@ -48,7 +49,6 @@ from ._torch_flex import (
     warn_of_float32,
     workspace,
 )
-from ._torch_group import known_group
 from .errors import InvalidArgument
 from .flex import AttnForwardMeta, by_head_groups
 

@@ -1,0 +1,284 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""flex_flash_attn_func for torch.compile: operators, whose ranges are tensors, integers or masks named by a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._core import FlexAttention, Mask
+from ._torch_pass import (
+    _DTYPES,
+    _NAMES,
+    Options,
+    Ranges,
+    _attention,
+    _backward,
+    _Call,
+    _check,
+    _forward,
+    _options,
+    _rows,
+)
+from .errors import InvalidArgument
+
+_ARGS = (
+    "Tensor? sink, Tensor? q_ranges, Tensor? k_ranges, Tensor? types, int[] flat, int mask, str sink_layout, "
+    "float? scale, float softcap, bool deterministic, int sm_margin, str backend"
+)
+torch.library.define(
+    "tangram::flex_attn",
+    f"(Tensor q, Tensor k, Tensor v, {_ARGS}, ScalarType? out_dtype, bool max_logits) -> (Tensor, Tensor, Tensor)",
+)
+torch.library.define(
+    "tangram::flex_attn_backward",
+    f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+# Masks that compiled graphs name by their place here. A graph holds its masks as long as the process lives.
+_graph_masks: list[Mask] = []
+_place_of_mask: dict[Mask, int] = {}
+NO_MASK = -1
+
+
+def _place(mask: Mask) -> int:
+    place = _place_of_mask.setdefault(mask, len(_graph_masks))
+    if place == len(_graph_masks):
+        _graph_masks.append(mask)
+    return place
+
+
+def _flatten(ranges: Ranges) -> list[int]:
+    """Ranges that are lists as integers, which an operator can take: q0 q1 k0 k1 type for each slice."""
+    q_ranges, k_ranges, types = ranges
+    flat: list[int] = []
+    for i in range(len(q_ranges)):
+        kind = 0 if types is None else int(types[i])
+        flat += [q_ranges[i][0], q_ranges[i][1], k_ranges[i][0], k_ranges[i][1], kind]
+    return flat
+
+
+def attend_compiled(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ranges: Ranges,
+    sink: Tensor | None,
+    sink_layout: str,
+    options: Options,
+    out_dtype: torch.dtype | None,
+    max_logits: bool,
+    backend: str | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    scale, softcap, deterministic, sm_margin = options
+    if isinstance(ranges[0], Mask):
+        tensors = (q, k, v) if sink is None else (q, k, v, sink)
+        scales = () if scale is None else (scale,)
+        dtype = "" if out_dtype is None else _NAMES[out_dtype]
+        out, lse, peaks = _attend_mask(
+            tensors,
+            ranges[0],
+            sink_layout,
+            scales,
+            softcap,
+            deterministic,
+            sm_margin,
+            backend or "",
+            dtype,
+            max_logits,
+        )
+    else:
+        flat: list[int] = []
+        if not isinstance(ranges[0], Tensor):
+            ranges, flat = (None, None, None), _flatten(ranges)
+        q_ranges, k_ranges, types = ranges
+        out, lse, peaks = torch.ops.tangram.flex_attn(
+            q,
+            k,
+            v,
+            sink,
+            q_ranges,
+            k_ranges,
+            types,
+            flat,
+            NO_MASK,
+            sink_layout,
+            scale,
+            softcap,
+            deterministic,
+            sm_margin,
+            backend or "",
+            out_dtype,
+            max_logits,
+        )
+    return out, lse, peaks if max_logits else None
+
+
+def _call_with_mask(
+    tensors: tuple[Tensor, ...],
+    mask: Mask,
+    sink_layout: str,
+    scales: tuple[float, ...],
+    softcap: float,
+    deterministic: bool,
+    sm_margin: int,
+    backend: str,
+    out_dtype: str,
+    max_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Without None, which nonstrict_trace does not know: what is empty stands for it."""
+    q, k, v, *sink = tensors
+    results: tuple[Tensor, Tensor, Tensor] = torch.ops.tangram.flex_attn(
+        q,
+        k,
+        v,
+        sink[0] if sink else None,
+        None,
+        None,
+        None,
+        [],
+        _place(mask),
+        sink_layout,
+        scales[0] if scales else None,
+        softcap,
+        deterministic,
+        sm_margin,
+        backend,
+        _DTYPES.get(out_dtype),
+        max_logits,
+    )
+    return results
+
+
+# Since PyTorch 2.7 a graph can have a mask as a constant, guarded by equality.
+if hasattr(torch._dynamo, "nonstrict_trace"):
+    torch.utils._pytree.register_constant(Mask)
+    _attend_mask = torch._dynamo.nonstrict_trace(_call_with_mask)
+else:
+    _attend_mask = _call_with_mask
+
+
+def _of_operator(
+    q: Tensor, k: Tensor, v: Tensor, tensors: Ranges, flat: list[int], mask: int, backend: str
+) -> FlexAttention:
+    ranges = tensors
+    if mask != NO_MASK:
+        ranges = (_graph_masks[mask], None, None)
+    elif tensors[0] is None:
+        pieces = [flat[i : i + 5] for i in range(0, len(flat), 5)]
+        ranges = ([(p[0], p[1]) for p in pieces], [(p[2], p[3]) for p in pieces], [p[4] for p in pieces])
+    return _attention(q, k, v, ranges, backend or None)
+
+
+@torch.library.impl("tangram::flex_attn", "CompositeExplicitAutograd")
+def _flex_attn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    q_ranges: Tensor | None,
+    k_ranges: Tensor | None,
+    types: Tensor | None,
+    flat: list[int],
+    mask: int,
+    sink_layout: str,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    sm_margin: int,
+    backend: str,
+    out_dtype: torch.dtype | None,
+    max_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(q, k, v, sink)
+    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, mask, backend)
+    options = _options(scale, softcap, deterministic, sm_margin)
+    sink = None if sink is None else sink.to(torch.float32).contiguous()
+    call = _Call(attention, sink_layout, options, out_dtype, max_logits)
+    out, lse, *peaks = _forward(call, _rows(q), _rows(k), _rows(v), sink)
+    return out, lse, peaks[0] if peaks else q.new_empty(0, dtype=torch.float32)
+
+
+@torch.library.impl("tangram::flex_attn_backward", "CompositeExplicitAutograd")
+def _flex_attn_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    sink: Tensor | None,
+    q_ranges: Tensor | None,
+    k_ranges: Tensor | None,
+    types: Tensor | None,
+    flat: list[int],
+    mask: int,
+    sink_layout: str,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    sm_margin: int,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, mask, backend)
+    options = _options(scale, softcap, deterministic, sm_margin)
+    as_float = None if sink is None else sink.to(torch.float32).contiguous()
+    call = _Call(attention, sink_layout, options, None, False)
+    dq, dk, dv, dsink = _backward(call, dout, _rows(q), _rows(k), _rows(v), _rows(out), lse.contiguous(), as_float)
+    if sink is None or dsink is None:
+        return dq, dk, dv, q.new_empty(0)
+    return dq, dk, dv, dsink.to(sink.dtype)
+
+
+def shapes_of_forward(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """What an operator of attention returns, for torch.compile: out, lse, max logits. calc_attn's is the same."""
+    out_dtype, max_logits = args[-2], args[-1]
+    return (
+        q.new_empty((q.shape[0], q.shape[1], v.shape[2]), dtype=out_dtype or q.dtype),
+        q.new_empty((q.shape[0], q.shape[1]), dtype=torch.float32),
+        q.new_empty((q.shape[1] if max_logits else 0,), dtype=torch.float32),
+    )
+
+
+def shapes_of_backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None, *args: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same of a backward operator: dq, dk, dv, dsink."""
+    dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink
+
+
+torch.library.register_fake("tangram::flex_attn", shapes_of_forward)
+torch.library.register_fake("tangram::flex_attn_backward", shapes_of_backward)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, sink, q_ranges, k_ranges, types, flat, *rest = inputs
+    out, lse, peaks = output
+    ctx.save_for_backward(q, k, v, out, lse, sink, q_ranges, k_ranges, types)
+    ctx.flat, ctx.rest = flat, rest[:-2]
+    ctx.mark_non_differentiable(lse, peaks)
+
+
+def _operator_backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
+    q, k, v, out, lse, *rest = ctx.saved_tensors
+    dq, dk, dv, dsink = torch.ops.tangram.flex_attn_backward(dout, q, k, v, out, lse, *rest, ctx.flat, *ctx.rest)
+    return (dq, dk, dv, None if rest[0] is None else dsink, *[None] * 13)
+
+
+torch.library.register_autograd("tangram::flex_attn", _operator_backward, setup_context=_setup_context)
+
+
+def _no_second_derivatives(ctx: Any, *_: Any) -> None:
+    raise InvalidArgument("tangram: second derivatives are not supported (got a gradient of a gradient)")
+
+
+def _nothing_to_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    pass
+
+
+torch.library.register_autograd("tangram::flex_attn_backward", _no_second_derivatives, setup_context=_nothing_to_save)

@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pass of attention on one device over torch tensors: the memory of its results, what kernels read, and what is
+refused. flex_flash_attn_func and its operator for torch.compile are made of it, and calc_attn takes its parts."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _core, _cuda
+from ._core import AttnOptions, FlexAttention
+from ._prepared import backend_named, prepared
+from ._shapes import check_shapes
+from .errors import InvalidArgument
+
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+for _dtype, _name in _NAMES.items():
+    _core.register_torch_dtype(_dtype, _name)
+_core.register_torch_exchange(getattr(Tensor, "__dlpack_c_exchange_api__", None))  # since PyTorch 2.10
+
+Ranges = tuple[Any, Any, Any]
+Options = tuple[float | None, float, bool, int]
+
+
+_options = lru_cache(1024)(AttnOptions)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """The tensor as kernels read it: the last dimension contiguous, no rows or heads on top of each other."""
+    if tensor.is_cuda:
+        return _cuda.rows(tensor)
+    if tensor.is_contiguous():
+        return tensor
+    stride, shape = tensor.stride(), tensor.shape
+    dense = stride[2] == 1 and stride[1] >= shape[2] and stride[0] >= shape[2]
+    return tensor if dense else tensor.contiguous()
+
+
+def _stream(tensor: Tensor) -> int:
+    return _cuda.stream_of(tensor) if tensor.is_cuda else 0
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> None:
+    check_shapes(q.shape, k.shape, v.shape)
+    if q.dtype not in _NAMES or k.dtype != q.dtype or v.dtype != q.dtype:
+        raise InvalidArgument(
+            "flex_flash_attn_func: q, k and v must share one dtype of float32, bfloat16, float16 "
+            f"(got q={q.dtype}, k={k.dtype}, v={v.dtype})"
+        )
+    if k.device != q.device or v.device != q.device or (sink is not None and sink.device != q.device):
+        raise InvalidArgument(
+            "flex_flash_attn_func: q, k, v and sink must lie on one device "
+            f"(got q={q.device}, k={k.device}, v={v.device}, sink={None if sink is None else sink.device})"
+        )
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | None) -> FlexAttention:
+    heads = (q.shape[1], k.shape[1], q.shape[2], v.shape[2], _NAMES[q.dtype])
+    return prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, q.is_cuda, q.get_device()))
+
+
+@dataclass(slots=True)
+class _Call:
+    """What a call has beside its tensors; one argument, because autograd looks at each."""
+
+    attention: FlexAttention
+    sink_layout: str
+    options: AttnOptions
+    out_dtype: torch.dtype | None
+    max_logits: bool
+    grad_dtype: torch.dtype | None = None
+
+
+@lru_cache(1024)
+def _pattern(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of this shape that holds no memory: empty_like of it takes a third of the time of torch.empty."""
+    pattern = torch.empty(shape, dtype=dtype, device=device)
+    pattern.untyped_storage().resize_(0)
+    return pattern
+
+
+def _empty_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Memory of this shape. Kept strides could be those of rows that lie on top of each other."""
+    if dtype is None and tensor.is_contiguous():
+        return torch.empty_like(tensor)
+    return torch.empty_like(_pattern(tensor.shape, dtype or tensor.dtype, tensor.device))
+
+
+def _empty_out(q: Tensor, v: Tensor, dtype: torch.dtype | None) -> Tensor:
+    if (dtype is None or dtype == q.dtype) and q.shape[2] == v.shape[2]:
+        return _empty_like(q)
+    if dtype is not None and dtype not in _NAMES:
+        raise InvalidArgument(f"tangram: out_dtype must be that of q or torch.float32 (got {dtype})")
+    return torch.empty_like(_pattern((q.shape[0], q.shape[1], v.shape[2]), dtype or q.dtype, q.device))
+
+
+def _empty_lse(q: Tensor) -> Tensor:
+    return torch.empty_like(_pattern(q.shape[:2], torch.float32, q.device))
+
+
+_NO_WORKSPACE = (0, 0)
+
+
+# By device, the largest workspace so far: masks that need a little less ask for as much, so that torch finds the same
+# block for all of them and never keeps several.
+_most_bytes: dict[torch.device, int] = {}
+
+
+def _workspace_bytes(num_bytes: int, device: torch.device) -> int:
+    quarter = 1 << max(num_bytes.bit_length() - 3, 9)  # of a power of two: few different sizes
+    rounded = -(-num_bytes // quarter) * quarter
+    most = _most_bytes.get(device, 0)
+    if rounded <= most <= 2 * rounded:
+        return most
+    _most_bytes[device] = max(rounded, most)
+    return rounded
+
+
+def workspace(num_bytes: int, device: torch.device) -> tuple[Tensor | None, tuple[int, int]]:
+    """Memory for one call on the current stream, to be held until it is enqueued, and its address and size.
+
+    Of torch's allocator, so that it is shared with activations, and part of a graph's own memory where one is captured.
+    """
+    if num_bytes == 0:
+        return None, _NO_WORKSPACE
+    num_bytes = _workspace_bytes(num_bytes, device)
+    space = torch.empty_like(_pattern((num_bytes,), torch.uint8, device))
+    return space, (space.data_ptr(), num_bytes)
+
+
+def _forward(
+    call: _Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+    out = _empty_out(q, v, call.out_dtype)
+    lse = _empty_lse(q)
+    peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
+    space, place = workspace(call.attention.forward_workspace_bytes, q.device)
+    call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, _stream(q), place)
+    del space
+    return (out, lse) if peaks is None else (out, lse, peaks)
+
+
+def _backward(
+    call: _Call, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    dtype = call.grad_dtype
+    dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
+    dsink = None if sink is None else torch.empty_like(sink)
+    space, place = workspace(call.attention.backward_workspace_bytes, q.device)
+    call.attention.backward(
+        q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink, call.sink_layout, call.options, _stream(q), place
+    )
+    del space
+    return dq, dk, dv, dsink
+
+
+def refuse_second_derivatives(function: str, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The gradients, which raise when they are differentiated: they depend on inputs by ways that are not known.
+
+    torch's once_differentiable lets them pass as constants where the incoming gradient is one.
+    """
+    text = f"{function}: second derivatives are not supported (got a gradient of a gradient)"
+    raising = torch._C._functions.DelayedError(text.encode(), len(grads))
+    leaves: Any = [None if g is None else g.detach().requires_grad_() for g in grads]
+    return tuple(raising(*leaves))
+
+
+def require_no_transform(function: str) -> None:
+    """Refuses vmap, grad and jvp of torch.func, whose own words do not help."""
+    if torch._C._are_functorch_transforms_active():
+        raise InvalidArgument(
+            f"{function}: transforms of torch.func are not supported (got vmap, grad or jvp); for a batch, put its "
+            "sequences into the mask as documents"
+        )
+
+
+def check_grad_dtype(function: str, dtype: torch.dtype | None, q: Tensor) -> None:
+    if dtype is not None and dtype != torch.float32 and dtype != q.dtype:
+        raise InvalidArgument(f"{function}: grad_dtype must be that of q or torch.float32 (got {dtype})")
+
+
+def warn_of_float32(function: str) -> None:
+    """Once for a place in the caller's program."""
+    if torch.compiler.is_compiling():
+        return
+    warnings.warn(
+        f"{function}: no kernel for GPUs takes float32, it is computed on the host, which is slow: pass bfloat16 or "
+        "float16 (got float32)",
+        stacklevel=4,
+    )
+
+
+def check_scale(function: str, scale: Any) -> float | None:
+    """A number. A tensor would be remembered by its identity, and get no gradient."""
+    if scale is None:
+        return None
+    if isinstance(scale, Tensor) or not hasattr(scale, "__float__"):
+        raise InvalidArgument(f"{function}: softmax_scale must be a number or None (got {type(scale).__name__})")
+    if not 0 < scale < inf:
+        raise InvalidArgument(
+            f"{function}: softmax_scale must be finite and positive, None is 1 / sqrt(head_dim) "
+            f"(got softmax_scale={scale})"
+        )
+    return float(scale)
+
+
+def check_sink(function: str, sink: Tensor | None, sink_layout: str, rows: int, heads: int) -> None:
+    """A sink for each head of q."""
+    if sink is None or sink_layout not in ("sh", "ssh"):
+        return
+    lead = () if sink_layout == "sh" else (rows,)
+    if sink.ndim != len(lead) + 2 or tuple(sink.shape[: len(lead)]) != lead or sink.shape[-1] != heads:
+        raise InvalidArgument(
+            f"{function}: sink must have shape [seqlen_sink, {heads}], the heads of q, with sink_layout='sh', and "
+            f"[{rows}, seqlen_sink, {heads}] with 'ssh' (got sink={list(sink.shape)}, sink_layout={sink_layout!r})"
+        )
