@@ -139,8 +139,9 @@ int64_t memory_bytes(const Plan& plan);
 /// About as much as an executor on the CPU keeps beside the plan, on the rank where it is most; the same on every rank.
 int64_t executor_bytes(const Plan& plan);
 
-/// Rows to append to `seqlen` so that cp_size ranks get whole chunks. Throws InvalidArgument unless all are positive.
-int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size);
+/// Rows to append to `total_seqlen` so that cp_size ranks get whole chunks. Throws InvalidArgument unless all are
+/// positive.
+int64_t compute_pad_size(int64_t total_seqlen, int cp_size, int64_t chunk_size);
 
 /// Plans `mask` for `config.cp_size` ranks. Deterministic: every rank that calls it with equal arguments gets an equal
 /// plan, so that no plan is ever sent. For self-attention (seqlen_q == seqlen_k) queries and keys share one dispatch.

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Arguments that are lists or small integer arrays.
+#include <fmt/format.h>
 #include <nanobind/ndarray.h>
 
 #include <concepts>
+#include <string>
 
 #include "bind.hpp"
 #include "core/require.hpp"
@@ -15,12 +17,18 @@ namespace {
 
 using HostArray = nb::ndarray<nb::ro, nb::device::cpu>;
 
+std::string name_of(const nb::dlpack::dtype& dtype) {
+  using enum nb::dlpack::dtype_code;
+  const auto is = [&](nb::dlpack::dtype_code code) { return dtype.code == static_cast<uint8_t>(code); };
+  const char* kind = is(Int) ? "int" : is(UInt) ? "uint" : is(Float) ? "float" : is(Bool) ? "bool" : "other, ";
+  return fmt::format("{}{}", kind, static_cast<int>(dtype.bits));
+}
+
 // The elements of an array of any strides in row-major order, widened.
 std::vector<int64_t> elements(const HostArray& array, const char* function, const char* name) {
   const bool is_int32 = array.dtype() == nb::dtype<int32_t>();
-  require(is_int32 || array.dtype() == nb::dtype<int64_t>(),
-          "{}: {} must hold int32 or int64 (got type code={}, bits={})", function, name,
-          static_cast<int>(array.dtype().code), static_cast<int>(array.dtype().bits));
+  require(is_int32 || array.dtype() == nb::dtype<int64_t>(), "{}: {} must hold int32 or int64 (got {})", function, name,
+          name_of(array.dtype()));
   const int64_t rows = static_cast<int64_t>(array.shape(0));
   const int64_t columns = array.ndim() == 2 ? static_cast<int64_t>(array.shape(1)) : 1;
   const int64_t column_stride = array.ndim() == 2 ? array.stride(1) : 0;
@@ -40,8 +48,10 @@ bool is_array(nb::handle object) { return nb::hasattr(object, "__dlpack__") || n
 
 HostArray host_array(nb::handle object, const char* function, const char* name) {
   HostArray array;
-  require(nb::try_cast(object, array), "{}: {} must be a list or an integer array in host memory (got type={})",
-          function, name, nb::type_name(object.type()).c_str());
+  require(
+      nb::try_cast(object, array),
+      "{}: {} must be a list or an integer array in host memory; of a tensor in GPU memory pass tensor.cpu() (got {})",
+      function, name, nb::type_name(object.type()).c_str());
   return array;
 }
 
@@ -52,6 +62,17 @@ int64_t integer_of(nb::handle object, const char* function, const char* name) {
 }
 
 }  // namespace
+
+void refuse_type(const char* function, const char* name, const char* needed, nb::handle given) {
+  throw nb::type_error(
+      fmt::format("{}: {} must be {} (got {:.60})", function, name, needed, nb::repr(given).c_str()).c_str());
+}
+
+int64_t whole(nb::handle number, const char* function, const char* name) {
+  int64_t value = 0;
+  if (!nb::try_cast(number, value)) refuse_type(function, name, "a whole number of 64 bits", number);
+  return value;
+}
 
 std::vector<int64_t> integers_of(nb::handle object, const char* function, const char* name) {
   if (is_array(object)) {

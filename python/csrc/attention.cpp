@@ -161,11 +161,20 @@ void bind_attention(nb::module_& m) {
   nb::class_<AttnOptions>(m, "AttnOptions", "What forward and backward share.")
       .def(
           "__init__",
-          [](AttnOptions* self, std::optional<float> softmax_scale, float softcap, bool deterministic, int sm_margin) {
-            require(sm_margin >= 0, "AttnOptions: sm_margin must not be negative (got {})", sm_margin);
-            new (self) AttnOptions{softmax_scale, softcap, deterministic, sm_margin};
+          [](AttnOptions* self, nb::handle softmax_scale, nb::handle softcap, nb::handle deterministic,
+             nb::handle sm_margin) {
+            constexpr const char* kName = "AttnOptions";
+            const int margin = field<int>(sm_margin, kName, "sm_margin", "a whole number of 32 bits");
+            require(margin >= 0, "AttnOptions: sm_margin must not be negative (got {})", margin);
+            new (self)
+                AttnOptions{field<std::optional<float>>(softmax_scale, kName, "softmax_scale", "a number or None"),
+                            field<float>(softcap, kName, "softcap", "a number"),
+                            field<bool>(deterministic, kName, "deterministic", "a bool"), margin};
           },
-          "softmax_scale"_a = nb::none(), "softcap"_a = 0.0f, "deterministic"_a = false, "sm_margin"_a = 0)
+          "softmax_scale"_a.none() = nb::none(), "softcap"_a.none() = 0.0f, "deterministic"_a.none() = false,
+          "sm_margin"_a.none() = 0,
+          nb::sig("def __init__(self, softmax_scale: float | None = None, softcap: float = 0.0, "
+                  "deterministic: bool = False, sm_margin: int = 0) -> None"))
       .def_ro("softmax_scale", &AttnOptions::softmax_scale)
       .def_ro("softcap", &AttnOptions::softcap)
       .def_ro("deterministic", &AttnOptions::deterministic)

@@ -40,6 +40,16 @@ void bind_equality(nb::class_<T, Extra...>& type) {
       nb::sig("def __eq__(self, other: object, /) -> bool"));
 }
 
+/// What nanobind would refuse in words of its own is refused in ours, as a TypeError.
+[[noreturn]] void refuse_type(const char* function, const char* name, const char* needed, nb::handle given);
+int64_t whole(nb::handle number, const char* function, const char* name);
+template <class T>
+T field(nb::handle value, const char* function, const char* name, const char* needed) {
+  T result{};
+  if (!nb::try_cast(value, result)) refuse_type(function, name, needed, value);
+  return result;
+}
+
 /// [n, 2] rows `begin, end` of an int32 or int64 array on the host, or a sequence of pairs. `function` and `name` are
 /// for the message of InvalidArgument.
 std::vector<Range> ranges_of(nb::handle object, const char* function, const char* name);

@@ -60,15 +60,48 @@ void finish(nb::class_<Config>& config) {
       .def("__repr__", [](const Config& self) { return repr(self); });
 }
 
+DType reduce_dtype_of(const std::string& name) {
+  try {
+    return parse_dtype(name);
+  } catch (const InvalidArgument&) {
+    throw InvalidArgument(
+        fmt::format("DistAttnConfig: reduce_dtype must be float32, bfloat16 or float16 (got '{}')", name));
+  }
+}
+
+int small(nb::handle value, const char* config, const char* name) {
+  return field<int>(value, config, name, "a whole number of 32 bits");
+}
+
+std::string text(nb::handle value, const char* config, const char* name) {
+  return field<std::string>(value, config, name, "a str");
+}
+
+bool flag(nb::handle value, const char* config, const char* name) { return field<bool>(value, config, name, "a bool"); }
+
+void refuse_unknown(const nb::kwargs& rest, const char* config, const char* known) {
+  for (const auto& [name, value] : rest) {
+    throw nb::type_error(fmt::format("{}: has the fields {} (got {}={:.60})", config, known, nb::str(name).c_str(),
+                                     nb::repr(value).c_str())
+                             .c_str());
+  }
+}
+
 void bind_parts(nb::module_& m) {
   nb::class_<DispatchConfig> dispatch(m, "DispatchConfig", "How rows are dealt to ranks.");
   dispatch
       .def(
           "__init__",
-          [](DispatchConfig* self, const std::string& algorithm, int64_t chunk_size, uint64_t seed) {
-            new (self) DispatchConfig{parse_dispatch_algorithm(algorithm), chunk_size, seed};
+          [](DispatchConfig* self, nb::handle algorithm, nb::handle chunk_size, nb::handle seed,
+             const nb::kwargs& rest) {
+            constexpr const char* kName = "DispatchConfig";
+            refuse_unknown(rest, kName, "algorithm, chunk_size, seed");
+            new (self) DispatchConfig{parse_dispatch_algorithm(text(algorithm, kName, "algorithm")),
+                                      whole(chunk_size, kName, "chunk_size"),
+                                      field<uint64_t>(seed, kName, "seed", "a whole number from 0 on")};
           },
-          "algorithm"_a = "auto", "chunk_size"_a = 0, "seed"_a = 0,
+          "algorithm"_a.none() = "auto", "chunk_size"_a.none() = 0, "seed"_a.none() = 0, "rest"_a,
+          nb::sig("def __init__(self, algorithm: str = 'auto', chunk_size: int = 0, seed: int = 0) -> None"),
           "chunk_size 0 lets the planner choose the coarsest that balances; seed is for 'random'.")
       .def_prop_ro("algorithm", [](const DispatchConfig& c) { return std::string(to_string(c.algorithm)); })
       .def_ro("chunk_size", &DispatchConfig::chunk_size)
@@ -79,11 +112,19 @@ void bind_parts(nb::module_& m) {
   overlap
       .def(
           "__init__",
-          [](OverlapConfig* self, int fwd, int bwd, bool keep, const std::string& order, int sm_margin) {
-            new (self) OverlapConfig{fwd, bwd, keep, parse_launch_order(order), sm_margin};
+          [](OverlapConfig* self, nb::handle fwd, nb::handle bwd, nb::handle keep, nb::handle order, nb::handle margin,
+             const nb::kwargs& rest) {
+            constexpr const char* kName = "OverlapConfig";
+            refuse_unknown(rest, kName, "num_stages_fwd, num_stages_bwd, keep_remote_kv, launch_order, sm_margin");
+            new (self) OverlapConfig{small(fwd, kName, "num_stages_fwd"), small(bwd, kName, "num_stages_bwd"),
+                                     flag(keep, kName, "keep_remote_kv"),
+                                     parse_launch_order(text(order, kName, "launch_order")),
+                                     small(margin, kName, "sm_margin")};
           },
-          "num_stages_fwd"_a = 0, "num_stages_bwd"_a = 0, "keep_remote_kv"_a = false, "launch_order"_a = "auto",
-          "sm_margin"_a = 0,
+          "num_stages_fwd"_a.none() = 0, "num_stages_bwd"_a.none() = 0, "keep_remote_kv"_a.none() = false,
+          "launch_order"_a.none() = "auto", "sm_margin"_a.none() = 0, "rest"_a,
+          nb::sig("def __init__(self, num_stages_fwd: int = 0, num_stages_bwd: int = 0, keep_remote_kv: bool = False, "
+                  "launch_order: str = 'auto', sm_margin: int = 0) -> None"),
           "Remote stages of each pass, 0: the cost model chooses. keep_remote_kv keeps the last stage's K/V for the "
           "backward pass, which hides its tail. launch_order, between GPUs: how transfers come to run beside kernels "
           "that fill the device: 'auto', 'copy_engine', 'sm_margin', 'high_priority' or 'kernel_barrier'; sm_margin "
@@ -99,10 +140,14 @@ void bind_parts(nb::module_& m) {
   movement
       .def(
           "__init__",
-          [](MovementConfig* self, const std::string& algorithm, int head_groups) {
-            new (self) MovementConfig{parse_movement(algorithm), head_groups};
+          [](MovementConfig* self, nb::handle algorithm, nb::handle head_groups, const nb::kwargs& rest) {
+            constexpr const char* kName = "MovementConfig";
+            refuse_unknown(rest, kName, "algorithm, head_groups");
+            new (self) MovementConfig{parse_movement(text(algorithm, kName, "algorithm")),
+                                      small(head_groups, kName, "head_groups")};
           },
-          "algorithm"_a = "kv", "head_groups"_a = 0,
+          "algorithm"_a.none() = "kv", "head_groups"_a.none() = 0, "rest"_a,
+          nb::sig("def __init__(self, algorithm: str = 'kv', head_groups: int = 0) -> None"),
           "'kv': K/V rows travel to the queries; any other name: queries may travel too, and results come back. "
           "head_groups, a divisor of num_heads_kv: groups of heads that are dealt out on their own; 0: the planner "
           "chooses.")
@@ -114,11 +159,18 @@ void bind_parts(nb::module_& m) {
   heads
       .def(
           "__init__",
-          [](HeadConfig* self, int num_heads_q, int num_heads_kv, int head_dim, int head_dim_v,
-             const std::string& dtype) {
-            new (self) HeadConfig{num_heads_q, num_heads_kv, head_dim, head_dim_v, parse_dtype(dtype)};
+          [](HeadConfig* self, nb::handle num_heads_q, nb::handle num_heads_kv, nb::handle head_dim,
+             nb::handle head_dim_v, nb::handle dtype, const nb::kwargs& rest) {
+            constexpr const char* kName = "HeadConfig";
+            refuse_unknown(rest, kName, "num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype");
+            new (self) HeadConfig{small(num_heads_q, kName, "num_heads_q"), small(num_heads_kv, kName, "num_heads_kv"),
+                                  small(head_dim, kName, "head_dim"), small(head_dim_v, kName, "head_dim_v"),
+                                  parse_dtype(field<std::string>(dtype, kName, "dtype", "a str such as 'bfloat16'"))};
           },
-          "num_heads_q"_a = 1, "num_heads_kv"_a = 1, "head_dim"_a = 128, "head_dim_v"_a = 128, "dtype"_a = "bfloat16")
+          "num_heads_q"_a.none() = 1, "num_heads_kv"_a.none() = 1, "head_dim"_a.none() = 128,
+          "head_dim_v"_a.none() = 128, "dtype"_a.none() = "bfloat16", "rest"_a,
+          nb::sig("def __init__(self, num_heads_q: int = 1, num_heads_kv: int = 1, head_dim: int = 128, "
+                  "head_dim_v: int = 128, dtype: str = 'bfloat16') -> None"))
       .def_ro("num_heads_q", &HeadConfig::num_heads_q)
       .def_ro("num_heads_kv", &HeadConfig::num_heads_kv)
       .def_ro("head_dim", &HeadConfig::head_dim)
@@ -130,14 +182,29 @@ void bind_parts(nb::module_& m) {
   nb::class_<CostModel> cost(m, "CostModel", "Constants of the machine in which the planner compares.");
   cost.def(
           "__init__",
-          [](CostModel* self, double forward, double backward, double link, double copy, double stage, int64_t tile,
-             double memory,
-             double key_row) { new (self) CostModel{forward, backward, link, copy, stage, tile, memory, key_row}; },
-          "forward_flops_per_s"_a = defaults.forward_flops_per_s,
-          "backward_flops_per_s"_a = defaults.backward_flops_per_s, "link_bytes_per_s"_a = defaults.link_bytes_per_s,
-          "copy_latency_s"_a = defaults.copy_latency_s, "stage_overhead_s"_a = defaults.stage_overhead_s,
-          "tile_rows"_a = defaults.tile_rows, "memory_bytes_per_s"_a = defaults.memory_bytes_per_s,
-          "backward_key_row_s"_a = defaults.backward_key_row_s)
+          [](CostModel* self, nb::handle forward, nb::handle backward, nb::handle link, nb::handle copy,
+             nb::handle stage, nb::handle tile, nb::handle memory, nb::handle key_row, const nb::kwargs& rest) {
+            constexpr const char* kName = "CostModel";
+            refuse_unknown(rest, kName,
+                           "forward_flops_per_s, backward_flops_per_s, link_bytes_per_s, copy_latency_s, "
+                           "stage_overhead_s, tile_rows, memory_bytes_per_s, backward_key_row_s");
+            const auto number = [](nb::handle value, const char* name) {
+              return field<double>(value, kName, name, "a number");
+            };
+            new (self) CostModel{number(forward, "forward_flops_per_s"), number(backward, "backward_flops_per_s"),
+                                 number(link, "link_bytes_per_s"),       number(copy, "copy_latency_s"),
+                                 number(stage, "stage_overhead_s"),      whole(tile, kName, "tile_rows"),
+                                 number(memory, "memory_bytes_per_s"),   number(key_row, "backward_key_row_s")};
+          },
+          "forward_flops_per_s"_a.none() = defaults.forward_flops_per_s,
+          "backward_flops_per_s"_a.none() = defaults.backward_flops_per_s,
+          "link_bytes_per_s"_a.none() = defaults.link_bytes_per_s, "copy_latency_s"_a.none() = defaults.copy_latency_s,
+          "stage_overhead_s"_a.none() = defaults.stage_overhead_s, "tile_rows"_a.none() = defaults.tile_rows,
+          "memory_bytes_per_s"_a.none() = defaults.memory_bytes_per_s,
+          "backward_key_row_s"_a.none() = defaults.backward_key_row_s, "rest"_a,
+          nb::sig("def __init__(self, forward_flops_per_s: float = ..., backward_flops_per_s: float = ..., "
+                  "link_bytes_per_s: float = ..., copy_latency_s: float = ..., stage_overhead_s: float = ..., "
+                  "tile_rows: int = ..., memory_bytes_per_s: float = ..., backward_key_row_s: float = ...) -> None"))
       .def_ro("forward_flops_per_s", &CostModel::forward_flops_per_s)
       .def_ro("backward_flops_per_s", &CostModel::backward_flops_per_s)
       .def_ro("link_bytes_per_s", &CostModel::link_bytes_per_s)
@@ -158,31 +225,44 @@ void bind_config(nb::module_& m) {
   config
       .def(
           "__init__",
-          [](DistAttnConfig* self, int cp_size, const HeadConfig& heads, const DispatchConfig& dispatch,
-             const OverlapConfig& overlap, const CostModel& cost, const std::string& reduce_dtype,
-             const std::string& strategy, int head_ranks, int inner_ring, std::vector<int> head_chunks,
-             int64_t document_rows, const MovementConfig& movement, const std::optional<std::string>& planner) {
-            MovementConfig moves = movement;
-            if (planner) {
-              require(*planner == "kv" || *planner == "any", "DistAttnConfig: planner must be 'kv' or 'any' (got '{}')",
-                      *planner);
-              require(movement == MovementConfig{}, "DistAttnConfig: takes planner or movement (got both)");
-              moves.algorithm = *planner == "any" ? Movement::kAuto : Movement::kKv;
+          [](DistAttnConfig* self, nb::handle cp_size, nb::handle heads, nb::handle dispatch, nb::handle overlap,
+             nb::handle cost, nb::handle reduce_dtype, nb::handle strategy, nb::handle head_ranks,
+             nb::handle inner_ring, nb::handle head_chunks, nb::handle document_rows, nb::handle movement,
+             nb::handle planner, const nb::kwargs& rest) {
+            constexpr const char* kName = "DistAttnConfig";
+            refuse_unknown(rest, kName,
+                           "cp_size, heads, dispatch, overlap, cost, reduce_dtype, strategy, head_ranks, inner_ring, "
+                           "head_chunks, document_rows, movement, planner");
+            MovementConfig moves = field<MovementConfig>(movement, kName, "movement", "a MovementConfig");
+            if (!planner.is_none()) {
+              const std::string chosen = text(planner, kName, "planner");
+              require(chosen == "kv" || chosen == "any", "DistAttnConfig: planner must be 'kv' or 'any' (got '{}')",
+                      chosen);
+              require(moves == MovementConfig{}, "DistAttnConfig: takes planner or movement (got both)");
+              moves.algorithm = chosen == "any" ? Movement::kAuto : Movement::kKv;
             }
-            new (self) DistAttnConfig{
-                cp_size,
-                heads,
-                dispatch,
-                overlap,
-                cost,
-                parse_dtype(reduce_dtype),
-                {parse_strategy(strategy), head_ranks, inner_ring, std::move(head_chunks), document_rows},
-                moves};
+            new (self) DistAttnConfig{small(cp_size, kName, "cp_size"),
+                                      field<HeadConfig>(heads, kName, "heads", "a HeadConfig"),
+                                      field<DispatchConfig>(dispatch, kName, "dispatch", "a DispatchConfig"),
+                                      field<OverlapConfig>(overlap, kName, "overlap", "an OverlapConfig"),
+                                      field<CostModel>(cost, kName, "cost", "a CostModel"),
+                                      reduce_dtype_of(text(reduce_dtype, kName, "reduce_dtype")),
+                                      {parse_strategy(text(strategy, kName, "strategy")),
+                                       small(head_ranks, kName, "head_ranks"), small(inner_ring, kName, "inner_ring"),
+                                       field<std::vector<int>>(head_chunks, kName, "head_chunks", "whole numbers"),
+                                       whole(document_rows, kName, "document_rows")},
+                                      moves};
           },
-          nb::kw_only(), "cp_size"_a = 1, "heads"_a = HeadConfig{}, "dispatch"_a = DispatchConfig{},
-          "overlap"_a = OverlapConfig{}, "cost"_a = CostModel{}, "reduce_dtype"_a = "float32", "strategy"_a = "tangram",
-          "head_ranks"_a = 0, "inner_ring"_a = 0, "head_chunks"_a = std::vector<int>{}, "document_rows"_a = 0,
-          "movement"_a = MovementConfig{}, "planner"_a = nb::none(),
+          nb::kw_only(), "cp_size"_a.none() = 1, "heads"_a.none() = HeadConfig{},
+          "dispatch"_a.none() = DispatchConfig{}, "overlap"_a.none() = OverlapConfig{}, "cost"_a.none() = CostModel{},
+          "reduce_dtype"_a.none() = "float32", "strategy"_a.none() = "tangram", "head_ranks"_a.none() = 0,
+          "inner_ring"_a.none() = 0, "head_chunks"_a.none() = std::vector<int>{}, "document_rows"_a.none() = 0,
+          "movement"_a.none() = MovementConfig{}, "planner"_a.none() = nb::none(), "rest"_a,
+          nb::sig("def __init__(self, *, cp_size: int = 1, heads: HeadConfig = ..., dispatch: DispatchConfig = ..., "
+                  "overlap: OverlapConfig = ..., cost: CostModel = ..., reduce_dtype: str = 'float32', "
+                  "strategy: str = 'tangram', head_ranks: int = 0, inner_ring: int = 0, "
+                  "head_chunks: collections.abc.Sequence[int] = [], document_rows: int = 0, "
+                  "movement: MovementConfig = ..., planner: str | None = None) -> None"),
           "cp_size and heads are filled in by the functions that make keys. strategy: 'tangram', 'ulysses', 'hcms', "
           "'ring', 'all_gather', 'usp', 'loong_train', 'hybrid_cp', or 'auto', the fastest of them by the cost model, "
           "which Plan.explain() accounts for. head_ranks is for usp and "

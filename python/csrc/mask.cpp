@@ -24,18 +24,6 @@ namespace {
 
 using NestedRanges = std::vector<std::pair<int64_t, int64_t>>;
 
-// What nanobind refuses in words of its own is refused in ours.
-[[noreturn]] void refuse_type(const char* function, const char* name, const char* needed, nb::handle given) {
-  throw nb::type_error(
-      fmt::format("{}: {} must be {} (got {:.60})", function, name, needed, nb::repr(given).c_str()).c_str());
-}
-
-int64_t whole(nb::handle number, const char* function, const char* name) {
-  int64_t value = 0;
-  if (!nb::try_cast(number, value)) refuse_type(function, name, "a whole number of 64 bits", number);
-  return value;
-}
-
 Window window_of(nb::handle window, const char* function, const char* name = "window") {
   std::pair<int64_t, int64_t> value;
   if (!nb::try_cast(window, value)) {
@@ -56,15 +44,31 @@ std::vector<int64_t> mask_types_of(nb::handle types, size_t count, const char* f
         fmt::format("{}: mask types are full, causal, inv_causal, bi_causal or 0 to 3 (got '{:.40}')", function, text));
   };
   if (nb::isinstance<nb::str>(types)) return std::vector<int64_t>(count, number_of(types));
-  if (!nb::isinstance<nb::sequence>(types)) return integers_of(types, function, "mask_types");
+  if (!nb::isinstance<nb::sequence>(types)) return integers_of(types, function, "mask types");
   bool has_names = false;
   for (const nb::handle type : types) has_names = has_names || nb::isinstance<nb::str>(type);
-  if (!has_names) return integers_of(types, function, "mask_types");
+  if (!has_names) return integers_of(types, function, "mask types");
   std::vector<int64_t> numbers;
   for (const nb::handle type : types) {
-    numbers.push_back(nb::isinstance<nb::str>(type) ? number_of(type) : whole(type, function, "mask_types"));
+    numbers.push_back(nb::isinstance<nb::str>(type) ? number_of(type) : whole(type, function, "a mask type"));
   }
   return numbers;
+}
+
+int64_t last_of(const std::vector<Range>& ranges) {
+  int64_t last = 0;
+  for (const Range& range : ranges) last = std::max(last, range.end);
+  return last;
+}
+
+// In the caller's words, where Mask would speak of slices.
+void require_within(const std::vector<Range>& ranges, int64_t seqlen, const char* function, const char* name) {
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const Range& r = ranges[i];
+    require(0 <= r.begin && r.begin <= r.end && r.end <= seqlen,
+            "{}: {}[{}] must rise from begin to end and lie in [0, {}) (got [{}, {}))", function, name, i, seqlen,
+            r.begin, r.end);
+  }
 }
 
 Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_types, std::optional<int64_t> seqlen_q,
@@ -77,19 +81,18 @@ Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_ty
           q.size(), k.size());
   std::vector<int64_t> types(q.size(), 0);
   if (!mask_types.is_none()) types = mask_types_of(mask_types, q.size(), kFunction);
-  require(types.size() == q.size(), "{}: mask_types must have one entry for each range (got {} for {} ranges)",
+  require(types.size() == q.size(), "{}: there must be a mask type for each range (got {} types for {} ranges)",
           kFunction, types.size(), q.size());
+  const int64_t length_q = seqlen_q.value_or(last_of(q));
+  const int64_t length_k = seqlen_k.value_or(last_of(k));
+  require_within(q, length_q, kFunction, "q_ranges");
+  require_within(k, length_k, kFunction, "k_ranges");
   std::vector<AttnSlice> slices;
-  int64_t last_q = 0;
-  int64_t last_k = 0;
   for (size_t i = 0; i < q.size(); ++i) {
-    require(0 <= types[i] && types[i] <= 3, "{}: mask types are 0 to 3 (got mask_types[{}]={})", kFunction, i,
-            types[i]);
+    require(0 <= types[i] && types[i] <= 3, "{}: mask types are 0 to 3 (got {} for range {})", kFunction, types[i], i);
     slices.push_back(AttnSlice::from_type(static_cast<MaskType>(types[i]), q[i], k[i]));
-    last_q = std::max(last_q, q[i].end);
-    last_k = std::max(last_k, k[i].end);
   }
-  return Mask(seqlen_q.value_or(last_q), seqlen_k.value_or(last_k), std::move(slices));
+  return Mask(length_q, length_k, std::move(slices));
 }
 
 std::pair<int64_t, int64_t> pair_of(const Range& range) { return {range.begin, range.end}; }
@@ -188,8 +191,13 @@ void bind_builders(nb::class_<Mask>& mask) {
           "cu_seqlens"_a, "prefixes"_a, "Packed documents, each with a prefix of its own.")
       .def_static(
           "shared_prefix",
-          [](int64_t prefix, const std::vector<int64_t>& lengths) { return shared_prefix_mask(prefix, lengths); },
-          "prefix"_a, "continuation_lengths"_a,
+          [](nb::handle prefix, nb::handle lengths) {
+            constexpr const char* kFunction = "Mask.shared_prefix";
+            return shared_prefix_mask(whole(prefix, kFunction, "prefix"),
+                                      integers_of(lengths, kFunction, "continuation_lengths"));
+          },
+          "prefix"_a.none(), "continuation_lengths"_a.none(),
+          nb::sig("def shared_prefix(prefix: int, continuation_lengths: object) -> Mask"),
           "One causal prefix, then continuations that see it and themselves but not each other.")
       .def_static(
           "global_window",
@@ -248,10 +256,17 @@ void bind_mask(nb::module_& m) {
       m, "Mask", "Which keys every query sees: disjoint slices in canonical form. Immutable, comparable, hashable.");
   mask.def(
           "__init__",
-          [](Mask* self, int64_t seqlen_q, int64_t seqlen_k, std::vector<AttnSlice> slices) {
-            new (self) Mask(seqlen_q, seqlen_k, std::move(slices));
+          [](Mask* self, nb::handle seqlen_q, nb::handle seqlen_k, nb::handle given) {
+            std::vector<AttnSlice> slices;
+            if (!nb::try_cast(given, slices)) {
+              refuse_type("Mask", "slices", "a list of AttnSlice; Mask.from_ranges takes pairs", given);
+            }
+            new (self)
+                Mask(whole(seqlen_q, "Mask", "seqlen_q"), whole(seqlen_k, "Mask", "seqlen_k"), std::move(slices));
           },
-          "seqlen_q"_a, "seqlen_k"_a, "slices"_a,
+          "seqlen_q"_a.none(), "seqlen_k"_a.none(), "slices"_a.none(),
+          nb::sig("def __init__(self, seqlen_q: int, seqlen_k: int, slices: collections.abc.Sequence[AttnSlice]) "
+                  "-> None"),
           "Raises InvalidArgument when a slice is out of bounds or two slices cover a cell twice.")
       .def_static(
           "from_ranges", &mask_of_ranges, "q_ranges"_a, "k_ranges"_a, "mask_types"_a = nb::none(),

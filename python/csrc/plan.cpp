@@ -12,10 +12,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
+#include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "bind.hpp"
+#include "core/require.hpp"
 #include "tangram/error.hpp"
 #include "tangram/exchange.hpp"
 #include "tangram/head_masks.hpp"
@@ -29,11 +33,11 @@ std::string bytes_of_text(nb::handle text) {
   char* data = nullptr;
   Py_ssize_t size = 0;
   if (PyBytes_Check(text.ptr()) && PyBytes_AsStringAndSize(text.ptr(), &data, &size) == 0) return {data, size_t(size)};
-  if (!PyUnicode_Check(text.ptr())) throw nb::type_error("from_json: text must be str or bytes");
+  if (!PyUnicode_Check(text.ptr())) throw nb::type_error("Plan.from_json: text must be str or bytes");
   const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
   if (utf8 == nullptr) {  // half of a surrogate pair
     PyErr_Clear();
-    throw InvalidArgument("from_json: text must be UTF-8");
+    throw InvalidArgument("Plan.from_json: text must be UTF-8 (got half of a surrogate pair)");
   }
   return {utf8, size_t(size)};
 }
@@ -83,7 +87,17 @@ void bind_cache(nb::module_& m) {
                         "Least recently used plans by mask and config. Thread-safe.")
       .def(nb::init<size_t, int64_t>(), "capacity"_a = 128, "max_bytes"_a = PlanCache::kMaxBytes,
            "At most so many plans and so many bytes of them, but always the latest.")
-      .def("get", &PlanCache::get, "mask"_a, "config"_a, ReleaseGil(), "The plan, made on a miss.")
+      .def(
+          "get",
+          [](PlanCache& self, const Mask& mask, const DistAttnConfig& config) {
+            try {
+              return self.get(mask, config);
+            } catch (const InvalidArgument& error) {
+              const std::string_view text = error.what();
+              throw InvalidArgument(fmt::format("PlanCache.get{}", text.substr(std::min(text.find(':'), text.size()))));
+            }
+          },
+          "mask"_a, "config"_a, ReleaseGil(), "The plan, made on a miss.")
       .def("most_recent", &PlanCache::most_recent, "The plan that get returned last, None before the first.")
       .def_prop_ro("hits", [](const PlanCache& self) { return self.counters().hits; })
       .def_prop_ro("misses", [](const PlanCache& self) { return self.counters().misses; })
@@ -165,8 +179,18 @@ void bind_plan(nb::module_& m) {
       },
       "mask"_a, "config"_a, "q_dispatch"_a, "k_dispatch"_a, ReleaseGil(),
       "Another mask over rows that are already dealt out.");
-  m.def("compute_pad_size", &compute_pad_size, "total_seqlen"_a, "cp_size"_a, "chunk_size"_a,
-        "Rows to append so that cp_size ranks get whole chunks. Raises InvalidArgument unless all are positive.");
+  m.def(
+      "compute_pad_size",
+      [](nb::handle total_seqlen, nb::handle cp_size, nb::handle chunk_size) {
+        constexpr const char* kFunction = "compute_pad_size";
+        const int64_t ranks = whole(cp_size, kFunction, "cp_size");
+        require(std::in_range<int>(ranks), "{}: cp_size must fit into 32 bits (got {})", kFunction, ranks);
+        return compute_pad_size(whole(total_seqlen, kFunction, "total_seqlen"), static_cast<int>(ranks),
+                                whole(chunk_size, kFunction, "chunk_size"));
+      },
+      "total_seqlen"_a.none(), "cp_size"_a.none(), "chunk_size"_a.none(),
+      nb::sig("def compute_pad_size(total_seqlen: int, cp_size: int, chunk_size: int) -> int"),
+      "Rows to append so that cp_size ranks get whole chunks. Raises InvalidArgument unless all are positive.");
   bind_cache(m);
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ._cache import BoundedCache
 from ._core import OPEN_MAX_DIAG, OPEN_MIN_DIAG, AttnSlice, Mask, Range
+from ._named import rename
 from ._prepared import masks_of_heads, on_host
 from .errors import InvalidArgument
 
@@ -69,7 +70,7 @@ def _of_batch(function: str, mask: Mask, batch: int, seqlen_q: int, seqlen_k: in
 
 def _mask(function: str, ranges: tuple[Any, Any, Any], batch: int, seqlen_q: int, seqlen_k: int) -> Any:
     q_ranges, k_ranges, types = ranges
-    masks = masks_of_heads(q_ranges)
+    masks = masks_of_heads(function, q_ranges)
     if masks is None and not isinstance(q_ranges, Mask):
         if k_ranges is None:
             raise InvalidArgument(
@@ -77,7 +78,11 @@ def _mask(function: str, ranges: tuple[Any, Any, Any], batch: int, seqlen_q: int
                 f"(got {type(q_ranges).__name__} and no k_ranges)"
             )
         types = None if types is None else on_host(types)
-        mask = Mask.from_ranges(on_host(q_ranges), on_host(k_ranges), types, seqlen_q, seqlen_k)
+        try:
+            mask = Mask.from_ranges(on_host(q_ranges), on_host(k_ranges), types, seqlen_q, seqlen_k)
+        except (InvalidArgument, TypeError) as error:
+            rename(error, function)
+            raise
         return repeated(mask, batch)
     if k_ranges is not None or types is not None:
         raise InvalidArgument(f"{function}: masks in q_ranges need no k_ranges and no attn_type_map (got some)")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from operator import index
 from typing import Any, cast
 
@@ -15,8 +14,9 @@ from torch import Tensor
 from . import _core
 from ._apart import made_apart
 from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache
+from ._named import Named
 from ._prepared import masks_of_heads
-from ._runtime_key import DistAttnRuntimeKey, PadSize, cache_of, plan_after
+from ._runtime_key import DistAttnRuntimeKey, PadSize, cache_of, plan_after, require_key
 from ._torch_group import known_group, torch_group
 from ._values import changed
 from .errors import InvalidArgument
@@ -36,24 +36,29 @@ def _mask_types(types: MaskTypes, count: int) -> list[int] | None:
         name = getattr(kind, "value", kind)
         if isinstance(name, str) and name.lower() not in _TYPE_NAMES:
             raise InvalidArgument(
-                f"magi_attn_flex_key: mask types are {', '.join(_TYPE_NAMES)} or 0 to 3 (got {kind!r})"
+                f"tangram: attn_mask_type must be of {', '.join(_TYPE_NAMES)} or 0 to 3 (got {kind!r})"
             )
         try:
             result.append(_TYPE_NAMES[name.lower()] if isinstance(name, str) else index(name))
         except TypeError:
-            raise InvalidArgument(f"magi_attn_flex_key: mask types are names or integers (got {kind!r})") from None
+            raise InvalidArgument(f"tangram: attn_mask_type must be names or integers (got {kind!r})") from None
     return result
 
 
-def _ranges(ranges: Any) -> Any:
+def _ranges(name: str, ranges: Any) -> Any:
     if isinstance(ranges, Tensor):
         return ranges.detach().cpu()
     try:
         return [(r.start, r.end) if hasattr(r, "start") else tuple(r) for r in ranges]
     except TypeError:
         raise InvalidArgument(
-            f"magi_attn_flex_key: ranges must be pairs (begin, end) or [n, 2] integers (got {ranges!r:.80})"
+            f"tangram: {name} must be pairs (begin, end) or [n, 2] integers (got {name}={ranges!r:.80})"
         ) from None
+
+
+def _mask_of_ranges(q_ranges: Any, k_ranges: Any, types: MaskTypes, seqlen_q: int, seqlen_k: int) -> Mask:
+    q, k = _ranges("q_ranges", q_ranges), _ranges("k_ranges", k_ranges)
+    return Mask.from_ranges(q, k, _mask_types(types, len(q)), seqlen_q, seqlen_k)
 
 
 def _pads(pad_size: Any) -> tuple[int, int]:
@@ -83,10 +88,11 @@ def _key(
     like: object = None,
     ahead: bool = False,
 ) -> DistAttnRuntimeKey:
-    masks = masks_of_heads(given)
+    """Within Named, which puts the caller's name into the texts of errors."""
+    masks = masks_of_heads("tangram", given)
     if masks is None and not isinstance(given, Mask):
         raise InvalidArgument(
-            "mask_key: mask must be a Mask, such as Mask.from_ranges(...), or a list of masks "
+            "tangram: mask must be a Mask, such as Mask.from_ranges(...), or a list of masks "
             f"(got {type(given).__name__})"
         )
     mask = cast(Mask, given) if masks is None else masks[0]
@@ -168,8 +174,16 @@ def mask_key(
         InvalidArgument: on wrong values, before anything is sent. Planning itself needs no communication; the first
             key of a group does: Timeout where a rank does not make it.
     """
-    heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
-    return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew)
+    with Named("mask_key"):
+        heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
+        return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew)
+
+
+def key_of_heads(
+    mask: Mask, heads: HeadConfig, cp_group_or_mesh: Any, pad_size: PadSize | None, config: DistAttnConfig
+) -> DistAttnRuntimeKey:
+    """mask_key with values of another dim than keys."""
+    return _key(mask, cp_group_or_mesh, heads, pad_size, config, None, _plan_anew)
 
 
 def mask_key_ahead(
@@ -187,9 +201,14 @@ def mask_key_ahead(
 
     A later mask_key with equal arguments finds it made; it is not the most recent key before that.
     """
-    heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
-    torch_group(cp_group_or_mesh)  # the first time collective, so not on another thread
-    make = partial(_key, mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew, ahead=True)
+    with Named("mask_key_ahead"):
+        heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
+        torch_group(cp_group_or_mesh)  # the first time collective, so not on another thread
+
+    def make() -> DistAttnRuntimeKey:
+        with Named("mask_key_ahead"):
+            return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew, ahead=True)
+
     return background().submit(make)
 
 
@@ -237,10 +256,10 @@ def magi_attn_flex_key(
     Raises:
         InvalidArgument: on wrong values, before anything is sent. Planning itself needs no communication.
     """
-    q, k = _ranges(q_ranges), _ranges(k_ranges)
-    mask = Mask.from_ranges(q, k, _mask_types(attn_mask_type, len(q)), total_seqlen_q, total_seqlen_k)
-    heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
-    return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew)
+    with Named("magi_attn_flex_key"):
+        heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
+        mask = _mask_of_ranges(q_ranges, k_ranges, attn_mask_type, total_seqlen_q, total_seqlen_k)
+        return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew)
 
 
 def magi_attn_varlen_key(
@@ -269,16 +288,24 @@ def magi_attn_varlen_key(
     Raises:
         InvalidArgument: on wrong values, before anything is sent.
     """
-    mask = _varlen_mask(cu_seqlens_q, cu_seqlens_k, causal, window_size, global_window_size)
-    heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
-    return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew)
+    with Named("magi_attn_varlen_key"):
+        heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
+        mask = _varlen_mask(cu_seqlens_q, cu_seqlens_k, causal, window_size, global_window_size)
+        return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew)
 
 
 def _varlen_mask(cu_q: Any, cu_k: Any, causal: bool, window: tuple[int, int], num_global: int) -> Mask:
     q, k = (c.detach().cpu() if isinstance(c, Tensor) else c for c in (cu_q, cu_k))
-    if tuple(window) == (-1, -1) and num_global == 0:
+    try:
+        left, right = (index(side) for side in window)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            "tangram: window_size must be two integers, keys before and after a query, -1: all "
+            f"(got window_size={window!r:.60})"
+        ) from None
+    if (left, right) == (-1, -1) and num_global == 0:
         return Mask.varlen(q, k, causal)
-    typed = _core.infer_attn_mask_from_cu_seqlens(q, k, causal, window, num_global)
+    typed = _core.infer_attn_mask_from_cu_seqlens(q, k, causal, (left, right), num_global)
     return Mask.from_ranges(*typed)
 
 
@@ -299,11 +326,10 @@ def make_flex_key_for_new_mask_after_dispatch(
     Raises:
         InvalidArgument: on wrong values, or a mask of other lengths, before anything is sent.
     """
-    old = key_for_dispatch
-    q, k = _ranges(q_ranges), _ranges(k_ranges)
-    types = _mask_types(attn_mask_type, len(q))
-    mask = Mask.from_ranges(q, k, types, old.total_seqlen_q, old.total_seqlen_k)
-    return make_mask_key_after_dispatch(mask, old, dist_attn_config)
+    old = require_key("make_flex_key_for_new_mask_after_dispatch", key_for_dispatch, "key_for_dispatch")
+    with Named("make_flex_key_for_new_mask_after_dispatch"):
+        mask = _mask_of_ranges(q_ranges, k_ranges, attn_mask_type, old.total_seqlen_q, old.total_seqlen_k)
+        return make_mask_key_after_dispatch(mask, old, dist_attn_config)
 
 
 def make_varlen_key_for_new_mask_after_dispatch(
@@ -317,8 +343,9 @@ def make_varlen_key_for_new_mask_after_dispatch(
 ) -> DistAttnRuntimeKey:
     """make_flex_key_for_new_mask_after_dispatch for packed documents; the mask's arguments as of
     magi_attn_varlen_key."""
-    mask = _varlen_mask(cu_seqlens_q, cu_seqlens_k, causal, window_size, global_window_size)
-    return make_mask_key_after_dispatch(mask, key_for_dispatch, dist_attn_config)
+    with Named("make_varlen_key_for_new_mask_after_dispatch"):
+        mask = _varlen_mask(cu_seqlens_q, cu_seqlens_k, causal, window_size, global_window_size)
+        return make_mask_key_after_dispatch(mask, key_for_dispatch, dist_attn_config)
 
 
 def make_mask_key_after_dispatch(
@@ -332,11 +359,16 @@ def make_mask_key_after_dispatch(
 
     heads: None takes those of the other key. Rows are dealt out already, so layers of other heads may share them.
     """
-    old = key_for_dispatch
-    for one in masks_of_heads(mask) or (cast(Mask, mask),):
+    old = require_key("make_mask_key_after_dispatch", key_for_dispatch, "key_for_dispatch")
+    for one in masks_of_heads("make_mask_key_after_dispatch", mask) or (mask,):
+        if not isinstance(one, Mask):
+            raise InvalidArgument(
+                "make_mask_key_after_dispatch: mask must be a Mask, such as Mask.from_ranges(...), or a list of masks "
+                f"(got {type(one).__name__})"
+            )
         if (one.seqlen_q, one.seqlen_k) != (old.total_seqlen_q, old.total_seqlen_k):
             raise InvalidArgument(
-                "make_key_for_new_mask_after_dispatch: the mask must have the lengths that were dispatched "
+                "make_mask_key_after_dispatch: the mask must have the lengths that were dispatched "
                 f"(got {one.seqlen_q} x {one.seqlen_k}, dispatched {old.total_seqlen_q} x {old.total_seqlen_k})"
             )
 
@@ -345,7 +377,8 @@ def make_mask_key_after_dispatch(
 
     config = old.config if dist_attn_config is None else dist_attn_config
     heads = old.config.heads if heads is None else heads
-    return _key(mask, old.group_or_mesh, heads, old.pad_size, config, None, plan_with, old)
+    with Named("make_mask_key_after_dispatch"):
+        return _key(mask, old.group_or_mesh, heads, old.pad_size, config, None, plan_with, old)
 
 
 def get_most_recent_key(cp_group_or_mesh: Any = None) -> DistAttnRuntimeKey:

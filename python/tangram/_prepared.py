@@ -97,8 +97,8 @@ def _identity(ranges: Any) -> Hashable:
         return tuple([tuple(item) if not isinstance(item, int) else item for item in ranges])
     except TypeError:
         raise InvalidArgument(
-            "flex_flash_attn_func: ranges and attn_type_map must be lists or integer arrays "
-            f"(got {type(ranges).__name__})"
+            "flex_flash_attn_func: q_ranges must be a Mask, or q_ranges, k_ranges and attn_type_map lists of integers "
+            f"or integer arrays (got {ranges!r:.60})"
         ) from None
 
 
@@ -120,11 +120,15 @@ def on_host(ranges: Any) -> Any:
     return _cuda.on_host(ranges)
 
 
-def masks_of_heads(ranges: Any) -> tuple[Mask, ...] | None:
+def masks_of_heads(function: str, ranges: Any) -> tuple[Mask, ...] | None:
     """The masks of groups of heads that see different cells, where a list of masks stands for a mask."""
     if isinstance(ranges, (list, tuple)) and ranges and isinstance(ranges[0], Mask):
-        if not all(isinstance(mask, Mask) for mask in ranges):
-            raise InvalidArgument("tangram: a list of masks, one for each group of heads, must hold nothing else")
+        for mask in ranges:
+            if not isinstance(mask, Mask):
+                raise InvalidArgument(
+                    f"{function}: a list of masks, one for each group of heads, must hold nothing else "
+                    f"(got {type(mask).__name__} in it)"
+                )
         return tuple(ranges)
     return None
 

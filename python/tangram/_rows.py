@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import _cuda
 from ._apart import made_apart
-from ._runtime_key import DistAttnRuntimeKey, Rows, Side, on_device
+from ._runtime_key import DistAttnRuntimeKey, Rows, Side, on_device, require_key
 from ._torch_pass import require_no_transform
 from .errors import InvalidArgument
 
@@ -27,12 +27,19 @@ _INDEX_BYTES = 8
 def get_position_ids(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:
     """Global rows of this rank's rows, int64 `[rows]` in the memory of `device` (None: the host's): what rotary
     embeddings need. Padded rows come last."""
-    return key.rows(side).at("positions", _place(device)).clone()
+    return _rows_of("get_position_ids", key, side).at("positions", _place(device)).clone()
 
 
 def get_loss_mask(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:
     """Which of this rank's rows are real, bool `[rows]`: padded rows must not count in a loss or a mean."""
-    return key.rows(side).at("is_real", _place(device)).clone()
+    return _rows_of("get_loss_mask", key, side).at("is_real", _place(device)).clone()
+
+
+def _rows_of(function: str, key: object, side: Side) -> Rows:
+    key = require_key(function, key)
+    if side not in key.sizes:
+        raise InvalidArgument(f"{function}: side must be 'q' or 'k' (got {side!r})")
+    return key.rows(side)
 
 
 def _place(device: torch.device | str | None) -> torch.device:
@@ -251,15 +258,10 @@ def undispatch(x: Tensor, key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
     return _Undispatch.apply(x, key, side)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def _check(function: str, x: object, key: object, side: Side) -> None:
+def _check(function: str, x: object, key: object, side: Side, name: str = "x") -> None:
     if not isinstance(x, Tensor):
-        raise InvalidArgument(f"{function}: needs a torch tensor (got {type(x).__name__})")
-    if not isinstance(key, DistAttnRuntimeKey):
-        raise InvalidArgument(
-            f"{function}: key must be a DistAttnRuntimeKey, which mask_key(mask, ...) makes "
-            f"(got {type(key).__name__})"
-        )
-    if side not in key.sizes:
+        raise InvalidArgument(f"{function}: {name} must be a torch tensor, before the key (got {type(x).__name__})")
+    if side not in require_key(function, key).sizes:
         raise InvalidArgument(f"{function}: side must be 'q' or 'k' (got {side!r})")
     if not torch.compiler.is_compiling():
         require_no_transform(function)
@@ -313,7 +315,7 @@ def roll(x: Tensor, key: DistAttnRuntimeKey, shifts: int, dims: int = 0, side: S
         InvalidArgument: on every rank when x of one has not the rows of a shard; other dims; shifts that are no
             integer. Timeout, CommError: as undispatch.
     """
-    if dims not in (0, -x.ndim):
+    if isinstance(x, Tensor) and dims not in (0, -x.ndim):
         raise InvalidArgument(f"roll: the sequence is dimension 0 of a dispatched tensor (got dims={dims})")
     check_shard("roll", x, key, side)
     shifts = _whole(shifts)
@@ -333,7 +335,7 @@ def dispatch_labels(
 
     Padded rows carry ignore_index. Sends nothing; cu_seqlens in GPU memory are copied to the host, which synchronises.
     """
-    _check("dispatch_labels", tokens, key, "q")
+    _check("dispatch_labels", tokens, key, "q", "tokens")
     rows = key.rows("q")
     if tokens.shape != (rows.total,) or shift < 0:
         raise InvalidArgument(

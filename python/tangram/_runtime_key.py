@@ -284,6 +284,19 @@ def key_of_handle(handle: int) -> DistAttnRuntimeKey:
     return key
 
 
+def require_key(function: str, key: object, name: str = "key") -> DistAttnRuntimeKey:
+    if isinstance(key, DistAttnRuntimeKey):
+        return key
+    if isinstance(getattr(key, "inner", None), DistAttnRuntimeKey):
+        raise InvalidArgument(
+            f"{function}: {name} must be Tangram's, which a key of tangram.magi has as key.inner "
+            f"(got a key of {type(key).__module__.rpartition('.')[0]})"
+        )
+    raise InvalidArgument(
+        f"{function}: {name} must be a DistAttnRuntimeKey, which mask_key(mask, ...) makes (got {type(key).__name__})"
+    )
+
+
 def _bytes_of(key: DistAttnRuntimeKey) -> int:
     return key.num_bytes
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from . import _core
 from ._memory import bounds, set_cache_bytes, set_max_keys
+from ._named import Named
 from .errors import InvalidArgument
 
 Transport = Literal["copy_engine", "nccl"]
@@ -129,7 +130,8 @@ def configure(
         for name in _ENV:
             if name in given:
                 setattr(env, name, given[name])
-        _core.Env.set(env)
+        with Named("configure"):
+            _core.Env.set(env)
     for each, num_bytes in given.pop("cache_bytes", {}).items():
         set_cache_bytes(each, num_bytes)
     if "max_keys" in given:

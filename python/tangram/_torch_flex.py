@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _cuda
+from ._named import rename
 from ._torch_flex_compiled import attend_compiled
 from ._torch_pass import (
     Options,
@@ -28,6 +29,7 @@ from ._torch_pass import (
     require_no_transform,
     warn_of_float32,
 )
+from .errors import Error
 
 
 class _FlexAttn(torch.autograd.Function):
@@ -109,8 +111,12 @@ def attend(
         sink = sink.to(torch.float32).contiguous()
     if grad_dtype is not None:
         check_grad_dtype("flex_flash_attn_func", grad_dtype, q)
-    attention = _attention(q, k, v, ranges, backend)
-    of_call = _options(scale, softcap, deterministic, sm_margin)
-    call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype)
-    results = _apply_flex(_rows(q), _rows(k), _rows(v), sink, call)
+    try:
+        attention = _attention(q, k, v, ranges, backend)
+        of_call = _options(scale, softcap, deterministic, sm_margin)
+        call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype)
+        results = _apply_flex(_rows(q), _rows(k), _rows(v), sink, call)
+    except (Error, TypeError) as error:
+        rename(error, "flex_flash_attn_func")
+        raise
     return results if max_logits else (*results, None)

@@ -30,8 +30,9 @@ from ._keys import (
     mask_key,
     mask_key_ahead,
 )
+from ._named import rename
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
-from ._runtime_key import DistAttnRuntimeKey, clear_keys
+from ._runtime_key import DistAttnRuntimeKey, clear_keys, require_key
 from ._torch_calc import calc_compiled, kv_rows, sink_values
 from ._torch_group import known_group
 from ._torch_pass import (
@@ -49,7 +50,7 @@ from ._torch_pass import (
     warn_of_float32,
     workspace,
 )
-from .errors import InvalidArgument
+from .errors import Error, InvalidArgument
 from .flex import AttnForwardMeta, by_head_groups
 
 
@@ -193,11 +194,7 @@ def _backward_with_graph(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
 
 def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: Any) -> None:
     """What the executor does not see. The peers of a rank that raises are told, or they would wait for it."""
-    if not isinstance(key, DistAttnRuntimeKey):
-        raise InvalidArgument(
-            f"calc_attn: key must be a DistAttnRuntimeKey, which mask_key(mask, ...) makes "
-            f"(got {type(key).__name__})"
-        )
+    require_key("calc_attn", key)
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         reason = f"calc_attn: needs torch tensors (got {', '.join(type(x).__name__ for x in (q, k, v))})"
         if not torch.compiler.is_compiling():
@@ -334,16 +331,20 @@ def calc_attn(
     keeps = key.keeps and torch.is_grad_enabled()
     row_sinks = key.sinks_that_travel(sink, sink_layout, device)
     executor = partial(key.attention, q.dtype, v.shape[2], backend, device, row_sinks)
-    call = _Call(
-        executor(keeps),
-        executor if keeps and device >= 0 else None,
-        KeptKv() if keeps and device < 0 else None,
-        sink_layout,
-        _options(softmax_scale, softcap, deterministic),
-        out_dtype,
-        return_max_logits,
-        dsink_reduce,
-        grad_dtype,
-    )
-    results = _apply(_rows(q), kv_rows(k), kv_rows(v), sink_values(sink), call)
+    try:
+        call = _Call(
+            executor(keeps),
+            executor if keeps and device >= 0 else None,
+            KeptKv() if keeps and device < 0 else None,
+            sink_layout,
+            _options(softmax_scale, softcap, deterministic),
+            out_dtype,
+            return_max_logits,
+            dsink_reduce,
+            grad_dtype,
+        )
+        results = _apply(_rows(q), kv_rows(k), kv_rows(v), sink_values(sink), call)
+    except (Error, TypeError) as error:
+        rename(error, "calc_attn")
+        raise
     return results[0], AttnForwardMeta(*results[1:])

@@ -11,6 +11,7 @@ from typing import Any
 from . import _settings
 from ._batches import joined, split
 from ._core import AttnOptions
+from ._named import Named
 from ._prepared import backend_named, heads_of_groups, masks_of_heads, prepared
 from ._shapes import check_shapes
 from .errors import InvalidArgument
@@ -115,7 +116,7 @@ def flex_flash_attn_func(
         together |= {"out_dtype": out_dtype, "grad_dtype": grad_dtype, "return_max_logits": return_max_logits}
         out, meta = flex_flash_attn_func(q.rows, k.rows, v.rows, mask, **together)
         return split(out, q.batch), AttnForwardMeta(split(meta.lse, q.batch), meta.max_logits)
-    masks = masks_of_heads(q_ranges)
+    masks = masks_of_heads("flex_flash_attn_func", q_ranges)
     if masks is not None:
         if k_ranges is not None or attn_type_map is not None:
             raise InvalidArgument("flex_flash_attn_func: masks in q_ranges need no k_ranges and no attn_type_map")
@@ -145,18 +146,19 @@ def flex_flash_attn_func(
     if softmax_scale is not None and not hasattr(softmax_scale, "__float__"):
         kind = type(softmax_scale).__name__
         raise InvalidArgument(f"flex_flash_attn_func: softmax_scale must be a number or None (got {kind})")
-    return _attend_numpy(
-        q,
-        k,
-        v,
-        (q_ranges, k_ranges, attn_type_map),
-        sink,
-        sink_layout,
-        AttnOptions(softmax_scale, softcap, deterministic, sm_margin),
-        out_dtype,
-        return_max_logits,
-        backend,
-    )
+    with Named("flex_flash_attn_func"):
+        return _attend_numpy(
+            q,
+            k,
+            v,
+            (q_ranges, k_ranges, attn_type_map),
+            sink,
+            sink_layout,
+            AttnOptions(softmax_scale, softcap, deterministic, sm_margin),
+            out_dtype,
+            return_max_logits,
+            backend,
+        )
 
 
 def by_head_groups(

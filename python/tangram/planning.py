@@ -11,6 +11,7 @@ from threading import Lock
 
 from ._core import DistAttnConfig, HeadConfig, Mask, Plan, make_plan
 from ._memory import make_plan_cache
+from ._named import Named
 from ._prepared import masks_of_heads
 from ._values import changed
 from .errors import InvalidArgument
@@ -23,6 +24,9 @@ _pool_lock = Lock()
 def plan_config(cp_size: int, heads: HeadConfig | None = None, config: DistAttnConfig | None = None) -> DistAttnConfig:
     """`config` for `cp_size` ranks and these heads."""
     config = DistAttnConfig() if config is None else config
+    for name, value, kind in (("config", config, DistAttnConfig), ("heads", heads, HeadConfig)):
+        if value is not None and not isinstance(value, kind):
+            raise InvalidArgument(f"plan: {name} must be a {kind.__name__} (got {type(value).__name__})")
     return changed(config, cp_size=cp_size, heads=config.heads if heads is None else heads)
 
 
@@ -43,12 +47,13 @@ def plan(
     Raises InvalidArgument when a config value is out of range or a sequence length is no multiple of
     `cp_size * chunk_size`: pad with `compute_pad_size` and `Mask.padded`.
     """
-    masks = masks_of_heads(mask)
-    if masks is not None:
-        return make_plan(list(masks), plan_config(cp_size, heads, config))
-    if not isinstance(mask, Mask):
-        raise InvalidArgument(f"plan: mask must be a Mask, or a list of some (got {type(mask).__name__})")
-    return _cache.get(mask, plan_config(cp_size, heads, config))
+    masks = masks_of_heads("plan", mask)
+    with Named("plan"):
+        if masks is not None:
+            return make_plan(list(masks), plan_config(cp_size, heads, config))
+        if not isinstance(mask, Mask):
+            raise InvalidArgument(f"plan: mask must be a Mask, or a list of some (got {type(mask).__name__})")
+        return _cache.get(mask, plan_config(cp_size, heads, config))
 
 
 def background() -> ThreadPoolExecutor:
@@ -72,4 +77,9 @@ def plan_ahead(
 
     A later `plan` of the same mask finds it made.
     """
-    return background().submit(plan, mask, cp_size, heads=heads, config=config)
+
+    def make() -> Plan:
+        with Named("plan_ahead"):
+            return plan(mask, cp_size, heads=heads, config=config)
+
+    return background().submit(make)

@@ -37,7 +37,10 @@ void require_shapes(const BlockIndices& blocks) {
   require(blocks.offsets.front() == 0 && blocks.offsets.back() == count,
           "{}: offsets must start at 0 and end at the number of indices, {} (got {} and {})", kName, count,
           blocks.offsets.front(), blocks.offsets.back());
-  require(std::is_sorted(blocks.offsets.begin(), blocks.offsets.end()), "{}: offsets must not decrease", kName);
+  for (size_t i = 1; i < blocks.offsets.size(); ++i) {
+    require(blocks.offsets[i - 1] <= blocks.offsets[i], "{}: offsets must not decrease (got offsets[{}]={} after {})",
+            kName, i, blocks.offsets[i], blocks.offsets[i - 1]);
+  }
 }
 
 // The indices of a query block without padding.

@@ -229,10 +229,11 @@ TypedMask infer_attn_mask_from_cu_seqlens(std::span<const int64_t> cu_seqlens_q,
           "{}: cu_seqlens_q and cu_seqlens_k must have equal length (got {} and {})", kFunction, cu_seqlens_q.size(),
           cu_seqlens_k.size());
   const bool has_window = window != Window{};
-  require(!(causal && has_window), "{}: causal must be false when a window is given; use window.right = 0 (got {}, {})",
+  require(!(causal && has_window),
+          "{}: causal must be false when a window is given, whose right side 0 is causal (got window=({}, {}))",
           kFunction, window.left, window.right);
   require(num_global >= 0 && (num_global == 0 || has_window),
-          "{}: num_global must not be negative and needs a window (got num_global={})", kFunction, num_global);
+          "{}: the global window must not be negative and needs a window beside it (got {})", kFunction, num_global);
   TypedMask result{{}, cu_seqlens_q.back(), cu_seqlens_k.back()};
   const auto append = [&result](const AttnSlice& slice) {
     for (const TypedSlice& piece : to_typed(slice)) result.slices.push_back(piece);

@@ -37,7 +37,7 @@ LaunchOrder parse_launch_order(std::string_view name) {
     names.push_back(known);
     list += (list.empty() ? "" : ", ") + std::string(known);
   }
-  require(false, "parse_launch_order: must be one of {} (got {}){}", list, name, did_you_mean(name, names));
+  require(false, "parse_launch_order: name must be one of {} (got '{}'){}", list, name, did_you_mean(name, names));
   return LaunchOrder::kAuto;
 }
 

@@ -113,14 +113,15 @@ std::vector<Range> Dispatch::rows_of_rank(int rank) const {
   return rows;
 }
 
-int64_t compute_pad_size(int64_t seqlen, int cp_size, int64_t chunk_size) {
+int64_t compute_pad_size(int64_t total_seqlen, int cp_size, int64_t chunk_size) {
   constexpr int64_t kMaxSize = int64_t{1} << 31;
-  require(
-      0 < seqlen && seqlen <= kMaxSize && 0 < cp_size && 0 < chunk_size && chunk_size <= kMaxSize,
-      "compute_pad_size: all arguments must be positive and at most 2^31 (got seqlen={}, cp_size={}, chunk_size={})",
-      seqlen, cp_size, chunk_size);
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"total_seqlen", total_seqlen}, {"cp_size", cp_size}, {"chunk_size", chunk_size}};
+  for (const auto& [name, size] : sizes) {
+    require(0 < size && size <= kMaxSize, "compute_pad_size: {} must lie in [1, 2^31] (got {})", name, size);
+  }
   const int64_t unit = cp_size * chunk_size;
-  return (unit - seqlen % unit) % unit;
+  return (unit - total_seqlen % unit) % unit;
 }
 
 Plan make_plan(const Mask& mask, const DistAttnConfig& config) {

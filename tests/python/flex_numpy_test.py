@@ -112,7 +112,7 @@ def test_ranges_that_change_in_place_are_seen():
         ({"q": np.zeros((24, 64), np.float32)}, "must have shape [rows, heads, dim] (got q=(24, 64)"),
         ({"v": np.zeros((24, 2, 16), np.float64)}, "must share one dtype"),
         ({"dropout_p": 0.1}, "dropout is not supported, dropout_p must be 0 (got 0.1)"),
-        ({"sink": np.zeros((2, 3), np.float32)}, "sink must be contiguous float32 of shape [-1, 4]"),
+        ({"sink": np.zeros((2, 3), np.float32)}, "sink must be contiguous float32 of shape [n, 4]"),
         ({"sink": np.zeros((2, 4), np.float32), "sink_layout": "hs"}, "sink_layout must be 'sh' or 'ssh' (got 'hs')"),
         ({"softmax_scale": -1.0}, "softmax_scale must be finite and positive (got -1)"),
         ({"backend": "nonsense"}, "got backend='nonsense'"),

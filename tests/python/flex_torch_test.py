@@ -318,5 +318,5 @@ def test_wrong_input_is_named():
             flex_flash_attn_func(q, k, v, Mask.causal(24), out_dtype=wrong)
     with pytest.raises(InvalidArgument, match="sm_margin must not be negative"):
         flex_flash_attn_func(q, k, v, Mask.causal(24), sm_margin=-1)
-    with pytest.raises(InvalidArgument, match=r"attn_type_map must be lists or integer arrays \(got int\)"):
+    with pytest.raises(InvalidArgument, match=r"attn_type_map lists of integers or integer arrays \(got 1\)"):
         flex_flash_attn_func(q, k, v, [(0, 24)], [(0, 24)], 1)

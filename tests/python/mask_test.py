@@ -79,8 +79,8 @@ def test_masks_are_values():
     ("make", "text"),
     [
         (lambda: Mask.from_ranges([(0, 4)], [(0, 4), (4, 8)]), "equally long (got len(q_ranges)=1, len(k_ranges)=2)"),
-        (lambda: Mask.from_ranges([(0, 4)], [(0, 4)], [4]), "mask types are 0 to 3 (got mask_types[0]=4)"),
-        (lambda: Mask.from_ranges([(0, 4)], [(0, 4)], [1, 1]), "one entry for each range (got 2 for 1 ranges)"),
+        (lambda: Mask.from_ranges([(0, 4)], [(0, 4)], [4]), "mask types are 0 to 3 (got 4 for range 0)"),
+        (lambda: Mask.from_ranges([(0, 4)], [(0, 4)], [1, 1]), "a mask type for each range (got 2 types for 1 ranges)"),
         (lambda: Mask.from_ranges([(0, 4, 5)], [(0, 4)]), "q_ranges must hold pairs"),
         (lambda: Mask.from_ranges([(0, "x")], [(0, 4)]), "q_ranges must hold integers (got 'x')"),
         (lambda: Mask.from_ranges(7, [(0, 4)]), "q_ranges must be a list of (begin, end)"),

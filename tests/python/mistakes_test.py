@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.distributed as dist  # noqa: E402
 
 import tangram  # noqa: E402
-from tangram import Mask  # noqa: E402
+from tangram import Mask, magi  # noqa: E402
 from tangram.flash_attn import flash_attn_func, flash_attn_varlen_func  # noqa: E402
 
 ROWS = 16
@@ -87,15 +87,15 @@ MISTAKES = {
         "torch.bool[16, 16]",
         "tangram.from_dense",
     ),
-    "ranges that run over": (lambda: flex(Q, K, V, [(0, 17)], [(0, 16)]), "Mask", "q_range", "[0, 17)", "in [0, 16)"),
+    "ranges that run over": (lambda: flex(Q, K, V, [(0, 17)], [(0, 16)]), FLEX, "q_range", "[0, 17)", "in [0, 16)"),
     "cells twice": (
         lambda: flex(Q, K, V, [(0, 8), (4, 16)], [(0, 16), (0, 16)]),
-        "Mask",
+        FLEX,
         "slices",
         "slices[1]=[4, 16)",
         "must not cover a cell twice",
     ),
-    "a fifth type": (lambda: flex(Q, K, V, [(0, 16)], [(0, 16)], [4]), "from_ranges", "mask types", "=4", "0 to 3"),
+    "a fifth type": (lambda: flex(Q, K, V, [(0, 16)], [(0, 16)], [4]), FLEX, "mask types", "got 4", "0 to 3"),
     "dropout": (lambda: flex(dropout_p=0.1), FLEX, "dropout_p", "0.1", "must be 0"),
     "a learnt scale": (
         lambda: flex(softmax_scale=torch.tensor(0.1)),
@@ -114,11 +114,28 @@ MISTAKES = {
     ),
     "a backend of another library": (
         lambda: flex(backend="flash"),
-        "tangram",
+        FLEX,
         "backend",
         "backend='flash'",
         "one of sm90, cpu, reference",
     ),
+    "a mask left out": (lambda: flex(Q, K, V, None), FLEX, "q_ranges", "(got None)", "a Mask, or"),
+    "types that are no integers": (
+        lambda: flex(Q, K, V, [(0, 16)], [(0, 16)], [1.0]),
+        FLEX,
+        "attn_type_map",
+        "(got [1.0])",
+        "lists of integers",
+    ),
+    "a mask among numbers": (
+        lambda: flex(Q, K, V, [CAUSAL, 1]),
+        FLEX,
+        "a list of masks",
+        "got int in it",
+        "must hold nothing else",
+    ),
+    "a cap as text": (lambda: flex(softcap="30"), FLEX, "softcap", "(got '30')", "a number"),
+    "multiprocessors below zero": (lambda: flex(sm_margin=-1), FLEX, "sm_margin", "(got -1)", "must not be negative"),
     # Masks.
     "additive values": (
         lambda: tangram.from_dense(torch.zeros(4, 4)),
@@ -134,9 +151,121 @@ MISTAKES = {
         "Tensor",
         "from_dense takes tensors",
     ),
-    "documents that do not begin at 0": (lambda: Mask.varlen([5, 9]), "varlen", "cu_seqlens", "got 5", "start with 0"),
-    "lengths for borders": (lambda: Mask.varlen([0, 9, 4]), "varlen", "cu_seqlens", "=4 after 9", "must not decrease"),
+    "documents that do not begin at 0": (
+        lambda: Mask.varlen([5, 9]),
+        "Mask.varlen",
+        "cu_seqlens",
+        "got 5",
+        "start with 0",
+    ),
+    "lengths for borders": (
+        lambda: Mask.varlen([0, 9, 4]),
+        "Mask.varlen",
+        "cu_seqlens",
+        "=4 after 9",
+        "must not decrease",
+    ),
+    "borders as a table": (
+        lambda: Mask.varlen(torch.zeros(1, 2, dtype=torch.int32)),
+        "Mask.varlen",
+        "cu_seqlens",
+        "(got 2)",
+        "one dimension",
+    ),
+    "borders that are no integers": (
+        lambda: Mask.varlen(torch.tensor([0.0, 9.0])),
+        "Mask.varlen",
+        "cu_seqlens",
+        "(got float32)",
+        "int32 or int64",
+    ),
+    "a range upside down": (
+        lambda: Mask.from_ranges([(4, 0)], [(0, 4)]),
+        "Mask.from_ranges",
+        "q_ranges[0]",
+        "[4, 0)",
+        "rise from begin to end",
+    ),
+    "a length for lengths": (
+        lambda: Mask.shared_prefix(4, 9),
+        "Mask.shared_prefix",
+        "continuation_lengths",
+        "(got 9)",
+        "a list or an integer array",
+    ),
+    "no chunks": (
+        lambda: tangram.compute_pad_size(1000, 4, 0),
+        "compute_pad_size",
+        "chunk_size",
+        "(got 0)",
+        "lie in [1,",
+    ),
     # Over ranks.
+    "a key of other names": (
+        lambda: tangram.dispatch(Q, magi.magi_attn_varlen_key([0, ROWS], [0, ROWS], 4, 2, 8, 0, 8, dist.group.WORLD)),
+        "dispatch",
+        "key must",
+        "got a key of tangram.magi",
+        "key.inner",
+    ),
+    "key and tensor in turn": (
+        lambda: tangram.dispatch(key(), Q),
+        "dispatch",
+        "x must",
+        "(got DistAttnRuntimeKey)",
+        "before the key",
+    ),
+    "positions of a mask": (
+        lambda: tangram.get_position_ids(CAUSAL),
+        "get_position_ids",
+        "key must",
+        "(got Mask)",
+        "mask_key(mask,",
+    ),
+    "heads that are no integers": (
+        lambda: tangram.mask_key(CAUSAL, 4.0, 2, 8),
+        "mask_key",
+        "num_heads_q",
+        "(got 4.0)",
+        "a whole number",
+    ),
+    "heads in turn": (
+        lambda: tangram.mask_key(CAUSAL, 2, 4, 8),
+        "mask_key",
+        "num_heads_q",
+        "num_heads_kv=4",
+        "multiple of num_heads_kv",
+    ),
+    "a window of one side": (
+        lambda: tangram.magi_attn_varlen_key([0, ROWS], [0, ROWS], 4, 2, 8, 0, None, window_size=3),
+        "magi_attn_varlen_key",
+        "window_size",
+        "window_size=3",
+        "two integers",
+    ),
+    "a mask for a key": (
+        lambda: tangram.make_mask_key_after_dispatch(CAUSAL, CAUSAL),
+        "make_mask_key_after_dispatch",
+        "key_for_dispatch",
+        "(got Mask)",
+        "mask_key(mask,",
+    ),
+    "sinks of wrong heads over ranks": (
+        lambda: calc(sink=torch.ones(1, 3)),
+        "calc_attn",
+        "sink",
+        "float32[1, 3]",
+        "of shape [n, 4]",
+    ),
+    "a negative cap over ranks": (lambda: calc(softcap=-2.0), "calc_attn", "softcap", "(got -2)", "not negative"),
+    "a configuration as a dict": (
+        lambda: tangram.plan(CAUSAL, 2, config={"strategy": "auto"}),
+        "plan",
+        "config",
+        "(got dict)",
+        "a DistAttnConfig",
+    ),
+    "ranks as text": (lambda: tangram.plan(CAUSAL, "2"), "plan", "cp_size", "(got '2')", "a whole number"),
     "no key": (lambda: tangram.calc_attn(Q, K, V, CAUSAL), "calc_attn", "key", "got Mask", "which mask_key(mask,"),
     "arrays": (lambda: calc(Q.numpy(), K, V), "calc_attn", "torch", "got ndarray", "needs torch tensors"),
     "whole tensors for shards": (lambda: calc(torch.ones(20, 4, 8)), "calc_attn", "q", "[20, 4, 8]", "shard [16, 4"),
@@ -164,10 +293,10 @@ MISTAKES = {
         "got list",
         "Mask.from_ranges(...)",
     ),
-    "the number of a group": (lambda: key(cp_group_or_mesh=4), "tangram", "cp_group_or_mesh", "int", "ProcessGroup"),
+    "the number of a group": (lambda: key(cp_group_or_mesh=4), "mask_key", "cp_group_or_mesh", "int", "ProcessGroup"),
     "padding that does not fit": (
         lambda: key(pad_size=3, chunk_size=8),
-        "make_plan",
+        "mask_key",
         "chunk_size",
         "seqlen_q=19",
         "pad it by compute_pad_size",
@@ -180,6 +309,20 @@ MISTAKES = {
         "'none', 'sum' or 'avg'",
     ),
     # By other names.
+    "numbers for ranges": (
+        lambda: magi.AttnRanges.from_ranges([0, 4]),
+        "AttnRange",
+        "a range",
+        "(got 0)",
+        "a pair (start, end)",
+    ),
+    "a degree as text": (
+        lambda: magi.OverlapConfig(degree="2"),
+        "OverlapConfig",
+        "degree",
+        "degree='2'",
+        "an integer, or None",
+    ),
     "dropout by position": (
         lambda: flash_attn_func(BATCH, BATCH, BATCH, 0.1),
         "flash_attn_func",
@@ -208,14 +351,99 @@ MISTAKES = {
         "timeout_s='30'",
         "of type int or float",
     ),
+    "an order of launches that is not there": (
+        lambda: tangram.OverlapConfig(launch_order="nccl"),
+        "OverlapConfig",
+        "launch_order",
+        "'nccl'",
+        "one of auto, copy_engine",
+    ),
+    "an algorithm that is not there": (
+        lambda: tangram.DispatchConfig("minheap"),
+        "DispatchConfig",
+        "algorithm",
+        "'minheap'",
+        "did you mean 'min_heap'",
+    ),
+    "a number of stages for an overlap": (
+        lambda: tangram.DistAttnConfig(overlap=2),
+        "DistAttnConfig",
+        "overlap",
+        "(got 2)",
+        "an OverlapConfig",
+    ),
+    "a field that is not there": (
+        lambda: tangram.DistAttnConfig(num_stages=2),
+        "DistAttnConfig",
+        "has the fields cp_size",
+        "(got num_stages=2)",
+        "overlap",
+    ),
+    "heads in floating point": (
+        lambda: tangram.HeadConfig(4.0, 2),
+        "HeadConfig",
+        "num_heads_q",
+        "(got 4.0)",
+        "a whole number",
+    ),
+    "a dtype of torch": (
+        lambda: tangram.HeadConfig(4, 2, dtype=torch.bfloat16),
+        "HeadConfig",
+        "dtype",
+        "(got torch.bfloat16)",
+        "a str such as 'bfloat16'",
+    ),
+    "stages as text": (lambda: tangram.OverlapConfig("2"), "OverlapConfig", "num_stages_fwd", "(got '2')", "whole"),
+    "chunks in floating point": (
+        lambda: tangram.DispatchConfig("auto", 512.0),
+        "DispatchConfig",
+        "chunk_size",
+        "(got 512.0)",
+        "a whole number",
+    ),
+    "a rate as text": (
+        lambda: tangram.CostModel(link_bytes_per_s="4e11"),
+        "CostModel",
+        "link_bytes_per_s",
+        "(got '4e11')",
+        "a number",
+    ),
+    "groups as nothing": (
+        lambda: tangram.MovementConfig("auto", None),
+        "MovementConfig",
+        "head_groups",
+        "(got None)",
+        "a whole number",
+    ),
+    "pairs for slices": (
+        lambda: Mask(16, 16, [((0, 4), (0, 4))]),
+        "Mask",
+        "slices",
+        "(got [((0, 4), (0, 4))])",
+        "Mask.from_ranges takes pairs",
+    ),
+    "results added up in 8 bits": (
+        lambda: tangram.DistAttnConfig(reduce_dtype="fp8"),
+        "DistAttnConfig",
+        "reduce_dtype",
+        "'fp8'",
+        "float32, bfloat16 or float16",
+    ),
+    "a rank that is not there": (
+        lambda: tangram.plan(CAUSAL, 2).peak_bytes(5),
+        "Plan.peak_bytes",
+        "rank",
+        "(got 5)",
+        "in [0, 2)",
+    ),
     "a strategy that is not there": (
         lambda: tangram.DistAttnConfig(strategy="zigzag"),
-        "parse_strategy",
+        "DistAttnConfig",
         "strategy",
         "'zigzag'",
         "one of auto, tangram, ulysses",
     ),
-    "a plan of no ranks": (lambda: tangram.plan(CAUSAL, 0), "make_plan", "cp_size", "(got 0)", "in [1, "),
+    "a plan of no ranks": (lambda: tangram.plan(CAUSAL, 0), "plan", "cp_size", "(got 0)", "in [1, "),
 }
 
 
@@ -225,6 +453,7 @@ def test_the_error_says_what_to_do(mistake):
     with pytest.raises((tangram.Error, TypeError)) as raised:
         call()
     text = str(raised.value)
+    assert text.startswith(f"{wanted[0]}: "), text  # what was called, not what found the mistake
     for what, part in zip(("function", "argument", "value", "remedy"), wanted, strict=True):
         assert part in text, f"{what} {part!r} is not in: {text}"
     assert len(text) < 500 and "(got " in text, text

@@ -131,7 +131,7 @@ def test_auto_chooses_and_says_why():
         (lambda: DistAttnConfig(strategy="usp", head_ranks=3), "needs head_ranks that divide cp_size"),
         (
             lambda: DistAttnConfig(strategy="ulysses", head_ranks=2),
-            "make_plan: strategy.head_ranks needs strategy usp or loong_train .got ulysses.",
+            "^plan: strategy.head_ranks needs strategy usp or loong_train .got ulysses.",
         ),
         (lambda: DistAttnConfig(head_ranks=2), "strategy.head_ranks needs strategy usp or loong_train .got tangram."),
         (lambda: DistAttnConfig(strategy="auto", document_rows=64), "strategy auto chooses head_ranks"),

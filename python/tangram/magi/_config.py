@@ -88,6 +88,10 @@ class OverlapConfig:
         )
         most = self.dynamic_max_degree
         _require(most is None or most > 0, f"{name}: dynamic_max_degree must be positive or None (got {most})")
+        _require(
+            self.degree is None or type(self.degree) is int,
+            f"{name}: degree must be an integer, or None (got degree={self.degree!r})",
+        )
         if not self.enable:
             return
         if self.degree is None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from operator import index
 from typing import TypeAlias
 
+from ..errors import InvalidArgument
+
 NaiveRange: TypeAlias = Sequence[int]
 """(start, end)."""
 
@@ -23,9 +25,14 @@ class AttnRange:
     __slots__ = ("_start", "_end")
 
     def __init__(self, start: int, end: int) -> None:
+        try:
+            start, end = index(start), index(end)
+        except TypeError:
+            raise InvalidArgument(
+                f"AttnRange: start and end must be integers (got start={start!r:.60}, end={end!r:.60})"
+            ) from None
         self.check_valid(start, end)
-        self._start = index(start)
-        self._end = index(end)
+        self._start, self._end = start, end
 
     @property
     def start(self) -> int:
@@ -51,7 +58,14 @@ class AttnRange:
     @staticmethod
     def from_range(attn_range: NaiveRange | AttnRange, check: bool = False) -> AttnRange:
         """A copy of a range, or one of a pair. Raises RangeError when it ends before it starts."""
-        start, end = attn_range.to_naive_range() if isinstance(attn_range, AttnRange) else attn_range
+        if isinstance(attn_range, AttnRange):
+            return attn_range.clone()
+        try:
+            start, end = attn_range
+        except (TypeError, ValueError):
+            raise InvalidArgument(
+                f"AttnRange: a range must be an AttnRange or a pair (start, end) (got {attn_range!r:.60})"
+            ) from None
         return AttnRange(start, end)
 
     def to_naive_range(self) -> tuple[int, int]:

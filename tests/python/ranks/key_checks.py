@@ -114,11 +114,11 @@ def check_keys_are_hard_to_misuse(group):
     for call, text in (
         (lambda: make(padding=1.5), "pad_size must be an integer"),
         (lambda: make(padding=(1, 2, 3)), "pad_size must be an integer"),
-        (lambda: make(q=(0, total)), "ranges must be pairs"),
-        (lambda: make(kind=[1.5]), "mask types are names or integers (got 1.5)"),
+        (lambda: make(q=(0, total)), "magi_attn_flex_key: q_ranges must be pairs"),
+        (lambda: make(kind=[1.5]), "attn_mask_type must be names or integers (got 1.5)"),
         (lambda: make(config={"overlap": 1}), "must be a DistAttnConfig (got dict)"),
-        (lambda: tangram.dispatch(np.zeros(total), key), "dispatch: needs a torch tensor (got ndarray)"),
-        (lambda: tangram.dispatch_labels([0] * total, key), "dispatch_labels: needs a torch tensor (got list)"),
+        (lambda: tangram.dispatch(np.zeros(total), key), "dispatch: x must be a torch tensor, before the key"),
+        (lambda: tangram.dispatch_labels([0] * total, key), "dispatch_labels: tokens must be a torch tensor"),
         (
             lambda: tangram.calc_attn(*(np.zeros(s) for s in (*key.shapes, key.shapes[1])), key),
             "calc_attn: needs torch tensors (got ndarray, ndarray, ndarray)",
