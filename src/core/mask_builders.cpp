@@ -191,11 +191,12 @@ Mask block_sparse_mask(int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, int6
 std::vector<TypedSlice> to_typed(const AttnSlice& slice) {
   const AttnSlice whole = canonical(slice);
   if (whole.q_range.empty()) return {};
-  // From row `left_binds` on the left border is the diagonal, up to row `right_free` the right border is.
-  const int64_t left_binds =
-      whole.min_diag <= kOpenMinDiag ? whole.q_range.end : whole.k_range.begin - whole.min_diag + 1;
-  const int64_t right_free =
-      whole.max_diag >= kOpenMaxDiag ? whole.q_range.begin : whole.k_range.end - whole.max_diag - 1;
+  // From row `left_binds` on the left border is the diagonal, up to row `right_free` the right border is. The row in
+  // which a diagonal meets the edge belongs to either side: at an end of the slice it is no piece of its own.
+  int64_t left_binds = whole.min_diag <= kOpenMinDiag ? whole.q_range.end : whole.k_range.begin - whole.min_diag + 1;
+  int64_t right_free = whole.max_diag >= kOpenMaxDiag ? whole.q_range.begin : whole.k_range.end - whole.max_diag - 1;
+  if (left_binds == whole.q_range.begin + 1) left_binds = whole.q_range.begin;
+  if (right_free == whole.q_range.end - 1) right_free = whole.q_range.end;
   int64_t cuts[] = {whole.q_range.begin, left_binds, right_free, whole.q_range.end};
   for (int64_t& cut : cuts) cut = std::clamp(cut, whole.q_range.begin, whole.q_range.end);
   std::sort(std::begin(cuts), std::end(cuts));

@@ -144,6 +144,16 @@ TEST(MaskBuilders, TypedPiecesShowTheCellsOfTheBand) {
   }
 }
 
+TEST(MaskBuilders, TypesAreOnePieceEach) {
+  for (const MaskType type : {MaskType::kFull, MaskType::kCausal, MaskType::kInvCausal, MaskType::kBiCausal}) {
+    const auto pieces = to_typed(AttnSlice::from_type(type, {2, 9}, {1, 12}));
+    ASSERT_EQ(pieces.size(), 1u) << static_cast<int>(type);
+    EXPECT_EQ(pieces[0].type, type);
+    EXPECT_EQ(pieces[0].q_range, (Range{2, 9}));
+    EXPECT_EQ(pieces[0].k_range, (Range{1, 12}));
+  }
+}
+
 TEST(MaskBuilders, InferFromSlidingWindowAlignsTheLastRows) {
   for (const Window window : kWindows) {
     const auto pieces = infer_attn_mask_from_sliding_window({2, 9}, {1, 12}, window);
