@@ -166,7 +166,8 @@ def device_of_group(group_or_mesh: Any) -> Any:
     return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device("cpu")
 
 
-def _ranks_of(group_or_mesh: Any) -> list[int]:
+def ranks_of(group_or_mesh: Any) -> list[int]:
+    """Numbers of the default group; None: all."""
     if group_or_mesh is None:
         return list(range(dist.get_world_size()))
     if hasattr(group_or_mesh, "mesh"):
@@ -202,7 +203,7 @@ def known_group(group_or_mesh: Any) -> TorchGroup | None:
 def torch_group(group_or_mesh: Any) -> TorchGroup:
     """The communicator of a process group, or of all ranks of a device mesh. Made once; making it is collective."""
     known = known_group(group_or_mesh)
-    return known if known is not None else _groups.setdefault(group_or_mesh, TorchGroup(_ranks_of(group_or_mesh)))
+    return known if known is not None else _groups.setdefault(group_or_mesh, TorchGroup(ranks_of(group_or_mesh)))
 
 
 def _leave() -> None:

@@ -12,6 +12,7 @@ from reference import attention, typed_cells
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 from ranks import published_checks as published  # noqa: E402
 from tangram import magi  # noqa: E402
@@ -117,8 +118,66 @@ def test_keys_are_values(group):
         magi.DistAttnConfig(),
     )
     assert made == padded
+    of_1_0 = (padded.pad_size, padded.chunk_size, group, None, magi.DistAttnConfig(), HEADS, HEADS_KV)
+    typed = (padded.q_ranges, padded.k_ranges, padded.attn_mask_type, padded.total_seqlen_q, padded.total_seqlen_k)
+    of_1_0_key = magi.init_dist_attn_runtime_key(*typed, *of_1_0)
+    assert (of_1_0_key.pad_size, of_1_0_key.num_heads_kv, of_1_0_key.head_dim) == (10, HEADS_KV, None)
     with pytest.raises(ValueError, match="calc_attn: key must be a key of tangram.magi"):
         magi.calc_attn(*published.whole(0), key.inner)
+
+
+def test_keys_are_found_by_the_ranks_of_a_group(group):
+    """A program has the mesh in one place and its process group in another."""
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("cp",))
+    key = flex_key(mesh)
+    for each in (mesh, key.cp_group, group, None):
+        assert magi.get_most_recent_key(each) == key
+    other = flex_key(group, attn_mask_type="full")
+    assert magi.get_most_recent_key(mesh) == other
+    magi.clear_cache(group)
+    with pytest.raises(ValueError, match="get_most_recent_key: a key must have been made for this group"):
+        magi.get_most_recent_key(mesh)
+    with pytest.raises(ValueError, match=r"get_most_recent_key: cp_group_or_mesh must be .*got int"):
+        magi.get_most_recent_key(4)
+
+
+def test_values_of_another_dim_than_keys(group):
+    key = flex_key(group, head_dim_v=8)
+    assert key.inner.config.heads.head_dim_v == 8 and key.head_dim_v == 8
+    q, k, _ = published.whole(4)
+    v = torch.randn(TOTAL, HEADS_KV, 8, generator=torch.Generator().manual_seed(5))
+    out, _ = magi.calc_attn(*(magi.dispatch(x, key) for x in (q, k, v)), key)
+    causal = typed_cells([(0, TOTAL)], [(0, TOTAL)], [1], TOTAL, TOTAL)
+    want = attention(*(x.detach().numpy() for x in (q, k, v)), causal)
+    np.testing.assert_allclose(magi.undispatch(out, key).detach().numpy(), want.out, atol=1e-4)
+
+
+def test_errors_carry_the_name_that_was_called(group):
+    cu = [0, 4, 3]
+    with pytest.raises(ValueError, match="^magi_attn_varlen_key: cu_seqlens_q must not decrease"):
+        magi.magi_attn_varlen_key(cu, cu, HEADS, HEADS_KV, DIM, 0, 16, group)
+    with pytest.raises(ValueError, match="^magi_attn_flex_key: .*num_heads_q must be a positive multiple"):
+        flex_key(group, num_heads_q=3)
+    twice = AttnRanges.from_ranges([(0, TOTAL), (0, 9)])
+    given = (twice, twice, "full", TOTAL, TOTAL, HEADS, HEADS_KV, DIM, 0, 16, group)
+    with (
+        pytest.warns(DeprecationWarning),
+        pytest.raises(ValueError, match="^magi_attn_flex_dispatch: slices must not cover a cell twice"),
+    ):
+        magi.magi_attn_flex_dispatch(torch.zeros(TOTAL), *given)
+    key = flex_key(group)
+    with pytest.raises(ValueError, match="^make_flex_key_for_new_mask_after_dispatch: .*cover a cell twice"):
+        magi.make_flex_key_for_new_mask_after_dispatch(twice, twice, "full", key)
+    with pytest.raises(ValueError, match=r"roll: shift must be an integer .got shift=0.5"):
+        magi.roll(magi.dispatch(torch.arange(TOTAL), key), 0.5, 0, key)
+
+
+def test_a_mesh_of_two_dimensions(group, env):
+    assert magi.init_hierarchical_mesh(1, 1, 1) is None
+    env(hierarchical_comm=True)
+    assert magi.init_hierarchical_mesh(1, 1, 1).mesh_dim_names == ("inter", "intra")
+    with pytest.raises(ValueError, match=r"world_size_inter_node \* world_size_intra_node .got 4, 1 and 2"):
+        magi.init_hierarchical_mesh(4, 1, 2)
 
 
 def test_variables_reach_the_calls(group, env):
@@ -161,6 +220,8 @@ def test_flex_flash_attn_func_in_the_order_of_1_0():
     np.testing.assert_allclose(want.numpy(), expected.out, atol=1e-4)
     lists = [AttnRanges.from_ranges(r.tolist()) for r in ranges]
     assert torch.equal(magi.flex_flash_attn_func(*tensors, *lists, [1, 3], sink, 0.3, 2.0)[0], want)
+    early = magi.flex_flash_attn_func(*tensors, *lists, [1, 3], 0.3, 2.0, True, 4)[0]  # before there were sinks
+    assert torch.equal(early, magi.flex_flash_attn_func(*tensors, *lists, [1, 3], softmax_scale=0.3, softcap=2.0)[0])
     with pytest.raises(ValueError, match="sinks have no values .*got sink_layout='shd'"):
         magi.flex_flash_attn_func(*tensors, *ranges, types, sink=sink, sink_layout="shd")
     with pytest.raises(ValueError, match="needs q_ranges and k_ranges, or index_attn_indices"):

@@ -161,6 +161,8 @@ def test_algorithms_are_those_of_tangram():
         assert tangram.DispatchConfig(algorithm.tangram_name).algorithm == name
         assert algorithm == type(algorithm)() and isinstance(algorithm.type, magi.DispatchAlgType)
     assert magi.MinHeapDispatchAlg().is_partitions_returned and not magi.LBDispatchAlg().is_partitions_returned
+    uneven = {type(each) for each in names if not each.is_equal_num_workloads}
+    assert uneven == {magi.LBDispatchAlg, magi.DPDispatchAlg, magi.BSDispatchAlg}
     assert magi.DPDispatchAlg().is_optimal and magi.ToppHeapDispatchAlg().is_affinity_considered
     with pytest.raises(ValueError, match=r"ToppHeapDispatchAlg: top_p .* left at 0.0 \(got top_p=0.5\)"):
         magi.ToppHeapDispatchAlg(0.5).tangram_name  # noqa: B018
@@ -352,6 +354,13 @@ def test_variables_that_cannot_be_honoured_are_refused(name, value, message):
         read_environment({f"MAGI_ATTENTION_{name}": value})
 
 
+def test_a_backend_is_chosen_by_one_variable():
+    of = {"MAGI_ATTENTION_KERNEL_BACKEND": "ffa", "MAGI_ATTENTION_SDPA_BACKEND": "1"}
+    with pytest.raises(ValueError, match=r"unset all but one .got ffa, 1 and 0"):
+        read_environment(of)
+    assert read_environment(of | {"MAGI_ATTENTION_SDPA_BACKEND": "0"}).backend is None
+
+
 def test_orders_of_arguments():
     @in_any_order("c", lambda value: value == "group", "a b c d", "a c d b")
     def function(a, b=1, c=None, d=4):
@@ -368,8 +377,10 @@ def test_orders_of_arguments():
 
 
 def test_names_that_are_not_there_say_what_to_take():
-    with pytest.raises(ImportError, match="tangram.from_dense"):
-        from tangram.magi import from_mask  # noqa: F401
+    with pytest.raises(ImportError, match="calc_dsa is not there: .* takes index_attn_indices"):
+        from tangram.magi import calc_dsa  # noqa: F401
+    with pytest.raises(ImportError, match="dist_attn_runtime_dict_mgr is not there: .*get_most_recent_key"):
+        from tangram.magi import dist_attn_runtime_dict_mgr  # noqa: F401
     with pytest.raises(ImportError):
         from tangram.magi import nothing  # noqa: F401
     assert set(magi.__all__) <= set(dir(magi))

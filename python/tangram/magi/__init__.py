@@ -42,6 +42,7 @@ from ._api import (
     dispatch,
     get_position_ids,
     init_dist_attn_runtime_key,
+    init_hierarchical_mesh,
     magi_attn_flex_dispatch,
     magi_attn_flex_key,
     magi_attn_varlen_dispatch,
@@ -74,11 +75,13 @@ from ._helpers import (
     unpad_at_dim,
 )
 from ._key import DistAttnRuntimeKey, clear_cache, env, get_most_recent_key
+from ._mask import AttnMask, from_mask
 from ._range import AttnRange, NaiveRange, RangeError, RangeType
 from ._ranges import AttnRanges, NaiveRanges, RangesType, check_valid_cu_seqlens, is_valid_cu_seqlens
 
 __all__ = [
     "AttnForwardMeta",
+    "AttnMask",
     "AttnMaskType",
     "AttnOverlapMode",
     "AttnRange",
@@ -117,6 +120,7 @@ __all__ = [
     "compute_pad_size",
     "dispatch",
     "flex_flash_attn_func",
+    "from_mask",
     "full_attention_to_varlen_attention",
     "get_most_recent_key",
     "get_position_ids",
@@ -124,6 +128,7 @@ __all__ = [
     "infer_attn_mask_from_sliding_window",
     "infer_varlen_mask_from_batch",
     "init_dist_attn_runtime_key",
+    "init_hierarchical_mesh",
     "is_valid_cu_seqlens",
     "magi_attn_flex_dispatch",
     "magi_attn_flex_key",
@@ -147,17 +152,24 @@ if _given:
 
 # Names of other versions, or beside the API, that a program may import.
 _ABSENT = {
-    "calc_dsa": "sparse attention by an indexer is not there; flex_flash_attn_func takes index_attn_indices",
-    "DsaOverlapConfig": "see calc_dsa",
-    "DsaPackedMeta": "see calc_dsa",
-    "MagiDSAInput": "see calc_dsa",
-    "MagiDSARuntimeMgr": "see calc_dsa",
-    "DistAttnRuntimeDictManager": "keys hold what is cached; see clear_cache and get_most_recent_key",
-    "dist_attn_runtime_dict_mgr": "keys hold what is cached; see clear_cache and get_most_recent_key",
-    "from_mask": "take tangram.from_dense",
-    "infer_attn_mask_from_window_size": "take infer_attn_mask_from_cu_seqlens with window_size",
-    "init_hierarchical_mesh": "take torch.distributed.device_mesh.init_device_mesh with two dimensions",
+    "BTPDispatchAlg": "take BSDispatchAlg(), which looks for the least largest load, too",
+    "infer_attn_mask_from_window_size": "call infer_attn_mask_from_sliding_window for each pair of ranges",
 }
+_DSA = "sparse attention with an indexer is not there; flex_flash_attn_func takes index_attn_indices"
+_ABSENT |= dict.fromkeys(("calc_dsa", "DsaOverlapConfig", "DsaPackedMeta", "MagiDSAInput", "MagiDSARuntimeMgr"), _DSA)
+_MANAGERS = (
+    "DistAttnRuntimeDict",
+    "DistAttnRuntimeDictManager",
+    "DistAttnRuntimeMgr",
+    "dist_attn_runtime_dict",
+    "dist_attn_runtime_dict_mgr",
+    "init_dist_attn_runtime_mgr",
+)
+_ABSENT |= dict.fromkeys(
+    _MANAGERS,
+    "a key holds what managers hold there: pass it to dispatch, calc_attn and get_position_ids; get_most_recent_key "
+    "asks for keys, clear_cache forgets them",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -91,7 +91,7 @@ class BSDispatchAlg(DispatchAlg):
 class MinHeapDispatchAlg(DispatchAlg):
     """The heaviest chunk to the least loaded rank; the default there."""
 
-    _type, _name, _is_equal = DispatchAlgType.MIN_HEAP, "min_heap", False
+    _type, _name = DispatchAlgType.MIN_HEAP, "min_heap"
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _rows, distributed
+from .._named import Named
 from .._torch_group import device_of_group
 from ..errors import InvalidArgument
 from ..flex import AttnForwardMeta
@@ -46,13 +48,40 @@ _any_flex_order = in_any_order("cp_group_or_mesh", is_group_or_mesh, *_FLEX_ORDE
 _any_varlen_order = in_any_order("cp_group_or_mesh", is_group_or_mesh, *_VARLEN_ORDERS)
 
 
-def _require_self_attention(function: str, **flags: bool) -> None:
-    for name, value in flags.items():
-        if not value:
+def _key_of(function: str, typed: Any, given: dict[str, Any]) -> DistAttnRuntimeKey:
+    heads = (given["num_heads_q"], given["num_heads_kv"], given["head_dim"], given["head_dim_v"])
+    pad_size, chunk_size, group = given["pad_size"], given["chunk_size"], given["cp_group_or_mesh"]
+    return make_key(function, typed, heads, pad_size, chunk_size, group, given["dist_attn_config"])
+
+
+def _flex_key(function: str, given: dict[str, Any]) -> DistAttnRuntimeKey:
+    """Of the arguments of magi_attn_flex_key."""
+    for name in ("is_same_source", "is_q_permutable", "is_k_permutable"):
+        if not given[name]:
             raise InvalidArgument(
                 f"{function}: {name} must be True, because queries and keys share one order of rows; "
-                f"tangram.magi_attn_flex_key serves cross attention (got {name}={value})"
+                f"tangram.magi_attn_flex_key serves cross attention (got {name}={given[name]})"
             )
+    lengths = (given["total_seqlen_q"], given["total_seqlen_k"])
+    ranges = (given["q_ranges"], given["k_ranges"])
+    return _key_of(function, typed_mask(function, ranges, given["attn_mask_type"], lengths), given)
+
+
+def _varlen_key(function: str, given: dict[str, Any]) -> DistAttnRuntimeKey:
+    """Of the arguments of magi_attn_varlen_key."""
+    cu_q, cu_k, causal = given["cu_seqlens_q"], given["cu_seqlens_k"], given["causal"]
+    with Named(function):
+        q, k, kinds, total_q, total_k = infer_attn_mask_from_cu_seqlens(cu_q, cu_k, causal, given["window_size"])
+    return _key_of(function, typed_mask(function, (q, k), kinds, (total_q, total_k)), given)
+
+
+def _and_dispatch(
+    function: str, key_of: Callable[[str, dict[str, Any]], DistAttnRuntimeKey], given: dict[str, Any]
+) -> tuple[Tensor, DistAttnRuntimeKey]:
+    warnings.warn(f"{function}: is deprecated there; make a key, then dispatch", DeprecationWarning, stacklevel=4)
+    key = key_of(function, given)
+    with Named(function):
+        return dispatch(given["x"], key), key
 
 
 @_any_flex_order
@@ -90,13 +119,7 @@ def magi_attn_flex_key(
     Raises:
         InvalidArgument, a ValueError: on wrong values, before anything is sent.
     """
-    name = "magi_attn_flex_key"
-    _require_self_attention(
-        name, is_same_source=is_same_source, is_q_permutable=is_q_permutable, is_k_permutable=is_k_permutable
-    )
-    typed = typed_mask(name, (q_ranges, k_ranges), attn_mask_type, (total_seqlen_q, total_seqlen_k))
-    heads = (num_heads_q, num_heads_kv, head_dim, head_dim_v)
-    return make_key(name, typed, heads, pad_size, chunk_size, cp_group_or_mesh, dist_attn_config)
+    return _flex_key("magi_attn_flex_key", locals())
 
 
 @_any_varlen_order
@@ -121,15 +144,7 @@ def magi_attn_varlen_key(
         causal: goes without a window. window_size: keys before and after a query, -1: all. The others, and the orders
             of positional arguments, as of magi_attn_flex_key.
     """
-    name = "magi_attn_varlen_key"
-    q, k, kinds, total_q, total_k = infer_attn_mask_from_cu_seqlens(cu_seqlens_q, cu_seqlens_k, causal, window_size)
-    typed = typed_mask(name, (q, k), kinds, (total_q, total_k))
-    heads = (num_heads_q, num_heads_kv, head_dim, head_dim_v)
-    return make_key(name, typed, heads, pad_size, chunk_size, cp_group_or_mesh, dist_attn_config)
-
-
-def _deprecated(function: str) -> None:
-    warnings.warn(f"{function}: is deprecated there; make a key, then dispatch", DeprecationWarning, stacklevel=4)
+    return _varlen_key("magi_attn_varlen_key", locals())
 
 
 @in_any_order("cp_group_or_mesh", is_group_or_mesh, *_with_x(_FLEX_ORDERS))
@@ -153,10 +168,7 @@ def magi_attn_flex_dispatch(
     head_dim_v: int | None = None,
 ) -> tuple[Tensor, DistAttnRuntimeKey]:
     """magi_attn_flex_key, and this rank's rows of x: `(x of this rank, key)`."""
-    given = {name: value for name, value in locals().items() if name != "x"}
-    _deprecated("magi_attn_flex_dispatch")
-    key = magi_attn_flex_key(**given)
-    return dispatch(x, key), key
+    return _and_dispatch("magi_attn_flex_dispatch", _flex_key, locals())
 
 
 @in_any_order("cp_group_or_mesh", is_group_or_mesh, *_with_x(_VARLEN_ORDERS))
@@ -176,10 +188,7 @@ def magi_attn_varlen_dispatch(
     head_dim_v: int | None = None,
 ) -> tuple[Tensor, DistAttnRuntimeKey]:
     """magi_attn_varlen_key, and this rank's rows of x: `(x of this rank, key)`."""
-    given = {name: value for name, value in locals().items() if name != "x"}
-    _deprecated("magi_attn_varlen_dispatch")
-    key = magi_attn_varlen_key(**given)
-    return dispatch(x, key), key
+    return _and_dispatch("magi_attn_varlen_dispatch", _varlen_key, locals())
 
 
 def _is_config(value: Any) -> bool:
@@ -226,29 +235,36 @@ def make_varlen_key_for_new_mask_after_dispatch(
 ) -> DistAttnRuntimeKey:
     """The same for packed documents; the mask's arguments as of magi_attn_varlen_key."""
     name = "make_varlen_key_for_new_mask_after_dispatch"
-    q, k, kinds, *_ = infer_attn_mask_from_cu_seqlens(cu_seqlens_q, cu_seqlens_k, causal, window_size)
+    with Named(name):
+        q, k, kinds, *_ = infer_attn_mask_from_cu_seqlens(cu_seqlens_q, cu_seqlens_k, causal, window_size)
     return make_key_after(name, (q, k), kinds, key_for_dispatch, (None, None, None), dist_attn_config)
 
 
+_PADDED = f"{_FLEX_MASK} {_HEADS} pad_size chunk_size cp_group cp_mesh dist_attn_config head_dim_v"
+_PADDED_OF_1_0 = f"{_FLEX_MASK} pad_size chunk_size cp_group cp_mesh dist_attn_config num_heads_q num_heads_kv"
+
+
+@in_any_order("dist_attn_config", _is_config, _PADDED, _PADDED_OF_1_0)
 def init_dist_attn_runtime_key(
     q_ranges: AttnRanges,
     k_ranges: AttnRanges,
     attn_mask_type: GeneralAttnMaskType,
     total_seqlen_q: int,
     total_seqlen_k: int,
-    num_heads_q: int,
-    num_heads_kv: int,
-    head_dim: int,
-    pad_size: int,
-    chunk_size: int,
-    cp_group: Any,
-    cp_mesh: Any,
-    dist_attn_config: DistAttnConfig,
+    num_heads_q: int | None = None,
+    num_heads_kv: int | None = None,
+    head_dim: int | None = None,
+    pad_size: int = 0,
+    chunk_size: int | None = None,
+    cp_group: Any = None,
+    cp_mesh: Any = None,
+    dist_attn_config: DistAttnConfig | None = None,
     head_dim_v: int | None = None,
 ) -> DistAttnRuntimeKey:
     """A key of a mask that is padded already: lengths count pad_size rows, and ranges may have the padding's slice.
 
-    Unlike there it can be used at once.
+    Unlike there it can be used at once. Positional arguments may also come in the order of 1.0, where heads stand last:
+    the place of dist_attn_config tells them apart.
     """
     name = "init_dist_attn_runtime_key"
     lengths = (total_seqlen_q - pad_size, total_seqlen_k - pad_size)
@@ -262,6 +278,23 @@ def init_dist_attn_runtime_key(
     heads = (num_heads_q, num_heads_kv, head_dim, head_dim_v)
     group = cp_group if cp_mesh is None else cp_mesh
     return make_key(name, typed, heads, pad_size, chunk_size, group, dist_attn_config)
+
+
+def init_hierarchical_mesh(world_size: int, world_size_inter_node: int, world_size_intra_node: int) -> Any:
+    """A mesh of all ranks, nodes by ranks of a node, where MAGI_ATTENTION_HIERARCHICAL_COMM=1, otherwise None.
+    Collective."""
+    if world_size != world_size_inter_node * world_size_intra_node:
+        raise InvalidArgument(
+            "init_hierarchical_mesh: world_size must be world_size_inter_node * world_size_intra_node "
+            f"(got {world_size}, {world_size_inter_node} and {world_size_intra_node})"
+        )
+    if not env.hierarchical_comm:
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    shape = (world_size_inter_node, world_size_intra_node)
+    return init_device_mesh(kind, shape, mesh_dim_names=("inter", "intra"))
 
 
 def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0) -> Tensor:
@@ -299,6 +332,8 @@ def roll(x: Tensor, shift: int, dim: int, key: DistAttnRuntimeKey) -> Tensor:
     Padded rows stay where they are.
     """
     inner = require_key("roll", key).inner
+    if not hasattr(shift, "__index__"):
+        raise InvalidArgument(f"roll: shift must be an integer (got shift={shift!r})")
     if not isinstance(x, Tensor) or not -x.ndim <= dim < x.ndim:
         raise InvalidArgument(
             f"roll: dim must be a dimension of x (got dim={dim}, shape={tuple(getattr(x, 'shape', ()))})"

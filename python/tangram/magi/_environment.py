@@ -88,6 +88,11 @@ class _Reader:
 def _backend(read: _Reader) -> str | None:
     kernel = read.choice("KERNEL_BACKEND", ("ffa", "sdpa", "sdpa_ol", "fa4"))
     is_sdpa, is_fa4 = read.flag("SDPA_BACKEND"), read.flag("FA4_BACKEND")
+    if (kernel is not None) + is_sdpa + is_fa4 > 1:
+        raise InvalidArgument(
+            f"{PREFIX}KERNEL_BACKEND: goes without {PREFIX}SDPA_BACKEND and {PREFIX}FA4_BACKEND, and these go without "
+            f"each other: unset all but one (got {kernel}, {int(is_sdpa)} and {int(is_fa4)})"
+        )
     if kernel == "fa4" or is_fa4:
         raise NotAvailable(
             f"{PREFIX}FA4_BACKEND, {PREFIX}KERNEL_BACKEND: the backend fa4 is not there, Tangram takes the best of its "

@@ -76,9 +76,12 @@ def _indexed(q: Tensor, k: Tensor, indices: Tensor, given: dict[str, Any]) -> An
 
 
 def _by_position(values: tuple[Any, ...]) -> dict[str, Any]:
-    """The positional arguments of 1.0 after attn_type_map; sink_layout stands behind sink in some versions."""
+    """The positional arguments of 1.0 after attn_type_map; sink_layout stands behind sink in some versions, and a
+    number tells those without a sink, where softmax_scale comes first."""
     has_layout = len(values) > 1 and isinstance(values[1], str)
-    names = ("sink", "sink_layout", *_OF_1_0) if has_layout else ("sink", *_OF_1_0)
+    before_sinks = isinstance(values[0], (int, float))
+    sinks = () if before_sinks else ("sink", "sink_layout") if has_layout else ("sink",)
+    names = (*sinks, *_OF_1_0)
     if len(values) > len(names):
         raise InvalidArgument(
             f"{_NAME}: takes {', '.join(names)} by position after attn_type_map (got {len(values)} arguments there)"

@@ -134,7 +134,8 @@ def infer_attn_mask_from_cu_seqlens(
     name = "infer_attn_mask_from_cu_seqlens"
     q, k = borders(name, "cu_seqlens_q", cu_seqlens_q), borders(name, "cu_seqlens_k", cu_seqlens_k)
     window = _window(name, window_size)
-    if window == (-1, -1) and len(q) == len(k) > 0 and (q[0], k[0]) == (0, 0):
+    rise = all(a <= b for c in (q, k) for a, b in zip(c, c[1:], strict=False))
+    if window == (-1, -1) and len(q) == len(k) > 0 and (q[0], k[0]) == (0, 0) and rise:
         # One slice for each document, those without rows too, as there.
         kind = AttnMaskType.CAUSAL if causal else AttnMaskType.FULL
         ranges = [AttnRanges.from_ranges(list(zip(c, c[1:], strict=False))) for c in (q, k)]

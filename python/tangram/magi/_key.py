@@ -5,16 +5,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from itertools import count
 from typing import Any
 
 import torch.distributed as dist
 
 from .. import _core
-from .._keys import make_mask_key_after_dispatch, mask_key
+from .._keys import key_of_heads, make_mask_key_after_dispatch
+from .._named import Named
 from .._runtime_key import DistAttnRuntimeKey as TangramKey
 from .._runtime_key import cache_of
-from .._torch_group import known_group, known_groups, torch_group
+from .._torch_group import TorchGroup, known_group, known_groups, ranks_of, torch_group
 from .._values import changed
 from ..errors import InvalidArgument
 from ._config import DistAttnConfig, to_tangram
@@ -26,6 +27,7 @@ from ._ranges import AttnRanges
 env = of_process()
 _HEAD_DIM = 128
 """Of keys that are made without heads, as those of 1.0: it only weighs transfers against attention."""
+_made = count()
 
 
 class DistAttnRuntimeKey:
@@ -54,6 +56,8 @@ class DistAttnRuntimeKey:
         self.total_seqlen_k = inner.total_seqlen_k + self.pad_size
         self.chunk_size = inner.plan.q_dispatch.chunk_size
         self.uneven_shard = False
+        self.number = next(_made)
+        """Rises from key to key."""
         self._of_heads: dict[tuple[int, int, int], TangramKey] = {}
         h = inner.config.heads
         self._heads = (h.num_heads_q, h.num_heads_kv, h.head_dim)
@@ -65,7 +69,7 @@ class DistAttnRuntimeKey:
             return self.inner
         made = self._of_heads.get(wanted)
         if made is None:
-            heads = _core.HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
+            heads = _core.HeadConfig(num_heads_q, num_heads_kv, head_dim, self.head_dim_v or head_dim)
             made = make_mask_key_after_dispatch(self.mask, self.inner, heads=heads)
             self._of_heads[wanted] = made
         return made
@@ -154,12 +158,13 @@ def typed_mask(
                 f"total_seqlen_{name}={length})"
             )
     kept = [i for i in range(len(q)) if len(q[i]) > 0 and len(k[i]) > 0]
-    mask = _core.Mask.from_ranges(
-        [q[i].to_naive_range() for i in kept],
-        [k[i].to_naive_range() for i in kept],
-        [kinds[i].to_int_type() for i in kept],
-        *lengths,
-    )
+    with Named(function):
+        mask = _core.Mask.from_ranges(
+            [q[i].to_naive_range() for i in kept],
+            [k[i].to_naive_range() for i in kept],
+            [kinds[i].to_int_type() for i in kept],
+            *lengths,
+        )
     return q, k, kinds, mask
 
 
@@ -223,16 +228,10 @@ def make_key(
     num_q, num_kv, dim, dim_v = heads
     known = _core.HeadConfig(num_q or 1, num_kv or 1, dim or _HEAD_DIM, dim_v or dim or _HEAD_DIM)
     remote_rows = total - total // cp_size
-    make = partial(
-        mask_key,
-        mask,
-        known.num_heads_q,
-        known.num_heads_kv,
-        known.head_dim,
-        group_or_mesh,
-        pad_size=_pad(total, cp_size, unit, pad_size),
-    )
-    inner = _bounded(lambda c: make(dist_attn_config=c), to_tangram(config, env, known, unit, remote_rows), config)
+    planned = to_tangram(config, env, known, unit, remote_rows)
+    with Named(function):
+        pad = _pad(total, cp_size, unit, pad_size)
+        inner = _bounded(lambda c: key_of_heads(mask, known, group_or_mesh, pad, c), planned, config)
     key = DistAttnRuntimeKey(inner, mask, (*_padded(q, k, inner), _kinds(kinds, inner)), group, heads, config)
     cache_of(inner.group).published = key
     return key
@@ -281,10 +280,11 @@ def make_key_after(
     new_config = DistAttnConfig(old.dist_attn_config.dispatch_config, config.overlap_config, config.grpcoll_config)
     of_old = (old.num_heads_q, old.num_heads_kv, old.head_dim)
     num_q, num_kv, dim = (b if a is None else a for a, b in zip(heads, of_old, strict=True))
-    known = _core.HeadConfig(num_q or 1, num_kv or 1, dim or _HEAD_DIM, dim or _HEAD_DIM)
+    known = _core.HeadConfig(num_q or 1, num_kv or 1, dim or _HEAD_DIM, old.head_dim_v or dim or _HEAD_DIM)
     remote_rows = lengths[1] - lengths[1] // old.inner.cp_size
     planned = to_tangram(new_config, env, known, old.inner.config.dispatch.chunk_size, remote_rows)
-    inner = _bounded(lambda c: make_mask_key_after_dispatch(mask, old.inner, c, heads=known), planned, new_config)
+    with Named(function):
+        inner = _bounded(lambda c: make_mask_key_after_dispatch(mask, old.inner, c, heads=known), planned, new_config)
     typed = (*_padded(q, k, inner), _kinds(kinds, inner))
     key = DistAttnRuntimeKey(
         inner, mask, typed, (old.cp_group, old.cp_mesh), (num_q, num_kv, dim, old.head_dim_v), new_config
@@ -302,20 +302,29 @@ def require_key(function: str, key: Any, name: str = "key") -> DistAttnRuntimeKe
     return key
 
 
+def _groups_of(cp_group: Any) -> list[TorchGroup]:
+    """Those of the same ranks: a key that was made for a mesh is one of the mesh's process group, too."""
+    known_group(cp_group)  # forgets groups of another life of torch.distributed
+    ranks = sorted(ranks_of(cp_group))
+    return [group for group in known_groups() if sorted(group.ranks) == ranks]
+
+
 def get_most_recent_key(cp_group: Any = None) -> DistAttnRuntimeKey:
     """The key that was made last for a group; None: for all ranks. Raises ValueError before the first."""
-    group = known_group(dist.group.WORLD if cp_group is None else cp_group)
-    key = None if group is None else cache_of(group).published
-    if not isinstance(key, DistAttnRuntimeKey):
+    with Named("get_most_recent_key"):
+        groups = _groups_of(dist.group.WORLD if cp_group is None else cp_group)
+    keys = [cache_of(group).published for group in groups]
+    made = [key for key in keys if isinstance(key, DistAttnRuntimeKey)]
+    if not made:
         raise InvalidArgument(
             "get_most_recent_key: a key must have been made for this group by tangram.magi (got none)"
         )
-    return key
+    return max(made, key=lambda key: key.number)
 
 
 def clear_cache(cp_group: Any = None) -> None:
     """Forgets the keys of a group; None: of all groups. Keys that a program still holds go on working."""
-    one = None if cp_group is None else known_group(cp_group)
-    for group in known_groups():
-        if cp_group is None or group is one:
-            group.keys = None
+    with Named("clear_cache"):
+        groups = known_groups() if cp_group is None else _groups_of(cp_group)
+    for group in groups:
+        group.keys = None
