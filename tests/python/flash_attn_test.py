@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tangram.flash_attn: FlashAttention's functions over its own grid of parameters, against dense float64."""
 
+import inspect
 import itertools
 import os
 import random
@@ -14,7 +15,9 @@ from reference import attention
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tangram  # noqa: E402
+from tangram import _flash_attend  # noqa: E402
 from tangram import flash_attn as fa  # noqa: E402
+from tangram import flash_attn_interface as fa3  # noqa: E402
 
 LONG = os.environ.get("TANGRAM_TEST_LONG") == "1"
 LENGTHS = [(1, 147), (113, 203), (128, 217), (113, 211), (108, 256), (256, 512), (512, 256), (3, 2)]
@@ -33,7 +36,7 @@ GRID = [
     )
     if max(case[0]) <= 256 or case[1] in (64, 128)  # the oracle is dense and in float64
 ]
-# The whole is some minutes; a sample of cases that the first dims and lengths make quick.
+# The whole, 840 cases, is two minutes; a sample of cases that the first dims and lengths make quick.
 CASES = GRID if LONG else random.Random(7).sample([c for c in GRID if c[0][1] <= 217 and c[1] <= 128], 12)
 # float32: sums of at most 512 products. Others: rounded inputs and outputs of up to 8, in 8 or 11 bits of fraction.
 ATOL = {torch.float32: 2e-4, torch.float16: 8e-3, torch.bfloat16: 6e-2}
@@ -145,7 +148,7 @@ def test_known_borders_are_looked_up_and_those_of_many_packs_bounded(monkeypatch
     cu = torch.tensor([0, 10, 30], dtype=torch.int32)
     want = fa.flash_attn_varlen_func(q, k, v, cu, cu, 20, 20)
     with monkeypatch.context() as patch:
-        patch.setattr(fa, "_make_mask", None)
+        patch.setattr(_flash_attend, "_make_mask", None)
         assert torch.equal(fa.flash_attn_varlen_func(q, k, v, cu, cu, 20, 20), want)
         with pytest.raises(tangram.InvalidArgument, match="max_seqlen_q must be at least the longest sequence, 20"):
             fa.flash_attn_varlen_func(q, k, v, cu, cu, 19, 20)
@@ -185,7 +188,7 @@ def test_compiles_without_a_graph_break():
 @pytest.mark.parametrize(
     ("function", "changes", "message"),
     [
-        ("func", {"dropout_p": 0.1}, r"flash_attn_func: dropout .* pass dropout_p=0.0 \(got dropout_p=0.1\)"),
+        ("func", {"dropout_p": 0.1}, r"flash_attn_func: dropout .* pass dropout_p=0.0; .* \(got dropout_p=0.1\)"),
         ("func", {"alibi_slopes": torch.ones(2)}, "flash_attn_func: ALiBi .* alibi_slopes must be None"),
         ("varlen", {"alibi_slopes": torch.ones(2)}, "flash_attn_varlen_func: ALiBi"),
         ("varlen", {"block_table": torch.ones(2)}, "paged keys are not supported, block_table must be None"),
@@ -213,3 +216,115 @@ def test_what_is_refused_is_named(function, changes, message):
         call(**(given | changes))
     with pytest.raises(tangram.InvalidArgument, match=r"qkv must be a tensor \[batch, rows, 3, heads, dim\]"):
         fa.flash_attn_qkvpacked_func(torch.ones(1, 9, 2, 2, 16))
+
+
+TUNING = ["softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic", "return_attn_probs"]
+OF_2 = ["dropout_p", *TUNING]
+DESCALE = ["q_descale", "k_descale", "v_descale"]
+OF_3 = ["qv", *DESCALE, "window_size", "attention_chunk", "softcap", "num_splits", "pack_gqa", "deterministic"]
+OF_3 += ["sm_margin", "return_attn_probs"]
+BORDERS = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
+PUBLISHED = {
+    fa.flash_attn_func: ["q", "k", "v", *OF_2],
+    fa.flash_attn_kvpacked_func: ["q", "kv", *OF_2],
+    fa.flash_attn_qkvpacked_func: ["qkv", *OF_2],
+    fa.flash_attn_varlen_func: ["q", "k", "v", *BORDERS, *OF_2, "block_table"],
+    fa.flash_attn_varlen_kvpacked_func: ["q", "kv", *BORDERS, *OF_2],
+    fa.flash_attn_varlen_qkvpacked_func: ["qkv", "cu_seqlens", "max_seqlen", *OF_2],
+    fa3.flash_attn_func: ["q", "k", "v", "softmax_scale", "causal", *OF_3],
+    fa3.flash_attn_varlen_func: [
+        *("q", "k", "v", *BORDERS, "seqused_q", "seqused_k", "softmax_scale", "causal"),
+        *OF_3,
+    ],
+    fa3.flash_attn_qkvpacked_func: [
+        *("qkv", "softmax_scale", "causal", *DESCALE, "window_size", "attention_chunk", "softcap", "deterministic"),
+        *("num_heads_q", "sm_margin", "return_attn_probs"),
+    ],
+}
+DEFAULTS = {"dropout_p": 0.0, "causal": False, "window_size": (-1, -1), "softcap": 0.0, "deterministic": False}
+DEFAULTS |= {"return_attn_probs": False, "attention_chunk": 0, "num_splits": 1, "sm_margin": 0}
+
+
+@pytest.mark.parametrize("function", PUBLISHED, ids=lambda f: f"{f.__module__[-9:]}.{f.__name__}")
+def test_arguments_stand_in_the_published_order(function):
+    parameters = inspect.signature(function).parameters.values()
+    by_position = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    assert [p.name for p in by_position] == PUBLISHED[function]
+    for p in by_position:
+        if p.default is not p.empty:
+            assert p.default == DEFAULTS.get(p.name), p
+
+
+def test_the_order_of_flash_attention_3():
+    q, k, v = leaves(6, (2, 9, 4, 16), *[(2, 9, 2, 16)] * 2)
+    want, want_lse, _ = fa.flash_attn_func(
+        q, k, v, softmax_scale=0.2, causal=True, window_size=(4, 0), softcap=3.0, return_attn_probs=True
+    )
+    out, lse = fa3.flash_attn_func(q, k, v, 0.2, True, None, None, None, None, (4, 0), 0, 3.0, 1, None, True, 2, True)
+    assert torch.equal(out, want) and torch.equal(lse, want_lse)
+    assert torch.equal(fa3.flash_attn_func(q, k, v), fa.flash_attn_func(q, k, v))
+    cu = torch.tensor([0, 5, 18], dtype=torch.int32)
+    flat = [x.flatten(0, 1) for x in (q, k, v)]
+    out, lse = fa3.flash_attn_varlen_func(*flat, cu, cu, 13, 13, None, None, 0.2, True, return_attn_probs=True)
+    want, want_lse, _ = fa.flash_attn_varlen_func(*flat, cu, cu, 13, 13, 0.0, 0.2, True, return_attn_probs=True)
+    assert torch.equal(out, want) and torch.equal(lse, want_lse)
+    heads = torch.cat([q, k, v], 2)
+    assert torch.equal(fa3.flash_attn_qkvpacked_func(heads, num_heads_q=4), fa.flash_attn_func(q, k, v))
+    qkv = torch.stack([q, q, q], 2)
+    assert torch.equal(fa3.flash_attn_qkvpacked_func(qkv, 0.2, True), fa.flash_attn_qkvpacked_func(qkv, 0.0, 0.2, True))
+    for given, message in (
+        ({"qv": q}, "flash_attn_func: qv is not supported and must be None .got qv of type Tensor"),
+        ({"k_descale": q}, "k_descale is not supported"),
+        ({"attention_chunk": 4}, r"attention_chunk must be 0.*flash_attn_varlen_func .got attention_chunk=4"),
+    ):
+        with pytest.raises(tangram.InvalidArgument, match=message):
+            fa3.flash_attn_func(q, k, v, **given)
+    with pytest.raises(tangram.InvalidArgument, match="flash_attn_varlen_func: seqused_k is not supported"):
+        fa3.flash_attn_varlen_func(*flat, cu, cu, 13, 13, seqused_k=cu)
+    with pytest.raises(tangram.InvalidArgument, match=r"num_heads_q \+ 2 \* heads_kv.*num_heads_q=3"):
+        fa3.flash_attn_qkvpacked_func(heads, num_heads_q=3)
+
+
+def test_a_softcap_that_is_not_positive_is_none():
+    q, k, v = leaves(7, *[(1, 9, 2, 16)] * 3)
+    assert torch.equal(fa.flash_attn_func(q, k, v, softcap=-1.0), fa.flash_attn_func(q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: fa.flash_attn_func(x, x.half(), x), "^flash_attn_func: q, k and v must share one dtype"),
+        (lambda x: fa.flash_attn_func(x, x, x, softmax_scale=-1.0), "^flash_attn_func: softmax_scale must be finite"),
+        (
+            lambda x: fa.flash_attn_kvpacked_func(x[:, :, :3], torch.stack([x, x], 2)),
+            "^flash_attn_kvpacked_func: .*heads of q must be a multiple",
+        ),
+        (
+            lambda x: fa.flash_attn_qkvpacked_func(torch.stack([x] * 3, 2), window_size=3),
+            "^flash_attn_qkvpacked_func: window_size must be two integers",
+        ),
+        (
+            lambda x: fa.flash_attn_varlen_kvpacked_func(x[0], torch.stack([x[0]] * 2, 1), [0, 8], [0, 9]),
+            "^flash_attn_varlen_kvpacked_func: cu_seqlens_q must rise from 0 to the 9 rows",
+        ),
+        (
+            lambda x: fa.flash_attn_varlen_qkvpacked_func(torch.stack([x[0]] * 3, 1), torch.tensor([0, 8]), 9),
+            "^flash_attn_varlen_qkvpacked_func: cu_seqlens must rise from 0 to the 9 rows",
+        ),
+        (
+            lambda x: fa.flash_attn_varlen_qkvpacked_func(torch.stack([x[0]] * 3, 1), torch.tensor([0, 9]), 8),
+            "^flash_attn_varlen_qkvpacked_func: max_seqlen must be at least the longest sequence, 9",
+        ),
+        (
+            lambda x: fa.flash_attn_varlen_kvpacked_func(x[0], x[0], [0, 9], [0, 9]),
+            r"^flash_attn_varlen_kvpacked_func: kv must be a tensor .rows, 2, heads, dim. .got kv=.9, 4, 16..",
+        ),
+        (
+            lambda x: fa.flash_attn_varlen_qkvpacked_func(torch.stack([x[0]] * 3, 1), [0, 9], alibi_slopes=x),
+            "^flash_attn_varlen_qkvpacked_func: ALiBi is not supported",
+        ),
+    ],
+)
+def test_errors_carry_the_name_that_was_called(call, message):
+    with pytest.raises(tangram.InvalidArgument, match=message):
+        call(torch.ones(1, 9, 4, 16))

@@ -1,0 +1,284 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the functions of flash_attn and flash_attn_interface share: options, masks of batches and of borders, known by
+the borders' identity, and attention over them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _cuda
+from ._cache import BoundedCache
+from ._core import OPEN_MAX_DIAG, OPEN_MIN_DIAG, AttnSlice, Mask, Range
+from ._named import rename
+from .errors import Error, InvalidArgument
+from .flex import flex_flash_attn_func
+
+Result = Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, None]
+Borders = tuple[int, ...]
+Window = tuple[int, int]
+_BYTES_OF_DOCUMENT = 128
+"""About what a slice of a mask and two borders take."""
+
+
+class _Packed(NamedTuple):
+    """What calls with known borders need."""
+
+    mask: Mask
+    longest_q: int
+    longest_k: int
+    documents: int
+    held: tuple[Any, ...]
+    """The tensors of the borders, so that no others take their identity."""
+
+
+def _bytes_of(packed: _Packed) -> int:
+    return 1024 + _BYTES_OF_DOCUMENT * packed.documents
+
+
+# By the identity of borders, so that a call with known ones costs a look-up however many there are.
+_masks: BoundedCache[_Packed] = BoundedCache("borders", _bytes_of, 16 << 20, 1024)
+
+
+def _make_mask(cu_q: Borders, cu_k: Borders, window: Window) -> Mask:
+    """Documents whose queries see so many keys before and after the diagonal that ends in the last corner; -1: all."""
+    left, right = window
+    slices = []
+    for q0, q1, k0, k1 in zip(cu_q, cu_q[1:], cu_k, cu_k[1:], strict=False):
+        if q0 < q1 and k0 < k1:
+            diagonal = k1 - q1
+            low = OPEN_MIN_DIAG if left < 0 else diagonal - left
+            high = OPEN_MAX_DIAG if right < 0 else diagonal + right
+            slices.append(AttnSlice(Range(q0, q1), Range(k0, k1), low, high))
+    return Mask(cu_q[-1], cu_k[-1], slices)
+
+
+def refuse(
+    function: str, dropout_p: float = 0.0, alibi_slopes: Tensor | None = None, block_table: Tensor | None = None
+) -> None:
+    """What masks cannot say and kernels do not do."""
+    if dropout_p != 0.0:
+        raise InvalidArgument(
+            f"{function}: dropout is not supported, pass dropout_p=0.0; what FlashAttention 3 takes in its place, "
+            f"softmax_scale, goes by name (got dropout_p={dropout_p})"
+        )
+    if alibi_slopes is not None:
+        raise InvalidArgument(
+            f"{function}: ALiBi is not supported, alibi_slopes must be None: masks have no biases "
+            f"(got {type(alibi_slopes).__name__})"
+        )
+    if block_table is not None:
+        raise InvalidArgument(
+            f"{function}: paged keys are not supported, block_table must be None: pass k and v whole "
+            f"(got {type(block_table).__name__})"
+        )
+
+
+class Options(NamedTuple):
+    """What all functions take besides their tensors."""
+
+    function: str
+    """The one that was called."""
+    softmax_scale: float | None
+    causal: bool
+    window_size: tuple[int, int]
+    softcap: float
+    deterministic: bool
+    return_attn_probs: bool
+    sink: Tensor | None = None
+    sm_margin: int = 0
+    of_flash_attention_3: bool = False
+    """Whose functions return (out, lse) instead of (out, lse, None)."""
+
+    def result(self, out: Tensor, lse: Tensor) -> Result:
+        """With return_attn_probs."""
+        return (out, lse) if self.of_flash_attention_3 else (out, lse, None)
+
+    def window(self) -> Window:
+        """Keys before and after the diagonal, -1: all."""
+        try:
+            left, right = (int(side) for side in self.window_size)
+        except (TypeError, ValueError):
+            raise InvalidArgument(
+                f"{self.function}: window_size must be two integers, keys before and after a query, -1: all "
+                f"(got window_size={self.window_size!r})"
+            ) from None
+        return max(left, -1), 0 if self.causal else max(right, -1)
+
+    def sinks(self, heads: int) -> Tensor | None:
+        """`[heads]` is one sink."""
+        sink = self.sink
+        if sink is None:
+            return None
+        if sink.ndim not in (1, 2) or sink.shape[-1] != heads:
+            raise InvalidArgument(
+                f"{self.function}: sink must be [heads of q] or [sinks, heads of q], heads of q = {heads} "
+                f"(got sink={list(sink.shape)})"
+            )
+        return sink[None] if sink.ndim == 1 else sink
+
+
+def _require_shape(function: str, name: str, x: Any, dims: str) -> None:
+    count = dims.count(",") + 1
+    if not isinstance(x, Tensor) or x.ndim != count:
+        shape = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InvalidArgument(f"{function}: {name} must be a tensor [{dims}] (got {name}={shape})")
+
+
+def parts(function: str, name: str, x: Tensor, dims: str, place: int) -> tuple[Tensor, ...]:
+    """The tensors that lie beside each other in dimension `place` of `dims`, which is their number."""
+    _require_shape(function, name, x, dims)
+    if x.shape[place] != int(dims.split(", ")[place]):
+        raise InvalidArgument(
+            f"{function}: {name} must be a tensor [{dims}] (got {name}={list(x.shape)}, {x.shape[place]} parts)"
+        )
+    return x.unbind(place)
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: tuple[Any, ...], sinks: Tensor | None, options: Options
+) -> tuple[Tensor, Tensor]:
+    """(out, lse [rows, heads]) of rows one after the other."""
+    softcap = max(options.softcap, 0.0)  # there, too, what is not positive is none
+    given: dict[str, Any] = {"sink": sinks, "softmax_scale": options.softmax_scale, "softcap": softcap}
+    given |= {"deterministic": options.deterministic, "sm_margin": options.sm_margin}
+    if torch.compiler.is_compiling():
+        out, meta = flex_flash_attn_func(q, k, v, *mask, **given)
+        return out, meta.lse
+    try:
+        out, meta = flex_flash_attn_func(q, k, v, *mask, **given)
+    except (Error, TypeError) as error:
+        rename(error, options.function)
+        raise
+    return out, meta.lse
+
+
+def attend_batch(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Result:
+    """Of sequences `[batch, rows, heads, dim]`."""
+    name = options.function
+    for each, x in (("q", q), ("k", k), ("v", v)):
+        _require_shape(name, each, x, "batch, rows, heads, dim")
+    if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
+        raise InvalidArgument(
+            f"{name}: q, k and v must be of one batch, k and v of equal rows "
+            f"(got q={list(q.shape)}, k={list(k.shape)}, v={list(v.shape)})"
+        )
+    batch, rows = q.shape[:2]
+    make = _typed_of_batch if torch.compiler.is_compiling() else _mask_of_batch
+    mask = make(batch, rows, k.shape[1], options.window())
+    sinks = options.sinks(q.shape[2])
+    out, lse = _attend(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), mask, sinks, options)
+    out = out.view(batch, rows, *out.shape[1:])
+    return options.result(out, lse.view(batch, rows, -1).transpose(1, 2)) if options.return_attn_probs else out
+
+
+def _mask_of_batch(batch: int, seqlen_q: int, seqlen_k: int, window: Window) -> tuple[Any, ...]:
+    key = ("batch", batch, seqlen_q, seqlen_k, window)
+    known = _masks.get(key)
+    if known is None:
+        cu_q, cu_k = (tuple(length * i for i in range(batch + 1)) for length in (seqlen_q, seqlen_k))
+        known = _masks.put(key, _Packed(_make_mask(cu_q, cu_k, window), seqlen_q, seqlen_k, batch, ()))
+    return (known.mask,)
+
+
+def _typed_of_batch(batch: int, seqlen_q: int, seqlen_k: int, window: Window) -> tuple[Any, ...]:
+    """Ranges and types as constants of a compiled graph, which a Mask that is made in it cannot be."""
+    return tuple(tuple(each) for each in _mask_of_batch(batch, seqlen_q, seqlen_k, window)[0].to_typed())
+
+
+# What torch.compiler.assume_constant_result does, which would import the compiler with this module.
+_typed_of_batch._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _identity(borders: Any) -> Hashable:
+    """None: to be read in every call. A tensor that has been seen is known by its place and version."""
+    if not isinstance(borders, Tensor):
+        return tuple(int(border) for border in borders)
+    return None if borders.is_inference() else _cuda.identity(borders)
+
+
+def _on_host(function: str, name: str, cu_seqlens: Any, total: int) -> Borders:
+    """Borders as integers, checked. Copied from GPU memory, which synchronises."""
+    if isinstance(cu_seqlens, Tensor):
+        if cu_seqlens.ndim != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+            raise InvalidArgument(
+                f"{function}: {name} must be int32 [documents + 1] (got {cu_seqlens.dtype}{list(cu_seqlens.shape)})"
+            )
+        if cu_seqlens.is_cuda:
+            _cuda.require_no_capture(f"{name} in device memory", function)
+        cu_seqlens = cu_seqlens.tolist()
+    borders = tuple(int(border) for border in cu_seqlens)
+    if not borders or borders[0] != 0 or borders[-1] != total or any(a > b for a, b in zip(borders, borders[1:])):
+        raise InvalidArgument(
+            f"{function}: {name} must rise from 0 to the {total} rows of its tensor "
+            f"(got {name}={list(borders[:8])}, {len(borders)} values)"
+        )
+    return borders
+
+
+def _longest(borders: Borders) -> int:
+    return max((b - a for a, b in zip(borders, borders[1:])), default=0)
+
+
+def _check_longest(function: str, name: str, given: Any, longest: int) -> None:
+    if given is not None and int(given) < longest:
+        raise InvalidArgument(
+            f"{function}: {name} must be at least the longest sequence, {longest} (got {name}={int(given)})"
+        )
+
+
+class Given(NamedTuple):
+    """Borders of packed sequences as they were passed."""
+
+    cu_seqlens_q: Any
+    cu_seqlens_k: Any
+    max_seqlen_q: Any
+    max_seqlen_k: Any
+    ends: tuple[str, str] = ("_q", "_k")
+    """Of the arguments' names."""
+
+
+def attend_packed(q: Tensor, k: Tensor, v: Tensor, borders: Given, options: Options) -> Result:
+    """Of sequences one after the other, `[rows, heads, dim]`."""
+    name = options.function
+    for each, x in (("q", q), ("k", k), ("v", v)):
+        _require_shape(name, each, x, "rows, heads, dim")
+    window = options.window()
+    sinks = options.sinks(q.shape[1])
+    mask: tuple[Any, ...]
+    if torch.compiler.is_compiling() and window in ((-1, -1), (-1, 0)):
+        ranges = [torch.stack([cu[:-1], cu[1:]], 1).to(torch.int32) for cu in borders[:2]]
+        kinds = torch.full((ranges[0].shape[0],), int(window[1] == 0), dtype=torch.int32, device=q.device)
+        mask = (*ranges, kinds)
+    else:
+        mask = (_mask_of_borders(q, k, borders, window, name),)
+    out, lse = _attend(q, k, v, mask, sinks, options)
+    return options.result(out, lse.transpose(0, 1)) if options.return_attn_probs else out
+
+
+def _mask_of_borders(q: Tensor, k: Tensor, borders: Given, window: Window, name: str) -> Mask:
+    cu_seqlens_q, cu_seqlens_k, max_q, max_k, (end_q, end_k) = borders
+    of_q, of_k = _identity(cu_seqlens_q), _identity(cu_seqlens_k)
+    key = (of_q, of_k, q.shape[0], k.shape[0], window)
+    known = _masks.get(key) if of_q is not None and of_k is not None else None
+    if known is None:
+        cu_q = _on_host(name, f"cu_seqlens{end_q}", cu_seqlens_q, q.shape[0])
+        cu_k = _on_host(name, f"cu_seqlens{end_k}", cu_seqlens_k, k.shape[0])
+        if len(cu_q) != len(cu_k):
+            raise InvalidArgument(
+                f"{name}: cu_seqlens_q and cu_seqlens_k must be equally long (got {len(cu_q)} and {len(cu_k)} values)"
+            )
+        held = (cu_seqlens_q, cu_seqlens_k)
+        known = _Packed(_make_mask(cu_q, cu_k, window), _longest(cu_q), _longest(cu_k), len(cu_q), held)
+        if of_q is not None and of_k is not None:
+            _masks.put(key, known)
+    _check_longest(name, f"max_seqlen{end_q}", max_q, known.longest_q)
+    _check_longest(name, f"max_seqlen{end_k}", max_k, known.longest_k)
+    return known.mask
+
+
+_mask_of_borders._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable
