@@ -89,16 +89,23 @@ def _published(q: Any, k: Any, types: Any) -> Typed:
     return AttnRanges.from_ranges(q), AttnRanges.from_ranges(k), kinds
 
 
+def _windowed(q: tuple[int, int], k: tuple[int, int], window: tuple[int, int]) -> Any:
+    """Ranges and types of a window. There queries before the one that is aligned to the first key see nothing, whatever
+    their window reaches; Tangram's own function shows them what it reaches."""
+    aligned = (max(q[0], q[1] - (k[1] - k[0])), q[1])
+    return _core.infer_attn_mask_from_sliding_window(aligned, k, window)
+
+
 def infer_attn_mask_from_sliding_window(q_range: RangeType, k_range: RangeType, window_size: tuple[int, int]) -> Typed:
     """A window over one rectangle, aligned to its last corner, as ranges and types. The same cells as there, by slices
-    that may be cut in other places.
+    that may be cut in other places: queries before the first key, so aligned, see nothing.
 
     Args:
         window_size: keys before and after a query, -1: all.
     """
     q, k = (AttnRange.from_range(each).to_naive_range() for each in (q_range, k_range))
     window = _window("infer_attn_mask_from_sliding_window", window_size)
-    return _published(*_core.infer_attn_mask_from_sliding_window(q, k, window))
+    return _published(*_windowed(q, k, window))
 
 
 def borders(function: str, name: str, cu_seqlens: Any) -> list[int]:
@@ -141,4 +148,8 @@ def infer_attn_mask_from_cu_seqlens(
         ranges = [AttnRanges.from_ranges(list(zip(c, c[1:], strict=False))) for c in (q, k)]
         return ranges[0], ranges[1], [kind] * len(ranges[0]), q[-1], k[-1]
     *typed, total_q, total_k = _core.infer_attn_mask_from_cu_seqlens(q, k, causal, window, global_window_size)
+    documents = list(zip(zip(q, q[1:], strict=False), zip(k, k[1:], strict=False), strict=True))
+    if global_window_size == 0 and any(b - a > d - c for (a, b), (c, d) in documents):
+        parts = [_windowed(q, k, window) for q, k in documents]
+        typed = [[each for part in parts for each in part[i]] for i in range(3)]
     return (*_published(*typed), total_q, total_k)
