@@ -57,7 +57,7 @@ def visible(seqlen_q, seqlen_k, causal, window):
 
 def check(x, want, dtype, what):
     scale = max(1.0, float(np.abs(want).max(initial=0)))  # gradients of one key are sums over all its queries
-    np.testing.assert_allclose(x.detach().double().numpy(), want, atol=ATOL[dtype] * scale, err_msg=what)
+    np.testing.assert_allclose(x.detach().double().cpu().numpy(), want, atol=ATOL[dtype] * scale, err_msg=what)
 
 
 def leaves(seed, *shapes, dtype=torch.float32):
@@ -67,17 +67,23 @@ def leaves(seed, *shapes, dtype=torch.float32):
 
 @pytest.mark.parametrize(("number", "case"), list(enumerate(CASES)), ids=lambda x: str(x) if isinstance(x, int) else "")
 def test_a_case_of_the_grid(number, case):
+    run_case(number, case, "cpu", check, ATOL[torch.float32])
+
+
+def run_case(number, case, device, check, lse_atol):
+    """One case, by a function that its number chooses; check(x, want, dtype, what) compares."""
     (seqlen_q, seqlen_k), dim, dtype, causal, has_window, kind, softcap = case
     rng = random.Random(number)
     window = (rng.randint(0, seqlen_k), rng.randint(0, seqlen_k)) if has_window else (-1, -1)
     heads, heads_kv = HEADS[kind]
     batch, deterministic = rng.randint(1, 2), rng.random() < 0.5
-    q, k, v = leaves(number, (batch, seqlen_q, heads, dim), *[(batch, seqlen_k, heads_kv, dim)] * 2, dtype=dtype)
-    sink = leaves(number + 1, (heads,))[0] if rng.random() < 0.5 else None
+    shapes = [(batch, seqlen_q, heads, dim), *[(batch, seqlen_k, heads_kv, dim)] * 2]
+    q, k, v = (x.detach().to(device).requires_grad_() for x in leaves(number, *shapes, dtype=dtype))
+    sink = leaves(number + 1, (heads,))[0].detach().to(device).requires_grad_() if rng.random() < 0.5 else None
     options = {"causal": causal, "window_size": window, "softcap": softcap, "sink": sink}
     options["deterministic"] = deterministic
     packed = rng.choice(["no", "kv", "varlen", "varlen kv"])
-    cu_q, cu_k = (torch.arange(0, (batch + 1) * n, n, dtype=torch.int32) for n in (seqlen_q, seqlen_k))
+    cu_q, cu_k = (torch.arange(0, (batch + 1) * n, n, dtype=torch.int32, device=device) for n in (seqlen_q, seqlen_k))
     borders = (cu_q, cu_k, seqlen_q, seqlen_k)
     if packed == "no":
         out, lse, none = fa.flash_attn_func(q, k, v, **options, return_attn_probs=True)
@@ -95,24 +101,24 @@ def test_a_case_of_the_grid(number, case):
         assert lse.shape == (heads, batch * seqlen_q)
         out, lse = out.view(q.shape), lse.view(heads, batch, seqlen_q).transpose(0, 1)
     assert none is None and out.dtype == dtype and lse.shape == (batch, heads, seqlen_q)
-    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(dtype)
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(device, dtype)
     out.backward(dout)
     dsink = np.zeros((1, heads))
     for b in range(batch):
         want = attention(
-            *(x[b].detach().double().numpy() for x in (q, k, v)),
+            *(x[b].detach().double().cpu().numpy() for x in (q, k, v)),
             visible(seqlen_q, seqlen_k, causal, window),
             softcap=softcap,
-            sink=None if sink is None else sink[None].detach().numpy(),
-            dout=dout[b].double().numpy(),
+            sink=None if sink is None else sink[None].detach().cpu().numpy(),
+            dout=dout[b].double().cpu().numpy(),
         )
         check(out[b], want.out, dtype, "out")
-        np.testing.assert_allclose(lse[b].T.numpy(), want.lse, atol=ATOL[torch.float32])
+        np.testing.assert_allclose(lse[b].T.cpu().numpy(), want.lse, atol=lse_atol)
         for name, x in (("dq", q), ("dk", k), ("dv", v)):
             check(x.grad[b], getattr(want, name), dtype, name)
         dsink += 0 if sink is None else want.dsink
     if sink is not None:
-        np.testing.assert_allclose(sink.grad.numpy(), dsink[0], atol=ATOL[dtype] * max(1.0, np.abs(dsink).max()))
+        check(sink.grad, dsink[0], dtype, "dsink")
 
 
 def test_one_packed_tensor_gets_one_gradient():
