@@ -71,8 +71,8 @@ void require_within(const std::vector<Range>& ranges, int64_t seqlen, const char
   }
 }
 
-Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_types, std::optional<int64_t> seqlen_q,
-                    std::optional<int64_t> seqlen_k) {
+Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_types, nb::handle seqlen_q,
+                    nb::handle seqlen_k) {
   constexpr const char* kFunction = "Mask.from_ranges";
   const std::vector<Range> q = ranges_of(q_ranges, kFunction, "q_ranges");
   const std::vector<Range> k = ranges_of(k_ranges, kFunction, "k_ranges");
@@ -83,8 +83,8 @@ Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_ty
   if (!mask_types.is_none()) types = mask_types_of(mask_types, q.size(), kFunction);
   require(types.size() == q.size(), "{}: there must be a mask type for each range (got {} types for {} ranges)",
           kFunction, types.size(), q.size());
-  const int64_t length_q = seqlen_q.value_or(last_of(q));
-  const int64_t length_k = seqlen_k.value_or(last_of(k));
+  const int64_t length_q = seqlen_q.is_none() ? last_of(q) : whole(seqlen_q, kFunction, "seqlen_q");
+  const int64_t length_k = seqlen_k.is_none() ? last_of(k) : whole(seqlen_k, kFunction, "seqlen_k");
   require_within(q, length_q, kFunction, "q_ranges");
   require_within(k, length_k, kFunction, "k_ranges");
   std::vector<AttnSlice> slices;
@@ -227,25 +227,35 @@ void bind_builders(nb::class_<Mask>& mask) {
 void bind_published_helpers(nb::module_& m) {
   m.def(
       "infer_attn_mask_from_cu_seqlens",
-      [](nb::object cu_seqlens_q, nb::object cu_seqlens_k, bool causal, std::pair<int64_t, int64_t> window_size,
-         int64_t global_window_size) {
+      [](nb::handle cu_seqlens_q, nb::handle cu_seqlens_k, nb::handle causal, nb::handle window_size,
+         nb::handle global_window_size) {
         constexpr const char* kFunction = "infer_attn_mask_from_cu_seqlens";
         const TypedMask mask = infer_attn_mask_from_cu_seqlens(
             integers_of(cu_seqlens_q, kFunction, "cu_seqlens_q"), integers_of(cu_seqlens_k, kFunction, "cu_seqlens_k"),
-            causal, {window_size.first, window_size.second}, global_window_size);
+            field<bool>(causal, kFunction, "causal", "a bool"), window_of(window_size, kFunction, "window_size"),
+            whole(global_window_size, kFunction, "global_window_size"));
         return std::tuple_cat(published(mask.slices), std::make_tuple(mask.total_seqlen_q, mask.total_seqlen_k));
       },
-      "cu_seqlens_q"_a, "cu_seqlens_k"_a, "causal"_a = false, "window_size"_a = std::pair<int64_t, int64_t>{-1, -1},
-      "global_window_size"_a = 0,
+      "cu_seqlens_q"_a.none(), "cu_seqlens_k"_a.none(), "causal"_a.none() = false,
+      "window_size"_a.none() = std::pair<int64_t, int64_t>{-1, -1}, "global_window_size"_a.none() = 0,
+      nb::sig("def infer_attn_mask_from_cu_seqlens(cu_seqlens_q: object, cu_seqlens_k: object, causal: bool = False, "
+              "window_size: tuple[int, int] = (-1, -1), global_window_size: int = 0) "
+              "-> tuple[list[tuple[int, int]], list[tuple[int, int]], list[int], int, int]"),
       "Packed documents in published form: (q_ranges, k_ranges, mask types, total_seqlen_q, total_seqlen_k).");
   m.def(
       "infer_attn_mask_from_sliding_window",
-      [](std::pair<int64_t, int64_t> q_range, std::pair<int64_t, int64_t> k_range,
-         std::pair<int64_t, int64_t> window_size) {
-        return published(infer_attn_mask_from_sliding_window(
-            {q_range.first, q_range.second}, {k_range.first, k_range.second}, {window_size.first, window_size.second}));
+      [](nb::handle q_range, nb::handle k_range, nb::handle window_size) {
+        constexpr const char* kFunction = "infer_attn_mask_from_sliding_window";
+        const auto range_of = [](nb::handle range, const char* name) {
+          const auto [begin, end] = field<std::pair<int64_t, int64_t>>(range, kFunction, name, "a pair (begin, end)");
+          return Range{begin, end};
+        };
+        return published(infer_attn_mask_from_sliding_window(range_of(q_range, "q_range"), range_of(k_range, "k_range"),
+                                                             window_of(window_size, kFunction, "window_size")));
       },
-      "q_range"_a, "k_range"_a, "window_size"_a,
+      "q_range"_a.none(), "k_range"_a.none(), "window_size"_a.none(),
+      nb::sig("def infer_attn_mask_from_sliding_window(q_range: tuple[int, int], k_range: tuple[int, int], "
+              "window_size: tuple[int, int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[int]]"),
       "A window over one pair of ranges in published form: (q_ranges, k_ranges, mask types).");
 }
 
@@ -269,8 +279,10 @@ void bind_mask(nb::module_& m) {
                   "-> None"),
           "Raises InvalidArgument when a slice is out of bounds or two slices cover a cell twice.")
       .def_static(
-          "from_ranges", &mask_of_ranges, "q_ranges"_a, "k_ranges"_a, "mask_types"_a = nb::none(),
+          "from_ranges", &mask_of_ranges, "q_ranges"_a.none(), "k_ranges"_a.none(), "mask_types"_a = nb::none(),
           "seqlen_q"_a = nb::none(), "seqlen_k"_a = nb::none(),
+          nb::sig("def from_ranges(q_ranges: object, k_ranges: object, mask_types: object | None = None, "
+                  "seqlen_q: int | None = None, seqlen_k: int | None = None) -> Mask"),
           "The published form: [n, 2] ranges and mask types, one for all or one for each: \"full\" 0, \"causal\" 1, "
           "\"inv_causal\" 2, \"bi_causal\" 3 (none: all full). Lengths default to the largest end.")
       .def_prop_ro("seqlen_q", &Mask::seqlen_q)
