@@ -179,7 +179,11 @@ def test_compiles_without_a_graph_break():
 
     def step(q, k, v, cu):
         batched = fa.flash_attn_func(q * 2, k, v, causal=True, window_size=(3, 0), softcap=2.0)
-        packed = fa.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), cu, cu, 19, 19, causal=True)
+        batched = batched + fa.flash_attn_qkvpacked_func(torch.stack([q, k, v], 2), causal=True)
+        batched = batched + fa3.flash_attn_func(q, k, v, 0.2, True, return_attn_probs=True)[0]
+        flat = [x.flatten(0, 1) for x in (q, k, v)]
+        packed = fa.flash_attn_varlen_func(*flat, cu, cu, 19, 19, causal=True)
+        packed = packed + fa.flash_attn_varlen_kvpacked_func(flat[0], torch.stack(flat[1:], 1), cu, cu, 19, 19)
         return batched.sum() + packed.square().sum()
 
     grads = []
