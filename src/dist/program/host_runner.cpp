@@ -61,7 +61,7 @@ std::vector<HostCast> host_casts(const Cast& cast) {
   for (size_t i = 0; i < cast.items.size(); ++i) {
     const CastItem& item = cast.items[i];
     if (i > 0 && std::string_view(item.label) == cast.items[i - 1].label &&
-        item.exchange == cast.items[i - 1].exchange) {
+        *item.exchange == *cast.items[i - 1].exchange) {
       ++result.back().num_items;
     } else {
       result.push_back({i, 1, fmt::format("{} {}", item.label, cast.step)});
@@ -168,7 +168,7 @@ class HostRunner final : public ProgramRunner {
   }
   void look_for_nan(const Cast& cast) {
     for (const CastItem& item : cast.items) {
-      for (const RowCopy& copy : item.exchange.recvs) {
+      for (const RowCopy& copy : item.exchange->recvs) {
         nan_came_in_ = nan_came_in_ || has_nan(slice_rows(view(item.target), copy.rows));
       }
     }
@@ -177,12 +177,12 @@ class HostRunner final : public ProgramRunner {
   std::unique_ptr<CommHandle> send(std::span<const CastItem> items, const std::string& label) const {
     std::vector<CastTensor> tensors;
     for (const CastItem& item : items) tensors.push_back({view(item.source), view(item.target)});
-    return context_.communicator->group_cast(items.front().exchange, tensors, label);
+    return context_.communicator->group_cast(*items.front().exchange, tensors, label);
   }
   std::unique_ptr<CommHandle> reduce(std::span<const CastItem> items, const std::string& label) const {
     std::vector<ReduceTensor> tensors;
     for (const CastItem& item : items) tensors.push_back({view(item.source), view(item.target)});
-    return context_.communicator->group_reduce(items.front().exchange, tensors, ReduceOp::kSum, label);
+    return context_.communicator->group_reduce(*items.front().exchange, tensors, ReduceOp::kSum, label);
   }
 
   void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {

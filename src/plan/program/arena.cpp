@@ -43,8 +43,8 @@ ArenaLayout lay_out_arena(const Program& program) {
   for (const Cast& cast : program.casts) {
     Exchange units;
     for (const CastItem& item : cast.items) {
-      append(layout, item.exchange.sends, item.source, item.target, units.sends);
-      append(layout, item.exchange.recvs, item.target, item.source, units.recvs);
+      append(layout, item.exchange->sends, item.source, item.target, units.sends);
+      append(layout, item.exchange->recvs, item.target, item.source, units.recvs);
     }
     std::sort(units.sends.begin(), units.sends.end());
     std::sort(units.recvs.begin(), units.recvs.end());

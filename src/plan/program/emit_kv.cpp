@@ -107,8 +107,8 @@ std::vector<RowSumOp> KvWriter::kept_copies(const Stage& stage, const PairRef& k
 void KvWriter::add_casts(const std::vector<Stage>& stages, bool kept) {
   casts_.push_back(-1);
   for (size_t s = 1; s + (kept ? 1 : 0) < stages.size(); ++s) {
-    casts_.push_back(
-        add_pair_cast(writer_, stages[s].exchange, shard_, landing_, "kv stage", {{}, false, static_cast<int>(s)}));
+    casts_.push_back(add_pair_cast(writer_, borrowed(stages[s].exchange), shard_, landing_, "kv stage",
+                                   {{}, false, static_cast<int>(s)}));
   }
 }
 
@@ -166,8 +166,8 @@ void KvWriter::return_grads(const Stage& stage, size_t number) {
     writer_.begin_step(number);
     writer_.sum_rows(std::move(copies));
   }
-  returns_.push_back(
-      add_pair_cast(writer_, stage.exchange, sent_, owned_, "dkv stage", {{}, true, static_cast<int>(number), true}));
+  returns_.push_back(add_pair_cast(writer_, borrowed(stage.exchange), sent_, owned_, "dkv stage",
+                                   {{}, true, static_cast<int>(number), true}));
   writer_.cast(returns_.back());
 }
 

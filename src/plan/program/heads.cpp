@@ -4,6 +4,7 @@
 #include "plan/program/heads.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/require.hpp"
 
@@ -26,10 +27,10 @@ FloatRef moved(FloatRef floats, int64_t rows, int64_t columns) {
 
 }  // namespace
 
-HeadMoves::HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_heads, const char* to_heads,
-                     const char* to_rows)
-    : to_heads_label_(to_heads),
-      to_rows_label_(to_rows),
+HeadMoves::HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_heads, const char* to_heads_label,
+                     const char* to_rows_label)
+    : to_heads_label_(to_heads_label),
+      to_rows_label_(to_rows_label),
       num_heads_(num_heads),
       head_ranks_(rank.grid().head_ranks),
       member_(rank.member()),
@@ -50,19 +51,21 @@ HeadMoves::HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_hea
     row += dispatch.chunk_size;
     shard_row[member] += dispatch.chunk_size;
   }
+  Exchange to_heads;
   for (int peer = 0; peer < head_ranks_; ++peer) {
     if (peer == member_) continue;
     const int64_t packed_here = slot_of(peer, member_) * shard_rows_;
     const int64_t packed_there = slot_of(member_, peer) * shard_rows_;
     for (const Run& run : runs_[static_cast<size_t>(member_)]) {
       const int64_t begin = packed_here + run.shard_row;
-      to_heads_.sends.push_back({first_rank_ + peer, {begin, begin + run.group.size()}, run.group.begin});
+      to_heads.sends.push_back({first_rank_ + peer, {begin, begin + run.group.size()}, run.group.begin});
     }
     for (const Run& run : runs_[static_cast<size_t>(peer)]) {
-      to_heads_.recvs.push_back({first_rank_ + peer, run.group, packed_there + run.shard_row});
+      to_heads.recvs.push_back({first_rank_ + peer, run.group, packed_there + run.shard_row});
     }
   }
-  to_rows_ = {to_heads_.recvs, to_heads_.sends};
+  to_rows_ = shared({to_heads.recvs, to_heads.sends});
+  to_heads_ = shared(std::move(to_heads));
 }
 
 CastItem HeadMoves::pack(ProgramWriter& writer, const TensorRef& shard, HeadRange chunk, const TensorRef& all,
@@ -115,7 +118,7 @@ void HeadMoves::unpack(ProgramWriter& writer, const TensorRef& all, const Tensor
   }
 }
 
-Exchange HeadMoves::whole_parts() const {
+std::shared_ptr<const Exchange> HeadMoves::whole_parts() const {
   Exchange exchange;
   for (int peer = 0; peer < head_ranks_; ++peer) {
     if (peer == member_) continue;
@@ -123,7 +126,7 @@ Exchange HeadMoves::whole_parts() const {
     exchange.sends.push_back({first_rank_ + peer, {here, here + 1}, there});
     exchange.recvs.push_back({first_rank_ + peer, {here, here + 1}, there});
   }
-  return exchange;
+  return shared(std::move(exchange));
 }
 
 FloatRef HeadMoves::part(const TensorRef& parts, int member, int count) const {

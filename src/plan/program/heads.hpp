@@ -19,7 +19,8 @@ class HeadMoves {
  public:
   /// `num_heads` of the tensors; with fewer heads than head ranks neighbouring ranks share a head. The names are
   /// those of casts.
-  HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_heads, const char* to_heads, const char* to_rows);
+  HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_heads, const char* to_heads_label,
+            const char* to_rows_label);
 
   int64_t group_rows() const { return shard_rows_ * head_ranks_; }
   int first_head_of(int member) const { return static_cast<int>(int64_t{member} * num_heads_ / head_ranks_); }
@@ -53,7 +54,7 @@ class HeadMoves {
     int64_t shard_row = 0;
   };
   static int slot_of(int member, int self) { return member < self ? member : member - 1; }
-  Exchange whole_parts() const;
+  std::shared_ptr<const Exchange> whole_parts() const;
   FloatRef part(const TensorRef& parts, int member, int count) const;
 
   const char* to_heads_label_;
@@ -63,9 +64,9 @@ class HeadMoves {
   int member_ = 0;
   int first_rank_ = 0;
   int64_t shard_rows_ = 0;
-  std::vector<std::vector<Run>> runs_;  // by member
-  Exchange to_heads_;                   // packed rows of each other rank to rows of the group
-  Exchange to_rows_;                    // rows of the group to packed rows
+  std::vector<std::vector<Run>> runs_;        // by member
+  std::shared_ptr<const Exchange> to_heads_;  // packed rows of each other rank to rows of the group
+  std::shared_ptr<const Exchange> to_rows_;   // rows of the group to packed rows
 };
 
 }  // namespace tangram

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -78,9 +80,17 @@ struct FloatRef {
   friend bool operator==(const FloatRef&, const FloatRef&) = default;
 };
 
+/// Tables may be as long as a plan: programs share them, and borrow those of the plan, which must outlive them.
+inline std::shared_ptr<const Exchange> shared(Exchange table) {
+  return std::make_shared<const Exchange>(std::move(table));
+}
+inline std::shared_ptr<const Exchange> borrowed(const Exchange& of_plan) {
+  return {std::shared_ptr<const Exchange>(), &of_plan};
+}
+
 /// Rows of `source` to rows of `target`, which have equal row bytes: of each rank's `source`, by its own exchange.
 struct CastItem {
-  Exchange exchange;
+  std::shared_ptr<const Exchange> exchange;
   TensorRef source;
   TensorRef target;
   const char* label = "";

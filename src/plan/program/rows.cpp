@@ -15,8 +15,8 @@ namespace tangram {
 namespace {
 
 /// All rows to one rank, all rows from one rank.
-Exchange whole_block(int target, int source, int64_t rows) {
-  return {{{target, {0, rows}, 0}}, {{source, {0, rows}, 0}}};
+std::shared_ptr<const Exchange> whole_block(int target, int source, int64_t rows) {
+  return shared({{{target, {0, rows}, 0}}, {{source, {0, rows}, 0}}});
 }
 
 AttendOp step_call(const RowCall& rows, size_t step, const PairRef& kv) {
@@ -47,8 +47,7 @@ Ring make_ring(ProgramWriter& writer, const GridRank& rank, const RowCall& rows)
   const auto& steps = rank.steps();
   for (size_t s = 1; s < steps.size(); ++s) {
     ring.blocks.push_back(arena_pair(writer, dtype, rank.block_rows(), ring.blocks[0]));
-    const Exchange exchange =
-        whole_block(rank.rank_of(steps[s].target), rank.rank_of(steps[s].source), rank.block_rows());
+    const auto exchange = whole_block(rank.rank_of(steps[s].target), rank.rank_of(steps[s].source), rank.block_rows());
     ring.stages.push_back(add_pair_cast(writer, exchange, ring.blocks[static_cast<size_t>(steps[s].posted)],
                                         ring.blocks[s], "ring kv", {{}, false, static_cast<int>(s)}));
   }
@@ -175,7 +174,8 @@ Gathered write_gather(ProgramWriter& writer, const GridRank& rank, const RowCall
   gathered.own = sendable(writer, {rows.call.k, rows.call.v}, dtype);
   gathered.all = arena_pair(writer, dtype, rank.plan.mask.seqlen_k(), gathered.own);
   gathered.exchange = gather_exchange(rank);
-  gathered.stage = add_pair_cast(writer, gathered.exchange, gathered.own, gathered.all, "gather kv", {{}, false, 1});
+  gathered.stage =
+      add_pair_cast(writer, shared(gathered.exchange), gathered.own, gathered.all, "gather kv", {{}, false, 1});
   writer.cast(gathered.stage);
   return gathered;
 }
@@ -237,8 +237,8 @@ void write_gather_backward(ProgramWriter& writer, const GridRank& rank, const Ro
     writer.zero(made.v);
   }
   if (made.k != sent.k) writer.sum_rows({{made.k, {}, sent.k}, {made.v, {}, sent.v}});
-  const int stage =
-      add_pair_cast(writer, scatter_exchange(rank, gathered.exchange), sent, come, "scatter dkv", {{}, true, 1});
+  const int stage = add_pair_cast(writer, shared(scatter_exchange(rank, gathered.exchange)), sent, come, "scatter dkv",
+                                  {{}, true, 1});
   writer.cast(stage);
   if (dq != rows.call.dq) writer.copy_rows(dq, rows.call.dq);
   writer.wait(stage);
@@ -279,8 +279,8 @@ PairRef sendable(ProgramWriter& writer, const PairRef& own, DType dtype) {
   return copy;
 }
 
-int add_pair_cast(ProgramWriter& writer, const Exchange& exchange, const PairRef& source, const PairRef& target,
-                  const char* label, Cast cast) {
+int add_pair_cast(ProgramWriter& writer, const std::shared_ptr<const Exchange>& exchange, const PairRef& source,
+                  const PairRef& target, const char* label, Cast cast) {
   cast.items = {{exchange, source.k, target.k, label}, {exchange, source.v, target.v, label}};
   return writer.add_cast(std::move(cast));
 }

@@ -54,8 +54,8 @@ PairRef work_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRe
 /// Keys and values where they can be sent from: copied into the arena where the target needs that.
 PairRef sendable(ProgramWriter& writer, const PairRef& own, DType dtype);
 /// A stage that moves rows of both. `cast` says what they are.
-int add_pair_cast(ProgramWriter& writer, const Exchange& exchange, const PairRef& source, const PairRef& target,
-                  const char* label, Cast cast);
+int add_pair_cast(ProgramWriter& writer, const std::shared_ptr<const Exchange>& exchange, const PairRef& source,
+                  const PairRef& target, const char* label, Cast cast);
 /// Where calls that accumulate put out or dq: `result` itself if it is float32, else memory for its sum.
 TensorRef sum_for(ProgramWriter& writer, const TensorRef& result, DType result_dtype);
 

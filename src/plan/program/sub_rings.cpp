@@ -51,7 +51,7 @@ Turns make_turns(ProgramWriter& writer, const GridRank& rank, const RowCall& row
     turns.rows.push_back(arena_pair(writer, dtype, most_rows(rank, s), turns.rows[0]));
     std::vector<int>& stages = turns.stages.emplace_back();
     for (const Exchange& exchange : turn(rank, s).casts) {
-      stages.push_back(add_pair_cast(writer, exchange, turns.rows[s - 1], turns.rows[s], "sub-ring kv",
+      stages.push_back(add_pair_cast(writer, borrowed(exchange), turns.rows[s - 1], turns.rows[s], "sub-ring kv",
                                      {{}, false, static_cast<int>(s)}));
     }
   }
@@ -93,7 +93,8 @@ Leaving send_grads(ProgramWriter& writer, const GridRank& rank, size_t step, con
   Leaving leaving;
   const auto send = [&](const Exchange& exchange, int64_t target_rows, const char* label) {
     const PairRef target = arena_pair(writer, dtype, target_rows, made);
-    leaving.stages.push_back(add_pair_cast(writer, exchange, sent, target, label, {{}, true, static_cast<int>(step)}));
+    leaving.stages.push_back(
+        add_pair_cast(writer, borrowed(exchange), sent, target, label, {{}, true, static_cast<int>(step)}));
     writer.cast(leaving.stages.back());
     return target;
   };

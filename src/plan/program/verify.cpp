@@ -203,7 +203,7 @@ class Pass {
     for (size_t c = 0; c < rank.program.casts.size(); ++c) {
       for (const CastItem& item : rank.program.casts[c].items) {
         if (rank.program.casts[c].adds) continue;
-        for (const RowCopy& copy : item.exchange.recvs) {
+        for (const RowCopy& copy : item.exchange->recvs) {
           rank.memory.expect(item.target, copy.rows, static_cast<int>(c));
         }
       }
@@ -272,10 +272,10 @@ class Pass {
 
   // What adds goes back the way of its exchange.
   static const std::vector<RowCopy>& sends(const Cast& cast, const CastItem& item) {
-    return cast.adds ? item.exchange.recvs : item.exchange.sends;
+    return cast.adds ? item.exchange->recvs : item.exchange->sends;
   }
   static const std::vector<RowCopy>& receipts(const Cast& cast, const CastItem& item) {
-    return cast.adds ? item.exchange.sends : item.exchange.recvs;
+    return cast.adds ? item.exchange->sends : item.exchange->recvs;
   }
 
   static void post(Rank& rank, int stage) {

@@ -297,12 +297,19 @@ bool swap_casts_of_a_rank(Mutant& m) {
   return true;
 }
 
+/// A table of its own, to be changed.
+Exchange& own_exchange(CastItem& item) {
+  const auto copy = std::make_shared<Exchange>(*item.exchange);
+  item.exchange = copy;
+  return *copy;
+}
+
 bool shift_receipt(Mutant& m) {
   if (m.program().casts.empty()) return false;
   Cast& cast = m.random.one_of(m.program().casts);
   CastItem& item = m.random.one_of(cast.items);
-  if (item.exchange.recvs.empty()) return false;
-  RowCopy& copy = m.random.one_of(item.exchange.recvs);
+  if (item.exchange->recvs.empty()) return false;
+  RowCopy& copy = m.random.one_of(own_exchange(item).recvs);
   m.random.coin() ? ++copy.peer_row : (++copy.rows.begin, ++copy.rows.end);
   return true;
 }
@@ -310,16 +317,18 @@ bool shift_receipt(Mutant& m) {
 bool drop_receipt(Mutant& m) {
   if (m.program().casts.empty()) return false;
   CastItem& item = m.random.one_of(m.random.one_of(m.program().casts).items);
-  if (item.exchange.recvs.empty()) return false;
-  item.exchange.recvs.erase(item.exchange.recvs.begin() + m.random.draw(0, std::ssize(item.exchange.recvs) - 1));
+  if (item.exchange->recvs.empty()) return false;
+  std::vector<RowCopy>& rows = own_exchange(item).recvs;
+  rows.erase(rows.begin() + m.random.draw(0, std::ssize(rows) - 1));
   return true;
 }
 
 bool drop_sending(Mutant& m) {
   if (m.program().casts.empty()) return false;
   CastItem& item = m.random.one_of(m.random.one_of(m.program().casts).items);
-  if (item.exchange.sends.empty()) return false;
-  item.exchange.sends.erase(item.exchange.sends.begin() + m.random.draw(0, std::ssize(item.exchange.sends) - 1));
+  if (item.exchange->sends.empty()) return false;
+  std::vector<RowCopy>& rows = own_exchange(item).sends;
+  rows.erase(rows.begin() + m.random.draw(0, std::ssize(rows) - 1));
   return true;
 }
 
@@ -344,7 +353,7 @@ bool wait_later(Mutant& m) {
   const Cast& cast = m.program().casts[static_cast<size_t>(m.get<WaitOp>(*op).stage)];
   const AttendOp& attend = std::get<AttendOp>(m.program().ops[*op + 1]);
   for (const CastItem& item : cast.items) {
-    receives = receives || (!item.exchange.recvs.empty() &&
+    receives = receives || (!item.exchange->recvs.empty() &&
                             (item.target.region == attend.k.region || item.target.region == attend.q.region));
   }
   if (!receives) return false;
@@ -363,7 +372,7 @@ bool cast_earlier(Mutant& m) {
   for (const CastItem& item : cast.items) {
     for (const RowSumOp& sum : sums->sums) {
       made =
-          made || (!item.exchange.sends.empty() && sum.result.region == item.source.region && sum.result.region >= 0);
+          made || (!item.exchange->sends.empty() && sum.result.region == item.source.region && sum.result.region >= 0);
     }
   }
   if (!made) return false;
