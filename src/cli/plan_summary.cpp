@@ -12,6 +12,7 @@
 
 #include "cli/text_table.hpp"
 #include "core/require.hpp"
+#include "plan/dispatch.hpp"
 #include "tangram/head_masks.hpp"
 #include "tangram/version.hpp"
 
@@ -336,7 +337,9 @@ std::string plan_text(const PlanSummary& summary) {
                       heads.head_dim, heads.head_dim_v, to_string(heads.dtype));
   text += fmt::format("dispatch   {}, {} over {} ranks\n", to_string(plan.algorithm), chunks_text(plan.q_dispatch),
                       plan.cp_size());
-  text += fmt::format("balance    {:.4f} (largest area / mean)\n", plan.balance());
+  const std::string because = unbalanced_because(plan);
+  text += fmt::format("balance    {:.4f} (largest area / mean){}{}\n", plan.balance(), because.empty() ? "" : ": ",
+                      because);
   if (moves_kv_alone(plan)) {
     text += fmt::format("forward    {}\n", stages_text(plan, true));
     text += fmt::format("backward   {}\n", stages_text(plan, false));

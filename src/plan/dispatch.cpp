@@ -56,6 +56,9 @@ std::vector<int> classic_ranks(const Mask& mask, const DistAttnConfig& config, i
   return {};
 }
 
+// Largest area / mean up to which nothing speaks against a dispatch but its time.
+constexpr double kBalanced = 1.02;
+
 double imbalance(const Mask& mask, const Dispatch& dispatch) {
   const std::vector<int64_t> areas = chunk_areas(mask.slices(), dispatch.chunk_size, dispatch.num_chunks());
   std::vector<int64_t> of_rank(static_cast<size_t>(dispatch.cp_size));
@@ -66,7 +69,7 @@ double imbalance(const Mask& mask, const Dispatch& dispatch) {
 
 // Classic algorithms know one chunk size: the coarsest that balances, found by halving.
 Dispatch classic_dispatch(const Mask& mask, const DistAttnConfig& config) {
-  constexpr double kBalanced = 1.005;
+  constexpr double kFineEnough = 1.005;
   const int cp_size = config.cp_size;
   const int64_t given = config.dispatch.chunk_size;
   if (given > 0) return {cp_size, given, classic_ranks(mask, config, given)};
@@ -75,7 +78,7 @@ Dispatch classic_dispatch(const Mask& mask, const DistAttnConfig& config) {
   Dispatch best{cp_size, rows, classic_ranks(mask, config, rows)};
   if (config.dispatch.algorithm == DispatchAlgorithm::kSequential) return best;  // the same with any chunks
   double best_imbalance = imbalance(mask, best);
-  for (int64_t parts = 2; best_imbalance > kBalanced && parts <= rows / finest; ++parts) {
+  for (int64_t parts = 2; best_imbalance > kFineEnough && parts <= rows / finest; ++parts) {
     const int64_t chunk_size = rows / parts;
     if (rows % parts != 0 || chunk_size % finest != 0 || chunk_size > best.chunk_size / 2) continue;
     Dispatch finer{cp_size, chunk_size, classic_ranks(mask, config, chunk_size)};
@@ -142,44 +145,61 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
   const auto slices = cut_by_rank(mask, runs, dispatch.cp_size);
   DispatchCost cost;
   int64_t max_area = 0;
-  int64_t max_rows = 0;
+  double transfers_s = 0;
+  double longest_transfer_s = 0;
+  // Of a step: K/V come in both passes, and gradients go back.
+  constexpr int kNumTransfers = 3;
+  const int64_t row_bytes = 2 * kv_row_bytes(config.heads) + kv_grad_row_bytes(config.heads, config.reduce_dtype);
   for (int r = 0; r < dispatch.cp_size; ++r) {
     int64_t sum = 0;
     for (const AttnSlice& slice : slices[static_cast<size_t>(r)]) sum += area(slice);
     int64_t rows = 0;
+    int64_t num_copies = 0;
     auto run = runs.begin();
     for (const Range& keys : needed_keys(slices[static_cast<size_t>(r)])) {
       rows += keys.size();
       run =
           std::upper_bound(run, runs.end(), keys.begin, [](int64_t k, const OwnedRun& o) { return k < o.global.end; });
       for (auto at = run; at != runs.end() && at->global.begin < keys.end; ++at) {
-        if (at->owner == r) rows -= intersect(keys, at->global).size();
+        if (at->owner == r) {
+          rows -= intersect(keys, at->global).size();
+        } else {
+          ++num_copies;
+        }
       }
     }
     max_area = std::max(max_area, sum);
-    max_rows = std::max(max_rows, rows);
+    const double transfer_s = transfer_seconds(config.cost, rows, row_bytes, kNumTransfers * num_copies);
+    transfers_s += transfer_s;
+    longest_transfer_s = std::max(longest_transfer_s, transfer_s);
     cost.remote_rows += rows;
   }
   const double mean_area = static_cast<double>(mask.area()) / dispatch.cp_size;
   cost.balance = mask.area() > 0 ? static_cast<double>(max_area) / mean_area : 1;
-  // Every run of rows is a copy.
-  const double mean_rows = static_cast<double>(cost.remote_rows) / dispatch.cp_size;
-  cost.seconds = compute_seconds(config, max_area, Pass::kForward) +
-                 compute_seconds(config, max_area, Pass::kBackward) + visible_row_seconds(config) * mean_rows +
-                 kVisibleShare * config.cost.copy_latency_s * static_cast<double>(runs.size()) / dispatch.cp_size;
+  const auto step_seconds = [&](int64_t area) {
+    return compute_seconds(config, area, Pass::kForward) + compute_seconds(config, area, Pass::kBackward);
+  };
+  cost.excess_s = std::max(0.0, step_seconds(max_area) - kBalanced * step_seconds(mask.area() / dispatch.cp_size));
+  // Where a link is busy for longer than kernels are, it is what a step takes.
+  cost.seconds = std::max(step_seconds(max_area) + kVisibleShare * transfers_s / dispatch.cp_size, longest_transfer_s);
   return cost;
+}
+
+std::string unbalanced_because(const Plan& plan) {
+  const bool is_chosen = plan.config.dispatch.algorithm == DispatchAlgorithm::kAuto && plan.grid.empty();
+  if (!is_chosen || plan.balance() <= kBalanced) return "";
+  return "what balances better is estimated to be slower, since it moves more, or there is none";
 }
 
 ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) {
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
   if (algorithm == DispatchAlgorithm::kTangram) return {algorithm, dispatch_tangram(mask, config)};
   if (algorithm != DispatchAlgorithm::kAuto) return {algorithm, classic_dispatch(mask, config)};
-  // Those that look at area alone never win; of equals the simplest. Beyond this imbalance the prediction is not to be
-  // trusted with the choice: areas are exact, rates are not.
-  constexpr double kBalanced = 1.02;
+  // Those that look at area alone never win; of equals the simplest. What an imbalance costs is the least certain,
+  // since areas are exact and rates are not: beyond kBalanced it counts more.
+  constexpr double kDoubt = 1;
   ChosenDispatch best;
   double best_seconds = 0;
-  double best_excess = 0;
   for (const DispatchAlgorithm candidate :
        {DispatchAlgorithm::kSequential, DispatchAlgorithm::kZigzag, DispatchAlgorithm::kTangram}) {
     DistAttnConfig trial = config;
@@ -192,12 +212,10 @@ ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) 
     }
     ChosenDispatch chosen = dispatch_queries(mask, trial);
     const DispatchCost cost = dispatch_cost(mask, config, chosen.dispatch);
-    const double excess = std::max(0.0, cost.balance - kBalanced);
-    if (best.dispatch.rank_of_chunk.empty() || excess < best_excess ||
-        (excess == best_excess && cost.seconds < best_seconds)) {
+    const double seconds = cost.seconds + kDoubt * cost.excess_s;
+    if (best.dispatch.rank_of_chunk.empty() || seconds < best_seconds) {
       best = std::move(chosen);
-      best_seconds = cost.seconds;
-      best_excess = excess;
+      best_seconds = seconds;
     }
   }
   return best;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tangram/plan.hpp"
@@ -17,6 +18,9 @@ struct ChosenDispatch {
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch dispatch;
 };
+
+/// Why kAuto chose what does not balance; empty where it does, or where it was not asked.
+std::string unbalanced_because(const Plan& plan);
 
 /// Deals out the query rows of `mask` by `config.dispatch`. kAuto takes the cheapest by the cost model.
 ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config);
@@ -43,8 +47,9 @@ std::vector<int> dispatch_random(int64_t num_chunks, int cp_size, uint64_t seed)
 
 /// What a dispatch costs, before stages are made.
 struct DispatchCost {
-  double seconds = 0;  // to compare dispatches of one mask
-  double balance = 1;  // largest area / mean
+  double seconds = 0;   // to compare dispatches of one mask
+  double excess_s = 0;  // of them, what the largest area takes beyond 1.02 times the mean
+  double balance = 1;   // largest area / mean
   int64_t remote_rows = 0;
 };
 DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const Dispatch& dispatch);

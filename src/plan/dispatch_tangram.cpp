@@ -18,10 +18,21 @@ namespace tangram {
 namespace {
 
 // Improving candidates, see RefineOptions: about as many nanoseconds. With many ranks and rows the rest of planning
-// takes longer.
-int64_t search_work(int64_t seqlen, int cp_size) {
+// takes longer. A step that is over sooner could not win back a long search: a plan serves the layers of a model, and
+// its search takes no longer than attention of some of them, or than planning takes anyway. A power of two, so that
+// plans do not change whenever the machine is measured again.
+int64_t search_work(const Mask& mask, const DistAttnConfig& config) {
   constexpr int64_t kLong = 1 << 19;
-  return std::clamp<int64_t>(80'000'000 / cp_size, 2'000'000, seqlen < kLong ? 7'500'000 : 3'700'000);
+  constexpr double kLayers = 16;
+  constexpr double kNanosecondsOfSlice = 250;
+  const int64_t most =
+      std::clamp<int64_t>(80'000'000 / config.cp_size, 2'000'000, mask.seqlen_q() < kLong ? 7'500'000 : 3'700'000);
+  const int64_t area = mask.area() / config.cp_size;
+  const double step_s = compute_seconds(config, area, Pass::kForward) + compute_seconds(config, area, Pass::kBackward) +
+                        2 * (config.cost.stage_overhead_s + config.cost.copy_latency_s);
+  const double worth =
+      std::max(1e9 * kLayers * step_s, kNanosecondsOfSlice * static_cast<double>(mask.slices().size()));
+  return static_cast<int64_t>(std::min(static_cast<double>(most), std::exp2(std::floor(std::log2(worth)))));
 }
 
 // What an overload is worth in rows when candidates are compared, of all rows and for an overload of a whole mean area:
@@ -167,11 +178,13 @@ void sort_by_price(std::vector<Candidate>& candidates, int64_t num_rows) {
 }
 
 // Searches in rounds; the best candidate comes first.
-void improve(std::vector<Candidate>& candidates, Refiner& refiner, int64_t num_rows, int cp_size, double tolerance) {
-  const auto rounds = cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
+void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& mask, const DistAttnConfig& config,
+             double tolerance) {
+  const auto rounds = config.cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
+  const double all_work = static_cast<double>(search_work(mask, config));
   for (const Round& round : rounds) {
     candidates.resize(std::min(candidates.size(), round.num_candidates));
-    const double work = static_cast<double>(search_work(num_rows, cp_size)) * round.share;
+    const double work = all_work * round.share;
     const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
                                 .tolerance = tolerance,
                                 .mends = &round == &rounds.back()};
@@ -179,7 +192,7 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, int64_t num_r
       candidate.score = refiner.run(candidate.map, options);
       if (candidate.score.remote_rows == 0 && candidate.score.overload == 0) break;  // there is no better one
     }
-    sort_by_price(candidates, num_rows);
+    sort_by_price(candidates, mask.seqlen_q());
   }
 }
 
@@ -206,7 +219,7 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   sort_by_price(candidates, mask.seqlen_q());
   // A mask of one block is cut as it must be; exchanges could only mend its balance.
   if (cp_size > 1 && (refiner.num_components() > 1 || candidates.front().score.overload > 0)) {
-    improve(candidates, refiner, mask.seqlen_q(), cp_size, tolerance);
+    improve(candidates, refiner, mask, config, tolerance);
   }
   Candidate& best = candidates.front();
   overload = best.score.overload;

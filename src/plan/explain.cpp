@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/joined.hpp"
+#include "plan/dispatch.hpp"
 #include "plan/grid/choose_strategy.hpp"
 #include "plan/movement/row_bytes.hpp"
 #include "tangram/head_masks.hpp"
@@ -52,7 +53,9 @@ void explain_dispatch(const Plan& plan, std::string& out) {
     out += fmt::format("key dispatch: {} chunks of {} rows, {} rows a rank\n", plan.k_dispatch.num_chunks(),
                        plan.k_dispatch.chunk_size, plan.k_dispatch.rows_per_rank());
   }
-  out += fmt::format("balance: largest area / mean = {:.4f}\n", plan.balance());
+  const std::string because = unbalanced_because(plan);
+  out +=
+      fmt::format("balance: largest area / mean = {:.4f}{}{}\n", plan.balance(), because.empty() ? "" : ": ", because);
 }
 
 // What other strategies would move, in rows of K and V of all heads.

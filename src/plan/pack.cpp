@@ -254,6 +254,15 @@ class Packer {
   int num_closed_ = 0;
 };
 
+// Whether `below` shows more of the document that `above` shows: those that are block-causal come in a slice for each
+// block of rows, and would be packed block by block.
+bool goes_on(const AttnSlice& above, const AttnSlice& below) {
+  if (below.q_range.begin != above.q_range.end) return false;
+  const Range last = above.keys_of(above.q_range.end - 1);
+  const Range first = below.keys_of(below.q_range.begin);
+  return last.begin <= first.begin && first.begin < last.end && last.end <= first.end;
+}
+
 }  // namespace
 
 PackProblem make_pack_problem(std::span<const AttnSlice> slices, int64_t chunk_size, int64_t num_chunks, int cp_size) {
@@ -269,8 +278,9 @@ PackProblem make_pack_problem(std::span<const AttnSlice> slices, int64_t chunk_s
     if (end > next) problem.blocks.push_back({next, end});
     next = std::max(next, end);
   };
-  for (const AttnSlice& slice : slices) {  // sorted by first row
-    if (slice.q_range.begin >= rows.end) {
+  for (size_t i = 0; i < slices.size(); ++i) {  // sorted by first row
+    const AttnSlice& slice = slices[i];
+    if (slice.q_range.begin >= rows.end && (i == 0 || !goes_on(slices[i - 1], slice))) {
       close_block(rows.end);
       rows = slice.q_range;
     } else {

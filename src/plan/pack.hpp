@@ -43,7 +43,8 @@ struct PackSetting {
   double density_step = 2;
 };
 
-/// Query rows that no slice connects with their neighbours become a block. A chunk over a border goes with the rows
+/// Query rows that no slice connects with their neighbours become a block, and so do rows of several slices that see
+/// ever more of the same keys. A chunk over a border goes with the rows
 /// before it: the last rows of a causal document need all of it, the first need nothing.
 PackProblem make_pack_problem(std::span<const AttnSlice> slices, int64_t chunk_size, int64_t num_chunks, int cp_size);
 

@@ -19,7 +19,7 @@ inline std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& h
   DistAttnConfig config;
   config.cp_size = cp_size;
   config.heads = heads;
-  config.dispatch.chunk_size = 10;
+  config.dispatch = {DispatchAlgorithm::kTangram, 10, 0};  // auto leaves short masks in sequence
   config.overlap = {stages_fwd, stages_bwd, keep};
   config.reduce_dtype = reduce_dtype;
   return std::make_shared<const Plan>(make_plan(mask, config));

@@ -155,6 +155,19 @@ TEST(Dispatch, SlidingWindowMovesOneWindowBetweenNeighbours) {
   }
 }
 
+// A plan that leaves one rank most of the work did not say why.
+TEST(Dispatch, SaysWhyItDoesNotBalance) {
+  const Mask brief = causal_mask(512, 512);  // microseconds, in which copies weigh more than cells
+  const Plan plan = make_plan(brief, config_of(8, DispatchAlgorithm::kAuto));
+  ASSERT_GT(plan.balance(), 1.5);
+  EXPECT_THAT(explain(plan), HasSubstr("what balances better is estimated to be slower"));
+  EXPECT_THAT(explain(make_plan(brief, config_of(8, DispatchAlgorithm::kSequential))),
+              testing::Not(HasSubstr("estimated to be slower")));
+  const Mask usual = causal_mask(65536, 65536);
+  EXPECT_THAT(explain(make_plan(usual, config_of(8, DispatchAlgorithm::kAuto))),
+              testing::Not(HasSubstr("estimated to be slower")));
+}
+
 TEST(Dispatch, DocumentsThatFitStayWhole) {
   // Three lengths that only go up in one way: every rank one of 4096, two of 1024 and four of 512, in mixed order.
   std::vector<int64_t> cu{0};

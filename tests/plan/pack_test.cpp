@@ -40,6 +40,18 @@ TEST(Pack, BlocksAreDocumentsAndBordersGoBack) {
   EXPECT_EQ(problem.area({0, 10}), std::accumulate(problem.areas.begin(), problem.areas.end(), int64_t{0}));
 }
 
+// Each of its blocks was packed by itself.
+TEST(Pack, BlockCausalDocumentIsOneBlock) {
+  std::vector<AttnSlice> slices;
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 24}, {24, 40}}) {
+    for (int64_t row = begin; row < end; row += 8) slices.push_back(AttnSlice::full({row, row + 8}, {begin, row + 8}));
+  }
+  const PackProblem problem = make_pack_problem(Mask(40, 40, slices).slices(), 8, 5, 1);
+  std::vector<std::pair<int, int>> blocks;
+  for (const ChunkRun& block : problem.blocks) blocks.emplace_back(block.begin, block.end);
+  EXPECT_THAT(blocks, ElementsAre(std::pair{0, 3}, std::pair{3, 5}));
+}
+
 TEST(Pack, RowsThatSeeNothingAreABlockToo) {
   const Mask mask = Mask(16, 16, {AttnSlice::causal({4, 8}, {4, 8})});
   const PackProblem problem = make_pack_problem(mask.slices(), 4, 4, 2);

@@ -78,6 +78,20 @@ TEST(PlanGrowth, IsAboutLinearInChunks) {
   EXPECT_LT(fine, coarse * kMostAllowed) << coarse << " s and " << fine << " s";
 }
 
+// 768 tokens over two ranks took as long as a million over 64, for a step of microseconds.
+TEST(PlanGrowth, ShortStepsArePlannedQuickly) {
+  const auto seconds = [](const std::vector<int64_t>& cu_seqlens) {
+    const Mask mask = varlen_mask(cu_seqlens, true);
+    DistAttnConfig config;
+    config.cp_size = 2;
+    config.heads = {64, 8, 128, 128, DType::kBFloat16};
+    return fastest_seconds([&] { make_plan(mask, config); });
+  };
+  const double brief = seconds({0, 300, 500, 768});
+  const double usual = seconds(documents(100, 1024));
+  EXPECT_LT(5 * brief, usual) << brief << " s and " << usual << " s";
+}
+
 TEST(PlanGrowth, ValidationIsAboutLinearInSlices) {
   const auto seconds = [](int64_t count) {
     const Mask mask = varlen_mask(documents(count, 64), false);

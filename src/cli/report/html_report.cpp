@@ -81,9 +81,9 @@ Json timeline_json(const Plan& plan, const ReportExtras& extras) {
   return {{"measured", measured}, {"events", list}, {"dropped", events.size() - list.size()}};
 }
 
-Json choices_json(const Plan& plan) {
+Json choices_json(const Plan& plan, const std::vector<PlanChoice>& choices) {
   Json list = Json::array();
-  for (const PlanChoice& choice : compare_choices(plan)) {
+  for (const PlanChoice& choice : choices) {
     list.push_back({{"algorithm", std::string(to_string(choice.algorithm))},
                     {"chosen", choice.algorithm == plan.algorithm},
                     {"chunk_size", choice.chunk_size},
@@ -140,8 +140,9 @@ std::string html_report(const PlanSummary& summary, const ReportExtras& extras) 
   data["stage_runs"] = stage_runs_json(plan);
   data["timeline"] = timeline_json(plan, extras);
   if (plan.grid.empty()) {
-    data["choices"] = choices_json(plan);
-    data["reasons"] = plan_reasons(plan);
+    const std::vector<PlanChoice> choices = compare_choices(plan);
+    data["choices"] = choices_json(plan, choices);
+    data["reasons"] = plan_reasons(plan, choices);
   } else {
     data["stage_runs"] = nullptr;
     data["ranks"] = grid_ranks_json(plan);

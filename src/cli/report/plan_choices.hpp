@@ -26,7 +26,8 @@ struct PlanChoice {
 /// which each chooses unless one was given), cheapest first.
 std::vector<PlanChoice> compare_choices(const Plan& plan);
 
-/// Sentences that say how the plan came about, each checkable against its figures.
-std::vector<std::string> plan_reasons(const Plan& plan);
+/// Sentences that say how the plan came about, each checkable against its figures, and why what `choices` show to be
+/// faster was not taken.
+std::vector<std::string> plan_reasons(const Plan& plan, const std::vector<PlanChoice>& choices);
 
 }  // namespace tangram::cli

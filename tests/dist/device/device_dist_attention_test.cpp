@@ -59,7 +59,7 @@ std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, c
   DistAttnConfig config;
   config.cp_size = options.cp_size;
   config.heads = heads;
-  config.dispatch.chunk_size = kChunkSize;
+  config.dispatch = {DispatchAlgorithm::kTangram, kChunkSize, 0};  // auto leaves short masks in sequence
   config.overlap = {options.stages_fwd, options.stages_bwd, options.keep, options.order};
   config.reduce_dtype = options.reduce_dtype;
   return std::make_shared<const Plan>(make_plan(mask, config));
@@ -240,7 +240,7 @@ TEST_P(DeviceDist, OwnRowsThatAreReadWhereTheyLieAndRowsOfOthersMeet) {
       DistAttnConfig config;
       config.cp_size = ranks(4);
       config.heads = options.heads;
-      config.dispatch.chunk_size = 3 * 128;  // longer than two borders
+      config.dispatch = {DispatchAlgorithm::kTangram, 3 * 128, 0};  // longer than two borders
       config.overlap = {stages, stages, false, LaunchOrder::kAuto};
       const auto plan = std::make_shared<const Plan>(make_plan(mask, config));
       // The second step finds what the first left in the buffers.

@@ -26,7 +26,7 @@ std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, i
   DistAttnConfig config;
   config.cp_size = the_group->communicator().size();
   config.heads = heads;
-  config.dispatch.chunk_size = 10;
+  config.dispatch = {DispatchAlgorithm::kTangram, 10, 0};  // auto leaves short masks in sequence
   config.overlap = {stages, stages, keep};
   return std::make_shared<const Plan>(make_plan(mask, config));
 }

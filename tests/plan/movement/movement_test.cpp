@@ -213,7 +213,9 @@ TEST(Movement, PlanningGrowsBelowQuadratic) {
 }
 
 TEST(Movement, QueriesGoToTheirKeys) {
-  const Plan plan = make_plan(causal_mask(64, 64), config_of(4, Movement::kQo, 1));
+  DistAttnConfig config = config_of(4, Movement::kQo, 1);
+  config.dispatch = {DispatchAlgorithm::kZigzag, 8, 0};  // in sequence nobody else sees the last keys
+  const Plan plan = make_plan(causal_mask(64, 64), config);
   for (const MovementRank& rank : plan.movement.forward) {
     EXPECT_EQ(rank.remote_kv_rows, 0);
     EXPECT_EQ(rank.kv_rows, 16);
