@@ -17,6 +17,7 @@ MessageTransport::MessageTransport(Place place, double timeout_s)
     : place_(place),
       timeout_s_(timeout_s),
       notes_(timeout_s),
+      waits_(place, timeout_s),
       received_(static_cast<size_t>(place.size), std::vector<char>(encoded_size(place.size))) {}
 
 void MessageTransport::execute(Operation& operation, double& started_s) {
@@ -86,13 +87,29 @@ void MessageTransport::fail_ended(const std::string& name, int peer) {
   fail({false, fmt::format("{}: rank {} has ended without taking part (noticed by rank {})", name, peer, place_.rank)});
 }
 
-void MessageTransport::check_silence(const std::string& name, std::span<const int> peers, double silent_s) {
+void MessageTransport::check_silence(const std::string& name, std::span<const int> peers, double begin_s,
+                                     double silent_s) {
+  const double now_s = steady_seconds();
+  if (!peers.empty() && waits_.is_due(begin_s, now_s)) tell_waiting(waits_.encode(peers));
   if (silent_s < timeout_s_ / 2) notes_.reset();
-  const auto ranks = [&] { return fmt::format("{} {}", peers.size() == 1 ? "rank" : "ranks", joined(peers)); };
-  if (notes_.is_due(silent_s)) notes_.note(name, ranks(), place_.rank, silent_s);
-  if (silent_s < timeout_s_) return;
-  fail({true, fmt::format("{}: {} did not take part within {:g} s (noticed by rank {})", name, ranks(), timeout_s_,
-                          place_.rank)});
+  const bool is_over = silent_s >= timeout_s_;
+  if (!is_over && !notes_.is_due(silent_s)) return;
+  const auto ranks = [](std::span<const int> some) {
+    return fmt::format("{} {}", some.size() == 1 ? "rank" : "ranks", joined(some));
+  };
+  const std::vector<int> silent = waits_.silent(peers, now_s);
+  if (!is_over) {
+    notes_.note(name, ranks(silent.empty() ? peers : silent), place_.rank, silent_s);
+    return;
+  }
+  if (silent.empty()) {
+    fail({true,
+          fmt::format("{}: nothing moved within {:g} s though {} did take part: all wait for each other, and whose "
+                      "fault it is cannot be known (noticed by rank {})",
+                      name, timeout_s_, ranks(peers), place_.rank)});
+  }
+  fail({true, fmt::format("{}: {} did not take part within {:g} s (noticed by rank {})", name, ranks(silent),
+                          timeout_s_, place_.rank)});
 }
 
 void MessageTransport::throw_failure() const {

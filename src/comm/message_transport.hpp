@@ -6,7 +6,7 @@
 //
 // NOTE [messages of an operation]: for each operation every rank sends every other its signature. When all have come
 // and fit, each piece of each tensor is one message, in the order of RowMessages, which is the same on both sides. A
-// rank that gives up tells all others.
+// rank that gives up tells all others, and one that waits says for whom: NOTE [who waits for whom].
 #pragma once
 
 #include <mutex>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/progress_communicator.hpp"
+#include "comm/wait_graph.hpp"
 #include "core/log.hpp"
 
 namespace tangram::comm {
@@ -51,6 +52,8 @@ class MessageTransport : public Transport {
   virtual void poll() {}
   /// What a peer said that gave up, if one did.
   virtual std::optional<Failure> failure_of_peer() = 0;
+  /// Sends what WaitGraph says to every peer that takes it at once.
+  virtual void tell_waiting(const std::vector<char>& bytes) = 0;
   /// Tells those peers that still listen, and waits for the others no longer than kTellPeers_s.
   virtual void tell_peers(const Failure& failure) = 0;
   static constexpr double kTellPeers_s = 0.5;
@@ -60,12 +63,14 @@ class MessageTransport : public Transport {
   /// Notes the end, tells the peers once, and throws it.
   [[noreturn]] void fail(Failure failure);
   [[noreturn]] void fail_ended(const std::string& name, int peer);
-  /// Returns while the peers that are waited for have been silent for less than the timeout.
-  void check_silence(const std::string& name, std::span<const int> peers, double silent_s);
+  /// Returns while the peers that are waited for have been silent for less than the timeout. This rank has waited
+  /// since `begin_s`, for `silent_s` without any progress. What peers have said must be in `waits_`.
+  void check_silence(const std::string& name, std::span<const int> peers, double begin_s, double silent_s);
 
   const Place place_;
   const double timeout_s_;
   WaitNotes notes_;
+  WaitGraph waits_;  // NOTE [who waits for whom]
 
  private:
   void exchange_signatures(const Operation& operation);

@@ -9,13 +9,21 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstddef>
 #include <cstring>
 #include <utility>
 
+#include "comm/progress_communicator.hpp"
+
 namespace tangram::comm {
 
 namespace {
+
+// A message is one of these, the sender's rank, and after a space what it tells.
+constexpr char kAsk = '?', kAnswer = '!', kTell = ':';
+constexpr size_t kMaxMessage = 1024;
+constexpr int kMaxRank = 1 << 20;  // what strangers write into the socket must not take memory
 
 struct Address {
   sockaddr_un address{};
@@ -34,7 +42,7 @@ struct Address {
 }  // namespace
 
 Beacon::Beacon(std::string job, int rank)
-    : job_(std::move(job)), socket_(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    : job_(std::move(job)), rank_(rank), socket_(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
   const Address address(job_, rank);
   if (socket_ >= 0 && bind(socket_, address.get(), address.length) != 0) {
     close(socket_);
@@ -54,6 +62,49 @@ bool Beacon::sees(int rank) const {
   const bool refused = connect(probe, address.get(), address.length) != 0 && errno == ECONNREFUSED;
   close(probe);
   return !refused;
+}
+
+void Beacon::send(int rank, std::string_view message) const {
+  const Address address(job_, rank);
+  // Who does not take it in time is not there, or is asked again.
+  static_cast<void>(
+      ::sendto(socket_, message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL, address.get(), address.length));
+}
+
+void Beacon::ask(int num_ranks) {
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if (rank != rank_) send(rank, fmt::format("{}{}", kAsk, rank_));
+  }
+}
+
+void Beacon::tell(int num_ranks, std::string_view text) {
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if (rank != rank_) send(rank, fmt::format("{}{} {}", kTell, rank_, text).substr(0, kMaxMessage));
+  }
+}
+
+void Beacon::listen() {
+  char buffer[kMaxMessage];
+  while (true) {
+    const ssize_t count = ::recv(socket_, buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (count < 0) return;
+    const std::string_view message(buffer, static_cast<size_t>(count));
+    int rank = -1;
+    if (message.empty()) continue;
+    const auto [end, error] = std::from_chars(buffer + 1, buffer + count, rank);
+    if (error != std::errc() || rank < 0 || rank >= kMaxRank) continue;
+    if (message[0] == kAsk) send(rank, fmt::format("{}{}", kAnswer, rank_));
+    if (message[0] == kAnswer) {
+      if (heard_s_.size() <= static_cast<size_t>(rank)) heard_s_.resize(static_cast<size_t>(rank) + 1);
+      heard_s_[static_cast<size_t>(rank)] = steady_seconds();
+    }
+    if (message[0] == kTell && end != buffer + count)
+      told_ = std::string(message.substr(static_cast<size_t>(end - buffer) + 1));
+  }
+}
+
+double Beacon::heard_s(int rank) const {
+  return static_cast<size_t>(rank) < heard_s_.size() ? heard_s_[static_cast<size_t>(rank)] : 0;
 }
 
 }  // namespace tangram::comm

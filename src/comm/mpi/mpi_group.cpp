@@ -9,6 +9,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -34,31 +35,57 @@ struct Start {
   int provided = MPI_THREAD_SINGLE;
 };
 
-/// Which processes of this host have come so far. Those that came and gave up since are not the ones to blame.
+/// Which processes of this host have come so far, and which of those still run.
 class Arrivals {
  public:
-  Arrivals(const comm::Beacon* beacon, int size) : beacon_(beacon), came_(static_cast<size_t>(size), 0) {}
+  Arrivals(comm::Beacon& beacon, const Env::MpiLaunch& launch, double timeout_s)
+      : beacon_(beacon), launch_(launch), timeout_s_(timeout_s), came_(static_cast<size_t>(launch.size), 0) {}
 
   void look() {
     for (size_t rank = 0; rank < came_.size(); ++rank) {
-      if (!came_[rank]) came_[rank] = beacon_ == nullptr || beacon_->sees(static_cast<int>(rank));
+      if (!came_[rank]) came_[rank] = beacon_.sees(static_cast<int>(rank));
     }
+    beacon_.listen();
+    const double now_s = comm::steady_seconds();
+    if (now_s - asked_s_ < timeout_s_ / kAsksPerTimeout) return;
+    asked_s_ = now_s;
+    beacon_.ask(launch_.size);
   }
-  std::string missing() const {
-    std::string ranks;
-    for (size_t rank = 0; rank < came_.size(); ++rank) {
-      if (!came_[rank]) ranks += fmt::format("{}rank {}", ranks.empty() ? "" : ", ", rank);
+  /// What another rank found that gave up first. It must not be looked for itself.
+  const std::optional<std::string>& told() const { return beacon_.told(); }
+
+  /// `rank 1 did not start`: those that never came, or else those that came and do not answer any more.
+  std::string blame() const {
+    const double since_s = comm::steady_seconds() - kFreshShare * timeout_s_;
+    std::string missing, silent;
+    for (int rank = 0; rank < launch_.size; ++rank) {
+      std::string* ranks = nullptr;
+      if (!came_[static_cast<size_t>(rank)]) {
+        ranks = &missing;
+      } else if (rank != launch_.rank && beacon_.heard_s(rank) < since_s) {
+        ranks = &silent;
+      }
+      if (ranks != nullptr) *ranks += fmt::format("{}rank {}", ranks->empty() ? "" : ", ", rank);
     }
-    return ranks.empty() ? "some rank" : ranks;
+    if (!missing.empty()) return missing + " did not start";
+    if (!silent.empty()) return silent + " came, but did not answer";
+    return "all ranks came and answer, but it did not end";
   }
 
  private:
-  const comm::Beacon* beacon_;
+  static constexpr double kAsksPerTimeout = 16;
+  static constexpr double kFreshShare = 0.5;
+
+  comm::Beacon& beacon_;
+  const Env::MpiLaunch& launch_;
+  double timeout_s_;
+  double asked_s_ = 0;
   std::vector<char> came_;
 };
 
 /// MPI_Init returns when all processes have called it. It has no deadline, so it runs in a thread that can be left.
-int start_mpi(const comm::MpiApi& api, const comm::Beacon* beacon, int size, double timeout_s) {
+/// Without a beacon nobody knows who is missing. The first rank that gives up tells the others whom it blames.
+int start_mpi(const comm::MpiApi& api, comm::Beacon* beacon, const Env::MpiLaunch& launch, double timeout_s) {
   const auto start = std::make_shared<Start>();
   std::thread([start, &api] {
     int provided = MPI_THREAD_SINGLE;
@@ -69,13 +96,20 @@ int start_mpi(const comm::MpiApi& api, const comm::Beacon* beacon, int size, dou
     start->done = true;
     start->changed.notify_all();
   }).detach();
-  Arrivals arrivals(beacon, size);
+  std::optional<Arrivals> arrivals;
+  if (beacon != nullptr && beacon->works()) arrivals.emplace(*beacon, launch, timeout_s);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
   std::unique_lock lock(start->mutex);
   while (!start->changed.wait_for(lock, kLookInterval, [&] { return start->done; })) {
-    arrivals.look();
+    if (arrivals) arrivals->look();
+    if (arrivals && arrivals->told()) throw Timeout(*arrivals->told());
     if (std::chrono::steady_clock::now() < deadline) continue;
-    throw Timeout(fmt::format("MPI_Init: {} did not start within {:g} s", arrivals.missing(), timeout_s));
+    const std::string blame =
+        arrivals ? arrivals->blame() : "some rank, which cannot be known from this host, did not start";
+    const std::string text =
+        fmt::format("MPI_Init: {} within {:g} s (noticed by rank {})", blame, timeout_s, launch.rank);
+    if (arrivals) beacon->tell(launch.size, text);
+    throw Timeout(text);
   }
   api.check(start->code, "MPI_Init_thread");
   return start->provided;
@@ -103,7 +137,7 @@ class MpiGroup::Impl {
       if (launch.local_size == launch.size && !launch.job.empty()) {
         beacon = std::make_unique<comm::Beacon>(launch.job, launch.rank);
       }
-      provided = start_mpi(api, beacon.get(), launch.size, timeout_s);
+      provided = start_mpi(api, beacon.get(), launch, timeout_s);
       owns_mpi = true;
     }
     if (provided < MPI_THREAD_SERIALIZED) {

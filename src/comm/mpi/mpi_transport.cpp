@@ -18,6 +18,7 @@ namespace {
 constexpr int kTagSignature = 7301;
 constexpr int kTagRows = 7302;
 constexpr int kTagAbort = 7303;
+constexpr int kTagWaiting = 7304;
 
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 28;  // counts of MPI are ints
 constexpr double kLivenessInterval_s = 0.1;
@@ -41,8 +42,11 @@ Place place_in(const MpiApi& api) {
 
 }  // namespace
 
-MpiTransport::MpiTransport(const MpiApi& api, const Beacon* beacon, double timeout_s)
-    : MessageTransport(place_in(api), timeout_s), api_(api), beacon_(beacon) {}
+MpiTransport::MpiTransport(const MpiApi& api, Beacon* beacon, double timeout_s)
+    : MessageTransport(place_in(api), timeout_s),
+      api_(api),
+      beacon_(beacon),
+      waiting_messages_(static_cast<size_t>(place_.size)) {}
 
 void MpiTransport::send(int peer, MessageKind kind, const void* data, int64_t num_bytes) {
   send(pending_, peer, tag_of(kind), data, num_bytes);
@@ -107,7 +111,8 @@ void MpiTransport::complete(const std::string& name) {
 }
 
 void MpiTransport::poll_until_done(const std::string& name) {
-  double last_progress_s = steady_seconds(), last_check_s = last_progress_s;
+  const double begin_s = steady_seconds();
+  double last_progress_s = begin_s, last_check_s = begin_s;
   int num_polls = 0;
   while (!pending_.requests.empty()) {
     if (remove_finished(pending_)) {
@@ -119,7 +124,7 @@ void MpiTransport::poll_until_done(const std::string& name) {
     const double now_s = steady_seconds();
     if (now_s - last_check_s > std::min(kLivenessInterval_s, timeout_s_ / 4)) {
       last_check_s = now_s;
-      check_peers(name, now_s - last_progress_s);
+      check_peers(name, begin_s, now_s - last_progress_s);
     }
     if (++num_polls < kNumEagerPolls) {
       std::this_thread::yield();
@@ -129,7 +134,41 @@ void MpiTransport::poll_until_done(const std::string& name) {
   }
 }
 
-void MpiTransport::check_peers(const std::string& name, double silent_s) {
+// Every message that has come, also from ranks for which nobody here waits: they would pile up inside MPI.
+void MpiTransport::hear() {
+  if (beacon_ != nullptr) beacon_->listen();  // peers that are still in MPI_Init ask
+  while (true) {
+    int has_message = 0;
+    MPI_Status status;
+    api_.check(api_.iprobe(MPI_ANY_SOURCE, kTagWaiting, api_.world, &has_message, &status), "MPI_Iprobe");
+    if (!has_message) return;
+    std::vector<char> bytes = waits_.encode({});
+    const int peer = status.MPI_SOURCE;
+    api_.check(
+        api_.recv(bytes.data(), static_cast<int>(bytes.size()), api_.byte, peer, kTagWaiting, api_.world, &status),
+        "MPI_Recv");
+    waits_.hear(peer, bytes, steady_seconds());
+  }
+}
+
+void MpiTransport::tell_waiting(const std::vector<char>& bytes) {
+  if (!waiting_.requests.empty()) remove_finished(waiting_);
+  for (int peer = 0; peer < place_.size; ++peer) {
+    const bool is_told = std::find(waiting_.peers.begin(), waiting_.peers.end(), peer) != waiting_.peers.end();
+    if (peer == place_.rank || is_told) continue;
+    std::vector<char>& message = waiting_messages_[static_cast<size_t>(peer)];
+    message = bytes;
+    send(waiting_, peer, kTagWaiting, message.data(), std::ssize(message));
+  }
+}
+
+void MpiTransport::poll() {
+  hear();
+  if (!waiting_.requests.empty()) remove_finished(waiting_);
+}
+
+void MpiTransport::check_peers(const std::string& name, double begin_s, double silent_s) {
+  hear();
   std::vector<int> peers = pending_.peers;
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
@@ -138,7 +177,7 @@ void MpiTransport::check_peers(const std::string& name, double silent_s) {
     if (beacon_ == nullptr || silent_s < 2 * kLivenessInterval_s || beacon_->sees(peer)) continue;
     fail_ended(name, peer);
   }
-  check_silence(name, peers, silent_s);
+  check_silence(name, peers, begin_s, silent_s);
 }
 
 std::optional<MpiTransport::Failure> MpiTransport::failure_of_peer() {

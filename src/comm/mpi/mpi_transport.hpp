@@ -3,7 +3,7 @@
 
 // MpiTransport: operations over point-to-point messages of OpenMPI, polled with a deadline. No collective of MPI is
 // used: it would not say who is missing. Messages (NOTE [messages of an operation]) that are large are cut in several;
-// signatures, rows and what a rank says that gives up have tags of their own.
+// signatures, rows and what a rank says that waits or gives up have tags of their own.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ class Beacon;
 class MpiTransport final : public MessageTransport {
  public:
   /// `beacon` tells which peers live; null when they are on several hosts.
-  MpiTransport(const MpiApi& api, const Beacon* beacon, double timeout_s);
+  MpiTransport(const MpiApi& api, Beacon* beacon, double timeout_s);
 
   std::string_view name() const override { return "mpi"; }
 
@@ -36,18 +36,24 @@ class MpiTransport final : public MessageTransport {
   void send(int peer, MessageKind kind, const void* data, int64_t num_bytes) override;
   void receive(int peer, MessageKind kind, void* data, int64_t num_bytes) override;
   void complete(const std::string& name) override;
+  void poll() override;
   std::optional<Failure> failure_of_peer() override;
+  void tell_waiting(const std::vector<char>& bytes) override;
   void tell_peers(const Failure& failure) override;
 
   void send(Pending& pending, int peer, int tag, const void* data, int64_t num_bytes);
   bool remove_finished(Pending& pending);
   void poll_until_done(const std::string& name);
-  void check_peers(const std::string& name, double silent_s);
+  void check_peers(const std::string& name, double begin_s, double silent_s);
+  void hear();
 
   const MpiApi& api_;
-  const Beacon* beacon_;
+  Beacon* beacon_;
   Pending pending_;                  // of the operation
   std::vector<char> abort_message_;  // kept: a lost peer never takes it
+  // What was said last of whom this rank waits for, kept as well. Only who has taken it hears of it again.
+  Pending waiting_;
+  std::vector<std::vector<char>> waiting_messages_;  // by rank
 };
 
 }  // namespace tangram::comm

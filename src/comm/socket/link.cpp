@@ -40,8 +40,16 @@ void Link::receive(Kind kind, void* data, int64_t num_bytes) {
   if (num_bytes > 0) in_.push_back({kind, static_cast<char*>(data), static_cast<uint64_t>(num_bytes)});
 }
 
+void Link::say_waiting(std::vector<char> ranks) {
+  if (has_waiting_out_ || ended_) return;
+  waiting_bytes_ = std::move(ranks);
+  waiting_out_ = {{kMagic, Kind::kWaiting, waiting_bytes_.size()}, waiting_bytes_.data(), 0};
+  has_waiting_out_ = true;
+}
+
 void Link::give_up(const Abort& abort) {
   in_.clear();
+  if (waiting_out_.num_sent == 0) has_waiting_out_ = false;
   while (out_.size() > 1 || (!out_.empty() && out_.front().num_sent == 0)) out_.pop_back();
   own_abort_ = abort;
   send(Kind::kAbort, &own_abort_, sizeof(own_abort_));
@@ -55,8 +63,11 @@ bool Link::step() {
 
 bool Link::step_out() {
   bool moved = false;
-  while (!out_.empty()) {
-    OutFrame& frame = out_.front();
+  while (true) {
+    const bool is_between = out_.empty() || out_.front().num_sent == 0;
+    const bool is_waiting = has_waiting_out_ && (is_between || waiting_out_.num_sent > 0);
+    if (!is_waiting && out_.empty()) return moved;
+    OutFrame& frame = is_waiting ? waiting_out_ : out_.front();
     iovec parts[2];
     int num_parts = 0;
     if (frame.num_sent < sizeof(Header)) {
@@ -70,15 +81,22 @@ bool Link::step_out() {
     const ssize_t count = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count < 0) {
       // A peer that is gone shows when reading, after what it sent before.
-      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) out_.clear();
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+        out_.clear();
+        has_waiting_out_ = false;
+      }
       return moved;
     }
-    moved = true;
+    moved = moved || !is_waiting;
     frame.num_sent += static_cast<uint64_t>(count);
     if (frame.num_sent < sizeof(Header) + frame.header.num_bytes) return moved;
-    out_.pop_front();
+    if (is_waiting) {
+      has_waiting_out_ = false;
+      waiting_out_.num_sent = 0;
+    } else {
+      out_.pop_front();
+    }
   }
-  return moved;
 }
 
 bool Link::read(void* data, uint64_t num_bytes, uint64_t& num_done) {
@@ -97,12 +115,12 @@ bool Link::step_in() {
     if (header_done_ < sizeof(Header)) {
       // The header of a message that is not wanted yet is read too: it may say that the peer gives up.
       if (!read(&header_, sizeof(Header), header_done_)) return moved;
-      moved = true;
       continue;
     }
     if (!in_payload_ && !accept_header()) return moved;
+    const bool is_waiting = header_.kind == Kind::kWaiting;
     if (!read_payload()) return moved;
-    moved = true;
+    moved = moved || !is_waiting;
   }
   return moved;
 }
@@ -116,6 +134,11 @@ bool Link::accept_header() {
     violation_ = "sent what is no message of this protocol";
     return false;
   }
+  if (header_.kind == Kind::kWaiting) {
+    waiting_payload_.resize(header_.num_bytes);
+    in_payload_ = true;
+    return true;
+  }
   if (in_.empty()) return false;
   if (header_.kind != in_.front().kind || header_.num_bytes > in_.front().num_bytes) {
     violation_ = "sent a message of another kind or size than expected";
@@ -127,12 +150,15 @@ bool Link::accept_header() {
 
 bool Link::read_payload() {
   const bool is_abort = header_.kind == Kind::kAbort;
-  char* data = is_abort ? reinterpret_cast<char*>(&abort_) : in_.front().data;
+  const bool is_waiting = header_.kind == Kind::kWaiting;
+  char* data = is_abort ? reinterpret_cast<char*>(&abort_) : is_waiting ? waiting_payload_.data() : in_.front().data;
   if (!read(data, header_.num_bytes, payload_done_)) return false;
   if (payload_done_ < header_.num_bytes) return true;
   if (is_abort) {
     abort_.text[sizeof(abort_.text) - 1] = '\0';
     has_abort_ = true;
+  } else if (is_waiting) {
+    waiting_in_ = waiting_payload_;
   } else {
     InMessage& message = in_.front();
     message.data += header_.num_bytes;

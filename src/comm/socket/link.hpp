@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,7 +34,7 @@ class UniqueFd {
 
 class Link {
  public:
-  enum class Kind : uint32_t { kSignature = 1, kRows = 2, kAbort = 3 };
+  enum class Kind : uint32_t { kSignature = 1, kRows = 2, kAbort = 3, kWaiting = 4 };
   /// Why a peer gave up.
   struct Abort {
     int32_t is_timeout = 0;
@@ -46,15 +47,20 @@ class Link {
   /// The memory must stay until the message is done. Messages of a direction are done in order.
   void send(Kind kind, const void* data, int64_t num_bytes);
   void receive(Kind kind, void* data, int64_t num_bytes);
+  /// Tells the peer for whom this rank waits, between frames of messages; nothing while what was said last has not
+  /// begun to go out.
+  void say_waiting(std::vector<char> ranks);
+  /// What the peer said of the kind since the last call, the latest.
+  std::optional<std::vector<char>> take_waiting() { return std::exchange(waiting_in_, std::nullopt); }
   /// Drops all messages but the rest of a frame that is partly out, and sends `abort` after it. The memory of dropped
   /// messages is not touched any more; that of the rest must stay while `step` is called.
   void give_up(const Abort& abort);
 
-  /// Moves what can be moved now; true when anything was.
+  /// Moves what can be moved now; true when anything of a message was. Who waits for whom is none.
   bool step();
 
   int fd() const { return fd_.get(); }
-  bool wants_send() const { return !out_.empty() && !ended_; }
+  bool wants_send() const { return (!out_.empty() || has_waiting_out_) && !ended_; }
   bool wants_receive() const { return !in_.empty(); }
   bool idle() const { return out_.empty() && in_.empty(); }
   /// The peer has closed the connection, or died, and all that it had sent was read as far as it was wanted.
@@ -90,6 +96,11 @@ class Link {
   UniqueFd fd_;
   std::deque<OutFrame> out_;
   std::deque<InMessage> in_;
+  std::vector<char> waiting_bytes_;
+  OutFrame waiting_out_;  // of waiting_bytes_
+  bool has_waiting_out_ = false;
+  std::optional<std::vector<char>> waiting_in_;
+  std::vector<char> waiting_payload_;  // that is being read
   Header header_;
   uint64_t header_done_ = 0;
   uint64_t payload_done_ = 0;

@@ -45,7 +45,8 @@ void SocketTransport::receive(int peer, MessageKind kind, void* data, int64_t nu
 }
 
 void SocketTransport::complete(const std::string& name) {
-  double last_progress_s = steady_seconds();
+  const double begin_s = steady_seconds();
+  double last_progress_s = begin_s, heard_s = begin_s;
   while (true) {
     bool moved = false, busy = false;
     for (std::optional<Link>& link : links_) {
@@ -56,8 +57,12 @@ void SocketTransport::complete(const std::string& name) {
     if (!busy) return;
     const double now_s = steady_seconds();
     if (moved) last_progress_s = now_s;
+    if (now_s - heard_s > kLookInterval_s) {
+      hear();
+      heard_s = now_s;
+    }
     notice_abort();
-    check_links(name, now_s - last_progress_s);
+    check_links(name, begin_s, now_s - last_progress_s);
     if (!moved) wait_ready(kLookInterval_s);
   }
 }
@@ -72,7 +77,25 @@ void SocketTransport::wait_ready(double seconds) {
   ::poll(polled.data(), polled.size(), static_cast<int>(seconds * 1e3));
 }
 
-void SocketTransport::check_links(const std::string& name, double silent_s) {
+// What comes on links where nothing is awaited, too.
+void SocketTransport::hear() {
+  for (int peer = 0; peer < place_.size; ++peer) {
+    std::optional<Link>& link = links_[static_cast<size_t>(peer)];
+    if (!link) continue;
+    if (link->idle()) link->step();
+    if (const auto waiting = link->take_waiting()) waits_.hear(peer, *waiting, steady_seconds());
+  }
+}
+
+void SocketTransport::tell_waiting(const std::vector<char>& bytes) {
+  for (std::optional<Link>& link : links_) {
+    if (!link) continue;
+    link->say_waiting(bytes);
+    if (link->idle()) link->step();
+  }
+}
+
+void SocketTransport::check_links(const std::string& name, double begin_s, double silent_s) {
   std::vector<int> waited_for;
   for (int peer = 0; peer < place_.size; ++peer) {
     const std::optional<Link>& link = links_[static_cast<size_t>(peer)];
@@ -83,7 +106,7 @@ void SocketTransport::check_links(const std::string& name, double silent_s) {
     }
     waited_for.push_back(peer);
   }
-  check_silence(name, waited_for, silent_s);
+  check_silence(name, waited_for, begin_s, silent_s);
 }
 
 std::optional<SocketTransport::Failure> SocketTransport::failure_of_peer() {
@@ -114,10 +137,6 @@ void SocketTransport::tell_peers(const Failure& failure) {
   }
 }
 
-void SocketTransport::poll() {
-  for (std::optional<Link>& link : links_) {
-    if (link) link->step();
-  }
-}
+void SocketTransport::poll() { hear(); }
 
 }  // namespace tangram::comm

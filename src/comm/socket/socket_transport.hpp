@@ -28,9 +28,11 @@ class SocketTransport final : public MessageTransport {
   void complete(const std::string& name) override;
   void poll() override;
   std::optional<Failure> failure_of_peer() override;
+  void tell_waiting(const std::vector<char>& bytes) override;
   void tell_peers(const Failure& failure) override;
 
-  void check_links(const std::string& name, double silent_s);
+  void hear();
+  void check_links(const std::string& name, double begin_s, double silent_s);
   void wait_ready(double seconds);
 
   std::vector<std::optional<Link>> links_;

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One rank of a group in which rank 1 fails as the first argument says: kill, stop, silent, leave, throw, absent. The
-// others print what they threw as `SURVIVOR <rank> <type> <text>`. Started and judged by run_mpi_failure.py.
+// One rank of a group in which rank 1 fails as the first argument says: kill, stop, silent, leave, throw, absent,
+// stop_in_init. The others print what they threw as `SURVIVOR <rank> <type> <text>`. Started and judged by
+// run_mpi_failure.py.
 #include <unistd.h>
 
 #include <csignal>
@@ -68,6 +69,14 @@ int main(int, char** argv) {
   std::printf("PID %d %d\n", rank, static_cast<int>(getpid()));
   std::fflush(stdout);
   if (mode == "absent" && rank == kVictim) sleep_long();
+  if (mode == "stop_in_init" && rank == kVictim) {
+    // While it waits inside for rank 2.
+    std::thread([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      raise(SIGSTOP);
+    }).detach();
+  }
+  if (mode == "stop_in_init" && rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
   try {
     tangram::MpiGroup group;
     try {

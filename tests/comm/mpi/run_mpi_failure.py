@@ -27,6 +27,8 @@ EXPECTED = {
     "silent": ("Timeout", r"group_cast 'kv stage 2': rank 1 did not take part within 2 s"),
     "throw": ("CommError", r"rank 1 gave up: no luck"),
     "absent": ("Timeout", r"MPI_Init: rank 1 did not start within 2 s"),
+    # Who had come and was stopped then was "some rank".
+    "stop_in_init": ("Timeout", r"MPI_Init: rank 1 came, but did not answer within 2 s"),
 }
 
 

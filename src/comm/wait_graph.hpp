@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// WaitGraph: who is to blame when nothing moves.
+//
+// NOTE [who waits for whom]: a rank that waits tells all others for whom, again and again. A rank that is waited for
+// and says nothing is the one that is missing; one that says for whom it waits itself is held up, too, and those come
+// in question. What a rank says always gets through to those who wait for it: they take all that it sent before,
+// because it is no further than they are.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/operation.hpp"
+
+namespace tangram::comm {
+
+class WaitGraph {
+ public:
+  WaitGraph(Place place, double timeout_s);
+
+  /// Whether the others should be told (again): this rank has waited since `begin_s`. Times are steady_seconds.
+  bool is_due(double begin_s, double now_s);
+  /// `peers` as it travels, a bit for each rank.
+  std::vector<char> encode(std::span<const int> peers) const;
+  /// What `peer` said. What is no message of `encode` is ignored.
+  void hear(int peer, std::span<const char> bytes, double now_s);
+
+  /// Of `peers`, those for whom they wait, and so on: the ones that have said nothing for half of the timeout, in
+  /// order. Empty when all wait for each other.
+  std::vector<int> silent(std::span<const int> peers, double now_s) const;
+
+ private:
+  struct Report {
+    double heard_s = 0;
+    std::vector<int> waits_for;
+  };
+
+  Place place_;
+  double fresh_s_;
+  double interval_s_;
+  double told_s_ = 0;
+  std::vector<Report> reports_;  // by rank
+};
+
+}  // namespace tangram::comm
