@@ -178,6 +178,57 @@ TEST(PlanVerb, ReportIsOneOfflineFileBelowTwoMegabytes) {
   EXPECT_EQ(data["drawn_area"], data["mask"]["area"]);
 }
 
+// It showed the first 32 ranks, whatever the others did.
+TEST(PlanVerb, TimeLineOfManyRanksShowsTheSlowest) {
+  const TempFolder folder;
+  const std::string html = folder.path("report.html");
+  // In sequence the last ranks of a causal mask see the most keys.
+  ASSERT_EQ(run_program({"plan", "--family", "causal", "--seqlen", "131072", "--cp-size", "64", "--dispatch",
+                         "sequential", "--html", html})
+                .code,
+            0);
+  const Json timeline = report_data(html)["timeline"];
+  ASSERT_EQ(timeline["ranks"].size(), 32);
+  EXPECT_EQ(timeline["ranks"][0], 63);
+  EXPECT_EQ(timeline["ranks"][31], 32);
+  for (const Json& event : timeline["events"]) EXPECT_GE(event[0], 32);
+  EXPECT_EQ(timeline["dropped"], 0);
+}
+
+// "Too many ranks to draw."
+TEST(PlanVerb, WhoSendsWhatOfManyRanksIsShownByNode) {
+  const TempFolder folder;
+  const std::string html = folder.path("report.html");
+  ASSERT_EQ(run_program({"plan", "--family", "causal", "--seqlen", "131072", "--cp-size", "512", "--dispatch",
+                         "sequential", "--html", html})
+                .code,
+            0);
+  const Json data = report_data(html);
+  EXPECT_EQ(data["rows_sent_group"], 8);
+  const Json& sent = data["rows_sent"];
+  ASSERT_EQ(sent.size(), 64);
+  // Of 256 rows a rank, each goes to all ranks behind: inside a group of 8 to 7 + 6 + .. + 0 of them, to later groups
+  // to all.
+  for (size_t from = 0; from < 64; ++from) {
+    for (size_t to = 0; to < 64; ++to) {
+      ASSERT_EQ(sent[from][to], from == to ? 28 * 256 : from < to ? 64 * 256 : 0) << from << " " << to;
+    }
+  }
+}
+
+TEST(PlanVerb, ReportCanBeReadOnAPhone) {
+  const TempFolder folder;
+  const std::string html = folder.path("report.html");
+  ASSERT_EQ(run_program({"plan", "--family", "causal", "--seqlen", "1024", "--html", html}).code, 0);
+  const std::string text = read_all(html);
+  // A viewport of the screen's width, drawings that scroll inside it, buttons where there are no keys and no wheel, a
+  // page that scrolls although the mask fills the screen, and taps for what a pointer would hover over.
+  for (const char* part : {"name=\"viewport\" content=\"width=device-width", "#matrix svg,#moved svg{min-width:480px}",
+                           "id=\"zoom-in\"", "'pan-y'", "id=\"tap\""}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
 // On a laptop a step was predicted to take microseconds, and nothing said of which machine.
 TEST(PlanVerb, PredictedTimesSayOfWhichMachine) {
   const TempFolder folder;

@@ -13,6 +13,7 @@
 #include "cli/embedded.hpp"
 #include "cli/report/page.hpp"
 #include "cli/report/plan_choices.hpp"
+#include "cli/report/traffic_matrix.hpp"
 #include "tangram/version.hpp"
 
 namespace tangram::cli {
@@ -25,7 +26,7 @@ using Json = nlohmann::json;
 constexpr size_t kMaxSlices = 20'000;
 constexpr size_t kMaxStageRuns = 30'000;
 constexpr size_t kMaxEvents = 12'000;
-constexpr int kMaxMatrixRanks = 256;
+constexpr size_t kMaxTimelineRanks = 32;
 
 // Six numbers per slice, null for an open diagonal.
 Json slices_json(const Mask& mask, int64_t& drawn_area) {
@@ -71,14 +72,16 @@ Json stage_runs_json(const Plan& plan) {
 Json timeline_json(const Plan& plan, const ReportExtras& extras) {
   const bool measured = !extras.measured.empty();
   const std::vector<TimelineEvent> events = measured ? extras.measured : predicted_timeline(plan);
+  const std::vector<int> ranks = slowest_ranks(events, kMaxTimelineRanks);
   Json list = Json::array();
-  for (size_t i = 0; i < std::min(events.size(), kMaxEvents); ++i) {
-    const TimelineEvent& event = events[i];
+  size_t num_events = 0;
+  for (const TimelineEvent& event : events) {
+    if (std::find(ranks.begin(), ranks.end(), event.rank) == ranks.end() || ++num_events > kMaxEvents) continue;
     const auto micros = [](double seconds) { return std::round(seconds * 1e7) / 10; };
     list.push_back({event.rank, static_cast<int>(event.lane), event.backward ? 1 : 0, event.stage,
                     micros(event.begin_s), micros(event.end_s)});
   }
-  return {{"measured", measured}, {"events", list}, {"dropped", events.size() - list.size()}};
+  return {{"measured", measured}, {"ranks", ranks}, {"events", list}, {"dropped", num_events - list.size()}};
 }
 
 Json choices_json(const Plan& plan, const std::vector<PlanChoice>& choices) {
@@ -155,7 +158,11 @@ std::string html_report(const PlanSummary& summary, const ReportExtras& extras) 
                    {"dim", heads.head_dim},
                    {"dim_v", heads.head_dim_v},
                    {"dtype", std::string(to_string(heads.dtype))}};
-  if (plan.cp_size() > kMaxMatrixRanks) data["rows_sent"] = nullptr;
+  if (plan.grid.empty()) {
+    TrafficMatrix matrix = traffic_matrix(plan);
+    data["rows_sent"] = std::move(matrix.rows);
+    data["rows_sent_group"] = matrix.group;
+  }
 
   std::string html(embedded::kReportHtml);
   fill_in(html, "/*CSS*/", embedded::kReportCss);

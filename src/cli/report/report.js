@@ -161,6 +161,7 @@ function clampView() {
   const n = Math.max(NQ, NK);
   view.span = Math.min(Math.max(view.span, 16), n);
   view.q = Math.min(Math.max(view.q, 0), n - view.span); view.k = Math.min(Math.max(view.k, 0), n - view.span);
+  canvas.style.touchAction = view.span < n ? 'none' : 'pan-y';
 }
 function zoom(f, fx = 0.5, fy = 0.5) {
   const k = view.k + fx * view.span, q = view.q + fy * view.span; view.span *= f;
@@ -169,15 +170,32 @@ function zoom(f, fx = 0.5, fy = 0.5) {
 }
 function pan(dx, dy) { view.k += dx * view.span; view.q += dy * view.span; clampView(); redraw(); }
 canvas.addEventListener('wheel', e => { e.preventDefault(); const b = canvas.getBoundingClientRect(); zoom(Math.exp(e.deltaY * 0.0016), (e.clientX - b.left) / b.width, (e.clientY - b.top) / b.height); }, {passive: false});
-let drag = null;
-canvas.addEventListener('pointerdown', e => { drag = [e.clientX, e.clientY]; canvas.setPointerCapture(e.pointerId); });
-canvas.addEventListener('pointerup', () => { drag = null; });
-canvas.addEventListener('pointermove', e => {
+// One pointer drags, two zoom; a tap asks what lies there. While all is shown a finger that moves up or down scrolls the
+// page instead (see clampView): the mask fills the screen of a phone, and nothing below it could be reached.
+const pointers = new Map();
+let tapped = null;
+canvas.addEventListener('pointerdown', e => { tapped = pointers.size ? null : [e.clientX, e.clientY]; pointers.set(e.pointerId, [e.clientX, e.clientY]); canvas.setPointerCapture(e.pointerId); });
+const release = e => { pointers.delete(e.pointerId); };
+canvas.addEventListener('pointerup', e => {
   const b = canvas.getBoundingClientRect();
-  if (drag) { pan((drag[0] - e.clientX) / b.width, (drag[1] - e.clientY) / b.height); drag = [e.clientX, e.clientY]; $('tip').hidden = true; return; }
-  tip(e.clientX - b.left, e.clientY - b.top, b.width);
+  release(e);
+  if (e.pointerType !== 'mouse' && tapped && Math.hypot(e.clientX - tapped[0], e.clientY - tapped[1]) < 8) tip(e.clientX - b.left, e.clientY - b.top, b.width);
 });
-canvas.addEventListener('pointerleave', () => { $('tip').hidden = true; });
+canvas.addEventListener('pointercancel', release);
+canvas.addEventListener('pointermove', e => {
+  const b = canvas.getBoundingClientRect(), last = pointers.get(e.pointerId);
+  if (!last) { tip(e.clientX - b.left, e.clientY - b.top, b.width); return; }
+  pointers.set(e.pointerId, [e.clientX, e.clientY]);
+  const other = [...pointers].find(([id]) => id !== e.pointerId);
+  if (other) {
+    const [x, y] = other[1], far = p => Math.max(1, Math.hypot(p[0] - x, p[1] - y));
+    zoom(far(last) / far([e.clientX, e.clientY]), (x - b.left) / b.width, (y - b.top) / b.height);
+  } else {
+    pan((last[0] - e.clientX) / b.width, (last[1] - e.clientY) / b.height);
+  }
+  $('tip').hidden = true;
+});
+canvas.addEventListener('pointerleave', e => { if (e.pointerType === 'mouse') $('tip').hidden = true; });
 function tip(x, y, w) {
   const j = Math.floor(view.k + x / w * view.span), i = Math.floor(view.q + y / w * view.span), t = $('tip');
   if (i < 0 || j < 0 || i >= NQ || j >= NK) { t.hidden = true; return; }
@@ -205,10 +223,24 @@ if (!D.stage_runs) $('by-stage').disabled = true;
 if (D.grid) for (const id of ['matrix', 'moved', 'choices']) $(id).closest('.card').hidden = true;
 $('mask-caption').textContent = 'Queries down, keys across; coloured is what a query sees. The colour is the rank that holds the query' + (D.grid && D.grid.head_ranks > 1 ? '; ranks that exchange heads compute it together.' : ' and computes the cell.');
 $('mask-note').textContent = D.drawn_area < D.mask.area ? `The ${fmt(num)} largest of ${fmt(D.mask.slices)} slices are drawn, ${pct(D.drawn_area, D.mask.area)} of the area.` : '';
+function showAll() { zoom(Infinity); }
+$('zoom-in').onclick = () => zoom(0.7);
+$('zoom-out').onclick = () => zoom(1 / 0.7);
+$('zoom-all').onclick = showAll;
+clampView();
+// Where nothing hovers, a tap shows what a pointer would be told.
+document.addEventListener('pointerup', e => {
+  const shape = e.pointerType !== 'mouse' && e.target.closest ? e.target.closest('main svg *') : null, title = shape && shape.querySelector('title'), box = $('tap');
+  box.hidden = !title;
+  if (!title) return;
+  box.textContent = title.textContent;
+  box.style.left = Math.max(4, Math.min(e.clientX - box.offsetWidth / 2, innerWidth - box.offsetWidth - 4)) + 'px';
+  box.style.top = Math.max(4, e.clientY - box.offsetHeight - 24) + 'px';
+});
 document.addEventListener('keydown', e => {
   if (e.ctrlKey || e.metaKey || e.altKey) return;
   const onMask = document.activeElement === canvas, act = {
-    '+': () => zoom(0.7), '=': () => zoom(0.7), '-': () => zoom(1 / 0.7), '0': () => { Object.assign(view, {q: 0, k: 0, span: Math.max(NQ, NK)}); redraw(); },
+    '+': () => zoom(0.7), '=': () => zoom(0.7), '-': () => zoom(1 / 0.7), '0': showAll,
     c: () => setColor(!byStage), t: () => setTheme(dark() ? 'light' : 'dark')}[e.key]
     || (onMask && {ArrowLeft: () => pan(-0.12, 0), ArrowRight: () => pan(0.12, 0), ArrowUp: () => pan(0, -0.12), ArrowDown: () => pan(0, 0.12)}[e.key]);
   if (act) { act(); if (onMask) e.preventDefault(); }
@@ -248,20 +280,24 @@ function balanceColumns() {
 // ---- who sends what
 function matrix() {
   if (D.grid) return;
-  if (!D.rows_sent || R === 1) { $('matrix').innerHTML = `<p class="note">${R === 1 ? 'One rank: nothing moves.' : 'Too many ranks to draw.'}</p>`; return; }
-  const W = 520, left = 46, top = 34, cell = (W - left - 62) / R, max = Math.max(1, ...D.rows_sent.flat()), labels = R <= 16;
-  let s = `<text class="dim" x="${left + cell * R / 2}" y="10" text-anchor="middle">to rank</text><text class="dim" transform="translate(10 ${top + cell * R / 2}) rotate(-90)" text-anchor="middle">from rank</text>`;
+  if (R === 1) { $('matrix').innerHTML = '<p class="note">One rank: nothing moves.</p>'; return; }
+  // A row and a column are a rank, or as many neighbours as rows_sent_group says. On the diagonal of ranks nothing moves.
+  const group = D.rows_sent_group, G = D.rows_sent.length, name = a => group === 1 ? `rank ${a}` : `ranks ${a * group}–${Math.min(R, (a + 1) * group) - 1}`;
+  const W = 520, left = 46, top = 34, cell = (W - left - 62) / G, max = Math.max(1, ...D.rows_sent.flat()), labels = G <= 16, every = Math.ceil(G / 8);
+  let s = `<text class="dim" x="${left + cell * G / 2}" y="10" text-anchor="middle">to rank</text><text class="dim" transform="translate(10 ${top + cell * G / 2}) rotate(-90)" text-anchor="middle">from rank</text>`;
   D.rows_sent.forEach((row, a) => {
     const sent = row.reduce((x, y) => x + y, 0), y = top + a * cell;
-    if (labels) s += `<text class="dim" x="${left - 8}" y="${y + cell / 2 + 4}" text-anchor="end">${a}</text><text class="dim" x="${left + (a + 0.5) * cell}" y="${top - 8}" text-anchor="middle">${a}</text><text class="dim" x="${W}" y="${y + cell / 2 + 4}" text-anchor="end">${short(sent)}</text>`;
+    if (labels || a % every === 0) s += `<text class="dim" x="${left - 8}" y="${y + cell / 2 + 4}" text-anchor="end">${a * group}</text><text class="dim" x="${left + (a + 0.5) * cell}" y="${top - 8}" text-anchor="middle">${a * group}</text>`;
+    if (labels) s += `<text class="dim" x="${W}" y="${y + cell / 2 + 4}" text-anchor="end">${short(sent)}</text>`;
     row.forEach((n, b) => {
       const f = Math.sqrt(n / max), x = left + b * cell, g = Math.min(1.5, cell * 0.06);
-      s += a === b ? `<rect x="${x + g}" y="${y + g}" width="${cell - 2 * g}" height="${cell - 2 * g}" rx="${Math.min(4, cell / 6)}" fill="${rankColor(a)}" opacity=".22"/>`
-        : `<rect class="track" x="${x + g}" y="${y + g}" width="${cell - 2 * g}" height="${cell - 2 * g}" rx="${Math.min(4, cell / 6)}"/><rect x="${x + g}" y="${y + g}" width="${cell - 2 * g}" height="${cell - 2 * g}" rx="${Math.min(4, cell / 6)}" fill="${rankColor(a)}" fill-opacity="${n ? (0.12 + 0.88 * f).toFixed(3) : 0}"><title>rank ${a} → rank ${b}: ${fmt(n)} rows, ${bytes(n * D.kv_row_bytes)}</title></rect>`;
+      s += a === b && group === 1 ? `<rect x="${x + g}" y="${y + g}" width="${cell - 2 * g}" height="${cell - 2 * g}" rx="${Math.min(4, cell / 6)}" fill="${rankColor(a)}" opacity=".22"/>`
+        : `<rect class="track" x="${x + g}" y="${y + g}" width="${cell - 2 * g}" height="${cell - 2 * g}" rx="${Math.min(4, cell / 6)}"/><rect x="${x + g}" y="${y + g}" width="${cell - 2 * g}" height="${cell - 2 * g}" rx="${Math.min(4, cell / 6)}" fill="${group === 1 ? rankColor(a) : 'var(--accent)'}" fill-opacity="${n ? (0.12 + 0.88 * f).toFixed(3) : 0}"><title>${name(a)} → ${name(b)}: ${fmt(n)} rows, ${bytes(n * D.kv_row_bytes)}</title></rect>`;
       if (n && cell > 44) s += `<text x="${x + cell / 2}" y="${y + cell / 2 + 4}" text-anchor="middle" pointer-events="none" style="font-size:11px;fill:${f > 0.62 ? '#fff' : 'var(--ink)'}">${short(n)}</text>`;
     });
   });
-  $('matrix').innerHTML = svg(W, top + cell * R + 4, s);
+  $('matrix').innerHTML = svg(W, top + cell * G + 4, s);
+  if (group > 1) $('matrix-note').textContent = `Each row and column is ${group} neighbouring ranks, named by the first; the diagonal is what moves among them.`;
 }
 
 // ---- dispatch: the sequence as a strip, one colour a rank
@@ -281,7 +317,7 @@ function dispatch() {
 const word = !D.grid ? 'stage' : D.grid.head_ranks > 1 && D.grid.row_groups === 1 ? 'chunk' : 'step';
 const stageName = s => D.grid || s ? `${word} ${s}` : 'local';
 function timeline() {
-  const T = D.timeline, shown = Math.min(R, 32), ev = T.events.filter(e => e[0] < shown);
+  const T = D.timeline, shown = T.ranks.length, ev = T.events, place = new Map(T.ranks.map((r, i) => [r, i]));
   if (!ev.length) { $('timeline').closest('.card').hidden = true; return; }
   $('timeline-kind').textContent = T.measured ? 'measured on this machine' : 'predicted by the cost model, not measured';
   $('timeline-kind').classList.toggle('measured', T.measured);
@@ -290,16 +326,16 @@ function timeline() {
   let s = '';
   const steps = 6, raw = end / steps, mag = Math.pow(10, Math.floor(Math.log10(raw))), step = [1, 2, 5, 10].map(m => m * mag).find(v => v >= raw);
   for (let t = 0; t <= end; t += step) s += `<line class="axis" x1="${x(t)}" x2="${x(t)}" y1="0" y2="${H}"/><text class="dim" x="${x(t)}" y="${H + 16}" text-anchor="middle">${time(t / 1e6)}</text>`;
-  for (let r = 0; r < shown; r++) s += `<text class="dim" x="0" y="${r * row + row * 0.6}">rank ${r}</text>`;
+  T.ranks.forEach((r, i) => { s += `<text class="dim" x="0" y="${i * row + row * 0.6}">rank ${r}</text>`; });
   for (const [r, lane, back, stage, b, e] of ev) {
-    const y = r * row + [row * 0.12, row * 0.6, row * 0.77][lane], h = lane ? row * 0.14 : row * 0.44, w = Math.max(0.6, x(e) - x(b) - 0.6);
+    const y = place.get(r) * row + [row * 0.12, row * 0.6, row * 0.77][lane], h = lane ? row * 0.14 : row * 0.44, w = Math.max(0.6, x(e) - x(b) - 0.6);
     s += `<rect x="${x(b).toFixed(2)}" y="${y}" width="${w.toFixed(2)}" height="${h}" rx="${Math.min(2, w / 3)}" fill="${lane ? lane === 2 ? 'var(--dim)' : 'var(--warn)' : stageColor(stage)}" ${back && !lane ? 'fill-opacity=".72"' : ''}><title>rank ${r}, ${back ? 'backward' : 'forward'}, ${stageName(stage)}: ${['compute', 'inputs travel', 'results travel'][lane]} ${time((e - b) / 1e6)}</title></rect>`;
     if (!lane && w > 70 && row > 20) s += `<text x="${x(b) + w / 2}" y="${y + h / 2 + 4}" text-anchor="middle" pointer-events="none" style="font-size:10.5px;fill:#fff">${stageName(stage)}</text>`;
   }
   if (split < end) s += `<line x1="${x(split)}" x2="${x(split)}" y1="-6" y2="${H}" stroke="currentColor" stroke-dasharray="3 3"/><text class="dim" x="${x(split) - 6}" y="-8" text-anchor="end">forward</text><text class="dim" x="${x(split) + 6}" y="-8">backward</text>`;
   $('timeline').innerHTML = `<div style="padding-top:14px">${svg(W, H + 20, s)}</div>`;
   const stages = D.grid ? 1 + Math.max(...ev.map(e => e[3])) : Math.max(D.stages.forward.length, D.stages.backward.length);
-  $('timeline-legend').innerHTML = Array.from({length: Math.min(stages, 8)}, (_, i) => `<span><i style="background:${stageColor(i)}"></i>compute, ${stageName(i)}</span>`).join('') + '<span><i style="background:var(--warn);height:5px;vertical-align:2px"></i>inputs travel</span><span><i style="background:var(--dim);height:5px;vertical-align:2px"></i>results travel</span>' + (R > shown ? `<span>first ${shown} of ${R} ranks</span>` : '');
+  $('timeline-legend').innerHTML = Array.from({length: Math.min(stages, 8)}, (_, i) => `<span><i style="background:${stageColor(i)}"></i>compute, ${stageName(i)}</span>`).join('') + '<span><i style="background:var(--warn);height:5px;vertical-align:2px"></i>inputs travel</span><span><i style="background:var(--dim);height:5px;vertical-align:2px"></i>results travel</span>' + (R > shown ? `<span>the ${shown} slowest of ${R} ranks, slowest first</span>` : '');
 }
 
 // ---- rows moved, choices, ranks

@@ -4,6 +4,8 @@
 #include "cli/report/timeline.hpp"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 #include "plan/cost.hpp"
 
@@ -69,6 +71,30 @@ std::vector<TimelineEvent> predicted_timeline(const Plan& plan) {
   for (int r = 0; r < plan.cp_size(); ++r) forward_end = std::max(forward_end, append_pass(plan, r, false, 0, events));
   for (int r = 0; r < plan.cp_size(); ++r) append_pass(plan, r, true, forward_end, events);
   return events;
+}
+
+std::vector<int> slowest_ranks(const std::vector<TimelineEvent>& events, size_t count) {
+  size_t num_ranks = 0;
+  std::array<double, 2> begin_s{1e300, 1e300};  // of the passes
+  for (const TimelineEvent& event : events) {
+    num_ranks = std::max(num_ranks, static_cast<size_t>(event.rank) + 1);
+    begin_s[event.backward] = std::min(begin_s[event.backward], event.begin_s);
+  }
+  std::vector<int> ranks(num_ranks);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if (num_ranks <= count) return ranks;
+  std::vector<std::array<double, 2>> seconds(num_ranks);
+  for (const TimelineEvent& event : events) {
+    double& longest = seconds[static_cast<size_t>(event.rank)][event.backward];
+    longest = std::max(longest, event.end_s - begin_s[event.backward]);
+  }
+  const auto step_s = [&](int rank) {
+    const std::array<double, 2>& passes = seconds[static_cast<size_t>(rank)];
+    return passes[0] + passes[1];
+  };
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return step_s(a) > step_s(b); });
+  ranks.resize(count);
+  return ranks;
 }
 
 }  // namespace tangram::cli

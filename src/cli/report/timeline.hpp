@@ -26,4 +26,8 @@ struct TimelineEvent {
 /// for another strategy than Tangram's, whose steps only a run shows.
 std::vector<TimelineEvent> predicted_timeline(const Plan& plan);
 
+/// The ranks to draw where there is room for `count`: all in order, or where there are more the ones with the longest
+/// passes, slowest first.
+std::vector<int> slowest_ranks(const std::vector<TimelineEvent>& events, size_t count);
+
 }  // namespace tangram::cli

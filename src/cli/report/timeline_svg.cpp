@@ -15,7 +15,7 @@ namespace tangram::cli {
 
 namespace {
 
-constexpr int kMaxRanks = 16;
+constexpr size_t kMaxRanks = 16;
 constexpr double kWidth = 920, kLeft = 58, kRight = 14, kTop = 56, kRow = 40, kFoot = 46;
 constexpr double kComputeHeight = 16, kTransferHeight = 6;
 constexpr const char* kColors[] = {"#8a93a8", "#3563cf", "#e07b39", "#1f9d77",
@@ -61,8 +61,8 @@ void draw_axis(const Scale& scale, double bottom, std::string& out) {
   }
 }
 
-void draw_event(const TimelineEvent& event, const Scale& scale, std::string& out) {
-  const double row = kTop + event.rank * kRow;
+void draw_event(const TimelineEvent& event, int place, const Scale& scale, std::string& out) {
+  const double row = kTop + place * kRow;
   const bool is_compute = event.lane == Lane::kCompute;
   const double y = is_compute                      ? row
                    : event.lane == Lane::kTransfer ? row + kComputeHeight + 2
@@ -106,7 +106,8 @@ std::string svg_timeline(const std::vector<TimelineEvent>& events, const std::st
     if (event.backward && (backward_s < 0 || event.begin_s < backward_s)) backward_s = event.begin_s;
   }
   scale.end_s = end_s;
-  const int shown = std::min(num_ranks, kMaxRanks);
+  const std::vector<int> ranks = slowest_ranks(events, kMaxRanks);
+  const int shown = static_cast<int>(ranks.size());
   const double bottom = kTop + shown * kRow;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"tl\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
@@ -114,11 +115,12 @@ std::string svg_timeline(const std::vector<TimelineEvent>& events, const std::st
       kWidth, bottom + kFoot, kStyle);
   svg += fmt::format("<text class=\"h\" x=\"{}\" y=\"20\">{}</text>\n", kLeft, html_escaped(title));
   draw_axis(scale, bottom, svg);
-  for (int rank = 0; rank < shown; ++rank) {
-    svg += fmt::format("<text class=\"d\" x=\"4\" y=\"{}\">rank {}</text>\n", kTop + rank * kRow + 13, rank);
-  }
-  for (const TimelineEvent& event : events) {
-    if (event.rank < shown) draw_event(event, scale, svg);
+  for (int place = 0; place < shown; ++place) {
+    const int rank = ranks[static_cast<size_t>(place)];
+    svg += fmt::format("<text class=\"d\" x=\"4\" y=\"{}\">rank {}</text>\n", kTop + place * kRow + 13, rank);
+    for (const TimelineEvent& event : events) {
+      if (event.rank == rank) draw_event(event, place, scale, svg);
+    }
   }
   if (backward_s >= 0) {
     const double x = scale.x(backward_s);
@@ -130,7 +132,7 @@ std::string svg_timeline(const std::vector<TimelineEvent>& events, const std::st
   }
   draw_legend(num_stages, bottom + 36, svg);
   if (num_ranks > shown) {
-    svg += fmt::format("<text class=\"d\" x=\"{}\" y=\"20\" text-anchor=\"end\">first {} of {} ranks</text>\n",
+    svg += fmt::format("<text class=\"d\" x=\"{}\" y=\"20\" text-anchor=\"end\">the {} slowest of {} ranks</text>\n",
                        kWidth - kRight, shown, num_ranks);
   }
   return svg + "</svg>\n";

@@ -12,7 +12,7 @@
 namespace tangram::cli {
 
 /// Two rows a rank: what it computes, and below it what travels to it and what it sends back. Colours are stages
-/// (chunks of heads, steps of a ring). Up to 16 ranks; says how many are left out.
+/// (chunks of heads, steps of a ring). The 16 slowest ranks; says how many are left out.
 std::string svg_timeline(const std::vector<TimelineEvent>& events, const std::string& title);
 
 }  // namespace tangram::cli
