@@ -50,6 +50,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     device = parser.parse_args().device
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks % TP_SIZE != 0:
+        parser.error(f"the number of ranks must be a multiple of {TP_SIZE}, which share the heads (got {ranks})")
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl")

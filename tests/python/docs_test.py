@@ -57,6 +57,16 @@ def test_examples(script, ranks, printed, needs):
     assert printed in run_script(ROOT / "examples" / script, ranks=ranks)
 
 
+@pytest.mark.parametrize("script", ["14_fsdp2_context_parallel/train.py", "16_tensor_parallel/train.py"])
+def test_examples_say_so_on_a_number_of_ranks_that_they_do_not_support(script):
+    """They ended in a bare assertion inside torch."""
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("not installed: transformers")
+    printed = run_script(ROOT / "examples" / script, ranks=3, status=2)
+    assert printed.count("error: the number of ranks must be a multiple of 2") == 3 and "(got 3)" in printed, printed
+    assert "Traceback" not in printed
+
+
 def test_an_example_runs_under_torchrun():
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1"}

@@ -45,8 +45,9 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_script(*arguments, ranks=0, timeout=400, **env):
-    """What `python SCRIPT ...` prints, or with `ranks` that many of them with torchrun's variables. All must end well.
+def run_script(*arguments, ranks=0, timeout=400, status=0, **env):
+    """What `python SCRIPT ...` prints, or with `ranks` that many of them with torchrun's variables. All must end with
+    `status`.
 
     Ranks that are still there when one has failed have ten seconds left, so that they can say what they saw.
     """
@@ -64,11 +65,11 @@ def run_script(*arguments, ranks=0, timeout=400, **env):
         for process in processes:
             while process.is_alive() and time.monotonic() < deadline:
                 process.join(0.05)
-                if any(other.exitcode not in (None, 0) for other in processes):
+                if any(other.exitcode not in (None, status) for other in processes):
                     deadline = min(deadline, time.monotonic() + 10)
         for process in processes:
             process.kill()
             process.join()
         printed = "".join(log.read_text() for log in logs)
-    assert [process.exitcode for process in processes] == [0] * len(processes), printed[-6000:]
+    assert [process.exitcode for process in processes] == [status] * len(processes), printed[-6000:]
     return printed
