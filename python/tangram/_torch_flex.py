@@ -46,24 +46,23 @@ class _FlexAttn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        return _backward_with_graph(ctx, dout) if torch.is_grad_enabled() else _backward_of(ctx, dout)
+        if dout is None:
+            return (None,) * 5
+        saved = ctx.saved_tensors  # once, or checkpointing refuses
+        if not torch.is_grad_enabled():
+            return _gradients(ctx.call, dout, saved)
+        with torch.no_grad():
+            grads = _gradients(ctx.call, dout, saved)
+        return refuse_second_derivatives("flex_flash_attn_func", grads, (dout, *saved))
 
 
 # What apply of torch.autograd.Function comes to where no transform of torch.func is active, which is checked before.
 _apply_flex: Any = super(torch.autograd.Function, _FlexAttn).apply
 
 
-def _backward_of(ctx: Any, dout: Tensor | None) -> tuple[Any, ...]:
-    if dout is None:
-        return (None,) * 5
-    q, k, v, sink, out, lse = ctx.saved_tensors
-    return (*_backward(ctx.call, dout, q, k, v, out, lse, sink), None)
-
-
-def _backward_with_graph(ctx: Any, dout: Tensor | None) -> tuple[Any, ...]:
-    with torch.no_grad():
-        grads = _backward_of(ctx, dout)
-    return refuse_second_derivatives("flex_flash_attn_func", grads)
+def _gradients(call: _Call, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+    q, k, v, sink, out, lse = saved
+    return (*_backward(call, dout, q, k, v, out, lse, sink), None)
 
 
 def attend(

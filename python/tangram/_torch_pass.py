@@ -162,15 +162,31 @@ def _backward(
     return dq, dk, dv, dsink
 
 
-def refuse_second_derivatives(function: str, grads: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The gradients, which raise when they are differentiated: they depend on inputs by ways that are not known.
+class _RefusedDerivatives(torch.autograd.Function):
+    """The first `count` tensors as they are; differentiating them raises, by whichever of the tensors it is asked."""
 
-    torch's once_differentiable lets them pass as constants where the incoming gradient is one.
+    @staticmethod
+    def forward(ctx: Any, function: str, count: int, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.function = function
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> tuple[Any, ...]:
+        raise InvalidArgument(f"{ctx.function}: second derivatives are not supported (got a gradient of a gradient)")
+
+
+def refuse_second_derivatives(
+    function: str, grads: tuple[Any, ...], inputs: tuple[Tensor | None, ...]
+) -> tuple[Any, ...]:
+    """The gradients, which raise when they are differentiated: they depend on `inputs` by ways that are not known.
+
+    torch's once_differentiable lets them pass as constants where the incoming gradient is one. A node without ways to
+    the inputs is never asked when the derivative by one of them is wanted: torch takes it for unused, or for zero.
     """
-    text = f"{function}: second derivatives are not supported (got a gradient of a gradient)"
-    raising = torch._C._functions.DelayedError(text.encode(), len(grads))
-    leaves: Any = [None if g is None else g.detach().requires_grad_() for g in grads]
-    return tuple(raising(*leaves))
+    refused: tuple[Any, ...] = _RefusedDerivatives.apply(  # type: ignore[no-untyped-call]
+        function, len(grads), *grads, *inputs
+    )
+    return refused
 
 
 def require_no_transform(function: str) -> None:

@@ -146,16 +146,20 @@ class _CalcAttn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
-        return _backward_with_graph(ctx, dout) if torch.is_grad_enabled() else _backward(ctx, dout)
+        saved = ctx.saved_tensors  # once, or checkpointing refuses
+        if not torch.is_grad_enabled():
+            return _gradients(ctx.call, dout, saved)
+        with torch.no_grad():
+            grads = _gradients(ctx.call, dout, saved)
+        return refuse_second_derivatives("calc_attn", grads, (dout, *saved))
 
 
 # As _apply_flex.
 _apply: Any = super(torch.autograd.Function, _CalcAttn).apply
 
 
-def _backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
-    q, k, v, sink, out, lse = ctx.saved_tensors
-    call = ctx.call
+def _gradients(call: _Call, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+    q, k, v, sink, out, lse = saved
     dtype = call.grad_dtype
     dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
     dsink = None if sink is None else torch.empty_like(sink)
@@ -184,12 +188,6 @@ def _backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     )
     del space
     return dq, dk, dv, dsink, None
-
-
-def _backward_with_graph(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
-    with torch.no_grad():
-        grads = _backward(ctx, dout)
-    return refuse_second_derivatives("calc_attn", grads)
 
 
 def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: Any) -> None:

@@ -174,10 +174,33 @@ def test_second_derivatives_are_refused(compiled):
         q, k, v = operands(0)
         out, _ = call(q, k, v, Mask.causal(24))
         dq, dv = torch.autograd.grad(loss(out), (q, v), create_graph=True)
-        with pytest.raises((RuntimeError, InvalidArgument), match="second derivatives are not supported"):
+        with pytest.raises(InvalidArgument, match="second derivatives are not supported"):
             (dq.square().sum() + (q * v.repeat_interleave(2, 1)).sum()).backward()
-        with pytest.raises((RuntimeError, InvalidArgument), match="second derivatives are not supported"):
+        with pytest.raises(InvalidArgument, match="second derivatives are not supported"):
             dv.sum().backward()
+
+
+@pytest.mark.parametrize("function", ["flex", "flash_attn", "magi"])
+def test_second_derivatives_by_one_input_are_neither_unused_nor_zero(function):
+    """What asks for the derivative by an input, as a Hessian does, was told that it is unused, or got zeros."""
+    from tangram import flash_attn, magi
+
+    def call(q, k, v, sink):
+        if function == "flash_attn":
+            return flash_attn.flash_attn_func(q[None], k[None], v[None], causal=True, sink=sink)[0]
+        if function == "magi":
+            return magi.flex_flash_attn_func(q, k, v, [(0, 24)], [(0, 24)], [1], sink=sink)[0]
+        return flex_flash_attn_func(q, k, v, Mask.causal(24), sink=sink)[0]
+
+    inputs = (*operands(0), torch.zeros(1, 4, requires_grad=True))
+    dout = torch.ones(24, 4, inputs[2].shape[2], requires_grad=True)
+    grads = torch.autograd.grad(call(*inputs), inputs, dout, create_graph=True)
+    for grad in grads:
+        for by in (*inputs, dout):
+            with pytest.raises(InvalidArgument, match="second derivatives are not supported"):
+                torch.autograd.grad(grad.sum(), by, retain_graph=True, allow_unused=True)
+    with pytest.raises(InvalidArgument, match="second derivatives are not supported"):
+        torch.autograd.functional.hessian(lambda x: call(x, *inputs[1:]).square().sum(), inputs[0])
 
 
 def test_transforms_of_functions_are_refused():

@@ -304,13 +304,27 @@ def dispatch(x: Tensor, key: DistAttnRuntimeKey, pad_value: float = 0.0) -> Tens
 
 class _GatherPartial(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, key: DistAttnRuntimeKey) -> Tensor:
-        ctx.key = key.inner
-        return _rows.gathered(x, key.inner, "q")
+    def forward(ctx: Any, x: Tensor, key: Any) -> Tensor:
+        ctx.key = key
+        return _rows.gathered(x, key, "q")
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return _rows.scattered(grad, ctx.key, "q"), None
+        return _ScatterSum.apply(grad, ctx.key), None  # type: ignore[no-untyped-call]
+
+
+class _ScatterSum(torch.autograd.Function):
+    """The way back of _GatherPartial, which is its own way back: rows move and are added, so that derivatives of any
+    order are exact."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, key: Any) -> Tensor:
+        ctx.key = key
+        return _rows.scattered(whole, key, "q")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return _GatherPartial.apply(grad, ctx.key), None  # type: ignore[no-untyped-call]
 
 
 def undispatch(x: Tensor, key: DistAttnRuntimeKey, is_partial_grad: bool = False) -> Tensor:
@@ -323,7 +337,7 @@ def undispatch(x: Tensor, key: DistAttnRuntimeKey, is_partial_grad: bool = False
     if not is_partial_grad:
         return distributed.undispatch(x, inner)
     _rows.check_shard("undispatch", x, inner, "q")
-    return _GatherPartial.apply(x, key)  # type: ignore[no-untyped-call,no-any-return]
+    return _GatherPartial.apply(x, inner)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def roll(x: Tensor, shift: int, dim: int, key: DistAttnRuntimeKey) -> Tensor:

@@ -176,6 +176,12 @@ def check_partial_gradients(world):
         want[positions < TOTAL] = weights.sum(0)[positions[positions < TOTAL]]
         assert x.grad.dtype == dtype
         np.testing.assert_allclose(x.grad.float().numpy(), want.numpy(), atol=atol)
+    # Second derivatives are exact, too: of the sum of w x^4 they are 12 w x^2. They were taken for those of a constant.
+    x = dispatch(torch.randn(TOTAL, 3), key).requires_grad_()
+    moved = undispatch(x * x, key, is_partial_grad=True)
+    (first,) = torch.autograd.grad((weights[rank] * moved.square()).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    np.testing.assert_allclose(second.numpy(), (12 * want * x.detach() ** 2).numpy(), atol=1e-4)
 
 
 def check_clearing(world):
