@@ -79,6 +79,7 @@ def attend_compiled(
         tensors = (q, k, v) if sink is None else (q, k, v, sink)
         scales = () if scale is None else (scale,)
         dtype = "" if out_dtype is None else _NAMES[out_dtype]
+        _make_attend_mask()
         out, lse, peaks = _attend_mask(
             tensors,
             ranges[0],
@@ -155,11 +156,23 @@ def _call_with_mask(
 
 
 # Since PyTorch 2.7 a graph can have a mask as a constant, guarded by equality.
-if hasattr(torch._dynamo, "nonstrict_trace"):
+if hasattr(torch.utils._pytree, "register_constant"):
     torch.utils._pytree.register_constant(Mask)
-    _attend_mask = torch._dynamo.nonstrict_trace(_call_with_mask)
-else:
-    _attend_mask = _call_with_mask
+
+_attend_mask: Any = None
+"""_call_with_mask as a graph calls it."""
+
+
+def _make_attend_mask() -> tuple[()]:
+    """With the first graph, while it is made: the compiler takes longer to import than torch itself."""
+    global _attend_mask
+    if _attend_mask is None:
+        nonstrict_trace = getattr(torch._dynamo, "nonstrict_trace", None)
+        _attend_mask = _call_with_mask if nonstrict_trace is None else nonstrict_trace(_call_with_mask)
+    return ()
+
+
+_make_attend_mask._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as assume_constant_result
 
 
 def _of_operator(

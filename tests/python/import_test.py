@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`import tangram` alone is quick: programs that only plan, and every rank of a large job, pay for it."""
 
+import importlib.util
 import resource
 import subprocess
 import sys
+
+import pytest
 
 # 3.10 to 3.13 load 62 to 65; each further one is about a millisecond.
 MOST_MODULES = 80
@@ -23,6 +26,20 @@ def test_it_imports_no_framework_and_warns_of_nothing():
     names = imported()
     assert "tangram._core" in names
     assert HEAVY & {name.partition(".")[0] for name in names} == set()
+    assert len(names) <= MOST_MODULES, names
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_the_functions_over_ranks_import_little_beside_torch():
+    """They imported torch's compiler, sympy and all, which takes longer than torch."""
+    program = (
+        "import sys, torch, torch.distributed; before = set(sys.modules); "
+        "import tangram.distributed, tangram.flash_attn, tangram.magi; print(*sorted(set(sys.modules) - before))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    names = result.stdout.split()
+    assert {"torch._dynamo", "torch._inductor", "sympy"} & set(names) == set()
     assert len(names) <= MOST_MODULES, names
 
 
