@@ -30,6 +30,10 @@ enum class DsinkReduce : int { kNone = 0, kSum = 1, kAvg = 2 };
 /// Remote K/V that a forward pass leaves to its backward pass (OverlapConfig::keep_remote_kv): the compact rows of its
 /// last stage. Empty when there was nothing to keep.
 struct KeptKv {
+  KeptKv() = default;
+  KeptKv(KeptKv&&) = default;  // moved only, as tensors are
+  KeptKv& operator=(KeptKv&&) = default;
+
   /// True after a forward pass that kept its rows, also on a rank that had none to keep.
   bool valid = false;
   /// Where DeviceDistAttention keeps them instead: a slot of its landing buffers.
