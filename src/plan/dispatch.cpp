@@ -198,8 +198,14 @@ ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) 
   // Those that look at area alone never win; of equals the simplest. What an imbalance costs is the least certain,
   // since areas are exact and rates are not: beyond kBalanced it counts more.
   constexpr double kDoubt = 1;
+  // A step so short is made of latencies, of which an estimate knows next to nothing: what is balanced is taken.
+  constexpr double kShort_s = 2e-4;
+  const int64_t mean_area = mask.area() / config.cp_size;
+  const bool is_short =
+      compute_seconds(config, mean_area, Pass::kForward) + compute_seconds(config, mean_area, Pass::kBackward) <
+      kShort_s;
   ChosenDispatch best;
-  double best_seconds = 0;
+  std::pair<double, double> best_price;
   for (const DispatchAlgorithm candidate :
        {DispatchAlgorithm::kSequential, DispatchAlgorithm::kZigzag, DispatchAlgorithm::kTangram}) {
     DistAttnConfig trial = config;
@@ -212,10 +218,12 @@ ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) 
     }
     ChosenDispatch chosen = dispatch_queries(mask, trial);
     const DispatchCost cost = dispatch_cost(mask, config, chosen.dispatch);
-    const double seconds = cost.seconds + kDoubt * cost.excess_s;
-    if (best.dispatch.rank_of_chunk.empty() || seconds < best_seconds) {
+    const double excess = std::max(0.0, cost.balance - kBalanced);
+    const std::pair price =
+        is_short ? std::pair(excess, cost.seconds) : std::pair(cost.seconds + kDoubt * cost.excess_s, 0.0);
+    if (best.dispatch.rank_of_chunk.empty() || price < best_price) {
       best = std::move(chosen);
-      best_seconds = seconds;
+      best_price = price;
     }
   }
   return best;

@@ -25,13 +25,11 @@ void check_for_nan(const DistForwardArgs& args) {
   TANGRAM_ASSERT(has_nan(args.q) || has_nan(args.k) || has_nan(args.v));
 }
 
-/// Under TANGRAM_SANITY_CHECK the programs of small groups and sequences are played on all ranks before the first runs.
-void verify_if_small(const Plan& plan, const CallShape& call, bool kept) {
+/// Whether the programs of all ranks are played before the first of a kind runs.
+bool is_verified(const Plan& plan) {
   constexpr int64_t kMostCells = 1 << 20;
   const bool is_small = plan.cp_size() <= 4 && plan.mask.seqlen_q() * plan.config.heads.num_heads_q <= kMostCells;
-  if (Env::get().sanity_check && plan.cp_size() > 1 && is_small) {
-    verify(plan, call, step_programs(plan, call, kHost, kept));
-  }
+  return Env::get().sanity_check && plan.cp_size() > 1 && is_small;
 }
 
 }  // namespace
@@ -47,16 +45,14 @@ HostAttention::HostAttention(RankContext& context) : context_(context) {
   }
 }
 
-const HostProgram& HostAttention::program(Kind kind, const CallShape& call) {
-  const auto key = std::pair(kind, call);
-  const auto found = programs_.find(key);
-  if (found != programs_.end()) return found->second;
+HostProgram HostAttention::program(Kind kind, const CallShape& call) {
   const Plan& plan = *context_.plan;
-  verify_if_small(plan, call, kind == Kind::kBackwardKept);
-  HostProgram written(kind == Kind::kForward
-                          ? forward_program(plan, context_.rank, call, kHost)
-                          : backward_program(plan, context_.rank, call, kHost, kind == Kind::kBackwardKept));
-  return programs_.emplace(key, std::move(written)).first->second;
+  const bool kept = kind == Kind::kBackwardKept;
+  if (is_verified(plan) && verified_.emplace(kind, call).second) {
+    verify(plan, call, step_programs(plan, call, kHost, kept));
+  }
+  return HostProgram(kind == Kind::kForward ? forward_program(plan, context_.rank, call, kHost)
+                                            : backward_program(plan, context_.rank, call, kHost, kept));
 }
 
 bool HostAttention::can_keep() const {
