@@ -38,7 +38,7 @@ MUTATIONS = [
         "lse = static_cast<float>(total);",
     ),
     ("dist/movement/movement_forward.cpp", "!call.fetched && stage > 0", "stage > 0"),
-    ("dist/forward_pass.cpp", "if (stage == last) call.sink", "if (stage + 1 == stages.size()) call.sink"),
+    ("plan/program/emit_kv.cpp", "if (s == last && call_", "if (s + 1 == stages.size() && call_"),
     ("plan/program/heads.cpp", "shard_row[member] += dispatch.chunk_size;", ""),
 ]
 

@@ -52,6 +52,23 @@ INSTANTIATE_TEST_SUITE_P(Dist, StrategyMasks, ::testing::ValuesIn(testing::mask_
 
 TEST(Strategies, EveryShapeOfTheGrid) { testing::expect_grid_shapes_close(4, 3, step_of_executor); }
 
+// The first head of a rank is not its number times a whole number of heads.
+TEST(Strategies, TwoRanksShareEachOfSeveralHeads) {
+  const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
+  StepOptions options;
+  options.heads = heads_of(4, 3);
+  ASSERT_EQ(options.heads.num_heads_kv, 2);
+  const DenseBackend backend;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = testing::single_step(mask, options, inputs, backend);
+  for (const Strategy strategy : {Strategy::kUlysses, Strategy::kHcms, Strategy::kUsp, Strategy::kLoongTrain}) {
+    SCOPED_TRACE(to_string(strategy));
+    const auto plan = plan_of(mask, options.heads, 4, {strategy, 0, 0, {}});
+    testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected,
+                          testing::kStrategyTolerance);
+  }
+}
+
 TEST(Strategies, AutoRunsWhatItChose) {
   const DenseBackend backend;
   StepOptions options;

@@ -14,10 +14,14 @@ inline constexpr Strategy kStrategies[] = {Strategy::kUlysses,   Strategy::kHcms
                                            Strategy::kAllGather, Strategy::kUsp,  Strategy::kLoongTrain,
                                            Strategy::kHybridCp};
 
-/// MHA, GQA and MQA with heads that divide by cp_size where a strategy needs that.
+/// MHA, GQA and MQA with heads that divide by cp_size where a strategy needs that; variant 3: GQA in which two ranks
+/// share a K/V head.
 inline HeadConfig heads_of(int cp_size, int variant, int head_dim, int head_dim_v, DType dtype = DType::kFloat32) {
   const int num_heads_q = 2 * cp_size;
-  const int num_heads_kv = variant == 0 ? num_heads_q : variant == 1 ? cp_size : 1;
+  const int num_heads_kv = variant == 0                       ? num_heads_q
+                           : variant == 1                     ? cp_size
+                           : variant == 3 && cp_size % 2 == 0 ? cp_size / 2
+                                                              : 1;
   return {num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype};
 }
 

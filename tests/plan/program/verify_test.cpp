@@ -72,7 +72,7 @@ Case random_case(uint32_t seed) {
   const Strategy strategy = moves_kv ? Strategy::kTangram : random.one_of(kStrategies);
   constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
   const HeadConfig heads =
-      testing::heads_of(cp_size, static_cast<int>(random.draw(0, 2)), 8, random.coin() ? 8 : 16, random.one_of(kTypes));
+      testing::heads_of(cp_size, static_cast<int>(random.draw(0, 3)), 8, random.coin() ? 8 : 16, random.one_of(kTypes));
   StrategyConfig config{strategy, 0, 0, {}};
   if (strategy == Strategy::kHybridCp) config.document_rows = random.draw(0, 12);
   DistAttnConfig how;
