@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // `tangram plan`: who gets what, without computing it.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "cli/exit_code.hpp"
@@ -12,6 +15,9 @@
 #include "cli/report/html_report.hpp"
 #include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
+#include "core/require.hpp"
+#include "dist/program/host_attention.hpp"
+#include "plan/program/text.hpp"
 
 namespace tangram::cli {
 
@@ -22,7 +28,23 @@ struct PlanVerbOptions {
   DistOptions dist;
   OutputOptions output;
   std::string save_plan;
+  std::optional<int> program;
 };
+
+/// What a rank does in a step, forward and backward, on the host.
+std::string programs_text(const Plan& plan, int rank) {
+  require(rank >= 0 && rank < plan.cp_size(), "--program: must be a rank in [0, {}) (got {})", plan.cp_size(), rank);
+  require(plan.movement.empty(), "--program: plans in which queries move have no program (got --movement {})",
+          to_string(plan.config.movement.algorithm));
+  CallShape call = CallShape::with_results(plan.config.heads.dtype, plan.config.heads.dtype);
+  const bool keeps =
+      plan.grid.empty() ? plan.ranks[static_cast<size_t>(rank)].backward.back().kept : plan.grid.head_ranks > 1;
+  call.keeps = keeps;
+  std::string text = fmt::format("rank {} of {}, forward, on the host\n", rank, plan.cp_size());
+  text += program_text(forward_program(plan, rank, call, kHostTarget));
+  text += fmt::format("\nbackward{}\n", keeps ? ", with what the forward pass kept" : "");
+  return text + program_text(backward_program(plan, rank, call, kHostTarget, keeps));
+}
 
 int plan_main(const PlanVerbOptions& options) {
   require_writable({{"--save-plan", options.save_plan}, {"--html", options.output.html}});
@@ -30,6 +52,10 @@ int plan_main(const PlanVerbOptions& options) {
   require_reportable(*summary.plan, options.output);
   if (!options.save_plan.empty()) write_file(options.save_plan, "--save-plan", plan_to_json(*summary.plan));
   if (!options.output.html.empty()) write_file(options.output.html, "--html", html_report(summary, {}));
+  if (options.program) {
+    print_text(programs_text(*summary.plan, *options.program));
+    return kOk;
+  }
   const std::string text = options.output.json ? plan_json(summary).dump(2) + "\n" : plan_text(summary);
   print_text(text);
   return kOk;
@@ -47,9 +73,15 @@ Verb add_plan_verb(CLI::App& app) {
   verb->add_option("--save-plan", options->save_plan, "write the whole plan as JSON")
       ->type_name("FILE")
       ->group("Output");
+  verb->add_option("--program", options->program,
+                   "print what this rank does in a step, operation by operation, instead")
+      ->type_name("RANK")
+      ->excludes(verb->get_option("--json"))
+      ->group("Output");
   return {verb,
           [options] { return plan_main(*options); },
           {"tangram plan --family causal --seqlen 131072 --cp-size 8",
+           "tangram plan --family causal --seqlen 131072 --cp-size 8 --strategy ring --program 0",
            "tangram plan --total-seqlen 131072 --seed 1 --cp-size 8 --html report.html",
            "tangram plan --mask mask.json --cp-size 4 --strategy auto"}};
 }

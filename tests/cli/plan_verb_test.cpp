@@ -25,6 +25,23 @@ Json plan(std::vector<std::string> args) {
   return result.code == 0 ? Json::parse(result.out) : Json();
 }
 
+TEST(PlanVerb, PrintsTheProgramOfARank) {
+  const auto with = [](std::vector<std::string> more) {
+    std::vector<std::string> args = {"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "4"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run_program(args);
+  };
+  const ProgramResult ring = with({"--strategy", "ring", "--program", "1"});
+  EXPECT_EQ(ring.code, 0) << ring.err;
+  EXPECT_THAT(ring.out, HasSubstr("rank 1 of 4, forward, on the host\n"));
+  EXPECT_THAT(ring.out, HasSubstr("cast    0 (ring kv 1): k[0, 2048) -> r0[0, 2048)"));
+  EXPECT_THAT(ring.out, HasSubstr("\nbackward\n"));
+  EXPECT_THAT(with({"--program", "3"}).out, HasSubstr("(kv stage 1)"));
+  EXPECT_THAT(with({"--program", "4"}).err, HasSubstr("--program: must be a rank in [0, 4) (got 4)"));
+  EXPECT_THAT(with({"--movement", "qo", "--program", "0"}).err, HasSubstr("queries move have no program"));
+  EXPECT_NE(with({"--program", "0", "--json"}).code, 0);
+}
+
 TEST(PlanVerb, JsonSaysWhoGetsWhat) {
   const Json json = plan({"--family", "causal", "--seqlen", "8192", "--cp-size", "4", "--chunk-size", "256"});
   EXPECT_EQ(json["chunk_size"], 256);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The forward pass on a GPU: the steps of the host's (forward_pass.cpp), put on a stream.
+// The forward pass on a GPU: the steps of the host's program (plan/program/emit_kv.cpp), put on a stream.
 #include <algorithm>
 #include <vector>
 

@@ -15,9 +15,6 @@ namespace tangram {
 
 namespace {
 
-/// The operands of the next chunk of heads travel while one computes; more would only take memory.
-constexpr ProgramTarget kHost{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
-
 /// NaN that came in may come out; NaN that we made may not.
 void check_for_nan(const DistForwardArgs& args) {
   const ConstTensorView lse{args.lse, DType::kFloat32, args.q.rows, args.q.heads, 1, args.q.heads, 1};
@@ -34,6 +31,9 @@ bool is_verified(const Plan& plan) {
 
 }  // namespace
 
+// The operands of the next chunk of heads travel while one computes; more would only take memory.
+const ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
+
 size_t kept_tensors_of_chunk(const Sink& sink) { return !sink.empty() && sink.layout == SinkLayout::kSsh ? 6 : 5; }
 
 HostAttention::HostAttention(RankContext& context) : context_(context) {
@@ -49,10 +49,10 @@ HostProgram HostAttention::program(Kind kind, const CallShape& call) {
   const Plan& plan = *context_.plan;
   const bool kept = kind == Kind::kBackwardKept;
   if (is_verified(plan) && verified_.emplace(kind, call).second) {
-    verify(plan, call, step_programs(plan, call, kHost, kept));
+    verify(plan, call, step_programs(plan, call, kHostTarget, kept));
   }
-  return HostProgram(kind == Kind::kForward ? forward_program(plan, context_.rank, call, kHost)
-                                            : backward_program(plan, context_.rank, call, kHost, kept));
+  return HostProgram(kind == Kind::kForward ? forward_program(plan, context_.rank, call, kHostTarget)
+                                            : backward_program(plan, context_.rank, call, kHostTarget, kept));
 }
 
 bool HostAttention::can_keep() const {

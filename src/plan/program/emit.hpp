@@ -57,6 +57,7 @@ struct ProgramTarget {
   int64_t float_unit = 4;
 };
 
+/// Throw InvalidArgument for plans in which queries move, and ranks that the plan has not.
 /// Casts and regions do not depend on a sink of all rows; sinks of single rows are sent where heads are exchanged.
 Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);
 /// `kept`: the first regions hold what the forward program left there.

@@ -356,7 +356,18 @@ Program PassWriter::backward(bool kept) {
 
 }  // namespace
 
+namespace {
+
+void require_program(const char* function, const Plan& plan, int rank) {
+  require(plan.movement.empty(), "{}: plans in which queries move have no program (got movement {})", function,
+          to_string(plan.config.movement.algorithm));
+  require(0 <= rank && rank < plan.cp_size(), "{}: rank must lie in [0, {}) (got {})", function, plan.cp_size(), rank);
+}
+
+}  // namespace
+
 std::vector<ProgramMask> program_masks(const Plan& plan, int rank) {
+  require_program("program_masks", plan, rank);
   if (plan.grid.empty()) return kv_masks(plan, rank);
   const GridRank of{plan, rank};
   const HeadConfig& heads = plan.config.heads;
@@ -381,11 +392,13 @@ std::vector<ProgramMask> program_masks(const Plan& plan, int rank) {
 }
 
 Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target) {
+  require_program("forward_program", plan, rank);
   if (plan.grid.empty()) return kv_forward(plan, rank, call, target);
   return PassWriter(plan, rank, call, target).forward();
 }
 
 Program backward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept) {
+  require_program("backward_program", plan, rank);
   if (plan.grid.empty()) return kv_backward(plan, rank, call, target, kept);
   return PassWriter(plan, rank, call, target).backward(kept);
 }

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The strategies other than Tangram's own on GPU memory, against the CPU backend on a single rank. What they send and
-// in which order is tested without a GPU (dist/program/grid_program_test.cpp). Needs a Hopper GPU; skipped elsewhere.
+// in which order is tested without a GPU (dist/program/program_attention_test.cpp). Needs a Hopper GPU; skipped
+// elsewhere.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "dist/mask_families.hpp"
-#include "plan/program/grid_plans.hpp"
+#include "plan/program/program_cases.hpp"
 #include "support/sample.hpp"
 #include "tangram/error.hpp"
 
@@ -20,89 +20,19 @@ namespace {
 using ::testing::HasSubstr;
 using testing::kStrategies;
 
-constexpr ProgramTarget kOnStreams{};
-constexpr ProgramTarget kOnHost{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
-
-class Random {
- public:
-  explicit Random(uint32_t seed) : rng_(seed) {}
-  int64_t draw(int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng_); }
-  bool coin() { return draw(0, 1) == 1; }
-  template <class Container>
-  auto& one_of(Container& of) {
-    return of[static_cast<size_t>(draw(0, std::ssize(of) - 1))];
-  }
-
- private:
-  std::mt19937 rng_;
-};
-
-/// Documents of random lengths and kinds of mask; some rows see nothing.
-Mask random_mask(Random& random, int64_t rows) {
-  std::vector<AttnSlice> slices;
-  for (int64_t row = 0; row < rows;) {
-    const int64_t end = std::min(rows, row + random.draw(1, random.coin() ? rows : 9));
-    const Range document{row, end};
-    switch (random.draw(0, 4)) {
-      case 0: slices.push_back(AttnSlice::full(document, document)); break;
-      case 1: slices.push_back(AttnSlice::inv_causal(document, document)); break;
-      case 2: slices.push_back({document, document, -random.draw(0, 5), random.draw(0, 5)}); break;
-      case 3: break;
-      default: slices.push_back(AttnSlice::causal(document, document));
-    }
-    row = end;
-  }
-  return Mask(rows, rows, slices);
-}
-
-struct Case {
-  std::shared_ptr<const Plan> plan;
-  CallShape call;
-  ProgramTarget target;
-  bool kept = false;
-  std::string text;
-};
-
-Case random_case(uint32_t seed) {
-  Random random(seed);
-  Case result;
-  constexpr int kSizes[] = {1, 2, 3, 4, 6};
-  const int cp_size = random.one_of(kSizes);
-  const bool moves_kv = random.draw(0, 2) == 0;
-  const Strategy strategy = moves_kv ? Strategy::kTangram : random.one_of(kStrategies);
-  constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-  const HeadConfig heads =
-      testing::heads_of(cp_size, static_cast<int>(random.draw(0, 3)), 8, random.coin() ? 8 : 16, random.one_of(kTypes));
-  StrategyConfig config{strategy, 0, 0, {}};
-  if (strategy == Strategy::kHybridCp) config.document_rows = random.draw(0, 12);
-  DistAttnConfig how;
-  how.cp_size = cp_size;
-  how.heads = heads;
-  how.strategy = config;
-  how.reduce_dtype = random.one_of(kTypes);
-  how.overlap.num_stages_fwd = static_cast<int>(random.draw(0, 3));
-  how.overlap.num_stages_bwd = static_cast<int>(random.draw(0, 3));
-  how.overlap.keep_remote_kv = moves_kv && how.overlap.num_stages_bwd > 1 && random.coin();
-  result.plan = std::make_shared<const Plan>(make_plan(random_mask(random, 24), how));
-  const auto result_type = [&] { return random.coin() ? heads.dtype : DType::kFloat32; };
-  result.call = {result_type(), heads.dtype, result_type(), result_type(), result_type()};
-  result.call.seqlen_sink = random.draw(0, 2);
-  result.call.sink_layout = random.coin() ? SinkLayout::kSsh : SinkLayout::kSh;
-  result.call.wants_dsink = random.coin();
-  result.target = moves_kv || random.coin() ? kOnHost : kOnStreams;
-  const bool can_keep = moves_kv ? result.plan->ranks[0].backward.back().kept : result.plan->grid.head_ranks > 1;
-  result.kept = can_keep && random.coin();
-  result.text = std::string(to_string(strategy)) + " on " + std::to_string(cp_size) + ", seed " + std::to_string(seed);
-  return result;
-}
+using testing::Case;
+using testing::kOnHost;
+using testing::Random;
+using testing::random_case;
 
 StepPrograms programs_of(const Case& of) { return step_programs(*of.plan, of.call, of.target, of.kept); }
 
 TEST(Verify, ProgramsOfRandomPlansAndCallsHaveNoFaults) {
   const uint32_t count = support::is_long_run() ? 5000 : 300;
   for (uint32_t seed = 0; seed < count; ++seed) {
-    const Case of = random_case(seed);
-    SCOPED_TRACE(of.text);
+    Random random(seed);
+    const Case of = random_case(random);
+    SCOPED_TRACE(::testing::Message() << of.text << ", seed " << seed);
     EXPECT_NO_THROW(verify(*of.plan, of.call, programs_of(of)));
   }
 }
@@ -419,8 +349,8 @@ TEST(Verify, MutationsAreCaught) {
   int made = 0, caught = 0;
   std::map<std::string, std::pair<int, int>> by_kind;
   for (uint32_t seed = 0; made < wanted; ++seed) {
-    const Case of = random_case(seed);
-    Random random(seed + 1'000'000);
+    Random of_case(seed), random(seed + 1'000'000);
+    const Case of = random_case(of_case);
     for (const NamedMutation& mutation : kMutations) {
       Mutant mutant{programs_of(of), random, of};
       mutant.backward = random.coin();

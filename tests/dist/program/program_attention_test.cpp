@@ -3,13 +3,14 @@
 
 // Programs of the strategies by the runner of streams, over host memory: results against one rank and against the
 // runner of the host, bytes against the closed forms, and what is refused.
+#include "dist/program/program_attention.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "comm/device/host_memory_device.hpp"
 #include "dist/pass_plan.hpp"
 #include "dist/program/host_program_device.hpp"
-#include "dist/program/program_attention.hpp"
 #include "dist/strategy_cases.hpp"
 #include "tangram/error.hpp"
 
@@ -151,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Dist, ProgramMasks, ::testing::ValuesIn(testing::mask_f
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 // The programs of both targets make the same calls and add in the same order: not a bit may differ.
-TEST(GridProgram, HasTheBitsOfTheHostsRunner) {
+TEST(ProgramAttention, HasTheBitsOfTheHostsRunner) {
   const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
   const DenseBackend backend;
   for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
@@ -175,15 +176,17 @@ TEST(GridProgram, HasTheBitsOfTheHostsRunner) {
   }
 }
 
-TEST(GridProgram, EveryShapeOfTheGridOverAndOver) {
+TEST(ProgramAttention, EveryShapeOfTheGridOverAndOver) {
   testing::expect_grid_shapes_close(8, 8, [](const auto& plan, const StepOptions& options, const StepInputs& inputs) {
     return program_step(plan, options, inputs, DenseBackend(), 3);
   });
 }
 
-TEST(GridProgram, CrossAttentionAndGivenDispatches) { testing::expect_cross_attention_close(8, 8, step_of_program); }
+TEST(ProgramAttention, CrossAttentionAndGivenDispatches) {
+  testing::expect_cross_attention_close(8, 8, step_of_program);
+}
 
-TEST(GridProgram, HcmsHasTheBitsOfUlysses) {
+TEST(ProgramAttention, HcmsHasTheBitsOfUlysses) {
   const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
   const DenseBackend backend;
   StepOptions options;
@@ -200,12 +203,12 @@ TEST(GridProgram, HcmsHasTheBitsOfUlysses) {
   }
 }
 
-TEST(GridProgram, SinksOfSingleRowsTravelWithTheHeads) {
+TEST(ProgramAttention, SinksOfSingleRowsTravelWithTheHeads) {
   constexpr int kSizes[] = {2, 4};
   testing::expect_row_sinks_close(kSizes, 8, 8, step_of_program);
 }
 
-TEST(GridProgram, MovesTheBytesOfTheClosedForms) {
+TEST(ProgramAttention, MovesTheBytesOfTheClosedForms) {
   const DenseBackend backend;
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   support::Sample sample(5);
@@ -240,7 +243,7 @@ TEST(GridProgram, MovesTheBytesOfTheClosedForms) {
   }
 }
 
-TEST(GridProgram, RefusesWhatCannotTravel) {
+TEST(ProgramAttention, RefusesWhatCannotTravel) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
   const auto plan = plan_of(mask, heads_of(2, 0, DType::kBFloat16), 2, {Strategy::kUlysses, 0, 0, {}});
@@ -279,7 +282,7 @@ TEST(GridProgram, RefusesWhatCannotTravel) {
   EXPECT_THAT(message_of(options, DType::kFloat32), HasSubstr("out must be float32, in which it travels"));
 }
 
-TEST(GridProgram, RanksAgreeOnWhatTravelsBesideHeads) {
+TEST(ProgramAttention, RanksAgreeOnWhatTravelsBesideHeads) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const auto messages_of = [&](Strategy strategy, int64_t row_sinks, DType result_dtype) {  // of rank 1
     const auto plan = plan_of(mask, heads_of(2, 0, DType::kBFloat16), 2, {strategy, 0, 0, {}});

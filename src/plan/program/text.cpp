@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/text.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace tangram {
+
+namespace {
+
+constexpr size_t kMostShown = 4;  // of the copies of an operation
+
+std::string name_of(Place place, int region) {
+  static constexpr const char* kNames[] = {"nothing", "arena", "work", "q",   "k",    "v",     "out",       "dout",
+                                           "dq",      "dk",    "dv",   "lse", "sink", "dsink", "max_logits"};
+  static_assert(std::size(kNames) == kNumPlaces);
+  return region >= 0 ? fmt::format("r{}", region) : kNames[static_cast<size_t>(place)];
+}
+
+std::string text_of(const TensorRef& ref) {
+  std::string text = fmt::format("{}[{}, {})", name_of(ref.place, ref.region), ref.first_row, ref.first_row + ref.rows);
+  if (ref.first_head > 0) text += fmt::format(" heads [{}, {})", ref.first_head, ref.first_head + ref.heads);
+  return text;
+}
+std::string text_of(const FloatRef& ref) {
+  const std::string name = name_of(ref.place, ref.region);
+  return ref.offset == 0 ? name : fmt::format("{} from value {}", name, ref.offset);
+}
+
+/// At most kMostShown of them.
+template <class Item, class Text>
+std::string list_of(const std::vector<Item>& items, const Text& text) {
+  std::string result;
+  for (size_t i = 0; i < items.size() && i < kMostShown; ++i) {
+    if (i > 0) result += ", ";
+    result += text(items[i]);
+  }
+  if (items.size() > kMostShown) result += fmt::format(", and {} more", items.size() - kMostShown);
+  return result;
+}
+
+std::string traffic_of(const std::vector<RowCopy>& rows) {
+  int64_t count = 0;
+  std::set<int> peers;
+  for (const RowCopy& copy : rows) {
+    count += copy.rows.size();
+    peers.insert(copy.peer);
+  }
+  return fmt::format("{} rows of {} rank(s)", count, peers.size());
+}
+
+std::string text_of(const Cast& cast) {
+  std::string text = list_of(cast.items, [&](const CastItem& item) {
+    return fmt::format("{} {} {}", text_of(item.source), cast.adds ? "+>" : "->", text_of(item.target));
+  });
+  const CastItem& first = cast.items.front();
+  const auto& out = cast.adds ? first.exchange->recvs : first.exchange->sends;
+  const auto& in = cast.adds ? first.exchange->sends : first.exchange->recvs;
+  text += fmt::format("; sends {}, receives {}", traffic_of(out), traffic_of(in));
+  return text;
+}
+
+struct Describe {
+  const Program& program;
+
+  std::string operator()(const RowSumsOp& op) const {
+    return "copy    " + list_of(op.sums, [](const RowSumOp& sum) {
+             const std::string addend = sum.addend.place == Place::kNone ? "" : " + " + text_of(sum.addend);
+             return fmt::format("{}{} -> {}", text_of(sum.source), addend, text_of(sum.result));
+           });
+  }
+  std::string operator()(const FloatCopiesOp& op) const {
+    return "floats  " + list_of(op.copies, [](const FloatCopyOp& copy) {
+             const std::string from =
+                 copy.from.place == Place::kNone ? fmt::format("{}", copy.value) : text_of(copy.from);
+             return fmt::format("{} -> {} ({} x {})", from, text_of(copy.to), copy.rows, copy.columns);
+           });
+  }
+  std::string operator()(const ZeroOp& op) const { return "zero    " + text_of(op.tensor); }
+  std::string operator()(const CastOp& op) const {
+    const Cast& cast = program.casts[static_cast<size_t>(op.stage)];
+    if (cast.items.empty()) return fmt::format("cast    {}: nothing", op.stage);
+    return fmt::format("cast    {} ({} {}): {}", op.stage, cast.items.front().label, cast.step, text_of(cast));
+  }
+  std::string operator()(const WaitOp& op) const { return fmt::format("wait    {}", op.stage); }
+  std::string operator()(const AttendOp& op) const {
+    std::string text =
+        fmt::format("attend  step {}, mask {}: {} to {} -> ", op.stage, op.mask, text_of(op.q), text_of(op.k));
+    if (op.backward) {
+      text += fmt::format("{}, {}, {}", text_of(op.dq), text_of(op.dk), text_of(op.dv));
+    } else {
+      text += fmt::format("{}, {}", text_of(op.out), text_of(op.lse));
+    }
+    if (op.accumulate) text += op.backward ? "; adds to dq" : "; adds to out and lse";
+    if (op.accumulate_kv) text += "; adds to dk and dv";
+    if (op.sink.place != Place::kNone) text += "; with the sink";
+    if (op.beside_transfers) text += "; beside transfers";
+    return text;
+  }
+};
+
+}  // namespace
+
+std::string program_text(const Program& program) {
+  std::string text;
+  for (size_t i = 0; i < program.regions.size(); ++i) {
+    const Region& region = program.regions[i];
+    const std::string shape =
+        fmt::format("{}[{}, {}, {}]", to_string(region.dtype), region.rows, region.heads, region.dim);
+    text += fmt::format("  {:<5} {:<6} {:<28} {:>14} bytes{}\n", fmt::format("r{}", i), name_of(region.place, -1),
+                        shape, region.bytes(), static_cast<int>(i) < program.num_kept ? ", may be kept" : "");
+  }
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    text += fmt::format("  {:>4}  {}\n", i, std::visit(Describe{program}, program.ops[i]));
+  }
+  return text;
+}
+
+}  // namespace tangram

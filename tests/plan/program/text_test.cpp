@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/text.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "plan/program/program_cases.hpp"
+#include "tangram/error.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ProgramText, ARingIsALineForEachThingThatHappens) {
+  const auto plan = testing::plan_of(full_mask(64, 64), {4, 2, 8, 8, DType::kFloat32}, 2, {Strategy::kRing, 0, 0, {}});
+  const CallShape call = CallShape::with_results(DType::kFloat32, DType::kFloat32);
+  EXPECT_EQ(program_text(forward_program(*plan, 1, call, testing::kOnHost)),
+            "  r0    arena  float32[32, 2, 8]                      2048 bytes\n"
+            "  r1    arena  float32[32, 2, 8]                      2048 bytes\n"
+            "     0  cast    0 (ring kv 1): k[0, 32) -> r0[0, 32), v[0, 32) -> r1[0, 32); sends 32 rows of 1 rank(s), "
+            "receives 32 rows of 1 rank(s)\n"
+            "     1  attend  step 0, mask 0: q[0, 32) to k[0, 32) -> out[0, 32), lse; beside transfers\n"
+            "     2  wait    0\n"
+            "     3  attend  step 1, mask 1: q[0, 32) to r0[0, 32) -> out[0, 32), lse; adds to out and lse\n");
+}
+
+TEST(ProgramText, SaysWhatIsAddedUpAndWhatIsKept) {
+  DistAttnConfig config;
+  config.cp_size = 2;
+  config.heads = {4, 2, 8, 8, DType::kBFloat16};
+  config.dispatch.algorithm = DispatchAlgorithm::kSequential;
+  config.overlap = {.num_stages_fwd = 1, .num_stages_bwd = 1, .keep_remote_kv = true};
+  const Plan plan = make_plan(causal_mask(64, 64), config);
+  CallShape call = CallShape::with_results(DType::kBFloat16, DType::kBFloat16);
+  call.seqlen_sink = 1;
+  call.keeps = true;
+  EXPECT_THAT(program_text(forward_program(plan, 1, call, testing::kOnHost)),
+              ::testing::AllOf(HasSubstr(", may be kept"), HasSubstr("; with the sink")));
+  EXPECT_THAT(program_text(backward_program(plan, 1, call, testing::kOnHost, false)),
+              ::testing::AllOf(HasSubstr("(dkv stage 1)"), HasSubstr(" +> "), HasSubstr("; adds to dk and dv")));
+}
+
+TEST(ProgramText, PlansInWhichQueriesMoveHaveNoProgram) {
+  DistAttnConfig config;
+  config.cp_size = 2;
+  config.heads = {4, 2, 8, 8, DType::kBFloat16};
+  config.movement.algorithm = Movement::kQo;
+  const Plan plan = make_plan(causal_mask(64, 64), config);
+  ASSERT_FALSE(plan.movement.empty());
+  EXPECT_THROW(forward_program(plan, 0, {}, testing::kOnHost), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace tangram
