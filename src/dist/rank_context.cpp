@@ -54,10 +54,6 @@ void RankContext::compute(int stage, const std::function<void()>& call) {
   });
 }
 
-KvBuffer::KvBuffer(RankContext& context, const ConstTensorView& k_shard, const ConstTensorView& v_shard)
-    : KvBuffer(context, {context.rank_plan().segments, context.rank_plan().kv_rows, context.rank_plan().remote_kv_rows},
-               k_shard, v_shard) {}
-
 KvBuffer::KvBuffer(RankContext& context, const KvLayout& layout, const ConstTensorView& k_shard,
                    const ConstTensorView& v_shard)
     : context_(context), layout_(layout), k_shard_(k_shard), v_shard_(v_shard) {

@@ -79,10 +79,9 @@ struct KvLayout {
 class KvBuffer {
  public:
   /// Without remote rows, and where the buffer would be a stretch of the shard, the shard itself serves. What `layout`
-  /// points to must outlive the object; without it, it is the plan's.
+  /// points to must outlive the object.
   KvBuffer(RankContext& context, const KvLayout& layout, const ConstTensorView& k_shard,
            const ConstTensorView& v_shard);
-  KvBuffer(RankContext& context, const ConstTensorView& k_shard, const ConstTensorView& v_shard);
 
   ConstTensorView k() const { return k_view_; }
   ConstTensorView v() const { return v_view_; }

@@ -61,7 +61,7 @@ std::vector<HostCast> host_casts(const Cast& cast) {
   for (size_t i = 0; i < cast.items.size(); ++i) {
     const CastItem& item = cast.items[i];
     if (i > 0 && std::string_view(item.label) == cast.items[i - 1].label &&
-        *item.exchange == *cast.items[i - 1].exchange) {
+        (item.exchange == cast.items[i - 1].exchange || *item.exchange == *cast.items[i - 1].exchange)) {
       ++result.back().num_items;
     } else {
       result.push_back({i, 1, fmt::format("{} {}", item.label, cast.step)});
