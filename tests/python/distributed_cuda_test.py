@@ -48,6 +48,12 @@ def test_four_gpus_agree_with_dense_attention():
 
 
 @needs_two
+def test_two_gpus_agree_with_dense_attention_over_nccl():
+    """`transport="nccl"`, of the process: the same results by other messages."""
+    assert "strategies" in run_ranks(2, "nccl", TANGRAM_TIMEOUT_S="20", NCCL_NVLS_ENABLE="0")
+
+
+@needs_two
 @pytest.mark.parametrize("how", ["wrong", "kill", "silence"])
 def test_the_failure_of_a_rank_ends_the_waits_of_the_other(how):
     assert "rank 0 saw it" in run_ranks(2, how, TANGRAM_TIMEOUT_S="4")
