@@ -50,7 +50,7 @@ def batch_of(step: int, dp_rank: int, device: str):
 
 
 def train(model, device, dp_ranks, loss_of, reduce) -> list[float]:
-    # A small eps makes whole steps of gradients near zero, whose signs are rounding: losses then part by 1 % in six steps.
+    # A small eps makes whole steps of gradients near zero, whose signs are rounding: losses part by 1 % in six steps.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
     losses = []
     for step in range(STEPS):

@@ -204,6 +204,11 @@ class DeviceCommunicator {
   /// work that waits for peers is under way on the device. The pass must not outlive the communicator.
   virtual std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) = 0;
 
+  /// What the epochs that follow belong to, until it is set anew, as Communicator::set_facts: when ranks that have both
+  /// said it open an epoch for different calls, their check() throws InvalidArgument, naming what differs. On GPUs
+  /// ranks compare 19 bits of a hash.
+  virtual void set_facts(const CallFacts& facts) = 0;
+
   /// In place over all ranks, on the device, in rank order: kSum or kMax of at most kMaxReduceValues float32.
   /// Capturable. Calls must come in the same order on all ranks, but are no epochs.
   virtual void all_reduce(float* device_values, int count, ReduceOp op, void* stream) = 0;

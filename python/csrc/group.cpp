@@ -107,7 +107,8 @@ void DeviceGroup::refuse(const std::string& reason) {
 }
 
 void DeviceGroup::all_to_all(nb::handle send, const std::vector<int64_t>& send_rows, nb::handle recv,
-                             const std::vector<int64_t>& recv_rows, int64_t most_rows, uintptr_t stream) {
+                             const std::vector<int64_t>& recv_rows, int64_t most_rows, uint64_t rows,
+                             uintptr_t stream) {
   Arguments read("all_to_all", true);
   const ConstTensorView from = read.input(send, "send");
   const TensorView to = read.output(recv, "recv");
@@ -117,7 +118,12 @@ void DeviceGroup::all_to_all(nb::handle send, const std::vector<int64_t>& send_r
   const std::vector<int64_t> sent = bytes_of(send_rows, from.row_bytes()),
                              received = bytes_of(recv_rows, to.row_bytes());
   const comm::ByteMoves moves{from.data, sent, to.data, received, most_rows * from.row_bytes()};
-  enqueue(reinterpret_cast<void*>(stream), [&] { mailbox_->all_to_all(moves, reinterpret_cast<void*>(stream)); });
+  CallFacts facts;
+  facts.set(CallFacts::kRows, rows);
+  enqueue(reinterpret_cast<void*>(stream), [&] {
+    const SharedFacts shared(*communicator_, facts);
+    mailbox_->all_to_all(moves, reinterpret_cast<void*>(stream));
+  });
 }
 
 void DeviceGroup::check() {
@@ -140,7 +146,7 @@ void bind_group(nb::module_& m) {
           "shared_bytes", [](DeviceGroup& self) { return self.communicator().shared_bytes(); },
           "GPU memory that rows of all its keys land in.")
       .def("all_to_all", &DeviceGroup::all_to_all, "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "most_rows"_a,
-           "stream"_a,
+           "rows"_a, "stream"_a,
            "As Group.all_to_all, enqueued on the stream. most_rows: the most that go from any rank to another.")
       .def("refuse", &DeviceGroup::refuse, "reason"_a, "Ends the waits of the peers' GPUs; the group is broken.")
       .def("check", &DeviceGroup::check, "Waits for the GPU and raises what has gone wrong on it or at a peer.")

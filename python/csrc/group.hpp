@@ -69,7 +69,7 @@ class DeviceGroup {
   void refuse(const std::string& reason);
 
   void all_to_all(nb::handle send, const std::vector<int64_t>& send_rows, nb::handle recv,
-                  const std::vector<int64_t>& recv_rows, int64_t most_rows, uintptr_t stream);
+                  const std::vector<int64_t>& recv_rows, int64_t most_rows, uint64_t rows, uintptr_t stream);
   void check();
 
  private:

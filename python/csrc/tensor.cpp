@@ -202,10 +202,13 @@ float* Arguments::floats(nb::handle object, const char* name, std::initializer_l
     fits = (size < 0 || size == a.shape[i]) && (a.shape[i] <= 1 || a.strides[i] == dense);
     dense *= a.shape[i];
   }
-  std::vector<std::string> wanted;
-  for (const int64_t size : shape) wanted.push_back(size < 0 ? "n" : std::to_string(size));
-  require(fits, "{}: {} must be contiguous float32 of shape [{}] (got {}[{}])", function_, name,
-          fmt::join(wanted, ", "), to_string(a.dtype), fmt::join(a.shape.begin(), a.shape.begin() + a.ndim, ", "));
+  if (!fits) {
+    std::vector<std::string> wanted;
+    for (const int64_t size : shape) wanted.push_back(size < 0 ? "n" : std::to_string(size));
+    throw InvalidArgument(fmt::format("{}: {} must be contiguous float32 of shape [{}] (got {}[{}])", function_, name,
+                                      fmt::join(wanted, ", "), to_string(a.dtype),
+                                      fmt::join(a.shape.begin(), a.shape.begin() + a.ndim, ", ")));
+  }
   return static_cast<float*>(a.data);
 }
 

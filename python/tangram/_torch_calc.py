@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _cuda
+from . import _cuda, _workspace
 from ._core import DistAttention
 from ._runtime_key import DistAttnRuntimeKey, key_of_handle
 from ._torch_flex_compiled import _no_second_derivatives, _nothing_to_save, shapes_of_backward, shapes_of_forward
@@ -21,7 +21,6 @@ from ._torch_pass import (
     _options,
     _rows,
     _stream,
-    workspace,
 )
 
 _ARGS = (
@@ -107,22 +106,25 @@ def _calc(
     lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1] if max_logits else 0, dtype=torch.float32)
     options = _options(scale, softcap, deterministic)
-    space, place = workspace(attention.forward_workspace_bytes, q.device)
-    attention.forward(
-        _rows(q),
-        kv_rows(k),
-        kv_rows(v),
-        out,
-        lse,
-        peaks if max_logits else None,
-        sink_values(sink),
-        sink_layout,
-        None,
-        options,
-        _stream(q),
-        place,
-    )
-    del space
+    stream = _stream(q)
+    space, place = _workspace.take(attention.forward_workspace_bytes, q, stream)
+    try:
+        attention.forward(
+            _rows(q),
+            kv_rows(k),
+            kv_rows(v),
+            out,
+            lse,
+            peaks if max_logits else None,
+            sink_values(sink),
+            sink_layout,
+            None,
+            options,
+            stream,
+            place,
+        )
+    finally:
+        _workspace.give_back(space)
     return out, lse, peaks
 
 
@@ -148,27 +150,30 @@ def _calc_backward(
     dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
     as_float = sink_values(sink)
     dsink = None if as_float is None else torch.empty_like(as_float)
-    space, place = workspace(attention.backward_workspace_bytes, q.device)
-    attention.backward(
-        q,
-        k,
-        v,
-        _rows(out),
-        lse.contiguous(),
-        _rows(dout),
-        dq,
-        dk,
-        dv,
-        dsink,
-        as_float,
-        sink_layout,
-        None,
-        dsink_reduce,
-        _options(scale, softcap, deterministic),
-        _stream(q),
-        place,
-    )
-    del space
+    stream = _stream(q)
+    space, place = _workspace.take(attention.backward_workspace_bytes, q, stream)
+    try:
+        attention.backward(
+            q,
+            k,
+            v,
+            _rows(out),
+            lse.contiguous(),
+            _rows(dout),
+            dq,
+            dk,
+            dv,
+            dsink,
+            as_float,
+            sink_layout,
+            None,
+            dsink_reduce,
+            _options(scale, softcap, deterministic),
+            stream,
+            place,
+        )
+    finally:
+        _workspace.give_back(space)
     if sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)
     return dq, dk, dv, dsink.to(sink.dtype)

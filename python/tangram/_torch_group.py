@@ -86,14 +86,14 @@ class TorchGroup:
         """Rows `[rows, 1, n]` for rank 0, 1, ... one after the other; recv likewise. Collective.
 
         On the current stream where they lie in GPU memory. most_rows: the most that go from any rank to another.
-        fingerprint: of whose rows these are; in host memory ranks compare it, and all raise where it differs.
+        fingerprint: of whose rows these are; ranks compare it, and all raise where it differs, on GPUs at check().
         """
         device = _cuda.device_of(send)
         if device < 0:
             self.group.all_to_all(send, send_rows, recv, recv_rows, label, fingerprint)
         else:
             stream = _cuda.stream_of(send)
-            self.on_device(device).all_to_all(send, send_rows, recv, recv_rows, most_rows, stream)
+            self.on_device(device).all_to_all(send, send_rows, recv, recv_rows, most_rows, fingerprint, stream)
 
     def refuse(self, device: int, reason: str) -> None:
         """This rank does not take part in what its peers call next: they get an error instead of waiting for it."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _core, _cuda
+from . import _core, _cuda, _workspace
 from ._core import AttnOptions, FlexAttention
 from ._prepared import backend_named, prepared
 from ._shapes import check_shapes
@@ -102,38 +102,13 @@ def _empty_out(q: Tensor, v: Tensor, dtype: torch.dtype | None) -> Tensor:
     return torch.empty_like(_pattern((q.shape[0], q.shape[1], v.shape[2]), dtype or q.dtype, q.device))
 
 
+@lru_cache(1024)
+def _lse_pattern(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    return _pattern(shape[:2], torch.float32, device)
+
+
 def _empty_lse(q: Tensor) -> Tensor:
-    return torch.empty_like(_pattern(q.shape[:2], torch.float32, q.device))
-
-
-_NO_WORKSPACE = (0, 0)
-
-
-# By device, the largest workspace so far: masks that need a little less ask for as much, so that torch finds the same
-# block for all of them and never keeps several.
-_most_bytes: dict[torch.device, int] = {}
-
-
-def _workspace_bytes(num_bytes: int, device: torch.device) -> int:
-    quarter = 1 << max(num_bytes.bit_length() - 3, 9)  # of a power of two: few different sizes
-    rounded = -(-num_bytes // quarter) * quarter
-    most = _most_bytes.get(device, 0)
-    if rounded <= most <= 2 * rounded:
-        return most
-    _most_bytes[device] = max(rounded, most)
-    return rounded
-
-
-def workspace(num_bytes: int, device: torch.device) -> tuple[Tensor | None, tuple[int, int]]:
-    """Memory for one call on the current stream, to be held until it is enqueued, and its address and size.
-
-    Of torch's allocator, so that it is shared with activations, and part of a graph's own memory where one is captured.
-    """
-    if num_bytes == 0:
-        return None, _NO_WORKSPACE
-    num_bytes = _workspace_bytes(num_bytes, device)
-    space = torch.empty_like(_pattern((num_bytes,), torch.uint8, device))
-    return space, (space.data_ptr(), num_bytes)
+    return torch.empty_like(_lse_pattern(q.shape, q.device))
 
 
 def _forward(
@@ -142,9 +117,12 @@ def _forward(
     out = _empty_out(q, v, call.out_dtype)
     lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
-    space, place = workspace(call.attention.forward_workspace_bytes, q.device)
-    call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, _stream(q), place)
-    del space
+    stream = _stream(q)
+    space, place = _workspace.take(call.attention.forward_workspace_bytes, q, stream)
+    try:
+        call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, stream, place)
+    finally:
+        _workspace.give_back(space)
     return (out, lse) if peaks is None else (out, lse, peaks)
 
 
@@ -154,11 +132,14 @@ def _backward(
     dtype = call.grad_dtype
     dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
     dsink = None if sink is None else torch.empty_like(sink)
-    space, place = workspace(call.attention.backward_workspace_bytes, q.device)
-    call.attention.backward(
-        q, k, v, out, lse, _rows(dout), dq, dk, dv, dsink, sink, call.sink_layout, call.options, _stream(q), place
-    )
-    del space
+    dout, stream = _rows(dout), _stream(q)
+    space, place = _workspace.take(call.attention.backward_workspace_bytes, q, stream)
+    try:
+        call.attention.backward(
+            q, k, v, out, lse, dout, dq, dk, dv, dsink, sink, call.sink_layout, call.options, stream, place
+        )
+    finally:
+        _workspace.give_back(space)
     return dq, dk, dv, dsink
 
 

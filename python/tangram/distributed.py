@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from . import _cuda, _settings, _torch_rows  # noqa: F401
+from . import _cuda, _settings, _torch_rows, _workspace  # noqa: F401
 from ._core import AttnOptions, DistAttention, KeptKv
 from ._keys import (
     get_most_recent_key,
@@ -48,7 +48,6 @@ from ._torch_pass import (
     refuse_second_derivatives,
     require_no_transform,
     warn_of_float32,
-    workspace,
 )
 from .errors import Error, InvalidArgument
 from .flex import AttnForwardMeta, by_head_groups
@@ -118,22 +117,25 @@ class _CalcAttn(torch.autograd.Function):
         out = _empty_out(q, v, call.out_dtype)
         lse = _empty_lse(q)
         peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
-        space, place = workspace(call.attention.forward_workspace_bytes, q.device)
-        call.attention.forward(
-            q,
-            k,
-            v,
-            out,
-            lse,
-            peaks,
-            sink,
-            call.sink_layout,
-            call.kept,
-            call.options,
-            _stream(q),
-            place,
-        )
-        del space
+        stream = _stream(q)
+        space, place = _workspace.take(call.attention.forward_workspace_bytes, q, stream)
+        try:
+            call.attention.forward(
+                q,
+                k,
+                v,
+                out,
+                lse,
+                peaks,
+                sink,
+                call.sink_layout,
+                call.kept,
+                call.options,
+                stream,
+                place,
+            )
+        finally:
+            _workspace.give_back(space)
         if call.without is not None:
             call.number = call.attention.latest_kept
         ctx.save_for_backward(q, k, v, sink, out, lse)
@@ -166,27 +168,30 @@ def _gradients(call: _Call, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, 
     attention = call.attention
     if call.without is not None and not attention.still_keeps(call.number):
         attention = call.without()
-    space, place = workspace(attention.backward_workspace_bytes, q.device)
-    attention.backward(
-        q,
-        k,
-        v,
-        out,
-        lse,
-        _rows(dout),
-        dq,
-        dk,
-        dv,
-        dsink,
-        sink,
-        call.sink_layout,
-        call.kept,
-        call.dsink_reduce,
-        call.options,
-        _stream(q),
-        place,
-    )
-    del space
+    stream = _stream(q)
+    space, place = _workspace.take(attention.backward_workspace_bytes, q, stream)
+    try:
+        attention.backward(
+            q,
+            k,
+            v,
+            out,
+            lse,
+            _rows(dout),
+            dq,
+            dk,
+            dv,
+            dsink,
+            sink,
+            call.sink_layout,
+            call.kept,
+            call.dsink_reduce,
+            call.options,
+            stream,
+            place,
+        )
+    finally:
+        _workspace.give_back(space)
     return dq, dk, dv, dsink, None
 
 

@@ -45,11 +45,15 @@ __device__ inline bool wait_for_flag(const WaitContext& context, const uint64_t*
     __nanosleep(kPause_ns);
     if (polls % kPollsBetweenChecks != 0) continue;
     if (has_failed(context)) return false;
-    if (ptx::global_timer_ns() - begin > context.timeout_ns) {
+    const uint64_t waited_ns = ptx::global_timer_ns() - begin;
+    if (waited_ns > context.timeout_ns) {
       report_failure(context, failure);
       return false;
     }
     if (polls % (kPollsBetweenChecks * kChecksBetweenLooksAtHost) != 0) continue;
+    if (waited_ns > context.timeout_ns / 2) {
+      ptx::store_release_system(&context.board[context.rank].waiting, pack(failure));
+    }
     const uint64_t given_up = ptx::load_relaxed_system(&context.board[context.rank].host_abort);
     if (given_up != 0) {
       const WaitFailure noticed = unpack(given_up);

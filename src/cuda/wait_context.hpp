@@ -20,6 +20,7 @@ enum class WaitKind : uint32_t {
   kHost = 6,       ///< not a wait: the host of a rank gave up
   kEnded = 7,      ///< not a wait: the process of a rank has ended
   kSilent = 8,     ///< not a wait: the process of a rank does not run
+  kCall = 9,       ///< not a wait: a peer opened the epoch for another call, see CallTags
 };
 
 /// A failure in one word, so that it is written and read whole. Zero: none.
@@ -54,20 +55,43 @@ TANGRAM_HOST_DEVICE constexpr WaitFailure unpack(uint64_t word) {
           static_cast<int>(word >> 34 & 65535), static_cast<int>(word >> 50 & 4095)};
 }
 
-/// A rank's row of a board in host memory that all ranks, their hosts and their kernels, can write. The first two words
-/// hold a packed WaitFailure or zero; waiting kernels use only them.
+/// Of a failure of kind kCall: tags, up to 19 bits, of the calls of the rank that noticed and of its peer. They lie
+/// where the others have stage, pass and detail.
+struct CallTags {
+  uint32_t reporter = 0;
+  uint32_t peer = 0;
+};
+
+TANGRAM_HOST_DEVICE constexpr WaitFailure call_failure(int reporter, int peer, const CallTags& tags) {
+  return {WaitKind::kCall,
+          reporter,
+          peer,
+          static_cast<int>(tags.reporter & 1023),
+          static_cast<int>(tags.reporter >> 10 | (tags.peer & 127) << 9),
+          static_cast<int>(tags.peer >> 7)};
+}
+
+TANGRAM_HOST_DEVICE constexpr CallTags call_tags(const WaitFailure& failure) {
+  return {static_cast<uint32_t>(failure.stage) | static_cast<uint32_t>(failure.pass & 511) << 10,
+          static_cast<uint32_t>(failure.pass >> 9) | static_cast<uint32_t>(failure.detail) << 7};
+}
+
+/// A rank's row of a board in host memory that all ranks, their hosts and their kernels, can write. The first three
+/// words hold a packed WaitFailure or zero; waiting kernels use only them.
 struct alignas(64) BoardRow {
   uint64_t report = 0;  // for the rank's host: the group has failed on the device
   uint64_t padding0[7] = {};
   uint64_t host_abort = 0;  // for the rank's kernels: a host gives up
   uint64_t padding1[7] = {};
+  uint64_t waiting = 0;  // for the rank's host: a kernel waits longer than half of its time, for what
+  uint64_t padding2[7] = {};
   uint64_t heartbeat_ns = 0;
   int64_t process = 0;
   uint64_t has_left = 0;
   // Of transports whose waits are a library's, so that hosts can tell for what and how long a rank waits.
   uint64_t operation = 0;  // where the rank's stream is: a packed WaitFailure whose detail counts; zero: nowhere
   uint64_t progress = 0;   // operations that the stream has begun
-  uint64_t opened = 0;     // epoch << 12 | pass that the host opened last
+  uint64_t opened = 0;     // the packed OpenedPass that the host opened last
   uint64_t stopped = 0;    // the library's kernels of the rank run no more
   char text[200] = {};     // why this rank gave up
 };

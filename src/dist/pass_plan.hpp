@@ -21,10 +21,11 @@ CallFacts facts_of(const Plan& plan);
 CallFacts facts_of(const CallFacts& plan, const DistForwardArgs& args);
 CallFacts facts_of(const CallFacts& plan, const DistBackwardArgs& args);
 
-/// The operations of its life belong to a call of these facts, those after it to none.
+/// The operations of its life, or the epochs that are opened, belong to a call of these facts, those after it to none.
+template <class Ranks>  // Communicator or DeviceCommunicator
 class SharedFacts {
  public:
-  SharedFacts(Communicator& communicator, const CallFacts& facts) : communicator_(communicator) {
+  SharedFacts(Ranks& communicator, const CallFacts& facts) : communicator_(communicator) {
     communicator.set_facts(facts);
   }
   ~SharedFacts() { communicator_.set_facts({}); }
@@ -32,7 +33,7 @@ class SharedFacts {
   SharedFacts& operator=(const SharedFacts&) = delete;
 
  private:
-  Communicator& communicator_;
+  Ranks& communicator_;
 };
 
 /// Collective: throws InvalidArgument on every rank, naming what differs, unless all pass the same.

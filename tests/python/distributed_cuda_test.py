@@ -59,6 +59,13 @@ def test_the_failure_of_a_rank_ends_the_waits_of_the_other(how):
     assert "rank 0 saw it" in run_ranks(2, how, TANGRAM_TIMEOUT_S="4")
 
 
+@needs_two
+@pytest.mark.parametrize("what", ["masks", "softcaps", "rows"])
+def test_ranks_whose_known_calls_differ_are_told_what_differs(what):
+    """GPUs that knew their keys never compared calls: equal traffic gave wrong numbers, other traffic a timeout."""
+    assert run_ranks(2, what, TANGRAM_TIMEOUT_S="20").count("saw it") == 2
+
+
 def test_two_ranks_cannot_compute_where_one_has_no_gpu():
     """Ranks agree on what is missing, instead of waiting for each other."""
     program = (

@@ -73,6 +73,7 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   Communicator& control() override { return group_->state.control(); }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
+  void set_facts(const CallFacts& facts) override { group_->state.set_facts(facts); }
   void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;
   void check() override { group_->state.check(); }
   void abort(std::string_view reason) noexcept override { group_->state.give_up(reason); }

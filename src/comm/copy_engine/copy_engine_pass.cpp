@@ -63,6 +63,7 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
 
 EpochParams CopyEnginePass::epoch_params() const {
   EpochParams params = group_->epoch_params(number_);
+  params.tag = facts_tag_;
   params.landing = {(*landing_)->epoch_cell(slot_), (*landing_)->released(slot_), layout_.cast_targets()};
   if (return_slot_ >= 0) {
     params.returns = {(*returns_)->epoch_cell(return_slot_), (*returns_)->released(return_slot_),
@@ -73,6 +74,7 @@ EpochParams CopyEnginePass::epoch_params() const {
 
 void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t stream) {
   num_signals_ = 0;
+  facts_tag_ = group_->state.facts_tag();
   return_slot_ = spec_.reduces.empty() ? -1 : (*returns_)->slots().take(spec_.label);
   MoveParams copies;
   if (!own.empty()) {

@@ -130,6 +130,7 @@ class CopyEnginePass final : public DevicePass {
   std::vector<int> num_conversions_;
 
   OwnedEvent cast_fork_, return_fork_, cast_join_, return_join_;
+  uint32_t facts_tag_ = 0;  // of the call whose epoch is open
   int slot_ = -1;
   int return_slot_ = -1;
   int first_signal_ = 0, num_signals_ = 0;  // put off until finish_reduce, in the list of signals

@@ -14,16 +14,8 @@ using cuda::WaitKind;
 
 namespace {
 
-/// What was waited for, empty when nothing was.
-std::string operation_text(const WaitFailure& failure, const std::string& label) {
-  switch (failure.kind) {
-    case WaitKind::kArrival: return fmt::format("group_cast '{}' stage {}", label, failure.stage);
-    case WaitKind::kReturn: return fmt::format("group_reduce '{}' stage {}", label, failure.stage);
-    case WaitKind::kCredit: return fmt::format("begin '{}' (end of an earlier pass)", label);
-    case WaitKind::kOrder: return fmt::format("begin '{}'", label);
-    case WaitKind::kAllReduce: return "all_reduce";
-    default: return "";
-  }
+std::string label_of(int pass, const std::vector<std::string>& passes) {
+  return pass >= 0 && pass < std::ssize(passes) ? passes[static_cast<size_t>(pass)] : fmt::format("pass {}", pass);
 }
 
 /// Why the wait ended, kNone: by its deadline.
@@ -39,16 +31,27 @@ WaitKind cause_of(const WaitFailure& failure) {
 
 }  // namespace
 
+std::string operation_text(const WaitFailure& failure, const std::vector<std::string>& passes) {
+  const std::string label = label_of(failure.pass, passes);
+  switch (failure.kind) {
+    case WaitKind::kArrival: return fmt::format("group_cast '{}' stage {}", label, failure.stage);
+    case WaitKind::kReturn: return fmt::format("group_reduce '{}' stage {}", label, failure.stage);
+    case WaitKind::kCredit: return fmt::format("begin '{}' (end of an earlier pass)", label);
+    case WaitKind::kOrder: return fmt::format("begin '{}'", label);
+    case WaitKind::kAllReduce: return "all_reduce";
+    default: return "";
+  }
+}
+
 std::string failure_text(const WaitFailure& failure, const std::vector<std::string>& passes, double timeout_s,
                          std::string_view reason) {
-  const auto label = [&](int pass) {
-    return pass >= 0 && pass < std::ssize(passes) ? passes[static_cast<size_t>(pass)] : fmt::format("pass {}", pass);
-  };
-  const std::string operation = operation_text(failure, label(failure.pass));
+  if (failure.kind == WaitKind::kCall) return fmt::format("attention: every rank must make the same call: {}", reason);
+  const std::string operation = operation_text(failure, passes);
   const std::string noticed = fmt::format(" (noticed by rank {})", failure.reporter);
   if (failure.kind == WaitKind::kOrder) {
     return fmt::format("{}: all ranks must begin the same passes in the same order (rank {} began '{}', rank {} '{}')",
-                       operation, failure.reporter, label(failure.pass), failure.peer, label(failure.detail));
+                       operation, failure.reporter, label_of(failure.pass, passes), failure.peer,
+                       label_of(failure.detail, passes));
   }
   const std::string prefix = operation.empty() ? "" : operation + ": ";
   switch (cause_of(failure)) {
@@ -64,6 +67,7 @@ void throw_failure(const WaitFailure& failure, const std::string& text) {
   switch (cause_of(failure)) {
     case WaitKind::kNone:
     case WaitKind::kSilent: throw Timeout(text);
+    case WaitKind::kCall: throw InvalidArgument(text);
     default: throw CommError(text);
   }
 }

@@ -12,12 +12,15 @@
 
 namespace tangram::comm {
 
-/// Names the operation, the stage, the rank that is to blame and the rank that noticed. `passes[n]` is the label of
-/// pass n, `reason` what the rank to blame said when it gave up.
+/// What is waited for: `group_cast 'forward' stage 0`; empty for what is no wait. `passes[n]` is the label of pass n.
+std::string operation_text(const cuda::WaitFailure& failure, const std::vector<std::string>& passes);
+
+/// Names the operation, the stage, the rank that is to blame and the rank that noticed. `reason` is what
+/// the rank to blame said when it gave up; of kCall, what differs.
 std::string failure_text(const cuda::WaitFailure& failure, const std::vector<std::string>& passes, double timeout_s,
                          std::string_view reason);
 
-/// Throws Timeout when the failure is a wait in vain, else CommError.
+/// Throws Timeout when the failure is a wait in vain, InvalidArgument when ranks make different calls, else CommError.
 [[noreturn]] void throw_failure(const cuda::WaitFailure& failure, const std::string& text);
 
 }  // namespace tangram::comm

@@ -4,10 +4,12 @@
 #include "comm/device/group_state.hpp"
 
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include <cmath>
 
 #include "comm/device/failure_text.hpp"
+#include "comm/facts_text.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
 #include "tangram/env.hpp"
@@ -41,7 +43,9 @@ GroupState::GroupState(Communicator& control, const DeviceCommunicatorConfig& co
       timeout_s_(checked_timeout(config.timeout_s)),
       rank_names_(checked_names(config.rank_names, control.size())),
       board_(control, timeout_s_),
-      watchdog_(board_, rank_, timeout_s_) {
+      notes_(timeout_s_),
+      watchdog_(board_, rank_, timeout_s_,
+                [this](const cuda::WaitFailure& wait, double waited_s) { note_wait(wait, waited_s); }) {
   board_.prepare_once(
       [](void* data, size_t bytes) {
         cuda::check(cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable),
@@ -71,12 +75,33 @@ void GroupState::check() {
   if (word == 0) word = HostBoard::load(row.host_abort);
   if (word == 0) return;
   cuda::WaitFailure failure = cuda::unpack(word);
-  const char* const reason = board_.row(failure.peer).text;
-  for (int* rank : {&failure.reporter, &failure.peer}) {
-    if (!rank_names_.empty()) *rank = rank_names_[static_cast<size_t>(*rank)];
-  }
+  const std::string reason = failure.kind == cuda::WaitKind::kCall ? call_text(failure, failure.reporter, failure.peer)
+                                                                   : std::string(board_.row(failure.peer).text);
+  for (int* rank : {&failure.reporter, &failure.peer}) *rank = name_of(*rank);
   const std::lock_guard lock(mutex_);
   throw_failure(failure, failure_text(failure, passes_, timeout_s_, reason));
+}
+
+std::string GroupState::call_text(const cuda::WaitFailure& failure, int reporter, int peer) const {
+  const cuda::CallTags tags = cuda::call_tags(failure);
+  const auto own = board_.facts(reporter, tags.reporter), other = board_.facts(peer, tags.peer);
+  const int ranks[] = {name_of(reporter), name_of(peer)};
+  const CallFacts facts[] = {own.value_or(CallFacts()), other.value_or(CallFacts())};
+  const std::string text = differing_facts(facts, ranks);
+  // Of a graph that was captured many calls ago.
+  return text.empty() ? fmt::format("the calls of ranks {} and {} differ", ranks[0], ranks[1]) : text;
+}
+
+void GroupState::note_wait(const cuda::WaitFailure& wait, double waited_s) {
+  if (waited_s < last_waited_s_) notes_.reset();
+  last_waited_s_ = waited_s;
+  if (!notes_.is_due(waited_s)) return;
+  std::string operation;
+  {
+    const std::lock_guard lock(mutex_);
+    operation = operation_text(wait, passes_);
+  }
+  notes_.note(operation, fmt::format("rank {}", name_of(wait.peer)), name_of(rank_), waited_s);
 }
 
 void GroupState::give_up(std::string_view reason) noexcept {

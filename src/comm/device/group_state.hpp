@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/device/host_board.hpp"
+#include "core/log.hpp"
 #include "cuda/wait_context.hpp"
 #include "tangram/device_communicator.hpp"
 
@@ -40,24 +41,36 @@ class GroupState {
   void check();
   /// This rank gives up and tells all others. The first reason stands.
   void give_up(std::string_view reason) noexcept;
+  /// From half of the time that waits have on, logs now and then what is waited for. On one thread.
+  void note_wait(const cuda::WaitFailure& wait, double waited_s);
+
+  /// Of which call the epochs are that are opened from now on, as a tag for OpenedPass. By the thread that opens them.
+  void set_facts(const CallFacts& facts) { facts_tag_ = board_.show_facts(rank_, facts); }
+  uint32_t facts_tag() const { return facts_tag_; }
 
   void count(int64_t rows_sent, int64_t bytes_sent, int64_t rows_received, int64_t bytes_received);
   TrafficCounters counters() const;
   void reset_counters();
 
  private:
+  std::string call_text(const cuda::WaitFailure& failure, int reporter, int peer) const;
+  int name_of(int rank) const { return rank_names_.empty() ? rank : rank_names_[static_cast<size_t>(rank)]; }
+
   Communicator& control_;
   const int rank_;
   const int size_;
   const double timeout_s_;
   const std::vector<int> rank_names_;
   HostBoard board_;
-  Watchdog watchdog_;
+  WaitNotes notes_;
+  double last_waited_s_ = 0;
+  uint32_t facts_tag_ = 0;
 
   mutable std::mutex mutex_;         // over the following
   std::vector<std::string> passes_;  // labels by number
   size_t num_passes_ = 0;
   TrafficCounters counters_;
+  Watchdog watchdog_;  // the last, since its thread uses the rest
 };
 
 }  // namespace tangram::comm

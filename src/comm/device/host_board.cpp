@@ -31,6 +31,13 @@ uint64_t now_ns() {
           .count());
 }
 
+/// 1 to 2^19 - 1.
+uint32_t tag_of(const CallFacts& facts) {
+  uint64_t hash = facts.given;
+  for (const uint64_t word : facts.words) hash = (hash ^ word) * 0x9e3779b97f4a7c15 ^ (hash >> 29);
+  return std::max(static_cast<uint32_t>(hash >> 45), 1u);
+}
+
 }  // namespace
 
 HostBoard::Memory::Memory(int fd, size_t num_bytes) : bytes(num_bytes) {
@@ -97,8 +104,34 @@ void HostBoard::give_up(int rank, std::string_view reason) noexcept {
   }
 }
 
-Watchdog::Watchdog(HostBoard& board, int rank, double timeout_s)
-    : board_(board), rank_(rank), timeout_s_(timeout_s), processes_(static_cast<size_t>(board.size())) {
+uint32_t HostBoard::show_facts(int rank, const CallFacts& facts) {
+  if (facts.given == 0) return 0;
+  const uint32_t tag = tag_of(facts);
+  FactsRow& row = facts_row(rank);
+  for (const uint64_t& known : row.tags) {
+    if (load(known) == tag) return tag;
+  }
+  const uint64_t place = row.num_shown++ % FactsRow::kLength;
+  store(row.tags[place], 0);
+  row.facts[place] = facts;
+  store(row.tags[place], tag);
+  return tag;
+}
+
+std::optional<CallFacts> HostBoard::facts(int rank, uint32_t tag) const {
+  const FactsRow& row = facts_row(rank);
+  for (uint64_t i = 0; i < FactsRow::kLength; ++i) {
+    if (load(row.tags[i]) == tag) return row.facts[i];
+  }
+  return std::nullopt;
+}
+
+Watchdog::Watchdog(HostBoard& board, int rank, double timeout_s, StillWaits still_waits)
+    : board_(board),
+      rank_(rank),
+      timeout_s_(timeout_s),
+      still_waits_(std::move(still_waits)),
+      processes_(static_cast<size_t>(board.size())) {
   for (int peer = 0; peer < board.size(); ++peer) {
     const auto process = static_cast<pid_t>(board.row(peer).process);
     if (process == ::getpid()) continue;
@@ -119,6 +152,7 @@ void Watchdog::run() {
     for (int peer = 0; peer < board_.size(); ++peer) {
       if (peer != rank_) look(peer);
     }
+    look_at_waits();
     std::this_thread::sleep_for(kLookInterval);
   }
 }
@@ -136,6 +170,17 @@ void Watchdog::look(int peer) {
   const double silent_s = static_cast<double>(now_ns() - HostBoard::load(row.heartbeat_ns)) * 1e-9;
   if (silent_s < 1.5 * timeout_s_ + 1 || silent_s > 1e9) return;
   notice(cuda::WaitKind::kSilent, peer);
+}
+
+void Watchdog::look_at_waits() {
+  // Kernels write it again and again while they wait, so that one that does not come back has ended.
+  constexpr double kPause_s = 1;
+  const uint64_t word = std::atomic_ref<uint64_t>(board_.row(rank_).waiting).exchange(0, std::memory_order_acq_rel);
+  if (word == 0) return;
+  const double now_s = static_cast<double>(now_ns()) * 1e-9;
+  if (now_s - wait_seen_s_ > kPause_s) waits_since_s_ = now_s - timeout_s_ / 2;
+  wait_seen_s_ = now_s;
+  still_waits_(cuda::unpack(word), now_s - waits_since_s_);
 }
 
 void Watchdog::notice(cuda::WaitKind kind, int peer) {

@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // HostBoard: a row of host memory for each rank that all ranks of a host can read and write, and a watchdog that looks
-// there whether they still live.
+// there whether they still live, and what their kernels wait for.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -16,6 +17,7 @@
 
 #include "comm/socket/link.hpp"
 #include "cuda/wait_context.hpp"
+#include "tangram/call_facts.hpp"
 #include "tangram/communicator.hpp"
 
 namespace tangram::comm {
@@ -28,7 +30,7 @@ class HostBoard {
 
   cuda::BoardRow& row(int rank) const { return memory_->rows[rank]; }
   int size() const { return size_; }
-  size_t bytes() const { return static_cast<size_t>(size_) * sizeof(cuda::BoardRow); }
+  size_t bytes() const { return static_cast<size_t>(size_) * (sizeof(cuda::BoardRow) + sizeof(FactsRow)); }
 
   /// Calls `prepare` for the memory once in this process, and `undo` before it is unmapped.
   void prepare_once(const std::function<void(void* data, size_t bytes)>& prepare,
@@ -43,7 +45,22 @@ class HostBoard {
   /// reading it. Not for two threads of one rank at once.
   void give_up(int rank, std::string_view reason) noexcept;
 
+  /// Shows all ranks what calls of `rank` are about, and returns the tag by which they find it: 19 bits that hash the
+  /// facts, so that two ranks' are equal when their calls are (and one in half a million when they are not); 0 for
+  /// facts that say nothing. Not for two threads of one rank at once.
+  uint32_t show_facts(int rank, const CallFacts& facts);
+  /// What rank showed under that tag, while it is among the last 16 that differ.
+  std::optional<CallFacts> facts(int rank, uint32_t tag) const;
+
  private:
+  struct FactsRow {
+    static constexpr uint64_t kLength = 16;
+    uint64_t num_shown = 0;
+    uint64_t tags[kLength] = {};
+    CallFacts facts[kLength] = {};
+  };
+  FactsRow& facts_row(int rank) const { return reinterpret_cast<FactsRow*>(memory_->rows + size_)[rank]; }
+
   /// The mapping, shared by ranks that are threads.
   struct Memory {
     Memory(int fd, size_t num_bytes);
@@ -60,22 +77,27 @@ class HostBoard {
 };
 
 /// A thread that shows this rank to be alive and notices when another process has ended or does not run. Then it tells
-/// the kernels of this rank, once.
+/// the kernels of this rank, once. Kernels that have waited for half of their time are handed to `still_waits` with
+/// how long, now and then, on that thread.
 class Watchdog {
  public:
-  Watchdog(HostBoard& board, int rank, double timeout_s);
+  using StillWaits = std::function<void(const cuda::WaitFailure& failure, double waited_s)>;
+  Watchdog(HostBoard& board, int rank, double timeout_s, StillWaits still_waits);
   /// This rank leaves; the others no longer watch it.
   ~Watchdog();
 
  private:
   void run();
   void look(int peer);
+  void look_at_waits();
   void notice(cuda::WaitKind kind, int peer);
 
   HostBoard& board_;
   const int rank_;
   const double timeout_s_;
-  std::vector<UniqueFd> processes_;  // pidfds; empty where the system gives none
+  const StillWaits still_waits_;
+  double waits_since_s_ = 0, wait_seen_s_ = 0;  // of the wait that kernels told of last; 0: of none
+  std::vector<UniqueFd> processes_;             // pidfds; empty where the system gives none
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };

@@ -19,17 +19,19 @@ using cuda::WaitFailure;
 using cuda::WaitKind;
 
 constexpr int kMaxRanks = 64;
-constexpr int kPassBits = 12;
 
 __device__ bool has_peer(uint64_t peers, int peer) { return (peers >> peer & 1) != 0; }
 
-/// Whether `peer` opened another pass as epoch `epoch` than this rank did, as far as it has opened it by now.
+__device__ OpenedPass opened(const EpochParams& params, uint64_t epoch) {
+  return {static_cast<uint32_t>(epoch), params.tag, params.pass};
+}
+
+/// Whether `peer` opened epoch `epoch` as this rank did, as far as it has opened it by now.
 __device__ void check_order(const EpochParams& params, int peer, uint64_t epoch) {
   const uint64_t* ring = params.order.ranks[params.rank] + peer * kOrderLength;
-  const uint64_t seen = ptx::load_acquire_system(ring + epoch % kOrderLength);
-  const int pass = static_cast<int>(seen & ((1 << kPassBits) - 1));
-  if (seen >> kPassBits != epoch || pass == params.pass) return;
-  report_failure(*params.context, {WaitKind::kOrder, params.rank, peer, 0, params.pass, pass});
+  const OpenedPass seen = unpack_opened(ptx::load_acquire_system(ring + epoch % kOrderLength));
+  const WaitFailure failure = disagreement(opened(params, epoch), seen, params.rank, peer);
+  if (failure.kind != WaitKind::kNone) report_failure(*params.context, failure);
 }
 
 __device__ void wait_credit(const EpochParams& params, const CreditParams& credit, int peer, uint64_t epoch) {
@@ -78,7 +80,7 @@ __global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __g
   if (peer < params.size && peer != params.rank) {
     if (part == 0) {
       uint64_t* ring = params.order.ranks[peer] + params.rank * kOrderLength;
-      ptx::store_release_system(ring + epoch % kOrderLength, epoch << kPassBits | static_cast<uint64_t>(params.pass));
+      ptx::store_release_system(ring + epoch % kOrderLength, pack(opened(params, epoch)));
       // Each side writes, then reads: with a full fence between them at least one sees the other.
       __threadfence_system();
       check_order(params, peer, epoch);

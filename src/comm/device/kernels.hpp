@@ -11,6 +11,7 @@
 #include <span>
 
 #include "comm/device/chunk.hpp"
+#include "comm/device/opened_pass.hpp"
 #include "cuda/wait_context.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/dtype.hpp"
@@ -38,8 +39,9 @@ struct EpochParams {
   int rank = 0;
   int size = 1;
   int pass = 0;
+  uint32_t tag = 0;             // of the call
   uint64_t* counter = nullptr;  // epochs opened so far by this rank
-  FlagTable order;              // rings: entry (r * kOrderLength + e % kOrderLength) holds e << 12 | pass
+  FlagTable order;              // rings: entry (r * kOrderLength + e % kOrderLength) holds a packed OpenedPass
   CreditParams landing;
   CreditParams returns;
 };
@@ -53,8 +55,8 @@ struct MoveParams {
   const void* sources[4] = {};
   char* const* bases = nullptr;
 };
-/// Opens an epoch: counts, tells the peers which pass, waits for the credits, and writes the epoch into their cells;
-/// beside that copies `own`, with as many thread blocks as fit at once.
+/// Opens an epoch: counts, tells the peers which pass and of which call, waits for the credits, and writes the epoch
+/// into their cells; beside that copies `own`, with as many thread blocks as fit at once.
 void launch_begin(const EpochParams& params, const MoveParams& own, cudaStream_t stream);
 
 struct WaitParams {

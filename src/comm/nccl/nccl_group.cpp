@@ -27,8 +27,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{5};
 constexpr double kPeersStop_s = 1;
-constexpr double kSetup_s = 60;  // at least, for connecting: NCCL looks at the whole machine
-constexpr int kPassBits = 12;
+constexpr double kSetup_s = 60;   // at least, for connecting: NCCL looks at the whole machine
 constexpr int kDefaultCtas = 16;  // 230 GB/s at 16 and 118 at 8 thread blocks that copy, as measured on H200
 
 void rest() { std::this_thread::sleep_for(kLookInterval); }
@@ -212,7 +211,8 @@ void NcclGroup::exchange(std::span<const Message> sends, const Buffers& from, st
 
 void NcclGroup::open(int pass) {
   ++num_epochs_;
-  HostBoard::store(state_.board().row(state_.rank()).opened, num_epochs_ << kPassBits | static_cast<uint64_t>(pass));
+  const OpenedPass opened{static_cast<uint32_t>(num_epochs_), state_.facts_tag(), pass};
+  HostBoard::store(state_.board().row(state_.rank()).opened, pack(opened));
   // Each rank writes, then reads: at least one of two sees the other, before it sends anything.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   look_at_peers();
@@ -267,9 +267,15 @@ void NcclGroup::look_at_deadline(uint64_t& seen, double& since_s) {
     failure.peer = cuda::unpack(noticed).peer;
     failure.detail = static_cast<int>(cuda::unpack(noticed).kind);
     publish(failure);
-  } else if (steady_seconds() - since_s > state_.timeout_s()) {
-    failure.peer = rank_to_blame();
+    return;
+  }
+  const double waited_s = steady_seconds() - since_s;
+  if (waited_s <= state_.timeout_s() / 2) return;
+  failure.peer = rank_to_blame();
+  if (waited_s > state_.timeout_s()) {
     publish(failure);
+  } else {
+    state_.note_wait(failure, waited_s);
   }
 }
 
@@ -287,13 +293,11 @@ int NcclGroup::rank_to_blame() {
 }
 
 void NcclGroup::look_at_peers() {
-  constexpr uint64_t kPassMask = (uint64_t{1} << kPassBits) - 1;
-  const uint64_t own = HostBoard::load(state_.board().row(state_.rank()).opened);
+  const OpenedPass own = unpack_opened(HostBoard::load(state_.board().row(state_.rank()).opened));
   for (int peer = 0; peer < state_.size(); ++peer) {
-    const uint64_t other = HostBoard::load(state_.board().row(peer).opened);
-    if (other == own || other >> kPassBits != own >> kPassBits) continue;
-    publish({WaitKind::kOrder, state_.rank(), peer, 0, static_cast<int>(own & kPassMask),
-             static_cast<int>(other & kPassMask)});
+    const OpenedPass other = unpack_opened(HostBoard::load(state_.board().row(peer).opened));
+    const WaitFailure failure = disagreement(own, other, state_.rank(), peer);
+    if (failure.kind != WaitKind::kNone) publish(failure);
   }
 }
 

@@ -80,6 +80,7 @@ std::string_view to_string(DeviceOverlap overlap) {
 class DeviceDistAttention::Impl {
  public:
   device::DeviceRank rank;
+  CallFacts facts;                            // of the plan
   std::unique_ptr<ProgramAttention> program;  // of a plan with a grid, which uses nothing of `rank` but its base
 
   /// Checks the arguments, then runs the pass with memory to compute in.
@@ -96,6 +97,7 @@ class DeviceDistAttention::Impl {
             "DeviceDistAttention: the workspace must have at least {} bytes, aligned to {} (got {} bytes at {})",
             needed, cuda::kScratchAlignment, given.bytes, given.data);
     pass([&] {
+      const SharedFacts shared(*rank.communicator, facts_of(facts, args));
       std::optional<cuda::Workspace::Lease> lease;
       if (given.data == nullptr && needed > 0) {
         lease.emplace(rank.communicator->workspace().acquire(static_cast<size_t>(needed), cuda::as_stream(stream)));
@@ -142,7 +144,8 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
     if (communicator.size() > 1) control.refuse(error.what());
     throw;
   }
-  agree_on_plan(control, facts_of(*plan), "DeviceDistAttention");
+  impl_->facts = facts_of(*plan);
+  agree_on_plan(control, impl_->facts, "DeviceDistAttention");
   agree_on_heads(control, *plan, options.row_sinks, options.result_dtype.value_or(plan->config.heads.dtype));
   if (plan->grid.empty()) device::prepare_passes(rank, options);
   try {

@@ -6,8 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+
 #include "comm/device/device_ranks.hpp"
 #include "tangram/error.hpp"
+#include "tangram/log.hpp"
 
 namespace tangram {
 namespace {
@@ -96,6 +102,79 @@ TEST_P(DeviceErrors, RanksThatBeginDifferentPassesAreToldSo) {
         comm.control().barrier("done");
       },
       5);
+}
+
+/// One epoch of `pass`, and what check says of it.
+std::string run_epoch(DeviceCommunicator& comm, DevicePass& pass) {
+  const Stream stream;
+  const HostTensor shape(DType::kFloat32, 64, kHeads, kDim);
+  const DeviceBuffer source = DeviceBuffer::zeros(static_cast<size_t>(shape.bytes()));
+  comm.control().barrier("allocated");
+  pass.begin(stream);
+  const ConstTensorView sources[] = {view_of(source, shape)};
+  pass.cast(0, sources, stream);
+  pass.wait_cast(0, stream);
+  pass.end(stream);
+  stream.synchronize();
+  comm.control().barrier("waited");
+  return check_error<InvalidArgument>(comm);
+}
+
+// With equal traffic a softcap that one rank alone had gave a wrong number without a word.
+TEST_P(DeviceErrors, RanksThatMakeDifferentCallsAreToldWhatDiffers) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  run(
+      2,
+      [&](DeviceCommunicator& comm) {
+        const auto pass = comm.prepare_pass(ring_spec(comm.rank(), 2, 64, "forward"));
+        CallFacts facts;
+        facts.set(CallFacts::kMask, uint64_t{17});
+        facts.set(CallFacts::kSoftcap, 5.0f);
+        comm.set_facts(facts);
+        EXPECT_EQ(run_epoch(comm, *pass), "") << "the same call";
+        comm.set_facts({});
+        EXPECT_EQ(run_epoch(comm, *pass), "") << "nothing said";
+        facts.set(CallFacts::kSoftcap, static_cast<float>(comm.rank()));
+        comm.set_facts(facts);
+        EXPECT_THAT(run_epoch(comm, *pass),
+                    HasSubstr("every rank must make the same call: softcaps differ (rank 0: 0; rank 1: 1)"));
+        comm.control().barrier("done");
+      },
+      5);
+}
+
+std::mutex notes_mutex;
+std::string notes;
+
+TEST_P(DeviceErrors, AWaitIsMentionedFromHalfOfItsTimeOn) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  notes.clear();
+  set_log_sink([](std::string_view line) {
+    const std::lock_guard lock(notes_mutex);
+    (notes += line) += '\n';
+  });
+  run(
+      2,
+      [&](DeviceCommunicator& comm) {
+        const auto pass = comm.prepare_pass(ring_spec(comm.rank(), 2, 64, "forward"));
+        const Stream stream;
+        const HostTensor shape(DType::kFloat32, 64, kHeads, kDim);
+        const DeviceBuffer source = DeviceBuffer::zeros(static_cast<size_t>(shape.bytes()));
+        comm.control().barrier("allocated");
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1400));
+        pass->begin(stream);
+        const ConstTensorView sources[] = {view_of(source, shape)};
+        pass->cast(0, sources, stream);
+        pass->wait_cast(0, stream);
+        pass->end(stream);
+        stream.synchronize();
+        comm.check();
+        comm.control().barrier("done");
+      },
+      2);
+  set_log_sink(nullptr);
+  EXPECT_THAT(notes, HasSubstr("group_cast 'forward' stage 0: rank 0 has waited 1"));
+  EXPECT_THAT(notes, HasSubstr("s for rank 1, and gives up after 2 s"));
 }
 
 TEST_P(DeviceErrors, HostThatGivesUpEndsTheWaitsOfItsPeers) {

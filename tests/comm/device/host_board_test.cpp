@@ -10,6 +10,8 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "comm/process_group.hpp"
 #include "tangram/error.hpp"
@@ -74,6 +76,33 @@ TEST(HostBoard, TheFirstReasonToGiveUpStands) {
   });
 }
 
+CallFacts facts_with_softcap(float softcap) {
+  CallFacts facts;
+  facts.set(CallFacts::kMask, uint64_t{17});
+  facts.set(CallFacts::kSoftcap, softcap);
+  return facts;
+}
+
+TEST(HostBoard, CallsAreFoundByTheirTagsOnOtherRanks) {
+  run_local_ranks(2, [](Communicator& comm) {
+    HostBoard board(comm, 30);
+    EXPECT_EQ(board.show_facts(comm.rank(), {}), 0u) << "facts that say nothing";
+    const uint32_t plain = board.show_facts(comm.rank(), facts_with_softcap(0));
+    const uint32_t other = board.show_facts(comm.rank(), facts_with_softcap(5));
+    EXPECT_NE(plain, other);
+    EXPECT_LT(std::max(plain, other), 1u << 19);
+    EXPECT_EQ(board.show_facts(comm.rank(), facts_with_softcap(0)), plain);
+    comm.barrier("shown");
+    EXPECT_EQ(board.facts(1 - comm.rank(), plain), facts_with_softcap(0)) << "a tag follows from the facts alone";
+    EXPECT_EQ(board.facts(1 - comm.rank(), other), facts_with_softcap(5));
+    EXPECT_EQ(board.facts(1 - comm.rank(), 1), std::nullopt);
+    comm.barrier("read");
+    for (int i = 1; i <= 15; ++i) board.show_facts(comm.rank(), facts_with_softcap(100.0f + static_cast<float>(i)));
+    EXPECT_EQ(board.facts(comm.rank(), plain), std::nullopt) << "the oldest makes room";
+    EXPECT_EQ(board.facts(comm.rank(), other), facts_with_softcap(5));
+  });
+}
+
 /// Rank 1 of three processes ends as `end` says; the others must notice `kind` in time, or nothing.
 void expect_notice(const std::function<void()>& end, WaitKind kind, double timeout_s, double limit_s) {
   const TemporaryFolder folder;
@@ -82,7 +111,7 @@ void expect_notice(const std::function<void()>& end, WaitKind kind, double timeo
       [&](int rank) {
         SocketGroup group({rank, 3, "unix:" + folder.path(), 30});
         HostBoard board(group.communicator(), 30);
-        auto watchdog = std::make_unique<Watchdog>(board, rank, timeout_s);
+        auto watchdog = std::make_unique<Watchdog>(board, rank, timeout_s, [](const WaitFailure&, double) {});
         group.communicator().barrier("watching");
         if (rank == 1) {
           if (!end) watchdog.reset();
@@ -109,6 +138,31 @@ TEST(Watchdog, NoticesAKilledProcessAtOnce) {
 
 TEST(Watchdog, NoticesAStoppedProcessAfterTheTimeout) {
   expect_notice([] { raise(SIGSTOP); }, WaitKind::kSilent, 0.2, 5);
+}
+
+// Nobody learned for whom a GPU waited before its time was over.
+TEST(Watchdog, TellsForHowLongAKernelHasWaited) {
+  run_local_ranks(2, [](Communicator& comm) {
+    HostBoard board(comm, 30);
+    std::mutex mutex;
+    std::vector<std::pair<WaitFailure, double>> notes;
+    const WaitFailure wait{WaitKind::kArrival, comm.rank(), 1 - comm.rank(), 3, 5, 0};
+    {
+      Watchdog watchdog(board, comm.rank(), 20, [&](const WaitFailure& failure, double waited_s) {
+        const std::lock_guard lock(mutex);
+        notes.emplace_back(failure, waited_s);
+      });
+      for (int i = 0; i < 30; ++i) {  // as a kernel does from half of its time on
+        HostBoard::store(board.row(comm.rank()).waiting, cuda::pack(wait));
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+    ASSERT_GE(notes.size(), 3u);
+    for (const auto& [failure, waited_s] : notes) EXPECT_EQ(failure, wait);
+    EXPECT_NEAR(notes.front().second, 10, 0.01) << "half of its time";
+    EXPECT_GT(notes.back().second, 10.1);
+    EXPECT_LT(notes.back().second, 15);
+  });
 }
 
 TEST(Watchdog, LetsAProcessLeave) { expect_notice(nullptr, WaitKind::kNone, 30, 0.5); }

@@ -165,6 +165,7 @@ class HostMemoryDevice final : public DeviceCommunicator {
     passes_.push_back(std::make_shared<HostMemoryPass>(control_, spec));
     return passes_.back();
   }
+  void set_facts(const CallFacts& facts) override { control_.set_facts(facts); }
   const std::vector<std::shared_ptr<HostMemoryPass>>& passes() const { return passes_; }
   void all_reduce(float* values, int count, ReduceOp op, void*) override {
     control_.all_reduce({values, static_cast<size_t>(count)}, op, "all_reduce");

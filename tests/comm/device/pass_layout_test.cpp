@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/device/failure_text.hpp"
+#include "comm/device/opened_pass.hpp"
 #include "comm/device/pass_check.hpp"
 #include "comm/device/slot_pool.hpp"
 #include "comm/exchange_tables.hpp"
@@ -262,6 +263,25 @@ TEST(WaitFailure, SurvivesPackingAndReadsWell) {
   EXPECT_THROW(throw_failure({WaitKind::kReturn, 0, 1, 0, 0, detail(WaitKind::kEnded)}, "x"), CommError);
   EXPECT_THROW(throw_failure({WaitKind::kSilent, 0, 1, 0, 0, 0}, "x"), Timeout);
   EXPECT_THROW(throw_failure({WaitKind::kHost, 0, 1, 0, 0, 0}, "x"), CommError);
+  const WaitFailure call = cuda::call_failure(63, 5, {0x7ffff, 0x4a5a5});
+  EXPECT_EQ(cuda::unpack(cuda::pack(call)), call);
+  EXPECT_EQ(cuda::call_tags(call).reporter, 0x7ffffu);
+  EXPECT_EQ(cuda::call_tags(call).peer, 0x4a5a5u);
+  EXPECT_EQ(failure_text(call, {}, 2, "masks differ"), "attention: every rank must make the same call: masks differ");
+  EXPECT_THROW(throw_failure(call, "x"), InvalidArgument);
+}
+
+TEST(OpenedPass, DiffersByCallThenByNumber) {
+  using cuda::WaitKind;
+  const OpenedPass own{0xfffffffe, 0x7ffff, 4095};
+  const OpenedPass same = unpack_opened(pack(own));
+  EXPECT_EQ(disagreement(own, same, 0, 1).kind, WaitKind::kNone);
+  const auto kind = [&](const OpenedPass& other) { return disagreement(own, other, 0, 1).kind; };
+  EXPECT_EQ(kind({0xfffffffd, 3, 4}), WaitKind::kNone) << "of an earlier epoch";
+  EXPECT_EQ(kind({own.epoch, 3, own.pass}), WaitKind::kCall);
+  EXPECT_EQ(kind({own.epoch, 3, 4}), WaitKind::kCall);
+  EXPECT_EQ(kind({own.epoch, 0, own.pass}), WaitKind::kNone) << "a call that says nothing";
+  EXPECT_EQ(kind({own.epoch, own.tag, 4}), WaitKind::kOrder);
 }
 
 }  // namespace

@@ -22,12 +22,12 @@ class FakeGroup:
         self.refused = None
         self.checks = 0
 
-    def all_to_all(self, send, send_rows, recv, recv_rows, most_rows, stream):
+    def all_to_all(self, send, send_rows, recv, recv_rows, most_rows, rows, stream):
         assert stream == STREAM and send.is_contiguous() and recv.is_contiguous()
         assert send.shape[1:] == recv.shape[1:] and send.element_size() * send.shape[2] % 2 == 0
         assert sum(send_rows) == send.shape[0] and sum(recv_rows) == recv.shape[0]
         self._group.require_agreement(most_rows, "the longest message")
-        self._group.all_to_all(send, send_rows, recv, recv_rows, "rows", 0)
+        self._group.all_to_all(send, send_rows, recv, recv_rows, "rows", rows)
         self.calls += 1
 
     shared_bytes = 0

@@ -36,7 +36,7 @@ from ranks.cuda_step_checks import (  # noqa: E402
     whole,
 )
 from reference import attention  # noqa: E402
-from tangram import DistAttnConfig, InvalidArgument, OverlapConfig  # noqa: E402
+from tangram import DispatchConfig, DistAttnConfig, InvalidArgument, OverlapConfig  # noqa: E402
 
 
 def check_rows():
@@ -203,6 +203,41 @@ def check_refusals():
             raise AssertionError(f"accepted: {text}")
 
 
+def check_other_call(how):
+    """Ranks that know both keys, and make calls that would move the same rows: InvalidArgument, naming what differs."""
+    rank = dist.get_rank()
+    keys = [
+        tangram.mask_key(
+            mask,
+            *(HEADS, HEADS_KV, DIM),
+            chunk_size=64,
+            dist_attn_config=DistAttnConfig(dispatch=DispatchConfig(algorithm)),
+        )
+        for mask, algorithm in ((tangram.Mask.full(TOTAL), "sequential"), (tangram.Mask.causal(TOTAL), "zigzag"))
+    ]
+    shards = [tangram.dispatch(t.detach(), keys[0]) for t in whole(1)]
+    for key in keys:
+        tangram.calc_attn(*shards, key)
+    tangram.check_errors()
+    torch.cuda.synchronize()
+    dist.barrier()
+    try:
+        if how == "masks":
+            tangram.calc_attn(*shards, keys[rank])
+        elif how == "softcaps":
+            tangram.calc_attn(*shards, keys[0], softcap=5.0 * rank)
+        elif how == "rows":
+            tangram.undispatch(shards[0], keys[rank])
+        tangram.check_errors()
+    except InvalidArgument as error:
+        what = "the keys' rows" if how == "rows" else how
+        assert f"every rank must make the same call: {what} differ (rank 0: " in str(error), error
+    else:
+        raise AssertionError("a call that differs between ranks came to an end without an error")
+    torch.ones(1, device="cuda").add_(1).cpu()  # the context is still good
+    print(f"rank {rank} saw it", flush=True)
+
+
 def check_failure(how):
     """What a rank does wrong, or its end, ends the waits of the others, whose next call or check says so."""
     key = key_of()
@@ -276,6 +311,9 @@ def main():
         tangram.configure(transport="nccl")
         checks = [(name, check) for name, check in CHECKS if name in NCCL_CHECKS]
         assert len(checks) == len(NCCL_CHECKS)
+    elif sys.argv[1] in ("masks", "softcaps", "rows"):
+        check_other_call(sys.argv[1])
+        os._exit(0)
     elif sys.argv[1] != "all":
         check_failure(sys.argv[1])
         os._exit(0)
