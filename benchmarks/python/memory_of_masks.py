@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Resident memory of a rank that computes attention under a new mask at each step, forward and backward, on CPUs.
+"""Memory of a rank that computes attention under a new mask at each step, forward and backward.
 
 PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
     benchmarks/python/memory_of_masks.py [--masks 1500] [--csv FILE]
-Prints resident memory of rank 0, how much of it is freed heap that the allocator keeps, and what the caches hold.
+Prints, of rank 0, resident memory and how much of it is freed heap that the allocator keeps. With `--device cuda`: what
+is used of its GPU, by the driver's word, and how much of that torch's allocator keeps; `--uses` says what Tangram keeps.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 import tangram
 
-HEADS_Q, HEADS_KV, HEAD_DIM = 8, 2, 64
+HEADS = {"cpu": (8, 2, 64), "cuda": (64, 8, 128)}  # of queries, of keys, their dim
 MARKS = (1, 10, 50, 100, 150, 300, 500, 750, 1000, 1250, 1500)
 
 
@@ -53,12 +54,21 @@ def packed(rng, total, longest):
     return torch.tensor(borders, dtype=torch.int32)
 
 
+def used_mib(device):
+    """(of the process or its GPU, of that what an allocator keeps)."""
+    if device == "cpu":
+        return resident_mib(), freed_mib()
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 2**20, torch.cuda.memory_reserved() / 2**20
+
+
 def step(cu_seqlens, x):
     """What a layer of a training step does with its mask: rows to the ranks, attention, rows back."""
-    key = tangram.varlen_key(cu_seqlens, cu_seqlens, HEADS_Q, HEADS_KV, HEAD_DIM, None, None, causal=True)
+    heads, heads_kv, dim = HEADS[x.device.type]
+    key = tangram.varlen_key(cu_seqlens, cu_seqlens, heads, heads_kv, dim, None, None, causal=True)
     shard = tangram.dispatch(x, key)
-    q = shard.view(-1, HEADS_Q, HEAD_DIM)
-    k, v = (q[:, :HEADS_KV] + i for i in range(2))
+    q = shard.view(-1, heads, dim)
+    k, v = (q[:, :heads_kv] + i for i in range(2))
     out, _ = tangram.calc_attn(q, k, v, key)
     out.sum().backward()
     x.grad = None
@@ -70,23 +80,32 @@ def main():
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--longest", type=int, default=1024, help="rows of the longest document")
     parser.add_argument("--marks", type=int, nargs="+", default=MARKS, help="after so many masks a line is printed")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--uses", action="store_true", help="with each line, the rows of tangram.memory_use()")
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    if arguments.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     rng = np.random.default_rng(0)
-    x = torch.randn(arguments.tokens, HEADS_Q * HEAD_DIM, requires_grad=True)
+    heads, _, dim = HEADS[arguments.device]
+    dtype = torch.float32 if arguments.device == "cpu" else torch.bfloat16
+    x = torch.randn(arguments.tokens, heads * dim, device=arguments.device, dtype=dtype, requires_grad=True)
     lines, start = [], time.perf_counter()
     for mask in range(1, arguments.masks + 1):
         step(packed(rng, arguments.tokens, arguments.longest), x)
         if mask in arguments.marks or mask == arguments.masks:
-            line = f"{dist.get_world_size()},{arguments.tokens},{mask},{resident_mib():.0f},{freed_mib():.0f}"
+            used, kept = used_mib(arguments.device)
+            line = f"{arguments.device},{dist.get_world_size()},{arguments.tokens},{mask},{used:.0f},{kept:.0f}"
             lines.append(line)
             if dist.get_rank() == 0:
                 print(line, f"({time.perf_counter() - start:.0f} s)", flush=True)
+                for row in tangram.memory_use() if arguments.uses else ():
+                    print(f"    {row}", flush=True)
     if arguments.csv and dist.get_rank() == 0:
         with open(arguments.csv, "w") as file:
-            file.write("ranks,tokens,masks,resident_mib,freed_mib\n")
+            file.write("device,ranks,tokens,masks,used_mib,of_that_kept_by_allocator_mib\n")
             file.writelines(line + "\n" for line in lines)
     dist.destroy_process_group()
 

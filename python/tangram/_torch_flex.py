@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _cuda
+from ._core import are_plain as _are_plain
 from ._named import rename
 from ._torch_flex_compiled import attend_compiled
 from ._torch_pass import (
@@ -103,7 +104,9 @@ def attend(
         options = (scale, softcap, deterministic, sm_margin)
     if torch.compiler.is_compiling():
         return attend_compiled(q, k, v, ranges, sink, sink_layout, options, out_dtype, max_logits, backend)
-    _check(q, k, v, sink)
+    plain = _are_plain(q, k, v)
+    if sink is not None or not plain:
+        _check(q, k, v, sink)
     require_no_transform("flex_flash_attn_func")
     if sink is not None:
         check_sink("flex_flash_attn_func", sink, sink_layout, q.shape[0], q.shape[1])
@@ -114,7 +117,9 @@ def attend(
         attention = _attention(q, k, v, ranges, backend)
         of_call = _options(scale, softcap, deterministic, sm_margin)
         call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype)
-        results = _apply_flex(_rows(q), _rows(k), _rows(v), sink, call)
+        if not plain:
+            q, k, v = _rows(q), _rows(k), _rows(v)
+        results = _apply_flex(q, k, v, sink, call)
     except (Error, TypeError) as error:
         rename(error, "flex_flash_attn_func")
         raise

@@ -44,8 +44,12 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor if dense else tensor.contiguous()
 
 
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
 def _stream(tensor: Tensor) -> int:
-    return _cuda.stream_of(tensor) if tensor.is_cuda else 0
+    device = tensor.get_device()
+    return _raw_stream(device) if device >= 0 else 0
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> None:
@@ -130,9 +134,14 @@ def _backward(
     call: _Call, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     dtype = call.grad_dtype
-    dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
+    if dtype is None and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    else:
+        dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
     dsink = None if sink is None else torch.empty_like(sink)
-    dout, stream = _rows(dout), _stream(q)
+    if not dout.is_contiguous() or dout.data_ptr() % 16 != 0:
+        dout = _rows(dout)
+    stream = _stream(q)
     space, place = _workspace.take(call.attention.backward_workspace_bytes, q, stream)
     try:
         call.attention.backward(

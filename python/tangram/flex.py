@@ -17,6 +17,16 @@ from ._shapes import check_shapes
 from .errors import InvalidArgument
 
 _DTYPES = ("float32", "bfloat16", "float16")
+_attend_torch: Any = None
+
+
+def _import_torch() -> Any:
+    """What attends to torch tensors: torch is imported by whoever made the first."""
+    global _attend_torch
+    from . import _torch_flex
+
+    _attend_torch = _torch_flex.attend
+    return _attend_torch
 
 
 @dataclass
@@ -125,9 +135,7 @@ def flex_flash_attn_func(
         options |= {"grad_dtype": grad_dtype, "return_max_logits": return_max_logits}
         return by_head_groups(flex_flash_attn_func, q, k, v, masks, sink, options)
     if hasattr(q, "data_ptr"):
-        from . import _torch_flex
-
-        out, lse, max_logits = _torch_flex.attend(
+        out, lse, max_logits = (_attend_torch or _import_torch())(
             q,
             k,
             v,

@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tangram  # noqa: E402
 from tangram import InvalidArgument, Mask, _core, flex_flash_attn_func  # noqa: E402
+from tangram._core import are_plain  # noqa: E402
+from tangram._torch_pass import _rows  # noqa: E402
 
 
 def operands(seed, rows=24, heads=4, heads_kv=2, dim=16, dim_v=16, dtype=torch.float32):
@@ -234,6 +236,26 @@ def test_tensors_without_rows_and_strides_that_lead_nowhere():
         flex_flash_attn_func(*tensors, Mask.causal(24))[0].square().sum().backward()
     for a, b in zip(one, same, strict=True):
         assert torch.equal(a.grad, b.grad)
+
+
+def test_the_quick_look_at_tensors_agrees_with_the_careful_one():
+    """are_plain lets a call skip what it would otherwise ask torch: it may never say yes where a copy is needed."""
+    mask, (q, k, v) = tangram.Mask.causal(4), (torch.randn(4, h, 8) for h in (4, 2, 2))
+    tangram.flex_flash_attn_func(q, k, v, mask)  # by which it knows torch's tensors
+    assert are_plain(q, k, v)
+    others = (None, np.zeros((4, 2, 8)), k.half(), k[:3], k[0], torch.nn.Parameter(k), k.double(), k.to("meta"))
+    for other in others:
+        assert not are_plain(q, other, v) and not are_plain(q, k, other), other
+    assert not are_plain(q, k[..., :7], v) and are_plain(q, k, v[..., :7].contiguous())
+    assert not are_plain(q[:, :3], k, v)  # three heads over two
+    memory, generator, agreed = torch.randn(4096), random.Random(1), 0
+    for _ in range(2000):
+        shape = [generator.randint(1, 4) for _ in range(3)]
+        stride = [generator.choice((0, 1, 2, 3, 4, 6, 8, 12, 16, 24)) for _ in range(3)]
+        x = memory.as_strided(shape, stride)
+        assert are_plain(x, x, x) == (_rows(x) is x), (shape, stride)
+        agreed += are_plain(x, x, x)
+    assert 50 < agreed < 1000
 
 
 def test_views_and_gradients_of_any_stride():

@@ -172,8 +172,8 @@ def resident_mib(masks, tokens, marks):
 
     arguments = ["--masks", masks, "--tokens", tokens, "--longest", 256, "--marks", *marks]
     printed = run_script(BENCHMARK, *arguments, ranks=2, timeout=3000)
-    lines = [line.split()[0].split(",") for line in printed.splitlines() if line.startswith(f"2,{tokens},")]
-    return {int(line[2]): (float(line[3]), float(line[3]) - float(line[4])) for line in lines}
+    lines = [line.split()[0].split(",") for line in printed.splitlines() if line.startswith(f"cpu,2,{tokens},")]
+    return {int(line[3]): (float(line[4]), float(line[4]) - float(line[5])) for line in lines}
 
 
 def test_resident_memory_does_not_grow_with_masks():

@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "comm/device/device_ranks.hpp"
@@ -210,7 +212,8 @@ TEST_P(DeviceTransports, RowsThatAreLeftKeepWhatTheCallerWrote) {
     spec.returns = {{kReturned, kRows, kHeads, kDim, DType::kFloat32, DType::kFloat32}};
     const auto pass = comm.prepare_pass(spec);
     const std::vector<Range> unseen = {{kReturned, kRows}}, returned = {{kReturned - 1, kRows}};
-    const bool leaves = pass->leave_rows(unseen);
+    const std::vector<Range> absent = {{3, 5}, {10, 11}};  // of which nobody wrote an own part
+    const bool leaves = pass->leave_rows(unseen, absent);
     EXPECT_EQ(leaves, GetParam() == DeviceTransport::kCopyEngine);
     if (leaves) {
       EXPECT_THROW(pass->leave_rows(returned), InvalidArgument);
@@ -221,7 +224,15 @@ TEST_P(DeviceTransports, RowsThatAreLeftKeepWhatTheCallerWrote) {
       host.fill(value);
       return host;
     };
-    const HostTensor partial = filled(kReturned, 2), own = filled(kRows, 1), before = filled(kRows, 7);
+    const HostTensor partial = filled(kReturned, 2), before = filled(kRows, 7);
+    HostTensor own = filled(kRows, 1);
+    const auto is_absent = [&](int64_t row) {
+      return leaves && std::ranges::any_of(absent, [&](const Range& r) { return row >= r.begin && row < r.end; });
+    };
+    const auto row_elements = static_cast<int64_t>(kHeads) * kDim;
+    for (int64_t row = 0; row < kRows; ++row) {
+      if (is_absent(row)) std::fill_n(own.data<float>() + row * row_elements, row_elements, std::nanf(""));
+    }
     const DeviceBuffer partial_memory = to_device(partial), own_memory = to_device(own), sum_memory = to_device(before);
     comm.control().barrier("allocated");
     pass->begin(stream);
@@ -233,7 +244,7 @@ TEST_P(DeviceTransports, RowsThatAreLeftKeepWhatTheCallerWrote) {
     comm.check();
     const HostTensor got = to_host(sums[0]);
     for (int64_t row = 0; row < kRows; ++row) {
-      ASSERT_EQ(got.at(row, 1, 3), row < kReturned ? 3 : leaves ? 7 : 1) << "row " << row;
+      ASSERT_EQ(got.at(row, 1, 3), is_absent(row) ? 2 : row < kReturned ? 3 : leaves ? 7 : 1) << "row " << row;
     }
     comm.control().barrier("done");
   });
