@@ -107,7 +107,9 @@ def main():
         print(f"{name:30}{a:9.2f}{b:9.2f} us, B / A {middle[0]:.3f} ({middle[1]:.3f} to {middle[2]:.3f})")
     if arguments.csv:
         with open(arguments.csv, "w", newline="") as file:
-            csv.writer(file).writerows([["what", "a_us", "b_us", "b_over_a", "lower_quartile", "upper_quartile"], *table])
+            csv.writer(file).writerows(
+                [["what", "a_us", "b_us", "b_over_a", "lower_quartile", "upper_quartile"], *table]
+            )
     for process in workers:
         process.stdin.close()
         process.wait()

@@ -153,7 +153,8 @@ bool are_plain(nb::handle q, nb::handle k, nb::handle v) {
     const bool is_alike = tensor.dtype == tensors[0].dtype &&
                           tensor.device.device_type == tensors[0].device.device_type &&
                           tensor.device.device_id == tensors[0].device.device_id;
-    if (tensor.ndim != 3 || tensor.strides == nullptr || !is_alike || !dtype_of(tensor.dtype) || !is_readable(tensor)) return false;
+    if (tensor.ndim != 3 || tensor.strides == nullptr || !is_alike || !dtype_of(tensor.dtype) || !is_readable(tensor))
+      return false;
   }
   const int64_t *of_q = tensors[0].shape, *of_k = tensors[1].shape, *of_v = tensors[2].shape;
   return of_k[0] == of_v[0] && of_k[1] == of_v[1] && of_q[2] == of_k[2] && of_k[1] != 0 && of_q[1] % of_k[1] == 0;

@@ -29,6 +29,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   void abort(std::string_view reason) noexcept override { group_->state().give_up(reason); }
   TrafficCounters counters() const override { return group_->state().counters(); }
   void reset_counters() override { group_->state().reset_counters(); }
+  int64_t shared_bytes() const override { return group_->shared().bytes(); }
 
  private:
   std::shared_ptr<NcclGroup> group_;

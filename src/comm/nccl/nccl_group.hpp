@@ -15,6 +15,7 @@
 #include "comm/device/streams.hpp"
 #include "comm/nccl/messages.hpp"
 #include "comm/nccl/nccl_api.hpp"
+#include "comm/nccl/shared_buffer.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/device_communicator.hpp"
 
@@ -51,6 +52,13 @@ class NcclGroup {
   /// This rank opens the next epoch.
   void open(int pass);
 
+  /// Of passes that share memory (DevicePassSpec::shares_memory).
+  struct Shared {
+    SharedBuffer landing, returned, send_staging, recv_staging;
+    int64_t bytes() const { return landing.bytes() + returned.bytes() + send_staging.bytes() + recv_staging.bytes(); }
+  };
+  Shared& shared() { return shared_; }
+
   /// Combines `count` values over all ranks, in rank order.
   void all_reduce(float* values, int count, bool is_max, cudaStream_t caller);
 
@@ -77,6 +85,7 @@ class NcclGroup {
   OwnedEvent fork_, join_;
   cuda::DeviceBuffer counter_;
   cuda::DeviceBuffer inbox_;  // of all_reduce
+  Shared shared_;
   uint64_t num_epochs_ = 0;
   bool is_connected_ = false;
 

@@ -25,16 +25,36 @@ MoveParams move_params(const cuda::DeviceBuffer& chunks, size_t count, char* con
   return params;
 }
 
+size_t aligned(int64_t bytes) {
+  constexpr int64_t kAlignment = 1024;
+  return static_cast<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+/// `bytes` of `shared`, or of a buffer's own if that is null.
+std::shared_ptr<cuda::DeviceBuffer> memory_of(SharedBuffer* shared, size_t bytes) {
+  return shared != nullptr ? shared->get(bytes)
+                           : std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(bytes));
+}
+
 }  // namespace
 
-NcclLanding::NcclLanding(const std::vector<LandingTensor>& tensors, int num_slots)
+NcclLanding::NcclLanding(const std::vector<LandingTensor>& tensors, int num_slots, SharedBuffer* shared)
     : num_tensors_(tensors.size()), slots_(num_slots) {
+  std::vector<size_t> offsets;
+  size_t slot_bytes = 0;
+  for (const LandingTensor& tensor : tensors) {
+    const int64_t row_bytes = int64_t{tensor.heads} * tensor.dim * static_cast<int64_t>(size_of(tensor.dtype));
+    offsets.push_back(slot_bytes);
+    slot_bytes += aligned(tensor.rows * row_bytes);
+  }
+  // NOTE [slots in one place]: a transfer waits for what the caller's stream has done with the slot before. Slots are
+  // there for what is kept, which is not shared.
+  const int num_places = shared != nullptr ? 1 : num_slots;
+  memory_ = memory_of(shared, slot_bytes * static_cast<size_t>(num_places));
+  own_bytes_ = shared != nullptr ? 0 : static_cast<int64_t>(memory_->bytes());
   for (int slot = 0; slot < num_slots; ++slot) {
-    for (const LandingTensor& tensor : tensors) {
-      const int64_t row_bytes = int64_t{tensor.heads} * tensor.dim * static_cast<int64_t>(size_of(tensor.dtype));
-      buffers_.push_back(cuda::DeviceBuffer::zeros(static_cast<size_t>(tensor.rows * row_bytes)));
-      addresses_.push_back(buffers_.back().as<char>());
-    }
+    const size_t place = shared != nullptr ? 0 : static_cast<size_t>(slot);
+    for (const size_t offset : offsets) addresses_.push_back(memory_->as<char>() + place * slot_bytes + offset);
   }
   device_addresses_ = cuda::DeviceBuffer::copy_of(addresses_);
 }
@@ -57,24 +77,12 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
   if (spec_.landing_of != nullptr) {
     landing_ = static_cast<const NcclPass&>(*spec_.landing_of).landing_;
   } else {
-    landing_ = std::make_shared<NcclLanding>(spec_.landing, spec_.num_slots);
+    landing_ = std::make_shared<NcclLanding>(spec_.landing, spec_.num_slots,
+                                             shares_memory() ? &group_->shared().landing : nullptr);
   }
   casts_ = upload_stages(cast_messages(place, spec_));
   reduces_ = upload_stages(return_messages(place, spec_, layout_));
-  int64_t send_bytes = 0, recv_bytes = 0;
-  for (const std::vector<Stage>* stages : {&casts_, &reduces_}) {
-    for (const Stage& stage : *stages) {
-      send_bytes = std::max(send_bytes, stage.messages.send_bytes);
-      recv_bytes = std::max(recv_bytes, stage.messages.recv_bytes);
-    }
-  }
-  send_staging_ = cuda::DeviceBuffer(static_cast<size_t>(send_bytes));
-  recv_staging_ = cuda::DeviceBuffer(static_cast<size_t>(recv_bytes));
-  send_base_ = cuda::DeviceBuffer::copy_of(std::vector<char*>{send_staging_.as<char>()});
-  for (const int64_t row_bytes : return_row_bytes(spec_)) {
-    returned_.emplace_back(static_cast<size_t>(layout_.return_rows * row_bytes));
-    returned_addresses_.push_back(returned_.back().as<char>());
-  }
+  take_staging();
   const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
   std::vector<Chunk> own_chunks;
   for (size_t t = 0; t < row_bytes.size(); ++t) {
@@ -90,6 +98,35 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
   merge_before_ = cuda::DeviceBuffer::copy_of(layout_.merge.num_before);
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   group_->state().control().barrier("prepare_pass: ready");
+}
+
+void NcclPass::take_staging() {
+  int64_t send_bytes = 0, recv_bytes = 0;
+  for (const std::vector<Stage>* stages : {&casts_, &reduces_}) {
+    for (const Stage& stage : *stages) {
+      send_bytes = std::max(send_bytes, stage.messages.send_bytes);
+      recv_bytes = std::max(recv_bytes, stage.messages.recv_bytes);
+    }
+  }
+  NcclGroup::Shared* shared = shares_memory() ? &group_->shared() : nullptr;
+  send_staging_ = memory_of(shared != nullptr ? &shared->send_staging : nullptr, static_cast<size_t>(send_bytes));
+  recv_staging_ = memory_of(shared != nullptr ? &shared->recv_staging : nullptr, static_cast<size_t>(recv_bytes));
+  send_base_ = cuda::DeviceBuffer::copy_of(std::vector<char*>{send_staging_->as<char>()});
+  std::vector<size_t> offsets;
+  size_t return_bytes = 0;
+  for (const int64_t row_bytes : return_row_bytes(spec_)) {
+    offsets.push_back(return_bytes);
+    return_bytes += aligned(layout_.return_rows * row_bytes);
+  }
+  returned_ = memory_of(shared != nullptr ? &shared->returned : nullptr, return_bytes);
+  for (const size_t offset : offsets) returned_addresses_.push_back(returned_->as<char>() + offset);
+}
+
+int64_t NcclPass::own_bytes() const {
+  int64_t bytes = spec_.landing_of == nullptr ? landing_->own_bytes() : 0;
+  if (shares_memory()) return bytes;
+  for (const auto& buffer : {send_staging_, recv_staging_, returned_}) bytes += static_cast<int64_t>(buffer->bytes());
+  return bytes;
 }
 
 std::vector<NcclPass::Stage> NcclPass::upload_stages(std::vector<StageMessages> stages) {
@@ -169,11 +206,11 @@ void NcclPass::transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx,
     }
     group_->begin(kind, number_, stage_idx);
     cuda::check(cudaEventRecord(stage.started.get(), own), "cudaEventRecord");
-    group_->exchange(messages.sends, {tensors, send_staging_.as<char>()}, messages.recvs,
-                     {targets, recv_staging_.as<char>()});
+    group_->exchange(messages.sends, {tensors, send_staging_->as<char>()}, messages.recvs,
+                     {targets, recv_staging_->as<char>()});
     group_->end();
     MoveParams params = move_params(stage.unpack, messages.unpack.size(), device_targets);
-    params.sources[0] = recv_staging_.as<char>();
+    params.sources[0] = recv_staging_->as<char>();
     launch_move(params, kPackBlocks, own);
     cuda::check(cudaEventRecord(stage.done.get(), own), "cudaEventRecord");
   }
@@ -231,7 +268,7 @@ void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
     const ReturnTensor& shape = spec_.returns[t];
     MergeParams& params = merged.emplace_back();
     params.own = own[t].data;
-    params.returned = returned_[t].as<void>();
+    params.returned = returned_addresses_[t];
     params.sums = sums[t].data;
     params.own_dtype = own[t].dtype;
     params.returned_dtype = shape.reduce_dtype;

@@ -18,19 +18,22 @@ namespace tangram::comm {
 /// credits.
 class NcclLanding {
  public:
-  NcclLanding(const std::vector<LandingTensor>& tensors, int num_slots);
+  /// In `shared`, all slots in one place, or, if that is null, in memory of its own.
+  NcclLanding(const std::vector<LandingTensor>& tensors, int num_slots, SharedBuffer* shared);
 
   SlotPool& slots() { return slots_; }
   int num_slots() const { return slots_.size(); }
   /// Addresses of the tensors in a slot, on the host and as a table in device memory.
   std::span<char* const> tensors(int slot) const;
   char* const* device_tensors(int slot) const;
+  int64_t own_bytes() const { return own_bytes_; }
 
  private:
   size_t num_tensors_;
   SlotPool slots_;
-  std::vector<cuda::DeviceBuffer> buffers_;  // [slot, tensor]
-  std::vector<char*> addresses_;
+  std::shared_ptr<cuda::DeviceBuffer> memory_;
+  int64_t own_bytes_ = 0;         // of memory_, where it is not shared
+  std::vector<char*> addresses_;  // [slot, tensor]
   cuda::DeviceBuffer device_addresses_;
 };
 
@@ -46,6 +49,7 @@ class NcclPass final : public DevicePass {
   int begin_kept(KeptSlot kept, void* stream) override;
   TensorView landing(int tensor, int slot) const override;
   int num_slots() const override { return landing_->num_slots(); }
+  int64_t own_bytes() const override;
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_cast(int stage, void* stream) override;
   void wait_started(int stage, void* stream) override;
@@ -74,6 +78,9 @@ class NcclPass final : public DevicePass {
     OwnedEvent done;
   };
 
+  /// As of CopyEnginePass.
+  bool shares_memory() const { return spec_.shares_memory && spec_.num_slots <= 2; }
+  void take_staging();
   std::vector<Stage> upload_stages(std::vector<StageMessages> stages);
   /// Packs, exchanges and unpacks, on the group's stream behind what is on `stream`.
   void transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx, std::span<const ConstTensorView> sources,
@@ -89,10 +96,10 @@ class NcclPass final : public DevicePass {
   std::shared_ptr<NcclLanding> landing_;
   std::vector<Stage> casts_;
   std::vector<Stage> reduces_;
-  cuda::DeviceBuffer send_staging_, recv_staging_;  // of one stage at a time, in stream order
-  cuda::DeviceBuffer send_base_;                    // a table of one address
-  std::vector<cuda::DeviceBuffer> returned_;        // by tensor: the return area
-  std::vector<char*> returned_addresses_;
+  std::shared_ptr<cuda::DeviceBuffer> send_staging_, recv_staging_;  // of one stage at a time, in stream order
+  cuda::DeviceBuffer send_base_;                                     // a table of one address
+  std::shared_ptr<cuda::DeviceBuffer> returned_;                     // the return area
+  std::vector<char*> returned_addresses_;                            // by tensor
   cuda::DeviceBuffer merge_begin_, merge_entries_, merge_before_;
   cuda::DeviceBuffer own_chunks_;  // of own_rows
   size_t num_own_chunks_ = 0;

@@ -200,6 +200,59 @@ TEST_P(DeviceTransports, BeginCopiesOwnRowsBesideThoseOfPeers) {
   });
 }
 
+// Over NCCL each pass owned its landing buffers: a gigabyte a mask, which no bound of caches counted.
+TEST_P(DeviceTransports, PassesThatShareMemoryTakeTurnsInIt) {
+  if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
+  constexpr int kSize = 2, kPasses = 4, kEpochs = 12;
+  constexpr int64_t kMostRows = 4096;
+  run(kSize, [&](DeviceCommunicator& comm) {
+    const Stream stream;
+    const HostTensor shape(DType::kFloat32, kMostRows, kHeads, kDim);
+    const DeviceBuffer source(static_cast<size_t>(shape.bytes()));
+    std::vector<DeviceBuffer> landed(kEpochs);
+    for (DeviceBuffer& rows : landed) rows = DeviceBuffer(static_cast<size_t>(shape.bytes()));
+    std::vector<std::shared_ptr<DevicePass>> passes;
+    std::vector<int64_t> rows_of;
+    int64_t shared_bytes = 0;
+    for (int i = 0; i < kPasses; ++i) {  // the largest first: what comes after it finds room
+      rows_of.push_back(kMostRows - 512 * i);
+      DevicePassSpec spec = ring_spec(comm.rank(), kSize, rows_of.back(), "shared");
+      spec.shares_memory = true;
+      passes.push_back(comm.prepare_pass(spec));
+      EXPECT_EQ(passes.back()->own_bytes(), 0);
+      if (i == 0) shared_bytes = comm.shared_bytes();
+      EXPECT_EQ(comm.shared_bytes(), shared_bytes);
+    }
+    EXPECT_GE(shared_bytes, shape.bytes());
+    comm.control().barrier("allocated");
+    const auto value_of = [](int epoch, int rank) { return 3 * epoch + rank + 1; };
+    for (int epoch = 0; epoch < kEpochs; ++epoch) {
+      const auto i = static_cast<size_t>(epoch % kPasses);
+      HostTensor rows(DType::kFloat32, rows_of[i], kHeads, kDim);
+      check(cudaMemsetAsync(source.as<char>(), value_of(epoch, comm.rank()), source.bytes(), stream), "memset");
+      const int slot = passes[i]->begin(stream);
+      const ConstTensorView sources[] = {view_of(source, rows)};
+      passes[i]->cast(0, sources, stream);
+      passes[i]->wait_cast(0, stream);
+      check(cudaMemcpyAsync(landed[static_cast<size_t>(epoch)].as<char>(), passes[i]->landing(0, slot).data,
+                            static_cast<size_t>(rows.bytes()), cudaMemcpyDeviceToDevice, stream),
+            "copy");
+      passes[i]->end(stream);
+    }
+    stream.synchronize();
+    comm.check();
+    for (int epoch = 0; epoch < kEpochs; ++epoch) {
+      const size_t count = static_cast<size_t>(rows_of[static_cast<size_t>(epoch % kPasses)]) * kHeads * kDim * 4;
+      std::vector<unsigned char> got(count);
+      check(cudaMemcpy(got.data(), landed[static_cast<size_t>(epoch)].as<char>(), count, cudaMemcpyDeviceToHost),
+            "copy");
+      const auto expected = static_cast<unsigned char>(value_of(epoch, 1 - comm.rank()));
+      EXPECT_EQ(std::ranges::count(got, expected), static_cast<std::ptrdiff_t>(count)) << "epoch " << epoch;
+    }
+    comm.control().barrier("done");
+  });
+}
+
 TEST_P(DeviceTransports, RowsThatAreLeftKeepWhatTheCallerWrote) {
   if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
   constexpr int kSize = 2;

@@ -171,6 +171,25 @@ def check_disagreement():
     tangram.check_errors()
 
 
+def check_memory():
+    """A mask keeps its lists alone: rows of all masks land in memory that they share."""
+    shards, used = None, []
+    for window in range(100, 112):
+        key = tangram.mask_key(tangram.Mask.sliding_window(8 * TOTAL, (window, 0)), HEADS, HEADS_KV, DIM)
+        if shards is None or len(shards[0]) != key.rows("q").per_rank:
+            rows = key.rows("q").per_rank
+            shards = [
+                torch.randn(rows, h, DIM, device="cuda", dtype=torch.bfloat16) for h in (HEADS, HEADS_KV, HEADS_KV)
+            ]
+            shards = [x.requires_grad_() for x in shards]
+        tangram.calc_attn(*shards, key)[0].sum().backward()
+        tangram.check_errors()
+        dist.barrier()
+        free, total = torch.cuda.mem_get_info()
+        used.append(total - free - torch.cuda.memory_reserved())
+    assert max(used[4:]) - used[3] < 8 << 20, [u >> 20 for u in used]  # a landing area alone would be 8 MiB a mask
+
+
 def check_nccl_group():
     """A group of the NCCL backend: its ranks meet through the store, and rows travel by Tangram's own transport."""
     group = dist.new_group(backend="nccl")
@@ -284,6 +303,7 @@ CHECKS = (
     ("streams", check_streams),
     ("compiled", check_compiled),
     ("disagreement", check_disagreement),
+    ("memory", check_memory),
     ("NCCL group", check_nccl_group),
     ("graph", check_graph),
     (
@@ -300,7 +320,16 @@ CHECKS = (
 
 
 # What does not ask for copies by the driver: graphs cannot hold NCCL's epochs of changing slots.
-NCCL_CHECKS = ("rows", "step", "step with softcap and sink", "step in stages", "kept keys", "strategies", "head masks")
+NCCL_CHECKS = (
+    "rows",
+    "step",
+    "step with softcap and sink",
+    "step in stages",
+    "kept keys",
+    "strategies",
+    "head masks",
+    "memory",
+)
 
 
 def main():

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// SharedBuffer: memory of this rank's GPU that passes over NCCL use one after the other.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory>
+
+#include "cuda/device_buffer.hpp"
+
+namespace tangram::comm {
+
+/// As large as the largest pass wants, rounded up to a power of two so that it hardly ever grows; then passes that were
+/// made before keep the smaller one. Passes may share it, because all that an epoch does to it is ordered behind the
+/// epochs before: transfers run on one stream of the group, which waits for the caller's (NcclPass::transfer).
+class SharedBuffer {
+ public:
+  /// At least `bytes`, which are zero when it is made, and later what other passes left. Waits for the device when it
+  /// grows.
+  std::shared_ptr<cuda::DeviceBuffer> get(size_t bytes) {
+    if (buffer_ == nullptr || buffer_->bytes() < bytes) {
+      constexpr size_t kLeast = 16384;
+      buffer_.reset();  // freed first where no pass uses it
+      buffer_ = std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(std::bit_ceil(std::max(bytes, kLeast))));
+    }
+    return buffer_;
+  }
+  int64_t bytes() const { return buffer_ == nullptr ? 0 : static_cast<int64_t>(buffer_->bytes()); }
+
+ private:
+  std::shared_ptr<cuda::DeviceBuffer> buffer_;
+};
+
+}  // namespace tangram::comm
