@@ -59,7 +59,8 @@ struct MovementRank {
 ///
 /// Rows are *flattened* over head groups: with G groups, head group g of row r is flattened row `g * seqlen + r` of the
 /// sequence and flattened row `g * rows_per_rank + s` of the shard that holds it as row s. A flattened row carries
-/// num_heads_q / G query heads (num_heads_kv / G K/V heads). Slices stay inside one group.
+/// num_heads_q / G query heads (num_heads_kv / G K/V heads). A slice of rows of two groups shows, in buffers where
+/// these touch, what slices of each would.
 ///
 /// Invariants, in each pass:
 /// 1. Every visible cell of every head group is in one slice of one stage of one rank.

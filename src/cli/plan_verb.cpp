@@ -34,11 +34,8 @@ struct PlanVerbOptions {
 /// What a rank does in a step, forward and backward, on the host.
 std::string programs_text(const Plan& plan, int rank) {
   require(rank >= 0 && rank < plan.cp_size(), "--program: must be a rank in [0, {}) (got {})", plan.cp_size(), rank);
-  require(plan.movement.empty(), "--program: plans in which queries move have no program (got --movement {})",
-          to_string(plan.config.movement.algorithm));
   CallShape call = CallShape::with_results(plan.config.heads.dtype, plan.config.heads.dtype);
-  const bool keeps =
-      plan.grid.empty() ? plan.ranks[static_cast<size_t>(rank)].backward.back().kept : plan.grid.head_ranks > 1;
+  const bool keeps = can_keep(plan);
   call.keeps = keeps;
   std::string text = fmt::format("rank {} of {}, forward, on the host\n", rank, plan.cp_size());
   text += program_text(forward_program(plan, rank, call, kHostTarget));

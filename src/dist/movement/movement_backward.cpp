@@ -7,8 +7,8 @@
 #include <array>
 
 #include "dist/movement/head_groups.hpp"
-#include "dist/movement/merge.hpp"
 #include "dist/movement/movement_attention.hpp"
+#include "dist/program/merge.hpp"
 #include "dist/rows.hpp"
 
 namespace tangram {
@@ -20,7 +20,7 @@ namespace {
 struct Gradients {
   HostTensor computed, sent, received;
 
-  TensorView outgoing() { return sent.bytes() > 0 ? sent.view() : computed.view(); }
+  TensorView outgoing() { return received.dtype() != DType::kFloat32 ? sent.view() : computed.view(); }
   /// Rounds the rows that an exchange sends back.
   void round(const std::vector<RowCopy>& copies) {
     if (sent.bytes() == 0) return;
@@ -79,7 +79,7 @@ class MovementAttention::Backward {
       for (const size_t stage : work_.steps[s].complete_kv) send_back_dkv(stage);
     }
     if (args_.dsink != nullptr) {
-      compute_dsink(args_.sink, lse_view(args_.lse, args_.q), delta_of_heads_, args_.dsink);
+      compute_dsink({args_.sink, args_.q.heads}, lse_view(args_.lse, args_.q), delta_of_heads_, args_.dsink);
     }
     for (const auto& [stage, handle] : returning_) {
       context_.recorder.wait(*handle, TraceKind::kWaitReduce, TraceKind::kTransferReduce, stage);

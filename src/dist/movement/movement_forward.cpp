@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "dist/movement/head_groups.hpp"
-#include "dist/movement/merge.hpp"
 #include "dist/movement/movement_attention.hpp"
+#include "dist/program/merge.hpp"
 #include "dist/rows.hpp"
 
 namespace tangram {
@@ -130,8 +130,9 @@ class MovementAttention::Forward {
       const Range range{group * rows, (group + 1) * rows};
       PartialRows others;
       if (work_.lends_q) others = merged_.rows(range);
-      merge_partials(own_.rows(range), work_.lends_q ? &others : nullptr, args_.sink, group * own_.out.heads(),
-                     args_.q.heads);
+      Sink sink = args_.sink;
+      if (!sink.empty()) sink.data += group * own_.out.heads();
+      merge_partials(own_.rows(range), work_.lends_q ? &others : nullptr, {sink, args_.q.heads});
     }
     const TensorView lse{{args_.lse, DType::kFloat32, rows, args_.q.heads, 1, args_.q.heads, 1}};
     write_groups(own_.out.view(), nullptr, args_.out, groups_);

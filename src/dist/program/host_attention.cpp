@@ -55,19 +55,22 @@ HostProgram HostAttention::program(Kind kind, const CallShape& call) {
                                             : backward_program(plan, context_.rank, call, kHostTarget, kept));
 }
 
-bool HostAttention::can_keep() const {
+int64_t HostAttention::remote_kv_rows(AttnPass pass) const {
   const Plan& plan = *context_.plan;
-  return plan.grid.empty() ? context_.rank_plan().backward.back().kept : plan.grid.head_ranks > 1;
+  if (!plan.grid.empty()) return 0;
+  if (plan.movement.empty()) return context_.rank_plan().remote_kv_rows;
+  const auto& ranks = pass == AttnPass::kForward ? plan.movement.forward : plan.movement.backward;
+  return ranks[static_cast<size_t>(context_.rank)].remote_kv_rows;
 }
 
 void HostAttention::forward(const DistForwardArgs& args) {
   context_.recorder.begin(AttnPass::kForward);
-  if (context_.plan->grid.empty()) context_.recorder.set_remote_rows(context_.rank_plan().remote_kv_rows);
+  context_.recorder.set_remote_rows(remote_kv_rows(AttnPass::kForward));
   if (args.kept != nullptr) *args.kept = {};
   CallShape call = CallShape::with_results(context_.plan->config.heads.dtype, args.out.dtype);
   call.seqlen_sink = args.sink.seqlen_sink;
   call.sink_layout = args.sink.layout;
-  const bool keeps = args.kept != nullptr && can_keep();
+  const bool keeps = args.kept != nullptr && can_keep(*context_.plan);
   call.keeps = keeps;
   const bool nan_came_in = run_on_host(context_, program(Kind::kForward, call), arguments_of(args), masks_, nullptr,
                                        keeps ? &args.kept->tensors : nullptr);
@@ -78,10 +81,10 @@ void HostAttention::forward(const DistForwardArgs& args) {
 
 void HostAttention::backward(const DistBackwardArgs& args) {
   context_.recorder.begin(AttnPass::kBackward);
-  if (context_.plan->grid.empty()) context_.recorder.set_remote_rows(context_.rank_plan().remote_kv_rows);
+  context_.recorder.set_remote_rows(remote_kv_rows(AttnPass::kBackward));
   const CallShape call{args.out.dtype, args.dout.dtype,       args.dq.dtype,    args.dk.dtype,
                        args.dv.dtype,  args.sink.seqlen_sink, args.sink.layout, args.dsink != nullptr};
-  const bool has_kept = args.kept != nullptr && args.kept->valid && can_keep();
+  const bool has_kept = args.kept != nullptr && args.kept->valid && can_keep(*context_.plan);
   run_on_host(context_, program(has_kept ? Kind::kBackwardKept : Kind::kBackward, call), arguments_of(args), masks_,
               has_kept ? &args.kept->tensors : nullptr, nullptr);
   reduce_dsink(context_, args);

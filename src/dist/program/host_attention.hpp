@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HostAttention: one rank's part in a plan whose queries stay, over host memory.
+// HostAttention: one rank's part in a plan, over host memory.
 #pragma once
 
 #include <set>
@@ -29,8 +29,7 @@ class HostAttention {
  private:
   enum class Kind : int { kForward, kBackward, kBackwardKept };
 
-  /// Whether a forward pass can leave something to its backward pass.
-  bool can_keep() const;
+  int64_t remote_kv_rows(AttnPass pass) const;
   /// Written anew for each call, in microseconds: what stayed would come to lie among the buffers of a pass, where it
   /// keeps the allocator from giving these back.
   HostProgram program(Kind kind, const CallShape& call);

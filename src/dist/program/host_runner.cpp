@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <utility>
 
 #include "comm/row_moves.hpp"
 #include "core/require.hpp"
+#include "dist/program/merge.hpp"
 #include "dist/rows.hpp"
 #include "tangram/env.hpp"
 
@@ -52,7 +54,19 @@ struct Uses {
   void operator()(const WaitOp& op) { add_cast(op.stage); }
   void operator()(const AttendOp& op) {
     for (const TensorRef* ref : {&op.q, &op.k, &op.v, &op.out, &op.dout, &op.dq, &op.dk, &op.dv}) add(*ref);
-    for (const FloatRef* ref : {&op.lse, &op.sink, &op.max_logits, &op.dsink}) add(*ref);
+    for (const FloatRef* ref : {&op.lse, &op.sink, &op.max_logits, &op.dsink, &op.delta}) add(*ref);
+  }
+  void operator()(const DeltaOp& op) {
+    for (const TensorRef* ref : {&op.out, &op.dout, &op.delta}) add(*ref);
+  }
+  void operator()(const MergeOp& op) {
+    for (const TensorRef* ref : {&op.out, &op.lse, &op.other_out, &op.other_lse}) add(*ref);
+  }
+  void operator()(const SinkGradOp& op) {
+    for (const TensorRef* ref : {&op.lse, &op.delta}) add(*ref);
+  }
+  void operator()(const LargestOp& op) {
+    for (const FloatRef* ref : {&op.from, &op.to}) add(*ref);
   }
 };
 
@@ -153,8 +167,9 @@ class HostRunner final : public ProgramRunner {
     const TraceKind kind = cast.results ? TraceKind::kPostReduce : TraceKind::kPostCast;
     for (const HostCast& part : host_program_.casts(stage)) {
       const auto items = std::span(cast.items).subspan(part.first_item, part.num_items);
-      under_way_[static_cast<size_t>(stage)].push_back(context_.recorder.timed(
-          kind, cast.step, [&] { return cast.adds ? reduce(items, part.label) : send(items, part.label); }));
+      under_way_[static_cast<size_t>(stage)].push_back(context_.recorder.timed(kind, cast.step, [&] {
+        return cast.by_lse ? merge(items, part.label) : cast.adds ? reduce(items, part.label) : send(items, part.label);
+      }));
     }
   }
   void wait(int stage) override {
@@ -164,11 +179,11 @@ class HostRunner final : public ProgramRunner {
                              cast.results ? TraceKind::kTransferReduce : TraceKind::kTransferCast, cast.step);
     }
     under_way_[static_cast<size_t>(stage)].clear();
-    if (Env::get().sanity_check && !cast.adds) look_for_nan(cast);
+    if (Env::get().sanity_check && (!cast.adds || cast.by_lse)) look_for_nan(cast);
   }
   void look_for_nan(const Cast& cast) {
     for (const CastItem& item : cast.items) {
-      for (const RowCopy& copy : item.exchange->recvs) {
+      for (const RowCopy& copy : cast.adds ? item.exchange->sends : item.exchange->recvs) {
         nan_came_in_ = nan_came_in_ || has_nan(slice_rows(view(item.target), copy.rows));
       }
     }
@@ -183,6 +198,39 @@ class HostRunner final : public ProgramRunner {
     std::vector<ReduceTensor> tensors;
     for (const CastItem& item : items) tensors.push_back({view(item.source), view(item.target)});
     return context_.communicator->group_reduce(*items.front().exchange, tensors, ReduceOp::kSum, label);
+  }
+  std::unique_ptr<CommHandle> merge(std::span<const CastItem> items, const std::string& label) const {
+    const TensorView out = view(items[0].target), lse = view(items[1].target);
+    const ConstTensorView partial_out = view(items[0].source), partial_lse = view(items[1].source);
+    const LseReduceTensors tensors{partial_out, static_cast<const float*>(partial_lse.data), out,
+                                   static_cast<float*>(lse.data)};
+    return context_.communicator->group_reduce_lse(*items.front().exchange, tensors, label);
+  }
+
+  void at_owner(const DeltaOp& op) override {
+    context_.recorder.timed(TraceKind::kCopyLocal, 0,
+                            [&] { compute_delta(view(op.out), view(op.dout), view(op.delta)); });
+  }
+  void at_owner(const MergeOp& op) override {
+    context_.recorder.timed(TraceKind::kFinish, 0, [&] {
+      const PartialRows others{view(op.other_out), view(op.other_lse)};
+      merge_partials({view(op.out), view(op.lse)}, op.other_out.place == Place::kNone ? nullptr : &others,
+                     {sink(op.sink), static_cast<int>(op.sink.stride)});
+    });
+  }
+  void at_owner(const SinkGradOp& op) override {
+    context_.recorder.timed(TraceKind::kFinish, 0, [&] {
+      compute_dsink({sink(op.sink), static_cast<int>(op.sink.stride)}, view(op.lse), view(op.delta), floats(op.dsink));
+    });
+  }
+  void at_owner(const LargestOp& op) override {
+    float* const to = floats(op.to);
+    for (int column = 0; to != nullptr && column < op.columns; ++column) {
+      to[column] = -std::numeric_limits<float>::infinity();
+      for (int64_t row = 0; row < op.rows; ++row) {
+        to[column] = std::max(to[column], floats(op.from)[row * op.from.stride + column]);
+      }
+    }
   }
 
   void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {

@@ -24,6 +24,8 @@ ProgramArguments common_arguments(const Args& args) {
   arguments.tensor(Place::kV) = writable(args.v);
   arguments.tensor(Place::kOut) = writable(args.out);
   arguments.values(Place::kLse) = const_cast<float*>(args.lse);
+  arguments.tensor(Place::kLse) = {
+      {const_cast<float*>(args.lse), DType::kFloat32, args.q.rows, args.q.heads, 1, args.q.heads, 1}};
   arguments.values(Place::kSink) = const_cast<float*>(args.sink.data);
   arguments.sink_layout = args.sink.layout;
   arguments.seqlen_sink = args.sink.seqlen_sink;
@@ -83,7 +85,16 @@ struct ProgramRunner::Visitor {
       runner.attend(op, *mask, call);
     }
   }
+  template <class OwnerOp>
+  void operator()(const OwnerOp& op) const {
+    runner.at_owner(op);
+  }
 };
+
+void ProgramRunner::at_owner(const DeltaOp&) { TANGRAM_ASSERT(false); }
+void ProgramRunner::at_owner(const MergeOp&) { TANGRAM_ASSERT(false); }
+void ProgramRunner::at_owner(const SinkGradOp&) { TANGRAM_ASSERT(false); }
+void ProgramRunner::at_owner(const LargestOp&) { TANGRAM_ASSERT(false); }
 
 void ProgramRunner::run() {
   for (size_t i = 0; i < program_.ops.size(); ++i) {
@@ -115,9 +126,9 @@ float* ProgramRunner::floats(const FloatRef& ref) const {
   return base == nullptr ? nullptr : base + ref.offset;
 }
 
-Sink ProgramRunner::sink(const AttendOp& op) const {
-  if (op.sink.place == Place::kNone) return {};
-  return {floats(op.sink), arguments_.seqlen_sink, arguments_.sink_layout};
+Sink ProgramRunner::sink(const FloatRef& ref) const {
+  if (ref.place == Place::kNone) return {};
+  return {floats(ref), arguments_.seqlen_sink, arguments_.sink_layout};
 }
 
 AttnForwardArgs ProgramRunner::forward_call(const AttendOp& op) const {
@@ -127,8 +138,9 @@ AttnForwardArgs ProgramRunner::forward_call(const AttendOp& op) const {
   call.v = view(op.v);
   call.out = view(op.out);
   call.lse = floats(op.lse);
-  call.max_logits = floats(op.max_logits);
-  call.sink = sink(op);
+  const bool wants_max_logits = arguments_.floats[static_cast<size_t>(Place::kMaxLogits)] != nullptr;
+  call.max_logits = wants_max_logits ? floats(op.max_logits) : nullptr;
+  call.sink = sink(op.sink);
   call.accumulate = op.accumulate;
   call.options = arguments_.options;
   return call;
@@ -145,10 +157,11 @@ AttnBackwardArgs ProgramRunner::backward_call(const AttendOp& op) const {
   call.dq = view(op.dq);
   call.dk = view(op.dk);
   call.dv = view(op.dv);
-  call.sink = sink(op);
+  call.sink = sink(op.sink);
   // A gradient that nobody asked for is not even computed into the memory that was set aside for it.
   const bool wants_dsink = arguments_.floats[static_cast<size_t>(Place::kDsink)] != nullptr;
   call.dsink = wants_dsink ? floats(op.dsink) : nullptr;
+  call.delta = floats(op.delta);
   call.accumulate_dq = op.accumulate;
   call.accumulate_dkv = op.accumulate_kv;
   call.options = arguments_.options;

@@ -68,6 +68,7 @@ class ProgramRunner {
 
   TensorView view(const TensorRef& ref) const;
   float* floats(const FloatRef& ref) const;
+  Sink sink(const FloatRef& ref) const;
 
   virtual void* data(int region) const = 0;
   virtual void before(size_t /*op*/) {}
@@ -79,6 +80,11 @@ class ProgramRunner {
   virtual void wait(int stage) = 0;
   virtual void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) = 0;
   virtual void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) = 0;
+  /// Those of plans in which queries move: only the host runs them.
+  virtual void at_owner(const DeltaOp& op);
+  virtual void at_owner(const MergeOp& op);
+  virtual void at_owner(const SinkGradOp& op);
+  virtual void at_owner(const LargestOp& op);
 
   const Program& program_;
   const ProgramArguments& arguments_;
@@ -86,7 +92,6 @@ class ProgramRunner {
  private:
   struct Visitor;
 
-  Sink sink(const AttendOp& op) const;
   AttnForwardArgs forward_call(const AttendOp& op) const;
   AttnBackwardArgs backward_call(const AttendOp& op) const;
 

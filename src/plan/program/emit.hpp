@@ -15,7 +15,7 @@
 namespace tangram {
 
 /// What a program computes: one for each stage of each pass; with a grid, for each step between row groups and each
-/// number of heads in a chunk.
+/// number of heads in a chunk; where queries move, for each call.
 struct ProgramMask {
   enum class Passes { kBoth, kForward, kBackward };
 
@@ -36,7 +36,7 @@ struct CallShape {
   int64_t seqlen_sink = 0;
   SinkLayout sink_layout = SinkLayout::kSh;
   bool wants_dsink = true;
-  /// Forward: what the backward pass can use is kept in the first regions, where that costs copies.
+  /// Forward: what the backward pass can use is kept in the first regions, where that costs memory or copies.
   bool keeps = false;
 
   /// All results in `dtype`.
@@ -57,7 +57,11 @@ struct ProgramTarget {
   int64_t float_unit = 4;
 };
 
-/// Throw InvalidArgument for plans in which queries move, and ranks that the plan has not.
+/// Whether a forward pass can leave something to its backward pass.
+bool can_keep(const Plan& plan);
+
+/// Throw InvalidArgument for ranks that the plan has not. Plans in which queries move need a target that sends from
+/// anywhere.
 /// Casts and regions do not depend on a sink of all rows; sinks of single rows are sent where heads are exchanged.
 Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);
 /// `kept`: the first regions hold what the forward program left there.

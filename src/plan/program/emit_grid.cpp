@@ -6,13 +6,13 @@
 // NOTE [head chunks]: while chunk c computes, the inputs of chunk c + 1 and the results of chunk c - 1 travel (HCMS,
 // arXiv 2607.01817; with one chunk, Ulysses). Every head is computed by one call over the same rows and keys however
 // heads are cut, so results do not depend on the chunks.
+#include "plan/program/emit_grid.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <optional>
 
 #include "core/require.hpp"
-#include "plan/program/emit_kv.hpp"
 #include "plan/program/heads.hpp"
 #include "plan/program/rows.hpp"
 
@@ -356,19 +356,7 @@ Program PassWriter::backward(bool kept) {
 
 }  // namespace
 
-namespace {
-
-void require_program(const char* function, const Plan& plan, int rank) {
-  require(plan.movement.empty(), "{}: plans in which queries move have no program (got movement {})", function,
-          to_string(plan.config.movement.algorithm));
-  require(0 <= rank && rank < plan.cp_size(), "{}: rank must lie in [0, {}) (got {})", function, plan.cp_size(), rank);
-}
-
-}  // namespace
-
-std::vector<ProgramMask> program_masks(const Plan& plan, int rank) {
-  require_program("program_masks", plan, rank);
-  if (plan.grid.empty()) return kv_masks(plan, rank);
+std::vector<ProgramMask> grid_masks(const Plan& plan, int rank) {
   const GridRank of{plan, rank};
   const HeadConfig& heads = plan.config.heads;
   const int local_kv = std::max(1, heads.num_heads_kv / plan.grid.head_ranks);
@@ -391,15 +379,11 @@ std::vector<ProgramMask> program_masks(const Plan& plan, int rank) {
   return masks;
 }
 
-Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target) {
-  require_program("forward_program", plan, rank);
-  if (plan.grid.empty()) return kv_forward(plan, rank, call, target);
+Program grid_forward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target) {
   return PassWriter(plan, rank, call, target).forward();
 }
 
-Program backward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept) {
-  require_program("backward_program", plan, rank);
-  if (plan.grid.empty()) return kv_backward(plan, rank, call, target, kept);
+Program grid_backward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept) {
   return PassWriter(plan, rank, call, target).backward(kept);
 }
 

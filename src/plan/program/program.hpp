@@ -104,6 +104,8 @@ struct Cast {
   /// of `target` that it names as sent, in rank order, in float32. The targets hold something, and several casts may
   /// add to a row.
   bool adds = false;
+  /// Of one that adds: its items are out and lse of partial results, which are joined by lse in place of added up.
+  bool by_lse = false;
 };
 
 /// `result = source`, or `source + addend` where there is one: summed in float32, rounded once.
@@ -154,11 +156,37 @@ struct AttendOp {
   TensorRef dout, dq, dk, dv;
   bool accumulate_kv = false;  ///< dk and dv, of keys that the mask shows; others are not touched
   FloatRef dsink;
+  FloatRef delta;  ///< backward; kNone: computed from out, else that is not read
   bool beside_transfers = false;
   int stage = 0;  ///< chunk of heads or step between row groups
 };
 
-using Op = std::variant<RowSumsOp, FloatCopiesOp, ZeroOp, CastOp, WaitOp, AttendOp>;
+// What the owner of queries does that others compute for; `lse` and `delta` have dim 1. Sinks are those of the heads of
+// the tensors, `stride` values from one to the next.
+
+/// delta = rowsum(dout * out): what travels in place of out.
+struct DeltaOp {
+  TensorRef out, dout, delta;
+};
+/// `out` and `lse` become the result of their keys, those of the others (kNone: none) and the sink (kNone: none).
+struct MergeOp {
+  TensorRef out, lse, other_out, other_lse;
+  FloatRef sink;
+};
+/// `dsink` from the final lse, and delta.
+struct SinkGradOp {
+  TensorRef lse, delta;
+  FloatRef sink, dsink;
+};
+/// Each of `columns` values of `to` becomes the largest of its column of `from`.
+struct LargestOp {
+  FloatRef from, to;
+  int64_t rows = 0;
+  int columns = 0;
+};
+
+using Op =
+    std::variant<RowSumsOp, FloatCopiesOp, ZeroOp, CastOp, WaitOp, AttendOp, DeltaOp, MergeOp, SinkGradOp, LargestOp>;
 
 struct Program {
   std::vector<Op> ops;

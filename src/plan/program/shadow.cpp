@@ -26,7 +26,8 @@ std::set<int> regions_of_floats(const Program& program) {
         add(copy.to);
       }
     } else if (const auto* attend = std::get_if<AttendOp>(&op)) {
-      for (const FloatRef* ref : {&attend->lse, &attend->sink, &attend->max_logits, &attend->dsink}) add(*ref);
+      for (const FloatRef* ref : {&attend->lse, &attend->sink, &attend->max_logits, &attend->dsink, &attend->delta})
+        add(*ref);
     }
   }
   return regions;

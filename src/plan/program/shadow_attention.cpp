@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "tangram/head_masks.hpp"
+
 namespace tangram {
 
 namespace {
@@ -90,6 +92,37 @@ void require_shape(const char* name, const TensorRef& ref, int64_t rows, int hea
 /// A call takes sinks, and gives their gradients, as `[rows or one, sinks, heads]` from where the reference begins.
 FloatRef contiguous(const FloatRef& ref, int heads) { return {ref.place, ref.offset, heads, ref.region}; }
 
+/// Of the rows and heads of a tensor: `[rows or one, sinks, heads]`, `stride` values from one sink to the next.
+struct Sinks {
+  ShadowMemory& memory;
+  const CallShape& call;
+  FloatRef ref;
+
+  bool are_of_rows() const { return call.sink_layout == SinkLayout::kSsh; }
+  int64_t place(int64_t row, int64_t sink) const { return are_of_rows() ? row * call.seqlen_sink + sink : sink; }
+  Element one(int64_t row, int64_t sink, int head) const { return memory.read(ref, place(row, sink), head); }
+  Element sum(int64_t row, int head) const {
+    Element sum;
+    for (int64_t s = 0; ref.place != Place::kNone && s < call.seqlen_sink; ++s) sum += one(row, s, head);
+    return sum;
+  }
+  /// `shares`, `[rows, heads]`: lse times delta.
+  void write_gradients(const FloatRef& dsink, int64_t rows, int heads, const std::vector<Element>& shares) const {
+    if (ref.place == Place::kNone) throw ProgramFault{"writes dsink without a sink"};
+    for (int64_t s = 0; s < call.seqlen_sink; ++s) {
+      for (int h = 0; h < heads; ++h) {
+        Element sum;
+        for (int64_t i = 0; i < rows; ++i) {
+          const Element share = shares[static_cast<size_t>(i * heads + h)];
+          sum += share;
+          if (are_of_rows()) memory.write(dsink, place(i, s), h, one(i, s, h) * share);
+        }
+        if (!are_of_rows()) memory.write(dsink, s, h, one(0, s, h) * sum);
+      }
+    }
+  }
+};
+
 struct Call {
   ShadowMemory& memory;
   const AttendOp& op;
@@ -112,23 +145,13 @@ struct Call {
     });
   }
   Element sink(int64_t row, int head) const {
-    Element sum;
-    if (op.sink.place == Place::kNone) return sum;
-    for (int64_t s = 0; s < call.seqlen_sink; ++s) sum += one_sink(row, s, head);
-    return sum;
+    return Sinks{memory, call, contiguous(op.sink, sums.heads_q)}.sum(row, head);
   }
-  int64_t sink_row(int64_t row, int64_t sink) const {
-    return call.sink_layout == SinkLayout::kSsh ? row * call.seqlen_sink + sink : sink;
-  }
-  Element one_sink(int64_t row, int64_t sink, int head) const {
-    return memory.read(contiguous(op.sink, sums.heads_q), sink_row(row, sink), head);
-  }
-
   void forward() const {
     const std::vector<Element> seen = sums.over_keys(pairs());
     for (int64_t i = 0; i < sums.rows; ++i) {
       for (int h = 0; h < sums.heads_q; ++h) {
-        Element value = memory.read(op.q, i, h) * (seen[static_cast<size_t>(i * sums.heads_q + h)] + sink(i, h));
+        Element value = memory.read(op.q, i, h) * seen[static_cast<size_t>(i * sums.heads_q + h)] + sink(i, h);
         if (op.accumulate) {
           const Element before = memory.read(op.out, i, h);
           if (memory.read(op.lse, i, h) != before) throw ProgramFault{"adds to out and lse of different calls"};
@@ -139,15 +162,20 @@ struct Call {
       }
     }
     for (int h = 0; op.max_logits.place != Place::kNone && h < sums.heads_q; ++h) {
-      memory.write(op.max_logits, 0, h, Element(1));
+      Element logits = op.accumulate ? memory.read(op.max_logits, 0, h) : Element();
+      for (int64_t i = 0; i < sums.rows; ++i) {
+        logits += memory.read(op.q, i, h) * seen[static_cast<size_t>(i * sums.heads_q + h)];
+      }
+      memory.write(op.max_logits, 0, h, logits);
     }
   }
 
   void backward() const {
     const std::vector<Element> kv = pairs(), seen = sums.over_keys(kv);
+    const std::vector<Element> shares =
+        elements(sums.rows, sums.heads_q, [&](int64_t i, int h) { return memory.read(op.lse, i, h) * delta(i, h); });
     const std::vector<Element> weights = elements(sums.rows, sums.heads_q, [&](int64_t i, int h) {
-      return memory.read(op.q, i, h) * memory.read(op.dout, i, h) * memory.read(op.out, i, h) *
-             memory.read(op.lse, i, h);
+      return memory.read(op.q, i, h) * memory.read(op.dout, i, h) * shares[static_cast<size_t>(i * sums.heads_q + h)];
     });
     for (int64_t i = 0; i < sums.rows; ++i) {
       for (int h = 0; h < sums.heads_q; ++h) {
@@ -172,27 +200,25 @@ struct Call {
         memory.write(op.dv, j, g, dv);
       }
     }
-    if (op.dsink.place != Place::kNone) write_dsink(weights);
+    if (op.dsink.place == Place::kNone) return;
+    Sinks{memory, call, contiguous(op.sink, sums.heads_q)}.write_gradients(contiguous(op.dsink, sums.heads_q),
+                                                                           sums.rows, sums.heads_q, shares);
   }
-
-  void write_dsink(const std::vector<Element>& weights) const {
-    if (op.sink.place == Place::kNone) throw ProgramFault{"writes dsink without a sink"};
-    const FloatRef dsink = contiguous(op.dsink, sums.heads_q);
-    for (int64_t s = 0; s < call.seqlen_sink; ++s) {
-      for (int h = 0; h < sums.heads_q; ++h) {
-        Element sum;
-        for (int64_t i = 0; i < sums.rows; ++i) {
-          const Element weight = weights[static_cast<size_t>(i * sums.heads_q + h)];
-          sum += weight;
-          if (call.sink_layout == SinkLayout::kSsh) {
-            memory.write(dsink, sink_row(i, s), h, one_sink(i, s, h) * weight);
-          }
-        }
-        if (call.sink_layout == SinkLayout::kSh) memory.write(dsink, s, h, one_sink(0, s, h) * sum);
-      }
-    }
+  Element delta(int64_t row, int head) const {
+    if (op.delta.place != Place::kNone) return memory.read(op.delta, row, head);
+    return memory.read(op.out, row, head) * memory.read(op.dout, row, head);
   }
 };
+
+void require_rows_of(const char* name, const TensorRef& ref, const TensorRef& like, int dim) {
+  require_shape(name, ref, like.rows, like.heads, dim);
+}
+
+Element of_both(const ShadowMemory& memory, const TensorRef& out, const TensorRef& lse, int64_t row, int head) {
+  const Element value = memory.read(out, row, head);
+  if (memory.read(lse, row, head) != value) throw ProgramFault{"merges out and lse of different calls"};
+  return value;
+}
 
 }  // namespace
 
@@ -201,7 +227,9 @@ void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, c
   require_shape("q", op.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
   require_shape("k", op.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
   require_shape("v", op.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
-  require_shape("out", op.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  if (op.delta.place == Place::kNone) {
+    require_shape("out", op.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  }
   const Call shadow{
       memory, op, call, {shape.seqlen_q, shape.seqlen_k, shape.num_heads_q, shape.num_heads_kv, mask.slices}};
   if (!op.backward) return shadow.forward();
@@ -210,6 +238,41 @@ void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, c
   require_shape("dk", op.dk, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
   require_shape("dv", op.dv, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
   shadow.backward();
+}
+
+void make_delta(ShadowMemory& memory, const DeltaOp& op) {
+  require_rows_of("dout", op.dout, op.out, op.out.dim);
+  require_rows_of("delta", op.delta, op.out, 1);
+  for (int64_t row = 0; row < op.out.rows; ++row) {
+    for (int head = 0; head < op.out.heads; ++head) {
+      memory.write(op.delta, row, head, memory.read(op.out, row, head) * memory.read(op.dout, row, head));
+    }
+  }
+}
+
+void merge(ShadowMemory& memory, const MergeOp& op, const CallShape& call) {
+  const bool has_others = op.other_out.place != Place::kNone;
+  require_rows_of("lse", op.lse, op.out, 1);
+  if (has_others) require_rows_of("the others' out", op.other_out, op.out, op.out.dim);
+  if (has_others) require_rows_of("the others' lse", op.other_lse, op.out, 1);
+  const Sinks sinks{memory, call, op.sink};
+  for (int64_t row = 0; row < op.out.rows; ++row) {
+    for (int head = 0; head < op.out.heads; ++head) {
+      Element value = of_both(memory, op.out, op.lse, row, head) + sinks.sum(row, head);
+      if (has_others) value += of_both(memory, op.other_out, op.other_lse, row, head);
+      memory.write(op.out, row, head, value);
+      memory.write(op.lse, row, head, value);
+    }
+  }
+}
+
+void make_dsink(ShadowMemory& memory, const SinkGradOp& op, const CallShape& call) {
+  require_rows_of("lse", op.lse, op.lse, 1);
+  require_rows_of("delta", op.delta, op.lse, 1);
+  Sinks{memory, call, op.sink}.write_gradients(
+      op.dsink, op.lse.rows, op.lse.heads, elements(op.lse.rows, op.lse.heads, [&](int64_t row, int head) {
+        return memory.read(op.lse, row, head) * memory.read(op.delta, row, head);
+      }));
 }
 
 Element sink_element(const CallShape& call, int64_t row, int64_t sink, int head) {
@@ -223,27 +286,31 @@ Element sum_of_sinks(const CallShape& call, int64_t row, int head) {
   return sum;
 }
 
-ExpectedResults::ExpectedResults(const Plan& plan, const CallShape& call) : heads_(plan.config.heads), call_(call) {
-  const Sums sums{plan.mask.seqlen_q(), plan.mask.seqlen_k(), heads_.num_heads_q, heads_.num_heads_kv,
-                  plan.mask.slices()};
-  keys_ = sums.over_keys(elements(sums.keys, heads_.num_heads_kv, [](int64_t j, int g) {
-    return Element::of(Place::kK, j, g) * Element::of(Place::kV, j, g);
+ExpectedResults::ExpectedResults(const Plan& plan, const CallShape& call)
+    : heads_(plan.config.heads),
+      groups_(static_cast<int>(num_head_masks(plan))),
+      q_rows_(plan.q_dispatch.seqlen()),
+      k_rows_(plan.k_dispatch.seqlen()),
+      call_(call) {
+  const Sums sums{plan.mask.seqlen_q(), plan.mask.seqlen_k(), heads_.num_heads_q / groups_,
+                  heads_.num_heads_kv / groups_, plan.mask.slices()};
+  keys_ = sums.over_keys(elements(sums.keys, sums.heads_kv, [&](int64_t j, int g) {
+    const int64_t row = j % k_rows_, head = j / k_rows_ * sums.heads_kv + g;
+    return Element::of(Place::kK, row, head) * Element::of(Place::kV, row, head);
   }));
-  weights_ = elements(sums.rows, heads_.num_heads_q, [&](int64_t i, int h) {
-    return Element::of(Place::kQ, i, h) * Element::of(Place::kDout, i, h) * out(i, h) * out(i, h);
+  weights_ = elements(sums.rows, sums.heads_q, [&](int64_t i, int h) {
+    const int64_t row = i % q_rows_;
+    const int head = static_cast<int>(i / q_rows_) * sums.heads_q + h;
+    return Element::of(Place::kQ, row, head) * Element::of(Place::kDout, row, head) * share(row, head);
   });
   queries_ = sums.over_queries(weights_);
 }
 
-size_t ExpectedResults::at_q(int64_t row, int head) const {
-  return static_cast<size_t>(row * heads_.num_heads_q + head);
-}
-size_t ExpectedResults::at_k(int64_t row, int head) const {
-  return static_cast<size_t>(row * heads_.num_heads_kv + head);
-}
-
 Element ExpectedResults::out(int64_t row, int head) const {
-  return Element::of(Place::kQ, row, head) * (keys_[at_q(row, head)] + sum_of_sinks(call_, row, head));
+  return Element::of(Place::kQ, row, head) * keys_[at_q(row, head)] + sum_of_sinks(call_, row, head);
+}
+Element ExpectedResults::share(int64_t row, int head) const {
+  return out(row, head) * out(row, head) * Element::of(Place::kDout, row, head);
 }
 Element ExpectedResults::dq(int64_t row, int head) const { return weights_[at_q(row, head)] * keys_[at_q(row, head)]; }
 Element ExpectedResults::dk(int64_t row, int head) const {
@@ -251,12 +318,15 @@ Element ExpectedResults::dk(int64_t row, int head) const {
 }
 Element ExpectedResults::dv(int64_t row, int head) const { return dk(row, head) * kOfDv; }
 Element ExpectedResults::dsink(int64_t row, int64_t sink, int head) const {
-  if (call_.sink_layout == SinkLayout::kSsh) return sink_element(call_, row, sink, head) * weights_[at_q(row, head)];
+  if (call_.sink_layout == SinkLayout::kSsh) return sink_element(call_, row, sink, head) * share(row, head);
   Element sum;
-  for (size_t at = static_cast<size_t>(head); at < weights_.size(); at += static_cast<size_t>(heads_.num_heads_q)) {
-    sum += weights_[at];
-  }
+  for (int64_t each = 0; each < q_rows_; ++each) sum += share(each, head);
   return sink_element(call_, row, sink, head) * sum;
+}
+Element ExpectedResults::max_logits(int head) const {
+  Element sum;
+  for (int64_t row = 0; row < q_rows_; ++row) sum += Element::of(Place::kQ, row, head) * keys_[at_q(row, head)];
+  return sum;
 }
 
 }  // namespace tangram

@@ -9,8 +9,11 @@
 
 namespace tangram {
 
-/// Throws ProgramFault.
+/// Throw ProgramFault.
 void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, const CallShape& call);
+void make_delta(ShadowMemory& memory, const DeltaOp& op);
+void merge(ShadowMemory& memory, const MergeOp& op, const CallShape& call);
+void make_dsink(ShadowMemory& memory, const SinkGradOp& op, const CallShape& call);
 
 /// Results of a pass over the whole mask.
 class ExpectedResults {
@@ -23,12 +26,21 @@ class ExpectedResults {
   Element dv(int64_t row, int head) const;
   /// Summed over ranks where the sink is one of all rows; else of `row`.
   Element dsink(int64_t row, int64_t sink, int head) const;
+  /// Of all cells of the head, summed over ranks.
+  Element max_logits(int head) const;
 
  private:
-  size_t at_q(int64_t row, int head) const;
-  size_t at_k(int64_t row, int head) const;
+  Element share(int64_t row, int head) const;  // lse times delta
+  /// Of a row and head of the sequence: of the mask, which may show other cells to each group of heads.
+  size_t at_q(int64_t row, int head) const { return at(row, head, q_rows_, heads_.num_heads_q / groups_); }
+  size_t at_k(int64_t row, int head) const { return at(row, head, k_rows_, heads_.num_heads_kv / groups_); }
+  static size_t at(int64_t row, int head, int64_t rows, int heads) {
+    return static_cast<size_t>((head / heads * rows + row) * heads + head % heads);
+  }
 
   HeadConfig heads_;
+  int groups_;
+  int64_t q_rows_, k_rows_;  // of a group
   CallShape call_;
   std::vector<Element> keys_;     // [rows, heads]: the sum over what a query sees
   std::vector<Element> weights_;  // [rows, heads] of queries in the backward pass

@@ -54,7 +54,11 @@ std::string traffic_of(const std::vector<RowCopy>& rows) {
 
 std::string text_of(const Cast& cast) {
   std::string text = list_of(cast.items, [&](const CastItem& item) {
-    return fmt::format("{} {} {}", text_of(item.source), cast.adds ? "+>" : "->", text_of(item.target));
+    return fmt::format("{} {} {}", text_of(item.source),
+                       cast.by_lse ? "by lse +>"
+                       : cast.adds ? "+>"
+                                   : "->",
+                       text_of(item.target));
   });
   const CastItem& first = cast.items.front();
   const auto& out = cast.adds ? first.exchange->recvs : first.exchange->sends;
@@ -99,6 +103,22 @@ struct Describe {
     if (op.sink.place != Place::kNone) text += "; with the sink";
     if (op.beside_transfers) text += "; beside transfers";
     return text;
+  }
+  std::string operator()(const DeltaOp& op) const {
+    return fmt::format("delta   {} * {} -> {}", text_of(op.out), text_of(op.dout), text_of(op.delta));
+  }
+  std::string operator()(const MergeOp& op) const {
+    std::string text = "merge   ";
+    if (op.other_out.place != Place::kNone)
+      text += fmt::format("{}, {} ", text_of(op.other_out), text_of(op.other_lse));
+    if (op.sink.place != Place::kNone) text += "and the sink ";
+    return text + fmt::format("by lse +> {}, {}", text_of(op.out), text_of(op.lse));
+  }
+  std::string operator()(const SinkGradOp& op) const {
+    return fmt::format("dsink   {}, {} -> {}", text_of(op.lse), text_of(op.delta), text_of(op.dsink));
+  }
+  std::string operator()(const LargestOp& op) const {
+    return fmt::format("largest {} -> {} (of {} x {})", text_of(op.from), text_of(op.to), op.rows, op.columns);
   }
 };
 

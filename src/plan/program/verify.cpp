@@ -18,7 +18,8 @@ namespace tangram {
 namespace {
 
 const char* name_of(const Op& op) {
-  static constexpr const char* kNames[] = {"row sums", "float copies", "zero", "cast", "wait", "attend"};
+  static constexpr const char* kNames[] = {"row sums", "float copies", "zero",  "cast",  "wait",
+                                           "attend",   "delta",        "merge", "dsink", "largest"};
   return kNames[op.index()];
 }
 
@@ -227,12 +228,20 @@ class Pass {
         post(rank, cast->stage);
       } else if (const auto* wait = std::get_if<WaitOp>(&op)) {
         done = land(rank, wait->stage);
-      } else {
-        const AttendOp& call = std::get<AttendOp>(op);
-        if (call.mask < 0 || call.mask >= std::ssize(rank.masks))
+      } else if (const auto* call = std::get_if<AttendOp>(&op)) {
+        if (call->mask < 0 || call->mask >= std::ssize(rank.masks)) {
           throw ProgramFault{"computes with a mask that is none"};
-        if (call.backward != backward_) throw ProgramFault{"computes another pass"};
-        attend(rank.memory, call, rank.masks[static_cast<size_t>(call.mask)], call_);
+        }
+        if (call->backward != backward_) throw ProgramFault{"computes another pass"};
+        attend(rank.memory, *call, rank.masks[static_cast<size_t>(call->mask)], call_);
+      } else if (const auto* delta = std::get_if<DeltaOp>(&op)) {
+        make_delta(rank.memory, *delta);
+      } else if (const auto* parts = std::get_if<MergeOp>(&op)) {
+        merge(rank.memory, *parts, call_);
+      } else if (const auto* dsink = std::get_if<SinkGradOp>(&op)) {
+        make_dsink(rank.memory, *dsink, call_);
+      } else {
+        find_largest(rank.memory, std::get<LargestOp>(op));
       }
     });
     if (done) ++rank.next;
@@ -265,6 +274,14 @@ class Pass {
     }
   }
 
+  static void find_largest(ShadowMemory& memory, const LargestOp& op) {
+    for (int column = 0; column < op.columns; ++column) {
+      Element sum;  // as if every cell counted once
+      for (int64_t row = 0; row < op.rows; ++row) sum += memory.read(op.from, row, column);
+      memory.write(op.to, 0, column, sum);
+    }
+  }
+
   static size_t checked_stage(const Rank& rank, int stage) {
     if (stage < 0 || stage >= std::ssize(rank.program.casts)) throw ProgramFault{"names a cast that is none"};
     return static_cast<size_t>(stage);
@@ -282,6 +299,7 @@ class Pass {
     const size_t number = checked_stage(rank, stage);
     const Cast& cast = rank.program.casts[number];
     if (rank.posted[number]) throw ProgramFault{"casts a second time"};
+    if (cast.by_lse && (cast.items.size() != 2 || !cast.adds)) throw ProgramFault{"joins other than out and lse"};
     rank.posted[number] = true;
     for (const CastItem& item : cast.items) {
       auto& sent = rank.sent[number].emplace_back();
@@ -291,6 +309,15 @@ class Pass {
       if (!cast.adds) continue;
       for (const RowCopy& copy : receipts(cast, item)) rank.memory.begin_add(item.target, copy.rows);
     }
+    if (!cast.by_lse) return;
+    const auto elements_of = [&](size_t item) {
+      std::vector<Element> elements;
+      for (const auto& [peer, copies] : rank.sent[number][item]) {
+        for (const auto& copy : copies) elements.insert(elements.end(), copy.second.begin(), copy.second.end());
+      }
+      return elements;
+    };
+    if (elements_of(0) != elements_of(1)) throw ProgramFault{"sends out and lse of different calls"};
   }
 
   bool land(Rank& rank, int stage) {
@@ -372,6 +399,7 @@ class Pass {
   }
 
   void check_results() {
+    std::vector<Element> max_logits(backward_ ? 0 : static_cast<size_t>(heads_.num_heads_q));
     std::vector<Element> dsink(static_cast<size_t>(call_.seqlen_sink * heads_.num_heads_q));
     for (size_t r = 0; r < ranks_.size(); ++r) {
       at_fault_ = static_cast<int>(r);
@@ -381,6 +409,8 @@ class Pass {
         check(rank, Place::kOut, "out", rank.q_rows, out);
         check(rank, Place::kLse, "lse", rank.q_rows, out);
         check(rank, Place::kMaxLogits, "max_logits", {}, nullptr);
+        const Cells& cells = rank.memory.argument(Place::kMaxLogits);
+        for (size_t head = 0; head < max_logits.size(); ++head) max_logits[head] += cells.cells[head].value;
         continue;
       }
       check(rank, Place::kDq, "dq", rank.q_rows, [this](int64_t row, int head) { return expected_.dq(row, head); });
@@ -396,6 +426,11 @@ class Pass {
       check(rank, Place::kDsink, "dsink", {}, nullptr);
       const Cells& cells = rank.memory.argument(Place::kDsink);
       for (size_t at = 0; at < dsink.size(); ++at) dsink[at] += cells.cells[at].value;
+    }
+    for (size_t head = 0; head < max_logits.size(); ++head) {
+      require(max_logits[head] == expected_.max_logits(static_cast<int>(head)),
+              "verify: max_logits of all ranks must be of the cells that the mask shows (got others for head {})",
+              head);
     }
     for (size_t at = 0; backward_ && call_.wants_dsink && !sinks_of_rows() && at < dsink.size(); ++at) {
       const auto head = static_cast<int>(static_cast<int64_t>(at) % heads_.num_heads_q);

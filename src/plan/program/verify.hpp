@@ -5,11 +5,14 @@
 //
 // NOTE [fingerprints]: a cell stands for what a row and head of a tensor hold: an element of the field of integers
 // modulo 2^61 - 1. Rows of arguments hold random elements, q(i, h), k(j, g) and so on. Attention is multilinear over
-// them: the out of row i is q(i, h) times the sum of k(j, g) v(j, g) over the keys that it sees, a gradient of keys
-// likewise a sum over queries, and whatever a program copies, sends and adds up is linear. What each result must be
-// follows from the mask alone; a cell that was computed twice, never, or with the rows of another one gives another
-// element but with a probability of 2^-61 (Schwartz-Zippel). Besides, every cell knows whether it was written, and
-// which transfers read or write it.
+// them: the out of row i is q(i, h) times the sum of k(j, g) v(j, g) over the keys that it sees, plus its sinks; a
+// gradient of keys is likewise a sum over queries, and whatever a program copies, sends and adds up is linear. Partial
+// results count as if they were not normalised: out and lse of a call are one element, so that joining by lse is
+// adding, and parts whose out and lse are not of one call do not agree. delta is out times dout, a row's share of dsink
+// lse times delta, and max_logits the sum of all that a rank's calls see, which is more than the largest. What each
+// must be follows from the mask alone; a cell that was computed twice, never, or with the rows of another one gives
+// another element but with a probability of 2^-61 (Schwartz-Zippel). Besides, every cell knows whether it was written,
+// and which transfers read or write it.
 #pragma once
 
 #include <span>

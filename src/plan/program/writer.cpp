@@ -46,6 +46,10 @@ void ProgramWriter::wait(int stage) {
   program_.ops.emplace_back(WaitOp{stage});
 }
 
+void ProgramWriter::wait_for_all() {
+  while (!under_way_.empty()) wait(*under_way_.begin());
+}
+
 void ProgramWriter::sum_rows(std::vector<RowSumOp> sums) {
   std::erase_if(sums, [](const RowSumOp& sum) { return sum.result.rows == 0; });
   if (!sums.empty()) program_.ops.emplace_back(RowSumsOp{std::move(sums), step_});

@@ -12,6 +12,8 @@
 
 namespace tangram {
 
+inline constexpr int kAtEnd = -1;  ///< the step of what finishes a pass
+
 class ProgramWriter {
  public:
   explicit ProgramWriter(const ProgramTarget& target) : target_(target) {}
@@ -29,6 +31,8 @@ class ProgramWriter {
   int add_cast(Cast cast);
   void cast(int stage);
   void wait(int stage);
+  /// For all casts that were not waited for, as they were made.
+  void wait_for_all();
 
   void sum_rows(std::vector<RowSumOp> sums);
   void copy_rows(const TensorRef& source, const TensorRef& result) { sum_rows({{source, {}, result}}); }
@@ -37,6 +41,7 @@ class ProgramWriter {
   /// `result` becomes the sum of all terms in their order, in float32, rounded once. All have equal rows.
   void sum_in_order(std::span<const TensorRef> terms, const TensorRef& result);
   void attend(AttendOp op);
+  void append(Op op) { program_.ops.push_back(std::move(op)); }
   /// To which step or chunk the copies and sums that follow belong.
   template <class Step>
   void begin_step(Step step) {

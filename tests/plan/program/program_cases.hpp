@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "dist/movement_tables.hpp"
 #include "plan/program/emit.hpp"
 #include "plan/program/grid_plans.hpp"
+#include "tangram/head_masks.hpp"
 
 namespace tangram::testing {
 
@@ -57,6 +59,32 @@ inline Mask random_mask(Draws& random, int64_t rows) {
   return Mask(rows, rows, slices);
 }
 
+/// Tables that no planner would draw, or one mask for each group of heads, or what a planner chooses.
+inline Plan random_movement(Draws& random, DistAttnConfig config, int64_t rows) {
+  constexpr Movement kAlgorithms[] = {Movement::kQo,           Movement::kAuto,        Movement::kGreedyRandomGrid,
+                                      Movement::kBinaryGreedy, Movement::kNetworkFlow, Movement::kLeastBytes};
+  const int groups = random.coin() ? 1 : config.heads.num_heads_kv;
+  const int64_t kind = random.draw(0, 3);
+  config.movement = {kind == 0 ? random.one_of(kAlgorithms) : Movement::kQo, groups};
+  if (config.movement.algorithm == Movement::kAuto) config.movement.head_groups = 0;
+  if (kind == 1) {
+    std::vector<Mask> masks;
+    while (std::ssize(masks) < groups) masks.push_back(random_mask(random, rows));
+    return make_plan(masks, config);
+  }
+  const Mask mask = random_mask(random, rows);
+  Plan plan = make_plan(mask, config);
+  if (kind == 0) return plan;
+  const auto num_stages = static_cast<int>(random.draw(2, 4));
+  const auto tables = [&] {
+    const auto seed = static_cast<unsigned>(random.draw(0, 255));
+    return RandomMovement(mask, plan.q_dispatch, plan.k_dispatch, groups, num_stages, seed).draw();
+  };
+  plan.movement = {groups, tables(), tables()};
+  if (config.overlap.keep_remote_kv) plan.movement.backward = plan.movement.forward;
+  return plan;
+}
+
 struct Case {
   std::shared_ptr<const Plan> plan;
   CallShape call;
@@ -70,7 +98,8 @@ inline Case random_case(Draws& random) {
   Case result;
   constexpr int kSizes[] = {1, 2, 3, 4, 6};
   const int cp_size = random.one_of(kSizes);
-  const bool moves_kv = random.draw(0, 2) == 0;
+  const int64_t kind = random.draw(0, 5);
+  const bool moves_q = kind < 2, moves_kv = kind < 4;
   const Strategy strategy = moves_kv ? Strategy::kTangram : random.one_of(kStrategies);
   constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
   const HeadConfig heads =
@@ -85,16 +114,17 @@ inline Case random_case(Draws& random) {
   how.overlap.num_stages_fwd = static_cast<int>(random.draw(0, 3));
   how.overlap.num_stages_bwd = static_cast<int>(random.draw(0, 3));
   how.overlap.keep_remote_kv = moves_kv && how.overlap.num_stages_bwd > 1 && random.coin();
-  result.plan = std::make_shared<const Plan>(make_plan(random_mask(random, 24), how));
+  constexpr int64_t kRows = 24;
+  result.plan = std::make_shared<const Plan>(moves_q ? random_movement(random, how, kRows)
+                                                     : make_plan(random_mask(random, kRows), how));
   const auto result_type = [&] { return random.coin() ? heads.dtype : DType::kFloat32; };
   result.call = {result_type(), heads.dtype, result_type(), result_type(), result_type()};
   result.call.seqlen_sink = random.draw(0, 2);
   result.call.sink_layout = random.coin() ? SinkLayout::kSsh : SinkLayout::kSh;
   result.call.wants_dsink = random.coin();
   result.target = moves_kv || random.coin() ? kOnHost : kOnStreams;
-  const bool can_keep = moves_kv ? result.plan->ranks[0].backward.back().kept : result.plan->grid.head_ranks > 1;
-  result.kept = can_keep && random.coin();
-  result.text = std::string(to_string(strategy)) + " on " + std::to_string(cp_size);
+  result.kept = can_keep(*result.plan) && random.coin();
+  result.text = std::string(moves_q ? "moved queries" : to_string(strategy)) + " on " + std::to_string(cp_size);
   return result;
 }
 

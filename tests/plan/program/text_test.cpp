@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "plan/program/program_cases.hpp"
-#include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram {
@@ -44,14 +43,32 @@ TEST(ProgramText, SaysWhatIsAddedUpAndWhatIsKept) {
               ::testing::AllOf(HasSubstr("(dkv stage 1)"), HasSubstr(" +> "), HasSubstr("; adds to dk and dv")));
 }
 
-TEST(ProgramText, PlansInWhichQueriesMoveHaveNoProgram) {
+TEST(ProgramText, QueriesThatMoveComeBackAndAreJoinedByLse) {
   DistAttnConfig config;
   config.cp_size = 2;
-  config.heads = {4, 2, 8, 8, DType::kBFloat16};
+  config.heads = {4, 2, 8, 8, DType::kFloat32};
+  config.dispatch.algorithm = DispatchAlgorithm::kSequential;
+  config.overlap = {.num_stages_fwd = 1, .num_stages_bwd = 1};
   config.movement.algorithm = Movement::kQo;
   const Plan plan = make_plan(causal_mask(64, 64), config);
-  ASSERT_FALSE(plan.movement.empty());
-  EXPECT_THROW(forward_program(plan, 0, {}, testing::kOnHost), InvalidArgument);
+  CallShape call = CallShape::with_results(DType::kFloat32, DType::kFloat32);
+  call.seqlen_sink = 1;
+  EXPECT_THAT(
+      program_text(forward_program(plan, 1, call, testing::kOnHost)),
+      HasSubstr("     0  zero    r5[0, 32)\n"
+                "     1  floats  -inf -> r6 (32 x 4)\n"
+                "     2  cast    0 (q stage 1): q[0, 32) -> r0[0, 0); sends 32 rows of 1 rank(s), receives 0 rows of 0 "
+                "rank(s)\n"
+                "     3  attend  step 0, mask 0: q[0, 32) to k[0, 32) -> out[0, 32), lse; beside transfers\n"
+                "     4  wait    0\n"
+                "     5  cast    1 (out stage 1): r3[0, 0) by lse +> r5[0, 32), r4[0, 0) by lse +> r6[0, 32); sends 0 "
+                "rows of 0 rank(s), receives 32 rows of 1 rank(s)\n"
+                "     6  wait    1\n"
+                "     7  largest r7 -> max_logits (of 1 x 4)\n"
+                "     8  merge   r5[0, 32), r6[0, 32) and the sink by lse +> out[0, 32), lse[0, 32)\n"));
+  EXPECT_THAT(program_text(backward_program(plan, 1, call, testing::kOnHost, false)),
+              ::testing::AllOf(HasSubstr("delta   out[0, 32) * dout[0, 32) -> r3[0, 32)\n"),
+                               HasSubstr("dsink   lse[0, 32), r3[0, 32) -> dsink\n")));
 }
 
 }  // namespace

@@ -62,6 +62,12 @@ std::vector<TensorRef*> tensors_of(Op& op) {
     for (RowSumOp& sum : sums->sums) refs.insert(refs.end(), {&sum.source, &sum.addend, &sum.result});
   } else if (auto* attend = std::get_if<AttendOp>(&op)) {
     refs = {&attend->q, &attend->k, &attend->v, &attend->out, &attend->dout, &attend->dq, &attend->dk, &attend->dv};
+  } else if (auto* delta = std::get_if<DeltaOp>(&op)) {
+    refs = {&delta->out, &delta->dout, &delta->delta};
+  } else if (auto* merge = std::get_if<MergeOp>(&op)) {
+    refs = {&merge->out, &merge->lse, &merge->other_out, &merge->other_lse};
+  } else if (auto* dsink = std::get_if<SinkGradOp>(&op)) {
+    refs = {&dsink->lse, &dsink->delta};
   }
   std::erase_if(refs, [](const TensorRef* ref) { return ref->place == Place::kNone || ref->rows == 0; });
   return refs;
@@ -88,6 +94,15 @@ struct Mutant {
     const std::vector<size_t> ops = ops_of<Kind>();
     if (ops.empty()) return std::nullopt;
     return random.one_of(ops);
+  }
+  /// One that names tensors.
+  std::optional<size_t> any_op_with_tensors() {
+    if (random.draw(0, 2) == 0) return any_op<AttendOp>();  // of which there are few
+    std::vector<size_t> result;
+    for (size_t i = 0; i < program().ops.size(); ++i) {
+      if (!tensors_of(program().ops[i]).empty()) result.push_back(i);
+    }
+    return result.empty() ? std::nullopt : std::optional(random.one_of(result));
   }
   template <class Kind>
   Kind& get(size_t op) {
@@ -136,6 +151,32 @@ bool attend_twice(Mutant& m) {
   return true;
 }
 
+/// On one rank.
+template <class Kind>
+bool drop(Mutant& m) {
+  const auto op = m.any_op<Kind>();
+  if (op) m.erase(m.program().ops, *op);
+  return op.has_value();
+}
+
+/// The lse of the owner's own part with the out of the others', or what comes back without its lse.
+bool merge_wrongly(Mutant& m) {
+  if (const auto op = m.any_op<MergeOp>(); op && m.random.coin()) {
+    MergeOp& merge = m.get<MergeOp>(*op);
+    if (merge.other_out.place == Place::kNone) return false;
+    merge.other_lse = merge.lse;
+    return true;
+  }
+  bool found = false;
+  for (Program& program : m.pass()) {
+    for (Cast& cast : program.casts) {
+      found = found || cast.by_lse;
+      if (cast.by_lse) cast.items.pop_back();
+    }
+  }
+  return found;
+}
+
 bool drop_sum(Mutant& m) {
   const auto op = m.any_op<RowSumsOp>();
   if (!op) return false;
@@ -159,7 +200,7 @@ bool drop_float_copy(Mutant& m) {
 
 /// A region shifted by some rows.
 bool shift_rows(Mutant& m) {
-  const auto op = m.random.coin() ? m.any_op<RowSumsOp>() : m.any_op<AttendOp>();
+  const auto op = m.any_op_with_tensors();
   if (!op) return false;
   auto refs = tensors_of(m.program().ops[*op]);
   if (refs.empty()) return false;
@@ -170,7 +211,7 @@ bool shift_rows(Mutant& m) {
 
 /// Another region of the same shape, which is live or was never written.
 bool move_region(Mutant& m) {
-  const auto op = m.random.coin() ? m.any_op<RowSumsOp>() : m.any_op<AttendOp>();
+  const auto op = m.any_op_with_tensors();
   if (!op) return false;
   auto refs = tensors_of(m.program().ops[*op]);
   std::erase_if(refs, [](const TensorRef* ref) { return ref->region < 0; });
@@ -333,6 +374,11 @@ constexpr NamedMutation kMutations[] = {
     {"a region larger on one rank", grow_region},
     {"waited too late", wait_later},
     {"sent too early", cast_earlier},
+    {"a merge dropped", drop<MergeOp>},
+    {"merged with another lse", merge_wrongly},
+    {"delta dropped", drop<DeltaOp>},
+    {"dsink dropped", drop<SinkGradOp>},
+    {"the largest not sought", drop<LargestOp>},
 };
 
 bool is_caught(const Mutant& mutant) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "dist/movement/merge.hpp"
+#include "dist/program/merge.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -24,9 +24,9 @@ float value_at(const ConstTensorView& view, int64_t row, int head) {
   return static_cast<const float*>(view.data)[row * view.row_stride + head * view.head_stride];
 }
 
-size_t sink_index(const Sink& sink, int num_heads, int64_t row, int64_t s, int head) {
-  const int64_t set = sink.layout == SinkLayout::kSh ? 0 : row;
-  return static_cast<size_t>((set * sink.seqlen_sink + s) * num_heads + head);
+int64_t sink_index(const SinkRows& of, int64_t row, int64_t s, int head) {
+  const int64_t set = of.sink.layout == SinkLayout::kSh ? 0 : row;
+  return (set * of.sink.seqlen_sink + s) * of.stride + head;
 }
 
 /// The larger; NaN where one is.
@@ -37,17 +37,15 @@ double weight_of(double lse, double largest) { return lse == -kInfinity ? 0 : st
 
 }  // namespace
 
-void merge_partials(const PartialRows& own, const PartialRows* others, const Sink& sink, int first_head,
-                    int num_heads) {
+void merge_partials(const PartialRows& own, const PartialRows* others, const SinkRows& sinks) {
+  const Sink& sink = sinks.sink;
   TANGRAM_ASSERT(own.out.dtype == DType::kFloat32 && (others == nullptr || others->out.dtype == DType::kFloat32));
   if (others == nullptr && sink.empty()) return;
   for (int64_t row = 0; row < own.out.rows; ++row) {
     for (int head = 0; head < own.out.heads; ++head) {
       float& lse = *row_at(own.lse, row, head);
       const double other_lse = others == nullptr ? -kInfinity : *row_at(others->lse, row, head);
-      const auto sink_value = [&](int64_t s) -> double {
-        return sink.data[sink_index(sink, num_heads, row, s, first_head + head)];
-      };
+      const auto sink_value = [&](int64_t s) -> double { return sink.data[sink_index(sinks, row, s, head)]; };
       double largest = larger(lse, other_lse);
       for (int64_t s = 0; s < sink.seqlen_sink; ++s) largest = larger(largest, sink_value(s));
       if (largest == -kInfinity) continue;  // out is 0 and stays so
@@ -82,25 +80,30 @@ void compute_delta(const ConstTensorView& out, const ConstTensorView& dout, cons
   }
 }
 
-void compute_dsink(const Sink& sink, const ConstTensorView& lse, const ConstTensorView& delta, float* dsink) {
+void compute_dsink(const SinkRows& sinks, const ConstTensorView& lse, const ConstTensorView& delta, float* dsink) {
+  const Sink& sink = sinks.sink;
   const bool shared = sink.layout == SinkLayout::kSh;
   std::vector<double> sums(shared ? static_cast<size_t>(sink.seqlen_sink * lse.heads) : 0);
   for (int64_t row = 0; row < lse.rows; ++row) {
     for (int64_t s = 0; s < sink.seqlen_sink; ++s) {
       for (int head = 0; head < lse.heads; ++head) {
-        const size_t at = sink_index(sink, lse.heads, row, s, head);
+        const int64_t at = sink_index(sinks, row, s, head);
         const double of_row = value_at(lse, row, head);
         const double p = of_row == -kInfinity ? 0 : std::exp(sink.data[at] - of_row);
         const double gradient = p == 0 ? 0 : -p * value_at(delta, row, head);
         if (shared) {
-          sums[at] += gradient;
+          sums[static_cast<size_t>(s * lse.heads + head)] += gradient;
         } else {
           dsink[at] = static_cast<float>(gradient);
         }
       }
     }
   }
-  for (size_t i = 0; i < sums.size(); ++i) dsink[i] = static_cast<float>(sums[i]);
+  for (int64_t s = 0; shared && s < sink.seqlen_sink; ++s) {
+    for (int head = 0; head < lse.heads; ++head) {
+      dsink[sink_index(sinks, 0, s, head)] = static_cast<float>(sums[static_cast<size_t>(s * lse.heads + head)]);
+    }
+  }
 }
 
 }  // namespace tangram

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/emit.hpp"
+
+#include "core/require.hpp"
+#include "plan/program/emit_grid.hpp"
+#include "plan/program/emit_kv.hpp"
+#include "plan/program/emit_movement.hpp"
+
+namespace tangram {
+
+namespace {
+
+void require_rank(const char* function, const Plan& plan, int rank) {
+  require(0 <= rank && rank < plan.cp_size(), "{}: rank must lie in [0, {}) (got {})", function, plan.cp_size(), rank);
+}
+
+}  // namespace
+
+bool can_keep(const Plan& plan) {
+  if (!plan.movement.empty()) return keeps_moved_rows(plan);
+  return plan.grid.empty() ? plan.ranks.front().backward.back().kept : plan.grid.head_ranks > 1;
+}
+
+std::vector<ProgramMask> program_masks(const Plan& plan, int rank) {
+  require_rank("program_masks", plan, rank);
+  if (!plan.movement.empty()) return movement_masks(plan, rank);
+  return plan.grid.empty() ? kv_masks(plan, rank) : grid_masks(plan, rank);
+}
+
+Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target) {
+  require_rank("forward_program", plan, rank);
+  if (!plan.movement.empty()) return movement_forward(plan, rank, call, target);
+  return plan.grid.empty() ? kv_forward(plan, rank, call, target) : grid_forward(plan, rank, call, target);
+}
+
+Program backward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept) {
+  require_rank("backward_program", plan, rank);
+  if (!plan.movement.empty()) return movement_backward(plan, rank, call, target, kept);
+  return plan.grid.empty() ? kv_backward(plan, rank, call, target, kept)
+                           : grid_backward(plan, rank, call, target, kept);
+}
+
+}  // namespace tangram

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/key_rows.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace tangram {
+
+namespace {
+
+/// Calls `visit(rows, result rows)` for the pieces of flattened shard rows that are of one group of heads.
+template <class Visit>
+void for_each_group(const PairRef& shard, Range rows, int head_groups, const Visit& visit) {
+  const int64_t of_group = shard.k.rows;
+  for (int64_t begin = rows.begin; begin < rows.end;) {
+    const auto group = static_cast<int>(begin / of_group);
+    const int64_t first = group * of_group, end = std::min(rows.end, first + of_group);
+    const PairRef heads{heads_of_group(shard.k, group, head_groups), heads_of_group(shard.v, group, head_groups)};
+    visit(Range{begin, end}, slice(heads, {begin - first, end - first}));
+    begin = end;
+  }
+}
+
+}  // namespace
+
+PassArguments::PassArguments(const Plan& plan, const CallShape& call) {
+  const HeadConfig& h = plan.config.heads;
+  const int64_t q_rows = plan.q_dispatch.rows_per_rank(), k_rows = plan.k_dispatch.rows_per_rank();
+  q = argument(Place::kQ, h.dtype, q_rows, h.num_heads_q, h.head_dim);
+  out = argument(Place::kOut, call.out, q_rows, h.num_heads_q, h.head_dim_v);
+  dout = argument(Place::kDout, call.dout, q_rows, h.num_heads_q, h.head_dim_v);
+  dq = argument(Place::kDq, call.dq, q_rows, h.num_heads_q, h.head_dim);
+  lse = argument(Place::kLse, DType::kFloat32, q_rows, h.num_heads_q, 1);
+  keys = {argument(Place::kK, h.dtype, k_rows, h.num_heads_kv, h.head_dim),
+          argument(Place::kV, h.dtype, k_rows, h.num_heads_kv, h.head_dim_v)};
+  key_grads = {argument(Place::kDk, call.dk, k_rows, h.num_heads_kv, h.head_dim),
+               argument(Place::kDv, call.dv, k_rows, h.num_heads_kv, h.head_dim_v)};
+}
+
+PairRef slice(const PairRef& pair, Range rows) { return {pair.k.slice(rows), pair.v.slice(rows)}; }
+
+void append_copies(std::vector<RowSumOp>& sums, const PairRef& source, const PairRef& result) {
+  sums.push_back({source.k, {}, result.k});
+  sums.push_back({source.v, {}, result.v});
+}
+
+TensorRef heads_of_group(const TensorRef& tensor, int group, int groups) {
+  TensorRef result = tensor;
+  result.heads /= groups;
+  result.first_head += group * result.heads;
+  return result;
+}
+
+KeyBuffer::KeyBuffer(ProgramWriter& writer, const KeyLayout& layout, DType dtype, const PairRef& like, bool of_its_own)
+    : layout_(layout), shard_serves_(!of_its_own && layout.remote_rows == 0 && layout.own.size() <= 1) {
+  rows_ = landing_ = arena_pair(writer, dtype, shard_serves_ ? 0 : layout.rows, like);
+}
+
+void KeyBuffer::fill(ProgramWriter& writer, const PairRef& shard) {
+  if (shard_serves_) {
+    rows_ = slice(shard, layout_.own.empty() ? Range{0, 0} : layout_.own.front().shard);
+    return;
+  }
+  std::vector<RowSumOp> copies;
+  for (const auto& own : layout_.own) append_copies(copies, slice(shard, own.shard), slice(rows_, own.buffer));
+  writer.sum_rows(std::move(copies));
+}
+
+KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel,
+                           bool moves, int64_t owned_rows)
+    : layout_(layout) {
+  computed_ = sent_ = work_pair(writer, DType::kFloat32, layout.rows, like);
+  writer.zero(computed_.k);
+  writer.zero(computed_.v);
+  if (!moves) return;
+  owned_ = work_pair(writer, travel, owned_rows, like);
+  if (owned_rows > 0) {
+    writer.zero(owned_.k);
+    writer.zero(owned_.v);
+  }
+  if (travel != DType::kFloat32) sent_ = work_pair(writer, travel, layout.rows, like);
+}
+
+void KeyGradients::send_back(ProgramWriter& writer, const Exchange& exchange, size_t stage) {
+  if (sent_.k != computed_.k) {
+    std::vector<RowSumOp> copies;
+    for (const RowCopy& copy : exchange.recvs)
+      append_copies(copies, slice(computed_, copy.rows), slice(sent_, copy.rows));
+    writer.begin_step(stage);
+    writer.sum_rows(std::move(copies));
+  }
+  writer.cast(
+      add_pair_cast(writer, borrowed(exchange), sent_, owned_, "dkv stage", {{}, true, static_cast<int>(stage), true}));
+}
+
+void KeyGradients::finish(ProgramWriter& writer, const PairRef& shard_grads, int head_groups) {
+  const bool has_owned = owned_.k.rows > 0;
+  std::vector<RowSumOp> sums;
+  const auto write_unseen = [&](Range rows, const PairRef& result) {  // by queries of this rank
+    if (has_owned) {
+      append_copies(sums, slice(owned_, rows), result);
+    } else {
+      writer.zero(result.k);
+      writer.zero(result.v);
+    }
+  };
+  int64_t row = 0;
+  for (const auto& own : layout_.own) {
+    for_each_group(shard_grads, {row, own.shard.begin}, head_groups, write_unseen);
+    for_each_group(shard_grads, own.shard, head_groups, [&](Range rows, const PairRef& result) {
+      const PairRef local = slice(computed_, rows.shifted(own.buffer.begin - own.shard.begin));
+      const PairRef remote = has_owned ? slice(owned_, rows) : PairRef{};
+      sums.push_back({local.k, remote.k, result.k});
+      sums.push_back({local.v, remote.v, result.v});
+    });
+    row = own.shard.end;
+  }
+  for_each_group(shard_grads, {row, shard_grads.k.rows * head_groups}, head_groups, write_unseen);
+  writer.sum_rows(std::move(sums));
+}
+
+}  // namespace tangram
