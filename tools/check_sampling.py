@@ -33,11 +33,11 @@ MUTATIONS = [
     ),
     ("plan/program/rows.cpp", "if (group == rank.group()) continue;", "if (group <= rank.group()) continue;"),
     (
-        "dist/movement/merge.cpp",
+        "dist/program/merge.cpp",
         "lse = static_cast<float>(largest + std::log(total));",
         "lse = static_cast<float>(total);",
     ),
-    ("dist/movement/movement_forward.cpp", "!call.fetched && stage > 0", "stage > 0"),
+    ("plan/program/emit_movement.cpp", "!call.fetched && call.stage > 0", "call.stage > 0"),
     ("plan/program/emit_kv.cpp", "if (s == last && call_", "if (s + 1 == stages.size() && call_"),
     ("plan/program/heads.cpp", "shard_row[member] += dispatch.chunk_size;", ""),
 ]

@@ -4,7 +4,6 @@
 #include "tangram/dist_attention.hpp"
 
 #include "core/require.hpp"
-#include "dist/movement/movement_attention.hpp"
 #include "dist/pass_plan.hpp"
 #include "dist/program/host_attention.hpp"
 #include "dist/rank_context.hpp"
@@ -46,19 +45,18 @@ std::string_view to_string(TraceKind kind) {
 class DistAttention::Impl {
  public:
   RankContext context;
-  CallFacts facts;                              // of the plan
-  std::unique_ptr<HostAttention> attention;     // unless queries move
-  std::unique_ptr<MovementAttention> movement;  // where queries move too
+  CallFacts facts;  // of the plan
+  std::unique_ptr<HostAttention> attention;
 
   /// Whether the group has an operation in such a pass, in which this rank can refuse.
   bool communicates(const DistForwardArgs& args) const {
     if (context.communicator->size() == 1) return false;
-    if (!context.plan->grid.empty() || movement != nullptr) return true;
+    if (!context.plan->grid.empty() || !context.plan->movement.empty()) return true;
     return context.rank_plan().forward.size() > 1 || args.max_logits != nullptr;
   }
   bool communicates(const DistBackwardArgs& args) const {
     if (context.communicator->size() == 1) return false;
-    if (!context.plan->grid.empty() || movement != nullptr) return true;
+    if (!context.plan->grid.empty() || !context.plan->movement.empty()) return true;
     const bool reduces =
         args.dsink != nullptr && args.sink.layout == SinkLayout::kSh && args.dsink_reduce != DsinkReduce::kNone;
     return context.rank_plan().backward.size() > 1 || reduces;
@@ -69,7 +67,7 @@ class DistAttention::Impl {
     check_for_all(*context.communicator, will_communicate, [&] { validate(context, args); });
     const SharedFacts shared(*context.communicator, facts_of(facts, args));
     try {
-      run(context, args);
+      run();
     } catch (const InvalidArgument&) {
       throw;  // the ranks disagree and all know it, or the backend refused and RankContext::compute has told them
     } catch (const std::exception& error) {
@@ -92,21 +90,18 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
     context.communicator = &communicator;
     context.backend = &backend;
     context.rank = communicator.rank();
-    if (!plan->grid.empty()) {
+    if (plan->grid.empty() && plan->movement.empty()) {
+      check_plan("DistAttention", *plan, communicator.size());
+      context.shape = rank_shape(*plan, context.rank);
+    } else {
       require(plan->cp_size() == communicator.size(),
               "DistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan->cp_size(),
               communicator.size());
+      require(plan->movement.empty() || backend.takes_delta(),
+              "DistAttention: a plan that moves queries needs a backend that takes delta (got {}, which does not)",
+              backend.name());
       context.shape.seqlen_q = plan->q_dispatch.rows_per_rank();
-      impl_->attention = std::make_unique<HostAttention>(context);
-      return;
     }
-    if (!plan->movement.empty()) {
-      context.shape.seqlen_q = plan->q_dispatch.rows_per_rank();
-      impl_->movement = std::make_unique<MovementAttention>(context);
-      return;
-    }
-    check_plan("DistAttention", *plan, communicator.size());
-    context.shape = rank_shape(*plan, context.rank);
     impl_->attention = std::make_unique<HostAttention>(context);
   });
   impl_->facts = facts_of(*plan);
@@ -123,15 +118,11 @@ int64_t DistAttention::q_rows() const { return impl_->context.shape.seqlen_q; }
 int64_t DistAttention::k_rows() const { return impl_->context.k_shard_rows(); }
 
 void DistAttention::forward(const DistForwardArgs& args) {
-  impl_->pass(args, impl_->communicates(args), [this](RankContext&, const DistForwardArgs& checked) {
-    impl_->movement != nullptr ? impl_->movement->forward(checked) : impl_->attention->forward(checked);
-  });
+  impl_->pass(args, impl_->communicates(args), [this, &args] { impl_->attention->forward(args); });
 }
 
 void DistAttention::backward(const DistBackwardArgs& args) {
-  impl_->pass(args, impl_->communicates(args), [this](RankContext&, const DistBackwardArgs& checked) {
-    impl_->movement != nullptr ? impl_->movement->backward(checked) : impl_->attention->backward(checked);
-  });
+  impl_->pass(args, impl_->communicates(args), [this, &args] { impl_->attention->backward(args); });
 }
 
 const std::vector<TraceEvent>& DistAttention::trace() const { return impl_->context.recorder.events(); }

@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What both passes of DistAttention share on one rank: the plan, what the backend prepared for each stage, the K/V
-// buffer, and the record of what happened.
+// What both passes of DistAttention share on one rank: the plan, the group, the backend, and the record of what
+// happened.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -66,40 +65,6 @@ struct RankContext {
 
   /// Runs the backend; an error there is this rank's alone, so the peers are told.
   void compute(int stage, const std::function<void()>& call);
-};
-
-/// What lies where in a rank's K/V buffer; see RankPlan.
-struct KvLayout {
-  std::span<const KvSegment> segments;
-  int64_t kv_rows = 0;
-  int64_t remote_kv_rows = 0;
-};
-
-/// The rank's K/V rows, local and remote, in global row order. See NOTE [global row order].
-class KvBuffer {
- public:
-  /// Without remote rows, and where the buffer would be a stretch of the shard, the shard itself serves. What `layout`
-  /// points to must outlive the object.
-  KvBuffer(RankContext& context, const KvLayout& layout, const ConstTensorView& k_shard,
-           const ConstTensorView& v_shard);
-
-  ConstTensorView k() const { return k_view_; }
-  ConstTensorView v() const { return v_view_; }
-
-  /// Starts to bring the remote rows of a stage.
-  std::unique_ptr<CommHandle> cast(const Exchange& exchange, int stage_idx);
-
- private:
-  void copy_local_rows();
-
-  RankContext& context_;
-  KvLayout layout_;
-  ConstTensorView k_shard_;
-  ConstTensorView v_shard_;
-  HostTensor k_;
-  HostTensor v_;
-  ConstTensorView k_view_;
-  ConstTensorView v_view_;
 };
 
 /// Throws InvalidArgument unless the operands fit the plan. Looks at no element.

@@ -223,6 +223,41 @@ TEST(Movement, HalfPrecisionGradientsTravelInReduceDtype) {
                         4e-2);
 }
 
+// The last rank's keys are seen by no query of others: it fetches none, and has gradients for nobody.
+TEST(Movement, ARankThatFetchesNothingAgreesOnTheTypeOfGradients) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1, DType::kBFloat16);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  DistAttnConfig config = config_of(2, options.heads);
+  config.dispatch.algorithm = DispatchAlgorithm::kSequential;
+  config.reduce_dtype = DType::kBFloat16;
+  const auto plan = plan_of(mask, config);
+  EXPECT_EQ(plan->movement.backward[1].remote_q_rows, 0);
+  testing::expect_close(testing::distributed_step(plan, options, inputs, backend),
+                        testing::single_step(mask, options, inputs, backend), 2e-2);
+}
+
+// What one group's last row sees and what the next group's first row sees lie one behind the other in buffers, and the
+// plan joins them.
+TEST(Movement, SlicesThatTouchOverTheBorderOfHeadGroups) {
+  const Mask mask(kSeqlen, kSeqlen, {AttnSlice{{0, kSeqlen}, {0, kSeqlen}, 0, 0}});
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1);
+  options.seqlen_sink = 1;  // or there would be no gradients where a row sees one key
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = testing::single_step(mask, options, inputs, backend);
+  for (const int cp_size : {1, 2}) {
+    const auto plan = plan_of(mask, config_of(cp_size, options.heads, 2));
+    const Range border{kSeqlen / cp_size - 1, kSeqlen / cp_size + 1};
+    const std::vector<AttnSlice>& own = plan->movement.forward[0].stages[0].own_slices;
+    EXPECT_TRUE(std::any_of(own.begin(), own.end(), [&](const AttnSlice& s) { return s.q_range.contains(border); }));
+    testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
+  }
+}
+
 TEST(Movement, CrossAttentionAndOptions) {
   const Mask mask = causal_mask(120, kSeqlen);
   const DenseBackend backend;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/require.hpp"
 #include "plan/program/key_rows.hpp"
 #include "plan/program/movement_calls.hpp"
 
@@ -320,6 +321,8 @@ Program MovementWriter::backward(bool kept) {
 std::vector<ProgramMask> movement_masks(const Plan& plan, int rank) {
   const HeadConfig& h = plan.config.heads;
   const int groups = plan.movement.head_groups;
+  const auto cp_size = static_cast<size_t>(plan.cp_size());
+  TANGRAM_ASSERT(plan.movement.forward.size() == cp_size && plan.movement.backward.size() == cp_size);
   std::vector<ProgramMask> masks;
   for (const bool backward : {false, true}) {
     const MovementRank& of = (backward ? plan.movement.backward : plan.movement.forward)[static_cast<size_t>(rank)];
