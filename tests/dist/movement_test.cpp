@@ -258,6 +258,22 @@ TEST(Movement, SlicesThatTouchOverTheBorderOfHeadGroups) {
   }
 }
 
+// Under TANGRAM_SANITY_CHECK a rank with clean operands must not take a NaN in what comes back for its own.
+TEST(Movement, NanOfAnotherRankComesOut) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(0);
+  StepInputs inputs = testing::make_inputs(mask, options);
+  DistAttnConfig config = config_of(2, options.heads);
+  config.dispatch.algorithm = DispatchAlgorithm::kSequential;
+  inputs.v.set(kSeqlen - 1, 0, 0, std::nanf(""));  // rank 1 computes with it for the queries of rank 0
+  StepResults results;
+  EXPECT_NO_THROW(results = testing::distributed_step(plan_of(mask, config), options, inputs, backend));
+  EXPECT_TRUE(std::isnan(results.out.at(0, 0, 0)));
+  EXPECT_FALSE(std::isnan(results.out.at(0, 1, 0)));
+}
+
 TEST(Movement, CrossAttentionAndOptions) {
   const Mask mask = causal_mask(120, kSeqlen);
   const DenseBackend backend;

@@ -74,9 +74,6 @@ class MovementWriter {
   void fill_keys();
   /// The cast of each stage: queries and keys.
   void add_casts(const std::vector<std::pair<TensorRef, TensorRef>>& with_queries, const char* label, bool with_keys);
-  void cast(size_t stage) {
-    if (casts_[stage] >= 0) writer_.cast(casts_[stage]);
-  }
   /// Plays the stages: `attend` with the number of each call, `send_back` after each stage.
   template <class Attend, class SendBack>
   void play_stages(const Attend& attend, const SendBack& send_back);
@@ -104,7 +101,7 @@ class MovementWriter {
   TensorRef q_, fetched_q_;
   PairRef keys_;
   std::optional<KeyBuffer> buffer_;
-  std::vector<int> casts_;
+  std::vector<int> casts_;        // by stage; -1: nothing comes
   std::vector<FloatRef> maxima_;  // by group: a row for the own queries, and one for each call of others'
   std::vector<int64_t> num_maxima_;
 };
@@ -166,7 +163,7 @@ void MovementWriter::play_stages(const Attend& attend, const SendBack& send_back
   size_t next = 0;
   for (size_t s = 0; s < steps_.size(); ++s) {
     if (casts_[s] >= 0) writer_.wait(casts_[s]);
-    if (s + 1 < steps_.size()) cast(s + 1);
+    if (s + 1 < steps_.size() && casts_[s + 1] >= 0) writer_.cast(casts_[s + 1]);
     for (; next < calls_.size() && calls_[next].stage == s; ++next) attend(calls_[next], next);
     writer_.begin_step(s);
     send_back(s);
