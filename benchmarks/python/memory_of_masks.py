@@ -5,7 +5,7 @@
 PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
     benchmarks/python/memory_of_masks.py [--masks 1500] [--csv FILE]
 Prints, of rank 0, resident memory and how much of it is freed heap that the allocator keeps. With `--device cuda`: what
-is used of its GPU, by the driver's word, and how much of that torch's allocator keeps; `--uses` says what Tangram keeps.
+is used of its GPU, by the driver's word, and how much of that torch's allocator keeps. `--uses`: what Tangram keeps.
 """
 
 import argparse
