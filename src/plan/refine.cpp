@@ -37,6 +37,8 @@ constexpr int kNumMendings = 16;
 constexpr double kShareOfMending = 0.04;
 constexpr int kNumMendingPrices = 8;
 constexpr double kHighestPriceOfArea = 1000;
+// What the cuts of a component may cost. Where sending takes next to no time, they are worth more than integers hold.
+constexpr double kMostRows = 1e13;
 
 }  // namespace
 
@@ -146,7 +148,7 @@ int64_t Refiner::count_cuts(const MaskComponent& component) const {
     if ((chunk - component.first) % tile_chunks_ == 0) continue;
     keys += static_cast<double>(areas_.keys_of(chunk * chunk_size_ - 1));
   }
-  return static_cast<int64_t>(keys * cuts_.rows_per_key);
+  return static_cast<int64_t>(std::min(keys * cuts_.rows_per_key, kMostRows));
 }
 
 // Remote rows of a component after moves_, and what its cuts cost.
