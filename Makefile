@@ -82,10 +82,10 @@ image: wheel ## A container image with the Python package (needs docker, or podm
 sanitize: sanitize-memory sanitize-threads ## The CPU tests under ASan + UBSan, the threaded ones under TSan
 
 sanitize-memory: setup ## The CPU tests under ASan + UBSan
-	@cmake --preset asan > /dev/null && cmake --build --preset asan && ctest --preset asan
+	@tools/sanitize.sh asan
 
 sanitize-threads: setup ## The threaded tests under TSan
-	@cmake --preset tsan > /dev/null && cmake --build --preset tsan --target test_comm test_dist && ctest --preset tsan -R '^(comm|dist)(\.[0-9]+)?$$'
+	@tools/sanitize.sh tsan --target test_comm test_dist -- -R '^(comm|dist)(\.[0-9]+)?$$'
 
 FUZZ_SECONDS ?= 10
 fuzz: setup ## Run every fuzz target for FUZZ_SECONDS (10), with clang, ASan and UBSan

@@ -48,13 +48,16 @@ set(
   <fmt/format.h>
 )
 
-# tangram_add_layer(plan SOURCES a.cpp b.cpp DEPENDS core [LINK_PRIVATE nlohmann_json::nlohmann_json] [ALONE a.cpp])
+# tangram_add_layer(
+#   plan SOURCES a.cpp b.cpp DEPENDS core [LINK_PRIVATE nlohmann_json::nlohmann_json] [ALONE a.cpp] [LIGHT]
+# )
 #
 # A static library tangram_<name>. Layers link what they depend on publicly, third-party libraries privately. Sources of
 # a folder are compiled by fives, but those ALONE: most of what a unit compiles are templates that all units share.
-# Names in anonymous namespaces of five neighbours must differ.
+# Names in anonymous namespaces of five neighbours must differ. LIGHT: it computes so little that with sanitizers, where
+# optimising takes most of the time to compile, it is not optimised.
 function(tangram_add_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;LINK_PRIVATE;ALONE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "LIGHT" "" "SOURCES;DEPENDS;LINK_PRIVATE;ALONE")
   set(target tangram_${name})
   add_library(${target} STATIC ${arg_SOURCES})
   target_include_directories(
@@ -68,7 +71,10 @@ function(tangram_add_layer name)
   list(TRANSFORM arg_DEPENDS PREPEND tangram_)
   target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:tangram_fmt> ${arg_LINK_PRIVATE})
   tangram_set_warnings(${target})
-  if(name STREQUAL "core")
+  if(arg_LIGHT AND TANGRAM_SANITIZE)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
+    target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
+  elseif(name STREQUAL "core")
     target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
   else()
     target_precompile_headers(${target} REUSE_FROM tangram_core)
@@ -104,26 +110,38 @@ function(tangram_join_folders target)
   endforeach()
 endfunction()
 
-# Warnings as everywhere; little optimisation, because what computes is in the library; and what every test includes,
-# parsed once (tests/CMakeLists.txt).
+# tangram_set_test_flags(test_plan [LIGHT])
+#
+# Warnings as everywhere; little optimisation, because what computes is in the library (LIGHT: none with sanitizers, as in
+# tangram_add_layer); and what every test includes, parsed once (tests/CMakeLists.txt).
 function(tangram_set_test_flags target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "LIGHT" "" "")
   tangram_set_warnings(${target})
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  set(optimisation -O1)
+  set(precompiled tangram_test_precompiled)
+  if(arg_LIGHT AND TANGRAM_SANITIZE)
+    set(optimisation -O0)
+    set(precompiled tangram_light_test_precompiled)
+  endif()
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${optimisation}>)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF) # which programs and objects spell alike
-  if(target STREQUAL "tangram_test_precompiled")
+  if(target STREQUAL precompiled)
     target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED} <gmock/gmock.h> <gtest/gtest.h>)
   else()
-    target_precompile_headers(${target} REUSE_FROM tangram_test_precompiled)
+    target_precompile_headers(${target} REUSE_FROM ${precompiled})
   endif()
 endfunction()
 
-# tangram_add_test(core SOURCES slice_test.cpp ... DEPENDS core [LABELS cpu] [SHARDS 2] [ALONE slice_test.cpp])
+# tangram_add_test(core SOURCES slice_test.cpp ... DEPENDS core [LABELS cpu] [SHARDS 2] [ALONE slice_test.cpp] [LIGHT]
+#   [COST 30])
 #
 # A GoogleTest program test_<name>, its sources joined as those of a layer, which is one ctest test <name> with the labels (default: cpu), or SHARDS of them,
 # <name>.1 and so on, that run beside each other. With the label gpu each case is a test of its own, in a process of its
-# own, because an error on a GPU stays with the process; the target gpu_tests builds all such programs.
+# own, because an error on a GPU stays with the process; the target gpu_tests builds all such programs. COST, about how
+# many seconds it takes under sanitizers: the longest begin first, so that none is left to run alone at the end. LIGHT is
+# that of tangram_set_test_flags.
 function(tangram_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SHARDS" "SOURCES;DEPENDS;LABELS;LINK_PRIVATE;ALONE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "LIGHT" "SHARDS;COST" "SOURCES;DEPENDS;LABELS;LINK_PRIVATE;ALONE")
   if(NOT arg_LABELS)
     set(arg_LABELS cpu)
   endif()
@@ -136,7 +154,14 @@ function(tangram_add_test name)
     PRIVATE ${arg_DEPENDS} ${arg_LINK_PRIVATE} tangram_fmt GTest::gtest_main GTest::gmock
   )
   target_compile_definitions(${target} PRIVATE TANGRAM_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
-  tangram_set_test_flags(${target})
+  set(light)
+  if(arg_LIGHT)
+    set(light LIGHT)
+  endif()
+  if(NOT arg_COST)
+    set(arg_COST 1)
+  endif()
+  tangram_set_test_flags(${target} ${light})
   if("gpu" IN_LIST arg_LABELS)
     if(NOT TARGET gpu_tests)
       add_custom_target(gpu_tests)
@@ -156,11 +181,14 @@ function(tangram_add_test name)
       add_test(NAME ${name}.${shard} COMMAND ${target})
       set_tests_properties(
         ${name}.${shard}
-        PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}"
+        PROPERTIES
+          LABELS "${arg_LABELS}"
+          COST ${arg_COST}
+          ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}"
       )
     endforeach()
   else()
     add_test(NAME ${name} COMMAND ${target})
-    set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
+    set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" COST ${arg_COST})
   endif()
 endfunction()

@@ -9,32 +9,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-10}
 
-# The first clang that has libFuzzer; Debian 12 and Ubuntu 24.04 both offer one. clang 14 cannot read libstdc++ 12.
-find_clang() {
-  local version probe
-  probe=$(mktemp)
-  for version in 19 18 17 16; do
-    command -v "clang++-$version" > /dev/null || continue
-    if echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
-      "clang++-$version" -fsanitize=fuzzer -x c++ - -o "$probe" 2> /dev/null; then
-      rm -f "$probe"
-      echo "clang++-$version"
-      return
-    fi
-  done
-  rm -f "$probe"
-}
-
-clang=$(find_clang)
-if [[ -z $clang ]]; then
-  for version in 19 18; do
-    if apt-cache show "libclang-rt-$version-dev" > /dev/null 2>&1; then
-      tools/setup.sh "clang-$version" "libclang-rt-$version-dev"
-      break
-    fi
-  done
-  clang=$(find_clang)
-fi
+clang=$(tools/find_clang.sh)
 if [[ -z $clang ]]; then
   echo "fuzz: skipped, there is no clang with libFuzzer here (Debian: clang-19 libclang-rt-19-dev)" >&2
   exit 0

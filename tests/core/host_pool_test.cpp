@@ -12,6 +12,14 @@
 #include "tangram/error.hpp"
 #include "tangram/tensor.hpp"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#error "the host pool does not know of AddressSanitizer (cmake/TangramOptions.cmake)"
+#endif
+#endif
+
 namespace tangram {
 namespace {
 
@@ -29,6 +37,17 @@ TEST(HostPool, WhatWasGivenBackIsTakenAgain) {
   EXPECT_EQ(pool.use().num_kept, 0);
   pool.release(second, 3 * kMiB - 5000);
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST(HostPool, SanitizersSeeWhoUsesWhatWasGivenBackOrNotAskedFor) {
+  HostPool pool(int64_t{64} << 20);
+  auto* data = static_cast<char*>(pool.allocate(3 * kMiB - 5000));
+  EXPECT_FALSE(__asan_address_is_poisoned(data + 3 * kMiB - 5001));
+  EXPECT_TRUE(__asan_address_is_poisoned(data + 3 * kMiB - 4992));
+  pool.release(data, 3 * kMiB - 5000);
+  EXPECT_TRUE(__asan_address_is_poisoned(data));
+}
+#endif
 
 TEST(HostPool, BlocksAreAtMostAQuarterLarger) {
   for (size_t bytes = HostPool::kMinBytes; bytes < 300 * kMiB; bytes += bytes / 7 + 1) {
