@@ -5,12 +5,14 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "core/require.hpp"
 #include "plan/program/shadow.hpp"
 #include "plan/program/shadow_attention.hpp"
+#include "plan/program/shadow_rank.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -22,36 +24,6 @@ const char* name_of(const Op& op) {
                                            "attend",   "delta",        "merge", "dsink", "largest"};
   return kNames[op.index()];
 }
-
-std::vector<int64_t> shard_rows(const Dispatch& dispatch, int rank) {
-  std::vector<int64_t> rows;
-  for (const Range& range : dispatch.rows_of_rank(rank)) {
-    for (int64_t row = range.begin; row < range.end; ++row) rows.push_back(row);
-  }
-  return rows;
-}
-
-/// One rank in one pass.
-struct Rank {
-  const Program& program;
-  std::vector<ProgramMask> masks;
-  ShadowMemory memory;
-  std::vector<int64_t> q_rows, k_rows;  // of its shards, in the sequence
-  size_t next = 0;                      // operation
-  /// By cast and item: what was sent to each peer, in the order of the exchange.
-  std::vector<std::vector<std::map<int, std::vector<std::pair<RowCopy, std::vector<Element>>>>>> sent;
-  std::vector<bool> posted, waited;
-
-  Rank(const Plan& plan, int rank, const Program& of_pass, const ShadowMemory* kept)
-      : program(of_pass),
-        masks(program_masks(plan, rank)),
-        memory(of_pass, kept),
-        q_rows(shard_rows(plan.q_dispatch, rank)),
-        k_rows(shard_rows(plan.k_dispatch, rank)),
-        sent(of_pass.casts.size()),
-        posted(of_pass.casts.size()),
-        waited(of_pass.casts.size()) {}
-};
 
 class Pass {
  public:
@@ -66,8 +38,8 @@ class Pass {
             plan.cp_size(), programs.size());
     for (int r = 0; r < plan.cp_size(); ++r) {
       const auto index = static_cast<size_t>(r);
-      ranks_.push_back(
-          std::make_unique<Rank>(plan, r, programs[index], kept == nullptr ? nullptr : &kept->ranks_[index]->memory));
+      ranks_.push_back(std::make_unique<ShadowRank>(plan, r, programs[index],
+                                                    kept == nullptr ? nullptr : &kept->ranks_[index]->memory));
       at_fault_ = r;
       guard("before its operations", [&] { add_arguments(*ranks_.back()); });
     }
@@ -104,7 +76,7 @@ class Pass {
     }
   }
 
-  void fill(Rank& rank, Place place, const std::vector<int64_t>& rows, int heads, bool read_only,
+  void fill(ShadowRank& rank, Place place, const std::vector<int64_t>& rows, int heads, bool read_only,
             const std::function<Element(int64_t, int)>& value) const {
     rank.memory.add_argument(place, std::ssize(rows), heads, read_only);
     Cells& cells = rank.memory.argument(place);
@@ -115,7 +87,7 @@ class Pass {
     }
   }
 
-  void add_arguments(Rank& rank) const {
+  void add_arguments(ShadowRank& rank) const {
     const int q = heads_.num_heads_q, kv = heads_.num_heads_kv;
     const auto own = [](Place place) {
       return [place](int64_t row, int head) { return Element::of(place, row, head); };
@@ -142,7 +114,7 @@ class Pass {
 
   bool sinks_of_rows() const { return call_.sink_layout == SinkLayout::kSsh; }
 
-  void add_sinks(Rank& rank, Place place, bool given) const {
+  void add_sinks(ShadowRank& rank, Place place, bool given) const {
     const int q = heads_.num_heads_q;
     const int64_t rows = sinks_of_rows() ? std::ssize(rank.q_rows) : 1;
     rank.memory.add_argument(place, rows, call_.seqlen_sink * q, given);
@@ -200,7 +172,7 @@ class Pass {
     }
   }
 
-  void expect_rows(Rank& rank) const {
+  void expect_rows(ShadowRank& rank) const {
     for (size_t c = 0; c < rank.program.casts.size(); ++c) {
       for (const CastItem& item : rank.program.casts[c].items) {
         if (rank.program.casts[c].adds) continue;
@@ -212,22 +184,22 @@ class Pass {
   }
 
   /// The next operation of a rank; false where it has to wait for a peer.
-  bool step(Rank& rank) {
+  bool step(ShadowRank& rank) {
     const Op& op = rank.program.ops[rank.next];
     bool done = true;
     guard(fmt::format("operation {} ({})", rank.next, name_of(op)), [&] {
       if (const auto* sums = std::get_if<RowSumsOp>(&op)) {
-        for (const RowSumOp& sum : sums->sums) sum_rows(rank.memory, sum);
+        for (const RowSumOp& sum : sums->sums) rank.sum_rows(sum);
       } else if (const auto* copies = std::get_if<FloatCopiesOp>(&op)) {
-        for (const FloatCopyOp& copy : copies->copies) copy_floats(rank.memory, copy);
+        for (const FloatCopyOp& copy : copies->copies) rank.copy_floats(copy);
       } else if (const auto* zero = std::get_if<ZeroOp>(&op)) {
         for (int64_t row = 0; row < zero->tensor.rows; ++row) {
           for (int head = 0; head < zero->tensor.heads; ++head) rank.memory.write(zero->tensor, row, head, Element());
         }
       } else if (const auto* cast = std::get_if<CastOp>(&op)) {
-        post(rank, cast->stage);
+        rank.post(cast->stage);
       } else if (const auto* wait = std::get_if<WaitOp>(&op)) {
-        done = land(rank, wait->stage);
+        done = rank.land(wait->stage, at_fault_, ranks_);
       } else if (const auto* call = std::get_if<AttendOp>(&op)) {
         if (call->mask < 0 || call->mask >= std::ssize(rank.masks)) {
           throw ProgramFault{"computes with a mask that is none"};
@@ -241,136 +213,14 @@ class Pass {
       } else if (const auto* dsink = std::get_if<SinkGradOp>(&op)) {
         make_dsink(rank.memory, *dsink, call_);
       } else {
-        find_largest(rank.memory, std::get<LargestOp>(op));
+        rank.find_largest(std::get<LargestOp>(op));
       }
     });
     if (done) ++rank.next;
     return done;
   }
 
-  static void sum_rows(ShadowMemory& memory, const RowSumOp& sum) {
-    const bool adds = sum.addend.place != Place::kNone;
-    for (const TensorRef* ref : {&sum.source, &sum.addend}) {
-      if (ref == &sum.addend && !adds) continue;
-      if (ref->rows != sum.result.rows || ref->heads != sum.result.heads || ref->dim != sum.result.dim) {
-        throw ProgramFault{"adds tensors of different shapes"};
-      }
-    }
-    for (int64_t row = 0; row < sum.result.rows; ++row) {
-      for (int head = 0; head < sum.result.heads; ++head) {
-        Element value = memory.read(sum.source, row, head);
-        if (adds) value += memory.read(sum.addend, row, head);
-        memory.write(sum.result, row, head, value);
-      }
-    }
-  }
-
-  static void copy_floats(ShadowMemory& memory, const FloatCopyOp& copy) {
-    for (int64_t row = 0; row < copy.rows; ++row) {
-      for (int column = 0; column < copy.columns; ++column) {
-        const Element value = copy.from.place == Place::kNone ? Element() : memory.read(copy.from, row, column);
-        memory.write(copy.to, row, column, value);
-      }
-    }
-  }
-
-  static void find_largest(ShadowMemory& memory, const LargestOp& op) {
-    for (int column = 0; column < op.columns; ++column) {
-      Element sum;  // as if every cell counted once
-      for (int64_t row = 0; row < op.rows; ++row) sum += memory.read(op.from, row, column);
-      memory.write(op.to, 0, column, sum);
-    }
-  }
-
-  static size_t checked_stage(const Rank& rank, int stage) {
-    if (stage < 0 || stage >= std::ssize(rank.program.casts)) throw ProgramFault{"names a cast that is none"};
-    return static_cast<size_t>(stage);
-  }
-
-  // What adds goes back the way of its exchange.
-  static const std::vector<RowCopy>& sends(const Cast& cast, const CastItem& item) {
-    return cast.adds ? item.exchange->recvs : item.exchange->sends;
-  }
-  static const std::vector<RowCopy>& receipts(const Cast& cast, const CastItem& item) {
-    return cast.adds ? item.exchange->sends : item.exchange->recvs;
-  }
-
-  static void post(Rank& rank, int stage) {
-    const size_t number = checked_stage(rank, stage);
-    const Cast& cast = rank.program.casts[number];
-    if (rank.posted[number]) throw ProgramFault{"casts a second time"};
-    if (cast.by_lse && (cast.items.size() != 2 || !cast.adds)) throw ProgramFault{"joins other than out and lse"};
-    rank.posted[number] = true;
-    for (const CastItem& item : cast.items) {
-      auto& sent = rank.sent[number].emplace_back();
-      for (const RowCopy& copy : sends(cast, item)) {
-        sent[copy.peer].emplace_back(copy, rank.memory.begin_read(item.source, copy.rows));
-      }
-      if (!cast.adds) continue;
-      for (const RowCopy& copy : receipts(cast, item)) rank.memory.begin_add(item.target, copy.rows);
-    }
-    if (!cast.by_lse) return;
-    const auto elements_of = [&](size_t item) {
-      std::vector<Element> elements;
-      for (const auto& [peer, copies] : rank.sent[number][item]) {
-        for (const auto& copy : copies) elements.insert(elements.end(), copy.second.begin(), copy.second.end());
-      }
-      return elements;
-    };
-    if (elements_of(0) != elements_of(1)) throw ProgramFault{"sends out and lse of different calls"};
-  }
-
-  bool land(Rank& rank, int stage) {
-    const size_t cast = checked_stage(rank, stage);
-    if (!rank.posted[cast]) throw ProgramFault{"waits for a cast that was not begun"};
-    if (rank.waited[cast]) throw ProgramFault{"waits for a cast a second time"};
-    const std::vector<CastItem>& items = rank.program.casts[cast].items;
-    for (const CastItem& item : items) {
-      for (const RowCopy& copy : receipts(rank.program.casts[cast], item)) {
-        if (copy.peer < 0 || copy.peer >= std::ssize(ranks_)) throw ProgramFault{"receives from a rank that is none"};
-        if (!ranks_[static_cast<size_t>(copy.peer)]->posted[cast]) return false;
-      }
-    }
-    for (size_t i = 0; i < items.size(); ++i) receive(rank, cast, i);
-    rank.waited[cast] = true;
-    for (const CastItem& item : items) {
-      for (const RowCopy& copy : sends(rank.program.casts[cast], item)) rank.memory.end_read(item.source, copy.rows);
-    }
-    return true;
-  }
-
-  void receive(Rank& rank, size_t cast, size_t number) const {
-    const int self = at_fault_;
-    const bool adds = rank.program.casts[cast].adds;
-    const CastItem& item = rank.program.casts[cast].items[number];
-    std::map<int, size_t> taken;
-    for (const RowCopy& copy : receipts(rank.program.casts[cast], item)) {
-      const auto& sent = ranks_[static_cast<size_t>(copy.peer)]->sent[cast][number];
-      const auto found = sent.find(self);
-      const size_t piece = taken[copy.peer]++;
-      if (found == sent.end() || piece >= found->second.size()) {
-        throw ProgramFault{fmt::format("waits for rows that rank {} does not send", copy.peer)};
-      }
-      const auto& [send, values] = found->second[piece];
-      if (send.peer_row != copy.rows.begin || copy.peer_row != send.rows.begin ||
-          send.rows.size() != copy.rows.size()) {
-        throw ProgramFault{fmt::format("takes rows [{}, {}) from row {} of rank {}, which sends [{}, {}) to row {}",
-                                       copy.rows.begin, copy.rows.end, copy.peer_row, copy.peer, send.rows.begin,
-                                       send.rows.end, send.peer_row)};
-      }
-      adds ? rank.memory.add(item.target, copy.rows, values) : rank.memory.land(item.target, copy.rows, values);
-    }
-    for (size_t peer = 0; peer < ranks_.size(); ++peer) {
-      if (!ranks_[peer]->posted[cast]) continue;  // sends nothing, or it would have been waited for
-      const auto& sent = ranks_[peer]->sent[cast][number];
-      const auto found = sent.find(self);
-      if (found != sent.end() && found->second.size() != taken[static_cast<int>(peer)]) {
-        throw ProgramFault{fmt::format("is sent rows by rank {} that it does not wait for", peer)};
-      }
-    }
-  }
-
-  void check_end(const Rank& rank) const {
+  void check_end(const ShadowRank& rank) const {
     guard("at its end", [&] {
       if (rank.next < rank.program.ops.size()) {
         throw ProgramFault{
@@ -382,9 +232,9 @@ class Pass {
     });
   }
 
-  void check(const Rank& rank, Place place, const char* name, const std::vector<int64_t>& rows,
+  void check(const ShadowRank& rank, Place place, const char* name, const std::vector<int64_t>& rows,
              const std::function<Element(int64_t, int)>& value) const {
-    const Cells& cells = const_cast<Rank&>(rank).memory.argument(place);
+    const Cells& cells = const_cast<ShadowRank&>(rank).memory.argument(place);
     guard("at its end", [&] {
       for (size_t at = 0; at < cells.cells.size(); ++at) {
         const auto row = static_cast<int64_t>(at) / cells.columns, column = static_cast<int64_t>(at) % cells.columns;
@@ -403,7 +253,7 @@ class Pass {
     std::vector<Element> dsink(static_cast<size_t>(call_.seqlen_sink * heads_.num_heads_q));
     for (size_t r = 0; r < ranks_.size(); ++r) {
       at_fault_ = static_cast<int>(r);
-      Rank& rank = *ranks_[r];
+      ShadowRank& rank = *ranks_[r];
       if (!backward_) {
         const auto out = [this](int64_t row, int head) { return expected_.out(row, head); };
         check(rank, Place::kOut, "out", rank.q_rows, out);
@@ -444,7 +294,7 @@ class Pass {
   CallShape call_;
   bool backward_;
   ExpectedResults expected_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::unique_ptr<ShadowRank>> ranks_;
   int at_fault_ = 0;
 };
 

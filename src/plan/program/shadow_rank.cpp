@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/shadow_rank.hpp"
+
+#include <fmt/format.h>
+
+namespace tangram {
+
+namespace {
+
+std::vector<int64_t> shard_rows(const Dispatch& dispatch, int rank) {
+  std::vector<int64_t> rows;
+  for (const Range& range : dispatch.rows_of_rank(rank)) {
+    for (int64_t row = range.begin; row < range.end; ++row) rows.push_back(row);
+  }
+  return rows;
+}
+
+// What adds goes back the way of its exchange.
+const std::vector<RowCopy>& sends(const Cast& cast, const CastItem& item) {
+  return cast.adds ? item.exchange->recvs : item.exchange->sends;
+}
+const std::vector<RowCopy>& receipts(const Cast& cast, const CastItem& item) {
+  return cast.adds ? item.exchange->sends : item.exchange->recvs;
+}
+
+}  // namespace
+
+ShadowRank::ShadowRank(const Plan& plan, int rank, const Program& of_pass, const ShadowMemory* kept)
+    : program(of_pass),
+      masks(program_masks(plan, rank)),
+      memory(of_pass, kept),
+      q_rows(shard_rows(plan.q_dispatch, rank)),
+      k_rows(shard_rows(plan.k_dispatch, rank)),
+      sent(of_pass.casts.size()),
+      posted(of_pass.casts.size()),
+      waited(of_pass.casts.size()) {}
+
+void ShadowRank::sum_rows(const RowSumOp& sum) {
+  const bool adds = sum.addend.place != Place::kNone;
+  for (const TensorRef* ref : {&sum.source, &sum.addend}) {
+    if (ref == &sum.addend && !adds) continue;
+    if (ref->rows != sum.result.rows || ref->heads != sum.result.heads || ref->dim != sum.result.dim) {
+      throw ProgramFault{"adds tensors of different shapes"};
+    }
+  }
+  for (int64_t row = 0; row < sum.result.rows; ++row) {
+    for (int head = 0; head < sum.result.heads; ++head) {
+      Element value = memory.read(sum.source, row, head);
+      if (adds) value += memory.read(sum.addend, row, head);
+      memory.write(sum.result, row, head, value);
+    }
+  }
+}
+
+void ShadowRank::copy_floats(const FloatCopyOp& copy) {
+  for (int64_t row = 0; row < copy.rows; ++row) {
+    for (int column = 0; column < copy.columns; ++column) {
+      const Element value = copy.from.place == Place::kNone ? Element() : memory.read(copy.from, row, column);
+      memory.write(copy.to, row, column, value);
+    }
+  }
+}
+
+void ShadowRank::find_largest(const LargestOp& op) {
+  for (int column = 0; column < op.columns; ++column) {
+    Element sum;  // as if every cell counted once
+    for (int64_t row = 0; row < op.rows; ++row) sum += memory.read(op.from, row, column);
+    memory.write(op.to, 0, column, sum);
+  }
+}
+
+size_t ShadowRank::checked_stage(int stage) const {
+  if (stage < 0 || stage >= std::ssize(program.casts)) throw ProgramFault{"names a cast that is none"};
+  return static_cast<size_t>(stage);
+}
+
+void ShadowRank::post(int stage) {
+  const size_t number = checked_stage(stage);
+  const Cast& cast = program.casts[number];
+  if (posted[number]) throw ProgramFault{"casts a second time"};
+  if (cast.by_lse && (cast.items.size() != 2 || !cast.adds)) throw ProgramFault{"joins other than out and lse"};
+  posted[number] = true;
+  for (const CastItem& item : cast.items) {
+    auto& copies_of = sent[number].emplace_back();
+    for (const RowCopy& copy : sends(cast, item)) {
+      copies_of[copy.peer].emplace_back(copy, memory.begin_read(item.source, copy.rows));
+    }
+    if (!cast.adds) continue;
+    for (const RowCopy& copy : receipts(cast, item)) memory.begin_add(item.target, copy.rows);
+  }
+  if (!cast.by_lse) return;
+  const auto elements_of = [&](size_t item) {
+    std::vector<Element> elements;
+    for (const auto& [peer, copies] : sent[number][item]) {
+      for (const auto& copy : copies) elements.insert(elements.end(), copy.second.begin(), copy.second.end());
+    }
+    return elements;
+  };
+  if (elements_of(0) != elements_of(1)) throw ProgramFault{"sends out and lse of different calls"};
+}
+
+bool ShadowRank::land(int stage, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) {
+  const size_t cast = checked_stage(stage);
+  if (!posted[cast]) throw ProgramFault{"waits for a cast that was not begun"};
+  if (waited[cast]) throw ProgramFault{"waits for a cast a second time"};
+  const std::vector<CastItem>& items = program.casts[cast].items;
+  for (const CastItem& item : items) {
+    for (const RowCopy& copy : receipts(program.casts[cast], item)) {
+      if (copy.peer < 0 || copy.peer >= std::ssize(ranks)) throw ProgramFault{"receives from a rank that is none"};
+      if (!ranks[static_cast<size_t>(copy.peer)]->posted[cast]) return false;
+    }
+  }
+  for (size_t i = 0; i < items.size(); ++i) receive(cast, i, self, ranks);
+  waited[cast] = true;
+  for (const CastItem& item : items) {
+    for (const RowCopy& copy : sends(program.casts[cast], item)) memory.end_read(item.source, copy.rows);
+  }
+  return true;
+}
+
+void ShadowRank::receive(size_t cast, size_t number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) {
+  const bool adds = program.casts[cast].adds;
+  const CastItem& item = program.casts[cast].items[number];
+  std::map<int, size_t> taken;
+  for (const RowCopy& copy : receipts(program.casts[cast], item)) {
+    const auto& pieces = ranks[static_cast<size_t>(copy.peer)]->sent[cast][number];
+    const auto found = pieces.find(self);
+    const size_t piece = taken[copy.peer]++;
+    if (found == pieces.end() || piece >= found->second.size()) {
+      throw ProgramFault{fmt::format("waits for rows that rank {} does not send", copy.peer)};
+    }
+    const auto& [send, values] = found->second[piece];
+    if (send.peer_row != copy.rows.begin || copy.peer_row != send.rows.begin || send.rows.size() != copy.rows.size()) {
+      throw ProgramFault{fmt::format("takes rows [{}, {}) from row {} of rank {}, which sends [{}, {}) to row {}",
+                                     copy.rows.begin, copy.rows.end, copy.peer_row, copy.peer, send.rows.begin,
+                                     send.rows.end, send.peer_row)};
+    }
+    adds ? memory.add(item.target, copy.rows, values) : memory.land(item.target, copy.rows, values);
+  }
+  for (size_t peer = 0; peer < ranks.size(); ++peer) {
+    if (!ranks[peer]->posted[cast]) continue;  // sends nothing, or it would have been waited for
+    const auto& pieces = ranks[peer]->sent[cast][number];
+    const auto found = pieces.find(self);
+    if (found != pieces.end() && found->second.size() != taken[static_cast<int>(peer)]) {
+      throw ProgramFault{fmt::format("is sent rows by rank {} that it does not wait for", peer)};
+    }
+  }
+}
+
+}  // namespace tangram

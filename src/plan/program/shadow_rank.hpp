@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// ShadowRank: one rank in one pass of `verify`: its memory, its place in the program, and what it has sent.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "plan/program/emit.hpp"
+#include "plan/program/shadow.hpp"
+
+namespace tangram {
+
+/// One rank in one pass.
+struct ShadowRank {
+  const Program& program;
+  std::vector<ProgramMask> masks;
+  ShadowMemory memory;
+  std::vector<int64_t> q_rows, k_rows;  // of its shards, in the sequence
+  size_t next = 0;                      // operation
+  /// By cast and item: what was sent to each peer, in the order of the exchange.
+  std::vector<std::vector<std::map<int, std::vector<std::pair<RowCopy, std::vector<Element>>>>>> sent;
+  std::vector<bool> posted, waited;
+
+  ShadowRank(const Plan& plan, int rank, const Program& of_pass, const ShadowMemory* kept);
+
+  /// Operations beside attention. Throw ProgramFault.
+  void sum_rows(const RowSumOp& sum);
+  void copy_floats(const FloatCopyOp& copy);
+  void find_largest(const LargestOp& op);
+  /// Begins the cast.
+  void post(int stage);
+  /// Ends it, as rank `self` of `ranks`; false where a peer has not begun it.
+  bool land(int stage, int self, std::span<const std::unique_ptr<ShadowRank>> ranks);
+
+ private:
+  size_t checked_stage(int stage) const;
+  void receive(size_t cast, size_t number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks);
+};
+
+}  // namespace tangram
