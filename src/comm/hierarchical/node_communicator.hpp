@@ -52,6 +52,7 @@ class NodeCommunicator final : public DeviceCommunicator {
   TrafficCounters within_node() const override { return levels_.node->counters(); }
   TrafficCounters across_nodes() const override { return levels_.across->counters(); }
   void reset_counters() override;
+  int64_t shared_bytes() const override { return levels_.node->shared_bytes() + levels_.across->shared_bytes(); }
 
  private:
   void watch();

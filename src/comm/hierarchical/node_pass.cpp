@@ -70,6 +70,18 @@ NodePass::NodePass(const DevicePassSpec& spec, NodeSpecs specs, Parts parts, std
   own_returns_ = prepare_own_returns();
 }
 
+int64_t NodePass::Buffers::bytes() const {
+  int64_t sum = 0;
+  for (const TensorView& view : views) sum += view.rows * view.row_bytes();
+  return sum;
+}
+
+int64_t NodePass::own_bytes() const {
+  int64_t bytes = relay_own_.bytes() + relay_sums_.bytes() + node_sums_.bytes();
+  for (const auto& part : {parts_.node, parts_.relay, parts_.across}) bytes += part == nullptr ? 0 : part->own_bytes();
+  return bytes;
+}
+
 NodePass::MovesByStage NodePass::prepare_own_casts() {
   std::vector<std::vector<char*>> bases;
   for (int slot = 0; slot < num_slots(); ++slot) {

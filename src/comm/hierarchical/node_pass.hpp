@@ -33,6 +33,7 @@ class NodePass final : public DevicePass {
   int begin_kept(KeptSlot kept, void* stream) override;
   TensorView landing(int tensor, int slot) const override { return parts_.node->landing(tensor, slot); }
   int num_slots() const override { return parts_.node->num_slots(); }
+  int64_t own_bytes() const override;
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_cast(int stage, void* stream) override;
   void wait_started(int stage, void* stream) override;
@@ -58,6 +59,7 @@ class NodePass final : public DevicePass {
   struct Buffers {
     std::vector<std::shared_ptr<void>> memory;
     std::vector<TensorView> views;
+    int64_t bytes() const;
   };
 
   using MovesByStage = std::vector<std::unique_ptr<NodeWork::Moves>>;  // by between-stage; null: nothing

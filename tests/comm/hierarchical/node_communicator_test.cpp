@@ -304,6 +304,12 @@ TEST_P(NodePasses, SumsCrossOnceToo) {
     pass->end(nullptr);
     for (int t = 0; t < kTensors; ++t) expect_sums(sums[static_cast<size_t>(t)], data, rank, t);
     EXPECT_EQ(comm.across_nodes().rows_received, kTensors * std::ssize(needed));
+    // Float32 sums of a node's own rows, beside what is relayed: what bounds of caches are to count.
+    int64_t sums_bytes = 0;
+    for (const ReturnTensor& t : spec.returns) sums_bytes += t.owned_rows * t.heads * t.dim * 4;
+    const bool crosses = nodes.num_nodes() > 1;
+    EXPECT_EQ(pass->own_bytes() >= sums_bytes, crosses || sums_bytes == 0);
+    EXPECT_EQ(pass->own_bytes() > 0, crosses);
   });
 }
 
