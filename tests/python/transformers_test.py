@@ -3,7 +3,6 @@
 """attn_implementation="tangram": small random models of many families against the attention of transformers itself."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,9 +13,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tangram  # noqa: E402
+from ranks.start import SERVER, run_script  # noqa: E402
 from tangram import InvalidArgument, Mask  # noqa: E402
 from tangram.integrations._mask_function import mask_of  # noqa: E402
 from tangram.integrations.transformers import register  # noqa: E402
+
+SERVER.set_forkserver_preload(["torch.distributed", "tangram.distributed", "transformers.modeling_utils"])
 
 LENGTH = 48
 SIZES = {
@@ -224,11 +226,7 @@ def test_mask_functions_that_are_no_band_are_refused():
 
 
 def test_layers_of_two_kinds_over_ranks_by_one_dispatch():
-    program = Path(__file__).parent / "ranks" / "models.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
-    assert result.returncode == 0, (result.stdout + result.stderr)[-6000:]
+    run_script(Path(__file__).parent / "ranks" / "models.py", ranks=2)
 
 
 def test_it_is_our_attention_that_runs(monkeypatch):

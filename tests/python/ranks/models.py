@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
 """Models of Transformers whose layers alternate between window and full attention, over ranks: one dispatch, two keys.
-transformers_test.py starts the ranks with torchrun."""
+transformers_test.py starts the ranks."""
 
 from __future__ import annotations
 
