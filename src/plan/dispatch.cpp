@@ -5,11 +5,10 @@
 #include "plan/dispatch.hpp"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <string>
 
-#include "core/nearest_word.hpp"
+#include "core/names.hpp"
 #include "core/require.hpp"
 #include "plan/chunk_areas.hpp"
 #include "plan/cost.hpp"
@@ -19,22 +18,16 @@ namespace tangram {
 
 namespace {
 
-struct NamedAlgorithm {
-  DispatchAlgorithm algorithm;
-  std::string_view name;
-};
-constexpr std::array kAlgorithms{
-    NamedAlgorithm{DispatchAlgorithm::kAuto, "auto"},
-    NamedAlgorithm{DispatchAlgorithm::kSequential, "sequential"},
-    NamedAlgorithm{DispatchAlgorithm::kZigzag, "zigzag"},
-    NamedAlgorithm{DispatchAlgorithm::kMinHeap, "min_heap"},
-    NamedAlgorithm{DispatchAlgorithm::kSortedSequential, "sorted_sequential"},
-    NamedAlgorithm{DispatchAlgorithm::kTangram, "tangram"},
-    NamedAlgorithm{DispatchAlgorithm::kLowerBound, "lower_bound"},
-    NamedAlgorithm{DispatchAlgorithm::kDynamicProgramming, "dynamic_programming"},
-    NamedAlgorithm{DispatchAlgorithm::kBatchTopP, "batch_topp"},
-    NamedAlgorithm{DispatchAlgorithm::kRandom, "random"},
-};
+constexpr Names<DispatchAlgorithm, 10> kAlgorithms = {{{DispatchAlgorithm::kAuto, "auto"},
+                                                       {DispatchAlgorithm::kSequential, "sequential"},
+                                                       {DispatchAlgorithm::kZigzag, "zigzag"},
+                                                       {DispatchAlgorithm::kMinHeap, "min_heap"},
+                                                       {DispatchAlgorithm::kSortedSequential, "sorted_sequential"},
+                                                       {DispatchAlgorithm::kTangram, "tangram"},
+                                                       {DispatchAlgorithm::kLowerBound, "lower_bound"},
+                                                       {DispatchAlgorithm::kDynamicProgramming, "dynamic_programming"},
+                                                       {DispatchAlgorithm::kBatchTopP, "batch_topp"},
+                                                       {DispatchAlgorithm::kRandom, "random"}}};
 
 // The map of a classic algorithm over chunks of a given size.
 std::vector<int> classic_ranks(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size) {
@@ -92,25 +85,10 @@ Dispatch classic_dispatch(const Mask& mask, const DistAttnConfig& config) {
 
 }  // namespace
 
-std::string_view to_string(DispatchAlgorithm algorithm) {
-  for (const NamedAlgorithm& entry : kAlgorithms) {
-    if (entry.algorithm == algorithm) return entry.name;
-  }
-  return "unknown";
-}
+std::string_view to_string(DispatchAlgorithm algorithm) { return name_in(kAlgorithms, algorithm); }
 
 DispatchAlgorithm parse_dispatch_algorithm(std::string_view name) {
-  std::string names;
-  std::vector<std::string_view> known;
-  for (const NamedAlgorithm& entry : kAlgorithms) {
-    if (entry.name == name) return entry.algorithm;
-    known.push_back(entry.name);
-    if (!names.empty()) names += ", ";
-    names += entry.name;
-  }
-  require(false, "parse_dispatch_algorithm: name must be one of {} (got '{}'){}", names, name,
-          did_you_mean(name, known));
-  return {};
+  return value_in(kAlgorithms, name, "parse_dispatch_algorithm");
 }
 
 int64_t finest_chunk_size(int64_t rows_per_rank) {

@@ -5,13 +5,11 @@
 #include "plan/movement/movement.hpp"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <string>
 #include <utility>
 
-#include "core/nearest_word.hpp"
-#include "core/require.hpp"
+#include "core/names.hpp"
 #include "plan/movement/built_pass.hpp"
 #include "plan/movement/clusters.hpp"
 #include "plan/movement/published.hpp"
@@ -21,14 +19,13 @@ namespace tangram {
 
 namespace {
 
-constexpr std::array<std::pair<Movement, std::string_view>, 7> kNames = {
-    {{Movement::kKv, "kv"},
-     {Movement::kQo, "qo"},
-     {Movement::kAuto, "auto"},
-     {Movement::kGreedyRandomGrid, "greedy_random_grid"},
-     {Movement::kBinaryGreedy, "binary_greedy"},
-     {Movement::kNetworkFlow, "network_flow"},
-     {Movement::kLeastBytes, "least_bytes"}}};
+constexpr Names<Movement, 7> kNames = {{{Movement::kKv, "kv"},
+                                        {Movement::kQo, "qo"},
+                                        {Movement::kAuto, "auto"},
+                                        {Movement::kGreedyRandomGrid, "greedy_random_grid"},
+                                        {Movement::kBinaryGreedy, "binary_greedy"},
+                                        {Movement::kNetworkFlow, "network_flow"},
+                                        {Movement::kLeastBytes, "least_bytes"}}};
 
 // Slices and runs of all head groups together, where the number of groups is free: a plan for every step must be quick.
 constexpr size_t kMaxFlattened = 62000;
@@ -173,24 +170,9 @@ void choose_movement(Plan& plan, const PlanRuns& runs, double kv_seconds) {
 
 }  // namespace
 
-std::string_view to_string(Movement movement) {
-  for (const auto& [value, name] : kNames) {
-    if (value == movement) return name;
-  }
-  return "unknown";
-}
+std::string_view to_string(Movement movement) { return name_in(kNames, movement); }
 
-Movement parse_movement(std::string_view name) {
-  std::string names;
-  std::vector<std::string_view> known;
-  for (const auto& [value, text] : kNames) {
-    if (text == name) return value;
-    known.push_back(text);
-    names += (names.empty() ? "" : ", ") + std::string(text);
-  }
-  require(false, "parse_movement: name must be one of {} (got '{}'){}", names, name, did_you_mean(name, known));
-  return {};
-}
+Movement parse_movement(std::string_view name) { return value_in(kNames, name, "parse_movement"); }
 
 void build_movement(Plan& plan, double kv_seconds) {
   const PlanRuns runs = runs_of(plan);
