@@ -106,10 +106,14 @@ struct TraceEvent {
   double end_s = 0;
 };
 
-/// What a pass allocated, counted where it is allocated, and released at its end.
+/// What a pass allocated beside its arguments, counted where it is allocated: rows of others, partial gradients,
+/// float32 results. Not what the backend and the communicator take.
 struct MemoryUse {
   int64_t remote_kv_rows = 0;  // rows of K (and as many of V) that other ranks own
-  int64_t buffer_bytes = 0;    // K/V buffer, partial gradients, float32 results
+  int64_t buffer_bytes = 0;    // of all that it allocated
+  /// Of what there was at one time, when it was most: with what a forward pass keeps, and a backward pass was given of
+  /// it. Plan::peak_bytes says what it comes to.
+  int64_t peak_bytes = 0;
 };
 
 /// One rank's part in distributed attention by a plan. Memory of q, k, v and of all results is the host's, and so must

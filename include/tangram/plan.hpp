@@ -128,7 +128,12 @@ struct Plan {
   double balance() const;
   /// K/V rows that cross ranks in one cast, over all ranks.
   int64_t rows_moved() const;
-  /// Bytes that `rank` holds at the worst moment of forward + backward: shards, buffers, gradients, partial results.
+  /// Bytes that `rank` holds at the worst moment of a step on the host: the tensors of a pass, which are the shards of
+  /// q, k, v, out and lse, backward also of dout, dq, dk and dv, and what the pass allocates beside them at one time,
+  /// as the program of the rank says (docs/design/program.md): what DistAttention::memory_use counts. For a call with
+  /// all results in the dtype of the heads and without sinks, in which the forward pass leaves what this plan can leave
+  /// to the backward pass. The plan, prepared masks, kernels and transports come on top. Writes both programs; throws
+  /// InvalidArgument for a rank that the plan has not.
   int64_t peak_bytes(int rank) const;
 
   friend bool operator==(const Plan&, const Plan&) = default;

@@ -94,7 +94,7 @@ struct StrategyPrediction {
   double between_bytes = 0;   ///< the part that crosses nodes, both passes
   double max_rank_bytes = 0;  ///< largest of one rank, both passes
   int64_t kv_rows_moved = 0;  ///< K/V rows in the forward pass, where K/V is what moves; else 0
-  double peak_bytes = 0;      ///< memory of the rank that needs most, as Plan::peak_bytes counts
+  double peak_bytes = 0;      ///< memory of the rank that needs most, equal to Plan::peak_bytes of the same plan
   double balance = 1;         ///< largest area of a rank / mean
 
   double step_s() const { return forward_s + backward_s; }

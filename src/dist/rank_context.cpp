@@ -3,6 +3,7 @@
 
 #include "dist/rank_context.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 
@@ -17,6 +18,7 @@ double steady_now_s() {
 void PassRecorder::begin(AttnPass pass) {
   pass_ = pass;
   memory_ = {};
+  bytes_now_ = 0;
   std::erase_if(events_, [pass](const TraceEvent& event) { return event.pass == pass; });
 }
 
@@ -29,7 +31,18 @@ void PassRecorder::wait(CommHandle& handle, TraceKind wait_kind, TraceKind trans
 HostTensor PassRecorder::allocate(DType dtype, int64_t rows, int heads, int dim) {
   HostTensor tensor(dtype, rows, heads, dim);
   memory_.buffer_bytes += tensor.bytes();
+  count(tensor.bytes());
   return tensor;
+}
+
+void PassRecorder::release(HostTensor& tensor) {
+  bytes_now_ -= tensor.bytes();
+  tensor = HostTensor();
+}
+
+void PassRecorder::count(int64_t bytes) {
+  bytes_now_ += bytes;
+  memory_.peak_bytes = std::max(memory_.peak_bytes, bytes_now_);
 }
 
 HostTensor PassRecorder::allocate_poisoned(DType dtype, int64_t rows, int heads, int dim) {

@@ -41,15 +41,22 @@ class PassRecorder {
   HostTensor allocate(DType dtype, int64_t rows, int heads, int dim);
   /// The same, full of NaN under TANGRAM_SANITY_CHECK, so that a row that is used before it came shows.
   HostTensor allocate_poisoned(DType dtype, int64_t rows, int heads, int dim);
+  /// Gives back what one of these allocated.
+  void release(HostTensor& tensor);
+  /// Counts what is there for the whole pass, allocated by another.
+  void hold(const HostTensor& tensor) { count(tensor.bytes()); }
   void set_remote_rows(int64_t rows) { memory_.remote_kv_rows = rows; }
 
   const std::vector<TraceEvent>& events() const { return events_; }
   const MemoryUse& memory() const { return memory_; }
 
  private:
+  void count(int64_t bytes);
+
   AttnPass pass_ = AttnPass::kForward;
   std::vector<TraceEvent> events_;
   MemoryUse memory_;
+  int64_t bytes_now_ = 0;
 };
 
 struct RankContext {

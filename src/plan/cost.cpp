@@ -80,23 +80,6 @@ double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, 
          static_cast<double>(num_copies) * cost.copy_latency_s;
 }
 
-int64_t step_peak_bytes(const DistAttnConfig& config, int64_t q_rows, int64_t k_rows, int64_t buffer_rows) {
-  const HeadConfig& heads = config.heads;
-  const int64_t element = static_cast<int64_t>(size_of(heads.dtype));
-  const int64_t q_elements = int64_t{heads.num_heads_q} * heads.head_dim;
-  const int64_t out_elements = int64_t{heads.num_heads_q} * heads.head_dim_v;
-  const int64_t float_bytes = 4;
-  // The backward pass is the worst moment: q, dq, out, dout and lse of the shard, dq summed in float32; k, v and their
-  // gradients of the shard with the sums that peers send; the buffer with K/V and its gradients in float32, once more
-  // as they travel when that is narrower.
-  const int64_t reduced_row = kv_grad_row_bytes(heads, config.reduce_dtype);
-  const int64_t float_row = kv_grad_row_bytes(heads, DType::kFloat32);
-  const int64_t per_q_row = element * 2 * (q_elements + out_elements) + float_bytes * (heads.num_heads_q + q_elements);
-  const int64_t per_k_row = 2 * kv_row_bytes(heads) + reduced_row;
-  const int64_t per_buffer_row = kv_row_bytes(heads) + float_row + (reduced_row < float_row ? reduced_row : 0);
-  return q_rows * per_q_row + k_rows * per_k_row + buffer_rows * per_buffer_row;
-}
-
 PassTime pass_time(const DistAttnConfig& config, const std::vector<StageLoad>& loads, Pass pass, bool kept_first) {
   // Execution order; see NOTE [kept stage] in plan.hpp.
   std::vector<size_t> order;

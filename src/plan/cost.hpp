@@ -26,10 +26,6 @@ double visible_row_seconds(const DistAttnConfig& config);
 /// Seconds until `rows` rows in `num_copies` copies have arrived over one rank's link.
 double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, int64_t num_copies);
 
-/// Bytes that a rank holds at the worst moment of a step, the backward pass: shards of `q_rows` and `k_rows`, and a K/V
-/// buffer of `buffer_rows` with its gradients.
-int64_t step_peak_bytes(const DistAttnConfig& config, int64_t q_rows, int64_t k_rows, int64_t buffer_rows);
-
 /// What one stage of one rank asks for.
 struct StageLoad {
   int64_t area = 0;

@@ -153,10 +153,4 @@ int64_t Plan::rows_moved() const {
   return rows;
 }
 
-int64_t Plan::peak_bytes(int rank) const {
-  require(0 <= rank && rank < cp_size(), "Plan::peak_bytes: rank must lie in [0, {}) (got {})", cp_size(), rank);
-  return step_peak_bytes(config, q_dispatch.rows_per_rank(), k_dispatch.rows_per_rank(),
-                         ranks[static_cast<size_t>(rank)].kv_rows);
-}
-
 }  // namespace tangram

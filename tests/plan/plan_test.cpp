@@ -193,16 +193,35 @@ TEST(Plan, AFullMaskStaysOneRectanglePerRank) {
 TEST(Plan, PeakBytesAddUp) {
   DistAttnConfig config = config_of(2, DispatchAlgorithm::kSequential);
   config.heads = {4, 2, 8, 16, DType::kBFloat16};
-  const Plan plan = make_plan(full_mask(64, 64), config);
-  const int64_t q_rows = 32 * (2 * 2 * (4 * 8 + 4 * 16)    // q, dq, out, dout
-                               + 4 * 4 + 4 * 4 * 8);       // lse, dq summed in float32
-  const int64_t k_rows = 32 * (2 * 2 + 4) * 2 * (8 + 16);  // k, v, their gradients; the sums of these in float32
-  const int64_t buffer = 64 * (2 + 4) * 2 * (8 + 16);      // K/V in bfloat16, gradients in float32
-  EXPECT_EQ(plan.peak_bytes(0), q_rows + k_rows + buffer);
-  config.reduce_dtype = DType::kBFloat16;  // travels beside the float32 gradients, but is summed in half the space
-  EXPECT_EQ(make_plan(full_mask(64, 64), config).peak_bytes(0),
-            plan.peak_bytes(0) + 64 * 2 * 2 * (8 + 16) - 32 * 2 * 2 * (8 + 16));
-  EXPECT_THROW(plan.peak_bytes(2), InvalidArgument);
+  const auto peak_bytes = [&] { return make_plan(full_mask(64, 64), config).peak_bytes(0); };
+  constexpr int64_t kKvRow = 2 * (8 + 16);               // elements
+  const int64_t q_rows = 32 * (2 * 2 * (4 * 8 + 4 * 16)  // q, dq, out, dout
+                               + 4 * 4 + 4 * 4 * 8);     // lse, dq summed in float32
+  const int64_t k_rows = 32 * 2 * 2 * kKvRow;            // k, v, their gradients
+  const int64_t own_sums = 32 * 4 * kKvRow, computed = 64 * 4 * kKvRow, rows = 64 * 2 * kKvRow;
+  EXPECT_EQ(peak_bytes(), q_rows + k_rows + own_sums + computed + rows);
+  // Gradients that travel in bfloat16 lie beside the float32 ones, and are summed in half the space. With one stage the
+  // buffer of K/V is gone by then.
+  config.reduce_dtype = DType::kBFloat16;
+  config.overlap = {1, 1, false};
+  EXPECT_EQ(peak_bytes(), q_rows + k_rows + own_sums / 2 + computed + rows);
+  config.overlap = {2, 2, false};
+  EXPECT_EQ(peak_bytes(), q_rows + k_rows + own_sums / 2 + computed + 2 * rows);
+  // Half of the 32 remote rows come twice: those of the last stage were kept, beside the buffer.
+  config.overlap = {2, 2, true};
+  EXPECT_EQ(peak_bytes(), q_rows + k_rows + own_sums / 2 + computed + 2 * rows + 16 * 2 * kKvRow);
+  EXPECT_THROW(make_plan(full_mask(64, 64), config).peak_bytes(2), InvalidArgument);
+}
+
+TEST(Plan, PeakBytesOfARingAreThoseOfTwoBlocks) {
+  DistAttnConfig config = config_of(4);
+  config.heads = {4, 2, 8, 16, DType::kBFloat16};
+  config.strategy.name = Strategy::kRing;
+  const Plan plan = make_plan(full_mask(128, 128), config);
+  constexpr int64_t kKvRow = 2 * (8 + 16);
+  const int64_t shards = 32 * (2 * 2 * (4 * 8 + 4 * 16) + 4 * 4 + 4 * 4 * 8 + 2 * 2 * kKvRow);
+  // While a step computes: its block and the next one's, what it makes, and what the step before sends and gets.
+  EXPECT_EQ(plan.peak_bytes(0), shards + 32 * kKvRow * (2 * 2 + 4 + 2 * 4));
 }
 
 TEST(Plan, ExplainSaysWhatAndWhy) {

@@ -118,6 +118,61 @@ TEST(Simulate, TangramMovesAndHoldsWhatThePlanDoes) {
   }
 }
 
+/// Whether the strategy can run at all.
+bool expect_peak_bytes_of_plans(const Mask& mask, DistAttnConfig config) {
+  const MachineModel machine;
+  const StrategyPrediction sim = simulate(mask, config, machine, to_string(config.strategy.name));
+  if (!sim.infeasible.empty()) return false;
+  config.cost = cost_model_of(machine);
+  const Plan plan = make_plan(mask, config);
+  int64_t peak = 0;
+  for (int r = 0; r < config.cp_size; ++r) peak = std::max(peak, plan.peak_bytes(r));
+  EXPECT_EQ(sim.peak_bytes, static_cast<double>(peak));
+  return true;
+}
+
+TEST(Simulate, MemoryIsThatOfThePlansOfAllStrategies) {
+  const std::vector<int64_t> halves{0, 1680, 3360};
+  const Mask masks[] = {causal_mask(3360, 3360), sliding_window_mask(3360, {300, 0}), documents(3360, 17, 2),
+                        varlen_mask(halves, false), full_mask(1680, 3360)};
+  const StrategyConfig strategies[] = {
+      {Strategy::kTangram, 0, 0, {}},    {Strategy::kRing, 0, 0, {}},       {Strategy::kUlysses, 0, 0, {}},
+      {Strategy::kHcms, 0, 0, {}},       {Strategy::kAllGather, 0, 0, {}},  {Strategy::kUsp, 0, 0, {}},
+      {Strategy::kUsp, 2, 0, {}},        {Strategy::kLoongTrain, 0, 0, {}}, {Strategy::kLoongTrain, 1, 2, {}},
+      {Strategy::kLoongTrain, 2, 2, {}}, {Strategy::kHybridCp, 0, 0, {}},   {Strategy::kHybridCp, 0, 0, {}, 500}};
+  int num_compared = 0;
+  for (int cp_size = 1; cp_size <= 8; ++cp_size) {
+    for (const Mask& mask : masks) {
+      for (const StrategyConfig& strategy : strategies) {
+        for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
+          SCOPED_TRACE(::testing::Message() << to_string(strategy.name) << " " << strategy.head_ranks << " "
+                                            << strategy.inner_ring << ", cp_size " << cp_size << ", slices "
+                                            << mask.slices().size() << ", " << to_string(reduce_dtype));
+          DistAttnConfig config;
+          config.cp_size = cp_size;
+          config.heads = {16, cp_size % 2 == 0 ? 8 : 1, 128, 64, DType::kBFloat16};
+          if (cp_size % 2 == 1) config.heads.num_heads_q = 2 * cp_size;
+          config.reduce_dtype = reduce_dtype;
+          config.strategy = strategy;
+          num_compared += expect_peak_bytes_of_plans(mask, config) ? 1 : 0;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_compared, 700);
+}
+
+TEST(Simulate, MemoryIsThatOfPlansWithGivenStages) {
+  for (const int stages : {1, 2, 3}) {
+    for (const Mask& mask : {causal_mask(3360, 3360), varlen_mask(std::vector<int64_t>{0, 840, 1680, 3360}, true)}) {
+      DistAttnConfig config = config_for(4);
+      config.overlap.num_stages_bwd = stages;
+      config.reduce_dtype = DType::kBFloat16;
+      EXPECT_TRUE(expect_peak_bytes_of_plans(mask, config));
+    }
+  }
+}
+
 TEST(Simulate, SentRowsAreThoseOfTheExchangeTables) {
   const Mask mask = documents(16384, 23, 3);
   const DistAttnConfig config = config_for(8);

@@ -31,9 +31,6 @@ bool is_verified(const Plan& plan) {
 
 }  // namespace
 
-// The operands of the next chunk of heads travel while one computes; more would only take memory.
-const ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
-
 size_t kept_tensors_of_chunk(const Sink& sink) { return !sink.empty() && sink.layout == SinkLayout::kSsh ? 6 : 5; }
 
 HostAttention::HostAttention(RankContext& context) : context_(context) {

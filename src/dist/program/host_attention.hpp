@@ -15,9 +15,6 @@ namespace tangram {
 /// What forward keeps of each chunk of heads: q, k, v, out, lse, and sinks of single rows where there are such.
 size_t kept_tensors_of_chunk(const Sink& sink);
 
-/// What the host's runner wants of a program.
-extern const ProgramTarget kHostTarget;
-
 class HostAttention {
  public:
   /// `context` has plan, rank, communicator and backend, and must outlive the object.

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <set>
 #include <utility>
 
 #include "comm/row_moves.hpp"
@@ -20,55 +19,6 @@
 namespace tangram {
 
 namespace {
-
-/// The regions that an operation reads or writes.
-struct Uses {
-  const Program& program;
-  std::set<int> regions;
-
-  void add(const TensorRef& ref) {
-    if (ref.region >= 0) regions.insert(ref.region);
-  }
-  void add(const FloatRef& ref) {
-    if (ref.region >= 0) regions.insert(ref.region);
-  }
-  void add_cast(int stage) {
-    for (const CastItem& item : program.casts[static_cast<size_t>(stage)].items) {
-      add(item.source);
-      add(item.target);
-    }
-  }
-  void operator()(const RowSumsOp& op) {
-    for (const RowSumOp& sum : op.sums) {
-      for (const TensorRef* ref : {&sum.source, &sum.addend, &sum.result}) add(*ref);
-    }
-  }
-  void operator()(const FloatCopiesOp& op) {
-    for (const FloatCopyOp& copy : op.copies) {
-      add(copy.from);
-      add(copy.to);
-    }
-  }
-  void operator()(const ZeroOp& op) { add(op.tensor); }
-  void operator()(const CastOp& op) { add_cast(op.stage); }
-  void operator()(const WaitOp& op) { add_cast(op.stage); }
-  void operator()(const AttendOp& op) {
-    for (const TensorRef* ref : {&op.q, &op.k, &op.v, &op.out, &op.dout, &op.dq, &op.dk, &op.dv}) add(*ref);
-    for (const FloatRef* ref : {&op.lse, &op.sink, &op.max_logits, &op.dsink, &op.delta}) add(*ref);
-  }
-  void operator()(const DeltaOp& op) {
-    for (const TensorRef* ref : {&op.out, &op.dout, &op.delta}) add(*ref);
-  }
-  void operator()(const MergeOp& op) {
-    for (const TensorRef* ref : {&op.out, &op.lse, &op.other_out, &op.other_lse}) add(*ref);
-  }
-  void operator()(const SinkGradOp& op) {
-    for (const TensorRef* ref : {&op.lse, &op.delta}) add(*ref);
-  }
-  void operator()(const LargestOp& op) {
-    for (const FloatRef* ref : {&op.from, &op.to}) add(*ref);
-  }
-};
 
 std::vector<HostCast> host_casts(const Cast& cast) {
   std::vector<HostCast> result;
@@ -94,15 +44,20 @@ class HostRunner final : public ProgramRunner {
         held_(held),
         keep_(keep),
         regions_(program_.regions.size()),
-        under_way_(program_.casts.size()) {}
+        under_way_(program_.casts.size()) {
+    for (int i = 0; held_ != nullptr && i < program_.num_kept; ++i) {
+      context_.recorder.hold((*held_)[static_cast<size_t>(i)]);
+    }
+  }
 
   bool nan_came_in() const { return nan_came_in_; }
   void keep_regions() {
     for (int i = 0; keep_ != nullptr && i < program_.num_kept; ++i) {
       const Region& region = program_.regions[static_cast<size_t>(i)];
       HostTensor& tensor = regions_[static_cast<size_t>(i)];
-      if (tensor.rows() == 0)
-        tensor = HostTensor(region.dtype, region.rows, region.heads, region.dim);  // nobody used it
+      if (tensor.rows() == 0) {  // nobody used it
+        tensor = context_.recorder.allocate(region.dtype, region.rows, region.heads, region.dim);
+      }
       keep_->push_back(std::move(tensor));
     }
   }
@@ -115,7 +70,7 @@ class HostRunner final : public ProgramRunner {
     return const_cast<void*>((is_held(region) ? (*held_)[index] : regions_[index]).view().data);
   }
   void before(size_t op) override {
-    for (const int region : host_program_.born(op)) {
+    for (const int region : host_program_.lives().born[op]) {
       if (is_held(region)) continue;
       const Region& wanted = program_.regions[static_cast<size_t>(region)];
       regions_[static_cast<size_t>(region)] =
@@ -123,9 +78,9 @@ class HostRunner final : public ProgramRunner {
     }
   }
   void after(size_t op) override {
-    for (const int region : host_program_.dying(op)) {
+    for (const int region : host_program_.lives().dying[op]) {
       if (keep_ != nullptr && region < program_.num_kept) continue;
-      regions_[static_cast<size_t>(region)] = HostTensor();
+      context_.recorder.release(regions_[static_cast<size_t>(region)]);
     }
   }
   void sum_rows(std::span<const RowSum> sums, int step) override {
@@ -252,25 +207,7 @@ class HostRunner final : public ProgramRunner {
 
 }  // namespace
 
-HostProgram::HostProgram(Program program) : program_(std::move(program)) {
-  constexpr size_t kUnused = SIZE_MAX;
-  std::vector<size_t> first(program_.regions.size(), kUnused), last(program_.regions.size());
-  for (size_t op = 0; op < program_.ops.size(); ++op) {
-    Uses uses{program_, {}};
-    std::visit(uses, program_.ops[op]);
-    for (const int region : uses.regions) {
-      size_t& begin = first[static_cast<size_t>(region)];
-      if (begin == kUnused) begin = op;
-      last[static_cast<size_t>(region)] = op;
-    }
-  }
-  born_.resize(program_.ops.size());
-  dying_.resize(program_.ops.size());
-  for (size_t region = 0; region < first.size(); ++region) {
-    if (first[region] == kUnused) continue;
-    born_[first[region]].push_back(static_cast<int>(region));
-    dying_[last[region]].push_back(static_cast<int>(region));
-  }
+HostProgram::HostProgram(Program program) : program_(std::move(program)), lives_(region_lives(program_)) {
   for (const Cast& cast : program_.casts) casts_.push_back(host_casts(cast));
 }
 

@@ -9,6 +9,7 @@
 
 #include "dist/program/runner.hpp"
 #include "dist/rank_context.hpp"
+#include "plan/program/memory.hpp"
 
 namespace tangram {
 
@@ -25,14 +26,12 @@ class HostProgram {
   explicit HostProgram(Program program);
 
   const Program& program() const { return program_; }
-  /// Regions that operation `op` is the first or the last to use.
-  const std::vector<int>& born(size_t op) const { return born_[op]; }
-  const std::vector<int>& dying(size_t op) const { return dying_[op]; }
+  const RegionLives& lives() const { return lives_; }
   const std::vector<HostCast>& casts(int stage) const { return casts_[static_cast<size_t>(stage)]; }
 
  private:
   Program program_;
-  std::vector<std::vector<int>> born_, dying_;
+  RegionLives lives_;
   std::vector<std::vector<HostCast>> casts_;
 };
 

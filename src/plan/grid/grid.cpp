@@ -155,9 +155,7 @@ std::vector<std::vector<GridStep>> make_steps(const Plan& plan, const GridShape&
   std::vector<std::vector<GridStep>> result;
   for (int group = 0; group < shape.row_groups; ++group) {
     const std::vector<AttnSlice> slices = slices_in_rows(plan.mask, placed(q_rows[static_cast<size_t>(group)]));
-    std::vector<GridStep> steps = shape.row_move == RowMove::kGather && shape.row_groups > 1
-                                      ? gather_steps(group)
-                                      : ring_steps(shape.row_groups, shape.inner_ring, group);
+    std::vector<GridStep> steps = empty_grid_steps(shape, group);
     for (GridStep& step : steps) {
       step.slices = slices_in_keys(slices, keys_of_block(k_rows, plan.mask.seqlen_k(), group, step.block));
       step.area = total_area(step.slices);
@@ -266,6 +264,11 @@ Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int
     dispatch.rank_of_chunk.push_back(mirrored * shape.head_ranks + member);
   }
   return dispatch;
+}
+
+std::vector<GridStep> empty_grid_steps(const GridShape& shape, int group) {
+  return shape.row_move == RowMove::kGather ? gather_steps(group)
+                                            : ring_steps(shape.row_groups, shape.inner_ring, group);
 }
 
 int local_heads_kv(const HeadConfig& heads, int head_ranks) { return std::max(1, heads.num_heads_kv / head_ranks); }

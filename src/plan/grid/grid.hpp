@@ -31,6 +31,9 @@ int local_heads_q(const HeadConfig& heads, int head_ranks);
 /// Fills `grid`, `ranks` and `predicted` of a plan that has mask, config and dispatches.
 void build_grid(Plan& plan, const GridShape& shape, const char* function);
 
+/// The steps of a row group, without what is to be computed. Not of kSubRings.
+std::vector<GridStep> empty_grid_steps(const GridShape& shape, int group);
+
 /// The steps of each rank where documents travel round rings of sub-groups, and the documents by size of sub-group. A
 /// document's sub-group is the smallest that holds its rows, whoever dealt these.
 void build_sub_rings(Plan& plan);

@@ -56,6 +56,9 @@ struct ProgramTarget {
   /// Parts of a cast of one float a row and head are filled up to multiples of so many.
   int64_t float_unit = 4;
 };
+/// What the host's runner wants. The operands of the next chunk of heads travel while one computes; more would only
+/// take memory.
+inline constexpr ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
 
 /// Whether a forward pass can leave something to its backward pass.
 bool can_keep(const Plan& plan);

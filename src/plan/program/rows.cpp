@@ -115,29 +115,30 @@ void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowC
   writer.sum_rows({{before.k, {}, rows.call.dk}, {before.v, {}, rows.call.dv}});
 }
 
-/// Of a row group in its blocks' global order: rows of the sequence.
-std::vector<Range> rows_of_group(const GridRank& rank, int group) {
+/// Of each row group in its blocks' global order: rows of the sequence.
+std::vector<std::vector<Range>> rows_of_groups(const GridRank& rank) {
   const Dispatch& dispatch = rank.plan.k_dispatch;
-  std::vector<Range> rows;
+  std::vector<std::vector<Range>> groups(static_cast<size_t>(rank.grid().row_groups));
   for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
-    if (dispatch.rank_of_chunk[static_cast<size_t>(c)] / rank.grid().head_ranks != group) continue;
-    rows.push_back({c * dispatch.chunk_size, (c + 1) * dispatch.chunk_size});
+    const int group = dispatch.rank_of_chunk[static_cast<size_t>(c)] / rank.grid().head_ranks;
+    groups[static_cast<size_t>(group)].push_back({c * dispatch.chunk_size, (c + 1) * dispatch.chunk_size});
   }
-  return rows;
+  return groups;
 }
 
-/// Blocks to the whole sequence: from rows of the own block, or, `shifted`, back into one block for each other group.
+/// Blocks to the whole sequence: from rows of the own block to one block for each other group.
 Exchange gather_exchange(const GridRank& rank) {
+  const std::vector<std::vector<Range>> groups = rows_of_groups(rank);
   Exchange exchange;
   for (int group = 0; group < rank.grid().row_groups; ++group) {
     if (group == rank.group()) continue;
     int64_t row = 0;
-    for (const Range& rows : rows_of_group(rank, rank.group())) {
+    for (const Range& rows : groups[static_cast<size_t>(rank.group())]) {
       exchange.sends.push_back({rank.rank_of(group), {row, row + rows.size()}, rows.begin});
       row += rows.size();
     }
     row = 0;
-    for (const Range& rows : rows_of_group(rank, group)) {
+    for (const Range& rows : groups[static_cast<size_t>(group)]) {
       exchange.recvs.push_back({rank.rank_of(group), rows, row});
       row += rows.size();
     }
@@ -172,7 +173,7 @@ Gathered write_gather(ProgramWriter& writer, const GridRank& rank, const RowCall
   const DType dtype = rank.plan.config.heads.dtype;
   Gathered gathered;
   gathered.own = sendable(writer, {rows.call.k, rows.call.v}, dtype);
-  gathered.all = arena_pair(writer, dtype, rank.plan.mask.seqlen_k(), gathered.own);
+  gathered.all = arena_pair(writer, dtype, rank.plan.k_dispatch.seqlen(), gathered.own);
   gathered.exchange = gather_exchange(rank);
   gathered.stage =
       add_pair_cast(writer, shared(gathered.exchange), gathered.own, gathered.all, "gather kv", {{}, false, 1});
@@ -211,7 +212,7 @@ void sum_groups(ProgramWriter& writer, const GridRank& rank, const TensorRef& ow
 
 void write_gather_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
   const DType travel = rank.plan.config.reduce_dtype;
-  const int64_t all_rows = rank.plan.mask.seqlen_k();
+  const int64_t all_rows = rank.plan.k_dispatch.seqlen();
   const Gathered gathered = write_gather(writer, rank, rows);
   const PairRef own = work_pair(writer, DType::kFloat32, rank.block_rows(), gathered.own);
   const PairRef sent = arena_pair(writer, travel, all_rows, gathered.own);

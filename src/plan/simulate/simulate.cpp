@@ -105,10 +105,9 @@ namespace {
 
 // The strategy that plans would have, with its layout.
 StrategyPrediction simulate_chosen(const Mask& mask, const DistAttnConfig& calibrated, const MachineModel& machine) {
-  constexpr int kMaxPlannedRanks = 1024;  // whole plans grow with the square of the ranks
   StrategyPrediction prediction;
-  if (calibrated.cp_size > kMaxPlannedRanks) {
-    prediction.infeasible = fmt::format("auto is simulated up to {} ranks", kMaxPlannedRanks);
+  if (calibrated.cp_size > sim::kMaxPlannedRanks) {
+    prediction.infeasible = fmt::format("auto is simulated up to {} ranks", sim::kMaxPlannedRanks);
     return prediction;
   }
   DistAttnConfig config = calibrated;

@@ -9,6 +9,7 @@
 #include "plan/grid/grid.hpp"
 #include "plan/grid/grid_time.hpp"
 #include "plan/grid/sub_ring_layout.hpp"
+#include "plan/simulate/plan_sketch.hpp"
 #include "plan/simulate/strategies.hpp"
 
 namespace tangram::sim {
@@ -22,6 +23,9 @@ struct DocumentsSim {
   DealtRows rows;
   SubRingLayout layout;
   std::vector<std::vector<AttnSlice>> slices;  // by rank, keys in global rows
+  // Complete once a pass was played.
+  bool computes_later = false;      // some rank, after the first step
+  std::vector<bool> computes_last;  // by rank, in the last step
 
   int64_t rows_per_rank(const std::vector<OwnedRun>& runs) const { return runs.back().global.end / input.cp_size(); }
 
@@ -56,7 +60,7 @@ struct DocumentsSim {
     return transfer;
   }
 
-  std::vector<TurnSeconds> turns(int rank, Pass pass) const {
+  std::vector<TurnSeconds> turns(int rank, Pass pass) {
     std::vector<Work> work(static_cast<size_t>(layout.num_steps()));
     for_each_sub_ring_piece(layout, rank, slices[static_cast<size_t>(rank)],
                             [&](int step, const AttnSlice& piece, const SubRingKeys&) {
@@ -64,6 +68,8 @@ struct DocumentsSim {
                             });
     bool sums = false;
     for (size_t step = 1; step < work.size(); ++step) sums = sums || work[step].area > 0;
+    computes_later = computes_later || sums;
+    computes_last[static_cast<size_t>(rank)] = work.back().area > 0;
     const double heads = input.config.heads.num_heads_q;
     const double grad_bytes = static_cast<double>(kv_grad_row_bytes(input.config.heads, input.config.reduce_dtype));
     std::vector<TurnSeconds> result;
@@ -90,7 +96,7 @@ struct DocumentsSim {
     return result;
   }
 
-  SlowestPass play(Pass pass) const {
+  SlowestPass play(Pass pass) {
     SlowestPass slowest;
     for (int rank = 0; rank < input.cp_size(); ++rank) {
       const GridTime time = play_turns(turns(rank, pass), input.machine.engine != CommEngine::kHostThreads);
@@ -103,21 +109,15 @@ struct DocumentsSim {
   void count(StrategyPrediction& prediction) const {
     for (int rank = 0; rank < input.cp_size(); ++rank) {
       Transfer received;
-      int64_t held = 0, before = 0;  // K/V rows of a step and of the one that follows
       for (int step = 1; step < layout.num_steps(); ++step) {
-        const int64_t step_rows = layout.rows_in_step(rank, step);
-        held = std::max(held, before + step_rows);
-        before = step_rows;
         received += scaled(cast(rank, step), 2);  // in both passes
         received += gradients(rank, step);
       }
       prediction.between_bytes += received.between.bytes;
       prediction.max_rank_bytes = std::max(prediction.max_rank_bytes, received.bytes());
-      const int64_t k_rows = rows_per_rank(rows.k);
-      prediction.peak_bytes =
-          std::max(prediction.peak_bytes,
-                   static_cast<double>(step_peak_bytes(input.config, rows_per_rank(rows.q), k_rows, k_rows + held)));
     }
+    prediction.peak_bytes = static_cast<double>(largest_peak_bytes(
+        {input.config, layout, rows_per_rank(rows.q), rows_per_rank(rows.k), computes_later, computes_last}));
     const GridTraffic traffic = sub_ring_traffic(input.config, layout.levels);
     prediction.forward_bytes = static_cast<double>(traffic.forward_bytes);
     prediction.backward_bytes = static_cast<double>(traffic.backward_bytes);
@@ -130,6 +130,7 @@ struct DocumentsSim {
 
 StrategyPrediction simulate_documents(const SimInput& input) {
   DocumentsSim sim{input, deal_document_rows(input.mask, input.config), {}, {}};
+  sim.computes_last.resize(static_cast<size_t>(input.cp_size()));
   sim.layout = lay_out_sub_rings(find_documents(input.mask, 1), sim.rows.q, sim.rows.k, input.cp_size());
   sim.slices = cut_by_rank(input.mask, sim.rows.q, input.cp_size());
   StrategyPrediction prediction;

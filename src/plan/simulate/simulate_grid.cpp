@@ -11,6 +11,7 @@
 #include "plan/grid/grid_cost.hpp"
 #include "plan/grid/grid_time.hpp"
 #include "plan/runs.hpp"
+#include "plan/simulate/plan_sketch.hpp"
 #include "plan/simulate/strategies.hpp"
 #include "plan/validate.hpp"
 #include "tangram/error.hpp"
@@ -26,6 +27,7 @@ struct GridSim {
   std::vector<std::vector<AttnSlice>> slices;
   std::vector<OwnedRun> key_runs;
   std::vector<int> head_chunks;
+  std::vector<bool> computes = {true};  // by step: some row group; complete once a pass was played
 
   const GridShape& shape() const { return sizes.shape; }
   size_t groups() const { return static_cast<size_t>(shape().row_groups); }
@@ -109,7 +111,8 @@ struct GridSim {
     return work;
   }
 
-  GridTime play_ring_pass(Pass pass) const {
+  GridTime play_ring_pass(Pass pass) {
+    computes.resize(groups());
     RingPlay play{shape().inner_ring, {}, {}, pass == Pass::kBackward, hides()};
     play.compute_s.resize(groups() * groups());
     const size_t inner = static_cast<size_t>(shape().inner_ring), outer = groups() / inner;
@@ -123,7 +126,10 @@ struct GridSim {
       for (size_t s = 0; s < groups(); ++s) {
         const size_t block = (g / inner + outer - s / inner) % outer * inner + (g % inner + inner - s % inner) % inner;
         double seconds = work_seconds(input, pass, work[block], heads_q(), true);
-        if (s > 0 && work[block].area > 0) seconds += input.machine.stage_overhead_s + accumulate_s;
+        if (s > 0 && work[block].area > 0) {
+          computes[s] = true;
+          seconds += input.machine.stage_overhead_s + accumulate_s;
+        }
         if (s == 0 && sums) seconds += rounding_seconds(input, pass, group_q_rows(), heads_q());
         play.compute_s[g * groups() + s] = static_cast<float>(seconds);
       }
@@ -139,7 +145,8 @@ struct GridSim {
     return {{block * (ranks - 1 - crossing), 2 * (ranks - 1 - crossing)}, {block * crossing, 2 * crossing}};
   }
 
-  GridTime play_gather_pass(Pass pass) const {
+  GridTime play_gather_pass(Pass pass) {
+    computes.resize(2);
     const BlockBytes block = block_bytes(sizes);
     const double gather_s = transfer_seconds(input.machine, gathered(block.kv));
     double scatter_s = 0;
@@ -153,6 +160,7 @@ struct GridSim {
       const Work own = std::exchange(work[g], Work{});
       Work others;
       for (const Work& block_of : work) others += block_of;
+      if (others.area > 0) computes[1] = true;
       const double own_s = work_seconds(input, pass, own, heads_q(), true);
       const double accumulate_s = accumulate_seconds(input, pass, group_q_rows(), heads_q());
       const double rounding_s = rounding_seconds(input, pass, group_q_rows(), heads_q());
@@ -164,7 +172,7 @@ struct GridSim {
     return slowest;
   }
 
-  GridTime play_pass(Pass pass) const {
+  GridTime play_pass(Pass pass) {
     GridTime rows;
     if (groups() > 1) rows = shape().row_move == RowMove::kGather ? play_gather_pass(pass) : play_ring_pass(pass);
     const double all_heads = local_heads_kv(sizes.config.heads, shape().head_ranks);
@@ -223,22 +231,6 @@ struct GridSim {
     }
     return sum;
   }
-
-  // Beside the shard, where heads are exchanged all rows of the group for some heads; and the blocks of others.
-  double peak_bytes() const {
-    DistAttnConfig by_heads = input.config;
-    by_heads.heads.num_heads_q = local_heads_q(input.config.heads, shape().head_ranks);
-    by_heads.heads.num_heads_kv = local_heads_kv(input.config.heads, shape().head_ranks);
-    const int64_t group_k_rows = sizes.k_rows * shape().head_ranks;
-    const int64_t blocks = groups() == 1                          ? 0
-                           : shape().row_move == RowMove::kGather ? static_cast<int64_t>(groups())
-                                                                  : 2;  // the one at work and the one that arrives
-    int64_t bytes = step_peak_bytes(input.config, sizes.q_rows, sizes.k_rows, 0);
-    if (shape().head_ranks > 1) {
-      bytes += step_peak_bytes(by_heads, sizes.q_rows * shape().head_ranks, group_k_rows, 0);
-    }
-    return static_cast<double>(bytes + step_peak_bytes(by_heads, 0, 0, blocks * group_k_rows));
-  }
 };
 
 // Where a strategy has no use for what the configuration says for others, the planner's default stands.
@@ -287,7 +279,8 @@ StrategyPrediction simulate_shape(const SimInput& input, const DistAttnConfig& c
   prediction.between_bytes = sim.between_bytes();
   prediction.max_rank_bytes = (prediction.forward_bytes + prediction.backward_bytes) / input.cp_size();
   prediction.kv_rows_moved = shape.head_ranks == 1 ? input.mask.seqlen_k() * (shape.row_groups - 1) : 0;
-  prediction.peak_bytes = sim.peak_bytes();
+  prediction.peak_bytes =
+      static_cast<double>(largest_peak_bytes({config, shape, q_dispatch, k_dispatch, sim.head_chunks, sim.computes}));
   prediction.balance = balance_of(input, sim.slices);
   return prediction;
 }

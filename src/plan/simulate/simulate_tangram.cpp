@@ -7,6 +7,8 @@
 #include "core/require.hpp"
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
+#include "plan/rank_plan.hpp"
+#include "plan/simulate/plan_sketch.hpp"
 #include "plan/simulate/rank_needs.hpp"
 #include "plan/simulate/strategies.hpp"
 
@@ -37,6 +39,10 @@ struct TangramSim {
     return result;
   }
 
+  bool any_remote() const {
+    return std::any_of(ranks.begin(), ranks.end(), [](const RankNeeds& needs) { return needs.remote_rows > 0; });
+  }
+
   Played play_rank(int rank, Pass pass, int num_stages) const {
     const RankNeeds& needs = ranks[static_cast<size_t>(rank)];
     const DistAttnConfig& config = input.config;
@@ -44,16 +50,16 @@ struct TangramSim {
     const StagedNeeds staged = split_stages(needs, runs, node, num_stages, input.kernel(pass));
     const double cast_bytes = static_cast<double>(kv_row_bytes(config.heads));
     const double grad_bytes = static_cast<double>(kv_grad_row_bytes(config.heads, config.reduce_dtype));
-    const bool any_remote = needs.remote_rows > 0;
+    const bool has_remote = needs.remote_rows > 0;
     std::vector<SimStep> steps(staged.work.size());
     for (size_t s = 0; s < steps.size(); ++s) {
       SimStep& step = steps[s];
       const double keys = s == 0 ? static_cast<double>(needs.buffer_rows - needs.remote_rows) : staged.rows[s].bytes();
       const Work work = of_one_call(staged.work[s], keys, input.kernel(pass));
-      step.compute_s = work_seconds(input, pass, work, config.heads.num_heads_q, any_remote);
+      step.compute_s = work_seconds(input, pass, work, config.heads.num_heads_q, has_remote);
       if (s == 0) {
         // Local rows are copied to their places among the remote ones.
-        const double local_rows = any_remote ? static_cast<double>(needs.buffer_rows - needs.remote_rows) : 0;
+        const double local_rows = has_remote ? static_cast<double>(needs.buffer_rows - needs.remote_rows) : 0;
         step.compute_s += copy_seconds(input.machine, local_rows * cast_bytes);
         continue;
       }
@@ -81,17 +87,19 @@ struct TangramSim {
     return slowest;
   }
 
-  // The configured number of stages, or the best.
-  SlowestPass play_best(Pass pass) const {
+  // A pass with the configured number of stages, or the best.
+  struct BestPass {
+    SlowestPass pass;
+    int num_stages = 0;
+  };
+  BestPass play_best(Pass pass) const {
     const OverlapConfig& overlap = input.config.overlap;
     const int given = pass == Pass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
-    const bool any_remote =
-        std::any_of(ranks.begin(), ranks.end(), [](const RankNeeds& needs) { return needs.remote_rows > 0; });
-    if (!any_remote || given > 0) return play(pass, any_remote ? given : 0);
-    SlowestPass best = play(pass, 1);
+    if (!any_remote() || given > 0) return {play(pass, any_remote() ? given : 0), given};
+    BestPass best{play(pass, 1), 1};
     for (int count = 2; count <= kMaxStages; ++count) {
       const SlowestPass trial = play(pass, count);
-      if (trial.total_s < best.total_s) best = trial;
+      if (trial.total_s < best.pass.total_s) best = {trial, count};
     }
     return best;
   }
@@ -110,7 +118,16 @@ struct TangramSim {
     }
   }
 
-  void count(StrategyPrediction& prediction, const Dispatch& q_dispatch, const Dispatch& k_dispatch) const {
+  // How many stages the backward pass of a plan has. Memory depends on it only where gradients travel in fewer bytes
+  // than they are summed in; the planner, which knows less of the machine, may choose otherwise than `played`.
+  int planned_stages(const Dispatch& q_dispatch, const Dispatch& k_dispatch, int played) const {
+    const bool is_given = input.config.overlap.num_stages_bwd > 0;
+    if (is_given || !any_remote() || input.config.reduce_dtype == DType::kFloat32) return played;
+    if (input.cp_size() > kMaxPlannedRanks) return played;
+    return choose_stage_counts(input.config, make_rank_plans(input.mask, q_dispatch, k_dispatch)).backward;
+  }
+
+  void count(StrategyPrediction& prediction, KvSketch sketch) const {
     const DistAttnConfig& config = input.config;
     const double cast_bytes = static_cast<double>(kv_row_bytes(config.heads));
     const double grad_bytes = static_cast<double>(kv_grad_row_bytes(config.heads, config.reduce_dtype));
@@ -126,9 +143,7 @@ struct TangramSim {
       prediction.backward_bytes += cast.bytes() + grads.bytes();
       prediction.between_bytes += 2 * cast.between.bytes + grads.between.bytes;
       prediction.max_rank_bytes = std::max(prediction.max_rank_bytes, 2 * cast.bytes() + grads.bytes());
-      prediction.peak_bytes = std::max(
-          prediction.peak_bytes, static_cast<double>(step_peak_bytes(config, q_dispatch.rows_per_rank(),
-                                                                     k_dispatch.rows_per_rank(), needs.buffer_rows)));
+      prediction.peak_bytes = std::max(prediction.peak_bytes, static_cast<double>(sketch.peak_bytes(needs)));
       largest_area = std::max(largest_area, count_work(needs.slices, input.machine.forward).area);
     }
     const double mean = static_cast<double>(input.mask.area()) / input.cp_size();
@@ -164,11 +179,12 @@ StrategyPrediction simulate_with(const SimInput& input, bool hierarchical) {
       sim.crossing_share.push_back(wanted[n] > 0 ? static_cast<double>(crossing[n]) / wanted[n] : 1);
     }
   }
-  SlowestPass forward = sim.play_best(Pass::kForward);
-  SlowestPass backward = sim.play_best(Pass::kBackward);
+  SlowestPass forward = sim.play_best(Pass::kForward).pass;
+  auto [backward, backward_stages] = sim.play_best(Pass::kBackward);
   sim.bound_by_senders(forward, backward);
   set_times(prediction, forward, backward);
-  sim.count(prediction, q_dispatch, k_dispatch);
+  sim.count(prediction, KvSketch(input.config, q_dispatch, k_dispatch, sim.any_remote(),
+                                 sim.planned_stages(q_dispatch, k_dispatch, backward_stages)));
   return prediction;
 }
 

@@ -19,6 +19,8 @@
 
 namespace tangram::sim {
 
+constexpr int kMaxPlannedRanks = 1024;  ///< whole plans grow with the square of the ranks
+
 struct SimInput {
   const Mask& mask;
   const DistAttnConfig& config;

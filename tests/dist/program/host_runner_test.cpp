@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "plan/program/emit.hpp"
 #include "plan/program/grid_plans.hpp"
 #include "tangram/mask_builders.hpp"
@@ -14,17 +12,8 @@
 namespace tangram {
 namespace {
 
-/// The most bytes of regions that live at one time.
 int64_t peak_bytes(const HostProgram& program) {
-  int64_t bytes = 0, peak = 0;
-  const auto size = [&](int region) { return program.program().regions[static_cast<size_t>(region)].bytes(); };
-  for (size_t op = 0; op < program.program().ops.size(); ++op) {
-    for (const int region : program.born(op)) bytes += size(region);
-    peak = std::max(peak, bytes);
-    for (const int region : program.dying(op)) bytes -= size(region);
-  }
-  EXPECT_EQ(bytes, 0) << "what is born dies";
-  return peak;
+  return program_memory(program.program(), program.lives(), KeptRegions::kNone);
 }
 
 HostProgram ring_program(int cp_size, bool backward) {
@@ -32,9 +21,8 @@ HostProgram ring_program(int cp_size, bool backward) {
   const auto plan = testing::plan_of(full_mask(kRowsOfRank * cp_size, kRowsOfRank * cp_size),
                                      {8, 2, 8, 8, DType::kFloat32}, cp_size, {Strategy::kRing, 0, 0, {}});
   const CallShape call = CallShape::with_results(DType::kFloat32, DType::kFloat32);
-  const ProgramTarget target{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
-  return HostProgram(backward ? backward_program(*plan, 0, call, target, false)
-                              : forward_program(*plan, 0, call, target));
+  return HostProgram(backward ? backward_program(*plan, 0, call, kHostTarget, false)
+                              : forward_program(*plan, 0, call, kHostTarget));
 }
 
 TEST(HostRunner, ARingHoldsAsManyBlocksHoweverManyRanksItHas) {

@@ -18,7 +18,7 @@
 namespace tangram::testing {
 
 inline constexpr ProgramTarget kOnStreams{};
-inline constexpr ProgramTarget kOnHost{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
+inline constexpr ProgramTarget kOnHost = kHostTarget;
 
 /// What a case is drawn from: `draw(lo, hi)` is a number of [lo, hi].
 class Draws {
