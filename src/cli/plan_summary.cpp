@@ -13,6 +13,7 @@
 #include "cli/text_table.hpp"
 #include "core/require.hpp"
 #include "plan/dispatch.hpp"
+#include "plan/program/memory.hpp"
 #include "tangram/head_masks.hpp"
 #include "tangram/version.hpp"
 
@@ -100,9 +101,10 @@ nlohmann::json stages_json(const Plan& plan, bool forward) {
 }
 
 nlohmann::json movement_ranks_json(const Plan& plan) {
+  const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, plan.cp_size());
   nlohmann::json ranks = nlohmann::json::array();
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
-    nlohmann::json rank = {{"rank", r}, {"area", plan.ranks[r].area}};
+    nlohmann::json rank = {{"rank", r}, {"area", plan.ranks[r].area}, {"peak_bytes", peak_bytes[r]}};
     for (const auto& [name, pass] :
          {std::pair("forward", &plan.movement.forward), std::pair("backward", &plan.movement.backward)}) {
       rank[name] = {{"q_rows_received", (*pass)[r].remote_q_rows}, {"kv_rows_received", (*pass)[r].remote_kv_rows}};
@@ -137,9 +139,11 @@ std::string other_ranks_text(const Plan& plan) {
   const bool moves = !plan.movement.empty();
   std::vector<std::string> titles{"rank", "area", "of mean", ""};
   if (moves) titles.insert(titles.end(), {"queries received", "K/V received"});
-  titles.push_back("query rows");
+  titles.insert(titles.end(), {"peak memory", "query rows"});
   TextTable ranks(titles);
-  for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
+  const int num_shown = std::min(plan.cp_size(), kMaxRanksShown);
+  const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, num_shown);
+  for (int r = 0; r < num_shown; ++r) {
     const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
     const double share = mean > 0 ? static_cast<double>(rank.area) / mean : 1;
     std::vector<std::string> row{fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
@@ -149,6 +153,7 @@ std::string other_ranks_text(const Plan& plan) {
       row.push_back(with_commas(tables.remote_q_rows));
       row.push_back(with_commas(tables.remote_kv_rows));
     }
+    row.push_back(bytes_text(static_cast<double>(peak_bytes[static_cast<size_t>(r)])));
     row.push_back(ranges_text(plan.q_dispatch.rows_of_rank(r)));
     ranks.add(row);
   }
@@ -381,7 +386,7 @@ std::string plan_text(const PlanSummary& summary) {
 nlohmann::json plan_json(const PlanSummary& summary) {
   const Plan& plan = *summary.plan;
   nlohmann::json ranks = nlohmann::json::array();
-  for (int r = 0; r < plan.cp_size(); ++r) {
+  for (int r = 0; r < plan.cp_size() && moves_kv_alone(plan); ++r) {
     const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
     ranks.push_back({{"rank", r},
                      {"area", rank.area},
@@ -428,7 +433,8 @@ nlohmann::json plan_json(const PlanSummary& summary) {
     other = plan.movement.empty()
                 ? nlohmann::json{{"row_groups", plan.grid.row_groups},
                                  {"head_ranks", plan.grid.head_ranks},
-                                 {"head_chunks", plan.grid.head_chunks}}
+                                 {"head_chunks", plan.grid.head_chunks},
+                                 {"peak_bytes", peak_bytes_of_ranks(plan, plan.cp_size())}}
                 : nlohmann::json{{"algorithm", std::string(to_string(plan.config.movement.algorithm))},
                                  {"head_groups", plan.movement.head_groups},
                                  {"ranks", movement_ranks_json(plan)}};

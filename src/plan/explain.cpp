@@ -12,6 +12,7 @@
 #include "plan/dispatch.hpp"
 #include "plan/grid/choose_strategy.hpp"
 #include "plan/movement/row_bytes.hpp"
+#include "plan/program/memory.hpp"
 #include "tangram/head_masks.hpp"
 #include "tangram/plan.hpp"
 
@@ -129,12 +130,15 @@ void explain_grid(const Plan& plan, std::string& out) {
                                         : fmt::format("zigzag over sub-groups of {} ranks", level.ranks),
                        level.num_documents, level.q_rows);
   }
-  for (int group = 0; group < std::min(grid.row_groups, kMaxRanksShown); ++group) {
+  const int num_shown = std::min(grid.row_groups, kMaxRanksShown);
+  const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, num_shown * grid.head_ranks);
+  for (int group = 0; group < num_shown; ++group) {
     std::string areas;
     for (const GridStep& step : grid.steps[static_cast<size_t>(group)]) {
       areas += fmt::format(" {}", step.area);
     }
-    out += fmt::format("  row group {}: area by step{}\n", group, areas);
+    out += fmt::format("  row group {}: peak memory of a rank {}, area by step{}\n", group,
+                       bytes_text(peak_bytes[static_cast<size_t>(group * grid.head_ranks)]), areas);
   }
   if (grid.row_groups > kMaxRanksShown) out += fmt::format("  ... {} more groups\n", grid.row_groups - kMaxRanksShown);
 }
@@ -178,6 +182,9 @@ void explain_movement(const Plan& plan, std::string& out) {
     kind("dk and dv", kv_rows, row.kv_back);
     out += "\n";
   }
+  const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, plan.cp_size());
+  out += fmt::format("peak memory: at most {} a rank\n",
+                     bytes_text(*std::max_element(peak_bytes.begin(), peak_bytes.end())));
 }
 
 }  // namespace

@@ -279,6 +279,22 @@ TEST(PlanVerb, StrategiesShowWhatTheyMoveInBytes) {
   EXPECT_FALSE(json.contains("rows_moved"));
 }
 
+// q, out, dout, dq, lse of 64 rows of 4 heads; k, v, dk, dv; two blocks, what a step makes, what is sent and comes.
+TEST(PlanVerb, StrategiesShowWhatRanksHold) {
+  const std::vector<std::string> args{"plan",      "--family", "full",       "--seqlen", "256",        "--cp-size", "4",
+                                      "--heads-q", "4",        "--head-dim", "16",       "--strategy", "ring"};
+  constexpr int64_t kTensor = 64 * 4 * 16 * 4;
+  constexpr int64_t kPeak = 4 * kTensor + 64 * 4 * 4 + 4 * kTensor + (2 + 1 + 2) * 2 * kTensor;
+  std::vector<std::string> with_json = args;
+  with_json.push_back("--json");
+  const ProgramResult json = run_program(with_json);
+  ASSERT_EQ(json.code, 0) << json.err;
+  EXPECT_EQ(Json::parse(json.out)["grid"]["peak_bytes"], std::vector<int64_t>(4, kPeak));
+  const ProgramResult text = run_program(args);
+  EXPECT_THAT(text.out, HasSubstr("peak memory"));
+  EXPECT_THAT(text.out, HasSubstr("289.0 KiB"));
+}
+
 TEST(VerifyVerb, QueriesThatMove) {
   for (const char* groups : {"1", "2"}) {
     const ProgramResult result =

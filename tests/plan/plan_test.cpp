@@ -224,6 +224,17 @@ TEST(Plan, PeakBytesOfARingAreThoseOfTwoBlocks) {
   EXPECT_EQ(plan.peak_bytes(0), shards + 32 * kKvRow * (2 * 2 + 4 + 2 * 4));
 }
 
+TEST(Plan, ExplainSaysWhatRanksOfOtherPlansHold) {
+  DistAttnConfig config = config_of(4);
+  config.heads = {4, 4, 16, 16, DType::kFloat32};
+  config.strategy.name = Strategy::kRing;
+  EXPECT_THAT(explain(make_plan(full_mask(256, 256), config)),
+              testing::HasSubstr("row group 3: peak memory of a rank 0.3 MiB, area by step 4096"));
+  config.strategy = {};
+  config.movement = {Movement::kQo, 1};
+  EXPECT_THAT(explain(make_plan(full_mask(256, 256), config)), testing::HasSubstr("peak memory: at most 0."));
+}
+
 TEST(Plan, ExplainSaysWhatAndWhy) {
   DistAttnConfig config = config_of(4, DispatchAlgorithm::kZigzag, 128);
   config.overlap = {2, 2, true};

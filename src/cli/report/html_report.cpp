@@ -14,6 +14,7 @@
 #include "cli/report/page.hpp"
 #include "cli/report/plan_choices.hpp"
 #include "cli/report/traffic_matrix.hpp"
+#include "plan/program/memory.hpp"
 #include "tangram/version.hpp"
 
 namespace tangram::cli {
@@ -113,12 +114,13 @@ Json flat_runs(const Dispatch& dispatch) {
 
 // Under another strategy every rank receives alike; what it holds is not counted in rows of K/V.
 Json grid_ranks_json(const Plan& plan) {
+  const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, plan.cp_size());
   Json ranks = Json::array();
   for (int r = 0; r < plan.cp_size(); ++r) {
     ranks.push_back({{"rank", r},
                      {"area", plan.ranks[static_cast<size_t>(r)].area},
                      {"rows", plan.q_dispatch.rows_per_rank()},
-                     {"peak_bytes", plan.peak_bytes(r)}});
+                     {"peak_bytes", peak_bytes[static_cast<size_t>(r)]}});
   }
   return ranks;
 }
