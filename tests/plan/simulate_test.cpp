@@ -118,6 +118,14 @@ TEST(Simulate, TangramMovesAndHoldsWhatThePlanDoes) {
   }
 }
 
+/// Documents as long as the chunks of a zigzag dispatch, so that no rank needs what another has; but for the first two,
+/// if they are joined, which two ranks share.
+Mask documents_alone(int64_t rows, int cp_size, bool joins_two) {
+  std::vector<int64_t> borders{0};
+  for (int chunk = joins_two ? 2 : 1; chunk <= 2 * cp_size; ++chunk) borders.push_back(rows / (2 * cp_size) * chunk);
+  return varlen_mask(borders, false);
+}
+
 /// Whether the strategy can run at all.
 bool expect_peak_bytes_of_plans(const Mask& mask, DistAttnConfig config) {
   const MachineModel machine;
@@ -133,15 +141,19 @@ bool expect_peak_bytes_of_plans(const Mask& mask, DistAttnConfig config) {
 
 TEST(Simulate, MemoryIsThatOfThePlansOfAllStrategies) {
   const std::vector<int64_t> halves{0, 1680, 3360};
-  const Mask masks[] = {causal_mask(3360, 3360), sliding_window_mask(3360, {300, 0}), documents(3360, 17, 2),
-                        varlen_mask(halves, false), full_mask(1680, 3360)};
+  std::vector<Mask> masks{causal_mask(3360, 3360), sliding_window_mask(3360, {300, 0}), documents(3360, 17, 2),
+                          varlen_mask(halves, false), full_mask(1680, 3360)};
   const StrategyConfig strategies[] = {
       {Strategy::kTangram, 0, 0, {}},    {Strategy::kRing, 0, 0, {}},       {Strategy::kUlysses, 0, 0, {}},
       {Strategy::kHcms, 0, 0, {}},       {Strategy::kAllGather, 0, 0, {}},  {Strategy::kUsp, 0, 0, {}},
       {Strategy::kUsp, 2, 0, {}},        {Strategy::kLoongTrain, 0, 0, {}}, {Strategy::kLoongTrain, 1, 2, {}},
       {Strategy::kLoongTrain, 2, 2, {}}, {Strategy::kHybridCp, 0, 0, {}},   {Strategy::kHybridCp, 0, 0, {}, 500}};
   int num_compared = 0;
+  const size_t num_masks = masks.size();
   for (int cp_size = 1; cp_size <= 8; ++cp_size) {
+    masks.erase(masks.begin() + static_cast<ptrdiff_t>(num_masks), masks.end());
+    masks.push_back(documents_alone(3360, cp_size, false));
+    masks.push_back(documents_alone(3360, cp_size, true));
     for (const Mask& mask : masks) {
       for (const StrategyConfig& strategy : strategies) {
         for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
