@@ -28,7 +28,9 @@ __device__ inline bool has_failed(const WaitContext& context) { return ptx::load
 
 /// Waits until the flag has reached `value` (cyclic order); what was written before the flag is then visible to this
 /// thread, and to bulk copies that it issues after ptx::fence_proxy_async_global(). False when the group has failed, or
-/// fails here because the deadline passes, which is reported as `failure`. One thread.
+/// fails here because the deadline passes, which is reported as `failure`. From half of its time on it tells the host
+/// what it waits for, unless kTells is false: that takes registers. One thread.
+template <bool kTells = true>
 __device__ inline bool wait_for_flag(const WaitContext& context, const uint64_t* flag, uint64_t value,
                                      const WaitFailure& failure) {
   // NOTE [gentle polls]: a whole device may wait here, a thread of every block, while copy engines bring what it waits
@@ -51,7 +53,7 @@ __device__ inline bool wait_for_flag(const WaitContext& context, const uint64_t*
       return false;
     }
     if (polls % (kPollsBetweenChecks * kChecksBetweenLooksAtHost) != 0) continue;
-    if (waited_ns > context.timeout_ns / 2) {
+    if (kTells && waited_ns > context.timeout_ns / 2) {
       ptx::store_release_system(&context.board[context.rank].waiting, pack(failure));
     }
     const uint64_t given_up = ptx::load_relaxed_system(&context.board[context.rank].host_abort);

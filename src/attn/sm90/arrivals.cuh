@@ -16,7 +16,8 @@ struct ArrivedKeys {
 };
 
 /// Waits for one flag after the other, in the order in which they are expected. One thread. Inlined, since the compiler
-/// bounds the registers of a warp that gave some up in the kernel itself alone.
+/// bounds the registers of a warp that gave some up in the kernel itself alone. kTells: see wait_for_flag.
+template <bool kTells>
 __device__ __forceinline__ void watch_arrivals(const ArrivalParams& params, ArrivedKeys& arrived) {
   const auto& context = *static_cast<const cuda::WaitContext*>(params.arrivals.context);
   const uint64_t epoch = *params.arrivals.epoch;
@@ -27,7 +28,7 @@ __device__ __forceinline__ void watch_arrivals(const ArrivalParams& params, Arri
     const cuda::WaitFailure failure{cuda::WaitKind::kArrival,    context.rank,         flag % params.arrivals.size,
                                     flag / params.arrivals.size, params.arrivals.pass, 0};
     seen |= uint64_t{1} << bit;
-    if (!cuda::wait_for_flag(context, params.arrivals.flags + flag, epoch, failure)) seen = params.pending;
+    if (!cuda::wait_for_flag<kTells>(context, params.arrivals.flags + flag, epoch, failure)) seen = params.pending;
     asm volatile("st.release.cta.shared.u64 [%0], %1;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(&arrived))),
                  "l"(seen)
                  : "memory");

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __g
     } else if (threadIdx.x == 32 || threadIdx.x == 64) {
       DqWriter<Traits>{params, smem, threadIdx.x / 32 - 1}.run();
     } else if (threadIdx.x == 96 && params.arrivals.pending != 0) {
-      watch_arrivals(params.arrivals, smem.arrived);
+      watch_arrivals<false>(params.arrivals, smem.arrived);
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();

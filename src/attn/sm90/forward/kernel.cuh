@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
       run_scheduler(params, smem);
     } else if (threadIdx.x == 64 && params.arrivals.pending != 0) {
       ptx::grid_dependency_wait();
-      watch_arrivals(params.arrivals, smem.arrived);
+      watch_arrivals<true>(params.arrivals, smem.arrived);
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();
