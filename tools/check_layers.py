@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks who includes whom: every layer may include itself and the layers it is allowed to see, nothing else."""
+"""Checks who includes whom: every layer may include itself and the layers it is allowed to see, nothing else. And where
+inline assembly stands."""
 
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+ASSEMBLY = re.compile(r"^\s*asm\b", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 # What each folder of src/ may include besides itself and the public headers.
@@ -86,8 +88,17 @@ def check_whole_header() -> list[str]:
     return [f"include/tangram/tangram.hpp: must include {name}" for name in sorted(names - included)]
 
 
+def check_ptx() -> list[str]:
+    """PTX stands in src/cuda/ptx alone, a wrapper for each instruction."""
+    return [
+        f"{path.relative_to(ROOT)}: inline assembly belongs into src/cuda/ptx"
+        for path in sorted((ROOT / "src").rglob("*.cu*"))
+        if path.parent != ROOT / "src" / "cuda" / "ptx" and ASSEMBLY.search(path.read_text(encoding="utf-8"))
+    ]
+
+
 def main() -> int:
-    problems = check_sources() + check_public_headers() + check_whole_header()
+    problems = check_ptx() + check_sources() + check_public_headers() + check_whole_header()
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

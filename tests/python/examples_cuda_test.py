@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS < 2, reason="needs tw
 @pytest.mark.parametrize(
     ("script", "ranks", "printed", "needs"),
     [
-        ("11_multi_token_prediction/train.py", 2, "loss", None),
-        ("12_hybrid_layers/hybrid.py", 2, "agree with one process", None),
-        ("14_fsdp2_context_parallel/train.py", 2, "step 5: loss", "transformers"),
-        ("15_video_block_causal/video.py", 2, "agrees with SDPA", None),
-        ("16_tensor_parallel/train.py", 4, "gradients agree", "transformers"),
+        ("03_multi_token_prediction/train.py", 2, "loss", None),
+        ("04_hybrid_layers/hybrid.py", 2, "agree with one process", None),
+        ("06_fsdp2_context_parallel/train.py", 2, "step 5: loss", "transformers"),
+        ("07_video_block_causal/video.py", 2, "agrees with SDPA", None),
+        ("08_tensor_parallel/train.py", 4, "gradients agree", "transformers"),
     ],
 )
 def test_examples_agree_with_one_process_on_gpus(script, ranks, printed, needs):

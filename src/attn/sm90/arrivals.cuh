@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attn/sm90/arrivals.hpp"
+#include "cuda/ptx/memory.cuh"
 #include "cuda/wait.cuh"
 
 namespace tangram::sm90 {
@@ -12,7 +13,7 @@ namespace tangram::sm90 {
 /// Bits of the flags that have been seen set, in shared memory; zero before. All are set when the group has failed: the
 /// kernel then ends on whatever is in memory.
 struct ArrivedKeys {
-  unsigned long long bits;
+  uint64_t bits;
 };
 
 /// Waits for one flag after the other, in the order in which they are expected. One thread. Inlined, since the compiler
@@ -29,9 +30,7 @@ __device__ __forceinline__ void watch_arrivals(const ArrivalParams& params, Arri
                                     flag / params.arrivals.size, params.arrivals.pass, 0};
     seen |= uint64_t{1} << bit;
     if (!cuda::wait_for_flag<kTells>(context, params.arrivals.flags + flag, epoch, failure)) seen = params.pending;
-    asm volatile("st.release.cta.shared.u64 [%0], %1;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(&arrived))),
-                 "l"(seen)
-                 : "memory");
+    ptx::store_release_shared(&arrived.bits, seen);
   }
 }
 
@@ -46,10 +45,7 @@ __device__ __forceinline__ bool await_keys(const ArrivalParams& params, const Ar
   }
   uint64_t seen;
   for (;;) {
-    asm volatile("ld.acquire.cta.shared.u64 %0, [%1];"
-                 : "=l"(seen)
-                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&arrived)))
-                 : "memory");
+    seen = ptx::load_acquire_shared(&arrived.bits);
     if ((seen & needed) == needed) break;
     __nanosleep(100);
   }

@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Ordered accesses to global memory, for flags and counters between CTAs of one device.
+// Ordered accesses to memory: flags and counters between CTAs of one device in global memory, and words of a CTA.
 // PTX ISA, "Memory Consistency Model" and "Data Movement and Conversion Instructions: ld, st, red".
 #pragma once
 
 #include <cstdint>
+
+#include "cuda/ptx/mbarrier.cuh"
 
 namespace tangram::ptx {
 
@@ -30,6 +32,16 @@ __device__ __forceinline__ void reduce_add_f32x4(float4* address, const float4& 
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(value.x), "f"(value.y),
                "f"(value.z), "f"(value.w)
                : "memory");
+}
+
+/// The same within a CTA, of words in shared memory.
+__device__ __forceinline__ uint64_t load_acquire_shared(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.cta.shared.u64 %0, [%1];" : "=l"(value) : "r"(smem_address(word)) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_release_shared(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.cta.shared.u64 [%0], %1;" ::"r"(smem_address(word)), "l"(value) : "memory");
 }
 
 }  // namespace tangram::ptx

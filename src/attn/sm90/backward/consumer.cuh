@@ -7,6 +7,7 @@
 
 #include "attn/sm90/backward/epilogue.cuh"
 #include "attn/sm90/backward/traits.cuh"
+#include "cuda/ptx/convert.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/memory.cuh"
 #include "cuda/ptx/tma.cuh"
@@ -45,16 +46,12 @@ struct Consumer {
         warpgroup(__shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1) {}
 
   /// Read once: reading it again takes a turn in the queue of shared-memory accesses.
-  static __device__ __forceinline__ uint32_t thread_index() {
-    uint32_t value;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(value));
-    return value - 128;
-  }
+  static __device__ __forceinline__ uint32_t thread_index() { return ptx::read_thread_index() - 128; }
   /// `thread`, hidden from the compiler, which would otherwise keep a dozen values derived from it in registers that
   /// the accumulators need.
   __device__ __forceinline__ uint32_t fresh_thread() const {
     uint32_t value = thread;
-    asm volatile("" : "+r"(value));
+    ptx::make_opaque(value);
     return value;
   }
 

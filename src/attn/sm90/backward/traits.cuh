@@ -11,6 +11,7 @@
 #include "attn/sm90/arrivals.cuh"
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/key_stretches.cuh"
+#include "cuda/ptx/convert.cuh"
 
 namespace tangram::sm90::backward {
 
@@ -127,7 +128,7 @@ __device__ __forceinline__ uint2 split_in_three(float x) {
   const float third = x - first - second;
   uint2 words;
   words.x = __float_as_uint(first) >> 16 | (__float_as_uint(second) & 0xffff0000u);
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words.y) : "f"(0.0f), "f"(third));
+  words.y = ptx::pack_pair<__nv_bfloat16>(third, 0.0f);
   return words;
 }
 
@@ -135,16 +136,7 @@ __device__ __forceinline__ float sum_of_three(const uint2& words) {
   return __uint_as_float(words.x << 16) + (__uint_as_float(words.x & 0xffff0000u) + __uint_as_float(words.y << 16));
 }
 
-template <typename Element>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  uint32_t packed;
-  if constexpr (sizeof(Element) == 2 && __is_same(Element, __nv_bfloat16)) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  }
-  return packed;
-}
+using ptx::pack_pair;
 
 /// The two 16-bit elements of a word as float32.
 template <typename Element>

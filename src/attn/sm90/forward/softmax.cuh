@@ -8,26 +8,14 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/convert.cuh"
 #include "cuda/ptx/warp.cuh"
 
 namespace tangram::sm90 {
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
-template <typename Element>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high);
-template <>
-__device__ __forceinline__ uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-template <>
-__device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
+using ptx::pack_pair;
 
 /// Maximum over the four lanes that share a row.
 __device__ __forceinline__ float quad_max(float x) {
@@ -135,7 +123,7 @@ __device__ __forceinline__ void exponentiate_part(float (&s)[kCount], const floa
   }
   // Keeps the additions here, among the exponentials, where issue slots are free.
 #pragma unroll
-  for (int j = 0; j < 4; ++j) asm volatile("" : "+f"(sum[j]));
+  for (int j = 0; j < 4; ++j) ptx::make_opaque(sum[j]);
 }
 
 /// All of them; returns the sums of this thread's part of its two rows.
