@@ -146,8 +146,7 @@ void bind_plan(nb::module_& m) {
           "Whether ranks compute some heads of many rows, as with 'ulysses', instead of all heads of their own.")
       .def("peak_bytes", &Plan::peak_bytes, "rank"_a,
            "Bytes that the rank holds at the worst moment of a step on CPUs: the tensors of a pass and what it "
-           "allocates "
-           "beside them, to the byte.")
+           "allocates beside them, to the byte.")
       .def("explain", &explain, "Who gets what and why: balance, rows moved, stages, memory.")
       .def("to_json", &plan_to_json, "The whole plan as text, exact; from_json reads it back.")
       .def_static(
