@@ -66,7 +66,7 @@ GPUS ?= $(shell nvidia-smi -L 2> /dev/null | wc -l)
 bench-dist: setup ## Measure distributed attention over GPUS Hopper GPUs (all of this host), in ten minutes
 	@cmake --preset cuda -DTANGRAM_BUILD_BENCHMARKS=ON > /dev/null
 	@cmake --build --preset cuda --target bench_dist_gpu
-	@mkdir -p out && python3 benchmarks/dist/all_gpus.py build/cuda/bin/bench_dist_gpu --gpus $(GPUS) --csv out/dist_gpu.csv
+	@mkdir -p out && python3 benchmarks/runtime/all_gpus.py build/cuda/bin/bench_dist_gpu --gpus $(GPUS) --csv out/dist_gpu.csv
 
 DIST ?= dist
 WHEEL_PRESET ?= $(if $(shell command -v nvcc),cuda,cpu)
@@ -85,7 +85,7 @@ sanitize-memory: setup ## The CPU tests under ASan + UBSan
 	@tools/sanitize.sh asan
 
 sanitize-threads: setup ## The threaded tests under TSan
-	@tools/sanitize.sh tsan --target test_comm test_dist -- -R '^(comm|dist)(\.[0-9]+)?$$'
+	@tools/sanitize.sh tsan --target test_comm test_runtime -- -R '^(comm|runtime)(\.[0-9]+)?$$'
 
 FUZZ_SECONDS ?= 10
 fuzz: setup ## Run every fuzz target for FUZZ_SECONDS (10), with clang, ASan and UBSan

@@ -21,7 +21,7 @@ foreach(
   attn_sm90
   attn
   comm
-  dist
+  runtime
 )
   if(TARGET tangram_${layer})
     target_link_libraries(tangram_all INTERFACE tangram_${layer})

@@ -20,8 +20,8 @@ ALLOWED = {
     "plan": {"core", "schedule"},
     "attn": {"core", "cuda", "schedule"},
     "comm": {"core", "cuda"},
-    "dist": {"core", "cuda", "schedule", "plan", "attn", "comm"},
-    "cli": {"core", "cuda", "schedule", "plan", "attn", "comm", "dist"},
+    "runtime": {"core", "cuda", "schedule", "plan", "attn", "comm"},
+    "cli": {"core", "cuda", "schedule", "plan", "attn", "comm", "runtime"},
 }
 # Public headers that belong to a layer; one that is not listed is core's. Whoever may see the layer may include them.
 HEADER_LAYER = {
@@ -36,10 +36,10 @@ HEADER_LAYER = {
     "hierarchical_group": "comm",
     "local_group": "comm",
     "mpi_group": "comm",
-    "device_dist_attention": "dist",
-    "dist_attention": "dist",
-    "flex_attention": "dist",
-    "tangram": "dist",
+    "device_dist_attention": "runtime",
+    "dist_attention": "runtime",
+    "flex_attention": "runtime",
+    "tangram": "runtime",
 }
 # No public header may drag these in.
 FORBIDDEN_IN_PUBLIC = re.compile(

@@ -15,14 +15,14 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ["plan", "dist", "dist_program", "dist_movement"]
+PROGRAMS = ["plan", "runtime", "runtime_program", "runtime_movement"]
 # File, what stands there, what is put instead.
 MUTATIONS = [
     ("plan/grid/grid_bytes.cpp", "q_rows * (row.dq + sinks)", "q_rows * row.dq"),
     ("plan/rank_plan.cpp", "at->row + (part.begin - at->global.begin)", "at->row"),
     ("plan/program/rows.cpp", "if (s != last) call.sink = {};", ""),
     (
-        "dist/program/host_runner.cpp",
+        "runtime/host/host_runner.cpp",
         "last[static_cast<size_t>(region)] = op;",
         "last[static_cast<size_t>(region)] = begin;",
     ),
@@ -33,7 +33,7 @@ MUTATIONS = [
     ),
     ("plan/program/rows.cpp", "if (group == rank.group()) continue;", "if (group <= rank.group()) continue;"),
     (
-        "dist/program/merge.cpp",
+        "runtime/host/merge.cpp",
         "lse = static_cast<float>(largest + std::log(total));",
         "lse = static_cast<float>(total);",
     ),

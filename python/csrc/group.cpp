@@ -9,7 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/require.hpp"
-#include "dist/pass_plan.hpp"
+#include "runtime/pass_plan.hpp"
 #include "tangram/env.hpp"
 #include "tensor.hpp"
 

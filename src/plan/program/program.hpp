@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Program: a pass of a plan as a list of operations. Everything is decided when it is written: what is sent when, which
-// call attends to what, what is added to what. Runners only interpret it (dist/program).
+// call attends to what, what is added to what. Runners only interpret it (src/runtime).
 #pragma once
 
 #include <cstdint>

@@ -4,9 +4,9 @@
 // In which order the programs of other strategies send and compute.
 #include <gtest/gtest.h>
 
-#include "dist/mask_families.hpp"
 #include "plan/program/emit.hpp"
 #include "plan/program/grid_plans.hpp"
+#include "runtime/mask_families.hpp"
 
 namespace tangram {
 namespace {

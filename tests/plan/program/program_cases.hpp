@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "dist/movement_tables.hpp"
 #include "plan/program/emit.hpp"
 #include "plan/program/grid_plans.hpp"
+#include "runtime/movement_tables.hpp"
 #include "tangram/head_masks.hpp"
 
 namespace tangram::testing {

@@ -9,8 +9,8 @@
 #include <map>
 #include <random>
 
-#include "dist/mask_families.hpp"
 #include "plan/program/program_cases.hpp"
+#include "runtime/mask_families.hpp"
 #include "support/sample.hpp"
 #include "tangram/error.hpp"
 

@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "runtime/device/device_runner.hpp"
+
+#include <algorithm>
+
+namespace tangram {
+
+namespace {
+
+constexpr int kFloatsInUnit = static_cast<int>(kArenaUnit) / static_cast<int>(sizeof(float));
+
+class DeviceRunner final : public ProgramRunner {
+ public:
+  DeviceRunner(const DeviceRun& run, void* stream)
+      : ProgramRunner(run.program.program, run.arguments, run.masks), run_(run), stream_(stream) {}
+
+ private:
+  void* data(int region) const override {
+    const auto index = static_cast<size_t>(region);
+    void* const base = program_.regions[index].place == Place::kArena ? run_.arena.data : run_.work;
+    return static_cast<char*>(base) + run_.program.layout.offsets[index];
+  }
+  void sum_rows(std::span<const RowSum> sums, int) override { run_.device.sum_rows(sums, stream_); }
+  void copy_floats(std::span<const FloatCopy> copies, int) override { run_.device.copy_floats(copies, stream_); }
+  void zero(const TensorView& tensor) override {
+    const int64_t bytes = tensor.rows * tensor.row_stride * static_cast<int64_t>(size_of(tensor.dtype));
+    run_.device.zero(tensor.data, bytes, stream_);
+  }
+  void cast(int stage) override {
+    const ConstTensorView arena = run_.arena;
+    run_.pass->cast(stage, {&arena, 1}, stream_);
+    if (!run_.overlaps) run_.pass->wait_cast(stage, stream_);
+  }
+  void wait(int stage) override {
+    if (run_.overlaps) run_.pass->wait_cast(stage, stream_);
+  }
+  void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
+    prepare(op, call);
+    run_.backend.forward(mask, call, stream_);
+  }
+  void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) override {
+    prepare(op, call);
+    run_.backend.backward(mask, call, stream_);
+  }
+
+  template <class Call>
+  void prepare(const AttendOp& op, Call& call) const {
+    if (op.beside_transfers && run_.overlaps) {
+      call.options.sm_margin = std::max(call.options.sm_margin, run_.margin_beside_transfers);
+    }
+    call.workspace = run_.attention;
+  }
+
+  const DeviceRun& run_;
+  void* stream_;
+};
+
+}  // namespace
+
+void run_on_stream(const DeviceRun& run, void* stream) { DeviceRunner(run, stream).run(); }
+
+DevicePassSpec pass_spec(const DeviceProgram& program, const char* label, int64_t arena_bytes) {
+  DevicePassSpec spec;
+  spec.label = label;
+  spec.casts = program.layout.casts;
+  spec.landing = {{.rows = arena_bytes / kArenaUnit, .heads = 1, .dim = kFloatsInUnit, .dtype = DType::kFloat32}};
+  return spec;
+}
+
+}  // namespace tangram

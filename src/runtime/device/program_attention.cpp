@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "runtime/device/program_attention.hpp"
+
+#include <algorithm>
+
+#include "core/require.hpp"
+#include "tangram/flex_attention.hpp"
+
+namespace tangram {
+
+namespace {
+
+constexpr int64_t kWorkAlignment = 256;  // as a workspace itself
+
+}  // namespace
+
+void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype) {
+  if (plan.grid.head_ranks <= 1) return;
+  const uint64_t travels = static_cast<uint64_t>(row_sinks) * 8 + static_cast<uint64_t>(result_dtype);
+  control.require_agreement(travels, "DeviceDistAttention: row_sinks and result_dtype");
+}
+
+ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
+                                   const ProgramOptions& options)
+    : base_(base), communicator_(communicator), device_(std::move(device)), options_(options) {
+  find_sizes();
+  prepare_passes();
+  prepare_masks();
+}
+
+DeviceProgram ProgramAttention::write(Kind kind, const CallShape& call) const {
+  DeviceProgram result;
+  result.program = kind == Kind::kForward
+                       ? forward_program(*base_.plan, base_.rank, call, {})
+                       : backward_program(*base_.plan, base_.rank, call, {}, kind == Kind::kBackwardKept);
+  result.layout = lay_out_arena(result.program);
+  return result;
+}
+
+const DeviceProgram& ProgramAttention::program(Kind kind, const CallShape& call) {
+  const auto key = std::pair(kind, call);
+  const auto found = programs_.find(key);
+  return found != programs_.end() ? found->second : programs_.emplace(key, write(kind, call)).first->second;
+}
+
+CallShape ProgramAttention::shape_of(DType result_dtype, const Sink& sink) const {
+  CallShape call =
+      CallShape::with_results(base_.plan->config.heads.dtype, by_heads() ? options_.result_dtype : result_dtype);
+  call.seqlen_sink = sink.seqlen_sink;
+  call.sink_layout = sink.layout;
+  return call;
+}
+
+CallShape ProgramAttention::prepared_shape() const {
+  Sink sink;
+  if (by_heads() && options_.row_sinks > 0) {
+    sink.seqlen_sink = options_.row_sinks;
+    sink.layout = SinkLayout::kSsh;
+  }
+  return shape_of(options_.result_dtype, sink);
+}
+
+void ProgramAttention::find_sizes() {
+  const HeadConfig& heads = base_.plan->config.heads;
+  std::vector<DType> results = {options_.result_dtype};
+  if (!by_heads()) results = {heads.dtype, DType::kFloat32};
+  std::vector<Kind> kinds = {Kind::kForward};
+  if (options_.with_backward) kinds.push_back(Kind::kBackward);
+  if (keeps()) kinds.push_back(Kind::kBackwardKept);
+  CallShape call = prepared_shape();
+  if (by_heads() && call.seqlen_sink == 0) {  // sinks of all rows, of any length
+    call.seqlen_sink = DeviceCommunicator::kMaxReduceValues / heads.num_heads_q;
+  }
+  for (const Kind kind : kinds) {
+    for (const DType dtype : results) {
+      call.out = call.dq = call.dk = call.dv = dtype;
+      const ArenaLayout layout = write(kind, call).layout;
+      arena_bytes_ = std::max(arena_bytes_, layout.arena_bytes);
+      work_bytes_ = std::max(work_bytes_, layout.work_bytes);
+    }
+  }
+  work_bytes_ = (work_bytes_ + kWorkAlignment - 1) / kWorkAlignment * kWorkAlignment;
+}
+
+void ProgramAttention::prepare_passes() {
+  const CallShape call = prepared_shape();
+  const auto prepare = [&](Kind kind, const char* label) {
+    const DeviceProgram& written = program(kind, call);
+    if (written.program.casts.empty()) return;
+    DevicePassSpec spec = pass_spec(written, label, arena_bytes_);
+    spec.shares_memory = true;
+    if (kind == Kind::kForward) spec.num_slots = 2 + (keeps() ? options_.max_kept : 0);
+    if (kind != Kind::kForward) spec.landing_of = passes_.at(Kind::kForward);
+    passes_[kind] = communicator_.prepare_pass(spec);
+  };
+  prepare(Kind::kForward, "forward");
+  if (options_.with_backward) prepare(Kind::kBackward, "backward");
+  if (keeps()) prepare(Kind::kBackwardKept, "backward of kept heads");
+}
+
+void ProgramAttention::prepare_masks() {
+  const AttnPasses passes = options_.with_backward ? AttnPasses::kBoth : AttnPasses::kForward;
+  for (const ProgramMask& mask : program_masks(*base_.plan, base_.rank)) {
+    masks_.push_back(mask.needed ? prepare_slices(*base_.backend, mask.slices, mask.shape, {}, passes) : nullptr);
+    if (!mask.needed) continue;
+    attention_bytes_ = std::max({attention_bytes_, base_.backend->forward_workspace_bytes(*masks_.back()),
+                                 base_.backend->backward_workspace_bytes(*masks_.back())});
+  }
+}
+
+int64_t ProgramAttention::device_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& mask : masks_) bytes += mask == nullptr ? 0 : mask->device_bytes();
+  return bytes;
+}
+
+void ProgramAttention::check_result(const char* function, const char* name, DType dtype) const {
+  require(!by_heads() || dtype == options_.result_dtype,
+          "{}: {} must be {}, in which it travels with its heads (got {}; see DeviceDistOptions::result_dtype)",
+          function, name, to_string(options_.result_dtype), to_string(dtype));
+}
+
+void ProgramAttention::check_sink(const char* function, const Sink& sink) const {
+  if (!by_heads()) return;
+  const int64_t row_sinks = sink.layout == SinkLayout::kSsh ? sink.seqlen_sink : 0;
+  require(row_sinks == options_.row_sinks,
+          "{}: sinks of single rows must be as many as prepared for, since they travel with heads (got {} and "
+          "DeviceDistOptions::row_sinks={})",
+          function, row_sinks, options_.row_sinks);
+  if (row_sinks > 0) return;
+  const int64_t count = sink.seqlen_sink * base_.plan->config.heads.num_heads_q;
+  require(count <= DeviceCommunicator::kMaxReduceValues, "{}: a sink must have at most {} values (got {})", function,
+          DeviceCommunicator::kMaxReduceValues, count);
+}
+
+void ProgramAttention::check(const DistForwardArgs& args) const {
+  const char* function = "DeviceDistAttention::forward";
+  DistForwardArgs plain = args;
+  plain.kept = nullptr;
+  validate(base_, plain);
+  require(args.kept == nullptr || options_.with_backward, "{}: kept needs a backward pass (got with_backward=false)",
+          function);
+  check_result(function, "out", args.out.dtype);
+  check_sink(function, args.sink);
+}
+
+void ProgramAttention::check(const DistBackwardArgs& args) const {
+  const char* function = "DeviceDistAttention::backward";
+  require(options_.with_backward, "{}: must be prepared (got with_backward=false)", function);
+  DistBackwardArgs plain = args;
+  plain.kept = nullptr;
+  validate(base_, plain);
+  check_result(function, "out", args.out.dtype);
+  check_result(function, "dq", args.dq.dtype);
+  check_result(function, "dk", args.dk.dtype);
+  check_result(function, "dv", args.dv.dtype);
+  check_sink(function, args.sink);
+  require(!by_heads() || args.dout.dtype == base_.plan->config.heads.dtype,
+          "{}: dout must be {}, in which it travels with its heads (got {})", function,
+          to_string(base_.plan->config.heads.dtype), to_string(args.dout.dtype));
+  require(args.sink.layout == SinkLayout::kSsh ||
+              args.sink.seqlen_sink * args.q.heads <= DeviceCommunicator::kMaxReduceValues,
+          "{}: dsink must have at most {} values (got {})", function, DeviceCommunicator::kMaxReduceValues,
+          args.sink.seqlen_sink * args.q.heads);
+  if (args.kept == nullptr || !args.kept->valid) return;
+  require(std::ranges::find(kept_slots_, args.kept->device_slot) != kept_slots_.end(),
+          "{}: kept must be what a forward pass of this object left, used once (got slot={})", function,
+          args.kept->device_slot);
+}
+
+void ProgramAttention::run(Kind kind, const CallShape& call, const ProgramArguments& arguments, const TensorView& arena,
+                           const AttnWorkspace& workspace, void* stream) {
+  require(workspace.bytes >= forward_workspace_bytes(), "ProgramAttention: needs a workspace of {} bytes (got {})",
+          forward_workspace_bytes(), workspace.bytes);
+  const auto pass = passes_.find(kind);
+  DevicePass* const transfers = pass == passes_.end() ? nullptr : pass->second.get();
+  AttnWorkspace attention;
+  if (attention_bytes_ > 0) attention = {static_cast<char*>(workspace.data) + work_bytes_, attention_bytes_};
+  const int margin = options_.margin_beside_transfers >= 0 ? options_.margin_beside_transfers
+                     : transfers != nullptr                ? transfers->transfer_sms()
+                                                           : 0;
+  const bool overlaps = kind == Kind::kForward ? options_.overlaps_forward : options_.overlaps_backward;
+  run_on_stream({program(kind, call), masks_, arguments, arena, workspace.data, attention, transfers, *base_.backend,
+                 device_, margin, overlaps},
+                stream);
+}
+
+void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
+  TensorView arena;
+  const auto found = passes_.find(Kind::kForward);
+  DevicePass* const pass = found == passes_.end() ? nullptr : found->second.get();
+  if (args.kept != nullptr && args.kept->valid && std::erase(kept_slots_, args.kept->device_slot) > 0) {
+    pass->drop_kept({args.kept->device_slot});
+  }
+  if (args.kept != nullptr) *args.kept = {};
+  if (pass != nullptr) arena = pass->landing(0, pass->begin(stream));
+  run(Kind::kForward, shape_of(args.out.dtype, args.sink), arguments_of(args), arena, args.workspace, stream);
+  if (pass != nullptr && args.kept != nullptr && keeps()) {
+    args.kept->device_slot = pass->end_kept(stream).slot;
+    args.kept->valid = true;
+    kept_slots_.push_back(args.kept->device_slot);
+  } else if (pass != nullptr) {
+    pass->end(stream);
+  }
+  if (args.max_logits != nullptr && communicator_.size() > 1) {
+    communicator_.all_reduce(args.max_logits, args.q.heads, ReduceOp::kMax, stream);
+  }
+}
+
+void ProgramAttention::backward(const DistBackwardArgs& args, void* stream) {
+  TensorView arena;
+  const bool has_kept = args.kept != nullptr && args.kept->valid;
+  const Kind kind = has_kept ? Kind::kBackwardKept : Kind::kBackward;
+  const auto found = passes_.find(kind);
+  DevicePass* const pass = found == passes_.end() ? nullptr : found->second.get();
+  if (has_kept) {
+    arena = pass->landing(0, pass->begin_kept({args.kept->device_slot}, stream));
+    std::erase(kept_slots_, args.kept->device_slot);
+  } else if (pass != nullptr) {
+    arena = pass->landing(0, pass->begin(stream));
+  }
+  run(kind, shape_of(args.dq.dtype, args.sink), arguments_of(args), arena, args.workspace, stream);
+  if (pass != nullptr) pass->end(stream);
+  reduce_dsink(args, stream);
+}
+
+void ProgramAttention::reduce_dsink(const DistBackwardArgs& args, void* stream) {
+  const int size = communicator_.size();
+  if (args.dsink == nullptr || args.sink.layout == SinkLayout::kSsh || args.dsink_reduce == DsinkReduce::kNone ||
+      size == 1) {
+    return;
+  }
+  const int count = static_cast<int>(args.sink.seqlen_sink) * args.q.heads;
+  communicator_.all_reduce(args.dsink, count, ReduceOp::kSum, stream);
+  if (args.dsink_reduce == DsinkReduce::kAvg) device_.scale(args.dsink, count, 1.0f / static_cast<float>(size), stream);
+}
+
+}  // namespace tangram

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// ProgramAttention: one rank's part in a plan with a grid, over memory that only streams may touch. What
+// DeviceDistAttention is for such plans, without CUDA.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "plan/program/emit.hpp"
+#include "runtime/device/device_runner.hpp"
+#include "runtime/rank_context.hpp"
+
+namespace tangram {
+
+struct ProgramOptions {
+  /// Of out, dq, dk and dv where heads are exchanged; elsewhere they are what the caller gives.
+  DType result_dtype = DType::kBFloat16;
+  bool with_backward = true;
+  int64_t row_sinks = 0;  ///< sinks of single rows that all calls pass, where heads are exchanged
+  int max_kept = 1;       ///< forward passes kept at one time; only where heads are exchanged
+  /// Whether transfers run beside attention; otherwise each ends before what follows it starts.
+  bool overlaps_forward = true;
+  bool overlaps_backward = true;
+  int margin_beside_transfers = -1;  ///< negative: as many as the transport takes
+};
+
+/// Collective: throws InvalidArgument on every rank unless all ranks of a plan that exchanges heads name the same.
+void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype);
+
+class ProgramAttention {
+ public:
+  /// Collective. `base` has plan, rank, shape and backend.
+  ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
+                   const ProgramOptions& options);
+
+  /// Throw InvalidArgument before anything is put on a stream. Calls need a workspace.
+  void check(const DistForwardArgs& args) const;
+  void check(const DistBackwardArgs& args) const;
+  void forward(const DistForwardArgs& args, void* stream);
+  void backward(const DistBackwardArgs& args, void* stream);
+
+  /// Of the workspace of calls, and of what is held.
+  int64_t forward_workspace_bytes() const { return work_bytes_ + attention_bytes_; }
+  int64_t backward_workspace_bytes() const { return options_.with_backward ? forward_workspace_bytes() : 0; }
+  int64_t device_bytes() const;
+
+ private:
+  enum class Kind : int { kForward, kBackward, kBackwardKept };
+
+  bool by_heads() const { return base_.plan->grid.head_ranks > 1; }
+  bool keeps() const { return by_heads() && options_.with_backward; }
+  DeviceProgram write(Kind kind, const CallShape& call) const;
+  const DeviceProgram& program(Kind kind, const CallShape& call);
+  CallShape shape_of(DType result_dtype, const Sink& sink) const;
+  /// What passes are prepared for: their casts are those of every call.
+  CallShape prepared_shape() const;
+  void find_sizes();
+  void prepare_passes();
+  void prepare_masks();
+  void run(Kind kind, const CallShape& call, const ProgramArguments& arguments, const TensorView& arena,
+           const AttnWorkspace& workspace, void* stream);
+  void check_result(const char* function, const char* name, DType dtype) const;
+  void check_sink(const char* function, const Sink& sink) const;
+  void reduce_dsink(const DistBackwardArgs& args, void* stream);
+
+  RankContext& base_;
+  DeviceCommunicator& communicator_;
+  const ProgramDevice device_;
+  const ProgramOptions options_;
+  std::vector<std::unique_ptr<PreparedMask>> masks_;
+  std::map<std::pair<Kind, CallShape>, DeviceProgram> programs_;
+  std::map<Kind, std::shared_ptr<DevicePass>> passes_;
+  std::vector<int> kept_slots_;
+  int64_t arena_bytes_ = 0;
+  int64_t work_bytes_ = 0;       // of a workspace, the first
+  int64_t attention_bytes_ = 0;  // the others
+};
+
+}  // namespace tangram

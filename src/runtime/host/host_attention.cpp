@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "runtime/host/host_attention.hpp"
+
+#include <utility>
+
+#include "core/require.hpp"
+#include "plan/program/verify.hpp"
+#include "runtime/rows.hpp"
+#include "tangram/env.hpp"
+#include "tangram/flex_attention.hpp"
+
+namespace tangram {
+
+namespace {
+
+/// NaN that came in may come out; NaN that we made may not.
+void check_for_nan(const DistForwardArgs& args) {
+  const ConstTensorView lse{args.lse, DType::kFloat32, args.q.rows, args.q.heads, 1, args.q.heads, 1};
+  if (!has_nan(args.out) && !has_nan(lse)) return;
+  TANGRAM_ASSERT(has_nan(args.q) || has_nan(args.k) || has_nan(args.v));
+}
+
+/// Whether the programs of all ranks are played before the first of a kind runs.
+bool is_verified(const Plan& plan) {
+  constexpr int64_t kMostCells = 1 << 20;
+  const bool is_small = plan.cp_size() <= 4 && plan.mask.seqlen_q() * plan.config.heads.num_heads_q <= kMostCells;
+  return Env::get().sanity_check && plan.cp_size() > 1 && is_small;
+}
+
+}  // namespace
+
+size_t kept_tensors_of_chunk(const Sink& sink) { return !sink.empty() && sink.layout == SinkLayout::kSsh ? 6 : 5; }
+
+HostAttention::HostAttention(RankContext& context) : context_(context) {
+  for (const ProgramMask& mask : program_masks(*context.plan, context.rank)) {
+    const AttnPasses passes = mask.passes == ProgramMask::Passes::kForward    ? AttnPasses::kForward
+                              : mask.passes == ProgramMask::Passes::kBackward ? AttnPasses::kBackward
+                                                                              : AttnPasses::kBoth;
+    masks_.push_back(mask.needed ? prepare_slices(*context.backend, mask.slices, mask.shape, {}, passes) : nullptr);
+  }
+}
+
+HostProgram HostAttention::program(Kind kind, const CallShape& call) {
+  const Plan& plan = *context_.plan;
+  const bool kept = kind == Kind::kBackwardKept;
+  if (is_verified(plan) && verified_.emplace(kind, call).second) {
+    verify(plan, call, step_programs(plan, call, kHostTarget, kept));
+  }
+  return HostProgram(kind == Kind::kForward ? forward_program(plan, context_.rank, call, kHostTarget)
+                                            : backward_program(plan, context_.rank, call, kHostTarget, kept));
+}
+
+int64_t HostAttention::remote_kv_rows(AttnPass pass) const {
+  const Plan& plan = *context_.plan;
+  if (!plan.grid.empty()) return 0;
+  if (plan.movement.empty()) return context_.rank_plan().remote_kv_rows;
+  const auto& ranks = pass == AttnPass::kForward ? plan.movement.forward : plan.movement.backward;
+  return ranks[static_cast<size_t>(context_.rank)].remote_kv_rows;
+}
+
+void HostAttention::forward(const DistForwardArgs& args) {
+  context_.recorder.begin(AttnPass::kForward);
+  context_.recorder.set_remote_rows(remote_kv_rows(AttnPass::kForward));
+  if (args.kept != nullptr) *args.kept = {};
+  CallShape call = CallShape::with_results(context_.plan->config.heads.dtype, args.out.dtype);
+  call.seqlen_sink = args.sink.seqlen_sink;
+  call.sink_layout = args.sink.layout;
+  const bool keeps = args.kept != nullptr && can_keep(*context_.plan);
+  call.keeps = keeps;
+  const bool nan_came_in = run_on_host(context_, program(Kind::kForward, call), arguments_of(args), masks_, nullptr,
+                                       keeps ? &args.kept->tensors : nullptr);
+  if (keeps) args.kept->valid = true;
+  reduce_max_logits(context_, args);
+  if (Env::get().sanity_check && !nan_came_in) check_for_nan(args);
+}
+
+void HostAttention::backward(const DistBackwardArgs& args) {
+  context_.recorder.begin(AttnPass::kBackward);
+  context_.recorder.set_remote_rows(remote_kv_rows(AttnPass::kBackward));
+  const CallShape call{args.out.dtype, args.dout.dtype,       args.dq.dtype,    args.dk.dtype,
+                       args.dv.dtype,  args.sink.seqlen_sink, args.sink.layout, args.dsink != nullptr};
+  const bool has_kept = args.kept != nullptr && args.kept->valid && can_keep(*context_.plan);
+  run_on_host(context_, program(has_kept ? Kind::kBackwardKept : Kind::kBackward, call), arguments_of(args), masks_,
+              has_kept ? &args.kept->tensors : nullptr, nullptr);
+  reduce_dsink(context_, args);
+}
+
+}  // namespace tangram

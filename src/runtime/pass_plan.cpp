@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "runtime/pass_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/require.hpp"
+#include "tangram/flex_attention.hpp"
+
+namespace tangram {
+
+namespace {
+
+class Hasher {
+ public:
+  void add(uint64_t value) { hash_ = (hash_ ^ value) * 0x9e3779b97f4a7c15 ^ (hash_ >> 29); }
+  void add(const Dispatch& dispatch) {
+    add(static_cast<uint64_t>(dispatch.chunk_size));
+    for (const int rank : dispatch.rank_of_chunk) add(static_cast<uint64_t>(rank));
+  }
+  void add(const Exchange& exchange) {
+    for (const auto* copies : {&exchange.sends, &exchange.recvs}) {
+      for (const RowCopy& copy : *copies) {
+        for (const int64_t value : {int64_t{copy.peer}, copy.rows.begin, copy.rows.end, copy.peer_row}) {
+          add(static_cast<uint64_t>(value));
+        }
+      }
+    }
+  }
+  void add(const MovementPlan& movement) {
+    add(static_cast<uint64_t>(movement.head_groups));
+    for (const auto* ranks : {&movement.forward, &movement.backward}) {
+      for (const MovementRank& rank : *ranks) {
+        for (const MovementStage& stage : rank.stages) {
+          add(stage.q);
+          add(stage.kv);
+        }
+      }
+    }
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+uint64_t hash_of_dispatch(const Plan& plan) {
+  Hasher hasher;
+  hasher.add(plan.q_dispatch);
+  hasher.add(plan.k_dispatch);
+  return hasher.value();
+}
+
+/// Of what is left beside mask, heads and dispatch.
+uint64_t hash_of_config(const Plan& plan) {
+  Hasher hasher;
+  hasher.add(static_cast<uint64_t>(plan.config.cp_size));
+  hasher.add(static_cast<uint64_t>(plan.config.reduce_dtype));
+  const StrategyConfig& strategy = plan.config.strategy;
+  for (const int value : {static_cast<int>(strategy.name), plan.grid.head_ranks, strategy.inner_ring}) {
+    hasher.add(static_cast<uint64_t>(value));
+  }
+  for (const int chunk : plan.grid.head_chunks) hasher.add(static_cast<uint64_t>(chunk));
+  hasher.add(plan.movement);
+  for (const RankPlan& rank : plan.ranks) {
+    for (const auto* stages : {&rank.forward, &rank.backward}) {
+      for (const Stage& stage : *stages) {
+        hasher.add(static_cast<uint64_t>(stage.exchange.rows_received()) * 2 + (stage.kept ? 1 : 0));
+      }
+    }
+  }
+  return hasher.value();
+}
+
+/// Sinks of a row, and whether each row has its own.
+uint64_t sink_word(const Sink& sink) {
+  if (sink.empty()) return 0;
+  return static_cast<uint64_t>(sink.seqlen_sink) * 2 + (sink.layout == SinkLayout::kSsh ? 1 : 0);
+}
+
+CallFacts facts_of(const CallFacts& plan, AttnPass pass, const AttnOptions& options, const Sink& sink, int head_dim) {
+  CallFacts facts = plan;
+  facts.set(CallFacts::kPass, static_cast<uint64_t>(pass));
+  facts.set(CallFacts::kScale, options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(head_dim))));
+  facts.set(CallFacts::kSoftcap, options.softcap);
+  facts.set(CallFacts::kSink, sink_word(sink));
+  return facts;
+}
+
+}  // namespace
+
+CallFacts facts_of(const Plan& plan) {
+  const HeadConfig& heads = plan.config.heads;
+  CallFacts facts;
+  facts.set(CallFacts::kMask, plan.mask.hash());
+  facts.set(CallFacts::kDispatch, hash_of_dispatch(plan));
+  facts.set(CallFacts::kHeads, CallFacts::heads_word(heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
+                                                     heads.head_dim_v, static_cast<int>(heads.dtype)));
+  facts.set(CallFacts::kConfig, hash_of_config(plan));
+  return facts;
+}
+
+CallFacts facts_of(const CallFacts& plan, const DistForwardArgs& args) {
+  CallFacts facts = facts_of(plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
+  facts.set(CallFacts::kResults, args.max_logits != nullptr ? uint64_t{CallFacts::kMaxLogits} : 0);
+  return facts;
+}
+
+CallFacts facts_of(const CallFacts& plan, const DistBackwardArgs& args) {
+  CallFacts facts = facts_of(plan, AttnPass::kBackward, args.options, args.sink, args.q.dim);
+  uint64_t results = args.kept != nullptr && args.kept->valid ? uint64_t{CallFacts::kKept} : 0;
+  if (args.dsink != nullptr) {
+    results |= CallFacts::kDsink;
+    if (args.dsink_reduce == DsinkReduce::kSum) results |= CallFacts::kDsinkSum;
+    if (args.dsink_reduce == DsinkReduce::kAvg) results |= CallFacts::kDsinkAvg;
+  }
+  facts.set(CallFacts::kResults, results);
+  return facts;
+}
+
+void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char* name) {
+  Hasher hasher;
+  for (const uint64_t word : plan.words) hasher.add(word);
+  const SharedFacts shared(communicator, plan);
+  communicator.require_agreement(hasher.value(), fmt::format("{}: mask, config and dispatch", name));
+}
+
+void check_plan(const char* name, const Plan& plan, int size) {
+  require(plan.cp_size() == size, "{}: plan must be for as many ranks as the communicator has (got {} and {})", name,
+          plan.cp_size(), size);
+  require(plan.grid.empty(), "{}: strategy must be tangram (got {})", name, to_string(plan.config.strategy.name));
+  require(plan.movement.empty(), "{}: only K/V can move here (got movement.algorithm={})", name,
+          to_string(plan.config.movement.algorithm));
+  for (const RankPlan& rank : plan.ranks) {
+    TANGRAM_ASSERT(!rank.forward.empty() && rank.forward.size() == plan.ranks.front().forward.size());
+    TANGRAM_ASSERT(!rank.backward.empty() && rank.backward.size() == plan.ranks.front().backward.size());
+    for (const auto* stages : {&rank.forward, &rank.backward}) {
+      int64_t remote_rows = 0;
+      for (const Stage& stage : *stages) remote_rows += stage.exchange.rows_received();
+      TANGRAM_ASSERT(remote_rows == rank.remote_kv_rows);
+    }
+  }
+}
+
+AttnShape rank_shape(const Plan& plan, int rank) {
+  const HeadConfig& heads = plan.config.heads;
+  return {plan.q_dispatch.rows_per_rank(),
+          plan.ranks[static_cast<size_t>(rank)].kv_rows,
+          heads.num_heads_q,
+          heads.num_heads_kv,
+          heads.head_dim,
+          heads.head_dim_v,
+          heads.dtype};
+}
+
+std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const AttnBackend& backend, const std::vector<Stage>& stages,
+                                                          const AttnShape& shape, AttnPasses passes) {
+  std::vector<std::unique_ptr<PreparedMask>> prepared;
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const bool has_work = stage == 0 || !stages[stage].slices.empty();
+    prepared.push_back(has_work ? prepare_slices(backend, stages[stage].slices, shape, {}, passes) : nullptr);
+  }
+  return prepared;
+}
+
+}  // namespace tangram

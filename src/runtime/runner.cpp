@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "runtime/runner.hpp"
+
+#include "core/require.hpp"
+#include "tangram/dist_attention.hpp"
+
+namespace tangram {
+
+namespace {
+
+TensorView writable(const ConstTensorView& view) {  // programs do not write what a pass only reads
+  return {
+      {const_cast<void*>(view.data), view.dtype, view.rows, view.heads, view.dim, view.row_stride, view.head_stride}};
+}
+
+/// The arguments that both passes have.
+template <class Args>
+ProgramArguments common_arguments(const Args& args) {
+  ProgramArguments arguments;
+  arguments.tensor(Place::kQ) = writable(args.q);
+  arguments.tensor(Place::kK) = writable(args.k);
+  arguments.tensor(Place::kV) = writable(args.v);
+  arguments.tensor(Place::kOut) = writable(args.out);
+  arguments.values(Place::kLse) = const_cast<float*>(args.lse);
+  arguments.tensor(Place::kLse) = {
+      {const_cast<float*>(args.lse), DType::kFloat32, args.q.rows, args.q.heads, 1, args.q.heads, 1}};
+  arguments.values(Place::kSink) = const_cast<float*>(args.sink.data);
+  arguments.sink_layout = args.sink.layout;
+  arguments.seqlen_sink = args.sink.seqlen_sink;
+  arguments.options = args.options;
+  return arguments;
+}
+
+}  // namespace
+
+ProgramArguments arguments_of(const DistForwardArgs& args) {
+  ProgramArguments arguments = common_arguments(args);
+  arguments.values(Place::kMaxLogits) = args.max_logits;
+  return arguments;
+}
+
+ProgramArguments arguments_of(const DistBackwardArgs& args) {
+  ProgramArguments arguments = common_arguments(args);
+  arguments.tensor(Place::kDout) = writable(args.dout);
+  arguments.tensor(Place::kDq) = args.dq;
+  arguments.tensor(Place::kDk) = args.dk;
+  arguments.tensor(Place::kDv) = args.dv;
+  arguments.values(Place::kDsink) = args.dsink;
+  return arguments;
+}
+
+struct ProgramRunner::Visitor {
+  ProgramRunner& runner;
+
+  void operator()(const RowSumsOp& op) const {
+    std::vector<RowSum> sums;
+    for (const RowSumOp& sum : op.sums) {
+      sums.push_back({runner.view(sum.source), runner.view(sum.addend), runner.view(sum.result)});
+    }
+    runner.sum_rows(sums, op.step);
+  }
+  void operator()(const FloatCopiesOp& op) const {
+    std::vector<FloatCopy> copies;
+    for (const FloatCopyOp& copy : op.copies) {
+      float* const to = runner.floats(copy.to);
+      if (to == nullptr) continue;  // a result that nobody asked for
+      copies.push_back(
+          {runner.floats(copy.from), to, copy.from.stride, copy.to.stride, copy.rows, copy.columns, copy.value});
+    }
+    if (!copies.empty()) runner.copy_floats(copies, op.step);
+  }
+  void operator()(const ZeroOp& op) const { runner.zero(runner.view(op.tensor)); }
+  void operator()(const CastOp& op) const { runner.cast(op.stage); }
+  void operator()(const WaitOp& op) const { runner.wait(op.stage); }
+  void operator()(const AttendOp& op) const {
+    const auto& mask = runner.masks_.at(static_cast<size_t>(op.mask));
+    TANGRAM_ASSERT(mask != nullptr);
+    if (op.backward) {
+      AttnBackwardArgs call = runner.backward_call(op);
+      runner.attend(op, *mask, call);
+    } else {
+      AttnForwardArgs call = runner.forward_call(op);
+      runner.attend(op, *mask, call);
+    }
+  }
+  template <class OwnerOp>
+  void operator()(const OwnerOp& op) const {
+    runner.at_owner(op);
+  }
+};
+
+void ProgramRunner::at_owner(const DeltaOp&) { TANGRAM_ASSERT(false); }
+void ProgramRunner::at_owner(const MergeOp&) { TANGRAM_ASSERT(false); }
+void ProgramRunner::at_owner(const SinkGradOp&) { TANGRAM_ASSERT(false); }
+void ProgramRunner::at_owner(const LargestOp&) { TANGRAM_ASSERT(false); }
+
+void ProgramRunner::run() {
+  for (size_t i = 0; i < program_.ops.size(); ++i) {
+    before(i);
+    std::visit(Visitor{*this}, program_.ops[i]);
+    after(i);
+  }
+}
+
+TensorView ProgramRunner::view(const TensorRef& ref) const {
+  if (ref.place == Place::kNone) return {};
+  TensorView tensor;
+  if (ref.region >= 0) {
+    tensor = {{data(ref.region), ref.dtype, ref.first_row + ref.rows, ref.heads, ref.dim, int64_t{ref.heads} * ref.dim,
+               ref.dim}};
+  } else {
+    tensor = arguments_.tensors[static_cast<size_t>(ref.place)];
+    tensor.data = static_cast<char*>(tensor.data) +
+                  ref.first_head * tensor.head_stride * static_cast<int64_t>(size_of(tensor.dtype));
+    tensor.heads = ref.heads;
+  }
+  return slice_rows(tensor, {ref.first_row, ref.first_row + ref.rows});
+}
+
+float* ProgramRunner::floats(const FloatRef& ref) const {
+  if (ref.place == Place::kNone) return nullptr;
+  float* const base =
+      ref.region >= 0 ? static_cast<float*>(data(ref.region)) : arguments_.floats[static_cast<size_t>(ref.place)];
+  return base == nullptr ? nullptr : base + ref.offset;
+}
+
+Sink ProgramRunner::sink(const FloatRef& ref) const {
+  if (ref.place == Place::kNone) return {};
+  return {floats(ref), arguments_.seqlen_sink, arguments_.sink_layout};
+}
+
+AttnForwardArgs ProgramRunner::forward_call(const AttendOp& op) const {
+  AttnForwardArgs call;
+  call.q = view(op.q);
+  call.k = view(op.k);
+  call.v = view(op.v);
+  call.out = view(op.out);
+  call.lse = floats(op.lse);
+  const bool wants_max_logits = arguments_.floats[static_cast<size_t>(Place::kMaxLogits)] != nullptr;
+  call.max_logits = wants_max_logits ? floats(op.max_logits) : nullptr;
+  call.sink = sink(op.sink);
+  call.accumulate = op.accumulate;
+  call.options = arguments_.options;
+  return call;
+}
+
+AttnBackwardArgs ProgramRunner::backward_call(const AttendOp& op) const {
+  AttnBackwardArgs call;
+  call.q = view(op.q);
+  call.k = view(op.k);
+  call.v = view(op.v);
+  call.out = view(op.out);
+  call.lse = floats(op.lse);
+  call.dout = view(op.dout);
+  call.dq = view(op.dq);
+  call.dk = view(op.dk);
+  call.dv = view(op.dv);
+  call.sink = sink(op.sink);
+  // A gradient that nobody asked for is not even computed into the memory that was set aside for it.
+  const bool wants_dsink = arguments_.floats[static_cast<size_t>(Place::kDsink)] != nullptr;
+  call.dsink = wants_dsink ? floats(op.dsink) : nullptr;
+  call.delta = floats(op.delta);
+  call.accumulate_dq = op.accumulate;
+  call.accumulate_dkv = op.accumulate_kv;
+  call.options = arguments_.options;
+  return call;
+}
+
+}  // namespace tangram

@@ -1,0 +1,513 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Plans in which queries move too, the planner's and random ones: results against one rank, bits from run to run, order
+// of transfers and computing, sinks, kept rows, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime/dense_backend.hpp"
+#include "runtime/mask_families.hpp"
+#include "runtime/movement_tables.hpp"
+#include "runtime/step.hpp"
+#include "support/sample.hpp"
+#include "tangram/error.hpp"
+#include "tangram/head_masks.hpp"
+
+namespace tangram {
+namespace {
+
+using testing::DenseBackend;
+using ::testing::HasSubstr;
+using testing::kSeqlen;
+using testing::NamedMask;
+using testing::StepInputs;
+using testing::StepOptions;
+using testing::StepResults;
+
+// Rows that were not received are NaN in every build of these tests.
+[[maybe_unused]] const int kPoison = setenv("TANGRAM_SANITY_CHECK", "1", 1);
+
+// As in dist_attention_test: partial results are rounded to float32 once a part, and sums once per contribution.
+constexpr double kFloat32Tolerance = 2e-6;
+
+#if defined(__SANITIZE_THREAD__)
+constexpr int kCpSizes[] = {2, 3};
+#else
+constexpr int kCpSizes[] = {2, 3, 4, 8};
+#endif
+
+/// MHA, GQA and MQA.
+HeadConfig heads_of(int variant, DType dtype = DType::kFloat32) {
+  return {4, variant == 0 ? 4 : variant == 1 ? 2 : 1, 4, 3, dtype};
+}
+
+DistAttnConfig config_of(int cp_size, const HeadConfig& heads, int head_groups = 1) {
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = heads;
+  config.dispatch.chunk_size = 10;
+  config.movement = {Movement::kQo, head_groups};
+  return config;
+}
+
+std::shared_ptr<const Plan> plan_of(const Mask& mask, const DistAttnConfig& config) {
+  return std::make_shared<const Plan>(make_plan(mask, config));
+}
+
+/// Another random assignment for each pass.
+std::shared_ptr<const Plan> random_plan(const Mask& mask, const DistAttnConfig& config, int num_stages, unsigned seed) {
+  Plan plan = make_plan(mask, config);
+  const int groups = config.movement.head_groups;
+  const auto draw = [&](unsigned of_pass) {
+    return testing::RandomMovement(mask, plan.q_dispatch, plan.k_dispatch, groups, num_stages, of_pass).draw();
+  };
+  plan.movement = {groups, draw(seed), draw(seed + 1)};
+  return std::make_shared<const Plan>(std::move(plan));
+}
+
+class MovementMasks : public ::testing::TestWithParam<NamedMask> {};
+
+TEST_P(MovementMasks, DistributedEqualsSingleRank) {
+  const Mask& mask = GetParam().mask;
+  const DenseBackend backend;
+  support::Sample sample(4, testing::number_of(GetParam()));
+  for (int variant = 0; variant < 3; ++variant) {
+    StepOptions options;
+    options.heads = heads_of(variant);
+    options.seqlen_sink = variant;
+    options.sink_layout = variant == 1 ? SinkLayout::kSsh : SinkLayout::kSh;
+    const StepInputs inputs = testing::make_inputs(mask, options);
+    const StepResults expected = testing::single_step(mask, options, inputs, backend);
+    for (const int cp_size : kCpSizes) {
+      // Groups of heads with the K/V heads that they belong to.
+      const int groups = cp_size % 2 == 0 ? options.heads.num_heads_kv : 1;
+      SCOPED_TRACE(::testing::Message() << "cp_size " << cp_size << ", K/V heads " << options.heads.num_heads_kv
+                                        << ", groups " << groups);
+      const DistAttnConfig config = config_of(cp_size, options.heads, groups);
+      for (const Movement algorithm : {Movement::kQo, Movement::kAuto, Movement::kGreedyRandomGrid,
+                                       Movement::kBinaryGreedy, Movement::kNetworkFlow}) {
+        if (!sample.takes_next()) continue;
+        SCOPED_TRACE(to_string(algorithm));
+        DistAttnConfig planned = config;
+        planned.movement = {algorithm, algorithm == Movement::kAuto ? 0 : groups};
+        testing::expect_close(testing::distributed_step(plan_of(mask, planned), options, inputs, backend), expected,
+                              kFloat32Tolerance);
+      }
+      const auto drawn = random_plan(mask, config, 2 + cp_size % 3, static_cast<unsigned>(7 * cp_size + variant));
+      testing::expect_close(testing::distributed_step(drawn, options, inputs, backend), expected, kFloat32Tolerance);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dist, MovementMasks, ::testing::ValuesIn(testing::mask_families()),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+
+// The heads of one group out of another result.
+void take_heads(StepResults& to, const StepResults& from, int group, int groups) {
+  const auto take = [&](HostTensor& target, const HostTensor& source) {
+    const int count = target.heads() / groups;
+    for (int64_t row = 0; row < target.rows(); ++row) {
+      for (int head = group * count; head < (group + 1) * count; ++head) {
+        for (int d = 0; d < target.dim(); ++d) target.set(row, head, d, static_cast<float>(source.at(row, head, d)));
+      }
+    }
+  };
+  take(to.out, from.out);
+  take(to.lse, from.lse);
+  take(to.dq, from.dq);
+  take(to.dk, from.dk);
+  take(to.dv, from.dv);
+  const size_t count = to.max_logits.size() / static_cast<size_t>(groups);
+  for (size_t head = static_cast<size_t>(group) * count; head < static_cast<size_t>(group + 1) * count; ++head) {
+    to.max_logits[head] = from.max_logits[head];
+  }
+}
+
+TEST(Movement, HeadGroupsSeeDifferentCells) {
+  const DenseBackend backend;
+  const std::vector<Mask> all = {causal_mask(kSeqlen, kSeqlen), sliding_window_mask(kSeqlen, {20, 5}),
+                                 varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true),
+                                 full_mask(kSeqlen, kSeqlen)};
+  for (const int groups : {2, 4}) {
+    const std::vector<Mask> masks(all.begin(), all.begin() + groups);
+    StepOptions options;
+    options.heads = {8, 4, 4, 3, DType::kFloat32};
+    const StepInputs inputs = testing::make_inputs(masks[0], options);
+    StepResults expected = testing::single_step(masks[0], options, inputs, backend);
+    for (int g = 1; g < groups; ++g) {
+      take_heads(expected, testing::single_step(masks[static_cast<size_t>(g)], options, inputs, backend), g, groups);
+    }
+    for (const int cp_size : kCpSizes) {
+      for (const Movement algorithm : {Movement::kKv, Movement::kQo, Movement::kAuto}) {
+        SCOPED_TRACE(::testing::Message() << groups << " groups, cp_size " << cp_size << ", " << to_string(algorithm));
+        DistAttnConfig config = config_of(cp_size, options.heads, 0);
+        config.movement.algorithm = Movement::kKv;
+        const Plan rows = make_plan(all[2], config);
+        config.movement.algorithm = algorithm;
+        const auto plan = std::make_shared<const Plan>(make_plan(masks, config, rows.q_dispatch, rows.k_dispatch));
+        StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+        run_local_ranks(cp_size, [&](Communicator& comm) {
+          DistAttention attention(plan, comm, backend);
+          StepResults mine = testing::make_results(kSeqlen, kSeqlen, options);
+          testing::rank_step(options, inputs, comm, attention, mine);
+          if (comm.rank() == 0) results = std::move(mine);
+        });
+        testing::expect_close(results, expected, kFloat32Tolerance);
+      }
+    }
+  }
+}
+
+bool same_bits(const HostTensor& a, const HostTensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;
+}
+
+TEST(Movement, RunsHaveTheSameBits) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1, DType::kBFloat16);
+  options.result_dtype = DType::kBFloat16;
+  options.seqlen_sink = 1;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto plan = random_plan(mask, config_of(4, options.heads, 2), 4, 3);
+  const StepResults first = testing::distributed_step(plan, options, inputs, backend);
+  for (int run = 0; run < 5; ++run) {
+    const StepResults again = testing::distributed_step(plan, options, inputs, backend);
+    EXPECT_TRUE(same_bits(again.out, first.out));
+    EXPECT_TRUE(same_bits(again.lse, first.lse));
+    EXPECT_TRUE(same_bits(again.dq, first.dq));
+    EXPECT_TRUE(same_bits(again.dk, first.dk));
+    EXPECT_TRUE(same_bits(again.dv, first.dv));
+    EXPECT_EQ(again.max_logits, first.max_logits);
+    EXPECT_EQ(again.dsink, first.dsink);
+  }
+}
+
+// Zigzag rows: what ends one head group and what begins the next are of one owner, and so of one segment.
+TEST(Movement, SegmentsMayHoldRowsOfTwoHeadGroups) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  DistAttnConfig config = config_of(2, options.heads, 2);
+  config.dispatch.algorithm = DispatchAlgorithm::kZigzag;
+  config.dispatch.chunk_size = kSeqlen / 4;
+  config.overlap = {1, 1, false};
+  const auto plan = plan_of(mask, config);
+  const auto spans = [](const RowSegment& s) { return s.global.begin < kSeqlen && kSeqlen < s.global.end; };
+  const std::vector<RowSegment>& segments = plan->movement.forward[1].q_segments;
+  EXPECT_TRUE(std::any_of(segments.begin(), segments.end(), spans));
+  testing::expect_close(testing::distributed_step(plan, options, inputs, backend),
+                        testing::single_step(mask, options, inputs, backend), kFloat32Tolerance);
+}
+
+TEST(Movement, HalfPrecisionGradientsTravelInReduceDtype) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1, DType::kBFloat16);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = testing::single_step(mask, options, inputs, backend);
+  DistAttnConfig config = config_of(4, options.heads, 2);
+  config.reduce_dtype = DType::kBFloat16;
+  // bfloat16 keeps 8 bits; one rounding of each part and one of the sum after each of three stages.
+  testing::expect_close(testing::distributed_step(random_plan(mask, config, 4, 5), options, inputs, backend), expected,
+                        4e-2);
+}
+
+// The last rank's keys are seen by no query of others: it fetches none, and has gradients for nobody.
+TEST(Movement, ARankThatFetchesNothingAgreesOnTheTypeOfGradients) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1, DType::kBFloat16);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  DistAttnConfig config = config_of(2, options.heads);
+  config.dispatch.algorithm = DispatchAlgorithm::kSequential;
+  config.reduce_dtype = DType::kBFloat16;
+  const auto plan = plan_of(mask, config);
+  EXPECT_EQ(plan->movement.backward[1].remote_q_rows, 0);
+  testing::expect_close(testing::distributed_step(plan, options, inputs, backend),
+                        testing::single_step(mask, options, inputs, backend), 2e-2);
+}
+
+// What one group's last row sees and what the next group's first row sees lie one behind the other in buffers, and the
+// plan joins them.
+TEST(Movement, SlicesThatTouchOverTheBorderOfHeadGroups) {
+  const Mask mask(kSeqlen, kSeqlen, {AttnSlice{{0, kSeqlen}, {0, kSeqlen}, 0, 0}});
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1);
+  options.seqlen_sink = 1;  // or there would be no gradients where a row sees one key
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = testing::single_step(mask, options, inputs, backend);
+  for (const int cp_size : {1, 2}) {
+    const auto plan = plan_of(mask, config_of(cp_size, options.heads, 2));
+    const Range border{kSeqlen / cp_size - 1, kSeqlen / cp_size + 1};
+    const std::vector<AttnSlice>& own = plan->movement.forward[0].stages[0].own_slices;
+    EXPECT_TRUE(std::any_of(own.begin(), own.end(), [&](const AttnSlice& s) { return s.q_range.contains(border); }));
+    testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
+  }
+}
+
+// Under TANGRAM_SANITY_CHECK a rank with clean operands must not take a NaN in what comes back for its own.
+TEST(Movement, NanOfAnotherRankComesOut) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(0);
+  StepInputs inputs = testing::make_inputs(mask, options);
+  DistAttnConfig config = config_of(2, options.heads);
+  config.dispatch.algorithm = DispatchAlgorithm::kSequential;
+  inputs.v.set(kSeqlen - 1, 0, 0, std::nanf(""));  // rank 1 computes with it for the queries of rank 0
+  StepResults results;
+  EXPECT_NO_THROW(results = testing::distributed_step(plan_of(mask, config), options, inputs, backend));
+  EXPECT_TRUE(std::isnan(results.out.at(0, 0, 0)));
+  EXPECT_FALSE(std::isnan(results.out.at(0, 1, 0)));
+}
+
+TEST(Movement, CrossAttentionAndOptions) {
+  const Mask mask = causal_mask(120, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1);
+  options.attn.softcap = 3;
+  options.attn.softmax_scale = 0.7f;
+  options.seqlen_sink = 2;
+  options.dsink_reduce = DsinkReduce::kSum;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = testing::single_step(mask, options, inputs, backend);
+  DistAttnConfig config = config_of(4, options.heads, 2);
+  testing::expect_close(testing::distributed_step(plan_of(mask, config), options, inputs, backend), expected,
+                        kFloat32Tolerance);
+  testing::expect_close(testing::distributed_step(random_plan(mask, config, 3, 1), options, inputs, backend), expected,
+                        kFloat32Tolerance);
+}
+
+TEST(Movement, BytesEqualThePlans) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  for (const int cp_size : {2, 4}) {
+    for (const int groups : {1, 2}) {
+      for (const bool keep : {false, true}) {
+        const HeadConfig heads = heads_of(1, DType::kBFloat16);
+        DistAttnConfig config = config_of(cp_size, heads, groups);
+        config.overlap.keep_remote_kv = keep;
+        Plan plan = *random_plan(mask, config, 3, 9);
+        if (keep) plan.movement.backward = plan.movement.forward;
+        SCOPED_TRACE(::testing::Message() << "cp_size " << cp_size << ", groups " << groups << ", keep " << keep);
+        const auto shared = std::make_shared<const Plan>(plan);
+        std::atomic<int64_t> forward_bytes = 0, backward_bytes = 0;
+        run_local_ranks(cp_size, [&](Communicator& comm) {
+          DistAttention attention(shared, comm, backend);
+          HostTensor q(DType::kBFloat16, attention.q_rows(), heads.num_heads_q, heads.head_dim), dq = q.clone();
+          HostTensor k(DType::kBFloat16, attention.k_rows(), heads.num_heads_kv, heads.head_dim), dk = k.clone();
+          HostTensor v(DType::kBFloat16, attention.k_rows(), heads.num_heads_kv, heads.head_dim_v), dv = v.clone();
+          HostTensor out(DType::kBFloat16, attention.q_rows(), heads.num_heads_q, heads.head_dim_v), dout = out.clone();
+          HostTensor lse(DType::kFloat32, attention.q_rows(), heads.num_heads_q, 1);
+          for (HostTensor* tensor : {&q, &k, &v, &dout}) tensor->fill(1);
+          KeptKv kept;
+          comm.reset_counters();
+          attention.forward({q, k, v, out, lse.data<float>(), nullptr, {}, &kept, {}});
+          forward_bytes += comm.counters().bytes_received;
+          EXPECT_EQ(kept.valid, keep);
+          comm.reset_counters();
+          attention.backward(
+              {q, k, v, out, lse.data<float>(), dout, dq, dk, dv, nullptr, {}, DsinkReduce::kSum, &kept, {}});
+          backward_bytes += comm.counters().bytes_received;
+        });
+        const GridTraffic expected =
+            movement_traffic(plan, {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16, true});
+        EXPECT_GT(expected.forward_bytes, 0);
+        EXPECT_EQ(forward_bytes, expected.forward_bytes);
+        EXPECT_EQ(backward_bytes, expected.backward_bytes);
+      }
+    }
+  }
+}
+
+// The formula of docs/design/movement.md, worked out by hand: full mask over 2 ranks of 120 rows, every query to the
+// owner of the keys, 4 query heads, 2 K/V heads, dims 4 and 3, bfloat16, dq in float32.
+TEST(Movement, BytesByHand) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  for (const int groups : {1, 2}) {
+    const auto plan = plan_of(mask, config_of(2, heads_of(1, DType::kBFloat16), groups));
+    const GridTraffic traffic = movement_traffic(*plan, {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16, true});
+    constexpr int64_t kRows = 2 * 120, kQ = 4 * 4 * 2, kDout = 4 * 3 * 2, kLse = 4 * 4;
+    EXPECT_EQ(traffic.forward_bytes, kRows * (kQ + 4 * 3 * 4 + kLse));
+    EXPECT_EQ(traffic.backward_bytes, kRows * (kQ + kDout + 2 * kLse + 4 * 4 * 4));
+  }
+  EXPECT_THROW(movement_traffic(make_plan(mask, {}), {}), InvalidArgument);
+}
+
+TEST(Movement, KeptRowsGiveTheSameResults) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  DistAttnConfig config = config_of(4, options.heads, 2);
+  config.overlap.keep_remote_kv = true;
+  Plan plan = *random_plan(mask, config, 3, 2);
+  plan.movement.backward = plan.movement.forward;
+  const auto shared = std::make_shared<const Plan>(plan);
+  const StepResults kept = testing::distributed_step(shared, options, inputs, backend);
+  options.use_kept = false;
+  const StepResults fetched = testing::distributed_step(shared, options, inputs, backend);
+  EXPECT_TRUE(same_bits(kept.dq, fetched.dq));
+  EXPECT_TRUE(same_bits(kept.dk, fetched.dk));
+  EXPECT_TRUE(same_bits(kept.dv, fetched.dv));
+}
+
+size_t index_of(const std::vector<TraceEvent>& trace, AttnPass pass, TraceKind kind, int stage) {
+  for (size_t i = 0; i < trace.size(); ++i) {
+    if (trace[i].pass == pass && trace[i].kind == kind && trace[i].stage == stage) return i;
+  }
+  ADD_FAILURE() << "no " << to_string(kind) << " of stage " << stage;
+  return 0;
+}
+
+TEST(Movement, RowsTravelWhileOthersComputeAndResultsReturnMeanwhile) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(1);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  constexpr int kStages = 3;
+  const auto plan = random_plan(mask, config_of(2, options.heads), kStages, 4);
+  testing::distributed_step(plan, options, inputs, backend, [&](Communicator&, const DistAttention& attention) {
+    const std::vector<TraceEvent>& trace = attention.trace();
+    for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
+      for (int stage = 0; stage < kStages; ++stage) {
+        const size_t compute = index_of(trace, pass, TraceKind::kCompute, stage);
+        if (stage + 1 < kStages) {
+          EXPECT_LT(index_of(trace, pass, TraceKind::kPostCast, stage + 1), compute);
+        }
+        if (stage == 0) continue;
+        EXPECT_LT(compute, index_of(trace, pass, TraceKind::kPostReduce, stage));
+        if (stage + 1 < kStages) {
+          EXPECT_LT(index_of(trace, pass, TraceKind::kPostReduce, stage),
+                    index_of(trace, pass, TraceKind::kCompute, stage + 1));
+        }
+        EXPECT_LT(index_of(trace, pass, TraceKind::kCompute, kStages - 1),
+                  index_of(trace, pass, TraceKind::kWaitReduce, stage));
+      }
+    }
+  });
+}
+
+TEST(Movement, RanksWithDifferentTablesFindOutBeforeTheFirstTransfer) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  const DistAttnConfig config = config_of(2, heads_of(0), 1);
+  const auto one = random_plan(mask, config, 3, 1), other = random_plan(mask, config, 3, 2);
+  run_local_ranks(2, [&](Communicator& comm) {
+    EXPECT_THROW(DistAttention(comm.rank() == 0 ? one : other, comm, backend), InvalidArgument);
+    EXPECT_EQ(comm.counters().rows_sent, 0);
+    DistAttention(one, comm, backend);  // the group is still usable
+  });
+}
+
+TEST(Movement, ARankThatRefusesItsArgumentsMakesAllThrow) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(0);
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const auto plan = plan_of(mask, config_of(2, options.heads));
+  run_local_ranks(2, [&](Communicator& comm) {
+    DistAttention attention(plan, comm, backend);
+    StepOptions mine = options;
+    if (comm.rank() == 1) mine.attn.softcap = -1;
+    StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
+    EXPECT_THROW(testing::rank_step(mine, inputs, comm, attention, results), InvalidArgument);
+    EXPECT_EQ(comm.counters().rows_sent, 0);
+  });
+}
+
+/// What cannot be given delta.
+class NoDeltaBackend final : public AttnBackend {
+ public:
+  std::string_view name() const override { return "no_delta"; }
+  std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return dense_.tile_shape(shape); }
+  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                        const TileList* tiles) const override {
+    return dense_.prepare(slices, shape, tiles);
+  }
+  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
+    dense_.forward(mask, args, stream);
+  }
+  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
+    dense_.backward(mask, args, stream);
+  }
+
+ private:
+  DenseBackend dense_;
+};
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Movement, WhatCannotBeDoneIsRefusedOnAllRanks) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const auto plan = plan_of(mask, config_of(2, heads_of(0)));
+  run_local_ranks(2, [&](Communicator& comm) {
+    EXPECT_THAT(message_of([&] { DistAttention(plan, comm, NoDeltaBackend()); }),
+                HasSubstr("needs a backend that takes delta (got no_delta, which does not)"));
+  });
+  run_local_ranks(3, [&](Communicator& comm) {
+    EXPECT_THAT(message_of([&] { DistAttention(plan, comm, DenseBackend()); }),
+                HasSubstr("plan must be for as many ranks as the communicator has (got 2 and 3)"));
+  });
+}
+
+TEST(Movement, KeptRowsOfAnotherPlanAreRefused) {
+  const Mask mask = full_mask(kSeqlen, kSeqlen);
+  const DenseBackend backend;
+  StepOptions options;
+  options.heads = heads_of(0);
+  DistAttnConfig config = config_of(2, options.heads);
+  const auto plan = plan_of(mask, config);
+  run_local_ranks(2, [&](Communicator& comm) {
+    DistAttention attention(plan, comm, backend);
+    StepResults r = testing::make_results(attention.q_rows(), attention.k_rows(), options);
+    const HostTensor q = r.dq.clone(), k = r.dk.clone(), v = r.dv.clone();
+    KeptKv kept;
+    kept.valid = true;
+    kept.tensors.resize(3);
+    EXPECT_THAT(message_of([&] {
+                  attention.backward({q,
+                                      k,
+                                      v,
+                                      r.out,
+                                      r.lse.data<float>(),
+                                      r.out,
+                                      r.dq,
+                                      r.dk,
+                                      r.dv,
+                                      nullptr,
+                                      {},
+                                      DsinkReduce::kSum,
+                                      &kept,
+                                      {}});
+                }),
+                HasSubstr("kept must be what forward left"));
+  });
+}
+
+}  // namespace
+}  // namespace tangram
