@@ -67,6 +67,8 @@ std::vector<TimelineEvent> timeline_of(int rank, const std::vector<TraceEvent>& 
       lane = Lane::kTransfer;
     } else if (event.kind == TraceKind::kTransferReduce) {
       lane = Lane::kReturn;
+    } else if (event.kind == TraceKind::kCopyLocal || event.kind == TraceKind::kFinish) {
+      lane = Lane::kMemory;
     } else if (event.kind != TraceKind::kCompute) {
       continue;
     }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "plan/stages.hpp"
 #include "tangram/plan.hpp"
@@ -25,27 +24,5 @@ inline constexpr double kVisibleShare = 0.25;
 double visible_row_seconds(const DistAttnConfig& config);
 /// Seconds until `rows` rows in `num_copies` copies have arrived over one rank's link.
 double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, int64_t num_copies);
-
-/// What one stage of one rank asks for.
-struct StageLoad {
-  int64_t area = 0;
-  int64_t rows = 0;
-  int64_t num_copies = 0;
-};
-
-/// Seconds of a pass on one rank, and how many of them nothing but transfers went on. `loads[0]` is the local stage.
-/// The cast of stage i + 1 is posted before stage i computes, and the link carries one stage at a time; backward, the
-/// gradients of a stage travel the other way once it is computed.
-struct PassTime {
-  double total_s = 0;
-  double exposed_s = 0;
-};
-PassTime pass_time(const DistAttnConfig& config, const std::vector<StageLoad>& loads, Pass pass, bool kept_first);
-
-/// The numbers of stages: those configured, or where these are 0 the ones with the least predicted time.
-StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<RankPlan>& ranks);
-
-/// Prediction for finished stages.
-PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks);
 
 }  // namespace tangram

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "core/require.hpp"
-#include "plan/cost.hpp"
+#include "plan/clock/kv_time.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/grid/choose_strategy.hpp"
 #include "plan/grid/documents.hpp"

@@ -208,13 +208,24 @@ TEST(RunVerb, ReportsOfStrategiesShowTheMeasuredTimeLine) {
   EXPECT_THAT(picture, HasSubstr("hcms, causal · measured over local, rho "));
 }
 
-// Nothing was measured, so there is no time line; the rest of the report stands.
-TEST(PlanVerb, ReportsOfStrategiesHaveNoPredictedTimeLine) {
+// It was empty: only a run showed what a strategy does when.
+TEST(PlanVerb, ReportsOfStrategiesShowThePredictedTimeLine) {
   const TempFolder folder;
-  const ProgramResult result = run_program({"plan", "--family", "causal", "--seqlen", "256", "--cp-size", "2",
-                                            "--strategy", "ring", "--html", folder.path("r.html")});
-  ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(read_all(folder.path("r.html")), HasSubstr("\"events\":[],"));
+  const std::string html = folder.path("r.html");
+  for (const std::string strategy : {"ring", "ulysses", "hybrid_cp"}) {
+    const ProgramResult result = run_program({"plan", "--family", "causal", "--seqlen", "256", "--cp-size", "2",
+                                              "--heads-q", "2", "--strategy", strategy, "--html", html});
+    ASSERT_EQ(result.code, 0) << result.err;
+    const std::string page = read_all(html);
+    const size_t begin = page.find("id=\"data\">") + 10;
+    const Json data = Json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+    EXPECT_FALSE(data["timeline"]["measured"]);
+    std::map<std::pair<int, int>, int> events;  // rank, lane
+    for (const Json& event : data["timeline"]["events"]) ++events[{event[0], event[1]}];
+    for (const int rank : {0, 1}) {
+      for (const int lane : {0, 1, 2}) EXPECT_GT((events[{rank, lane}]), 0) << strategy << rank << lane;
+    }
+  }
 }
 
 TEST(BenchVerb, EveryStrategyNamesWhatRan) {

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/cost.hpp"
+#include "plan/clock/kv_time.hpp"
 #include "reference/plan_check.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
@@ -108,15 +108,15 @@ DistAttnConfig unit_config() {
 TEST(Cost, ForwardHidesTransfersBehindTheStageBefore) {
   const DistAttnConfig config = unit_config();  // a cell and a row take one second each
   const auto time = [&](const std::vector<StageLoad>& loads) {
-    return pass_time(config, loads, Pass::kForward, false);
+    return kv_times(config, {loads}, Pass::kForward, false)[0];
   };
   EXPECT_DOUBLE_EQ(time({{10, 0, 0}}).total_s, 10);
   // Arrives at 7, while local work runs to 10.
   EXPECT_DOUBLE_EQ(time({{10, 0, 0}, {5, 7, 1}}).total_s, 15);
-  EXPECT_DOUBLE_EQ(time({{10, 0, 0}, {5, 7, 1}}).exposed_s, 0);
+  EXPECT_DOUBLE_EQ(time({{10, 0, 0}, {5, 7, 1}}).exposed_s(), 0);
   // Arrives at 14: four seconds of waiting.
   EXPECT_DOUBLE_EQ(time({{10, 0, 0}, {5, 14, 1}}).total_s, 19);
-  EXPECT_DOUBLE_EQ(time({{10, 0, 0}, {5, 14, 1}}).exposed_s, 4);
+  EXPECT_DOUBLE_EQ(time({{10, 0, 0}, {5, 14, 1}}).exposed_s(), 4);
   // The second cast is posted when the first stage starts (at 14) and arrives at 20, one after its compute ends.
   EXPECT_DOUBLE_EQ(time({{10, 0, 0}, {5, 14, 1}, {1, 6, 1}}).total_s, 21);
 }
@@ -125,16 +125,16 @@ TEST(Cost, BackwardEndsWithTheLastGradients) {
   const DistAttnConfig config = unit_config();
   const std::vector<StageLoad> loads{{10, 0, 0}, {5, 7, 1}};
   // Computed at 15, then 7 rows of gradients travel.
-  EXPECT_DOUBLE_EQ(pass_time(config, loads, Pass::kBackward, false).total_s, 22);
+  EXPECT_DOUBLE_EQ(kv_times(config, {loads}, Pass::kBackward, false)[0].total_s, 22);
   // Kept rows go first and their gradients hide behind local work.
-  EXPECT_DOUBLE_EQ(pass_time(config, loads, Pass::kBackward, true).total_s, 15);
+  EXPECT_DOUBLE_EQ(kv_times(config, {loads}, Pass::kBackward, true)[0].total_s, 15);
 }
 
 TEST(Cost, OverheadAndLatencyCountPerStageAndCopy) {
   DistAttnConfig config = unit_config();
   config.cost.stage_overhead_s = 0.5;
   config.cost.copy_latency_s = 0.25;
-  EXPECT_DOUBLE_EQ(pass_time(config, {{1, 0, 0}, {1, 4, 2}}, Pass::kForward, false).total_s, 4.5 + 1.5);
+  EXPECT_DOUBLE_EQ(kv_times(config, {{{1, 0, 0}, {1, 4, 2}}}, Pass::kForward, false)[0].total_s, 4.5 + 1.5);
 }
 
 TEST(Cost, MoreStagesAreChosenWhereTransfersShow) {

@@ -72,12 +72,19 @@ Json stage_runs_json(const Plan& plan) {
 
 Json timeline_json(const Plan& plan, const ReportExtras& extras) {
   const bool measured = !extras.measured.empty();
-  const std::vector<TimelineEvent> events = measured ? extras.measured : predicted_timeline(plan);
-  const std::vector<int> ranks = slowest_ranks(events, kMaxTimelineRanks);
+  const std::vector<TimelineEvent> events = measured ? extras.measured : predicted_timeline(plan, kMaxTimelineRanks);
+  std::vector<int> ranks = slowest_ranks(events, kMaxTimelineRanks);
+  const auto is_shown = [&](const TimelineEvent& event) {
+    return std::find(ranks.begin(), ranks.end(), event.rank) != ranks.end();
+  };
+  // Rather some ranks whole than the beginning of all.
+  if (const auto count = static_cast<size_t>(std::ranges::count_if(events, is_shown)); count > kMaxEvents) {
+    ranks = slowest_ranks(events, std::max(size_t{1}, ranks.size() * kMaxEvents / count));
+  }
   Json list = Json::array();
   size_t num_events = 0;
   for (const TimelineEvent& event : events) {
-    if (std::find(ranks.begin(), ranks.end(), event.rank) == ranks.end() || ++num_events > kMaxEvents) continue;
+    if (!is_shown(event) || ++num_events > kMaxEvents) continue;
     const auto micros = [](double seconds) { return std::round(seconds * 1e7) / 10; };
     list.push_back({event.rank, static_cast<int>(event.lane), event.backward ? 1 : 0, event.stage,
                     micros(event.begin_s), micros(event.end_s)});

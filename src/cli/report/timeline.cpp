@@ -7,69 +7,52 @@
 #include <array>
 #include <numeric>
 
-#include "plan/cost.hpp"
+#include "plan/clock/plan_times.hpp"
 
 namespace tangram::cli {
 
 namespace {
 
-// Stages in the order in which a pass runs them; NOTE [kept stage] in plan.hpp.
-std::vector<size_t> execution_order(const std::vector<Stage>& stages) {
-  std::vector<size_t> order;
-  const bool kept_first = stages.size() > 1 && stages.back().kept;
-  if (kept_first) order.push_back(stages.size() - 1);
-  if (!kept_first) order.push_back(0);
-  for (size_t s = 1; s + (kept_first ? 1 : 0) < stages.size(); ++s) order.push_back(s);
-  if (kept_first) order.push_back(0);
-  return order;
+// All ranks in order, or where there are more than `count` the ones with the longest steps, slowest first.
+std::vector<int> slowest_ranks(const std::vector<double>& step_s, size_t count) {
+  std::vector<int> ranks(step_s.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if (ranks.size() <= count) return ranks;
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [&](int a, int b) { return step_s[static_cast<size_t>(a)] > step_s[static_cast<size_t>(b)]; });
+  ranks.resize(count);
+  return ranks;
 }
 
-// One pass of one rank from `origin_s` on, by the rules of pass_time: the cast of a stage is posted before its
-// predecessor computes, and a link carries one stage at a time. Returns when all is done.
-double append_pass(const Plan& plan, int rank, bool backward, double origin_s, std::vector<TimelineEvent>& events) {
-  const DistAttnConfig& config = plan.config;
-  const RankPlan& rank_plan = plan.ranks[static_cast<size_t>(rank)];
-  const std::vector<Stage>& stages = backward ? rank_plan.backward : rank_plan.forward;
-  const int64_t grad_bytes = kv_grad_row_bytes(config.heads, config.reduce_dtype);
-  double computed = origin_s;
-  double posted = origin_s;
-  double arrived = origin_s;
-  double reduced = origin_s;
-  for (const size_t s : execution_order(stages)) {
-    const Stage& stage = stages[s];
-    const int64_t rows = stage.exchange.rows_received();
-    const int64_t num_copies = static_cast<int64_t>(stage.exchange.recvs.size());
-    const auto event = [&](Lane lane, double begin, double end) {
-      if (end > begin) events.push_back({rank, lane, backward, static_cast<int>(s), begin, end});
-    };
-    double start = computed;
-    if (s != 0 && rows > 0 && !stage.kept) {
-      const double begin = std::max(arrived, posted);
-      arrived = begin + transfer_seconds(config.cost, rows, kv_row_bytes(config.heads), num_copies);
-      event(Lane::kTransfer, begin, arrived);
-      start = std::max(computed, arrived);
-    }
-    const auto pass = backward ? Pass::kBackward : Pass::kForward;
-    computed = start + compute_seconds(config, stage.area, pass) + (s == 0 ? 0 : config.cost.stage_overhead_s);
-    posted = start;
-    event(Lane::kCompute, start, computed);
-    if (backward && rows > 0) {
-      const double begin = std::max(reduced, computed);
-      reduced = begin + transfer_seconds(config.cost, rows, grad_bytes, num_copies);
-      event(Lane::kReturn, begin, reduced);
-    }
+Lane lane_of(const ClockEvent& event) {
+  switch (event.kind) {
+    case ClockEvent::Kind::kAttend: return Lane::kCompute;
+    case ClockEvent::Kind::kMemory: return Lane::kMemory;
+    case ClockEvent::Kind::kCast: break;
   }
-  return std::max(computed, reduced);
+  return event.results ? Lane::kReturn : Lane::kTransfer;
 }
 
 }  // namespace
 
-std::vector<TimelineEvent> predicted_timeline(const Plan& plan) {
+std::vector<TimelineEvent> predicted_timeline(const Plan& plan, size_t most_ranks) {
+  std::vector<double> step_s(static_cast<size_t>(plan.cp_size()));
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const std::vector<RankTime> times = plan_times(plan, pass);
+    for (size_t r = 0; r < step_s.size(); ++r) step_s[r] += times[r].total_s;
+  }
+  std::vector<bool> shown(step_s.size());
+  for (const int rank : slowest_ranks(step_s, most_ranks)) shown[static_cast<size_t>(rank)] = true;
   std::vector<TimelineEvent> events;
-  if (!plan.grid.empty()) return events;
-  double forward_end = 0;
-  for (int r = 0; r < plan.cp_size(); ++r) forward_end = std::max(forward_end, append_pass(plan, r, false, 0, events));
-  for (int r = 0; r < plan.cp_size(); ++r) append_pass(plan, r, true, forward_end, events);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const double begin_s = pass == Pass::kForward ? 0 : plan.predicted.forward_s;
+    ClockTrace trace{shown, {}};
+    plan_times(plan, pass, &trace);
+    for (const ClockEvent& event : trace.events) {
+      events.push_back({event.rank, lane_of(event), pass == Pass::kBackward, event.step, begin_s + event.begin_s,
+                        begin_s + event.end_s});
+    }
+  }
   return events;
 }
 
@@ -80,21 +63,14 @@ std::vector<int> slowest_ranks(const std::vector<TimelineEvent>& events, size_t 
     num_ranks = std::max(num_ranks, static_cast<size_t>(event.rank) + 1);
     begin_s[event.backward] = std::min(begin_s[event.backward], event.begin_s);
   }
-  std::vector<int> ranks(num_ranks);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  if (num_ranks <= count) return ranks;
-  std::vector<std::array<double, 2>> seconds(num_ranks);
+  std::vector<std::array<double, 2>> passes(num_ranks);
   for (const TimelineEvent& event : events) {
-    double& longest = seconds[static_cast<size_t>(event.rank)][event.backward];
+    double& longest = passes[static_cast<size_t>(event.rank)][event.backward];
     longest = std::max(longest, event.end_s - begin_s[event.backward]);
   }
-  const auto step_s = [&](int rank) {
-    const std::array<double, 2>& passes = seconds[static_cast<size_t>(rank)];
-    return passes[0] + passes[1];
-  };
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return step_s(a) > step_s(b); });
-  ranks.resize(count);
-  return ranks;
+  std::vector<double> step_s;
+  for (const auto& [forward_s, backward_s] : passes) step_s.push_back(forward_s + backward_s);
+  return slowest_ranks(step_s, count);
 }
 
 }  // namespace tangram::cli

@@ -10,8 +10,9 @@
 
 namespace tangram::cli {
 
-/// kTransfer brings what a stage needs, kReturn takes its results or gradients away.
-enum class Lane : int { kCompute = 0, kTransfer = 1, kReturn = 2 };
+/// kTransfer brings what a stage needs, kReturn takes its results or gradients away; kMemory: rows are put together or
+/// taken apart, and added up.
+enum class Lane : int { kCompute = 0, kTransfer = 1, kReturn = 2, kMemory = 3 };
 
 struct TimelineEvent {
   int rank = 0;
@@ -22,9 +23,9 @@ struct TimelineEvent {
   double end_s = 0;
 };
 
-/// The step as the plan's cost model sees it; the backward pass starts when the slowest rank has ended forward. Empty
-/// for another strategy than Tangram's, whose steps only a run shows.
-std::vector<TimelineEvent> predicted_timeline(const Plan& plan);
+/// The step as the plan's cost model sees it; the backward pass starts when the slowest rank has ended forward. Of the
+/// `most_ranks` slowest ranks.
+std::vector<TimelineEvent> predicted_timeline(const Plan& plan, size_t most_ranks);
 
 /// The ranks to draw where there is room for `count`: all in order, or where there are more the ones with the longest
 /// passes, slowest first.

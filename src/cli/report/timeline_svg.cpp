@@ -21,6 +21,7 @@ constexpr double kComputeHeight = 16, kTransferHeight = 6;
 constexpr const char* kColors[] = {"#8a93a8", "#3563cf", "#e07b39", "#1f9d77",
                                    "#d6456b", "#8e6bd8", "#b08a12", "#2a9fc0"};
 constexpr const char* kReturnColor = "#6b7280";
+constexpr const char* kMemoryColor = "#3d4456";
 
 constexpr const char* kStyle =
     "<style>.tl{--ink:#1d2230;--dim:#697084;--line:#e2dfd6;--bg:#fff;font:12px system-ui,-apple-system,'Segoe UI',"
@@ -63,18 +64,23 @@ void draw_axis(const Scale& scale, double bottom, std::string& out) {
 
 void draw_event(const TimelineEvent& event, int place, const Scale& scale, std::string& out) {
   const double row = kTop + place * kRow;
-  const bool is_compute = event.lane == Lane::kCompute;
-  const double y = is_compute                      ? row
+  const bool is_thick = event.lane == Lane::kCompute || event.lane == Lane::kMemory;
+  const double y = is_thick                        ? row
                    : event.lane == Lane::kTransfer ? row + kComputeHeight + 2
                                                    : row + kComputeHeight + 3 + kTransferHeight;
   const double width = std::max(0.7, scale.x(event.end_s) - scale.x(event.begin_s));
   out += fmt::format(
       "<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" rx=\"1.5\" fill=\"{}\"{}><title>rank {}, {}, "
       "{} {}: {}</title></rect>\n",
-      scale.x(event.begin_s), y, width, is_compute ? kComputeHeight : kTransferHeight,
-      event.lane == Lane::kReturn ? kReturnColor : color_of(event.stage),
+      scale.x(event.begin_s), y, width, is_thick ? kComputeHeight : kTransferHeight,
+      event.lane == Lane::kReturn   ? kReturnColor
+      : event.lane == Lane::kMemory ? kMemoryColor
+                                    : color_of(event.stage),
       event.lane == Lane::kTransfer ? " fill-opacity=\".6\"" : "", event.rank, event.backward ? "backward" : "forward",
-      is_compute ? "compute" : "transfer", event.stage, html_escaped(seconds_text(event.end_s - event.begin_s)));
+      event.lane == Lane::kMemory ? "copies of"
+      : is_thick                  ? "compute"
+                                  : "transfer",
+      event.stage, html_escaped(seconds_text(event.end_s - event.begin_s)));
 }
 
 void draw_legend(int num_stages, double y, std::string& out) {
@@ -91,6 +97,7 @@ void draw_legend(int num_stages, double y, std::string& out) {
   }
   item(color_of(num_stages > 1 ? 1 : 0), 0.6, kTransferHeight, "its inputs travel");
   item(kReturnColor, 1, kTransferHeight, "results travel");
+  item(kMemoryColor, 1, 9, "copies and sums");
 }
 
 }  // namespace

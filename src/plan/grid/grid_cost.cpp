@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "core/require.hpp"
+#include "plan/clock/grid_time.hpp"
 #include "plan/cost.hpp"
 #include "plan/grid/choose_strategy.hpp"
-#include "plan/grid/grid_time.hpp"
 #include "plan/grid/sub_ring_layout.hpp"
 
 namespace tangram {
@@ -65,11 +65,11 @@ double further_seconds(const GridSizes& sizes, Pass pass) {
   return sizes.config.cost.stage_overhead_s + memory_seconds(sizes, further_call_bytes(heads, pass, q_rows, heads_q));
 }
 
-// Of all heads that a rank computes.
-GridTime play_rows(const GridWork& work, Pass pass) {
+// The attention of each step of each row group, of all heads that a rank computes: [steps][row_groups].
+std::vector<double> attend_seconds(const GridWork& work, Pass pass) {
   const GridSizes& sizes = work.sizes;
   const GridShape& shape = sizes.shape;
-  const size_t num_steps = work.areas.size() / static_cast<size_t>(shape.row_groups);
+  const size_t num_groups = static_cast<size_t>(shape.row_groups), num_steps = work.areas.size() / num_groups;
   const int64_t heads_q = local_heads_q(sizes.config.heads, shape.head_ranks);
   const double further_s = further_seconds(sizes, pass);
   const double rounding_s =
@@ -77,7 +77,7 @@ GridTime play_rows(const GridWork& work, Pass pass) {
   const int64_t keys =
       sizes.k_rows * shape.head_ranks * (shape.row_move == RowMove::kGather ? shape.row_groups - 1 : 1);
   const double keys_s = sizes.config.cost.backward_key_row_s * static_cast<double>(keys * heads_q);
-  std::vector<float> seconds;
+  std::vector<double> seconds(work.areas.size());
   for (size_t i = 0; i < work.areas.size(); ++i) {
     double more = 0;
     if (i % num_steps == 0) {
@@ -87,50 +87,49 @@ GridTime play_rows(const GridWork& work, Pass pass) {
     } else if (work.areas[i] > 0) {
       more = further_s + (pass == Pass::kBackward ? keys_s : 0);
     }
-    seconds.push_back(static_cast<float>(compute_seconds(sizes.config, work.areas[i], pass) / shape.head_ranks + more));
+    seconds[i % num_steps * num_groups + i / num_steps] =
+        compute_seconds(sizes.config, work.areas[i], pass) / shape.head_ranks + more;
   }
-  if (shape.row_groups == 1) return {seconds[0], seconds[0]};
-  const BlockBytes block = block_bytes(sizes);
-  const bool backward = pass == Pass::kBackward;
-  if (shape.row_move == RowMove::kGather) {
-    const int64_t others = shape.row_groups - 1;
-    const double gather_s = link_seconds(sizes, block.kv * others, 2 * others);
-    const double scatter_s =
-        backward ? link_seconds(sizes, block.dkv * others, 2 * others) + memory_seconds(sizes, block.dkv * (others + 2))
-                 : 0;
-    GridTime slowest;
-    for (size_t i = 0; i < seconds.size(); i += 2) {
-      const GridTime time = play_gather(seconds[i], seconds[i + 1], gather_s, scatter_s, true);
-      if (time.total_s > slowest.total_s) slowest = time;
-    }
-    return slowest;
-  }
-  // Gradients that come are read, added to those of the step, and written.
-  const double grads_s = backward ? link_seconds(sizes, block.dkv, 2) + memory_seconds(sizes, 3 * block.dkv) : 0;
-  const HopSeconds hop{link_seconds(sizes, block.kv, 2), grads_s, false};
-  return play_ring({shape.inner_ring, std::vector<RingHops>(static_cast<size_t>(shape.row_groups), {hop, hop, hop}),
-                    std::move(seconds), backward, true});
+  return seconds;
 }
 
-GridTime play_pass(const GridWork& work, Pass pass, const std::vector<int>& head_chunks) {
-  const GridTime rows = play_rows(work, pass);
-  const GridSizes& sizes = work.sizes;
-  if (sizes.shape.head_ranks == 1) return rows;
+// What travels between row groups.
+void set_rows(const GridSizes& sizes, GridPass& grid) {
+  const GridShape& shape = sizes.shape;
+  if (shape.row_groups == 1) return;
+  const BlockBytes block = block_bytes(sizes);
+  if (shape.row_move == RowMove::kGather) {
+    const int64_t others = shape.row_groups - 1;
+    grid.gather_s = link_seconds(sizes, block.kv * others, 2 * others);
+    if (!grid.backward) return;
+    grid.scatter_s =
+        link_seconds(sizes, block.dkv * others, 2 * others) + memory_seconds(sizes, block.dkv * (others + 2));
+    return;
+  }
+  // Gradients that come are read, added to those of the step, and written.
+  const double grads_s = grid.backward ? link_seconds(sizes, block.dkv, 2) + memory_seconds(sizes, 3 * block.dkv) : 0;
+  const HopSeconds hop{link_seconds(sizes, block.kv, 2), grads_s, false};
+  grid.hops.assign(static_cast<size_t>(shape.row_groups), {hop, hop, hop});
+}
+
+// The exchange of heads, whose chunks share the attention of the one step that there is then.
+void set_exchanges(const GridSizes& sizes, Pass pass, const std::vector<int>& head_chunks, GridPass& grid) {
+  if (sizes.shape.head_ranks == 1) return;
   const int all_heads = local_heads_kv(sizes.config.heads, sizes.shape.head_ranks);
   const int64_t peers = sizes.shape.head_ranks - 1;
-  std::vector<ChunkSeconds> chunks;
+  const double whole_s = grid.attend_s.front();
   for (const int heads : head_chunks) {
     const HeadBytes bytes = head_bytes(sizes, predicted_call(sizes.config.heads), pass, heads);
-    const double overhead = chunks.empty() ? 0 : sizes.config.cost.stage_overhead_s;
-    chunks.push_back({link_seconds(sizes, bytes.in, bytes.in_copies * peers),
-                      rows.total_s * heads / all_heads + overhead,
-                      link_seconds(sizes, bytes.back, bytes.back_copies * peers),
-                      memory_seconds(sizes, head_copy_bytes(bytes.in, sizes.shape.head_ranks)),
-                      memory_seconds(sizes, head_copy_bytes(bytes.back, sizes.shape.head_ranks))});
+    if (head_chunks.size() > 1) {
+      if (grid.exchanges.empty()) grid.attend_s.clear();
+      const double overhead = grid.exchanges.empty() ? 0 : sizes.config.cost.stage_overhead_s;
+      grid.attend_s.push_back(whole_s * heads / all_heads + overhead);
+    }
+    grid.exchanges.push_back({link_seconds(sizes, bytes.in, bytes.in_copies * peers),
+                              link_seconds(sizes, bytes.back, bytes.back_copies * peers),
+                              memory_seconds(sizes, head_copy_bytes(bytes.in, sizes.shape.head_ranks)),
+                              memory_seconds(sizes, head_copy_bytes(bytes.back, sizes.shape.head_ranks))});
   }
-  GridTime time = play_chunks(chunks, true);
-  time.compute_s -= rows.total_s - rows.compute_s;
-  return time;
 }
 
 std::vector<std::vector<int>> chunk_candidates(int heads) {
@@ -156,8 +155,8 @@ std::vector<int> choose_head_chunks(const GridWork& work) {
   const std::vector<std::vector<int>> candidates = chunk_candidates(heads);
   std::vector<double> seconds;
   for (const std::vector<int>& chunks : candidates) {
-    seconds.push_back(play_pass(work, Pass::kForward, chunks).total_s +
-                      play_pass(work, Pass::kBackward, chunks).total_s);
+    seconds.push_back(slowest_of(grid_times(work, Pass::kForward, chunks)).total_s +
+                      slowest_of(grid_times(work, Pass::kBackward, chunks)).total_s);
   }
   return candidates[first_of_fastest(seconds)];
 }
@@ -183,16 +182,29 @@ std::vector<int> head_chunks_of(const Plan& plan, const char* function) {
   return head_chunks_of(work_of(plan), function);
 }
 
+std::vector<RankTime> grid_times(const GridWork& work, Pass pass, const std::vector<int>& head_chunks,
+                                 ClockTrace* trace) {
+  GridPass grid{.shape = work.sizes.shape, .backward = pass == Pass::kBackward};
+  grid.attend_s = attend_seconds(work, pass);
+  set_rows(work.sizes, grid);
+  set_exchanges(work.sizes, pass, head_chunks, grid);
+  return time_of(grid, trace);
+}
+
+std::vector<RankTime> grid_times(const Plan& plan, Pass pass, ClockTrace* trace) {
+  if (plan.grid.row_move == RowMove::kSubRings) {
+    return sub_ring_times(plan.config, turns_of(plan.grid), plan.q_dispatch.rows_per_rank(), pass, trace);
+  }
+  return grid_times(work_of(plan), pass, plan.grid.head_chunks, trace);
+}
+
 PredictedTime predict_grid(const GridWork& work, const std::vector<int>& head_chunks) {
-  const GridTime forward = play_pass(work, Pass::kForward, head_chunks);
-  const GridTime backward = play_pass(work, Pass::kBackward, head_chunks);
-  return {forward.total_s, backward.total_s, forward.exposed_s() + backward.exposed_s()};
+  return predicted(slowest_of(grid_times(work, Pass::kForward, head_chunks)),
+                   slowest_of(grid_times(work, Pass::kBackward, head_chunks)));
 }
 
 PredictedTime predict_grid(const Plan& plan) {
-  if (plan.grid.row_move == RowMove::kSubRings)
-    return predict_sub_rings(plan.config, turns_of(plan.grid), plan.q_dispatch.rows_per_rank());
-  return predict_grid(work_of(plan), plan.grid.head_chunks);
+  return predicted(slowest_of(grid_times(plan, Pass::kForward)), slowest_of(grid_times(plan, Pass::kBackward)));
 }
 
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/clock/clock.hpp"
 #include "plan/grid/grid_bytes.hpp"
 
 namespace tangram {
@@ -21,6 +22,12 @@ struct GridWork {
 /// names none, those with the least predicted time, even or with a short first and last one. Throws InvalidArgument,
 /// starting with `function`, for chunks that are not positive or do not add up to the heads.
 std::vector<int> head_chunks_of(const GridWork& work, const char* function);
+
+/// Of each row group.
+std::vector<RankTime> grid_times(const GridWork& work, Pass pass, const std::vector<int>& head_chunks,
+                                 ClockTrace* trace = nullptr);
+/// Of a plan; with kSubRings of each rank.
+std::vector<RankTime> grid_times(const Plan& plan, Pass pass, ClockTrace* trace = nullptr);
 
 /// Predicted seconds on the slowest rank.
 PredictedTime predict_grid(const GridWork& work, const std::vector<int>& head_chunks);

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What HybridCP moves, in closed form, and how long its steps take in the cost model.
+#include "plan/clock/grid_time.hpp"
 #include "plan/cost.hpp"
 #include "plan/grid/grid_bytes.hpp"
-#include "plan/grid/grid_time.hpp"
 #include "plan/grid/sub_ring_layout.hpp"
 
 namespace tangram {
@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kCopiesOfTurn = 2;  // K and V
 
-GridTime play_rank(const DistAttnConfig& config, const std::vector<SubRingTurn>& steps, int64_t q_rows, Pass pass) {
+std::vector<TurnSeconds> turn_seconds(const DistAttnConfig& config, const std::vector<SubRingTurn>& steps,
+                                      int64_t q_rows, Pass pass) {
   const int64_t kv = kv_row_bytes(config.heads), grads = kv_grad_row_bytes(config.heads, config.reduce_dtype);
   const auto link_s = [&](int64_t rows, int64_t row_bytes) {
     return rows == 0 ? 0 : transfer_seconds(config.cost, rows, row_bytes, kCopiesOfTurn);
@@ -41,25 +42,21 @@ GridTime play_rank(const DistAttnConfig& config, const std::vector<SubRingTurn>&
     turns.push_back({compute_seconds(config, steps[s].area, pass) + more, link_s(next_rows, kv),
                      has_grads ? link_s(next_rows + steps[s].rows_home, grads) : 0});
   }
-  return play_turns(turns, true);
-}
-
-// Rings of different sub-groups do not wait for each other: the slowest rank's steps, one after the other.
-GridTime play_slowest(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows, Pass pass) {
-  GridTime slowest;
-  for (const std::vector<SubRingTurn>& steps : turns) {
-    const GridTime time = play_rank(config, steps, q_rows, pass);
-    if (time.total_s > slowest.total_s) slowest = time;
-  }
-  return slowest;
+  return turns;
 }
 
 }  // namespace
 
+std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows, Pass pass,
+                                     ClockTrace* trace) {
+  std::vector<std::vector<TurnSeconds>> seconds;
+  for (const std::vector<SubRingTurn>& steps : turns) seconds.push_back(turn_seconds(config, steps, q_rows, pass));
+  return time_of(seconds, pass == Pass::kBackward, true, trace);
+}
+
 PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows) {
-  const GridTime forward = play_slowest(config, turns, q_rows, Pass::kForward);
-  const GridTime backward = play_slowest(config, turns, q_rows, Pass::kBackward);
-  return {forward.total_s, backward.total_s, forward.exposed_s() + backward.exposed_s()};
+  return predicted(slowest_of(sub_ring_times(config, turns, q_rows, Pass::kForward)),
+                   slowest_of(sub_ring_times(config, turns, q_rows, Pass::kBackward)));
 }
 
 GridTraffic sub_ring_traffic(const DistAttnConfig& config, const std::vector<SubGroupLevel>& levels) {

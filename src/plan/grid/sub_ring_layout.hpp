@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/clock/clock.hpp"
 #include "plan/grid/documents.hpp"
 #include "plan/runs.hpp"
 
@@ -88,6 +89,9 @@ using SubRingTurns = std::vector<std::vector<SubRingTurn>>;
 SubRingTurns count_turns(const Mask& mask, const SubRingLayout& layout, const std::vector<OwnedRun>& q_runs,
                          int cp_size);
 
+/// Rings of different sub-groups do not wait for each other: each rank's steps, one after the other.
+std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows, Pass pass,
+                                     ClockTrace* trace = nullptr);
 /// Predicted seconds on the slowest rank.
 PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows);
 /// Bytes in closed form: every key row of a document that several ranks share reaches the others, and its gradients

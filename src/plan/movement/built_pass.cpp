@@ -45,9 +45,9 @@ std::vector<BuiltPass> build_passes(const Plan& plan, const PlanRuns& runs, Rank
   std::vector<BuiltPass> built;
   for (const Pass pass : passes) {
     size_t best = 0;
-    std::vector<MovementTime> times;
+    std::vector<RankTime> times;  // of the slowest rank
     for (const std::vector<MovementRank>& ranks : tables) {
-      times.push_back(movement_time(plan.config, ranks, head_groups, pass));
+      times.push_back(slowest_of(movement_times(plan.config, ranks, head_groups, pass)));
       if (times.back().total_s < times[best].total_s) best = times.size() - 1;
     }
     built.push_back({tables[best], times[best], bytes_moved(plan, tables[best], head_groups, pass)});
@@ -88,7 +88,7 @@ MovementCandidate build_both(const Plan& plan, const PlanRuns& runs, RankWork wo
 void adopt(Plan& plan, MovementCandidate candidate) {
   auto& [forward, backward, head_groups] = candidate;
   plan.movement = {head_groups, std::move(forward.ranks), std::move(backward.ranks)};
-  plan.predicted = {forward.time.total_s, backward.time.total_s, forward.time.exposed_s + backward.time.exposed_s};
+  plan.predicted = predicted(forward.time, backward.time);
   plan.ranks.assign(static_cast<size_t>(plan.cp_size()), {});
   for (size_t r = 0; r < plan.ranks.size(); ++r) plan.ranks[r].area = plan.movement.forward[r].area / head_groups;
 }

@@ -23,7 +23,7 @@ size_t best_of(const std::vector<MovementCost>& costs);
 /// Tables and time of one pass.
 struct BuiltPass {
   std::vector<MovementRank> ranks;
-  MovementTime time;
+  RankTime time;  ///< of the slowest rank
   double bytes = 0;
 
   MovementCost cost() const { return {time.total_s, bytes}; }

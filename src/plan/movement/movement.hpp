@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "plan/clock/clock.hpp"
 #include "plan/runs.hpp"
 #include "plan/stages.hpp"
 #include "tangram/plan.hpp"
@@ -52,14 +53,9 @@ using RankWork = std::vector<std::vector<AttnSlice>>;
 std::vector<MovementRank> movement_tables(RankWork work, const std::vector<OwnedRun>& q_runs,
                                           const std::vector<OwnedRun>& k_runs, int num_stages);
 
-/// Seconds of a pass on the slowest rank, and how many of them nothing but transfers went on. The cast of stage i + 1
-/// is posted when stage i starts, results leave when their stage is computed; a link carries one of each at a time.
-struct MovementTime {
-  double total_s = 0;
-  double exposed_s = 0;
-};
-MovementTime movement_time(const DistAttnConfig& config, const std::vector<MovementRank>& ranks, int head_groups,
-                           Pass pass);
+/// Predicted for tables with at least one rank.
+std::vector<RankTime> movement_times(const DistAttnConfig& config, const std::vector<MovementRank>& ranks,
+                                     int head_groups, Pass pass, ClockTrace* trace = nullptr);
 
 /// Fills `movement`, `ranks` and `predicted` of a plan that has mask, config and dispatches. Leaves it as it is when
 /// the planner chooses and nothing is gained by moving queries; `kv_seconds` is what the plan takes that only moves

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/clock/stage_time.hpp"
 #include "plan/cost.hpp"
 #include "plan/movement/movement.hpp"
 #include "plan/movement/rank_tables.hpp"
@@ -92,44 +93,33 @@ std::vector<MovementRank> movement_tables(RankWork work, const std::vector<Owned
   return ranks;
 }
 
-MovementTime movement_time(const DistAttnConfig& config, const std::vector<MovementRank>& ranks, int head_groups,
-                           Pass pass) {
+std::vector<RankTime> movement_times(const DistAttnConfig& config, const std::vector<MovementRank>& ranks,
+                                     int head_groups, Pass pass, ClockTrace* trace) {
   const RowBytes bytes = row_bytes(config, pass);
   const double share = 1.0 / head_groups;
-  MovementTime slowest;
-  for (const MovementRank& rank : ranks) {
-    double compute_start = 0, compute_done = 0, arrived = 0, returned = 0, busy = 0, returned_bytes = 0;
-    for (size_t s = 0; s < rank.stages.size(); ++s) {
-      const MovementStage& stage = rank.stages[s];
-      double start = compute_done;
-      if (s > 0) {
-        arrived = std::max(arrived, compute_start) +
-                  link_seconds(config.cost, stage, share * bytes.q_in, share * bytes.kv_in, false);
-        start = std::max(start, arrived);
-      }
+  const int num_stages = static_cast<int>(ranks.front().stages.size()) - 1;
+  StagedPass staged = staged_pass(ranks.size(), num_stages);
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    double returned_bytes = 0;
+    for (size_t s = 0; s < ranks[r].stages.size(); ++s) {
+      const MovementStage& stage = ranks[r].stages[s];
       const double key_rows = static_cast<double>(stage.kv.rows_received()),
                    q_rows = static_cast<double>(stage.q.rows_received());
-      double seconds = share * compute_seconds(config, stage.area, pass) + (s > 0 ? config.cost.stage_overhead_s : 0);
+      StageSeconds& seconds = staged.stage(r, s);
+      seconds.attend_s = share * compute_seconds(config, stage.area, pass) + (s > 0 ? config.cost.stage_overhead_s : 0);
       if (pass == Pass::kBackward && stage.area > 0) {
-        seconds += share * config.cost.backward_key_row_s * key_rows * config.heads.num_heads_q;
+        seconds.attend_s += share * config.cost.backward_key_row_s * key_rows * config.heads.num_heads_q;
       }
       returned_bytes +=
           share * (q_rows * static_cast<double>(bytes.q_back) + key_rows * static_cast<double>(bytes.kv_back));
-      busy += seconds;
-      compute_start = start;
-      compute_done = start + seconds;
-      if (s > 0) {
-        returned = std::max(returned, compute_done) +
-                   link_seconds(config.cost, stage, share * bytes.q_back, share * bytes.kv_back, true);
-      }
+      if (s == 0) continue;
+      seconds.cast_s = link_seconds(config.cost, stage, share * bytes.q_in, share * bytes.kv_in, false);
+      seconds.return_s = link_seconds(config.cost, stage, share * bytes.q_back, share * bytes.kv_back, true);
     }
     // About as many results and gradients come as leave: read, and added to those that are there.
-    const double merge_s = 2 * returned_bytes / config.cost.memory_bytes_per_s;
-    busy += merge_s;
-    const double total = std::max(compute_done, returned) + merge_s;
-    if (total > slowest.total_s) slowest = {total, std::max(0.0, total - busy)};
+    staged.merge_s[r] = 2 * returned_bytes / config.cost.memory_bytes_per_s;
   }
-  return slowest;
+  return time_of(staged, *movement_skeleton(pass, num_stages), trace);
 }
 
 }  // namespace tangram

@@ -70,6 +70,11 @@ class PassWriter {
   }
   int first_q_head(const Chunk& chunk) const { return q_moves_->first_head() + chunk.q_heads.first; }
 
+  /// Of the heads of a chunk.
+  int add_exchange(std::vector<CastItem> items, bool results, size_t number) {
+    return writer_.add_cast(
+        {.items = std::move(items), .results = results, .step = static_cast<int>(number), .exchanges_heads = true});
+  }
   void send_forward(Chunk& chunk, size_t number);
   void send_backward(Chunk& chunk, size_t number, bool kept);
   /// Writes `send(chunk, number)` for those of the first `count` chunks that were not sent for.
@@ -230,7 +235,7 @@ void PassWriter::send_forward(Chunk& chunk, size_t number) {
                                  kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies)};
   add_row_sinks(chunk, items);
   writer_.sum_rows(std::move(copies));
-  chunk.stage_in = writer_.add_cast({std::move(items), false, static_cast<int>(number)});
+  chunk.stage_in = add_exchange(std::move(items), false, number);
   writer_.cast(chunk.stage_in);
 }
 
@@ -256,7 +261,7 @@ Program PassWriter::forward() {
     write_rows_forward(writer_, rank_, {op, call_.out, dk_dtype_, dv_dtype_});
     std::vector<CastItem> items = {q_moves_->back(writer_, chunk.out, chunk.back_out),
                                    q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
-    chunk.stage_back = writer_.add_cast({std::move(items), true, static_cast<int>(c)});
+    chunk.stage_back = add_exchange(std::move(items), true, c);
     writer_.cast(chunk.stage_back);
   }
   for (const Chunk& chunk : chunks_) {
@@ -284,7 +289,7 @@ void PassWriter::send_backward(Chunk& chunk, size_t number, bool kept) {
   chunk.dout = writer_.arena(call_.dout, rank_.group_q_rows(), chunk.q_heads.count, heads().head_dim_v);
   items.push_back(q_moves_->pack(writer_, dout_, chunk.q_heads, chunk.dout, copies));
   writer_.sum_rows(std::move(copies));
-  chunk.stage_in = writer_.add_cast({std::move(items), false, static_cast<int>(number)});
+  chunk.stage_in = add_exchange(std::move(items), false, number);
   writer_.cast(chunk.stage_in);
 }
 
@@ -339,7 +344,7 @@ Program PassWriter::backward(bool kept) {
                                    kv_moves_->back(writer_, chunk.dk, chunk.back_dk),
                                    kv_moves_->back(writer_, chunk.dv, chunk.back_dv)};
     add_dsink(chunk, items);
-    chunk.stage_back = writer_.add_cast({std::move(items), true, static_cast<int>(c)});
+    chunk.stage_back = add_exchange(std::move(items), true, c);
     writer_.cast(chunk.stage_back);
   }
   for (const Chunk& chunk : chunks_) {

@@ -106,6 +106,8 @@ struct Cast {
   bool adds = false;
   /// Of one that adds: its items are out and lse of partial results, which are joined by lse in place of added up.
   bool by_lse = false;
+  /// Between the rows of a rank and its heads.
+  bool exchanges_heads = false;
 };
 
 /// `result = source`, or `source + addend` where there is one: summed in float32, rounded once.

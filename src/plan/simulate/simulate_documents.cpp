@@ -5,9 +5,9 @@
 // model.
 #include <algorithm>
 
+#include "plan/clock/grid_time.hpp"
 #include "plan/cost.hpp"
 #include "plan/grid/grid.hpp"
-#include "plan/grid/grid_time.hpp"
 #include "plan/grid/sub_ring_layout.hpp"
 #include "plan/simulate/plan_sketch.hpp"
 #include "plan/simulate/strategies.hpp"
@@ -77,15 +77,15 @@ struct DocumentsSim {
       const int64_t keys = step == 0 ? rows_per_rank(rows.k) : layout.rows_in_step(rank, step);
       const Work own = of_one_call(work[static_cast<size_t>(step)], static_cast<double>(keys), input.kernel(pass));
       TurnSeconds turn;
-      turn.compute_s = work_seconds(input, pass, own, input.config.heads.num_heads_q, layout.num_steps() > 1);
+      turn.attend_s = work_seconds(input, pass, own, input.config.heads.num_heads_q, layout.num_steps() > 1);
       if (step > 0 && own.area > 0) {
-        turn.compute_s += input.machine.stage_overhead_s +
-                          accumulate_seconds(input, pass, rows_per_rank(rows.q), input.config.heads.num_heads_q);
+        turn.attend_s += input.machine.stage_overhead_s +
+                         accumulate_seconds(input, pass, rows_per_rank(rows.q), input.config.heads.num_heads_q);
       }
-      if (step == 0 && sums) turn.compute_s += rounding_seconds(input, pass, rows_per_rank(rows.q), heads);
+      if (step == 0 && sums) turn.attend_s += rounding_seconds(input, pass, rows_per_rank(rows.q), heads);
       if (step > 0 && pass == Pass::kBackward) {  // gradients that come are read, added to those of the step, written
         const double bytes = grad_bytes * static_cast<double>(layout.rows_in_step(rank, step));
-        turn.compute_s += packing_seconds(input.machine, 3 * bytes);
+        turn.attend_s += packing_seconds(input.machine, 3 * bytes);
       }
       if (step + 1 < layout.num_steps()) turn.next_s = transfer_seconds(input.machine, cast(rank, step + 1));
       if (pass == Pass::kBackward && step > 0) {
@@ -97,11 +97,10 @@ struct DocumentsSim {
   }
 
   SlowestPass play(Pass pass) {
+    std::vector<std::vector<TurnSeconds>> seconds;
+    for (int rank = 0; rank < input.cp_size(); ++rank) seconds.push_back(turns(rank, pass));
     SlowestPass slowest;
-    for (int rank = 0; rank < input.cp_size(); ++rank) {
-      const GridTime time = play_turns(turns(rank, pass), input.machine.engine != CommEngine::kHostThreads);
-      slowest.take({time.total_s, time.compute_s});
-    }
+    slowest.take(time_of(seconds, pass == Pass::kBackward, hides_transfers(input.machine)));
     return slowest;
   }
 

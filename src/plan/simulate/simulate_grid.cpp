@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "plan/clock/grid_time.hpp"
 #include "plan/cost.hpp"
 #include "plan/grid/grid_cost.hpp"
-#include "plan/grid/grid_time.hpp"
 #include "plan/runs.hpp"
 #include "plan/simulate/plan_sketch.hpp"
 #include "plan/simulate/strategies.hpp"
@@ -35,7 +35,6 @@ struct GridSim {
   int64_t group_q_rows() const { return sizes.q_rows * shape().head_ranks; }
   double block_rows() const { return static_cast<double>(sizes.k_rows * shape().head_ranks); }
   double heads_q() const { return local_heads_q(sizes.config.heads, shape().head_ranks); }
-  bool hides() const { return input.machine.engine != CommEngine::kHostThreads; }
 
   // Ranks of a row group that are on the node of one of them, itself not counted.
   int near_peers(int rank) const {
@@ -111,30 +110,28 @@ struct GridSim {
     return work;
   }
 
-  GridTime play_ring_pass(Pass pass) {
+  void set_ring(Pass pass, GridPass& grid) {
     computes.resize(groups());
-    RingPlay play{shape().inner_ring, {}, {}, pass == Pass::kBackward, hides()};
-    play.compute_s.resize(groups() * groups());
+    grid.attend_s.resize(groups() * groups());
     const size_t inner = static_cast<size_t>(shape().inner_ring), outer = groups() / inner;
     for (size_t g = 0; g < groups(); ++g) {
       const Neighbours from = neighbours(g);
-      play.hops.push_back({hop(g, from.inner, pass), hop(g, from.outer, pass), hop(g, from.diagonal, pass)});
+      grid.hops.push_back({hop(g, from.inner, pass), hop(g, from.outer, pass), hop(g, from.diagonal, pass)});
       const std::vector<Work> work = block_work(g, pass);
       const double accumulate_s = accumulate_seconds(input, pass, group_q_rows(), heads_q());
       bool sums = false;
       for (size_t block = 0; block < groups(); ++block) sums = sums || (block != g && work[block].area > 0);
       for (size_t s = 0; s < groups(); ++s) {
         const size_t block = (g / inner + outer - s / inner) % outer * inner + (g % inner + inner - s % inner) % inner;
-        double seconds = work_seconds(input, pass, work[block], heads_q(), true);
+        double& seconds = grid.attend_s[s * groups() + g];
+        seconds = work_seconds(input, pass, work[block], heads_q(), true);
         if (s > 0 && work[block].area > 0) {
           computes[s] = true;
           seconds += input.machine.stage_overhead_s + accumulate_s;
         }
         if (s == 0 && sums) seconds += rounding_seconds(input, pass, group_q_rows(), heads_q());
-        play.compute_s[g * groups() + s] = static_cast<float>(seconds);
       }
     }
-    return play_ring(play);
   }
 
   // Over network cards of all ranks of a node together, so that a row crosses once for a node.
@@ -145,62 +142,61 @@ struct GridSim {
     return {{block * (ranks - 1 - crossing), 2 * (ranks - 1 - crossing)}, {block * crossing, 2 * crossing}};
   }
 
-  GridTime play_gather_pass(Pass pass) {
+  void set_gather(Pass pass, GridPass& grid) {
     computes.resize(2);
     const BlockBytes block = block_bytes(sizes);
-    const double gather_s = transfer_seconds(input.machine, gathered(block.kv));
-    double scatter_s = 0;
-    if (pass == Pass::kBackward) {
-      const double summed = static_cast<double>(block.dkv) * static_cast<double>(groups() + 1);
-      scatter_s = transfer_seconds(input.machine, gathered(block.dkv)) + packing_seconds(input.machine, summed);
-    }
-    GridTime slowest;
+    grid.gather_s = transfer_seconds(input.machine, gathered(block.kv));
+    const double summed = static_cast<double>(block.dkv) * static_cast<double>(groups() + 1);
+    grid.scatter_s = transfer_seconds(input.machine, gathered(block.dkv)) + packing_seconds(input.machine, summed);
+    grid.attend_s.resize(2 * groups());
+    const double accumulate_s = accumulate_seconds(input, pass, group_q_rows(), heads_q());
+    const double rounding_s = rounding_seconds(input, pass, group_q_rows(), heads_q());
     for (size_t g = 0; g < groups(); ++g) {
       std::vector<Work> work = block_work(g, pass);
       const Work own = std::exchange(work[g], Work{});
       Work others;
       for (const Work& block_of : work) others += block_of;
       if (others.area > 0) computes[1] = true;
-      const double own_s = work_seconds(input, pass, own, heads_q(), true);
-      const double accumulate_s = accumulate_seconds(input, pass, group_q_rows(), heads_q());
-      const double rounding_s = rounding_seconds(input, pass, group_q_rows(), heads_q());
       const double overhead = others.area > 0 ? input.machine.stage_overhead_s + accumulate_s + rounding_s : 0;
-      const double others_s = work_seconds(input, pass, others, heads_q(), false) + overhead;
-      const GridTime time = play_gather(own_s, others_s, gather_s, scatter_s, hides());
-      if (time.total_s > slowest.total_s) slowest = time;
+      grid.attend_s[g] = work_seconds(input, pass, own, heads_q(), true);
+      grid.attend_s[groups() + g] = work_seconds(input, pass, others, heads_q(), false) + overhead;
     }
-    return slowest;
   }
 
-  GridTime play_pass(Pass pass) {
-    GridTime rows;
-    if (groups() > 1) rows = shape().row_move == RowMove::kGather ? play_gather_pass(pass) : play_ring_pass(pass);
+  // The attention of each chunk of heads, where all rows of the sequence are here.
+  void set_chunks(Pass pass, GridPass& grid) const {
     const double all_heads = local_heads_kv(sizes.config.heads, shape().head_ranks);
-    const Work work = groups() > 1
-                          ? Work{}
-                          : of_one_call(count_work(slices[0], input.kernel(pass)), block_rows(), input.kernel(pass));
-    std::vector<ChunkSeconds> chunks;
+    const Work work = of_one_call(count_work(slices[0], input.kernel(pass)), block_rows(), input.kernel(pass));
+    const bool beside = head_chunks.size() > 1;  // transfers go on while it computes
     for (const int heads : head_chunks) {
-      ChunkSeconds chunk;
-      const bool beside = head_chunks.size() > 1;  // transfers go on while it computes
-      chunk.compute_s =
-          groups() > 1 ? rows.total_s : work_seconds(input, pass, work, heads_q() * heads / all_heads, beside);
-      if (!chunks.empty()) chunk.compute_s += input.machine.stage_overhead_s;
-      if (shape().head_ranks > 1) {
-        const HeadBytes bytes = head_bytes(sizes, predicted_call(sizes.config.heads), pass, heads);
-        chunk.in_s = slowest_exchange(bytes.in, bytes.in_copies);
-        chunk.back_s = slowest_exchange(bytes.back, bytes.back_copies);
-        const auto copied = [&](int64_t exchanged) {
-          return packing_seconds(input.machine, static_cast<double>(head_copy_bytes(exchanged, shape().head_ranks)));
-        };
-        chunk.pack_s = copied(bytes.in);
-        chunk.unpack_s = copied(bytes.back);
-      }
-      chunks.push_back(chunk);
+      const double overhead = grid.attend_s.empty() ? 0 : input.machine.stage_overhead_s;
+      grid.attend_s.push_back(work_seconds(input, pass, work, heads_q() * heads / all_heads, beside) + overhead);
     }
-    GridTime time = play_chunks(chunks, hides());
-    if (groups() > 1) time.compute_s -= rows.total_s - rows.compute_s;
-    return time;
+  }
+
+  void set_exchanges(Pass pass, GridPass& grid) const {
+    if (shape().head_ranks == 1) return;
+    const auto copy_s = [&](int64_t exchanged) {
+      return packing_seconds(input.machine, static_cast<double>(head_copy_bytes(exchanged, shape().head_ranks)));
+    };
+    for (const int heads : head_chunks) {
+      const HeadBytes bytes = head_bytes(sizes, predicted_call(sizes.config.heads), pass, heads);
+      grid.exchanges.push_back({slowest_exchange(bytes.in, bytes.in_copies),
+                                slowest_exchange(bytes.back, bytes.back_copies), copy_s(bytes.in), copy_s(bytes.back)});
+    }
+  }
+
+  RankTime play(Pass pass) {
+    GridPass grid{.shape = shape(), .backward = pass == Pass::kBackward, .hides = hides_transfers(input.machine)};
+    if (groups() == 1) {
+      set_chunks(pass, grid);
+    } else if (shape().row_move == RowMove::kGather) {
+      set_gather(pass, grid);
+    } else {
+      set_ring(pass, grid);
+    }
+    set_exchanges(pass, grid);
+    return slowest_of(time_of(grid));
   }
 
   // Bytes into other nodes in both passes.
@@ -266,13 +262,13 @@ StrategyPrediction simulate_shape(const SimInput& input, const DistAttnConfig& c
   sim.key_runs = runs_of_groups(k_dispatch);
   sim.head_chunks = head_chunks_of({sim.sizes, {input.mask.area()}}, kFunction);
 
-  const GridTime forward = sim.play_pass(Pass::kForward);
-  const GridTime backward = sim.play_pass(Pass::kBackward);
+  const RankTime forward = sim.play(Pass::kForward);
+  const RankTime backward = sim.play(Pass::kBackward);
   const GridTraffic traffic = grid_traffic(sim.sizes, predicted_call(config.heads));
   StrategyPrediction prediction;
   prediction.forward_s = forward.total_s;
   prediction.backward_s = backward.total_s;
-  prediction.compute_s = forward.compute_s + backward.compute_s;
+  prediction.compute_s = forward.busy_s + backward.busy_s;
   prediction.exposed_s = forward.exposed_s() + backward.exposed_s();
   prediction.forward_bytes = static_cast<double>(traffic.forward_bytes);
   prediction.backward_bytes = static_cast<double>(traffic.backward_bytes);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/require.hpp"
+#include "plan/clock/kv_time.hpp"
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/rank_plan.hpp"
@@ -15,8 +16,6 @@
 namespace tangram::sim {
 
 namespace {
-
-constexpr int kMaxStages = 4;  // as the planner tries
 
 struct TangramSim {
   const SimInput& input;
@@ -43,47 +42,46 @@ struct TangramSim {
     return std::any_of(ranks.begin(), ranks.end(), [](const RankNeeds& needs) { return needs.remote_rows > 0; });
   }
 
-  Played play_rank(int rank, Pass pass, int num_stages) const {
+  void set_rank(int rank, Pass pass, StagedPass& staged) const {
     const RankNeeds& needs = ranks[static_cast<size_t>(rank)];
     const DistAttnConfig& config = input.config;
     const int node = input.node_of(rank);
-    const StagedNeeds staged = split_stages(needs, runs, node, num_stages, input.kernel(pass));
+    const StagedNeeds split = split_stages(needs, runs, node, staged.num_stages, input.kernel(pass));
     const double cast_bytes = static_cast<double>(kv_row_bytes(config.heads));
     const double grad_bytes = static_cast<double>(kv_grad_row_bytes(config.heads, config.reduce_dtype));
     const bool has_remote = needs.remote_rows > 0;
-    std::vector<SimStep> steps(staged.work.size());
-    for (size_t s = 0; s < steps.size(); ++s) {
-      SimStep& step = steps[s];
-      const double keys = s == 0 ? static_cast<double>(needs.buffer_rows - needs.remote_rows) : staged.rows[s].bytes();
-      const Work work = of_one_call(staged.work[s], keys, input.kernel(pass));
-      step.compute_s = work_seconds(input, pass, work, config.heads.num_heads_q, has_remote);
+    for (size_t s = 0; s < split.work.size(); ++s) {
+      StageSeconds& stage = staged.stage(static_cast<size_t>(rank), s);
+      const double keys = s == 0 ? static_cast<double>(needs.buffer_rows - needs.remote_rows) : split.rows[s].bytes();
+      const Work work = of_one_call(split.work[s], keys, input.kernel(pass));
+      stage.attend_s = work_seconds(input, pass, work, config.heads.num_heads_q, has_remote);
       if (s == 0) {
         // Local rows are copied to their places among the remote ones.
         const double local_rows = has_remote ? static_cast<double>(needs.buffer_rows - needs.remote_rows) : 0;
-        step.compute_s += copy_seconds(input.machine, local_rows * cast_bytes);
+        stage.attend_s += copy_seconds(input.machine, local_rows * cast_bytes);
         continue;
       }
-      step.compute_s += input.machine.stage_overhead_s;
+      stage.attend_s += input.machine.stage_overhead_s;
       // Where copy engines move rows one launch computes all stages, and results stay on the chip.
-      if (input.machine.engine != CommEngine::kCopyEngine && staged.work[s].area > 0) {
-        step.compute_s +=
+      if (input.machine.engine != CommEngine::kCopyEngine && split.work[s].area > 0) {
+        stage.attend_s +=
             accumulate_seconds(input, pass, input.mask.seqlen_q() / input.cp_size(), config.heads.num_heads_q);
       }
-      step.cast = routed(staged.rows[s], node, cast_bytes);
-      if (pass == Pass::kBackward) step.reduce = routed(staged.rows[s], node, grad_bytes);
+      if (split.rows[s].empty()) continue;
+      stage.cast_s = transfer_seconds(input.machine, routed(split.rows[s], node, cast_bytes));
+      stage.return_s = transfer_seconds(input.machine, routed(split.rows[s], node, grad_bytes));
     }
-    Played played = play_overlapped(input.machine, steps);
-    if (pass == Pass::kBackward) {  // about as many gradients come as leave: read, and added to those that are there
-      const double merge_s = packing_seconds(input.machine, static_cast<double>(2 * needs.remote_rows) * grad_bytes);
-      played.total_s += merge_s;
-      played.compute_s += merge_s;
-    }
-    return played;
+    // About as many gradients come as leave: read, and added to those that are there.
+    staged.merge_s[static_cast<size_t>(rank)] =
+        packing_seconds(input.machine, static_cast<double>(2 * needs.remote_rows) * grad_bytes);
   }
 
   SlowestPass play(Pass pass, int num_stages) const {
+    StagedPass staged = staged_pass(ranks.size(), num_stages);
+    staged.hides = hides_transfers(input.machine);
+    for (int r = 0; r < input.cp_size(); ++r) set_rank(r, pass, staged);
     SlowestPass slowest;
-    for (int r = 0; r < input.cp_size(); ++r) slowest.take(play_rank(r, pass, num_stages));
+    slowest.take(time_of(staged, *kv_skeleton(pass, num_stages, false)));
     return slowest;
   }
 
@@ -97,7 +95,7 @@ struct TangramSim {
     const int given = pass == Pass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
     if (!any_remote() || given > 0) return {play(pass, any_remote() ? given : 0), given};
     BestPass best{play(pass, 1), 1};
-    for (int count = 2; count <= kMaxStages; ++count) {
+    for (int count = 2; count <= kMaxAutoStages; ++count) {
       const SlowestPass trial = play(pass, count);
       if (trial.total_s < best.pass.total_s) best = {trial, count};
     }
@@ -113,8 +111,8 @@ struct TangramSim {
       const int node = input.node_of(static_cast<int>(r));
       const double cast_s = transfer_seconds(input.machine, routed(sent[r], node, cast_bytes));
       const double grad_s = transfer_seconds(input.machine, routed(sent[r], node, grad_bytes));
-      forward.take({cast_s, forward.compute_s});
-      backward.take({std::max(cast_s, grad_s), backward.compute_s});
+      forward.take(RankTime{cast_s, forward.compute_s});
+      backward.take(RankTime{std::max(cast_s, grad_s), backward.compute_s});
     }
   }
 

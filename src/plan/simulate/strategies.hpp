@@ -1,18 +1,19 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What strategies are made of: work of kernels, transfers, and how a rank's steps play out in time.
+// What strategies are made of: work of kernels and transfers, in seconds of a machine. How the steps of ranks play out
+// in time is the clock's (plan/clock).
 //
 // To add a strategy whose plan is a GridPlan: its name in simulate.cpp, and where its rows move in a new way, a pass in
-// simulate_grid.cpp beside play_ring_pass. For others a function of their own: it says for each rank what is computed
-// (count_work), what is received (Transfer) and what is held, and lets `play_overlapped` or what grid_time.hpp offers
-// turn that into time.
+// simulate_grid.cpp. For others a function of their own: it says for each rank what is computed (count_work), what is
+// received (Transfer) and what is held.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "plan/clock/clock.hpp"
 #include "plan/stages.hpp"
 #include "tangram/simulate.hpp"
 #include "tangram/slice.hpp"
@@ -71,6 +72,8 @@ struct Transfer {
 /// The same copies with rows of another size.
 Transfer scaled(const Transfer& transfer, double bytes_factor);
 double transfer_seconds(const MachineModel& machine, const Transfer& transfer);
+/// Where the kernels' own cores move the rows, nothing hides behind anything.
+bool hides_transfers(const MachineModel& machine);
 /// Seconds to copy `bytes` within a rank's memory.
 double copy_seconds(const MachineModel& machine, double bytes);
 /// Seconds to read and write `bytes` around a transfer: heads put together or taken apart, gradients added.
@@ -82,20 +85,6 @@ double accumulate_seconds(const SimInput& input, Pass pass, int64_t q_rows, doub
 /// And of rounding them at the end.
 double rounding_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads);
 
-/// One step of a rank: `cast` must have arrived before `compute_s` starts, `reduce` leaves when it has ended.
-struct SimStep {
-  double compute_s = 0;
-  Transfer cast;
-  Transfer reduce;
-};
-struct Played {
-  double total_s = 0;
-  double compute_s = 0;
-  double exposed_s() const { return total_s > compute_s ? total_s - compute_s : 0; }
-};
-/// The cast of a step is posted when the step before starts; each direction of the link carries one transfer at a time.
-Played play_overlapped(const MachineModel& machine, std::span<const SimStep> steps);
-
 /// Largest area of a rank (or row group) ÷ mean, `slices` as cut_by_rank gives them.
 double balance_of(const SimInput& input, const std::vector<std::vector<AttnSlice>>& slices);
 
@@ -105,7 +94,8 @@ struct SlowestPass {
   double compute_s = 0;  // of the rank that computes longest
   double exposed_s = 0;
 
-  void take(const Played& played);
+  void take(const RankTime& time);
+  void take(const std::vector<RankTime>& times);
 };
 void set_times(StrategyPrediction& prediction, const SlowestPass& forward, const SlowestPass& backward);
 

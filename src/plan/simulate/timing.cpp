@@ -41,6 +41,8 @@ double transfer_seconds(const MachineModel& machine, const Transfer& transfer) {
   return std::max(inside, between);
 }
 
+bool hides_transfers(const MachineModel& machine) { return machine.engine != CommEngine::kHostThreads; }
+
 double copy_seconds(const MachineModel& machine, double bytes) { return 2 * bytes / machine.memory_bytes_per_s; }
 
 double packing_seconds(const MachineModel& machine, double bytes) {
@@ -58,34 +60,6 @@ double rounding_seconds(const SimInput& input, Pass pass, int64_t q_rows, double
   return static_cast<double>(bytes) / input.machine.memory_bytes_per_s;
 }
 
-Played play_overlapped(const MachineModel& machine, std::span<const SimStep> steps) {
-  Played played;
-  double transfers = 0;
-  double compute_start = 0;
-  double compute_done = 0;
-  double arrived = 0;
-  double reduced = 0;
-  for (const SimStep& step : steps) {
-    if (!step.cast.empty()) {
-      const double seconds = transfer_seconds(machine, step.cast);
-      arrived = std::max(arrived, compute_start) + seconds;
-      transfers += seconds;
-    }
-    compute_start = step.cast.empty() ? compute_done : std::max(compute_done, arrived);
-    compute_done = compute_start + step.compute_s;
-    played.compute_s += step.compute_s;
-    if (!step.reduce.empty()) {
-      const double seconds = transfer_seconds(machine, step.reduce);
-      reduced = std::max(reduced, compute_done) + seconds;
-      transfers += seconds;
-    }
-  }
-  // Where the kernels' own cores move the rows, nothing hides behind anything.
-  const bool hides = machine.engine != CommEngine::kHostThreads;
-  played.total_s = hides ? std::max(compute_done, reduced) : played.compute_s + transfers;
-  return played;
-}
-
 double balance_of(const SimInput& input, const std::vector<std::vector<AttnSlice>>& slices) {
   int64_t largest = 0;
   for (const std::vector<AttnSlice>& own : slices) {
@@ -97,11 +71,15 @@ double balance_of(const SimInput& input, const std::vector<std::vector<AttnSlice
   return mean > 0 ? static_cast<double>(largest) / mean : 1;
 }
 
-void SlowestPass::take(const Played& played) {
-  compute_s = std::max(compute_s, played.compute_s);
-  if (played.total_s <= total_s) return;
-  total_s = played.total_s;
-  exposed_s = played.exposed_s();
+void SlowestPass::take(const RankTime& time) {
+  compute_s = std::max(compute_s, time.busy_s);
+  if (time.total_s <= total_s) return;
+  total_s = time.total_s;
+  exposed_s = time.exposed_s();
+}
+
+void SlowestPass::take(const std::vector<RankTime>& times) {
+  for (const RankTime& time : times) take(time);
 }
 
 void set_times(StrategyPrediction& prediction, const SlowestPass& forward, const SlowestPass& backward) {

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What K/V plans take in the cost model, and the numbers of stages that follow from it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/clock/stage_time.hpp"
+
+namespace tangram {
+
+/// What one stage of one rank asks for.
+struct StageLoad {
+  int64_t area = 0;
+  int64_t rows = 0;
+  int64_t num_copies = 0;
+};
+
+/// `loads`: [ranks][1 + remote stages], the first of them local.
+std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<std::vector<StageLoad>>& loads,
+                               Pass pass, bool kept_first, ClockTrace* trace = nullptr);
+/// Of finished stages.
+std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, Pass pass,
+                               ClockTrace* trace = nullptr);
+
+/// Stages that are tried: more never paid in the model, since each adds stage_overhead_s and chops slices.
+inline constexpr int kMaxAutoStages = 4;
+/// The numbers of stages: those configured, or where these are 0 the ones with the least predicted time.
+StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<RankPlan>& ranks);
+
+/// Prediction for finished stages.
+PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks);
+
+}  // namespace tangram

@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/clock/skeleton.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <numeric>
+
+#include "plan/program/emit.hpp"
+
+namespace tangram {
+
+namespace {
+
+// Operands of all chunks of heads are sent for at once, as on streams.
+constexpr ProgramTarget kTarget{.sends_from_anywhere = true, .chunks_ahead = 0, .float_unit = 1};
+
+// Skeletons that are kept: those of some hundred shapes. Longer ones are of thousands of ranks, where making one again
+// takes little beside what is done with it.
+constexpr size_t kMaxShapes = 512, kMaxKeptOps = 4096;
+
+enum class Of { kKv, kMovement, kGrid, kSubRings };
+using Shape = std::array<int, 7>;
+
+struct Memo {
+  std::mutex mutex;
+  std::map<Shape, SharedSkeleton> skeletons;
+};
+
+Memo& memo() {
+  static Memo instance;
+  return instance;
+}
+
+template <class MakePlan>
+SharedSkeleton skeleton_of_shape(const Shape& shape, Pass pass, bool kept, const MakePlan& make_plan) {
+  Memo& known = memo();
+  {
+    const std::lock_guard lock(known.mutex);
+    if (const auto found = known.skeletons.find(shape); found != known.skeletons.end()) return found->second;
+  }
+  const Plan plan = make_plan();
+  CallShape call;
+  call.wants_dsink = false;
+  auto skeleton = std::make_shared<const Skeleton>(skeleton_of(pass == Pass::kForward
+                                                                   ? forward_program(plan, 0, call, kTarget)
+                                                                   : backward_program(plan, 0, call, kTarget, kept)));
+  const std::lock_guard lock(known.mutex);
+  if (known.skeletons.size() >= kMaxShapes) known.skeletons.clear();
+  if (skeleton->ops.size() <= kMaxKeptOps) known.skeletons.emplace(shape, skeleton);
+  return skeleton;
+}
+
+// A row a rank.
+Dispatch shards_of_one_row(int cp_size) {
+  Dispatch dispatch{cp_size, 1, std::vector<int>(static_cast<size_t>(cp_size))};
+  std::iota(dispatch.rank_of_chunk.begin(), dispatch.rank_of_chunk.end(), 0);
+  return dispatch;
+}
+
+Plan empty_plan(int cp_size, int num_heads) {
+  Plan plan;
+  plan.config.cp_size = cp_size;
+  plan.config.heads = {num_heads, num_heads, 1, 1, DType::kBFloat16};
+  plan.q_dispatch = plan.k_dispatch = shards_of_one_row(cp_size);
+  return plan;
+}
+
+const std::vector<AttnSlice> kSomething = {AttnSlice::full({0, 1}, {0, 1})};
+
+}  // namespace
+
+Skeleton skeleton_of(const Program& program) {
+  Skeleton skeleton;
+  for (const Cast& cast : program.casts) skeleton.casts.push_back({cast.step, cast.results, cast.exchanges_heads});
+  for (const Op& op : program.ops) {
+    if (const auto* post = std::get_if<CastOp>(&op)) skeleton.ops.push_back({Skeleton::Kind::kPost, post->stage});
+    if (const auto* wait = std::get_if<WaitOp>(&op)) skeleton.ops.push_back({Skeleton::Kind::kWait, wait->stage});
+    if (const auto* attend = std::get_if<AttendOp>(&op)) {
+      skeleton.ops.push_back({Skeleton::Kind::kAttend, attend->stage});
+      skeleton.num_attends = std::max(skeleton.num_attends, attend->stage + 1);
+    }
+  }
+  return skeleton;
+}
+
+SharedSkeleton kv_skeleton(Pass pass, int num_stages, bool kept_first) {
+  const Shape shape = {static_cast<int>(Of::kKv), static_cast<int>(pass), num_stages, kept_first};
+  return skeleton_of_shape(shape, pass, kept_first, [&] {
+    Plan plan = empty_plan(1, 1);
+    RankPlan& rank = plan.ranks.emplace_back();
+    for (std::vector<Stage>* stages : {&rank.forward, &rank.backward}) {
+      stages->resize(static_cast<size_t>(num_stages) + 1);
+      for (Stage& stage : *stages) stage.slices = kSomething;
+    }
+    plan.config.overlap.keep_remote_kv = rank.backward.back().kept = kept_first;
+    return plan;
+  });
+}
+
+SharedSkeleton movement_skeleton(Pass pass, int num_stages) {
+  const Shape shape = {static_cast<int>(Of::kMovement), static_cast<int>(pass), num_stages};
+  return skeleton_of_shape(shape, pass, false, [&] {
+    Plan plan = empty_plan(1, 1);
+    MovementRank rank;
+    rank.kv_segments = {{{0, 1}, 0, 0, 0, 0}};
+    rank.kv_rows = rank.remote_q_rows = 1;
+    rank.stages.resize(static_cast<size_t>(num_stages) + 1);
+    for (MovementStage& stage : rank.stages) {
+      if (&stage != &rank.stages.front()) stage.q.recvs = {{0, {0, 1}, 0}};
+      stage.own_slices = kSomething;
+    }
+    plan.movement = {1, {rank}, {rank}};
+    return plan;
+  });
+}
+
+SharedSkeleton grid_skeleton(Pass pass, const GridShape& grid, int num_chunks) {
+  const Shape shape = {static_cast<int>(Of::kGrid),     static_cast<int>(pass), grid.head_ranks, grid.row_groups,
+                       static_cast<int>(grid.row_move), grid.inner_ring,        num_chunks};
+  return skeleton_of_shape(shape, pass, false, [&] {
+    Plan plan = empty_plan(grid.head_ranks * grid.row_groups, grid.head_ranks * num_chunks);
+    plan.grid.head_ranks = grid.head_ranks;
+    plan.grid.row_groups = grid.row_groups;
+    plan.grid.row_move = grid.row_move;
+    plan.grid.head_chunks.assign(static_cast<size_t>(num_chunks), 1);
+    for (GridStep& step : plan.grid.steps.emplace_back(empty_grid_steps(grid, 0))) step.slices = kSomething;
+    return plan;
+  });
+}
+
+SharedSkeleton sub_ring_skeleton(Pass pass, int num_steps) {
+  const Shape shape = {static_cast<int>(Of::kSubRings), static_cast<int>(pass), num_steps};
+  return skeleton_of_shape(shape, pass, false, [&] {
+    Plan plan = empty_plan(num_steps, 1);
+    plan.grid.row_groups = num_steps;
+    plan.grid.row_move = num_steps > 1 ? RowMove::kSubRings : RowMove::kNone;
+    plan.grid.head_chunks = {1};
+    if (num_steps > 1) plan.grid.levels = {{num_steps, 1, 1}};
+    std::vector<GridStep>& steps = plan.grid.steps.emplace_back(static_cast<size_t>(num_steps));
+    for (GridStep& step : steps) {
+      step.slices = kSomething;
+      step.sub_rings.rows = 1;
+      if (&step != &steps.front()) step.sub_rings.casts.resize(1);
+    }
+    return plan;
+  });
+}
+
+}  // namespace tangram
