@@ -5,16 +5,12 @@
 // are not there yet are NaN, and rows under way to their owners must be left alone (the thread sanitizer looks).
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
-#include "runtime/step.hpp"
+#include "runtime/host_steps.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
-
-[[maybe_unused]] const int kPoison = setenv("TANGRAM_SANITY_CHECK", "1", 1);
 
 #if defined(__SANITIZE_THREAD__)
 constexpr int64_t kSeqlen = 384;  // a hundred times slower there

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <thread>
 
-#include "runtime/dense_backend.hpp"
+#include "runtime/delegating_backend.hpp"
 #include "runtime/mask_families.hpp"
 #include "runtime/staged_plan.hpp"
 #include "runtime/step.hpp"
@@ -19,6 +19,7 @@
 namespace tangram {
 namespace {
 
+using testing::DelegatingBackend;
 using testing::DenseBackend;
 using ::testing::HasSubstr;
 using testing::heads_of;
@@ -29,25 +30,14 @@ using testing::StepOptions;
 using testing::StepResults;
 
 /// Fails on one rank at a given call.
-class FailingBackend final : public AttnBackend {
+class FailingBackend final : public DelegatingBackend {
  public:
-  std::string_view name() const override { return "failing"; }
-  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override {
-    return dense_.prepare(slices, shape, tiles);
-  }
+  FailingBackend() : DelegatingBackend("failing") {}
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
     if (args.accumulate && !failed.exchange(true)) throw std::runtime_error("out of luck");
-    dense_.forward(mask, args, stream);
-  }
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
-    dense_.backward(mask, args, stream);
+    DelegatingBackend::forward(mask, args, stream);
   }
   mutable std::atomic<bool> failed = false;
-
- private:
-  DenseBackend dense_;
 };
 
 TEST(DistAttentionErrors, BackendThatFailsOnOneRankEndsTheOthersAtOnce) {
@@ -83,23 +73,15 @@ TEST(DistAttentionErrors, BackendThatFailsOnOneRankEndsTheOthersAtOnce) {
 }
 
 /// Has no memory on rank 1, as a thread of which it is told.
-class HungryBackend final : public AttnBackend {
+class HungryBackend final : public DelegatingBackend {
  public:
-  std::string_view name() const override { return "hungry"; }
-  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override {
-    return dense_.prepare(slices, shape, tiles);
-  }
+  HungryBackend() : DelegatingBackend("hungry") {}
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
     if (std::this_thread::get_id() == hungry) HostTensor(DType::kFloat32, int64_t{1} << 50, 1, 1);
-    dense_.forward(mask, args, stream);
+    DelegatingBackend::forward(mask, args, stream);
   }
   void backward(PreparedMask&, const AttnBackwardArgs&, void*) const override {}
   mutable std::atomic<std::thread::id> hungry;
-
- private:
-  DenseBackend dense_;
 };
 
 // Peers complain that the rank gave up, often before it ends itself: what counts is why.
@@ -168,20 +150,10 @@ TEST(DistAttentionErrors, PlanForAnotherNumberOfRanksIsRefused) {
 }
 
 /// As DenseBackend, but for tensors on a device.
-class ElsewhereBackend final : public AttnBackend {
+class ElsewhereBackend final : public DelegatingBackend {
  public:
-  std::string_view name() const override { return "elsewhere"; }
+  ElsewhereBackend() : DelegatingBackend("elsewhere") {}
   MemoryKind memory() const override { return MemoryKind::kDevice; }
-  std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return dense_.tile_shape(shape); }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override {
-    return dense_.prepare(slices, shape, tiles);
-  }
-  void forward(PreparedMask&, const AttnForwardArgs&, void*) const override {}
-  void backward(PreparedMask&, const AttnBackwardArgs&, void*) const override {}
-
- private:
-  DenseBackend dense_;
 };
 
 TEST(DistAttentionErrors, BackendsForDeviceMemoryAreRefused) {

@@ -7,14 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 
-#include "runtime/dense_backend.hpp"
+#include "runtime/delegating_backend.hpp"
+#include "runtime/host_steps.hpp"
 #include "runtime/mask_families.hpp"
 #include "runtime/staged_plan.hpp"
-#include "runtime/step.hpp"
 #include "support/sample.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
@@ -24,20 +23,15 @@ namespace {
 
 using testing::DenseBackend;
 using testing::heads_of;
+using testing::kFloat32Tolerance;
 using testing::kSeqlen;
 using testing::plan_of;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
 
-// Rows that were not received are NaN in every build of these tests: reading one spoils the results.
-[[maybe_unused]] const int kPoison = setenv("TANGRAM_SANITY_CHECK", "1", 1);
-
-// Partial results are rounded to float32 once a stage, and sums of them once per contribution.
-constexpr double kFloat32Tolerance = 2e-6;
-
 #if defined(__SANITIZE_THREAD__)
-constexpr int kSweepCpSizes[] = {2, 3};  // ten times slower there, and more ranks bring no other kind of race
+constexpr int kSweepCpSizes[] = {2, 3};  // as kCpSizes
 #else
 constexpr int kSweepCpSizes[] = {1, 2, 3, 4, 6, 8};
 #endif
@@ -324,26 +318,19 @@ TEST(DistAttention, NextStageIsPostedBeforeAStageComputes) {
 }
 
 /// Sleeps in every call, so that a transfer beside it has the time to end.
-class SlowBackend final : public AttnBackend {
+class SlowBackend final : public testing::DelegatingBackend {
  public:
-  explicit SlowBackend(double seconds) : seconds_(seconds) {}
-  std::string_view name() const override { return "slow"; }
-  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override {
-    return dense_.prepare(slices, shape, tiles);
-  }
+  explicit SlowBackend(double seconds) : DelegatingBackend("slow"), seconds_(seconds) {}
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
-    dense_.forward(mask, args, stream);
+    DelegatingBackend::forward(mask, args, stream);
   }
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
-    dense_.backward(mask, args, stream);
+    DelegatingBackend::backward(mask, args, stream);
   }
 
  private:
-  DenseBackend dense_;
   double seconds_;
 };
 

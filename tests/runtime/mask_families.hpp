@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A mask of every family, small enough for dense references.
+// A mask of every family; by default small enough for dense references.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +23,38 @@ struct NamedMask {
 };
 inline void PrintTo(const NamedMask& family, std::ostream* stream) { *stream << family.name; }
 
-inline std::vector<NamedMask> mask_families() {
-  const std::vector<int64_t> cu_seqlens = {0, 17, 90, 91, 160, 240};
-  const std::vector<int64_t> continuations = {70, 40, 60};
+/// Where the masks cut a sequence.
+struct FamilySizes {
+  int64_t seqlen = kSeqlen;
+  std::vector<int64_t> cu_seqlens = {0, 17, 90, 91, 160, 240};
+  Window window = {40, 9};
+  Window window_of_documents = {20, 0};
+  int64_t causal_block = 33;
+  int64_t prefix_lm = 50;
+  int64_t shared_prefix = 70;
+  std::vector<int64_t> continuations = {70, 40, 60};
+  Window window_beside_global = {30, 0};
+  int64_t sparse_block_q = 40;
+  int64_t sparse_block_k = 60;
+};
+
+inline std::vector<NamedMask> mask_families(const FamilySizes& sizes = {}) {
+  const int64_t seqlen = sizes.seqlen;
   const std::vector<std::pair<int64_t, int64_t>> blocks = {{0, 0}, {0, 3}, {1, 2}, {3, 0}, {3, 3}, {5, 1}};
   return {
-      {"Full", full_mask(kSeqlen, kSeqlen)},
-      {"Causal", causal_mask(kSeqlen, kSeqlen)},
-      {"VarlenCausal", varlen_mask(cu_seqlens, true)},
-      {"VarlenFull", varlen_mask(cu_seqlens, false)},
-      {"Window", sliding_window_mask(kSeqlen, {40, 9})},
-      {"WindowOfDocuments", sliding_window_mask(cu_seqlens, {20, 0})},
-      {"BlockCausal", block_causal_mask(kSeqlen, 33)},
-      {"PrefixLm", prefix_lm_mask(kSeqlen, 50)},
-      {"SharedPrefix", shared_prefix_mask(70, continuations)},
-      {"GlobalWindow", global_window_mask(kSeqlen, 8, {30, 0})},
-      {"BlockSparse", block_sparse_mask(kSeqlen, kSeqlen, 40, 60, blocks)},  // rows and keys that see nothing
-      {"Empty", Mask(kSeqlen, kSeqlen, {})},
+      {"Full", full_mask(seqlen, seqlen)},
+      {"Causal", causal_mask(seqlen, seqlen)},
+      {"VarlenCausal", varlen_mask(sizes.cu_seqlens, true)},
+      {"VarlenFull", varlen_mask(sizes.cu_seqlens, false)},
+      {"Window", sliding_window_mask(seqlen, sizes.window)},
+      {"WindowOfDocuments", sliding_window_mask(sizes.cu_seqlens, sizes.window_of_documents)},
+      {"BlockCausal", block_causal_mask(seqlen, sizes.causal_block)},
+      {"PrefixLm", prefix_lm_mask(seqlen, sizes.prefix_lm)},
+      {"SharedPrefix", shared_prefix_mask(sizes.shared_prefix, sizes.continuations)},
+      {"GlobalWindow", global_window_mask(seqlen, 8, sizes.window_beside_global)},
+      // Has rows and keys that see nothing.
+      {"BlockSparse", block_sparse_mask(seqlen, seqlen, sizes.sparse_block_q, sizes.sparse_block_k, blocks)},
+      {"Empty", Mask(seqlen, seqlen, {})},
   };
 }
 

@@ -8,13 +8,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 
-#include "runtime/dense_backend.hpp"
+#include "runtime/delegating_backend.hpp"
+#include "runtime/host_steps.hpp"
 #include "runtime/mask_families.hpp"
 #include "runtime/movement_tables.hpp"
-#include "runtime/step.hpp"
 #include "support/sample.hpp"
 #include "tangram/error.hpp"
 #include "tangram/head_masks.hpp"
@@ -24,23 +23,13 @@ namespace {
 
 using testing::DenseBackend;
 using ::testing::HasSubstr;
+using testing::kCpSizes;
+using testing::kFloat32Tolerance;
 using testing::kSeqlen;
 using testing::NamedMask;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
-
-// Rows that were not received are NaN in every build of these tests.
-[[maybe_unused]] const int kPoison = setenv("TANGRAM_SANITY_CHECK", "1", 1);
-
-// As in dist_attention_test: partial results are rounded to float32 once a part, and sums once per contribution.
-constexpr double kFloat32Tolerance = 2e-6;
-
-#if defined(__SANITIZE_THREAD__)
-constexpr int kCpSizes[] = {2, 3};
-#else
-constexpr int kCpSizes[] = {2, 3, 4, 8};
-#endif
 
 /// MHA, GQA and MQA.
 HeadConfig heads_of(int variant, DType dtype = DType::kFloat32) {
@@ -433,26 +422,6 @@ TEST(Movement, ARankThatRefusesItsArgumentsMakesAllThrow) {
   });
 }
 
-/// What cannot be given delta.
-class NoDeltaBackend final : public AttnBackend {
- public:
-  std::string_view name() const override { return "no_delta"; }
-  std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return dense_.tile_shape(shape); }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override {
-    return dense_.prepare(slices, shape, tiles);
-  }
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
-    dense_.forward(mask, args, stream);
-  }
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
-    dense_.backward(mask, args, stream);
-  }
-
- private:
-  DenseBackend dense_;
-};
-
 std::string message_of(const std::function<void()>& action) {
   try {
     action();
@@ -466,7 +435,7 @@ TEST(Movement, WhatCannotBeDoneIsRefusedOnAllRanks) {
   const Mask mask = full_mask(kSeqlen, kSeqlen);
   const auto plan = plan_of(mask, config_of(2, heads_of(0)));
   run_local_ranks(2, [&](Communicator& comm) {
-    EXPECT_THAT(message_of([&] { DistAttention(plan, comm, NoDeltaBackend()); }),
+    EXPECT_THAT(message_of([&] { DistAttention(plan, comm, testing::DelegatingBackend("no_delta")); }),
                 HasSubstr("needs a backend that takes delta (got no_delta, which does not)"));
   });
   run_local_ranks(3, [&](Communicator& comm) {

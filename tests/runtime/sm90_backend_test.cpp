@@ -6,17 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "runtime/dense_backend.hpp"
-#include "runtime/step.hpp"
+#include "runtime/host_steps.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
-
-[[maybe_unused]] const int kPoison = setenv("TANGRAM_SANITY_CHECK", "1", 1);
 
 constexpr int64_t kSeqlen = 768;
 

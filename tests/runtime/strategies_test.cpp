@@ -5,9 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
 
+#include "runtime/host_steps.hpp"
 #include "runtime/strategy_cases.hpp"
 #include "tangram/error.hpp"
 
@@ -16,6 +16,7 @@ namespace {
 
 using testing::DenseBackend;
 using ::testing::HasSubstr;
+using testing::kCpSizes;
 using testing::kSeqlen;
 using testing::kStrategies;
 using testing::NamedMask;
@@ -23,15 +24,6 @@ using testing::plan_of;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
-
-// Rows that were not received are NaN in every build of these tests.
-[[maybe_unused]] const int kPoison = setenv("TANGRAM_SANITY_CHECK", "1", 1);
-
-#if defined(__SANITIZE_THREAD__)
-constexpr int kCpSizes[] = {2, 3};
-#else
-constexpr int kCpSizes[] = {2, 3, 4, 8};
-#endif
 
 HeadConfig heads_of(int cp_size, int variant, DType dtype = DType::kFloat32) {
   return testing::heads_of(cp_size, variant, 4, 3, dtype);

@@ -1,12 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What tests of the Hopper backend share: whether it can run, a mask made ready, a problem's tensors on the device.
+// What tests of the Hopper backend share: whether it can run, a mask made ready, a problem's tensors on the device, and what
+// their results are compared with.
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -52,6 +55,25 @@ inline void poison_workspace(const PreparedMask& mask) {
   const cuda::Workspace::Lease lease = cuda::workspace_of_current_device().acquire(static_cast<size_t>(bytes), nullptr);
   if (bytes > 0) cuda::check(cudaMemset(lease.data(), 0xff, static_cast<size_t>(bytes)), "cudaMemset");
   wait_for_device();
+}
+
+/// lse and max_logits as in float64. Both come of float32 sums of approximate exponentials, 2^-22 relative each, on
+/// logits around 10.
+inline void expect_logits(const RandomAttention& r, const reference::DenseResult& wanted) {
+  for (size_t i = 0; i < r.lse.size(); ++i) {
+    if (std::isinf(wanted.lse[i])) {
+      ASSERT_EQ(r.lse[i], wanted.lse[i]) << "lse " << i;
+    } else {
+      ASSERT_NEAR(r.lse[i], wanted.lse[i], 1e-3) << "lse " << i;
+    }
+  }
+  for (size_t h = 0; h < r.max_logits.size(); ++h) {
+    if (std::isinf(wanted.max_logits[h])) {
+      EXPECT_EQ(r.max_logits[h], wanted.max_logits[h]);
+    } else {
+      EXPECT_NEAR(r.max_logits[h], wanted.max_logits[h], 1e-4 * (1 + std::abs(wanted.max_logits[h])));
+    }
+  }
 }
 
 /// The tensors of a problem on the device, gaps between heads and rows included, each in an allocation of exactly its

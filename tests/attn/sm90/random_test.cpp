@@ -110,21 +110,7 @@ void expect_right(RandomAttention& r) {
   expect_within("dq", test::values_of(r.dq_view(), r.dq), wanted.dq, naive.dq, dtype, noise);
   expect_within("dk", test::values_of(r.dk_view(), r.dk), wanted.dk, naive.dk, dtype, noise);
   expect_within("dv", test::values_of(r.dv_view(), r.dv), wanted.dv, naive.dv, dtype, 0);
-  for (size_t i = 0; i < r.lse.size(); ++i) {
-    // float32 sums of approximate exponentials, 2^-22 relative each, on logits around 10.
-    if (std::isinf(wanted.lse[i])) {
-      EXPECT_EQ(r.lse[i], wanted.lse[i]) << "lse " << i;
-    } else {
-      EXPECT_NEAR(r.lse[i], wanted.lse[i], 1e-3) << "lse " << i;
-    }
-  }
-  for (size_t h = 0; h < r.max_logits.size(); ++h) {
-    if (std::isinf(wanted.max_logits[h])) {
-      EXPECT_EQ(r.max_logits[h], wanted.max_logits[h]);
-    } else {
-      EXPECT_NEAR(r.max_logits[h], wanted.max_logits[h], 1e-4 * (1 + std::abs(wanted.max_logits[h])));
-    }
-  }
+  test::expect_logits(r, wanted);
   // Sums over rows (of one row with kSsh) of exp(sink - lse) * delta, delta as above: more than three deviations.
   const double sums = r.config.sink_layout == SinkLayout::kSh ? static_cast<double>(r.config.shape.seqlen_q) : 1.0;
   for (size_t i = 0; i < r.dsink.size(); ++i) {

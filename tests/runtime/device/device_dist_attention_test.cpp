@@ -15,6 +15,7 @@
 #include <set>
 
 #include "runtime/device/device_step.hpp"
+#include "runtime/mask_families.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
@@ -24,6 +25,7 @@ namespace {
 
 using testing::DeviceRun;
 using ::testing::HasSubstr;
+using testing::NamedMask;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
@@ -65,30 +67,18 @@ std::shared_ptr<const Plan> plan_of(const Mask& mask, const HeadConfig& heads, c
   return std::make_shared<const Plan>(make_plan(mask, config));
 }
 
-struct NamedMask {
-  const char* name;
-  Mask mask;
-};
-void PrintTo(const NamedMask& family, std::ostream* stream) { *stream << family.name; }
-
 std::vector<NamedMask> mask_families() {
-  const std::vector<int64_t> cu_seqlens = {0, 100, 611, 612, 1000, kSeqlen};
-  const std::vector<int64_t> continuations = {500, 236, 400};
-  const std::vector<std::pair<int64_t, int64_t>> blocks = {{0, 0}, {0, 3}, {1, 2}, {3, 0}, {3, 3}, {5, 1}};
-  return {
-      {"Full", full_mask(kSeqlen, kSeqlen)},
-      {"Causal", causal_mask(kSeqlen, kSeqlen)},
-      {"VarlenCausal", varlen_mask(cu_seqlens, true)},
-      {"VarlenFull", varlen_mask(cu_seqlens, false)},
-      {"Window", sliding_window_mask(kSeqlen, {200, 9})},
-      {"WindowOfDocuments", sliding_window_mask(cu_seqlens, {90, 0})},
-      {"BlockCausal", block_causal_mask(kSeqlen, 200)},
-      {"PrefixLm", prefix_lm_mask(kSeqlen, 300)},
-      {"SharedPrefix", shared_prefix_mask(400, continuations)},
-      {"GlobalWindow", global_window_mask(kSeqlen, 8, {130, 0})},
-      {"BlockSparse", block_sparse_mask(kSeqlen, kSeqlen, 256, 384, blocks)},  // rows and keys that see nothing
-      {"Empty", Mask(kSeqlen, kSeqlen, {})},
-  };
+  return testing::mask_families({.seqlen = kSeqlen,
+                                 .cu_seqlens = {0, 100, 611, 612, 1000, kSeqlen},
+                                 .window = {200, 9},
+                                 .window_of_documents = {90, 0},
+                                 .causal_block = 200,
+                                 .prefix_lm = 300,
+                                 .shared_prefix = 400,
+                                 .continuations = {500, 236, 400},
+                                 .window_beside_global = {130, 0},
+                                 .sparse_block_q = 256,
+                                 .sparse_block_k = 384});
 }
 
 StepResults reference_step(const Mask& mask, const StepOptions& options, const StepInputs& inputs) {
