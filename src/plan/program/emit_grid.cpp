@@ -77,9 +77,10 @@ class PassWriter {
   }
   void send_forward(Chunk& chunk, size_t number);
   void send_backward(Chunk& chunk, size_t number, bool kept);
-  /// Writes `send(chunk, number)` for those of the first `count` chunks that were not sent for.
-  template <class Send>
-  void send_until(size_t count, const Send& send);
+  /// Writes `compute(chunk, number)` for each chunk, and sends home what it returns; `send(chunk, number)` as many
+  /// chunks ahead of that as the target wants.
+  template <class Send, class Compute>
+  void compute_chunks(const Send& send, const Compute& compute);
   void compute_backward(Chunk& chunk, size_t number);
 
   GridRank rank_;
@@ -88,7 +89,6 @@ class PassWriter {
   std::optional<HeadMoves> q_moves_, kv_moves_;
   ProgramWriter writer_;
   std::vector<Chunk> chunks_;
-  size_t num_sent_ = 0;  // chunks
   TensorRef q_, k_, v_, out_, dout_, dq_, dk_, dv_;
   FloatRef lse_;
 };
@@ -222,9 +222,22 @@ void PassWriter::unpack_dsink(const Chunk& chunk) {
   }
 }
 
-template <class Send>
-void PassWriter::send_until(size_t count, const Send& send) {
-  for (; num_sent_ < std::min(count, chunks_.size()); ++num_sent_) send(chunks_[num_sent_], num_sent_);
+template <class Send, class Compute>
+void PassWriter::compute_chunks(const Send& send, const Compute& compute) {
+  size_t num_sent = 0;
+  const auto send_until = [&](size_t count) {
+    for (; num_sent < std::min(count, chunks_.size()); ++num_sent) send(chunks_[num_sent], num_sent);
+  };
+  const size_t ahead = chunks_ahead();
+  send_until(ahead);
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    Chunk& chunk = chunks_[c];
+    writer_.wait(chunk.stage_in);
+    send_until(c + 1 + ahead);
+    writer_.begin_step(c);
+    chunk.stage_back = add_exchange(compute(chunk, c), true, c);
+    writer_.cast(chunk.stage_back);
+  }
 }
 
 void PassWriter::send_forward(Chunk& chunk, size_t number) {
@@ -247,23 +260,16 @@ Program PassWriter::forward() {
   const int num_heads = heads().num_heads_q;
   writer_.copy_floats({{{}, {Place::kMaxLogits, 0, num_heads}, 1, num_heads, -std::numeric_limits<float>::infinity()}});
   const auto send = [&](Chunk& chunk, size_t number) { send_forward(chunk, number); };
-  const size_t ahead = chunks_ahead();
-  send_until(ahead, send);
-  for (size_t c = 0; c < chunks_.size(); ++c) {
-    Chunk& chunk = chunks_[c];
-    writer_.wait(chunk.stage_in);
-    send_until(c + 1 + ahead, send);
-    writer_.begin_step(c);
+  compute_chunks(send, [&](Chunk& chunk, size_t c) {
     unpack_row_sinks(chunk);
     AttendOp op = attend_to(chunk, c);
     op.max_logits = {Place::kMaxLogits, first_q_head(chunk), num_heads};
     op.sink = sink_of(chunk);
     write_rows_forward(writer_, rank_, {op, call_.out, dk_dtype_, dv_dtype_});
-    std::vector<CastItem> items = {q_moves_->back(writer_, chunk.out, chunk.back_out),
-                                   q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
-    chunk.stage_back = add_exchange(std::move(items), true, c);
-    writer_.cast(chunk.stage_back);
-  }
+    return std::vector<CastItem>{
+        q_moves_->back(writer_, chunk.out, chunk.back_out),
+        q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
+  });
   for (const Chunk& chunk : chunks_) {
     writer_.wait(chunk.stage_back);
     std::vector<RowSumOp> copies;
@@ -328,13 +334,7 @@ Program PassWriter::backward(bool kept) {
   const int64_t shared_sinks = call_.seqlen_sink - num_row_sinks();
   if (wants_dsink()) writer_.copy_floats({{{}, {Place::kDsink, 0, num_heads}, shared_sinks, num_heads}});
   const auto send = [&](Chunk& chunk, size_t number) { send_backward(chunk, number, kept); };
-  const size_t ahead = chunks_ahead();
-  send_until(ahead, send);
-  for (size_t c = 0; c < chunks_.size(); ++c) {
-    Chunk& chunk = chunks_[c];
-    writer_.wait(chunk.stage_in);
-    send_until(c + 1 + ahead, send);
-    writer_.begin_step(c);
+  compute_chunks(send, [&](Chunk& chunk, size_t c) {
     if (!kept) {
       q_moves_->unpack_floats(writer_, lse_, chunk.q_heads, chunk.landed_lse, chunk.lse);
       unpack_row_sinks(chunk);
@@ -344,9 +344,8 @@ Program PassWriter::backward(bool kept) {
                                    kv_moves_->back(writer_, chunk.dk, chunk.back_dk),
                                    kv_moves_->back(writer_, chunk.dv, chunk.back_dv)};
     add_dsink(chunk, items);
-    chunk.stage_back = add_exchange(std::move(items), true, c);
-    writer_.cast(chunk.stage_back);
-  }
+    return items;
+  });
   for (const Chunk& chunk : chunks_) {
     writer_.wait(chunk.stage_back);
     std::vector<RowSumOp> copies;

@@ -63,19 +63,9 @@ void advance(ProgramWriter& writer, const GridRank& rank, const Ring& ring, size
 }
 
 void write_ring_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
-  const size_t last = last_step_with_work(rank);
   const Ring ring = make_ring(writer, rank, rows);
-  const TensorRef out = last > 0 ? sum_for(writer, rows.call.out, rows.result_dtype) : rows.call.out;
-  for (size_t s = 0; s < ring.blocks.size(); ++s) {
-    writer.begin_step(s);
-    advance(writer, rank, ring, s);
-    if (!rank.computes(s)) continue;
-    AttendOp call = step_call(rows, s, ring.blocks[s]);
-    call.out = out;
-    if (s != last) call.sink = {};
-    writer.attend(call);
-  }
-  if (out != rows.call.out) writer.copy_rows(out, rows.call.out);
+  write_steps_forward(
+      writer, rank, rows, [&](size_t s) { advance(writer, rank, ring, s); }, [&](size_t s) { return ring.blocks[s]; });
 }
 
 void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
@@ -89,17 +79,7 @@ void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowC
   for (size_t s = 0; s < steps.size(); ++s) {
     writer.begin_step(s);
     advance(writer, rank, ring, s);
-    if (rank.computes(s)) {
-      AttendOp call = step_call(rows, s, ring.blocks[s]);
-      call.dq = dq;
-      call.dk = made.k;
-      call.dv = made.v;
-      if (s > 0) call.sink = call.dsink = {};  // dsink depends on no keys: the first call gives all of it
-      writer.attend(call);
-    } else {
-      writer.zero(made.k);
-      writer.zero(made.v);
-    }
+    write_step_backward(writer, rank, rows, s, ring.blocks[s], dq, made);
     if (s > 0) writer.wait(before_stage);
     const PairRef sent = arena_pair(writer, travel, rank.block_rows(), made);
     const PairRef come = arena_pair(writer, travel, rank.block_rows(), made);
@@ -219,24 +199,10 @@ void write_gather_backward(ProgramWriter& writer, const GridRank& rank, const Ro
   const PairRef come = arena_pair(writer, travel, rank.block_rows() * (rank.grid().row_groups - 1), gathered.own);
   const PairRef made = rank.kernels_write(travel) ? sent : work_pair(writer, DType::kFloat32, all_rows, gathered.own);
 
-  AttendOp call = step_call(rows, 0, gathered.own);
-  call.dq = sum_for(writer, rows.call.dq, rows.result_dtype);
-  call.dk = own.k;
-  call.dv = own.v;
-  writer.attend(call);
+  const TensorRef dq = sum_for(writer, rows.call.dq, rows.result_dtype);
+  write_step_backward(writer, rank, rows, 0, gathered.own, dq, own);
   writer.wait(gathered.stage);
-  const TensorRef dq = call.dq;
-  if (rank.computes(1)) {
-    call = step_call(rows, 1, gathered.all);
-    call.dq = dq;
-    call.dk = made.k;
-    call.dv = made.v;
-    call.sink = call.dsink = {};
-    writer.attend(call);
-  } else {
-    writer.zero(made.k);
-    writer.zero(made.v);
-  }
+  write_step_backward(writer, rank, rows, 1, gathered.all, dq, made);
   if (made.k != sent.k) writer.sum_rows({{made.k, {}, sent.k}, {made.v, {}, sent.v}});
   const int stage = add_pair_cast(writer, shared(scatter_exchange(rank, gathered.exchange)), sent, come, "scatter dkv",
                                   {{}, true, 1});
@@ -261,6 +227,37 @@ void write_local_backward(ProgramWriter& writer, const GridRank& rank, const Row
 }
 
 }  // namespace
+
+void write_steps_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows,
+                         const std::function<void(size_t)>& advance, const std::function<PairRef(size_t)>& kv_of) {
+  const size_t last = last_step_with_work(rank);
+  const TensorRef out = last > 0 ? sum_for(writer, rows.call.out, rows.result_dtype) : rows.call.out;
+  for (size_t s = 0; s < rank.steps().size(); ++s) {
+    writer.begin_step(s);
+    advance(s);
+    if (!rank.computes(s)) continue;
+    AttendOp call = step_call(rows, s, kv_of(s));
+    call.out = out;
+    if (s != last) call.sink = {};
+    writer.attend(call);
+  }
+  if (out != rows.call.out) writer.copy_rows(out, rows.call.out);
+}
+
+void write_step_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows, size_t step,
+                         const PairRef& kv, const TensorRef& dq, const PairRef& made) {
+  if (!rank.computes(step)) {
+    writer.zero(made.k);
+    writer.zero(made.v);
+    return;
+  }
+  AttendOp call = step_call(rows, step, kv);
+  call.dq = dq;
+  call.dk = made.k;
+  call.dv = made.v;
+  if (step > 0) call.sink = call.dsink = {};  // dsink depends on no keys: the first call gives all of it
+  writer.attend(call);
+}
 
 PairRef arena_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRef& like) {
   const TensorRef k = writer.arena(dtype, rows, like.k.heads, like.k.dim);

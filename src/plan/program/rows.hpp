@@ -5,6 +5,8 @@
 // a step once heads have been exchanged, for each way in which K/V blocks travel between row groups.
 #pragma once
 
+#include <functional>
+
 #include "plan/program/writer.hpp"
 
 namespace tangram {
@@ -48,6 +50,13 @@ void write_sub_rings_backward(ProgramWriter& writer, const GridRank& rank, const
 struct PairRef {
   TensorRef k, v;
 };
+/// Step after step, each adding to what those before it left: `advance(step)` writes what moves blocks, `kv_of(step)`
+/// says where the keys of a step lie.
+void write_steps_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows,
+                         const std::function<void(size_t)>& advance, const std::function<PairRef(size_t)>& kv_of);
+/// Adds to `dq`, and leaves in `made` what the step contributes to the gradients of `kv`, be it nothing.
+void write_step_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows, size_t step,
+                         const PairRef& kv, const TensorRef& dq, const PairRef& made);
 /// Made of `like`'s heads.
 PairRef arena_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRef& like);
 PairRef work_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRef& like);

@@ -64,15 +64,8 @@ void advance(ProgramWriter& writer, const Turns& turns, size_t step) {
   for (const int stage : turns.stages[step + 1]) writer.cast(stage);
 }
 
-AttendOp turn_call(const GridRank& rank, const RowCall& rows, size_t step, const Turns& turns) {
-  AttendOp call = rows.call;
-  call.mask += static_cast<int>(step);
-  call.stage += static_cast<int>(step);
-  const PairRef held = step == 0 ? turns.rows[0] : first_rows(turns.rows[step], turn(rank, step).rows);
-  call.k = held.k;
-  call.v = held.v;
-  call.accumulate = step > 0;
-  return call;
+PairRef held_rows(const GridRank& rank, const Turns& turns, size_t step) {
+  return step == 0 ? turns.rows[0] : first_rows(turns.rows[step], turn(rank, step).rows);
 }
 
 /// Gradients of one step on their way: to the next holder, and home.
@@ -127,21 +120,10 @@ void finish_grads(ProgramWriter& writer, const GridRank& rank, const Leaving& le
 }  // namespace
 
 void write_sub_rings_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
-  const size_t num_steps = rank.steps().size();
-  size_t last = 0;
-  for (size_t s = 0; s < num_steps; ++s) last = rank.computes(s) ? s : last;
   const Turns turns = make_turns(writer, rank, rows);
-  const TensorRef out = last > 0 ? sum_for(writer, rows.call.out, rows.result_dtype) : rows.call.out;
-  for (size_t s = 0; s < num_steps; ++s) {
-    writer.begin_step(s);
-    advance(writer, turns, s);
-    if (!rank.computes(s)) continue;
-    AttendOp call = turn_call(rank, rows, s, turns);
-    call.out = out;
-    if (s != last) call.sink = {};
-    writer.attend(call);
-  }
-  if (out != rows.call.out) writer.copy_rows(out, rows.call.out);
+  write_steps_forward(
+      writer, rank, rows, [&](size_t s) { advance(writer, turns, s); },
+      [&](size_t s) { return held_rows(rank, turns, s); });
 }
 
 void write_sub_rings_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
@@ -154,17 +136,7 @@ void write_sub_rings_backward(ProgramWriter& writer, const GridRank& rank, const
     writer.begin_step(s);
     advance(writer, turns, s);
     const PairRef made = s == 0 ? own : work_pair(writer, DType::kFloat32, turn(rank, s).rows, own);
-    if (rank.computes(s)) {
-      AttendOp call = turn_call(rank, rows, s, turns);
-      call.dq = dq;
-      call.dk = made.k;
-      call.dv = made.v;
-      if (s > 0) call.sink = call.dsink = {};  // dsink depends on no keys: the first call gives all of it
-      writer.attend(call);
-    } else {
-      writer.zero(made.k);
-      writer.zero(made.v);
-    }
+    write_step_backward(writer, rank, rows, s, held_rows(rank, turns, s), dq, made);
     if (s == 0) continue;
     if (s > 1) finish_grads(writer, rank, leaving, s - 1, own);
     leaving = send_grads(writer, rank, s, made, s > 1 ? leaving.onward : PairRef{});
