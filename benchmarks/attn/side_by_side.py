@@ -19,8 +19,6 @@ share of the blocks that are visible}. With "d", "dv", "hq", "hk", "det" where t
 import argparse
 import gc
 import json
-import random
-import statistics
 import sys
 import time
 import traceback
@@ -28,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from turns import take_turns
 
 import tangram
 
@@ -46,8 +45,6 @@ except Exception as error:
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "cuda"
 ROUNDS = 7
-TURN_MS = 12.0
-WARM_S = 0.4  # a GPU that has rested, or done light work, runs at up to a fifth more than its lasting clock
 PEERS = ("fa4", "flex", "cudnn")
 
 
@@ -246,32 +243,6 @@ def captured(function):
     return replay
 
 
-def elapsed_ms(function, count):
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(count):
-        function()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / count
-
-
-def take_turns(functions):
-    """Median milliseconds of each of the named functions."""
-    counts = {name: max(1, int(TURN_MS / max(1e-3, elapsed_ms(f, 2)))) for name, f in functions.items()}
-    begin = time.monotonic()
-    while time.monotonic() - begin < WARM_S:
-        for name, function in functions.items():
-            elapsed_ms(function, counts[name])
-    times = {name: [] for name in functions}
-    order = list(functions)
-    for _ in range(ROUNDS):
-        random.shuffle(order)
-        for name in order:
-            times[name].append(elapsed_ms(functions[name], counts[name]))
-    return {name: statistics.median(t) for name, t in times.items()}
-
-
 class Contest:
     """All systems on one case: graphs of both passes, and results to compare."""
 
@@ -380,7 +351,7 @@ class Contest:
             ("backward", self.backward, backward_flops),
         ):
             if graphs:
-                yield name, {system: flops / ms / 1e9 for system, ms in take_turns(graphs).items()}
+                yield name, {system: flops / ms / 1e9 for system, ms in take_turns(graphs, ROUNDS).items()}
 
 
 def default_cases():

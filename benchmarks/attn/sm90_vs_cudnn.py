@@ -12,16 +12,14 @@ and causal masks only. Prints CSV; needs a Hopper GPU and torch.
 import argparse
 import ctypes
 import json
-import statistics
 from pathlib import Path
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from turns import take_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN = 1 << 60
-ROUND_MS = 12.0  # long enough that an event pair costs nothing, short enough that turns meet the same clocks
-WARM_MS = 400.0  # a GPU that has rested, or done light work, runs at up to a fifth more than its lasting clock
 
 
 def band_slices(case):
@@ -61,31 +59,6 @@ class Tangram:
         self.library.tangram_bench_destroy(pointer(self.handle))
 
 
-def elapsed_ms(function, count):
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(count):
-        function()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / count
-
-
-def take_turns(functions, rounds):
-    """Median milliseconds of each function."""
-    for function in functions:
-        elapsed_ms(function, 2)
-    counts = [max(1, int(ROUND_MS / elapsed_ms(function, 2))) for function in functions]
-    warm_ms = 0.0
-    while warm_ms < WARM_MS:
-        warm_ms += sum(count * elapsed_ms(function, count) for function, count in zip(functions, counts, strict=True))
-    times = [[] for _ in functions]
-    for _ in range(rounds):
-        for i, function in enumerate(functions):
-            times[i].append(elapsed_ms(function, counts[i]))
-    return [statistics.median(t) for t in times]
-
-
 def measure(library, case, heads_q, heads_kv, dim, rounds, passes):
     seqlen, mask = case["seqlen"], case["mask"]
     q, dout = (torch.randn(seqlen, heads_q, dim, device="cuda").bfloat16() for _ in range(2))
@@ -94,8 +67,11 @@ def measure(library, case, heads_q, heads_kv, dim, rounds, passes):
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     ours = Tangram(library, case, heads_q, heads_kv, dim)
     gradients = (q, k, v, out, lse, dout, dq, dk, dv)
-    forward = [lambda: ours.forward(q, k, v, out, lse)]
-    backward = [lambda: ours.backward(gradients, False), lambda: ours.backward(gradients, True)]
+    forward = {"tangram": lambda: ours.forward(q, k, v, out, lse)}
+    backward = {
+        "tangram": lambda: ours.backward(gradients, False),
+        "deterministic": lambda: ours.backward(gradients, True),
+    }
     if mask in ("full", "causal"):
         leaves = [t.transpose(0, 1)[None].detach().requires_grad_() for t in (q, k, v)]
 
@@ -106,17 +82,17 @@ def measure(library, case, heads_q, heads_kv, dim, rounds, passes):
                 )
 
         result, dresult = peer(), dout.transpose(0, 1)[None]
-        forward.append(lambda: peer().detach())
-        backward.append(lambda: torch.autograd.grad(result, leaves, dresult, retain_graph=True))
+        forward["cudnn"] = lambda: peer().detach()
+        backward["cudnn"] = lambda: torch.autograd.grad(result, leaves, dresult, retain_graph=True)
     flops = 4 * case["area"] * heads_q * dim
     if "forward" in passes:
-        rates = [flops / t / 1e9 for t in take_turns(forward, rounds)]
-        yield "forward", rates[0], None, rates[1] if len(rates) > 1 else None
+        rates = {name: flops / t / 1e9 for name, t in take_turns(forward, rounds).items()}
+        yield "forward", rates["tangram"], None, rates.get("cudnn")
     else:
         ours.forward(q, k, v, out, lse)
     if "backward" in passes:
-        rates = [2.5 * flops / t / 1e9 for t in take_turns(backward, rounds)]
-        yield "backward", rates[0], rates[1], rates[2] if len(rates) > 2 else None
+        rates = {name: 2.5 * flops / t / 1e9 for name, t in take_turns(backward, rounds).items()}
+        yield "backward", rates["tangram"], rates["deterministic"], rates.get("cudnn")
     ours.close()
 
 

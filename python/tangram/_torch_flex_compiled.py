@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ._core import FlexAttention, Mask
+from ._core import Mask
 from ._torch_pass import (
     _DTYPES,
     _NAMES,
@@ -175,76 +175,60 @@ def _make_attend_mask() -> tuple[()]:
 _make_attend_mask._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as assume_constant_result
 
 
-def _of_operator(
-    q: Tensor, k: Tensor, v: Tensor, tensors: Ranges, flat: list[int], mask: int, backend: str
-) -> FlexAttention:
-    ranges = tensors
-    if mask != NO_MASK:
-        ranges = (_graph_masks[mask], None, None)
-    elif tensors[0] is None:
-        pieces = [flat[i : i + 5] for i in range(0, len(flat), 5)]
-        ranges = ([(p[0], p[1]) for p in pieces], [(p[2], p[3]) for p in pieces], [p[4] for p in pieces])
-    return _attention(q, k, v, ranges, backend or None)
+class _Shared(NamedTuple):
+    """What both operators take behind their tensors, as _ARGS lists it."""
+
+    sink: Tensor | None
+    q_ranges: Tensor | None
+    k_ranges: Tensor | None
+    types: Tensor | None
+    flat: list[int]
+    mask: int
+    sink_layout: str
+    scale: float | None
+    softcap: float
+    deterministic: bool
+    sm_margin: int
+    backend: str
+
+    def ranges(self) -> Ranges:
+        if self.mask != NO_MASK:
+            return _graph_masks[self.mask], None, None
+        if self.q_ranges is not None:
+            return self.q_ranges, self.k_ranges, self.types
+        pieces = [self.flat[i : i + 5] for i in range(0, len(self.flat), 5)]
+        return [(p[0], p[1]) for p in pieces], [(p[2], p[3]) for p in pieces], [p[4] for p in pieces]
+
+    def call(self, q: Tensor, k: Tensor, v: Tensor, out_dtype: torch.dtype | None, max_logits: bool) -> _Call:
+        attention = _attention(q, k, v, self.ranges(), self.backend or None)
+        options = _options(self.scale, self.softcap, self.deterministic, self.sm_margin)
+        return _Call(attention, self.sink_layout, options, out_dtype, max_logits)
+
+    def sink_values(self) -> Tensor | None:
+        return None if self.sink is None else self.sink.to(torch.float32).contiguous()
 
 
 @torch.library.impl("tangram::flex_attn", "CompositeExplicitAutograd")
-def _flex_attn(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    q_ranges: Tensor | None,
-    k_ranges: Tensor | None,
-    types: Tensor | None,
-    flat: list[int],
-    mask: int,
-    sink_layout: str,
-    scale: float | None,
-    softcap: float,
-    deterministic: bool,
-    sm_margin: int,
-    backend: str,
-    out_dtype: torch.dtype | None,
-    max_logits: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check(q, k, v, sink)
-    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, mask, backend)
-    options = _options(scale, softcap, deterministic, sm_margin)
-    sink = None if sink is None else sink.to(torch.float32).contiguous()
-    call = _Call(attention, sink_layout, options, out_dtype, max_logits)
-    out, lse, *peaks = _forward(call, _rows(q), _rows(k), _rows(v), sink)
+def _flex_attn(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *shared, out_dtype, max_logits = args
+    given = _Shared(*shared)
+    _check(q, k, v, given.sink)
+    call = given.call(q, k, v, out_dtype, max_logits)
+    out, lse, *peaks = _forward(call, _rows(q), _rows(k), _rows(v), given.sink_values())
     return out, lse, peaks[0] if peaks else q.new_empty(0, dtype=torch.float32)
 
 
 @torch.library.impl("tangram::flex_attn_backward", "CompositeExplicitAutograd")
 def _flex_attn_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    sink: Tensor | None,
-    q_ranges: Tensor | None,
-    k_ranges: Tensor | None,
-    types: Tensor | None,
-    flat: list[int],
-    mask: int,
-    sink_layout: str,
-    scale: float | None,
-    softcap: float,
-    deterministic: bool,
-    sm_margin: int,
-    backend: str,
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *args: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    attention = _of_operator(q, k, v, (q_ranges, k_ranges, types), flat, mask, backend)
-    options = _options(scale, softcap, deterministic, sm_margin)
-    as_float = None if sink is None else sink.to(torch.float32).contiguous()
-    call = _Call(attention, sink_layout, options, None, False)
-    dq, dk, dv, dsink = _backward(call, dout, _rows(q), _rows(k), _rows(v), _rows(out), lse.contiguous(), as_float)
-    if sink is None or dsink is None:
+    given = _Shared(*args)
+    call = given.call(q, k, v, None, False)
+    rows = (_rows(q), _rows(k), _rows(v), _rows(out))
+    dq, dk, dv, dsink = _backward(call, dout, *rows, lse.contiguous(), given.sink_values())
+    if given.sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)
-    return dq, dk, dv, dsink.to(sink.dtype)
+    return dq, dk, dv, dsink.to(given.sink.dtype)
 
 
 def shapes_of_forward(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:

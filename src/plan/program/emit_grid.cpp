@@ -266,9 +266,8 @@ Program PassWriter::forward() {
     op.max_logits = {Place::kMaxLogits, first_q_head(chunk), num_heads};
     op.sink = sink_of(chunk);
     write_rows_forward(writer_, rank_, {op, call_.out, dk_dtype_, dv_dtype_});
-    return std::vector<CastItem>{
-        q_moves_->back(writer_, chunk.out, chunk.back_out),
-        q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
+    return std::vector<CastItem>{q_moves_->back(writer_, chunk.out, chunk.back_out),
+                                 q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
   });
   for (const Chunk& chunk : chunks_) {
     writer_.wait(chunk.stage_back);

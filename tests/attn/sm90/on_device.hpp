@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What tests of the Hopper backend share: whether it can run, a mask made ready, a problem's tensors on the device, and what
-// their results are compared with.
+// What tests of the Hopper backend share: whether it can run, a mask made ready, a problem's tensors on the device, and
+// what its results are compared with.
 #pragma once
 
 #include <cuda_runtime_api.h>
