@@ -15,6 +15,7 @@ add_custom_target(tangram_library)
 foreach(
   layer
   core
+  machine
   schedule
   plan
   cuda

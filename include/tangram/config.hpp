@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tangram/dtype.hpp"
+#include "tangram/machine.hpp"
 
 namespace tangram {
 
@@ -83,26 +84,6 @@ struct HeadConfig {
   DType dtype = DType::kBFloat16;
 
   friend bool operator==(const HeadConfig&, const HeadConfig&) = default;
-};
-
-/// Constants of the machine in which the planner compares. Defaults are those of one H200 among peers over NVLink;
-/// `tangram doctor --measure` measures them.
-struct CostModel {
-  double forward_flops_per_s = 640e12;   ///< attention forward by visible area
-  double backward_flops_per_s = 560e12;  ///< attention backward by visible area
-  double link_bytes_per_s = 390e9;       ///< per rank and direction
-  double copy_latency_s = 3e-6;          ///< fixed cost of one contiguous copy
-  double stage_overhead_s = 8e-6;        ///< fixed cost of one more stage: launch, merge
-  /// Query rows of a kernel tile, which a cut elsewhere leaves partly filled on both sides: the dispatch cuts documents
-  /// at its multiples, unless that moves so many more rows that the tiles are worth less. 1: all cuts cost the same.
-  int64_t tile_rows = 128;
-  /// Copies within a rank's memory, read plus written: heads put together, partial results and gradients added up.
-  double memory_bytes_per_s = 2.0e12;
-  /// What a backward pass takes for a key row that is not of the rank's own shard, for each query head, however few
-  /// queries see it.
-  double backward_key_row_s = 3.0e-10;
-
-  friend bool operator==(const CostModel&, const CostModel&) = default;
 };
 
 /// How attention is split over the ranks. See docs/design/strategies.md.

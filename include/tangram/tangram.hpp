@@ -27,6 +27,7 @@
 #include "tangram/key_stretch.hpp"
 #include "tangram/local_group.hpp"
 #include "tangram/log.hpp"
+#include "tangram/machine.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/movement_plan.hpp"

@@ -12,7 +12,7 @@
 #include "cli/text_table.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
-#include "plan/simulate/fit.hpp"
+#include "machine/fit.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/error.hpp"
 

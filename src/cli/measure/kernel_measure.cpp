@@ -95,7 +95,7 @@ KernelMeasurement measure_kernels(DType dtype, int head_dim, int64_t max_rows, i
     const AttnForwardArgs forward{.q = q, .k = k, .v = v, .out = out, .lse = lse.data()};
     const AttnBackwardArgs backward{
         .q = q, .k = k, .v = v, .out = out, .lse = lse.data(), .dout = dout, .dq = dq, .dk = dk, .dv = dv};
-    const sim::Work work = sim::count_work(slices, kTiles);
+    const KernelWork work = count_work(slices, kTiles);
     barrier();
     forward_samples.push_back(
         {work, kNumHeads, fastest_seconds(num_repeats, [&] { backend->forward(*mask, forward); })});

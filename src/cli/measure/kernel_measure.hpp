@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "cli/machine_file.hpp"
-#include "plan/simulate/fit.hpp"
+#include "machine/fit.hpp"
 
 namespace tangram::cli {
 

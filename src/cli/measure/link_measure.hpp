@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cli/machine_file.hpp"
-#include "plan/simulate/fit.hpp"
+#include "machine/fit.hpp"
 #include "tangram/communicator.hpp"
 
 namespace tangram::cli {

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "machine/kernel_work.hpp"
 #include "plan/clock/clock.hpp"
 #include "plan/stages.hpp"
 #include "tangram/simulate.hpp"
@@ -33,22 +34,7 @@ struct SimInput {
   const KernelModel& kernel(Pass pass) const { return pass == Pass::kForward ? machine.forward : machine.backward; }
 };
 
-/// Cells as a kernel meets them, for one query head.
-struct Work {
-  double area = 0;    // visible
-  double issued = 0;  // of the tiles that are computed
-  double cut = 0;     // of the tiles that a diagonal crosses
-  double items = 0;
-  double longest = 0;  // cells of the longest item
-
-  Work& operator+=(const Work& other);
-};
-/// Closed form: O(1) a slice, whatever its size.
-Work count_work(const AttnSlice& slice, const KernelModel& kernel);
-Work count_work(std::span<const AttnSlice> slices, const KernelModel& kernel);
-
-/// Work that one call over `keys` key rows does: slices that see the same key rows share their items.
-Work of_one_call(Work work, double keys, const KernelModel& kernel);
+using Work = KernelWork;
 
 /// Seconds of one kernel call over `work` for `num_heads` query heads; 0 for no work. `comm_active`: rows move
 /// meanwhile, which takes workers from the kernel when they do the moving.

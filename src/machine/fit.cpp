@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/simulate/fit.hpp"
+#include "machine/fit.hpp"
 
 #include <algorithm>
 #include <array>

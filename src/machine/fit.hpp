@@ -6,14 +6,14 @@
 
 #include <span>
 
-#include "plan/simulate/strategies.hpp"
-#include "tangram/simulate.hpp"
+#include "machine/kernel_work.hpp"
+#include "tangram/machine.hpp"
 
 namespace tangram {
 
 /// One measured call: its work for one head by the kernel's tiles, how many heads, and how long it took.
 struct KernelSample {
-  sim::Work work;
+  KernelWork work;
   double num_heads = 1;
   double seconds = 0;
 };

@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Fits get back the constants that made the samples.
+#include "machine/fit.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "plan/simulate/fit.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -33,7 +34,7 @@ std::vector<KernelSample> samples_of(const KernelModel& truth, double noise) {
   std::uniform_real_distribution<double> error(1 - noise, 1 + noise);
   std::vector<KernelSample> samples;
   for (int i = 0; i < 40; ++i) {
-    const sim::Work work = sim::count_work(random_slices(rng), truth);
+    const KernelWork work = count_work(random_slices(rng), truth);
     const double heads = 1 + static_cast<double>(rng() % 8);
     const double busy = heads * ((work.issued + truth.masked_tile_cost * work.cut) * kFlops / truth.flops_per_s +
                                  work.items * truth.item_s / kWorkers);
@@ -43,7 +44,7 @@ std::vector<KernelSample> samples_of(const KernelModel& truth, double noise) {
   return samples;
 }
 
-TEST(SimulateFit, KernelConstantsComeBack) {
+TEST(Fit, KernelConstantsComeBack) {
   const KernelModel truth{16, 32, 128, 3e11, 0.6, 2e-6, 5e-5, 0.4};
   const KernelFit fit =
       fit_kernel({.tile_rows = 16, .tile_cols = 32, .item_rows = 128}, samples_of(truth, 0), kFlops, kWorkers);
@@ -55,7 +56,7 @@ TEST(SimulateFit, KernelConstantsComeBack) {
   EXPECT_LT(fit.max_error, 1e-9);
 }
 
-TEST(SimulateFit, NoiseShowsAsError) {
+TEST(Fit, NoiseShowsAsError) {
   const KernelModel truth{16, 32, 128, 3e11, 0.6, 2e-6, 5e-5, 0.4};
   const KernelFit fit =
       fit_kernel({.tile_rows = 16, .tile_cols = 32, .item_rows = 128}, samples_of(truth, 0.05), kFlops, kWorkers);
@@ -65,11 +66,11 @@ TEST(SimulateFit, NoiseShowsAsError) {
   EXPECT_GE(fit.max_error, fit.rms_error);
 }
 
-TEST(SimulateFit, NothingBecomesNegative) {
+TEST(Fit, NothingBecomesNegative) {
   // Less time for more items: only a negative constant would explain it.
   std::vector<KernelSample> samples;
   for (int i = 1; i <= 10; ++i) {
-    sim::Work work;
+    KernelWork work;
     work.area = work.issued = 1e6;
     work.items = i;
     samples.push_back({work, 1, 1e-3 - 1e-5 * i});
@@ -79,7 +80,7 @@ TEST(SimulateFit, NothingBecomesNegative) {
   EXPECT_GT(fit.model.flops_per_s, 0);
 }
 
-TEST(SimulateFit, LinkConstantsComeBack) {
+TEST(Fit, LinkConstantsComeBack) {
   std::vector<LinkSample> samples;
   for (const double bytes : {1e3, 1e5, 1e7}) {
     for (const double copies : {1.0, 16.0, 256.0})
@@ -91,7 +92,7 @@ TEST(SimulateFit, LinkConstantsComeBack) {
   EXPECT_NEAR(fit.call_s, 4e-5, 1e-11);
 }
 
-TEST(SimulateFit, RefusesSamplesThatMeanNothing) {
+TEST(Fit, RefusesSamplesThatMeanNothing) {
   const std::vector<LinkSample> one{{1, 1, 1}};
   EXPECT_THROW(fit_link(one), InvalidArgument);
   const std::vector<LinkSample> timeless{{1, 1, 1}, {2, 1, 0}};
