@@ -13,12 +13,12 @@
 
 namespace tangram::comm {
 
-MessageTransport::MessageTransport(Place place, double timeout_s)
-    : place_(place),
+MessageTransport::MessageTransport(Caller caller, double timeout_s)
+    : caller_(caller),
       timeout_s_(timeout_s),
       notes_(timeout_s),
-      waits_(place, timeout_s),
-      received_(static_cast<size_t>(place.size), std::vector<char>(encoded_size(place.size))) {}
+      waits_(caller, timeout_s),
+      received_(static_cast<size_t>(caller.size), std::vector<char>(encoded_size(caller.size))) {}
 
 void MessageTransport::execute(Operation& operation, double& started_s) {
   notice_abort();
@@ -28,7 +28,7 @@ void MessageTransport::execute(Operation& operation, double& started_s) {
   std::vector<const Signature*> signatures;
   decoded.reserve(received_.size());
   for (const std::vector<char>& bytes : received_) {
-    decoded.push_back(decode(bytes, place_.size));
+    decoded.push_back(decode(bytes, caller_.size));
     signatures.push_back(&decoded.back());
   }
   const std::string disagreement = find_disagreement(signatures);
@@ -37,10 +37,10 @@ void MessageTransport::execute(Operation& operation, double& started_s) {
 }
 
 void MessageTransport::exchange_signatures(const Operation& operation) {
-  sent_ = encode(operation.signature, place_.size);
-  received_[static_cast<size_t>(place_.rank)] = sent_;
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer == place_.rank) continue;
+  sent_ = encode(operation.signature, caller_.size);
+  received_[static_cast<size_t>(caller_.rank)] = sent_;
+  for (int peer = 0; peer < caller_.size; ++peer) {
+    if (peer == caller_.rank) continue;
     receive(peer, MessageKind::kSignature, received_[static_cast<size_t>(peer)].data(), std::ssize(sent_));
     send(peer, MessageKind::kSignature, sent_.data(), std::ssize(sent_));
   }
@@ -48,7 +48,7 @@ void MessageTransport::exchange_signatures(const Operation& operation) {
 }
 
 void MessageTransport::move_rows(const Operation& operation) {
-  RowMessages messages(operation, place_);
+  RowMessages messages(operation, caller_);
   for (const RowMessages::Incoming& in : messages.incoming()) {
     receive(in.peer, MessageKind::kRows, in.data, in.num_bytes);
   }
@@ -66,7 +66,7 @@ void MessageTransport::notice_abort() {
     if (failure_) throw_failure();
     reason = abort_reason_;
   }
-  if (reason) fail({false, fmt::format("rank {} gave up: {}", place_.rank, *reason)});
+  if (reason) fail({false, fmt::format("rank {} gave up: {}", caller_.rank, *reason)});
   std::optional<Failure> told = failure_of_peer();
   if (!told) return;
   const std::lock_guard lock(mutex_);
@@ -84,7 +84,8 @@ void MessageTransport::fail(Failure failure) {
 }
 
 void MessageTransport::fail_ended(const std::string& name, int peer) {
-  fail({false, fmt::format("{}: rank {} has ended without taking part (noticed by rank {})", name, peer, place_.rank)});
+  fail(
+      {false, fmt::format("{}: rank {} has ended without taking part (noticed by rank {})", name, peer, caller_.rank)});
 }
 
 void MessageTransport::check_silence(const std::string& name, std::span<const int> peers, double begin_s,
@@ -99,17 +100,17 @@ void MessageTransport::check_silence(const std::string& name, std::span<const in
   };
   const std::vector<int> silent = waits_.silent(peers, now_s);
   if (!is_over) {
-    notes_.note(name, ranks(silent.empty() ? peers : silent), place_.rank, silent_s);
+    notes_.note(name, ranks(silent.empty() ? peers : silent), caller_.rank, silent_s);
     return;
   }
   if (silent.empty()) {
     fail({true,
           fmt::format("{}: nothing moved within {:g} s though {} did take part: all wait for each other, and whose "
                       "fault it is cannot be known (noticed by rank {})",
-                      name, timeout_s_, ranks(peers), place_.rank)});
+                      name, timeout_s_, ranks(peers), caller_.rank)});
   }
   fail({true, fmt::format("{}: {} did not take part within {:g} s (noticed by rank {})", name, ranks(silent),
-                          timeout_s_, place_.rank)});
+                          timeout_s_, caller_.rank)});
 }
 
 void MessageTransport::throw_failure() const {

@@ -25,9 +25,9 @@ enum class MessageKind { kSignature, kRows };
 
 class MessageTransport : public Transport {
  public:
-  MessageTransport(Place place, double timeout_s);
+  MessageTransport(Caller caller, double timeout_s);
 
-  Place place() const final { return place_; }
+  Caller caller() const final { return caller_; }
   void execute(Operation& operation, double& started_s) final;
   void abort(std::string_view reason) noexcept final;
   bool needs_idle() const final { return true; }
@@ -67,7 +67,7 @@ class MessageTransport : public Transport {
   /// since `begin_s`, for `silent_s` without any progress. What peers have said must be in `waits_`.
   void check_silence(const std::string& name, std::span<const int> peers, double begin_s, double silent_s);
 
-  const Place place_;
+  const Caller caller_;
   const double timeout_s_;
   WaitNotes notes_;
   WaitGraph waits_;  // NOTE [who waits for whom]

@@ -34,13 +34,13 @@ void check_same_row(std::string_view name, const ConstTensorView& a, const Const
 }
 
 /// `what` is `sends` or `recvs`; all rows must lie in [0, num_rows).
-void check_copies(std::string_view name, std::string_view what, std::span<const RowCopy> copies, Place place,
+void check_copies(std::string_view name, std::string_view what, std::span<const RowCopy> copies, Caller caller,
                   int64_t num_rows) {
   const RowCopy* previous = nullptr;
   for (const RowCopy& copy : copies) {
-    require(copy.peer >= 0 && copy.peer < place.size && copy.peer != place.rank,
-            "{}: {} must name other ranks in [0, {}) (got peer={} on rank {})", name, what, place.size, copy.peer,
-            place.rank);
+    require(copy.peer >= 0 && copy.peer < caller.size && copy.peer != caller.rank,
+            "{}: {} must name other ranks in [0, {}) (got peer={} on rank {})", name, what, caller.size, copy.peer,
+            caller.rank);
     require(!copy.rows.empty() && copy.rows.begin >= 0 && copy.rows.end <= num_rows && copy.peer_row >= 0,
             "{}: {} must be non-empty rows in [0, {}) (got [{}, {}), peer_row={}, peer={})", name, what, num_rows,
             copy.rows.begin, copy.rows.end, copy.peer_row, copy.peer);
@@ -128,7 +128,7 @@ std::span<const RowCopy> pieces_of(std::span<const RowCopy> copies, int peer) {
   return copies.subspan(static_cast<size_t>(begin - copies.begin()), static_cast<size_t>(end - begin));
 }
 
-Operation make_group_cast(Place place, const Exchange& exchange, std::span<const CastTensor> tensors,
+Operation make_group_cast(Caller caller, const Exchange& exchange, std::span<const CastTensor> tensors,
                           std::string_view label) {
   const std::string name = call_name(OpKind::kGroupCast, label);
   check_tensor_count(name, tensors.size());
@@ -137,19 +137,19 @@ Operation make_group_cast(Place place, const Exchange& exchange, std::span<const
     check_view(name, "src", tensor.src);
     check_view(name, "dst", tensor.dst);
     check_same_row(name, tensor.src, tensor.dst);
-    check_copies(name, "sends", exchange.sends, place, tensor.src.rows);
-    check_copies(name, "recvs", exchange.recvs, place, tensor.dst.rows);
+    check_copies(name, "sends", exchange.sends, caller, tensor.src.rows);
+    check_copies(name, "recvs", exchange.recvs, caller, tensor.dst.rows);
     operation.sources.push_back(tensor.src);
     operation.targets.push_back(tensor.dst);
   }
   check_received_once(name, exchange.recvs);
   operation.outgoing = exchange.sends;
   operation.incoming = exchange.recvs;
-  sign(operation, OpKind::kGroupCast, ReduceOp::kSum, label, place.size);
+  sign(operation, OpKind::kGroupCast, ReduceOp::kSum, label, caller.size);
   return operation;
 }
 
-Operation make_group_reduce(Place place, const Exchange& exchange, std::span<const ReduceTensor> tensors, ReduceOp op,
+Operation make_group_reduce(Caller caller, const Exchange& exchange, std::span<const ReduceTensor> tensors, ReduceOp op,
                             std::string_view label) {
   const std::string name = call_name(OpKind::kGroupReduce, label);
   require(op == ReduceOp::kSum || op == ReduceOp::kAvg, "{}: op must be kSum or kAvg (got {})", name,
@@ -160,18 +160,18 @@ Operation make_group_reduce(Place place, const Exchange& exchange, std::span<con
     check_view(name, "partial", tensor.partial);
     check_view(name, "owned", tensor.owned);
     check_same_row(name, tensor.partial, tensor.owned);
-    check_copies(name, "recvs", exchange.recvs, place, tensor.partial.rows);
-    check_copies(name, "sends", exchange.sends, place, tensor.owned.rows);
+    check_copies(name, "recvs", exchange.recvs, caller, tensor.partial.rows);
+    check_copies(name, "sends", exchange.sends, caller, tensor.owned.rows);
     operation.sources.push_back(tensor.partial);
     operation.targets.push_back(tensor.owned);
   }
   operation.outgoing = exchange.recvs;
   operation.incoming = exchange.sends;
-  sign(operation, OpKind::kGroupReduce, op, label, place.size);
+  sign(operation, OpKind::kGroupReduce, op, label, caller.size);
   return operation;
 }
 
-Operation make_group_reduce_lse(Place place, const Exchange& exchange, const LseReduceTensors& tensors,
+Operation make_group_reduce_lse(Caller caller, const Exchange& exchange, const LseReduceTensors& tensors,
                                 std::string_view label) {
   const std::string name = call_name(OpKind::kGroupReduceLse, label);
   const ConstTensorView& partial = tensors.partial_out;
@@ -182,30 +182,30 @@ Operation make_group_reduce_lse(Place place, const Exchange& exchange, const Lse
           shape_text(partial));
   require((tensors.partial_lse != nullptr || partial.rows == 0) && (tensors.lse != nullptr || tensors.out.rows == 0),
           "{}: partial_lse and lse must be given (got null)", name);
-  check_copies(name, "recvs", exchange.recvs, place, partial.rows);
-  check_copies(name, "sends", exchange.sends, place, tensors.out.rows);
+  check_copies(name, "recvs", exchange.recvs, caller, partial.rows);
+  check_copies(name, "sends", exchange.sends, caller, tensors.out.rows);
   const int heads = partial.heads;
   Operation operation;
   operation.sources = {partial, {tensors.partial_lse, DType::kFloat32, partial.rows, heads, 1, heads, 1}};
   operation.targets = {tensors.out, {{tensors.lse, DType::kFloat32, tensors.out.rows, heads, 1, heads, 1}}};
   operation.outgoing = exchange.recvs;
   operation.incoming = exchange.sends;
-  sign(operation, OpKind::kGroupReduceLse, ReduceOp::kSum, label, place.size);
+  sign(operation, OpKind::kGroupReduceLse, ReduceOp::kSum, label, caller.size);
   return operation;
 }
 
-Operation make_all_to_all_v(Place place, const ConstTensorView& send, std::span<const int64_t> send_rows,
+Operation make_all_to_all_v(Caller caller, const ConstTensorView& send, std::span<const int64_t> send_rows,
                             const TensorView& recv, std::span<const int64_t> recv_rows, std::string_view label) {
   const std::string name = call_name(OpKind::kAllToAllV, label);
   check_view(name, "send", send);
   check_view(name, "recv", recv);
   check_same_row(name, send, recv);
   const auto pieces = [&](std::string_view what, std::span<const int64_t> counts, int64_t num_rows) {
-    require(std::ssize(counts) == place.size, "{}: {} must have one entry per rank (got {}, size={})", name, what,
-            counts.size(), place.size);
+    require(std::ssize(counts) == caller.size, "{}: {} must have one entry per rank (got {}, size={})", name, what,
+            counts.size(), caller.size);
     std::vector<RowCopy> copies;
     int64_t row = 0;
-    for (int peer = 0; peer < place.size; ++peer) {
+    for (int peer = 0; peer < caller.size; ++peer) {
       const int64_t count = counts[static_cast<size_t>(peer)];
       require(count >= 0 && count <= num_rows - row, "{}: {} must add up to at most {} rows (got {} for rank {} at {})",
               name, what, num_rows, count, peer, row);
@@ -220,14 +220,14 @@ Operation make_all_to_all_v(Place place, const ConstTensorView& send, std::span<
   operation.incoming = pieces("recv_rows", recv_rows, recv.rows);
   operation.sources = {send};
   operation.targets = {recv};
-  sign(operation, OpKind::kAllToAllV, ReduceOp::kSum, label, place.size);
+  sign(operation, OpKind::kAllToAllV, ReduceOp::kSum, label, caller.size);
   for (std::vector<PeerRows>* side : {&operation.signature.out, &operation.signature.in}) {
     for (PeerRows& peer : *side) peer.hash = 0;
   }
   return operation;
 }
 
-Operation make_all_reduce(Place place, std::span<float> values, ReduceOp op, std::string_view label) {
+Operation make_all_reduce(Caller caller, std::span<float> values, ReduceOp op, std::string_view label) {
   const std::string name = call_name(OpKind::kAllReduce, label);
   require(!values.empty() && values.size() <= size_t{1} << 30, "{}: values must hold 1 to 2^30 numbers (got {})", name,
           values.size());
@@ -236,11 +236,11 @@ Operation make_all_reduce(Place place, std::span<float> values, ReduceOp op, std
   operation.values.assign(values.begin(), values.end());
   operation.sources = {{operation.values.data(), DType::kFloat32, 1, 1, count, count, count}};
   operation.targets = {{{values.data(), DType::kFloat32, 1, 1, count, count, count}}};
-  for (int peer = 0; peer < place.size; ++peer) {
-    if (peer != place.rank) operation.outgoing.push_back({peer, {0, 1}, 0});
+  for (int peer = 0; peer < caller.size; ++peer) {
+    if (peer != caller.rank) operation.outgoing.push_back({peer, {0, 1}, 0});
   }
   operation.incoming = operation.outgoing;
-  sign(operation, OpKind::kAllReduce, op, label, place.size);
+  sign(operation, OpKind::kAllReduce, op, label, caller.size);
   return operation;
 }
 

@@ -74,21 +74,21 @@ struct Operation {
 std::span<const RowCopy> pieces_of(std::span<const RowCopy> copies, int peer);
 
 /// Which rank of how many makes the operation.
-struct Place {
+struct Caller {
   int rank = 0;
   int size = 1;
 };
 
 // Each checks its arguments and throws InvalidArgument naming the one that does not fit.
-Operation make_group_cast(Place place, const Exchange& exchange, std::span<const CastTensor> tensors,
+Operation make_group_cast(Caller caller, const Exchange& exchange, std::span<const CastTensor> tensors,
                           std::string_view label);
-Operation make_group_reduce(Place place, const Exchange& exchange, std::span<const ReduceTensor> tensors, ReduceOp op,
+Operation make_group_reduce(Caller caller, const Exchange& exchange, std::span<const ReduceTensor> tensors, ReduceOp op,
                             std::string_view label);
-Operation make_group_reduce_lse(Place place, const Exchange& exchange, const LseReduceTensors& tensors,
+Operation make_group_reduce_lse(Caller caller, const Exchange& exchange, const LseReduceTensors& tensors,
                                 std::string_view label);
-Operation make_all_to_all_v(Place place, const ConstTensorView& send, std::span<const int64_t> send_rows,
+Operation make_all_to_all_v(Caller caller, const ConstTensorView& send, std::span<const int64_t> send_rows,
                             const TensorView& recv, std::span<const int64_t> recv_rows, std::string_view label);
-Operation make_all_reduce(Place place, std::span<float> values, ReduceOp op, std::string_view label);
+Operation make_all_reduce(Caller caller, std::span<float> values, ReduceOp op, std::string_view label);
 Operation make_barrier(std::string_view label);
 Operation make_agreement(uint64_t value, std::string_view what);
 Operation make_refusal(std::string_view reason);

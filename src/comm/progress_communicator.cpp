@@ -72,7 +72,7 @@ class ProgressCommunicator::Handle final : public CommHandle {
 };
 
 ProgressCommunicator::ProgressCommunicator(std::unique_ptr<Transport> transport)
-    : transport_(std::move(transport)), place_(transport_->place()), thread_([this] { run(); }) {}
+    : transport_(std::move(transport)), caller_(transport_->caller()), thread_([this] { run(); }) {}
 
 ProgressCommunicator::~ProgressCommunicator() { stop(); }
 
@@ -132,14 +132,14 @@ void ProgressCommunicator::count(const Operation& operation) {
   TrafficCounters moved;
   moved.operations = 1;
   for (const RowCopy& copy : operation.outgoing) {
-    if (copy.peer == place_.rank) continue;
+    if (copy.peer == caller_.rank) continue;
     for (const ConstTensorView& view : operation.sources) {
       moved.rows_sent += copy.rows.size();
       moved.bytes_sent += copy.rows.size() * view.row_bytes();
     }
   }
   for (const RowCopy& copy : operation.incoming) {
-    if (copy.peer == place_.rank) continue;
+    if (copy.peer == caller_.rank) continue;
     for (const TensorView& view : operation.targets) {
       moved.rows_received += copy.rows.size();
       moved.bytes_received += copy.rows.size() * view.row_bytes();
@@ -179,19 +179,19 @@ std::unique_ptr<CommHandle> ProgressCommunicator::post(Make make) {
 std::unique_ptr<CommHandle> ProgressCommunicator::group_cast(const Exchange& exchange,
                                                              std::span<const CastTensor> tensors,
                                                              std::string_view label) {
-  return post([&] { return make_group_cast(place_, exchange, tensors, label); });
+  return post([&] { return make_group_cast(caller_, exchange, tensors, label); });
 }
 
 std::unique_ptr<CommHandle> ProgressCommunicator::group_reduce(const Exchange& exchange,
                                                                std::span<const ReduceTensor> tensors, ReduceOp op,
                                                                std::string_view label) {
-  return post([&] { return make_group_reduce(place_, exchange, tensors, op, label); });
+  return post([&] { return make_group_reduce(caller_, exchange, tensors, op, label); });
 }
 
 std::unique_ptr<CommHandle> ProgressCommunicator::group_reduce_lse(const Exchange& exchange,
                                                                    const LseReduceTensors& tensors,
                                                                    std::string_view label) {
-  return post([&] { return make_group_reduce_lse(place_, exchange, tensors, label); });
+  return post([&] { return make_group_reduce_lse(caller_, exchange, tensors, label); });
 }
 
 std::unique_ptr<CommHandle> ProgressCommunicator::all_to_all_v(const ConstTensorView& send,
@@ -199,11 +199,11 @@ std::unique_ptr<CommHandle> ProgressCommunicator::all_to_all_v(const ConstTensor
                                                                const TensorView& recv,
                                                                std::span<const int64_t> recv_rows,
                                                                std::string_view label) {
-  return post([&] { return make_all_to_all_v(place_, send, send_rows, recv, recv_rows, label); });
+  return post([&] { return make_all_to_all_v(caller_, send, send_rows, recv, recv_rows, label); });
 }
 
 void ProgressCommunicator::all_reduce(std::span<float> values, ReduceOp op, std::string_view label) {
-  post([&] { return make_all_reduce(place_, values, op, label); })->wait();
+  post([&] { return make_all_reduce(caller_, values, op, label); })->wait();
 }
 
 void ProgressCommunicator::barrier(std::string_view label) {

@@ -23,7 +23,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  virtual Place place() const = 0;
+  virtual Caller caller() const = 0;
   virtual std::string_view name() const = 0;
   /// Agrees with the peers on the operation, moves its rows, and returns when this rank's part is done. Sets
   /// `started_s` when all ranks have arrived. Throws InvalidArgument on every rank when they disagree, Timeout or
@@ -46,8 +46,8 @@ class ProgressCommunicator final : public Communicator {
   /// Ends when all calls made so far are done.
   ~ProgressCommunicator() override;
 
-  int rank() const override { return place_.rank; }
-  int size() const override { return place_.size; }
+  int rank() const override { return caller_.rank; }
+  int size() const override { return caller_.size; }
   std::string_view name() const override { return transport_->name(); }
 
   std::unique_ptr<CommHandle> group_cast(const Exchange& exchange, std::span<const CastTensor> tensors,
@@ -85,7 +85,7 @@ class ProgressCommunicator final : public Communicator {
   void count(const Operation& operation);
 
   std::unique_ptr<Transport> transport_;
-  Place place_;
+  Caller caller_;
   CallFacts facts_;  // of the calling thread, as the next two
   uint64_t num_calls_ = 0;
   uint64_t call_ = 0;

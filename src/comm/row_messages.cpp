@@ -18,7 +18,7 @@ bool all_contiguous(const Views& views) {
 
 }  // namespace
 
-RowMessages::RowMessages(const Operation& operation, Place place) : operation_(operation), place_(place) {
+RowMessages::RowMessages(const Operation& operation, Caller caller) : operation_(operation), caller_(caller) {
   const bool is_copy = operation.kind() == OpKind::kGroupCast || operation.kind() == OpKind::kAllToAllV;
   stages_in_ = !is_copy || !all_contiguous(operation.targets);
   add_incoming(stages_in_);
@@ -33,7 +33,7 @@ void RowMessages::add_incoming(bool staged) {
         in_.emplace_back(rows.dtype, rows.rows, rows.heads, rows.dim);
         rows = in_.back().view();
       }
-      if (piece.peer != place_.rank) incoming_.push_back({piece.peer, rows.data, rows.rows * rows.row_bytes()});
+      if (piece.peer != caller_.rank) incoming_.push_back({piece.peer, rows.data, rows.rows * rows.row_bytes()});
     }
   }
 }
@@ -41,7 +41,7 @@ void RowMessages::add_incoming(bool staged) {
 void RowMessages::add_outgoing(bool staged) {
   for (const ConstTensorView& tensor : operation_.sources) {
     for (const RowCopy& piece : operation_.outgoing) {
-      if (piece.peer == place_.rank) continue;
+      if (piece.peer == caller_.rank) continue;
       ConstTensorView rows = slice_rows(tensor, piece.rows);
       if (staged) {
         out_.emplace_back(rows.dtype, rows.rows, rows.heads, rows.dim);
@@ -54,17 +54,17 @@ void RowMessages::add_outgoing(bool staged) {
 }
 
 void RowMessages::finish() {
-  const std::span<const RowCopy> own_out = pieces_of(operation_.outgoing, place_.rank);
+  const std::span<const RowCopy> own_out = pieces_of(operation_.outgoing, caller_.rank);
   const auto source = [&](int peer, size_t piece_idx, size_t tensor_idx) {
-    if (peer == place_.rank) return slice_rows(operation_.sources[tensor_idx], own_out[piece_idx].rows);
+    if (peer == caller_.rank) return slice_rows(operation_.sources[tensor_idx], own_out[piece_idx].rows);
     const size_t first = static_cast<size_t>(pieces_of(operation_.incoming, peer).data() - operation_.incoming.data());
     return ConstTensorView(in_[tensor_idx * operation_.incoming.size() + first + piece_idx]);
   };
   if (stages_in_) {
-    receive_rows(operation_, place_.rank, place_.size, source);
+    receive_rows(operation_, caller_.rank, caller_.size, source);
   } else if (!own_out.empty()) {
-    const RowCopy& own_in = pieces_of(operation_.incoming, place_.rank).front();
-    copy_rows(source(place_.rank, 0, 0), slice_rows(operation_.targets[0], own_in.rows));
+    const RowCopy& own_in = pieces_of(operation_.incoming, caller_.rank).front();
+    copy_rows(source(caller_.rank, 0, 0), slice_rows(operation_.targets[0], own_in.rows));
   }
 }
 

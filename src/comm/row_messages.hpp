@@ -27,7 +27,7 @@ class RowMessages {
   };
 
   /// `operation` must outlive the object. Rows of the rank itself make no message.
-  RowMessages(const Operation& operation, Place place);
+  RowMessages(const Operation& operation, Caller caller);
 
   const std::vector<Outgoing>& outgoing() const { return outgoing_; }
   const std::vector<Incoming>& incoming() const { return incoming_; }
@@ -40,7 +40,7 @@ class RowMessages {
   void add_outgoing(bool staged);
 
   const Operation& operation_;
-  const Place place_;
+  const Caller caller_;
   bool stages_in_ = false;
   std::vector<HostTensor> in_;  // when staged: in order of tensors and pieces
   std::vector<HostTensor> out_;

@@ -18,11 +18,11 @@ size_t num_bytes(int num_ranks) { return (static_cast<size_t>(num_ranks) + 7) / 
 
 }  // namespace
 
-WaitGraph::WaitGraph(Place place, double timeout_s)
-    : place_(place),
+WaitGraph::WaitGraph(Caller caller, double timeout_s)
+    : caller_(caller),
       fresh_s_(timeout_s * kFreshShare),
       interval_s_(std::min(kMaxInterval_s, timeout_s / kReportsPerTimeout)),
-      reports_(static_cast<size_t>(place.size)) {}
+      reports_(static_cast<size_t>(caller.size)) {}
 
 bool WaitGraph::is_due(double begin_s, double now_s) {
   if (now_s - std::max(begin_s, told_s_) < interval_s_) return false;
@@ -31,7 +31,7 @@ bool WaitGraph::is_due(double begin_s, double now_s) {
 }
 
 std::vector<char> WaitGraph::encode(std::span<const int> peers) const {
-  std::vector<char> bytes(num_bytes(place_.size));
+  std::vector<char> bytes(num_bytes(caller_.size));
   for (const int peer : peers) {
     char& byte = bytes[static_cast<size_t>(peer) / 8];
     byte = static_cast<char>(byte | 1 << (peer % 8));
@@ -40,18 +40,18 @@ std::vector<char> WaitGraph::encode(std::span<const int> peers) const {
 }
 
 void WaitGraph::hear(int peer, std::span<const char> bytes, double now_s) {
-  if (bytes.size() != num_bytes(place_.size)) return;
+  if (bytes.size() != num_bytes(caller_.size)) return;
   Report& report = reports_[static_cast<size_t>(peer)];
   report.heard_s = now_s;
   report.waits_for.clear();
-  for (int rank = 0; rank < place_.size; ++rank) {
+  for (int rank = 0; rank < caller_.size; ++rank) {
     if ((bytes[static_cast<size_t>(rank) / 8] >> (rank % 8) & 1) != 0) report.waits_for.push_back(rank);
   }
 }
 
 std::vector<int> WaitGraph::silent(std::span<const int> peers, double now_s) const {
-  std::vector<char> is_seen(static_cast<size_t>(place_.size), 0);
-  is_seen[static_cast<size_t>(place_.rank)] = 1;  // we wait, too
+  std::vector<char> is_seen(static_cast<size_t>(caller_.size), 0);
+  is_seen[static_cast<size_t>(caller_.rank)] = 1;  // we wait, too
   std::vector<int> open;
   const auto see = [&](std::span<const int> ranks) {
     for (const int rank : ranks) {

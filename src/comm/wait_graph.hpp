@@ -19,7 +19,7 @@ namespace tangram::comm {
 
 class WaitGraph {
  public:
-  WaitGraph(Place place, double timeout_s);
+  WaitGraph(Caller caller, double timeout_s);
 
   /// Whether the others should be told (again): this rank has waited since `begin_s`. Times are steady_seconds.
   bool is_due(double begin_s, double now_s);
@@ -38,7 +38,7 @@ class WaitGraph {
     std::vector<int> waits_for;
   };
 
-  Place place_;
+  Caller caller_;
   double fresh_s_;
   double interval_s_;
   double told_s_ = 0;

@@ -64,7 +64,7 @@ TEST(SocketTransport, RankThatWaitsForAStoppedOneIsNotBlamed) {
       // The stuck one is patient, so that others notice first.
       const double timeout_s = rank == kStuck ? 3 : 1;
       auto& own = connections[static_cast<size_t>(rank)];
-      ProgressCommunicator comm(std::make_unique<SocketTransport>(Place{rank, kSize}, std::move(own), timeout_s));
+      ProgressCommunicator comm(std::make_unique<SocketTransport>(Caller{rank, kSize}, std::move(own), timeout_s));
       texts[static_cast<size_t>(rank)] = text_of_timeout(comm, {"a", "b"});
     });
   }
@@ -86,7 +86,7 @@ TEST(SocketTransport, RanksThatWaitForEachOtherBlameNobody) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   });
-  ProgressCommunicator comm(std::make_unique<SocketTransport>(Place{0, 2}, std::move(connections[0]), 0.5));
+  ProgressCommunicator comm(std::make_unique<SocketTransport>(Caller{0, 2}, std::move(connections[0]), 0.5));
   EXPECT_THAT(text_of_timeout(comm, {"a"}), HasSubstr("whose fault it is cannot be known"));
   is_done = true;
   says.join();

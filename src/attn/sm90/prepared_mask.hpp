@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attn/sm90/arrivals.hpp"
-#include "attn/sm90/backward/plan.hpp"
+#include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/key_stretches.hpp"
 #include "cuda/packed_arrays.hpp"
 #include "tangram/attention.hpp"
@@ -38,7 +38,7 @@ struct Sm90Mask final : PreparedMask {
   AttnShape shape;
   std::vector<AttnSlice> slices;
   std::optional<ForwardLists> forward;
-  std::unique_ptr<backward::Plan> backward;
+  std::unique_ptr<backward::DeviceWorkList> backward;
   schedule::LateKeys late_keys;
   DeviceLateKeys late_keys_on_device;
   KeyStretches stretches;

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <numbers>
 
+#include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/backward/launch.hpp"
-#include "attn/sm90/backward/plan.hpp"
 #include "attn/sm90/call_workspace.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
@@ -220,7 +220,7 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
           transposed_tiles.seqlen_k);
   const int num_sms = cuda::facts_of_current_device().multiprocessors;
   const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
-  prepared.backward = std::make_unique<sm90::backward::Plan>(
+  prepared.backward = std::make_unique<sm90::backward::DeviceWorkList>(
       schedule::make_work_list(transposed_tiles, prepared.slices, shape, num_sms, prepared.late_keys), shape);
 }
 

@@ -28,16 +28,16 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
       number_(group_->state.add_pass(spec.label)),
       epoch_(spec.label, static_cast<int>(spec.casts.size()), static_cast<int>(spec.reduces.size())) {
   Communicator& control = group_->state.control();
-  const Place place{group_->state.rank(), group_->state.size()};
-  layout_ = make_pass_layout(place, spec_);
+  const Caller caller{group_->state.rank(), group_->state.size()};
+  layout_ = make_pass_layout(caller, spec_);
   if (!spec_.reduces.empty()) {
     const std::vector<int64_t> all = all_gather(control, layout_.return_begin, "prepare_pass: return areas");
     const auto stride = static_cast<ptrdiff_t>(layout_.return_begin.size());
     std::vector<std::vector<int64_t>> begins;
-    for (int rank = 0; rank < place.size; ++rank) {
+    for (int rank = 0; rank < caller.size; ++rank) {
       begins.emplace_back(all.begin() + rank * stride, all.begin() + (rank + 1) * stride);
     }
-    place_returns(layout_, place, begins);
+    place_returns(layout_, caller, begins);
   }
   if (spec_.landing_of != nullptr) {
     landing_ = static_cast<const CopyEnginePass&>(*spec_.landing_of).landing_;
@@ -47,7 +47,7 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
                                              SlotTensors::Shape{rows, landing_row_bytes(spec_), spec_.num_slots, 0},
                                              "landing buffers of '" + spec_.label + "'");
   }
-  const int64_t num_flags = static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size()) * place.size;
+  const int64_t num_flags = static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size()) * caller.size;
   returns_ = std::make_unique<SlotTensors>(
       control, group_->heap, spec_.shares_memory ? &group_->returns : nullptr,
       SlotTensors::Shape{layout_.return_rows, return_row_bytes(spec_), spec_.num_return_slots, num_flags},

@@ -96,7 +96,7 @@ std::string common_text(const DevicePassSpec& spec, int landing_number) {
   return text;
 }
 
-std::vector<Signature> sign_stages(Place place, const DevicePassSpec& spec) {
+std::vector<Signature> sign_stages(Caller caller, const DevicePassSpec& spec) {
   std::vector<Signature> signatures;
   for (size_t stage = 0; stage < spec.casts.size(); ++stage) {
     int64_t source_rows = 0;
@@ -107,7 +107,7 @@ std::vector<Signature> sign_stages(Place place, const DevicePassSpec& spec) {
                          writable(shape_only(tensor.dtype, tensor.rows, tensor.heads, tensor.dim))});
     }
     const std::string label = fmt::format("{} stage {}", spec.label, stage);
-    signatures.push_back(make_group_cast(place, spec.casts[stage], tensors, label).signature);
+    signatures.push_back(make_group_cast(caller, spec.casts[stage], tensors, label).signature);
   }
   for (size_t stage = 0; stage < spec.reduces.size(); ++stage) {
     std::vector<ReduceTensor> tensors;
@@ -117,7 +117,7 @@ std::vector<Signature> sign_stages(Place place, const DevicePassSpec& spec) {
           {shape_only(tensor.reduce_dtype, tensor.partial_rows, tensor.heads, tensor.dim), writable(owned)});
     }
     const std::string label = fmt::format("{} stage {}", spec.label, stage);
-    signatures.push_back(make_group_reduce(place, spec.reduces[stage], tensors, ReduceOp::kSum, label).signature);
+    signatures.push_back(make_group_reduce(caller, spec.reduces[stage], tensors, ReduceOp::kSum, label).signature);
   }
   return signatures;
 }

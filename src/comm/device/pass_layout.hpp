@@ -66,9 +66,9 @@ struct PassLayout {
 };
 
 /// The layout of one rank; the tables must have been checked. Ranks are at most 64.
-PassLayout make_pass_layout(Place place, const DevicePassSpec& spec);
+PassLayout make_pass_layout(Caller caller, const DevicePassSpec& spec);
 
 /// Makes the targets of `returns` rows of the owners' areas; `return_begins[r]` is rank r's return_begin.
-void place_returns(PassLayout& layout, Place place, const std::vector<std::vector<int64_t>>& return_begins);
+void place_returns(PassLayout& layout, Caller caller, const std::vector<std::vector<int64_t>>& return_begins);
 
 }  // namespace tangram::comm

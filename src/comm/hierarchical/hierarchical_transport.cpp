@@ -295,11 +295,11 @@ void HierarchicalTransport::reduce(const Operation& operation, const TwoLevelTab
   for (size_t h = 0; h < num_hops; ++h) {
     const Hop& hop = tables.hops[h];
     wait(to_relays[h]);
-    sums[h] = sum_of_node(operation, place(), hop, at_relay[h]);
+    sums[h] = sum_of_node(operation, caller(), hop, at_relay[h]);
     to_owners.push_back(start(across_, hop.return_between, readable(sums[h]), writable(from_nodes[h]), "to owners"));
   }
   for (const Step& step : to_owners) wait(step);
-  sum_of_all(operation, place(), nodes_, tables, from_node, from_nodes);
+  sum_of_all(operation, caller(), nodes_, tables, from_node, from_nodes);
 }
 
 void HierarchicalTransport::all_reduce(Operation& operation) {

@@ -24,7 +24,7 @@ class HierarchicalTransport final : public Transport {
  public:
   HierarchicalTransport(Communicator& world, const HierarchicalConfig& config);
 
-  Place place() const override { return {world_.rank(), world_.size()}; }
+  Caller caller() const override { return {world_.rank(), world_.size()}; }
   std::string_view name() const override { return "hierarchical"; }
   void execute(Operation& operation, double& started_s) override;
   void abort(std::string_view reason) noexcept override;

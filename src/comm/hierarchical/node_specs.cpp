@@ -37,10 +37,10 @@ void append_stages(const NodeLayout& nodes, int rank, const StageTables& stages,
       relay_ends[idx] += relay_rows(nodes, stages, r, distance);
     }
   }
-  const auto place = [&](int peer) { return nodes.place_of(peer); };
+  const auto caller = [&](int peer) { return nodes.place_of(peer); };
   const auto node = [&](int peer) { return nodes.node_of(peer); };
   for (TwoLevelTables& tables : make_two_level(nodes, stages, rank)) {
-    renumber(tables.direct, place);
+    renumber(tables.direct, caller);
     levels.direct.push_back(std::move(tables.direct));
     for (size_t h = 0; h < tables.hops.size(); ++h) {
       Hop& hop = tables.hops[h];
@@ -51,7 +51,7 @@ void append_stages(const NodeLayout& nodes, int rank, const StageTables& stages,
       for (RowCopy& copy : hop.forward.recvs) copy.peer_row += begin(copy.peer);
       for (RelayedRows& rows : hop.own) rows.relay = rows.relay.shifted(begin(rank));
       renumber(hop.between, node);
-      renumber(hop.forward, place);
+      renumber(hop.forward, caller);
       levels.between.push_back(std::move(hop.between));
       levels.forward.push_back(std::move(hop.forward));
       levels.own.push_back(std::move(hop.own));

@@ -35,12 +35,12 @@ class StagedPieces {
   }
 
  private:
-  struct Place {
+  struct Landing {
     const Tensors* tensors = nullptr;
     int64_t at = 0;
   };
   std::vector<RowCopy> incoming_;
-  std::vector<Place> places_;
+  std::vector<Landing> places_;
 };
 
 Operation sum_operation(const Operation& operation) {
@@ -119,7 +119,7 @@ Tensors tensors_like(std::span<const TensorView> views, int64_t rows) {
   return tensors;
 }
 
-Tensors sum_of_node(const Operation& operation, Place place, const Hop& hop, const Tensors& staged) {
+Tensors sum_of_node(const Operation& operation, Caller caller, const Hop& hop, const Tensors& staged) {
   Tensors sums = tensors_like(operation.targets, hop.relay_rows);
   clear(operation, sums);
   Operation sum = sum_operation(operation);
@@ -136,14 +136,14 @@ Tensors sum_of_node(const Operation& operation, Place place, const Hop& hop, con
     pieces.add(copy.peer, copy, staged, at);
     at += copy.rows.size();
   }
-  pieces.reduce_into(sum, place.rank, place.size);
+  pieces.reduce_into(sum, caller.rank, caller.size);
   return sums;
 }
 
-void sum_of_all(const Operation& operation, Place place, const NodeLayout& nodes, const TwoLevelTables& tables,
+void sum_of_all(const Operation& operation, Caller caller, const NodeLayout& nodes, const TwoLevelTables& tables,
                 const Tensors& staged_direct, const std::vector<Tensors>& staged_hops) {
   // Numbers in the order of the sum: nodes before the own one, the own one's ranks, nodes behind it.
-  const int node = nodes.node_of(place.rank), num_numbers = nodes.num_nodes() - 1 + nodes.ranks_per_node;
+  const int node = nodes.node_of(caller.rank), num_numbers = nodes.num_nodes() - 1 + nodes.ranks_per_node;
   const auto number_of = [&](int rank) {
     const int other = nodes.node_of(rank);
     if (other == node) return node + nodes.place_of(rank);
@@ -159,7 +159,7 @@ void sum_of_all(const Operation& operation, Place place, const NodeLayout& nodes
   };
   add(tables.direct.sends, staged_direct);
   for (size_t h = 0; h < tables.hops.size(); ++h) add(tables.hops[h].between.sends, staged_hops[h]);
-  const int own = number_of(place.rank);
+  const int own = number_of(caller.rank);
   if (operation.kind() == OpKind::kGroupReduce && operation.signature.op == ReduceOp::kAvg) {
     average(operation, pieces, own, num_numbers);
     return;

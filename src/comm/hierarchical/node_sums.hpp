@@ -19,11 +19,11 @@ Tensors tensors_like(std::span<const TensorView> views, int64_t rows);
 
 /// At the relay of `hop`: its own partial rows and those of its node, `staged` in the order of hop.forward.sends, added
 /// in rank order. The result has the rows of the relay buffer.
-Tensors sum_of_node(const Operation& operation, Place place, const Hop& hop, const Tensors& staged);
+Tensors sum_of_node(const Operation& operation, Caller caller, const Hop& hop, const Tensors& staged);
 
 /// At the owner: what was staged from its own node, and from other nodes for each hop, is added to the targets of
 /// `operation`: nodes in ascending order, the ranks of the own node in theirs. Rounds once.
-void sum_of_all(const Operation& operation, Place place, const NodeLayout& nodes, const TwoLevelTables& tables,
+void sum_of_all(const Operation& operation, Caller caller, const NodeLayout& nodes, const TwoLevelTables& tables,
                 const Tensors& staged_direct, const std::vector<Tensors>& staged_hops);
 
 }  // namespace tangram::comm

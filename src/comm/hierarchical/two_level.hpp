@@ -21,7 +21,7 @@ struct NodeLayout {
   int num_nodes() const { return num_ranks / ranks_per_node; }
   int node_of(int rank) const { return rank / ranks_per_node; }
   int place_of(int rank) const { return rank % ranks_per_node; }
-  int rank_at(int node, int place) const { return node * ranks_per_node + place; }
+  int rank_at(int node, int caller) const { return node * ranks_per_node + caller; }
   /// The rank in the same place, `distance` nodes further on (negative: back), cyclically.
   int across(int rank, int distance) const;
 };

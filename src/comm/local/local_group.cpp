@@ -25,7 +25,7 @@ class LocalTransport final : public Transport {
  public:
   LocalTransport(LocalBoard& board, int rank) : board_(board), rank_(rank) {}
 
-  Place place() const override { return {rank_, board_.size()}; }
+  Caller caller() const override { return {rank_, board_.size()}; }
   std::string_view name() const override { return "local"; }
 
   void execute(Operation& operation, double& started_s) override {

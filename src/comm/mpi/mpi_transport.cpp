@@ -32,21 +32,21 @@ struct AbortMessage {
 
 int tag_of(MessageKind kind) { return kind == MessageKind::kRows ? kTagRows : kTagSignature; }
 
-Place place_in(const MpiApi& api) {
-  Place place;
+Caller caller_in(const MpiApi& api) {
+  Caller caller;
   api.check(api.comm_set_errhandler(api.world, api.errors_return), "MPI_Comm_set_errhandler");
-  api.check(api.comm_rank(api.world, &place.rank), "MPI_Comm_rank");
-  api.check(api.comm_size(api.world, &place.size), "MPI_Comm_size");
-  return place;
+  api.check(api.comm_rank(api.world, &caller.rank), "MPI_Comm_rank");
+  api.check(api.comm_size(api.world, &caller.size), "MPI_Comm_size");
+  return caller;
 }
 
 }  // namespace
 
 MpiTransport::MpiTransport(const MpiApi& api, Beacon* beacon, double timeout_s)
-    : MessageTransport(place_in(api), timeout_s),
+    : MessageTransport(caller_in(api), timeout_s),
       api_(api),
       beacon_(beacon),
-      waiting_messages_(static_cast<size_t>(place_.size)) {}
+      waiting_messages_(static_cast<size_t>(caller_.size)) {}
 
 void MpiTransport::send(int peer, MessageKind kind, const void* data, int64_t num_bytes) {
   send(pending_, peer, tag_of(kind), data, num_bytes);
@@ -153,9 +153,9 @@ void MpiTransport::hear() {
 
 void MpiTransport::tell_waiting(const std::vector<char>& bytes) {
   if (!waiting_.requests.empty()) remove_finished(waiting_);
-  for (int peer = 0; peer < place_.size; ++peer) {
+  for (int peer = 0; peer < caller_.size; ++peer) {
     const bool is_told = std::find(waiting_.peers.begin(), waiting_.peers.end(), peer) != waiting_.peers.end();
-    if (peer == place_.rank || is_told) continue;
+    if (peer == caller_.rank || is_told) continue;
     std::vector<char>& message = waiting_messages_[static_cast<size_t>(peer)];
     message = bytes;
     send(waiting_, peer, kTagWaiting, message.data(), std::ssize(message));
@@ -198,8 +198,8 @@ void MpiTransport::tell_peers(const Failure& failure) {
   std::memcpy(message.text, failure.text.data(), std::min(failure.text.size(), sizeof(message.text) - 1));
   abort_message_.assign(reinterpret_cast<const char*>(&message), reinterpret_cast<const char*>(&message + 1));
   Pending pending;
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer != place_.rank) send(pending, peer, kTagAbort, abort_message_.data(), std::ssize(abort_message_));
+  for (int peer = 0; peer < caller_.size; ++peer) {
+    if (peer != caller_.rank) send(pending, peer, kTagAbort, abort_message_.data(), std::ssize(abort_message_));
   }
   // A peer that is lost will not take it; the others do at once.
   const double end_s = steady_seconds() + kTellPeers_s;

@@ -59,13 +59,13 @@ void add_cast(const PeerPieces& peer, const std::vector<int64_t>& row_bytes, boo
 
 }  // namespace
 
-std::vector<StageMessages> cast_messages(Place place, const DevicePassSpec& spec) {
+std::vector<StageMessages> cast_messages(Caller caller, const DevicePassSpec& spec) {
   const std::vector<int64_t> row_bytes = landing_row_bytes(spec);
   std::vector<StageMessages> stages;
   for (const Exchange& exchange : spec.casts) {
     StageMessages& stage = stages.emplace_back();
-    for (int step = 1; step < place.size; ++step) {
-      const int target = (place.rank + step) % place.size, source = (place.rank + place.size - step) % place.size;
+    for (int step = 1; step < caller.size; ++step) {
+      const int target = (caller.rank + step) % caller.size, source = (caller.rank + caller.size - step) % caller.size;
       const PeerPieces sent = pieces_with(exchange.sends, target, true);
       const PeerPieces received = pieces_with(exchange.recvs, source, false);
       if (sent.rows > 0) add_cast(sent, row_bytes, true, stage);
@@ -75,7 +75,7 @@ std::vector<StageMessages> cast_messages(Place place, const DevicePassSpec& spec
   return stages;
 }
 
-std::vector<StageMessages> return_messages(Place place, const DevicePassSpec& spec, const PassLayout& layout) {
+std::vector<StageMessages> return_messages(Caller caller, const DevicePassSpec& spec, const PassLayout& layout) {
   const std::vector<int64_t> row_bytes = return_row_bytes(spec);
   std::vector<StageMessages> stages(spec.reduces.size());
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -101,7 +101,7 @@ std::vector<StageMessages> return_messages(Place place, const DevicePassSpec& sp
     for (const int source : layout.return_sources[s]) {
       int64_t rows = 0;
       for (const RowCopy& copy : pieces_of(spec.reduces[s].sends, source)) rows += copy.rows.size();
-      const int64_t begin = layout.return_begin[s * static_cast<size_t>(place.size) + static_cast<size_t>(source)];
+      const int64_t begin = layout.return_begin[s * static_cast<size_t>(caller.size) + static_cast<size_t>(source)];
       for (size_t t = 0; t < row_bytes.size(); ++t) {
         stage.recvs.push_back({source, static_cast<int>(t), begin * row_bytes[t], rows * row_bytes[t]});
         stage.rows_received += rows;

@@ -42,12 +42,12 @@ struct StageMessages {
 inline constexpr size_t kMaxDirectPieces = 4;
 
 /// The casts of one rank by stage. Receiving tensors are the landing tensors.
-std::vector<StageMessages> cast_messages(Place place, const DevicePassSpec& spec);
+std::vector<StageMessages> cast_messages(Caller caller, const DevicePassSpec& spec);
 
 /// The reduces by stage: a message for each tensor and pair. Receiving tensors are those of the return area, in which
 /// rows of a (stage, source) lie together (NOTE [return area]), so that nothing is unpacked. Tensors whose
 /// partial_dtype is not their reduce_dtype are converted when packed. `layout` is that of the rank; its returns need
 /// not be placed.
-std::vector<StageMessages> return_messages(Place place, const DevicePassSpec& spec, const PassLayout& layout);
+std::vector<StageMessages> return_messages(Caller caller, const DevicePassSpec& spec, const PassLayout& layout);
 
 }  // namespace tangram::comm

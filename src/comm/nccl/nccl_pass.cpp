@@ -72,16 +72,16 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
       spec_(spec),
       number_(group_->state().add_pass(spec.label)),
       epoch_(spec.label, static_cast<int>(spec.casts.size()), static_cast<int>(spec.reduces.size())) {
-  const Place place{group_->state().rank(), group_->state().size()};
-  layout_ = make_pass_layout(place, spec_);
+  const Caller caller{group_->state().rank(), group_->state().size()};
+  layout_ = make_pass_layout(caller, spec_);
   if (spec_.landing_of != nullptr) {
     landing_ = static_cast<const NcclPass&>(*spec_.landing_of).landing_;
   } else {
     landing_ = std::make_shared<NcclLanding>(spec_.landing, spec_.num_slots,
                                              shares_memory() ? &group_->shared().landing : nullptr);
   }
-  casts_ = upload_stages(cast_messages(place, spec_));
-  reduces_ = upload_stages(return_messages(place, spec_, layout_));
+  casts_ = upload_stages(cast_messages(caller, spec_));
+  reduces_ = upload_stages(return_messages(caller, spec_, layout_));
   take_staging();
   const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
   std::vector<Chunk> own_chunks;

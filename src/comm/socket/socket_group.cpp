@@ -36,7 +36,7 @@ SocketGroupConfig checked(SocketGroupConfig config) {
 class SocketGroup::Impl {
  public:
   explicit Impl(const SocketGroupConfig& config)
-      : communicator(std::make_unique<comm::SocketTransport>(comm::Place{config.rank, config.size},
+      : communicator(std::make_unique<comm::SocketTransport>(comm::Caller{config.rank, config.size},
                                                              comm::connect_ranks(config), config.timeout_s)) {}
 
   comm::ProgressCommunicator communicator;

@@ -24,9 +24,9 @@ Link::Kind link_kind(MessageKind kind) {
 
 }  // namespace
 
-SocketTransport::SocketTransport(Place place, std::vector<UniqueFd> connections, double timeout_s)
-    : MessageTransport(place, timeout_s) {
-  TANGRAM_ASSERT(std::ssize(connections) == place.size);
+SocketTransport::SocketTransport(Caller caller, std::vector<UniqueFd> connections, double timeout_s)
+    : MessageTransport(caller, timeout_s) {
+  TANGRAM_ASSERT(std::ssize(connections) == caller.size);
   for (UniqueFd& fd : connections) {
     if (fd) {
       links_.emplace_back(std::in_place, std::move(fd));
@@ -79,7 +79,7 @@ void SocketTransport::wait_ready(double seconds) {
 
 // What comes on links where nothing is awaited, too.
 void SocketTransport::hear() {
-  for (int peer = 0; peer < place_.size; ++peer) {
+  for (int peer = 0; peer < caller_.size; ++peer) {
     std::optional<Link>& link = links_[static_cast<size_t>(peer)];
     if (!link) continue;
     if (link->idle()) link->step();
@@ -97,12 +97,12 @@ void SocketTransport::tell_waiting(const std::vector<char>& bytes) {
 
 void SocketTransport::check_links(const std::string& name, double begin_s, double silent_s) {
   std::vector<int> waited_for;
-  for (int peer = 0; peer < place_.size; ++peer) {
+  for (int peer = 0; peer < caller_.size; ++peer) {
     const std::optional<Link>& link = links_[static_cast<size_t>(peer)];
     if (!link || link->idle()) continue;
     if (link->ended()) fail_ended(name, peer);
     if (!link->violation().empty()) {
-      fail({false, fmt::format("{}: rank {} {} (noticed by rank {})", name, peer, link->violation(), place_.rank)});
+      fail({false, fmt::format("{}: rank {} {} (noticed by rank {})", name, peer, link->violation(), caller_.rank)});
     }
     waited_for.push_back(peer);
   }

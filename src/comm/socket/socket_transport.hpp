@@ -17,7 +17,7 @@ namespace tangram::comm {
 class SocketTransport final : public MessageTransport {
  public:
   /// `connections[r]` leads to rank r; the own entry is empty.
-  SocketTransport(Place place, std::vector<UniqueFd> connections, double timeout_s);
+  SocketTransport(Caller caller, std::vector<UniqueFd> connections, double timeout_s);
 
   std::string_view name() const override { return "socket"; }
 

@@ -82,22 +82,22 @@ std::vector<RankTime> time_of(const GridPass& pass, ClockTrace* trace) {
   return run_clock(*skeleton, GridLoads(pass, *skeleton).loads(), trace);
 }
 
-std::vector<RankTime> time_of(const std::vector<std::vector<TurnSeconds>>& turns, bool backward, bool hides,
+std::vector<RankTime> time_of(const std::vector<std::vector<SubRingSeconds>>& steps, bool backward, bool hides,
                               ClockTrace* trace) {
-  const SharedSkeleton skeleton = sub_ring_skeleton(pass_of(backward), static_cast<int>(turns.front().size()));
+  const SharedSkeleton skeleton = sub_ring_skeleton(pass_of(backward), static_cast<int>(steps.front().size()));
   const size_t num_casts = skeleton->casts.size();
-  ClockLoads loads = empty_loads(*skeleton, static_cast<int>(turns.size()), static_cast<int>(num_casts));
+  ClockLoads loads = empty_loads(*skeleton, static_cast<int>(steps.size()), static_cast<int>(num_casts));
   loads.hides = hides;
   for (size_t c = 0; c < num_casts; ++c) {
     const Skeleton::CastOfStep& cast = skeleton->casts[c];
     const auto step = static_cast<size_t>(cast.step);
     loads.load_of_cast[c] = static_cast<int>(c);
-    for (size_t r = 0; r < turns.size(); ++r) {
-      loads.cast(c, r).seconds = cast.results ? turns[r][step].grads_s : turns[r][step - 1].next_s;
+    for (size_t r = 0; r < steps.size(); ++r) {
+      loads.cast(c, r).seconds = cast.results ? steps[r][step].grads_s : steps[r][step - 1].next_s;
     }
   }
-  for (size_t r = 0; r < turns.size(); ++r) {
-    for (size_t s = 0; s < turns[r].size(); ++s) loads.attend(s, r) = turns[r][s].attend_s;
+  for (size_t r = 0; r < steps.size(); ++r) {
+    for (size_t s = 0; s < steps[r].size(); ++s) loads.attend(s, r) = steps[r][s].attend_s;
   }
   return run_clock(*skeleton, loads, trace);
 }

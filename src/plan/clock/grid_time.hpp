@@ -48,13 +48,13 @@ struct GridPass {
 std::vector<RankTime> time_of(const GridPass& pass, ClockTrace* trace = nullptr);
 
 /// A step of a rank of HybridCP, whose rings do not wait for each other.
-struct TurnSeconds {
+struct SubRingSeconds {
   double attend_s = 0;
   double next_s = 0;   ///< of the next step's rows, which come meanwhile
   double grads_s = 0;  ///< of gradients that travel once it has computed, beside the next step
 };
-/// `turns`: [ranks][steps].
-std::vector<RankTime> time_of(const std::vector<std::vector<TurnSeconds>>& turns, bool backward, bool hides,
+/// `steps`: [ranks][steps].
+std::vector<RankTime> time_of(const std::vector<std::vector<SubRingSeconds>>& steps, bool backward, bool hides,
                               ClockTrace* trace = nullptr);
 
 }  // namespace tangram

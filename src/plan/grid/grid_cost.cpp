@@ -36,15 +36,15 @@ GridWork work_of(const Plan& plan) {
   return work;
 }
 
-SubRingTurns turns_of(const GridPlan& grid) {
-  SubRingTurns turns;
+SubRingLoads sub_ring_loads(const GridPlan& grid) {
+  SubRingLoads loads;
   for (const std::vector<GridStep>& steps : grid.steps) {
-    turns.emplace_back();
+    loads.emplace_back();
     for (const GridStep& step : steps) {
-      turns.back().push_back({step.area, step.sub_rings.rows, step.sub_rings.home.rows_received()});
+      loads.back().push_back({step.area, step.sub_rings.rows, step.sub_rings.home.rows_received()});
     }
   }
-  return turns;
+  return loads;
 }
 
 double link_seconds(const GridSizes& sizes, int64_t bytes, int64_t copies) {
@@ -193,7 +193,7 @@ std::vector<RankTime> grid_times(const GridWork& work, Pass pass, const std::vec
 
 std::vector<RankTime> grid_times(const Plan& plan, Pass pass, ClockTrace* trace) {
   if (plan.grid.row_move == RowMove::kSubRings) {
-    return sub_ring_times(plan.config, turns_of(plan.grid), plan.q_dispatch.rows_per_rank(), pass, trace);
+    return sub_ring_times(plan.config, sub_ring_loads(plan.grid), plan.q_dispatch.rows_per_rank(), pass, trace);
   }
   return grid_times(work_of(plan), pass, plan.grid.head_chunks, trace);
 }

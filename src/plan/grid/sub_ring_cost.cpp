@@ -11,13 +11,13 @@ namespace tangram {
 
 namespace {
 
-constexpr int64_t kCopiesOfTurn = 2;  // K and V
+constexpr int64_t kCopiesOfStep = 2;  // K and V
 
-std::vector<TurnSeconds> turn_seconds(const DistAttnConfig& config, const std::vector<SubRingTurn>& steps,
-                                      int64_t q_rows, Pass pass) {
+std::vector<SubRingSeconds> sub_ring_seconds(const DistAttnConfig& config, const std::vector<SubRingLoad>& steps,
+                                             int64_t q_rows, Pass pass) {
   const int64_t kv = kv_row_bytes(config.heads), grads = kv_grad_row_bytes(config.heads, config.reduce_dtype);
   const auto link_s = [&](int64_t rows, int64_t row_bytes) {
-    return rows == 0 ? 0 : transfer_seconds(config.cost, rows, row_bytes, kCopiesOfTurn);
+    return rows == 0 ? 0 : transfer_seconds(config.cost, rows, row_bytes, kCopiesOfStep);
   };
   const HeadConfig& heads = config.heads;
   const auto memory_s = [&](int64_t bytes) { return static_cast<double>(bytes) / config.cost.memory_bytes_per_s; };
@@ -25,7 +25,7 @@ std::vector<TurnSeconds> turn_seconds(const DistAttnConfig& config, const std::v
       config.cost.stage_overhead_s + memory_s(further_call_bytes(heads, pass, q_rows, heads.num_heads_q));
   bool sums = false;
   for (size_t s = 1; s < steps.size(); ++s) sums = sums || steps[s].area > 0;
-  std::vector<TurnSeconds> turns;
+  std::vector<SubRingSeconds> seconds;
   for (size_t s = 0; s < steps.size(); ++s) {
     const int64_t next_rows = s + 1 < steps.size() ? steps[s + 1].rows : 0;
     double more = 0;
@@ -39,24 +39,24 @@ std::vector<TurnSeconds> turn_seconds(const DistAttnConfig& config, const std::v
       }
     }
     const bool has_grads = pass == Pass::kBackward && s > 0;
-    turns.push_back({compute_seconds(config, steps[s].area, pass) + more, link_s(next_rows, kv),
-                     has_grads ? link_s(next_rows + steps[s].rows_home, grads) : 0});
+    seconds.push_back({compute_seconds(config, steps[s].area, pass) + more, link_s(next_rows, kv),
+                       has_grads ? link_s(next_rows + steps[s].rows_home, grads) : 0});
   }
-  return turns;
+  return seconds;
 }
 
 }  // namespace
 
-std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows, Pass pass,
+std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows, Pass pass,
                                      ClockTrace* trace) {
-  std::vector<std::vector<TurnSeconds>> seconds;
-  for (const std::vector<SubRingTurn>& steps : turns) seconds.push_back(turn_seconds(config, steps, q_rows, pass));
+  std::vector<std::vector<SubRingSeconds>> seconds;
+  for (const std::vector<SubRingLoad>& steps : loads) seconds.push_back(sub_ring_seconds(config, steps, q_rows, pass));
   return time_of(seconds, pass == Pass::kBackward, true, trace);
 }
 
-PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows) {
-  return predicted(slowest_of(sub_ring_times(config, turns, q_rows, Pass::kForward)),
-                   slowest_of(sub_ring_times(config, turns, q_rows, Pass::kBackward)));
+PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows) {
+  return predicted(slowest_of(sub_ring_times(config, loads, q_rows, Pass::kForward)),
+                   slowest_of(sub_ring_times(config, loads, q_rows, Pass::kBackward)));
 }
 
 GridTraffic sub_ring_traffic(const DistAttnConfig& config, const std::vector<SubGroupLevel>& levels) {

@@ -38,7 +38,7 @@ void fill_parts(SubRingLayout& layout, const std::vector<OwnedRun>& k_runs) {
 int64_t SubRingLayout::rows_before(size_t level, int rank, int step) const {
   int64_t rows = 0;
   for (size_t before = 1; before < level; ++before) {
-    if (turns(before, step)) rows += part_in_step(before, rank, step).rows;
+    if (moves(before, step)) rows += part_in_step(before, rank, step).rows;
   }
   return rows;
 }
@@ -86,12 +86,12 @@ SubRingLayout lay_out_sub_rings(const std::vector<MaskDocument>& documents, cons
   return layout;
 }
 
-SubRingTurns count_turns(const Mask& mask, const SubRingLayout& layout, const std::vector<OwnedRun>& q_runs,
-                         int cp_size) {
+SubRingLoads count_sub_ring_loads(const Mask& mask, const SubRingLayout& layout, const std::vector<OwnedRun>& q_runs,
+                                  int cp_size) {
   const auto slices = cut_by_rank(mask, q_runs, cp_size);
-  SubRingTurns turns;
+  SubRingLoads loads;
   for (int rank = 0; rank < cp_size; ++rank) {
-    std::vector<SubRingTurn>& steps = turns.emplace_back(static_cast<size_t>(layout.num_steps()));
+    std::vector<SubRingLoad>& steps = loads.emplace_back(static_cast<size_t>(layout.num_steps()));
     for_each_sub_ring_piece(layout, rank, slices[static_cast<size_t>(rank)],
                             [&](int step, const AttnSlice& piece, const SubRingKeys&) {
                               steps[static_cast<size_t>(step)].area += area(piece);
@@ -101,12 +101,13 @@ SubRingTurns count_turns(const Mask& mask, const SubRingLayout& layout, const st
       steps[static_cast<size_t>(step)].rows_home = layout.rows_home(rank, step);
     }
   }
-  return turns;
+  return loads;
 }
 
 PredictedTime predict_hybrid_cp(const Mask& mask, const DistAttnConfig& config, const DealtRows& rows) {
   const SubRingLayout layout = lay_out_sub_rings(find_documents(mask, 1), rows.q, rows.k, config.cp_size);
-  return predict_sub_rings(config, count_turns(mask, layout, rows.q, config.cp_size), mask.seqlen_q() / config.cp_size);
+  return predict_sub_rings(config, count_sub_ring_loads(mask, layout, rows.q, config.cp_size),
+                           mask.seqlen_q() / config.cp_size);
 }
 
 }  // namespace tangram

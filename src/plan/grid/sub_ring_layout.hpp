@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HybridCP before there are exchanges and slices: which documents share which ring, how many rows turn in each, and the
-// work of every step. All that a prediction needs, without a whole plan.
+// HybridCP before there are exchanges and slices: which documents share which ring, how many rows travel in each, and
+// the work of every step. All that a prediction needs, without a whole plan.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct SubRingLayout {
 
   /// As many as the largest sub-group in use has ranks.
   int num_steps() const { return levels.empty() ? 1 : levels.back().ranks; }
-  bool turns(size_t level, int step) const { return step < sizes[level]; }
+  bool moves(size_t level, int step) const { return step < sizes[level]; }
   /// The rank `distance` places further in the ring of `level`.
   int neighbour(size_t level, int rank, int distance) const {
     const int size = sizes[level], first = rank / size * size;
@@ -79,21 +79,21 @@ void for_each_sub_ring_piece(const SubRingLayout& layout, int rank, const std::v
 }
 
 /// What the cost model asks of a rank's step.
-struct SubRingTurn {
+struct SubRingLoad {
   int64_t area = 0;
   int64_t rows = 0;       ///< of the K/V buffer, where it is not the shard
   int64_t rows_home = 0;  ///< whose gradients come home afterwards
 };
-/// The turns of every rank, in the order of steps.
-using SubRingTurns = std::vector<std::vector<SubRingTurn>>;
-SubRingTurns count_turns(const Mask& mask, const SubRingLayout& layout, const std::vector<OwnedRun>& q_runs,
-                         int cp_size);
+/// Of every rank, in the order of steps.
+using SubRingLoads = std::vector<std::vector<SubRingLoad>>;
+SubRingLoads count_sub_ring_loads(const Mask& mask, const SubRingLayout& layout, const std::vector<OwnedRun>& q_runs,
+                                  int cp_size);
 
 /// Rings of different sub-groups do not wait for each other: each rank's steps, one after the other.
-std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows, Pass pass,
+std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows, Pass pass,
                                      ClockTrace* trace = nullptr);
 /// Predicted seconds on the slowest rank.
-PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingTurns& turns, int64_t q_rows);
+PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows);
 /// Bytes in closed form: every key row of a document that several ranks share reaches the others, and its gradients
 /// make as many hops and end at home.
 GridTraffic sub_ring_traffic(const DistAttnConfig& config, const std::vector<SubGroupLevel>& levels);

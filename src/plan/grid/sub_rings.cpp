@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The steps of HybridCP: which rows of which document are where in each turn of the rings.
+// The steps of HybridCP: which rows of which document are where in each step of the rings.
 #include <algorithm>
 #include <map>
 
@@ -53,7 +53,7 @@ Exchange SubRings::first_cast(size_t level, int rank) const {
 Exchange SubRings::later_cast(int rank, int step) const {
   Exchange exchange;
   for (size_t level = 1; level < layout_.sizes.size(); ++level) {
-    if (!layout_.turns(level, step)) continue;
+    if (!layout_.moves(level, step)) continue;
     const int target = layout_.neighbour(level, rank, 1), source = layout_.neighbour(level, rank, -1);
     const int64_t sent = layout_.part(level, layout_.neighbour(level, rank, 1 - step)).rows;
     const int64_t from = layout_.rows_before(level, rank, step - 1);
@@ -67,7 +67,7 @@ Exchange SubRings::later_cast(int rank, int step) const {
   return exchange;
 }
 
-// In its last step a ring's rows are one place short of a whole turn: home is the neighbour.
+// In its last step a ring's rows are one place short of a whole round: home is the neighbour.
 void SubRings::send_home(int rank, int step, SubRingStep& result) const {
   for (size_t level = 1; level < layout_.sizes.size(); ++level) {
     if (step != layout_.sizes[level] - 1) continue;

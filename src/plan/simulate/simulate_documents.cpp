@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HybridCP: documents dealt and rings turned as plans do; only the seconds of kernels and links come from the machine
+// HybridCP: documents dealt and rings as in plans; only the seconds of kernels and links come from the machine
 // model.
 #include <algorithm>
 
@@ -41,7 +41,7 @@ struct DocumentsSim {
     const double row_bytes = static_cast<double>(kv_row_bytes(input.config.heads));
     Transfer transfer;
     for (size_t level = 1; level < layout.sizes.size(); ++level) {
-      if (!layout.turns(level, step)) continue;
+      if (!layout.moves(level, step)) continue;
       const SubRingPart& part = layout.part_in_step(level, rank, step);
       add(transfer, level, rank, part, row_bytes, step == 1 ? static_cast<double>(part.ranges.size()) : 1);
     }
@@ -53,14 +53,14 @@ struct DocumentsSim {
     const double row_bytes = static_cast<double>(kv_grad_row_bytes(input.config.heads, input.config.reduce_dtype));
     Transfer transfer;
     for (size_t level = 1; level < layout.sizes.size(); ++level) {
-      if (layout.turns(level, step)) {
+      if (layout.moves(level, step)) {
         add(transfer, level, rank, layout.part_in_step(level, rank, step + 1), row_bytes, 1);
       }
     }
     return transfer;
   }
 
-  std::vector<TurnSeconds> turns(int rank, Pass pass) {
+  std::vector<SubRingSeconds> seconds_of(int rank, Pass pass) {
     std::vector<Work> work(static_cast<size_t>(layout.num_steps()));
     for_each_sub_ring_piece(layout, rank, slices[static_cast<size_t>(rank)],
                             [&](int step, const AttnSlice& piece, const SubRingKeys&) {
@@ -72,33 +72,33 @@ struct DocumentsSim {
     computes_last[static_cast<size_t>(rank)] = work.back().area > 0;
     const double heads = input.config.heads.num_heads_q;
     const double grad_bytes = static_cast<double>(kv_grad_row_bytes(input.config.heads, input.config.reduce_dtype));
-    std::vector<TurnSeconds> result;
+    std::vector<SubRingSeconds> result;
     for (int step = 0; step < layout.num_steps(); ++step) {
       const int64_t keys = step == 0 ? rows_per_rank(rows.k) : layout.rows_in_step(rank, step);
       const Work own = of_one_call(work[static_cast<size_t>(step)], static_cast<double>(keys), input.kernel(pass));
-      TurnSeconds turn;
-      turn.attend_s = work_seconds(input, pass, own, input.config.heads.num_heads_q, layout.num_steps() > 1);
+      SubRingSeconds of_step;
+      of_step.attend_s = work_seconds(input, pass, own, input.config.heads.num_heads_q, layout.num_steps() > 1);
       if (step > 0 && own.area > 0) {
-        turn.attend_s += input.machine.stage_overhead_s +
-                         accumulate_seconds(input, pass, rows_per_rank(rows.q), input.config.heads.num_heads_q);
+        of_step.attend_s += input.machine.stage_overhead_s +
+                            accumulate_seconds(input, pass, rows_per_rank(rows.q), input.config.heads.num_heads_q);
       }
-      if (step == 0 && sums) turn.attend_s += rounding_seconds(input, pass, rows_per_rank(rows.q), heads);
+      if (step == 0 && sums) of_step.attend_s += rounding_seconds(input, pass, rows_per_rank(rows.q), heads);
       if (step > 0 && pass == Pass::kBackward) {  // gradients that come are read, added to those of the step, written
         const double bytes = grad_bytes * static_cast<double>(layout.rows_in_step(rank, step));
-        turn.attend_s += packing_seconds(input.machine, 3 * bytes);
+        of_step.attend_s += packing_seconds(input.machine, 3 * bytes);
       }
-      if (step + 1 < layout.num_steps()) turn.next_s = transfer_seconds(input.machine, cast(rank, step + 1));
+      if (step + 1 < layout.num_steps()) of_step.next_s = transfer_seconds(input.machine, cast(rank, step + 1));
       if (pass == Pass::kBackward && step > 0) {
-        turn.grads_s = transfer_seconds(input.machine, gradients(rank, step));
+        of_step.grads_s = transfer_seconds(input.machine, gradients(rank, step));
       }
-      result.push_back(turn);
+      result.push_back(of_step);
     }
     return result;
   }
 
   SlowestPass play(Pass pass) {
-    std::vector<std::vector<TurnSeconds>> seconds;
-    for (int rank = 0; rank < input.cp_size(); ++rank) seconds.push_back(turns(rank, pass));
+    std::vector<std::vector<SubRingSeconds>> seconds;
+    for (int rank = 0; rank < input.cp_size(); ++rank) seconds.push_back(seconds_of(rank, pass));
     SlowestPass slowest;
     slowest.take(time_of(seconds, pass == Pass::kBackward, hides_transfers(input.machine)));
     return slowest;

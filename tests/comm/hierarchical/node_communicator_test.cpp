@@ -73,10 +73,10 @@ struct Groups {
     for (int p = 0; p < nodes.ranks_per_node; ++p) across.emplace_back(nodes.num_nodes(), kTimeout_s);
   }
   NodeCommunicator::Levels levels(int rank) {
-    const int node = nodes.node_of(rank), place = nodes.place_of(rank);
+    const int node = nodes.node_of(rank), caller = nodes.place_of(rank);
     NodeCommunicator::Levels levels;
-    levels.node = std::make_unique<HostMemoryDevice>(inside[static_cast<size_t>(node)].communicator(place));
-    levels.across = std::make_unique<HostMemoryDevice>(across[static_cast<size_t>(place)].communicator(node));
+    levels.node = std::make_unique<HostMemoryDevice>(inside[static_cast<size_t>(node)].communicator(caller));
+    levels.across = std::make_unique<HostMemoryDevice>(across[static_cast<size_t>(caller)].communicator(node));
     levels.work = std::make_shared<HostNodeWork>();
     return levels;
   }

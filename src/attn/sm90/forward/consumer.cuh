@@ -328,7 +328,7 @@ struct Consumer {
   /// maxima: should a score exceed its reference by much, the sum of the exponentials shows it (infinity included), and
   /// the scores are made again and treated with care. For that K is kept until then.
   template <int kN>
-  __device__ __forceinline__ uint32_t settled_step(uint32_t word) {
+  __device__ __forceinline__ uint32_t steady_step(uint32_t word) {
     const int begin16 = min(window_begin16(word), kGroups16 - kN / 16);
     float s[kN / 2];
     take_turn();
@@ -364,9 +364,9 @@ struct Consumer {
   }
 
   /// The whole unmasked tile without flags.
-  static constexpr uint32_t kPlainWord = (kGroups16 << 8) | kStepSettles;
+  static constexpr uint32_t kPlainWord = (kGroups16 << 8) | kStepSteady;
 
-  /// The steps that most of the time goes into: settled ones with kPlainWord, `word` being the first, a whole tile
+  /// The steps that most of the time goes into: steady ones with kPlainWord, `word` being the first, a whole tile
   /// being pending; returns the word after them. Probabilities are packed as they are made, which needs the pending
   /// product to be done half-way.
   __device__ __forceinline__ uint32_t plain_steps(uint32_t word) {
@@ -450,7 +450,7 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     if (warpgroup == kConsumers - 1) pass_turn();
-    bool settled = false;
+    bool steady = false;
     uint32_t word = fetch_word();
     for (;;) {
       const int32_t pending_keys = __shfl_sync(0xffffffff, pending, 0);
@@ -464,8 +464,8 @@ struct Consumer {
         next = careful_step<kBlockN, kBlockN>(word);
       } else if (first && is_wide(word) && pending_keys == kNarrow) {
         next = careful_step<kNarrow, kBlockN>(word);
-      } else if (!Traits::kSoftcap && settled && !first && pending_keys == kBlockN && window_count16(word) > 0) {
-        next = is_wide(word) ? settled_step<kBlockN>(word) : settled_step<kNarrow>(word);
+      } else if (!Traits::kSoftcap && steady && !first && pending_keys == kBlockN && window_count16(word) > 0) {
+        next = is_wide(word) ? steady_step<kBlockN>(word) : steady_step<kNarrow>(word);
       } else {
         flush_pending();
         if (first) {
@@ -478,9 +478,9 @@ struct Consumer {
                                          : careful_step<0, kNarrow>(word);
       }
       if (first) release_q();
-      settled = params.slack > 0.0f && ((settled && !first) || (word & kStepSettles));
+      steady = params.slack > 0.0f && ((steady && !first) || (word & kStepSteady));
       if constexpr (!Traits::kSoftcap) {
-        if (settled && next == kPlainWord && __shfl_sync(0xffffffff, pending, 0) == kBlockN && v_valid == kBlockN) {
+        if (steady && next == kPlainWord && __shfl_sync(0xffffffff, pending, 0) == kBlockN && v_valid == kBlockN) {
           next = plain_steps(next);
         }
       }

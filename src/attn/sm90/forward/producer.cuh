@@ -84,8 +84,8 @@ __device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0
   const int32_t first = min((full_begin + 15) / 16, kGroups16), last = max(full_end, 0) / 16;
   const uint32_t unmasked = first < last ? (1u << last) - (1u << first) : 0;
   const uint32_t masked = ((1u << kGroups16) - 1) & ~unmasked;
-  const bool settles = max(full_begin, begin) < min(full_end, end);
-  return pack_window(begin / 16, (end - begin + 15) / 16) | (settles ? kStepSettles : 0) | (masked << kStepMaskShift);
+  const bool steady = max(full_begin, begin) < min(full_end, end);
+  return pack_window(begin / 16, (end - begin + 15) / 16) | (steady ? kStepSteady : 0) | (masked << kStepMaskShift);
 }
 
 /// Walks the work ring, loads Q, K and V, and describes every step to the consumers. One thread.

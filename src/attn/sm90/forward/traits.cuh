@@ -40,11 +40,11 @@ struct alignas(16) ItemRows<true> {
 // A step word: bits 0-7 and 8-15 are the window of the tile that the warpgroup works on, rows [16 * begin16, 16 *
 // (begin16 + count16)) (count16 == 0: it sees nothing), then flags; bits 24-31 are the groups of 16 keys in which the
 // row intervals cut something off.
-inline constexpr uint32_t kStepSettles = 1u << 16;  // every row of the warpgroup sees some key of the window
-inline constexpr uint32_t kStepFirst = 1u << 17;    // first step of an item: Q is needed
-inline constexpr uint32_t kStepNewRun = 1u << 19;   // the row intervals have changed since they were read
-inline constexpr uint32_t kStepTail = 1u << 20;     // v_valid counts
-inline constexpr uint32_t kStepStop = 1u << 21;     // no more items
+inline constexpr uint32_t kStepSteady = 1u << 16;  // every row of the warpgroup sees some key of the window
+inline constexpr uint32_t kStepFirst = 1u << 17;   // first step of an item: Q is needed
+inline constexpr uint32_t kStepNewRun = 1u << 19;  // the row intervals have changed since they were read
+inline constexpr uint32_t kStepTail = 1u << 20;    // v_valid counts
+inline constexpr uint32_t kStepStop = 1u << 21;    // no more items
 inline constexpr int kStepMaskShift = 24;
 __device__ __forceinline__ uint32_t pack_window(int begin16, int count16) {
   return static_cast<uint32_t>(begin16) | (static_cast<uint32_t>(count16) << 8);

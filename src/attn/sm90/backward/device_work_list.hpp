@@ -14,12 +14,12 @@
 namespace tangram::sm90::backward {
 
 /// Uploaded on construction, for deterministic calls too: calls allocate nothing.
-class Plan {
+class DeviceWorkList {
  public:
   /// Throws CudaError.
-  Plan(const schedule::WorkList& work, const AttnShape& shape);
+  DeviceWorkList(const schedule::WorkList& work, const AttnShape& shape);
 
-  /// Fills in the pointers and sizes that come from the plan, and those of `workspace`: workspace_bytes(), of any
+  /// Fills in the pointers and sizes that come from the list, and those of `workspace`: workspace_bytes(), of any
   /// content, for one call at a time.
   void fill(Params& params, EdgeParams& edge, bool deterministic, void* workspace) const;
   size_t workspace_bytes() const { return workspace_bytes_; }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "attn/sm90/backward/plan.hpp"
+#include "attn/sm90/backward/device_work_list.hpp"
 
 #include "cuda/scratch_layout.hpp"
 
@@ -32,7 +32,7 @@ size_t slab_capacity(size_t num_slabs, const AttnShape& shape) {
 
 }  // namespace
 
-Plan::Plan(const schedule::WorkList& work, const AttnShape& shape)
+DeviceWorkList::DeviceWorkList(const schedule::WorkList& work, const AttnShape& shape)
     : num_items_(static_cast<int32_t>(work.items.size())),
       num_deterministic_items_(
           static_cast<int32_t>(work.deterministic_items.empty() ? work.items.size() : work.deterministic_items.size())),
@@ -59,7 +59,7 @@ Plan::Plan(const schedule::WorkList& work, const AttnShape& shape)
   workspace_bytes_ = place(params, edge, nullptr);
 }
 
-size_t Plan::place(Params& params, EdgeParams& edge, void* workspace) const {
+size_t DeviceWorkList::place(Params& params, EdgeParams& edge, void* workspace) const {
   const size_t tiles = tile_capacity_ * static_cast<size_t>(num_heads_q_), slabs = slab_capacity_;
   const auto head_dim = static_cast<size_t>(head_dim_);
   constexpr auto kQueries = static_cast<size_t>(kTileShape.block_n), kKeys = static_cast<size_t>(kTileShape.block_m);
@@ -73,7 +73,7 @@ size_t Plan::place(Params& params, EdgeParams& edge, void* workspace) const {
   return layout.bytes();
 }
 
-void Plan::fill(Params& params, EdgeParams& edge, bool deterministic, void* workspace) const {
+void DeviceWorkList::fill(Params& params, EdgeParams& edge, bool deterministic, void* workspace) const {
   place(params, edge, workspace);
   params.items = lists_.at<Item>(deterministic && deterministic_items_.bytes > 0 ? deterministic_items_ : items_);
   params.runs = lists_.at<TileRun>(runs_);
