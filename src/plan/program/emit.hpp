@@ -63,8 +63,7 @@ inline constexpr ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_
 /// Whether a forward pass can leave something to its backward pass.
 bool can_keep(const Plan& plan);
 
-/// Throw InvalidArgument for ranks that the plan has not. Plans in which queries move need a target that sends from
-/// anywhere.
+/// Throw InvalidArgument for ranks that the plan has not.
 /// Casts and regions do not depend on a sink of all rows; sinks of single rows are sent where heads are exchanged.
 Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);
 /// `kept`: the first regions hold what the forward program left there.

@@ -53,9 +53,12 @@ TensorRef heads_of_group(const TensorRef& tensor, int group, int groups) {
   return result;
 }
 
-KeyBuffer::KeyBuffer(ProgramWriter& writer, const KeyLayout& layout, DType dtype, const PairRef& like, bool of_its_own)
-    : layout_(layout), shard_serves_(!of_its_own && layout.remote_rows == 0 && layout.own.size() <= 1) {
-  rows_ = landing_ = arena_pair(writer, dtype, shard_serves_ ? 0 : layout.rows, like);
+KeyBuffer::KeyBuffer(ProgramWriter& writer, const KeyLayout& layout, DType dtype, const PairRef& like, bool of_its_own,
+                     std::optional<int64_t> arena_rows)
+    : layout_(layout), shard_serves_(!of_its_own && layout.shard_could_serve()) {
+  const int64_t needed = shard_serves_ ? 0 : layout.rows;
+  landing_ = arena_pair(writer, dtype, arena_rows.value_or(needed), like);
+  rows_ = slice(landing_, {0, needed});
 }
 
 void KeyBuffer::fill(ProgramWriter& writer, const PairRef& shard) {
@@ -70,7 +73,7 @@ void KeyBuffer::fill(ProgramWriter& writer, const PairRef& shard) {
 
 KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel,
                            bool moves, int64_t owned_rows)
-    : layout_(layout) {
+    : layout_(layout), has_owned_(moves && owned_rows > 0) {
   computed_ = sent_ = work_pair(writer, DType::kFloat32, layout.rows, like);
   writer.zero(computed_.k);
   writer.zero(computed_.v);
@@ -83,23 +86,47 @@ KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const
   if (travel != DType::kFloat32) sent_ = work_pair(writer, travel, layout.rows, like);
 }
 
+KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel,
+                           bool moves, LandingRows landing, int64_t arena_rows)
+    : layout_(layout), landing_(std::move(landing.casts)), has_owned_(landing.rows > 0) {
+  if (moves) {
+    sent_ = arena_pair(writer, travel, arena_rows, like);
+    owned_ = arena_pair(writer, travel, landing.most_rows, like);
+  }
+  computed_ = moves && travel == DType::kFloat32 ? slice(sent_, {0, layout.rows})
+                                                 : work_pair(writer, DType::kFloat32, layout.rows, like);
+  writer.zero(computed_.k);
+  writer.zero(computed_.v);
+  if (has_owned_) owned_rows_ = writer.add_lists(std::move(landing.of_shard_row));
+}
+
 void KeyGradients::send_back(ProgramWriter& writer, const Exchange& exchange, size_t stage) {
-  if (sent_.k != computed_.k) {
+  if (sent_.k.region != computed_.k.region) {
     std::vector<RowSumOp> copies;
     for (const RowCopy& copy : exchange.recvs)
       append_copies(copies, slice(computed_, copy.rows), slice(sent_, copy.rows));
     writer.begin_step(stage);
     writer.sum_rows(std::move(copies));
   }
-  writer.cast(
-      add_pair_cast(writer, borrowed(exchange), sent_, owned_, "dkv stage", {{}, true, static_cast<int>(stage), true}));
+  const bool lands = !landing_.empty();
+  writer.cast(add_pair_cast(writer, lands ? shared(landing_[stage]) : borrowed(exchange), sent_, owned_, "dkv stage",
+                            {{}, true, static_cast<int>(stage), !lands}));
 }
 
 void KeyGradients::finish(ProgramWriter& writer, const PairRef& shard_grads, int head_groups) {
-  const bool has_owned = owned_.k.rows > 0;
+  const bool lands = !landing_.empty();
   std::vector<RowSumOp> sums;
+  // `local`: what this rank's queries contributed, or nothing.
+  const auto write = [&](const PairRef& local, Range rows, const PairRef& result) {
+    const PairRef remote = !has_owned_ ? PairRef{} : lands ? owned_ : slice(owned_, rows);
+    const RowListsRef lists{owned_rows_.lists, owned_rows_.lists < 0 ? 0 : rows.begin};
+    sums.push_back({local.k, remote.k, result.k, lists});
+    sums.push_back({local.v, remote.v, result.v, lists});
+  };
   const auto write_unseen = [&](Range rows, const PairRef& result) {  // by queries of this rank
-    if (has_owned) {
+    if (lands) {
+      write({}, rows, result);
+    } else if (has_owned_) {
       append_copies(sums, slice(owned_, rows), result);
     } else {
       writer.zero(result.k);
@@ -110,10 +137,7 @@ void KeyGradients::finish(ProgramWriter& writer, const PairRef& shard_grads, int
   for (const auto& own : layout_.own) {
     for_each_group(shard_grads, {row, own.shard.begin}, head_groups, write_unseen);
     for_each_group(shard_grads, own.shard, head_groups, [&](Range rows, const PairRef& result) {
-      const PairRef local = slice(computed_, rows.shifted(own.buffer.begin - own.shard.begin));
-      const PairRef remote = has_owned ? slice(owned_, rows) : PairRef{};
-      sums.push_back({local.k, remote.k, result.k});
-      sums.push_back({local.v, remote.v, result.v});
+      write(slice(computed_, rows.shifted(own.buffer.begin - own.shard.begin)), rows, result);
     });
     row = own.shard.end;
   }

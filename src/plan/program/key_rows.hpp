@@ -4,8 +4,10 @@
 // The K/V rows that a rank computes with where rows move to where they are seen, and what becomes of their gradients.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "plan/program/landing_rows.hpp"
 #include "plan/program/rows.hpp"
 
 namespace tangram {
@@ -32,6 +34,9 @@ struct KeyLayout {
   int64_t remote_rows = 0;
   std::vector<OwnRows> own;  // in buffer order
 
+  /// The shard itself could be the buffer: there are no remote rows, and the own ones are one stretch of it.
+  bool shard_could_serve() const { return remote_rows == 0 && own.size() <= 1; }
+
   template <class Segments>
   KeyLayout(const Segments& segments, int rank, int64_t kv_rows, int64_t remote_kv_rows)
       : rows(kv_rows), remote_rows(remote_kv_rows) {
@@ -46,7 +51,9 @@ struct KeyLayout {
 class KeyBuffer {
  public:
   /// `of_its_own`: also where the shard itself could serve, which is one stretch of it and no remote rows.
-  KeyBuffer(ProgramWriter& writer, const KeyLayout& layout, DType dtype, const PairRef& like, bool of_its_own);
+  /// `arena_rows`: of regions that must be alike on all ranks; else those that are needed.
+  KeyBuffer(ProgramWriter& writer, const KeyLayout& layout, DType dtype, const PairRef& like, bool of_its_own,
+            std::optional<int64_t> arena_rows = std::nullopt);
 
   /// Copies the own rows.
   void fill(ProgramWriter& writer, const PairRef& shard);
@@ -64,9 +71,12 @@ class KeyBuffer {
 /// Gradients of the rows of a buffer, in float32; those of remote rows travel to their owners in `travel`.
 class KeyGradients {
  public:
-  /// `moves`: some rank has remote rows, and this one gets gradients for `owned_rows` of its shard.
+  /// `moves`: some rank has remote rows, and this one gets gradients for `owned_rows` of its shard, to which casts add.
   KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel, bool moves,
                int64_t owned_rows);
+  /// For casts that do not add: what comes lands in rows of its own. `arena_rows`: the most rows of a buffer.
+  KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel, bool moves,
+               LandingRows landing, int64_t arena_rows);
 
   const PairRef& computed() const { return computed_; }
   /// Sends those of the rows that a stage brought.
@@ -78,8 +88,11 @@ class KeyGradients {
  private:
   const KeyLayout& layout_;
   PairRef computed_;
-  PairRef sent_;   // the same in `travel`
-  PairRef owned_;  // what others have added to gradients of the shard
+  PairRef sent_;                   // the same in `travel`
+  PairRef owned_;                  // what others have added to gradients of the shard, or where their parts land
+  std::vector<Exchange> landing_;  // by stage, where casts do not add
+  RowListsRef owned_rows_;
+  bool has_owned_ = false;
 };
 
 /// The heads of one group; `groups` divides those of `tensor`, an argument.

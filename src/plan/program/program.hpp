@@ -51,8 +51,8 @@ struct Region {
   friend bool operator==(const Region&, const Region&) = default;
 };
 
-/// Some rows and heads of a tensor. Of a region all heads; of arguments, dtype and strides are those that the caller
-/// gives.
+/// Some rows and heads of a tensor. What casts name of a region has all of its heads; of arguments, dtype and strides
+/// are those that the caller gives.
 struct TensorRef {
   Place place = Place::kNone;
   int region = -1;
@@ -88,6 +88,22 @@ inline std::shared_ptr<const Exchange> borrowed(const Exchange& of_plan) {
   return {std::shared_ptr<const Exchange>(), &of_plan};
 }
 
+/// Rows of one tensor that belong to rows of another: to row i rows `rows[begins[i]]`, ... before `rows[begins[i +
+/// 1]]`, in this order.
+struct RowLists {
+  std::vector<int32_t> begins = {0};
+  std::vector<int32_t> rows;
+
+  int64_t size() const { return static_cast<int64_t>(begins.size()) - 1; }
+};
+/// Entries `first` and following of Program::row_lists[lists], one for each row; -1: to each row belongs the same row.
+struct RowListsRef {
+  int lists = -1;
+  int64_t first = 0;
+
+  friend bool operator==(const RowListsRef&, const RowListsRef&) = default;
+};
+
 /// Rows of `source` to rows of `target`, which have equal row bytes: of each rank's `source`, by its own exchange.
 struct CastItem {
   std::shared_ptr<const Exchange> exchange;
@@ -110,11 +126,13 @@ struct Cast {
   bool exchanges_heads = false;
 };
 
-/// `result = source`, or `source + addend` where there is one: summed in float32, rounded once.
+/// `result = source`, or `source + addend` where there is one: summed in float32, rounded once. No source: zeros. Where
+/// several rows of the addend belong to a row of the result they are added up first, in order, from zero on.
 struct RowSumOp {
   TensorRef source;
   TensorRef addend;
   TensorRef result;
+  RowListsRef addend_rows = {};
 };
 /// Sums that do not depend on each other.
 struct RowSumsOp {
@@ -170,10 +188,12 @@ struct AttendOp {
 struct DeltaOp {
   TensorRef out, dout, delta;
 };
-/// `out` and `lse` become the result of their keys, those of the others (kNone: none) and the sink (kNone: none).
+/// `out` and `lse` become the result of their keys, those of the others (kNone: none) and the sink (kNone: none), in
+/// this order. `other_rows`: the rows of the others that belong to each row.
 struct MergeOp {
   TensorRef out, lse, other_out, other_lse;
   FloatRef sink;
+  RowListsRef other_rows = {};
 };
 /// `dsink` from the final lse, and delta.
 struct SinkGradOp {
@@ -194,6 +214,7 @@ struct Program {
   std::vector<Op> ops;
   std::vector<Region> regions;
   std::vector<Cast> casts;
+  std::vector<RowLists> row_lists;
   /// The first regions, which a forward pass may leave to its backward pass: what that computes with.
   int num_kept = 0;
 

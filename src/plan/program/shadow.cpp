@@ -111,7 +111,8 @@ size_t ShadowMemory::index(const TensorRef& ref, int64_t row, int head) const {
   const Cells& cells = of(ref);
   if (ref.region >= 0) {
     const Region& region = program_.regions[static_cast<size_t>(ref.region)];
-    if (ref.dtype != region.dtype || ref.heads != region.heads || ref.dim != region.dim || ref.first_head != 0) {
+    const bool has_heads = ref.first_head >= 0 && ref.first_head + ref.heads <= region.heads;
+    if (ref.dtype != region.dtype || !has_heads || ref.dim != region.dim) {
       throw ProgramFault{fmt::format("takes region {} for another tensor than it is", ref.region)};
     }
   }
@@ -142,6 +143,15 @@ void ShadowMemory::write(const TensorRef& ref, int64_t row, int head, Element va
 }
 void ShadowMemory::write(const FloatRef& ref, int64_t row, int64_t column, Element value) {
   checked_write(const_cast<Cells&>(of(ref)), index(ref, row, column), value);
+}
+
+std::span<const int32_t> ShadowMemory::rows_of(const RowListsRef& ref, int64_t row) const {
+  if (ref.lists < 0 || ref.lists >= std::ssize(program_.row_lists)) throw ProgramFault{"names row lists that are none"};
+  const RowLists& lists = program_.row_lists[static_cast<size_t>(ref.lists)];
+  const int64_t at = ref.first + row;
+  if (at < 0 || at >= lists.size()) throw ProgramFault{fmt::format("row {} has no list of rows", at)};
+  const auto begin = static_cast<size_t>(lists.begins[static_cast<size_t>(at)]);
+  return std::span(lists.rows).subspan(begin, static_cast<size_t>(lists.begins[static_cast<size_t>(at) + 1]) - begin);
 }
 
 template <class Visit>

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "plan/program/emit.hpp"
@@ -66,6 +67,9 @@ class ShadowMemory {
   Element read(const FloatRef& ref, int64_t row, int64_t column) const;
   void write(const TensorRef& ref, int64_t row, int head, Element value);
   void write(const FloatRef& ref, int64_t row, int64_t column, Element value);
+
+  /// The rows that belong to a row.
+  std::span<const int32_t> rows_of(const RowListsRef& ref, int64_t row) const;
 
   /// Whole rows of the tensors of a cast, all columns. `begin_read` returns the elements; `land` makes them readable.
   void expect(const TensorRef& target, Range rows, int stage);

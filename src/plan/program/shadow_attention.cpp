@@ -251,15 +251,23 @@ void make_delta(ShadowMemory& memory, const DeltaOp& op) {
 }
 
 void merge(ShadowMemory& memory, const MergeOp& op, const CallShape& call) {
-  const bool has_others = op.other_out.place != Place::kNone;
+  const bool has_others = op.other_out.place != Place::kNone, by_lists = op.other_rows.lists >= 0;
   require_rows_of("lse", op.lse, op.out, 1);
-  if (has_others) require_rows_of("the others' out", op.other_out, op.out, op.out.dim);
-  if (has_others) require_rows_of("the others' lse", op.other_lse, op.out, 1);
+  if (has_others) {
+    const int64_t rows = by_lists ? op.other_out.rows : op.out.rows;
+    require_shape("the others' out", op.other_out, rows, op.out.heads, op.out.dim);
+    require_shape("the others' lse", op.other_lse, rows, op.out.heads, 1);
+  }
   const Sinks sinks{memory, call, op.sink};
   for (int64_t row = 0; row < op.out.rows; ++row) {
     for (int head = 0; head < op.out.heads; ++head) {
       Element value = of_both(memory, op.out, op.lse, row, head) + sinks.sum(row, head);
-      if (has_others) value += of_both(memory, op.other_out, op.other_lse, row, head);
+      if (has_others && !by_lists) value += of_both(memory, op.other_out, op.other_lse, row, head);
+      if (has_others && by_lists) {
+        for (const int32_t from : memory.rows_of(op.other_rows, row)) {
+          value += of_both(memory, op.other_out, op.other_lse, from, head);
+        }
+      }
       memory.write(op.out, row, head, value);
       memory.write(op.lse, row, head, value);
     }

@@ -38,17 +38,22 @@ ShadowRank::ShadowRank(const Plan& plan, int rank, const Program& of_pass, const
       waited(of_pass.casts.size()) {}
 
 void ShadowRank::sum_rows(const RowSumOp& sum) {
-  const bool adds = sum.addend.place != Place::kNone;
+  const bool copies = sum.source.place != Place::kNone, adds = sum.addend.place != Place::kNone;
+  const bool by_lists = sum.addend_rows.lists >= 0;
   for (const TensorRef* ref : {&sum.source, &sum.addend}) {
-    if (ref == &sum.addend && !adds) continue;
-    if (ref->rows != sum.result.rows || ref->heads != sum.result.heads || ref->dim != sum.result.dim) {
+    if (ref->place == Place::kNone) continue;
+    const bool fits = ref->rows == sum.result.rows || (by_lists && ref == &sum.addend);
+    if (!fits || ref->heads != sum.result.heads || ref->dim != sum.result.dim) {
       throw ProgramFault{"adds tensors of different shapes"};
     }
   }
   for (int64_t row = 0; row < sum.result.rows; ++row) {
     for (int head = 0; head < sum.result.heads; ++head) {
-      Element value = memory.read(sum.source, row, head);
-      if (adds) value += memory.read(sum.addend, row, head);
+      Element value = copies ? memory.read(sum.source, row, head) : Element();
+      if (adds && !by_lists) value += memory.read(sum.addend, row, head);
+      if (adds && by_lists) {
+        for (const int32_t from : memory.rows_of(sum.addend_rows, row)) value += memory.read(sum.addend, from, head);
+      }
       memory.write(sum.result, row, head, value);
     }
   }

@@ -30,6 +30,10 @@ std::string text_of(const FloatRef& ref) {
   return ref.offset == 0 ? name : fmt::format("{} from value {}", name, ref.offset);
 }
 
+std::string text_of(const RowListsRef& ref) {
+  return ref.lists < 0 ? "" : fmt::format(" by lists {} from {}", ref.lists, ref.first);
+}
+
 /// At most kMostShown of them.
 template <class Item, class Text>
 std::string list_of(const std::vector<Item>& items, const Text& text) {
@@ -71,9 +75,10 @@ struct Describe {
   const Program& program;
 
   std::string operator()(const RowSumsOp& op) const {
-    return "copy    " + list_of(op.sums, [](const RowSumOp& sum) {
+    return "copy    " + list_of(op.sums, [&](const RowSumOp& sum) {
+             const std::string source = sum.source.place == Place::kNone ? "zeros" : text_of(sum.source);
              const std::string addend = sum.addend.place == Place::kNone ? "" : " + " + text_of(sum.addend);
-             return fmt::format("{}{} -> {}", text_of(sum.source), addend, text_of(sum.result));
+             return fmt::format("{}{}{} -> {}", source, addend, text_of(sum.addend_rows), text_of(sum.result));
            });
   }
   std::string operator()(const FloatCopiesOp& op) const {
@@ -110,7 +115,7 @@ struct Describe {
   std::string operator()(const MergeOp& op) const {
     std::string text = "merge   ";
     if (op.other_out.place != Place::kNone)
-      text += fmt::format("{}, {} ", text_of(op.other_out), text_of(op.other_lse));
+      text += fmt::format("{}, {}{} ", text_of(op.other_out), text_of(op.other_lse), text_of(op.other_rows));
     if (op.sink.place != Place::kNone) text += "and the sink ";
     return text + fmt::format("by lse +> {}, {}", text_of(op.out), text_of(op.lse));
   }

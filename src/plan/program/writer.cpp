@@ -26,6 +26,11 @@ FloatRef ProgramWriter::float_work(int64_t rows, int columns) {
   return floats_of(work(DType::kFloat32, rows, columns, 1), columns);
 }
 
+RowListsRef ProgramWriter::add_lists(RowLists lists) {
+  program_.row_lists.push_back(std::move(lists));
+  return {static_cast<int>(program_.row_lists.size()) - 1, 0};
+}
+
 int ProgramWriter::add_cast(Cast cast) {
   for (const CastItem& item : cast.items) {
     TANGRAM_ASSERT(item.source.row_bytes() == item.target.row_bytes());

@@ -27,6 +27,7 @@ class ProgramWriter {
   /// The regions so far may be kept.
   void keep_regions() { program_.num_kept = static_cast<int>(program_.regions.size()); }
 
+  RowListsRef add_lists(RowLists lists);
   /// A stage that sends all of its items. Not yet cast.
   int add_cast(Cast cast);
   void cast(int stage);

@@ -122,7 +122,9 @@ inline Case random_case(Draws& random) {
   result.call.seqlen_sink = random.draw(0, 2);
   result.call.sink_layout = random.coin() ? SinkLayout::kSsh : SinkLayout::kSh;
   result.call.wants_dsink = random.coin();
-  result.target = moves_kv || random.coin() ? kOnHost : kOnStreams;
+  // Where K/V alone move, also because that is best, programs are for the host.
+  const bool only_on_host = moves_kv && result.plan->movement.empty();
+  result.target = only_on_host || random.coin() ? kOnHost : kOnStreams;
   result.kept = can_keep(*result.plan) && random.coin();
   result.text = std::string(moves_q ? "moved queries" : to_string(strategy)) + " on " + std::to_string(cp_size);
   return result;

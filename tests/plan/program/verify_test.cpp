@@ -209,6 +209,21 @@ bool shift_rows(Mutant& m) {
   return true;
 }
 
+/// Parts of others that are joined with another row's.
+bool shift_lists(Mutant& m) {
+  std::vector<RowListsRef*> refs;
+  for (Op& op : m.program().ops) {
+    if (auto* merge = std::get_if<MergeOp>(&op)) refs.push_back(&merge->other_rows);
+    if (auto* sums = std::get_if<RowSumsOp>(&op)) {
+      for (RowSumOp& sum : sums->sums) refs.push_back(&sum.addend_rows);
+    }
+  }
+  std::erase_if(refs, [](const RowListsRef* ref) { return ref->lists < 0; });
+  if (refs.empty()) return false;
+  m.random.one_of(refs)->first += m.random.coin() ? 1 : -1;
+  return true;
+}
+
 /// Another region of the same shape, which is live or was never written.
 bool move_region(Mutant& m) {
   const auto op = m.any_op_with_tensors();
@@ -376,6 +391,7 @@ constexpr NamedMutation kMutations[] = {
     {"sent too early", cast_earlier},
     {"a merge dropped", drop<MergeOp>},
     {"merged with another lse", merge_wrongly},
+    {"parts of another row", shift_lists},
     {"delta dropped", drop<DeltaOp>},
     {"dsink dropped", drop<SinkGradOp>},
     {"the largest not sought", drop<LargestOp>},

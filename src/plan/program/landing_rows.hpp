@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Where partial results land that come back to the owners of rows: each part in rows of its own, so that a plain cast
+// brings it and nobody adds to what another one writes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/program/program.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+/// Of what `table` of each stage brings, going back. Rows of the landing memory are taken stage by stage, within a
+/// stage by rank: in the order in which parts are added.
+struct LandingRows {
+  /// By stage: a rank's rows, as they lie where it computed, to landing rows of their owners.
+  std::vector<Exchange> casts;
+  int64_t rows = 0;       ///< that this rank takes
+  int64_t most_rows = 0;  ///< that any rank takes
+  /// The landing rows of each row of the shard.
+  RowLists of_shard_row;
+};
+
+/// `pass`: the tables of all ranks; `shard_rows`: flattened rows of the shard of rank `self`.
+LandingRows landing_rows(const std::vector<MovementRank>& pass, size_t self, Exchange MovementStage::* table,
+                         int64_t shard_rows);
+
+}  // namespace tangram
