@@ -43,7 +43,7 @@ void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char
 /// asserts that it is consistent.
 void check_plan(const char* name, const Plan& plan, int size);
 
-/// Query rows of the rank's shard against key rows of its buffer.
+/// Query rows of the rank's shard against key rows of its buffer; against none where every call has its own.
 AttnShape rank_shape(const Plan& plan, int rank);
 
 /// What the backend prepares from each stage's slices: null where there are none, since such a stage needs no call,

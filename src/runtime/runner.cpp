@@ -57,7 +57,8 @@ struct ProgramRunner::Visitor {
   void operator()(const RowSumsOp& op) const {
     std::vector<RowSum> sums;
     for (const RowSumOp& sum : op.sums) {
-      sums.push_back({runner.view(sum.source), runner.view(sum.addend), runner.view(sum.result)});
+      sums.push_back({runner.view(sum.source), runner.view(sum.addend), runner.view(sum.result),
+                      runner.row_lists(sum.addend_rows)});
     }
     runner.sum_rows(sums, op.step);
   }
@@ -91,10 +92,17 @@ struct ProgramRunner::Visitor {
   }
 };
 
-void ProgramRunner::at_owner(const DeltaOp&) { TANGRAM_ASSERT(false); }
-void ProgramRunner::at_owner(const MergeOp&) { TANGRAM_ASSERT(false); }
-void ProgramRunner::at_owner(const SinkGradOp&) { TANGRAM_ASSERT(false); }
-void ProgramRunner::at_owner(const LargestOp&) { TANGRAM_ASSERT(false); }
+RowListsView ProgramRunner::row_lists(int) const {
+  TANGRAM_ASSERT(false);
+  return {};
+}
+
+RowListsView ProgramRunner::row_lists(const RowListsRef& ref) const {
+  if (ref.lists < 0) return {};
+  RowListsView lists = row_lists(ref.lists);
+  lists.begins += ref.first;
+  return lists;
+}
 
 void ProgramRunner::run() {
   for (size_t i = 0; i < program_.ops.size(); ++i) {
@@ -108,14 +116,15 @@ TensorView ProgramRunner::view(const TensorRef& ref) const {
   if (ref.place == Place::kNone) return {};
   TensorView tensor;
   if (ref.region >= 0) {
-    tensor = {{data(ref.region), ref.dtype, ref.first_row + ref.rows, ref.heads, ref.dim, int64_t{ref.heads} * ref.dim,
-               ref.dim}};
+    const int heads = program_.regions[static_cast<size_t>(ref.region)].heads;
+    tensor = {
+        {data(ref.region), ref.dtype, ref.first_row + ref.rows, heads, ref.dim, int64_t{heads} * ref.dim, ref.dim}};
   } else {
     tensor = arguments_.tensors[static_cast<size_t>(ref.place)];
-    tensor.data = static_cast<char*>(tensor.data) +
-                  ref.first_head * tensor.head_stride * static_cast<int64_t>(size_of(tensor.dtype));
-    tensor.heads = ref.heads;
   }
+  tensor.data = static_cast<char*>(tensor.data) +
+                ref.first_head * tensor.head_stride * static_cast<int64_t>(size_of(tensor.dtype));
+  tensor.heads = ref.heads;
   return slice_rows(tensor, {ref.first_row, ref.first_row + ref.rows});
 }
 

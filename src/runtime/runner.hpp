@@ -15,11 +15,31 @@
 
 namespace tangram {
 
-/// `result = source + addend`, all of equal shape; an addend without memory stands for zeros.
+/// RowListsRef, where the runner's memory is: to row i belong rows `rows[begins[i]]` to `rows[begins[i + 1] - 1]`.
+struct RowListsView {
+  const int32_t* begins = nullptr;  ///< null: to each row belongs the same row
+  const int32_t* rows = nullptr;
+};
+
+/// `result = source + addend`, all of equal heads and dim; what has no memory stands for zeros. Of equal rows, or of
+/// the addend those that belong to each row: added up first, in order, from zero on.
 struct RowSum {
   ConstTensorView source;
   ConstTensorView addend;
   TensorView result;
+  RowListsView addend_rows = {};
+};
+
+/// Partial results of rows: out [rows, heads, dim] float32, lse [rows, heads, 1] float32.
+struct PartialRows {
+  TensorView out;
+  TensorView lse;
+};
+
+/// The sinks of the heads of some rows: those of a row are `stride` values apart.
+struct SinkRows {
+  Sink sink;
+  int stride = 0;
 };
 
 /// Rows of `columns` values, `from_stride` and `to_stride` values apart; without `from` all become `value`.
@@ -70,7 +90,12 @@ class ProgramRunner {
   float* floats(const FloatRef& ref) const;
   Sink sink(const FloatRef& ref) const;
 
+  SinkRows sinks(const FloatRef& ref) const { return {sink(ref), static_cast<int>(ref.stride)}; }
+
   virtual void* data(int region) const = 0;
+  /// Program::row_lists[number]; programs for the host have none.
+  virtual RowListsView row_lists(int number) const;
+  RowListsView row_lists(const RowListsRef& ref) const;
   virtual void before(size_t /*op*/) {}
   virtual void after(size_t /*op*/) {}
   virtual void sum_rows(std::span<const RowSum> sums, int step) = 0;
@@ -80,11 +105,10 @@ class ProgramRunner {
   virtual void wait(int stage) = 0;
   virtual void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) = 0;
   virtual void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) = 0;
-  /// Those of plans in which queries move: only the host runs them.
-  virtual void at_owner(const DeltaOp& op);
-  virtual void at_owner(const MergeOp& op);
-  virtual void at_owner(const SinkGradOp& op);
-  virtual void at_owner(const LargestOp& op);
+  virtual void at_owner(const DeltaOp& op) = 0;
+  virtual void at_owner(const MergeOp& op) = 0;
+  virtual void at_owner(const SinkGradOp& op) = 0;
+  virtual void at_owner(const LargestOp& op) = 0;
 
   const Program& program_;
   const ProgramArguments& arguments_;

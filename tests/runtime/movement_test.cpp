@@ -8,25 +8,27 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "runtime/delegating_backend.hpp"
 #include "runtime/host_steps.hpp"
 #include "runtime/mask_families.hpp"
-#include "runtime/movement_tables.hpp"
+#include "runtime/movement_cases.hpp"
 #include "support/sample.hpp"
 #include "tangram/error.hpp"
-#include "tangram/head_masks.hpp"
 
 namespace tangram {
 namespace {
 
+using testing::config_of;
 using testing::DenseBackend;
 using ::testing::HasSubstr;
 using testing::kCpSizes;
 using testing::kFloat32Tolerance;
 using testing::kSeqlen;
 using testing::NamedMask;
+using testing::plan_of;
+using testing::random_plan;
+using testing::same_bits;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
@@ -36,125 +38,26 @@ HeadConfig heads_of(int variant, DType dtype = DType::kFloat32) {
   return {4, variant == 0 ? 4 : variant == 1 ? 2 : 1, 4, 3, dtype};
 }
 
-DistAttnConfig config_of(int cp_size, const HeadConfig& heads, int head_groups = 1) {
-  DistAttnConfig config;
-  config.cp_size = cp_size;
-  config.heads = heads;
-  config.dispatch.chunk_size = 10;
-  config.movement = {Movement::kQo, head_groups};
-  return config;
-}
-
-std::shared_ptr<const Plan> plan_of(const Mask& mask, const DistAttnConfig& config) {
-  return std::make_shared<const Plan>(make_plan(mask, config));
-}
-
-/// Another random assignment for each pass.
-std::shared_ptr<const Plan> random_plan(const Mask& mask, const DistAttnConfig& config, int num_stages, unsigned seed) {
-  Plan plan = make_plan(mask, config);
-  const int groups = config.movement.head_groups;
-  const auto draw = [&](unsigned of_pass) {
-    return testing::RandomMovement(mask, plan.q_dispatch, plan.k_dispatch, groups, num_stages, of_pass).draw();
-  };
-  plan.movement = {groups, draw(seed), draw(seed + 1)};
-  return std::make_shared<const Plan>(std::move(plan));
-}
-
 class MovementMasks : public ::testing::TestWithParam<NamedMask> {};
 
 TEST_P(MovementMasks, DistributedEqualsSingleRank) {
-  const Mask& mask = GetParam().mask;
   const DenseBackend backend;
-  support::Sample sample(4, testing::number_of(GetParam()));
-  for (int variant = 0; variant < 3; ++variant) {
-    StepOptions options;
-    options.heads = heads_of(variant);
-    options.seqlen_sink = variant;
-    options.sink_layout = variant == 1 ? SinkLayout::kSsh : SinkLayout::kSh;
-    const StepInputs inputs = testing::make_inputs(mask, options);
-    const StepResults expected = testing::single_step(mask, options, inputs, backend);
-    for (const int cp_size : kCpSizes) {
-      // Groups of heads with the K/V heads that they belong to.
-      const int groups = cp_size % 2 == 0 ? options.heads.num_heads_kv : 1;
-      SCOPED_TRACE(::testing::Message() << "cp_size " << cp_size << ", K/V heads " << options.heads.num_heads_kv
-                                        << ", groups " << groups);
-      const DistAttnConfig config = config_of(cp_size, options.heads, groups);
-      for (const Movement algorithm : {Movement::kQo, Movement::kAuto, Movement::kGreedyRandomGrid,
-                                       Movement::kBinaryGreedy, Movement::kNetworkFlow}) {
-        if (!sample.takes_next()) continue;
-        SCOPED_TRACE(to_string(algorithm));
-        DistAttnConfig planned = config;
-        planned.movement = {algorithm, algorithm == Movement::kAuto ? 0 : groups};
-        testing::expect_close(testing::distributed_step(plan_of(mask, planned), options, inputs, backend), expected,
-                              kFloat32Tolerance);
-      }
-      const auto drawn = random_plan(mask, config, 2 + cp_size % 3, static_cast<unsigned>(7 * cp_size + variant));
-      testing::expect_close(testing::distributed_step(drawn, options, inputs, backend), expected, kFloat32Tolerance);
-    }
-  }
+  testing::expect_movement_close(
+      GetParam(), kCpSizes, [](int variant) { return heads_of(variant); },
+      [&](const auto& plan, const StepOptions& options, const StepInputs& inputs) {
+        return testing::distributed_step(plan, options, inputs, backend);
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(Dist, MovementMasks, ::testing::ValuesIn(testing::mask_families()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
-// The heads of one group out of another result.
-void take_heads(StepResults& to, const StepResults& from, int group, int groups) {
-  const auto take = [&](HostTensor& target, const HostTensor& source) {
-    const int count = target.heads() / groups;
-    for (int64_t row = 0; row < target.rows(); ++row) {
-      for (int head = group * count; head < (group + 1) * count; ++head) {
-        for (int d = 0; d < target.dim(); ++d) target.set(row, head, d, static_cast<float>(source.at(row, head, d)));
-      }
-    }
-  };
-  take(to.out, from.out);
-  take(to.lse, from.lse);
-  take(to.dq, from.dq);
-  take(to.dk, from.dk);
-  take(to.dv, from.dv);
-  const size_t count = to.max_logits.size() / static_cast<size_t>(groups);
-  for (size_t head = static_cast<size_t>(group) * count; head < static_cast<size_t>(group + 1) * count; ++head) {
-    to.max_logits[head] = from.max_logits[head];
-  }
-}
-
 TEST(Movement, HeadGroupsSeeDifferentCells) {
   const DenseBackend backend;
-  const std::vector<Mask> all = {causal_mask(kSeqlen, kSeqlen), sliding_window_mask(kSeqlen, {20, 5}),
-                                 varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true),
-                                 full_mask(kSeqlen, kSeqlen)};
-  for (const int groups : {2, 4}) {
-    const std::vector<Mask> masks(all.begin(), all.begin() + groups);
-    StepOptions options;
-    options.heads = {8, 4, 4, 3, DType::kFloat32};
-    const StepInputs inputs = testing::make_inputs(masks[0], options);
-    StepResults expected = testing::single_step(masks[0], options, inputs, backend);
-    for (int g = 1; g < groups; ++g) {
-      take_heads(expected, testing::single_step(masks[static_cast<size_t>(g)], options, inputs, backend), g, groups);
-    }
-    for (const int cp_size : kCpSizes) {
-      for (const Movement algorithm : {Movement::kKv, Movement::kQo, Movement::kAuto}) {
-        SCOPED_TRACE(::testing::Message() << groups << " groups, cp_size " << cp_size << ", " << to_string(algorithm));
-        DistAttnConfig config = config_of(cp_size, options.heads, 0);
-        config.movement.algorithm = Movement::kKv;
-        const Plan rows = make_plan(all[2], config);
-        config.movement.algorithm = algorithm;
-        const auto plan = std::make_shared<const Plan>(make_plan(masks, config, rows.q_dispatch, rows.k_dispatch));
-        StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
-        run_local_ranks(cp_size, [&](Communicator& comm) {
-          DistAttention attention(plan, comm, backend);
-          StepResults mine = testing::make_results(kSeqlen, kSeqlen, options);
-          testing::rank_step(options, inputs, comm, attention, mine);
-          if (comm.rank() == 0) results = std::move(mine);
-        });
-        testing::expect_close(results, expected, kFloat32Tolerance);
-      }
-    }
-  }
-}
-
-bool same_bits(const HostTensor& a, const HostTensor& b) {
-  return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;
+  testing::expect_head_groups_close(kCpSizes, {8, 4, 4, 3, DType::kFloat32},
+                                    [&](const auto& plan, const StepOptions& options, const StepInputs& inputs) {
+                                      return testing::distributed_step(plan, options, inputs, backend);
+                                    });
 }
 
 TEST(Movement, RunsHaveTheSameBits) {

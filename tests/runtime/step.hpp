@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -158,7 +159,7 @@ inline StepResults distributed_step(std::shared_ptr<const Plan> plan, const Step
   StepResults of_rank_0;
   run_local_ranks(plan->cp_size(), [&](Communicator& comm) {
     DistAttention attention(plan, comm, backend);
-    StepResults results = make_results(plan->mask.seqlen_q(), plan->mask.seqlen_k(), options);
+    StepResults results = make_results(plan->q_dispatch.seqlen(), plan->k_dispatch.seqlen(), options);
     rank_step(options, in, comm, attention, results);
     if (inspect) inspect(comm, attention);
     if (comm.rank() == 0) of_rank_0 = std::move(results);
@@ -204,6 +205,18 @@ inline void expect_close(const StepResults& actual, const StepResults& expected,
   for (size_t i = 0; i < expected.dsink.size(); ++i) {
     EXPECT_NEAR(actual.dsink[i], expected.dsink[i], tolerance * (1 + std::abs(expected.dsink[i]))) << "dsink " << i;
   }
+}
+
+/// Bitwise, so that NaN counts as equal to itself.
+inline bool same_bits(const HostTensor& a, const HostTensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;
+}
+inline void expect_same_bits(const StepResults& a, const StepResults& b) {
+  EXPECT_TRUE(same_bits(a.out, b.out)) << "out";
+  EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
+  EXPECT_TRUE(same_bits(a.dq, b.dq)) << "dq";
+  EXPECT_TRUE(same_bits(a.dk, b.dk)) << "dk";
+  EXPECT_TRUE(same_bits(a.dv, b.dv)) << "dv";
 }
 
 }  // namespace tangram::testing

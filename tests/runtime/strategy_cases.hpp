@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
@@ -122,18 +121,6 @@ inline void expect_cross_attention_close(int head_dim, int head_dim_v, const Pla
     const auto scattered = std::make_shared<const Plan>(make_plan(mask, plan->config, q_dispatch, k_dispatch));
     expect_close(step(scattered, options, inputs), expected, kStrategyTolerance);
   }
-}
-
-/// Bitwise, so that NaN counts as equal to itself.
-inline bool same_bits(const HostTensor& a, const HostTensor& b) {
-  return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;
-}
-inline void expect_same_bits(const StepResults& a, const StepResults& b) {
-  EXPECT_TRUE(same_bits(a.out, b.out)) << "out";
-  EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
-  EXPECT_TRUE(same_bits(a.dq, b.dq)) << "dq";
-  EXPECT_TRUE(same_bits(a.dk, b.dk)) << "dk";
-  EXPECT_TRUE(same_bits(a.dv, b.dv)) << "dv";
 }
 
 }  // namespace tangram::testing

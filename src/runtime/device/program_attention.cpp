@@ -14,6 +14,8 @@ namespace {
 
 constexpr int64_t kWorkAlignment = 256;  // as a workspace itself
 
+int64_t aligned(int64_t bytes) { return (bytes + kWorkAlignment - 1) / kWorkAlignment * kWorkAlignment; }
+
 }  // namespace
 
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype) {
@@ -30,10 +32,19 @@ ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& commun
   prepare_masks();
 }
 
+std::vector<ProgramAttention::Kind> ProgramAttention::kinds() const {
+  std::vector<Kind> kinds = {Kind::kForward};
+  if (options_.with_backward) kinds.push_back(Kind::kBackward);
+  if (keeps()) kinds.push_back(Kind::kBackwardKept);
+  return kinds;
+}
+
 DeviceProgram ProgramAttention::write(Kind kind, const CallShape& call) const {
+  CallShape forward = call;
+  forward.keeps = keeps();  // its regions lie in the same places whether a call keeps them or not
   DeviceProgram result;
   result.program = kind == Kind::kForward
-                       ? forward_program(*base_.plan, base_.rank, call, {})
+                       ? forward_program(*base_.plan, base_.rank, forward, {})
                        : backward_program(*base_.plan, base_.rank, call, {}, kind == Kind::kBackwardKept);
   result.layout = lay_out_arena(result.program);
   return result;
@@ -66,14 +77,11 @@ void ProgramAttention::find_sizes() {
   const HeadConfig& heads = base_.plan->config.heads;
   std::vector<DType> results = {options_.result_dtype};
   if (!by_heads()) results = {heads.dtype, DType::kFloat32};
-  std::vector<Kind> kinds = {Kind::kForward};
-  if (options_.with_backward) kinds.push_back(Kind::kBackward);
-  if (keeps()) kinds.push_back(Kind::kBackwardKept);
   CallShape call = prepared_shape();
   if (by_heads() && call.seqlen_sink == 0) {  // sinks of all rows, of any length
     call.seqlen_sink = DeviceCommunicator::kMaxReduceValues / heads.num_heads_q;
   }
-  for (const Kind kind : kinds) {
+  for (const Kind kind : kinds()) {
     for (const DType dtype : results) {
       call.out = call.dq = call.dk = call.dv = dtype;
       const ArenaLayout layout = write(kind, call).layout;
@@ -81,38 +89,56 @@ void ProgramAttention::find_sizes() {
       work_bytes_ = std::max(work_bytes_, layout.work_bytes);
     }
   }
-  work_bytes_ = (work_bytes_ + kWorkAlignment - 1) / kWorkAlignment * kWorkAlignment;
+  work_bytes_ = aligned(work_bytes_);
 }
 
 void ProgramAttention::prepare_passes() {
   const CallShape call = prepared_shape();
-  const auto prepare = [&](Kind kind, const char* label) {
+  for (const Kind kind : kinds()) {
     const DeviceProgram& written = program(kind, call);
-    if (written.program.casts.empty()) return;
+    row_lists_[kind] = keep_row_lists(written.program, device_);
+    if (written.program.casts.empty()) {
+      own_arena_bytes_ = arena_bytes_;
+      continue;
+    }
+    const char* const label = kind == Kind::kForward     ? "forward"
+                              : kind == Kind::kBackward  ? "backward"
+                              : base_.plan->grid.empty() ? "backward of kept rows"
+                                                         : "backward of kept heads";
     DevicePassSpec spec = pass_spec(written, label, arena_bytes_);
     spec.shares_memory = true;
+    const auto forward = passes_.find(Kind::kForward);
     if (kind == Kind::kForward) spec.num_slots = 2 + (keeps() ? options_.max_kept : 0);
-    if (kind != Kind::kForward) spec.landing_of = passes_.at(Kind::kForward);
+    if (forward != passes_.end()) spec.landing_of = forward->second;
     passes_[kind] = communicator_.prepare_pass(spec);
-  };
-  prepare(Kind::kForward, "forward");
-  if (options_.with_backward) prepare(Kind::kBackward, "backward");
-  if (keeps()) prepare(Kind::kBackwardKept, "backward of kept heads");
+  }
 }
 
 void ProgramAttention::prepare_masks() {
-  const AttnPasses passes = options_.with_backward ? AttnPasses::kBoth : AttnPasses::kForward;
   for (const ProgramMask& mask : program_masks(*base_.plan, base_.rank)) {
-    masks_.push_back(mask.needed ? prepare_slices(*base_.backend, mask.slices, mask.shape, {}, passes) : nullptr);
-    if (!mask.needed) continue;
-    attention_bytes_ = std::max({attention_bytes_, base_.backend->forward_workspace_bytes(*masks_.back()),
-                                 base_.backend->backward_workspace_bytes(*masks_.back())});
+    using Passes = ProgramMask::Passes;
+    const bool forward = mask.passes != Passes::kBackward;
+    const bool backward = mask.passes != Passes::kForward && options_.with_backward;
+    const bool needed = mask.needed && (forward || backward);
+    masks_.push_back(nullptr);
+    if (!needed) continue;
+    const AttnPasses passes = forward && backward ? AttnPasses::kBoth
+                              : forward           ? AttnPasses::kForward
+                                                  : AttnPasses::kBackward;
+    masks_.back() = prepare_slices(*base_.backend, mask.slices, mask.shape, {}, passes);
+    const PreparedMask& prepared = *masks_.back();
+    if (forward) attention_bytes_ = std::max(attention_bytes_, base_.backend->forward_workspace_bytes(prepared));
+    if (backward) attention_bytes_ = std::max(attention_bytes_, base_.backend->backward_workspace_bytes(prepared));
   }
+  attention_bytes_ = aligned(attention_bytes_);
 }
 
 int64_t ProgramAttention::device_bytes() const {
   int64_t bytes = 0;
   for (const auto& mask : masks_) bytes += mask == nullptr ? 0 : mask->device_bytes();
+  for (const auto& [kind, lists_of_program] : row_lists_) {
+    for (const DeviceRowLists& lists : lists_of_program) bytes += lists.bytes;
+  }
   return bytes;
 }
 
@@ -157,9 +183,9 @@ void ProgramAttention::check(const DistBackwardArgs& args) const {
   check_result(function, "dk", args.dk.dtype);
   check_result(function, "dv", args.dv.dtype);
   check_sink(function, args.sink);
-  require(!by_heads() || args.dout.dtype == base_.plan->config.heads.dtype,
-          "{}: dout must be {}, in which it travels with its heads (got {})", function,
-          to_string(base_.plan->config.heads.dtype), to_string(args.dout.dtype));
+  require(!(by_heads() || moves_queries()) || args.dout.dtype == base_.plan->config.heads.dtype,
+          "{}: dout must be {}, in which it travels with its {} (got {})", function,
+          to_string(base_.plan->config.heads.dtype), by_heads() ? "heads" : "queries", to_string(args.dout.dtype));
   require(args.sink.layout == SinkLayout::kSsh ||
               args.sink.seqlen_sink * args.q.heads <= DeviceCommunicator::kMaxReduceValues,
           "{}: dsink must have at most {} values (got {})", function, DeviceCommunicator::kMaxReduceValues,
@@ -170,7 +196,7 @@ void ProgramAttention::check(const DistBackwardArgs& args) const {
           args.kept->device_slot);
 }
 
-void ProgramAttention::run(Kind kind, const CallShape& call, const ProgramArguments& arguments, const TensorView& arena,
+void ProgramAttention::run(Kind kind, const CallShape& call, const ProgramArguments& arguments, TensorView arena,
                            const AttnWorkspace& workspace, void* stream) {
   require(workspace.bytes >= forward_workspace_bytes(), "ProgramAttention: needs a workspace of {} bytes (got {})",
           forward_workspace_bytes(), workspace.bytes);
@@ -178,12 +204,13 @@ void ProgramAttention::run(Kind kind, const CallShape& call, const ProgramArgume
   DevicePass* const transfers = pass == passes_.end() ? nullptr : pass->second.get();
   AttnWorkspace attention;
   if (attention_bytes_ > 0) attention = {static_cast<char*>(workspace.data) + work_bytes_, attention_bytes_};
+  if (transfers == nullptr) arena.data = static_cast<char*>(workspace.data) + work_bytes_ + attention_bytes_;
   const int margin = options_.margin_beside_transfers >= 0 ? options_.margin_beside_transfers
                      : transfers != nullptr                ? transfers->transfer_sms()
                                                            : 0;
   const bool overlaps = kind == Kind::kForward ? options_.overlaps_forward : options_.overlaps_backward;
-  run_on_stream({program(kind, call), masks_, arguments, arena, workspace.data, attention, transfers, *base_.backend,
-                 device_, margin, overlaps},
+  run_on_stream({program(kind, call), row_lists_.at(kind), masks_, arguments, arena, workspace.data, attention,
+                 transfers, *base_.backend, device_, margin, overlaps},
                 stream);
 }
 

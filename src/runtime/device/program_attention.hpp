@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// ProgramAttention: one rank's part in a plan with a grid, over memory that only streams may touch. What
-// DeviceDistAttention is for such plans, without CUDA.
+// ProgramAttention: one rank's part in a plan with a grid, or in which queries move, over memory that only streams may
+// touch. What DeviceDistAttention is for such plans, without CUDA.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ struct ProgramOptions {
   DType result_dtype = DType::kBFloat16;
   bool with_backward = true;
   int64_t row_sinks = 0;  ///< sinks of single rows that all calls pass, where heads are exchanged
-  int max_kept = 1;       ///< forward passes kept at one time; only where heads are exchanged
+  int max_kept = 1;       ///< forward passes kept at one time, where the plan can keep
   /// Whether transfers run beside attention; otherwise each ends before what follows it starts.
   bool overlaps_forward = true;
   bool overlaps_backward = true;
@@ -43,7 +43,7 @@ class ProgramAttention {
   void backward(const DistBackwardArgs& args, void* stream);
 
   /// Of the workspace of calls, and of what is held.
-  int64_t forward_workspace_bytes() const { return work_bytes_ + attention_bytes_; }
+  int64_t forward_workspace_bytes() const { return work_bytes_ + attention_bytes_ + own_arena_bytes_; }
   int64_t backward_workspace_bytes() const { return options_.with_backward ? forward_workspace_bytes() : 0; }
   int64_t device_bytes() const;
 
@@ -51,7 +51,9 @@ class ProgramAttention {
   enum class Kind : int { kForward, kBackward, kBackwardKept };
 
   bool by_heads() const { return base_.plan->grid.head_ranks > 1; }
-  bool keeps() const { return by_heads() && options_.with_backward; }
+  bool moves_queries() const { return !base_.plan->movement.empty(); }
+  bool keeps() const { return can_keep(*base_.plan) && options_.with_backward; }
+  std::vector<Kind> kinds() const;
   DeviceProgram write(Kind kind, const CallShape& call) const;
   const DeviceProgram& program(Kind kind, const CallShape& call);
   CallShape shape_of(DType result_dtype, const Sink& sink) const;
@@ -60,7 +62,7 @@ class ProgramAttention {
   void find_sizes();
   void prepare_passes();
   void prepare_masks();
-  void run(Kind kind, const CallShape& call, const ProgramArguments& arguments, const TensorView& arena,
+  void run(Kind kind, const CallShape& call, const ProgramArguments& arguments, TensorView arena,
            const AttnWorkspace& workspace, void* stream);
   void check_result(const char* function, const char* name, DType dtype) const;
   void check_sink(const char* function, const Sink& sink) const;
@@ -73,10 +75,12 @@ class ProgramAttention {
   std::vector<std::unique_ptr<PreparedMask>> masks_;
   std::map<std::pair<Kind, CallShape>, DeviceProgram> programs_;
   std::map<Kind, std::shared_ptr<DevicePass>> passes_;
+  std::map<Kind, std::vector<DeviceRowLists>> row_lists_;  // alike for all calls
   std::vector<int> kept_slots_;
   int64_t arena_bytes_ = 0;
   int64_t work_bytes_ = 0;       // of a workspace, the first
-  int64_t attention_bytes_ = 0;  // the others
+  int64_t attention_bytes_ = 0;  // the next
+  int64_t own_arena_bytes_ = 0;  // the last, for passes without transfers, which land in nothing
 };
 
 }  // namespace tangram

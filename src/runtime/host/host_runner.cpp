@@ -170,13 +170,12 @@ class HostRunner final : public ProgramRunner {
     context_.recorder.timed(TraceKind::kFinish, 0, [&] {
       const PartialRows others{view(op.other_out), view(op.other_lse)};
       merge_partials({view(op.out), view(op.lse)}, op.other_out.place == Place::kNone ? nullptr : &others,
-                     {sink(op.sink), static_cast<int>(op.sink.stride)});
+                     sinks(op.sink));
     });
   }
   void at_owner(const SinkGradOp& op) override {
-    context_.recorder.timed(TraceKind::kFinish, 0, [&] {
-      compute_dsink({sink(op.sink), static_cast<int>(op.sink.stride)}, view(op.lse), view(op.delta), floats(op.dsink));
-    });
+    context_.recorder.timed(TraceKind::kFinish, 0,
+                            [&] { compute_dsink(sinks(op.sink), view(op.lse), view(op.delta), floats(op.dsink)); });
   }
   void at_owner(const LargestOp& op) override {
     float* const to = floats(op.to);

@@ -5,22 +5,9 @@
 // delta, which travels in place of out.
 #pragma once
 
-#include "tangram/attention.hpp"
-#include "tangram/tensor.hpp"
+#include "runtime/runner.hpp"
 
 namespace tangram {
-
-/// Partial results of rows: out [rows, heads, dim] float32, lse [rows, heads, 1] float32.
-struct PartialRows {
-  TensorView out;
-  TensorView lse;
-};
-
-/// The sinks of the heads of some rows: those of a row are `stride` values apart.
-struct SinkRows {
-  Sink sink;
-  int stride = 0;
-};
 
 /// `own` becomes the result of its keys, those of `others` (null: none) and the sink: out = sum_i exp(lse_i - lse)
 /// out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows that nobody computed get out 0, and lse -inf unless

@@ -8,9 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/device/host_memory_device.hpp"
-#include "runtime/device/host_program_device.hpp"
-#include "runtime/pass_plan.hpp"
+#include "runtime/device/program_step.hpp"
 #include "runtime/strategy_cases.hpp"
 #include "tangram/error.hpp"
 
@@ -19,11 +17,12 @@ namespace {
 
 using testing::DenseBackend;
 using ::testing::HasSubstr;
-using testing::HostMemoryDevice;
 using testing::kSeqlen;
 using testing::kStrategies;
 using testing::NamedMask;
 using testing::plan_of;
+using testing::program_step;
+using testing::ProgramRank;
 using testing::same_bits;
 using testing::StepInputs;
 using testing::StepOptions;
@@ -38,104 +37,6 @@ constexpr int kCpSizes[] = {1, 2, 4};  // 3: see MovesTheBytesOfTheClosedForms, 
 /// Rows of a head are multiples of 16 bytes, as kernels want them.
 HeadConfig heads_of(int cp_size, int variant, DType dtype = DType::kFloat32) {
   return testing::heads_of(cp_size, variant, 8, 8, dtype);
-}
-
-/// One rank with its operands in host memory.
-struct Rank {
-  RankContext base;
-  HostMemoryDevice device;
-  std::unique_ptr<ProgramAttention> attention;
-
-  Rank(std::shared_ptr<const Plan> plan, Communicator& control, const AttnBackend& backend,
-       const ProgramOptions& options)
-      : device(control) {
-    base.plan = plan;
-    base.communicator = &control;
-    base.backend = &backend;
-    base.rank = control.rank();
-    base.shape = rank_shape(*plan, control.rank());
-    attention = std::make_unique<ProgramAttention>(base, device, testing::host_program_device(), options);
-    memory.resize(static_cast<size_t>(attention->forward_workspace_bytes()) + 1);
-  }
-  /// Of one call; what an earlier one has left there is poison.
-  AttnWorkspace workspace() {
-    std::fill(memory.begin(), memory.end(), char{-1});
-    return {memory.data(), attention->forward_workspace_bytes()};
-  }
-
- private:
-  std::vector<char> memory;
-};
-
-int64_t row_sinks_of(const StepOptions& options) {
-  return options.sink_layout == SinkLayout::kSsh ? options.seqlen_sink : 0;
-}
-
-using Inspect = std::function<void(Communicator&, AttnPass)>;
-
-/// As rank_step of runtime/step.hpp. `inspect` is called after each pass.
-void rank_step(const StepOptions& options, const StepInputs& in, Communicator& comm, const AttnBackend& backend,
-               std::shared_ptr<const Plan> plan, int num_steps, const Inspect& inspect, StepResults& r) {
-  Rank rank(plan, comm, backend, {.result_dtype = options.result_dtype, .row_sinks = row_sinks_of(options)});
-  const auto shard = [&](const Dispatch& dispatch, const HostTensor& global) {
-    HostTensor local(global.dtype(), dispatch.rows_per_rank(), global.heads(), global.dim());
-    dispatch_rows(dispatch, comm.rank(), global, local);
-    return local;
-  };
-  const HostTensor q = shard(plan->q_dispatch, in.q), dout = shard(plan->q_dispatch, in.dout);
-  const HostTensor k = shard(plan->k_dispatch, in.k), v = shard(plan->k_dispatch, in.v);
-  StepResults local = make_results(plan->q_dispatch.rows_per_rank(), plan->k_dispatch.rows_per_rank(), options);
-  const std::vector<float> sink_rows = testing::sink_of_rank(*plan, comm.rank(), options, in);
-  const Sink sink{sink_rows.data(), options.seqlen_sink, options.sink_layout};
-  KeptKv kept;
-  KeptKv* const kept_or_null = options.use_kept ? &kept : nullptr;
-  for (int step = 0; step < num_steps; ++step) {
-    comm.reset_counters();
-    const DistForwardArgs forward{q,
-                                  k,
-                                  v,
-                                  local.out,
-                                  local.lse.data<float>(),
-                                  local.max_logits.data(),
-                                  sink,
-                                  kept_or_null,
-                                  options.attn,
-                                  rank.workspace()};
-    rank.attention->check(forward);
-    rank.attention->forward(forward, nullptr);
-    if (inspect) inspect(comm, AttnPass::kForward);
-    comm.reset_counters();
-    const DistBackwardArgs backward{q,
-                                    k,
-                                    v,
-                                    local.out,
-                                    local.lse.data<float>(),
-                                    dout,
-                                    local.dq,
-                                    local.dk,
-                                    local.dv,
-                                    options.seqlen_sink > 0 ? local.dsink.data() : nullptr,
-                                    sink,
-                                    options.dsink_reduce,
-                                    kept_or_null,
-                                    options.attn,
-                                    rank.workspace()};
-    rank.attention->check(backward);
-    rank.attention->backward(backward, nullptr);
-    if (inspect) inspect(comm, AttnPass::kBackward);
-  }
-  testing::undispatch_results(*plan, comm, options, local, r);
-}
-
-StepResults program_step(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& in,
-                         const AttnBackend& backend, int num_steps = 1, const Inspect& inspect = nullptr) {
-  StepResults of_rank_0;
-  run_local_ranks(plan->cp_size(), [&](Communicator& comm) {
-    StepResults results = make_results(plan->mask.seqlen_q(), plan->mask.seqlen_k(), options);
-    rank_step(options, in, comm, backend, plan, num_steps, inspect, results);
-    if (comm.rank() == 0) of_rank_0 = std::move(results);
-  });
-  return of_rank_0;
 }
 
 StepResults step_of_program(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& inputs) {
@@ -256,7 +157,7 @@ TEST(ProgramAttention, RefusesWhatCannotTravel) {
   const auto message_of = [&](const StepOptions& how, DType prepared_for) {
     std::string message;
     run_local_ranks(2, [&](Communicator& comm) {
-      Rank rank(plan, comm, backend, {.result_dtype = prepared_for});
+      ProgramRank rank(plan, comm, backend, {.result_dtype = prepared_for});
       StepResults local = make_results(kSeqlen / 2, kSeqlen / 2, how);
       const ConstTensorView q = inputs.q.view(), k = inputs.k.view(), v = inputs.v.view();
       const Range half = {0, kSeqlen / 2};
