@@ -29,6 +29,7 @@ class Sm90Backend final : public AttnBackend {
   bool can_wait_for_keys() const override { return true; }
   void prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const override;
   bool can_read_elsewhere() const override { return true; }
+  bool takes_delta() const override { return true; }
   void prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const override;
   int64_t forward_workspace_bytes(const PreparedMask& mask) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;

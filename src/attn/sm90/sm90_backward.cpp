@@ -44,7 +44,8 @@ void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
   check_view(kFunction, "q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
   check_view(kFunction, "k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
   check_view(kFunction, "v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
-  check_view(kFunction, "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  const bool reads_out = args.delta == nullptr;
+  if (reads_out) check_view(kFunction, "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   check_view(kFunction, "dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   check_view(kFunction, "dq", args.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
   const bool anywhere = args.places.of_key != nullptr;
@@ -54,7 +55,7 @@ void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
   check_dtype("k", args.k.dtype, shape.dtype, false);
   check_dtype("v", args.v.dtype, shape.dtype, false);
   check_dtype("dout", args.dout.dtype, shape.dtype, false);
-  check_dtype("out", args.out.dtype, shape.dtype, true);
+  if (reads_out) check_dtype("out", args.out.dtype, shape.dtype, true);
   check_dtype("dq", args.dq.dtype, shape.dtype, true);
   check_dtype("dk", args.dk.dtype, shape.dtype, true);
   require(args.dv.dtype == args.dk.dtype, "Sm90Backend::backward: dk and dv must have one dtype (got {} and {})",
@@ -95,7 +96,6 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
   require(!args.accumulate_dkv || args.dk.dtype == DType::kFloat32,
           "Sm90Backend::backward: accumulate_dkv needs dk and dv in float32 (got {})", to_string(args.dk.dtype));
   check_places(shape, args);
-  require(args.delta == nullptr, "Sm90Backend::backward: delta must be null, it is computed from out (got memory)");
   require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend::backward: lse must not be null (got null)");
   require(args.sink.empty() || args.sink.data != nullptr,
           "Sm90Backend::backward: sink.data must not be null (got null)");
@@ -161,6 +161,7 @@ void fill_edge(EdgeParams& edge, const AttnShape& shape, const AttnBackwardArgs&
   edge.out = args.out.data;
   edge.dout = args.dout.data;
   edge.lse = args.lse;
+  edge.delta = args.delta;
   edge.dq = args.dq.data;
   edge.out_row_stride = args.out.row_stride;
   edge.out_head_stride = args.out.head_stride;
@@ -171,7 +172,7 @@ void fill_edge(EdgeParams& edge, const AttnShape& shape, const AttnBackwardArgs&
   edge.num_heads_q = shape.num_heads_q;
   edge.softmax_scale = softmax_scale;
   edge.lse_factor = takes_softcap(args.options, softmax_scale) ? -std::numbers::log2e_v<float> : -1.0f / softmax_scale;
-  edge.out_float32 = args.out.dtype == DType::kFloat32;
+  edge.out_float32 = args.delta == nullptr && args.out.dtype == DType::kFloat32;
   edge.dq_type = grad_type(args.dq);
   edge.accumulate_dq = args.accumulate_dq;
 }
@@ -186,6 +187,7 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeP
   params.out = edge.out;
   params.dout = edge.dout;
   params.lse = edge.lse;
+  params.delta = edge.delta;
   params.lse_log2_factor = std::numbers::log2e_v<float> / edge.lse_factor;
   params.out_row_stride = edge.out_row_stride;
   params.out_head_stride = edge.out_head_stride;

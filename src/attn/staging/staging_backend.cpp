@@ -15,7 +15,7 @@ namespace tangram {
 namespace {
 
 /// The arguments of a call that lie in memory, each with a buffer of its own.
-enum Slot { kQ, kK, kV, kOut, kLse, kMaxLogits, kSink, kDout, kDq, kDk, kDv, kDsink, kNumSlots };
+enum Slot { kQ, kK, kV, kOut, kLse, kMaxLogits, kSink, kDout, kDq, kDk, kDv, kDsink, kDelta, kNumSlots };
 
 struct StagedMask final : PreparedMask {
   std::unique_ptr<PreparedMask> inner;
@@ -207,8 +207,8 @@ void StagingBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, 
   StagedMask& staged = as_staged(mask);
   require_no_stream(stream);
   validate_backward("StagingBackend::backward", staged.shape, args);
-  require(args.delta == nullptr, "StagingBackend::backward: delta must be null, {} computes it from out (got memory)",
-          name());
+  require(args.delta == nullptr || takes_delta(),
+          "StagingBackend::backward: delta must be null, {} computes it from out (got memory)", name());
   const std::lock_guard lock(mutex_);
   Buffers& on_device = *buffers_;
   const std::vector<Range>& queries = staged.all_queries;
@@ -218,9 +218,11 @@ void StagingBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, 
   call.q = on_device.stage(kQ, args.q, queries);
   call.k = on_device.stage(kK, args.k, staged.seen_keys);
   call.v = on_device.stage(kV, args.v, staged.seen_keys);
-  call.out = on_device.stage(kOut, args.out, queries);
+  const int64_t num_lse = staged.shape.seqlen_q * staged.shape.num_heads_q;
+  if (args.delta == nullptr) call.out = on_device.stage(kOut, args.out, queries);
   call.dout = on_device.stage(kDout, args.dout, queries);
-  call.lse = on_device.stage(kLse, args.lse, staged.shape.seqlen_q * staged.shape.num_heads_q, true);
+  call.lse = on_device.stage(kLse, args.lse, num_lse, true);
+  if (args.delta != nullptr) call.delta = on_device.stage(kDelta, args.delta, num_lse, true);
   call.dq = on_device.stage(kDq, args.dq, args.accumulate_dq ? queries : nothing);
   call.dk = on_device.stage(kDk, args.dk, gradients);
   call.dv = on_device.stage(kDv, args.dv, gradients);

@@ -107,6 +107,40 @@ TEST_P(Sm90Backward, AgreesWithDenseAttentionInFloat64) {
   }
 }
 
+TEST_P(Sm90Backward, DeltaOfSomebodyElseReplacesOut) {
+  const Sm90Backend backend;
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    RandomConfig config;
+    config.shape = c.shape;
+    config.softcap = c.softcap;
+    config.seqlen_sink = c.seqlen_sink;
+    config.sink_layout = c.sink_layout;
+    config.grad_dtype = c.grad_dtype;
+    RandomAttention r = make_random(config, c.slices, 17);
+    const reference::DenseResult expected = solve(r);
+    const AttnShape& s = c.shape;
+    std::vector<float> delta(r.lse.size());
+    for (size_t i = 0; i < expected.out.size(); ++i) {
+      if (expected.out[i] == 0) continue;  // rows without keys have poison for dout
+      const auto at = static_cast<int64_t>(i) / s.head_dim_v, row = at / s.num_heads_q;
+      const double dout = r.dout.at(row, static_cast<int>(at % s.num_heads_q), static_cast<int>(i % s.head_dim_v));
+      delta[static_cast<size_t>(at)] += static_cast<float>(expected.out[i] * dout);
+    }
+    const auto mask = prepare(backend, r);
+    OnDevice device(r);
+    device.args.options.deterministic = GetParam();
+    device.args.out = {};
+    device.args.delta = device.move(delta);
+    backend.backward(*mask, device.args);
+    device.fetch(r);
+    EXPECT_LT(relative_error(r.dq, expected.dq, s.num_heads_q, s.head_dim), tolerance(s.dtype));
+    EXPECT_LT(relative_error(r.dk, expected.dk, s.num_heads_kv, s.head_dim), tolerance(s.dtype));
+    EXPECT_LT(relative_error(r.dv, expected.dv, s.num_heads_kv, s.head_dim), tolerance(s.dtype));
+    for (size_t i = 0; i < r.dsink.size(); ++i) EXPECT_NEAR(r.dsink[i], expected.dsink[i], 2e-2) << i;
+  }
+}
+
 TEST_P(Sm90Backward, RowsWithoutKeysAndKeysWithoutQueriesGetExactZeros) {
   const Sm90Backend backend;
   // Whole tiles and single rows that nobody covers, on both sides, whose inputs are NaN; outputs hold NaN before.

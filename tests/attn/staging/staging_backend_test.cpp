@@ -141,6 +141,26 @@ TEST(StagingBackend, AccumulatesOverStagesAndLeavesRowsOfOthersAlone) {
   expect_same(staged, direct);
 }
 
+TEST(StagingBackend, DeltaOfSomebodyElseReplacesOut) {
+  RandomAttention direct = make_random(config_of(false), holes(), 8),
+                  staged = make_random(config_of(false), holes(), 8);
+  HeapMemory::Counters counters;
+  const auto backend = staged_cpu(counters);
+  EXPECT_TRUE(backend->takes_delta());
+  const auto run_with_delta = [](const AttnBackend& of, RandomAttention& r) {
+    const auto mask = of.prepare(r.slices, r.config.shape, nullptr);
+    of.forward(*mask, r.forward_args());
+    AttnBackwardArgs backward = r.backward_args();
+    const std::vector<float> delta(r.lse.size(), 0.25f);
+    backward.out = {};
+    backward.delta = delta.data();
+    of.backward(*mask, backward);
+  };
+  run_with_delta(*cpu(), direct);
+  run_with_delta(*backend, staged);
+  expect_same(staged, direct);
+}
+
 // See NOTE [rows under way]: what a thread of the transport is writing must not even be read.
 TEST(StagingBackend, ReadsNoKeyRowsThatNobodySees) {
   RandomConfig config = config_of(false);
@@ -179,8 +199,7 @@ TEST(StagingBackend, RefusesWrongArgumentsBeforeTheyAreCopied) {
   EXPECT_THROW(backend->forward(*mask, args), InvalidArgument);
   EXPECT_THROW(backend->forward(*cpu()->prepare(r.slices, r.config.shape, nullptr), r.forward_args()), InvalidArgument);
   AttnBackwardArgs backward = r.backward_args();
-  backward.delta = r.lse.data();
-  EXPECT_FALSE(backend->takes_delta());
+  backward.dout.rows -= 1;
   EXPECT_THROW(backend->backward(*mask, backward), InvalidArgument);
   EXPECT_EQ(counters.allocations, 0);
 }

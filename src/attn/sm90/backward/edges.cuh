@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The two small kernels around the backward kernel. Before: delta = rowsum(dout * out), row statistics in the order in
-// which the backward kernel loads them, counters zeroed. After: dq from its sums. One CTA per query tile and head.
+// The two small kernels around the backward kernel. Before: delta = rowsum(dout * out), or as given, row statistics in
+// the order in which the backward kernel loads them, counters zeroed. After: dq from its sums. One CTA per query tile
+// and head.
 #pragma once
 
 #include "attn/sm90/backward/epilogue.cuh"
@@ -82,6 +83,19 @@ __device__ __forceinline__ void find_statistics(float* stats, const EdgeParams& 
   }
 }
 
+/// The same where delta is given: a thread for each row.
+__device__ __forceinline__ void copy_statistics(float* stats, const EdgeParams& params, const QueryTile& rows,
+                                                uint64_t covered, int head, int in_tile) {
+  float lse = 0.0f, delta = 0.0f;
+  if (rows.row_begin + in_tile < rows.row_end && (covered >> in_tile & 1)) {
+    const int64_t at = (int64_t{rows.row_begin} + in_tile) * params.num_heads_q + head;
+    lse = params.lse[at];
+    delta = params.delta[at];
+  }
+  const uint2 lse_terms = split_in_three(lse * params.lse_factor), delta_terms = split_in_three(-delta);
+  reinterpret_cast<uint4*>(stats)[in_tile] = {lse_terms.x, lse_terms.y, delta_terms.x, delta_terms.y};
+}
+
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
   __shared__ __align__(16) float stats[kStatsFloats];
@@ -97,7 +111,11 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   if (tile >= params.num_q_tiles) return;  // no queries at all
   const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
   const uint64_t covered = params.covered_queries ? params.covered_queries[tile] : ~uint64_t{0};
-  find_statistics<Element, kHeadDim>(stats, params, params.q_tiles[tile], covered, head, thread);
+  if (params.delta == nullptr) {
+    find_statistics<Element, kHeadDim>(stats, params, params.q_tiles[tile], covered, head, thread);
+  } else if (thread < kBlockM) {
+    copy_statistics(stats, params, params.q_tiles[tile], covered, head, thread);
+  }
   if (params.zeroed_sums) {
     float4* sums = reinterpret_cast<float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4);
 #pragma unroll

@@ -33,6 +33,7 @@ struct SinkParams {
   const void* out;
   const void* dout;
   const float* lse;
+  const float* delta;  ///< null, or in place of out and dout
   int64_t out_row_stride, out_head_stride;
   int64_t dout_row_stride, dout_head_stride;
   int64_t seqlen_q;

@@ -108,6 +108,7 @@ struct EdgeParams {
   GradType dq_type;
   bool accumulate_dq;  ///< adds to dq, which is float32
   bool zeroed_sums;    ///< as in Params
+  const float* delta;  ///< as lse, in place of out and dout; null: made of these
 };
 
 }  // namespace tangram::sm90::backward
