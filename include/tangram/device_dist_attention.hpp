@@ -31,7 +31,7 @@ struct DeviceDistOptions {
   DeviceOverlap backward = DeviceOverlap::kAuto;
   /// Also prepares backward(). Without it, memory of forward() alone is held.
   bool with_backward = true;
-  /// Forward passes whose remote K/V may be kept at one time, where the plan keeps any.
+  /// Forward passes whose remote rows may be kept at one time, where the plan keeps any.
   int max_kept = 1;
   /// With a strategy that exchanges heads: the dtype of out, dq, dk and dv, in which they travel between the ranks of
   /// their heads and of their rows; the heads' dtype or float32, unset: the heads' dtype. Elsewhere not used.
@@ -42,9 +42,10 @@ struct DeviceDistOptions {
 };
 
 /// One rank's part in distributed attention by a plan, on one GPU: the counterpart of DistAttention for tensors in
-/// device memory, by any strategy. A pass only puts work on streams, never waits for the GPU and can be captured in a
-/// CUDA graph. The object holds lists and tables; rows of peers land in memory of the communicator, and passes compute
-/// in a workspace: the caller's, or one that the passes over a communicator share (DeviceCommunicator::workspace).
+/// device memory, by any strategy and movement. A pass only puts work on streams, never waits for the GPU and can be
+/// captured in a CUDA graph. The object holds lists and tables; rows of peers land in memory of the communicator, and
+/// passes compute in a workspace: the caller's, or one that the passes over a communicator share
+/// (DeviceCommunicator::workspace).
 ///
 /// NOTE [stream order]: a pass is ordered on the caller's stream like one kernel: it starts after what the stream holds
 /// and has ended, transfers of this rank's rows included, before what is put on it next.
@@ -54,7 +55,8 @@ struct DeviceDistOptions {
 class DeviceDistAttention {
  public:
   /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config, dispatch or what travels
-  /// with heads (result_dtype, row_sinks), or when cp_size is not the communicator's size; NotAvailable for a
+  /// with heads (result_dtype, row_sinks), when cp_size is not the communicator's size, or when queries move and the
+  /// backend does not take delta (AttnBackend::takes_delta); NotAvailable for a
   /// kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that cannot be. The current device must be the
   /// communicator's. `communicator` and `backend` must outlive the object.
   DeviceDistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
@@ -77,8 +79,9 @@ class DeviceDistAttention {
   /// contiguous rows, dk and dv contiguous. `stream` is a cudaStream_t. Arguments that do not fit throw InvalidArgument
   /// before anything is put on the stream, and abort the communicator where peers wait for this rank. `kept` must be
   /// given to both passes where the plan keeps remote K/V and to none elsewhere; the whole K/V buffer is then kept and
-  /// nothing is cast in backward(). With other strategies it may be given, alike on all ranks: where heads are
-  /// exchanged, backward() then finds q, k, v, out and lse in the layout of heads.
+  /// nothing is cast in backward(). With other strategies, and where queries move, it may be given, alike on all ranks:
+  /// where heads are exchanged, backward() then finds q, k, v, out and lse in the layout of heads; where queries move
+  /// and both passes fetch the same rows, fetched q, k and v. Where queries move dout must have the heads' dtype.
   void forward(const DistForwardArgs& args, void* stream);
   void backward(const DistBackwardArgs& args, void* stream);
 

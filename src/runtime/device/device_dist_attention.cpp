@@ -81,7 +81,7 @@ class DeviceDistAttention::Impl {
  public:
   device::DeviceRank rank;
   CallFacts facts;                            // of the plan
-  std::unique_ptr<ProgramAttention> program;  // of a plan with a grid, which uses nothing of `rank` but its base
+  std::unique_ptr<ProgramAttention> program;  // where one runs, which uses nothing of `rank` but its base
 
   /// Checks the arguments, then runs the pass with memory to compute in.
   template <class Args, class Run>
@@ -127,10 +127,10 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
   try {
     require(plan != nullptr, "DeviceDistAttention: plan must be given (got null)");
     require(options.max_kept >= 1, "DeviceDistAttention: max_kept must be positive (got {})", options.max_kept);
-    if (plan->grid.empty()) {
-      check_plan("DeviceDistAttention", *plan, communicator.size());
+    if (device::runs_program(*plan)) {
+      device::check_program(*plan, communicator, backend, options);
     } else {
-      device::check_grid(*plan, communicator, options);
+      check_plan("DeviceDistAttention", *plan, communicator.size());
     }
     rank.base.plan = plan;
     rank.base.communicator = &control;
@@ -139,7 +139,7 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
     rank.base.shape = rank_shape(*plan, communicator.rank());
     rank.communicator = &communicator;
     static_cast<void>(backend.tile_shape(rank.base.shape));  // refuses shapes that it cannot do
-    if (plan->grid.empty()) device::prepare_layout(rank, options);
+    if (!device::runs_program(*plan)) device::prepare_layout(rank, options);
   } catch (const Error& error) {
     if (communicator.size() > 1) control.refuse(error.what());
     throw;
@@ -147,12 +147,12 @@ DeviceDistAttention::DeviceDistAttention(std::shared_ptr<const Plan> plan, Devic
   impl_->facts = facts_of(*plan);
   agree_on_plan(control, impl_->facts, "DeviceDistAttention");
   agree_on_heads(control, *plan, options.row_sinks, options.result_dtype.value_or(plan->config.heads.dtype));
-  if (plan->grid.empty()) device::prepare_passes(rank, options);
+  if (!device::runs_program(*plan)) device::prepare_passes(rank, options);
   try {
-    if (plan->grid.empty()) {
-      device::prepare_masks(rank, options);
-    } else {
+    if (device::runs_program(*plan)) {
       impl_->program = device::make_device_program(rank.base, communicator, options);
+    } else {
+      device::prepare_masks(rank, options);
     }
   } catch (const std::exception& error) {
     communicator.abort(error.what());

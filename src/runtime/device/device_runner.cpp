@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "core/require.hpp"
+
 namespace tangram {
 
 namespace {
@@ -53,6 +55,7 @@ class DeviceRunner final : public ProgramRunner {
     run_.device.find_delta(view(op.out), view(op.dout), view(op.delta), stream_);
   }
   void at_owner(const MergeOp& op) override {
+    TANGRAM_ASSERT(op.out.dtype == DType::kFloat32);
     run_.device.merge({{view(op.out), view(op.lse)},
                        {view(op.other_out), view(op.other_lse)},
                        ProgramRunner::row_lists(op.other_rows),

@@ -16,7 +16,9 @@ namespace tangram::device {
 
 /// One tensor of a row kernel: row `to[i]` of `result` becomes row `from[i]` of `source` plus row `add_from[i]` of
 /// `addend`, summed in float32 and rounded once, for i in [0, num_rows). A tensor without memory stands for zeros, a
-/// null map for i itself, a negative entry of `add_from` for a row of zeros. Maps lie in device memory.
+/// null map for i itself, a negative entry of `add_from` for a row of zeros. With `add_begins` there are several
+/// addends: the rows `add_from[add_begins[i]]` to `add_from[add_begins[i + 1] - 1]`, added up first. Maps lie in device
+/// memory.
 struct RowJob {
   ConstTensorView source;
   ConstTensorView addend;
@@ -25,6 +27,7 @@ struct RowJob {
   const int32_t* add_from = nullptr;
   const int32_t* to = nullptr;
   int64_t num_rows = 0;
+  const int32_t* add_begins = nullptr;  ///< [num_rows + 1]
 };
 
 /// At most this many jobs in one launch.

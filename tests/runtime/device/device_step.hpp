@@ -201,7 +201,7 @@ inline StepResults device_step(std::shared_ptr<const Plan> plan, const StepOptio
   run_device_ranks(plan->cp_size(), make, [&](DeviceCommunicator& comm) {
     const Sm90Backend backend;
     DeviceDistAttention attention(plan, comm, backend, how);
-    StepResults results = make_results(plan->mask.seqlen_q(), plan->mask.seqlen_k(), options);
+    StepResults results = make_results(plan->q_dispatch.seqlen(), plan->k_dispatch.seqlen(), options);
     device_rank_step(options, run, in, comm, attention, results);
     if (comm.rank() == 0) of_rank_0 = std::move(results);
   });
