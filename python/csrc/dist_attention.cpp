@@ -76,6 +76,7 @@ class HostExecutor final : public Executor {
 bool keeps_between_passes(const Plan& plan, int rank) {
   if (!plan.config.overlap.keep_remote_kv) return false;
   if (!plan.grid.empty()) return plan.grid.head_ranks > 1;
+  if (!plan.movement.empty()) return plan.movement.forward == plan.movement.backward;
   const std::vector<Stage>& stages = plan.ranks.at(static_cast<size_t>(rank)).backward;
   return !stages.empty() && stages.back().kept;
 }

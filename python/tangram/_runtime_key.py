@@ -122,6 +122,7 @@ class DistAttnRuntimeKey:
         }
         """By side: rows without padding, and rows of a shard."""
         self.exchanges_heads = plan.exchanges_heads
+        self.moves_kv_alone = self.config.movement.algorithm == "kv"
         self.keeps = self.config.overlap.keep_remote_kv
 
     def __repr__(self) -> str:

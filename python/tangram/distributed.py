@@ -241,8 +241,8 @@ def _check_exchange_of_heads(
 def _calc_otherwise(
     q: Tensor, k: Tensor, v: Tensor, key: DistAttnRuntimeKey, sink: Tensor | None, shared: dict[str, Any], on_host: bool
 ) -> tuple[Tensor, AttnForwardMeta]:
-    """What executors on GPUs do not do: float32 and the dense reference, on the host, and several masks, group by
-    group."""
+    """What executors on GPUs do not do: float32 and the dense reference, on the host, and several masks where K/V alone
+    move, group by group."""
     if not on_host:
         return by_head_groups(calc_attn, q, k, v, key.of_groups(), sink, shared)
     if shared["backend"] is None:
@@ -302,7 +302,7 @@ def calc_attn(
         raise InvalidArgument(f"calc_attn: dsink_reduce must be 'none', 'sum' or 'avg' (got {dsink_reduce!r})")
     if grad_dtype is not None:
         check_grad_dtype("calc_attn", grad_dtype, q)
-    if _cuda.device_of(q) >= 0 and (on_host or key.masks is not None):
+    if _cuda.device_of(q) >= 0 and (on_host or (key.masks is not None and key.moves_kv_alone)):
         shared: dict[str, Any] = {
             "softmax_scale": softmax_scale,
             "softcap": softcap,

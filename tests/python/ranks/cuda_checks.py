@@ -26,6 +26,7 @@ from ranks.cuda_step_checks import (  # noqa: E402
     check_head_masks,
     check_hybrid,
     check_kept,
+    check_movement,
     check_published,
     check_reference,
     check_row_sinks,
@@ -36,7 +37,7 @@ from ranks.cuda_step_checks import (  # noqa: E402
     whole,
 )
 from reference import attention  # noqa: E402
-from tangram import DispatchConfig, DistAttnConfig, InvalidArgument, OverlapConfig  # noqa: E402
+from tangram import DispatchConfig, DistAttnConfig, InvalidArgument, MovementConfig, OverlapConfig  # noqa: E402
 
 
 def check_rows():
@@ -312,7 +313,10 @@ CHECKS = (
     ),
     ("strategies", check_strategies),
     ("sinks of rows", check_row_sinks),
+    ("movement", check_movement),
+    ("graph of moved queries", lambda: check_graph(DistAttnConfig(movement=MovementConfig("qo", head_groups=1)))),
     ("head masks", check_head_masks),
+    ("head masks where queries move", lambda: [check_head_masks(movement) for movement in ("qo", "auto")]),
     ("published names", check_published),
     ("reference", check_reference),
     ("refusals", check_refusals),
@@ -327,6 +331,7 @@ NCCL_CHECKS = (
     "step in stages",
     "kept keys",
     "strategies",
+    "movement",
     "head masks",
     "memory",
 )

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import tangram
 from reference import attention, typed_cells
-from tangram import DistAttnConfig, InvalidArgument, OverlapConfig
+from tangram import DistAttnConfig, InvalidArgument, MovementConfig, OverlapConfig
 
 HEADS, HEADS_KV, DIM = 4, 2, 64
 TOTAL = 1000  # needs padding
@@ -170,10 +170,23 @@ def check_row_sinks():
     tangram.check_errors()
 
 
-def check_head_masks():
-    """A mask for each group of heads: on GPUs group by group, over one dispatch."""
+def check_movement():
+    """Plans in which queries travel give what one process would, with and without what they keep."""
+    configs = [DistAttnConfig(movement=MovementConfig("qo", head_groups=groups)) for groups in (1, HEADS_KV)]
+    configs += [DistAttnConfig(movement=MovementConfig("binary_greedy")), DistAttnConfig(planner="any")]
+    keeps = OverlapConfig(keep_remote_kv=True)
+    configs.append(DistAttnConfig(overlap=keeps, movement=MovementConfig("qo", head_groups=1)))
+    configs.append(DistAttnConfig(movement=MovementConfig("qo", head_groups=1), reduce_dtype="bfloat16"))
+    for config in configs:
+        check_step(config, softcap=2.0, sink=True)
+        check_step(config)
+
+
+def check_head_masks(movement="kv"):
+    """A mask for each group of heads: on GPUs group by group, over one dispatch, or in one plan where queries move."""
     masks = [tangram.Mask.causal(TOTAL), tangram.Mask.sliding_window(TOTAL, (99, 9))]
-    key = tangram.mask_key(masks, HEADS, HEADS_KV, DIM, chunk_size=64)
+    config = DistAttnConfig(movement=MovementConfig(movement))
+    key = tangram.mask_key(masks, HEADS, HEADS_KV, DIM, chunk_size=64, dist_attn_config=config)
     i, j = np.arange(TOTAL)[:, None], np.arange(TOTAL)[None, :]
     cells = [j <= i, (i - j <= 99) & (j - i <= 9)]
     *tensors, s, dout = inputs_of_step(True)
