@@ -116,8 +116,6 @@ int bench_main(const BenchVerbOptions& options) {
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const bool on_device = !options.plan_only && is_benched_on_device(options.step.backend);
   if (!options.plan_only && !on_device) require_runnable(options.step, options.dist);
-  require(!on_device || options.dist.movement == "kv", "--movement: kernels on a device are measured for kv (got {})",
-          options.dist.movement);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const Plan& plan = *summary.plan;
   require(!on_device || plan.grid.empty(), "--strategy: kernels on a device are measured for tangram (got {})",

@@ -13,8 +13,10 @@
 #include "core/median.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "plan/program/emit.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/flex_attention.hpp"
+#include "tangram/head_masks.hpp"
 
 namespace tangram::cli {
 
@@ -70,9 +72,12 @@ class DeviceTensor {
       cuda::upload(buffer_.as<char>() + at, values.data<char>(), std::min(block_bytes, buffer_.bytes() - at));
     }
   }
-  TensorView first_rows(int64_t rows) const {
+  /// So many rows of some heads, contiguous.
+  TensorView first_rows(int64_t rows, int heads) const {
     TensorView view = view_;
     view.rows = rows;
+    view.heads = heads;
+    view.row_stride = int64_t{heads} * view.dim;
     return view;
   }
 
@@ -103,35 +108,43 @@ struct Tensors {
 /// One mask, and the times of its turns.
 class MeasuredMask {
  public:
-  MeasuredMask(std::span<const AttnSlice> slices, int64_t rows, int64_t keys, const Tensors& tensors,
-               const AttnBackend& backend, const AttnOptions& options)
-      : attention_(slices,
-                   {rows, keys, tensors.heads.num_heads_q, tensors.heads.num_heads_kv, tensors.heads.head_dim,
-                    tensors.heads.head_dim_v, tensors.heads.dtype},
-                   backend) {
+  MeasuredMask(std::span<const AttnSlice> slices, const AttnShape& shape, const Tensors& tensors,
+               const AttnBackend& backend, const AttnOptions& options, AttnPasses passes = AttnPasses::kBoth)
+      : attention_(slices, shape, backend), passes_(passes) {
     for (const AttnSlice& slice : slices) area_ += area(slice);
     auto* lse = tensors.lse.as<float>();
-    forward_.q = backward_.q = tensors.q.first_rows(rows);
-    forward_.k = backward_.k = tensors.k.first_rows(keys);
-    forward_.v = backward_.v = tensors.v.first_rows(keys);
-    forward_.out = tensors.out.first_rows(rows);
+    const int64_t rows = shape.seqlen_q, keys = shape.seqlen_k;
+    const int heads = shape.num_heads_q, key_heads = shape.num_heads_kv;
+    forward_.q = backward_.q = tensors.q.first_rows(rows, heads);
+    forward_.k = backward_.k = tensors.k.first_rows(keys, key_heads);
+    forward_.v = backward_.v = tensors.v.first_rows(keys, key_heads);
+    forward_.out = tensors.out.first_rows(rows, heads);
     backward_.out = forward_.out;
     forward_.lse = lse;
     backward_.lse = lse;
-    backward_.dout = tensors.dout.first_rows(rows);
-    backward_.dq = tensors.dq.first_rows(rows);
-    backward_.dk = tensors.dk.first_rows(keys);
-    backward_.dv = tensors.dv.first_rows(keys);
+    backward_.dout = tensors.dout.first_rows(rows, heads);
+    backward_.dq = tensors.dq.first_rows(rows, heads);
+    backward_.dk = tensors.dk.first_rows(keys, key_heads);
+    backward_.dv = tensors.dv.first_rows(keys, key_heads);
     forward_.options = backward_.options = options;
   }
 
   /// Backward works on what forward left: out and lse are this mask's.
   void take_turn() {
     if (forward_count_ == 0) warm_up();
-    forward_times_.push_back(timed(forward_count_, [&] { attention_.forward(forward_); }));
+    if (passes_ != AttnPasses::kBackward) {
+      forward_times_.push_back(timed(forward_count_, [&] { attention_.forward(forward_); }));
+    } else {
+      attention_.forward(forward_);
+    }
+    if (passes_ == AttnPasses::kForward) return;
     backward_times_.push_back(timed(backward_count_, [&] { attention_.backward(backward_); }));
   }
-  KernelTimes times() const { return {area_, median(forward_times_), median(backward_times_)}; }
+  /// Nothing of a pass that is not this mask's.
+  KernelTimes times() const {
+    return {passes_ == AttnPasses::kBackward ? 0 : area_, forward_times_.empty() ? 0 : median(forward_times_),
+            backward_times_.empty() ? 0 : median(backward_times_)};
+  }
 
  private:
   void warm_up() {
@@ -141,16 +154,41 @@ class MeasuredMask {
       return static_cast<int>(std::clamp(kTurnSeconds / timed(2, call), 1.0, 1000.0));
     };
     forward_count_ = count_for([&] { attention_.forward(forward_); });
-    backward_count_ = count_for([&] { attention_.backward(backward_); });
+    if (passes_ != AttnPasses::kForward) backward_count_ = count_for([&] { attention_.backward(backward_); });
   }
 
   FlexAttention attention_;
+  const AttnPasses passes_;
   AttnForwardArgs forward_;
   AttnBackwardArgs backward_;
   int64_t area_ = 0;
   int forward_count_ = 0, backward_count_ = 0;
   std::vector<double> forward_times_, backward_times_;
 };
+
+AttnShape shape_of(const Plan& plan, int64_t rows, int64_t keys, int head_groups = 1) {
+  const HeadConfig& h = plan.config.heads;
+  return {rows, keys, h.num_heads_q / head_groups, h.num_heads_kv / head_groups, h.head_dim, h.head_dim_v, h.dtype};
+}
+
+/// The calls of a rank: one over all of its keys, or, where queries move, those of its programs.
+std::vector<std::unique_ptr<MeasuredMask>> calls_of_rank(const Plan& plan, int rank, const Tensors& tensors,
+                                                         const AttnBackend& backend, const AttnOptions& options) {
+  std::vector<std::unique_ptr<MeasuredMask>> calls;
+  if (plan.movement.empty()) {
+    const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
+    calls.push_back(std::make_unique<MeasuredMask>(
+        of.slices, shape_of(plan, plan.q_dispatch.rows_per_rank(), of.kv_rows), tensors, backend, options));
+    return calls;
+  }
+  for (const ProgramMask& mask : program_masks(plan, rank)) {
+    if (mask.slices.empty()) continue;
+    const AttnPasses passes =
+        mask.passes == ProgramMask::Passes::kForward ? AttnPasses::kForward : AttnPasses::kBackward;
+    calls.push_back(std::make_unique<MeasuredMask>(mask.slices, mask.shape, tensors, backend, options, passes));
+  }
+  return calls;
+}
 
 }  // namespace
 
@@ -162,21 +200,30 @@ DeviceBench bench_on_device(const Plan& plan, const StepOptions& options) {
   const std::unique_ptr<AttnBackend> backend = make_attn_backend(options.backend);
   const AttnOptions attn = make_attn_options(options);
   const Tensors tensors(plan);
-  std::vector<std::unique_ptr<MeasuredMask>> masks;
-  masks.push_back(std::make_unique<MeasuredMask>(plan.mask.slices(), plan.mask.seqlen_q(), plan.mask.seqlen_k(),
-                                                 tensors, *backend, attn));
-  if (plan.cp_size() > 1) {
-    for (const RankPlan& rank : plan.ranks) {
-      masks.push_back(std::make_unique<MeasuredMask>(rank.slices, plan.q_dispatch.rows_per_rank(), rank.kv_rows,
-                                                     tensors, *backend, attn));
-    }
+  const auto groups = static_cast<int>(num_head_masks(plan));  // flattened over rows of the whole mask
+  MeasuredMask whole(plan.mask.slices(), shape_of(plan, plan.mask.seqlen_q(), plan.mask.seqlen_k(), groups), tensors,
+                     *backend, attn);
+  std::vector<std::vector<std::unique_ptr<MeasuredMask>>> ranks;
+  for (int rank = 0; plan.cp_size() > 1 && rank < plan.cp_size(); ++rank) {
+    ranks.push_back(calls_of_rank(plan, rank, tensors, *backend, attn));
   }
   for (int64_t turn = 0; turn < options.num_repeats; ++turn) {
-    for (const auto& mask : masks) mask->take_turn();
+    whole.take_turn();
+    for (const auto& calls : ranks) {
+      for (const auto& call : calls) call->take_turn();
+    }
   }
   DeviceBench bench;
-  bench.whole = masks.front()->times();
-  for (size_t rank = 1; rank < masks.size(); ++rank) bench.ranks.push_back(masks[rank]->times());
+  bench.whole = whole.times();
+  for (const auto& calls : ranks) {
+    KernelTimes& sum = bench.ranks.emplace_back();
+    for (const auto& call : calls) {
+      const KernelTimes times = call->times();
+      sum.area += times.area;
+      sum.forward_s += times.forward_s;
+      sum.backward_s += times.backward_s;
+    }
+  }
   return bench;
 }
 

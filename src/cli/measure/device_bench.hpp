@@ -14,7 +14,7 @@
 
 namespace tangram::cli {
 
-/// Median seconds of a call, launch included.
+/// Median seconds of a call, or of all calls of a rank, launches included.
 struct KernelTimes {
   int64_t area = 0;
   double forward_s = 0;
