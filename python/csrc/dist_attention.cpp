@@ -10,6 +10,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "backend.hpp"
@@ -76,7 +77,11 @@ class HostExecutor final : public Executor {
 bool keeps_between_passes(const Plan& plan, int rank) {
   if (!plan.config.overlap.keep_remote_kv) return false;
   if (!plan.grid.empty()) return plan.grid.head_ranks > 1;
-  if (!plan.movement.empty()) return plan.movement.forward == plan.movement.backward;
+  if (!plan.movement.empty()) {
+    const auto fetches = [](const MovementRank& of) { return of.remote_q_rows > 0 || of.remote_kv_rows > 0; };
+    const std::vector<MovementRank>& ranks = plan.movement.forward;
+    return ranks == plan.movement.backward && std::any_of(ranks.begin(), ranks.end(), fetches);
+  }
   const std::vector<Stage>& stages = plan.ranks.at(static_cast<size_t>(rank)).backward;
   return !stages.empty() && stages.back().kept;
 }
