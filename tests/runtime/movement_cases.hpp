@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/dense_backend.hpp"
+#include "runtime/host_steps.hpp"
 #include "runtime/mask_families.hpp"
 #include "runtime/movement_tables.hpp"
 #include "runtime/step.hpp"
@@ -17,9 +18,6 @@
 #include "tangram/head_masks.hpp"
 
 namespace tangram::testing {
-
-// Partial results are rounded to float32 once a part, and sums once per contribution.
-inline constexpr double kMovementTolerance = 2e-6;
 
 inline DistAttnConfig config_of(int cp_size, const HeadConfig& heads, int head_groups = 1) {
   DistAttnConfig config;
@@ -76,10 +74,10 @@ inline void expect_movement_close(const NamedMask& family, std::span<const int> 
         SCOPED_TRACE(to_string(algorithm));
         DistAttnConfig planned = config;
         planned.movement = {algorithm, algorithm == Movement::kAuto ? 0 : groups};
-        expect_close(step(plan_of(mask, planned), options, inputs), expected, kMovementTolerance);
+        expect_close(step(plan_of(mask, planned), options, inputs), expected, kFloat32Tolerance);
       }
       const auto drawn = random_plan(mask, config, 2 + cp_size % 3, static_cast<unsigned>(7 * cp_size + variant));
-      expect_close(step(drawn, options, inputs), expected, kMovementTolerance);
+      expect_close(step(drawn, options, inputs), expected, kFloat32Tolerance);
     }
   }
 }
@@ -128,7 +126,7 @@ inline void expect_head_groups_close(std::span<const int> cp_sizes, const HeadCo
         const Plan rows = make_plan(all[2], config);
         config.movement.algorithm = algorithm;
         const auto plan = std::make_shared<const Plan>(make_plan(masks, config, rows.q_dispatch, rows.k_dispatch));
-        expect_close(step(plan, options, inputs), expected, kMovementTolerance);
+        expect_close(step(plan, options, inputs), expected, kFloat32Tolerance);
       }
     }
   }
