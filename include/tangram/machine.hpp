@@ -46,49 +46,80 @@ enum class CommEngine : int {
   kHostThreads,     ///< threads that share the cores with the kernels: moving takes the time from computing
 };
 
-/// Constants of a machine. The defaults are those of H200 nodes: kernels fitted to docs/results/sm90_h200.csv, links
-/// inside a node measured, links between nodes assumed (400 Gbit/s a GPU). `tangram doctor --measure` measures others.
+/// The default machine, H200 nodes: what planner, simulator and schedules know of hardware, each value once. Where it
+/// comes from, and how to find it again: docs/design/machine.md.
+namespace h200 {
+
+inline constexpr int kMultiprocessors = 132;
+inline constexpr int64_t kL2Bytes = int64_t{60} << 20;
+inline constexpr int64_t kMemoryBytes = 141'000'000'000;
+/// Of kernels of head dim 128 in bfloat16, fitted to docs/results/sm90_h200.csv.
+inline constexpr KernelModel kForward{64, 64, 128, 710.6e12, 0.169, 0.800e-6, 5.15e-6, 0.0616};
+inline constexpr KernelModel kBackward{64, 64, 128, 670.5e12, 0.352, 6.30e-6, 18.8e-6, 0.164, true};
+/// Copy engines over NVLink, fitted to one direction of docs/results/links_h200.csv.
+inline constexpr LinkModel kInside{390e9, 2.45e-6};
+/// Assumed: 400 Gbit/s a GPU.
+inline constexpr LinkModel kBetween{50e9, 10e-6};
+/// Blocks that NCCL takes, and what each of them moves.
+inline constexpr int kTransferBlocks = 24;
+inline constexpr double kTransferBlockBytesPerS = 11.5e9;
+inline constexpr double kStageOverhead_s = 8e-6;
+/// What the kernels reach on a causal mask, as cost_model_of finds it.
+inline constexpr double kForwardFlopsPerS = 696e12, kBackwardFlopsPerS = 643e12;
+/// What a kernel reaches that does nothing but read and write memory, alone on the device.
+inline constexpr double kStreamBytesPerS = 3.8e12;
+/// What a step loses to rows that are put together, taken apart and added, as read plus written bytes are counted
+/// (src/plan/grid/grid_bytes.hpp): half of the above, because attention and transfers use the memory beside it.
+inline constexpr double kRowBytesPerS = 2.0e12;
+
+}  // namespace h200
+
+/// Constants of a machine. The defaults are those of H200 nodes; `tangram doctor --measure` measures others.
 struct MachineModel {
   std::string name = "H200 nodes";
   std::string kernels = "sm90, bfloat16, head dim 128";  ///< which kernels `forward` and `backward` are of
-  KernelModel forward{64, 64, 128, 685e12, 0.17, 0.96e-6, 7.3e-6, 0.43};
-  KernelModel backward{64, 64, 128, 636e12, 0, 11.6e-6, 1.9e-6, 0.52, true};
-  int workers = 132;         ///< multiprocessors or threads that share a rank's items
-  int ranks_per_node = 8;    ///< ranks further apart use `between`
-  int devices_per_node = 8;  ///< ranks of a node beyond this many share devices
-  LinkModel inside{390e9, 3e-6};
-  LinkModel between{50e9, 10e-6};
-  double stage_overhead_s = 8e-6;       ///< of each further stage of a pass: launch, merge
-  double memory_bytes_per_s = 3.5e12;   ///< copies within a rank's memory, read plus written
-  int64_t memory_bytes = 141000000000;  ///< of one rank
+  KernelModel forward = h200::kForward;
+  KernelModel backward = h200::kBackward;
+  int workers = h200::kMultiprocessors;  ///< multiprocessors or threads that share a rank's items
+  int ranks_per_node = 8;                ///< ranks further apart use `between`
+  int devices_per_node = 8;              ///< ranks of a node beyond this many share devices
+  LinkModel inside = h200::kInside;
+  LinkModel between = h200::kBetween;
+  double stage_overhead_s = h200::kStageOverhead_s;  ///< of each further stage of a pass: launch, merge
+  /// Rows of a rank that are copied or added during a step, read plus written.
+  double memory_bytes_per_s = h200::kRowBytesPerS;
+  int64_t memory_bytes = h200::kMemoryBytes;  ///< of one rank
   CommEngine engine = CommEngine::kCopyEngine;
-  int comm_workers = 24;                    ///< taken from kernels while rows move, with kWorkers
-  double worker_link_bytes_per_s = 11.5e9;  ///< what one of these moves; the link bounds their sum
+  int comm_workers = h200::kTransferBlocks;  ///< taken from kernels while rows move, with kWorkers
+  /// What one of these moves; the link bounds their sum.
+  double worker_link_bytes_per_s = h200::kTransferBlockBytesPerS;
 
   friend bool operator==(const MachineModel&, const MachineModel&) = default;
 };
 
-/// Constants of the machine in which the planner compares. Defaults are those of one H200 among peers over NVLink;
-/// `tangram doctor --measure` measures them.
+/// Constants of the machine in which the planner compares. Defaults are those of the default MachineModel;
+/// `tangram doctor --measure` measures others.
 struct CostModel {
-  double forward_flops_per_s = 640e12;   ///< attention forward by visible area
-  double backward_flops_per_s = 560e12;  ///< attention backward by visible area
-  double link_bytes_per_s = 390e9;       ///< per rank and direction
-  double copy_latency_s = 3e-6;          ///< fixed cost of one contiguous copy
-  double stage_overhead_s = 8e-6;        ///< fixed cost of one more stage: launch, merge
+  double forward_flops_per_s = h200::kForwardFlopsPerS;    ///< attention forward by visible area
+  double backward_flops_per_s = h200::kBackwardFlopsPerS;  ///< attention backward by visible area
+  double link_bytes_per_s = h200::kInside.bytes_per_s;     ///< per rank and direction
+  double copy_latency_s = h200::kInside.latency_s;         ///< fixed cost of one contiguous copy
+  double stage_overhead_s = h200::kStageOverhead_s;        ///< fixed cost of one more stage: launch, merge
   /// Query rows of a kernel tile, which a cut elsewhere leaves partly filled on both sides: the dispatch cuts documents
   /// at its multiples, unless that moves so many more rows that the tiles are worth less. 1: all cuts cost the same.
-  int64_t tile_rows = 128;
-  /// Copies within a rank's memory, read plus written: heads put together, partial results and gradients added up.
-  double memory_bytes_per_s = 2.0e12;
+  int64_t tile_rows = h200::kForward.item_rows;
+  /// Rows of a rank that are copied or added during a step, read plus written: heads put together, partial results and
+  /// gradients added up.
+  double memory_bytes_per_s = h200::kRowBytesPerS;
   /// What a backward pass takes for a key row that is not of the rank's own shard, for each query head, however few
   /// queries see it.
-  double backward_key_row_s = 3.0e-10;
+  double backward_key_row_s = h200::kBackward.item_s / h200::kBackward.item_rows / h200::kMultiprocessors;
 
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };
 
-/// The flat constants that the planner compares with.
+/// The flat constants that the planner compares with. Rates are those of a causal mask of 16,384 rows and 64 heads,
+/// what a rank often has, to three digits.
 CostModel cost_model_of(const MachineModel& machine);
 
 }  // namespace tangram

@@ -65,4 +65,12 @@ KernelWork of_one_call(KernelWork work, double keys, const KernelModel& kernel) 
   return work;
 }
 
+double call_seconds(const KernelModel& kernel, const KernelWork& work, const CallSize& size) {
+  const double cells = work.issued + kernel.masked_tile_cost * work.cut;
+  const double busy =
+      size.num_heads * (cells * size.flops / kernel.flops_per_s + work.items * kernel.item_s / size.workers);
+  const double last = kernel.tail * work.longest * size.flops * size.workers / kernel.flops_per_s;
+  return kernel.call_s + (busy + last) / size.share;
+}
+
 }  // namespace tangram

@@ -28,4 +28,14 @@ KernelWork count_work(std::span<const AttnSlice> slices, const KernelModel& kern
 /// KernelWork that one call over `keys` key rows does: slices that see the same key rows share their items.
 KernelWork of_one_call(KernelWork work, double keys, const KernelModel& kernel);
 
+/// How a call meets a machine.
+struct CallSize {
+  double num_heads = 1;
+  double flops = 0;  ///< of a visible cell of one head
+  int workers = 1;
+  double share = 1;  ///< of the device that the call has
+};
+/// Seconds of one kernel call over `work`, which is of one head.
+double call_seconds(const KernelModel& kernel, const KernelWork& work, const CallSize& size);
+
 }  // namespace tangram

@@ -3,11 +3,31 @@
 
 #include "tangram/machine.hpp"
 
+#include <cmath>
+
+#include "machine/kernel_work.hpp"
+
 namespace tangram {
 
+namespace {
+
+constexpr double kForwardFlops = 4 * 128, kBackwardFlops = 10 * 128;  // of a visible cell of one head of 128
+
+/// FLOPs a second by visible area. A kernel's own rate counts tiles that are computed, and neither items nor calls.
+double flat_rate(const KernelModel& kernel, int workers, double flops) {
+  constexpr int64_t kRows = 16384;
+  constexpr double kHeads = 64;
+  const KernelWork work = of_one_call(count_work(AttnSlice::causal({0, kRows}, {0, kRows}), kernel), kRows, kernel);
+  const double rate = work.area * kHeads * flops / call_seconds(kernel, work, {kHeads, flops, workers});
+  const double unit = std::pow(10, std::floor(std::log10(rate)) - 2);
+  return std::round(rate / unit) * unit;
+}
+
+}  // namespace
+
 CostModel cost_model_of(const MachineModel& machine) {
-  return {.forward_flops_per_s = machine.forward.flops_per_s,
-          .backward_flops_per_s = machine.backward.flops_per_s,
+  return {.forward_flops_per_s = flat_rate(machine.forward, machine.workers, kForwardFlops),
+          .backward_flops_per_s = flat_rate(machine.backward, machine.workers, kBackwardFlops),
           .link_bytes_per_s = machine.inside.bytes_per_s,
           .copy_latency_s = machine.inside.latency_s,
           .stage_overhead_s = machine.stage_overhead_s,

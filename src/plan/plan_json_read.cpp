@@ -155,9 +155,14 @@ DistAttnConfig read_config(const JsonReader& in) {
       {"tile_rows", "memory_bytes_per_s", "backward_key_row_s"});
   config.cost = {cost["forward_flops_per_s"].number(), cost["backward_flops_per_s"].number(),
                  cost["link_bytes_per_s"].number(), cost["copy_latency_s"].number(), cost["stage_overhead_s"].number()};
-  if (cost.has("tile_rows")) config.cost.tile_rows = cost["tile_rows"].integer(1, kMaxRow);
-  if (cost.has("memory_bytes_per_s")) config.cost.memory_bytes_per_s = cost["memory_bytes_per_s"].number();
-  if (cost.has("backward_key_row_s")) config.cost.backward_key_row_s = cost["backward_key_row_s"].number();
+  // Until plans were written with all of them, those that had these values were left out.
+  constexpr int64_t kTileRows = 128;
+  constexpr double kMemoryBytesPerS = 2.0e12, kBackwardKeyRow_s = 3.0e-10;
+  config.cost.tile_rows = cost.has("tile_rows") ? cost["tile_rows"].integer(1, kMaxRow) : kTileRows;
+  config.cost.memory_bytes_per_s =
+      cost.has("memory_bytes_per_s") ? cost["memory_bytes_per_s"].number() : kMemoryBytesPerS;
+  config.cost.backward_key_row_s =
+      cost.has("backward_key_row_s") ? cost["backward_key_row_s"].number() : kBackwardKeyRow_s;
   config.reduce_dtype = parse_dtype(in["reduce_dtype"].text());
   return config;
 }

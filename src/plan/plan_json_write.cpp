@@ -117,16 +117,12 @@ Json encode(const DistAttnConfig& config) {
                  {"backward_flops_per_s", config.cost.backward_flops_per_s},
                  {"link_bytes_per_s", config.cost.link_bytes_per_s},
                  {"copy_latency_s", config.cost.copy_latency_s},
-                 {"stage_overhead_s", config.cost.stage_overhead_s}}},
+                 {"stage_overhead_s", config.cost.stage_overhead_s},
+                 {"tile_rows", config.cost.tile_rows},
+                 {"memory_bytes_per_s", config.cost.memory_bytes_per_s},
+                 {"backward_key_row_s", config.cost.backward_key_row_s}}},
                {"reduce_dtype", std::string(to_string(config.reduce_dtype))}};
   // Left out where they are as in plans from before there were others.
-  if (config.cost.tile_rows != CostModel{}.tile_rows) json["cost"]["tile_rows"] = config.cost.tile_rows;
-  if (config.cost.memory_bytes_per_s != CostModel{}.memory_bytes_per_s) {
-    json["cost"]["memory_bytes_per_s"] = config.cost.memory_bytes_per_s;
-  }
-  if (config.cost.backward_key_row_s != CostModel{}.backward_key_row_s) {
-    json["cost"]["backward_key_row_s"] = config.cost.backward_key_row_s;
-  }
   if (config.strategy != StrategyConfig{}) json["strategy"] = encode(config.strategy);
   if (config.movement != MovementConfig{}) json["movement"] = encode(config.movement);
   if (config.overlap.launch_order != LaunchOrder::kAuto) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "machine/gpu_model.hpp"
 #include "schedule/arrival_order.hpp"
 #include "schedule/tile_list.hpp"
 
@@ -12,14 +13,14 @@ namespace tangram {
 
 namespace {
 
-/// Items that run before late keys can be expected: as many as a large GPU has multiprocessors, divided by the key
+/// Items that run before late keys can be expected: as many as the default GPU has multiprocessors, divided by the key
 /// heads that kernels deal together, those whose keys and values share the cache.
 int64_t first_wave(const AttnShape& shape) {
-  constexpr int64_t kMultiprocessors = 132, kCacheBytes = 15 << 20;
+  const GpuModel gpu;
   const int64_t head_bytes = std::max<int64_t>(
       shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * static_cast<int64_t>(size_of(shape.dtype)), 1);
-  const int64_t heads = std::clamp<int64_t>(kCacheBytes / head_bytes, 1, shape.num_heads_kv);
-  return (kMultiprocessors + heads - 1) / heads;
+  const int64_t heads = std::clamp<int64_t>(kept_in_l2(gpu) / head_bytes, 1, shape.num_heads_kv);
+  return (gpu.multiprocessors + heads - 1) / heads;
 }
 
 /// The tile list of the transposed slices, where the backend wants one.

@@ -14,8 +14,11 @@
 namespace tangram::schedule {
 namespace {
 
-constexpr double kL2Bytes = 50 << 20;    // of an H100 or H200
 constexpr int64_t kMostSteps = 400'000;  // of all heads
+
+/// As much as the simulated cache holds: 800 query tiles on an H200 fit measurements best, 700 to 1,000 about as well
+/// (docs/experiments/2026-11-22-backward-dealing.md).
+double held_bytes(const GpuModel& gpu) { return static_cast<double>(gpu.l2_bytes) * 5 / 6; }
 
 /// 4 or 8 query tiles are simulated as one. With 8 the fit to measurements is a little worse, with 16 much.
 int chunk_bits_of(int64_t steps) { return steps <= kMostSteps / 4 ? 2 : 3; }
@@ -72,9 +75,10 @@ int64_t all_steps(const Extents& extents, const AttnShape& shape) {
 
 }  // namespace
 
-bool is_cache_simulated(const Extents& extents, const AttnShape& shape) {
-  if (!choose_direction(extents).same_begin) return false;
-  return head_bytes(shape) * shape.num_heads_q >= 4 * kL2Bytes && all_steps(extents, shape) <= kMostSteps;
+bool is_cache_simulated(const Setting& in) {
+  if (!choose_direction(in.extents).same_begin) return false;
+  return head_bytes(in.shape) * in.shape.num_heads_q >= 4 * held_bytes(in.gpu) &&
+         all_steps(in.extents, in.shape) <= kMostSteps;
 }
 
 CacheSimulation::CacheSimulation(const Setting& in, bool descending)
@@ -87,7 +91,7 @@ CacheSimulation::CacheSimulation(const Setting& in, bool descending)
 double CacheSimulation::missed_share(const Dealing& how, bool heads_inside) {
   uses_.clear();
   const int group = in_.shape.num_heads_q / in_.shape.num_heads_kv;
-  Multiprocessors machine(in_.num_sms);
+  Multiprocessors machine(in_.gpu.multiprocessors);
   deal(in_.extents, in_.shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
     const Extent& extent = in_.extents.of_keys[i];
     if (extent.count == 0) return;
@@ -99,7 +103,7 @@ double CacheSimulation::missed_share(const Dealing& how, bool heads_inside) {
   sort_by_time();
   const double tile_bytes = 64.0 * 8 * in_.shape.head_dim;
   Cache cache(static_cast<size_t>(num_chunks_ * in_.shape.num_heads_q),
-              static_cast<int64_t>(kL2Bytes / tile_bytes) >> chunk_bits_);
+              static_cast<int64_t>(held_bytes(in_.gpu) / tile_bytes) >> chunk_bits_);
   int64_t missed = 0, all = 0;
   for (const Use& use : sorted_) {
     if (!cache.use(use.block)) missed += use.tiles;

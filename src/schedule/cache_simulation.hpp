@@ -14,7 +14,7 @@ namespace tangram::schedule {
 
 /// Whether queries, dout and sums of dq are more than the cache holds by far, and a simulation takes milliseconds. Not
 /// for windows, which stay together by themselves: what is simulated of them was not seen in measurements.
-bool is_cache_simulated(const Extents& extents, const AttnShape& shape);
+bool is_cache_simulated(const Setting& in);
 
 /// The multiprocessors and the L2 cache while the items of a mask are dealt. `in` is referred to.
 class CacheSimulation {

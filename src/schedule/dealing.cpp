@@ -33,7 +33,7 @@ struct Choice {
 Choice with_joint_end(const Setting& in, const Dealing& how) {
   const double sections = in.shape.num_heads_kv * how.pieces;
   const double bytes = head_bytes(in.shape) * in.shape.num_heads_q / sections;
-  const double most = std::clamp(kCacheBytes / bytes, 2.0, std::max(2.0, sections));
+  const double most = std::clamp(cached_bytes(in.gpu) / bytes, 2.0, std::max(2.0, sections));
   Choice best{how, makespan(in, how)};
   Dealing joint = how;
   for (joint.joint = 2; joint.joint <= most; joint.joint *= 2) {
@@ -52,7 +52,7 @@ int empty_tiles(const Extents& extents) {
 double even_steps(const Setting& in) {
   double sum = 0;
   for (const Extent& extent : in.extents.of_keys) sum += steps_of(extent, in.shape, 1, true);
-  return sum * in.shape.num_heads_kv / in.num_sms;
+  return sum * in.shape.num_heads_kv / in.gpu.multiprocessors;
 }
 
 /// All heads at once, with the shortest tiles in other pieces than the long ones: in more they end more evenly, in
@@ -79,7 +79,7 @@ Choice with_other_end(const Setting& in, int pieces) {
 /// The same with the last tiles in smaller pieces, and how many steps that takes. Equal items on 132 multiprocessors
 /// leave up to a whole wave's share of them without work at the end.
 Choice with_cut_end(const Setting& in, const Dealing& how) {
-  const auto& [extents, shape, num_sms, arrives] = in;
+  const auto& [extents, shape, gpu, arrives] = in;
   const int group = shape.num_heads_q / shape.num_heads_kv;
   const std::vector<size_t>& order = extents.order;
   const int empty = empty_tiles(extents);
@@ -94,10 +94,10 @@ Choice with_cut_end(const Setting& in, const Dealing& how) {
   };
   // Small pieces of all heads at once share fewer queries: not too many of them.
   const auto most = [&](int pieces) {
-    return std::min(tiles * how.pieces / pieces, kMaxTailItems * num_sms / shape.num_heads_kv / pieces);
+    return std::min(tiles * how.pieces / pieces, kMaxTailItems * gpu.multiprocessors / shape.num_heads_kv / pieces);
   };
   const int begin = tiles - most(how.pieces * 2);  // what comes before is dealt alike in any case
-  Multiprocessors before(num_sms);
+  Multiprocessors before(gpu.multiprocessors);
   run(before, 0, begin, how.pieces, true);
   Multiprocessors uncut = before;
   run(uncut, begin, tiles, how.pieces, true);
@@ -121,7 +121,7 @@ Choice with_cut_end(const Setting& in, const Dealing& how) {
 
 /// Dealings whose order keeps most in the cache or whose end is even, with their steps, fewest first.
 std::vector<Choice> candidates(const Setting& in) {
-  const auto& [extents, shape, num_sms, arrives] = in;
+  const auto& [extents, shape, gpu, arrives] = in;
   const int group = shape.num_heads_q / shape.num_heads_kv;
   std::vector<Choice> result;
   const auto add = [&](const Dealing& how) { result.push_back({how, makespan(in, how)}); };
@@ -184,11 +184,11 @@ Choice choose_by_cache(const Setting& in, const Dealing& known) {
 
 /// By penalties for what probably leaves the cache.
 Choice choose_by_penalties(const Setting& in, double spread) {
-  const auto& [extents, shape, num_sms, arrives] = in;
+  const auto& [extents, shape, gpu, arrives] = in;
   const int group = shape.num_heads_q / shape.num_heads_kv;
   Choice best{{}, std::numeric_limits<double>::infinity()};
   const auto consider = [&](const Choice& choice) {
-    const double cost = choice.steps * cache_penalty(extents, spread, shape, choice.how);
+    const double cost = choice.steps * cache_penalty(in, spread, choice.how);
     if (cost < best.steps) best = {choice.how, cost};
   };
   const auto consider_as_is = [&](const Dealing& how) { consider({how, makespan(in, how)}); };
@@ -196,14 +196,14 @@ Choice choose_by_penalties(const Setting& in, double spread) {
     if (group % pieces != 0) continue;
     for (const int together : {0, 1}) consider_as_is({.pieces = pieces, .together = together});
   }
-  if (drifts_slowly(extents, shape) && shape.num_heads_kv > 2) consider_as_is({.together = 2});
+  if (drifts_slowly(in) && shape.num_heads_kv > 2) consider_as_is({.together = 2});
   const Dealing even = best.how;
   consider(with_cut_end(in, {.together = even.together == 2 ? 2 : 0}));
   for (const int pieces : {even.pieces, even.pieces / 2}) {
     if (even.together != 1 || pieces == 0 || group % pieces != 0) continue;
     consider(with_joint_end(in, {.pieces = pieces, .together = 1}));
   }
-  const double waves = static_cast<double>(extents.order.size()) * shape.num_heads_kv / num_sms;
+  const double waves = static_cast<double>(extents.order.size()) * shape.num_heads_kv / gpu.multiprocessors;
   for (int pieces = 2; pieces <= std::min(group, 4) && waves <= kMaxWaves; ++pieces) {
     if (group % pieces == 0) consider(with_other_end(in, pieces));
   }
@@ -219,20 +219,21 @@ Choice choose_by_penalties(const Setting& in, double spread) {
 /// Of the order of tiles as it is. The steps are those of the simulation times the penalty.
 Choice choose_dealing_of(const Setting& in, double spread, bool deterministic) {
   const Choice choice = choose_by_penalties(in, spread);
-  if (deterministic || !is_cache_simulated(in.extents, in.shape)) return choice;
+  if (deterministic || !is_cache_simulated(in)) return choice;
   return choose_by_cache(in, choice.how);
 }
 
 }  // namespace
 
-Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, int num_sms,
+Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
                        std::span<const double> arrives, bool deterministic) {
-  const Choice as_is = choose_dealing_of({extents, shape, num_sms, arrives}, spread, deterministic);
+  const Choice as_is = choose_dealing_of({extents, shape, gpu, arrives}, spread, deterministic);
   if (arrives.empty()) return as_is.how;
   Extents late = extents;
   const Dealing whole;
-  late.order = order_by_arrival(extents, shape, num_sms, as_is.how.most_steps > 0 ? whole : as_is.how, arrives);
-  const Choice by_arrival = choose_dealing_of({late, shape, num_sms, arrives}, spread, deterministic);
+  late.order =
+      order_by_arrival(extents, shape, gpu.multiprocessors, as_is.how.most_steps > 0 ? whole : as_is.how, arrives);
+  const Choice by_arrival = choose_dealing_of({late, shape, gpu, arrives}, spread, deterministic);
   if (by_arrival.steps >= as_is.steps) return as_is.how;
   extents.order = std::move(late.order);
   return by_arrival.how;

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "machine/gpu_model.hpp"
 #include "schedule/extents.hpp"
 #include "tangram/attn_shape.hpp"
 
@@ -35,11 +36,11 @@ struct Dealing {
   friend bool operator==(const Dealing&, const Dealing&) = default;
 };
 
-/// The fastest dealing by a simulation on `num_sms` multiprocessors with penalties for what leaves the L2 cache.
+/// The fastest dealing by a simulation of the multiprocessors with penalties for what leaves the L2 cache.
 /// `arrives`: when the keys of a tile are there, in steps, by index into of_keys, or empty: from the start. Then
 /// order_by_arrival becomes the order of `extents` if that is faster than to wait where tiles are.
 /// `deterministic`: for calls in which additions happen in the order of dealing.
-Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, int num_sms,
+Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
                        std::span<const double> arrives = {}, bool deterministic = false);
 
 /// The tiles of `order` in the order in which `num_sms` multiprocessors take them when each takes the longest

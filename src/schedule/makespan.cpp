@@ -18,11 +18,12 @@ double item_bytes(const Extents& extents, const AttnShape& shape) {
 }
 
 /// Of pieces of `heads` query heads in sections of few heads.
-double section_penalty(const Extents& extents, double uneven, const AttnShape& shape, int heads, int together) {
+double section_penalty(const Setting& in, double uneven, int heads, int together) {
   if (together > 1) return 1 + uneven * 0.02 * (heads * together - 1);
   // One head in a piece means twice the joins of two. Without drift there is nothing to gain, and the neighbours of a
   // head would wait for each other in deterministic calls.
-  const double too_large = std::clamp(std::log2(item_bytes(extents, shape) * heads / (kCacheBytes / 4)), 0.0, 1.0);
+  const double bytes = item_bytes(in.extents, in.shape) * heads;
+  const double too_large = std::clamp(std::log2(bytes / (cached_bytes(in.gpu) / 4)), 0.0, 1.0);
   const double several = 0.012 + 0.0035 * heads + 0.001 * (heads * heads - 4) * too_large;
   return 1 + uneven * (heads == 1 ? 0.03 : several) + std::max(0.0, 1 - 4 * uneven) * 0.03;
 }
@@ -36,7 +37,7 @@ double steps_of(const Extent& item, const AttnShape& shape, int pieces, bool tog
 }
 
 double makespan(const Setting& in, const Dealing& how) {
-  Multiprocessors machine(in.num_sms);
+  Multiprocessors machine(in.gpu.multiprocessors);
   const std::vector<size_t>& order = in.extents.order;
   std::vector<char> is_tail(order.size(), 0);
   for (size_t at = order.size() - static_cast<size_t>(how.tail_tiles); at < order.size(); ++at) is_tail[order[at]] = 1;
@@ -55,24 +56,25 @@ double longest_rows(const Extents& extents) {
   return 64.0 * static_cast<double>(longest);
 }
 
-bool drifts_slowly(const Extents& extents, const AttnShape& shape) {
-  return item_bytes(extents, shape) * shape.num_heads_q >= 4 * kCacheBytes;
+bool drifts_slowly(const Setting& in) {
+  return item_bytes(in.extents, in.shape) * in.shape.num_heads_q >= 4 * cached_bytes(in.gpu);
 }
 
-double cache_penalty(const Extents& extents, double spread, const AttnShape& shape, const Dealing& how) {
+double cache_penalty(const Setting& in, double spread, const Dealing& how) {
+  const auto& [extents, shape, gpu, arrives] = in;
   const double uneven = std::clamp((spread - 0.05) / 0.15, 0.0, 1.0);
   if (how.together > 0) {
     const int heads = shape.num_heads_q / shape.num_heads_kv / how.pieces;
-    const double penalty = section_penalty(extents, uneven, shape, heads, how.together);
+    const double penalty = section_penalty(in, uneven, heads, how.together);
     // In the order of their lengths, tiles of many documents lie between two that share queries.
     const double groups = static_cast<double>(extents.group_ends.size());
     return how.grouped ? penalty * std::clamp(1 - 0.003 * (groups - 8), 0.9, 1.0) : penalty;
   }
-  const double too_large = std::clamp(std::log2(head_bytes(shape) * shape.num_heads_q / kCacheBytes), 0.0, 1.0);
+  const double too_large = std::clamp(std::log2(head_bytes(shape) * shape.num_heads_q / cached_bytes(gpu)), 0.0, 1.0);
   const double longest = longest_rows(extents) / static_cast<double>(std::max<int64_t>(shape.seqlen_q, 1));
   const double drift = uneven * (how.pieces == 1 ? 0.25 : 0.03 + 0.3 * (1 - std::min(1.0, longest)));
   // Equal items drift apart, too, when they are long.
-  const double slow_drift = drifts_slowly(extents, shape) ? 0.02 : 0;
+  const double slow_drift = drifts_slowly(in) ? 0.02 : 0;
   return 1 + too_large * (drift + slow_drift + 0.02 * (how.pieces - 1));
 }
 

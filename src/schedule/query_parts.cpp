@@ -13,12 +13,11 @@
 namespace tangram::schedule {
 namespace {
 
-// In steps, of about 1.5 us. What a whole item costs beside its steps, and a part, which writes float32 from registers.
+// In steps. What a whole item costs beside its steps, and a part, which writes float32 from registers.
 constexpr double kWholeCost = 1.5;
 constexpr double kPartCost = 2.5;
-// The kernel that merges: its launch, and bytes written and read again in the time of a step.
+// The kernel that merges, its launch alone.
 constexpr double kMergeCost = 2;
-constexpr double kBytesAStep = 6e6;
 // Splitting must pay by this factor, and is not looked at below so many steps of the longest item or from so many items
 // a multiprocessor on: what the last wave could win is less than what the estimate may be wrong by.
 constexpr double kWantedGain = 1.25;
@@ -158,6 +157,11 @@ struct Search {
   double best = 0;
   std::vector<int64_t> best_parts;
 
+  double step_seconds() const {
+    const int64_t heads = shape.num_heads_q / num_groups;  // whose rows share a tile
+    return tile_seconds(h200::kForward, static_cast<double>(tiles.shape.block_m * heads * tiles.shape.block_n),
+                        2.0 * (shape.head_dim + shape.head_dim_v));
+  }
   double whole() const {
     Multiprocessors sms(num_sms);
     std::vector<int64_t> lengths = steps;
@@ -191,7 +195,7 @@ struct Search {
       if (num_parts[i] > 1) rows += num_parts[i] * (tiles.items[i].row_end - tiles.items[i].row_begin);
     }
     const double bytes = static_cast<double>(rows * shape.num_heads_q * shape.head_dim_v) * 2 * sizeof(float);
-    const double time = sms.end() + kMergeCost + bytes / kBytesAStep;
+    const double time = sms.end() + kMergeCost + bytes / h200::kStreamBytesPerS / step_seconds();
     if (time <= best) {
       best = time;
       best_parts = num_parts;
@@ -245,7 +249,9 @@ PartList cut_items(const TileList& tiles, int64_t max_steps) {
   return cut_items(tiles, num_parts);
 }
 
-std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups, int num_sms) {
+std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups,
+                                    const GpuModel& gpu) {
+  const int num_sms = gpu.multiprocessors;
   const int64_t items = static_cast<int64_t>(tiles.items.size());
   if (items == 0 || items * num_groups > kMostItemsOfLast * num_sms) return {};
   Search search{tiles, shape, num_groups, num_sms, {}, 0, {}};

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "machine/gpu_model.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/tile_list.hpp"
 
@@ -38,9 +39,10 @@ PartList cut_items(const TileList& tiles, int64_t max_steps);
 /// The same, item i into num_parts[i] parts.
 PartList cut_items(const TileList& tiles, const std::vector<int64_t>& num_parts);
 
-/// The items in parts where that is much faster on `num_sms` multiprocessors, by a simulation of dealing and what the
+/// The items in parts where that is much faster, by a simulation of dealing and what the
 /// merging of parts costs; nothing for other masks, among them all with many tiles. Each item runs once for each of
 /// `num_groups` groups of heads. O(tiles), for masks with many tiles O(1).
-std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups, int num_sms);
+std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups,
+                                    const GpuModel& gpu);
 
 }  // namespace tangram::schedule

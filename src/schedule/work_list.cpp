@@ -103,34 +103,36 @@ void add_turns(WorkList& work) {
   }
 }
 
-/// Microseconds from the begin of a call to that of its main kernel: what comes first reads out and dout of all rows,
+/// Seconds from the begin of a call to that of its main kernel: what comes first reads out and dout of all rows,
 /// and may zero the sums of dq, as fast as the memory allows.
-double microseconds_before(const AttnShape& shape, bool zeroes_sums) {
-  constexpr double kMemoryBytes_us = 3.8e6;
+double seconds_before(const AttnShape& shape, bool zeroes_sums) {
   const int element_bytes = 4 * shape.head_dim_v + (zeroes_sums ? 4 * shape.head_dim : 0);
-  return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / kMemoryBytes_us;
+  return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / h200::kStreamBytesPerS;
 }
 
-/// About when the keys of a tile are there, counted from `before_us` after the begin of the call: nobody can know, but
-/// what comes is known, and one link carries it.
-double arrival_in_steps(const LateKeys& late_keys, const TileItem& tile, const AttnShape& shape, double before_us) {
-  constexpr double kStep_us = 2.4, kFirst_us = 40, kLinkBytes_us = 350e3;
+/// About when the keys of a tile are there, counted from `before_s` after the begin of the call: nobody can know, but
+/// what comes is known, and one link carries it. A step is a tile of `cells`.
+double arrival_in_steps(const LateKeys& late_keys, const TileItem& tile, const AttnShape& shape, double cells,
+                        double before_s) {
+  constexpr double kFirst_s = 40e-6;  // until ranks have found each other
   const int turn = late_keys.turn(tile.row_begin, tile.row_end);
   if (turn == 0) return 0;
   const double bytes =
       2.0 * static_cast<double>(late_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
-  const double arrival_us = kFirst_us + bytes / kLinkBytes_us * turn / late_keys.num_turns();
-  return std::max(0.0, arrival_us - before_us) / kStep_us;
+  const double arrival_s = kFirst_s + bytes / h200::kInside.bytes_per_s * turn / late_keys.num_turns();
+  const double step_s = tile_seconds(h200::kBackward, cells, 6.0 * shape.head_dim + 4.0 * shape.head_dim_v);
+  return std::max(0.0, arrival_s - before_s) / step_s;
 }
 
 /// By index into of_keys; empty where all keys come while the kernels before the main one run: then tiles are dealt as
 /// if none came late.
 std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
-                                      const LateKeys& late_keys, double before_us) {
+                                      const LateKeys& late_keys, double before_s) {
   std::vector<double> arrives;
   if (late_keys.empty()) return arrives;
+  const double cells = static_cast<double>(tiles.shape.block_m) * tiles.shape.block_n;
   for (const size_t i : extents.item) {
-    arrives.push_back(arrival_in_steps(late_keys, tiles.items[i], shape, before_us));
+    arrives.push_back(arrival_in_steps(late_keys, tiles.items[i], shape, cells, before_s));
   }
   if (std::all_of(arrives.begin(), arrives.end(), [](double at) { return at == 0; })) arrives.clear();
   return arrives;
@@ -197,8 +199,8 @@ bool pieces_are_equal(const std::vector<Item>& items) {
 
 }  // namespace
 
-WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms,
-                        const LateKeys& late_keys) {
+WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
+                        const GpuModel& gpu, const LateKeys& late_keys) {
   WorkList work;
   work.runs = tiles.runs;
   work.intervals = tiles.intervals;
@@ -223,9 +225,9 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   const Direction direction = choose_direction(extents);
   work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
   const std::vector<double> arrives =
-      arrivals_in_steps(tiles, extents, shape, late_keys, microseconds_before(shape, work.zeroed_sums));
+      arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
   const auto add_items = [&](std::vector<Item>& items, Extents in_order, bool deterministic) {
-    const Dealing how = choose_dealing(in_order, spread, shape, num_sms, arrives, deterministic);
+    const Dealing how = choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
     work.num_slabs = std::max(work.num_slabs, deal_items(items, tiles, in_order, shape, how, covered.keys));
     return how;
   };

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "machine/gpu_model.hpp"
 #include "schedule/key_items.hpp"
 #include "schedule/late_keys.hpp"
 #include "tangram/attn_shape.hpp"
@@ -32,10 +33,10 @@ struct WorkList {
   std::vector<TurnSegment> turn_segments;  ///< of all runs, in deterministic calls
 };
 
-/// Items of all KV heads, in the order of dealing that `choose_dealing` finds for `num_sms` multiprocessors; where keys
+/// Items of all KV heads, in the order of dealing that `choose_dealing` finds for the GPU; where keys
 /// come late, in the order in which they come before all else. `tiles` is the list of the transposed `slices`, of a
 /// shape that follows the mask, with 64 queries a step.
-WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape, int num_sms,
-                        const LateKeys& late_keys = {});
+WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
+                        const GpuModel& gpu, const LateKeys& late_keys = {});
 
 }  // namespace tangram::schedule

@@ -36,10 +36,7 @@ std::vector<KernelSample> samples_of(const KernelModel& truth, double noise) {
   for (int i = 0; i < 40; ++i) {
     const KernelWork work = count_work(random_slices(rng), truth);
     const double heads = 1 + static_cast<double>(rng() % 8);
-    const double busy = heads * ((work.issued + truth.masked_tile_cost * work.cut) * kFlops / truth.flops_per_s +
-                                 work.items * truth.item_s / kWorkers);
-    const double last = truth.tail * work.longest * kFlops * kWorkers / truth.flops_per_s;
-    samples.push_back({work, heads, (truth.call_s + busy + last) * error(rng)});
+    samples.push_back({work, heads, call_seconds(truth, work, {heads, kFlops, kWorkers}) * error(rng)});
   }
   return samples;
 }

@@ -21,8 +21,20 @@ using ::testing::ThrowsMessage;
 
 TEST(Machine, TheDefaultCanBeComputedWith) { validate_machine({}, "test"); }
 
+TEST(Machine, DefaultsOfThePlannerAreThoseOfTheMachine) { EXPECT_EQ(CostModel(), cost_model_of({})); }
+
+TEST(Machine, FlatRatesCountWhatTilesAndItemsCost) {
+  MachineModel machine;
+  const CostModel cost = cost_model_of(machine);
+  EXPECT_LT(cost.forward_flops_per_s, machine.forward.flops_per_s);
+  EXPECT_GT(cost.forward_flops_per_s, 0.9 * machine.forward.flops_per_s);
+  machine.backward.item_s *= 2;
+  EXPECT_LT(cost_model_of(machine).backward_flops_per_s, cost.backward_flops_per_s);
+}
+
 TEST(Machine, FlatConstantsAreThoseOfTheMachine) {
   MachineModel machine;
+  machine.forward = {1, 1, 128, 500e12, 0, 0, 0, 0};  // what is visible is what it computes
   machine.inside = {1e9, 2e-6};
   machine.stage_overhead_s = 3e-6;
   machine.memory_bytes_per_s = 4e9;
@@ -30,8 +42,7 @@ TEST(Machine, FlatConstantsAreThoseOfTheMachine) {
   machine.backward.item_s = 1e-6;
   machine.backward.item_rows = 100;
   const CostModel cost = cost_model_of(machine);
-  EXPECT_EQ(cost.forward_flops_per_s, machine.forward.flops_per_s);
-  EXPECT_EQ(cost.backward_flops_per_s, machine.backward.flops_per_s);
+  EXPECT_EQ(cost.forward_flops_per_s, 500e12);
   EXPECT_EQ(cost.link_bytes_per_s, 1e9);
   EXPECT_EQ(cost.copy_latency_s, 2e-6);
   EXPECT_EQ(cost.stage_overhead_s, 3e-6);

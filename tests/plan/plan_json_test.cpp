@@ -73,6 +73,7 @@ TEST(PlanJson, TheFirstVersionStaysReadable) {
   config.cp_size = 2;
   config.dispatch = {DispatchAlgorithm::kZigzag, 8, 0};
   config.overlap = {2, 2, true};
+  config.cost = {640e12, 560e12, 390e9, 3e-6, 8e-6, 128, 2.0e12, 3.0e-10};  // the last three left out, as then
   const std::vector<int64_t> cu{0, 40, 64};
   Plan expected = make_plan(varlen_mask(cu, true), config);
   const Plan plan = plan_from_json(text);

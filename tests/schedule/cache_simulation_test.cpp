@@ -23,7 +23,7 @@ Extents equal_tiles(int count, int64_t tiles) {
 }
 
 double missed(const Extents& extents, const AttnShape& shape, int num_sms, const Dealing& how, bool inside = false) {
-  const Setting in{extents, shape, num_sms, {}};
+  const Setting in{extents, shape, {.multiprocessors = num_sms}, {}};
   return CacheSimulation(in, false).missed_share(how, inside);
 }
 

@@ -16,7 +16,7 @@
 namespace tangram::schedule {
 namespace {
 
-constexpr int kSms = 132;
+constexpr GpuModel kGpu;
 
 /// Tiles of `counts` steps a head, which all begin with the first query tile.
 Extents extents_of(const std::vector<int64_t>& counts) {
@@ -43,17 +43,17 @@ constexpr double kSpread = 0.24;  // of packed causal documents
 double even_steps(const Extents& extents, const AttnShape& shape) {
   double sum = 0;
   for (const Extent& extent : extents.of_keys) sum += static_cast<double>(extent.count);
-  return sum * shape.num_heads_q / kSms;
+  return sum * shape.num_heads_q / kGpu.multiprocessors;
 }
 
 // In halves the longest tiles take twice the even share; in quarters the short ones join too often.
 TEST(Dealing, LongTilesOfSmallMasksAreCutFinerThanShortOnes) {
   const AttnShape shape = shape_of(1024, 1024);
   Extents extents = documents_of({4, 2, 1, 1});
-  const Dealing how = choose_dealing(extents, kSpread, shape, kSms);
+  const Dealing how = choose_dealing(extents, kSpread, shape, kGpu);
   EXPECT_GT(how.tail_tiles, 0);
   EXPECT_GT(how.pieces, how.tail_pieces);
-  const Setting in{extents, shape, kSms, {}};
+  const Setting in{extents, shape, kGpu, {}};
   for (const int pieces : {2, 4}) EXPECT_LT(makespan(in, how), 0.85 * makespan(in, {.pieces = pieces}));
 }
 
@@ -89,8 +89,8 @@ TEST(Dealing, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
 TEST(Dealing, ManyDocumentsOfARankEndEvenlyAndStayInTheCache) {
   const AttnShape shape = shape_of(8192, 8192);
   Extents extents = documents_of_a_rank();
-  const Dealing how = choose_dealing(extents, kSpread, shape, kSms);
-  const Setting in{extents, shape, kSms, {}};
+  const Dealing how = choose_dealing(extents, kSpread, shape, kGpu);
+  const Setting in{extents, shape, kGpu, {}};
   const Direction direction = choose_direction(extents);
   CacheSimulation cache(in, direction.descending);
   const double steps = makespan(in, how);
@@ -106,16 +106,16 @@ TEST(Dealing, LongTilesThatComeLateDoNotEndLast) {
   const AttnShape shape = shape_of(8192, 8192);
   Extents extents = documents_of({20, 14, 9, 7, 5, 4, 3, 2});
   const std::vector<size_t> longest_first = extents.order;
-  const Dealing all_there = choose_dealing(extents, kSpread, shape, kSms);
+  const Dealing all_there = choose_dealing(extents, kSpread, shape, kGpu);
   std::vector<double> arrives(extents.of_keys.size(), 0.0);
   for (size_t i = 0; i < 4; ++i) arrives[i] = 19;
-  const Dealing how = choose_dealing(extents, kSpread, shape, kSms, arrives);
+  const Dealing how = choose_dealing(extents, kSpread, shape, kGpu, arrives);
   EXPECT_EQ(extents.order, longest_first);
-  const double steps = makespan({extents, shape, kSms, arrives}, how);
-  EXPECT_LT(steps, 1.01 * makespan({extents, shape, kSms, {}}, all_there));
+  const double steps = makespan({extents, shape, kGpu, arrives}, how);
+  EXPECT_LT(steps, 1.01 * makespan({extents, shape, kGpu, {}}, all_there));
   const Dealing joint{.pieces = 2, .together = 1, .joint = 4};
-  extents.order = order_by_arrival(extents, shape, kSms, joint, arrives);
-  EXPECT_GT(makespan({extents, shape, kSms, arrives}, joint), 1.2 * steps);
+  extents.order = order_by_arrival(extents, shape, kGpu.multiprocessors, joint, arrives);
+  EXPECT_GT(makespan({extents, shape, kGpu, arrives}, joint), 1.2 * steps);
 }
 
 // Where most keys come late, waiting for the longest would leave all multiprocessors without work.
@@ -124,8 +124,8 @@ TEST(Dealing, ManyTilesThatComeLateComeLast) {
   Extents extents = extents_of(std::vector<int64_t>(128, 128));
   std::vector<double> arrives(128, 0.0);
   for (size_t i = 0; i < 64; ++i) arrives[i] = 100;
-  const Dealing how = choose_dealing(extents, 0.0, shape, kSms, arrives);
-  EXPECT_LT(makespan({extents, shape, kSms, arrives}, how), 1.02 * even_steps(extents, shape));
+  const Dealing how = choose_dealing(extents, 0.0, shape, kGpu, arrives);
+  EXPECT_LT(makespan({extents, shape, kGpu, arrives}, how), 1.02 * even_steps(extents, shape));
   EXPECT_GE(extents.order.front(), 64u);
 }
 

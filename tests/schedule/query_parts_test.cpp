@@ -138,7 +138,7 @@ TEST(ForwardParts, ShowEveryCellOnceOfRandomMasks) {
   }
 }
 
-constexpr int kSms = 132;
+constexpr GpuModel kGpu;
 constexpr TileShape kTile{16, 128};  // 128 rows of 8 packed heads
 
 AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
@@ -147,7 +147,7 @@ AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
 
 std::optional<PartList> split(const std::vector<AttnSlice>& slices, const AttnShape& shape, TileShape tile,
                               int64_t num_groups) {
-  return split_items(build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, tile), shape, num_groups, kSms);
+  return split_items(build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, tile), shape, num_groups, kGpu);
 }
 
 TEST(ForwardParts, OneRowOfLongKeysOccupiesAllMultiprocessors) {
@@ -155,7 +155,7 @@ TEST(ForwardParts, OneRowOfLongKeysOccupiesAllMultiprocessors) {
     const auto parts = split({AttnSlice::full({0, 1}, {0, keys})}, shape_of(1, keys, 64, 8), kTile, 8);
     ASSERT_TRUE(parts.has_value());
     const int64_t longest = reference::steps_of(parts->list, parts->list.items.front());
-    EXPECT_LE(static_cast<double>(longest) * kSms, 1.25 * static_cast<double>(keys / 128 * 8));
+    EXPECT_LE(static_cast<double>(longest) * kGpu.multiprocessors, 1.25 * static_cast<double>(keys / 128 * 8));
   }
 }
 
@@ -172,8 +172,8 @@ TEST(ForwardParts, KeysThatAreThereComeBeforeThoseThatAreLate) {
   const std::vector<KeyArrival> late = {{{32768, 65536}, 0}};
   const std::vector<AttnSlice> slices = {AttnSlice::causal({0, 128}, {0, 65536})};
   TileList tiles = build_tile_list(slices, 128, 65536, kTile);
-  order_by_arrival(tiles, late, kSms);
-  const auto parts = split_items(tiles, shape_of(128, 65536, 64, 8), 8, kSms);
+  order_by_arrival(tiles, late, kGpu.multiprocessors);
+  const auto parts = split_items(tiles, shape_of(128, 65536, 64, 8), 8, kGpu);
   ASSERT_TRUE(parts.has_value());
   std::vector<bool> waits;
   for (const TileItem& item : parts->list.items) {
@@ -187,7 +187,7 @@ TEST(ForwardParts, TheLongestItemNeedNotComeFirst) {
   const std::vector<AttnSlice> slices = {AttnSlice::full({0, 16}, {0, 65536}), AttnSlice::full({16, 128}, {0, 1024})};
   TileList tiles = build_tile_list(slices, 128, 65536, kTile);
   std::reverse(tiles.items.begin(), tiles.items.end());
-  const auto parts = split_items(tiles, shape_of(128, 65536, 64, 8), 8, kSms);
+  const auto parts = split_items(tiles, shape_of(128, 65536, 64, 8), 8, kGpu);
   ASSERT_TRUE(parts.has_value());
   ASSERT_EQ(parts->tiles.size(), 1U);
   EXPECT_GT(parts->tiles[0].num_parts, 8);

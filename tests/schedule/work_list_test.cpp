@@ -23,7 +23,7 @@ constexpr TileShape kTileShape{128, 64, true};
 WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, const LateKeys& late_keys = {}) {
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
-  return make_work_list(build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, kTileShape), slices, shape, 132,
+  return make_work_list(build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, kTileShape), slices, shape, {},
                         late_keys);
 }
 

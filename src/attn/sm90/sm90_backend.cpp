@@ -17,10 +17,10 @@
 #include "attn/sm90/call_workspace.hpp"
 #include "attn/sm90/forward/fill.hpp"
 #include "attn/sm90/forward/launch.hpp"
+#include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/view_check.hpp"
 #include "core/require.hpp"
-#include "cuda/device_facts.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
@@ -100,16 +100,16 @@ void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
   std::memcpy(&params.out_map, &out, sizeof(out));
 }
 
-/// Head groups whose keys and values take at most about a quarter of the L2 cache (it keeps two copies of much of what
-/// it holds), whole key heads at a time, in sections of equal size. A section must last four times as long as the
-/// longest item, though, or the SMs would wait for those with which the last section begins.
+/// Head groups whose keys and values stay in the L2 cache, whole key heads at a time, in sections of equal size. A
+/// section must last four times as long as the longest item, though, or the SMs would wait for those with which the
+/// last section begins.
 int32_t groups_per_section(const AttnShape& shape, const ForwardLists& lists, int pack) {
-  const cuda::DeviceFacts& device = cuda::facts_of_current_device();
+  const GpuModel gpu = sm90::gpu_of_current_device();
   const int64_t head_bytes = std::max<int64_t>(shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2, 1);
-  const int64_t fitting = std::clamp<int64_t>(device.l2_bytes / 4 / head_bytes, 1, shape.num_heads_kv);
+  const int64_t fitting = std::clamp<int64_t>(kept_in_l2(gpu) / head_bytes, 1, shape.num_heads_kv);
   const int64_t groups_per_head = shape.num_heads_q / shape.num_heads_kv / pack;
   const int64_t head_steps = std::max<int64_t>(lists.total_steps * groups_per_head, 1);
-  const int64_t balanced = (4 * lists.longest_steps * device.multiprocessors + head_steps - 1) / head_steps;
+  const int64_t balanced = (4 * lists.longest_steps * gpu.multiprocessors + head_steps - 1) / head_steps;
   const int64_t wanted = std::clamp<int64_t>(std::max(fitting, balanced), 1, shape.num_heads_kv);
   const int64_t sections = (shape.num_heads_kv + wanted - 1) / wanted;
   const int64_t heads = (shape.num_heads_kv + sections - 1) / sections;
@@ -277,8 +277,7 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   require(static_cast<int64_t>(tiles->items.size()) * groups < (int64_t{1} << 31) - 65536,
           "Sm90Backend::prepare: tiles times head groups must stay below 2^31 (got {} and {})", tiles->items.size(),
           groups);
-  mask->forward = upload_lists(
-      *tiles, schedule::split_items(*tiles, shape, groups, cuda::facts_of_current_device().multiprocessors));
+  mask->forward = upload_lists(*tiles, schedule::split_items(*tiles, shape, groups, sm90::gpu_of_current_device()));
   if (mask->forward->in_parts()) sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim);
   return mask;
 }
@@ -314,7 +313,7 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   if (prepared.forward->num_items == 0) return;
   const ForwardParams params = forward_params(prepared, args);
   const int64_t work = int64_t{params.num_items} * params.num_groups;
-  const int free_sms = std::max(cuda::facts_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
   const sm90::ForwardVariant variant{prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
                                      params.softcap > 0};

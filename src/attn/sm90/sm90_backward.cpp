@@ -13,11 +13,11 @@
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/backward/launch.hpp"
 #include "attn/sm90/call_workspace.hpp"
+#include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "attn/sm90/view_check.hpp"
 #include "core/require.hpp"
-#include "cuda/device_facts.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/stream.hpp"
@@ -220,10 +220,10 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
           "{} by {} over {} by {} rows)",
           transposed_tiles.shape.block_m, transposed_tiles.shape.block_n, transposed_tiles.seqlen_q,
           transposed_tiles.seqlen_k);
-  const int num_sms = cuda::facts_of_current_device().multiprocessors;
+  const GpuModel gpu = sm90::gpu_of_current_device();
   const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
   prepared.backward = std::make_unique<sm90::backward::DeviceWorkList>(
-      schedule::make_work_list(transposed_tiles, prepared.slices, shape, num_sms, prepared.late_keys), shape);
+      schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys), shape);
 }
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
@@ -247,7 +247,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   params.arrivals = prepared.late_keys_on_device.params(args.arrivals);
   fill_edge(edge, prepared.shape, args, params.softmax_scale);
   prepared.backward->fill(params, edge, deterministic, workspace.data());
-  const int64_t free_sms = std::max(cuda::facts_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  const int64_t free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, prepared.backward->num_items(deterministic)));
   if (args.dsink != nullptr) sm90::backward::load_sink();
   sm90::backward::launch({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,

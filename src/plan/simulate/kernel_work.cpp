@@ -13,18 +13,14 @@ namespace tangram::sim {
 double work_seconds(const SimInput& input, Pass pass, const Work& work, double num_heads, bool comm_active) {
   if (work.area == 0) return 0;
   const MachineModel& machine = input.machine;
-  const KernelModel& kernel = input.kernel(pass);
   double share = 1;  // of the device that the rank's kernels have
   if (comm_active && machine.engine == CommEngine::kWorkers) {
     share = static_cast<double>(machine.workers - machine.comm_workers) / machine.workers;
   }
   const double ranks_here = std::min(input.cp_size(), machine.ranks_per_node);
   if (ranks_here > machine.devices_per_node) share *= machine.devices_per_node / ranks_here;
-  const double flops = flops_per_head_cell(input.config.heads, pass);
-  const double cells = work.issued + kernel.masked_tile_cost * work.cut;
-  const double busy = num_heads * (cells * flops / kernel.flops_per_s + work.items * kernel.item_s / machine.workers);
-  const double last = kernel.tail * work.longest * flops * machine.workers / kernel.flops_per_s;
-  return kernel.call_s + (busy + last) / share;
+  return call_seconds(input.kernel(pass), work,
+                      {num_heads, flops_per_head_cell(input.config.heads, pass), machine.workers, share});
 }
 
 }  // namespace tangram::sim

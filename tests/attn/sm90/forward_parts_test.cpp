@@ -39,7 +39,7 @@ class Sm90Parts : public testing::Test {
         schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
     const int64_t groups =
         shape.num_heads_q * static_cast<int64_t>(tiles.shape.block_m) / (shape.head_dim == 64 ? 192 : 128);
-    EXPECT_TRUE(schedule::split_items(tiles, shape, groups, 132).has_value()) << "the test must be of a mask in parts";
+    EXPECT_TRUE(schedule::split_items(tiles, shape, groups, {}).has_value()) << "the test must be of a mask in parts";
     return backend_.prepare(slices, shape, &tiles);
   }
 
