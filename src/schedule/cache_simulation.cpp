@@ -103,7 +103,7 @@ double CacheSimulation::missed_share(const Dealing& how, bool heads_inside) {
   sort_by_time();
   const double tile_bytes = 64.0 * 8 * in_.shape.head_dim;
   Cache cache(static_cast<size_t>(num_chunks_ * in_.shape.num_heads_q),
-              static_cast<int64_t>(held_bytes(in_.gpu) / tile_bytes) >> chunk_bits_);
+              std::max<int64_t>(static_cast<int64_t>(held_bytes(in_.gpu) / tile_bytes) >> chunk_bits_, 1));
   int64_t missed = 0, all = 0;
   for (const Use& use : sorted_) {
     if (!cache.use(use.block)) missed += use.tiles;
