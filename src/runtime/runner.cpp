@@ -19,14 +19,14 @@ TensorView writable(const ConstTensorView& view) {  // programs do not write wha
 template <class Args>
 ProgramArguments common_arguments(const Args& args) {
   ProgramArguments arguments;
-  arguments.tensor(Place::kQ) = writable(args.q);
-  arguments.tensor(Place::kK) = writable(args.k);
-  arguments.tensor(Place::kV) = writable(args.v);
-  arguments.tensor(Place::kOut) = writable(args.out);
-  arguments.values(Place::kLse) = const_cast<float*>(args.lse);
-  arguments.tensor(Place::kLse) = {
+  arguments.tensor(Memory::kQ) = writable(args.q);
+  arguments.tensor(Memory::kK) = writable(args.k);
+  arguments.tensor(Memory::kV) = writable(args.v);
+  arguments.tensor(Memory::kOut) = writable(args.out);
+  arguments.values(Memory::kLse) = const_cast<float*>(args.lse);
+  arguments.tensor(Memory::kLse) = {
       {const_cast<float*>(args.lse), DType::kFloat32, args.q.rows, args.q.heads, 1, args.q.heads, 1}};
-  arguments.values(Place::kSink) = const_cast<float*>(args.sink.data);
+  arguments.values(Memory::kSink) = const_cast<float*>(args.sink.data);
   arguments.sink_layout = args.sink.layout;
   arguments.seqlen_sink = args.sink.seqlen_sink;
   arguments.options = args.options;
@@ -37,17 +37,17 @@ ProgramArguments common_arguments(const Args& args) {
 
 ProgramArguments arguments_of(const DistForwardArgs& args) {
   ProgramArguments arguments = common_arguments(args);
-  arguments.values(Place::kMaxLogits) = args.max_logits;
+  arguments.values(Memory::kMaxLogits) = args.max_logits;
   return arguments;
 }
 
 ProgramArguments arguments_of(const DistBackwardArgs& args) {
   ProgramArguments arguments = common_arguments(args);
-  arguments.tensor(Place::kDout) = writable(args.dout);
-  arguments.tensor(Place::kDq) = args.dq;
-  arguments.tensor(Place::kDk) = args.dk;
-  arguments.tensor(Place::kDv) = args.dv;
-  arguments.values(Place::kDsink) = args.dsink;
+  arguments.tensor(Memory::kDout) = writable(args.dout);
+  arguments.tensor(Memory::kDq) = args.dq;
+  arguments.tensor(Memory::kDk) = args.dk;
+  arguments.tensor(Memory::kDv) = args.dv;
+  arguments.values(Memory::kDsink) = args.dsink;
   return arguments;
 }
 
@@ -73,8 +73,8 @@ struct ProgramRunner::Visitor {
     if (!copies.empty()) runner.copy_floats(copies, op.step);
   }
   void operator()(const ZeroOp& op) const { runner.zero(runner.view(op.tensor)); }
-  void operator()(const CastOp& op) const { runner.cast(op.stage); }
-  void operator()(const WaitOp& op) const { runner.wait(op.stage); }
+  void operator()(const CastOp& op) const { runner.cast(op.cast); }
+  void operator()(const WaitOp& op) const { runner.wait(op.cast); }
   void operator()(const AttendOp& op) const {
     const auto& mask = runner.masks_.at(static_cast<size_t>(op.mask));
     TANGRAM_ASSERT(mask != nullptr);
@@ -113,14 +113,14 @@ void ProgramRunner::run() {
 }
 
 TensorView ProgramRunner::view(const TensorRef& ref) const {
-  if (ref.place == Place::kNone) return {};
+  if (ref.memory == Memory::kNone) return {};
   TensorView tensor;
   if (ref.region >= 0) {
     const int heads = program_.regions[static_cast<size_t>(ref.region)].heads;
     tensor = {
         {data(ref.region), ref.dtype, ref.first_row + ref.rows, heads, ref.dim, int64_t{heads} * ref.dim, ref.dim}};
   } else {
-    tensor = arguments_.tensors[static_cast<size_t>(ref.place)];
+    tensor = arguments_.tensors[static_cast<size_t>(ref.memory)];
   }
   tensor.data = static_cast<char*>(tensor.data) +
                 ref.first_head * tensor.head_stride * static_cast<int64_t>(size_of(tensor.dtype));
@@ -129,14 +129,14 @@ TensorView ProgramRunner::view(const TensorRef& ref) const {
 }
 
 float* ProgramRunner::floats(const FloatRef& ref) const {
-  if (ref.place == Place::kNone) return nullptr;
+  if (ref.memory == Memory::kNone) return nullptr;
   float* const base =
-      ref.region >= 0 ? static_cast<float*>(data(ref.region)) : arguments_.floats[static_cast<size_t>(ref.place)];
+      ref.region >= 0 ? static_cast<float*>(data(ref.region)) : arguments_.floats[static_cast<size_t>(ref.memory)];
   return base == nullptr ? nullptr : base + ref.offset;
 }
 
 Sink ProgramRunner::sink(const FloatRef& ref) const {
-  if (ref.place == Place::kNone) return {};
+  if (ref.memory == Memory::kNone) return {};
   return {floats(ref), arguments_.seqlen_sink, arguments_.sink_layout};
 }
 
@@ -147,7 +147,7 @@ AttnForwardArgs ProgramRunner::forward_call(const AttendOp& op) const {
   call.v = view(op.v);
   call.out = view(op.out);
   call.lse = floats(op.lse);
-  const bool wants_max_logits = arguments_.floats[static_cast<size_t>(Place::kMaxLogits)] != nullptr;
+  const bool wants_max_logits = arguments_.floats[static_cast<size_t>(Memory::kMaxLogits)] != nullptr;
   call.max_logits = wants_max_logits ? floats(op.max_logits) : nullptr;
   call.sink = sink(op.sink);
   call.accumulate = op.accumulate;
@@ -168,7 +168,7 @@ AttnBackwardArgs ProgramRunner::backward_call(const AttendOp& op) const {
   call.dv = view(op.dv);
   call.sink = sink(op.sink);
   // A gradient that nobody asked for is not even computed into the memory that was set aside for it.
-  const bool wants_dsink = arguments_.floats[static_cast<size_t>(Place::kDsink)] != nullptr;
+  const bool wants_dsink = arguments_.floats[static_cast<size_t>(Memory::kDsink)] != nullptr;
   call.dsink = wants_dsink ? floats(op.dsink) : nullptr;
   call.delta = floats(op.delta);
   call.accumulate_dq = op.accumulate;

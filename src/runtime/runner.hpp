@@ -55,14 +55,14 @@ struct FloatCopy {
 
 /// What the caller of a pass gives. Tensors that a pass only reads are not written.
 struct ProgramArguments {
-  std::array<TensorView, kNumPlaces> tensors;
-  std::array<float*, kNumPlaces> floats{};
+  std::array<TensorView, kNumMemories> tensors;
+  std::array<float*, kNumMemories> floats{};
   SinkLayout sink_layout = SinkLayout::kSh;
   int64_t seqlen_sink = 0;
   AttnOptions options;
 
-  TensorView& tensor(Place place) { return tensors[static_cast<size_t>(place)]; }
-  float*& values(Place place) { return floats[static_cast<size_t>(place)]; }
+  TensorView& tensor(Memory where) { return tensors[static_cast<size_t>(where)]; }
+  float*& values(Memory where) { return floats[static_cast<size_t>(where)]; }
 };
 
 struct DistForwardArgs;
@@ -101,8 +101,8 @@ class ProgramRunner {
   virtual void sum_rows(std::span<const RowSum> sums, int step) = 0;
   virtual void copy_floats(std::span<const FloatCopy> copies, int step) = 0;
   virtual void zero(const TensorView& tensor) = 0;
-  virtual void cast(int stage) = 0;
-  virtual void wait(int stage) = 0;
+  virtual void cast(int number) = 0;
+  virtual void wait(int number) = 0;
   virtual void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) = 0;
   virtual void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) = 0;
   virtual void at_owner(const DeltaOp& op) = 0;

@@ -77,11 +77,11 @@ Skeleton skeleton_of(const Program& program) {
   Skeleton skeleton;
   for (const Cast& cast : program.casts) skeleton.casts.push_back({cast.step, cast.results, cast.exchanges_heads});
   for (const Op& op : program.ops) {
-    if (const auto* post = std::get_if<CastOp>(&op)) skeleton.ops.push_back({Skeleton::Kind::kPost, post->stage});
-    if (const auto* wait = std::get_if<WaitOp>(&op)) skeleton.ops.push_back({Skeleton::Kind::kWait, wait->stage});
+    if (const auto* post = std::get_if<CastOp>(&op)) skeleton.ops.push_back({Skeleton::Kind::kPost, post->cast});
+    if (const auto* wait = std::get_if<WaitOp>(&op)) skeleton.ops.push_back({Skeleton::Kind::kWait, wait->cast});
     if (const auto* attend = std::get_if<AttendOp>(&op)) {
-      skeleton.ops.push_back({Skeleton::Kind::kAttend, attend->stage});
-      skeleton.num_attends = std::max(skeleton.num_attends, attend->stage + 1);
+      skeleton.ops.push_back({Skeleton::Kind::kAttend, attend->step});
+      skeleton.num_attends = std::max(skeleton.num_attends, attend->step + 1);
     }
   }
   return skeleton;

@@ -21,7 +21,7 @@ struct Skeleton {
   enum class Kind { kPost, kWait, kAttend };
   struct Op {
     Kind kind = Kind::kAttend;
-    int index = 0;  ///< of the cast, or AttendOp::stage
+    int index = 0;  ///< of the cast, or AttendOp::step
   };
   struct CastOfStep {
     int step = 0;

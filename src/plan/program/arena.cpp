@@ -15,7 +15,7 @@ constexpr int64_t kAlignment = 256;
 
 /// `row` of `tensor` in arena units.
 int64_t unit_of(const ArenaLayout& layout, const TensorRef& tensor, int64_t row) {
-  TANGRAM_ASSERT(tensor.place == Place::kArena);
+  TANGRAM_ASSERT(tensor.memory == Memory::kArena);
   const int64_t byte =
       layout.offsets[static_cast<size_t>(tensor.region)] + (tensor.first_row + row) * tensor.row_bytes();
   TANGRAM_ASSERT(byte % kArenaUnit == 0);
@@ -36,7 +36,7 @@ void append(const ArenaLayout& layout, const std::vector<RowCopy>& rows, const T
 ArenaLayout lay_out_arena(const Program& program) {
   ArenaLayout layout;
   for (const Region& region : program.regions) {
-    int64_t& end = region.place == Place::kArena ? layout.arena_bytes : layout.work_bytes;
+    int64_t& end = region.memory == Memory::kArena ? layout.arena_bytes : layout.work_bytes;
     layout.offsets.push_back(end);
     end += (region.bytes() + kAlignment - 1) / kAlignment * kAlignment;
   }

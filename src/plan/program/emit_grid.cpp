@@ -34,12 +34,12 @@ struct Chunk {
   TensorRef back_out, back_lse, back_dq, back_dk, back_dv;  // of results
   std::vector<TensorRef> back_dsinks;
   FloatRef dsink;
-  int stage_in = -1, stage_back = -1;
+  int cast_in = -1, cast_back = -1;
 };
 
 /// Of `[rows, sinks, heads]` one value a row and head: those of sink `sink`.
 FloatRef one_sink(const FloatRef& all, int64_t num_sinks, int64_t sink) {
-  return {all.place, all.offset + sink * (all.stride / num_sinks), all.stride, all.region};
+  return {all.memory, all.offset + sink * (all.stride / num_sinks), all.stride, all.region};
 }
 
 class PassWriter {
@@ -97,15 +97,15 @@ PassWriter::PassWriter(const Plan& plan, int rank, const CallShape& call, const 
     : rank_{plan, rank}, call_(call), dk_dtype_(call.dk), dv_dtype_(call.dv), writer_(target) {
   const int64_t q_rows = plan.q_dispatch.rows_per_rank(), k_rows = plan.k_dispatch.rows_per_rank();
   const HeadConfig& h = heads();
-  q_ = argument(Place::kQ, h.dtype, q_rows, h.num_heads_q, h.head_dim);
-  k_ = argument(Place::kK, h.dtype, k_rows, h.num_heads_kv, h.head_dim);
-  v_ = argument(Place::kV, h.dtype, k_rows, h.num_heads_kv, h.head_dim_v);
-  out_ = argument(Place::kOut, call.out, q_rows, h.num_heads_q, h.head_dim_v);
-  dout_ = argument(Place::kDout, call.dout, q_rows, h.num_heads_q, h.head_dim_v);
-  dq_ = argument(Place::kDq, call.dq, q_rows, h.num_heads_q, h.head_dim);
-  dk_ = argument(Place::kDk, call.dk, k_rows, h.num_heads_kv, h.head_dim);
-  dv_ = argument(Place::kDv, call.dv, k_rows, h.num_heads_kv, h.head_dim_v);
-  lse_ = {Place::kLse, 0, h.num_heads_q};
+  q_ = argument(Memory::kQ, h.dtype, q_rows, h.num_heads_q, h.head_dim);
+  k_ = argument(Memory::kK, h.dtype, k_rows, h.num_heads_kv, h.head_dim);
+  v_ = argument(Memory::kV, h.dtype, k_rows, h.num_heads_kv, h.head_dim_v);
+  out_ = argument(Memory::kOut, call.out, q_rows, h.num_heads_q, h.head_dim_v);
+  dout_ = argument(Memory::kDout, call.dout, q_rows, h.num_heads_q, h.head_dim_v);
+  dq_ = argument(Memory::kDq, call.dq, q_rows, h.num_heads_q, h.head_dim);
+  dk_ = argument(Memory::kDk, call.dk, k_rows, h.num_heads_kv, h.head_dim);
+  dv_ = argument(Memory::kDv, call.dv, k_rows, h.num_heads_kv, h.head_dim_v);
+  lse_ = {Memory::kLse, 0, h.num_heads_q};
   if (!by_heads()) return;
   q_moves_.emplace(rank_, plan.q_dispatch, h.num_heads_q, "q to heads", "results to rows");
   kv_moves_.emplace(rank_, plan.k_dispatch, h.num_heads_kv, "kv to heads", "dkv to rows");
@@ -151,15 +151,15 @@ AttendOp PassWriter::arguments(bool backward) const {
   op.v = v_;
   op.out = out_;
   op.lse = lse_;
-  if (call_.seqlen_sink > 0) op.sink = {Place::kSink, 0, heads().num_heads_q};
+  if (call_.seqlen_sink > 0) op.sink = {Memory::kSink, 0, heads().num_heads_q};
   if (backward) {
     op.dout = dout_;
     op.dq = dq_;
     op.dk = dk_;
     op.dv = dv_;
-    if (wants_dsink()) op.dsink = {Place::kDsink, 0, heads().num_heads_q};
+    if (wants_dsink()) op.dsink = {Memory::kDsink, 0, heads().num_heads_q};
   } else {
-    op.max_logits = {Place::kMaxLogits, 0, heads().num_heads_q};
+    op.max_logits = {Memory::kMaxLogits, 0, heads().num_heads_q};
   }
   return op;
 }
@@ -172,7 +172,7 @@ AttendOp PassWriter::attend_to(const Chunk& chunk, size_t number) const {
   op.v = chunk.v;
   op.out = chunk.out;
   op.lse = chunk.lse;
-  op.stage = static_cast<int>(number);
+  op.step = static_cast<int>(number);
   return op;
 }
 
@@ -181,12 +181,12 @@ FloatRef PassWriter::sink_of(const Chunk& chunk) {
   if (num_row_sinks() > 0) return chunk.row_sinks;
   const int count = chunk.q_heads.count;
   const FloatRef sink = writer_.float_work(call_.seqlen_sink, count);
-  writer_.copy_floats({{{Place::kSink, first_q_head(chunk), heads().num_heads_q}, sink, call_.seqlen_sink, count}});
+  writer_.copy_floats({{{Memory::kSink, first_q_head(chunk), heads().num_heads_q}, sink, call_.seqlen_sink, count}});
   return sink;
 }
 
 void PassWriter::add_row_sinks(Chunk& chunk, std::vector<CastItem>& items) {
-  const FloatRef given = {Place::kSink, 0, num_row_sinks() * heads().num_heads_q};
+  const FloatRef given = {Memory::kSink, 0, num_row_sinks() * heads().num_heads_q};
   chunk.landed_sinks.resize(static_cast<size_t>(num_row_sinks()));
   for (int64_t s = 0; s < num_row_sinks(); ++s) {
     TensorRef& landed = chunk.landed_sinks[static_cast<size_t>(s)];
@@ -195,7 +195,7 @@ void PassWriter::add_row_sinks(Chunk& chunk, std::vector<CastItem>& items) {
 }
 
 void PassWriter::unpack_row_sinks(const Chunk& chunk) {
-  const FloatRef given = {Place::kSink, 0, num_row_sinks() * heads().num_heads_q};
+  const FloatRef given = {Memory::kSink, 0, num_row_sinks() * heads().num_heads_q};
   for (int64_t s = 0; s < num_row_sinks(); ++s) {
     q_moves_->unpack_floats(writer_, one_sink(given, num_row_sinks(), s), chunk.q_heads,
                             chunk.landed_sinks[static_cast<size_t>(s)], one_sink(chunk.row_sinks, num_row_sinks(), s));
@@ -214,7 +214,7 @@ void PassWriter::add_dsink(Chunk& chunk, std::vector<CastItem>& items) {
 
 void PassWriter::unpack_dsink(const Chunk& chunk) {
   if (!wants_dsink()) return;
-  const FloatRef wanted = {Place::kDsink, 0, num_row_sinks() * heads().num_heads_q};
+  const FloatRef wanted = {Memory::kDsink, 0, num_row_sinks() * heads().num_heads_q};
   for (int64_t s = 0; s < num_row_sinks(); ++s) {
     q_moves_->unpack_floats_back(writer_, one_sink(chunk.dsink, num_row_sinks(), s),
                                  chunk.back_dsinks[static_cast<size_t>(s)], chunk.q_heads,
@@ -232,11 +232,11 @@ void PassWriter::compute_chunks(const Send& send, const Compute& compute) {
   send_until(ahead);
   for (size_t c = 0; c < chunks_.size(); ++c) {
     Chunk& chunk = chunks_[c];
-    writer_.wait(chunk.stage_in);
+    writer_.wait(chunk.cast_in);
     send_until(c + 1 + ahead);
     writer_.begin_step(c);
-    chunk.stage_back = add_exchange(compute(chunk, c), true, c);
-    writer_.cast(chunk.stage_back);
+    chunk.cast_back = add_exchange(compute(chunk, c), true, c);
+    writer_.cast(chunk.cast_back);
   }
 }
 
@@ -248,8 +248,8 @@ void PassWriter::send_forward(Chunk& chunk, size_t number) {
                                  kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies)};
   add_row_sinks(chunk, items);
   writer_.sum_rows(std::move(copies));
-  chunk.stage_in = add_exchange(std::move(items), false, number);
-  writer_.cast(chunk.stage_in);
+  chunk.cast_in = add_exchange(std::move(items), false, number);
+  writer_.cast(chunk.cast_in);
 }
 
 Program PassWriter::forward() {
@@ -258,19 +258,20 @@ Program PassWriter::forward() {
     return writer_.take();
   }
   const int num_heads = heads().num_heads_q;
-  writer_.copy_floats({{{}, {Place::kMaxLogits, 0, num_heads}, 1, num_heads, -std::numeric_limits<float>::infinity()}});
+  writer_.copy_floats(
+      {{{}, {Memory::kMaxLogits, 0, num_heads}, 1, num_heads, -std::numeric_limits<float>::infinity()}});
   const auto send = [&](Chunk& chunk, size_t number) { send_forward(chunk, number); };
   compute_chunks(send, [&](Chunk& chunk, size_t c) {
     unpack_row_sinks(chunk);
     AttendOp op = attend_to(chunk, c);
-    op.max_logits = {Place::kMaxLogits, first_q_head(chunk), num_heads};
+    op.max_logits = {Memory::kMaxLogits, first_q_head(chunk), num_heads};
     op.sink = sink_of(chunk);
     write_rows_forward(writer_, rank_, {op, call_.out, dk_dtype_, dv_dtype_});
     return std::vector<CastItem>{q_moves_->back(writer_, chunk.out, chunk.back_out),
                                  q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
   });
   for (const Chunk& chunk : chunks_) {
-    writer_.wait(chunk.stage_back);
+    writer_.wait(chunk.cast_back);
     std::vector<RowSumOp> copies;
     q_moves_->unpack(writer_, chunk.out, chunk.back_out, chunk.q_heads, out_, copies);
     writer_.sum_rows(std::move(copies));
@@ -294,8 +295,8 @@ void PassWriter::send_backward(Chunk& chunk, size_t number, bool kept) {
   chunk.dout = writer_.arena(call_.dout, rank_.group_q_rows(), chunk.q_heads.count, heads().head_dim_v);
   items.push_back(q_moves_->pack(writer_, dout_, chunk.q_heads, chunk.dout, copies));
   writer_.sum_rows(std::move(copies));
-  chunk.stage_in = add_exchange(std::move(items), false, number);
-  writer_.cast(chunk.stage_in);
+  chunk.cast_in = add_exchange(std::move(items), false, number);
+  writer_.cast(chunk.cast_in);
 }
 
 void PassWriter::compute_backward(Chunk& chunk, size_t number) {
@@ -321,7 +322,7 @@ void PassWriter::compute_backward(Chunk& chunk, size_t number) {
   write_rows_backward(writer_, rank_, {op, call_.dq, dk_dtype_, dv_dtype_});
   if (!wants_dsink() || num_row_sinks() > 0) return;
   writer_.copy_floats(
-      {{chunk.dsink, {Place::kDsink, first_q_head(chunk), h.num_heads_q}, call_.seqlen_sink, chunk.q_heads.count}});
+      {{chunk.dsink, {Memory::kDsink, first_q_head(chunk), h.num_heads_q}, call_.seqlen_sink, chunk.q_heads.count}});
 }
 
 Program PassWriter::backward(bool kept) {
@@ -331,7 +332,7 @@ Program PassWriter::backward(bool kept) {
   }
   const int num_heads = heads().num_heads_q;
   const int64_t shared_sinks = call_.seqlen_sink - num_row_sinks();
-  if (wants_dsink()) writer_.copy_floats({{{}, {Place::kDsink, 0, num_heads}, shared_sinks, num_heads}});
+  if (wants_dsink()) writer_.copy_floats({{{}, {Memory::kDsink, 0, num_heads}, shared_sinks, num_heads}});
   const auto send = [&](Chunk& chunk, size_t number) { send_backward(chunk, number, kept); };
   compute_chunks(send, [&](Chunk& chunk, size_t c) {
     if (!kept) {
@@ -346,7 +347,7 @@ Program PassWriter::backward(bool kept) {
     return items;
   });
   for (const Chunk& chunk : chunks_) {
-    writer_.wait(chunk.stage_back);
+    writer_.wait(chunk.cast_back);
     std::vector<RowSumOp> copies;
     q_moves_->unpack(writer_, chunk.dq, chunk.back_dq, chunk.q_heads, dq_, copies);
     kv_moves_->unpack(writer_, chunk.dk, chunk.back_dk, chunk.kv_heads, dk_, copies);

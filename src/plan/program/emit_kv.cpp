@@ -82,8 +82,8 @@ AttendOp KvWriter::attend_to(size_t stage, size_t first_mask) const {
   op.k = buffer_->rows().k;
   op.v = buffer_->rows().v;
   op.out = given_.out;
-  op.lse = {Place::kLse, 0, plan_.config.heads.num_heads_q};
-  op.stage = static_cast<int>(stage);
+  op.lse = {Memory::kLse, 0, plan_.config.heads.num_heads_q};
+  op.step = static_cast<int>(stage);
   return op;
 }
 
@@ -105,9 +105,9 @@ Program KvWriter::forward() {
     if (s > 0 && stages[s].slices.empty()) continue;
     AttendOp op = attend_to(s, 0);
     op.out = out;
-    op.max_logits = {Place::kMaxLogits, 0, num_heads};
+    op.max_logits = {Memory::kMaxLogits, 0, num_heads};
     op.accumulate = s > 0;
-    if (s == last && call_.seqlen_sink > 0) op.sink = {Place::kSink, 0, num_heads};
+    if (s == last && call_.seqlen_sink > 0) op.sink = {Memory::kSink, 0, num_heads};
     writer_.attend(op);
   }
   if (call_.keeps) writer_.sum_rows(kept_copies(stages.back(), kept, false));
@@ -142,8 +142,8 @@ Program KvWriter::backward(bool kept) {
       op.accumulate = !is_first_call;
       op.accumulate_kv = true;
       if (is_first_call && call_.seqlen_sink > 0) {  // dsink depends on no keys, so any one call gives all of it
-        op.sink = {Place::kSink, 0, plan_.config.heads.num_heads_q};
-        if (call_.wants_dsink) op.dsink = {Place::kDsink, 0, plan_.config.heads.num_heads_q};
+        op.sink = {Memory::kSink, 0, plan_.config.heads.num_heads_q};
+        if (call_.wants_dsink) op.dsink = {Memory::kDsink, 0, plan_.config.heads.num_heads_q};
       }
       writer_.attend(op);
       is_first_call = false;

@@ -76,8 +76,8 @@ Program MovementWriter::forward() {
     const FloatRef& from = maxima_[static_cast<size_t>(group)];
     const int heads = given_.q.heads / groups_;
     writer_.append(
-        {LargestOp{from, {Place::kMaxLogits, group * heads, heads}, num_maxima_[static_cast<size_t>(group)], heads}});
-    MergeOp merge{own.out.slice(rows), own.lse.slice(rows), {}, {}, sink_of(Place::kSink, group)};
+        {LargestOp{from, {Memory::kMaxLogits, group * heads, heads}, num_maxima_[static_cast<size_t>(group)], heads}});
+    MergeOp merge{own.out.slice(rows), own.lse.slice(rows), {}, {}, sink_of(Memory::kSink, group)};
     if (lends_q_ && on_stream()) {
       merge.other_out = others.out;
       merge.other_lse = others.lse;
@@ -187,8 +187,8 @@ Program MovementWriter::backward(bool kept) {
   writer_.begin_step(kAtEnd);
   for (int group = 0; group < groups_ && call_.seqlen_sink > 0 && call_.wants_dsink; ++group) {
     const Range rows = rows_of_group(group);
-    writer_.append(SinkGradOp{lse.own.slice(rows), delta.own.slice(rows), sink_of(Place::kSink, group),
-                              sink_of(Place::kDsink, group)});
+    writer_.append(SinkGradOp{lse.own.slice(rows), delta.own.slice(rows), sink_of(Memory::kSink, group),
+                              sink_of(Memory::kDsink, group)});
   }
   writer_.wait_for_all();
   const RowListsRef lists = add_lists();

@@ -130,7 +130,7 @@ std::shared_ptr<const Exchange> HeadMoves::whole_parts() const {
 }
 
 FloatRef HeadMoves::part(const TensorRef& parts, int member, int count) const {
-  return {parts.place, slot_of(member, member_) * int64_t{parts.dim}, count, parts.region};
+  return {parts.memory, slot_of(member, member_) * int64_t{parts.dim}, count, parts.region};
 }
 
 CastItem HeadMoves::pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk,

@@ -28,15 +28,15 @@ void for_each_group(const PairRef& shard, Range rows, int head_groups, const Vis
 PassArguments::PassArguments(const Plan& plan, const CallShape& call) {
   const HeadConfig& h = plan.config.heads;
   const int64_t q_rows = plan.q_dispatch.rows_per_rank(), k_rows = plan.k_dispatch.rows_per_rank();
-  q = argument(Place::kQ, h.dtype, q_rows, h.num_heads_q, h.head_dim);
-  out = argument(Place::kOut, call.out, q_rows, h.num_heads_q, h.head_dim_v);
-  dout = argument(Place::kDout, call.dout, q_rows, h.num_heads_q, h.head_dim_v);
-  dq = argument(Place::kDq, call.dq, q_rows, h.num_heads_q, h.head_dim);
-  lse = argument(Place::kLse, DType::kFloat32, q_rows, h.num_heads_q, 1);
-  keys = {argument(Place::kK, h.dtype, k_rows, h.num_heads_kv, h.head_dim),
-          argument(Place::kV, h.dtype, k_rows, h.num_heads_kv, h.head_dim_v)};
-  key_grads = {argument(Place::kDk, call.dk, k_rows, h.num_heads_kv, h.head_dim),
-               argument(Place::kDv, call.dv, k_rows, h.num_heads_kv, h.head_dim_v)};
+  q = argument(Memory::kQ, h.dtype, q_rows, h.num_heads_q, h.head_dim);
+  out = argument(Memory::kOut, call.out, q_rows, h.num_heads_q, h.head_dim_v);
+  dout = argument(Memory::kDout, call.dout, q_rows, h.num_heads_q, h.head_dim_v);
+  dq = argument(Memory::kDq, call.dq, q_rows, h.num_heads_q, h.head_dim);
+  lse = argument(Memory::kLse, DType::kFloat32, q_rows, h.num_heads_q, 1);
+  keys = {argument(Memory::kK, h.dtype, k_rows, h.num_heads_kv, h.head_dim),
+          argument(Memory::kV, h.dtype, k_rows, h.num_heads_kv, h.head_dim_v)};
+  key_grads = {argument(Memory::kDk, call.dk, k_rows, h.num_heads_kv, h.head_dim),
+               argument(Memory::kDv, call.dv, k_rows, h.num_heads_kv, h.head_dim_v)};
 }
 
 PairRef slice(const PairRef& pair, Range rows) { return {pair.k.slice(rows), pair.v.slice(rows)}; }

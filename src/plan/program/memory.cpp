@@ -25,8 +25,8 @@ struct RegionsOf {
   void add(const FloatRef& ref) const {
     if (ref.region >= 0) visit(ref.region);
   }
-  void add_cast(int stage) const {
-    for (const CastItem& item : program.casts[static_cast<size_t>(stage)].items) {
+  void add_cast(int number) const {
+    for (const CastItem& item : program.casts[static_cast<size_t>(number)].items) {
       add(item.source);
       add(item.target);
     }
@@ -43,8 +43,8 @@ struct RegionsOf {
     }
   }
   void operator()(const ZeroOp& op) const { add(op.tensor); }
-  void operator()(const CastOp& op) const { add_cast(op.stage); }
-  void operator()(const WaitOp& op) const { add_cast(op.stage); }
+  void operator()(const CastOp& op) const { add_cast(op.cast); }
+  void operator()(const WaitOp& op) const { add_cast(op.cast); }
   void operator()(const AttendOp& op) const {
     for (const TensorRef* ref : {&op.q, &op.k, &op.v, &op.out, &op.dout, &op.dq, &op.dk, &op.dv}) add(*ref);
     for (const FloatRef* ref : {&op.lse, &op.sink, &op.max_logits, &op.dsink, &op.delta}) add(*ref);

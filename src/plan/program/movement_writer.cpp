@@ -38,7 +38,7 @@ TensorRef MovementWriter::grouped_lse() {
   const int heads = given_.lse.heads / groups_;
   std::vector<FloatCopyOp> copies;
   for (int group = 0; group < groups_; ++group) {
-    copies.push_back({{Place::kLse, group * heads, given_.lse.heads},
+    copies.push_back({{Memory::kLse, group * heads, given_.lse.heads},
                       floats_of_rows(result.slice(rows_of_group(group))),
                       given_.lse.rows,
                       heads});
@@ -48,7 +48,7 @@ TensorRef MovementWriter::grouped_lse() {
 }
 
 Operand MovementWriter::float_operand(const TensorRef& own) {
-  if (!on_stream() || !moves_q_ || own.place == Place::kArena) return {own, own};
+  if (!on_stream() || !moves_q_ || own.memory == Memory::kArena) return {own, own};
   return {own, arena_floats(groups_ * given_.q.rows)};
 }
 
@@ -83,7 +83,7 @@ void MovementWriter::write_lse(const TensorRef& lse) {
   std::vector<FloatCopyOp> copies;
   for (int group = 0; group < groups_; ++group) {
     copies.push_back({floats_of_rows(lse.slice(rows_of_group(group))),
-                      {Place::kLse, group * heads, given_.lse.heads},
+                      {Memory::kLse, group * heads, given_.lse.heads},
                       given_.lse.rows,
                       heads});
   }
@@ -151,7 +151,7 @@ AttendOp MovementWriter::attend_to(const MovementCall& call, size_t mask) const 
   op.k = buffer_->rows().k;
   op.v = buffer_->rows().v;
   op.accumulate = !call.fetched && call.stage > 0;
-  op.stage = static_cast<int>(call.stage);
+  op.step = static_cast<int>(call.stage);
   return op;
 }
 

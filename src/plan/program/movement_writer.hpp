@@ -29,7 +29,7 @@ struct Operand {
 
 /// Of a tensor of dim 1 with all of its heads.
 inline FloatRef floats_of_rows(const TensorRef& ref) {
-  return {ref.place, ref.first_row * ref.heads, ref.heads, ref.region};
+  return {ref.memory, ref.first_row * ref.heads, ref.heads, ref.region};
 }
 
 /// Appends the copies that make rows of `to`, which may have fewer or more columns: those are filled.
@@ -142,9 +142,9 @@ class MovementWriter {
   template <class Arrive, class Attend, class SendBack>
   void play_stages(const Arrive& arrive, const Attend& attend, const SendBack& send_back);
   AttendOp attend_to(const MovementCall& call, size_t mask) const;
-  FloatRef sink_of(Place place, int group) const {
+  FloatRef sink_of(Memory where, int group) const {
     const int num_heads = given_.q.heads;
-    return call_.seqlen_sink > 0 ? FloatRef{place, group * (num_heads / groups_), num_heads} : FloatRef{};
+    return call_.seqlen_sink > 0 ? FloatRef{where, group * (num_heads / groups_), num_heads} : FloatRef{};
   }
   void make_maxima();
   /// Where parts for this rank's rows land, on streams.

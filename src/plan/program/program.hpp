@@ -17,7 +17,7 @@
 namespace tangram {
 
 /// Where values lie: in a region of the program, or in what the caller gives.
-enum class Place : int {
+enum class Memory : int {
   kNone = 0,
   kArena,  ///< a region that rows of other ranks are sent from or land in
   kWork,   ///< a region of this rank alone
@@ -34,13 +34,13 @@ enum class Place : int {
   kDsink,
   kMaxLogits,
 };
-inline constexpr int kNumPlaces = static_cast<int>(Place::kMaxLogits) + 1;
+inline constexpr int kNumMemories = static_cast<int>(Memory::kMaxLogits) + 1;
 
 /// Memory that a pass needs besides its arguments, contiguous `[rows, heads, dim]`. Of any content when the pass begins
 /// and free when it ends; nothing in it is used for two things. Regions of kArena are alike on all ranks of a program,
 /// in number, order and size.
 struct Region {
-  Place place = Place::kWork;
+  Memory memory = Memory::kWork;
   DType dtype = DType::kFloat32;
   int64_t rows = 0;
   int heads = 0;
@@ -54,7 +54,7 @@ struct Region {
 /// Some rows and heads of a tensor. What casts name of a region has all of its heads; of arguments, dtype and strides
 /// are those that the caller gives.
 struct TensorRef {
-  Place place = Place::kNone;
+  Memory memory = Memory::kNone;
   int region = -1;
   DType dtype = DType::kFloat32;
   int64_t first_row = 0;
@@ -72,7 +72,7 @@ struct TensorRef {
 
 /// float32 values from value `offset` of the region or the argument on, rows `stride` values apart.
 struct FloatRef {
-  Place place = Place::kNone;
+  Memory memory = Memory::kNone;
   int64_t offset = 0;
   int64_t stride = 0;
   int region = -1;
@@ -157,12 +157,12 @@ struct FloatCopiesOp {
 struct ZeroOp {
   TensorRef tensor;
 };
-/// Starts Program::casts[stage]; nothing that it reads or writes is touched until the WaitOp.
+/// Starts Program::casts[cast]; nothing that it reads or writes is touched until the WaitOp.
 struct CastOp {
-  int stage = 0;
+  int cast = 0;
 };
 struct WaitOp {
-  int stage = 0;
+  int cast = 0;
 };
 
 struct AttendOp {
@@ -178,7 +178,7 @@ struct AttendOp {
   FloatRef dsink;
   FloatRef delta;  ///< backward; kNone: computed from out, else that is not read
   bool beside_transfers = false;
-  int stage = 0;  ///< chunk of heads or step between row groups
+  int step = 0;  ///< stage, chunk of heads, or step between row groups
 };
 
 // What the owner of queries does that others compute for; `lse` and `delta` have dim 1. Sinks are those of the heads of

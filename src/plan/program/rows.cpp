@@ -22,7 +22,7 @@ std::shared_ptr<const Exchange> whole_block(int target, int source, int64_t rows
 AttendOp step_call(const RowCall& rows, size_t step, const PairRef& kv) {
   AttendOp call = rows.call;
   call.mask += static_cast<int>(step);
-  call.stage += static_cast<int>(step);
+  call.step += static_cast<int>(step);
   call.k = kv.k;
   call.v = kv.v;
   call.accumulate = step > 0;
@@ -35,10 +35,10 @@ size_t last_step_with_work(const GridRank& rank) {
   return last;
 }
 
-/// The blocks of a ring by step, and the stage that brings each.
+/// The blocks of a ring by step, and the cast that brings each.
 struct Ring {
   std::vector<PairRef> blocks;
-  std::vector<int> stages;
+  std::vector<int> casts;
 };
 
 Ring make_ring(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
@@ -48,17 +48,17 @@ Ring make_ring(ProgramWriter& writer, const GridRank& rank, const RowCall& rows)
   for (size_t s = 1; s < steps.size(); ++s) {
     ring.blocks.push_back(arena_pair(writer, dtype, rank.block_rows(), ring.blocks[0]));
     const auto exchange = whole_block(rank.rank_of(steps[s].target), rank.rank_of(steps[s].source), rank.block_rows());
-    ring.stages.push_back(add_pair_cast(writer, exchange, ring.blocks[static_cast<size_t>(steps[s].posted)],
-                                        ring.blocks[s], "ring kv", {{}, false, static_cast<int>(s)}));
+    ring.casts.push_back(add_pair_cast(writer, exchange, ring.blocks[static_cast<size_t>(steps[s].posted)],
+                                       ring.blocks[s], "ring kv", {{}, false, static_cast<int>(s)}));
   }
   return ring;
 }
 
 /// Waits for the block of a step and sends for those that are sent for before it computes.
 void advance(ProgramWriter& writer, const GridRank& rank, const Ring& ring, size_t step) {
-  if (step > 0) writer.wait(ring.stages[step]);
+  if (step > 0) writer.wait(ring.casts[step]);
   for (size_t s = step + 1; s < ring.blocks.size(); ++s) {
-    if (static_cast<size_t>(rank.steps()[s].posted) == step) writer.cast(ring.stages[s]);
+    if (static_cast<size_t>(rank.steps()[s].posted) == step) writer.cast(ring.casts[s]);
   }
 }
 
@@ -75,23 +75,23 @@ void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowC
   const TensorRef dq = sum_for(writer, rows.call.dq, rows.result_dtype);
   const PairRef made = work_pair(writer, DType::kFloat32, rank.block_rows(), ring.blocks[0]);
   PairRef before;
-  int before_stage = -1;
+  int before_cast = -1;
   for (size_t s = 0; s < steps.size(); ++s) {
     writer.begin_step(s);
     advance(writer, rank, ring, s);
     write_step_backward(writer, rank, rows, s, ring.blocks[s], dq, made);
-    if (s > 0) writer.wait(before_stage);
+    if (s > 0) writer.wait(before_cast);
     const PairRef sent = arena_pair(writer, travel, rank.block_rows(), made);
     const PairRef come = arena_pair(writer, travel, rank.block_rows(), made);
     writer.sum_rows({{made.k, before.k, sent.k}, {made.v, before.v, sent.v}});
-    before_stage = add_pair_cast(
+    before_cast = add_pair_cast(
         writer, whole_block(rank.rank_of(steps[s].grad_target), rank.rank_of(steps[s].grad_source), rank.block_rows()),
         sent, come, "ring dkv", {{}, true, static_cast<int>(s)});
-    writer.cast(before_stage);
+    writer.cast(before_cast);
     before = come;
   }
   if (dq != rows.call.dq) writer.copy_rows(dq, rows.call.dq);
-  writer.wait(before_stage);
+  writer.wait(before_cast);
   writer.sum_rows({{before.k, {}, rows.call.dk}, {before.v, {}, rows.call.dv}});
 }
 
@@ -146,7 +146,7 @@ Exchange scatter_exchange(const GridRank& rank, const Exchange& gather) {
 struct Gathered {
   PairRef own, all;
   Exchange exchange;
-  int stage = 0;
+  int cast = 0;
 };
 
 Gathered write_gather(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
@@ -155,9 +155,9 @@ Gathered write_gather(ProgramWriter& writer, const GridRank& rank, const RowCall
   gathered.own = sendable(writer, {rows.call.k, rows.call.v}, dtype);
   gathered.all = arena_pair(writer, dtype, rank.plan.k_dispatch.seqlen(), gathered.own);
   gathered.exchange = gather_exchange(rank);
-  gathered.stage =
+  gathered.cast =
       add_pair_cast(writer, shared(gathered.exchange), gathered.own, gathered.all, "gather kv", {{}, false, 1});
-  writer.cast(gathered.stage);
+  writer.cast(gathered.cast);
   return gathered;
 }
 
@@ -170,7 +170,7 @@ void write_gather_forward(ProgramWriter& writer, const GridRank& rank, const Row
     call.sink = {};
   }
   writer.attend(call);
-  writer.wait(gathered.stage);
+  writer.wait(gathered.cast);
   if (!has_others) return;
   const TensorRef out = call.out;
   call = step_call(rows, 1, gathered.all);
@@ -201,14 +201,14 @@ void write_gather_backward(ProgramWriter& writer, const GridRank& rank, const Ro
 
   const TensorRef dq = sum_for(writer, rows.call.dq, rows.result_dtype);
   write_step_backward(writer, rank, rows, 0, gathered.own, dq, own);
-  writer.wait(gathered.stage);
+  writer.wait(gathered.cast);
   write_step_backward(writer, rank, rows, 1, gathered.all, dq, made);
   if (made.k != sent.k) writer.sum_rows({{made.k, {}, sent.k}, {made.v, {}, sent.v}});
-  const int stage = add_pair_cast(writer, shared(scatter_exchange(rank, gathered.exchange)), sent, come, "scatter dkv",
-                                  {{}, true, 1});
-  writer.cast(stage);
+  const int scatter = add_pair_cast(writer, shared(scatter_exchange(rank, gathered.exchange)), sent, come,
+                                    "scatter dkv", {{}, true, 1});
+  writer.cast(scatter);
   if (dq != rows.call.dq) writer.copy_rows(dq, rows.call.dq);
-  writer.wait(stage);
+  writer.wait(scatter);
   sum_groups(writer, rank, own.k, come.k, rows.call.dk);
   sum_groups(writer, rank, own.v, come.v, rows.call.dv);
 }
@@ -271,7 +271,7 @@ PairRef work_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRe
 
 PairRef sendable(ProgramWriter& writer, const PairRef& own, DType dtype) {
   if (writer.target().sends_from_anywhere) return own;
-  if (own.k.place == Place::kArena && own.v.place == Place::kArena) return own;
+  if (own.k.memory == Memory::kArena && own.v.memory == Memory::kArena) return own;
   const PairRef copy = arena_pair(writer, dtype, own.k.rows, own);
   writer.sum_rows({{own.k, {}, copy.k}, {own.v, {}, copy.v}});
   return copy;

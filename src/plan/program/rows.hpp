@@ -62,7 +62,7 @@ PairRef arena_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairR
 PairRef work_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRef& like);
 /// Keys and values where they can be sent from: copied into the arena where the target needs that.
 PairRef sendable(ProgramWriter& writer, const PairRef& own, DType dtype);
-/// A stage that moves rows of both. `cast` says what they are.
+/// A cast of the rows of both; `cast` says the rest.
 int add_pair_cast(ProgramWriter& writer, const std::shared_ptr<const Exchange>& exchange, const PairRef& source,
                   const PairRef& target, const char* label, Cast cast);
 /// Where calls that accumulate put out or dq: `result` itself if it is float32, else memory for its sum.

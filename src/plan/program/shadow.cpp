@@ -58,7 +58,7 @@ void checked_write(Cells& cells, size_t index, Element value) {
 
 }  // namespace
 
-Element Element::of(Place tensor, int64_t row, int64_t head) {
+Element Element::of(Memory tensor, int64_t row, int64_t head) {
   uint64_t x = static_cast<uint64_t>(tensor) << 58 ^ static_cast<uint64_t>(head) << 44 ^ static_cast<uint64_t>(row);
   for (const uint64_t factor : {0xbf58476d1ce4e5b9ULL, 0x94d049bb133111ebULL}) {  // splitmix64
     x += 0x9e3779b97f4a7c15ULL;
@@ -88,8 +88,8 @@ ShadowMemory::ShadowMemory(const Program& program, const ShadowMemory* kept) : p
   }
 }
 
-void ShadowMemory::add_argument(Place place, int64_t rows, int64_t columns, bool read_only) {
-  Cells& cells = argument(place);
+void ShadowMemory::add_argument(Memory where, int64_t rows, int64_t columns, bool read_only) {
+  Cells& cells = argument(where);
   cells.cells.resize(static_cast<size_t>(rows * columns));
   cells.columns = columns;
   cells.read_only = read_only;
@@ -97,12 +97,12 @@ void ShadowMemory::add_argument(Place place, int64_t rows, int64_t columns, bool
 
 template <class Ref>
 const Cells& ShadowMemory::of(const Ref& ref) const {
-  if (ref.region < 0) return arguments_[static_cast<size_t>(ref.place)];
+  if (ref.region < 0) return arguments_[static_cast<size_t>(ref.memory)];
   if (static_cast<size_t>(ref.region) >= regions_.size()) {
     throw ProgramFault{fmt::format("names region {} of {}", ref.region, regions_.size())};
   }
-  if (program_.regions[static_cast<size_t>(ref.region)].place != ref.place) {
-    throw ProgramFault{fmt::format("names region {} in another place", ref.region)};
+  if (program_.regions[static_cast<size_t>(ref.region)].memory != ref.memory) {
+    throw ProgramFault{fmt::format("names region {} in another memory", ref.region)};
   }
   return regions_[static_cast<size_t>(ref.region)];
 }
@@ -170,12 +170,12 @@ void ShadowMemory::for_each(const TensorRef& ref, Range rows, const Visit& visit
   }
 }
 
-void ShadowMemory::expect(const TensorRef& target, Range rows, int stage) {
+void ShadowMemory::expect(const TensorRef& target, Range rows, int cast) {
   for_each(target, rows, [&](Cells::Cell& cell) {
     if (cell.landing >= 0) {
-      throw ProgramFault{fmt::format("casts {} and {} both bring a row", cell.landing, stage)};
+      throw ProgramFault{fmt::format("casts {} and {} both bring a row", cell.landing, cast)};
     }
-    cell.landing = stage;
+    cell.landing = cast;
   });
 }
 

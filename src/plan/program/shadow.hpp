@@ -20,7 +20,7 @@ class Element {
   Element() = default;
   explicit Element(uint64_t value) : value_(value % kPrime) {}
   /// Random, never zero: of one row and head of a tensor.
-  static Element of(Place tensor, int64_t row, int64_t head);
+  static Element of(Memory tensor, int64_t row, int64_t head);
 
   Element operator+(Element other) const;
   Element operator-(Element other) const;
@@ -59,8 +59,8 @@ class ShadowMemory {
   /// Of the regions of `program`; those that it may keep are taken from `kept`, unless that is null.
   ShadowMemory(const Program& program, const ShadowMemory* kept);
 
-  void add_argument(Place place, int64_t rows, int64_t columns, bool read_only);
-  Cells& argument(Place place) { return arguments_[static_cast<size_t>(place)]; }
+  void add_argument(Memory where, int64_t rows, int64_t columns, bool read_only);
+  Cells& argument(Memory where) { return arguments_[static_cast<size_t>(where)]; }
 
   /// Throw ProgramFault for cells outside, not written, or under way.
   Element read(const TensorRef& ref, int64_t row, int head) const;
@@ -72,7 +72,7 @@ class ShadowMemory {
   std::span<const int32_t> rows_of(const RowListsRef& ref, int64_t row) const;
 
   /// Whole rows of the tensors of a cast, all columns. `begin_read` returns the elements; `land` makes them readable.
-  void expect(const TensorRef& target, Range rows, int stage);
+  void expect(const TensorRef& target, Range rows, int cast);
   std::vector<Element> begin_read(const TensorRef& source, Range rows);
   void end_read(const TensorRef& source, Range rows);
   void land(const TensorRef& target, Range rows, const std::vector<Element>& values);
@@ -90,7 +90,7 @@ class ShadowMemory {
 
   const Program& program_;
   std::vector<Cells> regions_;
-  std::array<Cells, kNumPlaces> arguments_;
+  std::array<Cells, kNumMemories> arguments_;
 };
 
 }  // namespace tangram

@@ -90,7 +90,7 @@ void require_shape(const char* name, const TensorRef& ref, int64_t rows, int hea
 }
 
 /// A call takes sinks, and gives their gradients, as `[rows or one, sinks, heads]` from where the reference begins.
-FloatRef contiguous(const FloatRef& ref, int heads) { return {ref.place, ref.offset, heads, ref.region}; }
+FloatRef contiguous(const FloatRef& ref, int heads) { return {ref.memory, ref.offset, heads, ref.region}; }
 
 /// Of the rows and heads of a tensor: `[rows or one, sinks, heads]`, `stride` values from one sink to the next.
 struct Sinks {
@@ -103,12 +103,12 @@ struct Sinks {
   Element one(int64_t row, int64_t sink, int head) const { return memory.read(ref, place(row, sink), head); }
   Element sum(int64_t row, int head) const {
     Element sum;
-    for (int64_t s = 0; ref.place != Place::kNone && s < call.seqlen_sink; ++s) sum += one(row, s, head);
+    for (int64_t s = 0; ref.memory != Memory::kNone && s < call.seqlen_sink; ++s) sum += one(row, s, head);
     return sum;
   }
   /// `shares`, `[rows, heads]`: lse times delta.
   void write_gradients(const FloatRef& dsink, int64_t rows, int heads, const std::vector<Element>& shares) const {
-    if (ref.place == Place::kNone) throw ProgramFault{"writes dsink without a sink"};
+    if (ref.memory == Memory::kNone) throw ProgramFault{"writes dsink without a sink"};
     for (int64_t s = 0; s < call.seqlen_sink; ++s) {
       for (int h = 0; h < heads; ++h) {
         Element sum;
@@ -161,7 +161,7 @@ struct Call {
         memory.write(op.lse, i, h, value);
       }
     }
-    for (int h = 0; op.max_logits.place != Place::kNone && h < sums.heads_q; ++h) {
+    for (int h = 0; op.max_logits.memory != Memory::kNone && h < sums.heads_q; ++h) {
       Element logits = op.accumulate ? memory.read(op.max_logits, 0, h) : Element();
       for (int64_t i = 0; i < sums.rows; ++i) {
         logits += memory.read(op.q, i, h) * seen[static_cast<size_t>(i * sums.heads_q + h)];
@@ -200,12 +200,12 @@ struct Call {
         memory.write(op.dv, j, g, dv);
       }
     }
-    if (op.dsink.place == Place::kNone) return;
+    if (op.dsink.memory == Memory::kNone) return;
     Sinks{memory, call, contiguous(op.sink, sums.heads_q)}.write_gradients(contiguous(op.dsink, sums.heads_q),
                                                                            sums.rows, sums.heads_q, shares);
   }
   Element delta(int64_t row, int head) const {
-    if (op.delta.place != Place::kNone) return memory.read(op.delta, row, head);
+    if (op.delta.memory != Memory::kNone) return memory.read(op.delta, row, head);
     return memory.read(op.out, row, head) * memory.read(op.dout, row, head);
   }
 };
@@ -227,7 +227,7 @@ void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, c
   require_shape("q", op.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
   require_shape("k", op.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
   require_shape("v", op.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
-  if (op.delta.place == Place::kNone) {
+  if (op.delta.memory == Memory::kNone) {
     require_shape("out", op.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   }
   const Call shadow{
@@ -251,7 +251,7 @@ void make_delta(ShadowMemory& memory, const DeltaOp& op) {
 }
 
 void merge(ShadowMemory& memory, const MergeOp& op, const CallShape& call) {
-  const bool has_others = op.other_out.place != Place::kNone, by_lists = op.other_rows.lists >= 0;
+  const bool has_others = op.other_out.memory != Memory::kNone, by_lists = op.other_rows.lists >= 0;
   require_rows_of("lse", op.lse, op.out, 1);
   if (has_others) {
     const int64_t rows = by_lists ? op.other_out.rows : op.out.rows;
@@ -285,7 +285,7 @@ void make_dsink(ShadowMemory& memory, const SinkGradOp& op, const CallShape& cal
 
 Element sink_element(const CallShape& call, int64_t row, int64_t sink, int head) {
   const int64_t of_row = call.sink_layout == SinkLayout::kSsh ? row + 1 : 0;
-  return Element::of(Place::kSink, of_row * call.seqlen_sink + sink, head);
+  return Element::of(Memory::kSink, of_row * call.seqlen_sink + sink, head);
 }
 
 Element sum_of_sinks(const CallShape& call, int64_t row, int head) {
@@ -304,25 +304,25 @@ ExpectedResults::ExpectedResults(const Plan& plan, const CallShape& call)
                   heads_.num_heads_kv / groups_, plan.mask.slices()};
   keys_ = sums.over_keys(elements(sums.keys, sums.heads_kv, [&](int64_t j, int g) {
     const int64_t row = j % k_rows_, head = j / k_rows_ * sums.heads_kv + g;
-    return Element::of(Place::kK, row, head) * Element::of(Place::kV, row, head);
+    return Element::of(Memory::kK, row, head) * Element::of(Memory::kV, row, head);
   }));
   weights_ = elements(sums.rows, sums.heads_q, [&](int64_t i, int h) {
     const int64_t row = i % q_rows_;
     const int head = static_cast<int>(i / q_rows_) * sums.heads_q + h;
-    return Element::of(Place::kQ, row, head) * Element::of(Place::kDout, row, head) * share(row, head);
+    return Element::of(Memory::kQ, row, head) * Element::of(Memory::kDout, row, head) * share(row, head);
   });
   queries_ = sums.over_queries(weights_);
 }
 
 Element ExpectedResults::out(int64_t row, int head) const {
-  return Element::of(Place::kQ, row, head) * keys_[at_q(row, head)] + sum_of_sinks(call_, row, head);
+  return Element::of(Memory::kQ, row, head) * keys_[at_q(row, head)] + sum_of_sinks(call_, row, head);
 }
 Element ExpectedResults::share(int64_t row, int head) const {
-  return out(row, head) * out(row, head) * Element::of(Place::kDout, row, head);
+  return out(row, head) * out(row, head) * Element::of(Memory::kDout, row, head);
 }
 Element ExpectedResults::dq(int64_t row, int head) const { return weights_[at_q(row, head)] * keys_[at_q(row, head)]; }
 Element ExpectedResults::dk(int64_t row, int head) const {
-  return Element::of(Place::kK, row, head) * Element::of(Place::kV, row, head) * queries_[at_k(row, head)];
+  return Element::of(Memory::kK, row, head) * Element::of(Memory::kV, row, head) * queries_[at_k(row, head)];
 }
 Element ExpectedResults::dv(int64_t row, int head) const { return dk(row, head) * kOfDv; }
 Element ExpectedResults::dsink(int64_t row, int64_t sink, int head) const {
@@ -333,7 +333,7 @@ Element ExpectedResults::dsink(int64_t row, int64_t sink, int head) const {
 }
 Element ExpectedResults::max_logits(int head) const {
   Element sum;
-  for (int64_t row = 0; row < q_rows_; ++row) sum += Element::of(Place::kQ, row, head) * keys_[at_q(row, head)];
+  for (int64_t row = 0; row < q_rows_; ++row) sum += Element::of(Memory::kQ, row, head) * keys_[at_q(row, head)];
   return sum;
 }
 

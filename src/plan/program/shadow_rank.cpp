@@ -38,10 +38,10 @@ ShadowRank::ShadowRank(const Plan& plan, int rank, const Program& of_pass, const
       waited(of_pass.casts.size()) {}
 
 void ShadowRank::sum_rows(const RowSumOp& sum) {
-  const bool copies = sum.source.place != Place::kNone, adds = sum.addend.place != Place::kNone;
+  const bool copies = sum.source.memory != Memory::kNone, adds = sum.addend.memory != Memory::kNone;
   const bool by_lists = sum.addend_rows.lists >= 0;
   for (const TensorRef* ref : {&sum.source, &sum.addend}) {
-    if (ref->place == Place::kNone) continue;
+    if (ref->memory == Memory::kNone) continue;
     const bool fits = ref->rows == sum.result.rows || (by_lists && ref == &sum.addend);
     if (!fits || ref->heads != sum.result.heads || ref->dim != sum.result.dim) {
       throw ProgramFault{"adds tensors of different shapes"};
@@ -62,7 +62,7 @@ void ShadowRank::sum_rows(const RowSumOp& sum) {
 void ShadowRank::copy_floats(const FloatCopyOp& copy) {
   for (int64_t row = 0; row < copy.rows; ++row) {
     for (int column = 0; column < copy.columns; ++column) {
-      const Element value = copy.from.place == Place::kNone ? Element() : memory.read(copy.from, row, column);
+      const Element value = copy.from.memory == Memory::kNone ? Element() : memory.read(copy.from, row, column);
       memory.write(copy.to, row, column, value);
     }
   }
@@ -76,13 +76,13 @@ void ShadowRank::find_largest(const LargestOp& op) {
   }
 }
 
-size_t ShadowRank::checked_stage(int stage) const {
-  if (stage < 0 || stage >= std::ssize(program.casts)) throw ProgramFault{"names a cast that is none"};
-  return static_cast<size_t>(stage);
+size_t ShadowRank::checked_cast(int number) const {
+  if (number < 0 || number >= std::ssize(program.casts)) throw ProgramFault{"names a cast that is none"};
+  return static_cast<size_t>(number);
 }
 
-void ShadowRank::post(int stage) {
-  const size_t number = checked_stage(stage);
+void ShadowRank::post(int cast_number) {
+  const size_t number = checked_cast(cast_number);
   const Cast& cast = program.casts[number];
   if (posted[number]) throw ProgramFault{"casts a second time"};
   if (cast.by_lse && (cast.items.size() != 2 || !cast.adds)) throw ProgramFault{"joins other than out and lse"};
@@ -106,8 +106,8 @@ void ShadowRank::post(int stage) {
   if (elements_of(0) != elements_of(1)) throw ProgramFault{"sends out and lse of different calls"};
 }
 
-bool ShadowRank::land(int stage, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) {
-  const size_t cast = checked_stage(stage);
+bool ShadowRank::land(int number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) {
+  const size_t cast = checked_cast(number);
   if (!posted[cast]) throw ProgramFault{"waits for a cast that was not begun"};
   if (waited[cast]) throw ProgramFault{"waits for a cast a second time"};
   const std::vector<CastItem>& items = program.casts[cast].items;

@@ -33,12 +33,12 @@ struct ShadowRank {
   void copy_floats(const FloatCopyOp& copy);
   void find_largest(const LargestOp& op);
   /// Begins the cast.
-  void post(int stage);
+  void post(int cast_number);
   /// Ends it, as rank `self` of `ranks`; false where a peer has not begun it.
-  bool land(int stage, int self, std::span<const std::unique_ptr<ShadowRank>> ranks);
+  bool land(int number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks);
 
  private:
-  size_t checked_stage(int stage) const;
+  size_t checked_cast(int number) const;
   void receive(size_t cast, size_t number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks);
 };
 

@@ -13,20 +13,21 @@ namespace {
 
 constexpr size_t kMostShown = 4;  // of the copies of an operation
 
-std::string name_of(Place place, int region) {
+std::string name_of(Memory where, int region) {
   static constexpr const char* kNames[] = {"nothing", "arena", "work", "q",   "k",    "v",     "out",       "dout",
                                            "dq",      "dk",    "dv",   "lse", "sink", "dsink", "max_logits"};
-  static_assert(std::size(kNames) == kNumPlaces);
-  return region >= 0 ? fmt::format("r{}", region) : kNames[static_cast<size_t>(place)];
+  static_assert(std::size(kNames) == kNumMemories);
+  return region >= 0 ? fmt::format("r{}", region) : kNames[static_cast<size_t>(where)];
 }
 
 std::string text_of(const TensorRef& ref) {
-  std::string text = fmt::format("{}[{}, {})", name_of(ref.place, ref.region), ref.first_row, ref.first_row + ref.rows);
+  std::string text =
+      fmt::format("{}[{}, {})", name_of(ref.memory, ref.region), ref.first_row, ref.first_row + ref.rows);
   if (ref.first_head > 0) text += fmt::format(" heads [{}, {})", ref.first_head, ref.first_head + ref.heads);
   return text;
 }
 std::string text_of(const FloatRef& ref) {
-  const std::string name = name_of(ref.place, ref.region);
+  const std::string name = name_of(ref.memory, ref.region);
   return ref.offset == 0 ? name : fmt::format("{} from value {}", name, ref.offset);
 }
 
@@ -76,28 +77,28 @@ struct Describe {
 
   std::string operator()(const RowSumsOp& op) const {
     return "copy    " + list_of(op.sums, [&](const RowSumOp& sum) {
-             const std::string source = sum.source.place == Place::kNone ? "zeros" : text_of(sum.source);
-             const std::string addend = sum.addend.place == Place::kNone ? "" : " + " + text_of(sum.addend);
+             const std::string source = sum.source.memory == Memory::kNone ? "zeros" : text_of(sum.source);
+             const std::string addend = sum.addend.memory == Memory::kNone ? "" : " + " + text_of(sum.addend);
              return fmt::format("{}{}{} -> {}", source, addend, text_of(sum.addend_rows), text_of(sum.result));
            });
   }
   std::string operator()(const FloatCopiesOp& op) const {
     return "floats  " + list_of(op.copies, [](const FloatCopyOp& copy) {
              const std::string from =
-                 copy.from.place == Place::kNone ? fmt::format("{}", copy.value) : text_of(copy.from);
+                 copy.from.memory == Memory::kNone ? fmt::format("{}", copy.value) : text_of(copy.from);
              return fmt::format("{} -> {} ({} x {})", from, text_of(copy.to), copy.rows, copy.columns);
            });
   }
   std::string operator()(const ZeroOp& op) const { return "zero    " + text_of(op.tensor); }
   std::string operator()(const CastOp& op) const {
-    const Cast& cast = program.casts[static_cast<size_t>(op.stage)];
-    if (cast.items.empty()) return fmt::format("cast    {}: nothing", op.stage);
-    return fmt::format("cast    {} ({} {}): {}", op.stage, cast.items.front().label, cast.step, text_of(cast));
+    const Cast& cast = program.casts[static_cast<size_t>(op.cast)];
+    if (cast.items.empty()) return fmt::format("cast    {}: nothing", op.cast);
+    return fmt::format("cast    {} ({} {}): {}", op.cast, cast.items.front().label, cast.step, text_of(cast));
   }
-  std::string operator()(const WaitOp& op) const { return fmt::format("wait    {}", op.stage); }
+  std::string operator()(const WaitOp& op) const { return fmt::format("wait    {}", op.cast); }
   std::string operator()(const AttendOp& op) const {
     std::string text =
-        fmt::format("attend  step {}, mask {}: {} to {} -> ", op.stage, op.mask, text_of(op.q), text_of(op.k));
+        fmt::format("attend  step {}, mask {}: {} to {} -> ", op.step, op.mask, text_of(op.q), text_of(op.k));
     if (op.backward) {
       text += fmt::format("{}, {}, {}", text_of(op.dq), text_of(op.dk), text_of(op.dv));
     } else {
@@ -105,7 +106,7 @@ struct Describe {
     }
     if (op.accumulate) text += op.backward ? "; adds to dq" : "; adds to out and lse";
     if (op.accumulate_kv) text += "; adds to dk and dv";
-    if (op.sink.place != Place::kNone) text += "; with the sink";
+    if (op.sink.memory != Memory::kNone) text += "; with the sink";
     if (op.beside_transfers) text += "; beside transfers";
     return text;
   }
@@ -114,9 +115,9 @@ struct Describe {
   }
   std::string operator()(const MergeOp& op) const {
     std::string text = "merge   ";
-    if (op.other_out.place != Place::kNone)
+    if (op.other_out.memory != Memory::kNone)
       text += fmt::format("{}, {}{} ", text_of(op.other_out), text_of(op.other_lse), text_of(op.other_rows));
-    if (op.sink.place != Place::kNone) text += "and the sink ";
+    if (op.sink.memory != Memory::kNone) text += "and the sink ";
     return text + fmt::format("by lse +> {}, {}", text_of(op.out), text_of(op.lse));
   }
   std::string operator()(const SinkGradOp& op) const {
@@ -135,7 +136,7 @@ std::string program_text(const Program& program) {
     const Region& region = program.regions[i];
     const std::string shape =
         fmt::format("{}[{}, {}, {}]", to_string(region.dtype), region.rows, region.heads, region.dim);
-    text += fmt::format("  {:<5} {:<6} {:<28} {:>14} bytes{}\n", fmt::format("r{}", i), name_of(region.place, -1),
+    text += fmt::format("  {:<5} {:<6} {:<28} {:>14} bytes{}\n", fmt::format("r{}", i), name_of(region.memory, -1),
                         shape, region.bytes(), static_cast<int>(i) < program.num_kept ? ", may be kept" : "");
   }
   for (size_t i = 0; i < program.ops.size(); ++i) {

@@ -76,10 +76,10 @@ class Pass {
     }
   }
 
-  void fill(ShadowRank& rank, Place place, const std::vector<int64_t>& rows, int heads, bool read_only,
+  void fill(ShadowRank& rank, Memory where, const std::vector<int64_t>& rows, int heads, bool read_only,
             const std::function<Element(int64_t, int)>& value) const {
-    rank.memory.add_argument(place, std::ssize(rows), heads, read_only);
-    Cells& cells = rank.memory.argument(place);
+    rank.memory.add_argument(where, std::ssize(rows), heads, read_only);
+    Cells& cells = rank.memory.argument(where);
     for (size_t i = 0; i < rows.size() && value; ++i) {
       for (int h = 0; h < heads; ++h) {
         cells.cells[i * static_cast<size_t>(heads) + static_cast<size_t>(h)] = {value(rows[i], h), true};
@@ -89,37 +89,37 @@ class Pass {
 
   void add_arguments(ShadowRank& rank) const {
     const int q = heads_.num_heads_q, kv = heads_.num_heads_kv;
-    const auto own = [](Place place) {
-      return [place](int64_t row, int head) { return Element::of(place, row, head); };
+    const auto own = [](Memory where) {
+      return [where](int64_t row, int head) { return Element::of(where, row, head); };
     };
-    fill(rank, Place::kQ, rank.q_rows, q, true, own(Place::kQ));
-    fill(rank, Place::kK, rank.k_rows, kv, true, own(Place::kK));
-    fill(rank, Place::kV, rank.k_rows, kv, true, own(Place::kV));
-    add_sinks(rank, Place::kSink, true);
+    fill(rank, Memory::kQ, rank.q_rows, q, true, own(Memory::kQ));
+    fill(rank, Memory::kK, rank.k_rows, kv, true, own(Memory::kK));
+    fill(rank, Memory::kV, rank.k_rows, kv, true, own(Memory::kV));
+    add_sinks(rank, Memory::kSink, true);
     if (!backward_) {
-      fill(rank, Place::kOut, rank.q_rows, q, false, nullptr);
-      fill(rank, Place::kLse, rank.q_rows, q, false, nullptr);
-      rank.memory.add_argument(Place::kMaxLogits, 1, q, false);
+      fill(rank, Memory::kOut, rank.q_rows, q, false, nullptr);
+      fill(rank, Memory::kLse, rank.q_rows, q, false, nullptr);
+      rank.memory.add_argument(Memory::kMaxLogits, 1, q, false);
       return;
     }
     const auto out = [this](int64_t row, int head) { return expected_.out(row, head); };
-    fill(rank, Place::kOut, rank.q_rows, q, true, out);
-    fill(rank, Place::kLse, rank.q_rows, q, true, out);
-    fill(rank, Place::kDout, rank.q_rows, q, true, own(Place::kDout));
-    fill(rank, Place::kDq, rank.q_rows, q, false, nullptr);
-    fill(rank, Place::kDk, rank.k_rows, kv, false, nullptr);
-    fill(rank, Place::kDv, rank.k_rows, kv, false, nullptr);
-    add_sinks(rank, Place::kDsink, false);
+    fill(rank, Memory::kOut, rank.q_rows, q, true, out);
+    fill(rank, Memory::kLse, rank.q_rows, q, true, out);
+    fill(rank, Memory::kDout, rank.q_rows, q, true, own(Memory::kDout));
+    fill(rank, Memory::kDq, rank.q_rows, q, false, nullptr);
+    fill(rank, Memory::kDk, rank.k_rows, kv, false, nullptr);
+    fill(rank, Memory::kDv, rank.k_rows, kv, false, nullptr);
+    add_sinks(rank, Memory::kDsink, false);
   }
 
   bool sinks_of_rows() const { return call_.sink_layout == SinkLayout::kSsh; }
 
-  void add_sinks(ShadowRank& rank, Place place, bool given) const {
+  void add_sinks(ShadowRank& rank, Memory where, bool given) const {
     const int q = heads_.num_heads_q;
     const int64_t rows = sinks_of_rows() ? std::ssize(rank.q_rows) : 1;
-    rank.memory.add_argument(place, rows, call_.seqlen_sink * q, given);
+    rank.memory.add_argument(where, rows, call_.seqlen_sink * q, given);
     if (!given) return;
-    Cells& cells = rank.memory.argument(place);
+    Cells& cells = rank.memory.argument(where);
     for (size_t at = 0; at < cells.cells.size(); ++at) {
       const int64_t row = static_cast<int64_t>(at) / cells.columns, column = static_cast<int64_t>(at) % cells.columns;
       const int64_t global = sinks_of_rows() ? rank.q_rows[static_cast<size_t>(row)] : 0;
@@ -132,21 +132,21 @@ class Pass {
     const auto arena_of = [this](const Program& program) {
       std::vector<int64_t> bytes;
       for (const Region& region : program.regions) {
-        if (region.place == Place::kArena) bytes.push_back(equal_arenas_ ? region.bytes() : 0);
+        if (region.memory == Memory::kArena) bytes.push_back(equal_arenas_ ? region.bytes() : 0);
       }
       return bytes;
     };
     const auto place_of = [](const Program& program, const TensorRef& ref) {
       int64_t number = 0;
       for (int i = 0; i < ref.region && i < std::ssize(program.regions); ++i) {
-        if (program.regions[static_cast<size_t>(i)].place == Place::kArena) ++number;
+        if (program.regions[static_cast<size_t>(i)].memory == Memory::kArena) ++number;
       }
       return std::pair(number, ref.first_row);
     };
     const auto order_of = [](const Program& program) {
       std::vector<int> stages;
       for (const Op& op : program.ops) {
-        if (const auto* cast = std::get_if<CastOp>(&op)) stages.push_back(cast->stage);
+        if (const auto* cast = std::get_if<CastOp>(&op)) stages.push_back(cast->cast);
       }
       return stages;
     };
@@ -197,9 +197,9 @@ class Pass {
           for (int head = 0; head < zero->tensor.heads; ++head) rank.memory.write(zero->tensor, row, head, Element());
         }
       } else if (const auto* cast = std::get_if<CastOp>(&op)) {
-        rank.post(cast->stage);
+        rank.post(cast->cast);
       } else if (const auto* wait = std::get_if<WaitOp>(&op)) {
-        done = rank.land(wait->stage, at_fault_, ranks_);
+        done = rank.land(wait->cast, at_fault_, ranks_);
       } else if (const auto* call = std::get_if<AttendOp>(&op)) {
         if (call->mask < 0 || call->mask >= std::ssize(rank.masks)) {
           throw ProgramFault{"computes with a mask that is none"};
@@ -232,9 +232,9 @@ class Pass {
     });
   }
 
-  void check(const ShadowRank& rank, Place place, const char* name, const std::vector<int64_t>& rows,
+  void check(const ShadowRank& rank, Memory where, const char* name, const std::vector<int64_t>& rows,
              const std::function<Element(int64_t, int)>& value) const {
-    const Cells& cells = const_cast<ShadowRank&>(rank).memory.argument(place);
+    const Cells& cells = const_cast<ShadowRank&>(rank).memory.argument(where);
     guard("at its end", [&] {
       for (size_t at = 0; at < cells.cells.size(); ++at) {
         const auto row = static_cast<int64_t>(at) / cells.columns, column = static_cast<int64_t>(at) % cells.columns;
@@ -256,25 +256,25 @@ class Pass {
       ShadowRank& rank = *ranks_[r];
       if (!backward_) {
         const auto out = [this](int64_t row, int head) { return expected_.out(row, head); };
-        check(rank, Place::kOut, "out", rank.q_rows, out);
-        check(rank, Place::kLse, "lse", rank.q_rows, out);
-        check(rank, Place::kMaxLogits, "max_logits", {}, nullptr);
-        const Cells& cells = rank.memory.argument(Place::kMaxLogits);
+        check(rank, Memory::kOut, "out", rank.q_rows, out);
+        check(rank, Memory::kLse, "lse", rank.q_rows, out);
+        check(rank, Memory::kMaxLogits, "max_logits", {}, nullptr);
+        const Cells& cells = rank.memory.argument(Memory::kMaxLogits);
         for (size_t head = 0; head < max_logits.size(); ++head) max_logits[head] += cells.cells[head].value;
         continue;
       }
-      check(rank, Place::kDq, "dq", rank.q_rows, [this](int64_t row, int head) { return expected_.dq(row, head); });
-      check(rank, Place::kDk, "dk", rank.k_rows, [this](int64_t row, int head) { return expected_.dk(row, head); });
-      check(rank, Place::kDv, "dv", rank.k_rows, [this](int64_t row, int head) { return expected_.dv(row, head); });
+      check(rank, Memory::kDq, "dq", rank.q_rows, [this](int64_t row, int head) { return expected_.dq(row, head); });
+      check(rank, Memory::kDk, "dk", rank.k_rows, [this](int64_t row, int head) { return expected_.dk(row, head); });
+      check(rank, Memory::kDv, "dv", rank.k_rows, [this](int64_t row, int head) { return expected_.dv(row, head); });
       if (call_.seqlen_sink == 0 || !call_.wants_dsink) continue;
       if (sinks_of_rows()) {
         const int q = heads_.num_heads_q;
-        check(rank, Place::kDsink, "dsink", rank.q_rows,
+        check(rank, Memory::kDsink, "dsink", rank.q_rows,
               [&](int64_t row, int column) { return expected_.dsink(row, column / q, column % q); });
         continue;
       }
-      check(rank, Place::kDsink, "dsink", {}, nullptr);
-      const Cells& cells = rank.memory.argument(Place::kDsink);
+      check(rank, Memory::kDsink, "dsink", {}, nullptr);
+      const Cells& cells = rank.memory.argument(Memory::kDsink);
       for (size_t at = 0; at < dsink.size(); ++at) dsink[at] += cells.cells[at].value;
     }
     for (size_t head = 0; head < max_logits.size(); ++head) {

@@ -9,17 +9,17 @@
 
 namespace tangram {
 
-TensorRef ProgramWriter::region(Place place, DType dtype, int64_t rows, int heads, int dim) {
-  program_.regions.push_back({place, dtype, rows, heads, dim});
-  return {place, static_cast<int>(program_.regions.size()) - 1, dtype, 0, rows, 0, heads, dim};
+TensorRef ProgramWriter::region(Memory where, DType dtype, int64_t rows, int heads, int dim) {
+  program_.regions.push_back({where, dtype, rows, heads, dim});
+  return {where, static_cast<int>(program_.regions.size()) - 1, dtype, 0, rows, 0, heads, dim};
 }
 
 TensorRef ProgramWriter::arena(DType dtype, int64_t rows, int heads, int dim) {
-  return region(Place::kArena, dtype, rows, heads, dim);
+  return region(Memory::kArena, dtype, rows, heads, dim);
 }
 
 TensorRef ProgramWriter::work(DType dtype, int64_t rows, int heads, int dim) {
-  return region(Place::kWork, dtype, rows, heads, dim);
+  return region(Memory::kWork, dtype, rows, heads, dim);
 }
 
 FloatRef ProgramWriter::float_work(int64_t rows, int columns) {
@@ -34,21 +34,21 @@ RowListsRef ProgramWriter::add_lists(RowLists lists) {
 int ProgramWriter::add_cast(Cast cast) {
   for (const CastItem& item : cast.items) {
     TANGRAM_ASSERT(item.source.row_bytes() == item.target.row_bytes());
-    TANGRAM_ASSERT(cast.adds || item.target.place == Place::kArena);
-    TANGRAM_ASSERT(target_.sends_from_anywhere || item.source.place == Place::kArena);
+    TANGRAM_ASSERT(cast.adds || item.target.memory == Memory::kArena);
+    TANGRAM_ASSERT(target_.sends_from_anywhere || item.source.memory == Memory::kArena);
   }
   program_.casts.push_back(std::move(cast));
   return static_cast<int>(program_.casts.size()) - 1;
 }
 
-void ProgramWriter::cast(int stage) {
-  under_way_.insert(stage);
-  program_.ops.emplace_back(CastOp{stage});
+void ProgramWriter::cast(int number) {
+  under_way_.insert(number);
+  program_.ops.emplace_back(CastOp{number});
 }
 
-void ProgramWriter::wait(int stage) {
-  under_way_.erase(stage);
-  program_.ops.emplace_back(WaitOp{stage});
+void ProgramWriter::wait(int number) {
+  under_way_.erase(number);
+  program_.ops.emplace_back(WaitOp{number});
 }
 
 void ProgramWriter::wait_for_all() {
@@ -81,10 +81,10 @@ void ProgramWriter::attend(AttendOp op) {
   program_.ops.emplace_back(std::move(op));
 }
 
-TensorRef argument(Place place, DType dtype, int64_t rows, int heads, int dim) {
-  return {place, -1, dtype, 0, rows, 0, heads, dim};
+TensorRef argument(Memory where, DType dtype, int64_t rows, int heads, int dim) {
+  return {where, -1, dtype, 0, rows, 0, heads, dim};
 }
 
-FloatRef floats_of(const TensorRef& memory, int64_t stride) { return {memory.place, 0, stride, memory.region}; }
+FloatRef floats_of(const TensorRef& memory, int64_t stride) { return {memory.memory, 0, stride, memory.region}; }
 
 }  // namespace tangram

@@ -30,8 +30,8 @@ class ProgramWriter {
   RowListsRef add_lists(RowLists lists);
   /// A stage that sends all of its items. Not yet cast.
   int add_cast(Cast cast);
-  void cast(int stage);
-  void wait(int stage);
+  void cast(int number);
+  void wait(int number);
   /// For all casts that were not waited for, as they were made.
   void wait_for_all();
 
@@ -52,7 +52,7 @@ class ProgramWriter {
   Program take() { return std::move(program_); }
 
  private:
-  TensorRef region(Place place, DType dtype, int64_t rows, int heads, int dim);
+  TensorRef region(Memory where, DType dtype, int64_t rows, int heads, int dim);
 
   ProgramTarget target_;
   Program program_;
@@ -61,7 +61,7 @@ class ProgramWriter {
 };
 
 /// All rows and heads of a tensor that the caller gives.
-TensorRef argument(Place place, DType dtype, int64_t rows, int heads, int dim);
+TensorRef argument(Memory where, DType dtype, int64_t rows, int heads, int dim);
 /// All floats of a region, rows `stride` values apart.
 FloatRef floats_of(const TensorRef& memory, int64_t stride);
 

@@ -21,7 +21,7 @@ class DeviceRunner final : public ProgramRunner {
  private:
   void* data(int region) const override {
     const auto index = static_cast<size_t>(region);
-    void* const base = program_.regions[index].place == Place::kArena ? run_.arena.data : run_.work;
+    void* const base = program_.regions[index].memory == Memory::kArena ? run_.arena.data : run_.work;
     return static_cast<char*>(base) + run_.program.layout.offsets[index];
   }
   RowListsView row_lists(int number) const override {
@@ -34,13 +34,13 @@ class DeviceRunner final : public ProgramRunner {
     const int64_t bytes = tensor.rows * tensor.row_stride * static_cast<int64_t>(size_of(tensor.dtype));
     run_.device.zero(tensor.data, bytes, stream_);
   }
-  void cast(int stage) override {
+  void cast(int number) override {
     const ConstTensorView arena = run_.arena;
-    run_.pass->cast(stage, {&arena, 1}, stream_);
-    if (!run_.overlaps) run_.pass->wait_cast(stage, stream_);
+    run_.pass->cast(number, {&arena, 1}, stream_);
+    if (!run_.overlaps) run_.pass->wait_cast(number, stream_);
   }
-  void wait(int stage) override {
-    if (run_.overlaps) run_.pass->wait_cast(stage, stream_);
+  void wait(int number) override {
+    if (run_.overlaps) run_.pass->wait_cast(number, stream_);
   }
   void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
     prepare(op, call);

@@ -117,23 +117,23 @@ class HostRunner final : public ProgramRunner {
     }
   }
 
-  void cast(int stage) override {
-    const Cast& cast = program_.casts[static_cast<size_t>(stage)];
+  void cast(int number) override {
+    const Cast& cast = program_.casts[static_cast<size_t>(number)];
     const TraceKind kind = cast.results ? TraceKind::kPostReduce : TraceKind::kPostCast;
-    for (const HostCast& part : host_program_.casts(stage)) {
+    for (const HostCast& part : host_program_.casts(number)) {
       const auto items = std::span(cast.items).subspan(part.first_item, part.num_items);
-      under_way_[static_cast<size_t>(stage)].push_back(context_.recorder.timed(kind, cast.step, [&] {
+      under_way_[static_cast<size_t>(number)].push_back(context_.recorder.timed(kind, cast.step, [&] {
         return cast.by_lse ? merge(items, part.label) : cast.adds ? reduce(items, part.label) : send(items, part.label);
       }));
     }
   }
-  void wait(int stage) override {
-    const Cast& cast = program_.casts[static_cast<size_t>(stage)];
-    for (const auto& handle : under_way_[static_cast<size_t>(stage)]) {
+  void wait(int number) override {
+    const Cast& cast = program_.casts[static_cast<size_t>(number)];
+    for (const auto& handle : under_way_[static_cast<size_t>(number)]) {
       context_.recorder.wait(*handle, cast.results ? TraceKind::kWaitReduce : TraceKind::kWaitCast,
                              cast.results ? TraceKind::kTransferReduce : TraceKind::kTransferCast, cast.step);
     }
-    under_way_[static_cast<size_t>(stage)].clear();
+    under_way_[static_cast<size_t>(number)].clear();
     if (Env::get().sanity_check && (!cast.adds || cast.by_lse)) look_for_nan(cast);
   }
   void look_for_nan(const Cast& cast) {
@@ -169,7 +169,7 @@ class HostRunner final : public ProgramRunner {
   void at_owner(const MergeOp& op) override {
     context_.recorder.timed(TraceKind::kFinish, 0, [&] {
       const PartialRows others{view(op.other_out), view(op.other_lse)};
-      merge_partials({view(op.out), view(op.lse)}, op.other_out.place == Place::kNone ? nullptr : &others,
+      merge_partials({view(op.out), view(op.lse)}, op.other_out.memory == Memory::kNone ? nullptr : &others,
                      sinks(op.sink));
     });
   }
@@ -188,10 +188,10 @@ class HostRunner final : public ProgramRunner {
   }
 
   void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
-    context_.compute(op.stage, [&] { context_.backend->forward(mask, call); });
+    context_.compute(op.step, [&] { context_.backend->forward(mask, call); });
   }
   void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) override {
-    context_.compute(op.stage, [&] { context_.backend->backward(mask, call); });
+    context_.compute(op.step, [&] { context_.backend->backward(mask, call); });
   }
 
   RankContext& context_;

@@ -27,7 +27,7 @@ class HostProgram {
 
   const Program& program() const { return program_; }
   const RegionLives& lives() const { return lives_; }
-  const std::vector<HostCast>& casts(int stage) const { return casts_[static_cast<size_t>(stage)]; }
+  const std::vector<HostCast>& casts(int number) const { return casts_[static_cast<size_t>(number)]; }
 
  private:
   Program program_;

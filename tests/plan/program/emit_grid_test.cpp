@@ -14,14 +14,18 @@ namespace {
 using testing::kSeqlen;
 using testing::plan_of;
 
-/// The index of the nth operation of a kind.
+int number_of(const CastOp& op) { return op.cast; }
+int number_of(const WaitOp& op) { return op.cast; }
+int number_of(const AttendOp& op) { return op.step; }
+
+/// The index of an operation of a kind.
 template <class Op>
-size_t index_of(const Program& program, int stage) {
+size_t index_of(const Program& program, int number) {
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const Op* op = std::get_if<Op>(&program.ops[i]);
-    if (op != nullptr && op->stage == stage) return i;
+    if (op != nullptr && number_of(*op) == number) return i;
   }
-  ADD_FAILURE() << "no operation of stage " << stage;
+  ADD_FAILURE() << "no operation of number " << number;
   return 0;
 }
 

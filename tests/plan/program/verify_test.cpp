@@ -69,7 +69,7 @@ std::vector<TensorRef*> tensors_of(Op& op) {
   } else if (auto* dsink = std::get_if<SinkGradOp>(&op)) {
     refs = {&dsink->lse, &dsink->delta};
   }
-  std::erase_if(refs, [](const TensorRef* ref) { return ref->place == Place::kNone || ref->rows == 0; });
+  std::erase_if(refs, [](const TensorRef* ref) { return ref->memory == Memory::kNone || ref->rows == 0; });
   return refs;
 }
 
@@ -121,11 +121,11 @@ template <class Kind>
 bool drop_everywhere(Mutant& m) {
   const auto op = m.any_op<Kind>();
   if (!op) return false;
-  const int stage = m.get<Kind>(*op).stage;
+  const int cast = m.get<Kind>(*op).cast;
   for (Program& program : m.pass()) {
     std::erase_if(program.ops, [&](const Op& each) {
       const Kind* found = std::get_if<Kind>(&each);
-      return found != nullptr && found->stage == stage;
+      return found != nullptr && found->cast == cast;
     });
   }
   return true;
@@ -163,7 +163,7 @@ bool drop(Mutant& m) {
 bool merge_wrongly(Mutant& m) {
   if (const auto op = m.any_op<MergeOp>(); op && m.random.coin()) {
     MergeOp& merge = m.get<MergeOp>(*op);
-    if (merge.other_out.place == Place::kNone) return false;
+    if (merge.other_out.memory == Memory::kNone) return false;
     merge.other_lse = merge.lse;
     return true;
   }
@@ -193,7 +193,7 @@ bool drop_float_copy(Mutant& m) {
   if (!op) return false;
   auto& copies = m.get<FloatCopiesOp>(*op).copies;
   const auto index = m.random.draw(0, std::ssize(copies) - 1);
-  if (copies[static_cast<size_t>(index)].from.place == Place::kNone) return false;  // what others overwrite
+  if (copies[static_cast<size_t>(index)].from.memory == Memory::kNone) return false;  // what others overwrite
   copies.erase(copies.begin() + index);
   return true;
 }
@@ -323,7 +323,7 @@ bool grow_region(Mutant& m) {
   if (m.of.plan->cp_size() == 1 || m.of.target.sends_from_anywhere) return false;
   std::vector<Region*> regions;
   for (Region& region : m.program().regions) {
-    if (region.place == Place::kArena) regions.push_back(&region);
+    if (region.memory == Memory::kArena) regions.push_back(&region);
   }
   if (regions.empty()) return false;
   ++m.random.one_of(regions)->rows;
@@ -336,7 +336,7 @@ bool wait_later(Mutant& m) {
   if (!op || *op + 1 == m.program().ops.size() || !std::holds_alternative<AttendOp>(m.program().ops[*op + 1]))
     return false;
   bool receives = false;
-  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<WaitOp>(*op).stage)];
+  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<WaitOp>(*op).cast)];
   const AttendOp& attend = std::get<AttendOp>(m.program().ops[*op + 1]);
   for (const CastItem& item : cast.items) {
     receives = receives || (!item.exchange->recvs.empty() &&
@@ -353,7 +353,7 @@ bool cast_earlier(Mutant& m) {
   if (!op || *op == 0) return false;
   const auto* sums = std::get_if<RowSumsOp>(&m.program().ops[*op - 1]);
   if (sums == nullptr) return false;
-  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<CastOp>(*op).stage)];
+  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<CastOp>(*op).cast)];
   bool made = false;
   for (const CastItem& item : cast.items) {
     for (const RowSumOp& sum : sums->sums) {
