@@ -5,8 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/plan_summary.hpp"
 #include "cli/program.hpp"
@@ -40,6 +45,35 @@ TEST(PlanVerb, PrintsTheProgramOfARank) {
   EXPECT_THAT(with({"--program", "4"}).err, HasSubstr("--program: must be a rank in [0, 4) (got 4)"));
   EXPECT_THAT(with({"--movement", "qo", "--program", "1"}).out, HasSubstr("(out stage 1)"));
   EXPECT_NE(with({"--program", "0", "--json"}).code, 0);
+}
+
+/// Without line breaks and other white space, since pages break lines elsewhere.
+std::string without_space(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
+  return text;
+}
+
+// docs/design/dist.md reads a program aloud; it must be the one that is printed.
+TEST(PlanVerb, PrintsTheProgramThatThePageShows) {
+  const ProgramResult result =
+      run_program({"plan", "--family", "causal", "--seqlen", "16", "--chunk-size", "4", "--cp-size", "2", "--heads-q",
+                   "2", "--heads-kv", "1", "--head-dim", "4", "--program", "0"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  std::istringstream page(read_all(TANGRAM_TEST_DATA "/../../docs/design/dist.md"));
+  std::string block;  // what is printed, without the command and what is left out at the end
+  std::vector<std::string> blocks;
+  for (std::string line; std::getline(page, line);) {
+    const bool is_output = line.starts_with("rank 0 of 2") || line.starts_with("  r") || line.starts_with("     ") ||
+                           line.starts_with("    1");
+    if (is_output) block += line;
+    if (line.starts_with("```") && !block.empty()) blocks.push_back(std::exchange(block, {}));
+  }
+  ASSERT_EQ(blocks.size(), 2) << "forward, and the end of backward";
+  for (const std::string& shown : blocks) {
+    const std::string text = without_space(shown.substr(0, shown.find("…")));
+    EXPECT_THAT(without_space(result.out), HasSubstr(text));
+    EXPECT_GT(text.size(), 200);
+  }
 }
 
 TEST(PlanVerb, JsonSaysWhoGetsWhat) {
