@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kTimeout_s = 60;  // never reached when errors travel as they must
 
-class SocketDist : public ::testing::TestWithParam<int> {
+class DistAttentionOverSockets : public ::testing::TestWithParam<int> {
  protected:
   static void run(void (*check)(Communicator&)) {
     const testing::TemporaryFolder folder;
@@ -31,11 +31,11 @@ class SocketDist : public ::testing::TestWithParam<int> {
   }
 };
 
-TEST_P(SocketDist, StrategiesEqualSingleRank) { run(testing::check_strategies); }
+TEST_P(DistAttentionOverSockets, StrategiesEqualSingleRank) { run(testing::check_strategies); }
 
-TEST_P(SocketDist, MovedQueriesEqualSingleRank) { run(testing::check_moved_queries); }
+TEST_P(DistAttentionOverSockets, MovedQueriesEqualSingleRank) { run(testing::check_moved_queries); }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, SocketDist, ::testing::Values(2, 3, 4, 8),
+INSTANTIATE_TEST_SUITE_P(Ranks, DistAttentionOverSockets, ::testing::Values(2, 3, 4, 8),
                          [](const auto& param_info) { return "On" + std::to_string(param_info.param); });
 
 }  // namespace
