@@ -23,9 +23,10 @@ enum class RowMove : int {
 };
 
 /// What a rank does with other ranks in a step of kSubRings, where a document's K/V rows visit the ranks of a sub-group
-/// and the rings of all sub-groups turn at once: step t works with what the rank t places before in each ring owns.
+/// and the rings of all sub-groups go on at once: step t works with what the rank t places before in each ring owns.
 struct SubRingStep {
-  /// Rows of the step's K/V buffer: the parts of rings that still turn, by size of ring. In step 0 these are the shard.
+  /// Rows of the step's K/V buffer: the parts of rings that still go on, by size of ring. In step 0 these are the
+  /// shard.
   int64_t rows = 0;
   /// Bring these rows: in step 1 from the shard of the neighbour, an exchange for each size of ring; later one, from
   /// the buffer that it had in the step before. Read from step t + 1, it is also how the gradients of step t go on.

@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 
 #include "comm/exchange_tables.hpp"
@@ -148,23 +147,11 @@ void reduces_rows_into_their_owners(Communicator& comm) {
 }
 
 void reduces_in_rank_order(Communicator& comm) {
-  // Numbers whose float32 sum depends on the order: it must be that of the ranks, the owner's among them.
   const int rank = comm.rank(), size = comm.size();
-  const auto value = [](int r, int owner) { return (r % 2 == 0 ? 1.0f : -1.0f) * std::pow(3.7f, float(r + owner)); };
-  HostTensor partial(DType::kFloat32, size, 1, 1), owned(DType::kFloat32, 1, 1, 1);
-  Exchange exchange;
-  for (int peer = 0; peer < size; ++peer) {
-    partial.set(peer, 0, 0, value(rank, peer));
-    if (peer == rank) continue;
-    exchange.sends.push_back({peer, {0, 1}, rank});
-    exchange.recvs.push_back({peer, {peer, peer + 1}, 0});
-  }
-  owned.set(0, 0, 0, value(rank, rank));
-  const ReduceTensor tensors[] = {{partial, owned}};
-  comm.group_reduce(exchange, tensors, ReduceOp::kSum, "order")->wait();
-  float expected = value(0, rank);
-  for (int peer = 1; peer < size; ++peer) expected += value(peer, rank);
-  EXPECT_EQ(owned.at(0, 0, 0), expected);
+  const float sum = SumOfAllRanks(rank, size).sum(comm);
+  float expected = SumOfAllRanks::value(0, rank);
+  for (int peer = 1; peer < size; ++peer) expected += SumOfAllRanks::value(peer, rank);
+  EXPECT_EQ(sum, expected);
 }
 
 void reduces_under_way_share_owned_rows(Communicator& comm) {

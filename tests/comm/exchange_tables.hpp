@@ -6,10 +6,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
 
+#include "tangram/communicator.hpp"
 #include "tangram/exchange.hpp"
 #include "tangram/tensor.hpp"
 
@@ -66,6 +68,36 @@ inline RandomExchange make_random_exchange(int size, uint64_t seed) {
   }
   return result;
 }
+
+/// Every rank owns a row, to which all others add one of theirs. The sum of the numbers in float32 depends on its
+/// order.
+class SumOfAllRanks {
+ public:
+  SumOfAllRanks(int rank, int size) : partial_(DType::kFloat32, size, 1, 1), owned_(DType::kFloat32, 1, 1, 1) {
+    for (int peer = 0; peer < size; ++peer) {
+      partial_.set(peer, 0, 0, value(rank, peer));
+      if (peer == rank) continue;
+      exchange_.sends.push_back({peer, {0, 1}, rank});
+      exchange_.recvs.push_back({peer, {peer, peer + 1}, 0});
+    }
+    owned_.set(0, 0, 0, value(rank, rank));
+  }
+
+  /// What `rank` adds to the row of `owner`.
+  static float value(int rank, int owner) {
+    return (rank % 2 == 0 ? 1.0f : -1.0f) * std::pow(3.7f, static_cast<float>(rank + owner));
+  }
+  /// This rank's row, summed up.
+  float sum(Communicator& comm) {
+    const ReduceTensor tensors[] = {{partial_, owned_}};
+    comm.group_reduce(exchange_, tensors, ReduceOp::kSum, "order")->wait();
+    return owned_.at(0, 0, 0);
+  }
+
+ private:
+  HostTensor partial_, owned_;
+  Exchange exchange_;
+};
 
 /// A small integer, exact in every dtype, that tells rank, tensor, row, head and column apart well enough.
 inline float element_value(int rank, int tensor, int64_t row, int head, int d) {

@@ -28,7 +28,6 @@ using testing::kSeqlen;
 using testing::NamedMask;
 using testing::plan_of;
 using testing::random_plan;
-using testing::same_bits;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
@@ -72,11 +71,7 @@ TEST(Movement, RunsHaveTheSameBits) {
   const StepResults first = testing::distributed_step(plan, options, inputs, backend);
   for (int run = 0; run < 5; ++run) {
     const StepResults again = testing::distributed_step(plan, options, inputs, backend);
-    EXPECT_TRUE(same_bits(again.out, first.out));
-    EXPECT_TRUE(same_bits(again.lse, first.lse));
-    EXPECT_TRUE(same_bits(again.dq, first.dq));
-    EXPECT_TRUE(same_bits(again.dk, first.dk));
-    EXPECT_TRUE(same_bits(again.dv, first.dv));
+    testing::expect_same_bits(again, first);
     EXPECT_EQ(again.max_logits, first.max_logits);
     EXPECT_EQ(again.dsink, first.dsink);
   }
@@ -254,9 +249,7 @@ TEST(Movement, KeptRowsGiveTheSameResults) {
   const StepResults kept = testing::distributed_step(shared, options, inputs, backend);
   options.use_kept = false;
   const StepResults fetched = testing::distributed_step(shared, options, inputs, backend);
-  EXPECT_TRUE(same_bits(kept.dq, fetched.dq));
-  EXPECT_TRUE(same_bits(kept.dk, fetched.dk));
-  EXPECT_TRUE(same_bits(kept.dv, fetched.dv));
+  testing::expect_same_bits(kept, fetched);
 }
 
 size_t index_of(const std::vector<TraceEvent>& trace, AttnPass pass, TraceKind kind, int stage) {

@@ -304,20 +304,14 @@ std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView>
                                                 std::span<const TensorView> sums) const {
   std::vector<MergeParams> merged;
   for (size_t t = 0; t < own.size(); ++t) {
-    const ReturnTensor& shape = spec_.returns[t];
-    MergeParams& params = merged.emplace_back();
-    params.own = own[t].data;
-    params.returned = returns_->address(group_->state.rank(), return_slot_, static_cast<int>(t));
-    params.sums = sums[t].data;
-    params.own_dtype = own[t].dtype;
-    params.returned_dtype = shape.reduce_dtype;
-    params.sums_dtype = sums[t].dtype;
+    const void* const returned = returns_->address(group_->state.rank(), return_slot_, static_cast<int>(t));
+    MergeParams& params = merged.emplace_back(merge_params(spec_.returns[t], own[t], returned, sums[t]));
     params.begin = merge_begin_.as<int32_t>();
     params.entries = merge_entries_.as<int32_t>();
     params.num_before = merge_before_.as<int32_t>();
-    params.rows = num_merge_rows_ < 0 ? shape.owned_rows : num_merge_rows_;
-    if (num_merge_rows_ >= 0) params.chosen = merge_rows_.as<int32_t>();
-    params.row_elements = shape.heads * shape.dim;
+    if (num_merge_rows_ < 0) continue;
+    params.rows = num_merge_rows_;
+    params.chosen = merge_rows_.as<int32_t>();
   }
   return merged;
 }

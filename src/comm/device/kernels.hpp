@@ -99,6 +99,18 @@ struct MergeParams {
   int64_t rows = 0;
   int row_elements = 0;  // a multiple of 8
 };
+/// Of all owned rows of a return tensor, without the tables.
+inline MergeParams merge_params(const ReturnTensor& shape, const ConstTensorView& own, const void* returned,
+                                const TensorView& sums) {
+  return {.own = own.data,
+          .returned = returned,
+          .sums = sums.data,
+          .own_dtype = own.dtype,
+          .returned_dtype = shape.reduce_dtype,
+          .sums_dtype = sums.dtype,
+          .rows = shape.owned_rows,
+          .row_elements = shape.heads * shape.dim};
+}
 /// At most this many tensors in one launch.
 inline constexpr int kMaxMerged = 4;
 void launch_merge(std::span<const MergeParams> tensors, cudaStream_t stream);

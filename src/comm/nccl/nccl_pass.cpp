@@ -265,19 +265,10 @@ void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
   }
   std::vector<MergeParams> merged;
   for (size_t t = 0; t < own.size(); ++t) {
-    const ReturnTensor& shape = spec_.returns[t];
-    MergeParams& params = merged.emplace_back();
-    params.own = own[t].data;
-    params.returned = returned_addresses_[t];
-    params.sums = sums[t].data;
-    params.own_dtype = own[t].dtype;
-    params.returned_dtype = shape.reduce_dtype;
-    params.sums_dtype = sums[t].dtype;
+    MergeParams& params = merged.emplace_back(merge_params(spec_.returns[t], own[t], returned_addresses_[t], sums[t]));
     params.begin = merge_begin_.as<int32_t>();
     params.entries = merge_entries_.as<int32_t>();
     params.num_before = merge_before_.as<int32_t>();
-    params.rows = shape.owned_rows;
-    params.row_elements = shape.heads * shape.dim;
   }
   launch_merge(merged, cuda::as_stream(stream));
 }

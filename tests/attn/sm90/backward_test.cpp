@@ -75,6 +75,16 @@ std::vector<Case> cases() {
   };
 }
 
+RandomAttention problem_of(const Case& c) {
+  RandomConfig config;
+  config.shape = c.shape;
+  config.softcap = c.softcap;
+  config.seqlen_sink = c.seqlen_sink;
+  config.sink_layout = c.sink_layout;
+  config.grad_dtype = c.grad_dtype;
+  return make_random(config, c.slices, 17);
+}
+
 class Sm90Backward : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -86,13 +96,7 @@ TEST_P(Sm90Backward, AgreesWithDenseAttentionInFloat64) {
   const Sm90Backend backend;
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
-    RandomConfig config;
-    config.shape = c.shape;
-    config.softcap = c.softcap;
-    config.seqlen_sink = c.seqlen_sink;
-    config.sink_layout = c.sink_layout;
-    config.grad_dtype = c.grad_dtype;
-    RandomAttention r = make_random(config, c.slices, 17);
+    RandomAttention r = problem_of(c);
     const reference::DenseResult expected = solve(r);
     const auto mask = prepare(backend, r);
     OnDevice device(r);
@@ -111,13 +115,7 @@ TEST_P(Sm90Backward, DeltaOfSomebodyElseReplacesOut) {
   const Sm90Backend backend;
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
-    RandomConfig config;
-    config.shape = c.shape;
-    config.softcap = c.softcap;
-    config.seqlen_sink = c.seqlen_sink;
-    config.sink_layout = c.sink_layout;
-    config.grad_dtype = c.grad_dtype;
-    RandomAttention r = make_random(config, c.slices, 17);
+    RandomAttention r = problem_of(c);
     const reference::DenseResult expected = solve(r);
     const AttnShape& s = c.shape;
     std::vector<float> delta(r.lse.size());

@@ -23,16 +23,8 @@ using test::OnDevice;
 using test::RandomAttention;
 using test::RandomConfig;
 
-class Sm90Parts : public testing::Test {
+class Sm90Parts : public test::Sm90OnStream {
  protected:
-  void SetUp() override {
-    if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
-    cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  }
-  void TearDown() override {
-    if (stream_ != nullptr) cuda::check(cudaStreamDestroy(stream_), "cudaStreamDestroy");
-  }
-
   /// The mask made ready, which must be one in parts.
   std::unique_ptr<PreparedMask> prepare(const std::vector<AttnSlice>& slices, const AttnShape& shape) const {
     const TileList tiles =
@@ -44,7 +36,6 @@ class Sm90Parts : public testing::Test {
   }
 
   Sm90Backend backend_;
-  cudaStream_t stream_ = nullptr;
 };
 
 RandomConfig config_of(int64_t rows, int64_t keys, int heads_q, int heads_kv, int head_dim = 128,

@@ -25,17 +25,7 @@ using test::RandomAttention;
 using test::RandomConfig;
 using ::testing::HasSubstr;
 
-class Sm90Launch : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
-    cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  }
-  void TearDown() override {
-    if (stream_ != nullptr) cuda::check(cudaStreamDestroy(stream_), "cudaStreamDestroy");
-  }
-  cudaStream_t stream_ = nullptr;
-};
+class Sm90Launch : public test::Sm90OnStream {};
 
 RandomConfig config_of(int64_t seqlen, int heads_q, int heads_kv) {
   RandomConfig config;

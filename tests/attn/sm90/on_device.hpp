@@ -24,6 +24,20 @@
 
 namespace tangram::test {
 
+/// On a stream of its own. Skipped without a Hopper GPU.
+class Sm90OnStream : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
+    cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  void TearDown() override {
+    if (stream_ != nullptr) cuda::check(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+  }
+
+  cudaStream_t stream_ = nullptr;
+};
+
 /// Of a test of random problems: at most `most`, and as many as TANGRAM_TEST_ROUNDS says (fewer under
 /// compute-sanitizer).
 inline int num_rounds(int most) {

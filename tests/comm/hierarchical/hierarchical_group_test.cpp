@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include <atomic>
-#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <set>
@@ -33,6 +32,7 @@ using testing::make_filled;
 using testing::make_random_exchange;
 using testing::RandomExchange;
 using ::testing::StartsWith;
+using testing::SumOfAllRanks;
 
 constexpr double kLongTimeout_s = 60;
 constexpr double kShortTimeout_s = 2;
@@ -175,24 +175,13 @@ TEST(HierarchicalGroup, EachRowCrossesToANodeOnceAndSumsComeBackOnce) {
 }
 
 TEST(HierarchicalGroup, SumsAreGroupedByNodeInAFixedOrder) {
-  // Numbers whose float32 sum depends on the order: ranks inside nodes, nodes in theirs, the owner in its place.
+  // Ranks inside nodes, nodes in their order, the owner in its place.
   for (const Nodes& nodes : {Nodes{6, 2}, Nodes{6, 3}, Nodes{4, 1}}) {
-    const auto value = [](int r, int owner) { return (r % 2 == 0 ? 1.0f : -1.0f) * std::pow(3.7f, float(r + owner)); };
     const int num_nodes = nodes.size / nodes.per_node;
     run_local_levels(nodes, [&](HierarchicalGroup& group, LocalGroup&) {
       Communicator& comm = group.communicator();
       const int rank = comm.rank(), own_node = rank / nodes.per_node;
-      HostTensor partial(DType::kFloat32, nodes.size, 1, 1), owned(DType::kFloat32, 1, 1, 1);
-      Exchange exchange;
-      for (int peer = 0; peer < nodes.size; ++peer) {
-        partial.set(peer, 0, 0, value(rank, peer));
-        if (peer == rank) continue;
-        exchange.sends.push_back({peer, {0, 1}, rank});
-        exchange.recvs.push_back({peer, {peer, peer + 1}, 0});
-      }
-      owned.set(0, 0, 0, value(rank, rank));
-      const ReduceTensor tensors[] = {{partial, owned}};
-      comm.group_reduce(exchange, tensors, ReduceOp::kSum, "order")->wait();
+      const float sum = SumOfAllRanks(rank, nodes.size).sum(comm);
       float expected = 0;
       bool is_first = true;
       const auto add = [&](float term) { expected = std::exchange(is_first, false) ? term : expected + term; };
@@ -200,14 +189,14 @@ TEST(HierarchicalGroup, SumsAreGroupedByNodeInAFixedOrder) {
         float of_node = 0;
         for (int r = node * nodes.per_node; r < (node + 1) * nodes.per_node; ++r) {
           if (node == own_node) {
-            add(value(r, rank));
+            add(SumOfAllRanks::value(r, rank));
           } else {
-            of_node += value(r, rank);
+            of_node += SumOfAllRanks::value(r, rank);
           }
         }
         if (node != own_node) add(of_node);
       }
-      EXPECT_EQ(owned.at(0, 0, 0), expected) << "rank " << rank << " on " << name_of(nodes);
+      EXPECT_EQ(sum, expected) << "rank " << rank << " on " << name_of(nodes);
     });
   }
 }

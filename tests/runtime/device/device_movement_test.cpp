@@ -7,45 +7,25 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 
-#include "runtime/device/device_step.hpp"
+#include "runtime/device/device_transports.hpp"
 #include "runtime/movement_cases.hpp"
-#include "tangram/backends.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
 
+using testing::cpu_step;
 using testing::DeviceRun;
 using ::testing::HasSubstr;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
 
-// Before CUDA starts. Where ranks share a GPU, no kernel may be loaded while another waits, which loading would wait
-// for.
-[[maybe_unused]] const int kLoading = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-
 constexpr int64_t kSeqlen = 1536;
 // As in device_dist_attention_test.cpp: the kernels round probabilities to 16 bits.
 constexpr double kTolerance = 6e-3;
-
-struct Transport {
-  const char* name;
-  testing::MakeCommunicator make;
-  bool shares_gpus = true;  // several ranks on one GPU
-  bool on_device = true;    // the host never waits, nor moves rows
-};
-void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
-
-testing::MakeCommunicator real(DeviceTransport transport) {
-  return [transport](Communicator& control) {
-    return make_device_communicator(
-        control, {.transport = transport, .timeout_s = 20, .lockstep = testing::must_keep_step(control.size())});
-  };
-}
 
 DistAttnConfig config_of(int cp_size, const HeadConfig& heads, Movement algorithm, int head_groups) {
   DistAttnConfig config;
@@ -56,22 +36,13 @@ DistAttnConfig config_of(int cp_size, const HeadConfig& heads, Movement algorith
   return config;
 }
 
-class DeviceMovement : public ::testing::TestWithParam<Transport> {
+class DeviceMovement : public testing::OverTransports {
  protected:
-  void SetUp() override {
-    if (!testing::have_hopper()) GTEST_SKIP() << "needs a Hopper GPU";
-  }
-  bool can(int num_ranks) const { return GetParam().shares_gpus || num_ranks <= testing::num_gpus(); }
   StepResults step(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& inputs,
                    const DeviceRun& run = {}, DeviceOverlap overlap = DeviceOverlap::kAuto) const {
     return testing::device_step(plan, options, inputs, {.forward = overlap, .backward = overlap}, GetParam().make, run);
   }
 };
-
-StepResults reference_step(const Mask& mask, const StepOptions& options, const StepInputs& inputs) {
-  static const std::unique_ptr<AttnBackend> cpu = make_attn_backend("cpu");
-  return testing::single_step(mask, options, inputs, *cpu);
-}
 
 TEST_P(DeviceMovement, EqualsTheCpuReference) {
   const std::vector<int64_t> cu_seqlens = {0, 100, 611, 612, 1000, kSeqlen};
@@ -116,7 +87,7 @@ TEST_P(DeviceMovement, EqualsTheCpuReference) {
     options.sink_layout = variant.sink_layout;
     options.result_dtype = variant.result_dtype;
     const StepInputs inputs = testing::make_inputs(variant.mask, options);
-    const StepResults expected = reference_step(variant.mask, options, inputs);
+    const StepResults expected = cpu_step(variant.mask, options, inputs);
     DistAttnConfig config = config_of(variant.cp_size, options.heads, Movement::kQo, variant.groups);
     config.reduce_dtype = variant.reduce_dtype;
     config.overlap.keep_remote_kv = variant.keeps;
@@ -134,7 +105,7 @@ TEST_P(DeviceMovement, AlgorithmsEqualTheCpuReference) {
   StepOptions options;
   options.heads = {8, 4, 128, 128, DType::kBFloat16};
   const StepInputs inputs = testing::make_inputs(mask, options);
-  const StepResults expected = reference_step(mask, options, inputs);
+  const StepResults expected = cpu_step(mask, options, inputs);
   for (const Movement algorithm : {Movement::kAuto, Movement::kGreedyRandomGrid, Movement::kBinaryGreedy,
                                    Movement::kNetworkFlow, Movement::kLeastBytes}) {
     SCOPED_TRACE(to_string(algorithm));
@@ -149,8 +120,8 @@ TEST_P(DeviceMovement, HeadGroupsSeeDifferentCells) {
   StepOptions options;
   options.heads = {8, 4, 128, 128, DType::kBFloat16};
   const StepInputs inputs = testing::make_inputs(masks[0], options);
-  StepResults expected = reference_step(masks[0], options, inputs);
-  testing::take_heads(expected, reference_step(masks[1], options, inputs), 1, 2);
+  StepResults expected = cpu_step(masks[0], options, inputs);
+  testing::take_heads(expected, cpu_step(masks[1], options, inputs), 1, 2);
   for (const Movement algorithm : {Movement::kKv, Movement::kQo, Movement::kAuto}) {
     SCOPED_TRACE(to_string(algorithm));
     DistAttnConfig config = config_of(2, options.heads, Movement::kKv, 0);
@@ -228,12 +199,9 @@ TEST_P(DeviceMovement, MovesTheBytesOfThePlan) {
   EXPECT_EQ(bytes, expected.forward_bytes + expected.backward_bytes);
 }
 
-INSTANTIATE_TEST_SUITE_P(Gpu, DeviceMovement,
-                         ::testing::Values(Transport{"Blocking", testing::make_blocking, true, false},
-                                           Transport{"CopyEngine", real(DeviceTransport::kCopyEngine)}),
+INSTANTIATE_TEST_SUITE_P(Gpu, DeviceMovement, ::testing::ValuesIn(testing::transports()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
-INSTANTIATE_TEST_SUITE_P(Nccl, DeviceMovement,
-                         ::testing::Values(Transport{"Nccl", real(DeviceTransport::kNccl), false}),
+INSTANTIATE_TEST_SUITE_P(Nccl, DeviceMovement, ::testing::Values(testing::nccl()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 template <class Error>

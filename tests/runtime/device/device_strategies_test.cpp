@@ -7,18 +7,17 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 
-#include "runtime/device/device_step.hpp"
+#include "runtime/device/device_transports.hpp"
 #include "runtime/device/float_kernels.hpp"
 #include "runtime/strategy_cases.hpp"
-#include "tangram/backends.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
 
+using testing::cpu_step;
 using testing::DeviceRun;
 using testing::kStrategies;
 using testing::plan_of;
@@ -27,41 +26,12 @@ using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
 
-// Before CUDA starts. Where ranks share a GPU, no kernel may be loaded while another waits, which loading would wait
-// for.
-[[maybe_unused]] const int kLoading = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-
 constexpr int64_t kSeqlen = 1536;
 // As in device_dist_attention_test.cpp: the kernels round probabilities to 16 bits.
 constexpr double kTolerance = 6e-3;
 
-struct Transport {
-  const char* name;
-  testing::MakeCommunicator make;
-  bool shares_gpus = true;  // several ranks on one GPU
-  bool on_device = true;    // the host never waits, nor moves rows
-};
-void PrintTo(const Transport& transport, std::ostream* stream) { *stream << transport.name; }
-
-testing::MakeCommunicator real(DeviceTransport transport) {
-  return [transport](Communicator& control) {
-    return make_device_communicator(
-        control, {.transport = transport, .timeout_s = 20, .lockstep = testing::must_keep_step(control.size())});
-  };
-}
-
-std::vector<Transport> transports() {
-  return {{"Blocking", testing::make_blocking, true, false},
-          {"CopyEngine", real(DeviceTransport::kCopyEngine), true, true}};
-}
-Transport nccl() { return {"Nccl", real(DeviceTransport::kNccl), false, true}; }
-
-class DeviceStrategies : public ::testing::TestWithParam<Transport> {
+class DeviceStrategies : public testing::OverTransports {
  protected:
-  void SetUp() override {
-    if (!testing::have_hopper()) GTEST_SKIP() << "needs a Hopper GPU";
-  }
-  bool can(int num_ranks) const { return GetParam().shares_gpus || num_ranks <= testing::num_gpus(); }
   /// A step by each plan, one after the other over the same communicator; results as rank 0 has them.
   std::vector<StepResults> steps(const std::vector<std::shared_ptr<const Plan>>& plans, const StepOptions& options,
                                  const StepInputs& inputs, const DeviceRun& run = {},
@@ -82,11 +52,6 @@ class DeviceStrategies : public ::testing::TestWithParam<Transport> {
     return of_rank_0;
   }
 };
-
-StepResults reference_step(const Mask& mask, const StepOptions& options, const StepInputs& inputs) {
-  static const std::unique_ptr<AttnBackend> cpu = make_attn_backend("cpu");
-  return testing::single_step(mask, options, inputs, *cpu);
-}
 
 TEST_P(DeviceStrategies, EqualTheCpuReference) {
   const std::vector<int64_t> cu_seqlens = {0, 100, 611, 612, 1000, kSeqlen};
@@ -116,7 +81,7 @@ TEST_P(DeviceStrategies, EqualTheCpuReference) {
     options.use_kept = variant.use_kept;
     options.seqlen_sink = variant.seqlen_sink;
     const StepInputs inputs = testing::make_inputs(variant.mask, options);
-    const StepResults expected = reference_step(variant.mask, options, inputs);
+    const StepResults expected = cpu_step(variant.mask, options, inputs);
     const auto plans = plans_of(variant.mask, options.heads, variant.cp_size, variant.reduce_dtype);
     const std::vector<StepResults> results = steps(plans, options, inputs, {.num_steps = 2});
     for (size_t i = 0; i < results.size(); ++i) {
@@ -152,7 +117,7 @@ TEST_P(DeviceStrategies, SinksOfSingleRowsTravelWithTheHeads) {
     options.seqlen_sink = 2;
     options.sink_layout = SinkLayout::kSsh;
     const StepInputs inputs = testing::make_inputs(mask, options);
-    const StepResults expected = reference_step(mask, options, inputs);
+    const StepResults expected = cpu_step(mask, options, inputs);
     const int cp_size = use_kept || !can(4) ? 2 : 4;  // with four, K/V heads are copied
     const auto plans = plans_of(mask, options.heads, cp_size);
     const std::vector<StepResults> results = steps(plans, options, inputs, {.num_steps = 2});
@@ -223,13 +188,13 @@ TEST_P(DeviceStrategyBytes, EqualTheClosedForms) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Nccl, DeviceStrategies, ::testing::Values(nccl()),
+INSTANTIATE_TEST_SUITE_P(Nccl, DeviceStrategies, ::testing::Values(testing::nccl()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
-INSTANTIATE_TEST_SUITE_P(Gpu, DeviceStrategies, ::testing::ValuesIn(transports()),
+INSTANTIATE_TEST_SUITE_P(Gpu, DeviceStrategies, ::testing::ValuesIn(testing::transports()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
-INSTANTIATE_TEST_SUITE_P(Gpu, DeviceStrategyBytes, ::testing::ValuesIn(transports()),
+INSTANTIATE_TEST_SUITE_P(Gpu, DeviceStrategyBytes, ::testing::ValuesIn(testing::transports()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
-INSTANTIATE_TEST_SUITE_P(Nccl, DeviceStrategyBytes, ::testing::Values(nccl()),
+INSTANTIATE_TEST_SUITE_P(Nccl, DeviceStrategyBytes, ::testing::Values(testing::nccl()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST(DeviceStrategyOptions, RefuseWhatProgramsCannotDo) {
