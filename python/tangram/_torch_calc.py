@@ -188,13 +188,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     out, lse, peaks = output
     ctx.save_for_backward(q, k, v, out, lse, sink)
     ctx.rest = rest[:-2]
+    ctx.num_others = len(rest)  # inputs that have no gradient
     ctx.mark_non_differentiable(lse, peaks)
 
 
 def _operator_backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
     *tensors, sink = ctx.saved_tensors
     dq, dk, dv, dsink = torch.ops.tangram.calc_attn_backward(dout, *tensors, sink, *ctx.rest)
-    return (dq, dk, dv, None if sink is None else dsink, *[None] * 9)
+    return (dq, dk, dv, None if sink is None else dsink, *[None] * ctx.num_others)
 
 
 torch.library.register_autograd("tangram::calc_attn", _operator_backward, setup_context=_setup_context)

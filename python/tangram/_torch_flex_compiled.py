@@ -258,13 +258,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     out, lse, peaks = output
     ctx.save_for_backward(q, k, v, out, lse, sink, q_ranges, k_ranges, types)
     ctx.flat, ctx.rest = flat, rest[:-2]
+    ctx.num_others = len(inputs) - 4  # inputs that have no gradient
     ctx.mark_non_differentiable(lse, peaks)
 
 
 def _operator_backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
     q, k, v, out, lse, *rest = ctx.saved_tensors
     dq, dk, dv, dsink = torch.ops.tangram.flex_attn_backward(dout, q, k, v, out, lse, *rest, ctx.flat, *ctx.rest)
-    return (dq, dk, dv, None if rest[0] is None else dsink, *[None] * 13)
+    return (dq, dk, dv, None if rest[0] is None else dsink, *[None] * ctx.num_others)
 
 
 torch.library.register_autograd("tangram::flex_attn", _operator_backward, setup_context=_setup_context)
