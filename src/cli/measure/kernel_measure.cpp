@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cli/machine.hpp"
-#include "plan/cost.hpp"
 #include "tangram/backends.hpp"
 
 namespace tangram::cli {
@@ -19,31 +18,6 @@ namespace {
 constexpr int kNumHeads = 2;
 // Granularity at which the CPU kernels leave out what nobody sees: a vector of lanes by eight steps.
 constexpr KernelModel kTiles{.tile_rows = 16, .tile_cols = 8, .item_rows = 128};
-
-// Masks whose calls differ in what the model tells apart: whole tiles, diagonals, many short items.
-std::vector<std::vector<AttnSlice>> sample_masks(int64_t rows) {
-  std::vector<std::vector<AttnSlice>> masks;
-  for (int64_t n = rows; n >= std::max<int64_t>(128, rows / 8); n /= 2) {
-    masks.push_back({AttnSlice::full({0, n}, {0, n})});
-    masks.push_back({AttnSlice::causal({0, n}, {0, n})});
-  }
-  masks.push_back({AttnSlice::full({0, rows / 4}, {0, rows})});
-  masks.push_back({AttnSlice::full({0, rows}, {0, rows / 4})});
-  masks.push_back({{{0, rows}, {0, rows}, -rows / 8, 0}});
-  masks.push_back({{{0, rows}, {0, rows}, -rows / 32, 0}});
-  std::mt19937 rng(1);
-  for (const int64_t longest : {rows / 4, rows / 16}) {
-    std::vector<AttnSlice> documents;
-    for (int64_t begin = 0; begin < rows;) {
-      const int64_t end =
-          std::min<int64_t>(rows, begin + 1 + static_cast<int64_t>(rng()) % std::max<int64_t>(1, longest));
-      documents.push_back(AttnSlice::causal({begin, end}, {begin, end}));
-      begin = end;
-    }
-    masks.push_back(std::move(documents));
-  }
-  return masks;
-}
 
 HostTensor random_tensor(DType dtype, int64_t rows, int dim, unsigned seed) {
   HostTensor tensor(DType::kFloat32, rows, kNumHeads, dim);
@@ -77,14 +51,10 @@ double fastest_seconds(int num_repeats, const Function& function) {
 KernelMeasurement measure_kernels(DType dtype, int head_dim, int64_t max_rows, int num_repeats,
                                   const std::function<void()>& barrier) {
   const auto backend = make_attn_backend("cpu", {.num_threads = 1});
-  std::vector<KernelSample> forward_samples;
-  std::vector<KernelSample> backward_samples;
-  for (const std::vector<AttnSlice>& slices : sample_masks(max_rows)) {
-    AttnShape shape{0, 0, kNumHeads, kNumHeads, head_dim, head_dim, dtype};
-    for (const AttnSlice& slice : slices) {
-      shape.seqlen_q = std::max(shape.seqlen_q, slice.q_range.end);
-      shape.seqlen_k = std::max(shape.seqlen_k, slice.k_range.end);
-    }
+  const HeadConfig heads{kNumHeads, kNumHeads, head_dim, head_dim, dtype};
+  std::vector<TimedCalls> calls;
+  for (std::vector<AttnSlice>& slices : sample_masks(max_rows, std::max<int64_t>(128, max_rows / 8))) {
+    const AttnShape shape = shape_of_call(slices, heads);
     const HostTensor q = random_tensor(dtype, shape.seqlen_q, head_dim, 1);
     const HostTensor k = random_tensor(dtype, shape.seqlen_k, head_dim, 2);
     const HostTensor v = random_tensor(dtype, shape.seqlen_k, head_dim, 3);
@@ -95,19 +65,12 @@ KernelMeasurement measure_kernels(DType dtype, int head_dim, int64_t max_rows, i
     const AttnForwardArgs forward{.q = q, .k = k, .v = v, .out = out, .lse = lse.data()};
     const AttnBackwardArgs backward{
         .q = q, .k = k, .v = v, .out = out, .lse = lse.data(), .dout = dout, .dq = dq, .dk = dk, .dv = dv};
-    const KernelWork work = count_work(slices, kTiles);
     barrier();
-    forward_samples.push_back(
-        {work, kNumHeads, fastest_seconds(num_repeats, [&] { backend->forward(*mask, forward); })});
-    backward_samples.push_back(
-        {work, kNumHeads, fastest_seconds(num_repeats, [&] { backend->backward(*mask, backward); })});
+    const double forward_s = fastest_seconds(num_repeats, [&] { backend->forward(*mask, forward); });
+    const double backward_s = fastest_seconds(num_repeats, [&] { backend->backward(*mask, backward); });
+    calls.push_back({std::move(slices), forward_s, backward_s});
   }
-  const HeadConfig heads{kNumHeads, kNumHeads, head_dim, head_dim, dtype};
-  KernelMeasurement result;
-  result.forward = fit_kernel(kTiles, forward_samples, flops_per_head_cell(heads, Pass::kForward), 1);
-  result.backward = fit_kernel(kTiles, backward_samples, flops_per_head_cell(heads, Pass::kBackward), 1);
-  result.entry = {"cpu", probe_cpu().name, dtype, head_dim, 1, "measured", result.forward.model, result.backward.model};
-  return result;
+  return fit_entry({"cpu", probe_cpu().name, dtype, head_dim, 1, "measured", kTiles, kTiles}, calls, kNumHeads);
 }
 
 }  // namespace tangram::cli

@@ -1,21 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Times of attention calls over masks of unlike shape, and the constants that explain them.
+// Times of attention calls on the CPU over masks of unlike shape, and the constants that explain them.
 #pragma once
 
 #include <functional>
 
-#include "cli/machine_file.hpp"
-#include "machine/fit.hpp"
+#include "cli/measure/kernel_fit.hpp"
 
 namespace tangram::cli {
-
-struct KernelMeasurement {
-  KernelEntry entry;
-  KernelFit forward;
-  KernelFit backward;
-};
 
 /// Measures backend `cpu` with one thread on the calling thread. `barrier` is called before each series, so that ranks
 /// measure at the same time.

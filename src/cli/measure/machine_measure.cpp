@@ -41,12 +41,10 @@ Measured measure_rank(const MeasureOptions& options, Communicator& communicator)
       const KernelMeasurement kernels = measure_kernels(dtype, head_dim, options.max_rows, options.num_repeats,
                                                         [&] { communicator.barrier("measure"); });
       file.kernels.push_back(kernels.entry);
-      measured.notes.push_back(fmt::format(
-          "cpu {} head dim {}: forward {:.1f} GFLOP/s, backward {:.1f} GFLOP/s a thread; model off by {:.1f} % and "
-          "{:.1f} % (root mean square), {:.1f} % and {:.1f} % at most",
-          tangram::to_string(dtype), head_dim, kernels.forward.model.flops_per_s * 1e-9,
-          kernels.backward.model.flops_per_s * 1e-9, 100 * kernels.forward.rms_error, 100 * kernels.backward.rms_error,
-          100 * kernels.forward.max_error, 100 * kernels.backward.max_error));
+      measured.notes.push_back(
+          fmt::format("cpu {} head dim {}: forward {:.1f} GFLOP/s, backward {:.1f} GFLOP/s a thread; {}",
+                      tangram::to_string(dtype), head_dim, kernels.forward.model.flops_per_s * 1e-9,
+                      kernels.backward.model.flops_per_s * 1e-9, errors_text(kernels)));
     }
   }
   communicator.barrier("measure");
