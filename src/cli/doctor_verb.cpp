@@ -9,12 +9,14 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/doc_lengths.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/gpu/gpu_step.hpp"
 #include "cli/machine.hpp"
 #include "cli/machine_file.hpp"
+#include "cli/measure/gpu_kernels.hpp"
 #include "cli/measure/gpu_links.hpp"
 #include "cli/measure/machine_measure.hpp"
 #include "cli/text_file.hpp"
@@ -124,16 +126,18 @@ nlohmann::json doctor_json() {
 struct DoctorVerbOptions {
   bool json = false;
   std::string measure;  // file to write
-  std::string dtypes = "float32,bfloat16";
+  std::string dtypes;   // empty: float32,bfloat16, or bfloat16 of GPUs
   std::string head_dims = "64,128";
-  int64_t rows = 2048;
-  int64_t num_gpus = 0;  // 0: measure what computes on the CPU
+  std::optional<int64_t> rows;  // none: 2048, or 16384 of GPUs
+  int64_t num_gpus = 0;         // 0: measure what computes on the CPU
 };
 
 MeasureOptions measure_options(const DoctorVerbOptions& options) {
+  const bool on_gpus = options.num_gpus > 0;
   MeasureOptions measure;
   std::string name;
-  for (const char c : options.dtypes + ",") {
+  const std::string dtypes = options.dtypes.empty() ? on_gpus ? "bfloat16" : "float32,bfloat16" : options.dtypes;
+  for (const char c : dtypes + ",") {
     if (c != ',') {
       name += c;
       continue;
@@ -145,27 +149,31 @@ MeasureOptions measure_options(const DoctorVerbOptions& options) {
     require(1 <= head_dim && head_dim <= 1024, "--head-dims: must lie in [1, 1024] (got {})", head_dim);
     measure.head_dims.push_back(static_cast<int>(head_dim));
   }
-  require(256 <= options.rows && options.rows <= 1 << 16, "--rows: must lie in [256, {}] (got {})", 1 << 16,
-          options.rows);
-  measure.max_rows = options.rows;
+  measure.max_rows = options.rows.value_or(on_gpus ? 16384 : 2048);
+  require(256 <= measure.max_rows && measure.max_rows <= 1 << 16, "--rows: must lie in [256, {}] (got {})", 1 << 16,
+          measure.max_rows);
+  if (on_gpus) check_gpu_measure(measure);
   return measure;
 }
 
-// Links between GPUs into a file that may hold other constants of the machine already.
-MachineFile with_gpu_links(const MachineFile& known, MachineFile measured) {
-  const MachineFile& base = known.kernels.empty() ? builtin_machine_file() : known;
-  MachineFile fresh = base;
-  fresh.name = known.kernels.empty() ? measured.name : known.name;
-  fresh.ranks_per_node = measured.ranks_per_node;
-  fresh.devices_per_node = std::max(base.devices_per_node, measured.devices_per_node);
-  fresh.links = std::move(measured.links);
-  return merge_machine_files(base, fresh);
+// Collective; the figures of kernels and memory are those of this rank.
+Measured measure_gpus(Communicator& control, const MeasureOptions& options) {
+  Measured measured = measure_gpu_kernels(control, options);
+  if (control.size() == 1) {
+    measured.notes.push_back("links: not measured: they need --gpus 2 or more");
+    return measured;
+  }
+  Measured links = measure_gpu_links(control, options.num_repeats);
+  measured.file.links = std::move(links.file.links);
+  measured.file.ranks_per_node = links.file.ranks_per_node;
+  measured.file.devices_per_node = links.file.devices_per_node;
+  measured.notes.insert(measured.notes.end(), links.notes.begin(), links.notes.end());
+  return measured;
 }
 
 // Measures, and adds what was measured to the file. `control`: of ranks with a GPU each, else null.
-int measure_main(const DoctorVerbOptions& options, Communicator* control) {
+int measure_main(const DoctorVerbOptions& options, const MeasureOptions& measure, Communicator* control) {
   constexpr int64_t kMaxFileBytes = 1 << 20;
-  const MeasureOptions measure = measure_options(options);
   MachineFile known;
   if (std::filesystem::exists(options.measure)) {
     known = parse_machine_file(read_text_file(options.measure, "--measure", kMaxFileBytes),
@@ -173,12 +181,11 @@ int measure_main(const DoctorVerbOptions& options, Communicator* control) {
   }
   if (is_one_host()) require_writable({{"--measure", options.measure}});
   bool is_root = false;
-  const Measured measured =
-      control != nullptr ? measure_gpu_links(*control, measure.num_repeats) : measure_machine(measure, is_root);
+  const Measured measured = control != nullptr ? measure_gpus(*control, measure) : measure_machine(measure, is_root);
   if (control != nullptr) is_root = control->rank() == 0;
   if (!is_root) return kOk;
   const MachineFile file =
-      control != nullptr ? with_gpu_links(known, measured.file) : merge_machine_files(known, measured.file);
+      control != nullptr ? merge_gpu_measurement(known, measured.file) : merge_machine_files(known, measured.file);
   const std::string json = machine_file_to_json(file);
   write_file(options.measure, "--measure", json);
   std::string text = json;
@@ -196,7 +203,8 @@ int doctor_main(const DoctorVerbOptions& options) {
   if (!options.measure.empty()) {
     StepOptions step;
     step.num_gpus = options.num_gpus;
-    return run_on_ranks(step, [&](Communicator* control) { return measure_main(options, control); });
+    const MeasureOptions measure = measure_options(options);
+    return run_on_ranks(step, [&](Communicator* control) { return measure_main(options, measure, control); });
   }
   require(options.num_gpus == 0, "--gpus: goes with --measure (got {})", options.num_gpus);
   const std::string text = options.json ? doctor_json().dump(2) + "\n" : doctor_text();
@@ -218,22 +226,25 @@ Verb add_doctor_verb(CLI::App& app) {
       "measure kernels, memory and the transport, and add the constants to this file; under mpirun that of MPI, else "
       "that of threads",
       "FILE");
-  add("--dtypes", options->dtypes, "of kernels (default " + options->dtypes + ")", "LIST");
+  add("--dtypes", options->dtypes, "of kernels (default float32,bfloat16; with --gpus bfloat16)", "LIST");
   add("--head-dims", options->head_dims, "of kernels (default " + options->head_dims + ")", "LIST");
-  add("--rows", options->rows, "rows of the largest call (default 2048)", "N");
-  CLI::Option* gpus = verb->add_option("--gpus", options->num_gpus,
-                                       "measure links between so many GPUs of this host instead, over each transport")
-                          ->type_name("N")
-                          ->group(group);
+  add("--rows", options->rows, "rows of the largest call (default 2048; with --gpus 16384)", "N");
+  CLI::Option* gpus =
+      verb->add_option("--gpus", options->num_gpus,
+                       "measure so many GPUs of this host instead: kernels of backend sm90, memory and, "
+                       "from two on, links over each transport")
+          ->type_name("N")
+          ->group(group);
   require_whole_number(*gpus, 1);
-  return {verb,
-          [options, verb] {
-            for (const char* name : {"--dtypes", "--head-dims", "--rows"}) {
-              require(verb->count(name) == 0 || !options->measure.empty(), "{}: goes with --measure", name);
-            }
-            return doctor_main(*options);
-          },
-          {"tangram doctor", "tangram doctor --measure machine.json"}};
+  return {
+      verb,
+      [options, verb] {
+        for (const char* name : {"--dtypes", "--head-dims", "--rows"}) {
+          require(verb->count(name) == 0 || !options->measure.empty(), "{}: goes with --measure", name);
+        }
+        return doctor_main(*options);
+      },
+      {"tangram doctor", "tangram doctor --measure machine.json", "tangram doctor --measure machine.json --gpus 2"}};
 }
 
 }  // namespace tangram::cli

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What `tangram doctor --measure` makes of times: these come from known constants.
+#include "cli/measure/machine_measure.hpp"
+
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -23,7 +25,7 @@ std::vector<TimedCalls> timed_calls(const KernelEntry& entry, double noise) {
   std::mt19937 rng(3);
   std::uniform_real_distribution<double> error(1 - noise, 1 + noise);
   std::vector<TimedCalls> calls;
-  for (std::vector<AttnSlice>& slices : sample_masks(16384, 512)) {
+  for (std::vector<AttnSlice>& slices : gpu_sample_masks(16384)) {
     const auto keys = static_cast<double>(shape_of_call(slices, heads).seqlen_k);
     const auto seconds = [&](const KernelModel& kernel, Pass pass) {
       return error(rng) * call_seconds(kernel, of_one_call(count_work(slices, kernel), keys, kernel),
@@ -80,6 +82,77 @@ TEST(KernelMeasurement, NoiseOfTimesMovesConstantsLittle) {
     EXPECT_NEAR(fitted[i].forward_s, quiet[i].forward_s, 0.01 * quiet[i].forward_s) << i;
     EXPECT_NEAR(fitted[i].backward_s, quiet[i].backward_s, 0.01 * quiet[i].backward_s) << i;
   }
+}
+
+/// As two GPUs of a device of that name would give it.
+MachineFile measured_on(const std::string& device) {
+  MachineFile fresh;
+  fresh.name = "2 x " + device;
+  fresh.ranks_per_node = fresh.devices_per_node = 2;
+  fresh.memory_bytes = 80'000'000'000;
+  fresh.memory_bytes_per_s = 1e12;
+  fresh.stage_overhead_s = 7e-6;
+  for (const int head_dim : {64, 128}) {
+    fresh.kernels.push_back(
+        {"sm90", device, DType::kBFloat16, head_dim, 114, "measured", h200::kForward, h200::kBackward});
+  }
+  fresh.links.push_back({"copy_engine", false, CommEngine::kCopyEngine, "measured", {1e11, 1e-6}, 0, 0});
+  return fresh;
+}
+
+const KernelEntry* find_kernels(const MachineFile& file, const std::string& device, int head_dim) {
+  const auto found = std::find_if(file.kernels.begin(), file.kernels.end(),
+                                  [&](const KernelEntry& e) { return e.device == device && e.head_dim == head_dim; });
+  return found == file.kernels.end() ? nullptr : &*found;
+}
+
+TEST(GpuMeasurement, StandsBesideWhatIsKnown) {
+  MachineFile known;
+  known.name = "my host";
+  known.devices_per_node = 8;
+  known.kernels.push_back({"cpu", "EPYC", DType::kFloat32, 128, 1, "measured", {}, {}});
+  known.links.push_back({"local", false, CommEngine::kHostThreads, "measured", {1e10, 1e-6}, 0, 0});
+  const MachineFile file = merge_gpu_measurement(known, measured_on("NVIDIA H100"));
+  EXPECT_EQ(file.name, "my host");
+  EXPECT_EQ(file.ranks_per_node, 2);
+  EXPECT_EQ(file.devices_per_node, 8);
+  EXPECT_EQ(file.stage_overhead_s, 7e-6);
+  EXPECT_EQ(file.kernels.size(), 3u);
+  EXPECT_EQ(file.links.size(), 2u);
+  ASSERT_NE(find_kernels(file, "NVIDIA H100", 64), nullptr);
+  EXPECT_EQ(find_kernels(file, "NVIDIA H100", 64)->source, "measured");
+  EXPECT_NE(find_kernels(file, "EPYC", 128), nullptr);
+  EXPECT_EQ(merge_gpu_measurement(file, measured_on("NVIDIA H100")).kernels.size(), 3u);  // again: replaced
+}
+
+TEST(GpuMeasurement, TakesTheRestFromTheDefaultMachine) {
+  const MachineFile file = merge_gpu_measurement({}, measured_on("NVIDIA H200"));
+  EXPECT_EQ(file.name, "2 x NVIDIA H200");
+  EXPECT_EQ(file.kernels.size(), 2u);
+  EXPECT_EQ(find_kernels(file, "NVIDIA H200", 128)->source, "measured");
+  EXPECT_EQ(file.links.size(), builtin_machine_file().links.size());
+  // What the default machine's kernels take says nothing of another device.
+  MachineFile fresh = measured_on("NVIDIA H100");
+  fresh.kernels.erase(fresh.kernels.begin() + 1);
+  EXPECT_EQ(merge_gpu_measurement({}, fresh).kernels.size(), 1u);
+  fresh.kernels[0].device = "NVIDIA H200";
+  ASSERT_NE(find_kernels(merge_gpu_measurement({}, fresh), "NVIDIA H200", 128), nullptr);
+  const std::string json = machine_file_to_json(merge_gpu_measurement({}, fresh));
+  EXPECT_EQ(machine_file_to_json(parse_machine_file(json, "file")), json);
+}
+
+TEST(GpuMeasurement, OfOneGpuSaysNothingOfNodes) {
+  MachineFile fresh = measured_on("NVIDIA H200");
+  fresh.links.clear();
+  fresh.kernels.clear();
+  fresh.ranks_per_node = fresh.devices_per_node = 1;
+  const MachineFile file = merge_gpu_measurement({}, fresh), known = builtin_machine_file();
+  EXPECT_EQ(file.ranks_per_node, known.ranks_per_node);
+  EXPECT_EQ(file.devices_per_node, known.devices_per_node);
+  EXPECT_EQ(file.links.size(), known.links.size());
+  EXPECT_EQ(file.kernels.size(), known.kernels.size());
+  EXPECT_EQ(file.stage_overhead_s, known.stage_overhead_s);
+  EXPECT_EQ(file.memory_bytes_per_s, 1e12);
 }
 
 }  // namespace

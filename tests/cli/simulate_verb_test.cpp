@@ -249,13 +249,36 @@ TEST(DoctorVerb, KeepsAFileThatItCannotRead) {
   EXPECT_EQ(read_all(path), "{}");
 }
 
-TEST(DoctorVerb, LinksBetweenGpusNeedAFileAndGpus) {
+TEST(DoctorVerb, MeasuringGpusNeedsAFileAndGpus) {
   const TempFolder folder;
   EXPECT_EQ(run_program({"doctor", "--gpus", "2"}).code, 2);
   const ProgramResult result = run_program({"doctor", "--measure", folder.path("machine.json"), "--gpus", "64"});
   EXPECT_EQ(result.code, 3);  // nobody has so many
   EXPECT_THAT(result.err, HasSubstr("--gpus: "));
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST(DoctorVerb, MeasuresKernelsOfAGpu) {
+  const TempFolder folder;
+  const std::string path = folder.path("machine.json");
+  const ProgramResult result =
+      run_program({"doctor", "--measure", path, "--gpus", "1", "--head-dims", "64", "--rows", "2048"});
+  if (result.code == 3) GTEST_SKIP() << result.err;
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("rows copied and added: "));
+  const MachineFile file = parse_machine_file(read_all(path), "file");
+  if (result.out.find("sm90: not measured: ") != std::string::npos) GTEST_SKIP() << result.out;
+  const auto found = std::find_if(file.kernels.begin(), file.kernels.end(),
+                                  [](const KernelEntry& e) { return e.backend == "sm90" && e.head_dim == 64; });
+  ASSERT_NE(found, file.kernels.end());
+  EXPECT_EQ(found->source, "measured");
+  EXPECT_EQ(found->dtype, DType::kBFloat16);
+  EXPECT_TRUE(found->backward.items_by_keys);
+  EXPECT_GT(file.memory_bytes_per_s, 1e11);
+  EXPECT_GT(file.memory_bytes, 1'000'000'000);
+  const ProgramResult planned = run_program({"plan", "--family", "causal", "--seqlen", "4096", "--cp-size", "2",
+                                             "--head-dim", "64", "--machine", path, "--machine-backend", "sm90"});
+  EXPECT_EQ(planned.code, 0) << planned.err;
 }
 
 TEST(MachineFile, SaysWhatIsWrongWithIt) {

@@ -12,13 +12,14 @@
 
 namespace tangram::cli {
 
-std::vector<std::vector<AttnSlice>> sample_masks(int64_t rows, int64_t shortest) {
+std::vector<std::vector<AttnSlice>> sample_masks(const SampleRows& sizes) {
+  const int64_t rows = sizes.most;
   std::vector<std::vector<AttnSlice>> masks;
-  for (int64_t n = rows; n >= shortest; n /= 2) {
+  for (int64_t n = rows; n >= sizes.shortest; n /= 2) {
     masks.push_back({AttnSlice::full({0, n}, {0, n})});
     masks.push_back({AttnSlice::causal({0, n}, {0, n})});
   }
-  for (const int64_t few : {rows / 4, rows / 16}) {
+  for (int64_t few = rows / 4; few >= sizes.fewest; few /= 4) {
     masks.push_back({AttnSlice::full({0, few}, {0, rows})});
     masks.push_back({AttnSlice::full({0, rows}, {0, few})});
   }
@@ -36,6 +37,10 @@ std::vector<std::vector<AttnSlice>> sample_masks(int64_t rows, int64_t shortest)
     masks.push_back(std::move(documents));
   }
   return masks;
+}
+
+std::vector<std::vector<AttnSlice>> gpu_sample_masks(int64_t rows) {
+  return sample_masks({rows, std::max<int64_t>(128, rows / 32), std::max<int64_t>(16, rows / 16)});
 }
 
 AttnShape shape_of_call(std::span<const AttnSlice> slices, const HeadConfig& heads) {

@@ -15,10 +15,17 @@
 
 namespace tangram::cli {
 
-/// Masks that differ in what KernelModel tells apart: whole tiles, diagonals, many short items, few rows of many keys.
-/// Full and causal ones have `rows` rows, half as many and so on, down to `shortest`; the others have `rows` rows, keys
-/// or both.
-std::vector<std::vector<AttnSlice>> sample_masks(int64_t rows, int64_t shortest);
+/// Rows of sampled masks.
+struct SampleRows {
+  int64_t most = 0;
+  int64_t shortest = 0;  ///< of full and causal masks: `most`, half as many and so on, down to this
+  int64_t fewest = 0;    ///< beside `most` keys, and keys beside as many rows: a quarter of `most` and so on, to this
+};
+/// Masks that differ in what KernelModel tells apart: whole tiles, diagonals, many short items, few long ones.
+std::vector<std::vector<AttnSlice>> sample_masks(const SampleRows& sizes);
+
+/// Those of GPUs, of at most `rows` rows, which tell even the tail of a launch.
+std::vector<std::vector<AttnSlice>> gpu_sample_masks(int64_t rows);
 
 /// A call over these slices: as many rows and keys as they need.
 AttnShape shape_of_call(std::span<const AttnSlice> slices, const HeadConfig& heads);

@@ -52,8 +52,9 @@ KernelMeasurement measure_kernels(DType dtype, int head_dim, int64_t max_rows, i
                                   const std::function<void()>& barrier) {
   const auto backend = make_attn_backend("cpu", {.num_threads = 1});
   const HeadConfig heads{kNumHeads, kNumHeads, head_dim, head_dim, dtype};
+  const SampleRows sizes{max_rows, std::max<int64_t>(128, max_rows / 8), max_rows / 4};
   std::vector<TimedCalls> calls;
-  for (std::vector<AttnSlice>& slices : sample_masks(max_rows, std::max<int64_t>(128, max_rows / 8))) {
+  for (std::vector<AttnSlice>& slices : sample_masks(sizes)) {
     const AttnShape shape = shape_of_call(slices, heads);
     const HostTensor q = random_tensor(dtype, shape.seqlen_q, head_dim, 1);
     const HostTensor k = random_tensor(dtype, shape.seqlen_k, head_dim, 2);

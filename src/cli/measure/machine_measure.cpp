@@ -67,6 +67,16 @@ Measured measure_rank(const MeasureOptions& options, Communicator& communicator)
 
 }  // namespace
 
+void check_gpu_measure(const MeasureOptions& options) {
+  for (const DType dtype : options.dtypes) {
+    require(dtype == DType::kBFloat16 || dtype == DType::kFloat16,
+            "--dtypes: with --gpus must be bfloat16 or float16 (got {})", tangram::to_string(dtype));
+  }
+  for (const int head_dim : options.head_dims) {
+    require(head_dim == 64 || head_dim == 128, "--head-dims: with --gpus must be 64 or 128 (got {})", head_dim);
+  }
+}
+
 Measured measure_machine(const MeasureOptions& options, bool& is_root) {
   if (MpiGroup::is_launched()) {
     MpiGroup group;
@@ -101,6 +111,25 @@ MachineFile merge_machine_files(MachineFile known, const MachineFile& fresh) {
     if (!replaced) merged.links.push_back(std::move(entry));
   }
   return merged;
+}
+
+MachineFile merge_gpu_measurement(const MachineFile& known, MachineFile fresh) {
+  MachineFile base = known;
+  if (known.kernels.empty()) {
+    base = builtin_machine_file();
+    base.name = fresh.name;
+    if (!fresh.kernels.empty()) {
+      std::erase_if(base.kernels, [&](const KernelEntry& e) { return e.device != fresh.kernels.front().device; });
+    }
+  }
+  fresh.name = base.name;
+  fresh.devices_per_node = std::max(base.devices_per_node, fresh.devices_per_node);
+  if (fresh.kernels.empty()) fresh.stage_overhead_s = base.stage_overhead_s;  // backend sm90 cannot run there
+  if (fresh.links.empty()) {                                                  // of one GPU
+    fresh.ranks_per_node = base.ranks_per_node;
+    fresh.devices_per_node = base.devices_per_node;
+  }
+  return merge_machine_files(std::move(base), fresh);
 }
 
 }  // namespace tangram::cli

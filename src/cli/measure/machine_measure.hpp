@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What `tangram doctor --measure` measures: kernels of the CPU backend, copies in memory, and the transport between
-// ranks. Every rank measures at the same time, so that figures are those of a machine at work.
+// What `tangram doctor --measure` measures: kernels, copies in memory, and the transport between ranks. Every rank
+// measures at the same time, so that figures are those of a machine at work.
 #pragma once
 
 #include <string>
@@ -26,12 +26,20 @@ struct Measured {
   std::vector<std::string> notes;  ///< a line for each fit
 };
 
-/// Runs one rank for each core as threads, or is one of the processes of mpirun. `is_root` says whether this process
-/// has the result; others get an empty one.
+/// Refuses dtypes and head dims that backend `sm90` does not know.
+void check_gpu_measure(const MeasureOptions& options);
+
+/// Of the CPU. Runs one rank for each core as threads, or is one of the processes of mpirun. `is_root` says whether
+/// this process has the result; others get an empty one.
 Measured measure_machine(const MeasureOptions& options, bool& is_root);
 
 /// Entries of `fresh` replace those of `known` that describe the same thing; others stay. Node constants are those of
 /// `fresh`.
 MachineFile merge_machine_files(MachineFile known, const MachineFile& fresh);
+
+/// The same for what GPUs gave: the name of `known` stays, and what `fresh` does not have (without kernels what a stage
+/// adds, without links the size of a node). Where nothing is known all that is the default machine's, but its kernels
+/// go unless they are of the same device.
+MachineFile merge_gpu_measurement(const MachineFile& known, MachineFile fresh);
 
 }  // namespace tangram::cli

@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cli/measure/gpu_kernels.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "cli/measure/kernel_fit.hpp"
+#include "cli/measure/measured_mask.hpp"
+#include "cli/text_table.hpp"
+#include "cuda/check.hpp"
+#include "cuda/device_facts.hpp"
+#include "runtime/device/row_kernels.hpp"
+#include "tangram/backends.hpp"
+#include "tangram/dtype.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::cli {
+
+namespace {
+
+// Heads as models have them; what depends on their number the constants do not hold.
+constexpr int kQueryHeads = 64, kKeyHeads = 8;
+
+/// What a kernel leaves out where nobody sees anything, and the rows of its items, which the backend says.
+KernelEntry sm90_tiles(const AttnBackend& backend, const HeadConfig& heads, const std::string& device) {
+  // With as many key heads as query heads, or rows of several heads would share a tile.
+  const AttnShape shape{1, 1, 1, 1, heads.head_dim, heads.head_dim_v, heads.dtype};
+  KernelModel forward{.tile_rows = h200::kForward.tile_rows, .tile_cols = h200::kForward.tile_cols};
+  KernelModel backward{.tile_rows = h200::kBackward.tile_rows, .tile_cols = h200::kBackward.tile_cols};
+  forward.item_rows = backend.tile_shape(shape).value().block_m;
+  backward.item_rows = backend.backward_tile_shape(shape).value().block_m;
+  backward.items_by_keys = true;
+  return {std::string(backend.name()),
+          device,
+          heads.dtype,
+          heads.head_dim,
+          cuda::facts_of_current_device().multiprocessors,
+          "measured",
+          forward,
+          backward};
+}
+
+KernelMeasurement measure_sm90(const AttnBackend& backend, const HeadConfig& heads, const std::string& device,
+                               const MeasureOptions& options) {
+  const MaskTensors tensors(heads, options.max_rows, options.max_rows);
+  std::vector<TimedCalls> calls;
+  std::vector<std::unique_ptr<MeasuredMask>> masks;
+  for (std::vector<AttnSlice>& slices : gpu_sample_masks(options.max_rows)) {
+    masks.push_back(
+        std::make_unique<MeasuredMask>(slices, shape_of_call(slices, heads), tensors, backend, AttnOptions{}));
+    calls.push_back({std::move(slices)});
+  }
+  for (int turn = 0; turn < options.num_repeats; ++turn) {  // so that all masks meet the same clocks
+    for (const auto& mask : masks) mask->take_turn();
+  }
+  for (size_t i = 0; i < masks.size(); ++i) {
+    calls[i].forward_s = masks[i]->forward_s();
+    calls[i].backward_s = masks[i]->backward_s();
+  }
+  return fit_entry(sm90_tiles(backend, heads, device), calls, heads.num_heads_q);
+}
+
+/// What a forward call in two stages takes longer than in one: the second launch, and adding to what is there. Few
+/// rows, because bytes of results are counted apart.
+double measure_stage_overhead(const AttnBackend& backend, const HeadConfig& heads, int num_turns) {
+  constexpr int64_t kStageRows = 256, kStageKeys = 4096;
+  const MaskTensors tensors(heads, kStageRows, kStageKeys);
+  const RandomDeviceTensor sum(DType::kFloat32, kStageRows, heads.num_heads_q, heads.head_dim_v, 9);
+  const auto attention_over = [&](int64_t keys) {
+    const AttnSlice all = AttnSlice::full({0, kStageRows}, {0, keys});
+    return FlexAttention({&all, 1}, shape_of_call({&all, 1}, heads), backend);
+  };
+  FlexAttention whole = attention_over(kStageKeys), half = attention_over(kStageKeys / 2);
+  // Which keys they are does not matter to the time.
+  const auto call_over = [&](FlexAttention& attention, int64_t keys, bool accumulate) {
+    attention.forward({.q = tensors.q.first_rows(kStageRows, heads.num_heads_q),
+                       .k = tensors.k.first_rows(keys, heads.num_heads_kv),
+                       .v = tensors.v.first_rows(keys, heads.num_heads_kv),
+                       .out = sum.first_rows(kStageRows, heads.num_heads_q),
+                       .lse = tensors.lse.as<float>(),
+                       .accumulate = accumulate});
+  };
+  const std::vector<double> seconds = time_in_turns({[&] { call_over(whole, kStageKeys, false); },
+                                                     [&] {
+                                                       call_over(half, kStageKeys / 2, false);
+                                                       call_over(half, kStageKeys / 2, true);
+                                                     }},
+                                                    num_turns);
+  return std::max(0.0, seconds[1] - seconds[0]);
+}
+
+/// Rows of K and V copied, and sums of float32 added to, by the kernels that do so during a step; more than a cache
+/// holds.
+double measure_row_bytes_per_s(int num_turns) {
+  constexpr int64_t kCopiedRows = 32768;
+  constexpr int kRowDim = 128, kRowValues = kKeyHeads * kRowDim;
+  const RandomDeviceTensor from(DType::kBFloat16, kCopiedRows, kKeyHeads, kRowDim, 1);
+  const RandomDeviceTensor to(DType::kBFloat16, kCopiedRows, kKeyHeads, kRowDim, 2);
+  const RandomDeviceTensor part(DType::kFloat32, kCopiedRows, kKeyHeads, kRowDim, 3);
+  const RandomDeviceTensor sum(DType::kFloat32, kCopiedRows, kKeyHeads, kRowDim, 4);
+  const auto view = [&](const RandomDeviceTensor& tensor) { return tensor.first_rows(kCopiedRows, kKeyHeads); };
+  const device::RowJob copy{.source = view(from), .addend = {}, .result = view(to), .num_rows = kCopiedRows};
+  const device::RowJob add{.source = view(sum), .addend = view(part), .result = view(sum), .num_rows = kCopiedRows};
+  const std::vector<double> seconds = time_in_turns({[&] {
+                                                      device::run_row_jobs({&copy, 1}, nullptr);
+                                                      device::run_row_jobs({&add, 1}, nullptr);
+                                                    }},
+                                                    num_turns);
+  constexpr double kBytesOfValue = 2 + 2 + 4 + 4 + 4;
+  return static_cast<double>(kCopiedRows) * kRowValues * kBytesOfValue / seconds[0];
+}
+
+/// Empty with the reason as a note where it cannot run.
+std::unique_ptr<AttnBackend> find_sm90(Measured& measured) {
+  try {
+    return make_attn_backend("sm90");
+  } catch (const NotAvailable& error) {
+    measured.notes.push_back(fmt::format("sm90: not measured: {}", error.what()));
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+Measured measure_gpu_kernels(Communicator& control, const MeasureOptions& options) {
+  int current = 0;
+  cuda::check(cudaGetDevice(&current), "cudaGetDevice");
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDeviceProperties(&properties, current), "cudaGetDeviceProperties");
+  const cuda::DeviceFacts& facts = cuda::facts_of_current_device();
+  Measured measured;
+  MachineFile& file = measured.file;
+  file.name = fmt::format("{} x {}", control.size(), properties.name);
+  file.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  measured.notes.push_back(fmt::format("{}: {} multiprocessors, {} of L2 cache, {} of memory", properties.name,
+                                       facts.multiprocessors, bytes_text(static_cast<double>(facts.l2_bytes)),
+                                       bytes_text(static_cast<double>(file.memory_bytes))));
+  file.memory_bytes_per_s = measure_row_bytes_per_s(options.num_repeats);
+  measured.notes.push_back(
+      fmt::format("rows copied and added: {:.2f} TB/s, read plus written", file.memory_bytes_per_s * 1e-12));
+  const std::unique_ptr<AttnBackend> backend = find_sm90(measured);
+  if (backend == nullptr) return measured;
+  const auto heads_of = [](DType dtype, int head_dim) {
+    return HeadConfig{kQueryHeads, kKeyHeads, head_dim, head_dim, dtype};
+  };
+  for (const DType dtype : options.dtypes) {
+    for (const int head_dim : options.head_dims) {
+      control.barrier("measure");
+      const KernelMeasurement kernels = measure_sm90(*backend, heads_of(dtype, head_dim), properties.name, options);
+      file.kernels.push_back(kernels.entry);
+      measured.notes.push_back(
+          fmt::format("sm90 {} head dim {}: forward {:.0f} TFLOP/s, backward {:.0f} TFLOP/s on whole tiles; {}",
+                      tangram::to_string(dtype), head_dim, kernels.entry.forward.flops_per_s * 1e-12,
+                      kernels.entry.backward.flops_per_s * 1e-12, errors_text(kernels)));
+    }
+  }
+  control.barrier("measure");
+  file.stage_overhead_s = measure_stage_overhead(*backend, heads_of(options.dtypes.front(), options.head_dims.front()),
+                                                 3 * options.num_repeats);
+  measured.notes.push_back(fmt::format("a further call of a pass: {}", seconds_text(file.stage_overhead_s)));
+  control.barrier("measured");
+  return measured;
+}
+
+}  // namespace tangram::cli
