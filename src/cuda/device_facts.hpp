@@ -13,6 +13,9 @@ struct DeviceFacts {
   int64_t l2_bytes = 0;
   int major = 0;  ///< of the compute capability
   int minor = 0;
+
+  /// Blocks of 256 threads that keep its memory busy, where each walks over what there is to move.
+  int64_t memory_blocks() const { return int64_t{8} * multiprocessors; }
 };
 
 /// Of the current device. Throws CudaError.

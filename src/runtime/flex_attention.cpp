@@ -8,15 +8,25 @@
 #include "machine/gpu_model.hpp"
 #include "schedule/arrival_order.hpp"
 #include "schedule/tile_list.hpp"
+#ifdef TANGRAM_HAVE_CUDA
+#include "attn/sm90/gpu_model.hpp"
+#endif
 
 namespace tangram {
 
 namespace {
 
-/// Items that run before late keys can be expected: as many as the default GPU has multiprocessors, divided by the key
-/// heads that kernels deal together, those whose keys and values share the cache.
-int64_t first_wave(const AttnShape& shape) {
-  const GpuModel gpu;
+/// The current device where the backend computes on one, else the default.
+GpuModel gpu_of([[maybe_unused]] const AttnBackend& backend) {
+#ifdef TANGRAM_HAVE_CUDA
+  if (backend.memory() == MemoryKind::kDevice) return sm90::gpu_of_current_device();
+#endif
+  return {};
+}
+
+/// Items that run before late keys can be expected: as many as there are multiprocessors, divided by the key heads that
+/// kernels deal together, those whose keys and values share the cache.
+int64_t first_wave(const GpuModel& gpu, const AttnShape& shape) {
   const int64_t head_bytes = std::max<int64_t>(
       shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * static_cast<int64_t>(size_of(shape.dtype)), 1);
   const int64_t heads = std::clamp<int64_t>(kept_in_l2(gpu) / head_bytes, 1, shape.num_heads_kv);
@@ -51,7 +61,7 @@ std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::sp
   std::optional<TileList> tiles;
   if (passes != AttnPasses::kBackward) {
     tiles = schedule::build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
-    if (!arrivals.empty()) schedule::order_by_arrival(*tiles, arrivals, first_wave(shape));
+    if (!arrivals.empty()) schedule::order_by_arrival(*tiles, arrivals, first_wave(gpu_of(backend), shape));
   }
   std::unique_ptr<PreparedMask> prepared = backend.prepare(checked.slices(), shape, tiles ? &*tiles : nullptr);
   if (!arrivals.empty()) backend.prepare_arrivals(*prepared, arrivals);

@@ -8,6 +8,7 @@
 
 #include "comm/device/kernels.hpp"
 #include "cuda/check.hpp"
+#include "cuda/device_facts.hpp"
 #include "cuda/wait.cuh"
 
 namespace tangram::comm {
@@ -380,8 +381,8 @@ bool launch_merge_jobs(std::span<const MergeParams> tensors, MergeJobs& jobs, cu
     most_rows = std::max(most_rows, tensors[t].rows);
   }
   if (most_rows == 0) return false;
-  constexpr int64_t kMaxBlocks = 132 * 8;
-  const auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, kMaxBlocks));
+  const int64_t max_blocks = cuda::facts_of_current_device().memory_blocks();
+  const auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, max_blocks));
   merge_rows<<<dim3(blocks, static_cast<unsigned>(tensors.size())), 256, 0, stream>>>(jobs);
   check_launch("merge_rows");
   return true;

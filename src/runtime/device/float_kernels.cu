@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cuda/check.hpp"
+#include "cuda/device_facts.hpp"
 #include "cuda/load_kernel.hpp"
 #include "runtime/device/float_kernels.hpp"
 
@@ -11,8 +12,7 @@ namespace tangram::device {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 132;  // values are few beside rows of tensors
-constexpr size_t kMaxCopies = 32;    // in one launch
+constexpr size_t kMaxCopies = 32;  // in one launch
 
 struct Copies {
   FloatCopy copy[kMaxCopies];
@@ -34,13 +34,15 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
 void load_float_kernels() { cuda::load_kernel<copy_kernel>(); }
 
 void copy_floats(std::span<const FloatCopy> copies, cudaStream_t stream) {
+  // A block for each multiprocessor: values are few beside rows of tensors.
+  const int64_t max_blocks = cuda::facts_of_current_device().multiprocessors;
   for (size_t first = 0; first < copies.size(); first += kMaxCopies) {
     const auto some = copies.subspan(first, std::min(kMaxCopies, copies.size() - first));
     Copies params{};
     std::copy(some.begin(), some.end(), params.copy);
     int64_t most = 1;
     for (const FloatCopy& copy : some) most = std::max(most, copy.rows * copy.columns);
-    const int64_t blocks = std::min((most + kThreads - 1) / kThreads, kMaxBlocks);
+    const int64_t blocks = std::min((most + kThreads - 1) / kThreads, max_blocks);
     copy_kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(some.size())), kThreads, 0, stream>>>(
         params);
     cuda::check(cudaGetLastError(), "float copy kernel launch");

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cuda/check.hpp"
+#include "cuda/device_facts.hpp"
 #include "cuda/load_kernel.hpp"
 #include "runtime/device/owner_kernels.hpp"
 #include "runtime/device/row_vectors.cuh"
@@ -13,8 +14,7 @@ namespace tangram::device {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMaxBlocks = 132 * 8;  // enough to fill the memory system; each walks over its rows
-constexpr int kLanes = 16;           // of one row and head: eight elements each make a head of 128
+constexpr int kLanes = 16;  // of one row and head: eight elements each make a head of 128
 constexpr int kRowsOfBlock = kThreads / kLanes;
 
 constexpr int kSinkHeads = 8;  // neighbours in a row of lse: a sector of 32 bytes
@@ -210,7 +210,8 @@ Sinks sinks_of(const SinkRows& of) {
 }
 
 unsigned blocks_for(int64_t count, int64_t of_block) {
-  return static_cast<unsigned>(std::min<int64_t>((count + of_block - 1) / of_block, kMaxBlocks));
+  return static_cast<unsigned>(
+      std::min<int64_t>((count + of_block - 1) / of_block, cuda::facts_of_current_device().memory_blocks()));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cuda/check.hpp"
+#include "cuda/device_facts.hpp"
 #include "cuda/load_kernel.hpp"
 #include "runtime/device/row_kernels.hpp"
 #include "runtime/device/row_vectors.cuh"
@@ -12,7 +13,6 @@ namespace tangram::device {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMaxBlocks = 132 * 8;  // enough to fill the memory system; each walks over its rows
 
 /// Rows of which a map, unless it is null, names some.
 struct MappedRows {
@@ -120,7 +120,8 @@ void run_row_jobs(std::span<const RowJob> jobs, cudaStream_t stream) {
     most_vectors = std::max(most_vectors, job.num_rows * to.heads * to.vectors);
   }
   if (count == 0) return;
-  const int64_t blocks = std::min<int64_t>((most_vectors + kThreads - 1) / kThreads, kMaxBlocks);
+  const int64_t blocks =
+      std::min<int64_t>((most_vectors + kThreads - 1) / kThreads, cuda::facts_of_current_device().memory_blocks());
   row_kernel<<<dim3(static_cast<unsigned>(blocks), count), kThreads, 0, stream>>>(params);
   cuda::check(cudaGetLastError(), "row kernel launch");
 }
