@@ -139,10 +139,7 @@ void measure_transport(Communicator& control, DeviceTransport transport, int num
 }  // namespace
 
 Measured measure_gpu_links(Communicator& control, int num_repeats) {
-  cudaDeviceProp properties{};
-  cuda::check(cudaGetDeviceProperties(&properties, control.rank()), "cudaGetDeviceProperties");
   Measured measured;
-  measured.file.name = fmt::format("{} x {}", control.size(), properties.name);
   measured.file.ranks_per_node = measured.file.devices_per_node = control.size();
   for (const DeviceTransport transport : {DeviceTransport::kCopyEngine, DeviceTransport::kNccl}) {
     measure_transport(control, transport, num_repeats, measured);
