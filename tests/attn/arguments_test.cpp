@@ -12,11 +12,13 @@
 #include <functional>
 
 #include "attn/cpu/random_attention.hpp"
+#include "support/message_of.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
 namespace {
 
+using support::message_of;
 using testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -32,15 +34,6 @@ test::RandomAttention valid_problem(DType dtype = DType::kFloat32) {
                   .dtype = dtype};
   config.seqlen_sink = 1;
   return test::make_random(config, {AttnSlice::causal({0, 6}, {0, 7})}, 1);
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 class Arguments : public testing::TestWithParam<const char*> {

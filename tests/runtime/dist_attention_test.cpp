@@ -23,6 +23,7 @@ namespace {
 
 using testing::DenseBackend;
 using testing::heads_of;
+using testing::index_of;
 using testing::kFloat32Tolerance;
 using testing::kSeqlen;
 using testing::plan_of;
@@ -269,14 +270,6 @@ TEST(DistAttention, KeptRowsAreNotSentAgain) {
   EXPECT_EQ(num_casts[true], 1);
   EXPECT_EQ(first_stage[false], 0);
   EXPECT_EQ(first_stage[true], 2);
-}
-
-size_t index_of(const std::vector<TraceEvent>& trace, AttnPass pass, TraceKind kind, int stage) {
-  for (size_t i = 0; i < trace.size(); ++i) {
-    if (trace[i].pass == pass && trace[i].kind == kind && trace[i].stage == stage) return i;
-  }
-  ADD_FAILURE() << "no " << to_string(kind) << " of stage " << stage;
-  return 0;
 }
 
 TEST(DistAttention, NextStageIsPostedBeforeAStageComputes) {

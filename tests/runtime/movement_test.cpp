@@ -13,15 +13,18 @@
 #include "runtime/host_steps.hpp"
 #include "runtime/mask_families.hpp"
 #include "runtime/movement_cases.hpp"
+#include "support/message_of.hpp"
 #include "support/sample.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
 namespace {
 
+using support::message_of;
 using testing::config_of;
 using testing::DenseBackend;
 using ::testing::HasSubstr;
+using testing::index_of;
 using testing::kCpSizes;
 using testing::kFloat32Tolerance;
 using testing::kSeqlen;
@@ -252,14 +255,6 @@ TEST(Movement, KeptRowsGiveTheSameResults) {
   testing::expect_same_bits(kept, fetched);
 }
 
-size_t index_of(const std::vector<TraceEvent>& trace, AttnPass pass, TraceKind kind, int stage) {
-  for (size_t i = 0; i < trace.size(); ++i) {
-    if (trace[i].pass == pass && trace[i].kind == kind && trace[i].stage == stage) return i;
-  }
-  ADD_FAILURE() << "no " << to_string(kind) << " of stage " << stage;
-  return 0;
-}
-
 TEST(Movement, RowsTravelWhileOthersComputeAndResultsReturnMeanwhile) {
   const Mask mask = full_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
@@ -316,15 +311,6 @@ TEST(Movement, ARankThatRefusesItsArgumentsMakesAllThrow) {
     EXPECT_THROW(testing::rank_step(mine, inputs, comm, attention, results), InvalidArgument);
     EXPECT_EQ(comm.counters().rows_sent, 0);
   });
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Movement, WhatCannotBeDoneIsRefusedOnAllRanks) {

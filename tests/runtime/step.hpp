@@ -207,6 +207,15 @@ inline void expect_close(const StepResults& actual, const StepResults& expected,
   }
 }
 
+/// Of what a rank recorded, the `nth` such event.
+inline size_t index_of(const std::vector<TraceEvent>& trace, AttnPass pass, TraceKind kind, int stage, size_t nth = 0) {
+  for (size_t i = 0; i < trace.size(); ++i) {
+    if (trace[i].pass == pass && trace[i].kind == kind && trace[i].stage == stage && nth-- == 0) return i;
+  }
+  ADD_FAILURE() << "no " << to_string(kind) << " of stage " << stage;
+  return 0;
+}
+
 /// Bitwise, so that NaN counts as equal to itself.
 inline bool same_bits(const HostTensor& a, const HostTensor& b) {
   return a.bytes() == b.bytes() && std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())) == 0;

@@ -10,18 +10,11 @@ namespace tangram {
 namespace {
 
 using testing::DenseBackend;
+using testing::index_of;
 using testing::kSeqlen;
 using testing::plan_of;
 using testing::StepInputs;
 using testing::StepOptions;
-
-size_t index_of(const std::vector<TraceEvent>& trace, AttnPass pass, TraceKind kind, int stage, size_t nth = 0) {
-  for (size_t i = 0; i < trace.size(); ++i) {
-    if (trace[i].pass == pass && trace[i].kind == kind && trace[i].stage == stage && nth-- == 0) return i;
-  }
-  ADD_FAILURE() << "no " << to_string(kind) << " of stage " << stage;
-  return 0;
-}
 
 TEST(StrategyOrder, ChunksOfHcmsTravelWhileOthersCompute) {
   const Mask mask = full_mask(kSeqlen, kSeqlen);

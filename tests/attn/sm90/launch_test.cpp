@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "attn/sm90/on_device.hpp"
+#include "support/message_of.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
 namespace {
 
+using support::message_of;
 using test::make_random;
 using test::OnDevice;
 using test::prepare_sm90;
@@ -111,16 +113,6 @@ TEST_F(Sm90Launch, AThousandForwardsAreBitwiseEqualOnAnyNumberOfMultiprocessors)
       ASSERT_TRUE(device.output_bytes() == first) << "launch " << launch;
     }
   }
-}
-
-template <class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 TEST_F(Sm90Launch, StridesAndAddressesThatTmaCannotReadAreRefusedByName) {

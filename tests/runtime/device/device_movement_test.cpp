@@ -10,12 +10,14 @@
 
 #include "runtime/device/device_transports.hpp"
 #include "runtime/movement_cases.hpp"
+#include "support/message_of.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
 
+using support::message_of;
 using testing::cpu_step;
 using testing::DeviceRun;
 using ::testing::HasSubstr;
@@ -203,16 +205,6 @@ INSTANTIATE_TEST_SUITE_P(Gpu, DeviceMovement, ::testing::ValuesIn(testing::trans
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Nccl, DeviceMovement, ::testing::Values(testing::nccl()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
-
-template <class Error>
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(DeviceMovementOptions, RefuseWhatProgramsCannotDo) {
   if (!testing::have_hopper()) GTEST_SKIP() << "needs a Hopper GPU";
