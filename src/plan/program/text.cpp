@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <string_view>
 
 namespace tangram {
 
@@ -47,14 +48,15 @@ std::string list_of(const std::vector<Item>& items, const Text& text) {
   return result;
 }
 
-std::string traffic_of(const std::vector<RowCopy>& rows) {
+/// `word` stands between the rows and the ranks.
+std::string traffic_of(const std::vector<RowCopy>& rows, std::string_view word) {
   int64_t count = 0;
   std::set<int> peers;
   for (const RowCopy& copy : rows) {
     count += copy.rows.size();
     peers.insert(copy.peer);
   }
-  return fmt::format("{} rows of {} rank(s)", count, peers.size());
+  return fmt::format("{} rows {} {} rank(s)", count, word, peers.size());
 }
 
 std::string text_of(const Cast& cast) {
@@ -68,7 +70,7 @@ std::string text_of(const Cast& cast) {
   const CastItem& first = cast.items.front();
   const auto& out = cast.adds ? first.exchange->recvs : first.exchange->sends;
   const auto& in = cast.adds ? first.exchange->sends : first.exchange->recvs;
-  text += fmt::format("; sends {}, receives {}", traffic_of(out), traffic_of(in));
+  text += fmt::format("; sends {}, receives {}", traffic_of(out, "to"), traffic_of(in, "of"));
   return text;
 }
 

@@ -20,7 +20,7 @@ TEST(ProgramText, ARingIsALineForEachThingThatHappens) {
   EXPECT_EQ(program_text(forward_program(*plan, 1, call, testing::kOnHost)),
             "  r0    arena  float32[32, 2, 8]                      2048 bytes\n"
             "  r1    arena  float32[32, 2, 8]                      2048 bytes\n"
-            "     0  cast    0 (ring kv 1): k[0, 32) -> r0[0, 32), v[0, 32) -> r1[0, 32); sends 32 rows of 1 rank(s), "
+            "     0  cast    0 (ring kv 1): k[0, 32) -> r0[0, 32), v[0, 32) -> r1[0, 32); sends 32 rows to 1 rank(s), "
             "receives 32 rows of 1 rank(s)\n"
             "     1  attend  step 0, mask 0: q[0, 32) to k[0, 32) -> out[0, 32), lse; beside transfers\n"
             "     2  wait    0\n"
@@ -57,12 +57,12 @@ TEST(ProgramText, QueriesThatMoveComeBackAndAreJoinedByLse) {
       program_text(forward_program(plan, 1, call, testing::kOnHost)),
       HasSubstr("     0  zero    r5[0, 32)\n"
                 "     1  floats  -inf -> r6 (32 x 4)\n"
-                "     2  cast    0 (q stage 1): q[0, 32) -> r0[0, 0); sends 32 rows of 1 rank(s), receives 0 rows of 0 "
+                "     2  cast    0 (q stage 1): q[0, 32) -> r0[0, 0); sends 32 rows to 1 rank(s), receives 0 rows of 0 "
                 "rank(s)\n"
                 "     3  attend  step 0, mask 0: q[0, 32) to k[0, 32) -> out[0, 32), lse; beside transfers\n"
                 "     4  wait    0\n"
                 "     5  cast    1 (out stage 1): r3[0, 0) by lse +> r5[0, 32), r4[0, 0) by lse +> r6[0, 32); sends 0 "
-                "rows of 0 rank(s), receives 32 rows of 1 rank(s)\n"
+                "rows to 0 rank(s), receives 32 rows of 1 rank(s)\n"
                 "     6  wait    1\n"
                 "     7  largest r7 -> max_logits (of 1 x 4)\n"
                 "     8  merge   r5[0, 32), r6[0, 32) and the sink by lse +> out[0, 32), lse[0, 32)\n"));
