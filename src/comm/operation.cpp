@@ -21,7 +21,7 @@ uint64_t mix(uint64_t hash, uint64_t value) {
   return hash * 0x100000001b3;
 }
 
-void check_view(std::string_view name, std::string_view what, const ConstTensorView& view) {
+void check_operand(std::string_view name, std::string_view what, const ConstTensorView& view) {
   require(view.rows >= 0 && view.heads > 0 && view.dim > 0 && (view.data != nullptr || view.rows == 0),
           "{}: {} must be a tensor [rows, heads, dim] with data (got {}, data {})", name, what, shape_text(view),
           view.data == nullptr ? "null" : "given");
@@ -134,8 +134,8 @@ Operation make_group_cast(Caller caller, const Exchange& exchange, std::span<con
   check_tensor_count(name, tensors.size());
   Operation operation;
   for (const CastTensor& tensor : tensors) {
-    check_view(name, "src", tensor.src);
-    check_view(name, "dst", tensor.dst);
+    check_operand(name, "src", tensor.src);
+    check_operand(name, "dst", tensor.dst);
     check_same_row(name, tensor.src, tensor.dst);
     check_copies(name, "sends", exchange.sends, caller, tensor.src.rows);
     check_copies(name, "recvs", exchange.recvs, caller, tensor.dst.rows);
@@ -157,8 +157,8 @@ Operation make_group_reduce(Caller caller, const Exchange& exchange, std::span<c
   check_tensor_count(name, tensors.size());
   Operation operation;
   for (const ReduceTensor& tensor : tensors) {
-    check_view(name, "partial", tensor.partial);
-    check_view(name, "owned", tensor.owned);
+    check_operand(name, "partial", tensor.partial);
+    check_operand(name, "owned", tensor.owned);
     check_same_row(name, tensor.partial, tensor.owned);
     check_copies(name, "recvs", exchange.recvs, caller, tensor.partial.rows);
     check_copies(name, "sends", exchange.sends, caller, tensor.owned.rows);
@@ -175,8 +175,8 @@ Operation make_group_reduce_lse(Caller caller, const Exchange& exchange, const L
                                 std::string_view label) {
   const std::string name = call_name(OpKind::kGroupReduceLse, label);
   const ConstTensorView& partial = tensors.partial_out;
-  check_view(name, "partial_out", partial);
-  check_view(name, "out", tensors.out);
+  check_operand(name, "partial_out", partial);
+  check_operand(name, "out", tensors.out);
   check_same_row(name, partial, tensors.out);
   require(partial.dtype == DType::kFloat32, "{}: partial_out and out must be float32 (got {})", name,
           shape_text(partial));
@@ -197,8 +197,8 @@ Operation make_group_reduce_lse(Caller caller, const Exchange& exchange, const L
 Operation make_all_to_all_v(Caller caller, const ConstTensorView& send, std::span<const int64_t> send_rows,
                             const TensorView& recv, std::span<const int64_t> recv_rows, std::string_view label) {
   const std::string name = call_name(OpKind::kAllToAllV, label);
-  check_view(name, "send", send);
-  check_view(name, "recv", recv);
+  check_operand(name, "send", send);
+  check_operand(name, "recv", recv);
   check_same_row(name, send, recv);
   const auto pieces = [&](std::string_view what, std::span<const int64_t> counts, int64_t num_rows) {
     require(std::ssize(counts) == caller.size, "{}: {} must have one entry per rank (got {}, size={})", name, what,
