@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "core/require.hpp"
-#include "runtime/host/host_attention.hpp"
 #include "runtime/rank_context.hpp"
 
 namespace tangram {
@@ -60,6 +59,9 @@ void check_common(const char* function, const RankContext& context, const Args& 
   require(args.lse != nullptr, "{}: lse must have memory (got null)", function);
   check_options(function, args.options, args.sink);
 }
+
+// What forward keeps of each chunk of heads: q, k, v, out, lse, and sinks of single rows where there are such.
+size_t kept_tensors_of_chunk(const Sink& sink) { return !sink.empty() && sink.layout == SinkLayout::kSsh ? 6 : 5; }
 
 void check_kept_heads(const char* function, const GridPlan& grid, const DistBackwardArgs& args) {
   const KeptKv* const kept = args.kept;

@@ -31,8 +31,6 @@ bool is_verified(const Plan& plan) {
 
 }  // namespace
 
-size_t kept_tensors_of_chunk(const Sink& sink) { return !sink.empty() && sink.layout == SinkLayout::kSsh ? 6 : 5; }
-
 HostAttention::HostAttention(RankContext& context) : context_(context) {
   for (const ProgramMask& mask : program_masks(*context.plan, context.rank)) {
     const AttnPasses passes = mask.passes == ProgramMask::Passes::kForward    ? AttnPasses::kForward

@@ -12,9 +12,6 @@
 
 namespace tangram {
 
-/// What forward keeps of each chunk of heads: q, k, v, out, lse, and sinks of single rows where there are such.
-size_t kept_tensors_of_chunk(const Sink& sink);
-
 class HostAttention {
  public:
   /// `context` has plan, rank, communicator and backend, and must outlive the object.
