@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <random>
+#include <iostream>
+#include <span>
 
 #include "plan/program/program_cases.hpp"
 #include "runtime/mask_families.hpp"
@@ -198,6 +198,50 @@ bool drop_float_copy(Mutant& m) {
   return true;
 }
 
+/// A call that attends to something.
+std::optional<size_t> any_attend_with_work(Mutant& m) {
+  const auto op = m.any_op<AttendOp>();
+  if (!op) return std::nullopt;
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  return masks[static_cast<size_t>(m.get<AttendOp>(*op).mask)].slices.empty() ? std::nullopt : op;
+}
+
+/// A call of attention writes its results, all of which count, beside their rows, onto those of others.
+bool shift_results(Mutant& m) {
+  const auto op = any_attend_with_work(m);
+  if (!op) return false;
+  AttendOp& attend = m.get<AttendOp>(*op);
+  std::vector<TensorRef*> refs{&attend.dq, &attend.dk, &attend.dv};
+  if (!attend.backward) refs = {&attend.out};
+  std::erase_if(refs, [](const TensorRef* ref) { return ref->memory == Memory::kNone || ref->rows == 0; });
+  if (refs.empty()) return false;
+  m.random.one_of(refs)->first_row += m.random.coin() ? 1 : -1;
+  return true;
+}
+
+/// A call of attention writes one of its results over another, or over what it reads: over what is live.
+bool write_over_live(Mutant& m) {
+  const auto op = any_attend_with_work(m);
+  if (!op) return false;
+  AttendOp& attend = m.get<AttendOp>(*op);
+  std::vector<std::pair<TensorRef*, const TensorRef*>> pairs;  // what is written, and over what
+  if (attend.backward) {
+    pairs = {{&attend.dk, &attend.k}, {&attend.dv, &attend.v}, {&attend.dq, &attend.q}, {&attend.dk, &attend.dv}};
+  } else {
+    pairs = {{&attend.out, &attend.q}};
+  }
+  std::erase_if(pairs, [](const auto& pair) {
+    return pair.first->region < 0 || pair.second->region < 0 || pair.first->rows == 0 ||
+           pair.first->region == pair.second->region;
+  });
+  if (pairs.empty()) return false;
+  const auto [written, live] = m.random.one_of(pairs);
+  written->memory = live->memory;
+  written->region = live->region;
+  written->first_row = live->first_row;
+  return true;
+}
+
 /// A region shifted by some rows.
 bool shift_rows(Mutant& m) {
   const auto op = m.any_op_with_tensors();
@@ -274,7 +318,9 @@ bool flip_accumulate(Mutant& m) {
   return true;
 }
 
+/// Its partners cast in another order.
 bool swap_casts_of_a_rank(Mutant& m) {
+  if (m.of.plan->cp_size() == 1) return false;
   const std::vector<size_t> casts = m.ops_of<CastOp>();
   if (casts.size() < 2) return false;
   const size_t a = m.random.one_of(casts), b = m.random.one_of(casts);
@@ -370,15 +416,14 @@ struct NamedMutation {
   const char* name;
   Mutation mutate;
 };
-constexpr NamedMutation kMutations[] = {
+/// Of which every one does harm: what a result is made of, or what keeps ranks in step, is gone or another.
+constexpr NamedMutation kHarmful[] = {
     {"a wait dropped", drop_everywhere<WaitOp>},
     {"a cast dropped", drop_everywhere<CastOp>},
     {"attention dropped", drop_attend},
     {"attention twice", attend_twice},
-    {"a sum or copy dropped", drop_sum},
-    {"a copy of floats dropped", drop_float_copy},
-    {"rows shifted", shift_rows},
-    {"another region", move_region},
+    {"results shifted onto others", shift_results},
+    {"results written over what is live", write_over_live},
     {"dk and dv swapped", swap_keys_and_values},
     {"another mask", change_mask},
     {"added to nothing", flip_accumulate},
@@ -391,10 +436,15 @@ constexpr NamedMutation kMutations[] = {
     {"sent too early", cast_earlier},
     {"a merge dropped", drop<MergeOp>},
     {"merged with another lse", merge_wrongly},
-    {"parts of another row", shift_lists},
     {"delta dropped", drop<DeltaOp>},
     {"dsink dropped", drop<SinkGradOp>},
     {"the largest not sought", drop<LargestOp>},
+};
+/// That may be harmless: rows that nobody reads or that are zero anyhow, two regions of equal content.
+constexpr NamedMutation kMaybeHarmless[] = {
+    {"a sum or copy dropped", drop_sum}, {"a copy of floats dropped", drop_float_copy},
+    {"rows shifted", shift_rows},        {"another region", move_region},
+    {"parts of another row", shift_lists},
 };
 
 bool is_caught(const Mutant& mutant) {
@@ -406,32 +456,49 @@ bool is_caught(const Mutant& mutant) {
   }
 }
 
-TEST(Verify, MutationsAreCaught) {
-  const int wanted = support::is_long_run() ? 10'000 : 600;
+struct Caught {
   int made = 0, caught = 0;
-  std::map<std::string, std::pair<int, int>> by_kind;
-  for (uint32_t seed = 0; made < wanted; ++seed) {
+
+  void add(bool found) {
+    ++made;
+    caught += found ? 1 : 0;
+  }
+};
+
+/// At least `wanted` mutations of these kinds, of random programs; prints how many of each kind were caught.
+Caught mutate_programs(std::span<const NamedMutation> kinds, int wanted, uint32_t first_seed) {
+  Caught all;
+  std::vector<Caught> of_kind(kinds.size());
+  for (uint32_t seed = first_seed; all.made < wanted; ++seed) {
     Random of_case(seed), random(seed + 1'000'000);
     const Case of = random_case(of_case);
-    for (const NamedMutation& mutation : kMutations) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
       Mutant mutant{programs_of(of), random, of};
       mutant.backward = random.coin();
       mutant.rank = static_cast<size_t>(random.draw(0, of.plan->cp_size() - 1));
-      if (!mutation.mutate(mutant)) continue;
+      if (!kinds[i].mutate(mutant)) continue;
       const bool found = is_caught(mutant);
-      ++made;
-      caught += found;
-      ++by_kind[mutation.name].first;
-      by_kind[mutation.name].second += found;
+      all.add(found);
+      of_kind[i].add(found);
     }
   }
-  for (const auto& [name, counts] : by_kind) {
-    // What is missed does no harm: rows and masks that are empty, regions that both hold zeros.
-    EXPECT_GE(counts.second * 100, counts.first * 80) << name << ": " << counts.second << " of " << counts.first;
-    RecordProperty(name, std::to_string(counts.second) + " of " + std::to_string(counts.first));
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    std::cout << kinds[i].name << ": " << of_kind[i].caught << " of " << of_kind[i].made << "\n";
+    EXPECT_GT(of_kind[i].made, 0) << kinds[i].name;
   }
-  EXPECT_EQ(by_kind.size(), std::size(kMutations));
-  EXPECT_GE(caught * 100, made * 99) << caught << " of " << made;
+  std::cout << "caught in all: " << all.caught << " of " << all.made << "\n";
+  return all;
+}
+
+TEST(Verify, HarmfulMutationsAreCaught) {
+  const Caught result = mutate_programs(kHarmful, support::is_long_run() ? 10'000 : 600, 0);
+  EXPECT_GE(result.caught * 100, result.made * 99);
+}
+
+// Counted apart: those that are missed do no harm.
+TEST(Verify, MostMutationsThatMayBeHarmlessAreCaught) {
+  const Caught result = mutate_programs(kMaybeHarmless, support::is_long_run() ? 2'000 : 150, 0);
+  EXPECT_GE(result.caught * 100, result.made * 90);
 }
 
 TEST(Verify, SaysRankOperationAndFault) {
