@@ -233,8 +233,8 @@ TEST_P(Sm90Backward, CanBeCapturedByAGraphFromTheFirstCall) {
     backend.backward(of, device.args, stream);
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   };
-  // For the first kernels that a process captures the driver takes memory, whoever's they are: this test failed where it
-  // was the first to run.
+  // For the first kernels that a process captures the driver takes memory, whoever's they are: this test failed where
+  // it was the first to run.
   cudaGraph_t of_another = nullptr, graph = nullptr;
   ASSERT_NO_FATAL_FAILURE(capture(*prepare(backend, r), of_another));
   EXPECT_EQ(cudaGraphDestroy(of_another), cudaSuccess);

@@ -442,9 +442,8 @@ constexpr NamedMutation kHarmful[] = {
 };
 /// That may be harmless: rows that nobody reads or that are zero anyhow, two regions of equal content.
 constexpr NamedMutation kMaybeHarmless[] = {
-    {"a sum or copy dropped", drop_sum}, {"a copy of floats dropped", drop_float_copy},
-    {"rows shifted", shift_rows},        {"another region", move_region},
-    {"parts of another row", shift_lists},
+    {"a sum or copy dropped", drop_sum}, {"a copy of floats dropped", drop_float_copy}, {"rows shifted", shift_rows},
+    {"another region", move_region},     {"parts of another row", shift_lists},
 };
 
 bool is_caught(const Mutant& mutant) {
