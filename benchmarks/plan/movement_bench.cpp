@@ -35,7 +35,7 @@ double received_gb(const Plan& plan) {
     return static_cast<double>(traffic.forward_bytes + traffic.backward_bytes) / 1e9;
   }
   double bytes = 0;
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+  for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
     const RowBytes row = row_bytes(plan.config, pass);
     bytes += static_cast<double>(plan.rows_moved() * (row.kv_in + row.kv_back));
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tangram/attention.hpp"
+#include "tangram/attn_pass.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/plan.hpp"
 #include "tangram/tensor.hpp"
@@ -78,8 +79,6 @@ struct DistBackwardArgs {
   /// Of DeviceDistAttention: at least backward_workspace_bytes(), or none.
   AttnWorkspace workspace;
 };
-
-enum class AttnPass : int { kForward = 0, kBackward = 1 };
 
 /// What happened on this rank. `kTransfer` runs beside the others: from the moment all ranks had posted the operation
 /// to its end.

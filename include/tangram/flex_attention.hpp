@@ -9,13 +9,11 @@
 #include <vector>
 
 #include "tangram/attention.hpp"
+#include "tangram/attn_pass.hpp"
 #include "tangram/config.hpp"
 #include "tangram/mask.hpp"
 
 namespace tangram {
-
-/// What a mask is prepared for.
-enum class AttnPasses : int { kBoth = 0, kForward = 1, kBackward = 2 };
 
 /// The slices as `backend` wants them: with a tile list built for its tile shape, or as they are. The one place where
 /// plan's tile lists and backends meet. `arrivals`: keys that come late, in the order in which they come, for calls

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tangram/attention.hpp"
+#include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/call_facts.hpp"

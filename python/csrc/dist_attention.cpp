@@ -135,8 +135,8 @@ class DeviceExecutor final : public Executor {
   int64_t backward_workspace_bytes() const override { return attention_->backward_workspace_bytes(); }
 
  private:
-  template <class Pass>
-  void run(void* stream, Pass pass) {
+  template <class AttnPass>
+  void run(void* stream, AttnPass pass) {
     group_->enqueue(stream, [&] {
       try {
         keep_while_graph_lives(stream, attention_);

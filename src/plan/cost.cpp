@@ -7,13 +7,13 @@
 
 namespace tangram {
 
-double flops_per_head_cell(const HeadConfig& heads, Pass pass) {
-  return 2.0 *
-         (pass == Pass::kForward ? heads.head_dim + heads.head_dim_v : 3.0 * heads.head_dim + 2.0 * heads.head_dim_v);
+double flops_per_head_cell(const HeadConfig& heads, AttnPass pass) {
+  return 2.0 * (pass == AttnPass::kForward ? heads.head_dim + heads.head_dim_v
+                                           : 3.0 * heads.head_dim + 2.0 * heads.head_dim_v);
 }
 
-double compute_seconds(const DistAttnConfig& config, int64_t area, Pass pass) {
-  const double rate = pass == Pass::kForward ? config.cost.forward_flops_per_s : config.cost.backward_flops_per_s;
+double compute_seconds(const DistAttnConfig& config, int64_t area, AttnPass pass) {
+  const double rate = pass == AttnPass::kForward ? config.cost.forward_flops_per_s : config.cost.backward_flops_per_s;
   return static_cast<double>(area) * config.heads.num_heads_q * flops_per_head_cell(config.heads, pass) / rate;
 }
 

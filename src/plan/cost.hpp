@@ -12,9 +12,9 @@
 namespace tangram {
 
 /// Floating-point operations of one visible cell of one query head.
-double flops_per_head_cell(const HeadConfig& heads, Pass pass);
+double flops_per_head_cell(const HeadConfig& heads, AttnPass pass);
 /// Seconds that `area` cells take in one pass.
-double compute_seconds(const DistAttnConfig& config, int64_t area, Pass pass);
+double compute_seconds(const DistAttnConfig& config, int64_t area, AttnPass pass);
 /// Bytes of one K/V row as it is cast (forward and backward) and of its gradients as they are reduced.
 int64_t kv_row_bytes(const HeadConfig& heads);
 int64_t kv_grad_row_bytes(const HeadConfig& heads, DType reduce_dtype);

@@ -155,7 +155,7 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
   const double mean_area = static_cast<double>(mask.area()) / dispatch.cp_size;
   cost.balance = mask.area() > 0 ? static_cast<double>(max_area) / mean_area : 1;
   const auto step_seconds = [&](int64_t area) {
-    return compute_seconds(config, area, Pass::kForward) + compute_seconds(config, area, Pass::kBackward);
+    return compute_seconds(config, area, AttnPass::kForward) + compute_seconds(config, area, AttnPass::kBackward);
   };
   cost.excess_s = std::max(0.0, step_seconds(max_area) - kBalanced * step_seconds(mask.area() / dispatch.cp_size));
   // Where a link is busy for longer than kernels are, it is what a step takes.
@@ -180,7 +180,7 @@ ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) 
   constexpr double kShort_s = 2e-4;
   const int64_t mean_area = mask.area() / config.cp_size;
   const bool is_short =
-      compute_seconds(config, mean_area, Pass::kForward) + compute_seconds(config, mean_area, Pass::kBackward) <
+      compute_seconds(config, mean_area, AttnPass::kForward) + compute_seconds(config, mean_area, AttnPass::kBackward) <
       kShort_s;
   ChosenDispatch best;
   std::pair<double, double> best_price;

@@ -28,7 +28,8 @@ int64_t search_work(const Mask& mask, const DistAttnConfig& config) {
   const int64_t most =
       std::clamp<int64_t>(80'000'000 / config.cp_size, 2'000'000, mask.seqlen_q() < kLong ? 7'500'000 : 3'700'000);
   const int64_t area = mask.area() / config.cp_size;
-  const double step_s = compute_seconds(config, area, Pass::kForward) + compute_seconds(config, area, Pass::kBackward) +
+  const double step_s = compute_seconds(config, area, AttnPass::kForward) +
+                        compute_seconds(config, area, AttnPass::kBackward) +
                         2 * (config.cost.stage_overhead_s + config.cost.copy_latency_s);
   const double worth =
       std::max(1e9 * kLayers * step_s, kNanosecondsOfSlice * static_cast<double>(mask.slices().size()));
@@ -161,9 +162,9 @@ CutCost cut_cost(const DistAttnConfig& config) {
   // Where cuts are free, coarse ones still lead sooner to what is good.
   constexpr int64_t kCoarse = 128;
   if (config.cost.tile_rows == 1) return {kCoarse, 0};
-  const auto cell_seconds = [&](Pass pass) { return compute_seconds(config, 1, pass); };
-  const double key_seconds =
-      static_cast<double>(config.cost.tile_rows) / 2 * (cell_seconds(Pass::kForward) + cell_seconds(Pass::kBackward));
+  const auto cell_seconds = [&](AttnPass pass) { return compute_seconds(config, 1, pass); };
+  const double key_seconds = static_cast<double>(config.cost.tile_rows) / 2 *
+                             (cell_seconds(AttnPass::kForward) + cell_seconds(AttnPass::kBackward));
   return {config.cost.tile_rows, std::exp2(std::round(std::log2(key_seconds / visible_row_seconds(config))))};
 }
 

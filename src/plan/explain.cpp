@@ -162,8 +162,8 @@ void explain_movement(const Plan& plan, std::string& out) {
   const MovementPlan& movement = plan.movement;
   out += fmt::format("movement: {}, {} head group{}\n", to_string(plan.config.movement.algorithm), movement.head_groups,
                      movement.head_groups == 1 ? "" : "s");
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    const bool forward = pass == Pass::kForward;
+  for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
+    const bool forward = pass == AttnPass::kForward;
     const RowBytes row = row_bytes(plan.config, pass);
     int64_t q_rows = 0, kv_rows = 0;
     for (const MovementRank& rank : forward ? movement.forward : movement.backward) {

@@ -20,13 +20,15 @@ struct Stripe {
   int stage = 0;
 };
 
-int stage_of(const KvSegment& segment, Pass pass) {
-  return pass == Pass::kForward ? segment.stage_fwd : segment.stage_bwd;
+int stage_of(const KvSegment& segment, AttnPass pass) {
+  return pass == AttnPass::kForward ? segment.stage_fwd : segment.stage_bwd;
 }
 
-int& stage_of(KvSegment& segment, Pass pass) { return pass == Pass::kForward ? segment.stage_fwd : segment.stage_bwd; }
+int& stage_of(KvSegment& segment, AttnPass pass) {
+  return pass == AttnPass::kForward ? segment.stage_fwd : segment.stage_bwd;
+}
 
-std::vector<Stripe> stripes_of(const RankPlan& rank, Pass pass) {
+std::vector<Stripe> stripes_of(const RankPlan& rank, AttnPass pass) {
   std::vector<Stripe> stripes;
   for (const KvSegment& segment : rank.segments) {
     const int stage = stage_of(segment, pass);
@@ -42,7 +44,7 @@ std::vector<Stripe> stripes_of(const RankPlan& rank, Pass pass) {
 
 // Calls visit(stage, piece) for the parts of every slice that lie in one stripe.
 template <class Visit>
-void for_each_piece(const RankPlan& rank, Pass pass, const Visit& visit) {
+void for_each_piece(const RankPlan& rank, AttnPass pass, const Visit& visit) {
   const std::vector<Stripe> stripes = stripes_of(rank, pass);
   for (const AttnSlice& slice : rank.slices) {
     auto stripe = std::upper_bound(stripes.begin(), stripes.end(), slice.k_range.begin,
@@ -61,7 +63,7 @@ void for_each_piece(const RankPlan& rank, Pass pass, const Visit& visit) {
 // equally many rows each. A group ends where a segment ends if one ends near the ideal place: there the slices are cut
 // anyway (by a gap or by local rows) or a copy is saved.
 void assign_groups(std::vector<KvSegment>& segments, const std::vector<bool>& in_group, int first_stage, int num_groups,
-                   Pass pass) {
+                   AttnPass pass) {
   int64_t total = 0;
   for (size_t i = 0; i < segments.size(); ++i) total += in_group[i] ? segments[i].global.size() : 0;
   const int64_t slack = total / (8 * num_groups);
@@ -109,7 +111,7 @@ std::vector<Stage> empty_stages(int num_remote, bool keep_last) {
   return stages;
 }
 
-void fill_slices(RankPlan& rank, std::vector<Stage>& stages, Pass pass) {
+void fill_slices(RankPlan& rank, std::vector<Stage>& stages, AttnPass pass) {
   for_each_piece(rank, pass, [&](int stage, const AttnSlice& piece) {
     if (!piece.q_range.empty()) stages[static_cast<size_t>(stage)].slices.push_back(piece);
   });
@@ -119,13 +121,13 @@ void fill_slices(RankPlan& rank, std::vector<Stage>& stages, Pass pass) {
   }
 }
 
-std::vector<Stage>& stages_of(RankPlan& rank, Pass pass) {
-  return pass == Pass::kForward ? rank.forward : rank.backward;
+std::vector<Stage>& stages_of(RankPlan& rank, AttnPass pass) {
+  return pass == AttnPass::kForward ? rank.forward : rank.backward;
 }
 
 // Room for as many copies as there are segments: the tables of many ranks are most of what a plan takes, and lists that
 // grow, all at once, would take half as much again.
-void reserve_exchanges(std::vector<RankPlan>& ranks, Pass pass) {
+void reserve_exchanges(std::vector<RankPlan>& ranks, AttnPass pass) {
   const size_t num_stages = ranks.empty() ? 0 : stages_of(ranks[0], pass).size();
   std::vector<size_t> num_sends(ranks.size() * num_stages), num_recvs(num_stages);
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -148,7 +150,7 @@ void reserve_exchanges(std::vector<RankPlan>& ranks, Pass pass) {
 
 // Shard order and buffer order both follow the global order, so that sender and receiver list the same pieces in the
 // same order, and join the same neighbours.
-void fill_exchanges(std::vector<RankPlan>& ranks, Pass pass) {
+void fill_exchanges(std::vector<RankPlan>& ranks, AttnPass pass) {
   reserve_exchanges(ranks, pass);
   std::vector<const KvSegment*> remote;
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
@@ -192,10 +194,10 @@ void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool kee
     return selected;
   };
   if (counts.forward > 0)
-    assign_groups(segments, select([](auto&) { return true; }), 1, counts.forward, Pass::kForward);
+    assign_groups(segments, select([](auto&) { return true; }), 1, counts.forward, AttnPass::kForward);
   if (counts.backward == 0) return;
   if (!keep_remote_kv) {
-    assign_groups(segments, select([](auto&) { return true; }), 1, counts.backward, Pass::kBackward);
+    assign_groups(segments, select([](auto&) { return true; }), 1, counts.backward, AttnPass::kBackward);
     return;
   }
   const auto kept = [&](const KvSegment& segment) { return segment.stage_fwd == counts.forward; };
@@ -204,7 +206,7 @@ void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool kee
   }
   if (counts.backward > 1) {
     assign_groups(segments, select([&](auto& segment) { return !kept(segment); }), 1, counts.backward - 1,
-                  Pass::kBackward);
+                  AttnPass::kBackward);
   }
 }
 
@@ -212,14 +214,14 @@ void build_stages(std::vector<RankPlan>& ranks, const StageCounts& counts, bool 
   for (RankPlan& rank : ranks) {
     rank.forward = empty_stages(counts.forward, false);
     rank.backward = empty_stages(counts.backward, keep_remote_kv);
-    fill_slices(rank, rank.forward, Pass::kForward);
-    fill_slices(rank, rank.backward, Pass::kBackward);
+    fill_slices(rank, rank.forward, AttnPass::kForward);
+    fill_slices(rank, rank.backward, AttnPass::kBackward);
   }
-  fill_exchanges(ranks, Pass::kForward);
-  fill_exchanges(ranks, Pass::kBackward);
+  fill_exchanges(ranks, AttnPass::kForward);
+  fill_exchanges(ranks, AttnPass::kBackward);
 }
 
-std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, Pass pass) {
+std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, AttnPass pass) {
   std::vector<int64_t> areas(static_cast<size_t>(num_stages) + 1);
   for_each_piece(rank, pass,
                  [&](int stage, const AttnSlice& piece) { areas[static_cast<size_t>(stage)] += area(piece); });

@@ -7,11 +7,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "tangram/attn_pass.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
-
-enum class Pass { kForward, kBackward };
 
 /// Numbers of remote stages of both passes.
 struct StageCounts {
@@ -28,7 +27,7 @@ void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool kee
 void build_stages(std::vector<RankPlan>& ranks, const StageCounts& counts, bool keep_remote_kv);
 
 /// Area of each stage of a rank, without making the stages. Segments must name them.
-std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, Pass pass);
+std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, AttnPass pass);
 
 /// The order of a pass's stages. See NOTE [kept stage] in plan.hpp.
 std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept);

@@ -27,12 +27,12 @@ std::vector<TimedCalls> timed_calls(const KernelEntry& entry, double noise) {
   std::vector<TimedCalls> calls;
   for (std::vector<AttnSlice>& slices : gpu_sample_masks(16384)) {
     const auto keys = static_cast<double>(shape_of_call(slices, heads).seqlen_k);
-    const auto seconds = [&](const KernelModel& kernel, Pass pass) {
+    const auto seconds = [&](const KernelModel& kernel, AttnPass pass) {
       return error(rng) * call_seconds(kernel, of_one_call(count_work(slices, kernel), keys, kernel),
                                        {kSampledHeads, flops_per_head_cell(heads, pass), entry.workers});
     };
-    const double forward_s = seconds(entry.forward, Pass::kForward);
-    const double backward_s = seconds(entry.backward, Pass::kBackward);
+    const double forward_s = seconds(entry.forward, AttnPass::kForward);
+    const double backward_s = seconds(entry.backward, AttnPass::kBackward);
     calls.push_back({std::move(slices), forward_s, backward_s});
   }
   return calls;

@@ -108,7 +108,7 @@ DistAttnConfig unit_config() {
 TEST(Cost, ForwardHidesTransfersBehindTheStageBefore) {
   const DistAttnConfig config = unit_config();  // a cell and a row take one second each
   const auto time = [&](const std::vector<StageLoad>& loads) {
-    return kv_times(config, {loads}, Pass::kForward, false)[0];
+    return kv_times(config, {loads}, AttnPass::kForward, false)[0];
   };
   EXPECT_DOUBLE_EQ(time({{10, 0, 0}}).total_s, 10);
   // Arrives at 7, while local work runs to 10.
@@ -125,16 +125,16 @@ TEST(Cost, BackwardEndsWithTheLastGradients) {
   const DistAttnConfig config = unit_config();
   const std::vector<StageLoad> loads{{10, 0, 0}, {5, 7, 1}};
   // Computed at 15, then 7 rows of gradients travel.
-  EXPECT_DOUBLE_EQ(kv_times(config, {loads}, Pass::kBackward, false)[0].total_s, 22);
+  EXPECT_DOUBLE_EQ(kv_times(config, {loads}, AttnPass::kBackward, false)[0].total_s, 22);
   // Kept rows go first and their gradients hide behind local work.
-  EXPECT_DOUBLE_EQ(kv_times(config, {loads}, Pass::kBackward, true)[0].total_s, 15);
+  EXPECT_DOUBLE_EQ(kv_times(config, {loads}, AttnPass::kBackward, true)[0].total_s, 15);
 }
 
 TEST(Cost, OverheadAndLatencyCountPerStageAndCopy) {
   DistAttnConfig config = unit_config();
   config.cost.stage_overhead_s = 0.5;
   config.cost.copy_latency_s = 0.25;
-  EXPECT_DOUBLE_EQ(kv_times(config, {{{1, 0, 0}, {1, 4, 2}}}, Pass::kForward, false)[0].total_s, 4.5 + 1.5);
+  EXPECT_DOUBLE_EQ(kv_times(config, {{{1, 0, 0}, {1, 4, 2}}}, AttnPass::kForward, false)[0].total_s, 4.5 + 1.5);
 }
 
 TEST(Cost, MoreStagesAreChosenWhereTransfersShow) {

@@ -51,8 +51,8 @@ class DeviceTensor {
 };
 
 /// Seconds of `pass` on the slowest rank, all starting together.
-template <class Pass>
-double timed(DeviceCommunicator& communicator, cudaStream_t stream, const Pass& pass) {
+template <class AttnPass>
+double timed(DeviceCommunicator& communicator, cudaStream_t stream, const AttnPass& pass) {
   cudaEvent_t begin = nullptr, end = nullptr;
   cuda::check(cudaEventCreate(&begin), "cudaEventCreate");
   cuda::check(cudaEventCreate(&end), "cudaEventCreate");

@@ -54,18 +54,18 @@ AttnShape shape_of_call(std::span<const AttnSlice> slices, const HeadConfig& hea
 
 KernelMeasurement fit_entry(KernelEntry entry, std::span<const TimedCalls> calls, int num_heads) {
   const HeadConfig heads{num_heads, num_heads, entry.head_dim, entry.head_dim, entry.dtype};
-  const auto fit = [&](const KernelModel& tiles, Pass pass) {
+  const auto fit = [&](const KernelModel& tiles, AttnPass pass) {
     std::vector<KernelSample> samples;
     for (const TimedCalls& call : calls) {
       const auto keys = static_cast<double>(shape_of_call(call.slices, heads).seqlen_k);
       samples.push_back({of_one_call(count_work(call.slices, tiles), keys, tiles), static_cast<double>(num_heads),
-                         pass == Pass::kForward ? call.forward_s : call.backward_s});
+                         pass == AttnPass::kForward ? call.forward_s : call.backward_s});
     }
     return fit_kernel(tiles, samples, flops_per_head_cell(heads, pass), entry.workers);
   };
   KernelMeasurement result;
-  result.forward = fit(entry.forward, Pass::kForward);
-  result.backward = fit(entry.backward, Pass::kBackward);
+  result.forward = fit(entry.forward, AttnPass::kForward);
+  result.backward = fit(entry.backward, AttnPass::kBackward);
   entry.forward = result.forward.model;
   entry.backward = result.backward.model;
   result.entry = std::move(entry);

@@ -37,19 +37,19 @@ Lane lane_of(const ClockEvent& event) {
 
 std::vector<TimelineEvent> predicted_timeline(const Plan& plan, size_t most_ranks) {
   std::vector<double> step_s(static_cast<size_t>(plan.cp_size()));
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+  for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
     const std::vector<RankTime> times = plan_times(plan, pass);
     for (size_t r = 0; r < step_s.size(); ++r) step_s[r] += times[r].total_s;
   }
   std::vector<bool> shown(step_s.size());
   for (const int rank : slowest_ranks(step_s, most_ranks)) shown[static_cast<size_t>(rank)] = true;
   std::vector<TimelineEvent> events;
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    const double begin_s = pass == Pass::kForward ? 0 : plan.predicted.forward_s;
+  for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
+    const double begin_s = pass == AttnPass::kForward ? 0 : plan.predicted.forward_s;
     ClockTrace trace{shown, {}};
     plan_times(plan, pass, &trace);
     for (const ClockEvent& event : trace.events) {
-      events.push_back({event.rank, lane_of(event), pass == Pass::kBackward, event.step, begin_s + event.begin_s,
+      events.push_back({event.rank, lane_of(event), pass == AttnPass::kBackward, event.step, begin_s + event.begin_s,
                         begin_s + event.end_s});
     }
   }

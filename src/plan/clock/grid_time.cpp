@@ -7,7 +7,7 @@ namespace tangram {
 
 namespace {
 
-Pass pass_of(bool backward) { return backward ? Pass::kBackward : Pass::kForward; }
+AttnPass pass_of(bool backward) { return backward ? AttnPass::kBackward : AttnPass::kForward; }
 
 // Rows of the loads: hops of a ring, or what AllGather moves; then the exchanges of heads.
 enum RowLoad { kInnerBlock, kOuterBlock, kInnerGrads, kDiagonalGrads, kGatherAll, kScatterAll, kNumRowLoads };

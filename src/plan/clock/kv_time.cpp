@@ -21,7 +21,7 @@ std::vector<StageLoad> stage_loads(const RankPlan& rank, int self, int num_stage
     load.rows += segment.global.size();
     ++load.num_copies;
   }
-  const std::vector<int64_t> areas = stage_areas(rank, num_stages, Pass::kForward);
+  const std::vector<int64_t> areas = stage_areas(rank, num_stages, AttnPass::kForward);
   for (size_t i = 0; i < loads.size(); ++i) loads[i].area = areas[i];
   return loads;
 }
@@ -42,13 +42,13 @@ PassSeconds slowest_passes(const DistAttnConfig& config, const std::vector<RankP
     assign_stages(trial, r, {num_stages, 0}, false);
     loads.push_back(stage_loads(trial, r, num_stages));
   }
-  return {slowest_of(kv_times(config, loads, Pass::kForward, false)).total_s,
-          slowest_of(kv_times(config, loads, Pass::kBackward, false)).total_s};
+  return {slowest_of(kv_times(config, loads, AttnPass::kForward, false)).total_s,
+          slowest_of(kv_times(config, loads, AttnPass::kBackward, false)).total_s};
 }
 
-double attend_seconds(const DistAttnConfig& config, const StageLoad& load, bool is_local, Pass pass) {
+double attend_seconds(const DistAttnConfig& config, const StageLoad& load, bool is_local, AttnPass pass) {
   double seconds = compute_seconds(config, load.area, pass) + (is_local ? 0 : config.cost.stage_overhead_s);
-  if (pass == Pass::kBackward && load.area > 0) {
+  if (pass == AttnPass::kBackward && load.area > 0) {
     seconds += config.cost.backward_key_row_s * static_cast<double>(load.rows * config.heads.num_heads_q);
   }
   return seconds;
@@ -57,7 +57,7 @@ double attend_seconds(const DistAttnConfig& config, const StageLoad& load, bool 
 }  // namespace
 
 std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<std::vector<StageLoad>>& loads,
-                               Pass pass, bool kept_first, ClockTrace* trace) {
+                               AttnPass pass, bool kept_first, ClockTrace* trace) {
   const int num_stages = static_cast<int>(loads.front().size()) - 1;
   const int64_t cast_bytes = kv_row_bytes(config.heads);
   const int64_t grad_bytes = kv_grad_row_bytes(config.heads, config.reduce_dtype);
@@ -79,17 +79,17 @@ std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<s
   return time_of(staged, *kv_skeleton(pass, num_stages, kept_first && num_stages > 0), trace);
 }
 
-std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, Pass pass,
+std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, AttnPass pass,
                                ClockTrace* trace) {
   std::vector<std::vector<StageLoad>> loads;
   for (const RankPlan& rank : ranks) {
     loads.emplace_back();
-    for (const Stage& stage : pass == Pass::kForward ? rank.forward : rank.backward) {
+    for (const Stage& stage : pass == AttnPass::kForward ? rank.forward : rank.backward) {
       loads.back().push_back(
           {stage.area, stage.exchange.rows_received(), static_cast<int64_t>(stage.exchange.recvs.size())});
     }
   }
-  const bool kept_first = pass == Pass::kBackward && ranks.front().backward.back().kept;
+  const bool kept_first = pass == AttnPass::kBackward && ranks.front().backward.back().kept;
   return kv_times(config, loads, pass, kept_first, trace);
 }
 
@@ -117,8 +117,8 @@ StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<
 }
 
 PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
-  return predicted(slowest_of(kv_times(config, ranks, Pass::kForward)),
-                   slowest_of(kv_times(config, ranks, Pass::kBackward)));
+  return predicted(slowest_of(kv_times(config, ranks, AttnPass::kForward)),
+                   slowest_of(kv_times(config, ranks, AttnPass::kBackward)));
 }
 
 }  // namespace tangram

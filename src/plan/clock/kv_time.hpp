@@ -20,9 +20,9 @@ struct StageLoad {
 
 /// `loads`: [ranks][1 + remote stages], the first of them local.
 std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<std::vector<StageLoad>>& loads,
-                               Pass pass, bool kept_first, ClockTrace* trace = nullptr);
+                               AttnPass pass, bool kept_first, ClockTrace* trace = nullptr);
 /// Of finished stages.
-std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, Pass pass,
+std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, AttnPass pass,
                                ClockTrace* trace = nullptr);
 
 /// Stages that are tried: more never paid in the model, since each adds stage_overhead_s and chops slices.

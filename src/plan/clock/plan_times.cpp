@@ -14,7 +14,7 @@ namespace tangram {
 namespace {
 
 // What row groups do is what their ranks do.
-std::vector<RankTime> times_of_members(const Plan& plan, Pass pass, ClockTrace* trace) {
+std::vector<RankTime> times_of_members(const Plan& plan, AttnPass pass, ClockTrace* trace) {
   const int members = plan.grid.head_ranks;
   ClockTrace groups;
   for (int rank = 0; trace != nullptr && rank < plan.cp_size(); ++rank) {
@@ -36,10 +36,10 @@ std::vector<RankTime> times_of_members(const Plan& plan, Pass pass, ClockTrace* 
 
 }  // namespace
 
-std::vector<RankTime> plan_times(const Plan& plan, Pass pass, ClockTrace* trace) {
+std::vector<RankTime> plan_times(const Plan& plan, AttnPass pass, ClockTrace* trace) {
   if (!plan.grid.empty()) return times_of_members(plan, pass, trace);
   if (plan.movement.empty()) return kv_times(plan.config, plan.ranks, pass, trace);
-  const auto& ranks = pass == Pass::kForward ? plan.movement.forward : plan.movement.backward;
+  const auto& ranks = pass == AttnPass::kForward ? plan.movement.forward : plan.movement.backward;
   return movement_times(plan.config, ranks, plan.movement.head_groups, pass, trace);
 }
 

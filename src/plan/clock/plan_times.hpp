@@ -12,6 +12,6 @@ namespace tangram {
 
 /// By rank; that of the slowest is Plan::predicted. What the ranks that `trace` names do when is appended to it, from
 /// the start of the pass.
-std::vector<RankTime> plan_times(const Plan& plan, Pass pass, ClockTrace* trace = nullptr);
+std::vector<RankTime> plan_times(const Plan& plan, AttnPass pass, ClockTrace* trace = nullptr);
 
 }  // namespace tangram

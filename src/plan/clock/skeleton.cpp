@@ -36,7 +36,7 @@ Memo& memo() {
 }
 
 template <class MakePlan>
-SharedSkeleton skeleton_of_shape(const Shape& shape, Pass pass, bool kept, const MakePlan& make_plan) {
+SharedSkeleton skeleton_of_shape(const Shape& shape, AttnPass pass, bool kept, const MakePlan& make_plan) {
   Memo& known = memo();
   {
     const std::lock_guard lock(known.mutex);
@@ -45,7 +45,7 @@ SharedSkeleton skeleton_of_shape(const Shape& shape, Pass pass, bool kept, const
   const Plan plan = make_plan();
   CallShape call;
   call.wants_dsink = false;
-  auto skeleton = std::make_shared<const Skeleton>(skeleton_of(pass == Pass::kForward
+  auto skeleton = std::make_shared<const Skeleton>(skeleton_of(pass == AttnPass::kForward
                                                                    ? forward_program(plan, 0, call, kTarget)
                                                                    : backward_program(plan, 0, call, kTarget, kept)));
   const std::lock_guard lock(known.mutex);
@@ -87,7 +87,7 @@ Skeleton skeleton_of(const Program& program) {
   return skeleton;
 }
 
-SharedSkeleton kv_skeleton(Pass pass, int num_stages, bool kept_first) {
+SharedSkeleton kv_skeleton(AttnPass pass, int num_stages, bool kept_first) {
   const Shape shape = {static_cast<int>(Of::kKv), static_cast<int>(pass), num_stages, kept_first};
   return skeleton_of_shape(shape, pass, kept_first, [&] {
     Plan plan = empty_plan(1, 1);
@@ -101,7 +101,7 @@ SharedSkeleton kv_skeleton(Pass pass, int num_stages, bool kept_first) {
   });
 }
 
-SharedSkeleton movement_skeleton(Pass pass, int num_stages) {
+SharedSkeleton movement_skeleton(AttnPass pass, int num_stages) {
   const Shape shape = {static_cast<int>(Of::kMovement), static_cast<int>(pass), num_stages};
   return skeleton_of_shape(shape, pass, false, [&] {
     Plan plan = empty_plan(1, 1);
@@ -118,7 +118,7 @@ SharedSkeleton movement_skeleton(Pass pass, int num_stages) {
   });
 }
 
-SharedSkeleton grid_skeleton(Pass pass, const GridShape& grid, int num_chunks) {
+SharedSkeleton grid_skeleton(AttnPass pass, const GridShape& grid, int num_chunks) {
   const Shape shape = {static_cast<int>(Of::kGrid),     static_cast<int>(pass), grid.head_ranks, grid.row_groups,
                        static_cast<int>(grid.row_move), grid.inner_ring,        num_chunks};
   return skeleton_of_shape(shape, pass, false, [&] {
@@ -132,7 +132,7 @@ SharedSkeleton grid_skeleton(Pass pass, const GridShape& grid, int num_chunks) {
   });
 }
 
-SharedSkeleton sub_ring_skeleton(Pass pass, int num_steps) {
+SharedSkeleton sub_ring_skeleton(AttnPass pass, int num_steps) {
   const Shape shape = {static_cast<int>(Of::kSubRings), static_cast<int>(pass), num_steps};
   return skeleton_of_shape(shape, pass, false, [&] {
     Plan plan = empty_plan(num_steps, 1);

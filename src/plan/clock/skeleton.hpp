@@ -42,12 +42,12 @@ using SharedSkeleton = std::shared_ptr<const Skeleton>;
 /// Skeletons of the programs of a pass, from plans of one rank that have the shape and nothing else. Made once a
 /// process, since planning asks for the same ones again and again; any thread may call.
 /// Of a K/V plan with `num_stages` remote stages. `kept_first`: see NOTE [kept stage] in plan.hpp.
-SharedSkeleton kv_skeleton(Pass pass, int num_stages, bool kept_first);
+SharedSkeleton kv_skeleton(AttnPass pass, int num_stages, bool kept_first);
 /// Of a plan in which queries move.
-SharedSkeleton movement_skeleton(Pass pass, int num_stages);
+SharedSkeleton movement_skeleton(AttnPass pass, int num_stages);
 /// Not of kSubRings. The heads of a rank are exchanged in `num_chunks` chunks.
-SharedSkeleton grid_skeleton(Pass pass, const GridShape& shape, int num_chunks);
+SharedSkeleton grid_skeleton(AttnPass pass, const GridShape& shape, int num_chunks);
 /// Of HybridCP with `num_steps` steps.
-SharedSkeleton sub_ring_skeleton(Pass pass, int num_steps);
+SharedSkeleton sub_ring_skeleton(AttnPass pass, int num_steps);
 
 }  // namespace tangram

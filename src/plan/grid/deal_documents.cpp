@@ -212,10 +212,10 @@ double Dealer::seconds(const std::vector<Placement>& placements) const {
   const double kv = static_cast<double>(kv_row_bytes(config_.heads));
   const double grads = static_cast<double>(kv_grad_row_bytes(config_.heads, config_.reduce_dtype));
   double sum = 0;
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+  for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
     double slowest = 0;
     for (size_t r = 0; r < cp_size; ++r) {
-      const double bytes = received[r] * (kv + (pass == Pass::kBackward ? grads : 0));
+      const double bytes = received[r] * (kv + (pass == AttnPass::kBackward ? grads : 0));
       slowest = std::max({slowest, compute_seconds(config_, static_cast<int64_t>(area[r]), pass),
                           bytes / config_.cost.link_bytes_per_s});
     }

@@ -37,7 +37,7 @@ RowBytes row_bytes(const GridSizes& sizes, const GridCall& call, int64_t heads_q
 
 }  // namespace
 
-HeadBytes head_bytes(const GridSizes& sizes, const GridCall& call, Pass pass, int heads_kv) {
+HeadBytes head_bytes(const GridSizes& sizes, const GridCall& call, AttnPass pass, int heads_kv) {
   const int head_ranks = sizes.shape.head_ranks;
   if (head_ranks == 1) return {};
   const HeadConfig& h = sizes.config.heads;
@@ -47,7 +47,7 @@ HeadBytes head_bytes(const GridSizes& sizes, const GridCall& call, Pass pass, in
   const int64_t q_rows = sizes.q_rows * (head_ranks - 1);
   const int64_t k_rows = sizes.k_rows * (head_ranks - 1);
   const int64_t inputs = q_rows * (row.q + sinks) + k_rows * row.kv;
-  if (pass == Pass::kForward) return {inputs, q_rows * row.out, 3, 2};  // q, k, v; out, lse
+  if (pass == AttnPass::kForward) return {inputs, q_rows * row.out, 3, 2};  // q, k, v; out, lse
   HeadBytes bytes{q_rows * row.dout, q_rows * (row.dq + sinks) + k_rows * row.dkv, 1, 3};
   if (!call.kept) {
     bytes.in += inputs + q_rows * row.out;
@@ -65,8 +65,8 @@ BlockBytes block_bytes(const GridSizes& sizes) {
 
 GridTraffic grid_traffic(const GridSizes& sizes, const GridCall& call) {
   const int heads_kv = local_heads_kv(sizes.config.heads, sizes.shape.head_ranks);
-  const HeadBytes forward = head_bytes(sizes, call, Pass::kForward, heads_kv);
-  const HeadBytes backward = head_bytes(sizes, call, Pass::kBackward, heads_kv);
+  const HeadBytes forward = head_bytes(sizes, call, AttnPass::kForward, heads_kv);
+  const HeadBytes backward = head_bytes(sizes, call, AttnPass::kBackward, heads_kv);
   const BlockBytes block = block_bytes(sizes);
   const int64_t others = sizes.shape.row_groups - 1;
   // Round a ring, gradients come home with one hop more than K/V makes.
@@ -76,16 +76,16 @@ GridTraffic grid_traffic(const GridSizes& sizes, const GridCall& call) {
           ranks * (backward.in + backward.back + others * block.kv + grad_hops * block.dkv)};
 }
 
-int64_t further_call_bytes(const HeadConfig& heads, Pass pass, int64_t q_rows, int64_t heads_q) {
+int64_t further_call_bytes(const HeadConfig& heads, AttnPass pass, int64_t q_rows, int64_t heads_q) {
   constexpr int64_t kSum = 2 * sizeof(float);  // read and written
-  if (pass == Pass::kForward) return q_rows * heads_q * heads.head_dim_v * kSum;
+  if (pass == AttnPass::kForward) return q_rows * heads_q * heads.head_dim_v * kSum;
   const int64_t reads = 2 * heads.head_dim_v * bytes_of(heads.dtype);
   return q_rows * heads_q * (heads.head_dim * 2 * kSum + reads);
 }
 
-int64_t rounding_bytes(const HeadConfig& heads, Pass pass, int64_t q_rows, int64_t heads_q) {
+int64_t rounding_bytes(const HeadConfig& heads, AttnPass pass, int64_t q_rows, int64_t heads_q) {
   if (heads.dtype == DType::kFloat32) return 0;
-  const int64_t dim = pass == Pass::kForward ? heads.head_dim_v : heads.head_dim;
+  const int64_t dim = pass == AttnPass::kForward ? heads.head_dim_v : heads.head_dim;
   return q_rows * heads_q * dim * 2 * bytes_of(DType::kFloat32);
 }
 

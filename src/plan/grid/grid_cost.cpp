@@ -58,7 +58,7 @@ double memory_seconds(const GridSizes& sizes, int64_t bytes) {
 }
 
 // What each step after the first takes beside its area, where it has any.
-double further_seconds(const GridSizes& sizes, Pass pass) {
+double further_seconds(const GridSizes& sizes, AttnPass pass) {
   const HeadConfig& heads = sizes.config.heads;
   const int64_t heads_q = local_heads_q(heads, sizes.shape.head_ranks);
   const int64_t q_rows = sizes.q_rows * sizes.shape.head_ranks;
@@ -66,7 +66,7 @@ double further_seconds(const GridSizes& sizes, Pass pass) {
 }
 
 // The attention of each step of each row group, of all heads that a rank computes: [steps][row_groups].
-std::vector<double> attend_seconds(const GridWork& work, Pass pass) {
+std::vector<double> attend_seconds(const GridWork& work, AttnPass pass) {
   const GridSizes& sizes = work.sizes;
   const GridShape& shape = sizes.shape;
   const size_t num_groups = static_cast<size_t>(shape.row_groups), num_steps = work.areas.size() / num_groups;
@@ -85,7 +85,7 @@ std::vector<double> attend_seconds(const GridWork& work, Pass pass) {
       const bool sums = std::ranges::any_of(others, [](int64_t area) { return area > 0; });
       if (sums) more = rounding_s;
     } else if (work.areas[i] > 0) {
-      more = further_s + (pass == Pass::kBackward ? keys_s : 0);
+      more = further_s + (pass == AttnPass::kBackward ? keys_s : 0);
     }
     seconds[i % num_steps * num_groups + i / num_steps] =
         compute_seconds(sizes.config, work.areas[i], pass) / shape.head_ranks + more;
@@ -113,7 +113,7 @@ void set_rows(const GridSizes& sizes, GridPass& grid) {
 }
 
 // The exchange of heads, whose chunks share the attention of the one step that there is then.
-void set_exchanges(const GridSizes& sizes, Pass pass, const std::vector<int>& head_chunks, GridPass& grid) {
+void set_exchanges(const GridSizes& sizes, AttnPass pass, const std::vector<int>& head_chunks, GridPass& grid) {
   if (sizes.shape.head_ranks == 1) return;
   const int all_heads = local_heads_kv(sizes.config.heads, sizes.shape.head_ranks);
   const int64_t peers = sizes.shape.head_ranks - 1;
@@ -155,8 +155,8 @@ std::vector<int> choose_head_chunks(const GridWork& work) {
   const std::vector<std::vector<int>> candidates = chunk_candidates(heads);
   std::vector<double> seconds;
   for (const std::vector<int>& chunks : candidates) {
-    seconds.push_back(slowest_of(grid_times(work, Pass::kForward, chunks)).total_s +
-                      slowest_of(grid_times(work, Pass::kBackward, chunks)).total_s);
+    seconds.push_back(slowest_of(grid_times(work, AttnPass::kForward, chunks)).total_s +
+                      slowest_of(grid_times(work, AttnPass::kBackward, chunks)).total_s);
   }
   return candidates[first_of_fastest(seconds)];
 }
@@ -182,16 +182,16 @@ std::vector<int> head_chunks_of(const Plan& plan, const char* function) {
   return head_chunks_of(work_of(plan), function);
 }
 
-std::vector<RankTime> grid_times(const GridWork& work, Pass pass, const std::vector<int>& head_chunks,
+std::vector<RankTime> grid_times(const GridWork& work, AttnPass pass, const std::vector<int>& head_chunks,
                                  ClockTrace* trace) {
-  GridPass grid{.shape = work.sizes.shape, .backward = pass == Pass::kBackward};
+  GridPass grid{.shape = work.sizes.shape, .backward = pass == AttnPass::kBackward};
   grid.attend_s = attend_seconds(work, pass);
   set_rows(work.sizes, grid);
   set_exchanges(work.sizes, pass, head_chunks, grid);
   return time_of(grid, trace);
 }
 
-std::vector<RankTime> grid_times(const Plan& plan, Pass pass, ClockTrace* trace) {
+std::vector<RankTime> grid_times(const Plan& plan, AttnPass pass, ClockTrace* trace) {
   if (plan.grid.row_move == RowMove::kSubRings) {
     return sub_ring_times(plan.config, sub_ring_loads(plan.grid), plan.q_dispatch.rows_per_rank(), pass, trace);
   }
@@ -199,12 +199,12 @@ std::vector<RankTime> grid_times(const Plan& plan, Pass pass, ClockTrace* trace)
 }
 
 PredictedTime predict_grid(const GridWork& work, const std::vector<int>& head_chunks) {
-  return predicted(slowest_of(grid_times(work, Pass::kForward, head_chunks)),
-                   slowest_of(grid_times(work, Pass::kBackward, head_chunks)));
+  return predicted(slowest_of(grid_times(work, AttnPass::kForward, head_chunks)),
+                   slowest_of(grid_times(work, AttnPass::kBackward, head_chunks)));
 }
 
 PredictedTime predict_grid(const Plan& plan) {
-  return predicted(slowest_of(grid_times(plan, Pass::kForward)), slowest_of(grid_times(plan, Pass::kBackward)));
+  return predicted(slowest_of(grid_times(plan, AttnPass::kForward)), slowest_of(grid_times(plan, AttnPass::kBackward)));
 }
 
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call) {

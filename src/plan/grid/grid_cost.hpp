@@ -24,10 +24,10 @@ struct GridWork {
 std::vector<int> head_chunks_of(const GridWork& work, const char* function);
 
 /// Of each row group.
-std::vector<RankTime> grid_times(const GridWork& work, Pass pass, const std::vector<int>& head_chunks,
+std::vector<RankTime> grid_times(const GridWork& work, AttnPass pass, const std::vector<int>& head_chunks,
                                  ClockTrace* trace = nullptr);
 /// Of a plan; with kSubRings of each rank.
-std::vector<RankTime> grid_times(const Plan& plan, Pass pass, ClockTrace* trace = nullptr);
+std::vector<RankTime> grid_times(const Plan& plan, AttnPass pass, ClockTrace* trace = nullptr);
 
 /// Predicted seconds on the slowest rank.
 PredictedTime predict_grid(const GridWork& work, const std::vector<int>& head_chunks);

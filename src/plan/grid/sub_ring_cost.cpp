@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kCopiesOfStep = 2;  // K and V
 
 std::vector<SubRingSeconds> sub_ring_seconds(const DistAttnConfig& config, const std::vector<SubRingLoad>& steps,
-                                             int64_t q_rows, Pass pass) {
+                                             int64_t q_rows, AttnPass pass) {
   const int64_t kv = kv_row_bytes(config.heads), grads = kv_grad_row_bytes(config.heads, config.reduce_dtype);
   const auto link_s = [&](int64_t rows, int64_t row_bytes) {
     return rows == 0 ? 0 : transfer_seconds(config.cost, rows, row_bytes, kCopiesOfStep);
@@ -33,12 +33,12 @@ std::vector<SubRingSeconds> sub_ring_seconds(const DistAttnConfig& config, const
       if (sums) more = memory_s(rounding_bytes(heads, pass, q_rows, heads.num_heads_q));
     } else if (steps[s].area > 0) {
       more = further_s;
-      if (pass == Pass::kBackward) {
+      if (pass == AttnPass::kBackward) {
         more += config.cost.backward_key_row_s * static_cast<double>(steps[s].rows * heads.num_heads_q) +
                 memory_s(3 * steps[s].rows * grads);
       }
     }
-    const bool has_grads = pass == Pass::kBackward && s > 0;
+    const bool has_grads = pass == AttnPass::kBackward && s > 0;
     seconds.push_back({compute_seconds(config, steps[s].area, pass) + more, link_s(next_rows, kv),
                        has_grads ? link_s(next_rows + steps[s].rows_home, grads) : 0});
   }
@@ -47,16 +47,16 @@ std::vector<SubRingSeconds> sub_ring_seconds(const DistAttnConfig& config, const
 
 }  // namespace
 
-std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows, Pass pass,
-                                     ClockTrace* trace) {
+std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows,
+                                     AttnPass pass, ClockTrace* trace) {
   std::vector<std::vector<SubRingSeconds>> seconds;
   for (const std::vector<SubRingLoad>& steps : loads) seconds.push_back(sub_ring_seconds(config, steps, q_rows, pass));
-  return time_of(seconds, pass == Pass::kBackward, true, trace);
+  return time_of(seconds, pass == AttnPass::kBackward, true, trace);
 }
 
 PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows) {
-  return predicted(slowest_of(sub_ring_times(config, loads, q_rows, Pass::kForward)),
-                   slowest_of(sub_ring_times(config, loads, q_rows, Pass::kBackward)));
+  return predicted(slowest_of(sub_ring_times(config, loads, q_rows, AttnPass::kForward)),
+                   slowest_of(sub_ring_times(config, loads, q_rows, AttnPass::kBackward)));
 }
 
 GridTraffic sub_ring_traffic(const DistAttnConfig& config, const std::vector<SubGroupLevel>& levels) {

@@ -90,8 +90,8 @@ SubRingLoads count_sub_ring_loads(const Mask& mask, const SubRingLayout& layout,
                                   int cp_size);
 
 /// Rings of different sub-groups do not wait for each other: each rank's steps, one after the other.
-std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows, Pass pass,
-                                     ClockTrace* trace = nullptr);
+std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows,
+                                     AttnPass pass, ClockTrace* trace = nullptr);
 /// Predicted seconds on the slowest rank.
 PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows);
 /// Bytes in closed form: every key row of a document that several ranks share reaches the others, and its gradients

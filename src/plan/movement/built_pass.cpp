@@ -18,7 +18,7 @@ namespace {
 constexpr std::array kStageCounts = {2, 4};
 constexpr size_t kMaxSlicesForMoreStages = 6000;
 
-double bytes_moved(const Plan& plan, const std::vector<MovementRank>& ranks, int head_groups, Pass pass) {
+double bytes_moved(const Plan& plan, const std::vector<MovementRank>& ranks, int head_groups, AttnPass pass) {
   const RowBytes row = row_bytes(plan.config, pass);
   int64_t bytes = 0;
   for (const MovementRank& rank : ranks) {
@@ -29,9 +29,9 @@ double bytes_moved(const Plan& plan, const std::vector<MovementRank>& ranks, int
 
 // Tables of work that is alike in these passes, for each of which as many stages are configured.
 std::vector<BuiltPass> build_passes(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups,
-                                    std::span<const Pass> passes) {
+                                    std::span<const AttnPass> passes) {
   const OverlapConfig& overlap = plan.config.overlap;
-  const int wanted = passes[0] == Pass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
+  const int wanted = passes[0] == AttnPass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
   const std::vector<OwnedRun> q_runs = flattened_runs(runs.q, plan.q_dispatch, head_groups);
   const std::vector<OwnedRun> k_runs = flattened_runs(runs.k, plan.k_dispatch, head_groups);
   size_t num_slices = 0;
@@ -43,7 +43,7 @@ std::vector<BuiltPass> build_passes(const Plan& plan, const PlanRuns& runs, Rank
     tables.push_back(movement_tables(i + 1 < num_counts ? work : std::move(work), q_runs, k_runs, count));
   }
   std::vector<BuiltPass> built;
-  for (const Pass pass : passes) {
+  for (const AttnPass pass : passes) {
     size_t best = 0;
     std::vector<RankTime> times;  // of the slowest rank
     for (const std::vector<MovementRank>& ranks : tables) {
@@ -69,7 +69,7 @@ size_t best_of(const std::vector<MovementCost>& costs) {
   return best;
 }
 
-BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups, Pass pass) {
+BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups, AttnPass pass) {
   const std::array passes = {pass};
   return std::move(build_passes(plan, runs, std::move(work), head_groups, passes)[0]);
 }
@@ -77,10 +77,10 @@ BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int 
 MovementCandidate build_both(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups) {
   const OverlapConfig& overlap = plan.config.overlap;
   if (overlap.num_stages_fwd != overlap.num_stages_bwd) {
-    BuiltPass forward = build_pass(plan, runs, work, head_groups, Pass::kForward);
-    return {std::move(forward), build_pass(plan, runs, std::move(work), head_groups, Pass::kBackward), head_groups};
+    BuiltPass forward = build_pass(plan, runs, work, head_groups, AttnPass::kForward);
+    return {std::move(forward), build_pass(plan, runs, std::move(work), head_groups, AttnPass::kBackward), head_groups};
   }
-  const std::array passes = {Pass::kForward, Pass::kBackward};
+  const std::array passes = {AttnPass::kForward, AttnPass::kBackward};
   std::vector<BuiltPass> built = build_passes(plan, runs, std::move(work), head_groups, passes);
   return {std::move(built[0]), std::move(built[1]), head_groups};
 }

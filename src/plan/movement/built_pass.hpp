@@ -29,7 +29,7 @@ struct BuiltPass {
   MovementCost cost() const { return {time.total_s, bytes}; }
 };
 /// With the configured number of stages, or the best of those that are tried.
-BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups, Pass pass);
+BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups, AttnPass pass);
 
 /// Both passes.
 struct MovementCandidate {

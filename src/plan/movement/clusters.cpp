@@ -52,7 +52,7 @@ int64_t column_unit(const Dispatch& k_dispatch) {
 // Everything that the search asks about a block of ranks.
 class Search {
  public:
-  Search(const Plan& plan, const PlanRuns& runs, const RowWork& work, int head_groups, bool with_columns, Pass pass)
+  Search(const Plan& plan, const PlanRuns& runs, const RowWork& work, int head_groups, bool with_columns, AttnPass pass)
       : plan_(plan),
         work_(work),
         head_groups_(head_groups),
@@ -226,7 +226,7 @@ class Search {
   const RowWork& work_;
   const int head_groups_;
   const bool with_columns_;  // whether keys may be split too
-  const Pass pass_;
+  const AttnPass pass_;
   const RowBytes bytes_;
   const std::vector<OwnedRun>& k_runs_;
   std::vector<int64_t> own_keys_;  // of the keys counted last, by rank
@@ -252,12 +252,12 @@ void deal_in_halves(std::vector<int>::iterator begin, std::vector<int>::iterator
 
 }  // namespace
 
-RowBytes row_bytes(const DistAttnConfig& config, Pass pass) {
+RowBytes row_bytes(const DistAttnConfig& config, AttnPass pass) {
   const HeadConfig& heads = config.heads;
   const int64_t element = static_cast<int64_t>(size_of(heads.dtype));
   const int64_t q = int64_t{heads.num_heads_q} * heads.head_dim, out = int64_t{heads.num_heads_q} * heads.head_dim_v;
   const int64_t float_bytes = 4;
-  if (pass == Pass::kForward) {
+  if (pass == AttnPass::kForward) {
     return {q * element, (out + heads.num_heads_q) * float_bytes, kv_row_bytes(heads), 0};
   }
   return {(q + out) * element + 2 * heads.num_heads_q * float_bytes,
@@ -306,7 +306,7 @@ std::vector<std::vector<int>> cluster_orders(const RowWork& work) {
 }
 
 ChosenClusters choose_clusters(const Plan& plan, const PlanRuns& runs, const RowWork& work,
-                               const std::vector<int>& order, int head_groups, bool with_columns, Pass pass) {
+                               const std::vector<int>& order, int head_groups, bool with_columns, AttnPass pass) {
   Search search(plan, runs, work, head_groups, with_columns, pass);
   auto block = search.solve(order.data(), order.data() + order.size());
   return {std::move(block.clusters), block.cost, head_groups};

@@ -45,7 +45,7 @@ struct ChosenClusters {
   int head_groups = 1;
 };
 ChosenClusters choose_clusters(const Plan& plan, const PlanRuns& runs, const RowWork& work,
-                               const std::vector<int>& order, int head_groups, bool with_columns, Pass pass);
+                               const std::vector<int>& order, int head_groups, bool with_columns, AttnPass pass);
 
 /// The work of every rank, for `head_groups` groups, a multiple of every cluster's head_parts.
 RankWork cluster_work(const Plan& plan, const RowWork& work, const std::vector<Cluster>& clusters, int head_groups);

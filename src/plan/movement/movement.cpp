@@ -74,7 +74,8 @@ int most_head_groups(const Plan& plan, const PlanRuns& runs, const RowWork& work
 // The cheapest clusters of one pass over orders of the ranks and numbers of head groups. Many groups are many copies,
 // so that fewer than there are K/V heads may be better; keys are split where heads no longer can be.
 // Where nearly as cheap (2 % of the time of every rank), they are of `liked` groups, so that both passes share tables.
-ChosenClusters cheapest_clusters(const Plan& plan, const PlanRuns& runs, const RowWork& work, Pass pass, int liked) {
+ChosenClusters cheapest_clusters(const Plan& plan, const PlanRuns& runs, const RowWork& work, AttnPass pass,
+                                 int liked) {
   constexpr double kNearly = 1.37;  // 1.02^16, see Search::rank_cost
   const int wanted = plan.config.movement.head_groups;
   const int most = wanted > 0 ? wanted : most_head_groups(plan, runs, work);
@@ -95,8 +96,8 @@ MovementCandidate cluster_candidate(const Plan& plan, const PlanRuns& runs, doub
   const RowWork work = row_work(plan, runs);
   Plan weighed = plan;
   weighed.config.cost.link_bytes_per_s /= slower_links;
-  const ChosenClusters forward = cheapest_clusters(weighed, runs, work, Pass::kForward, 0);
-  const ChosenClusters backward = cheapest_clusters(weighed, runs, work, Pass::kBackward, forward.head_groups);
+  const ChosenClusters forward = cheapest_clusters(weighed, runs, work, AttnPass::kForward, 0);
+  const ChosenClusters backward = cheapest_clusters(weighed, runs, work, AttnPass::kBackward, forward.head_groups);
   int head_groups = std::max(1, plan.config.movement.head_groups);
   bool any = false;
   for (const ChosenClusters* chosen : {&forward, &backward}) {
@@ -110,8 +111,8 @@ MovementCandidate cluster_candidate(const Plan& plan, const PlanRuns& runs, doub
     return cluster_work(plan, work, chosen.clusters, head_groups);
   };
   if (forward.clusters == backward.clusters) return build_both(plan, runs, work_of(forward), head_groups);
-  return {build_pass(plan, runs, work_of(forward), head_groups, Pass::kForward),
-          build_pass(plan, runs, work_of(backward), head_groups, Pass::kBackward), head_groups};
+  return {build_pass(plan, runs, work_of(forward), head_groups, AttnPass::kForward),
+          build_pass(plan, runs, work_of(backward), head_groups, AttnPass::kBackward), head_groups};
 }
 
 MovementCandidate published_candidate(const Plan& plan, const PlanRuns& runs, const RankWork& one_group) {
@@ -152,7 +153,7 @@ void choose_least_bytes(Plan& plan, const PlanRuns& runs) {
 // Ours: moving K/V alone, clusters, or what others found.
 void choose_movement(Plan& plan, const PlanRuns& runs, double kv_seconds) {
   double kv_bytes = 0;
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+  for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
     const RowBytes row = row_bytes(plan.config, pass);
     kv_bytes += static_cast<double>(plan.rows_moved() * (row.kv_in + row.kv_back));
   }

@@ -55,7 +55,7 @@ std::vector<MovementRank> movement_tables(RankWork work, const std::vector<Owned
 
 /// Predicted for tables with at least one rank.
 std::vector<RankTime> movement_times(const DistAttnConfig& config, const std::vector<MovementRank>& ranks,
-                                     int head_groups, Pass pass, ClockTrace* trace = nullptr);
+                                     int head_groups, AttnPass pass, ClockTrace* trace = nullptr);
 
 /// Fills `movement`, `ranks` and `predicted` of a plan that has mask, config and dispatches. Leaves it as it is when
 /// the planner chooses and nothing is gained by moving queries; `kv_seconds` is what the plan takes that only moves

@@ -17,6 +17,6 @@ struct RowBytes {
   int64_t kv_in = 0;    // of k and v
   int64_t kv_back = 0;  // of dk and dv, backward
 };
-RowBytes row_bytes(const DistAttnConfig& config, Pass pass);
+RowBytes row_bytes(const DistAttnConfig& config, AttnPass pass);
 
 }  // namespace tangram

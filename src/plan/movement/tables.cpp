@@ -94,7 +94,7 @@ std::vector<MovementRank> movement_tables(RankWork work, const std::vector<Owned
 }
 
 std::vector<RankTime> movement_times(const DistAttnConfig& config, const std::vector<MovementRank>& ranks,
-                                     int head_groups, Pass pass, ClockTrace* trace) {
+                                     int head_groups, AttnPass pass, ClockTrace* trace) {
   const RowBytes bytes = row_bytes(config, pass);
   const double share = 1.0 / head_groups;
   const int num_stages = static_cast<int>(ranks.front().stages.size()) - 1;
@@ -107,7 +107,7 @@ std::vector<RankTime> movement_times(const DistAttnConfig& config, const std::ve
                    q_rows = static_cast<double>(stage.q.rows_received());
       StageSeconds& seconds = staged.stage(r, s);
       seconds.attend_s = share * compute_seconds(config, stage.area, pass) + (s > 0 ? config.cost.stage_overhead_s : 0);
-      if (pass == Pass::kBackward && stage.area > 0) {
+      if (pass == AttnPass::kBackward && stage.area > 0) {
         seconds.attend_s += share * config.cost.backward_key_row_s * key_rows * config.heads.num_heads_q;
       }
       returned_bytes +=

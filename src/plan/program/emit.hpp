@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/program/program.hpp"
+#include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/plan.hpp"
 #include "tangram/slice.hpp"
@@ -17,12 +18,10 @@ namespace tangram {
 /// What a program computes: one for each stage of each pass; with a grid, for each step between row groups and each
 /// number of heads in a chunk; where queries move, for each call.
 struct ProgramMask {
-  enum class Passes { kBoth, kForward, kBackward };
-
   AttnShape shape;
   std::vector<AttnSlice> slices;
   bool needed = true;  ///< something is to be computed, or results have to be set
-  Passes passes = Passes::kBoth;
+  AttnPasses passes = AttnPasses::kBoth;
 };
 std::vector<ProgramMask> program_masks(const Plan& plan, int rank);
 

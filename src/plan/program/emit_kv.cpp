@@ -169,7 +169,7 @@ std::vector<ProgramMask> kv_masks(const Plan& plan, int rank) {
     const std::vector<Stage>& stages = backward ? of.backward : of.forward;
     for (size_t s = 0; s < stages.size(); ++s) {
       masks.push_back({shape, stages[s].slices, s == 0 || !stages[s].slices.empty(),
-                       backward ? ProgramMask::Passes::kBackward : ProgramMask::Passes::kForward});
+                       backward ? AttnPasses::kBackward : AttnPasses::kForward});
     }
   }
   return masks;

@@ -210,7 +210,7 @@ std::vector<ProgramMask> movement_masks(const Plan& plan, int rank) {
                         h.head_dim_v, h.dtype},
                        std::move(call.slices),
                        true,
-                       backward ? ProgramMask::Passes::kBackward : ProgramMask::Passes::kForward});
+                       backward ? AttnPasses::kBackward : AttnPasses::kForward});
     }
   }
   return masks;

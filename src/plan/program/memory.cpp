@@ -65,13 +65,13 @@ struct RegionsOf {
 
 int64_t bytes_of(const TensorRef& tensor) { return tensor.rows * tensor.row_bytes(); }
 
-int64_t argument_bytes(const Plan& plan, Pass pass, const CallShape& call) {
+int64_t argument_bytes(const Plan& plan, AttnPass pass, const CallShape& call) {
   const PassArguments given(plan, call);
   int64_t bytes = 0;
   for (const TensorRef* tensor : {&given.q, &given.keys.k, &given.keys.v, &given.out, &given.lse}) {
     bytes += bytes_of(*tensor);
   }
-  if (pass == Pass::kForward) return bytes;
+  if (pass == AttnPass::kForward) return bytes;
   for (const TensorRef* tensor : {&given.dout, &given.dq, &given.key_grads.k, &given.key_grads.v}) {
     bytes += bytes_of(*tensor);
   }
@@ -120,9 +120,9 @@ int64_t program_memory(const Program& program, const RegionLives& lives, KeptReg
   return kept == KeptRegions::kLeft ? std::max(most, bytes + not_born) : most;
 }
 
-PassMemory pass_memory(const Plan& plan, int rank, Pass pass, CallShape call, bool keeps) {
+PassMemory pass_memory(const Plan& plan, int rank, AttnPass pass, CallShape call, bool keeps) {
   TANGRAM_ASSERT(!keeps || can_keep(plan));
-  const bool forward = pass == Pass::kForward;
+  const bool forward = pass == AttnPass::kForward;
   call.keeps = forward && keeps;
   const Program program =
       forward ? forward_program(plan, rank, call, kHostTarget) : backward_program(plan, rank, call, kHostTarget, keeps);
@@ -134,8 +134,8 @@ int64_t Plan::peak_bytes(int rank) const {
   require(0 <= rank && rank < cp_size(), "Plan::peak_bytes: rank must lie in [0, {}) (got {})", cp_size(), rank);
   const CallShape call = CallShape::with_results(config.heads.dtype, config.heads.dtype);
   const bool keeps = can_keep(*this);
-  return std::max(pass_memory(*this, rank, Pass::kForward, call, keeps).bytes(),
-                  pass_memory(*this, rank, Pass::kBackward, call, keeps).bytes());
+  return std::max(pass_memory(*this, rank, AttnPass::kForward, call, keeps).bytes(),
+                  pass_memory(*this, rank, AttnPass::kBackward, call, keeps).bytes());
 }
 
 }  // namespace tangram

@@ -39,7 +39,7 @@ struct PassMemory {
   int64_t bytes() const { return argument_bytes + region_bytes; }
 };
 /// `keeps`: forward leaves its kept regions, backward is given them; the plan must be able to (can_keep).
-PassMemory pass_memory(const Plan& plan, int rank, Pass pass, CallShape call, bool keeps);
+PassMemory pass_memory(const Plan& plan, int rank, AttnPass pass, CallShape call, bool keeps);
 
 /// Plan::peak_bytes of the first `num_ranks` ranks, sooner than one by one where ranks are alike.
 std::vector<int64_t> peak_bytes_of_ranks(const Plan& plan, int num_ranks);

@@ -25,9 +25,9 @@ const char* name_of(const Op& op) {
   return kNames[op.index()];
 }
 
-class Pass {
+class PlayedPass {
  public:
-  Pass(const Plan& plan, const CallShape& call, const StepPrograms& step, bool backward, const Pass* kept)
+  PlayedPass(const Plan& plan, const CallShape& call, const StepPrograms& step, bool backward, const PlayedPass* kept)
       : equal_arenas_(step.equal_arenas),
         heads_(plan.config.heads),
         call_(call),
@@ -312,9 +312,9 @@ StepPrograms step_programs(const Plan& plan, const CallShape& call, const Progra
 }
 
 void verify(const Plan& plan, const CallShape& call, const StepPrograms& programs) {
-  Pass forward(plan, call, programs, false, nullptr);
+  PlayedPass forward(plan, call, programs, false, nullptr);
   forward.play();
-  Pass backward(plan, call, programs, true, programs.kept ? &forward : nullptr);
+  PlayedPass backward(plan, call, programs, true, programs.kept ? &forward : nullptr);
   backward.play();
 }
 

@@ -17,7 +17,7 @@ JobTable job_table(const Plan& plan) {
   table.cp_size = plan.cp_size();
   table.q_runs = owned_runs(plan.q_dispatch);
   table.k_runs = owned_runs(plan.k_dispatch);
-  const RowBytes bytes = row_bytes(plan.config, Pass::kForward);
+  const RowBytes bytes = row_bytes(plan.config, AttnPass::kForward);
   table.q_row_cost = static_cast<double>(bytes.q_in + bytes.q_back);
   table.k_row_cost = static_cast<double>(bytes.kv_in);
   table.mean_area = static_cast<double>(plan.mask.area()) / plan.cp_size();

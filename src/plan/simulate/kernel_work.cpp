@@ -10,7 +10,7 @@
 
 namespace tangram::sim {
 
-double work_seconds(const SimInput& input, Pass pass, const Work& work, double num_heads, bool comm_active) {
+double work_seconds(const SimInput& input, AttnPass pass, const Work& work, double num_heads, bool comm_active) {
   if (work.area == 0) return 0;
   const MachineModel& machine = input.machine;
   double share = 1;  // of the device that the rank's kernels have

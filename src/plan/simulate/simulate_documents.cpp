@@ -60,7 +60,7 @@ struct DocumentsSim {
     return transfer;
   }
 
-  std::vector<SubRingSeconds> seconds_of(int rank, Pass pass) {
+  std::vector<SubRingSeconds> seconds_of(int rank, AttnPass pass) {
     std::vector<Work> work(static_cast<size_t>(layout.num_steps()));
     for_each_sub_ring_piece(layout, rank, slices[static_cast<size_t>(rank)],
                             [&](int step, const AttnSlice& piece, const SubRingKeys&) {
@@ -83,12 +83,13 @@ struct DocumentsSim {
                             accumulate_seconds(input, pass, rows_per_rank(rows.q), input.config.heads.num_heads_q);
       }
       if (step == 0 && sums) of_step.attend_s += rounding_seconds(input, pass, rows_per_rank(rows.q), heads);
-      if (step > 0 && pass == Pass::kBackward) {  // gradients that come are read, added to those of the step, written
+      if (step > 0 &&
+          pass == AttnPass::kBackward) {  // gradients that come are read, added to those of the step, written
         const double bytes = grad_bytes * static_cast<double>(layout.rows_in_step(rank, step));
         of_step.attend_s += packing_seconds(input.machine, 3 * bytes);
       }
       if (step + 1 < layout.num_steps()) of_step.next_s = transfer_seconds(input.machine, cast(rank, step + 1));
-      if (pass == Pass::kBackward && step > 0) {
+      if (pass == AttnPass::kBackward && step > 0) {
         of_step.grads_s = transfer_seconds(input.machine, gradients(rank, step));
       }
       result.push_back(of_step);
@@ -96,11 +97,11 @@ struct DocumentsSim {
     return result;
   }
 
-  SlowestPass play(Pass pass) {
+  SlowestPass play(AttnPass pass) {
     std::vector<std::vector<SubRingSeconds>> seconds;
     for (int rank = 0; rank < input.cp_size(); ++rank) seconds.push_back(seconds_of(rank, pass));
     SlowestPass slowest;
-    slowest.take(time_of(seconds, pass == Pass::kBackward, hides_transfers(input.machine)));
+    slowest.take(time_of(seconds, pass == AttnPass::kBackward, hides_transfers(input.machine)));
     return slowest;
   }
 
@@ -133,7 +134,7 @@ StrategyPrediction simulate_documents(const SimInput& input) {
   sim.layout = lay_out_sub_rings(find_documents(input.mask, 1), sim.rows.q, sim.rows.k, input.cp_size());
   sim.slices = cut_by_rank(input.mask, sim.rows.q, input.cp_size());
   StrategyPrediction prediction;
-  set_times(prediction, sim.play(Pass::kForward), sim.play(Pass::kBackward));
+  set_times(prediction, sim.play(AttnPass::kForward), sim.play(AttnPass::kBackward));
   sim.count(prediction);
   return prediction;
 }

@@ -69,7 +69,7 @@ struct GridSim {
     return count;
   }
 
-  HopSeconds hop(size_t group, size_t source, Pass pass) const {
+  HopSeconds hop(size_t group, size_t source, AttnPass pass) const {
     const BlockBytes block = block_bytes(sizes);
     HopSeconds seconds;
     seconds.between = crossing(group, source) > 0;
@@ -79,7 +79,7 @@ struct GridSim {
       return transfer_seconds(input.machine, transfer);
     };
     seconds.block_s = move(block.kv);
-    if (pass == Pass::kBackward) {  // gradients that come are read, added to those of the step, and written
+    if (pass == AttnPass::kBackward) {  // gradients that come are read, added to those of the step, and written
       seconds.grads_s = move(block.dkv) + packing_seconds(input.machine, 3 * static_cast<double>(block.dkv));
     }
     return seconds;
@@ -95,7 +95,7 @@ struct GridSim {
   }
 
   // Work of a group with the block of each row group.
-  std::vector<Work> block_work(size_t group, Pass pass) const {
+  std::vector<Work> block_work(size_t group, AttnPass pass) const {
     std::vector<Work> work(groups());
     for (const AttnSlice& slice : slices[group]) {
       auto run = std::upper_bound(key_runs.begin(), key_runs.end(), slice.k_range.begin,
@@ -110,7 +110,7 @@ struct GridSim {
     return work;
   }
 
-  void set_ring(Pass pass, GridPass& grid) {
+  void set_ring(AttnPass pass, GridPass& grid) {
     computes.resize(groups());
     grid.attend_s.resize(groups() * groups());
     const size_t inner = static_cast<size_t>(shape().inner_ring), outer = groups() / inner;
@@ -142,7 +142,7 @@ struct GridSim {
     return {{block * (ranks - 1 - crossing), 2 * (ranks - 1 - crossing)}, {block * crossing, 2 * crossing}};
   }
 
-  void set_gather(Pass pass, GridPass& grid) {
+  void set_gather(AttnPass pass, GridPass& grid) {
     computes.resize(2);
     const BlockBytes block = block_bytes(sizes);
     grid.gather_s = transfer_seconds(input.machine, gathered(block.kv));
@@ -164,7 +164,7 @@ struct GridSim {
   }
 
   // The attention of each chunk of heads, where all rows of the sequence are here.
-  void set_chunks(Pass pass, GridPass& grid) const {
+  void set_chunks(AttnPass pass, GridPass& grid) const {
     const double all_heads = local_heads_kv(sizes.config.heads, shape().head_ranks);
     const Work work = of_one_call(count_work(slices[0], input.kernel(pass)), block_rows(), input.kernel(pass));
     const bool beside = head_chunks.size() > 1;  // transfers go on while it computes
@@ -174,7 +174,7 @@ struct GridSim {
     }
   }
 
-  void set_exchanges(Pass pass, GridPass& grid) const {
+  void set_exchanges(AttnPass pass, GridPass& grid) const {
     if (shape().head_ranks == 1) return;
     const auto copy_s = [&](int64_t exchanged) {
       return packing_seconds(input.machine, static_cast<double>(head_copy_bytes(exchanged, shape().head_ranks)));
@@ -186,8 +186,8 @@ struct GridSim {
     }
   }
 
-  RankTime play(Pass pass) {
-    GridPass grid{.shape = shape(), .backward = pass == Pass::kBackward, .hides = hides_transfers(input.machine)};
+  RankTime play(AttnPass pass) {
+    GridPass grid{.shape = shape(), .backward = pass == AttnPass::kBackward, .hides = hides_transfers(input.machine)};
     if (groups() == 1) {
       set_chunks(pass, grid);
     } else if (shape().row_move == RowMove::kGather) {
@@ -205,8 +205,8 @@ struct GridSim {
     const int heads_kv = local_heads_kv(sizes.config.heads, shape().head_ranks);
     const GridCall call = predicted_call(sizes.config.heads);
     if (shape().head_ranks > 1) {
-      const HeadBytes forward = head_bytes(sizes, call, Pass::kForward, heads_kv);
-      const HeadBytes backward = head_bytes(sizes, call, Pass::kBackward, heads_kv);
+      const HeadBytes forward = head_bytes(sizes, call, AttnPass::kForward, heads_kv);
+      const HeadBytes backward = head_bytes(sizes, call, AttnPass::kBackward, heads_kv);
       for (int rank = 0; rank < input.cp_size(); ++rank) {
         sum += exchange(rank, forward.in + forward.back + backward.in + backward.back, 1).between.bytes;
       }
@@ -262,8 +262,8 @@ StrategyPrediction simulate_shape(const SimInput& input, const DistAttnConfig& c
   sim.key_runs = runs_of_groups(k_dispatch);
   sim.head_chunks = head_chunks_of({sim.sizes, {input.mask.area()}}, kFunction);
 
-  const RankTime forward = sim.play(Pass::kForward);
-  const RankTime backward = sim.play(Pass::kBackward);
+  const RankTime forward = sim.play(AttnPass::kForward);
+  const RankTime backward = sim.play(AttnPass::kBackward);
   const GridTraffic traffic = grid_traffic(sim.sizes, predicted_call(config.heads));
   StrategyPrediction prediction;
   prediction.forward_s = forward.total_s;

@@ -42,7 +42,7 @@ struct TangramSim {
     return std::any_of(ranks.begin(), ranks.end(), [](const RankNeeds& needs) { return needs.remote_rows > 0; });
   }
 
-  void set_rank(int rank, Pass pass, StagedPass& staged) const {
+  void set_rank(int rank, AttnPass pass, StagedPass& staged) const {
     const RankNeeds& needs = ranks[static_cast<size_t>(rank)];
     const DistAttnConfig& config = input.config;
     const int node = input.node_of(rank);
@@ -76,7 +76,7 @@ struct TangramSim {
         packing_seconds(input.machine, static_cast<double>(2 * needs.remote_rows) * grad_bytes);
   }
 
-  SlowestPass play(Pass pass, int num_stages) const {
+  SlowestPass play(AttnPass pass, int num_stages) const {
     StagedPass staged = staged_pass(ranks.size(), num_stages);
     staged.hides = hides_transfers(input.machine);
     for (int r = 0; r < input.cp_size(); ++r) set_rank(r, pass, staged);
@@ -90,9 +90,9 @@ struct TangramSim {
     SlowestPass pass;
     int num_stages = 0;
   };
-  BestPass play_best(Pass pass) const {
+  BestPass play_best(AttnPass pass) const {
     const OverlapConfig& overlap = input.config.overlap;
-    const int given = pass == Pass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
+    const int given = pass == AttnPass::kForward ? overlap.num_stages_fwd : overlap.num_stages_bwd;
     if (!any_remote() || given > 0) return {play(pass, any_remote() ? given : 0), given};
     BestPass best{play(pass, 1), 1};
     for (int count = 2; count <= kMaxAutoStages; ++count) {
@@ -177,8 +177,8 @@ StrategyPrediction simulate_with(const SimInput& input, bool hierarchical) {
       sim.crossing_share.push_back(wanted[n] > 0 ? static_cast<double>(crossing[n]) / wanted[n] : 1);
     }
   }
-  SlowestPass forward = sim.play_best(Pass::kForward).pass;
-  auto [backward, backward_stages] = sim.play_best(Pass::kBackward);
+  SlowestPass forward = sim.play_best(AttnPass::kForward).pass;
+  auto [backward, backward_stages] = sim.play_best(AttnPass::kBackward);
   sim.bound_by_senders(forward, backward);
   set_times(prediction, forward, backward);
   sim.count(prediction, KvSketch(input.config, q_dispatch, k_dispatch, sim.any_remote(),

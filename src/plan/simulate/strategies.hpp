@@ -31,14 +31,16 @@ struct SimInput {
   int cp_size() const { return config.cp_size; }
   int node_of(int rank) const { return rank / machine.ranks_per_node; }
   int num_nodes() const { return (cp_size() + machine.ranks_per_node - 1) / machine.ranks_per_node; }
-  const KernelModel& kernel(Pass pass) const { return pass == Pass::kForward ? machine.forward : machine.backward; }
+  const KernelModel& kernel(AttnPass pass) const {
+    return pass == AttnPass::kForward ? machine.forward : machine.backward;
+  }
 };
 
 using Work = KernelWork;
 
 /// Seconds of one kernel call over `work` for `num_heads` query heads; 0 for no work. `comm_active`: rows move
 /// meanwhile, which takes workers from the kernel when they do the moving.
-double work_seconds(const SimInput& input, Pass pass, const Work& work, double num_heads, bool comm_active);
+double work_seconds(const SimInput& input, AttnPass pass, const Work& work, double num_heads, bool comm_active);
 
 struct LinkLoad {
   double bytes = 0;
@@ -67,9 +69,9 @@ double packing_seconds(const MachineModel& machine, double bytes);
 
 /// Seconds that a further step adds for `q_rows` rows of `num_heads` heads, see further_call_bytes: out forward, dq
 /// backward, in float32, are read and written once more.
-double accumulate_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads);
+double accumulate_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads);
 /// And of rounding them at the end.
-double rounding_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads);
+double rounding_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads);
 
 /// Largest area of a rank (or row group) ÷ mean, `slices` as cut_by_rank gives them.
 double balance_of(const SimInput& input, const std::vector<std::vector<AttnSlice>>& slices);

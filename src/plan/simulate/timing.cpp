@@ -50,12 +50,12 @@ double packing_seconds(const MachineModel& machine, double bytes) {
   return machine.engine == CommEngine::kHostThreads ? 0 : bytes / machine.memory_bytes_per_s;
 }
 
-double accumulate_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads) {
+double accumulate_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads) {
   const int64_t bytes = further_call_bytes(input.config.heads, pass, q_rows, static_cast<int64_t>(num_heads));
   return static_cast<double>(bytes) / input.machine.memory_bytes_per_s;
 }
 
-double rounding_seconds(const SimInput& input, Pass pass, int64_t q_rows, double num_heads) {
+double rounding_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads) {
   const int64_t bytes = rounding_bytes(input.config.heads, pass, q_rows, static_cast<int64_t>(num_heads));
   return static_cast<double>(bytes) / input.machine.memory_bytes_per_s;
 }

@@ -116,7 +116,7 @@ void ProgramAttention::prepare_passes() {
 
 void ProgramAttention::prepare_masks() {
   for (const ProgramMask& mask : program_masks(*base_.plan, base_.rank)) {
-    using Passes = ProgramMask::Passes;
+    using Passes = AttnPasses;
     const bool forward = mask.passes != Passes::kBackward;
     const bool backward = mask.passes != Passes::kForward && options_.with_backward;
     const bool needed = mask.needed && (forward || backward);

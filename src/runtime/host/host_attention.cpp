@@ -33,9 +33,9 @@ bool is_verified(const Plan& plan) {
 
 HostAttention::HostAttention(RankContext& context) : context_(context) {
   for (const ProgramMask& mask : program_masks(*context.plan, context.rank)) {
-    const AttnPasses passes = mask.passes == ProgramMask::Passes::kForward    ? AttnPasses::kForward
-                              : mask.passes == ProgramMask::Passes::kBackward ? AttnPasses::kBackward
-                                                                              : AttnPasses::kBoth;
+    const AttnPasses passes = mask.passes == AttnPasses::kForward    ? AttnPasses::kForward
+                              : mask.passes == AttnPasses::kBackward ? AttnPasses::kBackward
+                                                                     : AttnPasses::kBoth;
     masks_.push_back(mask.needed ? prepare_slices(*context.backend, mask.slices, mask.shape, {}, passes) : nullptr);
   }
 }

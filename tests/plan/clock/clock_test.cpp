@@ -127,10 +127,10 @@ TEST(PlanTimes, EndWithThePrediction) {
       if (cp_size < 4 && (strategy == Strategy::kUsp || strategy == Strategy::kLoongTrain)) continue;
       const auto plan =
           plan_of(causal_mask(4096, 4096), {8, 8, 64, 64, DType::kBFloat16}, cp_size, {strategy, 0, 0, {}});
-      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
         ClockTrace trace;
         const std::vector<RankTime> times = plan_times(*plan, pass, &trace);
-        const double predicted_s = pass == Pass::kForward ? plan->predicted.forward_s : plan->predicted.backward_s;
+        const double predicted_s = pass == AttnPass::kForward ? plan->predicted.forward_s : plan->predicted.backward_s;
         ASSERT_EQ(std::ssize(times), cp_size) << to_string(strategy);
         EXPECT_EQ(slowest_of(times).total_s, predicted_s) << to_string(strategy);
         double end_s = 0;

@@ -36,34 +36,34 @@ std::vector<Entry> entries_of(const Skeleton& skeleton, bool with_attends, bool 
   return entries;
 }
 
-SharedSkeleton sketch_of(const Plan& plan, Pass pass, bool kept) {
+SharedSkeleton sketch_of(const Plan& plan, AttnPass pass, bool kept) {
   const GridPlan& grid = plan.grid;
   if (!plan.movement.empty()) {
-    const auto& ranks = pass == Pass::kForward ? plan.movement.forward : plan.movement.backward;
+    const auto& ranks = pass == AttnPass::kForward ? plan.movement.forward : plan.movement.backward;
     return movement_skeleton(pass, static_cast<int>(ranks.front().stages.size()) - 1);
   }
   if (grid.empty()) {
     const RankPlan& rank = plan.ranks.front();
-    const auto& stages = pass == Pass::kForward ? rank.forward : rank.backward;
+    const auto& stages = pass == AttnPass::kForward ? rank.forward : rank.backward;
     return kv_skeleton(pass, static_cast<int>(stages.size()) - 1, kept);
   }
   if (grid.row_move == RowMove::kSubRings) return sub_ring_skeleton(pass, static_cast<int>(grid.steps.front().size()));
   return grid_skeleton(pass, grid_shape(plan.config, "sketch_of"), static_cast<int>(grid.head_chunks.size()));
 }
 
-void expect_same_order(const Case& of, Pass pass) {
+void expect_same_order(const Case& of, AttnPass pass) {
   const Plan& plan = *of.plan;
   const bool moves_q = !plan.movement.empty();
   // The keys' gradients leave when the last stage that sees the keys has ended, which no shape says.
   const bool with_results = !moves_q;
-  const bool kept = of.kept && pass == Pass::kBackward;
+  const bool kept = of.kept && pass == AttnPass::kBackward;
   const SharedSkeleton sketch = sketch_of(plan, pass, kept && !moves_q);
   const std::vector<Entry> all = entries_of(*sketch, true, with_results);
   const std::vector<Entry> casts = entries_of(*sketch, false, with_results);
   for (int rank = 0; rank < plan.cp_size(); ++rank) {
     const Skeleton written =
-        skeleton_of(pass == Pass::kForward ? forward_program(plan, rank, of.call, kClockTarget)
-                                           : backward_program(plan, rank, of.call, kClockTarget, kept));
+        skeleton_of(pass == AttnPass::kForward ? forward_program(plan, rank, of.call, kClockTarget)
+                                               : backward_program(plan, rank, of.call, kClockTarget, kept));
     const std::vector<Entry> entries = entries_of(written, true, with_results);
     // Calls without work are not made; in a stage in which no rank fetches anything nothing is cast.
     auto next = all.begin();
@@ -87,16 +87,17 @@ TEST(Skeleton, OfAShapeIsThatOfEveryProgram) {
       continue;  // shapes that the strategy refuses
     }
     ++num_cases;
-    for (const Pass pass : {Pass::kForward, Pass::kBackward}) ASSERT_NO_FATAL_FAILURE(expect_same_order(drawn, pass));
+    for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward})
+      ASSERT_NO_FATAL_FAILURE(expect_same_order(drawn, pass));
   }
   EXPECT_GT(num_cases, 200);
 }
 
 TEST(Skeleton, IsMadeOnceForAShape) {
-  const SharedSkeleton first = kv_skeleton(Pass::kForward, 3, false);
-  EXPECT_EQ(first, kv_skeleton(Pass::kForward, 3, false));
-  EXPECT_NE(first, kv_skeleton(Pass::kBackward, 3, false));
-  EXPECT_NE(first, kv_skeleton(Pass::kForward, 2, false));
+  const SharedSkeleton first = kv_skeleton(AttnPass::kForward, 3, false);
+  EXPECT_EQ(first, kv_skeleton(AttnPass::kForward, 3, false));
+  EXPECT_NE(first, kv_skeleton(AttnPass::kBackward, 3, false));
+  EXPECT_NE(first, kv_skeleton(AttnPass::kForward, 2, false));
 }
 
 }  // namespace

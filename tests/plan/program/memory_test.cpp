@@ -60,8 +60,9 @@ TEST(ProgramMemory, BackwardHasMoreArgumentsThanForward) {
   const CallShape call = CallShape::with_results(DType::kBFloat16, DType::kFloat32);
   constexpr int64_t kQ = 32 * 4 * 8, kOut = 32 * 4 * 16, kLse = 32 * 4, kKv = 32 * 2 * (8 + 16);
   const int64_t forward = 2 * kQ + 4 * kOut + 4 * kLse + 2 * kKv;
-  EXPECT_EQ(pass_memory(*plan, 0, Pass::kForward, call, false).argument_bytes, forward);
-  EXPECT_EQ(pass_memory(*plan, 0, Pass::kBackward, call, false).argument_bytes, forward + 2 * kOut + 4 * kQ + 4 * kKv);
+  EXPECT_EQ(pass_memory(*plan, 0, AttnPass::kForward, call, false).argument_bytes, forward);
+  EXPECT_EQ(pass_memory(*plan, 0, AttnPass::kBackward, call, false).argument_bytes,
+            forward + 2 * kOut + 4 * kQ + 4 * kKv);
 }
 
 /// Documents as long as the chunks of a zigzag dispatch, so that no rank needs what another has, but for a longer one

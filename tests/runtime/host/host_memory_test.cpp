@@ -163,8 +163,8 @@ TEST(HostMemory, PassesAllocateWhatTheirProgramsSay) {
     call.wants_dsink = call.wants_dsink && call.seqlen_sink > 0;
     for (int rank = 0; rank < drawn.plan->cp_size(); ++rank) {
       const MeasuredStep& step = steps[static_cast<size_t>(rank)];
-      const PassMemory forward = pass_memory(*drawn.plan, rank, Pass::kForward, call, drawn.kept);
-      const PassMemory backward = pass_memory(*drawn.plan, rank, Pass::kBackward, call, drawn.kept);
+      const PassMemory forward = pass_memory(*drawn.plan, rank, AttnPass::kForward, call, drawn.kept);
+      const PassMemory backward = pass_memory(*drawn.plan, rank, AttnPass::kBackward, call, drawn.kept);
       EXPECT_EQ(forward.region_bytes, step.forward.region_bytes);
       EXPECT_EQ(backward.region_bytes, step.backward.region_bytes);
       EXPECT_EQ(forward.argument_bytes, step.forward.argument_bytes);

@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The two passes of attention.
+#pragma once
+
+namespace tangram {
+
+enum class AttnPass : int { kForward = 0, kBackward = 1 };
+
+/// What something is prepared or needed for.
+enum class AttnPasses : int { kBoth = 0, kForward = 1, kBackward = 2 };
+
+}  // namespace tangram
