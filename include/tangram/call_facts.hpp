@@ -7,6 +7,9 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <optional>
+
+#include "tangram/dtype.hpp"
 
 namespace tangram {
 
@@ -23,6 +26,7 @@ struct CallFacts {
     kSoftcap,   ///< likewise
     kSink,      ///< sinks of a row, and whether each row has its own: length * 2 + own
     kResults,   ///< which of the results that ranks combine or keep are wanted: bits, see Result
+    kDTypes,    ///< of out, dout, dq, dk and dv where they travel: see dtypes_word
     kRows,      ///< of what moves rows alone: hash of the dispatch
     kNumFacts,
   };
@@ -44,6 +48,16 @@ struct CallFacts {
     return static_cast<uint64_t>(num_heads_q) | static_cast<uint64_t>(num_heads_kv) << 16 |
            static_cast<uint64_t>(head_dim) << 32 | static_cast<uint64_t>(head_dim_v) << 44 |
            static_cast<uint64_t>(dtype) << 56;
+  }
+
+  /// A byte each: 0, or the number of a dtype and 1.
+  static constexpr std::array kTypedTensors = {"out", "dout", "dq", "dk", "dv"};
+  static uint64_t dtypes_word(const std::array<std::optional<DType>, kTypedTensors.size()>& dtypes) {
+    uint64_t word = 0;
+    for (size_t i = 0; i < dtypes.size(); ++i) {
+      if (dtypes[i]) word |= (static_cast<uint64_t>(*dtypes[i]) + 1) << (8 * i);
+    }
+    return word;
   }
 
   friend bool operator==(const CallFacts&, const CallFacts&) = default;

@@ -51,6 +51,17 @@ std::string results_text(uint64_t word) {
   return text.empty() ? "none" : text;
 }
 
+std::string dtypes_text(uint64_t word) {
+  std::string text;
+  for (const char* name : CallFacts::kTypedTensors) {
+    if ((word & 0xff) != 0) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, to_string(static_cast<DType>((word & 0xff) - 1)));
+    }
+    word >>= 8;
+  }
+  return text.empty() ? "none" : text;
+}
+
 std::string fact_text(CallFacts::Fact fact, uint64_t word) {
   switch (fact) {
     case CallFacts::kHeads: return heads_text(word);
@@ -59,6 +70,7 @@ std::string fact_text(CallFacts::Fact fact, uint64_t word) {
     case CallFacts::kSoftcap: return fmt::format("{:g}", std::bit_cast<float>(static_cast<uint32_t>(word)));
     case CallFacts::kSink: return sink_text(word);
     case CallFacts::kResults: return results_text(word);
+    case CallFacts::kDTypes: return dtypes_text(word);
     default: return fmt::format("{:016x}", word);
   }
 }
@@ -74,6 +86,7 @@ const char* fact_name(CallFacts::Fact fact) {
     case CallFacts::kSoftcap: return "softcaps";
     case CallFacts::kSink: return "sinks";
     case CallFacts::kResults: return "wanted results";
+    case CallFacts::kDTypes: return "dtypes";
     case CallFacts::kRows: return "the keys' rows";
     case CallFacts::kNumFacts: break;
   }

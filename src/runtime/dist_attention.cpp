@@ -65,7 +65,7 @@ class DistAttention::Impl {
   template <class Args, class Run>
   void pass(const Args& args, bool will_communicate, Run run) {
     check_for_all(*context.communicator, will_communicate, [&] { validate(context, args); });
-    const SharedFacts shared(*context.communicator, facts_of(facts, args));
+    const SharedFacts shared(*context.communicator, facts_of(facts, *context.plan, args));
     try {
       run();
     } catch (const InvalidArgument&) {

@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "core/require.hpp"
 #include "tangram/flex_attention.hpp"
@@ -90,6 +92,10 @@ CallFacts facts_of(const CallFacts& plan, AttnPass pass, const AttnOptions& opti
   return facts;
 }
 
+bool moves_queries(const std::vector<MovementRank>& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [](const MovementRank& rank) { return rank.remote_q_rows > 0; });
+}
+
 }  // namespace
 
 CallFacts facts_of(const Plan& plan) {
@@ -103,14 +109,15 @@ CallFacts facts_of(const Plan& plan) {
   return facts;
 }
 
-CallFacts facts_of(const CallFacts& plan, const DistForwardArgs& args) {
-  CallFacts facts = facts_of(plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
+CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistForwardArgs& args) {
+  CallFacts facts = facts_of(of_plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
   facts.set(CallFacts::kResults, args.max_logits != nullptr ? uint64_t{CallFacts::kMaxLogits} : 0);
+  if (plan.grid.head_ranks > 1) facts.set(CallFacts::kDTypes, CallFacts::dtypes_word({args.out.dtype}));
   return facts;
 }
 
-CallFacts facts_of(const CallFacts& plan, const DistBackwardArgs& args) {
-  CallFacts facts = facts_of(plan, AttnPass::kBackward, args.options, args.sink, args.q.dim);
+CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistBackwardArgs& args) {
+  CallFacts facts = facts_of(of_plan, AttnPass::kBackward, args.options, args.sink, args.q.dim);
   uint64_t results = args.kept != nullptr && args.kept->valid ? uint64_t{CallFacts::kKept} : 0;
   if (args.dsink != nullptr) {
     results |= CallFacts::kDsink;
@@ -118,6 +125,13 @@ CallFacts facts_of(const CallFacts& plan, const DistBackwardArgs& args) {
     if (args.dsink_reduce == DsinkReduce::kAvg) results |= CallFacts::kDsinkAvg;
   }
   facts.set(CallFacts::kResults, results);
+  if (const int head_ranks = plan.grid.head_ranks; head_ranks > 1) {
+    std::optional<DType> dk, dv;  // ranks that share a head of K/V send sums in reduce_dtype
+    if (plan.config.heads.num_heads_kv >= head_ranks) dk = args.dk.dtype, dv = args.dv.dtype;
+    facts.set(CallFacts::kDTypes, CallFacts::dtypes_word({args.out.dtype, args.dout.dtype, args.dq.dtype, dk, dv}));
+  } else if (moves_queries(plan.movement.backward)) {
+    facts.set(CallFacts::kDTypes, CallFacts::dtypes_word({std::nullopt, args.dout.dtype}));
+  }
   return facts;
 }
 

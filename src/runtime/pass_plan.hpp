@@ -18,8 +18,8 @@ namespace tangram {
 
 /// What all ranks must share of a plan, and of a pass over it.
 CallFacts facts_of(const Plan& plan);
-CallFacts facts_of(const CallFacts& plan, const DistForwardArgs& args);
-CallFacts facts_of(const CallFacts& plan, const DistBackwardArgs& args);
+CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistForwardArgs& args);
+CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistBackwardArgs& args);
 
 /// The operations of its life, or the epochs that are opened, belong to a call of these facts, those after it to none.
 template <class Ranks>  // Communicator or DeviceCommunicator

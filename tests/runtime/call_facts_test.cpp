@@ -6,9 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/dense_backend.hpp"
+#include "runtime/movement_cases.hpp"
 #include "runtime/strategy_cases.hpp"
 #include "tangram/error.hpp"
 
@@ -161,6 +163,104 @@ TEST_P(CallFactsTest, TheDefaultScaleMayBeWrittenOut) {
     auto results = make_results(testing::kSeqlen, testing::kSeqlen, own);
     EXPECT_NO_THROW(rank_step(own, inputs, comm, attention, results));
   });
+}
+
+// ---- Dtypes of results and of dout, which count where they travel.
+
+/// float32 tensors of a rank's step but for the one of this name, which is bfloat16 as the heads are.
+struct TypedStep {
+  TypedStep(const DistAttention& attention, const std::string& other) {
+    const HeadConfig& heads = attention.plan().config.heads;
+    const auto tensor = [&](const char* name, int64_t rows, int num_heads) {
+      const bool is_input = name[0] == '\0' || name == other;
+      HostTensor made(is_input ? DType::kBFloat16 : DType::kFloat32, rows, num_heads, heads.head_dim);
+      made.fill(1);
+      return made;
+    };
+    const int64_t q_rows = attention.q_rows(), k_rows = attention.k_rows();
+    q = tensor("", q_rows, heads.num_heads_q);
+    k = tensor("", k_rows, heads.num_heads_kv);
+    out = tensor("out", q_rows, heads.num_heads_q);
+    dout = tensor("dout", q_rows, heads.num_heads_q);
+    dq = tensor("dq", q_rows, heads.num_heads_q);
+    dk = tensor("dk", k_rows, heads.num_heads_kv);
+    dv = tensor("dv", k_rows, heads.num_heads_kv);
+    lse = HostTensor(DType::kFloat32, q_rows, heads.num_heads_q, 1);
+    lse.fill(1);
+  }
+  void run(DistAttention& attention, bool backward) {
+    if (backward) {
+      attention.backward({q, k, k, out, lse.data<float>(), dout, dq, dk, dv, nullptr, {}, {}, nullptr, {}});
+    } else {
+      attention.forward({q, k, k, out, lse.data<float>(), nullptr, {}, nullptr, {}});
+    }
+  }
+
+  HostTensor q, k, out, dout, dq, dk, dv, lse;
+};
+
+/// A pass in which `name` is of another dtype on rank 1: refused by both ranks before a row moves, or by none.
+void expect_dtypes(const std::shared_ptr<const Plan>& plan, const std::string& name, bool backward, bool is_refused) {
+  SCOPED_TRACE(::testing::Message() << name << (backward ? " backward" : " forward"));
+  const DenseBackend backend;
+  run_local_ranks(
+      plan->cp_size(),
+      [&](Communicator& comm) {
+        DistAttention attention(plan, comm, backend);
+        TypedStep step(attention, comm.rank() == 1 ? name : "none");
+        comm.reset_counters();
+        std::string message;
+        try {
+          step.run(attention, backward);
+        } catch (const InvalidArgument& error) {
+          message = error.what();
+        }
+        EXPECT_EQ(!message.empty(), is_refused) << "rank " << comm.rank() << ": " << message;
+        if (is_refused) {
+          EXPECT_THAT(message, ::testing::ContainsRegex("dtypes differ \\(rank.* 0.*: .*" + name +
+                                                        " float32.*; rank 1: .*" + name + " bfloat16"));
+          const TrafficCounters moved = comm.counters();
+          EXPECT_EQ(moved.rows_sent + moved.rows_received, 0) << "rank " << comm.rank();
+          EXPECT_EQ(moved.bytes_sent + moved.bytes_received, 0) << "rank " << comm.rank();
+        }
+        comm.barrier("still usable");
+      },
+      20);
+}
+
+void expect_dtypes_of_passes(const std::shared_ptr<const Plan>& plan, const std::vector<std::string>& travel_forward,
+                             const std::vector<std::string>& travel_backward) {
+  const auto has = [](const std::vector<std::string>& names, const char* name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  expect_dtypes(plan, "out", false, has(travel_forward, "out"));
+  for (const char* name : {"out", "dout", "dq", "dk", "dv"}) {
+    expect_dtypes(plan, name, true, has(travel_backward, name));
+  }
+}
+
+HeadConfig bfloat16_heads(int num_heads_kv) { return {4, num_heads_kv, 8, 8, DType::kBFloat16}; }
+
+TEST_P(CallFactsTest, DTypesThatTravelAreNamedBeforeARowMoves) {
+  const auto full =
+      plan_of(full_mask(testing::kSeqlen, testing::kSeqlen), bfloat16_heads(4), kNumRanks, {GetParam(), 0, 0, {}});
+  if (full->grid.head_ranks > 1) {
+    expect_dtypes_of_passes(full, {"out"}, {"out", "dout", "dq", "dk", "dv"});
+  } else {
+    expect_dtypes_of_passes(full, {}, {});
+  }
+}
+
+TEST(CallFacts, GradientsOfSharedHeadsTravelInTheReduceDType) {
+  const Mask mask = full_mask(testing::kSeqlen, testing::kSeqlen);
+  const auto plan = plan_of(mask, bfloat16_heads(1), kNumRanks, {Strategy::kUlysses, 0, 0, {}});
+  expect_dtypes_of_passes(plan, {"out"}, {"out", "dout", "dq"});
+}
+
+TEST(CallFacts, DoutTravelsWithQueries) {
+  const Mask mask = causal_mask(testing::kSeqlen, testing::kSeqlen);
+  const auto plan = testing::random_plan(mask, testing::config_of(3, bfloat16_heads(2)), 2, 1);
+  expect_dtypes_of_passes(plan, {}, {"dout"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, CallFactsTest, ::testing::ValuesIn(strategies()),

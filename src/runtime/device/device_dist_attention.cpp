@@ -97,7 +97,7 @@ class DeviceDistAttention::Impl {
             "DeviceDistAttention: the workspace must have at least {} bytes, aligned to {} (got {} bytes at {})",
             needed, cuda::kScratchAlignment, given.bytes, given.data);
     pass([&] {
-      const SharedFacts shared(*rank.communicator, facts_of(facts, args));
+      const SharedFacts shared(*rank.communicator, facts_of(facts, *rank.base.plan, args));
       std::optional<cuda::Workspace::Lease> lease;
       if (given.data == nullptr && needed > 0) {
         lease.emplace(rank.communicator->workspace().acquire(static_cast<size_t>(needed), cuda::as_stream(stream)));
