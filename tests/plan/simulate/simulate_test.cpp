@@ -12,9 +12,11 @@
 #include <set>
 
 #include "plan/cost.hpp"
+#include "plan/program/memory.hpp"
 #include "plan/simulate/rank_needs.hpp"
 #include "plan/simulate/strategies.hpp"
 #include "reference/mask_cases.hpp"
+#include "support/sample.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
@@ -139,6 +141,49 @@ TEST(Simulate, MemoryIsThatOfPlansWithGivenStages) {
     }
   }
 }
+
+struct ManyRanks {
+  const char* mask;
+  Strategy strategy;
+  int cp_size;
+};
+
+class SimulateManyRanks : public ::testing::TestWithParam<ManyRanks> {};
+
+// Whole plans of so many ranks cost seconds for masks that show much; these do not.
+TEST_P(SimulateManyRanks, MemoryIsThatOfTheLargestRankOfThePlan) {
+  const auto [name, strategy, cp_size] = GetParam();
+  const bool takes_seconds = strategy == Strategy::kRing || strategy == Strategy::kHybridCp;
+  if (takes_seconds && !support::is_long_run()) GTEST_SKIP() << "by make test-long";
+  const int64_t rows = int64_t{cp_size} * 128;
+  const Mask mask = name == std::string_view("window")   ? sliding_window_mask(rows, {700, 0})
+                    : name == std::string_view("causal") ? causal_mask(rows, rows)
+                                                         : documents(rows, cp_size / 8, 7);
+  DistAttnConfig config = config_for(cp_size);
+  config.strategy.name = strategy;
+  if (strategy == Strategy::kUsp) config.strategy.head_ranks = 8;
+  const MachineModel machine;
+  const StrategyPrediction sim = simulate(mask, config, machine, to_string(strategy));
+  ASSERT_EQ(sim.infeasible, "");
+  config.cost = cost_model_of(machine);
+  const std::vector<int64_t> bytes = peak_bytes_of_ranks(make_plan(mask, config), cp_size);
+  ASSERT_EQ(std::ssize(bytes), cp_size);
+  EXPECT_EQ(sim.peak_bytes, static_cast<double>(*std::max_element(bytes.begin(), bytes.end())));
+}
+
+std::string name_of(const ::testing::TestParamInfo<ManyRanks>& info) {
+  const auto [mask, strategy, cp_size] = info.param;
+  return std::string(mask) + "_" + std::string(to_string(strategy)) + "_" + std::to_string(cp_size);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Simulate, SimulateManyRanks,
+    ::testing::Values(ManyRanks{"window", Strategy::kTangram, 1024}, ManyRanks{"documents", Strategy::kTangram, 1024},
+                      ManyRanks{"causal", Strategy::kTangram, 1024}, ManyRanks{"causal", Strategy::kRing, 1024},
+                      ManyRanks{"causal", Strategy::kUsp, 1024}, ManyRanks{"documents", Strategy::kHybridCp, 1024},
+                      ManyRanks{"window", Strategy::kTangram, 4096}, ManyRanks{"documents", Strategy::kTangram, 4096},
+                      ManyRanks{"causal", Strategy::kUsp, 4096}),
+    name_of);
 
 TEST(Simulate, SentRowsAreThoseOfTheExchangeTables) {
   const Mask mask = documents(16384, 23, 3);
