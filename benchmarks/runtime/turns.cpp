@@ -11,6 +11,7 @@
 #include <random>
 
 #include "core/median.hpp"
+#include "core/seconds_since.hpp"
 #include "cuda/check.hpp"
 
 namespace tangram::bench {
@@ -23,8 +24,6 @@ constexpr double kTurn_s = 0.015;
 constexpr int kFewestRounds = 3;
 constexpr double kLong_s = 0.1;  // calls that have a turn for themselves
 constexpr int kMostCalls = 50;   // of a turn: the host must not find a full queue
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 double reduced(Communicator& control, ReduceOp op, double value) {
   float shared = static_cast<float>(value);

@@ -15,6 +15,7 @@
 #include "cli/progress.hpp"
 #include "core/median.hpp"
 #include "core/require.hpp"
+#include "core/seconds_since.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/dist_attention.hpp"
 #include "tangram/env.hpp"
@@ -27,8 +28,6 @@ namespace tangram::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // Processor time of all threads of this process.
 double process_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }

@@ -11,6 +11,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/larger.hpp"
 #include "core/require.hpp"
 
 namespace tangram::comm {
@@ -156,9 +157,6 @@ void reduce_run(const Run& run, std::span<const Operand> operands, const TensorV
     store_row(target, row, values, scale);
   }
 }
-
-/// The larger; NaN where one is.
-float larger(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 
 /// The merge of partial softmax results: out and lse of each head, weighted by exp(lse_i - lse).
 void merge_run(const Run& run, std::span<const Operand> outs, std::span<const Operand> lses, const TensorView& out,

@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "core/require.hpp"
+#include "core/rounding.hpp"
 #include "tangram/error.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -35,8 +36,6 @@ void unmap(void* data, size_t bytes) {
   ASAN_UNPOISON_MEMORY_REGION(data, bytes);
   munmap(data, bytes);
 }
-
-size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 

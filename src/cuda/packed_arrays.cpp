@@ -5,11 +5,13 @@
 
 #include <cstring>
 
+#include "core/rounding.hpp"
+
 namespace tangram::cuda {
 
 PackedArray PackedArrays::append(const void* values, size_t bytes) {
   constexpr size_t kAlignment = 256;
-  const size_t offset = (host_.size() + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t offset = round_up(host_.size(), kAlignment);
   host_.resize(offset + bytes);
   if (bytes > 0) std::memcpy(host_.data() + offset, values, bytes);
   return {offset, bytes};

@@ -8,13 +8,13 @@
 #include <cstring>
 #include <vector>
 
+#include "core/seconds_since.hpp"
+
 namespace tangram::cli {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // The fastest: what disturbs a transfer only makes it longer.
 double fastest(const std::vector<double>& times) { return *std::min_element(times.begin(), times.end()); }

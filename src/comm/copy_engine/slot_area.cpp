@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/all_gather.hpp"
+#include "core/rounding.hpp"
 #include "cuda/check.hpp"
 
 namespace tangram::comm {
@@ -18,11 +19,9 @@ namespace {
 
 constexpr int64_t kAlignment = 1024;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 /// The next power of two: while masks of one shape come and go, an area hardly ever grows. (In steps of a quarter it
 /// grew now and then through a thousand masks, and what was replaced lived until the last key that used it went.)
-int64_t rounded_up(int64_t bytes) {
+int64_t next_power(int64_t bytes) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(bytes, 16384))));
 }
 
@@ -43,7 +42,7 @@ SlotArea::SlotArea(Communicator& control, SymmetricHeap& heap, Shape shape, cons
 }
 
 int64_t SlotArea::data_offset() const {
-  return aligned((num_released() + shape_.num_flags) * static_cast<int64_t>(sizeof(uint64_t)));
+  return round_up((num_released() + shape_.num_flags) * static_cast<int64_t>(sizeof(uint64_t)), kAlignment);
 }
 
 char* SlotArea::address(int rank, int slot) const {
@@ -70,7 +69,7 @@ std::shared_ptr<SlotArea> SharedSlotArea::get(Communicator& control, SymmetricHe
       bytes = std::max(bytes, area_->shape().slot_bytes[rank]);
       shape.num_flags = std::max(shape.num_flags, area_->shape().num_flags);
     }
-    bytes = aligned(rounded_up(bytes));
+    bytes = round_up(next_power(bytes), kAlignment);
   }
   if (area_ != nullptr) cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   area_.reset();  // freed now where no pass uses it: own copies into it have ended
@@ -92,7 +91,7 @@ SlotTensors::SlotTensors(Communicator& control, SymmetricHeap& heap, SharedSlotA
 int64_t SlotTensors::tensor_offset(int rank, int tensor) const {
   int64_t offset = 0;
   for (int t = 0; t < tensor; ++t) {
-    offset += aligned(rows_[static_cast<size_t>(rank)] * row_bytes_[static_cast<size_t>(t)]);
+    offset += round_up(rows_[static_cast<size_t>(rank)] * row_bytes_[static_cast<size_t>(t)], kAlignment);
   }
   return offset;
 }

@@ -7,6 +7,7 @@
 
 #include "comm/device/pass_tensors.hpp"
 #include "core/require.hpp"
+#include "core/rounding.hpp"
 #include "cuda/check.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/stream.hpp"
@@ -15,6 +16,7 @@ namespace tangram::comm {
 
 namespace {
 
+constexpr int64_t kLandingAlignment = 1024;
 constexpr int kPackBlocks = 64;  // bound by memory, and short
 
 MoveParams move_params(const cuda::DeviceBuffer& chunks, size_t count, char* const* bases) {
@@ -23,11 +25,6 @@ MoveParams move_params(const cuda::DeviceBuffer& chunks, size_t count, char* con
   params.count = static_cast<int>(count);
   params.bases = bases;
   return params;
-}
-
-size_t aligned(int64_t bytes) {
-  constexpr int64_t kAlignment = 1024;
-  return static_cast<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment);
 }
 
 /// `bytes` of `shared`, or of a buffer's own if that is null.
@@ -45,7 +42,7 @@ NcclLanding::NcclLanding(const std::vector<LandingTensor>& tensors, int num_slot
   for (const LandingTensor& tensor : tensors) {
     const int64_t row_bytes = int64_t{tensor.heads} * tensor.dim * static_cast<int64_t>(size_of(tensor.dtype));
     offsets.push_back(slot_bytes);
-    slot_bytes += aligned(tensor.rows * row_bytes);
+    slot_bytes += static_cast<size_t>(round_up(tensor.rows * row_bytes, kLandingAlignment));
   }
   // NOTE [slots in one place]: a transfer waits for what the caller's stream has done with the slot before. Slots are
   // there for what is kept, which is not shared.
@@ -116,7 +113,7 @@ void NcclPass::take_staging() {
   size_t return_bytes = 0;
   for (const int64_t row_bytes : return_row_bytes(spec_)) {
     offsets.push_back(return_bytes);
-    return_bytes += aligned(layout_.return_rows * row_bytes);
+    return_bytes += static_cast<size_t>(round_up(layout_.return_rows * row_bytes, kLandingAlignment));
   }
   returned_ = memory_of(shared != nullptr ? &shared->returned : nullptr, return_bytes);
   for (const size_t offset : offsets) returned_addresses_.push_back(returned_->as<char>() + offset);

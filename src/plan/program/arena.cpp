@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/require.hpp"
+#include "core/rounding.hpp"
 
 namespace tangram {
 
@@ -38,7 +39,7 @@ ArenaLayout lay_out_arena(const Program& program) {
   for (const Region& region : program.regions) {
     int64_t& end = region.memory == Memory::kArena ? layout.arena_bytes : layout.work_bytes;
     layout.offsets.push_back(end);
-    end += (region.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    end += round_up(region.bytes(), kAlignment);
   }
   for (const Cast& cast : program.casts) {
     Exchange units;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/require.hpp"
+#include "core/rounding.hpp"
 #include "tangram/flex_attention.hpp"
 
 namespace tangram {
@@ -13,8 +14,6 @@ namespace tangram {
 namespace {
 
 constexpr int64_t kWorkAlignment = 256;  // as a workspace itself
-
-int64_t aligned(int64_t bytes) { return (bytes + kWorkAlignment - 1) / kWorkAlignment * kWorkAlignment; }
 
 }  // namespace
 
@@ -89,7 +88,7 @@ void ProgramAttention::find_sizes() {
       work_bytes_ = std::max(work_bytes_, layout.work_bytes);
     }
   }
-  work_bytes_ = aligned(work_bytes_);
+  work_bytes_ = round_up(work_bytes_, kWorkAlignment);
 }
 
 void ProgramAttention::prepare_passes() {
@@ -130,7 +129,7 @@ void ProgramAttention::prepare_masks() {
     if (forward) attention_bytes_ = std::max(attention_bytes_, base_.backend->forward_workspace_bytes(prepared));
     if (backward) attention_bytes_ = std::max(attention_bytes_, base_.backend->backward_workspace_bytes(prepared));
   }
-  attention_bytes_ = aligned(attention_bytes_);
+  attention_bytes_ = round_up(attention_bytes_, kWorkAlignment);
 }
 
 int64_t ProgramAttention::device_bytes() const {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/larger.hpp"
 #include "core/require.hpp"
 #include "runtime/rows.hpp"
 
@@ -29,9 +30,6 @@ int64_t sink_index(const SinkRows& of, int64_t row, int64_t s, int head) {
   return (set * of.sink.seqlen_sink + s) * of.stride + head;
 }
 
-/// The larger; NaN where one is.
-double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
-
 /// exp(lse - largest), where largest is not -inf.
 double weight_of(double lse, double largest) { return lse == -kInfinity ? 0 : std::exp(lse - largest); }
 
@@ -46,8 +44,8 @@ void merge_partials(const PartialRows& own, const PartialRows* others, const Sin
       float& lse = *row_at(own.lse, row, head);
       const double other_lse = others == nullptr ? -kInfinity : *row_at(others->lse, row, head);
       const auto sink_value = [&](int64_t s) -> double { return sink.data[sink_index(sinks, row, s, head)]; };
-      double largest = larger(lse, other_lse);
-      for (int64_t s = 0; s < sink.seqlen_sink; ++s) largest = larger(largest, sink_value(s));
+      double largest = larger<double>(lse, other_lse);
+      for (int64_t s = 0; s < sink.seqlen_sink; ++s) largest = larger<double>(largest, sink_value(s));
       if (largest == -kInfinity) continue;  // out is 0 and stays so
       const double own_weight = weight_of(lse, largest), other_weight = weight_of(other_lse, largest);
       double total = own_weight + other_weight;
