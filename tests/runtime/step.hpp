@@ -15,11 +15,16 @@
 #include <string>
 #include <vector>
 
+#include "support/random_tensor.hpp"
+#include "support/relative_error.hpp"
 #include "tangram/dist_attention.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tangram/local_group.hpp"
 
 namespace tangram::testing {
+
+using support::random_tensor;
+using support::relative_error;
 
 struct StepOptions {
   HeadConfig heads;
@@ -40,17 +45,6 @@ struct StepResults {
   HostTensor out, lse, dq, dk, dv;
   std::vector<float> max_logits, dsink;
 };
-
-inline HostTensor random_tensor(DType dtype, int64_t rows, int heads, int dim, std::mt19937& rng) {
-  std::normal_distribution<float> normal;
-  HostTensor tensor(dtype, rows, heads, dim);
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int head = 0; head < heads; ++head) {
-      for (int d = 0; d < dim; ++d) tensor.set(row, head, d, normal(rng));
-    }
-  }
-  return tensor;
-}
 
 inline StepInputs make_inputs(const Mask& mask, const StepOptions& options, uint32_t seed = 1) {
   std::mt19937 rng(seed);
@@ -165,26 +159,6 @@ inline StepResults distributed_step(std::shared_ptr<const Plan> plan, const Step
     if (comm.rank() == 0) of_rank_0 = std::move(results);
   });
   return of_rank_0;
-}
-
-/// Relative L2 distance; rows of -inf must agree exactly.
-inline double relative_error(const HostTensor& actual, const HostTensor& expected) {
-  double difference = 0, norm = 0;
-  for (int64_t row = 0; row < expected.rows(); ++row) {
-    for (int head = 0; head < expected.heads(); ++head) {
-      for (int d = 0; d < expected.dim(); ++d) {
-        const double got = actual.at(row, head, d), want = expected.at(row, head, d);
-        if (std::isinf(want) || std::isinf(got)) {
-          if (got != want) return std::numeric_limits<double>::infinity();
-          continue;
-        }
-        difference += (got - want) * (got - want);
-        norm += want * want;
-      }
-    }
-  }
-  if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
-  return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 inline void expect_close(const StepResults& actual, const StepResults& expected, double tolerance) {

@@ -22,6 +22,8 @@
 #include "cuda/wait_context.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
+#include "support/random_tensor.hpp"
+#include "support/relative_error.hpp"
 #include "tangram/error.hpp"
 #include "tangram/flex_attention.hpp"
 
@@ -30,6 +32,8 @@ namespace {
 
 using cuda::check;
 using cuda::DeviceBuffer;
+using support::random_tensor;
+using support::relative_error;
 
 constexpr int kSize = 4;
 constexpr int kRank = 2;
@@ -40,31 +44,6 @@ const std::vector<AttnSlice> kSlices = {AttnSlice::causal({0, 512}, {0, 2000}),
 // In the order in which they come; flags are stage * kSize + rank.
 const std::vector<KeyArrival> kArrivals = {{{512, 1024}, 1}, {{1500, 2048}, 4 + 3}, {{0, 100}, 0}, {{1024, 1100}, 0}};
 
-HostTensor random_tensor(int64_t rows, int heads, int dim, std::mt19937& rng) {
-  std::normal_distribution<float> normal;
-  HostTensor tensor(DType::kBFloat16, rows, heads, dim);
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int head = 0; head < heads; ++head) {
-      for (int d = 0; d < dim; ++d) tensor.set(row, head, d, normal(rng));
-    }
-  }
-  return tensor;
-}
-
-double relative_error(const HostTensor& got, const HostTensor& want) {
-  double error = 0, norm = 1e-30;
-  for (int64_t row = 0; row < want.rows(); ++row) {
-    for (int head = 0; head < want.heads(); ++head) {
-      for (int d = 0; d < want.dim(); ++d) {
-        const double difference = got.at(row, head, d) - want.at(row, head, d);
-        error += difference * difference;
-        norm += want.at(row, head, d) * want.at(row, head, d);
-      }
-    }
-  }
-  return std::isnan(error) ? INFINITY : std::sqrt(error / norm);
-}
-
 /// Both passes on the device, with everything that a communicator would give to their kernels.
 class ArrivalsTest : public ::testing::Test {
  protected:
@@ -74,14 +53,16 @@ class ArrivalsTest : public ::testing::Test {
       GTEST_SKIP() << "needs a Hopper GPU";
     }
     std::mt19937 rng(11);
-    q_ = random_tensor(kShape.seqlen_q, 8, 128, rng), dout_ = random_tensor(kShape.seqlen_q, 8, 128, rng);
-    k_ = random_tensor(kShape.seqlen_k, 2, 128, rng), v_ = random_tensor(kShape.seqlen_k, 2, 128, rng);
+    q_ = random_tensor(kShape.dtype, kShape.seqlen_q, 8, 128, rng);
+    dout_ = random_tensor(kShape.dtype, kShape.seqlen_q, 8, 128, rng);
+    k_ = random_tensor(kShape.dtype, kShape.seqlen_k, 2, 128, rng);
+    v_ = random_tensor(kShape.dtype, kShape.seqlen_k, 2, 128, rng);
     check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaHostAlloc(reinterpret_cast<void**>(&board_), kSize * sizeof(cuda::BoardRow), cudaHostAllocMapped),
           "cudaHostAlloc");
     std::fill_n(board_, kSize, cuda::BoardRow{});
-    for (const HostTensor* tensor : {&q_, &dout_, &k_, &v_}) upload(*tensor);
+    for (const HostTensor* tensor : {&q_, &dout_, &k_, &v_}) add_input(*tensor);
     out_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 128), dq_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 128);
     dk_ = allocate(DType::kFloat32, kShape.seqlen_k, 2, 128), dv_ = allocate(DType::kFloat32, kShape.seqlen_k, 2, 128);
     lse_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 1);
@@ -98,7 +79,7 @@ class ArrivalsTest : public ::testing::Test {
     memory_.emplace_back(static_cast<size_t>(rows * heads * dim) * size_of(dtype));
     return {{memory_.back().as<void>(), dtype, rows, heads, dim, int64_t{heads} * dim, dim}};
   }
-  void upload(const HostTensor& host) {
+  void add_input(const HostTensor& host) {
     inputs_.push_back(allocate(host.dtype(), host.rows(), host.heads(), host.dim()));
     cuda::upload(inputs_.back().data, host.view().data, static_cast<size_t>(host.bytes()));
   }

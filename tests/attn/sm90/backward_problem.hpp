@@ -16,10 +16,12 @@
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/device_buffer.hpp"
 #include "schedule/tile_list.hpp"
+#include "support/relative_error.hpp"
 
 namespace tangram::test::sm90_backward {
 
 using cuda::DeviceBuffer;
+using support::relative_error;
 
 inline bool have_hopper() {
   int device = 0, major = 0, minor = 0;
@@ -71,22 +73,6 @@ struct OnDevice {
     }
   }
 };
-
-/// ||got - want|| / ||want||; infinite when anything is NaN.
-inline double relative_error(const HostTensor& got, const std::vector<double>& want, int heads, int dim) {
-  double error = 0, norm = 1e-30;
-  size_t i = 0;
-  for (int64_t row = 0; row < got.rows(); ++row) {
-    for (int h = 0; h < heads; ++h) {
-      for (int d = 0; d < dim; ++d, ++i) {
-        const double difference = got.at(row, h, d) - want[i];
-        error += difference * difference;
-        norm += want[i] * want[i];
-      }
-    }
-  }
-  return std::isnan(error) ? INFINITY : std::sqrt(error / norm);
-}
 
 inline std::unique_ptr<PreparedMask> prepare(const Sm90Backend& backend, const std::vector<AttnSlice>& slices,
                                              const AttnShape& shape) {

@@ -13,6 +13,7 @@
 
 #include "attn/sm90/on_device.hpp"
 #include "reference/mask_cases.hpp"
+#include "support/random_tensor.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -39,15 +40,9 @@ void copy_rows(const DeviceTensor& from, Range rows, const DeviceTensor& to, int
               "cudaMemcpy");
 }
 
-DeviceTensor random_tensor(int64_t rows, int heads, unsigned seed) {
-  HostTensor values(kInput, rows, heads, kDim);
+DeviceTensor random_on_device(int64_t rows, int heads, unsigned seed) {
   std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int head = 0; head < heads; ++head) {
-      for (int d = 0; d < kDim; ++d) values.set(row, head, d, normal(rng));
-    }
-  }
+  const HostTensor values = support::random_tensor(kInput, rows, heads, kDim, rng);
   DeviceTensor tensor(kInput, rows, heads);
   cuda::check(
       cudaMemcpy(tensor.row(0), values.data<char>(), static_cast<size_t>(values.bytes()), cudaMemcpyHostToDevice),
@@ -64,10 +59,10 @@ std::vector<float> fetch(const DeviceTensor& tensor) {
 
 struct Inputs {
   explicit Inputs(int64_t rows)
-      : q(random_tensor(rows, kHeadsQ, 1)),
-        k(random_tensor(rows, kHeadsKv, 2)),
-        v(random_tensor(rows, kHeadsKv, 3)),
-        dout(random_tensor(rows, kHeadsQ, 4)) {}
+      : q(random_on_device(rows, kHeadsQ, 1)),
+        k(random_on_device(rows, kHeadsKv, 2)),
+        v(random_on_device(rows, kHeadsKv, 3)),
+        dout(random_on_device(rows, kHeadsQ, 4)) {}
   Inputs(int64_t rows, int64_t keys)
       : q(kInput, rows, kHeadsQ), k(kInput, keys, kHeadsKv), v(kInput, keys, kHeadsKv), dout(kInput, rows, kHeadsQ) {}
   DeviceTensor q, k, v, dout;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "attn/reference/reference_backend.hpp"
+#include "attn/sm90/on_device.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
@@ -25,6 +26,8 @@
 
 namespace tangram {
 namespace {
+
+using test::upload;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
@@ -104,10 +107,6 @@ ConstTensorView on_device(const HostTensor& host, const cuda::DeviceBuffer& buff
   return view;
 }
 
-cuda::DeviceBuffer upload(const HostTensor& host) {
-  return cuda::DeviceBuffer::copy_of(host.view().data, static_cast<size_t>(host.bytes()));
-}
-
 Result run_sm90(const Case& c) {
   const Inputs inputs = make_inputs(c, true);
   Result result{HostTensor(c.float_out || c.in_two_parts ? DType::kFloat32 : c.shape.dtype, c.shape.seqlen_q,
@@ -116,9 +115,7 @@ Result run_sm90(const Case& c) {
                 std::vector<float>(static_cast<size_t>(c.shape.num_heads_q), kNaN)};
   result.out.fill(kNaN);
   const cuda::DeviceBuffer q = upload(inputs.q), k = upload(inputs.k), v = upload(inputs.v), out = upload(result.out);
-  const auto lse = cuda::DeviceBuffer::copy_of(result.lse.data(), result.lse.size() * sizeof(float));
-  const auto logits = cuda::DeviceBuffer::copy_of(result.max_logits.data(), result.max_logits.size() * sizeof(float));
-  const auto sink = cuda::DeviceBuffer::copy_of(inputs.sink.data(), inputs.sink.size() * sizeof(float));
+  const cuda::DeviceBuffer lse = upload(result.lse), logits = upload(result.max_logits), sink = upload(inputs.sink);
   AttnForwardArgs args{on_device(inputs.q, q), on_device(inputs.k, k), on_device(inputs.v, v), result.out.view(),
                        lse.as<float>()};
   args.out.data = out.as<void>();

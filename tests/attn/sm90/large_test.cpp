@@ -26,7 +26,7 @@ TensorView view_of(const cuda::DeviceBuffer& buffer) {
 }
 
 /// Random values with a period that divides no power of two, so that a wrapped offset meets other values.
-cuda::DeviceBuffer random_tensor(unsigned seed) {
+cuda::DeviceBuffer random_on_device(unsigned seed) {
   constexpr int64_t kPeriod = 1'000'003;
   HostTensor block(DType::kBFloat16, 1, 1, kPeriod);
   std::mt19937 rng(seed);
@@ -64,7 +64,8 @@ void add(Row& to, double factor, const Row& values) {
 }
 
 struct Tensors {
-  cuda::DeviceBuffer q = random_tensor(1), k = random_tensor(2), v = random_tensor(3), dout = random_tensor(4);
+  cuda::DeviceBuffer q = random_on_device(1), k = random_on_device(2), v = random_on_device(3),
+                     dout = random_on_device(4);
   cuda::DeviceBuffer out{kElements * 2}, dq{kElements * 2}, dk{kElements * 2}, dv{kElements * 2};
   cuda::DeviceBuffer lse{kRows * kHeads * 4};
 };

@@ -90,6 +90,13 @@ inline void expect_logits(const RandomAttention& r, const reference::DenseResult
   }
 }
 
+inline cuda::DeviceBuffer upload(const HostTensor& host) {
+  return cuda::DeviceBuffer::copy_of(host.view().data, static_cast<size_t>(host.bytes()));
+}
+inline cuda::DeviceBuffer upload(const std::vector<float>& values) {
+  return cuda::DeviceBuffer::copy_of(values.data(), values.size() * sizeof(float));
+}
+
 /// The tensors of a problem on the device, gaps between heads and rows included, each in an allocation of exactly its
 /// size. Outputs start as what the host tensors hold (NaN).
 class OnDevice {
@@ -98,20 +105,20 @@ class OnDevice {
   AttnBackwardArgs backward;
 
   explicit OnDevice(RandomAttention& r) : forward(r.forward_args()), backward(r.backward_args()), problem_(&r) {
-    forward.q.data = backward.q.data = upload(r.q);
-    forward.k.data = backward.k.data = upload(r.k);
-    forward.v.data = backward.v.data = upload(r.v);
-    backward.dout.data = upload(r.dout);
-    forward.out.data = upload(r.out);
+    forward.q.data = backward.q.data = hold(r.q);
+    forward.k.data = backward.k.data = hold(r.k);
+    forward.v.data = backward.v.data = hold(r.v);
+    backward.dout.data = hold(r.dout);
+    forward.out.data = hold(r.out);
     backward.out.data = forward.out.data;
-    backward.dq.data = upload(r.dq);
-    backward.dk.data = upload(r.dk);
-    backward.dv.data = upload(r.dv);
-    forward.lse = upload(r.lse);
+    backward.dq.data = hold(r.dq);
+    backward.dk.data = hold(r.dk);
+    backward.dv.data = hold(r.dv);
+    forward.lse = hold_floats(r.lse);
     backward.lse = forward.lse;
-    forward.max_logits = upload(r.max_logits);
-    forward.sink.data = backward.sink.data = upload(r.sink);
-    if (backward.dsink != nullptr) backward.dsink = upload(r.dsink);
+    forward.max_logits = hold_floats(r.max_logits);
+    forward.sink.data = backward.sink.data = hold_floats(r.sink);
+    if (backward.dsink != nullptr) backward.dsink = hold_floats(r.dsink);
   }
 
   /// All outputs back into the problem.
@@ -148,14 +155,12 @@ class OnDevice {
     if (bytes == 0) return;
     cuda::check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost), "cudaMemcpy");
   }
-  void* upload(const void* data, int64_t bytes) {
-    buffers_.push_back(cuda::DeviceBuffer::copy_of(data, static_cast<size_t>(bytes)));
+  template <class Values>
+  void* hold(const Values& values) {
+    buffers_.push_back(upload(values));
     return buffers_.back().as<void>();
   }
-  void* upload(const HostTensor& tensor) { return upload(tensor.view().data, tensor.bytes()); }
-  float* upload(const std::vector<float>& values) {
-    return static_cast<float*>(upload(values.data(), bytes_of(values)));
-  }
+  float* hold_floats(const std::vector<float>& values) { return static_cast<float*>(hold(values)); }
   std::vector<std::pair<void*, size_t>> outputs() const {
     const RandomAttention& r = *problem_;
     std::vector<std::pair<void*, size_t>> list{{forward.out.data, static_cast<size_t>(r.out.bytes())},

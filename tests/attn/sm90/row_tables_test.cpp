@@ -16,11 +16,13 @@
 #include <vector>
 
 #include "attn/sm90/on_device.hpp"
+#include "support/relative_error.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
 namespace {
 
+using support::relative_error;
 using test::make_random;
 using test::OnDevice;
 using test::RandomAttention;
@@ -118,15 +120,6 @@ std::vector<float> values_of(const ConstTensorView& view) {
     }
   }
   return values;
-}
-
-double relative_error(const std::vector<float>& actual, const std::vector<float>& expected) {
-  double error = 0, norm = 1e-30;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(double{actual[i]} - expected[i], 2);
-    norm += std::pow(double{expected[i]}, 2);
-  }
-  return std::isnan(error) ? INFINITY : std::sqrt(error / norm);
 }
 
 class Sm90RowTables : public testing::Test {
