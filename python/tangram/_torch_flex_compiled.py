@@ -284,8 +284,9 @@ def _flex_attn_backward(
         backend,
     )
     call = given.call(q, k, v, None, False)
-    rows = (_rows(q), _rows(k), _rows(v), _rows(out))
-    dq, dk, dv, dsink = _backward(call, dout, *rows, lse.contiguous(), given.sink_values())
+    dq, dk, dv, dsink = _backward(
+        call, dout, _rows(q), _rows(k), _rows(v), _rows(out), lse.contiguous(), given.sink_values()
+    )
     if sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)
     return dq, dk, dv, dsink.to(sink.dtype)
