@@ -114,12 +114,11 @@ double seconds_before(const AttnShape& shape, bool zeroes_sums) {
 /// what comes is known, and one link carries it. A step is a tile of `cells`.
 double arrival_in_steps(const LateKeys& late_keys, const TileItem& tile, const AttnShape& shape, double cells,
                         double before_s) {
-  constexpr double kFirst_s = 40e-6;  // until ranks have found each other
   const int turn = late_keys.turn(tile.row_begin, tile.row_end);
   if (turn == 0) return 0;
   const double bytes =
       2.0 * static_cast<double>(late_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
-  const double arrival_s = kFirst_s + bytes / h200::kInside.bytes_per_s * turn / late_keys.num_turns();
+  const double arrival_s = bytes / h200::kInside.bytes_per_s * turn / late_keys.num_turns();
   const double step_s = tile_seconds(h200::kBackward, cells, 6.0 * shape.head_dim + 4.0 * shape.head_dim_v);
   return std::max(0.0, arrival_s - before_s) / step_s;
 }
