@@ -134,7 +134,20 @@ class HostRunner final : public ProgramRunner {
                              cast.results ? TraceKind::kTransferReduce : TraceKind::kTransferCast, cast.step);
     }
     under_way_[static_cast<size_t>(number)].clear();
-    if (Env::get().sanity_check && (!cast.adds || cast.by_lse)) look_for_nan(cast);
+    if (!Env::get().sanity_check) return;
+    if (!cast.adds) look_for_nan(cast);
+    if (!cast.by_lse) return;
+    // Rows that this one has been joined into may just now be written by another join.
+    joined_.push_back(&cast);
+    if (is_any_join_under_way()) return;
+    for (const Cast* joined : joined_) look_for_nan(*joined);
+    joined_.clear();
+  }
+  bool is_any_join_under_way() const {
+    for (size_t i = 0; i < under_way_.size(); ++i) {
+      if (program_.casts[i].by_lse && !under_way_[i].empty()) return true;
+    }
+    return false;
   }
   void look_for_nan(const Cast& cast) {
     for (const CastItem& item : cast.items) {
@@ -200,6 +213,7 @@ class HostRunner final : public ProgramRunner {
   std::vector<HostTensor>* const keep_;
   std::vector<HostTensor> regions_;
   bool nan_came_in_ = false;
+  std::vector<const Cast*> joined_;  // not yet looked at
   // Last: destroyed, and so waited for, before the memory that they use.
   std::vector<std::vector<std::unique_ptr<CommHandle>>> under_way_;
 };
