@@ -339,17 +339,7 @@ def _flex_attn_backward_shapes(
     out: Tensor,
     lse: Tensor,
     sink: Tensor | None,
-    q_ranges: Tensor | None,
-    k_ranges: Tensor | None,
-    types: Tensor | None,
-    flat: list[int],
-    mask: int,
-    sink_layout: str,
-    scale: float | None,
-    softcap: float,
-    deterministic: bool,
-    sm_margin: int,
-    backend: str,
+    *_: object,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return shapes_of_backward(q, k, v, sink)
 

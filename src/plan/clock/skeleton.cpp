@@ -7,8 +7,8 @@
 #include <array>
 #include <map>
 #include <mutex>
-#include <numeric>
 
+#include "plan/dispatch.hpp"
 #include "plan/program/emit.hpp"
 
 namespace tangram {
@@ -54,18 +54,11 @@ SharedSkeleton skeleton_of_shape(const Shape& shape, AttnPass pass, bool kept, c
   return skeleton;
 }
 
-// A row a rank.
-Dispatch shards_of_one_row(int cp_size) {
-  Dispatch dispatch{cp_size, 1, std::vector<int>(static_cast<size_t>(cp_size))};
-  std::iota(dispatch.rank_of_chunk.begin(), dispatch.rank_of_chunk.end(), 0);
-  return dispatch;
-}
-
 Plan empty_plan(int cp_size, int num_heads) {
   Plan plan;
   plan.config.cp_size = cp_size;
   plan.config.heads = {num_heads, num_heads, 1, 1, DType::kBFloat16};
-  plan.q_dispatch = plan.k_dispatch = shards_of_one_row(cp_size);
+  plan.q_dispatch = plan.k_dispatch = {cp_size, 1, dispatch_sequential(cp_size, cp_size)};
   return plan;
 }
 

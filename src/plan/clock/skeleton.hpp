@@ -27,8 +27,6 @@ struct Skeleton {
     int step = 0;
     bool results = false;
     bool exchanges_heads = false;
-
-    friend bool operator==(const CastOfStep&, const CastOfStep&) = default;
   };
 
   std::vector<Op> ops;

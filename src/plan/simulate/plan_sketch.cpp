@@ -4,8 +4,9 @@
 #include "plan/simulate/plan_sketch.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
+
+#include "plan/dispatch.hpp"
 
 namespace tangram::sim {
 
@@ -13,12 +14,6 @@ namespace {
 
 std::vector<AttnSlice> something(bool is_some) {
   return is_some ? std::vector{AttnSlice::full({0, 1}, {0, 1})} : std::vector<AttnSlice>{};
-}
-
-Dispatch whole_shards(int cp_size, int64_t rows_per_rank) {
-  Dispatch dispatch{cp_size, rows_per_rank, std::vector<int>(static_cast<size_t>(cp_size))};
-  std::iota(dispatch.rank_of_chunk.begin(), dispatch.rank_of_chunk.end(), 0);
-  return dispatch;
 }
 
 }  // namespace
@@ -68,8 +63,8 @@ int64_t largest_peak_bytes(const SubRingSketch& sketch) {
   const int cp_size = sketch.config.cp_size, last = layout.num_steps() - 1;
   Plan plan;
   plan.config = sketch.config;
-  plan.q_dispatch = whole_shards(cp_size, sketch.q_rows);
-  plan.k_dispatch = whole_shards(cp_size, sketch.k_rows);
+  plan.q_dispatch = {cp_size, sketch.q_rows, dispatch_sequential(cp_size, cp_size)};
+  plan.k_dispatch = {cp_size, sketch.k_rows, dispatch_sequential(cp_size, cp_size)};
   plan.grid.row_groups = cp_size;
   plan.grid.row_move = cp_size > 1 ? RowMove::kSubRings : RowMove::kNone;
   plan.grid.levels = layout.levels;
