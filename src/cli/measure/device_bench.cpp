@@ -36,8 +36,7 @@ std::vector<std::unique_ptr<MeasuredMask>> calls_of_rank(const Plan& plan, int r
   }
   for (const ProgramMask& mask : program_masks(plan, rank)) {
     if (mask.slices.empty()) continue;
-    const AttnPasses passes = mask.passes == AttnPasses::kForward ? AttnPasses::kForward : AttnPasses::kBackward;
-    calls.push_back(std::make_unique<MeasuredMask>(mask.slices, mask.shape, tensors, backend, options, passes));
+    calls.push_back(std::make_unique<MeasuredMask>(mask.slices, mask.shape, tensors, backend, options, mask.passes));
   }
   return calls;
 }

@@ -115,19 +115,17 @@ void ProgramAttention::prepare_passes() {
 
 void ProgramAttention::prepare_masks() {
   for (const ProgramMask& mask : program_masks(*base_.plan, base_.rank)) {
-    using Passes = AttnPasses;
-    const bool forward = mask.passes != Passes::kBackward;
-    const bool backward = mask.passes != Passes::kForward && options_.with_backward;
-    const bool needed = mask.needed && (forward || backward);
+    const AttnPasses passes = options_.with_backward ? mask.passes : AttnPasses::kForward;
     masks_.push_back(nullptr);
-    if (!needed) continue;
-    const AttnPasses passes = forward && backward ? AttnPasses::kBoth
-                              : forward           ? AttnPasses::kForward
-                                                  : AttnPasses::kBackward;
+    if (!mask.needed || (mask.passes == AttnPasses::kBackward && !options_.with_backward)) continue;
     masks_.back() = prepare_slices(*base_.backend, mask.slices, mask.shape, {}, passes);
     const PreparedMask& prepared = *masks_.back();
-    if (forward) attention_bytes_ = std::max(attention_bytes_, base_.backend->forward_workspace_bytes(prepared));
-    if (backward) attention_bytes_ = std::max(attention_bytes_, base_.backend->backward_workspace_bytes(prepared));
+    if (passes != AttnPasses::kBackward) {
+      attention_bytes_ = std::max(attention_bytes_, base_.backend->forward_workspace_bytes(prepared));
+    }
+    if (passes != AttnPasses::kForward) {
+      attention_bytes_ = std::max(attention_bytes_, base_.backend->backward_workspace_bytes(prepared));
+    }
   }
   attention_bytes_ = round_up(attention_bytes_, kWorkAlignment);
 }

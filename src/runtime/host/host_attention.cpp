@@ -33,10 +33,8 @@ bool is_verified(const Plan& plan) {
 
 HostAttention::HostAttention(RankContext& context) : context_(context) {
   for (const ProgramMask& mask : program_masks(*context.plan, context.rank)) {
-    const AttnPasses passes = mask.passes == AttnPasses::kForward    ? AttnPasses::kForward
-                              : mask.passes == AttnPasses::kBackward ? AttnPasses::kBackward
-                                                                     : AttnPasses::kBoth;
-    masks_.push_back(mask.needed ? prepare_slices(*context.backend, mask.slices, mask.shape, {}, passes) : nullptr);
+    masks_.push_back(mask.needed ? prepare_slices(*context.backend, mask.slices, mask.shape, {}, mask.passes)
+                                 : nullptr);
   }
 }
 
