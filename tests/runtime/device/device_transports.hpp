@@ -45,6 +45,7 @@ class OverTransports : public ::testing::TestWithParam<Transport> {
  protected:
   void SetUp() override {
     if (!have_hopper()) GTEST_SKIP() << "needs a Hopper GPU";
+    if (!GetParam().shares_gpus && num_gpus() < 2) GTEST_SKIP() << "needs a GPU for each rank";
   }
   bool can(int num_ranks) const { return GetParam().shares_gpus || num_ranks <= num_gpus(); }
 };
