@@ -185,21 +185,10 @@ int32_t deal_items(std::vector<Item>& items, const TileList& tiles, const Extent
   return num_slabs;
 }
 
-/// Whether all items with steps are in as many pieces.
-bool pieces_are_equal(const std::vector<Item>& items) {
-  int32_t pieces = 0;
-  for (const Item& item : items) {
-    if (item.num_steps == 0) continue;
-    if (pieces != 0 && item.num_pieces != pieces) return false;
-    pieces = item.num_pieces;
-  }
-  return true;
-}
-
 }  // namespace
 
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
-                        const GpuModel& gpu, const LateKeys& late_keys) {
+                        const GpuModel& gpu, const LateKeys& late_keys, const std::optional<Dealing>& given) {
   WorkList work;
   work.runs = tiles.runs;
   work.intervals = tiles.intervals;
@@ -225,13 +214,20 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
   const std::vector<double> arrives =
       arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
-  const auto add_items = [&](std::vector<Item>& items, Extents in_order, bool deterministic) {
-    const Dealing how = choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
-    work.num_slabs = std::max(work.num_slabs, deal_items(items, tiles, in_order, shape, how, covered.keys));
-    return how;
+  const auto choose = [&](Extents& in_order, bool deterministic) {
+    return given ? *given : choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
   };
-  const Dealing how = add_items(work.items, extents, false);
-  if (how.most_steps > 0 && !pieces_are_equal(work.items)) add_items(work.deterministic_items, extents, true);
+  const auto add_items = [&](std::vector<Item>& items, const Extents& in_order, const Dealing& how) {
+    work.num_slabs = std::max(work.num_slabs, deal_items(items, tiles, in_order, shape, how, covered.keys));
+  };
+  Extents in_order = extents, deterministic_order = extents;
+  const Dealing how = choose(in_order, false);
+  add_items(work.items, in_order, how);
+  Dealing deterministic = choose(deterministic_order, true);
+  deterministic.heads_inside = how.heads_inside;  // no matter of items
+  if (deterministic != how || deterministic_order.order != in_order.order) {
+    add_items(work.deterministic_items, deterministic_order, deterministic);
+  }
   work.walk = {direction.descending, how.heads_inside};
   work.deterministic_walk = {direction.descending, direction.same_begin};
   add_turns(work);

@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "machine/gpu_model.hpp"
+#include "schedule/dealing.hpp"
 #include "schedule/key_items.hpp"
 #include "schedule/late_keys.hpp"
 #include "tangram/attn_shape.hpp"
@@ -19,8 +21,7 @@ namespace tangram::schedule {
 
 struct WorkList {
   std::vector<Item> items;
-  /// In the order of deterministic calls, whose pieces would wait for each other if they were cut by length; empty: as
-  /// items.
+  /// As deterministic calls are dealt, in which items wait for each other; empty: as items.
   std::vector<Item> deterministic_items;
   std::vector<TileRun> runs;  ///< those of the tile list
   std::vector<RunTiles> run_tiles;
@@ -35,8 +36,10 @@ struct WorkList {
 
 /// Items of all KV heads, in the order of dealing that `choose_dealing` finds for the GPU; where keys
 /// come late, in the order in which they come before all else. `tiles` is the list of the transposed `slices`, of a
-/// shape that follows the mask, with 64 queries a step.
+/// shape that follows the mask, with 64 queries a step. `given`: so dealt instead of as choose_dealing finds, for
+/// measurements (benchmarks/attn/time_dealings.cpp).
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
-                        const GpuModel& gpu, const LateKeys& late_keys = {});
+                        const GpuModel& gpu, const LateKeys& late_keys = {},
+                        const std::optional<Dealing>& given = std::nullopt);
 
 }  // namespace tangram::schedule

@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Fits how slow forms of dealing are beside their makespans to a table of time_dealings, and prints what kForms of
+// src/schedule/dealing_forms.hpp has, and what choosing by it loses; then what is lost with other costs of items:
+//
+//   fit_dealings tests/data/dealing_masks.json docs/results/dealings_h200.csv
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "schedule/dealing_fit.hpp"
+
+namespace {
+
+using namespace tangram;
+
+void print_loss(const std::string& what, std::vector<double> slower) {
+  std::sort(slower.begin(), slower.end());
+  const double mean = std::accumulate(slower.begin(), slower.end(), 0.0) / static_cast<double>(slower.size());
+  fmt::print("{}: {} masks, mean {:.4f} of the fastest dealing's time, 90th percentile {:.3f}, worst {:.3f}\n", what,
+             slower.size(), mean, slower[slower.size() * 9 / 10], slower.back());
+}
+
+/// Of all kinds of masks, with factors fitted anew.
+double loss_with(const char* cases, const char* table, const schedule::ItemCosts& costs) {
+  const auto all = test::read_measured_masks(cases, table, "backward", costs);
+  double sum = 0;
+  for (int kind = 0; kind < schedule::kNumItemKinds; ++kind) {
+    const auto masks = test::of_kind(all, static_cast<schedule::ItemKind>(kind), false);
+    const test::SlownessFit fit(masks);
+    sum += fit.loss(fit.run()) * static_cast<double>(masks.size());
+  }
+  return sum / static_cast<double>(all.size());
+}
+
+void fit_costs(const char* cases, const char* table) {
+  for (const double item : {0.0, 1.0, 2.0, 3.0, 4.0}) {
+    for (const double join : {0.5, 1.5, 2.5}) {
+      fmt::print("an item costs {} steps, a join {}: loss {:.4f}\n", item, join,
+                 loss_with(cases, table, {.item = item, .join = join}));
+    }
+  }
+}
+
+void fit(const char* cases, const char* table, bool deterministic) {
+  const std::string figure = deterministic ? "backward_deterministic" : "backward";
+  const std::vector<test::MeasuredMask> all = test::read_measured_masks(cases, table, figure);
+  std::vector<std::vector<double>> fitted;
+  for (int kind = 0; kind < schedule::kNumItemKinds; ++kind) {
+    const auto masks = test::of_kind(all, static_cast<schedule::ItemKind>(kind), deterministic);
+    fitted.push_back(test::SlownessFit(masks).run());
+    print_loss(fmt::format("{}, kind {}", figure, kind), test::slower_than_fastest(masks, fitted.back()));
+  }
+  for (size_t form = 0; form < schedule::kForms.size(); ++form) {
+    const schedule::Form& f = schedule::kForms[form];
+    fmt::print("  pieces {} together {} joint {}{}{}{} share {}: {{{}, {}, {}}}\n", f.pieces, f.together, f.joint,
+               f.grouped ? " grouped" : "", f.cut_end ? " cut end" : "", f.cached ? " cached" : "", f.most_share,
+               fitted[0][form], fitted[1][form], fitted[2][form]);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    fmt::print(stderr, "usage: fit_dealings MASKS.json TABLE.csv\n");
+    return 2;
+  }
+  try {
+    for (const bool deterministic : {false, true}) fit(argv[1], argv[2], deterministic);
+    fit_costs(argv[1], argv[2]);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "fit_dealings: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

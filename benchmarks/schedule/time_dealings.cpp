@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Times the backward pass of masks with given dealings on a Hopper GPU, the dealings of a mask in turns in random
+// order, and prints one figure a line in the project's CSV schema; `strategy` is the dealing (dealing_cases.hpp).
+//
+//   time_dealings tests/data/dealing_masks.json machine [regular expression of names] > docs/results/dealings_h200.csv
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <regex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "attn/sm90/backward/device_work_list.hpp"
+#include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/sm90_backend.hpp"
+#include "cuda/device_buffer.hpp"
+#include "runtime/random_values.hpp"
+#include "runtime/turns.hpp"
+#include "schedule/dealing_cases.hpp"
+#include "schedule/dealing_forms.hpp"
+#include "schedule/work_list.hpp"
+#include "tangram/local_group.hpp"
+
+namespace {
+
+using namespace tangram;
+
+constexpr bench::Repeats kRepeats{.seconds = 0.02, .warm_s = 0.1};
+
+/// A contiguous tensor of random bfloat16.
+struct Tensor {
+  Tensor(int64_t rows, int heads, int dim, uint64_t seed)
+      : buffer(static_cast<size_t>(rows * heads * dim) * 2), rows(rows), heads(heads), dim(dim) {
+    bench::fill_random_bf16(buffer.as<void>(), rows * heads * dim, seed, nullptr);
+  }
+  TensorView view() { return {buffer.as<void>(), DType::kBFloat16, rows, heads, dim, int64_t{heads} * dim, dim}; }
+  cuda::DeviceBuffer buffer;
+  int64_t rows;
+  int heads, dim;
+};
+
+/// Operands and results of one mask.
+class Problem {
+ public:
+  explicit Problem(const test::DealingCase& of)
+      : shape_(of.shape),
+        mask_(of),
+        q_(shape_.seqlen_q, shape_.num_heads_q, shape_.head_dim, 1),
+        k_(shape_.seqlen_k, shape_.num_heads_kv, shape_.head_dim, 2),
+        v_(shape_.seqlen_k, shape_.num_heads_kv, shape_.head_dim, 3),
+        out_(shape_.seqlen_q, shape_.num_heads_q, shape_.head_dim, 4),
+        dout_(shape_.seqlen_q, shape_.num_heads_q, shape_.head_dim, 5),
+        dq_(shape_.seqlen_q, shape_.num_heads_q, shape_.head_dim, 6),
+        dk_(shape_.seqlen_k, shape_.num_heads_kv, shape_.head_dim, 7),
+        dv_(shape_.seqlen_k, shape_.num_heads_kv, shape_.head_dim, 8),
+        lse_(static_cast<size_t>(shape_.seqlen_q * shape_.num_heads_q) * sizeof(float)) {
+    const TileList tiles =
+        schedule::build_tile_list(of.slices, shape_.seqlen_q, shape_.seqlen_k, *backend_.tile_shape(shape_));
+    prepared_ = backend_.prepare(of.slices, shape_, &tiles);
+    AttnForwardArgs args;
+    args.q = q_.view();
+    args.k = k_.view();
+    args.v = v_.view();
+    args.out = out_.view();
+    args.lse = lse_.as<float>();
+    backend_.forward(*prepared_, args);
+  }
+
+  test::DealingProblem& mask() { return mask_; }
+
+  /// A list that is dealt so; kept by the caller while it is timed.
+  std::unique_ptr<sm90::backward::DeviceWorkList> lists(const test::DealingCase& of, const schedule::Dealing& how) {
+    const schedule::WorkList work =
+        schedule::make_work_list(mask_.tiles, of.slices, shape_, sm90::gpu_of_current_device(), {}, how);
+    return std::make_unique<sm90::backward::DeviceWorkList>(work, shape_);
+  }
+
+  void backward(std::unique_ptr<sm90::backward::DeviceWorkList>& lists, bool deterministic) {
+    sm90::Sm90Mask& mask = sm90::as_sm90(*prepared_);
+    std::swap(mask.backward, lists);
+    AttnBackwardArgs args;
+    args.q = q_.view();
+    args.k = k_.view();
+    args.v = v_.view();
+    args.out = out_.view();
+    args.lse = lse_.as<float>();
+    args.dout = dout_.view();
+    args.dq = dq_.view();
+    args.dk = dk_.view();
+    args.dv = dv_.view();
+    args.options.deterministic = deterministic;
+    backend_.backward(*prepared_, args);
+    std::swap(mask.backward, lists);
+  }
+
+ private:
+  Sm90Backend backend_;
+  AttnShape shape_;
+  test::DealingProblem mask_;
+  Tensor q_, k_, v_, out_, dout_, dq_, dk_, dv_;
+  cuda::DeviceBuffer lse_;
+  std::unique_ptr<PreparedMask> prepared_;
+};
+
+/// Those of all forms; without two that deal the same items in the same order.
+std::vector<schedule::Dealing> dealings_to_try(const test::DealingProblem& problem, const GpuModel& gpu) {
+  const schedule::Setting in = problem.setting(gpu);
+  const bool same_begin = schedule::choose_direction(problem.extents).same_begin;
+  std::set<std::vector<std::tuple<size_t, int, int, int>>> seen;
+  std::vector<schedule::Dealing> result;
+  for (const schedule::Form& form : schedule::kForms) {
+    auto how = schedule::dealing_of(form, problem.extents, problem.shape, gpu, schedule::even_steps(in));
+    if (!how) continue;
+    how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread);
+    std::vector<std::tuple<size_t, int, int, int>> dealt;
+    schedule::deal(problem.extents, problem.shape.num_heads_kv, *how,
+                   [&](size_t i, int head, int piece, int pieces) { dealt.emplace_back(i, head, piece, pieces); });
+    if (seen.insert(std::move(dealt)).second) result.push_back(*how);
+  }
+  return result;
+}
+
+void time_case(const test::DealingCase& of, const std::string& machine, Communicator& control) {
+  Problem problem(of);
+  struct Timed {
+    schedule::Dealing how;
+    bool deterministic;
+    std::unique_ptr<sm90::backward::DeviceWorkList> lists;
+  };
+  std::vector<Timed> all;
+  for (const schedule::Dealing& how : dealings_to_try(problem.mask(), sm90::gpu_of_current_device())) {
+    all.push_back({how, false, problem.lists(of, how)});
+    // Deterministic calls are not dealt in pieces by length (docs/design/backward_dealing.md).
+    if (how.most_steps == 0) all.push_back({how, true, problem.lists(of, how)});
+  }
+  std::vector<bench::TimedCall> calls;
+  for (Timed& timed : all) {
+    calls.push_back({[&problem, &timed] { problem.backward(timed.lists, timed.deterministic); }});
+  }
+  const std::vector<bench::CallTime> times = bench::measure_in_turns(control, kRepeats, calls);
+  const AttnShape& s = of.shape;
+  for (size_t i = 0; i < all.size(); ++i) {
+    fmt::print("{},{},{},{},{},1,0,{},{},{},{},bf16,sm90,,{},{},ms,{:.5f}\n", TANGRAM_VERSION, machine, of.name,
+               s.seqlen_q, s.seqlen_k, s.num_heads_q, s.num_heads_kv, s.head_dim, s.head_dim_v,
+               test::to_text(all[i].how), all[i].deterministic ? "backward_deterministic" : "backward",
+               1e3 * times[i].device_s);
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    fmt::print(stderr, "usage: time_dealings MASKS.json MACHINE [REGULAR EXPRESSION OF NAMES]\n");
+    return 2;
+  }
+  try {
+    fmt::print(
+        "version,machine,mask,seqlen_q,seqlen_k,cp_size,chunk_size,heads_q,heads_kv,head_dim,head_dim_v,dtype,"
+        "backend,transport,strategy,figure,unit,value\n");
+    const std::vector<test::DealingCase> cases = test::read_dealing_cases(argv[1]);
+    run_local_ranks(1, [&](Communicator& control) {
+      for (const test::DealingCase& of : cases) {
+        if (argc < 4 || std::regex_search(of.name, std::regex(argv[3]))) time_case(of, argv[2], control);
+      }
+    });
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "time_dealings: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

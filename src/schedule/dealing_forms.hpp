@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The few ways of dealing that are tried on a mask, and how much longer each takes than its makespan says.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "schedule/dealing.hpp"
+#include "schedule/makespan.hpp"
+
+namespace tangram::schedule {
+
+/// What decides how a mask is best dealt, beside its makespan: what multiprocessors find in the L2 cache.
+enum class ItemKind {
+  kEqual,   ///< items that meet at a query tile are about as long (length_spread): they stay together by themselves
+  kNested,  ///< one group of unequal items, as of a causal mask
+  kPacked,  ///< several groups of them, as of packed causal documents
+};
+inline constexpr int kNumItemKinds = 3;
+
+constexpr double kUnequalSpread = 0.1;  // of length_spread: 0 to 0.1 for full masks and windows, 0.25 for causal ones
+
+inline ItemKind kind_of(const Extents& extents, double spread) {
+  if (spread < kUnequalSpread) return ItemKind::kEqual;
+  return extents.group_ends.size() > 1 ? ItemKind::kPacked : ItemKind::kNested;
+}
+
+/// By ItemKind, how many times its makespan a form takes, beside other forms; 0: not tried on such masks.
+using Slowness = std::array<double, kNumItemKinds>;
+
+struct Form {
+  int pieces = 1;
+  int together = 0;
+  int joint = 0;
+  bool grouped = false;
+  bool cut_end = false;  ///< the last fifth of the key tiles in twice the pieces, head by head
+  /// Sections of as many query heads as the L2 cache holds queries, dout and sums of dq of: `pieces` and `together`
+  /// follow. Measured on nested items.
+  bool cached = false;
+  double most_share = 0;  ///< unless 0: most_steps, as a share of what every multiprocessor does; `pieces` do not count
+  Slowness slowness = {};  ///< of calls whose additions have no order
+  Slowness deterministic = {};
+};
+
+/// What benchmarks/schedule/fit_dealings prints of docs/results/dealings_h200.csv, held against it by
+/// tests/schedule/dealing_fit_test.cpp. Only what forms of one column are beside each other counts. To try another
+/// form, add it here with slowness 1, measure (time_dealings), fit.
+// clang-format off
+inline constexpr std::array kForms{
+    Form{.pieces = 1, .slowness = {1, 1, 1}, .deterministic = {1, 1, 1}},
+    Form{.pieces = 2, .slowness = {0, 0.85, 0.91}, .deterministic = {0, 1, 0.89}},
+    Form{.pieces = 4, .slowness = {0, 0.87, 0}, .deterministic = {0, 0.965, 0}},
+    Form{.together = 1, .slowness = {0.96, 0, 0}},
+    Form{.together = 4, .deterministic = {0.94, 0, 0}},
+    Form{.pieces = 2, .together = 1, .joint = 4, .deterministic = {0, 0, 0.8}},
+    Form{.cached = true, .slowness = {0, 0.75, 0}, .deterministic = {0, 0.8, 0}},
+    Form{.together = 2, .cut_end = true, .slowness = {0, 0.84, 0}},
+    Form{.grouped = true, .slowness = {0, 0, 0.83}, .deterministic = {0, 0, 0.825}},
+    Form{.together = 2, .grouped = true, .slowness = {0.98, 0, 0.805}, .deterministic = {0, 0.92, 0.775}},
+    Form{.pieces = 2, .together = 1, .grouped = true, .slowness = {0.94, 0, 0}, .deterministic = {0.945, 0, 0.785}},
+    Form{.together = 1, .most_share = 0.2, .slowness = {0, 0, 0.785}},
+    Form{.together = 1, .grouped = true, .most_share = 0.2, .slowness = {0.93, 0, 0.77}},
+};
+// clang-format on
+
+/// The order of an item's steps: where neighbours begin at the same tile, all heads of a tile before the next tile.
+inline bool walks_heads_inside(const Dealing& how, bool same_begin, double spread) {
+  return same_begin && (how.together == 1 || spread < kUnequalSpread);
+}
+
+/// In a section all items of a document begin at once and with the same query tile. In deterministic calls each waits
+/// there for its turn, once for each of its heads and of its predecessors: an item of one head waits as long as it
+/// works. So below so many heads an item, deterministic calls are not dealt in sections.
+inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
+
+/// The dealing of a form, without heads_inside; none where the heads of a group cannot be cut so. `even`: steps of each
+/// multiprocessor if all did as much.
+inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extents, const AttnShape& shape,
+                                         const GpuModel& gpu, double even) {
+  const int group = shape.num_heads_q / shape.num_heads_kv;
+  Dealing how{.pieces = form.pieces, .together = form.together, .joint = form.joint, .grouped = form.grouped};
+  if (form.most_share > 0) {
+    how.pieces = group;
+    how.most_steps = std::max(1, static_cast<int>(form.most_share * even));
+  }
+  if (form.cut_end) {
+    how.tail_tiles = static_cast<int>(extents.order.size()) / 5;
+    how.tail_pieces = 2 * form.pieces;
+    how.tail_together = 1;
+  }
+  if (form.cached) {
+    // In two pieces or more, which end more evenly, and of two heads or more, of which fewer join.
+    const double head_bytes = 8.0 * static_cast<double>(shape.seqlen_q) * shape.head_dim;
+    const int heads = std::max(1, static_cast<int>(static_cast<double>(gpu.l2_bytes) * 1.1 / head_bytes));
+    how.pieces = std::clamp(group / heads, 2, std::max(2, group / 2));
+    how.together = std::max(1, heads * how.pieces / group);
+    if (how.together >= shape.num_heads_kv * how.pieces) how.together = 0;
+  }
+  if (group % how.pieces != 0 || group % how.tail_pieces != 0) return std::nullopt;
+  return how;
+}
+
+}  // namespace tangram::schedule

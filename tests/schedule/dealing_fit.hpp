@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// How slow each form of dealing is beside its makespan, from measured times: what kForms (dealing_forms.hpp) has.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "schedule/dealing_cases.hpp"
+#include "schedule/dealing_forms.hpp"
+#include "support/csv.hpp"
+
+namespace tangram::test {
+
+/// One mask: its forms that were measured, how long each takes beside the fastest dealing that was measured, and the
+/// logarithm of its makespan.
+struct MeasuredMask {
+  struct Try {
+    size_t form = 0;
+    double log_steps = 0;
+    double slower = 1;
+  };
+  std::string name;
+  schedule::ItemKind kind{};
+  bool few_heads = false;
+  std::vector<Try> tries;
+};
+
+/// The same for dealings of equal items in equal order, which forms of different names may be.
+inline uint64_t hash_of_items(const schedule::Extents& extents, int num_heads_kv, const schedule::Dealing& how) {
+  uint64_t hash = how.heads_inside ? 1 : 2;
+  schedule::deal(extents, num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
+    for (const uint64_t value :
+         {uint64_t{i}, static_cast<uint64_t>(head), static_cast<uint64_t>(piece * 64 + pieces)}) {
+      hash = (hash ^ value) * 0x100000001b3ull;
+    }
+  });
+  return hash;
+}
+
+/// Of calls of one figure, `backward` or `backward_deterministic`, of a table of benchmarks/schedule/time_dealings.
+inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_path, const std::string& table_path,
+                                                     const std::string& figure, const schedule::ItemCosts& costs = {}) {
+  std::map<std::string, std::map<std::string, double>> seconds;  // by mask and dealing
+  for (const support::CsvRow& row : support::read_csv(table_path)) {
+    if (row.at("figure") == figure) seconds[row.at("mask")][row.at("strategy")] = std::stod(row.at("value"));
+  }
+  std::vector<MeasuredMask> masks;
+  for (const DealingCase& of : read_dealing_cases(cases_path)) {
+    const std::map<std::string, double>& measured = seconds.at(of.name);
+    const DealingProblem problem(of);
+    const schedule::Setting in = problem.setting();
+    const bool same_begin = schedule::choose_direction(problem.extents).same_begin;
+    double fastest = std::numeric_limits<double>::infinity();
+    std::map<uint64_t, double> by_items;
+    for (const auto& [text, s] : measured) {
+      fastest = std::min(fastest, s);
+      by_items[hash_of_items(problem.extents, of.shape.num_heads_kv, dealing_from_text(text))] = s;
+    }
+    MeasuredMask& mask = masks.emplace_back();
+    mask.name = of.name;
+    mask.kind = schedule::kind_of(problem.extents, problem.spread);
+    mask.few_heads = schedule::has_few_heads(of.shape);
+    for (size_t form = 0; form < schedule::kForms.size(); ++form) {
+      if (schedule::kForms[form].cached && mask.kind != schedule::ItemKind::kNested) continue;  // hardly measured there
+      auto how =
+          schedule::dealing_of(schedule::kForms[form], problem.extents, of.shape, in.gpu, schedule::even_steps(in));
+      if (!how) continue;
+      how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread);
+      const auto found = by_items.find(hash_of_items(problem.extents, of.shape.num_heads_kv, *how));
+      if (found == by_items.end()) continue;
+      mask.tries.push_back({form, std::log(schedule::makespan(in, *how, costs)), found->second / fastest});
+    }
+  }
+  return masks;
+}
+
+/// Of the masks that one set of factors decides: how much slower than the fastest dealing each is dealt.
+inline std::vector<double> slower_than_fastest(const std::vector<MeasuredMask>& masks,
+                                               const std::vector<double>& slowness) {
+  std::vector<double> result;
+  for (const MeasuredMask& mask : masks) {
+    double least = std::numeric_limits<double>::infinity(), slower = 1;
+    for (const MeasuredMask::Try& one : mask.tries) {
+      if (slowness[one.form] == 0) continue;
+      const double cost = one.log_steps + std::log(slowness[one.form]);
+      if (cost < least) std::tie(least, slower) = std::pair(cost, one.slower);
+    }
+    result.push_back(slower);
+  }
+  return result;
+}
+
+/// Factors with the least loss: the mean of what a choice by makespan x slowness costs, what is above 5 % counted four
+/// times, as if makespans were known to 1 % only, so that no close decision is fitted.
+class SlownessFit {
+ public:
+  explicit SlownessFit(std::vector<MeasuredMask> masks) : masks_(std::move(masks)) {}
+
+  /// By index into kForms; 0: without the form the loss is hardly greater.
+  std::vector<double> run() const {
+    std::vector<double> best = descend(std::vector<double>(schedule::kForms.size(), 1));
+    for (bool dropped = true; dropped;) {
+      dropped = false;
+      double least = loss(best) + kWorthwhile;
+      std::vector<double> without;
+      for (size_t form = 1; form < best.size(); ++form) {
+        if (best[form] == 0) continue;
+        std::vector<double> tried = best;
+        tried[form] = 0;
+        tried = descend(tried);
+        if (const double l = loss(tried); l < least) {
+          least = l;
+          without = tried;
+        }
+      }
+      if (!without.empty()) {
+        best = without;
+        dropped = true;
+      }
+    }
+    return best;
+  }
+
+  double loss(const std::vector<double>& slowness) const {
+    constexpr double kKnownTo = 0.01;
+    std::vector<double> logs;
+    for (const double factor : slowness) logs.push_back(std::log(factor));
+    double sum = 0;
+    for (const MeasuredMask& mask : masks_) {
+      double least = std::numeric_limits<double>::infinity();
+      for (const MeasuredMask::Try& one : mask.tries) {
+        if (slowness[one.form] > 0) least = std::min(least, one.log_steps + logs[one.form]);
+      }
+      double weights = 0, weighted = 0;
+      for (const MeasuredMask::Try& one : mask.tries) {
+        if (slowness[one.form] == 0) continue;
+        const double weight = std::exp((least - one.log_steps - logs[one.form]) / kKnownTo);
+        const double lost = one.slower - 1;
+        weights += weight;
+        weighted += weight * (lost + 3 * std::max(0.0, lost - 0.05));
+      }
+      sum += weights == 0 ? 1 : weighted / weights;
+    }
+    return sum / static_cast<double>(masks_.size());
+  }
+
+ private:
+  static constexpr double kWorthwhile = 0.0005;  // of the loss
+
+  /// One factor after the other to where the loss is least; the first form's stays.
+  std::vector<double> descend(std::vector<double> slowness) const {
+    double least = loss(slowness);
+    for (bool better = true; better;) {
+      better = false;
+      for (size_t form = 1; form < slowness.size(); ++form) {
+        if (slowness[form] == 0) continue;
+        double best = slowness[form];
+        for (int half = 150; half <= 240; ++half) {
+          slowness[form] = half / 200.0;
+          if (const double l = loss(slowness); l < least - 1e-9) {
+            least = l;
+            best = slowness[form];
+            better = true;
+          }
+        }
+        slowness[form] = best;
+      }
+    }
+    return slowness;
+  }
+
+  std::vector<MeasuredMask> masks_;
+};
+
+/// The masks of a kind whose items have many heads: deterministic calls of others take another way.
+inline std::vector<MeasuredMask> of_kind(const std::vector<MeasuredMask>& masks, schedule::ItemKind kind,
+                                         bool deterministic) {
+  std::vector<MeasuredMask> result;
+  for (const MeasuredMask& mask : masks) {
+    if (mask.kind == kind && !(deterministic && mask.few_heads)) result.push_back(mask);
+  }
+  return result;
+}
+
+}  // namespace tangram::test
