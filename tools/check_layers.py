@@ -70,6 +70,35 @@ def check_sources() -> list[str]:
     return problems
 
 
+# Folders of one layer that may include each other: transports, which the device's communicator makes.
+MAY_CIRCLE = {"comm/device", "comm/copy_engine", "comm/hierarchical", "comm/nccl"}
+
+
+def check_circles() -> list[str]:
+    """Folders inside a layer include each other in one direction; a layer's own files may include any of them."""
+    includes: dict[str, set[str]] = {}
+    for path in (ROOT / "src").rglob("*"):
+        parts = path.relative_to(ROOT / "src").parts
+        if path.suffix not in {".hpp", ".cpp", ".cuh", ".cu"} or len(parts) < 3:
+            continue
+        folder = "/".join(parts[:2])
+        for include in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            target = "/".join(include.split("/")[:2])
+            if include.count("/") > 1 and target != folder and target.split("/")[0] == parts[0]:
+                includes.setdefault(folder, set()).add(target)
+    problems = []
+    for folder in sorted(includes):
+        seen, todo = set(), list(includes[folder])
+        while todo:
+            target = todo.pop()
+            if target not in seen:
+                seen.add(target)
+                todo += includes.get(target, ())
+        if folder in seen and folder not in MAY_CIRCLE:
+            problems.append(f"src/{folder}: includes itself through other folders")
+    return problems
+
+
 def check_public_headers() -> list[str]:
     problems = []
     for path in sorted((ROOT / "include" / "tangram").glob("*.hpp")):
@@ -101,7 +130,7 @@ def check_ptx() -> list[str]:
 
 
 def main() -> int:
-    problems = check_ptx() + check_sources() + check_public_headers() + check_whole_header()
+    problems = check_ptx() + check_sources() + check_circles() + check_public_headers() + check_whole_header()
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fixed_sort.hpp"
-#include "plan/movement/row_bytes.hpp"
+#include "plan/row_bytes.hpp"
 #include "reference/mask_cases.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"

@@ -11,8 +11,8 @@
 #include "core/joined.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/grid/choose_strategy.hpp"
-#include "plan/movement/row_bytes.hpp"
 #include "plan/program/memory.hpp"
+#include "plan/row_bytes.hpp"
 #include "tangram/head_masks.hpp"
 #include "tangram/plan.hpp"
 

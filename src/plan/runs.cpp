@@ -4,6 +4,7 @@
 #include "plan/runs.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace tangram {
 
@@ -34,6 +35,12 @@ std::vector<OwnedRun> owned_runs(const Dispatch& dispatch) {
     c = end;
   }
   return runs;
+}
+
+PlanRuns runs_of(const Plan& plan) {
+  std::vector<OwnedRun> q = owned_runs(plan.q_dispatch);
+  std::vector<OwnedRun> k = plan.q_dispatch == plan.k_dispatch ? q : owned_runs(plan.k_dispatch);
+  return {std::move(q), std::move(k)};
 }
 
 std::vector<std::vector<AttnSlice>> cut_by_rank(const Mask& mask, const std::vector<OwnedRun>& q_runs, int cp_size) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tangram/plan.hpp"
@@ -23,6 +24,35 @@ int64_t end_of_run(const Dispatch& dispatch, int64_t chunk);
 
 /// All runs, sorted by global row, neighbouring chunks of one owner joined. They cover the sequence.
 std::vector<OwnedRun> owned_runs(const Dispatch& dispatch);
+
+/// Runs of queries and keys, found once: there may be a chunk for each row.
+struct PlanRuns {
+  std::vector<OwnedRun> q;
+  std::vector<OwnedRun> k;
+};
+PlanRuns runs_of(const Plan& plan);
+
+/// Calls visit(run index, piece) for the visible cells of the mask in every run of queries, in row order.
+template <class Visit>
+void for_each_row_piece(const Mask& mask, const std::vector<OwnedRun>& q_runs, const Visit& visit) {
+  const std::span<const AttnSlice> slices = mask.slices();  // sorted by first query row
+  std::vector<size_t> active;
+  size_t next = 0;
+  for (size_t i = 0; i < q_runs.size(); ++i) {
+    const Range rows = q_runs[i].global;
+    for (; next < slices.size() && slices[next].q_range.begin < rows.end; ++next) active.push_back(next);
+    size_t num_kept = 0;
+    for (const size_t index : active) {
+      const AttnSlice& slice = slices[index];
+      visit(i, rows.contains(slice.q_range) ? slice : cut_rows(slice, rows));
+      if (slice.q_range.end > rows.end) active[num_kept++] = index;
+    }
+    active.resize(num_kept);
+  }
+}
+
+/// Work of every rank: canonical slices in flattened global rows, disjoint, each inside one run of queries.
+using RankWork = std::vector<std::vector<AttnSlice>>;
 
 /// Per rank the rows' visible cells as canonical slices: query rows in shard coordinates, keys still global.
 std::vector<std::vector<AttnSlice>> cut_by_rank(const Mask& mask, const std::vector<OwnedRun>& q_runs, int cp_size);

@@ -7,7 +7,7 @@
 #include <array>
 #include <numeric>
 
-#include "plan/clock/plan_times.hpp"
+#include "plan/plan_times.hpp"
 
 namespace tangram::cli {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plan/clock/clock.hpp"
-#include "plan/grid/grid.hpp"
+#include "plan/grid_shape.hpp"
 
 namespace tangram {
 

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "plan/grid/grid.hpp"
+#include "plan/grid_shape.hpp"
 #include "plan/program/program.hpp"
 #include "plan/stages.hpp"
 

@@ -6,33 +6,17 @@
 
 #include <vector>
 
+#include "plan/grid_shape.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
-
-/// The shape that a strategy gives the grid.
-struct GridShape {
-  int head_ranks = 1;
-  int row_groups = 1;
-  RowMove row_move = RowMove::kNone;
-  int inner_ring = 1;
-};
-/// Throws InvalidArgument, starting with `function`, for heads or numbers of ranks that the strategy cannot split.
-GridShape grid_shape(const DistAttnConfig& config, const char* function);
 
 /// Rows as the strategy deals them: in sequence order, or where there are several row groups zigzag over these.
 /// `config.dispatch.algorithm` may ask for either.
 Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int64_t seqlen, const char* function);
 
-/// K/V heads and query heads that each rank holds after the head exchange.
-int local_heads_kv(const HeadConfig& heads, int head_ranks);
-int local_heads_q(const HeadConfig& heads, int head_ranks);
-
 /// Fills `grid`, `ranks` and `predicted` of a plan that has mask, config and dispatches.
 void build_grid(Plan& plan, const GridShape& shape, const char* function);
-
-/// The steps of a row group, without what is to be computed. Not of kSubRings.
-std::vector<GridStep> empty_grid_steps(const GridShape& shape, int group);
 
 /// The steps of each rank where documents travel round rings of sub-groups, and the documents by size of sub-group. A
 /// document's sub-group is the smallest that holds its rows, whoever dealt these.

@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "plan/movement/row_bytes.hpp"
+#include "plan/row_bytes.hpp"
 
 namespace tangram {
 

@@ -12,8 +12,8 @@
 #include "core/names.hpp"
 #include "plan/movement/built_pass.hpp"
 #include "plan/movement/clusters.hpp"
-#include "plan/movement/row_bytes.hpp"
 #include "plan/published/movement_jobs.hpp"
+#include "plan/row_bytes.hpp"
 
 namespace tangram {
 

@@ -4,7 +4,6 @@
 // From work dealt to ranks to the tables of a MovementPlan.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "plan/clock/clock.hpp"
@@ -14,40 +13,11 @@
 
 namespace tangram {
 
-/// Runs of queries and keys, found once: there may be a chunk for each row.
-struct PlanRuns {
-  std::vector<OwnedRun> q;
-  std::vector<OwnedRun> k;
-};
-PlanRuns runs_of(const Plan& plan);
-
 /// The runs of a dispatch over flattened rows: those of every head group, one group after the other.
 std::vector<OwnedRun> flattened_runs(const std::vector<OwnedRun>& runs, const Dispatch& dispatch, int head_groups);
 
-/// Calls visit(run index, piece) for the visible cells of the mask in every run of queries, in row order.
-template <class Visit>
-void for_each_row_piece(const Mask& mask, const std::vector<OwnedRun>& q_runs, const Visit& visit) {
-  const std::span<const AttnSlice> slices = mask.slices();  // sorted by first query row
-  std::vector<size_t> active;
-  size_t next = 0;
-  for (size_t i = 0; i < q_runs.size(); ++i) {
-    const Range rows = q_runs[i].global;
-    for (; next < slices.size() && slices[next].q_range.begin < rows.end; ++next) active.push_back(next);
-    size_t num_kept = 0;
-    for (const size_t index : active) {
-      const AttnSlice& slice = slices[index];
-      visit(i, rows.contains(slice.q_range) ? slice : cut_rows(slice, rows));
-      if (slice.q_range.end > rows.end) active[num_kept++] = index;
-    }
-    active.resize(num_kept);
-  }
-}
-
 /// The union of the slices' query ranges, as needed_keys.
 std::vector<Range> needed_queries(const std::vector<AttnSlice>& slices);
-
-/// Work of every rank: canonical slices in flattened global rows, disjoint, each inside one run of queries.
-using RankWork = std::vector<std::vector<AttnSlice>>;
 
 /// The tables of one pass with `num_stages` remote stages.
 std::vector<MovementRank> movement_tables(RankWork work, const std::vector<OwnedRun>& q_runs,

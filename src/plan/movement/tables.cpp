@@ -9,7 +9,7 @@
 #include "plan/cost.hpp"
 #include "plan/movement/movement.hpp"
 #include "plan/movement/rank_tables.hpp"
-#include "plan/movement/row_bytes.hpp"
+#include "plan/row_bytes.hpp"
 #include "plan/stages.hpp"
 
 namespace tangram {
@@ -56,12 +56,6 @@ double link_seconds(const CostModel& cost, const MovementStage& stage, double q_
 }
 
 }  // namespace
-
-PlanRuns runs_of(const Plan& plan) {
-  std::vector<OwnedRun> q = owned_runs(plan.q_dispatch);
-  std::vector<OwnedRun> k = plan.q_dispatch == plan.k_dispatch ? q : owned_runs(plan.k_dispatch);
-  return {std::move(q), std::move(k)};
-}
 
 std::vector<OwnedRun> flattened_runs(const std::vector<OwnedRun>& runs, const Dispatch& dispatch, int head_groups) {
   std::vector<OwnedRun> result;

@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "plan/movement/row_bytes.hpp"
+#include "plan/row_bytes.hpp"
 
 namespace tangram {
 

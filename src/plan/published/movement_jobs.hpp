@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/movement/movement.hpp"
+#include "plan/runs.hpp"
 
 namespace tangram {
 

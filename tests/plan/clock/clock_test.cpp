@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "plan/clock/plan_times.hpp"
+#include "plan/plan_times.hpp"
 #include "plan/program/grid_plans.hpp"
 #include "tangram/mask_builders.hpp"
 

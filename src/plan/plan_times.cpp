@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/clock/plan_times.hpp"
+#include "plan/plan_times.hpp"
 
 #include <utility>
 
