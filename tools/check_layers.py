@@ -30,6 +30,7 @@ HEADER_LAYER = {
     "config": "plan",
     "plan": "plan",
     "head_masks": "plan",
+    "shard_map": "plan",
     "simulate": "plan",
     "attention": "attn",
     "backends": "attn",

@@ -35,6 +35,7 @@
 #include "tangram/mpi_group.hpp"
 #include "tangram/plan.hpp"
 #include "tangram/range.hpp"
+#include "tangram/shard_map.hpp"
 #include "tangram/simulate.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/socket_group.hpp"

@@ -10,6 +10,7 @@
 
 #include "bind.hpp"
 #include "core/require.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram::python {
 
@@ -55,10 +56,30 @@ HostArray host_array(nb::handle object, const char* function, const char* name) 
   return array;
 }
 
+// In words of its own: as arguments of require the text of a whole list would be written where nothing is refused.
+[[noreturn]] void refuse(const char* function, const char* name, const char* needed, nb::handle given) {
+  throw InvalidArgument(fmt::format("{}: {} {} (got {})", function, name, needed, nb::repr(given).c_str()));
+}
+
+// Most are plain ints, of which a mask has tens of thousands: these take a tenth of the way of all others.
 int64_t integer_of(nb::handle object, const char* function, const char* name) {
+  if (PyLong_CheckExact(object.ptr())) {
+    int overflow = 0;
+    const int64_t value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+    if (overflow == 0) return value;
+  }
   int64_t value = 0;
-  require(nb::try_cast(object, value), "{}: {} must hold integers (got {})", function, name, nb::repr(object).c_str());
+  if (!nb::try_cast(object, value)) refuse(function, name, "must hold integers", object);
   return value;
+}
+
+// The elements of a tuple or list of two, borrowed; else {nullptr, nullptr}.
+std::pair<PyObject*, PyObject*> pair_in(nb::handle item) {
+  PyObject* object = item.ptr();
+  if (PyTuple_Check(object) && PyTuple_Size(object) == 2)
+    return {PyTuple_GetItem(object, 0), PyTuple_GetItem(object, 1)};
+  if (PyList_Check(object) && PyList_Size(object) == 2) return {PyList_GetItem(object, 0), PyList_GetItem(object, 1)};
+  return {nullptr, nullptr};
 }
 
 }  // namespace
@@ -80,9 +101,9 @@ std::vector<int64_t> integers_of(nb::handle object, const char* function, const 
     require(array.ndim() == 1, "{}: {} must have one dimension (got {})", function, name, array.ndim());
     return elements(array, function, name);
   }
-  require(nb::isinstance<nb::sequence>(object), "{}: {} must be a list or an integer array (got {})", function, name,
-          nb::repr(object).c_str());
+  if (!nb::isinstance<nb::sequence>(object)) refuse(function, name, "must be a list or an integer array", object);
   std::vector<int64_t> result;
+  result.reserve(nb::len(object));
   for (const nb::handle item : object) result.push_back(integer_of(item, function, name));
   return result;
 }
@@ -93,8 +114,9 @@ IntegerRows integer_rows_of(nb::handle object, const char* function, const char*
     require(array.ndim() == 2, "{}: {} must have two dimensions (got {})", function, name, array.ndim());
     return {elements(array, function, name), {}};
   }
-  require(nb::isinstance<nb::sequence>(object), "{}: {} must be a list of lists or an integer array (got {})", function,
-          name, nb::repr(object).c_str());
+  if (!nb::isinstance<nb::sequence>(object)) {
+    refuse(function, name, "must be a list of lists or an integer array", object);
+  }
   IntegerRows rows{{}, {0}};
   for (const nb::handle item : object) {
     const std::vector<int64_t> row = integers_of(item, function, name);
@@ -115,16 +137,19 @@ std::vector<Range> ranges_of(nb::handle object, const char* function, const char
     for (size_t i = 0; i + 1 < ends.size(); i += 2) result.push_back({ends[i], ends[i + 1]});
     return result;
   }
-  require(nb::isinstance<nb::sequence>(object), "{}: {} must be a list of (begin, end) or an array [n, 2] (got {})",
-          function, name, nb::repr(object).c_str());
+  if (!nb::isinstance<nb::sequence>(object)) {
+    refuse(function, name, "must be a list of (begin, end) or an array [n, 2]", object);
+  }
+  result.reserve(nb::len(object));
   for (const nb::handle item : object) {
     Range range;
     // Pairs first: asking whether something is a Range takes longer than all the rest.
-    if (nb::isinstance<nb::sequence>(item) && nb::len(item) == 2) {
+    if (const auto [begin, end] = pair_in(item); begin != nullptr) {
+      range = {integer_of(begin, function, name), integer_of(end, function, name)};
+    } else if (nb::isinstance<nb::sequence>(item) && nb::len(item) == 2) {
       range = {integer_of(item[0], function, name), integer_of(item[1], function, name)};
-    } else {
-      require(nb::try_cast(item, range), "{}: {} must hold pairs (begin, end) (got {})", function, name,
-              nb::repr(item).c_str());
+    } else if (!nb::try_cast(item, range)) {
+      refuse(function, name, "must hold pairs (begin, end)", item);
     }
     result.push_back(range);
   }

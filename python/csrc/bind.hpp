@@ -31,6 +31,7 @@ void bind_tensor(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_group(nb::module_& m);
 void bind_dist_attention(nb::module_& m);
+void bind_shard_map(nb::module_& m);
 
 /// `==` for values; other types are unequal. nanobind's own operator would be typed more narrowly than object's.
 template <class T, class... Extra>

@@ -256,7 +256,6 @@ class SharedDistAttention {
 
 void bind_dist_attention(nb::module_& m) {
   nb::class_<KeptKv>(m, "KeptKv", "Remote K/V that a forward pass leaves to its backward pass.").def(nb::init<>());
-  m.def("position_ids", &position_ids, "dispatch"_a, "rank"_a, "Global row of each row of a rank's shard.");
   nb::class_<SharedDistAttention>(m, "DistAttention", "One rank's part in distributed attention by a plan.")
       .def(nb::init<std::shared_ptr<const Plan>, std::shared_ptr<Group>, std::shared_ptr<Backend>>(), "plan"_a,
            "group"_a, "backend"_a, "Collective: raises InvalidArgument on every rank when ranks disagree.")

@@ -88,6 +88,7 @@ Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_ty
   require_within(q, length_q, kFunction, "q_ranges");
   require_within(k, length_k, kFunction, "k_ranges");
   std::vector<AttnSlice> slices;
+  slices.reserve(q.size());
   for (size_t i = 0; i < q.size(); ++i) {
     require(0 <= types[i] && types[i] <= 3, "{}: mask types are 0 to 3 (got {} for range {})", kFunction, types[i], i);
     slices.push_back(AttnSlice::from_type(static_cast<MaskType>(types[i]), q[i], k[i]));

@@ -16,6 +16,7 @@ NB_MODULE(_core, m) {
   bind_mask(m);
   bind_config(m);
   bind_plan(m);
+  bind_shard_map(m);
   bind_env(m);
   bind_tensor(m);
   bind_attention(m);

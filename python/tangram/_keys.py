@@ -30,7 +30,9 @@ def _mask_types(types: MaskTypes, count: int) -> list[int] | None:
     if types is None:
         return None
     if isinstance(types, (str, int)):
-        types = [types] * count
+        return (_mask_types([types], 1) or []) * count
+    if isinstance(types, list) and all(type(kind) is int for kind in types):
+        return types
     result = []
     for kind in types:
         name = getattr(kind, "value", kind)
@@ -48,6 +50,8 @@ def _mask_types(types: MaskTypes, count: int) -> list[int] | None:
 def _ranges(name: str, ranges: Any) -> Any:
     if isinstance(ranges, Tensor):
         return ranges.detach().cpu()
+    if isinstance(ranges, (list, tuple)) and all(isinstance(r, (tuple, list)) for r in ranges):
+        return ranges  # as the extension reads them
     try:
         return [(r.start, r.end) if hasattr(r, "start") else tuple(r) for r in ranges]
     except TypeError:

@@ -6,33 +6,36 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _cuda
-from ._apart import made_apart
-from ._runtime_key import DistAttnRuntimeKey, Rows, Side, on_device, require_key
+from ._core import ShardMoves
+from ._named import Named
+from ._row_picks import INDEX_BYTES, RowPicks, written
+from ._runtime_key import DistAttnRuntimeKey, Rows, Side, require_key
 from ._torch_pass import require_no_transform
 from .errors import InvalidArgument
 
 IGNORED = -100
 """The label that torch.nn.functional.cross_entropy ignores by default."""
 _MOVES = 32
-_INDEX_BYTES = 8
 
 
 def get_position_ids(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:
     """Global rows of this rank's rows, int64 `[rows]` in the memory of `device` (None: the host's): what rotary
     embeddings need. Padded rows come last."""
-    return _rows_of("get_position_ids", key, side).at("positions", _place(device)).clone()
+    return _rows_of("get_position_ids", key, side).positions.copy_at(_place(device))
 
 
 def get_loss_mask(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:
     """Which of this rank's rows are real, bool `[rows]`: padded rows must not count in a loss or a mean."""
-    return _rows_of("get_loss_mask", key, side).at("is_real", _place(device)).clone()
+    rows = _rows_of("get_loss_mask", key, side)
+    mask = torch.ones(rows.per_rank, dtype=torch.bool, device=_place(device))
+    mask[rows.num_real :] = False
+    return mask
 
 
 def _rows_of(function: str, key: object, side: Side) -> Rows:
@@ -65,74 +68,46 @@ def _from_words(words: Tensor, like: Tensor) -> Tensor:
     return row_bytes.view(like.dtype).view(-1, *like.shape[1:])
 
 
-@dataclass
 class _Moves:
-    """Tables of one exchange: which local rows go to whom, and where those that come belong."""
+    """One exchange: which local rows go to whom, and where those that come belong."""
 
-    send: Tensor
-    send_counts: list[int]
-    recv_counts: list[int]
-    place: Tensor
-    """By wanted row, where it is among those that come."""
-    most: int
-    """The most rows that go from any rank to another one."""
-    fingerprint: int
-    """Of the dispatch, alike on all ranks."""
-    most_bytes: int
-    """Of these tables, on the rank where they are largest: NOTE [bytes of a key]."""
-    _copies: dict[tuple[str, torch.device], Tensor] = field(default_factory=dict)
-
-    @staticmethod
-    def of(rows: Rows, rank: int, wanted_by: Callable[[int], Tensor]) -> _Moves:
-        """`wanted_by(r)` are the global rows that rank r wants, in its order."""
-        dispatch = rows.dispatch
-        owner = torch.tensor(dispatch.rank_of_chunk).repeat_interleave(dispatch.chunk_size)
-        local = torch.full((dispatch.seqlen,), -1, dtype=torch.int64)
-        local[rows.positions] = torch.arange(rows.per_rank)
-        wanted = [wanted_by(r) for r in range(rows.cp_size)]
-        owners = [owner[w] for w in wanted]
-        sends = [local[w[o == rank]] for w, o in zip(wanted, owners, strict=True)]
-        counts = [torch.bincount(o, minlength=rows.cp_size) for o in owners]
-        most = max([int(c[r]) for w, c in enumerate(counts) for r in range(rows.cp_size) if r != w], default=0)
-        order = torch.argsort(owners[rank], stable=True)
-        most_sent = int(torch.stack(counts).sum(0).max())
-        return _Moves(
-            send=torch.cat(sends),
-            send_counts=[s.shape[0] for s in sends],
-            recv_counts=counts[rank].tolist(),
-            place=torch.argsort(order),
-            most=most,
-            fingerprint=rows.fingerprint,
-            most_bytes=_INDEX_BYTES * (most_sent + max(w.shape[0] for w in wanted)),
-        )
-
-    def at(self, name: str, device: torch.device) -> Tensor:
-        return on_device(self, name, device, self._copies)
+    def __init__(self, moves: ShardMoves, fingerprint: int) -> None:
+        self.send = RowPicks(moves.sends)
+        self.send_counts = moves.send_rows
+        self.recv_counts = moves.recv_rows
+        self.place = RowPicks(moves.places)
+        """By wanted row, where it is among those that come."""
+        self.most = moves.most_rows
+        """The most rows that go from any rank to another one."""
+        self.fingerprint = fingerprint
+        """Of the dispatch, alike on all ranks."""
+        self.most_bytes = INDEX_BYTES * moves.most_table_rows
+        """Of tables of both, on the rank where they are largest: NOTE [bytes of a key]."""
 
     def run(self, key: DistAttnRuntimeKey, x: Tensor, label: str) -> Tensor:
         """The wanted rows. Collective."""
         if x.numel() == 0:
-            return x.new_empty((self.place.shape[0], *x.shape[1:]))
-        send = _as_words(x).index_select(0, self.at("send", x.device))
-        recv = send.new_empty((self.place.shape[0], 1, send.shape[2]))
+            return x.new_empty((len(self.place), *x.shape[1:]))
+        send = self.send.of(_as_words(x))
+        recv = send.new_empty((len(self.place), 1, send.shape[2]))
         key.group.exchange(send, self.send_counts, recv, self.recv_counts, self.most, label, self.fingerprint)
-        return _from_words(recv.index_select(0, self.at("place", x.device)), x)
+        return _from_words(self.place.of(recv), x)
 
 
-def _moves(key: DistAttnRuntimeKey, side: Side, name: Any, wanted_by: Callable[[int], Tensor]) -> _Moves:
+def _moves(key: DistAttnRuntimeKey, side: Side, name: Any, moves_of: Callable[[Rows], ShardMoves]) -> _Moves:
     rows = key.rows(side)
     known: _Moves | None = rows.derived.get(name)
     if known is None:
         if len(rows.derived) >= _MOVES:
             rows.derived.clear()
-        known = rows.derived.setdefault(name, made_apart(lambda: _Moves.of(rows, key.rank, wanted_by)))
+        known = rows.derived.setdefault(name, _Moves(moves_of(rows), rows.fingerprint))
     return known
 
 
 def gathered(shard: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
     """undispatch without autograd."""
-    total = key.rows(side).total
-    return _moves(key, side, "gather", lambda _: torch.arange(total)).run(key, shard, "undispatch")
+    moves = _moves(key, side, "gather", lambda rows: rows.map.gather(rows.rank, rows.total))
+    return moves.run(key, shard, "undispatch")
 
 
 def scattered(whole: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
@@ -141,10 +116,9 @@ def scattered(whole: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
     Added up in rank order and in float32, so that equal addends give equal bits.
     """
     rows = key.rows(side)
-    padded = whole.new_zeros((rows.dispatch.seqlen, *whole.shape[1:]))
+    padded = whole.new_zeros((rows.map.seqlen, *whole.shape[1:]))
     padded[: rows.total] = whole
-    wanted = torch.cat([rows.positions_of(rank) for rank in range(rows.cp_size)]).to(whole.device)
-    send = padded.index_select(0, wanted)
+    send = RowPicks(rows.map.rows_of_ranks()).of(padded)
     if send.numel() == 0 or key.cp_size == 1:
         return send
     words = _as_words(send)
@@ -169,23 +143,21 @@ def shard_of(x: Tensor, key: DistAttnRuntimeKey, pad_value: float, side: Side) -
     """dispatch without autograd."""
     _require_holds("dispatch", "pad_value", pad_value, x.dtype)
     rows = key.rows(side)
-    real = x.index_select(0, rows.at("real_positions", x.device))
-    if rows.num_real == rows.per_rank:
-        return real
-    shard = x.new_full((rows.per_rank, *x.shape[1:]), pad_value)
-    shard[: rows.num_real] = real
-    return shard
+    return rows.real.of(x, _padding(x, rows, pad_value))
+
+
+def _padding(x: Tensor, rows: Rows, value: float) -> Tensor | None:
+    """Rows like those of `x` that fill up a shard."""
+    count = rows.per_rank - rows.num_real
+    return x.new_full((count, *x.shape[1:]), value) if count else None
 
 
 def rolled(x: Tensor, key: DistAttnRuntimeKey, shifts: int, side: Side) -> Tensor:
     """roll without autograd."""
-    rows = key.rows(side)
-
-    def wanted_by(rank: int) -> Tensor:
-        positions = rows.positions_of(rank)
-        return torch.where(positions < rows.total, (positions - shifts) % rows.total, positions)
-
-    return _moves(key, side, ("roll", shifts % rows.total), wanted_by).run(key, x, f"roll by {shifts}")
+    total = key.rows(side).total
+    shift = shifts % total
+    moves = _moves(key, side, ("roll", shift), lambda rows: rows.map.roll(rows.rank, total, shift))
+    return moves.run(key, x, f"roll by {shifts}")
 
 
 class _Dispatch(torch.autograd.Function):
@@ -343,17 +315,12 @@ def dispatch_labels(
             f"(got shape={tuple(tokens.shape)}, shift={shift})"
         )
     _require_holds("dispatch_labels", "ignore_index", ignore_index, tokens.dtype)
-    borders = torch.as_tensor([0, rows.total] if cu_seqlens is None else cu_seqlens, dtype=torch.int64).cpu()
-    if borders[0] != 0 or borders[-1] != rows.total or bool((borders.diff() < 0).any()):
-        raise InvalidArgument(
-            f"dispatch_labels: cu_seqlens must rise from 0 to {rows.total} (got {borders[:8].tolist()}, "
-            f"{borders.shape[0]} values)"
-        )
-    # The end of the document of each row.
-    ends = borders[torch.searchsorted(borders, rows.real_positions, right=True)]
-    wanted = rows.real_positions + shift
-    has_label = (wanted < ends).to(tokens.device)
-    labels = tokens.new_full((rows.per_rank,), ignore_index)
-    found = tokens.index_select(0, wanted.clamp(max=rows.total - 1).to(tokens.device))
-    labels[: rows.num_real] = torch.where(has_label, found, labels[: rows.num_real])
+    if isinstance(cu_seqlens, Tensor):
+        cu_seqlens = cu_seqlens.cpu()
+    with Named("dispatch_labels"):
+        borders = [0, rows.total] if cu_seqlens is None else cu_seqlens
+        sources, without = rows.map.labels(rows.rank, rows.total, shift, borders)
+    labels = RowPicks(sources).of(tokens, _padding(tokens, rows, ignore_index))
+    if without.rows > 0:
+        labels.index_fill_(0, written(without, torch.int64, tokens.device), ignore_index)
     return labels

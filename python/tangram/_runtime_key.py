@@ -19,6 +19,7 @@ from ._cache import BoundedCache
 from ._core import Backend, Dispatch, DistAttention, DistAttnConfig, HeadConfig, Mask, MovementConfig, Plan
 from ._memory import MemoryRow, make_plan_cache, register_rows
 from ._prepared import backend_named
+from ._row_picks import RowPicks, RowTable
 from ._torch_group import TorchGroup, known_groups
 from ._torch_pass import _NAMES
 from ._values import changed
@@ -31,8 +32,6 @@ GPU_KEY_BYTES = 4 << 30  # only keys that keep remote K/V hold more than lists
 """Keys of a group that hold GPU memory. All ranks use the same keys, so all let go of the same ones."""
 _KEY_BYTES = 4096
 """About what a key takes beside what it counts."""
-_ROW_BYTES = 9
-"""Of a row in the tables of `Rows`."""
 _STRATEGY = ("strategy", "head_ranks", "inner_ring", "head_chunks", "document_rows")
 PadSize = int | tuple[int, int]
 Side = Literal["q", "k"]
@@ -42,41 +41,20 @@ class Rows:
     """How the rows of the queries, or those of the keys, are dealt to the ranks."""
 
     def __init__(self, dispatch: Dispatch, total: int, rank: int) -> None:
-        self.dispatch = dispatch
+        self.map = _core.ShardMap(dispatch)
+        self.rank = rank
         self.total = total  # without padding
         self.cp_size = dispatch.cp_size
         self.per_rank = dispatch.rows_per_rank
-        self.positions = self.positions_of(rank)
-        self.is_real = self.positions < total
-        self.num_real = int(self.is_real.sum())
-        assert bool(self.is_real[: self.num_real].all()), "padded rows come last"
-        self.real_positions = self.positions[: self.num_real]
-        # Hashes of numbers, unlike those of text, are the same in every process.
-        self.fingerprint = hash((dispatch.chunk_size, total, *dispatch.rank_of_chunk)) & (2**64 - 1)
-        self.derived: dict[Any, Any] = {}  # tables of the functions that move rows
-        self._copies: dict[tuple[str, torch.device], Tensor] = {}
+        self.real = RowPicks(self.map.rows_of_rank(rank, total))
+        """Global rows of this rank's rows without padding, which come first, since they are in order."""
+        self.positions = RowTable(self.map.rows_of_rank(rank, self.map.seqlen), torch.int64)
+        self.fingerprint = hash((total, self.map.fingerprint)) & (2**64 - 1)
+        self.derived: dict[Any, Any] = {}  # of the functions that move rows
 
-    def at(self, name: str, device: torch.device) -> Tensor:
-        """`positions`, `is_real` or `real_positions` in the memory of `device`."""
-        return on_device(self, name, device, self._copies)
-
-    def positions_of(self, rank: int) -> Tensor:
-        return torch.tensor(_core.position_ids(self.dispatch, rank), dtype=torch.int64)
-
-
-def on_device(
-    tables: object, name: str, device: torch.device, copies: dict[tuple[str, torch.device], Tensor]
-) -> Tensor:
-    """The attribute of `tables` in the memory of `device`, copied there once."""
-    table: Tensor = getattr(tables, name)
-    if table.device == device:
-        return table
-    copy = copies.get((name, device))
-    if copy is None:
-        if device.type == "cuda":
-            _cuda.require_no_capture("the rows of a key", "tangram")
-        copy = copies.setdefault((name, device), table.to(device))
-    return copy
+    @property
+    def num_real(self) -> int:
+        return len(self.real)
 
 
 def plan_after(mask: Mask | tuple[Mask, ...], config: DistAttnConfig, dealt: Plan) -> Plan:
@@ -244,7 +222,7 @@ class DistAttnRuntimeKey:
             return self._rows.setdefault("k", self.rows("q"))
         dispatch = self.plan.q_dispatch if side == "q" else self.plan.k_dispatch
         total = self.total_seqlen_q if side == "q" else self.total_seqlen_k
-        return self._rows.setdefault(side, made_apart(lambda: Rows(dispatch, total, self.rank)))
+        return self._rows.setdefault(side, Rows(dispatch, total, self.rank))
 
     @property
     def num_bytes(self) -> int:
@@ -258,12 +236,10 @@ class DistAttnRuntimeKey:
         if self._plan_bytes < 0:
             self._plan_bytes = self.plan.memory_bytes
             self._executor_bytes = self._plan_bytes + self.plan.executor_bytes
-        dispatches = [self.plan.q_dispatch] + ([] if self.is_self_attention else [self.plan.k_dispatch])
         num_bytes: int = (
             _KEY_BYTES
             + self._plan_bytes
             + self._executor_bytes * len(self._attention)
-            + sum(_ROW_BYTES * dispatch.rows_per_rank for dispatch in dispatches)
             + sum(moves.most_bytes for rows in self._distinct_rows() for moves in list(rows.derived.values()))
             + sum(key.num_bytes for key in self._of_groups or ())
         )

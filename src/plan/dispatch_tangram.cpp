@@ -17,16 +17,31 @@ namespace tangram {
 
 namespace {
 
+// Documents of one slice each.
+bool is_pack(std::span<const AttnSlice> slices) {
+  const auto meet = [](const AttnSlice& a, const AttnSlice& b) {
+    return b.q_range.begin < a.q_range.end || b.k_range.begin < a.k_range.end;
+  };
+  return slices.size() > 1 && std::adjacent_find(slices.begin(), slices.end(), meet) == slices.end();
+}
+
 // Improving candidates, see RefineOptions: about as many nanoseconds. With many ranks and rows the rest of planning
 // takes longer. A step that is over sooner could not win back a long search: a plan serves the layers of a model, and
 // its search takes no longer than attention of some of them, or than planning takes anyway. A power of two, so that
-// plans do not change whenever the machine is measured again.
+// plans do not change whenever the machine is measured again. Packs, which are new at every step of a training, can be
+// dealt to two or three ranks in few ways that differ much: there the work grows with the square of the ranks
+// (docs/experiments/2026-11-23-new-masks.md).
 int64_t search_work(const Mask& mask, const DistAttnConfig& config) {
   constexpr int64_t kLong = 1 << 19;
   constexpr double kLayers = 16;
   constexpr double kNanosecondsOfSlice = 250;
-  const int64_t most =
+  constexpr int64_t kRanksOfPack = 4;       // from which on packs are searched as long as all masks
+  constexpr int64_t kRowsOfPack = 8 << 10;  // of a rank: shorter steps lose more by a bad cut
+  int64_t most =
       std::clamp<int64_t>(80'000'000 / config.cp_size, 2'000'000, mask.seqlen_q() < kLong ? 7'500'000 : 3'700'000);
+  if (config.cp_size < kRanksOfPack && mask.seqlen_q() / config.cp_size >= kRowsOfPack && is_pack(mask.slices())) {
+    most = most * config.cp_size * config.cp_size / (kRanksOfPack * kRanksOfPack);
+  }
   const int64_t area = mask.area() / config.cp_size;
   const double step_s = compute_seconds(config, area, AttnPass::kForward) +
                         compute_seconds(config, area, AttnPass::kBackward) +

@@ -248,14 +248,6 @@ void Refiner::apply() {
   }
 }
 
-uint64_t Refiner::random() {
-  // splitmix64 (Steele, Lea, Flood, 2014)
-  uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
 void Refiner::search(int64_t until, const RefineOptions& options) {
   const double max_work = static_cast<double>(std::max<int64_t>(1, options.max_work));
   for (bool is_done = is_perfect(); work_ < until && !is_done;) {

@@ -11,7 +11,6 @@ namespace tangram {
 
 namespace {
 
-constexpr int64_t kWorkOfSample = 12;
 constexpr int64_t kWorkOfRank = 2;
 constexpr int kNumSamples = 6;   // runs that are compared before one goes back
 constexpr int kMaxReturned = 3;  // runs that go back
@@ -26,12 +25,6 @@ int Refiner::random_size(int limit) {
   while ((limit >> bits) > 1) ++bits;
   const int top = 1 << (dice % static_cast<uint64_t>(bits + 1));
   return std::min<int>(limit, top + static_cast<int>((dice >> 32) % static_cast<uint64_t>(top)));
-}
-
-int Refiner::random_run(int rank) {
-  const std::vector<int>& runs = list_.of_rank(rank);
-  work_ += kWorkOfSample;
-  return runs.empty() ? -1 : runs[static_cast<size_t>(random_below(runs.size()))];
 }
 
 // A place to cut a run that is near to one and better on the whole: where a slice begins, so that the rows of a block

@@ -9,15 +9,9 @@
 #include <vector>
 
 #include "tangram/plan.hpp"
+#include "tangram/shard_map.hpp"
 
 namespace tangram {
-
-/// Consecutive global rows of one shard.
-struct OwnedRun {
-  Range global;
-  int owner = 0;
-  int64_t row = 0;  // first row in the owner's shard
-};
 
 /// The end of the run of chunks of one rank that begins at `chunk`.
 int64_t end_of_run(const Dispatch& dispatch, int64_t chunk);

@@ -44,11 +44,10 @@ void add_backward(const AttnBackend& backend, PreparedMask& prepared, std::span<
                            schedule::build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, *keys_first));
 }
 
-}  // namespace
-
-std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                             const AttnShape& shape, std::span<const KeyArrival> arrivals,
-                                             AttnPasses passes) {
+/// prepare_slices of slices of a mask, which has checked them.
+std::unique_ptr<PreparedMask> prepare_checked(const AttnBackend& backend, std::span<const AttnSlice> slices,
+                                              const AttnShape& shape, std::span<const KeyArrival> arrivals,
+                                              AttnPasses passes) {
   const std::optional<TileShape> tile_shape = backend.tile_shape(shape);
   if (!tile_shape) {
     std::unique_ptr<PreparedMask> prepared = backend.prepare(slices, shape, nullptr);
@@ -56,20 +55,16 @@ std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::sp
     if (passes == AttnPasses::kBackward) backend.index_backward(*prepared);
     return prepared;
   }
-  // build_tile_list trusts its slices; the mask checks them.
-  const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
   std::optional<TileList> tiles;
   if (passes != AttnPasses::kBackward) {
-    tiles = schedule::build_tile_list(checked.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape);
+    tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *tile_shape);
     if (!arrivals.empty()) schedule::order_by_arrival(*tiles, arrivals, first_wave(gpu_of(backend), shape));
   }
-  std::unique_ptr<PreparedMask> prepared = backend.prepare(checked.slices(), shape, tiles ? &*tiles : nullptr);
+  std::unique_ptr<PreparedMask> prepared = backend.prepare(slices, shape, tiles ? &*tiles : nullptr);
   if (!arrivals.empty()) backend.prepare_arrivals(*prepared, arrivals);
-  if (passes != AttnPasses::kForward) add_backward(backend, *prepared, checked.slices(), shape);
+  if (passes != AttnPasses::kForward) add_backward(backend, *prepared, slices, shape);
   return prepared;
 }
-
-namespace {
 
 AttnShape shape_of(const Mask& mask, const HeadConfig& heads) {
   return {mask.seqlen_q(), mask.seqlen_k(),  heads.num_heads_q, heads.num_heads_kv,
@@ -78,8 +73,20 @@ AttnShape shape_of(const Mask& mask, const HeadConfig& heads) {
 
 }  // namespace
 
+std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
+                                             const AttnShape& shape, std::span<const KeyArrival> arrivals,
+                                             AttnPasses passes) {
+  if (!backend.tile_shape(shape)) return prepare_checked(backend, slices, shape, arrivals, passes);
+  // build_tile_list trusts its slices; the mask checks them.
+  const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
+  return prepare_checked(backend, checked.slices(), shape, arrivals, passes);
+}
+
 FlexAttention::FlexAttention(const Mask& mask, const HeadConfig& heads, const AttnBackend& backend)
-    : FlexAttention(mask.slices(), shape_of(mask, heads), backend) {}
+    : shape_(shape_of(mask, heads)),
+      backend_(&backend),
+      prepared_(prepare_checked(backend, mask.slices(), shape_, {}, AttnPasses::kForward)),
+      slices_(mask.slices().begin(), mask.slices().end()) {}
 
 FlexAttention::FlexAttention(std::span<const AttnSlice> slices, const AttnShape& shape, const AttnBackend& backend)
     : shape_(shape),

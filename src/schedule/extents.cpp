@@ -12,32 +12,55 @@ namespace tangram::schedule {
 
 namespace {
 
+/// The indices of extents, longest first, ties in order of keys: a counting sort, since counts are small numbers.
+std::vector<size_t> longest_first(const std::vector<Extent>& of_keys) {
+  int64_t most = 0;
+  for (const Extent& extent : of_keys) most = std::max(most, extent.count);
+  std::vector<size_t> place(static_cast<size_t>(most) + 2);
+  for (const Extent& extent : of_keys) ++place[static_cast<size_t>(most - extent.count) + 1];
+  std::partial_sum(place.begin(), place.end(), place.begin());
+  std::vector<size_t> order(of_keys.size());
+  for (size_t i = 0; i < of_keys.size(); ++i) order[place[static_cast<size_t>(most - of_keys[i].count)]++] = i;
+  return order;
+}
+
 /// Fills by_group and group_ends: items whose query tiles overlap, directly or through others, are one group.
 void find_groups(Extents& extents) {
   const auto& of_keys = extents.of_keys;
-  std::vector<size_t> by_first = extents.order;
-  std::stable_sort(by_first.begin(), by_first.end(),
-                   [&](size_t a, size_t b) { return of_keys[a].first < of_keys[b].first; });
+  const auto begins_before = [&](size_t a, size_t b) { return of_keys[a].first < of_keys[b].first; };
+  std::vector<size_t> by_first(of_keys.size());
+  std::iota(by_first.begin(), by_first.end(), size_t{0});
+  if (!std::is_sorted(by_first.begin(), by_first.end(), begins_before)) {
+    std::sort(by_first.begin(), by_first.end(), begins_before);
+  }
   std::vector<size_t> group(of_keys.size(), 0);
-  std::vector<int64_t> longest;
+  std::vector<int64_t> longest;  // item of each group
+  std::vector<size_t> sizes;
   int64_t end = -1;
   for (const size_t i : by_first) {
     if (of_keys[i].count == 0) continue;
-    if (of_keys[i].first >= end) longest.push_back(0);
+    if (of_keys[i].first >= end) {
+      longest.push_back(0);
+      sizes.push_back(0);
+    }
     group[i] = longest.size() - 1;
+    ++sizes.back();
     longest.back() = std::max(longest.back(), of_keys[i].count);
     end = std::max(end, of_keys[i].end);
   }
-  const auto rank = [&](size_t i) {
-    return of_keys[i].count == 0 ? std::pair<int64_t, size_t>(1, 0) : std::pair(-longest[group[i]], group[i]);
-  };
-  extents.by_group = extents.order;
-  std::stable_sort(extents.by_group.begin(), extents.by_group.end(),
-                   [&](size_t a, size_t b) { return rank(a) < rank(b); });
-  for (size_t at = 1; at <= extents.by_group.size(); ++at) {
-    if (at == extents.by_group.size() || rank(extents.by_group[at]) != rank(extents.by_group[at - 1]))
-      extents.group_ends.push_back(at);
+  std::vector<size_t> groups(longest.size());
+  std::iota(groups.begin(), groups.end(), size_t{0});
+  std::stable_sort(groups.begin(), groups.end(), [&](size_t a, size_t b) { return longest[a] > longest[b]; });
+  std::vector<size_t> place(longest.size());
+  size_t next = 0;
+  for (const size_t g : groups) {
+    place[g] = next;
+    next += sizes[g];
+    extents.group_ends.push_back(next);
   }
+  if (next < of_keys.size()) extents.group_ends.push_back(of_keys.size());  // those that nobody sees
+  extents.by_group.resize(of_keys.size());
+  for (const size_t i : extents.order) extents.by_group[of_keys[i].count == 0 ? next++ : place[group[i]]++] = i;
 }
 
 }  // namespace
@@ -45,20 +68,21 @@ void find_groups(Extents& extents) {
 Extents make_extents(std::vector<Extent> of_keys) {
   Extents result;
   result.of_keys = std::move(of_keys);
-  result.order.resize(result.of_keys.size());
-  std::iota(result.order.begin(), result.order.end(), size_t{0});
-  std::stable_sort(result.order.begin(), result.order.end(),
-                   [&](size_t a, size_t b) { return result.of_keys[a].count > result.of_keys[b].count; });
+  result.order = longest_first(result.of_keys);
   find_groups(result);
   return result;
 }
 
 Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles) {
-  std::vector<size_t> items(tiles.items.size());
-  std::iota(items.begin(), items.end(), size_t{0});
-  std::sort(items.begin(), items.end(),
-            [&](size_t a, size_t b) { return tiles.items[a].row_begin < tiles.items[b].row_begin; });
+  std::vector<std::pair<int32_t, size_t>> by_row;
+  by_row.reserve(tiles.items.size());
+  for (size_t i = 0; i < tiles.items.size(); ++i) by_row.emplace_back(tiles.items[i].row_begin, i);
+  std::sort(by_row.begin(), by_row.end());
+  std::vector<size_t> items;
+  items.reserve(by_row.size());
+  for (const auto& [row, i] : by_row) items.push_back(i);
   std::vector<Extent> of_keys;
+  of_keys.reserve(items.size());
   for (const size_t i : items) {
     const TileItem& item = tiles.items[i];
     Extent extent;
@@ -78,20 +102,29 @@ Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_
 double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles) {
   constexpr int64_t kSamples = 64;
   const int64_t samples = std::min(kSamples, num_q_tiles);
-  double deviation = 0, sum = 0;
-  for (int64_t s = 0; s < samples; ++s) {
-    const int64_t tile = (2 * s + 1) * num_q_tiles / (2 * samples);
-    std::vector<int64_t> lengths;
-    for (const TileItem& item : tiles.items) {
-      int64_t length = 0;
-      bool meets = false;
-      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        const RunTiles& run = run_tiles[static_cast<size_t>(r)];
-        meets |= run.first <= tile && tile < run.end;
-        length += run.end - run.first;
-      }
-      if (meets) lengths.push_back(length);
+  std::vector<int64_t> sampled;  // tiles, rising
+  for (int64_t s = 0; s < samples; ++s) sampled.push_back((2 * s + 1) * num_q_tiles / (2 * samples));
+  struct Met {
+    std::vector<int64_t> lengths;  // of the items that meet at the tile
+    const TileItem* latest = nullptr;
+  };
+  std::vector<Met> met(sampled.size());
+  for (const TileItem& item : tiles.items) {
+    int64_t length = 0;
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      length += run_tiles[static_cast<size_t>(r)].end - run_tiles[static_cast<size_t>(r)].first;
     }
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      const RunTiles& run = run_tiles[static_cast<size_t>(r)];
+      auto at = std::lower_bound(sampled.begin(), sampled.end(), run.first);
+      for (; at != sampled.end() && *at < run.end; ++at) {
+        Met& here = met[static_cast<size_t>(at - sampled.begin())];
+        if (std::exchange(here.latest, &item) != &item) here.lengths.push_back(length);
+      }
+    }
+  }
+  double deviation = 0, sum = 0;
+  for (auto& [lengths, latest] : met) {
     if (lengths.empty()) continue;
     const auto middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
     std::nth_element(lengths.begin(), middle, lengths.end());

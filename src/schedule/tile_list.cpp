@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A sweep over query rows: tiles in order, beside them the slices that are open at those rows. Inside a tile slices are
-// packed into runs first-fit by their first key; docs/design/forward_sm90.md says why runs have no gaps.
+// packed into runs first-fit by their first key; docs/design/forward_sm90.md says why runs have no gaps. With a new
+// mask at every step this is part of a step, so that nothing is allocated for a tile, and one slice is one run at once.
 
 #include "schedule/tile_list.hpp"
 
@@ -17,16 +18,20 @@ namespace {
 
 constexpr int64_t kMaxRows = (int64_t{1} << 31) - (int64_t{1} << 16);
 
+constexpr int kNone = -1;
+
+/// A slice's part in a tile.
+struct Piece {
+  AttnSlice slice;
+  int next = kNone;  // of the same run
+};
+
 /// A run under construction: pieces with disjoint rows whose keys together leave no gap.
 struct OpenRun {
   Range keys;
-  std::vector<AttnSlice> pieces;
-
-  bool accepts(const AttnSlice& piece) const {
-    if (piece.k_range.begin > keys.end) return false;
-    return std::all_of(pieces.begin(), pieces.end(),
-                       [&](const AttnSlice& other) { return intersect(other.q_range, piece.q_range).empty(); });
-  }
+  Range rows;  // the hull of those of its pieces
+  int first = kNone;
+  int last = kNone;
 };
 
 /// The keys that all rows of `rows` see in `piece` (which is canonical, so that each of its own rows sees some).
@@ -46,9 +51,9 @@ std::vector<int64_t> separations(const std::vector<AttnSlice>& slices) {
     size_t end = i;
     bool apart = true;
     for (; end < slices.size() && slices[end].q_range.begin == row; ++end) {
-      for (const AttnSlice& slice : open) {
-        apart &= slice.q_range.end == row && intersect(slice.k_range, slices[end].k_range).empty();
-      }
+      apart = apart && std::all_of(open.begin(), open.end(), [&](const AttnSlice& slice) {
+                return slice.q_range.end == row && intersect(slice.k_range, slices[end].k_range).empty();
+              });
     }
     if (apart && row > 0) result.push_back(row);
     open.insert(open.end(), slices.begin() + static_cast<std::ptrdiff_t>(i),
@@ -87,16 +92,26 @@ class Builder {
     list_.shape = shape;
     list_.seqlen_q = seqlen_q;
     list_.seqlen_k = seqlen_k;
+    slices_.reserve(slices.size());
     for (const AttnSlice& slice : slices) {
       const AttnSlice trimmed = canonical(slice);
       if (!trimmed.q_range.empty()) slices_.push_back(trimmed);
     }
-    std::sort(slices_.begin(), slices_.end());
+    // In the order given: slices that come transposed out of a sorted list are sorted the other way.
+    if (shape.follows_mask) {
+      keys_first_.reserve(slices_.size());
+      for (const AttnSlice& slice : slices_) keys_first_.push_back(transposed(slice));
+      sort(keys_first_);
+    }
+    sort(slices_);
   }
 
   TileList build() {
     std::vector<int64_t> begins = tile_begins(slices_, list_.seqlen_q, list_.shape.block_m, list_.shape.follows_mask);
     begins.push_back(list_.seqlen_q);
+    list_.items.reserve(begins.size() - 1);
+    list_.runs.reserve(begins.size() - 1);
+    costs_.reserve(begins.size() - 1);
     size_t next = 0;
     std::vector<AttnSlice> open;
     for (size_t tile = 0; tile + 1 < begins.size(); ++tile) {
@@ -111,55 +126,94 @@ class Builder {
   }
 
  private:
+  static void sort(std::vector<AttnSlice>& slices) {
+    if (!std::is_sorted(slices.begin(), slices.end())) std::sort(slices.begin(), slices.end());
+  }
+
   void add_key_tiles() {
-    std::vector<AttnSlice> keys_first;
-    for (const AttnSlice& slice : slices_) keys_first.push_back(transposed(slice));
-    std::sort(keys_first.begin(), keys_first.end());
-    for (const int64_t begin : tile_begins(keys_first, list_.seqlen_k, list_.shape.block_n, true)) {
+    for (const int64_t begin : tile_begins(keys_first_, list_.seqlen_k, list_.shape.block_n, true)) {
       list_.key_tiles.push_back(static_cast<int32_t>(begin));
     }
     list_.key_tiles.push_back(static_cast<int32_t>(list_.seqlen_k));
   }
 
   void add_item(const Range& rows, const std::vector<AttnSlice>& open) {
-    pieces_.clear();
-    for (const AttnSlice& slice : open) {
-      const AttnSlice piece = cut_rows(slice, rows);
-      if (!piece.q_range.empty()) pieces_.push_back(piece);
-    }
-    std::sort(pieces_.begin(), pieces_.end(), [](const AttnSlice& a, const AttnSlice& b) {
-      return std::pair(a.k_range, a.q_range) < std::pair(b.k_range, b.q_range);
-    });
-    open_runs_.clear();
-    for (const AttnSlice& piece : pieces_) {
-      const auto run = std::find_if(open_runs_.begin(), open_runs_.end(),
-                                    [&](const OpenRun& candidate) { return candidate.accepts(piece); });
-      if (run == open_runs_.end()) {
-        open_runs_.push_back({piece.k_range, {piece}});
-      } else {
-        run->keys = hull(run->keys, piece.k_range);
-        run->pieces.push_back(piece);
-      }
-    }
     TileItem item;
     item.row_begin = static_cast<int32_t>(rows.begin);
     item.row_end = static_cast<int32_t>(rows.end);
     item.run_begin = static_cast<int32_t>(list_.runs.size());
-    for (const OpenRun& run : open_runs_) add_run(run, rows);
+    cost_ = 0;
+    cut_pieces(rows, open);
+    if (pieces_.size() == 1) {
+      fill_closed_form(add_run(pieces_[0].slice.k_range), pieces_[0].slice, rows);
+    } else if (pieces_.size() > 1) {
+      pack_pieces();
+      for (const OpenRun& run : open_runs_) add_run(run, rows);
+    }
     item.run_end = static_cast<int32_t>(list_.runs.size());
     list_.items.push_back(item);
+    costs_.push_back(cost_);
+  }
+
+  void cut_pieces(const Range& rows, const std::vector<AttnSlice>& open) {
+    pieces_.clear();
+    for (const AttnSlice& slice : open) {
+      const AttnSlice piece = rows.contains(slice.q_range) ? slice : cut_rows(slice, rows);
+      if (!piece.q_range.empty()) pieces_.push_back({piece});
+    }
+  }
+
+  /// First fit by the first key. Runs that end before a piece begins take no later one either.
+  void pack_pieces() {
+    const auto before = [](const Piece& a, const Piece& b) {
+      return std::pair(a.slice.k_range, a.slice.q_range) < std::pair(b.slice.k_range, b.slice.q_range);
+    };
+    if (!std::is_sorted(pieces_.begin(), pieces_.end(), before)) std::sort(pieces_.begin(), pieces_.end(), before);
+    open_runs_.clear();
+    size_t first_alive = 0;
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      const AttnSlice& piece = pieces_[i].slice;
+      const auto ends_before = [&](const OpenRun& run) { return run.keys.end < piece.k_range.begin; };
+      while (first_alive < open_runs_.size() && ends_before(open_runs_[first_alive])) ++first_alive;
+      size_t at = first_alive;
+      while (at < open_runs_.size() && (ends_before(open_runs_[at]) || shares_rows(open_runs_[at], piece.q_range)))
+        ++at;
+      const int index = static_cast<int>(i);
+      if (at == open_runs_.size()) {
+        open_runs_.push_back({piece.k_range, piece.q_range, index, index});
+        continue;
+      }
+      OpenRun& run = open_runs_[at];
+      run.keys = hull(run.keys, piece.k_range);
+      run.rows = hull(run.rows, piece.q_range);
+      pieces_[static_cast<size_t>(run.last)].next = index;
+      run.last = index;
+    }
+  }
+
+  bool shares_rows(const OpenRun& run, const Range& rows) const {
+    if (intersect(run.rows, rows).empty()) return false;
+    for (int i = run.first; i != kNone; i = pieces_[static_cast<size_t>(i)].next) {
+      if (!intersect(pieces_[static_cast<size_t>(i)].slice.q_range, rows).empty()) return true;
+    }
+    return false;
+  }
+
+  TileRun& add_run(const Range& keys) {
+    TileRun& run = list_.runs.emplace_back();
+    run.k_begin = static_cast<int32_t>(keys.begin);
+    run.k_end = static_cast<int32_t>(keys.end);
+    cost_ += (run.k_end - run.k_begin + list_.shape.block_n - 1) / list_.shape.block_n;
+    return run;
   }
 
   void add_run(const OpenRun& open, const Range& rows) {
-    TileRun run;
-    run.k_begin = static_cast<int32_t>(open.keys.begin);
-    run.k_end = static_cast<int32_t>(open.keys.end);
-    if (open.pieces.size() == 1) {
-      fill_closed_form(run, open.pieces[0], rows);
+    TileRun& run = add_run(open.keys);
+    if (open.first == open.last) {
+      fill_closed_form(run, pieces_[static_cast<size_t>(open.first)].slice, rows);
     } else {
-      fill_intervals(run, open.pieces, rows);
+      fill_intervals(run, open, rows);
     }
-    list_.runs.push_back(run);
   }
 
   static void fill_closed_form(TileRun& run, const AttnSlice& piece, const Range& rows) {
@@ -177,21 +231,24 @@ class Builder {
     run.max_diag = static_cast<int32_t>(std::min(piece.max_diag, piece.k_range.end - piece.q_range.begin));
   }
 
-  void fill_intervals(TileRun& run, const std::vector<AttnSlice>& pieces, const Range& rows) {
+  void fill_intervals(TileRun& run, const OpenRun& open, const Range& rows) {
     run.row_begin = static_cast<int32_t>(rows.begin);
     run.row_end = static_cast<int32_t>(rows.end);
     run.interval_begin = static_cast<int32_t>(list_.intervals.size());
     list_.intervals.resize(list_.intervals.size() + static_cast<size_t>(rows.size()));
     RowInterval* intervals = list_.intervals.data() + run.interval_begin;
-    for (const AttnSlice& piece : pieces) {
+    int64_t num_rows = 0;
+    Range common = open.keys;
+    for (int p = open.first; p != kNone; p = pieces_[static_cast<size_t>(p)].next) {
+      const AttnSlice& piece = pieces_[static_cast<size_t>(p)].slice;
       for (int64_t i = piece.q_range.begin; i < piece.q_range.end; ++i) {
         const Range keys = piece.keys_of(i);
         intervals[i - rows.begin] = {static_cast<int32_t>(keys.begin), static_cast<int32_t>(keys.end)};
       }
+      num_rows += piece.q_range.size();
+      common = intersect(common, common_keys(piece, piece.q_range));
     }
-    Range common{run.k_begin, run.k_end};
-    for (int64_t i = 0; i < rows.size(); ++i) common = intersect(common, {intervals[i].begin, intervals[i].end});
-    if (!common.empty()) {
+    if (num_rows == rows.size() && !common.empty()) {
       run.full_begin = static_cast<int32_t>(common.begin);
       run.full_end = static_cast<int32_t>(common.end);
     }
@@ -199,26 +256,22 @@ class Builder {
 
   /// Longest first by visited tiles, ties in row order: a counting sort, since costs are small numbers.
   void sort_items() {
-    std::vector<int64_t> costs(list_.items.size());
-    int64_t largest = 0;
-    for (size_t i = 0; i < costs.size(); ++i) {
-      for (int32_t r = list_.items[i].run_begin; r < list_.items[i].run_end; ++r) {
-        const TileRun& run = list_.runs[static_cast<size_t>(r)];
-        costs[i] += (run.k_end - run.k_begin + list_.shape.block_n - 1) / list_.shape.block_n;
-      }
-      largest = std::max(largest, costs[i]);
-    }
+    const int64_t largest = costs_.empty() ? 0 : *std::max_element(costs_.begin(), costs_.end());
     std::vector<size_t> first(static_cast<size_t>(largest) + 2);
-    for (const int64_t cost : costs) ++first[static_cast<size_t>(largest - cost) + 1];
+    for (const int64_t cost : costs_) ++first[static_cast<size_t>(largest - cost) + 1];
     for (size_t c = 1; c < first.size(); ++c) first[c] += first[c - 1];
     std::vector<TileItem> sorted(list_.items.size());
-    for (size_t i = 0; i < costs.size(); ++i) sorted[first[static_cast<size_t>(largest - costs[i])]++] = list_.items[i];
+    for (size_t i = 0; i < costs_.size(); ++i)
+      sorted[first[static_cast<size_t>(largest - costs_[i])]++] = list_.items[i];
     list_.items = std::move(sorted);
   }
 
   TileList list_;
   std::vector<AttnSlice> slices_;
-  std::vector<AttnSlice> pieces_;
+  std::vector<AttnSlice> keys_first_;  // transposed, of shapes that follow the mask
+  std::vector<int64_t> costs_;         // of items: steps over key tiles
+  int64_t cost_ = 0;                   // of the item that is being made
+  std::vector<Piece> pieces_;          // in the tile that is being cut
   std::vector<OpenRun> open_runs_;
 };
 

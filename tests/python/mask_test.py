@@ -181,3 +181,19 @@ def test_mask_types_by_name_as_in_json():
     assert Mask.from_ranges(*ranges, np.array([2, 0])) == Mask.from_ranges(*ranges, ["inv_causal", 0])
     with pytest.raises(tangram.InvalidArgument, match="mask types are full, causal, .*got 'diagonal'"):
         Mask.from_ranges(*ranges, ["diagonal", "full"])
+
+
+def test_pairs_of_any_kind_are_the_same_ranges():
+    expected = Mask.from_ranges([(0, 4), (4, 9)], [(0, 4), (0, 9)], [1, 0])
+    first, second = [0, 4], [np.int64(4), 9]
+    for q in ([first, second], ((0, 4), (4, 9)), [np.array(first), tuple(second)], [Range(0, 4), second]):
+        assert Mask.from_ranges(q, [(0, 4), [0, 9]], ["causal", 0]) == expected
+    for wrong, text in (
+        ([(0, 4), (4, 2**70)], "q_ranges must hold integers (got 1180591620717411303424)"),
+        ([(0, 4), (4, 9.5)], "q_ranges must hold integers (got 9.5)"),
+        ([(0, 4), (4, 9, 10)], "q_ranges must hold pairs (begin, end) (got (4, 9, 10))"),
+        (7, "q_ranges must be a list of (begin, end) or an array [n, 2] (got 7)"),
+    ):
+        with pytest.raises(tangram.InvalidArgument) as error:
+            Mask.from_ranges(wrong, [(0, 4), (0, 9)])
+        assert text in str(error.value)

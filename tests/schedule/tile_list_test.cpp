@@ -12,6 +12,7 @@
 #include "reference/cells.hpp"
 #include "reference/tile_runs.hpp"
 #include "tangram/error.hpp"
+#include "tangram/mask.hpp"
 #include "tangram/slice.hpp"
 
 namespace tangram::schedule {
@@ -136,6 +137,64 @@ TEST(TileList, RandomSliceSetsShowExactlyTheirCells) {
     expect_exact(slices, rows, columns, shape);
     if (HasFatalFailure() || HasNonfatalFailure()) return;
   }
+}
+
+/// FNV-1a over all that kernels read.
+uint64_t hash_of(uint64_t hash, const TileList& list) {
+  const auto add = [&](int64_t value) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3;
+    hash ^= hash >> 29;
+  };
+  for (const int32_t begin : list.key_tiles) add(begin);
+  for (const TileItem& item : list.items) {
+    for (const int32_t value : {item.row_begin, item.row_end, item.run_begin, item.run_end}) add(value);
+  }
+  for (const TileRun& run : list.runs) {
+    for (const int32_t value : {run.k_begin, run.k_end, run.full_begin, run.full_end, run.row_begin, run.row_end,
+                                run.slice_k_begin, run.slice_k_end, run.min_diag, run.max_diag, run.interval_begin}) {
+      add(value);
+    }
+  }
+  for (const RowInterval& keys : list.intervals) {
+    add(keys.begin);
+    add(keys.end);
+  }
+  return hash;
+}
+
+// Which runs slices are packed into, and in what order items and runs come, decides what kernels add up in what order.
+// The number is that of the first builder, which was as simple as it could be.
+TEST(TileList, ListsAreThoseThatWereRecorded) {
+  std::mt19937 rng(22);
+  const auto draw = [&rng](int64_t lo, int64_t hi) {
+    return lo + static_cast<int64_t>(rng() % static_cast<uint64_t>(hi - lo + 1));
+  };
+  uint64_t hash = 0xcbf29ce484222325;
+  for (int round = 0; round < 10000; ++round) {
+    const int64_t rows = draw(1, 300), columns = draw(1, 300);
+    const int64_t longest = draw(0, 2) == 0 ? 300 : draw(2, 40);
+    std::vector<AttnSlice> slices;
+    int64_t document = 0;  // where the next one begins
+    for (int64_t tries = draw(0, 24); tries > 0; --tries) {
+      const int64_t q_rows = draw(1, longest), k_rows = draw(1, longest), type = draw(0, 3);
+      Range q{document, std::min({rows, columns, document + q_rows})}, k = q;
+      document = q.end;
+      if (round % 3 != 0) {  // anywhere
+        q.begin = draw(0, rows - 1);
+        k.begin = draw(0, columns - 1);
+        q.end = std::min(rows, q.begin + q_rows);
+        k.end = std::min(columns, k.begin + k_rows);
+      }
+      slices.push_back(AttnSlice::from_type(static_cast<MaskType>(type), q, k));
+      if (find_overlap(slices).first >= 0) slices.pop_back();
+    }
+    const int block_m = static_cast<int>(draw(1, 100)), block_n = static_cast<int>(draw(1, 100));
+    const TileShape shape{block_m, block_n, draw(0, 1) == 1};
+    hash = hash_of(hash, build_tile_list(slices, rows, columns, shape));
+    const Mask mask(rows, columns, slices);
+    hash = hash_of(hash, build_tile_list(mask.slices(), rows, columns, shape));
+  }
+  EXPECT_EQ(hash, 15156186677263290600U);
 }
 
 TEST(TileList, FollowsDocumentsWhereThatSavesTiles) {

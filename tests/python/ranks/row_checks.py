@@ -14,17 +14,22 @@ from tangram import InvalidArgument
 
 def check_rows(group):
     total = 150
-    key = flex_key(RANGES, total, group)
-    for dtype in (torch.int64, torch.float32, torch.bfloat16, torch.int32):
-        x = torch.arange(total * 2).reshape(total, 2).to(dtype)
-        shard = tangram.dispatch(x, key, pad_value=-7)
-        positions = tangram.get_position_ids(key)
-        real = positions < total
-        assert torch.equal(shard[real], x[positions[real]]) and (shard[~real] == -7).all()
-        assert torch.equal(tangram.undispatch(shard, key), x)
-        for shifts in (1, -1, 77, 0):
-            rolled = tangram.undispatch(tangram.roll(shard, key, shifts), key)
-            assert torch.equal(rolled, x.roll(shifts, 0)), (dtype, shifts)
+    # Runs of whole chunks, which are taken one by one; and of single rows, for which there are tables.
+    scattered = tangram.DistAttnConfig(dispatch=tangram.DispatchConfig("random"))
+    keys = flex_key(RANGES, total, group), flex_key(RANGES, total, group, scattered, chunk_size=1)
+    for key in keys:
+        for dtype in (torch.int64, torch.float32, torch.bfloat16, torch.int32):
+            x = torch.arange(total * 2).reshape(total, 2).to(dtype)
+            shard = tangram.dispatch(x, key, pad_value=-7)
+            positions = tangram.get_position_ids(key)
+            real = positions < total
+            assert torch.equal(shard[real], x[positions[real]]) and (shard[~real] == -7).all()
+            assert torch.equal(real, tangram.get_loss_mask(key))
+            assert torch.equal(tangram.undispatch(shard, key), x)
+            for shifts in (1, -1, 77, 0):
+                rolled = tangram.undispatch(tangram.roll(shard, key, shifts), key)
+                assert torch.equal(rolled, x.roll(shifts, 0)), (dtype, shifts)
+    key = keys[0]
     labels = torch.arange(total)
     assert torch.equal(tangram.undispatch(tangram.dispatch(labels, key), key), labels)
 
