@@ -56,10 +56,11 @@ inline int pieces_of_at_most(int64_t most_steps, int64_t steps, int most) {
   return pieces;
 }
 
-/// Calls visit(index into of_keys, KV head, piece, pieces of this item) in the order of dealing; an item without steps
-/// is one piece. Pieces of an item come in order, and all query heads see the key tiles in the same order.
+/// Calls visit(index into of_keys, first, last, pieces) in the order of dealing: the pieces [first, last) of this key
+/// tile are dealt one after the other, counted over all KV heads: piece p of head h is number h * pieces + p. Pieces of
+/// an item come in order, and all query heads see the key tiles in the same order.
 template <typename Visit>
-void deal(const Extents& extents, int num_heads_kv, const Dealing& how, const Visit& visit) {
+void deal_runs(const Extents& extents, int num_heads_kv, const Dealing& how, const Visit& visit) {
   const std::vector<size_t>& order = how.grouped ? extents.by_group : extents.order;
   const auto visit_groups = [&](const auto& visit_group) {
     size_t begin = 0;
@@ -68,22 +69,13 @@ void deal(const Extents& extents, int num_heads_kv, const Dealing& how, const Vi
       begin = end;
     }
   };
-  const auto visit_piece = [&](size_t i, int head, int piece, int pieces) {
-    if (extents.of_keys[i].count > 0) {
-      visit(i, head, piece, pieces);
-    } else if (piece == 0) {
-      visit(i, head, 0, 1);
-    }
-  };
   // Tiles [first, last) of the order, in sections.
   const auto visit_tiles = [&](size_t first, size_t last, int pieces, int together, int joint) {
     const int all = num_heads_kv * pieces;
     if (together == 0) together = all;
     for (int begin = 0, end = 0; begin < all; begin = end) {
       end = all - begin <= std::max(together, joint) ? all : std::min(begin + together, all - joint);
-      for (size_t at = first; at < last; ++at) {
-        for (int i = begin; i < end; ++i) visit_piece(order[at], i / pieces, i % pieces, pieces);
-      }
+      for (size_t at = first; at < last; ++at) visit(order[at], begin, end, pieces);
     }
   };
   // The same in pieces by length.
@@ -102,11 +94,8 @@ void deal(const Extents& extents, int num_heads_kv, const Dealing& how, const Vi
     std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) { return a.steps > b.steps; });
     const int together = how.together == 0 ? num_heads_kv : how.together;
     for (int begin = 0; begin < num_heads_kv; begin += together) {
-      for (const Tile& tile : tiles) {
-        for (int head = begin; head < std::min(begin + together, num_heads_kv); ++head) {
-          for (int piece = 0; piece < tile.pieces; ++piece) visit_piece(tile.i, head, piece, tile.pieces);
-        }
-      }
+      const int end = std::min(begin + together, num_heads_kv);
+      for (const Tile& tile : tiles) visit(tile.i, begin * tile.pieces, end * tile.pieces, tile.pieces);
     }
   };
   if (how.most_steps > 0) return how.grouped ? visit_groups(visit_by_length) : visit_by_length(0, order.size());
@@ -116,6 +105,22 @@ void deal(const Extents& extents, int num_heads_kv, const Dealing& how, const Vi
   const size_t tail = order.size() - static_cast<size_t>(how.tail_tiles);
   visit_tiles(0, tail, how.pieces, how.together, how.joint);
   visit_tiles(tail, order.size(), how.tail_pieces, how.tail_together, 0);
+}
+
+/// The same item by item: visit(index into of_keys, KV head, piece, pieces of this item); one without steps is one
+/// piece.
+template <typename Visit>
+void deal(const Extents& extents, int num_heads_kv, const Dealing& how, const Visit& visit) {
+  deal_runs(extents, num_heads_kv, how, [&](size_t i, int first, int last, int pieces) {
+    for (int number = first; number < last; ++number) {
+      const int head = number / pieces, piece = number % pieces;
+      if (extents.of_keys[i].count > 0) {
+        visit(i, head, piece, pieces);
+      } else if (piece == 0) {
+        visit(i, head, 0, 1);
+      }
+    }
+  });
 }
 
 }  // namespace tangram::schedule

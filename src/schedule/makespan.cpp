@@ -3,29 +3,50 @@
 
 #include "schedule/makespan.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "schedule/multiprocessors.hpp"
 
 namespace tangram::schedule {
 
-double steps_of(const Extent& item, const AttnShape& shape, int pieces, bool together, const ItemCosts& costs) {
-  const double joins = pieces == 1 ? 0 : together ? 1 + 0.2 * (pieces - 2) : 1;
-  return static_cast<double>(item.count * (shape.num_heads_q / shape.num_heads_kv / pieces)) + costs.item +
-         joins * costs.join;
-}
-
 double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs) {
-  Multiprocessors machine(in.gpu.multiprocessors);
+  const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
+  // In half steps, of which costs are multiples: of a piece beside its query tiles, by the number of pieces.
+  const auto halves = [](double steps) { return static_cast<int64_t>(std::ceil(2 * steps)); };
+  struct Piece {
+    int64_t tile = 0;  // of the heads of a piece
+    int64_t alone = 0, together = 0;
+  };
+  std::vector<Piece> piece_of(static_cast<size_t>(group) + 1);
+  for (int pieces = 1; pieces <= group; ++pieces) {
+    const double joins = pieces == 1 ? 0 : 1, joins_together = pieces == 1 ? 0 : 1 + 0.2 * (pieces - 2);
+    piece_of[static_cast<size_t>(pieces)] = {2 * (group / pieces), halves(costs.item + joins * costs.join),
+                                             halves(costs.item + joins_together * costs.join)};
+  }
   const std::vector<size_t>& order = in.extents.order;
   std::vector<char> is_tail(order.size(), 0);
   for (size_t at = order.size() - static_cast<size_t>(how.tail_tiles); at < order.size(); ++at) is_tail[order[at]] = 1;
-  deal(in.extents, in.shape.num_heads_kv, how, [&](size_t i, int, int, int pieces) {
+  int64_t longest = 0;
+  for (const Extent& extent : in.extents.of_keys) longest = std::max(longest, extent.count);
+  const double latest = in.arrives.empty() ? 0 : *std::max_element(in.arrives.begin(), in.arrives.end());
+  const int64_t most_cost = std::max(piece_of.back().together, piece_of[1].alone);
+  CountedMultiprocessors machine(in.gpu.multiprocessors, 2 * longest * group + most_cost + halves(latest));
+  deal_runs(in.extents, in.shape.num_heads_kv, how, [&](size_t i, int first, int last, int pieces) {
+    const Extent& extent = in.extents.of_keys[i];
+    int count = last - first;
+    if (extent.count == 0) {  // one piece a head
+      count = (last + pieces - 1) / pieces - (first + pieces - 1) / pieces;
+      pieces = 1;
+    }
+    const Piece& piece = piece_of[static_cast<size_t>(pieces)];
     const bool together = (is_tail[i] != 0 ? how.tail_together : how.together) == 0;
-    machine.run(steps_of(in.extents.of_keys[i], in.shape, pieces, together, costs),
-                in.arrives.empty() ? 0 : in.arrives[i]);
+    const int64_t steps = extent.count * piece.tile + (together ? piece.together : piece.alone);
+    machine.run(steps, count, in.arrives.empty() ? 0 : halves(in.arrives[i]));
   });
-  return machine.end();
+  return static_cast<double>(machine.end()) / 2;
 }
 
 double even_steps(const Setting& in) {

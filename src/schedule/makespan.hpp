@@ -14,12 +14,8 @@ namespace tangram::schedule {
 /// What an item costs beside its steps, in steps; others lose as much or more (benchmarks/schedule/fit_dealings.cpp).
 struct ItemCosts {
   double item = 3;    ///< its begin and end
-  double join = 2.5;  ///< of a piece that joins one other
+  double join = 2.5;  ///< of a piece that joins one other; pieces dealt together end together, and slow each other down
 };
-
-/// Steps of one of `pieces` of an item. Pieces that are dealt together end together, and slow each other down when they
-/// join.
-double steps_of(const Extent& item, const AttnShape& shape, int pieces, bool together, const ItemCosts& costs = {});
 
 /// A mask on a GPU. `arrives`: see choose_dealing.
 struct Setting {

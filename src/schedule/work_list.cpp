@@ -161,28 +161,60 @@ Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) 
   return item;
 }
 
+/// Of every key tile, by index into of_keys, what its items have in common.
+std::vector<Item> items_of_tiles(const TileList& tiles, const Extents& extents,
+                                 const std::vector<uint64_t>& covered_keys) {
+  std::vector<Item> items;
+  items.reserve(extents.item.size());
+  for (const size_t tile : extents.item) items.push_back(make_item(tiles.items[tile], covered_keys));
+  return items;
+}
+
 /// Appends the items of all KV heads in the order of dealing; returns how many of them are in pieces.
-int32_t deal_items(std::vector<Item>& items, const TileList& tiles, const Extents& extents, const AttnShape& shape,
-                   const Dealing& how, const std::vector<uint64_t>& covered_keys) {
+int32_t deal_items(std::vector<Item>& items, const std::vector<Item>& of_tiles, const Extents& extents,
+                   const AttnShape& shape, const Dealing& how) {
   const int group = shape.num_heads_q / shape.num_heads_kv;
-  std::vector<int32_t> slab_of(extents.item.size() * static_cast<size_t>(shape.num_heads_kv));
+  std::vector<int32_t> slab_of(of_tiles.size() * static_cast<size_t>(shape.num_heads_kv));
   int32_t num_slabs = 0;
+  size_t most = 0;
+  deal_runs(extents, shape.num_heads_kv, how,
+            [&](size_t, int first, int last, int) { most += static_cast<size_t>(last - first); });
+  items.reserve(most);
   deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
-    const int64_t count = extents.of_keys[i].count;
     const int heads = group / pieces;
-    Item item = make_item(tiles.items[extents.item[i]], covered_keys);
+    Item& item = items.emplace_back(of_tiles[i]);
     item.kv_head = head;
     item.head_begin = head * group + piece * heads;
     item.head_end = item.head_begin + heads;
-    item.num_steps = static_cast<int32_t>(count * heads);
+    item.num_steps = static_cast<int32_t>(extents.of_keys[i].count * heads);
     item.num_pieces = pieces;
     item.piece = piece;
     int32_t& slab = slab_of[i * static_cast<size_t>(shape.num_heads_kv) + static_cast<size_t>(head)];
-    if (item.num_pieces > 1 && piece == 0) slab = num_slabs++;
+    if (pieces > 1 && piece == 0) slab = num_slabs++;
     item.slab = slab;
-    items.push_back(item);
   });
   return num_slabs;
+}
+
+/// Which query tiles the runs visit.
+void fill_run_tiles(WorkList& work) {
+  if (work.q_tiles.empty()) return;
+  // Where tiles begin with documents there are some more than one every 64 rows: from the tile of the row's granule it
+  // is a step or two.
+  constexpr int32_t kGranule = 64;
+  std::vector<int32_t> of_granule;
+  of_granule.reserve(static_cast<size_t>(work.q_tiles.back().row_end / kGranule) + 1);
+  for (int32_t tile = 0; tile < static_cast<int32_t>(work.q_tiles.size()); ++tile) {
+    const int32_t end = work.q_tiles[static_cast<size_t>(tile)].row_end;
+    while (static_cast<int32_t>(of_granule.size()) * kGranule < end) of_granule.push_back(tile);
+  }
+  const auto tile_of = [&](int32_t row) {
+    int32_t tile = of_granule[static_cast<size_t>(row / kGranule)];
+    while (work.q_tiles[static_cast<size_t>(tile)].row_end <= row) ++tile;
+    return tile;
+  };
+  work.run_tiles.reserve(work.runs.size());
+  for (const TileRun& run : work.runs) work.run_tiles.push_back({tile_of(run.k_begin), tile_of(run.k_end - 1) + 1, 0});
 }
 
 }  // namespace
@@ -195,11 +227,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   for (size_t i = 0; i + 1 < tiles.key_tiles.size(); ++i) {
     work.q_tiles.push_back({tiles.key_tiles[i], tiles.key_tiles[i + 1]});
   }
-  const auto tile_of = [&](int32_t row) {
-    const auto after = std::upper_bound(tiles.key_tiles.begin(), tiles.key_tiles.end(), row);
-    return static_cast<int32_t>(after - tiles.key_tiles.begin()) - 1;
-  };
-  for (const TileRun& run : tiles.runs) work.run_tiles.push_back({tile_of(run.k_begin), tile_of(run.k_end - 1) + 1, 0});
+  fill_run_tiles(work);
   const Coverage covered = coverage(slices, shape);
   const bool all_covered =
       std::all_of(covered.queries.begin(), covered.queries.end(), [](uint64_t word) { return word == ~uint64_t{0}; });
@@ -214,11 +242,12 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
   const std::vector<double> arrives =
       arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
+  const std::vector<Item> of_tiles = items_of_tiles(tiles, extents, covered.keys);
   const auto choose = [&](Extents& in_order, bool deterministic) {
     return given ? *given : choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
   };
   const auto add_items = [&](std::vector<Item>& items, const Extents& in_order, const Dealing& how) {
-    work.num_slabs = std::max(work.num_slabs, deal_items(items, tiles, in_order, shape, how, covered.keys));
+    work.num_slabs = std::max(work.num_slabs, deal_items(items, of_tiles, in_order, shape, how));
   };
   Extents in_order = extents, deterministic_order = extents;
   const Dealing how = choose(in_order, false);

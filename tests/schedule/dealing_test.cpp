@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <set>
 #include <vector>
 
 #include "schedule/makespan.hpp"
+#include "schedule/multiprocessors.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -99,6 +101,25 @@ TEST(Dealing, ManyTilesThatComeLateComeLast) {
   const Dealing how = choose_dealing(extents, 0.0, shape, kGpu, arrives);
   EXPECT_LT(makespan({extents, shape, kGpu, arrives}, how), 1.05 * even_steps(extents, shape));  // else 1.09
   EXPECT_GE(extents.order.front(), 64u);
+}
+
+// One after the other on a heap, and counted in a ring of times: the same end.
+TEST(Multiprocessors, CountedOnesEndWhenSingleOnesDo) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    const int num_sms = 1 + static_cast<int>(random() % 132);
+    const int64_t longest = 1 + static_cast<int64_t>(random() % 300), latest = static_cast<int64_t>(random() % 200);
+    Multiprocessors single(num_sms);
+    CountedMultiprocessors counted(num_sms, longest + latest);
+    for (int item = 0; item < 100; ++item) {
+      const int64_t steps = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(longest));
+      const int64_t count = static_cast<int64_t>(random() % 70);
+      const int64_t from = random() % 4 != 0 ? 0 : static_cast<int64_t>(random() % static_cast<uint64_t>(latest + 1));
+      counted.run(steps, count, from);
+      for (int64_t i = 0; i < count; ++i) single.run(static_cast<double>(steps), static_cast<double>(from));
+      ASSERT_EQ(static_cast<double>(counted.end()), single.end()) << "round " << round << ", item " << item;
+    }
+  }
 }
 
 TEST(OrderByArrival, KeysThatAreThereChangeNothing) {
