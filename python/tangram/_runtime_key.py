@@ -222,7 +222,7 @@ class DistAttnRuntimeKey:
             return self._rows.setdefault("k", self.rows("q"))
         dispatch = self.plan.q_dispatch if side == "q" else self.plan.k_dispatch
         total = self.total_seqlen_q if side == "q" else self.total_seqlen_k
-        return self._rows.setdefault(side, Rows(dispatch, total, self.rank))
+        return self._rows.setdefault(side, made_apart(lambda: Rows(dispatch, total, self.rank)))
 
     @property
     def num_bytes(self) -> int:
