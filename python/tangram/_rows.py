@@ -103,6 +103,7 @@ def _moves(key: DistAttnRuntimeKey, side: Side, name: Any, moves_of: Callable[[R
         if len(rows.derived) >= _MOVES:
             rows.derived.clear()
         known = rows.derived.setdefault(name, made_apart(lambda: _Moves(moves_of(rows), rows.fingerprint)))
+        key.has_grown()
     return known
 
 
