@@ -16,6 +16,7 @@ from ._apart import made_apart
 from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache
 from ._named import Named
 from ._prepared import masks_of_heads
+from ._rows import prepare_rows
 from ._runtime_key import DistAttnRuntimeKey, PadSize, cache_of, plan_after, require_key
 from ._torch_group import known_group, torch_group
 from ._values import changed
@@ -128,6 +129,7 @@ def _key(
         pads = pad_q if pad_q == pad_k else (pad_q, pad_k)
         key = DistAttnRuntimeKey(plan, group, group_or_mesh, mask.seqlen_q, mask.seqlen_k, pads, config)
         key.masks = None if masks is None else all_padded
+        prepare_rows(key)
         copies = tuple(m.padded(m.seqlen_q, m.seqlen_k) for m in masks or (mask,))
         return ((copies[0] if masks is None else copies), *name[1:]), key
 

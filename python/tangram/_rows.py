@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _cuda
+from ._apart import made_apart
 from ._core import ShardMoves
 from ._named import Named
 from ._row_picks import INDEX_BYTES, RowPicks, written
@@ -22,6 +23,7 @@ from .errors import InvalidArgument
 IGNORED = -100
 """The label that torch.nn.functional.cross_entropy ignores by default."""
 _MOVES = 32
+SIDES: tuple[Side, ...] = ("q", "k")
 
 
 def get_position_ids(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:
@@ -100,14 +102,25 @@ def _moves(key: DistAttnRuntimeKey, side: Side, name: Any, moves_of: Callable[[R
     if known is None:
         if len(rows.derived) >= _MOVES:
             rows.derived.clear()
-        known = rows.derived.setdefault(name, _Moves(moves_of(rows), rows.fingerprint))
+        known = rows.derived.setdefault(name, made_apart(lambda: _Moves(moves_of(rows), rows.fingerprint)))
+        key.has_grown()
     return known
+
+
+def _gather_moves(key: DistAttnRuntimeKey, side: Side) -> _Moves:
+    return _moves(key, side, "gather", lambda rows: rows.map.gather(rows.rank, rows.total))
+
+
+def prepare_rows(key: DistAttnRuntimeKey) -> None:
+    """What dispatch and undispatch ask of a key, microseconds of work: made on the thread that makes the key, since
+    what stays must not lie among the tensors of a step (_apart.py)."""
+    for side in SIDES:
+        _gather_moves(key, side)
 
 
 def gathered(shard: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:
     """undispatch without autograd."""
-    moves = _moves(key, side, "gather", lambda rows: rows.map.gather(rows.rank, rows.total))
-    return moves.run(key, shard, "undispatch")
+    return _gather_moves(key, side).run(key, shard, "undispatch")
 
 
 def scattered(whole: Tensor, key: DistAttnRuntimeKey, side: Side) -> Tensor:

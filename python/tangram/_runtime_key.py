@@ -85,6 +85,9 @@ class DistAttnRuntimeKey:
     _of_groups: list[DistAttnRuntimeKey] | None = None
     _plan_bytes: int = -1
     _executor_bytes: int = 0
+    _growth: int = 0
+    _known_bytes: tuple[int, int] = (-1, 0)
+    """num_bytes as of that growth: a cache asks all of its keys whenever it gets another one."""
 
     def __post_init__(self) -> None:
         _keys_by_handle[self.handle] = self
@@ -156,13 +159,16 @@ class DistAttnRuntimeKey:
             return known
         make = partial(self._make_attention, dtype, head_dim_v, backend, device, row_sinks, keeps and device >= 0)
         if device < 0:
-            return self._attention.setdefault(name, made_apart(make))
+            made = self._attention.setdefault(name, made_apart(make))
+            self.has_grown()
+            return made
         on_gpu = cache_of(self.group).on_gpu
         known = on_gpu.get((self.handle, *name))
         if known is None:
             known = on_gpu.put((self.handle, *name), make())
         elif _cuda.is_capturing():
             self._attention[name] = known  # the graph writes to its memory as long as it is replayed
+            self.has_grown()
         return known
 
     def _make_attention(
@@ -222,7 +228,13 @@ class DistAttnRuntimeKey:
             return self._rows.setdefault("k", self.rows("q"))
         dispatch = self.plan.q_dispatch if side == "q" else self.plan.k_dispatch
         total = self.total_seqlen_q if side == "q" else self.total_seqlen_k
-        return self._rows.setdefault(side, Rows(dispatch, total, self.rank))
+        made = self._rows.setdefault(side, made_apart(lambda: Rows(dispatch, total, self.rank)))
+        self.has_grown()
+        return made
+
+    def has_grown(self) -> None:
+        """After something was made that num_bytes counts."""
+        self._growth += 1
 
     @property
     def num_bytes(self) -> int:
@@ -233,6 +245,9 @@ class DistAttnRuntimeKey:
         also count the same bytes. So these come from the plan, which holds the parts of all ranks, and from what is
         made by collective calls (executors, tables of undispatch and roll), never from what a rank alone has made.
         """
+        growth = self._growth  # before anything is counted: another thread may make something meanwhile
+        if self._known_bytes[0] == growth and self._of_groups is None:
+            return self._known_bytes[1]
         if self._plan_bytes < 0:
             self._plan_bytes = self.plan.memory_bytes
             self._executor_bytes = self._plan_bytes + self.plan.executor_bytes
@@ -243,6 +258,7 @@ class DistAttnRuntimeKey:
             + sum(moves.most_bytes for rows in self._distinct_rows() for moves in list(rows.derived.values()))
             + sum(key.num_bytes for key in self._of_groups or ())
         )
+        self._known_bytes = (growth, num_bytes)
         return num_bytes
 
     def _distinct_rows(self) -> list[Rows]:

@@ -25,21 +25,28 @@ bool is_pack(std::span<const AttnSlice> slices) {
   return slices.size() > 1 && std::adjacent_find(slices.begin(), slices.end(), meet) == slices.end();
 }
 
+// Packs are new at every step of a training, and can be dealt to two or three ranks in few ways that differ much
+// (docs/experiments/2026-11-23-new-masks.md): there the work grows with the square of the ranks, and ends where next to
+// nothing moves.
+constexpr int64_t kRanksOfPack = 4;       // from which on packs are searched as long as all masks
+constexpr int64_t kRowsOfPack = 8 << 10;  // of a rank: shorter steps lose more by a bad cut
+constexpr double kNegligible = 0x1p-10;   // of all rows
+
+bool is_searched_briefly(const Mask& mask, const DistAttnConfig& config) {
+  return config.cp_size < kRanksOfPack && mask.seqlen_q() / config.cp_size >= kRowsOfPack && is_pack(mask.slices());
+}
+
 // Improving candidates, see RefineOptions: about as many nanoseconds. With many ranks and rows the rest of planning
 // takes longer. A step that is over sooner could not win back a long search: a plan serves the layers of a model, and
 // its search takes no longer than attention of some of them, or than planning takes anyway. A power of two, so that
-// plans do not change whenever the machine is measured again. Packs, which are new at every step of a training, can be
-// dealt to two or three ranks in few ways that differ much: there the work grows with the square of the ranks
-// (docs/experiments/2026-11-23-new-masks.md).
+// plans do not change whenever the machine is measured again.
 int64_t search_work(const Mask& mask, const DistAttnConfig& config) {
   constexpr int64_t kLong = 1 << 19;
   constexpr double kLayers = 16;
   constexpr double kNanosecondsOfSlice = 250;
-  constexpr int64_t kRanksOfPack = 4;       // from which on packs are searched as long as all masks
-  constexpr int64_t kRowsOfPack = 8 << 10;  // of a rank: shorter steps lose more by a bad cut
   int64_t most =
       std::clamp<int64_t>(80'000'000 / config.cp_size, 2'000'000, mask.seqlen_q() < kLong ? 7'500'000 : 3'700'000);
-  if (config.cp_size < kRanksOfPack && mask.seqlen_q() / config.cp_size >= kRowsOfPack && is_pack(mask.slices())) {
+  if (is_searched_briefly(mask, config)) {
     most = most * config.cp_size * config.cp_size / (kRanksOfPack * kRanksOfPack);
   }
   const int64_t area = mask.area() / config.cp_size;
@@ -198,15 +205,21 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
              double tolerance) {
   const auto rounds = config.cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
   const double all_work = static_cast<double>(search_work(mask, config));
+  const double negligible = is_searched_briefly(mask, config) ? kNegligible * static_cast<double>(mask.seqlen_q()) : 0;
   for (const Round& round : rounds) {
     candidates.resize(std::min(candidates.size(), round.num_candidates));
     const double work = all_work * round.share;
     const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
                                 .tolerance = tolerance,
+                                .negligible_rows = negligible,
                                 .mends = &round == &rounds.back()};
     for (Candidate& candidate : candidates) {
       candidate.score = refiner.run(candidate.map, options);
       if (candidate.score.remote_rows == 0 && candidate.score.overload == 0) break;  // there is no better one
+      if (static_cast<double>(candidate.score.remote_rows) <= negligible && candidate.score.overload == 0) {
+        std::swap(candidates.front(), candidate);
+        return;
+      }
     }
     sort_by_price(candidates, mask.seqlen_q());
   }

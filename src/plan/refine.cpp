@@ -84,8 +84,10 @@ double Refiner::total() const {
   return sum;
 }
 
-// Nothing moves, and rows and areas are as they must be.
-bool Refiner::is_perfect() const { return remote_rows_ == 0 && total() == 0; }
+// Next to nothing moves, and rows and areas are as they must be.
+bool Refiner::is_good(double negligible_rows) const {
+  return static_cast<double>(remote_rows_) <= negligible_rows && total() <= negligible_rows;
+}
 
 void Refiner::set_rows(size_t component, int64_t rows) {
   remote_rows_ += rows - rows_[component];
@@ -250,7 +252,7 @@ void Refiner::apply() {
 
 void Refiner::search(int64_t until, const RefineOptions& options) {
   const double max_work = static_cast<double>(std::max<int64_t>(1, options.max_work));
-  for (bool is_done = is_perfect(); work_ < until && !is_done;) {
+  for (bool is_done = is_good(options.negligible_rows); work_ < until && !is_done;) {
     double limit = 0;
     if (options.heat_rows > 0) {
       // A worse change is taken with probability exp(-change / heat) (Metropolis and others, 1953).
@@ -263,7 +265,7 @@ void Refiner::search(int64_t until, const RefineOptions& options) {
     if (!propose() || moves_.empty()) continue;
     if (change(limit) >= limit) continue;
     apply();
-    is_done = is_perfect();
+    is_done = is_good(options.negligible_rows);
   }
   moves_.clear();
 }

@@ -27,6 +27,8 @@ struct RefineOptions {
   uint64_t seed = 1;
   /// Rows that a proposal may lose at the start and still be taken at times; cools to 0. 0 only ever improves.
   double heat_rows = 0;
+  /// Remote rows and prices, in rows, up to which there is nothing left to gain.
+  double negligible_rows = 0;
   /// Spends up to 0.64 times the work in addition where areas are still above the tolerance in the end.
   bool mends = true;
 };
@@ -106,7 +108,7 @@ class Refiner {
   }
   void set_prices(const Prices& prices);
   double total() const;
-  bool is_perfect() const;
+  bool is_good(double negligible_rows) const;
 
   // The change of rows and prices that moves_ would make, or `limit` or more, found early.
   double change(double limit);

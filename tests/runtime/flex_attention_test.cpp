@@ -21,6 +21,7 @@ class NotingBackend final : public AttnBackend {
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> given, const AttnShape& shape,
                                         const TileList* tiles) const override {
     slices.assign(given.begin(), given.end());
+    address = given.data();
     seen_shape = shape;
     tile_list = tiles == nullptr ? std::nullopt : std::optional<TileList>(*tiles);
     ++num_prepared;
@@ -30,6 +31,7 @@ class NotingBackend final : public AttnBackend {
   void backward(PreparedMask&, const AttnBackwardArgs&, void*) const override {}
 
   mutable std::vector<AttnSlice> slices;
+  mutable const AttnSlice* address = nullptr;
   mutable AttnShape seen_shape;
   mutable std::optional<TileList> tile_list;
   mutable int num_prepared = 0;
@@ -49,6 +51,20 @@ TEST(FlexAttention, PreparesOnceAndPassesSlicesAsTheyAre) {
   EXPECT_FALSE(backend.tile_list.has_value());
   EXPECT_EQ(attention.shape(), (AttnShape{40, 60, 4, 2, 16, 8, DType::kFloat32}));
   EXPECT_EQ(backend.seen_shape, attention.shape());
+}
+
+// A new mask at every step would be checked twice at every step.
+TEST(FlexAttention, SlicesOfAMaskAreNotCheckedAgainAndOthersAre) {
+  const NotingBackend backend(TileShape{16, 32});
+  const Mask mask = causal_mask(40, 40);
+  const FlexAttention attention(mask, {1, 1, 16, 16, DType::kFloat32}, backend);
+  EXPECT_EQ(backend.address, mask.slices().data());
+  const TileList tiles = *backend.tile_list;
+  const FlexAttention of_slices(mask.slices(), attention.shape(), backend);
+  EXPECT_NE(backend.address, mask.slices().data());
+  EXPECT_EQ(*backend.tile_list, tiles);
+  const std::vector<AttnSlice> twice(2, mask.slices()[0]);
+  EXPECT_THROW(FlexAttention(twice, attention.shape(), backend), InvalidArgument);
 }
 
 TEST(FlexAttention, BuildsTheTileListThatTheBackendAsksFor) {

@@ -25,7 +25,7 @@ from ranks.key_checks import (  # noqa: E402
     check_refusals,
 )
 from ranks.published_checks import check_published  # noqa: E402
-from ranks.row_checks import check_labels, check_rows, check_rows_of_any_kind  # noqa: E402
+from ranks.row_checks import check_bytes_of_a_key, check_labels, check_rows, check_rows_of_any_kind  # noqa: E402
 from ranks.step_checks import (  # noqa: E402
     DIM,
     HEADS,
@@ -123,6 +123,7 @@ def main():
     check_labels(world)
     check_padding(world)
     check_rows_of_any_kind(world)
+    check_bytes_of_a_key(world)
     check_refusals(world)
     check_keys_are_hard_to_misuse(world)
     check_as_device(world)

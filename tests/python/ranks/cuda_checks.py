@@ -74,6 +74,27 @@ def check_rows():
     tangram.check_errors()
 
 
+def check_scattered_rows():
+    """Rows of a dispatch of many runs go by tables, which a GPU writes; streams other than the first wait for that."""
+    chunks = DispatchConfig("random", chunk_size=1)
+    mask = tangram.Mask.causal(TOTAL)
+    key = tangram.mask_key(mask, HEADS, HEADS_KV, DIM, dist_attn_config=DistAttnConfig(dispatch=chunks))
+    x = torch.arange(TOTAL * 3, device="cuda").view(TOTAL, 3)
+    shards = []
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.current_stream()):
+        with torch.cuda.stream(stream):
+            shard = tangram.dispatch(x, key, pad_value=-1)
+            assert torch.equal(tangram.undispatch(shard, key), x)
+            assert torch.equal(tangram.undispatch(tangram.roll(shard, key, 5), key), x.roll(5, 0))
+            shards.append(shard)
+        torch.cuda.synchronize()
+    positions = tangram.get_position_ids(key, device="cuda")
+    assert torch.equal(positions.cpu(), tangram.get_position_ids(key))
+    for shard in shards:
+        assert torch.equal(shard[positions < TOTAL], x[positions[positions < TOTAL]])
+    tangram.check_errors()
+
+
 def check_streams():
     """The pass runs on the current stream: values that come late are waited for, and nobody else waits."""
     key = key_of()
@@ -296,6 +317,7 @@ def check_failure(how):
 
 CHECKS = (
     ("rows", check_rows),
+    ("scattered rows", check_scattered_rows),
     ("step", check_step),
     ("step with softcap and sink", lambda: check_step(softcap=5.0, sink=True)),
     ("step in stages", lambda: check_step(DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))),

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import tangram
-from ranks.step_checks import RANGES, flex_key
+from ranks.step_checks import RANGES, flex_key, whole
 from tangram import InvalidArgument
 
 
@@ -38,6 +38,23 @@ def check_rows(group):
     y = tangram.undispatch(tangram.roll(tangram.dispatch(x, key), key, -1), key)
     y.backward(weight)
     assert torch.equal(x.grad, weight.roll(1, 0))
+
+
+def check_bytes_of_a_key(group):
+    """What a cache counts of a key follows what is made for it."""
+    key = flex_key(RANGES, 152, group, chunk_size=4)
+    q, k, v = (tangram.dispatch(x, key) for x in whole(152, 1))
+    counted = [key.num_bytes]
+    for call in (
+        lambda: tangram.roll(q, key, 3),
+        lambda: tangram.calc_attn(q, k, v, key),
+        lambda: tangram.roll(q, key, 4),
+    ):
+        call()
+        counted.append(key.num_bytes)
+        call()
+        assert key.num_bytes == counted[-1]
+    assert counted == sorted(set(counted)), counted
 
 
 def check_rows_of_any_kind(group):
