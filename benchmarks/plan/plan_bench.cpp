@@ -13,6 +13,7 @@
 #include "fixed_sort.hpp"
 #include "reference/mask_cases.hpp"
 #include "schedule/tile_list.hpp"
+#include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -67,6 +68,14 @@ reference::MaskCase many_documents(int64_t count) {
   return c;
 }
 
+// 1 M tokens: 16 continuations of a common prefix.
+reference::MaskCase shared_prefix() {
+  constexpr int64_t kRows = 1 << 20, kPrefix = kRows / 4, kContinuations = 16;
+  const std::vector<int64_t> lengths(kContinuations, (kRows - kPrefix) / kContinuations);
+  const Mask mask = shared_prefix_mask(kPrefix, lengths);
+  return {"shared_prefix", kRows, mask.area(), {mask.slices().begin(), mask.slices().end()}};
+}
+
 void validate_case(benchmark::State& state, const reference::MaskCase& c) {
   for (auto _ : state) benchmark::DoNotOptimize(Mask(c.seqlen, c.seqlen, c.slices));
 }
@@ -78,6 +87,8 @@ bool register_all() {
     benchmark::RegisterBenchmark(("plan/" + c.name + "/cp:64").c_str(), plan_case, c, 64)
         ->Unit(benchmark::kMillisecond);
   }
+  benchmark::RegisterBenchmark("plan/shared_prefix/cp:64", plan_case, shared_prefix(), 64)
+      ->Unit(benchmark::kMillisecond);
   for (const reference::MaskCase& c : reference::load_mask_cases("dist_masks.json")) {
     if (c.seqlen != 131072 && c.seqlen != 1048576) continue;
     if (c.seqlen == 1048576) {

@@ -3,6 +3,8 @@
 
 #include "plan/cost.hpp"
 
+#include <algorithm>
+
 #include "tangram/dtype.hpp"
 
 namespace tangram {
@@ -29,6 +31,18 @@ int64_t kv_grad_row_bytes(const HeadConfig& heads, DType reduce_dtype) {
 double visible_row_seconds(const DistAttnConfig& config) {
   const int64_t bytes = 2 * kv_row_bytes(config.heads) + kv_grad_row_bytes(config.heads, config.reduce_dtype);
   return kVisibleShare * transfer_seconds(config.cost, 1, bytes, 0);
+}
+
+bool is_short_step(const DistAttnConfig& config, int64_t area) {
+  constexpr double kShort_s = 2e-4;
+  return step_seconds(config, area / config.cp_size, 0) < kShort_s;
+}
+
+double step_seconds(const DistAttnConfig& config, int64_t area, double rows) {
+  const double compute_s =
+      compute_seconds(config, area, AttnPass::kForward) + compute_seconds(config, area, AttnPass::kBackward);
+  const double seen_s = rows * visible_row_seconds(config);
+  return std::max(compute_s + seen_s, seen_s / kVisibleShare);
 }
 
 double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, int64_t num_copies) {

@@ -22,6 +22,11 @@ int64_t kv_grad_row_bytes(const HeadConfig& heads, DType reduce_dtype);
 inline constexpr double kVisibleShare = 0.25;
 /// What one more row to fetch is worth then: seconds of a step, both passes.
 double visible_row_seconds(const DistAttnConfig& config);
+/// A step about as dispatches are compared, both passes: the slowest rank has `area` cells, and every rank fetches
+/// `rows` rows. Where a link is busy for longer than kernels are, it is what a step takes.
+double step_seconds(const DistAttnConfig& config, int64_t area, double rows);
+/// Whether a step over `area` cells of all ranks is made of latencies, of which an estimate knows next to nothing.
+bool is_short_step(const DistAttnConfig& config, int64_t area);
 /// Seconds until `rows` rows in `num_copies` copies have arrived over one rank's link.
 double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, int64_t num_copies);
 

@@ -154,12 +154,10 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
   }
   const double mean_area = static_cast<double>(mask.area()) / dispatch.cp_size;
   cost.balance = mask.area() > 0 ? static_cast<double>(max_area) / mean_area : 1;
-  const auto step_seconds = [&](int64_t area) {
-    return compute_seconds(config, area, AttnPass::kForward) + compute_seconds(config, area, AttnPass::kBackward);
-  };
-  cost.excess_s = std::max(0.0, step_seconds(max_area) - kBalanced * step_seconds(mask.area() / dispatch.cp_size));
+  const double slowest_s = step_seconds(config, max_area, 0);
+  cost.excess_s = std::max(0.0, slowest_s - kBalanced * step_seconds(config, mask.area() / dispatch.cp_size, 0));
   // Where a link is busy for longer than kernels are, it is what a step takes.
-  cost.seconds = std::max(step_seconds(max_area) + kVisibleShare * transfers_s / dispatch.cp_size, longest_transfer_s);
+  cost.seconds = std::max(slowest_s + kVisibleShare * transfers_s / dispatch.cp_size, longest_transfer_s);
   return cost;
 }
 
@@ -176,12 +174,7 @@ ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) 
   // Those that look at area alone never win; of equals the simplest. What an imbalance costs is the least certain,
   // since areas are exact and rates are not: beyond kBalanced it counts more.
   constexpr double kDoubt = 1;
-  // A step so short is made of latencies, of which an estimate knows next to nothing: what is balanced is taken.
-  constexpr double kShort_s = 2e-4;
-  const int64_t mean_area = mask.area() / config.cp_size;
-  const bool is_short =
-      compute_seconds(config, mean_area, AttnPass::kForward) + compute_seconds(config, mean_area, AttnPass::kBackward) <
-      kShort_s;
+  const bool is_short = is_short_step(config, mask.area());  // what is balanced is taken
   ChosenDispatch best;
   std::pair<double, double> best_price;
   for (const DispatchAlgorithm candidate :

@@ -190,19 +190,30 @@ CutCost cut_cost(const DistAttnConfig& config) {
   return {config.cost.tile_rows, std::exp2(std::round(std::log2(key_seconds / visible_row_seconds(config))))};
 }
 
-void sort_by_price(std::vector<Candidate>& candidates, int64_t num_rows) {
-  for (Candidate& candidate : candidates) {
-    const double excess = candidate.score.overload;
-    candidate.price = static_cast<double>(candidate.score.remote_rows) +
-                      static_cast<double>(num_rows) * excess * (kPriceOfOverload + kPriceOfOverloadSquared * excess);
-  }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.price < b.price; });
+// By rows and overload. But where that would take what stays unbalanced of a mask that nothing takes apart, by
+// estimated seconds: ranks that compute for long have time for many rows.
+void sort_by_price(std::vector<Candidate>& candidates, const Mask& mask, const DistAttnConfig& config,
+                   bool is_connected) {
+  const auto sort = [&](const auto& price) {
+    for (Candidate& candidate : candidates) candidate.price = price(candidate.score);
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.price < b.price; });
+  };
+  sort([&](const Refiner::Score& score) {
+    return static_cast<double>(score.remote_rows) + static_cast<double>(mask.seqlen_q()) * score.overload *
+                                                        (kPriceOfOverload + kPriceOfOverloadSquared * score.overload);
+  });
+  if (!is_connected || candidates.front().score.overload <= kMendable || is_short_step(config, mask.area())) return;
+  sort([&](const Refiner::Score& score) {
+    const auto mean_area = static_cast<double>(mask.area()) / config.cp_size;
+    return step_seconds(config, static_cast<int64_t>((1 + score.overload) * mean_area),
+                        static_cast<double>(score.remote_rows) / config.cp_size);
+  });
 }
 
 // Searches in rounds; the best candidate comes first.
 void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& mask, const DistAttnConfig& config,
-             double tolerance) {
+             double tolerance, bool is_connected) {
   const auto rounds = config.cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
   const double all_work = static_cast<double>(search_work(mask, config));
   const double negligible = is_searched_briefly(mask, config) ? kNegligible * static_cast<double>(mask.seqlen_q()) : 0;
@@ -221,7 +232,7 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
         return;
       }
     }
-    sort_by_price(candidates, mask.seqlen_q());
+    sort_by_price(candidates, mask, config, is_connected);
   }
 }
 
@@ -242,13 +253,14 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
   Refiner refiner(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size, cp_size,
                   may_change ? cut_cost(config) : CutCost{});
+  const bool is_connected = refiner.num_components() == 1;
   for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.map, tolerance);
   // One block in plain order is nearly balanced, as a window, or would have to be dealt out anew by exchanges.
   if (is_one_block && candidates.back().score.overload > kMendable) candidates.pop_back();
-  sort_by_price(candidates, mask.seqlen_q());
+  sort_by_price(candidates, mask, config, is_connected);
   // A mask of one block is cut as it must be; exchanges could only mend its balance.
-  if (cp_size > 1 && (refiner.num_components() > 1 || candidates.front().score.overload > 0)) {
-    improve(candidates, refiner, mask, config, tolerance);
+  if (cp_size > 1 && (!is_connected || candidates.front().score.overload > 0)) {
+    improve(candidates, refiner, mask, config, tolerance, is_connected);
   }
   Candidate& best = candidates.front();
   overload = best.score.overload;

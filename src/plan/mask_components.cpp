@@ -107,6 +107,82 @@ void MaskComponents::collect_keys() {
     }
   }
   entries_.back() = keys_.size();
+  for (MaskComponent& component : components_) {
+    if (!component.sees_keys || component.is_monotone) continue;
+    component.first_chain = chains_.size();
+    component.num_lines = num_lines(component);
+    if (component.num_lines > 0) collect_chains(component);
+  }
+}
+
+size_t MaskComponents::num_lines(const MaskComponent& component) const {
+  constexpr size_t kMostLines = 4;
+  size_t most = 0;
+  for (int chunk = component.first; chunk < component.last; ++chunk) {
+    const size_t entry = component.first_entry + static_cast<size_t>(chunk - component.first);
+    most = std::max(most, entries_[entry + 1] - entries_[entry]);
+  }
+  return most <= kMostLines ? most : 0;
+}
+
+void MaskComponents::collect_chains(const MaskComponent& component) {
+  const auto num_chunks = static_cast<size_t>(component.last - component.first);
+  for (size_t line = 0; line < component.num_lines; ++line) {
+    const size_t first = chains_.size();
+    for (size_t c = 0; c < num_chunks; ++c) {
+      const size_t entry = component.first_entry + c;
+      const bool any = entries_[entry] + line < entries_[entry + 1];
+      chains_.push_back({any ? keys_[entries_[entry] + line] : Range{}, static_cast<int>(c)});
+    }
+    for (size_t c = num_chunks - 1; c-- > 0;) {
+      const Range &keys = chains_[first + c].keys, &next = chains_[first + c + 1].keys;
+      const bool goes_on =
+          keys.empty() ? next.empty()
+                       : !next.empty() && keys.begin <= next.begin && next.begin <= keys.end && keys.end <= next.end;
+      if (goes_on) chains_[first + c].last = chains_[first + c + 1].last;
+    }
+  }
+}
+
+// Into scratch_.
+void MaskComponents::collect_seen(const MaskComponent& component, std::span<const ChunkRun> owned) {
+  scratch_.clear();
+  size_t begin = 0;  // of this line, or of what is sorted up to here
+  const auto add = [&](const Range& keys) {
+    if (scratch_.size() > begin && scratch_.back().begin <= keys.begin && keys.begin <= scratch_.back().end) {
+      scratch_.back().end = std::max(scratch_.back().end, keys.end);
+    } else {
+      scratch_.push_back(keys);
+    }
+  };
+  const auto sort_from = [&](size_t from) {
+    const auto at = scratch_.begin() + static_cast<std::ptrdiff_t>(from);
+    if (!std::is_sorted(at, scratch_.end())) std::sort(at, scratch_.end());
+    std::inplace_merge(scratch_.begin(), at, scratch_.end());
+  };
+  if (component.num_lines == 0) {
+    const auto entry = [&](int chunk) {
+      return entries_[component.first_entry + static_cast<size_t>(chunk - component.first)];
+    };
+    for (const ChunkRun& run : owned) {
+      for (size_t k = entry(run.begin); k < entry(run.end); ++k) add(keys_[k]);
+    }
+    return sort_from(0);
+  }
+  const auto num_chunks = static_cast<size_t>(component.last - component.first);
+  for (size_t line = 0; line < component.num_lines; ++line) {
+    const Link* const links = chains_.data() + component.first_chain + line * num_chunks;
+    begin = scratch_.size();
+    for (const ChunkRun& run : owned) {
+      const int end = run.end - component.first;
+      for (int c = run.begin - component.first; c < end;) {
+        const int last = std::min(links[c].last, end - 1);
+        if (!links[c].keys.empty()) add({links[c].keys.begin, links[last].keys.end});
+        c = last + 1;
+      }
+    }
+    sort_from(begin);
+  }
 }
 
 int MaskComponents::nearest_slice(const MaskComponent& component, int chunk) const {
@@ -165,20 +241,7 @@ int64_t MaskComponents::remote_rows(size_t index, std::span<const ChunkRun> owne
     for (const ChunkRun& run : owned) count(keys_of_run(component, run));
     return rows;
   }
-  const size_t first_entry = component.first_entry;
-  const auto entry = [&](int chunk) { return entries_[first_entry + static_cast<size_t>(chunk - component.first)]; };
-  scratch_.clear();
-  for (const ChunkRun& run : owned) {
-    for (size_t k = entry(run.begin); k < entry(run.end); ++k) {
-      const Range& keys = keys_[k];
-      if (!scratch_.empty() && scratch_.back().begin <= keys.begin && keys.begin <= scratch_.back().end) {
-        scratch_.back().end = std::max(scratch_.back().end, keys.end);
-      } else {
-        scratch_.push_back(keys);
-      }
-    }
-  }
-  std::sort(scratch_.begin(), scratch_.end());
+  collect_seen(component, owned);
   for (const Range& keys : scratch_) count(keys);
   return rows;
 }

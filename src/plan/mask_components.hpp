@@ -25,6 +25,8 @@ struct MaskComponent {
   size_t first_slice = 0;  // its slices, in row order
   size_t last_slice = 0;
   size_t first_entry = 0;  // of the chunk `first`, where is_monotone is false
+  size_t first_chain = 0;  // of its chains, where there are num_lines of them
+  size_t num_lines = 0;
   bool sees_keys = false;  // false for a stretch without rows of the mask
   /// The keys of every row are one interval, both its ends only grow from row to row, and no two neighbours leave a
   /// gap: so that the keys of neighbouring rows follow from the first and the last of them.
@@ -55,6 +57,10 @@ class MaskComponents {
   void find(std::span<const AttnSlice> slices, int num_chunks);
   bool is_monotone(const MaskComponent& component) const;
   void collect_keys();
+  /// Of the chains of a component; 0 where chunks see many intervals.
+  size_t num_lines(const MaskComponent& component) const;
+  void collect_chains(const MaskComponent& component);
+  void collect_seen(const MaskComponent& component, std::span<const ChunkRun> owned);
   Range keys_of_run(const MaskComponent& component, const ChunkRun& run) const;
   int64_t remote_rows_in(const Range& keys, std::span<const ChunkRun> owned, size_t& at) const;
 
@@ -65,6 +71,14 @@ class MaskComponents {
   // Keys of a chunk in a component that is not monotone: keys_[entries_[e], entries_[e + 1]), sorted, free of overlap.
   std::vector<size_t> entries_;
   std::vector<Range> keys_;
+  /// Of components in which no chunk sees more than a few intervals: line k has the k-th interval of every chunk, empty
+  /// where there is none. From chunk to chunk up to `last` (counted from MaskComponent::first) both its ends only grow
+  /// and no gap is left, or there is none: what a run of chunks sees of a line follows from the first and the last.
+  struct Link {
+    Range keys;
+    int last = 0;
+  };
+  std::vector<Link> chains_;
   std::vector<Range> scratch_;
 };
 

@@ -24,10 +24,19 @@ std::vector<int64_t> random_documents(std::mt19937& rng, int64_t seqlen) {
 }
 
 Mask random_mask(std::mt19937& rng, int64_t seqlen) {
-  switch (rng() % 4) {
+  switch (rng() % 6) {
     case 0: return varlen_mask(random_documents(rng, seqlen), true);
     case 1: return sliding_window_mask(random_documents(rng, seqlen), {7, static_cast<int64_t>(rng() % 3)});
     case 2: return block_causal_mask(random_documents(rng, seqlen), 16);
+    case 3: {  // rows see the prefix and what lies before them of their continuation
+      const int64_t prefix = static_cast<int64_t>(rng() % static_cast<uint64_t>(seqlen));
+      std::vector<int64_t> lengths;
+      for (const std::vector<int64_t> cu = random_documents(rng, seqlen - prefix); lengths.size() + 1 < cu.size();) {
+        lengths.push_back(cu[lengths.size() + 1] - cu[lengths.size()]);
+      }
+      return shared_prefix_mask(prefix, lengths);
+    }
+    case 4: return Mask(seqlen, seqlen, reference::random_disjoint_slices(rng, seqlen, seqlen, 40));
     default: return Mask(seqlen, seqlen, reference::random_disjoint_slices(rng, seqlen, seqlen, 6));
   }
 }
