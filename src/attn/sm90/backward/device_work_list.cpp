@@ -19,13 +19,16 @@ size_t tile_capacity(size_t num_tiles, const AttnShape& shape) {
   return num_tiles == 0 ? 0 : capacity;
 }
 
-/// For none, or for all tiles of keys.
+/// For a sixteenth of all tiles of keys, of which most masks have fewer in pieces, a quarter, or all.
 size_t slab_capacity(size_t num_slabs, const AttnShape& shape) {
-  if (num_slabs == 0) return 0;
+  if (shape.num_heads_q == shape.num_heads_kv) return 0;  // an item has one head
   const auto filled = static_cast<size_t>((shape.seqlen_k + kTileShape.block_m - 1) / kTileShape.block_m);
   const auto heads = static_cast<size_t>(shape.num_heads_kv);
-  const size_t more = (filled / 4 + 16) * heads;
-  size_t capacity = filled * heads + more;
+  const size_t more = (filled / 4 + 16) * heads, all = filled * heads + more;
+  for (const size_t share : {16, 4}) {
+    if (num_slabs <= all / share) return all / share;
+  }
+  size_t capacity = all;
   while (capacity < num_slabs) capacity += more;
   return capacity;
 }
