@@ -26,8 +26,16 @@ AttnSlice enclosing(const AttnSlice& a, const AttnSlice& b) {
                     std::max(highest(a), highest(b))});
 }
 
+// A rectangle whose borders stand still from row to row: what continues it has the same keys, or is a single row.
+bool is_upright(const AttnSlice& slice) {
+  return slice.min_diag == kOpenMinDiag && slice.max_diag == kOpenMaxDiag && slice.q_range.size() > 1;
+}
+
 // Joins disjoint a and b into `joined` if their union is one slice: iff nothing else fits into the enclosing one.
 bool try_join(const AttnSlice& a, const AttnSlice& b, AttnSlice& joined) {
+  if (is_upright(a) && is_upright(b) && a.q_range != b.q_range && a.k_range != b.k_range) return false;
+  // Of the same rows, with a key between them.
+  if (a.q_range == b.q_range && (a.k_range.end < b.k_range.begin || b.k_range.end < a.k_range.begin)) return false;
   joined = enclosing(a, b);
   return area(joined) == area(a) + area(b);
 }

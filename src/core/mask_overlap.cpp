@@ -44,11 +44,13 @@ OverlapPair find_overlap(std::span<const AttnSlice> slices) {
     const AttnSlice slice = canonical(slices[i]);
     if (!slice.q_range.empty()) sweep.push_back({slice, static_cast<int64_t>(i)});
   }
-  // Documents one after another share no row, which is seen without a sweep.
-  const auto shares_rows = [](const ActiveSlice& a, const ActiveSlice& b) {
-    return b.slice.q_range.begin < a.slice.q_range.end;
+  // Documents one after another, and blocks row by row, are seen without a sweep: each slice begins behind the rows of
+  // the one before, or behind its keys in the same rows.
+  const auto may_meet = [](const ActiveSlice& a, const ActiveSlice& b) {
+    if (b.slice.q_range.begin >= a.slice.q_range.end) return false;
+    return b.slice.q_range != a.slice.q_range || b.slice.k_range.begin < a.slice.k_range.end;
   };
-  if (std::adjacent_find(sweep.begin(), sweep.end(), shares_rows) == sweep.end()) return {};
+  if (std::adjacent_find(sweep.begin(), sweep.end(), may_meet) == sweep.end()) return {};
   std::vector<const ActiveSlice*> starts;
   for (const ActiveSlice& entry : sweep) starts.push_back(&entry);
   std::vector<const ActiveSlice*> ends = starts;
