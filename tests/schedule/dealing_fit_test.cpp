@@ -29,7 +29,8 @@ TEST(DealingFit, FactorsAreThoseOfTheMeasuredTable) {
     const auto masks = measured_masks(deterministic);
     for (const ItemKind kind : {ItemKind::kEqual, ItemKind::kNested, ItemKind::kPacked}) {
       const test::SlownessFit fit(test::of_kind(masks, kind, deterministic));
-      EXPECT_NEAR(fit.loss(written(kind, deterministic)), fit.loss(fit.run()), 1e-3)
+      // A descent may end in another valley where rounding differs, but in none that is much deeper.
+      EXPECT_LT(fit.loss(written(kind, deterministic)), fit.loss(fit.run()) + 1.5e-3)
           << "kind " << static_cast<int>(kind) << ", deterministic " << deterministic;
     }
   }
