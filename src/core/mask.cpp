@@ -80,16 +80,31 @@ bool join_rows(std::vector<AttnSlice>& slices) {
   starts.reserve(slices.size());
   for (size_t i = 0; i < slices.size(); ++i) starts.push_back({slices[i].q_range.begin, first_key(slices[i]), i});
   if (!std::is_sorted(starts.begin(), starts.end())) std::sort(starts.begin(), starts.end());
+  // The first start from `behind` on that is not before `wanted`. What is wanted mostly lies near what was wanted
+  // before: documents follow one another, and blocks of a row continue in the next one.
+  auto near = starts.end();
+  const auto first_from = [&](auto behind, const Start& wanted) {
+    constexpr int kSteps = 4;
+    for (int step = 0; step < kSteps; ++step) {
+      if (near != behind && !(*(near - 1) < wanted)) {
+        --near;
+      } else if (near != starts.end() && *near < wanted) {
+        ++near;
+      } else {
+        return near;
+      }
+    }
+    return std::lower_bound(behind, starts.end(), wanted);
+  };
   bool changed = false;
   // From the last row up, so that a column of pieces folds into its topmost in one pass.
   for (size_t i = starts.size(); i-- > 0;) {
     AttnSlice& upper = slices[starts[i].slice];
     const int64_t last_key = upper.keys_of(upper.q_range.end - 1).begin;
     const Start wanted{upper.q_range.end, last_key, 0};
-    auto first = starts.begin() + static_cast<int64_t>(i) + 1;
-    // Documents follow one another: mostly the next start lies behind already.
-    if (first != starts.end() && *first < wanted) first = std::lower_bound(first, starts.end(), wanted);
-    for (auto next = first; next != starts.end() && next->row == upper.q_range.end && next->key <= last_key + 1;
+    const auto behind = starts.begin() + static_cast<int64_t>(i) + 1;
+    near = first_from(behind, wanted);
+    for (auto next = near; next != starts.end() && next->row == upper.q_range.end && next->key <= last_key + 1;
          ++next) {
       AttnSlice& lower = slices[next->slice];
       AttnSlice joined;
