@@ -53,9 +53,10 @@ sanitize-gpu: setup ## compute-sanitizer over the Hopper kernels on small shapes
 	@cmake --build --preset cuda --target test_attn_sm90 racecheck_reproducer initcheck_reproducer memcheck_reproducer
 	@tools/sanitize_gpu.sh build/cuda/bin
 
-check-kernels: setup ## Compile the GPU kernels and fail on spills or serialised wgmma
+check-kernels: setup ## Compile the GPU kernels and fail on spills, serialised wgmma or unmeant changes of their code
 	@cmake --preset ci > /dev/null
 	@tools/check_ptxas.py build/ci
+	@tools/check_machine_code.py build/ci
 
 bench-gpu: setup ## Measure the Hopper kernels beside cuDNN (needs a Hopper GPU, and torch in python3)
 	@cmake --preset cuda -DTANGRAM_BUILD_BENCHMARKS=ON > /dev/null

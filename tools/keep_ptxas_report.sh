@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs nvcc (the command given), and keeps what ptxas says about its kernels in OBJECT.ptxas, for tools/check_ptxas.py.
+# Runs nvcc (the command given), and keeps what ptxas says about its kernels in OBJECT.ptxas, for tools/check_ptxas.py,
+# and their code uncompressed, for tools/check_machine_code.py.
 set -uo pipefail
 for ((i = 1; i < $#; ++i)); do
   if [[ ${!i} == -o ]]; then
@@ -11,6 +12,6 @@ for ((i = 1; i < $#; ++i)); do
   fi
 done
 status=0
-"$@" --resource-usage > "$report" 2>&1 || status=$?
+"$@" --resource-usage --no-compress > "$report" 2>&1 || status=$?
 grep -vE '^ptxas info|bytes stack frame' "$report" >&2
 exit $status

@@ -46,7 +46,7 @@ int packed_heads(const AttnShape& shape) {
 void check_shape(const AttnShape& shape) {
   require(shape.dtype == DType::kBFloat16 || shape.dtype == DType::kFloat16,
           "Sm90Backend: dtype must be bfloat16 or float16 (got dtype={})", to_string(shape.dtype));
-  require(shape.head_dim == 64 || shape.head_dim == 128, "Sm90Backend: head_dim must be 64 or 128 (got head_dim={})",
+  require(sm90::has_shape_class(shape.head_dim), "Sm90Backend: head_dim must be 64 or 128 (got head_dim={})",
           shape.head_dim);
   require(shape.head_dim_v == shape.head_dim, "Sm90Backend: head_dim_v must equal head_dim (got {} and {})",
           shape.head_dim_v, shape.head_dim);

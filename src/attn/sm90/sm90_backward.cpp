@@ -110,7 +110,7 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
 }
 
 /// Maps of boxes of `rows` rows. A tensor without rows is never loaded from and keeps an empty map.
-void fill_map(sm90::backward::TensorMap& to, const ConstTensorView& view, int rows) {
+void fill_map(sm90::TensorMap& to, const ConstTensorView& view, int rows) {
   if (view.rows == 0) return;
   const CUtensorMap map =
       cuda::make_token_map(view, {static_cast<uint32_t>(rows), 1, static_cast<uint32_t>(view.dim) / 64}, false);

@@ -10,6 +10,12 @@
 
 namespace tangram::ptx {
 
+/// Where the dynamic shared memory of the CTA begins, aligned to 1024 bytes.
+__device__ __forceinline__ void* dynamic_shared_memory() {
+  extern __shared__ __align__(1024) unsigned char bytes[];
+  return bytes;
+}
+
 /// Reads a word; what was written before the store_release or add_release that it sees is visible afterwards.
 __device__ __forceinline__ int32_t load_acquire(const int32_t* address) {
   int32_t value;

@@ -187,8 +187,18 @@ Case simple(int64_t rows, int64_t keys, int heads_q, int heads_kv, int head_dim,
 
 AttnSlice causal(int64_t rows, int64_t keys) { return AttnSlice::causal({0, rows}, {0, keys}); }
 
-TEST(Sm90Forward, Full) { expect_close(simple(130, 300, 8, 1, 128, {AttnSlice::full({0, 130}, {0, 300})})); }
-TEST(Sm90Forward, Causal) { expect_close(simple(333, 517, 4, 2, 128, {causal(333, 517)})); }
+// Tiles of the two head dims differ: rows, warpgroups, keys of a step, stages.
+constexpr int kHeadDims[] = {64, 128};
+
+TEST(Sm90Forward, Full) {
+  for (const int dim : kHeadDims) expect_close(simple(130, 300, 8, 1, dim, {AttnSlice::full({0, 130}, {0, 300})}));
+}
+TEST(Sm90Forward, Causal) {
+  for (const int dim : kHeadDims) expect_close(simple(333, 517, 4, 2, dim, {causal(333, 517)}));
+}
+TEST(Sm90Forward, LongRuns) {
+  for (const int dim : kHeadDims) expect_close(simple(200, 3000, 2, 1, dim, {AttnSlice::full({0, 200}, {0, 2900})}));
+}
 TEST(Sm90Forward, ManyHeadsOnOneKeyHead) { expect_close(simple(70, 200, 64, 1, 128, {causal(70, 200)})); }
 TEST(Sm90Forward, GroupsOfThree) { expect_close(simple(200, 200, 6, 2, 64, {causal(200, 200)})); }
 TEST(Sm90Forward, OneRowOneKey) { expect_close(simple(1, 1, 2, 2, 128, {AttnSlice::full({0, 1}, {0, 1})})); }
@@ -196,24 +206,26 @@ TEST(Sm90Forward, NothingVisible) { expect_close(simple(100, 50, 4, 4, 128, {}))
 TEST(Sm90Forward, NoKeys) { expect_close(simple(100, 0, 4, 4, 128, {})); }
 
 TEST(Sm90Forward, RowsWithoutKeysBecomeZero) {
-  expect_close(simple(150, 150, 4, 4, 128, {AttnSlice::full({20, 61}, {30, 77})}));
+  for (const int dim : kHeadDims) expect_close(simple(150, 150, 4, 4, dim, {AttnSlice::full({20, 61}, {30, 77})}));
 }
 
 TEST(Sm90Forward, ShortDocumentsAndAWindow) {
-  Case c = simple(600, 600, 8, 1, 128, {});
-  for (int64_t begin = 0; begin < 200; begin += 13) {
-    const Range rows{begin, std::min<int64_t>(begin + 13, 200)};
-    c.slices.push_back(AttnSlice::causal(rows, rows));
+  for (const int dim : kHeadDims) {
+    Case c = simple(600, 600, 8, 1, dim, {});
+    for (int64_t begin = 0; begin < 200; begin += 13) {
+      const Range rows{begin, std::min<int64_t>(begin + 13, 200)};
+      c.slices.push_back(AttnSlice::causal(rows, rows));
+    }
+    c.slices.push_back({{200, 600}, {200, 600}, -90, 0});
+    expect_close(c);
   }
-  c.slices.push_back({{200, 600}, {200, 600}, -90, 0});
-  expect_close(c);
 }
 
 TEST(Sm90Forward, RunsWhoseFirstTilesAreWholeAndLaterOnesAreNot) {
   // Row intervals are read with the first step that masks something: the second, the third or none of a run, and not
   // the same one in all warpgroups.
-  for (const int head_dim : {64, 128}) {
-    Case c = simple(300, 2000, 4, 1, head_dim, {});
+  for (const int dim : kHeadDims) {
+    Case c = simple(300, 2000, 4, 1, dim, {});
     c.slices.push_back(AttnSlice::full({0, 150}, {0, 300}));
     c.slices.push_back(AttnSlice::causal({0, 150}, {512, 900}));
     c.slices.push_back(AttnSlice::full({0, 150}, {1024, 1280}));
@@ -232,10 +244,12 @@ TEST(Sm90Forward, Float16) {
 }
 
 TEST(Sm90Forward, SoftcapWithMaxLogits) {
-  Case c = simple(300, 300, 4, 2, 128, {causal(300, 300)});
-  c.options.softcap = 5.0f;
-  c.max_logits = true;
-  expect_close(c);
+  for (const int dim : kHeadDims) {
+    Case c = simple(300, 300, 4, 2, dim, {causal(300, 300)});
+    c.options.softcap = 5.0f;
+    c.max_logits = true;
+    expect_close(c);
+  }
 }
 
 TEST(Sm90Forward, SinksOfBothLayouts) {
@@ -248,13 +262,15 @@ TEST(Sm90Forward, SinksOfBothLayouts) {
 
 TEST(Sm90Forward, ScoresThatOutgrowTheirReference) {
   // Unmasked steps do not look for maxima; these must be caught by their sums, infinite ones included.
-  for (const float growth : {10.0f, 60.0f, 300.0f}) {
-    Case c = simple(100, 1500, 8, 1, 128, {AttnSlice::full({0, 100}, {0, 1500})});
-    c.growth = growth;
-    expect_close(c);
-    c.max_logits = true;
-    c.options.softmax_scale = 0.02f;
-    expect_close(c);
+  for (const int dim : kHeadDims) {
+    for (const float growth : {10.0f, 60.0f, 300.0f}) {
+      Case c = simple(100, 1500, 8, 1, dim, {AttnSlice::full({0, 100}, {0, 1500})});
+      c.growth = growth;
+      expect_close(c);
+      c.max_logits = true;
+      c.options.softmax_scale = 0.02f;
+      expect_close(c);
+    }
   }
 }
 
@@ -290,12 +306,14 @@ TEST(Sm90Forward, RandomSliceSets) {
 }
 
 TEST(Sm90Forward, RepeatedLaunchesAreBitwiseEqual) {
-  Case c = simple(500, 700, 8, 2, 128, {causal(500, 700)});
-  const Result first = run_sm90(c);
-  for (int i = 0; i < 20; ++i) {
-    const Result again = run_sm90(c);
-    ASSERT_EQ(std::memcmp(first.out.view().data, again.out.view().data, static_cast<size_t>(first.out.bytes())), 0);
-    ASSERT_EQ(first.lse, again.lse);
+  for (const int dim : kHeadDims) {
+    Case c = simple(500, 700, 8, 2, dim, {causal(500, 700)});
+    const Result first = run_sm90(c);
+    for (int i = 0; i < 20; ++i) {
+      const Result again = run_sm90(c);
+      ASSERT_EQ(std::memcmp(first.out.view().data, again.out.view().data, static_cast<size_t>(first.out.bytes())), 0);
+      ASSERT_EQ(first.lse, again.lse);
+    }
   }
 }
 

@@ -30,9 +30,8 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __grid_constant__ Params params) {
-  // Nothing else is in shared memory, so this is at its start, aligned to 1024, and addresses are constants.
-  extern __shared__ __align__(1024) unsigned char raw_smem[];
-  Smem<Traits>& smem = *reinterpret_cast<Smem<Traits>*>(raw_smem);
+  // Nothing else is in shared memory, so this is at its start, and addresses are constants.
+  Smem<Traits>& smem = *static_cast<Smem<Traits>*>(ptx::dynamic_shared_memory());
   if (threadIdx.x == 0) {
     init_barriers(smem);
     smem.arrived.bits = 0;

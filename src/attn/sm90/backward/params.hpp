@@ -6,16 +6,12 @@
 #include <cstdint>
 
 #include "attn/sm90/arrivals.hpp"
+#include "attn/sm90/common/tensor_map.hpp"
 #include "attn/sm90/key_stretches.hpp"
 #include "schedule/key_items.hpp"
 #include "tangram/gradient_places.hpp"
 
 namespace tangram::sm90::backward {
-
-/// An opaque CUtensorMap: 128 bytes, aligned to 64.
-struct alignas(64) TensorMap {
-  unsigned char bytes[128];
-};
 
 // The lists of the kernel are those of src/schedule, as they are.
 using schedule::Item;

@@ -10,6 +10,7 @@
 
 #include "attn/sm90/arrivals.cuh"
 #include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/key_stretches.cuh"
 #include "cuda/ptx/convert.cuh"
 
@@ -76,7 +77,7 @@ struct Traits {
   static constexpr int kWarpSlabFloats = kSlabFloats / kConsumerWarps;
   static constexpr int kStatsBytes = kStatsFloats * 4;
   static constexpr int kItemSlots = kStages + 2;  // the producer runs at most kStages + 1 items ahead
-  static_assert(kHeadDim == 64 || kHeadDim == 128);
+  static_assert(has_shape_class(kHeadDim));
 };
 
 template <typename Traits>

@@ -34,8 +34,7 @@ __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams params) {
-  extern __shared__ __align__(1024) unsigned char raw_smem[];
-  ForwardSmem<Traits>& smem = *reinterpret_cast<ForwardSmem<Traits>*>(raw_smem);
+  ForwardSmem<Traits>& smem = *static_cast<ForwardSmem<Traits>*>(ptx::dynamic_shared_memory());
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.q_map);
     ptx::prefetch_tensor_map(&params.k_map);

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/forward/params.hpp"
 
 namespace tangram::sm90 {
@@ -17,11 +18,6 @@ struct ForwardVariant {
   bool softcap = false;
   bool parts = false;  ///< items are parts of query tiles, to be merged
 };
-
-/// Rows (query rows times packed heads) of a tile, 64 for each consumer warpgroup, and keys of a step. With head_dim 64
-/// exponentials take as long as products: a third warpgroup keeps both busy. Softcap needs the registers of some keys.
-constexpr int forward_tile_rows(int head_dim) { return head_dim == 64 ? 192 : 128; }
-constexpr int forward_tile_keys(int head_dim, bool softcap) { return softcap || head_dim == 64 ? 96 : 128; }
 
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);

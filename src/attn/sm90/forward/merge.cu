@@ -5,6 +5,7 @@
 #include "attn/sm90/forward/epilogue.cuh"
 #include "attn/sm90/forward/launch.hpp"
 #include "cuda/check.hpp"
+#include "cuda/load_kernel.hpp"
 
 namespace tangram::sm90 {
 namespace {
@@ -85,27 +86,21 @@ void launch_instance(const ForwardParams& params, const MergeParams& merge, cuda
               "sm90 forward: merge kernel launch");
 }
 
-template <typename Element, int kHeadDim>
-void load_instance() {
-  cudaFuncAttributes attributes;
-  cuda::check(cudaFuncGetAttributes(&attributes, merge_kernel<Element, kHeadDim>),
-              "sm90 forward: cudaFuncGetAttributes(merge kernel)");
-}
-
 }  // namespace
 
 void load_merge(bool half, int head_dim) {
-  const auto load = head_dim == 128 ? (half ? load_instance<__half, 128> : load_instance<__nv_bfloat16, 128>)
-                                    : (half ? load_instance<__half, 64> : load_instance<__nv_bfloat16, 64>);
-  load();
+  with_head_dim(head_dim, [&]<int kHeadDim> {
+    half ? cuda::load_kernel<merge_kernel<__half, kHeadDim>>()
+         : cuda::load_kernel<merge_kernel<__nv_bfloat16, kHeadDim>>();
+  });
 }
 
 void launch_merge(const ForwardVariant& variant, const ForwardParams& params, const MergeParams& merge,
                   cudaStream_t stream) {
-  const auto launch = variant.head_dim == 128
-                          ? (variant.half ? launch_instance<__half, 128> : launch_instance<__nv_bfloat16, 128>)
-                          : (variant.half ? launch_instance<__half, 64> : launch_instance<__nv_bfloat16, 64>);
-  launch(params, merge, stream);
+  with_head_dim(variant.head_dim, [&]<int kHeadDim> {
+    variant.half ? launch_instance<__half, kHeadDim>(params, merge, stream)
+                 : launch_instance<__nv_bfloat16, kHeadDim>(params, merge, stream);
+  });
 }
 
 }  // namespace tangram::sm90

@@ -6,15 +6,11 @@
 #include <cstdint>
 
 #include "attn/sm90/arrivals.hpp"
+#include "attn/sm90/common/tensor_map.hpp"
 #include "attn/sm90/key_stretches.hpp"
 #include "schedule/query_parts.hpp"
 
 namespace tangram::sm90 {
-
-/// An opaque CUtensorMap: 128 bytes, aligned to 64.
-struct alignas(64) TensorMap {
-  unsigned char bytes[128];
-};
 
 enum class OutType : int32_t { kInput = 0, kFloat32 = 1 };
 

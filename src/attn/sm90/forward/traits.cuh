@@ -77,10 +77,11 @@ struct ForwardTraits {
   static constexpr int kBlockN = kBlockNT;
   static constexpr bool kSoftcap = kSoftcapT;
   static constexpr bool kParts = kPartsT;
-  static constexpr int kConsumers = kBlockM / 64;
+  static constexpr ShapeClass kShape = shape_class(kHeadDim);
+  static constexpr int kConsumers = kShape.forward_warpgroups;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 56;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 152;
+  static constexpr int kProducerRegisters = kShape.forward_service_registers;
+  static constexpr int kConsumerRegisters = kShape.forward_consumer_registers;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr int kPanelBytesQ = kBlockM * 128;
   static constexpr int kPanelBytesK = kBlockN * 128;
@@ -88,9 +89,8 @@ struct ForwardTraits {
   static constexpr int kBytesK = kPanels * kPanelBytesK;
   static constexpr int kWorkSlots = 2;
   static constexpr int kStagesQ = 2;
-  // A step keeps K until it knows that it needs no second look.
-  static constexpr int kStagesK = kConsumers == 3 ? 4 : 3;
-  static constexpr int kStagesV = kConsumers == 3 ? 3 : 2;
+  static constexpr int kStagesK = kShape.forward_stages_k;
+  static constexpr int kStagesV = kShape.forward_stages_v;
   static_assert(kHeadDim % 64 == 0 && kBlockN % 16 == 0 && kBlockN <= 128 && kPanelBytesK % 1024 == 0);
 };
 
