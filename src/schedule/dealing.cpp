@@ -29,9 +29,9 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
   Choice best{{}, std::numeric_limits<double>::infinity()};
   for (const Form& form : kForms) {
     const double slowness = (deterministic ? form.deterministic : form.slowness)[kind];
-    if (slowness == 0 || (deterministic && has_few_heads(in.shape) && form.together > 0)) continue;
+    if (slowness == 0) continue;
     std::optional<Dealing> how = dealing_of(form, in.extents, in.shape, in.gpu, even);
-    if (!how) continue;
+    if (!how || (deterministic && has_few_heads(in.shape) && how->together > 0)) continue;
     how->heads_inside = walks_heads_inside(*how, same_begin, spread);
     const double cost = slowness * makespan(in, *how);
     if (cost < best.cost) best = {*how, cost};

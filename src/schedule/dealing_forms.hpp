@@ -76,6 +76,16 @@ inline bool walks_heads_inside(const Dealing& how, bool same_begin, double sprea
 /// works. So below so many heads an item, deterministic calls are not dealt in sections.
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
+/// In how many pieces items are whose sections have so many query heads: two or more, which end more evenly, but of two
+/// heads or more, of which fewer join; one where neither can be.
+inline int pieces_of_sections(int group, int heads) {
+  int pieces = 1;
+  for (int more = 2; 2 * more <= group && (pieces == 1 || pieces * heads < group); ++more) {
+    if (group % more == 0) pieces = more;
+  }
+  return pieces;
+}
+
 /// The dealing of a form, without heads_inside; none where the heads of a group cannot be cut so. `even`: steps of each
 /// multiprocessor if all did as much.
 inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extents, const AttnShape& shape,
@@ -92,10 +102,9 @@ inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extent
     how.tail_together = 1;
   }
   if (form.cached) {
-    // In two pieces or more, which end more evenly, and of two heads or more, of which fewer join.
     const double head_bytes = 8.0 * static_cast<double>(shape.seqlen_q) * shape.head_dim;
     const int heads = std::max(1, static_cast<int>(static_cast<double>(gpu.l2_bytes) * 1.1 / head_bytes));
-    how.pieces = std::clamp(group / heads, 2, std::max(2, group / 2));
+    how.pieces = pieces_of_sections(group, heads);
     how.together = std::max(1, heads * how.pieces / group);
     if (how.together >= shape.num_heads_kv * how.pieces) how.together = 0;
   }

@@ -47,6 +47,27 @@ double even_steps(const Extents& extents, const AttnShape& shape) {
   return sum * shape.num_heads_q / kGpu.multiprocessors;
 }
 
+// With any number of query heads a KV head; all heads at once read most of what they visit from memory.
+TEST(Dealing, LongCausalMasksAreDealtInSectionsThatTheCacheHolds) {
+  for (const int group : {1, 2, 3, 5, 6, 7, 8, 12, 16}) {
+    for (const int64_t rows : {16384, 65536}) {
+      const AttnShape shape{rows, rows, 64 / group * group, 64 / group, 128, 128, DType::kBFloat16};
+      std::vector<int64_t> counts;
+      for (int64_t tile = rows / 128; tile > 0; --tile) counts.push_back(2 * tile);
+      Extents extents = extents_of(counts);
+      const Dealing how = choose_dealing(extents, 0.25, shape, kGpu);
+      const int heads_of_item = group / how.pieces;
+      ASSERT_GT(how.together, 0) << "group " << group << ", rows " << rows;
+      const double bytes = 8.0 * static_cast<double>(rows) * 128 * heads_of_item * how.together;
+      EXPECT_TRUE(bytes <= 1.1 * static_cast<double>(kGpu.l2_bytes) || how.together <= 2)
+          << "group " << group << ", rows " << rows << ", pieces " << how.pieces << ", together " << how.together;
+      if (group == 1) {
+        EXPECT_EQ(choose_dealing(extents, 0.25, shape, kGpu, {}, true).together, 0);
+      }
+    }
+  }
+}
+
 /// What the 14 packed documents of one of four ranks look like: 8K rows, the longest 3K.
 Extents documents_of_a_rank() { return documents_of({24, 12, 8, 6, 4, 3, 2, 2, 1, 1, 1, 1, 1, 1}); }
 
