@@ -46,6 +46,19 @@ void fit_costs(const char* cases, const char* table) {
   }
 }
 
+/// Each fifth of the masks by factors that were fitted to the others: what new masks lose.
+std::vector<double> slower_left_out(const std::vector<test::MeasuredMask>& masks) {
+  constexpr size_t kParts = 5;
+  std::vector<double> slower;
+  for (size_t part = 0; part < kParts; ++part) {
+    std::vector<test::MeasuredMask> kept, left_out;
+    for (size_t i = 0; i < masks.size(); ++i) (i % kParts == part ? left_out : kept).push_back(masks[i]);
+    const std::vector<double> of_part = test::slower_than_fastest(left_out, test::SlownessFit(kept).run());
+    slower.insert(slower.end(), of_part.begin(), of_part.end());
+  }
+  return slower;
+}
+
 void fit(const char* cases, const char* table, bool deterministic) {
   const std::string figure = deterministic ? "backward_deterministic" : "backward";
   const std::vector<test::MeasuredMask> all = test::read_measured_masks(cases, table, figure);
@@ -54,6 +67,7 @@ void fit(const char* cases, const char* table, bool deterministic) {
     const auto masks = test::of_kind(all, static_cast<schedule::ItemKind>(kind), deterministic);
     fitted.push_back(test::SlownessFit(masks).run());
     print_loss(fmt::format("{}, kind {}", figure, kind), test::slower_than_fastest(masks, fitted.back()));
+    print_loss("  left out of the fit", slower_left_out(masks));
   }
   for (size_t form = 0; form < schedule::kForms.size(); ++form) {
     const schedule::Form& f = schedule::kForms[form];

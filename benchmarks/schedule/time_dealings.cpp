@@ -67,11 +67,7 @@ class Problem {
         schedule::build_tile_list(of.slices, shape_.seqlen_q, shape_.seqlen_k, *backend_.tile_shape(shape_));
     prepared_ = backend_.prepare(of.slices, shape_, &tiles);
     AttnForwardArgs args;
-    args.q = q_.view();
-    args.k = k_.view();
-    args.v = v_.view();
-    args.out = out_.view();
-    args.lse = lse_.as<float>();
+    set_operands(args);
     backend_.forward(*prepared_, args);
   }
 
@@ -88,11 +84,7 @@ class Problem {
     sm90::Sm90Mask& mask = sm90::as_sm90(*prepared_);
     std::swap(mask.backward, lists);
     AttnBackwardArgs args;
-    args.q = q_.view();
-    args.k = k_.view();
-    args.v = v_.view();
-    args.out = out_.view();
-    args.lse = lse_.as<float>();
+    set_operands(args);
     args.dout = dout_.view();
     args.dq = dq_.view();
     args.dk = dk_.view();
@@ -103,6 +95,15 @@ class Problem {
   }
 
  private:
+  template <class Args>
+  void set_operands(Args& args) {
+    args.q = q_.view();
+    args.k = k_.view();
+    args.v = v_.view();
+    args.out = out_.view();
+    args.lse = lse_.as<float>();
+  }
+
   Sm90Backend backend_;
   AttnShape shape_;
   test::DealingProblem mask_;

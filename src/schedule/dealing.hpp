@@ -36,7 +36,7 @@ struct Dealing {
   friend bool operator==(const Dealing&, const Dealing&) = default;
 };
 
-/// The fastest dealing by a simulation of the multiprocessors with penalties for what leaves the L2 cache.
+/// The fastest of a few forms (dealing_forms.hpp) by a simulation of the multiprocessors, times how slow a form is.
 /// `arrives`: when the keys of a tile are there, in steps, by index into of_keys, or empty: from the start. Then
 /// order_by_arrival becomes the order of `extents` if that is faster than to wait where tiles are.
 /// `deterministic`: for calls in which additions happen in the order of dealing.

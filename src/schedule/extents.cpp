@@ -136,7 +136,7 @@ double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_til
     }
     deviation += std::sqrt(squares * static_cast<double>(lengths.size()));
   }
-  // For causal masks 0.85 of the root mean square is the mean deviation, to which the penalties were fitted.
+  // For causal masks 0.85 of the root mean square is the mean deviation.
   return sum == 0 ? 0 : 0.85 * deviation / sum;
 }
 

@@ -13,7 +13,6 @@
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 #include "support/relative_error.hpp"
-#include "support/sample.hpp"
 
 namespace tangram::test {
 namespace {
@@ -184,14 +183,10 @@ void expect_close(const Case& c, const Order& order) {
   expect_close<kHeadDim, kSoftcap, true>(c, r, expected, order);
 }
 
-// Each case in one order, with matmuls at a time at which another one of the tests does not have them; in long runs in
-// several.
 template <int kHeadDim, bool kSoftcap>
 void expect_all_close(int first) {
-  for (int turn = 0; turn < (support::is_long_run() ? 6 : 1); ++turn) {
-    int index = first + turn;
-    for (const Case& c : cases()) expect_close<kHeadDim, kSoftcap>(c, emulated::order(index++));
-  }
+  emulated::in_orders(first, cases(),
+                      [](const Case& c, const Order& order) { expect_close<kHeadDim, kSoftcap>(c, order); });
 }
 
 TEST(Sm90EmulatedBackward, AgreesWithFloat64HeadDim64) { expect_all_close<64, false>(0); }

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "support/sample.hpp"
+
 namespace tangram::emulated {
 
 inline constexpr size_t kSharedBytes = 228 * 1024;
@@ -28,6 +30,15 @@ struct Order {
 constexpr Order order(int index) {
   constexpr MatmulTime kTimes[] = {MatmulTime::kLate, MatmulTime::kEarly, MatmulTime::kRandom};
   return {kTimes[index % 3], static_cast<unsigned>(index)};
+}
+/// Calls expect(case, order) for each case in one order, with matmuls at another time for each test with another
+/// `first`; in long runs in several.
+template <class Cases, class Expect>
+void in_orders(int first, const Cases& cases, const Expect& expect) {
+  for (int turn = 0; turn < (support::is_long_run() ? 6 : 1); ++turn) {
+    int index = first + turn;
+    for (const auto& c : cases) expect(c, order(index++));
+  }
 }
 
 /// One wgmma of a warpgroup, as one of its threads has issued it.
