@@ -67,12 +67,13 @@ struct Consumer {
   /// Of the queries' terms (see kStatsFloats) those in columns [terms, terms + 3) are added, by 16 more columns of the
   /// reduction: keys have ones in three of them; the queries' other eight are the same again, times zero.
   template <int kTerms>
-  __device__ __forceinline__ void issue_product(Scores& result, const void* keys, const void* queries) {
+  __device__ __forceinline__ void issue_product(Scores& result, const void* keys, const void* queries,
+                                                const float* stats) {
     const uint64_t a = ptx::wgmma_descriptor(ptx::smem_address(keys) + warpgroup * 64 * 128, 16, 1024);
     const uint64_t b = ptx::wgmma_descriptor(ptx::smem_address(queries), 16, 1024);
     const uint64_t ones =
         ptx::wgmma_descriptor_plain(ptx::smem_address(smem.ones[kTerms == 0 ? 0 : 1]), kTerms == 0 ? 256 : 128, 0);
-    const uint64_t terms = ptx::wgmma_descriptor_plain(ptx::smem_address(smem.stats[here.stage()]), 0, 128);
+    const uint64_t terms = ptx::wgmma_descriptor_plain(ptx::smem_address(stats), 0, 128);
     ptx::wgmma_fence();
     if constexpr (kTerms >= 0) ptx::wgmma_ss<__nv_bfloat16, kBlockM>(result, ones, terms, false);
 #pragma unroll
@@ -235,10 +236,10 @@ struct Consumer {
     for (int i = 0; i < kScores / 2; ++i) to[i] = pack_pair<Element>(from[i * 2], from[i * 2 + 1]);
   }
 
-  __device__ __forceinline__ void store_ds(const Packed& packed_ds, uint32_t buffer) {
+  __device__ __forceinline__ void store_ds(const Packed& packed_ds, unsigned char* ds) {
     const uint32_t self = fresh_thread();
     const int row = self / 32 * 16 + self % 16;
-    unsigned char* base = smem.ds[buffer] + row * 128;
+    unsigned char* base = ds + row * 128;
     const int chunk = self % 32 / 16 ^ row % 8;
 #pragma unroll
     for (int k16 = 0; k16 < kBlockM / 16; ++k16) {
@@ -265,12 +266,12 @@ struct Consumer {
     const uint32_t stage = here.stage();
     ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
     if (params.covered_queries && smem.step[stage].flags & kStepZeroRows) zero_step(stage);
-    issue_product<Traits::kSoftcap ? kNoTerms : 0>(s, smem.k, smem.q[stage]);
+    issue_product<Traits::kSoftcap ? kNoTerms : 0>(s, smem.k, smem.q[stage], smem.stats[stage]);
     const auto see = [&] { visible = smem.step[stage].flags & kStepMasked ? visible_scores(smem.step[stage]) : 0; };
     if constexpr (!Traits::kSoftcap) see();
     drain();
     ptx::mbarrier_wait(&smem.dout_full[stage], here.stage_phase());
-    issue_product<4>(dp, smem.v, smem.dout[stage]);
+    issue_product<4>(dp, smem.v, smem.dout[stage], smem.stats[stage]);
     meanwhile();
     if constexpr (Traits::kSoftcap) see();
     ptx::wgmma_wait<1>();
@@ -294,7 +295,7 @@ struct Consumer {
     score_gradients(dp, s);
     pack(packed_ds, dp);
     if (!first) wait_ds(here.previous());  // see Smem::ds
-    store_ds(packed_ds, here.buffer());
+    store_ds(packed_ds, smem.ds[here.buffer()]);
     take_turn();
     issue_gradient(dk, packed_ds, smem.q[stage]);
     ptx::fence_proxy_async();

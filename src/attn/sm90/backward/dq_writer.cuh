@@ -43,17 +43,20 @@ struct DqWriter {
   }
 
   __device__ __forceinline__ void run() {
-    constexpr uint32_t kHalf = Traits::kSlabFloats / 2;
-    const float* staged = smem.dq + warpgroup * kHalf;
+    // Half of the columns of a step, or all of one of two steps, of which the first counter then speaks.
+    constexpr uint32_t kFloats = Traits::kAtOnce * Traits::kSlabFloats / 2;
+    const uint32_t half = Traits::kAtOnce == 2 ? 0 : warpgroup;
+    const float* staged = smem.dq + warpgroup * kFloats;
     for (uint32_t step = 0;; ++step) {
       ptx::mbarrier_wait(&smem.dq_full[warpgroup], step % 2);
-      const DqTarget target = smem.dq_target[step % kDqTargets];
+      const DqTarget target =
+          smem.dq_target[(step * Traits::kAtOnce + (Traits::kAtOnce == 2 ? warpgroup : 0)) % Traits::kDqTargets];
       if (target.slab == kDqStop) break;
       if (target.slab == kDqNothing) {
         ptx::mbarrier_arrive(&smem.dq_empty[warpgroup]);
         continue;
       }
-      int32_t* count = params.turns + int64_t{target.slab} * 2 + warpgroup;
+      int32_t* count = params.turns + int64_t{target.slab} * 2 + half;
       const int32_t turn = Traits::kDeterministic ? params.turn_segments[target.segment].turn : 0;
       bool first = false;
       if constexpr (Traits::kDeterministic) {
@@ -62,12 +65,12 @@ struct DqWriter {
       } else if (!params.zeroed_sums) {
         first = claim(count);
       }
-      float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats + warpgroup * kHalf;
+      float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats + half * kFloats;
       ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
       if (first) {
-        ptx::bulk_store(sums, staged, kHalf * 4);
+        ptx::bulk_store(sums, staged, kFloats * 4);
       } else {
-        ptx::bulk_reduce_add_f32(sums, staged, kHalf * 4);
+        ptx::bulk_reduce_add_f32(sums, staged, kFloats * 4);
       }
       ptx::tma_store_commit();
       ptx::tma_store_wait_read<0>();
@@ -75,6 +78,7 @@ struct DqWriter {
       if (first || Traits::kDeterministic) {
         ptx::tma_store_wait<0>();
         ptx::fence_proxy_async_global();
+        if constexpr (Traits::kAtOnce == 2) count[1] = kStored;  // for the last kernel
         ptx::store_release(count, Traits::kDeterministic ? turn + 1 : kStored);
       }
     }

@@ -4,8 +4,11 @@
 // thread of it), warpgroups 1 and 2 compute. Launched with Traits::kThreads threads and sizeof(Smem) bytes.
 #pragma once
 
+#include <type_traits>
+
 #include "attn/sm90/backward/consumer.cuh"
 #include "attn/sm90/backward/dq_writer.cuh"
+#include "attn/sm90/backward/pair_consumer.cuh"
 #include "attn/sm90/backward/producer.cuh"
 
 namespace tangram::sm90::backward {
@@ -18,6 +21,9 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
     ptx::mbarrier_init(&smem.step_empty[i], kConsumerWarps);
   }
   for (int i = 0; i < Traits::kDsBuffers; ++i) ptx::mbarrier_init(&smem.ds_full[i], kConsumerWarps);
+  if constexpr (Traits::kAtOnce == 2) {
+    for (int i = 0; i < Traits::kDsBuffers; ++i) ptx::mbarrier_init(&smem.pairs.ds_empty[i], kConsumerWarps);
+  }
   ptx::mbarrier_init(&smem.k_full, 1);
   ptx::mbarrier_init(&smem.v_full, 1);
   ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
@@ -56,7 +62,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __g
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();
-    Consumer<Traits> consumer(params, smem);
+    std::conditional_t<Traits::kAtOnce == 2, PairConsumer<Traits>, Consumer<Traits>> consumer(params, smem);
     consumer.run();
   }
 }

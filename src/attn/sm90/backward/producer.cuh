@@ -52,7 +52,7 @@ struct Producer {
     const uint32_t stage = wait_stage();
     smem.step[stage].flags = flags;
     smem.step[stage].item_slot = static_cast<int32_t>(slot());
-    smem.dq_target[step % kDqTargets] = {flags & kStepStop ? kDqStop : kDqNothing, 0};
+    smem.dq_target[step % Traits::kDqTargets] = {flags & kStepStop ? kDqStop : kDqNothing, 0};
     ptx::mbarrier_arrive(&smem.q_full[stage]);
     ptx::mbarrier_arrive(&smem.dout_full[stage]);  // nobody waits, but its phase must follow the steps
     ++step;
@@ -64,7 +64,7 @@ struct Producer {
     const uint32_t stage = wait_stage();
     const int32_t slab = head * params.num_q_tiles + tile;
     const int32_t q0 = params.q_tiles[tile].row_begin;
-    smem.dq_target[step % kDqTargets] = {slab, Traits::kDeterministic ? smem.segment : 0};
+    smem.dq_target[step % Traits::kDqTargets] = {slab, Traits::kDeterministic ? smem.segment : 0};
     ptx::tma_load_4d(smem.q[stage], &params.q_map, &smem.q_full[stage], 0, q0, 0, head);
     ptx::tma_load_4d(smem.dout[stage], &params.dout_map, &smem.dout_full[stage], 0, q0, 0, head);
     ptx::bulk_load(smem.stats[stage], params.stats + slab * int64_t{kStatsFloats}, Traits::kStatsBytes,
@@ -145,6 +145,7 @@ struct Producer {
     ptx::grid_dependency_wait();
     if (item.num_steps == 0) {
       push_empty_step(0);
+      if constexpr (Traits::kAtOnce == 2) push_empty_step(kStepAbsent);
     } else {
       head = item.head_begin;
       enter_first_run(item);
@@ -154,6 +155,7 @@ struct Producer {
         push_step();
         next_step(item);
       }
+      if (Traits::kAtOnce == 2 && step % 2 != 0) push_empty_step(kStepAbsent);
     }
     ++item_count;
   }
@@ -176,6 +178,7 @@ struct Producer {
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
     }
     push_empty_step(kStepStop);
+    if constexpr (Traits::kAtOnce == 2) push_empty_step(kStepStop);
   }
 };
 

@@ -25,6 +25,7 @@ inline constexpr int kConsumerWarps = 8;
 inline constexpr int32_t kStepStop = 1;      // no more items
 inline constexpr int32_t kStepMasked = 2;    // some (key, query) pair of the tile is not visible
 inline constexpr int32_t kStepZeroRows = 4;  // some query rows of the tile are nobody's
+inline constexpr int32_t kStepAbsent = 8;    // with pairs: an item of an odd number of steps has no second one here
 
 /// Row statistics of a query tile, which the tensor cores add to S and dP as further columns of the reduction: of each
 /// row eight bfloat16, a multiple of lse (EdgeParams::lse_factor) and -delta as sums of three (24 bits), each followed
@@ -51,17 +52,18 @@ struct DqTarget {
 };
 inline constexpr int32_t kDqNothing = -1;
 inline constexpr int32_t kDqStop = -2;
-// dq of a step leaves two steps after it, when the producer may be four steps ahead.
-inline constexpr int kDqTargets = 8;
-
 template <typename ElementT, int kHeadDimT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT = true>
 struct Traits {
   using Element = ElementT;
   static constexpr int kHeadDim = kHeadDimT;
-  // Powers of two: stage, buffer and phases follow from the number of the step.
-  static constexpr int kStages = 2;
-  static constexpr int kDsBuffers = 4;
   static constexpr bool kSoftcap = kSoftcapT;
+  // Steps that consumers take at once (PairConsumer); what they hand over belongs to all of these.
+  static constexpr int kAtOnce = kSoftcap ? 1 : shape_class(kHeadDim).backward_at_once;
+  // Powers of two: stage, buffer and phases follow from the number of the step.
+  static constexpr int kStages = 2 * kAtOnce;
+  static constexpr int kDsBuffers = kAtOnce == 2 ? 2 : 4;
+  // dq of a step leaves two rounds after it, when the producer may be four ahead.
+  static constexpr int kDqTargets = 8 * kAtOnce;
   static constexpr bool kDeterministic = kDeterministicT;
   static constexpr bool kTurns = kTurnsT;
   static constexpr int kThreads = 128 + kConsumerThreads;
@@ -72,12 +74,19 @@ struct Traits {
   static constexpr int kPanelBytesK = kBlockN * 128;
   static constexpr int kBytesQ = kPanels * kPanelBytesQ;
   static constexpr int kBytesK = kPanels * kPanelBytesK;
-  static constexpr int kBytesDs = kBlockN * kBlockM * 2;
+  static constexpr int kBytesDs = kBlockN * kBlockM * 2;  // of a step
   static constexpr int kSlabFloats = kBlockM * kHeadDim;  // of dq
   static constexpr int kWarpSlabFloats = kSlabFloats / kConsumerWarps;
   static constexpr int kStatsBytes = kStatsFloats * 4;
-  static constexpr int kItemSlots = kStages + 2;  // the producer runs at most kStages + 1 items ahead
+  static constexpr int kItemSlots = 4;  // the producer runs at most three items ahead: each takes half of the stages
   static_assert(has_shape_class(kHeadDim));
+};
+
+template <int kAtOnce>
+struct PairBarriers {};
+template <>
+struct PairBarriers<2> {
+  uint64_t ds_empty[2];
 };
 
 template <typename Traits>
@@ -88,15 +97,15 @@ struct alignas(1024) Smem {
   alignas(1024) unsigned char dout[Traits::kStages][Traits::kBytesQ];
   // dS, keys by queries: written by both warpgroups, read by both for dQ a step later. Before a warpgroup writes that
   // of step i, it has seen that of step i - 1 complete, which the other wrote after its dQ of step i - 3 was done: with
-  // three buffers nothing else must be waited for.
-  alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kBytesDs];
+  // three buffers nothing else must be waited for. Pairs of steps have room for two only, and PairBarriers.
+  alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kAtOnce * Traits::kBytesDs];
   // What the keys have where the queries have their terms: of eight equal rows eight columns each, for lse, for delta,
   // and zeros for the other eight columns of both.
   alignas(128) uint32_t ones[3][32];
   // Not near the end: a matmul reads 1 KB twice here (the other eight columns are the same), but memcheck takes every
   // operand for contiguous, and would report the 1 KB behind the last stage (docs/design/gpu_backends.md).
   alignas(128) float stats[Traits::kStages][kStatsFloats];
-  alignas(128) float dq[Traits::kSlabFloats];
+  alignas(128) float dq[Traits::kAtOnce * Traits::kSlabFloats];
   StepMessage step[Traits::kStages];
   Item item[Traits::kItemSlots];
   ArrivedKeys arrived;
@@ -104,9 +113,10 @@ struct alignas(1024) Smem {
   uint64_t ds_full[Traits::kDsBuffers];
   uint64_t k_full, v_full, kv_empty;
   uint64_t dq_full[2], dq_empty[2];  // between a warpgroup and its DqWriter
-  DqTarget dq_target[kDqTargets];
+  DqTarget dq_target[Traits::kDqTargets];
   int32_t segment;        // deterministic: of the producer's current run and tile
   int32_t row_elsewhere;  // of the producer's current item, see key_stretches.cuh
+  [[no_unique_address]] PairBarriers<Traits::kAtOnce> pairs;
 };
 
 /// Where a consumer is: the number of its step, in all items. Uniform in a warp, and known to be, so that descriptors

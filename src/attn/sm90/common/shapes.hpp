@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What is fixed at compile time for each head dimension, one row each: kernels, the host code that cuts masks into
-// their tiles, and the choice of a compiled kernel read the same table. Backward kernels differ in nothing else.
+// What is fixed at compile time for each head dimension, one row each: kernels, and the host code that cuts masks into
+// their tiles, read the same table. A new class is a row here and its tests.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ namespace tangram::sm90 {
 
 struct ShapeClass {
   int head_dim;
-  // Forward: items of 64 packed rows a warpgroup, steps of so many keys (with softcap: tanh needs registers). A thread
-  // of a service warp and of a consumer have so many registers; K has more stages than V because a step keeps it until
-  // it knows that it needs no second look.
+  // Forward: items of 64 packed rows a warpgroup, steps of so many keys (fewer with softcap, whose tanh needs
+  // registers). A thread of a service warp and of a consumer have so many registers; K has more stages than V where a
+  // step keeps it until it knows that it needs no second look, and there is no room for both.
   int forward_warpgroups;
   int forward_keys;
   int forward_keys_softcap;
@@ -22,18 +22,21 @@ struct ShapeClass {
   int forward_consumer_registers;
   int forward_stages_k;
   int forward_stages_v;
+  // Backward: steps of 64 queries that consumers take at once, without softcap.
+  int backward_at_once;
 };
 
 inline constexpr ShapeClass kShapeClasses[] = {
-    // Exponentials take as long as products: a third warpgroup keeps both busy, with fewer registers for each thread.
+    // Exponentials take as long as products: a third warpgroup keeps both busy.
     {.head_dim = 64,
      .forward_warpgroups = 3,
-     .forward_keys = 96,
+     .forward_keys = 128,
      .forward_keys_softcap = 96,
-     .forward_service_registers = 56,
-     .forward_consumer_registers = 152,
+     .forward_service_registers = 32,
+     .forward_consumer_registers = 160,
      .forward_stages_k = 4,
-     .forward_stages_v = 3},
+     .forward_stages_v = 4,
+     .backward_at_once = 2},
     {.head_dim = 128,
      .forward_warpgroups = 2,
      .forward_keys = 128,
@@ -41,7 +44,8 @@ inline constexpr ShapeClass kShapeClasses[] = {
      .forward_service_registers = 40,
      .forward_consumer_registers = 232,
      .forward_stages_k = 3,
-     .forward_stages_v = 2},
+     .forward_stages_v = 2,
+     .backward_at_once = 1},
 };
 
 constexpr bool has_shape_class(int head_dim) {

@@ -13,6 +13,43 @@
 
 namespace tangram::sm90 {
 
+/// The step whose probabilities wait for their product with V: of how many keys that is (0: none waits), where its
+/// window begins, and how many rows of its V are valid.
+template <int kBlockN, bool kPacked>
+struct PendingStep {
+  // The producer begins with a V that belongs to no step, so that the very first item takes the path of all others and
+  // finds its instructions only once.
+  int32_t keys_ = kBlockN, begin16_ = 0, v_valid_ = kBlockN;
+  /// The same in the whole warp, as the shuffle tells the compiler.
+  __device__ __forceinline__ int32_t uniform_keys() const { return __shfl_sync(0xffffffff, keys_, 0); }
+  __device__ __forceinline__ int32_t begin16() const { return begin16_; }
+  __device__ __forceinline__ int32_t v_valid() const { return v_valid_; }
+  __device__ __forceinline__ void set(int32_t keys, int32_t begin16, int32_t v_valid) {
+    begin16_ = begin16;
+    v_valid_ = v_valid;
+    keys_ = keys;
+  }
+  __device__ __forceinline__ void clear() { keys_ = 0; }
+};
+
+/// The same in one register, with room for whether the steps before leave every row with a reference.
+template <int kBlockN>
+struct PendingStep<kBlockN, true> {
+  static constexpr uint32_t kSteady = 1u << 24;
+  uint32_t word = kBlockN | kBlockN << 16;
+  __device__ __forceinline__ int32_t uniform_keys() const {
+    return __shfl_sync(0xffffffff, static_cast<int32_t>(word & 0xff), 0);
+  }
+  __device__ __forceinline__ int32_t begin16() const { return static_cast<int32_t>(word >> 8 & 0xff); }
+  __device__ __forceinline__ int32_t v_valid() const { return static_cast<int32_t>(word >> 16 & 0xff); }
+  __device__ __forceinline__ void set(int32_t keys, int32_t begin16, int32_t v_valid) {
+    word = (word & kSteady) | static_cast<uint32_t>(keys | begin16 << 8 | v_valid << 16);
+  }
+  __device__ __forceinline__ void clear() { word &= ~0xffu; }
+  __device__ __forceinline__ bool steady() const { return word & kSteady; }
+  __device__ __forceinline__ void set_steady(bool value) { word = (word & ~kSteady) | (value ? kSteady : 0); }
+};
+
 template <typename Traits>
 struct Consumer {
   using Element = typename Traits::Element;
@@ -31,20 +68,15 @@ struct Consumer {
   ForwardSmem<Traits>& smem;
   const int warpgroup;  // counted from 0
   const int lane;
-  RingPosition<Traits::kStagesK> ring;    // of the step at hand
-  RingPosition<Traits::kStagesV> v_ring;  // of the next V to be multiplied: the pending step's
-  RingPosition<Traits::kStagesQ> q_ring;  // of the item at hand
-  bool item_open = false;                 // rows of an item wait to be finished
+  // V is that of the pending step, the next to be multiplied: while it is pending, its number is that of the step at
+  // hand, since the producer begins with the V of no step.
+  Rings<Traits> rings;
 
   float o[Traits::kHeadDim / 2];
   bool o_started = false;  // else o holds nothing yet, and the next product overwrites it
   uint32_t p[kGroups16][4];
   RowState state;
-  // Keys of the step whose product with V is still to be made: 0, kNarrow or kBlockN. The producer begins with a V that
-  // belongs to no step, so that the very first item takes the path of all others and finds its instructions only once.
-  int32_t pending = kBlockN;
-  // The step whose probabilities wait in p for their product with V.
-  int32_t v_begin16 = 0, v_valid = kBlockN;
+  PendingStep<kBlockN, Traits::kConsumers == 3> pending;
 
   __device__ Consumer(const ForwardParams& params_in, ForwardSmem<Traits>& smem_in)
       : params(params_in),
@@ -69,9 +101,11 @@ struct Consumer {
   __device__ __forceinline__ void arrive(uint64_t* barrier) {
     if (lane == 0) ptx::mbarrier_arrive(barrier);
   }
+  /// kAhead: as in Rings.
+  template <int kAhead = 0>
   __device__ __forceinline__ void release_v() {
-    arrive(&smem.v_empty[v_ring.stage]);
-    v_ring.advance();
+    arrive(&smem.v_empty[rings.template v_stage<kAhead>()]);
+    rings.advance_v();
   }
   __device__ __forceinline__ void take_turn() { ptx::named_barrier_sync(kTurnBarrier + warpgroup, 256); }
   __device__ __forceinline__ void pass_turn() {
@@ -79,22 +113,21 @@ struct Consumer {
   }
 
   // Descriptors in uniform registers: the compiler must know that a stage is the same in the whole warp, and that the
-  // upper half of a descriptor is a constant. With three consumers it would rather spill.
+  // upper half of a descriptor is a constant. With three consumers only in plain steps (kPlain): elsewhere it would
+  // rather spill.
   static __device__ __forceinline__ int uniform(int stage) {
     return kConsumers == 2 ? __shfl_sync(0xffffffff, stage, 0) : stage;
   }
+  template <bool kPlain>
   static __device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
-    if constexpr (kConsumers == 3) return ptx::wgmma_advance(descriptor, bytes);
+    if constexpr (kConsumers == 3 && !kPlain) return ptx::wgmma_advance(descriptor, bytes);
     return (descriptor & 0xffffffff00000000) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
   }
 
   /// Starts S = Q K^T for kN keys of `stage`, from row 16 * begin16 on.
-  template <int kN>
+  template <int kN, bool kPlain = false>
   __device__ __forceinline__ void issue_scores(float (&scores)[kN / 2], int begin16, int stage) {
-    issue_scores<kN>(scores, begin16, stage, q_ring.stage);
-  }
-  template <int kN>
-  __device__ __forceinline__ void issue_scores(float (&scores)[kN / 2], int begin16, int stage, int q_stage) {
+    const int q_stage = rings.q_stage();
     const uint64_t q = ptx::wgmma_descriptor(ptx::smem_address(smem.q[q_stage]) + warpgroup * 64 * 128, 16, 1024);
     const uint64_t k = ptx::wgmma_descriptor(ptx::smem_address(smem.k[stage]) + begin16 * 2048, 16, 1024);
     ptx::wgmma_fence();
@@ -102,8 +135,8 @@ struct Consumer {
     for (int panel = 0; panel < Traits::kPanels; ++panel) {
 #pragma unroll
       for (int k16 = 0; k16 < 4; ++k16) {
-        ptx::wgmma_ss<Element, kN>(scores, advance(q, panel * Traits::kPanelBytesQ + k16 * 32),
-                                   advance(k, panel * Traits::kPanelBytesK + k16 * 32), panel + k16 > 0);
+        ptx::wgmma_ss<Element, kN>(scores, advance<kPlain>(q, panel * Traits::kPanelBytesQ + k16 * 32),
+                                   advance<kPlain>(k, panel * Traits::kPanelBytesK + k16 * 32), panel + k16 > 0);
       }
     }
     ptx::wgmma_commit();
@@ -111,18 +144,18 @@ struct Consumer {
 
   template <int kN>
   __device__ __forceinline__ int v_offset16() const {
-    return kN == kBlockN ? 0 : v_begin16;
+    return kN == kBlockN ? 0 : pending.begin16();
   }
 
   /// Starts O += P V for the pending step of kN keys, whose V must have arrived in `v_stage`.
-  template <int kN>
+  template <int kN, bool kPlain = false>
   __device__ __forceinline__ void issue_output(int v_stage) {
     const uint64_t v =
         ptx::wgmma_descriptor(ptx::smem_address(smem.v[v_stage]) + v_offset16<kN>() * 2048, Traits::kPanelBytesK, 1024);
     ptx::wgmma_fence();
 #pragma unroll
     for (int g = 0; g < kN / 16; ++g) {
-      ptx::wgmma_rs<Element, Traits::kHeadDim, 1>(o, p[g], advance(v, g * 2048), g > 0 || o_started);
+      ptx::wgmma_rs<Element, Traits::kHeadDim, 1>(o, p[g], advance<kPlain>(v, g * 2048), g > 0 || o_started);
     }
     ptx::wgmma_commit();
     o_started = true;
@@ -133,13 +166,13 @@ struct Consumer {
   template <int kN>
   __device__ __forceinline__ void clear_unseen_v() {
     const int end = v_offset16<kN>() * 16 + kN;
-    if (v_valid >= end) return;
+    if (pending.v_valid() >= end) return;
     const int thread = threadIdx.x % 128;
 #pragma unroll 1
-    for (int i = v_valid * 8 + thread; i < end * 8; i += 128) {
+    for (int i = pending.v_valid() * 8 + thread; i < end * 8; i += 128) {
 #pragma unroll
       for (int panel = 0; panel < Traits::kPanels; ++panel) {
-        *reinterpret_cast<uint4*>(smem.v[v_ring.stage] + panel * Traits::kPanelBytesK + i * 16) =
+        *reinterpret_cast<uint4*>(smem.v[rings.template v_stage<0>()] + panel * Traits::kPanelBytesK + i * 16) =
             make_uint4(0, 0, 0, 0);
       }
     }
@@ -148,7 +181,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void load_intervals(const StepMessage& step) {
-    const ItemRows<Traits::kParts> item = smem.items[q_ring.stage];
+    const ItemRows<Traits::kParts> item = smem.items[rings.q_stage()];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int32_t local_row = (tile_row() + 8 * r) >> params.pack_log2;
@@ -170,10 +203,10 @@ struct Consumer {
   /// be multiplied by `rescale`. With kFresh these are the item's first scores.
   template <int kN, bool kFresh>
   __device__ __forceinline__ bool apply_softmax(float (&s)[kN / 2], uint32_t word, int begin16, float (&rescale)[2]) {
-    mask_window<kN>(s, word, begin16, ring.stage);
+    mask_window<kN>(s, word, begin16, rings.k_stage());
     if constexpr (Traits::kSoftcap) {
       apply_softcap(s);
-      mask_window<kN>(s, word, begin16, ring.stage);
+      mask_window<kN>(s, word, begin16, rings.k_stage());
     }
     bool moved = false;
     if constexpr (kFresh) {
@@ -229,35 +262,35 @@ struct Consumer {
 
   template <int kN>
   __device__ __forceinline__ void wait_pending_v() {
-    ptx::mbarrier_wait(&smem.v_full[v_ring.stage], v_ring.phase);
+    ptx::mbarrier_wait(&smem.v_full[rings.template v_stage<0>()], rings.template v_phase<0>());
     clear_unseen_v<kN>();
   }
 
   template <int kN>
   __device__ __forceinline__ void flush_pending() {
     wait_pending_v<kN>();
-    issue_output<kN>(v_ring.stage);
+    issue_output<kN>(rings.template v_stage<0>());
     ptx::wgmma_wait<0>();
     release_v();
   }
 
   __device__ __forceinline__ void flush_pending() {
-    const int32_t width = __shfl_sync(0xffffffff, pending, 0);
+    const int32_t width = pending.uniform_keys();
     if (width == kBlockN) flush_pending<kBlockN>();
     if (width == kNarrow) flush_pending<kNarrow>();
-    pending = 0;
+    pending.clear();
   }
 
   /// Waits for the step at the ring's position and returns its word for this warpgroup. The shuffle tells the compiler
   /// that the word, and so each branch on it, is the same in the whole warp.
   __device__ __forceinline__ uint32_t fetch_word() {
-    ptx::mbarrier_wait(&smem.k_full[ring.stage], ring.phase);
-    return __shfl_sync(0xffffffff, smem.step[ring.stage].word[warpgroup], 0);
+    ptx::mbarrier_wait(&smem.k_full[rings.k_stage()], rings.k_phase());
+    return __shfl_sync(0xffffffff, smem.step[rings.k_stage()].word[warpgroup], 0);
   }
 
   /// Reads what only some steps need from the message; returns how many rows of the step's V are valid.
   __device__ __forceinline__ int32_t read_message(uint32_t word) {
-    const StepMessage& step = smem.step[ring.stage];
+    const StepMessage& step = smem.step[rings.k_stage()];
     if (word & kStepNewRun) {
       load_intervals(step);
       __syncwarp();
@@ -274,10 +307,10 @@ struct Consumer {
     const int begin16 = min(window_begin16(word), kGroups16 - kN / 16);
     float s[kN / 2];
     take_turn();
-    issue_scores<kN>(s, begin16, ring.stage);
+    issue_scores<kN>(s, begin16, rings.k_stage());
     if constexpr (kNewItem) {
       wait_pending_v<kPendingN>();
-      issue_output<kPendingN>(v_ring.stage);
+      issue_output<kPendingN>(rings.template v_stage<0>());
     }
     pass_turn();
     const int32_t v_valid_next = read_message(word);
@@ -295,14 +328,12 @@ struct Consumer {
     }
     float rescale[2];
     const bool moved = apply_softmax<kN, kNewItem>(s, word, begin16, rescale);
-    arrive(&smem.k_empty[ring.stage]);
-    ring.advance();
+    arrive(&smem.k_empty[rings.k_stage()]);
+    rings.advance_k();
     const uint32_t next = fetch_word();
     if (moved) rescale_output(rescale);
     convert_probabilities<kN>(s);
-    v_begin16 = begin16;
-    v_valid = v_valid_next;
-    pending = kN;
+    pending.set(kN, begin16, v_valid_next);
     return next;
   }
 
@@ -332,17 +363,17 @@ struct Consumer {
     const int begin16 = min(window_begin16(word), kGroups16 - kN / 16);
     float s[kN / 2];
     take_turn();
-    issue_scores<kN>(s, begin16, ring.stage);
+    issue_scores<kN>(s, begin16, rings.k_stage());
     wait_pending_v<kBlockN>();
-    issue_output<kBlockN>(v_ring.stage);
+    issue_output<kBlockN>(rings.template v_stage<0>());
     pass_turn();
     const int32_t v_valid_next = read_message(word);
     ptx::wgmma_wait<1>();
-    mask_window<kN>(s, word, begin16, ring.stage);
+    mask_window<kN>(s, word, begin16, rings.k_stage());
     float row_sum[2];
     exponentiate(s, state, params.exp_scale, row_sum);
-    const int stage = ring.stage;
-    ring.advance();
+    const int stage = rings.k_stage();
+    rings.advance_k();
     const uint32_t next = fetch_word();
     // The wait stands in both branches because ptxas moves one that it finds in the block of the exponentials above
     // them, and the product with V would no longer run under the softmax.
@@ -353,13 +384,11 @@ struct Consumer {
       ptx::wgmma_wait<0>();
     }
     arrive(&smem.k_empty[stage]);
-    release_v();
+    release_v<-1>();
 #pragma unroll
     for (int r = 0; r < 2; ++r) state.sum[r] += row_sum[r];
     convert_probabilities<kN>(s);
-    v_begin16 = begin16;
-    v_valid = v_valid_next;
-    pending = kN;
+    pending.set(kN, begin16, v_valid_next);
     return next;
   }
 
@@ -372,11 +401,12 @@ struct Consumer {
   __device__ __forceinline__ uint32_t plain_steps(uint32_t word) {
     do {
       float s[kBlockN / 2];
-      const int k_stage = uniform(ring.stage), v_stage = uniform(v_ring.stage);
+      rings.make_uniform();
+      const int k_stage = uniform(rings.k_stage()), v_stage = uniform(rings.template v_stage<0>());
       take_turn();
-      issue_scores<kBlockN>(s, 0, k_stage);
-      ptx::mbarrier_wait(&smem.v_full[v_stage], v_ring.phase);
-      issue_output<kBlockN>(v_stage);
+      issue_scores<kBlockN, true>(s, 0, k_stage);
+      ptx::mbarrier_wait(&smem.v_full[v_stage], rings.template v_phase<0>());
+      issue_output<kBlockN, true>(v_stage);
       pass_turn();
       ptx::wgmma_wait<1>();
       float offset[2];
@@ -384,8 +414,8 @@ struct Consumer {
       float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
       exponentiate_part<0, kBlockN / 2>(s, offset, params.exp_scale, sum);
       float row_sum[2] = {sum[0] + sum[1], sum[2] + sum[3]};
-      const int stage = ring.stage;
-      ring.advance();
+      const int stage = rings.k_stage();
+      rings.advance_k();
       word = fetch_word();
       if (must_redo(row_sum)) {
         ptx::wgmma_wait<0>();
@@ -393,7 +423,7 @@ struct Consumer {
       } else {
         ptx::wgmma_wait<0>();
       }
-      release_v();
+      release_v<-1>();
       convert_probabilities<kBlockN>(s);
       arrive(&smem.k_empty[stage]);
 #pragma unroll
@@ -412,10 +442,10 @@ struct Consumer {
 
   /// Leaves a step whose message has been read.
   __device__ __forceinline__ uint32_t pass_over() {
-    arrive(&smem.k_empty[ring.stage]);
-    ptx::mbarrier_wait(&smem.v_full[v_ring.stage], v_ring.phase);
-    release_v();
-    ring.advance();
+    arrive(&smem.k_empty[rings.k_stage()]);
+    ptx::mbarrier_wait(&smem.v_full[rings.template v_stage<1>()], rings.template v_phase<1>());
+    release_v<1>();
+    rings.advance_k();
     return fetch_word();
   }
 
@@ -424,15 +454,15 @@ struct Consumer {
   /// The two halves of the end of the item before: its sums, while its last product may be in flight, and its rows.
   __device__ __forceinline__ RowFactors finish_sums() {
     RowFactors factors{};
-    if (item_open) {
-      factors = sm90::finish_sums<Traits>(params, smem.items[q_ring.stage ^ 1], state, tile_row());
+    if (rings.item_open()) {
+      factors = sm90::finish_sums<Traits>(params, smem.items[rings.q_stage() ^ 1], state, tile_row());
     }
     state.reset();
     return factors;
   }
   __device__ __forceinline__ void finish_rows(const RowFactors& factors) {
-    if (item_open) {
-      const int stage = q_ring.stage ^ 1;
+    if (rings.item_open()) {
+      const int stage = rings.q_stage() ^ 1;
       store_rows<Traits>(params, smem.items[stage], factors, o, tile_row(), smem.q[stage] + warpgroup * 64 * 128,
                          warpgroup, kWriteBarrier + warpgroup);
     }
@@ -441,24 +471,26 @@ struct Consumer {
 
   /// Frees the Q stage of the item that finish_rows() has stored from it.
   __device__ __forceinline__ void release_q() {
-    if (item_open && threadIdx.x % 128 == 0) {
+    if (rings.item_open() && threadIdx.x % 128 == 0) {
       ptx::tma_store_wait_read<0>();
-      ptx::mbarrier_arrive(&smem.q_empty[q_ring.stage ^ 1]);
+      ptx::mbarrier_arrive(&smem.q_empty[rings.q_stage() ^ 1]);
     }
-    item_open = true;
+    rings.set_item_open();
   }
 
   __device__ __forceinline__ void run() {
     if (warpgroup == kConsumers - 1) pass_turn();
+    constexpr bool kPacked = kConsumers == 3;
     bool steady = false;
     uint32_t word = fetch_word();
     for (;;) {
-      const int32_t pending_keys = __shfl_sync(0xffffffff, pending, 0);
+      if constexpr (kPacked) steady = pending.steady();
+      const int32_t pending_keys = pending.uniform_keys();
       const bool first = word & (kStepFirst | kStepStop);
       uint32_t next;
       if (first) {
-        if (item_open) q_ring.advance();
-        if (!(word & kStepStop)) ptx::mbarrier_wait(&smem.q_full[q_ring.stage], q_ring.phase);
+        if (rings.item_open()) rings.advance_q();
+        if (!(word & kStepStop)) ptx::mbarrier_wait(&smem.q_full[rings.q_stage()], rings.q_phase());
       }
       if (first && is_wide(word) && pending_keys == kBlockN) {
         next = careful_step<kBlockN, kBlockN>(word);
@@ -479,8 +511,9 @@ struct Consumer {
       }
       if (first) release_q();
       steady = params.slack > 0.0f && ((steady && !first) || (word & kStepSteady));
+      if constexpr (kPacked) pending.set_steady(steady);
       if constexpr (!Traits::kSoftcap) {
-        if (steady && next == kPlainWord && __shfl_sync(0xffffffff, pending, 0) == kBlockN && v_valid == kBlockN) {
+        if (steady && next == kPlainWord && pending.uniform_keys() == kBlockN && pending.v_valid() == kBlockN) {
           next = plain_steps(next);
         }
       }

@@ -18,7 +18,7 @@ __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
     ptx::mbarrier_init(&smem.q_empty[i], Traits::kConsumers);
   }
   for (int i = 0; i < Traits::kStagesK; ++i) {
-    ptx::mbarrier_init(&smem.k_full[i], 1);
+    ptx::mbarrier_init(&smem.k_full[i], Traits::kScribe ? 2 : 1);
     ptx::mbarrier_init(&smem.k_empty[i], kConsumerWarps);
   }
   for (int i = 0; i < Traits::kStagesV; ++i) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
   }
   for (int i = 0; i < Traits::kWorkSlots; ++i) {
     ptx::mbarrier_init(&smem.work_full[i], 1);
-    ptx::mbarrier_init(&smem.work_empty[i], 1);
+    ptx::mbarrier_init(&smem.work_empty[i], Traits::kScribe ? 2 : 1);
   }
   ptx::fence_barrier_init();
 }
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
       ptx::grid_dependency_wait();
       // CTAs of the kernel that merges parts would wait on multiprocessors that sm_margin leaves free.
       if constexpr (!Traits::kParts) ptx::grid_dependency_launch();
-      Producer<Traits> producer{params, smem, {}, {}, {}};
+      Producer<Traits, true, !Traits::kScribe> producer{params, smem, {}};
       producer.run();
       if constexpr (Traits::kParts) ptx::grid_dependency_launch();
     } else if (threadIdx.x == 32) {
@@ -60,6 +60,9 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
     } else if (threadIdx.x == 64 && params.arrivals.pending != 0) {
       ptx::grid_dependency_wait();
       watch_arrivals<true>(params.arrivals, smem.arrived);
+    } else if (Traits::kScribe && threadIdx.x == 96) {
+      Producer<Traits, false, true> scribe{params, smem, {}};
+      scribe.run();
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The two service warps of the forward kernel: one deals work, the other walks runs of keys and issues TMA loads.
+// The service warps of the forward kernel: one deals work, one (or two) walks runs of keys, issues TMA loads and tells
+// the consumers what a step is.
 #pragma once
 
 #include "attn/sm90/forward/traits.cuh"
@@ -88,14 +89,13 @@ __device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0
   return pack_window(begin / 16, (end - begin + 15) / 16) | (steady ? kStepSteady : 0) | (masked << kStepMaskShift);
 }
 
-/// Walks the work ring, loads Q, K and V, and describes every step to the consumers. One thread.
-template <typename Traits>
+/// Walks the work ring, loads Q, K and V, and describes every step to the consumers. One thread, or two: one that only
+/// loads, and one that only writes messages (Traits::kScribe), who need not know of each other.
+template <typename Traits, bool kLoads = true, bool kWrites = true>
 struct Producer {
   const ForwardParams& params;
   ForwardSmem<Traits>& smem;
-  RingPosition<Traits::kStagesK> k_ring;
-  RingPosition<Traits::kStagesV> v_ring;
-  RingPosition<Traits::kStagesQ> q_ring;
+  Rings<Traits> rings;
   // V of a step is loaded after K of the next one, which the consumers need first. They begin with the V of no step.
   int32_t v_row = kNoLoad, v_head = 0;
   bool keys_missing = params.arrivals.pending != 0;
@@ -105,47 +105,54 @@ struct Producer {
 
   __device__ __forceinline__ void flush_v() {
     if (v_row == kNothing) return;
-    ptx::mbarrier_wait(&smem.v_empty[v_ring.stage], v_ring.phase ^ 1);
+    const int stage = rings.template v_stage<-1>();
+    ptx::mbarrier_wait(&smem.v_empty[stage], rings.template v_phase<-1>() ^ 1);
     if (v_row != kNoLoad) {
       const bool here = v_row >= 0;
-      ptx::mbarrier_arrive_expect_tx(&smem.v_full[v_ring.stage], Traits::kBytesK);
-      ptx::tma_load_4d(smem.v[v_ring.stage], here ? &params.v_map : &params.v_elsewhere_map, &smem.v_full[v_ring.stage],
-                       0, here ? v_row : kElsewhere - v_row, 0, v_head);
+      ptx::mbarrier_arrive_expect_tx(&smem.v_full[stage], Traits::kBytesK);
+      ptx::tma_load_4d(smem.v[stage], here ? &params.v_map : &params.v_elsewhere_map, &smem.v_full[stage], 0,
+                       here ? v_row : kElsewhere - v_row, 0, v_head);
     } else {
-      ptx::mbarrier_arrive(&smem.v_full[v_ring.stage]);
+      ptx::mbarrier_arrive(&smem.v_full[stage]);
     }
-    v_ring.advance();
+    rings.advance_v();
     v_row = kNothing;
   }
 
   /// Waits for a free stage and returns its message, to be filled in before load_step() or skip_step().
   __device__ __forceinline__ StepMessage& begin_step() {
-    ptx::mbarrier_wait(&smem.k_empty[k_ring.stage], k_ring.phase ^ 1);
-    return smem.step[k_ring.stage];
+    ptx::mbarrier_wait(&smem.k_empty[rings.k_stage()], rings.k_phase() ^ 1);
+    return smem.step[rings.k_stage()];
   }
 
   __device__ __forceinline__ void load_q(const WorkMessage& work) {
-    uint64_t* full = &smem.q_full[q_ring.stage];
-    ptx::mbarrier_wait(&smem.q_empty[q_ring.stage], q_ring.phase ^ 1);
-    ItemRows<Traits::kParts>& rows = smem.items[q_ring.stage];
+    uint64_t* full = &smem.q_full[rings.q_stage()];
+    ptx::mbarrier_wait(&smem.q_empty[rings.q_stage()], rings.q_phase() ^ 1);
+    ItemRows<Traits::kParts>& rows = smem.items[rings.q_stage()];
     if constexpr (Traits::kParts) {
       rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group, work.part_row};
     } else {
       rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
     }
     ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
-    ptx::tma_load_4d(smem.q[q_ring.stage], &params.q_map, full, 0, work.group << params.pack_log2, work.item.row_begin,
-                     0);
-    q_ring.advance();
+    ptx::tma_load_4d(smem.q[rings.q_stage()], &params.q_map, full, 0, work.group << params.pack_log2,
+                     work.item.row_begin, 0);
+    rings.advance_q();
   }
 
   /// `row`: as v_row, of a tile.
   __device__ __forceinline__ void load_k(int32_t row, int32_t kv_head) {
     const bool here = row >= 0;
-    ptx::mbarrier_arrive_expect_tx(&smem.k_full[k_ring.stage], Traits::kBytesK);
-    ptx::tma_load_4d(smem.k[k_ring.stage], here ? &params.k_map : &params.k_elsewhere_map, &smem.k_full[k_ring.stage],
-                     0, here ? row : kElsewhere - row, 0, kv_head);
-    k_ring.advance();
+    ptx::mbarrier_arrive_expect_tx(&smem.k_full[rings.k_stage()], Traits::kBytesK);
+    ptx::tma_load_4d(smem.k[rings.k_stage()], here ? &params.k_map : &params.k_elsewhere_map,
+                     &smem.k_full[rings.k_stage()], 0, here ? row : kElsewhere - row, 0, kv_head);
+    rings.advance_k();
+  }
+
+  /// Ends a step without loads.
+  __device__ __forceinline__ void end_step() {
+    ptx::mbarrier_arrive(&smem.k_full[rings.k_stage()]);
+    rings.advance_k();
   }
 
   static __device__ __forceinline__ void fill_words(StepMessage& message, uint32_t word) {
@@ -166,24 +173,55 @@ struct Producer {
   /// An item that sees nothing: one step without loads, so that the consumers write its zeros.
   __device__ __forceinline__ void push_empty_item(const WorkMessage& work) {
     StepMessage& message = begin_step();
-    fill_words(message, kStepFirst);
-    ptx::mbarrier_arrive(&smem.k_full[k_ring.stage]);
-    k_ring.advance();
-    flush_v();
-    load_q(work);
-    v_row = kNoLoad;
+    if constexpr (kWrites) fill_words(message, kStepFirst);
+    end_step();
+    if constexpr (kLoads) {
+      flush_v();
+      load_q(work);
+      v_row = kNoLoad;
+    }
+  }
+
+  /// What each warpgroup sees of the run.
+  __device__ __forceinline__ void find_seen(const TileItem& item, const TileRun& run) {
+    const int32_t last_row = item.row_end - 1;
+    const int32_t rows = 64 >> params.pack_log2;
+#pragma unroll
+    for (int w = 0; w < Traits::kConsumers; ++w) {
+      const int32_t first_row = item.row_begin + w * rows;
+      smem.seen[w] =
+          first_row <= last_row ? seen_keys(run, first_row, min(first_row + rows - 1, last_row)) : SeenKeys{0, 0, 0, 0};
+    }
+  }
+
+  /// The message of the tile at k0; `unread`: the warpgroups have not been told to read the run's row intervals.
+  __device__ __forceinline__ void write_message(StepMessage& message, const TileRun& run, int32_t k0, int32_t first_key,
+                                                int32_t k_end, bool first_of_item, bool& unread) {
+    uint32_t flags = first_of_item ? kStepFirst : 0;
+    // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
+    if (k0 + Traits::kBlockN > k_end && k_end < params.seqlen_k) flags |= kStepTail;
+    message.k0 = k0;
+    message.first_key = first_key;
+    message.v_valid = k_end - k0;
+    uint32_t words[Traits::kConsumers], all = 0;
+#pragma unroll
+    for (int w = 0; w < Traits::kConsumers; ++w) {
+      words[w] = step_window<Traits>(smem.seen[w], k0, first_key) | flags;
+      all |= words[w];
+    }
+    uint32_t new_run = 0;
+    if (unread && all >> kStepMaskShift != 0) {
+      unread = false;
+      new_run = kStepNewRun;
+      fill_run(message, run);
+    }
+#pragma unroll
+    for (int w = 0; w < Traits::kConsumers; ++w) message.word[w] = words[w] | new_run;
   }
 
   __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run) {
     const int32_t kv_head = (work.group << params.pack_log2) / params.heads_per_kv;
-    const int32_t last_row = work.item.row_end - 1;
-    const int32_t rows = 64 >> params.pack_log2;
-#pragma unroll
-    for (int w = 0; w < Traits::kConsumers; ++w) {
-      const int32_t first_row = work.item.row_begin + w * rows;
-      smem.seen[w] =
-          first_row <= last_row ? seen_keys(run, first_row, min(first_row + rows - 1, last_row)) : SeenKeys{0, 0, 0, 0};
-    }
+    if constexpr (kWrites) find_seen(work.item, run);
     const int32_t k_begin = run.k_begin, k_end = run.k_end;
     // Warpgroups read the row intervals with the first step that masks something: whole tiles before it are plain
     // steps.
@@ -193,42 +231,27 @@ struct Producer {
       const bool first = first_key == k_begin;
       // The last tile is moved back to the end of the run, so that V holds no rows that nobody may have written.
       const int32_t k0 = max(min(first_key, k_end - Traits::kBlockN), k_begin);
-      uint32_t flags = first && first_run ? kStepFirst : 0;
-      // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
-      if (k0 + Traits::kBlockN > k_end && k_end < params.seqlen_k) flags |= kStepTail;
-      message.k0 = k0;
-      message.first_key = first_key;
-      message.v_valid = k_end - k0;
-      uint32_t words[Traits::kConsumers], all = 0;
-#pragma unroll
-      for (int w = 0; w < Traits::kConsumers; ++w) {
-        words[w] = step_window<Traits>(smem.seen[w], k0, first_key) | flags;
-        all |= words[w];
+      if constexpr (kWrites) write_message(message, run, k0, first_key, k_end, first && first_run, unread);
+      if constexpr (!kLoads) {
+        end_step();
+      } else {
+        if (keys_missing) {
+          keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
+        }
+        const int32_t elsewhere = row_elsewhere(params.stretches, smem.stretch, k0, Traits::kBlockN);
+        const int32_t row = elsewhere < 0 ? k0 : kElsewhere - elsewhere;
+        load_k(row, kv_head);
+        flush_v();
+        if (first && first_run) load_q(work);
+        v_row = row;
+        v_head = kv_head;
       }
-      uint32_t new_run = 0;
-      if (unread && all >> kStepMaskShift != 0) {
-        unread = false;
-        new_run = kStepNewRun;
-        fill_run(message, run);
-      }
-#pragma unroll
-      for (int w = 0; w < Traits::kConsumers; ++w) message.word[w] = words[w] | new_run;
-      if (keys_missing) {
-        keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
-      }
-      const int32_t elsewhere = row_elsewhere(params.stretches, smem.stretch, k0, Traits::kBlockN);
-      const int32_t row = elsewhere < 0 ? k0 : kElsewhere - elsewhere;
-      load_k(row, kv_head);
-      flush_v();
-      if (first && first_run) load_q(work);
-      v_row = row;
-      v_head = kv_head;
     }
   }
 
   __device__ __forceinline__ void run() {
     RingPosition<Traits::kWorkSlots> slot;
-    smem.stretch = {0, 0, 0, 0};
+    if constexpr (kLoads) smem.stretch = {0, 0, 0, 0};
     for (;;) {
       ptx::mbarrier_wait(&smem.work_full[slot.stage], slot.phase);
       const WorkMessage& work = smem.work[slot.stage];
@@ -244,9 +267,9 @@ struct Producer {
       slot.advance();
     }
     StepMessage& message = begin_step();
-    fill_words(message, kStepStop);
-    ptx::mbarrier_arrive(&smem.k_full[k_ring.stage]);
-    flush_v();
+    if constexpr (kWrites) fill_words(message, kStepStop);
+    end_step();
+    if constexpr (kLoads) flush_v();
   }
 };
 
