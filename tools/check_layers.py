@@ -43,6 +43,7 @@ HEADER_LAYER = {
     "device_dist_attention": "runtime",
     "dist_attention": "runtime",
     "flex_attention": "runtime",
+    "mask_buffer": "runtime",
     "tangram": "runtime",
 }
 # No public header may drag these in.

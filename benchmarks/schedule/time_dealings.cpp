@@ -76,7 +76,7 @@ class Problem {
   /// A list that is dealt so; kept by the caller while it is timed.
   std::unique_ptr<sm90::backward::DeviceWorkList> lists(const test::DealingCase& of, const schedule::Dealing& how) {
     const schedule::WorkList work =
-        schedule::make_work_list(mask_.tiles, of.slices, shape_, sm90::gpu_of_current_device(), {}, how);
+        schedule::make_work_list(mask_.tiles, of.slices, shape_, sm90::gpu_of_current_device(), {}, {.given = how});
     return std::make_unique<sm90::backward::DeviceWorkList>(work, shape_);
   }
 

@@ -12,8 +12,10 @@
 
 #include "tangram/attn_shape.hpp"
 #include "tangram/device_arrivals.hpp"
+#include "tangram/error.hpp"
 #include "tangram/gradient_places.hpp"
 #include "tangram/key_stretch.hpp"
+#include "tangram/mask_capacity.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tensor.hpp"
 #include "tangram/tile_list.hpp"
@@ -115,6 +117,8 @@ class PreparedMask {
   virtual int64_t device_bytes() const { return 0; }
   /// Memory of the host that it keeps as long as it lives.
   virtual int64_t host_bytes() const { return 0; }
+  /// Of AttnBackend::make_buffer: whether CUDA graphs that were captured with it may still be launched.
+  virtual bool is_held_by_graphs() const { return false; }
 };
 
 /// Where tensors lie.
@@ -176,6 +180,27 @@ class AttnBackend {
   /// was called.
   virtual int64_t forward_workspace_bytes(const PreparedMask& /*mask*/) const { return 0; }
   virtual int64_t backward_workspace_bytes(const PreparedMask& /*mask*/) const { return 0; }
+
+  /// Whether lists of masks can change under captured calls: make_buffer() and set_mask().
+  virtual bool has_buffers() const { return false; }
+
+  /// In place of prepare() and prepare_backward(): room for the lists of any mask of the shape that fits `capacity`.
+  /// Calls take the mask that was set last, in stream order, captured ones when they run; they read no keys elsewhere,
+  /// wait for none, and are deterministic just as `capacity` says. May allocate and wait. Throws InvalidArgument for
+  /// what the backend cannot do, and where has_buffers() is false.
+  virtual std::unique_ptr<PreparedMask> make_buffer(const AttnShape& /*shape*/,
+                                                    const MaskCapacity& /*capacity*/) const {
+    throw InvalidArgument("AttnBackend::make_buffer: needs a backend that has buffers (got another)");
+  }
+
+  /// Puts the mask into a buffer by one copy on `stream`, which must not be being captured, behind all calls that read
+  /// the mask before. `tiles` and `transposed_tiles` as for prepare() and prepare_backward(); null for a pass that the
+  /// buffer is not for. Allocates nothing, and waits only where the copies of several earlier masks have not run yet.
+  /// Throws InvalidArgument, before anything is enqueued, for a mask that does not fit.
+  virtual void set_mask(PreparedMask& /*buffer*/, std::span<const AttnSlice> /*slices*/, const TileList* /*tiles*/,
+                        const TileList* /*transposed_tiles*/, void* /*stream*/) const {
+    throw InvalidArgument("AttnBackend::set_mask: needs a backend that has buffers (got another)");
+  }
 
   /// Validates the arguments against the prepared shape and throws InvalidArgument before anything is computed.
   virtual void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const = 0;

@@ -11,8 +11,10 @@
 
 namespace tangram::schedule {
 
-inline constexpr int32_t kItemZeroRows = 1;  ///< some rows of the key tile are nobody's: zero them (see `covered`)
-inline constexpr int32_t kItemOddPhase = 2;  ///< set by the kernel: phase of the barriers of K and V
+inline constexpr int32_t kItemZeroRows = 1;    ///< some rows of the key tile are nobody's: zero them (see `covered`)
+inline constexpr int32_t kItemOddPhase = 2;    ///< set by the kernel: phase of the barriers of K and V
+inline constexpr int32_t kItemDescending = 4;  ///< likewise: as Walk
+inline constexpr int32_t kItemHeadsInside = 8;
 
 /// The query rows [row_begin, row_end) of a tile, at most kBlockM; the tiles cover all rows in order.
 struct QueryTile {
@@ -62,6 +64,13 @@ inline constexpr int32_t kNoTile = -1;
 struct Walk {
   bool descending = false;    ///< last run and last query tile first
   bool heads_inside = false;  ///< all query heads of a query tile, then the next tile; else all tiles of a head first
+};
+
+/// What kernels must know of a mask beside its lists.
+struct BackwardFacts {
+  int32_t num_items = 0;
+  Walk walk;
+  bool zeroed_sums = true;  ///< dq is added to zeros, else the first addition stores
 };
 
 }  // namespace tangram::schedule

@@ -220,7 +220,7 @@ void fill_run_tiles(WorkList& work) {
 }  // namespace
 
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
-                        const GpuModel& gpu, const LateKeys& late_keys, const std::optional<Dealing>& given) {
+                        const GpuModel& gpu, const LateKeys& late_keys, const DealingOptions& options) {
   WorkList work;
   work.runs = tiles.runs;
   work.intervals = tiles.intervals;
@@ -244,22 +244,25 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
       arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
   const std::vector<Item> of_tiles = items_of_tiles(tiles, extents, covered.keys);
   const auto choose = [&](Extents& in_order, bool deterministic) {
-    return given ? *given : choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
+    return options.given ? *options.given : choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
   };
   const auto add_items = [&](std::vector<Item>& items, const Extents& in_order, const Dealing& how) {
     work.num_slabs = std::max(work.num_slabs, deal_items(items, of_tiles, in_order, shape, how));
   };
-  Extents in_order = extents, deterministic_order = extents;
-  const Dealing how = choose(in_order, false);
+  work.walk = work.deterministic_walk = {direction.descending, direction.same_begin};
+  Extents in_order = extents;
+  const Dealing how = choose(in_order, options.calls == Calls::kDeterministic);
   add_items(work.items, in_order, how);
-  Dealing deterministic = choose(deterministic_order, true);
-  deterministic.heads_inside = how.heads_inside;  // no matter of items
-  if (deterministic != how || deterministic_order.order != in_order.order) {
-    add_items(work.deterministic_items, deterministic_order, deterministic);
+  if (options.calls != Calls::kDeterministic) work.walk.heads_inside = how.heads_inside;
+  if (options.calls == Calls::kBoth) {
+    Extents deterministic_order = extents;
+    Dealing deterministic = choose(deterministic_order, true);
+    deterministic.heads_inside = how.heads_inside;  // no matter of items
+    if (deterministic != how || deterministic_order.order != in_order.order) {
+      add_items(work.deterministic_items, deterministic_order, deterministic);
+    }
   }
-  work.walk = {direction.descending, how.heads_inside};
-  work.deterministic_walk = {direction.descending, direction.same_begin};
-  add_turns(work);
+  if (options.calls != Calls::kDefault) add_turns(work);
   return work;
 }
 

@@ -19,9 +19,13 @@
 
 namespace tangram::schedule {
 
+/// Whose items are made: those of deterministic calls wait for each other, and are dealt otherwise.
+enum class Calls : int { kBoth = 0, kDefault, kDeterministic };
+
 struct WorkList {
+  /// Of default calls, or, of Calls::kDeterministic, of deterministic ones.
   std::vector<Item> items;
-  /// As deterministic calls are dealt, in which items wait for each other; empty: as items.
+  /// Calls::kBoth: as deterministic calls are dealt; empty: as items.
   std::vector<Item> deterministic_items;
   std::vector<TileRun> runs;  ///< those of the tile list
   std::vector<RunTiles> run_tiles;
@@ -29,17 +33,21 @@ struct WorkList {
   std::vector<RowInterval> intervals;
   std::vector<uint64_t> covered_queries;  ///< empty where every query sees a key, else as Params wants it
   int32_t num_slabs = 0;
-  Walk walk, deterministic_walk;           ///< in the same direction
+  Walk walk, deterministic_walk;           ///< of the two kinds of items, in the same direction
   bool zeroed_sums = true;                 ///< dq is added to zeros, else the first addition stores
-  std::vector<TurnSegment> turn_segments;  ///< of all runs, in deterministic calls
+  std::vector<TurnSegment> turn_segments;  ///< of all runs, in deterministic calls; empty where there are none
+};
+
+struct DealingOptions {
+  Calls calls = Calls::kBoth;
+  /// So dealt instead of as choose_dealing finds, for measurements (benchmarks/schedule/time_dealings.cpp).
+  std::optional<Dealing> given;
 };
 
 /// Items of all KV heads, in the order of dealing that `choose_dealing` finds for the GPU; where keys
 /// come late, in the order in which they come before all else. `tiles` is the list of the transposed `slices`, of a
-/// shape that follows the mask, with 64 queries a step. `given`: so dealt instead of as choose_dealing finds, for
-/// measurements (benchmarks/attn/time_dealings.cpp).
+/// shape that follows the mask, with 64 queries a step.
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
-                        const GpuModel& gpu, const LateKeys& late_keys = {},
-                        const std::optional<Dealing>& given = std::nullopt);
+                        const GpuModel& gpu, const LateKeys& late_keys = {}, const DealingOptions& options = {});
 
 }  // namespace tangram::schedule

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace tangram::testing {
 
@@ -17,8 +18,20 @@ namespace {
 RuntimeCounts counts;
 std::map<void*, size_t> blocks;
 std::mutex mutex;
+std::vector<size_t> parameter_bytes;  // of launches to be recorded
+std::vector<Launch> launches;
+bool is_captured = false;
+bool events_are_ready = true;
 
 }  // namespace
+
+void record_launches(std::vector<size_t> bytes) {
+  launches.clear();
+  parameter_bytes = std::move(bytes);
+}
+std::vector<Launch> recorded_launches() { return launches; }
+void set_captured(bool captured) { is_captured = captured; }
+void set_events_ready(bool ready) { events_are_ready = ready; }
 
 RuntimeCounts runtime_counts() {
   const std::lock_guard lock(mutex);
@@ -31,7 +44,11 @@ namespace {
 
 using tangram::testing::blocks;
 using tangram::testing::counts;
+using tangram::testing::events_are_ready;
+using tangram::testing::is_captured;
+using tangram::testing::launches;
 using tangram::testing::mutex;
+using tangram::testing::parameter_bytes;
 
 cudaError_t count(int64_t& what) {
   const std::lock_guard lock(mutex);
@@ -64,6 +81,14 @@ cudaError_t cudaFree(void* data) {
   counts.live_bytes -= static_cast<int64_t>(blocks.at(data));
   blocks.erase(data);
   ++counts.frees;
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
+  *data = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  return count(counts.host_allocations);
+}
+cudaError_t cudaFreeHost(void* data) {
   std::free(data);
   return cudaSuccess;
 }
@@ -107,13 +132,15 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return make
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return events_are_ready ? cudaSuccess : cudaErrorNotReady; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return count(counts.waits); }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+  *status = is_captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long*, cudaGraph_t*,
                                      const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
-  *status = cudaStreamCaptureStatusNone;
+  *status = is_captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
@@ -128,11 +155,22 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) { return count(counts.launches); }
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** parameters) {
+  if (launches.size() < parameter_bytes.size()) {
+    const char* const parameter = static_cast<const char*>(parameters[0]);
+    launches.push_back({kernel, config->gridDim.x, {parameter, parameter + parameter_bytes[launches.size()]}});
+  }
+  return count(counts.launches);
+}
 cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   // cuTensorMapEncodeTiled, the one function of the driver that backends ask for.
-  *function = reinterpret_cast<void*>(+[]() -> int { return 0; });
+  // Its other arguments stay where callers put them. A map of the counting runtime holds the address alone.
+  *function = reinterpret_cast<void*>(+[](char* map, int, unsigned, void* address) -> int {
+    std::memset(map, 0, 128);
+    std::memcpy(map, &address, sizeof(address));
+    return 0;
+  });
   if (result != nullptr) *result = cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }

@@ -7,11 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace tangram::testing {
 
 struct RuntimeCounts {
   int64_t allocations = 0;
+  int64_t host_allocations = 0;  // of page-locked memory
   int64_t frees = 0;
   int64_t live_bytes = 0;
   int64_t copies = 0;
@@ -22,5 +24,23 @@ struct RuntimeCounts {
 
 /// Since the program began.
 RuntimeCounts runtime_counts();
+
+/// A kernel launch with one parameter, as a graph would record it.
+struct Launch {
+  const void* kernel = nullptr;
+  unsigned ctas = 0;
+  std::vector<char> parameter;
+
+  friend bool operator==(const Launch&, const Launch&) = default;
+};
+/// Keeps the next launches, one for each of `parameter_bytes`, which are the sizes of their parameters.
+void record_launches(std::vector<size_t> parameter_bytes);
+/// Those since record_launches().
+std::vector<Launch> recorded_launches();
+
+/// Every stream says from now on whether it is being captured; objects that graphs keep, they keep until the end.
+void set_captured(bool captured);
+/// Copies of events from now on have run, or have not until somebody waits for them.
+void set_events_ready(bool ready);
 
 }  // namespace tangram::testing

@@ -52,7 +52,8 @@ inline std::vector<DealingCase> read_dealing_cases(const std::string& path) {
 /// What of a case the choice of a dealing depends on.
 struct DealingProblem {
   explicit DealingProblem(const DealingCase& of) : shape(of.shape), tiles(transposed_tiles(of)) {
-    const schedule::WorkList work = schedule::make_work_list(tiles, of.slices, shape, {}, {}, schedule::Dealing{});
+    const schedule::WorkList work =
+        schedule::make_work_list(tiles, of.slices, shape, {}, {}, {.given = schedule::Dealing{}});
     extents = schedule::measure_extents(tiles, work.run_tiles);
     spread = schedule::length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <set>
@@ -20,11 +21,12 @@ namespace {
 
 constexpr TileShape kTileShape{128, 64, true};
 
-WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, const LateKeys& late_keys = {}) {
+WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, const LateKeys& late_keys = {},
+              Calls calls = Calls::kBoth) {
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
   return make_work_list(build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, kTileShape), slices, shape, {},
-                        late_keys);
+                        late_keys, {.calls = calls});
 }
 
 /// What the work list of a causal mask deals, in order: `rows` queries, the last of 12,288 keys, of which 8,192 come
@@ -112,6 +114,30 @@ TEST(BackwardWorkList, DealsEveryKeyTileAndQueryHeadOnceAndPiecesInOrder) {
     const int group = p.shape.num_heads_q / p.shape.num_heads_kv;
     expect_all_dealt_once(work.items, work.num_slabs, group);
     expect_all_dealt_once(deterministic_items(work), work.num_slabs, group);
+  }
+}
+
+bool same_items(const std::vector<Item>& a, const std::vector<Item>& b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const Item& x, const Item& y) {
+           return std::memcmp(&x, &y, sizeof(Item)) == 0;
+         });
+}
+
+TEST(BackwardWorkList, ListsForOneKindOfCallsAreThoseOfListsForBoth) {
+  for (const Problem& p : problems()) {
+    SCOPED_TRACE(p.name);
+    const WorkList both = make(p.slices, p.shape);
+    const WorkList usual = make(p.slices, p.shape, {}, Calls::kDefault);
+    const WorkList deterministic = make(p.slices, p.shape, {}, Calls::kDeterministic);
+    EXPECT_TRUE(same_items(usual.items, both.items));
+    EXPECT_TRUE(same_items(deterministic.items, deterministic_items(both)));
+    EXPECT_TRUE(usual.deterministic_items.empty() && usual.turn_segments.empty());
+    EXPECT_TRUE(deterministic.deterministic_items.empty());
+    EXPECT_EQ(deterministic.turn_segments, both.turn_segments);
+    EXPECT_EQ(std::max(usual.num_slabs, deterministic.num_slabs), both.num_slabs);
+    EXPECT_EQ(usual.walk.heads_inside, both.walk.heads_inside);
+    EXPECT_EQ(deterministic.walk.heads_inside, both.deterministic_walk.heads_inside);
+    EXPECT_EQ(deterministic.walk.descending, both.deterministic_walk.descending);
   }
 }
 

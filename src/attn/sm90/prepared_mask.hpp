@@ -12,6 +12,7 @@
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/key_stretches.hpp"
+#include "attn/sm90/list_buffer.hpp"
 #include "cuda/packed_arrays.hpp"
 #include "tangram/attention.hpp"
 
@@ -39,19 +40,28 @@ struct Sm90Mask final : PreparedMask {
   std::vector<AttnSlice> slices;
   std::optional<ForwardLists> forward;
   std::unique_ptr<backward::DeviceWorkList> backward;
+  std::unique_ptr<ListBuffer> buffer;  ///< in place of both, for masks that come later
   schedule::LateKeys late_keys;
   DeviceLateKeys late_keys_on_device;
   KeyStretches stretches;
 
+  int64_t host_bytes() const override { return buffer ? static_cast<int64_t>(buffer->host_bytes()) : 0; }
+  bool is_held_by_graphs() const override { return buffer && buffer->is_held_by_graphs(); }
   int64_t device_bytes() const override {
     const size_t lists = (forward ? forward->arrays.device_bytes() : 0) + (backward ? backward->device_bytes() : 0);
-    return static_cast<int64_t>(lists + late_keys_on_device.device_bytes() + stretches.device_bytes());
+    return static_cast<int64_t>(lists + (buffer ? buffer->device_bytes() : 0) + late_keys_on_device.device_bytes() +
+                                stretches.device_bytes());
   }
 };
 
 /// Throws InvalidArgument for a mask of another backend.
 const Sm90Mask& as_sm90(const PreparedMask& mask);
 Sm90Mask& as_sm90(PreparedMask& mask);
+
+/// Throws InvalidArgument, naming `function`, for a buffer without a mask, or for the `other` pass alone.
+void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other);
+/// The same unless the list is one of the transposed mask, of the shape that backward kernels want.
+void check_transposed_tiles(const char* function, const AttnShape& shape, const TileList& tiles);
 
 /// The stretches of a call that gives these other tensors or, empty ones, none. Throws InvalidArgument, naming
 /// `function`, unless they are like k and v and have the rows.

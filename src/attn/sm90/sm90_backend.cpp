@@ -30,6 +30,7 @@
 namespace tangram {
 namespace {
 
+using sm90::check_buffer;
 using sm90::check_view;
 using sm90::ForwardLists;
 using sm90::ForwardParams;
@@ -103,39 +104,49 @@ void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
 /// Head groups whose keys and values stay in the L2 cache, whole key heads at a time, in sections of equal size. A
 /// section must last four times as long as the longest item, though, or the SMs would wait for those with which the
 /// last section begins.
-int32_t groups_per_section(const AttnShape& shape, const ForwardLists& lists, int pack) {
+int32_t groups_per_section(const AttnShape& shape, int64_t total_steps, int64_t longest_steps, int pack) {
   const GpuModel gpu = sm90::gpu_of_current_device();
   const int64_t head_bytes = std::max<int64_t>(shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2, 1);
   const int64_t fitting = std::clamp<int64_t>(kept_in_l2(gpu) / head_bytes, 1, shape.num_heads_kv);
   const int64_t groups_per_head = shape.num_heads_q / shape.num_heads_kv / pack;
-  const int64_t head_steps = std::max<int64_t>(lists.total_steps * groups_per_head, 1);
-  const int64_t balanced = (4 * lists.longest_steps * gpu.multiprocessors + head_steps - 1) / head_steps;
+  const int64_t head_steps = std::max<int64_t>(total_steps * groups_per_head, 1);
+  const int64_t balanced = (4 * longest_steps * gpu.multiprocessors + head_steps - 1) / head_steps;
   const int64_t wanted = std::clamp<int64_t>(std::max(fitting, balanced), 1, shape.num_heads_kv);
   const int64_t sections = (shape.num_heads_kv + wanted - 1) / wanted;
   const int64_t heads = (shape.num_heads_kv + sections - 1) / sections;
   return static_cast<int32_t>(heads * groups_per_head);
 }
 
+void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
+  if (mask.buffer != nullptr) {
+    mask.buffer->fill(params);
+    // The order of work must not depend on the mask that is there when a graph is captured.
+    params.groups_per_section = groups_per_section(mask.shape, 0, 0, pack);
+    return;
+  }
+  const ForwardLists& lists = *mask.forward;
+  params.items = lists.arrays.at<TileItem>(lists.items);
+  params.runs = lists.arrays.at<TileRun>(lists.runs);
+  params.intervals = lists.arrays.at<RowInterval>(lists.intervals);
+  params.counters = lists.arrays.at<int32_t>(lists.counters);
+  params.num_items = lists.num_items;
+  params.groups_per_section = groups_per_section(mask.shape, lists.total_steps, lists.longest_steps, pack);
+}
+
 ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {
   const int pack = packed_heads(mask.shape);
-  const ForwardLists& lists = *mask.forward;
   ForwardParams params{};
+  fill_lists(params, mask, pack);
   params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere);
   fill_maps(params, args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
   params.max_logits = args.max_logits;
   params.sink = args.sink.empty() ? nullptr : args.sink.data;
-  params.items = lists.arrays.at<TileItem>(lists.items);
-  params.runs = lists.arrays.at<TileRun>(lists.runs);
-  params.intervals = lists.arrays.at<RowInterval>(lists.intervals);
-  params.counters = lists.arrays.at<int32_t>(lists.counters);
   params.out_row_stride = args.out.row_stride;
   params.out_head_stride = args.out.head_stride;
   params.lse_row_stride = mask.shape.num_heads_q;
-  params.num_items = lists.num_items;
   params.num_groups = mask.shape.num_heads_q / pack;
-  params.groups_per_section = groups_per_section(mask.shape, lists, pack);
   while (1 << params.pack_log2 < pack) ++params.pack_log2;
   params.heads_per_kv = mask.shape.num_heads_q / mask.shape.num_heads_kv;
   params.num_heads_q = mask.shape.num_heads_q;
@@ -180,6 +191,17 @@ ForwardLists upload_lists(const TileList& tiles, const std::optional<schedule::P
   }
   lists.arrays.upload();
   return lists;
+}
+
+void check_tiles(const char* function, const TileList& tiles, const AttnShape& shape, const TileShape& tile) {
+  require(tiles.shape == tile, "{}: needs a tile list of tile_shape(shape), {} rows by {} keys (got {} by {})",
+          function, tile.block_m, tile.block_n, tiles.shape.block_m, tiles.shape.block_n);
+  require(tiles.seqlen_q == shape.seqlen_q && tiles.seqlen_k == shape.seqlen_k,
+          "{}: the tile list must be of the shape's sequences {}, {} (got {}, {})", function, shape.seqlen_q,
+          shape.seqlen_k, tiles.seqlen_q, tiles.seqlen_k);
+  const int64_t groups = shape.num_heads_q / packed_heads(shape);
+  require(static_cast<int64_t>(tiles.items.size()) * groups < (int64_t{1} << 31) - 65536,
+          "{}: tiles times head groups must stay below 2^31 (got {} and {})", function, tiles.items.size(), groups);
 }
 
 /// Where parts leave their results: [rows, num_heads_q, head_dim_v] and [rows, num_heads_q].
@@ -231,6 +253,13 @@ const Sm90Mask& as_sm90(const PreparedMask& mask) {
 
 Sm90Mask& as_sm90(PreparedMask& mask) { return const_cast<Sm90Mask&>(as_sm90(std::as_const(mask))); }
 
+void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other) {
+  if (mask.buffer == nullptr) return;
+  require(mask.buffer->capacity().passes != other, "{}: the MaskBuffer must be for this pass (got one for {} alone)",
+          function, other == AttnPasses::kForward ? "forward" : "backward");
+  require(mask.buffer->is_set(), "{}: MaskBuffer::set() must come first (got none)", function);
+}
+
 StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
                              const ConstTensorView& v) {
   const AttnShape& shape = mask.shape;
@@ -267,19 +296,40 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   mask->shape = shape;
   mask->slices.assign(slices.begin(), slices.end());
   if (tiles == nullptr) return mask;  // for backward() alone
-  require(tiles->shape == *tile,
-          "Sm90Backend::prepare: needs a tile list of tile_shape(shape), {} rows by {} keys (got {} by {})",
-          tile->block_m, tile->block_n, tiles->shape.block_m, tiles->shape.block_n);
-  require(tiles->seqlen_q == shape.seqlen_q && tiles->seqlen_k == shape.seqlen_k,
-          "Sm90Backend::prepare: the tile list must be of the shape's sequences {}, {} (got {}, {})", shape.seqlen_q,
-          shape.seqlen_k, tiles->seqlen_q, tiles->seqlen_k);
+  check_tiles("Sm90Backend::prepare", *tiles, shape, *tile);
   const int64_t groups = shape.num_heads_q / packed_heads(shape);
-  require(static_cast<int64_t>(tiles->items.size()) * groups < (int64_t{1} << 31) - 65536,
-          "Sm90Backend::prepare: tiles times head groups must stay below 2^31 (got {} and {})", tiles->items.size(),
-          groups);
   mask->forward = upload_lists(*tiles, schedule::split_items(*tiles, shape, groups, sm90::gpu_of_current_device()));
   if (mask->forward->in_parts()) sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim);
   return mask;
+}
+
+std::unique_ptr<PreparedMask> Sm90Backend::make_buffer(const AttnShape& shape, const MaskCapacity& capacity) const {
+  const std::optional<TileShape> tile = tile_shape(shape);
+  require_hopper(check_hopper());
+  auto mask = std::make_unique<Sm90Mask>();
+  mask->shape = shape;
+  mask->buffer = std::make_unique<sm90::ListBuffer>(shape, *tile, capacity);
+  return mask;
+}
+
+void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slices, const TileList* tiles,
+                           const TileList* transposed_tiles, void* stream) const {
+  Sm90Mask& prepared = sm90::as_sm90(buffer);
+  require(prepared.buffer != nullptr, "Sm90Backend::set_mask: needs a mask of make_buffer() (got one of prepare())");
+  const MaskCapacity& capacity = prepared.buffer->capacity();
+  schedule::WorkList work;
+  if (capacity.passes != AttnPasses::kForward) {
+    require(transposed_tiles != nullptr, "Sm90Backend::set_mask: needs the transposed tile list (got none)");
+    sm90::check_transposed_tiles("Sm90Backend::set_mask", prepared.shape, *transposed_tiles);
+    work = schedule::make_work_list(
+        *transposed_tiles, slices, prepared.shape, sm90::gpu_of_current_device(), {},
+        {.calls = capacity.deterministic ? schedule::Calls::kDeterministic : schedule::Calls::kDefault});
+  }
+  if (capacity.passes != AttnPasses::kBackward) {
+    require(tiles != nullptr, "Sm90Backend::set_mask: needs a tile list (got none)");
+    check_tiles("Sm90Backend::set_mask", *tiles, prepared.shape, *tile_shape(prepared.shape));
+  }
+  prepared.buffer->set(capacity.passes != AttnPasses::kBackward ? *tiles : TileList{}, work, cuda::as_stream(stream));
 }
 
 void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const {
@@ -301,7 +351,9 @@ int64_t Sm90Backend::forward_workspace_bytes(const PreparedMask& mask) const {
 
 void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);
-  require(prepared.forward.has_value(), "Sm90Backend::forward: prepare() must have been given a tile list (got none)");
+  require(prepared.forward.has_value() || prepared.buffer != nullptr,
+          "Sm90Backend::forward: prepare() must have been given a tile list (got none)");
+  check_buffer("Sm90Backend::forward", prepared, AttnPasses::kBackward);
   check_forward(prepared.shape, args);
   const auto cuda_stream = cuda::as_stream(stream);
   const sm90::CallWorkspace workspace("Sm90Backend::forward", args.workspace, forward_workspace_bytes(mask),
@@ -310,14 +362,15 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   if (args.max_logits != nullptr && !args.accumulate) {
     sm90::fill_minus_infinity(args.max_logits, prepared.shape.num_heads_q, cuda_stream);
   }
-  if (prepared.forward->num_items == 0) return;
   const ForwardParams params = forward_params(prepared, args);
+  if (params.num_items == 0) return;
+  if (prepared.buffer != nullptr) prepared.buffer->keep_while_graph_lives(cuda_stream);
   const int64_t work = int64_t{params.num_items} * params.num_groups;
   const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
   const sm90::ForwardVariant variant{prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
                                      params.softcap > 0};
-  if (prepared.forward->in_parts()) {
+  if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
   } else {
     sm90::launch_forward(variant, params, ctas, cuda_stream);

@@ -36,6 +36,10 @@ class Sm90Backend final : public AttnBackend {
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override;
   void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const override;
   int64_t backward_workspace_bytes(const PreparedMask& mask) const override;
+  bool has_buffers() const override { return true; }
+  std::unique_ptr<PreparedMask> make_buffer(const AttnShape& shape, const MaskCapacity& capacity) const override;
+  void set_mask(PreparedMask& buffer, std::span<const AttnSlice> slices, const TileList* tiles,
+                const TileList* transposed_tiles, void* stream) const override;
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream = nullptr) const override;
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numbers>
 
 #include "attn/sm90/backward/device_work_list.hpp"
@@ -206,6 +207,13 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeP
 
 }  // namespace
 
+void sm90::check_transposed_tiles(const char* function, const AttnShape& shape, const TileList& tiles) {
+  require(tiles.shape == backward::kTileShape && tiles.seqlen_q == shape.seqlen_k && tiles.seqlen_k == shape.seqlen_q,
+          "{}: needs a tile list of the transposed mask, of backward_tile_shape(shape) (got {} by {} over {} by {} "
+          "rows)",
+          function, tiles.shape.block_m, tiles.shape.block_n, tiles.seqlen_q, tiles.seqlen_k);
+}
+
 std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape) const {
   static_cast<void>(tile_shape(shape));  // checks the shape
   return sm90::backward::kTileShape;
@@ -214,12 +222,7 @@ std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape
 void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
   const AttnShape& shape = prepared.shape;
-  require(transposed_tiles.shape == sm90::backward::kTileShape && transposed_tiles.seqlen_q == shape.seqlen_k &&
-              transposed_tiles.seqlen_k == shape.seqlen_q,
-          "Sm90Backend::prepare_backward: needs a tile list of the transposed mask, of backward_tile_shape(shape) (got "
-          "{} by {} over {} by {} rows)",
-          transposed_tiles.shape.block_m, transposed_tiles.shape.block_n, transposed_tiles.seqlen_q,
-          transposed_tiles.seqlen_k);
+  sm90::check_transposed_tiles("Sm90Backend::prepare_backward", shape, transposed_tiles);
   const GpuModel gpu = sm90::gpu_of_current_device();
   const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
   prepared.backward = std::make_unique<sm90::backward::DeviceWorkList>(
@@ -228,12 +231,18 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);
+  if (prepared.buffer != nullptr) {
+    const bool has_backward = prepared.buffer->capacity().passes != AttnPasses::kForward;
+    return has_backward ? static_cast<int64_t>(prepared.buffer->backward_workspace_bytes()) : 0;
+  }
   return prepared.backward == nullptr ? 0 : static_cast<int64_t>(prepared.backward->workspace_bytes());
 }
 
 void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);
-  require(prepared.backward != nullptr, "Sm90Backend::backward: prepare_backward() must come first (got none)");
+  require(prepared.backward != nullptr || prepared.buffer != nullptr,
+          "Sm90Backend::backward: prepare_backward() must come first (got none)");
+  sm90::check_buffer(kFunction, prepared, AttnPasses::kForward);
   check_backward(prepared.shape, args);
   const auto cuda_stream = cuda::as_stream(stream);
   const sm90::CallWorkspace workspace("Sm90Backend::backward", args.workspace, backward_workspace_bytes(mask),
@@ -246,9 +255,19 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   fill_params(params, prepared.shape, args);
   params.arrivals = prepared.late_keys_on_device.params(args.arrivals);
   fill_edge(edge, prepared.shape, args, params.softmax_scale);
-  prepared.backward->fill(params, edge, deterministic, workspace.data());
+  int64_t num_items = std::numeric_limits<int64_t>::max();  // of a buffer: nobody knows
+  if (prepared.buffer != nullptr) {
+    require(deterministic == prepared.buffer->capacity().deterministic,
+            "Sm90Backend::backward: calls must be deterministic as the MaskBuffer is made for (got deterministic={})",
+            deterministic);
+    prepared.buffer->fill(params, edge, workspace.data());
+    prepared.buffer->keep_while_graph_lives(cuda_stream);
+  } else {
+    prepared.backward->fill(params, edge, deterministic, workspace.data());
+    num_items = prepared.backward->num_items(deterministic);
+  }
   const int64_t free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
-  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, prepared.backward->num_items(deterministic)));
+  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, num_items));
   if (args.dsink != nullptr) sm90::backward::load_sink();
   sm90::backward::launch({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
                           takes_softcap(args.options, params.softmax_scale), deterministic},

@@ -5,10 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <random>
 #include <vector>
 
+#include "attn/sm90/counted_calls.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/counting_runtime.hpp"
 #include "tangram/error.hpp"
@@ -22,45 +21,10 @@ using testing::runtime_counts;
 using testing::RuntimeCounts;
 
 constexpr HeadConfig kHeads{.num_heads_q = 16, .num_heads_kv = 2, .head_dim = 128, .head_dim_v = 128};
-constexpr int64_t kRows = 4096;
-
-/// Causal documents, other ones for each seed.
-Mask make_pack(unsigned seed) {
-  std::mt19937 rng(seed);
-  std::vector<int64_t> ends = {0};
-  while (ends.back() < kRows) {
-    ends.push_back(std::min(kRows, ends.back() + std::uniform_int_distribution<int64_t>(40, 900)(rng)));
-  }
-  return varlen_mask(ends, true);
-}
-
-/// Operands that the runtime never looks at.
-struct Operands {
-  std::vector<float> memory = std::vector<float>(static_cast<size_t>(kRows) * 16 * 128 + 64);
-
-  TensorView view(int heads) {
-    const auto address = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
-    return {{reinterpret_cast<void*>(address), DType::kBFloat16, kRows, heads, 128, heads * 128, 128}};
-  }
-  AttnForwardArgs forward() { return {view(16), view(2), view(2), view(16), static_cast<float*>(view(16).data)}; }
-  AttnBackwardArgs backward() {
-    return {view(16), view(2),  view(2), view(16), static_cast<float*>(view(16).data),
-            view(16), view(16), view(2), view(2)};
-  }
-};
-
-/// What happened since `before`.
-RuntimeCounts since(const RuntimeCounts& before) {
-  RuntimeCounts now = runtime_counts();
-  now.allocations -= before.allocations;
-  now.frees -= before.frees;
-  now.copies -= before.copies;
-  now.waits -= before.waits;
-  now.launches -= before.launches;
-  now.device_queries -= before.device_queries;
-  now.live_bytes -= before.live_bytes;
-  return now;
-}
+using counted::kRows;
+using counted::make_pack;
+using counted::Operands;
+using counted::since;
 
 TEST(MaskMemory, AMaskKeepsItsListsAndNothingElse) {
   const Sm90Backend backend;

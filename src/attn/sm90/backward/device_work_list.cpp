@@ -3,8 +3,6 @@
 
 #include "attn/sm90/backward/device_work_list.hpp"
 
-#include "cuda/scratch_layout.hpp"
-
 namespace tangram::sm90::backward {
 
 namespace {
@@ -41,10 +39,8 @@ DeviceWorkList::DeviceWorkList(const schedule::WorkList& work, const AttnShape& 
           static_cast<int32_t>(work.deterministic_items.empty() ? work.items.size() : work.deterministic_items.size())),
       num_q_tiles_(static_cast<int32_t>(work.q_tiles.size())),
       num_slabs_(work.num_slabs),
-      tile_capacity_(tile_capacity(work.q_tiles.size(), shape)),
-      slab_capacity_(slab_capacity(static_cast<size_t>(work.num_slabs), shape)),
-      num_heads_q_(shape.num_heads_q),
-      head_dim_(shape.head_dim),
+      call_{tile_capacity(work.q_tiles.size(), shape), slab_capacity(static_cast<size_t>(work.num_slabs), shape),
+            shape.num_heads_q, shape.head_dim},
       walk_(work.walk),
       deterministic_walk_(work.deterministic_walk),
       zeroed_sums_(work.zeroed_sums) {
@@ -57,27 +53,11 @@ DeviceWorkList::DeviceWorkList(const schedule::WorkList& work, const AttnShape& 
   covered_queries_ = lists_.add(work.covered_queries);
   turn_segments_ = lists_.add(work.turn_segments);
   lists_.upload();
-  Params params{};
-  EdgeParams edge{};
-  workspace_bytes_ = place(params, edge, nullptr);
-}
-
-size_t DeviceWorkList::place(Params& params, EdgeParams& edge, void* workspace) const {
-  const size_t tiles = tile_capacity_ * static_cast<size_t>(num_heads_q_), slabs = slab_capacity_;
-  const auto head_dim = static_cast<size_t>(head_dim_);
-  constexpr auto kQueries = static_cast<size_t>(kTileShape.block_n), kKeys = static_cast<size_t>(kTileShape.block_m);
-  cuda::ScratchLayout layout(workspace);
-  params.stats = edge.stats = layout.take<float>(tiles * kQueries * 4);
-  params.dq_sums = edge.dq_sums = layout.take<float>(tiles * kQueries * head_dim);
-  params.slabs = layout.take<float>(slabs * 2 * kKeys * head_dim);
-  params.turns = edge.turns = layout.take<int32_t>(tiles * 2);
-  params.piece_turns = edge.piece_turns = layout.take<int32_t>(slabs);
-  params.ticket = edge.ticket = layout.take<int32_t>(1);
-  return layout.bytes();
+  workspace_bytes_ = call_.bytes();
 }
 
 void DeviceWorkList::fill(Params& params, EdgeParams& edge, bool deterministic, void* workspace) const {
-  place(params, edge, workspace);
+  call_.place(params, edge, workspace);
   params.items = lists_.at<Item>(deterministic && deterministic_items_.bytes > 0 ? deterministic_items_ : items_);
   params.runs = lists_.at<TileRun>(runs_);
   params.run_tiles = lists_.at<RunTiles>(run_tiles_);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "attn/sm90/backward/call_layout.hpp"
 #include "attn/sm90/backward/params.hpp"
 #include "cuda/packed_arrays.hpp"
 #include "schedule/work_list.hpp"
@@ -28,14 +29,10 @@ class DeviceWorkList {
   size_t device_bytes() const { return lists_.device_bytes(); }
 
  private:
-  /// Lays out a workspace; returns its size.
-  size_t place(Params& params, EdgeParams& edge, void* workspace) const;
-
   int32_t num_items_ = 0, num_deterministic_items_ = 0;
   int32_t num_q_tiles_ = 0;
   int32_t num_slabs_ = 0;
-  size_t tile_capacity_ = 0, slab_capacity_ = 0;  // NOTE [capacity]
-  int num_heads_q_ = 0, head_dim_ = 0;
+  CallLayout call_;  // NOTE [capacity]
   Walk walk_, deterministic_walk_;
   bool zeroed_sums_ = true;
   cuda::PackedArrays lists_;

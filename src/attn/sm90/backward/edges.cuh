@@ -96,6 +96,10 @@ __device__ __forceinline__ void copy_statistics(float* stats, const EdgeParams& 
   reinterpret_cast<uint4*>(stats)[in_tile] = {lse_terms.x, lse_terms.y, delta_terms.x, delta_terms.y};
 }
 
+__device__ __forceinline__ bool has_zeroed_sums(const EdgeParams& params) {
+  return params.facts != nullptr ? params.facts->zeroed_sums : params.zeroed_sums;
+}
+
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
   __shared__ __align__(16) float stats[kStatsFloats];
@@ -109,6 +113,7 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
     params.piece_turns[i] = 0;
   }
   if (tile >= params.num_q_tiles) return;  // no queries at all
+  if (params.facts != nullptr && params.q_tiles[tile].row_begin == params.q_tiles[tile].row_end) return;
   const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
   const uint64_t covered = params.covered_queries ? params.covered_queries[tile] : ~uint64_t{0};
   if (params.delta == nullptr) {
@@ -116,7 +121,7 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   } else if (thread < kBlockM) {
     copy_statistics(stats, params, params.q_tiles[tile], covered, head, thread);
   }
-  if (params.zeroed_sums) {
+  if (has_zeroed_sums(params)) {
     float4* sums = reinterpret_cast<float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4);
 #pragma unroll
     for (int i = 0; i < kBlockM * kHeadDim / 4 / kEdgeThreads; ++i) sums[i * kEdgeThreads + thread] = float4{};
@@ -141,9 +146,10 @@ __global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_consta
   const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
   const QueryTile rows = params.q_tiles[tile];
   ptx::grid_dependency_wait();
+  if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
   const float4* from =
       reinterpret_cast<const float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4) + part * (32 * kVectors) + lane;
-  const bool stored = params.zeroed_sums || params.turns[slab * 2 + part / 4] != 0;
+  const bool stored = has_zeroed_sums(params) || params.turns[slab * 2 + part / 4] != 0;
   float sums[kColumns / 2];  // as the accumulators of a wgmma: 4j + 2r + e
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {

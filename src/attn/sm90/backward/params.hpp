@@ -14,7 +14,10 @@
 namespace tangram::sm90::backward {
 
 // The lists of the kernel are those of src/schedule, as they are.
+using schedule::BackwardFacts;
 using schedule::Item;
+using schedule::kItemDescending;
+using schedule::kItemHeadsInside;
 using schedule::kItemOddPhase;
 using schedule::kItemZeroRows;
 using schedule::kNoTile;
@@ -77,6 +80,7 @@ struct Params {
   Walk walk;
   bool zeroed_sums;  ///< dq_sums are zeros before; else the first addition stores, and `turns` says whether there was
                      ///< one
+  const BackwardFacts* facts;  ///< null, or in place of num_items, walk and zeroed_sums: of a buffer for lists
 };
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dq from the sums.
@@ -102,9 +106,10 @@ struct EdgeParams {
   float lse_factor;  ///< -1 / softmax_scale, to be added to q.k; with softcap -log2(e)
   bool out_float32;
   GradType dq_type;
-  bool accumulate_dq;  ///< adds to dq, which is float32
-  bool zeroed_sums;    ///< as in Params
-  const float* delta;  ///< as lse, in place of out and dout; null: made of these
+  bool accumulate_dq;          ///< adds to dq, which is float32
+  bool zeroed_sums;            ///< as in Params
+  const float* delta;          ///< as lse, in place of out and dout; null: made of these
+  const BackwardFacts* facts;  ///< as in Params; query tiles may then be empty, and their sums are nobody's
 };
 
 }  // namespace tangram::sm90::backward

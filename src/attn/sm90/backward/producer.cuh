@@ -19,6 +19,7 @@ struct Producer {
   int32_t head = 0, run_idx = 0, tile = 0;  // of the current step
 
   __device__ __forceinline__ uint32_t slot() const { return item_count % Traits::kItemSlots; }
+  __device__ __forceinline__ const Item& item() const { return smem.item[slot()]; }
   __device__ __forceinline__ const RunTiles& run_tiles() const { return params.run_tiles[run_idx]; }
 
   __device__ __forceinline__ void load_keys_from(const TensorMap& k, const TensorMap& v, int32_t row, int32_t kv_head) {
@@ -100,27 +101,27 @@ struct Producer {
   }
 
   __device__ __forceinline__ void enter_run() {
-    tile = params.walk.descending ? run_tiles().end - 1 : run_tiles().first;
+    tile = item().flags & kItemDescending ? run_tiles().end - 1 : run_tiles().first;
     if constexpr (Traits::kDeterministic) smem.segment = run_tiles().segment;
   }
   __device__ __forceinline__ void enter_first_run(const Item& item) {
-    run_idx = params.walk.descending ? item.run_end - 1 : item.run_begin;
+    run_idx = item.flags & kItemDescending ? item.run_end - 1 : item.run_begin;
     enter_run();
   }
   /// The next query tile in the order of the walk; false when the item has no more.
   __device__ __forceinline__ bool next_tile(const Item& item) {
-    tile += params.walk.descending ? -1 : 1;
+    tile += item.flags & kItemDescending ? -1 : 1;
     if (run_tiles().first <= tile && tile < run_tiles().end) {
       if (Traits::kDeterministic && params.turn_segments[smem.segment + 1].first_tile == tile) ++smem.segment;
       return true;
     }
-    run_idx += params.walk.descending ? -1 : 1;
+    run_idx += item.flags & kItemDescending ? -1 : 1;
     if (run_idx < item.run_begin || run_idx >= item.run_end) return false;
     enter_run();
     return true;
   }
   __device__ __forceinline__ void next_step(const Item& item) {
-    if (!params.walk.heads_inside) {
+    if (!(item.flags & kItemHeadsInside)) {
       if (next_tile(item)) return;
       ++head;
       enter_first_run(item);
@@ -164,14 +165,15 @@ struct Producer {
   __device__ __forceinline__ void run_items() {
     int32_t parity = 0;  // of the items with steps so far
     int32_t ticket = static_cast<int32_t>(blockIdx.x);
-    while (ticket < params.num_items) {
+    while (ticket < smem.facts.num_items) {
       Item& item = smem.item[slot()];
 #pragma unroll 1
       for (int i = 0; i < static_cast<int>(sizeof(Item) / 16); ++i) {
         reinterpret_cast<uint4*>(&item)[i] = reinterpret_cast<const uint4*>(params.items + ticket)[i];
       }
       smem.row_elsewhere = row_elsewhere(params.stretches, item.row_begin, kBlockN);
-      item.flags |= parity;
+      item.flags |= parity | (smem.facts.walk.descending ? kItemDescending : 0) |
+                    (smem.facts.walk.heads_inside ? kItemHeadsInside : 0);
       if (item.num_steps != 0) parity ^= kItemOddPhase;
       push_item();
       // Not earlier: a ticket drawn while this item has long to go would wait for it. The loads in flight hide this.

@@ -116,6 +116,7 @@ struct alignas(1024) Smem {
   DqTarget dq_target[Traits::kDqTargets];
   int32_t segment;        // deterministic: of the producer's current run and tile
   int32_t row_elsewhere;  // of the producer's current item, see key_stretches.cuh
+  BackwardFacts facts;
   [[no_unique_address]] PairBarriers<Traits::kAtOnce> pairs;
 };
 

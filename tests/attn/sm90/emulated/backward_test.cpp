@@ -10,6 +10,7 @@
 #include "attn/cpu/random_attention.hpp"
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/emulated/tensor_maps.hpp"
+#include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 #include "support/relative_error.hpp"
@@ -55,14 +56,45 @@ std::vector<Case> cases() {
   };
 }
 
-schedule::WorkList work_of(const RandomAttention& r, int multiprocessors) {
+/// Where a kernel finds its lists: where they were made, or in an image that may hold another mask the next time.
+enum class Lists { kApart, kImage };
+
+schedule::WorkList work_of(const RandomAttention& r, int multiprocessors, schedule::Calls calls) {
   const AttnShape& s = r.config.shape;
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : r.slices) keys_first.push_back(schedule::transposed(slice));
   GpuModel gpu;
   gpu.multiprocessors = multiprocessors;
   return schedule::make_work_list(
-      schedule::build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, sm90::backward::kTileShape), r.slices, s, gpu);
+      schedule::build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, sm90::backward::kTileShape), r.slices, s, gpu, {},
+      {.calls = calls});
+}
+
+/// The lists in an image of other bytes, and parameters that know nothing of the mask. Query tiles become as many as
+/// the image has room for, as for the two small kernels.
+std::vector<std::byte> put_into_image(sm90::backward::Params& params, schedule::WorkList& work, const AttnShape& shape,
+                                      bool deterministic) {
+  const schedule::ImageLayout layout(shape, {128, 128}, sm90::backward::kTileShape,
+                                     {.documents = 5, .deterministic = deterministic, .passes = AttnPasses::kBackward});
+  layout.check({}, work);
+  std::vector<std::byte> image(layout.bytes() + 256, std::byte{0x5a});
+  std::byte* const begin = image.data() + (256 - reinterpret_cast<uintptr_t>(image.data()) % 256);
+  EXPECT_LE(layout.write(begin, {}, work), layout.bytes());
+  const auto end = static_cast<int32_t>(shape.seqlen_q);
+  work.covered_queries.resize(static_cast<size_t>(layout.num_q_tiles()), ~uint64_t{0});
+  work.q_tiles.resize(static_cast<size_t>(layout.num_q_tiles()), {end, end});
+  params.items = reinterpret_cast<schedule::Item*>(begin + layout.backward_items());
+  params.runs = reinterpret_cast<TileRun*>(begin + layout.backward_runs());
+  params.run_tiles = reinterpret_cast<schedule::RunTiles*>(begin + layout.run_tiles());
+  params.q_tiles = reinterpret_cast<schedule::QueryTile*>(begin + layout.q_tiles());
+  params.intervals = reinterpret_cast<RowInterval*>(begin + layout.intervals());
+  params.covered_queries = reinterpret_cast<uint64_t*>(begin + layout.covered_queries());
+  params.turn_segments = reinterpret_cast<schedule::TurnSegment*>(begin + layout.turn_segments());
+  params.facts = reinterpret_cast<schedule::BackwardFacts*>(begin + layout.facts());
+  params.num_items = -1;
+  params.walk = {!work.walk.descending, !work.walk.heads_inside};
+  params.zeroed_sums = !work.zeroed_sums;
+  return image;
 }
 
 /// As the first kernel makes them: of each row -lse and -delta, in three bfloat16 each.
@@ -115,13 +147,27 @@ void store_dq(RandomAttention& r, const schedule::WorkList& work, const std::vec
 }
 
 template <int kHeadDim, bool kSoftcap, bool kDeterministic>
-void expect_close(const Case& c, RandomAttention& r, const reference::DenseResult& expected, const Order& order) {
+void expect_close(const Case& c, RandomAttention& r, const reference::DenseResult& expected, const Order& order,
+                  Lists where) {
   using Traits = sm90::backward::Traits<__nv_bfloat16, kHeadDim, kSoftcap, kDeterministic>;
   SCOPED_TRACE(kDeterministic ? "deterministic" : "in any order");
+  SCOPED_TRACE(where == Lists::kApart ? "lists apart" : "lists in an image");
   const AttnShape& s = r.config.shape;
-  const schedule::WorkList work = work_of(r, c.multiprocessors);
-  const bool own_items = kDeterministic && !work.deterministic_items.empty();
-  const std::vector<schedule::Item>& items = own_items ? work.deterministic_items : work.items;
+  schedule::WorkList work =
+      work_of(r, c.multiprocessors, kDeterministic ? schedule::Calls::kDeterministic : schedule::Calls::kDefault);
+  sm90::backward::Params params{};
+  params.items = work.items.data();
+  params.runs = work.runs.data();
+  params.run_tiles = work.run_tiles.data();
+  params.q_tiles = work.q_tiles.data();
+  params.intervals = work.intervals.data();
+  params.covered_queries = work.covered_queries.empty() ? nullptr : work.covered_queries.data();
+  params.turn_segments = work.turn_segments.data();
+  params.num_items = static_cast<int32_t>(work.items.size());
+  params.walk = work.walk;
+  params.zeroed_sums = work.zeroed_sums;
+  std::vector<std::byte> image;
+  if (where == Lists::kImage) image = put_into_image(params, work, s, kDeterministic);
   const auto scale = static_cast<float>(r.problem.scale);
   const size_t num_slabs = size_t(s.num_heads_q) * work.q_tiles.size();
   const std::vector<float> stats =
@@ -132,36 +178,25 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   std::vector<float> slabs(size_t(work.num_slabs) * 2 * kBlockN * kHeadDim, kNan);
   std::vector<int32_t> turns(num_slabs * 2), piece_turns(size_t(work.num_slabs));
   int32_t ticket = 0;
-  sm90::backward::Params params{};
   params.q_map = emulated::rows_first_map(r.q, kBlockM);
   params.dout_map = emulated::rows_first_map(r.dout, kBlockM);
   params.k_map = emulated::rows_first_map(r.k, kBlockN);
   params.v_map = emulated::rows_first_map(r.v, kBlockN);
-  params.items = items.data();
-  params.runs = work.runs.data();
-  params.run_tiles = work.run_tiles.data();
-  params.q_tiles = work.q_tiles.data();
-  params.intervals = work.intervals.data();
   params.stats = stats.data();
   params.dq_sums = sums.data();
-  params.covered_queries = work.covered_queries.empty() ? nullptr : work.covered_queries.data();
   params.slabs = slabs.data();
   params.piece_turns = piece_turns.data();
   params.ticket = &ticket;
-  params.turn_segments = work.turn_segments.data();
   params.turns = turns.data();
   params.dk = r.dk.view().data;
   params.dv = r.dv.view().data;
   params.dk_row_stride = params.dv_row_stride = int64_t{s.num_heads_kv} * kHeadDim;
   params.dk_head_stride = params.dv_head_stride = kHeadDim;
-  params.num_items = static_cast<int32_t>(items.size());
   params.num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
   params.softmax_scale = scale;
   params.scale_log2 = scale * std::numbers::log2e_v<float>;
   params.cap_inner = kSoftcap ? scale / r.config.softcap : scale;
   params.cap_outer = (kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
-  params.walk = kDeterministic ? work.deterministic_walk : work.walk;
-  params.zeroed_sums = work.zeroed_sums;
   emulated::run({c.blocks, Traits::kThreads, order}, [&] { sm90::backward::backward_kernel<Traits>(params); });
   store_dq<Traits>(r, work, sums, turns);
   EXPECT_LT(support::relative_error(r.dq, expected.dq, s.num_heads_q, kHeadDim), 5e-3);
@@ -179,8 +214,10 @@ void expect_close(const Case& c, const Order& order) {
   RandomAttention r = make_random(config, c.slices, 1);
   const reference::DenseResult expected = reference::dense_attention(r.problem);
   SCOPED_TRACE(testing::Message() << c.name << ", head_dim " << kHeadDim << ", order " << order.seed);
-  expect_close<kHeadDim, kSoftcap, false>(c, r, expected, order);
-  expect_close<kHeadDim, kSoftcap, true>(c, r, expected, order);
+  const Lists where = order.seed % 2 == 0 ? Lists::kApart : Lists::kImage;
+  const Lists other = order.seed % 2 == 0 ? Lists::kImage : Lists::kApart;
+  expect_close<kHeadDim, kSoftcap, false>(c, r, expected, order, where);
+  expect_close<kHeadDim, kSoftcap, true>(c, r, expected, order, other);
 }
 
 template <int kHeadDim, bool kSoftcap>

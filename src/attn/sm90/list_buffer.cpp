@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/list_buffer.hpp"
+
+#include "core/require.hpp"
+#include "cuda/graph_lifetime.hpp"
+
+namespace tangram::sm90 {
+
+namespace {
+
+size_t slabs_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
+  if (shape.num_heads_q == shape.num_heads_kv) return 0;  // an item has one head
+  return static_cast<size_t>(layout.num_key_tiles()) * static_cast<size_t>(shape.num_heads_kv);
+}
+
+}  // namespace
+
+ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, const MaskCapacity& capacity)
+    : capacity_(capacity),
+      layout_(shape, forward, backward::kTileShape, capacity),
+      call_{static_cast<size_t>(layout_.num_q_tiles()), slabs_of(layout_, shape), shape.num_heads_q, shape.head_dim},
+      memory_(
+          std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment))),
+      ring_(layout_.bytes()) {}
+
+void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream) {
+  layout_.check(forward, backward);
+  require(!cuda::is_captured(stream),
+          "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");
+  const size_t bytes = layout_.write(ring_.next(), forward, backward);
+  ring_.copy_to(memory_->as<void>(), bytes, stream);
+  is_set_ = true;
+}
+
+void ListBuffer::fill(ForwardParams& params) const {
+  params.items = at<TileItem>(layout_.forward_items());
+  params.runs = at<TileRun>(layout_.forward_runs());
+  params.intervals = at<RowInterval>(layout_.intervals());
+  params.counters = at<int32_t>(layout_.bytes());
+  params.num_items = static_cast<int32_t>(layout_.num_forward_items());
+}
+
+void ListBuffer::fill(backward::Params& params, backward::EdgeParams& edge, void* workspace) const {
+  call_.place(params, edge, workspace);
+  params.items = at<backward::Item>(layout_.backward_items());
+  params.runs = at<TileRun>(layout_.backward_runs());
+  params.run_tiles = at<backward::RunTiles>(layout_.run_tiles());
+  params.q_tiles = edge.q_tiles = at<backward::QueryTile>(layout_.q_tiles());
+  params.intervals = at<RowInterval>(layout_.intervals());
+  params.covered_queries = edge.covered_queries = at<uint64_t>(layout_.covered_queries());
+  params.turn_segments = at<backward::TurnSegment>(layout_.turn_segments());
+  params.num_q_tiles = edge.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
+  edge.num_slabs = static_cast<int32_t>(call_.slabs);
+  params.facts = edge.facts = at<backward::BackwardFacts>(layout_.facts());
+}
+
+void ListBuffer::keep_while_graph_lives(cudaStream_t stream) const { cuda::keep_while_graph_lives(stream, memory_); }
+
+bool ListBuffer::is_held_by_graphs() const {
+  cuda::release_objects_of_ended_graphs();
+  return memory_.use_count() > 1;
+}
+
+}  // namespace tangram::sm90

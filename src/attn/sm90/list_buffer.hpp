@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Device memory for the lists of one mask after the other, which captured kernels read wherever they are replayed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "attn/sm90/backward/call_layout.hpp"
+#include "attn/sm90/forward/params.hpp"
+#include "cuda/device_buffer.hpp"
+#include "cuda/pinned_ring.hpp"
+#include "schedule/mask_image.hpp"
+
+namespace tangram::sm90 {
+
+/// An image (NOTE [image]) in device memory, the counters of the forward kernel behind it, and host memory from which
+/// images are copied. What calls are given depends on the capacity alone: pointers, and sizes of grids. Used by one
+/// call at a time.
+class ListBuffer {
+ public:
+  /// Allocates. `forward`: shape of the tiles of the forward pass. Throws InvalidArgument, CudaError.
+  ListBuffer(const AttnShape& shape, const TileShape& forward, const MaskCapacity& capacity);
+
+  /// Enqueues the copy of the lists. Throws InvalidArgument before that if they do not fit, CudaError.
+  void set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream);
+  bool is_set() const { return is_set_; }
+
+  /// Fills in pointers and sizes of lists, and those of the workspace: backward_workspace_bytes(), of any content.
+  void fill(ForwardParams& params) const;
+  void fill(backward::Params& params, backward::EdgeParams& edge, void* workspace) const;
+  size_t backward_workspace_bytes() const { return call_.bytes(); }
+
+  /// Keeps the lists as long as the graph lives that is captured on `stream`, if one is.
+  void keep_while_graph_lives(cudaStream_t stream) const;
+  bool is_held_by_graphs() const;
+
+  const MaskCapacity& capacity() const { return capacity_; }
+  size_t device_bytes() const { return memory_->bytes(); }
+  size_t host_bytes() const { return layout_.bytes() * cuda::PinnedRing::kBlocks; }
+
+ private:
+  template <class T>
+  T* at(size_t offset) const {
+    return reinterpret_cast<T*>(memory_->as<char>() + offset);
+  }
+
+  MaskCapacity capacity_;
+  schedule::ImageLayout layout_;
+  backward::CallLayout call_;
+  std::shared_ptr<cuda::DeviceBuffer> memory_;  // graphs that were captured with it hold it, too
+  cuda::PinnedRing ring_;
+  bool is_set_ = false;
+};
+
+}  // namespace tangram::sm90

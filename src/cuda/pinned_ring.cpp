@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/pinned_ring.hpp"
+
+#include "core/rounding.hpp"
+#include "cuda/check.hpp"
+#include "cuda/graph_lifetime.hpp"
+
+namespace tangram::cuda {
+
+PinnedRing::PinnedRing(size_t bytes) : block_bytes_(round_up(bytes, 256)) {
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, block_bytes_ * kBlocks, cudaHostAllocDefault), "cudaHostAlloc");
+  memory_ = static_cast<std::byte*>(memory);
+  for (cudaEvent_t& event : copied_) {
+    const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    if (error == cudaSuccess) continue;
+    static_cast<void>(cudaFreeHost(memory_));
+    check(error, "cudaEventCreateWithFlags");
+  }
+}
+
+PinnedRing::~PinnedRing() {
+  // Somebody may be capturing a graph: in that mode nobody may wait for an event.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  for (size_t i = 0; i < copied_.size(); ++i) {
+    if (in_flight_[i]) static_cast<void>(cudaEventSynchronize(copied_[i]));
+    static_cast<void>(cudaEventDestroy(copied_[i]));
+  }
+  static_cast<void>(cudaFreeHost(memory_));
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
+std::byte* PinnedRing::next() {
+  current_ = (current_ + 1) % kBlocks;
+  const auto at = static_cast<size_t>(current_);
+  if (in_flight_[at]) {
+    const AllowAllocationDuringCapture allow;
+    const cudaError_t error = cudaEventQuery(copied_[at]);
+    if (error == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());
+      check(cudaEventSynchronize(copied_[at]), "cudaEventSynchronize");
+    } else {
+      check(error, "cudaEventQuery");
+    }
+    in_flight_[at] = false;
+  }
+  return memory_ + at * block_bytes_;
+}
+
+void PinnedRing::copy_to(void* device, size_t bytes, cudaStream_t stream) {
+  const auto at = static_cast<size_t>(current_);
+  const AllowAllocationDuringCapture allow;
+  check(cudaMemcpyAsync(device, memory_ + at * block_bytes_, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+  check(cudaEventRecord(copied_[at], stream), "cudaEventRecord");
+  in_flight_[at] = true;
+}
+
+}  // namespace tangram::cuda

@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// MaskBuffer on a GPU, as far as its host side goes: what it allocates, copies and waits for, and that nothing which a
+// CUDA graph records depends on the mask. Counted by a runtime over host memory, on every machine.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/counted_calls.hpp"
+#include "attn/sm90/forward/params.hpp"
+#include "attn/sm90/sm90_backend.hpp"
+#include "cuda/counting_runtime.hpp"
+#include "cuda/pinned_ring.hpp"
+#include "support/message_of.hpp"
+#include "tangram/error.hpp"
+#include "tangram/mask_buffer.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram {
+namespace {
+
+using testing::Launch;
+using testing::runtime_counts;
+using testing::RuntimeCounts;
+
+using counted::kRows;
+using counted::make_pack;
+using counted::since;
+using sm90::ForwardParams;
+using sm90::backward::EdgeParams;
+using sm90::backward::Params;
+
+constexpr AttnShape kShape{kRows, kRows, 16, 2, 128, 128, DType::kBFloat16};
+
+/// Operands and a workspace.
+struct BufferOperands : counted::Operands {
+  std::vector<char> space;
+
+  AttnBackwardArgs backward(const MaskBuffer& buffer) {
+    AttnBackwardArgs args = counted::Operands::backward();
+    args.options.deterministic = buffer.capacity().deterministic;
+    space.resize(static_cast<size_t>(buffer.backward_workspace_bytes()) + 256);
+    args.workspace = {space.data() + (256 - reinterpret_cast<uintptr_t>(space.data()) % 256),
+                      buffer.backward_workspace_bytes()};
+    return args;
+  }
+  void step(MaskBuffer& buffer) {
+    buffer.forward(forward());
+    buffer.backward(backward(buffer));
+  }
+};
+
+TEST(MaskBuffer, ANewMaskIsOneCopyAndNothingElse) {
+  const Sm90Backend backend;
+  for (const bool deterministic : {false, true}) {
+    MaskBuffer buffer(kShape, {.documents = 128, .deterministic = deterministic}, backend);
+    BufferOperands operands;
+    buffer.set(make_pack(0));
+    operands.step(buffer);
+    for (unsigned seed = 1; seed < 50; ++seed) {
+      const Mask mask = make_pack(seed);
+      RuntimeCounts before = runtime_counts();
+      buffer.set(mask);
+      RuntimeCounts made = since(before);
+      EXPECT_EQ(made.copies, 1);
+      EXPECT_EQ(made.allocations + made.host_allocations + made.frees + made.waits + made.launches, 0);
+      EXPECT_EQ(made.device_queries, 0);
+      before = runtime_counts();
+      operands.step(buffer);
+      made = since(before);
+      EXPECT_EQ(made.launches, 4) << "forward, and three of the backward pass";
+      EXPECT_EQ(made.copies + made.allocations + made.host_allocations + made.frees + made.waits, 0);
+    }
+    EXPECT_EQ(buffer.num_masks(), 50);
+  }
+}
+
+TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheMask) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  for (const bool deterministic : {false, true}) {
+    MaskBuffer buffer(kShape, {.documents = 128, .deterministic = deterministic}, backend);
+    const auto launches_of = [&](const Mask& mask) {
+      buffer.set(mask);
+      testing::record_launches({sizeof(ForwardParams), sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)});
+      operands.step(buffer);
+      return testing::recorded_launches();
+    };
+    const std::vector<Launch> expected = launches_of(make_pack(0));
+    ASSERT_EQ(expected.size(), 4u);
+    for (const Mask& mask : {make_pack(1), make_pack(2), full_mask(kRows, kRows), causal_mask(kRows, kRows),
+                             Mask(kRows, kRows, {}), varlen_mask(std::vector<int64_t>{0, 100, kRows}, false),
+                             Mask(kRows, kRows, {{{0, kRows}, {0, kRows}, -512, 0}}),
+                             Mask(kRows, kRows, {AttnSlice::full({70, 200}, {3, 90})})}) {
+      EXPECT_TRUE(launches_of(mask) == expected);
+    }
+  }
+}
+
+TEST(MaskBuffer, SetWaitsOnlyForCopiesOfManyMasksAgo) {
+  const Sm90Backend backend;
+  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  testing::set_events_ready(false);
+  const RuntimeCounts before = runtime_counts();
+  for (unsigned seed = 0; seed < cuda::PinnedRing::kBlocks; ++seed) buffer.set(make_pack(seed));
+  EXPECT_EQ(runtime_counts().waits, before.waits);
+  buffer.set(make_pack(9));
+  EXPECT_EQ(runtime_counts().waits, before.waits + 1) << "or it would overwrite what has not been copied";
+  testing::set_events_ready(true);
+}
+
+TEST(MaskBuffer, AMaskThatDoesNotFitIsRefusedBeforeAnythingIsSent) {
+  const Sm90Backend backend;
+  MaskBuffer buffer(kShape, {.documents = 4}, backend);
+  buffer.set(causal_mask(kRows, kRows));
+  const RuntimeCounts before = runtime_counts();
+  std::vector<int64_t> ends{0};
+  while (ends.back() < kRows) ends.push_back(std::min(kRows, ends.back() + 65));
+  const std::string tiles = support::message_of([&] { buffer.set(varlen_mask(ends, true)); });
+  EXPECT_NE(tiles.find("more documents make room"), std::string::npos) << tiles;
+  EXPECT_NE(tiles.find("documents=4"), std::string::npos) << tiles;
+  std::vector<AttnSlice> blocks;
+  for (int64_t row = 0; row < kRows; row += 128) {
+    for (int64_t key = row % 256; key < kRows; key += 256) {
+      blocks.push_back(AttnSlice::full({row, row + 128}, {key, key + 128}));
+    }
+  }
+  const std::string runs = support::message_of([&] { buffer.set(Mask(kRows, kRows, blocks)); });
+  EXPECT_NE(runs.find("more slices make room"), std::string::npos) << runs;
+  EXPECT_NE(runs.find("slices=4"), std::string::npos) << runs;
+  EXPECT_NE(support::message_of([&] {
+              buffer.set(causal_mask(kRows / 2, kRows));
+            }).find("lengths of the buffer, 4096 x 4096"),
+            std::string::npos);
+  EXPECT_EQ(runtime_counts().copies, before.copies);
+  EXPECT_EQ(buffer.num_masks(), 1);
+  MaskBuffer larger(kShape, {.documents = 4, .slices = 1024}, backend);
+  larger.set(Mask(kRows, kRows, blocks));
+}
+
+TEST(MaskBuffer, CallsThatItIsNotForAreRefused) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  EXPECT_THROW(buffer.forward(operands.forward()), InvalidArgument) << "no mask yet";
+  buffer.set(make_pack(1));
+  AttnBackwardArgs deterministic = operands.backward(buffer);
+  deterministic.options.deterministic = true;
+  EXPECT_THROW(buffer.backward(deterministic), InvalidArgument);
+  MaskBuffer forward(kShape, {.documents = 128, .passes = AttnPasses::kForward}, backend);
+  forward.set(make_pack(1));
+  forward.forward(operands.forward());
+  EXPECT_EQ(forward.backward_workspace_bytes(), 0);
+  EXPECT_THROW(forward.backward(operands.backward(buffer)), InvalidArgument);
+  EXPECT_LT(forward.device_bytes(), buffer.device_bytes());
+  EXPECT_THROW(MaskBuffer(kShape, {.documents = 0}, backend), InvalidArgument);
+  EXPECT_THROW(MaskBuffer(kShape, {.slices = -1}, backend), InvalidArgument);
+}
+
+TEST(MaskBuffer, GraphsHoldItsMemoryAndForbidAnother) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  buffer.set(make_pack(1));
+  operands.step(buffer);
+  buffer.reserve({.documents = 64});
+  EXPECT_THROW(buffer.forward(operands.forward()), InvalidArgument) << "the mask is gone";
+  buffer.set(make_pack(1));
+  testing::set_captured(true);
+  const std::string captured = support::message_of([&] { buffer.set(make_pack(2)); });
+  EXPECT_NE(captured.find("must not be being captured"), std::string::npos) << captured;
+  buffer.forward(operands.forward());
+  testing::set_captured(false);
+  buffer.set(make_pack(2));
+  const std::string held = support::message_of([&] { buffer.reserve({.documents = 128}); });
+  EXPECT_NE(held.find("captured with the buffer must be gone"), std::string::npos) << held;
+}
+
+}  // namespace
+}  // namespace tangram

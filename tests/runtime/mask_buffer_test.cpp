@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tangram/mask_buffer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "support/message_of.hpp"
+#include "tangram/backends.hpp"
+#include "tangram/flex_attention.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram {
+namespace {
+
+constexpr int64_t kRows = 96;
+constexpr HeadConfig kHeads{4, 2, 16, 16, DType::kFloat32};
+constexpr AttnShape kShape{kRows, kRows, 4, 2, 16, 16, DType::kFloat32};
+
+/// q, k, v, dout of small numbers, and what both passes make of them.
+struct Tensors {
+  HostTensor q{DType::kFloat32, kRows, 4, 16}, k{DType::kFloat32, kRows, 2, 16}, v{DType::kFloat32, kRows, 2, 16},
+      out{DType::kFloat32, kRows, 4, 16}, dq{DType::kFloat32, kRows, 4, 16}, dk{DType::kFloat32, kRows, 2, 16},
+      dv{DType::kFloat32, kRows, 2, 16};
+  std::vector<float> lse = std::vector<float>(kRows * 4);
+
+  Tensors() {
+    int i = 0;
+    for (HostTensor* tensor : {&q, &k, &v}) {
+      for (int64_t row = 0; row < kRows; ++row) {
+        for (int head = 0; head < tensor->view().heads; ++head) {
+          for (int d = 0; d < 16; ++d) tensor->set(row, head, d, static_cast<float>(i++ * 7919 % 97) / 97 - 0.5f);
+        }
+      }
+    }
+  }
+  /// The bytes of all results.
+  std::vector<float> step(auto& attention) {
+    AttnForwardArgs forward{q.view(), k.view(), v.view(), out.view(), lse.data()};
+    attention.forward(forward);
+    AttnBackwardArgs backward{q.view(), k.view(),  v.view(),  out.view(), lse.data(),
+                              q.view(), dq.view(), dk.view(), dv.view()};
+    attention.backward(backward);
+    std::vector<float> all = lse;
+    for (const HostTensor* tensor : {&out, &dq, &dk, &dv}) {
+      const auto* data = static_cast<const float*>(tensor->view().data);
+      all.insert(all.end(), data, data + tensor->bytes() / 4);
+    }
+    return all;
+  }
+};
+
+TEST(MaskBufferOnTheHost, CallsTakeTheMaskThatWasSetLast) {
+  const auto backend = make_attn_backend("cpu", {.num_threads = 1});
+  Tensors tensors;
+  MaskBuffer buffer(kShape, {}, *backend);
+  for (const Mask& mask : {causal_mask(kRows, kRows), varlen_mask(std::vector<int64_t>{0, 10, 50, kRows}, true),
+                           Mask(kRows, kRows, {}), full_mask(kRows, kRows)}) {
+    FlexAttention own(mask, kHeads, *backend);
+    const std::vector<float> expected = tensors.step(own);
+    buffer.set(mask);
+    EXPECT_EQ(tensors.step(buffer), expected);
+  }
+  EXPECT_EQ(buffer.num_masks(), 4);
+  EXPECT_EQ(buffer.device_bytes(), 0);
+}
+
+TEST(MaskBufferOnTheHost, RefusesWhatItSaysItRefuses) {
+  const auto backend = make_attn_backend("cpu", {.num_threads = 1});
+  Tensors tensors;
+  MaskBuffer buffer(kShape, {}, *backend);
+  EXPECT_EQ(support::message_of([&] { tensors.step(buffer); }),
+            "MaskBuffer::forward: set() must come first (got none)");
+  EXPECT_EQ(support::message_of([&] { buffer.set(causal_mask(kRows, kRows + 1)); }),
+            "MaskBuffer::set: the mask must have the lengths of the buffer, 96 x 96 (got 96 x 97)");
+  EXPECT_EQ(buffer.num_masks(), 0);
+  MaskBuffer forward(kShape, {.passes = AttnPasses::kForward}, *backend);
+  forward.set(causal_mask(kRows, kRows));
+  EXPECT_EQ(support::message_of([&] { tensors.step(forward); }),
+            "MaskBuffer::backward: the buffer must be for this pass (got one for forward alone)");
+  EXPECT_EQ(support::message_of([&] { MaskBuffer(kShape, {.documents = 0}, *backend); }),
+            "MaskBuffer: documents must be positive and slices not negative (got documents=0, slices=0)");
+  buffer.set(causal_mask(kRows, kRows));
+  buffer.reserve({.documents = 7});
+  EXPECT_EQ(buffer.capacity().documents, 7);
+  EXPECT_THROW(tensors.step(buffer), InvalidArgument) << "the mask is forgotten";
+}
+
+}  // namespace
+}  // namespace tangram
