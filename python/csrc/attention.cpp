@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// tangram/attention.hpp, backends.hpp and flex_attention.hpp.
+// tangram/attention.hpp, backends.hpp, flex_attention.hpp and mask_buffer.hpp.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -9,12 +9,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include "backend.hpp"
 #include "core/require.hpp"
+#include "shared_attention.hpp"
 #include "tangram/flex_attention.hpp"
+#include "tangram/mask_buffer.hpp"
 #include "tensor.hpp"
 #include "workspace.hpp"
 
@@ -22,78 +23,90 @@ namespace tangram::python {
 
 namespace {
 
-// A prepared mask is used by one call at a time, and calls let the GIL go: hence the lock, taken without the GIL.
-class SharedFlexAttention {
+class SharedFlexAttention final : public SharedAttention {
  public:
   SharedFlexAttention(const Mask& mask, const HeadConfig& heads, std::shared_ptr<Backend> backend)
-      : backend_(std::move(backend)),
-        attention_(prepared(mask, heads, *backend_)),
+      : SharedAttention(std::move(backend)),
+        attention_(prepared(mask, heads, SharedAttention::backend())),
         forward_workspace_bytes_(attention_->forward_workspace_bytes()) {
     host_bytes_ = attention_->host_bytes();
   }
 
-  const AttnShape& shape() const { return attention_->shape(); }
-  const Backend& backend() const { return *backend_; }
+  const AttnShape& shape() const override { return attention_->shape(); }
 
   int64_t device_bytes() const { return attention_->device_bytes(); }
+  // As of the last pass: whoever asks does not wait for one that runs.
+  int64_t host_bytes() const { return host_bytes_; }
 
   int64_t forward_workspace_bytes() const { return forward_workspace_bytes_; }
   // Also prepares what backward() needs, once.
   int64_t backward_workspace_bytes() {
     if (backward_workspace_bytes_ < 0) {
-      const nb::gil_scoped_release release;
-      const std::lock_guard lock(mutex_);
-      const DeviceScope scope(backend_->device());
-      backward_workspace_bytes_ = attention_->backward_workspace_bytes();
+      run_alone([&] { backward_workspace_bytes_ = attention_->backward_workspace_bytes(); });
     }
     return backward_workspace_bytes_;
   }
 
-  void forward(const AttnForwardArgs& args, void* stream) {
-    const nb::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
-    const DeviceScope scope(backend_->device());
-    enter(stream);
+ private:
+  void call_forward(const AttnForwardArgs& args, void* stream) override {
     attention_->forward(args, stream);
     host_bytes_ = attention_->host_bytes();
   }
-  void backward(const AttnBackwardArgs& args, void* stream) {
-    const nb::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
-    const DeviceScope scope(backend_->device());
-    enter(stream);
+  void call_backward(const AttnBackwardArgs& args, void* stream) override {
     attention_->backward(args, stream);
     host_bytes_ = attention_->host_bytes();
   }
-  // As of the last pass: whoever asks does not wait for one that runs.
-  int64_t host_bytes() const { return host_bytes_; }
-
- private:
-  void enter(void* stream) {
-    if (!backend_->on_gpu()) return;
-    order_.enter(stream);
-    keep_while_graph_lives(stream, attention_);
-  }
+  void keep_while_graph_lives(void* stream) override { python::keep_while_graph_lives(stream, attention_); }
 
   static std::shared_ptr<FlexAttention> prepared(const Mask& mask, const HeadConfig& heads, const Backend& backend) {
     const DeviceScope scope(backend.device());
     return std::make_shared<FlexAttention>(mask, heads, backend.get());
   }
 
-  std::shared_ptr<Backend> backend_;
   std::shared_ptr<FlexAttention> attention_;  // graphs that were captured with it hold it, too
   const int64_t forward_workspace_bytes_;
   std::atomic<int64_t> backward_workspace_bytes_ = -1;
-  StreamOrder order_;
-  std::mutex mutex_;
   std::atomic<int64_t> host_bytes_ = 0;
 };
 
-void forward(SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+/// Graphs that were captured with its calls hold its lists (AttnBackend::make_buffer).
+class SharedMaskBuffer final : public SharedAttention {
+ public:
+  SharedMaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, std::shared_ptr<Backend> backend)
+      : SharedAttention(std::move(backend)), buffer_(made(shape, capacity, SharedAttention::backend())) {}
+
+  const AttnShape& shape() const override { return buffer_.shape(); }
+  const MaskBuffer& get() const { return buffer_; }
+
+  void set(const Mask& mask, void* stream) {
+    run(stream, [&] { buffer_.set(mask, stream); });
+  }
+  void reserve(int64_t documents, int64_t slices) {
+    run_alone([&] {
+      MaskCapacity capacity = buffer_.capacity();
+      capacity.documents = documents;
+      capacity.slices = slices;
+      buffer_.reserve(capacity);
+    });
+  }
+
+ private:
+  void call_forward(const AttnForwardArgs& args, void* stream) override { buffer_.forward(args, stream); }
+  void call_backward(const AttnBackwardArgs& args, void* stream) override { buffer_.backward(args, stream); }
+
+  static MaskBuffer made(const AttnShape& shape, const MaskCapacity& capacity, const Backend& backend) {
+    const DeviceScope scope(backend.device());
+    return {shape, capacity, backend.get()};
+  }
+
+  MaskBuffer buffer_;
+};
+
+void forward(SharedAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
              nb::handle max_logits, nb::handle sink, const std::string& sink_layout, const AttnOptions& options,
              uintptr_t stream, Workspace workspace) {
   const AttnShape& shape = self.shape();
-  Arguments read("FlexAttention.forward", self.backend().on_gpu());
+  Arguments read("Attention.forward", self.backend().on_gpu());
   AttnForwardArgs args;
   args.q = read.input(q, "q");
   args.k = read.input(k, "k");
@@ -111,11 +124,11 @@ struct Gradients {
   nb::handle dq, dk, dv, dsink;
 };
 
-void backward(SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+void backward(SharedAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
               nb::handle dout, const Gradients& gradients, nb::handle sink, const std::string& sink_layout,
               const AttnOptions& options, uintptr_t stream, Workspace workspace) {
   const AttnShape& shape = self.shape();
-  Arguments read("FlexAttention.backward", self.backend().on_gpu());
+  Arguments read("Attention.backward", self.backend().on_gpu());
   AttnBackwardArgs args;
   args.q = read.input(q, "q");
   args.k = read.input(k, "k");
@@ -154,6 +167,40 @@ void bind_backends(nb::module_& m) {
       .def_prop_ro("on_gpu", &Backend::on_gpu);
 }
 
+void bind_mask_buffer(nb::module_& m) {
+  nb::class_<SharedMaskBuffer, SharedAttention>(
+      m, "MaskBuffer", "Room for masks of one shape, one after the other, under captured calls: tangram.MaskBuffer.")
+      .def(
+          "__init__",
+          [](SharedMaskBuffer* self, std::pair<int64_t, int64_t> rows, const HeadConfig& heads,
+             std::pair<int64_t, int64_t> capacity, bool deterministic, bool with_gradients,
+             std::shared_ptr<Backend> backend) {
+            const AttnShape shape{rows.first,     rows.second,      heads.num_heads_q, heads.num_heads_kv,
+                                  heads.head_dim, heads.head_dim_v, heads.dtype};
+            new (self) SharedMaskBuffer(shape,
+                                        {.documents = capacity.first,
+                                         .slices = capacity.second,
+                                         .deterministic = deterministic,
+                                         .passes = with_gradients ? AttnPasses::kBoth : AttnPasses::kForward},
+                                        std::move(backend));
+          },
+          "rows"_a, "heads"_a, "capacity"_a, "deterministic"_a, "with_gradients"_a, "backend"_a,
+          "rows: seqlen_q and seqlen_k. capacity: documents and slices.")
+      .def(
+          "set",
+          [](SharedMaskBuffer& self, const Mask& mask, uintptr_t stream) {
+            self.set(mask, reinterpret_cast<void*>(stream));
+          },
+          "mask"_a, "stream"_a = 0, "The mask of calls that follow on the stream.")
+      .def("reserve", &SharedMaskBuffer::reserve, "documents"_a, "slices"_a, "Other room; forgets the mask.")
+      .def_prop_ro("forward_workspace_bytes",
+                   [](const SharedMaskBuffer& self) { return self.get().forward_workspace_bytes(); })
+      .def_prop_ro("backward_workspace_bytes",
+                   [](const SharedMaskBuffer& self) { return self.get().backward_workspace_bytes(); })
+      .def_prop_ro("device_bytes", [](const SharedMaskBuffer& self) { return self.get().device_bytes(); })
+      .def_prop_ro("host_bytes", [](const SharedMaskBuffer& self) { return self.get().host_bytes(); });
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& m) {
@@ -180,12 +227,9 @@ void bind_attention(nb::module_& m) {
       .def_ro("deterministic", &AttnOptions::deterministic)
       .def_ro("sm_margin", &AttnOptions::sm_margin);
 
-  nb::class_<SharedFlexAttention>(
-      m, "FlexAttention",
-      "A mask, its shape and a backend, ready to be called any number of times with arrays of any library. "
-      "Results are written to the arrays that are passed.")
-      .def(nb::init<const Mask&, const HeadConfig&, std::shared_ptr<Backend>>(), "mask"_a, "heads"_a, "backend"_a,
-           "Raises InvalidArgument for what the backend cannot do.")
+  nb::class_<SharedAttention>(m, "Attention",
+                              "What attends with arrays of any library: a FlexAttention, or a MaskBuffer. Results are "
+                              "written to the arrays that are passed.")
       .def("forward", &forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "max_logits"_a.none() = nb::none(),
            "sink"_a.none() = nb::none(), "sink_layout"_a = "sh", "options"_a = AttnOptions{}, "stream"_a = 0,
            "workspace"_a = Workspace{0, 0},
@@ -194,7 +238,7 @@ void bind_attention(nb::module_& m) {
            "that is the call's in stream order; without it calls on a device share one.")
       .def(
           "backward",
-          [](SharedFlexAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+          [](SharedAttention& self, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
              nb::handle dout, nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink, nb::handle sink,
              const std::string& sink_layout, const AttnOptions& options, uintptr_t stream, Workspace workspace) {
             backward(self, q, k, v, out, lse, dout, {dq, dk, dv, dsink}, sink, sink_layout, options, stream, workspace);
@@ -203,7 +247,12 @@ void bind_attention(nb::module_& m) {
           "sink"_a.none() = nb::none(), "sink_layout"_a = "sh", "options"_a = AttnOptions{}, "stream"_a = 0,
           "workspace"_a = Workspace{0, 0},
           "Writes dq, dk, dv and dsink; out and lse are those of forward. workspace: as forward's, of at least "
-          "backward_workspace_bytes.")
+          "backward_workspace_bytes.");
+
+  nb::class_<SharedFlexAttention, SharedAttention>(
+      m, "FlexAttention", "A mask, its shape and a backend, ready to be called any number of times.")
+      .def(nb::init<const Mask&, const HeadConfig&, std::shared_ptr<Backend>>(), "mask"_a, "heads"_a, "backend"_a,
+           "Raises InvalidArgument for what the backend cannot do.")
       .def_prop_ro("forward_workspace_bytes", &SharedFlexAttention::forward_workspace_bytes,
                    "What forward needs as its workspace, 0: none.")
       .def_prop_ro("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes,
@@ -211,6 +260,7 @@ void bind_attention(nb::module_& m) {
       .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes, "GPU memory that the object holds.")
       .def_prop_ro("host_bytes", &SharedFlexAttention::host_bytes,
                    "Host memory that the object holds, as of its last pass.");
+  bind_mask_buffer(m);
 }
 
 }  // namespace tangram::python

@@ -4,6 +4,7 @@
 
 Say which keys a query sees:        Mask.causal, .varlen, .sliding_window, .from_ranges, ...
 Attend on one device:               flex_flash_attn_func(q, k, v, mask), NumPy arrays or torch tensors
+A new mask at each step, one graph: MaskBuffer(rows, rows, heads), .set(mask); flex_flash_attn_func(q, k, v, buffer)
 Look at how ranks would share it:   plan(mask, cp_size=8).explain()
 Train over several ranks (torch):   key = mask_key(mask, ...); x = dispatch(x, key); calc_attn(q, k, v, key);
                                     undispatch(out, key)
@@ -56,6 +57,7 @@ from ._memory import MemoryRow, memory_use, set_cache_bytes
 from ._settings import Configuration, configuration, configure
 from .errors import CommError, CudaError, Error, InternalError, InvalidArgument, NotAvailable, Timeout
 from .flex import AttnForwardMeta, flex_flash_attn_func
+from .mask_buffer import MaskBuffer
 from .planning import plan, plan_ahead
 
 __version__ = VERSION
@@ -102,6 +104,7 @@ __all__ = [
     "InternalError",
     "InvalidArgument",
     "Mask",
+    "MaskBuffer",
     "MaskType",
     "MemoryRow",
     "MovementConfig",

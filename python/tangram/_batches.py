@@ -12,6 +12,7 @@ from ._core import OPEN_MAX_DIAG, OPEN_MIN_DIAG, AttnSlice, Mask, Range
 from ._named import rename
 from ._prepared import masks_of_heads, on_host
 from .errors import InvalidArgument
+from .mask_buffer import MaskBuffer
 
 LAYOUTS = ("shd", "bshd")
 
@@ -70,6 +71,8 @@ def _of_batch(function: str, mask: Mask, batch: int, seqlen_q: int, seqlen_k: in
 
 def _mask(function: str, ranges: tuple[Any, Any, Any], batch: int, seqlen_q: int, seqlen_k: int) -> Any:
     q_ranges, k_ranges, types = ranges
+    if isinstance(q_ranges, MaskBuffer) and k_ranges is None and types is None:
+        return q_ranges  # of all sequences
     masks = masks_of_heads(function, q_ranges)
     if masks is None and not isinstance(q_ranges, Mask):
         if k_ranges is None:

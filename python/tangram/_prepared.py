@@ -9,8 +9,9 @@ from typing import Any
 
 from ._apart import made_apart
 from ._cache import BoundedCache
-from ._core import Backend, FlexAttention, HeadConfig, Mask, list_backends
-from .errors import InvalidArgument, NotAvailable
+from ._core import Backend, FlexAttention, HeadConfig, Mask
+from .errors import InvalidArgument
+from .mask_buffer import MaskBuffer, MaskOfBuffer
 
 CAPACITY = 256
 MAX_BYTES = 256 << 20
@@ -42,43 +43,12 @@ _by_ranges: BoundedCache[tuple[FlexAttention, tuple[Any, ...]]] = BoundedCache(
 )
 # By what the ranges mean: equal masks share what was prepared.
 _by_mask: BoundedCache[FlexAttention] = BoundedCache("masks", _mask_bytes, MAX_BYTES, CAPACITY)
-_backends: dict[tuple[str, int], Backend] = {}
 
 
 def clear_cache() -> None:
     """Forgets all masks that flex_flash_attn_func has seen."""
     _by_ranges.clear()
     _by_mask.clear()
-
-
-def default_backend(on_gpu: bool) -> str:
-    """The best backend for tensors in that memory."""
-    names = [info.name for info in list_backends() if info.available]
-    wanted = [name for name in names if name.startswith("sm") == on_gpu]
-    if not wanted:
-        listed = ", ".join(f"{info.name} ({info.detail})" for info in list_backends())
-        memory = "CUDA" if on_gpu else "host"
-        raise NotAvailable(f"flex_flash_attn_func: no backend of this build computes in {memory} memory (got {listed})")
-    return wanted[0]
-
-
-_default_names: dict[bool, str] = {}
-
-
-def backend_named(name: str | None, on_gpu: bool, device: int = -1) -> Backend:
-    """One backend of that name for each GPU (`device`), since masks are prepared in its memory."""
-    if name is None:
-        name = _default_names.get(on_gpu) or _default_names.setdefault(on_gpu, default_backend(on_gpu))
-    backend = _backends.get((name, device))
-    if backend is None:
-        names = [info.name for info in list_backends()]
-        if name not in names:
-            raise InvalidArgument(
-                f"tangram: backend must be None, the best for the device, or one of {', '.join(names)} "
-                f"(got backend={name!r})"
-            )
-        backend = _backends.setdefault((name, device), Backend(name, device=device))
-    return backend
 
 
 def _identity(ranges: Any) -> Hashable:
@@ -152,8 +122,12 @@ def prepared(
     seqlen_k: int,
     heads: tuple[int, int, int, int, str],
     backend: Backend,
-) -> FlexAttention:
+) -> FlexAttention | MaskOfBuffer:
     """The attention for these ranges and shapes: looked up, or prepared and remembered."""
+    if isinstance(q_ranges, MaskBuffer):
+        if k_ranges is not None or mask_types is not None:
+            raise InvalidArgument("flex_flash_attn_func: a MaskBuffer needs no k_ranges and no attn_type_map")
+        return q_ranges.attention(seqlen_q, seqlen_k, heads, backend)
     key = (
         _identity(q_ranges),
         None if k_ranges is None else _identity(k_ranges),

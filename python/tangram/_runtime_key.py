@@ -15,10 +15,10 @@ from torch import Tensor
 
 from . import _core, _cuda
 from ._apart import made_apart
+from ._backends import backend_named
 from ._cache import BoundedCache
 from ._core import Backend, Dispatch, DistAttention, DistAttnConfig, HeadConfig, Mask, MovementConfig, Plan
 from ._memory import MemoryRow, make_plan_cache, register_rows
-from ._prepared import backend_named
 from ._row_picks import RowPicks, RowTable
 from ._torch_group import TorchGroup, known_groups
 from ._torch_pass import _NAMES

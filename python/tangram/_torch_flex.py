@@ -30,7 +30,8 @@ from ._torch_pass import (
     require_no_transform,
     warn_of_float32,
 )
-from .errors import Error
+from .errors import Error, InvalidArgument
+from .mask_buffer import MaskBuffer
 
 
 class _FlexAttn(torch.autograd.Function):
@@ -103,6 +104,10 @@ def attend(
         scale = check_scale("flex_flash_attn_func", scale)
         options = (scale, softcap, deterministic, sm_margin)
     if torch.compiler.is_compiling():
+        if isinstance(ranges[0], MaskBuffer):
+            raise InvalidArgument(
+                "flex_flash_attn_func: a MaskBuffer must be used outside torch.compile, whose graphs know no state"
+            )
         return attend_compiled(q, k, v, ranges, sink, sink_layout, options, out_dtype, max_logits, backend)
     plain = _are_plain(q, k, v)
     if sink is not None or not plain:

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from . import _core, _cuda, _workspace
+from ._backends import backend_named
 from ._core import AttnOptions, FlexAttention
-from ._prepared import backend_named, prepared
+from ._prepared import prepared
 from ._shapes import check_shapes
 from .errors import InvalidArgument
+from .mask_buffer import MaskOfBuffer
 
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
@@ -66,7 +68,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> None:
         )
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | None) -> FlexAttention:
+def _attention(q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | None) -> FlexAttention | MaskOfBuffer:
     heads = (q.shape[1], k.shape[1], q.shape[2], v.shape[2], _NAMES[q.dtype])
     return prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, q.is_cuda, q.get_device()))
 
@@ -75,7 +77,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | N
 class _Call:
     """What a call has beside its tensors; one argument, because autograd looks at each."""
 
-    attention: FlexAttention
+    attention: FlexAttention | MaskOfBuffer
     sink_layout: str
     options: AttnOptions
     out_dtype: torch.dtype | None

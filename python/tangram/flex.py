@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _settings
+from ._backends import backend_named
 from ._batches import joined, split
 from ._core import AttnOptions
 from ._named import Named
-from ._prepared import backend_named, heads_of_groups, masks_of_heads, prepared
+from ._prepared import heads_of_groups, masks_of_heads, prepared
 from ._shapes import check_shapes
 from .errors import InvalidArgument
+from .mask_buffer import MaskBuffer
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _attend_torch: Any = None
@@ -84,10 +86,10 @@ def flex_flash_attn_func(
 
     Args:
         q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or in q_ranges alone
-            a `tangram.Mask`, or a list of masks, one for each of equal groups of heads. Slice i lets the queries of
-            range i see the keys of range i; slices must not cover a (query, key) pair twice. Tensors are remembered by
-            object and version, those in device memory by storage and version: these are copied to the host at first
-            sight, which synchronises once and is refused while a CUDA graph is captured.
+            a `tangram.Mask`, a `tangram.MaskBuffer`, or a list of masks, one for each of equal groups of heads. Slice i
+            lets the queries of range i see the keys of range i; slices must not cover a (query, key) pair twice.
+            Tensors are remembered by object and version, those in device memory by storage and version: these are
+            copied to the host at first sight, which synchronises once and is refused while a CUDA graph is captured.
         attn_type_map: `[n]` of 0 full, 1 causal (bottom-right aligned), 2 inverse causal (top-left), 3 both. None: 0.
         sink: extra keys without values, float32, `[seqlen_sink, num_heads_q]` ("sh") or
             `[seqlen_q, seqlen_sink, num_heads_q]` ("ssh"); differentiable.
@@ -104,7 +106,7 @@ def flex_flash_attn_func(
             are chosen by the backend.
         layout: "shd" as above; "bshd" for a batch of sequences of equal length: q, k, v, out
             `[batch, seqlen, heads, dim]`, lse `[batch, seqlen, heads]`, a sink of each row likewise. Ranges, or a
-            mask of one sequence, hold for each; a mask of batch * seqlen rows tells sequences apart.
+            mask of one sequence, hold for each; a mask (or a MaskBuffer) of batch * seqlen rows tells sequences apart.
 
     Returns:
         `(out, meta)`: out `[seqlen_q, num_heads_q, head_dim_v]`, rows that see nothing are zero. meta.lse and
@@ -118,6 +120,8 @@ def flex_flash_attn_func(
         raise InvalidArgument(f"flex_flash_attn_func: dropout is not supported, dropout_p must be 0 (got {dropout_p})")
     backend = backend or _settings.chosen.backend
     deterministic = deterministic or _settings.chosen.deterministic
+    if isinstance(q_ranges, MaskBuffer):
+        deterministic = q_ranges.calls(deterministic)
     if layout != "shd":
         ranges = (q_ranges, k_ranges, attn_type_map)
         q, k, v, mask, sink = joined("flex_flash_attn_func", layout, (q, k, v), ranges, sink, sink_layout)

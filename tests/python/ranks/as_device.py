@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from tangram import _core, _cuda, _runtime_key, _torch_calc, _torch_group, distributed
-from tangram._prepared import backend_named
+from tangram._backends import backend_named
 
 STREAM = 77
 

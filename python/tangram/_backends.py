@@ -1,0 +1,40 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Backends by name and device."""
+
+from __future__ import annotations
+
+from ._core import Backend, list_backends
+from .errors import InvalidArgument, NotAvailable
+
+_backends: dict[tuple[str, int], Backend] = {}
+
+
+def default_backend(on_gpu: bool) -> str:
+    """The best backend for tensors in that memory."""
+    names = [info.name for info in list_backends() if info.available]
+    wanted = [name for name in names if name.startswith("sm") == on_gpu]
+    if not wanted:
+        listed = ", ".join(f"{info.name} ({info.detail})" for info in list_backends())
+        memory = "CUDA" if on_gpu else "host"
+        raise NotAvailable(f"flex_flash_attn_func: no backend of this build computes in {memory} memory (got {listed})")
+    return wanted[0]
+
+
+_default_names: dict[bool, str] = {}
+
+
+def backend_named(name: str | None, on_gpu: bool, device: int = -1) -> Backend:
+    """One backend of that name for each GPU (`device`), since masks are prepared in its memory."""
+    if name is None:
+        name = _default_names.get(on_gpu) or _default_names.setdefault(on_gpu, default_backend(on_gpu))
+    backend = _backends.get((name, device))
+    if backend is None:
+        names = [info.name for info in list_backends()]
+        if name not in names:
+            raise InvalidArgument(
+                f"tangram: backend must be None, the best for the device, or one of {', '.join(names)} "
+                f"(got backend={name!r})"
+            )
+        backend = _backends.setdefault((name, device), Backend(name, device=device))
+    return backend

@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""A mask that changes from step to step, under one captured CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakSet
+
+from . import _core, _settings
+from ._backends import backend_named
+from ._core import HeadConfig, Mask, list_backends
+from ._memory import MemoryRow, register_rows
+from ._named import Named
+from .errors import InvalidArgument
+
+_buffers: WeakSet[MaskBuffer] = WeakSet()
+
+
+class MaskOfBuffer:
+    """What a call attends with while one mask is set: the backward pass must find the mask of its forward pass."""
+
+    __slots__ = ("_buffer", "_core", "_number")
+
+    def __init__(self, buffer: MaskBuffer, core: _core.MaskBuffer, number: int) -> None:
+        self._buffer, self._core, self._number = buffer, core, number
+
+    @property
+    def forward_workspace_bytes(self) -> int:
+        return self._core.forward_workspace_bytes
+
+    @property
+    def backward_workspace_bytes(self) -> int:
+        return self._core.backward_workspace_bytes
+
+    def forward(self, *args: Any) -> None:
+        self._core.forward(*args)
+
+    def backward(self, *args: Any) -> None:
+        if self._buffer.num_masks != self._number:
+            raise InvalidArgument(
+                "flex_flash_attn_func: the backward pass must come before the MaskBuffer's next mask is set (got the "
+                f"gradient of mask {self._number}, with mask {self._buffer.num_masks} set)"
+            )
+        self._core.backward(*args)
+
+
+class MaskBuffer:
+    """Room for masks of one shape, one after the other; stands for the mask in `flex_flash_attn_func`.
+
+    What a call puts on a GPU does not depend on the mask that is set: a CUDA graph captured once, forward and backward,
+    replays with any mask that fits.
+
+        buffer = tangram.MaskBuffer(rows, rows, heads, documents=256)
+        buffer.set(first_mask)
+        with torch.cuda.graph(graph):
+            out, _ = tangram.flex_flash_attn_func(q, k, v, buffer)
+            out.backward(dout)
+        for mask in packs:
+            buffer.set(mask)
+            graph.replay()
+
+    `set` makes the lists of a mask on the calling thread and puts one copy on the current stream; it allocates nothing
+    on the device, and waits only where the copies of the last four masks have not run yet. Calls and replays take the
+    mask that was set last, in stream order: whoever uses several streams orders replays (calls that are not captured
+    are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
+    deterministic. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here.
+    """
+
+    def __init__(
+        self,
+        seqlen_q: int,
+        seqlen_k: int,
+        heads: HeadConfig,
+        *,
+        documents: int = 64,
+        slices: int = 0,
+        deterministic: bool | None = None,
+        with_gradients: bool = True,
+        device: Any = None,
+        backend: str | None = None,
+    ) -> None:
+        """
+        Args:
+            seqlen_q, seqlen_k: rows of q and of k and v. heads: theirs, and the dtype.
+            documents: stretches of rows that see none of each other's keys, at most. Each takes the room of a tile of
+                64 queries in what the backward pass computes in: 33 KB a query head of 128.
+            slices: of a mask, at most; 0: as many as documents.
+            deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
+            with_gradients: False leaves out what backward passes need.
+            device: of the tensors: a torch.device, its name or number. None: the current GPU if there is one that has a
+                backend, else the host, where each `set` prepares the mask anew.
+            backend: None takes the best for the device.
+
+        Raises:
+            InvalidArgument: what the backend cannot do, or a capacity that is not positive. NotAvailable.
+        """
+        if not isinstance(heads, HeadConfig):
+            raise InvalidArgument(f"MaskBuffer: heads must be a HeadConfig (got {type(heads).__name__})")
+        self._device = _device_index(device, backend)
+        self._backend_name = backend
+        if deterministic is None:
+            deterministic = _settings.chosen.deterministic
+        self.seqlen_q, self.seqlen_k, self.heads = seqlen_q, seqlen_k, heads
+        self.deterministic = bool(deterministic)
+        self.with_gradients = bool(with_gradients)
+        self.num_masks = 0
+        """Masks set so far."""
+        with Named("MaskBuffer"):
+            self._backend = backend_named(backend, self._device >= 0, self._device)
+            self._core = _core.MaskBuffer(
+                (seqlen_q, seqlen_k),
+                heads,
+                (documents, slices),
+                self.deterministic,
+                self.with_gradients,
+                self._backend,
+            )
+        self._now: MaskOfBuffer | None = None
+        _buffers.add(self)
+
+    def set(self, mask: Mask) -> None:
+        """The mask of calls and replays that follow on the current stream.
+
+        Raises:
+            InvalidArgument: a mask of other lengths, one that does not fit (the text names what to make larger), or
+                while the stream is being captured. The mask set before then stays.
+        """
+        if not isinstance(mask, Mask):
+            raise InvalidArgument(f"MaskBuffer.set: mask must be a Mask (got {type(mask).__name__})")
+        with Named("MaskBuffer.set"):
+            self._core.set(mask, _current_stream(self._device))
+        self.num_masks += 1
+        self._now = MaskOfBuffer(self, self._core, self.num_masks)
+
+    def reserve(self, documents: int, slices: int = 0) -> None:
+        """Room for larger masks (or smaller ones); the mask is forgotten.
+
+        Raises:
+            InvalidArgument: while a graph that was captured with the buffer exists, or a capacity that is not positive.
+        """
+        with Named("MaskBuffer.reserve"):
+            self._core.reserve(documents, slices)
+        self.num_masks += 1  # no backward pass finds the mask of its forward pass
+        self._now = None
+
+    @property
+    def device_bytes(self) -> int:
+        """GPU memory that the buffer holds."""
+        return self._core.device_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Page-locked memory that it holds."""
+        return self._core.host_bytes
+
+    def attention(
+        self, seqlen_q: int, seqlen_k: int, heads: tuple[int, int, int, int, str], backend: Any
+    ) -> MaskOfBuffer:
+        """What a call with such tensors attends with."""
+        own = self.heads
+        wanted = (own.num_heads_q, own.num_heads_kv, own.head_dim, own.head_dim_v, own.dtype)
+        if (seqlen_q, seqlen_k) != (self.seqlen_q, self.seqlen_k) or heads != wanted:
+            raise InvalidArgument(
+                "flex_flash_attn_func: the tensors must be those that the MaskBuffer is for, "
+                f"{self.seqlen_q} x {self.seqlen_k} rows, heads and dtype {wanted} (got {seqlen_q} x {seqlen_k}, "
+                f"{heads})"
+            )
+        if backend is not self._backend:
+            raise InvalidArgument(
+                "flex_flash_attn_func: device and backend must be those of the MaskBuffer (got another one)"
+            )
+        if self._now is None:
+            raise InvalidArgument("flex_flash_attn_func: MaskBuffer.set must come first (got a buffer without a mask)")
+        return self._now
+
+    def calls(self, deterministic: bool) -> bool:
+        """Whether calls are deterministic, of which this was asked."""
+        if deterministic and not self.deterministic:
+            raise InvalidArgument(
+                "flex_flash_attn_func: deterministic calls need a MaskBuffer made with deterministic=True (got "
+                "deterministic=False)"
+            )
+        return self.deterministic
+
+
+def _device_index(device: Any, backend: str | None) -> int:
+    """The GPU, or -1 for the host."""
+    if device is None:
+        on_gpu = backend is None or backend.startswith("sm")
+        if not on_gpu or not any(b.available and b.name.startswith("sm") for b in list_backends()):
+            return -1
+        device = "cuda"
+    if isinstance(device, int):
+        return device
+    name, _, index = str(device).partition(":")
+    if name not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise InvalidArgument(f"MaskBuffer: device must be cpu, cuda or a number of a GPU (got device={device!r})")
+    if name == "cpu":
+        return -1
+    if index:
+        return int(index)
+    import torch
+
+    return torch.cuda.current_device()
+
+
+def _current_stream(device: int) -> int:
+    if device < 0:
+        return 0
+    import torch
+
+    stream: int = torch._C._cuda_getCurrentRawStream(device)
+    return stream
+
+
+@register_rows
+def _rows() -> Iterator[MemoryRow]:
+    """What memory_use shows."""
+    for on_gpu, device in ((True, "cuda"), (False, "cpu")):
+        sizes = [b.device_bytes if on_gpu else b.host_bytes for b in list(_buffers) if (b._device >= 0) == on_gpu]
+        if sizes:
+            yield MemoryRow("mask_buffers", device, len(sizes), sum(sizes), None)

@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""One captured training step over packs that change. Needs a Hopper GPU."""
+
+import os
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import tangram  # noqa: E402
+from tangram import HeadConfig, InvalidArgument, Mask, MaskBuffer, flex_flash_attn_func  # noqa: E402
+
+CAN_RUN = torch.cuda.is_available() and any(b.name == "sm90" and b.available for b in tangram.list_backends())
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not CAN_RUN, reason="no Hopper GPU")]
+
+ROWS, HEADS = 4096, HeadConfig(16, 2, 64, 64, "bfloat16")
+PACKS = 1000 if os.environ.get("TANGRAM_TEST_LONG") == "1" else 60
+MIB = 1 << 20
+
+
+def operands(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(ROWS, 16, 64), (ROWS, 2, 64), (ROWS, 2, 64), (ROWS, 16, 64)]
+    return [torch.randn(s, generator=generator).to("cuda", torch.bfloat16) for s in shapes]
+
+
+def pack(rng):
+    count = rng.choice([1, 3, 12, 60])
+    return Mask.varlen([0, *sorted(rng.sample(range(1, ROWS), count)), ROWS], causal=rng.random() < 0.8)
+
+
+def step(leaves, dout, mask):
+    """out and the gradients."""
+    out, _ = flex_flash_attn_func(*leaves, mask, deterministic=True)
+    return [out, *torch.autograd.grad(out, leaves, dout)]
+
+
+def captured(leaves, dout, buffer):
+    """A graph and its results."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step(leaves, dout, buffer)  # loads kernels
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step(leaves, dout, buffer)
+    return graph, results
+
+
+def make(**options):
+    return MaskBuffer(ROWS, ROWS, HEADS, documents=128, deterministic=True, **options)
+
+
+def test_one_graph_replays_with_any_pack():
+    rng = random.Random(1)
+    *tensors, dout = operands()
+    leaves = [t.requires_grad_() for t in tensors]
+    buffer = make()
+    buffer.set(pack(rng))
+    graph, results = captured(leaves, dout, buffer)
+    for number in range(PACKS):
+        mask = pack(rng)
+        buffer.set(mask)
+        eager = step(leaves, dout, buffer)
+        for result in results:
+            result.detach().fill_(float("nan"))
+        buffer.set(pack(rng))
+        buffer.set(mask)
+        graph.replay()
+        for one, other in zip(results, eager, strict=True):
+            assert torch.equal(one, other), number
+        if number % 10 == 0:
+            for one, other in zip(results, step(leaves, dout, mask), strict=True):
+                assert torch.equal(one, other), number
+
+
+def test_replays_one_behind_the_other_do_not_wait():
+    rng = random.Random(2)
+    *tensors, dout = operands(2)
+    leaves = [t.requires_grad_() for t in tensors]
+    packs = [pack(rng) for _ in range(20)]
+    buffer = make()
+    buffer.set(packs[0])
+    graph, results = captured(leaves, dout, buffer)
+
+    def kept(wait):
+        sums = []
+        for mask in packs:
+            buffer.set(mask)
+            graph.replay()
+            sums.append([r.detach().clone() for r in results])
+            if wait:
+                torch.cuda.synchronize()
+        return sums
+
+    expected = kept(wait=True)
+    for one, other in zip(kept(wait=False), expected, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
+
+
+def test_memory_does_not_grow_with_masks():
+    rng = random.Random(3)
+    *tensors, dout = operands(3)
+    leaves = [t.requires_grad_() for t in tensors]
+    buffer = make()
+    buffer.set(pack(rng))
+    graph, _ = captured(leaves, dout, buffer)
+
+    def used():
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+
+    before = used()
+    for _ in range(200):
+        buffer.set(pack(rng))
+        graph.replay()
+    assert used() == before
+
+
+def test_a_graph_forbids_what_it_would_not_see():
+    *tensors, dout = operands(4)
+    leaves = [t.requires_grad_() for t in tensors]
+    buffer = make()
+    buffer.set(Mask.causal(ROWS))
+    graph, results = captured(leaves, dout, buffer)
+    with pytest.raises(InvalidArgument, match=r"MaskBuffer.reserve: CUDA graphs that were captured"):
+        buffer.reserve(documents=512)
+    with pytest.raises(InvalidArgument, match=r"MaskBuffer.set: the mask must fit the buffer, more documents"):
+        buffer.set(Mask.varlen(list(range(0, ROWS + 1, 16)), causal=True))
+    graph.replay()
+    for one, other in zip(results, step(leaves, dout, Mask.causal(ROWS)), strict=True):
+        assert torch.equal(one, other)
+    other_graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(other_graph):
+        with pytest.raises(InvalidArgument, match="masks are set between replays"):
+            buffer.set(Mask.full(ROWS))
+        flex_flash_attn_func(*tensors, buffer)
+    del graph, other_graph, results
+    torch.cuda.synchronize()
+    buffer.reserve(documents=256)
+
+
+def test_a_buffer_may_go_before_its_graph():
+    *tensors, dout = operands(5)
+    leaves = [t.requires_grad_() for t in tensors]
+    mask = Mask.varlen([0, 1000, ROWS], causal=True)
+    expected = step(leaves, dout, mask)
+    buffer = make()
+    buffer.set(mask)
+    graph, results = captured(leaves, dout, buffer)
+    del buffer
+    filled = [torch.full((MIB,), float("nan"), device="cuda") for _ in range(16)]
+    graph.replay()
+    for one, other in zip(results, expected, strict=True):
+        assert torch.equal(one, other)
+    del filled
+
+
+def test_default_calls_agree_and_streams_are_ordered():
+    *tensors, dout = operands(6)
+    leaves = [t.requires_grad_() for t in tensors]
+    buffer = MaskBuffer(ROWS, ROWS, HEADS, documents=128, deterministic=False)
+    for seed in range(8):
+        mask = pack(random.Random(seed))
+        expected = step(leaves, dout, mask)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            buffer.set(mask)
+        out, _ = flex_flash_attn_func(*leaves, buffer)
+        assert torch.equal(out, expected[0])
+        for one, other in zip(torch.autograd.grad(out, leaves, dout), expected[1:], strict=True):
+            assert (one - other).float().norm() <= 4e-3 * other.float().norm()

@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""tangram.MaskBuffer on the host: the mask that was set last, and what is refused."""
+
+import gc
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tangram
+from tangram import HeadConfig, InvalidArgument, Mask, MaskBuffer, flex_flash_attn_func
+
+ROWS = 48
+HEADS = HeadConfig(4, 2, 16, 16, "float32")
+MASKS = [Mask.causal(ROWS), Mask.varlen([0, 5, 30, ROWS], causal=True), Mask.full(ROWS), Mask(ROWS, ROWS, [])]
+
+
+def arrays(seed=0, rows=ROWS):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((rows, heads, 16)).astype(np.float32) for heads in (4, 2, 2)]
+
+
+def make(**options):
+    return MaskBuffer(ROWS, ROWS, HEADS, device="cpu", **options)
+
+
+def test_calls_take_the_mask_that_was_set_last():
+    tensors, buffer = arrays(), make()
+    for number, mask in enumerate(MASKS, 1):
+        buffer.set(mask)
+        assert buffer.num_masks == number
+        out, meta = flex_flash_attn_func(*tensors, buffer)
+        wanted, wanted_meta = flex_flash_attn_func(*tensors, mask)
+        assert np.array_equal(out, wanted)
+        assert np.array_equal(meta.lse, wanted_meta.lse)
+
+
+def test_a_batch_is_a_mask_of_all_its_rows():
+    q, k, v = (x.reshape(2, ROWS // 2, *x.shape[1:]) for x in arrays())
+    mask = Mask.varlen([0, 10, ROWS // 2, ROWS], causal=True)
+    buffer = make()
+    buffer.set(mask)
+    out, _ = flex_flash_attn_func(q, k, v, buffer, layout="bshd")
+    assert np.array_equal(out, flex_flash_attn_func(q, k, v, mask, layout="bshd")[0])
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda b: b.set(Mask.causal(ROWS + 1)),
+            "MaskBuffer.set: the mask must have the lengths of the buffer, 48 x 48",
+        ),
+        (lambda b: b.set([(0, 3)]), r"MaskBuffer.set: mask must be a Mask \(got list\)"),
+        (lambda b: flex_flash_attn_func(*arrays(), make()), "MaskBuffer.set must come first"),
+        (
+            lambda b: flex_flash_attn_func(*arrays(rows=ROWS - 1), b),
+            "the tensors must be those that the MaskBuffer is for",
+        ),
+        (lambda b: flex_flash_attn_func(*arrays(), b, [(0, 1)]), "a MaskBuffer needs no k_ranges"),
+        (lambda b: flex_flash_attn_func(*arrays(), b, deterministic=True), "a MaskBuffer made with deterministic=True"),
+        (lambda b: flex_flash_attn_func(*arrays(), b, backend="reference"), "device and backend must be those of the"),
+        (lambda b: b.reserve(0), r"MaskBuffer.reserve: documents must be positive .* \(got documents=0, slices=0\)"),
+        (lambda b: make(documents=-1), r"MaskBuffer: documents must be positive .* \(got documents=-1, slices=0\)"),
+        (lambda b: MaskBuffer(ROWS, ROWS, 4), "MaskBuffer: heads must be a HeadConfig"),
+        (lambda b: MaskBuffer(ROWS, ROWS, HEADS, device="gpu"), "MaskBuffer: device must be cpu, cuda or a number"),
+        (lambda b: MaskBuffer(ROWS, ROWS, HEADS, backend="none"), "backend must be None"),
+    ],
+)
+def test_what_is_refused_names_itself(call, text):
+    buffer = make()
+    buffer.set(MASKS[0])
+    with pytest.raises(InvalidArgument, match=text):
+        call(buffer)
+    assert np.isfinite(flex_flash_attn_func(*arrays(), buffer)[0]).all()
+
+
+def test_reserve_forgets_the_mask():
+    buffer = make()
+    buffer.set(MASKS[0])
+    buffer.reserve(documents=3, slices=9)
+    with pytest.raises(InvalidArgument, match="MaskBuffer.set must come first"):
+        flex_flash_attn_func(*arrays(), buffer)
+
+
+def test_memory_use_shows_buffers_that_exist():
+    def entries():
+        gc.collect()
+        return sum(row.entries for row in tangram.memory_use() if row.name == "mask_buffers")
+
+    before = entries()
+    buffer = make()
+    assert entries() == before + 1
+    del buffer
+    assert entries() == before
+
+
+def test_numpy_alone_is_enough():
+    make_one = "import sys, tangram; tangram.MaskBuffer(8, 8, tangram.HeadConfig(dtype='float32'), device='cpu')"
+    subprocess.run([sys.executable, "-c", f"{make_one}; assert 'torch' not in sys.modules"], check=True)
+
+
+def test_gradients_are_those_of_the_mask_of_the_forward_pass():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    buffer = make()
+
+    def leaves():
+        return [torch.from_numpy(x).requires_grad_() for x in arrays(1)]
+
+    def gradients(mask):
+        tensors = leaves()
+        out, _ = flex_flash_attn_func(*tensors, mask)
+        return torch.autograd.grad(out, tensors, torch.ones_like(out))
+
+    for mask in MASKS:
+        buffer.set(mask)
+        for one, other in zip(gradients(buffer), gradients(mask), strict=True):
+            assert torch.equal(one, other)
+    tensors = leaves()
+    out, _ = flex_flash_attn_func(*tensors, buffer)
+    buffer.set(MASKS[0])
+    with pytest.raises(InvalidArgument, match=r"got the gradient of mask 4, with mask 5 set"):
+        out.sum().backward()
+    forward_only = make(with_gradients=False)
+    forward_only.set(MASKS[0])
+    out, _ = flex_flash_attn_func(*leaves(), forward_only)
+    with pytest.raises(InvalidArgument, match="must be for this pass"):
+        out.sum().backward()
+
+
+def test_torch_compile_is_refused():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    buffer = make()
+    buffer.set(MASKS[0])
+    tensors = [torch.from_numpy(x) for x in arrays()]
+    compiled = torch.compile(lambda *t: flex_flash_attn_func(*t, buffer)[0], backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="outside torch.compile"):
+        compiled(*tensors)
