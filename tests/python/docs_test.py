@@ -46,6 +46,7 @@ def test_pages_of_the_guide_as_one_rank(tmp_path):
         ("06_fsdp2_context_parallel/train.py", 4, "step 5: loss", ["transformers"]),
         ("07_video_block_causal/video.py", 2, "agrees with SDPA", []),
         ("08_tensor_parallel/train.py", 4, "gradients agree", ["transformers"]),
+        ("10_one_graph/one_graph.py", 0, "weights agree", []),
     ],
 )
 def test_examples(script, ranks, printed, needs):
