@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "schedule/dealing.hpp"
 #include "schedule/extents.hpp"
+#include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/mask.hpp"
@@ -21,6 +23,7 @@ namespace tangram {
 namespace {
 
 constexpr TileShape kForwardTile{128, 128, false};
+constexpr TileShape kPackedTile{16, 128, false};  // eight query heads of a key head share a forward tile
 constexpr TileShape kBackwardTile{128, 64, true};
 
 struct Case {
@@ -108,15 +111,41 @@ void dealing(benchmark::State& state, const Case& c) {
 }
 
 /// Extents and dealing included.
+template <BackwardCalls kCalls>
 void work_list(benchmark::State& state, const Case& c) {
   const TileList tiles = backward_list(c, Mask(c.rows, c.rows, c.slices).slices());
-  for (auto _ : state) benchmark::DoNotOptimize(schedule::make_work_list(tiles, c.slices, c.shape(), {}));
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(schedule::make_work_list(tiles, c.slices, c.shape(), {}, {}, {.calls = kCalls}));
+  }
+}
+
+/// All that MaskBuffer::set does for a mask that has just been made, the mask included, but for the call that copies.
+void set(benchmark::State& state, const Case& c) {
+  const auto slices = static_cast<int64_t>(c.slices.size());
+  const schedule::ImageLayout layout(c.shape(), kPackedTile, kBackwardTile, {.documents = 384, .slices = slices});
+  std::vector<std::byte> memory(layout.bytes() + 256);
+  std::byte* const image = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256);
+  for (auto _ : state) {
+    const Mask made(c.rows, c.rows, c.slices);
+    const TileList tiles = schedule::build_tile_list(made.slices(), c.rows, c.rows, kPackedTile);
+    const schedule::WorkList work = schedule::make_work_list(backward_list(c, made.slices()), made.slices(), c.shape(),
+                                                             {}, {}, {.calls = BackwardCalls::kDefault});
+    layout.check(tiles, work);
+    benchmark::DoNotOptimize(layout.write(image, tiles, work));
+  }
 }
 
 bool register_all() {
   const std::pair<const char*, void (*)(benchmark::State&, const Case&)> parts[] = {
-      {"mask", mask},       {"tile_list", tile_list}, {"transposed_list", transposed_list},
-      {"extents", extents}, {"dealing", dealing},     {"work_list", work_list}};
+      {"mask", mask},
+      {"tile_list", tile_list},
+      {"transposed_list", transposed_list},
+      {"extents", extents},
+      {"dealing", dealing},
+      {"work_list", work_list<BackwardCalls::kBoth>},
+      {"work_list_default", work_list<BackwardCalls::kDefault>},
+      {"work_list_deterministic", work_list<BackwardCalls::kDeterministic>},
+      {"set", set}};
   for (const Case& c : {pack(32768, 13), pack(32768, 64), pack(131072, 48), pack(1 << 20, 384), blocks(32768)}) {
     for (const auto& [part, measure] : parts) {
       const std::string name = std::string(part) + "/" + c.name + "/" + std::to_string(c.rows);

@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/device_arrivals.hpp"
 #include "tangram/error.hpp"
@@ -169,15 +170,16 @@ class AttnBackend {
   /// As tile_shape, for backward(): rows are keys and keys are queries.
   virtual std::optional<TileShape> backward_tile_shape(const AttnShape& /*shape*/) const { return std::nullopt; }
 
-  /// Completes a prepared mask for backward() with the tile list of its transposed slices. Once, before the first
-  /// backward(), and only where backward_tile_shape() is not empty.
-  virtual void prepare_backward(PreparedMask& /*mask*/, const TileList& /*transposed_tiles*/) const {}
+  /// Completes a prepared mask for such calls of backward() with the tile list of its transposed slices. Once, or once
+  /// for each kind, before its first call, and only where backward_tile_shape() is not empty.
+  virtual void prepare_backward(PreparedMask& /*mask*/, const TileList& /*transposed_tiles*/,
+                                BackwardCalls /*calls*/ = BackwardCalls::kBoth) const {}
 
   /// Makes now what backward() would make at its first call; for backends without tile lists.
   virtual void index_backward(PreparedMask& /*mask*/) const {}
 
   /// What a call with this mask needs as its workspace; 0: none. That of backward() is known once prepare_backward()
-  /// was called.
+  /// was called, and suffices for the calls that it was called for so far.
   virtual int64_t forward_workspace_bytes(const PreparedMask& /*mask*/) const { return 0; }
   virtual int64_t backward_workspace_bytes(const PreparedMask& /*mask*/) const { return 0; }
 

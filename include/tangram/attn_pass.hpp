@@ -11,4 +11,8 @@ enum class AttnPass : int { kForward = 0, kBackward = 1 };
 /// What something is prepared or needed for.
 enum class AttnPasses : int { kBoth = 0, kForward = 1, kBackward = 2 };
 
+/// Which backward calls something is prepared for: deterministic ones, whose additions wait for each other, the others,
+/// or both.
+enum class BackwardCalls : int { kBoth = 0, kDefault = 1, kDeterministic = 2 };
+
 }  // namespace tangram

@@ -24,7 +24,8 @@ std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::sp
                                              AttnPasses passes = AttnPasses::kBoth);
 
 /// A mask, its shape and a backend, ready to be called any number of times, one call at a time. What only backward()
-/// needs is made by its first call.
+/// needs is made by its first call: what deterministic calls need by the first of these, and what the others need
+/// likewise.
 class FlexAttention {
  public:
   /// `backend` must outlive the object. Throws InvalidArgument for what the backend cannot do.
@@ -36,9 +37,9 @@ class FlexAttention {
   /// Of what the backend prepared: PreparedMask::host_bytes.
   int64_t host_bytes() const { return prepared_->host_bytes(); }
 
-  /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares it.
+  /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares what such calls need.
   int64_t forward_workspace_bytes() const { return backend_->forward_workspace_bytes(*prepared_); }
-  int64_t backward_workspace_bytes();
+  int64_t backward_workspace_bytes(bool deterministic = false);
   /// Memory of a device that the object holds.
   int64_t device_bytes() const { return prepared_->device_bytes(); }
 
@@ -47,13 +48,13 @@ class FlexAttention {
   void backward(const AttnBackwardArgs& args, void* stream = nullptr);
 
  private:
-  void prepare_backward();
+  void prepare_backward(bool deterministic);
 
   AttnShape shape_;
   const AttnBackend* backend_;
   std::unique_ptr<PreparedMask> prepared_;
-  std::vector<AttnSlice> slices_;  // until backward() is prepared
-  bool has_backward_ = false;
+  std::vector<AttnSlice> slices_;         // until all of backward() is prepared
+  bool is_prepared_[2] = {false, false};  // default and deterministic calls
 };
 
 }  // namespace tangram

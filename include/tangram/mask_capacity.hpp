@@ -15,7 +15,8 @@ struct MaskCapacity {
   /// Documents: stretches of rows that see none of each other's keys. Each may take one more tile of 64 queries in the
   /// backward pass, and that is what a call's workspace grows with.
   int64_t documents = 64;
-  /// Slices of a mask; 0: as many as documents. Lists have room for two runs of keys a tile, and four more a slice.
+  /// Slices of a mask; 0: as many as documents. Lists have room for two runs of keys a tile, and besides for those of
+  /// as many slices of up to 128 rows and keys.
   int64_t slices = 0;
   /// Lists are those of deterministic calls, or of others; never both.
   bool deterministic = false;

@@ -39,12 +39,11 @@ class SharedFlexAttention final : public SharedAttention {
   int64_t host_bytes() const { return host_bytes_; }
 
   int64_t forward_workspace_bytes() const { return forward_workspace_bytes_; }
-  // Also prepares what backward() needs, once.
-  int64_t backward_workspace_bytes() {
-    if (backward_workspace_bytes_ < 0) {
-      run_alone([&] { backward_workspace_bytes_ = attention_->backward_workspace_bytes(); });
-    }
-    return backward_workspace_bytes_;
+  // Also prepares what such calls need, once.
+  int64_t backward_workspace_bytes(bool deterministic) {
+    std::atomic<int64_t>& bytes = backward_workspace_bytes_[deterministic ? 1 : 0];
+    if (bytes < 0) run_alone([&] { bytes = attention_->backward_workspace_bytes(deterministic); });
+    return bytes;
   }
 
  private:
@@ -65,7 +64,7 @@ class SharedFlexAttention final : public SharedAttention {
 
   std::shared_ptr<FlexAttention> attention_;  // graphs that were captured with it hold it, too
   const int64_t forward_workspace_bytes_;
-  std::atomic<int64_t> backward_workspace_bytes_ = -1;
+  std::atomic<int64_t> backward_workspace_bytes_[2] = {-1, -1};  // of default and of deterministic calls
   std::atomic<int64_t> host_bytes_ = 0;
 };
 
@@ -195,8 +194,8 @@ void bind_mask_buffer(nb::module_& m) {
       .def("reserve", &SharedMaskBuffer::reserve, "documents"_a, "slices"_a, "Other room; forgets the mask.")
       .def_prop_ro("forward_workspace_bytes",
                    [](const SharedMaskBuffer& self) { return self.get().forward_workspace_bytes(); })
-      .def_prop_ro("backward_workspace_bytes",
-                   [](const SharedMaskBuffer& self) { return self.get().backward_workspace_bytes(); })
+      .def("backward_workspace_bytes",
+           [](const SharedMaskBuffer& self) { return self.get().backward_workspace_bytes(); })
       .def_prop_ro("device_bytes", [](const SharedMaskBuffer& self) { return self.get().device_bytes(); })
       .def_prop_ro("host_bytes", [](const SharedMaskBuffer& self) { return self.get().host_bytes(); });
 }
@@ -255,8 +254,8 @@ void bind_attention(nb::module_& m) {
            "Raises InvalidArgument for what the backend cannot do.")
       .def_prop_ro("forward_workspace_bytes", &SharedFlexAttention::forward_workspace_bytes,
                    "What forward needs as its workspace, 0: none.")
-      .def_prop_ro("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes,
-                   "The same of backward. Prepares what backward needs, once.")
+      .def("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes, "deterministic"_a = false,
+           "The same of backward calls that are deterministic, or are not. Prepares what these need, once.")
       .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes, "GPU memory that the object holds.")
       .def_prop_ro("host_bytes", &SharedFlexAttention::host_bytes,
                    "Host memory that the object holds, as of its last pass.");

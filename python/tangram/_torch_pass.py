@@ -144,7 +144,7 @@ def _backward(
     if not dout.is_contiguous() or dout.data_ptr() % 16 != 0:
         dout = _rows(dout)
     stream = _stream(q)
-    space, place = _workspace.take(call.attention.backward_workspace_bytes, q, stream)
+    space, place = _workspace.take(call.attention.backward_workspace_bytes(call.options.deterministic), q, stream)
     try:
         call.attention.backward(
             q, k, v, out, lse, dout, dq, dk, dv, dsink, sink, call.sink_layout, call.options, stream, place

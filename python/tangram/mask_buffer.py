@@ -30,9 +30,8 @@ class MaskOfBuffer:
     def forward_workspace_bytes(self) -> int:
         return self._core.forward_workspace_bytes
 
-    @property
-    def backward_workspace_bytes(self) -> int:
-        return self._core.backward_workspace_bytes
+    def backward_workspace_bytes(self, deterministic: bool) -> int:
+        return self._core.backward_workspace_bytes()
 
     def forward(self, *args: Any) -> None:
         self._core.forward(*args)

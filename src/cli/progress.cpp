@@ -53,8 +53,9 @@ std::unique_ptr<PreparedMask> CountingBackend::prepare(std::span<const AttnSlice
   return mask;
 }
 
-void CountingBackend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const {
-  backend_->prepare_backward(*dynamic_cast<CountedMask&>(mask).inner, transposed_tiles);
+void CountingBackend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles,
+                                       BackwardCalls calls) const {
+  backend_->prepare_backward(*dynamic_cast<CountedMask&>(mask).inner, transposed_tiles, calls);
 }
 
 void CountingBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {

@@ -51,7 +51,7 @@ class CountingBackend final : public AttnBackend {
     return backend_->backward_tile_shape(shape);
   }
   bool takes_delta() const override { return backend_->takes_delta(); }
-  void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const override;
+  void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles, BackwardCalls calls) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override;
 

@@ -35,13 +35,13 @@ int64_t first_wave(const GpuModel& gpu, const AttnShape& shape) {
 
 /// The tile list of the transposed slices, where the backend wants one.
 void add_backward(const AttnBackend& backend, PreparedMask& prepared, std::span<const AttnSlice> slices,
-                  const AttnShape& shape) {
+                  const AttnShape& shape, BackwardCalls calls = BackwardCalls::kBoth) {
   const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape);
   if (!keys_first) return;
   std::vector<AttnSlice> slices_of_keys;
   for (const AttnSlice& slice : slices) slices_of_keys.push_back(schedule::transposed(slice));
-  backend.prepare_backward(prepared,
-                           schedule::build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, *keys_first));
+  backend.prepare_backward(
+      prepared, schedule::build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, *keys_first), calls);
 }
 
 /// prepare_slices of slices of a mask, which has checked them.
@@ -94,22 +94,24 @@ FlexAttention::FlexAttention(std::span<const AttnSlice> slices, const AttnShape&
       prepared_(prepare_slices(backend, slices, shape, {}, AttnPasses::kForward)),
       slices_(slices.begin(), slices.end()) {}
 
-void FlexAttention::prepare_backward() {
-  if (has_backward_) return;
-  add_backward(*backend_, *prepared_, slices_, shape_);
-  slices_ = {};
-  has_backward_ = true;
+void FlexAttention::prepare_backward(bool deterministic) {
+  bool& is_prepared = is_prepared_[deterministic ? 1 : 0];
+  if (is_prepared) return;
+  add_backward(*backend_, *prepared_, slices_, shape_,
+               deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault);
+  is_prepared = true;
+  if (is_prepared_[0] && is_prepared_[1]) slices_ = {};
 }
 
-int64_t FlexAttention::backward_workspace_bytes() {
-  prepare_backward();
+int64_t FlexAttention::backward_workspace_bytes(bool deterministic) {
+  prepare_backward(deterministic);
   return backend_->backward_workspace_bytes(*prepared_);
 }
 
 void FlexAttention::forward(const AttnForwardArgs& args, void* stream) { backend_->forward(*prepared_, args, stream); }
 
 void FlexAttention::backward(const AttnBackwardArgs& args, void* stream) {
-  prepare_backward();
+  prepare_backward(args.options.deterministic);
   backend_->backward(*prepared_, args, stream);
 }
 

@@ -18,9 +18,12 @@ namespace {
 constexpr size_t kAlignment = 256;
 // What a list is given beside its tiles: see MaskCapacity::slices. A run of a window or a document has two or three
 // turn segments; the more runs meet at a query tile, the more.
-constexpr int64_t kRunsPerTile = 2, kRunsPerSlice = 4, kSegmentsPerRun = 8;
+constexpr int64_t kRunsPerTile = 2, kSegmentsPerRun = 8;
 
 int64_t tiles_of(int64_t rows, int block) { return (rows + block - 1) / block; }
+
+/// Of a slice of up to 128 rows, wherever it begins, and some more.
+int64_t runs_of_slice(int block) { return tiles_of(128, block) + 3; }
 
 /// Places one array behind the other, each aligned.
 struct Offsets {
@@ -78,17 +81,16 @@ ImageLayout::ImageLayout(const AttnShape& shape, const TileShape& forward, const
   require(0 < capacity_.documents && capacity_.documents <= kMost && 0 < capacity_.slices && capacity_.slices <= kMost,
           "MaskBuffer: documents and slices must be positive and at most {} (got documents={}, slices={})", kMost,
           capacity.documents, capacity.slices);
-  const int64_t slice_runs = kRunsPerSlice * capacity_.slices;
   if (capacity_.passes != AttnPasses::kBackward) {
     num_forward_items_ = tiles_of(shape.seqlen_q, forward.block_m);
-    num_forward_runs_ = kRunsPerTile * num_forward_items_ + slice_runs;
+    num_forward_runs_ = kRunsPerTile * num_forward_items_ + runs_of_slice(forward.block_m) * capacity_.slices;
   }
   if (capacity_.passes != AttnPasses::kForward) {
     // A tile more where a document begins, of queries and of keys.
     num_q_tiles_ = shape.seqlen_q == 0 ? 0 : tiles_of(shape.seqlen_q, backward.block_n) + capacity_.documents;
     num_key_tiles_ = shape.seqlen_k == 0 ? 0 : tiles_of(shape.seqlen_k, backward.block_m) + capacity_.documents;
     num_backward_items_ = num_key_tiles_ * shape.num_heads_q;  // an item a head at most
-    num_backward_runs_ = kRunsPerTile * num_key_tiles_ + slice_runs;
+    num_backward_runs_ = kRunsPerTile * num_key_tiles_ + runs_of_slice(backward.block_m) * capacity_.slices;
     if (capacity_.deterministic) num_turn_segments_ = kSegmentsPerRun * num_backward_runs_;
   }
   Offsets at;

@@ -251,10 +251,10 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   };
   work.walk = work.deterministic_walk = {direction.descending, direction.same_begin};
   Extents in_order = extents;
-  const Dealing how = choose(in_order, options.calls == Calls::kDeterministic);
+  const Dealing how = choose(in_order, options.calls == BackwardCalls::kDeterministic);
   add_items(work.items, in_order, how);
-  if (options.calls != Calls::kDeterministic) work.walk.heads_inside = how.heads_inside;
-  if (options.calls == Calls::kBoth) {
+  if (options.calls != BackwardCalls::kDeterministic) work.walk.heads_inside = how.heads_inside;
+  if (options.calls == BackwardCalls::kBoth) {
     Extents deterministic_order = extents;
     Dealing deterministic = choose(deterministic_order, true);
     deterministic.heads_inside = how.heads_inside;  // no matter of items
@@ -262,7 +262,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
       add_items(work.deterministic_items, deterministic_order, deterministic);
     }
   }
-  if (options.calls != Calls::kDefault) add_turns(work);
+  if (options.calls != BackwardCalls::kDefault) add_turns(work);
   return work;
 }
 

@@ -13,19 +13,17 @@
 #include "schedule/dealing.hpp"
 #include "schedule/key_items.hpp"
 #include "schedule/late_keys.hpp"
+#include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::schedule {
 
-/// Whose items are made: those of deterministic calls wait for each other, and are dealt otherwise.
-enum class Calls : int { kBoth = 0, kDefault, kDeterministic };
-
 struct WorkList {
-  /// Of default calls, or, of Calls::kDeterministic, of deterministic ones.
+  /// Of default calls, or, of BackwardCalls::kDeterministic, of deterministic ones.
   std::vector<Item> items;
-  /// Calls::kBoth: as deterministic calls are dealt; empty: as items.
+  /// BackwardCalls::kBoth: as deterministic calls are dealt; empty: as items.
   std::vector<Item> deterministic_items;
   std::vector<TileRun> runs;  ///< those of the tile list
   std::vector<RunTiles> run_tiles;
@@ -39,7 +37,7 @@ struct WorkList {
 };
 
 struct DealingOptions {
-  Calls calls = Calls::kBoth;
+  BackwardCalls calls = BackwardCalls::kBoth;
   /// So dealt instead of as choose_dealing finds, for measurements (benchmarks/schedule/time_dealings.cpp).
   std::optional<Dealing> given;
 };

@@ -27,7 +27,7 @@ struct Lists {
   WorkList backward;
 };
 
-Lists lists_of(const std::vector<AttnSlice>& slices, Calls calls) {
+Lists lists_of(const std::vector<AttnSlice>& slices, BackwardCalls calls) {
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
   return {
@@ -90,7 +90,7 @@ TEST(MaskImage, HoldsTheListsOfOneMaskAfterTheOther) {
     std::byte* const image = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256);
     for (int round = 0; round < 200; ++round) {
       const std::vector<AttnSlice> slices = random_slices(rng);
-      const Lists lists = lists_of(slices, deterministic ? Calls::kDeterministic : Calls::kDefault);
+      const Lists lists = lists_of(slices, deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault);
       const WorkList& work = lists.backward;
       layout.check(lists.forward, work);
       const size_t bytes = layout.write(image, lists.forward, work);
@@ -141,7 +141,7 @@ TEST(MaskImage, RefusesWhatHasNoRoomAndNamesIt) {
   for (int64_t row = 0; row < kRows; row += 40) blocks.push_back(AttnSlice::full({row, row + 20}, {0, 1000}));
   for (int64_t key = 1100; key < kRows; key += 40) blocks.push_back(AttnSlice::full({0, kRows}, {key, key + 20}));
   const auto message = [&](const std::vector<AttnSlice>& slices) {
-    const Lists lists = lists_of(slices, Calls::kDefault);
+    const Lists lists = lists_of(slices, BackwardCalls::kDefault);
     return support::message_of<InvalidArgument>([&] { layout.check(lists.forward, lists.backward); });
   };
   EXPECT_EQ(message({AttnSlice::causal({0, kRows}, {0, kRows})}), "nothing was thrown");

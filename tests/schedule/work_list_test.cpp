@@ -22,7 +22,7 @@ namespace {
 constexpr TileShape kTileShape{128, 64, true};
 
 WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, const LateKeys& late_keys = {},
-              Calls calls = Calls::kBoth) {
+              BackwardCalls calls = BackwardCalls::kBoth) {
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
   return make_work_list(build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, kTileShape), slices, shape, {},
@@ -127,8 +127,8 @@ TEST(BackwardWorkList, ListsForOneKindOfCallsAreThoseOfListsForBoth) {
   for (const Problem& p : problems()) {
     SCOPED_TRACE(p.name);
     const WorkList both = make(p.slices, p.shape);
-    const WorkList usual = make(p.slices, p.shape, {}, Calls::kDefault);
-    const WorkList deterministic = make(p.slices, p.shape, {}, Calls::kDeterministic);
+    const WorkList usual = make(p.slices, p.shape, {}, BackwardCalls::kDefault);
+    const WorkList deterministic = make(p.slices, p.shape, {}, BackwardCalls::kDeterministic);
     EXPECT_TRUE(same_items(usual.items, both.items));
     EXPECT_TRUE(same_items(deterministic.items, deterministic_items(both)));
     EXPECT_TRUE(usual.deterministic_items.empty() && usual.turn_segments.empty());

@@ -39,16 +39,24 @@ struct Sm90Mask final : PreparedMask {
   AttnShape shape;
   std::vector<AttnSlice> slices;
   std::optional<ForwardLists> forward;
-  std::unique_ptr<backward::DeviceWorkList> backward;
+  std::unique_ptr<backward::DeviceWorkList> backward;  ///< of all calls, unless
+  std::unique_ptr<backward::DeviceWorkList> deterministic_backward;
+  bool backward_is_default = false;    ///< `backward` is of calls that are not deterministic
   std::unique_ptr<ListBuffer> buffer;  ///< in place of both, for masks that come later
   schedule::LateKeys late_keys;
   DeviceLateKeys late_keys_on_device;
   KeyStretches stretches;
 
+  /// The lists of such calls; null: not prepared.
+  const backward::DeviceWorkList* backward_of(bool deterministic) const {
+    if (!deterministic) return backward.get();
+    return deterministic_backward != nullptr || backward_is_default ? deterministic_backward.get() : backward.get();
+  }
   int64_t host_bytes() const override { return buffer ? static_cast<int64_t>(buffer->host_bytes()) : 0; }
   bool is_held_by_graphs() const override { return buffer && buffer->is_held_by_graphs(); }
   int64_t device_bytes() const override {
-    const size_t lists = (forward ? forward->arrays.device_bytes() : 0) + (backward ? backward->device_bytes() : 0);
+    const size_t lists = (forward ? forward->arrays.device_bytes() : 0) + (backward ? backward->device_bytes() : 0) +
+                         (deterministic_backward ? deterministic_backward->device_bytes() : 0);
     return static_cast<int64_t>(lists + (buffer ? buffer->device_bytes() : 0) + late_keys_on_device.device_bytes() +
                                 stretches.device_bytes());
   }

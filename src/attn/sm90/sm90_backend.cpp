@@ -323,7 +323,7 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
     sm90::check_transposed_tiles("Sm90Backend::set_mask", prepared.shape, *transposed_tiles);
     work = schedule::make_work_list(
         *transposed_tiles, slices, prepared.shape, sm90::gpu_of_current_device(), {},
-        {.calls = capacity.deterministic ? schedule::Calls::kDeterministic : schedule::Calls::kDefault});
+        {.calls = capacity.deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault});
   }
   if (capacity.passes != AttnPasses::kBackward) {
     require(tiles != nullptr, "Sm90Backend::set_mask: needs a tile list (got none)");

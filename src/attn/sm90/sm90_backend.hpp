@@ -34,7 +34,8 @@ class Sm90Backend final : public AttnBackend {
   int64_t forward_workspace_bytes(const PreparedMask& mask) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override;
-  void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const override;
+  void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles,
+                        BackwardCalls calls = BackwardCalls::kBoth) const override;
   int64_t backward_workspace_bytes(const PreparedMask& mask) const override;
   bool has_buffers() const override { return true; }
   std::unique_ptr<PreparedMask> make_buffer(const AttnShape& shape, const MaskCapacity& capacity) const override;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <numbers>
+#include <utility>
 
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/backward/launch.hpp"
@@ -219,14 +220,21 @@ std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape
   return sm90::backward::kTileShape;
 }
 
-void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const {
+void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles, BackwardCalls calls) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
   const AttnShape& shape = prepared.shape;
   sm90::check_transposed_tiles("Sm90Backend::prepare_backward", shape, transposed_tiles);
   const GpuModel gpu = sm90::gpu_of_current_device();
   const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
-  prepared.backward = std::make_unique<sm90::backward::DeviceWorkList>(
-      schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys), shape);
+  auto lists = std::make_unique<sm90::backward::DeviceWorkList>(
+      schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys, {.calls = calls}),
+      shape);
+  if (calls == BackwardCalls::kDeterministic) {
+    prepared.deterministic_backward = std::move(lists);
+  } else {
+    prepared.backward = std::move(lists);
+    prepared.backward_is_default = calls == BackwardCalls::kDefault;
+  }
 }
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
@@ -235,20 +243,27 @@ int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
     const bool has_backward = prepared.buffer->capacity().passes != AttnPasses::kForward;
     return has_backward ? static_cast<int64_t>(prepared.buffer->backward_workspace_bytes()) : 0;
   }
-  return prepared.backward == nullptr ? 0 : static_cast<int64_t>(prepared.backward->workspace_bytes());
+  size_t bytes = 0;
+  for (const auto* lists : {prepared.backward.get(), prepared.deterministic_backward.get()}) {
+    if (lists != nullptr) bytes = std::max(bytes, lists->workspace_bytes());
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);
-  require(prepared.backward != nullptr || prepared.buffer != nullptr,
-          "Sm90Backend::backward: prepare_backward() must come first (got none)");
+  const bool deterministic = args.options.deterministic;
+  const sm90::backward::DeviceWorkList* const lists = prepared.backward_of(deterministic);
+  require(lists != nullptr || prepared.buffer != nullptr,
+          "Sm90Backend::backward: prepare_backward() of such calls must come first (got deterministic={})",
+          deterministic);
   sm90::check_buffer(kFunction, prepared, AttnPasses::kForward);
   check_backward(prepared.shape, args);
   const auto cuda_stream = cuda::as_stream(stream);
-  const sm90::CallWorkspace workspace("Sm90Backend::backward", args.workspace, backward_workspace_bytes(mask),
-                                      cuda_stream);
+  const int64_t needed =
+      lists != nullptr ? static_cast<int64_t>(lists->workspace_bytes()) : backward_workspace_bytes(mask);
+  const sm90::CallWorkspace workspace(kFunction, args.workspace, needed, cuda_stream);
   const cuda::ProfileRange range("tangram: attention backward");
-  const bool deterministic = args.options.deterministic;
   Params params{};
   EdgeParams edge{};
   params.stretches = sm90::stretch_params("Sm90Backend::backward", prepared, args.k_elsewhere, args.v_elsewhere);
@@ -263,8 +278,8 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
     prepared.buffer->fill(params, edge, workspace.data());
     prepared.buffer->keep_while_graph_lives(cuda_stream);
   } else {
-    prepared.backward->fill(params, edge, deterministic, workspace.data());
-    num_items = prepared.backward->num_items(deterministic);
+    lists->fill(params, edge, deterministic, workspace.data());
+    num_items = lists->num_items(deterministic);
   }
   const int64_t free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, num_items));

@@ -174,8 +174,8 @@ std::unique_ptr<PreparedMask> StagingBackend::prepare(std::span<const AttnSlice>
   return mask;
 }
 
-void StagingBackend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const {
-  backend_->prepare_backward(*as_staged(mask).inner, transposed_tiles);
+void StagingBackend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles, BackwardCalls calls) const {
+  backend_->prepare_backward(*as_staged(mask).inner, transposed_tiles, calls);
 }
 
 void StagingBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {

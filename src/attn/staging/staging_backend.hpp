@@ -31,7 +31,7 @@ class StagingBackend final : public AttnBackend {
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override {
     return backend_->backward_tile_shape(shape);
   }
-  void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles) const override;
+  void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles, BackwardCalls calls) const override;
   bool takes_delta() const override { return backend_->takes_delta(); }
   /// `stream` must be null: these calls have an order of their own.
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;

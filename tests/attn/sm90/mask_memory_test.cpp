@@ -58,6 +58,32 @@ TEST(MaskMemory, AMaskKeepsItsListsAndNothingElse) {
   }
 }
 
+// Most programs make calls of one kind, and paid for the lists of both.
+TEST(MaskMemory, ListsOfCallsThatNobodyMakesAreNotMade) {
+  const Sm90Backend backend;
+  for (const bool first : {false, true}) {
+    Operands operands;
+    AttnBackwardArgs args = operands.backward();
+    const auto call = [&](FlexAttention& attention, bool deterministic) {
+      const RuntimeCounts before = runtime_counts();
+      args.options.deterministic = deterministic;
+      attention.backward(args);
+      return since(before).copies;
+    };
+    FlexAttention attention(make_pack(6), kHeads, backend);
+    EXPECT_GT(attention.backward_workspace_bytes(!first), 0) << "makes those of the other kind";
+    FlexAttention one(make_pack(6), kHeads, backend);
+    EXPECT_EQ(call(one, first), 1);
+    EXPECT_EQ(call(one, first), 0);
+    const int64_t bytes = one.device_bytes();
+    EXPECT_EQ(call(one, !first), 1) << "lists of the other kind come with its first call";
+    EXPECT_GT(one.device_bytes(), bytes);
+    EXPECT_EQ(call(one, first) + call(one, !first), 0);
+    EXPECT_EQ(call(attention, !first), 0);
+    EXPECT_EQ(call(attention, first), 1);
+  }
+}
+
 TEST(MaskMemory, APassThatIsNotCalledIsNotPrepared) {
   const Sm90Backend backend;
   Operands operands;

@@ -59,7 +59,7 @@ std::vector<Case> cases() {
 /// Where a kernel finds its lists: where they were made, or in an image that may hold another mask the next time.
 enum class Lists { kApart, kImage };
 
-schedule::WorkList work_of(const RandomAttention& r, int multiprocessors, schedule::Calls calls) {
+schedule::WorkList work_of(const RandomAttention& r, int multiprocessors, BackwardCalls calls) {
   const AttnShape& s = r.config.shape;
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : r.slices) keys_first.push_back(schedule::transposed(slice));
@@ -154,7 +154,7 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   SCOPED_TRACE(where == Lists::kApart ? "lists apart" : "lists in an image");
   const AttnShape& s = r.config.shape;
   schedule::WorkList work =
-      work_of(r, c.multiprocessors, kDeterministic ? schedule::Calls::kDeterministic : schedule::Calls::kDefault);
+      work_of(r, c.multiprocessors, kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault);
   sm90::backward::Params params{};
   params.items = work.items.data();
   params.runs = work.runs.data();
