@@ -64,20 +64,26 @@ def live_bytes():
     return total - free
 
 
+# Between two of 300 masks it was found 66 MiB lower: 256 bytes for each of 132 x 2,048 threads, the local memory of
+# some kernel, which CUDA gives back and takes again as it likes. So most is compared with most, over many steps: what
+# masks left behind would add up in each.
 def test_memory_stays_the_same_however_many_masks_there_were():
     rng, rows = random.Random(0), 4096
     tensors = operands(rows)
     clear_cache()
-    seen = {}
-    for number in range(1, (1000 if LONG else 300) + 1):
-        step(tensors, pack(rng, rows))
-        if number in (20, 270, 300, 1000):
-            seen[number] = live_bytes()
-    assert seen[270] - seen[20] < 250 * MIB, "a mask keeps less than 1 MiB"
+
+    def most_bytes(masks):
+        """In use behind any of so many steps."""
+        most = 0
+        for _ in range(masks):
+            step(tensors, pack(rng, rows))
+            most = max(most, live_bytes())
+        return most
+
+    first, full = most_bytes(20), most_bytes(280)
+    assert full - first < 250 * MIB, "a mask keeps less than 1 MiB"
     # The cache of 256 masks is full; what is left are its lists of other lengths, in blocks of 2 MiB.
-    assert abs(seen[300] - seen[270]) <= 8 * MIB
-    if LONG:
-        assert abs(seen[1000] - seen[300]) <= 8 * MIB
+    assert most_bytes(700 if LONG else 200) <= full + 8 * MIB
 
 
 def test_masks_in_turns_and_between_forward_and_backward():
