@@ -114,11 +114,17 @@ def test_memory_does_not_grow_with_masks():
         free, total = torch.cuda.mem_get_info()
         return total - free
 
-    before = used()
-    for _ in range(200):
-        buffer.set(pack(rng))
-        graph.replay()
-    assert used() == before
+    def most_bytes(masks):
+        """Most against most: the local memory of kernels, 66 MiB here, comes and goes as CUDA likes."""
+        most = 0
+        for _ in range(masks):
+            buffer.set(pack(rng))
+            graph.replay()
+            most = max(most, used())
+        return most
+
+    before = most_bytes(50)
+    assert most_bytes(200) <= before
 
 
 def test_a_graph_forbids_what_it_would_not_see():

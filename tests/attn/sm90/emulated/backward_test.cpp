@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The main backward kernel, run by the emulator, against dense attention in float64. The two small kernels around it
-// are done by hand.
+// The three kernels of the backward pass, run by the emulator, against dense attention in float64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numbers>
 
 #include "attn/cpu/random_attention.hpp"
+#include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "schedule/mask_image.hpp"
@@ -97,53 +98,32 @@ std::vector<std::byte> put_into_image(sm90::backward::Params& params, schedule::
   return image;
 }
 
-/// As the first kernel makes them: of each row -lse and -delta, in three bfloat16 each.
-std::vector<float> statistics(const RandomAttention& r, const reference::DenseResult& expected,
-                              const schedule::WorkList& work, float lse_factor) {
+/// Of the kernels before and after, around that of `params`.
+sm90::backward::EdgeParams edge_params(const sm90::backward::Params& params, RandomAttention& r, float lse_factor,
+                                       int32_t num_slabs) {
   const AttnShape& s = r.config.shape;
-  std::vector<float> stats(size_t(s.num_heads_q) * work.q_tiles.size() * kStatsFloats);
-  auto* rows = reinterpret_cast<uint2*>(stats.data());
-  for (int head = 0; head < s.num_heads_q; ++head) {
-    for (size_t tile = 0; tile < work.q_tiles.size(); ++tile) {
-      for (int in_tile = 0; in_tile < kBlockM; ++in_tile, rows += 2) {
-        const int64_t row = work.q_tiles[tile].row_begin + in_tile;
-        const bool covered = work.covered_queries.empty() || (work.covered_queries[tile] >> in_tile & 1) != 0;
-        if (row >= work.q_tiles[tile].row_end || !covered) continue;
-        const auto at = static_cast<size_t>(row * s.num_heads_q + head);
-        double delta = 0;
-        for (size_t d = 0; d < size_t(s.head_dim); ++d) {
-          delta += expected.out[at * size_t(s.head_dim) + d] * r.problem.dout[at * size_t(s.head_dim) + d];
-        }
-        rows[0] = sm90::backward::split_in_three(static_cast<float>(expected.lse[at]) * lse_factor);
-        rows[1] = sm90::backward::split_in_three(static_cast<float>(-delta));
-      }
-    }
-  }
-  return stats;
-}
-
-/// As the last kernel does: from fragment order to rows.
-template <typename Traits>
-void store_dq(RandomAttention& r, const schedule::WorkList& work, const std::vector<float>& sums,
-              const std::vector<int32_t>& turns) {
-  constexpr int kColumns = Traits::kHeadDim / 2;  // of half a slab
-  size_t i = 0;
-  for (int head = 0; head < r.config.shape.num_heads_q; ++head) {
-    for (size_t tile = 0; tile < work.q_tiles.size(); ++tile) {
-      const size_t slab = size_t(head) * work.q_tiles.size() + tile;
-      for (int part = 0; part < 8; ++part) {
-        const bool stored = work.zeroed_sums || turns[slab * 2 + size_t(part / 4)] != 0;
-        for (int word = 0; word < Traits::kWarpSlabFloats; ++word, ++i) {
-          const int group = word / 128, lane = word / 4 % 32, sum = word % 4;
-          const int64_t row = work.q_tiles[tile].row_begin + part % 4 * 16 + lane / 4 + sum / 2 * 8;
-          const int column = part / 4 * kColumns + group * 8 + lane % 4 * 2 + sum % 2;
-          if (row < work.q_tiles[tile].row_end) {
-            r.dq.set(row, head, column, stored ? double(sums[i]) * r.problem.scale : 0.0);
-          }
-        }
-      }
-    }
-  }
+  sm90::backward::EdgeParams edge{};
+  edge.q_tiles = params.q_tiles;
+  edge.out = r.out.view().data;
+  edge.dout = r.dout.view().data;
+  edge.lse = r.lse.data();
+  edge.stats = const_cast<float*>(params.stats);
+  edge.dq_sums = params.dq_sums;
+  edge.ticket = params.ticket;
+  edge.turns = params.turns;
+  edge.piece_turns = params.piece_turns;
+  edge.covered_queries = params.covered_queries;
+  edge.dq = r.dq.view().data;
+  edge.out_row_stride = edge.dout_row_stride = edge.dq_row_stride = int64_t{s.num_heads_q} * s.head_dim;
+  edge.out_head_stride = edge.dout_head_stride = edge.dq_head_stride = s.head_dim;
+  edge.num_heads_q = s.num_heads_q;
+  edge.num_q_tiles = params.num_q_tiles;
+  edge.num_slabs = num_slabs;
+  edge.softmax_scale = params.softmax_scale;
+  edge.lse_factor = lse_factor;
+  edge.zeroed_sums = params.zeroed_sums;
+  edge.facts = params.facts;
+  return edge;
 }
 
 template <int kHeadDim, bool kSoftcap, bool kDeterministic>
@@ -170,14 +150,13 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   if (where == Lists::kImage) image = put_into_image(params, work, s, kDeterministic);
   const auto scale = static_cast<float>(r.problem.scale);
   const size_t num_slabs = size_t(s.num_heads_q) * work.q_tiles.size();
-  const std::vector<float> stats =
-      statistics(r, expected, work, kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (HostTensor* gradient : {&r.dq, &r.dk, &r.dv}) gradient->fill(kNan);
-  std::vector<float> sums(num_slabs * Traits::kSlabFloats, work.zeroed_sums ? 0.0f : kNan);
+  // Memory in which a call computes begins with anything in it.
+  std::vector<float> stats(num_slabs * kStatsFloats, kNan), sums(num_slabs * Traits::kSlabFloats, kNan);
   std::vector<float> slabs(size_t(work.num_slabs) * 2 * kBlockN * kHeadDim, kNan);
-  std::vector<int32_t> turns(num_slabs * 2), piece_turns(size_t(work.num_slabs));
-  int32_t ticket = 0;
+  std::vector<int32_t> turns(num_slabs * 2, 77), piece_turns(size_t(work.num_slabs), 77);
+  int32_t ticket = 77;
   params.q_map = emulated::rows_first_map(r.q, kBlockM);
   params.dout_map = emulated::rows_first_map(r.dout, kBlockM);
   params.k_map = emulated::rows_first_map(r.k, kBlockN);
@@ -197,8 +176,15 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   params.scale_log2 = scale * std::numbers::log2e_v<float>;
   params.cap_inner = kSoftcap ? scale / r.config.softcap : scale;
   params.cap_outer = (kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
+  const sm90::backward::EdgeParams edge =
+      edge_params(params, r, kSoftcap ? -std::numbers::log2e_v<float> : -1 / scale, work.num_slabs);
+  const uint32_t edge_blocks = std::max(static_cast<uint32_t>(num_slabs), 1u);
+  constexpr uint32_t kEdgeThreads = sm90::backward::kEdgeThreads;
+  emulated::run_one_by_one({edge_blocks, kEdgeThreads, order},
+                           [&] { sm90::backward::before_kernel<__nv_bfloat16, kHeadDim>(edge); });
   emulated::run({c.blocks, Traits::kThreads, order}, [&] { sm90::backward::backward_kernel<Traits>(params); });
-  store_dq<Traits>(r, work, sums, turns);
+  emulated::run_one_by_one({edge_blocks, kEdgeThreads, order},
+                           [&] { sm90::backward::after_kernel<__nv_bfloat16, kHeadDim>(edge); });
   EXPECT_LT(support::relative_error(r.dq, expected.dq, s.num_heads_q, kHeadDim), 5e-3);
   EXPECT_LT(support::relative_error(r.dk, expected.dk, s.num_heads_kv, kHeadDim), 5e-3);
   EXPECT_LT(support::relative_error(r.dv, expected.dv, s.num_heads_kv, kHeadDim), 5e-3);
@@ -210,9 +196,15 @@ void expect_close(const Case& c, const Order& order) {
   config.shape = c.shape;
   config.shape.head_dim = config.shape.head_dim_v = kHeadDim;
   config.softcap = kSoftcap ? 3.0f : 0.0f;
-  config.grad_dtype = DType::kBFloat16;
+  config.out_dtype = config.grad_dtype = DType::kBFloat16;
   RandomAttention r = make_random(config, c.slices, 1);
   const reference::DenseResult expected = reference::dense_attention(r.problem);
+  for (size_t i = 0; i < expected.out.size(); ++i) {
+    const auto row = static_cast<int64_t>(i) / (c.shape.num_heads_q * kHeadDim);
+    r.out.set(row, static_cast<int>(i) / kHeadDim % c.shape.num_heads_q, static_cast<int>(i) % kHeadDim,
+              static_cast<float>(expected.out[i]));
+  }
+  std::copy(expected.lse.begin(), expected.lse.end(), r.lse.begin());
   SCOPED_TRACE(testing::Message() << c.name << ", head_dim " << kHeadDim << ", order " << order.seed);
   const Lists where = order.seed % 2 == 0 ? Lists::kApart : Lists::kImage;
   const Lists other = order.seed % 2 == 0 ? Lists::kImage : Lists::kApart;

@@ -22,11 +22,13 @@
 #undef __global__
 #undef __grid_constant__
 #undef __launch_bounds__
+#undef __shared__
 #define __device__
 #define __forceinline__ inline
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __shared__ static  // of one block at a time: run_one_by_one
 
 struct EmulatedIndex {
   uint32_t x;
@@ -99,6 +101,10 @@ T __ldg(const T* place) {
 }
 template <typename T>
 T __ldcg(const T* place) {
+  return *place;
+}
+template <typename T>
+T __ldcs(const T* place) {
   return *place;
 }
 template <typename T>

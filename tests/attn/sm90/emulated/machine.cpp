@@ -188,7 +188,7 @@ void meet(Meeting& meeting, uint32_t threads, const char* what) {
 }  // namespace
 
 Thread& self() { return machine->running->thread; }
-uint32_t num_blocks() { return machine->launch.blocks; }
+uint32_t num_blocks() { return std::max(machine->launch.grid, machine->launch.blocks); }
 uint32_t num_threads() { return machine->launch.threads; }
 void note_progress() { ++machine->progress; }
 void yield() {
@@ -293,7 +293,7 @@ void run(const Launch& launch, const std::function<void()>& kernel) {
   char* stacks = static_cast<char*>(memory);
   for (uint32_t i = 0; i < launch.blocks; ++i) {
     Block& block = machine->blocks[i];
-    block.index = i;
+    block.index = launch.first_block + i;
     block.shared = static_cast<unsigned char*>(std::aligned_alloc(1024, kSharedBytes));
     std::memset(block.shared, 0xff, kSharedBytes);
   }

@@ -120,7 +120,15 @@ struct Launch {
   uint32_t blocks;
   uint32_t threads;
   Order order;
+  uint32_t first_block = 0;  // of a grid of more blocks
+  uint32_t grid = 0;         // 0: of these
 };
 void run(const Launch& launch, const std::function<void()>& kernel);
+/// The same, one block after the other: for kernels with shared variables, which are static here.
+inline void run_one_by_one(const Launch& launch, const std::function<void()>& kernel) {
+  for (uint32_t block = 0; block < launch.blocks; ++block) {
+    run({1, launch.threads, launch.order, block, launch.blocks}, kernel);
+  }
+}
 
 }  // namespace tangram::emulated
