@@ -40,7 +40,7 @@ MUTATIONS = [
     ),
     ("plan/program/movement_writer.cpp", "!call.fetched && call.stage > 0", "call.stage > 0"),
     ("plan/program/emit_kv.cpp", "if (s == last && call_", "if (s + 1 == stages.size() && call_"),
-    ("plan/program/heads.cpp", "shard_row[member] += dispatch.chunk_size;", ""),
+    ("plan/program/heads.cpp", "shard_row[member] += size;", ""),
 ]
 
 

@@ -17,6 +17,7 @@
 #include "tangram/grid_plan.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/movement_plan.hpp"
+#include "tangram/rank_of_chunk.hpp"
 
 namespace tangram {
 
@@ -24,7 +25,7 @@ namespace tangram {
 struct Dispatch {
   int cp_size = 1;
   int64_t chunk_size = 0;
-  std::vector<int> rank_of_chunk;  // [num_chunks]
+  RankOfChunk rank_of_chunk;  // [num_chunks]
 
   int64_t num_chunks() const { return static_cast<int64_t>(rank_of_chunk.size()); }
   int64_t seqlen() const { return num_chunks() * chunk_size; }

@@ -37,6 +37,7 @@
 #include "tangram/mpi_group.hpp"
 #include "tangram/plan.hpp"
 #include "tangram/range.hpp"
+#include "tangram/rank_of_chunk.hpp"
 #include "tangram/shard_map.hpp"
 #include "tangram/simulate.hpp"
 #include "tangram/slice.hpp"

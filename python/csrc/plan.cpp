@@ -48,7 +48,7 @@ void bind_parts(nb::module_& m) {
   nb::class_<Dispatch> dispatch(m, "Dispatch", "The map chunk -> rank over one sequence.");
   dispatch.def_ro("cp_size", &Dispatch::cp_size)
       .def_ro("chunk_size", &Dispatch::chunk_size)
-      .def_ro("rank_of_chunk", &Dispatch::rank_of_chunk)
+      .def_prop_ro("rank_of_chunk", [](const Dispatch& self) { return self.rank_of_chunk.expanded(); })
       .def_prop_ro("seqlen", &Dispatch::seqlen)
       .def_prop_ro("rows_per_rank", &Dispatch::rows_per_rank)
       .def("rows_of_rank", &Dispatch::rows_of_rank, "rank"_a, "Global rows of a rank's shard, in shard order.");

@@ -282,11 +282,10 @@ std::string movement_text(const Plan& plan) {
 // Runs of chunks of one rank as [number of chunks, rank]. There may be a chunk for every row.
 nlohmann::json dispatch_json(const Dispatch& dispatch) {
   nlohmann::json runs = nlohmann::json::array();
-  const std::vector<int>& ranks = dispatch.rank_of_chunk;
-  for (auto begin = ranks.begin(); begin != ranks.end();) {
-    const auto end = std::find_if(begin, ranks.end(), [&](int rank) { return rank != *begin; });
-    runs.push_back({end - begin, *begin});
-    begin = end;
+  int64_t begin = 0;
+  for (const OwnedChunks& run : dispatch.rank_of_chunk.runs()) {
+    runs.push_back({run.end - begin, run.rank});
+    begin = run.end;
   }
   return runs;
 }
@@ -295,11 +294,7 @@ std::string chunks_text(const Dispatch& dispatch) {
   if (dispatch.chunk_size > 1) {
     return fmt::format("{} chunks of {} rows", with_commas(dispatch.num_chunks()), with_commas(dispatch.chunk_size));
   }
-  int64_t num_runs = dispatch.num_chunks() > 0;
-  for (size_t c = 1; c < dispatch.rank_of_chunk.size(); ++c) {
-    num_runs += dispatch.rank_of_chunk[c] != dispatch.rank_of_chunk[c - 1];
-  }
-  return fmt::format("{} runs, cut at any row", with_commas(num_runs));
+  return fmt::format("{} runs, cut at any row", with_commas(std::ssize(dispatch.rank_of_chunk.runs())));
 }
 
 void require_reportable(const Plan& plan, const OutputOptions& output) {

@@ -55,7 +55,8 @@ constexpr double kBalanced = 1.02;
 double imbalance(const Mask& mask, const Dispatch& dispatch) {
   const std::vector<int64_t> areas = chunk_areas(mask.slices(), dispatch.chunk_size, dispatch.num_chunks());
   std::vector<int64_t> of_rank(static_cast<size_t>(dispatch.cp_size));
-  for (size_t c = 0; c < areas.size(); ++c) of_rank[static_cast<size_t>(dispatch.rank_of_chunk[c])] += areas[c];
+  size_t chunk = 0;
+  for (const int rank : dispatch.rank_of_chunk) of_rank[static_cast<size_t>(rank)] += areas[chunk++];
   const int64_t largest = *std::max_element(of_rank.begin(), of_rank.end());
   return mask.area() == 0 ? 1 : static_cast<double>(largest) * dispatch.cp_size / static_cast<double>(mask.area());
 }
@@ -104,16 +105,13 @@ int64_t finest_chunk_size(int64_t rows_per_rank) {
 Dispatch coarsened(const Dispatch& dispatch) {
   // Every border between runs must stay a border between chunks, and the rows of a rank a multiple of the size.
   int64_t step = dispatch.num_chunks() / dispatch.cp_size;
-  for (int64_t c = 1; c < dispatch.num_chunks(); ++c) {
-    if (dispatch.rank_of_chunk[static_cast<size_t>(c)] != dispatch.rank_of_chunk[static_cast<size_t>(c - 1)]) {
-      step = std::gcd(step, c);
-    }
-  }
+  for (const OwnedChunks& run : dispatch.rank_of_chunk.runs()) step = std::gcd(step, run.end);
   if (step <= 1) return dispatch;
   Dispatch result{dispatch.cp_size, dispatch.chunk_size * step, {}};
-  result.rank_of_chunk.reserve(static_cast<size_t>(dispatch.num_chunks() / step));
-  for (int64_t c = 0; c < dispatch.num_chunks(); c += step) {
-    result.rank_of_chunk.push_back(dispatch.rank_of_chunk[static_cast<size_t>(c)]);
+  int64_t begin = 0;
+  for (const OwnedChunks& run : dispatch.rank_of_chunk.runs()) {
+    result.rank_of_chunk.append((run.end - begin) / step, run.rank);
+    begin = run.end;
   }
   return result;
 }

@@ -164,10 +164,7 @@ Dispatch to_dispatch(const std::vector<RankRun>& map, int cp_size, int64_t chunk
   int step = may_change ? num_chunks / cp_size : 1;
   for (const RankRun& run : map) step = std::gcd(step, run.end);
   Dispatch dispatch{cp_size, chunk_size * step, {}};
-  dispatch.rank_of_chunk.reserve(static_cast<size_t>(num_chunks / step));
-  for (const RankRun& run : map) {
-    dispatch.rank_of_chunk.insert(dispatch.rank_of_chunk.end(), static_cast<size_t>(run.size() / step), run.rank);
-  }
+  for (const RankRun& run : map) dispatch.rank_of_chunk.append(run.size() / step, run.rank);
   return dispatch;
 }
 

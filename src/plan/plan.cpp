@@ -105,10 +105,10 @@ Plan choose_plan(const DistAttnConfig& config, std::vector<StrategyCandidate> ca
 std::vector<Range> Dispatch::rows_of_rank(int rank) const {
   require(0 <= rank && rank < cp_size, "Dispatch::rows_of_rank: rank must lie in [0, {}) (got {})", cp_size, rank);
   std::vector<Range> rows;
-  for (int64_t c = 0; c < num_chunks();) {
-    const int64_t end = end_of_run(*this, c);
-    if (rank_of_chunk[static_cast<size_t>(c)] == rank) rows.push_back({c * chunk_size, end * chunk_size});
-    c = end;
+  int64_t begin = 0;
+  for (const OwnedChunks& run : rank_of_chunk.runs()) {
+    if (run.rank == rank) rows.push_back({begin * chunk_size, run.end * chunk_size});
+    begin = run.end;
   }
   return rows;
 }

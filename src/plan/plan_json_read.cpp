@@ -84,13 +84,12 @@ Dispatch read_dispatch(const JsonReader& in, int cp_size) {
     for (size_t i = 0; i < runs.array_size(); ++i) {
       runs[i].expect_tuple(2);
       const int64_t num_chunks = runs[i][size_t{0}].integer(1, kMaxChunksOfRuns - dispatch.num_chunks());
-      dispatch.rank_of_chunk.insert(dispatch.rank_of_chunk.end(), static_cast<size_t>(num_chunks), runs[i][1].small());
+      dispatch.rank_of_chunk.append(num_chunks, runs[i][1].small());
     }
     return dispatch;
   }
   const JsonReader ranks = in["rank_of_chunk"];
-  dispatch.rank_of_chunk.resize(ranks.array_size());
-  for (size_t i = 0; i < dispatch.rank_of_chunk.size(); ++i) dispatch.rank_of_chunk[i] = ranks[i].small();
+  for (size_t i = 0; i < ranks.array_size(); ++i) dispatch.rank_of_chunk.push_back(ranks[i].small());
   return dispatch;
 }
 

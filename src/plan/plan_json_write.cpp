@@ -60,15 +60,15 @@ Json encode(const RankPlan& rank) {
 
 // By runs of chunks where that is shorter: cut at any row, a long sequence has a million chunks.
 Json encode(const Dispatch& dispatch) {
-  const std::vector<int>& ranks = dispatch.rank_of_chunk;
-  Json runs = Json::array();
-  for (auto begin = ranks.begin(); begin != ranks.end();) {
-    const auto end = std::find_if(begin, ranks.end(), [&](int rank) { return rank != *begin; });
-    runs.push_back({end - begin, *begin});
-    begin = end;
+  const RankOfChunk& ranks = dispatch.rank_of_chunk;
+  if (4 * ranks.runs().size() >= ranks.size() || dispatch.num_chunks() > kMaxChunksOfRuns) {
+    return {{"chunk_size", dispatch.chunk_size}, {"rank_of_chunk", ranks.expanded()}};
   }
-  if (4 * runs.size() >= ranks.size() || dispatch.num_chunks() > kMaxChunksOfRuns) {
-    return {{"chunk_size", dispatch.chunk_size}, {"rank_of_chunk", ranks}};
+  Json runs = Json::array();
+  int64_t begin = 0;
+  for (const OwnedChunks& run : ranks.runs()) {
+    runs.push_back({run.end - begin, run.rank});
+    begin = run.end;
   }
   return {{"chunk_size", dispatch.chunk_size}, {"runs", std::move(runs)}};
 }

@@ -91,7 +91,9 @@ int64_t memory_bytes(const Plan& plan) {
   const auto of_rank = [](const MovementRank& rank) { return inside(rank); };
   int64_t bytes = static_cast<int64_t>(sizeof(Plan));
   bytes += std::ssize(plan.mask.slices()) * static_cast<int64_t>(sizeof(AttnSlice));
-  bytes += bytes_of(plan.q_dispatch.rank_of_chunk) + bytes_of(plan.k_dispatch.rank_of_chunk);
+  for (const Dispatch* dispatch : {&plan.q_dispatch, &plan.k_dispatch}) {
+    bytes += static_cast<int64_t>(dispatch->rank_of_chunk.runs().size_bytes());
+  }
   bytes += bytes_of(plan.ranks, [](const RankPlan& rank) { return inside(rank); });
   bytes += bytes_of(plan.grid.head_chunks) + bytes_of(plan.grid.levels);
   bytes += bytes_of(plan.grid.steps, [](const std::vector<GridStep>& steps) {

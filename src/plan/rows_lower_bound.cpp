@@ -19,11 +19,10 @@ namespace {
 // The rows of each rank, in order, neighbours joined.
 std::vector<std::vector<Range>> rows_of_ranks(const Dispatch& dispatch) {
   std::vector<std::vector<Range>> rows(static_cast<size_t>(dispatch.cp_size));
-  for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
-    std::vector<Range>& own = rows[static_cast<size_t>(dispatch.rank_of_chunk[static_cast<size_t>(c)])];
-    const int64_t begin = c * dispatch.chunk_size;
-    if (own.empty() || own.back().end != begin) own.push_back({begin, begin});
-    own.back().end += dispatch.chunk_size;
+  int64_t begin = 0;
+  for (const OwnedChunks& run : dispatch.rank_of_chunk.runs()) {
+    rows[static_cast<size_t>(run.rank)].push_back({begin * dispatch.chunk_size, run.end * dispatch.chunk_size});
+    begin = run.end;
   }
   return rows;
 }

@@ -9,30 +9,19 @@
 namespace tangram {
 
 int64_t end_of_run(const Dispatch& dispatch, int64_t chunk) {
-  // A block at a time: there may be a chunk for each row.
-  constexpr size_t kBlock = 64;
-  const std::vector<int>& ranks = dispatch.rank_of_chunk;
-  size_t c = static_cast<size_t>(chunk);
-  const int rank = ranks[c];
-  for (; c + kBlock <= ranks.size(); c += kBlock) {
-    int differing = 0;
-    for (size_t i = 0; i < kBlock; ++i) differing |= ranks[c + i] ^ rank;
-    if (differing != 0) break;
-  }
-  while (c < ranks.size() && ranks[c] == rank) ++c;
-  return static_cast<int64_t>(c);
+  return dispatch.rank_of_chunk.runs()[dispatch.rank_of_chunk.run_of(chunk)].end;
 }
 
 std::vector<OwnedRun> owned_runs(const Dispatch& dispatch) {
   std::vector<OwnedRun> runs;
   std::vector<int64_t> next_row(static_cast<size_t>(dispatch.cp_size));
-  for (int64_t c = 0; c < dispatch.num_chunks();) {
-    const int64_t end = end_of_run(dispatch, c);
-    const int owner = dispatch.rank_of_chunk[static_cast<size_t>(c)];
-    int64_t& row = next_row[static_cast<size_t>(owner)];
-    runs.push_back({{c * dispatch.chunk_size, end * dispatch.chunk_size}, owner, row});
+  runs.reserve(dispatch.rank_of_chunk.runs().size());
+  int64_t begin = 0;
+  for (const OwnedChunks& run : dispatch.rank_of_chunk.runs()) {
+    int64_t& row = next_row[static_cast<size_t>(run.rank)];
+    runs.push_back({{begin * dispatch.chunk_size, run.end * dispatch.chunk_size}, run.rank, row});
     row += runs.back().global.size();
-    c = end;
+    begin = run.end;
   }
   return runs;
 }

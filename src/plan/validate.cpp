@@ -144,12 +144,12 @@ void validate_dispatch(const Dispatch& dispatch, int cp_size, int64_t seqlen, co
           "{} must cover the sequence (got {} chunks of {} rows for {} rows)", what, dispatch.num_chunks(),
           dispatch.chunk_size, seqlen);
   std::vector<int64_t> num_chunks(static_cast<size_t>(cp_size));
-  for (int64_t c = 0; c < dispatch.num_chunks();) {
-    const int rank = dispatch.rank_of_chunk[static_cast<size_t>(c)];
-    require(0 <= rank && rank < cp_size, "{}.rank_of_chunk[{}] must lie in [0, {}) (got {})", what, c, cp_size, rank);
-    const int64_t end = end_of_run(dispatch, c);
-    num_chunks[static_cast<size_t>(rank)] += end - c;
-    c = end;
+  int64_t begin = 0;
+  for (const auto& [end, rank] : dispatch.rank_of_chunk.runs()) {
+    require(0 <= rank && rank < cp_size, "{}.rank_of_chunk[{}] must lie in [0, {}) (got {})", what, begin, cp_size,
+            rank);
+    num_chunks[static_cast<size_t>(rank)] += end - begin;
+    begin = end;
   }
   for (int rank = 0; rank < cp_size; ++rank) {
     require(num_chunks[static_cast<size_t>(rank)] * cp_size == dispatch.num_chunks(),

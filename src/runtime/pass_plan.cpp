@@ -21,7 +21,10 @@ class Hasher {
   void add(uint64_t value) { hash_ = (hash_ ^ value) * 0x9e3779b97f4a7c15 ^ (hash_ >> 29); }
   void add(const Dispatch& dispatch) {
     add(static_cast<uint64_t>(dispatch.chunk_size));
-    for (const int rank : dispatch.rank_of_chunk) add(static_cast<uint64_t>(rank));
+    for (const OwnedChunks& run : dispatch.rank_of_chunk.runs()) {
+      add(static_cast<uint64_t>(run.end));
+      add(static_cast<uint64_t>(run.rank));
+    }
   }
   void add(const Exchange& exchange) {
     for (const auto* copies : {&exchange.sends, &exchange.recvs}) {

@@ -121,7 +121,7 @@ TEST(Dispatch, RandomMasksKeepEqualCountsWithEveryAlgorithm) {
     const ChosenDispatch chosen = dispatch_queries(mask, config_of(cp_size, algorithm));
     EXPECT_EQ(chosen.dispatch.seqlen(), seqlen);
     EXPECT_NE(chosen.algorithm, DispatchAlgorithm::kAuto);
-    EXPECT_THAT(counts(chosen.dispatch.rank_of_chunk, cp_size),
+    EXPECT_THAT(counts(chosen.dispatch.rank_of_chunk.expanded(), cp_size),
                 Each(static_cast<int>(chosen.dispatch.num_chunks() / cp_size)));
     EXPECT_EQ(dispatch_queries(mask, config_of(cp_size, algorithm)).dispatch, chosen.dispatch);
   }
@@ -138,7 +138,7 @@ TEST(Dispatch, BenchmarkMasksBalanceWithinTheTarget) {
       const auto dispatch = dispatch_queries(mask, config_of(cp_size, DispatchAlgorithm::kAuto)).dispatch;
       const auto areas = chunk_areas(mask.slices(), dispatch.chunk_size, dispatch.num_chunks());
       const double mean = static_cast<double>(mask.area()) / cp_size;
-      EXPECT_LE(static_cast<double>(largest_load(areas, dispatch.rank_of_chunk, cp_size)), limit * mean)
+      EXPECT_LE(static_cast<double>(largest_load(areas, dispatch.rank_of_chunk.expanded(), cp_size)), limit * mean)
           << c.name << " cp " << cp_size;
     }
   }

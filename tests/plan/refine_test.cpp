@@ -62,7 +62,7 @@ TEST(Refiner, CountsRemoteRowsExactly) {
     const Mask mask = random_mask(rng, num_chunks * chunk_size);
     const Dispatch dispatch{cp_size, chunk_size, dispatch_random(num_chunks, cp_size, rng())};
     Refiner refiner(mask.slices(), true, chunk_size, num_chunks, cp_size);
-    const Refiner::Score score = refiner.score(runs_of(dispatch.rank_of_chunk), 0);
+    const Refiner::Score score = refiner.score(runs_of(dispatch.rank_of_chunk.expanded()), 0);
     ASSERT_EQ(score.remote_rows, rows_lower_bound(mask, dispatch, dispatch)) << n;
   }
 }
@@ -76,7 +76,7 @@ TEST(Refiner, CountsRemoteRowsOfManyPiecesExactly) {
     const Mask mask = n % 2 == 0 ? causal_mask(num_chunks * 2, num_chunks * 2) : random_mask(rng, num_chunks * 2);
     const Dispatch dispatch{cp_size, 2, dispatch_random(num_chunks, cp_size, rng())};
     Refiner refiner(mask.slices(), true, 2, num_chunks, cp_size);
-    const Refiner::Score score = refiner.score(runs_of(dispatch.rank_of_chunk), 0);
+    const Refiner::Score score = refiner.score(runs_of(dispatch.rank_of_chunk.expanded()), 0);
     ASSERT_EQ(score.remote_rows, rows_lower_bound(mask, dispatch, dispatch)) << n;
   }
 }

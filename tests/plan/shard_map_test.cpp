@@ -101,10 +101,12 @@ TEST(ShardMap, MovesWhatRowByRowLoopsMove) {
   for (int trial = 0; trial < 300; ++trial) {
     Dispatch dispatch{static_cast<int>(1 + below(5)), 1 + below(4), {}};
     const int64_t chunks_per_rank = 1 + below(6);
+    std::vector<int> ranks;
     for (int64_t chunk = 0; chunk < chunks_per_rank * dispatch.cp_size; ++chunk) {
-      dispatch.rank_of_chunk.push_back(static_cast<int>(chunk / chunks_per_rank));
+      ranks.push_back(static_cast<int>(chunk / chunks_per_rank));
     }
-    if (below(4) != 0) std::shuffle(dispatch.rank_of_chunk.begin(), dispatch.rank_of_chunk.end(), rng);
+    if (below(4) != 0) std::shuffle(ranks.begin(), ranks.end(), rng);
+    dispatch.rank_of_chunk = ranks;
     const int64_t total = below(3) == 0 ? dispatch.seqlen() : 1 + below(dispatch.seqlen());
     const int64_t shift = below(4 * total) - 2 * total;
     SCOPED_TRACE(testing::Message() << "trial " << trial << ", total " << total << ", shift " << shift);

@@ -109,12 +109,11 @@ Json choices_json(const Plan& plan, const std::vector<PlanChoice>& choices) {
 // Runs of chunks of one rank: their lengths and ranks in turn. There may be a chunk for every row.
 Json flat_runs(const Dispatch& dispatch) {
   Json flat = Json::array();
-  const std::vector<int>& ranks = dispatch.rank_of_chunk;
-  for (auto begin = ranks.begin(); begin != ranks.end();) {
-    const auto end = std::find_if(begin, ranks.end(), [&](int rank) { return rank != *begin; });
-    flat.push_back(end - begin);
-    flat.push_back(*begin);
-    begin = end;
+  int64_t begin = 0;
+  for (const OwnedChunks& run : dispatch.rank_of_chunk.runs()) {
+    flat.push_back(run.end - begin);
+    flat.push_back(run.rank);
+    begin = run.end;
   }
   return flat;
 }

@@ -285,11 +285,8 @@ std::vector<OwnedRun> Dealer::runs(const std::vector<Placement>& placements, siz
 }
 
 Dispatch dispatch_of(const std::vector<OwnedRun>& runs, int64_t unit, int cp_size) {
-  Dispatch result{cp_size, unit, std::vector<int>(static_cast<size_t>(runs.back().global.end / unit))};
-  for (const OwnedRun& run : runs) {
-    std::fill(result.rank_of_chunk.begin() + run.global.begin / unit,
-              result.rank_of_chunk.begin() + run.global.end / unit, run.owner);
-  }
+  Dispatch result{cp_size, unit, {}};
+  for (const OwnedRun& run : runs) result.rank_of_chunk.append(run.global.size() / unit, run.owner);
   return coarsened(result);
 }
 

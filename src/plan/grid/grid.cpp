@@ -62,10 +62,11 @@ int64_t total_area(const std::vector<AttnSlice>& slices) {
 // The global rows of each row group in order, neighbours joined: the layout of its buffers.
 std::vector<std::vector<Range>> rows_of_groups(const Dispatch& dispatch, int head_ranks) {
   std::vector<std::vector<Range>> groups(static_cast<size_t>(dispatch.cp_size / head_ranks));
-  for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
-    const int group = dispatch.rank_of_chunk[static_cast<size_t>(c)] / head_ranks;
-    std::vector<Range>& rows = groups[static_cast<size_t>(group)];
-    const Range chunk{c * dispatch.chunk_size, (c + 1) * dispatch.chunk_size};
+  int64_t begin = 0;
+  for (const OwnedChunks& run : dispatch.rank_of_chunk.runs()) {
+    std::vector<Range>& rows = groups[static_cast<size_t>(run.rank / head_ranks)];
+    const Range chunk{begin * dispatch.chunk_size, run.end * dispatch.chunk_size};
+    begin = run.end;
     if (!rows.empty() && rows.back().end == chunk.begin) {
       rows.back().end = chunk.end;
     } else {

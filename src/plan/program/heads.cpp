@@ -39,17 +39,20 @@ HeadMoves::HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_hea
       runs_(static_cast<size_t>(head_ranks_)) {
   std::vector<int64_t> shard_row(static_cast<size_t>(head_ranks_));
   int64_t row = 0;
-  for (const int owner : dispatch.rank_of_chunk) {
+  int64_t first_chunk = 0;
+  for (const OwnedChunks& chunks : dispatch.rank_of_chunk.runs()) {
+    const int owner = chunks.rank;
+    const int64_t size = (chunks.end - std::exchange(first_chunk, chunks.end)) * dispatch.chunk_size;
     if (owner < first_rank_ || owner >= first_rank_ + head_ranks_) continue;
     const size_t member = static_cast<size_t>(owner - first_rank_);
     std::vector<Run>& runs = runs_[member];
     if (!runs.empty() && runs.back().group.end == row) {
-      runs.back().group.end += dispatch.chunk_size;
+      runs.back().group.end += size;
     } else {
-      runs.push_back({{row, row + dispatch.chunk_size}, shard_row[member]});
+      runs.push_back({{row, row + size}, shard_row[member]});
     }
-    row += dispatch.chunk_size;
-    shard_row[member] += dispatch.chunk_size;
+    row += size;
+    shard_row[member] += size;
   }
   Exchange to_heads;
   for (int peer = 0; peer < head_ranks_; ++peer) {

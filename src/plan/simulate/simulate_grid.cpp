@@ -253,8 +253,8 @@ StrategyPrediction simulate_shape(const SimInput& input, const DistAttnConfig& c
   const Dispatch q_dispatch = grid_dispatch(config, shape, input.mask.seqlen_q(), kFunction);
   const Dispatch k_dispatch = grid_dispatch(config, shape, input.mask.seqlen_k(), kFunction);
   const auto runs_of_groups = [&](const Dispatch& dispatch) {
-    Dispatch groups{shape.row_groups, dispatch.chunk_size, dispatch.rank_of_chunk};
-    for (int& owner : groups.rank_of_chunk) owner /= shape.head_ranks;
+    Dispatch groups{shape.row_groups, dispatch.chunk_size, {}};
+    for (const int owner : dispatch.rank_of_chunk) groups.rank_of_chunk.push_back(owner / shape.head_ranks);
     return owned_runs(groups);
   };
   GridSim sim{input, {config, shape, q_dispatch.rows_per_rank(), k_dispatch.rows_per_rank()}, {}, {}, {}};

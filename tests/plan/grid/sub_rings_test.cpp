@@ -166,12 +166,10 @@ TEST(SubRings, BringEveryRowWhereItIsSeenAndItsGradientsHome) {
     if (HasFatalFailure()) return;
     // Whoever dealt the rows: a document's sub-group is the smallest that holds them.
     const auto shuffled = [&](int64_t seqlen) {
-      Dispatch dispatch{config.cp_size, 1, {}};
-      for (int64_t row = 0; row < seqlen; ++row) {
-        dispatch.rank_of_chunk.push_back(static_cast<int>(row % config.cp_size));
-      }
-      std::shuffle(dispatch.rank_of_chunk.begin(), dispatch.rank_of_chunk.end(), rng);
-      return dispatch;
+      std::vector<int> ranks;
+      for (int64_t row = 0; row < seqlen; ++row) ranks.push_back(static_cast<int>(row % config.cp_size));
+      std::shuffle(ranks.begin(), ranks.end(), rng);
+      return Dispatch{config.cp_size, 1, ranks};
     };
     const Dispatch q = shuffled(seqlen_q);
     expect_right(make_plan(mask, config, q, mask.is_self_attention() ? q : shuffled(seqlen_k)));

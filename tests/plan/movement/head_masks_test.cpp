@@ -45,7 +45,9 @@ TEST(HeadMasks, EveryCellOfEveryGroupIsComputedOnceFromRowsThatArrived) {
     config.cost = {1e9, 1e11, 1e9, 0, 0};
     config.overlap.num_stages_fwd = turn % 4;
     Dispatch q = in_order(cp_size, rows_q, 4), k = in_order(cp_size, rows_k, 4);
-    std::shuffle(q.rank_of_chunk.begin(), q.rank_of_chunk.end(), rng);
+    std::vector<int> ranks = q.rank_of_chunk.expanded();
+    std::shuffle(ranks.begin(), ranks.end(), rng);
+    q.rank_of_chunk = ranks;
     SCOPED_TRACE("turn " + std::to_string(turn));
     const Plan plan = make_plan(masks, config, q, k);
     EXPECT_EQ(plan.movement.head_groups, groups);
