@@ -4,6 +4,7 @@
 
 import os
 import random
+import time
 
 import pytest
 
@@ -50,6 +51,12 @@ def captured(leaves, dout, buffer):
     return graph, results
 
 
+def assert_close(results, expected):
+    """As with a mask of its own, some of whose query tiles may be computed in parts, with sums rounded otherwise."""
+    for one, other in zip(results, expected, strict=True):
+        assert (one - other).float().norm() <= 4e-3 * other.float().norm()
+
+
 def make(**options):
     return MaskBuffer(ROWS, ROWS, HEADS, documents=128, deterministic=True, **options)
 
@@ -73,8 +80,7 @@ def test_one_graph_replays_with_any_pack():
         for one, other in zip(results, eager, strict=True):
             assert torch.equal(one, other), number
         if number % 10 == 0:
-            for one, other in zip(results, step(leaves, dout, mask), strict=True):
-                assert torch.equal(one, other), number
+            assert_close(results, step(leaves, dout, mask))
 
 
 def test_replays_one_behind_the_other_do_not_wait():
@@ -138,8 +144,7 @@ def test_a_graph_forbids_what_it_would_not_see():
     with pytest.raises(InvalidArgument, match=r"MaskBuffer.set: the mask must fit the buffer, more documents"):
         buffer.set(Mask.varlen(list(range(0, ROWS + 1, 16)), causal=True))
     graph.replay()
-    for one, other in zip(results, step(leaves, dout, Mask.causal(ROWS)), strict=True):
-        assert torch.equal(one, other)
+    assert_close(results, step(leaves, dout, Mask.causal(ROWS)))
     other_graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(other_graph):
         with pytest.raises(InvalidArgument, match="masks are set between replays"):
@@ -147,7 +152,12 @@ def test_a_graph_forbids_what_it_would_not_see():
         flex_flash_attn_func(*tensors, buffer)
     del graph, other_graph, results
     torch.cuda.synchronize()
-    buffer.reserve(documents=256)
+    for _ in range(50):  # CUDA says on a thread of its own that a graph has ended
+        try:
+            return buffer.reserve(documents=256)
+        except InvalidArgument:
+            time.sleep(0.1)
+    pytest.fail("the graphs are gone, and still hold the buffer")
 
 
 def test_a_buffer_may_go_before_its_graph():
@@ -161,8 +171,7 @@ def test_a_buffer_may_go_before_its_graph():
     del buffer
     filled = [torch.full((MIB,), float("nan"), device="cuda") for _ in range(16)]
     graph.replay()
-    for one, other in zip(results, expected, strict=True):
-        assert torch.equal(one, other)
+    assert_close(results, expected)
     del filled
 
 
@@ -178,6 +187,4 @@ def test_default_calls_agree_and_streams_are_ordered():
         with torch.cuda.stream(stream):
             buffer.set(mask)
         out, _ = flex_flash_attn_func(*leaves, buffer)
-        assert torch.equal(out, expected[0])
-        for one, other in zip(torch.autograd.grad(out, leaves, dout), expected[1:], strict=True):
-            assert (one - other).float().norm() <= 4e-3 * other.float().norm()
+        assert_close([out, *torch.autograd.grad(out, leaves, dout)], expected)
