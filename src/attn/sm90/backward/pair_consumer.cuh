@@ -109,6 +109,7 @@ struct PairConsumer : Consumer<Traits> {
   /// All pairs of an item. Matmuls are queued so that every wait leaves some in flight:
   ///   S_a dP_a S_b | P_a | dV_a | dS_a | dP_b dK_a | P_b | dV_b | dS_b | dK_b dQ of the pair before, S_a' | stage dQ |
   ///   dP_a' | hand dQ over | ...
+  /// From dK_b to dP_a' a warpgroup has its turn: these keep the tensor cores busy while the other exponentiates.
   /// The loop is cut where nothing but dP_a is in flight (as in Consumer).
   __device__ __forceinline__ void run_pairs(int32_t num_pairs, uint32_t kv_phase) {
     Scores s_a, dp_a;
@@ -155,6 +156,7 @@ struct PairConsumer : Consumer<Traits> {
       this->score_gradients(dp_b, s_b);
       this->pack(ds_b, dp_b);
       this->store_ds(ds_b, smem.ds[buffer(pair)] + Traits::kBytesDs);
+      this->take_turn();
       this->issue_gradient(dk, ds_b, smem.q[at_b]);  // dK_a, dV_b, dK_b
       ptx::fence_proxy_async();
       arrive(&smem.ds_full[buffer(pair)]);
@@ -174,12 +176,14 @@ struct PairConsumer : Consumer<Traits> {
       if (!first) stage_pair_dq(dq, pair - 2);
       await_dout(stage());
       issue_dp(dp_a, stage());  // S_a, dP_a
+      this->pass_turn();
       if (!first) send_dq();
       first = false;
       visible_a = find_visible(stage(), flags_a);
       ptx::wgmma_wait<1>();
       ptx::pin_registers(s_a);
     }
+    this->pass_turn();
     if (!first) {
       await_ds(pair - 1);
       DqSums dq;
@@ -220,6 +224,7 @@ struct PairConsumer : Consumer<Traits> {
   }
 
   __device__ __forceinline__ void run() {
+    if (warpgroup == 1) this->pass_turn();
     for (;;) {
       ptx::mbarrier_wait(&smem.q_full[stage()], stage_phase());
       if (smem.step[stage()].flags & kStepStop) break;
@@ -240,6 +245,7 @@ struct PairConsumer : Consumer<Traits> {
       write_gradients<Traits>(params, item, fresh_thread(), dk, dv);
       __syncwarp();  // see Consumer::run
     }
+    if (warpgroup == 0) this->take_turn();
     await_staging(pair);
     arrive(&smem.dq_full[warpgroup]);  // nothing: stops the writer
   }
