@@ -25,6 +25,7 @@
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/tensor_map.hpp"
+#include "schedule/gather_runs.hpp"
 #include "schedule/query_parts.hpp"
 
 namespace tangram {
@@ -155,21 +156,47 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   return params;
 }
 
-ForwardLists upload_lists(const TileList& tiles, const std::optional<schedule::PartList>& parts) {
+sm90::GatheredParams gathered_params(const ForwardLists& lists, const ForwardParams& params,
+                                     const AttnForwardArgs& args) {
+  sm90::GatheredParams gathered{};
+  static_cast<ForwardParams&>(gathered) = params;
+  gathered.groups = lists.arrays.at<int32_t>(lists.groups);
+  const auto fill = [](sm90::TensorMap(&maps)[2], const ConstTensorView& view) {
+    for (const bool large : {false, true}) {
+      const CUtensorMap map = cuda::make_token_map(view, {large ? 64u : 16u, 1, 1}, false);
+      std::memcpy(&maps[large], &map, sizeof(map));
+    }
+  };
+  fill(gathered.maps[0], args.k);
+  fill(gathered.maps[1], args.v);
+  if (params.stretches.of_granule != nullptr) {
+    fill(gathered.elsewhere_maps[0], args.k_elsewhere);
+    fill(gathered.elsewhere_maps[1], args.v_elsewhere);
+  }
+  return gathered;
+}
+
+ForwardLists upload_lists(const TileList& tiles, const std::optional<schedule::PartList>& parts, bool gathers) {
   ForwardLists lists;
   const TileList& dealt = parts ? parts->list : tiles;
-  lists.num_items = static_cast<int32_t>(dealt.items.size());
-  for (const TileItem& item : dealt.items) {
+  const std::optional<schedule::GatheredList> gathered =
+      parts || !gathers ? std::nullopt : schedule::gather_runs(tiles);
+  lists.gathered = gathered.has_value();
+  const std::vector<TileItem>& items = gathered ? gathered->items : dealt.items;
+  const std::vector<TileRun>& runs = gathered ? gathered->runs : dealt.runs;
+  lists.num_items = static_cast<int32_t>(items.size());
+  for (const TileItem& item : items) {
     int64_t steps = 0;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun& run = dealt.runs[static_cast<size_t>(r)];
+      const TileRun& run = runs[static_cast<size_t>(r)];
       steps += (run.k_end - run.k_begin + dealt.shape.block_n - 1) / dealt.shape.block_n;
     }
     lists.total_steps += steps;
     lists.longest_steps = std::max(lists.longest_steps, steps);
   }
-  lists.items = lists.arrays.add(dealt.items);
-  lists.runs = lists.arrays.add(dealt.runs);
+  lists.items = lists.arrays.add(items);
+  lists.runs = lists.arrays.add(runs);
+  if (gathered) lists.groups = lists.arrays.add(gathered->groups);
   lists.intervals = lists.arrays.add(dealt.intervals);
   lists.counters = lists.arrays.add(std::vector<int32_t>{0, 0});
   if (parts) {
@@ -277,7 +304,8 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   require(static_cast<int64_t>(tiles->items.size()) * groups < (int64_t{1} << 31) - 65536,
           "Sm90Backend::prepare: tiles times head groups must stay below 2^31 (got {} and {})", tiles->items.size(),
           groups);
-  mask->forward = upload_lists(*tiles, schedule::split_items(*tiles, shape, groups, sm90::gpu_of_current_device()));
+  mask->forward = upload_lists(*tiles, schedule::split_items(*tiles, shape, groups, sm90::gpu_of_current_device()),
+                               shape.head_dim == sm90::kGatheredHeadDim);
   if (mask->forward->in_parts()) sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim);
   return mask;
 }
@@ -319,6 +347,8 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
                                      params.softcap > 0};
   if (prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
+  } else if (prepared.forward->gathered) {
+    sm90::launch_gathered(variant, gathered_params(*prepared.forward, params, args), ctas, cuda_stream);
   } else {
     sm90::launch_forward(variant, params, ctas, cuda_stream);
   }

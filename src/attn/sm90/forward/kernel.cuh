@@ -33,7 +33,8 @@ __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
 }
 
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams params) {
+__global__ void __launch_bounds__(Traits::kThreads, 1)
+    forward_kernel(const __grid_constant__ typename Traits::Params params) {
   ForwardSmem<Traits>& smem = *static_cast<ForwardSmem<Traits>*>(ptx::dynamic_shared_memory());
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.q_map);

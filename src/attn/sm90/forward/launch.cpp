@@ -13,4 +13,8 @@ void launch_forward(const ForwardVariant& variant, const ForwardParams& params, 
   launch(variant, params, num_ctas, stream);
 }
 
+void launch_gathered(const ForwardVariant& variant, const GatheredParams& params, int num_ctas, cudaStream_t stream) {
+  (variant.half ? launch_gathered_f16 : launch_gathered_bf16)(variant, params, num_ctas, stream);
+}
+
 }  // namespace tangram::sm90

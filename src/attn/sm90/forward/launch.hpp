@@ -22,6 +22,12 @@ struct ForwardVariant {
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 
+/// Tiles of other head dims have rows for which blocks are rarely whole, and their threads no registers to gather.
+inline constexpr int kGatheredHeadDim = 128;
+
+/// The same for a list with gathered runs, not of parts, of this head dim.
+void launch_gathered(const ForwardVariant& variant, const GatheredParams& params, int num_ctas, cudaStream_t stream);
+
 /// Loads the kernel of launch_merge(). Else its first launch would wait for the kernel that it follows, and with it the
 /// calling thread, from which that one may need something (keys that the host is to send). Throws CudaError.
 void load_merge(bool half, int head_dim);

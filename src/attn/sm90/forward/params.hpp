@@ -57,6 +57,14 @@ struct ForwardParams {
   float* part_lse;
 };
 
+/// Of lists with gathered runs.
+struct GatheredParams : ForwardParams {
+  /// Of k and v in this order: boxes of one panel and 16 keys, and of 64 keys.
+  TensorMap maps[2][2];
+  TensorMap elsewhere_maps[2][2];
+  const int32_t* groups;  ///< schedule::GatheredList::groups
+};
+
 /// Where the parts of query tiles have left their results, for the kernel that merges them.
 struct MergeParams {
   const float* out;  ///< [rows of the workspace, num_heads_q, head_dim], each part normalised by its own sum

@@ -93,7 +93,7 @@ __device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0
 /// loads, and one that only writes messages (Traits::kScribe), who need not know of each other.
 template <typename Traits, bool kLoads = true, bool kWrites = true>
 struct Producer {
-  const ForwardParams& params;
+  const typename Traits::Params& params;
   ForwardSmem<Traits>& smem;
   Rings<Traits> rings;
   // V of a step is loaded after K of the next one, which the consumers need first. They begin with the V of no step.
@@ -107,7 +107,8 @@ struct Producer {
     if (v_row == kNothing) return;
     const int stage = rings.template v_stage<-1>();
     ptx::mbarrier_wait(&smem.v_empty[stage], rings.template v_phase<-1>() ^ 1);
-    if (v_row != kNoLoad) {
+    if (flush_groups(stage)) {
+    } else if (v_row != kNoLoad) {
       const bool here = v_row >= 0;
       ptx::mbarrier_arrive_expect_tx(&smem.v_full[stage], Traits::kBytesK);
       ptx::tma_load_4d(smem.v[stage], here ? &params.v_map : &params.v_elsewhere_map, &smem.v_full[stage], 0,
@@ -147,6 +148,50 @@ struct Producer {
     ptx::tma_load_4d(smem.k[rings.k_stage()], here ? &params.k_map : &params.k_elsewhere_map,
                      &smem.k_full[rings.k_stage()], 0, here ? row : kElsewhere - row, 0, kv_head);
     rings.advance_k();
+  }
+
+  /// As load_step, of a gathered run.
+  __device__ __forceinline__ void load_gathered(const WorkMessage& work, const KeyGroups& groups, bool first_of_item) {
+    if constexpr (Traits::kGathered) {
+      smem.pending.k = groups;
+      load_groups(0, smem.k[rings.k_stage()], &smem.k_full[rings.k_stage()], smem.pending.k);
+      rings.advance_k();
+      flush_v();
+      if (first_of_item) load_q(work);
+      smem.pending.v = smem.pending.k;
+      v_row = kNoLoad;  // but not nothing
+    }
+  }
+  /// V of a step of a gathered run, if one is to come.
+  __device__ __forceinline__ bool flush_groups(int stage) {
+    if constexpr (Traits::kGathered) {
+      if (smem.pending.v.count == 0) return false;
+      load_groups(1, smem.v[stage], &smem.v_full[stage], smem.pending.v);
+      smem.pending.v.count = 0;
+      return true;
+    }
+    return false;
+  }
+  /// Loads groups of keys, once they are there, into a tile of K (`which` = 0) or V.
+  __device__ __forceinline__ void load_groups(int which, unsigned char* tile, uint64_t* full, const KeyGroups& groups) {
+    if constexpr (Traits::kGathered) {
+      ptx::mbarrier_arrive_expect_tx(full, groups.count * (Traits::kBytesK / (Traits::kBlockN / 16)));
+#pragma unroll 1
+      for (int32_t group = 0; group < groups.count;) {
+        const int32_t entry = __ldg(params.groups + groups.first + group);
+        const bool large = entry < 0 && group + 4 <= groups.count;
+        const int32_t key = entry < 0 ? ~entry : entry, count = large ? 64 : 16;
+        if (which == 0 && keys_missing) keys_missing = await_keys(params.arrivals, smem.arrived, key, key + count);
+        const int32_t row = row_elsewhere(params.stretches, smem.stretch, key, count);
+        const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.elsewhere_maps[which][large];
+#pragma unroll
+        for (int panel = 0; panel < Traits::kPanels; ++panel) {
+          ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + group * (16 * 128), map, full, 0, row < 0 ? key : row,
+                           panel, groups.kv_head);
+        }
+        group += count / 16;
+      }
+    }
   }
 
   /// Ends a step without loads.
@@ -199,7 +244,8 @@ struct Producer {
                                                 int32_t k_end, bool first_of_item, bool& unread) {
     uint32_t flags = first_of_item ? kStepFirst : 0;
     // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
-    if (k0 + Traits::kBlockN > k_end && k_end < params.seqlen_k) flags |= kStepTail;
+    const bool gathered = Traits::kGathered && run.group_begin >= 0;
+    if (k0 + Traits::kBlockN > k_end && (gathered || k_end < params.seqlen_k)) flags |= kStepTail;
     message.k0 = k0;
     message.first_key = first_key;
     message.v_valid = k_end - k0;
@@ -234,6 +280,9 @@ struct Producer {
       if constexpr (kWrites) write_message(message, run, k0, first_key, k_end, first && first_run, unread);
       if constexpr (!kLoads) {
         end_step();
+      } else if (Traits::kGathered && run.group_begin >= 0) {
+        load_gathered(work, {run.group_begin + k0 / 16, min(k_end - k0, Traits::kBlockN) / 16, kv_head},
+                      first && first_run);
       } else {
         if (keys_missing) {
           keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
@@ -252,6 +301,7 @@ struct Producer {
   __device__ __forceinline__ void run() {
     RingPosition<Traits::kWorkSlots> slot;
     if constexpr (kLoads) smem.stretch = {0, 0, 0, 0};
+    if constexpr (kLoads && Traits::kGathered) smem.pending.v.count = 0;
     for (;;) {
       ptx::mbarrier_wait(&smem.work_full[slot.stage], slot.phase);
       const WorkMessage& work = smem.work[slot.stage];

@@ -77,6 +77,8 @@ struct ForwardTraits {
   static constexpr int kBlockN = kBlockNT;
   static constexpr bool kSoftcap = kSoftcapT;
   static constexpr bool kParts = kPartsT;
+  static constexpr bool kGathered = false;
+  using Params = ForwardParams;
   static constexpr ShapeClass kShape = shape_class(kHeadDim);
   static constexpr int kConsumers = kShape.forward_warpgroups;
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -96,6 +98,26 @@ struct ForwardTraits {
   static_assert(kHeadDim % 64 == 0 && kBlockN % 16 == 0 && kBlockN <= 128 && kPanelBytesK % 1024 == 0);
 };
 
+/// Runs may be gathered (schedule::GatheredList), of which only the threads know that load and write messages.
+template <typename Traits>
+struct GatheredTraits : Traits {
+  static constexpr bool kGathered = true;
+  static constexpr bool kScribe = true;
+  using Params = GatheredParams;
+};
+
+/// The keys of a step of a gathered run: params.groups from `first` on.
+struct KeyGroups {
+  int32_t first, count, kv_head;
+};
+
+template <bool kGathered>
+struct PendingGroups {};
+template <>
+struct PendingGroups<true> {
+  KeyGroups k, v;  // the loading thread's own, which has too few registers: of K, of the V to come (or 0)
+};
+
 template <typename Traits>
 struct alignas(1024) ForwardSmem {
   alignas(1024) unsigned char q[Traits::kStagesQ][Traits::kBytesQ];
@@ -112,6 +134,7 @@ struct alignas(1024) ForwardSmem {
   uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
   uint64_t v_full[Traits::kStagesV], v_empty[Traits::kStagesV];
   uint64_t work_full[Traits::kWorkSlots], work_empty[Traits::kWorkSlots];
+  [[no_unique_address]] PendingGroups<Traits::kGathered> pending;
 };
 
 /// Stage and phase of a ring of kStages mbarriers.

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <numbers>
+#include <optional>
 
 #include "attn/cpu/random_attention.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "attn/sm90/forward/kernel.cuh"
+#include "schedule/gather_runs.hpp"
 #include "schedule/tile_list.hpp"
 #include "support/relative_error.hpp"
 
@@ -43,11 +45,12 @@ std::vector<Case> cases() {
   };
 }
 
-template <int kHeadDim, bool kSoftcap>
+template <int kHeadDim, bool kSoftcap, bool kGathered = false>
 void expect_close(const Case& c, const Order& order) {
   SCOPED_TRACE(testing::Message() << c.name << ", head_dim " << kHeadDim << ", order " << order.seed);
   constexpr int kKeys = sm90::forward_tile_keys(kHeadDim, kSoftcap);
-  using Traits = sm90::ForwardTraits<__nv_bfloat16, kHeadDim, kKeys, kSoftcap>;
+  using Plain = sm90::ForwardTraits<__nv_bfloat16, kHeadDim, kKeys, kSoftcap>;
+  using Traits = std::conditional_t<kGathered, sm90::GatheredTraits<Plain>, Plain>;
   RandomConfig config;
   config.shape = c.shape;
   config.shape.head_dim = config.shape.head_dim_v = kHeadDim;
@@ -62,14 +65,26 @@ void expect_close(const Case& c, const Order& order) {
     r.problem.k[i] = r.k.at(row, int(column / kHeadDim), int(column % kHeadDim));
   }
   const int pack = s.num_heads_q / s.num_heads_kv;
-  const TileList tiles = schedule::build_tile_list(c.slices, s.seqlen_q, s.seqlen_k,
-                                                   {Traits::kBlockM / pack, sm90::forward_tile_keys(kHeadDim, false)});
+  TileList tiles = schedule::build_tile_list(c.slices, s.seqlen_q, s.seqlen_k,
+                                             {Traits::kBlockM / pack, sm90::forward_tile_keys(kHeadDim, false)});
   int32_t counters[2] = {0, 0};
-  sm90::ForwardParams params{};
+  typename Traits::Params params{};
   params.q_map = emulated::heads_first_map(r.q, Traits::kBlockM / pack, pack, kHeadDim / 64);
   params.out_map = emulated::heads_first_map(r.out, 64 / pack, pack, 1);
   params.k_map = emulated::rows_first_map(r.k, kKeys);
   params.v_map = emulated::rows_first_map(r.v, kKeys);
+  std::optional<schedule::GatheredList> gathered;
+  if constexpr (kGathered) {
+    gathered = schedule::gather_runs(tiles);
+    ASSERT_TRUE(gathered.has_value());
+    tiles.items = gathered->items;
+    tiles.runs = gathered->runs;
+    params.groups = gathered->groups.data();
+    for (const int large : {0, 1}) {
+      params.maps[0][large] = emulated::rows_first_map(r.k, large ? 64 : 16, 1);
+      params.maps[1][large] = emulated::rows_first_map(r.v, large ? 64 : 16, 1);
+    }
+  }
   params.out = r.out.view().data;
   params.lse = r.lse.data();
   params.items = tiles.items.data();
@@ -114,6 +129,46 @@ TEST(Sm90EmulatedForward, AgreesWithFloat64HeadDim64) { expect_all_close<64, fal
 TEST(Sm90EmulatedForward, AgreesWithFloat64HeadDim128) { expect_all_close<128, false>(1); }
 TEST(Sm90EmulatedForward, AgreesWithFloat64WithSoftcapHeadDim64) { expect_all_close<64, true>(2); }
 TEST(Sm90EmulatedForward, AgreesWithFloat64WithSoftcapHeadDim128) { expect_all_close<128, true>(0); }
+
+/// Blocks of `block` rows and keys from key `shift` on, three of five of which are hidden.
+std::vector<AttnSlice> blocks(int64_t rows, int64_t keys, int64_t block, int64_t shift) {
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q * block < rows; ++q) {
+    for (int64_t k = 0; shift + (k + 1) * block <= keys; ++k) {
+      const Range seen{shift + k * block, shift + (k + 1) * block};
+      if ((q * 7 + k * 3) % 5 < 2)
+        slices.push_back(AttnSlice::full({q * block, std::min((q + 1) * block, rows)}, seen));
+    }
+  }
+  return slices;
+}
+
+std::vector<Case> block_cases() {
+  std::vector<AttnSlice> with_window = blocks(384, 700, 64, 3);
+  with_window.push_back({{0, 384}, {703, 1100}, -1100, 720});
+  std::vector<AttnSlice> few{AttnSlice::full({0, 192}, {32, 48}), AttnSlice::full({0, 192}, {80, 112})};
+  std::vector<AttnSlice> all;
+  for (int64_t k = 0; k < 48; k += 16) all.push_back(AttnSlice::full({0, 192}, {k, k + 16}));
+  return {
+      {"blocks of 64", shape_of(384, 1024, 8, 1), blocks(384, 1024, 64, 0)},
+      {"blocks of 16", shape_of(48, 700, 16, 2), blocks(48, 700, 16, 5)},
+      {"blocks and a window", shape_of(384, 1100, 8, 1), with_window},
+      {"less than a step", shape_of(200, 400, 2, 1), few},
+      {"all keys, less than a step", shape_of(192, 48, 2, 1), all},
+  };
+}
+
+template <int kHeadDim, bool kSoftcap>
+void expect_blocks_close(int first) {
+  emulated::in_orders(first, block_cases(), [](const Case& c, const Order& order) {
+    const int64_t tile = sm90::forward_tile_rows(kHeadDim) * c.shape.num_heads_kv / c.shape.num_heads_q;
+    if (c.slices[0].q_range.size() % tile != 0) return;  // rows of a tile do not see the same
+    expect_close<kHeadDim, kSoftcap, true>(c, order);
+  });
+}
+
+TEST(Sm90EmulatedForward, GathersBlocksHeadDim128) { expect_blocks_close<128, false>(0); }
+TEST(Sm90EmulatedForward, GathersBlocksWithSoftcapHeadDim128) { expect_blocks_close<128, true>(2); }
 
 }  // namespace
 }  // namespace tangram::test

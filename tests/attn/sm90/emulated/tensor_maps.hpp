@@ -27,13 +27,14 @@ inline sm90::TensorMap heads_first_map(HostTensor& tensor, int rows, int heads, 
                  {64, static_cast<uint32_t>(heads), static_cast<uint32_t>(rows), static_cast<uint32_t>(panels)}});
 }
 
-/// Boxes of one head, of (column in panel, row, panel, head).
-inline sm90::TensorMap rows_first_map(HostTensor& tensor, int rows) {
+/// Boxes of one head, of (column in panel, row, panel, head); of all panels unless said.
+inline sm90::TensorMap rows_first_map(HostTensor& tensor, int rows, int panels = 0) {
   const TensorView view = tensor.view();
+  if (panels == 0) panels = view.dim / 64;
   return opaque({static_cast<uint16_t*>(view.data),
                  {64, view.rows, view.dim / 64, view.heads},
                  {1, view.row_stride, 64, view.head_stride},
-                 {64, static_cast<uint32_t>(rows), static_cast<uint32_t>(view.dim / 64), 1}});
+                 {64, static_cast<uint32_t>(rows), static_cast<uint32_t>(panels), 1}});
 }
 
 }  // namespace tangram::emulated
