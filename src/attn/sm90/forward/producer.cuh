@@ -176,11 +176,14 @@ struct Producer {
   __device__ __forceinline__ void load_groups(int which, unsigned char* tile, uint64_t* full, const KeyGroups& groups) {
     if constexpr (Traits::kGathered) {
       ptx::mbarrier_arrive_expect_tx(full, groups.count * (Traits::kBytesK / (Traits::kBlockN / 16)));
+      int32_t next = __ldg(params.groups + groups.first);
 #pragma unroll 1
       for (int32_t group = 0; group < groups.count;) {
-        const int32_t entry = __ldg(params.groups + groups.first + group);
+        const int32_t entry = next;
         const bool large = entry < 0 && group + 4 <= groups.count;
         const int32_t key = entry < 0 ? ~entry : entry, count = large ? 64 : 16;
+        const int32_t following = group + count / 16;
+        if (following < groups.count) next = __ldg(params.groups + groups.first + following);
         if (which == 0 && keys_missing) keys_missing = await_keys(params.arrivals, smem.arrived, key, key + count);
         const int32_t row = row_elsewhere(params.stretches, smem.stretch, key, count);
         const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.elsewhere_maps[which][large];
@@ -189,7 +192,7 @@ struct Producer {
           ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + group * (16 * 128), map, full, 0, row < 0 ? key : row,
                            panel, groups.kv_head);
         }
-        group += count / 16;
+        group = following;
       }
     }
   }
