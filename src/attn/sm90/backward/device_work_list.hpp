@@ -35,7 +35,7 @@ class DeviceWorkList {
   int32_t num_q_tiles_ = 0;
   int32_t num_slabs_ = 0;
   size_t tile_capacity_ = 0, slab_capacity_ = 0;  // NOTE [capacity]
-  int num_heads_q_ = 0, head_dim_ = 0;
+  int num_heads_q_ = 0, head_dim_ = 0, head_dim_v_ = 0;  // of the class
   Walk walk_, deterministic_walk_;
   bool zeroed_sums_ = true;
   cuda::PackedArrays lists_;

@@ -13,22 +13,40 @@
 
 namespace tangram::sm90::backward {
 
+/// The small kernels before and after.
+struct EdgeKernels {
+  void (*before)(EdgeParams);
+  void (*after)(EdgeParams);
+  void (*load_after)();
+};
+
+template <typename Traits>
+EdgeKernels edge_kernels() {
+  using Element = typename Traits::Element;
+  if constexpr (Traits::kAnyDim) {
+    constexpr auto kAfter = after_any_dim_kernel<Element, Traits::kDimQk>;
+    return {before_any_dim_kernel<Element, Traits::kDimQk, Traits::kDimV>, kAfter, cuda::load_kernel<kAfter>};
+  } else {
+    constexpr auto kAfter = after_kernel<Element, Traits::kDimQk>;
+    return {before_kernel<Element, Traits::kDimQk>, kAfter, cuda::load_kernel<kAfter>};
+  }
+}
+
 template <typename Traits>
 void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
-  using Element = typename Traits::Element;
   constexpr int kSmemBytes = sizeof(Smem<Traits>);
   allow_shared_memory<backward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm90 backward)");
-  cuda::load_kernel<after_kernel<Element, Traits::kHeadDim>>();  // the main kernel may wait for late keys
+  const EdgeKernels edges = edge_kernels<Traits>();
+  edges.load_after();  // the main kernel may wait for late keys
   const int64_t tiles = int64_t{edge.num_q_tiles} * edge.num_heads_q;
-  launch_kernel(before_kernel<Element, Traits::kHeadDim>, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false,
-                stream, "sm90 backward: first kernel launch");
+  launch_kernel(edges.before, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false, stream,
+                "sm90 backward: first kernel launch");
   if (num_ctas > 0) {
     launch_kernel(backward_kernel<Traits>, params, num_ctas, Traits::kThreads, kSmemBytes, true, stream,
                   "sm90 backward: main kernel launch");
   }
   if (tiles > 0) {
-    launch_kernel(after_kernel<Element, Traits::kHeadDim>, edge, tiles, kEdgeThreads, 0, true, stream,
-                  "sm90 backward: last kernel launch");
+    launch_kernel(edges.after, edge, tiles, kEdgeThreads, 0, true, stream, "sm90 backward: last kernel launch");
   }
 }
 
@@ -45,8 +63,27 @@ void launch_shape(const Variant& variant, const Params& params, const EdgeParams
 template <typename Element>
 void launch_element(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
                     cudaStream_t stream) {
-  with_head_dim(variant.head_dim,
-                [&]<int kHeadDim> { launch_shape<Element, kHeadDim>(variant, params, edge, num_ctas, stream); });
+  with_exact_class(variant.head_dim, variant.head_dim_v, [&]<int kHeadDim> {
+    launch_shape<Element, kHeadDim>(variant, params, edge, num_ctas, stream);
+  });
+}
+
+template <typename Element, int kDimQk, int kDimV>
+void launch_any_dim_element(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+                            cudaStream_t stream) {
+  const auto run = variant.softcap
+                       ? (variant.deterministic ? launch_instance<AnyDimTraits<Element, kDimQk, kDimV, true, true>>
+                                                : launch_instance<AnyDimTraits<Element, kDimQk, kDimV, true, false>>)
+                       : (variant.deterministic ? launch_instance<AnyDimTraits<Element, kDimQk, kDimV, false, true>>
+                                                : launch_instance<AnyDimTraits<Element, kDimQk, kDimV, false, false>>);
+  run(params, edge, num_ctas, stream);
+}
+
+template <int kDimQk, int kDimV>
+void launch_any_dim(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+                    cudaStream_t stream) {
+  (variant.half ? launch_any_dim_element<__half, kDimQk, kDimV>
+                : launch_any_dim_element<__nv_bfloat16, kDimQk, kDimV>)(variant, params, edge, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90::backward

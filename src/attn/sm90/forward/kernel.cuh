@@ -51,7 +51,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
     if (threadIdx.x == 0) {
       ptx::grid_dependency_wait();
       // CTAs of the kernel that merges parts would wait on multiprocessors that sm_margin leaves free.
-      if constexpr (!Traits::kParts) ptx::grid_dependency_launch();
+      if constexpr (Traits::kAnyDim) {
+        if (params.part_rows == nullptr) ptx::grid_dependency_launch();
+      } else if constexpr (!Traits::kParts) {
+        ptx::grid_dependency_launch();
+      }
       Producer<Traits, true, !Traits::kScribe> producer{params, smem, {}};
       producer.run();
       if constexpr (Traits::kParts) ptx::grid_dependency_launch();

@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The main backward kernel, run by the emulator, against dense attention in float64. The two small kernels around it
-// are done by hand.
+// The backward kernels, run by the emulator one after the other, against dense attention in float64.
 #include <gtest/gtest.h>
 
 #include <numbers>
+#include <string>
 
 #include "attn/cpu/random_attention.hpp"
+#include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "schedule/tile_list.hpp"
@@ -28,6 +29,9 @@ struct Case {
   std::vector<AttnSlice> slices;
   uint32_t blocks;
   int multiprocessors;  // that items are dealt for
+  DType gradients = DType::kBFloat16;
+  bool accumulate = false;  // gradients hold 1 before
+  bool strided = false;
 };
 
 AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
@@ -65,78 +69,147 @@ schedule::WorkList work_of(const RandomAttention& r, int multiprocessors) {
       schedule::build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, sm90::backward::kTileShape), r.slices, s, gpu);
 }
 
-/// As the first kernel makes them: of each row -lse and -delta, in three bfloat16 each.
-std::vector<float> statistics(const RandomAttention& r, const reference::DenseResult& expected,
-                              const schedule::WorkList& work, float lse_factor) {
-  const AttnShape& s = r.config.shape;
-  std::vector<float> stats(size_t(s.num_heads_q) * work.q_tiles.size() * kStatsFloats);
-  auto* rows = reinterpret_cast<uint2*>(stats.data());
-  for (int head = 0; head < s.num_heads_q; ++head) {
-    for (size_t tile = 0; tile < work.q_tiles.size(); ++tile) {
-      for (int in_tile = 0; in_tile < kBlockM; ++in_tile, rows += 2) {
-        const int64_t row = work.q_tiles[tile].row_begin + in_tile;
-        const bool covered = work.covered_queries.empty() || (work.covered_queries[tile] >> in_tile & 1) != 0;
-        if (row >= work.q_tiles[tile].row_end || !covered) continue;
-        const auto at = static_cast<size_t>(row * s.num_heads_q + head);
-        double delta = 0;
-        for (size_t d = 0; d < size_t(s.head_dim); ++d) {
-          delta += expected.out[at * size_t(s.head_dim) + d] * r.problem.dout[at * size_t(s.head_dim) + d];
-        }
-        rows[0] = sm90::backward::split_in_three(static_cast<float>(expected.lse[at]) * lse_factor);
-        rows[1] = sm90::backward::split_in_three(static_cast<float>(-delta));
-      }
-    }
-  }
-  return stats;
+/// Of kernels for any head dimension: all ways in which gradients leave them, and gaps behind each row that hold NaN.
+std::vector<Case> any_dim_cases() {
+  const std::vector<AttnSlice> documents{AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 200}, {130, 290}),
+                                         AttnSlice::full({230, 260}, {205, 300})};
+  return {
+      {.name = "causal",
+       .shape = shape_of(300, 300, 4, 2),
+       .slices = {AttnSlice::causal({0, 300}, {0, 300})},
+       .blocks = 3,
+       .multiprocessors = 4,
+       .strided = true},
+      {.name = "documents",
+       .shape = shape_of(270, 300, 2, 2),
+       .slices = documents,
+       .blocks = 3,
+       .multiprocessors = 132,
+       .gradients = DType::kFloat32,
+       .strided = true},
+      {.name = "window",
+       .shape = shape_of(300, 300, 4, 1),
+       .slices = {{{0, 300}, {0, 300}, -150, 0}},
+       .blocks = 2,
+       .multiprocessors = 132,
+       .gradients = DType::kFloat32,
+       .accumulate = true},
+      {.name = "pieces",
+       .shape = shape_of(320, 128, 8, 1),
+       .slices = {AttnSlice::full({0, 320}, {0, 128})},
+       .blocks = 5,
+       .multiprocessors = 16},
+  };
 }
 
-/// As the last kernel does: from fragment order to rows.
+/// A kernel of one block for each head and query tile.
+template <typename Kernel>
+void run_edge(const sm90::backward::EdgeParams& params, const Order& order, const Kernel& kernel) {
+  const auto blocks = static_cast<uint32_t>(std::max(params.num_heads_q * params.num_q_tiles, 1));
+  for (uint32_t block = 0; block < blocks; ++block) {
+    emulated::run({1, sm90::backward::kEdgeThreads, order, block}, [&] { kernel(params); });
+  }
+}
+
 template <typename Traits>
-void store_dq(RandomAttention& r, const schedule::WorkList& work, const std::vector<float>& sums,
-              const std::vector<int32_t>& turns) {
-  constexpr int kColumns = Traits::kHeadDim / 2;  // of half a slab
-  size_t i = 0;
-  for (int head = 0; head < r.config.shape.num_heads_q; ++head) {
-    for (size_t tile = 0; tile < work.q_tiles.size(); ++tile) {
-      const size_t slab = size_t(head) * work.q_tiles.size() + tile;
-      for (int part = 0; part < 8; ++part) {
-        const bool stored = work.zeroed_sums || turns[slab * 2 + size_t(part / 4)] != 0;
-        for (int word = 0; word < Traits::kWarpSlabFloats; ++word, ++i) {
-          const int group = word / 128, lane = word / 4 % 32, sum = word % 4;
-          const int64_t row = work.q_tiles[tile].row_begin + part % 4 * 16 + lane / 4 + sum / 2 * 8;
-          const int column = part / 4 * kColumns + group * 8 + lane % 4 * 2 + sum % 2;
-          if (row < work.q_tiles[tile].row_end) {
-            r.dq.set(row, head, column, stored ? double(sums[i]) * r.problem.scale : 0.0);
-          }
-        }
-      }
-    }
+void run_before(const sm90::backward::EdgeParams& params, const Order& order) {
+  using Element = typename Traits::Element;
+  if constexpr (Traits::kAnyDim) {
+    run_edge(params, order, sm90::backward::before_any_dim_kernel<Element, Traits::kDimQk, Traits::kDimV>);
+  } else {
+    run_edge(params, order, sm90::backward::before_kernel<Element, Traits::kDimQk>);
+  }
+}
+template <typename Traits>
+void run_after(const sm90::backward::EdgeParams& params, const Order& order) {
+  using Element = typename Traits::Element;
+  if (params.num_q_tiles == 0) return;
+  if constexpr (Traits::kAnyDim) {
+    run_edge(params, order, sm90::backward::after_any_dim_kernel<Element, Traits::kDimQk>);
+  } else {
+    run_edge(params, order, sm90::backward::after_kernel<Element, Traits::kDimQk>);
   }
 }
 
-template <int kHeadDim, bool kSoftcap, bool kDeterministic>
+void fill_edge(sm90::backward::EdgeParams& edge, RandomAttention& r, const schedule::WorkList& work,
+               float lse_factor) {
+  edge.q_tiles = work.q_tiles.data();
+  edge.out = r.out_view().data;
+  edge.dout = r.dout_view().data;
+  edge.lse = r.lse.data();
+  edge.covered_queries = work.covered_queries.empty() ? nullptr : work.covered_queries.data();
+  edge.dq = r.dq_view().data;
+  edge.out_row_stride = r.out_view().row_stride;
+  edge.out_head_stride = r.out_view().head_stride;
+  edge.dout_row_stride = r.dout_view().row_stride;
+  edge.dout_head_stride = r.dout_view().head_stride;
+  edge.dq_row_stride = r.dq_view().row_stride;
+  edge.dq_head_stride = r.dq_view().head_stride;
+  edge.num_heads_q = r.config.shape.num_heads_q;
+  edge.num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
+  edge.num_slabs = work.num_slabs;
+  edge.softmax_scale = static_cast<float>(r.problem.scale);
+  edge.lse_factor = lse_factor;
+  edge.out_float32 = r.config.out_dtype == DType::kFloat32;
+  edge.dq_type =
+      r.config.grad_dtype == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;
+  edge.zeroed_sums = work.zeroed_sums;
+  edge.head_dim = r.config.shape.head_dim;
+  edge.head_dim_v = r.config.shape.head_dim_v;
+}
+
+void expect_gradients(const RandomAttention& r, const reference::DenseResult& expected, bool accumulate) {
+  const AttnShape& s = r.config.shape;
+  const auto check = [&](const HostTensor& got, std::vector<double> want, int heads, int dim) {
+    for (double& value : want) value += accumulate ? 1.0 : 0.0;
+    EXPECT_LT(support::relative_error(got, want, heads, dim), 5e-3);
+    for (int64_t row = 0; row < got.rows(); ++row) {  // gaps are as before
+      for (int head = 0; head < got.heads(); ++head) {
+        for (int d = head < heads ? dim : 0; d < got.dim(); ++d) ASSERT_TRUE(std::isnan(got.at(row, head, d)));
+      }
+    }
+  };
+  check(r.dq, expected.dq, s.num_heads_q, s.head_dim);
+  check(r.dk, expected.dk, s.num_heads_kv, s.head_dim);
+  check(r.dv, expected.dv, s.num_heads_kv, s.head_dim_v);
+}
+
+template <typename Traits>
 void expect_close(const Case& c, RandomAttention& r, const reference::DenseResult& expected, const Order& order) {
-  using Traits = sm90::backward::Traits<__nv_bfloat16, kHeadDim, kSoftcap, kDeterministic>;
-  SCOPED_TRACE(kDeterministic ? "deterministic" : "in any order");
+  SCOPED_TRACE(Traits::kDeterministic ? "deterministic" : "in any order");
+  constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
   const AttnShape& s = r.config.shape;
   const schedule::WorkList work = work_of(r, c.multiprocessors);
-  const bool own_items = kDeterministic && !work.deterministic_items.empty();
+  const bool own_items = Traits::kDeterministic && !work.deterministic_items.empty();
   const std::vector<schedule::Item>& items = own_items ? work.deterministic_items : work.items;
   const auto scale = static_cast<float>(r.problem.scale);
   const size_t num_slabs = size_t(s.num_heads_q) * work.q_tiles.size();
-  const std::vector<float> stats =
-      statistics(r, expected, work, kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (HostTensor* gradient : {&r.dq, &r.dk, &r.dv}) gradient->fill(kNan);
-  std::vector<float> sums(num_slabs * Traits::kSlabFloats, work.zeroed_sums ? 0.0f : kNan);
-  std::vector<float> slabs(size_t(work.num_slabs) * 2 * kBlockN * kHeadDim, kNan);
-  std::vector<int32_t> turns(num_slabs * 2), piece_turns(size_t(work.num_slabs));
-  int32_t ticket = 0;
+  for (HostTensor* gradient : {&r.dq, &r.dk, &r.dv}) {
+    gradient->fill(kNan);
+    for (int64_t row = 0; row < gradient->rows() && c.accumulate; ++row) {
+      for (int head = 0; head < gradient->heads(); ++head) {
+        for (int d = 0; d < gradient->dim(); ++d) gradient->set(row, head, d, 1.0);
+      }
+    }
+  }
+  std::vector<float> stats(num_slabs * kStatsFloats, kNan), sums(num_slabs * Traits::kSlabFloats, kNan);
+  std::vector<float> slabs(size_t(work.num_slabs) * kBlockN * (Traits::kDimQk + Traits::kDimV), kNan);
+  std::vector<int32_t> turns(num_slabs * 2, -1), piece_turns(size_t(work.num_slabs), -1);
+  int32_t ticket = -1;
+  sm90::backward::EdgeParams edge{};
+  fill_edge(edge, r, work, Traits::kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
+  edge.stats = stats.data();
+  edge.dq_sums = sums.data();
+  edge.ticket = &ticket;
+  edge.turns = turns.data();
+  edge.piece_turns = piece_turns.data();
+  edge.accumulate_dq = c.accumulate;
   sm90::backward::Params params{};
-  params.q_map = emulated::rows_first_map(r.q, kBlockM);
-  params.dout_map = emulated::rows_first_map(r.dout, kBlockM);
-  params.k_map = emulated::rows_first_map(r.k, kBlockN);
-  params.v_map = emulated::rows_first_map(r.v, kBlockN);
+  params.q_map = emulated::rows_first_map(r.q_view(), kBlockM, kColumns);
+  params.dout_map = emulated::rows_first_map(r.dout_view(), kBlockM, kColumns);
+  params.k_map = emulated::rows_first_map(r.k_view(), kBlockN, kColumns);
+  params.v_map = emulated::rows_first_map(r.v_view(), kBlockN, kColumns);
   params.items = items.data();
   params.runs = work.runs.data();
   params.run_tiles = work.run_tiles.data();
@@ -144,55 +217,107 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   params.intervals = work.intervals.data();
   params.stats = stats.data();
   params.dq_sums = sums.data();
-  params.covered_queries = work.covered_queries.empty() ? nullptr : work.covered_queries.data();
+  params.covered_queries = edge.covered_queries;
   params.slabs = slabs.data();
   params.piece_turns = piece_turns.data();
   params.ticket = &ticket;
   params.turn_segments = work.turn_segments.data();
   params.turns = turns.data();
-  params.dk = r.dk.view().data;
-  params.dv = r.dv.view().data;
-  params.dk_row_stride = params.dv_row_stride = int64_t{s.num_heads_kv} * kHeadDim;
-  params.dk_head_stride = params.dv_head_stride = kHeadDim;
+  params.dk = r.dk_view().data;
+  params.dv = r.dv_view().data;
+  params.dk_row_stride = r.dk_view().row_stride;
+  params.dv_row_stride = r.dv_view().row_stride;
+  params.dk_head_stride = r.dk_view().head_stride;
+  params.dv_head_stride = r.dv_view().head_stride;
   params.num_items = static_cast<int32_t>(items.size());
   params.num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
   params.softmax_scale = scale;
   params.scale_log2 = scale * std::numbers::log2e_v<float>;
-  params.cap_inner = kSoftcap ? scale / r.config.softcap : scale;
-  params.cap_outer = (kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
-  params.walk = kDeterministic ? work.deterministic_walk : work.walk;
+  params.cap_inner = Traits::kSoftcap ? scale / r.config.softcap : scale;
+  params.cap_outer = (Traits::kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
+  params.dkv_type = edge.dq_type;
+  params.accumulate_dkv = c.accumulate;
+  params.walk = Traits::kDeterministic ? work.deterministic_walk : work.walk;
   params.zeroed_sums = work.zeroed_sums;
+  params.head_dim = s.head_dim;
+  params.head_dim_v = s.head_dim_v;
+  run_before<Traits>(edge, order);
   emulated::run({c.blocks, Traits::kThreads, order}, [&] { sm90::backward::backward_kernel<Traits>(params); });
-  store_dq<Traits>(r, work, sums, turns);
-  EXPECT_LT(support::relative_error(r.dq, expected.dq, s.num_heads_q, kHeadDim), 5e-3);
-  EXPECT_LT(support::relative_error(r.dk, expected.dk, s.num_heads_kv, kHeadDim), 5e-3);
-  EXPECT_LT(support::relative_error(r.dv, expected.dv, s.num_heads_kv, kHeadDim), 5e-3);
+  run_after<Traits>(edge, order);
+  expect_gradients(r, expected, c.accumulate);
 }
 
-template <int kHeadDim, bool kSoftcap>
-void expect_close(const Case& c, const Order& order) {
+/// Both with sums in any order and deterministic.
+template <typename Traits, typename Deterministic>
+void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& order) {
   RandomConfig config;
   config.shape = c.shape;
-  config.shape.head_dim = config.shape.head_dim_v = kHeadDim;
-  config.softcap = kSoftcap ? 3.0f : 0.0f;
-  config.grad_dtype = DType::kBFloat16;
+  config.shape.head_dim = head_dim;
+  config.shape.head_dim_v = head_dim_v;
+  config.softcap = Traits::kSoftcap ? 3.0f : 0.0f;
+  config.grad_dtype = c.gradients;
+  config.out_dtype = c.strided ? DType::kBFloat16 : DType::kFloat32;
+  config.strided = c.strided;
+  config.gap = 8;
   RandomAttention r = make_random(config, c.slices, 1);
   const reference::DenseResult expected = reference::dense_attention(r.problem);
-  SCOPED_TRACE(testing::Message() << c.name << ", head_dim " << kHeadDim << ", order " << order.seed);
-  expect_close<kHeadDim, kSoftcap, false>(c, r, expected, order);
-  expect_close<kHeadDim, kSoftcap, true>(c, r, expected, order);
+  for (size_t i = 0; i < r.lse.size(); ++i) {
+    r.lse[i] = static_cast<float>(expected.lse[i]);
+    const auto row = static_cast<int64_t>(i) / c.shape.num_heads_q;
+    const int head = static_cast<int>(i) % c.shape.num_heads_q;
+    for (int d = 0; d < head_dim_v; ++d) {
+      r.out.set(row, head, d, expected.out[i * size_t(head_dim_v) + size_t(d)]);
+    }
+  }
+  SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
+                                  << order.seed);
+  expect_close<Traits>(c, r, expected, order);
+  expect_close<Deterministic>(c, r, expected, order);
 }
 
 template <int kHeadDim, bool kSoftcap>
 void expect_all_close(int first) {
-  emulated::in_orders(first, cases(),
-                      [](const Case& c, const Order& order) { expect_close<kHeadDim, kSoftcap>(c, order); });
+  using Free = sm90::backward::Traits<__nv_bfloat16, kHeadDim, kSoftcap, false>;
+  using Deterministic = sm90::backward::Traits<__nv_bfloat16, kHeadDim, kSoftcap, true>;
+  emulated::in_orders(first, cases(), [](const Case& c, const Order& order) {
+    expect_close<Free, Deterministic>(c, kHeadDim, kHeadDim, order);
+  });
 }
 
 TEST(Sm90EmulatedBackward, AgreesWithFloat64HeadDim64) { expect_all_close<64, false>(0); }
 TEST(Sm90EmulatedBackward, AgreesWithFloat64HeadDim128) { expect_all_close<128, false>(1); }
 TEST(Sm90EmulatedBackward, AgreesWithFloat64WithSoftcapHeadDim64) { expect_all_close<64, true>(2); }
 TEST(Sm90EmulatedBackward, AgreesWithFloat64WithSoftcapHeadDim128) { expect_all_close<128, true>(0); }
+
+template <bool kSoftcap>
+void expect_any_dim_close(int head_dim, int head_dim_v, int first) {
+  sm90::with_shape_class(head_dim, head_dim_v, [&]<int kDimQk, int kDimV> {
+    if constexpr (sm90::shape_class(kDimQk, kDimV).backward_at_once > 0) {
+      using Free = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, false>;
+      using Deterministic = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, true>;
+      emulated::in_orders(first, any_dim_cases(), [&](const Case& c, const Order& order) {
+        expect_close<Free, Deterministic>(c, head_dim, head_dim_v, order);
+      });
+    }
+  });
+}
+
+struct HeadDims {
+  int qk, v;
+};
+class Sm90EmulatedBackwardAnyDim : public testing::TestWithParam<HeadDims> {};
+
+TEST_P(Sm90EmulatedBackwardAnyDim, AgreesWithFloat64) {
+  const auto [qk, v] = GetParam();
+  expect_any_dim_close<false>(qk, v, qk / 8 + v / 8);
+  expect_any_dim_close<true>(qk, v, qk / 8 + v / 8 + 1);
+}
+INSTANTIATE_TEST_SUITE_P(, Sm90EmulatedBackwardAnyDim,
+                         testing::Values(HeadDims{8, 8}, HeadDims{40, 40}, HeadDims{64, 24}, HeadDims{104, 104},
+                                         HeadDims{120, 72}, HeadDims{128, 64}),
+                         [](const auto& test) {
+                           return "HeadDim" + std::to_string(test.param.qk) + "And" + std::to_string(test.param.v);
+                         });
 
 }  // namespace
 }  // namespace tangram::test
