@@ -26,13 +26,29 @@ struct ShapeClass {
   int forward_stages_q;
   int forward_stages_k;
   int forward_stages_v;
+  // Steps do not look for maxima before they see that they should have, and keep K for that: for classes whose
+  // exponentials are scarce and whose K has room to wait.
+  bool forward_second_look;
   // Backward: steps of 64 queries that consumers take at once, without softcap. 0: no backward kernel.
   int backward_at_once;
 };
 
 /// In the order in which a class is looked for.
 inline constexpr ShapeClass kShapeClasses[] = {
-    // Exponentials take as long as products: a third warpgroup keeps both busy.
+    // Exponentials take longer than products, as long with 64: a third warpgroup keeps both busy.
+    {.head_dim = 32,
+     .head_dim_v = 32,
+     .exact = false,
+     .forward_warpgroups = 3,
+     .forward_keys = 128,
+     .forward_keys_softcap = 128,
+     .forward_service_registers = 32,
+     .forward_consumer_registers = 160,
+     .forward_stages_q = 2,
+     .forward_stages_k = 4,
+     .forward_stages_v = 4,
+     .forward_second_look = true,
+     .backward_at_once = 2},
     {.head_dim = 64,
      .head_dim_v = 64,
      .exact = true,
@@ -44,7 +60,21 @@ inline constexpr ShapeClass kShapeClasses[] = {
      .forward_stages_q = 2,
      .forward_stages_k = 4,
      .forward_stages_v = 4,
+     .forward_second_look = true,
      .backward_at_once = 2},
+    {.head_dim = 96,
+     .head_dim_v = 96,
+     .exact = false,
+     .forward_warpgroups = 2,
+     .forward_keys = 128,
+     .forward_keys_softcap = 128,
+     .forward_service_registers = 40,
+     .forward_consumer_registers = 232,
+     .forward_stages_q = 2,
+     .forward_stages_k = 3,
+     .forward_stages_v = 2,
+     .forward_second_look = true,
+     .backward_at_once = 1},
     {.head_dim = 128,
      .head_dim_v = 128,
      .exact = true,
@@ -56,7 +86,35 @@ inline constexpr ShapeClass kShapeClasses[] = {
      .forward_stages_q = 2,
      .forward_stages_k = 3,
      .forward_stages_v = 2,
+     .forward_second_look = true,
      .backward_at_once = 1},
+    // Q has one stage: an item ends before the next one begins.
+    {.head_dim = 192,
+     .head_dim_v = 128,
+     .exact = false,
+     .forward_warpgroups = 2,
+     .forward_keys = 128,
+     .forward_keys_softcap = 96,
+     .forward_service_registers = 40,
+     .forward_consumer_registers = 232,
+     .forward_stages_q = 1,
+     .forward_stages_k = 2,
+     .forward_stages_v = 2,
+     .forward_second_look = false,
+     .backward_at_once = 0},
+    {.head_dim = 256,
+     .head_dim_v = 256,
+     .exact = false,
+     .forward_warpgroups = 2,
+     .forward_keys = 80,
+     .forward_keys_softcap = 80,
+     .forward_service_registers = 40,
+     .forward_consumer_registers = 232,
+     .forward_stages_q = 1,
+     .forward_stages_k = 2,
+     .forward_stages_v = 2,
+     .forward_second_look = false,
+     .backward_at_once = 0},
 };
 
 /// The first class that holds both dimensions, multiples of 8; null where none does.

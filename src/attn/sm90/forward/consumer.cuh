@@ -353,6 +353,26 @@ struct Consumer {
     exponentiate(s, state, params.exp_scale, row_sum);
   }
 
+  /// Without a second look: moves the references, exponentiates, and waits for the pending product, which is in flight;
+  /// K of `stage` is free once the maxima are known. Returns the next step's word.
+  template <int kN>
+  __device__ __forceinline__ uint32_t look_once(float (&s)[kN / 2], float (&row_sum)[2]) {
+    float rescale[2] = {1.0f, 1.0f};
+    const bool moved = update_reference(s, state, params.exp_scale, params.slack, rescale);
+    arrive(&smem.k_empty[rings.k_stage()]);
+    exponentiate(s, state, params.exp_scale, row_sum);
+    rings.advance_k();
+    const uint32_t next = fetch_word();
+    // As in steady_step; the warpgroup agrees, since all its warps must wait at one place.
+    if (ptx::named_barrier_any(kRedoBarrier + warpgroup, 128, moved)) {
+      ptx::wgmma_wait<0>();
+      rescale_output(rescale);
+    } else {
+      ptx::wgmma_wait<0>();
+    }
+    return next;
+  }
+
   /// A step in which every row has a reference already and a whole tile is pending. It is taken without looking for
   /// maxima: should a score exceed its reference by much, the sum of the exponentials shows it (infinity included), and
   /// the scores are made again and treated with care. For that K is kept until then.
@@ -369,6 +389,11 @@ struct Consumer {
     ptx::wgmma_wait<1>();
     mask_window<kN>(s, word, begin16, rings.k_stage());
     float row_sum[2];
+    if constexpr (!Traits::kSecondLook) {
+      const uint32_t next = look_once<kN>(s, row_sum);
+      end_steady<kN>(s, row_sum, begin16, v_valid_next);
+      return next;
+    }
     exponentiate(s, state, params.exp_scale, row_sum);
     const int stage = rings.k_stage();
     rings.advance_k();
@@ -382,12 +407,17 @@ struct Consumer {
       ptx::wgmma_wait<0>();
     }
     arrive(&smem.k_empty[stage]);
+    end_steady<kN>(s, row_sum, begin16, v_valid_next);
+    return next;
+  }
+  template <int kN>
+  __device__ __forceinline__ void end_steady(const float (&s)[kN / 2], const float (&row_sum)[2], int begin16,
+                                             int32_t v_valid) {
     release_v<-1>();
 #pragma unroll
     for (int r = 0; r < 2; ++r) state.sum[r] += row_sum[r];
     convert_probabilities<kN>(s);
-    pending.set(kN, begin16, v_valid_next);
-    return next;
+    pending.set(kN, begin16, v_valid);
   }
 
   /// The whole unmasked tile without flags.
@@ -407,6 +437,12 @@ struct Consumer {
       issue_output<kBlockN, true>(v_stage);
       pass_turn();
       ptx::wgmma_wait<1>();
+      if constexpr (!Traits::kSecondLook) {
+        float row_sum[2];
+        word = look_once<kBlockN>(s, row_sum);
+        end_steady<kBlockN>(s, row_sum, 0, kBlockN);
+        continue;
+      }
       float offset[2];
       reference_offsets(state, params.exp_scale, offset);
       float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};

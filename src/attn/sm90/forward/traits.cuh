@@ -99,6 +99,7 @@ struct ForwardConfig {
   static constexpr int kStagesQ = kShape.forward_stages_q;
   static constexpr int kStagesK = kShape.forward_stages_k;
   static constexpr int kStagesV = kShape.forward_stages_v;
+  static constexpr bool kSecondLook = kShape.forward_second_look;
   static_assert(kDimQk % 32 == 0 && kDimV % 32 == 0 && kDimV <= kDimQk);  // rows of out are staged over Q
   static_assert(kBlockN % 16 == 0 && kBlockN <= 128 && kPanelBytesK % 1024 == 0);
 };

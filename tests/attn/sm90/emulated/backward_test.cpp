@@ -289,13 +289,18 @@ TEST(Sm90EmulatedBackward, AgreesWithFloat64HeadDim128) { expect_all_close<128, 
 TEST(Sm90EmulatedBackward, AgreesWithFloat64WithSoftcapHeadDim64) { expect_all_close<64, true>(2); }
 TEST(Sm90EmulatedBackward, AgreesWithFloat64WithSoftcapHeadDim128) { expect_all_close<128, true>(0); }
 
+/// Of the class of these dimensions; those of a class itself in all cases.
 template <bool kSoftcap>
 void expect_any_dim_close(int head_dim, int head_dim_v, int first) {
   sm90::with_shape_class(head_dim, head_dim_v, [&]<int kDimQk, int kDimV> {
     if constexpr (sm90::shape_class(kDimQk, kDimV).backward_at_once > 0) {
       using Free = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, false>;
       using Deterministic = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, true>;
-      emulated::in_orders(first, any_dim_cases(), [&](const Case& c, const Order& order) {
+      std::vector<Case> all = any_dim_cases();
+      if (head_dim == kDimQk && head_dim_v == kDimV) {
+        for (Case& c : cases()) all.push_back(std::move(c));
+      }
+      emulated::in_orders(first, all, [&](const Case& c, const Order& order) {
         expect_close<Free, Deterministic>(c, head_dim, head_dim_v, order);
       });
     }
@@ -313,8 +318,9 @@ TEST_P(Sm90EmulatedBackwardAnyDim, AgreesWithFloat64) {
   expect_any_dim_close<true>(qk, v, qk / 8 + v / 8 + 1);
 }
 INSTANTIATE_TEST_SUITE_P(, Sm90EmulatedBackwardAnyDim,
-                         testing::Values(HeadDims{8, 8}, HeadDims{40, 40}, HeadDims{64, 24}, HeadDims{104, 104},
-                                         HeadDims{120, 72}, HeadDims{128, 64}),
+                         testing::Values(HeadDims{8, 8}, HeadDims{32, 32}, HeadDims{40, 40}, HeadDims{64, 24},
+                                         HeadDims{72, 72}, HeadDims{96, 64}, HeadDims{96, 96}, HeadDims{120, 72},
+                                         HeadDims{128, 64}),
                          [](const auto& test) {
                            return "HeadDim" + std::to_string(test.param.qk) + "And" + std::to_string(test.param.v);
                          });

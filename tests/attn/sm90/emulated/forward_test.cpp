@@ -202,13 +202,17 @@ TEST(Sm90EmulatedForward, AgreesWithFloat64HeadDim128) { expect_all_close<128, f
 TEST(Sm90EmulatedForward, AgreesWithFloat64WithSoftcapHeadDim64) { expect_all_close<64, true>(2); }
 TEST(Sm90EmulatedForward, AgreesWithFloat64WithSoftcapHeadDim128) { expect_all_close<128, true>(0); }
 
-/// Of the class of these dimensions, plain and with softcap.
+/// Of the class of these dimensions, plain and with softcap; those of a class itself in all cases.
 void expect_any_dim_close(int head_dim, int head_dim_v, int first) {
   sm90::with_shape_class(head_dim, head_dim_v, [&]<int kDimQk, int kDimV> {
-    emulated::in_orders(first, any_dim_cases(), [&](const Case& c, const Order& order) {
+    std::vector<Case> all = any_dim_cases();
+    if (head_dim == kDimQk && head_dim_v == kDimV) {
+      for (Case& c : cases()) all.push_back(std::move(c));
+    }
+    emulated::in_orders(first, all, [&](const Case& c, const Order& order) {
       expect_close<sm90::AnyDimForwardTraits<__nv_bfloat16, kDimQk, kDimV, false>>(c, head_dim, head_dim_v, order);
     });
-    emulated::in_orders(first + 1, any_dim_cases(), [&](const Case& c, const Order& order) {
+    emulated::in_orders(first + 1, all, [&](const Case& c, const Order& order) {
       expect_close<sm90::AnyDimForwardTraits<__nv_bfloat16, kDimQk, kDimV, true>>(c, head_dim, head_dim_v, order);
     });
   });
@@ -224,8 +228,10 @@ TEST_P(Sm90EmulatedForwardAnyDim, AgreesWithFloat64) {
   expect_any_dim_close(dims.qk, dims.v, dims.qk / 8 + dims.v / 8);
 }
 INSTANTIATE_TEST_SUITE_P(, Sm90EmulatedForwardAnyDim,
-                         testing::Values(HeadDims{8, 8}, HeadDims{40, 40}, HeadDims{64, 24}, HeadDims{104, 104},
-                                         HeadDims{120, 72}, HeadDims{128, 64}),
+                         testing::Values(HeadDims{8, 8}, HeadDims{32, 32}, HeadDims{40, 40}, HeadDims{64, 24},
+                                         HeadDims{72, 72}, HeadDims{96, 64}, HeadDims{96, 96}, HeadDims{112, 112},
+                                         HeadDims{120, 72}, HeadDims{128, 64}, HeadDims{136, 104}, HeadDims{192, 128},
+                                         HeadDims{200, 192}, HeadDims{256, 256}),
                          [](const auto& test) {
                            return "HeadDim" + std::to_string(test.param.qk) + "And" + std::to_string(test.param.v);
                          });
