@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "attn/sm90/call_workspace.hpp"
-#include "attn/sm90/common/shape_class_text.hpp"
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/forward/fill.hpp"
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/gpu_model.hpp"
@@ -48,9 +48,8 @@ void check_shape(const AttnShape& shape) {
   require(shape.dtype == DType::kBFloat16 || shape.dtype == DType::kFloat16,
           "Sm90Backend: dtype must be bfloat16 or float16 (got dtype={})", to_string(shape.dtype));
   require(sm90::find_shape_class(shape.head_dim, shape.head_dim_v) != nullptr,
-          "Sm90Backend: head_dim and head_dim_v must be multiples of 8 that one of the kernels holds, {} (got head_dim={}, "
-          "head_dim_v={})",
-          sm90::shape_class_text(), shape.head_dim, shape.head_dim_v);
+          "Sm90Backend: head_dim and head_dim_v must be multiples of 8 up to {} (got head_dim={}, head_dim_v={})",
+          sm90::kLargestHeadDim, shape.head_dim, shape.head_dim_v);
   require(shape.num_heads_q > 0 && shape.num_heads_kv > 0 && shape.num_heads_q % shape.num_heads_kv == 0,
           "Sm90Backend: num_heads_kv must divide num_heads_q (got num_heads_q={}, num_heads_kv={})", shape.num_heads_q,
           shape.num_heads_kv);
@@ -218,8 +217,7 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
   part_params.part_out = parts.out;
   part_params.part_lse = parts.lse;
   sm90::launch_forward(variant, part_params, num_ctas, stream);
-  const int tile_rows =
-      sm90::forward_tile_rows(mask.shape.head_dim, mask.shape.head_dim_v) / packed_heads(mask.shape);
+  const int tile_rows = sm90::forward_tile_rows(mask.shape.head_dim, mask.shape.head_dim_v) / packed_heads(mask.shape);
   sm90::launch_merge(
       variant, params,
       {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles, tile_rows},

@@ -21,7 +21,7 @@ struct Consumer {
   using Element = typename Traits::Element;
   static constexpr int kDimQk = Traits::kDimQk;
   static constexpr int kDimV = Traits::kDimV;
-  static constexpr int kScores = kBlockM / 2;   // accumulators of 64 keys by kBlockM queries, per thread
+  static constexpr int kScores = kBlockM / 2;  // accumulators of 64 keys by kBlockM queries, per thread
   using Dq = typename Traits::Dq;
   static constexpr int kDqCols = Dq::kGroups0 * 8;  // columns of dq of one warpgroup, or more than its part
   static constexpr int kDqSums = kDqCols / 2;       // accumulators of 64 queries by kDqCols

@@ -47,6 +47,7 @@ DeviceWorkList::DeviceWorkList(const schedule::WorkList& work, const AttnShape& 
       num_heads_q_(shape.num_heads_q),
       head_dim_(shape_class(shape.head_dim, shape.head_dim_v).head_dim),
       head_dim_v_(shape_class(shape.head_dim, shape.head_dim_v).head_dim_v),
+      split_(shape_class(shape.head_dim, shape.head_dim_v).backward_split),
       walk_(work.walk),
       deterministic_walk_(work.deterministic_walk),
       zeroed_sums_(work.zeroed_sums) {
@@ -68,13 +69,14 @@ size_t DeviceWorkList::place(Params& params, EdgeParams& edge, void* workspace) 
   const size_t tiles = tile_capacity_ * static_cast<size_t>(num_heads_q_), slabs = slab_capacity_;
   const auto head_dim = static_cast<size_t>(head_dim_), both_dims = static_cast<size_t>(head_dim_ + head_dim_v_);
   constexpr auto kQueries = static_cast<size_t>(kTileShape.block_n), kKeys = static_cast<size_t>(kTileShape.block_m);
+  const size_t kernels = split_ ? 2 : 1;  // which deal items and join pieces each for itself
   cuda::ScratchLayout layout(workspace);
   params.stats = edge.stats = layout.take<float>(tiles * kQueries * 4);
   params.dq_sums = edge.dq_sums = layout.take<float>(tiles * kQueries * head_dim);
   params.slabs = layout.take<float>(slabs * kKeys * both_dims);
   params.turns = edge.turns = layout.take<int32_t>(tiles * 2);
-  params.piece_turns = edge.piece_turns = layout.take<int32_t>(slabs);
-  params.ticket = edge.ticket = layout.take<int32_t>(1);
+  params.piece_turns = edge.piece_turns = layout.take<int32_t>(kernels * slabs);
+  params.ticket = edge.ticket = layout.take<int32_t>(kernels);
   return layout.bytes();
 }
 
@@ -90,7 +92,7 @@ void DeviceWorkList::fill(Params& params, EdgeParams& edge, bool deterministic, 
   params.zeroed_sums = edge.zeroed_sums = zeroed_sums_;
   params.num_items = static_cast<int32_t>(num_items(deterministic));
   params.num_q_tiles = edge.num_q_tiles = num_q_tiles_;
-  edge.num_slabs = num_slabs_;
+  edge.num_slabs = split_ ? 2 * num_slabs_ : num_slabs_;
   params.walk = deterministic ? deterministic_walk_ : walk_;
 }
 

@@ -68,7 +68,8 @@ struct DqWriter {
       } else if (!params.zeroed_sums) {
         first = claim(count);
       }
-      float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats + (kEven ? half * kEvenFloats : Dq::side_begin(half));
+      float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats +
+                    (kEven ? half * kEvenFloats : Dq::side_begin(half));
       ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
       if (first) {
         ptx::bulk_store(sums, staged, num_floats * 4);

@@ -109,6 +109,7 @@ __device__ __forceinline__ void begin_call(const EdgeParams& params) {
   const int head = static_cast<int>(blockIdx.x) - tile * params.num_heads_q;
   const int thread = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && thread == 0) *params.ticket = 0;
+  if (kIsSplit<kDimQk, kDimV> && blockIdx.x == 0 && thread == 1) params.ticket[1] = 0;
   const auto num_threads = static_cast<int32_t>(gridDim.x * kEdgeThreads);
   for (int32_t i = static_cast<int32_t>(blockIdx.x) * kEdgeThreads + thread; i < params.num_slabs; i += num_threads) {
     params.piece_turns[i] = 0;

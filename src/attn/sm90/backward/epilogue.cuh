@@ -93,9 +93,8 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[kSums], float
     const int64_t at = item.kv_head * (kIsDk ? params.dk_head_stride : params.dv_head_stride) +
                        row * (kIsDk ? params.dk_row_stride : params.dv_row_stride);
     char* to = static_cast<char*>(gradient) + at * (type == GradType::kFloat32 ? 4 : 2);
-    write_row<typename Traits::Element, 2 * kSums, Traits::kAnyDim>(sums, r * 2, scale, to, valid, type,
-                                                                    params.accumulate_dkv, lane,
-                                                                    kIsDk ? params.head_dim : params.head_dim_v);
+    write_row<typename Traits::Element, 2 * kSums, Traits::kAnyDim>(
+        sums, r * 2, scale, to, valid, type, params.accumulate_dkv, lane, kIsDk ? params.head_dim : params.head_dim_v);
   }
 }
 
@@ -106,8 +105,9 @@ __device__ __forceinline__ void visit_slab(float4* slab, float (&dk)[Traits::kDi
   constexpr int kVectorsDk = Traits::kDimQk / 8, kVectorsDv = Traits::kDimV / 8;
 #pragma unroll
   for (int i = 0; i < (kVectorsDk > kVectorsDv ? kVectorsDk : kVectorsDv); ++i) {
-    if (i < kVectorsDk) visit(slab + i * kConsumerThreads, dk[i * 4], dk[i * 4 + 1], dk[i * 4 + 2], dk[i * 4 + 3]);
-    if (i < kVectorsDv) {
+    if (Traits::kMakesDk && i < kVectorsDk)
+      visit(slab + i * kConsumerThreads, dk[i * 4], dk[i * 4 + 1], dk[i * 4 + 2], dk[i * 4 + 3]);
+    if (Traits::kMakesDv && i < kVectorsDv) {
       visit(slab + (kVectorsDk + i) * kConsumerThreads, dv[i * 4], dv[i * 4 + 1], dv[i * 4 + 2], dv[i * 4 + 3]);
     }
   }
@@ -191,14 +191,20 @@ __device__ __forceinline__ void write_gradients(const Params& params, const Item
   const int lane = static_cast<int>(thread % 32);
   const int first_row = static_cast<int>(thread / 32 * 16) + lane / 4;
   if (params.dkv_type == GradType::kInput && params.places == nullptr) {
-    write_plain<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, item, first_row, lane,
-                        params.head_dim_v);
-    write_plain<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, item,
-                        first_row, lane, params.head_dim);
+    if constexpr (Traits::kMakesDv) {
+      write_plain<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, item, first_row, lane,
+                          params.head_dim_v);
+    }
+    if constexpr (Traits::kMakesDk) {
+      write_plain<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, item,
+                          first_row, lane, params.head_dim);
+    }
     return;
   }
-  write_gradient<Traits, false>(dv, 1.0f, params, item, first_row, lane);
-  write_gradient<Traits, true>(dk, params.softmax_scale, params, item, first_row, lane);
+  if constexpr (Traits::kMakesDv) write_gradient<Traits, false>(dv, 1.0f, params, item, first_row, lane);
+  if constexpr (Traits::kMakesDk) {
+    write_gradient<Traits, true>(dk, params.softmax_scale, params, item, first_row, lane);
+  }
 }
 
 }  // namespace tangram::sm90::backward

@@ -13,9 +13,7 @@ void launch(const Variant& variant, const Params& params, const EdgeParams& edge
     return (variant.half ? launch_f16 : launch_bf16)(variant, params, edge, num_ctas, stream);
   }
   with_shape_class(variant.head_dim, variant.head_dim_v, [&]<int kDimQk, int kDimV> {
-    if constexpr (shape_class(kDimQk, kDimV).backward_at_once > 0) {
-      launch_any_dim<kDimQk, kDimV>(variant, params, edge, num_ctas, stream);
-    }
+    launch_any_dim<kDimQk, kDimV>(variant, params, edge, num_ctas, stream);
   });
 }
 

@@ -12,7 +12,7 @@ namespace tangram::sm90::backward {
 
 /// What selects a compiled kernel.
 struct Variant {
-  bool half = false;  ///< float16 instead of bfloat16
+  bool half = false;   ///< float16 instead of bfloat16
   int head_dim = 128;  ///< with head_dim_v, of a shape class
   int head_dim_v = 128;
   bool softcap = false;

@@ -99,7 +99,8 @@ struct PairConsumer : Consumer<Traits> {
     await_staging(of_pair);
 #pragma unroll
     for (int i = 0; i < Traits::kHeadDim / 8; ++i) {
-      staged[i / kHalfGroups * kHalfSlab + i % kHalfGroups * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]};
+      staged[i / kHalfGroups * kHalfSlab + i % kHalfGroups * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2],
+                                                                    dq[i * 4 + 3]};
     }
   }
   __device__ __forceinline__ void send_dq() {

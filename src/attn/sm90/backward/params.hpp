@@ -89,7 +89,7 @@ struct EdgeParams {
   const float* lse;  ///< [seqlen_q, num_heads_q]
   float* stats;
   float* dq_sums;
-  int32_t* ticket;
+  int32_t* ticket;                  ///< one, or where two kernels share the work two (launch_split)
   int32_t* turns;                   ///< as in Params, zeros afterwards
   int32_t* piece_turns;             ///< likewise
   const uint64_t* covered_queries;  ///< as in Params
@@ -104,9 +104,9 @@ struct EdgeParams {
   float lse_factor;  ///< -1 / softmax_scale, to be added to q.k; with softcap -log2(e)
   bool out_float32;
   GradType dq_type;
-  bool accumulate_dq;  ///< adds to dq, which is float32
-  bool zeroed_sums;    ///< as in Params
-  const float* delta;  ///< as lse, in place of out and dout; null: made of these
+  bool accumulate_dq;            ///< adds to dq, which is float32
+  bool zeroed_sums;              ///< as in Params
+  const float* delta;            ///< as lse, in place of out and dout; null: made of these
   int32_t head_dim, head_dim_v;  ///< as in Params
 };
 

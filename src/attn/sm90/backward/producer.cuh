@@ -25,8 +25,10 @@ struct Producer {
   __device__ __forceinline__ void load_keys_from(const TensorMap& k, const TensorMap& v, int32_t row, int32_t kv_head) {
     ptx::mbarrier_arrive_expect_tx(&smem.k_full, Traits::kBytesK);
     load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesK>(smem.k, &k, &smem.k_full, row, kv_head);
-    ptx::mbarrier_arrive_expect_tx(&smem.v_full, Traits::kBytesV);
-    load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesK>(smem.v, &v, &smem.v_full, row, kv_head);
+    if constexpr (Traits::kMakesDk) {
+      ptx::mbarrier_arrive_expect_tx(&smem.v_full, Traits::kBytesV);
+      load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesK>(smem.v, &v, &smem.v_full, row, kv_head);
+    }
   }
 
   /// K and V of an item, once the consumers have left those of the item before.

@@ -53,10 +53,14 @@ struct DqTarget {
 inline constexpr int32_t kDqNothing = -1;
 inline constexpr int32_t kDqStop = -2;
 
+/// Whether two kernels share the work (SplitTraits).
+template <int kDimQk, int kDimV>
+inline constexpr bool kIsSplit = shape_class(kDimQk, kDimV).backward_split;
+
 /// Which columns of dq of a step each warpgroup computes, in groups of 8, and where they lie in a slab: first those of
-/// warpgroup 0, then those of warpgroup 1, of each 16 rows a warp, of these a column group after the other. Halves where
-/// wgmma can start in the middle: inside a panel of 64 columns, or at its end.
-template <int kDimQk>
+/// warpgroup 0, then those of warpgroup 1, of each 16 rows a warp, of these a column group after the other. Halves
+/// where wgmma can start in the middle: inside a panel of 64 columns, or at its end.
+template <int kDimQk, bool kInPieces = (kDimQk > 128)>
 struct DqLayout {
   static constexpr int kGroups = kDimQk / 8;
   static constexpr int kGroups0 = kDimQk == 96 ? 8 : kGroups / 2;  // of warpgroup 0
@@ -70,6 +74,24 @@ struct DqLayout {
   static __host__ __device__ constexpr int place(int group, int warp) {
     const int side = side_of(group), in_side = side == 0 ? group : group - kGroups0;
     return side_begin(side) + (warp * num_groups(side) + in_side) * kGroupFloats;
+  }
+};
+
+/// The same where dq of a step is handed over in pieces of 32 columns (SplitTraits): piece by piece, of each 16 rows a
+/// warp. A warpgroup has half of the pieces: kLead columns from the first of a panel on, and the rest from the panel in
+/// the middle, of which each has one half where both meet.
+template <int kDimQk>
+struct DqLayout<kDimQk, true> {
+  static constexpr int kGroups = kDimQk / 8;
+  static constexpr int kGroups0 = kGroups / 2;
+  static constexpr bool kEven = true;
+  static constexpr int kPieces = kDimQk / 64;  // of a warpgroup
+  static constexpr int kLead = 64;
+  static constexpr int kRest = kDimQk / 2 - kLead;
+  static constexpr int kPieceFloats = 32 * kBlockM;
+  static __host__ __device__ constexpr int side_of(int group) { return group < kGroups / 2 ? 0 : 1; }
+  static __host__ __device__ constexpr int place(int group, int warp) {
+    return group / 4 * kPieceFloats + warp * (kPieceFloats / 4) + group % 4 * (8 * 16);
   }
 };
 
@@ -105,8 +127,10 @@ struct Config {
   static constexpr int kBytesV = kPanelsV * kPanelBytesK;
   static constexpr int kBytesDs = kBlockN * kBlockM * 2;  // of a step
   using Dq = DqLayout<kDimQk>;
-  static constexpr int kSlabFloats = kBlockM * kDimQk;              // of dq
+  static constexpr int kSlabFloats = kBlockM * kDimQk;                  // of dq
   static constexpr int kWarpSlabFloats = kSlabFloats / kConsumerWarps;  // where Dq::kEven
+  static constexpr bool kMakesDk = true;
+  static constexpr bool kMakesDv = true;
   static constexpr int kStatsBytes = kStatsFloats * 4;
   static constexpr int kItemSlots = 4;  // the producer runs at most three items ahead: each takes half of the stages
   static_assert(kShape.backward_at_once > 0);
@@ -127,7 +151,7 @@ struct PairBarriers<2> {
   uint64_t ds_empty[2];
 };
 
-template <typename Traits>
+template <typename Traits, bool kSplit = Traits::kShape.backward_split>
 struct alignas(1024) Smem {
   alignas(1024) unsigned char k[Traits::kBytesK];
   alignas(1024) unsigned char v[Traits::kBytesV];

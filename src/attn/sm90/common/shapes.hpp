@@ -29,8 +29,11 @@ struct ShapeClass {
   // Steps do not look for maxima before they see that they should have, and keep K for that: for classes whose
   // exponentials are scarce and whose K has room to wait.
   bool forward_second_look;
-  // Backward: steps of 64 queries that consumers take at once, without softcap. 0: no backward kernel.
-  int backward_at_once;
+  // Backward: steps of 64 queries that consumers take at once, without softcap. Split: dk and dq by one kernel and dv
+  // by another, since registers do not hold dk and dv (SplitTraits); with so many stages of Q and dout.
+  int backward_at_once = 1;
+  bool backward_split = false;
+  int backward_split_stages = 0;
 };
 
 /// In the order in which a class is looked for.
@@ -101,7 +104,8 @@ inline constexpr ShapeClass kShapeClasses[] = {
      .forward_stages_k = 2,
      .forward_stages_v = 2,
      .forward_second_look = false,
-     .backward_at_once = 0},
+     .backward_split = true,
+     .backward_split_stages = 2},
     {.head_dim = 256,
      .head_dim_v = 256,
      .exact = false,
@@ -114,8 +118,13 @@ inline constexpr ShapeClass kShapeClasses[] = {
      .forward_stages_k = 2,
      .forward_stages_v = 2,
      .forward_second_look = false,
-     .backward_at_once = 0},
+     .backward_split = true,
+     .backward_split_stages = 1},
 };
+
+/// The last class holds all others.
+inline constexpr int kLargestHeadDim = std::end(kShapeClasses)[-1].head_dim;
+static_assert(kLargestHeadDim == std::end(kShapeClasses)[-1].head_dim_v);
 
 /// The first class that holds both dimensions, multiples of 8; null where none does.
 constexpr const ShapeClass* find_shape_class(int head_dim, int head_dim_v) {
@@ -127,7 +136,9 @@ constexpr const ShapeClass* find_shape_class(int head_dim, int head_dim_v) {
 }
 
 /// That of dimensions which have one.
-constexpr const ShapeClass& shape_class(int head_dim, int head_dim_v) { return *find_shape_class(head_dim, head_dim_v); }
+constexpr const ShapeClass& shape_class(int head_dim, int head_dim_v) {
+  return *find_shape_class(head_dim, head_dim_v);
+}
 
 /// Whether kernels are compiled for exactly these dimensions, which have a class.
 constexpr bool has_exact_kernels(int head_dim, int head_dim_v) {

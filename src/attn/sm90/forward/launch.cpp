@@ -13,9 +13,8 @@ void launch_forward(const ForwardVariant& variant, const ForwardParams& params, 
                                       : (variant.half ? launch_forward_f16 : launch_forward_bf16);
     return launch(variant, params, num_ctas, stream);
   }
-  with_shape_class(variant.head_dim, variant.head_dim_v, [&]<int kDimQk, int kDimV> {
-    launch_any_dim<kDimQk, kDimV>(variant, params, num_ctas, stream);
-  });
+  with_shape_class(variant.head_dim, variant.head_dim_v,
+                   [&]<int kDimQk, int kDimV> { launch_any_dim<kDimQk, kDimV>(variant, params, num_ctas, stream); });
 }
 
 }  // namespace tangram::sm90

@@ -13,7 +13,7 @@ namespace tangram::sm90 {
 
 /// What selects a compiled kernel.
 struct ForwardVariant {
-  bool half = false;  ///< float16 instead of bfloat16
+  bool half = false;   ///< float16 instead of bfloat16
   int head_dim = 128;  ///< with head_dim_v, of a shape class
   int head_dim_v = 128;
   bool softcap = false;

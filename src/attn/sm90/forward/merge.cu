@@ -70,8 +70,7 @@ __device__ __forceinline__ void merge_rows(const ForwardParams& params, const Me
   for (int round = 0; round < kRounds; ++round) {
     if (!is_inside(round)) continue;
     const float4 sum = sums[round];
-    const int64_t at =
-        row * params.out_row_stride + head * params.out_head_stride + column + round * kLanes * 4;
+    const int64_t at = row * params.out_row_stride + head * params.out_head_stride + column + round * kLanes * 4;
     const float4 value{sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor};
     if (params.out_type == OutType::kInput) {
       *reinterpret_cast<uint2*>(static_cast<Element*>(params.out) + at) = {pack_pair<Element>(value.x, value.y),

@@ -24,11 +24,11 @@ enum class Columns { kPanels, kAny };
 /// Boxes of (column, head, row, panel); `panels` is that of a box, with Columns::kAny 1.
 inline sm90::TensorMap heads_first_map(const TensorView& view, int rows, int heads, int panels, Columns columns) {
   const bool any = columns == Columns::kAny;
-  return opaque({static_cast<uint16_t*>(view.data),
-                 {any ? view.dim : 64, view.heads, view.rows, any ? 1 : view.dim / 64},
-                 {1, view.head_stride, view.row_stride, 64},
-                 {64, static_cast<uint32_t>(heads), static_cast<uint32_t>(rows),
-                  any ? 1 : static_cast<uint32_t>(panels)}});
+  return opaque(
+      {static_cast<uint16_t*>(view.data),
+       {any ? view.dim : 64, view.heads, view.rows, any ? 1 : view.dim / 64},
+       {1, view.head_stride, view.row_stride, 64},
+       {64, static_cast<uint32_t>(heads), static_cast<uint32_t>(rows), any ? 1 : static_cast<uint32_t>(panels)}});
 }
 
 /// Boxes of one head, of (column, row, panel, head).
