@@ -36,7 +36,8 @@ template <int kN, bool kTransB>
 constexpr int kStored = kTransB ? (kN + 63) / 64 * 64 : kN;
 
 /// D[64, kN] = A[64, 64] * B, B either [kN, 64] (K-major) or [64, kN] (MN-major), A from shared memory or registers.
-template <int kN, bool kTransB, bool kFromRegisters>
+/// MN-major columns of B begin with kFirst.
+template <int kN, bool kTransB, bool kFromRegisters, int kFirst>
 __global__ void product_kernel(const __grid_constant__ Map a_map, const __grid_constant__ Map b_map,
                                const __nv_bfloat16* a_global, float* d_global) {
   __shared__ alignas(1024) unsigned char a[64 * 128];
@@ -61,7 +62,8 @@ __global__ void product_kernel(const __grid_constant__ Map a_map, const __grid_c
     }
   }
   const uint64_t a_descriptor = ptx::wgmma_descriptor(ptx::smem_address(a), 16, 1024);
-  const uint64_t b_descriptor = ptx::wgmma_descriptor(ptx::smem_address(b), kTransB ? kDepth * 128 : 16, 1024);
+  const uint64_t b_descriptor =
+      ptx::wgmma_descriptor(ptx::smem_address(b) + kFirst * 2, kTransB ? kDepth * 128 : 16, 1024);
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k) {
@@ -91,8 +93,9 @@ ConstTensorView matrix(const DeviceBuffer& buffer, int64_t rows, int columns) {
   return {buffer.as<void>(), DType::kBFloat16, rows, 1, columns, columns, columns};
 }
 
-template <int kN, bool kTransB, bool kFromRegisters>
+template <int kN, bool kTransB, bool kFromRegisters, int kFirst = 0>
 void expect_product() {
+  static_assert(kFirst == 0 || (kTransB && kFirst + kN <= 64));
   constexpr int kColumns = kStored<kN, kTransB>;
   const auto a = random_integers(64 * kDepth, 1), b = random_integers(kColumns * kDepth, 2);
   const auto a_device = DeviceBuffer::copy_of(a.data(), a.size() * 2),
@@ -101,7 +104,7 @@ void expect_product() {
   const Map a_map{make_token_map(matrix(a_device, 64, kDepth), {64, 1, 1}, false)};
   const Map b_map{kTransB ? make_token_map(matrix(b_device, kDepth, kColumns), {kDepth, 1, kColumns / 64}, false)
                           : make_token_map(matrix(b_device, kN, kDepth), {kN, 1, 1}, false)};
-  product_kernel<kN, kTransB, kFromRegisters>
+  product_kernel<kN, kTransB, kFromRegisters, kFirst>
       <<<1, 128>>>(a_map, b_map, a_device.as<__nv_bfloat16>(), d_device.as<float>());
   check(cudaGetLastError(), "product_kernel");
   std::vector<float> d(64 * kN);
@@ -111,7 +114,7 @@ void expect_product() {
       float expected = 0;
       for (int k = 0; k < kDepth; ++k) {
         expected += __bfloat162float(a[static_cast<size_t>(i * kDepth + k)]) *
-                    __bfloat162float(b[static_cast<size_t>(kTransB ? k * kColumns + j : j * kDepth + k)]);
+                    __bfloat162float(b[static_cast<size_t>(kTransB ? k * kColumns + kFirst + j : j * kDepth + k)]);
       }
       ASSERT_EQ(d[static_cast<size_t>(i * kN + j)], expected) << "row " << i << " column " << j;
     }
@@ -126,7 +129,9 @@ TEST(Wgmma, BothInSharedMemory) {
 }
 TEST(Wgmma, BothInSharedMemoryTransposedB) {
   expect_product<16, true, false>();
+  expect_product<16, true, false, 16>();
   expect_product<32, true, false>();
+  expect_product<32, true, false, 32>();
   expect_product<64, true, false>();
   expect_product<128, true, false>();
 }
