@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups (three with head_dim 64). See
+// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups (three up to head_dim 64). See
 // docs/design/forward_sm90.md.
 #pragma once
 
