@@ -188,8 +188,8 @@ Case simple(int64_t rows, int64_t keys, int heads_q, int heads_kv, int head_dim,
 
 AttnSlice causal(int64_t rows, int64_t keys) { return AttnSlice::causal({0, rows}, {0, keys}); }
 
-// Tiles of the two head dims differ: rows, warpgroups, keys of a step, stages.
-constexpr int kHeadDims[] = {64, 128};
+// Tiles of classes of head dims differ: rows, warpgroups, keys of a step, stages. 72 and 104 are held by larger ones.
+constexpr int kHeadDims[] = {32, 64, 72, 96, 104, 128, 192, 256};
 
 TEST(Sm90Forward, Full) {
   for (const int dim : kHeadDims) expect_close(simple(130, 300, 8, 1, dim, {AttnSlice::full({0, 130}, {0, 300})}));
@@ -351,7 +351,9 @@ TEST(Sm90Forward, RepeatedLaunchesAreBitwiseEqual) {
 
 TEST(Sm90Forward, RefusesWhatItCannotCompute) {
   const Sm90Backend backend;
-  AttnShape shape{16, 16, 2, 2, 96, 96, DType::kBFloat16};
+  AttnShape shape{16, 16, 2, 2, 100, 100, DType::kBFloat16};
+  EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
+  shape.head_dim = shape.head_dim_v = 264;
   EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
   shape.head_dim = shape.head_dim_v = 128;
   shape.dtype = DType::kFloat32;

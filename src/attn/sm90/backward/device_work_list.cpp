@@ -3,6 +3,7 @@
 
 #include "attn/sm90/backward/device_work_list.hpp"
 
+#include "attn/sm90/common/shapes.hpp"
 #include "cuda/scratch_layout.hpp"
 
 namespace tangram::sm90::backward {
@@ -44,7 +45,9 @@ DeviceWorkList::DeviceWorkList(const schedule::WorkList& work, const AttnShape& 
       tile_capacity_(tile_capacity(work.q_tiles.size(), shape)),
       slab_capacity_(slab_capacity(static_cast<size_t>(work.num_slabs), shape)),
       num_heads_q_(shape.num_heads_q),
-      head_dim_(shape.head_dim),
+      head_dim_(shape_class(shape.head_dim, shape.head_dim_v).head_dim),
+      head_dim_v_(shape_class(shape.head_dim, shape.head_dim_v).head_dim_v),
+      split_(shape_class(shape.head_dim, shape.head_dim_v).backward_split),
       walk_(work.walk),
       deterministic_walk_(work.deterministic_walk),
       zeroed_sums_(work.zeroed_sums) {
@@ -64,15 +67,16 @@ DeviceWorkList::DeviceWorkList(const schedule::WorkList& work, const AttnShape& 
 
 size_t DeviceWorkList::place(Params& params, EdgeParams& edge, void* workspace) const {
   const size_t tiles = tile_capacity_ * static_cast<size_t>(num_heads_q_), slabs = slab_capacity_;
-  const auto head_dim = static_cast<size_t>(head_dim_);
+  const auto head_dim = static_cast<size_t>(head_dim_), both_dims = static_cast<size_t>(head_dim_ + head_dim_v_);
   constexpr auto kQueries = static_cast<size_t>(kTileShape.block_n), kKeys = static_cast<size_t>(kTileShape.block_m);
+  const size_t kernels = split_ ? 2 : 1;  // which deal items and join pieces each for itself
   cuda::ScratchLayout layout(workspace);
   params.stats = edge.stats = layout.take<float>(tiles * kQueries * 4);
   params.dq_sums = edge.dq_sums = layout.take<float>(tiles * kQueries * head_dim);
-  params.slabs = layout.take<float>(slabs * 2 * kKeys * head_dim);
+  params.slabs = layout.take<float>(slabs * kKeys * both_dims);
   params.turns = edge.turns = layout.take<int32_t>(tiles * 2);
-  params.piece_turns = edge.piece_turns = layout.take<int32_t>(slabs);
-  params.ticket = edge.ticket = layout.take<int32_t>(1);
+  params.piece_turns = edge.piece_turns = layout.take<int32_t>(kernels * slabs);
+  params.ticket = edge.ticket = layout.take<int32_t>(kernels);
   return layout.bytes();
 }
 
@@ -88,7 +92,7 @@ void DeviceWorkList::fill(Params& params, EdgeParams& edge, bool deterministic, 
   params.zeroed_sums = edge.zeroed_sums = zeroed_sums_;
   params.num_items = static_cast<int32_t>(num_items(deterministic));
   params.num_q_tiles = edge.num_q_tiles = num_q_tiles_;
-  edge.num_slabs = num_slabs_;
+  edge.num_slabs = split_ ? 2 * num_slabs_ : num_slabs_;
   params.walk = deterministic ? deterministic_walk_ : walk_;
 }
 

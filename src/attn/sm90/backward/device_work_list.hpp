@@ -34,8 +34,9 @@ class DeviceWorkList {
   int32_t num_items_ = 0, num_deterministic_items_ = 0;
   int32_t num_q_tiles_ = 0;
   int32_t num_slabs_ = 0;
-  size_t tile_capacity_ = 0, slab_capacity_ = 0;  // NOTE [capacity]
-  int num_heads_q_ = 0, head_dim_ = 0;
+  size_t tile_capacity_ = 0, slab_capacity_ = 0;         // NOTE [capacity]
+  int num_heads_q_ = 0, head_dim_ = 0, head_dim_v_ = 0;  // of the class
+  bool split_ = false;
   Walk walk_, deterministic_walk_;
   bool zeroed_sums_ = true;
   cuda::PackedArrays lists_;

@@ -91,6 +91,7 @@ struct PairConsumer : Consumer<Traits> {
   __device__ __forceinline__ void stage_pair_dq(const DqSums& dq, uint32_t of_pair) {
     arrive(&smem.pairs.ds_empty[buffer(of_pair)]);
     constexpr int kHalfSlab = Traits::kSlabFloats / 2 / 4;  // in float4
+    constexpr int kHalfGroups = Traits::kHeadDim / 16;
     const uint32_t self = fresh_thread();
     float4* staged =
         reinterpret_cast<float4*>(smem.dq + warpgroup * Traits::kSlabFloats + self / 32 % 4 * Traits::kWarpSlabFloats) +
@@ -98,7 +99,8 @@ struct PairConsumer : Consumer<Traits> {
     await_staging(of_pair);
 #pragma unroll
     for (int i = 0; i < Traits::kHeadDim / 8; ++i) {
-      staged[i / 4 * kHalfSlab + i % 4 * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]};
+      staged[i / kHalfGroups * kHalfSlab + i % kHalfGroups * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2],
+                                                                    dq[i * 4 + 3]};
     }
   }
   __device__ __forceinline__ void send_dq() {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// One entry point for each element type, for whole tiles, parts of them and gathered runs, so that the instances
-// compile side by side.
+// Entry points of the compiled kernels, each in a translation unit of its own, so that they compile side by side: for
+// exactly the head dimension of a class one for each element type, for whole tiles, parts of them and gathered runs;
+// for any of a class one.
 #pragma once
 
 #include "attn/sm90/forward/launch.hpp"
@@ -16,5 +17,8 @@ void launch_gathered_f16(const ForwardVariant& variant, const GatheredParams& pa
                          cudaStream_t stream);
 void launch_parts_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 void launch_parts_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
+
+template <int kDimQk, int kDimV>
+void launch_any_dim(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 
 }  // namespace tangram::sm90

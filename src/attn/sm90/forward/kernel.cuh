@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups (three with head_dim 64). See
+// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups (three up to head_dim 64). See
 // docs/design/forward_sm90.md.
 #pragma once
 
@@ -52,7 +52,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     if (threadIdx.x == 0) {
       ptx::grid_dependency_wait();
       // CTAs of the kernel that merges parts would wait on multiprocessors that sm_margin leaves free.
-      if constexpr (!Traits::kParts) ptx::grid_dependency_launch();
+      if constexpr (Traits::kAnyDim) {
+        if (params.part_rows == nullptr) ptx::grid_dependency_launch();
+      } else if constexpr (!Traits::kParts) {
+        ptx::grid_dependency_launch();
+      }
       Producer<Traits, true, !Traits::kScribe> producer{params, smem, {}};
       producer.run();
       if constexpr (Traits::kParts) ptx::grid_dependency_launch();

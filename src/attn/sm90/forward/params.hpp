@@ -55,6 +55,7 @@ struct ForwardParams {
   const int32_t* part_rows;  ///< of each item: where in the workspace its rows go, or -1 for those of whole tiles
   float* part_out;           ///< the workspace, as in MergeParams
   float* part_lse;
+  int32_t head_dim_v;  ///< of v and out: read by kernels for any of a class
 };
 
 /// Of lists with gathered runs.

@@ -4,6 +4,7 @@
 // the consumers what a step is.
 #pragma once
 
+#include "attn/sm90/common/panels.cuh"
 #include "attn/sm90/forward/traits.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
@@ -44,7 +45,11 @@ __device__ __forceinline__ void run_scheduler(const ForwardParams& params, Forwa
       locate_work(params, ticket, &item, &message.group);
       const TileItem tile = params.items[item];
       message.item = tile;
-      if constexpr (Traits::kParts) message.part_row = params.part_rows[item];
+      if constexpr (Traits::kAnyDim) {
+        message.part_row = params.part_rows == nullptr ? -1 : params.part_rows[item];
+      } else if constexpr (Traits::kParts) {
+        message.part_row = params.part_rows[item];
+      }
       if (tile.run_begin < tile.run_end) message.first_run = params.runs[tile.run_begin];
     }
     ptx::mbarrier_arrive(&smem.work_full[slot.stage]);
@@ -110,9 +115,10 @@ struct Producer {
     if (flush_groups(stage)) {
     } else if (v_row != kNoLoad) {
       const bool here = v_row >= 0;
-      ptx::mbarrier_arrive_expect_tx(&smem.v_full[stage], Traits::kBytesK);
-      ptx::tma_load_4d(smem.v[stage], here ? &params.v_map : &params.v_elsewhere_map, &smem.v_full[stage], 0,
-                       here ? v_row : kElsewhere - v_row, 0, v_head);
+      ptx::mbarrier_arrive_expect_tx(&smem.v_full[stage], Traits::kBytesV);
+      load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesK>(
+          smem.v[stage], here ? &params.v_map : &params.v_elsewhere_map, &smem.v_full[stage],
+          here ? v_row : kElsewhere - v_row, v_head);
     } else {
       ptx::mbarrier_arrive(&smem.v_full[stage]);
     }
@@ -136,8 +142,8 @@ struct Producer {
       rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
     }
     ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
-    ptx::tma_load_4d(smem.q[rings.q_stage()], &params.q_map, full, 0, work.group << params.pack_log2,
-                     work.item.row_begin, 0);
+    load_packed_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesQ>(
+        smem.q[rings.q_stage()], &params.q_map, full, work.group << params.pack_log2, work.item.row_begin);
     rings.advance_q();
   }
 
@@ -145,8 +151,9 @@ struct Producer {
   __device__ __forceinline__ void load_k(int32_t row, int32_t kv_head) {
     const bool here = row >= 0;
     ptx::mbarrier_arrive_expect_tx(&smem.k_full[rings.k_stage()], Traits::kBytesK);
-    ptx::tma_load_4d(smem.k[rings.k_stage()], here ? &params.k_map : &params.k_elsewhere_map,
-                     &smem.k_full[rings.k_stage()], 0, here ? row : kElsewhere - row, 0, kv_head);
+    load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesK>(
+        smem.k[rings.k_stage()], here ? &params.k_map : &params.k_elsewhere_map, &smem.k_full[rings.k_stage()],
+        here ? row : kElsewhere - row, kv_head);
     rings.advance_k();
   }
 
@@ -175,6 +182,7 @@ struct Producer {
   /// Loads groups of keys, once they are there, into a tile of K (`which` = 0) or V.
   __device__ __forceinline__ void load_groups(int which, unsigned char* tile, uint64_t* full, const KeyGroups& groups) {
     if constexpr (Traits::kGathered) {
+      static_assert(Traits::kBytesK == Traits::kBytesV && !Traits::kAnyDim);
       ptx::mbarrier_arrive_expect_tx(full, groups.count * (Traits::kBytesK / (Traits::kBlockN / 16)));
       int32_t next = __ldg(params.groups + groups.first);
 #pragma unroll 1
@@ -188,7 +196,7 @@ struct Producer {
         const int32_t row = row_elsewhere(params.stretches, smem.stretch, key, count);
         const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.elsewhere_maps[which][large];
 #pragma unroll
-        for (int panel = 0; panel < Traits::kPanels; ++panel) {
+        for (int panel = 0; panel < Traits::kPanelsQk; ++panel) {
           ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + group * (16 * 128), map, full, 0, row < 0 ? key : row,
                            panel, groups.kv_head);
         }

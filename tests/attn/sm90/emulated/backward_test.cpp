@@ -1,192 +1,19 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The main backward kernel, run by the emulator, against dense attention in float64. The two small kernels around it
-// are done by hand.
-#include <gtest/gtest.h>
+// The backward kernels for exactly the head dimension of a class, run by the emulator, against float64.
+#include "attn/sm90/emulated/backward_problem.hpp"
 
-#include <numbers>
-
-#include "attn/cpu/random_attention.hpp"
-#include "attn/sm90/backward/kernel.cuh"
-#include "attn/sm90/emulated/tensor_maps.hpp"
-#include "schedule/tile_list.hpp"
-#include "schedule/work_list.hpp"
-#include "support/relative_error.hpp"
-
-namespace tangram::test {
+namespace tangram::test::emulated_backward {
 namespace {
-
-using emulated::Order;
-using sm90::backward::kBlockM;
-using sm90::backward::kBlockN;
-using sm90::backward::kStatsFloats;
-
-struct Case {
-  const char* name;
-  AttnShape shape;
-  std::vector<AttnSlice> slices;
-  uint32_t blocks;
-  int multiprocessors;  // that items are dealt for
-};
-
-AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
-  return {rows, keys, heads_q, heads_kv, 0, 0, DType::kBFloat16};
-}
-
-std::vector<Case> cases() {
-  const std::vector<AttnSlice> documents{AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 300}, {130, 300}),
-                                         AttnSlice::causal({300, 333}, {300, 333}),
-                                         AttnSlice::full({400, 640}, {340, 660})};
-  return {
-      {"full", shape_of(320, 300, 2, 1), {AttnSlice::full({0, 320}, {0, 300})}, 2, 132},
-      {"sums zeroed before", shape_of(200, 1000, 2, 1), {AttnSlice::full({0, 200}, {0, 1000})}, 4, 132},
-      {"one step", shape_of(64, 128, 1, 1), {AttnSlice::full({0, 64}, {0, 128})}, 1, 132},
-      {"causal", shape_of(500, 500, 4, 2), {AttnSlice::causal({0, 500}, {0, 500})}, 3, 4},
-      {"window", shape_of(600, 600, 4, 1), {{{0, 600}, {0, 600}, -150, 0}}, 3, 132},
-      {"documents", shape_of(700, 700, 2, 2), documents, 3, 132},
-      {"short",
-       shape_of(70, 400, 8, 1),
-       {AttnSlice::full({0, 5}, {3, 20}), AttnSlice::full({50, 60}, {100, 101})},
-       2,
-       132},
-      {"nothing", shape_of(100, 100, 2, 1), {}, 1, 132},
-      {"pieces", shape_of(640, 128, 8, 1), {AttnSlice::full({0, 640}, {0, 128})}, 5, 16},
-  };
-}
-
-schedule::WorkList work_of(const RandomAttention& r, int multiprocessors) {
-  const AttnShape& s = r.config.shape;
-  std::vector<AttnSlice> keys_first;
-  for (const AttnSlice& slice : r.slices) keys_first.push_back(schedule::transposed(slice));
-  GpuModel gpu;
-  gpu.multiprocessors = multiprocessors;
-  return schedule::make_work_list(
-      schedule::build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, sm90::backward::kTileShape), r.slices, s, gpu);
-}
-
-/// As the first kernel makes them: of each row -lse and -delta, in three bfloat16 each.
-std::vector<float> statistics(const RandomAttention& r, const reference::DenseResult& expected,
-                              const schedule::WorkList& work, float lse_factor) {
-  const AttnShape& s = r.config.shape;
-  std::vector<float> stats(size_t(s.num_heads_q) * work.q_tiles.size() * kStatsFloats);
-  auto* rows = reinterpret_cast<uint2*>(stats.data());
-  for (int head = 0; head < s.num_heads_q; ++head) {
-    for (size_t tile = 0; tile < work.q_tiles.size(); ++tile) {
-      for (int in_tile = 0; in_tile < kBlockM; ++in_tile, rows += 2) {
-        const int64_t row = work.q_tiles[tile].row_begin + in_tile;
-        const bool covered = work.covered_queries.empty() || (work.covered_queries[tile] >> in_tile & 1) != 0;
-        if (row >= work.q_tiles[tile].row_end || !covered) continue;
-        const auto at = static_cast<size_t>(row * s.num_heads_q + head);
-        double delta = 0;
-        for (size_t d = 0; d < size_t(s.head_dim); ++d) {
-          delta += expected.out[at * size_t(s.head_dim) + d] * r.problem.dout[at * size_t(s.head_dim) + d];
-        }
-        rows[0] = sm90::backward::split_in_three(static_cast<float>(expected.lse[at]) * lse_factor);
-        rows[1] = sm90::backward::split_in_three(static_cast<float>(-delta));
-      }
-    }
-  }
-  return stats;
-}
-
-/// As the last kernel does: from fragment order to rows.
-template <typename Traits>
-void store_dq(RandomAttention& r, const schedule::WorkList& work, const std::vector<float>& sums,
-              const std::vector<int32_t>& turns) {
-  constexpr int kColumns = Traits::kHeadDim / 2;  // of half a slab
-  size_t i = 0;
-  for (int head = 0; head < r.config.shape.num_heads_q; ++head) {
-    for (size_t tile = 0; tile < work.q_tiles.size(); ++tile) {
-      const size_t slab = size_t(head) * work.q_tiles.size() + tile;
-      for (int part = 0; part < 8; ++part) {
-        const bool stored = work.zeroed_sums || turns[slab * 2 + size_t(part / 4)] != 0;
-        for (int word = 0; word < Traits::kWarpSlabFloats; ++word, ++i) {
-          const int group = word / 128, lane = word / 4 % 32, sum = word % 4;
-          const int64_t row = work.q_tiles[tile].row_begin + part % 4 * 16 + lane / 4 + sum / 2 * 8;
-          const int column = part / 4 * kColumns + group * 8 + lane % 4 * 2 + sum % 2;
-          if (row < work.q_tiles[tile].row_end) {
-            r.dq.set(row, head, column, stored ? double(sums[i]) * r.problem.scale : 0.0);
-          }
-        }
-      }
-    }
-  }
-}
-
-template <int kHeadDim, bool kSoftcap, bool kDeterministic>
-void expect_close(const Case& c, RandomAttention& r, const reference::DenseResult& expected, const Order& order) {
-  using Traits = sm90::backward::Traits<__nv_bfloat16, kHeadDim, kSoftcap, kDeterministic>;
-  SCOPED_TRACE(kDeterministic ? "deterministic" : "in any order");
-  const AttnShape& s = r.config.shape;
-  const schedule::WorkList work = work_of(r, c.multiprocessors);
-  const bool own_items = kDeterministic && !work.deterministic_items.empty();
-  const std::vector<schedule::Item>& items = own_items ? work.deterministic_items : work.items;
-  const auto scale = static_cast<float>(r.problem.scale);
-  const size_t num_slabs = size_t(s.num_heads_q) * work.q_tiles.size();
-  const std::vector<float> stats =
-      statistics(r, expected, work, kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (HostTensor* gradient : {&r.dq, &r.dk, &r.dv}) gradient->fill(kNan);
-  std::vector<float> sums(num_slabs * Traits::kSlabFloats, work.zeroed_sums ? 0.0f : kNan);
-  std::vector<float> slabs(size_t(work.num_slabs) * 2 * kBlockN * kHeadDim, kNan);
-  std::vector<int32_t> turns(num_slabs * 2), piece_turns(size_t(work.num_slabs));
-  int32_t ticket = 0;
-  sm90::backward::Params params{};
-  params.q_map = emulated::rows_first_map(r.q, kBlockM);
-  params.dout_map = emulated::rows_first_map(r.dout, kBlockM);
-  params.k_map = emulated::rows_first_map(r.k, kBlockN);
-  params.v_map = emulated::rows_first_map(r.v, kBlockN);
-  params.items = items.data();
-  params.runs = work.runs.data();
-  params.run_tiles = work.run_tiles.data();
-  params.q_tiles = work.q_tiles.data();
-  params.intervals = work.intervals.data();
-  params.stats = stats.data();
-  params.dq_sums = sums.data();
-  params.covered_queries = work.covered_queries.empty() ? nullptr : work.covered_queries.data();
-  params.slabs = slabs.data();
-  params.piece_turns = piece_turns.data();
-  params.ticket = &ticket;
-  params.turn_segments = work.turn_segments.data();
-  params.turns = turns.data();
-  params.dk = r.dk.view().data;
-  params.dv = r.dv.view().data;
-  params.dk_row_stride = params.dv_row_stride = int64_t{s.num_heads_kv} * kHeadDim;
-  params.dk_head_stride = params.dv_head_stride = kHeadDim;
-  params.num_items = static_cast<int32_t>(items.size());
-  params.num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
-  params.softmax_scale = scale;
-  params.scale_log2 = scale * std::numbers::log2e_v<float>;
-  params.cap_inner = kSoftcap ? scale / r.config.softcap : scale;
-  params.cap_outer = (kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
-  params.walk = kDeterministic ? work.deterministic_walk : work.walk;
-  params.zeroed_sums = work.zeroed_sums;
-  emulated::run({c.blocks, Traits::kThreads, order}, [&] { sm90::backward::backward_kernel<Traits>(params); });
-  store_dq<Traits>(r, work, sums, turns);
-  EXPECT_LT(support::relative_error(r.dq, expected.dq, s.num_heads_q, kHeadDim), 5e-3);
-  EXPECT_LT(support::relative_error(r.dk, expected.dk, s.num_heads_kv, kHeadDim), 5e-3);
-  EXPECT_LT(support::relative_error(r.dv, expected.dv, s.num_heads_kv, kHeadDim), 5e-3);
-}
-
-template <int kHeadDim, bool kSoftcap>
-void expect_close(const Case& c, const Order& order) {
-  RandomConfig config;
-  config.shape = c.shape;
-  config.shape.head_dim = config.shape.head_dim_v = kHeadDim;
-  config.softcap = kSoftcap ? 3.0f : 0.0f;
-  config.grad_dtype = DType::kBFloat16;
-  RandomAttention r = make_random(config, c.slices, 1);
-  const reference::DenseResult expected = reference::dense_attention(r.problem);
-  SCOPED_TRACE(testing::Message() << c.name << ", head_dim " << kHeadDim << ", order " << order.seed);
-  expect_close<kHeadDim, kSoftcap, false>(c, r, expected, order);
-  expect_close<kHeadDim, kSoftcap, true>(c, r, expected, order);
-}
 
 template <int kHeadDim, bool kSoftcap>
 void expect_all_close(int first) {
-  emulated::in_orders(first, cases(),
-                      [](const Case& c, const Order& order) { expect_close<kHeadDim, kSoftcap>(c, order); });
+  using Free = sm90::backward::Traits<__nv_bfloat16, kHeadDim, kSoftcap, false>;
+  using Deterministic = sm90::backward::Traits<__nv_bfloat16, kHeadDim, kSoftcap, true>;
+  emulated::in_orders(first, cases(), [](const Case& c, const Order& order) {
+    expect_close<Free, Deterministic>(c, kHeadDim, kHeadDim, order);
+  });
 }
 
 TEST(Sm90EmulatedBackward, AgreesWithFloat64HeadDim64) { expect_all_close<64, false>(0); }
@@ -195,4 +22,4 @@ TEST(Sm90EmulatedBackward, AgreesWithFloat64WithSoftcapHeadDim64) { expect_all_c
 TEST(Sm90EmulatedBackward, AgreesWithFloat64WithSoftcapHeadDim128) { expect_all_close<128, true>(0); }
 
 }  // namespace
-}  // namespace tangram::test
+}  // namespace tangram::test::emulated_backward

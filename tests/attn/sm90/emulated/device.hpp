@@ -22,11 +22,14 @@
 #undef __global__
 #undef __grid_constant__
 #undef __launch_bounds__
+#undef __shared__
 #define __device__
 #define __forceinline__ inline
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)
+// Of one block: kernels with such variables are run a block at a time (Launch::first_block).
+#define __shared__ static
 
 struct EmulatedIndex {
   uint32_t x;
@@ -99,6 +102,10 @@ T __ldg(const T* place) {
 }
 template <typename T>
 T __ldcg(const T* place) {
+  return *place;
+}
+template <typename T>
+T __ldcs(const T* place) {
   return *place;
 }
 template <typename T>

@@ -293,7 +293,7 @@ void run(const Launch& launch, const std::function<void()>& kernel) {
   char* stacks = static_cast<char*>(memory);
   for (uint32_t i = 0; i < launch.blocks; ++i) {
     Block& block = machine->blocks[i];
-    block.index = i;
+    block.index = launch.first_block + i;
     block.shared = static_cast<unsigned char*>(std::aligned_alloc(1024, kSharedBytes));
     std::memset(block.shared, 0xff, kSharedBytes);
   }

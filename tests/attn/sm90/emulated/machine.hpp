@@ -120,6 +120,7 @@ struct Launch {
   uint32_t blocks;
   uint32_t threads;
   Order order;
+  uint32_t first_block = 0;  // the index of the first
 };
 void run(const Launch& launch, const std::function<void()>& kernel);
 
