@@ -21,7 +21,7 @@ namespace tangram {
 ///
 /// One mask is there at a time: the backward pass of a mask must be enqueued before the next is set. Calls, set() and
 /// replays on several streams are ordered by the caller. Used by one thread at a time. With masks of few query rows and
-/// long keys a FlexAttention, which cuts these into parts, is faster.
+/// long keys a FlexAttention, which cuts these into parts, is faster, and with small blocks of keys, which it gathers.
 class MaskBuffer {
  public:
   /// Allocates, on a GPU, in the memory of the current device, and page-locked memory of the host; may wait for the

@@ -46,7 +46,8 @@ struct TileRun {
   int32_t min_diag = 0;  ///< moved to a value that does not bind, so that i + min_diag cannot overflow
   int32_t max_diag = 0;
   int32_t interval_begin = -1;
-  int32_t reserved = 0;
+  /// >= 0: a gathered run (src/schedule/gather_runs.hpp), whose keys are numbered on an axis of their own.
+  int32_t group_begin = -1;
 
   friend bool operator==(const TileRun&, const TileRun&) = default;
 };

@@ -64,7 +64,8 @@ class MaskBuffer:
     on the device, and waits only where the copies of the last four masks have not run yet. Calls and replays take the
     mask that was set last, in stream order: whoever uses several streams orders replays (calls that are not captured
     are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
-    deterministic. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here.
+    deterministic. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here;
+    so are those of small blocks of keys, which it gathers.
     """
 
     def __init__(

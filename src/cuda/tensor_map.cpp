@@ -41,13 +41,16 @@ CUtensorMap make_token_map(const ConstTensorView& view, const TokenBox& box, boo
   // A dimension of size one is never stepped over, but its stride must still be a valid one.
   const uint64_t head_stride = view.heads > 1 ? static_cast<uint64_t>(view.head_stride) * element : uint64_t{128};
   const auto rows = static_cast<uint64_t>(view.rows), heads = static_cast<uint64_t>(view.heads);
-  const uint64_t panels = static_cast<uint64_t>(view.dim) / panel_columns;
-  const uint64_t sizes_heads_first[4] = {panel_columns, heads, rows, panels};
+  const bool any_column = box.panels == kAnyColumn;
+  const auto dim = static_cast<uint64_t>(view.dim);
+  const uint64_t columns = any_column ? dim : panel_columns, panels = any_column ? 1 : dim / panel_columns;
+  const uint32_t box_panels = any_column ? 1 : box.panels;
+  const uint64_t sizes_heads_first[4] = {columns, heads, rows, panels};
   const uint64_t strides_heads_first[3] = {head_stride, row_stride, 128};
-  const uint32_t box_heads_first[4] = {panel_columns, box.heads, box.rows, box.panels};
-  const uint64_t sizes_rows_first[4] = {panel_columns, rows, panels, heads};
+  const uint32_t box_heads_first[4] = {panel_columns, box.heads, box.rows, box_panels};
+  const uint64_t sizes_rows_first[4] = {columns, rows, panels, heads};
   const uint64_t strides_rows_first[3] = {row_stride, 128, head_stride};
-  const uint32_t box_rows_first[4] = {panel_columns, box.rows, box.panels, box.heads};
+  const uint32_t box_rows_first[4] = {panel_columns, box.rows, box_panels, box.heads};
   const uint32_t steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
   const auto encode_map = [&] {

@@ -17,12 +17,15 @@ namespace tangram::cuda {
 struct TokenBox {
   uint32_t rows = 0;
   uint32_t heads = 1;
-  uint32_t panels = 0;
+  uint32_t panels = 0;  ///< kAnyColumn: one, which may begin at any column
 };
+inline constexpr uint32_t kAnyColumn = 0;
 
 /// Coordinates of the map are (column in panel, head, row, panel) with `heads_first`, else (column in panel, row,
-/// panel, head) for boxes of one head. Rows past the end read as zeros. `view` must be 16-byte aligned with strides
-/// that are multiples of 16 bytes (the caller has checked). Throws CudaError when the driver refuses.
+/// panel, head) for boxes of one head; with kAnyColumn the first is the column of the tensor, and the panel 0. Rows and
+/// columns past the end read as zeros and are not written; without kAnyColumn `view.dim` is whole panels. `view` must
+/// be 16-byte aligned with strides that are multiples of 16 bytes (the caller has checked). Throws CudaError when the
+/// driver refuses.
 CUtensorMap make_token_map(const ConstTensorView& view, const TokenBox& box, bool heads_first);
 
 }  // namespace tangram::cuda

@@ -31,12 +31,17 @@ struct Map {
   CUtensorMap map;
 };
 
+/// Columns of B in shared memory: whole panels where it is MN-major, of which a product may take a part of the last.
+template <int kN, bool kTransB>
+constexpr int kStored = kTransB ? (kN + 63) / 64 * 64 : kN;
+
 /// D[64, kN] = A[64, 64] * B, B either [kN, 64] (K-major) or [64, kN] (MN-major), A from shared memory or registers.
-template <int kN, bool kTransB, bool kFromRegisters>
+/// MN-major columns of B begin with kFirst.
+template <int kN, bool kTransB, bool kFromRegisters, int kFirst>
 __global__ void product_kernel(const __grid_constant__ Map a_map, const __grid_constant__ Map b_map,
                                const __nv_bfloat16* a_global, float* d_global) {
   __shared__ alignas(1024) unsigned char a[64 * 128];
-  __shared__ alignas(1024) unsigned char b[kN * 128];
+  __shared__ alignas(1024) unsigned char b[kStored<kN, kTransB> * 128];
   __shared__ uint64_t full;
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&full, 1);
@@ -57,7 +62,8 @@ __global__ void product_kernel(const __grid_constant__ Map a_map, const __grid_c
     }
   }
   const uint64_t a_descriptor = ptx::wgmma_descriptor(ptx::smem_address(a), 16, 1024);
-  const uint64_t b_descriptor = ptx::wgmma_descriptor(ptx::smem_address(b), kTransB ? kDepth * 128 : 16, 1024);
+  const uint64_t b_descriptor =
+      ptx::wgmma_descriptor(ptx::smem_address(b) + kFirst * 2, kTransB ? kDepth * 128 : 16, 1024);
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k) {
@@ -87,16 +93,18 @@ ConstTensorView matrix(const DeviceBuffer& buffer, int64_t rows, int columns) {
   return {buffer.as<void>(), DType::kBFloat16, rows, 1, columns, columns, columns};
 }
 
-template <int kN, bool kTransB, bool kFromRegisters>
+template <int kN, bool kTransB, bool kFromRegisters, int kFirst = 0>
 void expect_product() {
-  const auto a = random_integers(64 * kDepth, 1), b = random_integers(kN * kDepth, 2);
+  static_assert(kFirst == 0 || (kTransB && kFirst + kN <= 64));
+  constexpr int kColumns = kStored<kN, kTransB>;
+  const auto a = random_integers(64 * kDepth, 1), b = random_integers(kColumns * kDepth, 2);
   const auto a_device = DeviceBuffer::copy_of(a.data(), a.size() * 2),
              b_device = DeviceBuffer::copy_of(b.data(), b.size() * 2);
   const DeviceBuffer d_device(64 * kN * sizeof(float));
   const Map a_map{make_token_map(matrix(a_device, 64, kDepth), {64, 1, 1}, false)};
-  const Map b_map{kTransB ? make_token_map(matrix(b_device, kDepth, kN), {kDepth, 1, kN / 64}, false)
+  const Map b_map{kTransB ? make_token_map(matrix(b_device, kDepth, kColumns), {kDepth, 1, kColumns / 64}, false)
                           : make_token_map(matrix(b_device, kN, kDepth), {kN, 1, 1}, false)};
-  product_kernel<kN, kTransB, kFromRegisters>
+  product_kernel<kN, kTransB, kFromRegisters, kFirst>
       <<<1, 128>>>(a_map, b_map, a_device.as<__nv_bfloat16>(), d_device.as<float>());
   check(cudaGetLastError(), "product_kernel");
   std::vector<float> d(64 * kN);
@@ -106,7 +114,7 @@ void expect_product() {
       float expected = 0;
       for (int k = 0; k < kDepth; ++k) {
         expected += __bfloat162float(a[static_cast<size_t>(i * kDepth + k)]) *
-                    __bfloat162float(b[static_cast<size_t>(kTransB ? k * kN + j : j * kDepth + k)]);
+                    __bfloat162float(b[static_cast<size_t>(kTransB ? k * kColumns + kFirst + j : j * kDepth + k)]);
       }
       ASSERT_EQ(d[static_cast<size_t>(i * kN + j)], expected) << "row " << i << " column " << j;
     }
@@ -115,16 +123,25 @@ void expect_product() {
 
 TEST(Wgmma, BothInSharedMemory) {
   expect_product<64, false, false>();
+  expect_product<80, false, false>();
   expect_product<96, false, false>();
   expect_product<128, false, false>();
 }
 TEST(Wgmma, BothInSharedMemoryTransposedB) {
+  expect_product<16, true, false>();
+  expect_product<16, true, false, 16>();
+  expect_product<32, true, false>();
+  expect_product<32, true, false, 32>();
   expect_product<64, true, false>();
   expect_product<128, true, false>();
 }
 TEST(Wgmma, FirstInRegistersTransposedB) {
+  expect_product<32, true, true>();
   expect_product<64, true, true>();
+  expect_product<96, true, true>();  // a panel and half of one
   expect_product<128, true, true>();
+  expect_product<192, true, true>();
+  expect_product<256, true, true>();
 }
 
 __global__ void copy_kernel(const __grid_constant__ Map from, const __grid_constant__ Map to, bool twice) {
@@ -158,6 +175,42 @@ TEST(Tma, LoadsStoresAndAddsSwizzledTilesAndFillsWithZeros) {
       const float expected = i < 32 * 128 ? __bfloat162float(values[i + 32 * 128]) * (twice ? 2 : 1) : 0.0f;
       ASSERT_EQ(__bfloat162float(out[i]), expected) << i;
     }
+  }
+}
+
+/// Of a tensor of 72 columns: the second panel of a tile has 8 of them, then zeros, and as many are written back.
+__global__ void any_column_kernel(const __grid_constant__ Map from, const __grid_constant__ Map to) {
+  __shared__ alignas(1024) unsigned char tile[64 * 128];
+  __shared__ uint64_t full;
+  if (threadIdx.x != 0) return;
+  ptx::mbarrier_init(&full, 1);
+  ptx::fence_barrier_init();
+  ptx::mbarrier_arrive_expect_tx(&full, sizeof(tile));
+  ptx::tma_load_4d(tile, &from, &full, 64, 0, 0, 0);
+  ptx::mbarrier_wait(&full, 0);
+  // A panel that is outside as a whole is zeros, too: over the rows from 32 on.
+  ptx::mbarrier_arrive_expect_tx(&full, sizeof(tile) / 2);
+  ptx::tma_load_4d(tile + sizeof(tile) / 2, &to, &full, 128, 0, 0, 0);
+  ptx::mbarrier_wait(&full, 1);
+  ptx::tma_store_4d(&from, tile, 64, 0, 0, 0);
+  ptx::tma_store_4d(&from, tile, 128, 0, 0, 0);
+  ptx::tma_store_commit();
+  ptx::tma_store_wait<0>();
+}
+
+TEST(Tma, LeavesOutColumnsPastTheEnd) {
+  const auto values = random_integers(64 * 128, 5);
+  const auto memory = DeviceBuffer::copy_of(values.data(), values.size() * 2);
+  ConstTensorView view = matrix(memory, 64, 72);
+  view.row_stride = 128;  // 56 columns of others behind each row
+  any_column_kernel<<<1, 32>>>(Map{make_token_map(view, {64, 1, kAnyColumn}, false)},
+                               Map{make_token_map(view, {32, 1, kAnyColumn}, false)});
+  check(cudaGetLastError(), "any_column_kernel");
+  std::vector<__nv_bfloat16> out(values.size());
+  check(cudaMemcpy(out.data(), memory.as<void>(), memory.bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  for (size_t i = 0; i < out.size(); ++i) {
+    const bool zeroed = i / 128 >= 32 && i % 128 >= 64 && i % 128 < 72;
+    ASSERT_EQ(__bfloat162float(out[i]), zeroed ? 0.0f : __bfloat162float(values[i])) << i;
   }
 }
 

@@ -56,7 +56,8 @@ def test_gradients_agree_with_float64(dtype):
     for seed in range(12):
         rng = random.Random(seed)
         ranges = random_typed(rng)
-        q, k, v = operands(seed, heads_kv=rng.choice([1, 2, 4]), dim=rng.choice([64, 128]), dtype=dtype)
+        dim = rng.choice([40, 64, 96, 128, 192, 256])
+        q, k, v = operands(seed, heads_kv=rng.choice([1, 2, 4]), dim=dim, dtype=dtype)
         layout = rng.choice([None, "sh", "ssh"])
         shape = (24, 2, 4) if layout == "ssh" else (3, 4)
         sink = torch.randn(shape, device="cuda").requires_grad_() if layout else None
@@ -310,8 +311,8 @@ def test_wrong_input_is_named():
         flex_flash_attn_func(q.float(), k.float(), v.float(), mask, backend="sm90")
     with pytest.raises(InvalidArgument, match="must lie on one device"):
         flex_flash_attn_func(q, k.cpu(), v, mask)
-    with pytest.raises(InvalidArgument, match="head_dim must be"):
-        flex_flash_attn_func(*(t[..., :40].contiguous() for t in (q, k, v)), mask)
+    with pytest.raises(InvalidArgument, match="must be multiples of 8 up to 256"):
+        flex_flash_attn_func(*(t[..., :36].contiguous() for t in (q, k, v)), mask)
     with pytest.raises(InvalidArgument, match="must lie in host memory, where the backend computes"):
         flex_flash_attn_func(q, k, v, mask, backend="cpu")
     with pytest.raises(InvalidArgument, match="must lie in CUDA memory, where the backend computes"):

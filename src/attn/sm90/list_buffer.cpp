@@ -20,7 +20,7 @@ size_t slabs_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
 ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, const MaskCapacity& capacity)
     : capacity_(capacity),
       layout_(shape, forward, backward::kTileShape, capacity),
-      call_{static_cast<size_t>(layout_.num_q_tiles()), slabs_of(layout_, shape), shape.num_heads_q, shape.head_dim},
+      call_(static_cast<size_t>(layout_.num_q_tiles()), slabs_of(layout_, shape), shape),
       memory_(
           std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment))),
       ring_(layout_.bytes()) {}
@@ -52,7 +52,7 @@ void ListBuffer::fill(backward::Params& params, backward::EdgeParams& edge, void
   params.covered_queries = edge.covered_queries = at<uint64_t>(layout_.covered_queries());
   params.turn_segments = at<backward::TurnSegment>(layout_.turn_segments());
   params.num_q_tiles = edge.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
-  edge.num_slabs = static_cast<int32_t>(call_.slabs);
+  edge.num_slabs = call_.num_kernels * static_cast<int32_t>(call_.slabs);
   params.facts = edge.facts = at<backward::BackwardFacts>(layout_.facts());
 }
 

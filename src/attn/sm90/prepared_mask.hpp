@@ -22,6 +22,7 @@ namespace tangram::sm90 {
 struct ForwardLists {
   cuda::PackedArrays arrays;
   cuda::PackedArray items, runs, intervals;
+  cuda::PackedArray groups;            ///< of gathered runs; empty for most masks
   cuda::PackedArray counters;          ///< of the kernel's scheduler, zeros between calls
   cuda::PackedArray part_rows, tiles;  ///< empty for most masks; else items are parts
   int32_t num_items = 0;
@@ -31,6 +32,7 @@ struct ForwardLists {
   int64_t longest_steps = 0;  ///< key tiles of the longest item
 
   bool in_parts() const { return num_part_tiles > 0; }
+  bool gathered = false;
 };
 
 /// The lists of the passes that were prepared, in device memory; what calls compute in is not the mask's. Used by one

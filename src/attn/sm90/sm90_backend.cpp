@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "attn/sm90/call_workspace.hpp"
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/forward/fill.hpp"
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/gpu_model.hpp"
@@ -25,6 +26,7 @@
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/tensor_map.hpp"
+#include "schedule/gather_runs.hpp"
 #include "schedule/query_parts.hpp"
 
 namespace tangram {
@@ -47,10 +49,9 @@ int packed_heads(const AttnShape& shape) {
 void check_shape(const AttnShape& shape) {
   require(shape.dtype == DType::kBFloat16 || shape.dtype == DType::kFloat16,
           "Sm90Backend: dtype must be bfloat16 or float16 (got dtype={})", to_string(shape.dtype));
-  require(sm90::has_shape_class(shape.head_dim), "Sm90Backend: head_dim must be 64 or 128 (got head_dim={})",
-          shape.head_dim);
-  require(shape.head_dim_v == shape.head_dim, "Sm90Backend: head_dim_v must equal head_dim (got {} and {})",
-          shape.head_dim_v, shape.head_dim);
+  require(sm90::find_shape_class(shape.head_dim, shape.head_dim_v) != nullptr,
+          "Sm90Backend: head_dim and head_dim_v must be multiples of 8 up to {} (got head_dim={}, head_dim_v={})",
+          sm90::kLargestHeadDim, shape.head_dim, shape.head_dim_v);
   require(shape.num_heads_q > 0 && shape.num_heads_kv > 0 && shape.num_heads_q % shape.num_heads_kv == 0,
           "Sm90Backend: num_heads_kv must divide num_heads_q (got num_heads_q={}, num_heads_kv={})", shape.num_heads_q,
           shape.num_heads_kv);
@@ -79,9 +80,11 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
 }
 
 void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
-  const uint32_t panels = static_cast<uint32_t>(args.q.dim) / 64;
-  const auto tile_rows = static_cast<uint32_t>(sm90::forward_tile_rows(args.q.dim));
-  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(args.q.dim, args.options.softcap > 0));
+  const int dim = args.q.dim, dim_v = args.v.dim;
+  const bool exact = sm90::has_exact_kernels(dim, dim_v);
+  const uint32_t panels = exact ? static_cast<uint32_t>(dim) / 64 : cuda::kAnyColumn;
+  const auto tile_rows = static_cast<uint32_t>(sm90::forward_tile_rows(dim, dim_v));
+  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0));
   const auto pack_heads = static_cast<uint32_t>(pack);
   const CUtensorMap q = cuda::make_token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
   std::memcpy(&params.q_map, &q, sizeof(q));
@@ -97,7 +100,9 @@ void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
   std::memcpy(&params.v_elsewhere_map, &other_v, sizeof(other_v));
   // A float32 output is written without a map, but prefetching must see a valid descriptor.
   const CUtensorMap out =
-      args.out.dtype == args.q.dtype ? cuda::make_token_map(args.out, {64 / pack_heads, pack_heads, 1}, true) : q;
+      args.out.dtype == args.q.dtype
+          ? cuda::make_token_map(args.out, {64 / pack_heads, pack_heads, exact ? 1 : cuda::kAnyColumn}, true)
+          : q;
   std::memcpy(&params.out_map, &out, sizeof(out));
 }
 
@@ -162,25 +167,52 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   params.sink_per_row = args.sink.layout == SinkLayout::kSsh;
   params.accumulate = args.accumulate;
   params.arrivals = mask.late_keys_on_device.params(args.arrivals);
+  params.head_dim_v = mask.shape.head_dim_v;
   params.out_type = args.out.dtype == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
   return params;
 }
 
-ForwardLists upload_lists(const TileList& tiles, const std::optional<schedule::PartList>& parts) {
+sm90::GatheredParams gathered_params(const ForwardLists& lists, const ForwardParams& params,
+                                     const AttnForwardArgs& args) {
+  sm90::GatheredParams gathered{};
+  static_cast<ForwardParams&>(gathered) = params;
+  gathered.groups = lists.arrays.at<int32_t>(lists.groups);
+  const auto fill = [](sm90::TensorMap(&maps)[2], const ConstTensorView& view) {
+    for (const bool large : {false, true}) {
+      const CUtensorMap map = cuda::make_token_map(view, {large ? 64u : 16u, 1, 1}, false);
+      std::memcpy(&maps[large], &map, sizeof(map));
+    }
+  };
+  fill(gathered.maps[0], args.k);
+  fill(gathered.maps[1], args.v);
+  if (params.stretches.of_granule != nullptr) {
+    fill(gathered.elsewhere_maps[0], args.k_elsewhere);
+    fill(gathered.elsewhere_maps[1], args.v_elsewhere);
+  }
+  return gathered;
+}
+
+ForwardLists upload_lists(const TileList& tiles, const std::optional<schedule::PartList>& parts, bool gathers) {
   ForwardLists lists;
   const TileList& dealt = parts ? parts->list : tiles;
-  lists.num_items = static_cast<int32_t>(dealt.items.size());
-  for (const TileItem& item : dealt.items) {
+  const std::optional<schedule::GatheredList> gathered =
+      parts || !gathers ? std::nullopt : schedule::gather_runs(tiles);
+  lists.gathered = gathered.has_value();
+  const std::vector<TileItem>& items = gathered ? gathered->items : dealt.items;
+  const std::vector<TileRun>& runs = gathered ? gathered->runs : dealt.runs;
+  lists.num_items = static_cast<int32_t>(items.size());
+  for (const TileItem& item : items) {
     int64_t steps = 0;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun& run = dealt.runs[static_cast<size_t>(r)];
+      const TileRun& run = runs[static_cast<size_t>(r)];
       steps += (run.k_end - run.k_begin + dealt.shape.block_n - 1) / dealt.shape.block_n;
     }
     lists.total_steps += steps;
     lists.longest_steps = std::max(lists.longest_steps, steps);
   }
-  lists.items = lists.arrays.add(dealt.items);
-  lists.runs = lists.arrays.add(dealt.runs);
+  lists.items = lists.arrays.add(items);
+  lists.runs = lists.arrays.add(runs);
+  if (gathered) lists.groups = lists.arrays.add(gathered->groups);
   lists.intervals = lists.arrays.add(dealt.intervals);
   lists.counters = lists.arrays.add(std::vector<int32_t>{0, 0});
   if (parts) {
@@ -234,7 +266,7 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
   part_params.part_out = parts.out;
   part_params.part_lse = parts.lse;
   sm90::launch_forward(variant, part_params, num_ctas, stream);
-  const int tile_rows = sm90::forward_tile_rows(mask.shape.head_dim) / packed_heads(mask.shape);
+  const int tile_rows = sm90::forward_tile_rows(mask.shape.head_dim, mask.shape.head_dim_v) / packed_heads(mask.shape);
   sm90::launch_merge(
       variant, params,
       {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles, tile_rows},
@@ -284,8 +316,8 @@ StretchParams stretch_params(const char* function, const Sm90Mask& mask, const C
 
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);
-  return TileShape{sm90::forward_tile_rows(shape.head_dim) / packed_heads(shape),
-                   sm90::forward_tile_keys(shape.head_dim, false)};
+  return TileShape{sm90::forward_tile_rows(shape.head_dim, shape.head_dim_v) / packed_heads(shape),
+                   sm90::forward_tile_keys(shape.head_dim, shape.head_dim_v, false)};
 }
 
 std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
@@ -298,8 +330,12 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   if (tiles == nullptr) return mask;  // for backward() alone
   check_tiles("Sm90Backend::prepare", *tiles, shape, *tile);
   const int64_t groups = shape.num_heads_q / packed_heads(shape);
-  mask->forward = upload_lists(*tiles, schedule::split_items(*tiles, shape, groups, sm90::gpu_of_current_device()));
-  if (mask->forward->in_parts()) sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim);
+  const bool gathers = shape.head_dim == sm90::kGatheredHeadDim && shape.head_dim_v == sm90::kGatheredHeadDim;
+  mask->forward =
+      upload_lists(*tiles, schedule::split_items(*tiles, shape, groups, sm90::gpu_of_current_device()), gathers);
+  if (mask->forward->in_parts()) {
+    sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
+  }
   return mask;
 }
 
@@ -369,9 +405,11 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
   const sm90::ForwardVariant variant{prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
-                                     params.softcap > 0};
+                                     prepared.shape.head_dim_v, params.softcap > 0};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
+  } else if (prepared.forward && prepared.forward->gathered) {
+    sm90::launch_gathered(variant, gathered_params(*prepared.forward, params, args), ctas, cuda_stream);
   } else {
     sm90::launch_forward(variant, params, ctas, cuda_stream);
   }

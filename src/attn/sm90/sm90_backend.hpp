@@ -12,8 +12,8 @@
 
 namespace tangram {
 
-/// bfloat16 and float16, head_dim 64 and 128 (head_dim_v the same), any number of key heads that divides the query
-/// heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
+/// bfloat16 and float16, head_dim and head_dim_v any multiples of 8 up to 256, any number of key heads that divides the
+/// query heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
 /// bytes. Calls put one kernel on the stream (one more with max_logits and for few tiles of long keys, whose parts are
 /// merged; backward three, and one for dsink) and never wait. Given a workspace they never allocate; without one they
 /// share that of the device (cuda::Workspace). They can be captured in a CUDA graph. A PreparedMask holds tile lists

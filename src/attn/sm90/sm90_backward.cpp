@@ -15,6 +15,7 @@
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/backward/launch.hpp"
 #include "attn/sm90/call_workspace.hpp"
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
@@ -111,11 +112,13 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
   require(options.sm_margin >= 0, "Sm90Backend::backward: sm_margin must not be negative (got {})", options.sm_margin);
 }
 
-/// Maps of boxes of `rows` rows. A tensor without rows is never loaded from and keeps an empty map.
-void fill_map(sm90::TensorMap& to, const ConstTensorView& view, int rows) {
+/// Maps of boxes of `rows` rows, for kernels of exactly this shape or of any of its class. A tensor without rows is
+/// never loaded from and keeps an empty map.
+void fill_map(sm90::TensorMap& to, const AttnShape& shape, const ConstTensorView& view, int rows) {
   if (view.rows == 0) return;
-  const CUtensorMap map =
-      cuda::make_token_map(view, {static_cast<uint32_t>(rows), 1, static_cast<uint32_t>(view.dim) / 64}, false);
+  const bool exact = sm90::has_exact_kernels(shape.head_dim, shape.head_dim_v);
+  const uint32_t panels = exact ? static_cast<uint32_t>(view.dim) / 64 : cuda::kAnyColumn;
+  const CUtensorMap map = cuda::make_token_map(view, {static_cast<uint32_t>(rows), 1, panels}, false);
   std::memcpy(&to, &map, sizeof(map));
 }
 
@@ -130,13 +133,13 @@ bool takes_softcap(const AttnOptions& options, float softmax_scale) {
 }
 
 void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs& args) {
-  fill_map(params.q_map, args.q, sm90::backward::kTileShape.block_n);
-  fill_map(params.dout_map, args.dout, sm90::backward::kTileShape.block_n);
-  fill_map(params.k_map, args.k, sm90::backward::kTileShape.block_m);
-  fill_map(params.v_map, args.v, sm90::backward::kTileShape.block_m);
+  fill_map(params.q_map, shape, args.q, sm90::backward::kTileShape.block_n);
+  fill_map(params.dout_map, shape, args.dout, sm90::backward::kTileShape.block_n);
+  fill_map(params.k_map, shape, args.k, sm90::backward::kTileShape.block_m);
+  fill_map(params.v_map, shape, args.v, sm90::backward::kTileShape.block_m);
   if (params.stretches.of_granule != nullptr) {
-    fill_map(params.k_elsewhere_map, args.k_elsewhere, sm90::backward::kTileShape.block_m);
-    fill_map(params.v_elsewhere_map, args.v_elsewhere, sm90::backward::kTileShape.block_m);
+    fill_map(params.k_elsewhere_map, shape, args.k_elsewhere, sm90::backward::kTileShape.block_m);
+    fill_map(params.v_elsewhere_map, shape, args.v_elsewhere, sm90::backward::kTileShape.block_m);
   }
   params.dk = args.dk.data;
   params.dv = args.dv.data;
@@ -157,6 +160,8 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   params.cap_outer = softcap * std::numbers::log2e_v<float>;
   params.dkv_type = grad_type(args.dk);
   params.accumulate_dkv = args.accumulate_dkv;
+  params.head_dim = shape.head_dim;
+  params.head_dim_v = shape.head_dim_v;
 }
 
 void fill_edge(EdgeParams& edge, const AttnShape& shape, const AttnBackwardArgs& args, float softmax_scale) {
@@ -177,6 +182,8 @@ void fill_edge(EdgeParams& edge, const AttnShape& shape, const AttnBackwardArgs&
   edge.out_float32 = args.delta == nullptr && args.out.dtype == DType::kFloat32;
   edge.dq_type = grad_type(args.dq);
   edge.accumulate_dq = args.accumulate_dq;
+  edge.head_dim = shape.head_dim;
+  edge.head_dim_v = shape.head_dim_v;
 }
 
 void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeParams& edge, cudaStream_t stream) {
@@ -197,7 +204,7 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeP
   params.dout_head_stride = edge.dout_head_stride;
   params.out_float32 = edge.out_float32;
   params.half = mask.shape.dtype == DType::kFloat16;
-  params.head_dim = mask.shape.head_dim;
+  params.head_dim_v = mask.shape.head_dim_v;
   params.seqlen_q = mask.shape.seqlen_q;
   params.num_q_tiles = edge.num_q_tiles;
   params.num_heads_q = mask.shape.num_heads_q;
@@ -284,7 +291,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const int64_t free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, num_items));
   if (args.dsink != nullptr) sm90::backward::load_sink();
-  sm90::backward::launch({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
+  sm90::backward::launch({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, prepared.shape.head_dim_v,
                           takes_softcap(args.options, params.softmax_scale), deterministic},
                          params, edge, ctas, cuda_stream);
   if (args.dsink != nullptr) launch_sink(prepared, args, edge, cuda_stream);

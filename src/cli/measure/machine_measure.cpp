@@ -73,7 +73,8 @@ void check_gpu_measure(const MeasureOptions& options) {
             "--dtypes: with --gpus must be bfloat16 or float16 (got {})", tangram::to_string(dtype));
   }
   for (const int head_dim : options.head_dims) {
-    require(head_dim == 64 || head_dim == 128, "--head-dims: with --gpus must be 64 or 128 (got {})", head_dim);
+    require(head_dim % 8 == 0 && head_dim <= 256, "--head-dims: with --gpus must be multiples of 8 up to 256 (got {})",
+            head_dim);
   }
 }
 

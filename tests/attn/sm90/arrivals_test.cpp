@@ -20,6 +20,7 @@
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/wait_context.hpp"
+#include "schedule/gather_runs.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 #include "support/random_tensor.hpp"
@@ -43,6 +44,9 @@ const std::vector<AttnSlice> kSlices = {AttnSlice::causal({0, 512}, {0, 2000}),
                                         AttnSlice::full({512, 768}, {300, 2048})};
 // In the order in which they come; flags are stage * kSize + rank.
 const std::vector<KeyArrival> kArrivals = {{{512, 1024}, 1}, {{1500, 2048}, 4 + 3}, {{0, 100}, 0}, {{1024, 1100}, 0}};
+
+// What differs is the order of the keys of the first items, and of the additions to dq.
+constexpr double kTolerance = 3e-3;
 
 /// Both passes on the device, with everything that a communicator would give to their kernels.
 class ArrivalsTest : public ::testing::Test {
@@ -146,6 +150,41 @@ class ArrivalsTest : public ::testing::Test {
   }
   void wait() const { check(cudaStreamSynchronize(compute_), "cudaStreamSynchronize"); }
 
+  void expect_waiting(const std::vector<AttnSlice>& slices) {
+    const auto plain = prepare_slices(backend_, slices, kShape);
+    forward(*plain, nullptr);
+    wait();
+    const HostTensor out = fetch(out_), lse = fetch(lse_);
+    // Arrivals cut runs, so that this mask is walked in parts, and `plain` is not: the kernel that merges them is
+    // launched for the first time behind one that waits, and loading it then would keep the call from returning.
+    const auto late = prepare_slices(backend_, slices, kShape, kArrivals);
+    for (const bool deterministic : {false, true}) {
+      backward(*plain, nullptr, deterministic);
+      wait();
+      const HostTensor dq = fetch(dq_), dk = fetch(dk_), dv = fetch(dv_);
+      for (int round = 0; round < 3; ++round) {
+        poison_late_keys();
+        forward(*late, &arrivals_);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "it must wait";
+        deliver();
+        wait();
+        EXPECT_LE(relative_error(fetch(out_), out), kTolerance);
+        EXPECT_LE(relative_error(fetch(lse_), lse), kTolerance);
+        poison_late_keys();
+        backward(*late, &arrivals_, deterministic);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "it must wait";
+        deliver();
+        wait();
+        EXPECT_LE(relative_error(fetch(dq_), dq), kTolerance);
+        EXPECT_LE(relative_error(fetch(dk_), dk), kTolerance);
+        EXPECT_LE(relative_error(fetch(dv_), dv), kTolerance);
+      }
+    }
+    EXPECT_EQ(board_[kRank].report, 0U) << "nothing failed";
+  }
+
   const Sm90Backend backend_;
   HostTensor q_, dout_, k_, v_;
   std::vector<TensorView> inputs_;  // q, dout, k, v
@@ -156,9 +195,6 @@ class ArrivalsTest : public ::testing::Test {
   cudaStream_t compute_ = nullptr, copies_ = nullptr;
   cuda::BoardRow* board_ = nullptr;
 };
-
-// What differs is the order of the keys of the first items, and of the additions to dq.
-constexpr double kTolerance = 3e-3;
 
 // Alone in its process, as ctest runs it: kernels that have never run are launched behind one that waits.
 TEST_F(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) {
@@ -188,39 +224,16 @@ TEST_F(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) 
   EXPECT_LE(relative_error(dv, fetch(dv_)), kTolerance);
 }
 
-TEST_F(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) {
-  const auto plain = prepare_slices(backend_, kSlices, kShape);
-  forward(*plain, nullptr);
-  wait();
-  const HostTensor out = fetch(out_), lse = fetch(lse_);
-  // Arrivals cut runs, so that this mask is walked in parts, and `plain` is not: the kernel that merges them is
-  // launched for the first time behind one that waits, and loading it then would keep the call from returning.
-  const auto late = prepare_slices(backend_, kSlices, kShape, kArrivals);
-  for (const bool deterministic : {false, true}) {
-    backward(*plain, nullptr, deterministic);
-    wait();
-    const HostTensor dq = fetch(dq_), dk = fetch(dk_), dv = fetch(dv_);
-    for (int round = 0; round < 3; ++round) {
-      poison_late_keys();
-      forward(*late, &arrivals_);
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "it must wait";
-      deliver();
-      wait();
-      EXPECT_LE(relative_error(fetch(out_), out), kTolerance);
-      EXPECT_LE(relative_error(fetch(lse_), lse), kTolerance);
-      poison_late_keys();
-      backward(*late, &arrivals_, deterministic);
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "it must wait";
-      deliver();
-      wait();
-      EXPECT_LE(relative_error(fetch(dq_), dq), kTolerance);
-      EXPECT_LE(relative_error(fetch(dk_), dk), kTolerance);
-      EXPECT_LE(relative_error(fetch(dv_), dv), kTolerance);
-    }
+TEST_F(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) { expect_waiting(kSlices); }
+
+TEST_F(ArrivalsTest, KernelsWaitForTheKeysThatTheyGather) {
+  std::vector<AttnSlice> blocks;
+  for (int64_t q = 0; q < 768; q += 96) {
+    for (int64_t k = q % 192 / 3; k + 48 <= 2048; k += 128) blocks.push_back(AttnSlice::full({q, q + 96}, {k, k + 48}));
   }
-  EXPECT_EQ(board_[kRank].report, 0U) << "nothing failed";
+  ASSERT_TRUE(schedule::gather_runs(
+      schedule::build_tile_list(blocks, kShape.seqlen_q, kShape.seqlen_k, *backend_.tile_shape(kShape))));
+  expect_waiting(blocks);
 }
 
 TEST_F(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What tests over the counting runtime call backends with: packs of 4,096 rows, and tensors for 16 and 2 heads of 128.
+// What tests over the counting runtime call backends with: packs of 4,096 rows, and tensors for 16 and 2 heads.
 #pragma once
 
 #include <algorithm>
@@ -29,16 +29,20 @@ inline Mask make_pack(unsigned seed) {
 
 /// Operands that the runtime never looks at.
 struct Operands {
+  int head_dim = 128, head_dim_v = 128;  // at most 256
   std::vector<float> memory = std::vector<float>(static_cast<size_t>(kRows) * 16 * 128 + 64);
 
-  TensorView view(int heads) {
+  TensorView view(int heads, int dim) {
     const auto address = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
-    return {{reinterpret_cast<void*>(address), DType::kBFloat16, kRows, heads, 128, heads * 128, 128}};
+    return {{reinterpret_cast<void*>(address), DType::kBFloat16, kRows, heads, dim, heads * dim, dim}};
   }
-  AttnForwardArgs forward() { return {view(16), view(2), view(2), view(16), static_cast<float*>(view(16).data)}; }
+  float* lse() { return static_cast<float*>(view(1, 8).data); }
+  AttnForwardArgs forward() {
+    return {view(16, head_dim), view(2, head_dim), view(2, head_dim_v), view(16, head_dim_v), lse()};
+  }
   AttnBackwardArgs backward() {
-    return {view(16), view(2),  view(2), view(16), static_cast<float*>(view(16).data),
-            view(16), view(16), view(2), view(2)};
+    return {view(16, head_dim),   view(2, head_dim),  view(2, head_dim_v), view(16, head_dim_v), lse(),
+            view(16, head_dim_v), view(16, head_dim), view(2, head_dim),   view(2, head_dim_v)};
   }
 };
 

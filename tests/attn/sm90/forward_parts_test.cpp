@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "schedule/query_parts.hpp"
 
@@ -29,8 +30,8 @@ class Sm90Parts : public test::Sm90OnStream {
   std::unique_ptr<PreparedMask> prepare(const std::vector<AttnSlice>& slices, const AttnShape& shape) const {
     const TileList tiles =
         schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
-    const int64_t groups =
-        shape.num_heads_q * static_cast<int64_t>(tiles.shape.block_m) / (shape.head_dim == 64 ? 192 : 128);
+    const int64_t groups = shape.num_heads_q * static_cast<int64_t>(tiles.shape.block_m) /
+                           sm90::forward_tile_rows(shape.head_dim, shape.head_dim_v);
     EXPECT_TRUE(schedule::split_items(tiles, shape, groups, {}).has_value()) << "the test must be of a mask in parts";
     return backend_.prepare(slices, shape, &tiles);
   }
@@ -66,7 +67,7 @@ std::vector<AttnSlice> row_by_row(int64_t rows, int64_t keys) {
 
 TEST_F(Sm90Parts, AgreeWithFloat64ForAllMasksTypesAndOptions) {
   unsigned seed = 0;
-  for (const int head_dim : {64, 128}) {
+  for (const int head_dim : {64, 128, 32, 40, 96, 104, 192, 256}) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       for (const float softcap : {0.0f, 5.0f}) {
         RandomConfig config = config_of(21, 6001, 8, 2, head_dim, dtype);

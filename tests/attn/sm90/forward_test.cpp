@@ -21,6 +21,7 @@
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "schedule/gather_runs.hpp"
 #include "schedule/tile_list.hpp"
 #include "tangram/error.hpp"
 
@@ -187,8 +188,8 @@ Case simple(int64_t rows, int64_t keys, int heads_q, int heads_kv, int head_dim,
 
 AttnSlice causal(int64_t rows, int64_t keys) { return AttnSlice::causal({0, rows}, {0, keys}); }
 
-// Tiles of the two head dims differ: rows, warpgroups, keys of a step, stages.
-constexpr int kHeadDims[] = {64, 128};
+// Tiles of classes of head dims differ: rows, warpgroups, keys of a step, stages. 72 and 104 are held by larger ones.
+constexpr int kHeadDims[] = {32, 64, 72, 96, 104, 128, 192, 256};
 
 TEST(Sm90Forward, Full) {
   for (const int dim : kHeadDims) expect_close(simple(130, 300, 8, 1, dim, {AttnSlice::full({0, 130}, {0, 300})}));
@@ -249,6 +250,37 @@ TEST(Sm90Forward, SoftcapWithMaxLogits) {
     c.options.softcap = 5.0f;
     c.max_logits = true;
     expect_close(c);
+  }
+}
+
+// Blocks that leave steps half empty unless they are gathered (schedule/gather_runs.hpp; head_dim 128), beside a slice
+// that is not.
+TEST(Sm90Forward, GathersBlocks) {
+  if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
+  for (const int head_dim : kHeadDims) {
+    for (const int64_t block : {64, 48, 16}) {
+      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", blocks of " << block);
+      std::vector<AttnSlice> slices;
+      for (int64_t q = 0; q < 960; q += 192) {
+        for (int64_t k = q % 5; k + block <= 2000; k += 3 * block) {
+          slices.push_back(AttnSlice::full({q, std::min<int64_t>(q + 192, 900)}, {k, k + block}));
+        }
+      }
+      slices.push_back({{0, 900}, {2000, 2500}, -2500, 1700});
+      Case c = simple(900, 2500, 16, 2, head_dim, slices);
+      const Sm90Backend backend;
+      ASSERT_TRUE(schedule::gather_runs(
+          schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape))));
+      expect_close(c);
+      c.options.softcap = 20;
+      c.num_sinks = 1;
+      c.float_out = true;
+      expect_close(c);
+      c.options.softcap = 0;
+      c.shape.dtype = DType::kFloat16;
+      c.max_logits = true;
+      expect_close(c);
+    }
   }
 }
 
@@ -319,7 +351,9 @@ TEST(Sm90Forward, RepeatedLaunchesAreBitwiseEqual) {
 
 TEST(Sm90Forward, RefusesWhatItCannotCompute) {
   const Sm90Backend backend;
-  AttnShape shape{16, 16, 2, 2, 96, 96, DType::kBFloat16};
+  AttnShape shape{16, 16, 2, 2, 100, 100, DType::kBFloat16};
+  EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
+  shape.head_dim = shape.head_dim_v = 264;
   EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
   shape.head_dim = shape.head_dim_v = 128;
   shape.dtype = DType::kFloat32;

@@ -82,23 +82,38 @@ TEST(MaskBuffer, ANewMaskIsOneCopyAndNothingElse) {
 
 TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheMask) {
   const Sm90Backend backend;
-  BufferOperands operands;
-  for (const bool deterministic : {false, true}) {
-    MaskBuffer buffer(kShape, {.documents = 128, .deterministic = deterministic}, backend);
+  const std::vector<size_t> three{sizeof(ForwardParams), sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)};
+  std::vector<size_t> four = three;
+  four.insert(four.end() - 1, sizeof(Params));  // dv has a kernel of its own
+  const auto expect_independent = [&](int head_dim, int head_dim_v, const std::vector<size_t>& sizes,
+                                      bool deterministic) {
+    SCOPED_TRACE(::testing::Message() << head_dim << " and " << head_dim_v);
+    BufferOperands operands;
+    AttnShape shape = kShape;
+    operands.head_dim = shape.head_dim = head_dim;
+    operands.head_dim_v = shape.head_dim_v = head_dim_v;
+    MaskBuffer buffer(shape, {.documents = 128, .deterministic = deterministic}, backend);
     const auto launches_of = [&](const Mask& mask) {
       buffer.set(mask);
-      testing::record_launches({sizeof(ForwardParams), sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)});
+      testing::record_launches(sizes);
       operands.step(buffer);
       return testing::recorded_launches();
     };
     const std::vector<Launch> expected = launches_of(make_pack(0));
-    ASSERT_EQ(expected.size(), 4u);
+    ASSERT_EQ(expected.size(), sizes.size());
     for (const Mask& mask : {make_pack(1), make_pack(2), full_mask(kRows, kRows), causal_mask(kRows, kRows),
                              Mask(kRows, kRows, {}), varlen_mask(std::vector<int64_t>{0, 100, kRows}, false),
                              Mask(kRows, kRows, {{{0, kRows}, {0, kRows}, -512, 0}}),
                              Mask(kRows, kRows, {AttnSlice::full({70, 200}, {3, 90})})}) {
       EXPECT_TRUE(launches_of(mask) == expected);
     }
+  };
+  for (const bool deterministic : {false, true}) {
+    expect_independent(128, 128, three, deterministic);
+    expect_independent(64, 64, three, deterministic);
+    expect_independent(80, 96, three, deterministic);
+    expect_independent(192, 128, four, deterministic);
+    expect_independent(256, 256, four, deterministic);
   }
 }
 

@@ -55,11 +55,22 @@ std::vector<AttnSlice> draw_slices(Draw& draw, int64_t rows, int64_t keys) {
   return slices;
 }
 
+struct HeadDims {
+  int qk, v;
+};
+/// Of any class, the most that it holds or less.
+HeadDims draw_dims(Draw& draw) {
+  const HeadDims most = draw.of<HeadDims>({{32, 32}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}});
+  if (draw.one_in(2)) return most;
+  return {8 * draw(1, most.qk / 8), 8 * draw(1, most.v / 8)};
+}
+
 RandomConfig draw_config(Draw& draw) {
   RandomConfig config;
-  const int heads_kv = draw(1, 2), dim = draw.of({64, 128});
+  const int heads_kv = draw(1, 2);
+  const HeadDims dims = draw.one_in(2) ? draw.of<HeadDims>({{64, 64}, {128, 128}}) : draw_dims(draw);
   const DType dtype = draw.of({DType::kBFloat16, DType::kFloat16});
-  config.shape = {draw(1, 180), draw(1, 250), heads_kv * draw.of({1, 2, 3, 4}), heads_kv, dim, dim, dtype};
+  config.shape = {draw(1, 180), draw(1, 250), heads_kv * draw.of({1, 2, 3, 4}), heads_kv, dims.qk, dims.v, dtype};
   if (draw.one_in(4)) config.softcap = 5.0f;
   if (draw.one_in(3)) config.scale = 0.05f;
   if (draw.one_in(3)) config.seqlen_sink = draw(1, 3);

@@ -44,50 +44,61 @@ class Stretches : public ::testing::Test {
     if (!check_hopper().found) GTEST_SKIP() << "needs a Hopper GPU";
   }
   const Sm90Backend backend;
-};
 
-TEST_F(Stretches, ResultsAreBitwiseThoseOfKeysInOnePlace) {
-  const std::vector<AttnSlice> slices = {AttnSlice::causal({0, 700}, {0, 2000}),
-                                         AttnSlice::full({700, 1024}, {333, 2048})};
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const int dim : {64, 128}) {
-      for (const float softcap : {0.0f, 20.0f}) {
-        SCOPED_TRACE(::testing::Message() << to_string(dtype) << ", dim " << dim << ", softcap " << softcap);
-        test::RandomConfig config;
-        config.shape = {1024, 2048, 8, 2, dim, dim, dtype};
-        config.softcap = softcap;
-        test::RandomAttention problem = test::make_random(config, slices, 5);
-        test::OnDevice on(problem);
-        on.backward.options.deterministic = true;
-        const auto run = [&] {
-          const auto mask = test::prepare_sm90(backend, slices, config.shape);
-          backend.prepare_stretches(*mask, kStretches);
-          on.poison_outputs();
-          backend.forward(*mask, on.forward);
-          backend.backward(*mask, on.backward);
-          cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-          return on.output_bytes();
-        };
-        const std::vector<char> expected = run();  // without the other tensors: all keys from k and v
-        std::vector<cuda::DeviceBuffer> memory;
-        const auto like = [&](const ConstTensorView& view) {
-          memory.emplace_back(static_cast<size_t>(kRowsElsewhere * view.row_stride) * 2);
-          return TensorView{{memory.back().as<void>(), view.dtype, kRowsElsewhere, view.heads, view.dim,
-                             view.row_stride, view.head_stride}};
-        };
-        const TensorView k = like(on.forward.k), v = like(on.forward.v);
-        const auto writable = [](const ConstTensorView& view) {
-          return TensorView{{const_cast<void*>(view.data), view.dtype, view.rows, view.heads, view.dim, view.row_stride,
-                             view.head_stride}};
-        };
-        move_elsewhere(writable(on.forward.k), k);
-        move_elsewhere(writable(on.forward.v), v);
-        on.forward.k_elsewhere = on.backward.k_elsewhere = k;
-        on.forward.v_elsewhere = on.backward.v_elsewhere = v;
-        EXPECT_TRUE(run() == expected);
+  void expect_equal(const std::vector<AttnSlice>& slices) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      for (const int dim : {64, 128}) {
+        for (const float softcap : {0.0f, 20.0f}) {
+          SCOPED_TRACE(::testing::Message() << to_string(dtype) << ", dim " << dim << ", softcap " << softcap);
+          test::RandomConfig config;
+          config.shape = {1024, 2048, 8, 2, dim, dim, dtype};
+          config.softcap = softcap;
+          test::RandomAttention problem = test::make_random(config, slices, 5);
+          test::OnDevice on(problem);
+          on.backward.options.deterministic = true;
+          const auto run = [&] {
+            const auto mask = test::prepare_sm90(backend, slices, config.shape);
+            backend.prepare_stretches(*mask, kStretches);
+            on.poison_outputs();
+            backend.forward(*mask, on.forward);
+            backend.backward(*mask, on.backward);
+            cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+            return on.output_bytes();
+          };
+          const std::vector<char> expected = run();  // without the other tensors: all keys from k and v
+          std::vector<cuda::DeviceBuffer> memory;
+          const auto like = [&](const ConstTensorView& view) {
+            memory.emplace_back(static_cast<size_t>(kRowsElsewhere * view.row_stride) * 2);
+            return TensorView{{memory.back().as<void>(), view.dtype, kRowsElsewhere, view.heads, view.dim,
+                               view.row_stride, view.head_stride}};
+          };
+          const TensorView k = like(on.forward.k), v = like(on.forward.v);
+          const auto writable = [](const ConstTensorView& view) {
+            return TensorView{{const_cast<void*>(view.data), view.dtype, view.rows, view.heads, view.dim,
+                               view.row_stride, view.head_stride}};
+          };
+          move_elsewhere(writable(on.forward.k), k);
+          move_elsewhere(writable(on.forward.v), v);
+          on.forward.k_elsewhere = on.backward.k_elsewhere = k;
+          on.forward.v_elsewhere = on.backward.v_elsewhere = v;
+          EXPECT_TRUE(run() == expected);
+        }
       }
     }
   }
+};
+
+TEST_F(Stretches, ResultsAreBitwiseThoseOfKeysInOnePlace) {
+  expect_equal({AttnSlice::causal({0, 700}, {0, 2000}), AttnSlice::full({700, 1024}, {333, 2048})});
+}
+
+// Runs of them are gathered (schedule/gather_runs.hpp), by boxes of 64 and of 16 keys.
+TEST_F(Stretches, ResultsOfBlocksAreBitwiseThoseOfKeysInOnePlace) {
+  std::vector<AttnSlice> blocks;
+  for (int64_t q = 0; q < 960; q += 192) {
+    for (int64_t k = q % 5; k + 80 <= 2048; k += 160) blocks.push_back(AttnSlice::full({q, q + 192}, {k, k + 80}));
+  }
+  expect_equal(blocks);
 }
 
 TEST_F(Stretches, TensorsThatDoNotFitAreRefused) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/common/shapes.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "tangram/attn_shape.hpp"
 
@@ -14,23 +15,33 @@ namespace tangram::sm90::backward {
 
 /// For so many query tiles, and slabs for items in pieces.
 struct CallLayout {
-  size_t tiles = 0;
-  size_t slabs = 0;
-  int num_heads_q = 0;
-  int head_dim = 0;
+  size_t tiles;
+  size_t slabs;
+  int num_heads_q;
+  int head_dim, head_dim_v;  // of the class
+  int num_kernels;           // which deal items and join pieces each for itself (launch_split)
+
+  CallLayout(size_t num_tiles, size_t num_slabs, const AttnShape& shape)
+      : tiles(num_tiles),
+        slabs(num_slabs),
+        num_heads_q(shape.num_heads_q),
+        head_dim(shape_class(shape.head_dim, shape.head_dim_v).head_dim),
+        head_dim_v(shape_class(shape.head_dim, shape.head_dim_v).head_dim_v),
+        num_kernels(shape_class(shape.head_dim, shape.head_dim_v).backward_split ? 2 : 1) {}
 
   /// Fills in the pointers into a workspace of any content; returns its size. Without one they become null.
   size_t place(Params& params, EdgeParams& edge, void* workspace) const {
     const size_t all_tiles = tiles * static_cast<size_t>(num_heads_q);
-    const auto dim = static_cast<size_t>(head_dim);
+    const auto dim = static_cast<size_t>(head_dim), both_dims = static_cast<size_t>(head_dim + head_dim_v);
+    const auto kernels = static_cast<size_t>(num_kernels);
     constexpr auto kQueries = static_cast<size_t>(kTileShape.block_n), kKeys = static_cast<size_t>(kTileShape.block_m);
     cuda::ScratchLayout layout(workspace);
     params.stats = edge.stats = layout.take<float>(all_tiles * kQueries * 4);
     params.dq_sums = edge.dq_sums = layout.take<float>(all_tiles * kQueries * dim);
-    params.slabs = layout.take<float>(slabs * 2 * kKeys * dim);
+    params.slabs = layout.take<float>(slabs * kKeys * both_dims);
     params.turns = edge.turns = layout.take<int32_t>(all_tiles * 2);
-    params.piece_turns = edge.piece_turns = layout.take<int32_t>(slabs);
-    params.ticket = edge.ticket = layout.take<int32_t>(1);
+    params.piece_turns = edge.piece_turns = layout.take<int32_t>(kernels * slabs);
+    params.ticket = edge.ticket = layout.take<int32_t>(kernels);
     return layout.bytes();
   }
   size_t bytes() const {

@@ -19,10 +19,12 @@ namespace tangram::sm90::backward {
 template <typename Traits>
 struct Consumer {
   using Element = typename Traits::Element;
-  static constexpr int kHeadDim = Traits::kHeadDim;
-  static constexpr int kScores = kBlockM / 2;   // accumulators of 64 keys by kBlockM queries, per thread
-  static constexpr int kDqCols = kHeadDim / 2;  // columns of dq of one warpgroup
-  static constexpr int kDqSums = kDqCols / 2;   // accumulators of 64 queries by kDqCols
+  static constexpr int kDimQk = Traits::kDimQk;
+  static constexpr int kDimV = Traits::kDimV;
+  static constexpr int kScores = kBlockM / 2;  // accumulators of 64 keys by kBlockM queries, per thread
+  using Dq = typename Traits::Dq;
+  static constexpr int kDqCols = Dq::kGroups0 * 8;  // columns of dq of one warpgroup, or more than its part
+  static constexpr int kDqSums = kDqCols / 2;       // accumulators of 64 queries by kDqCols
   static constexpr int kNoTerms = -8;
   static constexpr uint32_t kZeroBarrier = 1;  // 1, 2: rows of shared operands are zero
   static constexpr uint32_t kTurnBarrier = 3;  // 3, 4: whose turn it is
@@ -33,7 +35,7 @@ struct Consumer {
   const uint32_t warpgroup;  // 0 or 1
   Cursor<Traits> here;       // of the current step
 
-  float dk[kHeadDim / 2], dv[kHeadDim / 2];
+  float dk[kDimQk / 2], dv[kDimV / 2];
   // The other accumulators are local to a step: nothing of them may seem to live from one to the next.
   using Scores = float[kScores];
   using Packed = uint32_t[kScores / 2];
@@ -77,7 +79,7 @@ struct Consumer {
     ptx::wgmma_fence();
     if constexpr (kTerms >= 0) ptx::wgmma_ss<__nv_bfloat16, kBlockM>(result, ones, terms, false);
 #pragma unroll
-    for (int k16 = 0; k16 < kHeadDim / 16; ++k16) {
+    for (int k16 = 0; k16 < (kTerms == 4 ? kDimV : kDimQk) / 16; ++k16) {
       const uint32_t column = k16 % 4 * 32;
       ptx::wgmma_ss<Element, kBlockM>(result, ptx::wgmma_advance(a, k16 / 4 * Traits::kPanelBytesK + column),
                                       ptx::wgmma_advance(b, k16 / 4 * Traits::kPanelBytesQ + column),
@@ -86,14 +88,15 @@ struct Consumer {
     ptx::wgmma_commit();
   }
 
-  /// Starts sums += packed * rows, rows being [kBlockM, kHeadDim].
-  __device__ __forceinline__ void issue_gradient(float (&sums)[kHeadDim / 2], const Packed& packed, const void* rows) {
+  /// Starts sums += packed * rows, rows being [kBlockM, 2 * kSums].
+  template <int kSums>
+  __device__ __forceinline__ void issue_gradient(float (&sums)[kSums], const Packed& packed, const void* rows) {
     const uint64_t b = ptx::wgmma_descriptor(ptx::smem_address(rows), Traits::kPanelBytesQ, 1024);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k16 = 0; k16 < kBlockM / 16; ++k16) {
       const uint32_t(&a)[4] = *reinterpret_cast<const uint32_t(*)[4]>(&packed[k16 * 4]);
-      ptx::wgmma_rs<Element, kHeadDim, 1>(sums, a, ptx::wgmma_advance(b, k16 * 2048), true);
+      ptx::wgmma_rs<Element, 2 * kSums, 1>(sums, a, ptx::wgmma_advance(b, k16 * 2048), true);
     }
     ptx::wgmma_commit();
   }
@@ -101,7 +104,7 @@ struct Consumer {
   /// Starts dq = dS^T K for the 64 queries and this warpgroup's columns.
   __device__ __forceinline__ void issue_dq(DqSums& dq, uint32_t buffer) {
     const uint64_t a = ptx::wgmma_descriptor(ptx::smem_address(smem.ds[buffer]), 16, 1024);
-    const uint32_t k_columns = kHeadDim == 128 ? warpgroup * Traits::kPanelBytesK : warpgroup * 64;
+    const uint32_t k_columns = kDqCols == 64 ? warpgroup * Traits::kPanelBytesK : warpgroup * kDqCols * 2;
     const uint64_t b = ptx::wgmma_descriptor(ptx::smem_address(smem.k) + k_columns, 16, 1024);
     ptx::wgmma_fence();
 #pragma unroll
@@ -116,10 +119,15 @@ struct Consumer {
   /// there. A warp's part of a slab is contiguous: [column group of 8][lane].
   __device__ __forceinline__ void stage_dq(const DqSums& dq, const Cursor<Traits>& at) {
     const uint32_t self = fresh_thread();
-    float4* staged = reinterpret_cast<float4*>(smem.dq + self / 32 * Traits::kWarpSlabFloats) + self % 32;
+    const uint32_t part = Dq::kEven ? self / 32 * Traits::kWarpSlabFloats
+                                    : Dq::side_begin(warpgroup) + self / 32 % 4 * Dq::num_groups(warpgroup) * 128;
+    float4* staged = reinterpret_cast<float4*>(smem.dq + part) + self % 32;
     wait_staging(at);
 #pragma unroll
-    for (int i = 0; i < kDqSums / 4; ++i) staged[i * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]};
+    for (int i = 0; i < kDqSums / 4; ++i) {
+      if (!Dq::kEven && i >= Dq::num_groups(warpgroup)) continue;
+      staged[i * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]};
+    }
   }
   __device__ __forceinline__ void wait_staging(const Cursor<Traits>& at) {
     ptx::mbarrier_wait(&smem.dq_empty[warpgroup], at.step % 2 ^ 1);
@@ -127,11 +135,12 @@ struct Consumer {
   /// After what was staged has been made visible with fence_proxy_async().
   __device__ __forceinline__ void send_dq() { arrive(&smem.dq_full[warpgroup]); }
 
-  /// Zeroes rows of a [num_rows, kHeadDim] tile whose bit in `covered` is 0. Each warpgroup does so for itself, so that
+  /// Zeroes rows of a tile of all panels whose bit in `covered` is 0. Each warpgroup does so for itself, so that
   /// neither waits for the other: what one multiplies, the other can only overwrite by the same zeros.
+  template <int kPanels = Traits::kPanelsQk>
   __device__ __forceinline__ void zero_rows(unsigned char* tile, int num_rows, const uint32_t* covered) {
 #pragma unroll 1
-    for (int i = fresh_thread() % 128; i < num_rows * Traits::kPanels * 8; i += 128) {
+    for (int i = fresh_thread() % 128; i < num_rows * kPanels * 8; i += 128) {
       const int row = i / 8 % num_rows;
       if (!(covered[row / 32] >> (row % 32) & 1)) *reinterpret_cast<uint4*>(tile + i * 16) = uint4{};
     }
@@ -312,7 +321,9 @@ struct Consumer {
     uint32_t visible;
     bool first = true;  // no step before it whose dQ is to come
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 2; ++i) dk[i] = dv[i] = 0.0f;
+    for (int i = 0; i < kDimQk / 2; ++i) dk[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kDimV / 2; ++i) dv[i] = 0.0f;
     ptx::pin_registers(dk);  // zeros now, not in between matmuls
     ptx::pin_registers(dv);
     start_step(s, dp, visible, [&] { ptx::mbarrier_wait(&smem.v_full, kv_phase); }, [] {});
@@ -373,14 +384,16 @@ struct Consumer {
   __device__ __forceinline__ void zero_step(uint32_t stage) {
     ptx::mbarrier_wait(&smem.dout_full[stage], here.stage_phase());
     zero_rows(smem.q[stage], kBlockM, smem.step[stage].covered);
-    zero_rows(smem.dout[stage], kBlockM, smem.step[stage].covered);
+    zero_rows<Traits::kPanelsV>(smem.dout[stage], kBlockM, smem.step[stage].covered);
     zero_done();
   }
 
   /// An item that no query sees: nothing to load, gradients zero.
   __device__ __forceinline__ void skip_steps() {
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 2; ++i) dk[i] = dv[i] = 0.0f;
+    for (int i = 0; i < kDimQk / 2; ++i) dk[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kDimV / 2; ++i) dv[i] = 0.0f;
     arrive(&smem.ds_full[here.buffer()]);  // keeps its phase in step with the cursor
     wait_ds(here);
     arrive(&smem.step_empty[here.stage()]);
@@ -404,7 +417,7 @@ struct Consumer {
         if (smem.item[slot].flags & kItemZeroRows) {
           ptx::mbarrier_wait(&smem.v_full, kv_phase);
           zero_rows(smem.k, kBlockN, smem.item[slot].covered);
-          zero_rows(smem.v, kBlockN, smem.item[slot].covered);
+          zero_rows<Traits::kPanelsV>(smem.v, kBlockN, smem.item[slot].covered);
           zero_done();
         }
         run_steps(smem.item[slot].num_steps, kv_phase);

@@ -39,8 +39,8 @@ DeviceWorkList::DeviceWorkList(const schedule::WorkList& work, const AttnShape& 
           static_cast<int32_t>(work.deterministic_items.empty() ? work.items.size() : work.deterministic_items.size())),
       num_q_tiles_(static_cast<int32_t>(work.q_tiles.size())),
       num_slabs_(work.num_slabs),
-      call_{tile_capacity(work.q_tiles.size(), shape), slab_capacity(static_cast<size_t>(work.num_slabs), shape),
-            shape.num_heads_q, shape.head_dim},
+      call_(tile_capacity(work.q_tiles.size(), shape), slab_capacity(static_cast<size_t>(work.num_slabs), shape),
+            shape),
       walk_(work.walk),
       deterministic_walk_(work.deterministic_walk),
       zeroed_sums_(work.zeroed_sums) {
@@ -68,7 +68,7 @@ void DeviceWorkList::fill(Params& params, EdgeParams& edge, bool deterministic, 
   params.zeroed_sums = edge.zeroed_sums = zeroed_sums_;
   params.num_items = static_cast<int32_t>(num_items(deterministic));
   params.num_q_tiles = edge.num_q_tiles = num_q_tiles_;
-  edge.num_slabs = num_slabs_;
+  edge.num_slabs = call_.num_kernels * num_slabs_;
   params.walk = deterministic ? deterministic_walk_ : walk_;
 }
 

@@ -44,9 +44,12 @@ struct DqWriter {
 
   __device__ __forceinline__ void run() {
     // Half of the columns of a step, or all of one of two steps, of which the first counter then speaks.
-    constexpr uint32_t kFloats = Traits::kAtOnce * Traits::kSlabFloats / 2;
+    using Dq = typename Traits::Dq;
+    constexpr bool kEven = Traits::kAtOnce == 2 || Dq::kEven;
+    constexpr uint32_t kEvenFloats = Traits::kAtOnce * Traits::kSlabFloats / 2;
+    const uint32_t num_floats = kEven ? kEvenFloats : Dq::side_floats(warpgroup);
     const uint32_t half = Traits::kAtOnce == 2 ? 0 : warpgroup;
-    const float* staged = smem.dq + warpgroup * kFloats;
+    const float* staged = smem.dq + (kEven ? warpgroup * kEvenFloats : Dq::side_begin(warpgroup));
     for (uint32_t step = 0;; ++step) {
       ptx::mbarrier_wait(&smem.dq_full[warpgroup], step % 2);
       const DqTarget target =
@@ -65,12 +68,13 @@ struct DqWriter {
       } else if (!smem.facts.zeroed_sums) {
         first = claim(count);
       }
-      float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats + half * kFloats;
+      float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats +
+                    (kEven ? half * kEvenFloats : Dq::side_begin(half));
       ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
       if (first) {
-        ptx::bulk_store(sums, staged, kFloats * 4);
+        ptx::bulk_store(sums, staged, num_floats * 4);
       } else {
-        ptx::bulk_reduce_add_f32(sums, staged, kFloats * 4);
+        ptx::bulk_reduce_add_f32(sums, staged, num_floats * 4);
       }
       ptx::tma_store_commit();
       ptx::tma_store_wait_read<0>();

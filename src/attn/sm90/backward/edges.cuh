@@ -13,6 +13,10 @@ namespace tangram::sm90::backward {
 
 inline constexpr int kEdgeThreads = 256;
 
+__host__ __device__ constexpr int power_of_two_from(int count) {
+  return count <= 1 ? 1 : 2 * power_of_two_from((count + 1) / 2);
+}
+
 /// Eight elements of a row, as they are loaded.
 template <typename Element>
 __device__ __forceinline__ void unpack_eight(float (&x)[8], const uint4& words) {
@@ -33,16 +37,17 @@ __device__ __forceinline__ void load_eight_floats(float (&x)[8], const float* fr
 
 /// Row statistics of a tile, from out, dout and lse. All loads of a thread come before anything waits for the first: in
 /// a small call this kernel is one chain of latencies.
-template <typename Element, int kHeadDim>
+template <typename Element, int kDimV, bool kAnyDim>
 __device__ __forceinline__ void find_statistics(float* stats, const EdgeParams& params, const QueryTile& rows,
                                                 uint64_t covered, int head, int thread) {
-  constexpr int kLanes = kHeadDim / 8;  // per row
+  constexpr int kLanes = power_of_two_from(kDimV / 8);  // per row
   constexpr int kRowsAtOnce = kEdgeThreads / kLanes;
   constexpr int kPasses = kBlockM / kRowsAtOnce;
   const int column = thread % kLanes * 8;
   const auto row_in_tile = [&](int pass) { return pass * kRowsAtOnce + thread / kLanes; };
   // Rows that see no key may hold NaN: their statistics are zeros.
   const auto is_valid = [&](int in_tile) {
+    if (kAnyDim && column >= params.head_dim_v) return false;
     return rows.row_begin + in_tile < rows.row_end && (covered >> in_tile & 1);
   };
   const auto out_at = [&](int in_tile) {
@@ -100,14 +105,15 @@ __device__ __forceinline__ bool has_zeroed_sums(const EdgeParams& params) {
   return params.facts != nullptr ? params.facts->zeroed_sums : params.zeroed_sums;
 }
 
-template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
+template <typename Element, int kDimQk, int kDimV, bool kAnyDim>
+__device__ __forceinline__ void begin_call(const EdgeParams& params) {
   __shared__ __align__(16) float stats[kStatsFloats];
   ptx::grid_dependency_launch();
   const int tile = static_cast<int>(blockIdx.x) / params.num_heads_q;
   const int head = static_cast<int>(blockIdx.x) - tile * params.num_heads_q;
   const int thread = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && thread == 0) *params.ticket = 0;
+  if (kIsSplit<kDimQk, kDimV> && blockIdx.x == 0 && thread == 1) params.ticket[1] = 0;
   const auto num_threads = static_cast<int32_t>(gridDim.x * kEdgeThreads);
   for (int32_t i = static_cast<int32_t>(blockIdx.x) * kEdgeThreads + thread; i < params.num_slabs; i += num_threads) {
     params.piece_turns[i] = 0;
@@ -117,14 +123,14 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
   const uint64_t covered = params.covered_queries ? params.covered_queries[tile] : ~uint64_t{0};
   if (params.delta == nullptr) {
-    find_statistics<Element, kHeadDim>(stats, params, params.q_tiles[tile], covered, head, thread);
+    find_statistics<Element, kDimV, kAnyDim>(stats, params, params.q_tiles[tile], covered, head, thread);
   } else if (thread < kBlockM) {
     copy_statistics(stats, params, params.q_tiles[tile], covered, head, thread);
   }
   if (has_zeroed_sums(params)) {
-    float4* sums = reinterpret_cast<float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4);
+    float4* sums = reinterpret_cast<float4*>(params.dq_sums) + slab * (kBlockM * kDimQk / 4);
 #pragma unroll
-    for (int i = 0; i < kBlockM * kHeadDim / 4 / kEdgeThreads; ++i) sums[i * kEdgeThreads + thread] = float4{};
+    for (int i = 0; i < kBlockM * kDimQk / 4 / kEdgeThreads; ++i) sums[i * kEdgeThreads + thread] = float4{};
   }
   if (thread < 2) params.turns[slab * 2 + thread] = 0;
   __syncthreads();
@@ -132,6 +138,16 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
     reinterpret_cast<float4*>(params.stats)[slab * (kStatsFloats / 4) + thread] =
         reinterpret_cast<const float4*>(stats)[thread];
   }
+}
+
+template <typename Element, int kHeadDim>
+__global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
+  begin_call<Element, kHeadDim, kHeadDim, false>(params);
+}
+/// For any head dimensions of the class.
+template <typename Element, int kDimQk, int kDimV>
+__global__ void __launch_bounds__(kEdgeThreads) before_any_dim_kernel(const __grid_constant__ EdgeParams params) {
+  begin_call<Element, kDimQk, kDimV, true>(params);
 }
 
 /// Reads the sums in the fragment order of Consumer::add_dq, a warp its own part.
@@ -161,8 +177,44 @@ __global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_consta
     const int64_t row = int64_t{rows.row_begin} + part % 4 * 16 + lane / 4 + r * 8;
     const int64_t at = row * params.dq_row_stride + head * params.dq_head_stride + part / 4 * kColumns;
     char* to = static_cast<char*>(params.dq) + at * (params.dq_type == GradType::kFloat32 ? 4 : 2);
-    write_row<Element, kColumns>(sums, r * 2, params.softmax_scale, to, row < rows.row_end, params.dq_type,
-                                 params.accumulate_dq, lane);
+    write_row<Element, kColumns, false>(sums, r * 2, params.softmax_scale, to, row < rows.row_end, params.dq_type,
+                                        params.accumulate_dq, lane, kColumns);
+  }
+}
+
+/// The same for any head_dim of the class, 32 columns at a time, wherever in the slab these lie.
+template <typename Element, int kDimQk>
+__global__ void __launch_bounds__(kEdgeThreads) after_any_dim_kernel(const __grid_constant__ EdgeParams params) {
+  using Dq = DqLayout<kDimQk>;
+  const int tile = static_cast<int>(blockIdx.x) / params.num_heads_q;
+  const int head = static_cast<int>(blockIdx.x) - tile * params.num_heads_q;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
+  const QueryTile rows = params.q_tiles[tile];
+  ptx::grid_dependency_wait();
+  if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
+  const bool zeroed_sums = has_zeroed_sums(params);
+  const float* from = params.dq_sums + slab * (kBlockM * kDimQk) + lane * 4;
+#pragma unroll
+  for (int quad = 0; quad < kDimQk / 32; ++quad) {
+    if (quad % 2 != static_cast<int>(threadIdx.x) / 128 || quad * 32 >= params.head_dim) continue;
+    float sums[16];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int group = quad * 4 + i;
+      const bool stored = zeroed_sums || params.turns[slab * 2 + Dq::side_of(group)] != 0;
+      const float4 x = stored ? __ldcs(reinterpret_cast<const float4*>(from + Dq::place(group, warp))) : float4{};
+      sums[i * 4] = x.x, sums[i * 4 + 1] = x.y, sums[i * 4 + 2] = x.z, sums[i * 4 + 3] = x.w;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int64_t row = int64_t{rows.row_begin} + warp * 16 + lane / 4 + r * 8;
+      const int64_t at = row * params.dq_row_stride + head * params.dq_head_stride + quad * 32;
+      char* to = static_cast<char*>(params.dq) + at * (params.dq_type == GradType::kFloat32 ? 4 : 2);
+      write_row<Element, 32, true>(sums, r * 2, params.softmax_scale, to, row < rows.row_end, params.dq_type,
+                                   params.accumulate_dq, lane, params.head_dim - quad * 32);
+    }
   }
 }
 

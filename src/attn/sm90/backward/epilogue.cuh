@@ -29,14 +29,16 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
 }
 
 /// Writes one row (a quad's words of it) of one gradient; accumulators 4j + first and + first + 1 hold columns 8j + 2c.
-/// All lanes of a warp call it, each with what its own row wants.
-template <typename Element, int kHeadDim>
+/// All lanes of a warp call it, each with what its own row wants. With kAnyDim the row has `columns`, a multiple of 8,
+/// perhaps fewer than accumulators.
+template <typename Element, int kHeadDim, bool kAnyDim>
 __device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int first, float scale, void* row,
-                                          bool valid, GradType type, bool accumulate, int lane) {
+                                          bool valid, GradType type, bool accumulate, int lane, int columns) {
   const int c = lane % 4;
   if (valid && type == GradType::kFloat32) {
 #pragma unroll
     for (int j = 0; j < kHeadDim / 8; ++j) {
+      if (kAnyDim && j * 8 >= columns) continue;
       float2* to = reinterpret_cast<float2*>(static_cast<float*>(row) + j * 8 + c * 2);
       float2 value{sums[j * 4 + first] * scale, sums[j * 4 + first + 1] * scale};
       if (accumulate) {
@@ -58,14 +60,15 @@ __device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int
       w[i] = pack_pair<Element>(sums[at] * scale, sums[at + 1] * scale);
     }
     transpose_quad(w, lane);
+    if (kAnyDim && (m * 4 + c) * 8 >= columns) continue;
     if (stores) *reinterpret_cast<uint4*>(static_cast<Element*>(row) + (m * 4 + c) * 8) = {w[0], w[1], w[2], w[3]};
   }
 }
 
 /// dk or dv. What belongs to either is read from the parameters where it is needed, and takes no registers before.
-template <typename Traits, bool kIsDk>
-__device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHeadDim / 2], float scale,
-                                               const Params& params, const Item& item, int first_row, int lane) {
+template <typename Traits, bool kIsDk, int kSums>
+__device__ __forceinline__ void write_gradient(const float (&sums)[kSums], float scale, const Params& params,
+                                               const Item& item, int first_row, int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int in_tile = first_row + r * 8;
@@ -90,20 +93,23 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[Traits::kHead
     const int64_t at = item.kv_head * (kIsDk ? params.dk_head_stride : params.dv_head_stride) +
                        row * (kIsDk ? params.dk_row_stride : params.dv_row_stride);
     char* to = static_cast<char*>(gradient) + at * (type == GradType::kFloat32 ? 4 : 2);
-    write_row<typename Traits::Element, Traits::kHeadDim>(sums, r * 2, scale, to, valid, type, params.accumulate_dkv,
-                                                          lane);
+    write_row<typename Traits::Element, 2 * kSums, Traits::kAnyDim>(
+        sums, r * 2, scale, to, valid, type, params.accumulate_dkv, lane, kIsDk ? params.head_dim : params.head_dim_v);
   }
 }
 
 /// A thread's part of a slab: float4s kConsumerThreads apart.
 template <typename Traits, typename Visit>
-__device__ __forceinline__ void visit_slab(float4* slab, float (&dk)[Traits::kHeadDim / 2],
-                                           float (&dv)[Traits::kHeadDim / 2], const Visit& visit) {
-  constexpr int kVectors = Traits::kHeadDim / 8;
+__device__ __forceinline__ void visit_slab(float4* slab, float (&dk)[Traits::kDimQk / 2],
+                                           float (&dv)[Traits::kDimV / 2], const Visit& visit) {
+  constexpr int kVectorsDk = Traits::kDimQk / 8, kVectorsDv = Traits::kDimV / 8;
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    visit(slab + i * kConsumerThreads, dk[i * 4], dk[i * 4 + 1], dk[i * 4 + 2], dk[i * 4 + 3]);
-    visit(slab + (kVectors + i) * kConsumerThreads, dv[i * 4], dv[i * 4 + 1], dv[i * 4 + 2], dv[i * 4 + 3]);
+  for (int i = 0; i < (kVectorsDk > kVectorsDv ? kVectorsDk : kVectorsDv); ++i) {
+    if (Traits::kMakesDk && i < kVectorsDk)
+      visit(slab + i * kConsumerThreads, dk[i * 4], dk[i * 4 + 1], dk[i * 4 + 2], dk[i * 4 + 3]);
+    if (Traits::kMakesDv && i < kVectorsDv) {
+      visit(slab + (kVectorsDk + i) * kConsumerThreads, dv[i * 4], dv[i * 4 + 1], dv[i * 4 + 2], dv[i * 4 + 3]);
+    }
   }
 }
 
@@ -114,10 +120,10 @@ __device__ __forceinline__ void visit_slab(float4* slab, float (&dk)[Traits::kHe
 /// to end. No deadlock in either case, since the first one waits for nobody.
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const Item& item, uint32_t thread,
-                                            float (&dk)[Traits::kHeadDim / 2], float (&dv)[Traits::kHeadDim / 2]) {
+                                            float (&dk)[Traits::kDimQk / 2], float (&dv)[Traits::kDimV / 2]) {
+  constexpr int kSlabVectors = (Traits::kDimQk + Traits::kDimV) / 8 * kConsumerThreads;
   constexpr uint32_t kPieceBarrier = 5;  // 1 to 4: see Consumer
-  float4* slab =
-      reinterpret_cast<float4*>(params.slabs) + int64_t{item.slab} * (Traits::kHeadDim / 4 * kConsumerThreads) + thread;
+  float4* slab = reinterpret_cast<float4*>(params.slabs) + int64_t{item.slab} * kSlabVectors + thread;
   int32_t* turn = params.piece_turns + item.slab;
   const bool first = item.piece == 0;
   const bool last = item.piece == item.num_pieces - 1;
@@ -151,11 +157,11 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const Item& it
   return false;
 }
 
-/// The common case of write_gradient: 16-bit rows of one tensor.
-template <typename Traits>
-__device__ __forceinline__ void write_plain(const float (&sums)[Traits::kHeadDim / 2], void* gradient,
-                                            int64_t row_stride, int64_t head_stride, float scale, const Item& item,
-                                            int first_row, int lane) {
+/// The common case of write_gradient: 16-bit rows of one tensor, of so many columns with kAnyDim.
+template <typename Traits, int kSums>
+__device__ __forceinline__ void write_plain(const float (&sums)[kSums], void* gradient, int64_t row_stride,
+                                            int64_t head_stride, float scale, const Item& item, int first_row, int lane,
+                                            int columns) {
   using Element = typename Traits::Element;
   const int rows = item.row_end - item.row_begin;
   Element* row = static_cast<Element*>(gradient) + item.kv_head * head_stride +
@@ -163,7 +169,7 @@ __device__ __forceinline__ void write_plain(const float (&sums)[Traits::kHeadDim
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
-    for (int m = 0; m < Traits::kHeadDim / 32; ++m) {
+    for (int m = 0; m < kSums / 16; ++m) {
       uint32_t w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -171,6 +177,7 @@ __device__ __forceinline__ void write_plain(const float (&sums)[Traits::kHeadDim
         w[i] = pack_pair<Element>(sums[at] * scale, sums[at + 1] * scale);
       }
       transpose_quad(w, lane);
+      if (Traits::kAnyDim && m * 32 + lane % 4 * 8 >= columns) continue;
       if (first_row + r * 8 < rows) *reinterpret_cast<uint4*>(row + m * 32) = {w[0], w[1], w[2], w[3]};
     }
     row += 8 * row_stride;
@@ -179,18 +186,25 @@ __device__ __forceinline__ void write_plain(const float (&sums)[Traits::kHeadDim
 
 template <typename Traits>
 __device__ __forceinline__ void write_gradients(const Params& params, const Item& item, uint32_t thread,
-                                                float (&dk)[Traits::kHeadDim / 2], float (&dv)[Traits::kHeadDim / 2]) {
+                                                float (&dk)[Traits::kDimQk / 2], float (&dv)[Traits::kDimV / 2]) {
   if (item.num_pieces > 1 && !join_pieces<Traits>(params, item, thread, dk, dv)) return;
   const int lane = static_cast<int>(thread % 32);
   const int first_row = static_cast<int>(thread / 32 * 16) + lane / 4;
   if (params.dkv_type == GradType::kInput && params.places == nullptr) {
-    write_plain<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, item, first_row, lane);
-    write_plain<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, item,
-                        first_row, lane);
+    if constexpr (Traits::kMakesDv) {
+      write_plain<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, item, first_row, lane,
+                          params.head_dim_v);
+    }
+    if constexpr (Traits::kMakesDk) {
+      write_plain<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, item,
+                          first_row, lane, params.head_dim);
+    }
     return;
   }
-  write_gradient<Traits, false>(dv, 1.0f, params, item, first_row, lane);
-  write_gradient<Traits, true>(dk, params.softmax_scale, params, item, first_row, lane);
+  if constexpr (Traits::kMakesDv) write_gradient<Traits, false>(dv, 1.0f, params, item, first_row, lane);
+  if constexpr (Traits::kMakesDk) {
+    write_gradient<Traits, true>(dk, params.softmax_scale, params, item, first_row, lane);
+  }
 }
 
 }  // namespace tangram::sm90::backward

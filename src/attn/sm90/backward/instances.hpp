@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// One entry point for each element type, so that the instances compile side by side.
+// Entry points of the compiled kernels, each in a translation unit of its own, so that they compile side by side: for
+// exactly the head dimension of a class one for each element type; for any of a class one.
 #pragma once
 
 #include "attn/sm90/backward/launch.hpp"
@@ -11,5 +12,9 @@ void launch_bf16(const Variant& variant, const Params& params, const EdgeParams&
                  cudaStream_t stream);
 void launch_f16(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
                 cudaStream_t stream);
+
+template <int kDimQk, int kDimV>
+void launch_any_dim(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+                    cudaStream_t stream);
 
 }  // namespace tangram::sm90::backward

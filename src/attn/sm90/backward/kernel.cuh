@@ -39,8 +39,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __g
   // Nothing else is in shared memory, so this is at its start, and addresses are constants.
   Smem<Traits>& smem = *static_cast<Smem<Traits>*>(ptx::dynamic_shared_memory());
   if (threadIdx.x == 0) {
-    smem.facts =
-        params.facts != nullptr ? *params.facts : BackwardFacts{params.num_items, params.walk, params.zeroed_sums};
+    smem.facts = facts_of(params);
     init_barriers(smem);
     smem.arrived.bits = 0;
   }

@@ -4,11 +4,17 @@
 #include "attn/sm90/backward/launch.hpp"
 
 #include "attn/sm90/backward/instances.hpp"
+#include "attn/sm90/common/shapes.hpp"
 
 namespace tangram::sm90::backward {
 
 void launch(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
-  (variant.half ? launch_f16 : launch_bf16)(variant, params, edge, num_ctas, stream);
+  if (has_exact_kernels(variant.head_dim, variant.head_dim_v)) {
+    return (variant.half ? launch_f16 : launch_bf16)(variant, params, edge, num_ctas, stream);
+  }
+  with_shape_class(variant.head_dim, variant.head_dim_v, [&]<int kDimQk, int kDimV> {
+    launch_any_dim<kDimQk, kDimV>(variant, params, edge, num_ctas, stream);
+  });
 }
 
 }  // namespace tangram::sm90::backward

@@ -12,8 +12,9 @@ namespace tangram::sm90::backward {
 
 /// What selects a compiled kernel.
 struct Variant {
-  bool half = false;  ///< float16 instead of bfloat16
-  int head_dim = 128;
+  bool half = false;   ///< float16 instead of bfloat16
+  int head_dim = 128;  ///< with head_dim_v, of a shape class
+  int head_dim_v = 128;
   bool softcap = false;
   bool deterministic = false;
 };
@@ -40,7 +41,7 @@ struct SinkParams {
   int32_t num_q_tiles;
   int32_t num_heads_q;
   int32_t num_sinks;
-  int32_t head_dim;
+  int32_t head_dim_v;
   float lse_log2_factor;  ///< from what the row statistics hold to lse * log2(e)
   bool per_row;
   bool half;  ///< float16 instead of bfloat16

@@ -8,27 +8,73 @@
 #include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/backward/launch.hpp"
+#include "attn/sm90/backward/split_kernel.cuh"
 #include "attn/sm90/common/launch_kernel.hpp"
 #include "cuda/load_kernel.hpp"
 
 namespace tangram::sm90::backward {
 
+/// The small kernels before and after.
+struct EdgeKernels {
+  void (*before)(EdgeParams);
+  void (*after)(EdgeParams);
+  void (*load_after)();
+};
+
+template <typename Traits>
+EdgeKernels edge_kernels() {
+  using Element = typename Traits::Element;
+  if constexpr (Traits::kAnyDim) {
+    constexpr auto kAfter = after_any_dim_kernel<Element, Traits::kDimQk>;
+    return {before_any_dim_kernel<Element, Traits::kDimQk, Traits::kDimV>, kAfter, cuda::load_kernel<kAfter>};
+  } else {
+    constexpr auto kAfter = after_kernel<Element, Traits::kDimQk>;
+    return {before_kernel<Element, Traits::kDimQk>, kAfter, cuda::load_kernel<kAfter>};
+  }
+}
+
 template <typename Traits>
 void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
-  using Element = typename Traits::Element;
   constexpr int kSmemBytes = sizeof(Smem<Traits>);
   allow_shared_memory<backward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm90 backward)");
-  cuda::load_kernel<after_kernel<Element, Traits::kHeadDim>>();  // the main kernel may wait for late keys
+  const EdgeKernels edges = edge_kernels<Traits>();
+  edges.load_after();  // the main kernel may wait for late keys
   const int64_t tiles = int64_t{edge.num_q_tiles} * edge.num_heads_q;
-  launch_kernel(before_kernel<Element, Traits::kHeadDim>, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false,
-                stream, "sm90 backward: first kernel launch");
+  launch_kernel(edges.before, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false, stream,
+                "sm90 backward: first kernel launch");
   if (num_ctas > 0) {
     launch_kernel(backward_kernel<Traits>, params, num_ctas, Traits::kThreads, kSmemBytes, true, stream,
                   "sm90 backward: main kernel launch");
   }
   if (tiles > 0) {
-    launch_kernel(after_kernel<Element, Traits::kHeadDim>, edge, tiles, kEdgeThreads, 0, true, stream,
-                  "sm90 backward: last kernel launch");
+    launch_kernel(edges.after, edge, tiles, kEdgeThreads, 0, true, stream, "sm90 backward: last kernel launch");
+  }
+}
+
+/// As launch_instance, with dv by a kernel before that of dk and dq. Both deal the items and join their pieces, each
+/// with counters of its own.
+template <typename DvTraits, typename DkTraits>
+void launch_split(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
+  constexpr int kDvBytes = sizeof(Smem<DvTraits>), kDkBytes = sizeof(Smem<DkTraits>);
+  allow_shared_memory<split_kernel<DvTraits>, kDvBytes>("cudaFuncSetAttribute(sm90 backward, dv)");
+  allow_shared_memory<split_kernel<DkTraits>, kDkBytes>("cudaFuncSetAttribute(sm90 backward, dk)");
+  const EdgeKernels edges = edge_kernels<DkTraits>();
+  cuda::load_kernel<split_kernel<DkTraits>>();
+  edges.load_after();
+  const int64_t tiles = int64_t{edge.num_q_tiles} * edge.num_heads_q;
+  launch_kernel(edges.before, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false, stream,
+                "sm90 backward: first kernel launch");
+  if (num_ctas > 0) {
+    Params of_dv = params;
+    of_dv.ticket = params.ticket + 1;
+    of_dv.piece_turns = params.piece_turns + edge.num_slabs / 2;
+    launch_kernel(split_kernel<DvTraits>, of_dv, num_ctas, DvTraits::kThreads, kDvBytes, true, stream,
+                  "sm90 backward: dv kernel launch");
+    launch_kernel(split_kernel<DkTraits>, params, num_ctas, DkTraits::kThreads, kDkBytes, true, stream,
+                  "sm90 backward: dk kernel launch");
+  }
+  if (tiles > 0) {
+    launch_kernel(edges.after, edge, tiles, kEdgeThreads, 0, true, stream, "sm90 backward: last kernel launch");
   }
 }
 
@@ -45,8 +91,37 @@ void launch_shape(const Variant& variant, const Params& params, const EdgeParams
 template <typename Element>
 void launch_element(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
                     cudaStream_t stream) {
-  with_head_dim(variant.head_dim,
-                [&]<int kHeadDim> { launch_shape<Element, kHeadDim>(variant, params, edge, num_ctas, stream); });
+  with_exact_class(variant.head_dim, variant.head_dim_v,
+                   [&]<int kHeadDim> { launch_shape<Element, kHeadDim>(variant, params, edge, num_ctas, stream); });
+}
+
+template <typename Element, int kDimQk, int kDimV, bool kSoftcap, bool kDeterministic>
+void launch_any_dim_instance(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
+  if constexpr (shape_class(kDimQk, kDimV).backward_split) {
+    launch_split<SplitTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, SplitPart::kDv>,
+                 SplitTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, SplitPart::kDkDq>>(params, edge,
+                                                                                                  num_ctas, stream);
+  } else {
+    launch_instance<AnyDimTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic>>(params, edge, num_ctas, stream);
+  }
+}
+
+template <typename Element, int kDimQk, int kDimV>
+void launch_any_dim_element(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+                            cudaStream_t stream) {
+  const auto run = variant.softcap
+                       ? (variant.deterministic ? launch_any_dim_instance<Element, kDimQk, kDimV, true, true>
+                                                : launch_any_dim_instance<Element, kDimQk, kDimV, true, false>)
+                       : (variant.deterministic ? launch_any_dim_instance<Element, kDimQk, kDimV, false, true>
+                                                : launch_any_dim_instance<Element, kDimQk, kDimV, false, false>);
+  run(params, edge, num_ctas, stream);
+}
+
+template <int kDimQk, int kDimV>
+void launch_any_dim(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+                    cudaStream_t stream) {
+  (variant.half ? launch_any_dim_element<__half, kDimQk, kDimV>
+                : launch_any_dim_element<__nv_bfloat16, kDimQk, kDimV>)(variant, params, edge, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90::backward

@@ -91,6 +91,7 @@ struct PairConsumer : Consumer<Traits> {
   __device__ __forceinline__ void stage_pair_dq(const DqSums& dq, uint32_t of_pair) {
     arrive(&smem.pairs.ds_empty[buffer(of_pair)]);
     constexpr int kHalfSlab = Traits::kSlabFloats / 2 / 4;  // in float4
+    constexpr int kHalfGroups = Traits::kHeadDim / 16;
     const uint32_t self = fresh_thread();
     float4* staged =
         reinterpret_cast<float4*>(smem.dq + warpgroup * Traits::kSlabFloats + self / 32 % 4 * Traits::kWarpSlabFloats) +
@@ -98,7 +99,8 @@ struct PairConsumer : Consumer<Traits> {
     await_staging(of_pair);
 #pragma unroll
     for (int i = 0; i < Traits::kHeadDim / 8; ++i) {
-      staged[i / 4 * kHalfSlab + i % 4 * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]};
+      staged[i / kHalfGroups * kHalfSlab + i % kHalfGroups * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2],
+                                                                    dq[i * 4 + 3]};
     }
   }
   __device__ __forceinline__ void send_dq() {
@@ -109,6 +111,7 @@ struct PairConsumer : Consumer<Traits> {
   /// All pairs of an item. Matmuls are queued so that every wait leaves some in flight:
   ///   S_a dP_a S_b | P_a | dV_a | dS_a | dP_b dK_a | P_b | dV_b | dS_b | dK_b dQ of the pair before, S_a' | stage dQ |
   ///   dP_a' | hand dQ over | ...
+  /// From dK_b to dP_a' a warpgroup has its turn: these keep the tensor cores busy while the other exponentiates.
   /// The loop is cut where nothing but dP_a is in flight (as in Consumer).
   __device__ __forceinline__ void run_pairs(int32_t num_pairs, uint32_t kv_phase) {
     Scores s_a, dp_a;
@@ -155,6 +158,7 @@ struct PairConsumer : Consumer<Traits> {
       this->score_gradients(dp_b, s_b);
       this->pack(ds_b, dp_b);
       this->store_ds(ds_b, smem.ds[buffer(pair)] + Traits::kBytesDs);
+      this->take_turn();
       this->issue_gradient(dk, ds_b, smem.q[at_b]);  // dK_a, dV_b, dK_b
       ptx::fence_proxy_async();
       arrive(&smem.ds_full[buffer(pair)]);
@@ -174,12 +178,14 @@ struct PairConsumer : Consumer<Traits> {
       if (!first) stage_pair_dq(dq, pair - 2);
       await_dout(stage());
       issue_dp(dp_a, stage());  // S_a, dP_a
+      this->pass_turn();
       if (!first) send_dq();
       first = false;
       visible_a = find_visible(stage(), flags_a);
       ptx::wgmma_wait<1>();
       ptx::pin_registers(s_a);
     }
+    this->pass_turn();
     if (!first) {
       await_ds(pair - 1);
       DqSums dq;
@@ -220,6 +226,7 @@ struct PairConsumer : Consumer<Traits> {
   }
 
   __device__ __forceinline__ void run() {
+    if (warpgroup == 1) this->pass_turn();
     for (;;) {
       ptx::mbarrier_wait(&smem.q_full[stage()], stage_phase());
       if (smem.step[stage()].flags & kStepStop) break;
@@ -240,6 +247,7 @@ struct PairConsumer : Consumer<Traits> {
       write_gradients<Traits>(params, item, fresh_thread(), dk, dv);
       __syncwarp();  // see Consumer::run
     }
+    if (warpgroup == 0) this->take_turn();
     await_staging(pair);
     arrive(&smem.dq_full[warpgroup]);  // nothing: stops the writer
   }

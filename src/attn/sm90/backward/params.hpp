@@ -48,10 +48,11 @@ struct Params {
   const QueryTile* q_tiles;   ///< [num_q_tiles]
   const RowInterval* intervals;
   const float* stats;                ///< [num_heads_q, num_q_tiles, kStatsFloats]
-  float* dq_sums;                    ///< [num_heads_q, num_q_tiles, kBlockM * head_dim] in fragment order
+  float* dq_sums;                    ///< [num_heads_q, num_q_tiles, kBlockM * head_dim of the class], see DqLayout
   const uint64_t* covered_queries;   ///< null, or a bit for each of kBlockM rows from the first of every query tile: 0
                                      ///< where no key sees it
-  float* slabs;                      ///< [num_slabs, 2 * kBlockN * head_dim], where items in pieces add up
+  float* slabs;                      ///< [num_slabs, kBlockN * both head dims of the class], where items in
+                                     ///< pieces add up
   int32_t* piece_turns;              ///< [num_slabs], zeros before: how many pieces were added, and kPieceArrived for
                                      ///< each that has drawn its place
   int32_t* ticket;                   ///< zero before
@@ -80,7 +81,8 @@ struct Params {
   Walk walk;
   bool zeroed_sums;  ///< dq_sums are zeros before; else the first addition stores, and `turns` says whether there was
                      ///< one
-  const BackwardFacts* facts;  ///< null, or in place of num_items, walk and zeroed_sums: of a buffer for lists
+  const BackwardFacts* facts;    ///< null, or in place of num_items, walk and zeroed_sums: of a buffer for lists
+  int32_t head_dim, head_dim_v;  ///< read by kernels for any of a class
 };
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dq from the sums.
@@ -91,7 +93,7 @@ struct EdgeParams {
   const float* lse;  ///< [seqlen_q, num_heads_q]
   float* stats;
   float* dq_sums;
-  int32_t* ticket;
+  int32_t* ticket;                  ///< one, or where two kernels share the work two (launch_split)
   int32_t* turns;                   ///< as in Params, zeros afterwards
   int32_t* piece_turns;             ///< likewise
   const uint64_t* covered_queries;  ///< as in Params
@@ -106,10 +108,11 @@ struct EdgeParams {
   float lse_factor;  ///< -1 / softmax_scale, to be added to q.k; with softcap -log2(e)
   bool out_float32;
   GradType dq_type;
-  bool accumulate_dq;          ///< adds to dq, which is float32
-  bool zeroed_sums;            ///< as in Params
-  const float* delta;          ///< as lse, in place of out and dout; null: made of these
-  const BackwardFacts* facts;  ///< as in Params; query tiles may then be empty, and their sums are nobody's
+  bool accumulate_dq;            ///< adds to dq, which is float32
+  bool zeroed_sums;              ///< as in Params
+  const float* delta;            ///< as lse, in place of out and dout; null: made of these
+  const BackwardFacts* facts;    ///< as in Params; query tiles may then be empty, and their sums are nobody's
+  int32_t head_dim, head_dim_v;  ///< as in Params
 };
 
 }  // namespace tangram::sm90::backward

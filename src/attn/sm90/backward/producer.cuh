@@ -4,6 +4,7 @@
 #pragma once
 
 #include "attn/sm90/backward/traits.cuh"
+#include "attn/sm90/common/panels.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
 
@@ -24,9 +25,11 @@ struct Producer {
 
   __device__ __forceinline__ void load_keys_from(const TensorMap& k, const TensorMap& v, int32_t row, int32_t kv_head) {
     ptx::mbarrier_arrive_expect_tx(&smem.k_full, Traits::kBytesK);
-    ptx::tma_load_4d(smem.k, &k, &smem.k_full, 0, row, 0, kv_head);
-    ptx::mbarrier_arrive_expect_tx(&smem.v_full, Traits::kBytesK);
-    ptx::tma_load_4d(smem.v, &v, &smem.v_full, 0, row, 0, kv_head);
+    load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesK>(smem.k, &k, &smem.k_full, row, kv_head);
+    if constexpr (Traits::kMakesDk) {
+      ptx::mbarrier_arrive_expect_tx(&smem.v_full, Traits::kBytesV);
+      load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesK>(smem.v, &v, &smem.v_full, row, kv_head);
+    }
   }
 
   /// K and V of an item, once the consumers have left those of the item before.
@@ -66,8 +69,10 @@ struct Producer {
     const int32_t slab = head * params.num_q_tiles + tile;
     const int32_t q0 = params.q_tiles[tile].row_begin;
     smem.dq_target[step % Traits::kDqTargets] = {slab, Traits::kDeterministic ? smem.segment : 0};
-    ptx::tma_load_4d(smem.q[stage], &params.q_map, &smem.q_full[stage], 0, q0, 0, head);
-    ptx::tma_load_4d(smem.dout[stage], &params.dout_map, &smem.dout_full[stage], 0, q0, 0, head);
+    load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.q[stage], &params.q_map,
+                                                                        &smem.q_full[stage], q0, head);
+    load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesQ>(smem.dout[stage], &params.dout_map,
+                                                                       &smem.dout_full[stage], q0, head);
     ptx::bulk_load(smem.stats[stage], params.stats + slab * int64_t{kStatsFloats}, Traits::kStatsBytes,
                    &smem.q_full[stage]);
     const Item& item = smem.item[slot()];
@@ -96,7 +101,7 @@ struct Producer {
       if (covered != ~uint64_t{0}) message.flags |= kStepZeroRows;
     }
     ptx::mbarrier_arrive_expect_tx(&smem.q_full[stage], Traits::kBytesQ + Traits::kStatsBytes);
-    ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesQ);
+    ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesDout);
     ++step;
   }
 
@@ -161,6 +166,13 @@ struct Producer {
     ++item_count;
   }
 
+  /// kItemOddPhase or 0, by the items with steps so far. For a thread that has no register for it.
+  __device__ __forceinline__ int32_t parity_after_last() const {
+    if (item_count == 0) return 0;
+    const Item& last = smem.item[(item_count - 1) % Traits::kItemSlots];
+    return (last.flags & kItemOddPhase) ^ (last.num_steps != 0 ? kItemOddPhase : 0);
+  }
+
   /// One thread. Tickets are dealt in the order of the items; the first one of a CTA is its index.
   __device__ __forceinline__ void run_items() {
     int32_t parity = 0;  // of the items with steps so far
@@ -172,9 +184,10 @@ struct Producer {
         reinterpret_cast<uint4*>(&item)[i] = reinterpret_cast<const uint4*>(params.items + ticket)[i];
       }
       smem.row_elsewhere = row_elsewhere(params.stretches, item.row_begin, kBlockN);
-      item.flags |= parity | (smem.facts.walk.descending ? kItemDescending : 0) |
+      item.flags |= (Traits::kAnyDim ? parity_after_last() : parity) |
+                    (smem.facts.walk.descending ? kItemDescending : 0) |
                     (smem.facts.walk.heads_inside ? kItemHeadsInside : 0);
-      if (item.num_steps != 0) parity ^= kItemOddPhase;
+      if (!Traits::kAnyDim && item.num_steps != 0) parity ^= kItemOddPhase;
       push_item();
       // Not earlier: a ticket drawn while this item has long to go would wait for it. The loads in flight hide this.
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);

@@ -21,7 +21,7 @@ __device__ float element(const void* data, int64_t at, bool float32, bool half) 
 /// Of a row that sees no key in this call. Where it sees none at all, out is zero and dout may hold anything.
 __device__ float uncovered_gradient(const SinkParams& params, float sink, int head, int64_t row) {
   float delta = params.delta != nullptr ? params.delta[row * params.num_heads_q + head] : 0.0f;
-  for (int d = 0; params.delta == nullptr && d < params.head_dim; ++d) {
+  for (int d = 0; params.delta == nullptr && d < params.head_dim_v; ++d) {
     const float out = element(params.out, row * params.out_row_stride + head * params.out_head_stride + d,
                               params.out_float32, params.half);
     if (out == 0.0f) continue;

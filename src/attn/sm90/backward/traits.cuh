@@ -52,13 +52,61 @@ struct DqTarget {
 };
 inline constexpr int32_t kDqNothing = -1;
 inline constexpr int32_t kDqStop = -2;
-template <typename ElementT, int kHeadDimT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT = true>
-struct Traits {
+
+/// Whether two kernels share the work (SplitTraits).
+template <int kDimQk, int kDimV>
+inline constexpr bool kIsSplit = shape_class(kDimQk, kDimV).backward_split;
+
+/// Which columns of dq of a step each warpgroup computes, in groups of 8, and where they lie in a slab: first those of
+/// warpgroup 0, then those of warpgroup 1, of each 16 rows a warp, of these a column group after the other. Halves
+/// where wgmma can start in the middle: inside a panel of 64 columns, or at its end.
+template <int kDimQk, bool kInPieces = (kDimQk > 128)>
+struct DqLayout {
+  static constexpr int kGroups = kDimQk / 8;
+  static constexpr int kGroups0 = kDimQk == 96 ? 8 : kGroups / 2;  // of warpgroup 0
+  static constexpr bool kEven = kGroups == 2 * kGroups0;
+  static constexpr int kGroupFloats = 8 * 16;  // of a warp
+  static __host__ __device__ constexpr int num_groups(int side) { return side == 0 ? kGroups0 : kGroups - kGroups0; }
+  static __host__ __device__ constexpr int side_floats(int side) { return num_groups(side) * 4 * kGroupFloats; }
+  static __host__ __device__ constexpr int side_begin(int side) { return side == 0 ? 0 : side_floats(0); }
+  static __host__ __device__ constexpr int side_of(int group) { return group < kGroups0 ? 0 : 1; }
+  /// Of a column group, in the part of the slab of `warp` of its warpgroup.
+  static __host__ __device__ constexpr int place(int group, int warp) {
+    const int side = side_of(group), in_side = side == 0 ? group : group - kGroups0;
+    return side_begin(side) + (warp * num_groups(side) + in_side) * kGroupFloats;
+  }
+};
+
+/// The same where dq of a step is handed over in pieces of 32 columns (SplitTraits): piece by piece, of each 16 rows a
+/// warp. A warpgroup has half of the pieces: kLead columns from the first of a panel on, and the rest from the panel in
+/// the middle, of which each has one half where both meet.
+template <int kDimQk>
+struct DqLayout<kDimQk, true> {
+  static constexpr int kGroups = kDimQk / 8;
+  static constexpr int kGroups0 = kGroups / 2;
+  static constexpr bool kEven = true;
+  static constexpr int kPieces = kDimQk / 64;  // of a warpgroup
+  static constexpr int kLead = 64;
+  static constexpr int kRest = kDimQk / 2 - kLead;
+  static constexpr int kPieceFloats = 32 * kBlockM;
+  static __host__ __device__ constexpr int side_of(int group) { return group < kGroups / 2 ? 0 : 1; }
+  static __host__ __device__ constexpr int place(int group, int warp) {
+    return group / 4 * kPieceFloats + warp * (kPieceFloats / 4) + group % 4 * (8 * 16);
+  }
+};
+
+/// With kAnyDim head dimensions may be smaller than those of the class, as in the forward kernel.
+template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT, bool kAnyDimT>
+struct Config {
   using Element = ElementT;
-  static constexpr int kHeadDim = kHeadDimT;
+  static constexpr int kDimQk = kDimQkT;
+  static constexpr int kDimV = kDimVT;
+  static constexpr int kHeadDim = kDimQk;  // where both are the same
+  static constexpr bool kAnyDim = kAnyDimT;
   static constexpr bool kSoftcap = kSoftcapT;
+  static constexpr ShapeClass kShape = shape_class(kDimQk, kDimV);
   // Steps that consumers take at once (PairConsumer); what they hand over belongs to all of these.
-  static constexpr int kAtOnce = kSoftcap ? 1 : shape_class(kHeadDim).backward_at_once;
+  static constexpr int kAtOnce = kSoftcap ? 1 : kShape.backward_at_once;
   // Powers of two: stage, buffer and phases follow from the number of the step.
   static constexpr int kStages = 2 * kAtOnce;
   static constexpr int kDsBuffers = kAtOnce == 2 ? 2 : 4;
@@ -69,18 +117,32 @@ struct Traits {
   static constexpr int kThreads = 128 + kConsumerThreads;
   static constexpr int kProducerRegisters = 24;  // 24 + 2 * 240 = 3 * 168, what the launch gives
   static constexpr int kConsumerRegisters = 240;
-  static constexpr int kPanels = kHeadDim / 64;
+  static constexpr int kPanelsQk = (kDimQk + 63) / 64;
+  static constexpr int kPanelsV = (kDimV + 63) / 64;
   static constexpr int kPanelBytesQ = kBlockM * 128;
   static constexpr int kPanelBytesK = kBlockN * 128;
-  static constexpr int kBytesQ = kPanels * kPanelBytesQ;
-  static constexpr int kBytesK = kPanels * kPanelBytesK;
+  static constexpr int kBytesQ = kPanelsQk * kPanelBytesQ;
+  static constexpr int kBytesDout = kPanelsV * kPanelBytesQ;
+  static constexpr int kBytesK = kPanelsQk * kPanelBytesK;
+  static constexpr int kBytesV = kPanelsV * kPanelBytesK;
   static constexpr int kBytesDs = kBlockN * kBlockM * 2;  // of a step
-  static constexpr int kSlabFloats = kBlockM * kHeadDim;  // of dq
-  static constexpr int kWarpSlabFloats = kSlabFloats / kConsumerWarps;
+  using Dq = DqLayout<kDimQk>;
+  static constexpr int kSlabFloats = kBlockM * kDimQk;                  // of dq
+  static constexpr int kWarpSlabFloats = kSlabFloats / kConsumerWarps;  // where Dq::kEven
+  static constexpr bool kMakesDk = true;
+  static constexpr bool kMakesDv = true;
   static constexpr int kStatsBytes = kStatsFloats * 4;
   static constexpr int kItemSlots = 4;  // the producer runs at most three items ahead: each takes half of the stages
-  static_assert(has_shape_class(kHeadDim));
+  static_assert(kShape.backward_at_once > 0);
 };
+
+/// For exactly this head_dim of q, k and v.
+template <typename ElementT, int kHeadDimT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT = true>
+struct Traits : Config<ElementT, kHeadDimT, kHeadDimT, kSoftcapT, kDeterministicT, kTurnsT, false> {};
+
+/// For any head dimensions of the class.
+template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT, bool kDeterministicT>
+struct AnyDimTraits : Config<ElementT, kDimQkT, kDimVT, kSoftcapT, kDeterministicT, true, true> {};
 
 template <int kAtOnce>
 struct PairBarriers {};
@@ -89,12 +151,12 @@ struct PairBarriers<2> {
   uint64_t ds_empty[2];
 };
 
-template <typename Traits>
+template <typename Traits, bool kSplit = Traits::kShape.backward_split>
 struct alignas(1024) Smem {
   alignas(1024) unsigned char k[Traits::kBytesK];
-  alignas(1024) unsigned char v[Traits::kBytesK];
+  alignas(1024) unsigned char v[Traits::kBytesV];
   alignas(1024) unsigned char q[Traits::kStages][Traits::kBytesQ];
-  alignas(1024) unsigned char dout[Traits::kStages][Traits::kBytesQ];
+  alignas(1024) unsigned char dout[Traits::kStages][Traits::kBytesDout];
   // dS, keys by queries: written by both warpgroups, read by both for dQ a step later. Before a warpgroup writes that
   // of step i, it has seen that of step i - 1 complete, which the other wrote after its dQ of step i - 3 was done: with
   // three buffers nothing else must be waited for. Pairs of steps have room for two only, and PairBarriers.
@@ -119,6 +181,10 @@ struct alignas(1024) Smem {
   BackwardFacts facts;
   [[no_unique_address]] PairBarriers<Traits::kAtOnce> pairs;
 };
+
+__device__ __forceinline__ BackwardFacts facts_of(const Params& params) {
+  return params.facts != nullptr ? *params.facts : BackwardFacts{params.num_items, params.walk, params.zeroed_sums};
+}
 
 /// Where a consumer is: the number of its step, in all items. Uniform in a warp, and known to be, so that descriptors
 /// are computed in uniform registers.

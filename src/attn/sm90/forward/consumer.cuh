@@ -72,7 +72,7 @@ struct Consumer {
   // hand, since the producer begins with the V of no step.
   Rings<Traits> rings;
 
-  float o[Traits::kHeadDim / 2];
+  float o[Traits::kDimV / 2];
   bool o_started = false;  // else o holds nothing yet, and the next product overwrites it
   uint32_t p[kGroups16][4];
   RowState state;
@@ -84,7 +84,7 @@ struct Consumer {
         warpgroup(__shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0) - 1),
         lane(static_cast<int>(threadIdx.x) % 32) {
 #pragma unroll
-    for (int i = 0; i < Traits::kHeadDim / 2; ++i) o[i] = 0.0f;
+    for (int i = 0; i < Traits::kDimV / 2; ++i) o[i] = 0.0f;
 #pragma unroll
     for (int g = 0; g < kGroups16; ++g) {
 #pragma unroll
@@ -132,12 +132,10 @@ struct Consumer {
     const uint64_t k = ptx::wgmma_descriptor(ptx::smem_address(smem.k[stage]) + begin16 * 2048, 16, 1024);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int panel = 0; panel < Traits::kPanels; ++panel) {
-#pragma unroll
-      for (int k16 = 0; k16 < 4; ++k16) {
-        ptx::wgmma_ss<Element, kN>(scores, advance<kPlain>(q, panel * Traits::kPanelBytesQ + k16 * 32),
-                                   advance<kPlain>(k, panel * Traits::kPanelBytesK + k16 * 32), panel + k16 > 0);
-      }
+    for (int k16 = 0; k16 < Traits::kDimQk / 16; ++k16) {
+      const int panel = k16 / 4, bytes = k16 % 4 * 32;
+      ptx::wgmma_ss<Element, kN>(scores, advance<kPlain>(q, panel * Traits::kPanelBytesQ + bytes),
+                                 advance<kPlain>(k, panel * Traits::kPanelBytesK + bytes), k16 > 0);
     }
     ptx::wgmma_commit();
   }
@@ -155,7 +153,7 @@ struct Consumer {
     ptx::wgmma_fence();
 #pragma unroll
     for (int g = 0; g < kN / 16; ++g) {
-      ptx::wgmma_rs<Element, Traits::kHeadDim, 1>(o, p[g], advance<kPlain>(v, g * 2048), g > 0 || o_started);
+      ptx::wgmma_rs<Element, Traits::kDimV, 1>(o, p[g], advance<kPlain>(v, g * 2048), g > 0 || o_started);
     }
     ptx::wgmma_commit();
     o_started = true;
@@ -171,7 +169,7 @@ struct Consumer {
 #pragma unroll 1
     for (int i = pending.v_valid() * 8 + thread; i < end * 8; i += 128) {
 #pragma unroll
-      for (int panel = 0; panel < Traits::kPanels; ++panel) {
+      for (int panel = 0; panel < Traits::kPanelsV; ++panel) {
         *reinterpret_cast<uint4*>(smem.v[rings.template v_stage<0>()] + panel * Traits::kPanelBytesK + i * 16) =
             make_uint4(0, 0, 0, 0);
       }
@@ -257,7 +255,7 @@ struct Consumer {
 
   __device__ __forceinline__ void rescale_output(const float (&rescale)[2]) {
 #pragma unroll
-    for (int i = 0; i < Traits::kHeadDim / 2; ++i) o[i] *= rescale[(i / 2) % 2];
+    for (int i = 0; i < Traits::kDimV / 2; ++i) o[i] *= rescale[(i / 2) % 2];
   }
 
   template <int kN>
@@ -355,6 +353,26 @@ struct Consumer {
     exponentiate(s, state, params.exp_scale, row_sum);
   }
 
+  /// Without a second look: moves the references, exponentiates, and waits for the pending product, which is in flight;
+  /// K of `stage` is free once the maxima are known. Returns the next step's word.
+  template <int kN>
+  __device__ __forceinline__ uint32_t look_once(float (&s)[kN / 2], float (&row_sum)[2]) {
+    float rescale[2] = {1.0f, 1.0f};
+    const bool moved = update_reference(s, state, params.exp_scale, params.slack, rescale);
+    arrive(&smem.k_empty[rings.k_stage()]);
+    exponentiate(s, state, params.exp_scale, row_sum);
+    rings.advance_k();
+    const uint32_t next = fetch_word();
+    // As in steady_step; the warpgroup agrees, since all its warps must wait at one place.
+    if (ptx::named_barrier_any(kRedoBarrier + warpgroup, 128, moved)) {
+      ptx::wgmma_wait<0>();
+      rescale_output(rescale);
+    } else {
+      ptx::wgmma_wait<0>();
+    }
+    return next;
+  }
+
   /// A step in which every row has a reference already and a whole tile is pending. It is taken without looking for
   /// maxima: should a score exceed its reference by much, the sum of the exponentials shows it (infinity included), and
   /// the scores are made again and treated with care. For that K is kept until then.
@@ -371,6 +389,11 @@ struct Consumer {
     ptx::wgmma_wait<1>();
     mask_window<kN>(s, word, begin16, rings.k_stage());
     float row_sum[2];
+    if constexpr (!Traits::kSecondLook) {
+      const uint32_t next = look_once<kN>(s, row_sum);
+      end_steady<kN>(s, row_sum, begin16, v_valid_next);
+      return next;
+    }
     exponentiate(s, state, params.exp_scale, row_sum);
     const int stage = rings.k_stage();
     rings.advance_k();
@@ -384,12 +407,17 @@ struct Consumer {
       ptx::wgmma_wait<0>();
     }
     arrive(&smem.k_empty[stage]);
+    end_steady<kN>(s, row_sum, begin16, v_valid_next);
+    return next;
+  }
+  template <int kN>
+  __device__ __forceinline__ void end_steady(const float (&s)[kN / 2], const float (&row_sum)[2], int begin16,
+                                             int32_t v_valid) {
     release_v<-1>();
 #pragma unroll
     for (int r = 0; r < 2; ++r) state.sum[r] += row_sum[r];
     convert_probabilities<kN>(s);
-    pending.set(kN, begin16, v_valid_next);
-    return next;
+    pending.set(kN, begin16, v_valid);
   }
 
   /// The whole unmasked tile without flags.
@@ -409,6 +437,12 @@ struct Consumer {
       issue_output<kBlockN, true>(v_stage);
       pass_turn();
       ptx::wgmma_wait<1>();
+      if constexpr (!Traits::kSecondLook) {
+        float row_sum[2];
+        word = look_once<kBlockN>(s, row_sum);
+        end_steady<kBlockN>(s, row_sum, 0, kBlockN);
+        continue;
+      }
       float offset[2];
       reference_offsets(state, params.exp_scale, offset);
       float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -451,18 +485,21 @@ struct Consumer {
 
   static __device__ __forceinline__ bool is_wide(uint32_t word) { return window_count16(word) * 16 > kNarrow; }
 
+  /// Of Q of the item before. With one stage it is that of the next item too, which then waits for it.
+  __device__ __forceinline__ int stage_before() const { return Traits::kStagesQ == 1 ? 0 : rings.q_stage() ^ 1; }
+
   /// The two halves of the end of the item before: its sums, while its last product may be in flight, and its rows.
   __device__ __forceinline__ RowFactors finish_sums() {
     RowFactors factors{};
     if (rings.item_open()) {
-      factors = sm90::finish_sums<Traits>(params, smem.items[rings.q_stage() ^ 1], state, tile_row());
+      factors = sm90::finish_sums<Traits>(params, smem.items[stage_before()], state, tile_row());
     }
     state.reset();
     return factors;
   }
   __device__ __forceinline__ void finish_rows(const RowFactors& factors) {
     if (rings.item_open()) {
-      const int stage = rings.q_stage() ^ 1;
+      const int stage = stage_before();
       store_rows<Traits>(params, smem.items[stage], factors, o, tile_row(), smem.q[stage] + warpgroup * 64 * 128,
                          warpgroup, kWriteBarrier + warpgroup);
     }
@@ -473,14 +510,21 @@ struct Consumer {
   __device__ __forceinline__ void release_q() {
     if (rings.item_open() && threadIdx.x % 128 == 0) {
       ptx::tma_store_wait_read<0>();
-      ptx::mbarrier_arrive(&smem.q_empty[rings.q_stage() ^ 1]);
+      ptx::mbarrier_arrive(&smem.q_empty[stage_before()]);
     }
-    rings.set_item_open();
+  }
+
+  /// Ends the item before without the next one.
+  __device__ __forceinline__ void close_item() {
+    flush_pending();
+    ptx::named_barrier_sync(kWriteBarrier + warpgroup, 128);
+    finish_rows(finish_sums());
   }
 
   __device__ __forceinline__ void run() {
     if (warpgroup == kConsumers - 1) pass_turn();
     constexpr bool kPacked = kConsumers == 3;
+    constexpr bool kApart = Traits::kStagesQ == 1;  // else an item ends under the next one
     bool steady = false;
     uint32_t word = fetch_word();
     for (;;) {
@@ -489,18 +533,23 @@ struct Consumer {
       const bool first = word & (kStepFirst | kStepStop);
       uint32_t next;
       if (first) {
+        if constexpr (kApart) {
+          close_item();
+          release_q();
+          if (word & kStepStop) break;
+        }
         if (rings.item_open()) rings.advance_q();
         if (!(word & kStepStop)) ptx::mbarrier_wait(&smem.q_full[rings.q_stage()], rings.q_phase());
       }
-      if (first && is_wide(word) && pending_keys == kBlockN) {
+      if (!kApart && first && is_wide(word) && pending_keys == kBlockN) {
         next = careful_step<kBlockN, kBlockN>(word);
-      } else if (first && is_wide(word) && pending_keys == kNarrow) {
+      } else if (!kApart && first && is_wide(word) && pending_keys == kNarrow) {
         next = careful_step<kNarrow, kBlockN>(word);
       } else if (!Traits::kSoftcap && steady && !first && pending_keys == kBlockN && window_count16(word) > 0) {
         next = is_wide(word) ? steady_step<kBlockN>(word) : steady_step<kNarrow>(word);
       } else {
         flush_pending();
-        if (first) {
+        if (!kApart && first) {
           ptx::named_barrier_sync(kWriteBarrier + warpgroup, 128);
           finish_rows(finish_sums());
           if (word & kStepStop) break;
@@ -509,7 +558,10 @@ struct Consumer {
                : is_wide(word)           ? careful_step<0, kBlockN>(word)
                                          : careful_step<0, kNarrow>(word);
       }
-      if (first) release_q();
+      if (first) {
+        if constexpr (!kApart) release_q();
+        rings.set_item_open();
+      }
       steady = params.slack > 0.0f && ((steady && !first) || (word & kStepSteady));
       if constexpr (kPacked) pending.set_steady(steady);
       if constexpr (!Traits::kSoftcap) {

@@ -3,6 +3,7 @@
 // End of an item: normalisation, sink, merge with an earlier part, and the stores of out, lse and max_logits.
 #pragma once
 
+#include "attn/sm90/common/panels.cuh"
 #include "attn/sm90/forward/softmax.cuh"
 #include "attn/sm90/forward/traits.cuh"
 #include "cuda/ptx/tma.cuh"
@@ -29,7 +30,7 @@ __device__ __forceinline__ float sink_lse(const ForwardParams& params, int64_t r
 /// Writes the warpgroup's rows of accumulators, multiplied by the factor of their row, to shared memory in the element
 /// type: panels of 128-byte rows with 128-byte swizzle, kPanelBytesQ apart.
 template <typename Traits>
-__device__ __forceinline__ void stage_rows(unsigned char* staging, const float (&o)[Traits::kHeadDim / 2],
+__device__ __forceinline__ void stage_rows(unsigned char* staging, const float (&o)[Traits::kDimV / 2],
                                            const float (&factor)[2]) {
   using Element = typename Traits::Element;
   const int lane = threadIdx.x % 32;
@@ -37,7 +38,7 @@ __device__ __forceinline__ void stage_rows(unsigned char* staging, const float (
   const int row = threadIdx.x % 128 / 32 * 16 + lane % 16;
   unsigned char* place = staging + row * 128;
 #pragma unroll
-  for (int c = 0; c < Traits::kHeadDim / 16; ++c) {
+  for (int c = 0; c < Traits::kDimV / 16; ++c) {
     uint32_t words[4];
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
@@ -54,10 +55,11 @@ __device__ __forceinline__ void stage_rows(unsigned char* staging, const float (
 /// Stores one row of accumulators (those of `half`), multiplied by `factor`, in float32; adds `previous_factor` times
 /// what is there when that is not zero.
 template <typename Traits>
-__device__ __forceinline__ void store_row_f32(float* row, const float (&o)[Traits::kHeadDim / 2], int half,
-                                              float factor, float previous_factor) {
+__device__ __forceinline__ void store_row_f32(float* row, const float (&o)[Traits::kDimV / 2], int half, float factor,
+                                              float previous_factor, int32_t head_dim_v) {
 #pragma unroll
-  for (int c = 0; c < Traits::kHeadDim / 8; ++c) {
+  for (int c = 0; c < Traits::kDimV / 8; ++c) {
+    if (Traits::kAnyDim && c * 8 >= head_dim_v) continue;
     float2* place = reinterpret_cast<float2*>(row + c * 8 + (threadIdx.x % 4) * 2);
     float2 value = factor == 0.0f ? make_float2(0.0f, 0.0f)
                                   : make_float2(o[c * 4 + 2 * half] * factor, o[c * 4 + 2 * half + 1] * factor);
@@ -177,7 +179,7 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
 /// bulk stores of its first thread; or written, if in float32.
 template <typename Traits>
 __device__ __forceinline__ void store_rows(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
-                                           const RowFactors& factors, const float (&o)[Traits::kHeadDim / 2],
+                                           const RowFactors& factors, const float (&o)[Traits::kDimV / 2],
                                            int packed_row, unsigned char* staging, int warpgroup, uint32_t barrier) {
   if (!is_part<Traits>(item) && params.out_type == OutType::kInput) {
     stage_rows<Traits>(staging, o, factors.accumulated);
@@ -186,9 +188,11 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
     if (threadIdx.x % 128 == 0) {
       const int32_t first_row = item.row0 + (warpgroup * 64 >> params.pack_log2);
 #pragma unroll
-      for (int panel = 0; panel < Traits::kPanels; ++panel) {
-        ptx::tma_store_4d(&params.out_map, staging + panel * Traits::kPanelBytesQ, 0, item.group << params.pack_log2,
-                          first_row, panel);
+      for (int panel = 0; panel < Traits::kPanelsV; ++panel) {
+        const int32_t column = Traits::kAnyDim ? panel * kPanelColumns : 0;
+        if (Traits::kAnyDim && column >= params.head_dim_v) continue;
+        ptx::tma_store_4d(&params.out_map, staging + panel * Traits::kPanelBytesQ, column,
+                          item.group << params.pack_log2, first_row, Traits::kAnyDim ? 0 : panel);
       }
       ptx::tma_store_commit();
     }
@@ -203,10 +207,11 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
         static_cast<float*>(params.out) + place.row * params.out_row_stride + place.head * params.out_head_stride;
     if constexpr (Traits::kParts) {
       if (is_part<Traits>(item)) {
-        to = params.part_out + (place.row * params.num_heads_q + place.head) * Traits::kHeadDim;
+        const int32_t head_dim_v = Traits::kAnyDim ? params.head_dim_v : Traits::kDimV;
+        to = params.part_out + (place.row * params.num_heads_q + place.head) * head_dim_v;
       }
     }
-    store_row_f32<Traits>(to, o, half, factors.accumulated[half], factors.previous[half]);
+    store_row_f32<Traits>(to, o, half, factors.accumulated[half], factors.previous[half], params.head_dim_v);
   }
   ptx::named_barrier_sync(barrier, 128);
 }

@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// One entry point for each element type, with and without parts, so that the instances compile side by side.
+// Entry points of the compiled kernels, each in a translation unit of its own, so that they compile side by side: for
+// exactly the head dimension of a class one for each element type, for whole tiles, parts of them and gathered runs;
+// for any of a class one.
 #pragma once
 
 #include "attn/sm90/forward/launch.hpp"
@@ -9,7 +11,14 @@ namespace tangram::sm90 {
 
 void launch_forward_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 void launch_forward_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
+void launch_gathered_bf16(const ForwardVariant& variant, const GatheredParams& params, int num_ctas,
+                          cudaStream_t stream);
+void launch_gathered_f16(const ForwardVariant& variant, const GatheredParams& params, int num_ctas,
+                         cudaStream_t stream);
 void launch_parts_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 void launch_parts_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
+
+template <int kDimQk, int kDimV>
+void launch_any_dim(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 
 }  // namespace tangram::sm90

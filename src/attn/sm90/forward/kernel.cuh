@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups (three with head_dim 64). See
+// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups (three up to head_dim 64). See
 // docs/design/forward_sm90.md.
 #pragma once
 
@@ -33,7 +33,8 @@ __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
 }
 
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams params) {
+__global__ void __launch_bounds__(Traits::kThreads, 1)
+    forward_kernel(const __grid_constant__ typename Traits::Params params) {
   ForwardSmem<Traits>& smem = *static_cast<ForwardSmem<Traits>*>(ptx::dynamic_shared_memory());
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.q_map);
@@ -51,7 +52,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) forward_kernel(const __gr
     if (threadIdx.x == 0) {
       ptx::grid_dependency_wait();
       // CTAs of the kernel that merges parts would wait on multiprocessors that sm_margin leaves free.
-      if constexpr (!Traits::kParts) ptx::grid_dependency_launch();
+      if constexpr (Traits::kAnyDim) {
+        if (params.part_rows == nullptr) ptx::grid_dependency_launch();
+      } else if constexpr (!Traits::kParts) {
+        ptx::grid_dependency_launch();
+      }
       Producer<Traits, true, !Traits::kScribe> producer{params, smem, {}};
       producer.run();
       if constexpr (Traits::kParts) ptx::grid_dependency_launch();

@@ -8,9 +8,17 @@
 namespace tangram::sm90 {
 
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
-  const auto launch = variant.parts ? (variant.half ? launch_parts_f16 : launch_parts_bf16)
-                                    : (variant.half ? launch_forward_f16 : launch_forward_bf16);
-  launch(variant, params, num_ctas, stream);
+  if (has_exact_kernels(variant.head_dim, variant.head_dim_v)) {
+    const auto launch = variant.parts ? (variant.half ? launch_parts_f16 : launch_parts_bf16)
+                                      : (variant.half ? launch_forward_f16 : launch_forward_bf16);
+    return launch(variant, params, num_ctas, stream);
+  }
+  with_shape_class(variant.head_dim, variant.head_dim_v,
+                   [&]<int kDimQk, int kDimV> { launch_any_dim<kDimQk, kDimV>(variant, params, num_ctas, stream); });
+}
+
+void launch_gathered(const ForwardVariant& variant, const GatheredParams& params, int num_ctas, cudaStream_t stream) {
+  (variant.half ? launch_gathered_f16 : launch_gathered_bf16)(variant, params, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90

@@ -13,8 +13,9 @@ namespace tangram::sm90 {
 
 /// What selects a compiled kernel.
 struct ForwardVariant {
-  bool half = false;  ///< float16 instead of bfloat16
-  int head_dim = 128;
+  bool half = false;   ///< float16 instead of bfloat16
+  int head_dim = 128;  ///< with head_dim_v, of a shape class
+  int head_dim_v = 128;
   bool softcap = false;
   bool parts = false;  ///< items are parts of query tiles, to be merged
 };
@@ -22,9 +23,15 @@ struct ForwardVariant {
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 
+/// Tiles of other head dims have rows for which blocks are rarely whole, and their threads no registers to gather.
+inline constexpr int kGatheredHeadDim = 128;
+
+/// The same for a list with gathered runs, not of parts, of this head dim.
+void launch_gathered(const ForwardVariant& variant, const GatheredParams& params, int num_ctas, cudaStream_t stream);
+
 /// Loads the kernel of launch_merge(). Else its first launch would wait for the kernel that it follows, and with it the
 /// calling thread, from which that one may need something (keys that the host is to send). Throws CudaError.
-void load_merge(bool half, int head_dim);
+void load_merge(bool half, int head_dim, int head_dim_v);
 
 /// Merges the parts of query tiles into out and lse of `params`, with its sinks and the earlier part that it continues,
 /// in the order of the parts. To follow the launch of the variant with parts. Throws CudaError naming the kernel.

@@ -10,7 +10,7 @@
 namespace tangram::sm90 {
 
 template <typename Traits>
-void launch_instance(const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+void launch_instance(const typename Traits::Params& params, int num_ctas, cudaStream_t stream) {
   constexpr int kSmemBytes = sizeof(ForwardSmem<Traits>);
   allow_shared_memory<forward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm90 forward)");
   launch_kernel(forward_kernel<Traits>, params, num_ctas, Traits::kThreads, kSmemBytes, true, stream,
@@ -19,20 +19,42 @@ void launch_instance(const ForwardParams& params, int num_ctas, cudaStream_t str
 
 template <typename Element, int kHeadDim, bool kParts>
 void launch_head_dim(bool softcap, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+  constexpr int kKeys = forward_tile_keys(kHeadDim, kHeadDim, false);
+  constexpr int kKeysSoftcap = forward_tile_keys(kHeadDim, kHeadDim, true);
   if (softcap) {
-    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, true), true, kParts>>(params, num_ctas,
-                                                                                                       stream);
+    launch_instance<ForwardTraits<Element, kHeadDim, kKeysSoftcap, true, kParts>>(params, num_ctas, stream);
   } else {
-    launch_instance<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, false), false, kParts>>(
-        params, num_ctas, stream);
+    launch_instance<ForwardTraits<Element, kHeadDim, kKeys, false, kParts>>(params, num_ctas, stream);
   }
 }
 
 template <typename Element, bool kParts>
 void launch_element(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
-  with_head_dim(variant.head_dim, [&]<int kHeadDim> {
+  with_exact_class(variant.head_dim, variant.head_dim_v, [&]<int kHeadDim> {
     launch_head_dim<Element, kHeadDim, kParts>(variant.softcap, params, num_ctas, stream);
   });
+}
+
+template <int kDimQk, int kDimV>
+void launch_any_dim(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+  const auto run = variant.half ? (variant.softcap ? launch_instance<AnyDimForwardTraits<__half, kDimQk, kDimV, true>>
+                                                   : launch_instance<AnyDimForwardTraits<__half, kDimQk, kDimV, false>>)
+                   : variant.softcap ? launch_instance<AnyDimForwardTraits<__nv_bfloat16, kDimQk, kDimV, true>>
+                                     : launch_instance<AnyDimForwardTraits<__nv_bfloat16, kDimQk, kDimV, false>>;
+  run(params, num_ctas, stream);
+}
+
+template <typename Element, bool kSoftcap>
+using GatheredTraitsOf =
+    GatheredTraits<ForwardTraits<Element, kGatheredHeadDim,
+                                 forward_tile_keys(kGatheredHeadDim, kGatheredHeadDim, kSoftcap), kSoftcap>>;
+
+template <typename Element>
+void launch_gathered_element(const ForwardVariant& variant, const GatheredParams& params, int num_ctas,
+                             cudaStream_t stream) {
+  const auto run = variant.softcap ? launch_instance<GatheredTraitsOf<Element, true>>
+                                   : launch_instance<GatheredTraitsOf<Element, false>>;
+  run(params, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90

@@ -12,12 +12,11 @@ namespace {
 
 constexpr int kMergeThreads = 128;
 
-/// Four columns a thread, head_dim / 4 threads for each (row, head). The parts are added in their order, so that the
-/// result does not depend on who has computed them when.
-template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kMergeThreads)
-    merge_kernel(const __grid_constant__ ForwardParams params, const __grid_constant__ MergeParams merge) {
-  constexpr int kLanes = kHeadDim / 4;
+/// One (row, head) by kLanes threads of a warp, four columns each, and with kRounds > 1 as many further on. The parts
+/// are added in their order, so that the result does not depend on who has computed them when. `head_dim` is that of v
+/// and out; a constant where it is known when compiling.
+template <typename Element, int kLanes, int kRounds>
+__device__ __forceinline__ void merge_rows(const ForwardParams& params, const MergeParams& merge, int head_dim) {
   const int32_t index = static_cast<int32_t>(blockIdx.x * kMergeThreads + threadIdx.x) / kLanes;
   const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
   const int32_t in_tile = index / params.num_heads_q;
@@ -30,19 +29,31 @@ __global__ void __launch_bounds__(kMergeThreads)
   const int32_t stride = parts.num_rows * params.num_heads_q;
   const int64_t first = (int64_t{parts.first_row} + in_tile) * params.num_heads_q + head;
   const float* lses = merge.lse + first;
-  const float* rows = merge.out + first * kHeadDim + column;
+  const float* rows = merge.out + first * head_dim + column;
+  const auto is_inside = [&](int round) { return column + round * kLanes * 4 < head_dim; };
 
   float largest = minus_infinity();
   for (int32_t p = 0; p < parts.num_parts; ++p) largest = fmaxf(largest, __ldcg(lses + int64_t{p} * stride));
   float total = 0.0f;
-  float4 sum{};
+  float4 sums[kRounds]{};
 #pragma unroll 4
   for (int32_t p = 0; p < parts.num_parts; ++p) {
     const float lse = __ldcg(lses + int64_t{p} * stride);
-    const float4 x = __ldcg(reinterpret_cast<const float4*>(rows + int64_t{p} * stride * kHeadDim));
+    float4 x[kRounds];
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const float* from = rows + int64_t{p} * stride * head_dim + round * kLanes * 4;
+      if (is_inside(round)) x[round] = __ldcg(reinterpret_cast<const float4*>(from));
+    }
     const float weight = lse == minus_infinity() ? 0.0f : expf(lse - largest);
     total += weight;
-    sum.x += weight * x.x, sum.y += weight * x.y, sum.z += weight * x.z, sum.w += weight * x.w;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      if (!is_inside(round)) continue;
+      float4& sum = sums[round];
+      sum.x += weight * x[round].x, sum.y += weight * x[round].y, sum.z += weight * x[round].z,
+          sum.w += weight * x[round].w;
+    }
   }
   float lse = minus_infinity(), factor = 0.0f, previous_factor = 0.0f;
   if (total != 0.0f) {  // NaN, too
@@ -55,23 +66,65 @@ __global__ void __launch_bounds__(kMergeThreads)
     __syncwarp(kLanes == 32 ? 0xffffffffu : 0xffffu << (threadIdx.x & 16));
   }
   if (column == 0) params.lse[row * params.lse_row_stride + head] = lse;
-  const int64_t at = row * params.out_row_stride + head * params.out_head_stride + column;
-  const float4 value{sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor};
-  if (params.out_type == OutType::kInput) {
-    *reinterpret_cast<uint2*>(static_cast<Element*>(params.out) + at) = {pack_pair<Element>(value.x, value.y),
-                                                                         pack_pair<Element>(value.z, value.w)};
-    return;
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    if (!is_inside(round)) continue;
+    const float4 sum = sums[round];
+    const int64_t at = row * params.out_row_stride + head * params.out_head_stride + column + round * kLanes * 4;
+    const float4 value{sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor};
+    if (params.out_type == OutType::kInput) {
+      *reinterpret_cast<uint2*>(static_cast<Element*>(params.out) + at) = {pack_pair<Element>(value.x, value.y),
+                                                                           pack_pair<Element>(value.z, value.w)};
+      continue;
+    }
+    float4* place = reinterpret_cast<float4*>(static_cast<float*>(params.out) + at);
+    float4 previous{};
+    if (previous_factor != 0.0f) previous = *place;
+    *place = {value.x + previous.x * previous_factor, value.y + previous.y * previous_factor,
+              value.z + previous.z * previous_factor, value.w + previous.w * previous_factor};
   }
-  float4* place = reinterpret_cast<float4*>(static_cast<float*>(params.out) + at);
-  float4 previous{};
-  if (previous_factor != 0.0f) previous = *place;
-  *place = {value.x + previous.x * previous_factor, value.y + previous.y * previous_factor,
-            value.z + previous.z * previous_factor, value.w + previous.w * previous_factor};
 }
 
 template <typename Element, int kHeadDim>
-void launch_instance(const ForwardParams& params, const MergeParams& merge, cudaStream_t stream) {
-  const int64_t threads = int64_t{merge.tile_rows} * params.num_heads_q * (kHeadDim / 4);
+__global__ void __launch_bounds__(kMergeThreads)
+    merge_kernel(const __grid_constant__ ForwardParams params, const __grid_constant__ MergeParams merge) {
+  merge_rows<Element, kHeadDim / 4, 1>(params, merge, kHeadDim);
+}
+
+/// For any head_dim of v: a warp for each (row, head).
+template <typename Element>
+__global__ void __launch_bounds__(kMergeThreads)
+    merge_any_dim_kernel(const __grid_constant__ ForwardParams params, const __grid_constant__ MergeParams merge) {
+  merge_rows<Element, 32, 2>(params, merge, params.head_dim_v);
+}
+
+struct MergeKernel {
+  void (*kernel)(ForwardParams, MergeParams);
+  void (*load)();
+  int lanes;  ///< for each (row, head)
+};
+
+template <typename Element>
+MergeKernel merge_kernel_of(int head_dim, int head_dim_v) {
+  MergeKernel found{merge_any_dim_kernel<Element>, cuda::load_kernel<merge_any_dim_kernel<Element>>, 32};
+  with_exact_class(head_dim, head_dim_v, [&]<int kHeadDim> {
+    found = {merge_kernel<Element, kHeadDim>, cuda::load_kernel<merge_kernel<Element, kHeadDim>>, kHeadDim / 4};
+  });
+  return found;
+}
+
+MergeKernel merge_kernel_of(bool half, int head_dim, int head_dim_v) {
+  return half ? merge_kernel_of<__half>(head_dim, head_dim_v) : merge_kernel_of<__nv_bfloat16>(head_dim, head_dim_v);
+}
+
+}  // namespace
+
+void load_merge(bool half, int head_dim, int head_dim_v) { merge_kernel_of(half, head_dim, head_dim_v).load(); }
+
+void launch_merge(const ForwardVariant& variant, const ForwardParams& params, const MergeParams& merge,
+                  cudaStream_t stream) {
+  const MergeKernel kernel = merge_kernel_of(variant.half, variant.head_dim, variant.head_dim_v);
+  const int64_t threads = int64_t{merge.tile_rows} * params.num_heads_q * kernel.lanes;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -82,25 +135,7 @@ void launch_instance(const ForwardParams& params, const MergeParams& merge, cuda
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  cuda::check(cudaLaunchKernelEx(&config, merge_kernel<Element, kHeadDim>, params, merge),
-              "sm90 forward: merge kernel launch");
-}
-
-}  // namespace
-
-void load_merge(bool half, int head_dim) {
-  with_head_dim(head_dim, [&]<int kHeadDim> {
-    half ? cuda::load_kernel<merge_kernel<__half, kHeadDim>>()
-         : cuda::load_kernel<merge_kernel<__nv_bfloat16, kHeadDim>>();
-  });
-}
-
-void launch_merge(const ForwardVariant& variant, const ForwardParams& params, const MergeParams& merge,
-                  cudaStream_t stream) {
-  with_head_dim(variant.head_dim, [&]<int kHeadDim> {
-    variant.half ? launch_instance<__half, kHeadDim>(params, merge, stream)
-                 : launch_instance<__nv_bfloat16, kHeadDim>(params, merge, stream);
-  });
+  cuda::check(cudaLaunchKernelEx(&config, kernel.kernel, params, merge), "sm90 forward: merge kernel launch");
 }
 
 }  // namespace tangram::sm90

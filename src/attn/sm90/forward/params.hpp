@@ -55,6 +55,15 @@ struct ForwardParams {
   const int32_t* part_rows;  ///< of each item: where in the workspace its rows go, or -1 for those of whole tiles
   float* part_out;           ///< the workspace, as in MergeParams
   float* part_lse;
+  int32_t head_dim_v;  ///< of v and out: read by kernels for any of a class
+};
+
+/// Of lists with gathered runs.
+struct GatheredParams : ForwardParams {
+  /// Of k and v in this order: boxes of one panel and 16 keys, and of 64 keys.
+  TensorMap maps[2][2];
+  TensorMap elsewhere_maps[2][2];
+  const int32_t* groups;  ///< schedule::GatheredList::groups
 };
 
 /// Where the parts of query tiles have left their results, for the kernel that merges them.

@@ -4,6 +4,7 @@
 // the consumers what a step is.
 #pragma once
 
+#include "attn/sm90/common/panels.cuh"
 #include "attn/sm90/forward/traits.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
@@ -44,7 +45,11 @@ __device__ __forceinline__ void run_scheduler(const ForwardParams& params, Forwa
       locate_work(params, ticket, &item, &message.group);
       const TileItem tile = params.items[item];
       message.item = tile;
-      if constexpr (Traits::kParts) message.part_row = params.part_rows[item];
+      if constexpr (Traits::kAnyDim) {
+        message.part_row = params.part_rows == nullptr ? -1 : params.part_rows[item];
+      } else if constexpr (Traits::kParts) {
+        message.part_row = params.part_rows[item];
+      }
       if (tile.run_begin < tile.run_end) message.first_run = params.runs[tile.run_begin];
     }
     ptx::mbarrier_arrive(&smem.work_full[slot.stage]);
@@ -93,7 +98,7 @@ __device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0
 /// loads, and one that only writes messages (Traits::kScribe), who need not know of each other.
 template <typename Traits, bool kLoads = true, bool kWrites = true>
 struct Producer {
-  const ForwardParams& params;
+  const typename Traits::Params& params;
   ForwardSmem<Traits>& smem;
   Rings<Traits> rings;
   // V of a step is loaded after K of the next one, which the consumers need first. They begin with the V of no step.
@@ -107,11 +112,13 @@ struct Producer {
     if (v_row == kNothing) return;
     const int stage = rings.template v_stage<-1>();
     ptx::mbarrier_wait(&smem.v_empty[stage], rings.template v_phase<-1>() ^ 1);
-    if (v_row != kNoLoad) {
+    if (flush_groups(stage)) {
+    } else if (v_row != kNoLoad) {
       const bool here = v_row >= 0;
-      ptx::mbarrier_arrive_expect_tx(&smem.v_full[stage], Traits::kBytesK);
-      ptx::tma_load_4d(smem.v[stage], here ? &params.v_map : &params.v_elsewhere_map, &smem.v_full[stage], 0,
-                       here ? v_row : kElsewhere - v_row, 0, v_head);
+      ptx::mbarrier_arrive_expect_tx(&smem.v_full[stage], Traits::kBytesV);
+      load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesK>(
+          smem.v[stage], here ? &params.v_map : &params.v_elsewhere_map, &smem.v_full[stage],
+          here ? v_row : kElsewhere - v_row, v_head);
     } else {
       ptx::mbarrier_arrive(&smem.v_full[stage]);
     }
@@ -135,8 +142,8 @@ struct Producer {
       rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
     }
     ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
-    ptx::tma_load_4d(smem.q[rings.q_stage()], &params.q_map, full, 0, work.group << params.pack_log2,
-                     work.item.row_begin, 0);
+    load_packed_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesQ>(
+        smem.q[rings.q_stage()], &params.q_map, full, work.group << params.pack_log2, work.item.row_begin);
     rings.advance_q();
   }
 
@@ -144,9 +151,58 @@ struct Producer {
   __device__ __forceinline__ void load_k(int32_t row, int32_t kv_head) {
     const bool here = row >= 0;
     ptx::mbarrier_arrive_expect_tx(&smem.k_full[rings.k_stage()], Traits::kBytesK);
-    ptx::tma_load_4d(smem.k[rings.k_stage()], here ? &params.k_map : &params.k_elsewhere_map,
-                     &smem.k_full[rings.k_stage()], 0, here ? row : kElsewhere - row, 0, kv_head);
+    load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesK>(
+        smem.k[rings.k_stage()], here ? &params.k_map : &params.k_elsewhere_map, &smem.k_full[rings.k_stage()],
+        here ? row : kElsewhere - row, kv_head);
     rings.advance_k();
+  }
+
+  /// As load_step, of a gathered run.
+  __device__ __forceinline__ void load_gathered(const WorkMessage& work, const KeyGroups& groups, bool first_of_item) {
+    if constexpr (Traits::kGathered) {
+      smem.pending.k = groups;
+      load_groups(0, smem.k[rings.k_stage()], &smem.k_full[rings.k_stage()], smem.pending.k);
+      rings.advance_k();
+      flush_v();
+      if (first_of_item) load_q(work);
+      smem.pending.v = smem.pending.k;
+      v_row = kNoLoad;  // but not nothing
+    }
+  }
+  /// V of a step of a gathered run, if one is to come.
+  __device__ __forceinline__ bool flush_groups(int stage) {
+    if constexpr (Traits::kGathered) {
+      if (smem.pending.v.count == 0) return false;
+      load_groups(1, smem.v[stage], &smem.v_full[stage], smem.pending.v);
+      smem.pending.v.count = 0;
+      return true;
+    }
+    return false;
+  }
+  /// Loads groups of keys, once they are there, into a tile of K (`which` = 0) or V.
+  __device__ __forceinline__ void load_groups(int which, unsigned char* tile, uint64_t* full, const KeyGroups& groups) {
+    if constexpr (Traits::kGathered) {
+      static_assert(Traits::kBytesK == Traits::kBytesV && !Traits::kAnyDim);
+      ptx::mbarrier_arrive_expect_tx(full, groups.count * (Traits::kBytesK / (Traits::kBlockN / 16)));
+      int32_t next = __ldg(params.groups + groups.first);
+#pragma unroll 1
+      for (int32_t group = 0; group < groups.count;) {
+        const int32_t entry = next;
+        const bool large = entry < 0 && group + 4 <= groups.count;
+        const int32_t key = entry < 0 ? ~entry : entry, count = large ? 64 : 16;
+        const int32_t following = group + count / 16;
+        if (following < groups.count) next = __ldg(params.groups + groups.first + following);
+        if (which == 0 && keys_missing) keys_missing = await_keys(params.arrivals, smem.arrived, key, key + count);
+        const int32_t row = row_elsewhere(params.stretches, smem.stretch, key, count);
+        const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.elsewhere_maps[which][large];
+#pragma unroll
+        for (int panel = 0; panel < Traits::kPanelsQk; ++panel) {
+          ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + group * (16 * 128), map, full, 0, row < 0 ? key : row,
+                           panel, groups.kv_head);
+        }
+        group = following;
+      }
+    }
   }
 
   /// Ends a step without loads.
@@ -199,7 +255,8 @@ struct Producer {
                                                 int32_t k_end, bool first_of_item, bool& unread) {
     uint32_t flags = first_of_item ? kStepFirst : 0;
     // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
-    if (k0 + Traits::kBlockN > k_end && k_end < params.seqlen_k) flags |= kStepTail;
+    const bool gathered = Traits::kGathered && run.group_begin >= 0;
+    if (k0 + Traits::kBlockN > k_end && (gathered || k_end < params.seqlen_k)) flags |= kStepTail;
     message.k0 = k0;
     message.first_key = first_key;
     message.v_valid = k_end - k0;
@@ -234,6 +291,9 @@ struct Producer {
       if constexpr (kWrites) write_message(message, run, k0, first_key, k_end, first && first_run, unread);
       if constexpr (!kLoads) {
         end_step();
+      } else if (Traits::kGathered && run.group_begin >= 0) {
+        load_gathered(work, {run.group_begin + k0 / 16, min(k_end - k0, Traits::kBlockN) / 16, kv_head},
+                      first && first_run);
       } else {
         if (keys_missing) {
           keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
@@ -252,6 +312,7 @@ struct Producer {
   __device__ __forceinline__ void run() {
     RingPosition<Traits::kWorkSlots> slot;
     if constexpr (kLoads) smem.stretch = {0, 0, 0, 0};
+    if constexpr (kLoads && Traits::kGathered) smem.pending.v.count = 0;
     for (;;) {
       ptx::mbarrier_wait(&smem.work_full[slot.stage], slot.phase);
       const WorkMessage& work = smem.work[slot.stage];

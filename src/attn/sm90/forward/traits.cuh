@@ -68,39 +68,77 @@ struct alignas(16) SeenKeys {
   int32_t see_begin, see_end, full_begin, full_end;
 };
 
-/// With kParts items are parts of query tiles, whose rows go to a float32 workspace (PartParams).
-template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT, bool kPartsT = false>
-struct ForwardTraits {
+/// With kParts items may be parts of query tiles, whose rows go to a float32 workspace (PartParams). With kAnyDim head
+/// dimensions may be smaller than those of the class: what TMA reads beyond them is zero, and what is written beyond
+/// them is left out. Panels of shared memory are 64 columns wide, of which the last may be half used.
+template <typename ElementT, int kDimQkT, int kDimVT, int kBlockNT, bool kSoftcapT, bool kPartsT, bool kAnyDimT>
+struct ForwardConfig {
   using Element = ElementT;
-  static constexpr int kHeadDim = kHeadDimT;
-  static constexpr int kBlockM = forward_tile_rows(kHeadDim);
+  static constexpr int kDimQk = kDimQkT;
+  static constexpr int kDimV = kDimVT;
+  static constexpr ShapeClass kShape = shape_class(kDimQk, kDimV);
+  static constexpr int kBlockM = 64 * kShape.forward_warpgroups;
   static constexpr int kBlockN = kBlockNT;
   static constexpr bool kSoftcap = kSoftcapT;
   static constexpr bool kParts = kPartsT;
-  static constexpr ShapeClass kShape = shape_class(kHeadDim);
+  static constexpr bool kAnyDim = kAnyDimT;
+  static constexpr bool kGathered = false;
+  using Params = ForwardParams;
   static constexpr int kConsumers = kShape.forward_warpgroups;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kProducerRegisters = kShape.forward_service_registers;
   static constexpr int kConsumerRegisters = kShape.forward_consumer_registers;
   // One thread has not the registers for loads and messages.
   static constexpr bool kScribe = kConsumers == 3;
-  static constexpr int kPanels = kHeadDim / 64;
+  static constexpr int kPanelsQk = (kDimQk + 63) / 64;
+  static constexpr int kPanelsV = (kDimV + 63) / 64;
   static constexpr int kPanelBytesQ = kBlockM * 128;
   static constexpr int kPanelBytesK = kBlockN * 128;
-  static constexpr int kBytesQ = kPanels * kPanelBytesQ;
-  static constexpr int kBytesK = kPanels * kPanelBytesK;
+  static constexpr int kBytesQ = kPanelsQk * kPanelBytesQ;
+  static constexpr int kBytesK = kPanelsQk * kPanelBytesK;
+  static constexpr int kBytesV = kPanelsV * kPanelBytesK;
   static constexpr int kWorkSlots = 2;
-  static constexpr int kStagesQ = 2;
+  static constexpr int kStagesQ = kShape.forward_stages_q;
   static constexpr int kStagesK = kShape.forward_stages_k;
   static constexpr int kStagesV = kShape.forward_stages_v;
-  static_assert(kHeadDim % 64 == 0 && kBlockN % 16 == 0 && kBlockN <= 128 && kPanelBytesK % 1024 == 0);
+  static constexpr bool kSecondLook = kShape.forward_second_look;
+  static_assert(kDimQk % 32 == 0 && kDimV % 32 == 0 && kDimV <= kDimQk);  // rows of out are staged over Q
+  static_assert(kBlockN % 16 == 0 && kBlockN <= 128 && kPanelBytesK % 1024 == 0);
+};
+
+/// For exactly this head_dim of q, k and v.
+template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT, bool kPartsT = false>
+struct ForwardTraits : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, kPartsT, false> {};
+
+/// For any head dimensions of the class, for whole tiles and for parts.
+template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
+struct AnyDimForwardTraits
+    : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT), kSoftcapT, true, true> {};
+/// Runs may be gathered (schedule::GatheredList), of which only the threads know that load and write messages.
+template <typename Traits>
+struct GatheredTraits : Traits {
+  static constexpr bool kGathered = true;
+  static constexpr bool kScribe = true;
+  using Params = GatheredParams;
+};
+
+/// The keys of a step of a gathered run: params.groups from `first` on.
+struct KeyGroups {
+  int32_t first, count, kv_head;
+};
+
+template <bool kGathered>
+struct PendingGroups {};
+template <>
+struct PendingGroups<true> {
+  KeyGroups k, v;  // the loading thread's own, which has too few registers: of K, of the V to come (or 0)
 };
 
 template <typename Traits>
 struct alignas(1024) ForwardSmem {
   alignas(1024) unsigned char q[Traits::kStagesQ][Traits::kBytesQ];
   alignas(1024) unsigned char k[Traits::kStagesK][Traits::kBytesK];
-  alignas(1024) unsigned char v[Traits::kStagesV][Traits::kBytesK];
+  alignas(1024) unsigned char v[Traits::kStagesV][Traits::kBytesV];
   StepMessage step[Traits::kStagesK];
   ItemRows<Traits::kParts> items[Traits::kStagesQ];
   RowInterval intervals[Traits::kBlockM];  // of the current run, written and read by the warp that owns the rows
@@ -112,6 +150,7 @@ struct alignas(1024) ForwardSmem {
   uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
   uint64_t v_full[Traits::kStagesV], v_empty[Traits::kStagesV];
   uint64_t work_full[Traits::kWorkSlots], work_empty[Traits::kWorkSlots];
+  [[no_unique_address]] PendingGroups<Traits::kGathered> pending;
 };
 
 /// Stage and phase of a ring of kStages mbarriers.

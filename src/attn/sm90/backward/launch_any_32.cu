@@ -1,0 +1,12 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The instances of the backward kernels for any head dimensions of class 32.
+
+#include "attn/sm90/backward/instances.hpp"
+#include "attn/sm90/backward/launch_impl.cuh"
+
+namespace tangram::sm90::backward {
+
+template void launch_any_dim<32, 32>(const Variant&, const Params&, const EdgeParams&, int, cudaStream_t);
+
+}  // namespace tangram::sm90::backward

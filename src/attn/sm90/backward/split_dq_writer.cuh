@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// As DqWriter, for sums that come in pieces of 32 columns: a turn, or a claim, holds for all pieces of a step.
+#pragma once
+
+#include "attn/sm90/backward/dq_writer.cuh"
+#include "attn/sm90/backward/split_traits.cuh"
+
+namespace tangram::sm90::backward {
+
+template <typename Traits>
+struct SplitDqWriter : DqWriter<Traits> {
+  using Layout = typename Traits::Dq;
+  using Base = DqWriter<Traits>;
+
+  __device__ SplitDqWriter(const Params& params_in, Smem<Traits>& smem_in, uint32_t warpgroup_in)
+      : Base{params_in, smem_in, warpgroup_in} {}
+
+  /// Of the sums of this warpgroup's `piece`th piece: the lead comes first, wherever its columns are.
+  __device__ __forceinline__ uint32_t column_piece(uint32_t piece) const {
+    constexpr uint32_t kLead = Layout::kLead / 32;
+    if (this->warpgroup == 0) return piece;
+    constexpr uint32_t kFirst = Layout::kPieces;  // of this warpgroup
+    if constexpr (Layout::kRest == 32) return piece < kLead ? kFirst + 1 + piece : kFirst;
+    return piece < kLead ? kFirst + kLead + piece : kFirst + piece - kLead;
+  }
+
+  __device__ __forceinline__ void run() {
+    const Params& params = this->params;
+    Smem<Traits>& smem = this->smem;
+    const uint32_t warpgroup = this->warpgroup;
+    for (uint32_t step = 0;; ++step) {
+      bool first = false;
+      int32_t* count = nullptr;
+      int32_t turn = 0;
+#pragma unroll 1
+      for (uint32_t p = 0; p < Layout::kPieces; ++p) {
+        const uint32_t piece = step * Layout::kPieces + p, slot = piece % Traits::kDqSlots;
+        ptx::mbarrier_wait(&smem.dq_full[warpgroup][slot], piece / Traits::kDqSlots % 2);
+        const DqTarget target = smem.dq_target[step % Traits::kDqTargets];
+        if (target.slab == kDqStop) {
+          ptx::tma_store_wait<0>();
+          return;
+        }
+        if (target.slab != kDqNothing) {
+          if (p == 0) {
+            count = params.turns + int64_t{target.slab} * 2 + warpgroup;
+            if constexpr (Traits::kDeterministic) {
+              turn = params.turn_segments[target.segment].turn;
+              this->await_turn(count, turn);
+              first = turn == 0 && !smem.facts.zeroed_sums;
+            } else if (!smem.facts.zeroed_sums) {
+              first = this->claim(count);
+            }
+            ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
+          }
+          float* sums =
+              params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats + column_piece(p) * Layout::kPieceFloats;
+          if (first) {
+            ptx::bulk_store(sums, smem.dq[warpgroup][slot], Layout::kPieceFloats * 4);
+          } else {
+            ptx::bulk_reduce_add_f32(sums, smem.dq[warpgroup][slot], Layout::kPieceFloats * 4);
+          }
+          ptx::tma_store_commit();
+          ptx::tma_store_wait_read<0>();
+        }
+        ptx::mbarrier_arrive(&smem.dq_empty[warpgroup][slot]);
+      }
+      if (count != nullptr && (first || Traits::kDeterministic)) {
+        ptx::tma_store_wait<0>();
+        ptx::fence_proxy_async_global();
+        ptx::store_release(count, Traits::kDeterministic ? turn + 1 : Base::kStored);
+      }
+    }
+  }
+};
+
+}  // namespace tangram::sm90::backward

@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The float16 instances of the forward kernel for gathered runs.
+
+#include "attn/sm90/forward/instances.hpp"
+#include "attn/sm90/forward/launch_impl.cuh"
+
+namespace tangram::sm90 {
+
+void launch_gathered_f16(const ForwardVariant& variant, const GatheredParams& params, int num_ctas,
+                         cudaStream_t stream) {
+  launch_gathered_element<__half>(variant, params, num_ctas, stream);
+}
+
+}  // namespace tangram::sm90

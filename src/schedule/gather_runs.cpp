@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/gather_runs.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+namespace tangram::schedule {
+namespace {
+
+constexpr int64_t kLeastShareOfItem = 8;   // one in so many steps saved
+constexpr int64_t kLeastShareOfList = 20;  // likewise
+constexpr int32_t kLargeBox = 4;           // groups
+
+int64_t length(const TileRun& run) { return run.k_end - run.k_begin; }
+int64_t steps_of(int64_t keys, int64_t block_n) { return (keys + block_n - 1) / block_n; }
+
+/// Whether all rows of the tile see all of a run, which is whole groups.
+bool can_be_gathered(const TileRun& run) {
+  return run.full_begin == run.k_begin && run.full_end == run.k_end && length(run) > 0 && length(run) % kGroupKeys == 0;
+}
+
+struct Saving {
+  int64_t before = 0;  // steps of an item
+  int64_t saved = 0;   // of them, by gathering
+  bool pays() const { return saved * kLeastShareOfItem >= before && saved > 0; }
+};
+
+Saving saving_of(std::span<const TileRun> runs, int64_t block_n) {
+  Saving saving;
+  int64_t keys = 0;
+  for (const TileRun& run : runs) {
+    const int64_t steps = steps_of(length(run), block_n);
+    saving.before += steps;
+    if (can_be_gathered(run)) saving.saved += steps, keys += length(run);
+  }
+  saving.saved -= steps_of(keys, block_n);
+  return saving;
+}
+
+class Gatherer {
+ public:
+  explicit Gatherer(const TileList& tiles) : tiles_(tiles) {}
+
+  std::optional<GatheredList> gather() {
+    int64_t before = 0, saved = 0;
+    std::vector<int64_t> steps;
+    std::vector<bool> gathers;
+    steps.reserve(tiles_.items.size());
+    gathers.reserve(tiles_.items.size());
+    for (const TileItem& item : tiles_.items) {
+      const Saving saving = saving_of(runs_of(item), tiles_.shape.block_n);
+      before += saving.before;
+      gathers.push_back(saving.pays());
+      steps.push_back(saving.before);
+      if (saving.pays()) saved += saving.saved, steps.back() -= saving.saved;
+      was_sorted_ = was_sorted_ && saving.before <= previous_;
+      previous_ = saving.before;
+    }
+    if (saved * kLeastShareOfList < before || saved == 0) return std::nullopt;
+    std::vector<size_t> order(tiles_.items.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    if (was_sorted_) {
+      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return steps[a] > steps[b]; });
+    }
+    result_.items.reserve(order.size());
+    for (const size_t i : order) add_item(tiles_.items[i], gathers[i]);
+    return std::move(result_);
+  }
+
+ private:
+  std::span<const TileRun> runs_of(const TileItem& item) const {
+    return std::span(tiles_.runs)
+        .subspan(static_cast<size_t>(item.run_begin), static_cast<size_t>(item.run_end - item.run_begin));
+  }
+
+  void add_item(const TileItem& item, bool gathers) {
+    TileItem added = item;
+    added.run_begin = static_cast<int32_t>(result_.runs.size());
+    const std::span<const TileRun> runs = runs_of(item);
+    if (gathers) add_gathered(item, runs);
+    for (const TileRun& run : runs) {
+      if (!gathers || !can_be_gathered(run)) result_.runs.push_back(run);
+    }
+    added.run_end = static_cast<int32_t>(result_.runs.size());
+    result_.items.push_back(added);
+  }
+
+  void add_gathered(const TileItem& item, std::span<const TileRun> runs) {
+    groups_.clear();
+    for (const TileRun& run : runs) {
+      if (!can_be_gathered(run)) continue;
+      for (int32_t key = run.k_begin; key < run.k_end; key += kGroupKeys) groups_.push_back(key);
+    }
+    const auto keys = static_cast<int32_t>(groups_.size() * kGroupKeys);
+    mark_large_boxes();
+    TileRun& run = result_.runs.emplace_back();
+    run.k_end = run.full_end = run.slice_k_end = keys;
+    run.row_begin = item.row_begin;
+    run.row_end = item.row_end;
+    run.min_diag = -item.row_end;  // neither binds
+    run.max_diag = keys - item.row_begin;
+    // Tiles of the same block of queries see the same keys.
+    if (result_.groups.size() - last_ != groups_.size() ||
+        !std::equal(groups_.begin(), groups_.end(), result_.groups.begin() + static_cast<std::ptrdiff_t>(last_))) {
+      last_ = result_.groups.size();
+      result_.groups.insert(result_.groups.end(), groups_.begin(), groups_.end());
+    }
+    run.group_begin = static_cast<int32_t>(last_);
+  }
+
+  void mark_large_boxes() {
+    for (size_t i = 0; i + kLargeBox <= groups_.size(); ++i) {
+      bool follow = true;
+      for (int32_t j = 1; j < kLargeBox; ++j)
+        follow = follow && groups_[i + static_cast<size_t>(j)] == groups_[i] + j * kGroupKeys;
+      if (follow) groups_[i] = ~groups_[i];
+    }
+  }
+
+  const TileList& tiles_;
+  bool was_sorted_ = true;
+  int64_t previous_ = INT64_MAX;
+  std::vector<int32_t> groups_;  // of the item at hand
+  size_t last_ = 0;              // where the groups of the last gathered run begin
+  GatheredList result_;
+};
+
+}  // namespace
+
+std::optional<GatheredList> gather_runs(const TileList& tiles) { return Gatherer(tiles).gather(); }
+
+}  // namespace tangram::schedule

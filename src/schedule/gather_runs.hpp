@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Puts runs of keys that a whole tile sees side by side, so that steps are full where a mask keeps small blocks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+/// Keys that lie together in a gathered run, and that a kernel loads at once.
+inline constexpr int kGroupKeys = 16;
+
+/// A tile list in which some items have a gathered run, which stands for several runs that every row of the tile sees
+/// whole: keys [0, k_end) of an axis of its own, where keys [16 i, 16 i + 16) are those from groups[group_begin + i]
+/// on. Negative entries are ~key, and say that the three groups behind follow without a gap.
+struct GatheredList {
+  std::vector<TileItem> items;
+  std::vector<TileRun> runs;
+  std::vector<int32_t> groups;
+};
+
+/// Gathers the runs of `tiles` whose lengths are multiples of kGroupKeys in the items that need an eighth fewer steps
+/// for it; nothing where all items together would not need a twentieth fewer. Items that came longest first still do.
+/// Equal neighbours share their groups. O(items + runs + groups).
+std::optional<GatheredList> gather_runs(const TileList& tiles);
+
+}  // namespace tangram::schedule

@@ -1,0 +1,362 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The backward kernels, run by the emulator one after the other, against dense attention in float64.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <numbers>
+#include <string>
+
+#include "attn/cpu/random_attention.hpp"
+#include "attn/sm90/backward/edges.cuh"
+#include "attn/sm90/backward/kernel.cuh"
+#include "attn/sm90/backward/split_kernel.cuh"
+#include "attn/sm90/emulated/tensor_maps.hpp"
+#include "schedule/mask_image.hpp"
+#include "schedule/tile_list.hpp"
+#include "schedule/work_list.hpp"
+#include "support/relative_error.hpp"
+
+namespace tangram::test::emulated_backward {
+
+using emulated::Order;
+using sm90::backward::kBlockM;
+using sm90::backward::kBlockN;
+using sm90::backward::kStatsFloats;
+
+struct Case {
+  const char* name;
+  AttnShape shape;
+  std::vector<AttnSlice> slices;
+  uint32_t blocks;
+  int multiprocessors;  // that items are dealt for
+  DType gradients = DType::kBFloat16;
+  bool accumulate = false;  // gradients hold 1 before
+  bool strided = false;
+};
+
+inline AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
+  return {rows, keys, heads_q, heads_kv, 0, 0, DType::kBFloat16};
+}
+
+inline std::vector<Case> cases() {
+  const std::vector<AttnSlice> documents{AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 300}, {130, 300}),
+                                         AttnSlice::causal({300, 333}, {300, 333}),
+                                         AttnSlice::full({400, 640}, {340, 660})};
+  return {
+      {"full", shape_of(320, 300, 2, 1), {AttnSlice::full({0, 320}, {0, 300})}, 2, 132},
+      {"sums zeroed before", shape_of(200, 1000, 2, 1), {AttnSlice::full({0, 200}, {0, 1000})}, 4, 132},
+      {"one step", shape_of(64, 128, 1, 1), {AttnSlice::full({0, 64}, {0, 128})}, 1, 132},
+      {"causal", shape_of(500, 500, 4, 2), {AttnSlice::causal({0, 500}, {0, 500})}, 3, 4},
+      {"window", shape_of(600, 600, 4, 1), {{{0, 600}, {0, 600}, -150, 0}}, 3, 132},
+      {"documents", shape_of(700, 700, 2, 2), documents, 3, 132},
+      {"short",
+       shape_of(70, 400, 8, 1),
+       {AttnSlice::full({0, 5}, {3, 20}), AttnSlice::full({50, 60}, {100, 101})},
+       2,
+       132},
+      {"nothing", shape_of(100, 100, 2, 1), {}, 1, 132},
+      {"pieces", shape_of(640, 128, 8, 1), {AttnSlice::full({0, 640}, {0, 128})}, 5, 16},
+  };
+}
+
+/// Where a kernel finds its lists: where they were made, or in an image that may hold another mask the next time.
+enum class Lists { kApart, kImage };
+
+inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors, BackwardCalls calls) {
+  const AttnShape& s = r.config.shape;
+  std::vector<AttnSlice> keys_first;
+  for (const AttnSlice& slice : r.slices) keys_first.push_back(schedule::transposed(slice));
+  GpuModel gpu;
+  gpu.multiprocessors = multiprocessors;
+  return schedule::make_work_list(
+      schedule::build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, sm90::backward::kTileShape), r.slices, s, gpu, {},
+      {.calls = calls});
+}
+
+/// The lists in an image of other bytes, and parameters that know nothing of the mask. Query tiles become as many as
+/// the image has room for, as for the two small kernels.
+inline std::vector<std::byte> put_into_image(sm90::backward::Params& params, schedule::WorkList& work,
+                                             const AttnShape& shape, bool deterministic) {
+  const schedule::ImageLayout layout(shape, {128, 128}, sm90::backward::kTileShape,
+                                     {.documents = 5, .deterministic = deterministic, .passes = AttnPasses::kBackward});
+  layout.check({}, work);
+  std::vector<std::byte> image(layout.bytes() + 256, std::byte{0x5a});
+  std::byte* const begin = image.data() + (256 - reinterpret_cast<uintptr_t>(image.data()) % 256);
+  EXPECT_LE(layout.write(begin, {}, work), layout.bytes());
+  const auto end = static_cast<int32_t>(shape.seqlen_q);
+  work.covered_queries.resize(static_cast<size_t>(layout.num_q_tiles()), ~uint64_t{0});
+  work.q_tiles.resize(static_cast<size_t>(layout.num_q_tiles()), {end, end});
+  params.items = reinterpret_cast<schedule::Item*>(begin + layout.backward_items());
+  params.runs = reinterpret_cast<TileRun*>(begin + layout.backward_runs());
+  params.run_tiles = reinterpret_cast<schedule::RunTiles*>(begin + layout.run_tiles());
+  params.q_tiles = reinterpret_cast<schedule::QueryTile*>(begin + layout.q_tiles());
+  params.intervals = reinterpret_cast<RowInterval*>(begin + layout.intervals());
+  params.covered_queries = reinterpret_cast<uint64_t*>(begin + layout.covered_queries());
+  params.turn_segments = reinterpret_cast<schedule::TurnSegment*>(begin + layout.turn_segments());
+  params.facts = reinterpret_cast<schedule::BackwardFacts*>(begin + layout.facts());
+  params.num_items = -1;
+  params.walk = {!work.walk.descending, !work.walk.heads_inside};
+  params.zeroed_sums = !work.zeroed_sums;
+  return image;
+}
+
+/// Of kernels for any head dimension: all ways in which gradients leave them, and gaps behind each row that hold NaN.
+inline std::vector<Case> any_dim_cases() {
+  const std::vector<AttnSlice> documents{AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 200}, {130, 290}),
+                                         AttnSlice::full({230, 260}, {205, 300})};
+  return {
+      {.name = "causal",
+       .shape = shape_of(300, 300, 4, 2),
+       .slices = {AttnSlice::causal({0, 300}, {0, 300})},
+       .blocks = 3,
+       .multiprocessors = 4,
+       .strided = true},
+      {.name = "documents",
+       .shape = shape_of(270, 300, 2, 2),
+       .slices = documents,
+       .blocks = 3,
+       .multiprocessors = 132,
+       .gradients = DType::kFloat32,
+       .strided = true},
+      {.name = "window",
+       .shape = shape_of(300, 300, 4, 1),
+       .slices = {{{0, 300}, {0, 300}, -150, 0}},
+       .blocks = 2,
+       .multiprocessors = 132,
+       .gradients = DType::kFloat32,
+       .accumulate = true},
+      {.name = "pieces",
+       .shape = shape_of(320, 128, 8, 1),
+       .slices = {AttnSlice::full({0, 320}, {0, 128})},
+       .blocks = 5,
+       .multiprocessors = 16},
+  };
+}
+
+/// A kernel of one block for each head and query tile.
+template <typename Kernel>
+void run_edge(const sm90::backward::EdgeParams& params, const Order& order, const Kernel& kernel) {
+  const auto blocks = static_cast<uint32_t>(std::max(params.num_heads_q * params.num_q_tiles, 1));
+  emulated::run_one_by_one({blocks, sm90::backward::kEdgeThreads, order}, [&] { kernel(params); });
+}
+
+template <typename Traits>
+void run_before(const sm90::backward::EdgeParams& params, const Order& order) {
+  using Element = typename Traits::Element;
+  if constexpr (Traits::kAnyDim) {
+    run_edge(params, order, sm90::backward::before_any_dim_kernel<Element, Traits::kDimQk, Traits::kDimV>);
+  } else {
+    run_edge(params, order, sm90::backward::before_kernel<Element, Traits::kDimQk>);
+  }
+}
+template <typename Traits>
+void run_after(const sm90::backward::EdgeParams& params, const Order& order) {
+  using Element = typename Traits::Element;
+  if (params.num_q_tiles == 0) return;
+  if constexpr (Traits::kAnyDim) {
+    run_edge(params, order, sm90::backward::after_any_dim_kernel<Element, Traits::kDimQk>);
+  } else {
+    run_edge(params, order, sm90::backward::after_kernel<Element, Traits::kDimQk>);
+  }
+}
+
+/// `num_slabs`: of piece_turns.
+template <typename Traits>
+void run_main(const sm90::backward::Params& params, int num_slabs, uint32_t blocks, const Order& order) {
+  using namespace sm90::backward;
+  if constexpr (Traits::kShape.backward_split) {
+    using Element = typename Traits::Element;
+    using DvTraits =
+        SplitTraits<Element, Traits::kDimQk, Traits::kDimV, Traits::kSoftcap, Traits::kDeterministic, SplitPart::kDv>;
+    using DkTraits =
+        SplitTraits<Element, Traits::kDimQk, Traits::kDimV, Traits::kSoftcap, Traits::kDeterministic, SplitPart::kDkDq>;
+    static_assert(sizeof(Smem<DvTraits>) <= emulated::kSharedBytes && sizeof(Smem<DkTraits>) <= emulated::kSharedBytes);
+    Params of_dv = params;
+    ++of_dv.ticket;
+    of_dv.piece_turns += num_slabs / 2;
+    emulated::run({blocks, Traits::kThreads, order}, [&] { split_kernel<DvTraits>(of_dv); });
+    emulated::run({blocks, Traits::kThreads, order}, [&] { split_kernel<DkTraits>(params); });
+  } else {
+    emulated::run({blocks, Traits::kThreads, order}, [&] { backward_kernel<Traits>(params); });
+  }
+}
+
+/// Of the kernels before and after, around that of `params`, whose lists are there.
+inline void fill_edge(sm90::backward::EdgeParams& edge, RandomAttention& r, const sm90::backward::Params& params,
+                      float lse_factor) {
+  edge.q_tiles = params.q_tiles;
+  edge.out = r.out_view().data;
+  edge.dout = r.dout_view().data;
+  edge.lse = r.lse.data();
+  edge.covered_queries = params.covered_queries;
+  edge.dq = r.dq_view().data;
+  edge.out_row_stride = r.out_view().row_stride;
+  edge.out_head_stride = r.out_view().head_stride;
+  edge.dout_row_stride = r.dout_view().row_stride;
+  edge.dout_head_stride = r.dout_view().head_stride;
+  edge.dq_row_stride = r.dq_view().row_stride;
+  edge.dq_head_stride = r.dq_view().head_stride;
+  edge.num_heads_q = r.config.shape.num_heads_q;
+  edge.num_q_tiles = params.num_q_tiles;
+  edge.softmax_scale = static_cast<float>(r.problem.scale);
+  edge.lse_factor = lse_factor;
+  edge.out_float32 = r.config.out_dtype == DType::kFloat32;
+  edge.dq_type =
+      r.config.grad_dtype == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;
+  edge.zeroed_sums = params.zeroed_sums;
+  edge.facts = params.facts;
+  edge.head_dim = r.config.shape.head_dim;
+  edge.head_dim_v = r.config.shape.head_dim_v;
+}
+
+inline void expect_gradients(const RandomAttention& r, const reference::DenseResult& expected, bool accumulate) {
+  const AttnShape& s = r.config.shape;
+  const auto check = [&](const HostTensor& got, std::vector<double> want, int heads, int dim) {
+    for (double& value : want) value += accumulate ? 1.0 : 0.0;
+    EXPECT_LT(support::relative_error(got, want, heads, dim), 5e-3);
+    for (int64_t row = 0; row < got.rows(); ++row) {  // gaps are as before
+      for (int head = 0; head < got.heads(); ++head) {
+        for (int d = head < heads ? dim : 0; d < got.dim(); ++d) ASSERT_TRUE(std::isnan(got.at(row, head, d)));
+      }
+    }
+  };
+  check(r.dq, expected.dq, s.num_heads_q, s.head_dim);
+  check(r.dk, expected.dk, s.num_heads_kv, s.head_dim);
+  check(r.dv, expected.dv, s.num_heads_kv, s.head_dim_v);
+}
+
+template <typename Traits>
+void expect_close(const Case& c, RandomAttention& r, const reference::DenseResult& expected, const Order& order,
+                  Lists where) {
+  SCOPED_TRACE(Traits::kDeterministic ? "deterministic" : "in any order");
+  SCOPED_TRACE(where == Lists::kApart ? "lists apart" : "lists in an image");
+  constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
+  const AttnShape& s = r.config.shape;
+  schedule::WorkList work =
+      work_of(r, c.multiprocessors, Traits::kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault);
+  sm90::backward::Params params{};
+  params.items = work.items.data();
+  params.runs = work.runs.data();
+  params.run_tiles = work.run_tiles.data();
+  params.q_tiles = work.q_tiles.data();
+  params.intervals = work.intervals.data();
+  params.covered_queries = work.covered_queries.empty() ? nullptr : work.covered_queries.data();
+  params.turn_segments = work.turn_segments.data();
+  params.num_items = static_cast<int32_t>(work.items.size());
+  params.walk = work.walk;
+  params.zeroed_sums = work.zeroed_sums;
+  std::vector<std::byte> image;
+  if (where == Lists::kImage) image = put_into_image(params, work, s, Traits::kDeterministic);
+  params.num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
+  const auto scale = static_cast<float>(r.problem.scale);
+  const size_t num_slabs = size_t(s.num_heads_q) * work.q_tiles.size();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (HostTensor* gradient : {&r.dq, &r.dk, &r.dv}) {
+    gradient->fill(kNan);
+    for (int64_t row = 0; row < gradient->rows() && c.accumulate; ++row) {
+      for (int head = 0; head < gradient->heads(); ++head) {
+        for (int d = 0; d < gradient->dim(); ++d) gradient->set(row, head, d, 1.0);
+      }
+    }
+  }
+  // Memory in which a call computes begins with anything in it.
+  std::vector<float> stats(num_slabs * kStatsFloats, kNan), sums(num_slabs * Traits::kSlabFloats, kNan);
+  std::vector<float> slabs(size_t(work.num_slabs) * kBlockN * (Traits::kDimQk + Traits::kDimV), kNan);
+  const int num_slabs_of_items = Traits::kShape.backward_split ? 2 * work.num_slabs : work.num_slabs;
+  std::vector<int32_t> turns(num_slabs * 2, -1), piece_turns(size_t(num_slabs_of_items), -1);
+  int32_t ticket[2] = {-1, -1};
+  sm90::backward::EdgeParams edge{};
+  fill_edge(edge, r, params, Traits::kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
+  edge.stats = stats.data();
+  edge.dq_sums = sums.data();
+  edge.ticket = ticket;
+  edge.turns = turns.data();
+  edge.piece_turns = piece_turns.data();
+  edge.accumulate_dq = c.accumulate;
+  edge.num_slabs = num_slabs_of_items;
+  params.q_map = emulated::rows_first_map(r.q_view(), kBlockM, kColumns);
+  params.dout_map = emulated::rows_first_map(r.dout_view(), kBlockM, kColumns);
+  params.k_map = emulated::rows_first_map(r.k_view(), kBlockN, kColumns);
+  params.v_map = emulated::rows_first_map(r.v_view(), kBlockN, kColumns);
+  params.stats = stats.data();
+  params.dq_sums = sums.data();
+  params.slabs = slabs.data();
+  params.piece_turns = piece_turns.data();
+  params.ticket = ticket;
+  params.turns = turns.data();
+  params.dk = r.dk_view().data;
+  params.dv = r.dv_view().data;
+  params.dk_row_stride = r.dk_view().row_stride;
+  params.dv_row_stride = r.dv_view().row_stride;
+  params.dk_head_stride = r.dk_view().head_stride;
+  params.dv_head_stride = r.dv_view().head_stride;
+  params.softmax_scale = scale;
+  params.scale_log2 = scale * std::numbers::log2e_v<float>;
+  params.cap_inner = Traits::kSoftcap ? scale / r.config.softcap : scale;
+  params.cap_outer = (Traits::kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
+  params.dkv_type = edge.dq_type;
+  params.accumulate_dkv = c.accumulate;
+  params.head_dim = s.head_dim;
+  params.head_dim_v = s.head_dim_v;
+  run_before<Traits>(edge, order);
+  run_main<Traits>(params, num_slabs_of_items, c.blocks, order);
+  run_after<Traits>(edge, order);
+  expect_gradients(r, expected, c.accumulate);
+}
+
+/// Both with sums in any order and deterministic.
+template <typename Traits, typename Deterministic>
+void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& order) {
+  RandomConfig config;
+  config.shape = c.shape;
+  config.shape.head_dim = head_dim;
+  config.shape.head_dim_v = head_dim_v;
+  config.softcap = Traits::kSoftcap ? 3.0f : 0.0f;
+  config.grad_dtype = c.gradients;
+  config.out_dtype = c.strided ? DType::kBFloat16 : DType::kFloat32;
+  config.strided = c.strided;
+  config.gap = 8;
+  RandomAttention r = make_random(config, c.slices, 1);
+  const reference::DenseResult expected = reference::dense_attention(r.problem);
+  for (size_t i = 0; i < r.lse.size(); ++i) {
+    r.lse[i] = static_cast<float>(expected.lse[i]);
+    const auto row = static_cast<int64_t>(i) / c.shape.num_heads_q;
+    const int head = static_cast<int>(i) % c.shape.num_heads_q;
+    for (int d = 0; d < head_dim_v; ++d) {
+      r.out.set(row, head, d, expected.out[i * size_t(head_dim_v) + size_t(d)]);
+    }
+  }
+  SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
+                                  << order.seed);
+  const Lists where = order.seed % 2 == 0 ? Lists::kApart : Lists::kImage;
+  const Lists other = order.seed % 2 == 0 ? Lists::kImage : Lists::kApart;
+  expect_close<Traits>(c, r, expected, order, where);
+  expect_close<Deterministic>(c, r, expected, order, other);
+}
+
+/// Of kernels for any head dimensions of a class; those of the class itself in all cases, with softcap in long runs.
+template <int kDimQk, int kDimV, bool kSoftcap>
+void expect_any_dim_close(int head_dim, int head_dim_v, int first) {
+  using Free = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, false>;
+  using Deterministic = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, true>;
+  const sm90::ShapeClass* const found = sm90::find_shape_class(head_dim, head_dim_v);
+  ASSERT_TRUE(found != nullptr && found->head_dim == kDimQk && found->head_dim_v == kDimV);
+  std::vector<Case> all = any_dim_cases();
+  if (head_dim == kDimQk && head_dim_v == kDimV && (!kSoftcap || support::is_long_run())) {
+    for (Case& c : cases()) all.push_back(std::move(c));
+  }
+  emulated::in_orders(first, all, [&](const Case& c, const Order& order) {
+    expect_close<Free, Deterministic>(c, head_dim, head_dim_v, order);
+  });
+}
+template <int kDimQk, int kDimV>
+void expect_any_dim_close(int head_dim, int head_dim_v) {
+  const int first = head_dim / 8 + head_dim_v / 8;
+  expect_any_dim_close<kDimQk, kDimV, false>(head_dim, head_dim_v, first);
+  expect_any_dim_close<kDimQk, kDimV, true>(head_dim, head_dim_v, first + 1);
+}
+
+}  // namespace tangram::test::emulated_backward
