@@ -10,11 +10,13 @@
 
 #include <cmath>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "schedule/query_parts.hpp"
+#include "support/sample.hpp"
 
 namespace tangram {
 namespace {
@@ -67,6 +69,7 @@ std::vector<AttnSlice> row_by_row(int64_t rows, int64_t keys) {
 
 TEST_F(Sm90Parts, AgreeWithFloat64ForAllMasksTypesAndOptions) {
   unsigned seed = 0;
+  size_t turn = 0;
   for (const int head_dim : {64, 128, 32, 40, 96, 104, 192, 256}) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       for (const float softcap : {0.0f, 5.0f}) {
@@ -78,9 +81,14 @@ TEST_F(Sm90Parts, AgreeWithFloat64ForAllMasksTypesAndOptions) {
         config.gap = 8;
         if (seed % 4 == 3) config.out_dtype = DType::kFloat32;
         const int64_t rows = config.shape.seqlen_q, keys = config.shape.seqlen_k;
-        for (const std::vector<AttnSlice>& slices :
-             {std::vector{AttnSlice::full({0, rows}, {0, keys})}, std::vector{AttnSlice::causal({2, rows}, {7, keys})},
-              std::vector<AttnSlice>{{{0, rows}, {0, keys}, 500, 5500}}, row_by_row(rows, keys)}) {
+        const std::vector<AttnSlice> masks[] = {{AttnSlice::full({0, rows}, {0, keys})},
+                                                {AttnSlice::causal({2, rows}, {7, keys})},
+                                                {{{0, rows}, {0, keys}, 500, 5500}},
+                                                row_by_row(rows, keys)};
+        // The reference takes a second a mask: one in turn for the kernels that take any head dimension.
+        const bool all = head_dim == 64 || head_dim == 128 || support::is_long_run();
+        const size_t first = all ? 0 : turn++ % std::size(masks);
+        for (const std::vector<AttnSlice>& slices : std::span(masks).subspan(first, all ? std::size(masks) : 1)) {
           SCOPED_TRACE(testing::Message() << "seed " << seed << " head_dim " << head_dim << " softcap " << softcap);
           RandomAttention r = make_random(config, slices, seed++);
           const auto mask = prepare(slices, config.shape);
