@@ -33,22 +33,28 @@ EdgeKernels edge_kernels() {
   }
 }
 
-template <typename Traits>
-void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
-  constexpr int kSmemBytes = sizeof(Smem<Traits>);
-  allow_shared_memory<backward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm90 backward)");
-  const EdgeKernels edges = edge_kernels<Traits>();
+/// The kernels before and after, and between them those that `launch_main` launches, where there are items.
+template <typename LaunchMain>
+void launch_around(const EdgeKernels& edges, const EdgeParams& edge, int num_ctas, cudaStream_t stream,
+                   const LaunchMain& launch_main) {
   edges.load_after();  // the main kernel may wait for late keys
   const int64_t tiles = int64_t{edge.num_q_tiles} * edge.num_heads_q;
   launch_kernel(edges.before, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false, stream,
                 "sm90 backward: first kernel launch");
-  if (num_ctas > 0) {
-    launch_kernel(backward_kernel<Traits>, params, num_ctas, Traits::kThreads, kSmemBytes, true, stream,
-                  "sm90 backward: main kernel launch");
-  }
+  if (num_ctas > 0) launch_main();
   if (tiles > 0) {
     launch_kernel(edges.after, edge, tiles, kEdgeThreads, 0, true, stream, "sm90 backward: last kernel launch");
   }
+}
+
+template <typename Traits>
+void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
+  constexpr int kSmemBytes = sizeof(Smem<Traits>);
+  allow_shared_memory<backward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm90 backward)");
+  launch_around(edge_kernels<Traits>(), edge, num_ctas, stream, [&] {
+    launch_kernel(backward_kernel<Traits>, params, num_ctas, Traits::kThreads, kSmemBytes, true, stream,
+                  "sm90 backward: main kernel launch");
+  });
 }
 
 /// As launch_instance, with dv by a kernel before that of dk and dq. Both deal the items and join their pieces, each
@@ -58,13 +64,8 @@ void launch_split(const Params& params, const EdgeParams& edge, int num_ctas, cu
   constexpr int kDvBytes = sizeof(Smem<DvTraits>), kDkBytes = sizeof(Smem<DkTraits>);
   allow_shared_memory<split_kernel<DvTraits>, kDvBytes>("cudaFuncSetAttribute(sm90 backward, dv)");
   allow_shared_memory<split_kernel<DkTraits>, kDkBytes>("cudaFuncSetAttribute(sm90 backward, dk)");
-  const EdgeKernels edges = edge_kernels<DkTraits>();
   cuda::load_kernel<split_kernel<DkTraits>>();
-  edges.load_after();
-  const int64_t tiles = int64_t{edge.num_q_tiles} * edge.num_heads_q;
-  launch_kernel(edges.before, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false, stream,
-                "sm90 backward: first kernel launch");
-  if (num_ctas > 0) {
+  launch_around(edge_kernels<DkTraits>(), edge, num_ctas, stream, [&] {
     Params of_dv = params;
     of_dv.ticket = params.ticket + 1;
     of_dv.piece_turns = params.piece_turns + edge.num_slabs / 2;
@@ -72,10 +73,7 @@ void launch_split(const Params& params, const EdgeParams& edge, int num_ctas, cu
                   "sm90 backward: dv kernel launch");
     launch_kernel(split_kernel<DkTraits>, params, num_ctas, DkTraits::kThreads, kDkBytes, true, stream,
                   "sm90 backward: dk kernel launch");
-  }
-  if (tiles > 0) {
-    launch_kernel(edges.after, edge, tiles, kEdgeThreads, 0, true, stream, "sm90 backward: last kernel launch");
-  }
+  });
 }
 
 template <typename Element, int kHeadDim>

@@ -10,6 +10,17 @@
 
 namespace tangram::sm90::backward {
 
+/// Smem::ones, by the first warps of a kernel.
+template <typename Smem>
+__device__ __forceinline__ void fill_ones(Smem& smem) {
+  if (threadIdx.x < 96) {
+    const uint32_t pair = threadIdx.x % 4, which = threadIdx.x / 32;  // words of two columns
+    const uint32_t word = pair % 2 == 0 ? 0x3f803f80u : 0x3f80u;
+    smem.ones[which][threadIdx.x % 32] = which == pair / 2 ? word : 0;
+    ptx::fence_proxy_async();
+  }
+}
+
 template <typename Traits>
 struct Producer {
   const Params& params;

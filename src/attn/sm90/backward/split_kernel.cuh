@@ -40,12 +40,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) split_kernel(const __grid
     init_split_barriers(smem);
     smem.arrived.bits = 0;
   }
-  if (threadIdx.x < 96) {
-    const uint32_t pair = threadIdx.x % 4, which = threadIdx.x / 32;  // words of two columns
-    const uint32_t word = pair % 2 == 0 ? 0x3f803f80u : 0x3f80u;
-    smem.ones[which][threadIdx.x % 32] = which == pair / 2 ? word : 0;
-    ptx::fence_proxy_async();
-  }
+  fill_ones(smem);
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();
