@@ -4,8 +4,9 @@
 
 PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
     benchmarks/python/memory_of_masks.py [--masks 1500] [--csv FILE]
-Prints, of rank 0, resident memory and how much of it is freed heap that the allocator keeps. With `--device cuda`: what
-is used of its GPU, by the driver's word, and how much of that torch's allocator keeps. `--uses`: what Tangram keeps.
+Prints, of rank 0, resident memory, how much freed heap the allocator keeps (not all of it resident), and what is
+allocated. With `--device cuda`: what is used of its GPU, by the driver's word, how much of that torch's allocator
+keeps, and what it has given out. `--uses`: what Tangram keeps.
 """
 
 import argparse
@@ -32,13 +33,14 @@ class MallInfo2(ctypes.Structure):
     ]
 
 
-def freed_mib():
-    """Freed blocks that the allocator of C keeps in its heaps, all of them."""
+def heap_mib():
+    """(freed blocks that the allocator of C keeps in its heaps, what it has given out), all of its heaps together."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):
-        return float("nan")
+        return float("nan"), float("nan")
     libc.mallinfo2.restype = MallInfo2
-    return libc.mallinfo2().fordblks / 2**20
+    heap = libc.mallinfo2()
+    return heap.fordblks / 2**20, (heap.uordblks + heap.hblkhd) / 2**20
 
 
 def resident_mib():
@@ -55,11 +57,11 @@ def packed(rng, total, longest):
 
 
 def used_mib(device):
-    """(of the process or its GPU, of that what an allocator keeps)."""
+    """(of the process or its GPU, of that what an allocator keeps, what it has given out)."""
     if device == "cpu":
-        return resident_mib(), freed_mib()
+        return resident_mib(), *heap_mib()
     free, total = torch.cuda.mem_get_info()
-    return (total - free) / 2**20, torch.cuda.memory_reserved() / 2**20
+    return tuple(n / 2**20 for n in (total - free, torch.cuda.memory_reserved(), torch.cuda.memory_allocated()))
 
 
 def step(cu_seqlens, x):
@@ -96,8 +98,8 @@ def main():
     for mask in range(1, arguments.masks + 1):
         step(packed(rng, arguments.tokens, arguments.longest), x)
         if mask in arguments.marks or mask == arguments.masks:
-            used, kept = used_mib(arguments.device)
-            line = f"{arguments.device},{dist.get_world_size()},{arguments.tokens},{mask},{used:.0f},{kept:.0f}"
+            numbers = ",".join(f"{n:.1f}" for n in used_mib(arguments.device))
+            line = f"{arguments.device},{dist.get_world_size()},{arguments.tokens},{mask},{numbers}"
             lines.append(line)
             if dist.get_rank() == 0:
                 print(line, f"({time.perf_counter() - start:.0f} s)", flush=True)
@@ -105,7 +107,7 @@ def main():
                     print(f"    {row}", flush=True)
     if arguments.csv and dist.get_rank() == 0:
         with open(arguments.csv, "w") as file:
-            file.write("device,ranks,tokens,masks,used_mib,of_that_kept_by_allocator_mib\n")
+            file.write("device,ranks,tokens,masks,used_mib,of_that_kept_by_allocator_mib,allocated_mib\n")
             file.writelines(line + "\n" for line in lines)
     dist.destroy_process_group()
 
