@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar
@@ -33,7 +32,7 @@ class BoundedCache(Generic[T]):
         self._size_of = size_of
         self._max_bytes = _bounds.get(name, max_bytes)
         self._max_entries = _entries.get(name, max_entries)
-        self._entries: OrderedDict[Hashable, T] = OrderedDict()
+        self._entries: dict[Hashable, T] = {}  # an OrderedDict hashes every key to list its values
         self._lock = Lock()
         self._latest: tuple[Hashable, T] | None = None  # layers ask for one after the other
         _caches.add(self)  # type: ignore[arg-type]
@@ -43,9 +42,9 @@ class BoundedCache(Generic[T]):
         if latest is not None and latest[0] == key:
             return latest[1]
         with self._lock:
-            value = self._entries.get(key)
+            value = self._entries.pop(key, None)
             if value is not None:
-                self._entries.move_to_end(key)
+                self._entries[key] = value  # the last one now
                 self._latest = (key, value)
             return value
 
@@ -62,8 +61,8 @@ class BoundedCache(Generic[T]):
 
     def put(self, key: Hashable, value: T) -> T:
         with self._lock:
+            self._entries.pop(key, None)
             self._entries[key] = value
-            self._entries.move_to_end(key)
             self._latest = (key, value)
             gone = self._take_superfluous()
         del gone  # what ends may wait for a GPU or run Python: not under the lock
@@ -76,7 +75,7 @@ class BoundedCache(Generic[T]):
             if total <= self._max_bytes and len(self._entries) <= self._max_entries:
                 break
             total -= size
-            gone.append(self._entries.popitem(last=False)[1])
+            gone.append(self._entries.pop(next(iter(self._entries))))
         return gone
 
     def clear(self) -> None:

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "plan/chunk_areas.hpp"
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
+#include "plan/halve_pack.hpp"
 #include "plan/pack.hpp"
 #include "plan/refine.hpp"
 
@@ -77,6 +79,7 @@ constexpr int kManyRanks = 16;
 // Of so many blocks most are small, and whichever way they are packed the search brings them in line.
 constexpr size_t kManyBlocks = 2000;
 
+constexpr int64_t kMaxChunks = 1 << 20;
 // Chunks as fine as this let the improvement put cuts where documents begin and end. It costs nothing: runs count, not
 // chunks.
 constexpr int64_t kFinest = 64;
@@ -170,7 +173,6 @@ Dispatch to_dispatch(const std::vector<RankRun>& map, int cp_size, int64_t chunk
 
 // Chunks this fine let cuts lie where documents begin and end. It costs little: runs count, not chunks.
 int64_t search_chunk_size(const Mask& mask, int64_t chunk_size) {
-  constexpr int64_t kMaxChunks = 1 << 20;
   while (chunk_size % 2 == 0 && mask.seqlen_q() / (chunk_size / 2) <= kMaxChunks) chunk_size /= 2;
   return chunk_size;
 }
@@ -265,9 +267,21 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   return to_dispatch(best.map, cp_size, chunk_size, may_change);
 }
 
+// Packed causal documents over two ranks, which training deals out anew at every step.
+std::optional<Dispatch> halves_of_pack(const Mask& mask, const DistAttnConfig& config) {
+  const bool is_asked = config.cp_size == 2 && config.dispatch.chunk_size == 0 && mask.is_self_attention();
+  if (!is_asked || mask.seqlen_q() > kMaxChunks || mask.slices().size() < 2 || !is_causal_pack(mask.slices()))
+    return {};
+  auto map = halve_pack(mask.slices(), mask.seqlen_q(), balance_tolerance(mask.seqlen_q() / 2), cut_cost(config));
+  if (!map) return {};
+  renumber(*map, 2);
+  return to_dispatch(*map, 2, 1, true);
+}
+
 }  // namespace
 
 Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
+  if (auto halves = halves_of_pack(mask, config)) return *std::move(halves);
   double overload = 0;
   if (config.dispatch.chunk_size > 0) {
     return dispatch_chunks(mask, config, config.dispatch.chunk_size, false, overload);
