@@ -52,7 +52,7 @@ from ._core import (
     infer_attn_mask_from_sliding_window,
     list_backends,
 )
-from ._from_masks import from_block_mask, from_dense
+from ._from_masks import from_block_mask, from_dense, masks_from_block_indices
 from ._memory import MemoryRow, memory_use, set_cache_bytes
 from ._settings import Configuration, configuration, configure
 from .errors import CommError, CudaError, Error, InternalError, InvalidArgument, NotAvailable, Timeout
@@ -123,6 +123,7 @@ __all__ = [
     "errors",
     "from_block_mask",
     "from_dense",
+    "masks_from_block_indices",
     "DistAttnRuntimeKey",
     "calc_attn",
     "check_errors",

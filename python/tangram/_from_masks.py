@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Masks that other libraries describe otherwise: dense boolean ones, and BlockMask of FlexAttention."""
+"""Masks that others describe otherwise: dense boolean ones, BlockMask of FlexAttention, blocks for groups of heads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from ._batches import shifted
 from ._core import Mask
+from ._named import Named
 from ._runs import RunsToSlices
 from .errors import InvalidArgument, NotAvailable
 
@@ -46,6 +47,34 @@ def _in_a_row(masks: list[Mask]) -> Mask:
 
 def _of_heads(masks: list[Mask]) -> Mask | list[Mask]:
     return masks[0] if all(mask == masks[0] for mask in masks) else masks
+
+
+def masks_from_block_indices(
+    seqlen_q: int, seqlen_k: int, block_q: int, block_k: int, indices: Any, *, causal: bool = False
+) -> list[Mask]:
+    """The key blocks that each query block sees, chosen for each group of heads by itself, as dynamic sparse attention
+    does: one mask a group, as a list that stands for a mask wherever one is taken.
+
+    Args:
+        seqlen_q, seqlen_k: rows; blocks at the end may be shorter.
+        block_q, block_k: rows of a block.
+        indices: integers `[groups, query blocks, n]`, a NumPy array or a torch tensor, which is copied to the host; -1
+            stands behind the indices of a query block that sees fewer than n. Group g is of K/V heads
+            `[g * heads_kv / groups, (g + 1) * heads_kv / groups)` and their query heads.
+        causal: cuts the blocks besides, bottom-right aligned.
+
+    Raises:
+        InvalidArgument: another shape or dtype; an index out of range, twice in a query block, or behind a -1.
+    """
+    np = _numpy("masks_from_block_indices")
+    blocks = np.asarray(indices.detach().cpu() if hasattr(indices, "detach") else indices)
+    if blocks.ndim != 3 or blocks.shape[0] == 0 or blocks.dtype.kind not in "iu":
+        raise InvalidArgument(
+            "masks_from_block_indices: indices must be integers [groups, query blocks, n]; those of all heads are "
+            f"Mask.from_block_indices (got {tuple(blocks.shape)} of {blocks.dtype})"
+        )
+    with Named("masks_from_block_indices"):
+        return [Mask.from_block_indices(seqlen_q, seqlen_k, block_q, block_k, group, causal=causal) for group in blocks]
 
 
 def from_dense(mask: Any, *, max_slices: int | None = None) -> Mask | list[Mask]:

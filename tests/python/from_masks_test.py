@@ -10,7 +10,7 @@ import pytest
 import tangram
 from masks import random_typed
 from reference import mask_cells, typed_cells
-from tangram import Mask, from_block_mask, from_dense
+from tangram import Mask, from_block_mask, from_dense, masks_from_block_indices
 
 FAMILIES = {
     "full": (Mask.full(40, 50), 1),
@@ -121,3 +121,39 @@ def test_a_block_mask_computes_what_flex_attention_computes():
     out, _ = tangram.flex_flash_attn_func(q, k, v, from_block_mask(made), layout="bshd")
     want = flex.flex_attention(*(x.transpose(1, 2) for x in (q, k, v)), block_mask=made).transpose(1, 2)
     assert torch.allclose(out, want, atol=1e-5)  # float32: sums of at most 90 products
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_that_groups_of_heads_chose(causal):
+    rng = np.random.default_rng(4)
+    seqlen_q, seqlen_k, block_q, block_k, width = 70, 90, 16, 8, 5  # the last blocks are shorter
+    indices = np.full((3, 5, width), -1, np.int32)
+    cells = np.zeros((3, seqlen_q, seqlen_k), bool)
+    for group in range(3):
+        for row in range(5):
+            chosen = rng.permutation(12)[: rng.integers(0, width + 1)]  # some rows see nothing
+            indices[group, row, : len(chosen)] = chosen
+            for block in chosen:
+                cells[group, row * 16 : row * 16 + 16, block * 8 : block * 8 + 8] = True
+    if causal:
+        cells &= np.tril(np.ones((seqlen_q, seqlen_k), bool), seqlen_k - seqlen_q)
+    masks = masks_from_block_indices(seqlen_q, seqlen_k, block_q, block_k, indices, causal=causal)
+    assert len(masks) == 3
+    for mask, expected in zip(masks, cells, strict=True):
+        assert np.array_equal(mask_cells(mask), expected)
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    assert masks_from_block_indices(70, 90, 16, 8, torch.from_numpy(indices), causal=causal) == masks
+
+
+def test_blocks_that_groups_cannot_have_chosen_are_refused():
+    for wrong in (np.zeros((4, 2), int), np.zeros((0, 4, 2), int), np.zeros((1, 4, 2)), np.zeros((1, 4, 2), bool)):
+        with pytest.raises(tangram.InvalidArgument, match=r"^masks_from_block_indices: indices must be integers \["):
+            masks_from_block_indices(64, 64, 16, 16, wrong)
+    for values, text in (
+        ([[[4], [0], [0], [0]]], r"^masks_from_block_indices: indices must lie in \[0, 4\) \(got 4 in query block 0"),
+        ([[[1, 1], [0, -1], [0, -1], [0, -1]]], r"^masks_from_block_indices: indices must not repeat"),
+        ([[[-1, 1], [0, -1], [0, -1], [0, -1]]], r"^masks_from_block_indices: .*-1"),
+        ([[[0], [0], [0]]], r"^masks_from_block_indices: "),
+    ):
+        with pytest.raises(tangram.InvalidArgument, match=text):
+            masks_from_block_indices(64, 64, 16, 16, np.array(values))
