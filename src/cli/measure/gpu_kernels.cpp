@@ -161,7 +161,7 @@ Measured measure_gpu_kernels(Communicator& control, const MeasureOptions& option
     }
   }
   control.barrier("measure");
-  constexpr HeadDims kStageDims{64, 64};  // whatever was measured before, so that files compare
+  constexpr HeadDims kStageDims{64, 64};  // of all files, so that they compare
   file.stage_overhead_s =
       measure_stage_overhead(*backend, heads_of(options.dtypes.front(), kStageDims), 3 * options.num_repeats);
   measured.notes.push_back(fmt::format("a further call of a pass: {}", seconds_text(file.stage_overhead_s)));
