@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <vector>
 
 namespace tangram {
 
@@ -29,6 +31,18 @@ struct KernelModel {
   bool items_by_keys = false;
 
   friend bool operator==(const KernelModel&, const KernelModel&) = default;
+};
+
+/// What kernels compiled for a class of head dimensions reach, as factors of the rates that a model holds. Dimensions
+/// belong to the first class of a list that holds both, and a call takes as long as one of the class's own dimensions
+/// would; larger ones have the factors of the last class.
+struct HeadDimRate {
+  int head_dim = 0;     ///< of q and k
+  int head_dim_v = 0;   ///< of v and out
+  double forward = 1;   ///< of the FLOPs a second
+  double backward = 1;  ///< likewise
+
+  friend bool operator==(const HeadDimRate&, const HeadDimRate&) = default;
 };
 
 /// One direction of a rank's link.
@@ -56,6 +70,12 @@ inline constexpr int64_t kMemoryBytes = 141'000'000'000;
 /// Of kernels of head dim 128 in bfloat16, fitted to docs/results/sm90_h200.csv.
 inline constexpr KernelModel kForward{64, 64, 128, 710.6e12, 0.169, 0.800e-6, 5.15e-6, 0.0616};
 inline constexpr KernelModel kBackward{64, 64, 128, 670.5e12, 0.352, 6.30e-6, 18.8e-6, 0.164, true};
+/// Kernels of backend `sm90` beside those of head dim 128, measured on a causal mask of 16,384 rows; (192, 128) is
+/// assumed, midway between its neighbours (docs/design/head_dims_sm90.md).
+inline constexpr HeadDimRate kHeadDimRates[] = {
+    {32, 32, 0.526, 0.579}, {64, 64, 0.810, 0.795},  {96, 96, 0.867, 0.923},
+    {128, 128, 1, 1},       {192, 128, 1.09, 0.826}, {256, 256, 1.18, 0.651},
+};
 /// Copy engines over NVLink, fitted to one direction of docs/results/links_h200.csv.
 inline constexpr LinkModel kInside{390e9, 2.45e-6};
 /// Assumed: 400 Gbit/s a GPU.
@@ -80,6 +100,10 @@ struct MachineModel {
   std::string kernels = "sm90, bfloat16, head dim 128";  ///< which kernels `forward` and `backward` are of
   KernelModel forward = h200::kForward;
   KernelModel backward = h200::kBackward;
+  int head_dim = 128;    ///< of q and k, in the calls whose times made `forward` and `backward`
+  int head_dim_v = 128;  ///< of v and out
+  /// What kernels of other head dims reach beside these; empty: one rate for all.
+  std::vector<HeadDimRate> head_dim_rates{std::begin(h200::kHeadDimRates), std::end(h200::kHeadDimRates)};
   int workers = h200::kMultiprocessors;  ///< multiprocessors or threads that share a rank's items
   int ranks_per_node = 8;                ///< ranks further apart use `between`
   int devices_per_node = 8;              ///< ranks of a node beyond this many share devices
@@ -114,6 +138,9 @@ struct CostModel {
   /// What a backward pass takes for a key row that is not of the rank's own shard, for each query head, however few
   /// queries see it.
   double backward_key_row_s = h200::kBackward.item_s / h200::kBackward.item_rows / h200::kMultiprocessors;
+  /// Both rates hold for the class whose factors are 1 (of H200 nodes: head dim 128), and times its factors for any
+  /// other; empty: for all head dims.
+  std::vector<HeadDimRate> head_dim_rates{std::begin(h200::kHeadDimRates), std::end(h200::kHeadDimRates)};
 
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };

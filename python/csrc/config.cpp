@@ -15,6 +15,7 @@
 
 #include "bind.hpp"
 #include "core/require.hpp"
+#include "machine/head_dim_rates.hpp"
 
 namespace tangram::python {
 
@@ -33,12 +34,18 @@ std::string repr(const HeadConfig& c) {
   return fmt::format("HeadConfig(num_heads_q={}, num_heads_kv={}, head_dim={}, head_dim_v={}, dtype='{}')",
                      c.num_heads_q, c.num_heads_kv, c.head_dim, c.head_dim_v, to_string(c.dtype));
 }
+std::string repr(const HeadDimRate& c) {
+  return fmt::format("HeadDimRate(head_dim={}, head_dim_v={}, forward={}, backward={})", c.head_dim, c.head_dim_v,
+                     c.forward, c.backward);
+}
 std::string repr(const CostModel& c) {
+  std::string rates;
+  for (const HeadDimRate& rate : c.head_dim_rates) rates += (rates.empty() ? "" : ", ") + repr(rate);
   return fmt::format(
       "CostModel(forward_flops_per_s={}, backward_flops_per_s={}, link_bytes_per_s={}, copy_latency_s={}, "
-      "stage_overhead_s={}, tile_rows={}, memory_bytes_per_s={}, backward_key_row_s={})",
+      "stage_overhead_s={}, tile_rows={}, memory_bytes_per_s={}, backward_key_row_s={}, head_dim_rates=[{}])",
       c.forward_flops_per_s, c.backward_flops_per_s, c.link_bytes_per_s, c.copy_latency_s, c.stage_overhead_s,
-      c.tile_rows, c.memory_bytes_per_s, c.backward_key_row_s);
+      c.tile_rows, c.memory_bytes_per_s, c.backward_key_row_s, rates);
 }
 std::string repr(const MovementConfig& c) {
   return fmt::format("MovementConfig(algorithm='{}', head_groups={})", to_string(c.algorithm), c.head_groups);
@@ -178,33 +185,73 @@ void bind_parts(nb::module_& m) {
       .def_prop_ro("dtype", [](const HeadConfig& c) { return std::string(to_string(c.dtype)); });
   finish(heads);
 
+  nb::class_<HeadDimRate> rate(m, "HeadDimRate", "What kernels of a class of head dims reach beside others.");
+  rate.def(
+          "__init__",
+          [](HeadDimRate* self, nb::handle head_dim, nb::handle head_dim_v, nb::handle forward, nb::handle backward,
+             const nb::kwargs& rest) {
+            constexpr const char* kName = "HeadDimRate";
+            refuse_unknown(rest, kName, "head_dim, head_dim_v, forward, backward");
+            const HeadDimRate value{small(head_dim, kName, "head_dim"), small(head_dim_v, kName, "head_dim_v"),
+                                    field<double>(forward, kName, "forward", "a number"),
+                                    field<double>(backward, kName, "backward", "a number")};
+            validate_head_dim_rates({&value, 1}, kName, "rates");
+            new (self) HeadDimRate{value};
+          },
+          "head_dim"_a.none(), "head_dim_v"_a.none(), "forward"_a.none() = 1.0, "backward"_a.none() = 1.0, "rest"_a,
+          nb::sig("def __init__(self, head_dim: int, head_dim_v: int, forward: float = 1.0, backward: float = 1.0) "
+                  "-> None"),
+          "Columns of q and k and of v that a class of kernels is compiled for, and what its rates are as multiples of "
+          "CostModel's, without a unit. Dimensions belong to the first class of a list that holds both, and take as "
+          "long as its own; larger ones have the factors of the last class. Raises InvalidArgument for what is not "
+          "positive.")
+      .def_ro("head_dim", &HeadDimRate::head_dim)
+      .def_ro("head_dim_v", &HeadDimRate::head_dim_v)
+      .def_ro("forward", &HeadDimRate::forward)
+      .def_ro("backward", &HeadDimRate::backward);
+  finish(rate);
+
   const CostModel defaults;
   nb::class_<CostModel> cost(m, "CostModel", "Constants of the machine in which the planner compares.");
   cost.def(
           "__init__",
           [](CostModel* self, nb::handle forward, nb::handle backward, nb::handle link, nb::handle copy,
-             nb::handle stage, nb::handle tile, nb::handle memory, nb::handle key_row, const nb::kwargs& rest) {
+             nb::handle stage, nb::handle tile, nb::handle memory, nb::handle key_row, nb::handle rates,
+             const nb::kwargs& rest) {
             constexpr const char* kName = "CostModel";
             refuse_unknown(rest, kName,
                            "forward_flops_per_s, backward_flops_per_s, link_bytes_per_s, copy_latency_s, "
-                           "stage_overhead_s, tile_rows, memory_bytes_per_s, backward_key_row_s");
+                           "stage_overhead_s, tile_rows, memory_bytes_per_s, backward_key_row_s, head_dim_rates");
             const auto number = [](nb::handle value, const char* name) {
               return field<double>(value, kName, name, "a number");
             };
-            new (self) CostModel{number(forward, "forward_flops_per_s"), number(backward, "backward_flops_per_s"),
-                                 number(link, "link_bytes_per_s"),       number(copy, "copy_latency_s"),
-                                 number(stage, "stage_overhead_s"),      whole(tile, kName, "tile_rows"),
-                                 number(memory, "memory_bytes_per_s"),   number(key_row, "backward_key_row_s")};
+            new (self) CostModel{number(forward, "forward_flops_per_s"),
+                                 number(backward, "backward_flops_per_s"),
+                                 number(link, "link_bytes_per_s"),
+                                 number(copy, "copy_latency_s"),
+                                 number(stage, "stage_overhead_s"),
+                                 whole(tile, kName, "tile_rows"),
+                                 number(memory, "memory_bytes_per_s"),
+                                 number(key_row, "backward_key_row_s"),
+                                 field<std::vector<HeadDimRate>>(rates, kName, "head_dim_rates", "HeadDimRates")};
           },
           "forward_flops_per_s"_a.none() = defaults.forward_flops_per_s,
           "backward_flops_per_s"_a.none() = defaults.backward_flops_per_s,
           "link_bytes_per_s"_a.none() = defaults.link_bytes_per_s, "copy_latency_s"_a.none() = defaults.copy_latency_s,
           "stage_overhead_s"_a.none() = defaults.stage_overhead_s, "tile_rows"_a.none() = defaults.tile_rows,
           "memory_bytes_per_s"_a.none() = defaults.memory_bytes_per_s,
-          "backward_key_row_s"_a.none() = defaults.backward_key_row_s, "rest"_a,
+          "backward_key_row_s"_a.none() = defaults.backward_key_row_s,
+          "head_dim_rates"_a.none() = defaults.head_dim_rates, "rest"_a,
           nb::sig("def __init__(self, forward_flops_per_s: float = ..., backward_flops_per_s: float = ..., "
                   "link_bytes_per_s: float = ..., copy_latency_s: float = ..., stage_overhead_s: float = ..., "
-                  "tile_rows: int = ..., memory_bytes_per_s: float = ..., backward_key_row_s: float = ...) -> None"))
+                  "tile_rows: int = ..., memory_bytes_per_s: float = ..., backward_key_row_s: float = ..., "
+                  "head_dim_rates: collections.abc.Sequence[HeadDimRate] = ...) -> None"),
+          "forward_flops_per_s and backward_flops_per_s: attention by visible area, of the class of head dims whose "
+          "factors in head_dim_rates are 1 (by default 128); of others times their factors. An empty list: the same "
+          "rates for all head dims. link_bytes_per_s: of a rank, each way. copy_latency_s: of a contiguous copy. "
+          "stage_overhead_s: of a further stage. tile_rows: query rows of a kernel tile. memory_bytes_per_s: rows that "
+          "are copied or added, read plus written. backward_key_row_s: of a key row of another rank, for each query "
+          "head. The planner raises InvalidArgument for rates that are not positive and negative times.")
       .def_ro("forward_flops_per_s", &CostModel::forward_flops_per_s)
       .def_ro("backward_flops_per_s", &CostModel::backward_flops_per_s)
       .def_ro("link_bytes_per_s", &CostModel::link_bytes_per_s)
@@ -212,7 +259,8 @@ void bind_parts(nb::module_& m) {
       .def_ro("stage_overhead_s", &CostModel::stage_overhead_s)
       .def_ro("tile_rows", &CostModel::tile_rows)
       .def_ro("memory_bytes_per_s", &CostModel::memory_bytes_per_s)
-      .def_ro("backward_key_row_s", &CostModel::backward_key_row_s);
+      .def_ro("backward_key_row_s", &CostModel::backward_key_row_s)
+      .def_ro("head_dim_rates", &CostModel::head_dim_rates);
   finish(cost);
 }
 

@@ -25,7 +25,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     Mask: ("seqlen_q", "seqlen_k", "slices"),
 }
 for _name in vars(_core):
-    if _name in ("AttnOptions", "CostModel") or _name.endswith("Config"):
+    if _name in ("AttnOptions", "CostModel", "HeadDimRate") or _name.endswith("Config"):
         _FIELDS[getattr(_core, _name)] = _properties(getattr(_core, _name))
 
 

@@ -11,13 +11,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/doc_lengths.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/gpu/gpu_step.hpp"
 #include "cli/machine.hpp"
 #include "cli/machine_file.hpp"
 #include "cli/measure/gpu_kernels.hpp"
 #include "cli/measure/gpu_links.hpp"
+#include "cli/measure/head_dims.hpp"
 #include "cli/measure/machine_measure.hpp"
 #include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
@@ -125,9 +125,9 @@ nlohmann::json doctor_json() {
 
 struct DoctorVerbOptions {
   bool json = false;
-  std::string measure;  // file to write
-  std::string dtypes;   // empty: float32,bfloat16, or bfloat16 of GPUs
-  std::string head_dims = "64,128";
+  std::string measure;          // file to write
+  std::string dtypes;           // empty: float32,bfloat16, or bfloat16 of GPUs
+  std::string head_dims;        // empty: 64,128, or all that GPUs have kernels of
   std::optional<int64_t> rows;  // none: 2048, or 16384 of GPUs
   int64_t num_gpus = 0;         // 0: measure what computes on the CPU
 };
@@ -145,9 +145,10 @@ MeasureOptions measure_options(const DoctorVerbOptions& options) {
     measure.dtypes.push_back(parse_dtype(name));
     name.clear();
   }
-  for (const int64_t head_dim : parse_number_list(options.head_dims, "--head-dims")) {
-    require(1 <= head_dim && head_dim <= 1024, "--head-dims: must lie in [1, 1024] (got {})", head_dim);
-    measure.head_dims.push_back(static_cast<int>(head_dim));
+  if (options.head_dims.empty() && on_gpus) {
+    measure.head_dims = gpu_head_dims();
+  } else {
+    measure.head_dims = parse_head_dims(options.head_dims.empty() ? "64,128" : options.head_dims, "--head-dims");
   }
   measure.max_rows = options.rows.value_or(on_gpus ? 16384 : 2048);
   require(256 <= measure.max_rows && measure.max_rows <= 1 << 16, "--rows: must lie in [256, {}] (got {})", 1 << 16,
@@ -227,7 +228,9 @@ Verb add_doctor_verb(CLI::App& app) {
       "that of threads",
       "FILE");
   add("--dtypes", options->dtypes, "of kernels (default float32,bfloat16; with --gpus bfloat16)", "LIST");
-  add("--head-dims", options->head_dims, "of kernels (default " + options->head_dims + ")", "LIST");
+  add("--head-dims", options->head_dims,
+      "of kernels, as 192:128 where values are narrower (default 64,128; with --gpus 32,64,96,128,192:128,256)",
+      "LIST");
   add("--rows", options->rows, "rows of the largest call (default 2048; with --gpus 16384)", "N");
   CLI::Option* gpus =
       verb->add_option("--gpus", options->num_gpus,

@@ -8,9 +8,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <tuple>
 
 #include "cli/bounded_json.hpp"
 #include "core/require.hpp"
+#include "machine/head_dim_rates.hpp"
 #include "tangram/dtype.hpp"
 
 namespace tangram::cli {
@@ -94,7 +96,7 @@ KernelModel parse_kernel(const Json& object, const std::string& what) {
 }
 
 KernelEntry parse_kernel_entry(const Json& object, const std::string& what) {
-  constexpr std::string_view kKeys[] = {"backend", "device", "dtype",   "head_dim",
+  constexpr std::string_view kKeys[] = {"backend", "device", "dtype",   "head_dim", "head_dim_v",
                                         "workers", "source", "forward", "backward"};
   const Reader reader(object, what, kKeys);
   KernelEntry entry;
@@ -102,6 +104,7 @@ KernelEntry parse_kernel_entry(const Json& object, const std::string& what) {
   entry.device = reader.text("device");
   entry.dtype = parse_dtype(reader.text("dtype"));
   entry.head_dim = reader.count("head_dim");
+  entry.head_dim_v = reader.has("head_dim_v") ? reader.count("head_dim_v") : entry.head_dim;
   entry.workers = reader.count("workers");
   entry.source = reader.text("source");
   entry.forward = parse_kernel(reader.at("forward"), what + ".forward");
@@ -128,6 +131,17 @@ LinkEntry parse_link_entry(const Json& object, const std::string& what) {
   return entry;
 }
 
+// Classes of a backend's kernels; none where kernels compute any head dim alike.
+std::span<const HeadDimRate> classes_of(std::string_view backend) {
+  return backend == "sm90" ? std::span<const HeadDimRate>(h200::kHeadDimRates) : std::span<const HeadDimRate>();
+}
+
+// The dimensions that a backend's kernels compute for these.
+std::pair<int, int> computed_dims(std::string_view backend, int head_dim, int head_dim_v) {
+  const HeadDimRate* const rate = find_head_dim_rate(classes_of(backend), head_dim, head_dim_v);
+  return rate != nullptr ? std::pair(rate->head_dim, rate->head_dim_v) : std::pair(head_dim, head_dim_v);
+}
+
 // The first entry that `fits` and is cheapest by `cost`; null when none fits.
 template <class Entry, class Fits, class Cost>
 const Entry* find_entry(const std::vector<Entry>& entries, const Fits& fits, const Cost& cost) {
@@ -141,6 +155,11 @@ const Entry* find_entry(const std::vector<Entry>& entries, const Fits& fits, con
 }  // namespace
 
 std::string_view to_string(CommEngine engine) { return kEngines[static_cast<size_t>(engine)]; }
+
+std::string head_dim_text(int head_dim, int head_dim_v) {
+  return head_dim == head_dim_v ? fmt::format("head dim {}", head_dim)
+                                : fmt::format("head dim {} (values {})", head_dim, head_dim_v);
+}
 
 CommEngine parse_comm_engine(std::string_view name, std::string_view what) {
   const auto found = std::find(kEngines.begin(), kEngines.end(), name);
@@ -158,7 +177,7 @@ MachineFile builtin_machine_file() {
   file.memory_bytes = model.memory_bytes;
   file.memory_bytes_per_s = model.memory_bytes_per_s;
   file.stage_overhead_s = model.stage_overhead_s;
-  file.kernels.push_back({"sm90", "NVIDIA H200", DType::kBFloat16, 128, model.workers,
+  file.kernels.push_back({"sm90", "NVIDIA H200", DType::kBFloat16, model.head_dim, model.head_dim_v, model.workers,
                           "fitted to docs/results/sm90_h200.csv", model.forward, model.backward});
   file.links.push_back({"copy_engine", false, CommEngine::kCopyEngine, "measured", model.inside, 0, 0});
   file.links.push_back({"workers", false, CommEngine::kWorkers, "measured", model.inside, model.comm_workers,
@@ -170,14 +189,16 @@ MachineFile builtin_machine_file() {
 std::string machine_file_to_json(const MachineFile& file) {
   Json kernels = Json::array();
   for (const KernelEntry& entry : file.kernels) {
-    kernels.push_back({{"backend", entry.backend},
-                       {"device", entry.device},
-                       {"dtype", std::string(tangram::to_string(entry.dtype))},
-                       {"head_dim", entry.head_dim},
-                       {"workers", entry.workers},
-                       {"source", entry.source},
-                       {"forward", kernel_json(entry.forward)},
-                       {"backward", kernel_json(entry.backward)}});
+    Json kernel = {{"backend", entry.backend},
+                   {"device", entry.device},
+                   {"dtype", std::string(tangram::to_string(entry.dtype))},
+                   {"head_dim", entry.head_dim},
+                   {"workers", entry.workers},
+                   {"source", entry.source},
+                   {"forward", kernel_json(entry.forward)},
+                   {"backward", kernel_json(entry.backward)}};
+    if (entry.head_dim_v != entry.head_dim) kernel["head_dim_v"] = entry.head_dim_v;
+    kernels.push_back(std::move(kernel));
   }
   Json links = Json::array();
   for (const LinkEntry& entry : file.links) {
@@ -239,7 +260,9 @@ MachineModel choose_machine(const MachineFile& file, const MachineChoice& choice
   const KernelEntry* const kernel = find_entry(
       file.kernels, [&](const KernelEntry& e) { return choice.backend.empty() || e.backend == choice.backend; },
       [&](const KernelEntry& e) {
-        return (e.dtype == heads.dtype ? 0 : 1 << 24) + std::abs(e.head_dim - heads.head_dim);
+        const auto [of_entry, of_entry_v] = computed_dims(e.backend, e.head_dim, e.head_dim_v);
+        const auto [wanted, wanted_v] = computed_dims(e.backend, heads.head_dim, heads.head_dim_v);
+        return std::tuple(e.dtype != heads.dtype, std::abs(of_entry - wanted), std::abs(of_entry_v - wanted_v));
       });
   require(kernel != nullptr, "{}: has no kernels of backend '{}'", what, choice.backend);
   const auto link_cost = [](const LinkEntry&) { return 0; };
@@ -255,10 +278,17 @@ MachineModel choose_machine(const MachineFile& file, const MachineChoice& choice
       [&](const LinkEntry& e) { return e.transport == choice.transport ? 0 : 1; });
   MachineModel machine;
   machine.name = file.name;
-  machine.kernels =
-      fmt::format("{}, {}, head dim {}", kernel->backend, tangram::to_string(kernel->dtype), kernel->head_dim);
+  machine.kernels = fmt::format("{}, {}, {}", kernel->backend, tangram::to_string(kernel->dtype),
+                                head_dim_text(kernel->head_dim, kernel->head_dim_v));
   machine.forward = kernel->forward;
   machine.backward = kernel->backward;
+  machine.head_dim = kernel->head_dim;
+  machine.head_dim_v = kernel->head_dim_v;
+  machine.head_dim_rates = relative_rates(classes_of(kernel->backend), kernel->head_dim, kernel->head_dim_v);
+  if (!machine.head_dim_rates.empty() && computed_dims(kernel->backend, kernel->head_dim, kernel->head_dim_v) !=
+                                             computed_dims(kernel->backend, heads.head_dim, heads.head_dim_v)) {
+    machine.kernels += ", scaled to " + head_dim_text(heads.head_dim, heads.head_dim_v);
+  }
   machine.workers = kernel->workers;
   machine.devices_per_node = file.devices_per_node;
   machine.inside = inside->link;

@@ -13,14 +13,15 @@
 
 namespace tangram::cli {
 
-/// Constants of one backend's kernels on one kind of device, for one dtype and head dim.
+/// Constants of one backend's kernels on one kind of device, for one dtype and pair of head dims.
 struct KernelEntry {
   std::string backend;
   std::string device;
   DType dtype = DType::kFloat32;
-  int head_dim = 128;
-  int workers = 1;     ///< threads or multiprocessors of a rank
-  std::string source;  ///< `measured`, `fitted to ...`, `assumed`
+  int head_dim = 128;    ///< of q and k
+  int head_dim_v = 128;  ///< of v; left out of a file where it is head_dim
+  int workers = 1;       ///< threads or multiprocessors of a rank
+  std::string source;    ///< `measured`, `fitted to ...`, `assumed`
   KernelModel forward;
   KernelModel backward;
 };
@@ -59,10 +60,15 @@ struct MachineChoice {
   std::string backend;
   std::string transport;
 };
-/// The entries of a file as one machine: kernels of the backend, of `heads.dtype` and the nearest head dim where there
-/// are several, links of the transport. Throws InvalidArgument, naming what the file has, when nothing fits.
+/// The entries of a file as one machine: kernels of the backend, of `heads.dtype` and the nearest head dims where there
+/// are several, links of the transport. Kernels of backend `sm90` are compiled for classes of head dims: those of the
+/// class of `heads` are nearest, and those of another are scaled as the default machine's rates are. Throws
+/// InvalidArgument, naming what the file has, when nothing fits.
 MachineModel choose_machine(const MachineFile& file, const MachineChoice& choice, const HeadConfig& heads,
                             std::string_view what);
+
+/// `head dim 128`, `head dim 192 (values 128)`.
+std::string head_dim_text(int head_dim, int head_dim_v);
 
 /// `copy_engine`, `workers`, `host_threads`.
 std::string_view to_string(CommEngine engine);

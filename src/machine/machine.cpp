@@ -5,13 +5,12 @@
 
 #include <cmath>
 
+#include "machine/head_dim_rates.hpp"
 #include "machine/kernel_work.hpp"
 
 namespace tangram {
 
 namespace {
-
-constexpr double kForwardFlops = 4 * 128, kBackwardFlops = 10 * 128;  // of a visible cell of one head of 128
 
 /// FLOPs a second by visible area. A kernel's own rate counts tiles that are computed, and neither items nor calls.
 double flat_rate(const KernelModel& kernel, int workers, double flops) {
@@ -26,8 +25,9 @@ double flat_rate(const KernelModel& kernel, int workers, double flops) {
 }  // namespace
 
 CostModel cost_model_of(const MachineModel& machine) {
-  return {.forward_flops_per_s = flat_rate(machine.forward, machine.workers, kForwardFlops),
-          .backward_flops_per_s = flat_rate(machine.backward, machine.workers, kBackwardFlops),
+  const auto flops = [&](AttnPass pass) { return flops_per_cell(machine.head_dim, machine.head_dim_v, pass); };
+  return {.forward_flops_per_s = flat_rate(machine.forward, machine.workers, flops(AttnPass::kForward)),
+          .backward_flops_per_s = flat_rate(machine.backward, machine.workers, flops(AttnPass::kBackward)),
           .link_bytes_per_s = machine.inside.bytes_per_s,
           .copy_latency_s = machine.inside.latency_s,
           .stage_overhead_s = machine.stage_overhead_s,
@@ -35,7 +35,8 @@ CostModel cost_model_of(const MachineModel& machine) {
           .memory_bytes_per_s = machine.memory_bytes_per_s,
           .backward_key_row_s = machine.backward.items_by_keys
                                     ? machine.backward.item_s / machine.backward.item_rows / machine.workers
-                                    : 0};
+                                    : 0,
+          .head_dim_rates = machine.head_dim_rates};
 }
 
 }  // namespace tangram

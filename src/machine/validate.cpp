@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/require.hpp"
+#include "machine/head_dim_rates.hpp"
 
 namespace tangram {
 
@@ -39,6 +40,9 @@ void validate_machine(const MachineModel& machine, std::string_view function) {
   const Checks check{function};
   check.kernel(machine.forward, "forward");
   check.kernel(machine.backward, "backward");
+  check.positive(machine.head_dim, "head_dim");
+  check.positive(machine.head_dim_v, "head_dim_v");
+  validate_head_dim_rates(machine.head_dim_rates, function, "machine.head_dim_rates");
   check.positive(machine.workers, "workers");
   check.positive(machine.ranks_per_node, "ranks_per_node");
   check.positive(machine.devices_per_node, "devices_per_node");

@@ -5,18 +5,21 @@
 
 #include <algorithm>
 
+#include "machine/head_dim_rates.hpp"
 #include "tangram/dtype.hpp"
 
 namespace tangram {
 
 double flops_per_head_cell(const HeadConfig& heads, AttnPass pass) {
-  return 2.0 * (pass == AttnPass::kForward ? heads.head_dim + heads.head_dim_v
-                                           : 3.0 * heads.head_dim + 2.0 * heads.head_dim_v);
+  return flops_per_cell(heads.head_dim, heads.head_dim_v, pass);
 }
 
 double compute_seconds(const DistAttnConfig& config, int64_t area, AttnPass pass) {
-  const double rate = pass == AttnPass::kForward ? config.cost.forward_flops_per_s : config.cost.backward_flops_per_s;
-  return static_cast<double>(area) * config.heads.num_heads_q * flops_per_head_cell(config.heads, pass) / rate;
+  const HeadConfig& heads = config.heads;
+  const CostModel& cost = config.cost;
+  const double rate = (pass == AttnPass::kForward ? cost.forward_flops_per_s : cost.backward_flops_per_s) *
+                      head_dim_factor(cost.head_dim_rates, heads.head_dim, heads.head_dim_v, pass);
+  return static_cast<double>(area) * heads.num_heads_q * flops_per_head_cell(heads, pass) / rate;
 }
 
 int64_t kv_row_bytes(const HeadConfig& heads) {

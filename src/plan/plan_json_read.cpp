@@ -47,6 +47,7 @@ void read(const JsonReader& in, KvSegment& s) {
 void read(const JsonReader& in, Stage& stage);
 void read(const JsonReader& in, RankPlan& rank);
 void read(const JsonReader& in, StrategyCandidate& candidate);
+void read(const JsonReader& in, HeadDimRate& rate);
 
 template <class T>
 void read(const JsonReader& in, std::vector<T>& list) {
@@ -124,6 +125,11 @@ void read(const JsonReader& in, StrategyCandidate& candidate) {
   candidate = {read_strategy(in["strategy"]), in["impossible"].text(), read_predicted(in["predicted"])};
 }
 
+void read(const JsonReader& in, HeadDimRate& rate) {
+  in.expect_keys({"head_dim", "head_dim_v", "forward", "backward"});
+  rate = {in["head_dim"].small(), in["head_dim_v"].small(), in["forward"].number(), in["backward"].number()};
+}
+
 DistAttnConfig read_config(const JsonReader& in) {
   DistAttnConfig config;
   in.expect_keys({"cp_size", "heads", "dispatch", "overlap", "cost", "reduce_dtype"}, {"strategy", "movement"});
@@ -151,7 +157,7 @@ DistAttnConfig read_config(const JsonReader& in) {
   const JsonReader cost = in["cost"];
   cost.expect_keys(
       {"forward_flops_per_s", "backward_flops_per_s", "link_bytes_per_s", "copy_latency_s", "stage_overhead_s"},
-      {"tile_rows", "memory_bytes_per_s", "backward_key_row_s"});
+      {"tile_rows", "memory_bytes_per_s", "backward_key_row_s", "head_dim_rates"});
   config.cost = {cost["forward_flops_per_s"].number(), cost["backward_flops_per_s"].number(),
                  cost["link_bytes_per_s"].number(), cost["copy_latency_s"].number(), cost["stage_overhead_s"].number()};
   // Until plans were written with all of them, those that had these values were left out.
@@ -162,6 +168,8 @@ DistAttnConfig read_config(const JsonReader& in) {
       cost.has("memory_bytes_per_s") ? cost["memory_bytes_per_s"].number() : kMemoryBytesPerS;
   config.cost.backward_key_row_s =
       cost.has("backward_key_row_s") ? cost["backward_key_row_s"].number() : kBackwardKeyRow_s;
+  config.cost.head_dim_rates.clear();  // as it was when they were left out: one rate for all head dims
+  if (cost.has("head_dim_rates")) read(cost["head_dim_rates"], config.cost.head_dim_rates);
   config.reduce_dtype = parse_dtype(in["reduce_dtype"].text());
   return config;
 }

@@ -32,6 +32,7 @@ Json encode(const KvSegment& s) {
 Json encode(const Stage& stage);
 Json encode(const RankPlan& rank);
 Json encode(const StrategyCandidate& candidate);
+Json encode(const HeadDimRate& rate);
 
 template <class T>
 Json encode(const std::vector<T>& list) {
@@ -92,6 +93,13 @@ Json encode(const StrategyCandidate& candidate) {
           {"predicted", encode(candidate.predicted)}};
 }
 
+Json encode(const HeadDimRate& rate) {
+  return {{"head_dim", rate.head_dim},
+          {"head_dim_v", rate.head_dim_v},
+          {"forward", rate.forward},
+          {"backward", rate.backward}};
+}
+
 Json encode(const MovementConfig& movement) {
   return {{"algorithm", std::string(to_string(movement.algorithm))}, {"head_groups", movement.head_groups}};
 }
@@ -120,7 +128,8 @@ Json encode(const DistAttnConfig& config) {
                  {"stage_overhead_s", config.cost.stage_overhead_s},
                  {"tile_rows", config.cost.tile_rows},
                  {"memory_bytes_per_s", config.cost.memory_bytes_per_s},
-                 {"backward_key_row_s", config.cost.backward_key_row_s}}},
+                 {"backward_key_row_s", config.cost.backward_key_row_s},
+                 {"head_dim_rates", encode(config.cost.head_dim_rates)}}},
                {"reduce_dtype", std::string(to_string(config.reduce_dtype))}};
   // Left out where they are as in plans from before there were others.
   if (config.strategy != StrategyConfig{}) json["strategy"] = encode(config.strategy);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/require.hpp"
+#include "machine/head_dim_rates.hpp"
 #include "plan/runs.hpp"
 #include "tangram/error.hpp"
 
@@ -115,6 +116,7 @@ void validate_config(const DistAttnConfig& config, const char* function) {
     require(std::isfinite(rate) && rate > 0, "{}: rates of the cost model must be finite and positive (got {})",
             function, rate);
   }
+  validate_head_dim_rates(cost.head_dim_rates, function, "cost.head_dim_rates");
   for (const double seconds : {cost.copy_latency_s, cost.stage_overhead_s, cost.backward_key_row_s}) {
     require(std::isfinite(seconds) && seconds >= 0,
             "{}: times of the cost model must be finite and not negative (got {})", function, seconds);

@@ -21,7 +21,7 @@ constexpr int kSampledHeads = 64;
 
 /// Times as `entry` says, each off by up to `noise`.
 std::vector<TimedCalls> timed_calls(const KernelEntry& entry, double noise) {
-  const HeadConfig heads{kSampledHeads, 8, entry.head_dim, entry.head_dim, entry.dtype};
+  const HeadConfig heads{kSampledHeads, 8, entry.head_dim, entry.head_dim_v, entry.dtype};
   std::mt19937 rng(3);
   std::uniform_real_distribution<double> error(1 - noise, 1 + noise);
   std::vector<TimedCalls> calls;
@@ -94,7 +94,7 @@ MachineFile measured_on(const std::string& device) {
   fresh.stage_overhead_s = 7e-6;
   for (const int head_dim : {64, 128}) {
     fresh.kernels.push_back(
-        {"sm90", device, DType::kBFloat16, head_dim, 114, "measured", h200::kForward, h200::kBackward});
+        {"sm90", device, DType::kBFloat16, head_dim, head_dim, 114, "measured", h200::kForward, h200::kBackward});
   }
   fresh.links.push_back({"copy_engine", false, CommEngine::kCopyEngine, "measured", {1e11, 1e-6}, 0, 0});
   return fresh;
@@ -110,7 +110,7 @@ TEST(GpuMeasurement, StandsBesideWhatIsKnown) {
   MachineFile known;
   known.name = "my host";
   known.devices_per_node = 8;
-  known.kernels.push_back({"cpu", "EPYC", DType::kFloat32, 128, 1, "measured", {}, {}});
+  known.kernels.push_back({"cpu", "EPYC", DType::kFloat32, 128, 128, 1, "measured", {}, {}});
   known.links.push_back({"local", false, CommEngine::kHostThreads, "measured", {1e10, 1e-6}, 0, 0});
   const MachineFile file = merge_gpu_measurement(known, measured_on("NVIDIA H100"));
   EXPECT_EQ(file.name, "my host");

@@ -176,6 +176,7 @@ TEST(MachineFile, ReadsWhatItWrites) {
                           "a \"quoted\" name",
                           DType::kFloat32,
                           64,
+                          64,
                           2,
                           "measured",
                           {16, 8, 128, 1e10, 0.5, 1e-6, 2e-6, 0.1},
@@ -198,7 +199,7 @@ TEST(MachineFile, TakesTheNearestKernels) {
        {std::pair(DType::kFloat32, 128), std::pair(DType::kBFloat16, 64), std::pair(DType::kBFloat16, 256)}) {
     KernelEntry entry = builtin_machine_file().kernels[0];
     entry.dtype = dtype;
-    entry.head_dim = head_dim;
+    entry.head_dim = entry.head_dim_v = head_dim;
     entry.workers = head_dim;
     file.kernels.push_back(entry);
   }
@@ -262,7 +263,7 @@ TEST(DoctorVerb, MeasuresKernelsOfAGpu) {
   const TempFolder folder;
   const std::string path = folder.path("machine.json");
   const ProgramResult result =
-      run_program({"doctor", "--measure", path, "--gpus", "1", "--head-dims", "64", "--rows", "2048"});
+      run_program({"doctor", "--measure", path, "--gpus", "1", "--head-dims", "64,192:128", "--rows", "2048"});
   if (result.code == 3) GTEST_SKIP() << result.err;
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("rows copied and added: "));
@@ -274,6 +275,7 @@ TEST(DoctorVerb, MeasuresKernelsOfAGpu) {
   EXPECT_EQ(found->source, "measured");
   EXPECT_EQ(found->dtype, DType::kBFloat16);
   EXPECT_TRUE(found->backward.items_by_keys);
+  EXPECT_EQ(choose_machine(file, {"sm90", ""}, {8, 8, 192, 128, DType::kBFloat16}, "file").head_dim, 192);
   EXPECT_GT(file.memory_bytes_per_s, 1e11);
   EXPECT_GT(file.memory_bytes, 1'000'000'000);
   const ProgramResult planned = run_program({"plan", "--family", "causal", "--seqlen", "4096", "--cp-size", "2",

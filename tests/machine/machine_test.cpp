@@ -51,6 +51,21 @@ TEST(Machine, FlatConstantsAreThoseOfTheMachine) {
   EXPECT_NEAR(cost.backward_key_row_s, 1e-9, 1e-20);
   machine.backward.items_by_keys = false;  // then the cost of items is one of query rows
   EXPECT_EQ(cost_model_of(machine).backward_key_row_s, 0);
+  machine.head_dim_rates = {{64, 64, 0.5, 0.25}};
+  EXPECT_EQ(cost_model_of(machine).head_dim_rates, machine.head_dim_rates);
+}
+
+// A cell of fewer columns takes less time, so that the same items and calls cost more of it.
+TEST(Machine, FlatRatesAreThoseOfTheirHeadDim) {
+  MachineModel machine;
+  const CostModel wide = cost_model_of(machine);
+  machine.head_dim_v = 64;
+  const CostModel narrow_values = cost_model_of(machine);
+  machine.head_dim = 64;
+  const CostModel narrow = cost_model_of(machine);
+  EXPECT_LT(narrow_values.backward_flops_per_s, wide.backward_flops_per_s);
+  EXPECT_LT(narrow.backward_flops_per_s, narrow_values.backward_flops_per_s);
+  EXPECT_GT(narrow.backward_flops_per_s, 0.95 * wide.backward_flops_per_s);
 }
 
 TEST(Machine, ConstantsThatMeanNothingAreRefused) {
@@ -64,6 +79,9 @@ TEST(Machine, ConstantsThatMeanNothingAreRefused) {
   refused("machine.inside.latency_s must not be negative (got nan)",
           [](auto& m) { m.inside.latency_s = std::numeric_limits<double>::quiet_NaN(); });
   refused("machine.memory_bytes_per_s must be positive", [](auto& m) { m.memory_bytes_per_s = 0; });
+  refused("test: machine.head_dim_v must be positive (got 0)", [](auto& m) { m.head_dim_v = 0; });
+  refused("test: machine.head_dim_rates[1] must have finite, positive factors (got forward=0, backward=",
+          [](auto& m) { m.head_dim_rates[1].forward = 0; });
   refused("machine.comm_workers must lie in (0, workers) (got 132, workers=132)", [](auto& m) {
     m.engine = CommEngine::kWorkers;
     m.comm_workers = m.workers;

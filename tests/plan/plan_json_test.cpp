@@ -45,6 +45,7 @@ TEST(PlanJson, RoundTripIsExact) {
     if (draw(0, 1) == 1) config.cost.tile_rows = draw(1, 300);
     if (draw(0, 1) == 1) config.cost.memory_bytes_per_s = 1e12 / draw(1, 300);
     if (draw(0, 1) == 1) config.cost.backward_key_row_s = 1e-12 * draw(0, 300);
+    if (draw(0, 1) == 1) config.cost.head_dim_rates.resize(static_cast<size_t>(draw(0, 6)), {64, 32, 0.3, 1.1});
     const int64_t seqlen_q = 8 * config.cp_size;
     const int64_t seqlen_k = draw(0, 1) == 1 ? seqlen_q : 4 * config.cp_size;
     const Plan plan =
@@ -73,7 +74,7 @@ TEST(PlanJson, TheFirstVersionStaysReadable) {
   config.cp_size = 2;
   config.dispatch = {DispatchAlgorithm::kZigzag, 8, 0};
   config.overlap = {2, 2, true};
-  config.cost = {640e12, 560e12, 390e9, 3e-6, 8e-6, 128, 2.0e12, 3.0e-10};  // the last three left out, as then
+  config.cost = {640e12, 560e12, 390e9, 3e-6, 8e-6, 128, 2.0e12, 3.0e-10, {}};  // the last four left out, as then
   const std::vector<int64_t> cu{0, 40, 64};
   Plan expected = make_plan(varlen_mask(cu, true), config);
   const Plan plan = plan_from_json(text);

@@ -100,7 +100,7 @@ TEST(Stages, AStageIsOneIntervalOfAFullMask) {
 DistAttnConfig unit_config() {
   DistAttnConfig config;
   config.heads = {1, 1, 1, 1, DType::kFloat32};
-  config.cost = {4, 10, 8, 0, 0, 128, 1e30, 0};
+  config.cost = {4, 10, 8, 0, 0, 128, 1e30, 0, {}};
   config.reduce_dtype = DType::kFloat32;
   return config;
 }

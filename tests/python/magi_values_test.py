@@ -206,6 +206,7 @@ def test_configurations_are_translated():
     costs = translated(magi.OverlapConfig(calc_cost_factor=1e-3, comm_cost_factor=2e-3)).cost
     # 4 operations for each of 8 x 64 elements in 1e-9 s; 2 x 64 x 2 heads x 2 bytes in 2e-9 s.
     assert costs.forward_flops_per_s == pytest.approx(4 * 8 * 64 / 1e-9)
+    assert costs.head_dim_rates == []  # the factor is that of these heads
     assert costs.link_bytes_per_s == pytest.approx(2 * 64 * 2 * 2 / 2e-9)
     moves = translated(env=Environment(qo_comm=True, flatten_head_groups=True)).movement
     assert (moves.algorithm, moves.head_groups) == ("auto", 2)

@@ -16,7 +16,17 @@ import pytest
 
 import tangram
 from reference import mask_cells
-from tangram import CostModel, DispatchConfig, DistAttnConfig, HeadConfig, Mask, MovementConfig, OverlapConfig, Plan
+from tangram import (
+    CostModel,
+    DispatchConfig,
+    DistAttnConfig,
+    HeadConfig,
+    HeadDimRate,
+    Mask,
+    MovementConfig,
+    OverlapConfig,
+    Plan,
+)
 
 
 def test_a_plan_computes_every_cell_once_and_deals_all_rows():
@@ -121,6 +131,33 @@ def test_auto_chooses_and_says_why():
         assert f"Strategy {layout}: the least predicted step" in plan.explain()
     six = tangram.plan(Mask.full(6 * 128), 6, heads=heads, config=auto)
     assert any(time is None and "num_heads_q" in why for _, time, why in six.candidates)
+
+
+def test_rates_are_those_of_the_class_of_head_dims():
+    def forward_s(head_dim, head_dim_v, cost):
+        heads = HeadConfig(16, 16, head_dim, head_dim_v)
+        return tangram.plan(Mask.causal(4096), 1, heads=heads, config=DistAttnConfig(cost=cost)).predicted.forward_s
+
+    rates = CostModel().head_dim_rates
+    classes = [(rate.head_dim, rate.head_dim_v) for rate in rates]
+    assert classes == [(32, 32), (64, 64), (96, 96), (128, 128), (192, 128), (256, 256)]
+    assert rates[3] == HeadDimRate(128, 128) and (rates[3].forward, rates[3].backward) == (1, 1)
+    default, one_rate = CostModel(), CostModel(head_dim_rates=[])
+    assert forward_s(128, 128, default) == forward_s(128, 128, one_rate)
+    for rate in rates:
+        measured, plain = (forward_s(rate.head_dim, rate.head_dim_v, cost) for cost in (default, one_rate))
+        assert measured * rate.forward == pytest.approx(plain)
+    # A class computes all of its columns, and values may be narrower.
+    assert forward_s(72, 96, default) == pytest.approx(forward_s(96, 96, default))
+    own = CostModel(head_dim_rates=[HeadDimRate(64, 32, forward=0.5, backward=2.0)])
+    assert forward_s(64, 32, own) == pytest.approx(2 * forward_s(64, 32, one_rate))
+    plan = tangram.plan(Mask.causal(4096), 2, config=DistAttnConfig(cost=own))
+    assert Plan.from_json(plan.to_json()).config.cost == own != one_rate
+    assert eval(repr(own), vars(tangram)) == own and hash(own) != hash(one_rate)
+    with pytest.raises(tangram.InvalidArgument, match=r"HeadDimRate: rates\[0\] must have finite, positive factors"):
+        HeadDimRate(64, 64, forward=0.0)
+    with pytest.raises(TypeError, match="head_dim_rates must be HeadDimRates"):
+        CostModel(head_dim_rates=[(64, 64, 1.0, 1.0)])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +270,7 @@ def test_values_are_copied_and_pickled():
         heads=HeadConfig(num_heads_q=8, num_heads_kv=2, head_dim=64, head_dim_v=32, dtype="float32"),
         dispatch=DispatchConfig("random", chunk_size=64, seed=3),
         overlap=OverlapConfig(1, 2, keep_remote_kv=True, launch_order="sm_margin", sm_margin=16),
-        cost=tangram.CostModel(link_bytes_per_s=1e9),
+        cost=tangram.CostModel(link_bytes_per_s=1e9, head_dim_rates=[HeadDimRate(64, 32, 0.5, 0.25)]),
         reduce_dtype="bfloat16",
         movement=MovementConfig("qo", head_groups=2),
     )
@@ -247,6 +284,7 @@ def test_values_are_copied_and_pickled():
         config.overlap,
         config.movement,
         config.cost,
+        config.cost.head_dim_rates[0],
         mask,
         mask.slices[0],
         tangram.Range(1, 5),

@@ -194,7 +194,8 @@ def _cost(overlap: OverlapConfig, heads: _core.HeadConfig) -> _core.CostModel:
         # Two products of a pair, two operations each, and five products in the backward pass.
         flops = 4 * heads.num_heads_q * heads.head_dim
         rate = flops / (overlap.calc_cost_factor * 1e-6)
-        cost = changed(cost, forward_flops_per_s=rate, backward_flops_per_s=rate)
+        # Of these very heads, so that no factor of their head dim comes on top.
+        cost = changed(cost, forward_flops_per_s=rate, backward_flops_per_s=rate, head_dim_rates=[])
     if overlap.comm_cost_factor != 1.0:
         row_bytes = _BYTES * heads.num_heads_kv * (heads.head_dim + heads.head_dim_v)
         cost = changed(cost, link_bytes_per_s=row_bytes / (overlap.comm_cost_factor * 1e-6))

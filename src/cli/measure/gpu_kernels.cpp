@@ -39,6 +39,7 @@ KernelEntry sm90_tiles(const AttnBackend& backend, const HeadConfig& heads, cons
           device,
           heads.dtype,
           heads.head_dim,
+          heads.head_dim_v,
           cuda::facts_of_current_device().multiprocessors,
           "measured",
           forward,
@@ -145,23 +146,24 @@ Measured measure_gpu_kernels(Communicator& control, const MeasureOptions& option
       fmt::format("rows copied and added: {:.2f} TB/s, read plus written", file.memory_bytes_per_s * 1e-12));
   const std::unique_ptr<AttnBackend> backend = find_sm90(measured);
   if (backend == nullptr) return measured;
-  const auto heads_of = [](DType dtype, int head_dim) {
-    return HeadConfig{kQueryHeads, kKeyHeads, head_dim, head_dim, dtype};
+  const auto heads_of = [](DType dtype, const HeadDims& dims) {
+    return HeadConfig{kQueryHeads, kKeyHeads, dims.head_dim, dims.head_dim_v, dtype};
   };
   for (const DType dtype : options.dtypes) {
-    for (const int head_dim : options.head_dims) {
+    for (const HeadDims& dims : options.head_dims) {
       control.barrier("measure");
-      const KernelMeasurement kernels = measure_sm90(*backend, heads_of(dtype, head_dim), properties.name, options);
+      const KernelMeasurement kernels = measure_sm90(*backend, heads_of(dtype, dims), properties.name, options);
       file.kernels.push_back(kernels.entry);
-      measured.notes.push_back(
-          fmt::format("sm90 {} head dim {}: forward {:.0f} TFLOP/s, backward {:.0f} TFLOP/s on whole tiles; {}",
-                      tangram::to_string(dtype), head_dim, kernels.entry.forward.flops_per_s * 1e-12,
-                      kernels.entry.backward.flops_per_s * 1e-12, errors_text(kernels)));
+      measured.notes.push_back(fmt::format(
+          "sm90 {} {}: forward {:.0f} TFLOP/s, backward {:.0f} TFLOP/s on whole tiles; {}", tangram::to_string(dtype),
+          head_dim_text(dims.head_dim, dims.head_dim_v), kernels.entry.forward.flops_per_s * 1e-12,
+          kernels.entry.backward.flops_per_s * 1e-12, errors_text(kernels)));
     }
   }
   control.barrier("measure");
-  file.stage_overhead_s = measure_stage_overhead(*backend, heads_of(options.dtypes.front(), options.head_dims.front()),
-                                                 3 * options.num_repeats);
+  constexpr HeadDims kStageDims{64, 64};  // of all files, so that they compare
+  file.stage_overhead_s =
+      measure_stage_overhead(*backend, heads_of(options.dtypes.front(), kStageDims), 3 * options.num_repeats);
   measured.notes.push_back(fmt::format("a further call of a pass: {}", seconds_text(file.stage_overhead_s)));
   control.barrier("measured");
   return measured;

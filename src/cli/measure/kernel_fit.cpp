@@ -53,7 +53,7 @@ AttnShape shape_of_call(std::span<const AttnSlice> slices, const HeadConfig& hea
 }
 
 KernelMeasurement fit_entry(KernelEntry entry, std::span<const TimedCalls> calls, int num_heads) {
-  const HeadConfig heads{num_heads, num_heads, entry.head_dim, entry.head_dim, entry.dtype};
+  const HeadConfig heads{num_heads, num_heads, entry.head_dim, entry.head_dim_v, entry.dtype};
   const auto fit = [&](const KernelModel& tiles, AttnPass pass) {
     std::vector<KernelSample> samples;
     for (const TimedCalls& call : calls) {

@@ -48,19 +48,19 @@ double fastest_seconds(int num_repeats, const Function& function) {
 
 }  // namespace
 
-KernelMeasurement measure_kernels(DType dtype, int head_dim, int64_t max_rows, int num_repeats,
+KernelMeasurement measure_kernels(DType dtype, const HeadDims& dims, int64_t max_rows, int num_repeats,
                                   const std::function<void()>& barrier) {
   const auto backend = make_attn_backend("cpu", {.num_threads = 1});
-  const HeadConfig heads{kNumHeads, kNumHeads, head_dim, head_dim, dtype};
+  const HeadConfig heads{kNumHeads, kNumHeads, dims.head_dim, dims.head_dim_v, dtype};
   const SampleRows sizes{max_rows, std::max<int64_t>(128, max_rows / 8), max_rows / 4};
   std::vector<TimedCalls> calls;
   for (std::vector<AttnSlice>& slices : sample_masks(sizes)) {
     const AttnShape shape = shape_of_call(slices, heads);
-    const HostTensor q = random_tensor(dtype, shape.seqlen_q, head_dim, 1);
-    const HostTensor k = random_tensor(dtype, shape.seqlen_k, head_dim, 2);
-    const HostTensor v = random_tensor(dtype, shape.seqlen_k, head_dim, 3);
-    const HostTensor dout = random_tensor(dtype, shape.seqlen_q, head_dim, 4);
-    HostTensor out = q.clone(), dq = q.clone(), dk = k.clone(), dv = v.clone();
+    const HostTensor q = random_tensor(dtype, shape.seqlen_q, dims.head_dim, 1);
+    const HostTensor k = random_tensor(dtype, shape.seqlen_k, dims.head_dim, 2);
+    const HostTensor v = random_tensor(dtype, shape.seqlen_k, dims.head_dim_v, 3);
+    const HostTensor dout = random_tensor(dtype, shape.seqlen_q, dims.head_dim_v, 4);
+    HostTensor out = dout.clone(), dq = q.clone(), dk = k.clone(), dv = v.clone();
     std::vector<float> lse(static_cast<size_t>(shape.seqlen_q * kNumHeads));
     const auto mask = backend->prepare(slices, shape, nullptr);
     const AttnForwardArgs forward{.q = q, .k = k, .v = v, .out = out, .lse = lse.data()};
@@ -71,7 +71,8 @@ KernelMeasurement measure_kernels(DType dtype, int head_dim, int64_t max_rows, i
     const double backward_s = fastest_seconds(num_repeats, [&] { backend->backward(*mask, backward); });
     calls.push_back({std::move(slices), forward_s, backward_s});
   }
-  return fit_entry({"cpu", probe_cpu().name, dtype, head_dim, 1, "measured", kTiles, kTiles}, calls, kNumHeads);
+  return fit_entry({"cpu", probe_cpu().name, dtype, dims.head_dim, dims.head_dim_v, 1, "measured", kTiles, kTiles},
+                   calls, kNumHeads);
 }
 
 }  // namespace tangram::cli

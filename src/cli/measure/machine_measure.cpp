@@ -37,14 +37,14 @@ Measured measure_rank(const MeasureOptions& options, Communicator& communicator)
   file.devices_per_node = std::max(1, cpu.num_cores);
   file.memory_bytes = physical_memory_bytes() / communicator.size();
   for (const DType dtype : options.dtypes) {
-    for (const int head_dim : options.head_dims) {
-      const KernelMeasurement kernels = measure_kernels(dtype, head_dim, options.max_rows, options.num_repeats,
-                                                        [&] { communicator.barrier("measure"); });
+    for (const HeadDims& dims : options.head_dims) {
+      const KernelMeasurement kernels =
+          measure_kernels(dtype, dims, options.max_rows, options.num_repeats, [&] { communicator.barrier("measure"); });
       file.kernels.push_back(kernels.entry);
-      measured.notes.push_back(
-          fmt::format("cpu {} head dim {}: forward {:.1f} GFLOP/s, backward {:.1f} GFLOP/s a thread; {}",
-                      tangram::to_string(dtype), head_dim, kernels.forward.model.flops_per_s * 1e-9,
-                      kernels.backward.model.flops_per_s * 1e-9, errors_text(kernels)));
+      measured.notes.push_back(fmt::format("cpu {} {}: forward {:.1f} GFLOP/s, backward {:.1f} GFLOP/s a thread; {}",
+                                           tangram::to_string(dtype), head_dim_text(dims.head_dim, dims.head_dim_v),
+                                           kernels.forward.model.flops_per_s * 1e-9,
+                                           kernels.backward.model.flops_per_s * 1e-9, errors_text(kernels)));
     }
   }
   communicator.barrier("measure");
@@ -72,9 +72,10 @@ void check_gpu_measure(const MeasureOptions& options) {
     require(dtype == DType::kBFloat16 || dtype == DType::kFloat16,
             "--dtypes: with --gpus must be bfloat16 or float16 (got {})", tangram::to_string(dtype));
   }
-  for (const int head_dim : options.head_dims) {
-    require(head_dim % 8 == 0 && head_dim <= 256, "--head-dims: with --gpus must be multiples of 8 up to 256 (got {})",
-            head_dim);
+  for (const auto& [head_dim, head_dim_v] : options.head_dims) {
+    for (const int dim : {head_dim, head_dim_v}) {
+      require(dim % 8 == 0 && dim <= 256, "--head-dims: with --gpus must be multiples of 8 up to 256 (got {})", dim);
+    }
   }
 }
 
@@ -101,7 +102,8 @@ MachineFile merge_machine_files(MachineFile known, const MachineFile& fresh) {
   MachineFile merged = fresh;
   for (KernelEntry& entry : known.kernels) {
     const bool replaced = std::any_of(fresh.kernels.begin(), fresh.kernels.end(), [&](const KernelEntry& other) {
-      return other.backend == entry.backend && other.dtype == entry.dtype && other.head_dim == entry.head_dim;
+      return other.backend == entry.backend && other.dtype == entry.dtype && other.head_dim == entry.head_dim &&
+             other.head_dim_v == entry.head_dim_v;
     });
     if (!replaced) merged.kernels.push_back(std::move(entry));
   }

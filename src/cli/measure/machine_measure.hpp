@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "cli/machine_file.hpp"
+#include "cli/measure/head_dims.hpp"
 #include "tangram/communicator.hpp"
 
 namespace tangram::cli {
 
 struct MeasureOptions {
   std::vector<DType> dtypes;
-  std::vector<int> head_dims;
+  std::vector<HeadDims> head_dims;
   int64_t max_rows = 2048;  ///< of the largest attention call
   int num_repeats = 5;
 };

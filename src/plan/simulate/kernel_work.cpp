@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "machine/head_dim_rates.hpp"
 #include "plan/cost.hpp"
 #include "plan/simulate/strategies.hpp"
 
@@ -19,8 +20,10 @@ double work_seconds(const SimInput& input, AttnPass pass, const Work& work, doub
   }
   const double ranks_here = std::min(input.cp_size(), machine.ranks_per_node);
   if (ranks_here > machine.devices_per_node) share *= machine.devices_per_node / ranks_here;
-  return call_seconds(input.kernel(pass), work,
-                      {num_heads, flops_per_head_cell(input.config.heads, pass), machine.workers, share});
+  const HeadConfig& heads = input.config.heads;
+  KernelModel kernel = input.kernel(pass);
+  kernel.flops_per_s *= head_dim_factor(machine.head_dim_rates, heads.head_dim, heads.head_dim_v, pass);
+  return call_seconds(kernel, work, {num_heads, flops_per_head_cell(heads, pass), machine.workers, share});
 }
 
 }  // namespace tangram::sim

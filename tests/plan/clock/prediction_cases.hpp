@@ -82,6 +82,7 @@ inline MachineModel machine_with(CommEngine engine) {
   machine.between = {50e9, 10e-6};
   machine.stage_overhead_s = 8e-6;
   machine.memory_bytes_per_s = 3.5e12;
+  machine.head_dim_rates.clear();
   machine.comm_workers = 24;
   machine.worker_link_bytes_per_s = 11.5e9;
   machine.engine = engine;
@@ -114,7 +115,7 @@ inline std::vector<Prediction> all_predictions() {
     for (const int cp_size : {1, 2, 4, 8, 64}) {
       DistAttnConfig config;
       config.cp_size = cp_size;
-      config.cost = {640e12, 560e12, 390e9, 3e-6, 8e-6, 128, 2.0e12, 3.0e-10};
+      config.cost = {640e12, 560e12, 390e9, 3e-6, 8e-6, 128, 2.0e12, 3.0e-10, {}};
       config.heads = {64, 64, 128, 64, DType::kBFloat16};
       const std::string name = mask_name + " " + std::to_string(cp_size);
       predict_plans(name, mask, config, predictions);

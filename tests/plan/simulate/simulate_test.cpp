@@ -236,14 +236,18 @@ TEST(Simulate, RowsThatANodeNeedsCrossOnceForIt) {
 
 TEST(Simulate, WithPlainConstantsTheTimeIsThatOfThePlanner) {
   for (const Mask& mask : {causal_mask(32768, 32768), documents(32768, 40, 1), sliding_window_mask(32768, {1024, 0})}) {
-    DistAttnConfig config = config_for(4);
-    config.overlap = {.num_stages_fwd = 1, .num_stages_bwd = 1};
-    const MachineModel machine = plain_machine();
-    const StrategyPrediction sim = simulate(mask, config, machine, "tangram");
-    config.cost = cost_model_of(machine);
-    const Plan plan = make_plan(mask, config);
-    EXPECT_NEAR(sim.forward_s, plan.predicted.forward_s, 1e-9 * sim.forward_s);
-    EXPECT_NEAR(sim.backward_s, plan.predicted.backward_s, 1e-9 * sim.backward_s);
+    for (const auto& [head_dim, head_dim_v] : {std::pair(128, 128), std::pair(64, 64), std::pair(192, 128)}) {
+      DistAttnConfig config = config_for(4);
+      config.heads.head_dim = head_dim;
+      config.heads.head_dim_v = head_dim_v;
+      config.overlap = {.num_stages_fwd = 1, .num_stages_bwd = 1};
+      const MachineModel machine = plain_machine();
+      const StrategyPrediction sim = simulate(mask, config, machine, "tangram");
+      config.cost = cost_model_of(machine);
+      const Plan plan = make_plan(mask, config);
+      EXPECT_NEAR(sim.forward_s, plan.predicted.forward_s, 1e-9 * sim.forward_s);
+      EXPECT_NEAR(sim.backward_s, plan.predicted.backward_s, 1e-9 * sim.backward_s);
+    }
   }
 }
 
