@@ -153,11 +153,13 @@ std::vector<PackHalver::Sum> PackHalver::sums_of(size_t first) const {
 template <class Visit>
 void PackHalver::each_halving(const double& bound, const Visit& visit) const {
   PackHalves fixed;
-  for (size_t i = 0; i < documents_.size(); ++i) {
-    if (owner_[i] != 0 || std::find(free_.begin(), free_.end(), i) != free_.end()) continue;
-    fixed.rows[0] += documents_[i].rows;
-    fixed.area[0] += documents_[i].area;
-  }
+  const auto add = [&](size_t document, int64_t times) {
+    if (owner_[document] != 0) return;
+    fixed.rows[0] += times * documents_[document].rows;
+    fixed.area[0] += times * documents_[document].area;
+  };
+  for (size_t i = 0; i < documents_.size(); ++i) add(i, 1);
+  for (const size_t document : free_) add(document, -1);
   const std::vector<Sum> firsts = sums_of(0);
   std::vector<Sum> seconds = sums_of(1);
   std::sort(seconds.begin(), seconds.end(),
