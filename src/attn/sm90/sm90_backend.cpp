@@ -15,12 +15,12 @@
 #include <utility>
 
 #include "attn/sm90/call_workspace.hpp"
+#include "attn/sm90/common/argument_checks.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/forward/fill.hpp"
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
-#include "attn/sm90/view_check.hpp"
 #include "core/require.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
@@ -58,9 +58,7 @@ void check_shape(const AttnShape& shape) {
 }
 
 void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
-  check_view("Sm90Backend", "q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
-  check_view("Sm90Backend", "k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
-  check_view("Sm90Backend", "v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  sm90::check_inputs("Sm90Backend", shape, args);
   check_view("Sm90Backend", "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   require(args.q.dtype == shape.dtype && args.k.dtype == shape.dtype && args.v.dtype == shape.dtype,
           "Sm90Backend: q, k and v must have the prepared dtype {} (got {}, {}, {})", to_string(shape.dtype),
@@ -69,14 +67,7 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
           "Sm90Backend: out must be {} or float32 (got {})", to_string(shape.dtype), to_string(args.out.dtype));
   require(!args.accumulate || args.out.dtype == DType::kFloat32,
           "Sm90Backend: accumulate needs out in float32 (got {})", to_string(args.out.dtype));
-  require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend: lse must not be null (got null)");
-  require(args.sink.empty() || args.sink.data != nullptr, "Sm90Backend: sink.data must not be null (got null)");
-  const AttnOptions& options = args.options;
-  const float scale = options.softmax_scale.value_or(1.0f);
-  require(std::isfinite(scale) && scale > 0, "Sm90Backend: softmax_scale must be finite and positive (got {})", scale);
-  require(std::isfinite(options.softcap) && options.softcap >= 0,
-          "Sm90Backend: softcap must be finite and not negative (got {})", options.softcap);
-  require(options.sm_margin >= 0, "Sm90Backend: sm_margin must not be negative (got {})", options.sm_margin);
+  sm90::check_softmax("Sm90Backend", shape, args);
 }
 
 void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
