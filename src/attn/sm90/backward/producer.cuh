@@ -95,7 +95,7 @@ struct Producer {
     const int32_t q_end = params.q_tiles[tile].row_end;
     const bool all =
         run.full_begin <= q0 && q0 + kBlockM <= min(run.full_end, q_end) && item.row_end - item.row_begin == kBlockN;
-    message.kind = all ? 0 : kStepMasked;
+    message.kind = all ? kStepPlain : kStepMasked;
     if (!all) {
       describe_run(message, run);
       message.q_end = q_end;
@@ -156,7 +156,7 @@ struct Producer {
     // The keys are the caller's; statistics, sums and the ticket come from the kernel before.
     ptx::grid_dependency_wait();
     if (item.num_steps == 0) {
-      push_empty_step(0);
+      push_empty_step(kStepPlain);
       if constexpr (Traits::kAtOnce == 2) push_empty_step(kStepAbsent);
     } else {
       head = item.head_begin;

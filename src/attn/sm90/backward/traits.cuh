@@ -26,9 +26,9 @@ inline constexpr int kBlockN = 128;  // keys of an item, 64 for each of two cons
 inline constexpr int kConsumerThreads = 256;
 inline constexpr int kConsumerWarps = 8;
 
-/// What a step asks of the consumers, in its message; several may hold. None: a tile of which all is visible, or the
-/// one step of an item that no query sees (Item::num_steps is 0).
+/// What a step asks of the consumers, in its message; several may hold.
 enum StepKind : int32_t {
+  kStepPlain = 0,     ///< all of the tile is visible; or the one step of an item that no query sees (Item::num_steps)
   kStepStop = 1,      ///< no more items
   kStepMasked = 2,    ///< some (key, query) pair of the tile is not visible
   kStepZeroRows = 4,  ///< some query rows of the tile are nobody's

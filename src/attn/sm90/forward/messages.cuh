@@ -38,6 +38,7 @@ struct alignas(16) ItemRows<true> {
 /// What a step is to a warpgroup; several may hold. With nothing but kStepSteady, the window a whole tile and no group
 /// to be masked it is a plain step (ConsumerSteps).
 enum StepKind : uint32_t {
+  kStepNone = 0,
   kStepSteady = 1u << 16,  ///< every row of the warpgroup sees some key of the window
   kStepFirst = 1u << 17,   ///< first step of an item: Q is needed
   kStepNewRun = 1u << 19,  ///< the row intervals have changed since they were read

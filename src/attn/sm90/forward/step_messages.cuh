@@ -36,7 +36,8 @@ __device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0
   const uint32_t unmasked = first < last ? (1u << last) - (1u << first) : 0;
   const uint32_t masked = ((1u << kGroups16) - 1) & ~unmasked;
   const bool steady = max(full_begin, begin) < min(full_end, end);
-  return pack_window(begin / 16, (end - begin + 15) / 16) | (steady ? kStepSteady : 0) | (masked << kStepMaskShift);
+  return pack_window(begin / 16, (end - begin + 15) / 16) | (steady ? kStepSteady : kStepNone) |
+         (masked << kStepMaskShift);
 }
 
 template <typename Traits>
@@ -64,7 +65,7 @@ template <typename Traits>
 __device__ __forceinline__ void write_message(const ForwardParams& params, const ForwardSmem<Traits>& smem,
                                               StepMessage& message, const TileRun& run, int32_t k0, int32_t first_key,
                                               int32_t k_end, bool first_of_item, bool& unread) {
-  uint32_t flags = first_of_item ? kStepFirst : 0;
+  uint32_t flags = first_of_item ? kStepFirst : kStepNone;
   // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
   const bool gathered = Traits::kGathered && run.group_begin >= 0;
   if (k0 + Traits::kBlockN > k_end && (gathered || k_end < params.seqlen_k)) flags |= kStepTail;
