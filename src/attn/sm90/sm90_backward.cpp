@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numbers>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "attn/sm90/call_workspace.hpp"
 #include "attn/sm90/common/argument_checks.hpp"
 #include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
@@ -24,7 +24,6 @@
 #include "cuda/graph_lifetime.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/stream.hpp"
-#include "cuda/tensor_map.hpp"
 
 namespace tangram {
 namespace {
@@ -107,8 +106,7 @@ void fill_map(sm90::TensorMap& to, const AttnShape& shape, const ConstTensorView
   if (view.rows == 0) return;
   const bool exact = sm90::has_exact_kernels(shape.head_dim, shape.head_dim_v);
   const uint32_t panels = exact ? static_cast<uint32_t>(view.dim) / 64 : cuda::kAnyColumn;
-  const CUtensorMap map = cuda::make_token_map(view, {static_cast<uint32_t>(rows), 1, panels}, false);
-  std::memcpy(&to, &map, sizeof(map));
+  to = sm90::token_map(view, {static_cast<uint32_t>(rows), 1, panels}, false);
 }
 
 GradType grad_type(const TensorView& view) {

@@ -4,8 +4,8 @@
 // multiprocessor, launched with Traits::kThreads threads and sizeof(Smem) bytes. What both kernels of SplitTraits
 // (split_kernel.cuh) have otherwise stands in brackets. See docs/design/backward_sm90.md.
 //
-// Warp roles                                                                              registers
-//   warpgroup 0, thread 0       Producer: draws items, TMA loads, writes messages          24
+// Warp roles                                                                                     registers
+//   warpgroup 0, thread 0       Producer: draws items, TMA loads, writes messages                  24
 //                thread 32, 64  DqWriter: adds what consumer warpgroup 0, 1 has staged of dq to its slab
 //                               [dk and dq: SplitDqWriter; dv: nobody]
 //                thread 96      with keys that come late: watch_arrivals
@@ -15,7 +15,7 @@
 //   q_full[stage]               1 and bytes         Q, its row statistics and the message of a step are there
 //   dout_full[stage]            1 and bytes         dout of the step is there
 //   step_empty[stage]           8 consumer warps    all are done with both
-//   k_full, v_full              1 and bytes         K, V of an item are there
+//   k_full, v_full              1 and bytes         K, V of an item are there [dv: K alone]
 //   kv_empty                    8 consumer warps    the last matmul of the item has read them
 //   ds_full[buffer]             8 consumer warps    dS of a step, or a pair of steps, is written
 //   ds_empty[buffer]            8 consumer warps    it has been multiplied; pairs only, see Smem::ds [always]
@@ -23,7 +23,7 @@
 //   dq_empty[warpgroup]         1                   its writer has read it [likewise]
 // Named barriers: 1, 2 a warpgroup's zeros are written; 3, 4 its turn (Turns); 5 pieces of an item meet (join_pieces).
 //
-// Shared memory, in this order (Smem)
+// Shared memory (Smem)
 //   k, v                        of the item: 128 keys
 //   q, dout                     rings of kStages steps of 64 queries, as are stats and step
 //   ds                          kDsBuffers times dS, keys by queries
@@ -33,7 +33,8 @@
 //   step, item                  messages: StepMessage of a step, Item of the step's item
 //   dq_target, facts, ...       what the service threads keep for lack of registers
 //
-// Step kinds (StepKind, a sum of them in StepMessage::kind): kStepMasked, kStepZeroRows, kStepAbsent, kStepStop.
+// Step kinds (StepKind, a sum of them in StepMessage::kind): kStepPlain, kStepMasked, kStepZeroRows, kStepAbsent,
+// kStepStop.
 #pragma once
 
 #include <type_traits>

@@ -1,10 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of steps of a consumer warpgroup of the forward kernel, each a pipeline of its own: the scores of a step
-// are made beside the product of the step before with V, while another warpgroup exponentiates.
-//   careful   looks for maxima; the first steps of an item, all with softcap or max_logits, and where nothing is
-//   pending steady    exponentiates first, since every row has a reference plain     steady, a whole tile without mask:
-//   where most of the time goes skipped   this warpgroup sees nothing
+// The ways in which a consumer warpgroup of the forward kernel takes a step, each a pipeline of its own: the scores of
+// a step are made beside the product of the step before with V, while another warpgroup exponentiates.
+//
+//   careful   looks for maxima: the first steps of an item, all with softcap or max_logits, and where no whole
+//             tile is pending
+//   steady    exponentiates first, since every row has a reference
+//   plain     steady, and a whole tile without a mask: where most of the time goes
+//   skipped   this warpgroup sees nothing
 #pragma once
 
 #include "attn/sm90/forward/consumer_softmax.cuh"

@@ -23,7 +23,7 @@
 // Named barriers, one for each warpgroup: from 1 on its turn (Turns); from C + 1 its zeros in V, or its rows of out,
 // are written; from 2 C + 1 it agrees on a second look.
 //
-// Shared memory, in this order (ForwardSmem)
+// Shared memory (ForwardSmem)
 //   q                        kStagesQ tiles of 64 C rows; the rows of out leave from there
 //   k, v                     kStagesK and kStagesV tiles of kBlockN keys
 //   step, items, work        messages: StepMessage of a step of K, ItemRows of an item of Q, WorkMessage
