@@ -12,7 +12,7 @@ say_preset = @echo "build: without GPU code since there is no GPU here (PRESET=d
 endif
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-long test-gpu sanitize-gpu bench-gpu bench-dist check-kernels wheel image sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
+.PHONY: help setup build demo test test-long test-gpu sanitize-gpu bench-gpu bench-dist kernels check-kernels wheel image sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -53,7 +53,12 @@ sanitize-gpu: setup ## compute-sanitizer over the Hopper kernels on small shapes
 	@cmake --build --preset cuda --target test_attn_sm90 racecheck_reproducer initcheck_reproducer memcheck_reproducer
 	@tools/sanitize_gpu.sh build/cuda/bin
 
-check-kernels: setup ## Compile the GPU kernels and fail on spills, serialised wgmma or unmeant changes of their code
+kernels: setup ## Compile and check all GPU kernels, and record of which sources; UPDATE=1 where their code is to change
+	@cmake --preset kernels > /dev/null
+	@tools/check_ptxas.py build/kernels
+	@tools/check_machine_code.py build/kernels $(if $(UPDATE),--update,--record)
+
+check-kernels: setup ## Compile a sample of the GPU kernels: no spills, no serialised wgmma, all as `make kernels` left it
 	@cmake --preset ci > /dev/null
 	@tools/check_ptxas.py build/ci
 	@tools/check_machine_code.py build/ci

@@ -14,6 +14,16 @@ set(TANGRAM_LIBRARY_TREE "" CACHE PATH "Build the Python extension alone, with t
 option(TANGRAM_FUZZ "Build the fuzz targets and nothing else; needs clang (make fuzz)" OFF)
 option(TANGRAM_WERROR "Treat compiler warnings as errors" OFF)
 option(TANGRAM_PTXAS_REPORT "Keep what ptxas says beside the objects, for tools/check_ptxas.py" OFF)
+set(
+  TANGRAM_SM90_KERNELS
+  all
+  CACHE STRING
+  "Hopper kernels to compile: all, or sample: of those for any head dims of a class only bfloat16 without softcap"
+)
+set_property(CACHE TANGRAM_SM90_KERNELS PROPERTY STRINGS all sample)
+if(NOT TANGRAM_SM90_KERNELS MATCHES "^(all|sample)$")
+  message(FATAL_ERROR "TANGRAM_SM90_KERNELS must be all or sample (got ${TANGRAM_SM90_KERNELS})")
+endif()
 set(TANGRAM_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address;undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "machine/gpu_model.hpp"
 #include "schedule/multiprocessors.hpp"
 
 namespace tangram::schedule {

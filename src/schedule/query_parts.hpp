@@ -8,9 +8,12 @@
 #include <optional>
 #include <vector>
 
-#include "machine/gpu_model.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/tile_list.hpp"
+
+namespace tangram {
+struct GpuModel;  // src/machine/gpu_model.hpp, whose changes are nothing to the kernels that read parts
+}
 
 namespace tangram::schedule {
 

@@ -10,22 +10,21 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <numbers>
 #include <utility>
 
 #include "attn/sm90/call_workspace.hpp"
+#include "attn/sm90/common/argument_checks.hpp"
 #include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/forward/fill.hpp"
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
-#include "attn/sm90/view_check.hpp"
 #include "core/require.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
-#include "cuda/tensor_map.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/query_parts.hpp"
 
@@ -58,9 +57,7 @@ void check_shape(const AttnShape& shape) {
 }
 
 void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
-  check_view("Sm90Backend", "q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
-  check_view("Sm90Backend", "k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
-  check_view("Sm90Backend", "v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  sm90::check_inputs("Sm90Backend", shape, args);
   check_view("Sm90Backend", "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   require(args.q.dtype == shape.dtype && args.k.dtype == shape.dtype && args.v.dtype == shape.dtype,
           "Sm90Backend: q, k and v must have the prepared dtype {} (got {}, {}, {})", to_string(shape.dtype),
@@ -69,14 +66,7 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
           "Sm90Backend: out must be {} or float32 (got {})", to_string(shape.dtype), to_string(args.out.dtype));
   require(!args.accumulate || args.out.dtype == DType::kFloat32,
           "Sm90Backend: accumulate needs out in float32 (got {})", to_string(args.out.dtype));
-  require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend: lse must not be null (got null)");
-  require(args.sink.empty() || args.sink.data != nullptr, "Sm90Backend: sink.data must not be null (got null)");
-  const AttnOptions& options = args.options;
-  const float scale = options.softmax_scale.value_or(1.0f);
-  require(std::isfinite(scale) && scale > 0, "Sm90Backend: softmax_scale must be finite and positive (got {})", scale);
-  require(std::isfinite(options.softcap) && options.softcap >= 0,
-          "Sm90Backend: softcap must be finite and not negative (got {})", options.softcap);
-  require(options.sm_margin >= 0, "Sm90Backend: sm_margin must not be negative (got {})", options.sm_margin);
+  sm90::check_softmax("Sm90Backend", shape, args);
 }
 
 void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
@@ -86,24 +76,20 @@ void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
   const auto tile_rows = static_cast<uint32_t>(sm90::forward_tile_rows(dim, dim_v));
   const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0));
   const auto pack_heads = static_cast<uint32_t>(pack);
-  const CUtensorMap q = cuda::make_token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
-  std::memcpy(&params.q_map, &q, sizeof(q));
-  // Without keys no key tile is ever loaded, but prefetching must see a valid descriptor.
-  const CUtensorMap k = args.k.rows > 0 ? cuda::make_token_map(args.k, {tile_keys, 1, panels}, false) : q;
-  const CUtensorMap v = args.v.rows > 0 ? cuda::make_token_map(args.v, {tile_keys, 1, panels}, false) : q;
-  std::memcpy(&params.k_map, &k, sizeof(k));
-  std::memcpy(&params.v_map, &v, sizeof(v));
+  params.q_map = sm90::token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
+  // What is never loaded or stored has the map of q, since prefetching must see a valid descriptor: keys where there
+  // are none, an output in float32.
+  const auto keys_map = [&](const ConstTensorView& view) {
+    return view.rows > 0 ? sm90::token_map(view, {tile_keys, 1, panels}, false) : params.q_map;
+  };
+  params.k_map = keys_map(args.k);
+  params.v_map = keys_map(args.v);
   const bool elsewhere = params.stretches.of_granule != nullptr;
-  const CUtensorMap other_k = elsewhere ? cuda::make_token_map(args.k_elsewhere, {tile_keys, 1, panels}, false) : k;
-  const CUtensorMap other_v = elsewhere ? cuda::make_token_map(args.v_elsewhere, {tile_keys, 1, panels}, false) : v;
-  std::memcpy(&params.k_elsewhere_map, &other_k, sizeof(other_k));
-  std::memcpy(&params.v_elsewhere_map, &other_v, sizeof(other_v));
-  // A float32 output is written without a map, but prefetching must see a valid descriptor.
-  const CUtensorMap out =
-      args.out.dtype == args.q.dtype
-          ? cuda::make_token_map(args.out, {64 / pack_heads, pack_heads, exact ? 1 : cuda::kAnyColumn}, true)
-          : q;
-  std::memcpy(&params.out_map, &out, sizeof(out));
+  params.k_elsewhere_map = elsewhere ? keys_map(args.k_elsewhere) : params.k_map;
+  params.v_elsewhere_map = elsewhere ? keys_map(args.v_elsewhere) : params.v_map;
+  params.out_map = args.out.dtype == args.q.dtype
+                       ? sm90::token_map(args.out, {64 / pack_heads, pack_heads, exact ? 1 : cuda::kAnyColumn}, true)
+                       : params.q_map;
 }
 
 /// Head groups whose keys and values stay in the L2 cache, whole key heads at a time, in sections of equal size. A
@@ -179,8 +165,7 @@ sm90::GatheredParams gathered_params(const ForwardLists& lists, const ForwardPar
   gathered.groups = lists.arrays.at<int32_t>(lists.groups);
   const auto fill = [](sm90::TensorMap(&maps)[2], const ConstTensorView& view) {
     for (const bool large : {false, true}) {
-      const CUtensorMap map = cuda::make_token_map(view, {large ? 64u : 16u, 1, 1}, false);
-      std::memcpy(&maps[large], &map, sizeof(map));
+      maps[large] = sm90::token_map(view, {large ? 64u : 16u, 1, 1}, false);
     }
   };
   fill(gathered.maps[0], args.k);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numbers>
 #include <utility>
@@ -15,16 +14,16 @@
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/backward/launch.hpp"
 #include "attn/sm90/call_workspace.hpp"
+#include "attn/sm90/common/argument_checks.hpp"
 #include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
-#include "attn/sm90/view_check.hpp"
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/stream.hpp"
-#include "cuda/tensor_map.hpp"
 
 namespace tangram {
 namespace {
@@ -44,9 +43,7 @@ void check_dtype(const char* name, DType dtype, DType prepared, bool float32_too
 }
 
 void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
-  check_view(kFunction, "q", args.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
-  check_view(kFunction, "k", args.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
-  check_view(kFunction, "v", args.v, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  sm90::check_inputs(kFunction, shape, args);
   const bool reads_out = args.delta == nullptr;
   if (reads_out) check_view(kFunction, "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   check_view(kFunction, "dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
@@ -99,17 +96,8 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
   require(!args.accumulate_dkv || args.dk.dtype == DType::kFloat32,
           "Sm90Backend::backward: accumulate_dkv needs dk and dv in float32 (got {})", to_string(args.dk.dtype));
   check_places(shape, args);
-  require(shape.seqlen_q == 0 || args.lse != nullptr, "Sm90Backend::backward: lse must not be null (got null)");
-  require(args.sink.empty() || args.sink.data != nullptr,
-          "Sm90Backend::backward: sink.data must not be null (got null)");
+  sm90::check_softmax(kFunction, shape, args);
   require(args.dsink == nullptr || !args.sink.empty(), "Sm90Backend::backward: dsink needs a sink (got none)");
-  const AttnOptions& options = args.options;
-  const float scale = options.softmax_scale.value_or(1.0f);
-  require(std::isfinite(scale) && scale > 0,
-          "Sm90Backend::backward: softmax_scale must be finite and positive (got {})", scale);
-  require(std::isfinite(options.softcap) && options.softcap >= 0,
-          "Sm90Backend::backward: softcap must be finite and not negative (got {})", options.softcap);
-  require(options.sm_margin >= 0, "Sm90Backend::backward: sm_margin must not be negative (got {})", options.sm_margin);
 }
 
 /// Maps of boxes of `rows` rows, for kernels of exactly this shape or of any of its class. A tensor without rows is
@@ -118,8 +106,7 @@ void fill_map(sm90::TensorMap& to, const AttnShape& shape, const ConstTensorView
   if (view.rows == 0) return;
   const bool exact = sm90::has_exact_kernels(shape.head_dim, shape.head_dim_v);
   const uint32_t panels = exact ? static_cast<uint32_t>(view.dim) / 64 : cuda::kAnyColumn;
-  const CUtensorMap map = cuda::make_token_map(view, {static_cast<uint32_t>(rows), 1, panels}, false);
-  std::memcpy(&to, &map, sizeof(map));
+  to = sm90::token_map(view, {static_cast<uint32_t>(rows), 1, panels}, false);
 }
 
 GradType grad_type(const TensorView& view) {

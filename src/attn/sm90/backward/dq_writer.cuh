@@ -42,6 +42,24 @@ struct DqWriter {
     }
   }
 
+  /// Adds what is staged, or stores it, and waits until it has been read.
+  static __device__ __forceinline__ void add(float* sums, const float* staged, uint32_t num_floats, bool first) {
+    if (first) {
+      ptx::bulk_store(sums, staged, num_floats * 4);
+    } else {
+      ptx::bulk_reduce_add_f32(sums, staged, num_floats * 4);
+    }
+    ptx::tma_store_commit();
+    ptx::tma_store_wait_read<0>();
+  }
+  /// Once the addition is complete, lets those that wait for it go on.
+  static __device__ __forceinline__ void announce_addition(int32_t* count, int32_t turn) {
+    ptx::tma_store_wait<0>();
+    ptx::fence_proxy_async_global();
+    if constexpr (Traits::kAtOnce == 2) count[1] = kStored;  // for the last kernel
+    ptx::store_release(count, Traits::kDeterministic ? turn + 1 : kStored);
+  }
+
   __device__ __forceinline__ void run() {
     // Half of the columns of a step, or all of one of two steps, of which the first counter then speaks.
     using Dq = typename Traits::Dq;
@@ -71,20 +89,9 @@ struct DqWriter {
       float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats +
                     (kEven ? half * kEvenFloats : Dq::side_begin(half));
       ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
-      if (first) {
-        ptx::bulk_store(sums, staged, num_floats * 4);
-      } else {
-        ptx::bulk_reduce_add_f32(sums, staged, num_floats * 4);
-      }
-      ptx::tma_store_commit();
-      ptx::tma_store_wait_read<0>();
+      add(sums, staged, num_floats, first);
       ptx::mbarrier_arrive(&smem.dq_empty[warpgroup]);
-      if (first || Traits::kDeterministic) {
-        ptx::tma_store_wait<0>();
-        ptx::fence_proxy_async_global();
-        if constexpr (Traits::kAtOnce == 2) count[1] = kStored;  // for the last kernel
-        ptx::store_release(count, Traits::kDeterministic ? turn + 1 : kStored);
-      }
+      if (first || Traits::kDeterministic) announce_addition(count, turn);
     }
     ptx::tma_store_wait<0>();
   }

@@ -1,7 +1,40 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward kernel: dk, dv and the float32 sums of dq of every item, by a persistent grid. Warpgroup 0 loads (one
-// thread of it), warpgroups 1 and 2 compute. Launched with Traits::kThreads threads and sizeof(Smem) bytes.
+// The backward kernel: dk, dv and the float32 sums of dq of every item, by a persistent grid of one CTA a
+// multiprocessor, launched with Traits::kThreads threads and sizeof(Smem) bytes. What both kernels of SplitTraits
+// (split_kernel.cuh) have otherwise stands in brackets. See docs/design/backward_sm90.md.
+//
+// Warp roles                                                                                     registers
+//   warpgroup 0, thread 0       Producer: draws items, TMA loads, writes messages                  24
+//                thread 32, 64  DqWriter: adds what consumer warpgroup 0, 1 has staged of dq to its slab
+//                               [dk and dq: SplitDqWriter; dv: nobody]
+//                thread 96      with keys that come late: watch_arrivals
+//   warpgroup 1, 2              Consumer, or PairConsumer [DkConsumer; DvConsumer], 64 keys each   240
+//
+// mbarriers                     arrivals            a phase ends when
+//   q_full[stage]               1 and bytes         Q, its row statistics and the message of a step are there
+//   dout_full[stage]            1 and bytes         dout of the step is there
+//   step_empty[stage]           8 consumer warps    all are done with both
+//   k_full, v_full              1 and bytes         K, V of an item are there [dv: K alone]
+//   kv_empty                    8 consumer warps    the last matmul of the item has read them
+//   ds_full[buffer]             8 consumer warps    dS of a step, or a pair of steps, is written
+//   ds_empty[buffer]            8 consumer warps    it has been multiplied; pairs only, see Smem::ds [always]
+//   dq_full[warpgroup]          4 warps             its dq of a step is staged [of a piece, for each slot]
+//   dq_empty[warpgroup]         1                   its writer has read it [likewise]
+// Named barriers: 1, 2 a warpgroup's zeros are written; 3, 4 its turn (Turns); 5 pieces of an item meet (join_pieces).
+//
+// Shared memory (Smem)
+//   k, v                        of the item: 128 keys
+//   q, dout                     rings of kStages steps of 64 queries, as are stats and step
+//   ds                          kDsBuffers times dS, keys by queries
+//   ones                        what keys have where the queries have their row statistics
+//   stats                       -lse and -delta of the queries, as columns of S and dP
+//   dq                          staged for the writers
+//   step, item                  messages: StepMessage of a step, Item of the step's item
+//   dq_target, facts, ...       what the service threads keep for lack of registers
+//
+// Step kinds (StepKind, a sum of them in StepMessage::kind): kStepPlain, kStepMasked, kStepZeroRows, kStepAbsent,
+// kStepStop.
 #pragma once
 
 #include <type_traits>
@@ -15,29 +48,35 @@ namespace tangram::sm90::backward {
 
 template <typename Traits>
 __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
+  constexpr bool kSplit = Traits::kShape.backward_split;
   for (int i = 0; i < Traits::kStages; ++i) {
     ptx::mbarrier_init(&smem.q_full[i], 1);
     ptx::mbarrier_init(&smem.dout_full[i], 1);
     ptx::mbarrier_init(&smem.step_empty[i], kConsumerWarps);
   }
-  for (int i = 0; i < Traits::kDsBuffers; ++i) ptx::mbarrier_init(&smem.ds_full[i], kConsumerWarps);
-  if constexpr (Traits::kAtOnce == 2) {
-    for (int i = 0; i < Traits::kDsBuffers; ++i) ptx::mbarrier_init(&smem.pairs.ds_empty[i], kConsumerWarps);
+  if constexpr (kSplit) {
+    ptx::mbarrier_init(&smem.ds_full, kConsumerWarps);
+    ptx::mbarrier_init(&smem.ds_empty, kConsumerWarps);
+  } else {
+    for (int i = 0; i < Traits::kDsBuffers; ++i) ptx::mbarrier_init(&smem.ds_full[i], kConsumerWarps);
+    if constexpr (Traits::kAtOnce == 2) {
+      for (int i = 0; i < Traits::kDsBuffers; ++i) ptx::mbarrier_init(&smem.pairs.ds_empty[i], kConsumerWarps);
+    }
   }
   ptx::mbarrier_init(&smem.k_full, 1);
   ptx::mbarrier_init(&smem.v_full, 1);
   ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
-  for (int i = 0; i < 2; ++i) {
-    ptx::mbarrier_init(&smem.dq_full[i], kConsumerWarps / 2);
-    ptx::mbarrier_init(&smem.dq_empty[i], 1);
+  if constexpr (kSplit) {
+    for (int side = 0; side < 2; ++side) init_ring(smem.dq_full[side], kConsumerWarps / 2, smem.dq_empty[side], 1);
+  } else {
+    init_ring(smem.dq_full, kConsumerWarps / 2, smem.dq_empty, 1);
   }
   ptx::fence_barrier_init();
 }
 
+/// What the first warps do before the roles part.
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __grid_constant__ Params params) {
-  // Nothing else is in shared memory, so this is at its start, and addresses are constants.
-  Smem<Traits>& smem = *static_cast<Smem<Traits>*>(ptx::dynamic_shared_memory());
+__device__ __forceinline__ void begin_cta(const Params& params, Smem<Traits>& smem) {
   if (threadIdx.x == 0) {
     smem.facts = facts_of(params);
     init_barriers(smem);
@@ -45,6 +84,13 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __g
   }
   fill_ones(smem);
   __syncthreads();
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __grid_constant__ Params params) {
+  // Nothing else is in shared memory, so this is at its start, and addresses are constants.
+  Smem<Traits>& smem = *static_cast<Smem<Traits>*>(ptx::dynamic_shared_memory());
+  begin_cta(params, smem);
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();
     if (threadIdx.x == 0) {

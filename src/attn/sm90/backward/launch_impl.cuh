@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
@@ -108,8 +109,8 @@ template <typename Element, int kDimQk, int kDimV>
 void launch_any_dim_element(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
                             cudaStream_t stream) {
   const auto run = variant.softcap
-                       ? (variant.deterministic ? launch_any_dim_instance<Element, kDimQk, kDimV, true, true>
-                                                : launch_any_dim_instance<Element, kDimQk, kDimV, true, false>)
+                       ? (variant.deterministic ? launch_any_dim_instance<Element, kDimQk, kDimV, kAllKernels, true>
+                                                : launch_any_dim_instance<Element, kDimQk, kDimV, kAllKernels, false>)
                        : (variant.deterministic ? launch_any_dim_instance<Element, kDimQk, kDimV, false, true>
                                                 : launch_any_dim_instance<Element, kDimQk, kDimV, false, false>);
   run(params, edge, num_ctas, stream);
@@ -118,7 +119,9 @@ void launch_any_dim_element(const Variant& variant, const Params& params, const 
 template <int kDimQk, int kDimV>
 void launch_any_dim(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
                     cudaStream_t stream) {
-  (variant.half ? launch_any_dim_element<__half, kDimQk, kDimV>
+  require_in_sample(variant.half, variant.softcap);
+  using Half = std::conditional_t<kAllKernels, __half, __nv_bfloat16>;
+  (variant.half ? launch_any_dim_element<Half, kDimQk, kDimV>
                 : launch_any_dim_element<__nv_bfloat16, kDimQk, kDimV>)(variant, params, edge, num_ctas, stream);
 }
 

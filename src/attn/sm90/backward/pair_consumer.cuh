@@ -4,15 +4,15 @@
 // what comes with it (barriers, latencies, the wait for dS of the other warpgroup) would cost as much as its matmuls.
 #pragma once
 
-#include "attn/sm90/backward/consumer.cuh"
+#include "attn/sm90/backward/consumer_base.cuh"
 
 namespace tangram::sm90::backward {
 
 /// Two steps a and b of an item are a pair, whichever they are; an item of an odd number ends with half a pair, whose b
 /// is a again with nothing visible. Each warpgroup computes dQ of one of them, all columns, a pair late.
 template <typename Traits>
-struct PairConsumer : Consumer<Traits> {
-  using Base = Consumer<Traits>;
+struct PairConsumer : ConsumerBase<Traits> {
+  using Base = ConsumerBase<Traits>;
   using typename Base::Packed;
   using typename Base::Scores;
   using Element = typename Traits::Element;
@@ -41,17 +41,17 @@ struct PairConsumer : Consumer<Traits> {
     ptx::mbarrier_wait(&smem.dq_empty[warpgroup], of_pair % 2 ^ 1);
   }
 
-  /// Waits for Q of the step in `stage`; returns its flags.
+  /// Waits for Q of the step in `stage`; returns its kind.
   __device__ __forceinline__ int32_t await_queries(uint32_t stage) {
     ptx::mbarrier_wait(&smem.q_full[stage], stage_phase());
-    const int32_t flags = __shfl_sync(0xffffffff, smem.step[stage].flags, 0);
-    if (params.covered_queries && flags & kStepZeroRows) {
+    const int32_t kind = __shfl_sync(0xffffffff, smem.step[stage].kind, 0);
+    if (params.covered_queries && kind & kStepZeroRows) {
       await_dout(stage);
       this->zero_rows(smem.q[stage], kBlockM, smem.step[stage].covered);
       this->zero_rows(smem.dout[stage], kBlockM, smem.step[stage].covered);
       this->zero_done();
     }
-    return flags;
+    return kind;
   }
   __device__ __forceinline__ void await_dout(uint32_t stage) {
     ptx::mbarrier_wait(&smem.dout_full[stage], stage_phase());
@@ -63,27 +63,19 @@ struct PairConsumer : Consumer<Traits> {
     this->template issue_product<4>(dp, smem.v, smem.dout[stage], smem.stats[stage]);
   }
 
-  __device__ __forceinline__ uint32_t find_visible(uint32_t stage, int32_t flags) {
-    return flags & kStepMasked ? this->visible_scores(smem.step[stage]) : 0;
+  __device__ __forceinline__ uint32_t find_visible(uint32_t stage, int32_t kind) {
+    return kind & kStepMasked ? this->visible_scores(smem.step[stage]) : 0;
   }
   /// s becomes P, packed as well.
-  __device__ __forceinline__ void make_p(Scores& s, Packed& packed, int32_t flags, uint32_t visible) {
-    this->exponentiate(s, flags & (kStepMasked | kStepAbsent), visible);
-    this->pack(packed, s);
+  __device__ __forceinline__ void make_p(Scores& s, Packed& packed, int32_t kind, uint32_t visible) {
+    this->exponentiate(s, kind & (kStepMasked | kStepAbsent), visible);
+    pack_operand<Element>(packed, s);
   }
 
   /// Starts dq = dS^T K for the queries of this warpgroup's step of a pair.
   __device__ __forceinline__ void issue_pair_dq(DqSums& dq, uint32_t of_pair) {
-    const uint64_t a =
-        ptx::wgmma_descriptor(ptx::smem_address(smem.ds[buffer(of_pair)]) + warpgroup * Traits::kBytesDs, 16, 1024);
-    const uint64_t b = ptx::wgmma_descriptor(ptx::smem_address(smem.k), 16, 1024);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k16 = 0; k16 < kBlockN / 16; ++k16) {
-      ptx::wgmma_ss<Element, Traits::kHeadDim, 1, 1>(dq, ptx::wgmma_advance(a, k16 * 2048),
-                                                     ptx::wgmma_advance(b, k16 * 2048), k16 > 0);
-    }
-    ptx::wgmma_commit();
+    this->template issue_dq_columns<Traits::kHeadDim>(
+        dq, ptx::smem_address(smem.ds[buffer(of_pair)]) + warpgroup * Traits::kBytesDs, ptx::smem_address(smem.k));
   }
 
   /// dq is complete: dS is no longer needed. In the order of a slab, of which a warp holds two parts, one of each half
@@ -115,7 +107,7 @@ struct PairConsumer : Consumer<Traits> {
   /// The loop is cut where nothing but dP_a is in flight (as in Consumer).
   __device__ __forceinline__ void run_pairs(int32_t num_pairs, uint32_t kv_phase) {
     Scores s_a, dp_a;
-    int32_t flags_a = await_queries(stage());
+    int32_t kind_a = await_queries(stage());
     bool first = true;  // no pair before it whose dQ is to come
 #pragma unroll
     for (int i = 0; i < Traits::kHeadDim / 2; ++i) dk[i] = dv[i] = 0.0f;
@@ -125,38 +117,38 @@ struct PairConsumer : Consumer<Traits> {
     ptx::mbarrier_wait(&smem.v_full, kv_phase);
     await_dout(stage());
     issue_dp(dp_a, stage());
-    uint32_t visible_a = find_visible(stage(), flags_a);
+    uint32_t visible_a = find_visible(stage(), kind_a);
     ptx::wgmma_wait<1>();
     ptx::pin_registers(s_a);
     for (;;) {
       const uint32_t at = stage();
-      const int32_t flags_b = await_queries(at + 1);
-      const uint32_t at_b = __shfl_sync(0xffffffff, flags_b & kStepAbsent ? at : at + 1, 0);
+      const int32_t kind_b = await_queries(at + 1);
+      const uint32_t at_b = __shfl_sync(0xffffffff, kind_b & kStepAbsent ? at : at + 1, 0);
       Scores s_b;
       issue_s(s_b, at_b);  // dP_a, S_b
       Packed p_a, ds_a;
-      make_p(s_a, p_a, flags_a, visible_a);
+      make_p(s_a, p_a, kind_a, visible_a);
       this->issue_gradient(dv, p_a, smem.dout[at]);  // dP_a, S_b, dV_a
       ptx::wgmma_wait<2>();
       ptx::pin_registers(dp_a);
       this->score_gradients(dp_a, s_a);
-      this->pack(ds_a, dp_a);
+      pack_operand<Element>(ds_a, dp_a);
       Scores dp_b;
       await_dout(at + 1);
       issue_dp(dp_b, at_b);  // S_b, dV_a, dP_b
       ptx::mbarrier_wait(&smem.pairs.ds_empty[buffer(pair)], buffer_phase(pair) ^ 1);
       this->store_ds(ds_a, smem.ds[buffer(pair)]);
       this->issue_gradient(dk, ds_a, smem.q[at]);  // S_b, dV_a, dP_b, dK_a
-      const uint32_t visible_b = find_visible(at_b, flags_b);
+      const uint32_t visible_b = find_visible(at_b, kind_b);
       ptx::wgmma_wait<3>();
       ptx::pin_registers(s_b);
       Packed p_b, ds_b;
-      make_p(s_b, p_b, flags_b, visible_b);
+      make_p(s_b, p_b, kind_b, visible_b);
       this->issue_gradient(dv, p_b, smem.dout[at_b]);  // dV_a, dP_b, dK_a, dV_b
       ptx::wgmma_wait<2>();
       ptx::pin_registers(dp_b);
       this->score_gradients(dp_b, s_b);
-      this->pack(ds_b, dp_b);
+      pack_operand<Element>(ds_b, dp_b);
       this->store_ds(ds_b, smem.ds[buffer(pair)] + Traits::kBytesDs);
       this->take_turn();
       this->issue_gradient(dk, ds_b, smem.q[at_b]);  // dK_a, dV_b, dK_b
@@ -171,7 +163,7 @@ struct PairConsumer : Consumer<Traits> {
       arrive(&smem.step_empty[at]);
       arrive(&smem.step_empty[at + 1]);
       advance();
-      flags_a = await_queries(stage());
+      kind_a = await_queries(stage());
       issue_s(s_a, stage());  // dQ, S_a
       ptx::wgmma_wait<1>();
       ptx::pin_registers(dq);
@@ -181,7 +173,7 @@ struct PairConsumer : Consumer<Traits> {
       this->pass_turn();
       if (!first) send_dq();
       first = false;
-      visible_a = find_visible(stage(), flags_a);
+      visible_a = find_visible(stage(), kind_a);
       ptx::wgmma_wait<1>();
       ptx::pin_registers(s_a);
     }
@@ -229,7 +221,7 @@ struct PairConsumer : Consumer<Traits> {
     if (warpgroup == 1) this->pass_turn();
     for (;;) {
       ptx::mbarrier_wait(&smem.q_full[stage()], stage_phase());
-      if (smem.step[stage()].flags & kStepStop) break;
+      if (smem.step[stage()].kind & kStepStop) break;
       const Item& item = smem.item[smem.step[stage()].item_slot];
       if (item.num_steps == 0) {
         skip_pair();

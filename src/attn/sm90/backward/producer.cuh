@@ -7,6 +7,7 @@
 #include "attn/sm90/common/panels.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warp.cuh"
 
 namespace tangram::sm90::backward {
 
@@ -63,11 +64,11 @@ struct Producer {
   }
 
   /// A step without loads: an item that no query sees, or the end.
-  __device__ __forceinline__ void push_empty_step(int32_t flags) {
+  __device__ __forceinline__ void push_empty_step(int32_t kind) {
     const uint32_t stage = wait_stage();
-    smem.step[stage].flags = flags;
+    smem.step[stage].kind = kind;
     smem.step[stage].item_slot = static_cast<int32_t>(slot());
-    smem.dq_target[step % Traits::kDqTargets] = {flags & kStepStop ? kDqStop : kDqNothing, 0};
+    smem.dq_target[step % Traits::kDqTargets] = {kind & kStepStop ? kDqStop : kDqNothing, 0};
     ptx::mbarrier_arrive(&smem.q_full[stage]);
     ptx::mbarrier_arrive(&smem.dout_full[stage]);  // nobody waits, but its phase must follow the steps
     ++step;
@@ -94,22 +95,16 @@ struct Producer {
     const int32_t q_end = params.q_tiles[tile].row_end;
     const bool all =
         run.full_begin <= q0 && q0 + kBlockM <= min(run.full_end, q_end) && item.row_end - item.row_begin == kBlockN;
-    message.flags = all ? 0 : kStepMasked;
+    message.kind = all ? kStepPlain : kStepMasked;
     if (!all) {
-      message.row_begin = run.row_begin;
-      message.row_end = run.row_end;
-      message.slice_q_begin = run.slice_k_begin;
-      message.slice_q_end = run.slice_k_end;
-      message.min_diag = run.min_diag;
-      message.max_diag = run.max_diag;
-      message.interval_begin = run.interval_begin;
+      describe_run(message, run);
       message.q_end = q_end;
     }
     if (params.covered_queries) {
       const uint64_t covered = params.covered_queries[tile];
       message.covered[0] = static_cast<uint32_t>(covered);
       message.covered[1] = static_cast<uint32_t>(covered >> 32);
-      if (covered != ~uint64_t{0}) message.flags |= kStepZeroRows;
+      if (covered != ~uint64_t{0}) message.kind |= kStepZeroRows;
     }
     ptx::mbarrier_arrive_expect_tx(&smem.q_full[stage], Traits::kBytesQ + Traits::kStatsBytes);
     ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesDout);
@@ -161,7 +156,7 @@ struct Producer {
     // The keys are the caller's; statistics, sums and the ticket come from the kernel before.
     ptx::grid_dependency_wait();
     if (item.num_steps == 0) {
-      push_empty_step(0);
+      push_empty_step(kStepPlain);
       if constexpr (Traits::kAtOnce == 2) push_empty_step(kStepAbsent);
     } else {
       head = item.head_begin;

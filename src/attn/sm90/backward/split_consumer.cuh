@@ -3,15 +3,15 @@
 // Consumer warpgroups of the two kernels of SplitTraits, each for 64 of an item's keys, as Consumer.
 #pragma once
 
-#include "attn/sm90/backward/consumer.cuh"
+#include "attn/sm90/backward/consumer_base.cuh"
 #include "attn/sm90/backward/split_traits.cuh"
 
 namespace tangram::sm90::backward {
 
 /// What both have in common: the walk over items.
 template <typename Traits>
-struct SplitConsumer : Consumer<Traits> {
-  using Base = Consumer<Traits>;
+struct SplitConsumer : ConsumerBase<Traits> {
+  using Base = ConsumerBase<Traits>;
   using typename Base::Packed;
   using typename Base::Scores;
   using Element = typename Traits::Element;
@@ -31,7 +31,7 @@ struct SplitConsumer : Consumer<Traits> {
   __device__ __forceinline__ void issue_scores(Scores& s) {
     const uint32_t stage = here.stage();
     ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
-    if (params.covered_queries && smem.step[stage].flags & kStepZeroRows) this->zero_step(stage);
+    if (params.covered_queries && smem.step[stage].kind & kStepZeroRows) this->zero_step(stage);
     this->template issue_product<Traits::kSoftcap ? Base::kNoTerms : 0>(s, smem.k + nothing(), smem.q[stage],
                                                                         smem.stats[stage]);
   }
@@ -41,13 +41,13 @@ struct SplitConsumer : Consumer<Traits> {
   /// s becomes P or, with softcap, P times the derivative of the cap; packed is P.
   __device__ __forceinline__ void make_p(Scores& s, Packed& packed) {
     const StepMessage& message = smem.step[here.stage()];
-    const bool masked = message.flags & kStepMasked;
+    const bool masked = message.kind & kStepMasked;
     const uint32_t visible = masked ? this->visible_scores(message) : 0;
     if constexpr (Traits::kSoftcap) {
       this->exponentiate_capped(s, packed, masked, visible);
     } else {
       this->exponentiate(s, masked, visible);
-      if constexpr (Traits::kMakesDv) this->pack(packed, s);
+      if constexpr (Traits::kMakesDv) pack_operand<Element>(packed, s);
     }
   }
 
@@ -69,7 +69,7 @@ struct SplitConsumer : Consumer<Traits> {
     for (;;) {
       const uint32_t stage = here.stage();
       ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
-      if (smem.step[stage].flags & kStepStop) break;
+      if (smem.step[stage].kind & kStepStop) break;
       const Item& item = smem.item[smem.step[stage].item_slot];
       self.clear_sums();
       if (item.num_steps == 0) {
@@ -135,6 +135,7 @@ struct DvConsumer : SplitConsumer<Traits> {
     here.advance();
   }
   __device__ __forceinline__ void stop() {}
+  __device__ __forceinline__ void run() { this->run_items(*this); }
 };
 
 /// dK += dS Q, and dQ = dS^T K of the same step, in pieces of 32 columns (DqLayout).
@@ -162,15 +163,8 @@ struct DkConsumer : SplitConsumer<Traits> {
   /// Starts dq of kColumns columns that begin `bytes` into the panels of K.
   template <int kColumns>
   __device__ __forceinline__ void issue_dq_part(float (&dq)[kColumns / 2], uint32_t bytes) {
-    const uint64_t a = ptx::wgmma_descriptor(ptx::smem_address(smem.ds) + this->nothing(), 16, 1024);
-    const uint64_t b = ptx::wgmma_descriptor(ptx::smem_address(smem.k) + bytes + this->nothing(), 16, 1024);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k16 = 0; k16 < kBlockN / 16; ++k16) {
-      ptx::wgmma_ss<Element, kColumns, 1, 1>(dq, ptx::wgmma_advance(a, k16 * 2048), ptx::wgmma_advance(b, k16 * 2048),
-                                             k16 > 0);
-    }
-    ptx::wgmma_commit();
+    this->template issue_dq_columns<kColumns>(dq, ptx::smem_address(smem.ds) + this->nothing(),
+                                              ptx::smem_address(smem.k) + bytes + this->nothing());
   }
   /// Where this warpgroup's columns begin: the lead in the first or last panel, the rest in between, a whole panel or
   /// half of one.
@@ -226,7 +220,7 @@ struct DkConsumer : SplitConsumer<Traits> {
       ptx::wgmma_wait<0>();
       ptx::pin_registers(dp);
       this->score_gradients(dp, s);
-      this->pack(packed, dp);
+      pack_operand<Element>(packed, dp);
       const uint32_t stage = here.stage(), phase = here.step % 2;
       ptx::mbarrier_wait(&smem.ds_empty, phase ^ 1);
       this->store_ds(packed, smem.ds);
@@ -276,6 +270,7 @@ struct DkConsumer : SplitConsumer<Traits> {
   }
   /// Nothing: stops the writer.
   __device__ __forceinline__ void stop() { pass_piece(here.step * Layout::kPieces); }
+  __device__ __forceinline__ void run() { this->run_items(*this); }
 };
 
 }  // namespace tangram::sm90::backward

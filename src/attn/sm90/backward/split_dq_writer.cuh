@@ -56,21 +56,11 @@ struct SplitDqWriter : DqWriter<Traits> {
           }
           float* sums =
               params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats + column_piece(p) * Layout::kPieceFloats;
-          if (first) {
-            ptx::bulk_store(sums, smem.dq[warpgroup][slot], Layout::kPieceFloats * 4);
-          } else {
-            ptx::bulk_reduce_add_f32(sums, smem.dq[warpgroup][slot], Layout::kPieceFloats * 4);
-          }
-          ptx::tma_store_commit();
-          ptx::tma_store_wait_read<0>();
+          Base::add(sums, smem.dq[warpgroup][slot], Layout::kPieceFloats, first);
         }
         ptx::mbarrier_arrive(&smem.dq_empty[warpgroup][slot]);
       }
-      if (count != nullptr && (first || Traits::kDeterministic)) {
-        ptx::tma_store_wait<0>();
-        ptx::fence_proxy_async_global();
-        ptx::store_release(count, Traits::kDeterministic ? turn + 1 : Base::kStored);
-      }
+      if (count != nullptr && (first || Traits::kDeterministic)) Base::announce_addition(count, turn);
     }
   }
 };

@@ -1,47 +1,21 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The two kernels of SplitTraits, with the roles of backward_kernel.
+// The two kernels of SplitTraits, one for dk and dq, one for dv. Warp roles, barriers, shared memory and step kinds are
+// in the table of kernel.cuh.
 #pragma once
 
 #include <type_traits>
 
-#include "attn/sm90/backward/producer.cuh"
+#include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/backward/split_consumer.cuh"
 #include "attn/sm90/backward/split_dq_writer.cuh"
 
 namespace tangram::sm90::backward {
 
 template <typename Traits>
-__device__ __forceinline__ void init_split_barriers(Smem<Traits>& smem) {
-  for (int i = 0; i < Traits::kStages; ++i) {
-    ptx::mbarrier_init(&smem.q_full[i], 1);
-    ptx::mbarrier_init(&smem.dout_full[i], 1);
-    ptx::mbarrier_init(&smem.step_empty[i], kConsumerWarps);
-  }
-  ptx::mbarrier_init(&smem.ds_full, kConsumerWarps);
-  ptx::mbarrier_init(&smem.ds_empty, kConsumerWarps);
-  ptx::mbarrier_init(&smem.k_full, 1);
-  ptx::mbarrier_init(&smem.v_full, 1);
-  ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
-  for (int side = 0; side < 2; ++side) {
-    for (int i = 0; i < Traits::kDqSlots; ++i) {
-      ptx::mbarrier_init(&smem.dq_full[side][i], kConsumerWarps / 2);
-      ptx::mbarrier_init(&smem.dq_empty[side][i], 1);
-    }
-  }
-  ptx::fence_barrier_init();
-}
-
-template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1) split_kernel(const __grid_constant__ Params params) {
   Smem<Traits>& smem = *static_cast<Smem<Traits>*>(ptx::dynamic_shared_memory());
-  if (threadIdx.x == 0) {
-    smem.facts = facts_of(params);
-    init_split_barriers(smem);
-    smem.arrived.bits = 0;
-  }
-  fill_ones(smem);
-  __syncthreads();
+  begin_cta(params, smem);
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();
     if (threadIdx.x == 0) {
@@ -56,7 +30,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) split_kernel(const __grid
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();
     std::conditional_t<Traits::kMakesDk, DkConsumer<Traits>, DvConsumer<Traits>> consumer(params, smem);
-    consumer.run_items(consumer);
+    consumer.run();
   }
 }
 

@@ -8,10 +8,14 @@
 
 #include <cstdint>
 
-#include "attn/sm90/arrivals.cuh"
 #include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/common/arrivals.cuh"
+#include "attn/sm90/common/fragments.cuh"
+#include "attn/sm90/common/key_stretches.cuh"
+#include "attn/sm90/common/panels.cuh"
+#include "attn/sm90/common/rings.cuh"
+#include "attn/sm90/common/run_rows.cuh"
 #include "attn/sm90/common/shapes.hpp"
-#include "attn/sm90/key_stretches.cuh"
 #include "cuda/ptx/convert.cuh"
 
 namespace tangram::sm90::backward {
@@ -22,10 +26,14 @@ inline constexpr int kBlockN = 128;  // keys of an item, 64 for each of two cons
 inline constexpr int kConsumerThreads = 256;
 inline constexpr int kConsumerWarps = 8;
 
-inline constexpr int32_t kStepStop = 1;      // no more items
-inline constexpr int32_t kStepMasked = 2;    // some (key, query) pair of the tile is not visible
-inline constexpr int32_t kStepZeroRows = 4;  // some query rows of the tile are nobody's
-inline constexpr int32_t kStepAbsent = 8;    // with pairs: an item of an odd number of steps has no second one here
+/// What a step asks of the consumers, in its message; several may hold.
+enum StepKind : int32_t {
+  kStepPlain = 0,     ///< all of the tile is visible; or the one step of an item that no query sees (Item::num_steps)
+  kStepStop = 1,      ///< no more items
+  kStepMasked = 2,    ///< some (key, query) pair of the tile is not visible
+  kStepZeroRows = 4,  ///< some query rows of the tile are nobody's
+  kStepAbsent = 8,    ///< with pairs: an item of an odd number of steps has no second one here
+};
 
 /// Row statistics of a query tile, which the tensor cores add to S and dP as further columns of the reduction: of each
 /// row eight bfloat16, a multiple of lse (EdgeParams::lse_factor) and -delta as sums of three (24 bits), each followed
@@ -34,11 +42,12 @@ inline constexpr int kStatsFloats = kBlockM * 4;
 
 /// What the consumers need to know about one query tile ("step"); written by the producer before it arrives on q_full.
 struct alignas(16) StepMessage {
-  int32_t flags;
+  int32_t kind;  ///< a sum of StepKind
   int32_t item_slot;
   int32_t q0;  ///< query of row 0 of the tile
   uint32_t covered[2];
-  int32_t row_begin, row_end, slice_q_begin, slice_q_end;
+  // Of a masked step, see run_rows.cuh; rows are keys.
+  int32_t row_begin, row_end, slice_begin, slice_end;
   int32_t min_diag, max_diag, interval_begin;
   int32_t q_end;  ///< rows from here on are another tile's
   int32_t reserved[3];
@@ -97,7 +106,8 @@ struct DqLayout<kDimQk, true> {
 
 /// With kAnyDim head dimensions may be smaller than those of the class, as in the forward kernel.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT, bool kAnyDimT>
-struct Config {
+struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
+  using Panels = PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN>;
   using Element = ElementT;
   static constexpr int kDimQk = kDimQkT;
   static constexpr int kDimV = kDimVT;
@@ -117,14 +127,7 @@ struct Config {
   static constexpr int kThreads = 128 + kConsumerThreads;
   static constexpr int kProducerRegisters = 24;  // 24 + 2 * 240 = 3 * 168, what the launch gives
   static constexpr int kConsumerRegisters = 240;
-  static constexpr int kPanelsQk = (kDimQk + 63) / 64;
-  static constexpr int kPanelsV = (kDimV + 63) / 64;
-  static constexpr int kPanelBytesQ = kBlockM * 128;
-  static constexpr int kPanelBytesK = kBlockN * 128;
-  static constexpr int kBytesQ = kPanelsQk * kPanelBytesQ;
-  static constexpr int kBytesDout = kPanelsV * kPanelBytesQ;
-  static constexpr int kBytesK = kPanelsQk * kPanelBytesK;
-  static constexpr int kBytesV = kPanelsV * kPanelBytesK;
+  static constexpr int kBytesDout = Panels::kPanelsV * Panels::kPanelBytesQ;
   static constexpr int kBytesDs = kBlockN * kBlockM * 2;  // of a step
   using Dq = DqLayout<kDimQk>;
   static constexpr int kSlabFloats = kBlockM * kDimQk;                  // of dq
@@ -213,8 +216,6 @@ __device__ __forceinline__ uint2 split_in_three(float x) {
 __device__ __forceinline__ float sum_of_three(const uint2& words) {
   return __uint_as_float(words.x << 16) + (__uint_as_float(words.x & 0xffff0000u) + __uint_as_float(words.y << 16));
 }
-
-using ptx::pack_pair;
 
 /// The two 16-bit elements of a word as float32.
 template <typename Element>

@@ -10,10 +10,27 @@
 
 #include "cuda/check.hpp"
 #include "cuda/once_per_device.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram::sm90 {
 
 inline constexpr int kSharedMemoryLimit = 227 * 1024;
+
+// Kernels for any head dimensions of a class take most of the time to compile. A build for tests without a GPU holds a
+// sample of them, those in bfloat16 without softcap (TANGRAM_SM90_KERNELS in cmake/TangramOptions.cmake).
+#ifdef TANGRAM_SM90_SAMPLE
+inline constexpr bool kAllKernels = false;
+#else
+inline constexpr bool kAllKernels = true;
+#endif
+
+/// Throws NotAvailable unless kernels for any head dimensions are compiled for this.
+inline void require_in_sample(bool half, bool softcap) {
+  if (kAllKernels || (!half && !softcap)) return;
+  throw NotAvailable(
+      "sm90: for head dims other than 64 and 128 this build has kernels in bfloat16 without softcap alone; "
+      "TANGRAM_SM90_KERNELS=all compiles all");
+}
 
 /// Lets `kKernel` have so much dynamic shared memory. Throws CudaError with `what`.
 template <auto kKernel, int kBytes>

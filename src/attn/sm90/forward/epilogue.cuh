@@ -3,9 +3,12 @@
 // End of an item: normalisation, sink, merge with an earlier part, and the stores of out, lse and max_logits.
 #pragma once
 
+#include "attn/sm90/common/fragments.cuh"
 #include "attn/sm90/common/panels.cuh"
+#include "attn/sm90/common/warpgroup.cuh"
+#include "attn/sm90/forward/messages.cuh"
+#include "attn/sm90/forward/params.hpp"
 #include "attn/sm90/forward/softmax.cuh"
-#include "attn/sm90/forward/traits.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/warp.cuh"
 
@@ -36,7 +39,7 @@ __device__ __forceinline__ void stage_rows(unsigned char* staging, const float (
   const int lane = threadIdx.x % 32;
   // Each lane gives the address of one row of four 8 x 8 matrices: rows 0 and 8, then the next eight columns.
   const int row = threadIdx.x % 128 / 32 * 16 + lane % 16;
-  unsigned char* place = staging + row * 128;
+  unsigned char* place = staging + row * kPanelRowBytes;
 #pragma unroll
   for (int c = 0; c < Traits::kDimV / 16; ++c) {
     uint32_t words[4];
@@ -183,8 +186,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
                                            int packed_row, unsigned char* staging, int warpgroup, uint32_t barrier) {
   if (!is_part<Traits>(item) && params.out_type == OutType::kInput) {
     stage_rows<Traits>(staging, o, factors.accumulated);
-    ptx::fence_proxy_async();
-    ptx::named_barrier_sync(barrier, 128);
+    publish_writes(barrier);
     if (threadIdx.x % 128 == 0) {
       const int32_t first_row = item.row0 + (warpgroup * 64 >> params.pack_log2);
 #pragma unroll

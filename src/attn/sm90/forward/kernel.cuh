@@ -1,11 +1,43 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel: persistent, one producer warpgroup and two consumer warpgroups (three up to head_dim 64). See
-// docs/design/forward_sm90.md.
+// The forward kernel: out and lse of every item, by a persistent grid of one CTA a multiprocessor, launched with
+// Traits::kThreads threads and sizeof(ForwardSmem) bytes. C consumer warpgroups: 2, or 3 up to head_dim 64. Why it is
+// built so: docs/design/forward_sm90.md.
+//
+// Warp roles                                                                           registers, C = 2 (3)
+//   warpgroup 0, thread 0    Producer: walks the runs of an item, TMA loads, messages    40 (32)
+//                thread 32   run_scheduler: draws tickets, one item ahead
+//                thread 64   with keys that come late: watch_arrivals
+//                thread 96   with kScribe (C = 3, gathered runs) Producer for messages alone, thread 0 then only loads
+//   warpgroups 1 to C        Consumer: 64 packed rows each                               232 (160)
+//
+// mbarriers                  arrivals                  a phase ends when
+//   q_full[stage]            1 and bytes               Q and ItemRows of an item are there
+//   q_empty[stage]           C                         each warpgroup's rows have been stored from the stage
+//   k_full[stage]            1 and bytes; 1 (kScribe)  K and the message of a step are there
+//   k_empty[stage]           4 C consumer warps        nobody looks at its scores again
+//   v_full[stage]            1 and bytes               V of the step is there
+//   v_empty[stage]           4 C consumer warps        it has been multiplied
+//   work_full[slot]          1                         the scheduler has written an item
+//   work_empty[slot]         1, 2 (kScribe)            who walks it has done so
+// Named barriers, one for each warpgroup: from 1 on its turn (Turns); from C + 1 its zeros in V, or its rows of out,
+// are written; from 2 C + 1 it agrees on a second look.
+//
+// Shared memory (ForwardSmem)
+//   q                        kStagesQ tiles of 64 C rows; the rows of out leave from there
+//   k, v                     kStagesK and kStagesV tiles of kBlockN keys
+//   step, items, work        messages: StepMessage of a step of K, ItemRows of an item of Q, WorkMessage
+//   intervals                of each row the keys that it sees of the run at hand, its warp's own
+//   seen, stretch, pending   what the service threads keep for lack of registers
+//   arrived                  which late keys have come
+//
+// Step kinds (StepKind, a sum of them in the word of each warpgroup): kStepSteady, kStepFirst, kStepNewRun, kStepTail,
+// kStepStop. How a consumer takes a step follows from that and from what it has pending: see ConsumerSteps.
 #pragma once
 
 #include "attn/sm90/forward/consumer.cuh"
 #include "attn/sm90/forward/producer.cuh"
+#include "attn/sm90/forward/scheduler.cuh"
 #include "attn/sm90/forward/traits.cuh"
 
 namespace tangram::sm90 {
@@ -13,22 +45,10 @@ namespace tangram::sm90 {
 template <typename Traits>
 __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
   constexpr int kConsumerWarps = 4 * Traits::kConsumers;
-  for (int i = 0; i < Traits::kStagesQ; ++i) {
-    ptx::mbarrier_init(&smem.q_full[i], 1);
-    ptx::mbarrier_init(&smem.q_empty[i], Traits::kConsumers);
-  }
-  for (int i = 0; i < Traits::kStagesK; ++i) {
-    ptx::mbarrier_init(&smem.k_full[i], Traits::kScribe ? 2 : 1);
-    ptx::mbarrier_init(&smem.k_empty[i], kConsumerWarps);
-  }
-  for (int i = 0; i < Traits::kStagesV; ++i) {
-    ptx::mbarrier_init(&smem.v_full[i], 1);
-    ptx::mbarrier_init(&smem.v_empty[i], kConsumerWarps);
-  }
-  for (int i = 0; i < Traits::kWorkSlots; ++i) {
-    ptx::mbarrier_init(&smem.work_full[i], 1);
-    ptx::mbarrier_init(&smem.work_empty[i], Traits::kScribe ? 2 : 1);
-  }
+  init_ring(smem.q_full, 1, smem.q_empty, Traits::kConsumers);
+  init_ring(smem.k_full, Traits::kScribe ? 2 : 1, smem.k_empty, kConsumerWarps);
+  init_ring(smem.v_full, 1, smem.v_empty, kConsumerWarps);
+  init_ring(smem.work_full, 1, smem.work_empty, Traits::kScribe ? 2 : 1);
   ptx::fence_barrier_init();
 }
 

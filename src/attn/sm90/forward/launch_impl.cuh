@@ -3,6 +3,8 @@
 // Launch of one instance of the forward kernel, with programmatic dependent launch.
 #pragma once
 
+#include <type_traits>
+
 #include "attn/sm90/common/launch_kernel.hpp"
 #include "attn/sm90/forward/kernel.cuh"
 #include "attn/sm90/forward/launch.hpp"
@@ -35,13 +37,19 @@ void launch_element(const ForwardVariant& variant, const ForwardParams& params, 
   });
 }
 
+template <typename Element, int kDimQk, int kDimV>
+void launch_any_dim_element(bool softcap, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+  const auto run = softcap ? launch_instance<AnyDimForwardTraits<Element, kDimQk, kDimV, kAllKernels>>
+                           : launch_instance<AnyDimForwardTraits<Element, kDimQk, kDimV, false>>;
+  run(params, num_ctas, stream);
+}
+
 template <int kDimQk, int kDimV>
 void launch_any_dim(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
-  const auto run = variant.half ? (variant.softcap ? launch_instance<AnyDimForwardTraits<__half, kDimQk, kDimV, true>>
-                                                   : launch_instance<AnyDimForwardTraits<__half, kDimQk, kDimV, false>>)
-                   : variant.softcap ? launch_instance<AnyDimForwardTraits<__nv_bfloat16, kDimQk, kDimV, true>>
-                                     : launch_instance<AnyDimForwardTraits<__nv_bfloat16, kDimQk, kDimV, false>>;
-  run(params, num_ctas, stream);
+  require_in_sample(variant.half, variant.softcap);
+  using Half = std::conditional_t<kAllKernels, __half, __nv_bfloat16>;
+  (variant.half ? launch_any_dim_element<Half, kDimQk, kDimV>
+                : launch_any_dim_element<__nv_bfloat16, kDimQk, kDimV>)(variant.softcap, params, num_ctas, stream);
 }
 
 template <typename Element, bool kSoftcap>

@@ -1,98 +1,18 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The service warps of the forward kernel: one deals work, one (or two) walks runs of keys, issues TMA loads and tells
-// the consumers what a step is.
+// The threads of the forward kernel that walk runs of keys: they issue TMA loads and tell the consumers what a step is.
 #pragma once
 
+#include "attn/sm90/common/arrivals.cuh"
+#include "attn/sm90/common/key_stretches.cuh"
 #include "attn/sm90/common/panels.cuh"
-#include "attn/sm90/forward/traits.cuh"
+#include "attn/sm90/forward/rings.cuh"
+#include "attn/sm90/forward/smem.cuh"
+#include "attn/sm90/forward/step_messages.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
-#include "cuda/ptx/warp.cuh"
 
 namespace tangram::sm90 {
-
-/// Order of work: sections of head groups whose K and V share the L2 cache; in a section by item (longest first), the
-/// groups innermost, so that CTAs that run together read the same keys.
-__device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t ticket, int32_t* item,
-                                            int32_t* group) {
-  const int32_t section_size = params.num_items * params.groups_per_section;
-  const int32_t section = ticket / section_size;
-  const int32_t in_section = ticket - section * section_size;
-  const int32_t first_group = section * params.groups_per_section;
-  const int32_t groups = min(params.groups_per_section, params.num_groups - first_group);
-  *item = in_section / groups;
-  *group = first_group + in_section - *item * groups;
-}
-
-/// Draws tickets and puts the items, with their first run, into the work ring. One thread. A ticket is drawn as late as
-/// hides the way to its item, when the producer begins the item before: one drawn earlier would wait for this CTA while
-/// others run out of work. The first is not drawn: its item is on its way before the kernels that this one depends on
-/// have ended.
-template <typename Traits>
-__device__ __forceinline__ void run_scheduler(const ForwardParams& params, ForwardSmem<Traits>& smem) {
-  RingPosition<Traits::kWorkSlots> slot;
-  const int32_t num_tickets = params.num_items * params.num_groups;
-  int32_t ticket = static_cast<int32_t>(blockIdx.x);
-  for (bool first = true;; first = false) {
-    ptx::mbarrier_wait(&smem.work_empty[slot.stage], slot.phase ^ 1);
-    if (!first) ticket = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
-    WorkMessage& message = smem.work[slot.stage];
-    const bool stop = ticket >= num_tickets;
-    message.stop = stop;
-    if (!stop) {
-      int32_t item;
-      locate_work(params, ticket, &item, &message.group);
-      const TileItem tile = params.items[item];
-      message.item = tile;
-      if constexpr (Traits::kAnyDim) {
-        message.part_row = params.part_rows == nullptr ? -1 : params.part_rows[item];
-      } else if constexpr (Traits::kParts) {
-        message.part_row = params.part_rows[item];
-      }
-      if (tile.run_begin < tile.run_end) message.first_run = params.runs[tile.run_begin];
-    }
-    ptx::mbarrier_arrive(&smem.work_full[slot.stage]);
-    if (first) ptx::grid_dependency_wait();
-    if (stop) break;
-    slot.advance();
-  }
-  // The last CTA to run out of work leaves the counters as it found them.
-  __threadfence();
-  if (atomicAdd(&params.counters[1], 1) == static_cast<int32_t>(gridDim.x) - 1) {
-    params.counters[0] = 0;
-    params.counters[1] = 0;
-  }
-}
-
-/// SeenKeys of query rows [first, last].
-__device__ __forceinline__ SeenKeys seen_keys(const TileRun& run, int32_t first, int32_t last) {
-  if (run.interval_begin >= 0) return {run.k_begin, run.k_end, run.full_begin, run.full_end};
-  const int32_t seen_first = max(first, run.row_begin), seen_last = min(last, run.row_end - 1);
-  if (seen_first > seen_last) return {0, 0, 0, 0};
-  SeenKeys seen;
-  seen.see_begin = max(run.slice_k_begin, seen_first + run.min_diag);
-  seen.see_end = min(run.slice_k_end, seen_last + run.max_diag + 1);
-  seen.full_begin = max(run.slice_k_begin, seen_last + run.min_diag);
-  seen.full_end = seen_first == first && seen_last == last ? min(run.slice_k_end, seen_first + run.max_diag + 1) : 0;
-  return seen;
-}
-
-/// The word without flags of the item: which part of the tile at k0 a warpgroup works on, and where it must mask; keys
-/// before `first_key` are not this step's.
-template <typename Traits>
-__device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0, int32_t first_key) {
-  constexpr int32_t kGroups16 = Traits::kBlockN / 16;
-  const int32_t begin = (max(seen.see_begin, first_key) - k0) & ~15;
-  const int32_t end = min(seen.see_end - k0, Traits::kBlockN);
-  if (begin >= end) return 0;
-  const int32_t full_begin = max(seen.full_begin, first_key) - k0, full_end = min(seen.full_end - k0, Traits::kBlockN);
-  const int32_t first = min((full_begin + 15) / 16, kGroups16), last = max(full_end, 0) / 16;
-  const uint32_t unmasked = first < last ? (1u << last) - (1u << first) : 0;
-  const uint32_t masked = ((1u << kGroups16) - 1) & ~unmasked;
-  const bool steady = max(full_begin, begin) < min(full_end, end);
-  return pack_window(begin / 16, (end - begin + 15) / 16) | (steady ? kStepSteady : 0) | (masked << kStepMaskShift);
-}
 
 /// Walks the work ring, loads Q, K and V, and describes every step to the consumers. One thread, or two: one that only
 /// loads, and one that only writes messages (Traits::kScribe), who need not know of each other.
@@ -197,8 +117,8 @@ struct Producer {
         const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.elsewhere_maps[which][large];
 #pragma unroll
         for (int panel = 0; panel < Traits::kPanelsQk; ++panel) {
-          ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + group * (16 * 128), map, full, 0, row < 0 ? key : row,
-                           panel, groups.kv_head);
+          ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + group * kRows16Bytes, map, full, 0,
+                           row < 0 ? key : row, panel, groups.kv_head);
         }
         group = following;
       }
@@ -211,25 +131,10 @@ struct Producer {
     rings.advance_k();
   }
 
-  static __device__ __forceinline__ void fill_words(StepMessage& message, uint32_t word) {
-#pragma unroll
-    for (int w = 0; w < Traits::kConsumers; ++w) message.word[w] = word;
-  }
-
-  __device__ __forceinline__ void fill_run(StepMessage& message, const TileRun& run) {
-    message.row_begin = run.row_begin;
-    message.row_end = run.row_end;
-    message.slice_k_begin = run.slice_k_begin;
-    message.slice_k_end = run.slice_k_end;
-    message.min_diag = run.min_diag;
-    message.max_diag = run.max_diag;
-    message.interval_begin = run.interval_begin;
-  }
-
   /// An item that sees nothing: one step without loads, so that the consumers write its zeros.
   __device__ __forceinline__ void push_empty_item(const WorkMessage& work) {
     StepMessage& message = begin_step();
-    if constexpr (kWrites) fill_words(message, kStepFirst);
+    if constexpr (kWrites) fill_words<Traits>(message, kStepFirst);
     end_step();
     if constexpr (kLoads) {
       flush_v();
@@ -238,47 +143,9 @@ struct Producer {
     }
   }
 
-  /// What each warpgroup sees of the run.
-  __device__ __forceinline__ void find_seen(const TileItem& item, const TileRun& run) {
-    const int32_t last_row = item.row_end - 1;
-    const int32_t rows = 64 >> params.pack_log2;
-#pragma unroll
-    for (int w = 0; w < Traits::kConsumers; ++w) {
-      const int32_t first_row = item.row_begin + w * rows;
-      smem.seen[w] =
-          first_row <= last_row ? seen_keys(run, first_row, min(first_row + rows - 1, last_row)) : SeenKeys{0, 0, 0, 0};
-    }
-  }
-
-  /// The message of the tile at k0; `unread`: the warpgroups have not been told to read the run's row intervals.
-  __device__ __forceinline__ void write_message(StepMessage& message, const TileRun& run, int32_t k0, int32_t first_key,
-                                                int32_t k_end, bool first_of_item, bool& unread) {
-    uint32_t flags = first_of_item ? kStepFirst : 0;
-    // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
-    const bool gathered = Traits::kGathered && run.group_begin >= 0;
-    if (k0 + Traits::kBlockN > k_end && (gathered || k_end < params.seqlen_k)) flags |= kStepTail;
-    message.k0 = k0;
-    message.first_key = first_key;
-    message.v_valid = k_end - k0;
-    uint32_t words[Traits::kConsumers], all = 0;
-#pragma unroll
-    for (int w = 0; w < Traits::kConsumers; ++w) {
-      words[w] = step_window<Traits>(smem.seen[w], k0, first_key) | flags;
-      all |= words[w];
-    }
-    uint32_t new_run = 0;
-    if (unread && all >> kStepMaskShift != 0) {
-      unread = false;
-      new_run = kStepNewRun;
-      fill_run(message, run);
-    }
-#pragma unroll
-    for (int w = 0; w < Traits::kConsumers; ++w) message.word[w] = words[w] | new_run;
-  }
-
   __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run) {
     const int32_t kv_head = (work.group << params.pack_log2) / params.heads_per_kv;
-    if constexpr (kWrites) find_seen(work.item, run);
+    if constexpr (kWrites) find_seen(params, smem, work.item, run);
     const int32_t k_begin = run.k_begin, k_end = run.k_end;
     // Warpgroups read the row intervals with the first step that masks something: whole tiles before it are plain
     // steps.
@@ -288,7 +155,8 @@ struct Producer {
       const bool first = first_key == k_begin;
       // The last tile is moved back to the end of the run, so that V holds no rows that nobody may have written.
       const int32_t k0 = max(min(first_key, k_end - Traits::kBlockN), k_begin);
-      if constexpr (kWrites) write_message(message, run, k0, first_key, k_end, first && first_run, unread);
+      if constexpr (kWrites)
+        write_message(params, smem, message, run, k0, first_key, k_end, first && first_run, unread);
       if constexpr (!kLoads) {
         end_step();
       } else if (Traits::kGathered && run.group_begin >= 0) {
@@ -328,7 +196,7 @@ struct Producer {
       slot.advance();
     }
     StepMessage& message = begin_step();
-    if constexpr (kWrites) fill_words(message, kStepStop);
+    if constexpr (kWrites) fill_words<Traits>(message, kStepStop);
     end_step();
     if constexpr (kLoads) flush_v();
   }

@@ -15,8 +15,6 @@ namespace tangram::sm90 {
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
-using ptx::pack_pair;
-
 /// Maximum over the four lanes that share a row.
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));

@@ -13,6 +13,7 @@
 #include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/backward/split_kernel.cuh"
+#include "attn/sm90/emulated/problem.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"
@@ -22,6 +23,14 @@
 namespace tangram::test::emulated_backward {
 
 using emulated::Order;
+using emulated_problem::config_of;
+using emulated_problem::documents;
+using emulated_problem::expect_gaps_untouched;
+using emulated_problem::has_class;
+using emulated_problem::ImageMemory;
+using emulated_problem::shape_of;
+using emulated_problem::short_slices;
+using emulated_problem::small_documents;
 using sm90::backward::kBlockM;
 using sm90::backward::kBlockN;
 using sm90::backward::kStatsFloats;
@@ -37,26 +46,15 @@ struct Case {
   bool strided = false;
 };
 
-inline AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
-  return {rows, keys, heads_q, heads_kv, 0, 0, DType::kBFloat16};
-}
-
 inline std::vector<Case> cases() {
-  const std::vector<AttnSlice> documents{AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 300}, {130, 300}),
-                                         AttnSlice::causal({300, 333}, {300, 333}),
-                                         AttnSlice::full({400, 640}, {340, 660})};
   return {
       {"full", shape_of(320, 300, 2, 1), {AttnSlice::full({0, 320}, {0, 300})}, 2, 132},
       {"sums zeroed before", shape_of(200, 1000, 2, 1), {AttnSlice::full({0, 200}, {0, 1000})}, 4, 132},
       {"one step", shape_of(64, 128, 1, 1), {AttnSlice::full({0, 64}, {0, 128})}, 1, 132},
       {"causal", shape_of(500, 500, 4, 2), {AttnSlice::causal({0, 500}, {0, 500})}, 3, 4},
       {"window", shape_of(600, 600, 4, 1), {{{0, 600}, {0, 600}, -150, 0}}, 3, 132},
-      {"documents", shape_of(700, 700, 2, 2), documents, 3, 132},
-      {"short",
-       shape_of(70, 400, 8, 1),
-       {AttnSlice::full({0, 5}, {3, 20}), AttnSlice::full({50, 60}, {100, 101})},
-       2,
-       132},
+      {"documents", shape_of(700, 700, 2, 2), documents(), 3, 132},
+      {"short", shape_of(70, 400, 8, 1), short_slices(), 2, 132},
       {"nothing", shape_of(100, 100, 2, 1), {}, 1, 132},
       {"pieces", shape_of(640, 128, 8, 1), {AttnSlice::full({0, 640}, {0, 128})}, 5, 16},
   };
@@ -78,13 +76,13 @@ inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors,
 
 /// The lists in an image of other bytes, and parameters that know nothing of the mask. Query tiles become as many as
 /// the image has room for, as for the two small kernels.
-inline std::vector<std::byte> put_into_image(sm90::backward::Params& params, schedule::WorkList& work,
-                                             const AttnShape& shape, bool deterministic) {
+inline ImageMemory put_into_image(sm90::backward::Params& params, schedule::WorkList& work, const AttnShape& shape,
+                                  bool deterministic) {
   const schedule::ImageLayout layout(shape, {128, 128}, sm90::backward::kTileShape,
                                      {.documents = 5, .deterministic = deterministic, .passes = AttnPasses::kBackward});
   layout.check({}, work);
-  std::vector<std::byte> image(layout.bytes() + 256, std::byte{0x5a});
-  std::byte* const begin = image.data() + (256 - reinterpret_cast<uintptr_t>(image.data()) % 256);
+  ImageMemory image;
+  std::byte* const begin = image.allocate(layout.bytes());
   EXPECT_LE(layout.write(begin, {}, work), layout.bytes());
   const auto end = static_cast<int32_t>(shape.seqlen_q);
   work.covered_queries.resize(static_cast<size_t>(layout.num_q_tiles()), ~uint64_t{0});
@@ -105,8 +103,6 @@ inline std::vector<std::byte> put_into_image(sm90::backward::Params& params, sch
 
 /// Of kernels for any head dimension: all ways in which gradients leave them, and gaps behind each row that hold NaN.
 inline std::vector<Case> any_dim_cases() {
-  const std::vector<AttnSlice> documents{AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 200}, {130, 290}),
-                                         AttnSlice::full({230, 260}, {205, 300})};
   return {
       {.name = "causal",
        .shape = shape_of(300, 300, 4, 2),
@@ -116,7 +112,7 @@ inline std::vector<Case> any_dim_cases() {
        .strided = true},
       {.name = "documents",
        .shape = shape_of(270, 300, 2, 2),
-       .slices = documents,
+       .slices = small_documents(),
        .blocks = 3,
        .multiprocessors = 132,
        .gradients = DType::kFloat32,
@@ -217,11 +213,7 @@ inline void expect_gradients(const RandomAttention& r, const reference::DenseRes
   const auto check = [&](const HostTensor& got, std::vector<double> want, int heads, int dim) {
     for (double& value : want) value += accumulate ? 1.0 : 0.0;
     EXPECT_LT(support::relative_error(got, want, heads, dim), 5e-3);
-    for (int64_t row = 0; row < got.rows(); ++row) {  // gaps are as before
-      for (int head = 0; head < got.heads(); ++head) {
-        for (int d = head < heads ? dim : 0; d < got.dim(); ++d) ASSERT_TRUE(std::isnan(got.at(row, head, d)));
-      }
-    }
+    expect_gaps_untouched(got, heads, dim);
   };
   check(r.dq, expected.dq, s.num_heads_q, s.head_dim);
   check(r.dk, expected.dk, s.num_heads_kv, s.head_dim);
@@ -248,7 +240,7 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   params.num_items = static_cast<int32_t>(work.items.size());
   params.walk = work.walk;
   params.zeroed_sums = work.zeroed_sums;
-  std::vector<std::byte> image;
+  ImageMemory image;
   if (where == Lists::kImage) image = put_into_image(params, work, s, Traits::kDeterministic);
   params.num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
   const auto scale = static_cast<float>(r.problem.scale);
@@ -310,15 +302,9 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
 /// Both with sums in any order and deterministic.
 template <typename Traits, typename Deterministic>
 void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& order) {
-  RandomConfig config;
-  config.shape = c.shape;
-  config.shape.head_dim = head_dim;
-  config.shape.head_dim_v = head_dim_v;
-  config.softcap = Traits::kSoftcap ? 3.0f : 0.0f;
+  RandomConfig config = config_of(c.shape, head_dim, head_dim_v, Traits::kSoftcap ? 3.0f : 0.0f, c.strided);
   config.grad_dtype = c.gradients;
   config.out_dtype = c.strided ? DType::kBFloat16 : DType::kFloat32;
-  config.strided = c.strided;
-  config.gap = 8;
   RandomAttention r = make_random(config, c.slices, 1);
   const reference::DenseResult expected = reference::dense_attention(r.problem);
   for (size_t i = 0; i < r.lse.size(); ++i) {
@@ -342,8 +328,7 @@ template <int kDimQk, int kDimV, bool kSoftcap>
 void expect_any_dim_close(int head_dim, int head_dim_v, int first) {
   using Free = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, false>;
   using Deterministic = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, true>;
-  const sm90::ShapeClass* const found = sm90::find_shape_class(head_dim, head_dim_v);
-  ASSERT_TRUE(found != nullptr && found->head_dim == kDimQk && found->head_dim_v == kDimV);
+  ASSERT_TRUE(has_class(head_dim, head_dim_v, kDimQk, kDimV));
   std::vector<Case> all = any_dim_cases();
   if (head_dim == kDimQk && head_dim_v == kDimV && (!kSoftcap || support::is_long_run())) {
     for (Case& c : cases()) all.push_back(std::move(c));

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "attn/cpu/random_attention.hpp"
+#include "attn/sm90/emulated/problem.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "attn/sm90/forward/kernel.cuh"
 #include "schedule/gather_runs.hpp"
@@ -22,6 +23,14 @@
 namespace tangram::test::emulated_forward {
 
 using emulated::Order;
+using emulated_problem::config_of;
+using emulated_problem::documents;
+using emulated_problem::expect_gaps_untouched;
+using emulated_problem::has_class;
+using emulated_problem::ImageMemory;
+using emulated_problem::shape_of;
+using emulated_problem::short_slices;
+using emulated_problem::small_documents;
 
 struct Case {
   const char* name;
@@ -34,29 +43,20 @@ struct Case {
   bool strided = false;
 };
 
-inline AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
-  return {rows, keys, heads_q, heads_kv, 0, 0, DType::kBFloat16};
-}
-
 inline std::vector<Case> cases() {
-  const std::vector<AttnSlice> documents{AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 300}, {130, 300}),
-                                         AttnSlice::causal({300, 333}, {300, 333}),
-                                         AttnSlice::full({400, 640}, {340, 660})};
   return {
       {"full", shape_of(200, 1000, 2, 1), {AttnSlice::full({0, 200}, {0, 1000})}},
       {"causal", shape_of(700, 700, 4, 2), {AttnSlice::causal({0, 700}, {0, 700})}},
       {"growing", shape_of(192, 900, 1, 1), {AttnSlice::full({0, 192}, {0, 900})}, 60},
       {"window", shape_of(900, 900, 4, 1), {{{0, 900}, {0, 900}, -200, 0}}},
-      {"documents", shape_of(700, 700, 2, 2), documents},
-      {"short", shape_of(70, 130, 8, 1), {AttnSlice::full({0, 5}, {3, 20}), AttnSlice::full({50, 60}, {100, 101})}},
+      {"documents", shape_of(700, 700, 2, 2), documents()},
+      {"short", shape_of(70, 130, 8, 1), short_slices()},
       {"nothing", shape_of(100, 100, 2, 1), {}},
   };
 }
 
 /// Of kernels for any head dimension: all ways in which rows leave them, and gaps behind each row that hold NaN.
 inline std::vector<Case> any_dim_cases() {
-  const std::vector<AttnSlice> documents{AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 200}, {130, 290}),
-                                         AttnSlice::full({230, 260}, {205, 300})};
   return {
       {.name = "causal",
        .shape = shape_of(300, 300, 4, 2),
@@ -64,7 +64,7 @@ inline std::vector<Case> any_dim_cases() {
        .strided = true},
       {.name = "documents",
        .shape = shape_of(270, 300, 2, 2),
-       .slices = documents,
+       .slices = small_documents(),
        .out = DType::kFloat32,
        .sinks = 2,
        .strided = true},
@@ -73,10 +73,7 @@ inline std::vector<Case> any_dim_cases() {
        .slices = {{{0, 400}, {0, 400}, -200, 0}},
        .out = DType::kFloat32,
        .accumulate = true},
-      {.name = "short",
-       .shape = shape_of(70, 130, 8, 1),
-       .slices = {AttnSlice::full({0, 5}, {3, 20}), AttnSlice::full({50, 60}, {100, 101})},
-       .strided = true},
+      {.name = "short", .shape = shape_of(70, 130, 8, 1), .slices = short_slices(), .strided = true},
   };
 }
 
@@ -111,33 +108,15 @@ inline void add_earlier_part(RandomAttention& r, reference::DenseResult& expecte
   }
 }
 
-/// What lies behind the columns of a head, and behind the last head, is NaN as before.
-inline void expect_gaps_untouched(const RandomAttention& r) {
-  const AttnShape& s = r.config.shape;
-  for (int64_t row = 0; row < r.out.rows(); ++row) {
-    for (int head = 0; head < r.out.heads(); ++head) {
-      for (int d = head < s.num_heads_q ? s.head_dim_v : 0; d < r.out.dim(); ++d) {
-        ASSERT_TRUE(std::isnan(r.out.at(row, head, d))) << row << " " << head << " " << d;
-      }
-    }
-  }
-}
-
 template <typename Traits>
 void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& order) {
   SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
                                   << order.seed);
   constexpr int kKeys = Traits::kBlockN;
   constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
-  RandomConfig config;
-  config.shape = c.shape;
-  config.shape.head_dim = head_dim;
-  config.shape.head_dim_v = head_dim_v;
+  RandomConfig config = config_of(c.shape, head_dim, head_dim_v, Traits::kSoftcap ? 5.0f : 0.0f, c.strided);
   config.out_dtype = c.out;
-  config.softcap = Traits::kSoftcap ? 5.0f : 0.0f;
   config.seqlen_sink = c.sinks;
-  config.strided = c.strided;
-  config.gap = 8;
   RandomAttention r = make_random(config, c.slices, 1);
   const AttnShape& s = config.shape;
   if (c.growth > 0) grow_keys(r, c.growth);
@@ -173,13 +152,12 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   params.items = tiles.items.data();
   params.runs = tiles.runs.data();
   params.intervals = tiles.intervals.data();
-  std::vector<std::byte> image;
+  ImageMemory image;
   if (!Traits::kGathered && order.seed % 2 == 0) {  // lists in an image that may hold another mask the next time
     const schedule::ImageLayout layout(s, tiles.shape, {128, 64, true},
                                        {.documents = 5, .passes = AttnPasses::kForward});
     layout.check(tiles, {});
-    image.assign(layout.bytes() + 256, std::byte{0x5a});
-    std::byte* const begin = image.data() + (256 - reinterpret_cast<uintptr_t>(image.data()) % 256);
+    std::byte* const begin = image.allocate(layout.bytes());
     EXPECT_LE(layout.write(begin, tiles, {}), layout.bytes());
     params.items = reinterpret_cast<TileItem*>(begin + layout.forward_items());
     params.runs = reinterpret_cast<TileRun*>(begin + layout.forward_runs());
@@ -203,7 +181,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   params.head_dim_v = head_dim_v;
   emulated::run({2, Traits::kThreads, order}, [&] { sm90::forward_kernel<Traits>(params); });
   EXPECT_LT(support::relative_error(r.out, expected.out, s.num_heads_q, head_dim_v), 4e-3);
-  expect_gaps_untouched(r);
+  expect_gaps_untouched(r.out, s.num_heads_q, s.head_dim_v);
   for (size_t i = 0; i < r.lse.size(); ++i) {
     if (std::isinf(expected.lse[i])) {
       EXPECT_EQ(r.lse[i], expected.lse[i]) << i;
@@ -219,8 +197,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
 /// softcap in long runs.
 template <int kDimQk, int kDimV>
 void expect_any_dim_close(int head_dim, int head_dim_v) {
-  const sm90::ShapeClass* const found = sm90::find_shape_class(head_dim, head_dim_v);
-  ASSERT_TRUE(found != nullptr && found->head_dim == kDimQk && found->head_dim_v == kDimV);
+  ASSERT_TRUE(has_class(head_dim, head_dim_v, kDimQk, kDimV));
   const int first = head_dim / 8 + head_dim_v / 8;
   const bool is_class = head_dim == kDimQk && head_dim_v == kDimV;
   const auto expect_all = [&]<bool kSoftcap>(int first_order) {

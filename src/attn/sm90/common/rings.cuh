@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Rings of stages in shared memory, between a producer and its consumers. A stage has a full and an empty mbarrier. Who
+// reads entry i waits on full with the phase of i, who writes it on empty with the other one, so that the first writers
+// find every stage empty without an arrival.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/mbarrier.cuh"
+
+namespace tangram::sm90 {
+
+/// Where a thread is in a ring of any size. Where sizes are powers of two and rings go round together, one count says
+/// all (Cursor, Rings).
+template <int kStages>
+struct RingPosition {
+  int32_t stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+/// Initialises the barriers of a ring for so many arrivals each. One thread; then fence_barrier_init().
+template <int kStages>
+__device__ __forceinline__ void init_ring(uint64_t (&full)[kStages], uint32_t full_arrivals, uint64_t (&empty)[kStages],
+                                          uint32_t empty_arrivals) {
+  for (int i = 0; i < kStages; ++i) {
+    ptx::mbarrier_init(&full[i], full_arrivals);
+    ptx::mbarrier_init(&empty[i], empty_arrivals);
+  }
+}
+
+}  // namespace tangram::sm90

@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// What the service threads of the forward kernel tell each other and the consumers, in shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "attn/sm90/common/run_rows.cuh"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::sm90 {
+
+/// What the consumers need to know about one K tile ("step"); written by the producer before it arrives on k_full.
+struct alignas(16) StepMessage {
+  uint32_t word[3];   ///< one for each warpgroup: its window, StepKind, the groups of keys to be masked
+  int32_t k0;         ///< key of row 0 of the tile
+  int32_t v_valid;    ///< with kStepTail: rows of the V tile from here on are nobody's and must not enter a product
+  int32_t first_key;  ///< keys before it belong to the step before
+  int32_t interval_begin;
+  int32_t row_begin, row_end, slice_begin, slice_end;  // of the run, see run_rows.cuh
+  int32_t min_diag, max_diag, reserved[3];
+};
+static_assert(sizeof(StepMessage) == 64);
+
+/// The rows of an item; written by the producer before it arrives on q_full.
+template <bool kParts>
+struct alignas(16) ItemRows {
+  int32_t row0, num_rows;
+  int32_t group;  ///< head group
+};
+template <>
+struct alignas(16) ItemRows<true> {
+  int32_t row0, num_rows;
+  int32_t group;
+  int32_t part_row;  ///< where the rows go in the workspace
+};
+
+/// What a step is to a warpgroup; several may hold. With nothing but kStepSteady, the window a whole tile and no group
+/// to be masked it is a plain step (ConsumerSteps).
+enum StepKind : uint32_t {
+  kStepNone = 0,
+  kStepSteady = 1u << 16,  ///< every row of the warpgroup sees some key of the window
+  kStepFirst = 1u << 17,   ///< first step of an item: Q is needed
+  kStepNewRun = 1u << 19,  ///< the row intervals have changed since they were read
+  kStepTail = 1u << 20,    ///< v_valid counts
+  kStepStop = 1u << 21,    ///< no more items
+};
+
+// A step word: bits 0-7 and 8-15 are the window of the tile that the warpgroup works on, rows [16 * begin16, 16 *
+// (begin16 + count16)) (count16 == 0: it sees nothing), then StepKind; bits 24-31 are the groups of 16 keys in which
+// the row intervals cut something off.
+inline constexpr int kStepMaskShift = 24;
+__device__ __forceinline__ uint32_t pack_window(int begin16, int count16) {
+  return static_cast<uint32_t>(begin16) | (static_cast<uint32_t>(count16) << 8);
+}
+__device__ __forceinline__ int window_begin16(uint32_t word) { return static_cast<int>(word & 0xff); }
+__device__ __forceinline__ int window_count16(uint32_t word) { return static_cast<int>(word >> 8 & 0xff); }
+
+/// One unit of work on its way from the scheduler warp to the producer warp.
+struct alignas(16) WorkMessage {
+  TileItem item;
+  int32_t group;
+  int32_t stop;
+  int32_t part_row;  ///< with kParts: where its rows go in the workspace
+  int32_t reserved;
+  TileRun first_run;
+};
+static_assert(sizeof(WorkMessage) == 80);
+
+/// What the query rows of one warpgroup see of a run: something of [see_begin, see_end), all of [full_begin, full_end).
+struct alignas(16) SeenKeys {
+  int32_t see_begin, see_end, full_begin, full_end;
+};
+
+/// The keys of a step of a gathered run: params.groups from `first` on.
+struct KeyGroups {
+  int32_t first, count, kv_head;
+};
+
+template <bool kGathered>
+struct PendingGroups {};
+template <>
+struct PendingGroups<true> {
+  KeyGroups k, v;  // the loading thread's own, which has too few registers: of K, of the V to come (or 0)
+};
+
+}  // namespace tangram::sm90

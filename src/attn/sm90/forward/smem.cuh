@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The shared memory of a forward kernel.
+#pragma once
+
+#include <cstdint>
+
+#include "attn/sm90/common/arrivals.cuh"
+#include "attn/sm90/forward/messages.cuh"
+#include "attn/sm90/forward/traits.cuh"
+
+namespace tangram::sm90 {
+
+template <typename Traits>
+struct alignas(1024) ForwardSmem {
+  alignas(1024) unsigned char q[Traits::kStagesQ][Traits::kBytesQ];
+  alignas(1024) unsigned char k[Traits::kStagesK][Traits::kBytesK];
+  alignas(1024) unsigned char v[Traits::kStagesV][Traits::kBytesV];
+  StepMessage step[Traits::kStagesK];
+  ItemRows<Traits::kParts> items[Traits::kStagesQ];
+  RowInterval intervals[Traits::kBlockM];  // of the current run, written and read by the warp that owns the rows
+  SeenKeys seen[Traits::kConsumers];       // the producer's own
+  int4 stretch;                            // likewise: where the last tile of keys lay
+  WorkMessage work[Traits::kWorkSlots];
+  ArrivedKeys arrived;
+  uint64_t q_full[Traits::kStagesQ], q_empty[Traits::kStagesQ];
+  uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
+  uint64_t v_full[Traits::kStagesV], v_empty[Traits::kStagesV];
+  uint64_t work_full[Traits::kWorkSlots], work_empty[Traits::kWorkSlots];
+  [[no_unique_address]] PendingGroups<Traits::kGathered> pending;
+};
+
+}  // namespace tangram::sm90
