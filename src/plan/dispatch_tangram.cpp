@@ -269,10 +269,13 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
 
 // Packed causal documents over two ranks, which training deals out anew at every step.
 std::optional<Dispatch> halves_of_pack(const Mask& mask, const DistAttnConfig& config) {
+  constexpr int64_t kFineCuts = 8;  // where they cost nothing, which finer ones hardly improve
   const bool is_asked = config.cp_size == 2 && config.dispatch.chunk_size == 0 && mask.is_self_attention();
   if (!is_asked || mask.seqlen_q() > kMaxChunks || mask.slices().size() < 2 || !is_causal_pack(mask.slices()))
     return {};
-  auto map = halve_pack(mask.slices(), mask.seqlen_q(), balance_tolerance(mask.seqlen_q() / 2), cut_cost(config));
+  CutCost cuts = cut_cost(config);
+  if (cuts.rows_per_key == 0) cuts.tile_rows = kFineCuts;
+  auto map = halve_pack(mask.slices(), mask.seqlen_q(), balance_tolerance(mask.seqlen_q() / 2), cuts);
   if (!map) return {};
   renumber(*map, 2);
   return to_dispatch(*map, 2, 1, true);
