@@ -206,7 +206,8 @@ def test_resident_memory_does_not_grow_with_masks():
         early, late = range(140, 161), range(1480, 1501)
         marks = memory_by_mask(1500, 16384, (*early, *late))
         assert marks[1500][1] - marks[150][1] < 5, marks
-        assert median_resident(marks, late) == pytest.approx(median_resident(marks, early), rel=0.15), marks
+        # 560 to 670 MiB, up and down for hundreds of masks, as holes come and go; with holes that stay 11 GiB.
+        assert median_resident(marks, late) < 1.5 * median_resident(marks, early), marks
     else:
         early, late = range(8, 25), range(48, 65)
         marks = memory_by_mask(64, 8192, (*early, *late))
