@@ -23,6 +23,16 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   return packed;
 }
 
+/// The reverse, exactly.
+template <typename Element>
+__device__ __forceinline__ float2 unpack_pair(uint32_t packed) {
+  if constexpr (__is_same(Element, __nv_bfloat16)) {
+    return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000u)};
+  } else {
+    return __half22float2(reinterpret_cast<const __half2&>(packed));
+  }
+}
+
 /// Hides from the compiler what it knows of the value, which it computes no sooner and keeps nothing derived from.
 __device__ __forceinline__ void make_opaque(uint32_t& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void make_opaque(float& value) { asm volatile("" : "+f"(value)); }

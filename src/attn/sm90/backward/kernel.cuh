@@ -1,15 +1,16 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // The backward kernel: dk, dv and the float32 sums of dq of every item, by a persistent grid of one CTA a
-// multiprocessor, launched with Traits::kThreads threads and sizeof(Smem) bytes. What both kernels of SplitTraits
-// (split_kernel.cuh) have otherwise stands in brackets. See docs/design/backward_sm90.md.
+// multiprocessor, launched with Traits::kThreads threads and sizeof(Smem) bytes. What the kernels of LargeTraits
+// (large_kernel.cuh) have otherwise stands in brackets. See docs/design/backward_sm90.md.
 //
 // Warp roles                                                                                     registers
 //   warpgroup 0, thread 0       Producer: draws items, TMA loads, writes messages                  24
 //                thread 32, 64  DqWriter: adds what consumer warpgroup 0, 1 has staged of dq to its slab
-//                               [dk and dq: SplitDqWriter; dv: nobody]
+//                               [PieceWriter; dv alone: nobody]
 //                thread 96      with keys that come late: watch_arrivals
-//   warpgroup 1, 2              Consumer, or PairConsumer [DkConsumer; DvConsumer], 64 keys each   240
+//   warpgroup 1, 2              Consumer, or PairConsumer, 64 keys each                            240
+//                               [PackedConsumer; or DkConsumer and DvConsumer, a kernel each]
 //
 // mbarriers                     arrivals            a phase ends when
 //   q_full[stage]               1 and bytes         Q, its row statistics and the message of a step are there
@@ -48,15 +49,17 @@ namespace tangram::sm90::backward {
 
 template <typename Traits>
 __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
-  constexpr bool kSplit = Traits::kShape.backward_split;
+  constexpr bool kLarge = Traits::kShape.backward_large;
   for (int i = 0; i < Traits::kStages; ++i) {
     ptx::mbarrier_init(&smem.q_full[i], 1);
     ptx::mbarrier_init(&smem.dout_full[i], 1);
     ptx::mbarrier_init(&smem.step_empty[i], kConsumerWarps);
   }
-  if constexpr (kSplit) {
-    ptx::mbarrier_init(&smem.ds_full, kConsumerWarps);
-    ptx::mbarrier_init(&smem.ds_empty, kConsumerWarps);
+  if constexpr (kLarge) {
+    for (int i = 0; i < Traits::kDsBuffers; ++i) {
+      ptx::mbarrier_init(&smem.ds_full[i], kConsumerWarps);
+      ptx::mbarrier_init(&smem.ds_empty[i], kConsumerWarps);
+    }
   } else {
     for (int i = 0; i < Traits::kDsBuffers; ++i) ptx::mbarrier_init(&smem.ds_full[i], kConsumerWarps);
     if constexpr (Traits::kAtOnce == 2) {
@@ -66,7 +69,7 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
   ptx::mbarrier_init(&smem.k_full, 1);
   ptx::mbarrier_init(&smem.v_full, 1);
   ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
-  if constexpr (kSplit) {
+  if constexpr (kLarge) {
     for (int side = 0; side < 2; ++side) init_ring(smem.dq_full[side], kConsumerWarps / 2, smem.dq_empty[side], 1);
   } else {
     init_ring(smem.dq_full, kConsumerWarps / 2, smem.dq_empty, 1);

@@ -8,8 +8,8 @@
 
 #include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
+#include "attn/sm90/backward/large_kernel.cuh"
 #include "attn/sm90/backward/launch.hpp"
-#include "attn/sm90/backward/split_kernel.cuh"
 #include "attn/sm90/common/launch_kernel.hpp"
 #include "cuda/load_kernel.hpp"
 
@@ -49,11 +49,21 @@ void launch_around(const EdgeKernels& edges, const EdgeParams& edge, int num_cta
 }
 
 template <typename Traits>
+constexpr auto main_kernel() {
+  if constexpr (Traits::kShape.backward_large) {
+    return large_kernel<Traits>;
+  } else {
+    return backward_kernel<Traits>;
+  }
+}
+
+template <typename Traits>
 void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
   constexpr int kSmemBytes = sizeof(Smem<Traits>);
-  allow_shared_memory<backward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm90 backward)");
+  constexpr auto kKernel = main_kernel<Traits>();
+  allow_shared_memory<kKernel, kSmemBytes>("cudaFuncSetAttribute(sm90 backward)");
   launch_around(edge_kernels<Traits>(), edge, num_ctas, stream, [&] {
-    launch_kernel(backward_kernel<Traits>, params, num_ctas, Traits::kThreads, kSmemBytes, true, stream,
+    launch_kernel(kKernel, params, num_ctas, Traits::kThreads, kSmemBytes, true, stream,
                   "sm90 backward: main kernel launch");
   });
 }
@@ -63,16 +73,16 @@ void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas,
 template <typename DvTraits, typename DkTraits>
 void launch_split(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
   constexpr int kDvBytes = sizeof(Smem<DvTraits>), kDkBytes = sizeof(Smem<DkTraits>);
-  allow_shared_memory<split_kernel<DvTraits>, kDvBytes>("cudaFuncSetAttribute(sm90 backward, dv)");
-  allow_shared_memory<split_kernel<DkTraits>, kDkBytes>("cudaFuncSetAttribute(sm90 backward, dk)");
-  cuda::load_kernel<split_kernel<DkTraits>>();
+  allow_shared_memory<large_kernel<DvTraits>, kDvBytes>("cudaFuncSetAttribute(sm90 backward, dv)");
+  allow_shared_memory<large_kernel<DkTraits>, kDkBytes>("cudaFuncSetAttribute(sm90 backward, dk)");
+  cuda::load_kernel<large_kernel<DkTraits>>();
   launch_around(edge_kernels<DkTraits>(), edge, num_ctas, stream, [&] {
     Params of_dv = params;
     of_dv.ticket = params.ticket + 1;
     of_dv.piece_turns = params.piece_turns + edge.num_slabs / 2;
-    launch_kernel(split_kernel<DvTraits>, of_dv, num_ctas, DvTraits::kThreads, kDvBytes, true, stream,
+    launch_kernel(large_kernel<DvTraits>, of_dv, num_ctas, DvTraits::kThreads, kDvBytes, true, stream,
                   "sm90 backward: dv kernel launch");
-    launch_kernel(split_kernel<DkTraits>, params, num_ctas, DkTraits::kThreads, kDkBytes, true, stream,
+    launch_kernel(large_kernel<DkTraits>, params, num_ctas, DkTraits::kThreads, kDkBytes, true, stream,
                   "sm90 backward: dk kernel launch");
   });
 }
@@ -97,9 +107,12 @@ void launch_element(const Variant& variant, const Params& params, const EdgePara
 template <typename Element, int kDimQk, int kDimV, bool kSoftcap, bool kDeterministic>
 void launch_any_dim_instance(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
   if constexpr (shape_class(kDimQk, kDimV).backward_split) {
-    launch_split<SplitTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, SplitPart::kDv>,
-                 SplitTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, SplitPart::kDkDq>>(params, edge,
+    launch_split<LargeTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, LargePart::kDv>,
+                 LargeTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, LargePart::kDkDq>>(params, edge,
                                                                                                   num_ctas, stream);
+  } else if constexpr (shape_class(kDimQk, kDimV).backward_large) {
+    launch_instance<LargeTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, LargePart::kAll>>(params, edge,
+                                                                                                    num_ctas, stream);
   } else {
     launch_instance<AnyDimTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic>>(params, edge, num_ctas, stream);
   }

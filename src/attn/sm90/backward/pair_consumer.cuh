@@ -240,6 +240,7 @@ struct PairConsumer : ConsumerBase<Traits> {
       __syncwarp();  // see Consumer::run
     }
     if (warpgroup == 0) this->take_turn();
+    ptx::mbarrier_wait(&smem.q_full[stage() + 1], stage_phase());  // the writer of warpgroup 1 stops by this step
     await_staging(pair);
     arrive(&smem.dq_full[warpgroup]);  // nothing: stops the writer
   }

@@ -62,7 +62,7 @@ struct DqTarget {
 inline constexpr int32_t kDqNothing = -1;
 inline constexpr int32_t kDqStop = -2;
 
-/// Whether two kernels share the work (SplitTraits).
+/// Whether two kernels share the work (LargeTraits).
 template <int kDimQk, int kDimV>
 inline constexpr bool kIsSplit = shape_class(kDimQk, kDimV).backward_split;
 
@@ -86,7 +86,7 @@ struct DqLayout {
   }
 };
 
-/// The same where dq of a step is handed over in pieces of 32 columns (SplitTraits): piece by piece, of each 16 rows a
+/// The same where dq of a step is handed over in pieces of 32 columns (LargeTraits): piece by piece, of each 16 rows a
 /// warp. A warpgroup has half of the pieces: kLead columns from the first of a panel on, and the rest from the panel in
 /// the middle, of which each has one half where both meet.
 template <int kDimQk>
@@ -154,7 +154,7 @@ struct PairBarriers<2> {
   uint64_t ds_empty[2];
 };
 
-template <typename Traits, bool kSplit = Traits::kShape.backward_split>
+template <typename Traits, bool kLarge = Traits::kShape.backward_large>
 struct alignas(1024) Smem {
   alignas(1024) unsigned char k[Traits::kBytesK];
   alignas(1024) unsigned char v[Traits::kBytesV];

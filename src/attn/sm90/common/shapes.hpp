@@ -29,11 +29,13 @@ struct ShapeClass {
   // Steps do not look for maxima before they see that they should have, and keep K for that: for classes whose
   // exponentials are scarce and whose K has room to wait.
   bool forward_second_look;
-  // Backward: steps of 64 queries that consumers take at once, without softcap. Split: dk and dq by one kernel and dv
-  // by another, since registers do not hold dk and dv (SplitTraits); with so many stages of Q and dout.
+  // Backward: steps of 64 queries that consumers take at once, without softcap. Large: dq leaves in pieces, through
+  // what shared memory is left (LargeTraits), with so many stages of Q and dout; split: dk and dq by one kernel and dv
+  // by another, since registers do not hold dk and dv.
   int backward_at_once = 1;
+  bool backward_large = false;
   bool backward_split = false;
-  int backward_split_stages = 0;
+  int backward_stages = 0;
 };
 
 /// In the order in which a class is looked for.
@@ -104,8 +106,8 @@ inline constexpr ShapeClass kShapeClasses[] = {
      .forward_stages_k = 2,
      .forward_stages_v = 2,
      .forward_second_look = false,
-     .backward_split = true,
-     .backward_split_stages = 2},
+     .backward_large = true,
+     .backward_stages = 2},
     {.head_dim = 256,
      .head_dim_v = 256,
      .exact = false,
@@ -118,8 +120,9 @@ inline constexpr ShapeClass kShapeClasses[] = {
      .forward_stages_k = 2,
      .forward_stages_v = 2,
      .forward_second_look = false,
+     .backward_large = true,
      .backward_split = true,
-     .backward_split_stages = 1},
+     .backward_stages = 1},
 };
 
 /// The last class holds all others.

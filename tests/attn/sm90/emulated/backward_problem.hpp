@@ -12,7 +12,7 @@
 #include "attn/cpu/random_attention.hpp"
 #include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
-#include "attn/sm90/backward/split_kernel.cuh"
+#include "attn/sm90/backward/large_kernel.cuh"
 #include "attn/sm90/emulated/problem.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "schedule/mask_image.hpp"
@@ -166,15 +166,20 @@ void run_main(const sm90::backward::Params& params, int num_slabs, uint32_t bloc
   if constexpr (Traits::kShape.backward_split) {
     using Element = typename Traits::Element;
     using DvTraits =
-        SplitTraits<Element, Traits::kDimQk, Traits::kDimV, Traits::kSoftcap, Traits::kDeterministic, SplitPart::kDv>;
+        LargeTraits<Element, Traits::kDimQk, Traits::kDimV, Traits::kSoftcap, Traits::kDeterministic, LargePart::kDv>;
     using DkTraits =
-        SplitTraits<Element, Traits::kDimQk, Traits::kDimV, Traits::kSoftcap, Traits::kDeterministic, SplitPart::kDkDq>;
+        LargeTraits<Element, Traits::kDimQk, Traits::kDimV, Traits::kSoftcap, Traits::kDeterministic, LargePart::kDkDq>;
     static_assert(sizeof(Smem<DvTraits>) <= emulated::kSharedBytes && sizeof(Smem<DkTraits>) <= emulated::kSharedBytes);
     Params of_dv = params;
     ++of_dv.ticket;
     of_dv.piece_turns += num_slabs / 2;
-    emulated::run({blocks, Traits::kThreads, order}, [&] { split_kernel<DvTraits>(of_dv); });
-    emulated::run({blocks, Traits::kThreads, order}, [&] { split_kernel<DkTraits>(params); });
+    emulated::run({blocks, Traits::kThreads, order}, [&] { large_kernel<DvTraits>(of_dv); });
+    emulated::run({blocks, Traits::kThreads, order}, [&] { large_kernel<DkTraits>(params); });
+  } else if constexpr (Traits::kShape.backward_large) {
+    using Large = LargeTraits<typename Traits::Element, Traits::kDimQk, Traits::kDimV, Traits::kSoftcap,
+                              Traits::kDeterministic, LargePart::kAll>;
+    static_assert(sizeof(Smem<Large>) <= emulated::kSharedBytes);
+    emulated::run({blocks, Large::kThreads, order}, [&] { large_kernel<Large>(params); });
   } else {
     emulated::run({blocks, Traits::kThreads, order}, [&] { backward_kernel<Traits>(params); });
   }

@@ -287,6 +287,14 @@ uint32_t pack_pair(float low, float high) {
   };
   return bits(low) | static_cast<uint32_t>(bits(high)) << 16;
 }
+template <typename Element>
+float2 unpack_pair(uint32_t packed) {
+  const auto value = [](uint16_t bits) {
+    if constexpr (std::is_same_v<Element, __half>) return __half2float(std::bit_cast<__half>(bits));
+    return std::bit_cast<float>(uint32_t{bits} << 16);
+  };
+  return {value(static_cast<uint16_t>(packed)), value(static_cast<uint16_t>(packed >> 16))};
+}
 inline void make_opaque(uint32_t&) {}
 inline void make_opaque(float&) {}
 inline uint32_t read_thread_index() { return threadIdx.x; }

@@ -195,6 +195,14 @@ void yield() {
   if (_setjmp(machine->running->resume) == 0) _longjmp(machine->scheduler, 1);
 }
 
+void pause() {
+  if (machine->random() % 4 != 0) return;
+  for (uint32_t left = machine->random() % 16; left > 0; --left) {
+    note_progress();
+    yield();
+  }
+}
+
 void wait_until(const char* what, const std::function<bool()>& condition) {
   self().waits_for = what;
   while (!condition()) yield();
@@ -227,6 +235,7 @@ void arrive(Barrier& barrier) {
   if (barrier.pending == 0) fail("more arrivals at an mbarrier than it expects");
   barrier.pending -= 1;
   count_bytes(barrier, 0);
+  pause();
 }
 
 const uint64_t* exchange_in_warp(uint64_t word) {

@@ -94,6 +94,8 @@ uint32_t num_blocks();
 uint32_t num_threads();
 
 void yield();
+/// Sometimes lets others run for a while: what a thread does behind an arrival may come late.
+void pause();
 void wait_until(const char* what, const std::function<bool()>& condition);
 /// Something has happened that others may wait for.
 void note_progress();

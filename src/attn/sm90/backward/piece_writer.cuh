@@ -4,16 +4,16 @@
 #pragma once
 
 #include "attn/sm90/backward/dq_writer.cuh"
-#include "attn/sm90/backward/split_traits.cuh"
+#include "attn/sm90/backward/large_traits.cuh"
 
 namespace tangram::sm90::backward {
 
 template <typename Traits>
-struct SplitDqWriter : DqWriter<Traits> {
+struct PieceWriter : DqWriter<Traits> {
   using Layout = typename Traits::Dq;
   using Base = DqWriter<Traits>;
 
-  __device__ SplitDqWriter(const Params& params_in, Smem<Traits>& smem_in, uint32_t warpgroup_in)
+  __device__ PieceWriter(const Params& params_in, Smem<Traits>& smem_in, uint32_t warpgroup_in)
       : Base{params_in, smem_in, warpgroup_in} {}
 
   /// Of the sums of this warpgroup's `piece`th piece: the lead comes first, wherever its columns are.

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// What the consumer warpgroups of LargeTraits have in common, each for 64 of an item's keys, as Consumer.
+#pragma once
+
+#include "attn/sm90/backward/consumer_base.cuh"
+#include "attn/sm90/backward/large_traits.cuh"
+
+namespace tangram::sm90::backward {
+
+/// The walk over items, and what all have of a step.
+template <typename Traits>
+struct LargeConsumer : ConsumerBase<Traits> {
+  using Base = ConsumerBase<Traits>;
+  using typename Base::Packed;
+  using typename Base::Scores;
+  using Element = typename Traits::Element;
+  using Base::arrive;
+  using Base::here;
+  using Base::params;
+  using Base::smem;
+  using Base::warpgroup;
+
+  __device__ LargeConsumer(const Params& params_in, Smem<Traits>& smem_in) : Base(params_in, smem_in) {}
+
+  /// 0, which the compiler takes for something that changes with the step: it would otherwise keep descriptors that do
+  /// not depend on a stage in registers that the accumulators need.
+  __device__ __forceinline__ uint32_t nothing() const { return Traits::kStages == 1 ? here.step >> 31 << 4 : 0; }
+
+  /// Starts S of the step at hand, once its queries are there.
+  __device__ __forceinline__ void issue_scores(Scores& s) {
+    await_queries();
+    multiply_scores(s);
+  }
+  __device__ __forceinline__ void await_queries() {
+    const uint32_t stage = here.stage();
+    ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
+    if (params.covered_queries && smem.step[stage].kind & kStepZeroRows) this->zero_step(stage);
+  }
+  __device__ __forceinline__ void multiply_scores(Scores& s) {
+    const uint32_t stage = here.stage();
+    this->template issue_product<Traits::kSoftcap ? Base::kNoTerms : 0>(s, smem.k + nothing(), smem.q[stage],
+                                                                        smem.stats[stage]);
+  }
+  __device__ __forceinline__ void await_dout() {
+    ptx::mbarrier_wait(&smem.dout_full[here.stage()], here.stage_phase());
+  }
+  /// s becomes P or, with softcap, P times the derivative of the cap; packed is P.
+  __device__ __forceinline__ void make_p(Scores& s, Packed& packed) {
+    const StepMessage& message = smem.step[here.stage()];
+    const bool masked = message.kind & kStepMasked;
+    const uint32_t visible = masked ? this->visible_scores(message) : 0;
+    if constexpr (Traits::kSoftcap) {
+      this->exponentiate_capped(s, packed, masked, visible);
+    } else {
+      this->exponentiate(s, masked, visible);
+      if constexpr (Traits::kMakesDv) pack_operand<Element>(packed, s);
+    }
+  }
+
+  /// Waits for K, and for V where it is needed, of the item at hand.
+  __device__ __forceinline__ void await_keys_of(const Item& item) {
+    const uint32_t kv_phase = item.flags & kItemOddPhase ? 1 : 0;
+    ptx::mbarrier_wait(&smem.k_full, kv_phase);
+    if constexpr (Traits::kMakesDk) ptx::mbarrier_wait(&smem.v_full, kv_phase);
+    if (item.flags & kItemZeroRows) {
+      this->zero_rows(smem.k, kBlockN, item.covered);
+      if constexpr (Traits::kMakesDk) this->template zero_rows<Traits::kPanelsV>(smem.v, kBlockN, item.covered);
+      this->zero_done();
+    }
+  }
+
+  /// `self`: this, as what it is.
+  template <typename Self>
+  __device__ __forceinline__ void run_items(Self& self) {
+    for (;;) {
+      const uint32_t stage = here.stage();
+      ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
+      if (smem.step[stage].kind & kStepStop) break;
+      const Item& item = smem.item[smem.step[stage].item_slot];
+      self.clear_sums();
+      if (item.num_steps == 0) {
+        self.skip_step();
+      } else {
+        await_keys_of(item);
+        self.run_steps(item.num_steps);
+      }
+      write_gradients<Traits>(params, item, this->fresh_thread(), this->dk, this->dv);
+      __syncwarp();  // see Consumer::run
+    }
+    self.stop();
+  }
+};
+
+/// Those that make dq, which they hand over in pieces of 32 columns (DqLayout).
+template <typename Traits>
+struct PieceConsumer : LargeConsumer<Traits> {
+  using Base = LargeConsumer<Traits>;
+  using Base::arrive;
+  using Base::here;
+  using Base::smem;
+  using Base::warpgroup;
+  using Layout = typename Traits::Dq;
+
+  __device__ PieceConsumer(const Params& params_in, Smem<Traits>& smem_in) : Base(params_in, smem_in) {}
+
+  /// Starts dq of kColumns columns that begin `bytes` into the panels of K.
+  template <int kColumns>
+  __device__ __forceinline__ void issue_dq_part(float (&dq)[kColumns / 2], uint32_t buffer, uint32_t bytes) {
+    this->template issue_dq_columns<kColumns>(dq, ptx::smem_address(smem.ds[buffer]) + this->nothing(),
+                                              ptx::smem_address(smem.k) + bytes + this->nothing());
+  }
+  /// Where this warpgroup's columns begin: the lead in the first or last panel, the rest in between, a whole panel or
+  /// half of one.
+  __device__ __forceinline__ uint32_t lead_bytes() const {
+    return warpgroup * (Traits::kPanelsQk - 1) * Traits::kPanelBytesK;
+  }
+  __device__ __forceinline__ uint32_t rest_bytes() const {
+    constexpr uint32_t kNext = Layout::kRest == 32 ? 64 : Traits::kPanelBytesK;
+    return Traits::kPanelBytesK + warpgroup * kNext;
+  }
+
+  __device__ __forceinline__ uint64_t* piece_barrier(uint64_t (&barriers)[2][Traits::kDqSlots], uint32_t piece) {
+    return &barriers[warpgroup][piece % Traits::kDqSlots];
+  }
+  /// The piece's slot, once what was there before has left.
+  __device__ __forceinline__ void await_slot(uint32_t piece) {
+    ptx::mbarrier_wait(piece_barrier(smem.dq_empty, piece), piece / Traits::kDqSlots % 2 ^ 1);
+  }
+  /// Hands over kCount pieces of sums of a step, of which the first is the `first`th.
+  template <int kCount>
+  __device__ __forceinline__ void hand_over(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
+    const uint32_t self = this->fresh_thread() % 128;
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) {
+      const uint32_t piece = step * Layout::kPieces + first + p;
+      float4* to = reinterpret_cast<float4*>(smem.dq[warpgroup][piece % Traits::kDqSlots] +
+                                             self / 32 * (Layout::kPieceFloats / 4)) +
+                   self % 32;
+      await_slot(piece);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = (p * 4 + i) * 4;
+        to[i * 32] = {dq[at], dq[at + 1], dq[at + 2], dq[at + 3]};
+      }
+      ptx::fence_proxy_async();
+      arrive(piece_barrier(smem.dq_full, piece));
+    }
+  }
+
+  __device__ __forceinline__ void pass_piece(uint32_t piece) {
+    await_slot(piece);
+    arrive(piece_barrier(smem.dq_full, piece));
+  }
+  /// Starts dP of the step at hand.
+  __device__ __forceinline__ void issue_dp(typename Base::Scores& dp) {
+    this->await_dout();
+    this->template issue_product<4>(dp, smem.v + this->nothing(), smem.dout[here.stage()], smem.stats[here.stage()]);
+  }
+  /// Nothing: stops the writer.
+  __device__ __forceinline__ void stop() { pass_piece(here.step * Layout::kPieces); }
+};
+
+}  // namespace tangram::sm90::backward
