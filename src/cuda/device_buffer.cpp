@@ -39,7 +39,12 @@ DeviceBuffer::DeviceBuffer(size_t bytes) : bytes_(bytes) {
 }
 
 DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr) static_cast<void>(cudaFree(data_));
+  if (data_ == nullptr) return;
+  // Somebody may be capturing a graph, which freeing memory would spoil: garbage is collected at any time.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  static_cast<void>(cudaFree(data_));
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
 DeviceBuffer DeviceBuffer::copy_of(const void* host, size_t bytes) {

@@ -63,6 +63,13 @@ cudaError_t make_handle(Handle* handle) {
   return cudaSuccess;
 }
 
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+/// With the mutex held.
+void spoil_captures() {
+  if (is_captured && capture_mode != cudaStreamCaptureModeRelaxed) ++counts.spoiled_captures;
+}
+
 }  // namespace
 
 extern "C" {
@@ -71,6 +78,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
   const std::lock_guard lock(mutex);
   blocks[*data] = bytes;
+  spoil_captures();
   counts.live_bytes += static_cast<int64_t>(bytes);
   ++counts.allocations;
   return cudaSuccess;
@@ -78,6 +86,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 cudaError_t cudaFree(void* data) {
   if (data == nullptr) return cudaSuccess;
   const std::lock_guard lock(mutex);
+  spoil_captures();
   counts.live_bytes -= static_cast<int64_t>(blocks.at(data));
   blocks.erase(data);
   ++counts.frees;
@@ -143,7 +152,10 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* stat
   *status = is_captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode);
+  return cudaSuccess;
+}
 cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void*, cudaHostFn_t, unsigned, unsigned) {
   return make_handle(object);
 }

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One captured training step over packs that change. Needs a Hopper GPU."""
 
+import gc
 import os
 import random
 import time
@@ -45,6 +46,7 @@ def captured(leaves, dout, buffer):
     with torch.cuda.stream(stream):
         step(leaves, dout, buffer)  # loads kernels
     torch.cuda.current_stream().wait_stream(stream)
+    gc.collect()  # a graph that ends while another is captured spoils it
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         results = step(leaves, dout, buffer)
