@@ -36,7 +36,7 @@ def pack(rng):
 def step(leaves, dout, mask):
     """out and the gradients."""
     out, _ = flex_flash_attn_func(*leaves, mask, deterministic=True)
-    return [out, *torch.autograd.grad(out, leaves, dout)]
+    return [out.detach(), *torch.autograd.grad(out, leaves, dout)]  # else the leaves keep the stream they were used on
 
 
 def captured(leaves, dout, buffer):
