@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "cuda/check.hpp"
+#include "cuda/graph_lifetime.hpp"
 
 namespace tangram::cuda {
 
@@ -40,11 +41,8 @@ DeviceBuffer::DeviceBuffer(size_t bytes) : bytes_(bytes) {
 
 DeviceBuffer::~DeviceBuffer() {
   if (data_ == nullptr) return;
-  // Somebody may be capturing a graph, which freeing memory would spoil: garbage is collected at any time.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  const AllowAllocationDuringCapture allow;  // garbage is collected at any time
   static_cast<void>(cudaFree(data_));
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
 DeviceBuffer DeviceBuffer::copy_of(const void* host, size_t bytes) {

@@ -22,15 +22,12 @@ PinnedRing::PinnedRing(size_t bytes) : block_bytes_(round_up(bytes, 256)) {
 }
 
 PinnedRing::~PinnedRing() {
-  // Somebody may be capturing a graph: in that mode nobody may wait for an event.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  const AllowAllocationDuringCapture allow;  // to free, and to wait for an event
   for (size_t i = 0; i < copied_.size(); ++i) {
     if (in_flight_[i]) static_cast<void>(cudaEventSynchronize(copied_[i]));
     static_cast<void>(cudaEventDestroy(copied_[i]));
   }
   static_cast<void>(cudaFreeHost(memory_));
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
 std::byte* PinnedRing::next() {
