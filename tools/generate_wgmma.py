@@ -6,7 +6,7 @@
 import pathlib
 import sys
 
-SHAPES = (16, 32, 64, 80, 96, 128, 192, 256)
+SHAPES = (16, 32, 64, 80, 96, 112, 128, 192, 256)
 TYPES = (("__nv_bfloat16", "bf16"), ("__half", "f16"))
 HEAD = """// SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0

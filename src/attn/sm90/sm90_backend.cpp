@@ -69,12 +69,21 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
   sm90::check_softmax("Sm90Backend", shape, args);
 }
 
-void fill_maps(ForwardParams& params, const AttnForwardArgs& args, int pack) {
+/// Whether kernels for many items run (ShapeClass::forward_many).
+bool has_many_rows(const AttnShape& shape) { return shape.seqlen_q * shape.num_heads_q >= sm90::kManyRows; }
+
+/// Of the forward kernel for this shape, softcap or not: packed rows of an item.
+int item_rows(const AttnShape& shape) {
+  return sm90::forward_tile_rows(shape.head_dim, shape.head_dim_v, has_many_rows(shape));
+}
+
+void fill_maps(ForwardParams& params, const AttnShape& shape, const AttnForwardArgs& args, int pack) {
   const int dim = args.q.dim, dim_v = args.v.dim;
   const bool exact = sm90::has_exact_kernels(dim, dim_v);
   const uint32_t panels = exact ? static_cast<uint32_t>(dim) / 64 : cuda::kAnyColumn;
-  const auto tile_rows = static_cast<uint32_t>(sm90::forward_tile_rows(dim, dim_v));
-  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0));
+  const auto tile_rows = static_cast<uint32_t>(item_rows(shape));
+  const auto tile_keys =
+      static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0, has_many_rows(shape)));
   const auto pack_heads = static_cast<uint32_t>(pack);
   params.q_map = sm90::token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
   // What is never loaded or stored has the map of q, since prefetching must see a valid descriptor: keys where there
@@ -129,7 +138,7 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   ForwardParams params{};
   fill_lists(params, mask, pack);
   params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere);
-  fill_maps(params, args, pack);
+  fill_maps(params, mask.shape, args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
   params.max_logits = args.max_logits;
@@ -251,7 +260,7 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
   part_params.part_out = parts.out;
   part_params.part_lse = parts.lse;
   sm90::launch_forward(variant, part_params, num_ctas, stream);
-  const int tile_rows = sm90::forward_tile_rows(mask.shape.head_dim, mask.shape.head_dim_v) / packed_heads(mask.shape);
+  const int tile_rows = item_rows(mask.shape) / packed_heads(mask.shape);
   sm90::launch_merge(
       variant, params,
       {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles, tile_rows},
@@ -301,8 +310,8 @@ StretchParams stretch_params(const char* function, const Sm90Mask& mask, const C
 
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);
-  return TileShape{sm90::forward_tile_rows(shape.head_dim, shape.head_dim_v) / packed_heads(shape),
-                   sm90::forward_tile_keys(shape.head_dim, shape.head_dim_v, false)};
+  return TileShape{item_rows(shape) / packed_heads(shape),
+                   sm90::forward_tile_keys(shape.head_dim, shape.head_dim_v, false, has_many_rows(shape))};
 }
 
 std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
@@ -390,7 +399,7 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
   const sm90::ForwardVariant variant{prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
-                                     prepared.shape.head_dim_v, params.softcap > 0};
+                                     prepared.shape.head_dim_v, params.softcap > 0, has_many_rows(prepared.shape)};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
   } else if (prepared.forward && prepared.forward->gathered) {

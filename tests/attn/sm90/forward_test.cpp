@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "attn/reference/reference_backend.hpp"
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
@@ -234,6 +235,20 @@ TEST(Sm90Forward, RunsWhoseFirstTilesAreWholeAndLaterOnesAreNot) {
     c.slices.push_back(AttnSlice::full({150, 300}, {128, 384}));
     c.slices.push_back(AttnSlice::from_type(MaskType::kBiCausal, {150, 300}, {600, 1400}));
     c.slices.push_back(AttnSlice::full({200, 300}, {1664, 1920}));
+    expect_close(c);
+  }
+}
+
+TEST(Sm90Forward, ManyRowsOf192And128TakeLargerItems) {
+  for (const float softcap : {0.0f, 5.0f}) {
+    Case c = simple(2400, 2400, 64, 4, 192, {AttnSlice::full({1000, 1030}, {0, 2400})});
+    c.shape.head_dim_v = 128;
+    c.options.softcap = softcap;
+    ASSERT_GE(c.shape.seqlen_q * c.shape.num_heads_q, sm90::kManyRows);
+    for (int64_t begin = 0; begin < 1000; begin += 40) {
+      c.slices.push_back(AttnSlice::causal({begin, begin + 40}, {begin, begin + 40}));
+    }
+    c.slices.push_back({{1030, 2400}, {0, 1300}, -50, 0});
     expect_close(c);
   }
 }

@@ -5,30 +5,38 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <utility>
 
 namespace tangram::sm90 {
+
+/// Of the forward kernel: items of 64 packed rows a warpgroup, steps of so many keys (fewer with softcap, whose tanh
+/// needs registers). A thread of a service warp and of a consumer have so many registers; K has more stages than V
+/// where a step keeps it until it knows that it needs no second look, and there is no room for both.
+struct ForwardShape {
+  int warpgroups = 0;
+  int keys = 0;
+  int keys_softcap = 0;
+  int service_registers = 0;
+  int consumer_registers = 0;
+  int stages_q = 0;
+  int stages_k = 0;
+  int stages_v = 0;
+  // Steps do not look for maxima before they see that they should have, and keep K for that: for classes whose
+  // exponentials are scarce and whose K has room to wait.
+  bool second_look = false;
+};
 
 struct ShapeClass {
   int head_dim;    ///< of q and k
   int head_dim_v;  ///< of v and out
   // Compiled for exactly these dimensions too, besides any that are smaller.
   bool exact;
-  // Forward: items of 64 packed rows a warpgroup, steps of so many keys (fewer with softcap, whose tanh needs
-  // registers). A thread of a service warp and of a consumer have so many registers; K has more stages than V where a
-  // step keeps it until it knows that it needs no second look, and there is no room for both.
-  int forward_warpgroups;
-  int forward_keys;
-  int forward_keys_softcap;
-  int forward_service_registers;
-  int forward_consumer_registers;
-  int forward_stages_q;
-  int forward_stages_k;
-  int forward_stages_v;
-  // Steps do not look for maxima before they see that they should have, and keep K for that: for classes whose
-  // exponentials are scarce and whose K has room to wait.
-  bool forward_second_look;
+  ForwardShape forward;
+  // Where there are kManyRows and no multiprocessor waits long for the last item of another; without warpgroups as
+  // where there are fewer.
+  ForwardShape forward_many = {};
   // Backward: steps of 64 queries that consumers take at once, without softcap. Large: dq leaves in pieces, through
   // what shared memory is left (LargeTraits), with so many stages of Q and dout; split: dk and dq by one kernel and dv
   // by another, since registers do not hold dk and dv.
@@ -44,82 +52,93 @@ inline constexpr ShapeClass kShapeClasses[] = {
     {.head_dim = 32,
      .head_dim_v = 32,
      .exact = false,
-     .forward_warpgroups = 3,
-     .forward_keys = 128,
-     .forward_keys_softcap = 128,
-     .forward_service_registers = 32,
-     .forward_consumer_registers = 160,
-     .forward_stages_q = 2,
-     .forward_stages_k = 4,
-     .forward_stages_v = 4,
-     .forward_second_look = true,
+     .forward = {.warpgroups = 3,
+                 .keys = 128,
+                 .keys_softcap = 128,
+                 .service_registers = 32,
+                 .consumer_registers = 160,
+                 .stages_q = 2,
+                 .stages_k = 4,
+                 .stages_v = 4,
+                 .second_look = true},
      .backward_at_once = 2},
     {.head_dim = 64,
      .head_dim_v = 64,
      .exact = true,
-     .forward_warpgroups = 3,
-     .forward_keys = 128,
-     .forward_keys_softcap = 96,
-     .forward_service_registers = 32,
-     .forward_consumer_registers = 160,
-     .forward_stages_q = 2,
-     .forward_stages_k = 4,
-     .forward_stages_v = 4,
-     .forward_second_look = true,
+     .forward = {.warpgroups = 3,
+                 .keys = 128,
+                 .keys_softcap = 96,
+                 .service_registers = 32,
+                 .consumer_registers = 160,
+                 .stages_q = 2,
+                 .stages_k = 4,
+                 .stages_v = 4,
+                 .second_look = true},
      .backward_at_once = 2},
+    // Longer steps with a third warpgroup leave no room for K to wait.
     {.head_dim = 96,
      .head_dim_v = 96,
      .exact = false,
-     .forward_warpgroups = 2,
-     .forward_keys = 128,
-     .forward_keys_softcap = 128,
-     .forward_service_registers = 40,
-     .forward_consumer_registers = 232,
-     .forward_stages_q = 2,
-     .forward_stages_k = 3,
-     .forward_stages_v = 2,
-     .forward_second_look = true,
+     .forward = {.warpgroups = 3,
+                 .keys = 112,
+                 .keys_softcap = 112,
+                 .service_registers = 32,
+                 .consumer_registers = 160,
+                 .stages_q = 2,
+                 .stages_k = 2,
+                 .stages_v = 2,
+                 .second_look = false},
      .backward_at_once = 1},
     {.head_dim = 128,
      .head_dim_v = 128,
      .exact = true,
-     .forward_warpgroups = 2,
-     .forward_keys = 128,
-     .forward_keys_softcap = 96,
-     .forward_service_registers = 40,
-     .forward_consumer_registers = 232,
-     .forward_stages_q = 2,
-     .forward_stages_k = 3,
-     .forward_stages_v = 2,
-     .forward_second_look = true,
+     .forward = {.warpgroups = 2,
+                 .keys = 128,
+                 .keys_softcap = 96,
+                 .service_registers = 40,
+                 .consumer_registers = 232,
+                 .stages_q = 2,
+                 .stages_k = 3,
+                 .stages_v = 2,
+                 .second_look = true},
      .backward_at_once = 1},
-    // Q has one stage: an item ends before the next one begins.
+    // Q has one stage: an item ends before the next one begins. A third warpgroup spares a third of what K and V move,
+    // but makes items longer.
     {.head_dim = 192,
      .head_dim_v = 128,
      .exact = false,
-     .forward_warpgroups = 2,
-     .forward_keys = 128,
-     .forward_keys_softcap = 96,
-     .forward_service_registers = 40,
-     .forward_consumer_registers = 232,
-     .forward_stages_q = 1,
-     .forward_stages_k = 2,
-     .forward_stages_v = 2,
-     .forward_second_look = false,
+     .forward = {.warpgroups = 2,
+                 .keys = 128,
+                 .keys_softcap = 96,
+                 .service_registers = 40,
+                 .consumer_registers = 232,
+                 .stages_q = 1,
+                 .stages_k = 2,
+                 .stages_v = 2,
+                 .second_look = false},
+     .forward_many = {.warpgroups = 3,
+                      .keys = 80,
+                      .keys_softcap = 80,
+                      .service_registers = 32,
+                      .consumer_registers = 160,
+                      .stages_q = 1,
+                      .stages_k = 2,
+                      .stages_v = 2,
+                      .second_look = false},
      .backward_large = true,
      .backward_stages = 2},
     {.head_dim = 256,
      .head_dim_v = 256,
      .exact = false,
-     .forward_warpgroups = 2,
-     .forward_keys = 80,
-     .forward_keys_softcap = 80,
-     .forward_service_registers = 40,
-     .forward_consumer_registers = 232,
-     .forward_stages_q = 1,
-     .forward_stages_k = 2,
-     .forward_stages_v = 2,
-     .forward_second_look = false,
+     .forward = {.warpgroups = 2,
+                 .keys = 80,
+                 .keys_softcap = 80,
+                 .service_registers = 40,
+                 .consumer_registers = 232,
+                 .stages_q = 1,
+                 .stages_k = 2,
+                 .stages_v = 2,
+                 .second_look = false},
      .backward_large = true,
      .backward_split = true,
      .backward_stages = 1},
@@ -149,13 +168,22 @@ constexpr bool has_exact_kernels(int head_dim, int head_dim_v) {
   return row.exact && row.head_dim == head_dim && row.head_dim_v == head_dim_v;
 }
 
-/// Rows (query rows times packed heads) of a forward item, and keys of its steps.
-constexpr int forward_tile_rows(int head_dim, int head_dim_v) {
-  return 64 * shape_class(head_dim, head_dim_v).forward_warpgroups;
-}
-constexpr int forward_tile_keys(int head_dim, int head_dim_v, bool softcap) {
+/// Rows of queries times heads from which forward_many is taken: six of its items a multiprocessor.
+inline constexpr int64_t kManyRows = 150'000;
+
+/// Of dimensions that have a class.
+constexpr const ForwardShape& forward_shape(int head_dim, int head_dim_v, bool many) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
-  return softcap ? row.forward_keys_softcap : row.forward_keys;
+  return many && row.forward_many.warpgroups > 0 ? row.forward_many : row.forward;
+}
+
+/// Rows (query rows times packed heads) of a forward item, and keys of its steps.
+constexpr int forward_tile_rows(int head_dim, int head_dim_v, bool many = false) {
+  return 64 * forward_shape(head_dim, head_dim_v, many).warpgroups;
+}
+constexpr int forward_tile_keys(int head_dim, int head_dim_v, bool softcap, bool many = false) {
+  const ForwardShape& shape = forward_shape(head_dim, head_dim_v, many);
+  return softcap ? shape.keys_softcap : shape.keys;
 }
 
 /// Calls function.template operator()<kHeadDim, kHeadDimV>() for the class of dimensions that have one.

@@ -25,14 +25,13 @@ struct Consumer : ConsumerSteps<Traits> {
   /// Ends the item before without the next one.
   __device__ __forceinline__ void close_item() {
     this->flush_pending();
-    ptx::named_barrier_sync(Base::kWriteBarrier + warpgroup, 128);
     this->finish_rows(this->finish_sums());
   }
 
   __device__ __forceinline__ void run() {
     if (warpgroup == kConsumers - 1) this->pass_turn();
     constexpr bool kPacked = kConsumers == 3;
-    constexpr bool kApart = Traits::kStagesQ == 1;  // else an item ends under the next one
+    constexpr bool kApart = Traits::kLoneQ;  // else an item ends under the next one
     bool steady = false;
     uint32_t word = this->fetch_word();
     for (;;) {
@@ -42,8 +41,8 @@ struct Consumer : ConsumerSteps<Traits> {
       uint32_t next;
       if (first) {
         if constexpr (kApart) {
-          close_item();
           this->release_q();
+          close_item();
           if (word & kStepStop) break;
         }
         if (rings.item_open()) rings.advance_q();

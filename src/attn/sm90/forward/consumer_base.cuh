@@ -163,38 +163,44 @@ struct ConsumerBase {
   }
 
   /// Waits for the step at the ring's position and returns its word for this warpgroup. The shuffle tells the compiler
-  /// that the word, and so each branch on it, is the same in the whole warp.
-  __device__ __forceinline__ uint32_t fetch_word() {
-    ptx::mbarrier_wait(&smem.k_full[rings.k_stage()], rings.k_phase());
+  /// that the word, and so each branch on it, is the same in the whole warp. `never` is false; see look_once.
+  __device__ __forceinline__ uint32_t fetch_word(bool never = false) {
+    ptx::mbarrier_wait(&smem.k_full[rings.k_stage()], rings.k_phase() ^ static_cast<uint32_t>(never));
     return __shfl_sync(0xffffffff, smem.step[rings.k_stage()].word[warpgroup], 0);
   }
 
-  /// Of Q of the item before. With one stage it is that of the next item too, which then waits for it.
-  __device__ __forceinline__ int stage_before() const { return Traits::kStagesQ == 1 ? 0 : rings.q_stage() ^ 1; }
+  /// Of ItemRows of the item that is to be ended: the one at hand, or with more stages of Q the one before.
+  __device__ __forceinline__ const ItemRows<Traits::kParts>& open_item() const {
+    return smem.items[Traits::kLoneQ ? rings.item() : rings.item() ^ 1];
+  }
 
   /// The two halves of the end of the item before: its sums, while its last product may be in flight, and its rows.
   __device__ __forceinline__ RowFactors finish_sums() {
     RowFactors factors{};
     if (rings.item_open()) {
-      factors = sm90::finish_sums<Traits>(params, smem.items[stage_before()], state, tile_row());
+      factors = sm90::finish_sums<Traits>(params, open_item(), state, tile_row());
     }
     state.reset();
     return factors;
   }
   __device__ __forceinline__ void finish_rows(const RowFactors& factors) {
     if (rings.item_open()) {
-      const int stage = stage_before();
-      store_rows<Traits>(params, smem.items[stage], factors, o, tile_row(),
-                         smem.q[stage] + warpgroup * 64 * kPanelRowBytes, warpgroup, kWriteBarrier + warpgroup);
+      store_rows<Traits>(params, open_item(), factors, o, tile_row(),
+                         smem.q[Traits::kLoneQ ? 0 : rings.q_stage() ^ 1] + warpgroup * 64 * kPanelRowBytes, warpgroup,
+                         kWriteBarrier + warpgroup);
     }
     o_started = false;
   }
 
-  /// Frees the Q stage of the item that finish_rows() has stored from it.
+  /// Frees the Q stage of the item that finish_rows() has stored from it; with one stage before that, once all scores
+  /// of the item at hand have been made.
   __device__ __forceinline__ void release_q() {
-    if (rings.item_open() && threadIdx.x % 128 == 0) {
+    if (!rings.item_open()) return;
+    if constexpr (Traits::kLoneQ) {
+      arrive(&smem.q_empty[0]);
+    } else if (threadIdx.x % 128 == 0) {
       ptx::tma_store_wait_read<0>();
-      ptx::mbarrier_arrive(&smem.q_empty[stage_before()]);
+      ptx::mbarrier_arrive(&smem.q_empty[rings.q_stage() ^ 1]);
     }
   }
 };

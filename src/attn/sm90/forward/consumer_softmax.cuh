@@ -26,7 +26,7 @@ struct ConsumerSoftmax : ConsumerBase<Traits> {
 
   /// Finds the keys that this warp's rows see of a run.
   __device__ __forceinline__ void load_intervals(const StepMessage& step) {
-    const ItemRows<Traits::kParts> item = smem.items[rings.q_stage()];
+    const ItemRows<Traits::kParts> item = smem.items[rings.item()];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int32_t local_row = (this->tile_row() + 8 * r) >> params.pack_log2;

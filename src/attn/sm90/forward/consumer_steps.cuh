@@ -80,14 +80,11 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
     arrive(&smem.k_empty[rings.k_stage()]);
     exponentiate(s, state, params.exp_scale, row_sum);
     rings.advance_k();
-    const uint32_t next = this->fetch_word();
-    // As in steady_step; the warpgroup agrees, since all its warps must wait at one place.
-    if (ptx::named_barrier_any(Base::kRedoBarrier + warpgroup, 128, moved)) {
-      ptx::wgmma_wait<0>();
-      this->rescale_output(rescale);
-    } else {
-      ptx::wgmma_wait<0>();
-    }
+    // The sums of exponentials are not negative. That they enter the wait keeps the exponentials above it, and so above
+    // the one for the product behind it, which ptxas would move over those of its own block.
+    const uint32_t next = this->fetch_word(row_sum[0] + row_sum[1] == -1.0f);
+    ptx::wgmma_wait<0>();
+    if (moved) this->rescale_output(rescale);
     return next;
   }
 

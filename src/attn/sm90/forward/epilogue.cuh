@@ -55,6 +55,40 @@ __device__ __forceinline__ void stage_rows(unsigned char* staging, const float (
   }
 }
 
+/// Exchanges words so that lane i of four has word i of all of them, in their order.
+__device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+    const bool upper = threadIdx.x & step;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      const uint32_t other = __shfl_xor_sync(0xffffffff, upper ? words[i] : words[i + step], step);
+      (upper ? words[i] : words[i + step]) = other;
+    }
+  }
+}
+
+/// Stores one row of accumulators (those of `half`), multiplied by `factor`, in the element type, if it is `valid`:
+/// 16 bytes a lane, 64 the four lanes of a row.
+template <typename Traits>
+__device__ __forceinline__ void store_row(typename Traits::Element* row, const float (&o)[Traits::kDimV / 2], int half,
+                                          float factor, bool valid, int32_t head_dim_v) {
+#pragma unroll
+  for (int c = 0; c < Traits::kDimV / 8; c += 4) {
+    uint32_t words[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int i = (c + j) * 4 + 2 * half;
+      words[j] = factor == 0.0f ? 0u : pack_pair<typename Traits::Element>(o[i] * factor, o[i + 1] * factor);
+    }
+    transpose_quad(words);
+    const int column = (c + static_cast<int>(threadIdx.x % 4)) * 8;
+    if (!valid || column >= head_dim_v) continue;
+    *reinterpret_cast<uint4*>(row + column) = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
 /// Stores one row of accumulators (those of `half`), multiplied by `factor`, in float32; adds `previous_factor` times
 /// what is there when that is not zero.
 template <typename Traits>
@@ -185,6 +219,16 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
                                            const RowFactors& factors, const float (&o)[Traits::kDimV / 2],
                                            int packed_row, unsigned char* staging, int warpgroup, uint32_t barrier) {
   if (!is_part<Traits>(item) && params.out_type == OutType::kInput) {
+    if constexpr (Traits::kLoneQ) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
+        auto* const out = static_cast<typename Traits::Element*>(params.out) + place.row * params.out_row_stride +
+                          place.head * params.out_head_stride;
+        store_row<Traits>(out, o, half, factors.accumulated[half], place.valid, params.head_dim_v);
+      }
+      return;
+    }
     stage_rows<Traits>(staging, o, factors.accumulated);
     publish_writes(barrier);
     if (threadIdx.x % 128 == 0) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // The forward kernel: out and lse of every item, by a persistent grid of one CTA a multiprocessor, launched with
-// Traits::kThreads threads and sizeof(ForwardSmem) bytes. C consumer warpgroups: 2, or 3 up to head_dim 64. Why it is
+// Traits::kThreads threads and sizeof(ForwardSmem) bytes. C consumer warpgroups: 2 or 3 (ForwardShape). Why it is
 // built so: docs/design/forward_sm90.md.
 //
 // Warp roles                                                                           registers, C = 2 (3)
@@ -14,6 +14,7 @@
 // mbarriers                  arrivals                  a phase ends when
 //   q_full[stage]            1 and bytes               Q and ItemRows of an item are there
 //   q_empty[stage]           C                         each warpgroup's rows have been stored from the stage
+//                            4 C (kLoneQ)              all scores of the item have been made
 //   k_full[stage]            1 and bytes; 1 (kScribe)  K and the message of a step are there
 //   k_empty[stage]           4 C consumer warps        nobody looks at its scores again
 //   v_full[stage]            1 and bytes               V of the step is there
@@ -24,7 +25,7 @@
 // are written; from 2 C + 1 it agrees on a second look.
 //
 // Shared memory (ForwardSmem)
-//   q                        kStagesQ tiles of 64 C rows; the rows of out leave from there
+//   q                        kStagesQ tiles of 64 C rows; with more than one the rows of out leave from there
 //   k, v                     kStagesK and kStagesV tiles of kBlockN keys
 //   step, items, work        messages: StepMessage of a step of K, ItemRows of an item of Q, WorkMessage
 //   intervals                of each row the keys that it sees of the run at hand, its warp's own
@@ -45,7 +46,7 @@ namespace tangram::sm90 {
 template <typename Traits>
 __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
   constexpr int kConsumerWarps = 4 * Traits::kConsumers;
-  init_ring(smem.q_full, 1, smem.q_empty, Traits::kConsumers);
+  init_ring(smem.q_full, 1, smem.q_empty, Traits::kLoneQ ? kConsumerWarps : Traits::kConsumers);
   init_ring(smem.k_full, Traits::kScribe ? 2 : 1, smem.k_empty, kConsumerWarps);
   init_ring(smem.v_full, 1, smem.v_empty, kConsumerWarps);
   init_ring(smem.work_full, 1, smem.work_empty, Traits::kScribe ? 2 : 1);

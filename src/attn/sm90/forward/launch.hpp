@@ -17,6 +17,7 @@ struct ForwardVariant {
   int head_dim = 128;  ///< with head_dim_v, of a shape class
   int head_dim_v = 128;
   bool softcap = false;
+  bool many = false;   ///< items of ShapeClass::forward_many, where there is one
   bool parts = false;  ///< items are parts of query tiles, to be merged
 };
 

@@ -37,19 +37,31 @@ void launch_element(const ForwardVariant& variant, const ForwardParams& params, 
   });
 }
 
-template <typename Element, int kDimQk, int kDimV>
+template <template <typename, int, int, bool> typename Traits, typename Element, int kDimQk, int kDimV>
 void launch_any_dim_element(bool softcap, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
-  const auto run = softcap ? launch_instance<AnyDimForwardTraits<Element, kDimQk, kDimV, kAllKernels>>
-                           : launch_instance<AnyDimForwardTraits<Element, kDimQk, kDimV, false>>;
+  const auto run = softcap ? launch_instance<Traits<Element, kDimQk, kDimV, kAllKernels>>
+                           : launch_instance<Traits<Element, kDimQk, kDimV, false>>;
   run(params, num_ctas, stream);
+}
+
+template <template <typename, int, int, bool> typename Traits, int kDimQk, int kDimV>
+void launch_any_dim_traits(const ForwardVariant& variant, const ForwardParams& params, int num_ctas,
+                           cudaStream_t stream) {
+  using Half = std::conditional_t<kAllKernels, __half, __nv_bfloat16>;
+  (variant.half
+       ? launch_any_dim_element<Traits, Half, kDimQk, kDimV>
+       : launch_any_dim_element<Traits, __nv_bfloat16, kDimQk, kDimV>)(variant.softcap, params, num_ctas, stream);
 }
 
 template <int kDimQk, int kDimV>
 void launch_any_dim(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   require_in_sample(variant.half, variant.softcap);
-  using Half = std::conditional_t<kAllKernels, __half, __nv_bfloat16>;
-  (variant.half ? launch_any_dim_element<Half, kDimQk, kDimV>
-                : launch_any_dim_element<__nv_bfloat16, kDimQk, kDimV>)(variant.softcap, params, num_ctas, stream);
+  if constexpr (shape_class(kDimQk, kDimV).forward_many.warpgroups > 0) {
+    if (variant.many) {
+      return launch_any_dim_traits<ManyForwardTraits, kDimQk, kDimV>(variant, params, num_ctas, stream);
+    }
+  }
+  launch_any_dim_traits<AnyDimForwardTraits, kDimQk, kDimV>(variant, params, num_ctas, stream);
 }
 
 template <typename Element, bool kSoftcap>

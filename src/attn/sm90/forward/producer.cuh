@@ -55,7 +55,7 @@ struct Producer {
   __device__ __forceinline__ void load_q(const WorkMessage& work) {
     uint64_t* full = &smem.q_full[rings.q_stage()];
     ptx::mbarrier_wait(&smem.q_empty[rings.q_stage()], rings.q_phase() ^ 1);
-    ItemRows<Traits::kParts>& rows = smem.items[rings.q_stage()];
+    ItemRows<Traits::kParts>& rows = smem.items[rings.item()];
     if constexpr (Traits::kParts) {
       rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group, work.part_row};
     } else {

@@ -17,7 +17,7 @@ struct alignas(1024) ForwardSmem {
   alignas(1024) unsigned char k[Traits::kStagesK][Traits::kBytesK];
   alignas(1024) unsigned char v[Traits::kStagesV][Traits::kBytesV];
   StepMessage step[Traits::kStagesK];
-  ItemRows<Traits::kParts> items[Traits::kStagesQ];
+  ItemRows<Traits::kParts> items[2];
   RowInterval intervals[Traits::kBlockM];  // of the current run, written and read by the warp that owns the rows
   SeenKeys seen[Traits::kConsumers];       // the producer's own
   int4 stretch;                            // likewise: where the last tile of keys lay

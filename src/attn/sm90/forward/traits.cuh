@@ -14,30 +14,34 @@ namespace tangram::sm90 {
 /// With kParts items may be parts of query tiles, whose rows go to a float32 workspace (PartParams). With kAnyDim head
 /// dimensions may be smaller than those of the class: what TMA reads beyond them is zero, and what is written beyond
 /// them is left out. Panels of shared memory are 64 columns wide, of which the last may be half used.
-template <typename ElementT, int kDimQkT, int kDimVT, int kBlockNT, bool kSoftcapT, bool kPartsT, bool kAnyDimT>
-struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, 64 * shape_class(kDimQkT, kDimVT).forward_warpgroups, kBlockNT> {
+template <typename ElementT, int kDimQkT, int kDimVT, int kBlockNT, bool kSoftcapT, bool kPartsT, bool kAnyDimT,
+          bool kManyT = false>
+struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kDimVT, kManyT), kBlockNT> {
   using Element = ElementT;
   static constexpr int kDimQk = kDimQkT;
   static constexpr int kDimV = kDimVT;
-  static constexpr ShapeClass kShape = shape_class(kDimQk, kDimV);
-  static constexpr int kBlockM = 64 * kShape.forward_warpgroups;
+  static constexpr ForwardShape kShape = forward_shape(kDimQk, kDimV, kManyT);
+  static constexpr int kBlockM = 64 * kShape.warpgroups;
   static constexpr int kBlockN = kBlockNT;
   static constexpr bool kSoftcap = kSoftcapT;
   static constexpr bool kParts = kPartsT;
   static constexpr bool kAnyDim = kAnyDimT;
+  static constexpr bool kMany = kManyT;
   static constexpr bool kGathered = false;
   using Params = ForwardParams;
-  static constexpr int kConsumers = kShape.forward_warpgroups;
+  static constexpr int kConsumers = kShape.warpgroups;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kProducerRegisters = kShape.forward_service_registers;
-  static constexpr int kConsumerRegisters = kShape.forward_consumer_registers;
+  static constexpr int kProducerRegisters = kShape.service_registers;
+  static constexpr int kConsumerRegisters = kShape.consumer_registers;
   // One thread has not the registers for loads and messages.
   static constexpr bool kScribe = kConsumers == 3;
   static constexpr int kWorkSlots = 2;
-  static constexpr int kStagesQ = kShape.forward_stages_q;
-  static constexpr int kStagesK = kShape.forward_stages_k;
-  static constexpr int kStagesV = kShape.forward_stages_v;
-  static constexpr bool kSecondLook = kShape.forward_second_look;
+  static constexpr int kStagesQ = kShape.stages_q;
+  // With one stage Q is given back before its item ends, whose rows then do not leave through it.
+  static constexpr bool kLoneQ = kStagesQ == 1;
+  static constexpr int kStagesK = kShape.stages_k;
+  static constexpr int kStagesV = kShape.stages_v;
+  static constexpr bool kSecondLook = kShape.second_look;
   static_assert(kDimQk % 32 == 0 && kDimV % 32 == 0 && kDimV <= kDimQk);  // rows of out are staged over Q
   static_assert(kBlockN % 16 == 0 && kBlockN <= 128);
 };
@@ -50,6 +54,11 @@ struct ForwardTraits : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, k
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
 struct AnyDimForwardTraits
     : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT), kSoftcapT, true, true> {};
+
+/// The same for where there are many items.
+template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
+struct ManyForwardTraits : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT, true),
+                                         kSoftcapT, true, true, true> {};
 
 /// Runs may be gathered (schedule::GatheredList), of which only the threads know that load and write messages.
 template <typename Traits>

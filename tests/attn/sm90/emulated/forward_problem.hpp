@@ -124,7 +124,8 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   if (c.accumulate) add_earlier_part(r, expected);
   const int pack = s.num_heads_q / s.num_heads_kv;
   TileList tiles = schedule::build_tile_list(
-      c.slices, s.seqlen_q, s.seqlen_k, {Traits::kBlockM / pack, sm90::forward_tile_keys(head_dim, head_dim_v, false)});
+      c.slices, s.seqlen_q, s.seqlen_k,
+      {Traits::kBlockM / pack, sm90::forward_tile_keys(head_dim, head_dim_v, false, Traits::kMany)});
   int32_t counters[2] = {0, 0};
   typename Traits::Params params{};
   params.q_map = emulated::heads_first_map(r.q_view(), Traits::kBlockM / pack, pack, Traits::kPanelsQk, kColumns);
@@ -195,7 +196,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
 
 /// Of kernels for any head dimensions of a class, plain and with softcap; those of the class itself in all cases, with
 /// softcap in long runs.
-template <int kDimQk, int kDimV>
+template <int kDimQk, int kDimV, template <typename, int, int, bool> typename Traits = sm90::AnyDimForwardTraits>
 void expect_any_dim_close(int head_dim, int head_dim_v) {
   ASSERT_TRUE(has_class(head_dim, head_dim_v, kDimQk, kDimV));
   const int first = head_dim / 8 + head_dim_v / 8;
@@ -206,7 +207,7 @@ void expect_any_dim_close(int head_dim, int head_dim_v) {
       for (Case& c : cases()) all.push_back(std::move(c));
     }
     emulated::in_orders(first_order, all, [&](const Case& c, const Order& order) {
-      expect_close<sm90::AnyDimForwardTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap>>(c, head_dim, head_dim_v, order);
+      expect_close<Traits<__nv_bfloat16, kDimQk, kDimV, kSoftcap>>(c, head_dim, head_dim_v, order);
     });
   };
   expect_all.template operator()<false>(first);
