@@ -310,6 +310,15 @@ TEST(Sm90Forward, SinksOfBothLayouts) {
   }
 }
 
+TEST(Sm90Forward, TwoCallsAddUp) {
+  for (const HeadDims dim : kHeadDims) {
+    Case c = simple(200, 300, 4, 2, dim, {AttnSlice::full({0, 150}, {0, 120}), {{0, 200}, {120, 300}, -40, 260}});
+    c.in_two_parts = true;
+    c.num_sinks = 1;
+    expect_close(c);
+  }
+}
+
 TEST(Sm90Forward, ScoresThatOutgrowTheirReference) {
   // Unmasked steps do not look for maxima; these must be caught by their sums, infinite ones included.
   for (const HeadDims dim : kHeadDims) {
