@@ -50,15 +50,15 @@ TEST_P(CpuAttention, RandomSlicesEqualDenseReference) {
   const auto backend = make(GetParam());
   std::mt19937 rng(7);
   const auto draw = [&rng](int lo, int hi) { return std::uniform_int_distribution<int>(lo, hi)(rng); };
-  const int dims[] = {1, 3, 8, 17, 32, 33, 64, 72, 128, 130};
+  const int dims[] = {1, 3, 8, 17, 32, 33, 64, 72, 80, 96, 128, 130, 192, 256};
   const std::pair<int, int> heads[] = {{1, 1}, {2, 2}, {4, 2}, {3, 1}};
   for (unsigned n = 0; n < 60; ++n) {
     RandomConfig config;
     config.shape.seqlen_q = draw(1, 300);
     config.shape.seqlen_k = draw(1, 300);
     std::tie(config.shape.num_heads_q, config.shape.num_heads_kv) = heads[draw(0, 3)];
-    config.shape.head_dim = dims[draw(0, 9)];
-    config.shape.head_dim_v = dims[draw(0, 9)];
+    config.shape.head_dim = dims[draw(0, 13)];
+    config.shape.head_dim_v = dims[draw(0, 13)];
     config.shape.dtype = DType::kFloat32;
     config.softcap = n % 3 == 0 ? 2.0f : 0.0f;
     if (n % 4 == 0) config.scale = 0.3f;
@@ -86,6 +86,9 @@ RandomConfig small_config(DType dtype = DType::kFloat32) {
                   .dtype = dtype};
   return config;
 }
+
+/// Of keys and of values, as GPUs have kernels for them, and others.
+constexpr std::pair<int, int> kHeadDims[] = {{40, 24}, {80, 80}, {96, 96}, {192, 128}, {256, 256}, {128, 64}};
 
 double round_to_bfloat16(double x) { return bfloat16_to_float(float_to_bfloat16(static_cast<float>(x))); }
 double round_to_float16(double x) { return float16_to_float(float_to_float16(static_cast<float>(x))); }
@@ -127,6 +130,7 @@ TEST_P(CpuAttention, StagesAddUpToOnePass) {
   std::mt19937 rng(5);
   for (unsigned n = 0; n < 6; ++n) {
     RandomConfig config = small_config();
+    std::tie(config.shape.head_dim, config.shape.head_dim_v) = kHeadDims[n];
     config.seqlen_sink = n % 3;
     config.sink_layout = n % 2 == 0 ? SinkLayout::kSh : SinkLayout::kSsh;
     config.softcap = n == 4 ? 3.0f : 0.0f;
@@ -157,8 +161,9 @@ TEST_P(CpuAttention, StagesAddUpToOnePass) {
 TEST_P(CpuAttention, DeltaOfSomebodyElseReplacesOut) {
   const auto backend = make(GetParam());
   std::mt19937 rng(13);
-  for (unsigned n = 0; n < 4; ++n) {
+  for (unsigned n = 0; n < 6; ++n) {
     RandomConfig config = small_config();
+    std::tie(config.shape.head_dim, config.shape.head_dim_v) = kHeadDims[n];
     config.seqlen_sink = n % 2;
     config.strided = n == 3;
     RandomAttention r = make_random(config, reference::random_disjoint_slices(rng, 150, 210, 12), n);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
@@ -39,7 +40,8 @@ using support::relative_error;
 constexpr int kSize = 4;
 constexpr int kRank = 2;
 constexpr uint64_t kEpoch = 7;
-constexpr AttnShape kShape{768, 2048, 8, 2, 128, 128, DType::kBFloat16};
+constexpr int64_t kRows = 768, kKeys = 2048;
+constexpr int kHeadsQ = 8, kHeadsKv = 2;
 const std::vector<AttnSlice> kSlices = {AttnSlice::causal({0, 512}, {0, 2000}),
                                         AttnSlice::full({512, 768}, {300, 2048})};
 // In the order in which they come; flags are stage * kSize + rank.
@@ -49,7 +51,7 @@ const std::vector<KeyArrival> kArrivals = {{{512, 1024}, 1}, {{1500, 2048}, 4 + 
 constexpr double kTolerance = 3e-3;
 
 /// Both passes on the device, with everything that a communicator would give to their kernels.
-class ArrivalsTest : public ::testing::Test {
+class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
  protected:
   void SetUp() override {
     int major = 0;
@@ -57,19 +59,20 @@ class ArrivalsTest : public ::testing::Test {
       GTEST_SKIP() << "needs a Hopper GPU";
     }
     std::mt19937 rng(11);
-    q_ = random_tensor(kShape.dtype, kShape.seqlen_q, 8, 128, rng);
-    dout_ = random_tensor(kShape.dtype, kShape.seqlen_q, 8, 128, rng);
-    k_ = random_tensor(kShape.dtype, kShape.seqlen_k, 2, 128, rng);
-    v_ = random_tensor(kShape.dtype, kShape.seqlen_k, 2, 128, rng);
+    const auto [dim, dim_v] = GetParam();
+    q_ = random_tensor(DType::kBFloat16, kRows, kHeadsQ, dim, rng);
+    dout_ = random_tensor(DType::kBFloat16, kRows, kHeadsQ, dim_v, rng);
+    k_ = random_tensor(DType::kBFloat16, kKeys, kHeadsKv, dim, rng);
+    v_ = random_tensor(DType::kBFloat16, kKeys, kHeadsKv, dim_v, rng);
     check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaHostAlloc(reinterpret_cast<void**>(&board_), kSize * sizeof(cuda::BoardRow), cudaHostAllocMapped),
           "cudaHostAlloc");
     std::fill_n(board_, kSize, cuda::BoardRow{});
     for (const HostTensor* tensor : {&q_, &dout_, &k_, &v_}) add_input(*tensor);
-    out_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 128), dq_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 128);
-    dk_ = allocate(DType::kFloat32, kShape.seqlen_k, 2, 128), dv_ = allocate(DType::kFloat32, kShape.seqlen_k, 2, 128);
-    lse_ = allocate(DType::kFloat32, kShape.seqlen_q, 8, 1);
+    out_ = allocate(DType::kFloat32, kRows, kHeadsQ, dim_v), dq_ = allocate(DType::kFloat32, kRows, kHeadsQ, dim);
+    dk_ = allocate(DType::kFloat32, kKeys, kHeadsKv, dim), dv_ = allocate(DType::kFloat32, kKeys, kHeadsKv, dim_v);
+    lse_ = allocate(DType::kFloat32, kRows, kHeadsQ, 1);
     make_arrivals();
   }
   void TearDown() override {
@@ -79,6 +82,7 @@ class ArrivalsTest : public ::testing::Test {
     cudaFreeHost(board_);
   }
 
+  static AttnShape shape() { return test::shape_of(kRows, kKeys, kHeadsQ, kHeadsKv, GetParam()); }
   TensorView allocate(DType dtype, int64_t rows, int heads, int dim) {
     memory_.emplace_back(static_cast<size_t>(rows * heads * dim) * size_of(dtype));
     return {{memory_.back().as<void>(), dtype, rows, heads, dim, int64_t{heads} * dim, dim}};
@@ -151,13 +155,13 @@ class ArrivalsTest : public ::testing::Test {
   void wait() const { check(cudaStreamSynchronize(compute_), "cudaStreamSynchronize"); }
 
   void expect_waiting(const std::vector<AttnSlice>& slices) {
-    const auto plain = prepare_slices(backend_, slices, kShape);
+    const auto plain = prepare_slices(backend_, slices, shape());
     forward(*plain, nullptr);
     wait();
     const HostTensor out = fetch(out_), lse = fetch(lse_);
     // Arrivals cut runs, so that this mask is walked in parts, and `plain` is not: the kernel that merges them is
     // launched for the first time behind one that waits, and loading it then would keep the call from returning.
-    const auto late = prepare_slices(backend_, slices, kShape, kArrivals);
+    const auto late = prepare_slices(backend_, slices, shape(), kArrivals);
     for (const bool deterministic : {false, true}) {
       backward(*plain, nullptr, deterministic);
       wait();
@@ -197,8 +201,8 @@ class ArrivalsTest : public ::testing::Test {
 };
 
 // Alone in its process, as ctest runs it: kernels that have never run are launched behind one that waits.
-TEST_F(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) {
-  const auto late = prepare_slices(backend_, kSlices, kShape, kArrivals);
+TEST_P(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) {
+  const auto late = prepare_slices(backend_, kSlices, shape(), kArrivals);
   poison_late_keys();
   forward(*late, &arrivals_);
   EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "the call must not take as long as the keys";
@@ -212,7 +216,7 @@ TEST_F(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) 
   wait();
   const HostTensor dq = fetch(dq_), dk = fetch(dk_), dv = fetch(dv_);
   EXPECT_EQ(board_[kRank].report, 0U) << "nothing failed";
-  const auto plain = prepare_slices(backend_, kSlices, kShape);
+  const auto plain = prepare_slices(backend_, kSlices, shape());
   forward(*plain, nullptr);
   wait();
   EXPECT_LE(relative_error(out, fetch(out_)), kTolerance);
@@ -224,21 +228,21 @@ TEST_F(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) 
   EXPECT_LE(relative_error(dv, fetch(dv_)), kTolerance);
 }
 
-TEST_F(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) { expect_waiting(kSlices); }
+TEST_P(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) { expect_waiting(kSlices); }
 
-TEST_F(ArrivalsTest, KernelsWaitForTheKeysThatTheyGather) {
+TEST_P(ArrivalsTest, KernelsWaitForTheKeysThatTheyGather) {
+  if (!GetParam().is_128()) GTEST_SKIP() << "gathered runs have kernels of head_dim 128 alone";
   std::vector<AttnSlice> blocks;
   for (int64_t q = 0; q < 768; q += 96) {
     for (int64_t k = q % 192 / 3; k + 48 <= 2048; k += 128) blocks.push_back(AttnSlice::full({q, q + 96}, {k, k + 48}));
   }
-  ASSERT_TRUE(schedule::gather_runs(
-      schedule::build_tile_list(blocks, kShape.seqlen_q, kShape.seqlen_k, *backend_.tile_shape(kShape))));
+  ASSERT_TRUE(schedule::gather_runs(schedule::build_tile_list(blocks, kRows, kKeys, *backend_.tile_shape(shape()))));
   expect_waiting(blocks);
 }
 
-TEST_F(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
+TEST_P(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
   make_arrivals(50'000'000);
-  const auto late = prepare_slices(backend_, kSlices, kShape, kArrivals);
+  const auto late = prepare_slices(backend_, kSlices, shape(), kArrivals);
   poison_late_keys();
   const auto begin = std::chrono::steady_clock::now();
   forward(*late, &arrivals_);
@@ -256,39 +260,43 @@ TEST_F(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
 }
 
 // Items are drawn when the one before begins: what a CTA has drawn nobody else computes.
-TEST_F(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
-  constexpr int64_t kTiles = 40, kTileRows = 32;  // of four heads on one key head
-  const AttnShape shape{kTiles * kTileRows, 1024, 4, 1, 128, 128, DType::kBFloat16};
-  const std::vector<AttnSlice> slices = {AttnSlice::full({0, kTileRows}, {0, 1024}),
-                                         AttnSlice::full({kTileRows, shape.seqlen_q}, {0, 128})};
+TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
+  constexpr int64_t kTiles = 40;
+  const auto [dim, dim_v] = GetParam();
+  AttnShape shape{0, 1024, 4, 1, dim, dim_v, DType::kBFloat16};
+  const int64_t tile_rows = backend_.tile_shape(shape)->block_m;  // of four heads on one key head
+  shape.seqlen_q = kTiles * tile_rows;
+  const std::vector<AttnSlice> slices = {AttnSlice::full({0, tile_rows}, {0, 1024}),
+                                         AttnSlice::full({tile_rows, shape.seqlen_q}, {0, 128})};
   const TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
   ASSERT_EQ(tiles.items.size(), static_cast<size_t>(kTiles));
   const auto mask = backend_.prepare(slices, shape, &tiles);
   backend_.prepare_arrivals(*mask,
                             std::vector<KeyArrival>{{{512, 1024}, 1}});  // what the first tile, dealt first, waits for
-  const TensorView q = allocate(DType::kBFloat16, shape.seqlen_q, 4, 128);
-  const TensorView k = allocate(DType::kBFloat16, shape.seqlen_k, 1, 128);
-  const TensorView out = allocate(DType::kFloat32, shape.seqlen_q, 4, 128);
+  const TensorView q = allocate(DType::kBFloat16, shape.seqlen_q, 4, dim);
+  const TensorView k = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim);
+  const TensorView v = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim_v);
+  const TensorView out = allocate(DType::kFloat32, shape.seqlen_q, 4, dim_v);
   const TensorView lse = allocate(DType::kFloat32, shape.seqlen_q, 4, 1);
-  for (const TensorView& zeros : {q, k}) {
+  for (const TensorView& zeros : {q, k, v}) {
     check(cudaMemset(zeros.data, 0, static_cast<size_t>(zeros.rows * zeros.row_bytes())), "cudaMemset");
   }
   check(cudaMemset(out.data, 0xff, static_cast<size_t>(out.rows * out.row_bytes())), "cudaMemset");  // NaN
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  AttnForwardArgs args{.q = q, .k = k, .v = k, .out = out};
+  AttnForwardArgs args{.q = q, .k = k, .v = v, .out = out};
   args.lse = static_cast<float*>(lse.data);
   args.arrivals = &arrivals_;
   int multiprocessors = 0;
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   args.options.sm_margin = multiprocessors - 2;
   backend_.forward(*mask, args, compute_);
-  HostTensor now(DType::kFloat32, out.rows, 4, 128);
+  HostTensor now(DType::kFloat32, out.rows, 4, dim_v);
   const auto unwritten = [&] {
     check(cudaMemcpyAsync(now.view().data, out.data, static_cast<size_t>(now.bytes()), cudaMemcpyDeviceToHost, copies_),
           "cudaMemcpyAsync");
     check(cudaStreamSynchronize(copies_), "cudaStreamSynchronize");
     int64_t count = 0;
-    for (int64_t tile = 0; tile < kTiles; ++tile) count += std::isnan(now.at(tile * kTileRows, 0, 0));
+    for (int64_t tile = 0; tile < kTiles; ++tile) count += std::isnan(now.at(tile * tile_rows, 0, 0));
     return count;
   };
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
@@ -303,11 +311,13 @@ TEST_F(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   EXPECT_EQ(unwritten(), 0);
 }
 
-TEST_F(ArrivalsTest, TooManyFlagsAreRefused) {
+TEST_P(ArrivalsTest, TooManyFlagsAreRefused) {
   std::vector<KeyArrival> arrivals;
   for (int i = 0; i < 65; ++i) arrivals.push_back({{i * 16, i * 16 + 16}, i});
-  EXPECT_THROW(prepare_slices(backend_, kSlices, kShape, arrivals), InvalidArgument);
+  EXPECT_THROW(prepare_slices(backend_, kSlices, shape(), arrivals), InvalidArgument);
 }
+
+INSTANTIATE_TEST_SUITE_P(Dims, ArrivalsTest, test::every_head_dim(), test::name_of_dims);
 
 }  // namespace
 }  // namespace tangram

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "schedule/query_parts.hpp"
 #include "support/sample.hpp"
@@ -21,6 +22,8 @@
 namespace tangram {
 namespace {
 
+using test::HeadDims;
+using test::kHeadDims;
 using test::make_random;
 using test::OnDevice;
 using test::RandomAttention;
@@ -41,10 +44,10 @@ class Sm90Parts : public test::Sm90OnStream {
   Sm90Backend backend_;
 };
 
-RandomConfig config_of(int64_t rows, int64_t keys, int heads_q, int heads_kv, int head_dim = 128,
+RandomConfig config_of(int64_t rows, int64_t keys, int heads_q, int heads_kv, HeadDims dims,
                        DType dtype = DType::kBFloat16) {
   RandomConfig config;
-  config.shape = {rows, keys, heads_q, heads_kv, head_dim, head_dim, dtype};
+  config.shape = test::shape_of(rows, keys, heads_q, heads_kv, dims, dtype);
   config.out_dtype = config.grad_dtype = dtype;
   return config;
 }
@@ -70,7 +73,7 @@ std::vector<AttnSlice> row_by_row(int64_t rows, int64_t keys) {
 TEST_F(Sm90Parts, AgreeWithFloat64ForAllMasksTypesAndOptions) {
   unsigned seed = 0;
   size_t turn = 0;
-  for (const int head_dim : {64, 128, 32, 40, 96, 104, 192, 256}) {
+  for (const HeadDims head_dim : kHeadDims) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       for (const float softcap : {0.0f, 5.0f}) {
         RandomConfig config = config_of(21, 6001, 8, 2, head_dim, dtype);
@@ -86,10 +89,10 @@ TEST_F(Sm90Parts, AgreeWithFloat64ForAllMasksTypesAndOptions) {
                                                 {{{0, rows}, {0, keys}, 500, 5500}},
                                                 row_by_row(rows, keys)};
         // The reference takes a second a mask: one in turn for the kernels that take any head dimension.
-        const bool all = head_dim == 64 || head_dim == 128 || support::is_long_run();
+        const bool all = sm90::has_exact_kernels(head_dim.qk, head_dim.v) || support::is_long_run();
         const size_t first = all ? 0 : turn++ % std::size(masks);
         for (const std::vector<AttnSlice>& slices : std::span(masks).subspan(first, all ? std::size(masks) : 1)) {
-          SCOPED_TRACE(testing::Message() << "seed " << seed << " head_dim " << head_dim << " softcap " << softcap);
+          SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << head_dim << ", softcap " << softcap);
           RandomAttention r = make_random(config, slices, seed++);
           const auto mask = prepare(slices, config.shape);
           OnDevice device(r);
@@ -107,8 +110,10 @@ TEST_F(Sm90Parts, AgreeWithFloat64ForAllMasksTypesAndOptions) {
 }
 
 TEST_F(Sm90Parts, ContinueFromAnEarlierCall) {
-  for (const int64_t cut : {5000, 600}) {  // both calls in parts, and only the second
-    RandomConfig config = config_of(33, 9000, 8, 1);
+  for (const HeadDims dims : kHeadDims) {
+    SCOPED_TRACE(dims);
+    const int64_t cut = dims.qk % 64 == 0 ? 5000 : 600;  // both calls in parts, and only the second
+    RandomConfig config = config_of(33, 9000, 8, 1, dims);
     config.out_dtype = DType::kFloat32;
     config.seqlen_sink = 2;
     const std::vector<AttnSlice> first{AttnSlice::full({0, 20}, {0, cut})},
@@ -130,51 +135,60 @@ TEST_F(Sm90Parts, ContinueFromAnEarlierCall) {
 }
 
 TEST_F(Sm90Parts, OneRowOf131072Keys) {
-  RandomConfig config = config_of(1, 1 << 17, 8, 1);
-  RandomAttention r = make_random(config, {AttnSlice::full({0, 1}, {0, 1 << 17})}, 12);
-  const auto mask = prepare(r.slices, config.shape);
-  OnDevice device(r);
-  backend_.forward(*mask, device.forward);
-  device.fetch();
-  expect_right(r);
+  for (const HeadDims dims : kHeadDims) {
+    SCOPED_TRACE(dims);
+    RandomConfig config = config_of(1, 1 << 17, 8, 1, dims);
+    RandomAttention r = make_random(config, {AttnSlice::full({0, 1}, {0, 1 << 17})}, 12);
+    const auto mask = prepare(r.slices, config.shape);
+    OnDevice device(r);
+    backend_.forward(*mask, device.forward);
+    device.fetch();
+    expect_right(r);
+  }
 }
 
 TEST_F(Sm90Parts, AHundredLaunchesAreBitwiseEqualOnAnyNumberOfMultiprocessors) {
-  RandomConfig config = config_of(40, 8000, 8, 2);
-  config.seqlen_sink = 1;
-  RandomAttention r = make_random(config, {AttnSlice::causal({0, 40}, {0, 8000})}, 13);
-  const auto mask = prepare(r.slices, config.shape);
-  OnDevice device(r);
-  std::vector<char> first;
-  for (int launch = 0; launch < 100; ++launch) {
-    device.poison_outputs();
-    device.forward.options.sm_margin = launch % 4 * 43;  // 132 to 3 CTAs
-    test::poison_workspace(*mask);
-    for (int again = 0; again <= launch % 3; ++again) backend_.forward(*mask, device.forward, stream_);
-    cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    if (launch == 0) first = device.output_bytes();
-    ASSERT_TRUE(device.output_bytes() == first) << "launch " << launch;
+  for (const HeadDims dims : kHeadDims) {
+    SCOPED_TRACE(dims);
+    RandomConfig config = config_of(40, 8000, 8, 2, dims);
+    config.seqlen_sink = 1;
+    RandomAttention r = make_random(config, {AttnSlice::causal({0, 40}, {0, 8000})}, 13);
+    const auto mask = prepare(r.slices, config.shape);
+    OnDevice device(r);
+    std::vector<char> first;
+    for (int launch = 0; launch < 100; ++launch) {
+      device.poison_outputs();
+      device.forward.options.sm_margin = launch % 4 * 43;  // 132 to 3 CTAs
+      test::poison_workspace(*mask);
+      for (int again = 0; again <= launch % 3; ++again) backend_.forward(*mask, device.forward, stream_);
+      cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+      if (launch == 0) first = device.output_bytes();
+      ASSERT_TRUE(device.output_bytes() == first) << "launch " << launch;
+    }
   }
 }
 
 TEST_F(Sm90Parts, TheVeryFirstCallCanBeCaptured) {
-  RandomConfig config = config_of(16, 5000, 4, 1, 64);
-  RandomAttention r = make_random(config, {AttnSlice::full({0, 16}, {0, 5000})}, 14);
-  const auto mask = prepare(r.slices, config.shape);
-  OnDevice device(r);
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  // In global mode capturing fails on anything that allocates or waits.
-  cuda::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-  for (int i = 0; i < 3; ++i) backend_.forward(*mask, device.forward, stream_);
-  cuda::check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
-  cuda::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-  for (int i = 0; i < 3; ++i) cuda::check(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
-  cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-  device.fetch();
-  expect_right(r);
-  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  for (const HeadDims dims : kHeadDims) {
+    SCOPED_TRACE(dims);
+    RandomConfig config = config_of(16, 5000, 4, 1, dims);
+    RandomAttention r = make_random(config, {AttnSlice::full({0, 16}, {0, 5000})}, 14);
+    const auto mask = prepare(r.slices, config.shape);
+    OnDevice device(r);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    // In global mode capturing fails on anything that allocates or waits.
+    cuda::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+    for (int i = 0; i < 3; ++i) backend_.forward(*mask, device.forward, stream_);
+    cuda::check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    cuda::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    for (int i = 0; i < 3; ++i) cuda::check(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
+    cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    device.fetch();
+    expect_right(r);
+    EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
 }
 
 }  // namespace

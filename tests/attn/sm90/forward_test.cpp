@@ -18,6 +18,7 @@
 
 #include "attn/reference/reference_backend.hpp"
 #include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
@@ -29,6 +30,7 @@
 namespace tangram {
 namespace {
 
+using test::HeadDims;
 using test::upload;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -65,12 +67,12 @@ Inputs make_inputs(const Case& c, bool poisoned) {
     for (int64_t i = trimmed.q_range.begin; i < trimmed.q_range.end; ++i) seen_q[static_cast<size_t>(i)] = true;
     for (int64_t j = trimmed.k_range.begin; j < trimmed.k_range.end; ++j) seen_k[static_cast<size_t>(j)] = true;
   }
-  const auto fill = [&](int64_t rows, int heads, const std::vector<bool>& seen, float growth) {
-    HostTensor tensor(c.shape.dtype, rows, heads, c.shape.head_dim);
+  const auto fill = [&](int64_t rows, int heads, int dim, const std::vector<bool>& seen, float growth) {
+    HostTensor tensor(c.shape.dtype, rows, heads, dim);
     for (int64_t row = 0; row < rows; ++row) {
       const float scale = 1.0f + growth * static_cast<float>(row) / static_cast<float>(rows);
       for (int head = 0; head < heads; ++head) {
-        for (int d = 0; d < c.shape.head_dim; ++d) {
+        for (int d = 0; d < dim; ++d) {
           const float value = scale * normal(rng);
           tensor.set(row, head, d, poisoned && !seen[static_cast<size_t>(row)] ? kNaN : value);
         }
@@ -79,9 +81,9 @@ Inputs make_inputs(const Case& c, bool poisoned) {
     return tensor;
   };
   Inputs inputs;
-  inputs.q = fill(c.shape.seqlen_q, c.shape.num_heads_q, seen_q, 0);
-  inputs.k = fill(c.shape.seqlen_k, c.shape.num_heads_kv, seen_k, c.growth);
-  inputs.v = fill(c.shape.seqlen_k, c.shape.num_heads_kv, seen_k, 0);
+  inputs.q = fill(c.shape.seqlen_q, c.shape.num_heads_q, c.shape.head_dim, seen_q, 0);
+  inputs.k = fill(c.shape.seqlen_k, c.shape.num_heads_kv, c.shape.head_dim, seen_k, c.growth);
+  inputs.v = fill(c.shape.seqlen_k, c.shape.num_heads_kv, c.shape.head_dim_v, seen_k, 0);
   const int64_t sink_rows = c.sink_layout == SinkLayout::kSsh ? c.shape.seqlen_q : 1;
   inputs.sink.resize(static_cast<size_t>(sink_rows * c.num_sinks * c.shape.num_heads_q));
   for (float& value : inputs.sink) value = normal(rng);
@@ -90,7 +92,7 @@ Inputs make_inputs(const Case& c, bool poisoned) {
 
 Result run_reference(const Case& c) {
   Inputs inputs = make_inputs(c, false);
-  Result result{HostTensor(DType::kFloat32, c.shape.seqlen_q, c.shape.num_heads_q, c.shape.head_dim),
+  Result result{HostTensor(DType::kFloat32, c.shape.seqlen_q, c.shape.num_heads_q, c.shape.head_dim_v),
                 std::vector<float>(static_cast<size_t>(c.shape.seqlen_q * c.shape.num_heads_q)),
                 std::vector<float>(static_cast<size_t>(c.shape.num_heads_q))};
   const ReferenceBackend backend;
@@ -112,7 +114,7 @@ ConstTensorView on_device(const HostTensor& host, const cuda::DeviceBuffer& buff
 Result run_sm90(const Case& c) {
   const Inputs inputs = make_inputs(c, true);
   Result result{HostTensor(c.float_out || c.in_two_parts ? DType::kFloat32 : c.shape.dtype, c.shape.seqlen_q,
-                           c.shape.num_heads_q, c.shape.head_dim),
+                           c.shape.num_heads_q, c.shape.head_dim_v),
                 std::vector<float>(static_cast<size_t>(c.shape.seqlen_q * c.shape.num_heads_q), kNaN),
                 std::vector<float>(static_cast<size_t>(c.shape.num_heads_q), kNaN)};
   result.out.fill(kNaN);
@@ -149,6 +151,7 @@ Result run_sm90(const Case& c) {
 }
 
 void expect_close(const Case& c) {
+  SCOPED_TRACE(testing::Message() << "head dims " << c.shape.head_dim << " and " << c.shape.head_dim_v);
   const Result expected = run_reference(c), actual = run_sm90(c);
   double error = 0, norm = 0;
   for (int64_t row = 0; row < c.shape.seqlen_q; ++row) {
@@ -159,7 +162,7 @@ void expect_close(const Case& c) {
       } else {
         ASSERT_NEAR(actual.lse[i], expected.lse[i], 1e-3 + 1e-6 * std::abs(expected.lse[i])) << "row " << row;
       }
-      for (int d = 0; d < c.shape.head_dim; ++d) {
+      for (int d = 0; d < c.shape.head_dim_v; ++d) {
         const double a = actual.out.at(row, head, d), e = expected.out.at(row, head, d);
         ASSERT_FALSE(std::isnan(a)) << "row " << row << " head " << head << " column " << d;
         error += (a - e) * (a - e);
@@ -180,39 +183,50 @@ void expect_close(const Case& c) {
   }
 }
 
-Case simple(int64_t rows, int64_t keys, int heads_q, int heads_kv, int head_dim, std::vector<AttnSlice> slices) {
+Case simple(int64_t rows, int64_t keys, int heads_q, int heads_kv, HeadDims dims, std::vector<AttnSlice> slices) {
   Case c;
-  c.shape = {rows, keys, heads_q, heads_kv, head_dim, head_dim, DType::kBFloat16};
+  c.shape = test::shape_of(rows, keys, heads_q, heads_kv, dims);
   c.slices = std::move(slices);
   return c;
 }
 
 AttnSlice causal(int64_t rows, int64_t keys) { return AttnSlice::causal({0, rows}, {0, keys}); }
 
-// Tiles of classes of head dims differ: rows, warpgroups, keys of a step, stages. 72 and 104 are held by larger ones.
-constexpr int kHeadDims[] = {32, 64, 72, 96, 104, 128, 192, 256};
+// Tiles of classes of head dims differ: rows, warpgroups, keys of a step, stages.
+using test::kHeadDims;
 
 TEST(Sm90Forward, Full) {
-  for (const int dim : kHeadDims) expect_close(simple(130, 300, 8, 1, dim, {AttnSlice::full({0, 130}, {0, 300})}));
+  for (const HeadDims dim : kHeadDims) expect_close(simple(130, 300, 8, 1, dim, {AttnSlice::full({0, 130}, {0, 300})}));
 }
 TEST(Sm90Forward, Causal) {
-  for (const int dim : kHeadDims) expect_close(simple(333, 517, 4, 2, dim, {causal(333, 517)}));
+  for (const HeadDims dim : kHeadDims) expect_close(simple(333, 517, 4, 2, dim, {causal(333, 517)}));
 }
 TEST(Sm90Forward, LongRuns) {
-  for (const int dim : kHeadDims) expect_close(simple(200, 3000, 2, 1, dim, {AttnSlice::full({0, 200}, {0, 2900})}));
+  for (const HeadDims dim : kHeadDims)
+    expect_close(simple(200, 3000, 2, 1, dim, {AttnSlice::full({0, 200}, {0, 2900})}));
 }
-TEST(Sm90Forward, ManyHeadsOnOneKeyHead) { expect_close(simple(70, 200, 64, 1, 128, {causal(70, 200)})); }
-TEST(Sm90Forward, GroupsOfThree) { expect_close(simple(200, 200, 6, 2, 64, {causal(200, 200)})); }
-TEST(Sm90Forward, OneRowOneKey) { expect_close(simple(1, 1, 2, 2, 128, {AttnSlice::full({0, 1}, {0, 1})})); }
-TEST(Sm90Forward, NothingVisible) { expect_close(simple(100, 50, 4, 4, 128, {})); }
-TEST(Sm90Forward, NoKeys) { expect_close(simple(100, 0, 4, 4, 128, {})); }
+TEST(Sm90Forward, ManyHeadsOnOneKeyHead) {
+  for (const HeadDims dim : kHeadDims) expect_close(simple(70, 200, 64, 1, dim, {causal(70, 200)}));
+}
+TEST(Sm90Forward, GroupsOfThree) {
+  for (const HeadDims dim : kHeadDims) expect_close(simple(200, 200, 6, 2, dim, {causal(200, 200)}));
+}
+TEST(Sm90Forward, OneRowOneKey) {
+  for (const HeadDims dim : kHeadDims) expect_close(simple(1, 1, 2, 2, dim, {AttnSlice::full({0, 1}, {0, 1})}));
+}
+TEST(Sm90Forward, NothingVisible) {
+  for (const HeadDims dim : kHeadDims) expect_close(simple(100, 50, 4, 4, dim, {}));
+}
+TEST(Sm90Forward, NoKeys) {
+  for (const HeadDims dim : kHeadDims) expect_close(simple(100, 0, 4, 4, dim, {}));
+}
 
 TEST(Sm90Forward, RowsWithoutKeysBecomeZero) {
-  for (const int dim : kHeadDims) expect_close(simple(150, 150, 4, 4, dim, {AttnSlice::full({20, 61}, {30, 77})}));
+  for (const HeadDims dim : kHeadDims) expect_close(simple(150, 150, 4, 4, dim, {AttnSlice::full({20, 61}, {30, 77})}));
 }
 
 TEST(Sm90Forward, ShortDocumentsAndAWindow) {
-  for (const int dim : kHeadDims) {
+  for (const HeadDims dim : kHeadDims) {
     Case c = simple(600, 600, 8, 1, dim, {});
     for (int64_t begin = 0; begin < 200; begin += 13) {
       const Range rows{begin, std::min<int64_t>(begin + 13, 200)};
@@ -226,7 +240,7 @@ TEST(Sm90Forward, ShortDocumentsAndAWindow) {
 TEST(Sm90Forward, RunsWhoseFirstTilesAreWholeAndLaterOnesAreNot) {
   // Row intervals are read with the first step that masks something: the second, the third or none of a run, and not
   // the same one in all warpgroups.
-  for (const int dim : kHeadDims) {
+  for (const HeadDims dim : kHeadDims) {
     Case c = simple(300, 2000, 4, 1, dim, {});
     c.slices.push_back(AttnSlice::full({0, 150}, {0, 300}));
     c.slices.push_back(AttnSlice::causal({0, 150}, {512, 900}));
@@ -241,8 +255,7 @@ TEST(Sm90Forward, RunsWhoseFirstTilesAreWholeAndLaterOnesAreNot) {
 
 TEST(Sm90Forward, ManyRowsOf192And128TakeLargerItems) {
   for (const float softcap : {0.0f, 5.0f}) {
-    Case c = simple(2400, 2400, 64, 4, 192, {AttnSlice::full({1000, 1030}, {0, 2400})});
-    c.shape.head_dim_v = 128;
+    Case c = simple(2400, 2400, 64, 4, {192, 128}, {AttnSlice::full({1000, 1030}, {0, 2400})});
     c.options.softcap = softcap;
     ASSERT_GE(c.shape.seqlen_q * c.shape.num_heads_q, sm90::kManyRows);
     for (int64_t begin = 0; begin < 1000; begin += 40) {
@@ -254,13 +267,15 @@ TEST(Sm90Forward, ManyRowsOf192And128TakeLargerItems) {
 }
 
 TEST(Sm90Forward, Float16) {
-  Case c = simple(200, 400, 4, 1, 128, {causal(200, 400)});
-  c.shape.dtype = DType::kFloat16;
-  expect_close(c);
+  for (const HeadDims dim : kHeadDims) {
+    Case c = simple(200, 400, 4, 1, dim, {causal(200, 400)});
+    c.shape.dtype = DType::kFloat16;
+    expect_close(c);
+  }
 }
 
 TEST(Sm90Forward, SoftcapWithMaxLogits) {
-  for (const int dim : kHeadDims) {
+  for (const HeadDims dim : kHeadDims) {
     Case c = simple(300, 300, 4, 2, dim, {causal(300, 300)});
     c.options.softcap = 5.0f;
     c.max_logits = true;
@@ -272,9 +287,9 @@ TEST(Sm90Forward, SoftcapWithMaxLogits) {
 // that is not.
 TEST(Sm90Forward, GathersBlocks) {
   if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
-  for (const int head_dim : kHeadDims) {
+  for (const HeadDims head_dim : kHeadDims) {
     for (const int64_t block : {64, 48, 16}) {
-      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", blocks of " << block);
+      SCOPED_TRACE(testing::Message() << head_dim << ", blocks of " << block);
       std::vector<AttnSlice> slices;
       for (int64_t q = 0; q < 960; q += 192) {
         for (int64_t k = q % 5; k + block <= 2000; k += 3 * block) {
@@ -300,16 +315,27 @@ TEST(Sm90Forward, GathersBlocks) {
 }
 
 TEST(Sm90Forward, SinksOfBothLayouts) {
-  Case c = simple(150, 220, 4, 2, 128, {AttnSlice::full({0, 100}, {0, 220})});
-  c.num_sinks = 3;
-  expect_close(c);
-  c.sink_layout = SinkLayout::kSsh;
-  expect_close(c);
+  for (const HeadDims dim : kHeadDims) {
+    Case c = simple(150, 220, 4, 2, dim, {AttnSlice::full({0, 100}, {0, 220})});
+    c.num_sinks = 3;
+    expect_close(c);
+    c.sink_layout = SinkLayout::kSsh;
+    expect_close(c);
+  }
+}
+
+TEST(Sm90Forward, TwoCallsAddUp) {
+  for (const HeadDims dim : kHeadDims) {
+    Case c = simple(200, 300, 4, 2, dim, {AttnSlice::full({0, 150}, {0, 120}), {{0, 200}, {120, 300}, -40, 260}});
+    c.in_two_parts = true;
+    c.num_sinks = 1;
+    expect_close(c);
+  }
 }
 
 TEST(Sm90Forward, ScoresThatOutgrowTheirReference) {
   // Unmasked steps do not look for maxima; these must be caught by their sums, infinite ones included.
-  for (const int dim : kHeadDims) {
+  for (const HeadDims dim : kHeadDims) {
     for (const float growth : {10.0f, 60.0f, 300.0f}) {
       Case c = simple(100, 1500, 8, 1, dim, {AttnSlice::full({0, 100}, {0, 1500})});
       c.growth = growth;
@@ -324,10 +350,10 @@ TEST(Sm90Forward, ScoresThatOutgrowTheirReference) {
 TEST(Sm90Forward, RandomSliceSets) {
   std::mt19937 rng(7);
   const auto draw = [&rng](int lo, int hi) { return std::uniform_int_distribution<int>(lo, hi)(rng); };
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 100; ++round) {
     const int64_t rows = draw(1, 260), keys = draw(1, 400);
     const int heads_kv = draw(1, 2), heads_q = heads_kv * std::vector<int>{1, 2, 3, 8}[static_cast<size_t>(draw(0, 3))];
-    Case c = simple(rows, keys, heads_q, heads_kv, draw(0, 1) ? 64 : 128, {});
+    Case c = simple(rows, keys, heads_q, heads_kv, kHeadDims[draw(0, 1) * draw(0, 7)], {});
     c.seed = static_cast<unsigned>(round);
     // Disjoint by construction: a random grid with a random band in some of its fields.
     for (int64_t q0 = 0; q0 < rows;) {
@@ -353,7 +379,7 @@ TEST(Sm90Forward, RandomSliceSets) {
 }
 
 TEST(Sm90Forward, RepeatedLaunchesAreBitwiseEqual) {
-  for (const int dim : kHeadDims) {
+  for (const HeadDims dim : kHeadDims) {
     Case c = simple(500, 700, 8, 2, dim, {causal(500, 700)});
     const Result first = run_sm90(c);
     for (int i = 0; i < 20; ++i) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "support/message_of.hpp"
 #include "tangram/error.hpp"
@@ -20,6 +21,7 @@ namespace tangram {
 namespace {
 
 using support::message_of;
+using test::HeadDims;
 using test::make_random;
 using test::OnDevice;
 using test::prepare_sm90;
@@ -28,10 +30,13 @@ using test::RandomConfig;
 using ::testing::HasSubstr;
 
 class Sm90Launch : public test::Sm90OnStream {};
+/// Kernels of each class, in a process of their own.
+class Sm90LaunchDims : public test::Sm90OnStream, public testing::WithParamInterface<HeadDims> {};
+INSTANTIATE_TEST_SUITE_P(Dims, Sm90LaunchDims, test::every_head_dim(), test::name_of_dims);
 
-RandomConfig config_of(int64_t seqlen, int heads_q, int heads_kv) {
+RandomConfig config_of(int64_t seqlen, int heads_q, int heads_kv, HeadDims dims = {128, 128}) {
   RandomConfig config;
-  config.shape = {seqlen, seqlen, heads_q, heads_kv, 128, 128, DType::kBFloat16};
+  config.shape = test::shape_of(seqlen, seqlen, heads_q, heads_kv, dims);
   config.grad_dtype = config.out_dtype = DType::kBFloat16;
   config.seqlen_sink = 1;
   return config;
@@ -55,8 +60,8 @@ void replay(cudaGraphExec_t graph, cudaStream_t stream) {
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
 
-TEST_F(Sm90Launch, TheVeryFirstForwardCanBeCapturedAndReplayed) {
-  RandomAttention r = make_random(config_of(700, 8, 2), {AttnSlice::causal({0, 700}, {0, 700})}, 1);
+TEST_P(Sm90LaunchDims, TheVeryFirstForwardCanBeCapturedAndReplayed) {
+  RandomAttention r = make_random(config_of(700, 8, 2, GetParam()), {AttnSlice::causal({0, 700}, {0, 700})}, 1);
   const Sm90Backend backend;
   const auto mask = prepare_sm90(backend, r.slices, r.config.shape);
   OnDevice device(r);
@@ -76,8 +81,8 @@ TEST_F(Sm90Launch, TheVeryFirstForwardCanBeCapturedAndReplayed) {
   EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
 }
 
-TEST_F(Sm90Launch, AStepCanBeCapturedAfterItsFirstBackward) {
-  RandomAttention r = make_random(config_of(500, 4, 2), {AttnSlice::causal({0, 500}, {0, 500})}, 2);
+TEST_P(Sm90LaunchDims, AStepCanBeCapturedAfterItsFirstBackward) {
+  RandomAttention r = make_random(config_of(500, 4, 2, GetParam()), {AttnSlice::causal({0, 500}, {0, 500})}, 2);
   const Sm90Backend backend;
   const auto mask = prepare_sm90(backend, r.slices, r.config.shape);
   OnDevice device(r);
@@ -98,14 +103,14 @@ TEST_F(Sm90Launch, AStepCanBeCapturedAfterItsFirstBackward) {
   EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
 }
 
-TEST_F(Sm90Launch, AThousandForwardsAreBitwiseEqualOnAnyNumberOfMultiprocessors) {
+TEST_P(Sm90LaunchDims, RepeatedForwardsAreBitwiseEqualOnAnyNumberOfMultiprocessors) {
   for (const int64_t seqlen : {300, 1500}) {
-    RandomAttention r = make_random(config_of(seqlen, 8, 1), {{{0, seqlen}, {0, seqlen}, -400, 0}}, 3);
+    RandomAttention r = make_random(config_of(seqlen, 8, 1, GetParam()), {{{0, seqlen}, {0, seqlen}, -400, 0}}, 3);
     const Sm90Backend backend;
     const auto mask = prepare_sm90(backend, r.slices, r.config.shape);
     OnDevice device(r);
     std::vector<char> first;
-    for (int launch = 0; launch < 1000; ++launch) {
+    for (int launch = 0; launch < (GetParam().is_128() ? 1000 : 100); ++launch) {
       device.forward.options.sm_margin = launch % 4 * 43;  // 132 to 3 CTAs
       backend.forward(*mask, device.forward, stream_);
       cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");

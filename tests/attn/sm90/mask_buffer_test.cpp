@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "tangram/error.hpp"
@@ -27,7 +28,7 @@ using test::RandomConfig;
 
 struct Case {
   const char* name;
-  int head_dim;
+  test::HeadDims dims;
   int heads_kv;
   float softcap;
   bool deterministic;
@@ -38,7 +39,7 @@ constexpr int64_t kRows = 4096;  // enough for tiles to stay whole in nearly all
 
 RandomConfig config_of(const Case& c) {
   RandomConfig config;
-  config.shape = {kRows, kRows, 8, c.heads_kv, c.head_dim, c.head_dim, DType::kBFloat16};
+  config.shape = test::shape_of(kRows, kRows, 8, c.heads_kv, c.dims);
   config.softcap = c.softcap;
   config.seqlen_sink = c.seqlen_sink;
   config.poison = false;
@@ -168,22 +169,25 @@ TEST_P(Sm90MaskBufferCases, ReplaysOfOneGraphAreEagerCallsWithMasksOfTheirOwn) {
   cuda::check(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Sm90MaskBufferCases,
-                         testing::Values(Case{"head_dim_128", 128, 2, 0, true}, Case{"head_dim_64", 64, 2, 0, true},
-                                         Case{"a_head_a_key_head", 64, 8, 0, true}, Case{"softcap", 128, 1, 5, true},
-                                         Case{"softcap_64", 64, 1, 5, true}, Case{"sink", 128, 2, 0, true, 3},
-                                         Case{"any_order_128", 128, 2, 0, false}, Case{"any_order_64", 64, 1, 0, false},
-                                         Case{"any_order_softcap", 64, 2, 5, false},
-                                         Case{"head_dim_80", 80, 2, 0, true}, Case{"head_dim_32", 32, 2, 0, true},
-                                         Case{"head_dim_256", 256, 2, 0, true}, Case{"head_dim_192", 192, 8, 5, true},
-                                         Case{"any_order_80", 80, 2, 0, false},
-                                         Case{"any_order_256", 256, 2, 0, false}),
-                         [](const auto& of) { return of.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, Sm90MaskBufferCases,
+    testing::Values(Case{"head_dim_128", {128, 128}, 2, 0, true}, Case{"head_dim_64", {64, 64}, 2, 0, true},
+                    Case{"a_head_a_key_head", {64, 64}, 8, 0, true}, Case{"softcap", {128, 128}, 1, 5, true},
+                    Case{"softcap_64", {64, 64}, 1, 5, true}, Case{"sink", {128, 128}, 2, 0, true, 3},
+                    Case{"any_order_128", {128, 128}, 2, 0, false}, Case{"any_order_64", {64, 64}, 1, 0, false},
+                    Case{"any_order_softcap", {64, 64}, 2, 5, false}, Case{"head_dim_80", {80, 80}, 2, 0, true},
+                    Case{"head_dim_32", {32, 32}, 2, 0, true}, Case{"head_dim_256", {256, 256}, 2, 0, true},
+                    Case{"head_dim_192", {192, 192}, 8, 5, true}, Case{"head_dim_96", {96, 96}, 2, 0, true},
+                    Case{"head_dims_192_and_128", {192, 128}, 2, 0, true},
+                    Case{"head_dims_72_and_40", {72, 40}, 2, 5, true, 1},
+                    Case{"any_order_192_and_128", {192, 128}, 1, 0, false}, Case{"any_order_32", {32, 32}, 2, 0, false},
+                    Case{"any_order_80", {80, 80}, 2, 0, false}, Case{"any_order_256", {256, 256}, 2, 0, false}),
+    [](const auto& of) { return of.param.name; });
 
 // The copy of a mask must not overtake calls with the one before, nor they it.
 TEST_F(Sm90MaskBuffer, MasksAndCallsOneBehindTheOtherWithoutAWait) {
   const std::vector<Mask> all = masks(20);
-  const Case c{"", 64, 2, 0, true};
+  const Case c{"", {64, 64}, 2, 0, true};
   std::vector<std::vector<char>> expected, found;
   RandomAttention r = make_random(config_of(c), {AttnSlice::causal({0, kRows}, {0, kRows})}, 2);
   OnDevice device(r);
@@ -212,7 +216,7 @@ TEST_F(Sm90MaskBuffer, MasksAndCallsOneBehindTheOtherWithoutAWait) {
 }
 
 TEST_F(Sm90MaskBuffer, AGraphKeepsItsListsAndForbidsOtherRoom) {
-  const Case c{"", 64, 2, 0, true};
+  const Case c{"", {64, 64}, 2, 0, true};
   RandomAttention r = make_random(config_of(c), {AttnSlice::causal({0, kRows}, {0, kRows})}, 3);
   OnDevice device(r);
   auto buffer = std::make_unique<MaskBuffer>(r.config.shape, capacity_of(c), backend_);

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "tangram/error.hpp"
 
@@ -46,12 +48,15 @@ class Stretches : public ::testing::Test {
   const Sm90Backend backend;
 
   void expect_equal(const std::vector<AttnSlice>& slices) {
+    int index = 0;
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-      for (const int dim : {64, 128}) {
+      for (const test::HeadDims dims : test::kHeadDims) {
         for (const float softcap : {0.0f, 20.0f}) {
-          SCOPED_TRACE(::testing::Message() << to_string(dtype) << ", dim " << dim << ", softcap " << softcap);
+          // Of classes without kernels for exactly their dimensions some in turn.
+          if (++index % 3 != 0 && !sm90::has_exact_kernels(dims.qk, dims.v)) continue;
+          SCOPED_TRACE(::testing::Message() << to_string(dtype) << ", " << dims << ", softcap " << softcap);
           test::RandomConfig config;
-          config.shape = {1024, 2048, 8, 2, dim, dim, dtype};
+          config.shape = test::shape_of(1024, 2048, 8, 2, dims, dtype);
           config.softcap = softcap;
           test::RandomAttention problem = test::make_random(config, slices, 5);
           test::OnDevice on(problem);

@@ -11,12 +11,14 @@
 #include <thread>
 #include <vector>
 
+#include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "cuda/graph_lifetime.hpp"
 
 namespace tangram {
 namespace {
 
+using test::HeadDims;
 using test::make_random;
 using test::OnDevice;
 using test::RandomAttention;
@@ -26,10 +28,10 @@ using test::RandomConfig;
 class Problem {
  public:
   /// Documents of `document` rows; the fewer, the more pieces their key tiles are dealt in.
-  Problem(const Sm90Backend& backend, int64_t rows, int64_t document, unsigned seed)
+  Problem(const Sm90Backend& backend, int64_t rows, int64_t document, unsigned seed, HeadDims dims = {64, 64})
       : backend_(&backend),
         slices_(documents(rows, document)),
-        r_(make_random(config(rows), slices_, seed)),
+        r_(make_random(config(rows, dims), slices_, seed)),
         device_(r_) {
     device_.forward.options.deterministic = device_.backward.options.deterministic = true;
     mask = prepare();
@@ -62,9 +64,9 @@ class Problem {
   std::unique_ptr<PreparedMask> mask;
 
  private:
-  static RandomConfig config(int64_t rows) {
+  static RandomConfig config(int64_t rows, HeadDims dims) {
     RandomConfig config;
-    config.shape = {rows, rows, 8, 2, 64, 64, DType::kBFloat16};
+    config.shape = test::shape_of(rows, rows, 8, 2, dims);
     config.poison = false;
     return config;
   }
@@ -108,10 +110,13 @@ class Sm90Workspace : public testing::Test {
   Sm90Backend backend_;
 };
 
-TEST_F(Sm90Workspace, TwoMasksInTurnsFindWhatTheOtherLeft) {
+TEST_F(Sm90Workspace, MasksInTurnsFindWhatTheOtherLeft) {
   Problem few(backend_, 2048, 2048, 1), many(backend_, 2048, 96, 2), small(backend_, 300, 300, 3);
+  // Kernels of other classes, with sums and slabs of other sizes.
+  Problem split(backend_, 1024, 1024, 4, {256, 256}), packed(backend_, 1024, 500, 5, {192, 128}),
+      narrow(backend_, 1024, 300, 6, {72, 40}), pairs(backend_, 700, 700, 7, {32, 32});
   for (int round = 0; round < 4; ++round) {
-    for (Problem* problem : {&few, &many, &small}) {
+    for (Problem* problem : {&few, &split, &many, &narrow, &packed, &small, &pairs}) {
       problem->poison_results();
       if (round % 2 == 1) test::poison_workspace(*problem->mask);
       problem->forward();
@@ -156,14 +161,17 @@ TEST_F(Sm90Workspace, TwoThreadsTakeTurns) {
 }
 
 TEST_F(Sm90Workspace, AMaskIsDroppedWhileItsKernelsRun) {
-  Problem problem(backend_, 4096, 1500, 1);
-  const Stream stream;
-  for (int round = 0; round < 10; ++round) {
-    problem.poison_results();
-    problem.forward(stream), problem.backward(stream);
-    problem.mask = nullptr;
-    problem.mask = problem.prepare();
-    problem.expect_same("dropped");
+  for (const HeadDims dims : test::kHeadDims) {
+    SCOPED_TRACE(dims);
+    Problem problem(backend_, 4096, 1500, 1, dims);
+    const Stream stream;
+    for (int round = 0; round < 10; ++round) {
+      problem.poison_results();
+      problem.forward(stream), problem.backward(stream);
+      problem.mask = nullptr;
+      problem.mask = problem.prepare();
+      problem.expect_same("dropped");
+    }
   }
 }
 
@@ -199,23 +207,26 @@ TEST_F(Sm90Workspace, AGraphKeepsTheWorkspaceItWasCapturedWith) {
 }
 
 TEST_F(Sm90Workspace, TheFirstBackwardCallOfAMaskMayBeCaptured) {
-  Problem problem(backend_, 512, 200, 1);
-  const Stream stream;
-  problem.mask = problem.prepare_for_forward();
-  problem.poison_results();
-  problem.forward();
-  test::wait_for_device();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-  problem.prepare_backward();
-  problem.backward(stream);
-  cuda::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  cuda::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-  cuda::check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
-  problem.expect_same("captured at once");
-  cuda::check(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-  cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  for (const HeadDims dims : test::kHeadDims) {
+    SCOPED_TRACE(dims);
+    Problem problem(backend_, 512, 200, 1, dims);
+    const Stream stream;
+    problem.mask = problem.prepare_for_forward();
+    problem.poison_results();
+    problem.forward();
+    test::wait_for_device();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+    problem.prepare_backward();
+    problem.backward(stream);
+    cuda::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    cuda::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    cuda::check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+    problem.expect_same("captured at once");
+    cuda::check(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+    cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  }
 }
 
 }  // namespace

@@ -17,5 +17,13 @@ TEST(Sm90EmulatedBackward, AgreesWithFloat64InClass256) {
   expect_any_dim_close<256, 256>(200, 192);
 }
 
+// Dimensions in turn: those of the class, and smaller ones.
+TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsInClass192And128) {
+  expect_options_close<192, 128>({{192, 128}, {136, 104}});
+}
+TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsInClass256) {
+  expect_options_close<256, 256>({{256, 256}, {200, 192}});
+}
+
 }  // namespace
 }  // namespace tangram::test::emulated_backward

@@ -7,13 +7,15 @@
 #include <gtest/gtest.h>
 
 #include <numbers>
+#include <optional>
 #include <string>
 
 #include "attn/cpu/random_attention.hpp"
 #include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/backward/large_kernel.cuh"
-#include "attn/sm90/emulated/problem.hpp"
+#include "attn/sm90/emulated/backward_cases.hpp"
+#include "attn/sm90/emulated/spread_rows.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"
@@ -24,54 +26,28 @@ namespace tangram::test::emulated_backward {
 
 using emulated::Order;
 using emulated_problem::config_of;
-using emulated_problem::documents;
 using emulated_problem::expect_gaps_untouched;
 using emulated_problem::has_class;
 using emulated_problem::ImageMemory;
-using emulated_problem::shape_of;
-using emulated_problem::short_slices;
-using emulated_problem::small_documents;
+using emulated_problem::KeysElsewhere;
+using emulated_problem::LatePeer;
 using sm90::backward::kBlockM;
 using sm90::backward::kBlockN;
 using sm90::backward::kStatsFloats;
 
-struct Case {
-  const char* name;
-  AttnShape shape;
-  std::vector<AttnSlice> slices;
-  uint32_t blocks;
-  int multiprocessors;  // that items are dealt for
-  DType gradients = DType::kBFloat16;
-  bool accumulate = false;  // gradients hold 1 before
-  bool strided = false;
-};
-
-inline std::vector<Case> cases() {
-  return {
-      {"full", shape_of(320, 300, 2, 1), {AttnSlice::full({0, 320}, {0, 300})}, 2, 132},
-      {"sums zeroed before", shape_of(200, 1000, 2, 1), {AttnSlice::full({0, 200}, {0, 1000})}, 4, 132},
-      {"one step", shape_of(64, 128, 1, 1), {AttnSlice::full({0, 64}, {0, 128})}, 1, 132},
-      {"causal", shape_of(500, 500, 4, 2), {AttnSlice::causal({0, 500}, {0, 500})}, 3, 4},
-      {"window", shape_of(600, 600, 4, 1), {{{0, 600}, {0, 600}, -150, 0}}, 3, 132},
-      {"documents", shape_of(700, 700, 2, 2), documents(), 3, 132},
-      {"short", shape_of(70, 400, 8, 1), short_slices(), 2, 132},
-      {"nothing", shape_of(100, 100, 2, 1), {}, 1, 132},
-      {"pieces", shape_of(640, 128, 8, 1), {AttnSlice::full({0, 640}, {0, 128})}, 5, 16},
-  };
-}
-
 /// Where a kernel finds its lists: where they were made, or in an image that may hold another mask the next time.
 enum class Lists { kApart, kImage };
 
-inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors, BackwardCalls calls) {
+inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors, BackwardCalls calls,
+                                  const schedule::LateKeys& late_keys) {
   const AttnShape& s = r.config.shape;
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : r.slices) keys_first.push_back(schedule::transposed(slice));
   GpuModel gpu;
   gpu.multiprocessors = multiprocessors;
   return schedule::make_work_list(
-      schedule::build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, sm90::backward::kTileShape), r.slices, s, gpu, {},
-      {.calls = calls});
+      schedule::build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, sm90::backward::kTileShape), r.slices, s, gpu,
+      late_keys, {.calls = calls});
 }
 
 /// The lists in an image of other bytes, and parameters that know nothing of the mask. Query tiles become as many as
@@ -101,37 +77,6 @@ inline ImageMemory put_into_image(sm90::backward::Params& params, schedule::Work
   return image;
 }
 
-/// Of kernels for any head dimension: all ways in which gradients leave them, and gaps behind each row that hold NaN.
-inline std::vector<Case> any_dim_cases() {
-  return {
-      {.name = "causal",
-       .shape = shape_of(300, 300, 4, 2),
-       .slices = {AttnSlice::causal({0, 300}, {0, 300})},
-       .blocks = 3,
-       .multiprocessors = 4,
-       .strided = true},
-      {.name = "documents",
-       .shape = shape_of(270, 300, 2, 2),
-       .slices = small_documents(),
-       .blocks = 3,
-       .multiprocessors = 132,
-       .gradients = DType::kFloat32,
-       .strided = true},
-      {.name = "window",
-       .shape = shape_of(300, 300, 4, 1),
-       .slices = {{{0, 300}, {0, 300}, -150, 0}},
-       .blocks = 2,
-       .multiprocessors = 132,
-       .gradients = DType::kFloat32,
-       .accumulate = true},
-      {.name = "pieces",
-       .shape = shape_of(320, 128, 8, 1),
-       .slices = {AttnSlice::full({0, 320}, {0, 128})},
-       .blocks = 5,
-       .multiprocessors = 16},
-  };
-}
-
 /// A kernel of one block for each head and query tile.
 template <typename Kernel>
 void run_edge(const sm90::backward::EdgeParams& params, const Order& order, const Kernel& kernel) {
@@ -159,9 +104,10 @@ void run_after(const sm90::backward::EdgeParams& params, const Order& order) {
   }
 }
 
-/// `num_slabs`: of piece_turns.
-template <typename Traits>
-void run_main(const sm90::backward::Params& params, int num_slabs, uint32_t blocks, const Order& order) {
+/// `num_slabs`: of piece_turns. `send` makes ready, for each kernel by itself, what comes while it runs.
+template <typename Traits, typename Send>
+void run_main(const sm90::backward::Params& params, int num_slabs, uint32_t blocks, const Order& order,
+              const Send& send) {
   using namespace sm90::backward;
   if constexpr (Traits::kShape.backward_split) {
     using Element = typename Traits::Element;
@@ -173,15 +119,15 @@ void run_main(const sm90::backward::Params& params, int num_slabs, uint32_t bloc
     Params of_dv = params;
     ++of_dv.ticket;
     of_dv.piece_turns += num_slabs / 2;
-    emulated::run({blocks, Traits::kThreads, order}, [&] { large_kernel<DvTraits>(of_dv); });
-    emulated::run({blocks, Traits::kThreads, order}, [&] { large_kernel<DkTraits>(params); });
+    emulated::run({blocks, Traits::kThreads, order, 0, 0, send()}, [&] { large_kernel<DvTraits>(of_dv); });
+    emulated::run({blocks, Traits::kThreads, order, 0, 0, send()}, [&] { large_kernel<DkTraits>(params); });
   } else if constexpr (Traits::kShape.backward_large) {
     using Large = LargeTraits<typename Traits::Element, Traits::kDimQk, Traits::kDimV, Traits::kSoftcap,
                               Traits::kDeterministic, LargePart::kAll>;
     static_assert(sizeof(Smem<Large>) <= emulated::kSharedBytes);
-    emulated::run({blocks, Large::kThreads, order}, [&] { large_kernel<Large>(params); });
+    emulated::run({blocks, Large::kThreads, order, 0, 0, send()}, [&] { large_kernel<Large>(params); });
   } else {
-    emulated::run({blocks, Traits::kThreads, order}, [&] { backward_kernel<Traits>(params); });
+    emulated::run({blocks, Traits::kThreads, order, 0, 0, send()}, [&] { backward_kernel<Traits>(params); });
   }
 }
 
@@ -232,9 +178,20 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   SCOPED_TRACE(where == Lists::kApart ? "lists apart" : "lists in an image");
   constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
   const AttnShape& s = r.config.shape;
-  schedule::WorkList work =
-      work_of(r, c.multiprocessors, Traits::kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault);
   sm90::backward::Params params{};
+  const HostTensor k = r.k.clone(), v = r.v.clone();
+  LatePeer peer(r.k, r.v);
+  if (c.late != LateKind::kNone) params.arrivals = peer.params();
+  schedule::WorkList work =
+      work_of(r, c.multiprocessors, Traits::kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault,
+              c.late != LateKind::kNone ? peer.late_keys() : schedule::LateKeys());
+  std::optional<KeysElsewhere> elsewhere;
+  if (c.elsewhere) {
+    elsewhere.emplace(r.k, r.v);
+    params.stretches = elsewhere->params();
+    params.k_elsewhere_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kBlockN, kColumns);
+    params.v_elsewhere_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kBlockN, kColumns);
+  }
   params.items = work.items.data();
   params.runs = work.runs.data();
   params.run_tiles = work.run_tiles.data();
@@ -273,6 +230,8 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   edge.turns = turns.data();
   edge.piece_turns = piece_turns.data();
   edge.accumulate_dq = c.accumulate;
+  const std::vector<float> delta = c.delta ? delta_of(r, expected) : std::vector<float>();
+  if (c.delta) edge.delta = delta.data(), edge.out = nullptr, edge.out_float32 = false;
   edge.num_slabs = num_slabs_of_items;
   params.q_map = emulated::rows_first_map(r.q_view(), kBlockM, kColumns);
   params.dout_map = emulated::rows_first_map(r.dout_view(), kBlockM, kColumns);
@@ -295,20 +254,40 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   params.cap_inner = Traits::kSoftcap ? scale / r.config.softcap : scale;
   params.cap_outer = (Traits::kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
   params.dkv_type = edge.dq_type;
+  const DType settled = c.gradients == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32;
+  SpreadRows dk(r.dk, settled), dv(r.dv, settled);
+  const std::vector<uint32_t> places = SpreadRows::table(s.seqlen_k);
+  if (c.places) {
+    params.places = places.data();
+    params.dk = dk.own(), params.dv = dv.own();
+    params.dk_settled = dk.settled(), params.dv_settled = dv.settled();
+    params.dk_others = dk.others(), params.dv_others = dv.others();
+    params.settled_type =
+        settled == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;
+  }
   params.accumulate_dkv = c.accumulate;
   params.head_dim = s.head_dim;
   params.head_dim_v = s.head_dim_v;
   run_before<Traits>(edge, order);
-  run_main<Traits>(params, num_slabs_of_items, c.blocks, order);
+  run_main<Traits>(params, num_slabs_of_items, c.blocks, order, [&]() -> std::vector<std::function<void()>> {
+    if (c.late == LateKind::kNone) return {};
+    return c.late == LateKind::kCome ? peer.send() : peer.fail();
+  });
   run_after<Traits>(edge, order);
+  r.k = k.clone(), r.v = v.clone();
+  if (c.late == LateKind::kNeverCome) return;  // it has come to its end
+  if (c.places) dk.gather(), dv.gather();
   expect_gradients(r, expected, c.accumulate);
 }
 
-/// Both with sums in any order and deterministic.
+/// With sums in any order, deterministic.
+enum class Modes { kBoth, kFree, kDeterministic };
+
 template <typename Traits, typename Deterministic>
-void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& order) {
+void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& order, Modes modes = Modes::kBoth) {
   RandomConfig config = config_of(c.shape, head_dim, head_dim_v, Traits::kSoftcap ? 3.0f : 0.0f, c.strided);
   config.grad_dtype = c.gradients;
+  config.seqlen_sink = c.sinks;
   config.out_dtype = c.strided ? DType::kBFloat16 : DType::kFloat32;
   RandomAttention r = make_random(config, c.slices, 1);
   const reference::DenseResult expected = reference::dense_attention(r.problem);
@@ -322,10 +301,11 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   }
   SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
                                   << order.seed);
-  const Lists where = order.seed % 2 == 0 ? Lists::kApart : Lists::kImage;
-  const Lists other = order.seed % 2 == 0 ? Lists::kImage : Lists::kApart;
-  expect_close<Traits>(c, r, expected, order, where);
-  expect_close<Deterministic>(c, r, expected, order, other);
+  // Images hold no lists for keys that come late.
+  const Lists where = c.late != LateKind::kNone || order.seed % 2 == 0 ? Lists::kApart : Lists::kImage;
+  const Lists other = c.late == LateKind::kNone && order.seed % 2 == 0 ? Lists::kImage : Lists::kApart;
+  if (modes != Modes::kDeterministic) expect_close<Traits>(c, r, expected, order, where);
+  if (modes != Modes::kFree) expect_close<Deterministic>(c, r, expected, order, other);
 }
 
 /// Of kernels for any head dimensions of a class; those of the class itself in all cases, with softcap in long runs.
@@ -347,6 +327,31 @@ void expect_any_dim_close(int head_dim, int head_dim_v) {
   const int first = head_dim / 8 + head_dim_v / 8;
   expect_any_dim_close<kDimQk, kDimV, false>(head_dim, head_dim_v, first);
   expect_any_dim_close<kDimQk, kDimV, true>(head_dim, head_dim_v, first + 1);
+}
+
+/// option_cases with dimensions of the class, softcap and determinism in turn; in long runs all of all.
+template <int kDimQk, int kDimV>
+void expect_options_close(const std::vector<std::pair<int, int>>& dims) {
+  const auto expect = [&]<bool kSoftcap>(const Case& c, int head_dim, int head_dim_v, const Order& order) {
+    using Free = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, false>;
+    using Deterministic = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, true>;
+    ASSERT_TRUE(has_class(head_dim, head_dim_v, kDimQk, kDimV));
+    const auto in_turn = (order.seed / 2 + kDimQk / 32) % 2;
+    expect_close<Free, Deterministic>(c, head_dim, head_dim_v, order,
+                                      support::is_long_run() ? Modes::kBoth
+                                      : in_turn == 0         ? Modes::kFree
+                                                             : Modes::kDeterministic);
+  };
+  int index = 0;
+  for (const Case& c : option_cases()) {
+    for (size_t i = 0; i < (support::is_long_run() ? dims.size() : 1); ++i) {
+      const auto [head_dim, head_dim_v] = dims[(static_cast<size_t>(index) + i) % dims.size()];
+      const Order order = emulated::order(index);
+      if (index % 2 == 0 || support::is_long_run()) expect.template operator()<false>(c, head_dim, head_dim_v, order);
+      if (index % 2 == 1 || support::is_long_run()) expect.template operator()<true>(c, head_dim, head_dim_v, order);
+    }
+    ++index;
+  }
 }
 
 }  // namespace tangram::test::emulated_backward

@@ -21,6 +21,20 @@ TEST(Sm90EmulatedBackward, AgreesWithFloat64HeadDim128) { expect_all_close<128, 
 TEST(Sm90EmulatedBackward, AgreesWithFloat64WithSoftcapHeadDim64) { expect_all_close<64, true>(2); }
 TEST(Sm90EmulatedBackward, AgreesWithFloat64WithSoftcapHeadDim128) { expect_all_close<128, true>(0); }
 
+template <int kHeadDim>
+void expect_options_close() {
+  int index = kHeadDim / 64;
+  for (const Case& c : option_cases()) {
+    using Free = sm90::backward::Traits<__nv_bfloat16, kHeadDim, false, false>;
+    using Deterministic = sm90::backward::Traits<__nv_bfloat16, kHeadDim, false, true>;
+    const Modes in_turn = index % 2 == 0 ? Modes::kFree : Modes::kDeterministic;
+    expect_close<Free, Deterministic>(c, kHeadDim, kHeadDim, emulated::order(index++),
+                                      support::is_long_run() ? Modes::kBoth : in_turn);
+  }
+}
+TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
+TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
+
 // As many calls with a MaskBuffer have them: their grid does not follow the mask. A CTA that stopped at once read what
 // its second step adds to before that was written.
 TEST(Sm90EmulatedBackward, CtasWithoutItemsStop) {

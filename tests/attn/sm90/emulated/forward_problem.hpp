@@ -12,11 +12,14 @@
 #include <string>
 
 #include "attn/cpu/random_attention.hpp"
+#include "attn/sm90/emulated/forward_cases.hpp"
 #include "attn/sm90/emulated/problem.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "attn/sm90/forward/kernel.cuh"
+#include "schedule/arrival_order.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/mask_image.hpp"
+#include "schedule/query_parts.hpp"
 #include "schedule/tile_list.hpp"
 #include "support/relative_error.hpp"
 
@@ -24,58 +27,11 @@ namespace tangram::test::emulated_forward {
 
 using emulated::Order;
 using emulated_problem::config_of;
-using emulated_problem::documents;
 using emulated_problem::expect_gaps_untouched;
 using emulated_problem::has_class;
 using emulated_problem::ImageMemory;
-using emulated_problem::shape_of;
-using emulated_problem::short_slices;
-using emulated_problem::small_documents;
-
-struct Case {
-  const char* name;
-  AttnShape shape;
-  std::vector<AttnSlice> slices;
-  float growth = 0;  // keys grow along the sequence: references must follow the scores
-  DType out = DType::kBFloat16;
-  int64_t sinks = 0;
-  bool accumulate = false;  // out and lse hold an earlier part
-  bool strided = false;
-};
-
-inline std::vector<Case> cases() {
-  return {
-      {"full", shape_of(200, 1000, 2, 1), {AttnSlice::full({0, 200}, {0, 1000})}},
-      {"causal", shape_of(700, 700, 4, 2), {AttnSlice::causal({0, 700}, {0, 700})}},
-      {"growing", shape_of(192, 900, 1, 1), {AttnSlice::full({0, 192}, {0, 900})}, 60},
-      {"window", shape_of(900, 900, 4, 1), {{{0, 900}, {0, 900}, -200, 0}}},
-      {"documents", shape_of(700, 700, 2, 2), documents()},
-      {"short", shape_of(70, 130, 8, 1), short_slices()},
-      {"nothing", shape_of(100, 100, 2, 1), {}},
-  };
-}
-
-/// Of kernels for any head dimension: all ways in which rows leave them, and gaps behind each row that hold NaN.
-inline std::vector<Case> any_dim_cases() {
-  return {
-      {.name = "causal",
-       .shape = shape_of(300, 300, 4, 2),
-       .slices = {AttnSlice::causal({0, 300}, {0, 300})},
-       .strided = true},
-      {.name = "documents",
-       .shape = shape_of(270, 300, 2, 2),
-       .slices = small_documents(),
-       .out = DType::kFloat32,
-       .sinks = 2,
-       .strided = true},
-      {.name = "window",
-       .shape = shape_of(400, 400, 4, 1),
-       .slices = {{{0, 400}, {0, 400}, -200, 0}},
-       .out = DType::kFloat32,
-       .accumulate = true},
-      {.name = "short", .shape = shape_of(70, 130, 8, 1), .slices = short_slices(), .strided = true},
-  };
-}
+using emulated_problem::KeysElsewhere;
+using emulated_problem::LatePeer;
 
 /// Keys of row i are multiplied by 1 + growth * i / rows.
 inline void grow_keys(RandomAttention& r, float growth) {
@@ -108,6 +64,49 @@ inline void add_earlier_part(RandomAttention& r, reference::DenseResult& expecte
   }
 }
 
+/// What forward/merge.cu does, without sinks and earlier parts, in float64.
+inline void merge_parts(RandomAttention& r, const schedule::PartList& parts, const std::vector<float>& out,
+                        const std::vector<float>& lse) {
+  const auto heads = static_cast<size_t>(r.config.shape.num_heads_q);
+  const auto dim = static_cast<size_t>(r.config.shape.head_dim_v);
+  for (const schedule::TileParts& tile : parts.tiles) {
+    for (size_t i = 0; i < static_cast<size_t>(tile.num_rows) * heads; ++i) {
+      const size_t stride = static_cast<size_t>(tile.num_rows) * heads;
+      const size_t first = static_cast<size_t>(tile.first_row) * heads + i;
+      double sum = 0;
+      std::vector<double> row(dim);
+      for (size_t part = 0; part < static_cast<size_t>(tile.num_parts); ++part) {
+        const size_t at = first + part * stride;
+        sum += std::exp(lse[at]);
+        for (size_t d = 0; d < dim; ++d) row[d] += std::exp(lse[at]) * out[at * dim + d];
+      }
+      const int64_t to_row = tile.row_begin + static_cast<int64_t>(i / heads);
+      r.lse[static_cast<size_t>(to_row) * heads + i % heads] = static_cast<float>(std::log(sum));
+      for (size_t d = 0; d < dim; ++d) {
+        const double value = sum == 0 ? 0 : row[d] / sum;
+        r.out.set(to_row, static_cast<int>(i % heads), static_cast<int>(d), static_cast<float>(value));
+      }
+    }
+  }
+}
+
+inline void expect_results(const Case& c, const RandomAttention& r, const reference::DenseResult& expected,
+                           const std::vector<float>& max_logits) {
+  const AttnShape& s = r.config.shape;
+  EXPECT_LT(support::relative_error(r.out, expected.out, s.num_heads_q, s.head_dim_v), 4e-3);
+  expect_gaps_untouched(r.out, s.num_heads_q, s.head_dim_v);
+  for (size_t i = 0; i < r.lse.size(); ++i) {
+    if (std::isinf(expected.lse[i])) {
+      EXPECT_EQ(r.lse[i], expected.lse[i]) << i;
+    } else {
+      EXPECT_NEAR(r.lse[i], expected.lse[i], 1e-3 + 1e-5 * std::abs(expected.lse[i])) << i;
+    }
+  }
+  for (size_t h = 0; h < max_logits.size() && c.max_logits; ++h) {
+    EXPECT_NEAR(max_logits[h], expected.max_logits[h], 1e-4 * (1 + std::abs(expected.max_logits[h]))) << h;
+  }
+}
+
 template <typename Traits>
 void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& order) {
   SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
@@ -117,6 +116,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   RandomConfig config = config_of(c.shape, head_dim, head_dim_v, Traits::kSoftcap ? 5.0f : 0.0f, c.strided);
   config.out_dtype = c.out;
   config.seqlen_sink = c.sinks;
+  config.sink_layout = c.sink_layout;
   RandomAttention r = make_random(config, c.slices, 1);
   const AttnShape& s = config.shape;
   if (c.growth > 0) grow_keys(r, c.growth);
@@ -128,6 +128,32 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
       {Traits::kBlockM / pack, sm90::forward_tile_keys(head_dim, head_dim_v, false, Traits::kMany)});
   int32_t counters[2] = {0, 0};
   typename Traits::Params params{};
+  LatePeer peer(r.k, r.v);
+  std::vector<std::function<void()>> events;
+  if (c.late != LateKind::kNone) {
+    schedule::order_by_arrival(tiles, peer.arrivals(), 2);
+    params.arrivals = peer.params();
+  }
+  std::optional<KeysElsewhere> elsewhere;
+  if (c.elsewhere) {
+    elsewhere.emplace(r.k, r.v);
+    params.stretches = elsewhere->params();
+    params.k_elsewhere_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kKeys, kColumns);
+    params.v_elsewhere_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kKeys, kColumns);
+  }
+  std::optional<schedule::PartList> parts;
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> part_out, part_lse, max_logits(static_cast<size_t>(s.num_heads_q), -INFINITY);
+  if (c.part_steps > 0) {
+    parts = schedule::cut_items(tiles, c.part_steps);
+    ASSERT_FALSE(parts->tiles.empty());
+    tiles = parts->list;
+    part_lse.assign(static_cast<size_t>(parts->num_rows * s.num_heads_q), kNan);
+    part_out.assign(part_lse.size() * static_cast<size_t>(s.head_dim_v), kNan);
+    params.part_rows = parts->first_rows.data();
+    params.part_out = part_out.data();
+    params.part_lse = part_lse.data();
+  }
   params.q_map = emulated::heads_first_map(r.q_view(), Traits::kBlockM / pack, pack, Traits::kPanelsQk, kColumns);
   params.out_map = emulated::heads_first_map(r.out_view(), 64 / pack, pack, 1, kColumns);
   params.k_map = emulated::rows_first_map(r.k_view(), kKeys, kColumns);
@@ -142,19 +168,26 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
     for (const int large : {0, 1}) {
       params.maps[0][large] = emulated::rows_first_map(r.k_view(), large ? 64 : 16, kColumns, 1);
       params.maps[1][large] = emulated::rows_first_map(r.v_view(), large ? 64 : 16, kColumns, 1);
+      if (!elsewhere) continue;
+      const TensorView k = elsewhere->k_view(r.k_view()), v = elsewhere->v_view(r.v_view());
+      params.elsewhere_maps[0][large] = emulated::rows_first_map(k, large ? 64 : 16, kColumns, 1);
+      params.elsewhere_maps[1][large] = emulated::rows_first_map(v, large ? 64 : 16, kColumns, 1);
     }
   }
   params.out = r.out.view().data;
   params.lse = r.lse.data();
   params.sink = r.sink.empty() ? nullptr : r.sink.data();
   params.num_sinks = static_cast<int32_t>(c.sinks);
+  params.sink_per_row = c.sink_layout == SinkLayout::kSsh;
+  if (c.max_logits) params.max_logits = max_logits.data();
   params.accumulate = c.accumulate;
   params.out_type = c.out == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
   params.items = tiles.items.data();
   params.runs = tiles.runs.data();
   params.intervals = tiles.intervals.data();
   ImageMemory image;
-  if (!Traits::kGathered && order.seed % 2 == 0) {  // lists in an image that may hold another mask the next time
+  if (!Traits::kGathered && !parts && c.late == LateKind::kNone &&
+      order.seed % 2 == 0) {  // lists in an image that may hold another mask the next time
     const schedule::ImageLayout layout(s, tiles.shape, {128, 64, true},
                                        {.documents = 5, .passes = AttnPasses::kForward});
     layout.check(tiles, {});
@@ -178,20 +211,15 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   params.softcap = config.softcap;
   params.inner_scale = Traits::kSoftcap ? params.softmax_scale / params.softcap : 0.0f;
   params.exp_scale = (Traits::kSoftcap ? 1.0f : params.softmax_scale) * std::numbers::log2e_v<float>;
-  params.slack = 8.0f / params.exp_scale;
+  params.slack = Traits::kSoftcap || !c.max_logits ? 8.0f / params.exp_scale : 0.0f;
   params.head_dim_v = head_dim_v;
-  emulated::run({2, Traits::kThreads, order}, [&] { sm90::forward_kernel<Traits>(params); });
-  EXPECT_LT(support::relative_error(r.out, expected.out, s.num_heads_q, head_dim_v), 4e-3);
-  expect_gaps_untouched(r.out, s.num_heads_q, s.head_dim_v);
-  for (size_t i = 0; i < r.lse.size(); ++i) {
-    if (std::isinf(expected.lse[i])) {
-      EXPECT_EQ(r.lse[i], expected.lse[i]) << i;
-    } else {
-      EXPECT_NEAR(r.lse[i], expected.lse[i], 1e-3 + 1e-5 * std::abs(expected.lse[i])) << i;
-    }
-  }
+  if (c.late != LateKind::kNone) events = c.late == LateKind::kCome ? peer.send() : peer.fail();
+  emulated::run({2, Traits::kThreads, order, 0, 0, events}, [&] { sm90::forward_kernel<Traits>(params); });
   EXPECT_EQ(counters[0], 0);
   EXPECT_EQ(counters[1], 0);
+  if (c.late == LateKind::kNeverCome) return;  // it has come to its end
+  if (parts) merge_parts(r, *parts, part_out, part_lse);
+  expect_results(c, r, expected, max_logits);
 }
 
 /// Of kernels for any head dimensions of a class, plain and with softcap; those of the class itself in all cases, with
@@ -212,6 +240,24 @@ void expect_any_dim_close(int head_dim, int head_dim_v) {
   };
   expect_all.template operator()<false>(first);
   expect_all.template operator()<true>(first + 1);
+}
+
+/// option_cases with dimensions of the class in turn, plain and with softcap in turn; in long runs all of all.
+template <int kDimQk, int kDimV>
+void expect_options_close(const std::vector<std::pair<int, int>>& dims) {
+  int index = 0;
+  for (const Case& c : option_cases()) {
+    for (size_t i = 0; i < (support::is_long_run() ? dims.size() : 1); ++i) {
+      const auto [head_dim, head_dim_v] = dims[(static_cast<size_t>(index) + i) % dims.size()];
+      ASSERT_TRUE(has_class(head_dim, head_dim_v, kDimQk, kDimV));
+      const Order order = emulated::order(index);
+      using Plain = sm90::AnyDimForwardTraits<__nv_bfloat16, kDimQk, kDimV, false>;
+      using Softcap = sm90::AnyDimForwardTraits<__nv_bfloat16, kDimQk, kDimV, true>;
+      if (index % 2 == 0 || support::is_long_run()) expect_close<Plain>(c, head_dim, head_dim_v, order);
+      if (index % 2 == 1 || support::is_long_run()) expect_close<Softcap>(c, head_dim, head_dim_v, order);
+    }
+    ++index;
+  }
 }
 
 }  // namespace tangram::test::emulated_forward

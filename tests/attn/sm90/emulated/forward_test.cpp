@@ -20,6 +20,27 @@ TEST(Sm90EmulatedForward, AgreesWithFloat64HeadDim128) { expect_all_close<128, f
 TEST(Sm90EmulatedForward, AgreesWithFloat64WithSoftcapHeadDim64) { expect_all_close<64, true>(2); }
 TEST(Sm90EmulatedForward, AgreesWithFloat64WithSoftcapHeadDim128) { expect_all_close<128, true>(0); }
 
+/// Whole tiles and parts have kernels of their own; softcap in turn.
+template <int kHeadDim>
+void expect_options_close() {
+  constexpr int kKeys = sm90::forward_tile_keys(kHeadDim, kHeadDim, false);
+  constexpr int kKeysSoftcap = sm90::forward_tile_keys(kHeadDim, kHeadDim, true);
+  int index = 0;
+  for (const Case& c : option_cases()) {
+    const Order order = emulated::order(index);
+    if (c.part_steps > 0) {
+      expect_close<sm90::ForwardTraits<__nv_bfloat16, kHeadDim, kKeys, false, true>>(c, kHeadDim, kHeadDim, order);
+    } else if (index % 2 == 0) {
+      expect_close<sm90::ForwardTraits<__nv_bfloat16, kHeadDim, kKeys, false>>(c, kHeadDim, kHeadDim, order);
+    } else {
+      expect_close<sm90::ForwardTraits<__nv_bfloat16, kHeadDim, kKeysSoftcap, true>>(c, kHeadDim, kHeadDim, order);
+    }
+    ++index;
+  }
+}
+TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
+TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
+
 /// Blocks of `block` rows and keys from key `shift` on, three of five of which are hidden.
 std::vector<AttnSlice> blocks(int64_t rows, int64_t keys, int64_t block, int64_t shift) {
   std::vector<AttnSlice> slices;
@@ -45,6 +66,14 @@ std::vector<Case> block_cases() {
       {"blocks and a window", shape_of(384, 1100, 8, 1), with_window},
       {"less than a step", shape_of(200, 400, 2, 1), few},
       {"all keys, less than a step", shape_of(192, 48, 2, 1), all},
+      {.name = "late blocks",
+       .shape = shape_of(384, 1024, 8, 1),
+       .slices = blocks(384, 1024, 64, 0),
+       .late = LateKind::kCome},
+      {.name = "blocks elsewhere",
+       .shape = shape_of(384, 1000, 8, 1),
+       .slices = blocks(384, 1000, 64, 5),
+       .elsewhere = true},
   };
 }
 

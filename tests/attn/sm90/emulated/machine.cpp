@@ -26,7 +26,8 @@ namespace tangram::emulated {
 namespace {
 
 constexpr size_t kStackBytes = 128 * 1024;
-constexpr int kIdlePasses = 2000;  // without progress, in spite of random skips: a deadlock
+constexpr int kIdlePasses = 2000;    // without progress, in spite of random skips: a deadlock
+constexpr int kPassesOfEvent = 100;  // on average, from one of Launch::events to the next
 
 struct Fiber {
   Thread thread;
@@ -49,6 +50,7 @@ struct Machine {
   std::vector<Meeting> warps, warpgroups;
   std::vector<std::vector<Thread*>> mates;
   std::vector<Action> actions;
+  size_t num_events = 0;  // that have happened
   uint64_t progress = 0;
   Fiber* running = nullptr;
   jmp_buf scheduler = {};
@@ -68,6 +70,14 @@ void resume(Fiber& fiber) {
   if (fiber.started) _longjmp(fiber.resume, 1);
   fiber.started = true;
   setcontext(&fiber.first);
+}
+
+bool all_events_happened() { return machine->num_events == machine->launch.events.size(); }
+
+void run_event() {
+  if (all_events_happened() || machine->random() % kPassesOfEvent != 0) return;
+  machine->launch.events[machine->num_events++]();
+  note_progress();
 }
 
 void run_actions() {
@@ -114,8 +124,9 @@ void schedule() {
       }
     }
     run_actions();
+    run_event();
     if (std::ranges::all_of(machine->fibers, &Fiber::done)) return;
-    idle = machine->progress == before && machine->actions.empty() ? idle + 1 : 0;
+    idle = machine->progress == before && machine->actions.empty() && all_events_happened() ? idle + 1 : 0;
   }
   fail_deadlock();
 }

@@ -124,6 +124,8 @@ struct Launch {
   Order order;
   uint32_t first_block = 0;  // of a grid of more blocks
   uint32_t grid = 0;         // 0: of these
+  /// What others do meanwhile, one after the other, each some time after the one before.
+  std::vector<std::function<void()>> events = {};
 };
 void run(const Launch& launch, const std::function<void()>& kernel);
 /// The same, one block after the other: for kernels with shared variables, which are static here.
