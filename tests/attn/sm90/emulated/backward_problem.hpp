@@ -15,6 +15,7 @@
 #include "attn/sm90/backward/large_kernel.cuh"
 #include "attn/sm90/emulated/problem.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
+#include "schedule/head_lists.hpp"
 #include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
@@ -225,15 +226,8 @@ inline void expect_gradients(const RandomAttention& r, const reference::DenseRes
   check(r.dv, expected.dv, s.num_heads_kv, s.head_dim_v);
 }
 
-template <typename Traits>
-void expect_close(const Case& c, RandomAttention& r, const reference::DenseResult& expected, const Order& order,
-                  Lists where) {
-  SCOPED_TRACE(Traits::kDeterministic ? "deterministic" : "in any order");
-  SCOPED_TRACE(where == Lists::kApart ? "lists apart" : "lists in an image");
-  constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
-  const AttnShape& s = r.config.shape;
-  schedule::WorkList work =
-      work_of(r, c.multiprocessors, Traits::kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault);
+/// The lists of `work`, which must live as long.
+inline sm90::backward::Params params_of(const schedule::WorkList& work) {
   sm90::backward::Params params{};
   params.items = work.items.data();
   params.runs = work.runs.data();
@@ -245,15 +239,23 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   params.num_items = static_cast<int32_t>(work.items.size());
   params.walk = work.walk;
   params.zeroed_sums = work.zeroed_sums;
-  ImageMemory image;
-  if (where == Lists::kImage) image = put_into_image(params, work, s, Traits::kDeterministic);
-  params.num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
+  return params;
+}
+
+/// The three kernels over the lists of `params`, which are those of `work` wherever they lie.
+template <typename Traits>
+void run_call(sm90::backward::Params params, const schedule::WorkList& work, RandomAttention& r, bool accumulate,
+              uint32_t blocks, const Order& order) {
+  constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
+  const AttnShape& s = r.config.shape;
+  const auto num_q_tiles = static_cast<int32_t>(work.q_tiles.size()) / work.num_masks;
   const auto scale = static_cast<float>(r.problem.scale);
-  const size_t num_slabs = size_t(s.num_heads_q) * work.q_tiles.size();
+  const size_t num_slabs =
+      static_cast<size_t>(schedule::slab_tables(s.num_heads_q, work.num_masks)) * static_cast<size_t>(num_q_tiles);
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (HostTensor* gradient : {&r.dq, &r.dk, &r.dv}) {
     gradient->fill(kNan);
-    for (int64_t row = 0; row < gradient->rows() && c.accumulate; ++row) {
+    for (int64_t row = 0; row < gradient->rows() && accumulate; ++row) {
       for (int head = 0; head < gradient->heads(); ++head) {
         for (int d = 0; d < gradient->dim(); ++d) gradient->set(row, head, d, 1.0);
       }
@@ -267,13 +269,16 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   int32_t ticket[2] = {-1, -1};
   sm90::backward::EdgeParams edge{};
   fill_edge(edge, r, params, Traits::kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
+  edge.num_q_tiles = num_q_tiles;
+  edge.heads_per_mask = work.num_masks == 1 ? 0 : s.num_heads_q / work.num_masks;
   edge.stats = stats.data();
   edge.dq_sums = sums.data();
   edge.ticket = ticket;
   edge.turns = turns.data();
   edge.piece_turns = piece_turns.data();
-  edge.accumulate_dq = c.accumulate;
+  edge.accumulate_dq = accumulate;
   edge.num_slabs = num_slabs_of_items;
+  params.num_q_tiles = schedule::slab_stride(num_q_tiles, edge.heads_per_mask);
   params.q_map = emulated::rows_first_map(r.q_view(), kBlockM, kColumns);
   params.dout_map = emulated::rows_first_map(r.dout_view(), kBlockM, kColumns);
   params.k_map = emulated::rows_first_map(r.k_view(), kBlockN, kColumns);
@@ -295,13 +300,39 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   params.cap_inner = Traits::kSoftcap ? scale / r.config.softcap : scale;
   params.cap_outer = (Traits::kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
   params.dkv_type = edge.dq_type;
-  params.accumulate_dkv = c.accumulate;
+  params.accumulate_dkv = accumulate;
   params.head_dim = s.head_dim;
   params.head_dim_v = s.head_dim_v;
   run_before<Traits>(edge, order);
-  run_main<Traits>(params, num_slabs_of_items, c.blocks, order);
+  run_main<Traits>(params, num_slabs_of_items, blocks, order);
   run_after<Traits>(edge, order);
+}
+
+template <typename Traits>
+void expect_close(const Case& c, RandomAttention& r, const reference::DenseResult& expected, const Order& order,
+                  Lists where) {
+  SCOPED_TRACE(Traits::kDeterministic ? "deterministic" : "in any order");
+  SCOPED_TRACE(where == Lists::kApart ? "lists apart" : "lists in an image");
+  schedule::WorkList work =
+      work_of(r, c.multiprocessors, Traits::kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault);
+  sm90::backward::Params params = params_of(work);
+  ImageMemory image;
+  if (where == Lists::kImage) image = put_into_image(params, work, r.config.shape, Traits::kDeterministic);
+  run_call<Traits>(params, work, r, c.accumulate, c.blocks, order);
   expect_gradients(r, expected, c.accumulate);
+}
+
+/// out and lse as a forward pass would have left them.
+inline void fill_results(RandomAttention& r, const reference::DenseResult& expected) {
+  const AttnShape& s = r.config.shape;
+  for (size_t i = 0; i < r.lse.size(); ++i) {
+    r.lse[i] = static_cast<float>(expected.lse[i]);
+    const auto row = static_cast<int64_t>(i) / s.num_heads_q;
+    const int head = static_cast<int>(i) % s.num_heads_q;
+    for (int d = 0; d < s.head_dim_v; ++d) {
+      r.out.set(row, head, d, expected.out[i * size_t(s.head_dim_v) + size_t(d)]);
+    }
+  }
 }
 
 /// Both with sums in any order and deterministic.
@@ -312,14 +343,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   config.out_dtype = c.strided ? DType::kBFloat16 : DType::kFloat32;
   RandomAttention r = make_random(config, c.slices, 1);
   const reference::DenseResult expected = reference::dense_attention(r.problem);
-  for (size_t i = 0; i < r.lse.size(); ++i) {
-    r.lse[i] = static_cast<float>(expected.lse[i]);
-    const auto row = static_cast<int64_t>(i) / c.shape.num_heads_q;
-    const int head = static_cast<int>(i) % c.shape.num_heads_q;
-    for (int d = 0; d < head_dim_v; ++d) {
-      r.out.set(row, head, d, expected.out[i * size_t(head_dim_v) + size_t(d)]);
-    }
-  }
+  fill_results(r, expected);
   SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
                                   << order.seed);
   const Lists where = order.seed % 2 == 0 ? Lists::kApart : Lists::kImage;
