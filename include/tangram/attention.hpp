@@ -178,6 +178,24 @@ class AttnBackend {
   /// Makes now what backward() would make at its first call; for backends without tile lists.
   virtual void index_backward(PreparedMask& /*mask*/) const {}
 
+  /// Whether one call can be for head groups that see different cells: prepare_head_masks().
+  virtual bool takes_head_masks() const { return false; }
+
+  /// As prepare(), with the mask of each of n = `slices.size()` groups of heads: group g has the K/V heads [g *
+  /// num_heads_kv / n, (g + 1) * num_heads_kv / n) and their query heads. `tiles`: as many, or none where forward()
+  /// will not be called. Calls are as those of one mask. Keys come in time and lie in k and v: neither
+  /// prepare_arrivals() nor prepare_stretches() takes such a mask. Throws InvalidArgument for what the backend cannot
+  /// do, a number of masks that does not divide num_heads_kv, and where takes_head_masks() is false.
+  virtual std::unique_ptr<PreparedMask> prepare_head_masks(std::span<const std::span<const AttnSlice>> /*slices*/,
+                                                           const AttnShape& /*shape*/,
+                                                           std::span<const TileList> /*tiles*/) const {
+    throw InvalidArgument("AttnBackend::prepare_head_masks: needs a backend that takes head masks (got another)");
+  }
+
+  /// As prepare_backward(), with the list of each mask.
+  virtual void prepare_backward_head_masks(PreparedMask& /*mask*/, std::span<const TileList> /*transposed_tiles*/,
+                                           BackwardCalls /*calls*/ = BackwardCalls::kBoth) const {}
+
   /// What a call with this mask needs as its workspace; 0: none. That of backward() is known once prepare_backward()
   /// was called, and suffices for the calls that it was called for so far.
   virtual int64_t forward_workspace_bytes(const PreparedMask& /*mask*/) const { return 0; }

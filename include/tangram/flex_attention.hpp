@@ -31,17 +31,22 @@ class FlexAttention {
   /// `backend` must outlive the object. Throws InvalidArgument for what the backend cannot do.
   FlexAttention(const Mask& mask, const HeadConfig& heads, const AttnBackend& backend);
   FlexAttention(std::span<const AttnSlice> slices, const AttnShape& shape, const AttnBackend& backend);
+  /// A mask for each of equal groups of heads: masks[g] is of K/V heads [g * n, (g + 1) * n), n = num_heads_kv /
+  /// masks.size(), and of their query heads. Calls are of all heads, and one call of the backend where it
+  /// takes_head_masks(); other backends of host memory are called once for each group. Throws InvalidArgument for no
+  /// masks, masks of different sequences, a number of them that does not divide num_heads_kv, and other backends.
+  FlexAttention(std::span<const Mask> masks, const HeadConfig& heads, const AttnBackend& backend);
 
   const AttnShape& shape() const { return shape_; }
   const AttnBackend& backend() const { return *backend_; }
   /// Of what the backend prepared: PreparedMask::host_bytes.
-  int64_t host_bytes() const { return prepared_->host_bytes(); }
+  int64_t host_bytes() const;
 
   /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares what such calls need.
-  int64_t forward_workspace_bytes() const { return backend_->forward_workspace_bytes(*prepared_); }
+  int64_t forward_workspace_bytes() const;
   int64_t backward_workspace_bytes(bool deterministic = false);
   /// Memory of a device that the object holds.
-  int64_t device_bytes() const { return prepared_->device_bytes(); }
+  int64_t device_bytes() const;
 
   /// As AttnBackend::forward and backward.
   void forward(const AttnForwardArgs& args, void* stream = nullptr);
@@ -49,12 +54,13 @@ class FlexAttention {
 
  private:
   void prepare_backward(bool deterministic);
+  bool calls_by_groups() const { return prepared_.size() > 1; }
 
   AttnShape shape_;
   const AttnBackend* backend_;
-  std::unique_ptr<PreparedMask> prepared_;
-  std::vector<AttnSlice> slices_;         // until all of backward() is prepared
-  bool is_prepared_[2] = {false, false};  // default and deterministic calls
+  std::vector<std::unique_ptr<PreparedMask>> prepared_;  // one, or one for each group of heads
+  std::vector<std::vector<AttnSlice>> slices_;           // of each group, until all of backward() is prepared
+  bool is_prepared_[2] = {false, false};                 // default and deterministic calls
 };
 
 }  // namespace tangram

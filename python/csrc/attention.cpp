@@ -9,7 +9,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "backend.hpp"
 #include "core/require.hpp"
@@ -25,9 +27,9 @@ namespace {
 
 class SharedFlexAttention final : public SharedAttention {
  public:
-  SharedFlexAttention(const Mask& mask, const HeadConfig& heads, std::shared_ptr<Backend> backend)
+  SharedFlexAttention(std::span<const Mask> masks, const HeadConfig& heads, std::shared_ptr<Backend> backend)
       : SharedAttention(std::move(backend)),
-        attention_(prepared(mask, heads, SharedAttention::backend())),
+        attention_(prepared(masks, heads, SharedAttention::backend())),
         forward_workspace_bytes_(attention_->forward_workspace_bytes()) {
     host_bytes_ = attention_->host_bytes();
   }
@@ -57,9 +59,10 @@ class SharedFlexAttention final : public SharedAttention {
   }
   void keep_while_graph_lives(void* stream) override { python::keep_while_graph_lives(stream, attention_); }
 
-  static std::shared_ptr<FlexAttention> prepared(const Mask& mask, const HeadConfig& heads, const Backend& backend) {
+  static std::shared_ptr<FlexAttention> prepared(std::span<const Mask> masks, const HeadConfig& heads,
+                                                 const Backend& backend) {
     const DeviceScope scope(backend.device());
-    return std::make_shared<FlexAttention>(mask, heads, backend.get());
+    return std::make_shared<FlexAttention>(masks, heads, backend.get());
   }
 
   std::shared_ptr<FlexAttention> attention_;  // graphs that were captured with it hold it, too
@@ -250,8 +253,18 @@ void bind_attention(nb::module_& m) {
 
   nb::class_<SharedFlexAttention, SharedAttention>(
       m, "FlexAttention", "A mask, its shape and a backend, ready to be called any number of times.")
-      .def(nb::init<const Mask&, const HeadConfig&, std::shared_ptr<Backend>>(), "mask"_a, "heads"_a, "backend"_a,
-           "Raises InvalidArgument for what the backend cannot do.")
+      .def(
+          "__init__",
+          [](SharedFlexAttention* self, const Mask& mask, const HeadConfig& heads, std::shared_ptr<Backend> backend) {
+            new (self) SharedFlexAttention(std::span(&mask, 1), heads, std::move(backend));
+          },
+          "mask"_a, "heads"_a, "backend"_a, "Raises InvalidArgument for what the backend cannot do.")
+      .def(
+          "__init__",
+          [](SharedFlexAttention* self, const std::vector<Mask>& masks, const HeadConfig& heads,
+             std::shared_ptr<Backend> backend) { new (self) SharedFlexAttention(masks, heads, std::move(backend)); },
+          "masks"_a, "heads"_a, "backend"_a,
+          "With a mask for each of equal groups of heads: one call for all where the backend takes them, as sm90.")
       .def_prop_ro("forward_workspace_bytes", &SharedFlexAttention::forward_workspace_bytes,
                    "What forward needs as its workspace, 0: none.")
       .def("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes, "deterministic"_a = false,

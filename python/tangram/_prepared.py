@@ -51,8 +51,15 @@ def clear_cache() -> None:
     _by_mask.clear()
 
 
+def are_masks(ranges: Any) -> bool:
+    """Whether these are what masks_of_heads returns."""
+    return isinstance(ranges, tuple) and len(ranges) > 0 and isinstance(ranges[0], Mask)
+
+
 def _identity(ranges: Any) -> Hashable:
     """What changes when the ranges change. Tensors: the object and its version, without looking at device memory."""
+    if are_masks(ranges):
+        return ("masks", *map(id, ranges))
     try:
         version = getattr(ranges, "_version", None)
     except RuntimeError:  # inference tensors have none: they are always new
@@ -145,16 +152,22 @@ def prepared(
     known = _by_ranges.get(place) if place != key else None
     if known is not None:
         return _by_ranges.put(key, (known[0], given))[0]
-    if isinstance(q_ranges, Mask):
+    mask: Mask | tuple[Mask, ...]
+    if isinstance(q_ranges, Mask) or are_masks(q_ranges):
         mask = q_ranges
         if k_ranges is not None or mask_types is not None:
             raise InvalidArgument("flex_flash_attn_func: a Mask in q_ranges needs no k_ranges and no attn_type_map")
-        if (mask.seqlen_q, mask.seqlen_k) != (seqlen_q, seqlen_k):
-            raise InvalidArgument(
-                "flex_flash_attn_func: the mask must have the lengths of q and k "
-                f"(got mask {mask.seqlen_q} x {mask.seqlen_k}, tensors {seqlen_q} x {seqlen_k}: rows are their first "
-                f"dimension, [rows, heads, dim], here {heads[0]} query and {heads[1]} K/V heads of {heads[2]})"
-            )
+        for one in (mask,) if isinstance(mask, Mask) else mask:
+            if (one.seqlen_q, one.seqlen_k) != (seqlen_q, seqlen_k):
+                raise InvalidArgument(
+                    "flex_flash_attn_func: the mask must have the lengths of q and k "
+                    f"(got mask {one.seqlen_q} x {one.seqlen_k}, tensors {seqlen_q} x {seqlen_k}: rows are their first "
+                    f"dimension, [rows, heads, dim], here {heads[0]} query and {heads[1]} K/V heads of {heads[2]})"
+                )
+        if not isinstance(mask, Mask):
+            heads_of_groups("flex_flash_attn_func", len(mask), heads[0], heads[1])
+            if all(one == mask[0] for one in mask):
+                mask = mask[0]
     else:
         if k_ranges is None:
             raise InvalidArgument(
@@ -178,10 +191,13 @@ def prepared(
 
             _cuda.require_no_capture("a mask")
         config = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype)
-        if backend.on_gpu:
-            attention = FlexAttention(mask, config, backend)
-        else:
-            attention = made_apart(lambda: FlexAttention(mask, config, backend))
+
+        def make() -> FlexAttention:
+            if isinstance(mask, Mask):
+                return FlexAttention(mask, config, backend)
+            return FlexAttention(list(mask), config, backend)
+
+        attention = make() if backend.on_gpu else made_apart(make)
         _by_mask.put(by_mask, attention)
     _by_ranges.put(key, (attention, given))
     _by_ranges.put(place, (attention, given))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ._core import Mask
+from ._prepared import are_masks
 from ._torch_pass import (
     _DTYPES,
     _NAMES,
@@ -40,12 +41,13 @@ torch.library.define(
 
 
 # Masks that compiled graphs name by their place here. A graph holds its masks as long as the process lives.
-_graph_masks: list[Mask] = []
-_place_of_mask: dict[Mask, int] = {}
+# A tuple of masks is of groups of heads.
+_graph_masks: list[Mask | tuple[Mask, ...]] = []
+_place_of_mask: dict[Mask | tuple[Mask, ...], int] = {}
 NO_MASK = -1
 
 
-def _place(mask: Mask) -> int:
+def _place(mask: Mask | tuple[Mask, ...]) -> int:
     place = _place_of_mask.setdefault(mask, len(_graph_masks))
     if place == len(_graph_masks):
         _graph_masks.append(mask)
@@ -75,7 +77,7 @@ def attend_compiled(
     backend: str | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     scale, softcap, deterministic, sm_margin = options
-    if isinstance(ranges[0], Mask):
+    if isinstance(ranges[0], Mask) or are_masks(ranges[0]):
         tensors = (q, k, v) if sink is None else (q, k, v, sink)
         scales = () if scale is None else (scale,)
         dtype = "" if out_dtype is None else _NAMES[out_dtype]
@@ -121,7 +123,7 @@ def attend_compiled(
 
 def _call_with_mask(
     tensors: tuple[Tensor, ...],
-    mask: Mask,
+    mask: Mask | tuple[Mask, ...],
     sink_layout: str,
     scales: tuple[float, ...],
     softcap: float,

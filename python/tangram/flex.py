@@ -134,10 +134,8 @@ def flex_flash_attn_func(
     if masks is not None:
         if k_ranges is not None or attn_type_map is not None:
             raise InvalidArgument("flex_flash_attn_func: masks in q_ranges need no k_ranges and no attn_type_map")
-        options: dict[str, Any] = {"sink_layout": sink_layout, "softmax_scale": softmax_scale, "softcap": softcap}
-        options |= {"deterministic": deterministic, "sm_margin": sm_margin, "out_dtype": out_dtype, "backend": backend}
-        options |= {"grad_dtype": grad_dtype, "return_max_logits": return_max_logits}
-        return by_head_groups(flex_flash_attn_func, q, k, v, masks, sink, options)
+        _check_three_dims("flex_flash_attn_func", q, k, v)
+        q_ranges = masks
     if hasattr(q, "data_ptr"):
         out, lse, max_logits = (_attend_torch or _import_torch())(
             q,
@@ -173,15 +171,19 @@ def flex_flash_attn_func(
         )
 
 
+def _check_three_dims(function: str, q: Any, k: Any, v: Any) -> None:
+    if getattr(q, "ndim", 0) != 3 or getattr(k, "ndim", 0) != 3 or getattr(v, "ndim", 0) != 3:
+        raise InvalidArgument(
+            f"{function}: with a mask for each group of heads q, k and v must have shape [rows, heads, dim] "
+            f"(got {', '.join(str(tuple(getattr(x, 'shape', ()))) for x in (q, k, v))})"
+        )
+
+
 def by_head_groups(
     attend: Any, q: Any, k: Any, v: Any, masks: Sequence[Any], sink: Any, options: dict[str, Any]
 ) -> tuple[Any, AttnForwardMeta]:
     """`attend(q, k, v, mask, ...)` for the heads of each group, side by side; `masks` may be what stands for masks."""
-    if getattr(q, "ndim", 0) != 3 or getattr(k, "ndim", 0) != 3 or getattr(v, "ndim", 0) != 3:
-        raise InvalidArgument(
-            f"{attend.__name__}: with a mask for each group of heads q, k and v must have shape [rows, heads, dim] "
-            f"(got {', '.join(str(tuple(getattr(x, 'shape', ()))) for x in (q, k, v))})"
-        )
+    _check_three_dims(attend.__name__, q, k, v)
     if hasattr(q, "data_ptr"):
         import torch
 

@@ -4,8 +4,11 @@
 #include "tangram/flex_attention.hpp"
 
 #include <algorithm>
+#include <utility>
 
+#include "core/require.hpp"
 #include "machine/gpu_model.hpp"
+#include "runtime/head_loop.hpp"
 #include "schedule/arrival_order.hpp"
 #include "schedule/tile_list.hpp"
 #ifdef TANGRAM_HAVE_CUDA
@@ -33,15 +36,27 @@ int64_t first_wave(const GpuModel& gpu, const AttnShape& shape) {
   return (gpu.multiprocessors + heads - 1) / heads;
 }
 
+TileList transposed_tiles(std::span<const AttnSlice> slices, const AttnShape& shape, const TileShape& keys_first) {
+  std::vector<AttnSlice> slices_of_keys;
+  for (const AttnSlice& slice : slices) slices_of_keys.push_back(schedule::transposed(slice));
+  return schedule::build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, keys_first);
+}
+
 /// The tile list of the transposed slices, where the backend wants one.
 void add_backward(const AttnBackend& backend, PreparedMask& prepared, std::span<const AttnSlice> slices,
                   const AttnShape& shape, BackwardCalls calls = BackwardCalls::kBoth) {
   const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape);
+  if (keys_first) backend.prepare_backward(prepared, transposed_tiles(slices, shape, *keys_first), calls);
+}
+
+/// The same of masks of head groups.
+void add_backward(const AttnBackend& backend, PreparedMask& prepared, std::span<const std::vector<AttnSlice>> slices,
+                  const AttnShape& shape, BackwardCalls calls) {
+  const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape);
   if (!keys_first) return;
-  std::vector<AttnSlice> slices_of_keys;
-  for (const AttnSlice& slice : slices) slices_of_keys.push_back(schedule::transposed(slice));
-  backend.prepare_backward(
-      prepared, schedule::build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, *keys_first), calls);
+  std::vector<TileList> tiles;
+  for (const auto& of_group : slices) tiles.push_back(transposed_tiles(of_group, shape, *keys_first));
+  backend.prepare_backward_head_masks(prepared, tiles, calls);
 }
 
 /// prepare_slices of slices of a mask, which has checked them.
@@ -71,6 +86,47 @@ AttnShape shape_of(const Mask& mask, const HeadConfig& heads) {
           heads.head_dim,  heads.head_dim_v, heads.dtype};
 }
 
+AttnShape shape_of(std::span<const Mask> masks, const HeadConfig& heads, const AttnBackend& backend) {
+  require(!masks.empty(), "FlexAttention: needs a mask for each group of heads (got none)");
+  const auto num_masks = static_cast<int64_t>(masks.size());
+  require(heads.num_heads_kv > 0 && heads.num_heads_kv % num_masks == 0 && heads.num_heads_q % num_masks == 0,
+          "FlexAttention: the number of masks must divide the heads (got {} masks, {} query and {} K/V heads)",
+          num_masks, heads.num_heads_q, heads.num_heads_kv);
+  for (const Mask& mask : masks) {
+    require(mask.seqlen_q() == masks[0].seqlen_q() && mask.seqlen_k() == masks[0].seqlen_k(),
+            "FlexAttention: the masks of head groups must be of the same rows (got {} x {} and {} x {})",
+            masks[0].seqlen_q(), masks[0].seqlen_k(), mask.seqlen_q(), mask.seqlen_k());
+  }
+  require(num_masks == 1 || backend.takes_head_masks() || backend.memory() == MemoryKind::kHost,
+          "FlexAttention: masks of head groups need a backend that takes them, or one of host memory (got {})",
+          backend.name());
+  return shape_of(masks[0], heads);
+}
+
+/// For forward(): of all groups one, or one for each.
+std::vector<std::unique_ptr<PreparedMask>> prepare_groups(const AttnBackend& backend, std::span<const Mask> masks,
+                                                          const AttnShape& shape) {
+  std::vector<std::unique_ptr<PreparedMask>> prepared;
+  if (masks.size() == 1 || !backend.takes_head_masks()) {
+    const AttnShape one = shape_of_group(shape, static_cast<int>(masks.size()));
+    for (const Mask& mask : masks) {
+      prepared.push_back(prepare_checked(backend, mask.slices(), one, {}, AttnPasses::kForward));
+    }
+    return prepared;
+  }
+  const std::optional<TileShape> tile_shape = backend.tile_shape(shape);
+  std::vector<std::span<const AttnSlice>> slices;
+  std::vector<TileList> tiles;
+  for (const Mask& mask : masks) {
+    slices.push_back(mask.slices());
+    if (tile_shape) {
+      tiles.push_back(schedule::build_tile_list(mask.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape));
+    }
+  }
+  prepared.push_back(backend.prepare_head_masks(slices, shape, tiles));
+  return prepared;
+}
+
 }  // namespace
 
 std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
@@ -83,36 +139,66 @@ std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::sp
 }
 
 FlexAttention::FlexAttention(const Mask& mask, const HeadConfig& heads, const AttnBackend& backend)
-    : shape_(shape_of(mask, heads)),
-      backend_(&backend),
-      prepared_(prepare_checked(backend, mask.slices(), shape_, {}, AttnPasses::kForward)),
-      slices_(mask.slices().begin(), mask.slices().end()) {}
+    : FlexAttention(std::span(&mask, 1), heads, backend) {}
 
 FlexAttention::FlexAttention(std::span<const AttnSlice> slices, const AttnShape& shape, const AttnBackend& backend)
-    : shape_(shape),
-      backend_(&backend),
-      prepared_(prepare_slices(backend, slices, shape, {}, AttnPasses::kForward)),
-      slices_(slices.begin(), slices.end()) {}
+    : shape_(shape), backend_(&backend), slices_(1, {slices.begin(), slices.end()}) {
+  prepared_.push_back(prepare_slices(backend, slices, shape, {}, AttnPasses::kForward));
+}
+
+FlexAttention::FlexAttention(std::span<const Mask> masks, const HeadConfig& heads, const AttnBackend& backend)
+    : shape_(shape_of(masks, heads, backend)), backend_(&backend), prepared_(prepare_groups(backend, masks, shape_)) {
+  for (const Mask& mask : masks) slices_.emplace_back(mask.slices().begin(), mask.slices().end());
+}
+
+int64_t FlexAttention::host_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& prepared : prepared_) bytes += prepared->host_bytes();
+  return bytes;
+}
+
+int64_t FlexAttention::device_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& prepared : prepared_) bytes += prepared->device_bytes();
+  return bytes;
+}
 
 void FlexAttention::prepare_backward(bool deterministic) {
   bool& is_prepared = is_prepared_[deterministic ? 1 : 0];
   if (is_prepared) return;
-  add_backward(*backend_, *prepared_, slices_, shape_,
-               deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault);
+  const BackwardCalls calls = deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault;
+  if (slices_.size() == prepared_.size()) {
+    const AttnShape one = shape_of_group(shape_, static_cast<int>(slices_.size()));
+    for (size_t g = 0; g < slices_.size(); ++g) add_backward(*backend_, *prepared_[g], slices_[g], one, calls);
+  } else {
+    add_backward(*backend_, *prepared_[0], std::span(std::as_const(slices_)), shape_, calls);
+  }
   is_prepared = true;
   if (is_prepared_[0] && is_prepared_[1]) slices_ = {};
 }
 
-int64_t FlexAttention::backward_workspace_bytes(bool deterministic) {
-  prepare_backward(deterministic);
-  return backend_->backward_workspace_bytes(*prepared_);
+int64_t FlexAttention::forward_workspace_bytes() const {
+  int64_t bytes = 0;  // of calls that come one after the other
+  for (const auto& prepared : prepared_) bytes = std::max(bytes, backend_->forward_workspace_bytes(*prepared));
+  return bytes;
 }
 
-void FlexAttention::forward(const AttnForwardArgs& args, void* stream) { backend_->forward(*prepared_, args, stream); }
+int64_t FlexAttention::backward_workspace_bytes(bool deterministic) {
+  prepare_backward(deterministic);
+  int64_t bytes = 0;
+  for (const auto& prepared : prepared_) bytes = std::max(bytes, backend_->backward_workspace_bytes(*prepared));
+  return bytes;
+}
+
+void FlexAttention::forward(const AttnForwardArgs& args, void* stream) {
+  if (calls_by_groups()) return forward_by_groups(*backend_, prepared_, shape_, args, stream);
+  backend_->forward(*prepared_[0], args, stream);
+}
 
 void FlexAttention::backward(const AttnBackwardArgs& args, void* stream) {
   prepare_backward(args.options.deterministic);
-  backend_->backward(*prepared_, args, stream);
+  if (calls_by_groups()) return backward_by_groups(*backend_, prepared_, shape_, args, stream);
+  backend_->backward(*prepared_[0], args, stream);
 }
 
 }  // namespace tangram

@@ -34,6 +34,7 @@ struct WorkList {
   Walk walk, deterministic_walk;           ///< of the two kinds of items, in the same direction
   bool zeroed_sums = true;                 ///< dq is added to zeros, else the first addition stores
   std::vector<TurnSegment> turn_segments;  ///< of all runs, in deterministic calls; empty where there are none
+  int32_t num_masks = 1;                   ///< see NOTE [tables of masks]
 };
 
 struct DealingOptions {

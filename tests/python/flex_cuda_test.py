@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from masks import random_typed
-from reference import attention, typed_cells
+from reference import attention, mask_cells, typed_cells
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -120,6 +120,35 @@ def test_head_groups_that_see_different_cells():
         want = step(parts, mask, dout=dout[:, of_q].contiguous(), deterministic=True)
         for x, one, of in zip(got, want, (of_q, of_q, of_kv, of_kv), strict=True):
             assert torch.equal(x[:, of], one)
+
+
+@pytest.mark.parametrize("heads, block", [(4, 64), (16, 16)])
+def test_blocks_that_each_key_head_chose_are_one_launch(heads, block):
+    rows, heads_kv = 512, 4
+    q, k, v = operands(8, rows=rows, heads=heads, heads_kv=heads_kv, dim=128)
+    generator = torch.Generator().manual_seed(3)
+    blocks = rows // block
+    indices = torch.stack([torch.randperm(blocks, generator=generator)[:3] for _ in range(heads_kv * blocks)])
+    indices = indices.view(heads_kv, blocks, 3).sort(-1, descending=True).values
+    indices[:, 1] = -1  # rows that see nothing
+    masks = tangram.masks_from_block_indices(rows, rows, block, block, indices.cuda())
+    dout = torch.randn(q.shape, generator=generator).to("cuda", torch.bfloat16)
+    got = step((q, k, v), masks, dout=dout)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
+        step((q, k, v), masks, dout=dout)
+    names = [event.name for event in trace.events()]
+    for kernel in ("sm90::forward_kernel", "backward::backward_kernel"):
+        assert not names or sum(kernel in name for name in names) == 1, names  # none where nothing can be traced
+    group = heads // heads_kv
+    for g, mask in enumerate(masks):
+        of_q, of_kv = slice(g * group, (g + 1) * group), slice(g, g + 1)
+        given = [as_double(x[:, of]) for x, of in ((q, of_q), (k, of_kv), (v, of_kv))]
+        want = attention(*given, mask_cells(mask), dout=as_double(dout[:, of_q]))
+        for x, of, name in zip(got, (of_q, of_q, of_kv, of_kv), ("out", "dq", "dk", "dv"), strict=True):
+            assert_close(x[:, of], getattr(want, name), 2 * BOUND[torch.bfloat16], name)
+    first = step((q, k, v), masks, dout=dout, deterministic=True)
+    for _ in range(5):
+        assert_equal(step((q, k, v), masks, dout=dout, deterministic=True), first)
 
 
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch rounds gradients to the tensors' dtype")

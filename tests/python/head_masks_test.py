@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tangram
-from reference import attention
+from reference import attention, mask_cells
 from tangram import DistAttnConfig, HeadConfig, Mask, MovementConfig
 
 TOTAL, HEADS, HEADS_KV, DIM = 70, 4, 2, 8
@@ -92,3 +92,60 @@ def test_what_fits_nothing_is_refused():
     with pytest.raises(tangram.InvalidArgument, match="need movement.algorithm kv, qo or auto"):
         config = DistAttnConfig(movement=MovementConfig("network_flow"))
         tangram.plan(MASKS, 2, heads=HeadConfig(HEADS, HEADS_KV, DIM, DIM), config=config)
+
+
+def block_choices(rng, groups, blocks, width):
+    """Indices [groups, blocks, width] padded by -1; some query blocks see nothing."""
+    indices = np.full((groups, blocks, width), -1, np.int32)
+    for rows in indices:
+        for row in rows:
+            chosen = rng.permutation(blocks)[: rng.integers(0, width + 1)]
+            row[: len(chosen)] = chosen
+    return indices
+
+
+@pytest.mark.parametrize("layout", ["shd", "bshd"])
+def test_blocks_that_each_key_head_chose(layout):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rng = np.random.default_rng(2)
+    rows, block, heads, heads_kv = 60, 8, 8, 4
+    masks = tangram.masks_from_block_indices(rows, rows, block, block, block_choices(rng, heads_kv, 8, 3), causal=True)
+    batch = 2 if layout == "bshd" else 1
+    q, dout = torch.randn(2, batch * rows, heads, DIM)
+    k, v = torch.randn(2, batch * rows, heads_kv, DIM)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    shaped = [x.view(batch, rows, -1, DIM) if layout == "bshd" else x for x in leaves]
+    out, _ = tangram.flex_flash_attn_func(*shaped, masks, layout=layout)
+    out.backward(dout.view(out.shape))
+    for b in range(batch):
+        of = slice(b * rows, (b + 1) * rows)
+        for g, mask in enumerate(masks):
+            heads_of = slice(2 * g, 2 * g + 2)
+            given = [x[of, h].detach().numpy() for x, h in ((q, heads_of), (k, slice(g, g + 1)), (v, slice(g, g + 1)))]
+            want = attention(*given, mask_cells(mask), dout=dout[of, heads_of].numpy())
+            got = out.detach().reshape(batch * rows, heads, DIM)[of, heads_of]
+            np.testing.assert_allclose(got.numpy(), want.out, atol=1e-5)
+            np.testing.assert_allclose(q.grad[of, heads_of].numpy(), want.dq, atol=1e-4)
+            np.testing.assert_allclose(k.grad[of, g : g + 1].numpy(), want.dk, atol=1e-4)
+            np.testing.assert_allclose(v.grad[of, g : g + 1].numpy(), want.dv, atol=1e-4)
+
+
+def test_equal_masks_and_a_list_of_one_are_that_mask():
+    q, k, v, _, _ = operands()
+    want, _ = tangram.flex_flash_attn_func(q, k, v, MASKS[0])
+    for masks in ([MASKS[0]], [Mask.causal(TOTAL), Mask.causal(TOTAL)]):
+        out, _ = tangram.flex_flash_attn_func(q, k, v, masks)
+        np.testing.assert_array_equal(out, want)
+
+
+def test_all_heads_are_one_attention():
+    backend = tangram.Backend("cpu")
+    heads = HeadConfig(HEADS, HEADS_KV, DIM, DIM, "float32")
+    attend = tangram.FlexAttention(MASKS, heads, backend)
+    q, k, v, _, _ = operands()
+    out, lse = np.empty_like(q), np.empty((TOTAL, HEADS), np.float32)
+    attend.forward(q, k, v, out, lse)
+    np.testing.assert_allclose(out, tangram.flex_flash_attn_func(q, k, v, MASKS)[0], atol=0)
+    for wrong in ([], [MASKS[0], Mask.causal(TOTAL + 1)], [MASKS[0]] * 4):
+        with pytest.raises(tangram.InvalidArgument, match="^FlexAttention: "):
+            tangram.FlexAttention(wrong, heads, backend)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "attn/sm90/arrivals.hpp"
@@ -25,6 +26,8 @@ struct ForwardLists {
   cuda::PackedArray groups;            ///< of gathered runs; empty for most masks
   cuda::PackedArray counters;          ///< of the kernel's scheduler, zeros between calls
   cuda::PackedArray part_rows, tiles;  ///< empty for most masks; else items are parts
+  cuda::PackedArray item_groups;       ///< of masks of head groups (schedule::HeadLists), else empty
+  cuda::PackedArray part_heads;        ///< of these in parts: of each of `tiles`
   int32_t num_items = 0;
   int32_t num_part_tiles = 0;
   int64_t num_part_rows = 0;  ///< of the workspace, [rows, num_heads_q]
@@ -40,6 +43,7 @@ struct ForwardLists {
 struct Sm90Mask final : PreparedMask {
   AttnShape shape;
   std::vector<AttnSlice> slices;
+  std::vector<std::vector<AttnSlice>> head_slices;  ///< in place of `slices`, of masks of head groups
   std::optional<ForwardLists> forward;
   std::unique_ptr<backward::DeviceWorkList> backward;  ///< of all calls, unless
   std::unique_ptr<backward::DeviceWorkList> deterministic_backward;
@@ -54,6 +58,14 @@ struct Sm90Mask final : PreparedMask {
     if (!deterministic) return backward.get();
     return deterministic_backward != nullptr || backward_is_default ? deterministic_backward.get() : backward.get();
   }
+  void set_backward(std::unique_ptr<backward::DeviceWorkList> lists, BackwardCalls calls) {
+    if (calls == BackwardCalls::kDeterministic) {
+      deterministic_backward = std::move(lists);
+    } else {
+      backward = std::move(lists);
+      backward_is_default = calls == BackwardCalls::kDefault;
+    }
+  }
   int64_t host_bytes() const override { return buffer ? static_cast<int64_t>(buffer->host_bytes()) : 0; }
   bool is_held_by_graphs() const override { return buffer && buffer->is_held_by_graphs(); }
   int64_t device_bytes() const override {
@@ -67,6 +79,12 @@ struct Sm90Mask final : PreparedMask {
 /// Throws InvalidArgument for a mask of another backend.
 const Sm90Mask& as_sm90(const PreparedMask& mask);
 Sm90Mask& as_sm90(PreparedMask& mask);
+
+/// Heads that share a tile of the forward pass: the largest power of two that divides the query heads of a key head, at
+/// most 64.
+int packed_heads(const AttnShape& shape);
+/// Throws InvalidArgument, naming `function`, unless the list is of Sm90Backend::tile_shape and the shape's sequences.
+void check_tiles(const char* function, const TileList& tiles, const AttnShape& shape, const TileShape& tile);
 
 /// Throws InvalidArgument, naming `function`, for a buffer without a mask, or for the `other` pass alone.
 void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other);

@@ -35,15 +35,8 @@ using sm90::check_buffer;
 using sm90::check_view;
 using sm90::ForwardLists;
 using sm90::ForwardParams;
+using sm90::packed_heads;
 using sm90::Sm90Mask;
-
-/// Heads that share a tile: the largest power of two that divides the query heads of a key head, at most 64.
-int packed_heads(const AttnShape& shape) {
-  const int group = shape.num_heads_q / shape.num_heads_kv;
-  int pack = 1;
-  while (pack < 64 && group % (2 * pack) == 0) pack *= 2;
-  return pack;
-}
 
 void check_shape(const AttnShape& shape) {
   require(shape.dtype == DType::kBFloat16 || shape.dtype == DType::kFloat16,
@@ -118,6 +111,7 @@ int32_t groups_per_section(const AttnShape& shape, int64_t total_steps, int64_t 
 }
 
 void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
+  params.num_groups = mask.shape.num_heads_q / pack;
   if (mask.buffer != nullptr) {
     mask.buffer->fill(params);
     // The order of work must not depend on the mask that is there when a graph is captured.
@@ -130,6 +124,11 @@ void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
   params.intervals = lists.arrays.at<RowInterval>(lists.intervals);
   params.counters = lists.arrays.at<int32_t>(lists.counters);
   params.num_items = lists.num_items;
+  params.item_groups = lists.arrays.at<int32_t>(lists.item_groups);
+  if (params.item_groups != nullptr) {
+    params.num_groups = params.groups_per_section = 1;
+    return;
+  }
   params.groups_per_section = groups_per_section(mask.shape, lists.total_steps, lists.longest_steps, pack);
 }
 
@@ -146,7 +145,6 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   params.out_row_stride = args.out.row_stride;
   params.out_head_stride = args.out.head_stride;
   params.lse_row_stride = mask.shape.num_heads_q;
-  params.num_groups = mask.shape.num_heads_q / pack;
   while (1 << params.pack_log2 < pack) ++params.pack_log2;
   params.heads_per_kv = mask.shape.num_heads_q / mask.shape.num_heads_kv;
   params.num_heads_q = mask.shape.num_heads_q;
@@ -219,17 +217,6 @@ ForwardLists upload_lists(const TileList& tiles, const std::optional<schedule::P
   return lists;
 }
 
-void check_tiles(const char* function, const TileList& tiles, const AttnShape& shape, const TileShape& tile) {
-  require(tiles.shape == tile, "{}: needs a tile list of tile_shape(shape), {} rows by {} keys (got {} by {})",
-          function, tile.block_m, tile.block_n, tiles.shape.block_m, tiles.shape.block_n);
-  require(tiles.seqlen_q == shape.seqlen_q && tiles.seqlen_k == shape.seqlen_k,
-          "{}: the tile list must be of the shape's sequences {}, {} (got {}, {})", function, shape.seqlen_q,
-          shape.seqlen_k, tiles.seqlen_q, tiles.seqlen_k);
-  const int64_t groups = shape.num_heads_q / packed_heads(shape);
-  require(static_cast<int64_t>(tiles.items.size()) * groups < (int64_t{1} << 31) - 65536,
-          "{}: tiles times head groups must stay below 2^31 (got {} and {})", function, tiles.items.size(), groups);
-}
-
 /// Where parts leave their results: [rows, num_heads_q, head_dim_v] and [rows, num_heads_q].
 struct PartResults {
   float* out = nullptr;
@@ -261,10 +248,11 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
   part_params.part_lse = parts.lse;
   sm90::launch_forward(variant, part_params, num_ctas, stream);
   const int tile_rows = item_rows(mask.shape) / packed_heads(mask.shape);
-  sm90::launch_merge(
-      variant, params,
-      {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles, tile_rows},
-      stream);
+  const int num_masks = std::max(static_cast<int>(mask.head_slices.size()), 1);
+  sm90::launch_merge(variant, params,
+                     {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles,
+                      tile_rows, mask.shape.num_heads_q / num_masks, lists.arrays.at<int32_t>(lists.part_heads)},
+                     stream);
 }
 
 }  // namespace
@@ -275,6 +263,24 @@ const Sm90Mask& as_sm90(const PreparedMask& mask) {
   const auto* prepared = dynamic_cast<const Sm90Mask*>(&mask);
   require(prepared != nullptr, "Sm90Backend: the mask must have been prepared by this backend (got another's)");
   return *prepared;
+}
+
+int packed_heads(const AttnShape& shape) {
+  const int group = shape.num_heads_q / shape.num_heads_kv;
+  int pack = 1;
+  while (pack < 64 && group % (2 * pack) == 0) pack *= 2;
+  return pack;
+}
+
+void check_tiles(const char* function, const TileList& tiles, const AttnShape& shape, const TileShape& tile) {
+  require(tiles.shape == tile, "{}: needs a tile list of tile_shape(shape), {} rows by {} keys (got {} by {})",
+          function, tile.block_m, tile.block_n, tiles.shape.block_m, tiles.shape.block_n);
+  require(tiles.seqlen_q == shape.seqlen_q && tiles.seqlen_k == shape.seqlen_k,
+          "{}: the tile list must be of the shape's sequences {}, {} (got {}, {})", function, shape.seqlen_q,
+          shape.seqlen_k, tiles.seqlen_q, tiles.seqlen_k);
+  const int64_t groups = shape.num_heads_q / packed_heads(shape);
+  require(static_cast<int64_t>(tiles.items.size()) * groups < (int64_t{1} << 31) - 65536,
+          "{}: tiles times head groups must stay below 2^31 (got {} and {})", function, tiles.items.size(), groups);
 }
 
 Sm90Mask& as_sm90(PreparedMask& mask) { return const_cast<Sm90Mask&>(as_sm90(std::as_const(mask))); }
@@ -322,7 +328,7 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   mask->shape = shape;
   mask->slices.assign(slices.begin(), slices.end());
   if (tiles == nullptr) return mask;  // for backward() alone
-  check_tiles("Sm90Backend::prepare", *tiles, shape, *tile);
+  sm90::check_tiles("Sm90Backend::prepare", *tiles, shape, *tile);
   const int64_t groups = shape.num_heads_q / packed_heads(shape);
   const bool gathers = shape.head_dim == sm90::kGatheredHeadDim && shape.head_dim_v == sm90::kGatheredHeadDim;
   mask->forward =
@@ -357,7 +363,7 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
   }
   if (capacity.passes != AttnPasses::kBackward) {
     require(tiles != nullptr, "Sm90Backend::set_mask: needs a tile list (got none)");
-    check_tiles("Sm90Backend::set_mask", *tiles, prepared.shape, *tile_shape(prepared.shape));
+    sm90::check_tiles("Sm90Backend::set_mask", *tiles, prepared.shape, *tile_shape(prepared.shape));
   }
   prepared.buffer->set(capacity.passes != AttnPasses::kBackward ? *tiles : TileList{}, work, cuda::as_stream(stream));
 }

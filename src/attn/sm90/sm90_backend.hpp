@@ -37,6 +37,12 @@ class Sm90Backend final : public AttnBackend {
   void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles,
                         BackwardCalls calls = BackwardCalls::kBoth) const override;
   int64_t backward_workspace_bytes(const PreparedMask& mask) const override;
+  bool takes_head_masks() const override { return true; }
+  std::unique_ptr<PreparedMask> prepare_head_masks(std::span<const std::span<const AttnSlice>> slices,
+                                                   const AttnShape& shape,
+                                                   std::span<const TileList> tiles) const override;
+  void prepare_backward_head_masks(PreparedMask& mask, std::span<const TileList> transposed_tiles,
+                                   BackwardCalls calls = BackwardCalls::kBoth) const override;
   bool has_buffers() const override { return true; }
   std::unique_ptr<PreparedMask> make_buffer(const AttnShape& shape, const MaskCapacity& capacity) const override;
   void set_mask(PreparedMask& buffer, std::span<const AttnSlice> slices, const TileList* tiles,

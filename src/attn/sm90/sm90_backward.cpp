@@ -195,6 +195,7 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeP
   params.seqlen_q = mask.shape.seqlen_q;
   params.num_q_tiles = edge.num_q_tiles;
   params.num_heads_q = mask.shape.num_heads_q;
+  params.heads_per_mask = edge.heads_per_mask;
   params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
   params.per_row = args.sink.layout == SinkLayout::kSsh;
   sm90::backward::launch_sink(params, stream);
@@ -217,18 +218,15 @@ std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape
 void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles, BackwardCalls calls) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
   const AttnShape& shape = prepared.shape;
+  require(prepared.head_slices.empty(),
+          "Sm90Backend::prepare_backward: needs a mask of prepare() (got one of prepare_head_masks())");
   sm90::check_transposed_tiles("Sm90Backend::prepare_backward", shape, transposed_tiles);
   const GpuModel gpu = sm90::gpu_of_current_device();
   const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
   auto lists = std::make_unique<sm90::backward::DeviceWorkList>(
       schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys, {.calls = calls}),
       shape);
-  if (calls == BackwardCalls::kDeterministic) {
-    prepared.deterministic_backward = std::move(lists);
-  } else {
-    prepared.backward = std::move(lists);
-    prepared.backward_is_default = calls == BackwardCalls::kDefault;
-  }
+  prepared.set_backward(std::move(lists), calls);
 }
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {

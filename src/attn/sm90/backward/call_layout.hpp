@@ -9,6 +9,7 @@
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "cuda/scratch_layout.hpp"
+#include "schedule/head_lists.hpp"
 #include "tangram/attn_shape.hpp"
 
 namespace tangram::sm90::backward {
@@ -17,21 +18,21 @@ namespace tangram::sm90::backward {
 struct CallLayout {
   size_t tiles;
   size_t slabs;
-  int num_heads_q;
+  size_t tables;             // of so many query tiles each, that hold what belongs to a query head and tile
   int head_dim, head_dim_v;  // of the class
   int num_kernels;           // which deal items and join pieces each for itself (launch_split)
 
-  CallLayout(size_t num_tiles, size_t num_slabs, const AttnShape& shape)
+  CallLayout(size_t num_tiles, size_t num_slabs, const AttnShape& shape, int num_masks = 1)
       : tiles(num_tiles),
         slabs(num_slabs),
-        num_heads_q(shape.num_heads_q),
+        tables(static_cast<size_t>(schedule::slab_tables(shape.num_heads_q, num_masks))),
         head_dim(shape_class(shape.head_dim, shape.head_dim_v).head_dim),
         head_dim_v(shape_class(shape.head_dim, shape.head_dim_v).head_dim_v),
         num_kernels(shape_class(shape.head_dim, shape.head_dim_v).backward_split ? 2 : 1) {}
 
   /// Fills in the pointers into a workspace of any content; returns its size. Without one they become null.
   size_t place(Params& params, EdgeParams& edge, void* workspace) const {
-    const size_t all_tiles = tiles * static_cast<size_t>(num_heads_q);
+    const size_t all_tiles = tiles * tables;
     const auto dim = static_cast<size_t>(head_dim), both_dims = static_cast<size_t>(head_dim + head_dim_v);
     const auto kernels = static_cast<size_t>(num_kernels);
     constexpr auto kQueries = static_cast<size_t>(kTileShape.block_n), kKeys = static_cast<size_t>(kTileShape.block_m);

@@ -37,10 +37,11 @@ DeviceWorkList::DeviceWorkList(const schedule::WorkList& work, const AttnShape& 
     : num_items_(static_cast<int32_t>(work.items.size())),
       num_deterministic_items_(
           static_cast<int32_t>(work.deterministic_items.empty() ? work.items.size() : work.deterministic_items.size())),
-      num_q_tiles_(static_cast<int32_t>(work.q_tiles.size())),
+      num_q_tiles_(static_cast<int32_t>(work.q_tiles.size()) / work.num_masks),
+      heads_per_mask_(work.num_masks == 1 ? 0 : shape.num_heads_q / work.num_masks),
       num_slabs_(work.num_slabs),
-      call_(tile_capacity(work.q_tiles.size(), shape), slab_capacity(static_cast<size_t>(work.num_slabs), shape),
-            shape),
+      call_(tile_capacity(static_cast<size_t>(num_q_tiles_), shape),
+            slab_capacity(static_cast<size_t>(work.num_slabs), shape), shape, work.num_masks),
       walk_(work.walk),
       deterministic_walk_(work.deterministic_walk),
       zeroed_sums_(work.zeroed_sums) {
@@ -67,7 +68,9 @@ void DeviceWorkList::fill(Params& params, EdgeParams& edge, bool deterministic, 
   params.turn_segments = lists_.at<TurnSegment>(turn_segments_);
   params.zeroed_sums = edge.zeroed_sums = zeroed_sums_;
   params.num_items = static_cast<int32_t>(num_items(deterministic));
-  params.num_q_tiles = edge.num_q_tiles = num_q_tiles_;
+  params.num_q_tiles = schedule::slab_stride(num_q_tiles_, heads_per_mask_);
+  edge.num_q_tiles = num_q_tiles_;
+  edge.heads_per_mask = heads_per_mask_;
   edge.num_slabs = call_.num_kernels * num_slabs_;
   params.walk = deterministic ? deterministic_walk_ : walk_;
 }

@@ -30,7 +30,8 @@ class DeviceWorkList {
 
  private:
   int32_t num_items_ = 0, num_deterministic_items_ = 0;
-  int32_t num_q_tiles_ = 0;
+  int32_t num_q_tiles_ = 0;     // of a mask
+  int32_t heads_per_mask_ = 0;  // as in EdgeParams
   int32_t num_slabs_ = 0;
   CallLayout call_;  // NOTE [capacity]
   Walk walk_, deterministic_walk_;

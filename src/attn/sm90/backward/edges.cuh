@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attn/sm90/backward/epilogue.cuh"
+#include "attn/sm90/backward/tile_place.cuh"
 #include "attn/sm90/backward/traits.cuh"
 #include "cuda/ptx/warp.cuh"
 
@@ -119,13 +120,15 @@ __device__ __forceinline__ void begin_call(const EdgeParams& params) {
     params.piece_turns[i] = 0;
   }
   if (tile >= params.num_q_tiles) return;  // no queries at all
-  if (params.facts != nullptr && params.q_tiles[tile].row_begin == params.q_tiles[tile].row_end) return;
-  const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
-  const uint64_t covered = params.covered_queries ? params.covered_queries[tile] : ~uint64_t{0};
+  const TilePlace place = tile_place(params, head, tile);
+  const QueryTile rows = params.q_tiles[place.tile];
+  if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
+  const int64_t slab = place.slab;
+  const uint64_t covered = params.covered_queries ? params.covered_queries[place.tile] : ~uint64_t{0};
   if (params.delta == nullptr) {
-    find_statistics<Element, kDimV, kAnyDim>(stats, params, params.q_tiles[tile], covered, head, thread);
+    find_statistics<Element, kDimV, kAnyDim>(stats, params, rows, covered, head, thread);
   } else if (thread < kBlockM) {
-    copy_statistics(stats, params, params.q_tiles[tile], covered, head, thread);
+    copy_statistics(stats, params, rows, covered, head, thread);
   }
   if (has_zeroed_sums(params)) {
     float4* sums = reinterpret_cast<float4*>(params.dq_sums) + slab * (kBlockM * kDimQk / 4);
@@ -159,8 +162,8 @@ __global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_consta
   const int head = static_cast<int>(blockIdx.x) - tile * params.num_heads_q;
   const int part = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
-  const QueryTile rows = params.q_tiles[tile];
+  const auto [tile_in_tables, slab] = tile_place(params, head, tile);
+  const QueryTile rows = params.q_tiles[tile_in_tables];
   ptx::grid_dependency_wait();
   if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
   const float4* from =
@@ -190,8 +193,8 @@ __global__ void __launch_bounds__(kEdgeThreads) after_any_dim_kernel(const __gri
   const int head = static_cast<int>(blockIdx.x) - tile * params.num_heads_q;
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t slab = int64_t{head} * params.num_q_tiles + tile;
-  const QueryTile rows = params.q_tiles[tile];
+  const auto [tile_in_tables, slab] = tile_place(params, head, tile);
+  const QueryTile rows = params.q_tiles[tile_in_tables];
   ptx::grid_dependency_wait();
   if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
   const bool zeroed_sums = has_zeroed_sums(params);

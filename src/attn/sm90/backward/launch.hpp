@@ -46,6 +46,7 @@ struct SinkParams {
   bool per_row;
   bool half;  ///< float16 instead of bfloat16
   bool out_float32;
+  int32_t heads_per_mask;  ///< as in EdgeParams
 };
 void launch_sink(const SinkParams& params, cudaStream_t stream);
 /// Loads the kernels of launch_sink.

@@ -68,7 +68,7 @@ struct Params {
   int64_t dk_row_stride, dk_head_stride;
   int64_t dv_row_stride, dv_head_stride;
   int32_t num_items;
-  int32_t num_q_tiles;
+  int32_t num_q_tiles;  ///< of masks of head groups: the stride of NOTE [tables of masks] in place of it
   float softmax_scale;
   float scale_log2;  ///< softmax_scale * log2(e)
   float cap_inner;   ///< with softcap: softmax_scale / softcap, and softcap * log2(e)
@@ -113,6 +113,7 @@ struct EdgeParams {
   const float* delta;            ///< as lse, in place of out and dout; null: made of these
   const BackwardFacts* facts;    ///< as in Params; query tiles may then be empty, and their sums are nobody's
   int32_t head_dim, head_dim_v;  ///< as in Params
+  int32_t heads_per_mask;        ///< 0: one mask; else see NOTE [tables of masks], num_q_tiles is that of a table
 };
 
 }  // namespace tangram::sm90::backward

@@ -3,6 +3,7 @@
 // Gradient of a sink: a key without value, so that dP is 0 and dS = -P * delta. Sums run in a fixed order.
 
 #include "attn/sm90/backward/launch.hpp"
+#include "attn/sm90/backward/tile_place.cuh"
 #include "attn/sm90/backward/traits.cuh"
 #include "cuda/check.hpp"
 #include "cuda/load_kernel.hpp"
@@ -31,24 +32,25 @@ __device__ float uncovered_gradient(const SinkParams& params, float sink, int he
   return -exp2f((sink - params.lse[row * params.num_heads_q + head]) * kLog2e) * delta;
 }
 
-__device__ float sink_gradient(const SinkParams& params, float sink, int head, int tile, int in_tile) {
-  if (params.covered_queries && !(params.covered_queries[tile] >> in_tile & 1)) {
-    return uncovered_gradient(params, sink, head, int64_t{params.q_tiles[tile].row_begin} + in_tile);
+__device__ float sink_gradient(const SinkParams& params, float sink, int head, const TilePlace& place, int in_tile) {
+  if (params.covered_queries && !(params.covered_queries[place.tile] >> in_tile & 1)) {
+    return uncovered_gradient(params, sink, head, int64_t{params.q_tiles[place.tile].row_begin} + in_tile);
   }
-  const float* stats = params.stats + (int64_t{head} * params.num_q_tiles + tile) * kStatsFloats;
+  const float* stats = params.stats + place.slab * kStatsFloats;
   const float lse_log2 = sum_of_three(*reinterpret_cast<const uint2*>(stats + in_tile * 4)) * params.lse_log2_factor;
   const float delta = -sum_of_three(*reinterpret_cast<const uint2*>(stats + in_tile * 4 + 2));
   return -exp2f(sink * kLog2e - lse_log2) * delta;
 }
 
-/// The tile that holds `row`.
-__device__ int tile_of(const SinkParams& params, int64_t row) {
+/// The tile of the head's mask that holds `row`. Empty ones begin behind all rows.
+__device__ TilePlace place_of(const SinkParams& params, int head, int64_t row) {
+  const int first = tile_place(params, head, 0).tile;
   int begin = 0, end = params.num_q_tiles;
   while (end - begin > 1) {
     const int middle = (begin + end) / 2;
-    (params.q_tiles[middle].row_begin <= row ? begin : end) = middle;
+    (params.q_tiles[first + middle].row_begin <= row ? begin : end) = middle;
   }
-  return begin;
+  return tile_place(params, head, begin);
 }
 
 /// One CTA for each (sink, head).
@@ -59,8 +61,9 @@ __global__ void __launch_bounds__(kSinkThreads) shared_sink_kernel(const SinkPar
   float sum = 0.0f;
   for (int64_t i = threadIdx.x; i < int64_t{params.num_q_tiles} * kBlockM; i += kSinkThreads) {
     const int tile = static_cast<int>(i / kBlockM), in_tile = static_cast<int>(i % kBlockM);
-    const QueryTile rows = params.q_tiles[tile];
-    if (in_tile < rows.row_end - rows.row_begin) sum += sink_gradient(params, sink, head, tile, in_tile);
+    const TilePlace place = tile_place(params, head, tile);
+    const QueryTile rows = params.q_tiles[place.tile];
+    if (in_tile < rows.row_end - rows.row_begin) sum += sink_gradient(params, sink, head, place, in_tile);
   }
   sums[threadIdx.x] = sum;
   for (int half = kSinkThreads / 2; half > 0; half /= 2) {
@@ -75,9 +78,10 @@ __global__ void __launch_bounds__(kSinkThreads) row_sink_kernel(const SinkParams
   const int64_t i = int64_t{blockIdx.x} * kSinkThreads + threadIdx.x;
   if (i >= params.seqlen_q * per_row) return;
   const int64_t row = i / per_row;
-  const int tile = tile_of(params, row);
-  const int in_tile = static_cast<int>(row - params.q_tiles[tile].row_begin);
-  params.dsink[i] = sink_gradient(params, params.sink[i], static_cast<int>(i % params.num_heads_q), tile, in_tile);
+  const int head = static_cast<int>(i % params.num_heads_q);
+  const TilePlace place = place_of(params, head, row);
+  const int in_tile = static_cast<int>(row - params.q_tiles[place.tile].row_begin);
+  params.dsink[i] = sink_gradient(params, params.sink[i], head, place, in_tile);
 }
 
 }  // namespace

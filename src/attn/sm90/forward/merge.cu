@@ -19,8 +19,9 @@ template <typename Element, int kLanes, int kRounds>
 __device__ __forceinline__ void merge_rows(const ForwardParams& params, const MergeParams& merge, int head_dim) {
   const int32_t index = static_cast<int32_t>(blockIdx.x * kMergeThreads + threadIdx.x) / kLanes;
   const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
-  const int32_t in_tile = index / params.num_heads_q;
-  const int32_t head = index - in_tile * params.num_heads_q;
+  const int32_t in_tile = index / merge.num_heads;
+  const int32_t first_head = merge.first_heads == nullptr ? 0 : merge.first_heads[blockIdx.y];
+  const int32_t head = first_head + index - in_tile * merge.num_heads;
   const schedule::TileParts parts = merge.tiles[blockIdx.y];
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
@@ -124,7 +125,7 @@ void load_merge(bool half, int head_dim, int head_dim_v) { merge_kernel_of(half,
 void launch_merge(const ForwardVariant& variant, const ForwardParams& params, const MergeParams& merge,
                   cudaStream_t stream) {
   const MergeKernel kernel = merge_kernel_of(variant.half, variant.head_dim, variant.head_dim_v);
-  const int64_t threads = int64_t{merge.tile_rows} * params.num_heads_q * kernel.lanes;
+  const int64_t threads = int64_t{merge.tile_rows} * merge.num_heads * kernel.lanes;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -55,7 +55,8 @@ struct ForwardParams {
   const int32_t* part_rows;  ///< of each item: where in the workspace its rows go, or -1 for those of whole tiles
   float* part_out;           ///< the workspace, as in MergeParams
   float* part_lse;
-  int32_t head_dim_v;  ///< of v and out: read by kernels for any of a class
+  int32_t head_dim_v;          ///< of v and out: read by kernels for any of a class
+  const int32_t* item_groups;  ///< null, or of each item its head group: then `num_groups` is 1
 };
 
 /// Of lists with gathered runs.
@@ -72,7 +73,9 @@ struct MergeParams {
   const float* lse;  ///< [rows of the workspace, num_heads_q]
   const schedule::TileParts* tiles;  ///< [num_tiles]
   int32_t num_tiles;
-  int32_t tile_rows;  ///< the most rows of a tile
+  int32_t tile_rows;           ///< the most rows of a tile
+  int32_t num_heads;           ///< query heads that a tile is of
+  const int32_t* first_heads;  ///< of each tile the first of them; null: 0
 };
 
 }  // namespace tangram::sm90

@@ -41,6 +41,7 @@ __device__ __forceinline__ void run_scheduler(const ForwardParams& params, Forwa
     if (!stop) {
       int32_t item;
       locate_work(params, ticket, &item, &message.group);
+      if (params.item_groups != nullptr) message.group = params.item_groups[item];
       const TileItem tile = params.items[item];
       message.item = tile;
       if constexpr (Traits::kAnyDim) {

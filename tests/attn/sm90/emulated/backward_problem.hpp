@@ -17,6 +17,7 @@
 #include "attn/sm90/emulated/backward_cases.hpp"
 #include "attn/sm90/emulated/spread_rows.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
+#include "schedule/head_lists.hpp"
 #include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
@@ -171,27 +172,9 @@ inline void expect_gradients(const RandomAttention& r, const reference::DenseRes
   check(r.dv, expected.dv, s.num_heads_kv, s.head_dim_v);
 }
 
-template <typename Traits>
-void expect_close(const Case& c, RandomAttention& r, const reference::DenseResult& expected, const Order& order,
-                  Lists where) {
-  SCOPED_TRACE(Traits::kDeterministic ? "deterministic" : "in any order");
-  SCOPED_TRACE(where == Lists::kApart ? "lists apart" : "lists in an image");
-  constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
-  const AttnShape& s = r.config.shape;
+/// The lists of `work`, which must live as long.
+inline sm90::backward::Params params_of(const schedule::WorkList& work) {
   sm90::backward::Params params{};
-  const HostTensor k = r.k.clone(), v = r.v.clone();
-  LatePeer peer(r.k, r.v);
-  if (c.late != LateKind::kNone) params.arrivals = peer.params();
-  schedule::WorkList work =
-      work_of(r, c.multiprocessors, Traits::kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault,
-              c.late != LateKind::kNone ? peer.late_keys() : schedule::LateKeys());
-  std::optional<KeysElsewhere> elsewhere;
-  if (c.elsewhere) {
-    elsewhere.emplace(r.k, r.v);
-    params.stretches = elsewhere->params();
-    params.k_elsewhere_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kBlockN, kColumns);
-    params.v_elsewhere_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kBlockN, kColumns);
-  }
   params.items = work.items.data();
   params.runs = work.runs.data();
   params.run_tiles = work.run_tiles.data();
@@ -202,20 +185,33 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   params.num_items = static_cast<int32_t>(work.items.size());
   params.walk = work.walk;
   params.zeroed_sums = work.zeroed_sums;
-  ImageMemory image;
-  if (where == Lists::kImage) image = put_into_image(params, work, s, Traits::kDeterministic);
-  params.num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
-  const auto scale = static_cast<float>(r.problem.scale);
-  const size_t num_slabs = size_t(s.num_heads_q) * work.q_tiles.size();
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  return params;
+}
+
+/// What gradients are before a call: ones where it adds to them.
+inline void reset_gradients(RandomAttention& r, bool accumulate) {
   for (HostTensor* gradient : {&r.dq, &r.dk, &r.dv}) {
-    gradient->fill(kNan);
-    for (int64_t row = 0; row < gradient->rows() && c.accumulate; ++row) {
+    gradient->fill(std::numeric_limits<float>::quiet_NaN());
+    for (int64_t row = 0; row < gradient->rows() && accumulate; ++row) {
       for (int head = 0; head < gradient->heads(); ++head) {
         for (int d = 0; d < gradient->dim(); ++d) gradient->set(row, head, d, 1.0);
       }
     }
   }
+}
+
+/// The three kernels over the lists of `params`, which are those of `work` wherever they lie. dk and dv are those of
+/// `r` unless `params` has them; `delta` as EdgeParams has it; `send` as run_main.
+template <typename Traits, typename Send>
+void run_call(sm90::backward::Params params, const schedule::WorkList& work, RandomAttention& r, bool accumulate,
+              uint32_t blocks, const Order& order, const float* delta, const Send& send) {
+  constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
+  const AttnShape& s = r.config.shape;
+  const auto num_q_tiles = static_cast<int32_t>(work.q_tiles.size()) / work.num_masks;
+  const auto scale = static_cast<float>(r.problem.scale);
+  const size_t num_slabs =
+      static_cast<size_t>(schedule::slab_tables(s.num_heads_q, work.num_masks)) * static_cast<size_t>(num_q_tiles);
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   // Memory in which a call computes begins with anything in it.
   std::vector<float> stats(num_slabs * kStatsFloats, kNan), sums(num_slabs * Traits::kSlabFloats, kNan);
   std::vector<float> slabs(size_t(work.num_slabs) * kBlockN * (Traits::kDimQk + Traits::kDimV), kNan);
@@ -224,15 +220,17 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   int32_t ticket[2] = {-1, -1};
   sm90::backward::EdgeParams edge{};
   fill_edge(edge, r, params, Traits::kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
+  edge.num_q_tiles = num_q_tiles;
+  edge.heads_per_mask = work.num_masks == 1 ? 0 : s.num_heads_q / work.num_masks;
   edge.stats = stats.data();
   edge.dq_sums = sums.data();
   edge.ticket = ticket;
   edge.turns = turns.data();
   edge.piece_turns = piece_turns.data();
-  edge.accumulate_dq = c.accumulate;
-  const std::vector<float> delta = c.delta ? delta_of(r, expected) : std::vector<float>();
-  if (c.delta) edge.delta = delta.data(), edge.out = nullptr, edge.out_float32 = false;
+  edge.accumulate_dq = accumulate;
+  if (delta != nullptr) edge.delta = delta, edge.out = nullptr, edge.out_float32 = false;
   edge.num_slabs = num_slabs_of_items;
+  params.num_q_tiles = schedule::slab_stride(num_q_tiles, edge.heads_per_mask);
   params.q_map = emulated::rows_first_map(r.q_view(), kBlockM, kColumns);
   params.dout_map = emulated::rows_first_map(r.dout_view(), kBlockM, kColumns);
   params.k_map = emulated::rows_first_map(r.k_view(), kBlockN, kColumns);
@@ -243,8 +241,7 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   params.piece_turns = piece_turns.data();
   params.ticket = ticket;
   params.turns = turns.data();
-  params.dk = r.dk_view().data;
-  params.dv = r.dv_view().data;
+  if (params.places == nullptr) params.dk = r.dk_view().data, params.dv = r.dv_view().data;
   params.dk_row_stride = r.dk_view().row_stride;
   params.dv_row_stride = r.dv_view().row_stride;
   params.dk_head_stride = r.dk_view().head_stride;
@@ -254,6 +251,45 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   params.cap_inner = Traits::kSoftcap ? scale / r.config.softcap : scale;
   params.cap_outer = (Traits::kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
   params.dkv_type = edge.dq_type;
+  params.accumulate_dkv = accumulate;
+  params.head_dim = s.head_dim;
+  params.head_dim_v = s.head_dim_v;
+  run_before<Traits>(edge, order);
+  run_main<Traits>(params, num_slabs_of_items, blocks, order, send);
+  run_after<Traits>(edge, order);
+}
+template <typename Traits>
+void run_call(const sm90::backward::Params& params, const schedule::WorkList& work, RandomAttention& r, bool accumulate,
+              uint32_t blocks, const Order& order) {
+  reset_gradients(r, accumulate);
+  run_call<Traits>(params, work, r, accumulate, blocks, order, nullptr,
+                   [] { return std::vector<std::function<void()>>(); });
+}
+
+template <typename Traits>
+void expect_close(const Case& c, RandomAttention& r, const reference::DenseResult& expected, const Order& order,
+                  Lists where) {
+  SCOPED_TRACE(Traits::kDeterministic ? "deterministic" : "in any order");
+  SCOPED_TRACE(where == Lists::kApart ? "lists apart" : "lists in an image");
+  constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
+  const AttnShape& s = r.config.shape;
+  const HostTensor k = r.k.clone(), v = r.v.clone();
+  LatePeer peer(r.k, r.v);
+  schedule::WorkList work =
+      work_of(r, c.multiprocessors, Traits::kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault,
+              c.late != LateKind::kNone ? peer.late_keys() : schedule::LateKeys());
+  sm90::backward::Params params = params_of(work);
+  if (c.late != LateKind::kNone) params.arrivals = peer.params();
+  std::optional<KeysElsewhere> elsewhere;
+  if (c.elsewhere) {
+    elsewhere.emplace(r.k, r.v);
+    params.stretches = elsewhere->params();
+    params.k_elsewhere_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kBlockN, kColumns);
+    params.v_elsewhere_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kBlockN, kColumns);
+  }
+  ImageMemory image;
+  if (where == Lists::kImage) image = put_into_image(params, work, s, Traits::kDeterministic);
+  reset_gradients(r, c.accumulate);
   const DType settled = c.gradients == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32;
   SpreadRows dk(r.dk, settled), dv(r.dv, settled);
   const std::vector<uint32_t> places = SpreadRows::table(s.seqlen_k);
@@ -265,19 +301,29 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
     params.settled_type =
         settled == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;
   }
-  params.accumulate_dkv = c.accumulate;
-  params.head_dim = s.head_dim;
-  params.head_dim_v = s.head_dim_v;
-  run_before<Traits>(edge, order);
-  run_main<Traits>(params, num_slabs_of_items, c.blocks, order, [&]() -> std::vector<std::function<void()>> {
-    if (c.late == LateKind::kNone) return {};
-    return c.late == LateKind::kCome ? peer.send() : peer.fail();
-  });
-  run_after<Traits>(edge, order);
+  const std::vector<float> delta = c.delta ? delta_of(r, expected) : std::vector<float>();
+  run_call<Traits>(params, work, r, c.accumulate, c.blocks, order, c.delta ? delta.data() : nullptr,
+                   [&]() -> std::vector<std::function<void()>> {
+                     if (c.late == LateKind::kNone) return {};
+                     return c.late == LateKind::kCome ? peer.send() : peer.fail();
+                   });
   r.k = k.clone(), r.v = v.clone();
   if (c.late == LateKind::kNeverCome) return;  // it has come to its end
   if (c.places) dk.gather(), dv.gather();
   expect_gradients(r, expected, c.accumulate);
+}
+
+/// out and lse as a forward pass would have left them.
+inline void fill_results(RandomAttention& r, const reference::DenseResult& expected) {
+  const AttnShape& s = r.config.shape;
+  for (size_t i = 0; i < r.lse.size(); ++i) {
+    r.lse[i] = static_cast<float>(expected.lse[i]);
+    const auto row = static_cast<int64_t>(i) / s.num_heads_q;
+    const int head = static_cast<int>(i) % s.num_heads_q;
+    for (int d = 0; d < s.head_dim_v; ++d) {
+      r.out.set(row, head, d, expected.out[i * size_t(s.head_dim_v) + size_t(d)]);
+    }
+  }
 }
 
 /// With sums in any order, deterministic.
@@ -291,14 +337,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   config.out_dtype = c.strided ? DType::kBFloat16 : DType::kFloat32;
   RandomAttention r = make_random(config, c.slices, 1);
   const reference::DenseResult expected = reference::dense_attention(r.problem);
-  for (size_t i = 0; i < r.lse.size(); ++i) {
-    r.lse[i] = static_cast<float>(expected.lse[i]);
-    const auto row = static_cast<int64_t>(i) / c.shape.num_heads_q;
-    const int head = static_cast<int>(i) % c.shape.num_heads_q;
-    for (int d = 0; d < head_dim_v; ++d) {
-      r.out.set(row, head, d, expected.out[i * size_t(head_dim_v) + size_t(d)]);
-    }
-  }
+  fill_results(r, expected);
   SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
                                   << order.seed);
   // Images hold no lists for keys that come late.

@@ -90,8 +90,9 @@ inline void merge_parts(RandomAttention& r, const schedule::PartList& parts, con
   }
 }
 
-inline void expect_results(const Case& c, const RandomAttention& r, const reference::DenseResult& expected,
-                           const std::vector<float>& max_logits) {
+/// `max_logits`: of every head, or nothing.
+inline void expect_results(const RandomAttention& r, const reference::DenseResult& expected,
+                           const std::vector<float>& max_logits = {}) {
   const AttnShape& s = r.config.shape;
   EXPECT_LT(support::relative_error(r.out, expected.out, s.num_heads_q, s.head_dim_v), 4e-3);
   expect_gaps_untouched(r.out, s.num_heads_q, s.head_dim_v);
@@ -102,9 +103,59 @@ inline void expect_results(const Case& c, const RandomAttention& r, const refere
       EXPECT_NEAR(r.lse[i], expected.lse[i], 1e-3 + 1e-5 * std::abs(expected.lse[i])) << i;
     }
   }
-  for (size_t h = 0; h < max_logits.size() && c.max_logits; ++h) {
+  for (size_t h = 0; h < max_logits.size(); ++h) {
     EXPECT_NEAR(max_logits[h], expected.max_logits[h], 1e-4 * (1 + std::abs(expected.max_logits[h]))) << h;
   }
+}
+
+/// What a call says of tensors and options, without lists. Tiles have rows of all query heads of a key head.
+template <typename Traits>
+typename Traits::Params params_of(RandomAttention& r, int32_t* counters) {
+  constexpr int kKeys = Traits::kBlockN;
+  constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
+  const AttnShape& s = r.config.shape;
+  const int pack = s.num_heads_q / s.num_heads_kv;
+  typename Traits::Params params{};
+  params.q_map = emulated::heads_first_map(r.q_view(), Traits::kBlockM / pack, pack, Traits::kPanelsQk, kColumns);
+  params.out_map = emulated::heads_first_map(r.out_view(), 64 / pack, pack, 1, kColumns);
+  params.k_map = emulated::rows_first_map(r.k_view(), kKeys, kColumns);
+  params.v_map = emulated::rows_first_map(r.v_view(), kKeys, kColumns);
+  if constexpr (Traits::kGathered) {
+    for (const int large : {0, 1}) {
+      params.maps[0][large] = emulated::rows_first_map(r.k_view(), large ? 64 : 16, kColumns, 1);
+      params.maps[1][large] = emulated::rows_first_map(r.v_view(), large ? 64 : 16, kColumns, 1);
+    }
+  }
+  params.out = r.out.view().data;
+  params.lse = r.lse.data();
+  params.sink = r.sink.empty() ? nullptr : r.sink.data();
+  params.num_sinks = static_cast<int32_t>(r.config.seqlen_sink);
+  params.sink_per_row = r.config.sink_layout == SinkLayout::kSsh;
+  params.out_type = r.config.out_dtype == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
+  params.counters = counters;
+  params.out_row_stride = r.out_view().row_stride;
+  params.out_head_stride = r.out_view().head_stride;
+  params.lse_row_stride = s.num_heads_q;
+  params.num_groups = params.groups_per_section = s.num_heads_q / pack;
+  params.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
+  params.heads_per_kv = pack;
+  params.num_heads_q = s.num_heads_q;
+  params.seqlen_k = static_cast<int32_t>(s.seqlen_k);
+  params.softmax_scale = static_cast<float>(r.problem.scale);
+  params.softcap = r.config.softcap;
+  params.inner_scale = Traits::kSoftcap ? params.softmax_scale / params.softcap : 0.0f;
+  params.exp_scale = (Traits::kSoftcap ? 1.0f : params.softmax_scale) * std::numbers::log2e_v<float>;
+  params.slack = 8.0f / params.exp_scale;
+  params.head_dim_v = s.head_dim_v;
+  return params;
+}
+
+/// Tiles as the kernel takes them, for params_of.
+template <typename Traits>
+TileList tiles_of(const std::vector<AttnSlice>& slices, const AttnShape& s) {
+  return schedule::build_tile_list(slices, s.seqlen_q, s.seqlen_k,
+                                   {Traits::kBlockM * s.num_heads_kv / s.num_heads_q,
+                                    sm90::forward_tile_keys(s.head_dim, s.head_dim_v, false, Traits::kMany)});
 }
 
 template <typename Traits>
@@ -122,12 +173,9 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   if (c.growth > 0) grow_keys(r, c.growth);
   reference::DenseResult expected = reference::dense_attention(r.problem);
   if (c.accumulate) add_earlier_part(r, expected);
-  const int pack = s.num_heads_q / s.num_heads_kv;
-  TileList tiles = schedule::build_tile_list(
-      c.slices, s.seqlen_q, s.seqlen_k,
-      {Traits::kBlockM / pack, sm90::forward_tile_keys(head_dim, head_dim_v, false, Traits::kMany)});
+  TileList tiles = tiles_of<Traits>(c.slices, s);
   int32_t counters[2] = {0, 0};
-  typename Traits::Params params{};
+  typename Traits::Params params = params_of<Traits>(r, counters);
   LatePeer peer(r.k, r.v);
   std::vector<std::function<void()>> events;
   if (c.late != LateKind::kNone) {
@@ -154,10 +202,6 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
     params.part_out = part_out.data();
     params.part_lse = part_lse.data();
   }
-  params.q_map = emulated::heads_first_map(r.q_view(), Traits::kBlockM / pack, pack, Traits::kPanelsQk, kColumns);
-  params.out_map = emulated::heads_first_map(r.out_view(), 64 / pack, pack, 1, kColumns);
-  params.k_map = emulated::rows_first_map(r.k_view(), kKeys, kColumns);
-  params.v_map = emulated::rows_first_map(r.v_view(), kKeys, kColumns);
   std::optional<schedule::GatheredList> gathered;
   if constexpr (Traits::kGathered) {
     gathered = schedule::gather_runs(tiles);
@@ -166,22 +210,17 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
     tiles.runs = gathered->runs;
     params.groups = gathered->groups.data();
     for (const int large : {0, 1}) {
-      params.maps[0][large] = emulated::rows_first_map(r.k_view(), large ? 64 : 16, kColumns, 1);
-      params.maps[1][large] = emulated::rows_first_map(r.v_view(), large ? 64 : 16, kColumns, 1);
       if (!elsewhere) continue;
       const TensorView k = elsewhere->k_view(r.k_view()), v = elsewhere->v_view(r.v_view());
       params.elsewhere_maps[0][large] = emulated::rows_first_map(k, large ? 64 : 16, kColumns, 1);
       params.elsewhere_maps[1][large] = emulated::rows_first_map(v, large ? 64 : 16, kColumns, 1);
     }
   }
-  params.out = r.out.view().data;
-  params.lse = r.lse.data();
-  params.sink = r.sink.empty() ? nullptr : r.sink.data();
-  params.num_sinks = static_cast<int32_t>(c.sinks);
-  params.sink_per_row = c.sink_layout == SinkLayout::kSsh;
-  if (c.max_logits) params.max_logits = max_logits.data();
+  if (c.max_logits) {
+    params.max_logits = max_logits.data();
+    if (!Traits::kSoftcap) params.slack = 0.0f;
+  }
   params.accumulate = c.accumulate;
-  params.out_type = c.out == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
   params.items = tiles.items.data();
   params.runs = tiles.runs.data();
   params.intervals = tiles.intervals.data();
@@ -197,29 +236,14 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
     params.runs = reinterpret_cast<TileRun*>(begin + layout.forward_runs());
     params.intervals = reinterpret_cast<RowInterval*>(begin + layout.intervals());
   }
-  params.counters = counters;
-  params.out_row_stride = r.out_view().row_stride;
-  params.out_head_stride = r.out_view().head_stride;
-  params.lse_row_stride = s.num_heads_q;
   params.num_items = static_cast<int32_t>(tiles.items.size());
-  params.num_groups = params.groups_per_section = s.num_heads_q / pack;
-  params.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
-  params.heads_per_kv = pack;
-  params.num_heads_q = s.num_heads_q;
-  params.seqlen_k = static_cast<int32_t>(s.seqlen_k);
-  params.softmax_scale = static_cast<float>(r.problem.scale);
-  params.softcap = config.softcap;
-  params.inner_scale = Traits::kSoftcap ? params.softmax_scale / params.softcap : 0.0f;
-  params.exp_scale = (Traits::kSoftcap ? 1.0f : params.softmax_scale) * std::numbers::log2e_v<float>;
-  params.slack = Traits::kSoftcap || !c.max_logits ? 8.0f / params.exp_scale : 0.0f;
-  params.head_dim_v = head_dim_v;
   if (c.late != LateKind::kNone) events = c.late == LateKind::kCome ? peer.send() : peer.fail();
   emulated::run({2, Traits::kThreads, order, 0, 0, events}, [&] { sm90::forward_kernel<Traits>(params); });
   EXPECT_EQ(counters[0], 0);
   EXPECT_EQ(counters[1], 0);
   if (c.late == LateKind::kNeverCome) return;  // it has come to its end
   if (parts) merge_parts(r, *parts, part_out, part_lse);
-  expect_results(c, r, expected, max_logits);
+  expect_results(r, expected, c.max_logits ? max_logits : std::vector<float>());
 }
 
 /// Of kernels for any head dimensions of a class, plain and with softcap; those of the class itself in all cases, with

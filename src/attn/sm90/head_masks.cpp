@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Masks of head groups, prepared so that one launch walks all of them.
+
+#include <utility>
+
+#include "attn/sm90/backward/device_work_list.hpp"
+#include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/forward/launch.hpp"
+#include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/sm90_backend.hpp"
+#include "core/require.hpp"
+#include "cuda/graph_lifetime.hpp"
+#include "schedule/head_lists.hpp"
+
+namespace tangram {
+namespace {
+
+sm90::ForwardLists upload(const schedule::HeadLists& lists) {
+  sm90::ForwardLists uploaded;
+  uploaded.num_items = static_cast<int32_t>(lists.items.size());
+  uploaded.items = uploaded.arrays.add(lists.items);
+  uploaded.item_groups = uploaded.arrays.add(lists.item_groups);
+  uploaded.runs = uploaded.arrays.add(lists.runs);
+  uploaded.intervals = uploaded.arrays.add(lists.intervals);
+  uploaded.gathered = !lists.key_groups.empty();
+  uploaded.groups = uploaded.arrays.add(lists.key_groups);
+  uploaded.counters = uploaded.arrays.add(std::vector<int32_t>{0, 0});
+  uploaded.part_rows = uploaded.arrays.add(lists.part_rows);
+  uploaded.tiles = uploaded.arrays.add(lists.part_tiles);
+  uploaded.part_heads = uploaded.arrays.add(lists.part_heads);
+  uploaded.num_part_tiles = static_cast<int32_t>(lists.part_tiles.size());
+  uploaded.num_part_rows = lists.num_part_rows;
+  uploaded.arrays.upload();
+  return uploaded;
+}
+
+}  // namespace
+
+std::unique_ptr<PreparedMask> Sm90Backend::prepare_head_masks(std::span<const std::span<const AttnSlice>> slices,
+                                                              const AttnShape& shape,
+                                                              std::span<const TileList> tiles) const {
+  constexpr const char* kFunction = "Sm90Backend::prepare_head_masks";
+  const TileShape tile = *tile_shape(shape);
+  require_hopper(check_hopper());
+  require(slices.size() > 1 && shape.num_heads_kv % static_cast<int64_t>(slices.size()) == 0,
+          "{}: needs two masks or more, as many as divide num_heads_kv (got {} masks, num_heads_kv={})", kFunction,
+          slices.size(), shape.num_heads_kv);
+  require(tiles.empty() || tiles.size() == slices.size(),
+          "{}: needs a tile list for each of {} masks, or none (got {})", kFunction, slices.size(), tiles.size());
+  auto mask = std::make_unique<sm90::Sm90Mask>();
+  mask->shape = shape;
+  for (const std::span<const AttnSlice> of_group : slices) {
+    mask->head_slices.emplace_back(of_group.begin(), of_group.end());
+  }
+  if (tiles.empty()) return mask;  // for backward() alone
+  for (const TileList& list : tiles) sm90::check_tiles(kFunction, list, shape, tile);
+  const bool gathers = shape.head_dim == sm90::kGatheredHeadDim && shape.head_dim_v == sm90::kGatheredHeadDim;
+  mask->forward = upload(schedule::join_tiles(tiles, shape, shape.num_heads_q / sm90::packed_heads(shape),
+                                              sm90::gpu_of_current_device(), gathers));
+  if (mask->forward->in_parts()) {
+    sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
+  }
+  return mask;
+}
+
+void Sm90Backend::prepare_backward_head_masks(PreparedMask& mask, std::span<const TileList> transposed_tiles,
+                                              BackwardCalls calls) const {
+  constexpr const char* kFunction = "Sm90Backend::prepare_backward_head_masks";
+  sm90::Sm90Mask& prepared = sm90::as_sm90(mask);
+  require(!prepared.head_slices.empty() && transposed_tiles.size() == prepared.head_slices.size(),
+          "{}: needs a mask of prepare_head_masks() and a list for each of its {} masks (got {})", kFunction,
+          prepared.head_slices.size(), transposed_tiles.size());
+  for (const TileList& tiles : transposed_tiles) sm90::check_transposed_tiles(kFunction, prepared.shape, tiles);
+  const cuda::AllowAllocationDuringCapture allow;  // as in prepare_backward()
+  const std::vector<std::span<const AttnSlice>> slices(prepared.head_slices.begin(), prepared.head_slices.end());
+  prepared.set_backward(
+      std::make_unique<sm90::backward::DeviceWorkList>(
+          schedule::join_work(transposed_tiles, slices, prepared.shape, sm90::gpu_of_current_device(), calls),
+          prepared.shape),
+      calls);
+}
+
+}  // namespace tangram

@@ -1,0 +1,343 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/head_lists.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "core/require.hpp"
+#include "schedule/dealing_forms.hpp"
+#include "schedule/gather_runs.hpp"
+
+namespace tangram::schedule {
+namespace {
+
+/// How many masks are dealt together: those of which `cache_bytes` hold what multiprocessors read again, of `bytes` a
+/// mask, but so many that a section lasts four times as long as the longest item, or multiprocessors would wait for
+/// those with which the last section begins.
+int masks_together(int num_masks, int64_t bytes, int64_t cache_bytes, int64_t total_steps, int64_t longest_steps,
+                   int num_sms) {
+  const int64_t most = num_masks;
+  const int64_t fitting = std::clamp<int64_t>(cache_bytes / std::max<int64_t>(bytes, 1), 1, most);
+  const int64_t total = std::max<int64_t>(total_steps, 1);
+  const int64_t balanced = std::min((4 * longest_steps * num_sms * most + total - 1) / total, most);
+  const int64_t wanted = std::max(fitting, balanced), sections = (most + wanted - 1) / wanted;
+  return static_cast<int>((most + sections - 1) / sections);
+}
+
+/// What a mask of `shares` that run together has of the GPU.
+GpuModel share_of(const GpuModel& gpu, int shares) {
+  GpuModel share = gpu;
+  share.multiprocessors = std::max(gpu.multiprocessors / shares, 1);
+  share.l2_bytes = gpu.l2_bytes / shares;
+  return share;
+}
+
+template <typename T>
+int32_t append(std::vector<T>& to, const std::vector<T>& from) {
+  const size_t begin = to.size();
+  require(begin + from.size() < size_t{std::numeric_limits<int32_t>::max()},
+          "prepare_head_masks: the lists of all masks together must stay below 2^31 entries (got {})",
+          begin + from.size());
+  to.insert(to.end(), from.begin(), from.end());
+  return static_cast<int32_t>(begin);
+}
+
+/// Runs and intervals of one mask behind those of others; returns by how many runs it moved.
+template <typename Lists>
+int32_t append_runs(Lists& to, const std::vector<TileRun>& runs, const std::vector<RowInterval>& intervals,
+                    int32_t first_group = 0) {
+  const int32_t first_run = append(to.runs, runs), first_interval = append(to.intervals, intervals);
+  for (auto run = to.runs.begin() + first_run; run != to.runs.end(); ++run) {
+    if (run->interval_begin >= 0) run->interval_begin += first_interval;
+    if (run->group_begin >= 0) run->group_begin += first_group;
+  }
+  return first_run;
+}
+
+/// The items of one mask, with the runs where they lie among those of all masks.
+struct Tiles {
+  std::vector<TileItem> items;
+  std::vector<int64_t> steps;
+  std::vector<int32_t> part_rows;
+};
+
+class TileJoiner {
+ public:
+  TileJoiner(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu)
+      : masks_(masks), shape_(shape), groups_per_mask_(num_groups / static_cast<int64_t>(masks.size())), gpu_(gpu) {}
+
+  HeadLists join(bool gathers) {
+    AttnShape of_mask = shape_;
+    of_mask.num_heads_q /= num_masks();
+    of_mask.num_heads_kv /= num_masks();
+    std::vector<std::optional<PartList>> parts;
+    bool in_parts = false;
+    for (const TileList& mask : masks_) {
+      parts.push_back(split_items(mask, of_mask, groups_per_mask_, share_of(gpu_, num_masks())));
+      in_parts = in_parts || parts.back().has_value();
+    }
+    for (size_t g = 0; g < masks_.size(); ++g) {
+      if (parts[g]) {
+        add_parts(*parts[g], static_cast<int32_t>(g));
+      } else if (std::optional<GatheredList> gathered = gathers && !in_parts ? gather_runs(masks_[g]) : std::nullopt) {
+        const int32_t first_group = append(lists_.key_groups, gathered->groups);
+        add(gathered->items, gathered->runs, masks_[g].intervals, first_group);
+      } else {
+        add(masks_[g].items, masks_[g].runs, masks_[g].intervals);
+      }
+      if (in_parts && !parts[g]) tiles_.back().part_rows.assign(tiles_.back().items.size(), -1);
+    }
+    deal();
+    return std::move(lists_);
+  }
+
+ private:
+  int num_masks() const { return static_cast<int>(masks_.size()); }
+
+  void add(const std::vector<TileItem>& items, const std::vector<TileRun>& runs,
+           const std::vector<RowInterval>& intervals, int32_t first_group = 0) {
+    const int32_t first_run = append_runs(lists_, runs, intervals, first_group);
+    const int64_t block_n = masks_[0].shape.block_n;
+    Tiles& tiles = tiles_.emplace_back();
+    for (const TileItem& item : items) {
+      int64_t steps = 0;
+      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+        const TileRun& run = runs[static_cast<size_t>(r)];
+        steps += (run.k_end - run.k_begin + block_n - 1) / block_n;
+      }
+      tiles.steps.push_back(steps);
+      tiles.items.push_back({item.row_begin, item.row_end, item.run_begin + first_run, item.run_end + first_run});
+    }
+  }
+
+  void add_parts(const PartList& parts, int32_t mask) {
+    add(parts.list.items, parts.list.runs, parts.list.intervals);
+    tiles_.back().part_rows = parts.first_rows;
+    append(lists_.part_tiles, parts.tiles);
+    lists_.part_heads.resize(lists_.part_tiles.size(), mask * (shape_.num_heads_q / num_masks()));
+    lists_.num_part_rows = std::max(lists_.num_part_rows, parts.num_rows);
+  }
+
+  int masks_of_section() const {
+    int64_t total = 0, longest = 0;
+    for (const Tiles& tiles : tiles_) {
+      total += groups_per_mask_ * std::accumulate(tiles.steps.begin(), tiles.steps.end(), int64_t{0});
+      for (const int64_t steps : tiles.steps) longest = std::max(longest, steps);
+    }
+    const int64_t bytes =
+        shape_.seqlen_k * (shape_.head_dim + shape_.head_dim_v) * 2 * (shape_.num_heads_kv / num_masks());
+    return masks_together(num_masks(), bytes, kept_in_l2(gpu_), total, longest, gpu_.multiprocessors);
+  }
+
+  void deal() {
+    const size_t together = static_cast<size_t>(masks_of_section());
+    for (size_t begin = 0; begin < tiles_.size(); begin += together) {
+      deal_section(begin, std::min(begin + together, tiles_.size()));
+    }
+  }
+
+  /// Of equal length those at the same place of their masks together.
+  void deal_section(size_t begin, size_t end) {
+    struct Place {
+      int64_t steps;
+      size_t item, mask;
+    };
+    std::vector<Place> places;
+    for (size_t g = begin; g < end; ++g) {
+      for (size_t i = 0; i < tiles_[g].items.size(); ++i) places.push_back({tiles_[g].steps[i], i, g});
+    }
+    std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+      return std::tuple(-a.steps, a.item, a.mask) < std::tuple(-b.steps, b.item, b.mask);
+    });
+    for (const Place& place : places) {
+      const Tiles& tiles = tiles_[place.mask];
+      for (int64_t group = 0; group < groups_per_mask_; ++group) {
+        lists_.items.push_back(tiles.items[place.item]);
+        lists_.item_groups.push_back(static_cast<int32_t>(static_cast<int64_t>(place.mask) * groups_per_mask_ + group));
+        if (!tiles.part_rows.empty()) lists_.part_rows.push_back(tiles.part_rows[place.item]);
+      }
+    }
+  }
+
+  std::span<const TileList> masks_;
+  const AttnShape& shape_;
+  int64_t groups_per_mask_;
+  const GpuModel& gpu_;
+  std::vector<Tiles> tiles_;  // of each mask
+  HeadLists lists_;
+};
+
+int64_t steps_of(const std::vector<Item>& items) {
+  int64_t steps = 0;
+  for (const Item& item : items) steps += item.num_steps;
+  return steps;
+}
+
+/// The items of one mask, in the order of their dealing.
+struct Queue {
+  std::vector<Item> items;
+  size_t next = 0;
+  int64_t steps_left = 0;
+};
+
+/// The next item is one of the mask that has most to do, so that all end together; each in its own order.
+void deal_section(std::vector<Item>& dealt, std::span<Queue> queues) {
+  for (Queue& queue : queues) queue.steps_left = steps_of(queue.items);
+  for (;;) {
+    Queue* first = nullptr;
+    for (Queue& queue : queues) {
+      if (queue.next == queue.items.size()) continue;
+      if (first == nullptr || queue.steps_left > first->steps_left) first = &queue;
+    }
+    if (first == nullptr) return;
+    dealt.push_back(first->items[first->next++]);
+    first->steps_left -= dealt.back().num_steps;
+  }
+}
+
+class WorkJoiner {
+ public:
+  WorkJoiner(std::span<const TileList> transposed, std::span<const std::span<const AttnSlice>> slices,
+             const AttnShape& shape, const GpuModel& gpu, BackwardCalls calls)
+      : shape_(shape), calls_(calls), together_(masks_of_section(transposed, shape, gpu, calls)) {
+    const auto num_masks = static_cast<int>(transposed.size());
+    AttnShape of_mask = shape;
+    of_mask.num_heads_q /= num_masks;
+    of_mask.num_heads_kv /= num_masks;
+    for (size_t g = 0; g < transposed.size(); ++g) {
+      works_.push_back(make_work_list(transposed[g], slices[g], of_mask, share_of(gpu, together_), {},
+                                      {.calls = calls == BackwardCalls::kBoth ? BackwardCalls::kDefault : calls}));
+      if (calls == BackwardCalls::kBoth) {
+        deterministic_.push_back(make_work_list(transposed[g], slices[g], of_mask, share_of(gpu, together_), {},
+                                                {.calls = BackwardCalls::kDeterministic}));
+      }
+    }
+  }
+
+  WorkList join() {
+    const std::vector<WorkList>& with_turns = calls_ == BackwardCalls::kBoth ? deterministic_ : works_;
+    add_tables(with_turns);
+    const bool deterministic = calls_ == BackwardCalls::kDeterministic;
+    deal(joined_.items, works_, deterministic);
+    if (calls_ == BackwardCalls::kBoth) deal(joined_.deterministic_items, deterministic_, true);
+    return std::move(joined_);
+  }
+
+ private:
+  /// Queries, dout and sums of dq of a head are what items share (Form::cached).
+  static int masks_of_section(std::span<const TileList> transposed, const AttnShape& shape, const GpuModel& gpu,
+                              BackwardCalls calls) {
+    const auto num_masks = static_cast<int>(transposed.size());
+    if (calls == BackwardCalls::kDeterministic && has_few_heads(shape)) return num_masks;
+    const int64_t heads = shape.num_heads_q / num_masks, group = shape.num_heads_q / shape.num_heads_kv;
+    int64_t total = 0, longest = 0;
+    for (const TileList& tiles : transposed) {
+      for (const TileItem& item : tiles.items) {
+        int64_t steps = 0;
+        for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+          const TileRun& run = tiles.runs[static_cast<size_t>(r)];
+          steps += (run.k_end - run.k_begin + tiles.shape.block_n - 1) / tiles.shape.block_n;
+        }
+        total += steps * heads;
+        longest = std::max(longest, steps * group);
+      }
+    }
+    return masks_together(num_masks, 8 * shape.seqlen_q * shape.head_dim * heads, gpu.l2_bytes + gpu.l2_bytes / 10,
+                          total, longest, gpu.multiprocessors);
+  }
+
+  /// All but items. Those of both kinds of calls differ in nothing else but turns.
+  void add_tables(const std::vector<WorkList>& works) {
+    size_t most = 0;
+    bool all_covered = true;
+    joined_.zeroed_sums = false;
+    for (const WorkList& work : works) {
+      most = std::max(most, work.q_tiles.size());
+      all_covered = all_covered && work.covered_queries.empty();
+      joined_.zeroed_sums = joined_.zeroed_sums || work.zeroed_sums;
+    }
+    joined_.num_masks = static_cast<int32_t>(works.size());
+    const auto end = static_cast<int32_t>(shape_.seqlen_q);
+    for (const WorkList& work : works) {
+      const auto first_tile = static_cast<int32_t>(joined_.q_tiles.size());
+      append(joined_.q_tiles, work.q_tiles);
+      joined_.q_tiles.resize(static_cast<size_t>(first_tile) + most, {end, end});
+      if (!all_covered) {
+        append(joined_.covered_queries, work.covered_queries);
+        joined_.covered_queries.resize(joined_.q_tiles.size(), ~uint64_t{0});
+      }
+      first_runs_.push_back(append_runs(joined_, work.runs, work.intervals));
+      const int32_t first_segment = append(joined_.turn_segments, work.turn_segments);
+      for (auto it = joined_.turn_segments.begin() + first_segment; it != joined_.turn_segments.end(); ++it) {
+        if (it->first_tile != kNoTile) it->first_tile += first_tile;
+      }
+      for (const RunTiles& run : work.run_tiles) {
+        joined_.run_tiles.push_back({run.first + first_tile, run.end + first_tile, run.segment + first_segment});
+      }
+    }
+  }
+
+  /// Walks differ between masks, so that items say theirs.
+  std::vector<Item> items_of(const WorkList& work, size_t mask, bool deterministic, int32_t first_slab) const {
+    const Walk& walk = deterministic ? work.deterministic_walk : work.walk;
+    const int32_t heads_kv = shape_.num_heads_kv / joined_.num_masks, heads_q = shape_.num_heads_q / joined_.num_masks;
+    std::vector<Item> items = work.items;
+    for (Item& item : items) {
+      item.run_begin += first_runs_[mask];
+      item.run_end += first_runs_[mask];
+      item.kv_head += static_cast<int32_t>(mask) * heads_kv;
+      item.head_begin += static_cast<int32_t>(mask) * heads_q;
+      item.head_end += static_cast<int32_t>(mask) * heads_q;
+      item.slab += first_slab;
+      item.flags |= (walk.descending ? kItemDescending : 0) | (walk.heads_inside ? kItemHeadsInside : 0);
+    }
+    return items;
+  }
+
+  void deal(std::vector<Item>& dealt, const std::vector<WorkList>& works, bool deterministic) {
+    int32_t slabs = 0;
+    std::vector<Queue> queues;
+    for (size_t g = 0; g < works.size(); ++g) {
+      queues.push_back({.items = items_of(works[g], g, deterministic, slabs)});
+      slabs += works[g].num_slabs;
+    }
+    joined_.num_slabs = std::max(joined_.num_slabs, slabs);
+    for (size_t begin = 0; begin < queues.size(); begin += static_cast<size_t>(together_)) {
+      const size_t count = std::min(static_cast<size_t>(together_), queues.size() - begin);
+      deal_section(dealt, std::span(queues).subspan(begin, count));
+    }
+  }
+
+  const AttnShape& shape_;
+  BackwardCalls calls_;
+  int together_;
+  std::vector<WorkList> works_, deterministic_;
+  std::vector<int32_t> first_runs_;  // of each mask
+  WorkList joined_;
+};
+
+}  // namespace
+
+HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
+                     bool gathers) {
+  return TileJoiner(masks, shape, num_groups, gpu).join(gathers);
+}
+
+WorkList join_work(std::span<const TileList> transposed, std::span<const std::span<const AttnSlice>> slices,
+                   const AttnShape& shape, const GpuModel& gpu, BackwardCalls calls) {
+  return WorkJoiner(transposed, slices, shape, gpu, calls).join();
+}
+
+int64_t slab_tables(int num_heads_q, int num_masks) {
+  return num_heads_q == num_masks ? num_heads_q : num_heads_q + num_masks - 1;
+}
+
+int32_t slab_stride(int32_t tiles_of_table, int heads_per_mask) { return heads_per_mask == 1 ? 0 : tiles_of_table; }
+
+}  // namespace tangram::schedule

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One list of work for head groups that see different cells: what is made of the mask of each group, joined and dealt
+// as one launch walks it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "machine/gpu_model.hpp"
+#include "schedule/query_parts.hpp"
+#include "schedule/work_list.hpp"
+#include "tangram/attn_shape.hpp"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+/// Query tiles of several masks. Mask g of n is of K/V heads [g * heads_kv / n, (g + 1) * heads_kv / n) and of their
+/// query heads. Head groups are as in ForwardParams: the query heads of a K/V head that share a tile.
+struct HeadLists {
+  std::vector<TileItem> items;       ///< in the order of dealing, each of one head group
+  std::vector<int32_t> item_groups;  ///< of each item
+  std::vector<TileRun> runs;         ///< of all masks, as are the following
+  std::vector<RowInterval> intervals;
+  std::vector<int32_t> key_groups;    ///< as GatheredList::groups; empty: no run is gathered
+  std::vector<int32_t> part_rows;     ///< of each item, as PartList::first_rows; empty: all tiles are whole
+  std::vector<TileParts> part_tiles;  ///< one for all heads of a mask
+  std::vector<int32_t> part_heads;    ///< of each of these, the first query head; all have heads_q / n
+  int64_t num_part_rows = 0;          ///< of the workspace: a row has room for all heads, so that masks share rows
+};
+
+/// Items as one launch deals them: in sections of masks whose keys and values share the L2 cache, longest first in a
+/// section. Few tiles are cut into parts, and runs gathered (`gathers`: the kernel can), as those of a mask alone are;
+/// no launch does both. Masks are as many as divide the K/V heads, at least two, and of one shape.
+HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
+                     bool gathers);
+
+/// What a backward kernel walks of the masks, of which `transposed[g]` is the tile list of the transposed `slices[g]`.
+///
+/// NOTE [tables of masks] Query tiles, and which of their rows are seen, differ between masks: WorkList::q_tiles is a
+/// table for each, all as long as the longest, with empty tiles behind, and runs of mask g name tiles of its table.
+/// Kernels place what belongs to (query head, tile) at head * stride + tile. With the length of a table as stride,
+/// what belongs to the next mask begins a head further on, so that no two meet; where a mask is of one query head, a
+/// stride of 0 says the same without gaps.
+///
+/// Additions to a slab come in the order in which the items of a mask alone would be dealt.
+WorkList join_work(std::span<const TileList> transposed, std::span<const std::span<const AttnSlice>> slices,
+                   const AttnShape& shape, const GpuModel& gpu, BackwardCalls calls);
+
+/// See NOTE [tables of masks]: how many tables hold the slabs of all query heads, and the stride.
+int64_t slab_tables(int num_heads_q, int num_masks);
+int32_t slab_stride(int32_t tiles_of_table, int heads_per_mask);
+
+}  // namespace tangram::schedule
