@@ -21,7 +21,6 @@ import torch
 from turns import take_turns
 
 import tangram
-import tangram._torch_pass  # which tells the extension torch's types
 from tangram import AttnOptions, Backend, FlexAttention, HeadConfig
 
 

@@ -3,6 +3,8 @@
 """flex_flash_attn_func on torch tensors: gradients, compilation, checkpointing, what is refused."""
 
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -365,3 +367,17 @@ def test_wrong_input_is_named():
         flex_flash_attn_func(q, k, v, Mask.causal(24), sm_margin=-1)
     with pytest.raises(InvalidArgument, match=r"attn_type_map lists of integers or integer arrays \(got 1\)"):
         flex_flash_attn_func(q, k, v, [(0, 24)], [(0, 24)], 1)
+
+
+def test_the_first_call_over_torch_may_be_of_the_extension_itself():
+    # It was refused: "q must be float32, bfloat16 or float16 (got torch.float32)".
+    code = """
+import torch, tangram
+q = torch.randn(8, 1, 16)
+out, lse = torch.empty_like(q), torch.empty(8, 1)
+heads = tangram.HeadConfig(1, 1, 16, 16, "float32")
+tangram.FlexAttention(tangram.Mask.causal(8), heads, tangram.Backend("cpu")).forward(q, q, q, out, lse)
+assert torch.equal(out[0], q[0])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
