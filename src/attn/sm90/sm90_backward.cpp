@@ -262,6 +262,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   fill_params(params, prepared.shape, args);
   params.arrivals = prepared.late_keys_on_device.params(args.arrivals);
   fill_edge(edge, prepared.shape, args, params.softmax_scale);
+  edge.always_zeroed = sm90::adds_dq_from_registers(prepared.shape.head_dim, prepared.shape.head_dim_v, deterministic);
   int64_t num_items = std::numeric_limits<int64_t>::max();  // of a buffer: nobody knows
   if (prepared.buffer != nullptr) {
     require(deterministic == prepared.buffer->capacity().deterministic,

@@ -103,7 +103,7 @@ __device__ __forceinline__ void copy_statistics(float* stats, const EdgeParams& 
 }
 
 __device__ __forceinline__ bool has_zeroed_sums(const EdgeParams& params) {
-  return params.facts != nullptr ? params.facts->zeroed_sums : params.zeroed_sums;
+  return params.always_zeroed || (params.facts != nullptr ? params.facts->zeroed_sums : params.zeroed_sums);
 }
 
 template <typename Element, int kDimQk, int kDimV, bool kAnyDim>

@@ -7,7 +7,7 @@
 // Warp roles                                                                                     registers
 //   warpgroup 0, thread 0       Producer: draws items, TMA loads, writes messages                  24
 //                thread 32, 64  DqWriter: adds what consumer warpgroup 0, 1 has staged of dq to its slab
-//                               [PieceWriter; dv alone: nobody]
+//                               [deterministic: PieceWriter; else nobody]
 //                thread 96      with keys that come late: watch_arrivals
 //   warpgroup 1, 2              Consumer, or PairConsumer, 64 keys each                            240
 //                               [PackedConsumer; or DkConsumer and DvConsumer, a kernel each]
@@ -20,8 +20,9 @@
 //   kv_empty                    8 consumer warps    the last matmul of the item has read them
 //   ds_full[buffer]             8 consumer warps    dS of a step, or a pair of steps, is written
 //   ds_empty[buffer]            8 consumer warps    it has been multiplied; pairs only, see Smem::ds [always]
-//   dq_full[warpgroup]          4 warps             its dq of a step is staged [of a piece, for each slot]
-//   dq_empty[warpgroup]         1                   its writer has read it [likewise]
+//   dout_empty                  8 consumer warps    [kLoneDout: dP of the step is made]
+//   dq_full[warpgroup]          4 warps             its dq of a step is staged [deterministic: of a piece, for each
+//   slot] dq_empty[warpgroup]         1                   its writer has read it [likewise]
 // Named barriers: 1, 2 a warpgroup's zeros are written; 3, 4 its turn (Turns); 5 pieces of an item meet (join_pieces).
 //
 // Shared memory (Smem)
@@ -71,6 +72,7 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
   ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
   if constexpr (kLarge) {
     for (int side = 0; side < 2; ++side) init_ring(smem.dq_full[side], kConsumerWarps / 2, smem.dq_empty[side], 1);
+    if constexpr (Traits::kLoneDout) ptx::mbarrier_init(&smem.lone.dout_empty, kConsumerWarps);
   } else {
     init_ring(smem.dq_full, kConsumerWarps / 2, smem.dq_empty, 1);
   }

@@ -92,7 +92,8 @@ struct LargeConsumer : ConsumerBase<Traits> {
   }
 };
 
-/// Those that make dq, which they hand over in pieces of 32 columns (DqLayout).
+/// Those that make dq, which they add to its slab in pieces of 32 columns (DqLayout), or hand over in deterministic
+/// calls.
 template <typename Traits>
 struct PieceConsumer : LargeConsumer<Traits> {
   using Base = LargeConsumer<Traits>;
@@ -127,9 +128,28 @@ struct PieceConsumer : LargeConsumer<Traits> {
   __device__ __forceinline__ void await_slot(uint32_t piece) {
     ptx::mbarrier_wait(piece_barrier(smem.dq_empty, piece), piece / Traits::kDqSlots % 2 ^ 1);
   }
-  /// Hands over kCount pieces of sums of a step, of which the first is the `first`th.
+  /// kCount pieces of sums of a step, of which the first is the `first`th, straight from registers: a thread waits for
+  /// nothing, where a slot for pieces would be waited for again and again.
+  template <int kCount>
+  __device__ __forceinline__ void add_to_slab(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
+    const uint32_t self = this->fresh_thread() % 128;
+    const int64_t slab = smem.dq_target[step % Traits::kDqTargets].slab;
+    float* sums = this->params.dq_sums + slab * Traits::kSlabFloats + self / 32 * (Layout::kPieceFloats / 4);
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) {
+      const uint32_t piece = Layout::column_piece(warpgroup, first + p);
+      float4* to = reinterpret_cast<float4*>(sums + piece * Layout::kPieceFloats) + self % 32;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = (p * 4 + i) * 4;
+        ptx::reduce_add_f32x4(to + i * 32, {dq[at], dq[at + 1], dq[at + 2], dq[at + 3]});
+      }
+    }
+  }
+  /// The same, or hands them over.
   template <int kCount>
   __device__ __forceinline__ void hand_over(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
+    if constexpr (Traits::kDqFromRegisters) return add_to_slab<kCount>(dq, step, first);
     const uint32_t self = this->fresh_thread() % 128;
 #pragma unroll
     for (int p = 0; p < kCount; ++p) {
@@ -149,6 +169,7 @@ struct PieceConsumer : LargeConsumer<Traits> {
   }
 
   __device__ __forceinline__ void pass_piece(uint32_t piece) {
+    if constexpr (Traits::kDqFromRegisters) return;
     await_slot(piece);
     arrive(piece_barrier(smem.dq_full, piece));
   }

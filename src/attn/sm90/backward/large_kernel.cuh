@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of LargeTraits. Warp roles, barriers, shared memory and step kinds are
-// in the table of kernel.cuh.
+// The kernels of LargeTraits. Warp roles, barriers, shared memory and step kinds are in the table of kernel.cuh.
 #pragma once
 
 #include <type_traits>
@@ -29,8 +28,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) large_kernel(const __grid
       Producer<Traits> producer{params, smem};
       producer.run_items();
       ptx::grid_dependency_launch();
-    } else if (Traits::kMakesDk && (threadIdx.x == 32 || threadIdx.x == 64)) {
-      if constexpr (Traits::kMakesDk) PieceWriter<Traits>(params, smem, threadIdx.x / 32 - 1).run();
+    } else if (threadIdx.x == 32 || threadIdx.x == 64) {
+      if constexpr (Traits::kMakesDk && Traits::kDeterministic) {
+        PieceWriter<Traits>(params, smem, threadIdx.x / 32 - 1).run();
+      }
     } else if (threadIdx.x == 96 && params.arrivals.pending != 0) {
       watch_arrivals<false>(params.arrivals, smem.arrived);
     }

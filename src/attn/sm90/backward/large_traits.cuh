@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Compile-time shape of the backward kernels of head dimensions beyond 128, whose dq is handed over in pieces: one that
-// makes all gradients, or two whose dk and dv do not fit into registers together, of which one makes dk and dq of S,
-// dP, dK and dQ, the other dv of S and dV: six matmuls instead of five.
+// Compile-time shape of the backward kernels of head dimensions beyond 128, whose dq is added from registers or, in
+// deterministic calls, handed over in pieces: one that makes all gradients, or two whose dk and dv do not fit into
+// registers together, of which one makes dk and dq of S, dP, dK and dQ, the other dv of S and dV: six matmuls instead
+// of five.
 #pragma once
 
 #include "attn/sm90/backward/traits.cuh"
@@ -19,8 +20,19 @@ struct LargeTraits : Config<ElementT, kDimQkT, kDimVT, kSoftcapT, kDeterministic
   // Without V there is room for two.
   static constexpr int kStages = kMakesDk ? Base::kShape.backward_stages : 2;
   static constexpr int kDsBuffers = kPartT == LargePart::kAll ? 2 : 1;
-  // Pieces of dq of a warpgroup on their way (DqLayout): as many as there is room for.
+  // With one stage dout is given back once dP is made, so that the next one comes beside the rest of the step.
+  static constexpr bool kLoneDout = kMakesDk && kStages == 1;
+  static constexpr bool kDqFromRegisters = adds_dq_from_registers(kDimQkT, kDimVT, kDeterministicT);
+  // Pieces of dq of a warpgroup on their way to its PieceWriter (DqLayout): as many as there is room for.
   static constexpr int kDqSlots = kStages;
+  static constexpr int kStagedFloats = kMakesDk && kDeterministicT ? Base::Dq::kPieceFloats : 32;
+};
+
+template <bool kLoneDout>
+struct LoneDoutBarrier {};
+template <>
+struct LoneDoutBarrier<true> {
+  uint64_t dout_empty;
 };
 
 /// As the other; with one buffer dS of a step is multiplied before the next is made.
@@ -33,7 +45,7 @@ struct alignas(1024) Smem<Traits, true> {
   alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kMakesDk ? Traits::kBytesDs : 1024];
   alignas(128) uint32_t ones[3][32];
   alignas(128) float stats[Traits::kStages][kStatsFloats];
-  alignas(128) float dq[2][Traits::kMakesDk ? Traits::kDqSlots : 1][Traits::kMakesDk ? Traits::Dq::kPieceFloats : 32];
+  alignas(128) float dq[2][Traits::kDqSlots][Traits::kStagedFloats];
   StepMessage step[Traits::kStages];
   Item item[Traits::kItemSlots];
   ArrivedKeys arrived;
@@ -45,6 +57,7 @@ struct alignas(1024) Smem<Traits, true> {
   int32_t segment;
   int32_t row_elsewhere;
   BackwardFacts facts;
+  [[no_unique_address]] LoneDoutBarrier<Traits::kLoneDout> lone;
 };
 
 }  // namespace tangram::sm90::backward

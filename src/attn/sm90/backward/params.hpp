@@ -110,6 +110,7 @@ struct EdgeParams {
   GradType dq_type;
   bool accumulate_dq;            ///< adds to dq, which is float32
   bool zeroed_sums;              ///< as in Params
+  bool always_zeroed;            ///< adds_dq_from_registers
   const float* delta;            ///< as lse, in place of out and dout; null: made of these
   const BackwardFacts* facts;    ///< as in Params; query tiles may then be empty, and their sums are nobody's
   int32_t head_dim, head_dim_v;  ///< as in Params

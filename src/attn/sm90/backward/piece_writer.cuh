@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// As DqWriter, for sums that come in pieces of 32 columns: a turn, or a claim, holds for all pieces of a step.
+// As DqWriter, in deterministic calls, for sums that come in pieces of 32 columns: a turn holds for all pieces of a
+// step.
 #pragma once
 
 #include "attn/sm90/backward/dq_writer.cuh"
@@ -15,15 +16,6 @@ struct PieceWriter : DqWriter<Traits> {
 
   __device__ PieceWriter(const Params& params_in, Smem<Traits>& smem_in, uint32_t warpgroup_in)
       : Base{params_in, smem_in, warpgroup_in} {}
-
-  /// Of the sums of this warpgroup's `piece`th piece: the lead comes first, wherever its columns are.
-  __device__ __forceinline__ uint32_t column_piece(uint32_t piece) const {
-    constexpr uint32_t kLead = Layout::kLead / 32;
-    if (this->warpgroup == 0) return piece;
-    constexpr uint32_t kFirst = Layout::kPieces;  // of this warpgroup
-    if constexpr (Layout::kRest == 32) return piece < kLead ? kFirst + 1 + piece : kFirst;
-    return piece < kLead ? kFirst + kLead + piece : kFirst + piece - kLead;
-  }
 
   __device__ __forceinline__ void run() {
     const Params& params = this->params;
@@ -45,22 +37,18 @@ struct PieceWriter : DqWriter<Traits> {
         if (target.slab != kDqNothing) {
           if (p == 0) {
             count = params.turns + int64_t{target.slab} * 2 + warpgroup;
-            if constexpr (Traits::kDeterministic) {
-              turn = params.turn_segments[target.segment].turn;
-              this->await_turn(count, turn);
-              first = turn == 0 && !smem.facts.zeroed_sums;
-            } else if (!smem.facts.zeroed_sums) {
-              first = this->claim(count);
-            }
+            turn = params.turn_segments[target.segment].turn;
+            this->await_turn(count, turn);
+            first = turn == 0 && !smem.facts.zeroed_sums;
             ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
           }
-          float* sums =
-              params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats + column_piece(p) * Layout::kPieceFloats;
+          float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats +
+                        Layout::column_piece(warpgroup, p) * Layout::kPieceFloats;
           Base::add(sums, smem.dq[warpgroup][slot], Layout::kPieceFloats, first);
         }
         ptx::mbarrier_arrive(&smem.dq_empty[warpgroup][slot]);
       }
-      if (count != nullptr && (first || Traits::kDeterministic)) Base::announce_addition(count, turn);
+      if (count != nullptr) Base::announce_addition(count, turn);
     }
   }
 };

@@ -74,17 +74,29 @@ struct Producer {
     ++step;
   }
 
+  __device__ __forceinline__ void load_dout(uint32_t stage, int32_t q0) {
+    load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesQ>(smem.dout[stage], &params.dout_map,
+                                                                       &smem.dout_full[stage], q0, head);
+  }
+
   /// One step: Q, then dout with its row statistics. The loads come before the message and before the arrivals that
-  /// announce them, since the consumers have waited for this stage long enough.
+  /// announce them, since the consumers have waited for this stage long enough. A lone dout comes first, since it is
+  /// given back before Q; of a step without loads, which does not wait for it, wait_stage sees that it was.
   __device__ __forceinline__ void push_step() {
+    int32_t q0;
+    if constexpr (Traits::kLoneDout) {
+      q0 = params.q_tiles[tile].row_begin;
+      ptx::mbarrier_wait(&smem.lone.dout_empty, step % 2 ^ 1);
+      load_dout(0, q0);
+      ptx::mbarrier_arrive_expect_tx(&smem.dout_full[0], Traits::kBytesDout);
+    }
     const uint32_t stage = wait_stage();
     const int32_t slab = head * params.num_q_tiles + tile;
-    const int32_t q0 = params.q_tiles[tile].row_begin;
+    if constexpr (!Traits::kLoneDout) q0 = params.q_tiles[tile].row_begin;
     smem.dq_target[step % Traits::kDqTargets] = {slab, Traits::kDeterministic ? smem.segment : 0};
     load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.q[stage], &params.q_map,
                                                                         &smem.q_full[stage], q0, head);
-    load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesQ>(smem.dout[stage], &params.dout_map,
-                                                                       &smem.dout_full[stage], q0, head);
+    if constexpr (!Traits::kLoneDout) load_dout(stage, q0);
     ptx::bulk_load(smem.stats[stage], params.stats + slab * int64_t{kStatsFloats}, Traits::kStatsBytes,
                    &smem.q_full[stage]);
     const Item& item = smem.item[slot()];
@@ -107,7 +119,7 @@ struct Producer {
       if (covered != ~uint64_t{0}) message.kind |= kStepZeroRows;
     }
     ptx::mbarrier_arrive_expect_tx(&smem.q_full[stage], Traits::kBytesQ + Traits::kStatsBytes);
-    ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesDout);
+    if constexpr (!Traits::kLoneDout) ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesDout);
     ++step;
   }
 

@@ -97,6 +97,7 @@ struct DkConsumer : PieceConsumer<Traits> {
       this->make_p(s, packed);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(dp);
+      arrive(&smem.lone.dout_empty);
       this->score_gradients(dp, s);
       pack_operand<Element>(packed, dp);
       const uint32_t stage = here.stage(), phase = here.step % 2;
@@ -134,6 +135,7 @@ struct DkConsumer : PieceConsumer<Traits> {
     arrive(&smem.ds_full[0]);
     ptx::mbarrier_wait(&smem.ds_full[0], phase);
     arrive(&smem.ds_empty[0]);
+    arrive(&smem.lone.dout_empty);
     arrive(&smem.step_empty[here.stage()]);
     for (uint32_t p = 0; p < Layout::kPieces; ++p) this->pass_piece(here.step * Layout::kPieces + p);
     here.advance();

@@ -102,6 +102,14 @@ struct DqLayout<kDimQk, true> {
   static __host__ __device__ constexpr int place(int group, int warp) {
     return group / 4 * kPieceFloats + warp * (kPieceFloats / 4) + group % 4 * (8 * 16);
   }
+  /// Of a warpgroup's `piece`th piece: the lead comes first, wherever its columns are.
+  static __device__ __forceinline__ uint32_t column_piece(uint32_t warpgroup, uint32_t piece) {
+    constexpr uint32_t kLeadPieces = kLead / 32;
+    if (warpgroup == 0) return piece;
+    constexpr uint32_t kFirst = kPieces;  // of this warpgroup
+    if constexpr (kRest == 32) return piece < kLeadPieces ? kFirst + 1 + piece : kFirst;
+    return piece < kLeadPieces ? kFirst + kLeadPieces + piece : kFirst + piece - kLeadPieces;
+  }
 };
 
 /// With kAnyDim head dimensions may be smaller than those of the class, as in the forward kernel.
@@ -134,6 +142,7 @@ struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
   static constexpr int kWarpSlabFloats = kSlabFloats / kConsumerWarps;  // where Dq::kEven
   static constexpr bool kMakesDk = true;
   static constexpr bool kMakesDv = true;
+  static constexpr bool kLoneDout = false;  // see LargeTraits
   static constexpr int kStatsBytes = kStatsFloats * 4;
   static constexpr int kItemSlots = 4;  // the producer runs at most three items ahead: each takes half of the stages
   static_assert(kShape.backward_at_once > 0);

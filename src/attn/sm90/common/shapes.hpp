@@ -186,6 +186,12 @@ constexpr int forward_tile_keys(int head_dim, int head_dim_v, bool softcap, bool
   return softcap ? shape.keys_softcap : shape.keys;
 }
 
+/// Whether backward calls add dq from registers, to sums that are zeroed before whatever the lists say: without turns,
+/// where shared memory has no room for dq of a step.
+constexpr bool adds_dq_from_registers(int head_dim, int head_dim_v, bool deterministic) {
+  return shape_class(head_dim, head_dim_v).backward_large && !deterministic;
+}
+
 /// Calls function.template operator()<kHeadDim, kHeadDimV>() for the class of dimensions that have one.
 template <typename Function>
 void with_shape_class(int head_dim, int head_dim_v, const Function& function) {

@@ -220,6 +220,7 @@ void run_call(sm90::backward::Params params, const schedule::WorkList& work, Ran
   int32_t ticket[2] = {-1, -1};
   sm90::backward::EdgeParams edge{};
   fill_edge(edge, r, params, Traits::kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
+  edge.always_zeroed = sm90::adds_dq_from_registers(Traits::kDimQk, Traits::kDimV, Traits::kDeterministic);
   edge.num_q_tiles = num_q_tiles;
   edge.heads_per_mask = work.num_masks == 1 ? 0 : s.num_heads_q / work.num_masks;
   edge.stats = stats.data();
