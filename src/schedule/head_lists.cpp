@@ -12,7 +12,7 @@
 
 #include "core/require.hpp"
 #include "schedule/dealing_forms.hpp"
-#include "schedule/gather_runs.hpp"
+#include "schedule/split_or_gather.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -76,22 +76,28 @@ class TileJoiner {
     AttnShape of_mask = shape_;
     of_mask.num_heads_q /= num_masks();
     of_mask.num_heads_kv /= num_masks();
-    std::vector<std::optional<PartList>> parts;
-    bool in_parts = false;
+    // One kernel runs all of them: where some are gathered, none is split.
+    std::vector<SplitOrGathered> chosen;
+    bool any_gathered = false, in_parts = false;
     for (const TileList& mask : masks_) {
-      parts.push_back(split_items(mask, of_mask, groups_per_mask_, share_of(gpu_, num_masks())));
-      in_parts = in_parts || parts.back().has_value();
+      chosen.push_back(split_or_gather(mask, of_mask, groups_per_mask_, share_of(gpu_, num_masks()), gathers));
+      any_gathered = any_gathered || chosen.back().gathered;
+      in_parts = in_parts || chosen.back().parts;
     }
+    in_parts = in_parts && !any_gathered;
     for (size_t g = 0; g < masks_.size(); ++g) {
-      if (parts[g]) {
-        add_parts(*parts[g], static_cast<int32_t>(g));
-      } else if (std::optional<GatheredList> gathered = gathers && !in_parts ? gather_runs(masks_[g]) : std::nullopt) {
+      const auto& [parts, gathered] = chosen[g];
+      if (parts && in_parts) {
+        add_parts(*parts, static_cast<int32_t>(g));
+        continue;
+      }
+      if (gathered) {
         const int32_t first_group = append(lists_.key_groups, gathered->groups);
         add(gathered->items, gathered->runs, masks_[g].intervals, first_group);
       } else {
         add(masks_[g].items, masks_[g].runs, masks_[g].intervals);
       }
-      if (in_parts && !parts[g]) tiles_.back().part_rows.assign(tiles_.back().items.size(), -1);
+      if (in_parts) tiles_.back().part_rows.assign(tiles_.back().items.size(), -1);
     }
     deal();
     return std::move(lists_);

@@ -163,13 +163,6 @@ struct Search {
     return tile_seconds(h200::kForward, static_cast<double>(tiles.shape.block_m * heads * tiles.shape.block_n),
                         2.0 * (shape.head_dim + shape.head_dim_v));
   }
-  double whole() const {
-    Multiprocessors sms(num_sms);
-    std::vector<int64_t> lengths = steps;
-    std::sort(lengths.begin(), lengths.end(), std::greater<>());
-    for (const int64_t length : lengths) run(sms, item_cost(length), num_groups);
-    return sms.end();
-  }
   /// What no dealing of whole items can fall below.
   double even_share() const {
     double sum = 0;
@@ -240,6 +233,13 @@ struct Search {
 
 }  // namespace
 
+double whole_items_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu) {
+  Multiprocessors sms(gpu.multiprocessors);
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  for (const int64_t length : steps) run(sms, item_cost(length), num_groups);
+  return sms.end();
+}
+
 PartList cut_items(const TileList& tiles, const std::vector<int64_t>& num_parts) {
   return Cutter(tiles, num_parts).cut();
 }
@@ -259,7 +259,7 @@ std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shap
   for (const TileItem& item : tiles.items) search.steps.push_back(steps_of(tiles, item));
   // Lists for keys that come late do not begin with their longest items.
   if (*std::max_element(search.steps.begin(), search.steps.end()) < kLeastSteps) return {};
-  const double whole = search.whole();
+  const double whole = whole_items_steps(search.steps, num_groups, gpu);
   if (items * num_groups <= kMostItems * num_sms) {
     search.best = whole / kWantedGain;
     search.split_all();
@@ -268,7 +268,9 @@ std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shap
     if (search.even_share() + kMergeCost <= search.best) search.split_last();
   }
   if (search.best_parts.empty()) return {};
-  return cut_items(tiles, search.best_parts);
+  PartList result = cut_items(tiles, search.best_parts);
+  result.predicted_steps = search.best;
+  return result;
 }
 
 }  // namespace tangram::schedule

@@ -34,6 +34,7 @@ struct PartList {
   std::vector<int32_t> first_rows;  ///< of each item, in the workspace; -1 for whole tiles
   std::vector<TileParts> tiles;     ///< those in parts
   int64_t num_rows = 0;             ///< of the workspace
+  double predicted_steps = 0;       ///< of split_items: as whole_items_steps, merging included
 };
 
 /// Cuts each item into parts of equal length that have at most `max_steps` steps (tiles of keys). Cuts lie at
@@ -47,5 +48,9 @@ PartList cut_items(const TileList& tiles, const std::vector<int64_t>& num_parts)
 /// `num_groups` groups of heads. O(tiles), for masks with many tiles O(1).
 std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shape, int64_t num_groups,
                                     const GpuModel& gpu);
+
+/// Steps that the multiprocessor which ends last is predicted to take, what comes with items included, where whole
+/// items of these steps are dealt longest first, each once for each of `num_groups` groups of heads.
+double whole_items_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu);
 
 }  // namespace tangram::schedule

@@ -25,8 +25,7 @@
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
-#include "schedule/gather_runs.hpp"
-#include "schedule/query_parts.hpp"
+#include "schedule/split_or_gather.hpp"
 
 namespace tangram {
 namespace {
@@ -184,11 +183,10 @@ sm90::GatheredParams gathered_params(const ForwardLists& lists, const ForwardPar
   return gathered;
 }
 
-ForwardLists upload_lists(const TileList& tiles, const std::optional<schedule::PartList>& parts, bool gathers) {
+ForwardLists upload_lists(const TileList& tiles, const schedule::SplitOrGathered& chosen) {
   ForwardLists lists;
+  const auto& [parts, gathered] = chosen;
   const TileList& dealt = parts ? parts->list : tiles;
-  const std::optional<schedule::GatheredList> gathered =
-      parts || !gathers ? std::nullopt : schedule::gather_runs(tiles);
   lists.gathered = gathered.has_value();
   const std::vector<TileItem>& items = gathered ? gathered->items : dealt.items;
   const std::vector<TileRun>& runs = gathered ? gathered->runs : dealt.runs;
@@ -332,7 +330,7 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   const int64_t groups = shape.num_heads_q / packed_heads(shape);
   const bool gathers = shape.head_dim == sm90::kGatheredHeadDim && shape.head_dim_v == sm90::kGatheredHeadDim;
   mask->forward =
-      upload_lists(*tiles, schedule::split_items(*tiles, shape, groups, sm90::gpu_of_current_device()), gathers);
+      upload_lists(*tiles, schedule::split_or_gather(*tiles, shape, groups, sm90::gpu_of_current_device(), gathers));
   if (mask->forward->in_parts()) {
     sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
   }
