@@ -31,5 +31,6 @@ Verb add_verify_verb(CLI::App& app);
 Verb add_bench_verb(CLI::App& app);
 Verb add_simulate_verb(CLI::App& app);
 Verb add_doctor_verb(CLI::App& app);
+Verb add_kernels_verb(CLI::App& app);
 
 }  // namespace tangram::cli

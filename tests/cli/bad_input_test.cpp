@@ -30,7 +30,7 @@ void expect_refused(const BadCase& bad) {
 
 TEST(BadInput, Usage) {
   const BadCase cases[] = {
-      {{}, "tangram: needs a verb: plan, run, verify, bench, simulate, doctor; see tangram --help"},
+      {{}, "tangram: needs a verb: plan, run, verify, bench, simulate, doctor, kernels; see tangram --help"},
       {{"plan", "--family", "causal", "--seqlen", "64", "--seqlen", "128"},
        "--seqlen: must be given once (got 2 values)"},
       {{"doctor", "--measure"}, "--measure: needs a value (FILE); see tangram doctor --help"},
@@ -118,7 +118,7 @@ TEST(BadInput, NumbersThatWouldBeReplacedAreRefused) {
 }
 
 TEST(Help, EveryVerbShowsHowItIsUsed) {
-  for (const std::string verb : {"plan", "run", "verify", "bench", "simulate", "doctor"}) {
+  for (const std::string verb : {"plan", "run", "verify", "bench", "simulate", "doctor", "kernels"}) {
     const std::string help = run_program({verb, "--help"}).out;
     EXPECT_THAT(help, HasSubstr("Exit codes: 0 done")) << verb;
     EXPECT_THAT(help, HasSubstr("Examples:   tangram " + verb)) << verb;

@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not CAN_RUN, reason="no Hopper
 BOUND = {torch.bfloat16: 4 / 512, torch.float16: 8 / 4096}
 
 
-def operands(seed, rows=24, heads=4, heads_kv=2, dim=64, dtype=torch.bfloat16):
+def operands(seed, rows=24, heads=4, heads_kv=2, dim=64, dim_v=None, dtype=torch.bfloat16):
     generator = torch.Generator().manual_seed(seed)
-    shapes = [(rows, heads, dim), (rows, heads_kv, dim), (rows, heads_kv, dim)]
+    shapes = [(rows, heads, dim), (rows, heads_kv, dim), (rows, heads_kv, dim if dim_v is None else dim_v)]
     return [torch.randn(shape, generator=generator).to("cuda", dtype).requires_grad_() for shape in shapes]
 
 
@@ -198,9 +198,11 @@ def test_streams_that_share_a_mask_take_turns_in_its_workspace():
             assert_equal(got, want)
 
 
+@pytest.mark.parametrize("dims", [(64, 64), (192, 128), (96, 96)], ids=str)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiles_without_a_graph_break_and_agrees(backend):
+def test_compiles_without_a_graph_break_and_agrees(backend, dims):
     pytest.importorskip("triton") if backend == "inductor" else None
+    torch._dynamo.reset()
     ranges = [
         torch.tensor(r, dtype=torch.int32, device="cuda") for r in ([[0, 10], [10, 24]], [[0, 24], [3, 20]], [1, 3])
     ]
@@ -209,7 +211,7 @@ def test_compiles_without_a_graph_break_and_agrees(backend):
         out, meta = flex_flash_attn_func(q * 2, k, v, *ranges, softcap=3.0, deterministic=True)
         return out.float().square().sum(), meta.lse
 
-    eager, compiled = operands(5), operands(5)
+    eager, compiled = (operands(5, dim=dims[0], dim_v=dims[1]) for _ in range(2))
     loss, lse = loss_of(*eager)
     loss.backward()
     compiled_loss, compiled_lse = torch.compile(loss_of, backend=backend, fullgraph=True)(*compiled)

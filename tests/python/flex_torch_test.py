@@ -99,6 +99,49 @@ def test_compiles_without_a_graph_break_and_agrees():
         sink.grad = None
 
 
+# Of q and k, and of v: those that the kernels of a GPU are compiled for, and one between them.
+HEAD_DIMS = [(192, 128), (96, 96), (80, 80), (32, 32), (256, 256)]
+
+
+def loss_of_step(q, k, v):
+    out, meta = flex_flash_attn_func(q * 2, k, v, [(0, 10), (10, 24)], [(0, 24), (3, 20)], [1, 3], softcap=3.0)
+    return out.square().sum(), out, meta.lse
+
+
+def check_compiled_step(compiled, dims):
+    results = []
+    for run in (loss_of_step, compiled):
+        tensors = operands(2, dim=dims[0], dim_v=dims[1])
+        loss, out, lse = run(*tensors)
+        assert out.shape == (24, 4, dims[1])
+        loss.backward()
+        results.append((loss, out, lse, *(t.grad for t in tensors)))
+    for eager, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dims", HEAD_DIMS, ids=str)
+def test_head_dims_compile_without_a_graph_break(dims):
+    torch._dynamo.reset()
+    check_compiled_step(torch.compile(loss_of_step, backend="aot_eager", fullgraph=True, dynamic=False), dims)
+
+
+def test_a_compiled_function_takes_all_head_dims_in_turn():
+    """A graph for the first, and one for all others, in which they are symbols."""
+    torch._dynamo.reset()
+    compiled_steps = 0
+
+    def count(graph, inputs):
+        nonlocal compiled_steps
+        compiled_steps += 1
+        return graph
+
+    compiled = torch.compile(loss_of_step, backend=count, fullgraph=True)
+    for dims in HEAD_DIMS:
+        check_compiled_step(compiled, dims)
+    assert compiled_steps == 2
+
+
 def test_a_mask_is_a_constant_of_a_compiled_graph():
     compiled_steps = 0
 

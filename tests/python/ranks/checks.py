@@ -114,6 +114,8 @@ def main():
     keeps = OverlapConfig(keep_remote_kv=True)
     check_step(world, DistAttnConfig(overlap=keeps, movement=MovementConfig("qo", head_groups=1)))
     check_step(world, dtype=torch.bfloat16)
+    for head_dims in ((192, 128), (80, 80), (256, 256)):
+        check_step(world, head_dims=head_dims)
     check_hybrid(world)
     check_head_masks(world)
     check_errors(world)

@@ -320,6 +320,7 @@ CHECKS = (
     ("scattered rows", check_scattered_rows),
     ("step", check_step),
     ("step with softcap and sink", lambda: check_step(softcap=5.0, sink=True)),
+    ("step of other head dims", lambda: [check_step(head_dims=dims) for dims in ((192, 128), (96, 96))]),
     ("step in stages", lambda: check_step(DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))),
     ("kept keys", check_kept),
     ("hybrid", check_hybrid),

@@ -23,16 +23,17 @@ NUMBERS = [1, 0, 3]
 BOUND = 4 / 512
 
 
-def key_of(ranges=RANGES, total=TOTAL, config=None):
+def key_of(ranges=RANGES, total=TOTAL, config=None, head_dim=DIM):
     pad = tangram.compute_pad_size(total, dist.get_world_size(), 64)
     return tangram.magi_attn_flex_key(
-        *ranges, total, total, HEADS, HEADS_KV, DIM, pad, None, chunk_size=64, dist_attn_config=config
+        *ranges, total, total, HEADS, HEADS_KV, head_dim, pad, None, chunk_size=64, dist_attn_config=config
     )
 
 
-def whole(seed, total=TOTAL):
+def whole(seed, total=TOTAL, head_dims=(DIM, DIM)):
     generator = torch.Generator().manual_seed(seed)
-    shapes = [(total, HEADS, DIM), (total, HEADS_KV, DIM), (total, HEADS_KV, DIM)]
+    dim, dim_v = head_dims
+    shapes = [(total, HEADS, dim), (total, HEADS_KV, dim), (total, HEADS_KV, dim_v)]
     return [torch.randn(s, generator=generator).to("cuda", torch.bfloat16).requires_grad_() for s in shapes]
 
 
@@ -55,17 +56,18 @@ def step(tensors, key, dout, **options):
     return full.detach(), meta, [x.grad for x in leaves]
 
 
-def inputs_of_step(sink):
+def inputs_of_step(sink, head_dims=(DIM, DIM)):
     """(q, k, v, sink or None, dout) of the whole sequence."""
     generator = torch.Generator().manual_seed(5)
     s = torch.randn(2, HEADS, generator=generator).to("cuda").requires_grad_() if sink else None
-    tensors = whole(1)
-    return *tensors, s, torch.randn(tensors[0].shape, generator=generator).to("cuda", torch.bfloat16)
+    tensors = whole(1, head_dims=head_dims)
+    dout = torch.randn(TOTAL, HEADS, head_dims[1], generator=generator).to("cuda", torch.bfloat16)
+    return *tensors, s, dout
 
 
 @cache
-def expected_of_step(softcap, sink):
-    *tensors, s, dout = inputs_of_step(sink)
+def expected_of_step(softcap, sink, head_dims):
+    *tensors, s, dout = inputs_of_step(sink, head_dims)
     return attention(
         *(as_double(x) for x in tensors),
         typed_cells(RANGES[0], RANGES[1], NUMBERS, TOTAL, TOTAL),
@@ -75,11 +77,11 @@ def expected_of_step(softcap, sink):
     )
 
 
-def check_step(config=None, softcap=0.0, sink=False):
-    key = key_of(config=config)
-    *tensors, s, dout = inputs_of_step(sink)
+def check_step(config=None, softcap=0.0, sink=False, head_dims=(DIM, DIM)):
+    key = key_of(config=config, head_dim=head_dims[0])
+    *tensors, s, dout = inputs_of_step(sink, head_dims)
     out, meta, grads = step(tensors, key, dout, sink=s, softcap=softcap, return_max_logits=True)
-    expected = expected_of_step(softcap, sink)
+    expected = expected_of_step(softcap, sink, head_dims)
     assert_close(out, expected.out, BOUND, "out")
     np.testing.assert_allclose(as_double(meta.max_logits), expected.max_logits, rtol=1e-3)
     np.testing.assert_allclose(as_double(tangram.undispatch(meta.lse, key)), expected.lse, atol=1e-3)
@@ -210,7 +212,7 @@ def check_reference():
     *tensors, _, dout = inputs_of_step(False)
     out, _, grads = step(tensors, key, dout, backend="reference")
     assert out.is_cuda and all(x.is_cuda for x in grads)
-    expected = expected_of_step(0.0, False)
+    expected = expected_of_step(0.0, False, (DIM, DIM))
     for name, got in zip(("out", "dq", "dk", "dv"), (out, *grads), strict=True):
         assert_close(got, getattr(expected, name), BOUND, name)
 
@@ -250,7 +252,7 @@ def check_published():
     full.backward(dout)
     dsink = s.grad.cpu()
     dist.all_reduce(dsink)
-    expected = expected_of_step(2.0, True)
+    expected = expected_of_step(2.0, True, (DIM, DIM))
     grads = zip("qkv", leaves, (expected.dq, expected.dk, expected.dv), strict=True)
     assert_close(full, expected.out, BOUND, "out")
     np.testing.assert_allclose(as_double(magi.undispatch(meta.lse, key)), expected.lse, atol=1e-3)

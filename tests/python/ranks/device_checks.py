@@ -83,6 +83,7 @@ def check_as_device(group):
         check_rows(group)
         check_rows_of_any_kind(group)
         check_step(group, softcap=2.0, sink=True)
+        check_step(group, head_dims=(192, 128))
         check_step(group, DistAttnConfig(overlap=OverlapConfig(2, 2, keep_remote_kv=True)))
         check_hybrid(group)
         check_head_masks(group)

@@ -19,24 +19,25 @@ RANGES = ([(0, 40), (40, 90), (90, 150)], [(0, 40), (20, 90), (0, 150)], ["causa
 NUMBERS = [1, 0, 3]
 
 
-def whole(total, seed, heads_v=DIM, dtype=torch.float32):
+def whole(total, seed, dtype=torch.float32, head_dims=(DIM, DIM)):
     generator = torch.Generator().manual_seed(seed)
-    shapes = [(total, HEADS, DIM), (total, HEADS_KV, DIM), (total, HEADS_KV, heads_v)]
+    dim, dim_v = head_dims
+    shapes = [(total, HEADS, dim), (total, HEADS_KV, dim), (total, HEADS_KV, dim_v)]
     return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
 
 
-def flex_key(ranges, total, group, config=None, chunk_size=16):
+def flex_key(ranges, total, group, config=None, chunk_size=16, head_dim=DIM):
     pad = tangram.compute_pad_size(total, dist.get_world_size(group), chunk_size)
     return tangram.magi_attn_flex_key(
-        *ranges, total, total, HEADS, HEADS_KV, DIM, pad, group, chunk_size=chunk_size, dist_attn_config=config
+        *ranges, total, total, HEADS, HEADS_KV, head_dim, pad, group, chunk_size=chunk_size, dist_attn_config=config
     )
 
 
-def check_step(group, config=None, softcap=0.0, sink=False, dtype=torch.float32):
+def check_step(group, config=None, softcap=0.0, sink=False, dtype=torch.float32, head_dims=(DIM, DIM)):
     """Forward and backward through dispatch, calc_attn and undispatch against dense float64."""
     total = 150  # needs padding
-    key = flex_key(RANGES, total, group, config)
-    q, k, v = whole(total, 1, dtype=dtype)
+    key = flex_key(RANGES, total, group, config, head_dim=head_dims[0])
+    q, k, v = whole(total, 1, dtype, head_dims)
     s = torch.randn(2, HEADS, generator=torch.Generator().manual_seed(5)).requires_grad_() if sink else None
     out, meta = tangram.calc_attn(
         *(tangram.dispatch(x, key) for x in (q, k, v)), key, sink=s, softcap=softcap, return_max_logits=True

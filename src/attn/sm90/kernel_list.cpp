@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Says again what launch_impl.cuh of both passes instantiates, since only a compiler of CUDA could be asked. The test
+// compares it with tools/machine_code.txt: the kernels as they were compiled.
+#include "attn/sm90/kernel_list.hpp"
+
+#include "attn/sm90/common/shapes.hpp"
+#ifdef TANGRAM_HAVE_CUDA
+#include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/forward/launch.hpp"
+#endif
+
+namespace tangram::sm90 {
+
+namespace {
+
+constexpr int kDTypes = 2, kSoftcaps = 2, kDeterministic = 2;  // instances of each: with and without
+constexpr int kWholeOrParts = 2;                               // kernels for any dimensions do both alike
+constexpr int kGatheredDim = 128;
+constexpr int kItemKeys = 128, kStepQueries = 64;
+constexpr int kBackwardWarpgroups = 2;
+#ifdef TANGRAM_HAVE_CUDA
+static_assert(kGatheredDim == kGatheredHeadDim);
+static_assert(backward::kTileShape.block_m == kItemKeys && backward::kTileShape.block_n == kStepQueries);
+#endif
+
+KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
+  const ForwardShape& shape = many ? row.forward_many : row.forward;
+  KernelFamily family{.pass = AttnPass::kForward,
+                      .head_dim = row.head_dim,
+                      .head_dim_v = row.head_dim_v,
+                      .exact = exact,
+                      .min_rows = many ? kManyRows : 0,
+                      .item = 64 * shape.warpgroups,
+                      .step = shape.keys,
+                      .step_softcap = shape.keys_softcap,
+                      .warpgroups = shape.warpgroups,
+                      .gathered = exact && row.head_dim == kGatheredDim};
+  family.num_kernels = kDTypes * kSoftcaps * (exact ? kWholeOrParts + (family.gathered ? 1 : 0) : 1);
+  family.num_in_sample = exact ? family.num_kernels : 1;
+  return family;
+}
+
+KernelFamily backward_family(const ShapeClass& row, bool exact) {
+  const int kernels = row.backward_split ? 2 : 1;
+  return {.pass = AttnPass::kBackward,
+          .head_dim = row.head_dim,
+          .head_dim_v = row.head_dim_v,
+          .exact = exact,
+          .item = kItemKeys,
+          .step = kStepQueries * row.backward_at_once,
+          .step_softcap = kStepQueries,
+          .warpgroups = kBackwardWarpgroups,
+          .kernels_a_call = kernels,
+          .num_kernels = kDTypes * kSoftcaps * kDeterministic * kernels,
+          .num_in_sample = (exact ? kDTypes * kSoftcaps : 1) * kDeterministic * kernels};
+}
+
+}  // namespace
+
+KernelSet kernels_of_build() {
+#if !defined(TANGRAM_HAVE_CUDA)
+  return KernelSet::kNone;
+#elif defined(TANGRAM_SM90_SAMPLE)
+  return KernelSet::kSample;
+#else
+  return KernelSet::kAll;
+#endif
+}
+
+std::vector<KernelFamily> list_kernels() {
+  std::vector<KernelFamily> list;
+  for (const ShapeClass& row : kShapeClasses) {
+    if (row.exact) list.push_back(forward_family(row, true, false));
+    list.push_back(forward_family(row, false, false));
+    if (row.forward_many.warpgroups > 0) list.push_back(forward_family(row, false, true));
+  }
+  for (const ShapeClass& row : kShapeClasses) {
+    if (row.exact) list.push_back(backward_family(row, true));
+    list.push_back(backward_family(row, false));
+  }
+  return list;
+}
+
+int num_kernels(const KernelFamily& family, KernelSet held) {
+  if (held == KernelSet::kNone) return 0;
+  return held == KernelSet::kSample ? family.num_in_sample : family.num_kernels;
+}
+
+}  // namespace tangram::sm90
