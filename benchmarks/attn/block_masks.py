@@ -9,7 +9,7 @@ best peer; on standard error why a peer left a cell empty, and how far results d
 and the peers of benchmarks/attn/README.md.
 
     python benchmarks/attn/block_masks.py [--blocks 128 64 32 16] [--shares 0.12 0.3 0.06 0.6 1.0] [--rows 16384]
-        [--head-dim 128] [--systems tangram flex fa4 torch_flex] [--seconds 420] > blocks.csv
+        [--head-dim 128] [--systems tangram fa4 flex torch_flex] [--seconds 420] > blocks.csv
 
 Without `--rows`: 16,384, and blocks of 16 at 4,096 and 8,192 too. Masks are random, seeded, their diagonal visible.
 
@@ -37,7 +37,7 @@ except Exception as error:  # a broken installation raises more than ImportError
     flex_attention = None
     print(f"no FlexAttention of PyTorch: {error!r}"[:300], file=sys.stderr)
 
-SYSTEMS = ("tangram", "flex", "fa4", "torch_flex")
+SYSTEMS = ("tangram", "fa4", "flex", "torch_flex")
 TILE = 128  # blocks that FlexAttention's kernels walk, forward and backward
 HEAD = "version,machine,mask,share,seqlen,heads_q,heads_kv,head_dim,head_dim_v,pass"
 
@@ -147,7 +147,7 @@ class BlockContest(Contest):
             super().attempt(name, function)
 
     def gather(self, systems):
-        installed = {"tangram": True, "flex": cudnn, "fa4": fa4, "torch_flex": flex_attention}
+        installed = {"tangram": True, "fa4": fa4, "flex": cudnn, "torch_flex": flex_attention}
         for name in systems:
             if installed[name]:
                 begin = time.monotonic()

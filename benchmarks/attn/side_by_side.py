@@ -17,6 +17,7 @@ share of the blocks that are visible}. With "d", "dv", "hq", "hk", "det" where t
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import sys
@@ -261,7 +262,8 @@ class Contest:
 
     def attempt(self, name, function):
         try:
-            function(name)
+            with contextlib.redirect_stdout(sys.stderr):  # peers print what they compile
+                function(name)
         except Exception as error:  # a peer that cannot do a case leaves its cell empty
             self.note(f"{name} failed: {' '.join(repr(error).split())[:300]}")
             torch.cuda.synchronize()
