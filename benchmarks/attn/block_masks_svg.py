@@ -35,6 +35,8 @@ def load(paths):
     for path in paths:
         with open(path, newline="") as file:
             for row in csv.DictReader(file):
+                if row["mask"] == "mask":  # the head of a run that was appended
+                    continue
                 block = int(row["mask"].removeprefix("blocks"))
                 key = (int(row["head_dim"]), int(row["seqlen"]), block, float(row["share"]), row["pass"])
                 rates = {s: float(row[f"{s}_tflops"]) for s in SYSTEMS if row[f"{s}_tflops"]}
