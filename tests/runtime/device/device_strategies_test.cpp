@@ -93,6 +93,25 @@ TEST_P(DeviceStrategies, EqualTheCpuReference) {
   }
 }
 
+TEST_P(DeviceStrategies, HeadDimsOfEveryClassEqualTheCpuReference) {
+  if (!can(2)) return;
+  const std::vector<int64_t> cu_seqlens = {0, 100, 611, 612, 1000, kSeqlen};
+  const Mask mask = varlen_mask(cu_seqlens, true);
+  for (const auto& [dim, dim_v] : {std::pair{32, 32}, {96, 96}, {192, 128}, {256, 256}, {80, 64}}) {
+    SCOPED_TRACE(::testing::Message() << "head dims " << dim << ", " << dim_v);
+    StepOptions options;
+    options.heads = {4, 2, dim, dim_v, DType::kBFloat16};
+    const StepInputs inputs = testing::make_inputs(mask, options);
+    const StepResults expected = cpu_step(mask, options, inputs);
+    const auto plans = plans_of(mask, options.heads, 2, DType::kFloat32);
+    const std::vector<StepResults> results = steps(plans, options, inputs);
+    for (size_t i = 0; i < results.size(); ++i) {
+      SCOPED_TRACE(to_string(kStrategies[i]));
+      testing::expect_close(results[i], expected, kTolerance);
+    }
+  }
+}
+
 TEST_P(DeviceStrategies, HcmsHasTheBitsOfUlysses) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   StepOptions options;
