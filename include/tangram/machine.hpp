@@ -71,10 +71,10 @@ inline constexpr int64_t kMemoryBytes = 141'000'000'000;
 inline constexpr KernelModel kForward{64, 64, 128, 710.6e12, 0.169, 0.800e-6, 5.15e-6, 0.0616};
 inline constexpr KernelModel kBackward{64, 64, 128, 670.5e12, 0.352, 6.30e-6, 18.8e-6, 0.164, true};
 /// Kernels of backend `sm90` beside those of head dim 128, measured on a causal mask of 16,384 rows, 96 and (192, 128)
-/// by `tangram doctor --measure` (docs/design/head_dims_sm90.md).
+/// by `tangram doctor --measure`, backward of the last two beside kernels before them (docs/design/head_dims_sm90.md).
 inline constexpr HeadDimRate kHeadDimRates[] = {
     {32, 32, 0.526, 0.579}, {64, 64, 0.810, 0.795},  {96, 96, 0.889, 0.861},
-    {128, 128, 1, 1},       {192, 128, 1.12, 0.861}, {256, 256, 1.18, 0.651},
+    {128, 128, 1, 1},       {192, 128, 1.12, 0.913}, {256, 256, 1.18, 0.681},
 };
 /// Copy engines over NVLink, fitted to one direction of docs/results/links_h200.csv.
 inline constexpr LinkModel kInside{390e9, 2.45e-6};
