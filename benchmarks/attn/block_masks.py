@@ -25,7 +25,7 @@ import time
 import traceback
 
 import torch
-from side_by_side import DEVICE, ROOT, Case, Contest, block_table, cudnn, fa4, mask_of, runs_of, visible_blocks
+from side_by_side import DEVICE, ROOT, Case, Contest, block_table, cudnn, fa4, mask_of, report, runs_of, visible_blocks
 
 try:
     import torch._functorch.config
@@ -162,13 +162,7 @@ def measure(case, head_dim, systems, before):
     if "tangram" in systems and "tangram" not in contest.backward:
         return False
     shape = f"{contest.case.rows},{contest.case.heads_q},{contest.case.heads_kv},{head_dim},{head_dim}"
-    for name, rates in contest.rates():
-        best = max((rate for system, rate in rates.items() if system != "tangram"), default=None)
-        ratio = f"{rates['tangram'] / best:.3f}" if best and "tangram" in rates else ""
-        cells = ",".join(f"{rates[s]:.0f}" if s in rates else "" for s in SYSTEMS)
-        print(f"{before},{contest.case.name},{contest.share:g},{shape},{name},{cells},{ratio}", flush=True)
-    for difference in contest.differences():
-        contest.note(difference)
+    report(contest, f"{before},{contest.case.name},{contest.share:g},{shape}", SYSTEMS)
     return True
 
 

@@ -369,6 +369,17 @@ def default_cases():
     return cases
 
 
+def report(contest, before, systems):
+    """Prints a row of each pass behind the cells `before`, and on standard error how far results differ."""
+    for name, rates in contest.rates():
+        best = max((rate for system, rate in rates.items() if system != "tangram"), default=None)
+        ratio = f"{rates['tangram'] / best:.3f}" if best and "tangram" in rates else ""
+        cells = ",".join(f"{rates[s]:.0f}" if s in rates else "" for s in systems)
+        print(f"{before},{name},{cells},{ratio}", flush=True)
+    for difference in contest.differences():
+        contest.note(difference)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", help="a JSON list of cases, see above")
@@ -396,13 +407,7 @@ def main():
                 cases.append((spec, False))
                 continue
             shape = f"{case.heads_q},{case.heads_kv},{case.head_dim},{case.head_dim_v},{int(case.deterministic)}"
-            for name, rates in contest.rates():
-                best = max((rate for system, rate in rates.items() if system != "tangram"), default=None)
-                ratio = f"{rates['tangram'] / best:.3f}" if best and "tangram" in rates else ""
-                cells = ",".join(f"{rates[s]:.0f}" if s in rates else "" for s in systems)
-                print(f"{version},{machine},{case.name},{case.rows},{shape},{name},{cells},{ratio}", flush=True)
-            for difference in contest.differences():
-                contest.note(difference)
+            report(contest, f"{version},{machine},{case.name},{case.rows},{shape}", systems)
         except Exception:  # the next case may do
             traceback.print_exc()
 

@@ -11,7 +11,6 @@ the first time, both passes enqueued. Medians; ratios are medians of the ratios 
 """
 
 import argparse
-import os
 import random
 import statistics
 import time
@@ -19,7 +18,7 @@ from collections import defaultdict
 
 import numpy as np
 import torch
-from new_masks import HEADER, packed
+from new_masks import append_csv, packed
 
 import tangram
 from tangram import HeadConfig, Mask, MaskBuffer, flex_flash_attn_func
@@ -109,9 +108,7 @@ def main():
             f"{unit},{value:.4f}"
         )
     if arguments.csv:
-        new = not os.path.exists(arguments.csv)
-        with open(arguments.csv, "a") as file:
-            file.writelines(line + "\n" for line in [HEADER] * new + lines)
+        append_csv(arguments.csv, lines)
 
 
 if __name__ == "__main__":

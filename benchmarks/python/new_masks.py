@@ -38,6 +38,13 @@ def packed(rng, total, documents):
     return np.unique(np.concatenate([[0], borders]))
 
 
+def append_csv(path, lines):
+    """Writes lines of HEADER's columns, behind what is there."""
+    new = not os.path.exists(path)
+    with open(path, "a") as file:
+        file.writelines(line + "\n" for line in [HEADER] * new + lines)
+
+
 def machine():
     with open("/proc/cpuinfo") as file:
         return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "")
@@ -117,9 +124,7 @@ def main():
         for figure, value in medians.items():
             print(f"{figure:28}{value:12.1f} us")
         if arguments.csv:
-            new = not os.path.exists(arguments.csv)
-            with open(arguments.csv, "a") as file:
-                file.writelines(line + "\n" for line in [HEADER] * new + lines)
+            append_csv(arguments.csv, lines)
     dist.destroy_process_group()
 
 

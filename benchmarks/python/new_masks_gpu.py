@@ -18,7 +18,6 @@ the peer (benchmarks/attn/README.md says how to install it) its figures are miss
 
 import argparse
 import contextlib
-import os
 import random
 import statistics
 import sys
@@ -28,7 +27,7 @@ from collections import defaultdict
 import numpy as np
 import torch
 from mask_buffer import DIM, HEADS, HEADS_KV, device_us, host_us
-from new_masks import HEADER, packed
+from new_masks import append_csv, packed
 
 import tangram
 from tangram import HeadConfig, Mask, MaskBuffer, flex_flash_attn_func
@@ -169,9 +168,7 @@ def main():
         system = ",,cudnn_flex" if figure.startswith("flex") else "sm90,,"
         lines.append(f'{before},{shape},{system},"{figure}",{unit},{value:.4f}')
     if arguments.csv:
-        new = not os.path.exists(arguments.csv)
-        with open(arguments.csv, "a") as file:
-            file.writelines(line + "\n" for line in [HEADER] * new + lines)
+        append_csv(arguments.csv, lines)
 
 
 if __name__ == "__main__":

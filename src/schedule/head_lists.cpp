@@ -13,6 +13,7 @@
 #include "core/require.hpp"
 #include "schedule/dealing_forms.hpp"
 #include "schedule/split_or_gather.hpp"
+#include "schedule/tile_list.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -76,18 +77,13 @@ class TileJoiner {
     AttnShape of_mask = shape_;
     of_mask.num_heads_q /= num_masks();
     of_mask.num_heads_kv /= num_masks();
-    // One kernel runs all of them: where some are gathered, none is split.
-    std::vector<SplitOrGathered> chosen;
-    bool any_gathered = false, in_parts = false;
-    for (const TileList& mask : masks_) {
-      chosen.push_back(split_or_gather(mask, of_mask, groups_per_mask_, share_of(gpu_, num_masks()), gathers));
-      any_gathered = any_gathered || chosen.back().gathered;
-      in_parts = in_parts || chosen.back().parts;
-    }
-    in_parts = in_parts && !any_gathered;
+    const std::vector<SplitOrGathered> chosen =
+        split_or_gather(masks_, of_mask, groups_per_mask_, share_of(gpu_, num_masks()), gathers);
+    const bool in_parts =
+        std::any_of(chosen.begin(), chosen.end(), [](const SplitOrGathered& one) { return one.parts.has_value(); });
     for (size_t g = 0; g < masks_.size(); ++g) {
       const auto& [parts, gathered] = chosen[g];
-      if (parts && in_parts) {
+      if (parts) {
         add_parts(*parts, static_cast<int32_t>(g));
         continue;
       }
@@ -112,12 +108,7 @@ class TileJoiner {
     const int64_t block_n = masks_[0].shape.block_n;
     Tiles& tiles = tiles_.emplace_back();
     for (const TileItem& item : items) {
-      int64_t steps = 0;
-      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        const TileRun& run = runs[static_cast<size_t>(r)];
-        steps += (run.k_end - run.k_begin + block_n - 1) / block_n;
-      }
-      tiles.steps.push_back(steps);
+      tiles.steps.push_back(item_steps(item, runs, block_n));
       tiles.items.push_back({item.row_begin, item.row_end, item.run_begin + first_run, item.run_end + first_run});
     }
   }

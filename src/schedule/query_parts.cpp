@@ -10,6 +10,7 @@
 
 #include "machine/gpu_model.hpp"
 #include "schedule/multiprocessors.hpp"
+#include "schedule/tile_list.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -34,11 +35,7 @@ constexpr double kWantedGainOfLast = 1.01;
 int64_t steps_of(const TileRun& run, int64_t block_n) { return (run.k_end - run.k_begin + block_n - 1) / block_n; }
 
 int64_t steps_of(const TileList& tiles, const TileItem& item) {
-  int64_t steps = 0;
-  for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-    steps += steps_of(tiles.runs[static_cast<size_t>(r)], tiles.shape.block_n);
-  }
-  return steps;
+  return item_steps(item, tiles.runs, tiles.shape.block_n);
 }
 
 int64_t parts_of(int64_t steps, int64_t max_steps) { return std::max<int64_t>((steps + max_steps - 1) / max_steps, 1); }

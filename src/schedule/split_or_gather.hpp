@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "schedule/gather_runs.hpp"
 #include "schedule/query_parts.hpp"
@@ -18,9 +20,10 @@ struct SplitOrGathered {
   std::optional<GatheredList> gathered;
 };
 
-/// What makes the multiprocessor that ends last end sooner, as predicted, where items could be split and runs be
-/// gathered; `can_gather`: the kernel can. Each item runs once for each of `num_groups` groups of heads.
-SplitOrGathered split_or_gather(const TileList& tiles, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
-                                bool can_gather);
+/// For each of `masks`, which one launch computes, what ends sooner as predicted: where some could be split and some be
+/// gathered, either is done to all that can be, and the other to none. `can_gather`: the kernel can. `shape`, `gpu` and
+/// `num_groups`, for each of which an item runs once, are the share of one mask.
+std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, const AttnShape& shape,
+                                             int64_t num_groups, const GpuModel& gpu, bool can_gather);
 
 }  // namespace tangram::schedule

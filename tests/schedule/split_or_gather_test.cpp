@@ -32,32 +32,47 @@ TileList eighth_of_blocks(int64_t rows, int64_t keys) {
   return build_tile_list(slices, rows, keys, {16, 128});
 }
 
+SplitOrGathered choose(const TileList& tiles, const AttnShape& shape, bool can_gather) {
+  return split_or_gather({&tiles, 1}, shape, 8, kGpu, can_gather)[0];
+}
+
 TEST(SplitOrGather, BlocksOf16OverManyRowsAreGathered) {
   // 8,192 rows were split, at 99 TFLOP/s instead of 230: parts gather nothing, and take a step for every block.
   const TileList tiles = eighth_of_blocks(8192, 8192);
   const AttnShape shape = shape_of(8192, 8192);
   ASSERT_TRUE(split_items(tiles, shape, 8, kGpu) && gather_runs(tiles));
-  const SplitOrGathered chosen = split_or_gather(tiles, shape, 8, kGpu, true);
+  const SplitOrGathered chosen = choose(tiles, shape, true);
   EXPECT_TRUE(chosen.gathered && !chosen.parts);
 }
 
 TEST(SplitOrGather, OneTileOfRowsIsSplit) {
   // Its items are a few for 132 multiprocessors: parts gain more than full steps.
   const TileList tiles = eighth_of_blocks(16, 65536);
-  const SplitOrGathered chosen = split_or_gather(tiles, shape_of(16, 65536), 8, kGpu, true);
+  const SplitOrGathered chosen = choose(tiles, shape_of(16, 65536), true);
   EXPECT_TRUE(chosen.parts && !chosen.gathered);
 }
 
 TEST(SplitOrGather, KernelsThatCannotGatherSplit) {
   const TileList tiles = eighth_of_blocks(8192, 8192);
-  const SplitOrGathered chosen = split_or_gather(tiles, shape_of(8192, 8192), 8, kGpu, false);
+  const SplitOrGathered chosen = choose(tiles, shape_of(8192, 8192), false);
   EXPECT_TRUE(chosen.parts && !chosen.gathered);
+}
+
+TEST(SplitOrGather, OneLaunchOfSeveralMasksDoesEither) {
+  // The second can only be gathered, which must not cost the first its parts: these gain far more.
+  const AttnShape shape = shape_of(16, 65536);
+  const std::vector<AttnSlice> few{AttnSlice::full({0, 16}, {0, 16}), AttnSlice::full({0, 16}, {256, 272})};
+  const std::vector<TileList> masks{eighth_of_blocks(16, 65536), build_tile_list(few, 16, 65536, {16, 128})};
+  ASSERT_TRUE(gather_runs(masks[1]) && !split_items(masks[1], shape, 8, kGpu));
+  const std::vector<SplitOrGathered> chosen = split_or_gather(masks, shape, 8, kGpu, true);
+  EXPECT_TRUE(chosen[0].parts && !chosen[0].gathered);
+  EXPECT_FALSE(chosen[1].parts || chosen[1].gathered);
 }
 
 TEST(SplitOrGather, LeavesMasksAloneThatGainNothing) {
   const std::vector<AttnSlice> causal{AttnSlice::causal({0, 32768}, {0, 32768})};
   const TileList tiles = build_tile_list(causal, 32768, 32768, {16, 128});
-  const SplitOrGathered chosen = split_or_gather(tiles, shape_of(32768, 32768), 8, kGpu, true);
+  const SplitOrGathered chosen = choose(tiles, shape_of(32768, 32768), true);
   EXPECT_FALSE(chosen.parts || chosen.gathered);
 }
 

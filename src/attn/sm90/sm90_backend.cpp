@@ -26,6 +26,7 @@
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
 #include "schedule/split_or_gather.hpp"
+#include "schedule/tile_list.hpp"
 
 namespace tangram {
 namespace {
@@ -192,11 +193,7 @@ ForwardLists upload_lists(const TileList& tiles, const schedule::SplitOrGathered
   const std::vector<TileRun>& runs = gathered ? gathered->runs : dealt.runs;
   lists.num_items = static_cast<int32_t>(items.size());
   for (const TileItem& item : items) {
-    int64_t steps = 0;
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun& run = runs[static_cast<size_t>(r)];
-      steps += (run.k_end - run.k_begin + dealt.shape.block_n - 1) / dealt.shape.block_n;
-    }
+    const int64_t steps = schedule::item_steps(item, runs, dealt.shape.block_n);
     lists.total_steps += steps;
     lists.longest_steps = std::max(lists.longest_steps, steps);
   }
@@ -329,8 +326,8 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   sm90::check_tiles("Sm90Backend::prepare", *tiles, shape, *tile);
   const int64_t groups = shape.num_heads_q / packed_heads(shape);
   const bool gathers = shape.head_dim == sm90::kGatheredHeadDim && shape.head_dim_v == sm90::kGatheredHeadDim;
-  mask->forward =
-      upload_lists(*tiles, schedule::split_or_gather(*tiles, shape, groups, sm90::gpu_of_current_device(), gathers));
+  const GpuModel gpu = sm90::gpu_of_current_device();
+  mask->forward = upload_lists(*tiles, schedule::split_or_gather({tiles, 1}, shape, groups, gpu, gathers)[0]);
   if (mask->forward->in_parts()) {
     sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
   }

@@ -21,8 +21,8 @@
 //   ds_full[buffer]             8 consumer warps    dS of a step, or a pair of steps, is written
 //   ds_empty[buffer]            8 consumer warps    it has been multiplied; pairs only, see Smem::ds [always]
 //   dout_empty                  8 consumer warps    [kLoneDout: dP of the step is made]
-//   dq_full[warpgroup]          4 warps             its dq of a step is staged [deterministic: of a piece, for each
-//   slot] dq_empty[warpgroup]         1                   its writer has read it [likewise]
+//   dq_full[warpgroup]          4 warps             its dq of a step is staged [deterministic: of a piece, a slot each]
+//   dq_empty[warpgroup]         1                   its writer has read it [likewise]
 // Named barriers: 1, 2 a warpgroup's zeros are written; 3, 4 its turn (Turns); 5 pieces of an item meet (join_pieces).
 //
 // Shared memory (Smem)
