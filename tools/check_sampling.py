@@ -39,7 +39,7 @@ MUTATIONS = [
         "lse = static_cast<float>(total);",
     ),
     ("plan/program/movement_writer.cpp", "!call.fetched && call.stage > 0", "call.stage > 0"),
-    ("plan/program/emit_kv.cpp", "if (s == last && call_", "if (s + 1 == stages.size() && call_"),
+    ("plan/program/emit_kv.cpp", "if (i == last && call_", "if (i + 1 == calls.size() && call_"),
     ("plan/program/heads.cpp", "shard_row[member] += size;", ""),
 ]
 

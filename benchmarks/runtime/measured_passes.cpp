@@ -90,7 +90,7 @@ class AlonePasses final : public MeasuredPasses {
       return;
     }
     const auto& chunks = plan.grid.head_chunks;
-    for (const ProgramMask& mask : program_masks(plan, rank)) {
+    for (const ProgramMask& mask : program_masks(plan, rank, ProgramTarget{})) {
       add(mask.slices, mask.shape, static_cast<int>(std::count(chunks.begin(), chunks.end(), mask.shape.num_heads_kv)));
     }
   }

@@ -140,17 +140,15 @@ class DevicePass {
   virtual void wait_started(int /*stage*/, void* /*stream*/) {}
   /// Multiprocessors that transfers take while they run, as far as the transport knows.
   virtual int transfer_sms() const { return 0; }
-  /// Whether arrivals() has flags.
-  virtual bool has_arrivals() const { return false; }
-  /// For kernels that wait inside. Everything that peers wait for must be enqueued before such a kernel: call all casts
-  /// of the epoch first.
+  /// For kernels that wait inside, where they can (DeviceCommunicator::kernel_transfers). Everything that peers wait
+  /// for must be enqueued before such a kernel: call all casts of the epoch first.
   virtual DeviceArrivals arrivals() const = 0;
 
   /// Sends the partial rows of `stage` to their owners. `partials`: one per return tensor, `[partial_rows, heads,
   /// dim]`, contiguous, of its partial_dtype. They must stay unchanged until end().
   virtual void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) = 0;
   /// Instead of `partials` in reduce: what a kernel stores itself. Rows of `stage` and `tensor` by owner and partial
-  /// row; the same for every epoch of the return slot `return_slot()`. Empty when this transport cannot.
+  /// row; the same for every epoch of the return slot `return_slot()`. Empty where kernels cannot.
   virtual std::vector<ReturnTarget> return_targets(int stage, int tensor, int return_slot) const = 0;
   /// The return slot of the open epoch, -1 when nothing returns.
   virtual int return_slot() const = 0;
@@ -184,6 +182,12 @@ class DevicePass {
   virtual void drop_kept(KeptSlot kept) = 0;
 };
 
+/// What kernels can do themselves in the passes of a communicator.
+struct KernelTransfers {
+  bool wait_for_rows = false;    ///< there are flags: DevicePass::arrivals
+  bool store_at_owners = false;  ///< DevicePass::return_targets, leave_rows
+};
+
 /// The device side of a group: one GPU per rank (in tests several ranks may share one). Collective calls as in
 /// Communicator: the same on all ranks, in the same order.
 class DeviceCommunicator {
@@ -198,6 +202,8 @@ class DeviceCommunicator {
   virtual int device() const = 0;
   /// Host-side collectives of the same group: agreement, barriers, small sums, with deadlines.
   virtual Communicator& control() = 0;
+  /// Alike on all ranks.
+  virtual KernelTransfers kernel_transfers() const { return {}; }
 
   /// Collective; may wait for peers and allocates. Throws InvalidArgument on every rank, before anything is sent, when
   /// the ranks' specs do not fit together; NotAvailable for sizes that this device cannot hold. Never call it while

@@ -18,6 +18,7 @@
 #include "core/require.hpp"
 #include "plan/program/text.hpp"
 #include "runtime/host/host_attention.hpp"
+#include "tangram/attention.hpp"
 
 namespace tangram::cli {
 
@@ -29,18 +30,30 @@ struct PlanVerbOptions {
   OutputOptions output;
   std::string save_plan;
   std::optional<int> program;
+  bool on_gpus = false;
 };
 
-/// What a rank does in a step, forward and backward, on the host.
-std::string programs_text(const Plan& plan, int rank) {
+/// What GPUs run that copy engines connect: one call of attention a pass, which waits, where K/V alone move.
+ProgramTarget gpu_target() {
+  ProgramTarget target;
+  target.forward_calls = target.backward_calls = KeyCalls::kAsTheyCome;
+  target.stretch_border = AttnBackend::kStretchBorder;
+  target.stores_at_owners = true;
+  return target;
+}
+
+/// What a rank does in a step, forward and backward.
+std::string programs_text(const Plan& plan, int rank, bool on_gpus) {
   require(rank >= 0 && rank < plan.cp_size(), "--program: must be a rank in [0, {}) (got {})", plan.cp_size(), rank);
   CallShape call = CallShape::with_results(plan.config.heads.dtype, plan.config.heads.dtype);
   const bool keeps = can_keep(plan);
   call.keeps = keeps;
-  std::string text = fmt::format("rank {} of {}, forward, on the host\n", rank, plan.cp_size());
-  text += program_text(forward_program(plan, rank, call, kHostTarget));
+  const ProgramTarget target = on_gpus ? gpu_target() : kHostTarget;
+  std::string text =
+      fmt::format("rank {} of {}, forward, on {}\n", rank, plan.cp_size(), on_gpus ? "GPUs" : "the host");
+  text += program_text(forward_program(plan, rank, call, target));
   text += fmt::format("\nbackward{}\n", keeps ? ", with what the forward pass kept" : "");
-  return text + program_text(backward_program(plan, rank, call, kHostTarget, keeps));
+  return text + program_text(backward_program(plan, rank, call, target, keeps));
 }
 
 int plan_main(const PlanVerbOptions& options) {
@@ -50,7 +63,7 @@ int plan_main(const PlanVerbOptions& options) {
   if (!options.save_plan.empty()) write_file(options.save_plan, "--save-plan", plan_to_json(*summary.plan));
   if (!options.output.html.empty()) write_file(options.output.html, "--html", html_report(summary, {}));
   if (options.program) {
-    print_text(programs_text(*summary.plan, *options.program));
+    print_text(programs_text(*summary.plan, *options.program, options.on_gpus));
     return kOk;
   }
   const std::string text = options.output.json ? plan_json(summary).dump(2) + "\n" : plan_text(summary);
@@ -74,6 +87,9 @@ Verb add_plan_verb(CLI::App& app) {
                    "print what this rank does in a step, operation by operation, instead")
       ->type_name("RANK")
       ->excludes(verb->get_option("--json"))
+      ->group("Output");
+  verb->add_flag("--on-gpus", options->on_gpus, "with --program: as GPUs of one host do it, by copy engines")
+      ->needs(verb->get_option("--program"))
       ->group("Output");
   return {verb,
           [options] { return plan_main(*options); },

@@ -173,14 +173,4 @@ AttnShape rank_shape(const Plan& plan, int rank) {
           heads.dtype};
 }
 
-std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const AttnBackend& backend, const std::vector<Stage>& stages,
-                                                          const AttnShape& shape, AttnPasses passes) {
-  std::vector<std::unique_ptr<PreparedMask>> prepared;
-  for (size_t stage = 0; stage < stages.size(); ++stage) {
-    const bool has_work = stage == 0 || !stages[stage].slices.empty();
-    prepared.push_back(has_work ? prepare_slices(backend, stages[stage].slices, shape, {}, passes) : nullptr);
-  }
-  return prepared;
-}
-
 }  // namespace tangram

@@ -46,9 +46,4 @@ void check_plan(const char* name, const Plan& plan, int size);
 /// Query rows of the rank's shard against key rows of its buffer; against none where every call has its own.
 AttnShape rank_shape(const Plan& plan, int rank);
 
-/// What the backend prepares from each stage's slices: null where there are none, since such a stage needs no call,
-/// except for the first, which sets the results of rows without keys.
-std::vector<std::unique_ptr<PreparedMask>> prepare_stages(const AttnBackend& backend, const std::vector<Stage>& stages,
-                                                          const AttnShape& shape, AttnPasses passes);
-
 }  // namespace tangram

@@ -73,6 +73,8 @@ struct ProgramRunner::Visitor {
     if (!copies.empty()) runner.copy_floats(copies, op.step);
   }
   void operator()(const ZeroOp& op) const { runner.zero(runner.view(op.tensor)); }
+  void operator()(const OpenOp& op) const { runner.open(op); }
+  void operator()(const FinishOp& op) const { runner.finish(op); }
   void operator()(const CastOp& op) const { runner.cast(op.cast); }
   void operator()(const WaitOp& op) const { runner.wait(op.cast); }
   void operator()(const AttendOp& op) const {
@@ -91,6 +93,9 @@ struct ProgramRunner::Visitor {
     runner.at_owner(op);
   }
 };
+
+void ProgramRunner::open(const OpenOp&) { TANGRAM_ASSERT(false); }
+void ProgramRunner::finish(const FinishOp&) { TANGRAM_ASSERT(false); }
 
 RowListsView ProgramRunner::row_lists(int) const {
   TANGRAM_ASSERT(false);

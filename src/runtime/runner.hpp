@@ -96,6 +96,9 @@ class ProgramRunner {
   /// Program::row_lists[number]; programs for the host have none.
   virtual RowListsView row_lists(int number) const;
   RowListsView row_lists(const RowListsRef& ref) const;
+  /// What programs for the host do not have.
+  virtual void open(const OpenOp& op);
+  virtual void finish(const FinishOp& op);
   virtual void before(size_t /*op*/) {}
   virtual void after(size_t /*op*/) {}
   virtual void sum_rows(std::span<const RowSum> sums, int step) = 0;

@@ -47,6 +47,18 @@ TEST(PlanVerb, PrintsTheProgramOfARank) {
   EXPECT_NE(with({"--program", "0", "--json"}).code, 0);
 }
 
+TEST(PlanVerb, PrintsTheProgramThatGpusRun) {
+  const ProgramResult result =
+      run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--program", "0", "--on-gpus"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("rank 0 of 2, forward, on GPUs\n"));
+  EXPECT_THAT(result.out, HasSubstr("open    and copy k[0, 127) -> r0[0, 127)"));
+  EXPECT_THAT(result.out, HasSubstr("own keys also from k[0, 4096); waits for casts 0"));
+  EXPECT_THAT(result.out, HasSubstr("; stores r"));
+  EXPECT_THAT(result.out, HasSubstr("finish  r"));
+  EXPECT_NE(run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--on-gpus"}).code, 0);
+}
+
 /// Without line breaks and other white space, since pages break lines elsewhere.
 std::string without_space(std::string text) {
   std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });

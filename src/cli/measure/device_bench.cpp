@@ -34,7 +34,7 @@ std::vector<std::unique_ptr<MeasuredMask>> calls_of_rank(const Plan& plan, int r
         of.slices, shape_of(plan, plan.q_dispatch.rows_per_rank(), of.kv_rows), tensors, backend, options));
     return calls;
   }
-  for (const ProgramMask& mask : program_masks(plan, rank)) {
+  for (const ProgramMask& mask : program_masks(plan, rank, ProgramTarget{})) {
     if (mask.slices.empty()) continue;
     calls.push_back(std::make_unique<MeasuredMask>(mask.slices, mask.shape, tensors, backend, options, mask.passes));
   }

@@ -29,7 +29,6 @@ class CopyEnginePass final : public DevicePass {
   int64_t own_bytes() const override;
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_cast(int stage, void* stream) override;
-  bool has_arrivals() const override { return true; }
   DeviceArrivals arrivals() const override;
   void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
   std::vector<ReturnTarget> return_targets(int stage, int tensor, int return_slot) const override;

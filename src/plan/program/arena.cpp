@@ -32,24 +32,42 @@ void append(const ArenaLayout& layout, const std::vector<RowCopy>& rows, const T
   }
 }
 
+/// Whether K/V alone move.
+bool lands_by_region(const Program& program) {
+  return program.closes() || (!program.ops.empty() && std::holds_alternative<OpenOp>(program.ops.front()));
+}
+
+Exchange in_units(const ArenaLayout& layout, const Cast& cast) {
+  Exchange units;
+  for (const CastItem& item : cast.items) {
+    append(layout, item.exchange->sends, item.source, item.target, units.sends);
+    append(layout, item.exchange->recvs, item.target, item.source, units.recvs);
+  }
+  std::sort(units.sends.begin(), units.sends.end());
+  std::sort(units.recvs.begin(), units.recvs.end());
+  return units;
+}
+
 }  // namespace
 
 ArenaLayout lay_out_arena(const Program& program) {
   ArenaLayout layout;
+  const bool by_region = lands_by_region(program);
   for (const Region& region : program.regions) {
+    if (region.memory == Memory::kArena && by_region) layout.landing.push_back(static_cast<int>(layout.offsets.size()));
+    if (region.memory == Memory::kStored || region.memory == Memory::kReturned) {
+      layout.offsets.push_back(-1);
+      continue;
+    }
     int64_t& end = region.memory == Memory::kArena ? layout.arena_bytes : layout.work_bytes;
     layout.offsets.push_back(end);
     end += round_up(region.bytes(), kAlignment);
   }
   for (const Cast& cast : program.casts) {
-    Exchange units;
-    for (const CastItem& item : cast.items) {
-      append(layout, item.exchange->sends, item.source, item.target, units.sends);
-      append(layout, item.exchange->recvs, item.target, item.source, units.recvs);
-    }
-    std::sort(units.sends.begin(), units.sends.end());
-    std::sort(units.recvs.begin(), units.recvs.end());
-    layout.casts.push_back(std::move(units));
+    const bool returns = !cast.items.empty() && cast.items.front().target.memory == Memory::kReturned;
+    std::vector<Exchange>& stages = returns ? layout.returns : layout.casts;
+    layout.stages.push_back({returns, static_cast<int>(stages.size())});
+    stages.push_back(by_region ? *cast.items.front().exchange : in_units(layout, cast));
   }
   return layout;
 }

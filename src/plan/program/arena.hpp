@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The regions of a program as offsets in two stretches of memory, and its casts as moves within one of them.
+// Where the regions of a program for a stream lie, and its casts as a pass of a transport takes them.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,25 @@ namespace tangram {
 /// NOTE [arena]: all regions of kArena lie in one landing tensor of a DevicePass, in rows of kArenaUnit bytes, which is
 /// also the source of every cast. Offsets are alike on all ranks, so tables need no exchange. Nothing in it is used
 /// twice in a pass: what one rank still reads is never overwritten by another.
+/// Where K/V alone move, each region is a landing tensor of its own, as long as the rank needs it: casts bring rows of
+/// the caller's K and V, all by one exchange.
 inline constexpr int64_t kArenaUnit = 16;
 
 struct ArenaLayout {
-  std::vector<int64_t> offsets;  ///< of each region, in bytes from the begin of the arena or of the work
+  /// Of each region, in bytes from the begin of the arena or of the work; -1 of those that take no memory.
+  std::vector<int64_t> offsets;
   int64_t arena_bytes = 0;
   int64_t work_bytes = 0;
-  std::vector<Exchange> casts;  ///< by stage, in units of the arena on both sides, ascending
+  /// Of each cast whether it returns partial results to kReturned, and its number among those that do or do not: the
+  /// stage of a pass.
+  struct Stage {
+    bool returns = false;
+    int number = 0;
+  };
+  std::vector<Stage> stages;
+  std::vector<Exchange> casts;  ///< by stage; within one arena in its units on both sides, ascending
+  std::vector<Exchange> returns;
+  std::vector<int> landing;  ///< regions that are landing tensors of their own; none: one arena
 };
 
 /// Regions one after the other, aligned to 256 bytes. Rows of all items must be multiples of kArenaUnit bytes.

@@ -23,10 +23,10 @@ bool can_keep(const Plan& plan) {
   return plan.grid.empty() ? plan.ranks.front().backward.back().kept : plan.grid.head_ranks > 1;
 }
 
-std::vector<ProgramMask> program_masks(const Plan& plan, int rank) {
+std::vector<ProgramMask> program_masks(const Plan& plan, int rank, const ProgramTarget& target) {
   require_rank("program_masks", plan, rank);
   if (!plan.movement.empty()) return movement_masks(plan, rank);
-  return plan.grid.empty() ? kv_masks(plan, rank) : grid_masks(plan, rank);
+  return plan.grid.empty() ? kv_masks(plan, rank, target) : grid_masks(plan, rank);
 }
 
 Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target) {

@@ -10,8 +10,10 @@
 #include "plan/program/program.hpp"
 #include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
+#include "tangram/key_stretch.hpp"
 #include "tangram/plan.hpp"
 #include "tangram/slice.hpp"
+#include "tangram/tile_list.hpp"
 
 namespace tangram {
 
@@ -22,8 +24,10 @@ struct ProgramMask {
   std::vector<AttnSlice> slices;
   bool needed = true;  ///< something is to be computed, or results have to be set
   AttnPasses passes = AttnPasses::kBoth;
+  std::vector<KeyArrival> late = {};       ///< keys that come while a call runs, in the order in which they come
+  std::vector<KeyStretch> stretches = {};  ///< keys that a call reads elsewhere,
+  int64_t stretch_border = 0;              ///< and of whose ends so many lie among the others, too
 };
-std::vector<ProgramMask> program_masks(const Plan& plan, int rank);
 
 /// What a caller of a pass gives and wants.
 struct CallShape {
@@ -44,6 +48,13 @@ struct CallShape {
   friend auto operator<=>(const CallShape&, const CallShape&) = default;
 };
 
+/// Calls of attention beside the transfers of keys.
+enum class KeyCalls {
+  kByStage,     ///< one a stage; rows of later stages travel meanwhile
+  kOnce,        ///< one, once all keys are there
+  kAsTheyCome,  ///< one, which waits for each key where it needs it
+};
+
 /// What can run a program.
 struct ProgramTarget {
   /// Casts read arguments and work, too; else regions of the arena alone.
@@ -54,10 +65,21 @@ struct ProgramTarget {
   int chunks_ahead = 0;
   /// Parts of a cast of one float a row and head are filled up to multiples of so many.
   int64_t float_unit = 4;
+
+  // Of a stream that runs a plan that moves K/V alone. All rows are sent for at once.
+  KeyCalls forward_calls = KeyCalls::kByStage;
+  KeyCalls backward_calls = KeyCalls::kByStage;
+  /// Calls can read own keys where they lie, in stretches that are longer than two borders, of which only the borders
+  /// are copied. Negative: they can not.
+  int64_t stretch_border = -1;
+  /// A call that gets all keys can store rows of dk and dv at their owners, in the dtype in which they travel.
+  bool stores_at_owners = false;
 };
 /// What the host's runner wants. The operands of the next chunk of heads travel while one computes; more would only
 /// take memory.
 inline constexpr ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
+
+std::vector<ProgramMask> program_masks(const Plan& plan, int rank, const ProgramTarget& target);
 
 /// Whether a forward pass can leave something to its backward pass.
 bool can_keep(const Plan& plan);

@@ -8,9 +8,9 @@
 
 namespace tangram {
 
-/// Of the stages of the forward pass, then of those of the backward pass.
-std::vector<ProgramMask> kv_masks(const Plan& plan, int rank);
-/// With CallShape::keeps the first two regions hold the K and V that came last.
+/// Of the calls of the forward pass, then of those of the backward pass.
+std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarget& target);
+/// With CallShape::keeps the first two regions hold the K and V that came last; on streams all that calls read.
 Program kv_forward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);
 Program kv_backward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept);
 

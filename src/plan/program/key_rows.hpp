@@ -79,6 +79,12 @@ class KeyGradients {
                LandingRows landing, int64_t arena_rows);
 
   const PairRef& computed() const { return computed_; }
+  /// Lets the call add to dk and dv.
+  void add_to(AttendOp& call) const {
+    call.dk = computed_.k;
+    call.dv = computed_.v;
+    call.accumulate_kv = true;
+  }
   /// Sends those of the rows that a stage brought.
   void send_back(ProgramWriter& writer, const Exchange& exchange, size_t stage);
   /// Writes the shard's, once those of others have come: theirs plus what this rank's queries contributed. The shard's

@@ -61,6 +61,9 @@ struct RegionsOf {
   void operator()(const LargestOp& op) const {
     for (const FloatRef* ref : {&op.from, &op.to}) add(*ref);
   }
+  // Of programs for streams, whose regions live as long as their pass.
+  void operator()(const OpenOp&) const {}
+  void operator()(const FinishOp&) const {}
 };
 
 int64_t bytes_of(const TensorRef& tensor) { return tensor.rows * tensor.row_bytes(); }

@@ -21,7 +21,12 @@ enum class Memory : int {
   kNone = 0,
   kArena,  ///< a region that rows of other ranks are sent from or land in
   kWork,   ///< a region of this rank alone
-  kQ,      ///< arguments of the pass, and so on
+  /// A region of this rank that takes no memory: rows that a call of attention stores where they belong, at their
+  /// owners too (AttendOp::stores).
+  kStored,
+  /// A region of zeros to which casts add, in memory of the transport's; FinishOp alone reads it.
+  kReturned,
+  kQ,  ///< arguments of the pass, and so on
   kK,
   kV,
   kOut,
@@ -140,6 +145,12 @@ struct RowSumsOp {
   int step = 0;  ///< that they belong to; -1: they finish the pass
 };
 
+/// First, where a stream runs a plan that moves K/V alone: copies that are made with the opening of the pass, of own
+/// rows to where keys of others land.
+struct OpenOp {
+  std::vector<RowSumOp> own;
+};
+
 /// `rows` times `columns` values; without a source all become `value`.
 struct FloatCopyOp {
   FloatRef from;
@@ -178,7 +189,24 @@ struct AttendOp {
   FloatRef dsink;
   FloatRef delta;  ///< backward; kNone: computed from out, else that is not read
   bool beside_transfers = false;
-  int step = 0;  ///< stage, chunk of heads, or step between row groups
+  int step = 0;        ///< stage, chunk of heads, or step between row groups
+  int next_cast = -1;  ///< of those with operands that are under way the one that comes next; -1: none is
+
+  // Where a stream runs a plan that moves K/V alone:
+  TensorRef k_elsewhere, v_elsewhere;  ///< hold the keys of ProgramMask::stretches; kNone: all lie in k and v
+  std::vector<int> arrivals;           ///< casts under way for whose keys the call waits itself, each when needed
+  /// Copies that the call makes by itself: of rows of dk and dv, of kStored, to where they belong. What casts send of
+  /// these it stores at the owners.
+  std::vector<RowSumOp> stores;
+  TensorRef stored_dk, stored_dv;  ///< the tensors of kWork that these go to, where not to results
+};
+
+/// Last: ends all casts that add to kReturned, and closes the pass. Rows of `results` become those of `own` plus what
+/// came back, summed in float32 by rank, rounded once; `absent` rows of `own` count as zeros, and rows that are `left`
+/// stay as they are. Both ascending, of the shard.
+struct FinishOp {
+  TensorRef own_k, own_v, dk, dv;
+  std::vector<Range> left, absent;
 };
 
 // What the owner of queries does that others compute for; `lse` and `delta` have dim 1. Sinks are those of the heads of
@@ -207,8 +235,8 @@ struct LargestOp {
   int columns = 0;
 };
 
-using Op =
-    std::variant<RowSumsOp, FloatCopiesOp, ZeroOp, CastOp, WaitOp, AttendOp, DeltaOp, MergeOp, SinkGradOp, LargestOp>;
+using Op = std::variant<RowSumsOp, FloatCopiesOp, ZeroOp, CastOp, WaitOp, AttendOp, DeltaOp, MergeOp, SinkGradOp,
+                        LargestOp, OpenOp, FinishOp>;
 
 struct Program {
   std::vector<Op> ops;
@@ -218,6 +246,8 @@ struct Program {
   /// The first regions, which a forward pass may leave to its backward pass: what that computes with.
   int num_kept = 0;
 
+  /// Whether it ends by closing its pass.
+  bool closes() const { return !ops.empty() && std::holds_alternative<FinishOp>(ops.back()); }
   /// Bytes that this rank receives.
   int64_t bytes_received() const;
 };

@@ -85,6 +85,7 @@ ShadowMemory::ShadowMemory(const Program& program, const ShadowMemory* kept) : p
     Cells& cells = regions_.emplace_back();
     cells.columns = floats.contains(number) ? int64_t{region.heads} * region.dim : region.heads;
     cells.cells.resize(static_cast<size_t>(region.rows * cells.columns));
+    for (Cells::Cell& cell : cells.cells) cell.written = region.memory == Memory::kReturned;
   }
 }
 

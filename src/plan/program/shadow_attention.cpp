@@ -128,6 +128,8 @@ struct Call {
   const AttendOp& op;
   const CallShape& call;
   Sums sums;
+  std::span<const KeyStretch> stretches;
+  int64_t border;
 
   std::vector<char> keys_seen() const {
     std::vector<char> seen(static_cast<size_t>(sums.keys));
@@ -140,9 +142,23 @@ struct Call {
   /// Keys that no slice shows may hold anything: zero.
   std::vector<Element> pairs() const {
     const std::vector<char> seen = keys_seen();
-    return elements(sums.keys, sums.heads_kv, [&](int64_t j, int g) {
-      return seen[static_cast<size_t>(j)] == 0 ? Element() : memory.read(op.k, j, g) * memory.read(op.v, j, g);
-    });
+    return elements(sums.keys, sums.heads_kv,
+                    [&](int64_t j, int g) { return seen[static_cast<size_t>(j)] == 0 ? Element() : pair(j, g); });
+  }
+  /// Which of the two tensors a tile of keys is read from depends on where it lies: own keys near the end of a stretch
+  /// must be in both, others may be in the shard alone.
+  Element pair(int64_t j, int g) const {
+    for (const KeyStretch& stretch : stretches) {
+      if (j < stretch.keys.begin || j >= stretch.keys.end) continue;
+      const int64_t row = stretch.row + j - stretch.keys.begin;
+      const Element own = memory.read(op.k_elsewhere, row, g) * memory.read(op.v_elsewhere, row, g);
+      const bool is_border = j < stretch.keys.begin + border || j >= stretch.keys.end - border;
+      if (is_border && own != memory.read(op.k, j, g) * memory.read(op.v, j, g)) {
+        throw ProgramFault{"finds other keys in the buffer than in the shard"};
+      }
+      return own;
+    }
+    return memory.read(op.k, j, g) * memory.read(op.v, j, g);
   }
   Element sink(int64_t row, int head) const {
     return Sinks{memory, call, contiguous(op.sink, sums.heads_q)}.sum(row, head);
@@ -230,8 +246,12 @@ void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, c
   if (op.delta.memory == Memory::kNone) {
     require_shape("out", op.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   }
-  const Call shadow{
-      memory, op, call, {shape.seqlen_q, shape.seqlen_k, shape.num_heads_q, shape.num_heads_kv, mask.slices}};
+  const Call shadow{memory,
+                    op,
+                    call,
+                    {shape.seqlen_q, shape.seqlen_k, shape.num_heads_q, shape.num_heads_kv, mask.slices},
+                    op.k_elsewhere.memory == Memory::kNone ? std::span<const KeyStretch>{} : std::span(mask.stretches),
+                    mask.stretch_border};
   if (!op.backward) return shadow.forward();
   require_shape("dout", op.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   require_shape("dq", op.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tangram {
 
 namespace {
@@ -27,9 +29,10 @@ const std::vector<RowCopy>& receipts(const Cast& cast, const CastItem& item) {
 
 }  // namespace
 
-ShadowRank::ShadowRank(const Plan& plan, int rank, const Program& of_pass, const ShadowMemory* kept)
+ShadowRank::ShadowRank(const Plan& plan, int rank, const Program& of_pass, std::vector<ProgramMask> of_masks,
+                       const ShadowMemory* kept)
     : program(of_pass),
-      masks(program_masks(plan, rank)),
+      masks(std::move(of_masks)),
       memory(of_pass, kept),
       q_rows(shard_rows(plan.q_dispatch, rank)),
       k_rows(shard_rows(plan.k_dispatch, rank)),
@@ -74,6 +77,42 @@ void ShadowRank::find_largest(const LargestOp& op) {
     for (int64_t row = 0; row < op.rows; ++row) sum += memory.read(op.from, row, column);
     memory.write(op.to, 0, column, sum);
   }
+}
+
+std::vector<int> ShadowRank::casts_that_return() const {
+  std::vector<int> numbers;
+  for (size_t cast = 0; cast < program.casts.size(); ++cast) {
+    const std::vector<CastItem>& items = program.casts[cast].items;
+    if (!items.empty() && items.front().target.memory == Memory::kReturned) numbers.push_back(static_cast<int>(cast));
+  }
+  return numbers;
+}
+
+void ShadowRank::finish(const FinishOp& op) {
+  const auto is_among = [](const std::vector<Range>& ranges, int64_t row) {
+    return std::any_of(ranges.begin(), ranges.end(),
+                       [row](const Range& range) { return range.begin <= row && row < range.end; });
+  };
+  const std::vector<int> returning = casts_that_return();
+  if (returning.empty()) throw ProgramFault{"finishes though nothing returns"};
+  const std::vector<CastItem>& items = program.casts[static_cast<size_t>(returning.front())].items;
+  if (items.size() != 2) throw ProgramFault{"finishes other than gradients of keys and of values"};
+  const auto add = [&](const TensorRef& own, const TensorRef& returned, const TensorRef& result) {
+    for (const TensorRef* ref : {&own, &returned}) {
+      if (ref->rows != result.rows || ref->heads != result.heads || ref->dim != result.dim) {
+        throw ProgramFault{"adds tensors of different shapes"};
+      }
+    }
+    for (int64_t row = 0; row < result.rows; ++row) {
+      if (is_among(op.left, row)) continue;
+      for (int head = 0; head < result.heads; ++head) {
+        const Element part = is_among(op.absent, row) ? Element() : memory.read(own, row, head);
+        memory.write(result, row, head, part + memory.read(returned, row, head));
+      }
+    }
+  };
+  add(op.own_k, items[0].target, op.dk);
+  add(op.own_v, items[1].target, op.dv);
 }
 
 size_t ShadowRank::checked_cast(int number) const {
@@ -121,6 +160,14 @@ bool ShadowRank::land(int number, int self, std::span<const std::unique_ptr<Shad
   waited[cast] = true;
   for (const CastItem& item : items) {
     for (const RowCopy& copy : sends(program.casts[cast], item)) memory.end_read(item.source, copy.rows);
+  }
+  return true;
+}
+
+bool ShadowRank::land_all(const std::vector<int>& numbers, int self,
+                          std::span<const std::unique_ptr<ShadowRank>> ranks) {
+  for (const int number : numbers) {
+    if (!waited[checked_cast(number)] && !land(number, self, ranks)) return false;
   }
   return true;
 }

@@ -26,16 +26,22 @@ struct ShadowRank {
   std::vector<std::vector<std::map<int, std::vector<std::pair<RowCopy, std::vector<Element>>>>>> sent;
   std::vector<bool> posted, waited;
 
-  ShadowRank(const Plan& plan, int rank, const Program& of_pass, const ShadowMemory* kept);
+  ShadowRank(const Plan& plan, int rank, const Program& of_pass, std::vector<ProgramMask> of_masks,
+             const ShadowMemory* kept);
 
   /// Operations beside attention. Throw ProgramFault.
   void sum_rows(const RowSumOp& sum);
   void copy_floats(const FloatCopyOp& copy);
   void find_largest(const LargestOp& op);
+  /// Once all casts that add to kReturned have ended.
+  void finish(const FinishOp& op);
+  std::vector<int> casts_that_return() const;
   /// Begins the cast.
   void post(int cast_number);
   /// Ends it, as rank `self` of `ranks`; false where a peer has not begun it.
   bool land(int number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks);
+  /// The same of those of `numbers` that have not ended.
+  bool land_all(const std::vector<int>& numbers, int self, std::span<const std::unique_ptr<ShadowRank>> ranks);
 
  private:
   size_t checked_cast(int number) const;

@@ -15,8 +15,9 @@ namespace {
 constexpr size_t kMostShown = 4;  // of the copies of an operation
 
 std::string name_of(Memory where, int region) {
-  static constexpr const char* kNames[] = {"nothing", "arena", "work", "q",   "k",    "v",     "out",       "dout",
-                                           "dq",      "dk",    "dv",   "lse", "sink", "dsink", "max_logits"};
+  static constexpr const char* kNames[] = {"nothing", "arena", "work", "stored", "returned",  "q",
+                                           "k",       "v",     "out",  "dout",   "dq",        "dk",
+                                           "dv",      "lse",   "sink", "dsink",  "max_logits"};
   static_assert(std::size(kNames) == kNumMemories);
   return region >= 0 ? fmt::format("r{}", region) : kNames[static_cast<size_t>(where)];
 }
@@ -74,16 +75,16 @@ std::string text_of(const Cast& cast) {
   return text;
 }
 
+std::string text_of_sum(const RowSumOp& sum) {
+  const std::string source = sum.source.memory == Memory::kNone ? "zeros" : text_of(sum.source);
+  const std::string addend = sum.addend.memory == Memory::kNone ? "" : " + " + text_of(sum.addend);
+  return fmt::format("{}{}{} -> {}", source, addend, text_of(sum.addend_rows), text_of(sum.result));
+}
+
 struct Describe {
   const Program& program;
 
-  std::string operator()(const RowSumsOp& op) const {
-    return "copy    " + list_of(op.sums, [&](const RowSumOp& sum) {
-             const std::string source = sum.source.memory == Memory::kNone ? "zeros" : text_of(sum.source);
-             const std::string addend = sum.addend.memory == Memory::kNone ? "" : " + " + text_of(sum.addend);
-             return fmt::format("{}{}{} -> {}", source, addend, text_of(sum.addend_rows), text_of(sum.result));
-           });
-  }
+  std::string operator()(const RowSumsOp& op) const { return "copy    " + list_of(op.sums, text_of_sum); }
   std::string operator()(const FloatCopiesOp& op) const {
     return "floats  " + list_of(op.copies, [](const FloatCopyOp& copy) {
              const std::string from =
@@ -110,6 +111,13 @@ struct Describe {
     if (op.accumulate_kv) text += "; adds to dk and dv";
     if (op.sink.memory != Memory::kNone) text += "; with the sink";
     if (op.beside_transfers) text += "; beside transfers";
+    if (op.k_elsewhere.memory != Memory::kNone) {
+      text += fmt::format("; own keys also from {}", text_of(op.k_elsewhere));
+    }
+    if (!op.arrivals.empty()) {
+      text += "; waits for casts " + list_of(op.arrivals, [](int number) { return fmt::format("{}", number); });
+    }
+    if (!op.stores.empty()) text += "; stores " + list_of(op.stores, text_of_sum);
     return text;
   }
   std::string operator()(const DeltaOp& op) const {
@@ -124,6 +132,16 @@ struct Describe {
   }
   std::string operator()(const SinkGradOp& op) const {
     return fmt::format("dsink   {}, {} -> {}", text_of(op.lse), text_of(op.delta), text_of(op.dsink));
+  }
+  std::string operator()(const OpenOp& op) const {
+    return op.own.empty() ? "open" : "open    and copy " + list_of(op.own, text_of_sum);
+  }
+  std::string operator()(const FinishOp& op) const {
+    std::string text = fmt::format("finish  {}, {} + what came back -> {}, {}", text_of(op.own_k), text_of(op.own_v),
+                                   text_of(op.dk), text_of(op.dv));
+    const auto rows_of = [](const Range& rows) { return fmt::format("[{}, {})", rows.begin, rows.end); };
+    if (!op.left.empty()) text += "; leaves " + list_of(op.left, rows_of);
+    return text;
   }
   std::string operator()(const LargestOp& op) const {
     return fmt::format("largest {} -> {} (of {} x {})", text_of(op.from), text_of(op.to), op.rows, op.columns);

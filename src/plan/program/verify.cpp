@@ -20,8 +20,8 @@ namespace tangram {
 namespace {
 
 const char* name_of(const Op& op) {
-  static constexpr const char* kNames[] = {"row sums", "float copies", "zero",  "cast",  "wait",
-                                           "attend",   "delta",        "merge", "dsink", "largest"};
+  static constexpr const char* kNames[] = {"row sums", "float copies", "zero",  "cast",    "wait", "attend",
+                                           "delta",    "merge",        "dsink", "largest", "open", "finish"};
   return kNames[op.index()];
 }
 
@@ -38,7 +38,7 @@ class PlayedPass {
             plan.cp_size(), programs.size());
     for (int r = 0; r < plan.cp_size(); ++r) {
       const auto index = static_cast<size_t>(r);
-      ranks_.push_back(std::make_unique<ShadowRank>(plan, r, programs[index],
+      ranks_.push_back(std::make_unique<ShadowRank>(plan, r, programs[index], program_masks(plan, r, step.target),
                                                     kept == nullptr ? nullptr : &kept->ranks_[index]->memory));
       at_fault_ = r;
       guard("before its operations", [&] { add_arguments(*ranks_.back()); });
@@ -164,7 +164,8 @@ class PlayedPass {
         for (size_t i = 0; alike && i < items.size(); ++i) {
           alike = place_of(other, mine[i].target) == place_of(first, items[i].target) &&
                   mine[i].target.row_bytes() == items[i].target.row_bytes() &&
-                  mine[i].source.row_bytes() == items[i].target.row_bytes();
+                  (mine[i].source.row_bytes() == items[i].target.row_bytes() ||
+                   items[i].target.memory == Memory::kReturned);
         }
         require(alike, "verify: casts must be alike on all ranks (got cast {} of rank {} unlike that of rank 0)", c,
                 &rank - ranks_.data());
@@ -205,13 +206,21 @@ class PlayedPass {
           throw ProgramFault{"computes with a mask that is none"};
         }
         if (call->backward != backward_) throw ProgramFault{"computes another pass"};
+        done = rank.land_all(call->arrivals, at_fault_, ranks_);
+        if (!done) return;
         attend(rank.memory, *call, rank.masks[static_cast<size_t>(call->mask)], call_);
+        for (const RowSumOp& store : call->stores) rank.sum_rows(store);
       } else if (const auto* delta = std::get_if<DeltaOp>(&op)) {
         make_delta(rank.memory, *delta);
       } else if (const auto* parts = std::get_if<MergeOp>(&op)) {
         merge(rank.memory, *parts, call_);
       } else if (const auto* dsink = std::get_if<SinkGradOp>(&op)) {
         make_dsink(rank.memory, *dsink, call_);
+      } else if (const auto* opening = std::get_if<OpenOp>(&op)) {
+        for (const RowSumOp& own : opening->own) rank.sum_rows(own);
+      } else if (const auto* finish = std::get_if<FinishOp>(&op)) {
+        done = rank.land_all(rank.casts_that_return(), at_fault_, ranks_);
+        if (done) rank.finish(*finish);
       } else {
         rank.find_largest(std::get<LargestOp>(op));
       }
@@ -301,7 +310,9 @@ class PlayedPass {
 }  // namespace
 
 StepPrograms step_programs(const Plan& plan, const CallShape& call, const ProgramTarget& target, bool kept) {
-  StepPrograms programs{{}, {}, kept, !target.sends_from_anywhere};
+  // The K/V rows of a rank alone land in tensors of their own, as long as they are.
+  const bool moves_kv_alone = plan.grid.empty() && plan.movement.empty();
+  StepPrograms programs{target, {}, {}, kept, !target.sends_from_anywhere && !moves_kv_alone};
   CallShape forward = call;
   forward.keeps = kept;
   for (int rank = 0; rank < plan.cp_size(); ++rank) {

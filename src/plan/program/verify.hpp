@@ -23,6 +23,7 @@ namespace tangram {
 
 /// One program a rank of the forward pass, and of the backward pass after it; `kept`: with what it left.
 struct StepPrograms {
+  ProgramTarget target;
   std::vector<Program> forward;
   std::vector<Program> backward;
   bool kept = false;

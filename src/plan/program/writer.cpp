@@ -22,6 +22,14 @@ TensorRef ProgramWriter::work(DType dtype, int64_t rows, int heads, int dim) {
   return region(Memory::kWork, dtype, rows, heads, dim);
 }
 
+TensorRef ProgramWriter::stored(DType dtype, int64_t rows, int heads, int dim) {
+  return region(Memory::kStored, dtype, rows, heads, dim);
+}
+
+TensorRef ProgramWriter::returned(DType dtype, int64_t rows, int heads, int dim) {
+  return region(Memory::kReturned, dtype, rows, heads, dim);
+}
+
 FloatRef ProgramWriter::float_work(int64_t rows, int columns) {
   return floats_of(work(DType::kFloat32, rows, columns, 1), columns);
 }
@@ -33,9 +41,14 @@ RowListsRef ProgramWriter::add_lists(RowLists lists) {
 
 int ProgramWriter::add_cast(Cast cast) {
   for (const CastItem& item : cast.items) {
+    if (item.target.memory == Memory::kReturned) {  // the transport rounds what goes there
+      TANGRAM_ASSERT(cast.adds && item.source.heads == item.target.heads && item.source.dim == item.target.dim);
+      continue;
+    }
     TANGRAM_ASSERT(item.source.row_bytes() == item.target.row_bytes());
     TANGRAM_ASSERT(cast.adds || item.target.memory == Memory::kArena);
-    TANGRAM_ASSERT(target_.sends_from_anywhere || item.source.memory == Memory::kArena);
+    const bool is_given = item.source.memory == Memory::kK || item.source.memory == Memory::kV;
+    TANGRAM_ASSERT(target_.sends_from_anywhere || item.source.memory == Memory::kArena || is_given);
   }
   program_.casts.push_back(std::move(cast));
   return static_cast<int>(program_.casts.size()) - 1;
@@ -77,7 +90,11 @@ void ProgramWriter::sum_in_order(std::span<const TensorRef> terms, const TensorR
 }
 
 void ProgramWriter::attend(AttendOp op) {
+  for (const int number : op.arrivals) under_way_.erase(number);
   op.beside_transfers = !under_way_.empty();
+  for (auto number = under_way_.rbegin(); number != under_way_.rend(); ++number) {
+    if (!program_.casts[static_cast<size_t>(*number)].results) op.next_cast = *number;
+  }
   program_.ops.emplace_back(std::move(op));
 }
 

@@ -23,6 +23,8 @@ class ProgramWriter {
   /// Regions of the arena must be asked for in the same order and size on all ranks.
   TensorRef arena(DType dtype, int64_t rows, int heads, int dim);
   TensorRef work(DType dtype, int64_t rows, int heads, int dim);
+  TensorRef stored(DType dtype, int64_t rows, int heads, int dim);
+  TensorRef returned(DType dtype, int64_t rows, int heads, int dim);
   FloatRef float_work(int64_t rows, int columns);
   /// The regions so far may be kept.
   void keep_regions() { program_.num_kept = static_cast<int>(program_.regions.size()); }
@@ -41,6 +43,7 @@ class ProgramWriter {
   void zero(const TensorRef& tensor) { program_.ops.emplace_back(ZeroOp{tensor}); }
   /// `result` becomes the sum of all terms in their order, in float32, rounded once. All have equal rows.
   void sum_in_order(std::span<const TensorRef> terms, const TensorRef& result);
+  /// Casts among its arrivals count as waited for.
   void attend(AttendOp op);
   void append(Op op) { program_.ops.push_back(std::move(op)); }
   /// To which step or chunk the copies and sums that follow belong.

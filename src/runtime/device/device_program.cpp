@@ -50,17 +50,76 @@ ProgramDevice program_device() {
   device.merge = [](const RowMerge& merge, void* stream) { merge_rows(merge, cuda::as_stream(stream)); };
   device.find_dsink = [](const SinkGradient& of, void* stream) { device::find_dsink(of, cuda::as_stream(stream)); };
   device.find_maxima = [](const ColumnMaxima& of, void* stream) { device::find_maxima(of, cuda::as_stream(stream)); };
-  device.keep = [](std::span<const int32_t> values) {
-    const auto copy =
-        std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::copy_of(values.data(), values.size_bytes()));
-    return std::shared_ptr<const int32_t>(copy, copy->as<int32_t>());
+  device.keep = [](std::span<const std::byte> bytes) {
+    const auto copy = std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::copy_of(bytes.data(), bytes.size()));
+    return std::shared_ptr<const void>(copy, copy->as<void>());
   };
   return device;
 }
 
-}  // namespace
+bool moves_keys_alone(const Plan& plan) { return plan.grid.empty() && plan.movement.empty(); }
 
-bool runs_program(const Plan& plan) { return !plan.grid.empty() || !plan.movement.empty(); }
+/// Throws NotAvailable, alike on all ranks, for copy engines where another transport moves rows.
+LaunchOrder resolve_launch_order(const Plan& plan, const DeviceCommunicator& communicator) {
+  const LaunchOrder wanted = plan.config.overlap.launch_order;
+  const bool has_engines = communicator.name() == to_string(DeviceTransport::kCopyEngine);
+  if (wanted == LaunchOrder::kAuto) return has_engines ? LaunchOrder::kCopyEngine : LaunchOrder::kSmMargin;
+  if (wanted == LaunchOrder::kCopyEngine && !has_engines) {
+    throw NotAvailable(fmt::format(
+        "DeviceDistAttention: launch_order copy_engine needs the transport copy_engine (got {})", communicator.name()));
+  }
+  return wanted;
+}
+
+/// Whether two ranks of this host have one GPU, so that a kernel of one that waits would keep those of the other out.
+/// Collective.
+bool share_gpus(DeviceCommunicator& communicator) {
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDeviceProperties(&properties, communicator.device()), "cudaGetDeviceProperties");
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : properties.uuid.bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  // Each rank adds its own number to zeros. Numbers below 2^24 are exact; GPUs that meet by chance only lose speed.
+  std::vector<float> numbers(static_cast<size_t>(communicator.size()));
+  numbers[static_cast<size_t>(communicator.rank())] = static_cast<float>(hash >> 40);
+  communicator.control().all_reduce(numbers, ReduceOp::kSum, "GPUs of the ranks");
+  std::sort(numbers.begin(), numbers.end());
+  return std::adjacent_find(numbers.begin(), numbers.end()) != numbers.end();
+}
+
+/// What becomes of a pass of `num_stages`; throws NotAvailable where one kernel is wanted that cannot wait.
+KeyCalls resolve_calls(DeviceOverlap wanted, int num_stages, const DeviceCommunicator& communicator,
+                       const AttnBackend& backend, bool gpus_are_shared) {
+  if (wanted == DeviceOverlap::kStages) return KeyCalls::kByStage;
+  if (wanted == DeviceOverlap::kNone || num_stages == 1) return KeyCalls::kOnce;
+  const int num_flags = (num_stages - 1) * communicator.size();
+  const bool can = backend.can_wait_for_keys() && communicator.kernel_transfers().wait_for_rows &&
+                   num_flags <= AttnBackend::kMaxKeyFlags;
+  if (can && !(wanted == DeviceOverlap::kAuto && gpus_are_shared)) return KeyCalls::kAsTheyCome;
+  if (wanted == DeviceOverlap::kAuto) return KeyCalls::kByStage;
+  throw NotAvailable(
+      fmt::format("DeviceDistAttention: single_launch needs a transport with arrival flags, a backend that waits for "
+                  "them, and at most {} stages times ranks (got {}, {}, {})",
+                  AttnBackend::kMaxKeyFlags, communicator.name(), backend.name(), num_flags));
+}
+
+/// Collective.
+ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicator, const DeviceDistOptions& options) {
+  const AttnBackend& backend = *base.backend;
+  const RankPlan& rank = base.rank_plan();
+  const bool shared = share_gpus(communicator);
+  ProgramTarget target;
+  target.forward_calls =
+      resolve_calls(options.forward, static_cast<int>(rank.forward.size()), communicator, backend, shared);
+  if (options.with_backward) {
+    target.backward_calls =
+        resolve_calls(options.backward, static_cast<int>(rank.backward.size()), communicator, backend, shared);
+  }
+  if (backend.can_read_elsewhere()) target.stretch_border = AttnBackend::kStretchBorder;
+  target.stores_at_owners = communicator.kernel_transfers().store_at_owners;
+  return target;
+}
+
+}  // namespace
 
 void check_program(const Plan& plan, const DeviceCommunicator& communicator, const AttnBackend& backend,
                    const DeviceDistOptions& options) {
@@ -75,33 +134,33 @@ void check_program(const Plan& plan, const DeviceCommunicator& communicator, con
           "DeviceDistAttention: dims of heads must be multiples of 8 (got {} and {})", heads.head_dim,
           heads.head_dim_v);
   require(options.row_sinks >= 0, "DeviceDistAttention: row_sinks must not be negative (got {})", options.row_sinks);
-  const std::string by = plan.movement.empty() ? fmt::format("strategy {}", to_string(plan.config.strategy.name))
-                                               : fmt::format("movement {}", to_string(plan.config.movement.algorithm));
+  static_cast<void>(resolve_launch_order(plan, communicator));
+  if (moves_keys_alone(plan)) return;
   for (const DeviceOverlap wanted : {options.forward, options.backward}) {
     if (wanted != DeviceOverlap::kSingleLaunch) continue;
+    const std::string by = plan.movement.empty()
+                               ? fmt::format("strategy {}", to_string(plan.config.strategy.name))
+                               : fmt::format("movement {}", to_string(plan.config.movement.algorithm));
     throw NotAvailable(fmt::format("DeviceDistAttention: single_launch is for plans that move K/V alone (got {})", by));
-  }
-  const LaunchOrder order = plan.config.overlap.launch_order;
-  if (order == LaunchOrder::kKernelBarrier ||
-      (order == LaunchOrder::kCopyEngine && communicator.name() != to_string(DeviceTransport::kCopyEngine))) {
-    throw NotAvailable(fmt::format("DeviceDistAttention: launch_order {} cannot be with {} over {}", to_string(order),
-                                   by, communicator.name()));
   }
 }
 
 std::unique_ptr<ProgramAttention> make_device_program(RankContext& base, DeviceCommunicator& communicator,
                                                       const DeviceDistOptions& options) {
-  const OverlapConfig& overlap = base.plan->config.overlap;
-  const LaunchOrder order = overlap.launch_order;
+  const Plan& plan = *base.plan;
+  const int sm_margin = plan.config.overlap.sm_margin;
+  const LaunchOrder order = resolve_launch_order(plan, communicator);
+  const bool by_calls = moves_keys_alone(plan);  // which say when they wait
   ProgramOptions how;
-  how.result_dtype = options.result_dtype.value_or(base.plan->config.heads.dtype);
+  how.result_dtype = options.result_dtype.value_or(plan.config.heads.dtype);
   how.row_sinks = options.row_sinks;
   how.with_backward = options.with_backward;
   how.max_kept = options.max_kept;
-  how.overlaps_forward = options.forward != DeviceOverlap::kNone;
-  how.overlaps_backward = options.backward != DeviceOverlap::kNone;
-  const bool has_margin = order == LaunchOrder::kAuto || order == LaunchOrder::kSmMargin;
-  how.margin_beside_transfers = !has_margin ? 0 : overlap.sm_margin > 0 ? overlap.sm_margin : -1;
+  how.overlaps_forward = by_calls || options.forward != DeviceOverlap::kNone;
+  how.overlaps_backward = by_calls || options.backward != DeviceOverlap::kNone;
+  how.margin_beside_transfers = order != LaunchOrder::kSmMargin ? 0 : sm_margin > 0 ? sm_margin : -1;
+  how.starts_transfers_first = order == LaunchOrder::kKernelBarrier;
+  if (by_calls) how.target = key_target(base, communicator, options);
   load_row_kernels();
   load_float_kernels();
   load_owner_kernels();

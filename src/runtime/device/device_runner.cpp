@@ -21,12 +21,22 @@ class DeviceRunner final : public ProgramRunner {
  private:
   void* data(int region) const override {
     const auto index = static_cast<size_t>(region);
-    void* const base = program_.regions[index].memory == Memory::kArena ? run_.arena.data : run_.work;
-    return static_cast<char*>(base) + run_.program.layout.offsets[index];
+    const ArenaLayout& layout = run_.program.layout;
+    if (layout.offsets[index] < 0) return nullptr;
+    void* base = run_.work;
+    if (program_.regions[index].memory == Memory::kArena) {
+      base = run_.arena;
+      if (!run_.landing.empty() && layout.landing.empty()) base = run_.landing.front().data;
+      const auto own = std::find(layout.landing.begin(), layout.landing.end(), region);
+      if (!run_.landing.empty() && own != layout.landing.end()) {
+        return run_.landing[static_cast<size_t>(own - layout.landing.begin())].data;
+      }
+    }
+    return static_cast<char*>(base) + layout.offsets[index];
   }
   RowListsView row_lists(int number) const override {
     const DeviceRowLists& lists = run_.row_lists[static_cast<size_t>(number)];
-    return {lists.begins.get(), lists.rows.get()};
+    return {static_cast<const int32_t*>(lists.begins.get()), static_cast<const int32_t*>(lists.rows.get())};
   }
   void sum_rows(std::span<const RowSum> sums, int) override { run_.device.sum_rows(sums, stream_); }
   void copy_floats(std::span<const FloatCopy> copies, int) override { run_.device.copy_floats(copies, stream_); }
@@ -34,13 +44,27 @@ class DeviceRunner final : public ProgramRunner {
     const int64_t bytes = tensor.rows * tensor.row_stride * static_cast<int64_t>(size_of(tensor.dtype));
     run_.device.zero(tensor.data, bytes, stream_);
   }
+  void open(const OpenOp& op) override {
+    if (run_.pass == nullptr) copy_own(op);  // else begun with the copies
+  }
   void cast(int number) override {
-    const ConstTensorView arena = run_.arena;
-    run_.pass->cast(number, {&arena, 1}, stream_);
-    if (!run_.overlaps) run_.pass->wait_cast(number, stream_);
+    const ArenaLayout& layout = run_.program.layout;
+    const auto [returns, stage] = layout.stages[static_cast<size_t>(number)];
+    const std::vector<CastItem>& items = program_.casts[static_cast<size_t>(number)].items;
+    if (returns && items.front().source.memory == Memory::kStored) {
+      run_.pass->signal_returned(stage, stream_);
+    } else if (returns) {
+      run_.pass->reduce(stage, sources_of(items), stream_);
+    } else if (layout.landing.empty()) {
+      const ConstTensorView arena = run_.landing.front();
+      run_.pass->cast(stage, {&arena, 1}, stream_);
+    } else {
+      run_.pass->cast(stage, sources_of(items), stream_);
+    }
+    if (!run_.overlaps && !returns) run_.pass->wait_cast(stage, stream_);
   }
   void wait(int number) override {
-    if (run_.overlaps) run_.pass->wait_cast(number, stream_);
+    if (run_.overlaps) run_.pass->wait_cast(stage_of(number), stream_);
   }
   void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
     prepare(op, call);
@@ -48,7 +72,21 @@ class DeviceRunner final : public ProgramRunner {
   }
   void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) override {
     prepare(op, call);
+    if (op.stored_dk.memory != Memory::kNone) {
+      // There is a place for each row, whatever rows the own part has; a rank without keys gives none.
+      const TensorRef none_k = op.stored_dk.slice({0, 0}), none_v = op.stored_dv.slice({0, 0});
+      call.dk = view(op.dk.rows > 0 ? op.stored_dk : none_k);
+      call.dv = view(op.dv.rows > 0 ? op.stored_dv : none_v);
+      call.places = run_.places->in_slot(run_.pass->return_slot());
+      call.places.dk_settled = arguments_.tensors[static_cast<size_t>(Memory::kDk)];
+      call.places.dv_settled = arguments_.tensors[static_cast<size_t>(Memory::kDv)];
+    }
     run_.backend.backward(mask, call, stream_);
+  }
+  void finish(const FinishOp& op) override {
+    const ConstTensorView own[] = {view(op.own_k), view(op.own_v)};
+    const TensorView sums[] = {view(op.dk), view(op.dv)};
+    run_.pass->finish_reduce_and_end(own, sums, stream_);
   }
 
   void at_owner(const DeltaOp& op) override {
@@ -71,17 +109,74 @@ class DeviceRunner final : public ProgramRunner {
     if (to != nullptr) run_.device.find_maxima({floats(op.from), to, op.from.stride, op.rows, op.columns}, stream_);
   }
 
+  int stage_of(int cast) const { return run_.program.layout.stages[static_cast<size_t>(cast)].number; }
+  std::vector<ConstTensorView> sources_of(const std::vector<CastItem>& items) const {
+    std::vector<ConstTensorView> sources;
+    for (const CastItem& item : items) sources.push_back(view(item.source));
+    return sources;
+  }
+  void copy_own(const OpenOp& op) {
+    std::vector<RowSum> copies;
+    for (const RowSumOp& own : op.own) copies.push_back({view(own.source), {}, view(own.result), {}});
+    if (!copies.empty()) run_.device.sum_rows(copies, stream_);
+  }
+
   template <class Call>
-  void prepare(const AttendOp& op, Call& call) const {
+  void prepare(const AttendOp& op, Call& call) {
     if (op.beside_transfers && run_.overlaps) {
       call.options.sm_margin = std::max(call.options.sm_margin, run_.margin_beside_transfers);
+    }
+    if (run_.starts_transfers_first && run_.overlaps && op.next_cast >= 0) {
+      run_.pass->wait_started(stage_of(op.next_cast), stream_);
+    }
+    if (op.k_elsewhere.memory != Memory::kNone) {
+      call.k_elsewhere = view(op.k_elsewhere);
+      call.v_elsewhere = view(op.v_elsewhere);
+    }
+    if (!op.arrivals.empty()) {
+      arrivals_ = run_.pass->arrivals();
+      call.arrivals = &arrivals_;
     }
     call.workspace = run_.attention;
   }
 
   const DeviceRun& run_;
   void* stream_;
+  DeviceArrivals arrivals_;
 };
+
+std::span<const std::byte> bytes_of(const std::vector<int32_t>& values) { return std::as_bytes(std::span(values)); }
+
+DevicePassSpec spec_by_region(const DeviceProgram& written, const char* label) {
+  const auto& [program, layout] = written;
+  DevicePassSpec spec;
+  spec.label = label;
+  spec.casts = layout.casts;
+  spec.reduces = layout.returns;
+  for (const int number : layout.landing) {
+    const Region& region = program.regions[static_cast<size_t>(number)];
+    spec.landing.push_back({region.rows, region.heads, region.dim, region.dtype});
+  }
+  if (!program.ops.empty() && std::holds_alternative<OpenOp>(program.ops.front())) {
+    for (const RowSumOp& own : std::get<OpenOp>(program.ops.front()).own) {
+      if (own.result.region != layout.landing.front()) continue;  // the others copy the same rows
+      const int64_t first = own.result.first_row;
+      spec.own_rows.push_back({{first, first + own.result.rows}, own.source.first_row});
+    }
+  }
+  for (size_t cast = 0; cast < layout.stages.size() && spec.returns.empty(); ++cast) {
+    if (!layout.stages[cast].returns) continue;
+    for (const CastItem& item : program.casts[cast].items) {
+      spec.returns.push_back({.partial_rows = item.source.rows,
+                              .owned_rows = item.target.rows,
+                              .heads = item.source.heads,
+                              .dim = item.source.dim,
+                              .partial_dtype = item.source.dtype,
+                              .reduce_dtype = item.target.dtype});
+    }
+  }
+  return spec;
+}
 
 }  // namespace
 
@@ -90,13 +185,19 @@ void run_on_stream(const DeviceRun& run, void* stream) { DeviceRunner(run, strea
 std::vector<DeviceRowLists> keep_row_lists(const Program& program, const ProgramDevice& device) {
   std::vector<DeviceRowLists> kept;
   for (const RowLists& lists : program.row_lists) {
-    kept.push_back({device.keep(lists.begins), device.keep(lists.rows),
+    kept.push_back({device.keep(bytes_of(lists.begins)), device.keep(bytes_of(lists.rows)),
                     static_cast<int64_t>((lists.begins.size() + lists.rows.size()) * sizeof(int32_t))});
   }
   return kept;
 }
 
+std::vector<ConstTensorView> opening_sources(const Program& program, const ProgramArguments& arguments) {
+  if (program.ops.empty() || !std::holds_alternative<OpenOp>(program.ops.front())) return {};
+  return {arguments.tensors[static_cast<size_t>(Memory::kK)], arguments.tensors[static_cast<size_t>(Memory::kV)]};
+}
+
 DevicePassSpec pass_spec(const DeviceProgram& program, const char* label, int64_t arena_bytes) {
+  if (!program.layout.landing.empty() || !program.layout.returns.empty()) return spec_by_region(program, label);
   DevicePassSpec spec;
   spec.label = label;
   spec.casts = program.layout.casts;

@@ -5,60 +5,20 @@
 // is given, so that the same code runs over host memory in tests.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "plan/program/arena.hpp"
-#include "runtime/runner.hpp"
+#include "runtime/device/program_device.hpp"
+#include "runtime/device/return_places.hpp"
 #include "tangram/device_communicator.hpp"
 
 namespace tangram {
 
-/// `own` becomes the result of its keys, those of the rows of `others` (without memory: none) that belong to each row,
-/// and the sink: out = sum_i exp(lse_i - lse) out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows that nobody
-/// computed get out 0, and lse -inf unless there is a sink. The sink's rows are those of `own`.
-struct RowMerge {
-  PartialRows own, others;
-  RowListsView other_rows;
-  SinkRows sinks;
-};
-/// dsink = -exp(sink - lse) * delta in the sink's layout and stride; SinkLayout::kSh adds up over rows. lse and delta
-/// are [rows, heads, 1].
-struct SinkGradient {
-  ConstTensorView lse, delta;
-  SinkRows sinks;
-  float* dsink = nullptr;
-};
-/// to[column] = the largest of from[row * stride + column].
-struct ColumnMaxima {
-  const float* from = nullptr;
-  float* to = nullptr;
-  int64_t stride = 0;
-  int64_t rows = 0;
-  int columns = 0;
-};
-
-/// What a program does to memory itself, on a stream. In an order of its own, the same every time.
-struct ProgramDevice {
-  std::function<void(std::span<const RowSum>, void* stream)> sum_rows;
-  std::function<void(std::span<const FloatCopy>, void* stream)> copy_floats;
-  std::function<void(void* data, int64_t num_bytes, void* stream)> zero;
-  std::function<void(float* values, int64_t count, float factor, void* stream)> scale;
-  /// delta[row, head] = sum over dim of out * dout. Where out is zero dout is not looked at.
-  std::function<void(const ConstTensorView& out, const ConstTensorView& dout, const TensorView& delta, void* stream)>
-      find_delta;
-  std::function<void(const RowMerge&, void* stream)> merge;
-  std::function<void(const SinkGradient&, void* stream)> find_dsink;
-  std::function<void(const ColumnMaxima&, void* stream)> find_maxima;
-  /// Copies values to memory that lives as long as what is returned. Not while a pass is under way.
-  std::function<std::shared_ptr<const int32_t>(std::span<const int32_t> values)> keep;
-};
-
 /// Program::row_lists where a runner finds them.
 struct DeviceRowLists {
-  std::shared_ptr<const int32_t> begins, rows;
+  std::shared_ptr<const void> begins, rows;  // int32
   int64_t bytes = 0;
 };
 std::vector<DeviceRowLists> keep_row_lists(const Program& program, const ProgramDevice& device);
@@ -74,7 +34,8 @@ struct DeviceRun {
   std::span<const DeviceRowLists> row_lists;  ///< of the program
   const ProgramRunner::Masks& masks;
   const ProgramArguments& arguments;
-  TensorView arena;  ///< the landing tensor of the open epoch
+  std::vector<TensorView> landing;  ///< tensors of the open epoch: the arena, or one for each of ArenaLayout::landing
+  void* arena = nullptr;            ///< where the arena lies that is no landing tensor
   void* work = nullptr;
   AttnWorkspace attention;     ///< of one attention call at a time
   DevicePass* pass = nullptr;  ///< with its epoch open; null where nothing is cast
@@ -82,10 +43,17 @@ struct DeviceRun {
   const ProgramDevice& device;
   int margin_beside_transfers = 0;  ///< multiprocessors that attention leaves free while transfers run
   bool overlaps = true;             ///< otherwise every cast is waited for at once
+  /// Attention starts once the transfer that comes next is about to (LaunchOrder::kKernelBarrier).
+  bool starts_transfers_first = false;
+  const ReturnPlaces* places = nullptr;  ///< of a call that stores rows
 };
+/// Closes the pass where the program does (Program::closes).
 void run_on_stream(const DeviceRun& run, void* stream);
 
-/// The casts of a program as a pass of a communicator, which lands in an arena of `arena_bytes`.
+/// What DevicePass::begin copies the rows of an OpenOp from; none where the program does not begin with one.
+std::vector<ConstTensorView> opening_sources(const Program& program, const ProgramArguments& arguments);
+
+/// The casts of a program as a pass of a communicator. One arena has `arena_bytes`.
 DevicePassSpec pass_spec(const DeviceProgram& program, const char* label, int64_t arena_bytes);
 
 }  // namespace tangram

@@ -33,7 +33,8 @@ ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& commun
 
 std::vector<ProgramAttention::Kind> ProgramAttention::kinds() const {
   std::vector<Kind> kinds = {Kind::kForward};
-  if (options_.with_backward) kinds.push_back(Kind::kBackward);
+  // Where K/V alone move and are kept, all passes keep them.
+  if (options_.with_backward && !(moves_keys_alone() && keeps())) kinds.push_back(Kind::kBackward);
   if (keeps()) kinds.push_back(Kind::kBackwardKept);
   return kinds;
 }
@@ -43,8 +44,8 @@ DeviceProgram ProgramAttention::write(Kind kind, const CallShape& call) const {
   forward.keeps = keeps();  // its regions lie in the same places whether a call keeps them or not
   DeviceProgram result;
   result.program = kind == Kind::kForward
-                       ? forward_program(*base_.plan, base_.rank, forward, {})
-                       : backward_program(*base_.plan, base_.rank, call, {}, kind == Kind::kBackwardKept);
+                       ? forward_program(*base_.plan, base_.rank, forward, options_.target)
+                       : backward_program(*base_.plan, base_.rank, call, options_.target, kind == Kind::kBackwardKept);
   result.layout = lay_out_arena(result.program);
   return result;
 }
@@ -60,6 +61,12 @@ CallShape ProgramAttention::shape_of(DType result_dtype, const Sink& sink) const
       CallShape::with_results(base_.plan->config.heads.dtype, by_heads() ? options_.result_dtype : result_dtype);
   call.seqlen_sink = sink.seqlen_sink;
   call.sink_layout = sink.layout;
+  return call;
+}
+
+CallShape ProgramAttention::shape_of(const DistBackwardArgs& args) const {
+  CallShape call = shape_of(args.dq.dtype, args.sink);
+  if (!by_heads()) call.dk = args.dk.dtype, call.dv = args.dv.dtype;
   return call;
 }
 
@@ -100,26 +107,33 @@ void ProgramAttention::prepare_passes() {
       own_arena_bytes_ = arena_bytes_;
       continue;
     }
-    const char* const label = kind == Kind::kForward     ? "forward"
-                              : kind == Kind::kBackward  ? "backward"
-                              : base_.plan->grid.empty() ? "backward of kept rows"
-                                                         : "backward of kept heads";
+    const char* const label = kind == Kind::kForward                          ? "forward"
+                              : kind == Kind::kBackward || moves_keys_alone() ? "backward"
+                              : base_.plan->grid.empty()                      ? "backward of kept rows"
+                                                                              : "backward of kept heads";
     DevicePassSpec spec = pass_spec(written, label, arena_bytes_);
     spec.shares_memory = true;
+    spec.num_return_slots = kReturnSlots;
+    // One pass at a time is open, so all may land in the same memory.
     const auto forward = passes_.find(Kind::kForward);
     if (kind == Kind::kForward) spec.num_slots = 2 + (keeps() ? options_.max_kept : 0);
     if (forward != passes_.end()) spec.landing_of = forward->second;
     passes_[kind] = communicator_.prepare_pass(spec);
+    if (kind == Kind::kForward) continue;
+    auto places = make_return_places(written.program, written.layout, *passes_[kind], kReturnSlots,
+                                     communicator_.size(), device_);
+    if (places != nullptr) places_ = std::move(places);
   }
 }
 
 void ProgramAttention::prepare_masks() {
-  for (const ProgramMask& mask : program_masks(*base_.plan, base_.rank)) {
+  for (const ProgramMask& mask : program_masks(*base_.plan, base_.rank, options_.target)) {
     const AttnPasses passes = options_.with_backward ? mask.passes : AttnPasses::kForward;
     masks_.push_back(nullptr);
     if (!mask.needed || (mask.passes == AttnPasses::kBackward && !options_.with_backward)) continue;
-    masks_.back() = prepare_slices(*base_.backend, mask.slices, mask.shape, {}, passes);
-    const PreparedMask& prepared = *masks_.back();
+    masks_.back() = prepare_slices(*base_.backend, mask.slices, mask.shape, mask.late, passes);
+    PreparedMask& prepared = *masks_.back();
+    if (!mask.stretches.empty()) base_.backend->prepare_stretches(prepared, mask.stretches);
     if (passes != AttnPasses::kBackward) {
       attention_bytes_ = std::max(attention_bytes_, base_.backend->forward_workspace_bytes(prepared));
     }
@@ -131,7 +145,8 @@ void ProgramAttention::prepare_masks() {
 }
 
 int64_t ProgramAttention::device_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = places_ == nullptr ? 0 : places_->bytes;
+  for (const auto& [kind, pass] : passes_) bytes += pass->own_bytes();
   for (const auto& mask : masks_) bytes += mask == nullptr ? 0 : mask->device_bytes();
   for (const auto& [kind, lists_of_program] : row_lists_) {
     for (const DeviceRowLists& lists : lists_of_program) bytes += lists.bytes;
@@ -158,10 +173,30 @@ void ProgramAttention::check_sink(const char* function, const Sink& sink) const 
           DeviceCommunicator::kMaxReduceValues, count);
 }
 
+void ProgramAttention::check_keys(const char* function, const ConstTensorView& k, const ConstTensorView& v,
+                                  const KeptKv* kept) const {
+  if (!moves_keys_alone()) return;
+  require((kept != nullptr) == keeps(),
+          "{}: kept must be given where the plan keeps remote K/V, and only there (got {})", function,
+          kept != nullptr ? "one" : "null");
+  for (const auto& [name, view] : {std::pair("k", k), std::pair("v", v)}) {
+    require(view.head_stride == view.dim && view.row_stride >= int64_t{view.heads} * view.dim,
+            "{}: rows of {} must be contiguous (got row_stride={}, head_stride={} for {})", function, name,
+            view.row_stride, view.head_stride, shape_text(view));
+  }
+}
+
+void ProgramAttention::check_kept_slot(const char* function, const KeptKv& kept) const {
+  require(kept.valid && std::ranges::find(kept_slots_, kept.device_slot) != kept_slots_.end(),
+          "{}: kept must be what a forward pass of this object left, used once (got slot={})", function,
+          kept.device_slot);
+}
+
 void ProgramAttention::check(const DistForwardArgs& args) const {
   const char* function = "DeviceDistAttention::forward";
   DistForwardArgs plain = args;
   plain.kept = nullptr;
+  check_keys(function, args.k, args.v, args.kept);
   validate(base_, plain);
   require(args.kept == nullptr || options_.with_backward, "{}: kept needs a backward pass (got with_backward=false)",
           function);
@@ -174,6 +209,8 @@ void ProgramAttention::check(const DistBackwardArgs& args) const {
   require(options_.with_backward, "{}: must be prepared (got with_backward=false)", function);
   DistBackwardArgs plain = args;
   plain.kept = nullptr;
+  check_keys(function, args.k, args.v, args.kept);
+  if (args.kept != nullptr && (args.kept->valid || moves_keys_alone())) check_kept_slot(function, *args.kept);
   validate(base_, plain);
   check_result(function, "out", args.out.dtype);
   check_result(function, "dq", args.dq.dtype);
@@ -183,44 +220,64 @@ void ProgramAttention::check(const DistBackwardArgs& args) const {
   require(!(by_heads() || moves_queries()) || args.dout.dtype == base_.plan->config.heads.dtype,
           "{}: dout must be {}, in which it travels with its {} (got {})", function,
           to_string(base_.plan->config.heads.dtype), by_heads() ? "heads" : "queries", to_string(args.dout.dtype));
-  require(args.sink.layout == SinkLayout::kSsh ||
-              args.sink.seqlen_sink * args.q.heads <= DeviceCommunicator::kMaxReduceValues,
-          "{}: dsink must have at most {} values (got {})", function, DeviceCommunicator::kMaxReduceValues,
-          args.sink.seqlen_sink * args.q.heads);
-  if (args.kept == nullptr || !args.kept->valid) return;
-  require(std::ranges::find(kept_slots_, args.kept->device_slot) != kept_slots_.end(),
-          "{}: kept must be what a forward pass of this object left, used once (got slot={})", function,
-          args.kept->device_slot);
+  for (const auto& [name, view] : {std::pair("dk", args.dk), std::pair("dv", args.dv)}) {
+    require(!moves_keys_alone() || view.contiguous(),
+            "{}: {} must be contiguous (got row_stride={}, head_stride={} for {})", function, name, view.row_stride,
+            view.head_stride, shape_text(view));
+  }
+  const int64_t sinks = args.dsink == nullptr ? 0 : args.sink.seqlen_sink * args.q.heads;
+  require(args.sink.layout == SinkLayout::kSsh || sinks <= DeviceCommunicator::kMaxReduceValues,
+          "{}: dsink must have at most {} values (got {})", function, DeviceCommunicator::kMaxReduceValues, sinks);
 }
 
-void ProgramAttention::run(Kind kind, const CallShape& call, const ProgramArguments& arguments, TensorView arena,
+DevicePass* ProgramAttention::pass_of(Kind kind) const {
+  const auto found = passes_.find(kind);
+  return found == passes_.end() ? nullptr : found->second.get();
+}
+
+void ProgramAttention::open(Kind kind, const Program& program, const ProgramArguments& arguments, const KeptKv* kept,
+                            void* stream) {
+  DevicePass* const pass = pass_of(kind);
+  if (pass == nullptr) return;
+  if (kind == Kind::kBackwardKept) {
+    slot_ = pass->begin_kept({kept->device_slot}, stream);
+    std::erase(kept_slots_, kept->device_slot);
+  } else {
+    slot_ = pass->begin(opening_sources(program, arguments), stream);
+  }
+}
+
+void ProgramAttention::run(Kind kind, const DeviceProgram& program, const ProgramArguments& arguments,
                            const AttnWorkspace& workspace, void* stream) {
   require(workspace.bytes >= forward_workspace_bytes(), "ProgramAttention: needs a workspace of {} bytes (got {})",
           forward_workspace_bytes(), workspace.bytes);
-  const auto pass = passes_.find(kind);
-  DevicePass* const transfers = pass == passes_.end() ? nullptr : pass->second.get();
+  DevicePass* const pass = pass_of(kind);
+  char* const memory = static_cast<char*>(workspace.data);
   AttnWorkspace attention;
-  if (attention_bytes_ > 0) attention = {static_cast<char*>(workspace.data) + work_bytes_, attention_bytes_};
-  if (transfers == nullptr) arena.data = static_cast<char*>(workspace.data) + work_bytes_ + attention_bytes_;
+  if (attention_bytes_ > 0) attention = {memory + work_bytes_, attention_bytes_};
+  std::vector<TensorView> landing;
+  const int num_tensors = std::max<int>(1, static_cast<int>(program.layout.landing.size()));
+  for (int i = 0; pass != nullptr && i < num_tensors; ++i) landing.push_back(pass->landing(i, slot_));
   const int margin = options_.margin_beside_transfers >= 0 ? options_.margin_beside_transfers
-                     : transfers != nullptr                ? transfers->transfer_sms()
+                     : pass != nullptr                     ? pass->transfer_sms()
                                                            : 0;
   const bool overlaps = kind == Kind::kForward ? options_.overlaps_forward : options_.overlaps_backward;
-  run_on_stream({program(kind, call), row_lists_.at(kind), masks_, arguments, arena, workspace.data, attention,
-                 transfers, *base_.backend, device_, margin, overlaps},
+  run_on_stream({program, row_lists_.at(kind), masks_, arguments, std::move(landing),
+                 memory + work_bytes_ + attention_bytes_, memory, attention, pass, *base_.backend, device_, margin,
+                 overlaps, options_.starts_transfers_first, places_.get()},
                 stream);
 }
 
 void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
-  TensorView arena;
-  const auto found = passes_.find(Kind::kForward);
-  DevicePass* const pass = found == passes_.end() ? nullptr : found->second.get();
+  DevicePass* const pass = pass_of(Kind::kForward);
   if (args.kept != nullptr && args.kept->valid && std::erase(kept_slots_, args.kept->device_slot) > 0) {
     pass->drop_kept({args.kept->device_slot});
   }
   if (args.kept != nullptr) *args.kept = {};
-  if (pass != nullptr) arena = pass->landing(0, pass->begin(stream));
-  run(Kind::kForward, shape_of(args.out.dtype, args.sink), arguments_of(args), arena, args.workspace, stream);
+  const DeviceProgram& written = program(Kind::kForward, shape_of(args.out.dtype, args.sink));
+  const ProgramArguments arguments = arguments_of(args);
+  open(Kind::kForward, written.program, arguments, nullptr, stream);
+  run(Kind::kForward, written, arguments, args.workspace, stream);
   if (pass != nullptr && args.kept != nullptr && keeps()) {
     args.kept->device_slot = pass->end_kept(stream).slot;
     args.kept->valid = true;
@@ -234,19 +291,12 @@ void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
 }
 
 void ProgramAttention::backward(const DistBackwardArgs& args, void* stream) {
-  TensorView arena;
-  const bool has_kept = args.kept != nullptr && args.kept->valid;
-  const Kind kind = has_kept ? Kind::kBackwardKept : Kind::kBackward;
-  const auto found = passes_.find(kind);
-  DevicePass* const pass = found == passes_.end() ? nullptr : found->second.get();
-  if (has_kept) {
-    arena = pass->landing(0, pass->begin_kept({args.kept->device_slot}, stream));
-    std::erase(kept_slots_, args.kept->device_slot);
-  } else if (pass != nullptr) {
-    arena = pass->landing(0, pass->begin(stream));
-  }
-  run(kind, shape_of(args.dq.dtype, args.sink), arguments_of(args), arena, args.workspace, stream);
-  if (pass != nullptr) pass->end(stream);
+  const Kind kind = args.kept != nullptr && args.kept->valid ? Kind::kBackwardKept : Kind::kBackward;
+  const DeviceProgram& written = program(kind, shape_of(args));
+  const ProgramArguments arguments = arguments_of(args);
+  open(kind, written.program, arguments, args.kept, stream);
+  run(kind, written, arguments, args.workspace, stream);
+  if (DevicePass* const pass = pass_of(kind); pass != nullptr && !written.program.closes()) pass->end(stream);
   reduce_dsink(args, stream);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// ProgramAttention: one rank's part in a plan with a grid, or in which queries move, over memory that only streams may
-// touch. What DeviceDistAttention is for such plans, without CUDA.
+// ProgramAttention: one rank's part in a plan over memory that only streams may touch. What DeviceDistAttention is,
+// without CUDA.
 #pragma once
 
 #include <map>
@@ -24,7 +24,9 @@ struct ProgramOptions {
   /// Whether transfers run beside attention; otherwise each ends before what follows it starts.
   bool overlaps_forward = true;
   bool overlaps_backward = true;
-  int margin_beside_transfers = -1;  ///< negative: as many as the transport takes
+  int margin_beside_transfers = -1;     ///< negative: as many as the transport takes
+  bool starts_transfers_first = false;  ///< LaunchOrder::kKernelBarrier
+  ProgramTarget target = {};
 };
 
 /// Collective: throws InvalidArgument on every rank unless all ranks of a plan that exchanges heads name the same.
@@ -49,21 +51,29 @@ class ProgramAttention {
 
  private:
   enum class Kind : int { kForward, kBackward, kBackwardKept };
+  static constexpr int kReturnSlots = 2;  // a rank may be one pass ahead of its peers
 
   bool by_heads() const { return base_.plan->grid.head_ranks > 1; }
   bool moves_queries() const { return !base_.plan->movement.empty(); }
+  bool moves_keys_alone() const { return base_.plan->grid.empty() && !moves_queries(); }
   bool keeps() const { return can_keep(*base_.plan) && options_.with_backward; }
   std::vector<Kind> kinds() const;
   DeviceProgram write(Kind kind, const CallShape& call) const;
   const DeviceProgram& program(Kind kind, const CallShape& call);
   CallShape shape_of(DType result_dtype, const Sink& sink) const;
+  CallShape shape_of(const DistBackwardArgs& args) const;
   /// What passes are prepared for: their casts are those of every call.
   CallShape prepared_shape() const;
   void find_sizes();
   void prepare_passes();
   void prepare_masks();
-  void run(Kind kind, const CallShape& call, const ProgramArguments& arguments, TensorView arena,
-           const AttnWorkspace& workspace, void* stream);
+  DevicePass* pass_of(Kind kind) const;
+  /// Opens the pass of a kind, if it has one, in the slot that was kept where `kept` says so.
+  void open(Kind kind, const Program& program, const ProgramArguments& arguments, const KeptKv* kept, void* stream);
+  void run(Kind kind, const DeviceProgram& program, const ProgramArguments& arguments, const AttnWorkspace& workspace,
+           void* stream);
+  void check_keys(const char* function, const ConstTensorView& k, const ConstTensorView& v, const KeptKv* kept) const;
+  void check_kept_slot(const char* function, const KeptKv& kept) const;
   void check_result(const char* function, const char* name, DType dtype) const;
   void check_sink(const char* function, const Sink& sink) const;
   void reduce_dsink(const DistBackwardArgs& args, void* stream);
@@ -76,7 +86,9 @@ class ProgramAttention {
   std::map<std::pair<Kind, CallShape>, DeviceProgram> programs_;
   std::map<Kind, std::shared_ptr<DevicePass>> passes_;
   std::map<Kind, std::vector<DeviceRowLists>> row_lists_;  // alike for all calls
-  std::vector<int> kept_slots_;
+  std::unique_ptr<ReturnPlaces> places_;                   // of the backward pass
+  int slot_ = 0;                                           // of the open pass
+  std::vector<int> kept_slots_;                            // of forward passes whose backward has not come yet
   int64_t arena_bytes_ = 0;
   int64_t work_bytes_ = 0;       // of a workspace, the first
   int64_t attention_bytes_ = 0;  // the next

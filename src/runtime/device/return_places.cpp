@@ -4,80 +4,55 @@
 #include "runtime/device/return_places.hpp"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "core/require.hpp"
-#include "runtime/device/device_rank.hpp"
 
-namespace tangram::device {
+namespace tangram {
 
 namespace {
 
 constexpr uint32_t kNowhere = ~uint32_t{0};
 
-/// NOTE [settled rows]: own rows that only this rank's queries see, so that no peer adds to their gradients: the kernel
-/// writes these where they belong, rounded, and no merge reads them again.
-std::vector<char> find_settled_rows(const DeviceRank& rank) {
-  std::vector<char> settled(static_cast<size_t>(rank.base.k_shard_rows()), 0);
-  const auto mark = [&](const Range& rows, char value) {
-    std::fill(settled.begin() + rows.begin, settled.begin() + rows.end, value);
-  };
-  for (const KeyStretch& own : own_stretches(rank.plan(), rank.base.rank))
-    mark({own.row, own.row + own.keys.size()}, 1);
-  for (const Stage& stage : rank.plan().backward) {
-    for (const RowCopy& sent : stage.exchange.sends) mark(sent.rows, 0);
+const AttendOp* find_call_that_stores(const Program& program) {
+  for (const Op& op : program.ops) {
+    const auto* call = std::get_if<AttendOp>(&op);
+    if (call != nullptr && call->stored_dk.memory != Memory::kNone) return call;
   }
-  return settled;
+  return nullptr;
 }
 
-/// Own rows that no query of this rank sees.
-std::vector<char> find_absent_rows(const DeviceRank& rank) {
-  std::vector<char> absent(static_cast<size_t>(rank.base.k_shard_rows()), 1);
-  for (const KeyStretch& own : own_stretches(rank.plan(), rank.base.rank)) {
-    std::fill_n(absent.begin() + own.row, own.keys.size(), char{0});
-  }
-  return absent;
-}
-
-std::vector<Range> ranges_of(const std::vector<char>& marked) {
-  std::vector<Range> ranges;
-  for (int64_t row = 0; row < std::ssize(marked); ++row) {
-    if (marked[static_cast<size_t>(row)] == 0) continue;
-    if (ranges.empty() || ranges.back().end != row) ranges.push_back({row, row});
-    ranges.back().end = row + 1;
-  }
-  return ranges;
-}
-
-/// By row of the K/V buffer; kNowhere where the transport has no place for it.
-std::vector<uint32_t> find_places(const DeviceRank& rank, const std::vector<char>& settled) {
-  std::vector<uint32_t> places(static_cast<size_t>(rank.kv_rows()), kNowhere);
-  for (const KvSegment& segment : rank.plan().segments) {
-    if (segment.owner != rank.base.rank) continue;
-    for (int64_t i = 0; i < segment.global.size(); ++i) {
-      const int64_t own = segment.owner_row + i;
-      const uint32_t tensor = settled[static_cast<size_t>(own)] != 0 ? kSettledTensor : kOwnTensor;
-      places[static_cast<size_t>(segment.row + i)] = gradient_place(tensor, own);
+/// By row of dk, of which dv has the same: each has one.
+std::vector<uint32_t> find_places(const AttendOp& call, const DevicePass& pass, int num_stages) {
+  std::vector<uint32_t> places(static_cast<size_t>(call.dk.rows), kNowhere);
+  for (const RowSumOp& store : call.stores) {
+    if (store.source.region != call.dk.region) continue;
+    const uint32_t tensor = store.result.memory == Memory::kDk ? kSettledTensor : kOwnTensor;
+    for (int64_t i = 0; i < store.source.rows; ++i) {
+      places[static_cast<size_t>(store.source.first_row + i)] = gradient_place(tensor, store.result.first_row + i);
     }
   }
-  for (int stage = 1; stage < rank.backward.num_stages; ++stage) {
-    for (const ReturnTarget& target : rank.backward.pass->return_targets(stage - 1, 0, 0)) {
-      if (target.row + target.partial.size() > (int64_t{1} << kGradientRowBits)) continue;
+  for (int stage = 0; stage < num_stages; ++stage) {
+    for (const ReturnTarget& target : pass.return_targets(stage, 0, 0)) {
+      TANGRAM_ASSERT(target.row + target.partial.size() <= int64_t{1} << kGradientRowBits);
       for (int64_t i = 0; i < target.partial.size(); ++i) {
         places[static_cast<size_t>(target.partial.begin + i)] =
             gradient_place(kFirstOtherTensor + static_cast<uint32_t>(target.owner), target.row + i);
       }
     }
   }
+  TANGRAM_ASSERT(std::find(places.begin(), places.end(), kNowhere) == places.end());
   return places;
 }
 
 /// [return slots, 2, ranks], null for ranks to which nothing goes.
-std::vector<void*> find_others(const DeviceRank& rank, int num_slots, int num_ranks) {
+std::vector<void*> find_others(const DevicePass& pass, int num_stages, int num_slots, int num_ranks) {
   std::vector<void*> others(static_cast<size_t>(num_slots * 2 * num_ranks), nullptr);
   for (int slot = 0; slot < num_slots; ++slot) {
     for (int tensor = 0; tensor < 2; ++tensor) {
-      for (int stage = 1; stage < rank.backward.num_stages; ++stage) {
-        for (const ReturnTarget& target : rank.backward.pass->return_targets(stage - 1, tensor, slot)) {
+      for (int stage = 0; stage < num_stages; ++stage) {
+        for (const ReturnTarget& target : pass.return_targets(stage, tensor, slot)) {
           void*& base = others[static_cast<size_t>((slot * 2 + tensor) * num_ranks + target.owner)];
           TANGRAM_ASSERT(base == nullptr || base == target.base);
           base = target.base;
@@ -92,35 +67,28 @@ std::vector<void*> find_others(const DeviceRank& rank, int num_slots, int num_ra
 
 GradientPlaces ReturnPlaces::in_slot(int slot) const {
   GradientPlaces places;
-  places.of_key = of_key.as<uint32_t>();
-  places.dk_others = others.as<void*>() + slot * 2 * num_ranks;
+  places.of_key = static_cast<const uint32_t*>(of_key.get());
+  places.dk_others = static_cast<void* const*>(others.get()) + slot * 2 * num_ranks;
   places.dv_others = places.dk_others + num_ranks;
   return places;
 }
 
-void prepare_returns(DeviceRank& rank) {
-  PassSetup& setup = rank.backward;
-  const DType dtype = rank.base.plan->config.reduce_dtype;
-  const int64_t own_rows = rank.base.k_shard_rows();
-  if (!setup.is_single_launch || (dtype != DType::kFloat32 && dtype != rank.heads().dtype) ||
-      own_rows > (int64_t{1} << kGradientRowBits)) {
-    return;
-  }
-  const std::vector<char> none(static_cast<size_t>(own_rows), 0);
-  std::vector<uint32_t> places = find_places(rank, none);
-  if (std::find(places.begin(), places.end(), kNowhere) != places.end()) return;
-  const std::vector<char> settled = find_settled_rows(rank);
-  ReturnPlaces& returns = setup.returns;
-  if (setup.pass->leave_rows(ranges_of(settled), ranges_of(find_absent_rows(rank)))) {
-    places = find_places(rank, settled);
-  } else {
-    returns.clears_own = true;
-  }
-  returns.num_ranks = rank.communicator->size();
-  returns.of_key = cuda::DeviceBuffer::copy_of(places);
-  returns.others = cuda::DeviceBuffer::copy_of(find_others(rank, kReturnSlots, returns.num_ranks));
-  rank.local_dtype = dtype;
-  setup.stores_returns = true;
+std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const ArenaLayout& layout, DevicePass& pass,
+                                                 int num_slots, int num_ranks, const ProgramDevice& device) {
+  const AttendOp* const call = find_call_that_stores(program);
+  if (call == nullptr) return nullptr;
+  const auto& finish = std::get<FinishOp>(program.ops.back());
+  const bool leaves = pass.leave_rows(finish.left, finish.absent);
+  TANGRAM_ASSERT(leaves);
+  const int num_stages = static_cast<int>(layout.returns.size());
+  const std::vector<uint32_t> of_key = find_places(*call, pass, num_stages);
+  const std::vector<void*> others = find_others(pass, num_stages, num_slots, num_ranks);
+  auto places = std::make_unique<ReturnPlaces>();
+  places->of_key = device.keep(std::as_bytes(std::span(of_key)));
+  places->others = device.keep(std::as_bytes(std::span(others)));
+  places->num_ranks = num_ranks;
+  places->bytes = static_cast<int64_t>(std::span(of_key).size_bytes() + std::span(others).size_bytes());
+  return places;
 }
 
-}  // namespace tangram::device
+}  // namespace tangram

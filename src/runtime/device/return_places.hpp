@@ -1,33 +1,32 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Where the backward kernel of a rank stores each row of dk and dv: at the owner, in the result, or in the own part.
+// Where a backward call stores each row of dk and dv: at the owner, in the result, or in the own part.
 #pragma once
 
-#include <vector>
+#include <memory>
 
-#include "cuda/device_buffer.hpp"
+#include "plan/program/arena.hpp"
+#include "runtime/device/program_device.hpp"
+#include "tangram/device_communicator.hpp"
 #include "tangram/gradient_places.hpp"
 
-namespace tangram::device {
+namespace tangram {
 
-struct DeviceRank;
-
-/// GradientPlaces of a rank's backward pass, made once.
+/// GradientPlaces of the call of a program that stores rows, made once.
 struct ReturnPlaces {
-  cuda::DeviceBuffer of_key;  // [kv rows]
-  cuda::DeviceBuffer others;  // [return slots, 2, ranks]: addresses of the return areas of dk and dv
+  std::shared_ptr<const void> of_key;  // uint32 [kv rows]
+  std::shared_ptr<const void> others;  // [return slots, 2, ranks]: addresses of the return areas of dk and dv
   int num_ranks = 0;
-  /// Whether the own part must be zeros before, since the transport reads rows of it that no query of this rank sees.
-  bool clears_own = false;
+  int64_t bytes = 0;
 
   /// Without settled tensors. In return slot `slot`.
   GradientPlaces in_slot(int slot) const;
-  size_t device_bytes() const { return of_key.bytes() + others.bytes(); }
 };
 
-/// Lets the backward kernel of `rank` store its results where they belong, if kernel and transport can: sets
-/// backward.stores_returns and what belongs to it.
-void prepare_returns(DeviceRank& rank);
+/// Of the program's call with AttendOp::stored_dk, whose casts are those of `pass`, with `num_slots` return slots. Null
+/// where there is none. Tells the pass which rows it leaves alone.
+std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const ArenaLayout& layout, DevicePass& pass,
+                                                 int num_slots, int num_ranks, const ProgramDevice& device);
 
-}  // namespace tangram::device
+}  // namespace tangram

@@ -32,7 +32,7 @@ bool is_verified(const Plan& plan) {
 }  // namespace
 
 HostAttention::HostAttention(RankContext& context) : context_(context) {
-  for (const ProgramMask& mask : program_masks(*context.plan, context.rank)) {
+  for (const ProgramMask& mask : program_masks(*context.plan, context.rank, kHostTarget)) {
     masks_.push_back(mask.needed ? prepare_slices(*context.backend, mask.slices, mask.shape, {}, mask.passes)
                                  : nullptr);
   }

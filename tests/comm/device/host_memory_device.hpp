@@ -32,8 +32,9 @@ class HostMemoryPass final : public DevicePass {
         epoch_(spec.label, static_cast<int>(spec.casts.size()), static_cast<int>(spec.reduces.size())) {
     if (spec.landing_of != nullptr) {
       landing_ = static_cast<const HostMemoryPass&>(*spec.landing_of).landing_;
-      return;
     }
+    for (const ReturnTensor& t : spec.returns) stored_.emplace_back(t.reduce_dtype, t.partial_rows, t.heads, t.dim);
+    if (spec.landing_of != nullptr) return;
     landing_ = std::make_shared<Landing>(spec.num_slots);
     for (int slot = 0; slot < spec.num_slots; ++slot) {
       std::vector<HostTensor>& tensors = landing_->tensors.emplace_back();
@@ -81,21 +82,48 @@ class HostMemoryPass final : public DevicePass {
     if (under_way_.contains(stage)) under_way_[stage]->wait();
     under_way_.erase(stage);
   }
-  DeviceArrivals arrivals() const override { return {}; }
+  /// Memory of the host does not fill up beside a call: all that was cast has come.
+  DeviceArrivals arrivals() const override {
+    for (const auto& [stage, handle] : under_way_) handle->wait();
+    under_way_.clear();
+    return {};
+  }
 
   void reduce(int stage, std::span<const ConstTensorView> partials, void*) override {
     comm::check_partials(spec_, partials);
     epoch_.reduce(stage);
     partials_[stage].assign(partials.begin(), partials.end());
   }
-  std::vector<ReturnTarget> return_targets(int, int, int) const override { return {}; }
+  /// Rows that a call stores at their owners lie here until these are told.
+  std::vector<ReturnTarget> return_targets(int stage, int tensor, int) const override {
+    std::vector<ReturnTarget> targets;
+    void* const base = const_cast<void*>(stored_.at(static_cast<size_t>(tensor)).view().data);
+    for (const RowCopy& copy : spec_.reduces.at(static_cast<size_t>(stage)).recvs) {
+      targets.push_back({copy.peer, copy.rows, base, copy.rows.begin});
+    }
+    return targets;
+  }
   int return_slot() const override { return spec_.reduces.empty() ? -1 : 0; }
-  void signal_returned(int, void*) override { throw InternalError("unused"); }
+  void signal_returned(int stage, void*) override {
+    epoch_.reduce(stage);
+    for (const HostTensor& rows : stored_) partials_[stage].push_back(rows.view());
+  }
+  bool leave_rows(std::span<const Range> rows, std::span<const Range> absent) override {
+    left_.assign(rows.begin(), rows.end());
+    absent_.assign(absent.begin(), absent.end());
+    return true;
+  }
   void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void*) override {
     comm::check_sums(spec_, own, sums);
     epoch_.finish_reduce();
     std::vector<HostTensor> totals;
-    for (const ConstTensorView& view : own) totals.push_back(copy_of(view).to(DType::kFloat32));
+    for (const ConstTensorView& view : own) {
+      totals.push_back(copy_of(view).to(DType::kFloat32));
+      for (const Range& rows : absent_) {
+        const TensorView zeros = slice_rows(totals.back().view(), rows);
+        std::memset(zeros.data, 0, static_cast<size_t>(zeros.rows * zeros.row_bytes()));
+      }
+    }
     for (const auto& [stage, partials] : partials_) {
       std::vector<HostTensor> parts;
       for (const ConstTensorView& view : partials) parts.push_back(copy_of(view).to(DType::kFloat32));
@@ -106,8 +134,13 @@ class HostMemoryPass final : public DevicePass {
     }
     partials_.clear();
     for (size_t t = 0; t < sums.size(); ++t) {
-      const HostTensor rounded = totals[t].to(sums[t].dtype);
+      HostTensor rounded = totals[t].to(sums[t].dtype);
       if (rounded.bytes() == 0) continue;
+      for (const Range& rows : left_) {
+        const ConstTensorView before = slice_rows(sums[t], rows);
+        std::memcpy(slice_rows(rounded.view(), rows).data, before.data,
+                    static_cast<size_t>(before.rows * before.row_bytes()));
+      }
       std::memcpy(sums[t].data, rounded.view().data, static_cast<size_t>(rounded.bytes()));
     }
   }
@@ -147,7 +180,9 @@ class HostMemoryPass final : public DevicePass {
   const DevicePassSpec spec_;
   comm::EpochState epoch_;
   std::shared_ptr<Landing> landing_;
-  std::map<int, std::unique_ptr<CommHandle>> under_way_;
+  mutable std::map<int, std::unique_ptr<CommHandle>> under_way_;
+  std::vector<HostTensor> stored_;
+  std::vector<Range> left_, absent_;
   std::map<int, std::vector<ConstTensorView>> partials_;
   int slot_ = -1;
   int num_epochs_ = 0;
@@ -161,6 +196,7 @@ class HostMemoryDevice final : public DeviceCommunicator {
   std::string_view name() const override { return "host"; }
   int device() const override { return 0; }
   Communicator& control() override { return control_; }
+  KernelTransfers kernel_transfers() const override { return {true, true}; }
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
     passes_.push_back(std::make_shared<HostMemoryPass>(control_, spec));
     return passes_.back();

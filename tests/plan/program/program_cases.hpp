@@ -122,9 +122,14 @@ inline Case random_case(Draws& random) {
   result.call.seqlen_sink = random.draw(0, 2);
   result.call.sink_layout = random.coin() ? SinkLayout::kSsh : SinkLayout::kSh;
   result.call.wants_dsink = random.coin();
-  // Where K/V alone move, also because that is best, programs are for the host.
-  const bool only_on_host = moves_kv && result.plan->movement.empty();
-  result.target = only_on_host || random.coin() ? kOnHost : kOnStreams;
+  result.target = random.coin() ? kOnHost : kOnStreams;
+  if (moves_kv && result.plan->movement.empty() && !result.target.sends_from_anywhere) {
+    constexpr KeyCalls kCalls[] = {KeyCalls::kByStage, KeyCalls::kOnce, KeyCalls::kAsTheyCome};
+    result.target.forward_calls = random.one_of(kCalls);
+    result.target.backward_calls = random.one_of(kCalls);
+    result.target.stretch_border = random.draw(-1, 2);
+    result.target.stores_at_owners = random.coin();
+  }
   result.kept = can_keep(*result.plan) && random.coin();
   result.text = std::string(moves_q ? "moved queries" : to_string(strategy)) + " on " + std::to_string(cp_size);
   return result;

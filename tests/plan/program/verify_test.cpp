@@ -60,6 +60,10 @@ std::vector<TensorRef*> tensors_of(Op& op) {
   std::vector<TensorRef*> refs;
   if (auto* sums = std::get_if<RowSumsOp>(&op)) {
     for (RowSumOp& sum : sums->sums) refs.insert(refs.end(), {&sum.source, &sum.addend, &sum.result});
+  } else if (auto* opening = std::get_if<OpenOp>(&op)) {
+    for (RowSumOp& own : opening->own) refs.insert(refs.end(), {&own.source, &own.result});
+  } else if (auto* finish = std::get_if<FinishOp>(&op)) {
+    refs = {&finish->own_k, &finish->own_v, &finish->dk, &finish->dv};
   } else if (auto* attend = std::get_if<AttendOp>(&op)) {
     refs = {&attend->q, &attend->k, &attend->v, &attend->out, &attend->dout, &attend->dq, &attend->dk, &attend->dv};
   } else if (auto* delta = std::get_if<DeltaOp>(&op)) {
@@ -134,7 +138,7 @@ bool drop_everywhere(Mutant& m) {
 bool drop_attend(Mutant& m) {
   const auto op = m.any_op<AttendOp>();
   if (!op) return false;
-  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank), m.of.target);
   if (masks[static_cast<size_t>(m.get<AttendOp>(*op).mask)].slices.empty()) return false;
   m.erase(m.program().ops, *op);
   return true;
@@ -144,7 +148,7 @@ bool attend_twice(Mutant& m) {
   const auto op = m.any_op<AttendOp>();
   if (!op) return false;
   AttendOp again = m.get<AttendOp>(*op);
-  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank), m.of.target);
   if (masks[static_cast<size_t>(again.mask)].slices.empty()) return false;
   again.accumulate = true;
   m.program().ops.insert(m.program().ops.begin() + static_cast<std::ptrdiff_t>(*op) + 1, again);
@@ -202,7 +206,7 @@ bool drop_float_copy(Mutant& m) {
 std::optional<size_t> any_attend_with_work(Mutant& m) {
   const auto op = m.any_op<AttendOp>();
   if (!op) return std::nullopt;
-  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank), m.of.target);
   return masks[static_cast<size_t>(m.get<AttendOp>(*op).mask)].slices.empty() ? std::nullopt : op;
 }
 
@@ -291,7 +295,7 @@ bool swap_keys_and_values(Mutant& m) {
   const auto op = m.any_op<AttendOp>();
   if (!op || !m.get<AttendOp>(*op).backward) return false;  // forward, q(k v) is q(v k)
   AttendOp& attend = m.get<AttendOp>(*op);
-  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank), m.of.target);
   if (masks[static_cast<size_t>(attend.mask)].slices.empty()) return false;
   std::swap(attend.dk, attend.dv);
   return true;
@@ -300,7 +304,7 @@ bool swap_keys_and_values(Mutant& m) {
 bool change_mask(Mutant& m) {
   const auto op = m.any_op<AttendOp>();
   if (!op) return false;
-  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank));
+  const auto masks = program_masks(*m.of.plan, static_cast<int>(m.rank), m.of.target);
   int& mask = m.get<AttendOp>(*op).mask;
   const int other = static_cast<int>(m.random.draw(0, std::ssize(masks) - 1));
   if (masks[static_cast<size_t>(other)].slices == masks[static_cast<size_t>(mask)].slices) return false;
@@ -366,7 +370,7 @@ bool drop_sending(Mutant& m) {
 
 /// A region of the arena that is larger on one rank: all behind it lies elsewhere there.
 bool grow_region(Mutant& m) {
-  if (m.of.plan->cp_size() == 1 || m.of.target.sends_from_anywhere) return false;
+  if (m.of.plan->cp_size() == 1 || !m.programs.equal_arenas) return false;
   std::vector<Region*> regions;
   for (Region& region : m.program().regions) {
     if (region.memory == Memory::kArena) regions.push_back(&region);

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -83,7 +84,6 @@ class BlockingPass final : public DevicePass {
     }
   }
   void wait_cast(int, void*) override {}
-  bool has_arrivals() const override { return with_flags_; }
   DeviceArrivals arrivals() const override {
     const auto* flags = flags_.as<uint64_t>();
     return {flags, flags, control_.size(), 0, context_.as<void>()};
@@ -114,19 +114,29 @@ class BlockingPass final : public DevicePass {
   }
   void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) override {
     synchronize(stream);
+    const auto is_among = [](const std::vector<Range>& ranges, int64_t row) {
+      return std::any_of(ranges.begin(), ranges.end(),
+                         [row](const Range& range) { return range.begin <= row && row < range.end; });
+    };
     for (size_t i = 0; i < own.size(); ++i) {
-      const HostTensor mine = fetch(own[i]);
+      const HostTensor mine = fetch(own[i]), before = fetch(sums[i]);
       HostTensor total(DType::kFloat32, mine.rows(), mine.heads(), mine.dim());
       for (int64_t row = 0; row < mine.rows(); ++row) {
         for (int head = 0; head < mine.heads(); ++head) {
           for (int d = 0; d < mine.dim(); ++d) {
-            total.set(row, head, d, mine.at(row, head, d) + owned_[i].at(row, head, d));
+            const float part = is_among(absent_, row) ? 0.0f : mine.at(row, head, d);
+            total.set(row, head, d, is_among(left_, row) ? before.at(row, head, d) : part + owned_[i].at(row, head, d));
           }
         }
       }
       const HostTensor rounded = total.to(sums[i].dtype);
       cuda::upload(sums[i].data, rounded.view().data, static_cast<size_t>(rounded.bytes()));
     }
+  }
+  bool leave_rows(std::span<const Range> rows, std::span<const Range> absent) override {
+    left_.assign(rows.begin(), rows.end());
+    absent_.assign(absent.begin(), absent.end());
+    return with_flags_;
   }
   void end(void* stream) override { synchronize(stream); }
   KeptSlot end_kept(void* stream) override {
@@ -180,6 +190,7 @@ class BlockingPass final : public DevicePass {
   std::vector<Slot> slots_;
   std::vector<bool> kept_;
   std::vector<HostTensor> owned_;
+  std::vector<Range> left_, absent_;
   cuda::DeviceBuffer flags_, context_;
   std::vector<cuda::DeviceBuffer> stored_;
   bool with_flags_;
@@ -197,6 +208,7 @@ class BlockingCommunicator final : public DeviceCommunicator {
   std::string_view name() const override { return "blocking"; }
   int device() const override { return device_; }
   Communicator& control() override { return control_; }
+  KernelTransfers kernel_transfers() const override { return {with_flags_, with_flags_}; }
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
     return std::make_shared<BlockingPass>(control_, spec, with_flags_);
   }

@@ -112,6 +112,27 @@ TEST_P(DeviceStrategies, HeadDimsOfEveryClassEqualTheCpuReference) {
   }
 }
 
+TEST_P(DeviceStrategies, EveryLaunchOrderGivesTheSameResults) {
+  if (!can(2)) return;
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = {8, 4, 128, 128, DType::kBFloat16};
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = cpu_step(mask, options, inputs);
+  for (const LaunchOrder order : {LaunchOrder::kSmMargin, LaunchOrder::kHighPriority, LaunchOrder::kKernelBarrier}) {
+    std::vector<std::shared_ptr<const Plan>> plans;
+    for (const auto& plan : plans_of(mask, options.heads, 2, DType::kFloat32)) {
+      DistAttnConfig config = plan->config;
+      config.overlap.launch_order = order;
+      plans.push_back(std::make_shared<const Plan>(make_plan(mask, config)));
+    }
+    for (const StepResults& result : steps(plans, options, inputs)) {
+      SCOPED_TRACE(to_string(order));
+      testing::expect_close(result, expected, kTolerance);
+    }
+  }
+}
+
 TEST_P(DeviceStrategies, HcmsHasTheBitsOfUlysses) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   StepOptions options;
@@ -221,14 +242,14 @@ TEST(DeviceStrategyOptions, RefuseWhatProgramsCannotDo) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const auto plan = plan_of(mask, {4, 4, 128, 128, DType::kBFloat16}, 1, {Strategy::kUlysses, 0, 0, {}});
   DistAttnConfig config = plan->config;
-  config.overlap.launch_order = LaunchOrder::kKernelBarrier;
-  const auto barrier = std::make_shared<const Plan>(make_plan(mask, config));
+  config.overlap.launch_order = LaunchOrder::kCopyEngine;
+  const auto engines = std::make_shared<const Plan>(make_plan(mask, config));
   const Sm90Backend backend;
   testing::run_device_ranks(1, testing::make_blocking, [&](DeviceCommunicator& comm) {
     EXPECT_THROW(DeviceDistAttention(plan, comm, backend, {.forward = DeviceOverlap::kSingleLaunch}), NotAvailable);
   });
   testing::run_device_ranks(1, testing::make_blocking, [&](DeviceCommunicator& comm) {
-    EXPECT_THROW(DeviceDistAttention(barrier, comm, backend), NotAvailable);
+    EXPECT_THROW(DeviceDistAttention(engines, comm, backend), NotAvailable) << "over a transport without engines";
   });
 }
 

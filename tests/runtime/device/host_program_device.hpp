@@ -104,9 +104,9 @@ inline ProgramDevice host_program_device() {
       }
     }
   };
-  device.keep = [](std::span<const int32_t> values) {
-    const auto copy = std::make_shared<std::vector<int32_t>>(values.begin(), values.end());
-    return std::shared_ptr<const int32_t>(copy, copy->data());
+  device.keep = [](std::span<const std::byte> bytes) {
+    const auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    return std::shared_ptr<const void>(copy, copy->data());
   };
   return device;
 }

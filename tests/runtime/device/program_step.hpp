@@ -53,8 +53,9 @@ using Inspect = std::function<void(Communicator&, AttnPass)>;
 /// As rank_step of runtime/step.hpp. `inspect` is called after each pass.
 inline void program_rank_step(const StepOptions& options, const StepInputs& in, Communicator& comm,
                               const AttnBackend& backend, std::shared_ptr<const Plan> plan, int num_steps,
-                              const Inspect& inspect, StepResults& r) {
-  ProgramRank rank(plan, comm, backend, {.result_dtype = options.result_dtype, .row_sinks = row_sinks_of(options)});
+                              const Inspect& inspect, const ProgramTarget& target, StepResults& r) {
+  ProgramRank rank(plan, comm, backend,
+                   {.result_dtype = options.result_dtype, .row_sinks = row_sinks_of(options), .target = target});
   const auto shard = [&](const Dispatch& dispatch, const HostTensor& global) {
     HostTensor local(global.dtype(), dispatch.rows_per_rank(), global.heads(), global.dim());
     dispatch_rows(dispatch, comm.rank(), global, local);
@@ -106,11 +107,12 @@ inline void program_rank_step(const StepOptions& options, const StepInputs& in, 
 }
 
 inline StepResults program_step(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& in,
-                                const AttnBackend& backend, int num_steps = 1, const Inspect& inspect = nullptr) {
+                                const AttnBackend& backend, int num_steps = 1, const Inspect& inspect = nullptr,
+                                const ProgramTarget& target = {}) {
   StepResults of_rank_0;
   run_local_ranks(plan->cp_size(), [&](Communicator& comm) {
     StepResults results = make_results(plan->q_dispatch.seqlen(), plan->k_dispatch.seqlen(), options);
-    program_rank_step(options, in, comm, backend, plan, num_steps, inspect, results);
+    program_rank_step(options, in, comm, backend, plan, num_steps, inspect, target, results);
     if (comm.rank() == 0) of_rank_0 = std::move(results);
   });
   return of_rank_0;

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "runtime/device/local_stretches.hpp"
+#include "plan/program/own_stretches.hpp"
 
 #include <algorithm>
 #include <iterator>
 
-namespace tangram::device {
+namespace tangram {
 
-std::vector<KeyStretch> own_stretches(const RankPlan& plan, int rank) {
+std::vector<KeyStretch> own_stretches(const RankPlan& rank, int self) {
   std::vector<KeyStretch> stretches;
-  for (const KvSegment& segment : plan.segments) {
-    if (segment.owner != rank || segment.global.empty()) continue;
+  for (const KvSegment& segment : rank.segments) {
+    if (segment.owner != self || segment.global.empty()) continue;
     const KeyStretch next{{segment.row, segment.row + segment.global.size()}, segment.owner_row};
     if (!stretches.empty()) {
       KeyStretch& last = stretches.back();
@@ -47,4 +47,4 @@ std::vector<KeyStretch> to_copy(const std::vector<KeyStretch>& own, const std::v
   return copied;
 }
 
-}  // namespace tangram::device
+}  // namespace tangram

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "runtime/device/local_stretches.hpp"
+#include "plan/program/own_stretches.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,14 +11,14 @@
 
 #include "tangram/mask_builders.hpp"
 
-namespace tangram::device {
+namespace tangram {
 namespace {
 
 using ::testing::ElementsAre;
 
 constexpr int64_t kBorder = 10;
 
-TEST(LocalStretches, NeighboursInBufferAndShardAreOneStretch) {
+TEST(OwnStretches, NeighboursInBufferAndShardAreOneStretch) {
   RankPlan plan;
   plan.segments = {{{0, 40}, 0, 1, 0, 0, 0},
                    {{40, 60}, 40, 1, 40, 0, 0},
@@ -30,7 +30,7 @@ TEST(LocalStretches, NeighboursInBufferAndShardAreOneStretch) {
   EXPECT_THAT(own_stretches(plan, 0), ElementsAre(KeyStretch{{60, 90}, 5}));
 }
 
-TEST(LocalStretches, BordersOfWhatIsReadAndAllElseIsCopied) {
+TEST(OwnStretches, BordersOfWhatIsReadAndAllElseIsCopied) {
   const std::vector<KeyStretch> own = {{{0, 60}, 100}, {{60, 80}, 0}, {{90, 111}, 300}};
   const std::vector<KeyStretch> read = worth_reading(own, kBorder);
   EXPECT_THAT(read, ElementsAre(own[0], own[2]));
@@ -39,7 +39,7 @@ TEST(LocalStretches, BordersOfWhatIsReadAndAllElseIsCopied) {
   EXPECT_EQ(to_copy(own, {}, kBorder), own) << "kernels that read nothing there find all in the buffer";
 }
 
-TEST(LocalStretches, OfPlansAreTheOwnRowsOnce) {
+TEST(OwnStretches, OfPlansAreTheOwnRowsOnce) {
   constexpr int64_t kSeqlen = 4096;
   const Mask masks[] = {causal_mask(kSeqlen, kSeqlen), sliding_window_mask(kSeqlen, {300, 0}),
                         varlen_mask(std::vector<int64_t>{0, 1000, 1001, 2300, kSeqlen}, true)};
@@ -73,4 +73,4 @@ TEST(LocalStretches, OfPlansAreTheOwnRowsOnce) {
 }
 
 }  // namespace
-}  // namespace tangram::device
+}  // namespace tangram

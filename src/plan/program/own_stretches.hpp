@@ -10,10 +10,10 @@
 #include "tangram/key_stretch.hpp"
 #include "tangram/plan.hpp"
 
-namespace tangram::device {
+namespace tangram {
 
 /// The rank's own rows in stretches as long as they get: rows of the K/V buffer that are neighbours in the shard too.
-std::vector<KeyStretch> own_stretches(const RankPlan& plan, int rank);
+std::vector<KeyStretch> own_stretches(const RankPlan& rank, int self);
 
 /// Those of `own` of which more than the borders would be spared.
 std::vector<KeyStretch> worth_reading(const std::vector<KeyStretch>& own, int64_t border);
@@ -22,4 +22,4 @@ std::vector<KeyStretch> worth_reading(const std::vector<KeyStretch>& own, int64_
 std::vector<KeyStretch> to_copy(const std::vector<KeyStretch>& own, const std::vector<KeyStretch>& read,
                                 int64_t border);
 
-}  // namespace tangram::device
+}  // namespace tangram

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "plan/program/key_calls.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/program/own_stretches.hpp"
+
+namespace tangram {
+
+std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const ProgramTarget& target) {
+  const bool is_forward = pass == AttnPass::kForward;
+  const std::vector<Stage>& stages = is_forward ? rank.forward : rank.backward;
+  if ((is_forward ? target.forward_calls : target.backward_calls) != KeyCalls::kByStage) {
+    return {{0, stages.size(), rank.slices}};
+  }
+  std::vector<KeyCall> calls;
+  for (size_t s = 0; s < stages.size(); ++s) calls.push_back({s, s + 1, stages[s].slices});
+  return calls;
+}
+
+bool reads_shard(const RankPlan& rank) {
+  return rank.forward.size() == 1 && rank.backward.size() == 1 && rank.segments.size() <= 1;
+}
+
+std::vector<KeyStretch> stretches_elsewhere(const RankPlan& rank, int self, const ProgramTarget& target) {
+  if (target.stretch_border < 0 || reads_shard(rank)) return {};
+  return worth_reading(own_stretches(rank, self), target.stretch_border);
+}
+
+std::vector<KeyArrival> arrivals_of(const RankPlan& rank, int self, int cp_size, AttnPass pass) {
+  struct Coming {
+    int stage;
+    int distance;
+    KeyArrival arrival;
+  };
+  std::vector<Coming> coming;
+  for (const KvSegment& segment : rank.segments) {
+    if (segment.owner == self) continue;
+    const int stage = (pass == AttnPass::kForward ? segment.stage_fwd : segment.stage_bwd) - 1;
+    coming.push_back({stage,
+                      (self - segment.owner + cp_size) % cp_size,
+                      {{segment.row, segment.row + segment.global.size()}, stage * cp_size + segment.owner}});
+  }
+  std::stable_sort(coming.begin(), coming.end(), [](const Coming& a, const Coming& b) {
+    return std::pair(a.stage, a.distance) < std::pair(b.stage, b.distance);
+  });
+  std::vector<KeyArrival> arrivals;
+  for (const Coming& next : coming) arrivals.push_back(next.arrival);
+  return arrivals;
+}
+
+}  // namespace tangram

@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Which calls of attention a pass over K/V that move alone is made of, and what each computes.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "plan/program/emit.hpp"
+
+namespace tangram {
+
+/// One call, and the stages [begin, end) whose keys it needs beside those of earlier calls.
+struct KeyCall {
+  size_t begin = 0, end = 0;
+  std::vector<AttnSlice> slices;
+
+  /// Whether it is made: the first one sets the results of rows without keys.
+  bool is_made() const { return begin == 0 || !slices.empty(); }
+};
+std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const ProgramTarget& target);
+
+/// Of a rank that gets no rows of others in any pass, and all of whose keys are one stretch of its shard: calls read
+/// that. Alike on all ranks but for the stretch.
+bool reads_shard(const RankPlan& rank);
+
+/// Own keys that calls read where they lie: none where the target cannot, or the shard serves whole.
+std::vector<KeyStretch> stretches_elsewhere(const RankPlan& rank, int self, const ProgramTarget& target);
+
+/// The keys that other ranks send in a pass, in the order in which they come: stage by stage, and in each from the rank
+/// before this one, the one before that, and so on. Flags are numbered by stage and rank (DeviceArrivals).
+std::vector<KeyArrival> arrivals_of(const RankPlan& rank, int self, int cp_size, AttnPass pass);
+
+}  // namespace tangram

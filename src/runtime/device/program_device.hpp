@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// ProgramDevice: what a program does to memory besides attention and transfers, as functions, so that the runner of
+// streams knows no CUDA.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "runtime/runner.hpp"
+
+namespace tangram {
+
+/// `own` becomes the result of its keys, those of the rows of `others` (without memory: none) that belong to each row,
+/// and the sink: out = sum_i exp(lse_i - lse) out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows that nobody
+/// computed get out 0, and lse -inf unless there is a sink. The sink's rows are those of `own`.
+struct RowMerge {
+  PartialRows own, others;
+  RowListsView other_rows;
+  SinkRows sinks;
+};
+/// dsink = -exp(sink - lse) * delta in the sink's layout and stride; SinkLayout::kSh adds up over rows. lse and delta
+/// are [rows, heads, 1].
+struct SinkGradient {
+  ConstTensorView lse, delta;
+  SinkRows sinks;
+  float* dsink = nullptr;
+};
+/// to[column] = the largest of from[row * stride + column].
+struct ColumnMaxima {
+  const float* from = nullptr;
+  float* to = nullptr;
+  int64_t stride = 0;
+  int64_t rows = 0;
+  int columns = 0;
+};
+
+/// What a program does to memory itself, on a stream. In an order of its own, the same every time.
+struct ProgramDevice {
+  std::function<void(std::span<const RowSum>, void* stream)> sum_rows;
+  std::function<void(std::span<const FloatCopy>, void* stream)> copy_floats;
+  std::function<void(void* data, int64_t num_bytes, void* stream)> zero;
+  std::function<void(float* values, int64_t count, float factor, void* stream)> scale;
+  /// delta[row, head] = sum over dim of out * dout. Where out is zero dout is not looked at.
+  std::function<void(const ConstTensorView& out, const ConstTensorView& dout, const TensorView& delta, void* stream)>
+      find_delta;
+  std::function<void(const RowMerge&, void* stream)> merge;
+  std::function<void(const SinkGradient&, void* stream)> find_dsink;
+  std::function<void(const ColumnMaxima&, void* stream)> find_maxima;
+  /// Copies to memory that lives as long as what is returned. Not while a pass is under way.
+  std::function<std::shared_ptr<const void>(std::span<const std::byte> bytes)> keep;
+};
+
+}  // namespace tangram
