@@ -17,8 +17,8 @@ struct Env {
   double timeout_s = 600;
   /// TANGRAM_NUM_THREADS: threads of the CPU backend over all ranks of a process; 0 means one per core.
   int num_threads = 0;
-  /// TANGRAM_SANITY_CHECK: 1 poisons rows that were not received with NaN and checks results for NaN; on by default in
-  /// debug builds.
+  /// TANGRAM_SANITY_CHECK: 1 poisons rows that were not received with NaN and checks results for NaN, on hosts and
+  /// GPUs; on by default in debug builds.
   bool sanity_check = false;
   /// TANGRAM_CPU_ISA: overrides the instruction set of the CPU backend (`baseline`, `avx2`, `avx512`,
   /// `avx512_bf16`); empty: the best.

@@ -138,11 +138,23 @@ CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistBackwar
   return facts;
 }
 
-void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char* name) {
+namespace {
+
+void agree(Communicator& communicator, const CallFacts& facts, const std::string& what) {
   Hasher hasher;
-  for (const uint64_t word : plan.words) hasher.add(word);
-  const SharedFacts shared(communicator, plan);
-  communicator.require_agreement(hasher.value(), fmt::format("{}: mask, config and dispatch", name));
+  for (const uint64_t word : facts.words) hasher.add(word);
+  const SharedFacts shared(communicator, facts);
+  communicator.require_agreement(hasher.value(), what);
+}
+
+}  // namespace
+
+void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char* name) {
+  agree(communicator, plan, fmt::format("{}: mask, config and dispatch", name));
+}
+
+void agree_on_call(Communicator& communicator, const CallFacts& call, const char* name) {
+  agree(communicator, call, fmt::format("{}: mask, config, dispatch and arguments of a call", name));
 }
 
 void check_plan(const char* name, const Plan& plan, int size) {

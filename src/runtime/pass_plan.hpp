@@ -38,6 +38,7 @@ class SharedFacts {
 
 /// Collective: throws InvalidArgument on every rank, naming what differs, unless all pass the same.
 void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char* name);
+void agree_on_call(Communicator& communicator, const CallFacts& call, const char* name);
 
 /// Throws InvalidArgument, starting with `name`, unless the plan is of Tangram's own strategy and for `size` ranks;
 /// asserts that it is consistent.

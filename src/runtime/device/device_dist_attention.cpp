@@ -12,6 +12,7 @@
 #include "cuda/workspace.hpp"
 #include "runtime/device/device_program.hpp"
 #include "runtime/pass_plan.hpp"
+#include "tangram/env.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -42,8 +43,12 @@ class DeviceDistAttention::Impl {
                 (given.bytes >= needed && reinterpret_cast<uintptr_t>(given.data) % cuda::kScratchAlignment == 0),
             "DeviceDistAttention: the workspace must have at least {} bytes, aligned to {} (got {} bytes at {})",
             needed, cuda::kScratchAlignment, given.bytes, given.data);
+    const CallFacts call = facts_of(facts, *base.plan, args);
+    if (Env::get().sanity_check && communicator->size() > 1) {  // before a row moves, not by the epochs
+      agree_on_call(communicator->control(), call, "DeviceDistAttention");
+    }
     try {
-      const SharedFacts shared(*communicator, facts_of(facts, *base.plan, args));
+      const SharedFacts shared(*communicator, call);
       std::optional<cuda::Workspace::Lease> lease;
       if (given.data == nullptr && needed > 0) {
         lease.emplace(communicator->workspace().acquire(static_cast<size_t>(needed), cuda::as_stream(stream)));

@@ -15,6 +15,7 @@
 #include "runtime/device/float_kernels.hpp"
 #include "runtime/device/owner_kernels.hpp"
 #include "runtime/device/row_kernels.hpp"
+#include "runtime/rows.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::device {
@@ -33,15 +34,31 @@ void sum_rows(std::span<const RowSum> sums, void* stream) {
   }
 }
 
+bool look_for_nan(const ConstTensorView& view, void* stream) {
+  cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(cuda::as_stream(stream), &captured), "cudaStreamIsCapturing");
+  if (captured != cudaStreamCaptureStatusNone || view.empty()) return false;
+  const auto row_bytes = static_cast<size_t>(view.row_bytes());
+  HostTensor rows(view.dtype, view.rows, view.heads, view.dim);
+  cuda::check(cudaMemcpy2DAsync(rows.view().data, row_bytes, view.data,
+                                static_cast<size_t>(view.row_stride) * size_of(view.dtype), row_bytes,
+                                static_cast<size_t>(view.rows), cudaMemcpyDeviceToHost, cuda::as_stream(stream)),
+              "cudaMemcpy2DAsync");
+  cuda::check(cudaStreamSynchronize(cuda::as_stream(stream)), "cudaStreamSynchronize");
+  return has_nan(rows);
+}
+
 ProgramDevice program_device() {
   ProgramDevice device;
   device.sum_rows = sum_rows;
   device.copy_floats = [](std::span<const FloatCopy> copies, void* stream) {
     device::copy_floats(copies, cuda::as_stream(stream));
   };
-  device.zero = [](void* data, int64_t num_bytes, void* stream) {
-    cuda::check(cudaMemsetAsync(data, 0, static_cast<size_t>(num_bytes), cuda::as_stream(stream)), "cudaMemsetAsync");
+  device.fill = [](void* data, int byte, int64_t num_bytes, void* stream) {
+    cuda::check(cudaMemsetAsync(data, byte, static_cast<size_t>(num_bytes), cuda::as_stream(stream)),
+                "cudaMemsetAsync");
   };
+  device.has_nan = look_for_nan;
   device.scale = [](float* values, int64_t count, float factor, void* stream) {
     scale_values(values, count, factor, cuda::as_stream(stream));
   };

@@ -18,6 +18,12 @@ class DeviceRunner final : public ProgramRunner {
   DeviceRunner(const DeviceRun& run, void* stream)
       : ProgramRunner(run.program.program, run.arguments, run.masks), run_(run), stream_(stream) {}
 
+  void run_checked() {
+    if (run_.is_checked) poison(false);
+    run();
+    if (!program_.closes()) before_end();
+  }
+
  private:
   void* data(int region) const override {
     const auto index = static_cast<size_t>(region);
@@ -42,7 +48,7 @@ class DeviceRunner final : public ProgramRunner {
   void copy_floats(std::span<const FloatCopy> copies, int) override { run_.device.copy_floats(copies, stream_); }
   void zero(const TensorView& tensor) override {
     const int64_t bytes = tensor.rows * tensor.row_stride * static_cast<int64_t>(size_of(tensor.dtype));
-    run_.device.zero(tensor.data, bytes, stream_);
+    run_.device.fill(tensor.data, 0, bytes, stream_);
   }
   void open(const OpenOp& op) override {
     if (run_.pass == nullptr) copy_own(op);  // else begun with the copies
@@ -86,6 +92,7 @@ class DeviceRunner final : public ProgramRunner {
   void finish(const FinishOp& op) override {
     const ConstTensorView own[] = {view(op.own_k), view(op.own_v)};
     const TensorView sums[] = {view(op.dk), view(op.dv)};
+    before_end();
     run_.pass->finish_reduce_and_end(own, sums, stream_);
   }
 
@@ -107,6 +114,63 @@ class DeviceRunner final : public ProgramRunner {
   void at_owner(const LargestOp& op) override {
     float* const to = floats(op.to);
     if (to != nullptr) run_.device.find_maxima({floats(op.from), to, op.from.stride, op.rows, op.columns}, stream_);
+  }
+
+  /// What nothing may read before the pass has written it, or, at its end, any more. Peers may write to regions that
+  /// casts bring rows to as soon as the pass is open, and read from those that casts send as long as it is.
+  void poison(bool at_end) {
+    std::vector<bool> left(program_.regions.size());
+    for (const Cast& cast : program_.casts) {
+      for (const CastItem& item : cast.items) {
+        const int region = at_end ? item.source.region : item.target.region;
+        if (region >= 0) left[static_cast<size_t>(region)] = true;
+      }
+    }
+    const bool holds_kept = at_end ? run_.keeps : run_.is_kept;
+    for (size_t i = 0; i < program_.regions.size(); ++i) {
+      const Region& region = program_.regions[i];
+      const bool is_kept = holds_kept && static_cast<int>(i) < program_.num_kept;
+      const bool is_opened = !at_end && region.memory == Memory::kArena && opens_with(static_cast<int>(i));
+      const bool is_needed = at_end && region.memory != Memory::kArena;  // by FinishOp
+      if (left[i] || is_kept || is_opened || is_needed || run_.program.layout.offsets[i] < 0 || region.bytes() == 0)
+        continue;
+      run_.device.fill(data(static_cast<int>(i)), 0xFF, region.bytes(), stream_);
+    }
+  }
+  /// Whether own rows were copied there when the pass was opened.
+  bool opens_with(int region) const {
+    const auto* opening = program_.ops.empty() ? nullptr : std::get_if<OpenOp>(&program_.ops.front());
+    return opening != nullptr && run_.pass != nullptr &&
+           std::any_of(opening->own.begin(), opening->own.end(),
+                       [region](const RowSumOp& own) { return own.result.region == region; });
+  }
+  void before_end() {
+    if (!run_.is_checked) return;
+    require_no_nan();
+    poison(true);
+  }
+  /// NaN that came in, from the caller or from peers, may come out; NaN that the pass has made may not.
+  void require_no_nan() const {
+    const auto argument = [&](Memory where) { return arguments_.tensors[static_cast<size_t>(where)]; };
+    const auto is_nan = [&](const ConstTensorView& view) {
+      return view.data != nullptr && run_.device.has_nan(view, stream_);
+    };
+    const bool backward = argument(Memory::kDq).data != nullptr;
+    bool made = false;
+    for (const Memory result : backward ? std::vector{Memory::kDq} : std::vector{Memory::kOut, Memory::kLse}) {
+      made = made || is_nan(argument(result));
+    }
+    if (!made) return;
+    std::vector<Memory> given = {Memory::kQ, Memory::kK, Memory::kV};
+    if (backward) given.insert(given.end(), {Memory::kOut, Memory::kLse, Memory::kDout});
+    for (const Memory where : given) made = made && !is_nan(argument(where));
+    for (const Cast& cast : program_.casts) {
+      for (const CastItem& item : cast.items) {
+        if (cast.adds || item.target.region < 0) continue;
+        for (const RowCopy& copy : item.exchange->recvs) made = made && !is_nan(view(item.target.slice(copy.rows)));
+      }
+    }
+    TANGRAM_ASSERT(!made);
   }
 
   int stage_of(int cast) const { return run_.program.layout.stages[static_cast<size_t>(cast)].number; }
@@ -180,7 +244,7 @@ DevicePassSpec spec_by_region(const DeviceProgram& written, const char* label) {
 
 }  // namespace
 
-void run_on_stream(const DeviceRun& run, void* stream) { DeviceRunner(run, stream).run(); }
+void run_on_stream(const DeviceRun& run, void* stream) { DeviceRunner(run, stream).run_checked(); }
 
 std::vector<DeviceRowLists> keep_row_lists(const Program& program, const ProgramDevice& device) {
   std::vector<DeviceRowLists> kept;

@@ -46,6 +46,11 @@ struct DeviceRun {
   /// Attention starts once the transfer that comes next is about to (LaunchOrder::kKernelBarrier).
   bool starts_transfers_first = false;
   const ReturnPlaces* places = nullptr;  ///< of a call that stores rows
+  /// Under TANGRAM_SANITY_CHECK: memory that the pass has not written is NaN, and so is what it leaves, but for
+  /// regions that are kept. NaN that the pass has made throws InternalError.
+  bool is_checked = false;
+  bool is_kept = false;  ///< the kept regions hold what a forward pass left
+  bool keeps = false;    ///< and are to hold what this one leaves
 };
 /// Closes the pass where the program does (Program::closes).
 void run_on_stream(const DeviceRun& run, void* stream);

@@ -7,6 +7,7 @@
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
+#include "tangram/env.hpp"
 #include "tangram/flex_attention.hpp"
 
 namespace tangram {
@@ -53,6 +54,10 @@ DeviceProgram ProgramAttention::write(Kind kind, const CallShape& call) const {
 const DeviceProgram& ProgramAttention::program(Kind kind, const CallShape& call) {
   const auto key = std::pair(kind, call);
   const auto found = programs_.find(key);
+  if (found == programs_.end()) {
+    const bool kept = kind == Kind::kForward ? moves_keys_alone() && keeps() : kind == Kind::kBackwardKept;
+    check_.before_call(*base_.plan, call, options_.target, kept);
+  }
   return found != programs_.end() ? found->second : programs_.emplace(key, write(kind, call)).first->second;
 }
 
@@ -248,7 +253,7 @@ void ProgramAttention::open(Kind kind, const Program& program, const ProgramArgu
 }
 
 void ProgramAttention::run(Kind kind, const DeviceProgram& program, const ProgramArguments& arguments,
-                           const AttnWorkspace& workspace, void* stream) {
+                           const AttnWorkspace& workspace, bool keeps, void* stream) {
   require(workspace.bytes >= forward_workspace_bytes(), "ProgramAttention: needs a workspace of {} bytes (got {})",
           forward_workspace_bytes(), workspace.bytes);
   DevicePass* const pass = pass_of(kind);
@@ -262,10 +267,11 @@ void ProgramAttention::run(Kind kind, const DeviceProgram& program, const Progra
                      : pass != nullptr                     ? pass->transfer_sms()
                                                            : 0;
   const bool overlaps = kind == Kind::kForward ? options_.overlaps_forward : options_.overlaps_backward;
-  run_on_stream({program, row_lists_.at(kind), masks_, arguments, std::move(landing),
-                 memory + work_bytes_ + attention_bytes_, memory, attention, pass, *base_.backend, device_, margin,
-                 overlaps, options_.starts_transfers_first, places_.get()},
-                stream);
+  run_on_stream(
+      {program, row_lists_.at(kind), masks_, arguments, std::move(landing), memory + work_bytes_ + attention_bytes_,
+       memory, attention, pass, *base_.backend, device_, margin, overlaps, options_.starts_transfers_first,
+       places_.get(), Env::get().sanity_check, kind == Kind::kBackwardKept, keeps},
+      stream);
 }
 
 void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
@@ -277,8 +283,9 @@ void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
   const DeviceProgram& written = program(Kind::kForward, shape_of(args.out.dtype, args.sink));
   const ProgramArguments arguments = arguments_of(args);
   open(Kind::kForward, written.program, arguments, nullptr, stream);
-  run(Kind::kForward, written, arguments, args.workspace, stream);
-  if (pass != nullptr && args.kept != nullptr && keeps()) {
+  const bool is_kept = pass != nullptr && args.kept != nullptr && keeps();
+  run(Kind::kForward, written, arguments, args.workspace, is_kept, stream);
+  if (is_kept) {
     args.kept->device_slot = pass->end_kept(stream).slot;
     args.kept->valid = true;
     kept_slots_.push_back(args.kept->device_slot);
@@ -295,7 +302,7 @@ void ProgramAttention::backward(const DistBackwardArgs& args, void* stream) {
   const DeviceProgram& written = program(kind, shape_of(args));
   const ProgramArguments arguments = arguments_of(args);
   open(kind, written.program, arguments, args.kept, stream);
-  run(kind, written, arguments, args.workspace, stream);
+  run(kind, written, arguments, args.workspace, false, stream);
   if (DevicePass* const pass = pass_of(kind); pass != nullptr && !written.program.closes()) pass->end(stream);
   reduce_dsink(args, stream);
 }

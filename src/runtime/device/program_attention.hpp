@@ -12,6 +12,7 @@
 #include "plan/program/emit.hpp"
 #include "runtime/device/device_runner.hpp"
 #include "runtime/rank_context.hpp"
+#include "runtime/sanity.hpp"
 
 namespace tangram {
 
@@ -70,8 +71,9 @@ class ProgramAttention {
   DevicePass* pass_of(Kind kind) const;
   /// Opens the pass of a kind, if it has one, in the slot that was kept where `kept` says so.
   void open(Kind kind, const Program& program, const ProgramArguments& arguments, const KeptKv* kept, void* stream);
+  /// `keeps`: the pass is kept.
   void run(Kind kind, const DeviceProgram& program, const ProgramArguments& arguments, const AttnWorkspace& workspace,
-           void* stream);
+           bool keeps, void* stream);
   void check_keys(const char* function, const ConstTensorView& k, const ConstTensorView& v, const KeptKv* kept) const;
   void check_kept_slot(const char* function, const KeptKv& kept) const;
   void check_result(const char* function, const char* name, DType dtype) const;
@@ -87,8 +89,9 @@ class ProgramAttention {
   std::map<Kind, std::shared_ptr<DevicePass>> passes_;
   std::map<Kind, std::vector<DeviceRowLists>> row_lists_;  // alike for all calls
   std::unique_ptr<ReturnPlaces> places_;                   // of the backward pass
-  int slot_ = 0;                                           // of the open pass
-  std::vector<int> kept_slots_;                            // of forward passes whose backward has not come yet
+  ProgramCheck check_;
+  int slot_ = 0;                 // of the open pass
+  std::vector<int> kept_slots_;  // of forward passes whose backward has not come yet
   int64_t arena_bytes_ = 0;
   int64_t work_bytes_ = 0;       // of a workspace, the first
   int64_t attention_bytes_ = 0;  // the next

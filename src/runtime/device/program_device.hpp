@@ -42,7 +42,7 @@ struct ColumnMaxima {
 struct ProgramDevice {
   std::function<void(std::span<const RowSum>, void* stream)> sum_rows;
   std::function<void(std::span<const FloatCopy>, void* stream)> copy_floats;
-  std::function<void(void* data, int64_t num_bytes, void* stream)> zero;
+  std::function<void(void* data, int byte, int64_t num_bytes, void* stream)> fill;
   std::function<void(float* values, int64_t count, float factor, void* stream)> scale;
   /// delta[row, head] = sum over dim of out * dout. Where out is zero dout is not looked at.
   std::function<void(const ConstTensorView& out, const ConstTensorView& dout, const TensorView& delta, void* stream)>
@@ -50,6 +50,8 @@ struct ProgramDevice {
   std::function<void(const RowMerge&, void* stream)> merge;
   std::function<void(const SinkGradient&, void* stream)> find_dsink;
   std::function<void(const ColumnMaxima&, void* stream)> find_maxima;
+  /// Whether there is a NaN, once the stream has come so far. False while a graph is captured, which cannot wait.
+  std::function<bool(const ConstTensorView&, void* stream)> has_nan;
   /// Copies to memory that lives as long as what is returned. Not while a pass is under way.
   std::function<std::shared_ptr<const void>(std::span<const std::byte> bytes)> keep;
 };

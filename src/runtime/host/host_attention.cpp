@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/require.hpp"
-#include "plan/program/verify.hpp"
 #include "runtime/rows.hpp"
 #include "tangram/env.hpp"
 #include "tangram/flex_attention.hpp"
@@ -22,13 +21,6 @@ void check_for_nan(const DistForwardArgs& args) {
   TANGRAM_ASSERT(has_nan(args.q) || has_nan(args.k) || has_nan(args.v));
 }
 
-/// Whether the programs of all ranks are played before the first of a kind runs.
-bool is_verified(const Plan& plan) {
-  constexpr int64_t kMostCells = 1 << 20;
-  const bool is_small = plan.cp_size() <= 4 && plan.mask.seqlen_q() * plan.config.heads.num_heads_q <= kMostCells;
-  return Env::get().sanity_check && plan.cp_size() > 1 && is_small;
-}
-
 }  // namespace
 
 HostAttention::HostAttention(RankContext& context) : context_(context) {
@@ -41,9 +33,7 @@ HostAttention::HostAttention(RankContext& context) : context_(context) {
 HostProgram HostAttention::program(Kind kind, const CallShape& call) {
   const Plan& plan = *context_.plan;
   const bool kept = kind == Kind::kBackwardKept;
-  if (is_verified(plan) && verified_.emplace(kind, call).second) {
-    verify(plan, call, step_programs(plan, call, kHostTarget, kept));
-  }
+  check_.before_call(plan, call, kHostTarget, kept);
   return HostProgram(kind == Kind::kForward ? forward_program(plan, context_.rank, call, kHostTarget)
                                             : backward_program(plan, context_.rank, call, kHostTarget, kept));
 }

@@ -4,11 +4,9 @@
 // HostAttention: one rank's part in a plan, over host memory.
 #pragma once
 
-#include <set>
-#include <utility>
-
 #include "plan/program/emit.hpp"
 #include "runtime/host/host_runner.hpp"
+#include "runtime/sanity.hpp"
 
 namespace tangram {
 
@@ -30,7 +28,7 @@ class HostAttention {
 
   RankContext& context_;
   ProgramRunner::Masks masks_;
-  std::set<std::pair<Kind, CallShape>> verified_;  ///< under TANGRAM_SANITY_CHECK
+  ProgramCheck check_;
 };
 
 }  // namespace tangram

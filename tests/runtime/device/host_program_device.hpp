@@ -87,7 +87,10 @@ inline ProgramDevice host_program_device() {
       }
     }
   };
-  device.zero = [](void* data, int64_t num_bytes, void*) { std::memset(data, 0, static_cast<size_t>(num_bytes)); };
+  device.fill = [](void* data, int byte, int64_t num_bytes, void*) {
+    std::memset(data, byte, static_cast<size_t>(num_bytes));
+  };
+  device.has_nan = [](const ConstTensorView& view, void*) { return has_nan(view); };
   device.scale = [](float* values, int64_t count, float factor, void*) {
     for (int64_t i = 0; i < count; ++i) values[i] *= factor;
   };

@@ -6,6 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+
+#include "runtime/delegating_backend.hpp"
 #include "runtime/device/program_step.hpp"
 #include "runtime/device/stream_backend.hpp"
 #include "runtime/mask_families.hpp"
@@ -18,6 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::heads_of;
+using testing::HostMemoryDevice;
 using testing::kSeqlen;
 using testing::NamedMask;
 using testing::plan_of;
@@ -27,6 +33,9 @@ using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
 using testing::StreamBackend;
+
+// Before anything asks Env: programs are verified, memory of passes is NaN before it is written.
+[[maybe_unused]] const int kCheckPrograms = setenv("TANGRAM_SANITY_CHECK", "1", 1);
 
 // Partial results are rounded to float32 once a stage, and sums once per contribution.
 constexpr double kTolerance = 2e-6;
@@ -113,6 +122,71 @@ TEST(ProgramKv, ResultsOf16BitsAndGradientsThatTravelInThem) {
     EXPECT_LE(testing::relative_error(actual.dk, expected.dk), 0x1p-6);
     EXPECT_LE(testing::relative_error(actual.dv, expected.dv), 0x1p-6);
   }
+}
+
+/// Runs one forward pass on two ranks with `spoil`ed operands; returns what each rank throws, and looks at its device.
+std::vector<std::string> forward_messages(const AttnBackend& backend,
+                                          const std::function<void(int, StepInputs&)>& spoil,
+                                          const std::function<void(HostMemoryDevice&)>& inspect = nullptr) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = heads_of(2, 2, DType::kFloat32);
+  const auto plan = plan_of(mask, options.heads, 2, 1, 1);
+  std::vector<std::string> messages(2);
+  run_local_ranks(2, [&](Communicator& comm) {
+    StepInputs inputs = testing::make_inputs(mask, options);
+    spoil(comm.rank(), inputs);
+    ProgramRank rank(plan, comm, backend, {.result_dtype = DType::kFloat32});
+    StepResults local = testing::make_results(kSeqlen / 2, kSeqlen / 2, options);
+    const Range half = {0, kSeqlen / 2};
+    DistForwardArgs args{slice_rows(ConstTensorView(inputs.q), half), slice_rows(ConstTensorView(inputs.k), half),
+                         slice_rows(ConstTensorView(inputs.v), half), local.out, local.lse.data<float>()};
+    args.workspace = rank.workspace();
+    try {
+      rank.attention->forward(args, nullptr);
+    } catch (const InternalError& error) {
+      messages[static_cast<size_t>(comm.rank())] = error.what();
+    }
+    if (inspect) inspect(rank.device);
+    comm.barrier("passes have ended");
+  });
+  return messages;
+}
+
+class NanBackend final : public testing::DelegatingBackend {
+ public:
+  NanBackend() : DelegatingBackend("nan") {}
+  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
+    DelegatingBackend::forward(mask, args, stream);
+    *static_cast<float*>(args.out.data) = std::nanf("");
+  }
+};
+
+TEST(ProgramKv, NanThatAPassMakesIsFoundUnderTheSanityCheck) {
+  const auto nothing = [](int, StepInputs&) {};
+  EXPECT_THAT(forward_messages(NanBackend(), nothing), ::testing::Each(::testing::Not("")));
+  EXPECT_THAT(forward_messages(StreamBackend(), nothing), ::testing::Each(""));
+}
+
+TEST(ProgramKv, NanThatComesInIsNobodysFault) {
+  // Of a key of rank 0, whose queries see it; rank 1 gets it.
+  const auto messages = forward_messages(StreamBackend(), [](int rank, StepInputs& inputs) {
+    if (rank == 0) inputs.k.set(0, 0, 0, std::nanf(""));
+  });
+  EXPECT_THAT(messages, ::testing::Each(""));
+}
+
+TEST(ProgramKv, APassLeavesNaNWhereRowsLanded) {
+  forward_messages(
+      StreamBackend(), [](int, StepInputs&) {},
+      [](HostMemoryDevice& device) {
+        ASSERT_EQ(device.passes().size(), 2u) << "forward and backward";
+        const ConstTensorView landing = device.passes()[0]->landing(0, 0);
+        ASSERT_GT(landing.rows, 0);
+        for (int64_t i = 0; i < landing.rows * landing.row_stride; ++i) {
+          ASSERT_TRUE(std::isnan(static_cast<const float*>(landing.data)[i])) << i;
+        }
+      });
 }
 
 TEST(ProgramKv, KeptRowsAreGivenToBothPassesWhereThePlanKeepsThem) {
