@@ -73,6 +73,11 @@ struct DevicePassSpec {
   /// passes of a communicator that say so share memory, as much as the largest needs, where the transport can. Alike on
   /// all ranks. With more than two slots landing buffers are the pass's own nevertheless.
   bool shares_memory = false;
+  /// Casts, ascending and without the first, that bring rows to where others landed or were used before in the epoch:
+  /// they are sent once their receivers have called give(). Alike on all ranks; only where there is LandingReuse.
+  std::vector<int> credited;
+  /// Whether wait_sent() is called, so that sources may change before end().
+  bool reuses_sources = false;
   /// Another pass of the same communicator whose landing buffers this one uses instead of its own, so that a backward
   /// pass works on rows that the forward pass kept; its `landing` must be equal and num_slots is then ignored. Or null.
   std::shared_ptr<DevicePass> landing_of;
@@ -129,11 +134,18 @@ class DevicePass {
 
   /// Sends what peers need of `sources` (one per landing tensor, of its dtype, heads and dim, rows contiguous,
   /// 16-byte aligned rows) in stage `stage`. Ordered after what was enqueued on `stream`; later work on `stream` does
-  /// not wait for it. Sources must stay unchanged until end().
+  /// not wait for it. Sources must stay unchanged until end(), or wait_sent(). Of a stage that is credited it waits on
+  /// `stream` until the peers have given theirs.
   virtual void cast(int stage, std::span<const ConstTensorView> sources, void* stream) = 0;
   /// Later work on `stream` finds the rows that this rank receives in `stage`. By event or by a kernel of one thread
   /// block that waits, never by the host.
   virtual void wait_cast(int stage, void* stream) = 0;
+  /// Later work on `stream` may overwrite what this rank sends in `stage`, which was cast before. Only where
+  /// DevicePassSpec::reuses_sources.
+  virtual void wait_sent(int /*stage*/, void* /*stream*/) {}
+  /// Of a stage that is credited, before its cast: once what is on `stream` has ended peers may overwrite what `stage`
+  /// brings to this rank. They hear of it by the next cast or wait_cast at the latest.
+  virtual void give(int /*stage*/, void* /*stream*/) {}
   /// Later work on `stream` starts on the device when the transfer of `stage`, which was cast before, is about to, or
   /// later: so that a kernel that fills the device cannot keep it waiting. Does not wait for rows. Nothing where
   /// transfers need no multiprocessors.
@@ -182,10 +194,18 @@ class DevicePass {
   virtual void drop_kept(KeptSlot kept) = 0;
 };
 
-/// What kernels can do themselves in the passes of a communicator.
+/// Whether rows may land where others were before in the same epoch.
+enum class LandingReuse {
+  kNone,
+  kInOrder,   ///< rows come by calls of the receiver's own, in the order of its stream: nobody has to be told
+  kByCredit,  ///< peers push as soon as DevicePass::give has told them
+};
+
+/// What kernels can do themselves in the passes of a communicator, and what else passes may make use of.
 struct KernelTransfers {
   bool wait_for_rows = false;    ///< there are flags: DevicePass::arrivals
   bool store_at_owners = false;  ///< DevicePass::return_targets, leave_rows
+  LandingReuse landing_reuse = LandingReuse::kNone;
 };
 
 /// The device side of a group: one GPU per rank (in tests several ranks may share one). Collective calls as in

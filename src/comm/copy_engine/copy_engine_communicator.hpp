@@ -71,7 +71,9 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   std::string_view name() const override { return to_string(DeviceTransport::kCopyEngine); }
   int device() const override { return group_->heap.device(); }
   Communicator& control() override { return group_->state.control(); }
-  KernelTransfers kernel_transfers() const override { return {.wait_for_rows = true, .store_at_owners = true}; }
+  KernelTransfers kernel_transfers() const override {
+    return {.wait_for_rows = true, .store_at_owners = true, .landing_reuse = LandingReuse::kByCredit};
+  }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
   void set_facts(const CallFacts& facts) override { group_->state.set_facts(facts); }

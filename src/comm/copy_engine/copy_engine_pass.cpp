@@ -23,10 +23,7 @@ constexpr int kConvertBlocks = 264;  // memory-bound, before the transfer: all t
 }  // namespace
 
 CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const DevicePassSpec& spec)
-    : group_(std::move(group)),
-      spec_(spec),
-      number_(group_->state.add_pass(spec.label)),
-      epoch_(spec.label, static_cast<int>(spec.casts.size()), static_cast<int>(spec.reduces.size())) {
+    : group_(std::move(group)), spec_(spec), number_(group_->state.add_pass(spec.label)), epoch_(spec) {
   Communicator& control = group_->state.control();
   const Caller caller{group_->state.rank(), group_->state.size()};
   layout_ = make_pass_layout(caller, spec_);
@@ -47,13 +44,15 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
                                              SlotTensors::Shape{rows, landing_row_bytes(spec_), spec_.num_slots, 0},
                                              "landing buffers of '" + spec_.label + "'");
   }
-  const int64_t num_flags = static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size()) * caller.size;
+  const size_t num_credits = spec_.credited.empty() ? 0 : spec_.casts.size();
+  const int64_t num_flags = static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size() + num_credits) * caller.size;
   returns_ = std::make_unique<SlotTensors>(
       control, group_->heap, spec_.shares_memory ? &group_->returns : nullptr,
       SlotTensors::Shape{layout_.return_rows, return_row_bytes(spec_), spec_.num_return_slots, num_flags},
       "return areas of '" + spec_.label + "'");
   casts_ = plan_casts();
   reduces_ = plan_returns();
+  plan_credits();
   plan_conversions();
   plan_own_rows();
   plan_merge();
@@ -73,7 +72,7 @@ EpochParams CopyEnginePass::epoch_params() const {
 }
 
 void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t stream) {
-  num_signals_ = 0;
+  num_signals_ = num_gives_ = 0;
   facts_tag_ = group_->state.facts_tag();
   return_slot_ = spec_.reduces.empty() ? -1 : (*returns_)->slots().take(spec_.label);
   MoveParams copies;
@@ -197,8 +196,19 @@ void CopyEnginePass::cast(int stage, std::span<const ConstTensorView> sources, v
   for (size_t t = 0; t < sources.size(); ++t) pointers[t] = sources[t].data;
   epoch_.cast(stage);
   const Transfer& transfer = casts_[static_cast<size_t>(stage)];
+  if (transfer.is_credited || num_gives_ > 0) {
+    WaitParams credits = credit_wait();
+    credits.list = credit_takes_.as<uint32_t>() + transfer.first_take;
+    credits.count = transfer.num_takes;
+    launch_wait(credits, cuda::as_stream(stream));
+  }
+  if (transfer.is_credited) group_->keep_step();
   send(transfer, static_cast<size_t>(stage), *landing_, slot_, 0, pointers, group_->cast_stream, cast_used_,
        cuda::as_stream(stream));
+  if (!sent_.empty() && !transfer.by_kernel && !transfer.targets.empty()) {
+    cuda::check(cudaEventRecord(sent_[static_cast<size_t>(stage)]->get(), group_->cast_stream.get()),
+                "cudaEventRecord");
+  }
   group_->state.count(transfer.rows_sent, transfer.bytes_sent, transfer.rows_received, transfer.bytes_received);
   group_->keep_step();
 }
@@ -215,7 +225,49 @@ void CopyEnginePass::wait_cast(int stage, void* stream) {
   params.size = group_->state.size();
   params.pass = number_;
   params.kind = cuda::WaitKind::kArrival;
+  add_gives(params);
   launch_wait(params, cuda::as_stream(stream));
+}
+
+void CopyEnginePass::wait_sent(int stage, void* stream) {
+  epoch_.wait_sent(stage);
+  const Transfer& transfer = casts_[static_cast<size_t>(stage)];
+  if (transfer.by_kernel || transfer.targets.empty()) return;  // was on the caller's stream
+  cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), sent_[static_cast<size_t>(stage)]->get(), 0),
+              "cudaStreamWaitEvent");
+}
+
+void CopyEnginePass::give(int stage, void* stream) {
+  epoch_.give(stage);
+  const Transfer& transfer = casts_[static_cast<size_t>(stage)];
+  // What follows is a cast or a wait, whose kernel can tell first.
+  if (num_gives_ > 0 && first_give_ + num_gives_ != transfer.first_give) {
+    launch_wait(credit_wait(), cuda::as_stream(stream));
+  }
+  if (num_gives_ == 0) first_give_ = transfer.first_give;
+  num_gives_ += transfer.num_gives;
+}
+
+WaitParams CopyEnginePass::credit_wait() {
+  const auto first_flag = static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size()) * group_->state.size();
+  WaitParams wait;
+  wait.context = group_->context();
+  wait.flags = (*returns_)->flag(group_->state.rank(), first_flag);
+  wait.epoch = (*landing_)->epoch_cell(slot_);
+  wait.size = group_->state.size();
+  wait.pass = number_;
+  wait.kind = cuda::WaitKind::kCredit;
+  add_gives(wait);
+  return wait;
+}
+
+void CopyEnginePass::add_gives(WaitParams& params) {
+  if (num_gives_ == 0) return;
+  params.signals =
+      (*returns_)->flags(static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size()) * group_->state.size());
+  params.signal_list = credit_gives_.as<uint32_t>() + first_give_;
+  params.num_signals = num_gives_;
+  num_gives_ = 0;
 }
 
 DeviceArrivals CopyEnginePass::arrivals() const {

@@ -29,6 +29,8 @@ class CopyEnginePass final : public DevicePass {
   int64_t own_bytes() const override;
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_cast(int stage, void* stream) override;
+  void wait_sent(int stage, void* stream) override;
+  void give(int stage, void* stream) override;
   DeviceArrivals arrivals() const override;
   void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
   std::vector<ReturnTarget> return_targets(int stage, int tensor, int return_slot) const override;
@@ -69,12 +71,17 @@ class CopyEnginePass final : public DevicePass {
     int64_t rows_sent = 0, bytes_sent = 0, rows_received = 0, bytes_received = 0;
     int first_wait = 0, num_waits = 0;  // in the list of waits
     int first_signal = 0;               // in the list of signals, one for each target
+    // Of casts that are credited: in the lists of whom to tell and for whom to wait before it is sent.
+    bool is_credited = false;
+    int first_give = 0, num_gives = 0;
+    int first_take = 0, num_takes = 0;
   };
 
   /// Slots that are kept stay this pass's while others come and go, and graphs write to theirs at any time: not shared.
   bool shares_memory() const { return spec_.shares_memory && spec_.num_slots <= 2; }
   std::vector<Transfer> plan_casts();
   std::vector<Transfer> plan_returns();
+  void plan_credits();
   /// Fills in what follows from a stage's copies, `layout`, and from the rows of each tensor that come.
   void finish_plan(Transfer& transfer, int64_t rows_received, const std::vector<PeerPieces>& layout,
                    const SlotTensors& area, const std::vector<int64_t>& row_bytes);
@@ -93,6 +100,9 @@ class CopyEnginePass final : public DevicePass {
   void copy_batched(const Transfer& transfer, const SlotTensors& area, int slot, int64_t flag,
                     const void* const* sources, cudaStream_t stream) const;
   WaitParams return_wait() const;
+  /// For the credits of nobody yet. Tells whom give() has put off.
+  WaitParams credit_wait();
+  void add_gives(WaitParams& params);
   /// Tells owners what signal_returned has put off, then waits.
   void signal_and_wait(WaitParams params, cudaStream_t stream);
   void open(std::span<const ConstTensorView> own, cudaStream_t stream);
@@ -109,10 +119,13 @@ class CopyEnginePass final : public DevicePass {
   PassLayout layout_;
   EpochState epoch_;
   std::shared_ptr<SlotTensors> landing_;
-  std::unique_ptr<SlotTensors> returns_;  // its own flags: arrivals [casts, size], then returned [reduces, size]
+  /// Its own flags: arrivals [casts, size], then returned [reduces, size], then credits [casts, size], if any.
+  std::unique_ptr<SlotTensors> returns_;
   std::vector<Transfer> casts_;
   std::vector<Transfer> reduces_;
   cuda::DeviceBuffer cast_waits_;
+  cuda::DeviceBuffer credit_gives_, credit_takes_;
+  std::vector<std::unique_ptr<OwnedEvent>> sent_;  // by cast, of passes that reuse sources
   cuda::DeviceBuffer return_waits_;
   cuda::DeviceBuffer return_signals_;
   int num_return_waits_ = 0;
@@ -133,6 +146,7 @@ class CopyEnginePass final : public DevicePass {
   int slot_ = -1;
   int return_slot_ = -1;
   int first_signal_ = 0, num_signals_ = 0;  // put off until finish_reduce, in the list of signals
+  int first_give_ = 0, num_gives_ = 0;      // put off until the next kernel that waits
   bool cast_used_ = false;
   bool return_used_ = false;
 };

@@ -95,6 +95,27 @@ std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_returns() {
   return transfers;
 }
 
+void CopyEnginePass::plan_credits() {
+  while (spec_.reuses_sources && sent_.size() < spec_.casts.size()) sent_.push_back(std::make_unique<OwnedEvent>());
+  if (spec_.credited.empty()) return;
+  std::vector<uint32_t> gives, takes;
+  const auto add = [](std::vector<uint32_t>& list, int stage, int peer) {
+    list.push_back(static_cast<uint32_t>(stage) << 8 | static_cast<uint32_t>(peer));
+  };
+  for (const int stage : spec_.credited) {
+    Transfer& transfer = casts_[static_cast<size_t>(stage)];
+    transfer.is_credited = true;
+    transfer.first_give = static_cast<int>(gives.size());
+    for (const int source : layout_.cast_sources[static_cast<size_t>(stage)]) add(gives, stage, source);
+    transfer.num_gives = static_cast<int>(gives.size()) - transfer.first_give;
+    transfer.first_take = static_cast<int>(takes.size());
+    for (const Target& target : transfer.targets) add(takes, stage, target.peer);
+    transfer.num_takes = static_cast<int>(takes.size()) - transfer.first_take;
+  }
+  credit_gives_ = cuda::DeviceBuffer::copy_of(gives);
+  credit_takes_ = cuda::DeviceBuffer::copy_of(takes);
+}
+
 void CopyEnginePass::plan_conversions() {
   std::vector<char*> bases;
   const std::vector<int64_t> row_bytes = return_row_bytes(spec_);

@@ -36,7 +36,10 @@ std::string operation_text(const WaitFailure& failure, const std::vector<std::st
   switch (failure.kind) {
     case WaitKind::kArrival: return fmt::format("group_cast '{}' stage {}", label, failure.stage);
     case WaitKind::kReturn: return fmt::format("group_reduce '{}' stage {}", label, failure.stage);
-    case WaitKind::kCredit: return fmt::format("begin '{}' (end of an earlier pass)", label);
+    case WaitKind::kCredit:  // of a slot, or of the memory that a stage but the first one reuses
+      if (failure.stage > 0)
+        return fmt::format("group_cast '{}' stage {} (memory that it reuses)", label, failure.stage);
+      return fmt::format("begin '{}' (end of an earlier pass)", label);
     case WaitKind::kOrder: return fmt::format("begin '{}'", label);
     case WaitKind::kAllReduce: return "all_reduce";
     default: return "";

@@ -48,6 +48,12 @@ void check_own(int size, const DevicePassSpec& spec) {
   require(spec.landing.size() <= kMaxPassTensors && spec.returns.size() <= kMaxPassTensors,
           "prepare_pass '{}': at most {} tensors (got {} and {})", label, kMaxPassTensors, spec.landing.size(),
           spec.returns.size());
+  for (size_t i = 0; i < spec.credited.size(); ++i) {
+    const int stage = spec.credited[i];
+    require(stage > (i == 0 ? 0 : spec.credited[i - 1]) && stage < std::ssize(spec.casts),
+            "prepare_pass '{}': credited must be casts in ascending order, not the first (got {} of {})", label, stage,
+            spec.casts.size());
+  }
   require(spec.casts.empty() || !spec.landing.empty(), "prepare_pass '{}': casts need landing tensors", label);
   require(spec.reduces.empty() || !spec.returns.empty(), "prepare_pass '{}': reduces need return tensors", label);
   require(spec.num_slots >= 1 && spec.num_slots <= kMaxSlots && spec.num_return_slots >= 1 &&
@@ -87,6 +93,7 @@ void check_own(int size, const DevicePassSpec& spec) {
 std::string common_text(const DevicePassSpec& spec, int landing_number) {
   std::string text = fmt::format("{};{};{};{};{};{};{}", spec.label, spec.casts.size(), spec.reduces.size(),
                                  spec.num_slots, spec.num_return_slots, landing_number, spec.shares_memory);
+  for (const int stage : spec.credited) text += fmt::format(";credit {}", stage);
   for (const LandingTensor& tensor : spec.landing) {
     text += fmt::format(";{}x{} {}", tensor.heads, tensor.dim, to_string(tensor.dtype));
   }

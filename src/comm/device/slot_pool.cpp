@@ -53,6 +53,16 @@ void SlotPool::give_back(int slot) {
   states_[static_cast<size_t>(slot)] = State::kFree;
 }
 
+EpochState::EpochState(const DevicePassSpec& spec)
+    : label_(spec.label),
+      reuses_sources_(spec.reuses_sources),
+      credited_(spec.casts.size()),
+      given_(spec.casts.size()),
+      cast_(spec.casts.size()),
+      reduced_(spec.reduces.size()) {
+  for (const int stage : spec.credited) credited_[static_cast<size_t>(stage)] = 1;
+}
+
 void EpochState::require_open(const char* what) const {
   require(open_, "{} '{}': an epoch must be open (call begin first)", what, label_);
 }
@@ -61,12 +71,23 @@ void EpochState::begin() {
   require(!open_, "begin '{}': the last epoch of the pass must have ended", label_);
   open_ = true;
   finished_ = false;
-  for (std::vector<char>* done : {&cast_, &reduced_}) std::fill(done->begin(), done->end(), 0);
+  for (std::vector<char>* done : {&given_, &cast_, &reduced_}) std::fill(done->begin(), done->end(), 0);
+}
+
+void EpochState::give(int stage) {
+  require_open("give");
+  mark(label_, "give", given_, stage);
+  const auto index = static_cast<size_t>(stage);
+  require(credited_[index] && !cast_[index],
+          "give '{}': must be for a stage that is credited, before its cast (got {})", label_, stage);
 }
 
 void EpochState::cast(int stage) {
   require_open("cast");
   mark(label_, "cast", cast_, stage);
+  const auto index = static_cast<size_t>(stage);
+  require(!credited_[index] || given_[index],
+          "cast '{}': a stage that is credited must have been given before (got {})", label_, stage);
 }
 
 bool EpochState::all_cast() const { return all(cast_); }
@@ -76,6 +97,12 @@ void EpochState::wait_cast(int stage) {
   // Peers that wait for this rank's rows before they send theirs would otherwise wait for ever.
   require(stage >= 0 && stage < std::ssize(cast_) && cast_[static_cast<size_t>(stage)],
           "wait_cast '{}': the stage must have been cast before (got {})", label_, stage);
+}
+
+void EpochState::wait_sent(int stage) {
+  wait_cast(stage);
+  require(reuses_sources_, "wait_sent '{}': the pass must have been prepared for it (got reuses_sources=false)",
+          label_);
 }
 
 void EpochState::reduce(int stage) {

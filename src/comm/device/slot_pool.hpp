@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tangram/device_communicator.hpp"
+
 namespace tangram::comm {
 
 /// Copies of a pass's buffers. Free slots are taken in turn, so that a slot rests as long as possible.
@@ -32,14 +34,16 @@ class SlotPool {
 /// What was done in the open epoch. Each call throws InvalidArgument when it may not be made now.
 class EpochState {
  public:
-  EpochState(std::string label, int num_casts, int num_reduces)
-      : label_(std::move(label)), cast_(static_cast<size_t>(num_casts)), reduced_(static_cast<size_t>(num_reduces)) {}
+  explicit EpochState(const DevicePassSpec& spec);
 
   void begin();
   /// Takes begin back: nothing was enqueued.
   void cancel() { open_ = false; }
+  /// Of a stage that is credited, and before its cast.
+  void give(int stage);
   void cast(int stage);
   void wait_cast(int stage);
+  void wait_sent(int stage);
   void reduce(int stage);
   void finish_reduce();
   void end();
@@ -51,6 +55,8 @@ class EpochState {
   std::string label_;
   bool open_ = false;
   bool finished_ = false;
+  bool reuses_sources_;
+  std::vector<char> credited_, given_;
   std::vector<char> cast_;
   std::vector<char> reduced_;
 };

@@ -70,6 +70,12 @@ std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec&
     world_.refuse(reason);
     require(false, "{}", reason);
   }
+  if (!spec.credited.empty() || spec.reuses_sources) {
+    const std::string reason =
+        fmt::format("prepare_pass '{}': over several nodes no memory is reused in a pass", spec.label);
+    world_.refuse(reason);
+    require(false, "{}", reason);
+  }
   check_pass_spec(world_, spec, shared == nullptr ? -1 : 0);
   const StageTables casts = gather_stages(world_, spec.casts), reduces = gather_stages(world_, spec.reduces);
   NodeSpecs specs = make_node_specs(nodes_, world_.rank(), spec, casts, reduces);

@@ -49,7 +49,7 @@ NodePass::NodePass(const DevicePassSpec& spec, NodeSpecs specs, Parts parts, std
       parts_(std::move(parts)),
       work_(std::move(work)),
       counters_(counters),
-      epoch_(spec.label, static_cast<int>(spec.casts.size()), static_cast<int>(spec.reduces.size())),
+      epoch_(spec),
       fork_(work_->make_mark()) {
   for (const Exchange& exchange : spec_.casts) {
     int64_t& rows = source_rows_.emplace_back(0);

@@ -21,6 +21,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   std::string_view name() const override { return to_string(DeviceTransport::kNccl); }
   int device() const override { return group_->device(); }
   Communicator& control() override { return group_->state().control(); }
+  KernelTransfers kernel_transfers() const override { return {.landing_reuse = LandingReuse::kInOrder}; }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
   void set_facts(const CallFacts& facts) override { group_->state().set_facts(facts); }

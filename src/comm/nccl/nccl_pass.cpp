@@ -65,10 +65,7 @@ char* const* NcclLanding::device_tensors(int slot) const {
 }
 
 NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
-    : group_(std::move(group)),
-      spec_(spec),
-      number_(group_->state().add_pass(spec.label)),
-      epoch_(spec.label, static_cast<int>(spec.casts.size()), static_cast<int>(spec.reduces.size())) {
+    : group_(std::move(group)), spec_(spec), number_(group_->state().add_pass(spec.label)), epoch_(spec) {
   const Caller caller{group_->state().rank(), group_->state().size()};
   layout_ = make_pass_layout(caller, spec_);
   if (spec_.landing_of != nullptr) {
@@ -227,6 +224,13 @@ void NcclPass::wait_cast(int stage, void* stream) {
   epoch_.wait_cast(stage);
   const Stage& transfers = casts_[static_cast<size_t>(stage)];
   if (transfers.messages.recvs.empty()) return;
+  cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), transfers.done.get(), 0), "cudaStreamWaitEvent");
+}
+
+void NcclPass::wait_sent(int stage, void* stream) {
+  epoch_.wait_sent(stage);
+  const Stage& transfers = casts_[static_cast<size_t>(stage)];
+  if (transfers.messages.sends.empty()) return;
   cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), transfers.done.get(), 0), "cudaStreamWaitEvent");
 }
 

@@ -52,6 +52,8 @@ class NcclPass final : public DevicePass {
   int64_t own_bytes() const override;
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_cast(int stage, void* stream) override;
+  void wait_sent(int stage, void* stream) override;
+  void give(int stage, void*) override { epoch_.give(stage); }
   void wait_started(int stage, void* stream) override;
   int transfer_sms() const override { return group_->max_ctas(); }
   DeviceArrivals arrivals() const override { return {}; }

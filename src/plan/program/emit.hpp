@@ -65,6 +65,10 @@ struct ProgramTarget {
   int chunks_ahead = 0;
   /// Parts of a cast of one float a row and head are filled up to multiples of so many.
   int64_t float_unit = 4;
+  /// Blocks of a ring land in memory of earlier ones, so that a pass needs as much for any number of ranks; so many
+  /// steps before it needs to a rank says that a block is free, each for a further block. Negative: the transport can
+  /// not, and every block has memory of its own.
+  int steps_apart = -1;
 
   // Of a stream that runs a plan that moves K/V alone. All rows are sent for at once.
   KeyCalls forward_calls = KeyCalls::kByStage;

@@ -64,6 +64,8 @@ struct RegionsOf {
   // Of programs for streams, whose regions live as long as their pass.
   void operator()(const OpenOp&) const {}
   void operator()(const FinishOp&) const {}
+  void operator()(const SentOp&) const {}
+  void operator()(const GiveOp&) const {}
 };
 
 int64_t bytes_of(const TensorRef& tensor) { return tensor.rows * tensor.row_bytes(); }

@@ -42,8 +42,8 @@ enum class Memory : int {
 inline constexpr int kNumMemories = static_cast<int>(Memory::kMaxLogits) + 1;
 
 /// Memory that a pass needs besides its arguments, contiguous `[rows, heads, dim]`. Of any content when the pass begins
-/// and free when it ends; nothing in it is used for two things. Regions of kArena are alike on all ranks of a program,
-/// in number, order and size.
+/// and free when it ends; nothing in it is used for two things, but by casts that are credited. Regions of kArena are
+/// alike on all ranks of a program, in number, order and size.
 struct Region {
   Memory memory = Memory::kWork;
   DType dtype = DType::kFloat32;
@@ -129,6 +129,9 @@ struct Cast {
   bool by_lse = false;
   /// Between the rows of a rank and its heads.
   bool exchanges_heads = false;
+  /// On streams: its targets were used before in the pass. No rank sends before the receiver has given the credit
+  /// (GiveOp), which its CastOp takes. The same on all ranks.
+  bool credited = false;
 };
 
 /// `result = source`, or `source + addend` where there is one: summed in float32, rounded once. No source: zeros. Where
@@ -168,11 +171,20 @@ struct FloatCopiesOp {
 struct ZeroOp {
   TensorRef tensor;
 };
-/// Starts Program::casts[cast]; nothing that it reads or writes is touched until the WaitOp.
+/// Starts Program::casts[cast]; nothing that it reads or writes is touched until the WaitOp. On streams that one is for
+/// what the cast brings, and SentOp for what it reads.
 struct CastOp {
   int cast = 0;
 };
 struct WaitOp {
+  int cast = 0;
+};
+struct SentOp {
+  int cast = 0;
+};
+/// Tells those who send in a cast that is credited, and not begun here, that its targets are free on this rank: what
+/// used them is enqueued, and casts that read them have been sent. They may write from now on.
+struct GiveOp {
   int cast = 0;
 };
 
@@ -236,7 +248,7 @@ struct LargestOp {
 };
 
 using Op = std::variant<RowSumsOp, FloatCopiesOp, ZeroOp, CastOp, WaitOp, AttendOp, DeltaOp, MergeOp, SinkGradOp,
-                        LargestOp, OpenOp, FinishOp>;
+                        LargestOp, OpenOp, FinishOp, SentOp, GiveOp>;
 
 struct Program {
   std::vector<Op> ops;

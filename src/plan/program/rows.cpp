@@ -1,9 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Rows of one row group alone; round a ring (arXiv 2310.01889) or a ring of rings (LoongTrain, arXiv 2406.18485), where
-// a block computes here while the next one comes and the gradients of a block follow it round the ring; and gathered,
-// while the own block computes.
+// Rows of one row group alone, and gathered, while the own block computes; what all ways of moving blocks share.
 #include "plan/program/rows.hpp"
 
 #include <algorithm>
@@ -13,11 +11,6 @@
 namespace tangram {
 
 namespace {
-
-/// All rows to one rank, all rows from one rank.
-std::shared_ptr<const Exchange> whole_block(int target, int source, int64_t rows) {
-  return shared({{{target, {0, rows}, 0}}, {{source, {0, rows}, 0}}});
-}
 
 AttendOp step_call(const RowCall& rows, size_t step, const PairRef& kv) {
   AttendOp call = rows.call;
@@ -33,66 +26,6 @@ size_t last_step_with_work(const GridRank& rank) {
   size_t last = 0;
   for (size_t s = 0; s < rank.steps().size(); ++s) last = rank.computes(s) ? s : last;
   return last;
-}
-
-/// The blocks of a ring by step, and the cast that brings each.
-struct Ring {
-  std::vector<PairRef> blocks;
-  std::vector<int> casts;
-};
-
-Ring make_ring(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
-  const DType dtype = rank.plan.config.heads.dtype;
-  Ring ring{{sendable(writer, {rows.call.k, rows.call.v}, dtype)}, {-1}};
-  const auto& steps = rank.steps();
-  for (size_t s = 1; s < steps.size(); ++s) {
-    ring.blocks.push_back(arena_pair(writer, dtype, rank.block_rows(), ring.blocks[0]));
-    const auto exchange = whole_block(rank.rank_of(steps[s].target), rank.rank_of(steps[s].source), rank.block_rows());
-    ring.casts.push_back(add_pair_cast(writer, exchange, ring.blocks[static_cast<size_t>(steps[s].posted)],
-                                       ring.blocks[s], "ring kv", {{}, false, static_cast<int>(s)}));
-  }
-  return ring;
-}
-
-/// Waits for the block of a step and sends for those that are sent for before it computes.
-void advance(ProgramWriter& writer, const GridRank& rank, const Ring& ring, size_t step) {
-  if (step > 0) writer.wait(ring.casts[step]);
-  for (size_t s = step + 1; s < ring.blocks.size(); ++s) {
-    if (static_cast<size_t>(rank.steps()[s].posted) == step) writer.cast(ring.casts[s]);
-  }
-}
-
-void write_ring_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
-  const Ring ring = make_ring(writer, rank, rows);
-  write_steps_forward(
-      writer, rank, rows, [&](size_t s) { advance(writer, rank, ring, s); }, [&](size_t s) { return ring.blocks[s]; });
-}
-
-void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
-  const auto& steps = rank.steps();
-  const DType travel = rank.plan.config.reduce_dtype;
-  const Ring ring = make_ring(writer, rank, rows);
-  const TensorRef dq = sum_for(writer, rows.call.dq, rows.result_dtype);
-  const PairRef made = work_pair(writer, DType::kFloat32, rank.block_rows(), ring.blocks[0]);
-  PairRef before;
-  int before_cast = -1;
-  for (size_t s = 0; s < steps.size(); ++s) {
-    writer.begin_step(s);
-    advance(writer, rank, ring, s);
-    write_step_backward(writer, rank, rows, s, ring.blocks[s], dq, made);
-    if (s > 0) writer.wait(before_cast);
-    const PairRef sent = arena_pair(writer, travel, rank.block_rows(), made);
-    const PairRef come = arena_pair(writer, travel, rank.block_rows(), made);
-    writer.sum_rows({{made.k, before.k, sent.k}, {made.v, before.v, sent.v}});
-    before_cast = add_pair_cast(
-        writer, whole_block(rank.rank_of(steps[s].grad_target), rank.rank_of(steps[s].grad_source), rank.block_rows()),
-        sent, come, "ring dkv", {{}, true, static_cast<int>(s)});
-    writer.cast(before_cast);
-    before = come;
-  }
-  if (dq != rows.call.dq) writer.copy_rows(dq, rows.call.dq);
-  writer.wait(before_cast);
-  writer.sum_rows({{before.k, {}, rows.call.dk}, {before.v, {}, rows.call.dv}});
 }
 
 /// Of each row group in its blocks' global order: rows of the sequence.

@@ -176,6 +176,7 @@ void ShadowMemory::expect(const TensorRef& target, Range rows, int cast) {
     if (cell.landing >= 0) {
       throw ProgramFault{fmt::format("casts {} and {} both bring a row", cell.landing, cast)};
     }
+    if (cell.readers > 0) throw ProgramFault{"lets a cast write what another one still reads"};
     cell.landing = cast;
   });
 }

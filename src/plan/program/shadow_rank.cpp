@@ -38,7 +38,9 @@ ShadowRank::ShadowRank(const Plan& plan, int rank, const Program& of_pass, std::
       k_rows(shard_rows(plan.k_dispatch, rank)),
       sent(of_pass.casts.size()),
       posted(of_pass.casts.size()),
-      waited(of_pass.casts.size()) {}
+      waited(of_pass.casts.size()),
+      given(of_pass.casts.size()),
+      ended_sends(of_pass.casts.size()) {}
 
 void ShadowRank::sum_rows(const RowSumOp& sum) {
   const bool copies = sum.source.memory != Memory::kNone, adds = sum.addend.memory != Memory::kNone;
@@ -145,6 +147,40 @@ void ShadowRank::post(int cast_number) {
   if (elements_of(0) != elements_of(1)) throw ProgramFault{"sends out and lse of different calls"};
 }
 
+bool ShadowRank::has_credit(int number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) const {
+  const size_t cast = checked_cast(number);
+  if (!program.casts[cast].credited) return true;
+  for (const CastItem& item : program.casts[cast].items) {
+    // A transport may write by calls of the receiver's own.
+    const bool receives = !item.exchange->recvs.empty() && !given[cast];
+    if (receives) throw ProgramFault{"receives where it has not said that memory is free"};
+    for (const RowCopy& copy : item.exchange->sends) {
+      if (copy.peer < 0 || copy.peer >= std::ssize(ranks)) throw ProgramFault{"sends to a rank that is none"};
+      if (copy.peer != self && !ranks[static_cast<size_t>(copy.peer)]->given[cast]) return false;
+    }
+  }
+  return true;
+}
+
+void ShadowRank::give(int number) {
+  const size_t cast = checked_cast(number);
+  if (!program.casts[cast].credited || program.casts[cast].adds) throw ProgramFault{"gives a credit that nobody takes"};
+  if (given[cast] || posted[cast]) throw ProgramFault{"gives a credit a second time, or too late"};
+  given[cast] = true;
+  for (const CastItem& item : program.casts[cast].items) {
+    for (const RowCopy& copy : item.exchange->recvs) memory.expect(item.target, copy.rows, number);
+  }
+}
+
+void ShadowRank::end_sends(int number) {
+  const size_t cast = checked_cast(number);
+  if (!posted[cast] || ended_sends[cast]) throw ProgramFault{"has not begun to send, or knows that all is sent"};
+  ended_sends[cast] = true;
+  for (const CastItem& item : program.casts[cast].items) {
+    for (const RowCopy& copy : sends(program.casts[cast], item)) memory.end_read(item.source, copy.rows);
+  }
+}
+
 bool ShadowRank::land(int number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) {
   const size_t cast = checked_cast(number);
   if (!posted[cast]) throw ProgramFault{"waits for a cast that was not begun"};
@@ -158,9 +194,7 @@ bool ShadowRank::land(int number, int self, std::span<const std::unique_ptr<Shad
   }
   for (size_t i = 0; i < items.size(); ++i) receive(cast, i, self, ranks);
   waited[cast] = true;
-  for (const CastItem& item : items) {
-    for (const RowCopy& copy : sends(program.casts[cast], item)) memory.end_read(item.source, copy.rows);
-  }
+  if (waits_end_sends) end_sends(number);
   return true;
 }
 

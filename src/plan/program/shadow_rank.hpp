@@ -24,7 +24,8 @@ struct ShadowRank {
   size_t next = 0;                      // operation
   /// By cast and item: what was sent to each peer, in the order of the exchange.
   std::vector<std::vector<std::map<int, std::vector<std::pair<RowCopy, std::vector<Element>>>>>> sent;
-  std::vector<bool> posted, waited;
+  std::vector<bool> posted, waited, given, ended_sends;
+  bool waits_end_sends = true;  ///< of casts, as on the host; else SentOp
 
   ShadowRank(const Plan& plan, int rank, const Program& of_pass, std::vector<ProgramMask> of_masks,
              const ShadowMemory* kept);
@@ -36,8 +37,13 @@ struct ShadowRank {
   /// Once all casts that add to kReturned have ended.
   void finish(const FinishOp& op);
   std::vector<int> casts_that_return() const;
-  /// Begins the cast.
+  /// Begins the cast, if `has_credit`: those to whom it sends have said that its targets are free.
   void post(int cast_number);
+  bool has_credit(int number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) const;
+  /// Its targets may be written from now on.
+  void give(int number);
+  /// What it reads may be written from now on.
+  void end_sends(int number);
   /// Ends it, as rank `self` of `ranks`; false where a peer has not begun it.
   bool land(int number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks);
   /// The same of those of `numbers` that have not ended.

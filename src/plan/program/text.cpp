@@ -72,6 +72,7 @@ std::string text_of(const Cast& cast) {
   const auto& out = cast.adds ? first.exchange->recvs : first.exchange->sends;
   const auto& in = cast.adds ? first.exchange->sends : first.exchange->recvs;
   text += fmt::format("; sends {}, receives {}", traffic_of(out, "to"), traffic_of(in, "of"));
+  if (cast.credited) text += "; once they have given";
   return text;
 }
 
@@ -99,6 +100,8 @@ struct Describe {
     return fmt::format("cast    {} ({} {}): {}", op.cast, cast.items.front().label, cast.step, text_of(cast));
   }
   std::string operator()(const WaitOp& op) const { return fmt::format("wait    {}", op.cast); }
+  std::string operator()(const SentOp& op) const { return fmt::format("sent    {}", op.cast); }
+  std::string operator()(const GiveOp& op) const { return fmt::format("give    {}", op.cast); }
   std::string operator()(const AttendOp& op) const {
     std::string text =
         fmt::format("attend  step {}, mask {}: {} to {} -> ", op.step, op.mask, text_of(op.q), text_of(op.k));

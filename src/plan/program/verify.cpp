@@ -20,8 +20,8 @@ namespace tangram {
 namespace {
 
 const char* name_of(const Op& op) {
-  static constexpr const char* kNames[] = {"row sums", "float copies", "zero",  "cast",    "wait", "attend",
-                                           "delta",    "merge",        "dsink", "largest", "open", "finish"};
+  static constexpr const char* kNames[] = {"row sums", "float copies", "zero",    "cast", "wait",   "attend", "delta",
+                                           "merge",    "dsink",        "largest", "open", "finish", "sent",   "give"};
   return kNames[op.index()];
 }
 
@@ -40,6 +40,7 @@ class PlayedPass {
       const auto index = static_cast<size_t>(r);
       ranks_.push_back(std::make_unique<ShadowRank>(plan, r, programs[index], program_masks(plan, r, step.target),
                                                     kept == nullptr ? nullptr : &kept->ranks_[index]->memory));
+      ranks_.back()->waits_end_sends = step.target.sends_from_anywhere;
       at_fault_ = r;
       guard("before its operations", [&] { add_arguments(*ranks_.back()); });
     }
@@ -163,6 +164,7 @@ class PlayedPass {
         bool alike = mine.size() == items.size();
         for (size_t i = 0; alike && i < items.size(); ++i) {
           alike = place_of(other, mine[i].target) == place_of(first, items[i].target) &&
+                  other.casts[c].credited == first.casts[c].credited &&
                   mine[i].target.row_bytes() == items[i].target.row_bytes() &&
                   (mine[i].source.row_bytes() == items[i].target.row_bytes() ||
                    items[i].target.memory == Memory::kReturned);
@@ -176,7 +178,7 @@ class PlayedPass {
   void expect_rows(ShadowRank& rank) const {
     for (size_t c = 0; c < rank.program.casts.size(); ++c) {
       for (const CastItem& item : rank.program.casts[c].items) {
-        if (rank.program.casts[c].adds) continue;
+        if (rank.program.casts[c].adds || rank.program.casts[c].credited) continue;
         for (const RowCopy& copy : item.exchange->recvs) {
           rank.memory.expect(item.target, copy.rows, static_cast<int>(c));
         }
@@ -198,9 +200,14 @@ class PlayedPass {
           for (int head = 0; head < zero->tensor.heads; ++head) rank.memory.write(zero->tensor, row, head, Element());
         }
       } else if (const auto* cast = std::get_if<CastOp>(&op)) {
-        rank.post(cast->cast);
+        done = rank.has_credit(cast->cast, at_fault_, ranks_);
+        if (done) rank.post(cast->cast);
       } else if (const auto* wait = std::get_if<WaitOp>(&op)) {
         done = rank.land(wait->cast, at_fault_, ranks_);
+      } else if (const auto* sent = std::get_if<SentOp>(&op)) {
+        rank.end_sends(sent->cast);
+      } else if (const auto* give = std::get_if<GiveOp>(&op)) {
+        rank.give(give->cast);
       } else if (const auto* call = std::get_if<AttendOp>(&op)) {
         if (call->mask < 0 || call->mask >= std::ssize(rank.masks)) {
           throw ProgramFault{"computes with a mask that is none"};

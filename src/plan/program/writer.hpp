@@ -34,6 +34,8 @@ class ProgramWriter {
   int add_cast(Cast cast);
   void cast(int number);
   void wait(int number);
+  void sent(int number) { program_.ops.emplace_back(SentOp{number}); }
+  void give(int number) { program_.ops.emplace_back(GiveOp{number}); }
   /// For all casts that were not waited for, as they were made.
   void wait_for_all();
 

@@ -136,6 +136,16 @@ ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicat
   return target;
 }
 
+/// Where peers push, a step between ranks hides that they tell each other; else ranks move in step anyhow.
+int steps_apart(const DeviceCommunicator& communicator) {
+  switch (communicator.kernel_transfers().landing_reuse) {
+    case LandingReuse::kNone: return -1;
+    case LandingReuse::kInOrder: return 0;
+    case LandingReuse::kByCredit: return 1;
+  }
+  return -1;
+}
+
 }  // namespace
 
 void check_program(const Plan& plan, const DeviceCommunicator& communicator, const AttnBackend& backend,
@@ -178,6 +188,7 @@ std::unique_ptr<ProgramAttention> make_device_program(RankContext& base, DeviceC
   how.margin_beside_transfers = order != LaunchOrder::kSmMargin ? 0 : sm_margin > 0 ? sm_margin : -1;
   how.starts_transfers_first = order == LaunchOrder::kKernelBarrier;
   if (by_calls) how.target = key_target(base, communicator, options);
+  how.target.steps_apart = steps_apart(communicator);
   load_row_kernels();
   load_float_kernels();
   load_owner_kernels();

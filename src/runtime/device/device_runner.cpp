@@ -72,6 +72,8 @@ class DeviceRunner final : public ProgramRunner {
   void wait(int number) override {
     if (run_.overlaps) run_.pass->wait_cast(stage_of(number), stream_);
   }
+  void wait_sent(int number) override { run_.pass->wait_sent(stage_of(number), stream_); }
+  void give(int number) override { run_.pass->give(stage_of(number), stream_); }
   void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
     prepare(op, call);
     run_.backend.forward(mask, call, stream_);
@@ -265,6 +267,11 @@ DevicePassSpec pass_spec(const DeviceProgram& program, const char* label, int64_
   DevicePassSpec spec;
   spec.label = label;
   spec.casts = program.layout.casts;
+  for (size_t cast = 0; cast < program.program.casts.size(); ++cast) {
+    if (program.program.casts[cast].credited) spec.credited.push_back(program.layout.stages[cast].number);
+  }
+  spec.reuses_sources = std::any_of(program.program.ops.begin(), program.program.ops.end(),
+                                    [](const Op& op) { return std::holds_alternative<SentOp>(op); });
   spec.landing = {{.rows = arena_bytes / kArenaUnit, .heads = 1, .dim = kFloatsInUnit, .dtype = DType::kFloat32}};
   return spec;
 }

@@ -26,10 +26,7 @@ namespace tangram::testing {
 /// Landing tensors begin each epoch as NaN, unless they were kept. Calls out of turn throw, as those of a device pass.
 class HostMemoryPass final : public DevicePass {
  public:
-  HostMemoryPass(Communicator& control, const DevicePassSpec& spec)
-      : control_(control),
-        spec_(spec),
-        epoch_(spec.label, static_cast<int>(spec.casts.size()), static_cast<int>(spec.reduces.size())) {
+  HostMemoryPass(Communicator& control, const DevicePassSpec& spec) : control_(control), spec_(spec), epoch_(spec) {
     if (spec.landing_of != nullptr) {
       landing_ = static_cast<const HostMemoryPass&>(*spec.landing_of).landing_;
     }
@@ -81,6 +78,23 @@ class HostMemoryPass final : public DevicePass {
     epoch_.wait_cast(stage);
     if (under_way_.contains(stage)) under_way_[stage]->wait();
     under_way_.erase(stage);
+  }
+  /// Once this rank's calls have ended: what comes has, too, since all ranks have made them.
+  void wait_sent(int stage, void*) override {
+    epoch_.wait_sent(stage);
+    if (under_way_.contains(stage)) under_way_[stage]->wait();
+    under_way_.erase(stage);
+  }
+  /// What is given is poison until rows come: whoever still reads it does not get what was there.
+  void give(int stage, void*) override {
+    epoch_.give(stage);
+    for (size_t t = 0; t < spec_.landing.size(); ++t) {
+      const TensorView tensor = landing(static_cast<int>(t), slot_);
+      for (const RowCopy& copy : spec_.casts.at(static_cast<size_t>(stage)).recvs) {
+        const TensorView rows = slice_rows(tensor, copy.rows);
+        std::memset(rows.data, 0xff, static_cast<size_t>(rows.rows * rows.row_bytes()));
+      }
+    }
   }
   /// Memory of the host does not fill up beside a call: all that was cast has come.
   DeviceArrivals arrivals() const override {
@@ -196,7 +210,7 @@ class HostMemoryDevice final : public DeviceCommunicator {
   std::string_view name() const override { return "host"; }
   int device() const override { return 0; }
   Communicator& control() override { return control_; }
-  KernelTransfers kernel_transfers() const override { return {true, true}; }
+  KernelTransfers kernel_transfers() const override { return {true, true, LandingReuse::kByCredit}; }
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
     passes_.push_back(std::make_shared<HostMemoryPass>(control_, spec));
     return passes_.back();

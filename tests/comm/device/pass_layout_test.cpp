@@ -220,7 +220,11 @@ TEST(SlotPool, TakesFreeSlotsInTurnAndLeavesKeptOnesAlone) {
 }
 
 TEST(EpochState, RefusesCallsOutOfOrder) {
-  EpochState state("p", 2, 1);
+  DevicePassSpec spec;
+  spec.label = "p";
+  spec.casts.resize(2);
+  spec.reduces.resize(1);
+  EpochState state(spec);
   EXPECT_THROW(state.cast(0), InvalidArgument);
   state.begin();
   EXPECT_THROW(state.begin(), InvalidArgument);
@@ -242,6 +246,23 @@ TEST(EpochState, RefusesCallsOutOfOrder) {
   state.cast(0);  // a new epoch
 }
 
+TEST(EpochState, RefusesCreditsOutOfOrder) {
+  DevicePassSpec spec;
+  spec.label = "p";
+  spec.casts.resize(3);
+  spec.credited = {1, 2};
+  EpochState state(spec);
+  EXPECT_THROW(state.give(1), InvalidArgument);
+  state.begin();
+  EXPECT_THROW(state.give(0), InvalidArgument) << "which is not credited";
+  EXPECT_THROW(state.cast(1), InvalidArgument) << "which was not given";
+  state.cast(0);
+  EXPECT_THROW(state.wait_sent(0), InvalidArgument) << "for which the pass is not prepared";
+  state.give(2);
+  EXPECT_THROW(state.give(2), InvalidArgument);
+  state.cast(2);
+}
+
 TEST(WaitFailure, SurvivesPackingAndReadsWell) {
   using cuda::WaitFailure;
   using cuda::WaitKind;
@@ -251,6 +272,9 @@ TEST(WaitFailure, SurvivesPackingAndReadsWell) {
   const auto detail = [](WaitKind kind) { return static_cast<int>(kind); };
   EXPECT_EQ(text({WaitKind::kArrival, 0, 3, 2, 1, 0}),
             "group_cast 'backward' stage 2: rank 3 did not take part within 2 s (noticed by rank 0)");
+  EXPECT_EQ(text({WaitKind::kCredit, 0, 3, 2, 1, 0}),
+            "group_cast 'backward' stage 2 (memory that it reuses): rank 3 did not take part within 2 s (noticed by "
+            "rank 0)");
   EXPECT_EQ(text({WaitKind::kReturn, 0, 3, 2, 1, detail(WaitKind::kEnded)}),
             "group_reduce 'backward' stage 2: rank 3 has ended (noticed by rank 0)");
   EXPECT_EQ(text({WaitKind::kArrival, 0, 3, 0, 0, detail(WaitKind::kHost)}),

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iostream>
 #include <span>
 
@@ -416,6 +417,50 @@ bool cast_earlier(Mutant& m) {
   return true;
 }
 
+/// An operation of a kind whose cast brings rows to this rank, or sends some.
+template <class Kind>
+std::optional<size_t> any_op_that_moves(Mutant& m, std::vector<RowCopy> Exchange::* rows) {
+  const auto op = m.any_op<Kind>();
+  if (!op) return std::nullopt;
+  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<Kind>(*op).cast)];
+  return ((*cast.items.front().exchange).*rows).empty() ? std::nullopt : op;
+}
+
+bool drop_credit(Mutant& m) {
+  const auto op = any_op_that_moves<GiveOp>(m, &Exchange::recvs);
+  if (op) m.erase(m.program().ops, *op);
+  return op.has_value();
+}
+
+bool drop_sent(Mutant& m) {
+  const auto op = any_op_that_moves<SentOp>(m, &Exchange::sends);
+  if (op) m.erase(m.program().ops, *op);
+  return op.has_value();
+}
+
+/// A credit that is given before the last use has ended.
+bool give_earlier(Mutant& m) {
+  const auto op = any_op_that_moves<GiveOp>(m, &Exchange::recvs);
+  if (!op || *op == 0 || std::holds_alternative<GiveOp>(m.program().ops[*op - 1])) return false;
+  std::swap(m.program().ops[*op], m.program().ops[*op - 1]);
+  return true;
+}
+
+/// Rows that come without a credit where others are in use.
+bool cast_without_credit(Mutant& m) {
+  const auto op = m.any_op<GiveOp>();
+  if (!op) return false;
+  const int cast = m.get<GiveOp>(*op).cast;
+  for (Program& program : m.pass()) {
+    program.casts[static_cast<size_t>(cast)].credited = false;
+    std::erase_if(program.ops, [&](const Op& each) {
+      const auto* give = std::get_if<GiveOp>(&each);
+      return give != nullptr && give->cast == cast;
+    });
+  }
+  return true;
+}
+
 struct NamedMutation {
   const char* name;
   Mutation mutate;
@@ -443,6 +488,10 @@ constexpr NamedMutation kHarmful[] = {
     {"delta dropped", drop<DeltaOp>},
     {"dsink dropped", drop<SinkGradOp>},
     {"the largest not sought", drop<LargestOp>},
+    {"a credit dropped", drop_credit},
+    {"given too early", give_earlier},
+    {"cast without a credit", cast_without_credit},
+    {"not seen to be sent", drop_sent},
 };
 /// That may be harmless: rows that nobody reads or that are zero anyhow, two regions of equal content.
 constexpr NamedMutation kMaybeHarmless[] = {
@@ -472,7 +521,11 @@ struct Caught {
 Caught mutate_programs(std::span<const NamedMutation> kinds, int wanted, uint32_t first_seed) {
   Caught all;
   std::vector<Caught> of_kind(kinds.size());
-  for (uint32_t seed = first_seed; all.made < wanted; ++seed) {
+  const auto lacks_a_kind = [&] {
+    return std::any_of(of_kind.begin(), of_kind.end(), [](const Caught& kind) { return kind.made == 0; });
+  };
+  const uint32_t last_seed = first_seed + static_cast<uint32_t>(wanted);
+  for (uint32_t seed = first_seed; all.made < wanted || (lacks_a_kind() && seed < last_seed); ++seed) {
     Random of_case(seed), random(seed + 1'000'000);
     const Case of = random_case(of_case);
     for (size_t i = 0; i < kinds.size(); ++i) {

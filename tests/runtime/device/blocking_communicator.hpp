@@ -208,7 +208,7 @@ class BlockingCommunicator final : public DeviceCommunicator {
   std::string_view name() const override { return "blocking"; }
   int device() const override { return device_; }
   Communicator& control() override { return control_; }
-  KernelTransfers kernel_transfers() const override { return {with_flags_, with_flags_}; }
+  KernelTransfers kernel_transfers() const override { return {with_flags_, with_flags_, LandingReuse::kInOrder}; }
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
     return std::make_shared<BlockingPass>(control_, spec, with_flags_);
   }

@@ -184,6 +184,29 @@ TEST_P(DeviceStrategies, OverlapChangesNoBit) {
   }
 }
 
+// Six ranks, so that blocks land in memory of earlier ones several times in a pass.
+TEST_P(DeviceStrategies, RingsOfSixRanksEqualTheCpuReference) {
+  if (!can(6)) GTEST_SKIP() << "needs a GPU for each rank";
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = {4, 2, 64, 64, DType::kBFloat16};
+  options.use_kept = true;
+  const StepInputs inputs = testing::make_inputs(mask, options);
+  const StepResults expected = cpu_step(mask, options, inputs);
+  std::vector<std::shared_ptr<const Plan>> plans;
+  for (const StrategyConfig& strategy : {StrategyConfig{Strategy::kRing, 0, 0, {}},
+                                         {Strategy::kLoongTrain, 1, 3, {}},
+                                         {Strategy::kUsp, 2, 0, {}},
+                                         {Strategy::kHybridCp, 0, 0, {}, 200}}) {
+    plans.push_back(plan_of(mask, options.heads, 6, strategy));
+  }
+  const std::vector<StepResults> results = steps(plans, options, inputs, {.num_steps = 3});
+  for (size_t i = 0; i < results.size(); ++i) {
+    SCOPED_TRACE(describe(plans[i]->config.strategy));
+    testing::expect_close(results[i], expected, kTolerance);
+  }
+}
+
 TEST_P(DeviceStrategies, CapturedStepsReplay) {
   if (!GetParam().on_device) GTEST_SKIP() << "this transport waits on the host";
   if (testing::must_keep_step(2)) GTEST_SKIP() << "hosts cannot keep graphs in step: needs a GPU for each rank";

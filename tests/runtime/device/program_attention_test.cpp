@@ -77,6 +77,40 @@ TEST(ProgramAttention, HasTheBitsOfTheHostsRunner) {
   }
 }
 
+// Blocks that land in memory of earlier ones, which is poison in between, pass after pass.
+TEST(ProgramAttention, RingsThatReuseMemoryHaveTheSameBits) {
+  const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
+  const DenseBackend backend;
+  support::Sample sample(5);
+  for (const auto& [cp_size, strategy] : {std::pair<int, StrategyConfig>(2, {Strategy::kRing, 0, 0, {}}),
+                                          {4, {Strategy::kRing, 0, 0, {}}},
+                                          {6, {Strategy::kRing, 0, 0, {}}},
+                                          {6, {Strategy::kLoongTrain, 1, 2, {}}},
+                                          {6, {Strategy::kLoongTrain, 1, 3, {}}},
+                                          {8, {Strategy::kUsp, 2, 0, {}}},
+                                          {6, {Strategy::kHybridCp, 0, 0, {}, 16}}}) {
+    for (const int steps_apart : {0, 1, 2}) {
+      for (const bool use_kept : {false, true}) {
+        for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
+          if (!sample.takes_next()) continue;
+          StepOptions options;
+          options.heads = heads_of(cp_size, 1, DType::kBFloat16);
+          options.result_dtype = DType::kBFloat16;
+          options.use_kept = use_kept;
+          SCOPED_TRACE(::testing::Message() << describe(strategy) << " on " << cp_size << ", " << steps_apart
+                                            << " steps apart, kept " << use_kept);
+          const StepInputs inputs = testing::make_inputs(mask, options);
+          const auto plan = plan_of(mask, options.heads, cp_size, strategy, reduce_dtype);
+          ProgramTarget target;
+          target.steps_apart = steps_apart;
+          testing::expect_same_bits(program_step(plan, options, inputs, backend, 3, nullptr, target),
+                                    program_step(plan, options, inputs, backend));
+        }
+      }
+    }
+  }
+}
+
 TEST(ProgramAttention, EveryShapeOfTheGridOverAndOver) {
   testing::expect_grid_shapes_close(8, 8, [](const auto& plan, const StepOptions& options, const StepInputs& inputs) {
     return program_step(plan, options, inputs, DenseBackend(), 3);
