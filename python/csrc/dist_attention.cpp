@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// tangram/dist_attention.hpp and tangram/device_dist_attention.hpp.
+// tangram/dist_attention.hpp and tangram/dist_attention.hpp.
 #include "tangram/dist_attention.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -16,7 +16,7 @@
 #include "backend.hpp"
 #include "core/require.hpp"
 #include "group.hpp"
-#include "tangram/device_dist_attention.hpp"
+#include "tangram/dist_attention.hpp"
 #include "tangram/error.hpp"
 #include "tensor.hpp"
 #include "workspace.hpp"
@@ -92,10 +92,10 @@ class DeviceExecutor final : public Executor {
                  int64_t row_sinks)
       : group_(std::move(group)) {
     keeps_ = keeps_between_passes(*plan, group_->communicator().rank());
-    DeviceDistOptions options;
+    DistAttentionOptions options;
     options.row_sinks = row_sinks;
     group_->prepare([&] {
-      attention_ = std::make_shared<DeviceDistAttention>(std::move(plan), group_->communicator(), backend, options);
+      attention_ = std::make_shared<DistAttention>(std::move(plan), group_->communicator(), backend, options);
       // In KiB, which float32 holds up to 16 GiB.
       float most = static_cast<float>(attention_->device_bytes() / 1024 + 1);
       group_->communicator().control().all_reduce({&most, 1}, ReduceOp::kMax, "bytes of a key");
@@ -149,7 +149,7 @@ class DeviceExecutor final : public Executor {
   }
 
   std::shared_ptr<DeviceGroup> group_;
-  std::shared_ptr<DeviceDistAttention> attention_;  // graphs that were captured with it hold it, too
+  std::shared_ptr<DistAttention> attention_;  // graphs that were captured with it hold it, too
   // NOTE [kept pass]: what one forward pass leaves for its backward pass; the next forward pass takes the memory over,
   // whether the backward pass came or not. So all ranks give it back at the same calls, and none when Python collects.
   bool keeps_ = false;

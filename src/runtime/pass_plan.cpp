@@ -138,19 +138,18 @@ CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistBackwar
   return facts;
 }
 
-void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char* name) {
+void agree_on_plan(Communicator& communicator, const CallFacts& plan) {
   Hasher hasher;
   for (const uint64_t word : plan.words) hasher.add(word);
   const SharedFacts shared(communicator, plan);
-  communicator.require_agreement(hasher.value(), fmt::format("{}: mask, config and dispatch", name));
+  communicator.require_agreement(hasher.value(), "DistAttention: mask, config and dispatch");
 }
 
-void check_plan(const char* name, const Plan& plan, int size) {
-  require(plan.cp_size() == size, "{}: plan must be for as many ranks as the communicator has (got {} and {})", name,
-          plan.cp_size(), size);
-  require(plan.grid.empty(), "{}: strategy must be tangram (got {})", name, to_string(plan.config.strategy.name));
-  require(plan.movement.empty(), "{}: only K/V can move here (got movement.algorithm={})", name,
-          to_string(plan.config.movement.algorithm));
+void check_plan(const Plan& plan, int size) {
+  require(plan.cp_size() == size,
+          "DistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan.cp_size(),
+          size);
+  if (!moves_kv_alone(plan)) return;
   for (const RankPlan& rank : plan.ranks) {
     TANGRAM_ASSERT(!rank.forward.empty() && rank.forward.size() == plan.ranks.front().forward.size());
     TANGRAM_ASSERT(!rank.backward.empty() && rank.backward.size() == plan.ranks.front().backward.size());

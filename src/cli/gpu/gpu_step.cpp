@@ -13,7 +13,7 @@
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/device_communicator.hpp"
-#include "tangram/device_dist_attention.hpp"
+#include "tangram/dist_attention.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::cli {
@@ -99,7 +99,7 @@ StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, co
   config.ranks_per_node = static_cast<int>(options.ranks_per_node);
   const std::unique_ptr<DeviceCommunicator> communicator = make_device_communicator(control, config);
   const Sm90Backend backend;
-  DeviceDistAttention attention(summary.plan, *communicator, backend);
+  DistAttention attention(summary.plan, *communicator, backend);
 
   const Dispatch &q_rows = plan.q_dispatch, &k_rows = plan.k_dispatch;
   const DeviceTensor q(q_rows, rank, inputs.q), k(k_rows, rank, inputs.k), v(k_rows, rank, inputs.v);
