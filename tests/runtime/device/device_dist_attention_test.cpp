@@ -345,6 +345,8 @@ TEST_P(DeviceDist, MovesExactlyTheRowsOfThePlan) {
     // K and V are cast in both passes; dk and dv go the other way.
     EXPECT_EQ(comm.counters().rows_received, 4 * received + 2 * sent);
     EXPECT_EQ(comm.counters().rows_sent, 4 * sent + 2 * received);
+    EXPECT_TRUE(attention.trace().empty());  // of hosts, as this
+    EXPECT_EQ(attention.memory_use().buffer_bytes, 0);
   });
 }
 
