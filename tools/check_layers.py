@@ -40,7 +40,6 @@ HEADER_LAYER = {
     "hierarchical_group": "comm",
     "local_group": "comm",
     "mpi_group": "comm",
-    "device_dist_attention": "runtime",
     "dist_attention": "runtime",
     "flex_attention": "runtime",
     "mask_buffer": "runtime",

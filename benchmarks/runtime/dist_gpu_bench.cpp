@@ -108,7 +108,7 @@ class Bench {
   struct Contender {
     std::string name;
     std::shared_ptr<const Plan> plan;
-    std::unique_ptr<DeviceDistAttention> attention;
+    std::unique_ptr<DistAttention> attention;
     bool keeps = false;  // forward leaves something to backward, so that only both together can be timed
     std::vector<std::unique_ptr<MeasuredPasses>> modes;
     std::unique_ptr<MeasuredPasses> alone;  // so that what transfers cost can be told
@@ -175,8 +175,8 @@ class Bench {
         continue;
       }
       const Plan& plan = *contender.plan;
-      contender.attention = std::make_unique<DeviceDistAttention>(
-          contender.plan, communicator, backend, DeviceDistOptions{.forward = way.overlap, .backward = way.overlap});
+      contender.attention = std::make_unique<DistAttention>(
+          contender.plan, communicator, backend, DistAttentionOptions{.forward = way.overlap, .backward = way.overlap});
       // auto:keep keeps where it chose a strategy that exchanges heads.
       contender.keeps = plan.grid.empty() ? way.keeps_rows : way.keeps_heads && plan.grid.head_ranks > 1;
       for (const std::string& mode : options_.modes) {

@@ -137,7 +137,7 @@ class AlonePasses final : public MeasuredPasses {
 /// Both passes of one rank over operands of their own.
 class RankPasses {
  public:
-  RankPasses(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps)
+  RankPasses(DeviceCommunicator& communicator, DistAttention& attention, bool keeps)
       : attention_(attention),
         keeps_(keeps),
         on_(attention.q_rows(), attention.k_rows(), attention.plan().config.heads,
@@ -164,7 +164,7 @@ class RankPasses {
  private:
   KeptKv* kept() { return keeps_ ? &kept_ : nullptr; }
 
-  DeviceDistAttention& attention_;
+  DistAttention& attention_;
   const bool keeps_;
   const Operands on_;
   const Stream stream_;
@@ -173,7 +173,7 @@ class RankPasses {
 
 class EagerPasses final : public MeasuredPasses {
  public:
-  EagerPasses(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps)
+  EagerPasses(DeviceCommunicator& communicator, DistAttention& attention, bool keeps)
       : passes_(communicator, attention, keeps) {}
   TimedCall forward() override {
     return {[this] { passes_.first(); }, passes_.stream()};
@@ -189,7 +189,7 @@ class EagerPasses final : public MeasuredPasses {
 
 class GraphPasses final : public MeasuredPasses {
  public:
-  GraphPasses(DeviceCommunicator& communicator, DeviceDistAttention& attention, bool keeps)
+  GraphPasses(DeviceCommunicator& communicator, DistAttention& attention, bool keeps)
       : passes_(communicator, attention, keeps) {
     const auto capture = [&](auto pass) {
       pass();  // first use allocates
@@ -274,14 +274,14 @@ std::unique_ptr<MeasuredPasses> alone_passes(const Plan& plan, int rank) {
   return std::make_unique<AlonePasses>(plan, rank);
 }
 
-std::unique_ptr<MeasuredPasses> distributed_passes(DeviceCommunicator& communicator, DeviceDistAttention& attention,
+std::unique_ptr<MeasuredPasses> distributed_passes(DeviceCommunicator& communicator, DistAttention& attention,
                                                    bool keeps, bool as_graph) {
   if (as_graph) return std::make_unique<GraphPasses>(communicator, attention, keeps);
   return std::make_unique<EagerPasses>(communicator, attention, keeps);
 }
 
-std::vector<DeviceActivity> trace_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention,
-                                              bool keeps, DeviceTrace& trace) {
+std::vector<DeviceActivity> trace_distributed(DeviceCommunicator& communicator, DistAttention& attention, bool keeps,
+                                              DeviceTrace& trace) {
   RankPasses passes(communicator, attention, keeps);
   Communicator& control = communicator.control();
   trace.start();

@@ -13,7 +13,7 @@
 #include "cuda/device_buffer.hpp"
 #include "device_trace.hpp"
 #include "tangram/device_communicator.hpp"
-#include "tangram/device_dist_attention.hpp"
+#include "tangram/dist_attention.hpp"
 #include "turns.hpp"
 
 namespace tangram::bench {
@@ -70,12 +70,12 @@ std::unique_ptr<MeasuredPasses> alone_passes(const Plan& plan, int rank);
 /// By a plan. `as_graph`: captured once and replayed, two passes in a graph as a training step has several, so that
 /// they use both slots of the communicator in turn. `keeps`: forward leaves something to backward, and both are one
 /// call. Collective: runs passes once before they are captured.
-std::unique_ptr<MeasuredPasses> distributed_passes(DeviceCommunicator& communicator, DeviceDistAttention& attention,
+std::unique_ptr<MeasuredPasses> distributed_passes(DeviceCommunicator& communicator, DistAttention& attention,
                                                    bool keeps, bool as_graph);
 
 /// What this rank's GPU does in two passes of each kind, the first to warm up, one after the other: forward, backward.
 /// Collective.
-std::vector<DeviceActivity> trace_distributed(DeviceCommunicator& communicator, DeviceDistAttention& attention,
-                                              bool keeps, DeviceTrace& trace);
+std::vector<DeviceActivity> trace_distributed(DeviceCommunicator& communicator, DistAttention& attention, bool keeps,
+                                              DeviceTrace& trace);
 
 }  // namespace tangram::bench

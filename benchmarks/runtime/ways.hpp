@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tangram/config.hpp"
-#include "tangram/device_dist_attention.hpp"
+#include "tangram/dist_attention.hpp"
 
 namespace tangram::bench {
 

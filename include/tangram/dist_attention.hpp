@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// DistAttention: executes a plan on one rank, forward and backward, with a communicator and an attention backend.
+// DistAttention: executes a plan on one rank, forward and backward, with a communicator and an attention backend, in
+// the memory in which the backend works.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "tangram/attention.hpp"
@@ -15,6 +17,8 @@
 #include "tangram/tensor.hpp"
 
 namespace tangram {
+
+class DeviceCommunicator;
 
 /// The rows of `rank`'s shard out of the whole tensor, `[dispatch.seqlen(), heads, dim]` -> `[rows_per_rank, heads,
 /// dim]` of the same dtype. Local: no rank is asked. Throws InvalidArgument for shapes that do not fit.
@@ -37,7 +41,7 @@ struct KeptKv {
 
   /// True after a forward pass that kept its rows, also on a rank that had none to keep.
   bool valid = false;
-  /// Where DeviceDistAttention keeps them instead: a slot of its landing buffers.
+  /// Where they are kept on GPUs instead: a slot of the landing buffers.
   int device_slot = -1;
   /// Remote K and V. A strategy that exchanges heads keeps q, k, v, out, lse and sinks of single rows, if there are
   /// any, of each of its chunks of heads, all rows; a plan in which queries move the rows of q, k and v that it
@@ -57,7 +61,7 @@ struct DistForwardArgs {
   /// Where to keep remote K/V, or null. Alike on every rank.
   KeptKv* kept = nullptr;
   AttnOptions options;
-  /// Of DeviceDistAttention: at least forward_workspace_bytes(), or none.
+  /// On GPUs: at least forward_workspace_bytes(), or none.
   AttnWorkspace workspace;
 };
 
@@ -76,7 +80,7 @@ struct DistBackwardArgs {
   DsinkReduce dsink_reduce = DsinkReduce::kSum;  // kSsh gradients belong to rows and are never reduced
   const KeptKv* kept = nullptr;                  // what the forward pass kept, or null. Alike on every rank
   AttnOptions options;
-  /// Of DeviceDistAttention: at least backward_workspace_bytes(), or none.
+  /// On GPUs: at least backward_workspace_bytes(), or none.
   AttnWorkspace workspace;
 };
 
@@ -115,17 +119,59 @@ struct MemoryUse {
   int64_t peak_bytes = 0;
 };
 
-/// One rank's part in distributed attention by a plan. Memory of q, k, v and of all results is the host's, and so must
-/// the backend's be.
+/// How a pass on GPUs lays its transfers beside its kernels.
+enum class DeviceOverlap : int {
+  kAuto = 0,      ///< kSingleLaunch where transport and backend can and no two ranks share a GPU, else kStages
+  kSingleLaunch,  ///< one kernel over all keys that waits inside for each tile of keys where it needs it. Ranks that
+                  ///< share a GPU must leave each other room (AttnOptions::sm_margin), or they wait for ever
+  kStages,        ///< one kernel a stage of the plan; rows of later stages travel meanwhile
+  kNone,          ///< all rows first, then one kernel over all keys: what overlap is measured against
+};
+/// `auto`, `single_launch`, `stages`, `none`.
+std::string_view to_string(DeviceOverlap overlap);
+
+/// What passes on GPUs are prepared for. On host memory every call does what it asks for, and nothing of this is used.
+struct DistAttentionOptions {
+  DeviceOverlap forward = DeviceOverlap::kAuto;
+  DeviceOverlap backward = DeviceOverlap::kAuto;
+  /// Also prepares backward(). Without it, memory of forward() alone is held.
+  bool with_backward = true;
+  /// Forward passes whose remote rows may be kept at one time, where the plan keeps any.
+  int max_kept = 1;
+  /// With a strategy that exchanges heads: the dtype of out, dq, dk and dv, in which they travel between the ranks of
+  /// their heads and of their rows; the heads' dtype or float32, unset: the heads' dtype. Elsewhere not used.
+  std::optional<DType> result_dtype = std::nullopt;
+  /// There also: how many sinks of single rows (SinkLayout::kSsh) every call passes; they and their gradients travel
+  /// with the heads. 0: calls have none, or sinks of all rows. Elsewhere not used.
+  int64_t row_sinks = 0;
+};
+
+/// One rank's part in distributed attention by a plan, by any strategy and movement. q, k, v and all results lie in the
+/// memory in which the backend works: the host's, where ranks meet in a Communicator, or that of the rank's GPU, where
+/// they meet in a DeviceCommunicator.
 ///
 /// NOTE [overlap]: the group_cast of the next stage is posted before a stage computes. Backward, the dk and dv of a
 /// stage travel while later stages compute. For the order of the stages see NOTE [kept stage] in plan.hpp; when the
-/// plan keeps a stage but the caller passes no KeptKv, backward casts it like the others.
+/// plan keeps a stage but the caller passes no KeptKv, backward casts it like the others. On GPUs see DeviceOverlap.
+///
+/// NOTE [stream order]: on GPUs a pass only puts work on streams, never waits for the GPU and can be captured in a CUDA
+/// graph. It is ordered on the caller's stream like one kernel: it starts after what the stream holds and has ended,
+/// transfers of this rank's rows included, before what is put on it next. Passes of one object must be ordered on their
+/// streams; all ranks call the same passes of the same objects in the same order. What goes wrong on the device, or at
+/// a peer, shows in DeviceCommunicator::check.
 class DistAttention {
  public:
-  /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config or dispatch, or when cp_size
-  /// is not the communicator's size. `communicator` and `backend` must outlive the object.
-  DistAttention(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend);
+  /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config or dispatch, when cp_size
+  /// is not the communicator's size, when the backend works on memory of the other kind, or when queries move and it
+  /// does not take delta (AttnBackend::takes_delta). `communicator` and `backend` must outlive the object.
+  DistAttention(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend,
+                const DistAttentionOptions& options = {});
+  /// The same on the GPU of the communicator, which must be the current device. Holds lists and tables there; rows of
+  /// peers land in memory of the communicator. Also InvalidArgument when ranks disagree on what travels with heads
+  /// (result_dtype, row_sinks); NotAvailable for a kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that
+  /// cannot be, and in a build without CUDA.
+  DistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
+                const DistAttentionOptions& options = {});
   ~DistAttention();
   DistAttention(DistAttention&&) noexcept;
   DistAttention& operator=(DistAttention&&) noexcept;
@@ -134,15 +180,30 @@ class DistAttention {
   int rank() const;
   int64_t q_rows() const;  ///< rows of the rank's q shard
   int64_t k_rows() const;  ///< rows of the rank's k shard
+  /// Device memory that the object holds beside the communicator's: lists and tables. 0 on hosts.
+  int64_t device_bytes() const;
+  /// What a pass on GPUs computes in, DistForwardArgs::workspace, or without one a workspace that the passes over a
+  /// communicator share (DeviceCommunicator::workspace). 0 on hosts, and for a backward pass that was not prepared.
+  int64_t forward_workspace_bytes() const;
+  int64_t backward_workspace_bytes() const;
 
-  /// Collective. Arguments that do not fit throw InvalidArgument, on every rank when anything would be sent, and
-  /// nothing is computed. Any other error aborts the communicator.
-  void forward(const DistForwardArgs& args);
-  void backward(const DistBackwardArgs& args);
+  /// Collective. On hosts, where `stream` is not used, arguments that do not fit throw InvalidArgument, on every rank
+  /// when anything would be sent, and nothing is computed. Any other error aborts the communicator.
+  ///
+  /// On GPUs `stream` is a cudaStream_t and every pointer of `args` in device memory, 16-byte aligned; k, v, dk and dv
+  /// with contiguous rows, dk and dv contiguous. Arguments that do not fit throw InvalidArgument before anything is put
+  /// on the stream, and abort the communicator where peers wait for this rank. `kept` must be
+  /// given to both passes where the plan keeps remote K/V and to none elsewhere; the whole K/V buffer is then kept and
+  /// nothing is cast in backward(). With other strategies, and where queries move, it may be given, alike on all ranks:
+  /// where heads are exchanged, backward() then finds q, k, v, out and lse in the layout of heads; where queries move
+  /// and both passes fetch the same rows, fetched q, k and v. Where queries move dout must have the heads' dtype.
+  void forward(const DistForwardArgs& args, void* stream = nullptr);
+  void backward(const DistBackwardArgs& args, void* stream = nullptr);
 
-  /// Events of the last forward and the last backward pass, in the order in which the calling thread came to them.
+  /// Events of the last forward and the last backward pass, in the order in which the calling thread came to them. None
+  /// on GPUs, where only the device knows when a pass runs.
   const std::vector<TraceEvent>& trace() const;
-  /// Of the last pass.
+  /// Of the last pass. Nothing on GPUs, where passes allocate nothing: see device_bytes and the workspace's bytes.
   MemoryUse memory_use() const;
 
  private:

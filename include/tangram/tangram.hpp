@@ -13,7 +13,6 @@
 #include "tangram/config.hpp"
 #include "tangram/device_arrivals.hpp"
 #include "tangram/device_communicator.hpp"
-#include "tangram/device_dist_attention.hpp"
 #include "tangram/dist_attention.hpp"
 #include "tangram/dtype.hpp"
 #include "tangram/env.hpp"

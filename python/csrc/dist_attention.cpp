@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// tangram/dist_attention.hpp and tangram/device_dist_attention.hpp.
+// tangram/dist_attention.hpp.
 #include "tangram/dist_attention.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -11,12 +11,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <optional>
+#include <utility>
 
 #include "backend.hpp"
 #include "core/require.hpp"
 #include "group.hpp"
-#include "tangram/device_dist_attention.hpp"
+#include "plan/program/emit.hpp"
 #include "tangram/error.hpp"
 #include "tensor.hpp"
 #include "workspace.hpp"
@@ -25,155 +25,48 @@ namespace tangram::python {
 
 namespace {
 
-// A rank's executor, whose tensors lie in host memory or on its GPU.
-class Executor {
- public:
-  virtual ~Executor() = default;
-  virtual const Plan& plan() const = 0;
-  virtual int64_t q_rows() const = 0;
-  virtual void forward(const DistForwardArgs& args, void* stream) = 0;
-  virtual void backward(const DistBackwardArgs& args, void* stream) = 0;
-  // Tells the peers that this rank cannot take part.
-  virtual void refuse(const std::string& reason) = 0;
-  // The number of the latest forward pass whose remote K/V stay in GPU memory, and whether they are still there.
-  virtual int64_t latest_kept() const { return 0; }
-  virtual bool still_keeps(int64_t) const { return true; }
-  // Of GPU memory: what it holds, and what passes compute in.
-  virtual int64_t device_bytes() const { return 0; }
-  virtual int64_t largest_device_bytes() const { return 0; }  // of all ranks, alike on all
-  virtual int64_t forward_workspace_bytes() const { return 0; }
-  virtual int64_t backward_workspace_bytes() const { return 0; }
-};
-
-class HostExecutor final : public Executor {
- public:
-  HostExecutor(std::shared_ptr<const Plan> plan, std::shared_ptr<Group> group, const AttnBackend& backend)
-      : group_(std::move(group)) {
-    const nb::gil_scoped_release release;
-    attention_.emplace(std::move(plan), group_->communicator(), backend);
-  }
-  const Plan& plan() const override { return attention_->plan(); }
-  int64_t q_rows() const override { return attention_->q_rows(); }
-  void forward(const DistForwardArgs& args, void*) override {
-    const nb::gil_scoped_release release;
-    attention_->forward(args);
-  }
-  void backward(const DistBackwardArgs& args, void*) override {
-    const nb::gil_scoped_release release;
-    attention_->backward(args);
-  }
-  void refuse(const std::string& reason) override {
-    const nb::gil_scoped_release release;
-    group_->communicator().refuse(reason);
-  }
-
- private:
-  std::shared_ptr<Group> group_;
-  std::optional<DistAttention> attention_;
-};
-
-#ifdef TANGRAM_HAVE_CUDA
 // Whether a forward pass of this plan leaves rows of other ranks, or heads, to its backward pass.
-bool keeps_between_passes(const Plan& plan, int rank) {
-  if (!plan.config.overlap.keep_remote_kv) return false;
-  if (!plan.grid.empty()) return plan.grid.head_ranks > 1;
-  if (!plan.movement.empty()) {
-    const auto fetches = [](const MovementRank& of) { return of.remote_q_rows > 0 || of.remote_kv_rows > 0; };
-    const std::vector<MovementRank>& ranks = plan.movement.forward;
-    return ranks == plan.movement.backward && std::any_of(ranks.begin(), ranks.end(), fetches);
-  }
-  const std::vector<Stage>& stages = plan.ranks.at(static_cast<size_t>(rank)).backward;
-  return !stages.empty() && stages.back().kept;
+bool keeps_between_passes(const Plan& plan) {
+  const auto fetches = [](const MovementRank& of) { return of.remote_q_rows > 0 || of.remote_kv_rows > 0; };
+  const std::vector<MovementRank>& ranks = plan.movement.forward;
+  return plan.config.overlap.keep_remote_kv && can_keep(plan) &&
+         (ranks.empty() || std::any_of(ranks.begin(), ranks.end(), fetches));
 }
 
-class DeviceExecutor final : public Executor {
+// A rank's executor, whose tensors lie in host memory or on its GPU.
+class SharedDistAttention {
  public:
-  DeviceExecutor(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group, const AttnBackend& backend,
-                 int64_t row_sinks)
-      : group_(std::move(group)) {
-    keeps_ = keeps_between_passes(*plan, group_->communicator().rank());
-    DeviceDistOptions options;
-    options.row_sinks = row_sinks;
-    group_->prepare([&] {
-      attention_ = std::make_shared<DeviceDistAttention>(std::move(plan), group_->communicator(), backend, options);
+  SharedDistAttention(std::shared_ptr<const Plan> plan, std::shared_ptr<Group> group, std::shared_ptr<Backend> backend)
+      : backend_(std::move(backend)), group_(std::move(group)) {
+    const nb::gil_scoped_release release;
+    attention_ = std::make_shared<DistAttention>(std::move(plan), group_->communicator(), backend_->get());
+  }
+  SharedDistAttention(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group,
+                      std::shared_ptr<Backend> backend, int64_t row_sinks)
+      : backend_(std::move(backend)), gpus_(std::move(group)) {
+    keeps_ = keeps_between_passes(*plan);
+    gpus_->prepare([&] {
+      attention_ = std::make_shared<DistAttention>(std::move(plan), gpus_->communicator(), backend_->get(),
+                                                   DistAttentionOptions{.row_sinks = row_sinks});
       // In KiB, which float32 holds up to 16 GiB.
       float most = static_cast<float>(attention_->device_bytes() / 1024 + 1);
-      group_->communicator().control().all_reduce({&most, 1}, ReduceOp::kMax, "bytes of a key");
+      gpus_->communicator().control().all_reduce({&most, 1}, ReduceOp::kMax, "bytes of a key");
       largest_device_bytes_ = static_cast<int64_t>(most) * 1024;
     });
   }
   // Kernels may still read what ends here.
-  ~DeviceExecutor() override {
+  ~SharedDistAttention() {
+    if (gpus_ == nullptr) return;
     const nb::gil_scoped_release release;
     try {
-      const DeviceScope scope(group_->device());
+      const DeviceScope scope(gpus_->device());
       finish_device();
       attention_.reset();
     } catch (const std::exception&) {  // the process ends, or the device is lost
     }
   }
-  const Plan& plan() const override { return attention_->plan(); }
-  int64_t q_rows() const override { return attention_->q_rows(); }
-  void forward(const DistForwardArgs& given, void* stream) override {
-    DistForwardArgs args = given;
-    args.kept = keeps_ ? &kept_ : nullptr;
-    run(stream, [&] { attention_->forward(args, stream); });
-    ++num_forward_;
-  }
-  void backward(const DistBackwardArgs& given, void* stream) override {
-    DistBackwardArgs args = given;
-    args.kept = keeps_ ? &kept_ : nullptr;
-    run(stream, [&] { attention_->backward(args, stream); });
-    kept_.valid = false;
-  }
-  void refuse(const std::string& reason) override { group_->refuse(reason); }
-  int64_t latest_kept() const override { return num_forward_; }
-  bool still_keeps(int64_t pass) const override { return !keeps_ || (kept_.valid && pass == num_forward_); }
-  int64_t device_bytes() const override { return attention_->device_bytes(); }
-  int64_t largest_device_bytes() const override { return largest_device_bytes_; }
-  int64_t forward_workspace_bytes() const override { return attention_->forward_workspace_bytes(); }
-  int64_t backward_workspace_bytes() const override { return attention_->backward_workspace_bytes(); }
-
- private:
-  template <class AttnPass>
-  void run(void* stream, AttnPass pass) {
-    group_->enqueue(stream, [&] {
-      try {
-        keep_while_graph_lives(stream, attention_);
-        pass();
-      } catch (const std::exception& error) {
-        group_->communicator().abort(error.what());
-        throw;
-      }
-    });
-  }
-
-  std::shared_ptr<DeviceGroup> group_;
-  std::shared_ptr<DeviceDistAttention> attention_;  // graphs that were captured with it hold it, too
-  // NOTE [kept pass]: what one forward pass leaves for its backward pass; the next forward pass takes the memory over,
-  // whether the backward pass came or not. So all ranks give it back at the same calls, and none when Python collects.
-  bool keeps_ = false;
-  int64_t largest_device_bytes_ = 0;
-  KeptKv kept_;
-  int64_t num_forward_ = 0;
-};
-#endif
-
-class SharedDistAttention {
- public:
-  SharedDistAttention(std::shared_ptr<const Plan> plan, std::shared_ptr<Group> group, std::shared_ptr<Backend> backend)
-      : backend_(std::move(backend)),
-        attention_(std::make_unique<HostExecutor>(std::move(plan), std::move(group), backend_->get())) {}
-  SharedDistAttention(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group,
-                      std::shared_ptr<Backend> backend, int64_t row_sinks)
-      : backend_(std::move(backend)) {
-#ifdef TANGRAM_HAVE_CUDA
-    attention_ = std::make_unique<DeviceExecutor>(std::move(plan), std::move(group), backend_->get(), row_sinks);
-#else
-    static_cast<void>(plan), static_cast<void>(group), static_cast<void>(row_sinks);
-    throw NotAvailable("DistAttention: attention over GPUs needs a build with CUDA");
-#endif
-  }
+  SharedDistAttention(const SharedDistAttention&) = delete;
+  SharedDistAttention& operator=(const SharedDistAttention&) = delete;
 
   void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle max_logits,
                nb::handle sink, const std::string& sink_layout, KeptKv* kept, const AttnOptions& options,
@@ -190,10 +83,11 @@ class SharedDistAttention {
       args.max_logits = read.floats(max_logits, "max_logits", {heads.num_heads_q});
       args.sink = read.sink(sink, sink_layout, attention_->q_rows(), heads.num_heads_q);
     });
-    args.kept = kept;
+    args.kept = kept_or(kept);
     args.options = options;
     args.workspace = as_workspace(workspace);
-    attention_->forward(args, reinterpret_cast<void*>(stream));
+    run(reinterpret_cast<void*>(stream), [&](void* on) { attention_->forward(args, on); });
+    if (gpus_ != nullptr) ++num_forward_;
   }
 
   void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,
@@ -223,16 +117,18 @@ class SharedDistAttention {
     args.dsink_reduce = dsink_reduce == "none"  ? DsinkReduce::kNone
                         : dsink_reduce == "sum" ? DsinkReduce::kSum
                                                 : DsinkReduce::kAvg;
-    args.kept = kept;
+    args.kept = kept_or(kept);
     args.options = options;
     args.workspace = as_workspace(workspace);
-    attention_->backward(args, reinterpret_cast<void*>(stream));
+    run(reinterpret_cast<void*>(stream), [&](void* on) { attention_->backward(args, on); });
+    if (gpus_ != nullptr) kept_.valid = false;
   }
 
-  int64_t latest_kept() const { return attention_->latest_kept(); }
-  bool still_keeps(int64_t pass) const { return attention_->still_keeps(pass); }
+  // The number of the latest forward pass whose remote K/V stay in GPU memory, and whether they are still there.
+  int64_t latest_kept() const { return num_forward_; }
+  bool still_keeps(int64_t pass) const { return !keeps_ || (kept_.valid && pass == num_forward_); }
   int64_t device_bytes() const { return attention_->device_bytes(); }
-  int64_t largest_device_bytes() const { return attention_->largest_device_bytes(); }
+  int64_t largest_device_bytes() const { return largest_device_bytes_; }
   int64_t forward_workspace_bytes() const { return attention_->forward_workspace_bytes(); }
   int64_t backward_workspace_bytes() const { return attention_->backward_workspace_bytes(); }
 
@@ -243,13 +139,49 @@ class SharedDistAttention {
     try {
       read();
     } catch (const InvalidArgument& error) {
-      attention_->refuse(error.what());
+      if (gpus_ != nullptr) {
+        gpus_->refuse(error.what());
+      } else {
+        const nb::gil_scoped_release release;
+        group_->communicator().refuse(error.what());
+      }
       throw;
     }
   }
+  template <class Pass>
+  void run(void* stream, const Pass& pass) {
+    if (gpus_ == nullptr) {
+      const nb::gil_scoped_release release;
+      pass(nullptr);
+      return;
+    }
+    gpus_->enqueue(stream, [&] {
+      try {
+        keep_while_graph_lives(stream, attention_);
+        pass(stream);
+      } catch (const std::exception& error) {
+        gpus_->communicator().abort(error.what());
+        throw;
+      }
+    });
+  }
+  template <class Kept>  // const or not
+  Kept* kept_or(Kept* given) {
+    if (gpus_ == nullptr) return given;
+    return keeps_ ? &kept_ : nullptr;
+  }
 
   std::shared_ptr<Backend> backend_;
-  std::unique_ptr<Executor> attention_;
+  std::shared_ptr<Group> group_;              // on hosts
+  std::shared_ptr<DeviceGroup> gpus_;         // on GPUs
+  std::shared_ptr<DistAttention> attention_;  // graphs that were captured with it hold it, too
+  // NOTE [kept pass]: what one forward pass on GPUs leaves for its backward pass; the next forward pass takes the
+  // memory over, whether the backward pass came or not. So all ranks give it back at the same calls, and none when
+  // Python collects.
+  bool keeps_ = false;
+  KeptKv kept_;
+  int64_t num_forward_ = 0;
+  int64_t largest_device_bytes_ = 0;  // of all ranks, alike on all
 };
 
 }  // namespace

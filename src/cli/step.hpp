@@ -63,11 +63,6 @@ void require_runnable(const StepOptions& options, const DistOptions& dist);
 StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
                     Communicator* control = nullptr);
 
-/// Tensors for the results of a step of the plan, undefined so far.
-StepResult empty_result(const Plan& plan);
-/// Exact up to 2^36 a rank. Collective.
-int64_t sum_over_ranks(Communicator& communicator, int64_t value);
-
 /// FLOPs of a pass by visible area.
 double forward_flops(const Plan& plan);
 double backward_flops(const Plan& plan);

@@ -3,28 +3,15 @@
 
 #include "tangram/dist_attention.hpp"
 
+#include <utility>
+
 #include "core/require.hpp"
+#include "runtime/device/device_attention.hpp"
 #include "runtime/host/host_attention.hpp"
 #include "runtime/pass_plan.hpp"
-#include "runtime/rank_context.hpp"
-#include "tangram/error.hpp"
+#include "tangram/device_communicator.hpp"
 
 namespace tangram {
-
-namespace {
-
-/// Runs `check`; when it refuses, so does this rank's part in the group's next operation, if there is to be one.
-template <class Check>
-void check_for_all(Communicator& communicator, bool will_communicate, Check check) {
-  try {
-    check();
-  } catch (const Error& error) {
-    if (will_communicate) communicator.refuse(error.what());
-    throw;
-  }
-}
-
-}  // namespace
 
 std::string_view to_string(TraceKind kind) {
   switch (kind) {
@@ -42,70 +29,60 @@ std::string_view to_string(TraceKind kind) {
   return "unknown";
 }
 
+std::string_view to_string(DeviceOverlap overlap) {
+  switch (overlap) {
+    case DeviceOverlap::kAuto: return "auto";
+    case DeviceOverlap::kSingleLaunch: return "single_launch";
+    case DeviceOverlap::kStages: return "stages";
+    case DeviceOverlap::kNone: return "none";
+  }
+  return "unknown";
+}
+
 class DistAttention::Impl {
  public:
   RankContext context;
-  CallFacts facts;  // of the plan
-  std::unique_ptr<HostAttention> attention;
+  std::unique_ptr<PlanExecutor> executor;
 
-  /// Whether the group has an operation in such a pass, in which this rank can refuse.
-  bool communicates(const DistForwardArgs& args) const {
-    if (context.communicator->size() == 1) return false;
-    if (!context.plan->grid.empty() || !context.plan->movement.empty()) return true;
-    return context.rank_plan().forward.size() > 1 || args.max_logits != nullptr;
-  }
-  bool communicates(const DistBackwardArgs& args) const {
-    if (context.communicator->size() == 1) return false;
-    if (!context.plan->grid.empty() || !context.plan->movement.empty()) return true;
-    const bool reduces =
-        args.dsink != nullptr && args.sink.layout == SinkLayout::kSh && args.dsink_reduce != DsinkReduce::kNone;
-    return context.rank_plan().backward.size() > 1 || reduces;
-  }
-
-  template <class Args, class Run>
-  void pass(const Args& args, bool will_communicate, Run run) {
-    check_for_all(*context.communicator, will_communicate, [&] { validate(context, args); });
-    const SharedFacts shared(*context.communicator, facts_of(facts, *context.plan, args));
-    try {
-      run();
-    } catch (const InvalidArgument&) {
-      throw;  // the ranks disagree and all know it, or the backend refused and RankContext::compute has told them
-    } catch (const std::exception& error) {
-      context.communicator->abort(error.what());
-      throw;
-    }
-  }
-};
-
-DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend)
-    : impl_(std::make_unique<Impl>()) {
-  RankContext& context = impl_->context;
-  check_for_all(communicator, communicator.size() > 1, [&] {
-    require(plan != nullptr, "DistAttention: plan must be given (got null)");
-    require(backend.memory() == MemoryKind::kHost,
-            "DistAttention: backend must work on host memory, see AttnBackendOptions::host_memory (got {}, which works "
-            "on device memory)",
-            backend.name());
-    context.plan = plan;
-    context.communicator = &communicator;
-    context.backend = &backend;
-    context.rank = communicator.rank();
-    if (plan->grid.empty() && plan->movement.empty()) {
-      check_plan("DistAttention", *plan, communicator.size());
-      context.shape = rank_shape(*plan, context.rank);
-    } else {
-      require(plan->cp_size() == communicator.size(),
-              "DistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan->cp_size(),
-              communicator.size());
+  /// Collective: what ranks check and agree on over either kind of memory. `check` is of one of them.
+  template <class Check>
+  void agree(std::shared_ptr<const Plan> plan, Communicator& control, const AttnBackend& backend, MemoryKind memory,
+             const Check& check) {
+    check_for_all(control, control.size() > 1, [&] {
+      require(plan != nullptr, "DistAttention: plan must be given (got null)");
+      const bool on_host = memory == MemoryKind::kHost;
+      require(backend.memory() == memory, "DistAttention: backend must work on {} (got {}, which works on {} memory)",
+              on_host ? "host memory, see AttnBackendOptions::host_memory" : "the memory of GPUs, as the communicator",
+              backend.name(), on_host ? "device" : "host");
+      check_plan(*plan, control.size());
       require(plan->movement.empty() || backend.takes_delta(),
               "DistAttention: a plan that moves queries needs a backend that takes delta (got {}, which does not)",
               backend.name());
-      context.shape.seqlen_q = plan->q_dispatch.rows_per_rank();
-    }
-    impl_->attention = std::make_unique<HostAttention>(context);
-  });
-  impl_->facts = facts_of(*plan);
-  agree_on_plan(communicator, impl_->facts, "DistAttention");
+      context.plan = plan;
+      context.communicator = &control;
+      context.backend = &backend;
+      context.rank = control.rank();
+      context.shape = rank_shape(*plan, context.rank);
+      check();
+    });
+    context.facts = facts_of(*plan);
+    agree_on_plan(control, context.facts);
+  }
+};
+
+DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend,
+                             const DistAttentionOptions&)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->agree(std::move(plan), communicator, backend, MemoryKind::kHost,
+               [this] { impl_->executor = std::make_unique<HostAttention>(impl_->context); });
+}
+
+DistAttention::DistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator,
+                             const AttnBackend& backend, const DistAttentionOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->agree(std::move(plan), communicator.control(), backend, MemoryKind::kDevice,
+               [&] { device::check_attention(impl_->context, communicator, options); });
+  impl_->executor = device::make_attention(impl_->context, communicator, options);
 }
 
 DistAttention::~DistAttention() = default;
@@ -116,14 +93,12 @@ const Plan& DistAttention::plan() const { return *impl_->context.plan; }
 int DistAttention::rank() const { return impl_->context.rank; }
 int64_t DistAttention::q_rows() const { return impl_->context.shape.seqlen_q; }
 int64_t DistAttention::k_rows() const { return impl_->context.k_shard_rows(); }
+int64_t DistAttention::device_bytes() const { return impl_->executor->device_bytes(); }
+int64_t DistAttention::forward_workspace_bytes() const { return impl_->executor->forward_workspace_bytes(); }
+int64_t DistAttention::backward_workspace_bytes() const { return impl_->executor->backward_workspace_bytes(); }
 
-void DistAttention::forward(const DistForwardArgs& args) {
-  impl_->pass(args, impl_->communicates(args), [this, &args] { impl_->attention->forward(args); });
-}
-
-void DistAttention::backward(const DistBackwardArgs& args) {
-  impl_->pass(args, impl_->communicates(args), [this, &args] { impl_->attention->backward(args); });
-}
+void DistAttention::forward(const DistForwardArgs& args, void* stream) { impl_->executor->forward(args, stream); }
+void DistAttention::backward(const DistBackwardArgs& args, void* stream) { impl_->executor->backward(args, stream); }
 
 const std::vector<TraceEvent>& DistAttention::trace() const { return impl_->context.recorder.events(); }
 MemoryUse DistAttention::memory_use() const { return impl_->context.recorder.memory(); }

@@ -149,20 +149,19 @@ void agree(Communicator& communicator, const CallFacts& facts, const std::string
 
 }  // namespace
 
-void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char* name) {
-  agree(communicator, plan, fmt::format("{}: mask, config and dispatch", name));
+void agree_on_plan(Communicator& communicator, const CallFacts& plan) {
+  agree(communicator, plan, "DistAttention: mask, config and dispatch");
 }
 
-void agree_on_call(Communicator& communicator, const CallFacts& call, const char* name) {
-  agree(communicator, call, fmt::format("{}: mask, config, dispatch and arguments of a call", name));
+void agree_on_call(Communicator& communicator, const CallFacts& call) {
+  agree(communicator, call, "DistAttention: mask, config, dispatch and arguments of a call");
 }
 
-void check_plan(const char* name, const Plan& plan, int size) {
-  require(plan.cp_size() == size, "{}: plan must be for as many ranks as the communicator has (got {} and {})", name,
-          plan.cp_size(), size);
-  require(plan.grid.empty(), "{}: strategy must be tangram (got {})", name, to_string(plan.config.strategy.name));
-  require(plan.movement.empty(), "{}: only K/V can move here (got movement.algorithm={})", name,
-          to_string(plan.config.movement.algorithm));
+void check_plan(const Plan& plan, int size) {
+  require(plan.cp_size() == size,
+          "DistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan.cp_size(),
+          size);
+  if (!moves_kv_alone(plan)) return;
   for (const RankPlan& rank : plan.ranks) {
     TANGRAM_ASSERT(!rank.forward.empty() && rank.forward.size() == plan.ranks.front().forward.size());
     TANGRAM_ASSERT(!rank.backward.empty() && rank.backward.size() == plan.ranks.front().backward.size());

@@ -37,12 +37,14 @@ class SharedFacts {
 };
 
 /// Collective: throws InvalidArgument on every rank, naming what differs, unless all pass the same.
-void agree_on_plan(Communicator& communicator, const CallFacts& plan, const char* name);
-void agree_on_call(Communicator& communicator, const CallFacts& call, const char* name);
+void agree_on_plan(Communicator& communicator, const CallFacts& plan);
+void agree_on_call(Communicator& communicator, const CallFacts& call);
 
-/// Throws InvalidArgument, starting with `name`, unless the plan is of Tangram's own strategy and for `size` ranks;
-/// asserts that it is consistent.
-void check_plan(const char* name, const Plan& plan, int size);
+/// Throws InvalidArgument unless the plan is for `size` ranks; asserts that stages of K/V are consistent.
+void check_plan(const Plan& plan, int size);
+
+/// Whether queries stay with their ranks, and heads do.
+inline bool moves_kv_alone(const Plan& plan) { return plan.grid.empty() && plan.movement.empty(); }
 
 /// Query rows of the rank's shard against key rows of its buffer; against none where every call has its own.
 AttnShape rank_shape(const Plan& plan, int rank);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What both passes of DistAttention share on one rank: the plan, the group, the backend, and the record of what
-// happened.
+// What both passes of DistAttention share on one rank: the plan, the group, the backend, and on hosts the record of
+// what happened.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tangram/dist_attention.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram {
 
@@ -65,6 +66,7 @@ struct RankContext {
   const AttnBackend* backend = nullptr;
   int rank = 0;
   AttnShape shape;  // q rows of the shard, k rows of the buffer
+  CallFacts facts;  // of the plan
   PassRecorder recorder;
 
   const RankPlan& rank_plan() const { return plan->ranks[static_cast<size_t>(rank)]; }
@@ -73,6 +75,17 @@ struct RankContext {
   /// Runs the backend; an error there is this rank's alone, so the peers are told.
   void compute(int stage, const std::function<void()>& call);
 };
+
+/// Runs `check`; when it refuses, so does this rank's part in the group's next operation, if there is to be one.
+template <class Check>
+void check_for_all(Communicator& communicator, bool will_communicate, Check check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    if (will_communicate) communicator.refuse(error.what());
+    throw;
+  }
+}
 
 /// Throws InvalidArgument unless the operands fit the plan. Looks at no element.
 void validate(const RankContext& context, const DistForwardArgs& args);

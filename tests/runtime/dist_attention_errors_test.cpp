@@ -10,6 +10,7 @@
 #include <cmath>
 #include <thread>
 
+#include "comm/device/host_memory_device.hpp"
 #include "runtime/delegating_backend.hpp"
 #include "runtime/mask_families.hpp"
 #include "runtime/staged_plan.hpp"
@@ -162,6 +163,55 @@ TEST(DistAttentionErrors, BackendsForDeviceMemoryAreRefused) {
   expect_refused_on_every_rank(2,
                                "backend must work on host memory, see AttnBackendOptions::host_memory (got elsewhere",
                                [&](Communicator& comm) { DistAttention attention(plan, comm, backend); });
+}
+
+TEST(DistAttentionErrors, BackendsForHostMemoryAreRefusedOnGpus) {
+  const DenseBackend backend;
+  const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(2, 2, DType::kFloat32), 2, 1, 1);
+  expect_refused_on_every_rank(2, "backend must work on the memory of GPUs, as the communicator (got dense",
+                               [&](Communicator& comm) {
+                                 testing::HostMemoryDevice device(comm);
+                                 DistAttention attention(plan, device, backend);
+                               });
+}
+
+TEST(DistAttentionErrors, PlansForAnotherNumberOfRanksAreRefusedOnGpus) {
+  const ElsewhereBackend backend;
+  const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(2, 2, DType::kFloat32), 4, 1, 1);
+  expect_refused_on_every_rank(2, "plan must be for as many ranks as the communicator has (got 4 and 2)",
+                               [&](Communicator& comm) {
+                                 testing::HostMemoryDevice device(comm);
+                                 DistAttention attention(plan, device, backend);
+                               });
+}
+
+// What is of GPUs alone: in builds with CUDA these refuse, elsewhere there is nothing to ask.
+TEST(DistAttentionErrors, GpusAreRefusedOnEveryRankWhereTheyCannotBe) {
+  const ElsewhereBackend backend;
+  const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(2, 2, DType::kFloat32), 2, 1, 1);
+  run_local_ranks(2, [&](Communicator& comm) {
+    testing::HostMemoryDevice device(comm);
+    try {
+      DistAttention attention(plan, device, backend, {.max_kept = 0});
+      ADD_FAILURE() << "rank " << comm.rank() << " was not refused";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr("max_kept must be positive (got 0)"));
+    } catch (const NotAvailable& error) {
+      EXPECT_THAT(error.what(), HasSubstr("on GPUs needs a build with CUDA"));
+    }
+    comm.barrier("still usable");
+  });
+}
+
+TEST(DistAttentionErrors, HostsNeedNoWorkspaceAndIgnoreOptionsOfGpus) {
+  const DenseBackend backend;
+  const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(2, 2, DType::kFloat32), 2, 1, 1);
+  run_local_ranks(2, [&](Communicator& comm) {
+    const DistAttention attention(plan, comm, backend, {.forward = DeviceOverlap::kSingleLaunch, .max_kept = 0});
+    EXPECT_EQ(attention.forward_workspace_bytes(), 0);
+    EXPECT_EQ(attention.backward_workspace_bytes(), 0);
+    EXPECT_EQ(attention.device_bytes(), 0);
+  });
 }
 
 TEST(DistAttentionErrors, BadArgumentsOfOneRankAreRefusedOnEveryRank) {

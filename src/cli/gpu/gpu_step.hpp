@@ -5,8 +5,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
-#include "cli/step.hpp"
+#include "cli/rank_step.hpp"
 
 namespace tangram::cli {
 
@@ -29,8 +30,8 @@ void require_gpu_code();
 /// fewer GPUs than there are ranks.
 void choose_gpus(Communicator& control);
 
-/// run_step of one such process, whose GPU is current; all ranks get all results.
-StepResult run_gpu_step(const PlanSummary& summary, const StepInputs& inputs, const StepOptions& options,
-                        Communicator& control);
+/// The rank of one such process, whose GPU is current. Collective.
+std::unique_ptr<StepRank> make_gpu_rank(std::shared_ptr<const Plan> plan, const StepOptions& options,
+                                        Communicator& control);
 
 }  // namespace tangram::cli

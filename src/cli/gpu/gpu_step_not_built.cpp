@@ -10,9 +10,9 @@ void require_gpu_code() { throw NotAvailable("--gpus: this build has no GPU code
 
 void choose_gpus(Communicator&) { require_gpu_code(); }
 
-StepResult run_gpu_step(const PlanSummary&, const StepInputs&, const StepOptions&, Communicator&) {
+std::unique_ptr<StepRank> make_gpu_rank(std::shared_ptr<const Plan>, const StepOptions&, Communicator&) {
   require_gpu_code();
-  return {};
+  return nullptr;
 }
 
 }  // namespace tangram::cli

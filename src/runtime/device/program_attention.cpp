@@ -21,7 +21,7 @@ constexpr int64_t kWorkAlignment = 256;  // as a workspace itself
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype) {
   if (plan.grid.head_ranks <= 1) return;
   const uint64_t travels = static_cast<uint64_t>(row_sinks) * 8 + static_cast<uint64_t>(result_dtype);
-  control.require_agreement(travels, "DeviceDistAttention: row_sinks and result_dtype");
+  control.require_agreement(travels, "DistAttention: row_sinks and result_dtype");
 }
 
 ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
@@ -161,7 +161,7 @@ int64_t ProgramAttention::device_bytes() const {
 
 void ProgramAttention::check_result(const char* function, const char* name, DType dtype) const {
   require(!by_heads() || dtype == options_.result_dtype,
-          "{}: {} must be {}, in which it travels with its heads (got {}; see DeviceDistOptions::result_dtype)",
+          "{}: {} must be {}, in which it travels with its heads (got {}; see DistAttentionOptions::result_dtype)",
           function, name, to_string(options_.result_dtype), to_string(dtype));
 }
 
@@ -170,7 +170,7 @@ void ProgramAttention::check_sink(const char* function, const Sink& sink) const 
   const int64_t row_sinks = sink.layout == SinkLayout::kSsh ? sink.seqlen_sink : 0;
   require(row_sinks == options_.row_sinks,
           "{}: sinks of single rows must be as many as prepared for, since they travel with heads (got {} and "
-          "DeviceDistOptions::row_sinks={})",
+          "DistAttentionOptions::row_sinks={})",
           function, row_sinks, options_.row_sinks);
   if (row_sinks > 0) return;
   const int64_t count = sink.seqlen_sink * base_.plan->config.heads.num_heads_q;
@@ -198,7 +198,7 @@ void ProgramAttention::check_kept_slot(const char* function, const KeptKv& kept)
 }
 
 void ProgramAttention::check(const DistForwardArgs& args) const {
-  const char* function = "DeviceDistAttention::forward";
+  const char* function = "DistAttention::forward";
   DistForwardArgs plain = args;
   plain.kept = nullptr;
   check_keys(function, args.k, args.v, args.kept);
@@ -210,7 +210,7 @@ void ProgramAttention::check(const DistForwardArgs& args) const {
 }
 
 void ProgramAttention::check(const DistBackwardArgs& args) const {
-  const char* function = "DeviceDistAttention::backward";
+  const char* function = "DistAttention::backward";
   require(options_.with_backward, "{}: must be prepared (got with_backward=false)", function);
   DistBackwardArgs plain = args;
   plain.kept = nullptr;

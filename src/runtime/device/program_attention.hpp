@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// ProgramAttention: one rank's part in a plan over memory that only streams may touch. What DeviceDistAttention is,
+// ProgramAttention: one rank's part in a plan over memory that only streams may touch. What DistAttention is on GPUs,
 // without CUDA.
 #pragma once
 

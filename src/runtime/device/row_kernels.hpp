@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What DeviceDistAttention does to rows of device memory itself: copies its own rows into the K/V buffer, rounds
+// What DistAttention does itself to rows in GPU memory: copies its own rows into the K/V buffer, rounds
 // float32 sums, adds its own gradients to those that came from others.
 #pragma once
 

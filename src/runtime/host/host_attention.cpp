@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/require.hpp"
+#include "runtime/pass_plan.hpp"
 #include "runtime/rows.hpp"
 #include "tangram/env.hpp"
 #include "tangram/flex_attention.hpp"
@@ -46,7 +47,36 @@ int64_t HostAttention::remote_kv_rows(AttnPass pass) const {
   return ranks[static_cast<size_t>(context_.rank)].remote_kv_rows;
 }
 
-void HostAttention::forward(const DistForwardArgs& args) {
+void HostAttention::forward(const DistForwardArgs& args, void*) { run_checked(args); }
+void HostAttention::backward(const DistBackwardArgs& args, void*) { run_checked(args); }
+
+bool HostAttention::communicates(const DistForwardArgs& args) const {
+  if (context_.communicator->size() == 1) return false;
+  return !moves_kv_alone(*context_.plan) || context_.rank_plan().forward.size() > 1 || args.max_logits != nullptr;
+}
+
+bool HostAttention::communicates(const DistBackwardArgs& args) const {
+  if (context_.communicator->size() == 1) return false;
+  const bool reduces =
+      args.dsink != nullptr && args.sink.layout == SinkLayout::kSh && args.dsink_reduce != DsinkReduce::kNone;
+  return !moves_kv_alone(*context_.plan) || context_.rank_plan().backward.size() > 1 || reduces;
+}
+
+template <class Args>
+void HostAttention::run_checked(const Args& args) {
+  check_for_all(*context_.communicator, communicates(args), [&] { validate(context_, args); });
+  const SharedFacts shared(*context_.communicator, facts_of(context_.facts, *context_.plan, args));
+  try {
+    run(args);
+  } catch (const InvalidArgument&) {
+    throw;  // the ranks disagree and all know it, or the backend refused and RankContext::compute has told them
+  } catch (const std::exception& error) {
+    context_.communicator->abort(error.what());
+    throw;
+  }
+}
+
+void HostAttention::run(const DistForwardArgs& args) {
   context_.recorder.begin(AttnPass::kForward);
   context_.recorder.set_remote_rows(remote_kv_rows(AttnPass::kForward));
   if (args.kept != nullptr) *args.kept = {};
@@ -62,7 +92,7 @@ void HostAttention::forward(const DistForwardArgs& args) {
   if (Env::get().sanity_check && !nan_came_in) check_for_nan(args);
 }
 
-void HostAttention::backward(const DistBackwardArgs& args) {
+void HostAttention::run(const DistBackwardArgs& args) {
   context_.recorder.begin(AttnPass::kBackward);
   context_.recorder.set_remote_rows(remote_kv_rows(AttnPass::kBackward));
   const CallShape call{args.out.dtype, args.dout.dtype,       args.dq.dtype,    args.dk.dtype,

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A DeviceCommunicator without cleverness: every call waits for the stream and moves rows through host memory with the
-// host's collectives. What DeviceDistAttention computes over it cannot be wrong because of a transport.
+// host's collectives. What DistAttention computes over it cannot be wrong because of a transport.
 #pragma once
 
 #include <cuda_runtime_api.h>

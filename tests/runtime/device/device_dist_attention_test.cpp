@@ -1,10 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// DeviceDistAttention against the CPU backend on a single rank. Ranks are threads, on one GPU or on as many as there
+// DistAttention on GPUs against the CPU backend on a single rank. Ranks are threads, on one GPU or on as many as there
 // are. Needs a Hopper GPU; skipped elsewhere.
-
-#include "tangram/device_dist_attention.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,6 +15,7 @@
 #include "runtime/device/device_step.hpp"
 #include "runtime/mask_families.hpp"
 #include "tangram/backends.hpp"
+#include "tangram/dist_attention.hpp"
 #include "tangram/env.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
@@ -188,7 +187,7 @@ TEST_P(DeviceMaskFamilies, EqualsTheCpuReference) {
     const StepResults expected = reference_step(mask, options, inputs);
     const bool must_be_auto = variant.overlap == DeviceOverlap::kSingleLaunch && !transport.has_flags;
     const DeviceOverlap overlap = must_be_auto ? DeviceOverlap::kAuto : variant.overlap;
-    const DeviceDistOptions how{.forward = overlap, .backward = overlap};
+    const DistAttentionOptions how{.forward = overlap, .backward = overlap};
     if (overlap == DeviceOverlap::kSingleLaunch) options.attn.sm_margin = kRoomForOthers;
     const auto plan = plan_of(mask, options.heads, variant.plan);
     testing::expect_close(testing::device_step(plan, options, inputs, how, transport.make), expected, kTolerance);
@@ -214,7 +213,7 @@ TEST_P(DeviceDist, EveryLaunchOrderGivesTheSameResults) {
     SCOPED_TRACE(to_string(order));
     const auto plan =
         plan_of(mask, options.heads, {.cp_size = ranks(3), .stages_fwd = 2, .stages_bwd = 2, .order = order});
-    const DeviceDistOptions how{.forward = DeviceOverlap::kStages, .backward = DeviceOverlap::kStages};
+    const DistAttentionOptions how{.forward = DeviceOverlap::kStages, .backward = DeviceOverlap::kStages};
     testing::expect_close(testing::device_step(plan, options, inputs, how, GetParam().make), expected, kTolerance);
   }
 }
@@ -336,7 +335,7 @@ TEST_P(DeviceDist, MovesExactlyTheRowsOfThePlan) {
   const auto plan = plan_of(mask, options.heads, {ranks(3), 2, 2});
   testing::run_device_ranks(ranks(3), GetParam().make, [&](DeviceCommunicator& comm) {
     const Sm90Backend backend;
-    DeviceDistAttention attention(plan, comm, backend);
+    DistAttention attention(plan, comm, backend);
     StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
     comm.reset_counters();
     testing::device_rank_step(options, {}, inputs, comm, attention, results);
@@ -347,6 +346,8 @@ TEST_P(DeviceDist, MovesExactlyTheRowsOfThePlan) {
     // K and V are cast in both passes; dk and dv go the other way.
     EXPECT_EQ(comm.counters().rows_received, 4 * received + 2 * sent);
     EXPECT_EQ(comm.counters().rows_sent, 4 * sent + 2 * received);
+    EXPECT_TRUE(attention.trace().empty());  // of hosts, as this
+    EXPECT_EQ(attention.memory_use().buffer_bytes, 0);
   });
 }
 
@@ -374,7 +375,7 @@ TEST_P(DeviceDist, RowsCrossToANodeOnceInBothDirections) {
   };
   testing::run_device_ranks(size, GetParam().make, [&](DeviceCommunicator& comm) {
     const Sm90Backend backend;
-    DeviceDistAttention attention(plan, comm, backend);
+    DistAttention attention(plan, comm, backend);
     const int rank = comm.rank();
     int64_t cast = 0, returned = 0, saved = 0;  // rows that this rank sends
     for (int node = 0; node < size / per_node; ++node) {
@@ -410,7 +411,7 @@ TEST_P(DeviceDist, APeerThatStopsIsNamedAndTheProcessStaysUsable) {
     };
     testing::run_device_ranks(3, impatient, [&](DeviceCommunicator& comm) {
       const Sm90Backend backend;
-      DeviceDistAttention attention(plan, comm, backend, {.forward = overlap, .backward = overlap});
+      DistAttention attention(plan, comm, backend, {.forward = overlap, .backward = overlap});
       testing::DeviceOperands on(*plan, comm.rank(), options, inputs);
       AttnOptions attn;
       attn.sm_margin = kRoomForOthers;
@@ -450,7 +451,7 @@ TEST_P(DeviceDist, WrongArgumentsAreRefusedAndTheObjectStaysUsable) {
   const auto plan = plan_of(mask, options.heads, {ranks(2), 1, 1});
   testing::run_device_ranks(ranks(2), GetParam().make, [&](DeviceCommunicator& comm) {
     const Sm90Backend backend;
-    DeviceDistAttention attention(plan, comm, backend);
+    DistAttention attention(plan, comm, backend);
     testing::DeviceOperands on(*plan, comm.rank(), options, inputs);
     KeptKv kept;
     const auto refuses = [&](const std::string& text, const std::function<void(DistForwardArgs&)>& spoil) {

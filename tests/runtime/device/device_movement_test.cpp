@@ -191,7 +191,7 @@ TEST_P(DeviceMovement, MovesTheBytesOfThePlan) {
   std::atomic<int64_t> bytes = 0;
   testing::run_device_ranks(2, GetParam().make, [&](DeviceCommunicator& comm) {
     const Sm90Backend backend;
-    DeviceDistAttention attention(plan, comm, backend);
+    DistAttention attention(plan, comm, backend);
     StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
     comm.reset_counters();
     testing::device_rank_step(options, {}, inputs, comm, attention, results);
@@ -214,7 +214,7 @@ TEST(DeviceMovementOptions, RefuseWhatProgramsCannotDo) {
   const Sm90Backend backend;
   testing::run_device_ranks(1, testing::make_blocking, [&](DeviceCommunicator& comm) {
     EXPECT_THAT(message_of<NotAvailable>(
-                    [&] { DeviceDistAttention(plan, comm, backend, {.forward = DeviceOverlap::kSingleLaunch}); }),
+                    [&] { DistAttention(plan, comm, backend, {.forward = DeviceOverlap::kSingleLaunch}); }),
                 HasSubstr("single_launch is for plans that move K/V alone (got movement qo)"));
   });
 }

@@ -16,7 +16,7 @@
 #include "runtime/device/blocking_communicator.hpp"
 #include "runtime/step.hpp"
 #include "tangram/device_communicator.hpp"
-#include "tangram/device_dist_attention.hpp"
+#include "tangram/dist_attention.hpp"
 
 namespace tangram::testing {
 
@@ -113,7 +113,7 @@ struct DeviceOperands {
         dsink(local.dsink) {}
 };
 
-inline void enqueue_step(const StepOptions& options, DeviceOperands& on, DeviceDistAttention& attention, KeptKv& kept,
+inline void enqueue_step(const StepOptions& options, DeviceOperands& on, DistAttention& attention, KeptKv& kept,
                          cudaStream_t stream) {
   const Sink sink{on.sink.data(), options.seqlen_sink, options.sink_layout};
   const Plan& plan = attention.plan();
@@ -129,8 +129,8 @@ inline void enqueue_step(const StepOptions& options, DeviceOperands& on, DeviceD
 
 /// Ranks may share a GPU, where whatever allocates or loads waits for kernels that wait for other ranks: no rank
 /// launches before all have what they need.
-inline void run_steps(const StepOptions& options, const DeviceRun& run, DeviceOperands& on,
-                      DeviceDistAttention& attention, Communicator& control, cudaStream_t stream) {
+inline void run_steps(const StepOptions& options, const DeviceRun& run, DeviceOperands& on, DistAttention& attention,
+                      Communicator& control, cudaStream_t stream) {
   KeptKv kept;
   if (!run.as_graph) control.barrier("operands are there");
   if (!run.as_graph) {
@@ -155,7 +155,7 @@ inline void run_steps(const StepOptions& options, const DeviceRun& run, DeviceOp
 
 /// The part of one rank; results undispatched into `r` (each rank passes its own).
 inline void device_rank_step(const StepOptions& options, const DeviceRun& run, const StepInputs& in,
-                             DeviceCommunicator& comm, DeviceDistAttention& attention, StepResults& r) {
+                             DeviceCommunicator& comm, DistAttention& attention, StepResults& r) {
   const Plan& plan = attention.plan();
   DeviceOperands on(plan, comm.rank(), options, in);
   cudaStream_t stream = nullptr;
@@ -196,11 +196,12 @@ inline void run_device_ranks(int cp_size, const MakeCommunicator& make,
 
 /// The step over all ranks of `plan`; results as rank 0 has them.
 inline StepResults device_step(std::shared_ptr<const Plan> plan, const StepOptions& options, const StepInputs& in,
-                               const DeviceDistOptions& how, const MakeCommunicator& make, const DeviceRun& run = {}) {
+                               const DistAttentionOptions& how, const MakeCommunicator& make,
+                               const DeviceRun& run = {}) {
   StepResults of_rank_0;
   run_device_ranks(plan->cp_size(), make, [&](DeviceCommunicator& comm) {
     const Sm90Backend backend;
-    DeviceDistAttention attention(plan, comm, backend, how);
+    DistAttention attention(plan, comm, backend, how);
     StepResults results = make_results(plan->q_dispatch.seqlen(), plan->k_dispatch.seqlen(), options);
     device_rank_step(options, run, in, comm, attention, results);
     if (comm.rank() == 0) of_rank_0 = std::move(results);

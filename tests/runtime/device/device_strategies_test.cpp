@@ -36,14 +36,14 @@ class DeviceStrategies : public testing::OverTransports {
   std::vector<StepResults> steps(const std::vector<std::shared_ptr<const Plan>>& plans, const StepOptions& options,
                                  const StepInputs& inputs, const DeviceRun& run = {},
                                  DeviceOverlap overlap = DeviceOverlap::kAuto) const {
-    DeviceDistOptions how{.forward = overlap, .backward = overlap};
+    DistAttentionOptions how{.forward = overlap, .backward = overlap};
     how.result_dtype = options.result_dtype;
     how.row_sinks = options.sink_layout == SinkLayout::kSsh ? options.seqlen_sink : 0;
     std::vector<StepResults> of_rank_0;
     testing::run_device_ranks(plans[0]->cp_size(), GetParam().make, [&](DeviceCommunicator& comm) {
       const Sm90Backend backend;
       for (const std::shared_ptr<const Plan>& plan : plans) {
-        DeviceDistAttention attention(plan, comm, backend, how);
+        DistAttention attention(plan, comm, backend, how);
         StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
         testing::device_rank_step(options, run, inputs, comm, attention, results);
         if (comm.rank() == 0) of_rank_0.push_back(std::move(results));
@@ -238,7 +238,7 @@ TEST_P(DeviceStrategyBytes, EqualTheClosedForms) {
   testing::run_device_ranks(2, GetParam().make, [&](DeviceCommunicator& comm) {
     const Sm90Backend backend;
     for (size_t i = 0; i < plans.size(); ++i) {
-      DeviceDistAttention attention(plans[i], comm, backend);
+      DistAttention attention(plans[i], comm, backend);
       StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
       comm.reset_counters();
       testing::device_rank_step(options, {}, inputs, comm, attention, results);
@@ -269,10 +269,10 @@ TEST(DeviceStrategyOptions, RefuseWhatProgramsCannotDo) {
   const auto engines = std::make_shared<const Plan>(make_plan(mask, config));
   const Sm90Backend backend;
   testing::run_device_ranks(1, testing::make_blocking, [&](DeviceCommunicator& comm) {
-    EXPECT_THROW(DeviceDistAttention(plan, comm, backend, {.forward = DeviceOverlap::kSingleLaunch}), NotAvailable);
+    EXPECT_THROW(DistAttention(plan, comm, backend, {.forward = DeviceOverlap::kSingleLaunch}), NotAvailable);
   });
   testing::run_device_ranks(1, testing::make_blocking, [&](DeviceCommunicator& comm) {
-    EXPECT_THROW(DeviceDistAttention(engines, comm, backend), NotAvailable) << "over a transport without engines";
+    EXPECT_THROW(DistAttention(engines, comm, backend), NotAvailable) << "over a transport without engines";
   });
 }
 

@@ -211,7 +211,7 @@ TEST(ProgramAttention, RefusesWhatCannotTravel) {
   };
   EXPECT_THAT(message_of(options, DType::kBFloat16),
               HasSubstr("sinks of single rows must be as many as prepared for, since they travel with heads "
-                        "(got 1 and DeviceDistOptions::row_sinks=0)"));
+                        "(got 1 and DistAttentionOptions::row_sinks=0)"));
   options.sink_layout = SinkLayout::kSh;
   EXPECT_EQ(message_of(options, DType::kBFloat16), "");
   EXPECT_THAT(message_of(options, DType::kFloat32), HasSubstr("out must be float32, in which it travels"));

@@ -1,21 +1,28 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "runtime/device/device_program.hpp"
+#include "runtime/device/device_attention.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "core/require.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "cuda/profile_range.hpp"
+#include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
+#include "cuda/workspace.hpp"
 #include "runtime/device/float_kernels.hpp"
 #include "runtime/device/owner_kernels.hpp"
+#include "runtime/device/program_attention.hpp"
 #include "runtime/device/row_kernels.hpp"
+#include "runtime/pass_plan.hpp"
 #include "runtime/rows.hpp"
+#include "tangram/env.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::device {
@@ -74,16 +81,14 @@ ProgramDevice program_device() {
   return device;
 }
 
-bool moves_keys_alone(const Plan& plan) { return plan.grid.empty() && plan.movement.empty(); }
-
 /// Throws NotAvailable, alike on all ranks, for copy engines where another transport moves rows.
 LaunchOrder resolve_launch_order(const Plan& plan, const DeviceCommunicator& communicator) {
   const LaunchOrder wanted = plan.config.overlap.launch_order;
   const bool has_engines = communicator.name() == to_string(DeviceTransport::kCopyEngine);
   if (wanted == LaunchOrder::kAuto) return has_engines ? LaunchOrder::kCopyEngine : LaunchOrder::kSmMargin;
   if (wanted == LaunchOrder::kCopyEngine && !has_engines) {
-    throw NotAvailable(fmt::format(
-        "DeviceDistAttention: launch_order copy_engine needs the transport copy_engine (got {})", communicator.name()));
+    throw NotAvailable(fmt::format("DistAttention: launch_order copy_engine needs the transport copy_engine (got {})",
+                                   communicator.name()));
   }
   return wanted;
 }
@@ -114,13 +119,14 @@ KeyCalls resolve_calls(DeviceOverlap wanted, int num_stages, const DeviceCommuni
   if (can && !(wanted == DeviceOverlap::kAuto && gpus_are_shared)) return KeyCalls::kAsTheyCome;
   if (wanted == DeviceOverlap::kAuto) return KeyCalls::kByStage;
   throw NotAvailable(
-      fmt::format("DeviceDistAttention: single_launch needs a transport with arrival flags, a backend that waits for "
+      fmt::format("DistAttention: single_launch needs a transport with arrival flags, a backend that waits for "
                   "them, and at most {} stages times ranks (got {}, {}, {})",
                   AttnBackend::kMaxKeyFlags, communicator.name(), backend.name(), num_flags));
 }
 
 /// Collective.
-ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicator, const DeviceDistOptions& options) {
+ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicator,
+                         const DistAttentionOptions& options) {
   const AttnBackend& backend = *base.backend;
   const RankPlan& rank = base.rank_plan();
   const bool shared = share_gpus(communicator);
@@ -146,38 +152,13 @@ int steps_apart(const DeviceCommunicator& communicator) {
   return -1;
 }
 
-}  // namespace
-
-void check_program(const Plan& plan, const DeviceCommunicator& communicator, const AttnBackend& backend,
-                   const DeviceDistOptions& options) {
-  require(plan.cp_size() == communicator.size(),
-          "DeviceDistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan.cp_size(),
-          communicator.size());
-  require(plan.movement.empty() || backend.takes_delta(),
-          "DeviceDistAttention: a plan that moves queries needs a backend that takes delta (got {}, which does not)",
-          backend.name());
-  const HeadConfig& heads = plan.config.heads;
-  require(heads.head_dim % 8 == 0 && heads.head_dim_v % 8 == 0,
-          "DeviceDistAttention: dims of heads must be multiples of 8 (got {} and {})", heads.head_dim,
-          heads.head_dim_v);
-  require(options.row_sinks >= 0, "DeviceDistAttention: row_sinks must not be negative (got {})", options.row_sinks);
-  static_cast<void>(resolve_launch_order(plan, communicator));
-  if (moves_keys_alone(plan)) return;
-  for (const DeviceOverlap wanted : {options.forward, options.backward}) {
-    if (wanted != DeviceOverlap::kSingleLaunch) continue;
-    const std::string by = plan.movement.empty()
-                               ? fmt::format("strategy {}", to_string(plan.config.strategy.name))
-                               : fmt::format("movement {}", to_string(plan.config.movement.algorithm));
-    throw NotAvailable(fmt::format("DeviceDistAttention: single_launch is for plans that move K/V alone (got {})", by));
-  }
-}
-
-std::unique_ptr<ProgramAttention> make_device_program(RankContext& base, DeviceCommunicator& communicator,
-                                                      const DeviceDistOptions& options) {
+/// What the options mean for programs over these ranks. Collective.
+ProgramOptions program_options(const RankContext& base, DeviceCommunicator& communicator,
+                               const DistAttentionOptions& options) {
   const Plan& plan = *base.plan;
   const int sm_margin = plan.config.overlap.sm_margin;
   const LaunchOrder order = resolve_launch_order(plan, communicator);
-  const bool by_calls = moves_keys_alone(plan);  // which say when they wait
+  const bool by_calls = moves_kv_alone(plan);  // which say when they wait
   ProgramOptions how;
   how.result_dtype = options.result_dtype.value_or(plan.config.heads.dtype);
   how.row_sinks = options.row_sinks;
@@ -189,10 +170,106 @@ std::unique_ptr<ProgramAttention> make_device_program(RankContext& base, DeviceC
   how.starts_transfers_first = order == LaunchOrder::kKernelBarrier;
   if (by_calls) how.target = key_target(base, communicator, options);
   how.target.steps_apart = steps_apart(communicator);
-  load_row_kernels();
-  load_float_kernels();
-  load_owner_kernels();
-  return std::make_unique<ProgramAttention>(base, communicator, program_device(), how);
+  return how;
+}
+
+class DeviceAttention final : public PlanExecutor {
+ public:
+  DeviceAttention(RankContext& base, DeviceCommunicator& communicator, const DistAttentionOptions& options)
+      : base_(base),
+        communicator_(communicator),
+        program_(base, communicator, program_device(), program_options(base, communicator, options)) {
+    load_row_kernels();
+    load_float_kernels();
+    load_owner_kernels();
+  }
+
+  void forward(const DistForwardArgs& given, void* stream) override {
+    const cuda::ProfileRange range("tangram: distributed forward pass");
+    in_workspace(given, forward_workspace_bytes(), stream,
+                 [&](const DistForwardArgs& args) { program_.forward(args, stream); });
+  }
+  void backward(const DistBackwardArgs& given, void* stream) override {
+    const cuda::ProfileRange range("tangram: distributed backward pass");
+    in_workspace(given, backward_workspace_bytes(), stream,
+                 [&](const DistBackwardArgs& args) { program_.backward(args, stream); });
+  }
+  int64_t device_bytes() const override { return program_.device_bytes(); }
+  int64_t forward_workspace_bytes() const override { return program_.forward_workspace_bytes(); }
+  int64_t backward_workspace_bytes() const override { return program_.backward_workspace_bytes(); }
+
+ private:
+  /// Checks the arguments, then runs the pass with memory to compute in.
+  template <class Args, class Run>
+  void in_workspace(Args args, int64_t needed, void* stream, const Run& run) {
+    program_.check(args);
+    const AttnWorkspace& given = args.workspace;
+    require(given.data == nullptr ||
+                (given.bytes >= needed && reinterpret_cast<uintptr_t>(given.data) % cuda::kScratchAlignment == 0),
+            "DistAttention: the workspace must have at least {} bytes, aligned to {} (got {} bytes at {})", needed,
+            cuda::kScratchAlignment, given.bytes, given.data);
+    const CallFacts call = facts_of(base_.facts, *base_.plan, args);
+    if (Env::get().sanity_check && communicator_.size() > 1) {  // before a row moves, not by the epochs
+      agree_on_call(communicator_.control(), call);
+    }
+    try {
+      const SharedFacts shared(communicator_, call);
+      std::optional<cuda::Workspace::Lease> lease;
+      if (given.data == nullptr && needed > 0) {
+        lease.emplace(communicator_.workspace().acquire(static_cast<size_t>(needed), cuda::as_stream(stream)));
+        args.workspace = {lease->data(), needed};
+      }
+      run(args);
+    } catch (const std::exception& error) {
+      // Peers wait for what this rank does not put on its stream, so they are told when it cannot go on.
+      communicator_.abort(error.what());
+      throw;
+    }
+  }
+
+  RankContext& base_;
+  DeviceCommunicator& communicator_;
+  ProgramAttention program_;
+};
+
+}  // namespace
+
+void check_attention(const RankContext& base, const DeviceCommunicator& communicator,
+                     const DistAttentionOptions& options) {
+  const Plan& plan = *base.plan;
+  require(options.max_kept >= 1, "DistAttention: max_kept must be positive (got {})", options.max_kept);
+  const HeadConfig& heads = plan.config.heads;
+  require(heads.head_dim % 8 == 0 && heads.head_dim_v % 8 == 0,
+          "DistAttention: dims of heads must be multiples of 8 (got {} and {})", heads.head_dim, heads.head_dim_v);
+  require(options.row_sinks >= 0, "DistAttention: row_sinks must not be negative (got {})", options.row_sinks);
+  static_cast<void>(resolve_launch_order(plan, communicator));
+  static_cast<void>(base.backend->tile_shape(base.shape));  // refuses shapes that it cannot do
+  if (moves_kv_alone(plan)) return;
+  for (const DeviceOverlap wanted : {options.forward, options.backward}) {
+    if (wanted != DeviceOverlap::kSingleLaunch) continue;
+    const std::string by = plan.movement.empty()
+                               ? fmt::format("strategy {}", to_string(plan.config.strategy.name))
+                               : fmt::format("movement {}", to_string(plan.config.movement.algorithm));
+    throw NotAvailable(fmt::format("DistAttention: single_launch is for plans that move K/V alone (got {})", by));
+  }
+}
+
+std::unique_ptr<PlanExecutor> make_attention(RankContext& base, DeviceCommunicator& communicator,
+                                             const DistAttentionOptions& options) {
+  Communicator& control = communicator.control();
+  agree_on_heads(control, *base.plan, options.row_sinks, options.result_dtype.value_or(base.plan->config.heads.dtype));
+  std::unique_ptr<PlanExecutor> attention;
+  try {
+    attention = std::make_unique<DeviceAttention>(base, communicator, options);
+  } catch (const std::exception& error) {
+    communicator.abort(error.what());
+    if (communicator.size() > 1) control.refuse(error.what());
+    throw;
+  }
+  // Where ranks share a GPU, allocating waits for all that runs there: nobody may launch a kernel that waits for a rank
+  // which is still allocating.
+  control.barrier("DistAttention: ready");
+  return attention;
 }
 
 }  // namespace tangram::device

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// PlanExecutor: one rank's part in a plan over memory of one kind. What DistAttention calls.
+#pragma once
+
+#include <cstdint>
+
+#include "tangram/dist_attention.hpp"
+
+namespace tangram {
+
+class PlanExecutor {
+ public:
+  virtual ~PlanExecutor() = default;
+
+  /// As DistAttention's, checks included.
+  virtual void forward(const DistForwardArgs& args, void* stream) = 0;
+  virtual void backward(const DistBackwardArgs& args, void* stream) = 0;
+  virtual int64_t device_bytes() const { return 0; }
+  virtual int64_t forward_workspace_bytes() const { return 0; }
+  virtual int64_t backward_workspace_bytes() const { return 0; }
+};
+
+}  // namespace tangram
