@@ -386,6 +386,16 @@ TEST(NodeCommunicator, RefusesLandingTensorsOfAnother) {
   });
 }
 
+TEST(NodeCommunicator, RefusesToReuseMemoryInAPass) {
+  const PassData data(4, 5);
+  run_ranks({4, 2}, [&](DeviceCommunicator& comm) {
+    EXPECT_EQ(comm.kernel_transfers().landing_reuse, LandingReuse::kNone);
+    DevicePassSpec spec = data.spec(comm.rank());
+    spec.credited = {1};
+    EXPECT_THROW(comm.prepare_pass(spec), InvalidArgument);
+  });
+}
+
 TEST(NodeCommunicator, AllReduceIsOverAllRanks) {
   run_ranks({6, 3}, [](DeviceCommunicator& comm) {
     float values[] = {static_cast<float>(comm.rank() + 1), 2};
