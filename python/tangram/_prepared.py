@@ -200,5 +200,6 @@ def prepared(
         attention = make() if backend.on_gpu else made_apart(make)
         _by_mask.put(by_mask, attention)
     _by_ranges.put(key, (attention, given))
-    _by_ranges.put(place, (attention, given))
+    if place != key:
+        _by_ranges.put(place, (attention, given))
     return attention
