@@ -56,6 +56,14 @@ double least_makespan(const Setting& in, const ItemCosts& costs) {
   return (even_steps(in) + items * costs.item / in.gpu.multiprocessors) * (1 - 1e-9);  // sums are rounded
 }
 
+double longest_item(const Setting& in, const Dealing& how, const ItemCosts& costs) {
+  if (how.most_steps > 0 || how.tail_tiles > 0) return costs.item;  // in how many pieces it is depends
+  int64_t longest = 0;
+  for (const Extent& extent : in.extents.of_keys) longest = std::max(longest, extent.count);
+  const int heads = in.shape.num_heads_q / in.shape.num_heads_kv / how.pieces;
+  return static_cast<double>(longest * heads) + costs.item;
+}
+
 double even_steps(const Setting& in) {
   double sum = 0;
   for (const Extent& extent : in.extents.of_keys) sum += static_cast<double>(extent.count);

@@ -30,8 +30,9 @@ struct Setting {
 double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs = {},
                 double enough = std::numeric_limits<double>::infinity());
 
-/// What no dealing falls below.
+/// What no dealing falls below, and what this one does not, since its longest item takes so long.
 double least_makespan(const Setting& in, const ItemCosts& costs = {});
+double longest_item(const Setting& in, const Dealing& how, const ItemCosts& costs = {});
 
 /// Steps of each multiprocessor, without any other costs, if all did as much.
 double even_steps(const Setting& in);
