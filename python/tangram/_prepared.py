@@ -41,6 +41,9 @@ def _mask_bytes(attention: FlexAttention) -> int:
 _by_ranges: BoundedCache[tuple[FlexAttention, tuple[Any, ...]]] = BoundedCache(
     "ranges", _ranges_bytes, MAX_BYTES, CAPACITY
 )
+new: list[FlexAttention] = []
+"""Attention that was prepared for a GPU and not called yet: whoever calls it knows whether a backward pass will come."""
+
 # By what the ranges mean: equal masks share what was prepared.
 _by_mask: BoundedCache[FlexAttention] = BoundedCache("masks", _mask_bytes, MAX_BYTES, CAPACITY)
 
@@ -49,6 +52,7 @@ def clear_cache() -> None:
     """Forgets all masks that flex_flash_attn_func has seen."""
     _by_ranges.clear()
     _by_mask.clear()
+    new.clear()
 
 
 def are_masks(ranges: Any) -> bool:
@@ -198,6 +202,8 @@ def prepared(
             return FlexAttention(list(mask), config, backend)
 
         attention = make() if backend.on_gpu else made_apart(make)
+        if backend.on_gpu:
+            new[:] = [attention]
         _by_mask.put(by_mask, attention)
     _by_ranges.put(key, (attention, given))
     if place != key:

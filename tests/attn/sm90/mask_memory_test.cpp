@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "attn/sm90/counted_calls.hpp"
@@ -120,6 +122,49 @@ TEST(MaskMemory, ManyMasksTakeFewAllocationsAndTheirMemoryIsBounded) {
   EXPECT_LE(since(before).allocations, 2);
   EXPECT_EQ(since(before).waits, 0);
   EXPECT_LE(most, 8 << 20);
+}
+
+// By another thread, with the same lists and as many copies.
+TEST(MaskMemory, ListsOfTheBackwardPassAreMadeAhead) {
+  const Sm90Backend backend;
+  Operands operands;
+  AttnBackwardArgs args = operands.backward();
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const bool deterministic = seed % 2 == 1;
+    args.options.deterministic = deterministic;
+    FlexAttention plain(make_pack(seed), kHeads, backend);
+    plain.backward(args);
+    RuntimeCounts before = runtime_counts();
+    FlexAttention begun(make_pack(seed), kHeads, backend);
+    begun.prepare_backward_ahead(deterministic);
+    begun.prepare_backward_ahead(!deterministic);
+    FlexAttention attention = std::move(begun);
+    attention.forward(operands.forward());
+    attention.backward(args);
+    EXPECT_EQ(since(before).copies, 2);
+    EXPECT_EQ(since(before).waits + since(before).frees, 0);
+    EXPECT_EQ(attention.device_bytes(), plain.device_bytes());
+    EXPECT_EQ(attention.backward_workspace_bytes(deterministic), plain.backward_workspace_bytes(deterministic));
+    attention.prepare_backward_ahead(deterministic);
+    attention.prepare_backward_ahead(!deterministic);
+    before = runtime_counts();
+    attention.backward(args);
+    EXPECT_LE(since(before).copies, 1) << "of the other kind, whose lists are made beside";
+    args.options.deterministic = !deterministic;
+    attention.backward(args);
+  }
+}
+
+TEST(MaskMemory, AMaskMayGoBeforeItsListsAreMade) {
+  const Sm90Backend backend;
+  const cuda::ListMemory& lists = cuda::ListMemory::of_current_device();
+  const size_t used = lists.used_bytes();
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    FlexAttention attention(make_pack(seed % 10), kHeads, backend);
+    attention.prepare_backward_ahead(seed % 2 == 0);
+    if (seed % 3 == 0) std::this_thread::yield();
+  }
+  EXPECT_EQ(lists.used_bytes(), used);
 }
 
 TEST(MaskMemory, MasksOfOneShapeWantWorkspacesOfOneSize) {
