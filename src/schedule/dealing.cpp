@@ -27,9 +27,7 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
   const size_t kind = static_cast<size_t>(kind_of(in.extents, spread));
   const bool same_begin = choose_direction(in.extents).same_begin;
   const double even = even_steps(in);
-  const auto slowness_of = [&](const Form& form) {
-    return (deterministic ? form.deterministic : form.slowness)[kind];
-  };
+  const auto slowness_of = [&](const Form& form) { return (deterministic ? form.deterministic : form.slowness)[kind]; };
   // From the quickest on: none can be better than its slowness times what all must take, and what takes longer than the
   // best so far need not be played to its end. Of equal ones the first in kForms is meant.
   std::array<const Form*, kForms.size()> forms;

@@ -92,7 +92,9 @@ void deal_runs(const Extents& extents, int num_heads_kv, const Dealing& how, con
       const int pieces = pieces_of_at_most(how.most_steps, steps, how.pieces);
       tiles.push_back({at, order[at], pieces, steps / pieces});
     }
-    const auto before = [](const Tile& a, const Tile& b) { return a.steps != b.steps ? a.steps > b.steps : a.at < b.at; };
+    const auto before = [](const Tile& a, const Tile& b) {
+      return a.steps != b.steps ? a.steps > b.steps : a.at < b.at;
+    };
     if (!std::is_sorted(tiles.begin(), tiles.end(), before)) std::sort(tiles.begin(), tiles.end(), before);
     const int together = how.together == 0 ? num_heads_kv : how.together;
     for (int begin = 0; begin < num_heads_kv; begin += together) {
@@ -137,8 +139,8 @@ inline size_t most_items(const Extents& extents, int num_heads_kv, const Dealing
     }
   } else {
     const auto tail = how.grouped ? 0 : static_cast<size_t>(how.tail_tiles);
-    pieces = (extents.of_keys.size() - tail) * static_cast<size_t>(how.pieces) +
-             tail * static_cast<size_t>(how.tail_pieces);
+    pieces =
+        (extents.of_keys.size() - tail) * static_cast<size_t>(how.pieces) + tail * static_cast<size_t>(how.tail_pieces);
   }
   return pieces * heads;
 }

@@ -174,7 +174,8 @@ class Builder {
     run.slice_k_begin = run.k_begin;
     run.slice_k_end = run.k_end;
     // As fill_closed_form has them.
-    const bool min_binds = slice.min_diag > k_begin - (rows.end - 1), max_binds = slice.max_diag < k_end - 1 - rows.begin;
+    const bool min_binds = slice.min_diag > k_begin - (rows.end - 1),
+               max_binds = slice.max_diag < k_end - 1 - rows.begin;
     run.min_diag = static_cast<int32_t>(min_binds ? slice.min_diag : k_begin - rows.end);
     run.max_diag = static_cast<int32_t>(max_binds ? slice.max_diag : k_end - rows.begin);
     end_item();
@@ -308,7 +309,7 @@ class Builder {
   std::vector<int64_t> costs_;         // of items: steps over key tiles
   int64_t cost_ = 0;                   // of the item that is being made
   int64_t largest_cost_ = 0;
-  std::vector<Piece> pieces_;          // in the tile that is being cut
+  std::vector<Piece> pieces_;  // in the tile that is being cut
   std::vector<OpenRun> open_runs_;
 };
 

@@ -133,7 +133,9 @@ TEST(ListMemory, MemoryThatWaitsIsBounded) {
   for (int i = 0; i < 1000; ++i) {
     ListBlock block = make(memory, kBytes + static_cast<size_t>(i) * 1000);
     block.before_call(stream(static_cast<uintptr_t>(i)));  // which is never used again
-    { const ListBlock gone = std::move(block); }
+    {
+      const ListBlock gone = std::move(block);
+    }
     most = std::max(most, memory.kept_bytes());
   }
   EXPECT_LE(most, ListMemory::kMostKeptBytes);
