@@ -64,15 +64,15 @@ std::vector<int64_t> separations(const std::vector<AttnSlice>& slices) {
 }
 
 /// Where tiles begin. They begin anew at a separation when the rows behind it then need fewer tiles, or fill one.
-std::vector<int64_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t num_rows, int64_t block,
+std::vector<int32_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t num_rows, int64_t block,
                                  bool follows_mask) {
   const std::vector<int64_t> candidates = follows_mask ? separations(slices) : std::vector<int64_t>{};
-  std::vector<int64_t> begins;
+  std::vector<int32_t> begins;
   begins.reserve(static_cast<size_t>(num_rows / block) + candidates.size() + 2);
   int64_t next = 0;
   const auto tiles_of = [&](int64_t rows) { return rows > 0 ? (rows + block - 1) / block : 0; };
   const auto fill_to = [&](int64_t end) {
-    for (; next < end; next += block) begins.push_back(next);
+    for (; next < end; next += block) begins.push_back(static_cast<int32_t>(next));
   };
   for (size_t i = 0; i < candidates.size(); ++i) {
     const int64_t border = candidates[i];
@@ -108,8 +108,8 @@ class Builder {
   }
 
   TileList build() {
-    std::vector<int64_t> begins = tile_begins(slices_, list_.seqlen_q, list_.shape.block_m, list_.shape.follows_mask);
-    begins.push_back(list_.seqlen_q);
+    std::vector<int32_t> begins = tile_begins(slices_, list_.seqlen_q, list_.shape.block_m, list_.shape.follows_mask);
+    begins.push_back(static_cast<int32_t>(list_.seqlen_q));
     list_.items.reserve(begins.size() - 1);
     list_.runs.reserve(begins.size() - 1);
     costs_.reserve(begins.size() - 1);
@@ -137,9 +137,7 @@ class Builder {
   }
 
   void add_key_tiles() {
-    for (const int64_t begin : tile_begins(keys_first_, list_.seqlen_k, list_.shape.block_n, true)) {
-      list_.key_tiles.push_back(static_cast<int32_t>(begin));
-    }
+    list_.key_tiles = tile_begins(keys_first_, list_.seqlen_k, list_.shape.block_n, true);
     list_.key_tiles.push_back(static_cast<int32_t>(list_.seqlen_k));
   }
 
