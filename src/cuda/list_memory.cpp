@@ -157,14 +157,15 @@ void ListMemory::copy(const Block& block, size_t bytes, const std::function<void
 
 ListMemory::Block ListMemory::take(size_t bytes) {
   find_free();
-  const auto same = std::find_if(free_.rbegin(), free_.rend(), [&](const Block& b) { return b.bytes == bytes; });
-  Block block;
-  if (same != free_.rend()) {
-    block = *same;
-    free_.erase(std::next(same).base());
-  } else {
-    block = cut(bytes);
+  // The smallest one that is large enough, but not too large: those of unlike masks serve each other.
+  auto best = free_.end();
+  for (auto one = free_.begin(); one != free_.end(); ++one) {
+    if (one->bytes < bytes || one->bytes > bytes + bytes / 2) continue;
+    if (best == free_.end() || one->bytes < best->bytes) best = one;
   }
+  if (best == free_.end()) return cut(bytes);
+  const Block block = *best;
+  free_.erase(best);
   ++block.chunk->num_in_use;
   return block;
 }
@@ -182,6 +183,7 @@ ListMemory::Block ListMemory::cut(size_t bytes) {
   }
   const Block block{(*chunk)->memory.as<char>() + (*chunk)->cut, bytes, chunk->get()};
   (*chunk)->cut += bytes;
+  ++(*chunk)->num_in_use;
   return block;
 }
 
@@ -192,10 +194,12 @@ void ListMemory::release(ListBlock::State& state) noexcept {
   if (state.in_graph || state.readers.empty()) {  // who writes next comes behind the copy
     make_free(state.block);
   } else {
+    waiting_bytes_ += state.block.bytes;
     waiting_.push_back({state.block, std::move(state.readers), {}});
     any_readers_ = true;
+    if (waiting_bytes_ > kMostKeptBytes) free_waiting();
   }
-  if (allocated_bytes_ - used_bytes_ > kMostKeptBytes) free_chunks();
+  if (allocated_bytes_ - used_bytes_ - waiting_bytes_ > kMostKeptBytes) free_chunks();
 }
 
 void ListMemory::pass_by(const Reader& reader) {
@@ -214,29 +218,34 @@ void ListMemory::pass_by(const Reader& reader) {
 }
 
 void ListMemory::make_free(const Block& block) {
-  --block.chunk->num_in_use;
-  free_.push_back(block);
+  if (--block.chunk->num_in_use > 0) {
+    free_.push_back(block);
+    return;
+  }
+  block.chunk->cut = 0;  // to be cut anew, in other sizes
+  std::erase_if(free_, [&](const Block& other) { return other.chunk == block.chunk; });
 }
 
 void ListMemory::find_free() {
   std::erase_if(waiting_, [&](Waiting& waiting) {
     std::erase_if(waiting.events, [](const auto& event) { return event->has_happened(); });
     if (!waiting.readers.empty() || !waiting.events.empty()) return false;
+    waiting_bytes_ -= waiting.block.bytes;
     make_free(waiting.block);
     return true;
   });
 }
 
+/// Streams that read may never be used again.
+void ListMemory::free_waiting() {
+  wait_for_device_of(waiting_.front().block.data);
+  for (const Waiting& waiting : waiting_) make_free(waiting.block);
+  waiting_.clear();
+  waiting_bytes_ = 0;
+  any_readers_ = false;
+}
+
 void ListMemory::free_chunks() {
-  if (!waiting_.empty()) {
-    // Streams that were used once may never be used again.
-    wait_for_device_of(waiting_.front().block.data);
-    for (const Waiting& waiting : waiting_) make_free(waiting.block);
-    waiting_.clear();
-    any_readers_ = false;
-  }
-  const auto is_unused = [](const Block& block) { return block.chunk->num_in_use == 0; };
-  std::erase_if(free_, is_unused);
   std::erase_if(chunks_, [&](const auto& chunk) {
     if (chunk->num_in_use > 0) return false;
     allocated_bytes_ -= chunk->memory.bytes();

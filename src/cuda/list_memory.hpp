@@ -56,7 +56,7 @@ class ListMemory {
  public:
   /// Larger lists are allocated by themselves, and copied by a call that waits.
   static constexpr size_t kMostBytes = size_t{4} << 20;
-  /// Of memory that waits for masks; beyond it, what can be is freed.
+  /// Of blocks that were given back: so many may wait for their readers, and so many more be free.
   static constexpr size_t kMostKeptBytes = size_t{64} << 20;
 
   /// Of the current device. Throws CudaError.
@@ -112,6 +112,7 @@ class ListMemory {
   Block cut(size_t bytes);
   void make_free(const Block& block);
   void find_free();
+  void free_waiting();
   void free_chunks();
   void copy(const Block& block, size_t bytes, const std::function<void(std::byte*)>& write);
 
@@ -124,6 +125,7 @@ class ListMemory {
   size_t ring_bytes_ = 0;  // of a block of it
   size_t allocated_bytes_ = 0;
   size_t used_bytes_ = 0;
+  size_t waiting_bytes_ = 0;
 };
 
 }  // namespace tangram::cuda
