@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace tangram {
 
@@ -46,13 +48,13 @@ struct Ahead::Task {
   std::atomic<int> state = kWaits;
 };
 
-/// Never destroyed: it may wait when the process ends.
-class AheadThread {
+/// Never destroyed: they may wait when the process ends.
+class AheadThreads {
  public:
-  static AheadThread& get() {
-    static AheadThread* const instance = [] {
-      auto* made = new AheadThread;
-      // Before the libraries that its work calls are gone. A child of a fork has no such thread.
+  static AheadThreads& get() {
+    static AheadThreads* const instance = [] {
+      auto* made = new AheadThreads;
+      // Before the libraries that their work calls are gone. A child of a fork has no such threads.
       std::atexit([] { get().stop(); });
       return made;
     }();
@@ -64,16 +66,20 @@ class AheadThread {
     const std::lock_guard lock(mutex_);
     if (stops_) return;
     tasks_.push_back(std::move(task));
-    any_.notify_one();
+    if (num_idle_ < tasks_.size() && threads_.size() < most_) {
+      threads_.emplace_back([this] { work(); });
+    } else {
+      any_.notify_one();
+    }
   }
 
  private:
-  AheadThread() : thread_([this] { work(); }) {}
-
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
+      ++num_idle_;
       any_.wait(lock, [&] { return stops_ || !tasks_.empty(); });
+      --num_idle_;
       if (stops_) return;
       const std::shared_ptr<Ahead::Task> task = std::move(tasks_.front());
       tasks_.pop_front();
@@ -89,7 +95,7 @@ class AheadThread {
       stops_ = true;
     }
     any_.notify_all();
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   const pid_t process_ = getpid();
@@ -97,12 +103,14 @@ class AheadThread {
   std::condition_variable any_;
   std::deque<std::shared_ptr<Ahead::Task>> tasks_;
   bool stops_ = false;
-  std::thread thread_;  // the last one: it uses the others
+  const size_t most_ = std::clamp(std::thread::hardware_concurrency(), 2u, 16u) - 1;
+  size_t num_idle_ = 0;
+  std::vector<std::thread> threads_;  // as many as there was work for at once
 };
 
 Ahead::Ahead(std::function<void()> work) : task_(std::make_shared<Task>()) {
   task_->work = std::move(work);
-  AheadThread::get().add(task_);
+  AheadThreads::get().add(task_);
 }
 
 Ahead::~Ahead() {

@@ -9,12 +9,12 @@
 
 namespace tangram {
 
-/// Owns a piece of work that a thread of the library does, one piece after the other, unless the one who needs it comes
-/// first: then it is done there and then, so that nothing ever depends on the thread. For work of less than a
-/// millisecond. Used by one thread at a time.
+/// Owns a piece of work that a thread of the library does unless the one who needs it comes first: then it is done
+/// there and then, so that nothing ever depends on other threads. For work of a few milliseconds at most. Used by one
+/// thread at a time.
 class Ahead {
  public:
-  /// Hands `work` to the thread, which begins with the first one.
+  /// Hands `work` to the threads, of which there are fewer than processors, and none before there is work.
   explicit Ahead(std::function<void()> work);
   /// Work that has not begun is forgotten; what has begun, waited for.
   ~Ahead();
@@ -25,7 +25,7 @@ class Ahead {
   void finish();
 
  private:
-  friend class AheadThread;
+  friend class AheadThreads;
   struct Task;
   std::shared_ptr<Task> task_;
 };
