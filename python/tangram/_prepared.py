@@ -152,7 +152,7 @@ def prepared(
     if known is not None:
         return known[0]
     given = (q_ranges, k_ranges, mask_types)
-    place = (*map(_place, given, key), *key[3:])
+    place = key if isinstance(q_ranges, Mask) else (*map(_place, given, key), *key[3:])
     known = _by_ranges.get(place) if place != key else None
     if known is not None:
         return _by_ranges.put(key, (known[0], given))[0]

@@ -243,8 +243,11 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
 constexpr int kMostRanksInParts = 8;
 constexpr int64_t kRowsInParts = 4 << 10;        // of a rank, at least
 constexpr int64_t kMostRowsInParts = 512 << 10;  // of all ranks: longer ones are hard to balance in a short search
-constexpr size_t kParts = 8;
-double share_of_part(int cp_size) { return cp_size <= 4 ? 1.0 / 8 : 1.0 / 6; }
+struct Parts {
+  size_t count;
+  double share;  // of the work, for each
+};
+Parts parts_of_search(int cp_size) { return cp_size <= 4 ? Parts{12, 1.0 / 16} : Parts{8, 1.0 / 6}; }
 
 bool is_searched_in_parts(const Mask& mask, const DistAttnConfig& config) {
   return config.cp_size >= kRanksOfPack && config.cp_size <= kMostRanksInParts &&
@@ -256,14 +259,15 @@ bool is_searched_in_parts(const Mask& mask, const DistAttnConfig& config) {
 template <class MakeRefiner>
 bool improve_in_parts(std::vector<Candidate>& candidates, const MakeRefiner& make_refiner, const Mask& mask,
                       const DistAttnConfig& config, double tolerance, bool is_connected, double all_work) {
-  std::vector<std::vector<Candidate>> parts(kParts, candidates);
+  const auto [count, share] = parts_of_search(config.cp_size);
+  const double work = all_work * share;
+  std::vector<std::vector<Candidate>> parts(count, candidates);
   const auto search = [&](size_t part) {
     const std::unique_ptr<Refiner> refiner = make_refiner();
-    const double work = all_work * share_of_part(config.cp_size);
     improve(parts[part], *refiner, mask, config, tolerance, is_connected, work, part + 1);
   };
   std::vector<std::unique_ptr<Ahead>> others;
-  for (size_t part = 1; part < kParts; ++part) {
+  for (size_t part = 1; part < parts.size(); ++part) {
     others.push_back(std::make_unique<Ahead>([&search, part] { search(part); }));
   }
   search(0);
