@@ -39,13 +39,16 @@ struct Ahead::Task {
     state = kDone;
     state.notify_all();
   }
+  /// A child of a fork would wait for ever for the thread that had begun it in its parent.
   void wait() {
+    if (process != getpid()) return;
     for (int now = state; now != kDone; now = state) state.wait(now);
   }
 
   std::function<void()> work;
   std::exception_ptr error;
   std::atomic<int> state = kWaits;
+  const pid_t process = getpid();
 };
 
 /// Never destroyed: they may wait when the process ends.

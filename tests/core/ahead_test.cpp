@@ -4,6 +4,8 @@
 #include "core/ahead.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
@@ -56,6 +58,28 @@ TEST(Ahead, TheOneWhoNeedsItGetsTheError) {
     EXPECT_THROW(ahead.finish(), std::runtime_error);
     EXPECT_THROW(ahead.finish(), std::runtime_error);
   }
+}
+
+// Loaders of training data are forked at any time.
+TEST(Ahead, AChildOfAForkWaitsForNoThread) {
+  std::atomic<bool> begun = false, goes_on = false;
+  auto ahead = std::make_unique<Ahead>([&] {
+    begun = true;
+    while (!goes_on) std::this_thread::yield();
+  });
+  while (!begun) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    ahead.reset();
+    int done = 0;
+    Ahead([&] { ++done; }).finish();
+    _exit(done == 1 ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  goes_on = true;
+  ahead->finish();
 }
 
 TEST(Ahead, ManyAtOnce) {
