@@ -15,6 +15,8 @@
 
 namespace tangram {
 
+class Ahead;
+
 /// The slices as `backend` wants them: with a tile list built for its tile shape, or as they are. The one place where
 /// plan's tile lists and backends meet. `arrivals`: keys that come late, in the order in which they come, for calls
 /// with AttnForwardArgs::arrivals; the tile list then begins with what needs them least. Nothing is built for a pass
@@ -36,6 +38,8 @@ class FlexAttention {
   /// takes_head_masks(); other backends of host memory are called once for each group. Throws InvalidArgument for no
   /// masks, masks of different sequences, a number of them that does not divide num_heads_kv, and other backends.
   FlexAttention(std::span<const Mask> masks, const HeadConfig& heads, const AttnBackend& backend);
+  FlexAttention(FlexAttention&& other) noexcept;
+  ~FlexAttention();
 
   const AttnShape& shape() const { return shape_; }
   const AttnBackend& backend() const { return *backend_; }
@@ -48,12 +52,18 @@ class FlexAttention {
   /// Memory of a device that the object holds.
   int64_t device_bytes() const;
 
+  /// Backward calls of this kind will come: what they need is made meanwhile, by a thread of the library, for the
+  /// current device. forward() may be called beside it; all else waits. Does nothing for backends of host memory.
+  void prepare_backward_ahead(bool deterministic);
+
   /// As AttnBackend::forward and backward.
   void forward(const AttnForwardArgs& args, void* stream = nullptr);
   void backward(const AttnBackwardArgs& args, void* stream = nullptr);
 
  private:
   void prepare_backward(bool deterministic);
+  void finish_ahead();
+  void set_prepared(bool deterministic);
   bool calls_by_groups() const { return prepared_.size() > 1; }
 
   AttnShape shape_;
@@ -61,6 +71,8 @@ class FlexAttention {
   std::vector<std::unique_ptr<PreparedMask>> prepared_;  // one, or one for each group of heads
   std::vector<std::vector<AttnSlice>> slices_;           // of each group, until all of backward() is prepared
   bool is_prepared_[2] = {false, false};                 // default and deterministic calls
+  bool ahead_is_deterministic_ = false;
+  std::unique_ptr<Ahead> ahead_;  // the last member, which ends first
 };
 
 }  // namespace tangram

@@ -31,21 +31,29 @@ class SharedFlexAttention final : public SharedAttention {
       : SharedAttention(std::move(backend)),
         attention_(prepared(masks, heads, SharedAttention::backend())),
         forward_workspace_bytes_(attention_->forward_workspace_bytes()) {
-    host_bytes_ = attention_->host_bytes();
+    count_bytes();
   }
 
   const AttnShape& shape() const override { return attention_->shape(); }
 
-  int64_t device_bytes() const { return attention_->device_bytes(); }
-  // As of the last pass: whoever asks does not wait for one that runs.
+  // As of the last pass: whoever asks does not wait for one that runs, nor for what is made ahead.
+  int64_t device_bytes() const { return device_bytes_; }
   int64_t host_bytes() const { return host_bytes_; }
 
   int64_t forward_workspace_bytes() const { return forward_workspace_bytes_; }
   // Also prepares what such calls need, once.
   int64_t backward_workspace_bytes(bool deterministic) {
     std::atomic<int64_t>& bytes = backward_workspace_bytes_[deterministic ? 1 : 0];
-    if (bytes < 0) run_alone([&] { bytes = attention_->backward_workspace_bytes(deterministic); });
+    if (bytes < 0) {
+      run_alone([&] {
+        bytes = attention_->backward_workspace_bytes(deterministic);
+        count_bytes();
+      });
+    }
     return bytes;
+  }
+  void prepare_backward_ahead(bool deterministic) {
+    run_alone([&] { attention_->prepare_backward_ahead(deterministic); });
   }
 
  private:
@@ -55,7 +63,11 @@ class SharedFlexAttention final : public SharedAttention {
   }
   void call_backward(const AttnBackwardArgs& args, void* stream) override {
     attention_->backward(args, stream);
+    count_bytes();
+  }
+  void count_bytes() {
     host_bytes_ = attention_->host_bytes();
+    device_bytes_ = attention_->device_bytes();
   }
   void keep_while_graph_lives(void* stream) override { python::keep_while_graph_lives(stream, attention_); }
 
@@ -68,7 +80,7 @@ class SharedFlexAttention final : public SharedAttention {
   std::shared_ptr<FlexAttention> attention_;  // graphs that were captured with it hold it, too
   const int64_t forward_workspace_bytes_;
   std::atomic<int64_t> backward_workspace_bytes_[2] = {-1, -1};  // of default and of deterministic calls
-  std::atomic<int64_t> host_bytes_ = 0;
+  std::atomic<int64_t> host_bytes_ = 0, device_bytes_ = 0;
 };
 
 /// Graphs that were captured with its calls hold its lists (AttnBackend::make_buffer).
@@ -269,7 +281,10 @@ void bind_attention(nb::module_& m) {
                    "What forward needs as its workspace, 0: none.")
       .def("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes, "deterministic"_a = false,
            "The same of backward calls that are deterministic, or are not. Prepares what these need, once.")
-      .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes, "GPU memory that the object holds.")
+      .def("prepare_backward_ahead", &SharedFlexAttention::prepare_backward_ahead, "deterministic"_a = false,
+           "Has what such backward calls need on a GPU made by another thread meanwhile.")
+      .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes,
+                   "GPU memory that the object holds, as of its last pass.")
       .def_prop_ro("host_bytes", &SharedFlexAttention::host_bytes,
                    "Host memory that the object holds, as of its last pass.");
   bind_mask_buffer(m);

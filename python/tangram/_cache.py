@@ -17,11 +17,20 @@ _bounds: dict[str, int] = {}
 _entries: dict[str, int] = {}
 
 
+class _Entry(Generic[T]):
+    __slots__ = ("size", "value")
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self.size = 0  # as it was asked for last
+
+
 class BoundedCache(Generic[T]):
     """Least recently used values by key. Thread-safe.
 
-    `size_of` says what a value holds now: values grow as they are used, so all are asked again when one is added. What
-    was used last always stays, however large, since it is in use.
+    `size_of` says what a value holds now: values grow as they are used, so all are asked again once an eighth of them
+    is new (of eight or fewer whenever one is added). To ask hundreds for each new one would cost more than a mask does.
+    What was used last always stays, however large, since it is in use.
     """
 
     def __init__(
@@ -32,7 +41,9 @@ class BoundedCache(Generic[T]):
         self._size_of = size_of
         self._max_bytes = _bounds.get(name, max_bytes)
         self._max_entries = _entries.get(name, max_entries)
-        self._entries: dict[Hashable, T] = {}  # an OrderedDict hashes every key to list its values
+        self._entries: dict[Hashable, _Entry[T]] = {}  # an OrderedDict hashes every key to list its values
+        self._total = 0  # of their sizes
+        self._num_new = 0  # since all were asked
         self._lock = Lock()
         self._latest: tuple[Hashable, T] | None = None  # layers ask for one after the other
         _caches.add(self)  # type: ignore[arg-type]
@@ -42,46 +53,63 @@ class BoundedCache(Generic[T]):
         if latest is not None and latest[0] == key:
             return latest[1]
         with self._lock:
-            value = self._entries.pop(key, None)
-            if value is not None:
-                self._entries[key] = value  # the last one now
-                self._latest = (key, value)
-            return value
+            entry = self._entries.pop(key, None)
+            if entry is None:
+                return None
+            self._entries[key] = entry  # the last one now
+            self._latest = (key, entry.value)
+            return entry.value
 
     def peek(self, key: Hashable) -> T | None:
         """The value, which does not count as used."""
         with self._lock:
-            return self._entries.get(key)
+            entry = self._entries.get(key)
+        return None if entry is None else entry.value
 
     def pop(self, key: Hashable) -> T | None:
         """The value, which is kept no longer."""
         with self._lock:
             self._latest = None
-            return self._entries.pop(key, None)
+            entry = self._entries.pop(key, None)
+            if entry is None:
+                return None
+            self._total -= entry.size
+            return entry.value
 
     def put(self, key: Hashable, value: T) -> T:
         with self._lock:
-            self._entries.pop(key, None)
-            self._entries[key] = value
+            before = self._entries.pop(key, None)
+            entry = self._entries[key] = _Entry(value)
             self._latest = (key, value)
+            self._num_new += 1
+            if 8 * self._num_new >= len(self._entries):
+                self._ask_all()
+            else:
+                entry.size = self._size_of(value)
+                self._total += entry.size - (0 if before is None else before.size)
             gone = self._take_superfluous()
-        del gone  # what ends may wait for a GPU or run Python: not under the lock
+        del before, gone  # what ends may wait for a GPU or run Python: not under the lock
         return value
 
+    def _ask_all(self) -> None:
+        for entry in self._entries.values():
+            entry.size = self._size_of(entry.value)
+        self._total = sum(entry.size for entry in self._entries.values())
+        self._num_new = 0
+
     def _take_superfluous(self) -> list[T]:
-        sizes = [self._size_of(value) for value in self._entries.values()]
-        total, gone = sum(sizes), []
-        for size in sizes[:-1]:
-            if total <= self._max_bytes and len(self._entries) <= self._max_entries:
-                break
-            total -= size
-            gone.append(self._entries.pop(next(iter(self._entries))))
+        gone = []
+        while len(self._entries) > 1 and (self._total > self._max_bytes or len(self._entries) > self._max_entries):
+            entry = self._entries.pop(next(iter(self._entries)))
+            self._total -= entry.size
+            gone.append(entry.value)
         return gone
 
     def clear(self) -> None:
         with self._lock:
             gone = list(self._entries.values())
             self._entries.clear()
+            self._total = self._num_new = 0
             self._latest = None
         del gone
 
@@ -91,7 +119,7 @@ class BoundedCache(Generic[T]):
     @property
     def num_bytes(self) -> int:
         with self._lock:
-            values = list(self._entries.values())
+            values = [entry.value for entry in self._entries.values()]
         return sum(map(self._size_of, values))
 
     @property
@@ -102,6 +130,7 @@ class BoundedCache(Generic[T]):
     def max_bytes(self, max_bytes: int) -> None:
         with self._lock:
             self._max_bytes = max_bytes
+            self._ask_all()
             gone = self._take_superfluous()
         del gone
 
@@ -113,6 +142,7 @@ class BoundedCache(Generic[T]):
     def max_entries(self, max_entries: int) -> None:
         with self._lock:
             self._max_entries = max_entries
+            self._ask_all()
             gone = self._take_superfluous()
         del gone
 

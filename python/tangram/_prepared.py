@@ -41,6 +41,9 @@ def _mask_bytes(attention: FlexAttention) -> int:
 _by_ranges: BoundedCache[tuple[FlexAttention, tuple[Any, ...]]] = BoundedCache(
     "ranges", _ranges_bytes, MAX_BYTES, CAPACITY
 )
+new: list[FlexAttention] = []
+"""What was prepared for a GPU and not called yet: whoever calls it knows whether a backward pass will come."""
+
 # By what the ranges mean: equal masks share what was prepared.
 _by_mask: BoundedCache[FlexAttention] = BoundedCache("masks", _mask_bytes, MAX_BYTES, CAPACITY)
 
@@ -49,6 +52,7 @@ def clear_cache() -> None:
     """Forgets all masks that flex_flash_attn_func has seen."""
     _by_ranges.clear()
     _by_mask.clear()
+    new.clear()
 
 
 def are_masks(ranges: Any) -> bool:
@@ -148,7 +152,7 @@ def prepared(
     if known is not None:
         return known[0]
     given = (q_ranges, k_ranges, mask_types)
-    place = (*map(_place, given, key), *key[3:])
+    place = key if isinstance(q_ranges, Mask) else (*map(_place, given, key), *key[3:])
     known = _by_ranges.get(place) if place != key else None
     if known is not None:
         return _by_ranges.put(key, (known[0], given))[0]
@@ -198,7 +202,10 @@ def prepared(
             return FlexAttention(list(mask), config, backend)
 
         attention = make() if backend.on_gpu else made_apart(make)
+        if backend.on_gpu:
+            new[:] = [attention]
         _by_mask.put(by_mask, attention)
     _by_ranges.put(key, (attention, given))
-    _by_ranges.put(place, (attention, given))
+    if place != key:
+        _by_ranges.put(place, (attention, given))
     return attention

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from . import _cuda
+from ._core import AttnOptions, FlexAttention
 from ._core import are_plain as _are_plain
 from ._named import rename
+from ._prepared import new as _new
 from ._torch_flex_compiled import attend_compiled
 from ._torch_pass import (
     Options,
@@ -31,7 +33,7 @@ from ._torch_pass import (
     warn_of_float32,
 )
 from .errors import Error, InvalidArgument
-from .mask_buffer import MaskBuffer
+from .mask_buffer import MaskBuffer, MaskOfBuffer
 
 
 class _FlexAttn(torch.autograd.Function):
@@ -65,6 +67,16 @@ _apply_flex: Any = super(torch.autograd.Function, _FlexAttn).apply
 def _gradients(call: _Call, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
     q, k, v, sink, out, lse = saved
     return (*_backward(call, dout, q, k, v, out, lse, sink), None)
+
+
+def _begin_backward(attention: FlexAttention | MaskOfBuffer, inputs: tuple[Tensor, ...], options: AttnOptions) -> None:
+    """Has the lists of the backward pass of a new mask made beside the forward pass, if there will be one."""
+    try:
+        attention_is_new = _new.pop() is attention
+    except IndexError:  # another thread was here
+        return
+    if attention_is_new and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        attention.prepare_backward_ahead(options.deterministic)  # type: ignore[union-attr]
 
 
 def attend(
@@ -121,6 +133,8 @@ def attend(
     try:
         attention = _attention(q, k, v, ranges, backend)
         of_call = _options(scale, softcap, deterministic, sm_margin)
+        if _new:
+            _begin_backward(attention, (q, k, v), of_call)
         call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype)
         if not plain:
             q, k, v = _rows(q), _rows(k), _rows(v)

@@ -13,9 +13,6 @@
 
 namespace tangram::cuda {
 
-namespace {
-
-/// One for each device, on which nothing else is put: an upload waits for no kernel.
 cudaStream_t upload_stream() {
   static std::mutex mutex;
   static std::map<int, cudaStream_t> streams;
@@ -26,8 +23,6 @@ cudaStream_t upload_stream() {
   if (stream == nullptr) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   return stream;
 }
-
-}  // namespace
 
 void upload(void* device, const void* host, size_t bytes) {
   const cudaStream_t stream = upload_stream();

@@ -4,11 +4,17 @@
 // Device memory with an owner.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <utility>
 #include <vector>
 
 namespace tangram::cuda {
+
+/// Of the current device, for copies to it: nothing else is put there, so that they wait for no kernel. Throws
+/// CudaError.
+cudaStream_t upload_stream();
 
 /// Copies `bytes` of host memory to memory of the current device; the copy has ended on return, for kernels on any
 /// stream, and has waited for none of them. (cudaMemcpy returns once pageable memory has been read, and waits for all

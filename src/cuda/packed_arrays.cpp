@@ -11,15 +11,24 @@ namespace tangram::cuda {
 
 PackedArray PackedArrays::append(const void* values, size_t bytes) {
   constexpr size_t kAlignment = 256;
-  const size_t offset = round_up(host_.size(), kAlignment);
-  host_.resize(offset + bytes);
-  if (bytes > 0) std::memcpy(host_.data() + offset, values, bytes);
-  return {offset, bytes};
+  const PackedArray array{round_up(bytes_, kAlignment), bytes};
+  if (bytes == 0) return array;
+  bytes_ = array.offset + bytes;
+  parts_.push_back({values, array});
+  return array;
 }
 
 void PackedArrays::upload() {
-  device_ = DeviceBuffer::copy_of(host_.data(), host_.size());
-  host_ = {};
+  block_ = ListMemory::of_current_device().fill(bytes_, [&](std::byte* host) {
+    for (const Part& part : parts_) {
+      if (part.values != nullptr) {
+        std::memcpy(host + part.to.offset, part.values, part.to.bytes);
+      } else {
+        std::memset(host + part.to.offset, 0, part.to.bytes);
+      }
+    }
+  });
+  parts_ = {};
 }
 
 }  // namespace tangram::cuda

@@ -55,4 +55,13 @@ void PinnedRing::copy_to(void* device, size_t bytes, cudaStream_t stream) {
   in_flight_[at] = true;
 }
 
+void PinnedRing::make_wait(cudaStream_t stream) const {
+  check(cudaStreamWaitEvent(stream, copied_[static_cast<size_t>(current_)], 0), "cudaStreamWaitEvent");
+}
+
+void PinnedRing::wait() const {
+  const AllowAllocationDuringCapture allow;
+  check(cudaEventSynchronize(copied_[static_cast<size_t>(current_)]), "cudaEventSynchronize");
+}
+
 }  // namespace tangram::cuda

@@ -31,6 +31,11 @@ class PinnedRing {
   /// Enqueues the copy of the first `bytes` of that block, once. Throws CudaError.
   void copy_to(void* device, size_t bytes, cudaStream_t stream);
 
+  /// Makes `stream`, or the host, wait for the last copy and thus for all that were put on the same stream before.
+  /// Throws CudaError.
+  void make_wait(cudaStream_t stream) const;
+  void wait() const;
+
  private:
   size_t block_bytes_;
   std::byte* memory_ = nullptr;

@@ -5,9 +5,11 @@
 // and refine.hpp for the two halves.
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <optional>
 
+#include "core/ahead.hpp"
 #include "plan/chunk_areas.hpp"
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
@@ -212,15 +214,15 @@ void sort_by_price(std::vector<Candidate>& candidates, const Mask& mask, const D
 
 // Searches in rounds; the best candidate comes first.
 void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& mask, const DistAttnConfig& config,
-             double tolerance, bool is_connected) {
+             double tolerance, bool is_connected, double all_work, uint64_t seed = 1) {
   const auto rounds = config.cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
-  const double all_work = static_cast<double>(search_work(mask, config));
   const double negligible = is_searched_briefly(mask, config) ? kNegligible * static_cast<double>(mask.seqlen_q()) : 0;
   for (const Round& round : rounds) {
     candidates.resize(std::min(candidates.size(), round.num_candidates));
     const double work = all_work * round.share;
     const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
                                 .tolerance = tolerance,
+                                .seed = seed,
                                 .negligible_rows = negligible,
                                 .mends = &round == &rounds.back()};
     for (Candidate& candidate : candidates) {
@@ -233,6 +235,49 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
     }
     sort_by_price(candidates, mask, config, is_connected);
   }
+}
+
+// Packs over a few ranks: the best of several short searches, from other seeds, is as good as one long search, and
+// threads do them at once (docs/experiments/2026-11-23-new-masks.md). Always as many, so that plans do not depend on
+// processors.
+constexpr int kMostRanksInParts = 8;
+constexpr int64_t kRowsInParts = 4 << 10;        // of a rank, at least
+constexpr int64_t kMostRowsInParts = 512 << 10;  // of all ranks: longer ones are hard to balance in a short search
+struct Parts {
+  size_t count;
+  double share;  // of the work, for each
+};
+Parts parts_of_search(int cp_size) { return cp_size <= 4 ? Parts{12, 1.0 / 16} : Parts{8, 1.0 / 6}; }
+
+bool is_searched_in_parts(const Mask& mask, const DistAttnConfig& config) {
+  return config.cp_size >= kRanksOfPack && config.cp_size <= kMostRanksInParts &&
+         mask.seqlen_q() / config.cp_size >= kRowsInParts && mask.seqlen_q() < kMostRowsInParts &&
+         mask.is_self_attention() && mask.slices().size() > 1 && is_causal_pack(mask.slices());
+}
+
+// `make_refiner()` gives each search one of its own. False, and the candidates as they were, where none balances.
+template <class MakeRefiner>
+bool improve_in_parts(std::vector<Candidate>& candidates, const MakeRefiner& make_refiner, const Mask& mask,
+                      const DistAttnConfig& config, double tolerance, bool is_connected, double all_work) {
+  const auto [count, share] = parts_of_search(config.cp_size);
+  const double work = all_work * share;
+  std::vector<std::vector<Candidate>> parts(count, candidates);
+  const auto search = [&](size_t part) {
+    const std::unique_ptr<Refiner> refiner = make_refiner();
+    improve(parts[part], *refiner, mask, config, tolerance, is_connected, work, part + 1);
+  };
+  std::vector<std::unique_ptr<Ahead>> others;
+  for (size_t part = 1; part < parts.size(); ++part) {
+    others.push_back(std::make_unique<Ahead>([&search, part] { search(part); }));
+  }
+  search(0);
+  for (const std::unique_ptr<Ahead>& other : others) other->finish();
+  std::vector<Candidate> found;
+  for (std::vector<Candidate>& part : parts) found.push_back(std::move(part.front()));
+  sort_by_price(found, mask, config, is_connected);
+  if (found.front().score.overload > 0) return false;
+  candidates = std::move(found);
+  return true;
 }
 
 // The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
@@ -250,8 +295,12 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   }
   chunk_size = fine;
   // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
-  Refiner refiner(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size, cp_size,
-                  may_change ? cut_cost(config) : CutCost{});
+  const auto make_refiner = [&] {
+    return std::make_unique<Refiner>(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size,
+                                     cp_size, may_change ? cut_cost(config) : CutCost{});
+  };
+  const std::unique_ptr<Refiner> own = make_refiner();
+  Refiner& refiner = *own;
   const bool is_connected = refiner.num_components() == 1;
   for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.map, tolerance);
   // One block in plain order is nearly balanced, as a window, or would have to be dealt out anew by exchanges.
@@ -259,7 +308,10 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   sort_by_price(candidates, mask, config, is_connected);
   // A mask of one block is cut as it must be; exchanges could only mend its balance.
   if (cp_size > 1 && (!is_connected || candidates.front().score.overload > 0)) {
-    improve(candidates, refiner, mask, config, tolerance, is_connected);
+    const auto work = static_cast<double>(search_work(mask, config));
+    const bool is_found = is_searched_in_parts(mask, config) &&
+                          improve_in_parts(candidates, make_refiner, mask, config, tolerance, is_connected, work);
+    if (!is_found) improve(candidates, refiner, mask, config, tolerance, is_connected, work);
   }
   Candidate& best = candidates.front();
   overload = best.score.overload;

@@ -4,15 +4,20 @@
 #include "tangram/flex_attention.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
+#include "core/ahead.hpp"
 #include "core/require.hpp"
 #include "machine/gpu_model.hpp"
 #include "runtime/head_loop.hpp"
 #include "schedule/arrival_order.hpp"
 #include "schedule/tile_list.hpp"
 #ifdef TANGRAM_HAVE_CUDA
+#include <cuda_runtime_api.h>
+
 #include "attn/sm90/gpu_model.hpp"
+#include "cuda/check.hpp"
 #endif
 
 namespace tangram {
@@ -57,6 +62,32 @@ void add_backward(const AttnBackend& backend, PreparedMask& prepared, std::span<
   std::vector<TileList> tiles;
   for (const auto& of_group : slices) tiles.push_back(transposed_tiles(of_group, shape, *keys_first));
   backend.prepare_backward_head_masks(prepared, tiles, calls);
+}
+
+/// Of all groups, whose masks are prepared one by one or together.
+void add_backward(const AttnBackend& backend, std::span<PreparedMask* const> prepared,
+                  std::span<const std::vector<AttnSlice>> slices, const AttnShape& shape, bool deterministic) {
+  const BackwardCalls calls = deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault;
+  if (slices.size() != prepared.size()) return add_backward(backend, *prepared[0], slices, shape, calls);
+  const AttnShape one = shape_of_group(shape, static_cast<int>(slices.size()));
+  for (size_t g = 0; g < slices.size(); ++g) add_backward(backend, *prepared[g], slices[g], one, calls);
+}
+
+/// `work` for a thread on which another device may be current.
+std::function<void()> on_current_device(std::function<void()> work) {
+#ifdef TANGRAM_HAVE_CUDA
+  int device = 0;
+  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+  return [device, work = std::move(work)] {
+    int before = 0;
+    cuda::check(cudaGetDevice(&before), "cudaGetDevice");
+    if (before != device) cuda::check(cudaSetDevice(device), "cudaSetDevice");
+    work();
+    if (before != device) cuda::check(cudaSetDevice(before), "cudaSetDevice");
+  };
+#else
+  return work;
+#endif
 }
 
 /// prepare_slices of slices of a mask, which has checked them.
@@ -158,23 +189,45 @@ int64_t FlexAttention::host_bytes() const {
 }
 
 int64_t FlexAttention::device_bytes() const {
+  if (ahead_ != nullptr) ahead_->finish();
   int64_t bytes = 0;
   for (const auto& prepared : prepared_) bytes += prepared->device_bytes();
   return bytes;
 }
 
-void FlexAttention::prepare_backward(bool deterministic) {
-  bool& is_prepared = is_prepared_[deterministic ? 1 : 0];
-  if (is_prepared) return;
-  const BackwardCalls calls = deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault;
-  if (slices_.size() == prepared_.size()) {
-    const AttnShape one = shape_of_group(shape_, static_cast<int>(slices_.size()));
-    for (size_t g = 0; g < slices_.size(); ++g) add_backward(*backend_, *prepared_[g], slices_[g], one, calls);
-  } else {
-    add_backward(*backend_, *prepared_[0], std::span(std::as_const(slices_)), shape_, calls);
-  }
-  is_prepared = true;
+FlexAttention::FlexAttention(FlexAttention&& other) noexcept = default;
+FlexAttention::~FlexAttention() = default;
+
+void FlexAttention::prepare_backward_ahead(bool deterministic) {
+  if (is_prepared_[deterministic ? 1 : 0] || ahead_ != nullptr || backend_->memory() != MemoryKind::kDevice) return;
+  // What it uses stays where it is when the object is moved.
+  std::vector<PreparedMask*> prepared;
+  for (const auto& one : prepared_) prepared.push_back(one.get());
+  ahead_is_deterministic_ = deterministic;
+  ahead_ = std::make_unique<Ahead>(on_current_device(
+      [backend = backend_, prepared = std::move(prepared), slices = std::span(std::as_const(slices_)), shape = shape_,
+       deterministic] { add_backward(*backend, prepared, slices, shape, deterministic); }));
+}
+
+void FlexAttention::finish_ahead() {
+  if (ahead_ == nullptr) return;
+  const std::unique_ptr<Ahead> ahead = std::move(ahead_);  // what fails is tried again by the next call
+  ahead->finish();
+  set_prepared(ahead_is_deterministic_);
+}
+
+void FlexAttention::set_prepared(bool deterministic) {
+  is_prepared_[deterministic ? 1 : 0] = true;
   if (is_prepared_[0] && is_prepared_[1]) slices_ = {};
+}
+
+void FlexAttention::prepare_backward(bool deterministic) {
+  finish_ahead();
+  if (is_prepared_[deterministic ? 1 : 0]) return;
+  std::vector<PreparedMask*> prepared;
+  for (const auto& one : prepared_) prepared.push_back(one.get());
+  add_backward(*backend_, prepared, slices_, shape_, deterministic);
+  set_prepared(deterministic);
 }
 
 int64_t FlexAttention::forward_workspace_bytes() const {

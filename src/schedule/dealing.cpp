@@ -4,6 +4,7 @@
 #include "schedule/dealing.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -26,15 +27,32 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
   const size_t kind = static_cast<size_t>(kind_of(in.extents, spread));
   const bool same_begin = choose_direction(in.extents).same_begin;
   const double even = even_steps(in);
-  Choice best{{}, std::numeric_limits<double>::infinity()};
+  const auto slowness_of = [&](const Form& form) { return (deterministic ? form.deterministic : form.slowness)[kind]; };
+  // From the quickest on: none can be better than its slowness times what all must take, and what takes longer than the
+  // best so far need not be played to its end. Of equal ones the first in kForms is meant.
+  std::array<const Form*, kForms.size()> forms;
+  size_t count = 0;
   for (const Form& form : kForms) {
-    const double slowness = (deterministic ? form.deterministic : form.slowness)[kind];
-    if (slowness == 0) continue;
+    if (slowness_of(form) > 0) forms[count++] = &form;
+  }
+  std::sort(forms.begin(), forms.begin() + static_cast<std::ptrdiff_t>(count), [&](const Form* a, const Form* b) {
+    return std::pair(slowness_of(*a), a) < std::pair(slowness_of(*b), b);
+  });
+  const double least = least_makespan(in);
+  Choice best{{}, std::numeric_limits<double>::infinity()};
+  const Form* of_best = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    const Form& form = *forms[i];
+    const double slowness = slowness_of(form);
+    if (slowness * least > best.cost) break;
     std::optional<Dealing> how = dealing_of(form, in.extents, in.shape, in.gpu, even);
     if (!how || (deterministic && has_few_heads(in.shape) && how->together > 0)) continue;
+    if (slowness * longest_item(in, *how) > best.cost) continue;
     how->heads_inside = walks_heads_inside(*how, same_begin, spread);
-    const double cost = slowness * makespan(in, *how);
-    if (cost < best.cost) best = {*how, cost};
+    const double cost = slowness * makespan(in, *how, {}, best.cost / slowness);
+    if (cost > best.cost || (cost == best.cost && of_best < &form)) continue;
+    best = {*how, cost};
+    of_best = &form;
   }
   return best;
 }

@@ -52,7 +52,7 @@ std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& sh
 /// In how many pieces, of at most `most`, an item of `steps` is for each of them to have at most `most_steps`.
 inline int pieces_of_at_most(int64_t most_steps, int64_t steps, int most) {
   int pieces = 1;
-  while (pieces < most && (most % pieces != 0 || steps > most_steps * pieces)) ++pieces;
+  while (pieces < most && (steps > most_steps * pieces || most % pieces != 0)) ++pieces;
   return pieces;
 }
 
@@ -79,19 +79,23 @@ void deal_runs(const Extents& extents, int num_heads_kv, const Dealing& how, con
     }
   };
   // The same in pieces by length.
+  struct Tile {
+    size_t at, i;
+    int pieces;
+    int64_t steps;
+  };
+  std::vector<Tile> tiles;
   const auto visit_by_length = [&](size_t first, size_t last) {
-    struct Tile {
-      size_t i;
-      int pieces;
-      int64_t steps;
-    };
-    std::vector<Tile> tiles;
+    tiles.clear();
     for (size_t at = first; at < last; ++at) {
       const int64_t steps = extents.of_keys[order[at]].count * how.pieces;
       const int pieces = pieces_of_at_most(how.most_steps, steps, how.pieces);
-      tiles.push_back({order[at], pieces, steps / pieces});
+      tiles.push_back({at, order[at], pieces, steps / pieces});
     }
-    std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) { return a.steps > b.steps; });
+    const auto before = [](const Tile& a, const Tile& b) {
+      return a.steps != b.steps ? a.steps > b.steps : a.at < b.at;
+    };
+    if (!std::is_sorted(tiles.begin(), tiles.end(), before)) std::sort(tiles.begin(), tiles.end(), before);
     const int together = how.together == 0 ? num_heads_kv : how.together;
     for (int begin = 0; begin < num_heads_kv; begin += together) {
       const int end = std::min(begin + together, num_heads_kv);
@@ -112,15 +116,33 @@ void deal_runs(const Extents& extents, int num_heads_kv, const Dealing& how, con
 template <typename Visit>
 void deal(const Extents& extents, int num_heads_kv, const Dealing& how, const Visit& visit) {
   deal_runs(extents, num_heads_kv, how, [&](size_t i, int first, int last, int pieces) {
+    int head = first / pieces, piece = first % pieces;
+    const bool is_empty = extents.of_keys[i].count == 0;
     for (int number = first; number < last; ++number) {
-      const int head = number / pieces, piece = number % pieces;
-      if (extents.of_keys[i].count > 0) {
+      if (!is_empty) {
         visit(i, head, piece, pieces);
       } else if (piece == 0) {
         visit(i, head, 0, 1);
       }
+      if (++piece == pieces) ++head, piece = 0;
     }
   });
+}
+
+/// At least as many as deal() visits.
+inline size_t most_items(const Extents& extents, int num_heads_kv, const Dealing& how) {
+  const auto heads = static_cast<size_t>(num_heads_kv);
+  size_t pieces = 0;  // of a head
+  if (how.most_steps > 0) {
+    for (const Extent& extent : extents.of_keys) {
+      pieces += static_cast<size_t>(pieces_of_at_most(how.most_steps, extent.count * how.pieces, how.pieces));
+    }
+  } else {
+    const auto tail = how.grouped ? 0 : static_cast<size_t>(how.tail_tiles);
+    pieces =
+        (extents.of_keys.size() - tail) * static_cast<size_t>(how.pieces) + tail * static_cast<size_t>(how.tail_pieces);
+  }
+  return pieces * heads;
 }
 
 }  // namespace tangram::schedule

@@ -4,13 +4,31 @@
 #include "schedule/extents.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 namespace tangram::schedule {
 
 namespace {
+
+/// The items of a list: a counting sort by granules of rows, in which only few tiles begin.
+std::vector<size_t> in_order_of_rows(const TileList& tiles) {
+  constexpr int64_t kGranule = 64;
+  const auto granule_of = [](const TileItem& item) { return static_cast<size_t>(item.row_begin / kGranule); };
+  std::vector<int32_t> place(static_cast<size_t>(tiles.seqlen_q / kGranule) + 2);
+  for (const TileItem& item : tiles.items) ++place[granule_of(item) + 1];
+  std::partial_sum(place.begin(), place.end(), place.begin());
+  std::vector<size_t> order(tiles.items.size());
+  for (size_t i = 0; i < order.size(); ++i) order[static_cast<size_t>(place[granule_of(tiles.items[i])]++)] = i;
+  const auto row = [&](size_t at) { return tiles.items[order[at]].row_begin; };
+  for (size_t i = 1; i < order.size(); ++i) {
+    for (size_t at = i; at > 0 && row(at) < row(at - 1); --at) std::swap(order[at], order[at - 1]);
+  }
+  return order;
+}
 
 /// The indices of extents, longest first, ties in order of keys: a counting sort, since counts are small numbers.
 std::vector<size_t> longest_first(const std::vector<Extent>& of_keys) {
@@ -74,13 +92,7 @@ Extents make_extents(std::vector<Extent> of_keys) {
 }
 
 Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles) {
-  std::vector<std::pair<int32_t, size_t>> by_row;
-  by_row.reserve(tiles.items.size());
-  for (size_t i = 0; i < tiles.items.size(); ++i) by_row.emplace_back(tiles.items[i].row_begin, i);
-  std::sort(by_row.begin(), by_row.end());
-  std::vector<size_t> items;
-  items.reserve(by_row.size());
-  for (const auto& [row, i] : by_row) items.push_back(i);
+  std::vector<size_t> items = in_order_of_rows(tiles);
   std::vector<Extent> of_keys;
   of_keys.reserve(items.size());
   for (const size_t i : items) {
@@ -101,30 +113,40 @@ Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_
 
 double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles) {
   constexpr int64_t kSamples = 64;
-  const int64_t samples = std::min(kSamples, num_q_tiles);
-  std::vector<int64_t> sampled;  // tiles, rising
-  for (int64_t s = 0; s < samples; ++s) sampled.push_back((2 * s + 1) * num_q_tiles / (2 * samples));
-  struct Met {
-    std::vector<int64_t> lengths;  // of the items that meet at the tile
-    const TileItem* latest = nullptr;
-  };
-  std::vector<Met> met(sampled.size());
-  for (const TileItem& item : tiles.items) {
-    int64_t length = 0;
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      length += run_tiles[static_cast<size_t>(r)].end - run_tiles[static_cast<size_t>(r)].first;
-    }
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const RunTiles& run = run_tiles[static_cast<size_t>(r)];
-      auto at = std::lower_bound(sampled.begin(), sampled.end(), run.first);
-      for (; at != sampled.end() && *at < run.end; ++at) {
-        Met& here = met[static_cast<size_t>(at - sampled.begin())];
-        if (std::exchange(here.latest, &item) != &item) here.lengths.push_back(length);
+  const auto samples = static_cast<size_t>(std::min(kSamples, num_q_tiles));
+  std::vector<uint8_t> sample_from(static_cast<size_t>(num_q_tiles) + 1);  // of each tile, the first at it or behind
+  size_t behind = 0;
+  for (size_t s = 0; s < samples; ++s) {
+    const size_t sampled = (2 * s + 1) * static_cast<size_t>(num_q_tiles) / (2 * samples);
+    for (; behind <= sampled; ++behind) sample_from[behind] = static_cast<uint8_t>(s);
+  }
+  for (; behind < sample_from.size(); ++behind) sample_from[behind] = static_cast<uint8_t>(samples);
+  // Calls visit(sample, length of the item) for all items that meet at a sampled tile.
+  const auto visit_items = [&](const auto& visit) {
+    std::array<const TileItem*, kSamples> latest{};
+    for (const TileItem& item : tiles.items) {
+      int64_t length = 0;
+      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+        length += run_tiles[static_cast<size_t>(r)].end - run_tiles[static_cast<size_t>(r)].first;
+      }
+      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+        const RunTiles& run = run_tiles[static_cast<size_t>(r)];
+        const size_t end = sample_from[static_cast<size_t>(run.end)];
+        for (size_t s = sample_from[static_cast<size_t>(run.first)]; s < end; ++s) {
+          if (std::exchange(latest[s], &item) != &item) visit(s, length);
+        }
       }
     }
-  }
+  };
+  std::array<size_t, kSamples + 1> begins{};
+  visit_items([&](size_t s, int64_t) { ++begins[s + 1]; });
+  std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  std::vector<int64_t> all_lengths(begins.back());
+  std::array<size_t, kSamples + 1> next = begins;
+  visit_items([&](size_t s, int64_t length) { all_lengths[next[s]++] = length; });
   double deviation = 0, sum = 0;
-  for (auto& [lengths, latest] : met) {
+  for (size_t s = 0; s < samples; ++s) {
+    const std::span lengths(all_lengths.begin() + static_cast<std::ptrdiff_t>(begins[s]), begins[s + 1] - begins[s]);
     if (lengths.empty()) continue;
     const auto middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
     std::nth_element(lengths.begin(), middle, lengths.end());

@@ -45,6 +45,8 @@ class Gatherer {
   explicit Gatherer(const TileList& tiles) : tiles_(tiles) {}
 
   std::optional<GatheredList> gather() {
+    const auto has_several_runs = [](const TileItem& item) { return item.run_end - item.run_begin > 1; };
+    if (std::none_of(tiles_.items.begin(), tiles_.items.end(), has_several_runs)) return std::nullopt;
     int64_t before = 0, saved = 0;
     std::vector<int64_t> steps;
     std::vector<bool> gathers;

@@ -12,7 +12,7 @@
 
 namespace tangram::schedule {
 
-double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs) {
+double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, double enough) {
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
   // In half steps, of which costs are multiples: of a piece beside its query tiles, by the number of pieces.
   const auto halves = [](double steps) { return static_cast<int64_t>(std::ceil(2 * steps)); };
@@ -34,7 +34,9 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs) {
   const double latest = in.arrives.empty() ? 0 : *std::max_element(in.arrives.begin(), in.arrives.end());
   const int64_t most_cost = std::max(piece_of.back().together, piece_of[1].alone);
   CountedMultiprocessors machine(in.gpu.multiprocessors, 2 * longest * group + most_cost + halves(latest));
+  const auto enough_halves = static_cast<int64_t>(std::min(std::ceil(2 * enough), 1e18));
   deal_runs(in.extents, in.shape.num_heads_kv, how, [&](size_t i, int first, int last, int pieces) {
+    if (machine.end() > enough_halves) return;
     const Extent& extent = in.extents.of_keys[i];
     int count = last - first;
     if (extent.count == 0) {  // one piece a head
@@ -47,6 +49,19 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs) {
     machine.run(steps, count, in.arrives.empty() ? 0 : halves(in.arrives[i]));
   });
   return static_cast<double>(machine.end()) / 2;
+}
+
+double least_makespan(const Setting& in, const ItemCosts& costs) {
+  const double items = static_cast<double>(in.extents.of_keys.size()) * in.shape.num_heads_kv;
+  return (even_steps(in) + items * costs.item / in.gpu.multiprocessors) * (1 - 1e-9);  // sums are rounded
+}
+
+double longest_item(const Setting& in, const Dealing& how, const ItemCosts& costs) {
+  if (how.most_steps > 0 || how.tail_tiles > 0) return costs.item;  // in how many pieces it is depends
+  int64_t longest = 0;
+  for (const Extent& extent : in.extents.of_keys) longest = std::max(longest, extent.count);
+  const int heads = in.shape.num_heads_q / in.shape.num_heads_kv / how.pieces;
+  return static_cast<double>(longest * heads) + costs.item;
 }
 
 double even_steps(const Setting& in) {

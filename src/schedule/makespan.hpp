@@ -4,6 +4,7 @@
 // How long a dealing takes, by a simulation of the multiprocessors.
 #pragma once
 
+#include <limits>
 #include <span>
 
 #include "machine/gpu_model.hpp"
@@ -25,8 +26,13 @@ struct Setting {
   std::span<const double> arrives;
 };
 
-/// Steps until the last multiprocessor is done.
-double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs = {});
+/// Steps until the last multiprocessor is done, or more than `enough` of them where it is longer than that.
+double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs = {},
+                double enough = std::numeric_limits<double>::infinity());
+
+/// What no dealing falls below, and what this one does not, since its longest item takes so long.
+double least_makespan(const Setting& in, const ItemCosts& costs = {});
+double longest_item(const Setting& in, const Dealing& how, const ItemCosts& costs = {});
 
 /// Steps of each multiprocessor, without any other costs, if all did as much.
 double even_steps(const Setting& in);

@@ -64,14 +64,15 @@ std::vector<int64_t> separations(const std::vector<AttnSlice>& slices) {
 }
 
 /// Where tiles begin. They begin anew at a separation when the rows behind it then need fewer tiles, or fill one.
-std::vector<int64_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t num_rows, int64_t block,
+std::vector<int32_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t num_rows, int64_t block,
                                  bool follows_mask) {
   const std::vector<int64_t> candidates = follows_mask ? separations(slices) : std::vector<int64_t>{};
-  std::vector<int64_t> begins;
+  std::vector<int32_t> begins;
+  begins.reserve(static_cast<size_t>(num_rows / block) + candidates.size() + 2);
   int64_t next = 0;
   const auto tiles_of = [&](int64_t rows) { return rows > 0 ? (rows + block - 1) / block : 0; };
   const auto fill_to = [&](int64_t end) {
-    for (; next < end; next += block) begins.push_back(next);
+    for (; next < end; next += block) begins.push_back(static_cast<int32_t>(next));
   };
   for (size_t i = 0; i < candidates.size(); ++i) {
     const int64_t border = candidates[i];
@@ -107,8 +108,8 @@ class Builder {
   }
 
   TileList build() {
-    std::vector<int64_t> begins = tile_begins(slices_, list_.seqlen_q, list_.shape.block_m, list_.shape.follows_mask);
-    begins.push_back(list_.seqlen_q);
+    std::vector<int32_t> begins = tile_begins(slices_, list_.seqlen_q, list_.shape.block_m, list_.shape.follows_mask);
+    begins.push_back(static_cast<int32_t>(list_.seqlen_q));
     list_.items.reserve(begins.size() - 1);
     list_.runs.reserve(begins.size() - 1);
     costs_.reserve(begins.size() - 1);
@@ -117,6 +118,11 @@ class Builder {
     for (size_t tile = 0; tile + 1 < begins.size(); ++tile) {
       const Range rows{begins[tile], begins[tile + 1]};
       while (next < slices_.size() && slices_[next].q_range.begin < rows.end) open.push_back(slices_[next++]);
+      if (open.size() == 1 && open[0].q_range.contains(rows)) {
+        add_item_of(open[0], rows);
+        if (open[0].q_range.end == rows.end) open.clear();
+        continue;
+      }
       add_item(rows, open);
       std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end <= rows.end; });
     }
@@ -131,18 +137,50 @@ class Builder {
   }
 
   void add_key_tiles() {
-    for (const int64_t begin : tile_begins(keys_first_, list_.seqlen_k, list_.shape.block_n, true)) {
-      list_.key_tiles.push_back(static_cast<int32_t>(begin));
-    }
+    list_.key_tiles = tile_begins(keys_first_, list_.seqlen_k, list_.shape.block_n, true);
     list_.key_tiles.push_back(static_cast<int32_t>(list_.seqlen_k));
   }
 
-  void add_item(const Range& rows, const std::vector<AttnSlice>& open) {
-    TileItem item;
+  void begin_item(const Range& rows) {
+    TileItem& item = list_.items.emplace_back();
     item.row_begin = static_cast<int32_t>(rows.begin);
     item.row_end = static_cast<int32_t>(rows.end);
     item.run_begin = static_cast<int32_t>(list_.runs.size());
     cost_ = 0;
+  }
+  void end_item() {
+    list_.items.back().run_end = static_cast<int32_t>(list_.runs.size());
+    costs_.push_back(cost_);
+    largest_cost_ = std::max(largest_cost_, cost_);
+  }
+
+  /// What most tiles are: rows of one slice. The same run as of its piece in these rows, in one go: every row of a
+  /// canonical slice sees keys.
+  void add_item_of(const AttnSlice& slice, const Range& rows) {
+    begin_item(rows);
+    const int64_t k_begin = std::max(slice.k_range.begin, rows.begin + slice.min_diag);
+    const int64_t k_end = std::min(slice.k_range.end, rows.end + slice.max_diag);
+    TileRun& run = add_run({k_begin, k_end});
+    const int64_t full_begin = std::max(k_begin, rows.end - 1 + slice.min_diag);
+    const int64_t full_end = std::min(k_end, rows.begin + 1 + slice.max_diag);
+    if (full_begin < full_end) {
+      run.full_begin = static_cast<int32_t>(full_begin);
+      run.full_end = static_cast<int32_t>(full_end);
+    }
+    run.row_begin = static_cast<int32_t>(rows.begin);
+    run.row_end = static_cast<int32_t>(rows.end);
+    run.slice_k_begin = run.k_begin;
+    run.slice_k_end = run.k_end;
+    // As fill_closed_form has them.
+    const bool min_binds = slice.min_diag > k_begin - (rows.end - 1),
+               max_binds = slice.max_diag < k_end - 1 - rows.begin;
+    run.min_diag = static_cast<int32_t>(min_binds ? slice.min_diag : k_begin - rows.end);
+    run.max_diag = static_cast<int32_t>(max_binds ? slice.max_diag : k_end - rows.begin);
+    end_item();
+  }
+
+  void add_item(const Range& rows, const std::vector<AttnSlice>& open) {
+    begin_item(rows);
     cut_pieces(rows, open);
     if (pieces_.size() == 1) {
       fill_closed_form(add_run(pieces_[0].slice.k_range), pieces_[0].slice, rows);
@@ -150,9 +188,7 @@ class Builder {
       pack_pieces();
       for (const OpenRun& run : open_runs_) add_run(run, rows);
     }
-    item.run_end = static_cast<int32_t>(list_.runs.size());
-    list_.items.push_back(item);
-    costs_.push_back(cost_);
+    end_item();
   }
 
   void cut_pieces(const Range& rows, const std::vector<AttnSlice>& open) {
@@ -203,7 +239,7 @@ class Builder {
     TileRun& run = list_.runs.emplace_back();
     run.k_begin = static_cast<int32_t>(keys.begin);
     run.k_end = static_cast<int32_t>(keys.end);
-    cost_ += (run.k_end - run.k_begin + list_.shape.block_n - 1) / list_.shape.block_n;
+    cost_ += (run.k_end - run.k_begin + list_.shape.block_n - 1) / list_.shape.block_n;  // of 32 bits: half the time
     return run;
   }
 
@@ -256,13 +292,12 @@ class Builder {
 
   /// Longest first by visited tiles, ties in row order: a counting sort, since costs are small numbers.
   void sort_items() {
-    const int64_t largest = costs_.empty() ? 0 : *std::max_element(costs_.begin(), costs_.end());
-    std::vector<size_t> first(static_cast<size_t>(largest) + 2);
-    for (const int64_t cost : costs_) ++first[static_cast<size_t>(largest - cost) + 1];
+    std::vector<int32_t> first(static_cast<size_t>(largest_cost_) + 2);
+    for (const int64_t cost : costs_) ++first[static_cast<size_t>(largest_cost_ - cost) + 1];
     for (size_t c = 1; c < first.size(); ++c) first[c] += first[c - 1];
     std::vector<TileItem> sorted(list_.items.size());
     for (size_t i = 0; i < costs_.size(); ++i)
-      sorted[first[static_cast<size_t>(largest - costs_[i])]++] = list_.items[i];
+      sorted[static_cast<size_t>(first[static_cast<size_t>(largest_cost_ - costs_[i])]++)] = list_.items[i];
     list_.items = std::move(sorted);
   }
 
@@ -271,7 +306,8 @@ class Builder {
   std::vector<AttnSlice> keys_first_;  // transposed, of shapes that follow the mask
   std::vector<int64_t> costs_;         // of items: steps over key tiles
   int64_t cost_ = 0;                   // of the item that is being made
-  std::vector<Piece> pieces_;          // in the tile that is being cut
+  int64_t largest_cost_ = 0;
+  std::vector<Piece> pieces_;  // in the tile that is being cut
   std::vector<OpenRun> open_runs_;
 };
 

@@ -176,10 +176,7 @@ int32_t deal_items(std::vector<Item>& items, const std::vector<Item>& of_tiles, 
   const int group = shape.num_heads_q / shape.num_heads_kv;
   std::vector<int32_t> slab_of(of_tiles.size() * static_cast<size_t>(shape.num_heads_kv));
   int32_t num_slabs = 0;
-  size_t most = 0;
-  deal_runs(extents, shape.num_heads_kv, how,
-            [&](size_t, int first, int last, int) { most += static_cast<size_t>(last - first); });
-  items.reserve(most);
+  items.reserve(most_items(extents, shape.num_heads_kv, how));
   deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
     const int heads = group / pieces;
     Item& item = items.emplace_back(of_tiles[i]);
@@ -235,7 +232,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
     for (const QueryTile& tile : work.q_tiles) work.covered_queries.push_back(bits_at(covered.queries, tile.row_begin));
   }
 
-  const Extents extents = measure_extents(tiles, work.run_tiles);
+  Extents extents = measure_extents(tiles, work.run_tiles);
   if (extents.item.empty()) return work;
   const double spread = length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   const Direction direction = choose_direction(extents);
@@ -250,12 +247,14 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
     work.num_slabs = std::max(work.num_slabs, deal_items(items, of_tiles, in_order, shape, how));
   };
   work.walk = work.deterministic_walk = {direction.descending, direction.same_begin};
-  Extents in_order = extents;
+  // Only keys that come late change the order.
+  Extents late_order, late_deterministic_order;
+  Extents& in_order = arrives.empty() ? extents : late_order = extents;
   const Dealing how = choose(in_order, options.calls == BackwardCalls::kDeterministic);
   add_items(work.items, in_order, how);
   if (options.calls != BackwardCalls::kDeterministic) work.walk.heads_inside = how.heads_inside;
   if (options.calls == BackwardCalls::kBoth) {
-    Extents deterministic_order = extents;
+    Extents& deterministic_order = arrives.empty() ? extents : late_deterministic_order = extents;
     Dealing deterministic = choose(deterministic_order, true);
     deterministic.heads_inside = how.heads_inside;  // no matter of items
     if (deterministic != how || deterministic_order.order != in_order.order) {

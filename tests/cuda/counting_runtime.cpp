@@ -22,6 +22,7 @@ std::vector<size_t> parameter_bytes;  // of launches to be recorded
 std::vector<Launch> launches;
 bool is_captured = false;
 bool events_are_ready = true;
+uint64_t stream_generation = 0;
 
 }  // namespace
 
@@ -32,6 +33,7 @@ void record_launches(std::vector<size_t> bytes) {
 std::vector<Launch> recorded_launches() { return launches; }
 void set_captured(bool captured) { is_captured = captured; }
 void set_events_ready(bool ready) { events_are_ready = ready; }
+void set_stream_generation(uint64_t generation) { stream_generation = generation; }
 
 RuntimeCounts runtime_counts() {
   const std::lock_guard lock(mutex);
@@ -49,6 +51,7 @@ using tangram::testing::is_captured;
 using tangram::testing::launches;
 using tangram::testing::mutex;
 using tangram::testing::parameter_bytes;
+using tangram::testing::stream_generation;
 
 cudaError_t count(int64_t& what) {
   const std::lock_guard lock(mutex);
@@ -137,6 +140,14 @@ const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the counting runtime"; }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return make_handle(stream); }
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  *id = reinterpret_cast<uintptr_t>(stream) + (stream_generation << 32);
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
+  *attributes = {};
+  return cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return make_handle(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }

@@ -41,6 +41,8 @@ std::vector<Launch> recorded_launches();
 
 /// Every stream says from now on whether it is being captured; objects that graphs keep, they keep until the end.
 void set_captured(bool captured);
+/// Streams that callers name from now on are others than those with the same handles before.
+void set_stream_generation(uint64_t generation);
 /// Copies of events from now on have run, or have not until somebody waits for them.
 void set_events_ready(bool ready);
 

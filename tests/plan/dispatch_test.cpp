@@ -5,10 +5,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "plan/chunk_areas.hpp"
 #include "reference/mask_cases.hpp"
@@ -140,6 +144,49 @@ TEST(Dispatch, BenchmarkMasksBalanceWithinTheTarget) {
       const double mean = static_cast<double>(mask.area()) / cp_size;
       EXPECT_LE(static_cast<double>(largest_load(areas, dispatch.rank_of_chunk.expanded(), cp_size)), limit * mean)
           << c.name << " cp " << cp_size;
+    }
+  }
+}
+
+/// Causal documents of log-normal lengths.
+Mask random_pack(int64_t rows, int documents, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::lognormal_distribution<double> length;
+  std::vector<double> ends{0};
+  for (int i = 0; i < documents; ++i) ends.push_back(ends.back() + length(rng));
+  std::vector<int64_t> borders;
+  for (const double end : ends) {
+    const int64_t border = std::llround(end / ends.back() * static_cast<double>(rows));
+    if (borders.empty() || border > borders.back()) borders.push_back(border);
+  }
+  return varlen_mask(borders, true);
+}
+
+/// Whether `holds` does so in a child process, which has no threads of its parent.
+template <class Holds>
+bool holds_in_child(const Holds& holds) {
+  const pid_t child = fork();
+  if (child == 0) _exit(holds() ? 0 : 1);
+  int status = -1;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+// Threads search for them at once; ranks with other processors must find the same.
+TEST(Dispatch, PacksOverFewRanksAreDealtAlikeWithAnyThreads) {
+  for (const int cp_size : {4, 8}) {
+    const DistAttnConfig config = config_of(cp_size, DispatchAlgorithm::kAuto);
+    for (unsigned seed = 0; seed < 6; ++seed) {
+      const Mask mask = random_pack(32768, 16, seed);
+      const auto dealt = [&] { return dispatch_queries(mask, config).dispatch; };
+      const Dispatch expected = dealt();
+      EXPECT_EQ(dealt(), expected);
+      EXPECT_TRUE(holds_in_child([&] { return dealt() == expected; })) << "alone";
+      bool equal[2] = {false, false};
+      std::thread other([&] { equal[0] = dealt() == expected; });
+      equal[1] = dealt() == expected;
+      other.join();
+      EXPECT_TRUE(equal[0] && equal[1]) << "two at once";
+      EXPECT_LE(make_plan(mask, config).balance(), 1.0105);
     }
   }
 }

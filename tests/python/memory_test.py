@@ -59,9 +59,23 @@ def test_a_new_entry_does_not_hash_all_that_are_kept():
     cache = BoundedCache("test", len, max_bytes=1000, max_entries=50)
     for _ in range(60):
         cache.put(Name(), "x")
-    hashed.clear()
-    cache.put(Name(), "x")
-    assert 0 < len(hashed) < 10 and len(cache) == 50
+    for _ in range(20):
+        hashed.clear()
+        cache.put(Name(), "x")
+        assert 0 < len(hashed) < 10 and len(cache) == 50
+
+
+def test_a_new_entry_does_not_ask_all_that_are_kept_for_their_size():
+    """Each asks a mask on a GPU; with 256 of them kept a new mask paid for all, twice."""
+    asked = []
+    cache = BoundedCache("test", lambda value: asked.append(value) or len(value), max_bytes=100, max_entries=1000)
+    for i in range(400):
+        cache.put(i, "x")
+        assert cache.num_bytes <= 100 and len(cache) <= 100
+    asked.clear()
+    for i in range(400, 800):
+        cache.put(i, "x")
+    assert 400 <= len(asked) < 400 * 12
 
 
 def test_entries_are_bounded_too():

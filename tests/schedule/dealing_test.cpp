@@ -7,10 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
 
+#include "schedule/dealing_forms.hpp"
 #include "schedule/makespan.hpp"
 #include "schedule/multiprocessors.hpp"
 
@@ -141,6 +145,52 @@ TEST(Multiprocessors, CountedOnesEndWhenSingleOnesDo) {
       ASSERT_EQ(static_cast<double>(counted.end()), single.end()) << "round " << round << ", item " << item;
     }
   }
+}
+
+/// All forms played to their end, and the first of the fastest.
+Dealing best_of_all(const Extents& extents, double spread, const AttnShape& shape, bool deterministic) {
+  const Setting in{extents, shape, kGpu, {}};
+  const auto kind = static_cast<size_t>(kind_of(extents, spread));
+  Dealing best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Form& form : kForms) {
+    const double slowness = (deterministic ? form.deterministic : form.slowness)[kind];
+    std::optional<Dealing> how = dealing_of(form, extents, shape, kGpu, even_steps(in));
+    if (slowness == 0 || !how || (deterministic && has_few_heads(shape) && how->together > 0)) continue;
+    how->heads_inside = walks_heads_inside(*how, choose_direction(extents).same_begin, spread);
+    const double cost = slowness * makespan(in, *how);
+    if (cost < least) best = *how, least = cost;
+  }
+  return best;
+}
+
+// Forms that cannot win are not played to their end, which changes no choice.
+TEST(Dealing, TheChoiceIsTheFastestOfAllForms) {
+  std::mt19937 rng(1);
+  const auto draw = [&](int from, int to) { return std::uniform_int_distribution(from, to)(rng); };
+  for (int round = 0; round < 300; ++round) {
+    std::vector<int64_t> lengths;
+    for (int i = draw(1, 40); i > 0; --i) lengths.push_back(draw(0, 3) == 0 ? draw(1, 60) : draw(1, 6));
+    const int group = std::array{1, 2, 4, 8}[static_cast<size_t>(draw(0, 3))];
+    const AttnShape shape{8192, 8192, 8 * group, 8, 128, 128, DType::kBFloat16};
+    Extents extents = round % 5 == 0 ? extents_of(lengths) : documents_of(lengths);
+    for (const double spread : {0.05, kSpread}) {
+      for (const bool deterministic : {false, true}) {
+        const Dealing expected = best_of_all(extents, spread, shape, deterministic);
+        EXPECT_EQ(choose_dealing(extents, spread, shape, kGpu, {}, deterministic), expected) << "round " << round;
+      }
+    }
+  }
+}
+
+TEST(Makespan, IsExactUpToWhatIsEnough) {
+  const Extents extents = documents_of({24, 12, 8, 6, 4, 3, 2, 2, 1, 1});
+  const AttnShape shape = shape_of(8192, 8192);
+  const Setting in{extents, shape, kGpu, {}};
+  const double exact = makespan(in, {});
+  EXPECT_EQ(makespan(in, {}, {}, exact), exact);
+  EXPECT_GT(makespan(in, {}, {}, exact / 2), exact / 2);
+  EXPECT_LE(least_makespan(in), exact);
 }
 
 TEST(OrderByArrival, KeysThatAreThereChangeNothing) {

@@ -27,7 +27,7 @@ sm90::ForwardLists upload(const schedule::HeadLists& lists) {
   uploaded.intervals = uploaded.arrays.add(lists.intervals);
   uploaded.gathered = !lists.key_groups.empty();
   uploaded.groups = uploaded.arrays.add(lists.key_groups);
-  uploaded.counters = uploaded.arrays.add(std::vector<int32_t>{0, 0});
+  uploaded.counters = uploaded.arrays.add_zeros<int32_t>(2);
   uploaded.part_rows = uploaded.arrays.add(lists.part_rows);
   uploaded.tiles = uploaded.arrays.add(lists.part_tiles);
   uploaded.part_heads = uploaded.arrays.add(lists.part_heads);

@@ -201,7 +201,7 @@ ForwardLists upload_lists(const TileList& tiles, const schedule::SplitOrGathered
   lists.runs = lists.arrays.add(runs);
   if (gathered) lists.groups = lists.arrays.add(gathered->groups);
   lists.intervals = lists.arrays.add(dealt.intervals);
-  lists.counters = lists.arrays.add(std::vector<int32_t>{0, 0});
+  lists.counters = lists.arrays.add_zeros<int32_t>(2);
   if (parts) {
     lists.part_rows = lists.arrays.add(parts->first_rows);
     lists.tiles = lists.arrays.add(parts->tiles);
@@ -395,6 +395,7 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   }
   const ForwardParams params = forward_params(prepared, args);
   if (params.num_items == 0) return;
+  if (prepared.forward) prepared.forward->arrays.before_call(cuda_stream);
   if (prepared.buffer != nullptr) prepared.buffer->keep_while_graph_lives(cuda_stream);
   const int64_t work = int64_t{params.num_items} * params.num_groups;
   const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);

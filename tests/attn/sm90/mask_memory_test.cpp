@@ -5,11 +5,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "attn/sm90/counted_calls.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/counting_runtime.hpp"
+#include "cuda/list_memory.hpp"
 #include "tangram/error.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tangram/mask_builders.hpp"
@@ -35,17 +40,18 @@ TEST(MaskMemory, AMaskKeepsItsListsAndNothingElse) {
   };
   FlexAttention first(make_pack(1), kHeads, backend);
   step(first);
+  const cuda::ListMemory& lists = cuda::ListMemory::of_current_device();
   for (unsigned seed = 2; seed < 20; ++seed) {
     RuntimeCounts before = runtime_counts();
+    const auto used = static_cast<int64_t>(lists.used_bytes());
     {
       FlexAttention attention(make_pack(seed), kHeads, backend);
       step(attention);
       const RuntimeCounts made = since(before);
-      EXPECT_EQ(made.allocations, 2) << "one block of lists for each pass";
-      EXPECT_EQ(made.copies, 2);
-      EXPECT_EQ(made.frees, 0);
+      EXPECT_EQ(made.allocations + made.host_allocations + made.frees + made.waits, 0);
+      EXPECT_EQ(made.copies, 2) << "one of lists for each pass";
       EXPECT_LE(made.device_queries, 2) << "facts of the device are read once, only its kind is asked for";
-      EXPECT_EQ(made.live_bytes, attention.device_bytes());
+      EXPECT_EQ(static_cast<int64_t>(lists.used_bytes()) - used, attention.device_bytes());
       EXPECT_LT(attention.device_bytes(), 1 << 20);
       before = runtime_counts();
       step(attention);
@@ -54,7 +60,8 @@ TEST(MaskMemory, AMaskKeepsItsListsAndNothingElse) {
       EXPECT_GT(again.launches, 0);
       before = runtime_counts();
     }
-    EXPECT_EQ(since(before).frees, 2) << "a mask that goes leaves nothing";
+    EXPECT_EQ(since(before).frees + since(before).waits, 0);
+    EXPECT_EQ(static_cast<int64_t>(lists.used_bytes()), used) << "a mask that goes leaves nothing";
   }
 }
 
@@ -90,12 +97,74 @@ TEST(MaskMemory, APassThatIsNotCalledIsNotPrepared) {
   const RuntimeCounts before = runtime_counts();
   FlexAttention attention(make_pack(3), kHeads, backend);
   attention.forward(operands.forward());
-  EXPECT_EQ(since(before).allocations, 1);
+  EXPECT_EQ(since(before).copies, 1);
   EXPECT_GT(attention.backward_workspace_bytes(), 0);
-  EXPECT_EQ(since(before).allocations, 2);
+  EXPECT_EQ(since(before).copies, 2);
   const auto alone = prepare_slices(backend, make_pack(4).slices(), attention.shape(), {}, AttnPasses::kBackward);
-  EXPECT_EQ(since(before).allocations, 3);
+  EXPECT_EQ(since(before).copies, 3);
   EXPECT_THROW(backend.forward(*alone, operands.forward()), InvalidArgument);
+}
+
+// Training has another mask at each step, and keeps the last few hundred.
+TEST(MaskMemory, ManyMasksTakeFewAllocationsAndTheirMemoryIsBounded) {
+  const Sm90Backend backend;
+  Operands operands;
+  const RuntimeCounts before = runtime_counts();
+  std::vector<std::unique_ptr<FlexAttention>> kept(16);
+  int64_t most = 0;
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    std::unique_ptr<FlexAttention>& attention = kept[seed % kept.size()];
+    attention = std::make_unique<FlexAttention>(make_pack(seed), kHeads, backend);
+    attention->forward(operands.forward());
+    attention->backward(operands.backward());
+    most = std::max(most, since(before).live_bytes);
+  }
+  EXPECT_LE(since(before).allocations, 2);
+  EXPECT_EQ(since(before).waits, 0);
+  EXPECT_LE(most, 8 << 20);
+}
+
+// By another thread, with the same lists and as many copies.
+TEST(MaskMemory, ListsOfTheBackwardPassAreMadeAhead) {
+  const Sm90Backend backend;
+  Operands operands;
+  AttnBackwardArgs args = operands.backward();
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const bool deterministic = seed % 2 == 1;
+    args.options.deterministic = deterministic;
+    FlexAttention plain(make_pack(seed), kHeads, backend);
+    plain.backward(args);
+    RuntimeCounts before = runtime_counts();
+    FlexAttention begun(make_pack(seed), kHeads, backend);
+    begun.prepare_backward_ahead(deterministic);
+    begun.prepare_backward_ahead(!deterministic);
+    FlexAttention attention = std::move(begun);
+    attention.forward(operands.forward());
+    attention.backward(args);
+    EXPECT_EQ(since(before).copies, 2);
+    EXPECT_EQ(since(before).waits + since(before).frees, 0);
+    EXPECT_GT(attention.device_bytes(), 0) << "those that are made ahead included";
+    EXPECT_EQ(attention.backward_workspace_bytes(deterministic), plain.backward_workspace_bytes(deterministic));
+    attention.prepare_backward_ahead(deterministic);
+    attention.prepare_backward_ahead(!deterministic);
+    before = runtime_counts();
+    attention.backward(args);
+    EXPECT_LE(since(before).copies, 1) << "of the other kind, whose lists are made beside";
+    args.options.deterministic = !deterministic;
+    attention.backward(args);
+  }
+}
+
+TEST(MaskMemory, AMaskMayGoBeforeItsListsAreMade) {
+  const Sm90Backend backend;
+  const cuda::ListMemory& lists = cuda::ListMemory::of_current_device();
+  const size_t used = lists.used_bytes();
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    FlexAttention attention(make_pack(seed % 10), kHeads, backend);
+    attention.prepare_backward_ahead(seed % 2 == 0);
+    if (seed % 3 == 0) std::this_thread::yield();
+  }
+  EXPECT_EQ(lists.used_bytes(), used);
 }
 
 TEST(MaskMemory, MasksOfOneShapeWantWorkspacesOfOneSize) {

@@ -14,7 +14,7 @@
 
 namespace tangram::sm90::backward {
 
-/// Uploaded on construction, for deterministic calls too: calls allocate nothing.
+/// Its copy is enqueued on construction, for deterministic calls too: calls allocate nothing.
 class DeviceWorkList {
  public:
   /// Throws CudaError.
@@ -24,6 +24,8 @@ class DeviceWorkList {
   /// content, for one call at a time.
   void fill(Params& params, EdgeParams& edge, bool deterministic, void* workspace) const;
   size_t workspace_bytes() const { return workspace_bytes_; }
+  /// Before each call that reads the list is put on `stream`. Throws CudaError.
+  void before_call(cudaStream_t stream) const { lists_.before_call(stream); }
 
   int64_t num_items(bool deterministic) const { return deterministic ? num_deterministic_items_ : num_items_; }
   size_t device_bytes() const { return lists_.device_bytes(); }

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Device memory for lists that live as long as a mask, handed from one mask to the next.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/device_buffer.hpp"
+#include "cuda/pinned_ring.hpp"
+
+namespace tangram::cuda {
+
+class ListMemory;
+
+/// A block of device memory that was written once, by a copy that nobody has waited for. Used by one call at a time, in
+/// stream order.
+class ListBlock {
+ public:
+  ListBlock();
+  ListBlock(ListBlock&& other) noexcept;
+  ListBlock& operator=(ListBlock&& other) noexcept;
+  ~ListBlock();
+
+  /// Before each call that reads the block is put on `stream`: makes the first one wait for the copy, on the device,
+  /// unless it is captured. Throws CudaError.
+  void before_call(cudaStream_t stream) const;
+
+  void* data() const;
+  size_t bytes() const;  ///< of the block, some more than were asked for
+
+ private:
+  friend class ListMemory;
+  struct State;
+  explicit ListBlock(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// NOTE [list memory] cudaMalloc, a copy from pageable memory and the wait for it are most of what a GPU costs the host
+/// for a new mask, and cudaFree waits for the device. So blocks are cut from a few allocations, filled from page-locked
+/// memory on a stream of their own, and used again when nobody reads them any more. Who reads is known by stream: the
+/// first call that is put on that stream after a block was given back records an event there, and when this has
+/// happened the block is free. (The one who gives back may not record it: it does not know whether the stream still
+/// exists.) Calls whose blocks stay pay nothing for it. What nobody knows to be free, such as what captured calls read,
+/// is used again after a wait for the device, as cudaFree would.
+///
+/// One for each device, thread-safe.
+class ListMemory {
+ public:
+  /// Larger lists are allocated by themselves, and copied by a call that waits.
+  static constexpr size_t kMostBytes = size_t{4} << 20;
+  /// Of blocks that were given back: so many may wait for their readers, and so many more be free.
+  static constexpr size_t kMostKeptBytes = size_t{64} << 20;
+
+  /// Of the current device. Throws CudaError.
+  static ListMemory& of_current_device();
+
+  ListMemory() = default;
+  ListMemory(const ListMemory&) = delete;
+  ListMemory& operator=(const ListMemory&) = delete;
+
+  /// A block of `bytes` or more, aligned to 256; `write` fills host memory of so many bytes that is copied there.
+  /// Throws CudaError.
+  ListBlock fill(size_t bytes, const std::function<void(std::byte*)>& write);
+
+  /// Device memory in use, and that waits for masks.
+  size_t used_bytes() const;
+  size_t kept_bytes() const;
+
+  /// Bytes of the block that serves a request: few different sizes.
+  static size_t block_bytes(size_t bytes);
+
+ private:
+  friend class ListBlock;
+  struct Chunk {
+    DeviceBuffer memory;
+    size_t cut = 0;      // bytes that blocks were cut from
+    int num_in_use = 0;  // blocks that a mask has, or that may be read
+  };
+  struct Block {
+    void* data = nullptr;
+    size_t bytes = 0;
+    Chunk* chunk = nullptr;
+  };
+  /// A stream that cannot be taken for a later one with the same handle.
+  struct Reader {
+    cudaStream_t stream = nullptr;
+    unsigned long long id = 0;
+    friend bool operator==(const Reader&, const Reader&) = default;
+  };
+  struct Event;
+  /// A block that was given back and may still be read.
+  struct Waiting {
+    Block block;
+    std::vector<Reader> readers;  // on whose streams no event was recorded yet
+    std::vector<std::shared_ptr<Event>> events;
+  };
+
+  void release(ListBlock::State& state) noexcept;
+  /// Before a call on the stream: the events that blocks wait for.
+  void pass_by(const Reader& reader);
+
+  // With the mutex held.
+  Block take(size_t bytes);
+  Block cut(size_t bytes);
+  void make_free(const Block& block);
+  void find_free();
+  void free_waiting();
+  void free_chunks();
+  void copy(const Block& block, size_t bytes, const std::function<void(std::byte*)>& write);
+
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;
+  std::vector<Block> free_;
+  std::vector<Waiting> waiting_;
+  std::atomic<bool> any_readers_ = false;  // of blocks that wait
+  std::unique_ptr<PinnedRing> ring_;
+  size_t ring_bytes_ = 0;  // of a block of it
+  size_t allocated_bytes_ = 0;
+  size_t used_bytes_ = 0;
+  size_t waiting_bytes_ = 0;
+};
+
+}  // namespace tangram::cuda
