@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The backward kernels for gathered keys, run by the emulator, against float64.
+#include <bit>
+#include <random>
+
+#include "attn/sm90/emulated/backward_problem.hpp"
+#include "attn/sm90/query_backward/edges.cuh"
+#include "attn/sm90/query_backward/kernel.cuh"
+
+namespace tangram::test {
+namespace {
+
+namespace query = sm90::query_backward;
+using emulated::Order;
+using emulated_problem::config_of;
+using emulated_problem::shape_of;
+
+struct Case {
+  const char* name;
+  AttnShape shape;
+  std::vector<AttnSlice> slices;
+  uint32_t blocks;  // of the grid
+  DType gradients = DType::kBFloat16;
+  bool strided = false;
+  bool delta = false;  // given, in the place of out
+  int32_t groups_per_section = 1;
+};
+
+/// Blocks at random, of a fifth of the rows none.
+std::vector<AttnSlice> blocks_of(const AttnShape& shape, int64_t block, double share, unsigned seed) {
+  std::mt19937 random(seed);
+  std::bernoulli_distribution sees(share);
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < shape.seqlen_q; q += block) {
+    for (int64_t k = 0; k < shape.seqlen_k && q / block % 5 != 1; k += block) {
+      if (sees(random)) slices.push_back(AttnSlice::full({q, q + block}, {k, k + block}));
+    }
+  }
+  return slices;
+}
+
+std::vector<Case> cases() {
+  const AttnShape eight = shape_of(160, 512, 8, 1), two = shape_of(128, 320, 16, 2), four = shape_of(192, 384, 8, 2),
+                  one = shape_of(256, 256, 2, 2), ragged = shape_of(75, 333, 8, 1);
+  return {
+      {"blocks of 16", eight, blocks_of(eight, 16, 0.3, 1), 2},
+      {"blocks of 16, two key heads", two, blocks_of(two, 16, 0.5, 2), 3, DType::kFloat32, true, false, 2},
+      {"blocks of 32", eight, blocks_of(eight, 32, 0.4, 3), 2, DType::kBFloat16, true},
+      {"blocks of 64, four heads a key head", four, blocks_of(four, 64, 0.4, 4), 2, DType::kBFloat16, false, true},
+      {"blocks of 128, one head a key head", one, {AttnSlice::full({0, 128}, {128, 256})}, 2},
+      {"rows of a tile, keys of a group that end early", ragged,
+       {AttnSlice::full({0, 16}, {16, 48}), AttnSlice::full({0, 16}, {64, 176}), AttnSlice::full({48, 75}, {0, 320})},
+       2},
+      {"nothing", ragged, {}, 1},
+  };
+}
+
+query::EdgeParams edge_of(RandomAttention& r, int pack, int32_t num_items) {
+  const AttnShape& s = r.config.shape;
+  query::EdgeParams edge{};
+  edge.out = r.out_view().data;
+  edge.dout = r.dout_view().data;
+  edge.lse = r.lse.data();
+  edge.dk = r.dk_view().data;
+  edge.dv = r.dv_view().data;
+  edge.out_row_stride = r.out_view().row_stride, edge.out_head_stride = r.out_view().head_stride;
+  edge.dout_row_stride = r.dout_view().row_stride, edge.dout_head_stride = r.dout_view().head_stride;
+  edge.dk_row_stride = r.dk_view().row_stride, edge.dk_head_stride = r.dk_view().head_stride;
+  edge.dv_row_stride = r.dv_view().row_stride, edge.dv_head_stride = r.dv_view().head_stride;
+  edge.seqlen_q = static_cast<int32_t>(s.seqlen_q), edge.seqlen_k = static_cast<int32_t>(s.seqlen_k);
+  edge.num_heads_q = s.num_heads_q, edge.num_heads_kv = s.num_heads_kv;
+  edge.num_items = num_items;
+  edge.num_head_groups = s.num_heads_q / pack;
+  edge.num_key_groups = static_cast<int32_t>((s.seqlen_k + query::kGroupKeys - 1) / query::kGroupKeys);
+  edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
+  edge.softmax_scale = static_cast<float>(r.problem.scale);
+  edge.out_float32 = r.config.out_dtype == DType::kFloat32;
+  edge.dkv_type =
+      r.config.grad_dtype == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;
+  return edge;
+}
+
+template <typename Element>
+void run_call(RandomAttention& r, const Case& c, const float* delta, const Order& order) {
+  using Traits = query::Traits<Element>;
+  const AttnShape& s = r.config.shape;
+  const int pack = s.num_heads_q / s.num_heads_kv;
+  const auto list = schedule::group_items(
+      schedule::build_tile_list(c.slices, s.seqlen_q, s.seqlen_k, {query::kRows / pack, query::kKeys}));
+  ASSERT_TRUE(list.has_value());
+  query::EdgeParams edge = edge_of(r, pack, static_cast<int32_t>(list->items.size()));
+  const auto num_sums = static_cast<size_t>(s.num_heads_kv * edge.num_key_groups) * query::kGroupFloats;
+  // Memory in which a call computes begins with anything in it.
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> sums(2 * num_sums, kNan);
+  std::vector<float> stats(list->items.size() * static_cast<size_t>(edge.num_head_groups) * query::kStatsFloats, kNan);
+  int32_t ticket = -1;
+  edge.stats = stats.data();
+  edge.dk_sums = sums.data();
+  edge.ticket = &ticket;
+  if (delta != nullptr) edge.delta = delta, edge.out = nullptr, edge.out_float32 = false;
+  query::Params params{};
+  constexpr auto kPanels = emulated::Columns::kPanels;
+  params.q_map = emulated::heads_first_map(r.q_view(), query::kRows / pack, pack, 2, kPanels);
+  params.dout_map = emulated::heads_first_map(r.dout_view(), query::kRows / pack, pack, 2, kPanels);
+  for (const int large : {0, 1}) {
+    params.maps[0][large] = emulated::rows_first_map(r.k_view(), large ? 64 : 16, kPanels, 1);
+    params.maps[1][large] = emulated::rows_first_map(r.v_view(), large ? 64 : 16, kPanels, 1);
+  }
+  params.items = list->items.data();
+  params.groups = list->groups.data();
+  params.stats = stats.data();
+  params.dk_sums = sums.data();
+  params.dv_sums = sums.data() + num_sums;
+  params.ticket = &ticket;
+  params.dq = r.dq_view().data;
+  params.dq_row_stride = r.dq_view().row_stride, params.dq_head_stride = r.dq_view().head_stride;
+  params.num_items = edge.num_items;
+  params.num_head_groups = edge.num_head_groups;
+  params.groups_per_section = c.groups_per_section;
+  params.pack_log2 = edge.pack_log2;
+  params.heads_per_kv = pack;
+  params.num_key_groups = edge.num_key_groups;
+  params.softmax_scale = edge.softmax_scale;
+  params.scale_log2 = edge.softmax_scale * std::numbers::log2e_v<float>;
+  params.dq_type = edge.dkv_type;
+  static_assert(sizeof(query::Smem<Traits>) <= emulated::kSharedBytes);
+  const auto tiles = static_cast<uint32_t>(edge.num_items * edge.num_head_groups);
+  const auto groups = static_cast<uint32_t>(2 * s.num_heads_kv * edge.num_key_groups);
+  emulated::run_one_by_one({std::max(tiles, 1u), query::kEdgeThreads, order},
+                           [&] { query::before_kernel<Element>(edge); });
+  emulated::run({c.blocks, Traits::kThreads, order}, [&] { query::query_backward_kernel<Traits>(params); });
+  emulated::run_one_by_one({(groups + query::kGroupsOfCta - 1) / query::kGroupsOfCta, query::kEdgeThreads, order},
+                           [&] { query::after_kernel<Element>(edge); });
+}
+
+template <typename Element>
+void expect_close(const Case& c, const Order& order) {
+  SCOPED_TRACE(testing::Message() << c.name << ", order " << order.seed);
+  RandomConfig config = config_of(c.shape, query::kHeadDim, query::kHeadDim, 0.0f, c.strided);
+  config.shape.dtype = std::is_same_v<Element, __half> ? DType::kFloat16 : DType::kBFloat16;
+  config.grad_dtype = c.gradients == DType::kFloat32 ? DType::kFloat32 : config.shape.dtype;
+  config.out_dtype = c.strided ? config.shape.dtype : DType::kFloat32;
+  RandomAttention r = make_random(config, c.slices, 1);
+  const reference::DenseResult expected = reference::dense_attention(r.problem);
+  emulated_backward::fill_results(r, expected);
+  const std::vector<float> delta = c.delta ? emulated_backward::delta_of(r, expected) : std::vector<float>();
+  run_call<Element>(r, c, c.delta ? delta.data() : nullptr, order);
+  emulated_backward::expect_gradients(r, expected, false);
+}
+
+TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64) {
+  emulated::in_orders(0, cases(), [](const Case& c, const Order& order) {
+    expect_close<__nv_bfloat16>(c, order);
+  });
+}
+TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64InFloat16) {
+  emulated::in_orders(1, cases(), [](const Case& c, const Order& order) { expect_close<__half>(c, order); });
+}
+
+}  // namespace
+}  // namespace tangram::test
