@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Backward calls of masks that keep small blocks, whose kernels gather keys, against dense attention in float64. Needs
+// a Hopper GPU; skipped elsewhere.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "attn/sm90/backward_problem.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+
+namespace tangram {
+namespace {
+
+using test::make_random;
+using test::RandomAttention;
+using test::RandomConfig;
+using test::sm90_backward::have_hopper;
+using test::sm90_backward::OnDevice;
+using test::sm90_backward::prepare;
+using test::sm90_backward::relative_error;
+using test::sm90_backward::solve;
+using test::sm90_backward::tolerance;
+
+/// Blocks at random, of a fifth of the rows none.
+std::vector<AttnSlice> blocks_of(const AttnShape& shape, int64_t block, double share) {
+  std::mt19937 random(5);
+  std::bernoulli_distribution sees(share);
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < shape.seqlen_q; q += block) {
+    for (int64_t k = 0; k + block <= shape.seqlen_k && q / block % 5 != 1; k += block) {
+      if (sees(random)) slices.push_back(AttnSlice::full({q, std::min(q + block, shape.seqlen_q)}, {k, k + block}));
+    }
+  }
+  return slices;
+}
+
+void expect_gradients(const RandomAttention& r, const reference::DenseResult& expected) {
+  const AttnShape& s = r.config.shape;
+  EXPECT_LT(relative_error(r.dq, expected.dq, s.num_heads_q, s.head_dim), tolerance(s.dtype));
+  EXPECT_LT(relative_error(r.dk, expected.dk, s.num_heads_kv, s.head_dim), tolerance(s.dtype));
+  EXPECT_LT(relative_error(r.dv, expected.dv, s.num_heads_kv, s.head_dim_v), tolerance(s.dtype));
+}
+
+class Sm90QueryBackward : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!have_hopper()) GTEST_SKIP() << "no Hopper GPU";
+  }
+};
+
+// NaN where nobody looks, in a workspace of NaN, called again and again.
+TEST_F(Sm90QueryBackward, AgreesWithFloat64) {
+  const Sm90Backend backend;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int64_t block : {16, 32, 64}) {
+      for (const auto& [heads_q, heads_kv] : {std::pair{8, 1}, std::pair{16, 2}, std::pair{8, 2}}) {
+        if (block * heads_q / heads_kv < 128) continue;  // rows of a tile see different blocks
+        SCOPED_TRACE(testing::Message() << "blocks of " << block << ", heads " << heads_q << " and " << heads_kv);
+        RandomConfig config;
+        config.shape = {1000, 1050, heads_q, heads_kv, 128, 128, dtype};
+        config.grad_dtype = block == 32 ? DType::kFloat32 : dtype;
+        config.out_dtype = block == 32 ? DType::kFloat32 : dtype;
+        config.strided = block == 64;
+        config.gap = 8;
+        RandomAttention r = make_random(config, blocks_of(config.shape, block, 0.25), 7);
+        const reference::DenseResult expected = solve(r);
+        const auto mask = prepare(backend, r);
+        ASSERT_TRUE(sm90::as_sm90(*mask).backward_groups);
+        const auto bytes = static_cast<size_t>(backend.backward_workspace_bytes(*mask));
+        const cuda::DeviceBuffer workspace(bytes);
+        OnDevice device(r);
+        device.args.workspace = {workspace.as<void>(), static_cast<int64_t>(bytes)};
+        for (int turn = 0; turn < 3; ++turn) {
+          ASSERT_EQ(cudaMemset(workspace.as<void>(), 0xff, bytes), cudaSuccess);
+          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+          backend.backward(*mask, device.args);
+          device.fetch(r);
+          expect_gradients(r, expected);
+        }
+      }
+    }
+  }
+}
+
+// Calls that these kernels do not take run the others, of the same mask.
+TEST_F(Sm90QueryBackward, OtherCallsOfTheMaskAgreeToo) {
+  const Sm90Backend backend;
+  RandomConfig config;
+  config.shape = {512, 512, 8, 1, 128, 128, DType::kBFloat16};
+  config.seqlen_sink = 1;
+  RandomAttention r = make_random(config, blocks_of(config.shape, 16, 0.25), 7);
+  const reference::DenseResult expected = solve(r);
+  const auto mask = prepare(backend, r);
+  ASSERT_TRUE(sm90::as_sm90(*mask).backward_groups);
+  for (const bool deterministic : {false, true}) {
+    OnDevice device(r);
+    device.args.options.deterministic = deterministic;
+    backend.backward(*mask, device.args);
+    device.fetch(r);
+    expect_gradients(r, expected);
+  }
+}
+
+// Where steps with keys at rest are full, or tiles see more than whole groups, there is no list.
+TEST_F(Sm90QueryBackward, TakesMasksOfSmallBlocksAlone) {
+  const Sm90Backend backend;
+  const AttnShape shape{1024, 1024, 8, 1, 128, 128, DType::kBFloat16};
+  const auto has_list = [&](const std::vector<AttnSlice>& slices, AttnShape of) {
+    const auto mask = prepare(backend, slices, of);
+    return sm90::as_sm90(*mask).backward_groups != nullptr;
+  };
+  EXPECT_TRUE(has_list(blocks_of(shape, 16, 0.2), shape));
+  EXPECT_FALSE(has_list({AttnSlice::full({0, 1024}, {0, 1024})}, shape));
+  EXPECT_FALSE(has_list({AttnSlice::causal({0, 1024}, {0, 1024})}, shape));
+  EXPECT_FALSE(has_list(blocks_of(shape, 24, 0.2), shape));
+  AttnShape small = shape;
+  small.head_dim = small.head_dim_v = 64;
+  EXPECT_FALSE(has_list(blocks_of(shape, 16, 0.2), small));
+}
+
+}  // namespace
+}  // namespace tangram
