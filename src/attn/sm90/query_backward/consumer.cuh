@@ -25,6 +25,8 @@ struct Consumer {
   using Packed = uint32_t[kRows / 16][4];  // P or dS, as the operand of a product over rows
   using Half = float[kPanelColumns / 2];   // dk or dv of 64 keys by a panel of columns
 
+  using Turn = Turns<1>;                   // named barriers 1, 2
+
   const Params& params;
   Smem<Traits>& smem;
   const uint32_t warpgroup;  // 0 or 1
@@ -154,8 +156,10 @@ struct Consumer {
   __device__ __forceinline__ uint32_t item_phase() const { return smem.step[stage()].kind & kStepOddItem ? 1 : 0; }
 
   /// All steps of an item that sees keys:
-  ///   S | exponentials | dP dV | dS | dK, add dV | S' | dQ, add dK, exponentials' | dP' dV' | ...
-  /// Nothing is in flight where the loop is cut, and each product has an accumulator that nobody else has meanwhile.
+  ///   S | exponentials | dV | dP, add dV | dS | dK | S', add dK | dQ, exponentials' | dV' | ...
+  /// dV and dK are made by panels of columns: dq, P or dS, S or dP and one more panel fill the registers. Nothing is in
+  /// flight where the loop is cut. From dK to S' a warpgroup has its turn: while it keeps the tensor cores busy, the
+  /// other has time for exponentials.
   __device__ __forceinline__ void run_steps() {
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) dq[i] = 0.0f;
@@ -193,6 +197,7 @@ struct Consumer {
       store_ds(p);
       {
         Half low;
+        Turn::take(warpgroup);
         issue_gradient(low, p, smem.q, 0);
         ptx::fence_proxy_async();
         arrive(&smem.ds_full[step % Traits::kDsBuffers]);
@@ -208,6 +213,7 @@ struct Consumer {
       await_step();
       Scores s;
       issue_scores(s);
+      Turn::pass_to(warpgroup ^ 1);
       add_sums(params.dk_sums, high, step - 1, 1);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(s);
@@ -218,6 +224,7 @@ struct Consumer {
       ptx::pin_registers(dq);
       arrive(&smem.k_empty[(step - 1) % Traits::kStagesK]);
     }
+    Turn::pass_to(warpgroup ^ 1);
     arrive(&smem.item_empty);
     await_ds(step);
     issue_dq(step);
@@ -255,6 +262,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void run() {
+    if (warpgroup == 1) Turn::pass_to(0);
     for (;;) {
       await_step();
       const StepMessage& message = smem.step[stage()];
@@ -270,6 +278,7 @@ struct Consumer {
       __syncwarp();
       advance();
     }
+    if (warpgroup == 0) Turn::take(0);
   }
 };
 
