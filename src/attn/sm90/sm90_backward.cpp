@@ -228,7 +228,8 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
       schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys, {.calls = calls});
   prepared.set_backward(std::make_unique<sm90::backward::DeviceWorkList>(work, shape), calls);
   if (calls != BackwardCalls::kDeterministic && prepared.late_keys.empty()) {
-    prepared.backward_groups = sm90::query_backward::choose_groups(prepared.slices, shape, work);
+    const std::span<const AttnSlice> slices(prepared.slices);
+    prepared.backward_groups = sm90::query_backward::choose_groups({&slices, 1}, shape, work);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <random>
 
+#include "attn/cpu/random_heads.hpp"
 #include "attn/sm90/backward_problem.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 
@@ -23,15 +24,17 @@ using test::sm90_backward::relative_error;
 using test::sm90_backward::solve;
 using test::sm90_backward::tolerance;
 
-/// Blocks at random, of a fifth of the rows none.
-std::vector<AttnSlice> blocks_of(const AttnShape& shape, int64_t block, double share) {
+/// Blocks at random, of a fifth of the rows none; with `causal` those on the diagonal are, and none is above.
+std::vector<AttnSlice> blocks_of(const AttnShape& shape, int64_t block, double share, bool causal = false) {
   std::mt19937 random(5);
   std::bernoulli_distribution sees(share);
   std::vector<AttnSlice> slices;
   for (int64_t q = 0; q < shape.seqlen_q; q += block) {
     for (int64_t k = 0; k + block <= shape.seqlen_k && q / block % 5 != 1; k += block) {
-      if (sees(random)) slices.push_back(AttnSlice::full({q, std::min(q + block, shape.seqlen_q)}, {k, k + block}));
+      if (!sees(random) || (causal && k >= q)) continue;
+      slices.push_back(AttnSlice::full({q, std::min(q + block, shape.seqlen_q)}, {k, k + block}));
     }
+    if (causal && q + block <= shape.seqlen_q) slices.push_back(AttnSlice::causal({q, q + block}, {q, q + block}));
   }
   return slices;
 }
@@ -64,7 +67,7 @@ TEST_F(Sm90QueryBackward, AgreesWithFloat64) {
         config.out_dtype = block == 32 ? DType::kFloat32 : dtype;
         config.strided = block == 64;
         config.gap = 8;
-        RandomAttention r = make_random(config, blocks_of(config.shape, block, 0.25), 7);
+        RandomAttention r = make_random(config, blocks_of(config.shape, block, 0.25, heads_q == 16), 7);
         const reference::DenseResult expected = solve(r);
         const auto mask = prepare(backend, r);
         ASSERT_TRUE(sm90::as_sm90(*mask).backward_groups);
@@ -82,6 +85,33 @@ TEST_F(Sm90QueryBackward, AgreesWithFloat64) {
       }
     }
   }
+}
+
+TEST_F(Sm90QueryBackward, MasksOfHeadGroupsAgreeWithFloat64) {
+  const Sm90Backend backend;
+  RandomConfig config;
+  config.shape = {512, 640, 32, 4, 128, 128, DType::kBFloat16};
+  config.out_dtype = config.grad_dtype = DType::kBFloat16;
+  const std::vector<std::vector<AttnSlice>> masks{blocks_of(config.shape, 16, 0.3),
+                                                  blocks_of(config.shape, 32, 0.3, true)};
+  test::RandomHeads r = test::make_random_heads(config, masks, 3);
+  std::vector<TileList> tiles;
+  for (const std::vector<AttnSlice>& slices : masks) {
+    tiles.push_back(test::sm90_backward::transposed_tiles(slices, config.shape));
+  }
+  const std::vector<std::span<const AttnSlice>> slices(masks.begin(), masks.end());
+  const auto mask = backend.prepare_head_masks(slices, config.shape, {});
+  backend.prepare_backward_head_masks(*mask, tiles);
+  ASSERT_TRUE(sm90::as_sm90(*mask).backward_groups);
+  for (size_t i = 0; i < r.expected.lse.size(); ++i) r.all.lse[i] = static_cast<float>(r.expected.lse[i]);
+  for (size_t i = 0; i < r.expected.out.size(); ++i) {
+    const auto row = static_cast<int64_t>(i) / (32 * 128);
+    r.all.out.set(row, static_cast<int>(i / 128 % 32), static_cast<int>(i % 128), r.expected.out[i]);
+  }
+  OnDevice device(r.all);
+  backend.backward(*mask, device.args);
+  device.fetch(r.all);
+  expect_gradients(r.all, r.expected);
 }
 
 // Calls that these kernels do not take run the others, of the same mask.
@@ -112,6 +142,7 @@ TEST_F(Sm90QueryBackward, TakesMasksOfSmallBlocksAlone) {
     return sm90::as_sm90(*mask).backward_groups != nullptr;
   };
   EXPECT_TRUE(has_list(blocks_of(shape, 16, 0.2), shape));
+  EXPECT_TRUE(has_list(blocks_of(shape, 16, 0.2, true), shape));
   EXPECT_FALSE(has_list({AttnSlice::full({0, 1024}, {0, 1024})}, shape));
   EXPECT_FALSE(has_list({AttnSlice::causal({0, 1024}, {0, 1024})}, shape));
   EXPECT_FALSE(has_list(blocks_of(shape, 24, 0.2), shape));

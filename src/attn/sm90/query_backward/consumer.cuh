@@ -111,19 +111,39 @@ struct Consumer {
     }
   }
 
-  /// P of the scores; zeros where the warp has no keys.
-  __device__ __forceinline__ void exponentiate(Packed& p, Scores& s) {
+  /// Of the current step, which of this thread's scores of a masked group are visible: those of its two keys, from
+  /// the thread's first row of each 8 on.
+  struct Visible {
+    bool masked;
+    uint32_t words[2][kRows / 32];
+  };
+  __device__ __forceinline__ void find_visible(Visible& visible) {
+    const StepMessage& message = smem.step[stage()];
+    const uint32_t self = fresh_thread();
+    const int32_t in_masked = static_cast<int32_t>(self / 32) - message.masked_from;
+    visible.masked = in_masked >= 0;
+    if (!visible.masked) return;
+    const bool loaded = static_cast<int32_t>(self / 32) < message.count;
+    const auto* bits = reinterpret_cast<const uint4*>(params.masks) + message.mask_begin + in_masked * kGroupKeys;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint4 words = loaded ? __ldg(bits + self % 32 / 4 + r * 8) : uint4{};
+      const uint32_t shift = self % 4 * 2;
+      visible.words[r][0] = words.x >> shift, visible.words[r][1] = words.y >> shift;
+      visible.words[r][2] = words.z >> shift, visible.words[r][3] = words.w >> shift;
+    }
+  }
+  /// P of the scores; zeros where a key is not visible, or none was loaded.
+  __device__ __forceinline__ void exponentiate(Packed& p, Scores& s, const Visible& visible) {
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) s[i] = ptx::exp2_approx(s[i] * params.scale_log2);
-    pack_operand<Element>(p, s);
-    if (!has_keys(step)) clear(p);
-  }
-  __device__ __forceinline__ void clear(Packed& packed) {
+    if (visible.masked) {
 #pragma unroll
-    for (int g = 0; g < kRows / 16; ++g) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) packed[g][i] = 0;
+      for (int i = 0; i < kRows / 2; ++i) {
+        s[i] = visible.words[i / 2 % 2][i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1 ? s[i] : 0.0f;
+      }
     }
+    pack_operand<Element>(p, s);
   }
   /// packed, which is P, becomes dS; dp is dP - delta.
   __device__ __forceinline__ void score_gradients(Packed& packed, const Scores& dp) {
@@ -169,9 +189,11 @@ struct Consumer {
     {
       Scores s;
       issue_scores(s);
+      Visible visible;
+      find_visible(visible);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(s);
-      exponentiate(p, s);
+      exponentiate(p, s, visible);
     }
     ptx::mbarrier_wait(&smem.dout_full, item_phase());
     Half high;  // of dk
@@ -215,11 +237,13 @@ struct Consumer {
       issue_scores(s);
       Turn::pass_to(warpgroup ^ 1);
       add_sums(params.dk_sums, high, step - 1, 1);
+      Visible visible;
+      find_visible(visible);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(s);
       await_ds(step - 1);
       issue_dq(step - 1);
-      exponentiate(p, s);
+      exponentiate(p, s, visible);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(dq);
       arrive(&smem.k_empty[(step - 1) % Traits::kStagesK]);

@@ -29,21 +29,23 @@ class DeviceGroupList {
   void fill(Params& params, EdgeParams& edge, void* workspace) const;
   size_t workspace_bytes() const;
 
-  /// Items of all head groups.
-  int64_t num_items() const;
+  /// Of all head groups.
+  int64_t num_items() const { return int64_t{num_items_} * num_head_groups_; }
   size_t device_bytes() const { return lists_.device_bytes(); }
 
  private:
   AttnShape shape_;
-  int32_t num_items_ = 0;  // of one head group
+  int32_t num_items_ = 0;
+  int32_t num_head_groups_ = 1;  // each of which has all items
   int64_t total_steps_ = 0, longest_steps_ = 0;
   cuda::PackedArrays lists_;
-  cuda::PackedArray items_, groups_;
+  cuda::PackedArray items_, groups_, masks_;
 };
 
-/// The list for a mask whose calls are predicted to end sooner with these kernels than with those that walk `work`;
-/// null for others. Not for kernels of other shapes, nor where tiles see anything but whole groups of keys.
-std::unique_ptr<DeviceGroupList> choose_groups(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                               const schedule::WorkList& work);
+/// The list for a mask, or masks of as many groups of heads, whose calls are predicted to end sooner with these kernels
+/// than with those that walk `work`; null for others, for other head dimensions, and where schedule::group_items has
+/// none.
+std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
+                                               const AttnShape& shape, const schedule::WorkList& work);
 
 }  // namespace tangram::sm90::query_backward

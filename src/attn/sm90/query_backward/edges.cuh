@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The two small kernels around the main one. Before: row statistics of every item, as the main kernel loads them, from
+// The two small kernels around the main one. Before: row statistics of every tile, as the main kernel loads them, from
 // out, dout and lse (or delta), and zeroed sums. After: dk and dv from their sums.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace tangram::sm90::query_backward {
 inline constexpr int kEdgeThreads = backward::kEdgeThreads;
 inline constexpr int kGroupsOfCta = kEdgeThreads / 32;  // of keys, dk and dv each for itself
 
-/// One CTA for each item and head group.
+/// One CTA for each tile of rows and head group.
 template <typename Element>
 __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
   ptx::grid_dependency_launch();
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   }
   const int tile = static_cast<int>(blockIdx.x) / params.num_head_groups;
   const int head_group = static_cast<int>(blockIdx.x) - tile * params.num_head_groups;
-  if (tile >= params.num_items) return;  // no queries at all
+  if (tile >= params.num_tiles) return;  // no queries at all
   constexpr int kLanes = kHeadDim / 8;   // of a row
   constexpr int kRowsAtOnce = kEdgeThreads / kLanes;
   constexpr int kPasses = kRows / kRowsAtOnce;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
     }
   }
   uint4* stats = reinterpret_cast<uint4*>(params.stats) +
-                 (int64_t{head_group} * params.num_items + tile) * (kStatsFloats / 4);
+                 (int64_t{head_group} * params.num_tiles + tile) * (kStatsFloats / 4);
 #pragma unroll
   for (int i = 0; i < kPasses; ++i) {
     float x[8], y[8];

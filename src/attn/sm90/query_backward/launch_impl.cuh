@@ -16,7 +16,7 @@ template <typename Element>
 void launch_element(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
   constexpr int kSmemBytes = sizeof(Smem<Traits<Element>>);
   allow_shared_memory<query_backward_kernel<Traits<Element>>, kSmemBytes>("cudaFuncSetAttribute(sm90 query backward)");
-  const int64_t tiles = int64_t{edge.num_items} * edge.num_head_groups;
+  const int64_t tiles = int64_t{edge.num_tiles} * edge.num_head_groups;
   const int64_t groups = int64_t{2} * edge.num_heads_kv * edge.num_key_groups;
   launch_kernel(before_kernel<Element>, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false, stream,
                 "sm90 query backward: first kernel launch");

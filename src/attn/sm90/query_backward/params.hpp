@@ -30,14 +30,16 @@ struct Params {
   TensorMap maps[2][2];  ///< of k and v: boxes of one panel and 16 keys, and of 64 keys
   const GroupItem* items;
   const int32_t* groups;  ///< schedule::GroupList::groups
-  const float* stats;     ///< [num_head_groups, num_items, kStatsFloats], items in the order of their rows
+  const schedule::RowBits* masks;  ///< schedule::GroupList::masks
+  const float* stats;              ///< [num_head_groups, num_tiles, kStatsFloats], tiles in the order of their rows
   float* dk_sums;         ///< [num_heads_kv, num_key_groups, kGroupFloats], zeros before
   float* dv_sums;
   int32_t* ticket;  ///< zero before
   void* dq;
   int64_t dq_row_stride, dq_head_stride;
   int32_t num_items;
-  int32_t num_head_groups;     ///< of heads that share an item
+  int32_t num_tiles;
+  int32_t num_head_groups;     ///< each of which has all items; 1 where items name theirs
   int32_t groups_per_section;  ///< head groups whose keys, values and sums share the L2 cache
   int32_t pack_log2;
   int32_t heads_per_kv;
@@ -65,7 +67,7 @@ struct EdgeParams {
   int32_t seqlen_q, seqlen_k;
   int32_t num_heads_q;
   int32_t num_heads_kv;
-  int32_t num_items;
+  int32_t num_tiles;
   int32_t num_head_groups;
   int32_t num_key_groups;
   int32_t pack_log2;

@@ -28,8 +28,11 @@ struct Planner {
     const int32_t first_group = section * params.groups_per_section;
     const int32_t groups = min(params.groups_per_section, params.num_head_groups - first_group);
     const int32_t item = in_section / groups;
-    *reinterpret_cast<int4*>(&smem.item) = __ldg(reinterpret_cast<const int4*>(params.items + item));
-    return first_group + in_section - item * groups;
+    static_assert(sizeof(GroupItem) == 2 * sizeof(int4));
+    for (int i = 0; i < 2; ++i) {
+      reinterpret_cast<int4*>(&smem.item)[i] = __ldg(reinterpret_cast<const int4*>(params.items + item) + i);
+    }
+    return smem.item.head_group >= 0 ? smem.item.head_group : first_group + in_section - item * groups;
   }
 
   __device__ __forceinline__ void push_step(int32_t head_group, int32_t first, int32_t kind) {
@@ -43,6 +46,9 @@ struct Planner {
     to.kv_head = (head_group << params.pack_log2) / params.heads_per_kv;
     to.row_begin = smem.item.row_begin;
     to.num_rows = smem.item.row_end - smem.item.row_begin;
+    const int32_t first_masked = smem.item.num_groups - smem.item.num_masked;
+    to.masked_from = min(max(first_masked - first, 0), count);
+    to.mask_begin = (smem.item.mask_begin + max(first - first_masked, 0)) * kGroupKeys;
     const int32_t* groups = params.groups + smem.item.group_begin + first;
 #pragma unroll 1
     for (int32_t group = 0; group < count; ++group) to.groups[group] = __ldg(groups + group);
@@ -67,7 +73,7 @@ struct Planner {
       // Not earlier: a ticket drawn while this item has long to go would wait for it.
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
     }
-    smem.item.num_groups = 0;
+    smem.item = GroupItem{};
     push_step(0, 0, kStepStop);
   }
 };
@@ -103,7 +109,7 @@ struct Loader {
     ptx::mbarrier_arrive_expect_tx(&smem.q_full, Traits::kBytesQ + kStatsFloats * 4);
     load_packed_rows<false, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.q, &params.q_map, &smem.q_full, head, row);
     ptx::bulk_load(smem.stats,
-                   params.stats + (int64_t{head >> params.pack_log2} * params.num_items + tile) * kStatsFloats,
+                   params.stats + (int64_t{head >> params.pack_log2} * params.num_tiles + tile) * kStatsFloats,
                    kStatsFloats * 4, &smem.q_full);
     ptx::mbarrier_arrive_expect_tx(&smem.dout_full, Traits::kBytesQ);
     load_packed_rows<false, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.dout, &params.dout_map, &smem.dout_full, head,

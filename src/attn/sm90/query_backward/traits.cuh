@@ -31,9 +31,10 @@ struct alignas(16) StepMessage {
   int32_t kind;   ///< a sum of StepKind
   int32_t count;  ///< groups of keys; 0: an item that sees nothing
   int32_t kv_head;
-  int32_t head;                  ///< the first of the item
-  int32_t row_begin, num_rows;   ///< of the item
-  int32_t reserved[2];
+  int32_t head;                 ///< the first of the item
+  int32_t row_begin, num_rows;  ///< of the item
+  int32_t masked_from;          ///< groups from here on are masked, or none
+  int32_t mask_begin;           ///< that of the first of these in Params::masks
   int32_t groups[kStepGroups];  ///< `count` of GroupList::groups
 };
 static_assert(sizeof(StepMessage) == 64);

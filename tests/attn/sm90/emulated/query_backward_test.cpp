@@ -5,6 +5,7 @@
 #include <bit>
 #include <random>
 
+#include "attn/cpu/random_heads.hpp"
 #include "attn/sm90/emulated/backward_problem.hpp"
 #include "attn/sm90/query_backward/edges.cuh"
 #include "attn/sm90/query_backward/kernel.cuh"
@@ -41,9 +42,22 @@ std::vector<AttnSlice> blocks_of(const AttnShape& shape, int64_t block, double s
   return slices;
 }
 
+/// Those of them below the diagonal, whose blocks are causal.
+std::vector<AttnSlice> causal_blocks_of(const AttnShape& shape, int64_t block, double share, unsigned seed) {
+  std::vector<AttnSlice> slices;
+  for (const AttnSlice& slice : blocks_of(shape, block, share, seed)) {
+    if (slice.k_range.end <= slice.q_range.begin) slices.push_back(slice);
+  }
+  for (int64_t q = 0; q < shape.seqlen_q; q += block) {
+    if (q + block <= shape.seqlen_k) slices.push_back(AttnSlice::causal({q, q + block}, {q, q + block}));
+  }
+  return slices;
+}
+
 std::vector<Case> cases() {
   const AttnShape eight = shape_of(160, 512, 8, 1), two = shape_of(128, 320, 16, 2), four = shape_of(192, 384, 8, 2),
-                  one = shape_of(256, 256, 2, 2), ragged = shape_of(75, 333, 8, 1);
+                  one = shape_of(256, 256, 2, 2), causal = shape_of(272, 272, 8, 1),
+                  ragged = shape_of(75, 333, 8, 1);
   return {
       {"blocks of 16", eight, blocks_of(eight, 16, 0.3, 1), 2},
       {"blocks of 16, two key heads", two, blocks_of(two, 16, 0.5, 2), 3, DType::kFloat32, true, false, 2},
@@ -54,10 +68,14 @@ std::vector<Case> cases() {
        {AttnSlice::full({0, 16}, {16, 48}), AttnSlice::full({0, 16}, {64, 176}), AttnSlice::full({48, 75}, {0, 320})},
        2},
       {"nothing", ragged, {}, 1},
+      {"causal", causal, {AttnSlice::causal({0, 272}, {0, 272})}, 2},
+      {"causal blocks of 16", causal, causal_blocks_of(causal, 16, 0.3, 6), 3},
+      {"causal blocks of 64, four heads a key head", four, causal_blocks_of(four, 64, 0.5, 7), 2},
+      {"rows that see parts of groups alone", shape_of(48, 64, 8, 1), {AttnSlice::inv_causal({0, 48}, {16, 64})}, 1},
   };
 }
 
-query::EdgeParams edge_of(RandomAttention& r, int pack, int32_t num_items) {
+query::EdgeParams edge_of(RandomAttention& r, int pack) {
   const AttnShape& s = r.config.shape;
   query::EdgeParams edge{};
   edge.out = r.out_view().data;
@@ -71,7 +89,8 @@ query::EdgeParams edge_of(RandomAttention& r, int pack, int32_t num_items) {
   edge.dv_row_stride = r.dv_view().row_stride, edge.dv_head_stride = r.dv_view().head_stride;
   edge.seqlen_q = static_cast<int32_t>(s.seqlen_q), edge.seqlen_k = static_cast<int32_t>(s.seqlen_k);
   edge.num_heads_q = s.num_heads_q, edge.num_heads_kv = s.num_heads_kv;
-  edge.num_items = num_items;
+  const int64_t rows = query::kRows / pack;
+  edge.num_tiles = static_cast<int32_t>((s.seqlen_q + rows - 1) / rows);
   edge.num_head_groups = s.num_heads_q / pack;
   edge.num_key_groups = static_cast<int32_t>((s.seqlen_k + query::kGroupKeys - 1) / query::kGroupKeys);
   edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
@@ -82,20 +101,34 @@ query::EdgeParams edge_of(RandomAttention& r, int pack, int32_t num_items) {
   return edge;
 }
 
+/// One mask, or as many as there are groups of heads.
+schedule::GroupList list_of(const std::vector<std::vector<AttnSlice>>& masks, const AttnShape& s) {
+  const int pack = s.num_heads_q / s.num_heads_kv;
+  std::vector<schedule::GroupList> lists;
+  for (const std::vector<AttnSlice>& slices : masks) {
+    std::optional<schedule::GroupList> list = schedule::group_items(
+        schedule::build_tile_list(slices, s.seqlen_q, s.seqlen_k, {query::kRows / pack, query::kKeys}));
+    EXPECT_TRUE(list.has_value());
+    lists.push_back(std::move(list).value_or(schedule::GroupList()));
+  }
+  if (lists.size() == 1) return lists[0];
+  return schedule::join_groups(lists, s.num_heads_kv / static_cast<int>(lists.size()));
+}
+
 template <typename Element>
-void run_call(RandomAttention& r, const Case& c, const float* delta, const Order& order) {
+void run_call(RandomAttention& r, const schedule::GroupList& list, const Case& c, const float* delta,
+              const Order& order) {
   using Traits = query::Traits<Element>;
   const AttnShape& s = r.config.shape;
   const int pack = s.num_heads_q / s.num_heads_kv;
-  const auto list = schedule::group_items(
-      schedule::build_tile_list(c.slices, s.seqlen_q, s.seqlen_k, {query::kRows / pack, query::kKeys}));
-  ASSERT_TRUE(list.has_value());
-  query::EdgeParams edge = edge_of(r, pack, static_cast<int32_t>(list->items.size()));
+  const bool named = !list.items.empty() && list.items[0].head_group >= 0;
+  query::EdgeParams edge = edge_of(r, pack);
   const auto num_sums = static_cast<size_t>(s.num_heads_kv * edge.num_key_groups) * query::kGroupFloats;
   // Memory in which a call computes begins with anything in it.
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> sums(2 * num_sums, kNan);
-  std::vector<float> stats(list->items.size() * static_cast<size_t>(edge.num_head_groups) * query::kStatsFloats, kNan);
+  const auto tiles = static_cast<uint32_t>(edge.num_tiles * edge.num_head_groups);
+  std::vector<float> stats(size_t{tiles} * query::kStatsFloats, kNan);
   int32_t ticket = -1;
   edge.stats = stats.data();
   edge.dk_sums = sums.data();
@@ -109,17 +142,19 @@ void run_call(RandomAttention& r, const Case& c, const float* delta, const Order
     params.maps[0][large] = emulated::rows_first_map(r.k_view(), large ? 64 : 16, kPanels, 1);
     params.maps[1][large] = emulated::rows_first_map(r.v_view(), large ? 64 : 16, kPanels, 1);
   }
-  params.items = list->items.data();
-  params.groups = list->groups.data();
+  params.items = list.items.data();
+  params.groups = list.groups.data();
+  params.masks = list.masks.empty() ? nullptr : list.masks[0].keys;
   params.stats = stats.data();
   params.dk_sums = sums.data();
   params.dv_sums = sums.data() + num_sums;
   params.ticket = &ticket;
   params.dq = r.dq_view().data;
   params.dq_row_stride = r.dq_view().row_stride, params.dq_head_stride = r.dq_view().head_stride;
-  params.num_items = edge.num_items;
-  params.num_head_groups = edge.num_head_groups;
-  params.groups_per_section = c.groups_per_section;
+  params.num_items = static_cast<int32_t>(list.items.size());
+  params.num_tiles = edge.num_tiles;
+  params.num_head_groups = named ? 1 : edge.num_head_groups;
+  params.groups_per_section = named ? 1 : c.groups_per_section;
   params.pack_log2 = edge.pack_log2;
   params.heads_per_kv = pack;
   params.num_key_groups = edge.num_key_groups;
@@ -127,7 +162,6 @@ void run_call(RandomAttention& r, const Case& c, const float* delta, const Order
   params.scale_log2 = edge.softmax_scale * std::numbers::log2e_v<float>;
   params.dq_type = edge.dkv_type;
   static_assert(sizeof(query::Smem<Traits>) <= emulated::kSharedBytes);
-  const auto tiles = static_cast<uint32_t>(edge.num_items * edge.num_head_groups);
   const auto groups = static_cast<uint32_t>(2 * s.num_heads_kv * edge.num_key_groups);
   emulated::run_one_by_one({std::max(tiles, 1u), query::kEdgeThreads, order},
                            [&] { query::before_kernel<Element>(edge); });
@@ -137,17 +171,22 @@ void run_call(RandomAttention& r, const Case& c, const float* delta, const Order
 }
 
 template <typename Element>
-void expect_close(const Case& c, const Order& order) {
-  SCOPED_TRACE(testing::Message() << c.name << ", order " << order.seed);
+RandomConfig config_of(const Case& c) {
   RandomConfig config = config_of(c.shape, query::kHeadDim, query::kHeadDim, 0.0f, c.strided);
   config.shape.dtype = std::is_same_v<Element, __half> ? DType::kFloat16 : DType::kBFloat16;
   config.grad_dtype = c.gradients == DType::kFloat32 ? DType::kFloat32 : config.shape.dtype;
   config.out_dtype = c.strided ? config.shape.dtype : DType::kFloat32;
-  RandomAttention r = make_random(config, c.slices, 1);
+  return config;
+}
+
+template <typename Element>
+void expect_close(const Case& c, const Order& order) {
+  SCOPED_TRACE(testing::Message() << c.name << ", order " << order.seed);
+  RandomAttention r = make_random(config_of<Element>(c), c.slices, 1);
   const reference::DenseResult expected = reference::dense_attention(r.problem);
   emulated_backward::fill_results(r, expected);
   const std::vector<float> delta = c.delta ? emulated_backward::delta_of(r, expected) : std::vector<float>();
-  run_call<Element>(r, c, c.delta ? delta.data() : nullptr, order);
+  run_call<Element>(r, list_of({c.slices}, r.config.shape), c, c.delta ? delta.data() : nullptr, order);
   emulated_backward::expect_gradients(r, expected, false);
 }
 
@@ -158,6 +197,18 @@ TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64) {
 }
 TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64InFloat16) {
   emulated::in_orders(1, cases(), [](const Case& c, const Order& order) { expect_close<__half>(c, order); });
+}
+
+TEST(Sm90EmulatedQueryBackward, MasksOfHeadGroupsAgreeWithFloat64) {
+  const AttnShape shape = shape_of(160, 256, 32, 4);
+  const Case c{"masks of two key heads each", shape, {}, 3};
+  const std::vector<std::vector<AttnSlice>> masks{blocks_of(shape, 16, 0.4, 8), causal_blocks_of(shape, 32, 0.5, 9)};
+  for (int i = 0; i < (support::is_long_run() ? 6 : 1); ++i) {
+    RandomHeads r = make_random_heads(config_of<__nv_bfloat16>(c), masks, 3);
+    emulated_backward::fill_results(r.all, r.expected);
+    run_call<__nv_bfloat16>(r.all, list_of(masks, r.all.config.shape), c, nullptr, emulated::order(i));
+    emulated_backward::expect_gradients(r.all, r.expected, false);
+  }
 }
 
 }  // namespace
