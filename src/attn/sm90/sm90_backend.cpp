@@ -116,8 +116,8 @@ void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
     params.num_groups = params.groups_per_section = 1;
     return;
   }
-  params.groups_per_section = sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), lists.total_steps,
-                                                    lists.longest_steps, pack);
+  params.groups_per_section =
+      sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), lists.total_steps, lists.longest_steps, pack);
 }
 
 ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {

@@ -20,7 +20,8 @@ std::vector<std::string> compiled_kernels() {
   std::vector<std::string> names;
   std::ifstream table(TANGRAM_TEST_DATA "/../../tools/machine_code.txt");
   for (std::string line; std::getline(table, line);) {
-    for (const char* kernel : {"14forward_kernelI", "15backward_kernelI", "12large_kernelI", "21query_backward_kernelI"}) {
+    for (const char* kernel :
+         {"14forward_kernelI", "15backward_kernelI", "12large_kernelI", "21query_backward_kernelI"}) {
       if (line.find(kernel) != std::string::npos) names.push_back(line);
     }
   }
@@ -72,8 +73,8 @@ TEST(KernelList, IsOfTheKernelsThatAreCompiled) {
           if (!belongs(name, family, element, softcap)) continue;
           ++found;
           in_sample += family.exact || (element[0] == '1' && !softcap);
-          gathered += name.find("GatheredTraits") != std::string::npos ||
-                      name.find("query_backward") != std::string::npos;
+          gathered +=
+              name.find("GatheredTraits") != std::string::npos || name.find("query_backward") != std::string::npos;
         }
       }
     }

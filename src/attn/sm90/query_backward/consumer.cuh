@@ -25,13 +25,13 @@ struct Consumer {
   using Packed = uint32_t[kRows / 16][4];  // P or dS, as the operand of a product over rows
   using Half = float[kPanelColumns / 2];   // dk or dv of 64 keys by a panel of columns
 
-  using Turn = Turns<1>;                   // named barriers 1, 2
+  using Turn = Turns<1>;  // named barriers 1, 2
 
   const Params& params;
   Smem<Traits>& smem;
   const uint32_t warpgroup;  // 0 or 1
   uint32_t step = 0;         // in all items; uniform in a warp, and known to be
-  float dq[kHeadDim / 2];  // of 64 rows
+  float dq[kHeadDim / 2];    // of 64 rows
 
   __device__ Consumer(const Params& params_in, Smem<Traits>& smem_in)
       : params(params_in), smem(smem_in), warpgroup(__shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1) {}
@@ -82,8 +82,8 @@ struct Consumer {
 
   /// Starts dq += dS^T K of a step.
   __device__ __forceinline__ void issue_dq(uint32_t at) {
-    const uint64_t a = mn_major_operand(ptx::smem_address(smem.ds[at % Traits::kDsBuffers]) +
-                                        warpgroup * Traits::kPanelBytesDs);
+    const uint64_t a =
+        mn_major_operand(ptx::smem_address(smem.ds[at % Traits::kDsBuffers]) + warpgroup * Traits::kPanelBytesDs);
     const uint64_t b = mn_major_operand(ptx::smem_address(smem.k[at % Traits::kStagesK]), Traits::kPanelBytesK);
     ptx::wgmma_fence();
 #pragma unroll

@@ -123,8 +123,8 @@ std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const A
     if (steps >= steps_at_rest) return nullptr;
     lists.push_back(std::move(*list));
   }
-  return std::make_unique<DeviceGroupList>(
-      lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask), shape);
+  return std::make_unique<DeviceGroupList>(lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask),
+                                           shape);
 }
 
 }  // namespace tangram::sm90::query_backward

@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
       for (int k = 0; k < 8; ++k) delta[i] += x[k] * y[k];
     }
   }
-  uint4* stats = reinterpret_cast<uint4*>(params.stats) +
-                 (int64_t{head_group} * params.num_tiles + tile) * (kStatsFloats / 4);
+  uint4* stats =
+      reinterpret_cast<uint4*>(params.stats) + (int64_t{head_group} * params.num_tiles + tile) * (kStatsFloats / 4);
 #pragma unroll
   for (int i = 0; i < kPasses; ++i) {
     float x[8], y[8];

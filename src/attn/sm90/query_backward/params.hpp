@@ -29,10 +29,10 @@ struct Params {
   TensorMap dout_map;
   TensorMap maps[2][2];  ///< of k and v: boxes of one panel and 16 keys, and of 64 keys
   const GroupItem* items;
-  const int32_t* groups;  ///< schedule::GroupList::groups
+  const int32_t* groups;           ///< schedule::GroupList::groups
   const schedule::RowBits* masks;  ///< schedule::GroupList::masks
   const float* stats;              ///< [num_head_groups, num_tiles, kStatsFloats], tiles in the order of their rows
-  float* dk_sums;         ///< [num_heads_kv, num_key_groups, kGroupFloats], zeros before
+  float* dk_sums;                  ///< [num_heads_kv, num_key_groups, kGroupFloats], zeros before
   float* dv_sums;
   int32_t* ticket;  ///< zero before
   void* dq;

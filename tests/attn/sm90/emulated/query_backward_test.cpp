@@ -56,15 +56,15 @@ std::vector<AttnSlice> causal_blocks_of(const AttnShape& shape, int64_t block, d
 
 std::vector<Case> cases() {
   const AttnShape eight = shape_of(160, 512, 8, 1), two = shape_of(128, 320, 16, 2), four = shape_of(192, 384, 8, 2),
-                  one = shape_of(256, 256, 2, 2), causal = shape_of(272, 272, 8, 1),
-                  ragged = shape_of(75, 333, 8, 1);
+                  one = shape_of(256, 256, 2, 2), causal = shape_of(272, 272, 8, 1), ragged = shape_of(75, 333, 8, 1);
   return {
       {"blocks of 16", eight, blocks_of(eight, 16, 0.3, 1), 2},
       {"blocks of 16, two key heads", two, blocks_of(two, 16, 0.5, 2), 3, DType::kFloat32, true, false, 2},
       {"blocks of 32", eight, blocks_of(eight, 32, 0.4, 3), 2, DType::kBFloat16, true},
       {"blocks of 64, four heads a key head", four, blocks_of(four, 64, 0.4, 4), 2, DType::kBFloat16, false, true},
       {"blocks of 128, one head a key head", one, {AttnSlice::full({0, 128}, {128, 256})}, 2},
-      {"rows of a tile, keys of a group that end early", ragged,
+      {"rows of a tile, keys of a group that end early",
+       ragged,
        {AttnSlice::full({0, 16}, {16, 48}), AttnSlice::full({0, 16}, {64, 176}), AttnSlice::full({48, 75}, {0, 320})},
        2},
       {"nothing", ragged, {}, 1},
@@ -191,9 +191,7 @@ void expect_close(const Case& c, const Order& order) {
 }
 
 TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64) {
-  emulated::in_orders(0, cases(), [](const Case& c, const Order& order) {
-    expect_close<__nv_bfloat16>(c, order);
-  });
+  emulated::in_orders(0, cases(), [](const Case& c, const Order& order) { expect_close<__nv_bfloat16>(c, order); });
 }
 TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64InFloat16) {
   emulated::in_orders(1, cases(), [](const Case& c, const Order& order) { expect_close<__half>(c, order); });
