@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "schedule/tile_list.hpp"
@@ -89,8 +90,14 @@ void DeviceGroupList::fill(Params& params, EdgeParams& edge, void* workspace) co
   params.pack_log2 = edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
   params.heads_per_kv = shape_.num_heads_q / shape_.num_heads_kv;
   constexpr int64_t kBytesOfKey = 2 * kHeadDim * (2 + 4);  // keys, values and both sums
-  params.groups_per_section =
-      num_head_groups_ == 1 ? 1 : groups_per_section(shape_, kBytesOfKey, total_steps_, longest_steps_, pack);
+  params.groups_per_section = 1;
+  if (num_head_groups_ > 1) {
+    // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
+    const int64_t heads = std::max<int64_t>(gpu_of_current_device().l2_bytes / (shape_.seqlen_k * kBytesOfKey + 1), 1);
+    const int64_t most = heads * (params.heads_per_kv / pack);
+    params.groups_per_section = static_cast<int32_t>(std::min<int64_t>(
+        groups_per_section(shape_, kBytesOfKey, total_steps_, longest_steps_, pack), most));
+  }
   edge.seqlen_q = static_cast<int32_t>(shape_.seqlen_q);
   edge.seqlen_k = static_cast<int32_t>(shape_.seqlen_k);
   edge.num_heads_q = shape_.num_heads_q;
