@@ -9,7 +9,6 @@
 #ifdef TANGRAM_HAVE_CUDA
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/forward/launch.hpp"
-#include "attn/sm90/query_backward/params.hpp"
 #endif
 
 namespace tangram::sm90 {
@@ -22,7 +21,7 @@ constexpr int kGatheredDim = 128;
 constexpr int kItemKeys = 128, kStepQueries = 64;
 constexpr int kBackwardWarpgroups = 2;
 #ifdef TANGRAM_HAVE_CUDA
-static_assert(kGatheredDim == kGatheredHeadDim && kGatheredDim == query_backward::kHeadDim);
+static_assert(kGatheredDim == kGatheredHeadDim);
 static_assert(backward::kTileShape.block_m == kItemKeys && backward::kTileShape.block_n == kStepQueries);
 #endif
 
@@ -46,7 +45,7 @@ KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
 KernelFamily backward_family(const ShapeClass& row, bool exact) {
   const int kernels = row.backward_split ? 2 : 1;
   // The gathered one of each dtype has queries at rest, no softcap and any order of sums.
-  const bool gathered = exact && row.head_dim == kGatheredDim;
+  const bool gathered = exact;
   return {.pass = AttnPass::kBackward,
           .head_dim = row.head_dim,
           .head_dim_v = row.head_dim_v,

@@ -61,8 +61,9 @@ struct Case {
   bool causal = false;
 };
 
-AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv, DType dtype = DType::kBFloat16) {
-  return {rows, keys, heads_q, heads_kv, 128, 128, dtype};
+AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv, DType dtype = DType::kBFloat16,
+                   int dim = 128) {
+  return {rows, keys, heads_q, heads_kv, dim, dim, dtype};
 }
 
 std::vector<Case> cases() {
@@ -72,7 +73,9 @@ std::vector<Case> cases() {
           {16, shape_of(700, 700, 8, 1), kBf16, false, true},
           {32, shape_of(250, 2050, 8, 1), kF32},
           {64, shape_of(250, 4100, 8, 1), kBf16, true},
-          {64, shape_of(250, 4100, 8, 2, kF16), kF16}};
+          {64, shape_of(250, 4100, 8, 2, kF16), kF16},
+          {16, shape_of(300, 1050, 8, 1, kBf16, 64), kBf16, false, true},
+          {32, shape_of(250, 2050, 16, 2, kF16, 64), kF32}};
 }
 
 // NaN where nobody looks, in a workspace of NaN, called again and again.
@@ -163,7 +166,7 @@ TEST_F(Sm90QueryBackward, TakesMasksOfSmallBlocksAlone) {
   EXPECT_FALSE(has_list({AttnSlice::causal({0, 1024}, {0, 1024})}, shape));
   EXPECT_FALSE(has_list(blocks_of(shape, 24, 0.2), shape));
   AttnShape small = shape;
-  small.head_dim = small.head_dim_v = 64;
+  small.head_dim = small.head_dim_v = 96;
   EXPECT_FALSE(has_list(blocks_of(shape, 16, 0.2), small));
 }
 

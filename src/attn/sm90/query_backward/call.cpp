@@ -20,15 +20,15 @@ GradType grad_type(const TensorView& view) {
 }
 
 float softmax_scale_of(const AttnBackwardArgs& args) {
-  return args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(kHeadDim)));
+  return args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(args.q.dim)));
 }
 
 void fill_maps(Params& params, const AttnShape& shape, const AttnBackwardArgs& args) {
-  constexpr uint32_t kPanels = kHeadDim / 64;
+  const auto panels = static_cast<uint32_t>(shape.head_dim) / 64;
   const auto pack = static_cast<uint32_t>(packed_heads(shape));
   if (args.q.rows > 0) {
-    params.q_map = token_map(args.q, {kRows / pack, pack, kPanels}, true);
-    params.dout_map = token_map(args.dout, {kRows / pack, pack, kPanels}, true);
+    params.q_map = token_map(args.q, {kRows / pack, pack, panels}, true);
+    params.dout_map = token_map(args.dout, {kRows / pack, pack, panels}, true);
   }
   if (args.k.rows == 0) return;  // maps of what is never loaded are empty
   for (const bool large : {false, true}) {
@@ -80,7 +80,7 @@ void enqueue(const DeviceGroupList& list, const AttnShape& shape, const AttnBack
   params.softmax_scale = edge.softmax_scale;
   params.scale_log2 = params.softmax_scale * std::numbers::log2e_v<float>;
   const int64_t free_sms = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
-  launch(shape.dtype == DType::kFloat16, params, edge, static_cast<int>(std::min(free_sms, list.num_items())), stream);
+  launch(shape.dtype == DType::kFloat16, shape.head_dim, params, edge, static_cast<int>(std::min(free_sms, list.num_items())), stream);
 }
 
 }  // namespace tangram::sm90::query_backward

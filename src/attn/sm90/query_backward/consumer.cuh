@@ -21,6 +21,8 @@ namespace tangram::sm90::query_backward {
 template <typename Traits>
 struct Consumer {
   using Element = typename Traits::Element;
+  static constexpr int kHeadDim = Traits::kHeadDim;
+  static constexpr int kPanels = Traits::kPanels;
   using Scores = float[kRows / 2];         // of 64 keys by kRows
   using Packed = uint32_t[kRows / 16][4];  // P or dS, as the operand of a product over rows
   using Half = float[kPanelColumns / 2];   // dk or dv of 64 keys by a panel of columns
@@ -103,7 +105,7 @@ struct Consumer {
     if (!has_keys(at)) return;
     const StepMessage& message = smem.step[at % Traits::kStagesK];
     const int32_t place = message.kv_head * params.num_key_groups + first_key(message.groups[group()]) / kGroupKeys;
-    float4* vectors = reinterpret_cast<float4*>(to) + int64_t{place} * (kGroupFloats / 4) + fresh_thread() % 32;
+    float4* vectors = reinterpret_cast<float4*>(to) + int64_t{place} * (kGroupFloats<kHeadDim> / 4) + fresh_thread() % 32;
 #pragma unroll
     for (int j = 0; j < kPanelColumns / 8; ++j) {
       ptx::reduce_add_f32x4(vectors + (panel * (kPanelColumns / 8) + j) * 32,
@@ -196,30 +198,36 @@ struct Consumer {
       exponentiate(p, s, visible);
     }
     ptx::mbarrier_wait(&smem.dout_full, item_phase());
-    Half high;  // of dk
+    Half high;  // the last panel of dk
     for (;;) {
       {
-        Half dv[2];
+        Half dv[kPanels];
         issue_gradient(dv[0], p, smem.dout, 0);
-        issue_gradient(dv[1], p, smem.dout, 1);
-        ptx::wgmma_wait<1>();
-        ptx::pin_registers(dv[0]);
-        add_sums(params.dv_sums, dv[0], step, 0);
+        if constexpr (kPanels == 2) {
+          issue_gradient(dv[1], p, smem.dout, 1);
+          ptx::wgmma_wait<1>();
+          ptx::pin_registers(dv[0]);
+          add_sums(params.dv_sums, dv[0], step, 0);
+        }
         Scores dp;
         ptx::mbarrier_wait(&smem.v_full, step % 2);
         issue_product<true>(dp, smem.v, smem.dout);
         ptx::wgmma_wait<1>();
-        ptx::pin_registers(dv[1]);
-        add_sums(params.dv_sums, dv[1], step, 1);
+        ptx::pin_registers(dv[kPanels - 1]);
+        add_sums(params.dv_sums, dv[kPanels - 1], step, kPanels - 1);
         ptx::wgmma_wait<0>();
         ptx::pin_registers(dp);
         arrive(&smem.v_empty);
         score_gradients(p, dp);
       }
       store_ds(p);
-      {
+      Turn::take(warpgroup);
+      if constexpr (kPanels == 1) {
+        issue_gradient(high, p, smem.q, 0);
+        ptx::fence_proxy_async();
+        arrive(&smem.ds_full[step % Traits::kDsBuffers]);
+      } else {
         Half low;
-        Turn::take(warpgroup);
         issue_gradient(low, p, smem.q, 0);
         ptx::fence_proxy_async();
         arrive(&smem.ds_full[step % Traits::kDsBuffers]);
@@ -236,7 +244,7 @@ struct Consumer {
       Scores s;
       issue_scores(s);
       Turn::pass_to(warpgroup ^ 1);
-      add_sums(params.dk_sums, high, step - 1, 1);
+      add_sums(params.dk_sums, high, step - 1, kPanels - 1);
       Visible visible;
       find_visible(visible);
       ptx::wgmma_wait<0>();
@@ -252,7 +260,7 @@ struct Consumer {
     arrive(&smem.item_empty);
     await_ds(step);
     issue_dq(step);
-    add_sums(params.dk_sums, high, step, 1);
+    add_sums(params.dk_sums, high, step, kPanels - 1);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(dq);
   }

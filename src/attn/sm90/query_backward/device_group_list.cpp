@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "cuda/scratch_layout.hpp"
@@ -38,7 +39,7 @@ int64_t num_tiles(const AttnShape& shape) {
 /// Of both gradients.
 size_t num_sums(const AttnShape& shape) {
   return size_t{2} * static_cast<size_t>(shape.num_heads_kv) * static_cast<size_t>(num_key_groups(shape)) *
-         kGroupFloats;
+         static_cast<size_t>(kGroupKeys * shape.head_dim);
 }
 
 /// What a call computes in, in memory of any content.
@@ -89,14 +90,14 @@ void DeviceGroupList::fill(Params& params, EdgeParams& edge, void* workspace) co
   params.num_key_groups = edge.num_key_groups = num_key_groups(shape_);
   params.pack_log2 = edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
   params.heads_per_kv = shape_.num_heads_q / shape_.num_heads_kv;
-  constexpr int64_t kBytesOfKey = 2 * kHeadDim * (2 + 4);  // keys, values and both sums
+  const int64_t bytes_of_key = int64_t{2} * shape_.head_dim * (2 + 4);  // keys, values and both sums
   params.groups_per_section = 1;
   if (num_head_groups_ > 1) {
     // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
-    const int64_t heads = std::max<int64_t>(gpu_of_current_device().l2_bytes / (shape_.seqlen_k * kBytesOfKey + 1), 1);
+    const int64_t heads = std::max<int64_t>(gpu_of_current_device().l2_bytes / (shape_.seqlen_k * bytes_of_key + 1), 1);
     const int64_t most = heads * (params.heads_per_kv / pack);
     params.groups_per_section = static_cast<int32_t>(std::min<int64_t>(
-        groups_per_section(shape_, kBytesOfKey, total_steps_, longest_steps_, pack), most));
+        groups_per_section(shape_, bytes_of_key, total_steps_, longest_steps_, pack), most));
   }
   edge.seqlen_q = static_cast<int32_t>(shape_.seqlen_q);
   edge.seqlen_k = static_cast<int32_t>(shape_.seqlen_k);
@@ -108,7 +109,7 @@ size_t DeviceGroupList::workspace_bytes() const { return CallLayout(shape_, null
 
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
                                                const AttnShape& shape, const schedule::WorkList& work) {
-  if (shape.head_dim != kHeadDim || shape.head_dim_v != kHeadDim) return nullptr;
+  if (!has_exact_kernels(shape.head_dim, shape.head_dim_v)) return nullptr;
   const int pack = packed_heads(shape);
   const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
   double visible = 0, steps_at_rest = 0;  // of all heads

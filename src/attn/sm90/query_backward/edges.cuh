@@ -13,12 +13,12 @@ inline constexpr int kEdgeThreads = backward::kEdgeThreads;
 inline constexpr int kGroupsOfCta = kEdgeThreads / 32;  // of keys, dk and dv each for itself
 
 /// One CTA for each tile of rows and head group.
-template <typename Element>
+template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
   ptx::grid_dependency_launch();
   const int thread = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && thread == 0) *params.ticket = 0;
-  const int64_t num_sums = int64_t{2} * params.num_heads_kv * params.num_key_groups * (kGroupFloats / 4);
+  const int64_t num_sums = int64_t{2} * params.num_heads_kv * params.num_key_groups * (kGroupFloats<kHeadDim> / 4);
   const int64_t num_threads = int64_t{gridDim.x} * kEdgeThreads;
   for (int64_t i = int64_t{blockIdx.x} * kEdgeThreads + thread; i < num_sums; i += num_threads) {
     reinterpret_cast<float4*>(params.dk_sums)[i] = float4{};
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
 }
 
 /// A warp for each group of keys, of dk and of dv.
-template <typename Element>
+template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_constant__ EdgeParams params) {
   const int64_t warp = int64_t{blockIdx.x} * kGroupsOfCta + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_consta
   const auto place = static_cast<int32_t>(is_dv ? warp - num_sums : warp);
   const int32_t kv_head = place / params.num_key_groups;
   const int32_t first_key = (place - kv_head * params.num_key_groups) * kGroupKeys;
-  const float4* from = reinterpret_cast<const float4*>(params.dk_sums) + warp * (kGroupFloats / 4) + lane;
+  const float4* from = reinterpret_cast<const float4*>(params.dk_sums) + warp * (kGroupFloats<kHeadDim> / 4) + lane;
   float sums[kHeadDim / 2];  // as the accumulators of a wgmma
 #pragma unroll
   for (int j = 0; j < kHeadDim / 8; ++j) {

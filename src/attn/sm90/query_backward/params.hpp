@@ -15,11 +15,12 @@ using backward::GradType;
 using schedule::GroupItem;
 using schedule::kGroupKeys;
 
-inline constexpr int kHeadDim = 128;
 inline constexpr int kRows = 128;  // packed rows of an item: tokens by heads that share a key head
 inline constexpr int kKeys = 128;  // of a step, 64 for each of two consumer warpgroups
 inline constexpr int kStepGroups = kKeys / kGroupKeys;
-inline constexpr int kGroupFloats = kGroupKeys * kHeadDim;  // sums of dk or dv of a group, in fragment order of a warp
+/// Sums of dk or dv of a group, in the fragment order of a warp.
+template <int kHeadDim>
+inline constexpr int kGroupFloats = kGroupKeys * kHeadDim;
 /// Of an item: of each row eight bfloat16, as backward::kStatsFloats has them.
 inline constexpr int kStatsFloats = kRows * 4;
 

@@ -42,9 +42,13 @@ static_assert(sizeof(StepMessage) == 64);
 /// The first key of an entry of GroupList::groups.
 __device__ __forceinline__ int32_t first_key(int32_t entry) { return entry < 0 ? ~entry : entry; }
 
-template <typename ElementT>
-struct Traits : PanelSizes<kHeadDim, kHeadDim, kRows, kKeys> {
+/// For exactly this head_dim of q, k and v.
+template <typename ElementT, int kHeadDimT>
+struct Traits : PanelSizes<kHeadDimT, kHeadDimT, kRows, kKeys> {
   using Element = ElementT;
+  static constexpr int kHeadDim = kHeadDimT;
+  static constexpr int kPanels = kHeadDim / kPanelColumns;
+  static_assert(kPanels == 1 || kPanels == 2);
   static constexpr int kThreads = 128 + kConsumerThreads;
   static constexpr int kProducerRegisters = 24;  // 24 + 2 * 240 = 3 * 168, what the launch gives
   static constexpr int kConsumerRegisters = 240;

@@ -115,15 +115,15 @@ schedule::GroupList list_of(const std::vector<std::vector<AttnSlice>>& masks, co
   return schedule::join_groups(lists, s.num_heads_kv / static_cast<int>(lists.size()));
 }
 
-template <typename Element>
+template <typename Element, int kHeadDim>
 void run_call(RandomAttention& r, const schedule::GroupList& list, const Case& c, const float* delta,
               const Order& order) {
-  using Traits = query::Traits<Element>;
+  using Traits = query::Traits<Element, kHeadDim>;
   const AttnShape& s = r.config.shape;
   const int pack = s.num_heads_q / s.num_heads_kv;
   const bool named = !list.items.empty() && list.items[0].head_group >= 0;
   query::EdgeParams edge = edge_of(r, pack);
-  const auto num_sums = static_cast<size_t>(s.num_heads_kv * edge.num_key_groups) * query::kGroupFloats;
+  const auto num_sums = static_cast<size_t>(s.num_heads_kv * edge.num_key_groups) * query::kGroupFloats<kHeadDim>;
   // Memory in which a call computes begins with anything in it.
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> sums(2 * num_sums, kNan);
@@ -136,8 +136,8 @@ void run_call(RandomAttention& r, const schedule::GroupList& list, const Case& c
   if (delta != nullptr) edge.delta = delta, edge.out = nullptr, edge.out_float32 = false;
   query::Params params{};
   constexpr auto kPanels = emulated::Columns::kPanels;
-  params.q_map = emulated::heads_first_map(r.q_view(), query::kRows / pack, pack, 2, kPanels);
-  params.dout_map = emulated::heads_first_map(r.dout_view(), query::kRows / pack, pack, 2, kPanels);
+  params.q_map = emulated::heads_first_map(r.q_view(), query::kRows / pack, pack, kHeadDim / 64, kPanels);
+  params.dout_map = emulated::heads_first_map(r.dout_view(), query::kRows / pack, pack, kHeadDim / 64, kPanels);
   for (const int large : {0, 1}) {
     params.maps[0][large] = emulated::rows_first_map(r.k_view(), large ? 64 : 16, kPanels, 1);
     params.maps[1][large] = emulated::rows_first_map(r.v_view(), large ? 64 : 16, kPanels, 1);
@@ -164,47 +164,50 @@ void run_call(RandomAttention& r, const schedule::GroupList& list, const Case& c
   static_assert(sizeof(query::Smem<Traits>) <= emulated::kSharedBytes);
   const auto groups = static_cast<uint32_t>(2 * s.num_heads_kv * edge.num_key_groups);
   emulated::run_one_by_one({std::max(tiles, 1u), query::kEdgeThreads, order},
-                           [&] { query::before_kernel<Element>(edge); });
+                           [&] { query::before_kernel<Element, kHeadDim>(edge); });
   emulated::run({c.blocks, Traits::kThreads, order}, [&] { query::query_backward_kernel<Traits>(params); });
   emulated::run_one_by_one({(groups + query::kGroupsOfCta - 1) / query::kGroupsOfCta, query::kEdgeThreads, order},
-                           [&] { query::after_kernel<Element>(edge); });
+                           [&] { query::after_kernel<Element, kHeadDim>(edge); });
 }
 
-template <typename Element>
+template <typename Element, int kHeadDim>
 RandomConfig config_of(const Case& c) {
-  RandomConfig config = config_of(c.shape, query::kHeadDim, query::kHeadDim, 0.0f, c.strided);
+  RandomConfig config = config_of(c.shape, kHeadDim, kHeadDim, 0.0f, c.strided);
   config.shape.dtype = std::is_same_v<Element, __half> ? DType::kFloat16 : DType::kBFloat16;
   config.grad_dtype = c.gradients == DType::kFloat32 ? DType::kFloat32 : config.shape.dtype;
   config.out_dtype = c.strided ? config.shape.dtype : DType::kFloat32;
   return config;
 }
 
-template <typename Element>
+template <typename Element, int kHeadDim>
 void expect_close(const Case& c, const Order& order) {
   SCOPED_TRACE(testing::Message() << c.name << ", order " << order.seed);
-  RandomAttention r = make_random(config_of<Element>(c), c.slices, 1);
+  RandomAttention r = make_random(config_of<Element, kHeadDim>(c), c.slices, 1);
   const reference::DenseResult expected = reference::dense_attention(r.problem);
   emulated_backward::fill_results(r, expected);
   const std::vector<float> delta = c.delta ? emulated_backward::delta_of(r, expected) : std::vector<float>();
-  run_call<Element>(r, list_of({c.slices}, r.config.shape), c, c.delta ? delta.data() : nullptr, order);
+  run_call<Element, kHeadDim>(r, list_of({c.slices}, r.config.shape), c, c.delta ? delta.data() : nullptr, order);
   emulated_backward::expect_gradients(r, expected, false);
 }
 
-TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64) {
-  emulated::in_orders(0, cases(), [](const Case& c, const Order& order) { expect_close<__nv_bfloat16>(c, order); });
+template <typename Element, int kHeadDim>
+void expect_all_close(int first) {
+  emulated::in_orders(first, cases(), [](const Case& c, const Order& order) {
+    expect_close<Element, kHeadDim>(c, order);
+  });
 }
-TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64InFloat16) {
-  emulated::in_orders(1, cases(), [](const Case& c, const Order& order) { expect_close<__half>(c, order); });
-}
+TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64HeadDim64) { expect_all_close<__nv_bfloat16, 64>(0); }
+TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64HeadDim128) { expect_all_close<__nv_bfloat16, 128>(1); }
+TEST(Sm90EmulatedQueryBackward, AgreesWithFloat64InFloat16HeadDim128) { expect_all_close<__half, 128>(2); }
 
 TEST(Sm90EmulatedQueryBackward, MasksOfHeadGroupsAgreeWithFloat64) {
   const AttnShape shape = shape_of(160, 256, 32, 4);
   const Case c{"masks of two key heads each", shape, {}, 3};
   const std::vector<std::vector<AttnSlice>> masks{blocks_of(shape, 16, 0.4, 8), causal_blocks_of(shape, 32, 0.5, 9)};
   for (int i = 0; i < (support::is_long_run() ? 6 : 1); ++i) {
-    RandomHeads r = make_random_heads(config_of<__nv_bfloat16>(c), masks, 3);
+    RandomHeads r = make_random_heads(config_of<__nv_bfloat16, 128>(c), masks, 3);
     emulated_backward::fill_results(r.all, r.expected);
-    run_call<__nv_bfloat16>(r.all, list_of(masks, r.all.config.shape), c, nullptr, emulated::order(i));
+    run_call<__nv_bfloat16, 128>(r.all, list_of(masks, r.all.config.shape), c, nullptr, emulated::order(i));
     emulated_backward::expect_gradients(r.all, r.expected, false);
   }
 }
