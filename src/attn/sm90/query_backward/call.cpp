@@ -80,7 +80,8 @@ void enqueue(const DeviceGroupList& list, const AttnShape& shape, const AttnBack
   params.softmax_scale = edge.softmax_scale;
   params.scale_log2 = params.softmax_scale * std::numbers::log2e_v<float>;
   const int64_t free_sms = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
-  launch(shape.dtype == DType::kFloat16, shape.head_dim, params, edge, static_cast<int>(std::min(free_sms, list.num_items())), stream);
+  launch(shape.dtype == DType::kFloat16, shape.head_dim, params, edge,
+         static_cast<int>(std::min(free_sms, list.num_items())), stream);
 }
 
 }  // namespace tangram::sm90::query_backward

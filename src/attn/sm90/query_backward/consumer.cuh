@@ -105,7 +105,8 @@ struct Consumer {
     if (!has_keys(at)) return;
     const StepMessage& message = smem.step[at % Traits::kStagesK];
     const int32_t place = message.kv_head * params.num_key_groups + first_key(message.groups[group()]) / kGroupKeys;
-    float4* vectors = reinterpret_cast<float4*>(to) + int64_t{place} * (kGroupFloats<kHeadDim> / 4) + fresh_thread() % 32;
+    float4* vectors =
+        reinterpret_cast<float4*>(to) + int64_t{place} * (kGroupFloats<kHeadDim> / 4) + fresh_thread() % 32;
 #pragma unroll
     for (int j = 0; j < kPanelColumns / 8; ++j) {
       ptx::reduce_add_f32x4(vectors + (panel * (kPanelColumns / 8) + j) * 32,

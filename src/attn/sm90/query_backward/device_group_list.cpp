@@ -96,8 +96,8 @@ void DeviceGroupList::fill(Params& params, EdgeParams& edge, void* workspace) co
     // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
     const int64_t heads = std::max<int64_t>(gpu_of_current_device().l2_bytes / (shape_.seqlen_k * bytes_of_key + 1), 1);
     const int64_t most = heads * (params.heads_per_kv / pack);
-    params.groups_per_section = static_cast<int32_t>(std::min<int64_t>(
-        groups_per_section(shape_, bytes_of_key, total_steps_, longest_steps_, pack), most));
+    params.groups_per_section = static_cast<int32_t>(
+        std::min<int64_t>(groups_per_section(shape_, bytes_of_key, total_steps_, longest_steps_, pack), most));
   }
   edge.seqlen_q = static_cast<int32_t>(shape_.seqlen_q);
   edge.seqlen_k = static_cast<int32_t>(shape_.seqlen_k);
