@@ -50,7 +50,7 @@ std::vector<std::string> name_parts(const KernelFamily& family, const std::strin
   if (family.exact) {
     std::vector<std::string> parts{named("6Traits", integers({family.head_dim}))};
     if (family.gathered && !softcap)
-      parts.push_back("6TraitsI" + element + integers({family.head_dim}) + "EEEvNS1_6ParamsE");
+      parts.push_back("6TraitsI" + element + integers({family.head_dim}) + "EEEEvNS1_6ParamsE");
     return parts;
   }
   return {named("12AnyDimTraits", dims), named("11LargeTraits", dims)};
