@@ -26,14 +26,6 @@ __device__ __forceinline__ void tma_load_4d(void* destination, const void* tenso
       : "memory");
 }
 
-/// Fetches the box into the L2 cache. One thread.
-__device__ __forceinline__ void tma_prefetch_4d(const void* tensor_map, int32_t c0, int32_t c1, int32_t c2,
-                                                int32_t c3) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(tensor_map), "r"(c0),
-               "r"(c1), "r"(c2), "r"(c3)
-               : "memory");
-}
-
 /// As tma_load_4d, into the same offsets of every CTA of the cluster whose bit is set in `cta_mask`.
 __device__ __forceinline__ void tma_load_4d_multicast(void* destination, const void* tensor_map, uint64_t* barrier,
                                                       uint16_t cta_mask, int32_t c0, int32_t c1, int32_t c2,

@@ -176,7 +176,6 @@ struct Consumer {
   __device__ __forceinline__ void await_ds(uint32_t at) {
     ptx::mbarrier_wait(&smem.ds_full[at % Traits::kDsBuffers], at / Traits::kDsBuffers % 2);
   }
-  __device__ __forceinline__ bool is_last() { return uniform(smem.step[stage()].kind & kStepLast) != 0; }
   __device__ __forceinline__ uint32_t item_phase() const { return smem.step[stage()].kind & kStepOddItem ? 1 : 0; }
 
   /// All steps of an item that sees keys:
@@ -220,7 +219,6 @@ struct Consumer {
         ptx::wgmma_wait<0>();
         ptx::pin_registers(dp);
         arrive(&smem.v_empty);
-        if (is_last()) arrive(&smem.dout_empty);
         score_gradients(p, dp);
       }
       store_ds(p);
@@ -241,7 +239,7 @@ struct Consumer {
       }
       ptx::wgmma_wait<0>();
       ptx::pin_registers(high);
-      if (is_last()) break;
+      if (uniform(smem.step[stage()].kind & kStepLast)) break;
       advance();
       await_step();
       Scores s;
@@ -260,7 +258,7 @@ struct Consumer {
       arrive(&smem.k_empty[(step - 1) % Traits::kStagesK]);
     }
     Turn::pass_to(warpgroup ^ 1);
-    arrive(&smem.q_empty);
+    arrive(&smem.item_empty);
     await_ds(step);
     issue_dq(step);
     add_sums(params.dk_sums, high, step, kPanels - 1);

@@ -13,7 +13,7 @@
 // mbarriers                  arrivals            a phase ends when
 //   planned[stage]           1                   the message of a step is there
 //   q_full, dout_full        1 and bytes         Q and row statistics, dout of an item are there
-//   q_empty, dout_empty      8 consumer warps    its last dK, its last dP has been multiplied
+//   item_empty               8 consumer warps    its last dK has been multiplied
 //   k_full[stage]            1 and bytes         K of a step is there
 //   k_empty[stage]           8 consumer warps    dQ of the step has been multiplied, and its message read
 //   v_full, v_empty          1 and bytes; 8      V of a step is there; has been multiplied
@@ -38,8 +38,7 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
   for (uint64_t& barrier : smem.planned) ptx::mbarrier_init(&barrier, 1);
   ptx::mbarrier_init(&smem.q_full, 1);
   ptx::mbarrier_init(&smem.dout_full, 1);
-  ptx::mbarrier_init(&smem.q_empty, kConsumerWarps);
-  ptx::mbarrier_init(&smem.dout_empty, kConsumerWarps);
+  ptx::mbarrier_init(&smem.item_empty, kConsumerWarps);
   init_ring(smem.k_full, 1, smem.k_empty, kConsumerWarps);
   ptx::mbarrier_init(&smem.v_full, 1);
   ptx::mbarrier_init(&smem.v_empty, kConsumerWarps);

@@ -102,22 +102,18 @@ struct Loader {
     }
   }
 
-  /// dout is given back earlier than Q, which is on its way to the L2 cache meanwhile.
   __device__ __forceinline__ void load_item(const StepMessage& message) {
-    const uint32_t phase = message.kind & kStepOddItem ? 0 : 1;
+    ptx::mbarrier_wait(&smem.item_empty, message.kind & kStepOddItem ? 0 : 1);
     const int32_t row = message.row_begin, head = message.head;
-    ptx::tma_prefetch_4d(&params.q_map, 0, head, row, 0);
-    ptx::mbarrier_wait(&smem.dout_empty, phase);
-    ptx::mbarrier_arrive_expect_tx(&smem.dout_full, Traits::kBytesQ);
-    load_packed_rows<false, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.dout, &params.dout_map, &smem.dout_full, head,
-                                                                     row);
-    ptx::mbarrier_wait(&smem.q_empty, phase);
+    const int32_t tile = row / (kRows >> params.pack_log2);
     ptx::mbarrier_arrive_expect_tx(&smem.q_full, Traits::kBytesQ + kStatsFloats * 4);
     load_packed_rows<false, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.q, &params.q_map, &smem.q_full, head, row);
-    const int32_t tile = row / (kRows >> params.pack_log2);
     ptx::bulk_load(smem.stats,
                    params.stats + (int64_t{head >> params.pack_log2} * params.num_tiles + tile) * kStatsFloats,
                    kStatsFloats * 4, &smem.q_full);
+    ptx::mbarrier_arrive_expect_tx(&smem.dout_full, Traits::kBytesQ);
+    load_packed_rows<false, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.dout, &params.dout_map, &smem.dout_full, head,
+                                                                     row);
   }
 
   __device__ __forceinline__ void run() {

@@ -69,7 +69,7 @@ struct alignas(1024) Smem {
   alignas(128) uint32_t ones[3][32];  // as backward::Smem::ones
   StepMessage step[Traits::kStagesK];
   uint64_t planned[Traits::kStagesK];
-  uint64_t q_full, dout_full, q_empty, dout_empty;
+  uint64_t q_full, dout_full, item_empty;
   uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
   uint64_t v_full, v_empty;
   uint64_t ds_full[Traits::kDsBuffers];

@@ -194,7 +194,6 @@ inline void tma_load_4d(void* destination, const void* map, uint64_t* barrier, i
     emulated::count_bytes(barrier_at(barrier), -bytes);
   });
 }
-inline void tma_prefetch_4d(const void*, int32_t, int32_t, int32_t, int32_t) {}
 inline void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* barrier) {
   emulated::do_later([=] {
     std::memcpy(destination, source, bytes);
