@@ -36,6 +36,10 @@ int64_t num_tiles(const AttnShape& shape) {
   return (shape.seqlen_q + rows - 1) / rows;
 }
 
+bool has_whole_groups(const AttnSlice& slice) {
+  return slice.k_range.begin % kGroupKeys == 0 && slice.k_range.end % kGroupKeys == 0;
+}
+
 /// Of both gradients.
 size_t num_sums(const AttnShape& shape) {
   return size_t{2} * static_cast<size_t>(shape.num_heads_kv) * static_cast<size_t>(num_key_groups(shape)) *
@@ -114,6 +118,7 @@ std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const A
   const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
   double visible = 0, steps_at_rest = 0;  // of all heads
   for (const std::span<const AttnSlice> slices : masks) {
+    if (!std::ranges::all_of(slices, has_whole_groups)) return nullptr;  // most masks end here
     for (const AttnSlice& slice : slices) visible += static_cast<double>(area(slice)) * pack * groups_per_mask;
   }
   for (const schedule::Item& item : work.items) steps_at_rest += item.num_steps;
