@@ -97,7 +97,7 @@ class Gatherer {
       for (int32_t key = run.k_begin; key < run.k_end; key += kGroupKeys) groups_.push_back(key);
     }
     const auto keys = static_cast<int32_t>(groups_.size() * kGroupKeys);
-    mark_large_boxes();
+    mark_large_boxes(groups_);
     TileRun& run = result_.runs.emplace_back();
     run.k_end = run.full_end = run.slice_k_end = keys;
     run.row_begin = item.row_begin;
@@ -113,15 +113,6 @@ class Gatherer {
     run.group_begin = static_cast<int32_t>(last_);
   }
 
-  void mark_large_boxes() {
-    for (size_t i = 0; i + kLargeBox <= groups_.size(); ++i) {
-      bool follow = true;
-      for (int32_t j = 1; j < kLargeBox; ++j)
-        follow = follow && groups_[i + static_cast<size_t>(j)] == groups_[i] + j * kGroupKeys;
-      if (follow) groups_[i] = ~groups_[i];
-    }
-  }
-
   const TileList& tiles_;
   bool was_sorted_ = true;
   int64_t previous_ = INT64_MAX;
@@ -131,6 +122,15 @@ class Gatherer {
 };
 
 }  // namespace
+
+void mark_large_boxes(std::vector<int32_t>& groups) {
+  for (size_t i = 0; i + kLargeBox <= groups.size(); ++i) {
+    bool follow = true;
+    for (int32_t j = 1; j < kLargeBox; ++j)
+      follow = follow && groups[i + static_cast<size_t>(j)] == groups[i] + j * kGroupKeys;
+    if (follow) groups[i] = ~groups[i];
+  }
+}
 
 std::optional<GatheredList> gather_runs(const TileList& tiles) { return Gatherer(tiles).gather(); }
 

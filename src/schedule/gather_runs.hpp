@@ -24,6 +24,9 @@ struct GatheredList {
   std::vector<int32_t> groups;
 };
 
+/// Marks, in a list of first keys of groups, those that the three groups behind follow without a gap.
+void mark_large_boxes(std::vector<int32_t>& groups);
+
 /// Gathers the runs of `tiles` whose lengths are multiples of kGroupKeys in the items that need an eighth fewer steps
 /// for it; nothing where all items together would not need a twentieth fewer. Items that came longest first still do.
 /// Equal neighbours share their groups. O(items + runs + groups).

@@ -76,11 +76,12 @@ void Sm90Backend::prepare_backward_head_masks(PreparedMask& mask, std::span<cons
   for (const TileList& tiles : transposed_tiles) sm90::check_transposed_tiles(kFunction, prepared.shape, tiles);
   const cuda::AllowAllocationDuringCapture allow;  // as in prepare_backward()
   const std::vector<std::span<const AttnSlice>> slices(prepared.head_slices.begin(), prepared.head_slices.end());
-  prepared.set_backward(
-      std::make_unique<sm90::backward::DeviceWorkList>(
-          schedule::join_work(transposed_tiles, slices, prepared.shape, sm90::gpu_of_current_device(), calls),
-          prepared.shape),
-      calls);
+  const schedule::WorkList work =
+      schedule::join_work(transposed_tiles, slices, prepared.shape, sm90::gpu_of_current_device(), calls);
+  prepared.set_backward(std::make_unique<sm90::backward::DeviceWorkList>(work, prepared.shape), calls);
+  if (calls != BackwardCalls::kDeterministic) {
+    prepared.backward_groups = sm90::query_backward::choose_groups(slices, prepared.shape, work);
+  }
 }
 
 }  // namespace tangram

@@ -44,6 +44,8 @@ KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
 
 KernelFamily backward_family(const ShapeClass& row, bool exact) {
   const int kernels = row.backward_split ? 2 : 1;
+  // The gathered one of each dtype has queries at rest, no softcap and any order of sums.
+  const bool gathered = exact;
   return {.pass = AttnPass::kBackward,
           .head_dim = row.head_dim,
           .head_dim_v = row.head_dim_v,
@@ -53,8 +55,9 @@ KernelFamily backward_family(const ShapeClass& row, bool exact) {
           .step_softcap = kStepQueries,
           .warpgroups = kBackwardWarpgroups,
           .kernels_a_call = kernels,
-          .num_kernels = kDTypes * kSoftcaps * kDeterministic * kernels,
-          .num_in_sample = (exact ? kDTypes * kSoftcaps : 1) * kDeterministic * kernels};
+          .gathered = gathered,
+          .num_kernels = kDTypes * kSoftcaps * kDeterministic * kernels + (gathered ? kDTypes : 0),
+          .num_in_sample = (exact ? kDTypes * kSoftcaps : 1) * kDeterministic * kernels + (gathered ? kDTypes : 0)};
 }
 
 }  // namespace

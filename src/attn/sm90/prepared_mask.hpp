@@ -14,6 +14,7 @@
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/key_stretches.hpp"
 #include "attn/sm90/list_buffer.hpp"
+#include "attn/sm90/query_backward/device_group_list.hpp"
 #include "cuda/packed_arrays.hpp"
 #include "tangram/attention.hpp"
 
@@ -47,6 +48,7 @@ struct Sm90Mask final : PreparedMask {
   std::optional<ForwardLists> forward;
   std::unique_ptr<backward::DeviceWorkList> backward;  ///< of all calls, unless
   std::unique_ptr<backward::DeviceWorkList> deterministic_backward;
+  std::unique_ptr<query_backward::DeviceGroupList> backward_groups;  ///< null, or for calls that its kernels take
   bool backward_is_default = false;    ///< `backward` is of calls that are not deterministic
   std::unique_ptr<ListBuffer> buffer;  ///< in place of both, for masks that come later
   schedule::LateKeys late_keys;
@@ -70,7 +72,8 @@ struct Sm90Mask final : PreparedMask {
   bool is_held_by_graphs() const override { return buffer && buffer->is_held_by_graphs(); }
   int64_t device_bytes() const override {
     const size_t lists = (forward ? forward->arrays.device_bytes() : 0) + (backward ? backward->device_bytes() : 0) +
-                         (deterministic_backward ? deterministic_backward->device_bytes() : 0);
+                         (deterministic_backward ? deterministic_backward->device_bytes() : 0) +
+                         (backward_groups ? backward_groups->device_bytes() : 0);
     return static_cast<int64_t>(lists + (buffer ? buffer->device_bytes() : 0) + late_keys_on_device.device_bytes() +
                                 stretches.device_bytes());
   }
@@ -83,6 +86,11 @@ Sm90Mask& as_sm90(PreparedMask& mask);
 /// Heads that share a tile of the forward pass: the largest power of two that divides the query heads of a key head, at
 /// most 64.
 int packed_heads(const AttnShape& shape);
+/// Head groups that what belongs to them, `bytes_of_key` for each key of a key head, lets stay in the L2 cache, whole
+/// key heads at a time, in sections of equal size. A section must last four times as long as the longest item, though,
+/// or the multiprocessors would wait for those with which the last section begins.
+int32_t groups_per_section(const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps, int64_t longest_steps,
+                           int pack);
 /// Throws InvalidArgument, naming `function`, unless the list is of Sm90Backend::tile_shape and the shape's sequences.
 void check_tiles(const char* function, const TileList& tiles, const AttnShape& shape, const TileShape& tile);
 

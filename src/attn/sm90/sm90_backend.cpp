@@ -94,28 +94,15 @@ void fill_maps(ForwardParams& params, const AttnShape& shape, const AttnForwardA
                        : params.q_map;
 }
 
-/// Head groups whose keys and values stay in the L2 cache, whole key heads at a time, in sections of equal size. A
-/// section must last four times as long as the longest item, though, or the SMs would wait for those with which the
-/// last section begins.
-int32_t groups_per_section(const AttnShape& shape, int64_t total_steps, int64_t longest_steps, int pack) {
-  const GpuModel gpu = sm90::gpu_of_current_device();
-  const int64_t head_bytes = std::max<int64_t>(shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2, 1);
-  const int64_t fitting = std::clamp<int64_t>(kept_in_l2(gpu) / head_bytes, 1, shape.num_heads_kv);
-  const int64_t groups_per_head = shape.num_heads_q / shape.num_heads_kv / pack;
-  const int64_t head_steps = std::max<int64_t>(total_steps * groups_per_head, 1);
-  const int64_t balanced = (4 * longest_steps * gpu.multiprocessors + head_steps - 1) / head_steps;
-  const int64_t wanted = std::clamp<int64_t>(std::max(fitting, balanced), 1, shape.num_heads_kv);
-  const int64_t sections = (shape.num_heads_kv + wanted - 1) / wanted;
-  const int64_t heads = (shape.num_heads_kv + sections - 1) / sections;
-  return static_cast<int32_t>(heads * groups_per_head);
-}
+/// In K and V.
+int64_t bytes_of_key(const AttnShape& shape) { return int64_t{2} * (shape.head_dim + shape.head_dim_v); }
 
 void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
   params.num_groups = mask.shape.num_heads_q / pack;
   if (mask.buffer != nullptr) {
     mask.buffer->fill(params);
     // The order of work must not depend on the mask that is there when a graph is captured.
-    params.groups_per_section = groups_per_section(mask.shape, 0, 0, pack);
+    params.groups_per_section = sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), 0, 0, pack);
     return;
   }
   const ForwardLists& lists = *mask.forward;
@@ -129,7 +116,8 @@ void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
     params.num_groups = params.groups_per_section = 1;
     return;
   }
-  params.groups_per_section = groups_per_section(mask.shape, lists.total_steps, lists.longest_steps, pack);
+  params.groups_per_section =
+      sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), lists.total_steps, lists.longest_steps, pack);
 }
 
 ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {
@@ -265,6 +253,20 @@ int packed_heads(const AttnShape& shape) {
   int pack = 1;
   while (pack < 64 && group % (2 * pack) == 0) pack *= 2;
   return pack;
+}
+
+int32_t groups_per_section(const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps, int64_t longest_steps,
+                           int pack) {
+  const GpuModel gpu = gpu_of_current_device();
+  const int64_t head_bytes = std::max<int64_t>(shape.seqlen_k * bytes_of_key, 1);
+  const int64_t fitting = std::clamp<int64_t>(kept_in_l2(gpu) / head_bytes, 1, shape.num_heads_kv);
+  const int64_t groups_per_head = shape.num_heads_q / shape.num_heads_kv / pack;
+  const int64_t head_steps = std::max<int64_t>(total_steps * groups_per_head, 1);
+  const int64_t balanced = (4 * longest_steps * gpu.multiprocessors + head_steps - 1) / head_steps;
+  const int64_t wanted = std::clamp<int64_t>(std::max(fitting, balanced), 1, shape.num_heads_kv);
+  const int64_t sections = (shape.num_heads_kv + wanted - 1) / wanted;
+  const int64_t heads = (shape.num_heads_kv + sections - 1) / sections;
+  return static_cast<int32_t>(heads * groups_per_head);
 }
 
 void check_tiles(const char* function, const TileList& tiles, const AttnShape& shape, const TileShape& tile) {

@@ -19,6 +19,7 @@
 #include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/query_backward/call.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
@@ -223,10 +224,13 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
   sm90::check_transposed_tiles("Sm90Backend::prepare_backward", shape, transposed_tiles);
   const GpuModel gpu = sm90::gpu_of_current_device();
   const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
-  auto lists = std::make_unique<sm90::backward::DeviceWorkList>(
-      schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys, {.calls = calls}),
-      shape);
-  prepared.set_backward(std::move(lists), calls);
+  const schedule::WorkList work =
+      schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys, {.calls = calls});
+  prepared.set_backward(std::make_unique<sm90::backward::DeviceWorkList>(work, shape), calls);
+  if (calls != BackwardCalls::kDeterministic && prepared.late_keys.empty()) {
+    const std::span<const AttnSlice> slices(prepared.slices);
+    prepared.backward_groups = sm90::query_backward::choose_groups({&slices, 1}, shape, work);
+  }
 }
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
@@ -239,6 +243,7 @@ int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
   for (const auto* lists : {prepared.backward.get(), prepared.deterministic_backward.get()}) {
     if (lists != nullptr) bytes = std::max(bytes, lists->workspace_bytes());
   }
+  if (prepared.backward_groups) bytes = std::max(bytes, prepared.backward_groups->workspace_bytes());
   return static_cast<int64_t>(bytes);
 }
 
@@ -252,6 +257,13 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   sm90::check_buffer(kFunction, prepared, AttnPasses::kForward);
   check_backward(prepared.shape, args);
   const auto cuda_stream = cuda::as_stream(stream);
+  if (prepared.backward_groups && sm90::query_backward::takes(args, !prepared.late_keys.empty())) {
+    const auto bytes = static_cast<int64_t>(prepared.backward_groups->workspace_bytes());
+    const sm90::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
+    const cuda::ProfileRange range("tangram: attention backward");
+    sm90::query_backward::enqueue(*prepared.backward_groups, prepared.shape, args, workspace.data(), cuda_stream);
+    return;
+  }
   const int64_t needed =
       lists != nullptr ? static_cast<int64_t>(lists->workspace_bytes()) : backward_workspace_bytes(mask);
   const sm90::CallWorkspace workspace(kFunction, args.workspace, needed, cuda_stream);

@@ -20,7 +20,8 @@ std::vector<std::string> compiled_kernels() {
   std::vector<std::string> names;
   std::ifstream table(TANGRAM_TEST_DATA "/../../tools/machine_code.txt");
   for (std::string line; std::getline(table, line);) {
-    for (const char* kernel : {"14forward_kernelI", "15backward_kernelI", "12large_kernelI"}) {
+    for (const char* kernel :
+         {"14forward_kernelI", "15backward_kernelI", "12large_kernelI", "21query_backward_kernelI"}) {
       if (line.find(kernel) != std::string::npos) names.push_back(line);
     }
   }
@@ -46,7 +47,12 @@ std::vector<std::string> name_parts(const KernelFamily& family, const std::strin
     if (family.exact) return {named("13ForwardTraits", integers({family.head_dim, step}))};
     return {named(family.min_rows > 0 ? "17ManyForwardTraits" : "19AnyDimForwardTraits", dims)};
   }
-  if (family.exact) return {named("6Traits", integers({family.head_dim}))};
+  if (family.exact) {
+    std::vector<std::string> parts{named("6Traits", integers({family.head_dim}))};
+    if (family.gathered && !softcap)
+      parts.push_back("6TraitsI" + element + integers({family.head_dim}) + "EEEEvNS1_6ParamsE");
+    return parts;
+  }
   return {named("12AnyDimTraits", dims), named("11LargeTraits", dims)};
 }
 
@@ -68,7 +74,8 @@ TEST(KernelList, IsOfTheKernelsThatAreCompiled) {
           if (!belongs(name, family, element, softcap)) continue;
           ++found;
           in_sample += family.exact || (element[0] == '1' && !softcap);
-          gathered += name.find("GatheredTraits") != std::string::npos;
+          gathered +=
+              name.find("GatheredTraits") != std::string::npos || name.find("query_backward") != std::string::npos;
         }
       }
     }

@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/query_backward/call.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "attn/sm90/common/token_map.hpp"
+#include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/query_backward/launch.hpp"
+
+namespace tangram::sm90::query_backward {
+namespace {
+
+GradType grad_type(const TensorView& view) {
+  return view.dtype == DType::kFloat32 ? GradType::kFloat32 : GradType::kInput;
+}
+
+float softmax_scale_of(const AttnBackwardArgs& args) {
+  return args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(args.q.dim)));
+}
+
+void fill_maps(Params& params, const AttnShape& shape, const AttnBackwardArgs& args) {
+  const auto panels = static_cast<uint32_t>(shape.head_dim) / 64;
+  const auto pack = static_cast<uint32_t>(packed_heads(shape));
+  if (args.q.rows > 0) {
+    params.q_map = token_map(args.q, {kRows / pack, pack, panels}, true);
+    params.dout_map = token_map(args.dout, {kRows / pack, pack, panels}, true);
+  }
+  if (args.k.rows == 0) return;  // maps of what is never loaded are empty
+  for (const bool large : {false, true}) {
+    params.maps[0][large] = token_map(args.k, {large ? 64u : 16u, 1, 1}, false);
+    params.maps[1][large] = token_map(args.v, {large ? 64u : 16u, 1, 1}, false);
+  }
+}
+
+void fill_edge(EdgeParams& edge, const AttnBackwardArgs& args) {
+  edge.out = args.out.data;
+  edge.dout = args.dout.data;
+  edge.lse = args.lse;
+  edge.delta = args.delta;
+  edge.dk = args.dk.data;
+  edge.dv = args.dv.data;
+  edge.out_row_stride = args.out.row_stride;
+  edge.out_head_stride = args.out.head_stride;
+  edge.dout_row_stride = args.dout.row_stride;
+  edge.dout_head_stride = args.dout.head_stride;
+  edge.dk_row_stride = args.dk.row_stride;
+  edge.dk_head_stride = args.dk.head_stride;
+  edge.dv_row_stride = args.dv.row_stride;
+  edge.dv_head_stride = args.dv.head_stride;
+  edge.softmax_scale = softmax_scale_of(args);
+  edge.out_float32 = args.delta == nullptr && args.out.dtype == DType::kFloat32;
+  edge.dkv_type = grad_type(args.dk);
+}
+
+}  // namespace
+
+bool takes(const AttnBackwardArgs& args, bool late_keys) {
+  // As in Sm90Backend::backward: without softcap, lse / softmax_scale meets q.k.
+  return args.options.softcap == 0 && softmax_scale_of(args) >= 1e-30f && !args.options.deterministic &&
+         args.dsink == nullptr && !late_keys && args.k_elsewhere.data == nullptr && args.v_elsewhere.data == nullptr &&
+         args.places.of_key == nullptr && !args.accumulate_dq && !args.accumulate_dkv;
+}
+
+void enqueue(const DeviceGroupList& list, const AttnShape& shape, const AttnBackwardArgs& args, void* workspace,
+             cudaStream_t stream) {
+  Params params{};
+  EdgeParams edge{};
+  list.fill(params, edge, workspace);
+  fill_maps(params, shape, args);
+  fill_edge(edge, args);
+  params.dq = args.dq.data;
+  params.dq_row_stride = args.dq.row_stride;
+  params.dq_head_stride = args.dq.head_stride;
+  params.dq_type = grad_type(args.dq);
+  params.softmax_scale = edge.softmax_scale;
+  params.scale_log2 = params.softmax_scale * std::numbers::log2e_v<float>;
+  const int64_t free_sms = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  launch(shape.dtype == DType::kFloat16, shape.head_dim, params, edge,
+         static_cast<int>(std::min(free_sms, list.num_items())), stream);
+}
+
+}  // namespace tangram::sm90::query_backward

@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/query_backward/device_group_list.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+#include "cuda/scratch_layout.hpp"
+#include "schedule/tile_list.hpp"
+
+namespace tangram::sm90::query_backward {
+namespace {
+
+// Of a multiprocessor, in steps of the kernel that has keys at rest, which take 2.3 us where few of their cells are
+// visible (docs/experiments/2026-11-25-gathered-backward.md).
+constexpr double kStepCost = 2.55;
+constexpr double kItemCost = 2.5;
+// Where it computes fewer cells than this for each visible one, there is nothing to gain.
+constexpr double kLeastWaste = 1.3;
+
+int64_t steps_of(const GroupItem& item) { return (item.num_groups + kStepGroups - 1) / kStepGroups; }
+
+int32_t num_key_groups(const AttnShape& shape) {
+  return static_cast<int32_t>((shape.seqlen_k + kGroupKeys - 1) / kGroupKeys);
+}
+
+int64_t num_tiles(const AttnShape& shape) {
+  const int64_t rows = kRows / packed_heads(shape);
+  return (shape.seqlen_q + rows - 1) / rows;
+}
+
+bool has_whole_groups(const AttnSlice& slice) {
+  return slice.k_range.begin % kGroupKeys == 0 && slice.k_range.end % kGroupKeys == 0;
+}
+
+/// Of both gradients.
+size_t num_sums(const AttnShape& shape) {
+  return size_t{2} * static_cast<size_t>(shape.num_heads_kv) * static_cast<size_t>(num_key_groups(shape)) *
+         static_cast<size_t>(kGroupKeys * shape.head_dim);
+}
+
+/// What a call computes in, in memory of any content.
+struct CallLayout {
+  float *stats, *sums;
+  int32_t* ticket;
+  size_t bytes;
+
+  CallLayout(const AttnShape& shape, void* workspace) {
+    cuda::ScratchLayout layout(workspace);
+    const auto head_groups = static_cast<size_t>(shape.num_heads_q / packed_heads(shape));
+    stats = layout.take<float>(static_cast<size_t>(num_tiles(shape)) * head_groups * kStatsFloats);
+    sums = layout.take<float>(num_sums(shape));
+    ticket = layout.take<int32_t>(1);
+    bytes = layout.bytes();
+  }
+};
+
+}  // namespace
+
+DeviceGroupList::DeviceGroupList(const schedule::GroupList& list, const AttnShape& shape)
+    : shape_(shape), num_items_(static_cast<int32_t>(list.items.size())) {
+  if (list.items.empty() || list.items[0].head_group < 0) num_head_groups_ = shape.num_heads_q / packed_heads(shape);
+  for (const GroupItem& item : list.items) {
+    total_steps_ += steps_of(item);
+    longest_steps_ = std::max(longest_steps_, steps_of(item));
+  }
+  items_ = lists_.add(list.items);
+  groups_ = lists_.add(list.groups);
+  masks_ = lists_.add(list.masks);
+  lists_.upload();
+}
+
+void DeviceGroupList::fill(Params& params, EdgeParams& edge, void* workspace) const {
+  const int pack = packed_heads(shape_);
+  const CallLayout layout(shape_, workspace);
+  params.stats = edge.stats = layout.stats;
+  params.dk_sums = edge.dk_sums = layout.sums;
+  params.dv_sums = layout.sums + num_sums(shape_) / 2;
+  params.ticket = edge.ticket = layout.ticket;
+  params.items = lists_.at<GroupItem>(items_);
+  params.groups = lists_.at<int32_t>(groups_);
+  params.masks = lists_.at<schedule::RowBits>(masks_);
+  params.num_items = num_items_;
+  params.num_head_groups = num_head_groups_;
+  edge.num_head_groups = shape_.num_heads_q / pack;
+  params.num_tiles = edge.num_tiles = static_cast<int32_t>(num_tiles(shape_));
+  params.num_key_groups = edge.num_key_groups = num_key_groups(shape_);
+  params.pack_log2 = edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
+  params.heads_per_kv = shape_.num_heads_q / shape_.num_heads_kv;
+  const int64_t bytes_of_key = int64_t{2} * shape_.head_dim * (2 + 4);  // keys, values and both sums
+  params.groups_per_section = 1;
+  if (num_head_groups_ > 1) {
+    // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
+    const int64_t heads = std::max<int64_t>(gpu_of_current_device().l2_bytes / (shape_.seqlen_k * bytes_of_key + 1), 1);
+    const int64_t most = heads * (params.heads_per_kv / pack);
+    params.groups_per_section = static_cast<int32_t>(
+        std::min<int64_t>(groups_per_section(shape_, bytes_of_key, total_steps_, longest_steps_, pack), most));
+  }
+  edge.seqlen_q = static_cast<int32_t>(shape_.seqlen_q);
+  edge.seqlen_k = static_cast<int32_t>(shape_.seqlen_k);
+  edge.num_heads_q = shape_.num_heads_q;
+  edge.num_heads_kv = shape_.num_heads_kv;
+}
+
+size_t DeviceGroupList::workspace_bytes() const { return CallLayout(shape_, nullptr).bytes; }
+
+std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
+                                               const AttnShape& shape, const schedule::WorkList& work) {
+  if (!has_exact_kernels(shape.head_dim, shape.head_dim_v)) return nullptr;
+  const int pack = packed_heads(shape);
+  const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
+  double visible = 0, steps_at_rest = 0;  // of all heads
+  for (const std::span<const AttnSlice> slices : masks) {
+    if (!std::ranges::all_of(slices, has_whole_groups)) return nullptr;  // most masks end here
+    for (const AttnSlice& slice : slices) visible += static_cast<double>(area(slice)) * pack * groups_per_mask;
+  }
+  for (const schedule::Item& item : work.items) steps_at_rest += item.num_steps;
+  constexpr double kCells = backward::kTileShape.block_m * backward::kTileShape.block_n;
+  if (steps_at_rest * kCells < kLeastWaste * visible) return nullptr;
+  std::vector<schedule::GroupList> lists;
+  double steps = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    std::optional<schedule::GroupList> list =
+        schedule::group_items(schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, {kRows / pack, kKeys}));
+    if (!list || num_tiles(shape) * (shape.num_heads_q / pack) >= (int64_t{1} << 31) - 65536) return nullptr;
+    for (const GroupItem& item : list->items) {
+      steps += (kStepCost * static_cast<double>(steps_of(item)) + kItemCost) * groups_per_mask;
+    }
+    if (steps >= steps_at_rest) return nullptr;
+    lists.push_back(std::move(*list));
+  }
+  return std::make_unique<DeviceGroupList>(lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask),
+                                           shape);
+}
+
+}  // namespace tangram::sm90::query_backward

@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The float16 instances of the backward kernels for gathered keys.
+
+#include "attn/sm90/query_backward/launch_impl.cuh"
+
+namespace tangram::sm90::query_backward {
+
+void launch_f16(int head_dim, const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
+  launch_element<__half>(head_dim, params, edge, num_ctas, stream);
+}
+
+}  // namespace tangram::sm90::query_backward

@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The threads that feed the consumers: one that draws items and says what each step is, one that loads K, Q and dout,
+// one that loads V. Each has few registers: what can be read again is not kept.
+#pragma once
+
+#include "attn/sm90/query_backward/traits.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warp.cuh"
+
+namespace tangram::sm90::query_backward {
+
+/// Draws items and writes a message for each step.
+template <typename Traits>
+struct Planner {
+  const Params& params;
+  Smem<Traits>& smem;
+  uint32_t step = 0;        // in all items
+  uint32_t item_count = 0;  // of those that see keys
+
+  /// Order of work as in the forward kernel (locate_work): sections of head groups, items in the order of the list, the
+  /// groups innermost. Returns the head group.
+  __device__ __forceinline__ int32_t locate(int32_t ticket) {
+    const int32_t section_size = params.num_items * params.groups_per_section;
+    const int32_t section = ticket / section_size;
+    const int32_t in_section = ticket - section * section_size;
+    const int32_t first_group = section * params.groups_per_section;
+    const int32_t groups = min(params.groups_per_section, params.num_head_groups - first_group);
+    const int32_t item = in_section / groups;
+    static_assert(sizeof(GroupItem) == 2 * sizeof(int4));
+    for (int i = 0; i < 2; ++i) {
+      reinterpret_cast<int4*>(&smem.item)[i] = __ldg(reinterpret_cast<const int4*>(params.items + item) + i);
+    }
+    return smem.item.head_group >= 0 ? smem.item.head_group : first_group + in_section - item * groups;
+  }
+
+  __device__ __forceinline__ void push_step(int32_t head_group, int32_t first, int32_t kind) {
+    const uint32_t stage = step % Traits::kStagesK;
+    ptx::mbarrier_wait(&smem.k_empty[stage], step / Traits::kStagesK % 2 ^ 1);
+    StepMessage& to = smem.step[stage];
+    const int32_t count = min(smem.item.num_groups - first, kStepGroups);
+    to.kind = kind;
+    to.count = count;
+    to.head = head_group << params.pack_log2;
+    to.kv_head = (head_group << params.pack_log2) / params.heads_per_kv;
+    to.row_begin = smem.item.row_begin;
+    to.num_rows = smem.item.row_end - smem.item.row_begin;
+    const int32_t first_masked = smem.item.num_groups - smem.item.num_masked;
+    to.masked_from = min(max(first_masked - first, 0), count);
+    to.mask_begin = (smem.item.mask_begin + max(first - first_masked, 0)) * kGroupKeys;
+    const int32_t* groups = params.groups + smem.item.group_begin + first;
+#pragma unroll 1
+    for (int32_t group = 0; group < count; ++group) to.groups[group] = __ldg(groups + group);
+    ptx::mbarrier_arrive(&smem.planned[stage]);
+    ++step;
+  }
+
+  __device__ __forceinline__ void run() {
+    const int32_t num_tickets = params.num_items * params.num_head_groups;
+    int32_t ticket = static_cast<int32_t>(blockIdx.x);
+    while (ticket < num_tickets) {
+      const int32_t head_group = locate(ticket);
+      const int32_t odd = item_count % 2 != 0 ? kStepOddItem : 0;
+      const int32_t num_groups = smem.item.num_groups;
+      if (num_groups == 0) push_step(head_group, 0, kStepFirst | kStepLast);
+#pragma unroll 1
+      for (int32_t first = 0; first < num_groups; first += kStepGroups) {
+        push_step(head_group, first,
+                  odd | (first == 0 ? kStepFirst : 0) | (first + kStepGroups >= num_groups ? kStepLast : 0));
+      }
+      if (num_groups != 0) ++item_count;
+      // Not earlier: a ticket drawn while this item has long to go would wait for it.
+      ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
+    }
+    smem.item = GroupItem{};
+    push_step(0, 0, kStepStop);
+  }
+};
+
+/// Loads K of each step and what comes with the first of an item (kV = false), or V.
+template <typename Traits, bool kV>
+struct Loader {
+  const Params& params;
+  Smem<Traits>& smem;
+
+  /// Groups of keys of a step into a tile, and zeros behind them.
+  __device__ __forceinline__ void load_groups(unsigned char* tile, uint64_t* full, const StepMessage& message) {
+    ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesK);
+    const int32_t count = message.count, head = message.kv_head;
+#pragma unroll 1
+    for (int32_t group = 0; group < kStepGroups;) {
+      const int32_t entry = group < count ? message.groups[group] : params.num_key_groups * kGroupKeys;  // no key
+      const bool large = entry < 0 && group + 4 <= count;
+      const TensorMap* map = &params.maps[kV][large];
+#pragma unroll
+      for (int panel = 0; panel < Traits::kPanelsQk; ++panel) {
+        ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + group * kRows16Bytes, map, full, 0, first_key(entry),
+                         panel, head);
+      }
+      group += large ? 4 : 1;
+    }
+  }
+
+  __device__ __forceinline__ void load_item(const StepMessage& message) {
+    ptx::mbarrier_wait(&smem.item_empty, message.kind & kStepOddItem ? 0 : 1);
+    const int32_t row = message.row_begin, head = message.head;
+    const int32_t tile = row / (kRows >> params.pack_log2);
+    ptx::mbarrier_arrive_expect_tx(&smem.q_full, Traits::kBytesQ + kStatsFloats * 4);
+    load_packed_rows<false, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.q, &params.q_map, &smem.q_full, head, row);
+    ptx::bulk_load(smem.stats,
+                   params.stats + (int64_t{head >> params.pack_log2} * params.num_tiles + tile) * kStatsFloats,
+                   kStatsFloats * 4, &smem.q_full);
+    ptx::mbarrier_arrive_expect_tx(&smem.dout_full, Traits::kBytesQ);
+    load_packed_rows<false, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.dout, &params.dout_map, &smem.dout_full, head,
+                                                                     row);
+  }
+
+  __device__ __forceinline__ void run() {
+    for (uint32_t step = 0;; ++step) {
+      const uint32_t stage = step % Traits::kStagesK;
+      ptx::mbarrier_wait(&smem.planned[stage], step / Traits::kStagesK % 2);
+      const StepMessage& message = smem.step[stage];
+      if constexpr (kV) {
+        if (message.kind & kStepStop) break;
+        ptx::mbarrier_wait(&smem.v_empty, step % 2 ^ 1);
+        if (message.count == 0) {
+          ptx::mbarrier_arrive(&smem.v_full);
+        } else {
+          load_groups(smem.v, &smem.v_full, message);
+        }
+      } else if (message.count == 0) {
+        ptx::mbarrier_arrive(&smem.k_full[stage]);
+        if (message.kind & kStepStop) break;
+      } else {
+        load_groups(smem.k[stage], &smem.k_full[stage], message);
+        if (message.kind & kStepFirst) load_item(message);
+      }
+    }
+  }
+};
+
+}  // namespace tangram::sm90::query_backward

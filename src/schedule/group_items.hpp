@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Which groups of 16 keys each query tile sees, and where only some of its rows see a group: what the backward kernel
+// walks that has the queries of an item at rest and gathers keys.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "schedule/gather_runs.hpp"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+/// Query rows [row_begin, row_end), of which each sees the keys of `num_groups` entries of GroupList::groups from
+/// group_begin on and no others; of the last `num_masked` of these only what GroupList::masks say, from those of
+/// mask_begin on.
+struct alignas(16) GroupItem {
+  int32_t row_begin;
+  int32_t row_end;
+  int32_t group_begin;
+  int32_t num_groups;
+  int32_t num_masked;
+  int32_t mask_begin;
+  int32_t head_group;  ///< whose item it is; -1: of each head group
+  int32_t reserved;
+
+  friend bool operator==(const GroupItem&, const GroupItem&) = default;
+};
+
+/// Of one key: a bit for each packed row of the item, row r being query row r / pack.
+struct alignas(16) RowBits {
+  uint32_t words[4];
+};
+struct GroupMask {
+  RowBits keys[kGroupKeys];
+};
+
+struct GroupList {
+  std::vector<GroupItem> items;  ///< most groups first
+  std::vector<int32_t> groups;   ///< first keys, multiples of kGroupKeys; negative entries as in GatheredList
+  std::vector<GroupMask> masks;
+};
+
+/// The items of `tiles`, whose rows times heads that are packed are 128. Nothing where runs are not whole groups of
+/// keys, where groups are masked too often, or where some row of a tile sees nothing and others do. Equal neighbours
+/// share their groups. O(items log items + runs + groups).
+std::optional<GroupList> group_items(const TileList& tiles);
+
+/// One list of those of several masks, mask g being that of `groups_per_mask` head groups from g * groups_per_mask on:
+/// head group after head group, in each the items in the order of its list.
+GroupList join_groups(std::span<const GroupList> lists, int32_t groups_per_mask);
+
+}  // namespace tangram::schedule
