@@ -32,7 +32,7 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
     if (slowness == 0) continue;
     std::optional<Dealing> how = dealing_of(form, in.extents, in.shape, in.gpu, even);
     if (!how || (deterministic && has_few_heads(in.shape) && how->together > 0)) continue;
-    how->heads_inside = walks_heads_inside(*how, same_begin, spread);
+    how->heads_inside = walks_heads_inside(*how, same_begin, spread, in.shape);
     const double cost = slowness * makespan(in, *how);
     if (cost < best.cost) best = {*how, cost};
   }
