@@ -121,7 +121,7 @@ std::vector<schedule::Dealing> dealings_to_try(const test::DealingProblem& probl
   for (const schedule::Form& form : schedule::kForms) {
     auto how = schedule::dealing_of(form, problem.extents, problem.shape, gpu, schedule::even_steps(in));
     if (!how) continue;
-    how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread);
+    how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread, problem.shape);
     std::vector<std::tuple<size_t, int, int, int>> dealt;
     schedule::deal(problem.extents, problem.shape.num_heads_kv, *how,
                    [&](size_t i, int head, int piece, int pieces) { dealt.emplace_back(i, head, piece, pieces); });

@@ -48,7 +48,7 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
     std::optional<Dealing> how = dealing_of(form, in.extents, in.shape, in.gpu, even);
     if (!how || (deterministic && has_few_heads(in.shape) && how->together > 0)) continue;
     if (slowness * longest_item(in, *how) > best.cost) continue;
-    how->heads_inside = walks_heads_inside(*how, same_begin, spread);
+    how->heads_inside = walks_heads_inside(*how, same_begin, spread, in.shape);
     const double cost = slowness * makespan(in, *how, {}, best.cost / slowness);
     if (cost > best.cost || (cost == best.cost && of_best < &form)) continue;
     best = {*how, cost};

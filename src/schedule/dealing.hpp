@@ -15,6 +15,23 @@
 
 namespace tangram::schedule {
 
+/// Whether groups of so many query heads have no equal pieces of two heads or more: 5, 7 and other primes. Then pieces
+/// may differ by one head.
+inline bool is_cut_unevenly(int group) {
+  for (int divisor = 2; divisor * divisor <= group; ++divisor) {
+    if (group % divisor == 0) return false;
+  }
+  return group > 3;
+}
+
+/// Whether the query heads of a K/V head can be cut into so many pieces.
+inline bool can_cut(int group, int pieces) {
+  return group % pieces == 0 || (is_cut_unevenly(group) && 2 * pieces <= group);
+}
+
+/// The first of `group` heads that belongs to a piece, whose last one ends where the next piece begins.
+inline int first_head_of_piece(int group, int pieces, int piece) { return group * piece / pieces; }
+
 /// How the items are cut and dealt. Every item is cut into `pieces` by query heads. The pieces of all KV heads, in the
 /// order of the heads, are dealt in sections of `together` of them (0: all), one section after the other; in a section
 /// in the order of `Extents::order`. What is dealt last decides how evenly the multiprocessors end:
@@ -52,7 +69,7 @@ std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& sh
 /// In how many pieces, of at most `most`, an item of `steps` is for each of them to have at most `most_steps`.
 inline int pieces_of_at_most(int64_t most_steps, int64_t steps, int most) {
   int pieces = 1;
-  while (pieces < most && (steps > most_steps * pieces || most % pieces != 0)) ++pieces;
+  while (pieces < most && (steps > most_steps * pieces || !can_cut(most, pieces))) ++pieces;
   return pieces;
 }
 

@@ -67,8 +67,10 @@ inline constexpr std::array kForms{
 // clang-format on
 
 /// The order of an item's steps: where neighbours begin at the same tile, all heads of a tile before the next tile.
-inline bool walks_heads_inside(const Dealing& how, bool same_begin, double spread) {
-  return same_begin && (how.together == 1 || spread < kUnequalSpread);
+/// Pieces of unequally many heads would be at different heads before long.
+inline bool walks_heads_inside(const Dealing& how, bool same_begin, double spread, const AttnShape& shape) {
+  const int group = shape.num_heads_q / shape.num_heads_kv;
+  return same_begin && (how.together == 1 || spread < kUnequalSpread || group % how.pieces != 0);
 }
 
 /// In a section all items of a document begin at once and with the same query tile. In deterministic calls each waits
@@ -77,8 +79,10 @@ inline bool walks_heads_inside(const Dealing& how, bool same_begin, double sprea
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
 /// In how many pieces items are whose sections have so many query heads: two or more, which end more evenly, but of two
-/// heads or more, of which fewer join; one where neither can be.
+/// heads or more, of which fewer join; one where neither can be. Uneven pieces are as many as there can be: the fewer
+/// heads they have, the longer they stay together.
 inline int pieces_of_sections(int group, int heads) {
+  if (is_cut_unevenly(group)) return group / 2;
   int pieces = 1;
   for (int more = 2; 2 * more <= group && (pieces == 1 || pieces * heads < group); ++more) {
     if (group % more == 0) pieces = more;
@@ -106,9 +110,17 @@ inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extent
     const int heads = std::max(1, static_cast<int>(static_cast<double>(gpu.l2_bytes) * 1.1 / head_bytes));
     how.pieces = pieces_of_sections(group, heads);
     how.together = std::max(1, heads * how.pieces / group);
-    if (how.together >= shape.num_heads_kv * how.pieces) how.together = 0;
+    const int all = shape.num_heads_kv * how.pieces;
+    if (is_cut_unevenly(group)) {  // never all without sections; and the last one is as long as the others
+      const int sections = std::max(1, (2 * all + how.together) / (2 * how.together));
+      how.together = (all + sections - 1) / sections;
+    } else if (how.together >= all) {
+      how.together = 0;
+    }
   }
-  if (group % how.pieces != 0 || group % how.tail_pieces != 0) return std::nullopt;
+  // Uneven pieces drift apart unless they are of few heads that are dealt together.
+  if (!can_cut(group, how.pieces) || (group % how.pieces != 0 && how.together == 0)) return std::nullopt;
+  if (group % how.tail_pieces != 0) return std::nullopt;
   return how;
 }
 

@@ -134,4 +134,21 @@ void mark_large_boxes(std::vector<int32_t>& groups) {
 
 std::optional<GatheredList> gather_runs(const TileList& tiles) { return Gatherer(tiles).gather(); }
 
+bool may_gather(const TileList& tiles) {
+  int64_t before = 0, saved = 0, previous = INT64_MAX;
+  for (const TileItem& item : tiles.items) {
+    int64_t steps = 0, keys = 0;
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      const int64_t run_keys = length(tiles.runs[static_cast<size_t>(r)]);
+      steps += steps_of(run_keys, tiles.shape.block_n);
+      keys += run_keys;
+    }
+    if (steps > previous) return false;
+    previous = steps;
+    before += steps;
+    saved += steps - steps_of(keys, tiles.shape.block_n);
+  }
+  return saved > 0 && saved * kLeastShareOfList >= before;
+}
+
 }  // namespace tangram::schedule

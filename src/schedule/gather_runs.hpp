@@ -32,4 +32,8 @@ void mark_large_boxes(std::vector<int32_t>& groups);
 /// Equal neighbours share their groups. O(items + runs + groups).
 std::optional<GatheredList> gather_runs(const TileList& tiles);
 
+/// Whether other tiles of the same mask may have runs to gather, as far as these can say: their runs, whoever sees
+/// them, would take a twentieth fewer steps. Not for items in another order than longest first. O(items + runs).
+bool may_gather(const TileList& tiles);
+
 }  // namespace tangram::schedule

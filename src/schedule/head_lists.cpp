@@ -12,7 +12,6 @@
 
 #include "core/require.hpp"
 #include "schedule/dealing_forms.hpp"
-#include "schedule/split_or_gather.hpp"
 #include "schedule/tile_list.hpp"
 
 namespace tangram::schedule {
@@ -73,25 +72,25 @@ class TileJoiner {
   TileJoiner(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu)
       : masks_(masks), shape_(shape), groups_per_mask_(num_groups / static_cast<int64_t>(masks.size())), gpu_(gpu) {}
 
-  HeadLists join(bool gathers) {
+  HeadLists join(const GatherableTiles& gatherable) {
     AttnShape of_mask = shape_;
     of_mask.num_heads_q /= num_masks();
     of_mask.num_heads_kv /= num_masks();
     const std::vector<SplitOrGathered> chosen =
-        split_or_gather(masks_, of_mask, groups_per_mask_, share_of(gpu_, num_masks()), gathers);
+        split_or_gather(masks_, of_mask, groups_per_mask_, share_of(gpu_, num_masks()), gatherable);
     const bool in_parts =
         std::any_of(chosen.begin(), chosen.end(), [](const SplitOrGathered& one) { return one.parts.has_value(); });
     for (size_t g = 0; g < masks_.size(); ++g) {
-      const auto& [parts, gathered] = chosen[g];
+      const auto& [tiles, parts, gathered] = chosen[g];
       if (parts) {
         add_parts(*parts, static_cast<int32_t>(g));
         continue;
       }
       if (gathered) {
         const int32_t first_group = append(lists_.key_groups, gathered->groups);
-        add(gathered->items, gathered->runs, masks_[g].intervals, first_group);
+        add(gathered->items, gathered->runs, tiles->intervals, first_group);
       } else {
-        add(masks_[g].items, masks_[g].runs, masks_[g].intervals);
+        add(tiles->items, tiles->runs, tiles->intervals);
       }
       if (in_parts) tiles_.back().part_rows.assign(tiles_.back().items.size(), -1);
     }
@@ -322,8 +321,8 @@ class WorkJoiner {
 }  // namespace
 
 HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
-                     bool gathers) {
-  return TileJoiner(masks, shape, num_groups, gpu).join(gathers);
+                     const GatherableTiles& gatherable) {
+  return TileJoiner(masks, shape, num_groups, gpu).join(gatherable);
 }
 
 WorkList join_work(std::span<const TileList> transposed, std::span<const std::span<const AttnSlice>> slices,

@@ -11,6 +11,7 @@
 
 #include "machine/gpu_model.hpp"
 #include "schedule/query_parts.hpp"
+#include "schedule/split_or_gather.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/tile_list.hpp"
@@ -32,10 +33,10 @@ struct HeadLists {
 };
 
 /// Items as one launch deals them: in sections of masks whose keys and values share the L2 cache, longest first in a
-/// section. Few tiles are cut into parts, and runs gathered (`gathers`: the kernel can), as those of a mask alone are;
-/// no launch does both. Masks are as many as divide the K/V heads, at least two, and of one shape.
+/// section. Few tiles are cut into parts, and runs of `gatherable` gathered, as those of a mask alone are; no launch
+/// does both. Masks are as many as divide the K/V heads, at least two, and of one shape.
 HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
-                     bool gathers);
+                     const GatherableTiles& gatherable);
 
 /// What a backward kernel walks of the masks, of which `transposed[g]` is the tile list of the transposed `slices[g]`.
 ///

@@ -17,7 +17,7 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, d
   // In half steps, of which costs are multiples: of a piece beside its query tiles, by the number of pieces.
   const auto halves = [](double steps) { return static_cast<int64_t>(std::ceil(2 * steps)); };
   struct Piece {
-    int64_t tile = 0;  // of the heads of a piece
+    int64_t tile = 0;  // of the heads of a small piece; a large one has one more
     int64_t alone = 0, together = 0;
   };
   std::vector<Piece> piece_of(static_cast<size_t>(group) + 1);
@@ -46,7 +46,15 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, d
     const Piece& piece = piece_of[static_cast<size_t>(pieces)];
     const bool together = (is_tail[i] != 0 ? how.tail_together : how.together) == 0;
     const int64_t steps = extent.count * piece.tile + (together ? piece.together : piece.alone);
-    machine.run(steps, count, in.arrives.empty() ? 0 : halves(in.arrives[i]));
+    const int64_t arrives = in.arrives.empty() ? 0 : halves(in.arrives[i]);
+    int large = 0;
+    for (int number = first; group % pieces != 0 && number < last; ++number) {
+      const int heads =
+          first_head_of_piece(group, pieces, number % pieces + 1) - first_head_of_piece(group, pieces, number % pieces);
+      if (2 * heads > piece.tile) ++large;
+    }
+    machine.run(steps, count - large, arrives);
+    if (large > 0) machine.run(steps + 2 * extent.count, large, arrives);
   });
   return static_cast<double>(machine.end()) / 2;
 }

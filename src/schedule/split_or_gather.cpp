@@ -21,30 +21,35 @@ double whole_steps(std::span<const TileItem> items, std::span<const TileRun> run
 }  // namespace
 
 std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, const AttnShape& shape,
-                                             int64_t num_groups, const GpuModel& gpu, bool can_gather) {
+                                             int64_t num_groups, const GpuModel& gpu,
+                                             const GatherableTiles& gatherable) {
   std::vector<SplitOrGathered> result;
   bool any_parts = false, any_gathered = false;
-  for (const TileList& mask : masks) {
+  for (size_t i = 0; i < masks.size(); ++i) {
     SplitOrGathered& one = result.emplace_back();
-    one.parts = split_items(mask, shape, num_groups, gpu);
-    if (can_gather) one.gathered = gather_runs(mask);
+    one.tiles = &masks[i];
+    one.parts = split_items(masks[i], shape, num_groups, gpu);
+    if (!gatherable.masks.empty()) one.gathered = gather_runs(gatherable.masks[i]);
     any_parts = any_parts || one.parts;
     any_gathered = any_gathered || one.gathered;
   }
-  if (!any_parts || !any_gathered) return result;
+  // Gathering the runs of the same tiles takes nothing but steps away.
+  const bool same_tiles = gatherable.masks.data() == masks.data();
+  if (!any_gathered || (!any_parts && same_tiles)) return result;
   double split = 0, gathered = 0;
   for (size_t i = 0; i < masks.size(); ++i) {
     const auto whole = [&](const auto& list) {
       return whole_steps(list.items, list.runs, masks[i].shape.block_n, num_groups, gpu);
     };
     split += result[i].parts ? result[i].parts->predicted_steps : whole(masks[i]);
-    gathered += result[i].gathered ? whole(*result[i].gathered) : whole(masks[i]);
+    gathered += gatherable.step * (result[i].gathered ? whole(*result[i].gathered) : whole(gatherable.masks[i]));
   }
-  for (SplitOrGathered& one : result) {
+  for (size_t i = 0; i < masks.size(); ++i) {
     if (gathered <= split) {
-      one.parts.reset();
+      result[i].parts.reset();
+      result[i].tiles = &gatherable.masks[i];
     } else {
-      one.gathered.reset();
+      result[i].gathered.reset();
     }
   }
   return result;

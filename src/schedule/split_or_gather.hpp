@@ -16,14 +16,23 @@ namespace tangram::schedule {
 
 /// At most one of them.
 struct SplitOrGathered {
+  const TileList* tiles = nullptr;  ///< what the launch walks where there is neither
   std::optional<PartList> parts;
   std::optional<GatheredList> gathered;
 };
 
+/// The tiles of the same masks that a kernel which gathers takes.
+struct GatherableTiles {
+  std::span<const TileList> masks;  ///< empty: there is no such kernel, or nothing to gather
+  double step = 1.0;                ///< how long a step of it lasts, in steps of a kernel that does not
+};
+
 /// For each of `masks`, which one launch computes, what ends sooner as predicted: where some could be split and some be
-/// gathered, either is done to all that can be, and the other to none. `can_gather`: the kernel can. `shape`, `gpu` and
-/// `num_groups`, for each of which an item runs once, are the share of one mask.
+/// gathered, either is done to all that can be, and the other to none. Gathered runs are those of `gatherable`, the
+/// same tiles or others. `shape`, `gpu` and `num_groups`, for each of which an item runs once, are the share of one
+/// mask. What is returned points to the lists that were given.
 std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, const AttnShape& shape,
-                                             int64_t num_groups, const GpuModel& gpu, bool can_gather);
+                                             int64_t num_groups, const GpuModel& gpu,
+                                             const GatherableTiles& gatherable);
 
 }  // namespace tangram::schedule

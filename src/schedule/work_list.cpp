@@ -178,12 +178,12 @@ int32_t deal_items(std::vector<Item>& items, const std::vector<Item>& of_tiles, 
   int32_t num_slabs = 0;
   items.reserve(most_items(extents, shape.num_heads_kv, how));
   deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
-    const int heads = group / pieces;
+    const int first = first_head_of_piece(group, pieces, piece), last = first_head_of_piece(group, pieces, piece + 1);
     Item& item = items.emplace_back(of_tiles[i]);
     item.kv_head = head;
-    item.head_begin = head * group + piece * heads;
-    item.head_end = item.head_begin + heads;
-    item.num_steps = static_cast<int32_t>(extents.of_keys[i].count * heads);
+    item.head_begin = head * group + first;
+    item.head_end = head * group + last;
+    item.num_steps = static_cast<int32_t>(extents.of_keys[i].count * (last - first));
     item.num_pieces = pieces;
     item.piece = piece;
     int32_t& slab = slab_of[i * static_cast<size_t>(shape.num_heads_kv) + static_cast<size_t>(head)];

@@ -72,7 +72,7 @@ inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_pa
       auto how =
           schedule::dealing_of(schedule::kForms[form], problem.extents, of.shape, in.gpu, schedule::even_steps(in));
       if (!how) continue;
-      how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread);
+      how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread, problem.shape);
       const auto found = by_items.find(hash_of_items(problem.extents, of.shape.num_heads_kv, *how));
       if (found == by_items.end()) continue;
       mask.tries.push_back({form, std::log(schedule::makespan(in, *how, costs)), found->second / fastest});

@@ -99,7 +99,7 @@ TEST(HeadLists, EveryHeadGroupShowsTheCellsOfItsMaskOnce) {
     for (const auto& mask : p.masks) {
       tiles.push_back(build_tile_list(mask, p.shape.seqlen_q, p.shape.seqlen_k, {128 / pack, 128}));
     }
-    const HeadLists lists = join_tiles(tiles, p.shape, p.shape.num_heads_kv, p.gpu(), true);
+    const HeadLists lists = join_tiles(tiles, p.shape, p.shape.num_heads_kv, p.gpu(), {tiles});
     in_parts += lists.part_tiles.empty() ? 0 : 1;
     gathered += lists.key_groups.empty() ? 0 : 1;
     ASSERT_EQ(lists.item_groups.size(), lists.items.size());
@@ -139,7 +139,7 @@ TEST(HeadLists, PartsOfAHeadGroupHaveRowsOfTheirOwn) {
   const HeadProblem p = head_problems()[3];
   std::vector<TileList> tiles;
   for (const auto& mask : p.masks) tiles.push_back(build_tile_list(mask, 16, 9000, {16, 128}));
-  const HeadLists lists = join_tiles(tiles, p.shape, 2, p.gpu(), true);
+  const HeadLists lists = join_tiles(tiles, p.shape, 2, p.gpu(), {tiles});
   ASSERT_EQ(lists.part_rows.size(), lists.items.size());
   std::set<std::pair<int32_t, int32_t>> taken;  // head group, row
   for (size_t i = 0; i < lists.items.size(); ++i) {
@@ -162,7 +162,7 @@ TEST(HeadLists, ItemsOfAllMasksComeLongestFirst) {
   const HeadProblem p = head_problems()[1];
   std::vector<TileList> tiles;
   for (const auto& mask : p.masks) tiles.push_back(build_tile_list(mask, 500, 500, {32, 128}));
-  const HeadLists lists = join_tiles(tiles, p.shape, 4, p.gpu(), true);
+  const HeadLists lists = join_tiles(tiles, p.shape, 4, p.gpu(), {tiles});
   const TileList runs{.shape = tiles[0].shape, .runs = lists.runs};
   std::vector<int64_t> steps;
   for (const TileItem& item : lists.items) steps.push_back(reference::steps_of(runs, item));

@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "machine/gpu_model.hpp"
@@ -33,7 +35,8 @@ TileList eighth_of_blocks(int64_t rows, int64_t keys) {
 }
 
 SplitOrGathered choose(const TileList& tiles, const AttnShape& shape, bool can_gather) {
-  return split_or_gather({&tiles, 1}, shape, 8, kGpu, can_gather)[0];
+  const GatherableTiles gatherable{can_gather ? std::span(&tiles, 1) : std::span<const TileList>{}};
+  return split_or_gather({&tiles, 1}, shape, 8, kGpu, gatherable)[0];
 }
 
 TEST(SplitOrGather, BlocksOf16OverManyRowsAreGathered) {
@@ -64,9 +67,55 @@ TEST(SplitOrGather, OneLaunchOfSeveralMasksDoesEither) {
   const std::vector<AttnSlice> few{AttnSlice::full({0, 16}, {0, 16}), AttnSlice::full({0, 16}, {256, 272})};
   const std::vector<TileList> masks{eighth_of_blocks(16, 65536), build_tile_list(few, 16, 65536, {16, 128})};
   ASSERT_TRUE(gather_runs(masks[1]) && !split_items(masks[1], shape, 8, kGpu));
-  const std::vector<SplitOrGathered> chosen = split_or_gather(masks, shape, 8, kGpu, true);
+  const std::vector<SplitOrGathered> chosen = split_or_gather(masks, shape, 8, kGpu, {masks});
   EXPECT_TRUE(chosen[0].parts && !chosen[0].gathered);
   EXPECT_FALSE(chosen[1].parts || chosen[1].gathered);
+}
+
+/// An eighth of blocks of 64 rows and keys, in tiles of 24 rows, and in those of 16 that a kernel which gathers takes.
+std::vector<AttnSlice> blocks_of_64(int64_t rows) {
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < rows; q += 64) {
+    for (int64_t k = q % 512; k < rows; k += 512) slices.push_back(AttnSlice::full({q, q + 64}, {k, k + 64}));
+  }
+  return slices;
+}
+
+TEST(SplitOrGather, TakesOtherTilesWhereTheirStepsTakeLess) {
+  const AttnShape shape = shape_of(16384, 16384);
+  const std::vector<AttnSlice> slices = blocks_of_64(16384);
+  const TileList tiles = build_tile_list(slices, 16384, 16384, {24, 128});
+  const TileList others = build_tile_list(slices, 16384, 16384, {16, 128});
+  EXPECT_TRUE(may_gather(tiles));
+  // Half as many steps an item, of which there are 1.5 times as many.
+  const SplitOrGathered chosen = split_or_gather({&tiles, 1}, shape, 8, kGpu, {{&others, 1}, 0.8})[0];
+  EXPECT_TRUE(chosen.gathered && !chosen.parts);
+  EXPECT_EQ(chosen.tiles, &others);
+  const SplitOrGathered slow = split_or_gather({&tiles, 1}, shape, 8, kGpu, {{&others, 1}, 1.6})[0];
+  EXPECT_FALSE(slow.gathered);
+  EXPECT_EQ(slow.tiles, &tiles);
+}
+
+TEST(SplitOrGather, TheOtherMasksOfALaunchFollowToOtherTiles) {
+  const AttnShape shape = shape_of(4096, 4096);
+  const std::vector<std::vector<AttnSlice>> slices{blocks_of_64(4096), {AttnSlice::full({0, 4096}, {0, 512})}};
+  std::vector<TileList> masks, others;
+  for (const std::vector<AttnSlice>& of_mask : slices) {
+    masks.push_back(build_tile_list(of_mask, 4096, 4096, {24, 128}));
+    others.push_back(build_tile_list(of_mask, 4096, 4096, {16, 128}));
+  }
+  EXPECT_FALSE(may_gather(masks[1]));
+  const std::vector<SplitOrGathered> chosen = split_or_gather(masks, shape, 4, kGpu, {others, 0.5});
+  EXPECT_TRUE(chosen[0].gathered && !chosen[1].gathered);
+  EXPECT_EQ(chosen[1].tiles, &others[1]);
+}
+
+TEST(SplitOrGather, OrdersOfArrivalStay) {
+  const std::vector<AttnSlice> slices = blocks_of_64(1024);
+  TileList tiles = build_tile_list(slices, 1024, 1024, {24, 128});
+  ASSERT_TRUE(may_gather(tiles));
+  std::reverse(tiles.items.begin(), tiles.items.end());  // no longer longest first
+  EXPECT_FALSE(may_gather(tiles));
 }
 
 TEST(SplitOrGather, LeavesMasksAloneThatGainNothing) {

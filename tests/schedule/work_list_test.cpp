@@ -72,6 +72,8 @@ std::vector<Problem> problems() {
         AttnSlice::causal({3000, 5000}, {3000, 5000})}},
       {"window", shape(4096, 64, 8), {{{0, 4096}, {0, 4096}, -1024, 0}}},
       {"several heads at a time", shape(4096, 64, 8), {AttnSlice::causal({0, 4096}, {0, 4096})}},
+      {"seven heads a K/V head", shape(4096, 56, 8), {AttnSlice::causal({0, 4096}, {0, 4096})}},
+      {"five heads a K/V head", shape(4096, 20, 4), documents_of_a_rank()},
       {"pieces by length", shape(4096, 64, 8), documents_of_a_rank()},
       {"holes", shape(1000, 6, 2), {AttnSlice::full({10, 100}, {20, 200}), AttnSlice::full({500, 900}, {300, 310})}},
   };

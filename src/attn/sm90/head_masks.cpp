@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "attn/sm90/backward/device_work_list.hpp"
-#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
+#include "attn/sm90/tiles_to_gather.hpp"
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "schedule/head_lists.hpp"
@@ -57,9 +57,9 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare_head_masks(std::span<const st
   }
   if (tiles.empty()) return mask;  // for backward() alone
   for (const TileList& list : tiles) sm90::check_tiles(kFunction, list, shape, tile);
-  const bool gathers = shape.head_dim == sm90::kGatheredHeadDim && shape.head_dim_v == sm90::kGatheredHeadDim;
+  const sm90::TilesToGather gatherable(tiles, slices, shape);
   mask->forward = upload(schedule::join_tiles(tiles, shape, shape.num_heads_q / sm90::packed_heads(shape),
-                                              sm90::gpu_of_current_device(), gathers));
+                                              sm90::gpu_of_current_device(), gatherable.view()));
   if (mask->forward->in_parts()) {
     sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
   }

@@ -8,7 +8,6 @@
 #include "attn/sm90/common/shapes.hpp"
 #ifdef TANGRAM_HAVE_CUDA
 #include "attn/sm90/backward/params.hpp"
-#include "attn/sm90/forward/launch.hpp"
 #endif
 
 namespace tangram::sm90 {
@@ -17,11 +16,9 @@ namespace {
 
 constexpr int kDTypes = 2, kSoftcaps = 2, kDeterministic = 2;  // instances of each: with and without
 constexpr int kWholeOrParts = 2;                               // kernels for any dimensions do both alike
-constexpr int kGatheredDim = 128;
 constexpr int kItemKeys = 128, kStepQueries = 64;
 constexpr int kBackwardWarpgroups = 2;
 #ifdef TANGRAM_HAVE_CUDA
-static_assert(kGatheredDim == kGatheredHeadDim);
 static_assert(backward::kTileShape.block_m == kItemKeys && backward::kTileShape.block_n == kStepQueries);
 #endif
 
@@ -36,7 +33,7 @@ KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
                       .step = shape.keys,
                       .step_softcap = shape.keys_softcap,
                       .warpgroups = shape.warpgroups,
-                      .gathered = exact && row.head_dim == kGatheredDim};
+                      .gathered = exact && row.gathers};
   family.num_kernels = kDTypes * kSoftcaps * (exact ? kWholeOrParts + (family.gathered ? 1 : 0) : 1);
   family.num_in_sample = exact ? family.num_kernels : 1;
   return family;

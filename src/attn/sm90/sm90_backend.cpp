@@ -21,6 +21,7 @@
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/tiles_to_gather.hpp"
 #include "core/require.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
@@ -33,6 +34,7 @@ namespace {
 
 using sm90::check_buffer;
 using sm90::check_view;
+using sm90::ForwardItems;
 using sm90::ForwardLists;
 using sm90::ForwardParams;
 using sm90::packed_heads;
@@ -62,21 +64,28 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
   sm90::check_softmax("Sm90Backend", shape, args);
 }
 
-/// Whether kernels for many items run (ShapeClass::forward_many).
-bool has_many_rows(const AttnShape& shape) { return shape.seqlen_q * shape.num_heads_q >= sm90::kManyRows; }
-
-/// Of the forward kernel for this shape, softcap or not: packed rows of an item.
-int item_rows(const AttnShape& shape) {
-  return sm90::forward_tile_rows(shape.head_dim, shape.head_dim_v, has_many_rows(shape));
+/// The items of the forward kernels for this shape that do not gather.
+ForwardItems plain_items(const AttnShape& shape) {
+  return shape.seqlen_q * shape.num_heads_q >= sm90::kManyRows ? ForwardItems::kMany : ForwardItems::kPlain;
 }
 
-void fill_maps(ForwardParams& params, const AttnShape& shape, const AttnForwardArgs& args, int pack) {
+/// Packed rows of an item, softcap or not.
+int item_rows(const AttnShape& shape, ForwardItems items) {
+  return sm90::forward_tile_rows(shape.head_dim, shape.head_dim_v, items);
+}
+
+/// Those of the prepared lists.
+ForwardItems items_of(const Sm90Mask& mask) {
+  return mask.forward && mask.forward->gathered ? ForwardItems::kGathered : plain_items(mask.shape);
+}
+
+void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardItems items, const AttnForwardArgs& args,
+               int pack) {
   const int dim = args.q.dim, dim_v = args.v.dim;
   const bool exact = sm90::has_exact_kernels(dim, dim_v);
   const uint32_t panels = exact ? static_cast<uint32_t>(dim) / 64 : cuda::kAnyColumn;
-  const auto tile_rows = static_cast<uint32_t>(item_rows(shape));
-  const auto tile_keys =
-      static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0, has_many_rows(shape)));
+  const auto tile_rows = static_cast<uint32_t>(item_rows(shape, items));
+  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0, items));
   const auto pack_heads = static_cast<uint32_t>(pack);
   params.q_map = sm90::token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
   // What is never loaded or stored has the map of q, since prefetching must see a valid descriptor: keys where there
@@ -125,7 +134,7 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   ForwardParams params{};
   fill_lists(params, mask, pack);
   params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere);
-  fill_maps(params, mask.shape, args, pack);
+  fill_maps(params, mask.shape, items_of(mask), args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
   params.max_logits = args.max_logits;
@@ -172,10 +181,10 @@ sm90::GatheredParams gathered_params(const ForwardLists& lists, const ForwardPar
   return gathered;
 }
 
-ForwardLists upload_lists(const TileList& tiles, const schedule::SplitOrGathered& chosen) {
+ForwardLists upload_lists(const schedule::SplitOrGathered& chosen) {
   ForwardLists lists;
-  const auto& [parts, gathered] = chosen;
-  const TileList& dealt = parts ? parts->list : tiles;
+  const auto& [tiles, parts, gathered] = chosen;
+  const TileList& dealt = parts ? parts->list : *tiles;
   lists.gathered = gathered.has_value();
   const std::vector<TileItem>& items = gathered ? gathered->items : dealt.items;
   const std::vector<TileRun>& runs = gathered ? gathered->runs : dealt.runs;
@@ -230,7 +239,7 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
   part_params.part_out = parts.out;
   part_params.part_lse = parts.lse;
   sm90::launch_forward(variant, part_params, num_ctas, stream);
-  const int tile_rows = item_rows(mask.shape) / packed_heads(mask.shape);
+  const int tile_rows = item_rows(mask.shape, plain_items(mask.shape)) / packed_heads(mask.shape);
   const int num_masks = std::max(static_cast<int>(mask.head_slices.size()), 1);
   sm90::launch_merge(variant, params,
                      {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles,
@@ -313,8 +322,9 @@ StretchParams stretch_params(const char* function, const Sm90Mask& mask, const C
 
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);
-  return TileShape{item_rows(shape) / packed_heads(shape),
-                   sm90::forward_tile_keys(shape.head_dim, shape.head_dim_v, false, has_many_rows(shape))};
+  const ForwardItems items = plain_items(shape);
+  return TileShape{item_rows(shape, items) / packed_heads(shape),
+                   sm90::forward_tile_keys(shape.head_dim, shape.head_dim_v, false, items)};
 }
 
 std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
@@ -327,9 +337,9 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   if (tiles == nullptr) return mask;  // for backward() alone
   sm90::check_tiles("Sm90Backend::prepare", *tiles, shape, *tile);
   const int64_t groups = shape.num_heads_q / packed_heads(shape);
-  const bool gathers = shape.head_dim == sm90::kGatheredHeadDim && shape.head_dim_v == sm90::kGatheredHeadDim;
+  const sm90::TilesToGather gatherable({tiles, 1}, {&slices, 1}, shape);
   const GpuModel gpu = sm90::gpu_of_current_device();
-  mask->forward = upload_lists(*tiles, schedule::split_or_gather({tiles, 1}, shape, groups, gpu, gathers)[0]);
+  mask->forward = upload_lists(schedule::split_or_gather({tiles, 1}, shape, groups, gpu, gatherable.view())[0]);
   if (mask->forward->in_parts()) {
     sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
   }
@@ -403,7 +413,8 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
   const sm90::ForwardVariant variant{prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
-                                     prepared.shape.head_dim_v, params.softcap > 0, has_many_rows(prepared.shape)};
+                                     prepared.shape.head_dim_v, params.softcap > 0,
+                                     items_of(prepared) == ForwardItems::kMany};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
   } else if (prepared.forward && prepared.forward->gathered) {

@@ -20,10 +20,10 @@
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
+#include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
-#include "schedule/gather_runs.hpp"
 #include "schedule/tile_list.hpp"
 #include "tangram/error.hpp"
 
@@ -283,8 +283,7 @@ TEST(Sm90Forward, SoftcapWithMaxLogits) {
   }
 }
 
-// Blocks that leave steps half empty unless they are gathered (schedule/gather_runs.hpp; head_dim 128), beside a slice
-// that is not.
+// Blocks that leave steps half empty unless they are gathered (schedule/gather_runs.hpp), beside a slice that is not.
 TEST(Sm90Forward, GathersBlocks) {
   if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
   for (const HeadDims head_dim : kHeadDims) {
@@ -299,8 +298,10 @@ TEST(Sm90Forward, GathersBlocks) {
       slices.push_back({{0, 900}, {2000, 2500}, -2500, 1700});
       Case c = simple(900, 2500, 16, 2, head_dim, slices);
       const Sm90Backend backend;
-      ASSERT_TRUE(schedule::gather_runs(
-          schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape))));
+      const TileList tiles =
+          schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
+      const auto mask = backend.prepare(c.slices, c.shape, &tiles);
+      ASSERT_EQ(sm90::as_sm90(*mask).forward->gathered, sm90::gathers_runs(head_dim.qk, head_dim.v));
       expect_close(c);
       c.options.softcap = 20;
       c.num_sinks = 1;

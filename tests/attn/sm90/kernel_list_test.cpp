@@ -44,7 +44,8 @@ std::vector<std::string> name_parts(const KernelFamily& family, const std::strin
   const std::string dims = integers({family.head_dim, family.head_dim_v});
   if (family.pass == AttnPass::kForward) {
     const int step = softcap ? family.step_softcap : family.step;
-    if (family.exact) return {named("13ForwardTraits", integers({family.head_dim, step}))};
+    const std::string exact = integers({family.head_dim, step});
+    if (family.exact) return {named("13ForwardTraits", exact), named("18BlockForwardTraits", exact)};
     return {named(family.min_rows > 0 ? "17ManyForwardTraits" : "19AnyDimForwardTraits", dims)};
   }
   if (family.exact) {

@@ -28,6 +28,13 @@ struct ForwardShape {
   bool second_look = false;
 };
 
+/// Which items a forward kernel takes.
+enum class ForwardItems : int {
+  kPlain = 0,
+  kMany,      ///< ShapeClass::forward_many
+  kGathered,  ///< ShapeClass::forward_gathered
+};
+
 struct ShapeClass {
   int head_dim;    ///< of q and k
   int head_dim_v;  ///< of v and out
@@ -37,6 +44,11 @@ struct ShapeClass {
   // Where there are kManyRows and no multiprocessor waits long for the last item of another; without warpgroups as
   // where there are fewer.
   ForwardShape forward_many = {};
+  // Kernels for exactly these dimensions can gather runs (src/schedule/gather_runs.hpp), with items of their own where
+  // those of `forward` have rows for which blocks are rarely whole, or their threads no registers for it; without
+  // warpgroups with the same.
+  bool gathers = false;
+  ForwardShape forward_gathered = {};
   // Backward: steps of 64 queries that consumers take at once, without softcap. Large: dq leaves in pieces, through
   // what shared memory is left (LargeTraits), with so many stages of Q and dout; split: dk and dq by one kernel and dv
   // by another, since registers do not hold dk and dv.
@@ -74,6 +86,16 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .stages_k = 4,
                  .stages_v = 4,
                  .second_look = true},
+     .gathers = true,
+     .forward_gathered = {.warpgroups = 2,
+                          .keys = 128,
+                          .keys_softcap = 96,
+                          .service_registers = 72,
+                          .consumer_registers = 216,
+                          .stages_q = 2,
+                          .stages_k = 5,
+                          .stages_v = 4,
+                          .second_look = true},
      .backward_at_once = 2},
     // Longer steps with a third warpgroup leave no room for K to wait.
     {.head_dim = 96,
@@ -101,6 +123,7 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .stages_k = 3,
                  .stages_v = 2,
                  .second_look = true},
+     .gathers = true,
      .backward_at_once = 1},
     // Q has one stage: an item ends before the next one begins. A third warpgroup spares a third of what K and V move,
     // but makes items longer.
@@ -172,17 +195,24 @@ constexpr bool has_exact_kernels(int head_dim, int head_dim_v) {
 inline constexpr int64_t kManyRows = 150'000;
 
 /// Of dimensions that have a class.
-constexpr const ForwardShape& forward_shape(int head_dim, int head_dim_v, bool many) {
+constexpr const ForwardShape& forward_shape(int head_dim, int head_dim_v, ForwardItems items) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
-  return many && row.forward_many.warpgroups > 0 ? row.forward_many : row.forward;
+  if (items == ForwardItems::kMany && row.forward_many.warpgroups > 0) return row.forward_many;
+  if (items == ForwardItems::kGathered && row.forward_gathered.warpgroups > 0) return row.forward_gathered;
+  return row.forward;
+}
+
+/// Whether there are kernels that gather runs for exactly these dimensions.
+constexpr bool gathers_runs(int head_dim, int head_dim_v) {
+  return has_exact_kernels(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).gathers;
 }
 
 /// Rows (query rows times packed heads) of a forward item, and keys of its steps.
-constexpr int forward_tile_rows(int head_dim, int head_dim_v, bool many = false) {
-  return 64 * forward_shape(head_dim, head_dim_v, many).warpgroups;
+constexpr int forward_tile_rows(int head_dim, int head_dim_v, ForwardItems items = ForwardItems::kPlain) {
+  return 64 * forward_shape(head_dim, head_dim_v, items).warpgroups;
 }
-constexpr int forward_tile_keys(int head_dim, int head_dim_v, bool softcap, bool many = false) {
-  const ForwardShape& shape = forward_shape(head_dim, head_dim_v, many);
+constexpr int forward_tile_keys(int head_dim, int head_dim_v, bool softcap, ForwardItems items = ForwardItems::kPlain) {
+  const ForwardShape& shape = forward_shape(head_dim, head_dim_v, items);
   return softcap ? shape.keys_softcap : shape.keys;
 }
 

@@ -6,6 +6,7 @@
 //
 // Warp roles                                                                           registers, C = 2 (3)
 //   warpgroup 0, thread 0    Producer: walks the runs of an item, TMA loads, messages    40 (32)
+//                or warp 0   the same of gathered runs, a box of keys a lane             40 (72, head_dim 64)
 //                thread 32   run_scheduler: draws tickets, one item ahead
 //                thread 64   with keys that come late: watch_arrivals
 //                thread 96   with kScribe (C = 3, gathered runs) Producer for messages alone, thread 0 then only loads
@@ -29,7 +30,7 @@
 //   k, v                     kStagesK and kStagesV tiles of kBlockN keys
 //   step, items, work        messages: StepMessage of a step of K, ItemRows of an item of Q, WorkMessage
 //   intervals                of each row the keys that it sees of the run at hand, its warp's own
-//   seen, stretch, pending   what the service threads keep for lack of registers
+//   seen, stretch            what the service threads keep for lack of registers
 //   arrived                  which late keys have come
 //
 // Step kinds (StepKind, a sum of them in the word of each warpgroup): kStepSteady, kStepFirst, kStepNewRun, kStepTail,
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();
-    if (threadIdx.x == 0) {
+    if (Traits::kGathered ? threadIdx.x < 32 : threadIdx.x == 0) {
       ptx::grid_dependency_wait();
       // CTAs of the kernel that merges parts would wait on multiprocessors that sm_margin leaves free.
       if constexpr (Traits::kAnyDim) {

@@ -17,17 +17,14 @@ struct ForwardVariant {
   int head_dim = 128;  ///< with head_dim_v, of a shape class
   int head_dim_v = 128;
   bool softcap = false;
-  bool many = false;   ///< items of ShapeClass::forward_many, where there is one
+  bool many = false;   ///< items of ForwardItems::kMany, where a class has them
   bool parts = false;  ///< items are parts of query tiles, to be merged
 };
 
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 
-/// Tiles of other head dims have rows for which blocks are rarely whole, and their threads no registers to gather.
-inline constexpr int kGatheredHeadDim = 128;
-
-/// The same for a list with gathered runs, not of parts, of this head dim.
+/// The same for a list with gathered runs, not of parts, of head dims whose class gathers.
 void launch_gathered(const ForwardVariant& variant, const GatheredParams& params, int num_ctas, cudaStream_t stream);
 
 /// Loads the kernel of launch_merge(). Else its first launch would wait for the kernel that it follows, and with it the

@@ -64,17 +64,16 @@ void launch_any_dim(const ForwardVariant& variant, const ForwardParams& params, 
   launch_any_dim_traits<AnyDimForwardTraits, kDimQk, kDimV>(variant, params, num_ctas, stream);
 }
 
-template <typename Element, bool kSoftcap>
-using GatheredTraitsOf =
-    GatheredTraits<ForwardTraits<Element, kGatheredHeadDim,
-                                 forward_tile_keys(kGatheredHeadDim, kGatheredHeadDim, kSoftcap), kSoftcap>>;
-
 template <typename Element>
 void launch_gathered_element(const ForwardVariant& variant, const GatheredParams& params, int num_ctas,
                              cudaStream_t stream) {
-  const auto run = variant.softcap ? launch_instance<GatheredTraitsOf<Element, true>>
-                                   : launch_instance<GatheredTraitsOf<Element, false>>;
-  run(params, num_ctas, stream);
+  with_exact_class(variant.head_dim, variant.head_dim_v, [&]<int kHeadDim> {
+    if constexpr (gathers_runs(kHeadDim, kHeadDim)) {
+      const auto run = variant.softcap ? launch_instance<GatheredTraitsOf<Element, kHeadDim, true>>
+                                       : launch_instance<GatheredTraitsOf<Element, kHeadDim, false>>;
+      run(params, num_ctas, stream);
+    }
+  });
 }
 
 }  // namespace tangram::sm90

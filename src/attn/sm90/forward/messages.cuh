@@ -72,16 +72,4 @@ struct alignas(16) SeenKeys {
   int32_t see_begin, see_end, full_begin, full_end;
 };
 
-/// The keys of a step of a gathered run: params.groups from `first` on.
-struct KeyGroups {
-  int32_t first, count, kv_head;
-};
-
-template <bool kGathered>
-struct PendingGroups {};
-template <>
-struct PendingGroups<true> {
-  KeyGroups k, v;  // the loading thread's own, which has too few registers: of K, of the V to come (or 0)
-};
-
 }  // namespace tangram::sm90

@@ -15,24 +15,46 @@
 namespace tangram::sm90 {
 
 /// Walks the work ring, loads Q, K and V, and describes every step to the consumers. One thread, or two: one that only
-/// loads, and one that only writes messages (Traits::kScribe), who need not know of each other.
+/// loads, and one that only writes messages (Traits::kScribe), who need not know of each other. Of gathered runs a warp
+/// loads: all its lanes walk, each loads boxes of keys, and the first one does what is done once.
 template <typename Traits, bool kLoads = true, bool kWrites = true>
 struct Producer {
   const typename Traits::Params& params;
   ForwardSmem<Traits>& smem;
   Rings<Traits> rings;
   // V of a step is loaded after K of the next one, which the consumers need first. They begin with the V of no step.
+  // Of a step of a gathered run: what find_box says, and ~head.
   int32_t v_row = kNoLoad, v_head = 0;
   bool keys_missing = params.arrivals.pending != 0;
+  static constexpr bool kWarp = kLoads && Traits::kGathered;
+  static constexpr int32_t kNoBox = INT32_MAX;
   static constexpr int32_t kNothing = -2;
   static constexpr int32_t kNoLoad = -1;
   static constexpr int32_t kElsewhere = -3;  // minus the row there
 
+  __device__ __forceinline__ bool leads() const { return !kWarp || threadIdx.x == 0; }
+  /// No lane is so late that it takes a phase for another, or reads what has been given back.
+  __device__ __forceinline__ void meet() const {
+    if constexpr (kWarp) __syncwarp();
+  }
+
+  __device__ __forceinline__ void arrive(uint64_t* barrier) const {
+    if constexpr (kWarp) {
+      if (leads()) ptx::mbarrier_arrive(barrier);
+    } else {
+      ptx::mbarrier_arrive(barrier);
+    }
+  }
+
   __device__ __forceinline__ void flush_v() {
-    if (v_row == kNothing) return;
+    const bool gathered = kWarp && v_head < 0;
+    if (!gathered && v_row == kNothing) return;
     const int stage = rings.template v_stage<-1>();
     ptx::mbarrier_wait(&smem.v_empty[stage], rings.template v_phase<-1>() ^ 1);
-    if (flush_groups(stage)) {
+    if (gathered) {
+      if constexpr (kWarp) load_boxes(1, smem.v[stage], &smem.v_full[stage], v_row, ~v_head);
+      v_head = 0;
+    } else if (!leads()) {
     } else if (v_row != kNoLoad) {
       const bool here = v_row >= 0;
       ptx::mbarrier_arrive_expect_tx(&smem.v_full[stage], Traits::kBytesV);
@@ -49,85 +71,101 @@ struct Producer {
   /// Waits for a free stage and returns its message, to be filled in before load_step() or skip_step().
   __device__ __forceinline__ StepMessage& begin_step() {
     ptx::mbarrier_wait(&smem.k_empty[rings.k_stage()], rings.k_phase() ^ 1);
+    meet();
     return smem.step[rings.k_stage()];
   }
 
   __device__ __forceinline__ void load_q(const WorkMessage& work) {
     uint64_t* full = &smem.q_full[rings.q_stage()];
     ptx::mbarrier_wait(&smem.q_empty[rings.q_stage()], rings.q_phase() ^ 1);
-    ItemRows<Traits::kParts>& rows = smem.items[rings.item()];
-    if constexpr (Traits::kParts) {
-      rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group, work.part_row};
-    } else {
-      rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
+    if (leads()) {
+      ItemRows<Traits::kParts>& rows = smem.items[rings.item()];
+      if constexpr (Traits::kParts) {
+        rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group, work.part_row};
+      } else {
+        rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
+      }
+      ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
+      load_packed_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesQ>(
+          smem.q[rings.q_stage()], &params.q_map, full, work.group << params.pack_log2, work.item.row_begin);
     }
-    ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
-    load_packed_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesQ>(
-        smem.q[rings.q_stage()], &params.q_map, full, work.group << params.pack_log2, work.item.row_begin);
     rings.advance_q();
   }
 
   /// `row`: as v_row, of a tile.
   __device__ __forceinline__ void load_k(int32_t row, int32_t kv_head) {
     const bool here = row >= 0;
-    ptx::mbarrier_arrive_expect_tx(&smem.k_full[rings.k_stage()], Traits::kBytesK);
-    load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesK>(
-        smem.k[rings.k_stage()], here ? &params.k_map : &params.k_elsewhere_map, &smem.k_full[rings.k_stage()],
-        here ? row : kElsewhere - row, kv_head);
+    if (leads()) {
+      ptx::mbarrier_arrive_expect_tx(&smem.k_full[rings.k_stage()], Traits::kBytesK);
+      load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesK>(
+          smem.k[rings.k_stage()], here ? &params.k_map : &params.k_elsewhere_map, &smem.k_full[rings.k_stage()],
+          here ? row : kElsewhere - row, kv_head);
+    }
     rings.advance_k();
   }
 
-  /// As load_step, of a gathered run.
-  __device__ __forceinline__ void load_gathered(const WorkMessage& work, const KeyGroups& groups, bool first_of_item) {
-    if constexpr (Traits::kGathered) {
-      smem.pending.k = groups;
-      load_groups(0, smem.k[rings.k_stage()], &smem.k_full[rings.k_stage()], smem.pending.k);
-      rings.advance_k();
-      flush_v();
-      if (first_of_item) load_q(work);
-      smem.pending.v = smem.pending.k;
-      v_row = kNoLoad;  // but not nothing
+  /// The lane's entry of params.groups in a step of a gathered run. Before the wait for the step, which hides the way.
+  __device__ __forceinline__ int32_t read_entry(const TileRun& run, int32_t first_key) const {
+    if constexpr (kWarp) {
+      const int32_t k0 = max(min(first_key, run.k_end - Traits::kBlockN), 0);
+      const int32_t key = k0 + 16 * static_cast<int32_t>(threadIdx.x);
+      if (run.group_begin >= 0 && key < run.k_end) return __ldg(params.groups + run.group_begin + key / 16);
     }
+    return 0;
   }
-  /// V of a step of a gathered run, if one is to come.
-  __device__ __forceinline__ bool flush_groups(int stage) {
-    if constexpr (Traits::kGathered) {
-      if (smem.pending.v.count == 0) return false;
-      load_groups(1, smem.v[stage], &smem.v_full[stage], smem.pending.v);
-      smem.pending.v.count = 0;
-      return true;
-    }
-    return false;
+  static __device__ __forceinline__ int32_t num_groups(int32_t k0, int32_t k_end) {
+    return min(k_end - k0, Traits::kBlockN) / 16;
   }
-  /// Loads groups of keys, once they are there, into a tile of K (`which` = 0) or V.
-  __device__ __forceinline__ void load_groups(int which, unsigned char* tile, uint64_t* full, const KeyGroups& groups) {
-    if constexpr (Traits::kGathered) {
-      static_assert(Traits::kBytesK == Traits::kBytesV && !Traits::kAnyDim);
-      ptx::mbarrier_arrive_expect_tx(full, groups.count * (Traits::kBytesK / (Traits::kBlockN / 16)));
-      int32_t next = __ldg(params.groups + groups.first);
-#pragma unroll 1
-      for (int32_t group = 0; group < groups.count;) {
-        const int32_t entry = next;
-        const bool large = entry < 0 && group + 4 <= groups.count;
-        const int32_t key = entry < 0 ? ~entry : entry, count = large ? 64 : 16;
-        const int32_t following = group + count / 16;
-        if (following < groups.count) next = __ldg(params.groups + groups.first + following);
-        if (which == 0 && keys_missing) keys_missing = await_keys(params.arrivals, smem.arrived, key, key + count);
-        const int32_t row = row_elsewhere(params.stretches, smem.stretch, key, count);
-        const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.elsewhere_maps[which][large];
+  /// What a lane loads of a step of a gathered run, whose groups of 16 keys are `count` entries of params.groups, a
+  /// lane each: the first key of its box, ~key if that is of 64 keys, or kNoBox.
+  __device__ __forceinline__ int32_t find_box(int32_t entry, int32_t count) const {
+    const int32_t lane = static_cast<int32_t>(threadIdx.x);
+    const uint32_t four = __ballot_sync(0xffffffff, entry < 0 && lane + 4 <= count);
+    uint32_t begins = 0;
+    int32_t next = 0;
 #pragma unroll
-        for (int panel = 0; panel < Traits::kPanelsQk; ++panel) {
-          ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + group * kRows16Bytes, map, full, 0,
-                           row < 0 ? key : row, panel, groups.kv_head);
-        }
-        group = following;
-      }
+    for (int32_t group = 0; group < Traits::kBlockN / 16; ++group) {
+      if (group != next) continue;
+      begins |= 1u << group;
+      next += four >> group & 1 ? 4 : 1;
     }
+    if (lane >= count || (begins >> lane & 1) == 0) return kNoBox;
+    return entry < 0 && (four >> lane & 1) == 0 ? ~entry : entry;
+  }
+  /// Loads such boxes, once their keys are there, into a tile of K (`which` = 0) or V.
+  __device__ __forceinline__ void load_boxes(int which, unsigned char* tile, uint64_t* full, int32_t box,
+                                             int32_t kv_head) {
+    static_assert(Traits::kBytesK == Traits::kBytesV && !Traits::kAnyDim);
+    const int32_t groups =
+        __popc(__ballot_sync(0xffffffff, box != kNoBox)) + 3 * __popc(__ballot_sync(0xffffffff, box < 0));
+    if (leads()) ptx::mbarrier_arrive_expect_tx(full, groups * (Traits::kBytesK / (Traits::kBlockN / 16)));
+    if (box == kNoBox) return;
+    const bool large = box < 0;
+    const int32_t key = large ? ~box : box, keys = large ? 64 : 16;
+    if (which == 0 && params.arrivals.pending != 0) await_keys(params.arrivals, smem.arrived, key, key + keys);
+    const int32_t row = row_elsewhere(params.stretches, key, keys);
+    const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.elsewhere_maps[which][large];
+    const int32_t place = static_cast<int32_t>(threadIdx.x) * kRows16Bytes;
+#pragma unroll
+    for (int panel = 0; panel < Traits::kPanelsQk; ++panel) {
+      ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + place, map, full, 0, row < 0 ? key : row, panel, kv_head);
+    }
+  }
+  /// As load_k and what follows it, of a step of a gathered run.
+  __device__ __forceinline__ void load_gathered(const WorkMessage& work, int32_t entry, int32_t count, int32_t kv_head,
+                                                bool first_of_item) {
+    const int32_t box = find_box(entry, count);
+    load_boxes(0, smem.k[rings.k_stage()], &smem.k_full[rings.k_stage()], box, kv_head);
+    rings.advance_k();
+    flush_v();
+    if (first_of_item) load_q(work);
+    v_row = box;
+    v_head = ~kv_head;
   }
 
   /// Ends a step without loads.
   __device__ __forceinline__ void end_step() {
-    ptx::mbarrier_arrive(&smem.k_full[rings.k_stage()]);
+    arrive(&smem.k_full[rings.k_stage()]);
     rings.advance_k();
   }
 
@@ -143,14 +181,19 @@ struct Producer {
     }
   }
 
+  __device__ __forceinline__ int32_t kv_head_of(const WorkMessage& work) const {
+    return (work.group << params.pack_log2) / params.heads_per_kv;
+  }
+
   __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run) {
-    const int32_t kv_head = (work.group << params.pack_log2) / params.heads_per_kv;
+    const int32_t kv_head = kv_head_of(work);
     if constexpr (kWrites) find_seen(params, smem, work.item, run);
     const int32_t k_begin = run.k_begin, k_end = run.k_end;
     // Warpgroups read the row intervals with the first step that masks something: whole tiles before it are plain
     // steps.
     bool unread = true;
     for (int32_t first_key = k_begin; first_key < k_end; first_key += Traits::kBlockN) {
+      const int32_t entry = read_entry(run, first_key);
       StepMessage& message = begin_step();
       const bool first = first_key == k_begin;
       // The last tile is moved back to the end of the run, so that V holds no rows that nobody may have written.
@@ -159,11 +202,11 @@ struct Producer {
         write_message(params, smem, message, run, k0, first_key, k_end, first && first_run, unread);
       if constexpr (!kLoads) {
         end_step();
-      } else if (Traits::kGathered && run.group_begin >= 0) {
-        load_gathered(work, {run.group_begin + k0 / 16, min(k_end - k0, Traits::kBlockN) / 16, kv_head},
-                      first && first_run);
+      } else if (kWarp && run.group_begin >= 0) {
+        // The head anew: there is no register to keep it.
+        if constexpr (kWarp) load_gathered(work, entry, num_groups(k0, k_end), kv_head_of(work), first && first_run);
       } else {
-        if (keys_missing) {
+        if (kWarp ? params.arrivals.pending != 0 : keys_missing) {
           keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
         }
         const int32_t elsewhere = row_elsewhere(params.stretches, smem.stretch, k0, Traits::kBlockN);
@@ -180,7 +223,6 @@ struct Producer {
   __device__ __forceinline__ void run() {
     RingPosition<Traits::kWorkSlots> slot;
     if constexpr (kLoads) smem.stretch = {0, 0, 0, 0};
-    if constexpr (kLoads && Traits::kGathered) smem.pending.v.count = 0;
     for (;;) {
       ptx::mbarrier_wait(&smem.work_full[slot.stage], slot.phase);
       const WorkMessage& work = smem.work[slot.stage];
@@ -192,7 +234,8 @@ struct Producer {
         push_run(work, work.first_run, true);
         for (int32_t r = run_begin + 1; r < run_end; ++r) push_run(work, params.runs[r], false);
       }
-      ptx::mbarrier_arrive(&smem.work_empty[slot.stage]);
+      meet();
+      arrive(&smem.work_empty[slot.stage]);
       slot.advance();
     }
     StepMessage& message = begin_step();

@@ -27,7 +27,6 @@ struct alignas(1024) ForwardSmem {
   uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
   uint64_t v_full[Traits::kStagesV], v_empty[Traits::kStagesV];
   uint64_t work_full[Traits::kWorkSlots], work_empty[Traits::kWorkSlots];
-  [[no_unique_address]] PendingGroups<Traits::kGathered> pending;
 };
 
 }  // namespace tangram::sm90

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "attn/sm90/common/panels.cuh"
 #include "attn/sm90/common/shapes.hpp"
@@ -15,18 +16,18 @@ namespace tangram::sm90 {
 /// dimensions may be smaller than those of the class: what TMA reads beyond them is zero, and what is written beyond
 /// them is left out. Panels of shared memory are 64 columns wide, of which the last may be half used.
 template <typename ElementT, int kDimQkT, int kDimVT, int kBlockNT, bool kSoftcapT, bool kPartsT, bool kAnyDimT,
-          bool kManyT = false>
-struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kDimVT, kManyT), kBlockNT> {
+          ForwardItems kItemsT = ForwardItems::kPlain>
+struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kDimVT, kItemsT), kBlockNT> {
   using Element = ElementT;
   static constexpr int kDimQk = kDimQkT;
   static constexpr int kDimV = kDimVT;
-  static constexpr ForwardShape kShape = forward_shape(kDimQk, kDimV, kManyT);
+  static constexpr ForwardShape kShape = forward_shape(kDimQk, kDimV, kItemsT);
   static constexpr int kBlockM = 64 * kShape.warpgroups;
   static constexpr int kBlockN = kBlockNT;
   static constexpr bool kSoftcap = kSoftcapT;
   static constexpr bool kParts = kPartsT;
   static constexpr bool kAnyDim = kAnyDimT;
-  static constexpr bool kMany = kManyT;
+  static constexpr ForwardItems kItems = kItemsT;
   static constexpr bool kGathered = false;
   using Params = ForwardParams;
   static constexpr int kConsumers = kShape.warpgroups;
@@ -57,8 +58,14 @@ struct AnyDimForwardTraits
 
 /// The same for where there are many items.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
-struct ManyForwardTraits : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT, true),
-                                         kSoftcapT, true, true, true> {};
+struct ManyForwardTraits
+    : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT, ForwardItems::kMany),
+                    kSoftcapT, true, true, ForwardItems::kMany> {};
+
+/// As ForwardTraits, with the items that a class has for gathered runs alone.
+template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
+struct BlockForwardTraits
+    : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, false, false, ForwardItems::kGathered> {};
 
 /// Runs may be gathered (schedule::GatheredList), of which only the threads know that load and write messages.
 template <typename Traits>
@@ -67,5 +74,13 @@ struct GatheredTraits : Traits {
   static constexpr bool kScribe = true;
   using Params = GatheredParams;
 };
+
+/// Those of the class.
+template <typename Element, int kHeadDim, bool kSoftcap>
+using GatheredTraitsOf = GatheredTraits<std::conditional_t<
+    (shape_class(kHeadDim, kHeadDim).forward_gathered.warpgroups > 0),
+    BlockForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap, ForwardItems::kGathered),
+                       kSoftcap>,
+    ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap), kSoftcap>>>;
 
 }  // namespace tangram::sm90

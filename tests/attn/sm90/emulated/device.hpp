@@ -66,6 +66,13 @@ inline bool __any_sync(uint32_t, bool value) {
   const uint64_t* words = tangram::emulated::exchange_in_warp(value);
   return std::any_of(words, words + 32, [](uint64_t word) { return word != 0; });
 }
+inline uint32_t __ballot_sync(uint32_t, bool value) {
+  const uint64_t* words = tangram::emulated::exchange_in_warp(value);
+  uint32_t lanes = 0;
+  for (int lane = 0; lane < 32; ++lane) lanes |= static_cast<uint32_t>(words[lane]) << lane;
+  return lanes;
+}
+inline int __popc(uint32_t word) { return std::popcount(word); }
 inline bool __all_sync(uint32_t mask, bool value) { return !__any_sync(mask, !value); }
 inline void __syncthreads() { tangram::emulated::meet_named(0, tangram::emulated::num_threads(), true, false); }
 inline void __threadfence() {}

@@ -155,7 +155,7 @@ template <typename Traits>
 TileList tiles_of(const std::vector<AttnSlice>& slices, const AttnShape& s) {
   return schedule::build_tile_list(slices, s.seqlen_q, s.seqlen_k,
                                    {Traits::kBlockM * s.num_heads_kv / s.num_heads_q,
-                                    sm90::forward_tile_keys(s.head_dim, s.head_dim_v, false, Traits::kMany)});
+                                    sm90::forward_tile_keys(s.head_dim, s.head_dim_v, false, Traits::kItems)});
 }
 
 template <typename Traits>

@@ -80,14 +80,15 @@ std::vector<Case> block_cases() {
 template <int kHeadDim, bool kSoftcap>
 void expect_blocks_close(int first) {
   emulated::in_orders(first, block_cases(), [](const Case& c, const Order& order) {
-    const int64_t tile = sm90::forward_tile_rows(kHeadDim, kHeadDim) * c.shape.num_heads_kv / c.shape.num_heads_q;
+    using Traits = sm90::GatheredTraitsOf<__nv_bfloat16, kHeadDim, kSoftcap>;
+    const int64_t tile = Traits::kBlockM * c.shape.num_heads_kv / c.shape.num_heads_q;
     if (c.slices[0].q_range.size() % tile != 0) return;  // rows of a tile do not see the same
-    constexpr int kKeys = sm90::forward_tile_keys(kHeadDim, kHeadDim, kSoftcap);
-    using Plain = sm90::ForwardTraits<__nv_bfloat16, kHeadDim, kKeys, kSoftcap>;
-    expect_close<sm90::GatheredTraits<Plain>>(c, kHeadDim, kHeadDim, order);
+    expect_close<Traits>(c, kHeadDim, kHeadDim, order);
   });
 }
 
+TEST(Sm90EmulatedForward, GathersBlocksHeadDim64) { expect_blocks_close<64, false>(1); }
+TEST(Sm90EmulatedForward, GathersBlocksWithSoftcapHeadDim64) { expect_blocks_close<64, true>(0); }
 TEST(Sm90EmulatedForward, GathersBlocksHeadDim128) { expect_blocks_close<128, false>(0); }
 TEST(Sm90EmulatedForward, GathersBlocksWithSoftcapHeadDim128) { expect_blocks_close<128, true>(2); }
 

@@ -98,7 +98,8 @@ void expect_forward(const HeadCase& c, int head_dim, int head_dim_v, const Order
   const AttnShape& s = r.all.config.shape;
   std::vector<TileList> tiles;
   for (const auto& mask : c.masks) tiles.push_back(emulated_forward::tiles_of<Traits>(mask, s));
-  const schedule::HeadLists lists = schedule::join_tiles(tiles, s, s.num_heads_kv, gpu_of(3), Traits::kGathered);
+  const schedule::HeadLists lists = schedule::join_tiles(
+      tiles, s, s.num_heads_kv, gpu_of(3), {Traits::kGathered ? std::span(tiles) : std::span<const TileList>{}});
   ASSERT_TRUE(lists.part_rows.empty());
   ASSERT_EQ(lists.key_groups.empty(), !Traits::kGathered);
   run_forward<Traits>(r.all, lists, order);
@@ -122,8 +123,9 @@ TEST(Sm90EmulatedHeadMasks, ForwardAgreesWithFloat64AndALaunchForEachGroup) {
 TEST(Sm90EmulatedHeadMasks, ForwardGathersBlocksOfEachGroup) {
   const AttnShape shape = shape_of(128, 512, 16, 2);
   std::vector<std::vector<AttnSlice>> masks = random_blocks(shape, 2, 16, 16, 0.4, 5);
-  using Plain = sm90::ForwardTraits<__nv_bfloat16, 128, 128, false>;
-  expect_forward<sm90::GatheredTraits<Plain>>({"small blocks", shape, masks}, 128, 128, emulated::order(1));
+  const HeadCase blocks{"small blocks", shape, masks};
+  expect_forward<sm90::GatheredTraitsOf<__nv_bfloat16, 128, false>>(blocks, 128, 128, emulated::order(1));
+  expect_forward<sm90::GatheredTraitsOf<__nv_bfloat16, 64, false>>(blocks, 64, 64, emulated::order(2));
 }
 
 schedule::WorkList work_of(const RandomHeads& r, BackwardCalls calls) {
