@@ -68,6 +68,16 @@ Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, 
   return by_arrival.how;
 }
 
+Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu) {
+  double visits = 0;
+  for (const Extent& extent : extents.of_keys) visits += static_cast<double>(extent.count);
+  return {.pieces = shape.num_heads_q / shape.num_heads_kv,
+          .together = 1,
+          .grouped = true,
+          .most_steps = most_steps_by_rule(visits, shape.num_heads_q, gpu.multiprocessors),
+          .heads_inside = choose_direction(extents).same_begin};
+}
+
 std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& shape, int num_sms, Dealing how,
                                      std::span<const double> arrives) {
   std::priority_queue<double, std::vector<double>, std::greater<>> free_at;

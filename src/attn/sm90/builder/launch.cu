@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/builder/launch.hpp"
+
+#include "attn/sm90/builder/kernels.cuh"
+#include "attn/sm90/common/launch_kernel.hpp"
+
+namespace tangram::sm90::builder {
+namespace {
+
+constexpr bool kDependent = false;
+
+int64_t blocks_of_warps(int64_t warps) { return (warps + kWarpThreads / 32 - 1) / (kWarpThreads / 32); }
+
+/// What follows once there are slices and tiles.
+void launch_rest(const Build& build, cudaStream_t stream) {
+  const int64_t tiles = int64_t{build.passes[0].max_tiles} + build.passes[1].max_tiles;
+  launch_kernel(count_tiles_kernel, build, blocks_of_warps(tiles), kWarpThreads, 0, kDependent, stream,
+                "count_tiles launch");
+  launch_kernel(place_lists_kernel<kBlockThreads>, build, 1, kBlockThreads, 0, kDependent, stream,
+                "place_lists launch");
+  launch_kernel(fill_image_kernel, build, blocks_of_warps(schedule::builder::num_parts(build)), kWarpThreads, 0,
+                kDependent, stream, "fill_image launch");
+}
+
+}  // namespace
+
+void launch_build(const Build& build, const Documents& documents, cudaStream_t stream) {
+  launch_kernel(begin_documents_kernel<kBlockThreads>, {build, documents}, 1, kBlockThreads, 0, kDependent, stream,
+                "begin_documents launch");
+  launch_rest(build, stream);
+}
+
+}  // namespace tangram::sm90::builder

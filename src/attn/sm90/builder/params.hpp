@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Parameters of the kernels that build lists of masks, as plain data that host and device agree on.
+#pragma once
+
+#include "schedule/builder/documents.hpp"
+#include "schedule/builder/places.hpp"
+
+namespace tangram::sm90::builder {
+
+using schedule::builder::Build;
+using schedule::builder::Documents;
+
+struct DocumentParams {
+  Build build;
+  Documents documents;
+};
+
+}  // namespace tangram::sm90::builder

@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One way of dealing the items of a backward pass for all masks: that of lists which a GPU builds (builder/), where a
+// simulation of the multiprocessors would be a walk over all items by one thread. Host and GPU run it alike.
+#pragma once
+
+#include <cstdint>
+
+#include "schedule/builder/team.hpp"
+
+namespace tangram::schedule {
+
+/// Where many items begin at the same query tile, they would wait for the one whose addition stores, which costs more
+/// than zeros, unless a tile is visited so few times.
+inline constexpr int64_t kFewVisits = 4;
+
+/// The last of kForms, the best for packed documents: one group of items that share queries after the other, head by
+/// head, in pieces of at most a fifth of what a multiprocessor does. `visits`: of query tiles by all items of a head.
+TANGRAM_HOST_DEVICE inline int32_t most_steps_by_rule(double visits, int num_heads_q, int multiprocessors) {
+  constexpr double kMostShare = 0.2;
+  const double even = visits * num_heads_q / multiprocessors;
+  const double share = kMostShare * even;
+  return share < 1 ? 1 : share < INT32_MAX ? static_cast<int32_t>(share) : INT32_MAX;
+}
+
+/// In how many pieces, of at most `most`, an item of `steps` is for each of them to have at most `most_steps`.
+TANGRAM_HOST_DEVICE inline int pieces_of_at_most(int64_t most_steps, int64_t steps, int most) {
+  int pieces = 1;
+  while (pieces < most && (most % pieces != 0 || steps > most_steps * pieces)) ++pieces;
+  return pieces;
+}
+
+}  // namespace tangram::schedule
