@@ -10,6 +10,7 @@
 #include "tangram/attention.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/mask_capacity.hpp"
+#include "tangram/mask_data.hpp"
 
 namespace tangram {
 
@@ -34,6 +35,18 @@ class MaskBuffer {
   /// several earlier masks have not run yet. Throws InvalidArgument, with the mask set before still there, for a mask
   /// of another shape or one that exceeds the capacity, named; CudaError.
   void set(const Mask& mask, void* stream = nullptr);
+
+  /// Packed documents that lie in the memory of the backend: on a GPU kernels on `stream` build the lists, no host waits
+  /// for the data, and a CUDA graph may hold this call, so that each replay reads what is there then. The first one
+  /// allocates and must not be captured. As many documents as the capacity has slices. Backward passes are dealt by one
+  /// rule for all masks; a buffer of deterministic calls takes masks from set() alone. Lists that are none of documents,
+  /// or have no room, are found on the GPU: that mask shows nothing, and the next call that the host makes once it
+  /// knows throws. Throws InvalidArgument for what can be seen without the data, CudaError.
+  void set_cu_seqlens(const CuSeqlens& documents, void* stream = nullptr);
+
+  /// Throws InvalidArgument, once for each, for a mask that the GPU has refused, as far as the host knows by now. For
+  /// all that was enqueued, wait for the stream first.
+  void check_errors() const;
 
   /// Other room; forgets the mask. Throws InvalidArgument while a graph that was captured with the buffer may be
   /// replayed.

@@ -8,9 +8,31 @@
 
 #include "core/require.hpp"
 #include "schedule/tile_list.hpp"
+#include "tangram/mask_builders.hpp"
 #include "tangram/flex_attention.hpp"
 
 namespace tangram {
+namespace {
+
+/// In host memory.
+Mask mask_of(const CuSeqlens& documents) {
+  constexpr const char* kName = "MaskBuffer::set_cu_seqlens";
+  require(documents.q != nullptr && documents.documents >= 0, "{}: needs cu_seqlens_q (got none)", kName);
+  const auto entry = [&](const void* list, int64_t i) {
+    return documents.is_int64 ? static_cast<const int64_t*>(list)[i] : static_cast<const int32_t*>(list)[i];
+  };
+  const auto list_of = [&](const void* list) {
+    std::vector<int64_t> ends;
+    for (int64_t i = 0; i <= documents.documents; ++i) ends.push_back(entry(list, i));
+    return ends;
+  };
+  const std::vector<int64_t> q = list_of(documents.q), k = documents.k == nullptr ? q : list_of(documents.k);
+  Window window = documents.window;
+  if (documents.causal) window.right = 0;
+  return sliding_window_mask(q, k, window);
+}
+
+}  // namespace
 
 MaskBuffer::MaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, const AttnBackend& backend)
     : shape_(shape), capacity_(capacity), backend_(&backend) {
@@ -42,6 +64,16 @@ void MaskBuffer::set(const Mask& mask, void* stream) {
                        stream);
   }
   ++num_masks_;
+}
+
+void MaskBuffer::set_cu_seqlens(const CuSeqlens& documents, void* stream) {
+  if (!backend_->has_buffers()) return set(mask_of(documents), stream);
+  backend_->set_documents(*prepared_, documents, stream);
+  ++num_masks_;
+}
+
+void MaskBuffer::check_errors() const {
+  if (prepared_ != nullptr && backend_->has_buffers()) backend_->check_refused(*prepared_);
 }
 
 void MaskBuffer::reserve(const MaskCapacity& capacity) {

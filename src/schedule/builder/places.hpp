@@ -22,9 +22,6 @@ enum class Problem : int32_t {
   kKeysDecrease,
   kQueriesLast,  ///< cu_seqlens_q does not end with `other` rows: got
   kKeysLast,
-  kBlockOutside,  ///< entry `index` is block `got`, of `other`
-  kBlockRepeats,
-  kBlockBehindPadding,
   kQueryTiles,  ///< more than the buffer has room for: of index, `got` where there is room for `other`
   kKeyTiles,
   kForwardRuns,

@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/builder/device_builder.hpp"
+
+#include <atomic>
+
+#include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/builder/launch.hpp"
+#include "attn/sm90/gpu_model.hpp"
+#include "core/require.hpp"
+#include "cuda/check.hpp"
+#include "cuda/graph_lifetime.hpp"
+#include "schedule/builder/report_text.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::sm90::builder {
+
+DeviceBuilder::DeviceBuilder(const schedule::ImageLayout& layout, const AttnShape& shape, const TileShape& forward,
+                             const MaskCapacity& capacity, std::byte* image)
+    : shape_(shape),
+      layout_(layout, shape, forward, backward::kTileShape, capacity, gpu_of_current_device()),
+      memory_(cuda::DeviceBuffer::zeros(layout_.bytes())) {
+  void* board = nullptr;
+  cuda::check(cudaHostAlloc(&board, sizeof(Report), cudaHostAllocDefault), "cudaHostAlloc");
+  board_.reset(new (board) Report());
+  build_ = layout_.at(memory_.as<std::byte>(), image);
+}
+
+void DeviceBuilder::FreeHost::operator()(Report* board) const {
+  const cuda::AllowAllocationDuringCapture allow;  // to free
+  static_cast<void>(cudaFreeHost(board));
+}
+
+void DeviceBuilder::build(const CuSeqlens& documents, cudaStream_t stream) {
+  constexpr const char* kName = "MaskBuffer::set_cu_seqlens";
+  require(documents.documents >= 0 && documents.documents <= layout_.max_slices(),
+          "{}: the mask must fit the buffer, more {} make room (got {} documents, room for {})", kName, "documents",
+          documents.documents, layout_.max_slices());
+  require(documents.q != nullptr, "{}: needs cu_seqlens_q (got none)", kName);
+  require(documents.window.left >= -1 && documents.window.right >= -1,
+          "{}: window sides must be -1 (unbounded) or more (got left={}, right={})", kName, documents.window.left,
+          documents.window.right);
+  Documents on_device;
+  on_device.cu_q = documents.q;
+  on_device.cu_k = documents.k == nullptr ? documents.q : documents.k;
+  on_device.is_wide = documents.is_int64;
+  on_device.count = static_cast<int32_t>(documents.documents);
+  on_device.left = documents.window.left;
+  on_device.right = documents.causal ? 0 : documents.window.right;
+  launch_build(build_, on_device, stream);
+  report(stream);
+}
+
+void DeviceBuilder::report(cudaStream_t stream) {
+  cuda::check(
+      cudaMemcpyAsync(board_.get(), &build_.state->report, sizeof(Report), cudaMemcpyDeviceToHost, stream),
+      "cudaMemcpyAsync");
+}
+
+void DeviceBuilder::check() {
+  const int64_t num_refused = std::atomic_ref(board_->num_refused).load(std::memory_order_acquire);
+  if (num_refused == num_known_) return;
+  num_known_ = num_refused;
+  throw InvalidArgument(schedule::builder::report_text(*board_));
+}
+
+}  // namespace tangram::sm90::builder
