@@ -83,6 +83,12 @@ class SharedMaskBuffer final : public SharedAttention {
   void set(const Mask& mask, void* stream) {
     run(stream, [&] { buffer_.set(mask, stream); });
   }
+  void set_cu_seqlens(const CuSeqlens& documents, void* stream) {
+    run(stream, [&] { buffer_.set_cu_seqlens(documents, stream); });
+  }
+  void check_errors() {
+    run_alone([&] { buffer_.check_errors(); });
+  }
   void reserve(int64_t documents, int64_t slices) {
     run_alone([&] {
       MaskCapacity capacity = buffer_.capacity();
@@ -194,6 +200,21 @@ void bind_mask_buffer(nb::module_& m) {
             self.set(mask, reinterpret_cast<void*>(stream));
           },
           "mask"_a, "stream"_a = 0, "The mask of calls that follow on the stream.")
+      .def(
+          "set_cu_seqlens",
+          [](SharedMaskBuffer& self, uintptr_t q, uintptr_t k, bool is_int64, int64_t documents, bool causal,
+             std::pair<int64_t, int64_t> window, uintptr_t stream) {
+            self.set_cu_seqlens({.q = reinterpret_cast<const void*>(q),
+                                 .k = reinterpret_cast<const void*>(k),
+                                 .is_int64 = is_int64,
+                                 .documents = documents,
+                                 .causal = causal,
+                                 .window = {window.first, window.second}},
+                                reinterpret_cast<void*>(stream));
+          },
+          "q"_a, "k"_a, "is_int64"_a, "documents"_a, "causal"_a, "window"_a, "stream"_a = 0,
+          "Packed documents whose lists lie at these addresses in the memory of the backend; k = 0: those of q.")
+      .def("check_errors", &SharedMaskBuffer::check_errors, "Raises what the GPU has refused.")
       .def("reserve", &SharedMaskBuffer::reserve, "documents"_a, "slices"_a, "Other room; forgets the mask.")
       .def_prop_ro("forward_workspace_bytes",
                    [](const SharedMaskBuffer& self) { return self.get().forward_workspace_bytes(); })

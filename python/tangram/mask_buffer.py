@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from . import _core, _settings
@@ -64,7 +64,8 @@ class MaskBuffer:
     on the device, and waits only where the copies of the last four masks have not run yet. Calls and replays take the
     mask that was set last, in stream order: whoever uses several streams orders replays (calls that are not captured
     are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
-    deterministic. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here;
+    deterministic. Masks that a GPU has computed, cu_seqlens of packed documents, are taken from there:
+    `set_cu_seqlens`. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here;
     so are those of small blocks of keys, which it gathers.
     """
 
@@ -131,8 +132,62 @@ class MaskBuffer:
             raise InvalidArgument(f"MaskBuffer.set: mask must be a Mask (got {type(mask).__name__})")
         with Named("MaskBuffer.set"):
             self._core.set(mask, _current_stream(self._device))
+        self._count()
+
+    def _count(self) -> None:
         self.num_masks += 1
         self._now = MaskOfBuffer(self, self._core, self.num_masks)
+
+    def set_cu_seqlens(
+        self,
+        cu_seqlens_q: Any,
+        cu_seqlens_k: Any = None,
+        *,
+        causal: bool,
+        window: tuple[int, int] = (-1, -1),
+    ) -> None:
+        """Packed documents as the mask of calls and replays that follow on the current stream.
+
+        On a GPU kernels on that stream read the lists and make those of the mask: the host does not wait for the data,
+        and a CUDA graph may hold this call beside those that attend, so that each replay takes the documents that then
+        stand in the tensor. A list that is none, or has no room, is found on the GPU: calls with it see nothing, and
+        the next call that Python makes once the host knows, or `check_errors`, raises.
+
+            cu_seqlens = torch.zeros(129, dtype=torch.int32, device="cuda")  # documents at the end may be empty
+            buffer.set_cu_seqlens(cu_seqlens, causal=True)  # once outside: the first call allocates
+            with torch.cuda.graph(graph):
+                buffer.set_cu_seqlens(cu_seqlens, causal=True)
+                ...
+
+        Args:
+            cu_seqlens_q: `[documents + 1]`, where documents begin, and the number of rows; on a GPU a contiguous tensor
+                of int32 or int64 there. At most as many documents as the buffer has slices.
+            cu_seqlens_k: likewise for keys; None: as cu_seqlens_q.
+            causal: the last query of a document sees up to its last key, each earlier one a key fewer.
+            window: keys to the left and right of that diagonal, -1: all.
+
+        Raises:
+            InvalidArgument: what can be seen without the data; a buffer of deterministic calls, which takes masks from
+                `set` alone; the first such call on a buffer while the stream is being captured.
+        """
+        with Named("MaskBuffer.set_cu_seqlens"):
+            q = _integers(self._device, "cu_seqlens_q", cu_seqlens_q)
+            k = q if cu_seqlens_k is None else _integers(self._device, "cu_seqlens_k", cu_seqlens_k)
+            if q.count < 1 or (q.count, q.is_int64) != (k.count, k.is_int64):
+                raise InvalidArgument(
+                    "set_cu_seqlens: cu_seqlens_q and cu_seqlens_k must have an entry more than documents and one "
+                    f"dtype (got {q.count} and {k.count} entries, {q.bits} and {k.bits} bits)"
+                )
+            self._core.set_cu_seqlens(
+                q.address, k.address, q.is_int64, q.count - 1, bool(causal), window, _current_stream(self._device)
+            )
+        self._count()
+
+    def check_errors(self) -> None:
+        """Raises InvalidArgument, once for each, for a mask that the GPU has refused, as far as the host knows by now:
+        for all that was put on a stream, synchronize it first."""
+        with Named("MaskBuffer.check_errors"):
+            self._core.check_errors()
 
     def reserve(self, documents: int, slices: int = 0) -> None:
         """Room for larger masks (or smaller ones); the mask is forgotten.
@@ -183,6 +238,49 @@ class MaskBuffer:
                 "deterministic=False)"
             )
         return self.deterministic
+
+
+class _Integers(NamedTuple):
+    """A list in the memory of a backend, kept while a call reads it or puts who reads it on a stream."""
+
+    address: int
+    count: int
+    is_int64: bool
+    keeps: Any
+
+    @property
+    def bits(self) -> int:
+        return 64 if self.is_int64 else 32
+
+
+def _integers(device: int, name: str, values: Any) -> _Integers:
+    if device < 0:
+        array = _host_array(name, values).astype("int64").ravel()
+        return _Integers(array.ctypes.data, array.size, True, array)
+    import torch
+
+    integers = (torch.int32, torch.int64)
+    if not isinstance(values, torch.Tensor) or values.dtype not in integers or not values.is_contiguous():
+        raise InvalidArgument(f"MaskBuffer: {name} must be a contiguous tensor of int32 or int64 (got {_kind(values)})")
+    if values.device.type != "cuda" or values.device.index != device:
+        raise InvalidArgument(f"MaskBuffer: {name} must be on the buffer's GPU, cuda:{device} (got {values.device})")
+    return _Integers(values.data_ptr(), values.numel(), values.dtype == torch.int64, values)
+
+
+def _host_array(name: str, values: Any) -> Any:
+    import numpy as np
+
+    if hasattr(values, "device") and str(values.device).startswith("cuda"):
+        raise InvalidArgument(f"MaskBuffer: {name} must be in host memory (got {values.device})")
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size > 0:
+        raise InvalidArgument(f"MaskBuffer: {name} must be whole numbers (got {_kind(values)})")
+    return array
+
+
+def _kind(values: Any) -> str:
+    dtype = getattr(values, "dtype", None)
+    return type(values).__name__ if dtype is None else f"{type(values).__name__} of {dtype}"
 
 
 def _device_index(device: Any, backend: str | None) -> int:

@@ -85,6 +85,36 @@ def test_reserve_forgets_the_mask():
         flex_flash_attn_func(*arrays(), buffer)
 
 
+def test_lists_of_documents_are_masks():
+    tensors, buffer = arrays(), make(documents=4)
+    ends, keys = [0, 5, 5, 30, ROWS], [0, 9, 20, 20, ROWS]
+
+    def out(mask):
+        return flex_flash_attn_func(*tensors, mask)[0]
+
+    causal, whole = out(Mask.varlen(ends)), out(Mask.varlen(ends, causal=False))
+    for lists, options, wanted in [
+        ([ends], {}, causal),
+        ([np.array(ends, np.int32)], {"causal": False}, whole),
+        ([ends, keys], {}, out(Mask.varlen(ends, keys))),
+        ([ends], {"window": (3, 2), "causal": False}, out(Mask.sliding_window(ends, (3, 2)))),
+        ([ends], {"window": (3, 2)}, out(Mask.sliding_window(ends, (3, 0)))),
+    ]:
+        buffer.set_cu_seqlens(*lists, **({"causal": True} | options))
+        assert np.array_equal(out(buffer), wanted)
+    assert buffer.num_masks == 5
+    buffer.check_errors()
+    for lists, text in [
+        ([[0, 30, 20, ROWS]], r"^MaskBuffer.set_cu_seqlens: cu_seqlens_q must not decrease"),
+        ([[0, ROWS - 1]], r"^MaskBuffer.set_cu_seqlens: the mask must have the lengths of the buffer"),
+        ([ends, [0, ROWS]], r"an entry more than documents and one dtype \(got 5 and 2 entries"),
+        ([[]], r"an entry more than documents"),
+        ([[0.5, ROWS]], r"must be whole numbers"),
+    ]:
+        with pytest.raises(InvalidArgument, match=text):
+            buffer.set_cu_seqlens(*lists, causal=True)
+
+
 def test_memory_use_shows_buffers_that_exist():
     def entries():
         gc.collect()

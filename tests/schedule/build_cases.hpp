@@ -87,4 +87,100 @@ inline Pack random_pack(std::mt19937& rng, const ImageCase& c) {
   return pack;
 }
 
+/// For random_choice().
+inline std::vector<ImageCase> block_cases() {
+  const MaskCapacity both{.documents = 80, .slices = 16'000};
+  return {case_of(2000, 2000, 8, 1, both),
+          case_of(2048, 2048, 4, 4, both),
+          case_of(2048, 900, 16, 2, both),
+          case_of(700, 2500, 6, 2, both),
+          case_of(2000, 2000, 8, 2, {.documents = 80, .slices = 16'000, .passes = AttnPasses::kForward}),
+          case_of(2000, 2000, 8, 2, {.documents = 80, .slices = 16'000, .passes = AttnPasses::kBackward})};
+}
+
+/// Blocks of keys for each block of queries.
+struct Choice {
+  std::vector<int32_t> indices;  // [rows, width]
+  int32_t width = 0, block = 0;
+  bool causal = false;
+};
+
+/// Its data, and memory for the bitmap, which `memory` becomes.
+inline Blocks blocks_of(const Choice& choice, const ImageCase& c, std::vector<std::byte>& memory) {
+  Blocks blocks;
+  blocks.indices = choice.indices.data();
+  blocks.width = choice.width;
+  blocks.block = choice.block;
+  blocks.causal = choice.causal;
+  memory.assign(place_blocks(blocks, c.shape, nullptr) + 256, std::byte{0x5a});
+  place_blocks(blocks, c.shape, memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256));
+  return blocks;
+}
+
+/// Runs of blocks in each row of the table, and in each column.
+inline SliceLists slices_of(const Choice& choice, const ImageCase& c) {
+  const int64_t block = choice.block, rows = (c.shape.seqlen_q + block - 1) / block;
+  const int64_t columns = (c.shape.seqlen_k + block - 1) / block;
+  std::vector<char> is_there(static_cast<size_t>(rows * columns), 0);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < choice.width; ++i) {
+      const int32_t index = choice.indices[static_cast<size_t>(row * choice.width + i)];
+      if (index >= 0) is_there[static_cast<size_t>(row * columns + index)] = 1;
+    }
+  }
+  const auto slice = [&](int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
+    AttnSlice result = AttnSlice::full({row * block, std::min(row_end * block, c.shape.seqlen_q)},
+                                       {column * block, std::min(column_end * block, c.shape.seqlen_k)});
+    if (choice.causal) result.max_diag = 0;
+    return result;
+  };
+  SliceLists lists;
+  // Runs of `length` places that are `step` apart.
+  const auto add_runs = [&](int64_t first, int64_t step, int64_t length, const auto& add) {
+    const auto has = [&](int64_t i) { return i < length && is_there[static_cast<size_t>(first + i * step)] != 0; };
+    for (int64_t begin = 0; begin < length; ++begin) {
+      if (!has(begin)) continue;
+      int64_t end = begin;
+      while (has(end)) ++end;
+      add(begin, end);
+      begin = end;
+    }
+  };
+  for (int64_t row = 0; row < rows; ++row) {
+    add_runs(row * columns, 1, columns, [&](int64_t begin, int64_t end) {
+      if (choice.causal && begin > row) return;
+      lists.by_rows.push_back(slice(row, row + 1, begin, choice.causal ? std::min(end, row + 1) : end));
+    });
+  }
+  for (int64_t column = 0; column < columns; ++column) {
+    add_runs(column, columns, rows, [&](int64_t begin, int64_t end) {
+      if (choice.causal && end <= column) return;
+      lists.by_keys.push_back(slice(choice.causal ? std::max(begin, column) : begin, end, column, column + 1));
+    });
+  }
+  return lists;
+}
+
+/// Few or many blocks, some rows with none.
+inline Choice random_choice(std::mt19937& rng, const ImageCase& c) {
+  constexpr int32_t kBlocks[] = {16, 32, 64, 128, 256, 48, 100};
+  Choice choice;
+  choice.block = kBlocks[number(rng, 0, 6)];
+  const int64_t rows = (c.shape.seqlen_q + choice.block - 1) / choice.block;
+  const int64_t columns = (c.shape.seqlen_k + choice.block - 1) / choice.block;
+  choice.causal = c.shape.seqlen_q == c.shape.seqlen_k && number(rng, 0, 1) == 0;
+  const int64_t kept = number(rng, 0, 3);  // of four, at most
+  choice.width = static_cast<int32_t>(std::max<int64_t>(1, kept == 0 ? 2 : columns * kept / 4));
+  std::vector<int32_t> all(static_cast<size_t>(columns));
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int32_t i = 0; i < columns; ++i) all[static_cast<size_t>(i)] = i;
+    if (number(rng, 0, 3) > 0) std::shuffle(all.begin(), all.end(), rng);
+    const int64_t count = number(rng, 0, 5) == 0 ? number(rng, 0, choice.width) : choice.width;
+    for (int64_t i = 0; i < choice.width; ++i) {
+      choice.indices.push_back(i < count && i < columns ? all[static_cast<size_t>(i)] : -1);
+    }
+  }
+  return choice;
+}
+
 }  // namespace tangram::schedule::builder

@@ -14,10 +14,7 @@ namespace tangram::schedule::builder {
 namespace {
 
 Report build_documents(BuiltImages& images, const Documents& documents) {
-  return images.build([&](const Build& build) {
-    begin_documents(SerialTeam(), build, documents);
-    finish_build(build);
-  });
+  return images.build([&](const Build& build) { run_build(build, documents); });
 }
 
 TEST(BuildDocuments, EqualsTheListsOfTheHostBitForBit) {

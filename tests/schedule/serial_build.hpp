@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "schedule/builder/blocks.hpp"
 #include "schedule/builder/build_layout.hpp"
 #include "schedule/builder/deal_items.hpp"
 #include "schedule/builder/documents.hpp"
@@ -69,6 +70,28 @@ inline void finish_build(const Build& build) {
   }
   place_lists(team, build);
   for (int32_t part = 0; part < num_parts(build); ++part) fill_part(team, build, part);
+}
+
+/// All steps.
+inline void run_build(const Build& build, const Documents& documents) {
+  begin_documents(SerialTeam(), build, documents);
+  finish_build(build);
+}
+inline void run_build(const Build& build, const Blocks& blocks) {
+  const SerialTeam team;
+  clear_blocks(team, build, blocks, 0, 1);
+  for (int64_t entry = 0; entry < int64_t{blocks.lines[0].num_lines} * blocks.width; ++entry) {
+    mark_block(team, build, blocks, entry);
+  }
+  const auto visit_lines = [&](const auto& visit) {
+    for (int side = 0; side < 2; ++side) {
+      for (int32_t line = 0; line < blocks.lines[side].num_lines; ++line) visit(side, line);
+    }
+  };
+  visit_lines([&](int side, int32_t line) { count_line(team, blocks, side, line); });
+  begin_blocks(team, build, blocks);
+  visit_lines([&](int side, int32_t line) { slice_line(team, build, blocks, side, line); });
+  finish_build(build);
 }
 
 /// Bytes of BackwardFacts are compared one by one, since it has some of no meaning.

@@ -97,4 +97,25 @@ Build BuildLayout::at(std::byte* memory, std::byte* image) const {
   return build;
 }
 
+size_t place_blocks(Blocks& blocks, const AttnShape& shape, std::byte* memory) {
+  const auto lines_of = [&](int64_t rows) {
+    return static_cast<int32_t>((rows + blocks.block - 1) / blocks.block);
+  };
+  const int32_t counts[2] = {lines_of(shape.seqlen_q), lines_of(shape.seqlen_k)};
+  size_t end = 0;
+  const auto take = [&](auto*& pointer, int64_t count) {
+    if (memory != nullptr) pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory + end);
+    end = round_up(end + static_cast<size_t>(count) * sizeof(*pointer), 256);
+  };
+  for (int side = 0; side < 2; ++side) {
+    BlockLines& lines = blocks.lines[side];
+    lines.num_lines = counts[side];
+    lines.words_per_line = (counts[1 - side] + 31) / 32;
+    take(lines.words, int64_t{lines.num_lines} * lines.words_per_line);
+    take(lines.num_runs, lines.num_lines + 1);
+    take(lines.is_apart, lines.num_lines);
+  }
+  return end;
+}
+
 }  // namespace tangram::schedule::builder

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "machine/gpu_model.hpp"
+#include "schedule/builder/blocks.hpp"
 #include "schedule/builder/places.hpp"
 #include "schedule/mask_image.hpp"
 
@@ -35,5 +36,9 @@ class BuildLayout {
   Build build_;  // without pointers
   size_t bytes_ = 0;
 };
+
+/// Where the bitmap of blocks lies: lines of `blocks`, whose block is known, get their lengths and, unless `memory` is
+/// null, their places in it. Returns how many bytes they need.
+size_t place_blocks(Blocks& blocks, const AttnShape& shape, std::byte* memory);
 
 }  // namespace tangram::schedule::builder

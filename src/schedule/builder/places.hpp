@@ -22,6 +22,9 @@ enum class Problem : int32_t {
   kKeysDecrease,
   kQueriesLast,  ///< cu_seqlens_q does not end with `other` rows: got
   kKeysLast,
+  kBlockOutside,        ///< of blocks of keys, of which there are `other`, row `index` has `got`
+  kBlockRepeats,        ///< it has it twice
+  kBlockBehindPadding,  ///< it has it behind a -1
   kQueryTiles,  ///< more than the buffer has room for: of index, `got` where there is room for `other`
   kKeyTiles,
   kForwardRuns,

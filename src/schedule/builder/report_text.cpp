@@ -15,6 +15,10 @@ std::string of_documents(const Report& report, std::string_view list, std::strin
                      report.got);
 }
 
+std::string of_blocks(const Report& report, const std::string& requirement) {
+  return fmt::format("MaskBuffer::set_blocks: {} (got {} in query block {}", requirement, report.got, report.index);
+}
+
 std::string of_room(const Report& report, std::string_view field, std::string_view what) {
   return fmt::format("MaskBuffer: the mask must fit the buffer, more {} make room (got {} {}, room for {}", field,
                      report.got, what, report.other);
@@ -32,6 +36,9 @@ std::string begin_of(const Report& report) {
       return of_documents(report, "cu_seqlens_k", "must not decrease") + fmt::format(" after {}", report.other);
     case Problem::kQueriesLast: return of_documents(report, "cu_seqlens_q", last);
     case Problem::kKeysLast: return of_documents(report, "cu_seqlens_k", last);
+    case Problem::kBlockOutside: return of_blocks(report, fmt::format("indices must lie in [0, {})", report.other));
+    case Problem::kBlockRepeats: return of_blocks(report, "indices must not repeat");
+    case Problem::kBlockBehindPadding: return of_blocks(report, "padding must stand at the end");
     case Problem::kQueryTiles: return of_room(report, "documents", "tiles of queries");
     case Problem::kKeyTiles: return of_room(report, "documents", "tiles of keys");
     case Problem::kForwardRuns: return of_room(report, "slices", "runs of keys");

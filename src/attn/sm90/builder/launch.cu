@@ -10,6 +10,7 @@ namespace tangram::sm90::builder {
 namespace {
 
 constexpr bool kDependent = false;
+constexpr int64_t kClearingBlocks = 132;  // as many as there are multiprocessors, about
 
 int64_t blocks_of_warps(int64_t warps) { return (warps + kWarpThreads / 32 - 1) / (kWarpThreads / 32); }
 
@@ -29,6 +30,22 @@ void launch_rest(const Build& build, cudaStream_t stream) {
 void launch_build(const Build& build, const Documents& documents, cudaStream_t stream) {
   launch_kernel(begin_documents_kernel<kBlockThreads>, {build, documents}, 1, kBlockThreads, 0, kDependent, stream,
                 "begin_documents launch");
+  launch_rest(build, stream);
+}
+
+void launch_build(const Build& build, const Blocks& blocks, cudaStream_t stream) {
+  const BlockParams params{build, blocks};
+  const int64_t lines = int64_t{blocks.lines[0].num_lines} + blocks.lines[1].num_lines;
+  const int64_t entries = int64_t{blocks.lines[0].num_lines} * blocks.width;
+  const auto launch = [&](void (*kernel)(BlockParams), int64_t count, const char* what) {
+    launch_kernel(kernel, params, count, kWarpThreads, 0, kDependent, stream, what);
+  };
+  launch(clear_blocks_kernel, kClearingBlocks, "clear_blocks launch");
+  if (entries > 0) launch(mark_blocks_kernel, (entries + kWarpThreads - 1) / kWarpThreads, "mark_blocks launch");
+  if (lines > 0) launch(count_lines_kernel, blocks_of_warps(lines), "count_lines launch");
+  launch_kernel(begin_blocks_kernel<kBlockThreads>, params, 1, kBlockThreads, 0, kDependent, stream,
+                "begin_blocks launch");
+  if (lines > 0) launch(slice_lines_kernel, blocks_of_warps(lines), "slice_lines launch");
   launch_rest(build, stream);
 }
 

@@ -11,5 +11,7 @@ namespace tangram::sm90::builder {
 
 /// Builds the image of packed documents, in stream order. Throws CudaError.
 void launch_build(const Build& build, const Documents& documents, cudaStream_t stream);
+/// Likewise of chosen blocks.
+void launch_build(const Build& build, const Blocks& blocks, cudaStream_t stream);
 
 }  // namespace tangram::sm90::builder

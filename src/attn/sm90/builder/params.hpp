@@ -3,17 +3,24 @@
 // Parameters of the kernels that build lists of masks, as plain data that host and device agree on.
 #pragma once
 
+#include "schedule/builder/blocks.hpp"
 #include "schedule/builder/documents.hpp"
 #include "schedule/builder/places.hpp"
 
 namespace tangram::sm90::builder {
 
+using schedule::builder::Blocks;
 using schedule::builder::Build;
 using schedule::builder::Documents;
 
 struct DocumentParams {
   Build build;
   Documents documents;
+};
+
+struct BlockParams {
+  Build build;
+  Blocks blocks;
 };
 
 }  // namespace tangram::sm90::builder

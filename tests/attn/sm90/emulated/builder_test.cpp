@@ -30,6 +30,22 @@ void finish(const Build& build, const emulated::Order& order) {
   emulated::run_one_by_one({blocks(num_parts(build)), kWarpThreads, order}, [&] { fill_image_kernel(build); });
 }
 
+void run_blocks(const BlockParams& params, const emulated::Order& order) {
+  const auto blocks = [](int64_t count, int64_t each) { return static_cast<uint32_t>((count + each - 1) / each); };
+  const BlockLines* lines = params.blocks.lines;
+  const uint32_t of_lines = blocks(lines[0].num_lines + lines[1].num_lines, 8);
+  const auto run = [&](uint32_t count, uint32_t threads, const auto& kernel) {
+    emulated::run_one_by_one({count, threads, order}, [&] { kernel(params); });
+  };
+  run(3, kWarpThreads, [](const auto& p) { clear_blocks_kernel(p); });
+  run(blocks(int64_t{lines[0].num_lines} * params.blocks.width, kWarpThreads), kWarpThreads,
+      [](const auto& p) { mark_blocks_kernel(p); });
+  run(of_lines, kWarpThreads, [](const auto& p) { count_lines_kernel(p); });
+  run(1, 128, [](const auto& p) { begin_blocks_kernel<128>(p); });
+  run(of_lines, kWarpThreads, [](const auto& p) { slice_lines_kernel(p); });
+  finish(params.build, order);
+}
+
 TEST(Sm90EmulatedBuilder, DocumentsAreAsTheHostBuildsThem) {
   std::mt19937 rng(3);
   int seed = 0;
@@ -44,6 +60,24 @@ TEST(Sm90EmulatedBuilder, DocumentsAreAsTheHostBuildsThem) {
       });
       ASSERT_EQ(report.problem, Problem::kNone);
       images.expect_as_host(slices_of(pack));
+      ASSERT_FALSE(HasFailure()) << "case " << seed;
+    }
+  }
+}
+
+TEST(Sm90EmulatedBuilder, BlocksAreAsTheHostBuildsThem) {
+  std::mt19937 rng(4);
+  int seed = 100;
+  for (const ImageCase& c : block_cases()) {
+    BuiltImages images(c);
+    for (int round = 0; round < (support::is_long_run() ? 20 : 2); ++round) {
+      const Choice choice = random_choice(rng, c);
+      const emulated::Order order = emulated::order(seed++);
+      std::vector<std::byte> memory;
+      const BlockParams params{{}, blocks_of(choice, c, memory)};
+      const Report report = images.build([&](const Build& build) { run_blocks({build, params.blocks}, order); });
+      ASSERT_EQ(report.problem, Problem::kNone);
+      images.expect_as_host(slices_of(choice, c));
       ASSERT_FALSE(HasFailure()) << "case " << seed;
     }
   }
