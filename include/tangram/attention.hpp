@@ -227,8 +227,8 @@ class AttnBackend {
   /// be captured but for the first time, when it allocates. Only for a buffer of calls that are not deterministic. A
   /// mask that turns out to be wrong shows nothing, and check_refused() tells. Throws InvalidArgument, before anything
   /// is enqueued, for what can be seen without the data.
-  virtual void set_documents(PreparedMask& /*buffer*/, const CuSeqlens& /*documents*/, void* /*stream*/) const {
-    throw InvalidArgument("AttnBackend::set_documents: needs a backend that has buffers (got another)");
+  virtual void set_mask_data(PreparedMask& /*buffer*/, const MaskData& /*data*/, void* /*stream*/) const {
+    throw InvalidArgument("AttnBackend::set_mask_data: needs a backend that has buffers (got another)");
   }
   /// Throws InvalidArgument for a mask that the device has refused, as far as the host knows by now; once for each.
   /// Setting a mask and calls ask for themselves.

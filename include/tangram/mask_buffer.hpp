@@ -44,6 +44,11 @@ class MaskBuffer {
   /// knows throws. Throws InvalidArgument for what can be seen without the data, CudaError.
   void set_cu_seqlens(const CuSeqlens& documents, void* stream = nullptr);
 
+  /// Chosen blocks of keys, likewise: `[query blocks, width]` indices, of as many blocks as the capacity has slices. The
+  /// first call with blocks of a size, or of smaller ones, allocates. Each pass walks the longest runs of blocks that
+  /// there are in its direction. Indices that are outside, repeat or stand behind padding are found on the GPU.
+  void set_blocks(const BlockTable& table, void* stream = nullptr);
+
   /// Throws InvalidArgument, once for each, for a mask that the GPU has refused, as far as the host knows by now. For
   /// all that was enqueued, wait for the stream first.
   void check_errors() const;
@@ -71,6 +76,7 @@ class MaskBuffer {
 
  private:
   PreparedMask& mask(const char* function, AttnPasses other);
+  void set_data(const MaskData& data, void* stream);
 
   AttnShape shape_;
   MaskCapacity capacity_;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 
 #include "tangram/mask_builders.hpp"
 
@@ -22,5 +23,18 @@ struct CuSeqlens {
   /// Keys around that diagonal; on its right causal wins.
   Window window;
 };
+
+/// Chosen blocks of keys: queries [i * block_size, (i + 1) * block_size) see those blocks of as many keys whose numbers
+/// stand in row i. The last block of a sequence may be short.
+struct BlockTable {
+  const void* indices = nullptr;  // [ceil(seqlen_q / block_size), width], int32 or int64, padded at the end by -1
+  bool is_int64 = false;
+  int64_t width = 0;
+  int64_t block_size = 0;  // at least 16
+  /// Besides, no query sees a key behind it; sequences must have one length.
+  bool causal = false;
+};
+
+using MaskData = std::variant<CuSeqlens, BlockTable>;
 
 }  // namespace tangram

@@ -86,6 +86,9 @@ class SharedMaskBuffer final : public SharedAttention {
   void set_cu_seqlens(const CuSeqlens& documents, void* stream) {
     run(stream, [&] { buffer_.set_cu_seqlens(documents, stream); });
   }
+  void set_blocks(const BlockTable& table, void* stream) {
+    run(stream, [&] { buffer_.set_blocks(table, stream); });
+  }
   void check_errors() {
     run_alone([&] { buffer_.check_errors(); });
   }
@@ -214,6 +217,19 @@ void bind_mask_buffer(nb::module_& m) {
           },
           "q"_a, "k"_a, "is_int64"_a, "documents"_a, "causal"_a, "window"_a, "stream"_a = 0,
           "Packed documents whose lists lie at these addresses in the memory of the backend; k = 0: those of q.")
+      .def(
+          "set_blocks",
+          [](SharedMaskBuffer& self, uintptr_t indices, bool is_int64, int64_t width, int64_t block_size, bool causal,
+             uintptr_t stream) {
+            self.set_blocks({.indices = reinterpret_cast<const void*>(indices),
+                             .is_int64 = is_int64,
+                             .width = width,
+                             .block_size = block_size,
+                             .causal = causal},
+                            reinterpret_cast<void*>(stream));
+          },
+          "indices"_a, "is_int64"_a, "width"_a, "block_size"_a, "causal"_a, "stream"_a = 0,
+          "Chosen blocks of keys whose table lies at this address in the memory of the backend.")
       .def("check_errors", &SharedMaskBuffer::check_errors, "Raises what the GPU has refused.")
       .def("reserve", &SharedMaskBuffer::reserve, "documents"_a, "slices"_a, "Other room; forgets the mask.")
       .def_prop_ro("forward_workspace_bytes",

@@ -64,8 +64,8 @@ class MaskBuffer:
     on the device, and waits only where the copies of the last four masks have not run yet. Calls and replays take the
     mask that was set last, in stream order: whoever uses several streams orders replays (calls that are not captured
     are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
-    deterministic. Masks that a GPU has computed, cu_seqlens of packed documents, are taken from there:
-    `set_cu_seqlens`. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here;
+    deterministic. Masks that a GPU has computed, cu_seqlens of packed documents or blocks of keys, are taken from
+    there: `set_cu_seqlens`, `set_blocks`. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here;
     so are those of small blocks of keys, which it gathers.
     """
 
@@ -180,6 +180,36 @@ class MaskBuffer:
                 )
             self._core.set_cu_seqlens(
                 q.address, k.address, q.is_int64, q.count - 1, bool(causal), window, _current_stream(self._device)
+            )
+        self._count()
+
+    def set_blocks(self, block_indices: Any, block_size: int, *, causal: bool) -> None:
+        """Chosen blocks of keys as the mask of calls and replays that follow: what dynamic sparse attention computes at
+        every step, for all heads. As `set_cu_seqlens` takes documents: on a GPU without the host, in CUDA graphs too.
+
+        Args:
+            block_indices: `[query blocks, width]`, in any order in a row; -1 at its end stands for none. On a GPU a
+                contiguous tensor of int32 or int64 there, of as many entries at most as the buffer has slices.
+            block_size: rows of a block of queries, and of one of keys: at least 16 on a GPU.
+            causal: besides, no query sees a key behind it; only where there are as many queries as keys.
+
+        Raises:
+            InvalidArgument: as set_cu_seqlens, also for a first call with such small blocks while the stream is being
+                captured. Indices that are outside, repeat or stand behind padding are found on the GPU.
+        """
+        with Named("MaskBuffer.set_blocks"):
+            if not isinstance(block_size, int) or block_size < 1:
+                raise InvalidArgument(f"set_blocks: block_size must be a positive whole number (got {block_size!r})")
+            rows = -(-self.seqlen_q // block_size)
+            shape = tuple(getattr(block_indices, "shape", ())) or (len(block_indices), -1)
+            if len(shape) != 2 or shape[0] != rows:
+                raise InvalidArgument(
+                    f"set_blocks: block_indices must be [query blocks, width] with {rows} query blocks (got {shape})"
+                )
+            indices = _integers(self._device, "block_indices", block_indices)
+            width = indices.count // rows if rows else 0
+            self._core.set_blocks(
+                indices.address, indices.is_int64, width, block_size, bool(causal), _current_stream(self._device)
             )
         self._count()
 

@@ -3,6 +3,8 @@
 
 #include "tangram/mask_buffer.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -14,22 +16,47 @@
 namespace tangram {
 namespace {
 
-/// In host memory.
+/// Entries [0, count) of a list in host memory.
+template <class T>
+std::vector<T> read_list(const void* list, bool is_int64, int64_t count) {
+  std::vector<T> values;
+  values.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t value = is_int64 ? static_cast<const int64_t*>(list)[i] : static_cast<const int32_t*>(list)[i];
+    values.push_back(static_cast<T>(std::clamp<int64_t>(value, std::numeric_limits<T>::min(),
+                                                        std::numeric_limits<T>::max())));
+  }
+  return values;
+}
+
 Mask mask_of(const CuSeqlens& documents) {
-  constexpr const char* kName = "MaskBuffer::set_cu_seqlens";
-  require(documents.q != nullptr && documents.documents >= 0, "{}: needs cu_seqlens_q (got none)", kName);
-  const auto entry = [&](const void* list, int64_t i) {
-    return documents.is_int64 ? static_cast<const int64_t*>(list)[i] : static_cast<const int32_t*>(list)[i];
+  require(documents.q != nullptr && documents.documents >= 0,
+          "MaskBuffer::set_cu_seqlens: needs cu_seqlens_q (got none)");
+  const auto ends = [&](const void* list) {
+    return read_list<int64_t>(list, documents.is_int64, documents.documents + 1);
   };
-  const auto list_of = [&](const void* list) {
-    std::vector<int64_t> ends;
-    for (int64_t i = 0; i <= documents.documents; ++i) ends.push_back(entry(list, i));
-    return ends;
-  };
-  const std::vector<int64_t> q = list_of(documents.q), k = documents.k == nullptr ? q : list_of(documents.k);
   Window window = documents.window;
   if (documents.causal) window.right = 0;
-  return sliding_window_mask(q, k, window);
+  return sliding_window_mask(ends(documents.q), ends(documents.k == nullptr ? documents.q : documents.k), window);
+}
+
+Mask mask_of(const BlockTable& table, const AttnShape& shape) {
+  constexpr const char* kName = "MaskBuffer::set_blocks";
+  require(table.block_size > 0 && table.width >= 0,
+          "{}: block_size must be positive and width not negative (got block_size={}, width={})", kName,
+          table.block_size, table.width);
+  const int64_t rows = (shape.seqlen_q + table.block_size - 1) / table.block_size;
+  require(table.indices != nullptr || rows * table.width == 0, "{}: needs block indices (got none)", kName);
+  require(!table.causal || shape.seqlen_q == shape.seqlen_k,
+          "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape.seqlen_q,
+          shape.seqlen_k);
+  const std::vector<int32_t> indices = read_list<int32_t>(table.indices, table.is_int64, rows * table.width);
+  return mask_from_block_indices({.seqlen_q = shape.seqlen_q,
+                                  .seqlen_k = shape.seqlen_k,
+                                  .block_q = table.block_size,
+                                  .block_k = table.block_size,
+                                  .indices = indices,
+                                  .causal = table.causal});
 }
 
 }  // namespace
@@ -68,7 +95,16 @@ void MaskBuffer::set(const Mask& mask, void* stream) {
 
 void MaskBuffer::set_cu_seqlens(const CuSeqlens& documents, void* stream) {
   if (!backend_->has_buffers()) return set(mask_of(documents), stream);
-  backend_->set_documents(*prepared_, documents, stream);
+  set_data(documents, stream);
+}
+
+void MaskBuffer::set_blocks(const BlockTable& table, void* stream) {
+  if (!backend_->has_buffers()) return set(mask_of(table, shape_), stream);
+  set_data(table, stream);
+}
+
+void MaskBuffer::set_data(const MaskData& data, void* stream) {
+  backend_->set_mask_data(*prepared_, data, stream);
   ++num_masks_;
 }
 

@@ -115,6 +115,24 @@ def test_lists_of_documents_are_masks():
             buffer.set_cu_seqlens(*lists, causal=True)
 
 
+def test_blocks_are_masks():
+    tensors, buffer = arrays(), make(slices=99)
+    table = [[0, 2], [1, -1], [2, 0]]
+    for causal in (False, True):
+        wanted = Mask.from_block_indices(ROWS, ROWS, 16, 16, [[0, 2], [1], [2, 0]], causal=causal)
+        for indices in (table, np.array(table, np.int64), np.array(table, np.int32)):
+            buffer.set_blocks(indices, 16, causal=causal)
+            assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], flex_flash_attn_func(*tensors, wanted)[0])
+    for indices, size, text in [
+        (table, 0, "block_size must be a positive whole number"),
+        (table, 15, r"must be \[query blocks, width\] with 4 query blocks \(got \(3, -1\)\)"),
+        ([[0], [3], [1]], 16, r"^MaskBuffer.set_blocks: indices must lie in \[0, 3\) \(got 3 in query block 1\)"),
+        ([[0, 0], [1, 2], [1, 2]], 16, "indices must not repeat"),
+    ]:
+        with pytest.raises(InvalidArgument, match=text):
+            buffer.set_blocks(indices, size, causal=False)
+
+
 def test_memory_use_shows_buffers_that_exist():
     def entries():
         gc.collect()

@@ -37,21 +37,15 @@ void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward
   is_set_ = true;
 }
 
-builder::DeviceBuilder& ListBuffer::builder(const char* function, cudaStream_t stream) {
+void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
+  check_refused();
   if (builder_ == nullptr) {
     require(!cuda::is_captured(stream),
-            "{}: the first mask that a buffer's GPU builds must be set before a stream is captured, since it allocates "
-            "(got one that is)",
-            function);
-    builder_ =
-        std::make_shared<builder::DeviceBuilder>(layout_, shape_, forward_, capacity_, memory_->as<std::byte>());
+            "MaskBuffer: the first mask that the GPU builds must be set before a stream is captured, since that "
+            "allocates (got a stream that is)");
+    builder_ = std::make_shared<builder::DeviceBuilder>(layout_, shape_, forward_, capacity_, memory_->as<std::byte>());
   }
-  return *builder_;
-}
-
-void ListBuffer::set(const CuSeqlens& documents, cudaStream_t stream) {
-  check_refused();
-  builder("MaskBuffer::set_cu_seqlens", stream).build(documents, stream);
+  builder_->build(data, stream);
   keep_while_graph_lives(stream);
   is_set_ = true;
 }

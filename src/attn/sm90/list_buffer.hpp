@@ -31,7 +31,7 @@ class ListBuffer {
   /// Enqueues kernels that build the lists out of data in device memory; may be captured, but for the first time, when
   /// it allocates. Throws InvalidArgument for a buffer of deterministic calls and for what can be seen without the
   /// data, CudaError.
-  void set(const CuSeqlens& documents, cudaStream_t stream);
+  void set(const MaskData& data, cudaStream_t stream);
   bool is_set() const { return is_set_; }
   /// Throws InvalidArgument for a mask that the GPU has refused, once, when the host knows of it.
   void check_refused() const {
@@ -58,8 +58,6 @@ class ListBuffer {
   T* at(size_t offset) const {
     return reinterpret_cast<T*>(memory_->as<char>() + offset);
   }
-
-  builder::DeviceBuilder& builder(const char* function, cudaStream_t stream);
 
   AttnShape shape_;
   TileShape forward_;

@@ -364,11 +364,11 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
   prepared.buffer->set(capacity.passes != AttnPasses::kBackward ? *tiles : TileList{}, work, cuda::as_stream(stream));
 }
 
-void Sm90Backend::set_documents(PreparedMask& buffer, const CuSeqlens& documents, void* stream) const {
+void Sm90Backend::set_mask_data(PreparedMask& buffer, const MaskData& data, void* stream) const {
   Sm90Mask& prepared = sm90::as_sm90(buffer);
   require(prepared.buffer != nullptr,
-          "Sm90Backend::set_documents: needs a mask of make_buffer() (got one of prepare())");
-  prepared.buffer->set(documents, cuda::as_stream(stream));
+          "Sm90Backend::set_mask_data: needs a mask of make_buffer() (got one of prepare())");
+  prepared.buffer->set(data, cuda::as_stream(stream));
 }
 
 void Sm90Backend::check_refused(const PreparedMask& buffer) const {

@@ -193,6 +193,39 @@ TEST(MaskBuffer, DocumentsInDeviceMemoryAreBuiltByKernelsAlone) {
   EXPECT_NE(turns.find("must be made on the host, by set()"), std::string::npos) << turns;
 }
 
+TEST(MaskBuffer, BlocksInDeviceMemoryAreBuiltByKernelsAlone) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  MaskBuffer buffer(kShape, {.documents = 1, .slices = 64}, backend);
+  const std::vector<int64_t> indices(64, -1);
+  const BlockTable table{.indices = indices.data(), .is_int64 = true, .width = 2, .block_size = 128};
+  buffer.set_blocks(table);
+  for (const bool captured : {false, true}) {
+    testing::set_captured(captured);
+    const RuntimeCounts before = runtime_counts();
+    buffer.set_blocks(table);
+    const RuntimeCounts made = since(before);
+    EXPECT_EQ(made.launches, 8);
+    EXPECT_EQ(made.copies, 1) << "what was refused";
+    EXPECT_EQ(made.allocations + made.host_allocations + made.frees + made.waits + made.device_queries, 0);
+    operands.step(buffer);
+  }
+  const auto message = [&](const BlockTable& other) { return support::message_of([&] { buffer.set_blocks(other); }); };
+  BlockTable other = table;
+  other.block_size = 64;
+  other.width = 1;
+  EXPECT_NE(message(other).find("must be set before a stream is captured"), std::string::npos) << message(other);
+  testing::set_captured(false);
+  buffer.set_blocks(other);
+  other.width = 2;
+  EXPECT_NE(message(other).find("got 64 query blocks of up to 2 blocks, room for 64 blocks"), std::string::npos);
+  other.block_size = 15;
+  EXPECT_NE(message(other).find("block_size must be at least 16"), std::string::npos);
+  other = table;
+  other.indices = nullptr;
+  EXPECT_NE(message(other).find("needs block indices"), std::string::npos);
+}
+
 TEST(MaskBuffer, CallsThatItIsNotForAreRefused) {
   const Sm90Backend backend;
   BufferOperands operands;

@@ -32,10 +32,17 @@ void DeviceBuilder::FreeHost::operator()(Report* board) const {
   static_cast<void>(cudaFreeHost(board));
 }
 
-void DeviceBuilder::build(const CuSeqlens& documents, cudaStream_t stream) {
+void DeviceBuilder::build(const MaskData& data, cudaStream_t stream) {
+  if (const auto* documents = std::get_if<CuSeqlens>(&data)) build_documents(*documents, stream);
+  if (const auto* table = std::get_if<BlockTable>(&data)) build_blocks(*table, stream);
+  cuda::check(cudaMemcpyAsync(board_.get(), &build_.state->report, sizeof(Report), cudaMemcpyDeviceToHost, stream),
+              "cudaMemcpyAsync");
+}
+
+void DeviceBuilder::build_documents(const CuSeqlens& documents, cudaStream_t stream) {
   constexpr const char* kName = "MaskBuffer::set_cu_seqlens";
   require(documents.documents >= 0 && documents.documents <= layout_.max_slices(),
-          "{}: the mask must fit the buffer, more {} make room (got {} documents, room for {})", kName, "documents",
+          "{}: the mask must fit the buffer, more documents make room (got {} documents, room for {})", kName,
           documents.documents, layout_.max_slices());
   require(documents.q != nullptr, "{}: needs cu_seqlens_q (got none)", kName);
   require(documents.window.left >= -1 && documents.window.right >= -1,
@@ -49,13 +56,44 @@ void DeviceBuilder::build(const CuSeqlens& documents, cudaStream_t stream) {
   on_device.left = documents.window.left;
   on_device.right = documents.causal ? 0 : documents.window.right;
   launch_build(build_, on_device, stream);
-  report(stream);
 }
 
-void DeviceBuilder::report(cudaStream_t stream) {
-  cuda::check(
-      cudaMemcpyAsync(board_.get(), &build_.state->report, sizeof(Report), cudaMemcpyDeviceToHost, stream),
-      "cudaMemcpyAsync");
+void DeviceBuilder::build_blocks(const BlockTable& table, cudaStream_t stream) {
+  constexpr const char* kName = "MaskBuffer::set_blocks";
+  constexpr int64_t kLeast = 16, kMost = int64_t{1} << 30;
+  require(kLeast <= table.block_size && table.block_size <= kMost,
+          "{}: block_size must be at least {} (got block_size={})", kName, kLeast, table.block_size);
+  require(!table.causal || shape_.seqlen_q == shape_.seqlen_k,
+          "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape_.seqlen_q,
+          shape_.seqlen_k);
+  Blocks blocks;
+  blocks.block = static_cast<int32_t>(table.block_size);
+  const size_t bytes = schedule::builder::place_blocks(blocks, shape_, nullptr);
+  const int64_t rows = blocks.lines[0].num_lines;
+  require(table.width >= 0 && (rows == 0 || table.width <= layout_.max_slices() / rows),
+          "{}: the mask must fit the buffer, more slices make room (got {} query blocks of up to {} blocks, room for {} "
+          "blocks)",
+          kName, rows, table.width, layout_.max_slices());
+  require(table.indices != nullptr || rows * table.width == 0, "{}: needs block indices (got none)", kName);
+  if (bitmaps_.empty() || bitmaps_.back().bytes() < bytes) {
+    require(!cuda::is_captured(stream),
+            "{}: blocks of this size must be set before a stream is captured, since that allocates (got a stream that "
+            "is)",
+            kName);
+    bitmaps_.emplace_back(bytes);
+  }
+  schedule::builder::place_blocks(blocks, shape_, bitmaps_.back().as<std::byte>());
+  blocks.indices = table.indices;
+  blocks.is_wide = table.is_int64;
+  blocks.width = static_cast<int32_t>(table.width);
+  blocks.causal = table.causal;
+  launch_build(build_, blocks, stream);
+}
+
+size_t DeviceBuilder::device_bytes() const {
+  size_t bytes = memory_.bytes();
+  for (const cuda::DeviceBuffer& bitmap : bitmaps_) bytes += bitmap.bytes();
+  return bytes;
 }
 
 void DeviceBuilder::check() {
