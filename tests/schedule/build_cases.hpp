@@ -183,4 +183,73 @@ inline Choice random_choice(std::mt19937& rng, const ImageCase& c) {
   return choice;
 }
 
+/// Typed ranges, as lists of pairs.
+struct TypedRanges {
+  std::vector<int32_t> q, k, types;
+};
+
+inline Ranges ranges_of(const TypedRanges& typed) {
+  Ranges ranges;
+  ranges.q_ranges = typed.q.data();
+  ranges.k_ranges = typed.k.data();
+  ranges.types = typed.types.data();
+  ranges.count = static_cast<int32_t>(typed.types.size());
+  return ranges;
+}
+
+/// Each a slice, none joined to another.
+inline SliceLists slices_of(const TypedRanges& typed) {
+  SliceLists lists;
+  for (size_t i = 0; i < typed.types.size(); ++i) {
+    lists.by_rows.push_back(AttnSlice::from_type(static_cast<MaskType>(typed.types[i]),
+                                                 {typed.q[2 * i], typed.q[2 * i + 1]},
+                                                 {typed.k[2 * i], typed.k[2 * i + 1]}));
+  }
+  lists.by_keys = lists.by_rows;
+  return lists;
+}
+
+/// Disjoint ones of all types, in any order: rectangles of a guillotine cut, some of them left out, some in two
+/// triangles that share no cell.
+inline TypedRanges random_ranges(std::mt19937& rng, const ImageCase& c) {
+  struct Rectangle {
+    int32_t q_begin, q_end, k_begin, k_end;
+  };
+  std::vector<Rectangle> all{{0, static_cast<int32_t>(c.shape.seqlen_q), 0, static_cast<int32_t>(c.shape.seqlen_k)}};
+  const int64_t cuts = number(rng, 0, 60);
+  for (int64_t cut = 0; cut < cuts; ++cut) {
+    Rectangle& rectangle = all[static_cast<size_t>(number(rng, 0, static_cast<int64_t>(all.size()) - 1))];
+    Rectangle other = rectangle;
+    // Cuts at multiples of 64 let rows and keys of neighbours meet.
+    const auto place = [&](int32_t begin, int32_t end) {
+      const auto at = static_cast<int32_t>(number(rng, begin, end));
+      return number(rng, 0, 1) == 0 ? at : std::max(begin, at / 64 * 64);
+    };
+    if (number(rng, 0, 1) == 0) {
+      rectangle.q_end = other.q_begin = place(rectangle.q_begin, rectangle.q_end);
+    } else {
+      rectangle.k_end = other.k_begin = place(rectangle.k_begin, rectangle.k_end);
+    }
+    all.push_back(other);
+  }
+  std::shuffle(all.begin(), all.end(), rng);
+  TypedRanges typed;
+  const auto add = [&](const Rectangle& r, int32_t type) {
+    typed.q.insert(typed.q.end(), {r.q_begin, r.q_end});
+    typed.k.insert(typed.k.end(), {r.k_begin, r.k_end});
+    typed.types.push_back(type);
+  };
+  for (const Rectangle& r : all) {
+    const int64_t kind = number(rng, 0, 6);
+    const int32_t rows = r.q_end - r.q_begin, keys = r.k_end - r.k_begin;
+    if (kind <= 3) add(r, static_cast<int32_t>(kind));
+    if (kind == 4 && rows > 1 && rows == keys) {  // below the diagonal, and above it
+      add({r.q_begin, r.q_end, r.k_begin, r.k_end}, 1);
+      add({r.q_begin, r.q_end - 1, r.k_begin + 1, r.k_end}, 2);
+    }
+    if (kind == 5) add(r, 0);
+  }
+  return typed;
+}
+
 }  // namespace tangram::schedule::builder

@@ -51,7 +51,7 @@ TEST(BuildDocuments, ReadsListsOf64Bits) {
   documents.count = 3;
   documents.right = 0;
   ASSERT_EQ(build_documents(images, documents).problem, Problem::kNone);
-  images.expect_as_host(slices_of({{0, 100, 900, 3000}, {0, 100, 900, 3000}, -1, 0}));
+  images.expect_as_host(slices_of(Pack{{0, 100, 900, 3000}, {0, 100, 900, 3000}, -1, 0}));
 }
 
 TEST(BuildDocuments, WhatIsRefusedLeavesAMaskThatShowsNothing) {
@@ -87,7 +87,7 @@ TEST(BuildDocuments, WhatIsRefusedLeavesAMaskThatShowsNothing) {
     ASSERT_FALSE(HasFailure()) << num_refused;
   }
   EXPECT_EQ(build_documents(images, documents_of({good, good})).num_refused, num_refused) << "the next one is taken";
-  images.expect_as_host(slices_of({good, good}));
+  images.expect_as_host(slices_of(Pack{good, good}));
 }
 
 }  // namespace

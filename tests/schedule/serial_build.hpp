@@ -15,6 +15,7 @@
 #include "schedule/builder/deal_items.hpp"
 #include "schedule/builder/documents.hpp"
 #include "schedule/builder/fill_image.hpp"
+#include "schedule/builder/ranges.hpp"
 #include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"
 
@@ -91,6 +92,17 @@ inline void run_build(const Build& build, const Blocks& blocks) {
   visit_lines([&](int side, int32_t line) { count_line(team, blocks, side, line); });
   begin_blocks(team, build, blocks);
   visit_lines([&](int side, int32_t line) { slice_line(team, build, blocks, side, line); });
+  finish_build(build);
+}
+
+inline void run_build(const Build& build, const Ranges& ranges) {
+  const SerialTeam team;
+  begin_ranges(team, build, ranges);
+  for (int32_t at = 0; at < ranges.count; ++at) sort_slice(team, build, at);
+  for (int side = 0; side < 2; ++side) {
+    for (int32_t at = 0; at < ranges.count; ++at) scan_slice(team, build, side, at);
+  }
+  finish_ranges(team, build, ranges);
   finish_build(build);
 }
 

@@ -61,8 +61,11 @@ void BuildLayout::place(Build& build, const Place& place) const {
     take(pass.open_runs, pass.max_pieces);
   }
   take(build.num_candidates, 2);
+  take(build.given, slices);
+  take(build.given_index, slices);
   const int64_t q_tiles = build.max_q_tiles;
   for (int side = 0; side < 2; ++side) {
+    take(build.is_apart[side], slices);
     take(build.candidates[side], slices + 1);
     take(build.tiles_before[side], slices + 2);
   }

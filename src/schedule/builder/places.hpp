@@ -25,6 +25,10 @@ enum class Problem : int32_t {
   kBlockOutside,        ///< of blocks of keys, of which there are `other`, row `index` has `got`
   kBlockRepeats,        ///< it has it twice
   kBlockBehindPadding,  ///< it has it behind a -1
+  kQueryRange,  ///< q_ranges[index] = [got, other) is reversed or outside
+  kKeyRange,
+  kMaskType,  ///< types[index] = got
+  kOverlap,   ///< slices `got` and `index` show the same cell
   kQueryTiles,  ///< more than the buffer has room for: of index, `got` where there is room for `other`
   kKeyTiles,
   kForwardRuns,
@@ -94,7 +98,7 @@ struct State {
   int32_t num_intervals;  ///< of the forward pass
   int32_t num_items;
 };
-inline constexpr uint32_t kProblems = 16, kNoProblem = ~uint32_t{0};
+inline constexpr uint32_t kProblems = 32, kNoProblem = ~uint32_t{0};
 
 /// Everything. `passes[0]` is the forward one, `passes[1]` the backward one.
 struct Build {
@@ -106,6 +110,10 @@ struct Build {
   int32_t* candidates[2] = {};
   int32_t* tiles_before[2] = {};
   int32_t* num_candidates = nullptr;  ///< [2]
+  // Of slices in any order, before they are sorted: [max_slices].
+  Slice* given = nullptr;
+  int32_t* given_index = nullptr;
+  int32_t* is_apart[2] = {};  ///< of sorted ones, of each pass
   // The backward pass.
   int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
   int32_t max_q_tiles = 0;

@@ -19,6 +19,11 @@ std::string of_blocks(const Report& report, const std::string& requirement) {
   return fmt::format("MaskBuffer::set_blocks: {} (got {} in query block {}", requirement, report.got, report.index);
 }
 
+std::string of_ranges(const Report& report, std::string_view list, std::string_view length) {
+  return fmt::format("MaskBuffer::set_ranges: {}[{}] must lie in [0, {}) (got [{}, {})", list, report.index, length,
+                     report.got, report.other);
+}
+
 std::string of_room(const Report& report, std::string_view field, std::string_view what) {
   return fmt::format("MaskBuffer: the mask must fit the buffer, more {} make room (got {} {}, room for {}", field,
                      report.got, what, report.other);
@@ -39,6 +44,15 @@ std::string begin_of(const Report& report) {
     case Problem::kBlockOutside: return of_blocks(report, fmt::format("indices must lie in [0, {})", report.other));
     case Problem::kBlockRepeats: return of_blocks(report, "indices must not repeat");
     case Problem::kBlockBehindPadding: return of_blocks(report, "padding must stand at the end");
+    case Problem::kQueryRange: return of_ranges(report, "q_ranges", "seqlen_q");
+    case Problem::kKeyRange: return of_ranges(report, "k_ranges", "seqlen_k");
+    case Problem::kMaskType:
+      return fmt::format(
+          "MaskBuffer::set_ranges: types must be 0 (full), 1 (causal), 2 (inv_causal) or 3 (bi_causal) (got types[{}]={}",
+          report.index, report.got);
+    case Problem::kOverlap:
+      return fmt::format("MaskBuffer::set_ranges: slices must not cover a cell twice (got slices {} and {}", report.got,
+                         report.index);
     case Problem::kQueryTiles: return of_room(report, "documents", "tiles of queries");
     case Problem::kKeyTiles: return of_room(report, "documents", "tiles of keys");
     case Problem::kForwardRuns: return of_room(report, "slices", "runs of keys");

@@ -84,7 +84,8 @@ TANGRAM_HOST_DEVICE constexpr bool has_earlier_keys(const Slice& a, const Slice&
   if (a.key_begin != b.key_begin) return a.key_begin < b.key_begin;
   if (a.key_end != b.key_end) return a.key_end < b.key_end;
   if (a.row_begin != b.row_begin) return a.row_begin < b.row_begin;
-  return a.row_end < b.row_end;
+  if (a.row_end != b.row_end) return a.row_end < b.row_end;
+  return a.min_diag != b.min_diag ? a.min_diag < b.min_diag : a.max_diag < b.max_diag;
 }
 
 }  // namespace tangram::schedule::builder

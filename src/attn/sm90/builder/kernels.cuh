@@ -10,6 +10,11 @@
 //   begin_blocks     one block   to know where slices go, and where tiles begin;
 //   slice_lines      warps       the slices
 //
+//   begin_ranges     one block   or, of any typed ranges, slices in the order given,
+//   sort_slices      warps       in the order of rows and in that of keys,
+//   scan_slices      warps       and where the mask falls apart;
+//   finish_ranges    one block   where tiles begin
+//
 //   count_tiles      warps       what each tile of both passes sees: pieces by keys, how many runs
 //   place_lists      one block   where each tile writes; how items of the backward pass are dealt
 //   fill_image       warps       runs, intervals, items, query tiles
@@ -24,6 +29,7 @@
 #include "schedule/builder/deal_items.hpp"
 #include "schedule/builder/fill_image.hpp"
 #include "schedule/builder/pack_tile.hpp"
+#include "schedule/builder/ranges.hpp"
 
 namespace tangram::sm90::builder {
 
@@ -71,6 +77,27 @@ __global__ void __launch_bounds__(kWarpThreads) slice_lines_kernel(const __grid_
   const int side = line < of_queries ? 0 : 1;
   if (line >= of_queries + params.blocks.lines[1].num_lines) return;
   schedule::builder::slice_line(WarpTeam(), params.build, params.blocks, side, line - side * of_queries);
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) begin_ranges_kernel(const __grid_constant__ RangeParams params) {
+  __shared__ int64_t words[32];
+  schedule::builder::begin_ranges(BlockTeam<kThreads>(words), params.build, params.ranges);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) sort_slices_kernel(const __grid_constant__ RangeParams params) {
+  schedule::builder::sort_slice(WarpTeam(), params.build, warp_of_grid());
+}
+
+__global__ void __launch_bounds__(kWarpThreads) scan_slices_kernel(const __grid_constant__ RangeParams params) {
+  const int32_t warp = warp_of_grid();
+  schedule::builder::scan_slice(WarpTeam(), params.build, warp % 2, warp / 2);
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) finish_ranges_kernel(const __grid_constant__ RangeParams params) {
+  __shared__ int64_t words[32];
+  schedule::builder::finish_ranges(BlockTeam<kThreads>(words), params.build, params.ranges);
 }
 
 __global__ void __launch_bounds__(kWarpThreads) count_tiles_kernel(const __grid_constant__ Build build) {

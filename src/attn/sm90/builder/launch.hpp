@@ -14,4 +14,7 @@ void launch_build(const Build& build, const Documents& documents, cudaStream_t s
 /// Likewise of chosen blocks.
 void launch_build(const Build& build, const Blocks& blocks, cudaStream_t stream);
 
+/// Likewise of any typed ranges.
+void launch_build(const Build& build, const Ranges& ranges, cudaStream_t stream);
+
 }  // namespace tangram::sm90::builder

@@ -6,16 +6,23 @@
 #include "schedule/builder/blocks.hpp"
 #include "schedule/builder/documents.hpp"
 #include "schedule/builder/places.hpp"
+#include "schedule/builder/ranges.hpp"
 
 namespace tangram::sm90::builder {
 
 using schedule::builder::Blocks;
 using schedule::builder::Build;
 using schedule::builder::Documents;
+using schedule::builder::Ranges;
 
 struct DocumentParams {
   Build build;
   Documents documents;
+};
+
+struct RangeParams {
+  Build build;
+  Ranges ranges;
 };
 
 struct BlockParams {
