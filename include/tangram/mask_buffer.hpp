@@ -49,6 +49,10 @@ class MaskBuffer {
   /// there are in its direction. Indices that are outside, repeat or stand behind padding are found on the GPU.
   void set_blocks(const BlockTable& table, void* stream = nullptr);
 
+  /// Typed ranges, likewise, as many as the capacity has slices. Each is held against every other, which is for some
+  /// thousands of them. Ranges that are outside and slices that meet are found on the GPU.
+  void set_ranges(const RangeList& ranges, void* stream = nullptr);
+
   /// Throws InvalidArgument, once for each, for a mask that the GPU has refused, as far as the host knows by now. For
   /// all that was enqueued, wait for the stream first.
   void check_errors() const;

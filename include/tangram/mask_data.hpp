@@ -35,6 +35,17 @@ struct BlockTable {
   bool causal = false;
 };
 
-using MaskData = std::variant<CuSeqlens, BlockTable>;
+/// Typed ranges in any order: queries q_ranges[i] see keys k_ranges[i] as MaskType types[i] says. None may show a cell
+/// that another shows.
+struct RangeList {
+  const void* q_ranges = nullptr;  // [count, 2], int32 or int64: begin and end
+  const void* k_ranges = nullptr;  // likewise
+  const void* types = nullptr;     // [count], likewise; null: all are of `type`
+  MaskType type = MaskType::kFull;
+  bool is_int64 = false;  // all three lists
+  int64_t count = 0;
+};
+
+using MaskData = std::variant<CuSeqlens, BlockTable, RangeList>;
 
 }  // namespace tangram

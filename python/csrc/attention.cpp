@@ -89,6 +89,9 @@ class SharedMaskBuffer final : public SharedAttention {
   void set_blocks(const BlockTable& table, void* stream) {
     run(stream, [&] { buffer_.set_blocks(table, stream); });
   }
+  void set_ranges(const RangeList& ranges, void* stream) {
+    run(stream, [&] { buffer_.set_ranges(ranges, stream); });
+  }
   void check_errors() {
     run_alone([&] { buffer_.check_errors(); });
   }
@@ -230,6 +233,19 @@ void bind_mask_buffer(nb::module_& m) {
           },
           "indices"_a, "is_int64"_a, "width"_a, "block_size"_a, "causal"_a, "stream"_a = 0,
           "Chosen blocks of keys whose table lies at this address in the memory of the backend.")
+      .def(
+          "set_ranges",
+          [](SharedMaskBuffer& self, uintptr_t q_ranges, uintptr_t k_ranges, uintptr_t types, bool is_int64,
+             int64_t count, uintptr_t stream) {
+            self.set_ranges({.q_ranges = reinterpret_cast<const void*>(q_ranges),
+                             .k_ranges = reinterpret_cast<const void*>(k_ranges),
+                             .types = reinterpret_cast<const void*>(types),
+                             .is_int64 = is_int64,
+                             .count = count},
+                            reinterpret_cast<void*>(stream));
+          },
+          "q_ranges"_a, "k_ranges"_a, "types"_a, "is_int64"_a, "count"_a, "stream"_a = 0,
+          "Typed ranges whose lists lie at these addresses in the memory of the backend; types = 0: all are full.")
       .def("check_errors", &SharedMaskBuffer::check_errors, "Raises what the GPU has refused.")
       .def("reserve", &SharedMaskBuffer::reserve, "documents"_a, "slices"_a, "Other room; forgets the mask.")
       .def_prop_ro("forward_workspace_bytes",

@@ -64,8 +64,8 @@ class MaskBuffer:
     on the device, and waits only where the copies of the last four masks have not run yet. Calls and replays take the
     mask that was set last, in stream order: whoever uses several streams orders replays (calls that are not captured
     are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
-    deterministic. Masks that a GPU has computed, cu_seqlens of packed documents or blocks of keys, are taken from
-    there: `set_cu_seqlens`, `set_blocks`. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here;
+    deterministic. Masks that a GPU has computed, cu_seqlens, blocks of keys or ranges, are taken from
+    there: `set_cu_seqlens`, `set_blocks`, `set_ranges`. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here;
     so are those of small blocks of keys, which it gathers.
     """
 
@@ -210,6 +210,40 @@ class MaskBuffer:
             width = indices.count // rows if rows else 0
             self._core.set_blocks(
                 indices.address, indices.is_int64, width, block_size, bool(causal), _current_stream(self._device)
+            )
+        self._count()
+
+    def set_ranges(self, q_ranges: Any, k_ranges: Any, types: Any = None) -> None:
+        """Typed ranges, in any order, as the mask of calls and replays that follow. As `set_cu_seqlens` takes documents:
+        on a GPU without the host, in CUDA graphs too.
+
+        Args:
+            q_ranges, k_ranges: `[n, 2]`, begin and end of queries that see keys; on a GPU contiguous tensors of int32
+                or int64 there, n at most as many as the buffer has slices. Empty ranges are none.
+            types: `[n]` of 0 (full), 1 (causal), 2 (inv_causal) and 3 (bi_causal), of the same dtype; None: all full.
+
+        Raises:
+            InvalidArgument: as set_cu_seqlens. Ranges that are outside and slices that show the same cell are found on
+                the GPU.
+        """
+        with Named("MaskBuffer.set_ranges"):
+            q, k = (_integers(self._device, n, v) for n, v in (("q_ranges", q_ranges), ("k_ranges", k_ranges)))
+            kinds = q if types is None else _integers(self._device, "types", types)
+            count = q.count // 2
+            if (k.count, 2 * count) != (q.count, q.count) or (types is not None and kinds.count != count):
+                raise InvalidArgument(
+                    "set_ranges: q_ranges and k_ranges must be [n, 2] and types [n] "
+                    f"(got {q.count}, {k.count} and {kinds.count} numbers)"
+                )
+            if not q.is_int64 == k.is_int64 == kinds.is_int64:
+                raise InvalidArgument("set_ranges: all lists must have one dtype (got int32 and int64)")
+            self._core.set_ranges(
+                q.address,
+                k.address,
+                0 if types is None else kinds.address,
+                q.is_int64,
+                count,
+                _current_stream(self._device),
             )
         self._count()
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/require.hpp"
@@ -59,6 +60,22 @@ Mask mask_of(const BlockTable& table, const AttnShape& shape) {
                                   .causal = table.causal});
 }
 
+Mask mask_of(const RangeList& ranges, const AttnShape& shape) {
+  const bool has_lists = ranges.q_ranges != nullptr && ranges.k_ranges != nullptr;
+  require(ranges.count >= 0 && (has_lists || ranges.count == 0), "MaskBuffer::set_ranges: needs ranges (got none)");
+  const auto list = [&](const void* values, int64_t count) {
+    return read_list<int64_t>(values, ranges.is_int64, count);
+  };
+  const std::vector<int64_t> q = list(ranges.q_ranges, 2 * ranges.count), k = list(ranges.k_ranges, 2 * ranges.count);
+  const std::vector<int64_t> types = list(ranges.types, ranges.types == nullptr ? 0 : ranges.count);
+  std::vector<AttnSlice> slices;
+  for (size_t i = 0; i < static_cast<size_t>(ranges.count); ++i) {
+    const MaskType type = types.empty() ? ranges.type : static_cast<MaskType>(types[i]);
+    slices.push_back(AttnSlice::from_type(type, {q[2 * i], q[2 * i + 1]}, {k[2 * i], k[2 * i + 1]}));
+  }
+  return Mask(shape.seqlen_q, shape.seqlen_k, std::move(slices));
+}
+
 }  // namespace
 
 MaskBuffer::MaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, const AttnBackend& backend)
@@ -101,6 +118,11 @@ void MaskBuffer::set_cu_seqlens(const CuSeqlens& documents, void* stream) {
 void MaskBuffer::set_blocks(const BlockTable& table, void* stream) {
   if (!backend_->has_buffers()) return set(mask_of(table, shape_), stream);
   set_data(table, stream);
+}
+
+void MaskBuffer::set_ranges(const RangeList& ranges, void* stream) {
+  if (!backend_->has_buffers()) return set(mask_of(ranges, shape_), stream);
+  set_data(ranges, stream);
 }
 
 void MaskBuffer::set_data(const MaskData& data, void* stream) {

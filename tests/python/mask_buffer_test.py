@@ -133,6 +133,25 @@ def test_blocks_are_masks():
             buffer.set_blocks(indices, size, causal=False)
 
 
+def test_typed_ranges_are_masks():
+    tensors, buffer = arrays(), make(slices=9)
+    q, k, types = [[0, 20], [20, 48], [0, 20]], [[0, 20], [10, 48], [30, 48]], [1, 3, 0]
+    for kinds in (types, None):
+        wanted = Mask.from_ranges(q, k, kinds or "full", ROWS, ROWS)
+        for dtype in (np.int32, np.int64):
+            buffer.set_ranges(np.array(q, dtype), np.array(k, dtype), kinds)
+            assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], flex_flash_attn_func(*tensors, wanted)[0])
+    for lists, text in [
+        ((q, k[:2]), r"^MaskBuffer.set_ranges: q_ranges and k_ranges must be \[n, 2\] and types \[n\] \(got 6, 4"),
+        ((q, k, [1]), "and types"),
+        ((q, [[0, 20], [10, 49], [30, 48]]), "k_range must lie in"),
+        ((q, [[0, 31], [10, 48], [30, 48]]), "must not cover a cell twice"),
+        ((q, k, [1, 4, 0]), "type must be 0"),
+    ]:
+        with pytest.raises(InvalidArgument, match=text):
+            buffer.set_ranges(*lists)
+
+
 def test_memory_use_shows_buffers_that_exist():
     def entries():
         gc.collect()

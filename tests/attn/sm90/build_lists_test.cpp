@@ -98,6 +98,24 @@ TEST_F(Sm90BuildLists, BlocksAreAsOneThreadOfTheHostBuildsThem) {
   }
 }
 
+TEST_F(Sm90BuildLists, RangesAreAsOneThreadOfTheHostBuildsThem) {
+  std::mt19937 rng(7);
+  for (const ImageCase& c : document_cases()) {
+    DeviceImages images(c);
+    for (int round = 0; round < test::num_rounds(125); ++round) {
+      const TypedRanges typed = random_ranges(rng, c);
+      const auto q = cuda::DeviceBuffer::copy_of(typed.q), k = cuda::DeviceBuffer::copy_of(typed.k);
+      const auto types = cuda::DeviceBuffer::copy_of(typed.types);
+      Ranges ranges = ranges_of(typed);
+      ranges.q_ranges = q.as<void>();
+      ranges.k_ranges = k.as<void>();
+      ranges.types = types.as<void>();
+      images.expect_as_serial(ranges, ranges_of(typed), stream_);
+      ASSERT_FALSE(HasFailure()) << "round " << round;
+    }
+  }
+}
+
 constexpr int64_t kRows = 4096;
 
 test::RandomConfig config() {

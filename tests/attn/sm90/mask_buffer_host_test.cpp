@@ -226,6 +226,30 @@ TEST(MaskBuffer, BlocksInDeviceMemoryAreBuiltByKernelsAlone) {
   EXPECT_NE(message(other).find("needs block indices"), std::string::npos);
 }
 
+TEST(MaskBuffer, RangesInDeviceMemoryAreBuiltByKernelsAlone) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  MaskBuffer buffer(kShape, {.documents = 16}, backend);
+  const std::vector<int32_t> pairs(32, 0);
+  const RangeList ranges{.q_ranges = pairs.data(), .k_ranges = pairs.data(), .types = pairs.data(), .count = 16};
+  buffer.set_ranges(ranges);
+  const RuntimeCounts before = runtime_counts();
+  testing::set_captured(true);
+  buffer.set_ranges(ranges);
+  testing::set_captured(false);
+  const RuntimeCounts made = since(before);
+  EXPECT_EQ(made.launches, 7);
+  EXPECT_EQ(made.copies, 1) << "what was refused";
+  EXPECT_EQ(made.allocations + made.host_allocations + made.frees + made.waits + made.device_queries, 0);
+  operands.step(buffer);
+  RangeList other = ranges;
+  other.count = 17;
+  const std::string many = support::message_of([&] { buffer.set_ranges(other); });
+  EXPECT_NE(many.find("more slices make room (got 17 ranges, room for 16)"), std::string::npos) << many;
+  other = {.count = 1};
+  EXPECT_THROW(buffer.set_ranges(other), InvalidArgument);
+}
+
 TEST(MaskBuffer, CallsThatItIsNotForAreRefused) {
   const Sm90Backend backend;
   BufferOperands operands;

@@ -35,6 +35,7 @@ void DeviceBuilder::FreeHost::operator()(Report* board) const {
 void DeviceBuilder::build(const MaskData& data, cudaStream_t stream) {
   if (const auto* documents = std::get_if<CuSeqlens>(&data)) build_documents(*documents, stream);
   if (const auto* table = std::get_if<BlockTable>(&data)) build_blocks(*table, stream);
+  if (const auto* list = std::get_if<RangeList>(&data)) build_ranges(*list, stream);
   cuda::check(cudaMemcpyAsync(board_.get(), &build_.state->report, sizeof(Report), cudaMemcpyDeviceToHost, stream),
               "cudaMemcpyAsync");
 }
@@ -88,6 +89,26 @@ void DeviceBuilder::build_blocks(const BlockTable& table, cudaStream_t stream) {
   blocks.width = static_cast<int32_t>(table.width);
   blocks.causal = table.causal;
   launch_build(build_, blocks, stream);
+}
+
+void DeviceBuilder::build_ranges(const RangeList& list, cudaStream_t stream) {
+  constexpr const char* kName = "MaskBuffer::set_ranges";
+  require(list.count >= 0 && list.count <= layout_.max_slices(),
+          "{}: the mask must fit the buffer, more slices make room (got {} ranges, room for {})", kName, list.count,
+          layout_.max_slices());
+  require((list.q_ranges != nullptr && list.k_ranges != nullptr) || list.count == 0, "{}: needs ranges (got none)",
+          kName);
+  const int type = static_cast<int>(list.type);
+  require(0 <= type && type <= static_cast<int>(MaskType::kBiCausal),
+          "{}: types must be 0 (full), 1 (causal), 2 (inv_causal) or 3 (bi_causal) (got {})", kName, type);
+  Ranges ranges;
+  ranges.q_ranges = list.q_ranges;
+  ranges.k_ranges = list.k_ranges;
+  ranges.types = list.types;
+  ranges.type = type;
+  ranges.is_wide = list.is_int64;
+  ranges.count = static_cast<int32_t>(list.count);
+  launch_build(build_, ranges, stream);
 }
 
 size_t DeviceBuilder::device_bytes() const {

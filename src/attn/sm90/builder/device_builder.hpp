@@ -46,6 +46,7 @@ class DeviceBuilder {
 
   void build_documents(const CuSeqlens& documents, cudaStream_t stream);
   void build_blocks(const BlockTable& table, cudaStream_t stream);
+  void build_ranges(const RangeList& list, cudaStream_t stream);
 
   AttnShape shape_;
   schedule::builder::BuildLayout layout_;

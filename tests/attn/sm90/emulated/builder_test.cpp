@@ -83,5 +83,32 @@ TEST(Sm90EmulatedBuilder, BlocksAreAsTheHostBuildsThem) {
   }
 }
 
+TEST(Sm90EmulatedBuilder, RangesAreAsTheHostBuildsThem) {
+  std::mt19937 rng(5);
+  int seed = 200;
+  for (const ImageCase& c : document_cases()) {
+    BuiltImages images(c);
+    for (int round = 0; round < (support::is_long_run() ? 20 : 2); ++round) {
+      const TypedRanges typed = random_ranges(rng, c);
+      const emulated::Order order = emulated::order(seed++);
+      const Report report = images.build([&](const Build& build) {
+        const RangeParams params{build, ranges_of(typed)};
+        const auto blocks = [](int64_t warps) { return static_cast<uint32_t>((warps + 7) / 8); };
+        const auto run = [&](uint32_t count, uint32_t threads, const auto& kernel) {
+          if (count > 0) emulated::run_one_by_one({count, threads, order}, [&] { kernel(params); });
+        };
+        run(1, 128, [](const auto& p) { begin_ranges_kernel<128>(p); });
+        run(blocks(params.ranges.count), kWarpThreads, [](const auto& p) { sort_slices_kernel(p); });
+        run(blocks(2 * params.ranges.count), kWarpThreads, [](const auto& p) { scan_slices_kernel(p); });
+        run(1, 128, [](const auto& p) { finish_ranges_kernel<128>(p); });
+        finish(build, order);
+      });
+      ASSERT_EQ(report.problem, Problem::kNone);
+      images.expect_as_host(slices_of(typed));
+      ASSERT_FALSE(HasFailure()) << "case " << seed;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tangram::sm90::builder
