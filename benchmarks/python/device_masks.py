@@ -3,7 +3,7 @@
 """Masks that a GPU has computed: lists that its kernels build, beside those of the host.
 
 PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/device_masks.py [--packs 12] [--csv FILE]
-Of packs of documents and of random blocks, 64/8 heads of 128: what the device takes to build (a graph of eight builds,
+Of packs of documents, random blocks and the same as ranges, 64/8 heads of 128: what the device takes to build (a graph of eight builds,
 divided), the host to set a mask, and both passes with lists of either kind, in random turns behind other work. Medians
 over masks; ratios are medians of the ratios of a mask.
 """
@@ -94,10 +94,10 @@ def main():
     def buffers_of(rows, **capacity):
         return [MaskBuffer(rows, rows, HEADS, deterministic=False, **capacity) for _ in range(2)]
 
-    for rows, documents in ((32768, 13), (32768, 64), (131072, 48)):
+    for rows, documents in ((32768, 1), (32768, 13), (32768, 64), (131072, 48)):
         packs = [
             (torch.tensor(ends, dtype=torch.int32, device="cuda"), Mask.varlen(ends, causal=True))
-            for ends in (packed(rng, rows, documents) for _ in range(arguments.packs))
+            for ends in ([0, rows] if documents == 1 else packed(rng, rows, documents) for _ in range(arguments.packs))
         ]
         figures = compare(
             rows,
@@ -135,6 +135,24 @@ def main():
         )
         figures["mask of indices, host us"] = [pack[2] for pack in chosen]
         show(f"blocks:{block}:{share}{':causal' if causal else ''}", rows, figures)
+        if causal or block != 128:
+            continue
+        # The same blocks as ranges, one each.
+        queries = torch.arange(count, device="cuda", dtype=torch.int32)[:, None].expand(count, width)
+        as_ranges = [
+            [torch.stack([x * block, (x + 1) * block], -1).reshape(-1, 2).contiguous() for x in (queries, pack[0])]
+            + [pack[1]]
+            for pack in chosen
+        ]
+        figures = compare(
+            rows,
+            as_ranges,
+            lambda buffer, pack: buffer.set(pack[2]),
+            lambda buffer, pack: buffer.set_ranges(pack[0], pack[1]),
+            buffers_of(rows, documents=64, slices=count * width),
+            order,
+        )
+        show(f"ranges:{block}:{share}", rows, figures)
     if arguments.csv:
         append_csv(arguments.csv, lines)
 

@@ -11,8 +11,8 @@
 
 #include "core/require.hpp"
 #include "schedule/tile_list.hpp"
-#include "tangram/mask_builders.hpp"
 #include "tangram/flex_attention.hpp"
+#include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
@@ -24,8 +24,8 @@ std::vector<T> read_list(const void* list, bool is_int64, int64_t count) {
   values.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t value = is_int64 ? static_cast<const int64_t*>(list)[i] : static_cast<const int32_t*>(list)[i];
-    values.push_back(static_cast<T>(std::clamp<int64_t>(value, std::numeric_limits<T>::min(),
-                                                        std::numeric_limits<T>::max())));
+    values.push_back(
+        static_cast<T>(std::clamp<int64_t>(value, std::numeric_limits<T>::min(), std::numeric_limits<T>::max())));
   }
   return values;
 }

@@ -15,8 +15,15 @@ namespace tangram::schedule {
 /// than zeros, unless a tile is visited so few times.
 inline constexpr int64_t kFewVisits = 4;
 
-/// The last of kForms, the best for packed documents: one group of items that share queries after the other, head by
-/// head, in pieces of at most a fifth of what a multiprocessor does. `visits`: of query tiles by all items of a head.
+/// What one group of unequal items is, as of a causal mask: `longest` visits more than one and a half times as many
+/// query tiles as the mean of `items` that visit any, in all `visits`. It is dealt in sections of as many query heads
+/// as the L2 cache holds what belongs to them (Form::cached).
+TANGRAM_HOST_DEVICE inline bool is_nested(int64_t longest, int64_t items, int64_t visits) {
+  return 2 * longest * items > 3 * visits;
+}
+
+/// All else is dealt as the last of kForms, the best for packed documents: one group of items that share queries after
+/// the other, head by head, in pieces of at most a fifth of what a multiprocessor does.
 TANGRAM_HOST_DEVICE inline int32_t most_steps_by_rule(double visits, int num_heads_q, int multiprocessors) {
   constexpr double kMostShare = 0.2;
   const double even = visits * num_heads_q / multiprocessors;

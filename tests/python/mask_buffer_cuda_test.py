@@ -274,3 +274,29 @@ def test_a_graph_reads_the_blocks_that_a_model_has_chosen(block, causal):
         documents=64,
         slices=count * width,
     )
+
+
+def test_a_graph_reads_typed_ranges():
+    rng = random.Random(6)
+    q, k = (torch.zeros(40, 2, dtype=torch.int64, device="cuda") for _ in range(2))
+    types = torch.zeros(40, dtype=torch.int64, device="cuda")
+    lists = []
+
+    def change(_):
+        ends = [0, *sorted(rng.sample(range(1, ROWS), 19)), ROWS]
+        rows = [[a, b] for a, b in zip(ends, ends[1:], strict=False)]
+        lists[:] = [rows, [r if rng.random() < 0.8 else [0, r[0]] for r in rows], [rng.choice([0, 1]) for _ in rows]]
+        for tensor, values in zip((q, k, types), lists, strict=True):
+            tensor.zero_()
+            tensor[:20] = torch.tensor(values)
+
+    buffer, graph, _ = replayed_and_eager(
+        lambda b: b.set_ranges(q, k, types), change, lambda: Mask.from_ranges(*lists, ROWS, ROWS), 6, slices=400
+    )
+    q[3, 1] = ROWS + 1
+    graph.replay()
+    torch.cuda.synchronize()
+    with pytest.raises(InvalidArgument, match=r"q_ranges\[3\] must lie in \[0, seqlen_q\)"):
+        buffer.check_errors()
+    with pytest.raises(InvalidArgument, match="all lists must have one dtype"):
+        buffer.set_ranges(q, k.int(), types)

@@ -197,6 +197,13 @@ inline Ranges ranges_of(const TypedRanges& typed) {
   return ranges;
 }
 
+/// For random_ranges().
+inline std::vector<ImageCase> range_cases() {
+  std::vector<ImageCase> cases = document_cases();
+  for (ImageCase& c : cases) c.capacity.slices = 600;  // of many rows each
+  return cases;
+}
+
 /// Each a slice, none joined to another.
 inline SliceLists slices_of(const TypedRanges& typed) {
   SliceLists lists;

@@ -21,7 +21,7 @@ Report build_ranges(BuiltImages& images, const Ranges& ranges) {
 
 TEST(BuildRanges, EqualsTheListsOfTheHostBitForBit) {
   std::mt19937 rng(1);
-  for (const ImageCase& c : document_cases()) {
+  for (const ImageCase& c : range_cases()) {
     BuiltImages images(c);
     for (int round = 0; round < (support::is_long_run() ? 2000 : 60); ++round) {
       const TypedRanges typed = random_ranges(rng, c);
@@ -42,6 +42,20 @@ TEST(BuildRanges, BandsOfOneRectangle) {
   images.expect_as_host(slices_of(typed));
 }
 
+// One group of unequal items is dealt in sections of heads; some keys are seen by nobody.
+TEST(BuildRanges, SectionsOfANestedMask) {
+  for (const auto& [heads_q, heads_kv] : {std::pair{16, 4}, {16, 2}, {12, 4}, {6, 6}, {64, 8}}) {
+    for (const int32_t rows : {1000, 6000, 12'000, 30'000}) {
+      const ImageCase c = case_of(rows, rows + 1000, heads_q, heads_kv, {.documents = 8});
+      BuiltImages images(c);
+      const TypedRanges typed{{0, rows}, {300, 300 + rows}, {1}};
+      ASSERT_EQ(build_ranges(images, ranges_of(typed)).problem, Problem::kNone);
+      images.expect_as_host(slices_of(typed));
+      ASSERT_FALSE(HasFailure()) << heads_q << " and " << heads_kv << " heads, " << rows << " rows";
+    }
+  }
+}
+
 TEST(BuildRanges, OneTypeOfAll) {
   const ImageCase c = case_of(1000, 1000, 8, 1, {.documents = 80});
   BuiltImages images(c);
@@ -57,7 +71,7 @@ TEST(BuildRanges, WhatIsRefusedLeavesAMaskThatShowsNothing) {
   const ImageCase c = case_of(1000, 600, 8, 1, {.documents = 80});
   BuiltImages images(c);
   const TypedRanges good{{0, 100, 50, 300, 300, 400}, {0, 100, 100, 300, 0, 600}, {0, 1, 2}};
-  const auto with = [&](auto TypedRanges::*list, size_t at, int32_t value) {
+  const auto with = [&](auto TypedRanges::* list, size_t at, int32_t value) {
     TypedRanges typed = good;
     (typed.*list)[at] = value;
     return typed;

@@ -56,8 +56,8 @@ inline size_t write_host_image(std::byte* to, const ImageLayout& layout, const I
     std::vector<AttnSlice> keys_first;
     for (const AttnSlice& slice : slices.by_keys) keys_first.push_back(schedule::transposed(slice));
     const TileList tiles = build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, c.backward);
-    work =
-        make_work_list(tiles, slices.by_rows, s, {}, {}, {.calls = BackwardCalls::kDefault, .given = {}, .by_rule = true});
+    work = make_work_list(tiles, slices.by_rows, s, {}, {},
+                          {.calls = BackwardCalls::kDefault, .given = {}, .by_rule = true});
   }
   layout.check(forward, work);
   return layout.write(to, forward, work);

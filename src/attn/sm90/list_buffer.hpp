@@ -64,7 +64,7 @@ class ListBuffer {
   MaskCapacity capacity_;
   schedule::ImageLayout layout_;
   backward::CallLayout call_;
-  std::shared_ptr<cuda::DeviceBuffer> memory_;  // graphs that were captured with it hold it, too
+  std::shared_ptr<cuda::DeviceBuffer> memory_;       // graphs that were captured with it hold it, too
   std::shared_ptr<builder::DeviceBuilder> builder_;  // likewise; null before it is wanted
   cuda::PinnedRing ring_;
   bool is_set_ = false;

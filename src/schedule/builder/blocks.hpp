@@ -33,7 +33,7 @@ TANGRAM_HOST_DEVICE inline int32_t lowest_bit(uint32_t word) {
 /// One of the two views of the bitmap: lines are blocks of queries with bits for blocks of keys, or the other way
 /// round.
 struct BlockLines {
-  uint32_t* words = nullptr;   ///< [num_lines, words_per_line]
+  uint32_t* words = nullptr;    ///< [num_lines, words_per_line]
   int32_t* num_runs = nullptr;  ///< [num_lines + 1] then of all lines before
   int32_t* is_apart = nullptr;  ///< [num_lines] whether no other line before it has anything in common with it
   int32_t num_lines = 0, words_per_line = 0;
@@ -192,8 +192,8 @@ TANGRAM_HOST_DEVICE void slice_line(const Team& team, const Build& build, const 
       slice.row_end = least((line + 1) * blocks.block, rows);
       slice.key_begin = bit * blocks.block;
       slice.key_end = least(blocks.end_of_run(side, line, bit) * blocks.block, keys);
-      pass.slices[place] = canonical(slice, blocks.causal && side == 1 ? 0 : kOpenMin,
-                                     blocks.causal && side == 0 ? 0 : kOpenMax);
+      pass.slices[place] =
+          canonical(slice, blocks.causal && side == 1 ? 0 : kOpenMin, blocks.causal && side == 0 ? 0 : kOpenMax);
       pass.ends[place] = slice.row_end;
     }
   }

@@ -5,6 +5,7 @@
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
+#include "schedule/dealing_forms.hpp"
 
 namespace tangram::schedule::builder {
 
@@ -20,6 +21,9 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
   build.num_heads_q = shape.num_heads_q;
   build.num_heads_kv = shape.num_heads_kv;
   build.multiprocessors = gpu.multiprocessors;
+  const Dealing cached = cached_dealing(shape, gpu);
+  build.cached_pieces = cached.pieces;
+  build.cached_together = cached.together == 0 ? shape.num_heads_kv * cached.pieces : cached.together;
   build.max_q_tiles = static_cast<int32_t>(image.num_q_tiles());
   build.items_offset = static_cast<int64_t>(image.backward_items());
   const auto pass = [&](const TileShape& tile, int64_t rows, int64_t keys, int64_t tiles, int64_t runs) {
@@ -34,8 +38,7 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
     result.max_pieces = tiles == 0 ? 0 : static_cast<int32_t>(2 * runs + 2 * build.max_slices);
     return result;
   };
-  build.passes[0] =
-      pass(forward, shape.seqlen_q, shape.seqlen_k, image.num_forward_items(), image.num_forward_runs());
+  build.passes[0] = pass(forward, shape.seqlen_q, shape.seqlen_k, image.num_forward_items(), image.num_forward_runs());
   build.passes[1] = pass(backward, shape.seqlen_k, shape.seqlen_q, image.num_key_tiles(), image.num_backward_runs());
   place(build, [&](auto& /*pointer*/, int64_t count, size_t size) {
     bytes_ = round_up(bytes_, 256) + static_cast<size_t>(count) * size;
@@ -53,6 +56,7 @@ void BuildLayout::place(Build& build, const Place& place) const {
     take(pass.ends, slices);
     take(pass.begins, pass.max_tiles + 1);
     take(pass.tiles, pass.max_tiles);
+    take(pass.costs, pass.max_tiles);
     take(pass.first_run, pass.max_tiles + 1);
     take(pass.first_interval, pass.max_tiles + 1);
     take(pass.unsorted, pass.max_pieces);
@@ -101,9 +105,7 @@ Build BuildLayout::at(std::byte* memory, std::byte* image) const {
 }
 
 size_t place_blocks(Blocks& blocks, const AttnShape& shape, std::byte* memory) {
-  const auto lines_of = [&](int64_t rows) {
-    return static_cast<int32_t>((rows + blocks.block - 1) / blocks.block);
-  };
+  const auto lines_of = [&](int64_t rows) { return static_cast<int32_t>((rows + blocks.block - 1) / blocks.block); };
   const int32_t counts[2] = {lines_of(shape.seqlen_q), lines_of(shape.seqlen_k)};
   size_t end = 0;
   const auto take = [&](auto*& pointer, int64_t count) {

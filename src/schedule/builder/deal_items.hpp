@@ -37,7 +37,7 @@ TANGRAM_HOST_DEVICE void check_room(const Team& team, const Build& build) {
     const Pass& pass = build.passes[index];
     for_each(team, state.num_tiles[index], [&](int32_t tile) {
       pass.tiles[tile] = {};
-      pass.first_run[tile] = pass.first_interval[tile] = 0;
+      pass.first_run[tile] = pass.first_interval[tile] = pass.costs[tile] = 0;
     });
   }
   team.sync();
@@ -81,7 +81,7 @@ TANGRAM_HOST_DEVICE int32_t place_groups(const Team& team, const Build& build) {
   return num_groups;
 }
 
-/// As choose_direction.
+/// As choose_direction; heads_inside: whether neighbours begin at the same tile.
 template <class Team>
 TANGRAM_HOST_DEVICE Walk direction_of(const Team& team, const Tile* tiles, int32_t count) {
   int64_t ascending = 0, descending = 0, pairs = 0, same_first = 0, same_end = 0;
@@ -124,16 +124,19 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   const int32_t num_tiles = state.num_tiles[1];
   const Tile* const tiles = build.passes[1].tiles;
   const int32_t num_groups = place_groups(team, build);
-  int64_t visits = 0;
-  for_each(team, num_tiles, [&](int32_t i) { visits += tiles[i].count; });
-  visits = team.sum(visits);
+  int64_t visits = 0, num_seen = 0;
+  for_each(team, num_tiles, [&](int32_t i) { visits += tiles[i].count, num_seen += tiles[i].count > 0; });
+  visits = team.sum(visits), num_seen = team.sum(num_seen);
+  const bool in_sections = num_groups == 1 && is_nested(build.longest[0], num_seen, visits);
   const Walk direction = direction_of(team, tiles, num_tiles);
   const int heads = build.num_heads_q / build.num_heads_kv;
   const int32_t most_steps = most_steps_by_rule(static_cast<double>(visits), build.num_heads_q, build.multiprocessors);
   int64_t num_pieces = 0;
   for_each(team, num_tiles, [&](int32_t i) {
     const int64_t steps = int64_t{tiles[i].count} * heads;
-    const int pieces = pieces_of_at_most(most_steps, steps, heads);
+    const int pieces = !in_sections          ? pieces_of_at_most(most_steps, steps, heads)
+                       : tiles[i].count == 0 ? 1
+                                             : build.cached_pieces;
     const int32_t group = tiles[i].count == 0 ? num_groups : build.group_place[build.inside[tiles[i].first + 1] - 1];
     build.shares[i] = {group, static_cast<int32_t>(steps / pieces), pieces};
     num_pieces += pieces;
@@ -143,7 +146,10 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   state.num_items = static_cast<int32_t>(num_pieces) * build.num_heads_kv;
   // A query tile has its first addition stored where it is visited a few times, or not first by many at once.
   const bool few = visits <= kFewVisits * state.num_q_tiles;
-  *build.facts = {state.num_items, {direction.descending, direction.heads_inside}, direction.heads_inside && !few};
+  const bool same_begin = direction.heads_inside;
+  const bool one_together = !in_sections || build.cached_together == 1;
+  state.in_sections = in_sections;
+  *build.facts = {state.num_items, {direction.descending, same_begin && one_together}, same_begin && !few};
 }
 
 }  // namespace tangram::schedule::builder

@@ -95,12 +95,10 @@ TANGRAM_HOST_DEVICE void slice_documents(const Team& team, const Build& build, c
     if (!slice.empty()) {
       by_rows.slices[at] = slice;
       by_rows.ends[at] = slice.row_end;
-      if (build.has_backward) {
-        by_keys.slices[at] = transposed(slice);
-        by_keys.ends[at] = slice.key_end;
-      }
+      by_keys.slices[at] = transposed(slice);
+      by_keys.ends[at] = slice.key_end;
     }
-    for (int side = 0; side < 2 && build.has_backward; ++side) {
+    for (int side = 0; side < 2; ++side) {
       const int32_t place = num_candidates[side] + team.sum_before(begins[side], total);
       num_candidates[side] += total;
       if (begins[side]) build.candidates[side][place] = side == 0 ? slice.row_begin : slice.key_begin;

@@ -47,10 +47,10 @@ TANGRAM_HOST_DEVICE uint64_t shown_rows(const Team& team, const Pass& pass, int3
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_forward_item(const Team& team, const Build& build, int32_t at) {
   const Pass& pass = build.passes[0];
-  const int32_t cost = pass.tiles[at].cost;
+  const int32_t cost = pass.costs[at];
   int64_t before = 0;
   for_each(team, build.state->num_tiles[0], [&](int32_t other) {
-    const int32_t more = pass.tiles[other].cost - cost;
+    const int32_t more = pass.costs[other] - cost;
     before += more > 0 || (more == 0 && other < at);
   });
   before = team.sum(before);
@@ -58,33 +58,88 @@ TANGRAM_HOST_DEVICE void fill_forward_item(const Team& team, const Build& build,
   build.forward_items[before] = {pass.begins[at], pass.begins[at + 1], pass.first_run[at], pass.first_run[at + 1]};
 }
 
-/// The items of a key tile, for all heads. In a group the longest pieces come first, then the longest items.
+/// Of the key tiles that are dealt before one, and of all in its group: pieces of a head, tiles, tiles in pieces.
+struct DealtBefore {
+  struct Count {
+    int64_t pieces = 0, tiles = 0, cut = 0;
+  };
+  Count earlier, group, before;  ///< in earlier groups, in its own, before it there
+
+  /// The longest pieces come first, then the longest items.
+  template <class Team>
+  TANGRAM_HOST_DEVICE static DealtBefore of(const Team& team, const Build& build, int32_t at) {
+    const Tile* const tiles = build.passes[1].tiles;
+    const Share share = build.shares[at];
+    const int32_t visits = tiles[at].count;
+    DealtBefore result;
+    const auto count_in = [&](Count& count, const Share& other) {
+      count.pieces += other.pieces, ++count.tiles, count.cut += other.pieces > 1;
+    };
+    for_each(team, build.state->num_tiles[1], [&](int32_t i) {
+      const Share other = build.shares[i];
+      if (other.group < share.group) count_in(result.earlier, other);
+      if (other.group != share.group) return;
+      count_in(result.group, other);
+      const int32_t longer_pieces = other.steps - share.steps, longer = tiles[i].count - visits;
+      if (longer_pieces > 0 || (longer_pieces == 0 && (longer > 0 || (longer == 0 && i < at)))) {
+        count_in(result.before, other);
+      }
+    });
+    for (Count* count : {&result.earlier, &result.group, &result.before}) {
+      count->pieces = team.sum(count->pieces), count->tiles = team.sum(count->tiles), count->cut = team.sum(count->cut);
+    }
+    return result;
+  }
+};
+
+/// Where an item is dealt, and where its pieces add up.
+struct ItemPlace {
+  int64_t item = 0, slab = 0;
+};
+
+/// Groups one after the other, in each head by head.
+TANGRAM_HOST_DEVICE inline ItemPlace place_by_group(const Build& build, const DealtBefore& dealt, const Share& share,
+                                                    int32_t head, int32_t piece) {
+  const int64_t heads = build.num_heads_kv;
+  return {dealt.earlier.pieces * heads + head * dealt.group.pieces + dealt.before.pieces + piece,
+          share.pieces == 1 ? 0 : dealt.earlier.cut * heads + head * dealt.group.cut + dealt.before.cut};
+}
+
+/// Sections of `cached_together` pieces of all heads; of tiles that nobody sees, one group behind the others, those
+/// count that are the first of a head.
+TANGRAM_HOST_DEVICE inline ItemPlace place_in_section(const Build& build, const DealtBefore& dealt, const Share& share,
+                                                      int32_t head, int32_t piece) {
+  const int32_t pieces = build.cached_pieces, all = build.num_heads_kv * pieces;
+  const bool is_seen = share.group == 0;
+  const int64_t seen = is_seen ? dealt.group.tiles : dealt.earlier.tiles;
+  const int64_t unseen = build.state->num_tiles[1] - seen;
+  const auto begin_of = [&](int32_t number) { return number / build.cached_together * build.cached_together; };
+  const auto heads_before = [&](int32_t number) { return (number + pieces - 1) / pieces; };
+  const int32_t number = head * pieces + piece, begin = begin_of(number);
+  const int32_t end = least(begin + build.cached_together, all);
+  const int32_t heads = heads_before(end) - heads_before(begin);
+  ItemPlace place;
+  place.item = seen * begin + unseen * heads_before(begin);
+  if (is_seen) {
+    place.item += dealt.before.tiles * (end - begin) + number - begin;
+  } else {
+    place.item += seen * (end - begin) + dealt.before.tiles * heads + head - heads_before(begin);
+  }
+  if (!is_seen || pieces == 1) return place;
+  const int32_t first = begin_of(head * pieces);  // where the first piece of this head is dealt
+  const int32_t first_end = least(first + build.cached_together, all);
+  place.slab = seen * heads_before(first) + dealt.before.tiles * (heads_before(first_end) - heads_before(first)) +
+               head - heads_before(first);
+  return place;
+}
+
+/// The items of a key tile, for all heads.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_backward_items(const Team& team, const Build& build, int32_t at) {
   const Pass& pass = build.passes[1];
   const State& state = *build.state;
   const Share share = build.shares[at];
-  const int32_t count = pass.tiles[at].count;
-  // Pieces of a head, and how many of the key tiles are in several.
-  int64_t in_earlier = 0, in_group = 0, before = 0, cut_in_earlier = 0, cut_in_group = 0, cut_before = 0;
-  for_each(team, state.num_tiles[1], [&](int32_t other) {
-    const Share of_other = build.shares[other];
-    if (of_other.group > share.group) return;
-    const bool is_cut = of_other.pieces > 1;
-    if (of_other.group < share.group) {
-      in_earlier += of_other.pieces, cut_in_earlier += is_cut;
-      return;
-    }
-    in_group += of_other.pieces, cut_in_group += is_cut;
-    const int32_t longer_pieces = of_other.steps - share.steps;
-    const int32_t longer = pass.tiles[other].count - count;
-    if (longer_pieces > 0 || (longer_pieces == 0 && (longer > 0 || (longer == 0 && other < at)))) {
-      before += of_other.pieces, cut_before += is_cut;
-    }
-  });
-  in_earlier = team.sum(in_earlier), in_group = team.sum(in_group), before = team.sum(before);
-  cut_in_earlier = team.sum(cut_in_earlier), cut_in_group = team.sum(cut_in_group), cut_before = team.sum(cut_before);
-
+  const DealtBefore dealt = DealtBefore::of(team, build, at);
   Item item;
   item.row_begin = pass.begins[at];
   item.row_end = pass.begins[at + 1];
@@ -97,19 +152,19 @@ TANGRAM_HOST_DEVICE void fill_backward_items(const Team& team, const Build& buil
     if (bits != ~uint64_t{0}) item.flags = kItemZeroRows;
   }
   const int group_heads = build.num_heads_q / build.num_heads_kv, heads = group_heads / share.pieces;
-  item.num_steps = count * heads;
+  item.num_steps = pass.tiles[at].count * heads;
   item.num_pieces = share.pieces;
   for_each(team, build.num_heads_kv * share.pieces, [&](int32_t number) {
     const int32_t head = number / share.pieces, piece = number - head * share.pieces;
+    const ItemPlace place = state.in_sections ? place_in_section(build, dealt, share, head, piece)
+                                              : place_by_group(build, dealt, share, head, piece);
     Item of_piece = item;
     of_piece.kv_head = head;
     of_piece.head_begin = head * group_heads + piece * heads;
     of_piece.head_end = of_piece.head_begin + heads;
     of_piece.piece = piece;
-    if (share.pieces > 1) {
-      of_piece.slab = static_cast<int32_t>(cut_in_earlier * build.num_heads_kv + head * cut_in_group + cut_before);
-    }
-    build.items[in_earlier * build.num_heads_kv + head * in_group + before + piece] = of_piece;
+    of_piece.slab = static_cast<int32_t>(place.slab);
+    build.items[place.item] = of_piece;
   });
 }
 

@@ -32,7 +32,8 @@ TANGRAM_HOST_DEVICE bool collect_pieces(const Team& team, const Pass& pass, int3
                                         int32_t begin, int32_t end, Tile* tile) {
   const Window window = window_of(pass, num_slices, begin, end);
   int64_t mine = 0;
-  for (int32_t i = window.first + team.rank(); i < window.last; i += team.size()) mine += pass.slices[i].row_end > begin;
+  for (int32_t i = window.first + team.rank(); i < window.last; i += team.size())
+    mine += pass.slices[i].row_end > begin;
   const auto count = static_cast<int32_t>(team.sum(mine));
   uint64_t place = 0;
   if (team.rank() == 0) {
@@ -114,7 +115,7 @@ TANGRAM_HOST_DEVICE void count_tile(const Team& team, const Build& build, int in
   const int32_t begin = pass.begins[at], end = pass.begins[at + 1];
   const int32_t num_slices = index == 0 ? state.num_slices : state.num_slices_of_keys;
   if (!collect_pieces(team, pass, num_slices, &state.num_pieces[index], begin, end, tile)) {
-    if (team.rank() == 0) pass.first_run[at] = pass.first_interval[at] = 0;
+    if (team.rank() == 0) pass.first_run[at] = pass.first_interval[at] = pass.costs[at] = 0;
     return;  // num_pieces says so
   }
   const int32_t num_pieces = tile->num_pieces, first = tile->first_piece;
@@ -147,7 +148,7 @@ TANGRAM_HOST_DEVICE void count_tile(const Team& team, const Build& build, int in
     from_first = team.greatest(from_first), to_end = team.greatest(to_end);
   }
   if (team.rank() != 0) return;
-  tile->cost = static_cast<int32_t>(cost);
+  pass.costs[at] = static_cast<int32_t>(cost);
   tile->count = static_cast<int32_t>(count);
   tile->first = facts.num_runs == 0 || index == 0 ? 0 : state.num_q_tiles - static_cast<int32_t>(from_first);
   tile->end = static_cast<int32_t>(to_end);
@@ -188,12 +189,12 @@ TANGRAM_HOST_DEVICE void fill_runs(const Team& team, const Build& build, int ind
   const int32_t num_runs = pass.first_run[at + 1] - pass.first_run[at];  // none of a refused mask
   for_each(team, num_runs, [&](int32_t r) {
     const Run open = run_of(pass, tile, r);
-    if (open.first == open.last) runs[r] = closed_form(pieces[open.first], has_all_rows(pieces[open.first], begin, end));
+    if (open.first == open.last)
+      runs[r] = closed_form(pieces[open.first], has_all_rows(pieces[open.first], begin, end));
     if (index == 0) return;
     build.run_tiles[pass.first_run[at] + r] = {
         tile_of_row(build.q_begins, build.state->num_q_tiles, open.key_begin),
-        tile_of_row(build.q_begins, build.state->num_q_tiles, open.key_end - 1) + 1,
-        static_cast<int32_t>(segments_at)};
+        tile_of_row(build.q_begins, build.state->num_q_tiles, open.key_end - 1) + 1, static_cast<int32_t>(segments_at)};
   });
   if (tile.whole) return;
   int64_t interval = intervals_at + pass.first_interval[at];

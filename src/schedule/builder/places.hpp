@@ -25,10 +25,10 @@ enum class Problem : int32_t {
   kBlockOutside,        ///< of blocks of keys, of which there are `other`, row `index` has `got`
   kBlockRepeats,        ///< it has it twice
   kBlockBehindPadding,  ///< it has it behind a -1
-  kQueryRange,  ///< q_ranges[index] = [got, other) is reversed or outside
+  kQueryRange,          ///< q_ranges[index] = [got, other) is reversed or outside
   kKeyRange,
-  kMaskType,  ///< types[index] = got
-  kOverlap,   ///< slices `got` and `index` show the same cell
+  kMaskType,    ///< types[index] = got
+  kOverlap,     ///< slices `got` and `index` show the same cell
   kQueryTiles,  ///< more than the buffer has room for: of index, `got` where there is room for `other`
   kKeyTiles,
   kForwardRuns,
@@ -54,7 +54,6 @@ struct Run {
 struct Tile {
   int32_t first_piece = 0, num_pieces = 0;
   int32_t num_runs = 0;
-  int32_t cost = 0;   ///< steps over blocks of keys
   bool whole = true;  ///< every piece has all rows of the tile, so that each is a run
   // Of the backward pass: query tiles that its runs visit, see Extent.
   int32_t count = 0, first = 0, end = 0;
@@ -65,17 +64,18 @@ struct Pass {
   int32_t num_rows = 0, num_keys = 0;
   int32_t block_rows = 0, block_keys = 0;
   int32_t max_tiles = 0, max_runs = 0, max_pieces = 0;
-  Slice* slices = nullptr;  ///< [max_slices], by rows, then keys
-  int32_t* ends = nullptr;  ///< [max_slices] the largest row_end up to each
-  int32_t* begins = nullptr;         ///< [max_tiles + 1] of tiles, then num_rows
-  Tile* tiles = nullptr;             ///< [max_tiles]
-  int32_t* first_run = nullptr;      ///< [max_tiles + 1]
+  Slice* slices = nullptr;            ///< [max_slices], by rows, then keys
+  int32_t* ends = nullptr;            ///< [max_slices] the largest row_end up to each
+  int32_t* begins = nullptr;          ///< [max_tiles + 1] of tiles, then num_rows
+  Tile* tiles = nullptr;              ///< [max_tiles]
+  int32_t* costs = nullptr;           ///< [max_tiles] steps over blocks of keys
+  int32_t* first_run = nullptr;       ///< [max_tiles + 1]
   int32_t* first_interval = nullptr;  ///< [max_tiles + 1] rows of intervals
-  Slice* unsorted = nullptr;         ///< [max_pieces]
-  Slice* pieces = nullptr;           ///< [max_pieces]
-  int32_t* next = nullptr;           ///< [max_pieces] the next piece of the same run
-  Run* open_runs = nullptr;          ///< [max_pieces] of tiles that are not `whole`
-  TileRun* runs = nullptr;           ///< in the image
+  Slice* unsorted = nullptr;          ///< [max_pieces]
+  Slice* pieces = nullptr;            ///< [max_pieces]
+  int32_t* next = nullptr;            ///< [max_pieces] the next piece of the same run
+  Run* open_runs = nullptr;           ///< [max_pieces] of tiles that are not `whole`
+  TileRun* runs = nullptr;            ///< in the image
 };
 
 /// How the items of a key tile are dealt; see deal_items.hpp.
@@ -97,6 +97,7 @@ struct State {
   int32_t num_q_tiles;
   int32_t num_intervals;  ///< of the forward pass
   int32_t num_items;
+  bool in_sections;  ///< items are dealt as cached_dealing() says
 };
 inline constexpr uint32_t kProblems = 32, kNoProblem = ~uint32_t{0};
 
@@ -117,12 +118,13 @@ struct Build {
   // The backward pass.
   int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
   int32_t max_q_tiles = 0;
-  int32_t* q_begins = nullptr;     ///< [max_q_tiles + 1]
-  int32_t* inside = nullptr;       ///< [max_q_tiles + 2]
-  int32_t* is_begin = nullptr;     ///< [max_q_tiles + 2]
-  int32_t* longest = nullptr;      ///< [max_q_tiles + 2] of groups
-  int32_t* group_place = nullptr;  ///< [max_q_tiles + 2]
-  Share* shares = nullptr;         ///< [max_tiles of keys]
+  int32_t cached_pieces = 1, cached_together = 1;  ///< of cached_dealing(), pieces of all heads counted
+  int32_t* q_begins = nullptr;                     ///< [max_q_tiles + 1]
+  int32_t* inside = nullptr;                       ///< [max_q_tiles + 2]
+  int32_t* is_begin = nullptr;                     ///< [max_q_tiles + 2]
+  int32_t* longest = nullptr;                      ///< [max_q_tiles + 2] of groups
+  int32_t* group_place = nullptr;                  ///< [max_q_tiles + 2]
+  Share* shares = nullptr;                         ///< [max_tiles of keys]
   // The image: see ImageLayout.
   BackwardFacts* facts = nullptr;
   QueryTile* q_tiles = nullptr;

@@ -34,7 +34,8 @@ struct Ranges {
     slice.key_begin = static_cast<int32_t>(at(k_ranges, int64_t{2} * i));
     slice.key_end = static_cast<int32_t>(at(k_ranges, int64_t{2} * i + 1));
     const int64_t kind = type_of(i);
-    const bool has_min = kind == static_cast<int>(MaskType::kInvCausal) || kind == static_cast<int>(MaskType::kBiCausal);
+    const bool has_min =
+        kind == static_cast<int>(MaskType::kInvCausal) || kind == static_cast<int>(MaskType::kBiCausal);
     const bool has_max = kind == static_cast<int>(MaskType::kCausal) || kind == static_cast<int>(MaskType::kBiCausal);
     return canonical(slice, has_min ? int64_t{slice.key_begin} - slice.row_begin : kOpenMin,
                      has_max ? int64_t{slice.key_end} - slice.row_end : kOpenMax);
@@ -179,11 +180,12 @@ template <class Team>
 TANGRAM_HOST_DEVICE void finish_ranges(const Team& team, const Build& build, const Ranges& ranges) {
   State& state = *build.state;
   check_ranges(team, build, ranges);
-  for (int side = 0; side < 2 && build.has_backward && !state.refused; ++side) {
+  const int32_t num_slices = build.has_backward ? state.num_slices : 0;  // 0 where they are refused
+  for (int side = 0; side < 2; ++side) {
     int32_t num_candidates = 0;
-    for (int32_t begin = 0; begin < state.num_slices; begin += team.size()) {
+    for (int32_t begin = 0; begin < num_slices; begin += team.size()) {
       const int32_t at = begin + team.rank();
-      const bool is_apart = at < state.num_slices && build.is_apart[side][at] != 0;
+      const bool is_apart = at < num_slices && build.is_apart[side][at] != 0;
       int32_t total;
       const int32_t place = num_candidates + team.sum_before(is_apart, total);
       num_candidates += total;

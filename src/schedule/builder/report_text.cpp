@@ -48,7 +48,8 @@ std::string begin_of(const Report& report) {
     case Problem::kKeyRange: return of_ranges(report, "k_ranges", "seqlen_k");
     case Problem::kMaskType:
       return fmt::format(
-          "MaskBuffer::set_ranges: types must be 0 (full), 1 (causal), 2 (inv_causal) or 3 (bi_causal) (got types[{}]={}",
+          "MaskBuffer::set_ranges: types must be 0 (full), 1 (causal), 2 (inv_causal) or 3 (bi_causal) (got "
+          "types[{}]={}",
           report.index, report.got);
     case Problem::kOverlap:
       return fmt::format("MaskBuffer::set_ranges: slices must not cover a cell twice (got slices {} and {}", report.got,

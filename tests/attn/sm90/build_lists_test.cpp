@@ -100,7 +100,7 @@ TEST_F(Sm90BuildLists, BlocksAreAsOneThreadOfTheHostBuildsThem) {
 
 TEST_F(Sm90BuildLists, RangesAreAsOneThreadOfTheHostBuildsThem) {
   std::mt19937 rng(7);
-  for (const ImageCase& c : document_cases()) {
+  for (const ImageCase& c : range_cases()) {
     DeviceImages images(c);
     for (int round = 0; round < test::num_rounds(125); ++round) {
       const TypedRanges typed = random_ranges(rng, c);
@@ -235,12 +235,8 @@ TEST_F(Sm90BuildLists, BlocksAttendAsTheirMaskDoes) {
     device.fetch();
     const HostTensor dk = r.dk.clone();
     const std::vector<float> lse = r.lse;
-    const Mask mask = mask_from_block_indices({.seqlen_q = kRows,
-                                               .seqlen_k = kRows,
-                                               .block_q = block,
-                                               .block_k = block,
-                                               .indices = indices,
-                                               .causal = true});
+    const Mask mask = mask_from_block_indices(
+        {.seqlen_q = kRows, .seqlen_k = kRows, .block_q = block, .block_k = block, .indices = indices, .causal = true});
     MaskBuffer of_host(r.config.shape, {.documents = 64, .slices = int64_t{rows} * rows}, backend_);
     of_host.set(mask, stream_);
     device.poison_outputs();

@@ -71,10 +71,11 @@ void DeviceBuilder::build_blocks(const BlockTable& table, cudaStream_t stream) {
   blocks.block = static_cast<int32_t>(table.block_size);
   const size_t bytes = schedule::builder::place_blocks(blocks, shape_, nullptr);
   const int64_t rows = blocks.lines[0].num_lines;
-  require(table.width >= 0 && (rows == 0 || table.width <= layout_.max_slices() / rows),
-          "{}: the mask must fit the buffer, more slices make room (got {} query blocks of up to {} blocks, room for {} "
-          "blocks)",
-          kName, rows, table.width, layout_.max_slices());
+  require(
+      table.width >= 0 && (rows == 0 || table.width <= layout_.max_slices() / rows),
+      "{}: the mask must fit the buffer, more slices make room (got {} query blocks of up to {} blocks, room for {} "
+      "blocks)",
+      kName, rows, table.width, layout_.max_slices());
   require(table.indices != nullptr || rows * table.width == 0, "{}: needs block indices (got none)", kName);
   if (bitmaps_.empty() || bitmaps_.back().bytes() < bytes) {
     require(!cuda::is_captured(stream),

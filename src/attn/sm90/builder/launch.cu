@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "attn/sm90/builder/launch.hpp"
-
 #include "attn/sm90/builder/kernels.cuh"
+#include "attn/sm90/builder/launch.hpp"
 #include "attn/sm90/common/launch_kernel.hpp"
 
 namespace tangram::sm90::builder {

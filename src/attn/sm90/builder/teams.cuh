@@ -60,6 +60,10 @@ struct WarpTeam : DeviceAtomics {
 };
 
 /// All threads of a block; `words`: 32 in shared memory.
+///
+/// NOTE [whole warps] ptxas takes a warp for whole behind __syncthreads(), and may let threads that have taken
+/// different branches meet there and not before, if a condition that is the same for all, but not known to be, stands
+/// in both branches. Shuffles behind it were then those of a part of the warp. So warps meet before blocks do.
 template <int kThreads>
 struct BlockTeam : DeviceAtomics {
   static_assert(kThreads % 32 == 0 && kThreads <= 1024);
@@ -68,12 +72,17 @@ struct BlockTeam : DeviceAtomics {
   __device__ explicit BlockTeam(int64_t* shared) : words(shared) {}
   __device__ static int32_t rank() { return static_cast<int32_t>(threadIdx.x); }
   __device__ static constexpr int32_t size() { return kThreads; }
-  __device__ void sync() const { __syncthreads(); }
+  __device__ void sync() const {
+    __syncwarp();  // NOTE [whole warps]
+    __syncthreads();
+  }
   __device__ int64_t sum(int64_t value) const {
+    __syncwarp();
     const int64_t of_lane = gather(WarpTeam().sum(value));
     return WarpTeam().sum(of_lane);
   }
   __device__ int32_t sum_before(int32_t value, int32_t& total) const {
+    __syncwarp();
     int32_t of_warp;
     const int32_t in_warp = WarpTeam().sum_before(value, of_warp);
     const int32_t of_lane = static_cast<int32_t>(gather(of_warp));
@@ -84,9 +93,9 @@ struct BlockTeam : DeviceAtomics {
  private:
   /// To each lane what the warp of its number brings.
   __device__ int64_t gather(int64_t of_warp) const {
-    __syncthreads();  // all have read what was there before
+    sync();  // all have read what was there before
     if (rank() % 32 == 0) words[rank() / 32] = of_warp;
-    __syncthreads();
+    sync();
     return rank() % 32 < kThreads / 32 ? words[rank() % 32] : 0;
   }
 };

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The kernels that build lists of masks, with warps in random order: as one thread of the host builds them, bit for bit.
+// The kernels that build lists of masks, with warps in random order: as one thread of the host builds them, bit for
+// bit.
 
 #include <gtest/gtest.h>
 
@@ -9,10 +10,9 @@
 #include <random>
 #include <vector>
 
-#include "attn/sm90/emulated/machine.hpp"
-#include "attn/sm90/emulated/device.hpp"
-
 #include "attn/sm90/builder/kernels.cuh"
+#include "attn/sm90/emulated/device.hpp"
+#include "attn/sm90/emulated/machine.hpp"
 #include "schedule/build_cases.hpp"
 #include "schedule/serial_build.hpp"
 
@@ -86,7 +86,7 @@ TEST(Sm90EmulatedBuilder, BlocksAreAsTheHostBuildsThem) {
 TEST(Sm90EmulatedBuilder, RangesAreAsTheHostBuildsThem) {
   std::mt19937 rng(5);
   int seed = 200;
-  for (const ImageCase& c : document_cases()) {
+  for (const ImageCase& c : range_cases()) {
     BuiltImages images(c);
     for (int round = 0; round < (support::is_long_run() ? 20 : 2); ++round) {
       const TypedRanges typed = random_ranges(rng, c);
