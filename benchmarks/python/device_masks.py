@@ -3,9 +3,9 @@
 """Masks that a GPU has computed: lists that its kernels build, beside those of the host.
 
 PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/device_masks.py [--packs 12] [--csv FILE]
-Of packs of documents, random blocks and the same as ranges, 64/8 heads of 128: what the device takes to build (a graph of eight builds,
-divided), the host to set a mask, and both passes with lists of either kind, in random turns behind other work. Medians
-over masks; ratios are medians of the ratios of a mask.
+Of packs of documents, random blocks and the same as ranges, 64/8 heads of 128: what the device takes to build (a graph
+of eight builds, divided), the host to set a mask, and both passes with lists of either kind, in random turns behind
+other work. Medians over masks; ratios are medians of the ratios of a mask.
 """
 
 import argparse
@@ -74,87 +74,86 @@ def compare(rows, masks, set_host, set_device, buffers, order):
     return figures
 
 
+def packs_of(rng, rows, documents, count):
+    """cu_seqlens on the GPU, and the mask."""
+    for _ in range(count):
+        ends = [0, rows] if documents == 1 else packed(rng, rows, documents)
+        yield torch.tensor(ends, dtype=torch.int32, device="cuda"), Mask.varlen(ends, causal=True)
+
+
+def blocks_of(rows, block, width, causal, count):
+    """Indices on the GPU, the mask, and how long the host took for it."""
+    for _ in range(count):
+        table = torch.rand(rows // block, rows // block, device="cuda")
+        if causal:
+            table = table.tril() + torch.eye(rows // block, device="cuda")  # that of the query itself first
+        indices = table.topk(width, dim=1).indices.to(torch.int32).contiguous()
+        start = time.perf_counter()
+        mask = Mask.from_block_indices(rows, rows, block, block, indices.cpu().numpy(), causal=causal)
+        yield indices, mask, (time.perf_counter() - start) * 1e6
+
+
+def ranges_of(indices, block):
+    """A range of queries and one of keys for each block."""
+    queries = torch.arange(len(indices), device="cuda", dtype=torch.int32)[:, None].expand_as(indices)
+    return [torch.stack([x * block, (x + 1) * block], -1).reshape(-1, 2).contiguous() for x in (queries, indices)]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--packs", type=int, default=12)
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     rng, order = np.random.default_rng(0), random.Random(0)
-    lines = []
-
-    def show(name, rows, figures):
-        shape = f"{rows},{rows},1,0,64,8,128,128,bfloat16,sm90,,"
-        for figure, values in figures.items():
-            value = statistics.median(values)
-            print(f"{name:28}{figure:26}{value:12.3f} (most {max(values):.3f})", flush=True)
-            unit = "" if "/" in figure else "us"
-            device = torch.cuda.get_device_name()
-            lines.append(f'{tangram.__version__},"{device}",{name},{shape},"{figure}",{unit},{value:.4f}')
 
     def buffers_of(rows, **capacity):
         return [MaskBuffer(rows, rows, HEADS, deterministic=False, **capacity) for _ in range(2)]
 
-    for rows, documents in ((32768, 1), (32768, 13), (32768, 64), (131072, 48)):
-        packs = [
-            (torch.tensor(ends, dtype=torch.int32, device="cuda"), Mask.varlen(ends, causal=True))
-            for ends in ([0, rows] if documents == 1 else packed(rng, rows, documents) for _ in range(arguments.packs))
-        ]
-        figures = compare(
-            rows,
-            packs,
-            lambda buffer, pack: buffer.set(pack[1]),
-            lambda buffer, pack: buffer.set_cu_seqlens(pack[0], causal=True),
-            buffers_of(rows, documents=documents),
-            order,
-        )
+    def show(name, rows, figures):
+        shape = f"{rows},{rows},1,0,64,8,128,128,bfloat16,sm90,,"
+        device = torch.cuda.get_device_name()
+        lines = []
+        for figure, values in figures.items():
+            value, unit = statistics.median(values), "" if "/" in figure else "us"
+            print(f"{name:28}{figure:26}{value:12.3f} (most {max(values):.3f})", flush=True)
+            lines.append(f'{tangram.__version__},"{device}",{name},{shape},"{figure}",{unit},{value:.4f}')
+        if arguments.csv:
+            append_csv(arguments.csv, lines)
+
+    def packs(rows, documents):
+        masks = list(packs_of(rng, rows, documents, arguments.packs))
+        buffers = buffers_of(rows, documents=documents)
+
+        def set_device(buffer, pack):
+            buffer.set_cu_seqlens(pack[0], causal=True)
+
+        figures = compare(rows, masks, lambda b, pack: b.set(pack[1]), set_device, buffers, order)
         show(f"packed:{documents}", rows, figures)
-    for rows, block, share, causal in (
-        (32768, 128, 0.12, False),
-        (32768, 128, 0.25, True),
-        (32768, 64, 0.12, False),
-        (65536, 64, 0.06, False),
-    ):
-        count = rows // block
-        width = int(share * count)
-        chosen = []
-        for _ in range(4):
-            table = torch.rand(count, count, device="cuda")
-            if causal:
-                table = table.tril() + torch.eye(count, device="cuda")  # that of the query itself first
-            indices = table.topk(width, dim=1).indices.to(torch.int32).contiguous()
-            start = time.perf_counter()
-            mask = Mask.from_block_indices(rows, rows, block, block, indices.cpu().numpy(), causal=causal)
-            chosen.append((indices, mask, (time.perf_counter() - start) * 1e6))
-        figures = compare(
-            rows,
-            chosen,
-            lambda buffer, pack: buffer.set(pack[1]),
-            lambda buffer, pack, block=block, causal=causal: buffer.set_blocks(pack[0], block, causal=causal),
-            buffers_of(rows, documents=64, slices=count * width),
-            order,
-        )
-        figures["mask of indices, host us"] = [pack[2] for pack in chosen]
-        show(f"blocks:{block}:{share}{':causal' if causal else ''}", rows, figures)
-        if causal or block != 128:
-            continue
-        # The same blocks as ranges, one each.
-        queries = torch.arange(count, device="cuda", dtype=torch.int32)[:, None].expand(count, width)
-        as_ranges = [
-            [torch.stack([x * block, (x + 1) * block], -1).reshape(-1, 2).contiguous() for x in (queries, pack[0])]
-            + [pack[1]]
-            for pack in chosen
-        ]
-        figures = compare(
-            rows,
-            as_ranges,
-            lambda buffer, pack: buffer.set(pack[2]),
-            lambda buffer, pack: buffer.set_ranges(pack[0], pack[1]),
-            buffers_of(rows, documents=64, slices=count * width),
-            order,
-        )
-        show(f"ranges:{block}:{share}", rows, figures)
-    if arguments.csv:
-        append_csv(arguments.csv, lines)
+
+    def blocks(rows, block, share, causal=False, as_ranges=False):
+        width = int(share * (rows // block))
+        masks = list(blocks_of(rows, block, width, causal, 4))
+        buffers = buffers_of(rows, documents=64, slices=rows // block * width)
+        pairs = {id(mask): ranges_of(mask[0], block) for mask in masks}
+
+        def set_device(buffer, mask):
+            if as_ranges:
+                buffer.set_ranges(*pairs[id(mask)])
+            else:
+                buffer.set_blocks(mask[0], block, causal=causal)
+
+        figures = compare(rows, masks, lambda b, mask: b.set(mask[1]), set_device, buffers, order)
+        figures["mask of indices, host us"] = [mask[2] for mask in masks]
+        show(f"{'ranges' if as_ranges else 'blocks'}:{block}:{share}{':causal' if causal else ''}", rows, figures)
+
+    for documents in (1, 13, 64):
+        packs(32768, documents)
+    blocks(32768, 128, 0.12)
+    blocks(32768, 128, 0.12, as_ranges=True)
+    blocks(32768, 128, 0.25, causal=True)
+    blocks(32768, 64, 0.12)
+    packs(131072, 48)
+    blocks(65536, 64, 0.06)
 
 
 if __name__ == "__main__":

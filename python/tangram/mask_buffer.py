@@ -64,9 +64,9 @@ class MaskBuffer:
     on the device, and waits only where the copies of the last four masks have not run yet. Calls and replays take the
     mask that was set last, in stream order: whoever uses several streams orders replays (calls that are not captured
     are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
-    deterministic. Masks that a GPU has computed, cu_seqlens, blocks of keys or ranges, are taken from
-    there: `set_cu_seqlens`, `set_blocks`, `set_ranges`. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here;
-    so are those of small blocks of keys, which it gathers.
+    deterministic. Masks that a GPU has computed, cu_seqlens, blocks of keys or ranges, are taken from there:
+    `set_cu_seqlens`, `set_blocks`, `set_ranges`. Masks of few queries and long keys, which flex_flash_attn_func
+    computes in parts, are slower here; so are those of small blocks of keys, which it gathers.
     """
 
     def __init__(
@@ -214,8 +214,8 @@ class MaskBuffer:
         self._count()
 
     def set_ranges(self, q_ranges: Any, k_ranges: Any, types: Any = None) -> None:
-        """Typed ranges, in any order, as the mask of calls and replays that follow. As `set_cu_seqlens` takes documents:
-        on a GPU without the host, in CUDA graphs too.
+        """Typed ranges, in any order, as the mask of calls and replays that follow, taken as `set_cu_seqlens` takes
+        documents: on a GPU without the host, in CUDA graphs too. For some thousands of them.
 
         Args:
             q_ranges, k_ranges: `[n, 2]`, begin and end of queries that see keys; on a GPU contiguous tensors of int32

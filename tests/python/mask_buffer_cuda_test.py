@@ -243,7 +243,7 @@ def test_a_graph_reads_the_documents_that_stand_in_a_tensor():
     graph.replay()
     torch.cuda.synchronize()
     assert all((result == 0).all() for result in results), "the mask shows nothing"
-    with pytest.raises(InvalidArgument, match=r"must not decrease \(got cu_seqlens_q\[2\]=40 after 50; found on the GPU"):
+    with pytest.raises(InvalidArgument, match=r"must not decrease \(got cu_seqlens_q\[2\]=40 after 50; found on"):
         buffer.check_errors()
     buffer.check_errors()
     with pytest.raises(InvalidArgument, match="contiguous tensor of int32 or int64"):
