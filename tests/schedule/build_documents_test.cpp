@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
 #include <vector>
 
 #include "schedule/build_cases.hpp"
+#include "schedule/builder/report_text.hpp"
 #include "schedule/serial_build.hpp"
 #include "support/sample.hpp"
 
@@ -88,6 +90,29 @@ TEST(BuildDocuments, WhatIsRefusedLeavesAMaskThatShowsNothing) {
   }
   EXPECT_EQ(build_documents(images, documents_of({good, good})).num_refused, num_refused) << "the next one is taken";
   images.expect_as_host(slices_of(Pack{good, good}));
+}
+
+TEST(BuildReport, NamesWhatToChange) {
+  const auto text = [](Problem problem) { return report_text({1, problem, 3, 50, 60}); };
+  const std::string end = "; found on the GPU: calls with this mask see nothing)";
+  EXPECT_EQ(text(Problem::kKeysFirst),
+            "MaskBuffer::set_cu_seqlens: cu_seqlens_k must start with 0 (got cu_seqlens_k[3]=50" + end);
+  EXPECT_EQ(text(Problem::kQueriesDecrease),
+            "MaskBuffer::set_cu_seqlens: cu_seqlens_q must not decrease (got cu_seqlens_q[3]=50 after 60" + end);
+  EXPECT_EQ(text(Problem::kQueriesLast),
+            "MaskBuffer::set_cu_seqlens: cu_seqlens_q must end with the length of the sequence, 60 (got "
+            "cu_seqlens_q[3]=50" +
+                end);
+  EXPECT_EQ(text(Problem::kBlockOutside),
+            "MaskBuffer::set_blocks: indices must lie in [0, 60) (got 50 in query block 3" + end);
+  EXPECT_EQ(text(Problem::kBlockRepeats),
+            "MaskBuffer::set_blocks: indices must not repeat (got 50 in query block 3" + end);
+  EXPECT_EQ(
+      text(Problem::kQueryTiles),
+      "MaskBuffer: the mask must fit the buffer, more documents make room (got 50 tiles of queries, room for 60" + end);
+  EXPECT_EQ(
+      text(Problem::kBackwardRuns),
+      "MaskBuffer: the mask must fit the buffer, more slices make room (got 50 runs of queries, room for 60" + end);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/warp.cuh"
 #include "schedule/builder/team.hpp"
 
 namespace tangram::sm90::builder {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "attn/sm90/builder/kernels.cuh"
-#include "attn/sm90/emulated/device.hpp"
 #include "attn/sm90/emulated/machine.hpp"
 #include "schedule/build_cases.hpp"
 #include "schedule/serial_build.hpp"
