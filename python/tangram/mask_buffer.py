@@ -173,13 +173,13 @@ class MaskBuffer:
         with Named("MaskBuffer.set_cu_seqlens"):
             q = _integers(self._device, "cu_seqlens_q", cu_seqlens_q)
             k = q if cu_seqlens_k is None else _integers(self._device, "cu_seqlens_k", cu_seqlens_k)
-            if q.count < 1 or (q.count, q.is_int64) != (k.count, k.is_int64):
+            if q.size < 1 or (q.size, q.is_int64) != (k.size, k.is_int64):
                 raise InvalidArgument(
                     "set_cu_seqlens: cu_seqlens_q and cu_seqlens_k must have an entry more than documents and one "
-                    f"dtype (got {q.count} and {k.count} entries, {q.bits} and {k.bits} bits)"
+                    f"dtype (got {q.size} and {k.size} entries, {q.bits} and {k.bits} bits)"
                 )
             self._core.set_cu_seqlens(
-                q.address, k.address, q.is_int64, q.count - 1, bool(causal), window, _current_stream(self._device)
+                q.address, k.address, q.is_int64, q.size - 1, bool(causal), window, _current_stream(self._device)
             )
         self._count()
 
@@ -207,7 +207,7 @@ class MaskBuffer:
                     f"set_blocks: block_indices must be [query blocks, width] with {rows} query blocks (got {shape})"
                 )
             indices = _integers(self._device, "block_indices", block_indices)
-            width = indices.count // rows if rows else 0
+            width = indices.size // rows if rows else 0
             self._core.set_blocks(
                 indices.address, indices.is_int64, width, block_size, bool(causal), _current_stream(self._device)
             )
@@ -229,11 +229,11 @@ class MaskBuffer:
         with Named("MaskBuffer.set_ranges"):
             q, k = (_integers(self._device, n, v) for n, v in (("q_ranges", q_ranges), ("k_ranges", k_ranges)))
             kinds = q if types is None else _integers(self._device, "types", types)
-            count = q.count // 2
-            if (k.count, 2 * count) != (q.count, q.count) or (types is not None and kinds.count != count):
+            count = q.size // 2
+            if (k.size, 2 * count) != (q.size, q.size) or (types is not None and kinds.size != count):
                 raise InvalidArgument(
                     "set_ranges: q_ranges and k_ranges must be [n, 2] and types [n] "
-                    f"(got {q.count}, {k.count} and {kinds.count} numbers)"
+                    f"(got {q.size}, {k.size} and {kinds.size} numbers)"
                 )
             if not q.is_int64 == k.is_int64 == kinds.is_int64:
                 raise InvalidArgument("set_ranges: all lists must have one dtype (got int32 and int64)")
@@ -308,7 +308,7 @@ class _Integers(NamedTuple):
     """A list in the memory of a backend, kept while a call reads it or puts who reads it on a stream."""
 
     address: int
-    count: int
+    size: int
     is_int64: bool
     keeps: Any
 

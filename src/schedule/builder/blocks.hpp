@@ -50,6 +50,10 @@ struct Blocks {
   TANGRAM_HOST_DEVICE int64_t at(int64_t entry) const {
     return is_wide ? static_cast<const int64_t*>(indices)[entry] : static_cast<const int32_t*>(indices)[entry];
   }
+  /// The first row of a block, or behind the last one the number of rows.
+  TANGRAM_HOST_DEVICE int32_t begin_of(int32_t number, int32_t rows) const {
+    return static_cast<int32_t>(least<int64_t>(int64_t{number} * block, rows));
+  }
   /// Of a line, without blocks that the diagonal hides.
   TANGRAM_HOST_DEVICE uint32_t word(int side, int32_t line, int32_t word) const {
     const uint32_t bits = lines[side].words[int64_t{line} * lines[side].words_per_line + word];
@@ -189,9 +193,9 @@ TANGRAM_HOST_DEVICE void slice_line(const Team& team, const Build& build, const 
       const int32_t bit = at * 32 + lowest_bit(begins);
       Slice slice;
       slice.row_begin = line * blocks.block;
-      slice.row_end = least((line + 1) * blocks.block, rows);
+      slice.row_end = blocks.begin_of(line + 1, rows);
       slice.key_begin = bit * blocks.block;
-      slice.key_end = least(blocks.end_of_run(side, line, bit) * blocks.block, keys);
+      slice.key_end = blocks.begin_of(blocks.end_of_run(side, line, bit), keys);
       pass.slices[place] =
           canonical(slice, blocks.causal && side == 1 ? 0 : kOpenMin, blocks.causal && side == 0 ? 0 : kOpenMax);
       pass.ends[place] = slice.row_end;
