@@ -68,27 +68,6 @@ Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, 
   return by_arrival.how;
 }
 
-Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu) {
-  int64_t visits = 0, items = 0, longest = 0;
-  for (const Extent& extent : extents.of_keys) {
-    visits += extent.count;
-    items += extent.count > 0;
-    longest = std::max(longest, extent.count);
-  }
-  const size_t unseen = items < static_cast<int64_t>(extents.of_keys.size()) ? 1 : 0;  // a group of their own
-  Dealing how;
-  if (extents.group_ends.size() == 1 + unseen && is_nested(longest, items, visits)) {
-    how = cached_dealing(shape, gpu);
-  } else {
-    how = {.pieces = shape.num_heads_q / shape.num_heads_kv,
-           .together = 1,
-           .grouped = true,
-           .most_steps = most_steps_by_rule(static_cast<double>(visits), shape.num_heads_q, gpu.multiprocessors)};
-  }
-  how.heads_inside = choose_direction(extents).same_begin && how.together == 1;
-  return how;
-}
-
 std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& shape, int num_sms, Dealing how,
                                      std::span<const double> arrives) {
   std::priority_queue<double, std::vector<double>, std::greater<>> free_at;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "machine/gpu_model.hpp"
-#include "schedule/dealing_rule.hpp"
 #include "schedule/extents.hpp"
 #include "tangram/attn_shape.hpp"
 
@@ -50,8 +49,12 @@ Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, 
 std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& shape, int num_sms, Dealing how,
                                      std::span<const double> arrives);
 
-/// The dealing of dealing_rule.hpp.
-Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu);
+/// In how many pieces, of at most `most`, an item of `steps` is for each of them to have at most `most_steps`.
+inline int pieces_of_at_most(int64_t most_steps, int64_t steps, int most) {
+  int pieces = 1;
+  while (pieces < most && (most % pieces != 0 || steps > most_steps * pieces)) ++pieces;
+  return pieces;
+}
 
 /// Calls visit(index into of_keys, first, last, pieces) in the order of dealing: the pieces [first, last) of this key
 /// tile are dealt one after the other, counted over all KV heads: piece p of head h is number h * pieces + p. Pieces of

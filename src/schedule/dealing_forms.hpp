@@ -86,17 +86,6 @@ inline int pieces_of_sections(int group, int heads) {
   return pieces;
 }
 
-/// In sections of as many query heads as the L2 cache holds queries, dout and sums of dq of.
-inline Dealing cached_dealing(const AttnShape& shape, const GpuModel& gpu) {
-  const int group = shape.num_heads_q / shape.num_heads_kv;
-  const double head_bytes = 8.0 * static_cast<double>(shape.seqlen_q) * shape.head_dim;
-  const int heads = std::max(1, static_cast<int>(static_cast<double>(gpu.l2_bytes) * 1.1 / head_bytes));
-  Dealing how{.pieces = pieces_of_sections(group, heads)};
-  how.together = std::max(1, heads * how.pieces / group);
-  if (how.together >= shape.num_heads_kv * how.pieces) how.together = 0;
-  return how;
-}
-
 /// The dealing of a form, without heads_inside; none where the heads of a group cannot be cut so. `even`: steps of each
 /// multiprocessor if all did as much.
 inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extents, const AttnShape& shape,
@@ -113,9 +102,11 @@ inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extent
     how.tail_together = 1;
   }
   if (form.cached) {
-    const Dealing cached = cached_dealing(shape, gpu);
-    how.pieces = cached.pieces;
-    how.together = cached.together;
+    const double head_bytes = 8.0 * static_cast<double>(shape.seqlen_q) * shape.head_dim;
+    const int heads = std::max(1, static_cast<int>(static_cast<double>(gpu.l2_bytes) * 1.1 / head_bytes));
+    how.pieces = pieces_of_sections(group, heads);
+    how.together = std::max(1, heads * how.pieces / group);
+    if (how.together >= shape.num_heads_kv * how.pieces) how.together = 0;
   }
   if (group % how.pieces != 0 || group % how.tail_pieces != 0) return std::nullopt;
   return how;

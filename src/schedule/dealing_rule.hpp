@@ -31,10 +31,19 @@ TANGRAM_HOST_DEVICE inline int32_t most_steps_by_rule(double visits, int num_hea
   return share < 1 ? 1 : share < INT32_MAX ? static_cast<int32_t>(share) : INT32_MAX;
 }
 
-/// In how many pieces, of at most `most`, an item of `steps` is for each of them to have at most `most_steps`.
-TANGRAM_HOST_DEVICE inline int pieces_of_at_most(int64_t most_steps, int64_t steps, int most) {
+/// Whether items are cut: not where a K/V head has 5, 7 or another prime of query heads, whose pieces are single heads.
+TANGRAM_HOST_DEVICE constexpr bool is_cut_by_rule(int group) {
+  for (int divisor = 2; divisor * divisor <= group; ++divisor) {
+    if (group % divisor == 0) return true;
+  }
+  return group <= 3;
+}
+
+/// In how many pieces an item of `steps` is, as pieces_of_at_most for groups that are cut.
+TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t most_steps, int64_t steps, int group) {
   int pieces = 1;
-  while (pieces < most && (most % pieces != 0 || steps > most_steps * pieces)) ++pieces;
+  if (!is_cut_by_rule(group)) return pieces;
+  while (pieces < group && (group % pieces != 0 || steps > most_steps * pieces)) ++pieces;
   return pieces;
 }
 

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "schedule/dealing.hpp"
+#include "schedule/dealing_by_rule.hpp"
+#include "schedule/dealing_rule.hpp"
 
 namespace tangram::schedule {
 namespace {

@@ -25,6 +25,7 @@ inline std::vector<ImageCase> document_cases() {
           case_of(3000, 3000, 4, 4, both),
           case_of(2048, 900, 16, 2, both),
           case_of(700, 2500, 6, 2, both),
+          case_of(3000, 3000, 10, 2, both),
           case_of(3000, 3000, 8, 2, {.documents = 80, .passes = AttnPasses::kForward}),
           case_of(3000, 3000, 8, 2, {.documents = 80, .passes = AttnPasses::kBackward}),
           case_of(0, 500, 2, 1, both),

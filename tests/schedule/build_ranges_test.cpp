@@ -44,7 +44,7 @@ TEST(BuildRanges, BandsOfOneRectangle) {
 
 // One group of unequal items is dealt in sections of heads; some keys are seen by nobody.
 TEST(BuildRanges, SectionsOfANestedMask) {
-  for (const auto& [heads_q, heads_kv] : {std::pair{16, 4}, {16, 2}, {12, 4}, {6, 6}, {64, 8}}) {
+  for (const auto& [heads_q, heads_kv] : {std::pair{16, 4}, {16, 2}, {12, 4}, {6, 6}, {10, 2}, {14, 2}, {64, 8}}) {
     for (const int32_t rows : {1000, 6000, 12'000, 30'000}) {
       const ImageCase c = case_of(rows, rows + 1000, heads_q, heads_kv, {.documents = 8});
       BuiltImages images(c);

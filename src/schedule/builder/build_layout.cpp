@@ -5,7 +5,7 @@
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
-#include "schedule/dealing_forms.hpp"
+#include "schedule/dealing_by_rule.hpp"
 
 namespace tangram::schedule::builder {
 
@@ -21,7 +21,7 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
   build.num_heads_q = shape.num_heads_q;
   build.num_heads_kv = shape.num_heads_kv;
   build.multiprocessors = gpu.multiprocessors;
-  const Dealing cached = cached_dealing(shape, gpu);
+  const Dealing cached = dealing_in_sections(shape, gpu);
   build.cached_pieces = cached.pieces;
   build.cached_together = cached.together == 0 ? shape.num_heads_kv * cached.pieces : cached.together;
   build.max_q_tiles = static_cast<int32_t>(image.num_q_tiles());

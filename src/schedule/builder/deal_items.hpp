@@ -134,7 +134,7 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   int64_t num_pieces = 0;
   for_each(team, num_tiles, [&](int32_t i) {
     const int64_t steps = int64_t{tiles[i].count} * heads;
-    const int pieces = !in_sections          ? pieces_of_at_most(most_steps, steps, heads)
+    const int pieces = !in_sections          ? pieces_by_rule(most_steps, steps, heads)
                        : tiles[i].count == 0 ? 1
                                              : build.cached_pieces;
     const int32_t group = tiles[i].count == 0 ? num_groups : build.group_place[build.inside[tiles[i].first + 1] - 1];

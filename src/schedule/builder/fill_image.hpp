@@ -151,8 +151,8 @@ TANGRAM_HOST_DEVICE void fill_backward_items(const Team& team, const Build& buil
     item.covered[word * 2 + 1] = static_cast<uint32_t>(bits >> 32);
     if (bits != ~uint64_t{0}) item.flags = kItemZeroRows;
   }
-  const int group_heads = build.num_heads_q / build.num_heads_kv, heads = group_heads / share.pieces;
-  item.num_steps = pass.tiles[at].count * heads;
+  const int32_t group_heads = build.num_heads_q / build.num_heads_kv;
+  const auto first_head = [&](int32_t piece) { return group_heads * piece / share.pieces; };
   item.num_pieces = share.pieces;
   for_each(team, build.num_heads_kv * share.pieces, [&](int32_t number) {
     const int32_t head = number / share.pieces, piece = number - head * share.pieces;
@@ -160,8 +160,9 @@ TANGRAM_HOST_DEVICE void fill_backward_items(const Team& team, const Build& buil
                                               : place_by_group(build, dealt, share, head, piece);
     Item of_piece = item;
     of_piece.kv_head = head;
-    of_piece.head_begin = head * group_heads + piece * heads;
-    of_piece.head_end = of_piece.head_begin + heads;
+    of_piece.head_begin = head * group_heads + first_head(piece);
+    of_piece.head_end = head * group_heads + first_head(piece + 1);
+    of_piece.num_steps = pass.tiles[at].count * (of_piece.head_end - of_piece.head_begin);
     of_piece.piece = piece;
     of_piece.slab = static_cast<int32_t>(place.slab);
     build.items[place.item] = of_piece;

@@ -97,7 +97,7 @@ struct State {
   int32_t num_q_tiles;
   int32_t num_intervals;  ///< of the forward pass
   int32_t num_items;
-  bool in_sections;  ///< items are dealt as cached_dealing() says
+  bool in_sections;  ///< items are dealt as dealing_in_sections() says
 };
 inline constexpr uint32_t kProblems = 32, kNoProblem = ~uint32_t{0};
 
@@ -118,7 +118,7 @@ struct Build {
   // The backward pass.
   int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
   int32_t max_q_tiles = 0;
-  int32_t cached_pieces = 1, cached_together = 1;  ///< of cached_dealing(), pieces of all heads counted
+  int32_t cached_pieces = 1, cached_together = 1;  ///< of dealing_in_sections(), pieces of all heads counted
   int32_t* q_begins = nullptr;                     ///< [max_q_tiles + 1]
   int32_t* inside = nullptr;                       ///< [max_q_tiles + 2]
   int32_t* is_begin = nullptr;                     ///< [max_q_tiles + 2]
