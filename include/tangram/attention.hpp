@@ -17,6 +17,7 @@
 #include "tangram/gradient_places.hpp"
 #include "tangram/key_stretch.hpp"
 #include "tangram/mask_capacity.hpp"
+#include "tangram/mask_data.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tensor.hpp"
 #include "tangram/tile_list.hpp"
@@ -221,6 +222,17 @@ class AttnBackend {
                         const TileList* /*transposed_tiles*/, void* /*stream*/) const {
     throw InvalidArgument("AttnBackend::set_mask: needs a backend that has buffers (got another)");
   }
+
+  /// The same of a mask that lies in the memory of the device, by kernels on `stream`: no host waits for it, and it may
+  /// be captured but for the first time, when it allocates. Only for a buffer of calls that are not deterministic. A
+  /// mask that turns out to be wrong shows nothing, and check_refused() tells. Throws InvalidArgument, before anything
+  /// is enqueued, for what can be seen without the data.
+  virtual void set_mask_data(PreparedMask& /*buffer*/, const MaskData& /*data*/, void* /*stream*/) const {
+    throw InvalidArgument("AttnBackend::set_mask_data: needs a backend that has buffers (got another)");
+  }
+  /// Throws InvalidArgument for a mask that the device has refused, as far as the host knows by now; once for each.
+  /// Setting a mask and calls ask for themselves.
+  virtual void check_refused(const PreparedMask& /*buffer*/) const {}
 
   /// Validates the arguments against the prepared shape and throws InvalidArgument before anything is computed.
   virtual void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const = 0;

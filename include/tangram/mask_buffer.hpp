@@ -10,6 +10,7 @@
 #include "tangram/attention.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/mask_capacity.hpp"
+#include "tangram/mask_data.hpp"
 
 namespace tangram {
 
@@ -35,6 +36,27 @@ class MaskBuffer {
   /// of another shape or one that exceeds the capacity, named; CudaError.
   void set(const Mask& mask, void* stream = nullptr);
 
+  /// Packed documents that lie in the memory of the backend: on a GPU kernels on `stream` build the lists, no host
+  /// waits for the data, and a CUDA graph may hold this call, so that each replay reads what is there then. The first
+  /// one allocates and must not be captured. As many documents as the capacity has slices. Backward passes are dealt by
+  /// one rule for all masks; a buffer of deterministic calls takes masks from set() alone. Lists that are none of
+  /// documents, or have no room, are found on the GPU: that mask shows nothing, and the next call that the host makes
+  /// once it knows throws. Throws InvalidArgument for what can be seen without the data, CudaError.
+  void set_cu_seqlens(const CuSeqlens& documents, void* stream = nullptr);
+
+  /// Chosen blocks of keys, likewise: `[query blocks, width]` indices, of as many blocks as the capacity has slices.
+  /// The first call with blocks of a size, or of smaller ones, allocates. Each pass walks the longest runs of blocks
+  /// that there are in its direction. Indices that are outside, repeat or stand behind padding are found on the GPU.
+  void set_blocks(const BlockTable& table, void* stream = nullptr);
+
+  /// Typed ranges, likewise, as many as the capacity has slices. Each is held against every other, which is for some
+  /// thousands of them. Ranges that are outside and slices that meet are found on the GPU.
+  void set_ranges(const RangeList& ranges, void* stream = nullptr);
+
+  /// Throws InvalidArgument, once for each, for a mask that the GPU has refused, as far as the host knows by now. For
+  /// all that was enqueued, wait for the stream first.
+  void check_errors() const;
+
   /// Other room; forgets the mask. Throws InvalidArgument while a graph that was captured with the buffer may be
   /// replayed.
   void reserve(const MaskCapacity& capacity);
@@ -58,6 +80,7 @@ class MaskBuffer {
 
  private:
   PreparedMask& mask(const char* function, AttnPasses other);
+  void set_data(const MaskData& data, void* stream);
 
   AttnShape shape_;
   MaskCapacity capacity_;

@@ -33,8 +33,9 @@ Mask varlen_mask(std::span<const int64_t> cu_seqlens, bool causal);
 
 /// Query i sees keys [i - left, i + right].
 Mask sliding_window_mask(int64_t seqlen, Window window);
-/// The same within each document.
+/// The same within each document; where it has other numbers of queries and keys, the last of both are aligned.
 Mask sliding_window_mask(std::span<const int64_t> cu_seqlens, Window window);
+Mask sliding_window_mask(std::span<const int64_t> cu_seqlens_q, std::span<const int64_t> cu_seqlens_k, Window window);
 
 /// Query i sees every key of its own block and of all blocks before it. Blocks start at multiples of `block_size`, the
 /// last may be short.

@@ -32,6 +32,7 @@
 #include "tangram/mask_buffer.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/mask_capacity.hpp"
+#include "tangram/mask_data.hpp"
 #include "tangram/movement_plan.hpp"
 #include "tangram/mpi_group.hpp"
 #include "tangram/plan.hpp"

@@ -95,6 +95,18 @@ class SharedMaskBuffer final : public SharedAttention {
   void set(const Mask& mask, void* stream) {
     run(stream, [&] { buffer_.set(mask, stream); });
   }
+  void set_cu_seqlens(const CuSeqlens& documents, void* stream) {
+    run(stream, [&] { buffer_.set_cu_seqlens(documents, stream); });
+  }
+  void set_blocks(const BlockTable& table, void* stream) {
+    run(stream, [&] { buffer_.set_blocks(table, stream); });
+  }
+  void set_ranges(const RangeList& ranges, void* stream) {
+    run(stream, [&] { buffer_.set_ranges(ranges, stream); });
+  }
+  void check_errors() {
+    run_alone([&] { buffer_.check_errors(); });
+  }
   void reserve(int64_t documents, int64_t slices) {
     run_alone([&] {
       MaskCapacity capacity = buffer_.capacity();
@@ -206,6 +218,47 @@ void bind_mask_buffer(nb::module_& m) {
             self.set(mask, reinterpret_cast<void*>(stream));
           },
           "mask"_a, "stream"_a = 0, "The mask of calls that follow on the stream.")
+      .def(
+          "set_cu_seqlens",
+          [](SharedMaskBuffer& self, uintptr_t q, uintptr_t k, bool is_int64, int64_t documents, bool causal,
+             std::pair<int64_t, int64_t> window, uintptr_t stream) {
+            self.set_cu_seqlens({.q = reinterpret_cast<const void*>(q),
+                                 .k = reinterpret_cast<const void*>(k),
+                                 .is_int64 = is_int64,
+                                 .documents = documents,
+                                 .causal = causal,
+                                 .window = {window.first, window.second}},
+                                reinterpret_cast<void*>(stream));
+          },
+          "q"_a, "k"_a, "is_int64"_a, "documents"_a, "causal"_a, "window"_a, "stream"_a = 0,
+          "Packed documents whose lists lie at these addresses in the memory of the backend; k = 0: those of q.")
+      .def(
+          "set_blocks",
+          [](SharedMaskBuffer& self, uintptr_t indices, bool is_int64, int64_t width, int64_t block_size, bool causal,
+             uintptr_t stream) {
+            self.set_blocks({.indices = reinterpret_cast<const void*>(indices),
+                             .is_int64 = is_int64,
+                             .width = width,
+                             .block_size = block_size,
+                             .causal = causal},
+                            reinterpret_cast<void*>(stream));
+          },
+          "indices"_a, "is_int64"_a, "width"_a, "block_size"_a, "causal"_a, "stream"_a = 0,
+          "Chosen blocks of keys whose table lies at this address in the memory of the backend.")
+      .def(
+          "set_ranges",
+          [](SharedMaskBuffer& self, uintptr_t q_ranges, uintptr_t k_ranges, uintptr_t types, bool is_int64,
+             int64_t count, uintptr_t stream) {
+            self.set_ranges({.q_ranges = reinterpret_cast<const void*>(q_ranges),
+                             .k_ranges = reinterpret_cast<const void*>(k_ranges),
+                             .types = reinterpret_cast<const void*>(types),
+                             .is_int64 = is_int64,
+                             .count = count},
+                            reinterpret_cast<void*>(stream));
+          },
+          "q_ranges"_a, "k_ranges"_a, "types"_a, "is_int64"_a, "count"_a, "stream"_a = 0,
+          "Typed ranges whose lists lie at these addresses in the memory of the backend; types = 0: all are full.")
+      .def("check_errors", &SharedMaskBuffer::check_errors, "Raises what the GPU has refused.")
       .def("reserve", &SharedMaskBuffer::reserve, "documents"_a, "slices"_a, "Other room; forgets the mask.")
       .def_prop_ro("forward_workspace_bytes",
                    [](const SharedMaskBuffer& self) { return self.get().forward_workspace_bytes(); })

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from . import _core, _settings
@@ -64,8 +64,9 @@ class MaskBuffer:
     on the device, and waits only where the copies of the last four masks have not run yet. Calls and replays take the
     mask that was set last, in stream order: whoever uses several streams orders replays (calls that are not captured
     are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
-    deterministic. Masks of few queries and long keys, which flex_flash_attn_func computes in parts, are slower here;
-    so are those of small blocks of keys, which it gathers.
+    deterministic. Masks that a GPU has computed, cu_seqlens, blocks of keys or ranges, are taken from there:
+    `set_cu_seqlens`, `set_blocks`, `set_ranges`. Masks of few queries and long keys, which flex_flash_attn_func
+    computes in parts, are slower here; so are those of small blocks of keys, which it gathers.
     """
 
     def __init__(
@@ -131,8 +132,126 @@ class MaskBuffer:
             raise InvalidArgument(f"MaskBuffer.set: mask must be a Mask (got {type(mask).__name__})")
         with Named("MaskBuffer.set"):
             self._core.set(mask, _current_stream(self._device))
+        self._count()
+
+    def _count(self) -> None:
         self.num_masks += 1
         self._now = MaskOfBuffer(self, self._core, self.num_masks)
+
+    def set_cu_seqlens(
+        self,
+        cu_seqlens_q: Any,
+        cu_seqlens_k: Any = None,
+        *,
+        causal: bool,
+        window: tuple[int, int] = (-1, -1),
+    ) -> None:
+        """Packed documents as the mask of calls and replays that follow on the current stream.
+
+        On a GPU kernels on that stream read the lists and make those of the mask: the host does not wait for the data,
+        and a CUDA graph may hold this call beside those that attend, so that each replay takes the documents that then
+        stand in the tensor. A list that is none, or has no room, is found on the GPU: calls with it see nothing, and
+        the next call that Python makes once the host knows, or `check_errors`, raises.
+
+            cu_seqlens = torch.zeros(129, dtype=torch.int32, device="cuda")  # documents at the end may be empty
+            buffer.set_cu_seqlens(cu_seqlens, causal=True)  # once outside: the first call allocates
+            with torch.cuda.graph(graph):
+                buffer.set_cu_seqlens(cu_seqlens, causal=True)
+                ...
+
+        Args:
+            cu_seqlens_q: `[documents + 1]`, where documents begin, and the number of rows; on a GPU a contiguous tensor
+                of int32 or int64 there. At most as many documents as the buffer has slices.
+            cu_seqlens_k: likewise for keys; None: as cu_seqlens_q.
+            causal: the last query of a document sees up to its last key, each earlier one a key fewer.
+            window: keys to the left and right of that diagonal, -1: all.
+
+        Raises:
+            InvalidArgument: what can be seen without the data; a buffer of deterministic calls, which takes masks from
+                `set` alone; the first such call on a buffer while the stream is being captured.
+        """
+        with Named("MaskBuffer.set_cu_seqlens"):
+            q = _integers(self._device, "cu_seqlens_q", cu_seqlens_q)
+            k = q if cu_seqlens_k is None else _integers(self._device, "cu_seqlens_k", cu_seqlens_k)
+            if q.size < 1 or (q.size, q.is_int64) != (k.size, k.is_int64):
+                raise InvalidArgument(
+                    "set_cu_seqlens: cu_seqlens_q and cu_seqlens_k must have an entry more than documents and one "
+                    f"dtype (got {q.size} and {k.size} entries, {q.bits} and {k.bits} bits)"
+                )
+            self._core.set_cu_seqlens(
+                q.address, k.address, q.is_int64, q.size - 1, bool(causal), window, _current_stream(self._device)
+            )
+        self._count()
+
+    def set_blocks(self, block_indices: Any, block_size: int, *, causal: bool) -> None:
+        """Chosen blocks of keys as the mask of calls and replays that follow: what dynamic sparse attention computes at
+        every step, for all heads. As `set_cu_seqlens` takes documents: on a GPU without the host, in CUDA graphs too.
+
+        Args:
+            block_indices: `[query blocks, width]`, in any order in a row; -1 at its end stands for none. On a GPU a
+                contiguous tensor of int32 or int64 there, of as many entries at most as the buffer has slices.
+            block_size: rows of a block of queries, and of one of keys: at least 16 on a GPU.
+            causal: besides, no query sees a key behind it; only where there are as many queries as keys.
+
+        Raises:
+            InvalidArgument: as set_cu_seqlens, also for a first call with such small blocks while the stream is being
+                captured. Indices that are outside, repeat or stand behind padding are found on the GPU.
+        """
+        with Named("MaskBuffer.set_blocks"):
+            if not isinstance(block_size, int) or block_size < 1:
+                raise InvalidArgument(f"set_blocks: block_size must be a positive whole number (got {block_size!r})")
+            rows = -(-self.seqlen_q // block_size)
+            shape = tuple(getattr(block_indices, "shape", ())) or (len(block_indices), -1)
+            if len(shape) != 2 or shape[0] != rows:
+                raise InvalidArgument(
+                    f"set_blocks: block_indices must be [query blocks, width] with {rows} query blocks (got {shape})"
+                )
+            indices = _integers(self._device, "block_indices", block_indices)
+            width = indices.size // rows if rows else 0
+            self._core.set_blocks(
+                indices.address, indices.is_int64, width, block_size, bool(causal), _current_stream(self._device)
+            )
+        self._count()
+
+    def set_ranges(self, q_ranges: Any, k_ranges: Any, types: Any = None) -> None:
+        """Typed ranges, in any order, as the mask of calls and replays that follow, taken as `set_cu_seqlens` takes
+        documents: on a GPU without the host, in CUDA graphs too. For some thousands of them.
+
+        Args:
+            q_ranges, k_ranges: `[n, 2]`, begin and end of queries that see keys; on a GPU contiguous tensors of int32
+                or int64 there, n at most as many as the buffer has slices. Empty ranges are none.
+            types: `[n]` of 0 (full), 1 (causal), 2 (inv_causal) and 3 (bi_causal), of the same dtype; None: all full.
+
+        Raises:
+            InvalidArgument: as set_cu_seqlens. Ranges that are outside and slices that show the same cell are found on
+                the GPU.
+        """
+        with Named("MaskBuffer.set_ranges"):
+            q, k = (_integers(self._device, n, v) for n, v in (("q_ranges", q_ranges), ("k_ranges", k_ranges)))
+            kinds = q if types is None else _integers(self._device, "types", types)
+            count = q.size // 2
+            if (k.size, 2 * count) != (q.size, q.size) or (types is not None and kinds.size != count):
+                raise InvalidArgument(
+                    "set_ranges: q_ranges and k_ranges must be [n, 2] and types [n] "
+                    f"(got {q.size}, {k.size} and {kinds.size} numbers)"
+                )
+            if not q.is_int64 == k.is_int64 == kinds.is_int64:
+                raise InvalidArgument("set_ranges: all lists must have one dtype (got int32 and int64)")
+            self._core.set_ranges(
+                q.address,
+                k.address,
+                0 if types is None else kinds.address,
+                q.is_int64,
+                count,
+                _current_stream(self._device),
+            )
+        self._count()
+
+    def check_errors(self) -> None:
+        """Raises InvalidArgument, once for each, for a mask that the GPU has refused, as far as the host knows by now:
+        for all that was put on a stream, synchronize it first."""
+        with Named("MaskBuffer.check_errors"):
+            self._core.check_errors()
 
     def reserve(self, documents: int, slices: int = 0) -> None:
         """Room for larger masks (or smaller ones); the mask is forgotten.
@@ -183,6 +302,49 @@ class MaskBuffer:
                 "deterministic=False)"
             )
         return self.deterministic
+
+
+class _Integers(NamedTuple):
+    """A list in the memory of a backend, kept while a call reads it or puts who reads it on a stream."""
+
+    address: int
+    size: int
+    is_int64: bool
+    keeps: Any
+
+    @property
+    def bits(self) -> int:
+        return 64 if self.is_int64 else 32
+
+
+def _integers(device: int, name: str, values: Any) -> _Integers:
+    if device < 0:
+        array = _host_array(name, values).astype("int64").ravel()
+        return _Integers(array.ctypes.data, array.size, True, array)
+    import torch
+
+    integers = (torch.int32, torch.int64)
+    if not isinstance(values, torch.Tensor) or values.dtype not in integers or not values.is_contiguous():
+        raise InvalidArgument(f"MaskBuffer: {name} must be a contiguous tensor of int32 or int64 (got {_kind(values)})")
+    if values.device.type != "cuda" or values.device.index != device:
+        raise InvalidArgument(f"MaskBuffer: {name} must be on the buffer's GPU, cuda:{device} (got {values.device})")
+    return _Integers(values.data_ptr(), values.numel(), values.dtype == torch.int64, values)
+
+
+def _host_array(name: str, values: Any) -> Any:
+    import numpy as np
+
+    if hasattr(values, "device") and str(values.device).startswith("cuda"):
+        raise InvalidArgument(f"MaskBuffer: {name} must be in host memory (got {values.device})")
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size > 0:
+        raise InvalidArgument(f"MaskBuffer: {name} must be whole numbers (got {_kind(values)})")
+    return array
+
+
+def _kind(values: Any) -> str:
+    dtype = getattr(values, "dtype", None)
+    return type(values).__name__ if dtype is None else f"{type(values).__name__} of {dtype}"
 
 
 def _device_index(device: Any, backend: str | None) -> int:

@@ -94,11 +94,20 @@ Mask sliding_window_mask(int64_t seqlen, Window window) {
 }
 
 Mask sliding_window_mask(std::span<const int64_t> cu_seqlens, Window window) {
-  require_cu_seqlens("sliding_window_mask", "cu_seqlens", cu_seqlens);
+  return sliding_window_mask(cu_seqlens, cu_seqlens, window);
+}
+
+Mask sliding_window_mask(std::span<const int64_t> cu_seqlens_q, std::span<const int64_t> cu_seqlens_k, Window window) {
+  require_cu_seqlens("sliding_window_mask", "cu_seqlens_q", cu_seqlens_q);
+  require_cu_seqlens("sliding_window_mask", "cu_seqlens_k", cu_seqlens_k);
+  require(cu_seqlens_q.size() == cu_seqlens_k.size(),
+          "sliding_window_mask: cu_seqlens_q and cu_seqlens_k must have equal length (got {} and {})",
+          cu_seqlens_q.size(), cu_seqlens_k.size());
   require_window("sliding_window_mask", window);
+  const std::vector<Range> q = documents(cu_seqlens_q), k = documents(cu_seqlens_k);
   std::vector<AttnSlice> slices;
-  for (const Range& document : documents(cu_seqlens)) slices.push_back(windowed(document, document, window));
-  return Mask(cu_seqlens.back(), cu_seqlens.back(), std::move(slices));
+  for (size_t i = 0; i < q.size(); ++i) slices.push_back(windowed(q[i], k[i], window));
+  return Mask(cu_seqlens_q.back(), cu_seqlens_k.back(), std::move(slices));
 }
 
 Mask block_causal_mask(int64_t seqlen, int64_t block_size) {

@@ -3,14 +3,80 @@
 
 #include "tangram/mask_buffer.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/require.hpp"
 #include "schedule/tile_list.hpp"
 #include "tangram/flex_attention.hpp"
+#include "tangram/mask_builders.hpp"
 
 namespace tangram {
+namespace {
+
+/// Entries [0, count) of a list in host memory.
+template <class T>
+std::vector<T> read_list(const void* list, bool is_int64, int64_t count) {
+  std::vector<T> values;
+  values.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t value = is_int64 ? static_cast<const int64_t*>(list)[i] : static_cast<const int32_t*>(list)[i];
+    values.push_back(
+        static_cast<T>(std::clamp<int64_t>(value, std::numeric_limits<T>::min(), std::numeric_limits<T>::max())));
+  }
+  return values;
+}
+
+Mask mask_of(const CuSeqlens& documents) {
+  require(documents.q != nullptr && documents.documents >= 0,
+          "MaskBuffer::set_cu_seqlens: needs cu_seqlens_q (got none)");
+  const auto ends = [&](const void* list) {
+    return read_list<int64_t>(list, documents.is_int64, documents.documents + 1);
+  };
+  Window window = documents.window;
+  if (documents.causal) window.right = 0;
+  return sliding_window_mask(ends(documents.q), ends(documents.k == nullptr ? documents.q : documents.k), window);
+}
+
+Mask mask_of(const BlockTable& table, const AttnShape& shape) {
+  constexpr const char* kName = "MaskBuffer::set_blocks";
+  require(table.block_size > 0 && table.width >= 0,
+          "{}: block_size must be positive and width not negative (got block_size={}, width={})", kName,
+          table.block_size, table.width);
+  const int64_t rows = (shape.seqlen_q + table.block_size - 1) / table.block_size;
+  require(table.indices != nullptr || rows * table.width == 0, "{}: needs block indices (got none)", kName);
+  require(!table.causal || shape.seqlen_q == shape.seqlen_k,
+          "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape.seqlen_q,
+          shape.seqlen_k);
+  const std::vector<int32_t> indices = read_list<int32_t>(table.indices, table.is_int64, rows * table.width);
+  return mask_from_block_indices({.seqlen_q = shape.seqlen_q,
+                                  .seqlen_k = shape.seqlen_k,
+                                  .block_q = table.block_size,
+                                  .block_k = table.block_size,
+                                  .indices = indices,
+                                  .causal = table.causal});
+}
+
+Mask mask_of(const RangeList& ranges, const AttnShape& shape) {
+  const bool has_lists = ranges.q_ranges != nullptr && ranges.k_ranges != nullptr;
+  require(ranges.count >= 0 && (has_lists || ranges.count == 0), "MaskBuffer::set_ranges: needs ranges (got none)");
+  const auto list = [&](const void* values, int64_t count) {
+    return read_list<int64_t>(values, ranges.is_int64, count);
+  };
+  const std::vector<int64_t> q = list(ranges.q_ranges, 2 * ranges.count), k = list(ranges.k_ranges, 2 * ranges.count);
+  const std::vector<int64_t> types = list(ranges.types, ranges.types == nullptr ? 0 : ranges.count);
+  std::vector<AttnSlice> slices;
+  for (size_t i = 0; i < static_cast<size_t>(ranges.count); ++i) {
+    const MaskType type = types.empty() ? ranges.type : static_cast<MaskType>(types[i]);
+    slices.push_back(AttnSlice::from_type(type, {q[2 * i], q[2 * i + 1]}, {k[2 * i], k[2 * i + 1]}));
+  }
+  return Mask(shape.seqlen_q, shape.seqlen_k, std::move(slices));
+}
+
+}  // namespace
 
 MaskBuffer::MaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, const AttnBackend& backend)
     : shape_(shape), capacity_(capacity), backend_(&backend) {
@@ -42,6 +108,30 @@ void MaskBuffer::set(const Mask& mask, void* stream) {
                        stream);
   }
   ++num_masks_;
+}
+
+void MaskBuffer::set_cu_seqlens(const CuSeqlens& documents, void* stream) {
+  if (!backend_->has_buffers()) return set(mask_of(documents), stream);
+  set_data(documents, stream);
+}
+
+void MaskBuffer::set_blocks(const BlockTable& table, void* stream) {
+  if (!backend_->has_buffers()) return set(mask_of(table, shape_), stream);
+  set_data(table, stream);
+}
+
+void MaskBuffer::set_ranges(const RangeList& ranges, void* stream) {
+  if (!backend_->has_buffers()) return set(mask_of(ranges, shape_), stream);
+  set_data(ranges, stream);
+}
+
+void MaskBuffer::set_data(const MaskData& data, void* stream) {
+  backend_->set_mask_data(*prepared_, data, stream);
+  ++num_masks_;
+}
+
+void MaskBuffer::check_errors() const {
+  if (prepared_ != nullptr && backend_->has_buffers()) backend_->check_refused(*prepared_);
 }
 
 void MaskBuffer::reserve(const MaskCapacity& capacity) {

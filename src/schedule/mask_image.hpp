@@ -51,6 +51,8 @@ class ImageLayout {
 
   // Lengths.
   int64_t num_forward_items() const { return num_forward_items_; }
+  int64_t num_forward_runs() const { return num_forward_runs_; }
+  int64_t num_backward_runs() const { return num_backward_runs_; }
   int64_t num_q_tiles() const { return num_q_tiles_; }
   /// Tiles of keys, of which each K/V head may have a slab.
   int64_t num_key_tiles() const { return num_key_tiles_; }

@@ -202,7 +202,8 @@ class Builder {
   /// First fit by the first key. Runs that end before a piece begins take no later one either.
   void pack_pieces() {
     const auto before = [](const Piece& a, const Piece& b) {
-      return std::pair(a.slice.k_range, a.slice.q_range) < std::pair(b.slice.k_range, b.slice.q_range);
+      const auto order = std::pair(a.slice.k_range, a.slice.q_range) <=> std::pair(b.slice.k_range, b.slice.q_range);
+      return order != 0 ? order < 0 : a.slice < b.slice;
     };
     if (!std::is_sorted(pieces_.begin(), pieces_.end(), before)) std::sort(pieces_.begin(), pieces_.end(), before);
     open_runs_.clear();

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "schedule/dealing.hpp"
+#include "schedule/dealing_by_rule.hpp"
+#include "schedule/dealing_rule.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -137,13 +139,11 @@ std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& exte
   return arrives;
 }
 
-/// Where many items begin at the same query tile, they would wait for the one whose addition stores, which costs more
-/// than zeros.
+/// See kFewVisits.
 bool few_visits(const Extents& extents, size_t num_q_tiles) {
-  constexpr int64_t kFew = 4;
   int64_t visits = 0;
   for (const Extent& extent : extents.of_keys) visits += extent.count;
-  return visits <= kFew * static_cast<int64_t>(num_q_tiles);
+  return visits <= kFewVisits * static_cast<int64_t>(num_q_tiles);
 }
 
 Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) {
@@ -241,6 +241,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
       arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
   const std::vector<Item> of_tiles = items_of_tiles(tiles, extents, covered.keys);
   const auto choose = [&](Extents& in_order, bool deterministic) {
+    if (options.by_rule) return dealing_by_rule(in_order, shape, gpu);
     return options.given ? *options.given : choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
   };
   const auto add_items = [&](std::vector<Item>& items, const Extents& in_order, const Dealing& how) {

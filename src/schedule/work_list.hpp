@@ -41,6 +41,8 @@ struct DealingOptions {
   BackwardCalls calls = BackwardCalls::kBoth;
   /// So dealt instead of as choose_dealing finds, for measurements (benchmarks/schedule/time_dealings.cpp).
   std::optional<Dealing> given;
+  /// By dealing_by_rule, as lists that a GPU builds; of default calls.
+  bool by_rule = false;
 };
 
 /// Items of all KV heads, in the order of dealing that `choose_dealing` finds for the GPU; where keys

@@ -67,6 +67,11 @@ TEST(MaskBuilders, SlidingWindow) {
     expect_cells(sliding_window_mask(kDocuments, window), [=](int64_t i, int64_t j) {
       return document_of(kDocuments, i) == document_of(kDocuments, j) && in_window(window, j - i);
     });
+    expect_cells(sliding_window_mask(kDocuments, kKeyDocuments, window), [=](int64_t i, int64_t j) {
+      const int64_t q_doc = document_of(kDocuments, i);
+      const int64_t from_last = j - kKeyDocuments[q_doc + 1] - (i - kDocuments[q_doc + 1]);
+      return q_doc == document_of(kKeyDocuments, j) && in_window(window, from_last);
+    });
   }
 }
 

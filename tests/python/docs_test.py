@@ -48,6 +48,7 @@ def test_pages_of_the_guide_as_one_rank(tmp_path):
         ("08_tensor_parallel/train.py", 4, "gradients agree", ["transformers"]),
         ("10_one_graph/one_graph.py", 0, "weights agree", []),
         ("11_top_k_blocks/top_k.py", 0, "agree with dense scores", []),
+        ("12_masks_on_the_gpu/tokens.py", 0, "results agree", []),
     ],
 )
 def test_examples(script, ranks, printed, needs):

@@ -190,3 +190,113 @@ def test_default_calls_agree_and_streams_are_ordered():
             buffer.set(mask)
         out, _ = flex_flash_attn_func(*leaves, buffer)
         assert_close([out, *torch.autograd.grad(out, leaves, dout)], expected)
+
+
+def replayed_and_eager(set_mask, change, wanted, rounds, **capacity):
+    """A graph that holds set_mask and a step gives, whatever change() puts there, what wanted() gives eagerly."""
+    *tensors, dout = operands(3)
+    leaves = [t.requires_grad_() for t in tensors]
+    buffer = MaskBuffer(ROWS, ROWS, HEADS, deterministic=False, **capacity)
+
+    def both(mask):
+        out, _ = flex_flash_attn_func(*leaves, mask)
+        return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+
+    def step():
+        set_mask(buffer)
+        return both(buffer)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    gc.collect()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    for number in range(rounds):
+        change(number)
+        for result in results:
+            result.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        buffer.check_errors()
+        assert_close(results, both(wanted()))
+    return buffer, graph, results
+
+
+def test_a_graph_reads_the_documents_that_stand_in_a_tensor():
+    rng = random.Random(5)
+    lists = torch.full((65,), ROWS, dtype=torch.int32, device="cuda")
+    lists[0] = 0
+    ends = []
+
+    def change(_):
+        ends[:] = [0, *sorted(rng.sample(range(1, ROWS), rng.choice([1, 3, 12, 60]))), ROWS]
+        lists.copy_(torch.tensor(ends + [ROWS] * (65 - len(ends)), dtype=torch.int32))
+
+    buffer, graph, results = replayed_and_eager(
+        lambda b: b.set_cu_seqlens(lists, causal=True), change, lambda: Mask.varlen(ends), PACKS // 4, documents=64
+    )
+    lists[1:3] = torch.tensor([50, 40], dtype=torch.int32)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all((result == 0).all() for result in results), "the mask shows nothing"
+    with pytest.raises(InvalidArgument, match=r"must not decrease \(got cu_seqlens_q\[2\]=40 after 50; found on"):
+        buffer.check_errors()
+    buffer.check_errors()
+    with pytest.raises(InvalidArgument, match="contiguous tensor of int32 or int64"):
+        buffer.set_cu_seqlens([0, ROWS], causal=True)
+    with pytest.raises(InvalidArgument, match="on the buffer's GPU"):
+        buffer.set_cu_seqlens(lists.cpu(), causal=True)
+    with pytest.raises(InvalidArgument, match=r"more documents make room \(got 65 documents, room for 64"):
+        buffer.set_cu_seqlens(torch.zeros(66, dtype=torch.int32, device="cuda"), causal=True)
+    with pytest.raises(InvalidArgument, match="must be made on the host, by set"):
+        make().set_cu_seqlens(lists, causal=True)
+
+
+@pytest.mark.parametrize(("block", "causal"), [(128, False), (64, True), (16, False)])
+def test_a_graph_reads_the_blocks_that_a_model_has_chosen(block, causal):
+    torch.manual_seed(block)
+    count, width = ROWS // block, 6
+    scores = torch.zeros(count, count, device="cuda")
+
+    def choose():
+        chosen = scores.tril() + torch.eye(count, device="cuda") * 9 if causal else scores
+        return chosen.topk(width, dim=1).indices
+
+    replayed_and_eager(
+        lambda b: b.set_blocks(choose(), block, causal=causal),
+        lambda _: scores.uniform_(),
+        lambda: Mask.from_block_indices(ROWS, ROWS, block, block, choose().cpu().numpy(), causal=causal),
+        4,
+        documents=64,
+        slices=count * width,
+    )
+
+
+def test_a_graph_reads_typed_ranges():
+    rng = random.Random(6)
+    q, k = (torch.zeros(40, 2, dtype=torch.int64, device="cuda") for _ in range(2))
+    types = torch.zeros(40, dtype=torch.int64, device="cuda")
+    lists = []
+
+    def change(_):
+        ends = [0, *sorted(rng.sample(range(1, ROWS), 19)), ROWS]
+        rows = [[a, b] for a, b in zip(ends, ends[1:], strict=False)]
+        lists[:] = [rows, [r if rng.random() < 0.8 else [0, r[0]] for r in rows], [rng.choice([0, 1]) for _ in rows]]
+        for tensor, values in zip((q, k, types), lists, strict=True):
+            tensor.zero_()
+            tensor[:20] = torch.tensor(values)
+
+    buffer, graph, _ = replayed_and_eager(
+        lambda b: b.set_ranges(q, k, types), change, lambda: Mask.from_ranges(*lists, ROWS, ROWS), 6, slices=400
+    )
+    q[3, 1] = ROWS + 1
+    graph.replay()
+    torch.cuda.synchronize()
+    with pytest.raises(InvalidArgument, match=r"q_ranges\[3\] must lie in \[0, seqlen_q\)"):
+        buffer.check_errors()
+    with pytest.raises(InvalidArgument, match="all lists must have one dtype"):
+        buffer.set_ranges(q, k.int(), types)

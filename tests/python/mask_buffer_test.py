@@ -85,6 +85,73 @@ def test_reserve_forgets_the_mask():
         flex_flash_attn_func(*arrays(), buffer)
 
 
+def test_lists_of_documents_are_masks():
+    tensors, buffer = arrays(), make(documents=4)
+    ends, keys = [0, 5, 5, 30, ROWS], [0, 9, 20, 20, ROWS]
+
+    def out(mask):
+        return flex_flash_attn_func(*tensors, mask)[0]
+
+    causal, whole = out(Mask.varlen(ends)), out(Mask.varlen(ends, causal=False))
+    for lists, options, wanted in [
+        ([ends], {}, causal),
+        ([np.array(ends, np.int32)], {"causal": False}, whole),
+        ([ends, keys], {}, out(Mask.varlen(ends, keys))),
+        ([ends], {"window": (3, 2), "causal": False}, out(Mask.sliding_window(ends, (3, 2)))),
+        ([ends], {"window": (3, 2)}, out(Mask.sliding_window(ends, (3, 0)))),
+    ]:
+        buffer.set_cu_seqlens(*lists, **({"causal": True} | options))
+        assert np.array_equal(out(buffer), wanted)
+    assert buffer.num_masks == 5
+    buffer.check_errors()
+    for lists, text in [
+        ([[0, 30, 20, ROWS]], r"^MaskBuffer.set_cu_seqlens: cu_seqlens_q must not decrease"),
+        ([[0, ROWS - 1]], r"^MaskBuffer.set_cu_seqlens: the mask must have the lengths of the buffer"),
+        ([ends, [0, ROWS]], r"an entry more than documents and one dtype \(got 5 and 2 entries"),
+        ([[]], r"an entry more than documents"),
+        ([[0.5, ROWS]], r"must be whole numbers"),
+    ]:
+        with pytest.raises(InvalidArgument, match=text):
+            buffer.set_cu_seqlens(*lists, causal=True)
+
+
+def test_blocks_are_masks():
+    tensors, buffer = arrays(), make(slices=99)
+    table = [[0, 2], [1, -1], [2, 0]]
+    for causal in (False, True):
+        wanted = Mask.from_block_indices(ROWS, ROWS, 16, 16, [[0, 2], [1], [2, 0]], causal=causal)
+        for indices in (table, np.array(table, np.int64), np.array(table, np.int32)):
+            buffer.set_blocks(indices, 16, causal=causal)
+            assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], flex_flash_attn_func(*tensors, wanted)[0])
+    for indices, size, text in [
+        (table, 0, "block_size must be a positive whole number"),
+        (table, 15, r"must be \[query blocks, width\] with 4 query blocks \(got \(3, -1\)\)"),
+        ([[0], [3], [1]], 16, r"^MaskBuffer.set_blocks: indices must lie in \[0, 3\) \(got 3 in query block 1\)"),
+        ([[0, 0], [1, 2], [1, 2]], 16, "indices must not repeat"),
+    ]:
+        with pytest.raises(InvalidArgument, match=text):
+            buffer.set_blocks(indices, size, causal=False)
+
+
+def test_typed_ranges_are_masks():
+    tensors, buffer = arrays(), make(slices=9)
+    q, k, types = [[0, 20], [20, 48], [0, 20]], [[0, 20], [10, 48], [30, 48]], [1, 3, 0]
+    for kinds in (types, None):
+        wanted = Mask.from_ranges(q, k, kinds or "full", ROWS, ROWS)
+        for dtype in (np.int32, np.int64):
+            buffer.set_ranges(np.array(q, dtype), np.array(k, dtype), kinds)
+            assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], flex_flash_attn_func(*tensors, wanted)[0])
+    for lists, text in [
+        ((q, k[:2]), r"^MaskBuffer.set_ranges: q_ranges and k_ranges must be \[n, 2\] and types \[n\] \(got 6, 4"),
+        ((q, k, [1]), "and types"),
+        ((q, [[0, 20], [10, 49], [30, 48]]), "k_range must lie in"),
+        ((q, [[0, 31], [10, 48], [30, 48]]), "must not cover a cell twice"),
+        ((q, k, [1, 4, 0]), "type must be 0"),
+    ]:
+        with pytest.raises(InvalidArgument, match=text):
+            buffer.set_ranges(*lists)
+
+
 def test_memory_use_shows_buffers_that_exist():
     def entries():
         gc.collect()

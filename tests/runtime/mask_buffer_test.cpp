@@ -67,6 +67,32 @@ TEST(MaskBufferOnTheHost, CallsTakeTheMaskThatWasSetLast) {
   EXPECT_EQ(buffer.device_bytes(), 0);
 }
 
+TEST(MaskBufferOnTheHost, ReadsListsOfDocumentsAsAGpuDoes) {
+  const auto backend = make_attn_backend("cpu", {.num_threads = 1});
+  Tensors tensors;
+  MaskBuffer buffer(kShape, {}, *backend);
+  const std::vector<int32_t> ends{0, 10, 50, 50, kRows};
+  const std::vector<int64_t> wide{0, 10, 50, 50, kRows}, keys{0, 20, 20, 70, kRows};
+  const auto expect_as = [&](const CuSeqlens& documents, const Mask& mask) {
+    buffer.set_cu_seqlens(documents);
+    const std::vector<float> found = tensors.step(buffer);
+    buffer.set(mask);
+    EXPECT_EQ(found, tensors.step(buffer));
+  };
+  expect_as({.q = ends.data(), .documents = 4, .causal = true}, varlen_mask(wide, true));
+  expect_as({.q = wide.data(), .is_int64 = true, .documents = 4}, varlen_mask(wide, false));
+  expect_as({.q = wide.data(), .k = keys.data(), .is_int64 = true, .documents = 4, .causal = true},
+            varlen_mask(wide, keys, true));
+  expect_as({.q = ends.data(), .documents = 4, .causal = true, .window = {7, -1}},
+            sliding_window_mask(wide, Window{7, 0}));
+  expect_as({.q = wide.data(), .k = keys.data(), .is_int64 = true, .documents = 4, .window = {5, 3}},
+            sliding_window_mask(wide, keys, {5, 3}));
+  const std::vector<int32_t> wrong{0, 60, 50, kRows};
+  EXPECT_EQ(support::message_of([&] { buffer.set_cu_seqlens({.q = wrong.data(), .documents = 3}); }),
+            "sliding_window_mask: cu_seqlens_q must not decrease (got cu_seqlens_q[2]=50 after 60)");
+  buffer.check_errors();
+}
+
 TEST(MaskBufferOnTheHost, RefusesWhatItSaysItRefuses) {
   const auto backend = make_attn_backend("cpu", {.num_threads = 1});
   Tensors tensors;

@@ -18,7 +18,9 @@ size_t slabs_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
 }  // namespace
 
 ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, const MaskCapacity& capacity)
-    : capacity_(capacity),
+    : shape_(shape),
+      forward_(forward),
+      capacity_(capacity),
       layout_(shape, forward, backward::kTileShape, capacity),
       call_(static_cast<size_t>(layout_.num_q_tiles()), slabs_of(layout_, shape), shape),
       memory_(
@@ -26,11 +28,25 @@ ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, const M
       ring_(layout_.bytes()) {}
 
 void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream) {
+  check_refused();
   layout_.check(forward, backward);
   require(!cuda::is_captured(stream),
           "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");
   const size_t bytes = layout_.write(ring_.next(), forward, backward);
   ring_.copy_to(memory_->as<void>(), bytes, stream);
+  is_set_ = true;
+}
+
+void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
+  check_refused();
+  if (builder_ == nullptr) {
+    require(!cuda::is_captured(stream),
+            "MaskBuffer: the first mask that the GPU builds must be set before a stream is captured, since that "
+            "allocates (got a stream that is)");
+    builder_ = std::make_shared<builder::DeviceBuilder>(layout_, shape_, forward_, capacity_, memory_->as<std::byte>());
+  }
+  builder_->build(data, stream);
+  keep_while_graph_lives(stream);
   is_set_ = true;
 }
 
@@ -56,7 +72,10 @@ void ListBuffer::fill(backward::Params& params, backward::EdgeParams& edge, void
   params.facts = edge.facts = at<backward::BackwardFacts>(layout_.facts());
 }
 
-void ListBuffer::keep_while_graph_lives(cudaStream_t stream) const { cuda::keep_while_graph_lives(stream, memory_); }
+void ListBuffer::keep_while_graph_lives(cudaStream_t stream) const {
+  cuda::keep_while_graph_lives(stream, memory_);
+  if (builder_ != nullptr) cuda::keep_while_graph_lives(stream, builder_);
+}
 
 bool ListBuffer::is_held_by_graphs() const {
   cuda::release_objects_of_ended_graphs();

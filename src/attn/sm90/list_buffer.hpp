@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "attn/sm90/backward/call_layout.hpp"
+#include "attn/sm90/builder/device_builder.hpp"
 #include "attn/sm90/forward/params.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/pinned_ring.hpp"
@@ -27,7 +28,15 @@ class ListBuffer {
 
   /// Enqueues the copy of the lists. Throws InvalidArgument before that if they do not fit, CudaError.
   void set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream);
+  /// Enqueues kernels that build the lists out of data in device memory; may be captured, but for the first time, when
+  /// it allocates. Throws InvalidArgument for a buffer of deterministic calls and for what can be seen without the
+  /// data, CudaError.
+  void set(const MaskData& data, cudaStream_t stream);
   bool is_set() const { return is_set_; }
+  /// Throws InvalidArgument for a mask that the GPU has refused, once, when the host knows of it.
+  void check_refused() const {
+    if (builder_ != nullptr) builder_->check();
+  }
 
   /// Fills in pointers and sizes of lists, and those of the workspace: backward_workspace_bytes(), of any content.
   void fill(ForwardParams& params) const;
@@ -39,8 +48,10 @@ class ListBuffer {
   bool is_held_by_graphs() const;
 
   const MaskCapacity& capacity() const { return capacity_; }
-  size_t device_bytes() const { return memory_->bytes(); }
-  size_t host_bytes() const { return layout_.bytes() * cuda::PinnedRing::kBlocks; }
+  size_t device_bytes() const { return memory_->bytes() + (builder_ == nullptr ? 0 : builder_->device_bytes()); }
+  size_t host_bytes() const {
+    return layout_.bytes() * cuda::PinnedRing::kBlocks + (builder_ == nullptr ? 0 : builder_->host_bytes());
+  }
 
  private:
   template <class T>
@@ -48,10 +59,13 @@ class ListBuffer {
     return reinterpret_cast<T*>(memory_->as<char>() + offset);
   }
 
+  AttnShape shape_;
+  TileShape forward_;
   MaskCapacity capacity_;
   schedule::ImageLayout layout_;
   backward::CallLayout call_;
-  std::shared_ptr<cuda::DeviceBuffer> memory_;  // graphs that were captured with it hold it, too
+  std::shared_ptr<cuda::DeviceBuffer> memory_;       // graphs that were captured with it hold it, too
+  std::shared_ptr<builder::DeviceBuilder> builder_;  // likewise; null before it is wanted
   cuda::PinnedRing ring_;
   bool is_set_ = false;
 };

@@ -94,7 +94,8 @@ int32_t groups_per_section(const AttnShape& shape, int64_t bytes_of_key, int64_t
 /// Throws InvalidArgument, naming `function`, unless the list is of Sm90Backend::tile_shape and the shape's sequences.
 void check_tiles(const char* function, const TileList& tiles, const AttnShape& shape, const TileShape& tile);
 
-/// Throws InvalidArgument, naming `function`, for a buffer without a mask, or for the `other` pass alone.
+/// Throws InvalidArgument, naming `function`, for a buffer without a mask, or for the `other` pass alone, and for a
+/// mask that the GPU has refused.
 void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other);
 /// The same unless the list is one of the transposed mask, of the shape that backward kernels want.
 void check_transposed_tiles(const char* function, const AttnShape& shape, const TileList& tiles);

@@ -296,6 +296,7 @@ void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other) 
   require(mask.buffer->capacity().passes != other, "{}: the MaskBuffer must be for this pass (got one for {} alone)",
           function, other == AttnPasses::kForward ? "forward" : "backward");
   require(mask.buffer->is_set(), "{}: MaskBuffer::set() must come first (got none)", function);
+  mask.buffer->check_refused();
 }
 
 StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
@@ -373,6 +374,18 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
     sm90::check_tiles("Sm90Backend::set_mask", *tiles, prepared.shape, *tile_shape(prepared.shape));
   }
   prepared.buffer->set(capacity.passes != AttnPasses::kBackward ? *tiles : TileList{}, work, cuda::as_stream(stream));
+}
+
+void Sm90Backend::set_mask_data(PreparedMask& buffer, const MaskData& data, void* stream) const {
+  Sm90Mask& prepared = sm90::as_sm90(buffer);
+  require(prepared.buffer != nullptr,
+          "Sm90Backend::set_mask_data: needs a mask of make_buffer() (got one of prepare())");
+  prepared.buffer->set(data, cuda::as_stream(stream));
+}
+
+void Sm90Backend::check_refused(const PreparedMask& buffer) const {
+  const Sm90Mask& prepared = sm90::as_sm90(buffer);
+  if (prepared.buffer != nullptr) prepared.buffer->check_refused();
 }
 
 void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const {

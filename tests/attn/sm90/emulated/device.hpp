@@ -89,6 +89,12 @@ T emulated_atomic(T* place, const Change& change) {
 inline int atomicAdd(int* place, int value) {
   return emulated_atomic(place, [=](int old) { return old + value; });
 }
+inline unsigned long long atomicAdd(unsigned long long* place, unsigned long long value) {
+  return emulated_atomic(place, [=](unsigned long long old) { return old + value; });
+}
+inline unsigned atomicOr(unsigned* place, unsigned bits) {
+  return emulated_atomic(place, [=](unsigned old) { return old | bits; });
+}
 inline int atomicMax(int* place, int value) {
   return emulated_atomic(place, [=](int old) { return std::max(old, value); });
 }

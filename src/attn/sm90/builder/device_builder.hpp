@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Builds lists of masks on the GPU, out of data that the host has not seen.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "cuda/device_buffer.hpp"
+#include "schedule/builder/build_layout.hpp"
+#include "tangram/mask_data.hpp"
+
+namespace tangram::sm90::builder {
+
+/// Memory to build images in, and a board in page-locked memory on which the GPU leaves what it refuses. Allocates on
+/// construction, and for the bitmap of blocks.
+class DeviceBuilder {
+ public:
+  /// `image`: in device memory, which outlives the object. Throws InvalidArgument for a buffer of deterministic calls,
+  /// CudaError.
+  DeviceBuilder(const schedule::ImageLayout& layout, const AttnShape& shape, const TileShape& forward,
+                const MaskCapacity& capacity, std::byte* image);
+
+  /// Enqueues kernels that build the image, and the copy of their report. That copy comes last: a kernel may start
+  /// before the one in front of it has ended, and read lists early, but never before a copy has. Throws
+  /// InvalidArgument for what can be seen without the data, CudaError. Allocates for smaller blocks than before, which
+  /// a stream that is captured forbids.
+  void build(const MaskData& data, cudaStream_t stream);
+
+  /// Throws InvalidArgument for a mask that was refused since the last time that this was asked, as far as the host
+  /// knows by now.
+  void check();
+
+  size_t device_bytes() const;
+  size_t host_bytes() const { return sizeof(Report); }
+
+ private:
+  using Report = schedule::builder::Report;
+  struct FreeHost {
+    void operator()(Report* board) const;
+  };
+
+  void build_documents(const CuSeqlens& documents, cudaStream_t stream);
+  void build_blocks(const BlockTable& table, cudaStream_t stream);
+  void build_ranges(const RangeList& list, cudaStream_t stream);
+
+  AttnShape shape_;
+  schedule::builder::BuildLayout layout_;
+  cuda::DeviceBuffer memory_;
+  std::unique_ptr<Report, FreeHost> board_;
+  schedule::builder::Build build_;
+  std::vector<cuda::DeviceBuffer> bitmaps_;  // of blocks, each larger than those before, which graphs may hold
+  int64_t num_known_ = 0;                    // masks refused
+};
+
+}  // namespace tangram::sm90::builder

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that build the image of a mask in device memory, one after the other:
+//
+//   begin_documents  one block   slices of packed documents, and where tiles begin
+//
+//   clear_blocks     warps       or, of chosen blocks, an empty bitmap,
+//   mark_blocks      threads     which gets its bits,
+//   count_lines      warps       of whose rows and columns runs are counted,
+//   begin_blocks     one block   to know where slices go, and where tiles begin;
+//   slice_lines      warps       the slices
+//
+//   begin_ranges     one block   or, of any typed ranges, slices in the order given,
+//   sort_slices      warps       in the order of rows and in that of keys,
+//   scan_slices      warps       and where the mask falls apart;
+//   finish_ranges    one block   where tiles begin
+//
+//   count_tiles      warps       what each tile of both passes sees: pieces by keys, how many runs
+//   place_lists      one block   where each tile writes; how items of the backward pass are dealt
+//   fill_image       warps       runs, intervals, items, query tiles
+//
+// What they do is in src/schedule/builder, and the same on the host. None lets its successor start early: kernels that
+// read lists do so before they wait.
+#pragma once
+
+#include "attn/sm90/builder/params.hpp"
+#include "attn/sm90/builder/teams.cuh"
+#include "schedule/builder/blocks.hpp"
+#include "schedule/builder/deal_items.hpp"
+#include "schedule/builder/fill_image.hpp"
+#include "schedule/builder/pack_tile.hpp"
+#include "schedule/builder/ranges.hpp"
+
+namespace tangram::sm90::builder {
+
+/// Of a block that works alone.
+inline constexpr int kBlockThreads = 1024;
+/// Of one of many, whose warps work alone.
+inline constexpr int kWarpThreads = 256;
+
+__device__ __forceinline__ int32_t warp_of_grid() {
+  return static_cast<int32_t>(blockIdx.x * (kWarpThreads / 32) + threadIdx.x / 32);
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) begin_documents_kernel(const __grid_constant__ DocumentParams params) {
+  __shared__ int64_t words[32];
+  schedule::builder::begin_documents(BlockTeam<kThreads>(words), params.build, params.documents);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) clear_blocks_kernel(const __grid_constant__ BlockParams params) {
+  schedule::builder::clear_blocks(WarpTeam(), params.build, params.blocks, warp_of_grid() * 32,
+                                  static_cast<int32_t>(gridDim.x) * kWarpThreads);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) mark_blocks_kernel(const __grid_constant__ BlockParams params) {
+  const int64_t entry = int64_t{blockIdx.x} * kWarpThreads + threadIdx.x;
+  const int64_t count = int64_t{params.blocks.lines[0].num_lines} * params.blocks.width;
+  if (entry < count) schedule::builder::mark_block(WarpTeam(), params.build, params.blocks, entry);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) count_lines_kernel(const __grid_constant__ BlockParams params) {
+  const int32_t line = warp_of_grid(), of_queries = params.blocks.lines[0].num_lines;
+  const int side = line < of_queries ? 0 : 1;
+  if (line >= of_queries + params.blocks.lines[1].num_lines) return;
+  schedule::builder::count_line(WarpTeam(), params.blocks, side, line - side * of_queries);
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) begin_blocks_kernel(const __grid_constant__ BlockParams params) {
+  __shared__ int64_t words[32];
+  schedule::builder::begin_blocks(BlockTeam<kThreads>(words), params.build, params.blocks);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) slice_lines_kernel(const __grid_constant__ BlockParams params) {
+  const int32_t line = warp_of_grid(), of_queries = params.blocks.lines[0].num_lines;
+  const int side = line < of_queries ? 0 : 1;
+  if (line >= of_queries + params.blocks.lines[1].num_lines) return;
+  schedule::builder::slice_line(WarpTeam(), params.build, params.blocks, side, line - side * of_queries);
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) begin_ranges_kernel(const __grid_constant__ RangeParams params) {
+  __shared__ int64_t words[32];
+  schedule::builder::begin_ranges(BlockTeam<kThreads>(words), params.build, params.ranges);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) sort_slices_kernel(const __grid_constant__ RangeParams params) {
+  schedule::builder::sort_slice(WarpTeam(), params.build, warp_of_grid());
+}
+
+__global__ void __launch_bounds__(kWarpThreads) scan_slices_kernel(const __grid_constant__ RangeParams params) {
+  const int32_t warp = warp_of_grid();
+  schedule::builder::scan_slice(WarpTeam(), params.build, warp % 2, warp / 2);
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) finish_ranges_kernel(const __grid_constant__ RangeParams params) {
+  __shared__ int64_t words[32];
+  schedule::builder::finish_ranges(BlockTeam<kThreads>(words), params.build, params.ranges);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) count_tiles_kernel(const __grid_constant__ Build build) {
+  const int32_t warp = warp_of_grid(), forward = build.passes[0].max_tiles;
+  const int pass = warp < forward ? 0 : 1;
+  schedule::builder::count_tile(WarpTeam(), build, pass, warp - pass * forward);
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) place_lists_kernel(const __grid_constant__ Build build) {
+  __shared__ int64_t words[32];
+  schedule::builder::place_lists(BlockTeam<kThreads>(words), build);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) fill_image_kernel(const __grid_constant__ Build build) {
+  const int32_t warp = warp_of_grid();
+  if (warp < schedule::builder::num_parts(build)) schedule::builder::fill_part(WarpTeam(), build, warp);
+}
+
+}  // namespace tangram::sm90::builder

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Launches of the kernels that build lists of masks.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "attn/sm90/builder/params.hpp"
+
+namespace tangram::sm90::builder {
+
+/// Builds the image of packed documents, in stream order. Throws CudaError.
+void launch_build(const Build& build, const Documents& documents, cudaStream_t stream);
+/// Likewise of chosen blocks.
+void launch_build(const Build& build, const Blocks& blocks, cudaStream_t stream);
+
+/// Likewise of any typed ranges.
+void launch_build(const Build& build, const Ranges& ranges, cudaStream_t stream);
+
+}  // namespace tangram::sm90::builder

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Parameters of the kernels that build lists of masks, as plain data that host and device agree on.
+#pragma once
+
+#include "schedule/builder/blocks.hpp"
+#include "schedule/builder/documents.hpp"
+#include "schedule/builder/places.hpp"
+#include "schedule/builder/ranges.hpp"
+
+namespace tangram::sm90::builder {
+
+using schedule::builder::Blocks;
+using schedule::builder::Build;
+using schedule::builder::Documents;
+using schedule::builder::Ranges;
+
+struct DocumentParams {
+  Build build;
+  Documents documents;
+};
+
+struct RangeParams {
+  Build build;
+  Ranges ranges;
+};
+
+struct BlockParams {
+  Build build;
+  Blocks blocks;
+};
+
+}  // namespace tangram::sm90::builder

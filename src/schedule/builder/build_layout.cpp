@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/builder/build_layout.hpp"
+
+#include "core/require.hpp"
+#include "core/rounding.hpp"
+#include "schedule/dealing_by_rule.hpp"
+
+namespace tangram::schedule::builder {
+
+BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const TileShape& forward,
+                         const TileShape& backward, const MaskCapacity& capacity, const GpuModel& gpu)
+    : image_(image) {
+  require(!capacity.deterministic,
+          "MaskBuffer: masks of deterministic calls must be made on the host, by set() (got deterministic=true)");
+  Build& build = build_;
+  build.has_forward = capacity.passes != AttnPasses::kBackward;
+  build.has_backward = capacity.passes != AttnPasses::kForward;
+  build.max_slices = static_cast<int32_t>(capacity.slices == 0 ? capacity.documents : capacity.slices);
+  build.num_heads_q = shape.num_heads_q;
+  build.num_heads_kv = shape.num_heads_kv;
+  build.multiprocessors = gpu.multiprocessors;
+  const Dealing cached = dealing_in_sections(shape, gpu);
+  build.cached_pieces = cached.pieces;
+  build.cached_together = cached.together == 0 ? shape.num_heads_kv * cached.pieces : cached.together;
+  build.max_q_tiles = static_cast<int32_t>(image.num_q_tiles());
+  build.items_offset = static_cast<int64_t>(image.backward_items());
+  const auto pass = [&](const TileShape& tile, int64_t rows, int64_t keys, int64_t tiles, int64_t runs) {
+    Pass result;
+    result.num_rows = static_cast<int32_t>(rows);
+    result.num_keys = static_cast<int32_t>(keys);
+    result.block_rows = tile.block_m;
+    result.block_keys = tile.block_n;
+    result.max_tiles = static_cast<int32_t>(tiles);
+    result.max_runs = static_cast<int32_t>(runs);
+    // Pieces of a run have rows of their own: all but two begin or end inside of the tile, where their slice does.
+    result.max_pieces = tiles == 0 ? 0 : static_cast<int32_t>(2 * runs + 2 * build.max_slices);
+    return result;
+  };
+  build.passes[0] = pass(forward, shape.seqlen_q, shape.seqlen_k, image.num_forward_items(), image.num_forward_runs());
+  build.passes[1] = pass(backward, shape.seqlen_k, shape.seqlen_q, image.num_key_tiles(), image.num_backward_runs());
+  place(build, [&](auto& /*pointer*/, int64_t count, size_t size) {
+    bytes_ = round_up(bytes_, 256) + static_cast<size_t>(count) * size;
+  });
+  bytes_ = round_up(bytes_, 256);
+}
+
+template <class Place>
+void BuildLayout::place(Build& build, const Place& place) const {
+  const auto take = [&](auto*& pointer, int64_t count) { place(pointer, count, sizeof(*pointer)); };
+  const int64_t slices = build.max_slices;
+  take(build.state, 1);
+  for (Pass& pass : build.passes) {
+    take(pass.slices, slices);
+    take(pass.ends, slices);
+    take(pass.begins, pass.max_tiles + 1);
+    take(pass.tiles, pass.max_tiles);
+    take(pass.costs, pass.max_tiles);
+    take(pass.first_run, pass.max_tiles + 1);
+    take(pass.first_interval, pass.max_tiles + 1);
+    take(pass.unsorted, pass.max_pieces);
+    take(pass.pieces, pass.max_pieces);
+    take(pass.next, pass.max_pieces);
+    take(pass.open_runs, pass.max_pieces);
+  }
+  take(build.num_candidates, 2);
+  take(build.given, slices);
+  take(build.given_index, slices);
+  const int64_t q_tiles = build.max_q_tiles;
+  for (int side = 0; side < 2; ++side) {
+    take(build.is_apart[side], slices);
+    take(build.candidates[side], slices + 1);
+    take(build.tiles_before[side], slices + 2);
+  }
+  take(build.q_begins, q_tiles + 1);
+  take(build.inside, q_tiles + 2);
+  take(build.is_begin, q_tiles + 2);
+  take(build.longest, q_tiles + 2);
+  take(build.group_place, q_tiles + 2);
+  take(build.shares, build.passes[1].max_tiles);
+}
+
+Build BuildLayout::at(std::byte* memory, std::byte* image) const {
+  Build build = build_;
+  size_t end = 0;
+  place(build, [&](auto& pointer, int64_t count, size_t size) {
+    end = round_up(end, 256);
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory + end);
+    end += static_cast<size_t>(count) * size;
+  });
+  const auto in_image = [&](auto*& pointer, size_t offset) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(image + offset);
+  };
+  in_image(build.facts, image_.facts());
+  in_image(build.q_tiles, image_.q_tiles());
+  in_image(build.covered_queries, image_.covered_queries());
+  in_image(build.forward_items, image_.forward_items());
+  in_image(build.passes[0].runs, image_.forward_runs());
+  in_image(build.passes[1].runs, image_.backward_runs());
+  in_image(build.run_tiles, image_.run_tiles());
+  in_image(build.items, image_.backward_items());
+  in_image(build.intervals, image_.intervals());
+  return build;
+}
+
+size_t place_blocks(Blocks& blocks, const AttnShape& shape, std::byte* memory) {
+  const auto lines_of = [&](int64_t rows) { return static_cast<int32_t>((rows + blocks.block - 1) / blocks.block); };
+  const int32_t counts[2] = {lines_of(shape.seqlen_q), lines_of(shape.seqlen_k)};
+  size_t end = 0;
+  const auto take = [&](auto*& pointer, int64_t count) {
+    if (memory != nullptr) pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory + end);
+    end = round_up(end + static_cast<size_t>(count) * sizeof(*pointer), 256);
+  };
+  for (int side = 0; side < 2; ++side) {
+    BlockLines& lines = blocks.lines[side];
+    lines.num_lines = counts[side];
+    lines.words_per_line = (counts[1 - side] + 31) / 32;
+    take(lines.words, int64_t{lines.num_lines} * lines.words_per_line);
+    take(lines.num_runs, lines.num_lines + 1);
+    take(lines.is_apart, lines.num_lines);
+  }
+  return end;
+}
+
+}  // namespace tangram::schedule::builder

@@ -1,0 +1,207 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The last step: what was counted is written to the image (NOTE [image]), tile by tile.
+#pragma once
+
+#include <cstdint>
+
+#include "schedule/builder/pack_tile.hpp"
+#include "schedule/builder/places.hpp"
+
+namespace tangram::schedule::builder {
+
+/// Where intervals of the passes and turn segments begin, in intervals from the begin of the image.
+struct ArrayPlaces {
+  int64_t forward = 0, backward = 0, segments = 0;
+};
+TANGRAM_HOST_DEVICE inline ArrayPlaces array_places(const Build& build) {
+  static_assert(sizeof(TurnSegment) == sizeof(RowInterval));
+  const State& state = *build.state;
+  ArrayPlaces places;
+  places.forward = (build.items_offset + int64_t{state.num_items} * static_cast<int64_t>(sizeof(Item))) /
+                   static_cast<int64_t>(sizeof(RowInterval));
+  places.backward = places.forward + (build.has_forward ? state.num_intervals : 0);
+  places.segments = places.backward;
+  if (build.has_backward) places.segments += build.passes[1].first_interval[state.num_tiles[1]];
+  return places;
+}
+
+/// Bits of rows [begin, begin + 64) that a slice shows, or that lie behind all rows.
+template <class Team>
+TANGRAM_HOST_DEVICE uint64_t shown_rows(const Team& team, const Pass& pass, int32_t num_slices, int32_t begin) {
+  const auto bits_of = [&](int32_t from, int32_t to) -> uint64_t {
+    from = most(from - begin, 0), to = least(to - begin, 64);
+    if (from >= to) return 0;
+    return (to - from == 64 ? ~uint64_t{0} : (uint64_t{1} << (to - from)) - 1) << from;
+  };
+  const Window window = window_of(pass, num_slices, begin, begin + 64);
+  uint64_t bits = begin + 64 > pass.num_rows ? bits_of(pass.num_rows, begin + 64) : 0;
+  for (int32_t i = window.first + team.rank(); i < window.last; i += team.size()) {
+    bits |= bits_of(pass.slices[i].row_begin, pass.slices[i].row_end);
+  }
+  return team.any_bits(bits);
+}
+
+/// Longest first, ties in the order of rows.
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_forward_item(const Team& team, const Build& build, int32_t at) {
+  const Pass& pass = build.passes[0];
+  const int32_t cost = pass.costs[at];
+  int64_t before = 0;
+  for_each(team, build.state->num_tiles[0], [&](int32_t other) {
+    const int32_t more = pass.costs[other] - cost;
+    before += more > 0 || (more == 0 && other < at);
+  });
+  before = team.sum(before);
+  if (team.rank() != 0) return;
+  build.forward_items[before] = {pass.begins[at], pass.begins[at + 1], pass.first_run[at], pass.first_run[at + 1]};
+}
+
+/// Of the key tiles that are dealt before one, and of all in its group: pieces of a head, tiles, tiles in pieces.
+struct DealtBefore {
+  struct Count {
+    int64_t pieces = 0, tiles = 0, cut = 0;
+  };
+  Count earlier, group, before;  ///< in earlier groups, in its own, before it there
+
+  /// The longest pieces come first, then the longest items.
+  template <class Team>
+  TANGRAM_HOST_DEVICE static DealtBefore of(const Team& team, const Build& build, int32_t at) {
+    const Tile* const tiles = build.passes[1].tiles;
+    const Share share = build.shares[at];
+    const int32_t visits = tiles[at].count;
+    DealtBefore result;
+    const auto count_in = [&](Count& count, const Share& other) {
+      count.pieces += other.pieces, ++count.tiles, count.cut += other.pieces > 1;
+    };
+    for_each(team, build.state->num_tiles[1], [&](int32_t i) {
+      const Share other = build.shares[i];
+      if (other.group < share.group) count_in(result.earlier, other);
+      if (other.group != share.group) return;
+      count_in(result.group, other);
+      const int32_t longer_pieces = other.steps - share.steps, longer = tiles[i].count - visits;
+      if (longer_pieces > 0 || (longer_pieces == 0 && (longer > 0 || (longer == 0 && i < at)))) {
+        count_in(result.before, other);
+      }
+    });
+    for (Count* count : {&result.earlier, &result.group, &result.before}) {
+      count->pieces = team.sum(count->pieces), count->tiles = team.sum(count->tiles), count->cut = team.sum(count->cut);
+    }
+    return result;
+  }
+};
+
+/// Where an item is dealt, and where its pieces add up.
+struct ItemPlace {
+  int64_t item = 0, slab = 0;
+};
+
+/// Groups one after the other, in each head by head.
+TANGRAM_HOST_DEVICE inline ItemPlace place_by_group(const Build& build, const DealtBefore& dealt, const Share& share,
+                                                    int32_t head, int32_t piece) {
+  const int64_t heads = build.num_heads_kv;
+  return {dealt.earlier.pieces * heads + head * dealt.group.pieces + dealt.before.pieces + piece,
+          share.pieces == 1 ? 0 : dealt.earlier.cut * heads + head * dealt.group.cut + dealt.before.cut};
+}
+
+/// Sections of `cached_together` pieces of all heads; of tiles that nobody sees, one group behind the others, those
+/// count that are the first of a head.
+TANGRAM_HOST_DEVICE inline ItemPlace place_in_section(const Build& build, const DealtBefore& dealt, const Share& share,
+                                                      int32_t head, int32_t piece) {
+  const int32_t pieces = build.cached_pieces, all = build.num_heads_kv * pieces;
+  const bool is_seen = share.group == 0;
+  const int64_t seen = is_seen ? dealt.group.tiles : dealt.earlier.tiles;
+  const int64_t unseen = build.state->num_tiles[1] - seen;
+  const auto begin_of = [&](int32_t number) { return number / build.cached_together * build.cached_together; };
+  const auto heads_before = [&](int32_t number) { return (number + pieces - 1) / pieces; };
+  const int32_t number = head * pieces + piece, begin = begin_of(number);
+  const int32_t end = least(begin + build.cached_together, all);
+  const int32_t heads = heads_before(end) - heads_before(begin);
+  ItemPlace place;
+  place.item = seen * begin + unseen * heads_before(begin);
+  if (is_seen) {
+    place.item += dealt.before.tiles * (end - begin) + number - begin;
+  } else {
+    place.item += seen * (end - begin) + dealt.before.tiles * heads + head - heads_before(begin);
+  }
+  if (!is_seen || pieces == 1) return place;
+  const int32_t first = begin_of(head * pieces);  // where the first piece of this head is dealt
+  const int32_t first_end = least(first + build.cached_together, all);
+  place.slab = seen * heads_before(first) + dealt.before.tiles * (heads_before(first_end) - heads_before(first)) +
+               head - heads_before(first);
+  return place;
+}
+
+/// The items of a key tile, for all heads.
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_backward_items(const Team& team, const Build& build, int32_t at) {
+  const Pass& pass = build.passes[1];
+  const State& state = *build.state;
+  const Share share = build.shares[at];
+  const DealtBefore dealt = DealtBefore::of(team, build, at);
+  Item item;
+  item.row_begin = pass.begins[at];
+  item.row_end = pass.begins[at + 1];
+  item.run_begin = pass.first_run[at];
+  item.run_end = pass.first_run[at + 1];
+  for (int word = 0; word < 2; ++word) {
+    const uint64_t bits = shown_rows(team, pass, state.num_slices_of_keys, item.row_begin + word * 64);
+    item.covered[word * 2] = static_cast<uint32_t>(bits);
+    item.covered[word * 2 + 1] = static_cast<uint32_t>(bits >> 32);
+    if (bits != ~uint64_t{0}) item.flags = kItemZeroRows;
+  }
+  const int32_t group_heads = build.num_heads_q / build.num_heads_kv;
+  const auto first_head = [&](int32_t piece) { return group_heads * piece / share.pieces; };
+  item.num_pieces = share.pieces;
+  for_each(team, build.num_heads_kv * share.pieces, [&](int32_t number) {
+    const int32_t head = number / share.pieces, piece = number - head * share.pieces;
+    const ItemPlace place = state.in_sections ? place_in_section(build, dealt, share, head, piece)
+                                              : place_by_group(build, dealt, share, head, piece);
+    Item of_piece = item;
+    of_piece.kv_head = head;
+    of_piece.head_begin = head * group_heads + first_head(piece);
+    of_piece.head_end = head * group_heads + first_head(piece + 1);
+    of_piece.num_steps = pass.tiles[at].count * (of_piece.head_end - of_piece.head_begin);
+    of_piece.piece = piece;
+    of_piece.slab = static_cast<int32_t>(place.slab);
+    build.items[place.item] = of_piece;
+  });
+}
+
+/// One that the mask leaves unused is empty.
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_q_tile(const Team& team, const Build& build, int32_t at) {
+  const int32_t seqlen_q = build.passes[1].num_keys;
+  const bool is_used = at < build.state->num_q_tiles;
+  const uint64_t shown =
+      is_used ? shown_rows(team, build.passes[0], build.state->num_slices, build.q_begins[at]) : ~uint64_t{0};
+  if (team.rank() != 0) return;
+  build.q_tiles[at] = is_used ? QueryTile{build.q_begins[at], build.q_begins[at + 1]} : QueryTile{seqlen_q, seqlen_q};
+  build.covered_queries[at] = shown;
+}
+
+/// How many calls of fill_part() write an image.
+TANGRAM_HOST_DEVICE inline int32_t num_parts(const Build& build) {
+  return build.passes[0].max_tiles + build.passes[1].max_tiles + build.max_q_tiles;
+}
+
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_part(const Team& team, const Build& build, int32_t part) {
+  const State& state = *build.state;
+  const ArrayPlaces places = array_places(build);
+  const int32_t forward = build.passes[0].max_tiles, backward = build.passes[1].max_tiles;
+  if (part < forward) {
+    if (!build.has_forward || part >= state.num_tiles[0]) return;
+    fill_runs(team, build, 0, part, places.forward, 0);
+    fill_forward_item(team, build, part);
+  } else if (part < forward + backward) {
+    if (part - forward >= state.num_tiles[1]) return;
+    fill_runs(team, build, 1, part - forward, places.backward, places.segments);
+    fill_backward_items(team, build, part - forward);
+  } else {
+    fill_q_tile(team, build, part - forward - backward);
+  }
+}
+
+}  // namespace tangram::schedule::builder

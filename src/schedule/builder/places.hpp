@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What builds the image of a mask in device memory works in and writes to: plain pointers, made on the host
+// (build_layout.hpp) and the same for every mask of a buffer.
+#pragma once
+
+#include <cstdint>
+
+#include "schedule/builder/slice.hpp"
+#include "schedule/key_items.hpp"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule::builder {
+
+/// What is wrong with a mask. The first of several at the smallest index wins, and the smallest of these there.
+enum class Problem : int32_t {
+  kNone,
+  kQueriesFirst,     ///< cu_seqlens_q does not begin with 0: got
+  kKeysFirst,        ///< likewise
+  kQueriesDecrease,  ///< cu_seqlens_q[index] = got after other
+  kKeysDecrease,
+  kQueriesLast,  ///< cu_seqlens_q does not end with `other` rows: got
+  kKeysLast,
+  kBlockOutside,        ///< of blocks of keys, of which there are `other`, row `index` has `got`
+  kBlockRepeats,        ///< it has it twice
+  kBlockBehindPadding,  ///< it has it behind a -1
+  kQueryRange,          ///< q_ranges[index] = [got, other) is reversed or outside
+  kKeyRange,
+  kMaskType,    ///< types[index] = got
+  kOverlap,     ///< slices `got` and `index` show the same cell
+  kQueryTiles,  ///< more than the buffer has room for: of index, `got` where there is room for `other`
+  kKeyTiles,
+  kForwardRuns,
+  kBackwardRuns,
+};
+
+/// What the host hears of masks that were refused: how many there were, and of the last one why.
+struct Report {
+  int64_t num_refused = 0;
+  Problem problem = Problem::kNone;
+  int32_t index = 0;
+  int64_t got = 0, other = 0;
+};
+static_assert(sizeof(Report) == 32);
+
+/// Runs of one tile before they are written: pieces of slices by their keys, and which of them make a run.
+struct Run {
+  int32_t key_begin = 0, key_end = 0;
+  int32_t row_begin = 0, row_end = 0;  ///< hull of the rows of its pieces
+  int32_t first = 0, last = 0;         ///< pieces, counted in the tile
+};
+
+struct Tile {
+  int32_t first_piece = 0, num_pieces = 0;
+  int32_t num_runs = 0;
+  bool whole = true;  ///< every piece has all rows of the tile, so that each is a run
+  // Of the backward pass: query tiles that its runs visit, see Extent.
+  int32_t count = 0, first = 0, end = 0;
+};
+
+/// Of one pass. Rows are queries, or keys in the backward pass.
+struct Pass {
+  int32_t num_rows = 0, num_keys = 0;
+  int32_t block_rows = 0, block_keys = 0;
+  int32_t max_tiles = 0, max_runs = 0, max_pieces = 0;
+  Slice* slices = nullptr;            ///< [max_slices], by rows, then keys
+  int32_t* ends = nullptr;            ///< [max_slices] the largest row_end up to each
+  int32_t* begins = nullptr;          ///< [max_tiles + 1] of tiles, then num_rows
+  Tile* tiles = nullptr;              ///< [max_tiles]
+  int32_t* costs = nullptr;           ///< [max_tiles] steps over blocks of keys
+  int32_t* first_run = nullptr;       ///< [max_tiles + 1]
+  int32_t* first_interval = nullptr;  ///< [max_tiles + 1] rows of intervals
+  Slice* unsorted = nullptr;          ///< [max_pieces]
+  Slice* pieces = nullptr;            ///< [max_pieces]
+  int32_t* next = nullptr;            ///< [max_pieces] the next piece of the same run
+  Run* open_runs = nullptr;           ///< [max_pieces] of tiles that are not `whole`
+  TileRun* runs = nullptr;            ///< in the image
+};
+
+/// How the items of a key tile are dealt; see deal_items.hpp.
+struct Share {
+  int32_t group = 0;  ///< place of its group
+  int32_t steps = 0;  ///< of a piece
+  int32_t pieces = 1;
+};
+
+/// What changes from mask to mask; of any content before but for `report`.
+struct State {
+  Report report;
+  uint64_t num_pieces[2];
+  int32_t num_slices;  ///< of either pass may differ
+  int32_t num_slices_of_keys;
+  uint32_t first_problem;  ///< index * kProblems + Problem; kNoProblem
+  bool refused;            ///< lists are those of a mask that shows nothing
+  int32_t num_tiles[2];
+  int32_t num_q_tiles;
+  int32_t num_intervals;  ///< of the forward pass
+  int32_t num_items;
+  bool in_sections;  ///< items are dealt as dealing_in_sections() says
+};
+inline constexpr uint32_t kProblems = 32, kNoProblem = ~uint32_t{0};
+
+/// Everything. `passes[0]` is the forward one, `passes[1]` the backward one.
+struct Build {
+  State* state = nullptr;
+  Pass passes[2];
+  bool has_forward = false, has_backward = false;
+  int32_t max_slices = 0;
+  // Candidates for the begins of tiles, see tile_begins.hpp: [max_slices + 1] each, of queries and of keys.
+  int32_t* candidates[2] = {};
+  int32_t* tiles_before[2] = {};
+  int32_t* num_candidates = nullptr;  ///< [2]
+  // Of slices in any order, before they are sorted: [max_slices].
+  Slice* given = nullptr;
+  int32_t* given_index = nullptr;
+  int32_t* is_apart[2] = {};  ///< of sorted ones, of each pass
+  // The backward pass.
+  int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
+  int32_t max_q_tiles = 0;
+  int32_t cached_pieces = 1, cached_together = 1;  ///< of dealing_in_sections(), pieces of all heads counted
+  int32_t* q_begins = nullptr;                     ///< [max_q_tiles + 1]
+  int32_t* inside = nullptr;                       ///< [max_q_tiles + 2]
+  int32_t* is_begin = nullptr;                     ///< [max_q_tiles + 2]
+  int32_t* longest = nullptr;                      ///< [max_q_tiles + 2] of groups
+  int32_t* group_place = nullptr;                  ///< [max_q_tiles + 2]
+  Share* shares = nullptr;                         ///< [max_tiles of keys]
+  // The image: see ImageLayout.
+  BackwardFacts* facts = nullptr;
+  QueryTile* q_tiles = nullptr;
+  uint64_t* covered_queries = nullptr;
+  TileItem* forward_items = nullptr;
+  RunTiles* run_tiles = nullptr;
+  Item* items = nullptr;
+  RowInterval* intervals = nullptr;  ///< the begin of the image
+  int64_t items_offset = 0;
+};
+
+/// Notes a problem; the first in order stays.
+template <class Team>
+TANGRAM_HOST_DEVICE void note(const Team& team, State& state, int32_t index, Problem problem) {
+  team.lower(&state.first_problem, static_cast<uint32_t>(index) * kProblems + static_cast<uint32_t>(problem));
+}
+
+/// By one thread: the mask is not taken.
+TANGRAM_HOST_DEVICE inline void refuse(State& state, Problem problem, int32_t index, int64_t got, int64_t other) {
+  state.report = {state.report.num_refused + 1, problem, index, got, other};
+  state.refused = true;
+  state.num_slices = state.num_slices_of_keys = 0;
+}
+
+}  // namespace tangram::schedule::builder

@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+
+#include "schedule/builder/places.hpp"
+
+namespace tangram::schedule::builder {
+
+/// What to tell the caller of a mask that was refused.
+std::string report_text(const Report& report);
+
+}  // namespace tangram::schedule::builder

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Code that GPU threads and the host run alike: functions take the team of threads that runs them. Members of a team
+// share loops by their rank, and meet. On the host one thread is the team; src/attn/sm90/builder has those of a GPU.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define TANGRAM_HOST_DEVICE __host__ __device__
+#else
+#define TANGRAM_HOST_DEVICE
+#endif
+
+namespace tangram::schedule::builder {
+
+/// Of one thread.
+struct SerialTeam {
+  static constexpr int rank() { return 0; }
+  static constexpr int size() { return 1; }
+  void sync() const {}
+  /// Of what all members bring.
+  int64_t sum(int64_t value) const { return value; }
+  int64_t greatest(int64_t value) const { return value; }
+  uint64_t any_bits(uint64_t bits) const { return bits; }
+  bool all(bool value) const { return value; }
+  /// Of the first member.
+  int64_t first(int64_t value) const { return value; }
+  /// Sum of what members of smaller rank bring; `total` of all.
+  int32_t sum_before(int32_t value, int32_t& total) const {
+    total = value;
+    return 0;
+  }
+  // Changes of memory that several teams make at once; those that return something return what was there.
+  static int32_t add(int32_t* at, int32_t value) {
+    const int32_t old = *at;
+    *at += value;
+    return old;
+  }
+  static uint64_t add(uint64_t* at, uint64_t value) {
+    const uint64_t old = *at;
+    *at += value;
+    return old;
+  }
+  static void raise(int32_t* at, int32_t value) { *at = *at < value ? value : *at; }
+  static void lower(uint32_t* at, uint32_t value) { *at = *at > value ? value : *at; }
+  static uint32_t set_bits(uint32_t* at, uint32_t bits) {
+    const uint32_t old = *at;
+    *at |= bits;
+    return old;
+  }
+};
+
+/// Calls body(i) for all i of [0, count), shared among the team.
+template <class Team, class Body>
+TANGRAM_HOST_DEVICE void for_each(const Team& team, int32_t count, const Body& body) {
+  for (int32_t i = team.rank(); i < count; i += team.size()) body(i);
+}
+
+/// Replaces values[0, count) by the sums of those before them, and values[count] by the sum of all, which it returns.
+/// The team has met before and has met afterwards.
+template <class Team>
+TANGRAM_HOST_DEVICE int32_t sums_before(const Team& team, int32_t* values, int32_t count) {
+  int32_t sum = 0;
+  for (int32_t begin = 0; begin < count; begin += team.size()) {
+    const int32_t i = begin + team.rank();
+    int32_t total;
+    const int32_t before = team.sum_before(i < count ? values[i] : 0, total);
+    if (i < count) values[i] = sum + before;
+    sum += total;
+  }
+  if (team.rank() == 0) values[count] = sum;
+  team.sync();
+  return sum;
+}
+
+/// The first i of [0, count) for which `is_behind`, which then holds for all that follow; count if there is none.
+template <class IsBehind>
+TANGRAM_HOST_DEVICE int32_t first_of(int32_t count, const IsBehind& is_behind) {
+  int32_t begin = 0;
+  while (count > 0) {
+    const int32_t half = count / 2;
+    if (is_behind(begin + half)) {
+      count = half;
+    } else {
+      begin += half + 1;
+      count -= half + 1;
+    }
+  }
+  return begin;
+}
+
+}  // namespace tangram::schedule::builder

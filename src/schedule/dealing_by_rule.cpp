@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/dealing_by_rule.hpp"
+
+#include <algorithm>
+
+#include "schedule/dealing_forms.hpp"
+#include "schedule/dealing_rule.hpp"
+
+namespace tangram::schedule {
+
+Dealing dealing_in_sections(const AttnShape& shape, const GpuModel& gpu) {
+  return dealing_of(Form{.cached = true}, Extents{}, shape, gpu, 0).value_or(Dealing{});
+}
+
+Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu) {
+  int64_t visits = 0, items = 0, longest = 0;
+  for (const Extent& extent : extents.of_keys) {
+    visits += extent.count;
+    items += extent.count > 0;
+    longest = std::max(longest, extent.count);
+  }
+  const size_t unseen = items < static_cast<int64_t>(extents.of_keys.size()) ? 1 : 0;  // a group of their own
+  const int group = shape.num_heads_q / shape.num_heads_kv;
+  Dealing how;
+  if (extents.group_ends.size() == 1 + unseen && is_nested(longest, items, visits)) {
+    how = dealing_in_sections(shape, gpu);
+  } else {
+    how = {.together = 1, .grouped = true};
+    if (is_cut_by_rule(group)) {
+      how.pieces = group;
+      how.most_steps = most_steps_by_rule(static_cast<double>(visits), shape.num_heads_q, gpu.multiprocessors);
+    }
+  }
+  how.heads_inside = choose_direction(extents).same_begin && how.together == 1;
+  return how;
+}
+
+}  // namespace tangram::schedule

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One way of dealing the items of a backward pass for all masks: that of lists which a GPU builds (builder/), where a
+// simulation of the multiprocessors would be a walk over all items by one thread. Host and GPU run it alike.
+#pragma once
+
+#include <cstdint>
+
+#include "schedule/builder/team.hpp"
+
+namespace tangram::schedule {
+
+/// Where many items begin at the same query tile, they would wait for the one whose addition stores, which costs more
+/// than zeros, unless a tile is visited so few times.
+inline constexpr int64_t kFewVisits = 4;
+
+/// What one group of unequal items is, as of a causal mask: `longest` visits more than one and a half times as many
+/// query tiles as the mean of `items` that visit any, in all `visits`. It is dealt in sections of as many query heads
+/// as the L2 cache holds what belongs to them (Form::cached).
+TANGRAM_HOST_DEVICE inline bool is_nested(int64_t longest, int64_t items, int64_t visits) {
+  return 2 * longest * items > 3 * visits;
+}
+
+/// All else is dealt as the last of kForms, the best for packed documents: one group of items that share queries after
+/// the other, head by head, in pieces of at most a fifth of what a multiprocessor does.
+TANGRAM_HOST_DEVICE inline int32_t most_steps_by_rule(double visits, int num_heads_q, int multiprocessors) {
+  constexpr double kMostShare = 0.2;
+  const double even = visits * num_heads_q / multiprocessors;
+  const double share = kMostShare * even;
+  return share < 1 ? 1 : share < INT32_MAX ? static_cast<int32_t>(share) : INT32_MAX;
+}
+
+/// Whether items are cut: not where a K/V head has 5, 7 or another prime of query heads, whose pieces are single heads.
+TANGRAM_HOST_DEVICE constexpr bool is_cut_by_rule(int group) {
+  for (int divisor = 2; divisor * divisor <= group; ++divisor) {
+    if (group % divisor == 0) return true;
+  }
+  return group <= 3;
+}
+
+/// In how many pieces an item of `steps` is, as pieces_of_at_most for groups that are cut.
+TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t most_steps, int64_t steps, int group) {
+  int pieces = 1;
+  if (!is_cut_by_rule(group)) return pieces;
+  while (pieces < group && (group % pieces != 0 || steps > most_steps * pieces)) ++pieces;
+  return pieces;
+}
+
+}  // namespace tangram::schedule
