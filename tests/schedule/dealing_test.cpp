@@ -188,7 +188,7 @@ Dealing best_of_all(const Extents& extents, double spread, const AttnShape& shap
     const double slowness = (deterministic ? form.deterministic : form.slowness)[kind];
     std::optional<Dealing> how = dealing_of(form, extents, shape, kGpu, even_steps(in));
     if (slowness == 0 || !how || (deterministic && has_few_heads(shape) && how->together > 0)) continue;
-    how->heads_inside = walks_heads_inside(*how, choose_direction(extents).same_begin, spread);
+    how->heads_inside = walks_heads_inside(*how, choose_direction(extents).same_begin, spread, shape);
     const double cost = slowness * makespan(in, *how);
     if (cost < least) best = *how, least = cost;
   }
