@@ -106,7 +106,8 @@ inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extent
     how.tail_together = 1;
   }
   if (form.cached) {
-    const double head_bytes = 8.0 * static_cast<double>(shape.seqlen_q) * shape.head_dim;
+    const double rows = static_cast<double>(std::max<int64_t>(1, shape.seqlen_q));
+    const double head_bytes = 8.0 * rows * shape.head_dim;
     const int heads = std::max(1, static_cast<int>(static_cast<double>(gpu.l2_bytes) * 1.1 / head_bytes));
     how.pieces = pieces_of_sections(group, heads);
     how.together = std::max(1, heads * how.pieces / group);
