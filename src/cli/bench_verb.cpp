@@ -19,6 +19,7 @@
 #include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
 #include "core/require.hpp"
+#include "plan/program/emit.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/local_group.hpp"
 #include "tangram/mpi_group.hpp"

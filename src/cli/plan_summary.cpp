@@ -13,6 +13,7 @@
 #include "cli/text_table.hpp"
 #include "core/require.hpp"
 #include "plan/dispatch.hpp"
+#include "plan/program/emit.hpp"
 #include "plan/program/memory.hpp"
 #include "tangram/head_masks.hpp"
 #include "tangram/version.hpp"
@@ -250,8 +251,6 @@ std::string grid_text(const Plan& plan) {
                      to_string(plan.config.strategy.name), grid.row_groups, grid.row_groups == 1 ? "" : "s",
                      grid.head_ranks, grid.head_ranks == 1 ? "" : "s", chunks);
 }
-
-bool moves_kv_alone(const Plan& plan) { return plan.grid.empty() && plan.movement.empty(); }
 
 bool keeps_inputs(const Plan& plan) { return plan.config.overlap.keep_remote_kv || plan.grid.head_ranks > 1; }
 

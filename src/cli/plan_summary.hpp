@@ -57,8 +57,6 @@ int64_t kv_row_bytes_of(const HeadConfig& heads);
 std::string grid_text(const Plan& plan);
 /// `qo, 1 head group; forward 1,024 query and 0 K/V rows in 1 stage; ...`: of a plan in which queries move.
 std::string movement_text(const Plan& plan);
-/// Whether all that travels is K/V rows to their queries: Tangram's own strategy.
-bool moves_kv_alone(const Plan& plan);
 /// Whether a step hands on what forward fetched to backward. Strategies that exchange heads do so as published.
 bool keeps_inputs(const Plan& plan);
 /// Bytes that all ranks receive in a step with results in the inputs' dtype; not of a plan that moves K/V alone.

@@ -10,6 +10,7 @@
 #include "cli/node_traffic.hpp"
 #include "cli/step.hpp"
 #include "cli/text_table.hpp"
+#include "plan/program/emit.hpp"
 #include "tangram/head_masks.hpp"
 
 namespace tangram::cli {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/require.hpp"
+#include "plan/program/emit.hpp"
 #include "tangram/flex_attention.hpp"
 
 namespace tangram {

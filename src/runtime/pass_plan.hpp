@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "plan/program/emit.hpp"
 #include "tangram/attention.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/dist_attention.hpp"
@@ -42,9 +43,6 @@ void agree_on_call(Communicator& communicator, const CallFacts& call);
 
 /// Throws InvalidArgument unless the plan is for `size` ranks; asserts that stages of K/V are consistent.
 void check_plan(const Plan& plan, int size);
-
-/// Whether queries stay with their ranks, and heads do.
-inline bool moves_kv_alone(const Plan& plan) { return plan.grid.empty() && plan.movement.empty(); }
 
 /// Query rows of the rank's shard against key rows of its buffer; against none where every call has its own.
 AttnShape rank_shape(const Plan& plan, int rank);

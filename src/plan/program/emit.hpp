@@ -85,6 +85,8 @@ inline constexpr ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_
 
 std::vector<ProgramMask> program_masks(const Plan& plan, int rank, const ProgramTarget& target);
 
+/// Whether queries stay with their ranks, and heads do.
+inline bool moves_kv_alone(const Plan& plan) { return plan.grid.empty() && plan.movement.empty(); }
 /// Whether a forward pass can leave something to its backward pass.
 bool can_keep(const Plan& plan);
 

@@ -318,8 +318,7 @@ class PlayedPass {
 
 StepPrograms step_programs(const Plan& plan, const CallShape& call, const ProgramTarget& target, bool kept) {
   // The K/V rows of a rank alone land in tensors of their own, as long as they are.
-  const bool moves_kv_alone = plan.grid.empty() && plan.movement.empty();
-  StepPrograms programs{target, {}, {}, kept, !target.sends_from_anywhere && !moves_kv_alone};
+  StepPrograms programs{target, {}, {}, kept, !target.sends_from_anywhere && !moves_kv_alone(plan)};
   CallShape forward = call;
   forward.keeps = kept;
   for (int rank = 0; rank < plan.cp_size(); ++rank) {

@@ -16,13 +16,13 @@
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/workspace.hpp"
+#include "plan/program/emit.hpp"
 #include "runtime/device/float_kernels.hpp"
 #include "runtime/device/owner_kernels.hpp"
 #include "runtime/device/program_attention.hpp"
 #include "runtime/device/row_kernels.hpp"
 #include "runtime/pass_plan.hpp"
 #include "runtime/rows.hpp"
-#include "tangram/env.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::device {
@@ -208,12 +208,9 @@ class DeviceAttention final : public PlanExecutor {
                 (given.bytes >= needed && reinterpret_cast<uintptr_t>(given.data) % cuda::kScratchAlignment == 0),
             "DistAttention: the workspace must have at least {} bytes, aligned to {} (got {} bytes at {})", needed,
             cuda::kScratchAlignment, given.bytes, given.data);
-    const CallFacts call = facts_of(base_.facts, *base_.plan, args);
-    if (Env::get().sanity_check && communicator_.size() > 1) {  // before a row moves, not by the epochs
-      agree_on_call(communicator_.control(), call);
-    }
+    program_.compare(args);
     try {
-      const SharedFacts shared(communicator_, call);
+      const SharedFacts shared(communicator_, facts_of(base_.facts, *base_.plan, args));
       std::optional<cuda::Workspace::Lease> lease;
       if (given.data == nullptr && needed > 0) {
         lease.emplace(communicator_.workspace().acquire(static_cast<size_t>(needed), cuda::as_stream(stream)));

@@ -7,6 +7,7 @@
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
+#include "runtime/pass_plan.hpp"
 #include "tangram/env.hpp"
 #include "tangram/flex_attention.hpp"
 
@@ -54,12 +55,22 @@ DeviceProgram ProgramAttention::write(Kind kind, const CallShape& call) const {
 const DeviceProgram& ProgramAttention::program(Kind kind, const CallShape& call) {
   const auto key = std::pair(kind, call);
   const auto found = programs_.find(key);
-  if (found == programs_.end()) {
-    const bool kept = kind == Kind::kForward ? moves_keys_alone() && keeps() : kind == Kind::kBackwardKept;
-    check_.before_call(*base_.plan, call, options_.target, kept);
-  }
   return found != programs_.end() ? found->second : programs_.emplace(key, write(kind, call)).first->second;
 }
+
+const DeviceProgram& ProgramAttention::checked_program(Kind kind, const CallShape& call) {
+  const bool kept = kind == Kind::kForward ? moves_keys_alone() && keeps() : kind == Kind::kBackwardKept;
+  check_.before_call(*base_.plan, call, options_.target, kept);
+  return program(kind, call);
+}
+
+template <class Args>
+void ProgramAttention::compare_calls(const Args& args) const {
+  if (!Env::get().sanity_check || communicator_.size() == 1) return;
+  agree_on_call(communicator_.control(), facts_of(base_.facts, *base_.plan, args));
+}
+void ProgramAttention::compare(const DistForwardArgs& args) const { compare_calls(args); }
+void ProgramAttention::compare(const DistBackwardArgs& args) const { compare_calls(args); }
 
 CallShape ProgramAttention::shape_of(DType result_dtype, const Sink& sink) const {
   CallShape call =
@@ -95,7 +106,7 @@ void ProgramAttention::find_sizes() {
   for (const Kind kind : kinds()) {
     for (const DType dtype : results) {
       call.out = call.dq = call.dk = call.dv = dtype;
-      const ArenaLayout layout = write(kind, call).layout;
+      const ArenaLayout& layout = program(kind, call).layout;
       arena_bytes_ = std::max(arena_bytes_, layout.arena_bytes);
       work_bytes_ = std::max(work_bytes_, layout.work_bytes);
     }
@@ -280,7 +291,7 @@ void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
     pass->drop_kept({args.kept->device_slot});
   }
   if (args.kept != nullptr) *args.kept = {};
-  const DeviceProgram& written = program(Kind::kForward, shape_of(args.out.dtype, args.sink));
+  const DeviceProgram& written = checked_program(Kind::kForward, shape_of(args.out.dtype, args.sink));
   const ProgramArguments arguments = arguments_of(args);
   open(Kind::kForward, written.program, arguments, nullptr, stream);
   const bool is_kept = pass != nullptr && args.kept != nullptr && keeps();
@@ -299,7 +310,7 @@ void ProgramAttention::forward(const DistForwardArgs& args, void* stream) {
 
 void ProgramAttention::backward(const DistBackwardArgs& args, void* stream) {
   const Kind kind = args.kept != nullptr && args.kept->valid ? Kind::kBackwardKept : Kind::kBackward;
-  const DeviceProgram& written = program(kind, shape_of(args));
+  const DeviceProgram& written = checked_program(kind, shape_of(args));
   const ProgramArguments arguments = arguments_of(args);
   open(kind, written.program, arguments, args.kept, stream);
   run(kind, written, arguments, args.workspace, false, stream);

@@ -42,6 +42,10 @@ class ProgramAttention {
   /// Throw InvalidArgument before anything is put on a stream. Calls need a workspace.
   void check(const DistForwardArgs& args) const;
   void check(const DistBackwardArgs& args) const;
+  /// Under TANGRAM_SANITY_CHECK, collective: throws InvalidArgument on every rank, naming what differs, before a row
+  /// moves, unless all ranks make the same call. Else epochs compare them.
+  void compare(const DistForwardArgs& args) const;
+  void compare(const DistBackwardArgs& args) const;
   void forward(const DistForwardArgs& args, void* stream);
   void backward(const DistBackwardArgs& args, void* stream);
 
@@ -56,11 +60,15 @@ class ProgramAttention {
 
   bool by_heads() const { return base_.plan->grid.head_ranks > 1; }
   bool moves_queries() const { return !base_.plan->movement.empty(); }
-  bool moves_keys_alone() const { return base_.plan->grid.empty() && !moves_queries(); }
+  bool moves_keys_alone() const { return moves_kv_alone(*base_.plan); }
   bool keeps() const { return can_keep(*base_.plan) && options_.with_backward; }
   std::vector<Kind> kinds() const;
   DeviceProgram write(Kind kind, const CallShape& call) const;
   const DeviceProgram& program(Kind kind, const CallShape& call);
+  /// The same for a call, verified under TANGRAM_SANITY_CHECK.
+  const DeviceProgram& checked_program(Kind kind, const CallShape& call);
+  template <class Args>
+  void compare_calls(const Args& args) const;
   CallShape shape_of(DType result_dtype, const Sink& sink) const;
   CallShape shape_of(const DistBackwardArgs& args) const;
   /// What passes are prepared for: their casts are those of every call.

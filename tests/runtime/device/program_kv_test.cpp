@@ -189,6 +189,37 @@ TEST(ProgramKv, APassLeavesNaNWhereRowsLanded) {
       });
 }
 
+TEST(ProgramKv, RanksThatMakeOtherCallsAreToldBeforeARowMovesUnderTheSanityCheck) {
+  const Mask mask = causal_mask(kSeqlen, kSeqlen);
+  StepOptions options;
+  options.heads = heads_of(2, 2, DType::kFloat32);
+  const auto plan = plan_of(mask, options.heads, 2, 1, 1);
+  const StreamBackend backend;
+  const auto messages_of = [&](float softcap_of_rank_1) {
+    std::vector<std::string> messages(2);
+    run_local_ranks(2, [&](Communicator& comm) {
+      const StepInputs inputs = testing::make_inputs(mask, options);
+      ProgramRank rank(plan, comm, backend, {.result_dtype = DType::kFloat32});
+      StepResults local = testing::make_results(kSeqlen / 2, kSeqlen / 2, options);
+      const Range half = {0, kSeqlen / 2};
+      DistForwardArgs args{slice_rows(ConstTensorView(inputs.q), half), slice_rows(ConstTensorView(inputs.k), half),
+                           slice_rows(ConstTensorView(inputs.v), half), local.out, local.lse.data<float>()};
+      args.options.softcap = comm.rank() == 1 ? softcap_of_rank_1 : 0;
+      comm.reset_counters();
+      try {
+        rank.attention->compare(args);
+      } catch (const InvalidArgument& error) {
+        messages[static_cast<size_t>(comm.rank())] = error.what();
+      }
+      EXPECT_EQ(comm.counters().rows_sent, 0);
+      comm.barrier("calls have been compared");
+    });
+    return messages;
+  };
+  EXPECT_THAT(messages_of(30), ::testing::Each(HasSubstr("softcap")));
+  EXPECT_THAT(messages_of(0), ::testing::Each(""));
+}
+
 TEST(ProgramKv, KeptRowsAreGivenToBothPassesWhereThePlanKeepsThem) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const StreamBackend backend;
