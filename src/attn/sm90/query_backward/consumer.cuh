@@ -149,7 +149,7 @@ struct Consumer : Keys {
     if (warpgroup == 1) Turn::pass_to(0);
     for (;;) {
       await_step();
-      const StepMessage& message = smem.step[stage()];
+      const auto& message = smem.step[stage()];
       const int32_t kind = uniform(message.kind), count = uniform(message.count);
       if (kind & kStepStop) break;
       if (count == 0) {

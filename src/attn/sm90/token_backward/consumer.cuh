@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// What a consumer warpgroup does where a step's keys are named one by one: which rows see them, sums of dk and dv row by
+// row, and where dq goes. The products and their order are those of query_backward::Consumer.
+#pragma once
+
+#include "attn/sm90/backward/epilogue.cuh"
+#include "attn/sm90/query_backward/consumer.cuh"
+#include "attn/sm90/token_backward/traits.cuh"
+
+namespace tangram::sm90::token_backward {
+
+template <typename Traits>
+struct TokenConsumer : query_backward::ConsumerBase<Traits> {
+  using Base = query_backward::ConsumerBase<Traits>;
+  using typename Base::Half;
+  using typename Base::Packed;
+  using typename Base::Scores;
+  using Element = typename Traits::Element;
+  using Base::arrive;
+  using Base::dq;
+  using Base::fresh_thread;
+  using Base::params;
+  using Base::smem;
+  using Base::stage;
+  static constexpr int kHeadDim = Traits::kHeadDim;
+
+  using Base::Base;
+
+  /// The first of this thread's two keys in a step; the other is 8 further.
+  __device__ __forceinline__ int32_t first_key() {
+    const uint32_t self = fresh_thread();
+    return static_cast<int32_t>(self / 32 * 16 + self % 32 / 4);
+  }
+
+  /// Adds a panel of dk or dv of step `at` to the sums of their keys: of a quad 64 bytes of each of its two rows.
+  __device__ __forceinline__ void add_sums(float* to, const Half& sums, uint32_t at, int panel) {
+    const StepMessage& message = smem.step[at % Traits::kStagesK];
+    const int64_t first_row = int64_t{message.kv_head} * params.lists.seqlen_k;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t key = step_key(params.lists, message, first_key() + r * 8);
+      if (key < 0) continue;
+      float4* vectors = reinterpret_cast<float4*>(to + (first_row + key) * kHeadDim + panel * kPanelColumns) +
+                        fresh_thread() % 4;
+#pragma unroll
+      for (int j = 0; j < kPanelColumns / 16; ++j) {
+        const float* part = &sums[j * 8 + r * 2];
+        ptx::reduce_add_f32x4(vectors + j * 4, {part[0], part[1], part[4], part[5]});
+      }
+    }
+  }
+
+  /// Of the current step, the blocks of rows that see this thread's two keys.
+  struct Visible {
+    bool masked;
+    uint32_t row_blocks[2];
+  };
+  __device__ __forceinline__ void find_visible(Visible& visible) {
+    const StepMessage& message = smem.step[stage()];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t at = first_key() + r * 8;
+      if (params.lists.packing.tokens == 1) {
+        visible.row_blocks[r] = step_key(params.lists, message, at) >= 0 ? kAllBlocks : 0;
+      } else {
+        visible.row_blocks[r] = at < message.count ? __ldg(params.lists.row_blocks + message.first + at) : 0;
+      }
+    }
+    visible.masked = __any_sync(0xffffffff, (visible.row_blocks[0] & visible.row_blocks[1]) != kAllBlocks);
+  }
+  /// P of the scores; zeros where a key is not visible, or none was loaded.
+  __device__ __forceinline__ void exponentiate(Packed& p, Scores& s, const Visible& visible) {
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) s[i] = ptx::exp2_approx(s[i] * params.scale_log2);
+    if (visible.masked) {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) {
+        s[i] = visible.row_blocks[i / 2 % 2] >> (i / 4) & 1 ? s[i] : 0.0f;
+      }
+    }
+    pack_operand<Element>(p, s);
+  }
+
+  /// Of the item whose last step is the current one, which is given back.
+  __device__ __forceinline__ void write_dq() {
+    const StepMessage& message = smem.step[stage()];
+    const int32_t first_query = message.first_query, first_head = message.kv_head * params.lists.packing.heads;
+    arrive(&smem.k_empty[stage()]);
+    const uint32_t self = fresh_thread();
+    const int lane = static_cast<int>(self % 32);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t row = static_cast<int32_t>(self / 32 * 16) + lane / 4 + r * 8;
+      const Packing& packing = params.lists.packing;
+      const int32_t token = row / packing.rows_per_token, head = row - token * packing.rows_per_token;
+      const int32_t query = first_query + token;
+      const bool exists = token < packing.tokens && query < params.lists.seqlen_q && head < packing.heads;
+      const int64_t at = int64_t{query} * params.dq_row_stride + (first_head + head) * params.dq_head_stride;
+      char* to = static_cast<char*>(params.dq) + at * (params.dq_type == GradType::kFloat32 ? 4 : 2);
+      backward::write_row<Element, kHeadDim, false>(dq, r * 2, params.softmax_scale, to, exists, params.dq_type, false,
+                                                    lane, kHeadDim);
+    }
+  }
+};
+
+template <typename Traits>
+using Consumer = query_backward::Consumer<Traits, TokenConsumer<Traits>>;
+
+}  // namespace tangram::sm90::token_backward

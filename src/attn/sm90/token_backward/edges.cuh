@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The two small kernels around the main one. Before: row statistics of every item, as the main kernel loads them, from
+// out, dout and lse, and zeroed sums. After: dk and dv from their sums.
+#pragma once
+
+#include "attn/sm90/backward/edges.cuh"
+#include "attn/sm90/token_backward/traits.cuh"
+
+namespace tangram::sm90::token_backward {
+
+inline constexpr int kEdgeThreads = backward::kEdgeThreads;
+
+/// One CTA for each item, through all K/V heads. Rows that are none, or see nothing, have statistics of zero.
+template <typename Element, int kHeadDim>
+__global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t num_sums = int64_t{2} * params.num_heads_kv * params.seqlen_k * (kHeadDim / 4);
+  const int64_t num_threads = int64_t{gridDim.x} * kEdgeThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kEdgeThreads + thread; i < num_sums; i += num_threads) {
+    reinterpret_cast<float4*>(params.dk_sums)[i] = float4{};
+  }
+  const auto item = static_cast<int32_t>(blockIdx.x);
+  for (int part = thread; item == 0 && part < params.num_parts; part += kEdgeThreads) params.tickets[part] = 0;
+  const int32_t kv_head = item / params.items_per_head;
+  if (kv_head >= params.num_heads_kv) return;  // no queries at all
+  const Packing& packing = params.packing;
+  const int32_t num_heads_q = params.num_heads_kv * packing.heads;
+  const int32_t first_query = (item - kv_head * params.items_per_head) * packing.tokens;
+  constexpr int kLanes = kHeadDim / 8;  // of a row
+  constexpr int kRowsAtOnce = kEdgeThreads / kLanes;
+  const int column = thread % kLanes * 8;
+#pragma unroll 4
+  for (int packed = thread / kLanes; packed < kRows; packed += kRowsAtOnce) {
+    const int32_t token = packed / packing.rows_per_token, in_group = packed - token * packing.rows_per_token;
+    const int32_t query = first_query + token, head = kv_head * packing.heads + in_group;
+    float lse = 0.0f, sum = 0.0f;
+    bool sees = false;
+    if (token < packing.tokens && query < params.seqlen_q && in_group < packing.heads) {
+      lse = __ldg(params.lse + int64_t{query} * num_heads_q + head);
+      sees = __ldg(params.counts + int64_t{kv_head} * params.seqlen_q + query) > 0;
+    }
+    if (sees) {
+      const int64_t dout_at = query * params.dout_row_stride + head * params.dout_head_stride + column;
+      const int64_t out_at = query * params.out_row_stride + head * params.out_head_stride + column;
+      float x[8], y[8];
+      backward::unpack_eight<Element>(
+          y, __ldg(reinterpret_cast<const uint4*>(static_cast<const Element*>(params.dout) + dout_at)));
+      if (params.out_float32) {
+        backward::load_eight_floats(x, static_cast<const float*>(params.out) + out_at);
+      } else {
+        backward::unpack_eight<Element>(
+            x, __ldg(reinterpret_cast<const uint4*>(static_cast<const Element*>(params.out) + out_at)));
+      }
+#pragma unroll
+      for (int k = 0; k < 8; ++k) sum += x[k] * y[k];
+    }
+#pragma unroll
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+    if (thread % kLanes == 0) {
+      const uint2 lse_terms = backward::split_in_three(sees ? lse * (-1.0f / params.softmax_scale) : 0.0f);
+      const uint2 delta_terms = backward::split_in_three(-sum);
+      reinterpret_cast<uint4*>(params.stats)[int64_t{item} * kRows + packed] = {lse_terms.x, lse_terms.y,
+                                                                                delta_terms.x, delta_terms.y};
+    }
+  }
+}
+
+/// A thread for every four sums, of dk and of dv.
+template <typename Element, int kHeadDim>
+__global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_constant__ EdgeParams params) {
+  const int64_t num_vectors = int64_t{params.num_heads_kv} * params.seqlen_k * (kHeadDim / 4);
+  const int64_t vector = int64_t{blockIdx.x} * kEdgeThreads + threadIdx.x;
+  ptx::grid_dependency_wait();
+  if (vector >= 2 * num_vectors) return;
+  const bool is_dv = vector >= num_vectors;
+  const int64_t place = (is_dv ? vector - num_vectors : vector) / (kHeadDim / 4);
+  const int64_t kv_head = place / params.seqlen_k, key = place - kv_head * params.seqlen_k;
+  const float4 sums = __ldcs(reinterpret_cast<const float4*>(params.dk_sums) + vector);
+  const float scale = is_dv ? 1.0f : params.softmax_scale;
+  const int64_t at = (is_dv ? key * params.dv_row_stride + kv_head * params.dv_head_stride
+                            : key * params.dk_row_stride + kv_head * params.dk_head_stride) +
+                     sum_column(static_cast<int>(vector % (kHeadDim / 4)) * 4);
+  void* to = is_dv ? params.dv : params.dk;
+  if (params.dkv_type == GradType::kFloat32) {
+    auto* row = reinterpret_cast<float2*>(static_cast<float*>(to) + at);
+    row[0] = {sums.x * scale, sums.y * scale};
+    row[4] = {sums.z * scale, sums.w * scale};
+  } else {
+    auto* row = reinterpret_cast<uint32_t*>(static_cast<Element*>(to) + at);
+    row[0] = pack_pair<Element>(sums.x * scale, sums.y * scale);
+    row[4] = pack_pair<Element>(sums.z * scale, sums.w * scale);
+  }
+}
+
+}  // namespace tangram::sm90::token_backward
