@@ -13,9 +13,6 @@
 
 namespace tangram::sm90::tokens {
 
-/// Of counts, as calls have them first in their workspace.
-int64_t counts_bytes(const AttnShape& shape);
-
 /// Enqueues the check: `counts` [num_heads_kv, seqlen_q] receives of each list how many of its entries are to be
 /// walked, up to the last that names a key; 0 for lists that name none or are refused. Entries before that are -1 or a
 /// row of k, each row once. Throws CudaError.

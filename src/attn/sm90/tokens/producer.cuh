@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The warpgroup that gathers rows of K and V, one by one, and the query heads of an item.
+#pragma once
+
+#include "attn/sm90/tokens/traits.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/warp.cuh"
+
+namespace tangram::sm90::tokens {
+
+/// Which list and which query heads an item is of.
+struct Item {
+  int32_t kv_head, row, first_head, num_heads;
+
+  __device__ __forceinline__ Item(const Params& params, int32_t index) {
+    const int32_t list = index / params.parts, part = index - list * params.parts;
+    kv_head = list / params.seqlen_q;
+    row = list - kv_head * params.seqlen_q;
+    const int32_t size = (params.heads_per_kv + params.parts - 1) / params.parts;
+    first_head = kv_head * params.heads_per_kv + part * size;
+    num_heads = min(size, params.heads_per_kv - part * size);
+  }
+};
+
+template <typename Traits>
+struct Producer {
+  using Element = typename Traits::Element;
+  static constexpr int kRowsOfThread = Traits::kRowsOfThread;
+
+  const Params& params;
+  Smem<Traits>& smem;
+  const uint32_t thread;
+  uint32_t step = 0;        // in all items
+  uint32_t handed = 0;      // of these, how many consumers know of
+  uint32_t items = 0;       // of those that see keys
+  uint32_t item_begin = 0;  // the first step of the last one
+  int32_t keys[kRowsOfThread];
+
+  __device__ Producer(const Params& params_in, Smem<Traits>& smem_in)
+      : params(params_in), smem(smem_in), thread(threadIdx.x) {}
+
+  /// Which 16 bytes of a row, and which row of eight, this thread copies.
+  __device__ __forceinline__ uint32_t chunk() const { return thread % Traits::kChunks; }
+  __device__ __forceinline__ uint32_t first_row() const { return thread / Traits::kChunks; }
+  /// Where they go in a tile.
+  template <int kPanelBytes>
+  __device__ __forceinline__ uint32_t place() const {
+    return chunk() / 8 * kPanelBytes + first_row() * kPanelRowBytes + ((chunk() % 8 ^ first_row()) << 4);
+  }
+
+  __device__ __forceinline__ void load_keys(const int32_t* list, int32_t begin, int32_t count) {
+#pragma unroll
+    for (int i = 0; i < kRowsOfThread; ++i) {
+      const int32_t at = begin + static_cast<int32_t>(first_row()) + i * Traits::kRowsAtOnce;
+      keys[i] = at < count ? __ldg(list + at) : -1;
+    }
+  }
+
+  __device__ __forceinline__ void copy_q(const Item& item) {
+    const uint32_t to = ptx::smem_address(smem.q) + place<Traits::kPanelBytesQ>();
+    const Element* from = static_cast<const Element*>(params.q) + item.row * params.q_row_stride + chunk() * 8;
+#pragma unroll 4
+    for (int i = 0; i < Traits::kRows / Traits::kRowsAtOnce; ++i) {
+      const int32_t head = static_cast<int32_t>(first_row()) + i * Traits::kRowsAtOnce;
+      const bool none = head >= item.num_heads;
+      ptx::cp_async_16(to + i * kSwizzleBytes, from + (none ? 0 : item.first_head + head) * params.q_head_stride, none);
+    }
+  }
+
+  /// Slots without a key become zeros: what is not selected is not read.
+  __device__ __forceinline__ void copy_rows(unsigned char* tile, const void* rows, int64_t row_stride, int64_t offset) {
+    const uint32_t to = ptx::smem_address(tile) + place<Traits::kPanelBytesK>();
+    const Element* from = static_cast<const Element*>(rows) + offset + chunk() * 8;
+#pragma unroll
+    for (int i = 0; i < kRowsOfThread; ++i) {
+      ptx::cp_async_16(to + i * kSwizzleBytes, from + max(keys[i], 0) * row_stride, keys[i] < 0);
+    }
+  }
+
+  __device__ __forceinline__ void note_missing(uint32_t stage) {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < kRowsOfThread; ++i) bits |= static_cast<uint32_t>(keys[i] < 0) << i;
+    bits |= __shfl_xor_sync(0xffffffff, bits, 16) << 16;
+    if (thread % 32 == 0) smem.missing[stage][thread / 32] = bits;
+  }
+
+  /// Of the first step that was not, whose copies have ended.
+  __device__ __forceinline__ void hand_over() {
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (thread % 32 == 0) ptx::mbarrier_arrive(&smem.full[handed % Traits::kStages]);
+    ++handed;
+  }
+  __device__ __forceinline__ void hand_all_over() {
+    ptx::cp_async_wait<0>();
+    if (handed < step) hand_over();
+  }
+
+  __device__ __forceinline__ void begin_item(const Item& item) {
+    // Who waits for Q to be free must not hold back the only step of the item that has it.
+    if (handed <= item_begin) hand_all_over();
+    ptx::mbarrier_wait(&smem.q_empty, items % 2 ^ 1);
+    copy_q(item);
+    item_begin = step;
+    ++items;
+  }
+
+  __device__ __forceinline__ void run_item(const Item& item, int32_t count) {
+    const int32_t* list = params.indices + (int64_t{item.row} * params.num_heads_kv + item.kv_head) * params.topk;
+    load_keys(list, 0, count);
+#pragma unroll 1
+    for (int32_t begin = 0; begin < count; begin += Traits::kKeys) {
+      const uint32_t stage = step % Traits::kStages;
+      ptx::mbarrier_wait(&smem.empty[stage], step / Traits::kStages % 2 ^ 1);
+      if (begin == 0) begin_item(item);
+      copy_rows(smem.k[stage], params.k, params.k_row_stride, item.kv_head * params.k_head_stride);
+      copy_rows(smem.v[stage], params.v, params.v_row_stride, item.kv_head * params.v_head_stride);
+      ptx::cp_async_commit();
+      note_missing(stage);
+      load_keys(list, begin + Traits::kKeys, count);
+      // The step before is handed over once this one is on its way. Consumers give a stage back once they have seen the
+      // next one, so that takes three stages.
+      static_assert(Traits::kStages >= 3);
+      ptx::cp_async_wait<1>();
+      if (handed < step) hand_over();
+      ++step;
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (int32_t index = static_cast<int32_t>(blockIdx.x); index < params.num_items;
+         index += static_cast<int32_t>(gridDim.x)) {
+      const int32_t count = __ldg(params.counts + index / params.parts);
+      if (count > 0) run_item(Item(params, index), count);
+    }
+    hand_all_over();
+  }
+};
+
+}  // namespace tangram::sm90::tokens
