@@ -42,10 +42,10 @@ __device__ __forceinline__ int32_t step_key(const ListParams& lists, const StepM
   return at < message.count ? __ldg(keys + message.first + at) : -1;
 }
 
-/// The columns of sums, so that a thread's accumulators of a row are vectors: of every 16 columns float4 i holds columns
-/// 2 i and 2 i + 1, and those 8 further.
+/// Which column sum `index` of a row is: TokenConsumer::add_sums adds 32 at once, four from each of eight threads.
 __device__ __forceinline__ int sum_column(int index) {
-  return index / 16 * 16 + index % 16 / 4 * 2 + index % 2 + index % 4 / 2 * 8;
+  const int turn = index / 32 % 2, thread = index / 4 % 8, i = index % 4;
+  return index / 64 * 64 + thread / 4 * 32 + turn * 16 + i / 2 * 8 + thread % 4 * 2 + i % 2;
 }
 
 }  // namespace tangram::sm90::token_backward

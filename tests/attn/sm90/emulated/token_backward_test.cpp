@@ -9,7 +9,7 @@
 #include "attn/sm90/token_backward/edges.cuh"
 #include "attn/sm90/token_backward/kernel.cuh"
 #include "attn/sm90/token_backward/lists.cuh"
-#include "attn/tokens/random_token_gradients.hpp"
+#include "attn/token_gradients.hpp"
 
 namespace tangram::test {
 namespace {
@@ -17,36 +17,53 @@ namespace {
 namespace token = sm90::token_backward;
 using emulated::Order;
 
-struct Case : TokenCase {
-  uint32_t blocks;         // of the grid
-  int32_t parts_of = 100;  // items
+struct Case {
+  TokenCase tokens;
+  uint32_t blocks;          // of the grid
+  int32_t parts_of = 1000;  // items
 };
 
+/// The head dimension and dtype are those of the kernel.
 AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
   return {rows, keys, heads_q, heads_kv, 0, 0, DType::kBFloat16};
 }
 
 std::vector<Case> cases() {
-  constexpr DType kF32 = DType::kFloat32;
+  constexpr DType kF32 = DType::kFloat32, kF16 = DType::kFloat16;  // kF16: the dtype of the kernel
+  using enum TokenLists;
   return {
-      {{"128 heads", shape_of(9, 300, 128, 1), 150}, 2},
-      {{"128 heads, two key heads", shape_of(4, 140, 256, 2), 200, kF32, true}, 3},
-      {{"64 heads", shape_of(11, 300, 64, 1), 140}, 2},
-      {{"64 heads, near", shape_of(8, 400, 64, 1), 200, kF32, false, true}, 1},
-      {{"16 heads, two key heads", shape_of(19, 260, 32, 2), 70}, 2, 3},
-      {{"8 heads, two key heads", shape_of(37, 300, 16, 2), 40, kF32, true}, 2},
-      {{"2 heads", shape_of(20, 90, 4, 2), 9}, 2},
-      {{"24 heads", shape_of(12, 150, 24, 1), 60}, 2},
-      {{"12 heads, two key heads", shape_of(10, 150, 24, 2), 60, DType::kBFloat16, true}, 2},
-      {{"no indices", shape_of(5, 20, 8, 1), 0}, 1},
+      {{"128 heads", shape_of(9, 300, 128, 1), 150, kHoles, kF16}, 2},
+      {{"128 heads, two key heads", shape_of(4, 140, 256, 2), 200, kRefused, kF32, true}, 3},
+      {{"64 heads", shape_of(11, 300, 64, 1), 140, kHoles, kF16}, 2},
+      {{"64 heads, causal", shape_of(7, 400, 64, 1), 5, kCausal, kF32}, 1},
+      {{"16 heads, two key heads", shape_of(19, 260, 32, 2), 70, kHoles, kF16}, 2, 3},
+      {{"8 heads, two key heads", shape_of(37, 300, 16, 2), 40, kRefused, kF32, true}, 2},
+      {{"8 heads, all keys", shape_of(17, 260, 8, 1), 260, kFull, kF32, true}, 2},
+      {{"2 heads", shape_of(20, 90, 4, 2), 9, kHoles, kF16}, 2},
+      {{"24 heads", shape_of(12, 150, 24, 1), 60, kFull, kF16}, 2},
+      {{"12 heads, two key heads", shape_of(10, 150, 24, 2), 60, kHoles, kF32, true}, 2},
+      {{"no indices", shape_of(5, 20, 8, 1), 0, kHoles, kF32}, 1},
   };
 }
 
-token::EdgeParams edge_of(RandomTokens& r) {
-  const AttnShape& s = r.config.shape;
+/// As the check of lists leaves them.
+std::vector<int32_t> counts_of(const reference::TokenProblem& p) {
+  std::vector<int32_t> counts(static_cast<size_t>(p.heads_kv * p.rows_q));
+  for (int64_t row = 0; row < p.rows_q; ++row) {
+    for (int head = 0; head < p.heads_kv; ++head) {
+      int64_t count = p.keys(row, head).empty() ? 0 : p.topk;
+      while (count > 0 && p.list(row, head)[count - 1] < 0) --count;
+      counts[static_cast<size_t>(head * p.rows_q + row)] = static_cast<int32_t>(count);
+    }
+  }
+  return counts;
+}
+
+token::EdgeParams edge_of(RandomTokens& r, const std::vector<int32_t>& counts) {
+  const AttnShape& s = r.shape;
   const AttnBackwardArgs args = r.backward_args();
   token::EdgeParams edge{};
-  edge.out = args.out.data, edge.dout = args.dout.data, edge.lse = args.lse, edge.counts = r.counts.data();
+  edge.out = args.out.data, edge.dout = args.dout.data, edge.lse = args.lse, edge.counts = counts.data();
   edge.dk = args.dk.data, edge.dv = args.dv.data;
   edge.out_row_stride = args.out.row_stride, edge.out_head_stride = args.out.head_stride;
   edge.dout_row_stride = args.dout.row_stride, edge.dout_head_stride = args.dout.head_stride;
@@ -58,18 +75,18 @@ token::EdgeParams edge_of(RandomTokens& r) {
   edge.items_per_head = (edge.seqlen_q + edge.packing.tokens - 1) / edge.packing.tokens;
   edge.softmax_scale = static_cast<float>(r.problem.scale);
   edge.out_float32 = args.out.dtype == DType::kFloat32;
-  edge.dkv_type = r.config.gradients == DType::kFloat32 ? token::GradType::kFloat32 : token::GradType::kInput;
+  edge.dkv_type = args.dk.dtype == DType::kFloat32 ? token::GradType::kFloat32 : token::GradType::kInput;
   return edge;
 }
 
-token::ListParams lists_of(RandomTokens& r, const token::EdgeParams& edge) {
+token::ListParams lists_of(const RandomTokens& r, const token::EdgeParams& edge) {
   token::ListParams lists{};
-  lists.indices = r.problem.indices.data();
-  lists.counts = r.counts.data();
+  lists.indices = r.indices.data();
+  lists.counts = edge.counts;
   lists.packing = edge.packing;
   lists.seqlen_q = edge.seqlen_q, lists.seqlen_k = edge.seqlen_k;
   lists.num_heads_kv = edge.num_heads_kv;
-  lists.topk = static_cast<int32_t>(r.config.topk);
+  lists.topk = static_cast<int32_t>(r.problem.topk);
   lists.capacity = std::min(edge.seqlen_k, edge.packing.tokens * lists.topk);
   lists.items_per_head = edge.items_per_head;
   return lists;
@@ -90,13 +107,14 @@ struct ListMemory {
 };
 
 token::Params params_of(RandomTokens& r, const token::EdgeParams& edge, const token::ListParams& lists) {
-  AttnBackwardArgs args = r.backward_args();
+  const AttnBackwardArgs args = r.backward_args();
   token::Params params{};
-
-
-  params.q_map = emulated::heads_first_map(r.of_queries(r.q), 1, edge.packing.heads, 1, emulated::Columns::kPanels);
-  params.dout_map =
-      emulated::heads_first_map(r.of_queries(r.dout), 1, edge.packing.heads, 1, emulated::Columns::kPanels);
+  const auto map_of = [&](HostTensor& tensor) {
+    return emulated::heads_first_map(RandomTokens::part(tensor, r.shape.num_heads_q), 1, edge.packing.heads, 1,
+                                     emulated::Columns::kPanels);
+  };
+  params.q_map = map_of(r.q);
+  params.dout_map = map_of(r.dout);
   const ConstTensorView* views[] = {&args.k, &args.v};
   for (int i = 0; i < 2; ++i) {
     params.keys[i] = views[i]->data;
@@ -106,7 +124,7 @@ token::Params params_of(RandomTokens& r, const token::EdgeParams& edge, const to
   params.lists = lists;
   params.stats = edge.stats;
   params.dk_sums = edge.dk_sums;
-  params.dv_sums = edge.dk_sums + int64_t{edge.num_heads_kv} * edge.seqlen_k * r.config.shape.head_dim;
+  params.dv_sums = edge.dk_sums + int64_t{edge.num_heads_kv} * edge.seqlen_k * r.shape.head_dim;
   params.dq = args.dq.data;
   params.dq_row_stride = args.dq.row_stride, params.dq_head_stride = args.dq.head_stride;
   params.softmax_scale = edge.softmax_scale;
@@ -119,7 +137,8 @@ template <typename Element, int kHeadDim>
 void run_call(RandomTokens& r, const Case& c, const Order& order) {
   using Traits = token::Traits<Element, kHeadDim>;
   static_assert(sizeof(typename Traits::SmemType) <= emulated::kSharedBytes);
-  token::EdgeParams edge = edge_of(r);
+  const std::vector<int32_t> counts = counts_of(r.problem);
+  token::EdgeParams edge = edge_of(r, counts);
   const int32_t items = edge.items_per_head * edge.num_heads_kv, in_part = std::min(c.parts_of, items);
   token::ListParams lists = lists_of(r, edge);
   const ListMemory memory(lists, in_part);
@@ -150,17 +169,22 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
 
 template <typename Element, int kHeadDim>
 void expect_close(Case c, const Order& order) {
-  SCOPED_TRACE(testing::Message() << c.name << ", order " << order.seed);
-  c.shape.head_dim = c.shape.head_dim_v = kHeadDim;
-  c.shape.dtype = std::is_same_v<Element, __half> ? DType::kFloat16 : DType::kBFloat16;
-  if (c.gradients != DType::kFloat32) c.gradients = c.shape.dtype;
-  RandomTokens r = make_random_tokens(c, 1);
+  SCOPED_TRACE(testing::Message() << c.tokens.name << ", order " << order.seed);
+  AttnShape& s = c.tokens.shape;
+  s.head_dim = s.head_dim_v = kHeadDim;
+  s.dtype = std::is_same_v<Element, __half> ? DType::kFloat16 : DType::kBFloat16;
+  if (c.tokens.out_dtype != DType::kFloat32) c.tokens.out_dtype = s.dtype;
+  RandomTokens r = make_tokens(c.tokens, 1);
+  poison_blind_queries(r);
+  const reference::TokenResult expected = reference::token_attention(r.problem);
+  fill_results(r, expected);
   run_call<Element, kHeadDim>(r, c, order);
-  expect_token_gradients(r);
-  if (!c.strided) return;
-  emulated_problem::expect_gaps_untouched(r.dq, c.shape.num_heads_q, kHeadDim);
-  emulated_problem::expect_gaps_untouched(r.dk, c.shape.num_heads_kv, kHeadDim);
-  emulated_problem::expect_gaps_untouched(r.dv, c.shape.num_heads_kv, kHeadDim);
+  expect_gradients(r, expected, gradient_tolerance(s.dtype));
+  expect_zeros(r);
+  if (!c.tokens.strided) return;
+  emulated_problem::expect_gaps_untouched(r.dq, s.num_heads_q, kHeadDim);
+  emulated_problem::expect_gaps_untouched(r.dk, s.num_heads_kv, kHeadDim);
+  emulated_problem::expect_gaps_untouched(r.dv, s.num_heads_kv, kHeadDim);
 }
 
 template <typename Element, int kHeadDim>
@@ -174,15 +198,14 @@ TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64HeadDim64) { expect_all_close<_
 
 // More keys than a map of the kernel holds: stretch by stretch, in ascending order.
 TEST(Sm90EmulatedTokenBackward, ListsOfMoreKeysThanAMap) {
-  RandomTokens r;
-  reference::TokenProblem& p = r.problem;
-  r.config = {"lists", {20, 2 * token::kMapKeys + 5000, 16, 2, 128, 128, DType::kBFloat16}, 300};
-  p.rows_q = 20, p.rows_k = r.config.shape.seqlen_k, p.topk = 300, p.heads_q = 16, p.heads_kv = 2;
-  std::mt19937 random(3);
-  make_lists(r, random);
+  const AttnShape shape{20, 2 * token::kMapKeys + 5000, 16, 2, 1, 1, DType::kBFloat16};
+  const RandomTokens r = make_tokens({"", shape, 300}, 3);
+  const reference::TokenProblem& p = r.problem;
+  const std::vector<int32_t> counts = counts_of(p);
   token::EdgeParams edge{};
   edge.packing = token::packing_of(8);
   edge.seqlen_q = 20, edge.seqlen_k = static_cast<int32_t>(p.rows_k), edge.num_heads_kv = 2, edge.items_per_head = 2;
+  edge.counts = counts.data();
   token::ListParams lists = lists_of(r, edge);
   const ListMemory memory(lists, 4);
   emulated::run_one_by_one({4, token::kListThreads, emulated::order(0)}, [&] { token::list_kernel(lists); });
