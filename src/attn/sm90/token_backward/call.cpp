@@ -26,12 +26,12 @@ constexpr int64_t kEntryBytes = sizeof(int32_t) + sizeof(uint16_t);
 
 struct Sizes {
   Packing packing;
-  int64_t items_per_head, items, capacity, items_of_part, num_parts;
+  int64_t items_per_group, items, capacity, items_of_part, num_parts;
 
   Sizes(const AttnShape& shape, int64_t topk)
       : packing(packing_of(shape.num_heads_q / shape.num_heads_kv)),
-        items_per_head((shape.seqlen_q + packing.tokens - 1) / packing.tokens),
-        items(items_per_head * shape.num_heads_kv),
+        items_per_group((shape.seqlen_q + packing.tokens - 1) / packing.tokens),
+        items(items_per_group * shape.num_heads_kv * packing.parts),
         capacity(has_lists() ? std::min(shape.seqlen_k, packing.tokens * topk) : 0),
         items_of_part(items) {
     if (capacity > 0) {
@@ -85,7 +85,7 @@ EdgeParams edge_of(const AttnShape& shape, const Sizes& sizes, const AttnBackwar
   edge.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
   edge.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
   edge.num_heads_kv = shape.num_heads_kv;
-  edge.items_per_head = static_cast<int32_t>(sizes.items_per_head);
+  edge.items_per_group = static_cast<int32_t>(sizes.items_per_group);
   edge.num_parts = static_cast<int32_t>(sizes.num_parts);
   edge.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
   edge.out_float32 = args.out.dtype == DType::kFloat32;
@@ -102,7 +102,7 @@ ListParams lists_of(const EdgeParams& edge, const Sizes& sizes, const TokenIndic
   lists.num_heads_kv = edge.num_heads_kv;
   lists.topk = static_cast<int32_t>(indices.topk);
   lists.capacity = static_cast<int32_t>(sizes.capacity);
-  lists.items_per_head = edge.items_per_head;
+  lists.items_per_group = edge.items_per_group;
   return lists;
 }
 
@@ -127,14 +127,9 @@ void fill_tensors(Params& params, const AttnBackwardArgs& args) {
 }  // namespace
 
 std::string refusal(const AttnShape& shape, int64_t topk) {
-  const int group = shape.num_heads_q / shape.num_heads_kv;
   if ((shape.head_dim != 64 && shape.head_dim != 128) || shape.head_dim_v != shape.head_dim) {
     return fmt::format("head_dim 64 or 128, of v too (got head_dim={}, head_dim_v={})", shape.head_dim,
                        shape.head_dim_v);
-  }
-  if (group > kLargestGroup) {
-    return fmt::format("at most {} query heads a K/V head (got num_heads_q={}, num_heads_kv={})", kLargestGroup,
-                       shape.num_heads_q, shape.num_heads_kv);
   }
   // Items, and places in lists, are 32-bit numbers.
   constexpr int64_t kMost = (int64_t{1} << 31) - 65536;

@@ -100,7 +100,7 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
   /// Of the item whose last step is the current one, which is given back.
   __device__ __forceinline__ void write_dq() {
     const StepMessage& message = smem.step[stage()];
-    const int32_t first_query = message.first_query, first_head = message.kv_head * params.lists.packing.heads;
+    const int32_t first_query = message.first_query, first_head = message.first_head;
     arrive(&smem.k_empty[stage()]);
     const uint32_t self = fresh_thread();
     const int lane = static_cast<int>(self % 32);

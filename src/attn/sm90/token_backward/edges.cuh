@@ -11,7 +11,7 @@ namespace tangram::sm90::token_backward {
 
 inline constexpr int kEdgeThreads = backward::kEdgeThreads;
 
-/// One CTA for each item, through all K/V heads. Rows that are none, or see nothing, have statistics of zero.
+/// One CTA for each item, through all head groups. Rows that are none, or see nothing, have statistics of zero.
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -22,18 +22,18 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   }
   const auto item = static_cast<int32_t>(blockIdx.x);
   for (int part = thread; item == 0 && part < params.num_parts; part += kEdgeThreads) params.tickets[part] = 0;
-  const int32_t kv_head = item / params.items_per_head;
-  if (kv_head >= params.num_heads_kv) return;  // no queries at all
+  if (params.seqlen_q == 0) return;
   const Packing& packing = params.packing;
-  const int32_t num_heads_q = params.num_heads_kv * packing.heads;
-  const int32_t first_query = (item - kv_head * params.items_per_head) * packing.tokens;
+  const int32_t group = item / params.items_per_group, kv_head = group / packing.parts;
+  const int32_t num_heads_q = params.num_heads_kv * packing.parts * packing.heads;
+  const int32_t first_query = (item - group * params.items_per_group) * packing.tokens;
   constexpr int kLanes = kHeadDim / 8;  // of a row
   constexpr int kRowsAtOnce = kEdgeThreads / kLanes;
   const int column = thread % kLanes * 8;
 #pragma unroll 4
   for (int packed = thread / kLanes; packed < kRows; packed += kRowsAtOnce) {
     const int32_t token = packed / packing.rows_per_token, in_group = packed - token * packing.rows_per_token;
-    const int32_t query = first_query + token, head = kv_head * packing.heads + in_group;
+    const int32_t query = first_query + token, head = group * packing.heads + in_group;
     float lse = 0.0f, sum = 0.0f;
     bool sees = false;
     if (token < packing.tokens && query < params.seqlen_q && in_group < packing.heads) {

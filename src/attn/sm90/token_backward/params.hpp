@@ -14,20 +14,23 @@ using query_backward::kKeys;
 using query_backward::kRows;
 using query_backward::kStatsFloats;
 
-inline constexpr int kBlockRows = 8;                   // a bit of an entry stands for so many rows of an item
+inline constexpr int kBlockRows = 8;  // a bit of an entry stands for so many rows of an item
 inline constexpr int kRowBlocks = kRows / kBlockRows;  // and there are so many
-inline constexpr int kLargestGroup = kRows;            // query heads of a K/V head
 
 /// How an item's kRows rows are queries by heads of one K/V head: `tokens` queries in a row, `rows_per_token` rows each,
-/// of which the last ones may be no heads, as may be rows behind the last query.
+/// of which the last ones may be no heads, as may be rows behind the last query. More heads than kRows are parts of
+/// equal size, as few as can be.
 struct Packing {
-  int32_t heads;  ///< query heads of a K/V head
+  int32_t parts;  ///< of the query heads of a K/V head; "head groups" are these, through all K/V heads
+  int32_t heads;  ///< of a part
   int32_t rows_per_token;
   int32_t tokens;
 };
-constexpr Packing packing_of(int32_t heads) {
-  const int32_t rows = (heads + kBlockRows - 1) / kBlockRows * kBlockRows;
-  return {heads, rows, kRows / rows};
+constexpr Packing packing_of(int32_t heads_per_kv) {
+  int32_t parts = (heads_per_kv + kRows - 1) / kRows;
+  while (heads_per_kv % parts != 0) ++parts;
+  const int32_t heads = heads_per_kv / parts, rows = (heads + kBlockRows - 1) / kBlockRows * kBlockRows;
+  return {parts, heads, rows, kRows / rows};
 }
 
 /// The list of an item of several queries: how many keys, and which blocks of its rows see any.
@@ -36,7 +39,7 @@ struct alignas(8) ListHead {
   uint32_t seen_blocks;
 };
 
-/// Items are counted through all K/V heads, `items_per_head` each. A call may be made by parts, of `num_items` items
+/// Items are counted through all head groups, `items_per_group` each. A call may be made by parts, of `num_items` items
 /// from `first_item` on, that use the same memory for their lists.
 struct ListParams {
   const int32_t* indices;  ///< [seqlen_q, num_heads_kv, topk]
@@ -50,7 +53,7 @@ struct ListParams {
   int32_t topk;
   int32_t capacity;  ///< of an item's list
   int32_t first_item;
-  int32_t items_per_head;
+  int32_t items_per_group;
 };
 
 /// Strides are in elements.
@@ -61,7 +64,7 @@ struct Params {
   int64_t key_head_bytes[2];
   int32_t key_row_bytes[2];
   ListParams lists;    ///< of items of one query: indices and counts, no more
-  const float* stats;  ///< [num_heads_kv * items_per_head, kStatsFloats]
+  const float* stats;  ///< of all items, kStatsFloats each
   float* dk_sums;      ///< [num_heads_kv, seqlen_k, head_dim], columns as sum_column has them; zeros before
   float* dv_sums;
   int32_t* ticket;  ///< zero before
@@ -91,7 +94,7 @@ struct EdgeParams {
   Packing packing;
   int32_t seqlen_q, seqlen_k;
   int32_t num_heads_kv;
-  int32_t items_per_head;
+  int32_t items_per_group;
   int32_t num_parts;
   float softmax_scale;
   bool out_float32;

@@ -28,13 +28,15 @@ struct Planner {
     StepMessage& to = smem.step[stage];
     to.kind = kind;
     to.count = head.count - first;
-    const int32_t item = lists.first_item + in_part, kv_head = item / lists.items_per_head;
-    const int32_t first_query = (item - kv_head * lists.items_per_head) * lists.packing.tokens;
+    const int32_t item = lists.first_item + in_part, group = item / lists.items_per_group;
+    const int32_t first_query = (item - group * lists.items_per_group) * lists.packing.tokens;
+    const int32_t kv_head = group / lists.packing.parts;
     to.first = first + (lists.packing.tokens == 1
                             ? (int64_t{first_query} * lists.num_heads_kv + kv_head) * lists.topk
                             : int64_t{in_part} * lists.capacity);
     to.item = item;
     to.kv_head = kv_head;
+    to.first_head = group * lists.packing.heads;
     to.first_query = first_query;
     to.seen_blocks = head.seen_blocks;
     ptx::mbarrier_arrive(&smem.planned[stage]);
@@ -46,7 +48,7 @@ struct Planner {
   __device__ __forceinline__ void load_rows(unsigned char* to, const TensorMap* map, uint64_t* full,
                                             const StepMessage& message) {
     const Packing& packing = params.lists.packing;
-    const int32_t head = message.kv_head * packing.heads;
+    const int32_t head = message.first_head;
 #pragma unroll 1
     for (int32_t token = 0; token < packing.tokens; ++token) {
       const int32_t row = token * packing.rows_per_token;
@@ -70,9 +72,11 @@ struct Planner {
   }
 
   __device__ __forceinline__ ListHead head_of(int32_t in_part) const {
-    // Items of one query are as many as there are counts, in their order.
-    if (params.lists.packing.tokens == 1) return {params.lists.counts[in_part], kAllBlocks};
-    return params.lists.heads[in_part];
+    const ListParams& lists = params.lists;
+    if (lists.packing.tokens > 1) return lists.heads[in_part];
+    // Of one query; a call of such items has one part.
+    const int32_t group = in_part / lists.seqlen_q, query = in_part - group * lists.seqlen_q;
+    return {lists.counts[group / lists.packing.parts * lists.seqlen_q + query], kAllBlocks};
   }
 
   __device__ __forceinline__ void run() {

@@ -20,8 +20,9 @@ struct alignas(16) StepMessage {
   int32_t kind;   ///< a sum of query_backward::StepKind
   int32_t count;  ///< of keys, from here to the end of the item; 0: an item that sees nothing
   int64_t first;  ///< where they begin, in ListParams::keys, or indices where items are one query
-  int32_t item;   ///< through all K/V heads
+  int32_t item;   ///< through all head groups
   int32_t kv_head;
+  int32_t first_head;
   int32_t first_query;
   uint32_t seen_blocks;  ///< ListHead::seen_blocks
 };

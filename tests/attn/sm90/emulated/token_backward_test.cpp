@@ -42,6 +42,7 @@ std::vector<Case> cases() {
       {{"2 heads", shape_of(20, 90, 4, 2), 9, kHoles, kF16}, 2},
       {{"24 heads", shape_of(12, 150, 24, 1), 60, kFull, kF16}, 2},
       {{"12 heads, two key heads", shape_of(10, 150, 24, 2), 60, kHoles, kF32, true}, 2},
+      {{"150 heads", shape_of(4, 140, 300, 2), 20, kHoles, kF16}, 2},
       {{"no indices", shape_of(5, 20, 8, 1), 0, kHoles, kF32}, 1},
   };
 }
@@ -72,7 +73,7 @@ token::EdgeParams edge_of(RandomTokens& r, const std::vector<int32_t>& counts) {
   edge.packing = token::packing_of(s.num_heads_q / s.num_heads_kv);
   edge.seqlen_q = static_cast<int32_t>(s.seqlen_q), edge.seqlen_k = static_cast<int32_t>(s.seqlen_k);
   edge.num_heads_kv = s.num_heads_kv;
-  edge.items_per_head = (edge.seqlen_q + edge.packing.tokens - 1) / edge.packing.tokens;
+  edge.items_per_group = (edge.seqlen_q + edge.packing.tokens - 1) / edge.packing.tokens;
   edge.softmax_scale = static_cast<float>(r.problem.scale);
   edge.out_float32 = args.out.dtype == DType::kFloat32;
   edge.dkv_type = args.dk.dtype == DType::kFloat32 ? token::GradType::kFloat32 : token::GradType::kInput;
@@ -88,7 +89,7 @@ token::ListParams lists_of(const RandomTokens& r, const token::EdgeParams& edge)
   lists.num_heads_kv = edge.num_heads_kv;
   lists.topk = static_cast<int32_t>(r.problem.topk);
   lists.capacity = std::min(edge.seqlen_k, edge.packing.tokens * lists.topk);
-  lists.items_per_head = edge.items_per_head;
+  lists.items_per_group = edge.items_per_group;
   return lists;
 }
 
@@ -139,7 +140,7 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
   static_assert(sizeof(typename Traits::SmemType) <= emulated::kSharedBytes);
   const std::vector<int32_t> counts = counts_of(r.problem);
   token::EdgeParams edge = edge_of(r, counts);
-  const int32_t items = edge.items_per_head * edge.num_heads_kv, in_part = std::min(c.parts_of, items);
+  const int32_t items = edge.items_per_group * edge.num_heads_kv * edge.packing.parts, in_part = std::min(c.parts_of, items);
   token::ListParams lists = lists_of(r, edge);
   const ListMemory memory(lists, in_part);
   // Memory in which a call computes begins with anything in it.
@@ -204,7 +205,7 @@ TEST(Sm90EmulatedTokenBackward, ListsOfMoreKeysThanAMap) {
   const std::vector<int32_t> counts = counts_of(p);
   token::EdgeParams edge{};
   edge.packing = token::packing_of(8);
-  edge.seqlen_q = 20, edge.seqlen_k = static_cast<int32_t>(p.rows_k), edge.num_heads_kv = 2, edge.items_per_head = 2;
+  edge.seqlen_q = 20, edge.seqlen_k = static_cast<int32_t>(p.rows_k), edge.num_heads_kv = 2, edge.items_per_group = 2;
   edge.counts = counts.data();
   token::ListParams lists = lists_of(r, edge);
   const ListMemory memory(lists, 4);
