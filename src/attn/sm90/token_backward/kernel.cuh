@@ -46,9 +46,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) token_backward_kernel(con
       planner.run();
       ptx::grid_dependency_launch();  // only now: waiting CTAs would take multiprocessors that sm_margin leaves free
     } else if (threadIdx.x / 32 == 1) {
-      Loader<Traits, false>{params, smem}.run();
+      Loader<Traits, false> loader(params, smem);
+      loader.run();
     } else if (threadIdx.x / 32 == 2) {
-      Loader<Traits, true>{params, smem}.run();
+      Loader<Traits, true> loader(params, smem);
+      loader.run();
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();

@@ -99,11 +99,28 @@ struct Planner {
   }
 };
 
-/// Gathers K (kV = false) or V of each step. A whole warp.
+/// Gathers K (kV = false) or V of each step. A whole warp, whose lanes know four keys each. A step's keys are read while
+/// the one before is copied, since where the L2 cache is busy adding, reading takes as long as copying.
 template <typename Traits, bool kV>
 struct Loader {
   const Params& params;
   typename Traits::SmemType& smem;
+  int32_t keys[kKeys / 32];
+  uint32_t touched = 0;
+
+  __device__ Loader(const Params& params_in, typename Traits::SmemType& smem_in) : params(params_in), smem(smem_in) {}
+
+  /// Keys from `first` on, counted from those of a message. Consumers read these words as well, and which rows see the
+  /// keys, a while later: then the L1 cache has them.
+  __device__ __forceinline__ void read_keys(const StepMessage& message, int32_t first) {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < kKeys / 32; ++i) keys[i] = step_key(params.lists, message, first + i * 32 + lane);
+    const int32_t at = first + lane * (kKeys / 32);
+    if (!kV && params.lists.packing.tokens > 1 && at < message.count) {
+      touched = __ldg(params.lists.row_blocks + message.first + at);
+    }
+  }
 
   /// Rows of the step's keys into a tile, zeros where there is no key.
   __device__ __forceinline__ void gather(const unsigned char* tile, const StepMessage& message) {
@@ -116,13 +133,12 @@ struct Loader {
     // Of this lane's row of the first kRowsAtOnce. Chunk c of row r lies at chunk c ^ r % 8.
     uint32_t to = ptx::smem_address(tile) + piece / 8 * Traits::kPanelBytesK + lane / kLanes * kPanelRowBytes +
                   (piece % 8 ^ lane / kLanes) * 16;
-#pragma unroll 1
-    for (int32_t first = 0; first < kKeys; first += 32) {
-      const int32_t keys = step_key(params.lists, message, first + static_cast<int32_t>(lane));
+#pragma unroll
+    for (int i = 0; i < kKeys / 32; ++i) {
       ptx::make_opaque(to);  // else addresses of all rows are made before the loop, and spilled
-#pragma unroll 4  // more costs registers
+#pragma unroll 4             // more costs registers
       for (uint32_t row = 0; row < 32; row += kRowsAtOnce) {
-        const int32_t key = __shfl_sync(0xffffffff, keys, static_cast<int>(row + lane / kLanes));
+        const int32_t key = __shfl_sync(0xffffffff, keys[i], static_cast<int>(row + lane / kLanes));
         ptx::cp_async_16((to ^ row % 8 * 16) + row * kPanelRowBytes, from + int64_t{max(key, 0)} * stride, key < 0);
       }
       to += 32 * kPanelRowBytes;
@@ -146,16 +162,14 @@ struct Loader {
       ptx::mbarrier_wait(&smem.planned[stage], step / Traits::kStagesK % 2);
       const StepMessage& message = smem.step[stage];
       const int32_t kind = message.kind, count = message.count;
-      if constexpr (kV) {
-        if (kind & kStepStop) break;
-        ptx::mbarrier_wait(&smem.v_empty, step % 2 ^ 1);
-        if (count > 0) gather(smem.v, message);
-        arrive_gathered(&smem.v_full);
-      } else {
-        if (count > 0) gather(smem.k[stage], message);
-        arrive_gathered(&smem.k_full[stage]);
-        if (kind & kStepStop) break;
-      }
+      if (kV && kind & kStepStop) break;
+      if (kind & kStepFirst) read_keys(message, 0);
+      if constexpr (kV) ptx::mbarrier_wait(&smem.v_empty, step % 2 ^ 1);
+      if (count > 0) gather(kV ? smem.v : smem.k[stage], message);
+      if (!(kind & kStepLast)) read_keys(message, kKeys);
+      arrive_gathered(kV ? &smem.v_full : &smem.k_full[stage]);
+      if (kind & kStepStop) break;
+      ptx::make_opaque(touched);
     }
   }
 };
