@@ -5,6 +5,7 @@
 
 #include "attn/sm90/backward/epilogue.cuh"
 #include "attn/sm90/common/fragments.cuh"
+#include "attn/sm90/common/warpgroup.cuh"
 #include "attn/sm90/forward/softmax.cuh"
 #include "attn/sm90/tokens/producer.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -15,6 +16,7 @@ template <typename Traits>
 struct Consumer {
   using Element = typename Traits::Element;
   static constexpr int kKeys = Traits::kKeys;
+  using Turn = Turns<1>;  // named barriers 1, 2
 
   const Params& params;
   Smem<Traits>& smem;
@@ -63,7 +65,13 @@ struct Consumer {
     ptx::wgmma_fence();
 #pragma unroll
     for (int k16 = 0; k16 < kHeadDim / 16; ++k16) {
-      ptx::wgmma_rs<Element, kKeys>(s, q[k16], ptx::wgmma_advance(k, k16_offset<Traits::kPanelBytesK>(k16)), k16 > 0);
+      const uint64_t b = ptx::wgmma_advance(k, k16_offset<Traits::kPanelBytesK>(k16));
+      if constexpr (Traits::kHoldsQ) {
+        ptx::wgmma_rs<Element, kKeys>(s, q[k16], b, k16 > 0);
+      } else {
+        const uint64_t a = k_major_operand(ptx::smem_address(smem.q) + warpgroup * 64 * kPanelRowBytes);
+        ptx::wgmma_ss<Element, kKeys>(s, ptx::wgmma_advance(a, k16_offset<Traits::kPanelBytesQ>(k16)), b, k16 > 0);
+      }
     }
     ptx::wgmma_commit();
   }
@@ -133,10 +141,13 @@ struct Consumer {
   __device__ __forceinline__ void run_item(const Item& item, int32_t count) {
     state.reset();
     await(step);
-    load_q();
+    if constexpr (Traits::kHoldsQ) load_q();
+    if constexpr (Traits::kTurns) Turn::take(warpgroup);
     issue_scores(step);
+    if constexpr (Traits::kTurns) Turn::pass_to(warpgroup ^ 1);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s);
+    if constexpr (!Traits::kHoldsQ) if (count <= kKeys) arrive(&smem.q_empty);
     float rescale[2];
     apply_softmax(step, rescale);
     pack_operand<Element>(p, s);
@@ -144,11 +155,14 @@ struct Consumer {
 #pragma unroll 1
     for (int32_t rest = count - kKeys; rest > 0; rest -= kKeys) {
       await(step + 1);
+      if constexpr (Traits::kTurns) Turn::take(warpgroup);
       issue_scores(step + 1);
       issue_output(step, first);
+      if constexpr (Traits::kTurns) Turn::pass_to(warpgroup ^ 1);
       first = false;
       ptx::wgmma_wait<1>();
       ptx::pin_registers(s);
+      if constexpr (!Traits::kHoldsQ) if (rest <= kKeys) arrive(&smem.q_empty);
       const bool moved = apply_softmax(step + 1, rescale);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(o);
@@ -160,7 +174,9 @@ struct Consumer {
       pack_operand<Element>(p, s);
       advance();
     }
+    if constexpr (Traits::kTurns) Turn::take(warpgroup);
     issue_output(step, first);
+    if constexpr (Traits::kTurns) Turn::pass_to(warpgroup ^ 1);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o);
     release(step);
@@ -169,6 +185,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void run() {
+    if constexpr (Traits::kTurns) if (warpgroup == 1) Turn::pass_to(0);
 #pragma unroll 1
     for (int32_t index = static_cast<int32_t>(blockIdx.x); index < params.num_items;
          index += static_cast<int32_t>(gridDim.x)) {
@@ -181,6 +198,7 @@ struct Consumer {
       }
       __syncwarp();
     }
+    if constexpr (Traits::kTurns) if (warpgroup == 0) Turn::take(0);
   }
 };
 

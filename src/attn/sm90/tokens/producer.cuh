@@ -62,7 +62,7 @@ struct Producer {
   __device__ __forceinline__ void copy_q(const Item& item) {
     const uint32_t to = ptx::smem_address(smem.q) + place<Traits::kPanelBytesQ>();
     const Element* from = static_cast<const Element*>(params.q) + item.row * params.q_row_stride + chunk() * 8;
-#pragma unroll 4
+#pragma unroll 2
     for (int i = 0; i < Traits::kRows / Traits::kRowsAtOnce; ++i) {
       const int32_t head = static_cast<int32_t>(first_row()) + i * Traits::kRowsAtOnce;
       const bool none = head >= item.num_heads;
@@ -97,12 +97,15 @@ struct Producer {
   }
   __device__ __forceinline__ void hand_all_over() {
     ptx::cp_async_wait<0>();
-    if (handed < step) hand_over();
+#pragma unroll
+    for (int i = 0; i < Traits::kLag; ++i) {
+      if (handed < step) hand_over();
+    }
   }
 
   __device__ __forceinline__ void begin_item(const Item& item) {
     // Who waits for Q to be free must not hold back the only step of the item that has it.
-    if (handed <= item_begin) hand_all_over();
+    if (!Traits::kHoldsQ || handed <= item_begin) hand_all_over();
     ptx::mbarrier_wait(&smem.q_empty, items % 2 ^ 1);
     copy_q(item);
     item_begin = step;
@@ -112,21 +115,21 @@ struct Producer {
   __device__ __forceinline__ void run_item(const Item& item, int32_t count) {
     const int32_t* list = params.indices + (int64_t{item.row} * params.num_heads_kv + item.kv_head) * params.topk;
     load_keys(list, 0, count);
+    begin_item(item);
 #pragma unroll 1
     for (int32_t begin = 0; begin < count; begin += Traits::kKeys) {
       const uint32_t stage = step % Traits::kStages;
       ptx::mbarrier_wait(&smem.empty[stage], step / Traits::kStages % 2 ^ 1);
-      if (begin == 0) begin_item(item);
       copy_rows(smem.k[stage], params.k, params.k_row_stride, item.kv_head * params.k_head_stride);
       copy_rows(smem.v[stage], params.v, params.v_row_stride, item.kv_head * params.v_head_stride);
       ptx::cp_async_commit();
       note_missing(stage);
       load_keys(list, begin + Traits::kKeys, count);
-      // The step before is handed over once this one is on its way. Consumers give a stage back once they have seen the
-      // next one, so that takes three stages.
-      static_assert(Traits::kStages >= 3);
-      ptx::cp_async_wait<1>();
-      if (handed < step) hand_over();
+      // A step is handed over once kLag further ones are on their way. Consumers give a stage back once they have seen
+      // the next one.
+      static_assert(Traits::kStages >= Traits::kLag + 2);
+      ptx::cp_async_wait<Traits::kLag>();
+      if (handed + Traits::kLag <= step) hand_over();
       ++step;
     }
   }
