@@ -27,25 +27,19 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
 
   using Base::Base;
 
-  /// The first of this thread's two keys in a step; the other is 8 further.
-  __device__ __forceinline__ int32_t first_key() {
-    const uint32_t self = fresh_thread();
-    return static_cast<int32_t>(self / 32 * 16 + self % 32 / 4);
-  }
+  // Rows of sums that this thread adds to in the current step, or -1: of its first key, of that of the thread 4 further
+  // or before, of its second key, and so on. As long as dk of a step is not added, they are those of that step.
+  int32_t sum_rows[4];
 
-  /// Adds a panel of dk or dv of step `at` to the sums of their keys. A quad has 256 bytes of each of its two rows; of
-  /// what lies in fewer than 128 bytes at a time the L2 cache adds a sixth less in a second. So pairs of quads exchange
-  /// halves: the first keeps the columns of its first half, of the rows of both, the second those of the other.
-  __device__ __forceinline__ void add_sums(float* to, const Half& sums, uint32_t at, int panel) {
-    const StepMessage& message = smem.step[at % Traits::kStagesK];
+  /// Adds a panel of dk or dv to the sums of their keys. A quad has 256 bytes of each of its two rows; of what lies in
+  /// fewer than 128 bytes at a time the L2 cache adds a sixth less in a second. So pairs of quads exchange halves: the
+  /// first keeps the columns of its first half, of the rows of both, the second those of the other.
+  __device__ __forceinline__ void add_sums(float* to, const Half& sums, uint32_t /*step*/, int panel) {
     const uint32_t lane = fresh_thread() % 32;
     const bool second = lane & 4;
-    float* const columns = to + int64_t{message.kv_head} * params.lists.seqlen_k * kHeadDim + panel * kPanelColumns +
-                           lane % 8 * 4;
+    float* const columns = to + panel * kPanelColumns + lane % 8 * 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int32_t own_key = step_key(params.lists, message, first_key() + r * 8);
-      const int32_t other_key = __shfl_xor_sync(0xffffffff, own_key, 4);
 #pragma unroll
       for (int j = 0; j < kPanelColumns / 32; ++j) {
         float own[4], other[4];
@@ -56,12 +50,12 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
           own[i] = second ? second_half : first_half;
           other[i] = __shfl_xor_sync(0xffffffff, second ? first_half : second_half, 4);
         }
-        const auto add = [&](int32_t key, const float(&x)[4]) {
-          float* const row = columns + int64_t{key} * kHeadDim + j * 32;
-          if (key >= 0) ptx::reduce_add_f32x4(reinterpret_cast<float4*>(row), {x[0], x[1], x[2], x[3]});
+        const auto add = [&](int32_t row, const float(&x)[4]) {
+          float* const at = columns + int64_t{row} * kHeadDim + j * 32;
+          if (row >= 0) ptx::reduce_add_f32x4(reinterpret_cast<float4*>(at), {x[0], x[1], x[2], x[3]});
         };
-        add(own_key, own);
-        add(other_key, other);
+        add(sum_rows[r * 2], own);
+        add(sum_rows[r * 2 + 1], other);
       }
     }
   }
@@ -71,16 +65,21 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     bool masked;
     uint32_t row_blocks[2];
   };
+  /// Begins a step: dk of the one before has been added.
   __device__ __forceinline__ void find_visible(Visible& visible) {
     const StepMessage& message = smem.step[stage()];
+    const uint32_t self = fresh_thread();
+    const int32_t first_row = message.kv_head * params.lists.seqlen_k;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int32_t at = first_key() + r * 8;
-      if (params.lists.packing.tokens == 1) {
-        visible.row_blocks[r] = step_key(params.lists, message, at) >= 0 ? kAllBlocks : 0;
-      } else {
-        visible.row_blocks[r] = at < message.count ? __ldg(params.lists.row_blocks + message.first + at) : 0;
+      const auto at = static_cast<int32_t>(self / 32 * 16 + self % 32 / 4) + r * 8;
+      const int32_t key = step_key(params.lists, message, at);
+      visible.row_blocks[r] = key >= 0 ? kAllBlocks : 0;
+      if (params.lists.packing.tokens > 1 && key >= 0) {
+        visible.row_blocks[r] = __ldg(params.lists.row_blocks + message.first + at);
       }
+      sum_rows[r * 2] = key >= 0 ? first_row + key : -1;
+      sum_rows[r * 2 + 1] = __shfl_xor_sync(0xffffffff, sum_rows[r * 2], 4);
     }
     visible.masked = __any_sync(0xffffffff, (visible.row_blocks[0] & visible.row_blocks[1]) != kAllBlocks);
   }

@@ -6,12 +6,11 @@
 // docs/design/token_backward.md.
 //
 // Warp roles                                                                       registers
-//   warpgroup 0, thread 0    Planner: draws items, writes messages, loads Q, dout  24
-//                warp 1      Loader of K
-//                warp 2      Loader of V
-//   warpgroups 1 and 2       Consumer: 64 keys of a step each, and dq of 64 rows   240
+//   warpgroup 0              Producer: 32 rows of K and V of a step a warp         40
+//                thread 0    Planner: draws items, writes messages, loads Q, dout
+//   warpgroups 1 and 2       Consumer: 64 keys of a step each, and dq of 64 rows   232
 //
-// k_full and v_full expect no bytes: a loader arrives when the copies of all its lanes are there.
+// k_full and v_full have kProducerWarps arrivals and no bytes: a warp arrives when the copies of all its lanes are there.
 #pragma once
 
 #include "attn/sm90/query_backward/kernel.cuh"
@@ -35,23 +34,15 @@ template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1) token_backward_kernel(const __grid_constant__ Params params) {
   // Nothing else is in shared memory, so this is at its start, and addresses are constants.
   auto& smem = *static_cast<typename Traits::SmemType*>(ptx::dynamic_shared_memory());
-  if (threadIdx.x == 0) query_backward::init_barriers(smem);
+  if (threadIdx.x == 0) query_backward::init_barriers(smem, kProducerWarps);
   backward::fill_ones(smem);
   clear_rows(smem);
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();
-    if (threadIdx.x == 0) {
-      Planner<Traits> planner{params, smem};
-      planner.run();
-      ptx::grid_dependency_launch();  // only now: waiting CTAs would take multiprocessors that sm_margin leaves free
-    } else if (threadIdx.x / 32 == 1) {
-      Loader<Traits, false> loader(params, smem);
-      loader.run();
-    } else if (threadIdx.x / 32 == 2) {
-      Loader<Traits, true> loader(params, smem);
-      loader.run();
-    }
+    Producer<Traits> producer(params, smem);
+    producer.run();
+    if (threadIdx.x == 0) ptx::grid_dependency_launch();  // not earlier: see query_backward_kernel
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();
     Consumer<Traits> consumer(params, smem);

@@ -8,6 +8,7 @@
 
 namespace tangram::sm90::token_backward {
 
+inline constexpr int kProducerWarps = 4;
 inline constexpr uint32_t kAllBlocks = (1u << kRowBlocks) - 1;
 
 using query_backward::kStepFirst;
@@ -33,8 +34,8 @@ struct Traits : query_backward::Traits<ElementT, kHeadDimT> {
   using Params = token_backward::Params;
   using Message = StepMessage;
   using SmemType = query_backward::Smem<Traits>;
-  static constexpr int kProducerRegisters = 40;  // 40 + 2 * 232 = 3 * 168, what the launch gives
-  static constexpr int kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = 56;  // 56 + 2 * 224 = 3 * 168, what the launch gives
+  static constexpr int kConsumerRegisters = 224;
 };
 
 /// Key `at` of the step, or -1.
