@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What tests of gradients over token indices add to their problems: NaN where nobody looks, results of the forward pass,
-// and zeros that must be zeros.
+// What tests of gradients over token indices add to their problems: NaN where nobody looks, results of the forward
+// pass, and zeros that must be zeros.
 #pragma once
 
 #include "attn/token_problem.hpp"

@@ -78,9 +78,12 @@ std::vector<TokenCase> cases(DType dtype) {
       {"128 query heads", shape_of(150, 1500, 128, 1, dtype), 1000},
       {"128 query heads, causal", shape_of(300, 300, 128, 1, dtype), 200, kCausal, dtype, true},
       {"64 query heads", shape_of(171, 1500, 64, 1, dtype), 512},
+      {"64 query heads, items of two queries", shape_of(601, 500, 64, 1, dtype), 100},
       {"64 query heads, causal", shape_of(400, 400, 64, 1, dtype), 256, kCausal, dtype},
       {"groups of 16", shape_of(200, 400, 32, 2, dtype), 512, kFull},
+      {"groups of 16, items of eight queries", shape_of(700, 300, 48, 3, dtype), 60, kHoles, dtype},
       {"groups of 8", shape_of(150, 700, 32, 4, dtype), 333, kHoles, dtype, true},
+      {"groups of 8, items of sixteen queries", shape_of(1100, 400, 32, 4, dtype), 50},
       {"one head", shape_of(300, 500, 1, 1, dtype), 200},
       {"groups of 24", shape_of(77, 300, 48, 2, dtype), 100, kHoles, dtype},
       {"200 query heads", shape_of(20, 300, 200, 1, dtype), 130, kFull},
@@ -175,7 +178,7 @@ TEST_F(Sm90TokenBackward, WhatItDoesNotTakeIsRefused) {
   EXPECT_THAT(error(), HasSubstr("the workspace must have at least"));
 }
 
-// 64 MB for 8K keys: sums of 8 MB, statistics, and lists of at most 256 MB or a thousand items.
+// Sums, statistics, and lists of at most 256 MB or a thousand items.
 TEST_F(Sm90TokenBackward, WorkspacesStayBounded) {
   const auto megabytes = [&](int64_t rows, int heads, int kv_heads, int64_t topk) {
     return attention().backward_workspace_bytes(shape_of(rows, rows, heads, kv_heads), topk) >> 20;

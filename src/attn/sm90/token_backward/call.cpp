@@ -18,18 +18,27 @@
 namespace tangram::sm90::token_backward {
 namespace {
 
-// Lists of a part, unless that would be less than kLeastItems items: more memory would hardly be faster, since each part
-// keeps all multiprocessors busy for a while.
+// Lists of a part, unless that would be less than kLeastItems items: more memory would hardly be faster, since each
+// part keeps all multiprocessors busy for a while.
 constexpr int64_t kListBytes = int64_t{256} << 20;
 constexpr int64_t kLeastItems = 1024;
 constexpr int64_t kEntryBytes = sizeof(int32_t) + sizeof(uint16_t);
+
+/// Fewer queries an item where there would be too few items to keep the multiprocessors of a Hopper GPU busy.
+Packing packing_of_call(const AttnShape& shape) {
+  constexpr int64_t kBusyItems = 2 * 132;
+  Packing packing = packing_of(shape.num_heads_q / shape.num_heads_kv);
+  const int64_t groups = int64_t{shape.num_heads_kv} * packing.parts;
+  while (packing.tokens > 1 && shape.seqlen_q * groups < kBusyItems * packing.tokens) packing.tokens /= 2;
+  return packing;
+}
 
 struct Sizes {
   Packing packing;
   int64_t items_per_group, items, capacity, items_of_part, num_parts;
 
   Sizes(const AttnShape& shape, int64_t topk)
-      : packing(packing_of(shape.num_heads_q / shape.num_heads_kv)),
+      : packing(packing_of_call(shape)),
         items_per_group((shape.seqlen_q + packing.tokens - 1) / packing.tokens),
         items(items_per_group * shape.num_heads_kv * packing.parts),
         capacity(has_lists() ? std::min(shape.seqlen_k, packing.tokens * topk) : 0),
@@ -114,6 +123,9 @@ void fill_tensors(Params& params, const AttnBackwardArgs& args) {
   }
   const ConstTensorView* const keys[] = {&args.k, &args.v};
   for (int i = 0; i < 2; ++i) {
+    require(keys[i]->row_stride < int64_t{1} << 30,
+            "Sm90Tokens::backward: rows of k and v must be less than 2^30 elements apart (got {})",
+            keys[i]->row_stride);
     params.keys[i] = keys[i]->data;
     params.key_head_bytes[i] = keys[i]->head_stride * 2;
     params.key_row_bytes[i] = static_cast<int32_t>(keys[i]->row_stride * 2);
@@ -131,10 +143,11 @@ std::string refusal(const AttnShape& shape, int64_t topk) {
     return fmt::format("head_dim 64 or 128, of v too (got head_dim={}, head_dim_v={})", shape.head_dim,
                        shape.head_dim_v);
   }
-  // Items, and places in lists, are 32-bit numbers.
+  // Items, rows of sums, and places in lists are 32-bit numbers.
   constexpr int64_t kMost = (int64_t{1} << 31) - 65536;
   const Sizes sizes(shape, topk);
-  if (sizes.items > kMost || sizes.items_of_part * sizes.capacity > kMost || topk > kMost) {
+  if (sizes.items > kMost || shape.num_heads_kv * shape.seqlen_k > kMost ||
+      sizes.items_of_part * sizes.capacity > kMost || topk > kMost) {
     return fmt::format("lists of fewer than 2^31 keys (got seqlen_q={}, seqlen_k={}, topk={})", shape.seqlen_q,
                        shape.seqlen_k, topk);
   }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What a consumer warpgroup does where a step's keys are named one by one: which rows see them, sums of dk and dv row by
-// row, and where dq goes. The products and their order are those of query_backward::Consumer.
+// What a consumer warpgroup does where a step's keys are named one by one: which rows see them, sums of dk and dv row
+// by row, and where dq goes. The products and their order are those of query_backward::Consumer.
 #pragma once
 
 #include "attn/sm90/backward/epilogue.cuh"

@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
     if (thread % kLanes == 0) {
       const uint2 lse_terms = backward::split_in_three(sees ? lse * (-1.0f / params.softmax_scale) : 0.0f);
       const uint2 delta_terms = backward::split_in_three(-sum);
-      reinterpret_cast<uint4*>(params.stats)[int64_t{item} * kRows + packed] = {lse_terms.x, lse_terms.y,
-                                                                                delta_terms.x, delta_terms.y};
+      reinterpret_cast<uint4*>(params.stats)[int64_t{item} * kRows + packed] = {lse_terms.x, lse_terms.y, delta_terms.x,
+                                                                                delta_terms.y};
     }
   }
 }

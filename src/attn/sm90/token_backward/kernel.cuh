@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // The backward kernel for token indices: dq of every item, and sums of dk and dv, by a persistent grid of one CTA a
-// multiprocessor, launched with Traits::kThreads threads and sizeof(Traits::SmemType) bytes. Barriers, shared memory and
-// what consumers do in which order are those of query_backward/kernel.cuh; why it is built so:
+// multiprocessor, launched with Traits::kThreads threads and sizeof(Traits::SmemType) bytes. Barriers, shared memory
+// and what consumers do in which order are those of query_backward/kernel.cuh; why it is built so:
 // docs/design/token_backward.md.
 //
 // Warp roles                                                                       registers
@@ -10,7 +10,8 @@
 //                thread 0    Planner: draws items, writes messages, loads Q, dout
 //   warpgroups 1 and 2       Consumer: 64 keys of a step each, and dq of 64 rows   232
 //
-// k_full and v_full have kProducerWarps arrivals and no bytes: a warp arrives when the copies of all its lanes are there.
+// k_full and v_full have kProducerWarps arrivals and no bytes: a warp arrives when the copies of all its lanes are
+// there.
 #pragma once
 
 #include "attn/sm90/query_backward/kernel.cuh"

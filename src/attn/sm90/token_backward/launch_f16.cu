@@ -6,8 +6,6 @@
 
 namespace tangram::sm90::token_backward {
 
-void launch_f16(int head_dim, const Call& call, cudaStream_t stream) {
-  launch_element<__half>(head_dim, call, stream);
-}
+void launch_f16(int head_dim, const Call& call, cudaStream_t stream) { launch_element<__half>(head_dim, call, stream); }
 
 }  // namespace tangram::sm90::token_backward

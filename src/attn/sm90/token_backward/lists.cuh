@@ -12,8 +12,8 @@ namespace tangram::sm90::token_backward {
 
 inline constexpr int kListThreads = 512;
 inline constexpr int kListWarps = kListThreads / 32;
-inline constexpr int kMapKeys = 32768;       // of a stretch
-inline constexpr int kKeysOfThread = 8;      // that are looked at together
+inline constexpr int kMapKeys = 32768;   // of a stretch
+inline constexpr int kKeysOfThread = 8;  // that are looked at together
 inline constexpr int kKeysOfCta = kListThreads * kKeysOfThread;
 static_assert(kMapKeys % kKeysOfCta == 0 && kRowBlocks == 16);
 

@@ -14,12 +14,12 @@ using query_backward::kKeys;
 using query_backward::kRows;
 using query_backward::kStatsFloats;
 
-inline constexpr int kBlockRows = 8;  // a bit of an entry stands for so many rows of an item
+inline constexpr int kBlockRows = 8;                   // a bit of an entry stands for so many rows of an item
 inline constexpr int kRowBlocks = kRows / kBlockRows;  // and there are so many
 
-/// How an item's kRows rows are queries by heads of one K/V head: `tokens` queries in a row, `rows_per_token` rows each,
-/// of which the last ones may be no heads, as may be rows behind the last query. More heads than kRows are parts of
-/// equal size, as few as can be.
+/// How an item's kRows rows are queries by heads of one K/V head: `tokens` queries in a row, `rows_per_token` rows
+/// each, of which the last ones may be no heads, as may be rows behind the last query. More heads than kRows are parts
+/// of equal size, as few as can be.
 struct Packing {
   int32_t parts;  ///< of the query heads of a K/V head; "head groups" are these, through all K/V heads
   int32_t heads;  ///< of a part

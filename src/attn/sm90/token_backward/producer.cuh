@@ -22,8 +22,7 @@ struct Planner {
   uint32_t item_count = 0;  // of those that see keys
   ListHead head{};          // of the item
 
-  __device__ Planner(const Params& params_in, typename Traits::SmemType& smem_in)
-      : params(params_in), smem(smem_in) {}
+  __device__ Planner(const Params& params_in, typename Traits::SmemType& smem_in) : params(params_in), smem(smem_in) {}
 
   __device__ __forceinline__ void begin_item(int32_t item) {
     in_part = item;
@@ -55,9 +54,8 @@ struct Planner {
     const int32_t first_query = (item - group * lists.items_per_group) * lists.packing.tokens;
     const int32_t kv_head = group / lists.packing.parts;
     to.count = stops ? 0 : head.count - first;
-    to.first = first + (lists.packing.tokens == 1
-                            ? (int64_t{first_query} * lists.num_heads_kv + kv_head) * lists.topk
-                            : int64_t{in_part} * lists.capacity);
+    to.first = first + (lists.packing.tokens == 1 ? (int64_t{first_query} * lists.num_heads_kv + kv_head) * lists.topk
+                                                  : int64_t{in_part} * lists.capacity);
     to.item = item;
     to.kv_head = kv_head;
     to.first_head = group * lists.packing.heads;
@@ -114,9 +112,9 @@ struct Producer {
   __device__ Producer(const Params& params_in, typename Traits::SmemType& smem_in)
       : params(params_in), smem(smem_in), warp(__shfl_sync(0xffffffff, threadIdx.x / 32, 0)) {}
 
-  /// Of the step `ahead` keys from that of the message. Where the L2 cache is busy adding, reading a key takes as long as
-  /// copying its row, so it is done while the step before is copied. Consumers read these words as well, and which rows
-  /// see the keys, a while later: then the L1 cache has them.
+  /// Of the step `ahead` keys from that of the message. Where the L2 cache is busy adding, reading a key takes as long
+  /// as copying its row, so it is done while the step before is copied. Consumers read these words as well, and which
+  /// rows see the keys, a while later: then the L1 cache has them.
   __device__ __forceinline__ void read_key(const StepMessage& message, int32_t ahead) {
     const int32_t at = ahead + static_cast<int32_t>(threadIdx.x);
     key = step_key(params.lists, message, at);

@@ -140,7 +140,8 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
   static_assert(sizeof(typename Traits::SmemType) <= emulated::kSharedBytes);
   const std::vector<int32_t> counts = counts_of(r.problem);
   token::EdgeParams edge = edge_of(r, counts);
-  const int32_t items = edge.items_per_group * edge.num_heads_kv * edge.packing.parts, in_part = std::min(c.parts_of, items);
+  const int32_t items = edge.items_per_group * edge.num_heads_kv * edge.packing.parts,
+                in_part = std::min(c.parts_of, items);
   token::ListParams lists = lists_of(r, edge);
   const ListMemory memory(lists, in_part);
   // Memory in which a call computes begins with anything in it.
