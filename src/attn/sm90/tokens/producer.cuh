@@ -25,6 +25,35 @@ struct Item {
   }
 };
 
+/// Walks the items of a CTA that see keys. What comes next is asked for an item ahead.
+struct ItemCursor {
+  const Params& params;
+  int32_t index;
+  int32_t count = 0;  // entries of the list of item `index` to walk
+  int32_t ahead;      // those of the item behind it
+
+  __device__ explicit ItemCursor(const Params& params_in)
+      : params(params_in), index(static_cast<int32_t>(blockIdx.x) - static_cast<int32_t>(gridDim.x)) {
+    ahead = count_of(index + static_cast<int32_t>(gridDim.x));
+  }
+
+  __device__ __forceinline__ int32_t count_of(int32_t item) const {
+    return item < params.num_items ? __ldg(params.counts + item / params.parts) : -1;
+  }
+  /// The next item that sees keys; visits those on the way that see none. False when there is none left.
+  template <typename Visit>
+  __device__ __forceinline__ bool find(const Visit& visit) {
+#pragma unroll 1
+    for (;;) {
+      index += static_cast<int32_t>(gridDim.x);
+      count = __shfl_sync(0xffffffff, ahead, 0);
+      ahead = count_of(index + static_cast<int32_t>(gridDim.x));
+      if (count != 0) return count > 0;
+      visit(index);
+    }
+  }
+};
+
 template <typename Traits>
 struct Producer {
   using Element = typename Traits::Element;
@@ -105,41 +134,52 @@ struct Producer {
 
   __device__ __forceinline__ void begin_item(const Item& item) {
     // Who waits for Q to be free must not hold back the only step of the item that has it.
-    if (!Traits::kHoldsQ || handed <= item_begin) hand_all_over();
+    if (handed <= item_begin) hand_all_over();
     ptx::mbarrier_wait(&smem.q_empty, items % 2 ^ 1);
     copy_q(item);
     item_begin = step;
     ++items;
   }
 
-  __device__ __forceinline__ void run_item(const Item& item, int32_t count) {
-    const int32_t* list = params.indices + (int64_t{item.row} * params.num_heads_kv + item.kv_head) * params.topk;
-    load_keys(list, 0, count);
-    begin_item(item);
-#pragma unroll 1
-    for (int32_t begin = 0; begin < count; begin += Traits::kKeys) {
-      const uint32_t stage = step % Traits::kStages;
-      ptx::mbarrier_wait(&smem.empty[stage], step / Traits::kStages % 2 ^ 1);
-      copy_rows(smem.k[stage], params.k, params.k_row_stride, item.kv_head * params.k_head_stride);
-      copy_rows(smem.v[stage], params.v, params.v_row_stride, item.kv_head * params.v_head_stride);
-      ptx::cp_async_commit();
-      note_missing(stage);
-      load_keys(list, begin + Traits::kKeys, count);
-      // A step is handed over once kLag further ones are on their way. Consumers give a stage back once they have seen
-      // the next one.
-      static_assert(Traits::kStages >= Traits::kLag + 2);
-      ptx::cp_async_wait<Traits::kLag>();
-      if (handed + Traits::kLag <= step) hand_over();
-      ++step;
-    }
+  __device__ __forceinline__ const int32_t* list_of(int32_t index) const {
+    const Item item(params, index);
+    return params.indices + (int64_t{item.row} * params.num_heads_kv + item.kv_head) * params.topk;
   }
 
   __device__ __forceinline__ void run() {
+    ItemCursor cursor(params);
+    const auto find = [&] { return cursor.find([](int32_t) {}); };
+    bool more = find();
+    if (more) load_keys(list_of(cursor.index), 0, cursor.count);
 #pragma unroll 1
-    for (int32_t index = static_cast<int32_t>(blockIdx.x); index < params.num_items;
-         index += static_cast<int32_t>(gridDim.x)) {
-      const int32_t count = __ldg(params.counts + index / params.parts);
-      if (count > 0) run_item(Item(params, index), count);
+    while (more) {
+      const Item item(params, cursor.index);
+      const int32_t* list = list_of(cursor.index);
+      begin_item(item);
+      int32_t count = cursor.count, begin = 0;
+#pragma unroll 1
+      do {
+        const uint32_t stage = step % Traits::kStages;
+        ptx::mbarrier_wait(&smem.empty[stage], step / Traits::kStages % 2 ^ 1);
+        copy_rows(smem.k[stage], params.k, params.k_row_stride, item.kv_head * params.k_head_stride);
+        copy_rows(smem.v[stage], params.v, params.v_row_stride, item.kv_head * params.v_head_stride);
+        ptx::cp_async_commit();
+        note_missing(stage);
+        begin += Traits::kKeys;
+        if (begin >= count) {  // those of the next item
+          more = find();
+          list = more ? list_of(cursor.index) : list;
+          count = more ? cursor.count : 0;
+          begin = 0;
+        }
+        load_keys(list, begin, count);
+        // A step is handed over once kLag further ones are on their way. Consumers give a stage back once they have
+        // seen the next one.
+        static_assert(Traits::kStages >= Traits::kLag + 2);
+        ptx::cp_async_wait<Traits::kLag>();
+        if (handed + Traits::kLag <= step) hand_over();
+        ++step;
+      } while (begin > 0);
     }
     hand_all_over();
   }
