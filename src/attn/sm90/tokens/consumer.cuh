@@ -82,11 +82,12 @@ struct Consumer {
 
   /// Scores become probabilities. Returns whether what was summed before must be multiplied by `rescale`.
   __device__ __forceinline__ bool apply_softmax(uint32_t at, float (&rescale)[2]) {
-    const uint32_t missing = smem.missing[at % Traits::kStages][lane() % 4];
-    if (__any_sync(0xffffffff, missing != 0)) {
+    const uint2 missing = smem.missing[at % Traits::kStages];
+    if (__any_sync(0xffffffff, (missing.x | missing.y) != 0)) {
+      const uint32_t words[2] = {missing.x >> lane() % 4 * 2, missing.y >> lane() % 4 * 2};
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) {
-        if (missing >> (i % 2 * 16 + i / 4) & 1) s[i] = minus_infinity();
+        if (words[i / 16] >> (i % 16 / 4 * 8 + i % 2) & 1) s[i] = minus_infinity();
       }
     }
     const bool moved = update_reference(s, state, params.scale_log2, params.slack, rescale);

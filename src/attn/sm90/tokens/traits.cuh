@@ -40,8 +40,7 @@ struct alignas(1024) Smem {
   alignas(1024) unsigned char q[Traits::kBytesQ];
   alignas(1024) unsigned char k[Traits::kStages][Traits::kBytesK];
   alignas(1024) unsigned char v[Traits::kStages][Traits::kBytesV];
-  // Of the keys of a step that are none: of those 8 i + 2 warp + e bit 16 e + i of a warp's word.
-  uint32_t missing[Traits::kStages][4];
+  uint2 missing[Traits::kStages];  // a bit for each slot of a step: it has no key
   uint64_t full[Traits::kStages], empty[Traits::kStages];
   uint64_t q_empty;
 };
