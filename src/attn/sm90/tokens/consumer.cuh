@@ -5,7 +5,6 @@
 
 #include "attn/sm90/backward/epilogue.cuh"
 #include "attn/sm90/common/fragments.cuh"
-#include "attn/sm90/common/warpgroup.cuh"
 #include "attn/sm90/forward/softmax.cuh"
 #include "attn/sm90/tokens/producer.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -16,7 +15,6 @@ template <typename Traits>
 struct Consumer {
   using Element = typename Traits::Element;
   static constexpr int kKeys = Traits::kKeys;
-  using Turn = Turns<1>;  // named barriers 1, 2
 
   const Params& params;
   Smem<Traits>& smem;
@@ -66,12 +64,7 @@ struct Consumer {
 #pragma unroll
     for (int k16 = 0; k16 < kHeadDim / 16; ++k16) {
       const uint64_t b = ptx::wgmma_advance(k, k16_offset<Traits::kPanelBytesK>(k16));
-      if constexpr (Traits::kHoldsQ) {
-        ptx::wgmma_rs<Element, kKeys>(s, q[k16], b, k16 > 0);
-      } else {
-        const uint64_t a = k_major_operand(ptx::smem_address(smem.q) + warpgroup * 64 * kPanelRowBytes);
-        ptx::wgmma_ss<Element, kKeys>(s, ptx::wgmma_advance(a, k16_offset<Traits::kPanelBytesQ>(k16)), b, k16 > 0);
-      }
+      ptx::wgmma_rs<Element, kKeys>(s, q[k16], b, k16 > 0);
     }
     ptx::wgmma_commit();
   }
@@ -89,11 +82,12 @@ struct Consumer {
 
   /// Scores become probabilities. Returns whether what was summed before must be multiplied by `rescale`.
   __device__ __forceinline__ bool apply_softmax(uint32_t at, float (&rescale)[2]) {
-    const uint32_t missing = smem.missing[at % Traits::kStages][lane() % 4];
-    if (__any_sync(0xffffffff, missing != 0)) {
+    const uint2 missing = smem.missing[at % Traits::kStages];
+    if (__any_sync(0xffffffff, (missing.x | missing.y) != 0)) {
+      const uint32_t words[2] = {missing.x >> lane() % 4 * 2, missing.y >> lane() % 4 * 2};
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) {
-        if (missing >> (i % 2 * 16 + i / 4) & 1) s[i] = minus_infinity();
+        if (words[i / 16] >> (i % 16 / 4 * 8 + i % 2) & 1) s[i] = minus_infinity();
       }
     }
     const bool moved = update_reference(s, state, params.scale_log2, params.slack, rescale);
@@ -104,14 +98,14 @@ struct Consumer {
     return moved;
   }
 
-  __device__ __forceinline__ void write_rows(const Item& item) {
+  __device__ __forceinline__ void write_rows(const Item& item, const RowState& of_item) {
     float offset[2];
-    reference_offsets(state, params.scale_log2, offset);
+    reference_offsets(of_item, params.scale_log2, offset);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int head = row() + r * 8;
       const bool valid = head < item.num_heads;
-      const float sum = quad_sum(state.sum[r]);
+      const float sum = quad_sum(of_item.sum[r]);
       const int64_t at = item.row * params.out_row_stride + (item.first_head + head) * params.out_head_stride;
       char* to = static_cast<char*>(params.out) + at * (params.out_is_float32 ? 4 : 2);
       backward::write_row<Element, kHeadDim, false>(
@@ -138,67 +132,88 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ void run_item(const Item& item, int32_t count) {
-    state.reset();
+  /// The first step of the work.
+  __device__ __forceinline__ void begin() {
+    float rescale[2];
     await(step);
-    if constexpr (Traits::kHoldsQ) load_q();
-    if constexpr (Traits::kTurns) Turn::take(warpgroup);
+    load_q();
     issue_scores(step);
-    if constexpr (Traits::kTurns) Turn::pass_to(warpgroup ^ 1);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s);
-    if constexpr (!Traits::kHoldsQ) if (count <= kKeys) arrive(&smem.q_empty);
-    float rescale[2];
+    state.reset();
     apply_softmax(step, rescale);
     pack_operand<Element>(p, s);
-    bool first = true;
-#pragma unroll 1
-    for (int32_t rest = count - kKeys; rest > 0; rest -= kKeys) {
-      await(step + 1);
-      if constexpr (Traits::kTurns) Turn::take(warpgroup);
-      issue_scores(step + 1);
-      issue_output(step, first);
-      if constexpr (Traits::kTurns) Turn::pass_to(warpgroup ^ 1);
-      first = false;
-      ptx::wgmma_wait<1>();
-      ptx::pin_registers(s);
-      if constexpr (!Traits::kHoldsQ) if (rest <= kKeys) arrive(&smem.q_empty);
-      const bool moved = apply_softmax(step + 1, rescale);
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(o);
-      release(step);
-      if (moved) {
-#pragma unroll
-        for (int i = 0; i < kHeadDim / 2; ++i) o[i] *= rescale[i / 2 % 2];
-      }
-      pack_operand<Element>(p, s);
-      advance();
-    }
-    if constexpr (Traits::kTurns) Turn::take(warpgroup);
+  }
+
+  /// Ends step `step`, one of an item that goes on, and makes the probabilities of the next.
+  __device__ __forceinline__ void go_on(bool first) {
+    float rescale[2];
+    await(step + 1);
+    issue_scores(step + 1);
     issue_output(step, first);
-    if constexpr (Traits::kTurns) Turn::pass_to(warpgroup ^ 1);
+    ptx::wgmma_wait<1>();
+    ptx::pin_registers(s);
+    const bool moved = apply_softmax(step + 1, rescale);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o);
     release(step);
+    if (moved) {
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 2; ++i) o[i] *= rescale[i / 2 % 2];
+    }
+    pack_operand<Element>(p, s);
     advance();
-    write_rows(item);
+  }
+
+  /// Ends step `step`, the last of item `index`, and makes the probabilities of the next item's first.
+  __device__ __forceinline__ void change_item(int32_t index, bool first) {
+    float rescale[2];
+    await(step + 1);
+    load_q();
+    issue_scores(step + 1);
+    issue_output(step, first);
+    ptx::wgmma_wait<1>();
+    ptx::pin_registers(s);
+    const RowState of_item = state;
+    state.reset();
+    apply_softmax(step + 1, rescale);
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(o);
+    release(step);
+    write_rows(Item(params, index), of_item);
+    pack_operand<Element>(p, s);
+    advance();
   }
 
   __device__ __forceinline__ void run() {
-    if constexpr (Traits::kTurns) if (warpgroup == 1) Turn::pass_to(0);
+    ItemCursor cursor(params);
+    const auto find = [&] {
+      return cursor.find([&](int32_t index) {
+        write_nothing(Item(params, index));
+        __syncwarp();
+      });
+    };
+    if (!find()) return;
+    begin();
 #pragma unroll 1
-    for (int32_t index = static_cast<int32_t>(blockIdx.x); index < params.num_items;
-         index += static_cast<int32_t>(gridDim.x)) {
-      const int32_t count = __shfl_sync(0xffffffff, __ldg(params.counts + index / params.parts), 0);
-      const Item item(params, index);
-      if (count > 0) {
-        run_item(item, count);
-      } else {
-        write_nothing(item);
+    for (;;) {
+      bool first = true;
+#pragma unroll 1
+      for (int32_t rest = cursor.count - kKeys; rest > 0; rest -= kKeys) {
+        go_on(first);
+        first = false;
       }
-      __syncwarp();
+      const int32_t index = cursor.index;
+      if (find()) {
+        change_item(index, first);
+        continue;
+      }
+      issue_output(step, first);
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(o);
+      write_rows(Item(params, index), state);
+      return;
     }
-    if constexpr (Traits::kTurns) if (warpgroup == 0) Turn::take(0);
   }
 };
 

@@ -5,8 +5,8 @@
 // docs/design/token_indices.md.
 //
 // Warp roles                                                         registers
-//   warpgroup 0            Producer: copies rows of K, V and Q       80
-//   warpgroups 1 (and 2)   Consumer: 64 query heads each             176 (208)
+//   warpgroup 0            Producer: copies rows of K, V and Q       72
+//   warpgroups 1 (and 2)   Consumer: 64 query heads each             184 (216)
 //
 // mbarriers        arrivals            a phase ends when
 //   full[stage]    4 producer warps    K and V of a step, with the first of an item Q, are there

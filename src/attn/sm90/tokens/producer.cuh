@@ -25,10 +25,73 @@ struct Item {
   }
 };
 
+/// Walks the items of a CTA that see keys. What comes next is asked for an item ahead.
+struct ItemCursor {
+  const Params& params;
+  int32_t index;
+  int32_t count = 0;  // entries of the list of item `index` to walk
+  int32_t ahead;      // those of the item behind it
+
+  __device__ explicit ItemCursor(const Params& params_in)
+      : params(params_in), index(static_cast<int32_t>(blockIdx.x) - static_cast<int32_t>(gridDim.x)) {
+    ahead = count_of(index + static_cast<int32_t>(gridDim.x));
+  }
+
+  __device__ __forceinline__ int32_t count_of(int32_t item) const {
+    return item < params.num_items ? __ldg(params.counts + item / params.parts) : -1;
+  }
+  /// The next item that sees keys; visits those on the way that see none. False when there is none left.
+  template <typename Visit>
+  __device__ __forceinline__ bool find(const Visit& visit) {
+#pragma unroll 1
+    for (;;) {
+      index += static_cast<int32_t>(gridDim.x);
+      count = __shfl_sync(0xffffffff, ahead, 0);
+      ahead = count_of(index + static_cast<int32_t>(gridDim.x));
+      if (count != 0) return count > 0;
+      visit(index);
+    }
+  }
+};
+
+/// Reads the lists of the items of a CTA, step by step, some steps before their keys are copied: lists come from far.
+template <int kKeys>
+struct ListReader {
+  static_assert(kKeys == 64);
+
+  const Params& params;
+  ItemCursor cursor;
+  const int32_t* list = nullptr;
+  int32_t begin = 0;
+  bool more;
+
+  __device__ explicit ListReader(const Params& params_in) : params(params_in), cursor(params_in) { next_list(); }
+
+  __device__ __forceinline__ void next_list() {
+    begin = 0;
+    more = cursor.find([](int32_t) {});
+    if (!more) return;
+    const Item item(params, cursor.index);
+    list = params.indices + (int64_t{item.row} * params.num_heads_kv + item.kv_head) * params.topk;
+  }
+
+  /// The entries of a step, of which every lane has two: -1 behind the end.
+  __device__ __forceinline__ void read(int32_t (&entries)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int32_t at = begin + static_cast<int32_t>(threadIdx.x % 32) + 32 * i;
+      entries[i] = more && at < cursor.count ? __ldg(list + at) : -1;
+    }
+    begin += kKeys;
+    if (more && begin >= cursor.count) next_list();
+  }
+};
+
 template <typename Traits>
 struct Producer {
   using Element = typename Traits::Element;
   static constexpr int kRowsOfThread = Traits::kRowsOfThread;
+  static constexpr int kStepsAhead = 2;  // of lists
 
   const Params& params;
   Smem<Traits>& smem;
@@ -51,12 +114,14 @@ struct Producer {
     return chunk() / 8 * kPanelBytes + first_row() * kPanelRowBytes + ((chunk() % 8 ^ first_row()) << 4);
   }
 
-  __device__ __forceinline__ void load_keys(const int32_t* list, int32_t begin, int32_t count) {
+  /// The keys whose rows this thread copies, and a note of the slots that have none.
+  __device__ __forceinline__ void take_keys(const int32_t (&entries)[2], uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < kRowsOfThread; ++i) {
-      const int32_t at = begin + static_cast<int32_t>(first_row()) + i * Traits::kRowsAtOnce;
-      keys[i] = at < count ? __ldg(list + at) : -1;
+      keys[i] = __shfl_sync(0xffffffff, entries[i / 4], static_cast<int>(first_row()) + i % 4 * Traits::kRowsAtOnce);
     }
+    const uint2 missing{__ballot_sync(0xffffffff, entries[0] < 0), __ballot_sync(0xffffffff, entries[1] < 0)};
+    if (thread == 0) smem.missing[stage] = missing;
   }
 
   __device__ __forceinline__ void copy_q(const Item& item) {
@@ -80,14 +145,6 @@ struct Producer {
     }
   }
 
-  __device__ __forceinline__ void note_missing(uint32_t stage) {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < kRowsOfThread; ++i) bits |= static_cast<uint32_t>(keys[i] < 0) << i;
-    bits |= __shfl_xor_sync(0xffffffff, bits, 16) << 16;
-    if (thread % 32 == 0) smem.missing[stage][thread / 32] = bits;
-  }
-
   /// Of the first step that was not, whose copies have ended.
   __device__ __forceinline__ void hand_over() {
     ptx::fence_proxy_async();
@@ -105,41 +162,47 @@ struct Producer {
 
   __device__ __forceinline__ void begin_item(const Item& item) {
     // Who waits for Q to be free must not hold back the only step of the item that has it.
-    if (!Traits::kHoldsQ || handed <= item_begin) hand_all_over();
+    if (handed <= item_begin) hand_all_over();
     ptx::mbarrier_wait(&smem.q_empty, items % 2 ^ 1);
     copy_q(item);
     item_begin = step;
     ++items;
   }
 
-  __device__ __forceinline__ void run_item(const Item& item, int32_t count) {
-    const int32_t* list = params.indices + (int64_t{item.row} * params.num_heads_kv + item.kv_head) * params.topk;
-    load_keys(list, 0, count);
-    begin_item(item);
-#pragma unroll 1
-    for (int32_t begin = 0; begin < count; begin += Traits::kKeys) {
-      const uint32_t stage = step % Traits::kStages;
-      ptx::mbarrier_wait(&smem.empty[stage], step / Traits::kStages % 2 ^ 1);
-      copy_rows(smem.k[stage], params.k, params.k_row_stride, item.kv_head * params.k_head_stride);
-      copy_rows(smem.v[stage], params.v, params.v_row_stride, item.kv_head * params.v_head_stride);
-      ptx::cp_async_commit();
-      note_missing(stage);
-      load_keys(list, begin + Traits::kKeys, count);
-      // A step is handed over once kLag further ones are on their way. Consumers give a stage back once they have seen
-      // the next one.
-      static_assert(Traits::kStages >= Traits::kLag + 2);
-      ptx::cp_async_wait<Traits::kLag>();
-      if (handed + Traits::kLag <= step) hand_over();
-      ++step;
-    }
+  __device__ __forceinline__ void copy_step(const Item& item, const int32_t (&entries)[2]) {
+    const uint32_t stage = step % Traits::kStages;
+    ptx::mbarrier_wait(&smem.empty[stage], step / Traits::kStages % 2 ^ 1);
+    take_keys(entries, stage);
+    copy_rows(smem.k[stage], params.k, params.k_row_stride, item.kv_head * params.k_head_stride);
+    copy_rows(smem.v[stage], params.v, params.v_row_stride, item.kv_head * params.v_head_stride);
+    ptx::cp_async_commit();
+    // A step is handed over once kLag further ones are on their way. Consumers give a stage back once they have seen
+    // the next one.
+    static_assert(Traits::kStages >= Traits::kLag + 2);
+    ptx::cp_async_wait<Traits::kLag>();
+    if (handed + Traits::kLag <= step) hand_over();
+    ++step;
   }
 
   __device__ __forceinline__ void run() {
+    ItemCursor cursor(params);
+    ListReader<Traits::kKeys> reader(params);
+    int32_t entries[kStepsAhead + 1][2];
+#pragma unroll
+    for (int i = 0; i < kStepsAhead; ++i) reader.read(entries[i]);
 #pragma unroll 1
-    for (int32_t index = static_cast<int32_t>(blockIdx.x); index < params.num_items;
-         index += static_cast<int32_t>(gridDim.x)) {
-      const int32_t count = __ldg(params.counts + index / params.parts);
-      if (count > 0) run_item(Item(params, index), count);
+    while (cursor.find([](int32_t) {})) {
+      const Item item(params, cursor.index);
+      begin_item(item);
+#pragma unroll 1
+      for (int32_t begin = 0; begin < cursor.count; begin += Traits::kKeys) {
+        reader.read(entries[kStepsAhead]);
+        copy_step(item, entries[0]);
+#pragma unroll
+        for (int i = 0; i < kStepsAhead; ++i) {
+          entries[i][0] = entries[i + 1][0], entries[i][1] = entries[i + 1][1];
+        }
+      }
     }
     hand_all_over();
   }

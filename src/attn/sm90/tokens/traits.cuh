@@ -21,12 +21,11 @@ struct Traits : PanelSizes<kHeadDim, kHeadDim, kRowsOfWarpgroup * kWarpgroupsT, 
   static constexpr int kRows = kRowsOfWarpgroup * kWarpgroups;  // query heads of an item
   static constexpr int kKeys = kKeysT;                          // of a step
   static constexpr int kStages = kWarpgroups == 1 ? 3 : 384 / kKeys;
-  static constexpr int kLag = kStages / 2;  // steps that are on their way at a time, besides the one that is handed over
-  static constexpr bool kTurns = false, kHoldsQ = true;
+  static constexpr int kLag = kStages / 2;                // further steps that are on their way when one is handed over
   static constexpr int kCtas = kWarpgroups == 1 ? 2 : 1;  // of a multiprocessor
   static constexpr int kThreads = 128 * (1 + kWarpgroups);
-  static constexpr int kProducerRegisters = 80;  // with those of consumers what the launch gives
-  static constexpr int kConsumerRegisters = kWarpgroups == 1 ? 176 : 208;
+  static constexpr int kProducerRegisters = 72;  // with those of consumers what the launch gives
+  static constexpr int kConsumerRegisters = kWarpgroups == 1 ? 184 : 216;
   static constexpr int kConsumerWarps = 4 * kWarpgroups;
 
   // A thread of the producer copies the same 16 bytes of every eighth row.
@@ -41,8 +40,7 @@ struct alignas(1024) Smem {
   alignas(1024) unsigned char q[Traits::kBytesQ];
   alignas(1024) unsigned char k[Traits::kStages][Traits::kBytesK];
   alignas(1024) unsigned char v[Traits::kStages][Traits::kBytesV];
-  // Of the keys of a step that are none: of those 8 i + 2 warp + e bit 16 e + i of a warp's word.
-  uint32_t missing[Traits::kStages][4];
+  uint2 missing[Traits::kStages];  // a bit for each slot of a step: it has no key
   uint64_t full[Traits::kStages], empty[Traits::kStages];
   uint64_t q_empty;
 };
