@@ -56,6 +56,7 @@ struct CallLayout {
   int32_t *tickets, *keys;
   uint16_t* row_blocks;
   ListHead* heads;
+  uint8_t* nans;
   size_t bytes;
 
   CallLayout(const AttnShape& shape, const Sizes& sizes, void* workspace) {
@@ -67,6 +68,8 @@ struct CallLayout {
     keys = layout.take<int32_t>(listed * static_cast<size_t>(sizes.capacity));
     row_blocks = layout.take<uint16_t>(listed * static_cast<size_t>(sizes.capacity));
     heads = layout.take<ListHead>(listed);
+    nans = layout.take<uint8_t>(
+        static_cast<size_t>(sizes.has_lists() ? 2 * shape.num_heads_kv * ((shape.seqlen_k + 7) / 8) : 0));
     bytes = layout.bytes();
   }
 };
@@ -143,7 +146,7 @@ std::string refusal(const AttnShape& shape, int64_t topk) {
   // Items, rows of sums, and places in lists are 32-bit numbers.
   constexpr int64_t kMost = (int64_t{1} << 31) - 65536;
   const Sizes sizes(shape, topk);
-  if (sizes.items > kMost || shape.num_heads_kv * shape.seqlen_k > kMost ||
+  if (sizes.items > kMost || shape.num_heads_kv * shape.seqlen_k > kMost || shape.seqlen_k >= kNanInK ||
       sizes.items_of_part * sizes.capacity > kMost || topk > kMost) {
     return fmt::format("lists of fewer than 2^31 keys (got seqlen_q={}, seqlen_k={}, topk={})", shape.seqlen_q,
                        shape.seqlen_k, topk);
@@ -179,6 +182,13 @@ void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBack
   call.params.lists.keys = layout.keys;
   call.params.lists.row_blocks = layout.row_blocks;
   call.params.lists.heads = layout.heads;
+  call.params.lists.nans = layout.nans;
+  if (sizes.has_lists()) call.edge.nans = layout.nans;
+  for (int i = 0; i < 2; ++i) {
+    call.edge.keys[i] = call.params.keys[i];
+    call.edge.key_head_bytes[i] = call.params.key_head_bytes[i];
+    call.edge.key_row_bytes[i] = call.params.key_row_bytes[i];
+  }
   call.params.stats = layout.stats;
   call.params.dk_sums = layout.sums;
   call.params.dv_sums = layout.sums + shape.num_heads_kv * shape.seqlen_k * shape.head_dim;

@@ -60,13 +60,12 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     }
   }
 
-  /// Of the current step, the blocks of rows that see this thread's two keys.
-  struct Visible {
-    bool masked;
-    uint32_t row_blocks[2];
-  };
+  /// Of the current step, the blocks of rows that see this thread's two keys; masked: one of the warp's does not all.
+  bool masked;
+  uint32_t row_blocks[2];
+  struct Visible {};
   /// Begins a step: dk of the one before has been added.
-  __device__ __forceinline__ void find_visible(Visible& visible) {
+  __device__ __forceinline__ void find_visible(Visible& /*of the step*/) {
     const StepMessage& message = smem.step[stage()];
     const uint32_t self = fresh_thread();
     const int32_t first_row = message.kv_head * params.lists.seqlen_k;
@@ -74,26 +73,36 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     for (int r = 0; r < 2; ++r) {
       const auto at = static_cast<int32_t>(self / 32 * 16 + self % 32 / 4) + r * 8;
       const int32_t key = step_key(params.lists, message, at);
-      visible.row_blocks[r] = key >= 0 ? kAllBlocks : 0;
+      row_blocks[r] = key >= 0 ? kAllBlocks : 0;
       if (params.lists.packing.tokens > 1 && key >= 0) {
-        visible.row_blocks[r] = __ldg(params.lists.row_blocks + message.first + at);
+        row_blocks[r] = __ldg(params.lists.row_blocks + message.first + at);
       }
-      sum_rows[r * 2] = key >= 0 ? first_row + key : -1;
+      sum_rows[r * 2] = key >= 0 ? first_row + (key & ~(kNanInK | kNanInV)) : -1;
       sum_rows[r * 2 + 1] = __shfl_xor_sync(0xffffffff, sum_rows[r * 2], 4);
     }
-    visible.masked = __any_sync(0xffffffff, (visible.row_blocks[0] & visible.row_blocks[1]) != kAllBlocks);
+    masked = __any_sync(0xffffffff, (row_blocks[0] & row_blocks[1]) != kAllBlocks);
   }
   /// P of the scores; zeros where a key is not visible, or none was loaded.
-  __device__ __forceinline__ void exponentiate(Packed& p, Scores& s, const Visible& visible) {
+  __device__ __forceinline__ void exponentiate(Packed& p, Scores& s, const Visible& /*of the step*/) {
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) s[i] = ptx::exp2_approx(s[i] * params.scale_log2);
-    if (visible.masked) {
+    if (masked) {
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
-        s[i] = visible.row_blocks[i / 2 % 2] >> (i / 4) & 1 ? s[i] : 0.0f;
+        s[i] = row_blocks[i / 2 % 2] >> (i / 4) & 1 ? s[i] : 0.0f;
       }
     }
     pack_operand<Element>(p, s);
+  }
+  /// As ConsumerBase, and zeros where a key is not visible, also where the row's delta is NaN.
+  __device__ __forceinline__ void score_gradients(Packed& packed, const Scores& dp) {
+    Base::score_gradients(packed, dp);
+    if (!masked) return;
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      uint32_t& word = packed[i / 4][i % 4];
+      word = row_blocks[i % 2] >> (i / 2) & 1 ? word : 0;
+    }
   }
 
   /// Of the item whose last step is the current one, which is given back.

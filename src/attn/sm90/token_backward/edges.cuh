@@ -11,6 +11,47 @@ namespace tangram::sm90::token_backward {
 
 inline constexpr int kEdgeThreads = backward::kEdgeThreads;
 
+/// Whether one of eight elements is NaN.
+template <typename Element>
+__device__ __forceinline__ bool has_nan(const uint4& words) {
+  constexpr uint32_t kInfinity = __is_same(Element, __half) ? 0x7c00 : 0x7f80;
+  const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+  bool found = false;
+#pragma unroll
+  for (const uint32_t w : word) {
+    found = found || (w & 0x7fff) > kInfinity || (w >> 16 & 0x7fff) > kInfinity;
+  }
+  return found;
+}
+
+/// Which keys (or values) hold NaN: a warp for every eight of a K/V head.
+template <typename Element, int kHeadDim>
+__device__ __forceinline__ void find_nans(const EdgeParams& params) {
+  constexpr int kLanes = kHeadDim / 8;  // of a row
+  constexpr int kRowsAtOnce = 32 / kLanes;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t bytes = (int64_t{params.seqlen_k} + 7) / 8, all = bytes * params.num_heads_kv;
+  const int64_t num_warps = int64_t{gridDim.x} * (kEdgeThreads / 32);
+  for (int64_t at = int64_t{blockIdx.x} * (kEdgeThreads / 32) + threadIdx.x / 32; at < 2 * all; at += num_warps) {
+    const bool is_v = at >= all;
+    const int64_t kv_head = (is_v ? at - all : at) / bytes, first = (at % bytes) * 8;
+    uint32_t found = 0;
+#pragma unroll
+    for (int row = 0; row < 8; row += kRowsAtOnce) {
+      const int64_t key = first + row + lane / kLanes;
+      const char* from = static_cast<const char*>(params.keys[is_v]) + kv_head * params.key_head_bytes[is_v] +
+                         key * params.key_row_bytes[is_v] + lane % kLanes * 16;
+      const bool mine = key < params.seqlen_k && has_nan<Element>(__ldg(reinterpret_cast<const uint4*>(from)));
+      const uint32_t lanes = __ballot_sync(0xffffffff, mine);
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        if ((lanes >> (r * kLanes) & ((1u << kLanes) - 1)) != 0) found |= 1u << (row + r);
+      }
+    }
+    if (lane == 0) params.nans[at] = static_cast<uint8_t>(found);
+  }
+}
+
 /// One CTA for each item, through all head groups. Rows that are none, or see nothing, have statistics of zero.
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
@@ -22,6 +63,7 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   }
   const auto item = static_cast<int32_t>(blockIdx.x);
   for (int part = thread; item == 0 && part < params.num_parts; part += kEdgeThreads) params.tickets[part] = 0;
+  if (params.nans != nullptr) find_nans<Element, kHeadDim>(params);
   if (params.seqlen_q == 0) return;
   const Packing& packing = params.packing;
   const int32_t group = item / params.items_per_group, kv_head = group / packing.parts;

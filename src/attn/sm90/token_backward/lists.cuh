@@ -15,7 +15,7 @@ inline constexpr int kListWarps = kListThreads / 32;
 inline constexpr int kMapKeys = 32768;   // of a stretch
 inline constexpr int kKeysOfThread = 8;  // that are looked at together
 inline constexpr int kKeysOfCta = kListThreads * kKeysOfThread;
-static_assert(kMapKeys % kKeysOfCta == 0 && kRowBlocks == 16);
+static_assert(kMapKeys % kKeysOfCta == 0 && kRowBlocks == 16 && kKeysOfThread == 8);
 
 struct alignas(16) ListSmem {
   uint32_t map[kMapKeys / 2];  ///< row blocks of two keys each
@@ -89,12 +89,16 @@ struct ListMaker {
         own += ((pair & kAllBlocks) != 0 ? 1 : 0) + (pair >> 16 != 0 ? 1 : 0);
         seen |= pair | pair >> 16;
       }
+      const int32_t bytes = (params.seqlen_k + 7) / 8;
+      const uint8_t* nans = params.nans + int64_t{kv_head} * bytes + (begin + first) / kKeysOfThread;
+      const uint32_t in_k = own == 0 ? 0 : nans[0], in_v = own == 0 ? 0 : nans[int64_t{params.num_heads_kv} * bytes];
       int64_t at = to + place(own);
 #pragma unroll
       for (int i = 0; i < kKeysOfThread; ++i) {
         const uint32_t blocks = pairs[i / 2] >> (i % 2 * 16) & kAllBlocks;
         if (blocks == 0) continue;
-        params.keys[at] = begin + first + i;
+        params.keys[at] =
+            begin + first + i + ((in_k >> i & 1) != 0 ? kNanInK : 0) + ((in_v >> i & 1) != 0 ? kNanInV : 0);
         params.row_blocks[at++] = static_cast<uint16_t>(blocks);
       }
     }

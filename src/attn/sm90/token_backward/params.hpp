@@ -39,12 +39,17 @@ struct alignas(8) ListHead {
   uint32_t seen_blocks;
 };
 
+/// Added to keys of lists of several queries whose k, or v, holds NaN. Queries that see such a key have NaN in lse, or
+/// delta, and so in their gradients. For the others of the item its k, or v, is loaded as zeros, since 0 * NaN is NaN.
+inline constexpr int32_t kNanInK = 1 << 29, kNanInV = 1 << 30;
+
 /// Items are counted through all head groups, `items_per_group` each. A call may be made by parts, of `num_items` items
 /// from `first_item` on, that use the same memory for their lists.
 struct ListParams {
   const int32_t* indices;  ///< [seqlen_q, num_heads_kv, topk]
   const int32_t* counts;   ///< [num_heads_kv, seqlen_q]; of each list so many are to be walked, -1 or keys
-  int32_t* keys;           ///< [num_items, capacity]; each key that a query of the item sees once
+  const uint8_t* nans;     ///< [2, num_heads_kv, (seqlen_k + 7) / 8]: bit i: k (or v) of key i of eight holds NaN
+  int32_t* keys;           ///< [num_items, capacity]; each key that a query of the item sees once, see kNanInK
   uint16_t* row_blocks;    ///< likewise; bit i: rows from kBlockRows * i on see the key
   ListHead* heads;         ///< [num_items]
   Packing packing;
@@ -85,6 +90,10 @@ struct EdgeParams {
   float* stats;           ///< as in Params
   float* dk_sums;         ///< likewise, and behind it, without a gap, those of dv
   int32_t* tickets;       ///< of each part; set to zero
+  uint8_t* nans;          ///< as in ListParams, or null: nobody asks
+  const void* keys[2];    ///< as in Params, from here to key_row_bytes
+  int64_t key_head_bytes[2];
+  int32_t key_row_bytes[2];
   void* dk;
   void* dv;
   int64_t out_row_stride, out_head_stride;

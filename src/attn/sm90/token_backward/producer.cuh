@@ -138,7 +138,9 @@ struct Producer {
 #pragma unroll
     for (uint32_t row = 0; row < kWarpKeys; row += kRowsAtOnce) {
       const int32_t of_row = __shfl_sync(0xffffffff, key, static_cast<int>(row + lane / kLanes));
-      ptx::cp_async_16((to ^ row % 8 * 16) + row * kPanelRowBytes, from + int64_t{max(of_row, 0)} * stride, of_row < 0);
+      const bool none = of_row < 0 || (of_row & (kV ? kNanInV : kNanInK)) != 0;
+      const int32_t at = none ? 0 : of_row & ~(kNanInK | kNanInV);
+      ptx::cp_async_16((to ^ row % 8 * 16) + row * kPanelRowBytes, from + int64_t{at} * stride, none);
     }
     ptx::cp_async_commit();
   }

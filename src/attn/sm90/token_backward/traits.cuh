@@ -38,7 +38,7 @@ struct Traits : query_backward::Traits<ElementT, kHeadDimT> {
   static constexpr int kConsumerRegisters = 224;
 };
 
-/// Key `at` of the step, or -1.
+/// Key `at` of the step, perhaps with kNanInK and kNanInV, or -1.
 __device__ __forceinline__ int32_t step_key(const ListParams& lists, const StepMessage& message, int32_t at) {
   const int32_t* keys = lists.packing.tokens == 1 ? lists.indices : lists.keys;
   return at < message.count ? __ldg(keys + message.first + at) : -1;

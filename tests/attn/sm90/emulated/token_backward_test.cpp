@@ -159,7 +159,14 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
   edge.num_parts = (items + in_part - 1) / in_part;
   std::vector<int32_t> tickets(static_cast<size_t>(edge.num_parts), -1);
   edge.stats = stats.data(), edge.dk_sums = sums.data(), edge.tickets = tickets.data();
+  std::vector<uint8_t> nans(static_cast<size_t>(2 * edge.num_heads_kv * ((edge.seqlen_k + 7) / 8)), 0x5a);
+  if (lists.packing.tokens > 1) edge.nans = nans.data();
+  lists.nans = edge.nans;
   token::Params params = params_of(r, edge, lists);
+  for (int i = 0; i < 2; ++i) {
+    edge.keys[i] = params.keys[i];
+    edge.key_head_bytes[i] = params.key_head_bytes[i], edge.key_row_bytes[i] = params.key_row_bytes[i];
+  }
   emulated::run_one_by_one({static_cast<uint32_t>(items), token::kEdgeThreads, order},
                            [&] { token::before_kernel<Element, kHeadDim>(edge); });
   for (int32_t part = 0; part < edge.num_parts; ++part) {
@@ -206,6 +213,51 @@ TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64HeadDim128) { expect_all_close<
 TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64InFloat16HeadDim128) { expect_all_close<__half, 128>(1); }
 TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64HeadDim64) { expect_all_close<__nv_bfloat16, 64>(2); }
 
+// Queries beside one that names a key with NaN, and keys that it does not name, have gradients as ever.
+TEST(Sm90EmulatedTokenBackward, NanInAKeyReachesQueriesThatNameItAlone) {
+  for (const int heads : {2, 32, 128}) {
+    AttnShape shape = shape_of(30, 150, heads, 2);
+    shape.head_dim = shape.head_dim_v = 128;
+    const Case c{{"", shape, 5, TokenLists::kFull}, 2};
+    RandomTokens r = make_tokens(c.tokens, 4);
+    reference::TokenProblem& p = r.problem;
+    const auto spoil = [&](HostTensor& tensor, std::vector<double>& values, int64_t row, int head) {
+      const int64_t key = p.keys(row, head)[0];
+      tensor.set(key, head, 77, std::numeric_limits<float>::quiet_NaN());
+      values[static_cast<size_t>((key * 2 + head) * 128 + 77)] = std::numeric_limits<double>::quiet_NaN();
+      return key;
+    };
+    const int64_t spoilt[] = {spoil(r.k, p.k, 3, 0), spoil(r.v, p.v, 11, 1)};  // of each K/V head
+    const reference::TokenResult expected = reference::token_attention(p);
+    fill_results(r, expected);
+    run_call<__nv_bfloat16, 128>(r, c, emulated::order(heads % 3));
+    std::vector<bool> query_meets(60), key_meets(300);  // NaN
+    for (int64_t i = 0; i < 60; ++i) {
+      const std::vector<int64_t> keys = p.keys(i / 2, static_cast<int>(i % 2));
+      if (std::find(keys.begin(), keys.end(), spoilt[i % 2]) == keys.end()) continue;
+      query_meets[static_cast<size_t>(i)] = true;
+      for (const int64_t key : keys) key_meets[static_cast<size_t>(key * 2 + i % 2)] = true;
+    }
+    const auto check = [](const HostTensor& got, const std::vector<double>& want, int num_heads,
+                          const std::vector<bool>& meets, bool shows) {
+      support::RelativeError error;
+      for (size_t i = 0; i < want.size(); ++i) {
+        const size_t at = i / 128, row = at / static_cast<size_t>(num_heads);
+        const float x = got.at(static_cast<int64_t>(row), static_cast<int>(at) % num_heads, static_cast<int>(i % 128));
+        if (!meets[at * 2 / static_cast<size_t>(num_heads)]) {
+          error.add(x, want[i]);
+        } else if (shows) {
+          ASSERT_TRUE(std::isnan(x));
+        }
+      }
+      EXPECT_LT(error.value(), gradient_tolerance(DType::kBFloat16));
+    };
+    check(r.dq, expected.dq, heads, query_meets, true);
+    check(r.dk, expected.dk, 2, key_meets, true);
+    check(r.dv, expected.dv, 2, key_meets, false);
+  }
+}
+
 // More keys than a map of the kernel holds: stretch by stretch, in ascending order.
 TEST(Sm90EmulatedTokenBackward, ListsOfMoreKeysThanAMap) {
   const AttnShape shape{20, 2 * token::kMapKeys + 5000, 16, 2, 1, 1, DType::kBFloat16};
@@ -218,6 +270,10 @@ TEST(Sm90EmulatedTokenBackward, ListsOfMoreKeysThanAMap) {
   edge.counts = counts.data();
   token::ListParams lists = lists_of(r, edge);
   const ListMemory memory(lists, 4);
+  const int64_t bytes = (edge.seqlen_k + 7) / 8;
+  std::vector<uint8_t> nans(static_cast<size_t>(4 * bytes));
+  for (size_t i = 0; i < nans.size(); ++i) nans[i] = static_cast<uint8_t>(i * 37);
+  lists.nans = nans.data();
   emulated::run_one_by_one({4, token::kListThreads, emulated::order(0)}, [&] { token::list_kernel(lists); });
   for (int32_t item = 0; item < 4; ++item) {
     std::vector<uint32_t> want(static_cast<size_t>(p.rows_k));
@@ -229,7 +285,12 @@ TEST(Sm90EmulatedTokenBackward, ListsOfMoreKeysThanAMap) {
     for (size_t key = 0; key < want.size(); ++key) {
       if (want[key] == 0) continue;
       seen |= want[key];
-      ASSERT_EQ(memory.keys[at], static_cast<int32_t>(key));
+      const auto bit = [&](int32_t table, int32_t value) {
+        const size_t byte = static_cast<size_t>((table * 2 + item / 2) * bytes) + key / 8;
+        return (nans[byte] >> (key % 8) & 1) * value;
+      };
+      const int32_t flags = bit(0, sm90::token_backward::kNanInK) + bit(1, sm90::token_backward::kNanInV);
+      ASSERT_EQ(memory.keys[at], static_cast<int32_t>(key) + flags);
       ASSERT_EQ(memory.row_blocks[at++], want[key]);
     }
     EXPECT_EQ(memory.heads[static_cast<size_t>(item)].count, static_cast<int32_t>(at) - item * lists.capacity);
