@@ -123,9 +123,6 @@ void fill_tensors(Params& params, const AttnBackwardArgs& args) {
   }
   const ConstTensorView* const keys[] = {&args.k, &args.v};
   for (int i = 0; i < 2; ++i) {
-    require(keys[i]->row_stride < int64_t{1} << 30,
-            "Sm90Tokens::backward: rows of k and v must be less than 2^30 elements apart (got {})",
-            keys[i]->row_stride);
     params.keys[i] = keys[i]->data;
     params.key_head_bytes[i] = keys[i]->head_stride * 2;
     params.key_row_bytes[i] = static_cast<int32_t>(keys[i]->row_stride * 2);
@@ -158,10 +155,17 @@ int64_t workspace_bytes(const AttnShape& shape, int64_t topk) {
   return static_cast<int64_t>(CallLayout(shape, Sizes(shape, topk), nullptr).bytes);
 }
 
-void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBackwardArgs& args, const int32_t* counts,
-             void* workspace, cudaStream_t stream) {
+void check_taken(const AttnBackwardArgs& args) {
   require(!args.options.deterministic,
           "Sm90Tokens::backward: gradients over token indices are summed in any order (got deterministic=true)");
+  for (const ConstTensorView& view : {args.k, args.v}) {
+    require(view.row_stride < int64_t{1} << 30,
+            "Sm90Tokens::backward: rows of k and v must be less than 2^30 elements apart (got {})", view.row_stride);
+  }
+}
+
+void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBackwardArgs& args, const int32_t* counts,
+             void* workspace, cudaStream_t stream) {
   const Sizes sizes(shape, indices.topk);
   const CallLayout layout(shape, sizes, workspace);
   Call call{};

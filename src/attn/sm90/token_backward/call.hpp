@@ -20,10 +20,13 @@ std::string refusal(const AttnShape& shape, int64_t topk);
 /// Besides the counts, aligned to 256 bytes.
 int64_t workspace_bytes(const AttnShape& shape, int64_t topk);
 
-/// Enqueues the kernels. Arguments have been checked: check_tokens, tensors that lie as TMA loads them (16-byte
-/// aligned, strides multiples of 16 bytes), a shape that is not refused. `counts` [num_heads_kv, seqlen_q] as
+/// Throws InvalidArgument for what these kernels do not take, as long as nothing is enqueued: deterministic calls.
+void check_taken(const AttnBackwardArgs& args);
+
+/// Enqueues the kernels. Arguments have been checked: check_tokens, check_taken, tensors that lie as TMA loads them
+/// (16-byte aligned, strides multiples of 16 bytes), a shape that is not refused. `counts` [num_heads_kv, seqlen_q] as
 /// tokens::enqueue_check leaves them, in front on the stream; kernels trust them and the entries that they cover.
-/// `workspace`: workspace_bytes() of any content. Throws InvalidArgument for deterministic calls, CudaError.
+/// `workspace`: workspace_bytes() of any content. Throws CudaError.
 void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBackwardArgs& args, const int32_t* counts,
              void* workspace, cudaStream_t stream);
 

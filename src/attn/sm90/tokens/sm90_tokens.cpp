@@ -151,6 +151,7 @@ void Sm90Tokens::backward(const AttnShape& shape, const TokenIndices& indices, c
   check_output(kBackward, "dv", args.dv, shape, shape.seqlen_k, shape.num_heads_kv);
   require(args.dk.dtype == args.dv.dtype, "{}: dk and dv must have one dtype (got {} and {})", kBackward,
           to_string(args.dk.dtype), to_string(args.dv.dtype));
+  token_backward::check_taken(args);
   const auto cuda_stream = cuda::as_stream(stream);
   const int64_t needed = backward_workspace_bytes(shape, indices.topk);
   const CallWorkspace workspace(kBackward, args.workspace, needed, cuda_stream);

@@ -19,8 +19,9 @@ using emulated::Order;
 
 struct Case {
   TokenCase tokens;
-  uint32_t blocks;          // of the grid
-  int32_t parts_of = 1000;  // items
+  uint32_t blocks;                // of the grid
+  int32_t parts_of = 1000;        // items
+  int32_t tokens_of_item = 1000;  // at most
 };
 
 /// The head dimension and dtype are those of the kernel.
@@ -43,7 +44,13 @@ std::vector<Case> cases() {
       {{"24 heads", shape_of(12, 150, 24, 1), 60, kFull, kF16}, 2},
       {{"12 heads, two key heads", shape_of(10, 150, 24, 2), 60, kHoles, kF32, true}, 2},
       {{"150 heads", shape_of(4, 140, 300, 2), 20, kHoles, kF16}, 2},
+      {{"two entries", shape_of(40, 30, 8, 1), 2, kFull, kF32}, 2},
       {{"no indices", shape_of(5, 20, 8, 1), 0, kHoles, kF32}, 1},
+      {{"no indices, 128 heads", shape_of(5, 20, 128, 1), 0, kHoles, kF32}, 2},
+      {{"no keys", shape_of(5, 0, 8, 1), 3, kFull, kF32}, 2},
+      {{"no keys, 128 heads", shape_of(3, 0, 128, 1), 3, kFull, kF32}, 1},
+      {{"8 heads, items of one query", shape_of(30, 60, 8, 1), 20, kHoles, kF32}, 2, 1000, 1},
+      {{"8 heads, items of two queries", shape_of(31, 260, 16, 2), 20, kHoles, kF32}, 2, 1000, 2},
   };
 }
 
@@ -60,7 +67,7 @@ std::vector<int32_t> counts_of(const reference::TokenProblem& p) {
   return counts;
 }
 
-token::EdgeParams edge_of(RandomTokens& r, const std::vector<int32_t>& counts) {
+token::EdgeParams edge_of(RandomTokens& r, const std::vector<int32_t>& counts, int32_t tokens) {
   const AttnShape& s = r.shape;
   const AttnBackwardArgs args = r.backward_args();
   token::EdgeParams edge{};
@@ -71,6 +78,7 @@ token::EdgeParams edge_of(RandomTokens& r, const std::vector<int32_t>& counts) {
   edge.dk_row_stride = args.dk.row_stride, edge.dk_head_stride = args.dk.head_stride;
   edge.dv_row_stride = args.dv.row_stride, edge.dv_head_stride = args.dv.head_stride;
   edge.packing = token::packing_of(s.num_heads_q / s.num_heads_kv);
+  edge.packing.tokens = std::min(edge.packing.tokens, tokens);
   edge.seqlen_q = static_cast<int32_t>(s.seqlen_q), edge.seqlen_k = static_cast<int32_t>(s.seqlen_k);
   edge.num_heads_kv = s.num_heads_kv;
   edge.items_per_group = (edge.seqlen_q + edge.packing.tokens - 1) / edge.packing.tokens;
@@ -139,7 +147,7 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
   using Traits = token::Traits<Element, kHeadDim>;
   static_assert(sizeof(typename Traits::SmemType) <= emulated::kSharedBytes);
   const std::vector<int32_t> counts = counts_of(r.problem);
-  token::EdgeParams edge = edge_of(r, counts);
+  token::EdgeParams edge = edge_of(r, counts, c.tokens_of_item);
   const int32_t items = edge.items_per_group * edge.num_heads_kv * edge.packing.parts,
                 in_part = std::min(c.parts_of, items);
   token::ListParams lists = lists_of(r, edge);
