@@ -50,9 +50,11 @@ inline TokenResult token_attention(const TokenProblem& p) {
   TokenResult r;
   r.out.assign(at(p.rows_q, p.heads_q, 0, p.dim_v), 0);
   r.lse.assign(at(p.rows_q, p.heads_q, 0, 1), -inf);
-  r.dq.assign(p.q.size(), 0);
-  r.dk.assign(p.k.size(), 0);
-  r.dv.assign(p.v.size(), 0);
+  if (!p.dout.empty()) {
+    r.dq.assign(p.q.size(), 0);
+    r.dk.assign(p.k.size(), 0);
+    r.dv.assign(p.v.size(), 0);
+  }
   const auto dot = [](const double* a, const double* b, int n) {
     double sum = 0;
     for (int d = 0; d < n; ++d) sum += a[d] * b[d];
@@ -73,7 +75,8 @@ inline TokenResult token_attention(const TokenProblem& p) {
       double* out = &r.out[at(i, p.heads_q, h, p.dim_v)];
       for (size_t n = 0; n < keys.size(); ++n) {
         const double* v = &p.v[at(keys[n], p.heads_kv, g, p.dim_v)];
-        for (int d = 0; d < p.dim_v; ++d) out[d] += std::exp(scores[n] - lse) * v[d];
+        const double prob = std::exp(scores[n] - lse);
+        for (int d = 0; d < p.dim_v; ++d) out[d] += prob * v[d];
       }
       if (p.dout.empty()) continue;
       const double* dout = &p.dout[at(i, p.heads_q, h, p.dim_v)];

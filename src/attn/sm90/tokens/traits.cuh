@@ -21,7 +21,7 @@ struct Traits : PanelSizes<kHeadDim, kHeadDim, kRowsOfWarpgroup * kWarpgroupsT, 
   static constexpr int kRows = kRowsOfWarpgroup * kWarpgroups;  // query heads of an item
   static constexpr int kKeys = kKeysT;                          // of a step
   static constexpr int kStages = kWarpgroups == 1 ? 3 : 384 / kKeys;
-  static constexpr int kLag = kStages / 2;                // further steps that are on their way when one is handed over
+  static constexpr int kLag = kWarpgroups;                // further steps that are on their way when one is handed over
   static constexpr int kCtas = kWarpgroups == 1 ? 2 : 1;  // of a multiprocessor
   static constexpr int kThreads = 128 * (1 + kWarpgroups);
   static constexpr int kProducerRegisters = 72;  // with those of consumers what the launch gives
