@@ -136,6 +136,17 @@ TEST_F(Sm90TokenBackward, RefusedListsGetAndGiveNoGradients) {
   }
 }
 
+TEST_F(Sm90TokenBackward, NanInAKeyReachesQueriesThatNameItAlone) {
+  RandomTokens r = make_tokens({"", shape_of(1100, 900, 32, 2), 5, TokenLists::kFull}, 4);
+  const NamedNans nans(r, 3, 11);
+  const reference::TokenResult expected = reference::token_attention(r.problem);
+  fill_results(r, expected);
+  GradientsOnDevice device(r);
+  attention().backward(r.shape, device.tokens(), device.args, stream_);
+  device.fetch();
+  nans.expect_gradients(r, expected);
+}
+
 TEST_F(Sm90TokenBackward, IsCapturedInAGraph) {
   RandomTokens r = make_tokens({"", shape_of(90, 300, 16, 1), 100}, 1);
   const reference::TokenResult expected = reference::token_attention(r.problem);

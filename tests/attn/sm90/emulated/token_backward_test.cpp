@@ -220,41 +220,11 @@ TEST(Sm90EmulatedTokenBackward, NanInAKeyReachesQueriesThatNameItAlone) {
     shape.head_dim = shape.head_dim_v = 128;
     const Case c{{"", shape, 5, TokenLists::kFull}, 2};
     RandomTokens r = make_tokens(c.tokens, 4);
-    reference::TokenProblem& p = r.problem;
-    const auto spoil = [&](HostTensor& tensor, std::vector<double>& values, int64_t row, int head) {
-      const int64_t key = p.keys(row, head)[0];
-      tensor.set(key, head, 77, std::numeric_limits<float>::quiet_NaN());
-      values[static_cast<size_t>((key * 2 + head) * 128 + 77)] = std::numeric_limits<double>::quiet_NaN();
-      return key;
-    };
-    const int64_t spoilt[] = {spoil(r.k, p.k, 3, 0), spoil(r.v, p.v, 11, 1)};  // of each K/V head
-    const reference::TokenResult expected = reference::token_attention(p);
+    const NamedNans nans(r, 3, 11);
+    const reference::TokenResult expected = reference::token_attention(r.problem);
     fill_results(r, expected);
     run_call<__nv_bfloat16, 128>(r, c, emulated::order(heads % 3));
-    std::vector<bool> query_meets(60), key_meets(300);  // NaN
-    for (int64_t i = 0; i < 60; ++i) {
-      const std::vector<int64_t> keys = p.keys(i / 2, static_cast<int>(i % 2));
-      if (std::find(keys.begin(), keys.end(), spoilt[i % 2]) == keys.end()) continue;
-      query_meets[static_cast<size_t>(i)] = true;
-      for (const int64_t key : keys) key_meets[static_cast<size_t>(key * 2 + i % 2)] = true;
-    }
-    const auto check = [](const HostTensor& got, const std::vector<double>& want, int num_heads,
-                          const std::vector<bool>& meets, bool shows) {
-      support::RelativeError error;
-      for (size_t i = 0; i < want.size(); ++i) {
-        const size_t at = i / 128, row = at / static_cast<size_t>(num_heads);
-        const float x = got.at(static_cast<int64_t>(row), static_cast<int>(at) % num_heads, static_cast<int>(i % 128));
-        if (!meets[at * 2 / static_cast<size_t>(num_heads)]) {
-          error.add(x, want[i]);
-        } else if (shows) {
-          ASSERT_TRUE(std::isnan(x));
-        }
-      }
-      EXPECT_LT(error.value(), gradient_tolerance(DType::kBFloat16));
-    };
-    check(r.dq, expected.dq, heads, query_meets, true);
-    check(r.dk, expected.dk, 2, key_meets, true);
-    check(r.dv, expected.dv, 2, key_meets, false);
+    nans.expect_gradients(r, expected);
   }
 }
 
