@@ -14,6 +14,7 @@ from . import _workspace
 from ._backends import backend_named
 from ._core import AttnOptions, HeadConfig, TokenAttention, token_refusal
 from ._named import Named
+from ._shapes import check_indices
 from ._torch_pass import (
     _NAMES,
     Options,
@@ -29,8 +30,6 @@ from ._torch_pass import (
     require_no_transform,
 )
 from .errors import InvalidArgument
-from .flex import AttnForwardMeta
-from .tokens import check_indices
 
 _NAME = "token_attn_func"
 
@@ -106,14 +105,35 @@ def _lists(indices: Tensor) -> Tensor:
     return indices.contiguous()
 
 
-@torch.compiler.disable
+_apply: Any = _Tokens.apply
+
+
+_attend_outside: Any = None
+"""`attend`, which graphs of torch.compile do not hold."""
+
+
+def _make_attend_outside() -> tuple[()]:
+    """While a graph is made: the compiler takes longer to import than torch itself."""
+    global _attend_outside
+    if _attend_outside is None:
+        _attend_outside = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
+    return ()
+
+
+_make_attend_outside._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as assume_constant_result
+
+
 def attend(
     q: Tensor, k: Tensor, v: Tensor, indices: Tensor, options: Options, backend: str | None
-) -> tuple[Tensor, AttnForwardMeta]:
+) -> tuple[Tensor, Tensor]:
+    """(out, lse) of token_attn_func."""
+    if torch.compiler.is_compiling():
+        _make_attend_outside()
+        return _attend_outside(q, k, v, indices, options, backend)  # type: ignore[no-any-return]
     with Named(_NAME):
         _check(q, k, v, None)
         require_no_transform(_NAME)
-    check_indices(indices, q, k)
+    check_indices(_NAME, indices, q.shape, k.shape)
     if indices.device != q.device:
         raise InvalidArgument(
             f"{_NAME}: indices must lie where q does (got q on {q.device}, indices on {indices.device})"
@@ -121,9 +141,9 @@ def attend(
     scale, softcap, deterministic, sm_margin = options
     of_call = _options(check_scale(_NAME, scale), softcap, deterministic, sm_margin)
     if q.is_cuda and backend == "reference":
-        out, meta = attend(q.cpu(), k.cpu(), v.cpu(), indices.cpu(), options, backend)
-        return out.to(q.device), AttnForwardMeta(meta.lse.to(q.device))
+        out, lse = attend(q.cpu(), k.cpu(), v.cpu(), indices.cpu(), options, backend)
+        return out.to(q.device), lse.to(q.device)
     with Named(_NAME):
         calls = _calls(*_key(q, k, v, indices), backend, q.get_device())
-        out, lse = _Tokens.apply(_rows(q), _rows(k), _rows(v), _lists(indices), calls, of_call)
-    return out, AttnForwardMeta(lse)
+        results: tuple[Tensor, Tensor] = _apply(_rows(q), _rows(k), _rows(v), _lists(indices), calls, of_call)
+    return results

@@ -10,25 +10,12 @@ from . import _core, _settings
 from ._backends import backend_named
 from ._core import AttnOptions, HeadConfig, list_backends
 from ._named import Named
-from ._shapes import check_shapes
+from ._shapes import check_indices, check_shapes
 from .errors import InvalidArgument
 from .flex import AttnForwardMeta
 
 _NAME = "token_attn_func"
 _DTYPES = ("float32", "bfloat16", "float16")
-
-
-def check_indices(indices: Any, q: Any, k: Any) -> None:
-    """Refuses lists of another shape or dtype."""
-    with Named(_NAME):
-        check_shapes(q.shape, k.shape, k.shape)
-    shape = tuple(getattr(indices, "shape", ()))
-    dtype = str(getattr(indices, "dtype", type(indices).__name__)).removeprefix("torch.")
-    if len(shape) != 3 or shape[:2] != (q.shape[0], k.shape[1]) or dtype not in ("int32", "int64"):
-        raise InvalidArgument(
-            f"{_NAME}: indices must be int32 or int64 [rows of q, K/V heads, topk] = [{q.shape[0]}, {k.shape[1]}, "
-            f"topk] (got {dtype}{list(shape)})"
-        )
 
 
 def token_attn_func(
@@ -74,7 +61,8 @@ def token_attn_func(
     if hasattr(q, "data_ptr"):
         from ._torch_tokens import attend
 
-        return attend(q, k, v, indices, (softmax_scale, 0.0, deterministic, sm_margin), backend)
+        out, lse = attend(q, k, v, indices, (softmax_scale, 0.0, deterministic, sm_margin), backend)
+        return out, AttnForwardMeta(lse)
     return _attend_numpy(q, k, v, indices, AttnOptions(softmax_scale, 0.0, deterministic, sm_margin), backend)
 
 
@@ -89,7 +77,7 @@ def _attend_numpy(
             f"{_NAME}: q, k and v must share one dtype of {', '.join(_DTYPES)} "
             f"(got q={q.dtype}, k={k.dtype}, v={v.dtype})"
         )
-    check_indices(indices, q, k)
+    check_indices(_NAME, indices, q.shape, k.shape)
     lists = np.ascontiguousarray(np.clip(indices, -2, 2**31 - 1), np.int32)
     with Named(_NAME):
         check_shapes(q.shape, k.shape, v.shape)
@@ -99,8 +87,8 @@ def _attend_numpy(
         )
         out = np.empty((*q.shape[:2], v.shape[2]), q.dtype)
         lse = np.empty(q.shape[:2], np.float32)
-        arrays = (np.ascontiguousarray(x) for x in (q, k, v))
-        calls.forward(*arrays, lists.ctypes.data, out, lse, options)
+        q, k, v = (np.ascontiguousarray(x) for x in (q, k, v))
+        calls.forward(q, k, v, lists.ctypes.data, out, lse, options)
     return out, AttnForwardMeta(lse)
 
 

@@ -82,3 +82,17 @@ def test_gradients_agree_with_float64():
         grad.sum().backward()
     with pytest.raises(InvalidArgument, match="softmax_scale must be"):
         token_attn_func(q, k, v, torch.from_numpy(lists), softmax_scale=-1.0)
+
+
+def test_graphs_of_torch_compile_call_it_as_it_is():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    q, k, v = (torch.from_numpy(x).requires_grad_() for x in operands(8))
+    lists = torch.from_numpy(random_lists(9, ROWS, HEADS_KV, 8, KEYS))
+
+    def attend(q, k, v):
+        return token_attn_func(2 * q, k, v, lists)[0].square().sum()
+
+    grads = torch.autograd.grad(attend(q, k, v), (q, k, v))
+    compiled = torch.autograd.grad(torch.compile(attend, backend="eager")(q, k, v), (q, k, v))
+    for got, want in zip(compiled, grads, strict=True):
+        assert torch.equal(got, want)
