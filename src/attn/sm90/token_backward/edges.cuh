@@ -52,7 +52,8 @@ __device__ __forceinline__ void find_nans(const EdgeParams& params) {
   }
 }
 
-/// One CTA for each item, through all head groups. Rows that are none, or see nothing, have statistics of zero.
+/// One CTA for each item, through all head groups, or more, for sums of more keys. Rows that are none, or see nothing,
+/// have statistics of zero.
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -64,8 +65,8 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
   const auto item = static_cast<int32_t>(blockIdx.x);
   for (int part = thread; item == 0 && part < params.num_parts; part += kEdgeThreads) params.tickets[part] = 0;
   if (params.nans != nullptr) find_nans<Element, kHeadDim>(params);
-  if (params.seqlen_q == 0) return;
   const Packing& packing = params.packing;
+  if (item >= params.num_heads_kv * packing.parts * params.items_per_group) return;
   const int32_t group = item / params.items_per_group, kv_head = group / packing.parts;
   const int32_t num_heads_q = params.num_heads_kv * packing.parts * packing.heads;
   const int32_t first_query = (item - group * params.items_per_group) * packing.tokens;

@@ -19,7 +19,8 @@ void launch_dim(const Call& call, cudaStream_t stream) {
   allow_shared_memory<token_backward_kernel<KernelTraits>, kSmemBytes>("cudaFuncSetAttribute(sm90 token backward)");
   const EdgeParams& edge = call.edge;
   const int64_t items = int64_t{edge.num_heads_kv} * edge.packing.parts * edge.items_per_group;
-  launch_kernel(before_kernel<Element, kHeadDim>, edge, std::max<int64_t>(items, 1), kEdgeThreads, 0, false, stream,
+  constexpr int64_t kZeroingCtas = 1024;  // few queries may see many keys
+  launch_kernel(before_kernel<Element, kHeadDim>, edge, std::max(items, kZeroingCtas), kEdgeThreads, 0, false, stream,
                 "sm90 token backward: first kernel launch");
   for (int32_t part = 0; part < edge.num_parts; ++part) {
     Params params = call.params;

@@ -167,7 +167,7 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
     edge.keys[i] = params.keys[i];
     edge.key_head_bytes[i] = params.key_head_bytes[i], edge.key_row_bytes[i] = params.key_row_bytes[i];
   }
-  emulated::run_one_by_one({static_cast<uint32_t>(items), token::kEdgeThreads, order},
+  emulated::run_one_by_one({static_cast<uint32_t>(items) + 2, token::kEdgeThreads, order},
                            [&] { token::before_kernel<Element, kHeadDim>(edge); });
   for (int32_t part = 0; part < edge.num_parts; ++part) {
     params.lists.first_item = part * in_part;
