@@ -33,6 +33,7 @@ HEADER_LAYER = {
     "shard_map": "plan",
     "simulate": "plan",
     "attention": "attn",
+    "token_attention": "attn",
     "backends": "attn",
     "communicator": "comm",
     "device_communicator": "comm",

@@ -123,6 +123,8 @@ class PreparedMask {
   virtual bool is_held_by_graphs() const { return false; }
 };
 
+class TokenAttention;
+
 /// Where tensors lie.
 enum class MemoryKind : int { kHost = 0, kDevice = 1 };
 
@@ -233,6 +235,10 @@ class AttnBackend {
   /// Throws InvalidArgument for a mask that the device has refused, as far as the host knows by now; once for each.
   /// Setting a mask and calls ask for themselves.
   virtual void check_refused(const PreparedMask& /*buffer*/) const {}
+
+  /// Attention over keys that are named one by one (token_attention.hpp), or null: the backend has none. Lives as long
+  /// as the backend.
+  virtual const TokenAttention* token_attention() const { return nullptr; }
 
   /// Validates the arguments against the prepared shape and throws InvalidArgument before anything is computed.
   virtual void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const = 0;

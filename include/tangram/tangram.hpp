@@ -44,4 +44,5 @@
 #include "tangram/socket_group.hpp"
 #include "tangram/tensor.hpp"
 #include "tangram/tile_list.hpp"
+#include "tangram/token_attention.hpp"
 #include "tangram/version.hpp"

@@ -29,6 +29,7 @@ void bind_plan(nb::module_& m);
 void bind_env(nb::module_& m);
 void bind_tensor(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_token_attention(nb::module_& m);
 void bind_group(nb::module_& m);
 void bind_dist_attention(nb::module_& m);
 void bind_shard_map(nb::module_& m);

@@ -20,6 +20,7 @@ NB_MODULE(_core, m) {
   bind_env(m);
   bind_tensor(m);
   bind_attention(m);
+  bind_token_attention(m);
   bind_group(m);
   bind_dist_attention(m);
 }

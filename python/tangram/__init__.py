@@ -5,6 +5,7 @@
 Say which keys a query sees:        Mask.causal, .varlen, .sliding_window, .from_ranges, ...
 Attend on one device:               flex_flash_attn_func(q, k, v, mask), NumPy arrays or torch tensors
 A new mask at each step, one graph: MaskBuffer(rows, rows, heads), .set(mask); flex_flash_attn_func(q, k, v, buffer)
+Keys named one by one, on the GPU:  token_attn_func(q, k, v, indices)
 Look at how ranks would share it:   plan(mask, cp_size=8).explain()
 Train over several ranks (torch):   key = mask_key(mask, ...); x = dispatch(x, key); calc_attn(q, k, v, key);
                                     undispatch(out, key)
@@ -60,6 +61,7 @@ from .errors import CommError, CudaError, Error, InternalError, InvalidArgument,
 from .flex import AttnForwardMeta, flex_flash_attn_func
 from .mask_buffer import MaskBuffer
 from .planning import plan, plan_ahead
+from .tokens import check_token_errors, token_attn_func
 
 __version__ = VERSION
 
@@ -119,6 +121,7 @@ __all__ = [
     "Stage",
     "Timeout",
     "__version__",
+    "check_token_errors",
     "compute_pad_size",
     "configuration",
     "configure",
@@ -153,6 +156,7 @@ __all__ = [
     "set_cache_bytes",
     "plan",
     "plan_ahead",
+    "token_attn_func",
 ]
 
 if not TYPE_CHECKING:

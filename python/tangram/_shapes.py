@@ -22,3 +22,14 @@ def check_shapes(q: Any, k: Any, v: Any) -> None:
             "flex_flash_attn_func: k and v must have equal rows and heads, q and k equal dims, and the heads of q must "
             f"be a multiple of those of k (got q={tuple(q)}, k={tuple(k)}, v={tuple(v)})"
         )
+
+
+def check_indices(function: str, indices: Any, q: Any, k: Any) -> None:
+    """Refuses lists of keys of another shape or dtype than `q` and `k`, shapes that are attention, want."""
+    shape = tuple(getattr(indices, "shape", ()))
+    dtype = str(getattr(indices, "dtype", type(indices).__name__)).removeprefix("torch.")
+    if len(shape) != 3 or shape[:2] != (q[0], k[1]) or dtype not in ("int32", "int64"):
+        raise InvalidArgument(
+            f"{function}: indices must be int32 or int64 [rows of q, K/V heads, topk] = [{q[0]}, {k[1]}, topk] "
+            f"(got {dtype}{list(shape)})"
+        )

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _settings
 from .. import flex as tangram_flex
+from .. import tokens as tangram_tokens
 from .._core import Mask
 from .._runs import RunsToSlices
+from .._torch_tokens import refusal
 from ..errors import InvalidArgument
 from ..flex import AttnForwardMeta
 from ._enums import AttnSinkLayout
@@ -58,8 +61,8 @@ def masks_of_indices(indices: Tensor, seqlen_k: int) -> list[Mask]:
     return masks
 
 
-def _indexed(q: Tensor, k: Tensor, indices: Tensor, given: dict[str, Any]) -> Any:
-    """The mask of index_attn_indices."""
+def _check_indexed(q: Tensor, k: Tensor, indices: Tensor, given: dict[str, Any]) -> None:
+    """Refuses what does not go with index_attn_indices."""
     for name, value in given.items():
         if value not in (None, 1, False):
             raise InvalidArgument(
@@ -71,8 +74,20 @@ def _indexed(q: Tensor, k: Tensor, indices: Tensor, given: dict[str, Any]) -> An
             f"{_NAME}: index_attn_indices must be int32 [rows of q, K/V heads, keys] = [{q.shape[0]}, {k.shape[1]}, n] "
             f"(got {indices.dtype}{list(shape)})"
         )
-    masks = masks_of_indices(indices, k.shape[0])
+
+
+def _mask_of(indices: Tensor, seqlen_k: int) -> Any:
+    masks = masks_of_indices(indices, seqlen_k)
     return masks[0] if all(mask == masks[0] for mask in masks) else masks
+
+
+def _stays_on_gpu(q: Tensor, k: Tensor, v: Tensor, indices: Tensor) -> bool:
+    """Whether kernels take such lists as they are."""
+    tensors = (q, k, v, indices)
+    if not all(x.is_cuda and x.ndim == 3 for x in tensors) or q.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    backend = env.backend or _settings.chosen.backend
+    return backend in (None, "sm90") and not refusal(q, k, v, indices, backend)
 
 
 def _by_position(values: tuple[Any, ...]) -> dict[str, Any]:
@@ -131,8 +146,9 @@ def flex_flash_attn_func(
 
     Args:
         index_attn_indices: instead of ranges `[rows of q, K/V heads, n]` int32: rows of keys that a query sees, each
-            once, -1 for none. They are read on the host, which synchronises, and make a slice for each run of keys:
-            slow. q_block_size and k_block_size are 1 then.
+            once, -1 for none. On a GPU bfloat16 and float16 of head_dim 128 without sink, softcap, deterministic and
+            return_max_logits go to tangram.token_attn_func, whose kernels read them. Else they are read on the host,
+            which synchronises, and make a slice for each run of keys: slow. q_block_size and k_block_size are 1 then.
         disable_fwd_atomic_reduction, disable_bwd_dkv_atomic_reduction, disable_bwd_dq_atomic_reduction,
             ref_block_size, max_seqlen_q, max_seqlen_k, auto_range_merge, range_merge, swap_ab, pack_gqa, cat_gqa,
             sparse_load, block_sparse, index_attn, swap_bwd_qk_loop, profile_mode: choose and tune kernels there, and
@@ -151,8 +167,7 @@ def flex_flash_attn_func(
     if index_attn_indices is not None:
         beside = {"q_ranges": q_ranges, "k_ranges": k_ranges, "attn_type_map": attn_type_map}
         beside |= {"q_block_size": q_block_size, "k_block_size": k_block_size, "sparse_load": sparse_load}
-        q_ranges = _indexed(q, k, index_attn_indices, beside)
-        k_ranges = attn_type_map = None
+        _check_indexed(q, k, index_attn_indices, beside)
     elif q_ranges is None or k_ranges is None:
         raise InvalidArgument(
             f"{_NAME}: needs q_ranges and k_ranges, or index_attn_indices (got q_ranges="
@@ -162,6 +177,15 @@ def flex_flash_attn_func(
     if env.precision is not None:
         wanted: torch.dtype = getattr(torch, env.precision)
         q, k, v = (x.to(wanted) for x in (q, k, v))
+    if index_attn_indices is not None:
+        fixed = deterministic or env.deterministic or _settings.chosen.deterministic
+        plain = sink is None and softcap == 0 and not return_max_logits and not fixed
+        if plain and _stays_on_gpu(q, k, v, index_attn_indices):
+            out, meta = tangram_tokens.token_attn_func(
+                q, k, v, index_attn_indices, softmax_scale=softmax_scale, sm_margin=sm_margin
+            )
+            return out.to(dtype), meta
+        q_ranges = _mask_of(index_attn_indices, k.shape[0])
     out, meta = tangram_flex.flex_flash_attn_func(
         q,
         k,

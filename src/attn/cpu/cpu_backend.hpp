@@ -9,6 +9,7 @@
 
 #include "attn/cpu/kernels.hpp"
 #include "attn/thread_pool.hpp"
+#include "attn/tokens/host_tokens.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram {
@@ -27,6 +28,7 @@ class CpuBackend final : public AttnBackend {
   int num_threads() const { return pool_.num_threads(); }
   std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
   bool takes_delta() const override { return true; }
+  const TokenAttention* token_attention() const override { return &tokens_; }
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override;
   void index_backward(PreparedMask& mask) const override;
@@ -36,6 +38,7 @@ class CpuBackend final : public AttnBackend {
  private:
   const cpu::Kernels& kernels_;
   mutable ThreadPool pool_;
+  HostTokens tokens_{pool_};
 };
 
 }  // namespace tangram

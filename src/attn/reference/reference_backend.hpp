@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attn/thread_pool.hpp"
+#include "attn/tokens/host_tokens.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram {
@@ -17,6 +18,7 @@ class ReferenceBackend final : public AttnBackend {
   std::string_view name() const override { return "reference"; }
   std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
   bool takes_delta() const override { return true; }
+  const TokenAttention* token_attention() const override { return &tokens_; }
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;
@@ -24,6 +26,7 @@ class ReferenceBackend final : public AttnBackend {
 
  private:
   mutable ThreadPool pool_;
+  HostTokens tokens_{pool_};
 };
 
 }  // namespace tangram

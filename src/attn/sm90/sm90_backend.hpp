@@ -8,6 +8,7 @@
 #include <span>
 
 #include "attn/sm90/hopper_check.hpp"
+#include "attn/sm90/tokens/sm90_tokens.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram {
@@ -49,7 +50,11 @@ class Sm90Backend final : public AttnBackend {
                 const TileList* transposed_tiles, void* stream) const override;
   void set_mask_data(PreparedMask& buffer, const MaskData& data, void* stream) const override;
   void check_refused(const PreparedMask& buffer) const override;
+  const TokenAttention* token_attention() const override { return &tokens_; }
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream = nullptr) const override;
+
+ private:
+  sm90::Sm90Tokens tokens_;
 };
 
 }  // namespace tangram

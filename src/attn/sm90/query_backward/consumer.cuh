@@ -6,13 +6,14 @@
 // of this warpgroup's 64 rows, which stays in registers to the end of the item.
 #pragma once
 
-#include "attn/sm90/query_backward/consumer_base.cuh"
+#include "attn/sm90/query_backward/group_consumer.cuh"
 
 namespace tangram::sm90::query_backward {
 
-template <typename Traits>
-struct Consumer : ConsumerBase<Traits> {
-  using Base = ConsumerBase<Traits>;
+/// Keys: what knows how keys are named, as GroupConsumer.
+template <typename Traits, typename Keys = GroupConsumer<Traits>>
+struct Consumer : Keys {
+  using Base = Keys;
   using typename Base::Half;
   using typename Base::Packed;
   using typename Base::Scores;
@@ -40,10 +41,12 @@ struct Consumer : ConsumerBase<Traits> {
   using Base::store_ds;
   using Base::uniform;
   using Base::warpgroup;
+  using Base::write_dq;
   static constexpr int kHeadDim = Traits::kHeadDim;
   static constexpr int kPanels = Traits::kPanels;
 
-  __device__ Consumer(const Params& params_in, Smem<Traits>& smem_in) : Base(params_in, smem_in) {}
+  __device__ Consumer(const typename Traits::Params& params_in, typename Traits::SmemType& smem_in)
+      : Base(params_in, smem_in) {}
 
   /// All steps of an item that sees keys:
   ///   S | exponentials | dV | dP, add dV | dS | dK | S', add dK | dQ, exponentials' | dV' | ...
@@ -142,30 +145,11 @@ struct Consumer : ConsumerBase<Traits> {
     await_ds(step);
   }
 
-  /// Of the item whose last step is the current one, which is given back.
-  __device__ __forceinline__ void write_dq() {
-    const StepMessage& message = smem.step[stage()];
-    const int32_t row_begin = message.row_begin, num_rows = message.num_rows, head = message.head;
-    arrive(&smem.k_empty[stage()]);
-    const uint32_t self = fresh_thread();
-    const int lane = static_cast<int>(self % 32);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int32_t row = static_cast<int32_t>(self / 32 * 16) + lane / 4 + r * 8;
-      const int32_t token = row >> params.pack_log2;
-      const int64_t at = (int64_t{row_begin} + token) * params.dq_row_stride +
-                         (head + (row & ((1 << params.pack_log2) - 1))) * params.dq_head_stride;
-      char* to = static_cast<char*>(params.dq) + at * (params.dq_type == GradType::kFloat32 ? 4 : 2);
-      backward::write_row<Element, kHeadDim, false>(dq, r * 2, params.softmax_scale, to, token < num_rows,
-                                                    params.dq_type, false, lane, kHeadDim);
-    }
-  }
-
   __device__ __forceinline__ void run() {
     if (warpgroup == 1) Turn::pass_to(0);
     for (;;) {
       await_step();
-      const StepMessage& message = smem.step[stage()];
+      const auto& message = smem.step[stage()];
       const int32_t kind = uniform(message.kind), count = uniform(message.count);
       if (kind & kStepStop) break;
       if (count == 0) {

@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What a consumer warpgroup does in a step, for 64 of its 128 gathered keys against the 128 packed rows of an item: the
-// products, masks and exponentials, and what is added to sums. In which order is the pipeline of Consumer.
+// What a consumer warpgroup does in a step, for 64 of its 128 gathered keys against the 128 packed rows of an item,
+// however keys are named: products, and what is between them. In which order is the pipeline of Consumer.
 #pragma once
 
-#include "attn/sm90/backward/epilogue.cuh"
 #include "attn/sm90/common/warpgroup.cuh"
 #include "attn/sm90/query_backward/traits.cuh"
 #include "cuda/ptx/convert.cuh"
@@ -27,13 +26,13 @@ struct ConsumerBase {
 
   using Turn = Turns<1>;  // named barriers 1, 2
 
-  const Params& params;
-  Smem<Traits>& smem;
+  const typename Traits::Params& params;
+  typename Traits::SmemType& smem;
   const uint32_t warpgroup;  // 0 or 1
   uint32_t step = 0;         // in all items; uniform in a warp, and known to be
   float dq[kHeadDim / 2];    // of 64 rows
 
-  __device__ ConsumerBase(const Params& params_in, Smem<Traits>& smem_in)
+  __device__ ConsumerBase(const typename Traits::Params& params_in, typename Traits::SmemType& smem_in)
       : params(params_in), smem(smem_in), warpgroup(__shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1) {}
 
   __device__ __forceinline__ uint32_t stage() const { return step % Traits::kStagesK; }
@@ -46,8 +45,6 @@ struct ConsumerBase {
     if (ptx::elect_one()) ptx::mbarrier_arrive(barrier);
   }
   __device__ __forceinline__ int32_t uniform(int32_t value) { return __shfl_sync(0xffffffff, value, 0); }
-  /// The warp's group of 16 keys in the step.
-  __device__ __forceinline__ uint32_t group() const { return fresh_thread() / 32; }
 
   /// Starts result = keys * rows^T for this warpgroup's keys, plus the rows' terms of lse or delta: see
   /// backward::ConsumerBase::issue_product.
@@ -94,58 +91,6 @@ struct ConsumerBase {
     ptx::wgmma_commit();
   }
 
-  /// Whether this warp has a group of keys in step `at`.
-  __device__ __forceinline__ bool has_keys(uint32_t at) const {
-    return static_cast<int32_t>(group()) < smem.step[at % Traits::kStagesK].count;
-  }
-  /// Adds a panel of dk or dv of this warp's group of keys in step `at` to its sums.
-  __device__ __forceinline__ void add_sums(float* to, const Half& sums, uint32_t at, int panel) {
-    if (!has_keys(at)) return;
-    const StepMessage& message = smem.step[at % Traits::kStagesK];
-    const int32_t place = message.kv_head * params.num_key_groups + first_key(message.groups[group()]) / kGroupKeys;
-    float4* vectors =
-        reinterpret_cast<float4*>(to) + int64_t{place} * (kGroupFloats<kHeadDim> / 4) + fresh_thread() % 32;
-#pragma unroll
-    for (int j = 0; j < kPanelColumns / 8; ++j) {
-      ptx::reduce_add_f32x4(vectors + (panel * (kPanelColumns / 8) + j) * 32,
-                            {sums[j * 4], sums[j * 4 + 1], sums[j * 4 + 2], sums[j * 4 + 3]});
-    }
-  }
-
-  /// Of the current step, which of this thread's scores of a masked group are visible: those of its two keys, from
-  /// the thread's first row of each 8 on.
-  struct Visible {
-    bool masked;
-    uint32_t words[2][kRows / 32];
-  };
-  __device__ __forceinline__ void find_visible(Visible& visible) {
-    const StepMessage& message = smem.step[stage()];
-    const uint32_t self = fresh_thread();
-    const int32_t in_masked = static_cast<int32_t>(self / 32) - message.masked_from;
-    visible.masked = in_masked >= 0;
-    if (!visible.masked) return;
-    const bool loaded = static_cast<int32_t>(self / 32) < message.count;
-    const auto* bits = reinterpret_cast<const uint4*>(params.masks) + message.mask_begin + in_masked * kGroupKeys;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint4 words = loaded ? __ldg(bits + self % 32 / 4 + r * 8) : uint4{};
-      const uint32_t shift = self % 4 * 2;
-      visible.words[r][0] = words.x >> shift, visible.words[r][1] = words.y >> shift;
-      visible.words[r][2] = words.z >> shift, visible.words[r][3] = words.w >> shift;
-    }
-  }
-  /// P of the scores; zeros where a key is not visible, or none was loaded.
-  __device__ __forceinline__ void exponentiate(Packed& p, Scores& s, const Visible& visible) {
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s[i] = ptx::exp2_approx(s[i] * params.scale_log2);
-    if (visible.masked) {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) {
-        s[i] = visible.words[i / 2 % 2][i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1 ? s[i] : 0.0f;
-      }
-    }
-    pack_operand<Element>(p, s);
-  }
   /// packed, which is P, becomes dS; dp is dP - delta.
   __device__ __forceinline__ void score_gradients(Packed& packed, const Scores& dp) {
 #pragma unroll

@@ -33,14 +33,15 @@
 
 namespace tangram::sm90::query_backward {
 
+/// `loaders`: who arrive on k_full and v_full.
 template <typename Traits>
-__device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
+__device__ __forceinline__ void init_barriers(Smem<Traits>& smem, uint32_t loaders = 1) {
   for (uint64_t& barrier : smem.planned) ptx::mbarrier_init(&barrier, 1);
   ptx::mbarrier_init(&smem.q_full, 1);
   ptx::mbarrier_init(&smem.dout_full, 1);
   ptx::mbarrier_init(&smem.item_empty, kConsumerWarps);
-  init_ring(smem.k_full, 1, smem.k_empty, kConsumerWarps);
-  ptx::mbarrier_init(&smem.v_full, 1);
+  init_ring(smem.k_full, loaders, smem.k_empty, kConsumerWarps);
+  ptx::mbarrier_init(&smem.v_full, loaders);
   ptx::mbarrier_init(&smem.v_empty, kConsumerWarps);
   for (uint64_t& barrier : smem.ds_full) ptx::mbarrier_init(&barrier, kConsumerWarps);
   ptx::fence_barrier_init();

@@ -42,10 +42,16 @@ static_assert(sizeof(StepMessage) == 64);
 /// The first key of an entry of GroupList::groups.
 __device__ __forceinline__ int32_t first_key(int32_t entry) { return entry < 0 ? ~entry : entry; }
 
+template <typename Traits>
+struct Smem;
+
 /// For exactly this head_dim of q, k and v.
 template <typename ElementT, int kHeadDimT>
 struct Traits : PanelSizes<kHeadDimT, kHeadDimT, kRows, kKeys> {
   using Element = ElementT;
+  using Params = query_backward::Params;
+  using Message = StepMessage;
+  using SmemType = Smem<Traits>;
   static constexpr int kHeadDim = kHeadDimT;
   static constexpr int kPanels = kHeadDim / kPanelColumns;
   static_assert(kPanels == 1 || kPanels == 2);
@@ -67,7 +73,7 @@ struct alignas(1024) Smem {
   // Not at the end: memcheck takes every operand of a matmul for contiguous (docs/design/gpu_backends.md).
   alignas(128) float stats[kStatsFloats];
   alignas(128) uint32_t ones[3][32];  // as backward::Smem::ones
-  StepMessage step[Traits::kStagesK];
+  typename Traits::Message step[Traits::kStagesK];
   uint64_t planned[Traits::kStagesK];
   uint64_t q_full, dout_full, item_empty;
   uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];

@@ -234,6 +234,34 @@ void tma_store_wait() {}
 inline void fence_proxy_async() {}
 inline void fence_proxy_async_global() {}
 
+// cp_async.cuh
+inline void cp_async_16(uint32_t destination, const void* source, bool is_zero) {
+  unsigned char* shared = self().block->shared;
+  if (destination % 16 != 0 || reinterpret_cast<uintptr_t>(source) % 16 != 0) emulated::fail("cp.async not aligned");
+  std::vector<std::shared_ptr<int>>& groups = self().copies;
+  if (groups.empty()) groups.push_back(std::make_shared<int>(0));
+  ++*groups.back();
+  emulated::do_later([=, group = groups.back()] {
+    unsigned char zeros[16] = {};
+    std::memcpy(shared + destination, is_zero ? zeros : source, 16);
+    --*group;
+    emulated::note_progress();
+  });
+}
+inline void cp_async_commit() {
+  std::vector<std::shared_ptr<int>>& groups = self().copies;
+  if (groups.empty()) groups.push_back(std::make_shared<int>(0));
+  groups.push_back(std::make_shared<int>(0));
+}
+template <int kPending>
+void cp_async_wait() {
+  std::vector<std::shared_ptr<int>>& groups = self().copies;
+  while (groups.size() > kPending + 1) {
+    emulated::wait_until("cp.async", [group = groups.front()] { return *group == 0; });
+    groups.erase(groups.begin());
+  }
+}
+
 // warp.cuh
 template <int kRegisters>
 void register_increase() {}

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -78,7 +79,8 @@ struct Thread {
   std::vector<Thread*>* mates = nullptr;  // of the warpgroup
   const char* waits_for = "";
   std::vector<Matmul> issued;
-  std::vector<std::vector<Matmul>> groups;  // committed ones that are not done
+  std::vector<std::vector<Matmul>> groups;   // committed ones that are not done
+  std::vector<std::shared_ptr<int>> copies;  // of each group of cp.async, the last one open: how many are under way
 };
 
 /// An mbarrier, in its 64 bits.

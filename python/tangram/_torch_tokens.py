@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""token_attn_func on torch tensors: an autograd function."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _workspace
+from ._backends import backend_named
+from ._core import AttnOptions, HeadConfig, TokenAttention, token_refusal
+from ._named import Named
+from ._shapes import check_indices
+from ._torch_pass import (
+    _NAMES,
+    Options,
+    _check,
+    _empty_like,
+    _empty_lse,
+    _empty_out,
+    _options,
+    _rows,
+    _stream,
+    check_scale,
+    refuse_second_derivatives,
+    require_no_transform,
+)
+from .errors import InvalidArgument
+
+_NAME = "token_attn_func"
+
+
+@lru_cache(1024)
+def _calls(
+    rows: tuple[int, int], heads: tuple[int, int, int, int, str], topk: int, name: str | None, device: int
+) -> TokenAttention:
+    return TokenAttention(backend_named(name, device >= 0, device), rows, HeadConfig(*heads), topk)
+
+
+def _key(q: Tensor, k: Tensor, v: Tensor, indices: Tensor) -> tuple[Any, ...]:
+    heads = (q.shape[1], k.shape[1], q.shape[2], v.shape[2], _NAMES[q.dtype])
+    return (q.shape[0], k.shape[0]), heads, indices.shape[2]
+
+
+def refusal(q: Tensor, k: Tensor, v: Tensor, indices: Tensor, backend: str | None) -> str:
+    """What calls with such tensors would need, or nothing."""
+    rows, heads, topk = _key(q, k, v, indices)
+    found = backend_named(backend, q.is_cuda, q.get_device())
+    return token_refusal(found, rows, HeadConfig(*heads), topk)
+
+
+class _Tokens(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, lists: Tensor, calls: TokenAttention, options: AttnOptions
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = _empty_out(q, v, None), _empty_lse(q)
+        stream = _stream(q)
+        space, place = _workspace.take(calls.forward_workspace_bytes, q, stream)
+        try:
+            calls.forward(q, k, v, lists.data_ptr(), out, lse, options, stream, place)
+        finally:
+            _workspace.give_back(space)
+        ctx.save_for_backward(q, k, v, lists, out, lse)
+        ctx.calls, ctx.options = calls, options
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        if dout is None:
+            return (None,) * 6
+        saved = ctx.saved_tensors
+        with torch.no_grad(), Named(_NAME):
+            grads = (*_gradients(ctx.calls, ctx.options, dout, saved), None, None, None)
+        if not torch.is_grad_enabled():
+            return grads
+        return refuse_second_derivatives(_NAME, grads, (dout, *saved))
+
+
+def _gradients(
+    calls: TokenAttention, options: AttnOptions, dout: Tensor, saved: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v, lists, out, lse = saved
+    dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
+    dout = _rows(dout)
+    stream = _stream(q)
+    space, place = _workspace.take(calls.backward_workspace_bytes, q, stream)
+    try:
+        calls.backward(q, k, v, lists.data_ptr(), out, lse, dout, dq, dk, dv, options, stream, place)
+    finally:
+        _workspace.give_back(space)
+    return dq, dk, dv
+
+
+def _lists(indices: Tensor) -> Tensor:
+    """As kernels read them. What 32 bits do not hold stays none."""
+    if indices.dtype == torch.int64:
+        indices = indices.clamp(-2, 2**31 - 1).to(torch.int32)
+    return indices.contiguous()
+
+
+_apply: Any = _Tokens.apply
+
+
+_attend_outside: Any = None
+"""`attend`, which graphs of torch.compile do not hold."""
+
+
+def _make_attend_outside() -> tuple[()]:
+    """While a graph is made: the compiler takes longer to import than torch itself."""
+    global _attend_outside
+    if _attend_outside is None:
+        _attend_outside = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
+    return ()
+
+
+_make_attend_outside._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as assume_constant_result
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, indices: Tensor, options: Options, backend: str | None
+) -> tuple[Tensor, Tensor]:
+    """(out, lse) of token_attn_func."""
+    if torch.compiler.is_compiling():
+        _make_attend_outside()
+        return _attend_outside(q, k, v, indices, options, backend)  # type: ignore[no-any-return]
+    with Named(_NAME):
+        _check(q, k, v, None)
+        require_no_transform(_NAME)
+    check_indices(_NAME, indices, q.shape, k.shape)
+    if indices.device != q.device:
+        raise InvalidArgument(
+            f"{_NAME}: indices must lie where q does (got q on {q.device}, indices on {indices.device})"
+        )
+    scale, softcap, deterministic, sm_margin = options
+    of_call = _options(check_scale(_NAME, scale), softcap, deterministic, sm_margin)
+    if q.is_cuda and backend == "reference":
+        out, lse = attend(q.cpu(), k.cpu(), v.cpu(), indices.cpu(), options, backend)
+        return out.to(q.device), lse.to(q.device)
+    with Named(_NAME):
+        calls = _calls(*_key(q, k, v, indices), backend, q.get_device())
+        results: tuple[Tensor, Tensor] = _apply(_rows(q), _rows(k), _rows(v), _lists(indices), calls, of_call)
+    return results

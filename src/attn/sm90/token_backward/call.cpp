@@ -1,0 +1,202 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/token_backward/call.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "attn/sm90/common/token_map.hpp"
+#include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/token_backward/launch.hpp"
+#include "core/require.hpp"
+#include "cuda/scratch_layout.hpp"
+
+namespace tangram::sm90::token_backward {
+namespace {
+
+// Lists of a part, unless that would be less than kLeastItems items: more memory would hardly be faster, since each
+// part keeps all multiprocessors busy for a while.
+constexpr int64_t kListBytes = int64_t{256} << 20;
+constexpr int64_t kLeastItems = 1024;
+constexpr int64_t kEntryBytes = sizeof(int32_t) + sizeof(uint16_t);
+
+/// Fewer queries an item where there would be too few items to keep the multiprocessors of a Hopper GPU busy.
+Packing packing_of_call(const AttnShape& shape) {
+  constexpr int64_t kBusyItems = 2 * 132;
+  Packing packing = packing_of(shape.num_heads_q / shape.num_heads_kv);
+  const int64_t groups = int64_t{shape.num_heads_kv} * packing.parts;
+  while (packing.tokens > 1 && shape.seqlen_q * groups < kBusyItems * packing.tokens) packing.tokens /= 2;
+  return packing;
+}
+
+struct Sizes {
+  Packing packing;
+  int64_t items_per_group, items, capacity, items_of_part, num_parts;
+
+  Sizes(const AttnShape& shape, int64_t topk)
+      : packing(packing_of_call(shape)),
+        items_per_group((shape.seqlen_q + packing.tokens - 1) / packing.tokens),
+        items(items_per_group * shape.num_heads_kv * packing.parts),
+        capacity(has_lists() ? std::min(shape.seqlen_k, packing.tokens * topk) : 0),
+        items_of_part(items) {
+    if (capacity > 0) {
+      items_of_part = std::min(items, std::max(kListBytes / (capacity * kEntryBytes), kLeastItems));
+    }
+    num_parts = items == 0 ? 0 : (items + items_of_part - 1) / items_of_part;
+  }
+  bool has_lists() const { return packing.tokens > 1; }
+};
+
+struct CallLayout {
+  float *stats, *sums;
+  int32_t *tickets, *keys;
+  uint16_t* row_blocks;
+  ListHead* heads;
+  uint8_t* nans;
+  size_t bytes;
+
+  CallLayout(const AttnShape& shape, const Sizes& sizes, void* workspace) {
+    cuda::ScratchLayout layout(workspace);
+    stats = layout.take<float>(static_cast<size_t>(sizes.items * kStatsFloats));
+    sums = layout.take<float>(static_cast<size_t>(2 * shape.num_heads_kv * shape.seqlen_k * shape.head_dim));
+    tickets = layout.take<int32_t>(static_cast<size_t>(sizes.num_parts));
+    const auto listed = static_cast<size_t>(sizes.has_lists() ? sizes.items_of_part : 0);
+    keys = layout.take<int32_t>(listed * static_cast<size_t>(sizes.capacity));
+    row_blocks = layout.take<uint16_t>(listed * static_cast<size_t>(sizes.capacity));
+    heads = layout.take<ListHead>(listed);
+    nans = layout.take<uint8_t>(
+        static_cast<size_t>(sizes.has_lists() ? 2 * shape.num_heads_kv * ((shape.seqlen_k + 7) / 8) : 0));
+    bytes = layout.bytes();
+  }
+};
+
+GradType grad_type(const TensorView& view) {
+  return view.dtype == DType::kFloat32 ? GradType::kFloat32 : GradType::kInput;
+}
+
+EdgeParams edge_of(const AttnShape& shape, const Sizes& sizes, const AttnBackwardArgs& args) {
+  EdgeParams edge{};
+  edge.out = args.out.data;
+  edge.dout = args.dout.data;
+  edge.lse = args.lse;
+  edge.dk = args.dk.data;
+  edge.dv = args.dv.data;
+  edge.out_row_stride = args.out.row_stride;
+  edge.out_head_stride = args.out.head_stride;
+  edge.dout_row_stride = args.dout.row_stride;
+  edge.dout_head_stride = args.dout.head_stride;
+  edge.dk_row_stride = args.dk.row_stride;
+  edge.dk_head_stride = args.dk.head_stride;
+  edge.dv_row_stride = args.dv.row_stride;
+  edge.dv_head_stride = args.dv.head_stride;
+  edge.packing = sizes.packing;
+  edge.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
+  edge.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
+  edge.num_heads_kv = shape.num_heads_kv;
+  edge.items_per_group = static_cast<int32_t>(sizes.items_per_group);
+  edge.num_parts = static_cast<int32_t>(sizes.num_parts);
+  edge.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
+  edge.out_float32 = args.out.dtype == DType::kFloat32;
+  edge.dkv_type = grad_type(args.dk);
+  return edge;
+}
+
+ListParams lists_of(const EdgeParams& edge, const Sizes& sizes, const TokenIndices& indices) {
+  ListParams lists{};
+  lists.indices = indices.indices;
+  lists.packing = sizes.packing;
+  lists.seqlen_q = edge.seqlen_q;
+  lists.seqlen_k = edge.seqlen_k;
+  lists.num_heads_kv = edge.num_heads_kv;
+  lists.topk = static_cast<int32_t>(indices.topk);
+  lists.capacity = static_cast<int32_t>(sizes.capacity);
+  lists.items_per_group = edge.items_per_group;
+  return lists;
+}
+
+void fill_tensors(Params& params, const AttnBackwardArgs& args) {
+  const auto heads = static_cast<uint32_t>(params.lists.packing.heads);
+  if (args.q.rows > 0) {  // maps of what is never loaded are empty
+    params.q_map = token_map(args.q, {1, heads, 1}, true);
+    params.dout_map = token_map(args.dout, {1, heads, 1}, true);
+  }
+  const ConstTensorView* const keys[] = {&args.k, &args.v};
+  for (int i = 0; i < 2; ++i) {
+    params.keys[i] = keys[i]->data;
+    params.key_head_bytes[i] = keys[i]->head_stride * 2;
+    params.key_row_bytes[i] = static_cast<int32_t>(keys[i]->row_stride * 2);
+  }
+  params.dq = args.dq.data;
+  params.dq_row_stride = args.dq.row_stride;
+  params.dq_head_stride = args.dq.head_stride;
+  params.dq_type = grad_type(args.dq);
+}
+
+}  // namespace
+
+std::string refusal(const AttnShape& shape, int64_t topk) {
+  if ((shape.head_dim != 64 && shape.head_dim != 128) || shape.head_dim_v != shape.head_dim) {
+    return fmt::format("head_dim 64 or 128, of v too (got head_dim={}, head_dim_v={})", shape.head_dim,
+                       shape.head_dim_v);
+  }
+  // Items, rows of sums, and places in lists are 32-bit numbers.
+  constexpr int64_t kMost = (int64_t{1} << 31) - 65536;
+  const Sizes sizes(shape, topk);
+  if (sizes.items > kMost || shape.num_heads_kv * shape.seqlen_k > kMost || shape.seqlen_k >= kNanInK ||
+      sizes.items_of_part * sizes.capacity > kMost || topk > kMost) {
+    return fmt::format("lists of fewer than 2^31 keys (got seqlen_q={}, seqlen_k={}, topk={})", shape.seqlen_q,
+                       shape.seqlen_k, topk);
+  }
+  return {};
+}
+
+int64_t workspace_bytes(const AttnShape& shape, int64_t topk) {
+  return static_cast<int64_t>(CallLayout(shape, Sizes(shape, topk), nullptr).bytes);
+}
+
+void check_taken(const AttnBackwardArgs& args) {
+  require(!args.options.deterministic,
+          "Sm90Tokens::backward: gradients over token indices are summed in any order (got deterministic=true)");
+  for (const ConstTensorView& view : {args.k, args.v}) {
+    require(view.row_stride < int64_t{1} << 30,
+            "Sm90Tokens::backward: rows of k and v must be less than 2^30 elements apart (got {})", view.row_stride);
+  }
+}
+
+void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBackwardArgs& args, const int32_t* counts,
+             void* workspace, cudaStream_t stream) {
+  const Sizes sizes(shape, indices.topk);
+  const CallLayout layout(shape, sizes, workspace);
+  Call call{};
+  call.edge = edge_of(shape, sizes, args);
+  call.params.lists = lists_of(call.edge, sizes, indices);
+  call.edge.counts = call.params.lists.counts = counts;
+  call.edge.stats = layout.stats;
+  call.edge.dk_sums = layout.sums;
+  call.edge.tickets = layout.tickets;
+  fill_tensors(call.params, args);
+  call.params.lists.keys = layout.keys;
+  call.params.lists.row_blocks = layout.row_blocks;
+  call.params.lists.heads = layout.heads;
+  call.params.lists.nans = layout.nans;
+  if (sizes.has_lists()) call.edge.nans = layout.nans;
+  for (int i = 0; i < 2; ++i) {
+    call.edge.keys[i] = call.params.keys[i];
+    call.edge.key_head_bytes[i] = call.params.key_head_bytes[i];
+    call.edge.key_row_bytes[i] = call.params.key_row_bytes[i];
+  }
+  call.params.stats = layout.stats;
+  call.params.dk_sums = layout.sums;
+  call.params.dv_sums = layout.sums + shape.num_heads_kv * shape.seqlen_k * shape.head_dim;
+  call.params.softmax_scale = call.edge.softmax_scale;
+  call.params.scale_log2 = call.edge.softmax_scale * std::numbers::log2e_v<float>;
+  call.items_of_part = static_cast<int32_t>(sizes.items_of_part);
+  call.num_ctas = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  launch(shape.dtype == DType::kFloat16, shape.head_dim, call, stream);
+}
+
+}  // namespace tangram::sm90::token_backward
