@@ -223,6 +223,12 @@ class AttnBackend {
     throw InvalidArgument("AttnBackend::set_mask: needs a backend that has buffers (got another)");
   }
 
+  /// The same of masks for a buffer of blocks, one for each of its head groups, without tile lists.
+  virtual void set_block_masks(PreparedMask& /*buffer*/, std::span<const std::span<const AttnSlice>> /*masks*/,
+                               void* /*stream*/) const {
+    throw InvalidArgument("AttnBackend::set_block_masks: needs a backend that has buffers (got another)");
+  }
+
   /// The same of a mask that lies in the memory of the device, by kernels on `stream`: no host waits for it, and it may
   /// be captured but for the first time, when it allocates. Only for a buffer of calls that are not deterministic. A
   /// mask that turns out to be wrong shows nothing, and check_refused() tells. Throws InvalidArgument, before anything

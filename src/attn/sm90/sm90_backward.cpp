@@ -235,6 +235,10 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);
+  if (prepared.block_buffer != nullptr) {
+    const bool has_backward = prepared.block_buffer->capacity().passes != AttnPasses::kForward;
+    return has_backward ? static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape)) : 0;
+  }
   if (prepared.buffer != nullptr) {
     const bool has_backward = prepared.buffer->capacity().passes != AttnPasses::kForward;
     return has_backward ? static_cast<int64_t>(prepared.buffer->backward_workspace_bytes()) : 0;
@@ -251,17 +255,26 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const Sm90Mask& prepared = sm90::as_sm90(mask);
   const bool deterministic = args.options.deterministic;
   const sm90::backward::DeviceWorkList* const lists = prepared.backward_of(deterministic);
-  require(lists != nullptr || prepared.buffer != nullptr,
+  require(lists != nullptr || prepared.is_buffer(),
           "Sm90Backend::backward: prepare_backward() of such calls must come first (got deterministic={})",
           deterministic);
   sm90::check_buffer(kFunction, prepared, AttnPasses::kForward);
   check_backward(prepared.shape, args);
   const auto cuda_stream = cuda::as_stream(stream);
-  if (prepared.backward_groups && sm90::query_backward::takes(args, !prepared.late_keys.empty())) {
-    const auto bytes = static_cast<int64_t>(prepared.backward_groups->workspace_bytes());
+  const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
+  const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.late_keys.empty());
+  require(is_taken || prepared.block_buffer == nullptr,
+          "Sm90Backend::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
+          "not deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
+          args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv, deterministic);
+  if (is_taken) {
+    const auto bytes = static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape));
     const sm90::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
     const cuda::ProfileRange range("tangram: attention backward");
-    sm90::query_backward::enqueue(*prepared.backward_groups, prepared.shape, args, workspace.data(), cuda_stream);
+    if (prepared.block_buffer != nullptr) prepared.block_buffer->keep_while_graph_lives(cuda_stream);
+    const auto& lists_of_groups = prepared.block_buffer != nullptr ? prepared.block_buffer->backward_lists()
+                                                                   : prepared.backward_groups->view();
+    sm90::query_backward::enqueue(lists_of_groups, prepared.shape, args, workspace.data(), cuda_stream);
     return;
   }
   const int64_t needed =

@@ -77,39 +77,46 @@ DeviceGroupList::DeviceGroupList(const schedule::GroupList& list, const AttnShap
   lists_.upload();
 }
 
-void DeviceGroupList::fill(Params& params, EdgeParams& edge, void* workspace) const {
-  const int pack = packed_heads(shape_);
-  const CallLayout layout(shape_, workspace);
-  params.stats = edge.stats = layout.stats;
-  params.dk_sums = edge.dk_sums = layout.sums;
-  params.dv_sums = layout.sums + num_sums(shape_) / 2;
-  params.ticket = edge.ticket = layout.ticket;
-  params.items = lists_.at<GroupItem>(items_);
-  params.groups = lists_.at<int32_t>(groups_);
-  params.masks = lists_.at<schedule::RowBits>(masks_);
-  params.num_items = num_items_;
-  params.num_head_groups = num_head_groups_;
-  edge.num_head_groups = shape_.num_heads_q / pack;
-  params.num_tiles = edge.num_tiles = static_cast<int32_t>(num_tiles(shape_));
-  params.num_key_groups = edge.num_key_groups = num_key_groups(shape_);
-  params.pack_log2 = edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
-  params.heads_per_kv = shape_.num_heads_q / shape_.num_heads_kv;
-  const int64_t bytes_of_key = int64_t{2} * shape_.head_dim * (2 + 4);  // keys, values and both sums
-  params.groups_per_section = 1;
+GroupListView DeviceGroupList::view() const {
+  GroupListView view{lists_.at<GroupItem>(items_), lists_.at<int32_t>(groups_), lists_.at<schedule::RowBits>(masks_),
+                     num_items_, num_head_groups_, 1};
   if (num_head_groups_ > 1) {
+    const int64_t bytes_of_key = int64_t{2} * shape_.head_dim * (2 + 4);  // keys, values and both sums
+    const int pack = packed_heads(shape_);
     // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
     const int64_t heads = std::max<int64_t>(gpu_of_current_device().l2_bytes / (shape_.seqlen_k * bytes_of_key + 1), 1);
-    const int64_t most = heads * (params.heads_per_kv / pack);
-    params.groups_per_section = static_cast<int32_t>(
+    const int64_t most = heads * (shape_.num_heads_q / shape_.num_heads_kv / pack);
+    view.groups_per_section = static_cast<int32_t>(
         std::min<int64_t>(groups_per_section(shape_, bytes_of_key, total_steps_, longest_steps_, pack), most));
   }
-  edge.seqlen_q = static_cast<int32_t>(shape_.seqlen_q);
-  edge.seqlen_k = static_cast<int32_t>(shape_.seqlen_k);
-  edge.num_heads_q = shape_.num_heads_q;
-  edge.num_heads_kv = shape_.num_heads_kv;
+  return view;
 }
 
-size_t DeviceGroupList::workspace_bytes() const { return CallLayout(shape_, nullptr).bytes; }
+size_t workspace_bytes(const AttnShape& shape) { return CallLayout(shape, nullptr).bytes; }
+
+void fill(Params& params, EdgeParams& edge, const GroupListView& lists, const AttnShape& shape, void* workspace) {
+  const int pack = packed_heads(shape);
+  const CallLayout layout(shape, workspace);
+  params.stats = edge.stats = layout.stats;
+  params.dk_sums = edge.dk_sums = layout.sums;
+  params.dv_sums = layout.sums + num_sums(shape) / 2;
+  params.ticket = edge.ticket = layout.ticket;
+  params.items = lists.items;
+  params.groups = lists.groups;
+  params.masks = lists.masks;
+  params.num_items = lists.num_items;
+  params.num_head_groups = lists.num_head_groups;
+  params.groups_per_section = lists.groups_per_section;
+  edge.num_head_groups = shape.num_heads_q / pack;
+  params.num_tiles = edge.num_tiles = static_cast<int32_t>(num_tiles(shape));
+  params.num_key_groups = edge.num_key_groups = num_key_groups(shape);
+  params.pack_log2 = edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
+  params.heads_per_kv = shape.num_heads_q / shape.num_heads_kv;
+  edge.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
+  edge.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
+  edge.num_heads_q = shape.num_heads_q;
+  edge.num_heads_kv = shape.num_heads_kv;
+}
 
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
                                                const AttnShape& shape, const schedule::WorkList& work) {
