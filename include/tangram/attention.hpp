@@ -197,6 +197,12 @@ class AttnBackend {
   virtual void prepare_backward_head_masks(PreparedMask& /*mask*/, std::span<const TileList> /*transposed_tiles*/,
                                            BackwardCalls /*calls*/ = BackwardCalls::kBoth) const {}
 
+  /// In place of both, for masks of which it is clear without transposed lists that kernels which need none are the
+  /// faster ones: prepares for these, and returns whether. Other calls than those that takes_gathered() is true for need
+  /// prepare_backward() still.
+  virtual bool prepare_gathered_backward(PreparedMask& /*mask*/) const { return false; }
+  virtual bool takes_gathered(const PreparedMask& /*mask*/, const AttnBackwardArgs& /*args*/) const { return false; }
+
   /// What a call with this mask needs as its workspace; 0: none. That of backward() is known once prepare_backward()
   /// was called, and suffices for the calls that it was called for so far.
   virtual int64_t forward_workspace_bytes(const PreparedMask& /*mask*/) const { return 0; }

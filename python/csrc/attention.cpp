@@ -42,18 +42,18 @@ class SharedFlexAttention final : public SharedAttention {
 
   int64_t forward_workspace_bytes() const { return forward_workspace_bytes_; }
   // Also prepares what such calls need, once.
-  int64_t backward_workspace_bytes(bool deterministic) {
-    std::atomic<int64_t>& bytes = backward_workspace_bytes_[deterministic ? 1 : 0];
+  int64_t backward_workspace_bytes(bool deterministic, bool plain) {
+    std::atomic<int64_t>& bytes = backward_workspace_bytes_[deterministic ? 1 : plain ? 2 : 0];
     if (bytes < 0) {
       run_alone([&] {
-        bytes = attention_->backward_workspace_bytes(deterministic);
+        bytes = attention_->backward_workspace_bytes(deterministic, plain);
         count_bytes();
       });
     }
     return bytes;
   }
-  void prepare_backward_ahead(bool deterministic) {
-    run_alone([&] { attention_->prepare_backward_ahead(deterministic); });
+  void prepare_backward_ahead(bool deterministic, bool plain) {
+    run_alone([&] { attention_->prepare_backward_ahead(deterministic, plain); });
   }
 
  private:
@@ -79,7 +79,7 @@ class SharedFlexAttention final : public SharedAttention {
 
   std::shared_ptr<FlexAttention> attention_;  // graphs that were captured with it hold it, too
   const int64_t forward_workspace_bytes_;
-  std::atomic<int64_t> backward_workspace_bytes_[2] = {-1, -1};  // of default and of deterministic calls
+  std::atomic<int64_t> backward_workspace_bytes_[3] = {-1, -1, -1};  // of default, deterministic and plain calls
   std::atomic<int64_t> host_bytes_ = 0, device_bytes_ = 0;
 };
 
@@ -336,8 +336,11 @@ void bind_attention(nb::module_& m) {
       .def_prop_ro("forward_workspace_bytes", &SharedFlexAttention::forward_workspace_bytes,
                    "What forward needs as its workspace, 0: none.")
       .def("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes, "deterministic"_a = false,
-           "The same of backward calls that are deterministic, or are not. Prepares what these need, once.")
+           "plain"_a = false,
+           "The same of backward calls that are deterministic, or are not; plain: without softcap and sinks. Prepares what "
+           "these need, once.")
       .def("prepare_backward_ahead", &SharedFlexAttention::prepare_backward_ahead, "deterministic"_a = false,
+           "plain"_a = false,
            "Has what such backward calls need on a GPU made by another thread meanwhile.")
       .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes,
                    "GPU memory that the object holds, as of its last pass.")

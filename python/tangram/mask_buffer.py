@@ -30,7 +30,7 @@ class MaskOfBuffer:
     def forward_workspace_bytes(self) -> int:
         return self._core.forward_workspace_bytes
 
-    def backward_workspace_bytes(self, deterministic: bool) -> int:
+    def backward_workspace_bytes(self, deterministic: bool, plain: bool) -> int:
         return self._core.backward_workspace_bytes()
 
     def forward(self, *args: Any) -> None:

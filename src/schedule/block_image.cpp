@@ -78,7 +78,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
   backward_items_ = at.take<GroupItem>(backward ? num_items() : 0);
   runs_ = at.take<TileRun>(forward ? kBlockRunsPerTile * all_tiles : 0);
   diagonal_masks_ = at.take<GroupMask>(backward ? kDiagonalMasks : 0);
-  groups_ = at.take<int32_t>(2 * max_groups_);
+  groups_ = at.take<int32_t>(max_groups_ + max_backward_groups());
   at.take<GroupMask>(backward ? max_masks_ : 0);
   bytes_ = round_up(at.end, kAlignment);
   require(num_items() < (int64_t{1} << 31) - 65536 && bytes_ < size_t{1} << 33,
@@ -116,10 +116,11 @@ void BlockImageLayout::check(std::span<const BlockMask> masks) const {
     backward += static_cast<int64_t>(mask.backward.groups.size());
     num_masks += static_cast<int64_t>(mask.backward.masks.size());
   }
-  require(forward <= max_groups_ && backward <= max_groups_ && num_masks <= max_masks_,
+  require(forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
           "MaskBuffer::set: the mask must fit the buffer, more slices make room (got {} groups of {} keys, room for {}, "
           "slices={})",
-          std::max(forward, backward), kGroupKeys, max_groups_, capacity_.slices);
+          std::max(forward, backward), kGroupKeys, forward > max_groups_ ? max_groups_ : max_backward_groups(),
+          capacity_.slices);
 }
 
 template <class Cost>

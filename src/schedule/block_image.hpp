@@ -75,8 +75,10 @@ class BlockImageLayout {
   /// Head groups of a section: keys and values, and backward their sums too, of these share the L2 cache.
   int forward_section() const { return sections_[0]; }
   int backward_section() const { return sections_[1]; }
-  /// Groups of keys of all masks, of a pass.
+  /// Groups of keys of all masks, forward. Backward tiles of a block may list them one by one in masks of the host, of
+  /// which the last ones differ where blocks are causal.
   int64_t max_groups() const { return max_groups_; }
+  int64_t max_backward_groups() const { return max_groups_ * (capacity_.block_size / tile_rows_); }
   int64_t max_masks() const { return max_masks_; }
 
  private:

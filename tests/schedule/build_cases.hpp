@@ -91,7 +91,10 @@ inline Pack random_pack(std::mt19937& rng, const ImageCase& c) {
 /// For random_choice().
 inline std::vector<ImageCase> block_cases() {
   const MaskCapacity both{.documents = 80, .slices = 16'000};
-  return {case_of(2000, 2000, 8, 1, both),
+  ImageCase of_24 = case_of(2000, 2000, 8, 1, both);  // heads of 64: tiles that no block fits
+  of_24.forward.block_m = 24;
+  return {of_24,
+          case_of(2000, 2000, 8, 1, both),
           case_of(2048, 2048, 4, 4, both),
           case_of(2048, 900, 16, 2, both),
           case_of(700, 2500, 6, 2, both),

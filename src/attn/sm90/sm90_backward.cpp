@@ -227,10 +227,30 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
   const schedule::WorkList work =
       schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys, {.calls = calls});
   prepared.set_backward(std::make_unique<sm90::backward::DeviceWorkList>(work, shape), calls);
-  if (calls != BackwardCalls::kDeterministic && prepared.late_keys.empty()) {
+  if (calls != BackwardCalls::kDeterministic && prepared.late_keys.empty() && prepared.backward_groups == nullptr) {
     const std::span<const AttnSlice> slices(prepared.slices);
-    prepared.backward_groups = sm90::query_backward::choose_groups({&slices, 1}, shape, work);
+    prepared.backward_groups =
+        sm90::query_backward::choose_groups({&slices, 1}, shape, sm90::query_backward::steps_at_rest(work));
   }
+}
+
+bool Sm90Backend::prepare_gathered_backward(PreparedMask& mask) const {
+  // Tiles that follow the mask may be fewer than the estimate has; where the gain is as large the choice is the same.
+  constexpr double kClearGain = 2;
+  Sm90Mask& prepared = sm90::as_sm90(mask);
+  if (prepared.is_buffer() || !prepared.late_keys.empty()) return false;
+  if (prepared.backward_groups != nullptr) return true;
+  std::vector<std::span<const AttnSlice>> slices(prepared.head_slices.begin(), prepared.head_slices.end());
+  if (slices.empty()) slices.emplace_back(prepared.slices);
+  const cuda::AllowAllocationDuringCapture allow;  // as in prepare_backward()
+  prepared.backward_groups = sm90::query_backward::choose_groups(
+      slices, prepared.shape, sm90::query_backward::estimate_steps_at_rest(slices, prepared.shape), kClearGain);
+  return prepared.backward_groups != nullptr;
+}
+
+bool Sm90Backend::takes_gathered(const PreparedMask& mask, const AttnBackwardArgs& args) const {
+  const Sm90Mask& prepared = sm90::as_sm90(mask);
+  return prepared.backward_groups != nullptr && sm90::query_backward::takes(args, !prepared.late_keys.empty());
 }
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
@@ -255,7 +275,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const Sm90Mask& prepared = sm90::as_sm90(mask);
   const bool deterministic = args.options.deterministic;
   const sm90::backward::DeviceWorkList* const lists = prepared.backward_of(deterministic);
-  require(lists != nullptr || prepared.is_buffer(),
+  require(lists != nullptr || prepared.is_buffer() || takes_gathered(mask, args),
           "Sm90Backend::backward: prepare_backward() of such calls must come first (got deterministic={})",
           deterministic);
   sm90::check_buffer(kFunction, prepared, AttnPasses::kForward);

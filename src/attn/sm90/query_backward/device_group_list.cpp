@@ -118,19 +118,53 @@ void fill(Params& params, EdgeParams& edge, const GroupListView& lists, const At
   edge.num_heads_kv = shape.num_heads_kv;
 }
 
+double steps_at_rest(const schedule::WorkList& work) {
+  double steps = 0;
+  for (const schedule::Item& item : work.items) steps += item.num_steps;
+  return steps;
+}
+
+double estimate_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+  constexpr int64_t kTileKeys = backward::kTileShape.block_m, kTileQueries = backward::kTileShape.block_n;
+  const auto words = static_cast<size_t>((shape.seqlen_k + 64 * kTileKeys - 1) / (64 * kTileKeys));
+  const auto tiles = static_cast<size_t>((shape.seqlen_q + kTileQueries - 1) / kTileQueries);
+  std::vector<uint64_t> seen;  // of each tile of queries those of keys
+  double steps = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    seen.assign(words * tiles, 0);
+    for (const AttnSlice& slice : slices) {
+      for (int64_t begin = slice.q_range.begin; begin < slice.q_range.end;) {
+        const int64_t end = std::min(slice.q_range.end, (begin / kTileQueries + 1) * kTileQueries);
+        const Range keys{slice.keys_of(begin).begin, slice.keys_of(end - 1).end};
+        uint64_t* const row = seen.data() + static_cast<size_t>(begin / kTileQueries) * words;
+        for (int64_t tile = keys.begin / kTileKeys; tile * kTileKeys < keys.end; ++tile) {
+          row[tile / 64] |= uint64_t{1} << tile % 64;
+        }
+        begin = end;
+      }
+    }
+    int64_t pairs = 0;
+    for (const uint64_t word : seen) pairs += std::popcount(word);
+    steps += static_cast<double>(pairs) * shape.num_heads_q / static_cast<double>(masks.size());
+  }
+  return steps;
+}
+
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
-                                               const AttnShape& shape, const schedule::WorkList& work) {
+                                               const AttnShape& shape, double steps_at_rest, double least_gain) {
   if (!has_exact_kernels(shape.head_dim, shape.head_dim_v)) return nullptr;
   const int pack = packed_heads(shape);
   const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
-  double visible = 0, steps_at_rest = 0;  // of all heads
+  double visible = 0;  // of all heads
   for (const std::span<const AttnSlice> slices : masks) {
     if (!std::ranges::all_of(slices, has_whole_groups)) return nullptr;  // most masks end here
     for (const AttnSlice& slice : slices) visible += static_cast<double>(area(slice)) * pack * groups_per_mask;
   }
-  for (const schedule::Item& item : work.items) steps_at_rest += item.num_steps;
   constexpr double kCells = backward::kTileShape.block_m * backward::kTileShape.block_n;
   if (steps_at_rest * kCells < kLeastWaste * visible) return nullptr;
+  const double num_items = static_cast<double>(num_tiles(shape)) * (shape.num_heads_q / pack);
+  const double least_steps = kStepCost * visible / (kRows * kKeys) + kItemCost * num_items;
+  if (least_gain * least_steps > steps_at_rest) return nullptr;
   std::vector<schedule::GroupList> lists;
   double steps = 0;
   for (const std::span<const AttnSlice> slices : masks) {
@@ -140,7 +174,7 @@ std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const A
     for (const GroupItem& item : list->items) {
       steps += (kStepCost * static_cast<double>(steps_of(item)) + kItemCost) * groups_per_mask;
     }
-    if (steps >= steps_at_rest) return nullptr;
+    if (least_gain * steps >= steps_at_rest) return nullptr;
     lists.push_back(std::move(*list));
   }
   return std::make_unique<DeviceGroupList>(lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask),
