@@ -283,17 +283,23 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const auto cuda_stream = cuda::as_stream(stream);
   const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
   const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.late_keys.empty());
-  require(is_taken || prepared.block_buffer == nullptr,
-          "Sm90Backend::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
-          "not deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
-          args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv, deterministic);
+  require(
+      is_taken || prepared.block_buffer == nullptr,
+      "Sm90Backend::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
+      "not deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
+      args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv, deterministic);
   if (is_taken) {
     const auto bytes = static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape));
     const sm90::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
     const cuda::ProfileRange range("tangram: attention backward");
-    if (prepared.block_buffer != nullptr) prepared.block_buffer->keep_while_graph_lives(cuda_stream);
-    const auto& lists_of_groups = prepared.block_buffer != nullptr ? prepared.block_buffer->backward_lists()
-                                                                   : prepared.backward_groups->view();
+    sm90::query_backward::GroupListView lists_of_groups;
+    if (prepared.block_buffer != nullptr) {
+      prepared.block_buffer->keep_while_graph_lives(cuda_stream);
+      lists_of_groups = prepared.block_buffer->backward_lists();
+    } else {
+      prepared.backward_groups->before_call(cuda_stream);
+      lists_of_groups = prepared.backward_groups->view();
+    }
     sm90::query_backward::enqueue(lists_of_groups, prepared.shape, args, workspace.data(), cuda_stream);
     return;
   }

@@ -139,6 +139,20 @@ TEST(MaskMemory, ListsOfKeysAreMadeForCallsThatDoNotGatherAlone) {
   }
 }
 
+// They read lists before the copy had run, now and then: gradients were zeros, or those of an earlier mask.
+TEST(MaskMemory, CallsThatGatherWaitForTheirLists) {
+  const Sm90Backend backend;
+  Operands operands;
+  FlexAttention attention(small_blocks(16, 4), kHeads, backend);
+  attention.forward(operands.forward());
+  static_cast<void>(attention.backward_workspace_bytes(false, true));
+  const RuntimeCounts before = runtime_counts();
+  attention.backward(operands.backward());
+  EXPECT_EQ(since(before).stream_waits, 1);
+  attention.backward(operands.backward());
+  EXPECT_EQ(since(before).stream_waits, 1) << "the first time";
+}
+
 // Masks for which the choice is not clear are prepared as ever, and plain calls of these do not differ.
 TEST(MaskMemory, ListsOfKeysAreMadeWhereTheyMayBeTheBetterOnes) {
   const Sm90Backend backend;

@@ -45,6 +45,8 @@ class DeviceGroupList {
   DeviceGroupList(const schedule::GroupList& list, const AttnShape& shape);
 
   GroupListView view() const;
+  /// Before each call that reads the list is put on `stream`. Throws CudaError.
+  void before_call(cudaStream_t stream) const { lists_.before_call(stream); }
   size_t workspace_bytes() const { return query_backward::workspace_bytes(shape_); }
   size_t device_bytes() const { return lists_.device_bytes(); }
 
