@@ -46,8 +46,8 @@ class FlexAttention {
   /// Of what the backend prepared: PreparedMask::host_bytes.
   int64_t host_bytes() const;
 
-  /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares what such calls need; of `plain`
-  /// ones, without softcap, dsink, accumulation and places, often less.
+  /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares what such calls need; of
+  /// `plain` ones, without softcap, dsink, accumulation and places, often less.
   int64_t forward_workspace_bytes() const;
   int64_t backward_workspace_bytes(bool deterministic = false, bool plain = false);
   /// Memory of a device that the object holds.
@@ -79,7 +79,7 @@ class FlexAttention {
   bool gathers_ = true;                                  // until it is known that default calls gain nothing by it
   Lists ahead_lists_ = Lists::kDefault;
   std::shared_ptr<bool> ahead_gathers_;  // whether what is made ahead, of Lists::kGathered, turned out to be such
-  std::unique_ptr<Ahead> ahead_;  // the last member, which ends first
+  std::unique_ptr<Ahead> ahead_;         // the last member, which ends first
 };
 
 }  // namespace tangram

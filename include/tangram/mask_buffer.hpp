@@ -24,8 +24,8 @@ namespace tangram {
 ///
 /// One mask is there at a time: the backward pass of a mask must be enqueued before the next is set. Calls, set() and
 /// replays on several streams are ordered by the caller. Used by one thread at a time. With masks of few query rows and
-/// long keys a FlexAttention, which cuts these into parts, is faster. Small blocks of keys want a buffer that is made for
-/// them, MaskCapacity::block_size, which gathers them as a FlexAttention does; it takes masks of blocks alone.
+/// long keys a FlexAttention, which cuts these into parts, is faster. Small blocks of keys want a buffer that is made
+/// for them, MaskCapacity::block_size, which gathers them as a FlexAttention does; it takes masks of blocks alone.
 class MaskBuffer {
  public:
   /// Allocates, on a GPU, in the memory of the current device, and page-locked memory of the host; may wait for the
@@ -92,7 +92,7 @@ class MaskBuffer {
   AttnShape shape_;
   MaskCapacity capacity_;
   const AttnBackend* backend_;
-  std::unique_ptr<PreparedMask> prepared_;  // null on a backend without buffers before the first set()
+  std::unique_ptr<PreparedMask> prepared_;               // null on a backend without buffers before the first set()
   std::vector<std::unique_ptr<PreparedMask>> by_group_;  // in place of it there, of head groups
   int64_t num_masks_ = 0;
 };

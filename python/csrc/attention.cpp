@@ -247,7 +247,8 @@ void bind_mask_buffer(nb::module_& m) {
                             reinterpret_cast<void*>(stream));
           },
           "indices"_a, "is_int64"_a, "width"_a, "block_size"_a, "causal"_a, "head_groups"_a = 1, "stream"_a = 0,
-          "Chosen blocks of keys whose table, or tables of head groups, lie at this address in the memory of the backend.")
+          "Chosen blocks of keys whose table, or tables of head groups, lie at this address in the memory of the "
+          "backend.")
       .def(
           "set_ranges",
           [](SharedMaskBuffer& self, uintptr_t q_ranges, uintptr_t k_ranges, uintptr_t types, bool is_int64,
@@ -337,11 +338,11 @@ void bind_attention(nb::module_& m) {
                    "What forward needs as its workspace, 0: none.")
       .def("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes, "deterministic"_a = false,
            "plain"_a = false,
-           "The same of backward calls that are deterministic, or are not; plain: without softcap and sinks. Prepares what "
+           "The same of backward calls that are deterministic, or are not; plain: without softcap and sinks. Prepares "
+           "what "
            "these need, once.")
       .def("prepare_backward_ahead", &SharedFlexAttention::prepare_backward_ahead, "deterministic"_a = false,
-           "plain"_a = false,
-           "Has what such backward calls need on a GPU made by another thread meanwhile.")
+           "plain"_a = false, "Has what such backward calls need on a GPU made by another thread meanwhile.")
       .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes,
                    "GPU memory that the object holds, as of its last pass.")
       .def_prop_ro("host_bytes", &SharedFlexAttention::host_bytes,

@@ -212,9 +212,9 @@ void FlexAttention::prepare_backward_ahead(bool deterministic, bool plain) {
   for (const auto& one : prepared_) prepared.push_back(one.get());
   ahead_lists_ = lists;
   ahead_gathers_ = std::make_shared<bool>(false);
-  ahead_ = std::make_unique<Ahead>(on_current_device(
-      [backend = backend_, prepared = std::move(prepared), slices = std::span(std::as_const(slices_)), shape = shape_,
-       lists, gathers = ahead_gathers_] {
+  ahead_ = std::make_unique<Ahead>(
+      on_current_device([backend = backend_, prepared = std::move(prepared), slices = std::span(std::as_const(slices_)),
+                         shape = shape_, lists, gathers = ahead_gathers_] {
         *gathers = lists == Lists::kGathered && backend->prepare_gathered_backward(*prepared[0]);
         if (!*gathers) add_backward(*backend, prepared, slices, shape, lists == Lists::kDeterministic);
       }));

@@ -31,13 +31,10 @@ struct Offsets {
   }
 };
 
-/// Head groups of a section, of which each K/V head has `groups_per_head`: as many as the cache keeps, but at least so
-/// many that a section has four items for each multiprocessor where `balanced`.
-int section_of(const AttnShape& shape, int64_t bytes_of_key, int64_t cache, int head_groups, int64_t balanced) {
-  const int64_t groups_per_head = std::max<int64_t>(head_groups / shape.num_heads_kv, 1);
-  const int64_t fitting = cache / std::max<int64_t>(shape.seqlen_k * bytes_of_key, 1);
-  const int64_t wanted = std::max(std::max<int64_t>(fitting, 1) * groups_per_head, balanced);
-  return static_cast<int>(std::clamp<int64_t>(wanted, 1, head_groups));
+/// Head groups whose share of `bytes_of_key` for each key of a K/V head `cache` holds; at least those of one.
+int64_t fitting(const AttnShape& shape, int64_t bytes_of_key, int64_t cache, int head_groups) {
+  const int64_t heads = cache / std::max<int64_t>(shape.seqlen_k * bytes_of_key, 1);
+  return std::max<int64_t>(heads, 1) * std::max(head_groups / shape.num_heads_kv, 1);
 }
 
 }  // namespace
@@ -67,10 +64,14 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
   max_masks_ = std::max(2, tile_rows / kGroupKeys) * all_tiles + max_groups_ / 8;
   // A section lasts four times as long as its longest item where items are alike.
   const int64_t balanced = num_tiles_ == 0 ? 1 : (4 * int64_t{gpu.multiprocessors} + num_tiles_ - 1) / num_tiles_;
-  sections_[0] = section_of(shape, int64_t{2} * (shape.head_dim + shape.head_dim_v), kept_in_l2(gpu), num_head_groups_,
-                            balanced);
+  const auto section = [&](int64_t bytes_of_key, int64_t most) {
+    const int64_t wanted = std::max(fitting(shape, bytes_of_key, kept_in_l2(gpu), num_head_groups_), balanced);
+    return static_cast<int>(std::clamp<int64_t>(wanted, 1, std::min<int64_t>(most, num_head_groups_)));
+  };
+  sections_[0] = section(int64_t{2} * (shape.head_dim + shape.head_dim_v), num_head_groups_);
   // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
-  sections_[1] = section_of(shape, int64_t{2} * shape.head_dim * (2 + 4), gpu.l2_bytes, num_head_groups_, 1);
+  const int64_t bytes_with_sums = int64_t{2} * shape.head_dim * (2 + 4);
+  sections_[1] = section(bytes_with_sums, fitting(shape, bytes_with_sums, gpu.l2_bytes, num_head_groups_));
   const bool forward = capacity.passes != AttnPasses::kBackward, backward = capacity.passes != AttnPasses::kForward;
   Offsets at;
   forward_items_ = at.take<TileItem>(forward ? num_items() : 0);
@@ -87,8 +88,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
 }
 
 BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
-  const TileList tiles =
-      build_tile_list(slices, shape_.seqlen_q, shape_.seqlen_k, {tile_rows_, kBlockStepKeys, false});
+  const TileList tiles = build_tile_list(slices, shape_.seqlen_q, shape_.seqlen_k, {tile_rows_, kBlockStepKeys, false});
   std::optional<GroupList> groups;
   if (capacity_.passes != AttnPasses::kForward) groups = group_items(tiles, true);
   BlockMask mask;
@@ -98,10 +98,11 @@ BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
            std::all_of(mask.forward.runs.begin() + item.run_begin, mask.forward.runs.begin() + item.run_end,
                        [](const TileRun& run) { return run.interval_begin < 0; });
   };
-  require((groups || capacity_.passes == AttnPasses::kForward) && std::ranges::all_of(mask.forward.items, is_simple),
-          "MaskBuffer::set: a mask of blocks must be such that tiles of {} queries see whole groups of {} keys, but for "
-          "few (got one of {} slices)",
-          tile_rows_, kGroupKeys, slices.size());
+  require(
+      (groups || capacity_.passes == AttnPasses::kForward) && std::ranges::all_of(mask.forward.items, is_simple),
+      "MaskBuffer::set: a mask of blocks must be such that tiles of {} queries see whole groups of {} keys, but for "
+      "few (got one of {} slices)",
+      tile_rows_, kGroupKeys, slices.size());
   if (groups) mask.backward = std::move(*groups);
   return mask;
 }
@@ -116,11 +117,12 @@ void BlockImageLayout::check(std::span<const BlockMask> masks) const {
     backward += static_cast<int64_t>(mask.backward.groups.size());
     num_masks += static_cast<int64_t>(mask.backward.masks.size());
   }
-  require(forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
-          "MaskBuffer::set: the mask must fit the buffer, more slices make room (got {} groups of {} keys, room for {}, "
-          "slices={})",
-          std::max(forward, backward), kGroupKeys, forward > max_groups_ ? max_groups_ : max_backward_groups(),
-          capacity_.slices);
+  require(
+      forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
+      "MaskBuffer::set: the mask must fit the buffer, more slices make room (got {} groups of {} keys, room for {}, "
+      "slices={})",
+      std::max(forward, backward), kGroupKeys, forward > max_groups_ ? max_groups_ : max_backward_groups(),
+      capacity_.slices);
 }
 
 template <class Cost>
@@ -184,8 +186,8 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
     for (const Place& place : order(masks, forward_section(), steps)) {
       const auto m = static_cast<size_t>(place.head_group / groups_per_mask);
       *item = masks[m].forward.items[static_cast<size_t>(place.item)];
-      const auto slot = static_cast<int32_t>(static_cast<int64_t>(m) * num_tiles_ + item->row_begin / tile_rows_) *
-                        kBlockRunsPerTile;
+      const auto slot =
+          static_cast<int32_t>(static_cast<int64_t>(m) * num_tiles_ + item->row_begin / tile_rows_) * kBlockRunsPerTile;
       TileRun* const runs = array(runs_, TileRun{}) + slot;
       for (int32_t r = 0; r < item->run_end - item->run_begin; ++r) {
         runs[r] = masks[m].forward.runs[static_cast<size_t>(item->run_begin + r)];

@@ -48,7 +48,8 @@ class Grouper {
         }
       }
     }
-    if (!any_masks_ && result_.masks.size() > kFreeMasks * tiles_.items.size() + num_groups_ / kShareOfMasks) return false;
+    if (!any_masks_ && result_.masks.size() > kFreeMasks * tiles_.items.size() + num_groups_ / kShareOfMasks)
+      return false;
     if (keys_.empty() && !masked_.empty() && !sees_with_all_rows(item, static_cast<size_t>(mask_begin))) return false;
     keys_.insert(keys_.end(), masked_.begin(), masked_.end());
     num_groups_ += keys_.size();

@@ -33,12 +33,18 @@ inline BlockCase block_case(int64_t rows, int64_t keys, int heads_q, int heads_k
 
 /// Heads that are packed by eight, one, two, four and thirty-two; masks for all heads and for groups of them.
 inline std::vector<BlockCase> gathered_cases() {
-  return {block_case(1024, 1024, 16, 2, 16, 16, 1),  block_case(1024, 1024, 16, 2, 16, 16, 2),
-          block_case(1000, 1024, 16, 2, 16, 32, 2),  block_case(1024, 1024, 2, 2, 128, 128, 2),
-          block_case(1008, 1008, 8, 4, 64, 64, 4),   block_case(1008, 1008, 8, 4, 64, 64, 2),
-          block_case(528, 528, 12, 3, 32, 32, 3),    block_case(528, 528, 64, 2, 4, 16, 2),
-          block_case(700, 2512, 12, 1, 32, 32, 1),   block_case(0, 512, 8, 1, 16, 16, 1),
-          block_case(512, 0, 8, 2, 32, 32, 2),       block_case(1024, 1024, 16, 2, 16, 16, 2, AttnPasses::kForward),
+  return {block_case(1024, 1024, 16, 2, 16, 16, 1),
+          block_case(1024, 1024, 16, 2, 16, 16, 2),
+          block_case(1000, 1024, 16, 2, 16, 32, 2),
+          block_case(1024, 1024, 2, 2, 128, 128, 2),
+          block_case(1008, 1008, 8, 4, 64, 64, 4),
+          block_case(1008, 1008, 8, 4, 64, 64, 2),
+          block_case(528, 528, 12, 3, 32, 32, 3),
+          block_case(528, 528, 64, 2, 4, 16, 2),
+          block_case(700, 2512, 12, 1, 32, 32, 1),
+          block_case(0, 512, 8, 1, 16, 16, 1),
+          block_case(512, 0, 8, 2, 32, 32, 2),
+          block_case(1024, 1024, 16, 2, 16, 16, 2, AttnPasses::kForward),
           block_case(1024, 1024, 16, 2, 16, 16, 1, AttnPasses::kBackward)};
 }
 
@@ -104,7 +110,7 @@ inline void run_build(const BlockBuild& build, const BlockLists& lists) {
 struct SeenBlocks {
   struct Forward {
     int32_t head_group, row_begin, row_end;
-    std::vector<int32_t> keys;   // of the groups of the gathered run
+    std::vector<int32_t> keys;    // of the groups of the gathered run
     std::vector<TileRun> others;  // runs that are not gathered
     friend bool operator==(const Forward&, const Forward&) = default;
   };

@@ -29,24 +29,25 @@ TEST(BlockLists, AreThoseOfTheHostForEachHeadGroup) {
       ASSERT_EQ(images.build(choice.table()).problem, Problem::kNone);
       images.expect_as_host(choice);
       ASSERT_FALSE(HasFailure()) << "round " << round << ", blocks of " << choice.of_groups[0].block << ", causal "
-                                 << choice.of_groups[0].causal << ", " << c.capacity.head_groups << " head groups, tile "
-                                 << c.tile_rows;
+                                 << choice.of_groups[0].causal << ", " << c.capacity.head_groups
+                                 << " head groups, tile " << c.tile_rows;
     }
   }
 }
 
-// Items of a head group are in one section, the most to do first.
 TEST(BlockLists, SectionsAreThoseThatTheCacheHolds) {
   BlockCase c = block_case(16384, 65536, 64, 8, 16, 64, 8);
-  const BlockImageLayout layout(c.shape, c.tile_rows, c.capacity, {});
-  EXPECT_EQ(layout.forward_section(), 1);  // 32 MB of keys and values each
-  EXPECT_EQ(layout.backward_section(), 1);
+  const auto sections = [&] {
+    const BlockImageLayout layout(c.shape, c.tile_rows, c.capacity, {});
+    return std::pair(layout.forward_section(), layout.backward_section());
+  };
+  EXPECT_EQ(sections(), std::pair(1, 1)) << "32 MB of keys and values of a head group";
   c.shape.seqlen_k = 4096;
-  const BlockImageLayout small(c.shape, c.tile_rows, c.capacity, {});
-  EXPECT_GT(small.forward_section(), 1);
-  EXPECT_GT(small.backward_section(), 1);
-  c.shape.seqlen_q = 256;  // 16 tiles: sections are of four items a multiprocessor
-  EXPECT_EQ(BlockImageLayout(c.shape, c.tile_rows, c.capacity, {}).forward_section(), 8);
+  EXPECT_EQ(sections(), std::pair(7, 2)) << "2 MB, and 6 with sums: a quarter of the cache is theirs";
+  c.shape.seqlen_q = 256;
+  EXPECT_EQ(sections(), std::pair(8, 8)) << "16 tiles: sections are of four items a multiprocessor";
+  c.shape.seqlen_k = 16384;
+  EXPECT_EQ(sections(), std::pair(8, 2)) << "but sums stay in the cache";
 }
 
 TEST(BlockLists, WhatIsRefusedLeavesAMaskThatShowsNothing) {
@@ -65,10 +66,11 @@ TEST(BlockLists, WhatIsRefusedLeavesAMaskThatShowsNothing) {
   };
   int32_t num_refused = 0;
   const std::vector<std::vector<AttnSlice>> nothing(2);
-  for (const Case& wrong : {Case{4, 5, Problem::kBlockOutside, "(got 5 in query block 1; found"},
-                            Case{12 + 9, -2, Problem::kBlockOutside, "(got -2 in query block 3 of head group 1; found"},
-                            Case{13, 0, Problem::kBlockRepeats, "(got 0 in query block 0 of head group 1; found"},
-                            Case{12 + 7, 2, Problem::kBlockBehindPadding, "(got 2 in query block 2 of head group 1; "}}) {
+  for (const Case& wrong :
+       {Case{4, 5, Problem::kBlockOutside, "(got 5 in query block 1; found"},
+        Case{12 + 9, -2, Problem::kBlockOutside, "(got -2 in query block 3 of head group 1; found"},
+        Case{13, 0, Problem::kBlockRepeats, "(got 0 in query block 0 of head group 1; found"},
+        Case{12 + 7, 2, Problem::kBlockBehindPadding, "(got 2 in query block 2 of head group 1; "}}) {
     BlockChoice choice = good;
     choice.indices[wrong.at] = wrong.entry;
     const Report report = images.build(choice.table());
@@ -95,9 +97,10 @@ TEST(BlockLists, TablesThatHaveNoRoomAreRefusedBefore) {
     change(wrong);
     return message_of<InvalidArgument>([&] { block_lists_of(layout, wrong); });
   };
-  EXPECT_EQ(refused([](BlockTable& t) { t.width = 5; }),
-            "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 2 x 16 query blocks of up "
-            "to 5 blocks of 32, room for 128 blocks of 32)");
+  EXPECT_EQ(
+      refused([](BlockTable& t) { t.width = 5; }),
+      "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 2 x 16 query blocks of up "
+      "to 5 blocks of 32, room for 128 blocks of 32)");
   EXPECT_EQ(refused([](BlockTable& t) { t.head_groups = 1; }),
             "MaskBuffer::set_blocks: tables must be of the buffer's head groups, 2 (got head_groups=1)");
   EXPECT_EQ(refused([](BlockTable& t) { t.block_size = 16; }),
@@ -128,8 +131,9 @@ TEST(BlockLists, MasksOfTheHostAreThoseWhoseTilesSeeGroups) {
   const BlockCase c = block_case(512, 512, 8, 1, 16, 16, 1);
   const BlockImageLayout layout(c.shape, c.tile_rows, c.capacity, {});
   const AttnSlice window{{0, 512}, {0, 512}, -100, 0};
-  EXPECT_NE(message_of<InvalidArgument>([&] { layout.make(std::vector{window}); }).find("must be such that tiles of 16"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of<InvalidArgument>([&] { layout.make(std::vector{window}); }).find("must be such that tiles of 16"),
+      std::string::npos);
   const std::vector<AttnSlice> blocks{AttnSlice::full({0, 256}, {32, 64}), AttnSlice::full({0, 256}, {96, 512})};
   const std::vector<BlockMask> masks{layout.make(blocks)};
   EXPECT_EQ(masks[0].forward.groups.size(), 28u) << "shared by all tiles";

@@ -50,8 +50,8 @@ struct Sm90Mask final : PreparedMask {
   std::unique_ptr<backward::DeviceWorkList> backward;  ///< of all calls, unless
   std::unique_ptr<backward::DeviceWorkList> deterministic_backward;
   std::unique_ptr<query_backward::DeviceGroupList> backward_groups;  ///< null, or for calls that its kernels take
-  bool backward_is_default = false;    ///< `backward` is of calls that are not deterministic
-  std::unique_ptr<ListBuffer> buffer;  ///< in place of both, for masks that come later
+  bool backward_is_default = false;           ///< `backward` is of calls that are not deterministic
+  std::unique_ptr<ListBuffer> buffer;         ///< in place of both, for masks that come later
   std::unique_ptr<BlockBuffer> block_buffer;  ///< likewise, for masks of small blocks
   schedule::LateKeys late_keys;
   DeviceLateKeys late_keys_on_device;

@@ -295,8 +295,8 @@ Sm90Mask& as_sm90(PreparedMask& mask) { return const_cast<Sm90Mask&>(as_sm90(std
 void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other) {
   if (!mask.is_buffer()) return;
   const MaskCapacity& capacity = mask.buffer != nullptr ? mask.buffer->capacity() : mask.block_buffer->capacity();
-  require(capacity.passes != other, "{}: the MaskBuffer must be for this pass (got one for {} alone)",
-          function, other == AttnPasses::kForward ? "forward" : "backward");
+  require(capacity.passes != other, "{}: the MaskBuffer must be for this pass (got one for {} alone)", function,
+          other == AttnPasses::kForward ? "forward" : "backward");
   require(mask.buffer != nullptr ? mask.buffer->is_set() : mask.block_buffer->is_set(),
           "{}: MaskBuffer::set() must come first (got none)", function);
   mask.buffer != nullptr ? mask.buffer->check_refused() : mask.block_buffer->check_refused();

@@ -85,11 +85,11 @@ BlockLists block_lists_of(const BlockImageLayout& image, const BlockTable& table
           "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape.seqlen_q,
           shape.seqlen_k);
   const int64_t rows = blocks_of(shape.seqlen_q, table.block_size), lines = rows * capacity.head_groups;
-  require(table.width >= 0 &&
-              (lines == 0 || table.width <= image.max_groups() / (table.block_size / kGroupKeys) / lines),
-          "{}: the mask must fit the buffer, more slices make room (got {} x {} query blocks of up to {} blocks of {}, "
-          "room for {} blocks of {})",
-          kName, capacity.head_groups, rows, table.width, table.block_size, capacity.slices, least);
+  require(
+      table.width >= 0 && (lines == 0 || table.width <= image.max_groups() / (table.block_size / kGroupKeys) / lines),
+      "{}: the mask must fit the buffer, more slices make room (got {} x {} query blocks of up to {} blocks of {}, "
+      "room for {} blocks of {})",
+      kName, capacity.head_groups, rows, table.width, table.block_size, capacity.slices, least);
   require(table.indices != nullptr || lines * table.width == 0, "{}: needs block indices (got none)", kName);
   BlockLists lists;
   lists.indices = table.indices;

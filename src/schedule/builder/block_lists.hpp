@@ -122,8 +122,7 @@ TANGRAM_HOST_DEVICE void count_choice(const Team& team, const BlockBuild& build,
                                       int32_t line) {
   const int32_t row = line % lists.lines_per_mask, mask = line / lists.lines_per_mask;
   int64_t blocks = 0, has_last = 0;
-  for_each(team, lists.words_per_line,
-           [&](int32_t at) { blocks += count_bits(lists.full_bits(build, line, at)); });
+  for_each(team, lists.words_per_line, [&](int32_t at) { blocks += count_bits(lists.full_bits(build, line, at)); });
   if (team.rank() == 0) has_last = lists.is_full(build, line, lists.num_key_blocks - 1);
   blocks = team.sum(blocks), has_last = team.sum(has_last);
   int64_t num_full = blocks * (lists.block / kGroupKeys);
@@ -158,9 +157,12 @@ TANGRAM_HOST_DEVICE void place_choices(const Team& team, const BlockBuild& build
     const auto line = static_cast<int32_t>(first / kProblems);
     const int32_t entry = find_entry(team, lists, &state.first_problem);
     if (team.rank() == 0) {
-      state.report = {state.report.num_refused + 1,        line / lists.lines_per_mask,
-                      static_cast<Problem>(first % kProblems), line % lists.lines_per_mask,
-                      lists.at(int64_t{line} * lists.width + entry), lists.num_key_blocks};
+      state.report = {state.report.num_refused + 1,
+                      line / lists.lines_per_mask,
+                      static_cast<Problem>(first % kProblems),
+                      line % lists.lines_per_mask,
+                      lists.at(int64_t{line} * lists.width + entry),
+                      lists.num_key_blocks};
       state.refused = true;
     }
     for_each(team, lists.num_lines, [&](int32_t i) {
@@ -178,7 +180,9 @@ TANGRAM_HOST_DEVICE void place_choices(const Team& team, const BlockBuild& build
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_groups(const Team& team, const BlockBuild& build, const BlockLists& lists, int32_t line) {
   if (build.state->refused) return;
-  const auto is_listed = [&](int32_t key) { return key < build.seqlen_k && lists.is_full(build, line, key / lists.block); };
+  const auto is_listed = [&](int32_t key) {
+    return key < build.seqlen_k && lists.is_full(build, line, key / lists.block);
+  };
   int32_t* const groups = build.groups + build.first_group[line];
   int32_t before = 0;  // blocks
   for (int32_t from = 0; from < lists.words_per_line; from += team.size()) {
@@ -199,9 +203,8 @@ TANGRAM_HOST_DEVICE void fill_groups(const Team& team, const BlockBuild& build, 
   }
   if (build.has_diagonal[line] == 0) return;
   const int32_t row = line % lists.lines_per_mask;
-  for_each(team, lists.groups_of(build, row), [&](int32_t i) {
-    groups[build.num_full[line] + i] = row * lists.block + i * kGroupKeys;
-  });
+  for_each(team, lists.groups_of(build, row),
+           [&](int32_t i) { groups[build.num_full[line] + i] = row * lists.block + i * kGroupKeys; });
 }
 
 /// Of the items of a pass the place of one: see NOTE [block image].

@@ -142,8 +142,8 @@ TANGRAM_HOST_DEVICE bool falls_apart(const Team& team, const Pass& pass, int32_t
   return team.all(mine);
 }
 
-/// The third, for slices [first, first + kSlicesOfTeam) of a pass: how far those up to each reach, and whether it is the
-/// first of a row at which the mask falls apart, as separations() of tile_list.cpp says.
+/// The third, for slices [first, first + kSlicesOfTeam) of a pass: how far those up to each reach, and whether it is
+/// the first of a row at which the mask falls apart, as separations() of tile_list.cpp says.
 template <class Team>
 TANGRAM_HOST_DEVICE void scan_slices(const Team& team, const Build& build, int side, int32_t first) {
   const int32_t count = build.state->num_slices;

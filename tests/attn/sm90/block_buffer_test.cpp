@@ -52,8 +52,7 @@ TEST_F(Sm90BlockBuffer, ListsAreAsOneThreadOfTheHostBuildsThem) {
     const schedule::BlockImageLayout& layout = serial.layout();
     const auto work = cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout));
     const cuda::DeviceBuffer image(layout.bytes());
-    const auto build =
-        schedule::builder::block_build_at(layout, work.as<std::byte>(), image.as<std::byte>());
+    const auto build = schedule::builder::block_build_at(layout, work.as<std::byte>(), image.as<std::byte>());
     std::vector<std::byte> found(layout.bytes());
     for (int round = 0; round < test::num_rounds(100); ++round) {
       const BlockChoice choice = schedule::builder::random_block_choice(rng, c);
@@ -209,8 +208,8 @@ TEST_F(Sm90BlockBuffer, ReplaysGiveTheBitsOfMasksOfTheirOwn) {
       const HostTensor out = r.out.clone(), dq = r.dq.clone(), dk = r.dk.clone(), dv = r.dv.clone();
       const std::vector<float> lse = r.lse;
       const HeadConfig heads{16, 2, 128, 128, DType::kBFloat16};
-      FlexAttention own = head_groups == 1 ? FlexAttention(masks[0], heads, backend_)
-                                           : FlexAttention(masks, heads, backend_);
+      FlexAttention own =
+          head_groups == 1 ? FlexAttention(masks[0], heads, backend_) : FlexAttention(masks, heads, backend_);
       device.poison_outputs();
       own.forward(device.forward, stream_);
       own.backward(device.backward, stream_);

@@ -302,7 +302,8 @@ TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheBlocks) {
       for (unsigned seed = 0; seed < 4; ++seed) {
         std::vector<Mask> masks;
         for (int g = 0; g < head_groups; ++g) {
-          masks.push_back(seed == 0 ? Mask(kRows, kRows, {}) : random_blocks(seed + static_cast<unsigned>(g), 32 * seed));
+          masks.push_back(seed == 0 ? Mask(kRows, kRows, {})
+                                    : random_blocks(seed + static_cast<unsigned>(g), 32 * seed));
         }
         const RuntimeCounts before = runtime_counts();
         buffer.set(masks);
@@ -325,9 +326,8 @@ TEST(MaskBuffer, CallsThatBlocksAreNotForAreRefused) {
   args.options.softcap = 5;
   const std::string softcap = support::message_of([&] { buffer.backward(args); });
   EXPECT_NE(softcap.find("must be without softcap, dsink and accumulation"), std::string::npos) << softcap;
-  const std::string window = support::message_of([&] {
-    buffer.set(Mask(kRows, kRows, {{{0, kRows}, {0, kRows}, -100, 0}}));
-  });
+  const std::string window =
+      support::message_of([&] { buffer.set(Mask(kRows, kRows, {{{0, kRows}, {0, kRows}, -100, 0}})); });
   EXPECT_NE(window.find("tiles of 16 queries see whole groups of 16 keys"), std::string::npos) << window;
   buffer.set(full_mask(kRows, kRows));  // of one list of groups
   const std::string full = support::message_of([&] { buffer.set(random_blocks(1, 16, 8)); });

@@ -20,9 +20,7 @@ namespace tangram::sm90::builder {
 /// Of one of many blocks, whose warps work alone.
 inline constexpr int kListThreads = 256;
 
-__device__ __forceinline__ int64_t list_warp() {
-  return int64_t{blockIdx.x} * (kListThreads / 32) + threadIdx.x / 32;
-}
+__device__ __forceinline__ int64_t list_warp() { return int64_t{blockIdx.x} * (kListThreads / 32) + threadIdx.x / 32; }
 
 __global__ void __launch_bounds__(kListThreads) clear_lists_kernel(const __grid_constant__ BlockListParams params) {
   schedule::builder::clear_lists(WarpTeam(), params.build, params.lists, static_cast<int32_t>(list_warp() * 32),

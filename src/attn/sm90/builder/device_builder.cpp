@@ -50,10 +50,11 @@ void DeviceBuilder::build_blocks(const BlockTable& table, cudaStream_t stream) {
   constexpr int64_t kLeast = 16, kMost = int64_t{1} << 30;
   require(kLeast <= table.block_size && table.block_size <= kMost,
           "{}: block_size must be at least {} (got block_size={})", kName, kLeast, table.block_size);
-  require(table.head_groups == 1,
-          "{}: blocks of head groups must be of a buffer made for blocks, MaskCapacity::block_size and head_groups (got "
-          "head_groups={})",
-          kName, table.head_groups);
+  require(
+      table.head_groups == 1,
+      "{}: blocks of head groups must be of a buffer made for blocks, MaskCapacity::block_size and head_groups (got "
+      "head_groups={})",
+      kName, table.head_groups);
   require(!table.causal || shape_.seqlen_q == shape_.seqlen_k,
           "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape_.seqlen_q,
           shape_.seqlen_k);

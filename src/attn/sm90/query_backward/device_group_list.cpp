@@ -78,8 +78,12 @@ DeviceGroupList::DeviceGroupList(const schedule::GroupList& list, const AttnShap
 }
 
 GroupListView DeviceGroupList::view() const {
-  GroupListView view{lists_.at<GroupItem>(items_), lists_.at<int32_t>(groups_), lists_.at<schedule::RowBits>(masks_),
-                     num_items_, num_head_groups_, 1};
+  GroupListView view{lists_.at<GroupItem>(items_),
+                     lists_.at<int32_t>(groups_),
+                     lists_.at<schedule::RowBits>(masks_),
+                     num_items_,
+                     num_head_groups_,
+                     1};
   if (num_head_groups_ > 1) {
     const int64_t bytes_of_key = int64_t{2} * shape_.head_dim * (2 + 4);  // keys, values and both sums
     const int pack = packed_heads(shape_);
