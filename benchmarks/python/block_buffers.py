@@ -38,9 +38,7 @@ def case(rows, block, share, head_groups, causal, order):
     masks = [Mask.from_block_indices(rows, rows, block, block, t.cpu().numpy(), causal=causal) for t in indices]
     figures["masks of indices, host us"] = (time.perf_counter() - start) * 1e6
     slices = head_groups * count * width
-    buffer = MaskBuffer(
-        rows, rows, HEADS, blocks=block, head_groups=head_groups, slices=slices, deterministic=False
-    )
+    buffer = MaskBuffer(rows, rows, HEADS, blocks=block, head_groups=head_groups, slices=slices, deterministic=False)
 
     def build():
         buffer.set_blocks(indices, block, causal=causal)

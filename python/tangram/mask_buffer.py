@@ -93,10 +93,11 @@ class MaskBuffer:
             documents: stretches of rows that see none of each other's keys, at most. Each takes the room of a tile of
                 64 queries in what the backward pass computes in: 33 KB a query head of 128.
             slices: of a mask, at most; 0: as many as documents.
-            blocks: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `slices` of them, and
-                calls take the kernels that gather small blocks: of head dims 64 and 128, of a multiple of 16 keys, of
-                blocks that 16 divides and so do 128 rows by the query heads that share a K/V head (16 rows for eight);
-                backward without softcap and gradients of sinks, and not deterministic. `documents` is not asked.
+            blocks: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `slices` of them,
+                and calls take the kernels that gather small blocks: of head dims 64 and 128, of a multiple of 16 keys,
+                of blocks that 16 divides and so do 128 rows by the query heads that share a K/V head (16 rows for
+                eight); backward without softcap and gradients of sinks, and not deterministic. `documents` is not
+                asked.
             head_groups: with blocks, so many equal groups of heads have blocks of their own; divides the K/V heads.
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
@@ -202,9 +203,9 @@ class MaskBuffer:
         without the host, in CUDA graphs too; on a buffer that is made for blocks the first call allocates nothing.
 
         Args:
-            block_indices: `[query blocks, width]`, or `[head_groups, query blocks, width]`, in any order in a row; -1 at
-                its end stands for none. On a GPU a contiguous tensor of int32 or int64 there, of as many entries at
-                most as the buffer has slices.
+            block_indices: `[query blocks, width]`, or `[head_groups, query blocks, width]`, in any order in a row; -1
+                at its end stands for none. On a GPU a contiguous tensor of int32 or int64 there, of as many entries
+                at most as the buffer has slices.
             block_size: rows of a block of queries, and of one of keys: at least 16 on a GPU, and the buffer's `blocks`.
             causal: besides, no query sees a key behind it; only where there are as many queries as keys.
 
