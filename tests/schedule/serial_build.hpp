@@ -98,9 +98,9 @@ inline void run_build(const Build& build, const Blocks& blocks) {
 inline void run_build(const Build& build, const Ranges& ranges) {
   const SerialTeam team;
   begin_ranges(team, build, ranges);
-  for (int32_t at = 0; at < ranges.count; at += kSlicesOfTeam) sort_slices(team, build, at);
+  for (int32_t at = 0; at < ranges.count; ++at) sort_slice(team, build, at);
   for (int side = 0; side < 2; ++side) {
-    for (int32_t at = 0; at < ranges.count; at += kSlicesOfTeam) scan_slices(team, build, side, at);
+    for (int32_t at = 0; at < ranges.count; ++at) scan_slice(team, build, side, at);
   }
   finish_ranges(team, build, ranges);
   finish_build(build);

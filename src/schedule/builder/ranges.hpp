@@ -51,16 +51,12 @@ TANGRAM_HOST_DEVICE constexpr bool has_earlier_rows(const Slice& a, const Slice&
   return a.min_diag != b.min_diag ? a.min_diag < b.min_diag : a.max_diag < b.max_diag;
 }
 
-/// Whether both show some cell. Most do not by their rows and keys alone, which takes no 64 bits to see.
+/// Whether both show some cell.
 TANGRAM_HOST_DEVICE constexpr bool overlap(const Slice& a, const Slice& b) {
   const Slice both{most(a.row_begin, b.row_begin), least(a.row_end, b.row_end), most(a.key_begin, b.key_begin),
                    least(a.key_end, b.key_end)};
-  if (both.row_begin >= both.row_end || both.key_begin >= both.key_end) return false;
   return !canonical(both, most(a.min_diag, b.min_diag), least(a.max_diag, b.max_diag)).empty();
 }
-
-/// Slices that a team holds against all others at once: reading the others is what takes the time.
-inline constexpr int32_t kSlicesOfTeam = 4;
 
 /// The first step, by one team: what shows something, in `given`, with its index.
 template <class Team>
@@ -94,82 +90,57 @@ TANGRAM_HOST_DEVICE void begin_ranges(const Team& team, const Build& build, cons
   if (team.rank() == 0) state.num_slices = state.num_slices_of_keys = num_given;
 }
 
-/// The second, for slices [first, first + kSlicesOfTeam): their places, and whether one meets one that was given
-/// before.
+/// The second, for one slice: its places, and whether it meets one that was given before.
 template <class Team>
-TANGRAM_HOST_DEVICE void sort_slices(const Team& team, const Build& build, int32_t first) {
+TANGRAM_HOST_DEVICE void sort_slice(const Team& team, const Build& build, int32_t at) {
   State& state = *build.state;
-  const int32_t count = state.num_slices;
-  if (first >= count) return;
-  Slice slices[kSlicesOfTeam];
-  int64_t by_rows[kSlicesOfTeam] = {}, by_keys[kSlicesOfTeam] = {}, meets[kSlicesOfTeam] = {};
-  for (int32_t i = 0; i < kSlicesOfTeam; ++i) slices[i] = build.given[least(first + i, count - 1)];
-  for_each(team, count, [&](int32_t other_at) {
+  if (at >= state.num_slices) return;
+  const Slice slice = build.given[at], across = transposed(slice);
+  int64_t by_rows = 0, by_keys = 0;
+  bool meets = false;
+  for_each(team, state.num_slices, [&](int32_t other_at) {
     const Slice other = build.given[other_at];
-    for (int32_t i = 0; i < kSlicesOfTeam; ++i) {
-      const Slice& slice = slices[i];
-      const bool is_before = other_at < first + i;
-      // Equal ones are refused, but must not share a place before that is known.
-      const auto is_earlier = [&](const Slice& a, const Slice& b) {
-        return has_earlier_rows(a, b) || (is_before && !has_earlier_rows(b, a));
-      };
-      by_rows[i] += other.row_begin != slice.row_begin ? other.row_begin < slice.row_begin : is_earlier(other, slice);
-      by_keys[i] += other.key_begin != slice.key_begin ? other.key_begin < slice.key_begin
-                                                       : is_earlier(transposed(other), transposed(slice));
-      meets[i] |= is_before && overlap(other, slice);
-    }
+    // Equal ones are refused, but must not share a place before that is known.
+    const bool is_twin = !has_earlier_rows(other, slice) && !has_earlier_rows(slice, other) && other_at < at;
+    by_rows += has_earlier_rows(other, slice) || is_twin;
+    by_keys += has_earlier_rows(transposed(other), across) || is_twin;
+    meets = meets || (other_at < at && overlap(other, slice));
   });
-  for (int32_t i = 0; i < kSlicesOfTeam; ++i) {
-    by_rows[i] = team.sum(by_rows[i]), by_keys[i] = team.sum(by_keys[i]), meets[i] = team.sum(meets[i]);
-    if (first + i >= count || team.rank() != 0) continue;
-    if (meets[i] != 0) note(team, state, build.given_index[first + i], Problem::kOverlap);
-    build.passes[0].slices[by_rows[i]] = slices[i];
-    if (build.has_backward) build.passes[1].slices[by_keys[i]] = transposed(slices[i]);
-  }
+  by_rows = team.sum(by_rows), by_keys = team.sum(by_keys);
+  if (meets) note(team, state, build.given_index[at], Problem::kOverlap);
+  if (team.rank() != 0) return;
+  build.passes[0].slices[by_rows] = slice;
+  if (build.has_backward) build.passes[1].slices[by_keys] = across;
 }
 
-/// Whether the slices of a pass from `at` on that begin at `row` have no key in common with those that end there.
+/// The third, for one slice of a pass: how far those up to it reach, and whether it is the first of a row at which the
+/// mask falls apart, as separations() of tile_list.cpp says.
 template <class Team>
-TANGRAM_HOST_DEVICE bool falls_apart(const Team& team, const Pass& pass, int32_t num_slices, int32_t at, int32_t row) {
-  bool mine = true;
-  for_each(team, at, [&](int32_t i) {
-    const Slice above = pass.slices[i];
-    if (above.row_end != row) return;
-    for (int32_t j = at; mine && j < num_slices && pass.slices[j].row_begin == row; ++j) {
-      mine = above.key_end <= pass.slices[j].key_begin || pass.slices[j].key_end <= above.key_begin;
-    }
-  });
-  return team.all(mine);
-}
-
-/// The third, for slices [first, first + kSlicesOfTeam) of a pass: how far those up to each reach, and whether it is
-/// the first of a row at which the mask falls apart, as separations() of tile_list.cpp says.
-template <class Team>
-TANGRAM_HOST_DEVICE void scan_slices(const Team& team, const Build& build, int side, int32_t first) {
-  const int32_t count = build.state->num_slices;
-  if (first >= count || (side == 1 && !build.has_backward)) return;
+TANGRAM_HOST_DEVICE void scan_slice(const Team& team, const Build& build, int side, int32_t at) {
+  if (at >= build.state->num_slices || (side == 1 && !build.has_backward)) return;
   const Pass& pass = build.passes[side];
-  int32_t rows[kSlicesOfTeam];
-  int64_t ends[kSlicesOfTeam] = {}, ends_above[kSlicesOfTeam] = {};
-  for (int32_t i = 0; i < kSlicesOfTeam; ++i) rows[i] = pass.slices[least(first + i, count - 1)].row_begin;
-  for_each(team, least(first + kSlicesOfTeam, count), [&](int32_t other) {
-    const int64_t end = pass.slices[other].row_end;
-    const int32_t row = pass.slices[other].row_begin;
-    for (int32_t i = 0; i < kSlicesOfTeam; ++i) {
-      if (other <= first + i) ends[i] = most(ends[i], end);
-      if (row < rows[i]) ends_above[i] = most(ends_above[i], end);
-    }
+  const int32_t row = pass.slices[at].row_begin;
+  int64_t end = 0, end_above = 0;
+  for_each(team, at + 1, [&](int32_t i) {
+    end = most<int64_t>(end, pass.slices[i].row_end);
+    if (pass.slices[i].row_begin < row) end_above = most<int64_t>(end_above, pass.slices[i].row_end);
   });
-  for (int32_t i = 0; i < kSlicesOfTeam; ++i) {
-    const int32_t at = first + i, row = rows[i];
-    const int64_t end = team.greatest(ends[i]), end_above = team.greatest(ends_above[i]);
-    if (at >= count) continue;
-    bool is_apart = row > 0 && end_above <= row && (at == 0 || pass.slices[at - 1].row_begin < row);
-    if (is_apart && end_above == row) is_apart = falls_apart(team, pass, count, at, row);
-    if (team.rank() != 0) continue;
-    pass.ends[at] = static_cast<int32_t>(end);
-    build.is_apart[side][at] = is_apart;
+  end = team.greatest(end), end_above = team.greatest(end_above);
+  bool is_apart = row > 0 && end_above <= row && (at == 0 || pass.slices[at - 1].row_begin < row);
+  if (is_apart && end_above == row) {
+    bool mine = true;
+    for_each(team, at, [&](int32_t i) {
+      const Slice above = pass.slices[i];
+      if (above.row_end != row) return;
+      for (int32_t j = at; mine && j < build.state->num_slices && pass.slices[j].row_begin == row; ++j) {
+        mine = above.key_end <= pass.slices[j].key_begin || pass.slices[j].key_end <= above.key_begin;
+      }
+    });
+    is_apart = team.all(mine);
   }
+  if (team.rank() != 0) return;
+  pass.ends[at] = static_cast<int32_t>(end);
+  build.is_apart[side][at] = is_apart;
 }
 
 /// What is wrong, if something is.

@@ -86,12 +86,12 @@ __global__ void __launch_bounds__(kThreads, 1) begin_ranges_kernel(const __grid_
 }
 
 __global__ void __launch_bounds__(kWarpThreads) sort_slices_kernel(const __grid_constant__ RangeParams params) {
-  schedule::builder::sort_slices(WarpTeam(), params.build, warp_of_grid() * schedule::builder::kSlicesOfTeam);
+  schedule::builder::sort_slice(WarpTeam(), params.build, warp_of_grid());
 }
 
 __global__ void __launch_bounds__(kWarpThreads) scan_slices_kernel(const __grid_constant__ RangeParams params) {
   const int32_t warp = warp_of_grid();
-  schedule::builder::scan_slices(WarpTeam(), params.build, warp % 2, warp / 2 * schedule::builder::kSlicesOfTeam);
+  schedule::builder::scan_slice(WarpTeam(), params.build, warp % 2, warp / 2);
 }
 
 template <int kThreads>

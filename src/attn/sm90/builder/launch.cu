@@ -54,9 +54,8 @@ void launch_build(const Build& build, const Ranges& ranges, cudaStream_t stream)
     if (count > 0) launch_kernel(kernel, params, count, threads, 0, kDependent, stream, what);
   };
   launch(begin_ranges_kernel<kBlockThreads>, 1, kBlockThreads, "begin_ranges launch");
-  const int64_t teams = (ranges.count + schedule::builder::kSlicesOfTeam - 1) / schedule::builder::kSlicesOfTeam;
-  launch(sort_slices_kernel, blocks_of_warps(teams), kWarpThreads, "sort_slices launch");
-  launch(scan_slices_kernel, blocks_of_warps(2 * teams), kWarpThreads, "scan_slices launch");
+  launch(sort_slices_kernel, blocks_of_warps(ranges.count), kWarpThreads, "sort_slices launch");
+  launch(scan_slices_kernel, blocks_of_warps(int64_t{2} * ranges.count), kWarpThreads, "scan_slices launch");
   launch(finish_ranges_kernel<kBlockThreads>, 1, kBlockThreads, "finish_ranges launch");
   launch_rest(build, stream);
 }

@@ -97,9 +97,8 @@ TEST(Sm90EmulatedBuilder, RangesAreAsTheHostBuildsThem) {
           if (count > 0) emulated::run_one_by_one({count, threads, order}, [&] { kernel(params); });
         };
         run(1, 128, [](const auto& p) { begin_ranges_kernel<128>(p); });
-        const int64_t teams = (params.ranges.count + kSlicesOfTeam - 1) / kSlicesOfTeam;
-        run(blocks(teams), kWarpThreads, [](const auto& p) { sort_slices_kernel(p); });
-        run(blocks(2 * teams), kWarpThreads, [](const auto& p) { scan_slices_kernel(p); });
+        run(blocks(params.ranges.count), kWarpThreads, [](const auto& p) { sort_slices_kernel(p); });
+        run(blocks(2 * params.ranges.count), kWarpThreads, [](const auto& p) { scan_slices_kernel(p); });
         run(1, 128, [](const auto& p) { finish_ranges_kernel<128>(p); });
         finish(build, order);
       });
