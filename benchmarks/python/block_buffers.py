@@ -96,8 +96,9 @@ def main():
         lines = []
         for figure, value in case(rows, block, arguments.share, head_groups, causal, order).items():
             print(f"{name:28}{figure:28}{value:12.3f}", flush=True)
+            unit = figure.split()[-1] if figure.endswith((" us", " TFLOP/s")) else ""
             lines.append(
-                f'{tangram.__version__},"{device}",{name},{rows},{rows},1,0,64,8,128,128,bfloat16,sm90,,,"{figure}",,'
+                f'{tangram.__version__},"{device}",{name},{rows},{rows},1,0,64,8,128,128,bfloat16,sm90,,,"{figure}",{unit},'
                 f"{value:.4f}"
             )
         if arguments.csv:
