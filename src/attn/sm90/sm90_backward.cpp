@@ -235,16 +235,13 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
 }
 
 bool Sm90Backend::prepare_gathered_backward(PreparedMask& mask) const {
-  // Tiles that follow the mask may be fewer than the estimate has; where the gain is as large the choice is the same.
-  constexpr double kClearGain = 2;
   Sm90Mask& prepared = sm90::as_sm90(mask);
   if (prepared.is_buffer() || !prepared.late_keys.empty()) return false;
   if (prepared.backward_groups != nullptr) return true;
   std::vector<std::span<const AttnSlice>> slices(prepared.head_slices.begin(), prepared.head_slices.end());
   if (slices.empty()) slices.emplace_back(prepared.slices);
   const cuda::AllowAllocationDuringCapture allow;  // as in prepare_backward()
-  prepared.backward_groups = sm90::query_backward::choose_groups(
-      slices, prepared.shape, sm90::query_backward::estimate_steps_at_rest(slices, prepared.shape), kClearGain);
+  prepared.backward_groups = sm90::query_backward::choose_groups_early(slices, prepared.shape);
   return prepared.backward_groups != nullptr;
 }
 

@@ -62,6 +62,100 @@ struct CallLayout {
   }
 };
 
+constexpr int64_t kTileKeys = backward::kTileShape.block_m, kTileQueries = backward::kTileShape.block_n;
+// By as much the estimate may be wrong, see choose_groups_early.
+constexpr double kClearGain = 2;
+// Words of what it counts in: of a million rows 2^21.
+constexpr size_t kMostWords = size_t{1} << 22;
+
+double visible_cells(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+  const double heads = static_cast<double>(shape.num_heads_q) / static_cast<double>(masks.size());
+  double visible = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    for (const AttnSlice& slice : slices) visible += static_cast<double>(area(slice)) * heads;
+  }
+  return visible;
+}
+
+/// What these kernels take at least, if all steps were full, in steps of the others; negative: they cannot take the
+/// masks.
+double least_cost(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+  if (!has_exact_kernels(shape.head_dim, shape.head_dim_v)) return -1;
+  for (const std::span<const AttnSlice> slices : masks) {
+    if (!std::ranges::all_of(slices, has_whole_groups)) return -1;  // most masks end here
+  }
+  const double items = static_cast<double>(num_tiles(shape)) * (shape.num_heads_q / packed_heads(shape));
+  return kStepCost * visible_cells(masks, shape) / (kRows * kKeys) + kItemCost * items;
+}
+
+/// If no two slices shared a step. A tile of queries touches two tiles of keys more, and one for its diagonals, than
+/// what it shows would fill.
+double most_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+  const auto touched = [](const Range& range, int64_t tile) {
+    return range.empty() ? 0 : (range.end - 1) / tile - range.begin / tile + 1;
+  };
+  double steps = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    for (const AttnSlice& slice : slices) {
+      const auto rows = static_cast<double>(touched(slice.q_range, kTileQueries));
+      const double full = static_cast<double>(area(slice)) / (kTileQueries * kTileKeys);
+      steps += std::min(rows * static_cast<double>(touched(slice.k_range, kTileKeys)), full + 3 * rows);
+    }
+  }
+  return steps * shape.num_heads_q / static_cast<double>(masks.size());
+}
+
+/// As if tiles began at multiples of their rows.
+double estimate_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+  const auto words = static_cast<size_t>((shape.seqlen_k + 64 * kTileKeys - 1) / (64 * kTileKeys));
+  const auto tiles = static_cast<size_t>((shape.seqlen_q + kTileQueries - 1) / kTileQueries);
+  if (words * tiles > kMostWords) return 0;
+  std::vector<uint64_t> seen;  // of each tile of queries those of keys
+  double steps = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    seen.assign(words * tiles, 0);
+    for (const AttnSlice& slice : slices) {
+      for (int64_t begin = slice.q_range.begin; begin < slice.q_range.end;) {
+        const int64_t end = std::min(slice.q_range.end, (begin / kTileQueries + 1) * kTileQueries);
+        const Range keys{slice.keys_of(begin).begin, slice.keys_of(end - 1).end};
+        uint64_t* const row = seen.data() + static_cast<size_t>(begin / kTileQueries) * words;
+        for (int64_t tile = keys.begin / kTileKeys; tile * kTileKeys < keys.end; ++tile) {
+          row[tile / 64] |= uint64_t{1} << tile % 64;
+        }
+        begin = end;
+      }
+    }
+    int64_t pairs = 0;
+    for (const uint64_t word : seen) pairs += std::popcount(word);
+    steps += static_cast<double>(pairs) * shape.num_heads_q / static_cast<double>(masks.size());
+  }
+  return steps;
+}
+
+/// `least`: least_cost() of the masks.
+std::unique_ptr<DeviceGroupList> choose(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
+                                        double least, double steps_at_rest, double least_gain) {
+  constexpr double kCells = kTileKeys * kTileQueries;
+  if (steps_at_rest * kCells < kLeastWaste * visible_cells(masks, shape)) return nullptr;
+  if (least_gain * least > steps_at_rest) return nullptr;
+  const int pack = packed_heads(shape);
+  const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
+  std::vector<schedule::GroupList> lists;
+  double cost = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    std::optional<schedule::GroupList> list =
+        schedule::group_items(schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, {kRows / pack, kKeys}));
+    if (!list || num_tiles(shape) * (shape.num_heads_q / pack) >= (int64_t{1} << 31) - 65536) return nullptr;
+    for (const GroupItem& item : list->items) {
+      cost += (kStepCost * static_cast<double>(steps_of(item)) + kItemCost) * groups_per_mask;
+    }
+    if (least_gain * cost >= steps_at_rest) return nullptr;
+    lists.push_back(std::move(*list));
+  }
+  return std::make_unique<DeviceGroupList>(lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask),
+                                           shape);
+}
+
 }  // namespace
 
 DeviceGroupList::DeviceGroupList(const schedule::GroupList& list, const AttnShape& shape)
@@ -128,61 +222,17 @@ double steps_at_rest(const schedule::WorkList& work) {
   return steps;
 }
 
-double estimate_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
-  constexpr int64_t kTileKeys = backward::kTileShape.block_m, kTileQueries = backward::kTileShape.block_n;
-  const auto words = static_cast<size_t>((shape.seqlen_k + 64 * kTileKeys - 1) / (64 * kTileKeys));
-  const auto tiles = static_cast<size_t>((shape.seqlen_q + kTileQueries - 1) / kTileQueries);
-  std::vector<uint64_t> seen;  // of each tile of queries those of keys
-  double steps = 0;
-  for (const std::span<const AttnSlice> slices : masks) {
-    seen.assign(words * tiles, 0);
-    for (const AttnSlice& slice : slices) {
-      for (int64_t begin = slice.q_range.begin; begin < slice.q_range.end;) {
-        const int64_t end = std::min(slice.q_range.end, (begin / kTileQueries + 1) * kTileQueries);
-        const Range keys{slice.keys_of(begin).begin, slice.keys_of(end - 1).end};
-        uint64_t* const row = seen.data() + static_cast<size_t>(begin / kTileQueries) * words;
-        for (int64_t tile = keys.begin / kTileKeys; tile * kTileKeys < keys.end; ++tile) {
-          row[tile / 64] |= uint64_t{1} << tile % 64;
-        }
-        begin = end;
-      }
-    }
-    int64_t pairs = 0;
-    for (const uint64_t word : seen) pairs += std::popcount(word);
-    steps += static_cast<double>(pairs) * shape.num_heads_q / static_cast<double>(masks.size());
-  }
-  return steps;
+std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
+                                               const AttnShape& shape, double steps_at_rest) {
+  const double least = least_cost(masks, shape);
+  return least < 0 ? nullptr : choose(masks, shape, least, steps_at_rest, 1);
 }
 
-std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
-                                               const AttnShape& shape, double steps_at_rest, double least_gain) {
-  if (!has_exact_kernels(shape.head_dim, shape.head_dim_v)) return nullptr;
-  const int pack = packed_heads(shape);
-  const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
-  double visible = 0;  // of all heads
-  for (const std::span<const AttnSlice> slices : masks) {
-    if (!std::ranges::all_of(slices, has_whole_groups)) return nullptr;  // most masks end here
-    for (const AttnSlice& slice : slices) visible += static_cast<double>(area(slice)) * pack * groups_per_mask;
-  }
-  constexpr double kCells = backward::kTileShape.block_m * backward::kTileShape.block_n;
-  if (steps_at_rest * kCells < kLeastWaste * visible) return nullptr;
-  const double num_items = static_cast<double>(num_tiles(shape)) * (shape.num_heads_q / pack);
-  const double least_steps = kStepCost * visible / (kRows * kKeys) + kItemCost * num_items;
-  if (least_gain * least_steps > steps_at_rest) return nullptr;
-  std::vector<schedule::GroupList> lists;
-  double steps = 0;
-  for (const std::span<const AttnSlice> slices : masks) {
-    std::optional<schedule::GroupList> list =
-        schedule::group_items(schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, {kRows / pack, kKeys}));
-    if (!list || num_tiles(shape) * (shape.num_heads_q / pack) >= (int64_t{1} << 31) - 65536) return nullptr;
-    for (const GroupItem& item : list->items) {
-      steps += (kStepCost * static_cast<double>(steps_of(item)) + kItemCost) * groups_per_mask;
-    }
-    if (least_gain * steps >= steps_at_rest) return nullptr;
-    lists.push_back(std::move(*list));
-  }
-  return std::make_unique<DeviceGroupList>(lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask),
-                                           shape);
+std::unique_ptr<DeviceGroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
+                                                     const AttnShape& shape) {
+  const double least = least_cost(masks, shape);
+  if (least < 0 || most_steps_at_rest(masks, shape) < kClearGain * least) return nullptr;
+  return choose(masks, shape, least, estimate_steps_at_rest(masks, shape), kClearGain);
 }
 
 }  // namespace tangram::sm90::query_backward

@@ -59,15 +59,19 @@ class DeviceGroupList {
   cuda::PackedArray items_, groups_, masks_;
 };
 
-/// Steps of the kernels that have keys at rest, of all heads: exactly, or as far as slices tell, as if tiles began at
-/// multiples of their rows. O(slices + tiles that they touch).
+/// Steps of the kernels that have keys at rest, of all heads.
 double steps_at_rest(const schedule::WorkList& work);
-double estimate_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape);
 
-/// The list for a mask, or masks of as many groups of heads, whose calls are predicted to end `least_gain` times sooner
-/// with these kernels than with those that take so many steps; null for others, for other head dimensions, and where
-/// schedule::group_items has none.
+/// The list for a mask, or masks of as many groups of heads, whose calls are predicted to end sooner with these kernels
+/// than with those that take so many steps; null for others, for other head dimensions, and where schedule::group_items
+/// has none.
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
-                                               const AttnShape& shape, double steps_at_rest, double least_gain = 1);
+                                               const AttnShape& shape, double steps_at_rest);
+
+/// The same without a list of work, only where these kernels are clearly faster: steps are counted as if tiles began at
+/// multiples of their rows, and tiles that follow the mask may be fewer. O(slices) for most masks, else of the tiles
+/// that slices touch.
+std::unique_ptr<DeviceGroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
+                                                     const AttnShape& shape);
 
 }  // namespace tangram::sm90::query_backward
