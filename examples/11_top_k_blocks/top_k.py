@@ -4,7 +4,8 @@
 
 `python top_k.py [--device cuda]` trains two layers on sequences in which pieces come back. For every block of queries
 each K/V head takes the TOP blocks whose mean key fits the mean query best, its own block among them (as MoBA does);
-attention computes these and no others. Every step is computed a second time with dense scores of the same choice.
+attention computes these and no others. On a GPU kernels make lists of the choice, which no host sees: each layer has a
+MaskBuffer. Every step is computed a second time with dense scores of the same choice.
 """
 
 import argparse
@@ -13,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import tangram
+from tangram import HeadConfig, MaskBuffer, flex_flash_attn_func
 
 ROWS, BLOCK, TOP, STEPS = 512, 32, 4, 12
-VOCABULARY, WIDTH, HEADS, HEADS_KV, DIM = 48, 128, 4, 2, 64
+VOCABULARY, WIDTH, HEADS, HEADS_KV, DIM = 48, 128, 8, 2, 64
 BLOCKS, GROUP = ROWS // BLOCK, HEADS // HEADS_KV
 
 
@@ -30,9 +31,16 @@ def choose_blocks(q: Tensor, k: Tensor) -> Tensor:
     return blocks.masked_fill(values == -torch.inf, -1)
 
 
-def sparse(q: Tensor, k: Tensor, v: Tensor, blocks: Tensor) -> Tensor:
-    masks = tangram.masks_from_block_indices(ROWS, ROWS, BLOCK, BLOCK, blocks, causal=True)
-    return tangram.flex_flash_attn_func(q, k, v, masks)[0]
+def buffer_of(device: str) -> MaskBuffer:
+    """For the blocks that each K/V head chooses: on a GPU four query heads share tiles of 32 queries, a block high."""
+    heads = HeadConfig(HEADS, HEADS_KV, DIM, DIM, "bfloat16" if device == "cuda" else "float32")
+    room = HEADS_KV * BLOCKS * TOP
+    return MaskBuffer(ROWS, ROWS, heads, blocks=BLOCK, head_groups=HEADS_KV, slices=room, device=device)
+
+
+def sparse(q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, buffer: MaskBuffer) -> Tensor:
+    buffer.set_blocks(blocks, BLOCK, causal=True)
+    return flex_flash_attn_func(q, k, v, buffer)[0]
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, blocks: Tensor) -> Tensor:
@@ -43,8 +51,9 @@ def dense(q: Tensor, k: Tensor, v: Tensor, blocks: Tensor) -> Tensor:
 
 
 class Model(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         super().__init__()
+        self.buffers = [buffer_of(device) for _ in range(2)]  # a mask stays until its backward pass
         self.embed = torch.nn.Embedding(VOCABULARY, WIDTH)
         self.place = torch.nn.Embedding(ROWS, WIDTH)
         self.qkv = torch.nn.ModuleList(torch.nn.Linear(WIDTH, (HEADS + 2 * HEADS_KV) * DIM) for _ in range(2))
@@ -59,7 +68,9 @@ class Model(torch.nn.Module):
             q, k, v = qkv(x).view(ROWS, -1, DIM).split([HEADS, HEADS_KV, HEADS_KV], dim=1)
             if not is_dense:
                 choices.append(choose_blocks(q.detach(), k.detach()))
-            x = x + out((dense if is_dense else sparse)(q, k, v, choices[layer]).flatten(1))
+            blocks = choices[layer]
+            attended = dense(q, k, v, blocks) if is_dense else sparse(q, k, v, blocks, self.buffers[layer])
+            x = x + out(attended.flatten(1))
         return F.cross_entropy(self.head(x)[:-1].float(), tokens[1:])
 
 
@@ -75,7 +86,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     device = parser.parse_args().device
     torch.manual_seed(0)
-    model = Model().to(device, torch.bfloat16 if device == "cuda" else torch.float32)
+    model = Model(device).to(device, torch.bfloat16 if device == "cuda" else torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses, seen = [], set()
     for step in range(STEPS):
@@ -92,6 +103,8 @@ def main() -> None:
             error = (weight.grad - gradient).float().norm() / gradient.float().norm()
             assert error < (5e-2 if device == "cuda" else 1e-3), error
         optimizer.step()
+        for buffer in model.buffers:
+            buffer.check_errors()
         losses.append(loss.detach().item())
         seen |= {tuple(rows.flatten().tolist()) for blocks in choices for rows in blocks}
     assert losses[-1] < 0.75 * losses[0], losses

@@ -199,6 +199,12 @@ class AttnBackend {
   virtual void prepare_backward_head_masks(PreparedMask& /*mask*/, std::span<const TileList> /*transposed_tiles*/,
                                            BackwardCalls /*calls*/ = BackwardCalls::kBoth) const {}
 
+  /// In place of both, for masks of which it is clear without transposed lists that kernels which need none are the
+  /// faster ones: prepares for these, and returns whether. Other calls than those that takes_gathered() is true for
+  /// need prepare_backward() still.
+  virtual bool prepare_gathered_backward(PreparedMask& /*mask*/) const { return false; }
+  virtual bool takes_gathered(const PreparedMask& /*mask*/, const AttnBackwardArgs& /*args*/) const { return false; }
+
   /// What a call with this mask needs as its workspace; 0: none. That of backward() is known once prepare_backward()
   /// was called, and suffices for the calls that it was called for so far.
   virtual int64_t forward_workspace_bytes(const PreparedMask& /*mask*/) const { return 0; }
@@ -223,6 +229,12 @@ class AttnBackend {
   virtual void set_mask(PreparedMask& /*buffer*/, std::span<const AttnSlice> /*slices*/, const TileList* /*tiles*/,
                         const TileList* /*transposed_tiles*/, void* /*stream*/) const {
     throw InvalidArgument("AttnBackend::set_mask: needs a backend that has buffers (got another)");
+  }
+
+  /// The same of masks for a buffer of blocks, one for each of its head groups, without tile lists.
+  virtual void set_block_masks(PreparedMask& /*buffer*/, std::span<const std::span<const AttnSlice>> /*masks*/,
+                               void* /*stream*/) const {
+    throw InvalidArgument("AttnBackend::set_block_masks: needs a backend that has buffers (got another)");
   }
 
   /// The same of a mask that lies in the memory of the device, by kernels on `stream`: no host waits for it, and it may

@@ -27,7 +27,7 @@ std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::sp
 
 /// A mask, its shape and a backend, ready to be called any number of times, one call at a time. What only backward()
 /// needs is made by its first call: what deterministic calls need by the first of these, and what the others need
-/// likewise.
+/// likewise. With masks of small blocks, whose default calls gather keys, most need no more than lists of these.
 class FlexAttention {
  public:
   /// `backend` must outlive the object. Throws InvalidArgument for what the backend cannot do.
@@ -46,33 +46,40 @@ class FlexAttention {
   /// Of what the backend prepared: PreparedMask::host_bytes.
   int64_t host_bytes() const;
 
-  /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares what such calls need.
+  /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares what such calls need; of
+  /// `plain` ones, without softcap, dsink, accumulation and places, often less.
   int64_t forward_workspace_bytes() const;
-  int64_t backward_workspace_bytes(bool deterministic = false);
+  int64_t backward_workspace_bytes(bool deterministic = false, bool plain = false);
   /// Memory of a device that the object holds.
   int64_t device_bytes() const;
 
   /// Backward calls of this kind will come: what they need is made meanwhile, by a thread of the library, for the
   /// current device. forward() may be called beside it; all else waits. Does nothing for backends of host memory.
-  void prepare_backward_ahead(bool deterministic);
+  void prepare_backward_ahead(bool deterministic, bool plain = false);
 
   /// As AttnBackend::forward and backward.
   void forward(const AttnForwardArgs& args, void* stream = nullptr);
   void backward(const AttnBackwardArgs& args, void* stream = nullptr);
 
  private:
-  void prepare_backward(bool deterministic);
+  /// What backward calls need: lists of all keys, of default or of deterministic calls, or lists that gather them.
+  enum class Lists { kDefault, kDeterministic, kGathered };
+  Lists lists_of(bool deterministic, bool plain) const;
+  void prepare_backward(Lists lists);
   void finish_ahead();
-  void set_prepared(bool deterministic);
+  void set_prepared(Lists lists);
+  bool is_prepared(Lists lists) const { return is_prepared_[static_cast<int>(lists)]; }
   bool calls_by_groups() const { return prepared_.size() > 1; }
 
   AttnShape shape_;
   const AttnBackend* backend_;
   std::vector<std::unique_ptr<PreparedMask>> prepared_;  // one, or one for each group of heads
   std::vector<std::vector<AttnSlice>> slices_;           // of each group, until all of backward() is prepared
-  bool is_prepared_[2] = {false, false};                 // default and deterministic calls
-  bool ahead_is_deterministic_ = false;
-  std::unique_ptr<Ahead> ahead_;  // the last member, which ends first
+  bool is_prepared_[3] = {false, false, false};          // of Lists
+  bool gathers_ = true;                                  // until it is known that default calls gain nothing by it
+  Lists ahead_lists_ = Lists::kDefault;
+  std::shared_ptr<bool> ahead_gathers_;  // whether what is made ahead, of Lists::kGathered, turned out to be such
+  std::unique_ptr<Ahead> ahead_;         // the last member, which ends first
 };
 
 }  // namespace tangram

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "tangram/attention.hpp"
 #include "tangram/mask.hpp"
@@ -22,7 +24,8 @@ namespace tangram {
 ///
 /// One mask is there at a time: the backward pass of a mask must be enqueued before the next is set. Calls, set() and
 /// replays on several streams are ordered by the caller. Used by one thread at a time. With masks of few query rows and
-/// long keys a FlexAttention, which cuts these into parts, is faster, and with small blocks of keys, which it gathers.
+/// long keys a FlexAttention, which cuts these into parts, is faster. Small blocks of keys want a buffer that is made
+/// for them, MaskCapacity::block_size, which gathers them as a FlexAttention does; it takes masks of blocks alone.
 class MaskBuffer {
  public:
   /// Allocates, on a GPU, in the memory of the current device, and page-locked memory of the host; may wait for the
@@ -35,6 +38,9 @@ class MaskBuffer {
   /// several earlier masks have not run yet. Throws InvalidArgument, with the mask set before still there, for a mask
   /// of another shape or one that exceeds the capacity, named; CudaError.
   void set(const Mask& mask, void* stream = nullptr);
+  /// The same for a buffer of MaskCapacity::head_groups: mask g of n is of the K/V heads `[g * heads_kv / n, (g + 1) *
+  /// heads_kv / n)` and of their query heads.
+  void set(std::span<const Mask> masks, void* stream = nullptr);
 
   /// Packed documents that lie in the memory of the backend: on a GPU kernels on `stream` build the lists, no host
   /// waits for the data, and a CUDA graph may hold this call, so that each replay reads what is there then. The first
@@ -46,7 +52,8 @@ class MaskBuffer {
 
   /// Chosen blocks of keys, likewise: `[query blocks, width]` indices, of as many blocks as the capacity has slices.
   /// The first call with blocks of a size, or of smaller ones, allocates. Each pass walks the longest runs of blocks
-  /// that there are in its direction. Indices that are outside, repeat or stand behind padding are found on the GPU.
+  /// that there are in its direction. Indices that are outside, repeat or stand behind padding are found on the GPU. A
+  /// buffer made for blocks allocates nothing, and takes a table for each of its head groups.
   void set_blocks(const BlockTable& table, void* stream = nullptr);
 
   /// Typed ranges, likewise, as many as the capacity has slices. Each is held against every other, which is for some
@@ -79,13 +86,14 @@ class MaskBuffer {
   void backward(const AttnBackwardArgs& args, void* stream = nullptr);
 
  private:
-  PreparedMask& mask(const char* function, AttnPasses other);
+  void check_call(const char* function, AttnPasses other) const;
   void set_data(const MaskData& data, void* stream);
 
   AttnShape shape_;
   MaskCapacity capacity_;
   const AttnBackend* backend_;
-  std::unique_ptr<PreparedMask> prepared_;  // null on a backend without buffers before the first set()
+  std::unique_ptr<PreparedMask> prepared_;               // null on a backend without buffers before the first set()
+  std::vector<std::unique_ptr<PreparedMask>> by_group_;  // in place of it there, of head groups
   int64_t num_masks_ = 0;
 };
 

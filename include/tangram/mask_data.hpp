@@ -27,12 +27,15 @@ struct CuSeqlens {
 /// Chosen blocks of keys: queries [i * block_size, (i + 1) * block_size) see those blocks of as many keys whose numbers
 /// stand in row i. The last block of a sequence may be short.
 struct BlockTable {
-  const void* indices = nullptr;  // [ceil(seqlen_q / block_size), width], int32 or int64, padded at the end by -1
+  /// [head_groups, ceil(seqlen_q / block_size), width], int32 or int64, padded at the end by -1.
+  const void* indices = nullptr;
   bool is_int64 = false;
   int64_t width = 0;
   int64_t block_size = 0;  // at least 16
   /// Besides, no query sees a key behind it; sequences must have one length.
   bool causal = false;
+  /// Groups of heads with blocks of their own, as the MaskBuffer is made for.
+  int head_groups = 1;
 };
 
 /// Typed ranges in any order: queries q_ranges[i] see keys k_ranges[i] as MaskType types[i] says. None may show a cell

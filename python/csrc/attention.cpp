@@ -42,18 +42,18 @@ class SharedFlexAttention final : public SharedAttention {
 
   int64_t forward_workspace_bytes() const { return forward_workspace_bytes_; }
   // Also prepares what such calls need, once.
-  int64_t backward_workspace_bytes(bool deterministic) {
-    std::atomic<int64_t>& bytes = backward_workspace_bytes_[deterministic ? 1 : 0];
+  int64_t backward_workspace_bytes(bool deterministic, bool plain) {
+    std::atomic<int64_t>& bytes = backward_workspace_bytes_[deterministic ? 1 : plain ? 2 : 0];
     if (bytes < 0) {
       run_alone([&] {
-        bytes = attention_->backward_workspace_bytes(deterministic);
+        bytes = attention_->backward_workspace_bytes(deterministic, plain);
         count_bytes();
       });
     }
     return bytes;
   }
-  void prepare_backward_ahead(bool deterministic) {
-    run_alone([&] { attention_->prepare_backward_ahead(deterministic); });
+  void prepare_backward_ahead(bool deterministic, bool plain) {
+    run_alone([&] { attention_->prepare_backward_ahead(deterministic, plain); });
   }
 
  private:
@@ -79,7 +79,7 @@ class SharedFlexAttention final : public SharedAttention {
 
   std::shared_ptr<FlexAttention> attention_;  // graphs that were captured with it hold it, too
   const int64_t forward_workspace_bytes_;
-  std::atomic<int64_t> backward_workspace_bytes_[2] = {-1, -1};  // of default and of deterministic calls
+  std::atomic<int64_t> backward_workspace_bytes_[3] = {-1, -1, -1};  // of default, deterministic and plain calls
   std::atomic<int64_t> host_bytes_ = 0, device_bytes_ = 0;
 };
 
@@ -92,8 +92,8 @@ class SharedMaskBuffer final : public SharedAttention {
   const AttnShape& shape() const override { return buffer_.shape(); }
   const MaskBuffer& get() const { return buffer_; }
 
-  void set(const Mask& mask, void* stream) {
-    run(stream, [&] { buffer_.set(mask, stream); });
+  void set(const std::vector<Mask>& masks, void* stream) {
+    run(stream, [&] { buffer_.set(masks, stream); });
   }
   void set_cu_seqlens(const CuSeqlens& documents, void* stream) {
     run(stream, [&] { buffer_.set_cu_seqlens(documents, stream); });
@@ -199,25 +199,27 @@ void bind_mask_buffer(nb::module_& m) {
       .def(
           "__init__",
           [](SharedMaskBuffer* self, std::pair<int64_t, int64_t> rows, const HeadConfig& heads,
-             std::pair<int64_t, int64_t> capacity, bool deterministic, bool with_gradients,
-             std::shared_ptr<Backend> backend) {
+             std::pair<int64_t, int64_t> capacity, std::pair<int64_t, int> blocks, bool deterministic,
+             bool with_gradients, std::shared_ptr<Backend> backend) {
             const AttnShape shape{rows.first,     rows.second,      heads.num_heads_q, heads.num_heads_kv,
                                   heads.head_dim, heads.head_dim_v, heads.dtype};
             new (self) SharedMaskBuffer(shape,
                                         {.documents = capacity.first,
                                          .slices = capacity.second,
                                          .deterministic = deterministic,
-                                         .passes = with_gradients ? AttnPasses::kBoth : AttnPasses::kForward},
+                                         .passes = with_gradients ? AttnPasses::kBoth : AttnPasses::kForward,
+                                         .block_size = blocks.first,
+                                         .head_groups = blocks.second},
                                         std::move(backend));
           },
-          "rows"_a, "heads"_a, "capacity"_a, "deterministic"_a, "with_gradients"_a, "backend"_a,
-          "rows: seqlen_q and seqlen_k. capacity: documents and slices.")
+          "rows"_a, "heads"_a, "capacity"_a, "blocks"_a, "deterministic"_a, "with_gradients"_a, "backend"_a,
+          "rows: seqlen_q and seqlen_k. capacity: documents and slices. blocks: their size and head groups.")
       .def(
           "set",
-          [](SharedMaskBuffer& self, const Mask& mask, uintptr_t stream) {
-            self.set(mask, reinterpret_cast<void*>(stream));
+          [](SharedMaskBuffer& self, const std::vector<Mask>& masks, uintptr_t stream) {
+            self.set(masks, reinterpret_cast<void*>(stream));
           },
-          "mask"_a, "stream"_a = 0, "The mask of calls that follow on the stream.")
+          "masks"_a, "stream"_a = 0, "The mask of calls that follow on the stream, or one for each head group.")
       .def(
           "set_cu_seqlens",
           [](SharedMaskBuffer& self, uintptr_t q, uintptr_t k, bool is_int64, int64_t documents, bool causal,
@@ -235,16 +237,18 @@ void bind_mask_buffer(nb::module_& m) {
       .def(
           "set_blocks",
           [](SharedMaskBuffer& self, uintptr_t indices, bool is_int64, int64_t width, int64_t block_size, bool causal,
-             uintptr_t stream) {
+             int head_groups, uintptr_t stream) {
             self.set_blocks({.indices = reinterpret_cast<const void*>(indices),
                              .is_int64 = is_int64,
                              .width = width,
                              .block_size = block_size,
-                             .causal = causal},
+                             .causal = causal,
+                             .head_groups = head_groups},
                             reinterpret_cast<void*>(stream));
           },
-          "indices"_a, "is_int64"_a, "width"_a, "block_size"_a, "causal"_a, "stream"_a = 0,
-          "Chosen blocks of keys whose table lies at this address in the memory of the backend.")
+          "indices"_a, "is_int64"_a, "width"_a, "block_size"_a, "causal"_a, "head_groups"_a = 1, "stream"_a = 0,
+          "Chosen blocks of keys whose table, or tables of head groups, lie at this address in the memory of the "
+          "backend.")
       .def(
           "set_ranges",
           [](SharedMaskBuffer& self, uintptr_t q_ranges, uintptr_t k_ranges, uintptr_t types, bool is_int64,
@@ -333,9 +337,12 @@ void bind_attention(nb::module_& m) {
       .def_prop_ro("forward_workspace_bytes", &SharedFlexAttention::forward_workspace_bytes,
                    "What forward needs as its workspace, 0: none.")
       .def("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes, "deterministic"_a = false,
-           "The same of backward calls that are deterministic, or are not. Prepares what these need, once.")
+           "plain"_a = false,
+           "The same of backward calls that are deterministic, or are not; plain: without softcap and sinks. Prepares "
+           "what "
+           "these need, once.")
       .def("prepare_backward_ahead", &SharedFlexAttention::prepare_backward_ahead, "deterministic"_a = false,
-           "Has what such backward calls need on a GPU made by another thread meanwhile.")
+           "plain"_a = false, "Has what such backward calls need on a GPU made by another thread meanwhile.")
       .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes,
                    "GPU memory that the object holds, as of its last pass.")
       .def_prop_ro("host_bytes", &SharedFlexAttention::host_bytes,

@@ -69,14 +69,16 @@ def _gradients(call: _Call, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, 
     return (*_backward(call, dout, q, k, v, out, lse, sink), None)
 
 
-def _begin_backward(attention: FlexAttention | MaskOfBuffer, inputs: tuple[Tensor, ...], options: AttnOptions) -> None:
+def _begin_backward(
+    attention: FlexAttention | MaskOfBuffer, inputs: tuple[Tensor, ...], options: AttnOptions, plain: bool
+) -> None:
     """Has the lists of the backward pass of a new mask made beside the forward pass, if there will be one."""
     try:
         attention_is_new = _new.pop() is attention
     except IndexError:  # another thread was here
         return
     if attention_is_new and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-        attention.prepare_backward_ahead(options.deterministic)  # type: ignore[union-attr]
+        attention.prepare_backward_ahead(options.deterministic, plain)  # type: ignore[union-attr]
 
 
 def attend(
@@ -134,7 +136,7 @@ def attend(
         attention = _attention(q, k, v, ranges, backend)
         of_call = _options(scale, softcap, deterministic, sm_margin)
         if _new:
-            _begin_backward(attention, (q, k, v), of_call)
+            _begin_backward(attention, (q, k, v), of_call, sink is None and softcap == 0)
         call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype)
         if not plain:
             q, k, v = _rows(q), _rows(k), _rows(v)

@@ -144,7 +144,9 @@ def _backward(
     if not dout.is_contiguous() or dout.data_ptr() % 16 != 0:
         dout = _rows(dout)
     stream = _stream(q)
-    space, place = _workspace.take(call.attention.backward_workspace_bytes(call.options.deterministic), q, stream)
+    plain = sink is None and call.options.softcap == 0
+    needed = call.attention.backward_workspace_bytes(call.options.deterministic, plain)
+    space, place = _workspace.take(needed, q, stream)
     try:
         call.attention.backward(
             q, k, v, out, lse, dout, dq, dk, dv, dsink, sink, call.sink_layout, call.options, stream, place

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -30,7 +30,7 @@ class MaskOfBuffer:
     def forward_workspace_bytes(self) -> int:
         return self._core.forward_workspace_bytes
 
-    def backward_workspace_bytes(self, deterministic: bool) -> int:
+    def backward_workspace_bytes(self, deterministic: bool, plain: bool) -> int:
         return self._core.backward_workspace_bytes()
 
     def forward(self, *args: Any) -> None:
@@ -66,7 +66,10 @@ class MaskBuffer:
     are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
     deterministic. Masks that a GPU has computed, cu_seqlens, blocks of keys or ranges, are taken from there:
     `set_cu_seqlens`, `set_blocks`, `set_ranges`. Masks of few queries and long keys, which flex_flash_attn_func
-    computes in parts, are slower here; so are those of small blocks of keys, which it gathers.
+    computes in parts, are slower here. Small blocks of keys, which it gathers, want a buffer that is made for them:
+
+        buffer = tangram.MaskBuffer(rows, rows, heads, blocks=32, head_groups=8, slices=8 * rows // 32 * 16)
+        buffer.set_blocks(scores.topk(16, dim=-1).indices, 32, causal=True)  # of [8, rows // 32, rows // 32]
     """
 
     def __init__(
@@ -77,6 +80,8 @@ class MaskBuffer:
         *,
         documents: int = 64,
         slices: int = 0,
+        blocks: int = 0,
+        head_groups: int = 1,
         deterministic: bool | None = None,
         with_gradients: bool = True,
         device: Any = None,
@@ -88,6 +93,12 @@ class MaskBuffer:
             documents: stretches of rows that see none of each other's keys, at most. Each takes the room of a tile of
                 64 queries in what the backward pass computes in: 33 KB a query head of 128.
             slices: of a mask, at most; 0: as many as documents.
+            blocks: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `slices` of them,
+                and calls take the kernels that gather small blocks: of head dims 64 and 128, of a multiple of 16 keys,
+                of blocks that 16 divides and so do 128 rows by the query heads that share a K/V head (16 rows for
+                eight); backward without softcap and gradients of sinks, and not deterministic. `documents` is not
+                asked.
+            head_groups: with blocks, so many equal groups of heads have blocks of their own; divides the K/V heads.
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
             device: of the tensors: a torch.device, its name or number. None: the current GPU if there is one that has a
@@ -106,6 +117,7 @@ class MaskBuffer:
         self.seqlen_q, self.seqlen_k, self.heads = seqlen_q, seqlen_k, heads
         self.deterministic = bool(deterministic)
         self.with_gradients = bool(with_gradients)
+        self.blocks, self.head_groups = blocks, head_groups
         self.num_masks = 0
         """Masks set so far."""
         with Named("MaskBuffer"):
@@ -114,6 +126,7 @@ class MaskBuffer:
                 (seqlen_q, seqlen_k),
                 heads,
                 (documents, slices),
+                (blocks, head_groups),
                 self.deterministic,
                 self.with_gradients,
                 self._backend,
@@ -121,17 +134,18 @@ class MaskBuffer:
         self._now: MaskOfBuffer | None = None
         _buffers.add(self)
 
-    def set(self, mask: Mask) -> None:
-        """The mask of calls and replays that follow on the current stream.
+    def set(self, mask: Mask | Sequence[Mask]) -> None:
+        """The mask of calls and replays that follow on the current stream; of a buffer with head_groups, one for each.
 
         Raises:
             InvalidArgument: a mask of other lengths, one that does not fit (the text names what to make larger), or
                 while the stream is being captured. The mask set before then stays.
         """
-        if not isinstance(mask, Mask):
+        masks = [mask] if isinstance(mask, Mask) else mask
+        if not isinstance(masks, (list, tuple)) or not all(isinstance(m, Mask) for m in masks):
             raise InvalidArgument(f"MaskBuffer.set: mask must be a Mask (got {type(mask).__name__})")
         with Named("MaskBuffer.set"):
-            self._core.set(mask, _current_stream(self._device))
+            self._core.set(list(masks), _current_stream(self._device))
         self._count()
 
     def _count(self) -> None:
@@ -185,12 +199,14 @@ class MaskBuffer:
 
     def set_blocks(self, block_indices: Any, block_size: int, *, causal: bool) -> None:
         """Chosen blocks of keys as the mask of calls and replays that follow: what dynamic sparse attention computes at
-        every step, for all heads. As `set_cu_seqlens` takes documents: on a GPU without the host, in CUDA graphs too.
+        every step, for all heads or for each of a buffer's head_groups. As `set_cu_seqlens` takes documents: on a GPU
+        without the host, in CUDA graphs too; on a buffer that is made for blocks the first call allocates nothing.
 
         Args:
-            block_indices: `[query blocks, width]`, in any order in a row; -1 at its end stands for none. On a GPU a
-                contiguous tensor of int32 or int64 there, of as many entries at most as the buffer has slices.
-            block_size: rows of a block of queries, and of one of keys: at least 16 on a GPU.
+            block_indices: `[query blocks, width]`, or `[head_groups, query blocks, width]`, in any order in a row; -1
+                at its end stands for none. On a GPU a contiguous tensor of int32 or int64 there, of as many entries
+                at most as the buffer has slices.
+            block_size: rows of a block of queries, and of one of keys: at least 16 on a GPU, and the buffer's `blocks`.
             causal: besides, no query sees a key behind it; only where there are as many queries as keys.
 
         Raises:
@@ -201,15 +217,24 @@ class MaskBuffer:
             if not isinstance(block_size, int) or block_size < 1:
                 raise InvalidArgument(f"set_blocks: block_size must be a positive whole number (got {block_size!r})")
             rows = -(-self.seqlen_q // block_size)
-            shape = tuple(getattr(block_indices, "shape", ())) or (len(block_indices), -1)
-            if len(shape) != 2 or shape[0] != rows:
+            if not hasattr(block_indices, "shape"):
+                block_indices = _host_array("block_indices", block_indices)
+            shape = tuple(block_indices.shape)
+            groups = self.head_groups
+            if shape[:-1] != (groups, rows) and (groups > 1 or shape[:-1] != (rows,)):
+                of_groups = f"[{groups}, query blocks, width]" if groups > 1 else "[query blocks, width]"
                 raise InvalidArgument(
-                    f"set_blocks: block_indices must be [query blocks, width] with {rows} query blocks (got {shape})"
+                    f"set_blocks: block_indices must be {of_groups} with {rows} query blocks (got {shape})"
                 )
             indices = _integers(self._device, "block_indices", block_indices)
-            width = indices.size // rows if rows else 0
             self._core.set_blocks(
-                indices.address, indices.is_int64, width, block_size, bool(causal), _current_stream(self._device)
+                indices.address,
+                indices.is_int64,
+                shape[-1],
+                block_size,
+                bool(causal),
+                groups,
+                _current_stream(self._device),
             )
         self._count()
 

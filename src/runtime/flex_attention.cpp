@@ -158,6 +158,12 @@ std::vector<std::unique_ptr<PreparedMask>> prepare_groups(const AttnBackend& bac
   return prepared;
 }
 
+/// As backward_workspace_bytes() has it.
+bool is_plain(const AttnBackwardArgs& args) {
+  return args.options.softcap == 0 && args.dsink == nullptr && !args.accumulate_dq && !args.accumulate_dkv &&
+         args.places.of_key == nullptr;
+}
+
 }  // namespace
 
 std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
@@ -198,36 +204,54 @@ int64_t FlexAttention::device_bytes() const {
 FlexAttention::FlexAttention(FlexAttention&& other) noexcept = default;
 FlexAttention::~FlexAttention() = default;
 
-void FlexAttention::prepare_backward_ahead(bool deterministic) {
-  if (is_prepared_[deterministic ? 1 : 0] || ahead_ != nullptr || backend_->memory() != MemoryKind::kDevice) return;
+void FlexAttention::prepare_backward_ahead(bool deterministic, bool plain) {
+  const Lists lists = lists_of(deterministic, plain);
+  if (is_prepared(lists) || ahead_ != nullptr || backend_->memory() != MemoryKind::kDevice) return;
   // What it uses stays where it is when the object is moved.
   std::vector<PreparedMask*> prepared;
   for (const auto& one : prepared_) prepared.push_back(one.get());
-  ahead_is_deterministic_ = deterministic;
-  ahead_ = std::make_unique<Ahead>(on_current_device(
-      [backend = backend_, prepared = std::move(prepared), slices = std::span(std::as_const(slices_)), shape = shape_,
-       deterministic] { add_backward(*backend, prepared, slices, shape, deterministic); }));
+  ahead_lists_ = lists;
+  ahead_gathers_ = std::make_shared<bool>(false);
+  ahead_ = std::make_unique<Ahead>(
+      on_current_device([backend = backend_, prepared = std::move(prepared), slices = std::span(std::as_const(slices_)),
+                         shape = shape_, lists, gathers = ahead_gathers_] {
+        *gathers = lists == Lists::kGathered && backend->prepare_gathered_backward(*prepared[0]);
+        if (!*gathers) add_backward(*backend, prepared, slices, shape, lists == Lists::kDeterministic);
+      }));
 }
 
 void FlexAttention::finish_ahead() {
   if (ahead_ == nullptr) return;
   const std::unique_ptr<Ahead> ahead = std::move(ahead_);  // what fails is tried again by the next call
   ahead->finish();
-  set_prepared(ahead_is_deterministic_);
+  if (ahead_lists_ == Lists::kGathered) gathers_ = *ahead_gathers_;
+  set_prepared(ahead_lists_ == Lists::kGathered && !gathers_ ? Lists::kDefault : ahead_lists_);
 }
 
-void FlexAttention::set_prepared(bool deterministic) {
-  is_prepared_[deterministic ? 1 : 0] = true;
-  if (is_prepared_[0] && is_prepared_[1]) slices_ = {};
+void FlexAttention::set_prepared(Lists lists) {
+  is_prepared_[static_cast<int>(lists)] = true;
+  if (is_prepared(Lists::kDefault) && is_prepared(Lists::kDeterministic)) slices_ = {};
 }
 
-void FlexAttention::prepare_backward(bool deterministic) {
+FlexAttention::Lists FlexAttention::lists_of(bool deterministic, bool plain) const {
+  if (deterministic) return Lists::kDeterministic;
+  const bool may_gather = plain && gathers_ && !is_prepared(Lists::kDefault) && !calls_by_groups();
+  return may_gather ? Lists::kGathered : Lists::kDefault;
+}
+
+void FlexAttention::prepare_backward(Lists lists) {
   finish_ahead();
-  if (is_prepared_[deterministic ? 1 : 0]) return;
+  if (lists == Lists::kGathered && !is_prepared(lists)) {
+    gathers_ = gathers_ && backend_->prepare_gathered_backward(*prepared_[0]);
+    if (!gathers_) lists = Lists::kDefault;
+  }
+  if (is_prepared(lists)) return;
   std::vector<PreparedMask*> prepared;
   for (const auto& one : prepared_) prepared.push_back(one.get());
-  add_backward(*backend_, prepared, slices_, shape_, deterministic);
-  set_prepared(deterministic);
+  if (lists != Lists::kGathered) {
+    add_backward(*backend_, prepared, slices_, shape_, lists == Lists::kDeterministic);
+  }
+  set_prepared(lists);
 }
 
 int64_t FlexAttention::forward_workspace_bytes() const {
@@ -236,8 +260,8 @@ int64_t FlexAttention::forward_workspace_bytes() const {
   return bytes;
 }
 
-int64_t FlexAttention::backward_workspace_bytes(bool deterministic) {
-  prepare_backward(deterministic);
+int64_t FlexAttention::backward_workspace_bytes(bool deterministic, bool plain) {
+  prepare_backward(lists_of(deterministic, plain));
   int64_t bytes = 0;
   for (const auto& prepared : prepared_) bytes = std::max(bytes, backend_->backward_workspace_bytes(*prepared));
   return bytes;
@@ -249,7 +273,10 @@ void FlexAttention::forward(const AttnForwardArgs& args, void* stream) {
 }
 
 void FlexAttention::backward(const AttnBackwardArgs& args, void* stream) {
-  prepare_backward(args.options.deterministic);
+  prepare_backward(lists_of(args.options.deterministic, is_plain(args)));
+  if (is_prepared(Lists::kGathered) && !args.options.deterministic && !backend_->takes_gathered(*prepared_[0], args)) {
+    prepare_backward(Lists::kDefault);
+  }
   if (calls_by_groups()) return backward_by_groups(*backend_, prepared_, shape_, args, stream);
   backend_->backward(*prepared_[0], args, stream);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/require.hpp"
+#include "runtime/head_loop.hpp"
 #include "schedule/tile_list.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tangram/mask_builders.hpp"
@@ -41,7 +42,8 @@ Mask mask_of(const CuSeqlens& documents) {
   return sliding_window_mask(ends(documents.q), ends(documents.k == nullptr ? documents.q : documents.k), window);
 }
 
-Mask mask_of(const BlockTable& table, const AttnShape& shape) {
+/// Of a head group.
+Mask mask_of(const BlockTable& table, const AttnShape& shape, int64_t group) {
   constexpr const char* kName = "MaskBuffer::set_blocks";
   require(table.block_size > 0 && table.width >= 0,
           "{}: block_size must be positive and width not negative (got block_size={}, width={})", kName,
@@ -51,7 +53,9 @@ Mask mask_of(const BlockTable& table, const AttnShape& shape) {
   require(!table.causal || shape.seqlen_q == shape.seqlen_k,
           "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape.seqlen_q,
           shape.seqlen_k);
-  const std::vector<int32_t> indices = read_list<int32_t>(table.indices, table.is_int64, rows * table.width);
+  const int64_t first = group * rows * table.width * (table.is_int64 ? 8 : 4);
+  const std::vector<int32_t> indices =
+      read_list<int32_t>(static_cast<const char*>(table.indices) + first, table.is_int64, rows * table.width);
   return mask_from_block_indices({.seqlen_q = shape.seqlen_q,
                                   .seqlen_k = shape.seqlen_k,
                                   .block_q = table.block_size,
@@ -83,10 +87,17 @@ MaskBuffer::MaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, con
   require(capacity.documents > 0 && capacity.slices >= 0,
           "MaskBuffer: documents must be positive and slices not negative (got documents={}, slices={})",
           capacity.documents, capacity.slices);
+  require(capacity.block_size >= 0 && (capacity.head_groups == 1 || capacity.block_size > 0),
+          "MaskBuffer: head_groups must be of a buffer made for blocks (got head_groups={}, block_size={})",
+          capacity.head_groups, capacity.block_size);
+  require(capacity.head_groups > 0 && (capacity.head_groups == 1 || shape.num_heads_kv % capacity.head_groups == 0),
+          "MaskBuffer: head_groups must divide num_heads_kv (got head_groups={}, num_heads_kv={})",
+          capacity.head_groups, shape.num_heads_kv);
   if (backend.has_buffers()) prepared_ = backend.make_buffer(shape, capacity);
 }
 
 void MaskBuffer::set(const Mask& mask, void* stream) {
+  if (capacity_.block_size > 0) return set(std::span(&mask, 1), stream);
   require(mask.seqlen_q() == shape_.seqlen_q && mask.seqlen_k() == shape_.seqlen_k,
           "MaskBuffer::set: the mask must have the lengths of the buffer, {} x {} (got {} x {})", shape_.seqlen_q,
           shape_.seqlen_k, mask.seqlen_q(), mask.seqlen_k());
@@ -110,14 +121,46 @@ void MaskBuffer::set(const Mask& mask, void* stream) {
   ++num_masks_;
 }
 
+void MaskBuffer::set(std::span<const Mask> masks, void* stream) {
+  require(masks.size() == static_cast<size_t>(capacity_.head_groups),
+          "MaskBuffer::set: needs a mask for each of the buffer's head groups, {} (got {})", capacity_.head_groups,
+          masks.size());
+  if (capacity_.block_size == 0) return set(masks[0], stream);
+  std::vector<std::span<const AttnSlice>> slices;
+  for (const Mask& mask : masks) {
+    require(mask.seqlen_q() == shape_.seqlen_q && mask.seqlen_k() == shape_.seqlen_k,
+            "MaskBuffer::set: the mask must have the lengths of the buffer, {} x {} (got {} x {})", shape_.seqlen_q,
+            shape_.seqlen_k, mask.seqlen_q(), mask.seqlen_k());
+    slices.push_back(mask.slices());
+  }
+  if (backend_->has_buffers()) {
+    backend_->set_block_masks(*prepared_, slices, stream);
+  } else if (slices.size() == 1) {
+    prepared_ = prepare_slices(*backend_, slices[0], shape_, {}, capacity_.passes);
+  } else {
+    const AttnShape of_group = shape_of_group(shape_, capacity_.head_groups);
+    std::vector<std::unique_ptr<PreparedMask>> prepared;
+    for (const auto& of_mask : slices) {
+      prepared.push_back(prepare_slices(*backend_, of_mask, of_group, {}, capacity_.passes));
+    }
+    by_group_ = std::move(prepared);
+  }
+  ++num_masks_;
+}
+
 void MaskBuffer::set_cu_seqlens(const CuSeqlens& documents, void* stream) {
   if (!backend_->has_buffers()) return set(mask_of(documents), stream);
   set_data(documents, stream);
 }
 
 void MaskBuffer::set_blocks(const BlockTable& table, void* stream) {
-  if (!backend_->has_buffers()) return set(mask_of(table, shape_), stream);
-  set_data(table, stream);
+  if (backend_->has_buffers()) return set_data(table, stream);
+  require(table.head_groups == capacity_.head_groups,
+          "MaskBuffer::set_blocks: tables must be of the buffer's head groups, {} (got head_groups={})",
+          capacity_.head_groups, table.head_groups);
+  std::vector<Mask> masks;
+  for (int group = 0; group < table.head_groups; ++group) masks.push_back(mask_of(table, shape_, group));
+  set(masks, stream);
 }
 
 void MaskBuffer::set_ranges(const RangeList& ranges, void* stream) {
@@ -141,11 +184,10 @@ void MaskBuffer::reserve(const MaskCapacity& capacity) {
   *this = MaskBuffer(shape_, capacity, *backend_);
 }
 
-PreparedMask& MaskBuffer::mask(const char* function, AttnPasses other) {
+void MaskBuffer::check_call(const char* function, AttnPasses other) const {
   require(num_masks_ > 0, "{}: set() must come first (got none)", function);
   require(capacity_.passes != other, "{}: the buffer must be for this pass (got one for {} alone)", function,
           other == AttnPasses::kForward ? "forward" : "backward");
-  return *prepared_;
 }
 
 int64_t MaskBuffer::forward_workspace_bytes() const {
@@ -157,11 +199,15 @@ int64_t MaskBuffer::backward_workspace_bytes() const {
 }
 
 void MaskBuffer::forward(const AttnForwardArgs& args, void* stream) {
-  backend_->forward(mask("MaskBuffer::forward", AttnPasses::kBackward), args, stream);
+  check_call("MaskBuffer::forward", AttnPasses::kBackward);
+  if (!by_group_.empty()) return forward_by_groups(*backend_, by_group_, shape_, args, stream);
+  backend_->forward(*prepared_, args, stream);
 }
 
 void MaskBuffer::backward(const AttnBackwardArgs& args, void* stream) {
-  backend_->backward(mask("MaskBuffer::backward", AttnPasses::kForward), args, stream);
+  check_call("MaskBuffer::backward", AttnPasses::kForward);
+  if (!by_group_.empty()) return backward_by_groups(*backend_, by_group_, shape_, args, stream);
+  backend_->backward(*prepared_, args, stream);
 }
 
 }  // namespace tangram

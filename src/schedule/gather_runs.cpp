@@ -62,6 +62,22 @@ class Gatherer {
       previous_ = saving.before;
     }
     if (saved * kLeastShareOfList < before || saved == 0) return std::nullopt;
+    return take(gathers, steps);
+  }
+
+  GatheredList gather_all() {
+    std::vector<int64_t> steps;
+    steps.reserve(tiles_.items.size());
+    for (const TileItem& item : tiles_.items) {
+      const Saving saving = saving_of(runs_of(item), tiles_.shape.block_n);
+      steps.push_back(saving.before - saving.saved);
+    }
+    return take(std::vector<bool>(tiles_.items.size(), true), steps);
+  }
+
+ private:
+  /// Items in the order of their steps if they were.
+  GatheredList take(const std::vector<bool>& gathers, const std::vector<int64_t>& steps) {
     std::vector<size_t> order(tiles_.items.size());
     std::iota(order.begin(), order.end(), size_t{0});
     if (was_sorted_) {
@@ -72,7 +88,6 @@ class Gatherer {
     return std::move(result_);
   }
 
- private:
   std::span<const TileRun> runs_of(const TileItem& item) const {
     return std::span(tiles_.runs)
         .subspan(static_cast<size_t>(item.run_begin), static_cast<size_t>(item.run_end - item.run_begin));
@@ -96,6 +111,7 @@ class Gatherer {
       if (!can_be_gathered(run)) continue;
       for (int32_t key = run.k_begin; key < run.k_end; key += kGroupKeys) groups_.push_back(key);
     }
+    if (groups_.empty()) return;
     const auto keys = static_cast<int32_t>(groups_.size() * kGroupKeys);
     mark_large_boxes(groups_);
     TileRun& run = result_.runs.emplace_back();
@@ -133,6 +149,8 @@ void mark_large_boxes(std::vector<int32_t>& groups) {
 }
 
 std::optional<GatheredList> gather_runs(const TileList& tiles) { return Gatherer(tiles).gather(); }
+
+GatheredList gather_all_runs(const TileList& tiles) { return Gatherer(tiles).gather_all(); }
 
 bool may_gather(const TileList& tiles) {
   int64_t before = 0, saved = 0, previous = INT64_MAX;

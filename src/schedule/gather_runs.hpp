@@ -32,6 +32,9 @@ void mark_large_boxes(std::vector<int32_t>& groups);
 /// Equal neighbours share their groups. O(items + runs + groups).
 std::optional<GatheredList> gather_runs(const TileList& tiles);
 
+/// Gathers in all items what can be, whether it pays or not: for launches that must not depend on the mask.
+GatheredList gather_all_runs(const TileList& tiles);
+
 /// Whether other tiles of the same mask may have runs to gather, as far as these can say: their runs, whoever sees
 /// them, would take a twentieth fewer steps. Not for items in another order than longest first. O(items + runs).
 bool may_gather(const TileList& tiles);

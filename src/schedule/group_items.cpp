@@ -15,7 +15,8 @@ constexpr size_t kShareOfMasks = 8;
 
 class Grouper {
  public:
-  explicit Grouper(const TileList& tiles) : tiles_(tiles), pack_(kPackedRows / tiles.shape.block_m) {}
+  Grouper(const TileList& tiles, bool any_masks)
+      : tiles_(tiles), any_masks_(any_masks), pack_(kPackedRows / tiles.shape.block_m) {}
 
   std::optional<GroupList> group() {
     result_.items.reserve(tiles_.items.size());
@@ -37,7 +38,7 @@ class Grouper {
     keys_.clear(), masked_.clear();
     const auto mask_begin = static_cast<int32_t>(result_.masks.size());
     for (const TileRun& run : runs_of(item)) {
-      if (run.k_begin % kGroupKeys != 0 || run.k_end % kGroupKeys != 0) return false;
+      if (run.k_begin % kGroupKeys != 0 || (run.k_end % kGroupKeys != 0 && !ends_in_diagonal(run))) return false;
       for (int32_t key = run.k_begin; key < run.k_end; key += kGroupKeys) {
         if (run.full_begin <= key && key + kGroupKeys <= run.full_end) {
           keys_.push_back(key);
@@ -47,7 +48,8 @@ class Grouper {
         }
       }
     }
-    if (result_.masks.size() > kFreeMasks * tiles_.items.size() + num_groups_ / kShareOfMasks) return false;
+    if (!any_masks_ && result_.masks.size() > kFreeMasks * tiles_.items.size() + num_groups_ / kShareOfMasks)
+      return false;
     if (keys_.empty() && !masked_.empty() && !sees_with_all_rows(item, static_cast<size_t>(mask_begin))) return false;
     keys_.insert(keys_.end(), masked_.begin(), masked_.end());
     num_groups_ += keys_.size();
@@ -60,6 +62,11 @@ class Grouper {
                              static_cast<int32_t>(keys_.size()), static_cast<int32_t>(masked_.size()), mask_begin, -1,
                              0});
     return true;
+  }
+
+  /// Whether a tile that is shorter than a group cuts one which later rows see whole.
+  bool ends_in_diagonal(const TileRun& run) const {
+    return any_masks_ && run.interval_begin < 0 && run.k_end == run.row_end + run.max_diag;
   }
 
   RowInterval seen(const TileItem& item, const TileRun& run, int32_t row) const {
@@ -99,6 +106,7 @@ class Grouper {
   }
 
   const TileList& tiles_;
+  const bool any_masks_;
   const int32_t pack_;
   std::vector<int32_t> keys_, masked_;  // of the item at hand
   size_t num_groups_ = 0;               // of all items
@@ -108,7 +116,9 @@ class Grouper {
 
 }  // namespace
 
-std::optional<GroupList> group_items(const TileList& tiles) { return Grouper(tiles).group(); }
+std::optional<GroupList> group_items(const TileList& tiles, bool any_masks) {
+  return Grouper(tiles, any_masks).group();
+}
 
 GroupList join_groups(std::span<const GroupList> lists, int32_t groups_per_mask) {
   GroupList joined;

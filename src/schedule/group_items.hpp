@@ -46,9 +46,9 @@ struct GroupList {
 };
 
 /// The items of `tiles`, whose rows times heads that are packed are 128. Nothing where runs are not whole groups of
-/// keys, where groups are masked too often, or where some row of a tile sees nothing and others do. Equal neighbours
-/// share their groups. O(items log items + runs + groups).
-std::optional<GroupList> group_items(const TileList& tiles);
+/// keys, where groups are masked too often (unless `any_masks`), or where some row of a tile sees nothing and others
+/// do. Equal neighbours share their groups. O(items log items + runs + groups).
+std::optional<GroupList> group_items(const TileList& tiles, bool any_masks = false);
 
 /// One list of those of several masks, mask g being that of `groups_per_mask` head groups from g * groups_per_mask on:
 /// head group after head group, in each the items in the order of its list.

@@ -276,6 +276,51 @@ def test_a_graph_reads_the_blocks_that_a_model_has_chosen(block, causal):
     )
 
 
+@pytest.mark.parametrize(("block", "head_groups", "causal"), [(16, 1, False), (32, 2, False), (64, 2, True)])
+def test_a_graph_reads_small_blocks_of_head_groups(block, head_groups, causal):
+    torch.manual_seed(block)
+    count, width = ROWS // block, 6
+    scores = torch.zeros(head_groups, count, count, device="cuda")
+
+    def choose():
+        chosen = scores.tril() + torch.eye(count, device="cuda") * 9 if causal else scores
+        return chosen.topk(width, dim=-1).indices
+
+    def masks():
+        tables = choose().cpu().numpy()
+        made = [Mask.from_block_indices(ROWS, ROWS, block, block, table, causal=causal) for table in tables]
+        return made[0] if head_groups == 1 else made
+
+    buffer, graph, results = replayed_and_eager(
+        lambda b: b.set_blocks(choose(), block, causal=causal),
+        lambda _: scores.uniform_(),
+        masks,
+        4,
+        blocks=block,
+        head_groups=head_groups,
+        slices=head_groups * count * width,
+    )
+    *tensors, _ = operands(3)
+    built = flex_flash_attn_func(*tensors, buffer)[0]
+    buffer.set(masks())
+    assert_close([flex_flash_attn_func(*tensors, buffer)[0]], [built])
+    if not causal:
+        assert torch.equal(flex_flash_attn_func(*tensors, masks())[0], built), "the bits of masks of their own"
+    wrong = choose()
+    wrong[-1, 3, 0] = count
+    buffer.set_blocks(wrong, block, causal=causal)
+    torch.cuda.synchronize()
+    of_group = " of head group 1" if head_groups == 2 else ""
+    with pytest.raises(InvalidArgument, match=rf"must lie in \[0, {count}\) \(got {count} in query block 3{of_group};"):
+        buffer.check_errors()
+    with pytest.raises(InvalidArgument, match="made for blocks"):
+        buffer.set_cu_seqlens(torch.zeros(2, dtype=torch.int32, device="cuda"), causal=True)
+    with pytest.raises(InvalidArgument, match="must be without softcap"):
+        leaf = tensors[0].requires_grad_()
+        buffer.set_blocks(choose(), block, causal=causal)
+        flex_flash_attn_func(leaf, *tensors[1:], buffer, softcap=5.0)[0].sum().backward()
+
+
 def test_a_graph_reads_typed_ranges():
     rng = random.Random(6)
     q, k = (torch.zeros(40, 2, dtype=torch.int64, device="cuda") for _ in range(2))

@@ -125,12 +125,41 @@ def test_blocks_are_masks():
             assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], flex_flash_attn_func(*tensors, wanted)[0])
     for indices, size, text in [
         (table, 0, "block_size must be a positive whole number"),
-        (table, 15, r"must be \[query blocks, width\] with 4 query blocks \(got \(3, -1\)\)"),
+        (table, 15, r"must be \[query blocks, width\] with 4 query blocks \(got \(3, 2\)\)"),
         ([[0], [3], [1]], 16, r"^MaskBuffer.set_blocks: indices must lie in \[0, 3\) \(got 3 in query block 1\)"),
         ([[0, 0], [1, 2], [1, 2]], 16, "indices must not repeat"),
     ]:
         with pytest.raises(InvalidArgument, match=text):
             buffer.set_blocks(indices, size, causal=False)
+
+
+def test_head_groups_have_blocks_of_their_own():
+    rng = np.random.default_rng(2)
+    heads = HeadConfig(8, 4, 16, 16, "float32")
+    tensors = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (8, 4, 4)]
+    buffer = MaskBuffer(ROWS, ROWS, heads, device="cpu", blocks=16, head_groups=2, slices=12)
+    table = np.array([[[0, 2], [1, -1], [2, 0]], [[1, -1], [0, 1], [2, 1]]])
+    for causal in (False, True):
+        masks = [Mask.from_block_indices(ROWS, ROWS, 16, 16, rows, causal=causal) for rows in table]
+        wanted = flex_flash_attn_func(*tensors, masks)[0]
+        for set_masks in (lambda b, c=causal: b.set_blocks(table, 16, causal=c), lambda b, m=masks: b.set(m)):
+            set_masks(buffer)
+            assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], wanted)
+    for indices, text in [
+        (table[0], r"must be \[2, query blocks, width\] with 3 query blocks \(got \(3, 2\)\)"),
+        (table[:, :2], r"with 3 query blocks \(got \(2, 2, 2\)\)"),
+        (np.full((2, 3, 1), 3), r"indices must lie in \[0, 3\)"),
+    ]:
+        with pytest.raises(InvalidArgument, match=text):
+            buffer.set_blocks(indices, 16, causal=False)
+    with pytest.raises(InvalidArgument, match=r"a mask for each of the buffer's head groups, 2 \(got 1\)"):
+        buffer.set(masks[0])
+    for options, text in [
+        ({"head_groups": 2}, r"made for blocks \(got head_groups=2, block_size=0\)"),
+        ({"head_groups": 3, "blocks": 16}, r"must divide num_heads_kv \(got head_groups=3, num_heads_kv=4\)"),
+    ]:
+        with pytest.raises(InvalidArgument, match=text):
+            MaskBuffer(ROWS, ROWS, heads, device="cpu", **options)
 
 
 def test_typed_ranges_are_masks():

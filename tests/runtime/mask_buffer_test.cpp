@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <vector>
 
 #include "support/message_of.hpp"
@@ -91,6 +92,36 @@ TEST(MaskBufferOnTheHost, ReadsListsOfDocumentsAsAGpuDoes) {
   EXPECT_EQ(support::message_of([&] { buffer.set_cu_seqlens({.q = wrong.data(), .documents = 3}); }),
             "sliding_window_mask: cu_seqlens_q must not decrease (got cu_seqlens_q[2]=50 after 60)");
   buffer.check_errors();
+}
+
+TEST(MaskBufferOnTheHost, HeadGroupsHaveBlocksOfTheirOwn) {
+  const auto backend = make_attn_backend("cpu", {.num_threads = 1});
+  Tensors tensors;
+  MaskBuffer buffer(kShape, {.slices = 12, .block_size = 32, .head_groups = 2}, *backend);
+  const std::vector<int32_t> indices{0, 2, 1, -1, 2, 0, 1, -1, 0, 1, 2, 1};  // of three blocks of queries, twice
+  for (const bool causal : {false, true}) {
+    std::vector<Mask> masks;
+    for (size_t g = 0; g < 2; ++g) {
+      masks.push_back(mask_from_block_indices({.seqlen_q = kRows,
+                                               .seqlen_k = kRows,
+                                               .block_q = 32,
+                                               .block_k = 32,
+                                               .indices = std::span(indices).subspan(6 * g, 6),
+                                               .causal = causal}));
+    }
+    FlexAttention own(masks, kHeads, *backend);
+    const std::vector<float> expected = tensors.step(own);
+    buffer.set_blocks({.indices = indices.data(), .width = 2, .block_size = 32, .causal = causal, .head_groups = 2});
+    EXPECT_EQ(tensors.step(buffer), expected);
+    buffer.set(masks);
+    EXPECT_EQ(tensors.step(buffer), expected);
+  }
+  EXPECT_EQ(support::message_of([&] { buffer.set(causal_mask(kRows, kRows)); }),
+            "MaskBuffer::set: needs a mask for each of the buffer's head groups, 2 (got 1)");
+  EXPECT_EQ(support::message_of([&] { buffer.set_blocks({.indices = indices.data(), .width = 2, .block_size = 32}); }),
+            "MaskBuffer::set_blocks: tables must be of the buffer's head groups, 2 (got head_groups=1)");
+  EXPECT_EQ(support::message_of([&] { MaskBuffer(kShape, {.head_groups = 2}, *backend); }),
+            "MaskBuffer: head_groups must be of a buffer made for blocks (got head_groups=2, block_size=0)");
 }
 
 TEST(MaskBufferOnTheHost, RefusesWhatItSaysItRefuses) {

@@ -91,7 +91,10 @@ inline Pack random_pack(std::mt19937& rng, const ImageCase& c) {
 /// For random_choice().
 inline std::vector<ImageCase> block_cases() {
   const MaskCapacity both{.documents = 80, .slices = 16'000};
-  return {case_of(2000, 2000, 8, 1, both),
+  ImageCase of_24 = case_of(2000, 2000, 8, 1, both);  // heads of 64: tiles that no block fits
+  of_24.forward.block_m = 24;
+  return {of_24,
+          case_of(2000, 2000, 8, 1, both),
           case_of(2048, 2048, 4, 4, both),
           case_of(2048, 900, 16, 2, both),
           case_of(700, 2500, 6, 2, both),
@@ -162,16 +165,16 @@ inline SliceLists slices_of(const Choice& choice, const ImageCase& c) {
   return lists;
 }
 
-/// Few or many blocks, some rows with none.
-inline Choice random_choice(std::mt19937& rng, const ImageCase& c) {
-  constexpr int32_t kBlocks[] = {16, 32, 64, 128, 256, 48, 100};
+/// Few or many blocks, some rows with none; `width` 0: any.
+inline Choice random_choice(std::mt19937& rng, const ImageCase& c, int32_t block, int32_t width = 0) {
   Choice choice;
-  choice.block = kBlocks[number(rng, 0, 6)];
+  choice.block = block;
   const int64_t rows = (c.shape.seqlen_q + choice.block - 1) / choice.block;
   const int64_t columns = (c.shape.seqlen_k + choice.block - 1) / choice.block;
   choice.causal = c.shape.seqlen_q == c.shape.seqlen_k && number(rng, 0, 1) == 0;
   const int64_t kept = number(rng, 0, 3);  // of four, at most
   choice.width = static_cast<int32_t>(std::max<int64_t>(1, kept == 0 ? 2 : columns * kept / 4));
+  if (width > 0) choice.width = width;
   std::vector<int32_t> all(static_cast<size_t>(columns));
   for (int64_t row = 0; row < rows; ++row) {
     for (int32_t i = 0; i < columns; ++i) all[static_cast<size_t>(i)] = i;
@@ -182,6 +185,11 @@ inline Choice random_choice(std::mt19937& rng, const ImageCase& c) {
     }
   }
   return choice;
+}
+
+inline Choice random_choice(std::mt19937& rng, const ImageCase& c) {
+  constexpr int32_t kBlocks[] = {16, 32, 64, 128, 256, 48, 100};
+  return random_choice(rng, c, kBlocks[number(rng, 0, 6)]);
 }
 
 /// Typed ranges, as lists of pairs.

@@ -93,7 +93,7 @@ TEST(BuildDocuments, WhatIsRefusedLeavesAMaskThatShowsNothing) {
 }
 
 TEST(BuildReport, NamesWhatToChange) {
-  const auto text = [](Problem problem) { return report_text({1, problem, 3, 50, 60}); };
+  const auto text = [](Problem problem) { return report_text({1, 0, problem, 3, 50, 60}); };
   const std::string end = "; found on the GPU: calls with this mask see nothing)";
   EXPECT_EQ(text(Problem::kKeysFirst),
             "MaskBuffer::set_cu_seqlens: cu_seqlens_k must start with 0 (got cu_seqlens_k[3]=50" + end);

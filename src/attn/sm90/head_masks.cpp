@@ -79,8 +79,9 @@ void Sm90Backend::prepare_backward_head_masks(PreparedMask& mask, std::span<cons
   const schedule::WorkList work =
       schedule::join_work(transposed_tiles, slices, prepared.shape, sm90::gpu_of_current_device(), calls);
   prepared.set_backward(std::make_unique<sm90::backward::DeviceWorkList>(work, prepared.shape), calls);
-  if (calls != BackwardCalls::kDeterministic) {
-    prepared.backward_groups = sm90::query_backward::choose_groups(slices, prepared.shape, work);
+  if (calls != BackwardCalls::kDeterministic && prepared.backward_groups == nullptr) {
+    prepared.backward_groups =
+        sm90::query_backward::choose_groups(slices, prepared.shape, sm90::query_backward::steps_at_rest(work));
   }
 }
 

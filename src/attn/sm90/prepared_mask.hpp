@@ -12,6 +12,7 @@
 
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/backward/device_work_list.hpp"
+#include "attn/sm90/block_buffer.hpp"
 #include "attn/sm90/key_stretches.hpp"
 #include "attn/sm90/list_buffer.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
@@ -49,8 +50,9 @@ struct Sm90Mask final : PreparedMask {
   std::unique_ptr<backward::DeviceWorkList> backward;  ///< of all calls, unless
   std::unique_ptr<backward::DeviceWorkList> deterministic_backward;
   std::unique_ptr<query_backward::DeviceGroupList> backward_groups;  ///< null, or for calls that its kernels take
-  bool backward_is_default = false;    ///< `backward` is of calls that are not deterministic
-  std::unique_ptr<ListBuffer> buffer;  ///< in place of both, for masks that come later
+  bool backward_is_default = false;           ///< `backward` is of calls that are not deterministic
+  std::unique_ptr<ListBuffer> buffer;         ///< in place of both, for masks that come later
+  std::unique_ptr<BlockBuffer> block_buffer;  ///< likewise, for masks of small blocks
   schedule::LateKeys late_keys;
   DeviceLateKeys late_keys_on_device;
   KeyStretches stretches;
@@ -68,13 +70,19 @@ struct Sm90Mask final : PreparedMask {
       backward_is_default = calls == BackwardCalls::kDefault;
     }
   }
-  int64_t host_bytes() const override { return buffer ? static_cast<int64_t>(buffer->host_bytes()) : 0; }
-  bool is_held_by_graphs() const override { return buffer && buffer->is_held_by_graphs(); }
+  bool is_buffer() const { return buffer != nullptr || block_buffer != nullptr; }
+  int64_t host_bytes() const override {
+    return static_cast<int64_t>((buffer ? buffer->host_bytes() : 0) + (block_buffer ? block_buffer->host_bytes() : 0));
+  }
+  bool is_held_by_graphs() const override {
+    return (buffer && buffer->is_held_by_graphs()) || (block_buffer && block_buffer->is_held_by_graphs());
+  }
   int64_t device_bytes() const override {
     const size_t lists = (forward ? forward->arrays.device_bytes() : 0) + (backward ? backward->device_bytes() : 0) +
                          (deterministic_backward ? deterministic_backward->device_bytes() : 0) +
                          (backward_groups ? backward_groups->device_bytes() : 0);
-    return static_cast<int64_t>(lists + (buffer ? buffer->device_bytes() : 0) + late_keys_on_device.device_bytes() +
+    return static_cast<int64_t>(lists + (buffer ? buffer->device_bytes() : 0) +
+                                (block_buffer ? block_buffer->device_bytes() : 0) + late_keys_on_device.device_bytes() +
                                 stretches.device_bytes());
   }
 };

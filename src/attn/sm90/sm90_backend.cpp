@@ -76,7 +76,8 @@ int item_rows(const AttnShape& shape, ForwardItems items) {
 
 /// Those of the prepared lists.
 ForwardItems items_of(const Sm90Mask& mask) {
-  return mask.forward && mask.forward->gathered ? ForwardItems::kGathered : plain_items(mask.shape);
+  const bool gathers = mask.block_buffer != nullptr || (mask.forward && mask.forward->gathered);
+  return gathers ? ForwardItems::kGathered : plain_items(mask.shape);
 }
 
 void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardItems items, const AttnForwardArgs& args,
@@ -107,6 +108,7 @@ void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardItems items
 int64_t bytes_of_key(const AttnShape& shape) { return int64_t{2} * (shape.head_dim + shape.head_dim_v); }
 
 void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
+  if (mask.block_buffer != nullptr) return mask.block_buffer->fill(params);
   params.num_groups = mask.shape.num_heads_q / pack;
   if (mask.buffer != nullptr) {
     mask.buffer->fill(params);
@@ -162,11 +164,10 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   return params;
 }
 
-sm90::GatheredParams gathered_params(const ForwardLists& lists, const ForwardParams& params,
-                                     const AttnForwardArgs& args) {
+sm90::GatheredParams gathered_params(const int32_t* groups, const ForwardParams& params, const AttnForwardArgs& args) {
   sm90::GatheredParams gathered{};
   static_cast<ForwardParams&>(gathered) = params;
-  gathered.groups = lists.arrays.at<int32_t>(lists.groups);
+  gathered.groups = groups;
   const auto fill = [](sm90::TensorMap(&maps)[2], const ConstTensorView& view) {
     for (const bool large : {false, true}) {
       maps[large] = sm90::token_map(view, {large ? 64u : 16u, 1, 1}, false);
@@ -292,11 +293,13 @@ void check_tiles(const char* function, const TileList& tiles, const AttnShape& s
 Sm90Mask& as_sm90(PreparedMask& mask) { return const_cast<Sm90Mask&>(as_sm90(std::as_const(mask))); }
 
 void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other) {
-  if (mask.buffer == nullptr) return;
-  require(mask.buffer->capacity().passes != other, "{}: the MaskBuffer must be for this pass (got one for {} alone)",
-          function, other == AttnPasses::kForward ? "forward" : "backward");
-  require(mask.buffer->is_set(), "{}: MaskBuffer::set() must come first (got none)", function);
-  mask.buffer->check_refused();
+  if (!mask.is_buffer()) return;
+  const MaskCapacity& capacity = mask.buffer != nullptr ? mask.buffer->capacity() : mask.block_buffer->capacity();
+  require(capacity.passes != other, "{}: the MaskBuffer must be for this pass (got one for {} alone)", function,
+          other == AttnPasses::kForward ? "forward" : "backward");
+  require(mask.buffer != nullptr ? mask.buffer->is_set() : mask.block_buffer->is_set(),
+          "{}: MaskBuffer::set() must come first (got none)", function);
+  mask.buffer != nullptr ? mask.buffer->check_refused() : mask.block_buffer->check_refused();
 }
 
 StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
@@ -352,7 +355,11 @@ std::unique_ptr<PreparedMask> Sm90Backend::make_buffer(const AttnShape& shape, c
   require_hopper(check_hopper());
   auto mask = std::make_unique<Sm90Mask>();
   mask->shape = shape;
-  mask->buffer = std::make_unique<sm90::ListBuffer>(shape, *tile, capacity);
+  if (capacity.block_size > 0) {
+    mask->block_buffer = std::make_unique<sm90::BlockBuffer>(shape, capacity);
+  } else {
+    mask->buffer = std::make_unique<sm90::ListBuffer>(shape, *tile, capacity);
+  }
   return mask;
 }
 
@@ -376,16 +383,25 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
   prepared.buffer->set(capacity.passes != AttnPasses::kBackward ? *tiles : TileList{}, work, cuda::as_stream(stream));
 }
 
+void Sm90Backend::set_block_masks(PreparedMask& buffer, std::span<const std::span<const AttnSlice>> masks,
+                                  void* stream) const {
+  Sm90Mask& prepared = sm90::as_sm90(buffer);
+  require(prepared.block_buffer != nullptr,
+          "Sm90Backend::set_block_masks: needs a mask of make_buffer() for blocks (got another)");
+  prepared.block_buffer->set(masks, cuda::as_stream(stream));
+}
+
 void Sm90Backend::set_mask_data(PreparedMask& buffer, const MaskData& data, void* stream) const {
   Sm90Mask& prepared = sm90::as_sm90(buffer);
-  require(prepared.buffer != nullptr,
-          "Sm90Backend::set_mask_data: needs a mask of make_buffer() (got one of prepare())");
+  require(prepared.is_buffer(), "Sm90Backend::set_mask_data: needs a mask of make_buffer() (got one of prepare())");
+  if (prepared.block_buffer != nullptr) return prepared.block_buffer->set(data, cuda::as_stream(stream));
   prepared.buffer->set(data, cuda::as_stream(stream));
 }
 
 void Sm90Backend::check_refused(const PreparedMask& buffer) const {
   const Sm90Mask& prepared = sm90::as_sm90(buffer);
   if (prepared.buffer != nullptr) prepared.buffer->check_refused();
+  if (prepared.block_buffer != nullptr) prepared.block_buffer->check_refused();
 }
 
 void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const {
@@ -407,7 +423,7 @@ int64_t Sm90Backend::forward_workspace_bytes(const PreparedMask& mask) const {
 
 void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);
-  require(prepared.forward.has_value() || prepared.buffer != nullptr,
+  require(prepared.forward.has_value() || prepared.is_buffer(),
           "Sm90Backend::forward: prepare() must have been given a tile list (got none)");
   check_buffer("Sm90Backend::forward", prepared, AttnPasses::kBackward);
   check_forward(prepared.shape, args);
@@ -422,6 +438,7 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   if (params.num_items == 0) return;
   if (prepared.forward) prepared.forward->arrays.before_call(cuda_stream);
   if (prepared.buffer != nullptr) prepared.buffer->keep_while_graph_lives(cuda_stream);
+  if (prepared.block_buffer != nullptr) prepared.block_buffer->keep_while_graph_lives(cuda_stream);
   const int64_t work = int64_t{params.num_items} * params.num_groups;
   const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
@@ -430,8 +447,11 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
                                      items_of(prepared) == ForwardItems::kMany};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
-  } else if (prepared.forward && prepared.forward->gathered) {
-    sm90::launch_gathered(variant, gathered_params(*prepared.forward, params, args), ctas, cuda_stream);
+  } else if (items_of(prepared) == ForwardItems::kGathered) {
+    const int32_t* const groups = prepared.block_buffer != nullptr
+                                      ? prepared.block_buffer->groups()
+                                      : prepared.forward->arrays.at<int32_t>(prepared.forward->groups);
+    sm90::launch_gathered(variant, gathered_params(groups, params, args), ctas, cuda_stream);
   } else {
     sm90::launch_forward(variant, params, ctas, cuda_stream);
   }

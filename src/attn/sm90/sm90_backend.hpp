@@ -48,6 +48,10 @@ class Sm90Backend final : public AttnBackend {
   std::unique_ptr<PreparedMask> make_buffer(const AttnShape& shape, const MaskCapacity& capacity) const override;
   void set_mask(PreparedMask& buffer, std::span<const AttnSlice> slices, const TileList* tiles,
                 const TileList* transposed_tiles, void* stream) const override;
+  bool prepare_gathered_backward(PreparedMask& mask) const override;
+  bool takes_gathered(const PreparedMask& mask, const AttnBackwardArgs& args) const override;
+  void set_block_masks(PreparedMask& buffer, std::span<const std::span<const AttnSlice>> masks,
+                       void* stream) const override;
   void set_mask_data(PreparedMask& buffer, const MaskData& data, void* stream) const override;
   void check_refused(const PreparedMask& buffer) const override;
   const TokenAttention* token_attention() const override { return &tokens_; }

@@ -227,14 +227,35 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
   const schedule::WorkList work =
       schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys, {.calls = calls});
   prepared.set_backward(std::make_unique<sm90::backward::DeviceWorkList>(work, shape), calls);
-  if (calls != BackwardCalls::kDeterministic && prepared.late_keys.empty()) {
+  if (calls != BackwardCalls::kDeterministic && prepared.late_keys.empty() && prepared.backward_groups == nullptr) {
     const std::span<const AttnSlice> slices(prepared.slices);
-    prepared.backward_groups = sm90::query_backward::choose_groups({&slices, 1}, shape, work);
+    prepared.backward_groups =
+        sm90::query_backward::choose_groups({&slices, 1}, shape, sm90::query_backward::steps_at_rest(work));
   }
+}
+
+bool Sm90Backend::prepare_gathered_backward(PreparedMask& mask) const {
+  Sm90Mask& prepared = sm90::as_sm90(mask);
+  if (prepared.is_buffer() || !prepared.late_keys.empty()) return false;
+  if (prepared.backward_groups != nullptr) return true;
+  std::vector<std::span<const AttnSlice>> slices(prepared.head_slices.begin(), prepared.head_slices.end());
+  if (slices.empty()) slices.emplace_back(prepared.slices);
+  const cuda::AllowAllocationDuringCapture allow;  // as in prepare_backward()
+  prepared.backward_groups = sm90::query_backward::choose_groups_early(slices, prepared.shape);
+  return prepared.backward_groups != nullptr;
+}
+
+bool Sm90Backend::takes_gathered(const PreparedMask& mask, const AttnBackwardArgs& args) const {
+  const Sm90Mask& prepared = sm90::as_sm90(mask);
+  return prepared.backward_groups != nullptr && sm90::query_backward::takes(args, !prepared.late_keys.empty());
 }
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);
+  if (prepared.block_buffer != nullptr) {
+    const bool has_backward = prepared.block_buffer->capacity().passes != AttnPasses::kForward;
+    return has_backward ? static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape)) : 0;
+  }
   if (prepared.buffer != nullptr) {
     const bool has_backward = prepared.buffer->capacity().passes != AttnPasses::kForward;
     return has_backward ? static_cast<int64_t>(prepared.buffer->backward_workspace_bytes()) : 0;
@@ -251,17 +272,32 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const Sm90Mask& prepared = sm90::as_sm90(mask);
   const bool deterministic = args.options.deterministic;
   const sm90::backward::DeviceWorkList* const lists = prepared.backward_of(deterministic);
-  require(lists != nullptr || prepared.buffer != nullptr,
+  require(lists != nullptr || prepared.is_buffer() || takes_gathered(mask, args),
           "Sm90Backend::backward: prepare_backward() of such calls must come first (got deterministic={})",
           deterministic);
   sm90::check_buffer(kFunction, prepared, AttnPasses::kForward);
   check_backward(prepared.shape, args);
   const auto cuda_stream = cuda::as_stream(stream);
-  if (prepared.backward_groups && sm90::query_backward::takes(args, !prepared.late_keys.empty())) {
-    const auto bytes = static_cast<int64_t>(prepared.backward_groups->workspace_bytes());
+  const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
+  const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.late_keys.empty());
+  require(
+      is_taken || prepared.block_buffer == nullptr,
+      "Sm90Backend::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
+      "not deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
+      args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv, deterministic);
+  if (is_taken) {
+    const auto bytes = static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape));
     const sm90::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
     const cuda::ProfileRange range("tangram: attention backward");
-    sm90::query_backward::enqueue(*prepared.backward_groups, prepared.shape, args, workspace.data(), cuda_stream);
+    sm90::query_backward::GroupListView lists_of_groups;
+    if (prepared.block_buffer != nullptr) {
+      prepared.block_buffer->keep_while_graph_lives(cuda_stream);
+      lists_of_groups = prepared.block_buffer->backward_lists();
+    } else {
+      prepared.backward_groups->before_call(cuda_stream);
+      lists_of_groups = prepared.backward_groups->view();
+    }
+    sm90::query_backward::enqueue(lists_of_groups, prepared.shape, args, workspace.data(), cuda_stream);
     return;
   }
   const int64_t needed =

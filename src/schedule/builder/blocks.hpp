@@ -39,17 +39,58 @@ struct BlockLines {
   int32_t num_lines = 0, words_per_line = 0;
 };
 
-/// Blocks of queries see those blocks of keys that stand in their row.
-struct Blocks {
+/// A table of chosen blocks of keys.
+struct BlockIndices {
   const void* indices = nullptr;  ///< [num_rows, width], padded by -1 at the end
   bool is_wide = false;           ///< of 64 bits, else 32
   int32_t width = 0, block = 0;
   bool causal = false;  ///< and no key behind the query; of sequences of one length
-  BlockLines lines[2];  ///< of queries, of keys
+  int32_t num_key_blocks = 0;
 
   TANGRAM_HOST_DEVICE int64_t at(int64_t entry) const {
     return is_wide ? static_cast<const int64_t*>(indices)[entry] : static_cast<const int32_t*>(indices)[entry];
   }
+  /// Whether an entry of a row is wrong so.
+  TANGRAM_HOST_DEVICE bool has(Problem problem, int64_t row, int32_t i) const {
+    const int64_t first = row * width, index = at(first + i);
+    if (problem == Problem::kBlockOutside) return index < -1 || index >= num_key_blocks;
+    if (problem == Problem::kBlockBehindPadding) return i > 0 && index != -1 && at(first + i - 1) == -1;
+    for (int32_t j = 0; j < i; ++j) {
+      if (index != -1 && at(first + j) == index) return true;
+    }
+    return false;
+  }
+};
+
+/// Notes what is wrong with an entry of a row, but for repetitions.
+template <class Team>
+TANGRAM_HOST_DEVICE void check_entry(const Team& team, const BlockIndices& blocks, uint32_t* first_problem, int32_t row,
+                                     int32_t i) {
+  for (const Problem problem : {Problem::kBlockOutside, Problem::kBlockBehindPadding}) {
+    if (blocks.has(problem, row, i)) team.lower(first_problem, problem_at(row, problem));
+  }
+}
+
+/// The first entry of the row in which `first_problem` is; it is of no more use then. By one team that has met.
+template <class Team>
+TANGRAM_HOST_DEVICE int32_t find_entry(const Team& team, const BlockIndices& blocks, uint32_t* first_problem) {
+  const uint32_t first = *first_problem;
+  const auto row = static_cast<int32_t>(first / kProblems);
+  const auto problem = static_cast<Problem>(first % kProblems);
+  team.sync();
+  if (team.rank() == 0) *first_problem = kNoProblem;
+  team.sync();
+  for_each(team, blocks.width, [&](int32_t i) {
+    if (blocks.has(problem, row, i)) team.lower(first_problem, static_cast<uint32_t>(i));
+  });
+  team.sync();
+  return static_cast<int32_t>(*first_problem);
+}
+
+/// Blocks of queries see those blocks of keys that stand in their row.
+struct Blocks : BlockIndices {
+  BlockLines lines[2];  ///< of queries, of keys
+
   /// The first row of a block, or behind the last one the number of rows.
   TANGRAM_HOST_DEVICE int32_t begin_of(int32_t number, int32_t rows) const {
     return static_cast<int32_t>(least<int64_t>(int64_t{number} * block, rows));
@@ -74,16 +115,6 @@ struct Blocks {
     while (zeros == 0 && ++at < lines[side].words_per_line) zeros = ~word(side, line, at);
     return zeros == 0 ? at * 32 : at * 32 + lowest_bit(zeros);
   }
-  /// Whether an entry of a row is wrong so.
-  TANGRAM_HOST_DEVICE bool has(Problem problem, int64_t row, int32_t i) const {
-    const int64_t first = row * width, index = at(first + i);
-    if (problem == Problem::kBlockOutside) return index < -1 || index >= lines[1].num_lines;
-    if (problem == Problem::kBlockBehindPadding) return i > 0 && index != -1 && at(first + i - 1) == -1;
-    for (int32_t j = 0; j < i; ++j) {
-      if (index != -1 && at(first + j) == index) return true;
-    }
-    return false;
-  }
 };
 
 /// The first step, for all words of both views.
@@ -102,8 +133,7 @@ template <class Team>
 TANGRAM_HOST_DEVICE void mark_block(const Team& team, const Build& build, const Blocks& blocks, int64_t entry) {
   const auto row = static_cast<int32_t>(entry / blocks.width), i = static_cast<int32_t>(entry % blocks.width);
   const int64_t index = blocks.at(entry);
-  if (blocks.has(Problem::kBlockOutside, row, i)) note(team, *build.state, row, Problem::kBlockOutside);
-  if (blocks.has(Problem::kBlockBehindPadding, row, i)) note(team, *build.state, row, Problem::kBlockBehindPadding);
+  check_entry(team, blocks, &build.state->first_problem, row, i);
   if (index < 0 || index >= blocks.lines[1].num_lines) return;
   const auto column = static_cast<int32_t>(index);
   const auto mark = [&](int side, int32_t line, int32_t bit) {
@@ -139,16 +169,10 @@ TANGRAM_HOST_DEVICE void begin_blocks(const Team& team, const Build& build, cons
   team.sync();
   if (first != kNoProblem) {
     const auto row = static_cast<int32_t>(first / kProblems);
-    const auto problem = static_cast<Problem>(first % kProblems);
-    if (team.rank() == 0) state.first_problem = kNoProblem;
-    team.sync();
-    for_each(team, blocks.width, [&](int32_t i) {
-      if (blocks.has(problem, row, i)) team.lower(&state.first_problem, static_cast<uint32_t>(i));
-    });
-    team.sync();
+    const int32_t entry = find_entry(team, blocks, &state.first_problem);
     if (team.rank() == 0) {
-      refuse(state, problem, row, blocks.at(int64_t{row} * blocks.width + state.first_problem),
-             blocks.lines[1].num_lines);
+      refuse(state, static_cast<Problem>(first % kProblems), row, blocks.at(int64_t{row} * blocks.width + entry),
+             blocks.num_key_blocks);
     }
     team.sync();
   }

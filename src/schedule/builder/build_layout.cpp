@@ -107,6 +107,7 @@ Build BuildLayout::at(std::byte* memory, std::byte* image) const {
 size_t place_blocks(Blocks& blocks, const AttnShape& shape, std::byte* memory) {
   const auto lines_of = [&](int64_t rows) { return static_cast<int32_t>((rows + blocks.block - 1) / blocks.block); };
   const int32_t counts[2] = {lines_of(shape.seqlen_q), lines_of(shape.seqlen_k)};
+  blocks.num_key_blocks = counts[1];
   size_t end = 0;
   const auto take = [&](auto*& pointer, int64_t count) {
     if (memory != nullptr) pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory + end);

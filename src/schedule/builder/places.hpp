@@ -37,7 +37,8 @@ enum class Problem : int32_t {
 
 /// What the host hears of masks that were refused: how many there were, and of the last one why.
 struct Report {
-  int64_t num_refused = 0;
+  int32_t num_refused = 0;
+  int32_t head_group = 0;  ///< of blocks
   Problem problem = Problem::kNone;
   int32_t index = 0;
   int64_t got = 0, other = 0;
@@ -136,15 +137,20 @@ struct Build {
   int64_t items_offset = 0;
 };
 
+/// What State::first_problem is of one: the first in order has the least.
+TANGRAM_HOST_DEVICE inline uint32_t problem_at(int32_t index, Problem problem) {
+  return static_cast<uint32_t>(index) * kProblems + static_cast<uint32_t>(problem);
+}
+
 /// Notes a problem; the first in order stays.
 template <class Team>
 TANGRAM_HOST_DEVICE void note(const Team& team, State& state, int32_t index, Problem problem) {
-  team.lower(&state.first_problem, static_cast<uint32_t>(index) * kProblems + static_cast<uint32_t>(problem));
+  team.lower(&state.first_problem, problem_at(index, problem));
 }
 
 /// By one thread: the mask is not taken.
 TANGRAM_HOST_DEVICE inline void refuse(State& state, Problem problem, int32_t index, int64_t got, int64_t other) {
-  state.report = {state.report.num_refused + 1, problem, index, got, other};
+  state.report = {state.report.num_refused + 1, 0, problem, index, got, other};
   state.refused = true;
   state.num_slices = state.num_slices_of_keys = 0;
 }

@@ -16,7 +16,10 @@ std::string of_documents(const Report& report, std::string_view list, std::strin
 }
 
 std::string of_blocks(const Report& report, const std::string& requirement) {
-  return fmt::format("MaskBuffer::set_blocks: {} (got {} in query block {}", requirement, report.got, report.index);
+  std::string text =
+      fmt::format("MaskBuffer::set_blocks: {} (got {} in query block {}", requirement, report.got, report.index);
+  if (report.head_group > 0) text += fmt::format(" of head group {}", report.head_group);
+  return text;
 }
 
 std::string of_ranges(const Report& report, std::string_view list, std::string_view length) {

@@ -54,6 +54,7 @@ inline testing::RuntimeCounts since(const testing::RuntimeCounts& before) {
   now.frees -= before.frees;
   now.copies -= before.copies;
   now.waits -= before.waits;
+  now.stream_waits -= before.stream_waits;
   now.launches -= before.launches;
   now.device_queries -= before.device_queries;
   now.live_bytes -= before.live_bytes;

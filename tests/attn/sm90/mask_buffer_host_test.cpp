@@ -13,6 +13,7 @@
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/counted_calls.hpp"
 #include "attn/sm90/forward/params.hpp"
+#include "attn/sm90/query_backward/params.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/counting_runtime.hpp"
 #include "cuda/pinned_ring.hpp"
@@ -224,6 +225,120 @@ TEST(MaskBuffer, BlocksInDeviceMemoryAreBuiltByKernelsAlone) {
   other = table;
   other.indices = nullptr;
   EXPECT_NE(message(other).find("needs block indices"), std::string::npos);
+}
+
+/// Blocks of 32 of a table for each of two head groups.
+constexpr MaskCapacity kBlocksOfTwo{.slices = 2 * 128 * 8, .block_size = 32, .head_groups = 2};
+
+TEST(MaskBuffer, SmallBlocksAreBuiltByKernelsAlone) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  MaskBuffer buffer(kShape, kBlocksOfTwo, backend);
+  EXPECT_NE(support::message_of([&] { buffer.forward(operands.forward()); }).find("set() must come first"),
+            std::string::npos);
+  const std::vector<int32_t> indices(2 * 128 * 8, -1);
+  const BlockTable table{.indices = indices.data(), .width = 8, .block_size = 32, .head_groups = 2};
+  for (const bool captured : {true, false}) {  // the first time too
+    testing::set_captured(captured);
+    RuntimeCounts before = runtime_counts();
+    buffer.set_blocks(table);
+    RuntimeCounts made = since(before);
+    EXPECT_EQ(made.launches, 5);
+    EXPECT_EQ(made.copies, 1) << "what was refused";
+    EXPECT_EQ(made.allocations + made.host_allocations + made.frees + made.waits + made.device_queries, 0);
+    before = runtime_counts();
+    operands.step(buffer);
+    made = since(before);
+    EXPECT_EQ(made.launches, 4) << "one of the forward pass, and three of the backward pass";
+    EXPECT_EQ(made.copies + made.allocations + made.host_allocations + made.frees + made.waits, 0);
+  }
+  testing::set_captured(false);
+  buffer.check_errors();
+  const auto message = [&](auto call) { return support::message_of(call); };
+  BlockTable other = table;
+  other.head_groups = 1;
+  EXPECT_NE(message([&] { buffer.set_blocks(other); }).find("of the buffer's head groups, 2"), std::string::npos);
+  EXPECT_NE(message([&] { buffer.set(causal_mask(kRows, kRows)); }).find("head groups, 2 (got 1)"), std::string::npos);
+  EXPECT_NE(message([&] { buffer.set_cu_seqlens({.q = indices.data(), .documents = 2}); }).find("made for blocks"),
+            std::string::npos);
+  MaskBuffer plain(kShape, {.slices = 4096}, backend);
+  EXPECT_NE(message([&] { plain.set_blocks(table); }).find("must be of a buffer made for blocks"), std::string::npos);
+}
+
+Mask random_blocks(unsigned seed, int64_t block, int64_t one_in = 16) {
+  std::vector<AttnSlice> slices;
+  for (int64_t row = 0; row < kRows; row += block) {
+    for (int64_t key = (seed * 7 + row) % (4 * block) / block * block; key < kRows; key += one_in * block) {
+      slices.push_back(AttnSlice::full({row, std::min(row + block, kRows)}, {key, std::min(key + block, kRows)}));
+    }
+  }
+  return Mask(kRows, kRows, slices);
+}
+
+TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheBlocks) {
+  const Sm90Backend backend;
+  using Edge = sm90::query_backward::EdgeParams;
+  const std::vector<size_t> sizes{sizeof(sm90::GatheredParams), sizeof(Edge), sizeof(sm90::query_backward::Params),
+                                  sizeof(Edge)};
+  for (const int head_dim : {64, 128}) {
+    for (const int head_groups : {1, 2}) {
+      BufferOperands operands;
+      AttnShape shape = kShape;
+      operands.head_dim = operands.head_dim_v = shape.head_dim = shape.head_dim_v = head_dim;
+      MaskCapacity capacity = kBlocksOfTwo;
+      capacity.head_groups = head_groups;
+      MaskBuffer buffer(shape, capacity, backend);
+      const auto launches = [&] {
+        testing::record_launches(sizes);
+        operands.step(buffer);
+        return testing::recorded_launches();
+      };
+      const std::vector<int32_t> indices(2 * 128 * 8, 0);
+      buffer.set_blocks({.indices = indices.data(), .width = 8, .block_size = 32, .head_groups = head_groups});
+      const std::vector<Launch> expected = launches();
+      ASSERT_EQ(expected.size(), sizes.size());
+      buffer.set_blocks({.indices = indices.data(), .width = 2, .block_size = 64, .head_groups = head_groups});
+      EXPECT_TRUE(launches() == expected);
+      for (unsigned seed = 0; seed < 4; ++seed) {
+        std::vector<Mask> masks;
+        for (int g = 0; g < head_groups; ++g) {
+          masks.push_back(seed == 0 ? Mask(kRows, kRows, {})
+                                    : random_blocks(seed + static_cast<unsigned>(g), 32 * seed));
+        }
+        const RuntimeCounts before = runtime_counts();
+        buffer.set(masks);
+        EXPECT_EQ(since(before).copies, 1);
+        EXPECT_EQ(since(before).launches + since(before).allocations, 0);
+        EXPECT_TRUE(launches() == expected);
+      }
+    }
+  }
+}
+
+TEST(MaskBuffer, CallsThatBlocksAreNotForAreRefused) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  MaskCapacity capacity = kBlocksOfTwo;
+  capacity.head_groups = 1;
+  MaskBuffer buffer(kShape, capacity, backend);
+  buffer.set(random_blocks(1, 32));
+  AttnBackwardArgs args = operands.backward(buffer);
+  args.options.softcap = 5;
+  const std::string softcap = support::message_of([&] { buffer.backward(args); });
+  EXPECT_NE(softcap.find("must be without softcap, dsink and accumulation"), std::string::npos) << softcap;
+  const std::string window =
+      support::message_of([&] { buffer.set(Mask(kRows, kRows, {{{0, kRows}, {0, kRows}, -100, 0}})); });
+  EXPECT_NE(window.find("tiles of 16 queries see whole groups of 16 keys"), std::string::npos) << window;
+  buffer.set(full_mask(kRows, kRows));  // of one list of groups
+  const std::string full = support::message_of([&] { buffer.set(random_blocks(1, 16, 8)); });
+  EXPECT_NE(full.find("more slices make room"), std::string::npos) << full;
+  AttnShape small = kShape;
+  small.head_dim = 96;
+  const std::string dim = support::message_of([&] { MaskBuffer(small, capacity, backend); });
+  EXPECT_NE(dim.find("heads that gather them, of 64 or 128 (got head_dim=96"), std::string::npos) << dim;
+  capacity.deterministic = true;
+  EXPECT_THROW(MaskBuffer(kShape, capacity, backend), InvalidArgument);
+  EXPECT_THROW(MaskBuffer(kShape, {.head_groups = 2}, backend), InvalidArgument) << "not made for blocks";
 }
 
 TEST(MaskBuffer, RangesInDeviceMemoryAreBuiltByKernelsAlone) {

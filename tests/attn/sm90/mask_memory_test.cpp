@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -88,6 +89,87 @@ TEST(MaskMemory, ListsOfCallsThatNobodyMakesAreNotMade) {
     EXPECT_EQ(call(one, first) + call(one, !first), 0);
     EXPECT_EQ(call(attention, !first), 0);
     EXPECT_EQ(call(attention, first), 1);
+  }
+}
+
+/// Small blocks at random, whose default calls gather keys.
+Mask small_blocks(int64_t block, unsigned seed) {
+  std::mt19937 random(seed);
+  std::bernoulli_distribution sees(0.1);
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < kRows; q += block) {
+    for (int64_t k = 0; k < kRows; k += block) {
+      if (sees(random)) slices.push_back(AttnSlice::full({q, q + block}, {k, k + block}));
+    }
+  }
+  return Mask(kRows, kRows, slices);
+}
+
+// Of masks of small blocks lists of keys took the host most of the time, and default calls do not read them.
+TEST(MaskMemory, ListsOfKeysAreMadeForCallsThatDoNotGatherAlone) {
+  const Sm90Backend backend;
+  for (const bool ahead : {false, true}) {
+    Operands operands;
+    FlexAttention attention(small_blocks(16, 1), kHeads, backend);
+    if (ahead) attention.prepare_backward_ahead(false, true);
+    const RuntimeCounts before = runtime_counts();
+    const int64_t plain_bytes = attention.backward_workspace_bytes(false, true);
+    AttnBackwardArgs args = operands.backward();
+    attention.backward(args);
+    attention.backward(args);
+    if (!ahead) {
+      EXPECT_EQ(since(before).copies, 1) << "of groups";
+    }
+    const int64_t bytes = attention.device_bytes();
+    RuntimeCounts later = runtime_counts();
+    args.options.softcap = 5;
+    attention.backward(args);
+    attention.backward(args);
+    EXPECT_EQ(since(later).copies, 1) << "of keys, with the first call that reads them";
+    EXPECT_GT(attention.device_bytes(), bytes);
+    EXPECT_EQ(attention.backward_workspace_bytes(false, true), attention.backward_workspace_bytes());
+    EXPECT_GE(attention.backward_workspace_bytes(), plain_bytes);
+    later = runtime_counts();
+    args.options = {};
+    attention.backward(args);
+    EXPECT_EQ(since(later).copies, 0);
+    args.options.deterministic = true;
+    attention.backward(args);
+    EXPECT_EQ(since(later).copies, 1);
+  }
+}
+
+// They read lists before the copy had run, now and then: gradients were zeros, or those of an earlier mask.
+TEST(MaskMemory, CallsThatGatherWaitForTheirLists) {
+  const Sm90Backend backend;
+  Operands operands;
+  FlexAttention attention(small_blocks(16, 4), kHeads, backend);
+  attention.forward(operands.forward());
+  static_cast<void>(attention.backward_workspace_bytes(false, true));
+  const RuntimeCounts before = runtime_counts();
+  attention.backward(operands.backward());
+  EXPECT_EQ(since(before).stream_waits, 1);
+  attention.backward(operands.backward());
+  EXPECT_EQ(since(before).stream_waits, 1) << "the first time";
+}
+
+// Masks for which the choice is not clear are prepared as ever, and plain calls of these do not differ.
+TEST(MaskMemory, ListsOfKeysAreMadeWhereTheyMayBeTheBetterOnes) {
+  const Sm90Backend backend;
+  for (const Mask& mask : {make_pack(1), small_blocks(128, 2), small_blocks(64, 3)}) {
+    Operands operands;
+    FlexAttention plain(mask, kHeads, backend), other(mask, kHeads, backend);
+    RuntimeCounts before = runtime_counts();
+    const int64_t bytes = plain.backward_workspace_bytes(false, true);
+    const int64_t copies = since(before).copies;
+    before = runtime_counts();
+    EXPECT_EQ(bytes, other.backward_workspace_bytes());
+    EXPECT_EQ(since(before).copies, copies);
+    AttnBackwardArgs args = operands.backward();
+    args.options.softcap = 5;
+    before = runtime_counts();
+    plain.backward(args);
+    EXPECT_EQ(since(before).copies, 0) << "all is there";
   }
 }
 

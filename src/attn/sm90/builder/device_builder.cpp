@@ -3,16 +3,11 @@
 
 #include "attn/sm90/builder/device_builder.hpp"
 
-#include <atomic>
-
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/builder/launch.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "core/require.hpp"
-#include "cuda/check.hpp"
 #include "cuda/graph_lifetime.hpp"
-#include "schedule/builder/report_text.hpp"
-#include "tangram/error.hpp"
 
 namespace tangram::sm90::builder {
 
@@ -21,23 +16,14 @@ DeviceBuilder::DeviceBuilder(const schedule::ImageLayout& layout, const AttnShap
     : shape_(shape),
       layout_(layout, shape, forward, backward::kTileShape, capacity, gpu_of_current_device()),
       memory_(cuda::DeviceBuffer::zeros(layout_.bytes())) {
-  void* board = nullptr;
-  cuda::check(cudaHostAlloc(&board, sizeof(Report), cudaHostAllocDefault), "cudaHostAlloc");
-  board_.reset(new (board) Report());
   build_ = layout_.at(memory_.as<std::byte>(), image);
-}
-
-void DeviceBuilder::FreeHost::operator()(Report* board) const {
-  const cuda::AllowAllocationDuringCapture allow;  // to free
-  static_cast<void>(cudaFreeHost(board));
 }
 
 void DeviceBuilder::build(const MaskData& data, cudaStream_t stream) {
   if (const auto* documents = std::get_if<CuSeqlens>(&data)) build_documents(*documents, stream);
   if (const auto* table = std::get_if<BlockTable>(&data)) build_blocks(*table, stream);
   if (const auto* list = std::get_if<RangeList>(&data)) build_ranges(*list, stream);
-  cuda::check(cudaMemcpyAsync(board_.get(), &build_.state->report, sizeof(Report), cudaMemcpyDeviceToHost, stream),
-              "cudaMemcpyAsync");
+  board_.copy(&build_.state->report, stream);
 }
 
 void DeviceBuilder::build_documents(const CuSeqlens& documents, cudaStream_t stream) {
@@ -64,6 +50,11 @@ void DeviceBuilder::build_blocks(const BlockTable& table, cudaStream_t stream) {
   constexpr int64_t kLeast = 16, kMost = int64_t{1} << 30;
   require(kLeast <= table.block_size && table.block_size <= kMost,
           "{}: block_size must be at least {} (got block_size={})", kName, kLeast, table.block_size);
+  require(
+      table.head_groups == 1,
+      "{}: blocks of head groups must be of a buffer made for blocks, MaskCapacity::block_size and head_groups (got "
+      "head_groups={})",
+      kName, table.head_groups);
   require(!table.causal || shape_.seqlen_q == shape_.seqlen_k,
           "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape_.seqlen_q,
           shape_.seqlen_k);
@@ -116,13 +107,6 @@ size_t DeviceBuilder::device_bytes() const {
   size_t bytes = memory_.bytes();
   for (const cuda::DeviceBuffer& bitmap : bitmaps_) bytes += bitmap.bytes();
   return bytes;
-}
-
-void DeviceBuilder::check() {
-  const int64_t num_refused = std::atomic_ref(board_->num_refused).load(std::memory_order_acquire);
-  if (num_refused == num_known_) return;
-  num_known_ = num_refused;
-  throw InvalidArgument(schedule::builder::report_text(*board_));
 }
 
 }  // namespace tangram::sm90::builder

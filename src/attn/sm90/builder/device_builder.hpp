@@ -7,9 +7,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <memory>
 #include <vector>
 
+#include "attn/sm90/builder/report_board.hpp"
 #include "cuda/device_buffer.hpp"
 #include "schedule/builder/build_layout.hpp"
 #include "tangram/mask_data.hpp"
@@ -33,17 +33,12 @@ class DeviceBuilder {
 
   /// Throws InvalidArgument for a mask that was refused since the last time that this was asked, as far as the host
   /// knows by now.
-  void check();
+  void check() { board_.check(); }
 
   size_t device_bytes() const;
-  size_t host_bytes() const { return sizeof(Report); }
+  size_t host_bytes() const { return ReportBoard::kBytes; }
 
  private:
-  using Report = schedule::builder::Report;
-  struct FreeHost {
-    void operator()(Report* board) const;
-  };
-
   void build_documents(const CuSeqlens& documents, cudaStream_t stream);
   void build_blocks(const BlockTable& table, cudaStream_t stream);
   void build_ranges(const RangeList& list, cudaStream_t stream);
@@ -51,10 +46,9 @@ class DeviceBuilder {
   AttnShape shape_;
   schedule::builder::BuildLayout layout_;
   cuda::DeviceBuffer memory_;
-  std::unique_ptr<Report, FreeHost> board_;
+  ReportBoard board_;
   schedule::builder::Build build_;
   std::vector<cuda::DeviceBuffer> bitmaps_;  // of blocks, each larger than those before, which graphs may hold
-  int64_t num_known_ = 0;                    // masks refused
 };
 
 }  // namespace tangram::sm90::builder

@@ -14,6 +14,9 @@ void launch_build(const Build& build, const Documents& documents, cudaStream_t s
 /// Likewise of chosen blocks.
 void launch_build(const Build& build, const Blocks& blocks, cudaStream_t stream);
 
+/// Likewise of chosen blocks for kernels that gather.
+void launch_build(const BlockBuild& build, const BlockLists& lists, cudaStream_t stream);
+
 /// Likewise of any typed ranges.
 void launch_build(const Build& build, const Ranges& ranges, cudaStream_t stream);
 

@@ -3,6 +3,7 @@
 // Parameters of the kernels that build lists of masks, as plain data that host and device agree on.
 #pragma once
 
+#include "schedule/builder/block_lists.hpp"
 #include "schedule/builder/blocks.hpp"
 #include "schedule/builder/documents.hpp"
 #include "schedule/builder/places.hpp"
@@ -10,6 +11,8 @@
 
 namespace tangram::sm90::builder {
 
+using schedule::builder::BlockBuild;
+using schedule::builder::BlockLists;
 using schedule::builder::Blocks;
 using schedule::builder::Build;
 using schedule::builder::Documents;
@@ -28,6 +31,11 @@ struct RangeParams {
 struct BlockParams {
   Build build;
   Blocks blocks;
+};
+
+struct BlockListParams {
+  BlockBuild build;
+  BlockLists lists;
 };
 
 }  // namespace tangram::sm90::builder

@@ -66,11 +66,11 @@ bool takes(const AttnBackwardArgs& args, bool late_keys) {
          args.places.of_key == nullptr && !args.accumulate_dq && !args.accumulate_dkv;
 }
 
-void enqueue(const DeviceGroupList& list, const AttnShape& shape, const AttnBackwardArgs& args, void* workspace,
+void enqueue(const GroupListView& lists, const AttnShape& shape, const AttnBackwardArgs& args, void* workspace,
              cudaStream_t stream) {
   Params params{};
   EdgeParams edge{};
-  list.fill(params, edge, workspace);
+  fill(params, edge, lists, shape, workspace);
   fill_maps(params, shape, args);
   fill_edge(edge, args);
   params.dq = args.dq.data;
@@ -81,7 +81,7 @@ void enqueue(const DeviceGroupList& list, const AttnShape& shape, const AttnBack
   params.scale_log2 = params.softmax_scale * std::numbers::log2e_v<float>;
   const int64_t free_sms = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   launch(shape.dtype == DType::kFloat16, shape.head_dim, params, edge,
-         static_cast<int>(std::min(free_sms, list.num_items())), stream);
+         static_cast<int>(std::min(free_sms, lists.num_all_items())), stream);
 }
 
 }  // namespace tangram::sm90::query_backward

@@ -16,7 +16,7 @@ namespace tangram::sm90::query_backward {
 bool takes(const AttnBackwardArgs& args, bool late_keys);
 
 /// Enqueues the call, whose arguments have been checked.
-void enqueue(const DeviceGroupList& list, const AttnShape& shape, const AttnBackwardArgs& args, void* workspace,
+void enqueue(const GroupListView& lists, const AttnShape& shape, const AttnBackwardArgs& args, void* workspace,
              cudaStream_t stream);
 
 }  // namespace tangram::sm90::query_backward

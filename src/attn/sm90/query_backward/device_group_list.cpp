@@ -62,6 +62,100 @@ struct CallLayout {
   }
 };
 
+constexpr int64_t kTileKeys = backward::kTileShape.block_m, kTileQueries = backward::kTileShape.block_n;
+// By as much the estimate may be wrong, see choose_groups_early.
+constexpr double kClearGain = 2;
+// Words of what it counts in: of a million rows 2^21.
+constexpr size_t kMostWords = size_t{1} << 22;
+
+double visible_cells(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+  const double heads = static_cast<double>(shape.num_heads_q) / static_cast<double>(masks.size());
+  double visible = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    for (const AttnSlice& slice : slices) visible += static_cast<double>(area(slice)) * heads;
+  }
+  return visible;
+}
+
+/// What these kernels take at least, if all steps were full, in steps of the others; negative: they cannot take the
+/// masks.
+double least_cost(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+  if (!has_exact_kernels(shape.head_dim, shape.head_dim_v)) return -1;
+  for (const std::span<const AttnSlice> slices : masks) {
+    if (!std::ranges::all_of(slices, has_whole_groups)) return -1;  // most masks end here
+  }
+  const double items = static_cast<double>(num_tiles(shape)) * (shape.num_heads_q / packed_heads(shape));
+  return kStepCost * visible_cells(masks, shape) / (kRows * kKeys) + kItemCost * items;
+}
+
+/// If no two slices shared a step. A tile of queries touches two tiles of keys more, and one for its diagonals, than
+/// what it shows would fill.
+double most_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+  const auto touched = [](const Range& range, int64_t tile) {
+    return range.empty() ? 0 : (range.end - 1) / tile - range.begin / tile + 1;
+  };
+  double steps = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    for (const AttnSlice& slice : slices) {
+      const auto rows = static_cast<double>(touched(slice.q_range, kTileQueries));
+      const double full = static_cast<double>(area(slice)) / (kTileQueries * kTileKeys);
+      steps += std::min(rows * static_cast<double>(touched(slice.k_range, kTileKeys)), full + 3 * rows);
+    }
+  }
+  return steps * shape.num_heads_q / static_cast<double>(masks.size());
+}
+
+/// As if tiles began at multiples of their rows.
+double estimate_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+  const auto words = static_cast<size_t>((shape.seqlen_k + 64 * kTileKeys - 1) / (64 * kTileKeys));
+  const auto tiles = static_cast<size_t>((shape.seqlen_q + kTileQueries - 1) / kTileQueries);
+  if (words * tiles > kMostWords) return 0;
+  std::vector<uint64_t> seen;  // of each tile of queries those of keys
+  double steps = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    seen.assign(words * tiles, 0);
+    for (const AttnSlice& slice : slices) {
+      for (int64_t begin = slice.q_range.begin; begin < slice.q_range.end;) {
+        const int64_t end = std::min(slice.q_range.end, (begin / kTileQueries + 1) * kTileQueries);
+        const Range keys{slice.keys_of(begin).begin, slice.keys_of(end - 1).end};
+        uint64_t* const row = seen.data() + static_cast<size_t>(begin / kTileQueries) * words;
+        for (int64_t tile = keys.begin / kTileKeys; tile * kTileKeys < keys.end; ++tile) {
+          row[tile / 64] |= uint64_t{1} << tile % 64;
+        }
+        begin = end;
+      }
+    }
+    int64_t pairs = 0;
+    for (const uint64_t word : seen) pairs += std::popcount(word);
+    steps += static_cast<double>(pairs) * shape.num_heads_q / static_cast<double>(masks.size());
+  }
+  return steps;
+}
+
+/// `least`: least_cost() of the masks.
+std::unique_ptr<DeviceGroupList> choose(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
+                                        double least, double steps_at_rest, double least_gain) {
+  constexpr double kCells = kTileKeys * kTileQueries;
+  if (steps_at_rest * kCells < kLeastWaste * visible_cells(masks, shape)) return nullptr;
+  if (least_gain * least > steps_at_rest) return nullptr;
+  const int pack = packed_heads(shape);
+  const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
+  std::vector<schedule::GroupList> lists;
+  double cost = 0;
+  for (const std::span<const AttnSlice> slices : masks) {
+    std::optional<schedule::GroupList> list =
+        schedule::group_items(schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, {kRows / pack, kKeys}));
+    if (!list || num_tiles(shape) * (shape.num_heads_q / pack) >= (int64_t{1} << 31) - 65536) return nullptr;
+    for (const GroupItem& item : list->items) {
+      cost += (kStepCost * static_cast<double>(steps_of(item)) + kItemCost) * groups_per_mask;
+    }
+    if (least_gain * cost >= steps_at_rest) return nullptr;
+    lists.push_back(std::move(*list));
+  }
+  return std::make_unique<DeviceGroupList>(lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask),
+                                           shape);
+}
+
 }  // namespace
 
 DeviceGroupList::DeviceGroupList(const schedule::GroupList& list, const AttnShape& shape)
@@ -77,67 +171,68 @@ DeviceGroupList::DeviceGroupList(const schedule::GroupList& list, const AttnShap
   lists_.upload();
 }
 
-void DeviceGroupList::fill(Params& params, EdgeParams& edge, void* workspace) const {
-  const int pack = packed_heads(shape_);
-  const CallLayout layout(shape_, workspace);
-  params.stats = edge.stats = layout.stats;
-  params.dk_sums = edge.dk_sums = layout.sums;
-  params.dv_sums = layout.sums + num_sums(shape_) / 2;
-  params.ticket = edge.ticket = layout.ticket;
-  params.items = lists_.at<GroupItem>(items_);
-  params.groups = lists_.at<int32_t>(groups_);
-  params.masks = lists_.at<schedule::RowBits>(masks_);
-  params.num_items = num_items_;
-  params.num_head_groups = num_head_groups_;
-  edge.num_head_groups = shape_.num_heads_q / pack;
-  params.num_tiles = edge.num_tiles = static_cast<int32_t>(num_tiles(shape_));
-  params.num_key_groups = edge.num_key_groups = num_key_groups(shape_);
-  params.pack_log2 = edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
-  params.heads_per_kv = shape_.num_heads_q / shape_.num_heads_kv;
-  const int64_t bytes_of_key = int64_t{2} * shape_.head_dim * (2 + 4);  // keys, values and both sums
-  params.groups_per_section = 1;
+GroupListView DeviceGroupList::view() const {
+  GroupListView view{lists_.at<GroupItem>(items_),
+                     lists_.at<int32_t>(groups_),
+                     lists_.at<schedule::RowBits>(masks_),
+                     num_items_,
+                     num_head_groups_,
+                     1};
   if (num_head_groups_ > 1) {
+    const int64_t bytes_of_key = int64_t{2} * shape_.head_dim * (2 + 4);  // keys, values and both sums
+    const int pack = packed_heads(shape_);
     // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
     const int64_t heads = std::max<int64_t>(gpu_of_current_device().l2_bytes / (shape_.seqlen_k * bytes_of_key + 1), 1);
-    const int64_t most = heads * (params.heads_per_kv / pack);
-    params.groups_per_section = static_cast<int32_t>(
+    const int64_t most = heads * (shape_.num_heads_q / shape_.num_heads_kv / pack);
+    view.groups_per_section = static_cast<int32_t>(
         std::min<int64_t>(groups_per_section(shape_, bytes_of_key, total_steps_, longest_steps_, pack), most));
   }
-  edge.seqlen_q = static_cast<int32_t>(shape_.seqlen_q);
-  edge.seqlen_k = static_cast<int32_t>(shape_.seqlen_k);
-  edge.num_heads_q = shape_.num_heads_q;
-  edge.num_heads_kv = shape_.num_heads_kv;
+  return view;
 }
 
-size_t DeviceGroupList::workspace_bytes() const { return CallLayout(shape_, nullptr).bytes; }
+size_t workspace_bytes(const AttnShape& shape) { return CallLayout(shape, nullptr).bytes; }
+
+void fill(Params& params, EdgeParams& edge, const GroupListView& lists, const AttnShape& shape, void* workspace) {
+  const int pack = packed_heads(shape);
+  const CallLayout layout(shape, workspace);
+  params.stats = edge.stats = layout.stats;
+  params.dk_sums = edge.dk_sums = layout.sums;
+  params.dv_sums = layout.sums + num_sums(shape) / 2;
+  params.ticket = edge.ticket = layout.ticket;
+  params.items = lists.items;
+  params.groups = lists.groups;
+  params.masks = lists.masks;
+  params.num_items = lists.num_items;
+  params.num_head_groups = lists.num_head_groups;
+  params.groups_per_section = lists.groups_per_section;
+  edge.num_head_groups = shape.num_heads_q / pack;
+  params.num_tiles = edge.num_tiles = static_cast<int32_t>(num_tiles(shape));
+  params.num_key_groups = edge.num_key_groups = num_key_groups(shape);
+  params.pack_log2 = edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
+  params.heads_per_kv = shape.num_heads_q / shape.num_heads_kv;
+  edge.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
+  edge.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
+  edge.num_heads_q = shape.num_heads_q;
+  edge.num_heads_kv = shape.num_heads_kv;
+}
+
+double steps_at_rest(const schedule::WorkList& work) {
+  double steps = 0;
+  for (const schedule::Item& item : work.items) steps += item.num_steps;
+  return steps;
+}
 
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
-                                               const AttnShape& shape, const schedule::WorkList& work) {
-  if (!has_exact_kernels(shape.head_dim, shape.head_dim_v)) return nullptr;
-  const int pack = packed_heads(shape);
-  const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
-  double visible = 0, steps_at_rest = 0;  // of all heads
-  for (const std::span<const AttnSlice> slices : masks) {
-    if (!std::ranges::all_of(slices, has_whole_groups)) return nullptr;  // most masks end here
-    for (const AttnSlice& slice : slices) visible += static_cast<double>(area(slice)) * pack * groups_per_mask;
-  }
-  for (const schedule::Item& item : work.items) steps_at_rest += item.num_steps;
-  constexpr double kCells = backward::kTileShape.block_m * backward::kTileShape.block_n;
-  if (steps_at_rest * kCells < kLeastWaste * visible) return nullptr;
-  std::vector<schedule::GroupList> lists;
-  double steps = 0;
-  for (const std::span<const AttnSlice> slices : masks) {
-    std::optional<schedule::GroupList> list =
-        schedule::group_items(schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, {kRows / pack, kKeys}));
-    if (!list || num_tiles(shape) * (shape.num_heads_q / pack) >= (int64_t{1} << 31) - 65536) return nullptr;
-    for (const GroupItem& item : list->items) {
-      steps += (kStepCost * static_cast<double>(steps_of(item)) + kItemCost) * groups_per_mask;
-    }
-    if (steps >= steps_at_rest) return nullptr;
-    lists.push_back(std::move(*list));
-  }
-  return std::make_unique<DeviceGroupList>(lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask),
-                                           shape);
+                                               const AttnShape& shape, double steps_at_rest) {
+  const double least = least_cost(masks, shape);
+  return least < 0 ? nullptr : choose(masks, shape, least, steps_at_rest, 1);
+}
+
+std::unique_ptr<DeviceGroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
+                                                     const AttnShape& shape) {
+  const double least = least_cost(masks, shape);
+  if (least < 0 || most_steps_at_rest(masks, shape) < kClearGain * least) return nullptr;
+  return choose(masks, shape, least, estimate_steps_at_rest(masks, shape), kClearGain);
 }
 
 }  // namespace tangram::sm90::query_backward

@@ -18,19 +18,36 @@
 
 namespace tangram::sm90::query_backward {
 
+/// What kernels walk, in device memory.
+struct GroupListView {
+  const GroupItem* items = nullptr;
+  const int32_t* groups = nullptr;
+  const schedule::RowBits* masks = nullptr;
+  int32_t num_items = 0;
+  int32_t num_head_groups = 1;  ///< each of which has all items; 1 where items name theirs
+  int32_t groups_per_section = 1;
+
+  /// Of all head groups.
+  int64_t num_all_items() const { return int64_t{num_items} * num_head_groups; }
+};
+
+/// What a call with masks of the shape computes in.
+size_t workspace_bytes(const AttnShape& shape);
+
+/// Fills in the pointers and sizes that come from the lists and the shape, and those of `workspace`: of
+/// workspace_bytes(), of any content, for one call at a time.
+void fill(Params& params, EdgeParams& edge, const GroupListView& lists, const AttnShape& shape, void* workspace);
+
 /// Uploaded on construction: calls allocate nothing.
 class DeviceGroupList {
  public:
   /// Throws CudaError.
   DeviceGroupList(const schedule::GroupList& list, const AttnShape& shape);
 
-  /// Fills in the pointers and sizes that come from the list and the shape, and those of `workspace`:
-  /// workspace_bytes(), of any content, for one call at a time.
-  void fill(Params& params, EdgeParams& edge, void* workspace) const;
-  size_t workspace_bytes() const;
-
-  /// Of all head groups.
-  int64_t num_items() const { return int64_t{num_items_} * num_head_groups_; }
+  GroupListView view() const;
+  /// Before each call that reads the list is put on `stream`. Throws CudaError.
+  void before_call(cudaStream_t stream) const { lists_.before_call(stream); }
+  size_t workspace_bytes() const { return query_backward::workspace_bytes(shape_); }
   size_t device_bytes() const { return lists_.device_bytes(); }
 
  private:
@@ -42,10 +59,19 @@ class DeviceGroupList {
   cuda::PackedArray items_, groups_, masks_;
 };
 
+/// Steps of the kernels that have keys at rest, of all heads.
+double steps_at_rest(const schedule::WorkList& work);
+
 /// The list for a mask, or masks of as many groups of heads, whose calls are predicted to end sooner with these kernels
-/// than with those that walk `work`; null for others, for other head dimensions, and where schedule::group_items has
-/// none.
+/// than with those that take so many steps; null for others, for other head dimensions, and where schedule::group_items
+/// has none.
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
-                                               const AttnShape& shape, const schedule::WorkList& work);
+                                               const AttnShape& shape, double steps_at_rest);
+
+/// The same without a list of work, only where these kernels are clearly faster: steps are counted as if tiles began at
+/// multiples of their rows, and tiles that follow the mask may be fewer. O(slices) for most masks, else of the tiles
+/// that slices touch.
+std::unique_ptr<DeviceGroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
+                                                     const AttnShape& shape);
 
 }  // namespace tangram::sm90::query_backward

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/block_buffer.hpp"
+
+#include <variant>
+#include <vector>
+
+#include "attn/sm90/builder/launch.hpp"
+#include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+#include "core/require.hpp"
+#include "cuda/graph_lifetime.hpp"
+#include "schedule/builder/block_build.hpp"
+
+namespace tangram::sm90 {
+namespace {
+
+/// Queries of a tile. Throws InvalidArgument for head dims that do not gather.
+int tile_rows_of(const AttnShape& shape) {
+  require(gathers_runs(shape.head_dim, shape.head_dim_v),
+          "MaskBuffer: blocks must be of heads that gather them, of 64 or 128 (got head_dim={}, head_dim_v={})",
+          shape.head_dim, shape.head_dim_v);
+  return schedule::kBlockTileRows / packed_heads(shape);
+}
+
+}  // namespace
+
+BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity)
+    : layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device()),
+      memory_(std::make_shared<Memory>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment),
+                                       cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout_)))),
+      build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {}
+
+void BlockBuffer::set(std::span<const std::span<const AttnSlice>> masks, cudaStream_t stream) {
+  check_refused();
+  require(!cuda::is_captured(stream),
+          "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");
+  std::vector<schedule::BlockMask> lists;
+  lists.reserve(masks.size());
+  for (const std::span<const AttnSlice> slices : masks) lists.push_back(layout_.make(slices));
+  layout_.check(lists);
+  if (ring_ == nullptr) ring_ = std::make_unique<cuda::PinnedRing>(layout_.bytes());
+  const size_t bytes = layout_.write(ring_->next(), lists);
+  ring_->copy_to(memory_->image.as<void>(), bytes, stream);
+  is_set_ = true;
+}
+
+void BlockBuffer::set(const MaskData& data, cudaStream_t stream) {
+  check_refused();
+  const auto* const table = std::get_if<BlockTable>(&data);
+  require(table != nullptr, "MaskBuffer: a buffer made for blocks must get them by set_blocks() or set() (got others)");
+  builder::launch_build(build_, schedule::builder::block_lists_of(layout_, *table), stream);
+  // Last, since kernels read lists before they wait for the kernel in front of them, but never before a copy.
+  memory_->board.copy(&build_.state->report, stream);
+  keep_while_graph_lives(stream);
+  is_set_ = true;
+}
+
+void BlockBuffer::fill(ForwardParams& params) const {
+  params.items = at<TileItem>(layout_.forward_items());
+  params.runs = at<TileRun>(layout_.runs());
+  params.counters = at<int32_t>(layout_.bytes());
+  params.num_items = static_cast<int32_t>(layout_.num_items());
+  const bool by_group = layout_.listed_head_groups() > 1;
+  params.item_groups = by_group ? at<int32_t>(layout_.item_groups()) : nullptr;
+  params.num_groups = by_group ? 1 : layout_.num_head_groups();
+  params.groups_per_section = by_group ? 1 : layout_.forward_section();
+}
+
+query_backward::GroupListView BlockBuffer::backward_lists() const {
+  const bool by_group = layout_.listed_head_groups() > 1;
+  return {at<schedule::GroupItem>(layout_.backward_items()),
+          groups(),
+          at<schedule::RowBits>(0),
+          static_cast<int32_t>(layout_.num_items()),
+          by_group ? 1 : layout_.num_head_groups(),
+          by_group ? 1 : layout_.backward_section()};
+}
+
+void BlockBuffer::keep_while_graph_lives(cudaStream_t stream) const { cuda::keep_while_graph_lives(stream, memory_); }
+
+bool BlockBuffer::is_held_by_graphs() const {
+  cuda::release_objects_of_ended_graphs();
+  return memory_.use_count() > 1;
+}
+
+size_t BlockBuffer::host_bytes() const {
+  return builder::ReportBoard::kBytes + (ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks);
+}
+
+}  // namespace tangram::sm90

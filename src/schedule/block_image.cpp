@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/block_image.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "core/require.hpp"
+#include "core/rounding.hpp"
+#include "schedule/tile_list.hpp"
+
+namespace tangram::schedule {
+namespace {
+
+constexpr size_t kAlignment = 256;
+static_assert(sizeof(GroupMask) == kAlignment);
+
+/// Places one array behind the other, each aligned.
+struct Offsets {
+  size_t end = 0;
+
+  template <class T>
+  size_t take(int64_t count) {
+    const size_t offset = round_up(end, kAlignment);
+    end = offset + static_cast<size_t>(count) * sizeof(T);
+    return offset;
+  }
+};
+
+/// Head groups whose share of `bytes_of_key` for each key of a K/V head `cache` holds; at least those of one.
+int64_t fitting(const AttnShape& shape, int64_t bytes_of_key, int64_t cache, int head_groups) {
+  const int64_t heads = cache / std::max<int64_t>(shape.seqlen_k * bytes_of_key, 1);
+  return std::max<int64_t>(heads, 1) * std::max(head_groups / shape.num_heads_kv, 1);
+}
+
+}  // namespace
+
+BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity,
+                                   const GpuModel& gpu)
+    : shape_(shape),
+      capacity_(capacity),
+      tile_rows_(tile_rows),
+      num_head_groups_(shape.num_heads_q * tile_rows / kBlockTileRows),
+      num_tiles_((shape.seqlen_q + tile_rows - 1) / tile_rows) {
+  if (capacity_.slices == 0) capacity_.slices = capacity_.documents;
+  constexpr int64_t kMost = int64_t{1} << 28;
+  require(0 < capacity_.slices && capacity_.slices <= kMost,
+          "MaskBuffer: slices must be positive and at most {} (got slices={})", kMost, capacity_.slices);
+  require(capacity.block_size > 0 && capacity.block_size % std::max(tile_rows, kGroupKeys) == 0,
+          "MaskBuffer: blocks must be multiples of {} rows, the queries of a tile or {} keys (got block_size={})",
+          std::max(tile_rows, kGroupKeys), kGroupKeys, capacity.block_size);
+  require(shape.seqlen_k % kGroupKeys == 0, "MaskBuffer: blocks must be of a multiple of {} keys (got seqlen_k={})",
+          kGroupKeys, shape.seqlen_k);
+  require(!capacity.deterministic, "MaskBuffer: blocks must not be of deterministic calls (got deterministic=true)");
+  require(capacity.head_groups > 0 && shape.num_heads_kv % capacity.head_groups == 0,
+          "MaskBuffer: head_groups must divide num_heads_kv (got head_groups={}, num_heads_kv={})",
+          capacity.head_groups, shape.num_heads_kv);
+  max_groups_ = capacity_.slices * (capacity.block_size / kGroupKeys);
+  const int64_t all_tiles = num_tiles_ * capacity.head_groups;
+  max_masks_ = std::max(2, tile_rows / kGroupKeys) * all_tiles + max_groups_ / 8;
+  // A section lasts four times as long as its longest item where items are alike.
+  const int64_t balanced = num_tiles_ == 0 ? 1 : (4 * int64_t{gpu.multiprocessors} + num_tiles_ - 1) / num_tiles_;
+  const auto section = [&](int64_t bytes_of_key, int64_t most) {
+    const int64_t wanted = std::max(fitting(shape, bytes_of_key, kept_in_l2(gpu), num_head_groups_), balanced);
+    return static_cast<int>(std::clamp<int64_t>(wanted, 1, std::min<int64_t>(most, num_head_groups_)));
+  };
+  sections_[0] = section(int64_t{2} * (shape.head_dim + shape.head_dim_v), num_head_groups_);
+  // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
+  const int64_t bytes_with_sums = int64_t{2} * shape.head_dim * (2 + 4);
+  sections_[1] = section(bytes_with_sums, fitting(shape, bytes_with_sums, gpu.l2_bytes, num_head_groups_));
+  const bool forward = capacity.passes != AttnPasses::kBackward, backward = capacity.passes != AttnPasses::kForward;
+  Offsets at;
+  forward_items_ = at.take<TileItem>(forward ? num_items() : 0);
+  item_groups_ = at.take<int32_t>(forward ? num_items() : 0);
+  backward_items_ = at.take<GroupItem>(backward ? num_items() : 0);
+  runs_ = at.take<TileRun>(forward ? kBlockRunsPerTile * all_tiles : 0);
+  diagonal_masks_ = at.take<GroupMask>(backward ? kDiagonalMasks : 0);
+  groups_ = at.take<int32_t>(max_groups_ + max_backward_groups());
+  at.take<GroupMask>(backward ? max_masks_ : 0);
+  bytes_ = round_up(at.end, kAlignment);
+  require(num_items() < (int64_t{1} << 31) - 65536 && bytes_ < size_t{1} << 33,
+          "MaskBuffer: lists must stay below 8 GiB (got slices={}, block_size={}, {} bytes)", capacity_.slices,
+          capacity.block_size, bytes_);
+}
+
+BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
+  const TileList tiles = build_tile_list(slices, shape_.seqlen_q, shape_.seqlen_k, {tile_rows_, kBlockStepKeys, false});
+  std::optional<GroupList> groups;
+  if (capacity_.passes != AttnPasses::kForward) groups = group_items(tiles, true);
+  BlockMask mask;
+  if (capacity_.passes != AttnPasses::kBackward) mask.forward = gather_all_runs(tiles);
+  const auto is_simple = [&](const TileItem& item) {
+    return item.run_end - item.run_begin <= kBlockRunsPerTile &&
+           std::all_of(mask.forward.runs.begin() + item.run_begin, mask.forward.runs.begin() + item.run_end,
+                       [](const TileRun& run) { return run.interval_begin < 0; });
+  };
+  require(
+      (groups || capacity_.passes == AttnPasses::kForward) && std::ranges::all_of(mask.forward.items, is_simple),
+      "MaskBuffer::set: a mask of blocks must be such that tiles of {} queries see whole groups of {} keys, but for "
+      "few (got one of {} slices)",
+      tile_rows_, kGroupKeys, slices.size());
+  if (groups) mask.backward = std::move(*groups);
+  return mask;
+}
+
+void BlockImageLayout::check(std::span<const BlockMask> masks) const {
+  require(masks.size() == static_cast<size_t>(capacity_.head_groups),
+          "MaskBuffer::set: needs a mask for each of the buffer's head groups, {} (got {})", capacity_.head_groups,
+          masks.size());
+  int64_t forward = 0, backward = 0, num_masks = 0;
+  for (const BlockMask& mask : masks) {
+    forward += static_cast<int64_t>(mask.forward.groups.size());
+    backward += static_cast<int64_t>(mask.backward.groups.size());
+    num_masks += static_cast<int64_t>(mask.backward.masks.size());
+  }
+  require(
+      forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
+      "MaskBuffer::set: the mask must fit the buffer, more slices make room (got {} groups of {} keys, room for {}, "
+      "slices={})",
+      std::max(forward, backward), kGroupKeys, forward > max_groups_ ? max_groups_ : max_backward_groups(),
+      capacity_.slices);
+}
+
+template <class Cost>
+std::vector<BlockImageLayout::Place> BlockImageLayout::order(std::span<const BlockMask> masks, int section,
+                                                             const Cost& cost) const {
+  const int listed = listed_head_groups(), groups_per_mask = listed / static_cast<int>(masks.size());
+  struct Key {
+    int64_t cost = 0, tile = 0;
+    Place place;
+  };
+  std::vector<Place> places;
+  std::vector<Key> keys;
+  for (int begin = 0; begin < listed; begin += section) {
+    keys.clear();
+    for (int group = begin; group < std::min(begin + section, listed); ++group) {
+      const BlockMask& mask = masks[static_cast<size_t>(group / groups_per_mask)];
+      for (int64_t item = 0; item < num_tiles_; ++item) {
+        const auto [of_item, row] = cost(mask, static_cast<size_t>(item));
+        keys.push_back({of_item, row / tile_rows_, {group, item}});
+      }
+    }
+    std::ranges::sort(keys, [](const Key& a, const Key& b) {
+      if (a.cost != b.cost) return a.cost > b.cost;
+      return a.tile != b.tile ? a.tile < b.tile : a.place.head_group < b.place.head_group;
+    });
+    for (const Key& key : keys) places.push_back(key.place);
+  }
+  return places;
+}
+
+size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) const {
+  const int listed = listed_head_groups(), groups_per_mask = listed / static_cast<int>(masks.size());
+  const auto array = [&]<class T>(size_t offset, T) { return reinterpret_cast<T*>(to + offset); };
+  int32_t* const groups = array(groups_, int32_t{});
+  const auto base = static_cast<int32_t>(groups_ / sizeof(int32_t));
+  std::vector<int32_t> first_group[2];  // of each mask, in the image
+  int32_t end = 0;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const BlockMask& mask : masks) {
+      const std::vector<int32_t>& of_mask = pass == 0 ? mask.forward.groups : mask.backward.groups;
+      first_group[pass].push_back(base + end);
+      std::ranges::copy(of_mask, groups + end);
+      end += static_cast<int32_t>(of_mask.size());
+    }
+  }
+  const size_t masks_at = round_up(groups_ + static_cast<size_t>(end) * sizeof(int32_t), kAlignment);
+  std::vector<int32_t> first_mask;
+  size_t bytes = masks_at;
+  for (const BlockMask& mask : masks) {
+    first_mask.push_back(static_cast<int32_t>(bytes / sizeof(GroupMask)));
+    std::ranges::copy(mask.backward.masks, array(bytes, GroupMask{}));
+    bytes += mask.backward.masks.size() * sizeof(GroupMask);
+  }
+  if (capacity_.passes != AttnPasses::kBackward) {
+    const auto steps = [](const BlockMask& mask, size_t i) {
+      const TileItem& item = mask.forward.items[i];
+      return std::pair(item_steps(item, mask.forward.runs, kBlockStepKeys), int64_t{item.row_begin});
+    };
+    TileItem* item = array(forward_items_, TileItem{});
+    int32_t* item_group = array(item_groups_, int32_t{});
+    for (const Place& place : order(masks, forward_section(), steps)) {
+      const auto m = static_cast<size_t>(place.head_group / groups_per_mask);
+      *item = masks[m].forward.items[static_cast<size_t>(place.item)];
+      const auto slot =
+          static_cast<int32_t>(static_cast<int64_t>(m) * num_tiles_ + item->row_begin / tile_rows_) * kBlockRunsPerTile;
+      TileRun* const runs = array(runs_, TileRun{}) + slot;
+      for (int32_t r = 0; r < item->run_end - item->run_begin; ++r) {
+        runs[r] = masks[m].forward.runs[static_cast<size_t>(item->run_begin + r)];
+        if (runs[r].group_begin >= 0) runs[r].group_begin += first_group[0][m];
+      }
+      item->run_end = slot + item->run_end - item->run_begin;
+      item->run_begin = slot;
+      ++item;
+      *item_group++ = place.head_group;
+    }
+  }
+  if (capacity_.passes != AttnPasses::kForward) {
+    const auto num_groups = [](const BlockMask& mask, size_t i) {
+      const GroupItem& item = mask.backward.items[i];
+      return std::pair(int64_t{item.num_groups}, int64_t{item.row_begin});
+    };
+    GroupItem* item = array(backward_items_, GroupItem{});
+    for (const Place& place : order(masks, backward_section(), num_groups)) {
+      const auto m = static_cast<size_t>(place.head_group / groups_per_mask);
+      *item = masks[m].backward.items[static_cast<size_t>(place.item)];
+      item->group_begin += first_group[1][m];
+      item->mask_begin += first_mask[m];
+      item->head_group = listed > 1 ? place.head_group : -1;
+      ++item;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace tangram::schedule

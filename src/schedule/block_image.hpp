@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// All lists of a mask of small blocks in one block of memory, for the kernels that gather keys: what mask_image.hpp is
+// for those that do not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "machine/gpu_model.hpp"
+#include "schedule/gather_runs.hpp"
+#include "schedule/group_items.hpp"
+#include "tangram/attn_shape.hpp"
+#include "tangram/mask_capacity.hpp"
+#include "tangram/slice.hpp"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+/// Packed rows of a tile, and keys of a step.
+inline constexpr int kBlockTileRows = 128, kBlockStepKeys = 128;
+/// A gathered run, and those of keys that only some rows of a tile see.
+inline constexpr int kBlockRunsPerTile = 3;
+/// Masks of groups on the diagonal, of blocks that are causal: see BlockBuild.
+inline constexpr int kDiagonalMasks = 8;
+
+/// What one mask shows, tile by tile.
+struct BlockMask {
+  GatheredList forward;
+  GroupList backward;
+};
+
+/// NOTE [block image] Every tile of every head group has an item in both passes, whatever the mask, so that what is
+/// launched does not depend on it. Where head groups have masks of their own items name theirs, and the order of work
+/// is that of the lists: sections of head groups, in a section the items with most to do first, of equal ones those at
+/// the same place. Else items are listed once, and kernels walk head groups in sections of as many. Runs have places
+/// of their own for each mask and tile. Both passes point into one array of groups of keys; indices of groups and masks
+/// count from the begin of the image, since these arrays end it and are as long as the mask wants.
+class BlockImageLayout {
+ public:
+  /// `tile_rows`: queries of a tile. Throws InvalidArgument for a capacity that blocks cannot have.
+  BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity, const GpuModel& gpu);
+
+  /// Of the largest image.
+  size_t bytes() const { return bytes_; }
+
+  /// What the host makes of a mask; throws InvalidArgument for one whose tiles do not see groups of keys, named.
+  BlockMask make(std::span<const AttnSlice> slices) const;
+  /// Throws InvalidArgument, naming what is too much, unless the masks fit.
+  void check(std::span<const BlockMask> masks) const;
+  /// Writes the image of masks that were checked, one for each head group of the capacity, to `to`, of bytes(), aligned
+  /// to 256. Returns how many bytes it has; what lies between its arrays is left as it was.
+  size_t write(std::byte* to, std::span<const BlockMask> masks) const;
+
+  // Offsets in bytes.
+  size_t forward_items() const { return forward_items_; }
+  size_t item_groups() const { return item_groups_; }
+  size_t backward_items() const { return backward_items_; }
+  size_t runs() const { return runs_; }
+  size_t diagonal_masks() const { return diagonal_masks_; }
+  size_t groups() const { return groups_; }
+
+  const AttnShape& shape() const { return shape_; }
+  const MaskCapacity& capacity() const { return capacity_; }
+  int tile_rows() const { return tile_rows_; }
+  int64_t num_tiles() const { return num_tiles_; }
+  /// Groups of query heads that share tiles.
+  int num_head_groups() const { return num_head_groups_; }
+  /// Of them those for which items are listed: all, or one that stands for all.
+  int listed_head_groups() const { return capacity_.head_groups > 1 ? num_head_groups_ : 1; }
+  int64_t num_items() const { return num_tiles_ * listed_head_groups(); }
+  /// Head groups of a section: keys and values, and backward their sums too, of these share the L2 cache.
+  int forward_section() const { return sections_[0]; }
+  int backward_section() const { return sections_[1]; }
+  /// Groups of keys of all masks, forward. Backward tiles of a block may list them one by one in masks of the host, of
+  /// which the last ones differ where blocks are causal.
+  int64_t max_groups() const { return max_groups_; }
+  int64_t max_backward_groups() const { return max_groups_ * (capacity_.block_size / tile_rows_); }
+  int64_t max_masks() const { return max_masks_; }
+
+ private:
+  struct Place {
+    int head_group = 0;
+    int64_t item = 0;  // of its mask's list
+  };
+  template <class Cost>
+  std::vector<Place> order(std::span<const BlockMask> masks, int section, const Cost& cost) const;
+
+  AttnShape shape_;
+  MaskCapacity capacity_;
+  int tile_rows_ = 0, num_head_groups_ = 0;
+  int64_t num_tiles_ = 0, max_groups_ = 0, max_masks_ = 0;
+  int sections_[2] = {1, 1};
+  size_t forward_items_ = 0, item_groups_ = 0, backward_items_ = 0, runs_ = 0, diagonal_masks_ = 0, groups_ = 0;
+  size_t bytes_ = 0;
+};
+
+}  // namespace tangram::schedule

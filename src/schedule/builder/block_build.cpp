@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/builder/block_build.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "core/require.hpp"
+#include "core/rounding.hpp"
+
+namespace tangram::schedule::builder {
+namespace {
+
+int64_t blocks_of(int64_t rows, int64_t block) { return (rows + block - 1) / block; }
+
+/// Calls place(pointer, entries) for all arrays to work in.
+template <class Place>
+void place_arrays(const BlockImageLayout& image, BlockBuild& build, const Place& place) {
+  const AttnShape& shape = image.shape();
+  const int64_t block = image.capacity().block_size, masks = image.capacity().head_groups;
+  const int64_t lines = masks * blocks_of(shape.seqlen_q, block);
+  place(build.state, 1);
+  place(build.words, lines * blocks_of(blocks_of(shape.seqlen_k, block), 32));
+  place(build.num_full, lines);
+  place(build.first_group, lines + 1);
+  place(build.has_diagonal, lines);
+  for (int32_t*& costs : build.costs) place(costs, masks * image.num_tiles());
+}
+
+}  // namespace
+
+size_t block_build_bytes(const BlockImageLayout& image) {
+  BlockBuild build;
+  size_t end = 0;
+  place_arrays(image, build, [&](auto& pointer, int64_t count) {
+    end = round_up(end + static_cast<size_t>(count) * sizeof(*pointer), 256);
+  });
+  return end;
+}
+
+BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std::byte* to) {
+  BlockBuild build;
+  build.has_forward = image.capacity().passes != AttnPasses::kBackward;
+  build.has_backward = image.capacity().passes != AttnPasses::kForward;
+  build.seqlen_q = static_cast<int32_t>(image.shape().seqlen_q);
+  build.seqlen_k = static_cast<int32_t>(image.shape().seqlen_k);
+  build.tile_rows = image.tile_rows();
+  build.num_tiles = static_cast<int32_t>(image.num_tiles());
+  build.head_groups = image.capacity().head_groups;
+  build.listed_head_groups = image.listed_head_groups();
+  build.sections[0] = image.forward_section();
+  build.sections[1] = image.backward_section();
+  size_t end = 0;
+  const auto at = [](auto*& pointer, std::byte* from, size_t offset) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(from + offset);
+  };
+  place_arrays(image, build, [&](auto& pointer, int64_t count) {
+    at(pointer, memory, end);
+    end = round_up(end + static_cast<size_t>(count) * sizeof(*pointer), 256);
+  });
+  at(build.forward_items, to, image.forward_items());
+  at(build.item_groups, to, image.item_groups());
+  at(build.backward_items, to, image.backward_items());
+  at(build.runs, to, image.runs());
+  at(build.diagonal_masks, to, image.diagonal_masks());
+  at(build.groups, to, image.groups());
+  build.groups_index = static_cast<int32_t>(image.groups() / sizeof(int32_t));
+  build.masks_index = static_cast<int32_t>(image.diagonal_masks() / sizeof(GroupMask));
+  return build;
+}
+
+BlockLists block_lists_of(const BlockImageLayout& image, const BlockTable& table) {
+  constexpr const char* kName = "MaskBuffer::set_blocks";
+  const AttnShape& shape = image.shape();
+  const MaskCapacity& capacity = image.capacity();
+  const int64_t least = capacity.block_size, multiple = std::max(image.tile_rows(), kGroupKeys);
+  require(table.head_groups == capacity.head_groups,
+          "{}: tables must be of the buffer's head groups, {} (got head_groups={})", kName, capacity.head_groups,
+          table.head_groups);
+  require(least <= table.block_size && table.block_size <= int64_t{1} << 30 && table.block_size % multiple == 0,
+          "{}: block_size must be at least that of the buffer, {}, and a multiple of {} (got block_size={})", kName,
+          least, multiple, table.block_size);
+  require(!table.causal || shape.seqlen_q == shape.seqlen_k,
+          "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape.seqlen_q,
+          shape.seqlen_k);
+  const int64_t rows = blocks_of(shape.seqlen_q, table.block_size), lines = rows * capacity.head_groups;
+  require(
+      table.width >= 0 && (lines == 0 || table.width <= image.max_groups() / (table.block_size / kGroupKeys) / lines),
+      "{}: the mask must fit the buffer, more slices make room (got {} x {} query blocks of up to {} blocks of {}, "
+      "room for {} blocks of {})",
+      kName, capacity.head_groups, rows, table.width, table.block_size, capacity.slices, least);
+  require(table.indices != nullptr || lines * table.width == 0, "{}: needs block indices (got none)", kName);
+  BlockLists lists;
+  lists.indices = table.indices;
+  lists.is_wide = table.is_int64;
+  lists.width = static_cast<int32_t>(table.width);
+  lists.block = static_cast<int32_t>(table.block_size);
+  lists.causal = table.causal;
+  lists.num_key_blocks = static_cast<int32_t>(blocks_of(shape.seqlen_k, table.block_size));
+  lists.lines_per_mask = static_cast<int32_t>(rows);
+  lists.num_lines = static_cast<int32_t>(lines);
+  lists.words_per_line = static_cast<int32_t>(blocks_of(lists.num_key_blocks, 32));
+  return lists;
+}
+
+}  // namespace tangram::schedule::builder

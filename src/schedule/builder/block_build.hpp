@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Where images of chosen blocks are worked on, and which tables an image has room for.
+#pragma once
+
+#include <cstddef>
+
+#include "schedule/builder/block_lists.hpp"
+#include "tangram/mask_data.hpp"
+
+namespace tangram::schedule::builder {
+
+/// Of the memory to work in, which begins as zeros.
+size_t block_build_bytes(const BlockImageLayout& image);
+
+/// With these two pieces of memory, aligned to 256.
+BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std::byte* to);
+
+/// Throws InvalidArgument for what can be seen without the indices: a table of other head groups than the image's, of
+/// blocks that are smaller than its, or one that has no room.
+BlockLists block_lists_of(const BlockImageLayout& image, const BlockTable& table);
+
+}  // namespace tangram::schedule::builder

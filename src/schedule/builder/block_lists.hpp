@@ -1,0 +1,338 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The image of chosen blocks for kernels that gather (NOTE [block image]), out of a table of which each head group has
+// one. A line is a block of queries of one head group; a bitmap says which blocks of keys it sees, whose groups of 16
+// keys are what its tiles list, in the order of keys. In steps, each of which all teams have done before the next
+// begins: clear, mark, count, place, fill.
+#pragma once
+
+#include <cstdint>
+
+#include "schedule/block_image.hpp"
+#include "schedule/builder/blocks.hpp"
+
+namespace tangram::schedule::builder {
+
+/// What changes from mask to mask; of any content before but for `report`.
+struct BlockState {
+  Report report;
+  uint32_t first_problem;
+  bool refused;
+};
+
+/// Pointers and sizes that are the same for every mask of a buffer.
+struct BlockBuild {
+  BlockState* state = nullptr;
+  bool has_forward = false, has_backward = false;
+  int32_t seqlen_q = 0, seqlen_k = 0;
+  int32_t tile_rows = 0, num_tiles = 0;
+  int32_t head_groups = 1;         ///< masks
+  int32_t listed_head_groups = 1;  ///< for which items are listed, as many for each mask
+  int32_t sections[2] = {1, 1};
+  // To work in: of lines of the smallest blocks.
+  uint32_t* words = nullptr;       ///< [lines, words of a line]
+  int32_t* num_full = nullptr;     ///< [lines] groups of keys that all their rows see
+  int32_t* first_group = nullptr;  ///< [lines + 1] how many are listed, then where the list begins
+  uint8_t* has_diagonal = nullptr;
+  int32_t* costs[2] = {};  ///< [head_groups, num_tiles] of each pass: steps, groups
+  // The image.
+  TileItem* forward_items = nullptr;
+  int32_t* item_groups = nullptr;
+  GroupItem* backward_items = nullptr;
+  TileRun* runs = nullptr;
+  GroupMask* diagonal_masks = nullptr;
+  int32_t* groups = nullptr;
+  int32_t groups_index = 0, masks_index = 0;  ///< where these arrays begin in the image, in entries
+};
+
+/// A table, and what lines are with blocks of its size.
+struct BlockLists : BlockIndices {
+  int32_t lines_per_mask = 0, num_lines = 0, words_per_line = 0;
+
+  TANGRAM_HOST_DEVICE int32_t groups_of(const BlockBuild& build, int32_t key_block) const {
+    const int64_t begin = int64_t{key_block} * block;
+    return static_cast<int32_t>(least<int64_t>(block, build.seqlen_k - begin)) / kGroupKeys;
+  }
+  TANGRAM_HOST_DEVICE uint32_t bits(const BlockBuild& build, int32_t line, int32_t word) const {
+    return build.words[int64_t{line} * words_per_line + word];
+  }
+  /// Without the block on the diagonal of causal ones and those behind.
+  TANGRAM_HOST_DEVICE uint32_t full_bits(const BlockBuild& build, int32_t line, int32_t word) const {
+    const uint32_t all = bits(build, line, word);
+    const int32_t diagonal = line % lines_per_mask - word * 32;  // its bit
+    return !causal || diagonal >= 32 ? all : diagonal <= 0 ? 0 : all & ((uint32_t{1} << diagonal) - 1);
+  }
+  TANGRAM_HOST_DEVICE bool is_full(const BlockBuild& build, int32_t line, int32_t key_block) const {
+    return key_block < num_key_blocks && (full_bits(build, line, key_block / 32) >> key_block % 32 & 1) != 0;
+  }
+};
+
+/// Queries of a tile, counted in one mask.
+struct BlockTile {
+  int32_t row_begin = 0, row_end = 0, line = 0;
+};
+TANGRAM_HOST_DEVICE inline BlockTile block_tile(const BlockBuild& build, const BlockLists& lists, int32_t mask,
+                                                int32_t tile) {
+  const int32_t begin = tile * build.tile_rows;
+  return {begin, least(begin + build.tile_rows, build.seqlen_q), mask * lists.lines_per_mask + begin / lists.block};
+}
+
+/// What of the block on its diagonal a tile sees: groups that all rows see, then those that some do.
+struct Diagonal {
+  int32_t begin = 0;  ///< first key
+  int32_t num_full = 0, num_masked = 0;
+};
+TANGRAM_HOST_DEVICE inline Diagonal diagonal_of(const BlockBuild& build, const BlockLists& lists,
+                                                const BlockTile& tile) {
+  Diagonal diagonal;
+  diagonal.begin = tile.row_begin / lists.block * lists.block;
+  if (build.has_diagonal[tile.line] == 0) return diagonal;
+  diagonal.num_full = (tile.row_begin - diagonal.begin) / kGroupKeys;
+  diagonal.num_masked = tiles_of(tile.row_end - diagonal.begin, kGroupKeys) - diagonal.num_full;
+  return diagonal;
+}
+
+/// The first step, for all words.
+template <class Team>
+TANGRAM_HOST_DEVICE void clear_lists(const Team& team, const BlockBuild& build, const BlockLists& lists, int32_t first,
+                                     int32_t step) {
+  if (first == 0 && team.rank() == 0) build.state->first_problem = kNoProblem, build.state->refused = false;
+  const int64_t count = int64_t{lists.num_lines} * lists.words_per_line;
+  for (int64_t i = first + team.rank(); i < count; i += step) build.words[i] = 0;
+}
+
+/// The second, for one entry.
+template <class Team>
+TANGRAM_HOST_DEVICE void mark_choice(const Team& team, const BlockBuild& build, const BlockLists& lists,
+                                     int64_t entry) {
+  const auto line = static_cast<int32_t>(entry / lists.width), i = static_cast<int32_t>(entry % lists.width);
+  const int64_t index = lists.at(entry);
+  check_entry(team, lists, &build.state->first_problem, line, i);
+  if (index < 0 || index >= lists.num_key_blocks) return;
+  const uint32_t bit = uint32_t{1} << index % 32;
+  if ((team.set_bits(build.words + int64_t{line} * lists.words_per_line + index / 32, bit) & bit) != 0) {
+    team.lower(&build.state->first_problem, problem_at(line, Problem::kBlockRepeats));
+  }
+}
+
+/// The third, for one line: what its tiles cost.
+template <class Team>
+TANGRAM_HOST_DEVICE void count_choice(const Team& team, const BlockBuild& build, const BlockLists& lists,
+                                      int32_t line) {
+  const int32_t row = line % lists.lines_per_mask, mask = line / lists.lines_per_mask;
+  int64_t blocks = 0, has_last = 0;
+  for_each(team, lists.words_per_line, [&](int32_t at) { blocks += count_bits(lists.full_bits(build, line, at)); });
+  if (team.rank() == 0) has_last = lists.is_full(build, line, lists.num_key_blocks - 1);
+  blocks = team.sum(blocks), has_last = team.sum(has_last);
+  int64_t num_full = blocks * (lists.block / kGroupKeys);
+  if (has_last != 0) num_full += lists.groups_of(build, lists.num_key_blocks - 1) - lists.block / kGroupKeys;
+  const auto full = static_cast<int32_t>(num_full);
+  const bool has_diagonal = lists.causal && (lists.bits(build, line, row / 32) >> row % 32 & 1) != 0;
+  if (team.rank() == 0) {
+    build.num_full[line] = full;
+    build.first_group[line] = full + (has_diagonal ? lists.groups_of(build, row) : 0);
+    build.has_diagonal[line] = has_diagonal ? 1 : 0;
+  }
+  team.sync();
+  const int32_t first = row * (lists.block / build.tile_rows);
+  const int32_t end = least(first + lists.block / build.tile_rows, build.num_tiles);
+  for_each(team, end - first, [&](int32_t i) {
+    const BlockTile tile = block_tile(build, lists, mask, first + i);
+    const Diagonal diagonal = diagonal_of(build, lists, tile);
+    const int32_t masked_keys = diagonal.num_masked > 0 ? tile.row_end - diagonal.begin : 0;
+    const int64_t at = int64_t{mask} * build.num_tiles + first + i;
+    build.costs[0][at] = tiles_of(full, kBlockStepKeys / kGroupKeys) + tiles_of(masked_keys, kBlockStepKeys);
+    build.costs[1][at] = full + diagonal.num_full + diagonal.num_masked;
+  });
+}
+
+/// The fourth, by one team: what is wrong, and where lines list their groups.
+template <class Team>
+TANGRAM_HOST_DEVICE void place_choices(const Team& team, const BlockBuild& build, const BlockLists& lists) {
+  BlockState& state = *build.state;
+  const uint32_t first = state.first_problem;
+  team.sync();
+  if (first != kNoProblem) {
+    const auto line = static_cast<int32_t>(first / kProblems);
+    const int32_t entry = find_entry(team, lists, &state.first_problem);
+    if (team.rank() == 0) {
+      state.report = {state.report.num_refused + 1,
+                      line / lists.lines_per_mask,
+                      static_cast<Problem>(first % kProblems),
+                      line % lists.lines_per_mask,
+                      lists.at(int64_t{line} * lists.width + entry),
+                      lists.num_key_blocks};
+      state.refused = true;
+    }
+    for_each(team, lists.num_lines, [&](int32_t i) {
+      build.num_full[i] = build.first_group[i] = 0;
+      build.has_diagonal[i] = 0;
+    });
+    for_each(team, build.head_groups * build.num_tiles, [&](int32_t i) { build.costs[0][i] = build.costs[1][i] = 0; });
+    team.sync();
+  }
+  sums_before(team, build.first_group, lists.num_lines);
+}
+
+/// Lists the groups of a line, with marks where three follow without a gap (mark_large_boxes), but not into the block
+/// on the diagonal, of which tiles list a part.
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_groups(const Team& team, const BlockBuild& build, const BlockLists& lists, int32_t line) {
+  if (build.state->refused) return;
+  const auto is_listed = [&](int32_t key) {
+    return key < build.seqlen_k && lists.is_full(build, line, key / lists.block);
+  };
+  int32_t* const groups = build.groups + build.first_group[line];
+  int32_t before = 0;  // blocks
+  for (int32_t from = 0; from < lists.words_per_line; from += team.size()) {
+    const int32_t at = from + team.rank();
+    uint32_t bits = at < lists.words_per_line ? lists.full_bits(build, line, at) : 0;
+    int32_t total;
+    int32_t place = (before + team.sum_before(count_bits(bits), total)) * (lists.block / kGroupKeys);
+    before += total;
+    for (; bits != 0; bits &= bits - 1) {
+      const int32_t key_block = at * 32 + lowest_bit(bits), count = lists.groups_of(build, key_block);
+      for (int32_t i = 0; i < count; ++i) {
+        const int32_t key = key_block * lists.block + i * kGroupKeys;
+        bool follow = true;
+        for (int32_t j = 1; j < 4; ++j) follow = follow && (i + j < count || is_listed(key + j * kGroupKeys));
+        groups[place++] = follow ? ~key : key;
+      }
+    }
+  }
+  if (build.has_diagonal[line] == 0) return;
+  const int32_t row = line % lists.lines_per_mask;
+  for_each(team, lists.groups_of(build, row),
+           [&](int32_t i) { groups[build.num_full[line] + i] = row * lists.block + i * kGroupKeys; });
+}
+
+/// Of the items of a pass the place of one: see NOTE [block image].
+template <class Team>
+TANGRAM_HOST_DEVICE int64_t place_of_item(const Team& team, const BlockBuild& build, int pass, int32_t head_group,
+                                          int32_t tile) {
+  const int32_t groups_per_mask = build.listed_head_groups / build.head_groups;
+  const int32_t* const costs = build.costs[pass];
+  const int32_t cost = costs[int64_t{head_group / groups_per_mask} * build.num_tiles + tile];
+  const int32_t section = build.sections[pass], begin = head_group / section * section;
+  const int32_t end = least(begin + section, build.listed_head_groups);
+  int64_t before = 0;
+  for (int32_t other = begin; other < end; ++other) {
+    const int32_t* const of_mask = costs + int64_t{other / groups_per_mask} * build.num_tiles;
+    for_each(team, build.num_tiles, [&](int32_t i) {
+      const int32_t more = of_mask[i] - cost;
+      before += more > 0 || (more == 0 && (i < tile || (i == tile && other < head_group)));
+    });
+  }
+  return int64_t{begin} * build.num_tiles + team.sum(before);
+}
+
+/// What a tile sees forward, by one thread: a gathered run, and keys on the diagonal. Returns how many runs.
+TANGRAM_HOST_DEVICE inline int32_t fill_block_runs(const BlockBuild& build, const BlockLists& lists,
+                                                   const BlockTile& tile, TileRun* runs) {
+  int32_t count = 0;
+  const int32_t keys = build.num_full[tile.line] * kGroupKeys;
+  if (keys > 0) {
+    TileRun run;
+    run.k_end = run.full_end = run.slice_k_end = keys;
+    run.row_begin = tile.row_begin;
+    run.row_end = tile.row_end;
+    run.min_diag = -tile.row_end;  // neither binds
+    run.max_diag = keys - tile.row_begin;
+    run.group_begin = build.groups_index + build.first_group[tile.line];
+    runs[count++] = run;
+  }
+  const Diagonal diagonal = diagonal_of(build, lists, tile);
+  if (diagonal.num_masked > 0) {
+    TileRun run;
+    run.k_begin = run.slice_k_begin = diagonal.begin;
+    run.k_end = run.slice_k_end = tile.row_end;
+    run.full_begin = diagonal.begin;  // and the first key of the tile's own, which its first row sees
+    run.full_end = tile.row_begin + 1;
+    run.row_begin = tile.row_begin;
+    run.row_end = tile.row_end;
+    run.min_diag = diagonal.begin - tile.row_end;
+    run.max_diag = 0;
+    runs[count++] = run;
+  }
+  return count;
+}
+
+/// The items of a tile for a head group.
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_block_items(const Team& team, const BlockBuild& build, const BlockLists& lists,
+                                          int32_t head_group, int32_t at) {
+  const int32_t groups_per_mask = build.listed_head_groups / build.head_groups, mask = head_group / groups_per_mask;
+  const BlockTile tile = block_tile(build, lists, mask, at);
+  if (build.has_forward) {
+    const int64_t place = place_of_item(team, build, 0, head_group, at);
+    if (team.rank() == 0) {
+      // Every head group of a mask would write the same.
+      const int32_t slot = (mask * build.num_tiles + at) * kBlockRunsPerTile;
+      TileRun runs[kBlockRunsPerTile];
+      const int32_t count = fill_block_runs(build, lists, tile, runs);
+      if (head_group % groups_per_mask == 0) {
+        for (int32_t r = 0; r < count; ++r) build.runs[slot + r] = runs[r];
+      }
+      build.forward_items[place] = {tile.row_begin, tile.row_end, slot, slot + count};
+      build.item_groups[place] = head_group;
+    }
+  }
+  if (build.has_backward) {
+    const int64_t place = place_of_item(team, build, 1, head_group, at);
+    if (team.rank() == 0) {
+      const Diagonal diagonal = diagonal_of(build, lists, tile);
+      const int32_t in_group = tile.row_begin % kGroupKeys / build.tile_rows;  // of tiles shorter than a group
+      build.backward_items[place] = {tile.row_begin,
+                                     tile.row_end,
+                                     build.groups_index + build.first_group[tile.line],
+                                     build.num_full[tile.line] + diagonal.num_full + diagonal.num_masked,
+                                     diagonal.num_masked,
+                                     build.masks_index + in_group,
+                                     build.head_groups > 1 ? head_group : -1,
+                                     0};
+    }
+  }
+}
+
+/// Mask `at` of the groups on the diagonal: the at-th group of a tile, or of tiles that are shorter than a group that
+/// of the at-th in it. The same for all tiles.
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_diagonal_mask(const Team& team, const BlockBuild& build, int32_t at) {
+  const bool is_long = build.tile_rows >= kGroupKeys;
+  const int32_t count = is_long ? build.tile_rows / kGroupKeys : kGroupKeys / build.tile_rows;
+  if (at >= count) return;
+  const int32_t pack = kBlockTileRows / build.tile_rows;
+  // The key of packed row r that is the last which it sees, counted in the group.
+  const int32_t first = is_long ? -at * kGroupKeys : at * build.tile_rows;
+  for_each(team, kGroupKeys * 4, [&](int32_t i) {
+    const int32_t key = i / 4, word = i % 4;
+    uint32_t bits = 0;
+    for (int32_t bit = 0; bit < 32; ++bit) {
+      bits |= static_cast<uint32_t>(key <= first + (word * 32 + bit) / pack) << bit;
+    }
+    build.diagonal_masks[at].keys[key].words[word] = bits;
+  });
+}
+
+/// How many calls of fill_block_part() write an image.
+TANGRAM_HOST_DEVICE inline int64_t num_block_parts(const BlockBuild& build, const BlockLists& lists) {
+  return int64_t{lists.num_lines} + int64_t{build.listed_head_groups} * build.num_tiles + kDiagonalMasks;
+}
+
+/// The fifth.
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_block_part(const Team& team, const BlockBuild& build, const BlockLists& lists,
+                                         int64_t part) {
+  const int64_t items = int64_t{build.listed_head_groups} * build.num_tiles;
+  if (part < items) {
+    const auto head_group = static_cast<int32_t>(part / build.num_tiles);
+    fill_block_items(team, build, lists, head_group, static_cast<int32_t>(part % build.num_tiles));
+  } else if (part < items + lists.num_lines) {
+    fill_groups(team, build, lists, static_cast<int32_t>(part - items));
+  } else if (build.has_backward && part < num_block_parts(build, lists)) {
+    fill_diagonal_mask(team, build, static_cast<int32_t>(part - items - lists.num_lines));
+  }
+}
+
+}  // namespace tangram::schedule::builder

@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Lists of chosen blocks that kernels build, with warps in random order: as one thread of the host builds them, bit for
+// bit; and both passes over them against float64, each head group with blocks of its own.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "attn/cpu/random_heads.hpp"
+#include "attn/sm90/builder/block_kernels.cuh"
+#include "attn/sm90/emulated/forward_problem.hpp"
+#include "attn/sm90/emulated/query_backward_problem.hpp"
+#include "schedule/block_lists_cases.hpp"
+
+namespace tangram::test {
+namespace {
+
+namespace builder = schedule::builder;
+using builder::BlockCase;
+using builder::BlockChoice;
+using builder::BuiltBlocks;
+using emulated::Order;
+
+builder::Report build(BuiltBlocks& images, const BlockTable& table, const Order& order) {
+  return images.build(table, [&](const builder::BlockBuild& build, const builder::BlockLists& lists) {
+    const sm90::builder::BlockListParams params{build, lists};
+    const auto run = [&](int64_t count, int64_t each, uint32_t threads, const auto& kernel) {
+      const auto blocks = static_cast<uint32_t>((count + each - 1) / each);
+      if (blocks > 0) emulated::run_one_by_one({blocks, threads, order}, [&] { kernel(params); });
+    };
+    constexpr int kThreads = sm90::builder::kListThreads, kWarps = kThreads / 32;
+    run(3, 1, kThreads, [](const auto& p) { sm90::builder::clear_lists_kernel(p); });
+    run(int64_t{lists.num_lines} * lists.width, kThreads, kThreads,
+        [](const auto& p) { sm90::builder::mark_choices_kernel(p); });
+    run(lists.num_lines, kWarps, kThreads, [](const auto& p) { sm90::builder::count_choices_kernel(p); });
+    run(1, 1, 128, [](const auto& p) { sm90::builder::place_choices_kernel<128>(p); });
+    run(builder::num_block_parts(build, lists), kWarps, kThreads,
+        [](const auto& p) { sm90::builder::fill_lists_kernel(p); });
+  });
+}
+
+TEST(Sm90EmulatedBlockLists, AreAsOneThreadOfTheHostBuildsThem) {
+  std::mt19937 rng(21);
+  int seed = 0;
+  for (const BlockCase& c : builder::gathered_cases()) {
+    BuiltBlocks images(c), serial(c);
+    for (int round = 0; round < (support::is_long_run() ? 20 : 2); ++round) {
+      BlockChoice choice = builder::random_block_choice(rng, c);
+      const bool wrong = round % 4 == 1 && !choice.indices.empty();
+      if (wrong) choice.indices[rng() % choice.indices.size()] = 12345;
+      const builder::Report report = build(images, choice.table(), emulated::order(seed++));
+      const builder::Report wanted = serial.build(choice.table());
+      ASSERT_EQ(report.problem, wanted.problem);
+      ASSERT_EQ(report.head_group, wanted.head_group);
+      ASSERT_EQ(report.index, wanted.index);
+      ASSERT_EQ(report.got, wanted.got);
+      ASSERT_EQ(std::memcmp(images.image(), serial.image(), images.layout().bytes()), 0) << "case " << seed;
+      if (!wrong) images.expect_as_host(choice);
+    }
+  }
+}
+
+struct AttendedCase {
+  BlockCase blocks;
+  int head_dim;
+};
+
+/// What is attended to: as builder::random_block_choice, of few keys.
+std::vector<AttendedCase> attended_cases() {
+  return {{builder::block_case(160, 160, 16, 2, 16, 16, 2), 128},
+          {builder::block_case(160, 256, 16, 2, 16, 16, 1), 128},
+          {builder::block_case(128, 128, 8, 4, 64, 64, 2), 128},
+          {builder::block_case(96, 96, 16, 2, 16, 32, 2), 64},
+          {builder::block_case(64, 64, 32, 1, 4, 16, 1), 128}};
+}
+
+template <int kHeadDim>
+void expect_close(const BlockCase& c, const BlockChoice& choice, const Order& order) {
+  SCOPED_TRACE(testing::Message() << c.shape.seqlen_q << " rows, blocks of " << choice.of_groups[0].block << ", causal "
+                                  << choice.of_groups[0].causal << ", order " << order.seed);
+  BuiltBlocks images(c);
+  ASSERT_EQ(build(images, choice.table(), order).problem, builder::Problem::kNone);
+  const schedule::BlockImageLayout& layout = images.layout();
+  const std::byte* const image = images.image();
+  std::vector<std::vector<AttnSlice>> masks;
+  for (const builder::Choice& of_group : choice.of_groups) {
+    masks.push_back(builder::slices_apart(of_group, c.shape));
+  }
+  RandomConfig config = emulated_problem::config_of(c.shape, kHeadDim, kHeadDim, 0, false);
+  config.out_dtype = config.grad_dtype = DType::kBFloat16;
+  RandomHeads r = make_random_heads(config, masks, 3);
+  const bool named = layout.listed_head_groups() > 1;
+  using Traits = sm90::GatheredTraitsOf<__nv_bfloat16, kHeadDim, false>;
+  int32_t counters[2] = {0, 0};
+  typename Traits::Params params = emulated_forward::params_of<Traits>(r.all, counters);
+  params.items = reinterpret_cast<const TileItem*>(image + layout.forward_items());
+  params.item_groups = named ? reinterpret_cast<const int32_t*>(image + layout.item_groups()) : nullptr;
+  params.runs = reinterpret_cast<const TileRun*>(image + layout.runs());
+  params.groups = reinterpret_cast<const int32_t*>(image);
+  params.num_items = static_cast<int32_t>(layout.num_items());
+  params.num_groups = named ? 1 : layout.num_head_groups();
+  params.groups_per_section = named ? 1 : layout.forward_section();
+  emulated::run({3, Traits::kThreads, order}, [&] { sm90::forward_kernel<Traits>(params); });
+  emulated_forward::expect_results(r.all, r.expected);
+  emulated_backward::fill_results(r.all, r.expected);
+  emulated_query_backward::run_call<__nv_bfloat16, kHeadDim>(
+      r.all,
+      {reinterpret_cast<const schedule::GroupItem*>(image + layout.backward_items()),
+       reinterpret_cast<const int32_t*>(image), reinterpret_cast<const schedule::RowBits*>(image),
+       static_cast<int32_t>(layout.num_items()), named, layout.backward_section()},
+      3, nullptr, order);
+  emulated_backward::expect_gradients(r.all, r.expected, false);
+}
+
+TEST(Sm90EmulatedBlockLists, BothPassesOverThemAgreeWithFloat64) {
+  std::mt19937 rng(22);
+  int seed = 0;
+  for (const AttendedCase& c : attended_cases()) {
+    for (int round = 0; round < (support::is_long_run() ? 8 : 2); ++round) {
+      BlockChoice choice = builder::random_block_choice(rng, c.blocks);
+      const bool square = c.blocks.shape.seqlen_q == c.blocks.shape.seqlen_k;
+      for (builder::Choice& of_group : choice.of_groups) of_group.causal = square && round % 2 == 1;
+      (c.head_dim == 64 ? expect_close<64> : expect_close<128>)(c.blocks, choice, emulated::order(seed++));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tangram::test

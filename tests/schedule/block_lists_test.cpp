@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "schedule/builder/block_lists.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "schedule/block_lists_cases.hpp"
+#include "schedule/builder/report_text.hpp"
+#include "support/message_of.hpp"
+#include "support/sample.hpp"
+#include "tangram/error.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram::schedule::builder {
+namespace {
+
+using support::message_of;
+
+TEST(BlockLists, AreThoseOfTheHostForEachHeadGroup) {
+  std::mt19937 rng(11);
+  for (const BlockCase& c : gathered_cases()) {
+    BuiltBlocks images(c);
+    for (int round = 0; round < (support::is_long_run() ? 300 : 12); ++round) {
+      const BlockChoice choice = random_block_choice(rng, c);
+      ASSERT_EQ(images.build(choice.table()).problem, Problem::kNone);
+      images.expect_as_host(choice);
+      ASSERT_FALSE(HasFailure()) << "round " << round << ", blocks of " << choice.of_groups[0].block << ", causal "
+                                 << choice.of_groups[0].causal << ", " << c.capacity.head_groups
+                                 << " head groups, tile " << c.tile_rows;
+    }
+  }
+}
+
+TEST(BlockLists, SectionsAreThoseThatTheCacheHolds) {
+  BlockCase c = block_case(16384, 65536, 64, 8, 16, 64, 8);
+  const auto sections = [&] {
+    const BlockImageLayout layout(c.shape, c.tile_rows, c.capacity, {});
+    return std::pair(layout.forward_section(), layout.backward_section());
+  };
+  EXPECT_EQ(sections(), std::pair(1, 1)) << "32 MB of keys and values of a head group";
+  c.shape.seqlen_k = 4096;
+  EXPECT_EQ(sections(), std::pair(7, 2)) << "2 MB, and 6 with sums: a quarter of the cache is theirs";
+  c.shape.seqlen_q = 256;
+  EXPECT_EQ(sections(), std::pair(8, 8)) << "16 tiles: sections are of four items a multiprocessor";
+  c.shape.seqlen_k = 16384;
+  EXPECT_EQ(sections(), std::pair(8, 2)) << "but sums stay in the cache";
+}
+
+TEST(BlockLists, WhatIsRefusedLeavesAMaskThatShowsNothing) {
+  const BlockCase c = block_case(512, 640, 16, 2, 16, 128, 2);
+  BuiltBlocks images(c);
+  BlockChoice good;
+  for (int g = 0; g < 2; ++g) {
+    good.of_groups.push_back({{0, 3, -1, 4, 1, -1, -1, -1, -1, g, g + 1, g + 2}, 3, 128, false});
+    good.indices.insert(good.indices.end(), good.of_groups[g].indices.begin(), good.of_groups[g].indices.end());
+  }
+  struct Case {
+    size_t at;
+    int32_t entry;
+    Problem problem;
+    const char* text;
+  };
+  int32_t num_refused = 0;
+  const std::vector<std::vector<AttnSlice>> nothing(2);
+  for (const Case& wrong :
+       {Case{4, 5, Problem::kBlockOutside, "(got 5 in query block 1; found"},
+        Case{12 + 9, -2, Problem::kBlockOutside, "(got -2 in query block 3 of head group 1; found"},
+        Case{13, 0, Problem::kBlockRepeats, "(got 0 in query block 0 of head group 1; found"},
+        Case{12 + 7, 2, Problem::kBlockBehindPadding, "(got 2 in query block 2 of head group 1; "}}) {
+    BlockChoice choice = good;
+    choice.indices[wrong.at] = wrong.entry;
+    const Report report = images.build(choice.table());
+    EXPECT_EQ(report.num_refused, ++num_refused);
+    EXPECT_EQ(report.problem, wrong.problem);
+    EXPECT_NE(report_text(report).find(wrong.text), std::string::npos) << report_text(report);
+    images.expect_as_host(nothing);
+    ASSERT_FALSE(HasFailure()) << num_refused;
+  }
+  EXPECT_EQ(images.build(good.table()).num_refused, num_refused) << "the next one is taken";
+  images.expect_as_host(good);
+}
+
+TEST(BlockLists, TablesThatHaveNoRoomAreRefusedBefore) {
+  const BlockCase c = block_case(512, 512, 16, 2, 16, 32, 2);
+  MaskCapacity capacity = c.capacity;
+  capacity.slices = 2 * 16 * 4;
+  const BlockImageLayout layout(c.shape, c.tile_rows, capacity, {});
+  const int32_t index = 0;
+  const BlockTable table{.indices = &index, .width = 4, .block_size = 32, .head_groups = 2};
+  EXPECT_EQ(block_lists_of(layout, table).num_lines, 32);
+  const auto refused = [&](auto change) {
+    BlockTable wrong = table;
+    change(wrong);
+    return message_of<InvalidArgument>([&] { block_lists_of(layout, wrong); });
+  };
+  EXPECT_EQ(
+      refused([](BlockTable& t) { t.width = 5; }),
+      "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 2 x 16 query blocks of up "
+      "to 5 blocks of 32, room for 128 blocks of 32)");
+  EXPECT_EQ(refused([](BlockTable& t) { t.head_groups = 1; }),
+            "MaskBuffer::set_blocks: tables must be of the buffer's head groups, 2 (got head_groups=1)");
+  EXPECT_EQ(refused([](BlockTable& t) { t.block_size = 16; }),
+            "MaskBuffer::set_blocks: block_size must be at least that of the buffer, 32, and a multiple of 16 (got "
+            "block_size=16)");
+  EXPECT_EQ(refused([](BlockTable& t) { t.indices = nullptr; }),
+            "MaskBuffer::set_blocks: needs block indices (got none)");
+}
+
+TEST(BlockLists, CapacitiesThatBlocksCannotHaveAreRefused) {
+  const auto refused = [](auto change) {
+    BlockCase c = block_case(512, 512, 16, 2, 16, 32, 2);
+    change(c);
+    return message_of<InvalidArgument>([&] { BlockImageLayout(c.shape, c.tile_rows, c.capacity, {}); });
+  };
+  EXPECT_EQ(refused([](BlockCase& c) { c.capacity.block_size = 24; }),
+            "MaskBuffer: blocks must be multiples of 16 rows, the queries of a tile or 16 keys (got block_size=24)");
+  EXPECT_EQ(refused([](BlockCase& c) { c.shape.seqlen_k = 500; }),
+            "MaskBuffer: blocks must be of a multiple of 16 keys (got seqlen_k=500)");
+  EXPECT_EQ(refused([](BlockCase& c) { c.capacity.deterministic = true; }),
+            "MaskBuffer: blocks must not be of deterministic calls (got deterministic=true)");
+  EXPECT_EQ(refused([](BlockCase& c) { c.capacity.head_groups = 3; }),
+            "MaskBuffer: head_groups must divide num_heads_kv (got head_groups=3, num_heads_kv=2)");
+}
+
+// A window over blocks has two runs that only some rows see.
+TEST(BlockLists, MasksOfTheHostAreThoseWhoseTilesSeeGroups) {
+  const BlockCase c = block_case(512, 512, 8, 1, 16, 16, 1);
+  const BlockImageLayout layout(c.shape, c.tile_rows, c.capacity, {});
+  const AttnSlice window{{0, 512}, {0, 512}, -100, 0};
+  EXPECT_NE(
+      message_of<InvalidArgument>([&] { layout.make(std::vector{window}); }).find("must be such that tiles of 16"),
+      std::string::npos);
+  const std::vector<AttnSlice> blocks{AttnSlice::full({0, 256}, {32, 64}), AttnSlice::full({0, 256}, {96, 512})};
+  const std::vector<BlockMask> masks{layout.make(blocks)};
+  EXPECT_EQ(masks[0].forward.groups.size(), 28u) << "shared by all tiles";
+  EXPECT_EQ(masks[0].backward.groups.size(), 28u);
+  EXPECT_THROW(layout.check(std::vector<BlockMask>(2)), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace tangram::schedule::builder
