@@ -9,6 +9,7 @@
 #include "attn/sm90/forward/rings.cuh"
 #include "attn/sm90/forward/smem.cuh"
 #include "attn/sm90/forward/step_messages.cuh"
+#include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
 
@@ -185,8 +186,9 @@ struct Producer {
     return (work.group << params.pack_log2) / params.heads_per_kv;
   }
 
-  __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run) {
+  __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, int32_t r) {
     const int32_t kv_head = kv_head_of(work);
+    const bool first_run = r == work.item.run_begin;
     if constexpr (kWrites) find_seen(params, smem, work.item, run);
     const int32_t k_begin = run.k_begin, k_end = run.k_end;
     // Warpgroups read the row intervals with the first step that masks something: whole tiles before it are plain
@@ -217,7 +219,27 @@ struct Producer {
         v_row = row;
         v_head = kv_head;
       }
+      if (first && r + 1 < work.item.run_end) fetch_run(r + 1);
     }
+  }
+
+  /// Where run `r` of an item is put by fetch_run: this one and the next have a place.
+  __device__ __forceinline__ TileRun& place_of(int32_t r) const { return smem.fetched[kLoads ? 0 : 1][r & 1]; }
+  /// Has a run on its way from memory, which takes as long as half a step, while the one before is loaded. There are no
+  /// registers for that.
+  __device__ __forceinline__ void fetch_run(int32_t r) {
+    static_assert(sizeof(TileRun) == 48);
+    if (!leads()) return;
+    const uint32_t place = ptx::smem_address(&place_of(r));
+    const auto* from = reinterpret_cast<const unsigned char*>(params.runs + r);
+#pragma unroll
+    for (uint32_t part = 0; part < sizeof(TileRun); part += 16) ptx::cp_async_16(place + part, from + part, false);
+    ptx::cp_async_commit();
+  }
+  __device__ __forceinline__ const TileRun& await_run(int32_t r) {
+    ptx::cp_async_wait<0>();
+    meet();
+    return place_of(r);
   }
 
   __device__ __forceinline__ void run() {
@@ -231,8 +253,8 @@ struct Producer {
       if (run_begin == run_end) {
         push_empty_item(work);
       } else {
-        push_run(work, work.first_run, true);
-        for (int32_t r = run_begin + 1; r < run_end; ++r) push_run(work, params.runs[r], false);
+        push_run(work, work.first_run, run_begin);
+        for (int32_t r = run_begin + 1; r < run_end; ++r) push_run(work, await_run(r), r);
       }
       meet();
       arrive(&smem.work_empty[slot.stage]);

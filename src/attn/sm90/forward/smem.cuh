@@ -21,6 +21,7 @@ struct alignas(1024) ForwardSmem {
   RowInterval intervals[Traits::kBlockM];  // of the current run, written and read by the warp that owns the rows
   SeenKeys seen[Traits::kConsumers];       // the producer's own
   int4 stretch;                            // likewise: where the last tile of keys lay
+  alignas(16) TileRun fetched[2][2];       // runs for the thread that loads, and for the one that only writes messages
   WorkMessage work[Traits::kWorkSlots];
   ArrivedKeys arrived;
   uint64_t q_full[Traits::kStagesQ], q_empty[Traits::kStagesQ];
