@@ -108,8 +108,8 @@ bool PackExchange::give_rest(PackHalves& halves, size_t from, int64_t rows) {
   for (size_t k = 0; k < cut_.size(); ++k) {
     const PackedDocument& document = documents_[cut_[k]];
     if (owner_of_cut_[k] != from || document.rows <= rows) continue;
-    const auto part = std::find_if(parts_.begin(), parts_.end(),
-                                   [&](const Part& other) { return other.document == cut_[k]; });
+    const auto part =
+        std::find_if(parts_.begin(), parts_.end(), [&](const Part& other) { return other.document == cut_[k]; });
     if (part != parts_.end() && part->begin <= rows) continue;
     const double moved = part == parts_.end() ? static_cast<double>(rows) : 0;
     const double price = moved + rows_per_key_ * static_cast<double>(document.rows);
