@@ -54,6 +54,7 @@ struct CopyEngineGroup {
   cuda::DeviceBuffer counters;  // epochs; all_reduces
   OwnedStream cast_stream;      // returns must not queue behind casts that wait for their sources, nor vice versa
   OwnedStream return_stream;
+  StreamWord casts_sent;
   bool batch_copies = false;
 
  private:

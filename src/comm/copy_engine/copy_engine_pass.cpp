@@ -412,8 +412,8 @@ void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own,
   const bool joins_last = may_join_last(cuda::as_stream(stream));
   if (!joins_last) join(cuda::as_stream(stream));
   const WaitParams wait = wait_in_merge(cuda::as_stream(stream));
-  launch_merge_and_end(merges(own, sums), wait, epoch_params(), merge_ended_.as<uint32_t>(), joins_last,
-                       cuda::as_stream(stream));
+  launch_merge_and_end(merges(own, sums), wait, epoch_params(), joins_last ? sent_word() : SentWord{},
+                       merge_ended_.as<uint32_t>(), joins_last, cuda::as_stream(stream));
   if (joins_last) join(cuda::as_stream(stream));
   give_slots_back();
   (*landing_)->slots().give_back(slot_);
@@ -422,6 +422,15 @@ void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own,
 bool CopyEnginePass::may_get_ready(cudaStream_t stream) const { return !group_->keeps_step() && !is_captured(stream); }
 
 bool CopyEnginePass::may_join_last(cudaStream_t stream) const { return !sends_landing_ && may_get_ready(stream); }
+
+// An event would stand between the kernels that close this epoch and open the next, so that the one could not get ready
+// while the other ends.
+SentWord CopyEnginePass::sent_word() {
+  if (!cast_used_ || return_used_) return {};
+  cast_used_ = false;
+  const uint64_t value = group_->casts_sent.raise(group_->cast_stream.get());
+  return {group_->casts_sent.get(), value};
+}
 
 void CopyEnginePass::join(cudaStream_t stream) {
   if (cast_used_) cast_join_.order(group_->cast_stream.get(), stream);
@@ -438,7 +447,7 @@ void CopyEnginePass::close(cudaStream_t stream) {
   epoch_.end();
   const bool joins_last = may_join_last(stream);
   if (!joins_last) join(stream);
-  launch_end(epoch_params(), joins_last, stream);
+  launch_end(epoch_params(), joins_last ? sent_word() : SentWord{}, joins_last, stream);
   if (joins_last) join(stream);
   give_slots_back();
 }

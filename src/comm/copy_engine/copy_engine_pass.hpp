@@ -114,6 +114,8 @@ class CopyEnginePass final : public DevicePass {
   bool may_get_ready(cudaStream_t stream) const;
   /// Whether the epoch may be closed before the own transfers have ended: not if these read what peers may then write.
   bool may_join_last(cudaStream_t stream) const;
+  /// Instead of join(), for the kernel that closes the epoch, where casts alone were sent.
+  SentWord sent_word();
   void note_sources(const Transfer& transfer, const void* const* sources);
   /// Later work on `stream` finds sources and partials read, and the epoch's cell free to advance.
   void join(cudaStream_t stream);

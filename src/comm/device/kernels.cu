@@ -112,9 +112,9 @@ __device__ __forceinline__ uint64_t* released_at(const EpochParams& params, cons
   return credit.released.ranks[peer] + credit.released.idx + params.rank;
 }
 
-/// By two threads a peer. `wait`: for what comes before, once the tables have been read.
+/// By two threads a peer, and one for `sent`. `wait`: for what comes before, once the tables have been read.
 template <class Wait>
-__device__ __forceinline__ void give_back(const EpochParams& params, const Wait& wait) {
+__device__ __forceinline__ void give_back(const EpochParams& params, const SentWord& sent, const Wait& wait) {
   const int peer = static_cast<int>(threadIdx.x) % kMaxRanks, part = static_cast<int>(threadIdx.x) / kMaxRanks;
   const bool is_peer = peer < params.size && peer != params.rank;
   uint64_t *landing = nullptr, *returns = nullptr;
@@ -123,6 +123,10 @@ __device__ __forceinline__ void give_back(const EpochParams& params, const Wait&
     returns = released_at(params, params.returns, peer);
   }
   wait();
+  if (sent.word != nullptr && peer == params.rank && part == 0) {
+    wait_for_flag(*params.context, sent.word, sent.value,
+                  {WaitKind::kArrival, params.rank, params.rank, 0, params.pass, 0});
+  }
   if (!is_peer || part > 1) return;
   const uint64_t epoch = *params.landing.last_epoch;
   if (part == 1) {
@@ -133,8 +137,8 @@ __device__ __forceinline__ void give_back(const EpochParams& params, const Wait&
   if (returns != nullptr) ptx::store_release_system(returns, epoch);
 }
 
-__global__ void end_epoch(EpochParams params) {
-  give_back(params, [] {
+__global__ void end_epoch(EpochParams params, SentWord sent) {
+  give_back(params, sent, [] {
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
   });
@@ -246,8 +250,9 @@ __device__ void add8(const void* data, DType dtype, int64_t idx, float (&sum)[8]
 
 struct MergeJobs {
   MergeParams tensors[kMaxMerged];
-  WaitParams wait;                // in front of all, by every block; signals by the first
-  EpochParams epoch;              // closed by the last block,
+  WaitParams wait;    // in front of all, by every block; signals by the first
+  EpochParams epoch;  // closed by the last block,
+  SentWord sent;
   uint32_t* num_ended = nullptr;  // unless null
 };
 
@@ -261,7 +266,7 @@ __device__ __forceinline__ void end_if_last(const MergeJobs& jobs) {
   if (!is_last) return;
   if (threadIdx.x == 0) *jobs.num_ended = 0;
   __threadfence();
-  give_back(jobs.epoch, [] {});
+  give_back(jobs.epoch, jobs.sent, [] {});
 }
 
 /// A warp per row of the tensor that the second dimension of the grid says; the order of the terms of an element is
@@ -405,8 +410,8 @@ void launch_begin(const EpochParams& params, const MoveParams& own, bool depende
          "begin_epoch", params, own);
 }
 
-void launch_end(const EpochParams& params, bool dependent, cudaStream_t stream) {
-  launch(end_epoch, dim3(1), 2 * kMaxRanks, dependent, stream, "end_epoch", params);
+void launch_end(const EpochParams& params, const SentWord& sent, bool dependent, cudaStream_t stream) {
+  launch(end_epoch, dim3(1), 2 * kMaxRanks, dependent, stream, "end_epoch", params, sent);
 }
 
 void launch_wait(const WaitParams& params, cudaStream_t stream) {
@@ -468,11 +473,12 @@ void launch_merge(std::span<const MergeParams> tensors, const WaitParams& wait, 
 }
 
 void launch_merge_and_end(std::span<const MergeParams> tensors, const WaitParams& wait, const EpochParams& epoch,
-                          uint32_t* num_ended, bool dependent, cudaStream_t stream) {
+                          const SentWord& sent, uint32_t* num_ended, bool dependent, cudaStream_t stream) {
   MergeJobs jobs;
+  jobs.sent = sent;
   jobs.epoch = epoch;
   jobs.num_ended = num_ended;
-  if (!launch_merge_jobs(tensors, wait, jobs, dependent, stream)) launch_end(epoch, dependent, stream);
+  if (!launch_merge_jobs(tensors, wait, jobs, dependent, stream)) launch_end(epoch, sent, dependent, stream);
 }
 
 void launch_all_reduce(const AllReduceParams& params, cudaStream_t stream) {

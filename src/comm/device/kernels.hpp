@@ -46,9 +46,16 @@ struct EpochParams {
   CreditParams returns;
 };
 
-/// Closes an epoch: gives the buffers back to the peers, and looks once more whether they opened the same passes.
-/// `dependent`, here and below: may start before the kernel in front of it has ended, for which it then waits itself.
-void launch_end(const EpochParams& params, bool dependent, cudaStream_t stream);
+/// A word that reaches a value when the own transfers have ended (StreamWord); null: nobody need wait for them.
+struct SentWord {
+  const uint64_t* word = nullptr;
+  uint64_t value = 0;
+};
+
+/// Closes an epoch: gives the buffers back to the peers, and looks once more whether they opened the same passes. Ends
+/// when the own transfers have. `dependent`, here and below: may start before the kernel in front of it has ended, for
+/// which it then waits itself.
+void launch_end(const EpochParams& params, const SentWord& sent, bool dependent, cudaStream_t stream);
 
 struct MoveParams {
   const Chunk* chunks = nullptr;
@@ -119,7 +126,7 @@ void launch_merge(std::span<const MergeParams> tensors, const WaitParams& wait, 
 /// The same, and launch_end() by the last thread block that ends. `num_ended`: a word of device memory that is zero,
 /// and is again afterwards.
 void launch_merge_and_end(std::span<const MergeParams> tensors, const WaitParams& wait, const EpochParams& epoch,
-                          uint32_t* num_ended, bool dependent, cudaStream_t stream);
+                          const SentWord& sent, uint32_t* num_ended, bool dependent, cudaStream_t stream);
 
 struct AllReduceParams {
   const cuda::WaitContext* context = nullptr;
