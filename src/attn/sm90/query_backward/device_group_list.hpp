@@ -74,4 +74,7 @@ std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const A
 std::unique_ptr<DeviceGroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
                                                      const AttnShape& shape);
 
+/// Whether choose_groups is likely to find a list: blocks of whole groups of keys that fill tiles badly. O(slices).
+bool is_scattered(std::span<const AttnSlice> slices, const AttnShape& shape);
+
 }  // namespace tangram::sm90::query_backward
