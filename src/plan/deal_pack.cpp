@@ -27,7 +27,8 @@ constexpr int64_t kMostChunks = 8 << 10;  // packing looks at each
 // dispatch_tangram.cpp.
 constexpr int kPartsOfShard[] = {8, 32, 128};
 constexpr size_t kNumSearches = 6;
-constexpr int kNumProposals = 2500;  // each some 200 ns
+// Each some 200 ns.
+int num_proposals(size_t num_documents) { return 2500 + 40 * static_cast<int>(num_documents); }
 
 struct Found {
   double price = std::numeric_limits<double>::max();
@@ -38,7 +39,7 @@ Found search(const CausalPack& pack, const PackProblem& problem, int64_t chunk_s
   const int part = kPartsOfShard[number % std::size(kPartsOfShard)];
   const std::vector<int> ranks = tangram::pack(problem, {std::max(1, problem.per_rank() / part), 0});
   PackSearch search(pack);
-  if (!search.run(ranks, chunk_size, number + 1, kNumProposals)) return {};
+  if (!search.run(ranks, chunk_size, number + 1, num_proposals(pack.lengths.size()))) return {};
   return {search.price(), search.runs()};
 }
 
