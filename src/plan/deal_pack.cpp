@@ -4,9 +4,10 @@
 #include "plan/deal_pack.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
-#include <memory>
+#include <utility>
 
 #include "core/ahead.hpp"
 #include "plan/dispatch.hpp"
@@ -26,22 +27,52 @@ constexpr int64_t kMostChunks = 8 << 10;  // packing looks at each
 // Searches end in valleys, so that several short ones are worth more than a long one: two from each of the packings of
 // dispatch_tangram.cpp.
 constexpr int kPartsOfShard[] = {8, 32, 128};
-constexpr size_t kNumSearches = 6;
+constexpr size_t kNumSearches = 12;
 // Each some 200 ns.
-int num_proposals(size_t num_documents) { return 2500 + 40 * static_cast<int>(num_documents); }
+int num_proposals(size_t num_documents) { return 1100 + 30 * static_cast<int>(num_documents); }
 
 struct Found {
   double price = std::numeric_limits<double>::max();
   std::vector<RankRun> map;
 };
 
-Found search(const CausalPack& pack, const PackProblem& problem, int64_t chunk_size, size_t number) {
-  const int part = kPartsOfShard[number % std::size(kPartsOfShard)];
-  const std::vector<int> ranks = tangram::pack(problem, {std::max(1, problem.per_rank() / part), 0});
-  PackSearch search(pack);
-  if (!search.run(ranks, chunk_size, number + 1, num_proposals(pack.lengths.size()))) return {};
-  return {search.price(), search.runs()};
-}
+class Deal {
+ public:
+  Deal(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size, double tolerance, const CutCost& cuts,
+       int64_t chunk_size)
+      : pack_(slices, num_rows, cp_size, tolerance, cuts),
+        problem_(make_pack_problem(slices, chunk_size, num_rows / chunk_size, cp_size)),
+        chunk_size_(chunk_size) {}
+
+  std::vector<RankRun> best() {
+    search_all(0, kNumSearches);
+    const auto cheaper = [](const Found& a, const Found& b) { return a.price < b.price; };
+    return std::move(std::min_element(found_.begin(), found_.end(), cheaper)->map);
+  }
+
+ private:
+  // Waking a thread takes a while: those that are awake help to wake the others.
+  void search_all(size_t first, size_t last) {
+    if (last - first == 1) return search(first);
+    const size_t middle = (first + last + 1) / 2;
+    Ahead others([this, middle, last] { search_all(middle, last); });
+    search_all(first, middle);
+    others.finish();
+  }
+
+  void search(size_t number) {
+    const int part = kPartsOfShard[number % std::size(kPartsOfShard)];
+    const std::vector<int> ranks = pack(problem_, {std::max(1, problem_.per_rank() / part), 0});
+    PackSearch search(pack_);
+    if (!search.run(ranks, chunk_size_, number + 1, num_proposals(pack_.lengths.size()))) return;
+    found_[number] = {search.price(), search.runs()};
+  }
+
+  const CausalPack pack_;
+  const PackProblem problem_;
+  const int64_t chunk_size_;
+  std::array<Found, kNumSearches> found_;
+};
 
 }  // namespace
 
@@ -52,19 +83,9 @@ std::optional<std::vector<RankRun>> deal_pack(std::span<const AttnSlice> slices,
       num_rows / chunk_size > kMostChunks || !std::has_single_bit(static_cast<uint64_t>(cuts.tile_rows))) {
     return std::nullopt;
   }
-  const CausalPack pack(slices, num_rows, cp_size, tolerance, cuts);
-  const PackProblem problem = make_pack_problem(slices, chunk_size, num_rows / chunk_size, cp_size);
-  std::vector<Found> found(kNumSearches);
-  std::vector<std::unique_ptr<Ahead>> others;
-  for (size_t i = 1; i < kNumSearches; ++i) {
-    others.push_back(std::make_unique<Ahead>([&, i] { found[i] = search(pack, problem, chunk_size, i); }));
-  }
-  found[0] = search(pack, problem, chunk_size, 0);
-  for (const std::unique_ptr<Ahead>& other : others) other->finish();
-  const auto best = std::min_element(found.begin(), found.end(),
-                                     [](const Found& a, const Found& b) { return a.price < b.price; });
-  if (best->map.empty()) return std::nullopt;
-  return std::move(best->map);
+  std::vector<RankRun> map = Deal(slices, num_rows, cp_size, tolerance, cuts, chunk_size).best();
+  if (map.empty()) return std::nullopt;
+  return map;
 }
 
 }  // namespace tangram

@@ -76,29 +76,12 @@ bool PackSearch::is_hopeless() {
   return num_moves_ == 1 && random() % 256 >= kLookedAt && change_of(moves_[0]) >= price_of(a_) + price_of(b_);
 }
 
-// A piece of rank b_; or as many of its rows as are too many there: its first, its last, or those before row `last`.
-PackSearch::Move PackSearch::sample_return(int64_t rows, int32_t last) {
-  const std::vector<Place>& pieces = of_rank_[static_cast<size_t>(b_)];
-  const uint64_t dice = random();
-  const Place& place = pieces[(dice >> 32) * pieces.size() >> 32];
-  Move move{place.document, place.piece, place.begin, place.end, a_};
-  if (rows <= 0 || place.end - place.begin <= rows || dice % 4 == 0) return move;
-  const auto wanted = static_cast<int32_t>(rows);
-  const auto cut = [&](int32_t row) { return dice >> 8 & 7 ? whole_tiles(row) : row; };
-  if ((dice & 4) == 0) {
-    move.end = std::min(place.end, cut(place.begin + wanted));
-    return move;
-  }
-  if ((dice & 8) != 0) move.end = std::min(place.end, cut(std::max(last, place.begin + wanted)));
-  move.begin = std::max(place.begin, cut(move.end - wanted));
-  return move;
-}
-
 // What rank b_ gives for what it has got, so that rows and areas of both fit best.
 void PackSearch::give_back() {
   const auto a = static_cast<size_t>(a_);
   const auto b = static_cast<size_t>(b_);
-  if (num_moves_ == 0 || of_rank_[b].empty()) return;
+  const std::vector<Place>& pieces = of_rank_[b];
+  if (num_moves_ == 0 || pieces.empty()) return;
   if (is_hopeless()) {
     num_moves_ = 0;
     return;
@@ -109,6 +92,18 @@ void PackSearch::give_back() {
     rows += move.size();
     gained += area(move);
   }
+  // Of a piece as many rows as are too many: its first, its last, or those before row `last`.
+  const auto choose_rows = [&](Move& move, uint64_t dice, int32_t wanted, int32_t last) {
+    const auto cut = [&](int32_t row) { return (dice >> 8 & 7) != 0 ? whole_tiles(row) : row; };
+    const int32_t begin = move.begin;
+    const int32_t end = move.end;
+    if ((dice & 4) == 0) {
+      move.end = std::min(end, cut(begin + wanted));
+      return;
+    }
+    if ((dice & 8) != 0) move.end = std::min(end, cut(std::max(last, begin + wanted)));
+    move.begin = std::max(begin, cut(move.end - wanted));
+  };
   for (int n = 0; n < kMostGivenBack && num_moves_ < moves_.size(); ++n) {
     // Taken out of the loop: half of the whole search are these samples.
     const auto off_a = static_cast<double>(rows_[a] - rows - pack_.rows_per_rank);
@@ -127,8 +122,13 @@ void PackSearch::give_back() {
     double best_price = price_with({});
     Move best;
     for (int sample = 0; sample < kNumReturns; ++sample) {
-      const Move move = sample_return(rows, last_row);
-      if (move.begin >= move.end) continue;
+      const uint64_t dice = random();
+      const Place& place = pieces[(dice >> 32) * pieces.size() >> 32];
+      Move move{place.document, place.piece, place.begin, place.end, a_};
+      if (rows > 0 && place.end - place.begin > rows && dice % 4 != 0) {
+        choose_rows(move, dice, static_cast<int32_t>(rows), last_row);
+        if (move.begin >= move.end) continue;
+      }
       double price = price_with(move);
       if (price >= best_price) continue;
       price += change_of(move);

@@ -27,6 +27,14 @@ constexpr int kNumMendings = 16;
 constexpr double kShareOfMending = 0.04;
 constexpr double kHighestPriceOfArea = 1000;
 
+// Where the rows of a rank end that come before a piece.
+int32_t end_before(const DealtDocument& document, int piece, int rank) {
+  for (int k = piece - 1; k >= 0; --k) {
+    if (document.rank_of(k) == rank) return document.end_of(k);
+  }
+  return 0;
+}
+
 }  // namespace
 
 CausalPack::CausalPack(std::span<const AttnSlice> slices, int64_t rows, int ranks, double tolerance,
@@ -54,6 +62,11 @@ void PackSearch::set_prices(double row, double area) {
   price_of_near_ = kPriceOfNear;
   price_of_far_ = row - kPriceOfNear;
   price_of_area_ = area * static_cast<double>(pack_.num_rows) / static_cast<double>(pack_.mean_area);
+  price_ranks();
+}
+
+void PackSearch::price_ranks() {
+  for (size_t rank = 0; rank < rows_.size(); ++rank) price_of_rank_[rank] = price_of(rows_[rank], area_[rank]);
 }
 
 // Cuts move to whole tiles of the document.
@@ -63,6 +76,7 @@ void PackSearch::start(std::span<const int> rank_of_chunk, int64_t chunk_size) {
   price_.assign(pack_.lengths.size(), 0);
   rows_.assign(num_ranks, 0);
   area_.assign(num_ranks, 0);
+  price_of_rank_.assign(num_ranks, 0);
   padding_ = -1;
   for (size_t i = 0; i < dealt_.size(); ++i) {
     DealtDocument& document = dealt_[i];
@@ -103,10 +117,12 @@ void PackSearch::start_padding() {
 void PackSearch::list_pieces() {
   for (std::vector<Place>& pieces : of_rank_) pieces.clear();
   split_.clear();
+  last_of_.assign(dealt_.size() * rows_.size(), 0);
   for (int i = 0; i < static_cast<int>(dealt_.size()); ++i) {
     const DealtDocument& document = dealt(i);
     for (int k = 0; k < document.count; ++k) {
       of_rank_[static_cast<size_t>(document.rank_of(k))].push_back({i, k, document.begin_of(k), document.end_of(k)});
+      last_of(i, document.rank_of(k)) = document.end_of(k);
     }
     if (document.count > 1 && !is_padding(i)) split_.push_back(i);
   }
@@ -127,24 +143,16 @@ double PackSearch::price_of_document(const DealtDocument& document) const {
 }
 
 // What one move alone changes in the price of its document.
-double PackSearch::change_of(const Move& move) const {
+double PackSearch::change_of(const Move& move) {
   if (is_padding(move.document)) return 0;
   const DealtDocument& document = dealt(move.document);
   const int from = document.rank_of(move.piece);
-  int32_t last_of_taker = 0;
-  int32_t before = 0;  // the giver's rows end there that come before the piece
-  bool is_last_of_giver = true;
-  for (int k = 0; k < document.count; ++k) {
-    const int rank = document.rank_of(k);
-    if (rank == move.to) last_of_taker = document.end_of(k);
-    if (rank != from) continue;
-    if (k < move.piece) before = document.end_of(k);
-    if (k > move.piece) is_last_of_giver = false;
-  }
   const int32_t begin = document.begin_of(move.piece);
   const int32_t end = document.end_of(move.piece);
-  double change = std::max(0, move.end - last_of_taker);
-  if (is_last_of_giver && move.end == end) change += (move.begin > begin ? move.begin : before) - end;
+  double change = std::max(0, move.end - last_of(move.document, move.to));
+  if (move.end == end && end == last_of(move.document, from)) {
+    change += (move.begin > begin ? move.begin : end_before(document, move.piece, from)) - end;
+  }
   if (move.begin > begin) {
     change += price_of_cut(move.begin);
   } else if (move.piece > 0 && document.rank_of(move.piece - 1) == move.to) {
@@ -223,6 +231,7 @@ void PackSearch::apply() {
     if (!is_padding(move.document)) price_[static_cast<size_t>(move.document)] = price_of_document(document);
   }
   list_pieces();
+  price_ranks();
 }
 
 void PackSearch::search(int num_proposals) {

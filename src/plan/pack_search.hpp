@@ -113,19 +113,21 @@ class PackSearch {
   double price_of(int64_t rows, int64_t area) const {
     return price(static_cast<double>(rows - pack_.rows_per_rank), static_cast<double>(area - pack_.most_area));
   }
-  double price_of(int rank) const {
-    return price_of(rows_[static_cast<size_t>(rank)], area_[static_cast<size_t>(rank)]);
+  double price_of(int rank) const { return price_of_rank_[static_cast<size_t>(rank)]; }
+  int32_t& last_of(int document, int rank) {
+    return last_of_[static_cast<size_t>(document) * rows_.size() + static_cast<size_t>(rank)];
   }
   double price_of_cut(int32_t row) const {
     return (row & (tile_ - 1)) == 0 ? 0 : row * pack_.cuts.rows_per_key;
   }
   double price_of_document(const DealtDocument& document) const;
-  double change_of(const Move& move) const;
+  double change_of(const Move& move);
   bool give(DealtDocument& document, const Move& move);
 
   void start(std::span<const int> rank_of_chunk, int64_t chunk_size);
   void start_padding();
   void list_pieces();
+  void price_ranks();
   double change(double limit);
   void apply();
   void search(int num_proposals);
@@ -142,7 +144,6 @@ class PackSearch {
   void give_all(int document, int from, int to);
   void give_back();
   bool is_hopeless();
-  Move sample_return(int64_t rows, int32_t last) ;
   void add_move(const Place& place, int32_t begin, int32_t end, int to);
   int32_t whole_tiles(int32_t row) const { return (row + tile_ / 2) & -tile_; }
 
@@ -161,8 +162,10 @@ class PackSearch {
   int padding_ = -1;  // a document without area, if there is padding
   double share_of_row_;
   std::vector<DealtDocument> dealt_;
-  std::vector<double> price_;  // of each document
-  std::vector<int> split_;     // documents in several pieces
+  std::vector<double> price_;     // of each document
+  std::vector<int32_t> last_of_;  // end of the last piece of each rank in each document, 0 where it has none
+  std::vector<double> price_of_rank_;
+  std::vector<int> split_;  // documents in several pieces
   std::vector<std::vector<Place>> of_rank_;
   std::vector<int64_t> rows_;
   std::vector<int64_t> area_;
