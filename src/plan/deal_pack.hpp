@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Packed causal documents, dealt to a few ranks by several short searches at once. See docs/design/dispatch.md, "Packs
-// over a few ranks".
+// Packed causal documents, dealt to a few ranks by several short searches at once. See docs/design/dispatch.md,
+// "Packs over three to eight ranks".
 #pragma once
 
 #include <cstdint>

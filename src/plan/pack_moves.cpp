@@ -105,15 +105,23 @@ void PackSearch::give_back() {
     move.begin = std::max(begin, cut(move.end - wanted));
   };
   for (int n = 0; n < kMostGivenBack && num_moves_ < moves_.size(); ++n) {
-    // Taken out of the loop: half of the whole search are these samples.
-    const auto off_a = static_cast<double>(rows_[a] - rows - pack_.rows_per_rank);
-    const auto off_b = static_cast<double>(rows_[b] + rows - pack_.rows_per_rank);
-    const auto over_a = static_cast<double>(area_[a] - gained - pack_.most_area);
-    const auto over_b = static_cast<double>(area_[b] + gained - pack_.most_area);
+    // Taken out of the loop, and computed at once: half of the whole search are these samples.
+    using Two = double __attribute__((vector_size(16)));  // of ranks a_ and b_
+    const Two off{static_cast<double>(rows_[a] - rows - pack_.rows_per_rank),
+                  static_cast<double>(rows_[b] + rows - pack_.rows_per_rank)};
+    const double over_b = static_cast<double>(area_[b] + gained - pack_.most_area);
+    const Two over{static_cast<double>(area_[a] - gained - pack_.most_area), over_b};
     const auto price_with = [&](const Move& move) {
       const double count = move.size();
       const auto size = static_cast<double>(area(move));
-      return price(off_a + count, over_a + size) + price(off_b - count, over_b - size);
+      const Two sum = off + Two{count, -count};
+      const Two above = over + Two{size, -size};
+      const Two missed = sum > 0.0 ? sum : -sum;
+      const Two beyond = missed - near_rows_;
+      const Two far = beyond > 0.0 ? beyond : Two{};
+      const Two result = missed * price_of_near_ + far * (1 + far * share_of_row_) * price_of_far_ +
+                         (above > 0.0 ? above : Two{}) * price_of_area_;
+      return result[0] + result[1];
     };
     // `rows` rows that end here have the area that is too much.
     const auto wanted = static_cast<double>(std::max<int64_t>(rows, 1));

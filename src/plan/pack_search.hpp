@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Improves how a causal pack is dealt to a few ranks, by the moves of refine.hpp: what these cost is known here without
-// looking at runs of the whole mask. See docs/design/dispatch.md, "Packs over a few ranks".
+// looking at runs of the whole mask. See docs/design/dispatch.md, "Packs over three to eight ranks".
 #pragma once
 
 #include <algorithm>
@@ -68,8 +68,8 @@ class PackSearch {
   PackSearch(const PackSearch&) = delete;
   PackSearch& operator=(const PackSearch&) = delete;
 
-  /// From a rank for each `chunk_size` rows; the rows of ranks may differ. Deterministic. Whether every rank has come to
-  /// hold its number of rows and no more area than it may.
+  /// From a rank for each `chunk_size` rows; the rows of ranks may differ. Deterministic. Whether every rank has come
+  /// to hold its number of rows and no more area than it may.
   bool run(std::span<const int> rank_of_chunk, int64_t chunk_size, uint64_t seed, int num_proposals);
 
   /// Rows that move, and what cuts inside of tiles cost beside.
@@ -117,9 +117,7 @@ class PackSearch {
   int32_t& last_of(int document, int rank) {
     return last_of_[static_cast<size_t>(document) * rows_.size() + static_cast<size_t>(rank)];
   }
-  double price_of_cut(int32_t row) const {
-    return (row & (tile_ - 1)) == 0 ? 0 : row * pack_.cuts.rows_per_key;
-  }
+  double price_of_cut(int32_t row) const { return (row & (tile_ - 1)) == 0 ? 0 : row * pack_.cuts.rows_per_key; }
   double price_of_document(const DealtDocument& document) const;
   double change_of(const Move& move);
   bool give(DealtDocument& document, const Move& move);

@@ -172,7 +172,8 @@ class Builder {
       const int64_t full_end = std::min(k_end, row_begin + 1 + slice.max_diag);
       const bool has_full = full_begin < full_end;
       // As fill_closed_form has them.
-      const bool min_binds = slice.min_diag > k_begin - (row_end - 1), max_binds = slice.max_diag < k_end - 1 - row_begin;
+      const bool min_binds = slice.min_diag > k_begin - (row_end - 1),
+                 max_binds = slice.max_diag < k_end - 1 - row_begin;
       TileRun run;
       run.k_begin = run.slice_k_begin = static_cast<int32_t>(k_begin);
       run.k_end = run.slice_k_end = static_cast<int32_t>(k_end);

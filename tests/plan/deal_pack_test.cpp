@@ -23,8 +23,8 @@ using reference::Measured;
 using reference::ranks_of;
 
 // Documents of up to `longest` rows, some of them behind rows that belong to none; a multiple of `unit` rows in all.
-std::vector<Range> documents_of_random_lengths(std::mt19937& rng, int count, int64_t longest, bool has_gaps, int64_t unit,
-                                    int64_t& num_rows) {
+std::vector<Range> documents_of_random_lengths(std::mt19937& rng, int count, int64_t longest, bool has_gaps,
+                                               int64_t unit, int64_t& num_rows) {
   std::vector<Range> documents;
   num_rows = 0;
   for (int i = 0; i < count; ++i) {
@@ -91,7 +91,7 @@ TEST(DealPack, PriceIsThatOfRowsThatMoveAndOfCuts) {
     const int cp_size = 2 + static_cast<int>(rng() % 7);
     int64_t num_rows = 0;
     const auto documents = documents_of_random_lengths(rng, 2 + static_cast<int>(rng() % 12), 800, n % 2 == 1,
-                                            32 * int64_t{cp_size}, num_rows);
+                                                       32 * int64_t{cp_size}, num_rows);
     const std::vector<AttnSlice> slices = causal_documents(documents);
     const CausalPack pack(slices, num_rows, cp_size, 0.02, {16, 0.5});
     constexpr int64_t kChunk = 32;
@@ -109,10 +109,10 @@ TEST(DealPack, PriceIsThatOfRowsThatMoveAndOfCuts) {
 TEST(DealPack, OthersThanPacksOfFewRanksAreNotDealtSo) {
   const auto documents = causal_documents({{0, 1024}, {1024, 4096}});
   const CutCost cuts{128, 1};
-  EXPECT_FALSE(deal_pack(documents, 4096, 16, 0.01, cuts).has_value());               // many ranks
-  EXPECT_FALSE(deal_pack(documents, int64_t{1} << 20, 4, 0.01, cuts).has_value());    // many rows
-  EXPECT_FALSE(deal_pack(documents, 4096, 4, 0.01, {96, 1}).has_value());             // tiles of no power of two
-  EXPECT_FALSE(deal_pack(documents, 3 * 65521, 3, 0.01, cuts).has_value());           // chunks of a row, being prime
+  EXPECT_FALSE(deal_pack(documents, 4096, 16, 0.01, cuts).has_value());             // many ranks
+  EXPECT_FALSE(deal_pack(documents, int64_t{1} << 20, 4, 0.01, cuts).has_value());  // many rows
+  EXPECT_FALSE(deal_pack(documents, 4096, 4, 0.01, {96, 1}).has_value());           // tiles of no power of two
+  EXPECT_FALSE(deal_pack(documents, 3 * 65521, 3, 0.01, cuts).has_value());         // chunks of a row, being prime
 }
 
 // Eight long searches of a sixth, or twelve of a sixteenth, moved as many rows.
@@ -122,7 +122,8 @@ TEST(DealPack, PlansMoveAsFewRowsAsLongSearchesDid) {
     int documents, cp_size;
     int64_t moved;  // by these, of 20 packs
   } cases[] = {
-      {32768, 16, 4, 203549}, {65536, 5, 4, 1195615}, {131072, 48, 4, 214637}, {32768, 16, 8, 589418}, {131072, 48, 8, 768736},
+      {32768, 16, 4, 203549}, {65536, 5, 4, 1195615},  {131072, 48, 4, 214637},
+      {32768, 16, 8, 589418}, {131072, 48, 8, 768736},
   };
   for (const auto& c : cases) {
     int64_t moved = 0;
