@@ -24,12 +24,12 @@ constexpr size_t kMostDocuments = 256;
 constexpr int64_t kMostRows = 512 << 10;
 constexpr int64_t kMostChunks = 8 << 10;  // packing looks at each
 
-// Searches end in valleys, so that several short ones are worth more than a long one: two from each of the packings of
+// Searches end in valleys, so that several short ones are worth more than a long one: four from each of the packings of
 // dispatch_tangram.cpp.
 constexpr int kPartsOfShard[] = {8, 32, 128};
 constexpr size_t kNumSearches = 12;
-// Each some 200 ns.
-int num_proposals(size_t num_documents) { return 1100 + 30 * static_cast<int>(num_documents); }
+// Each some 150 to 300 ns.
+int num_proposals(size_t num_documents) { return 800 + 30 * static_cast<int>(num_documents); }
 
 struct Found {
   double price = std::numeric_limits<double>::max();
