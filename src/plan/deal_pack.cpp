@@ -24,12 +24,14 @@ constexpr size_t kMostDocuments = 256;
 constexpr int64_t kMostRows = 512 << 10;
 constexpr int64_t kMostChunks = 8 << 10;  // packing looks at each
 
-// Searches end in valleys, so that several short ones are worth more than a long one: four from each of the packings of
+// Searches end in valleys, so that several short ones are worth more than a long one: five from each of the packings of
 // dispatch_tangram.cpp.
 constexpr int kPartsOfShard[] = {8, 32, 128};
-constexpr size_t kNumSearches = 12;
+constexpr size_t kNumSearches = 15;
 // Each some 150 to 300 ns.
-int num_proposals(size_t num_documents) { return 800 + 30 * static_cast<int>(num_documents); }
+int num_proposals(size_t num_documents, int cp_size) {
+  return (12 + cp_size) * (40 + 2 * static_cast<int>(num_documents));
+}
 
 struct Found {
   double price = std::numeric_limits<double>::max();
@@ -64,7 +66,7 @@ class Deal {
     const int part = kPartsOfShard[number % std::size(kPartsOfShard)];
     const std::vector<int> ranks = pack(problem_, {std::max(1, problem_.per_rank() / part), 0});
     PackSearch search(pack_);
-    if (!search.run(ranks, chunk_size_, number + 1, num_proposals(pack_.lengths.size()))) return;
+    if (!search.run(ranks, chunk_size_, number + 1, num_proposals(pack_.lengths.size(), pack_.cp_size))) return;
     found_[number] = {search.price(), search.runs()};
   }
 
