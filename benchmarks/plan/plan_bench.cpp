@@ -6,6 +6,7 @@
 // machines can be compared by their ratio.
 #include <benchmark/benchmark.h>
 
+#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -76,6 +77,44 @@ reference::MaskCase shared_prefix() {
   return {"shared_prefix", kRows, mask.area(), {mask.slices().begin(), mask.slices().end()}};
 }
 
+// Causal documents of log-normal lengths.
+std::vector<Mask> random_packs(int64_t rows, int documents) {
+  constexpr int kPacks = 40;
+  std::mt19937_64 rng(1);
+  std::normal_distribution<double> normal;
+  std::vector<Mask> packs;
+  while (packs.size() < kPacks) {
+    std::vector<double> ends{0};
+    for (int i = 0; i < documents; ++i) ends.push_back(ends.back() + std::exp(normal(rng)));
+    std::vector<int64_t> borders{0};
+    for (const double end : ends) {
+      const int64_t border = std::llround(end / ends.back() * static_cast<double>(rows));
+      if (border > borders.back()) borders.push_back(border);
+    }
+    packs.push_back(varlen_mask(borders, true));
+  }
+  return packs;
+}
+
+// A new pack each time; counters are means of all of them.
+void packs_case(benchmark::State& state, int64_t rows, int documents, int cp_size) {
+  const std::vector<Mask> packs = random_packs(rows, documents);
+  const DistAttnConfig config = config_of(cp_size, DispatchAlgorithm::kAuto);
+  double balance = 0, moved = 0, step_us = 0;
+  for (const Mask& mask : packs) {
+    const Plan plan = make_plan(mask, config);
+    balance += plan.balance();
+    moved += static_cast<double>(plan.rows_moved());
+    step_us += 1e6 * (plan.predicted.forward_s + plan.predicted.backward_s);
+  }
+  size_t next = 0;
+  for (auto _ : state) benchmark::DoNotOptimize(make_plan(packs[next++ % packs.size()], config));
+  const auto count = static_cast<double>(packs.size());
+  state.counters["balance"] = balance / count;
+  state.counters["rows_moved"] = moved / count;
+  state.counters["step_us"] = step_us / count;
+}
+
 void validate_case(benchmark::State& state, const reference::MaskCase& c) {
   for (auto _ : state) benchmark::DoNotOptimize(Mask(c.seqlen, c.seqlen, c.slices));
 }
@@ -89,6 +128,18 @@ bool register_all() {
   }
   benchmark::RegisterBenchmark("plan/shared_prefix/cp:64", plan_case, shared_prefix(), 64)
       ->Unit(benchmark::kMillisecond);
+  const struct {
+    int64_t rows;
+    int documents, cp_size;
+  } packs[] = {{32768, 16, 2}, {33024, 16, 3}, {32768, 16, 4}, {32768, 64, 4},  {131072, 48, 4},
+               {65536, 5, 4},  {32768, 16, 8}, {32768, 64, 8}, {131072, 48, 8}, {131072, 8, 8}};
+  for (const auto& [rows, documents, cp_size] : packs) {
+    const std::string name =
+        "packs/" + std::to_string(rows) + ":" + std::to_string(documents) + "/cp:" + std::to_string(cp_size);
+    benchmark::RegisterBenchmark(name.c_str(), packs_case, rows, documents, cp_size)
+        ->Unit(benchmark::kMillisecond)
+        ->UseRealTime();
+  }
   for (const reference::MaskCase& c : reference::load_mask_cases("dist_masks.json")) {
     if (c.seqlen != 131072 && c.seqlen != 1048576) continue;
     if (c.seqlen == 1048576) {

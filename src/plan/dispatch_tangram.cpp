@@ -5,13 +5,12 @@
 // and refine.hpp for the two halves.
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <numeric>
 #include <optional>
 
-#include "core/ahead.hpp"
 #include "plan/chunk_areas.hpp"
 #include "plan/cost.hpp"
+#include "plan/deal_pack.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/halve_pack.hpp"
 #include "plan/pack.hpp"
@@ -230,7 +229,7 @@ void sort_by_price(std::vector<Candidate>& candidates, const Mask& mask, const D
 
 // Searches in rounds; the best candidate comes first.
 void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& mask, const DistAttnConfig& config,
-             double tolerance, bool is_connected, double all_work, uint64_t seed = 1) {
+             double tolerance, bool is_connected, double all_work) {
   const auto rounds = config.cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
   const double negligible = is_searched_briefly(mask, config) ? kNegligible * static_cast<double>(mask.seqlen_q()) : 0;
   for (const Round& round : rounds) {
@@ -238,7 +237,6 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
     const double work = all_work * round.share;
     const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
                                 .tolerance = tolerance,
-                                .seed = seed,
                                 .negligible_rows = negligible,
                                 .mends = &round == &rounds.back()};
     for (Candidate& candidate : candidates) {
@@ -251,49 +249,6 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
     }
     sort_by_price(candidates, mask, config, is_connected);
   }
-}
-
-// Packs over a few ranks: the best of several short searches, from other seeds, is as good as one long search, and
-// threads do them at once (docs/experiments/2026-11-23-new-masks.md). Always as many, so that plans do not depend on
-// processors.
-constexpr int kMostRanksInParts = 8;
-constexpr int64_t kRowsInParts = 4 << 10;        // of a rank, at least
-constexpr int64_t kMostRowsInParts = 512 << 10;  // of all ranks: longer ones are hard to balance in a short search
-struct Parts {
-  size_t count;
-  double share;  // of the work, for each
-};
-Parts parts_of_search(int cp_size) { return cp_size <= 4 ? Parts{12, 1.0 / 16} : Parts{8, 1.0 / 6}; }
-
-bool is_searched_in_parts(const Mask& mask, const DistAttnConfig& config) {
-  return config.cp_size >= kRanksOfPack && config.cp_size <= kMostRanksInParts &&
-         mask.seqlen_q() / config.cp_size >= kRowsInParts && mask.seqlen_q() < kMostRowsInParts &&
-         mask.is_self_attention() && mask.slices().size() > 1 && is_causal_pack(mask.slices());
-}
-
-// `make_refiner()` gives each search one of its own. False, and the candidates as they were, where none balances.
-template <class MakeRefiner>
-bool improve_in_parts(std::vector<Candidate>& candidates, const MakeRefiner& make_refiner, const Mask& mask,
-                      const DistAttnConfig& config, double tolerance, bool is_connected, double all_work) {
-  const auto [count, share] = parts_of_search(config.cp_size);
-  const double work = all_work * share;
-  std::vector<std::vector<Candidate>> parts(count, candidates);
-  const auto search = [&](size_t part) {
-    const std::unique_ptr<Refiner> refiner = make_refiner();
-    improve(parts[part], *refiner, mask, config, tolerance, is_connected, work, part + 1);
-  };
-  std::vector<std::unique_ptr<Ahead>> others;
-  for (size_t part = 1; part < parts.size(); ++part) {
-    others.push_back(std::make_unique<Ahead>([&search, part] { search(part); }));
-  }
-  search(0);
-  for (const std::unique_ptr<Ahead>& other : others) other->finish();
-  std::vector<Candidate> found;
-  for (std::vector<Candidate>& part : parts) found.push_back(std::move(part.front()));
-  sort_by_price(found, mask, config, is_connected);
-  if (found.front().score.overload > 0) return false;
-  candidates = std::move(found);
-  return true;
 }
 
 // The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
@@ -311,12 +266,8 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   }
   chunk_size = fine;
   // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
-  const auto make_refiner = [&] {
-    return std::make_unique<Refiner>(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size,
-                                     cp_size, may_change ? cut_cost(config) : CutCost{});
-  };
-  const std::unique_ptr<Refiner> own = make_refiner();
-  Refiner& refiner = *own;
+  Refiner refiner(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size, cp_size,
+                  may_change ? cut_cost(config) : CutCost{});
   const bool is_connected = refiner.num_components() == 1;
   for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.map, tolerance);
   // One block in plain order is nearly balanced, as a window, or would have to be dealt out anew by exchanges.
@@ -325,9 +276,7 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   // A mask of one block is cut as it must be; exchanges could only mend its balance.
   if (cp_size > 1 && (!is_connected || candidates.front().score.overload > 0)) {
     const auto work = static_cast<double>(search_work(mask, config));
-    const bool is_found = is_searched_in_parts(mask, config) &&
-                          improve_in_parts(candidates, make_refiner, mask, config, tolerance, is_connected, work);
-    if (!is_found) improve(candidates, refiner, mask, config, tolerance, is_connected, work);
+    improve(candidates, refiner, mask, config, tolerance, is_connected, work);
   }
   Candidate& best = candidates.front();
   overload = best.score.overload;
@@ -335,24 +284,27 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   return to_dispatch(best.map, cp_size, chunk_size, may_change);
 }
 
-// Packed causal documents over two ranks, which training deals out anew at every step.
-std::optional<Dispatch> halves_of_pack(const Mask& mask, const DistAttnConfig& config) {
+// Packed causal documents over a few ranks, which training deals out anew at every step.
+std::optional<Dispatch> dealt_pack(const Mask& mask, const DistAttnConfig& config) {
   constexpr int64_t kFineCuts = 8;  // where they cost nothing, which finer ones hardly improve
-  const bool is_asked = config.cp_size == 2 && config.dispatch.chunk_size == 0 && mask.is_self_attention();
+  const int cp_size = config.cp_size;
+  const bool is_asked = cp_size > 1 && config.dispatch.chunk_size == 0 && mask.is_self_attention();
   if (!is_asked || mask.seqlen_q() > kMaxChunks || mask.slices().size() < 2 || !is_causal_pack(mask.slices()))
     return {};
   CutCost cuts = cut_cost(config);
   if (cuts.rows_per_key == 0) cuts.tile_rows = kFineCuts;
-  auto map = halve_pack(mask.slices(), mask.seqlen_q(), balance_tolerance(mask.seqlen_q() / 2), cuts);
+  const double tolerance = balance_tolerance(mask.seqlen_q() / cp_size);
+  auto map = cp_size == 2 ? halve_pack(mask.slices(), mask.seqlen_q(), tolerance, cuts)
+                          : deal_pack(mask.slices(), mask.seqlen_q(), cp_size, tolerance, cuts);
   if (!map) return {};
-  renumber(*map, 2);
-  return to_dispatch(*map, 2, 1, true);
+  renumber(*map, cp_size);
+  return to_dispatch(*map, cp_size, 1, true);
 }
 
 }  // namespace
 
 Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
-  if (auto halves = halves_of_pack(mask, config)) return *std::move(halves);
+  if (auto dealt = dealt_pack(mask, config)) return *std::move(dealt);
   double overload = 0;
   if (config.dispatch.chunk_size > 0) {
     return dispatch_chunks(mask, config, config.dispatch.chunk_size, false, overload);

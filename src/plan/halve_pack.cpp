@@ -22,7 +22,7 @@ constexpr size_t kAllFree = 16;  // up to so many documents all sets are counted
 constexpr size_t kFree = 12;     // of more documents, the sets of so many at a time
 constexpr size_t kLargest = 4;   // of these, which are among them in every round
 constexpr size_t kCut = 12;      // documents beside those that are free of which parts may change hands
-constexpr int kRounds = 24;
+constexpr int kSetRounds = 24;
 constexpr double kGain = 1.01;  // what could be gained by less than this is not looked at
 
 class PackHalver {
@@ -231,7 +231,7 @@ void PackHalver::consider(const PackHalves& halves, uint32_t set) {
 bool PackHalver::search() {
   start();
   uint64_t state = 1;
-  const int rounds = documents_.size() > kAllFree ? kRounds : 1;
+  const int rounds = documents_.size() > kAllFree ? kSetRounds : 1;
   for (int round = 0; round < rounds && best_price_ > static_cast<double>(tile_) / 16; ++round) {
     choose_free(state);
     search_free();

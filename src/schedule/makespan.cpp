@@ -19,12 +19,13 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, d
   struct Piece {
     int64_t tile = 0;  // of the heads of a small piece; a large one has one more
     int64_t alone = 0, together = 0;
+    bool is_even = true;  // all pieces are small
   };
   std::vector<Piece> piece_of(static_cast<size_t>(group) + 1);
   for (int pieces = 1; pieces <= group; ++pieces) {
     const double joins = pieces == 1 ? 0 : 1, joins_together = pieces == 1 ? 0 : 1 + 0.2 * (pieces - 2);
     piece_of[static_cast<size_t>(pieces)] = {2 * (group / pieces), halves(costs.item + joins * costs.join),
-                                             halves(costs.item + joins_together * costs.join)};
+                                             halves(costs.item + joins_together * costs.join), group % pieces == 0};
   }
   const std::vector<size_t>& order = in.extents.order;
   std::vector<char> is_tail(order.size(), 0);
@@ -48,7 +49,7 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, d
     const int64_t steps = extent.count * piece.tile + (together ? piece.together : piece.alone);
     const int64_t arrives = in.arrives.empty() ? 0 : halves(in.arrives[i]);
     int large = 0;
-    for (int number = first; group % pieces != 0 && number < last; ++number) {
+    for (int number = first; !piece.is_even && number < last; ++number) {
       const int heads =
           first_head_of_piece(group, pieces, number % pieces + 1) - first_head_of_piece(group, pieces, number % pieces);
       if (2 * heads > piece.tile) ++large;

@@ -8,6 +8,7 @@
 #include "schedule/tile_list.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <vector>
 
@@ -72,7 +73,9 @@ std::vector<int32_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t n
   int64_t next = 0;
   const auto tiles_of = [&](int64_t rows) { return rows > 0 ? (rows + block - 1) / block : 0; };
   const auto fill_to = [&](int64_t end) {
-    for (; next < end; next += block) begins.push_back(static_cast<int32_t>(next));
+    const size_t count = begins.size();
+    begins.resize(count + static_cast<size_t>(tiles_of(end - next)));
+    for (size_t i = count; i < begins.size(); ++i, next += block) begins[i] = static_cast<int32_t>(next);
   };
   for (size_t i = 0; i < candidates.size(); ++i) {
     const int64_t border = candidates[i];
@@ -93,6 +96,8 @@ class Builder {
     list_.shape = shape;
     list_.seqlen_q = seqlen_q;
     list_.seqlen_k = seqlen_k;
+    const auto block_n = static_cast<uint32_t>(shape.block_n);
+    if (std::has_single_bit(block_n)) shift_ = std::countr_zero(block_n);
     slices_.reserve(slices.size());
     for (const AttnSlice& slice : slices) {
       const AttnSlice trimmed = canonical(slice);
@@ -119,8 +124,9 @@ class Builder {
       const Range rows{begins[tile], begins[tile + 1]};
       while (next < slices_.size() && slices_[next].q_range.begin < rows.end) open.push_back(slices_[next++]);
       if (open.size() == 1 && open[0].q_range.contains(rows)) {
-        add_item_of(open[0], rows);
-        if (open[0].q_range.end == rows.end) open.clear();
+        const int64_t next_slice = next < slices_.size() ? slices_[next].q_range.begin : list_.seqlen_q;
+        tile = add_items_of(open[0], begins, tile, std::min(open[0].q_range.end, next_slice)) - 1;
+        if (open[0].q_range.end <= begins[tile + 1]) open.clear();
         continue;
       }
       add_item(rows, open);
@@ -154,29 +160,43 @@ class Builder {
     largest_cost_ = std::max(largest_cost_, cost_);
   }
 
-  /// What most tiles are: rows of one slice. The same run as of its piece in these rows, in one go: every row of a
-  /// canonical slice sees keys.
-  void add_item_of(const AttnSlice& slice, const Range& rows) {
-    begin_item(rows);
-    const int64_t k_begin = std::max(slice.k_range.begin, rows.begin + slice.min_diag);
-    const int64_t k_end = std::min(slice.k_range.end, rows.end + slice.max_diag);
-    TileRun& run = add_run({k_begin, k_end});
-    const int64_t full_begin = std::max(k_begin, rows.end - 1 + slice.min_diag);
-    const int64_t full_end = std::min(k_end, rows.begin + 1 + slice.max_diag);
-    if (full_begin < full_end) {
-      run.full_begin = static_cast<int32_t>(full_begin);
-      run.full_end = static_cast<int32_t>(full_end);
-    }
-    run.row_begin = static_cast<int32_t>(rows.begin);
-    run.row_end = static_cast<int32_t>(rows.end);
-    run.slice_k_begin = run.k_begin;
-    run.slice_k_end = run.k_end;
-    // As fill_closed_form has them.
-    const bool min_binds = slice.min_diag > k_begin - (rows.end - 1),
-               max_binds = slice.max_diag < k_end - 1 - rows.begin;
-    run.min_diag = static_cast<int32_t>(min_binds ? slice.min_diag : k_begin - rows.end);
-    run.max_diag = static_cast<int32_t>(max_binds ? slice.max_diag : k_end - rows.begin);
-    end_item();
+  /// What most tiles are: rows of one slice. The same runs as of its pieces, of all tiles from `tile` on that end at
+  /// `end` or before: every row of a canonical slice sees keys. Returns the tile behind them.
+  size_t add_items_of(const AttnSlice& slice, const std::vector<int32_t>& begins, size_t tile, int64_t end) {
+    auto run_begin = static_cast<int32_t>(list_.runs.size());
+    do {
+      const int64_t row_begin = begins[tile], row_end = begins[tile + 1];
+      const int64_t k_begin = std::max(slice.k_range.begin, row_begin + slice.min_diag);
+      const int64_t k_end = std::min(slice.k_range.end, row_end + slice.max_diag);
+      const int64_t full_begin = std::max(k_begin, row_end - 1 + slice.min_diag);
+      const int64_t full_end = std::min(k_end, row_begin + 1 + slice.max_diag);
+      const bool has_full = full_begin < full_end;
+      // As fill_closed_form has them.
+      const bool min_binds = slice.min_diag > k_begin - (row_end - 1),
+                 max_binds = slice.max_diag < k_end - 1 - row_begin;
+      TileRun run;
+      run.k_begin = run.slice_k_begin = static_cast<int32_t>(k_begin);
+      run.k_end = run.slice_k_end = static_cast<int32_t>(k_end);
+      run.full_begin = has_full ? static_cast<int32_t>(full_begin) : 0;
+      run.full_end = has_full ? static_cast<int32_t>(full_end) : 0;
+      run.row_begin = static_cast<int32_t>(row_begin);
+      run.row_end = static_cast<int32_t>(row_end);
+      run.min_diag = static_cast<int32_t>(min_binds ? slice.min_diag : k_begin - row_end);
+      run.max_diag = static_cast<int32_t>(max_binds ? slice.max_diag : k_end - row_begin);
+      list_.runs.push_back(run);
+      list_.items.push_back({run.row_begin, run.row_end, run_begin, run_begin + 1});
+      ++run_begin;
+      const int64_t cost = steps_of(run);
+      costs_.push_back(cost);
+      largest_cost_ = std::max(largest_cost_, cost);
+      ++tile;
+    } while (tile + 1 < begins.size() && begins[tile + 1] <= end);
+    return tile;
+  }
+
+  int32_t steps_of(const TileRun& run) const {
+    const int32_t keys = run.k_end - run.k_begin + list_.shape.block_n - 1;
+    return shift_ >= 0 ? keys >> shift_ : keys / list_.shape.block_n;  // of 32 bits: half the time
   }
 
   void add_item(const Range& rows, const std::vector<AttnSlice>& open) {
@@ -240,7 +260,7 @@ class Builder {
     TileRun& run = list_.runs.emplace_back();
     run.k_begin = static_cast<int32_t>(keys.begin);
     run.k_end = static_cast<int32_t>(keys.end);
-    cost_ += (run.k_end - run.k_begin + list_.shape.block_n - 1) / list_.shape.block_n;  // of 32 bits: half the time
+    cost_ += steps_of(run);
     return run;
   }
 
@@ -305,6 +325,7 @@ class Builder {
   TileList list_;
   std::vector<AttnSlice> slices_;
   std::vector<AttnSlice> keys_first_;  // transposed, of shapes that follow the mask
+  int shift_ = -1;                     // of block_n, if that is a power of two
   std::vector<int64_t> costs_;         // of items: steps over key tiles
   int64_t cost_ = 0;                   // of the item that is being made
   int64_t largest_cost_ = 0;

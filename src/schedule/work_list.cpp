@@ -174,21 +174,32 @@ std::vector<Item> items_of_tiles(const TileList& tiles, const Extents& extents,
 int32_t deal_items(std::vector<Item>& items, const std::vector<Item>& of_tiles, const Extents& extents,
                    const AttnShape& shape, const Dealing& how) {
   const int group = shape.num_heads_q / shape.num_heads_kv;
-  std::vector<int32_t> slab_of(of_tiles.size() * static_cast<size_t>(shape.num_heads_kv));
+  const auto num_heads = static_cast<size_t>(shape.num_heads_kv);
+  std::vector<int32_t> slab_of(of_tiles.size() * num_heads);
   int32_t num_slabs = 0;
   items.reserve(most_items(extents, shape.num_heads_kv, how));
-  deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
-    const int first = first_head_of_piece(group, pieces, piece), last = first_head_of_piece(group, pieces, piece + 1);
-    Item& item = items.emplace_back(of_tiles[i]);
-    item.kv_head = head;
-    item.head_begin = head * group + first;
-    item.head_end = head * group + last;
-    item.num_steps = static_cast<int32_t>(extents.of_keys[i].count * (last - first));
-    item.num_pieces = pieces;
-    item.piece = piece;
-    int32_t& slab = slab_of[i * static_cast<size_t>(shape.num_heads_kv) + static_cast<size_t>(head)];
-    if (pieces > 1 && piece == 0) slab = num_slabs++;
-    item.slab = slab;
+  deal_runs(extents, shape.num_heads_kv, how, [&](size_t i, int first, int last, int pieces) {
+    const auto count = static_cast<int32_t>(extents.of_keys[i].count);
+    const bool is_empty = count == 0;  // which is one piece
+    int head = first / pieces, piece = first % pieces;
+    int begin = first_head_of_piece(group, pieces, piece);
+    for (int number = first; number < last; ++number) {
+      const int end = piece + 1 == pieces ? group : first_head_of_piece(group, pieces, piece + 1);
+      if (!is_empty || piece == 0) {
+        Item& item = items.emplace_back(of_tiles[i]);
+        item.kv_head = head;
+        item.head_begin = head * group + begin;
+        item.head_end = head * group + (is_empty ? group : end);
+        item.num_steps = count * (end - begin);
+        item.num_pieces = is_empty ? 1 : pieces;
+        item.piece = piece;
+        int32_t& slab = slab_of[i * num_heads + static_cast<size_t>(head)];
+        if (item.num_pieces > 1 && piece == 0) slab = num_slabs++;
+        item.slab = slab;
+      }
+      begin = end;
+      if (++piece == pieces) ++head, piece = begin = 0;
+    }
   });
   return num_slabs;
 }

@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 
+#include "plan/dealt_documents.hpp"
 #include "plan/dispatch.hpp"
 #include "reference/mask_cases.hpp"
 #include "schedule/tile_list.hpp"
@@ -21,11 +22,10 @@
 namespace tangram {
 namespace {
 
-std::vector<AttnSlice> causal_documents(const std::vector<Range>& documents) {
-  std::vector<AttnSlice> slices;
-  for (const Range& rows : documents) slices.push_back(canonical(AttnSlice::causal(rows, rows)));
-  return slices;
-}
+using reference::causal_documents;
+using reference::measure;
+using reference::Measured;
+using reference::ranks_of;
 
 // Documents of up to `longest` rows, some of them behind rows that belong to none; an even number of rows in all.
 std::vector<Range> random_documents(std::mt19937& rng, int count, int64_t longest, bool has_gaps, int64_t& num_rows) {
@@ -47,39 +47,6 @@ std::vector<Range> random_documents(std::mt19937& rng, int count, int64_t longes
     }
   }
   return documents;
-}
-
-std::vector<int> ranks_of(const std::vector<RankRun>& map) {
-  std::vector<int> ranks;
-  for (const RankRun& run : map) {
-    EXPECT_EQ(run.begin, static_cast<int>(ranks.size()));
-    ranks.insert(ranks.end(), static_cast<size_t>(run.size()), run.rank);
-  }
-  return ranks;
-}
-
-struct Measured {
-  int64_t rows[2] = {};
-  int64_t area[2] = {};
-  int64_t moved = 0;
-};
-
-// Row by row.
-Measured measure(const std::vector<Range>& documents, const std::vector<int>& ranks) {
-  Measured result;
-  for (const int rank : ranks) ++result.rows[rank];
-  for (const Range& document : documents) {
-    for (const int rank : {0, 1}) {
-      int64_t last = -1;
-      for (int64_t row = document.begin; row < document.end; ++row) {
-        if (ranks[static_cast<size_t>(row)] != rank) continue;
-        result.area[rank] += row - document.begin + 1;
-        last = row;
-      }
-      for (int64_t key = document.begin; key < last; ++key) result.moved += ranks[static_cast<size_t>(key)] != rank;
-    }
-  }
-  return result;
 }
 
 TEST(HalvePack, CausalPacksAreKnown) {
@@ -109,7 +76,7 @@ TEST(HalvePack, HalvesOfRandomPacksHoldWhatTheyMay) {
     ++num_found;
     const std::vector<int> ranks = ranks_of(*map);
     ASSERT_EQ(static_cast<int64_t>(ranks.size()), num_rows) << n;
-    const Measured is = measure(documents, ranks);
+    const Measured is = measure(documents, ranks, 2);
     EXPECT_EQ(is.rows[0], is.rows[1]) << n;
     const auto most = static_cast<int64_t>((1 + tolerance) * static_cast<double>(is.area[0] + is.area[1]) / 2);
     EXPECT_LE(std::max(is.area[0], is.area[1]), most) << n;
@@ -135,7 +102,7 @@ TEST(HalvePack, HardlyMoreRowsMoveThanMust) {
       if (2 * std::popcount(set) != num_rows) continue;
       std::vector<int> ranks;
       for (int64_t row = 0; row < num_rows; ++row) ranks.push_back(static_cast<int>(set >> row & 1));
-      const Measured is = measure(documents, ranks);
+      const Measured is = measure(documents, ranks, 2);
       const auto most = static_cast<int64_t>((1 + kTolerance) * static_cast<double>(is.area[0] + is.area[1]) / 2);
       if (std::max(is.area[0], is.area[1]) <= most) best = std::min(best, is.moved);
     }
@@ -146,7 +113,7 @@ TEST(HalvePack, HardlyMoreRowsMoveThanMust) {
     }
     ++num_possible;
     ASSERT_TRUE(map.has_value()) << n;
-    const int64_t mine = measure(documents, ranks_of(*map)).moved;
+    const int64_t mine = measure(documents, ranks_of(*map), 2).moved;
     EXPECT_GE(mine, best) << n;
     moved += mine;
     least += best;
