@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +54,15 @@ struct ReturnTensor {
 
 class DevicePass;
 
+/// Of the ranks' tables what the others must know, where all ranks know all of it beforehand.
+struct AgreedRows {
+  std::vector<int64_t> landing;  ///< by rank: rows of the landing tensors
+  /// By rank: where in what comes back to it the rows of each stage and source begin, [stage * size + source]: rows of
+  /// `reduces`' sends, by stage, then by source.
+  std::vector<std::vector<int64_t>> return_begin;
+  std::vector<int64_t> return_rows;  ///< by rank: of all of them
+};
+
 /// What one pass (forward or backward of one plan) moves. The same number of stages and the same tensor shapes on all
 /// ranks; tables and row counts are the rank's own. See Exchange for how the tables of two ranks fit together.
 struct DevicePassSpec {
@@ -81,6 +91,11 @@ struct DevicePassSpec {
   /// Another pass of the same communicator whose landing buffers this one uses instead of its own, so that a backward
   /// pass works on rows that the forward pass kept; its `landing` must be equal and num_slots is then ignored. Or null.
   std::shared_ptr<DevicePass> landing_of;
+  /// All ranks have agreed (Agreement) on what their specs follow from, this among it. Then nothing is
+  /// compared, and where the transport has memory enough that is shared nobody meets. Or null.
+  std::shared_ptr<const AgreedRows> agreed;
+  /// leave_rows() is called before the first epoch.
+  bool leaves_rows = false;
 };
 
 /// Where a kernel may store partial gradients itself instead of calling `reduce`: rows `partial` of one return tensor
@@ -208,6 +223,22 @@ struct KernelTransfers {
   LandingReuse landing_reuse = LandingReuse::kNone;
 };
 
+/// How ranks find out that they make the same without meeting. All ranks make the same calls of agree() and refuse() in
+/// the same order.
+class Agreement {
+ public:
+  virtual ~Agreement() = default;
+  /// What all ranks make next is of the plan with these facts, with the same `options`. Throws InvalidArgument on every
+  /// rank, naming what differs, unless that is so: now, or from DevicePass::begin and DeviceCommunicator::check on
+  /// those that came first. The group is broken then.
+  virtual void agree(const CallFacts& facts, uint64_t options) = 0;
+  /// In place of agree() on a rank that cannot: InvalidArgument with `reason` on the others.
+  virtual void refuse(std::string_view reason) = 0;
+  /// Returns when all ranks have agreed on what this one was the last to name, so that collective calls may follow.
+  /// Throws Timeout, naming who has not come.
+  virtual void meet() = 0;
+};
+
 /// The device side of a group: one GPU per rank (in tests several ranks may share one). Collective calls as in
 /// Communicator: the same on all ranks, in the same order.
 class DeviceCommunicator {
@@ -225,9 +256,15 @@ class DeviceCommunicator {
   /// Alike on all ranks.
   virtual KernelTransfers kernel_transfers() const { return {}; }
 
-  /// Collective; may wait for peers and allocates. Throws InvalidArgument on every rank, before anything is sent, when
-  /// the ranks' specs do not fit together; NotAvailable for sizes that this device cannot hold. Never call it while
-  /// work that waits for peers is under way on the device. The pass must not outlive the communicator.
+  /// Null: ranks meet over control() before they make something together. Alike on all ranks.
+  virtual Agreement* agreement() { return nullptr; }
+  /// Whether any two ranks have one GPU, where the transport knows; alike on all ranks.
+  virtual std::optional<bool> shares_gpus() const { return std::nullopt; }
+
+  /// Collective, unless ranks have agreed on the spec (DevicePassSpec::agreed); may wait for peers and allocates.
+  /// Throws InvalidArgument on every rank, before anything is sent, when the ranks' specs do not fit together;
+  /// NotAvailable for sizes that this device cannot hold. Never call it while work that waits for peers is under way on
+  /// the device. The pass must not outlive the communicator.
   virtual std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) = 0;
 
   /// What the epochs that follow belong to, until it is set anew, as Communicator::set_facts: when ranks that have both

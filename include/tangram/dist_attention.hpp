@@ -183,6 +183,9 @@ class DistAttention {
   int64_t k_rows() const;  ///< rows of the rank's k shard
   /// Device memory that the object holds beside the communicator's: lists and tables. 0 on hosts.
   int64_t device_bytes() const;
+  /// Whether ranks meet to make it, even where the communicator has memory enough. On GPUs not for plans that move K/V
+  /// alone and keep none, where ranks agree without meeting (DeviceCommunicator::agreement). Alike on all ranks.
+  bool met_peers() const;
   /// What a pass on GPUs computes in, DistForwardArgs::workspace, or without one a workspace that the passes over a
   /// communicator share (DeviceCommunicator::workspace). 0 on hosts, and for a backward pass that was not prepared.
   int64_t forward_workspace_bytes() const;

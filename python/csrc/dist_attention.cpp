@@ -33,6 +33,15 @@ bool keeps_between_passes(const Plan& plan) {
          (ranks.empty() || std::any_of(ranks.begin(), ranks.end(), fetches));
 }
 
+// About what lists and row tables of a plan that moves K/V alone take, on the rank where it is most; the same on every
+// rank.
+int64_t estimate_device_bytes(const Plan& plan) {
+  constexpr int64_t kRowBytes = 24;
+  int64_t rows = plan.q_dispatch.rows_per_rank();
+  for (const RankPlan& rank : plan.ranks) rows = std::max(rows, rank.kv_rows);
+  return executor_bytes(plan) + kRowBytes * rows;
+}
+
 // A rank's executor, whose tensors lie in host memory or on its GPU.
 class SharedDistAttention {
  public:
@@ -48,19 +57,23 @@ class SharedDistAttention {
     gpus_->prepare([&] {
       attention_ = std::make_shared<DistAttention>(std::move(plan), gpus_->communicator(), backend_->get(),
                                                    DistAttentionOptions{.row_sinks = row_sinks});
+      if (!attention_->met_peers()) {
+        largest_device_bytes_ = estimate_device_bytes(attention_->plan());
+        return;
+      }
       // In KiB, which float32 holds up to 16 GiB.
       float most = static_cast<float>(attention_->device_bytes() / 1024 + 1);
       gpus_->communicator().control().all_reduce({&most, 1}, ReduceOp::kMax, "bytes of a key");
       largest_device_bytes_ = static_cast<int64_t>(most) * 1024;
     });
   }
-  // Kernels may still read what ends here.
+  // Where memory is its own kernels may still use what ends here; lists are used again once they have been read.
   ~SharedDistAttention() {
-    if (gpus_ == nullptr) return;
+    if (gpus_ == nullptr || attention_ == nullptr) return;
     const nb::gil_scoped_release release;
     try {
       const DeviceScope scope(gpus_->device());
-      finish_device();
+      if (attention_->met_peers()) finish_device();
       attention_.reset();
     } catch (const std::exception&) {  // the process ends, or the device is lost
     }
@@ -191,10 +204,14 @@ void bind_dist_attention(nb::module_& m) {
   nb::class_<SharedDistAttention>(m, "DistAttention", "One rank's part in distributed attention by a plan.")
       .def(nb::init<std::shared_ptr<const Plan>, std::shared_ptr<Group>, std::shared_ptr<Backend>>(), "plan"_a,
            "group"_a, "backend"_a, "Collective: raises InvalidArgument on every rank when ranks disagree.")
-      .def(nb::init<std::shared_ptr<const Plan>, std::shared_ptr<DeviceGroup>, std::shared_ptr<Backend>, int64_t>(),
-           "plan"_a, "group"_a, "backend"_a, "row_sinks"_a = 0,
-           "The same for tensors in GPU memory; waits for the GPU. row_sinks: of calls by a strategy that exchanges "
-           "heads, how many sinks of its own (layout 'ssh') each row has.")
+      .def(
+          nb::init<std::shared_ptr<const Plan>, std::shared_ptr<DeviceGroup>, std::shared_ptr<Backend>, int64_t>(),
+          "plan"_a, "group"_a, "backend"_a, "row_sinks"_a = 0,
+          "The same for tensors in GPU memory. Over copy engines ranks meet, and wait for their GPUs, only where heads "
+          "or queries move, where K/V are kept, or where memory must grow; those that differ raise InvalidArgument "
+          "here, in a later call, or in check, and the group is broken. row_sinks: of calls by a strategy that "
+          "exchanges "
+          "heads, how many sinks of its own (layout 'ssh') each row has.")
       .def(
           "forward", &SharedDistAttention::forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,
           "max_logits"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",
@@ -208,7 +225,7 @@ void bind_dist_attention(nb::module_& m) {
       .def_prop_ro("device_bytes", &SharedDistAttention::device_bytes,
                    "GPU memory that the object holds, beside what its group shares.")
       .def_prop_ro("largest_device_bytes", &SharedDistAttention::largest_device_bytes,
-                   "The most of any rank, in whole KiB: alike on all ranks.")
+                   "About the most of any rank: alike on all ranks.")
       .def_prop_ro("forward_workspace_bytes", &SharedDistAttention::forward_workspace_bytes,
                    "What forward needs as its workspace, 0: none.")
       .def_prop_ro("backward_workspace_bytes", &SharedDistAttention::backward_workspace_bytes, "The same of backward.")

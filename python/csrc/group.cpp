@@ -106,6 +106,16 @@ void DeviceGroup::refuse(const std::string& reason) {
   communicator_->abort(reason);
 }
 
+void DeviceGroup::refuse_to_prepare(const std::string& reason) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard lock(mutex_);
+  if (Agreement* const agreement = communicator_->agreement()) {
+    agreement->refuse(reason);
+  } else {
+    group_->communicator().refuse(reason);
+  }
+}
+
 void DeviceGroup::all_to_all(nb::handle send, const std::vector<int64_t>& send_rows, nb::handle recv,
                              const std::vector<int64_t>& recv_rows, int64_t most_rows, uint64_t rows,
                              uintptr_t stream) {
@@ -149,6 +159,8 @@ void bind_group(nb::module_& m) {
            "rows"_a, "stream"_a,
            "As Group.all_to_all, enqueued on the stream. most_rows: the most that go from any rank to another.")
       .def("refuse", &DeviceGroup::refuse, "reason"_a, "Ends the waits of the peers' GPUs; the group is broken.")
+      .def("refuse_to_prepare", &DeviceGroup::refuse_to_prepare, "reason"_a,
+           "In place of a DistAttention on a rank that cannot make it: InvalidArgument on the others.")
       .def("check", &DeviceGroup::check, "Waits for the GPU and raises what has gone wrong on it or at a peer.")
       .def(
           "traffic", [](DeviceGroup& self) { return self.communicator().counters().rows_received; },

@@ -56,15 +56,17 @@ class DeviceGroup {
     order_.enter(stream);
     call();
   }
-  /// Runs `call`, which is collective and allocates, when the GPU is idle.
+  /// Runs `call`, which makes something together with the other ranks: where these meet for it, when the GPU is idle.
   template <class Call>
   void prepare(Call call) {
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     const DeviceScope scope(device_);
-    synchronize_device();
+    if (communicator_->agreement() == nullptr) synchronize_device();
     call();
   }
+  /// In place of prepare() on a rank that cannot: InvalidArgument on the others.
+  void refuse_to_prepare(const std::string& reason);
   /// A call that cannot take part tells the peers, whose GPUs would wait for it.
   void refuse(const std::string& reason);
 

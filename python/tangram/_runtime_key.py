@@ -148,7 +148,8 @@ class DistAttnRuntimeKey:
         row_sinks: int = 0,
         keeps: bool = False,
     ) -> DistAttention:
-        """The executor for tensors of this dtype on that GPU (-1: host memory), made at the first call: collective.
+        """The executor for tensors of this dtype on that GPU (-1: host memory), made at the first call: together with
+        the other ranks.
 
         row_sinks: as sinks_that_travel says. keeps: whether a pass on a GPU keeps remote K/V. In host memory the same
         executor does all of these.
@@ -215,7 +216,10 @@ class DistAttnRuntimeKey:
             return backend_named(name, device >= 0, device)
         except Error as error:
             if self.group.size > 1:  # the peers are about to compare plans
-                self.group.group.refuse(str(error))
+                if device >= 0:
+                    self.group.on_device(device).refuse_to_prepare(str(error))
+                else:
+                    self.group.group.refuse(str(error))
             raise
 
     def rows(self, side: Side) -> Rows:

@@ -44,11 +44,12 @@ class DistAttention::Impl {
   RankContext context;
   std::unique_ptr<PlanExecutor> executor;
 
-  /// Collective: what ranks check and agree on over either kind of memory. `check` is of one of them.
+  /// What ranks check and agree on over either kind of memory: collective, unless there is an `agreement`. `check` is
+  /// of one of them.
   template <class Check>
   void agree(std::shared_ptr<const Plan> plan, Communicator& control, const AttnBackend& backend, MemoryKind memory,
-             const Check& check) {
-    check_for_all(control, control.size() > 1, [&] {
+             Agreement* agreement, uint64_t options, const Check& check) {
+    const auto check_all = [&] {
       require(plan != nullptr, "DistAttention: plan must be given (got null)");
       const bool on_host = memory == MemoryKind::kHost;
       require(backend.memory() == memory, "DistAttention: backend must work on {} (got {}, which works on {} memory)",
@@ -64,23 +65,30 @@ class DistAttention::Impl {
       context.rank = control.rank();
       context.shape = rank_shape(*plan, context.rank);
       check();
-    });
-    context.facts = facts_of(*plan);
-    agree_on_plan(control, context.facts);
+      context.facts = facts_of(*plan);
+    };
+    if (agreement != nullptr) {
+      check_for_all(*agreement, check_all);
+      agreement->agree(context.facts, options);
+    } else {
+      check_for_all(control, control.size() > 1, check_all);
+      agree_on_plan(control, context.facts);
+    }
   }
 };
 
 DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend,
                              const DistAttentionOptions&)
     : impl_(std::make_unique<Impl>()) {
-  impl_->agree(std::move(plan), communicator, backend, MemoryKind::kHost,
+  impl_->agree(std::move(plan), communicator, backend, MemoryKind::kHost, nullptr, 0,
                [this] { impl_->executor = std::make_unique<HostAttention>(impl_->context); });
 }
 
 DistAttention::DistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator,
                              const AttnBackend& backend, const DistAttentionOptions& options)
     : impl_(std::make_unique<Impl>()) {
-  impl_->agree(std::move(plan), communicator.control(), backend, MemoryKind::kDevice,
+  impl_->agree(std::move(plan), communicator.control(), backend, MemoryKind::kDevice, communicator.agreement(),
+               hash_of_options(options, backend),
                [&] { device::check_attention(impl_->context, communicator, options); });
   impl_->executor = device::make_attention(impl_->context, communicator, options);
 }
@@ -96,6 +104,8 @@ int64_t DistAttention::k_rows() const { return impl_->context.k_shard_rows(); }
 int64_t DistAttention::device_bytes() const { return impl_->executor->device_bytes(); }
 int64_t DistAttention::forward_workspace_bytes() const { return impl_->executor->forward_workspace_bytes(); }
 int64_t DistAttention::backward_workspace_bytes() const { return impl_->executor->backward_workspace_bytes(); }
+
+bool DistAttention::met_peers() const { return impl_->executor->met_peers(); }
 
 void DistAttention::forward(const DistForwardArgs& args, void* stream) { impl_->executor->forward(args, stream); }
 void DistAttention::backward(const DistBackwardArgs& args, void* stream) { impl_->executor->backward(args, stream); }

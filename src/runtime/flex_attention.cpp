@@ -10,6 +10,7 @@
 #include "core/ahead.hpp"
 #include "core/require.hpp"
 #include "machine/gpu_model.hpp"
+#include "runtime/current_device.hpp"
 #include "runtime/head_loop.hpp"
 #include "schedule/arrival_order.hpp"
 #include "schedule/tile_list.hpp"
@@ -71,23 +72,6 @@ void add_backward(const AttnBackend& backend, std::span<PreparedMask* const> pre
   if (slices.size() != prepared.size()) return add_backward(backend, *prepared[0], slices, shape, calls);
   const AttnShape one = shape_of_group(shape, static_cast<int>(slices.size()));
   for (size_t g = 0; g < slices.size(); ++g) add_backward(backend, *prepared[g], slices[g], one, calls);
-}
-
-/// `work` for a thread on which another device may be current.
-std::function<void()> on_current_device(std::function<void()> work) {
-#ifdef TANGRAM_HAVE_CUDA
-  int device = 0;
-  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
-  return [device, work = std::move(work)] {
-    int before = 0;
-    cuda::check(cudaGetDevice(&before), "cudaGetDevice");
-    if (before != device) cuda::check(cudaSetDevice(device), "cudaSetDevice");
-    work();
-    if (before != device) cuda::check(cudaSetDevice(before), "cudaSetDevice");
-  };
-#else
-  return work;
-#endif
 }
 
 /// prepare_slices of slices of a mask, which has checked them.

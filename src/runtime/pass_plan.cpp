@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -156,6 +157,16 @@ void agree_on_plan(Communicator& communicator, const CallFacts& plan) {
 
 void agree_on_call(Communicator& communicator, const CallFacts& call) {
   agree(communicator, call, "DistAttention: mask, config, dispatch and arguments of a call");
+}
+
+uint64_t hash_of_options(const DistAttentionOptions& options, const AttnBackend& backend) {
+  Hasher hasher;
+  for (const char letter : backend.name()) hasher.add(static_cast<uint64_t>(letter));
+  const std::array values = {static_cast<int64_t>(options.forward), static_cast<int64_t>(options.backward),
+                             int64_t{options.with_backward},        int64_t{options.max_kept},
+                             int64_t{backend.can_wait_for_keys()},  int64_t{backend.can_read_elsewhere()}};
+  for (const int64_t value : values) hasher.add(static_cast<uint64_t>(value));
+  return hasher.value();
 }
 
 void check_plan(const Plan& plan, int size) {

@@ -41,6 +41,9 @@ class SharedFacts {
 void agree_on_plan(Communicator& communicator, const CallFacts& plan);
 void agree_on_call(Communicator& communicator, const CallFacts& call);
 
+/// Of what must be alike on all ranks beside the plan, on GPUs; without what agree_on_heads compares.
+uint64_t hash_of_options(const DistAttentionOptions& options, const AttnBackend& backend);
+
 /// Throws InvalidArgument unless the plan is for `size` ranks; asserts that stages of K/V are consistent.
 void check_plan(const Plan& plan, int size);
 

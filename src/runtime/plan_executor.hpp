@@ -17,6 +17,8 @@ class PlanExecutor {
   /// As DistAttention's, checks included.
   virtual void forward(const DistForwardArgs& args, void* stream) = 0;
   virtual void backward(const DistBackwardArgs& args, void* stream) = 0;
+  /// As DistAttention's.
+  virtual bool met_peers() const { return true; }
   virtual int64_t device_bytes() const { return 0; }
   virtual int64_t forward_workspace_bytes() const { return 0; }
   virtual int64_t backward_workspace_bytes() const { return 0; }

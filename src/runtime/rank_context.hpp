@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tangram/device_communicator.hpp"
 #include "tangram/dist_attention.hpp"
 #include "tangram/error.hpp"
 
@@ -83,6 +84,17 @@ void check_for_all(Communicator& communicator, bool will_communicate, Check chec
     check();
   } catch (const Error& error) {
     if (will_communicate) communicator.refuse(error.what());
+    throw;
+  }
+}
+
+/// The same where the ranks agree without meeting.
+template <class Check>
+void check_for_all(Agreement& agreement, Check check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    agreement.refuse(error.what());
     throw;
   }
 }

@@ -5,10 +5,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 namespace tangram::testing {
@@ -21,6 +23,7 @@ std::mutex mutex;
 std::vector<size_t> parameter_bytes;  // of launches to be recorded
 std::vector<Launch> launches;
 bool is_captured = false;
+int num_devices = 1;
 bool events_are_ready = true;
 uint64_t stream_generation = 0;
 
@@ -32,6 +35,7 @@ void record_launches(std::vector<size_t> bytes) {
 }
 std::vector<Launch> recorded_launches() { return launches; }
 void set_captured(bool captured) { is_captured = captured; }
+void set_devices(int devices) { num_devices = devices; }
 void set_events_ready(bool ready) { events_are_ready = ready; }
 void set_stream_generation(uint64_t generation) { stream_generation = generation; }
 
@@ -50,6 +54,7 @@ using tangram::testing::events_are_ready;
 using tangram::testing::is_captured;
 using tangram::testing::launches;
 using tangram::testing::mutex;
+using tangram::testing::num_devices;
 using tangram::testing::parameter_bytes;
 using tangram::testing::stream_generation;
 
@@ -66,11 +71,63 @@ cudaError_t make_handle(Handle* handle) {
   return cudaSuccess;
 }
 
+thread_local int current_device = 0;
 thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 /// With the mutex held.
 void spoil_captures() {
   if (is_captured && capture_mode != cudaStreamCaptureModeRelaxed) ++counts.spoiled_captures;
+}
+
+// Memory that ranks map, of the driver: it lies where its addresses were reserved. Threads of one process share it.
+int create_memory(uint64_t* handle, size_t bytes, const void*, uint64_t) {
+  *handle = bytes;
+  return static_cast<int>(count(counts.allocations));
+}
+int reserve_addresses(uint64_t* address, size_t bytes, size_t, uint64_t, uint64_t) {
+  *address = reinterpret_cast<uintptr_t>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
+  return 0;
+}
+int free_addresses(uint64_t address, size_t) {
+  std::free(reinterpret_cast<void*>(address));
+  return 0;
+}
+int map_memory(uint64_t, size_t, size_t, uint64_t, uint64_t) { return 0; }
+int unmap_memory(uint64_t, size_t) { return 0; }
+int release_memory(uint64_t) { return static_cast<int>(count(counts.frees)); }
+int allow_access(uint64_t, size_t, const void*, size_t) { return 0; }
+int tell_granularity(size_t* bytes, const void*, int) {
+  *bytes = 4096;
+  return 0;
+}
+int refuse() { return 801; }  // CUDA_ERROR_NOT_SUPPORTED
+int do_nothing() { return 0; }
+
+// A map of the counting runtime holds the address alone. Its other arguments stay where callers put them.
+int encode_tensor_map(char* map, int, unsigned, void* address) {
+  std::memset(map, 0, 128);
+  std::memcpy(map, &address, sizeof(address));
+  return 0;
+}
+
+void* driver_function(std::string_view name) {
+  const std::pair<std::string_view, void*> functions[] = {
+      {"cuMemCreate", reinterpret_cast<void*>(create_memory)},
+      {"cuMemRelease", reinterpret_cast<void*>(release_memory)},
+      {"cuMemAddressReserve", reinterpret_cast<void*>(reserve_addresses)},
+      {"cuMemAddressFree", reinterpret_cast<void*>(free_addresses)},
+      {"cuMemMap", reinterpret_cast<void*>(map_memory)},
+      {"cuMemUnmap", reinterpret_cast<void*>(unmap_memory)},
+      {"cuMemSetAccess", reinterpret_cast<void*>(allow_access)},
+      {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(tell_granularity)},
+      {"cuMemExportToShareableHandle", reinterpret_cast<void*>(refuse)},
+      {"cuMemImportFromShareableHandle", reinterpret_cast<void*>(refuse)},
+      {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(encode_tensor_map)},
+  };
+  for (const auto& [known, function] : functions) {
+    if (known == name) return function;
+  }
+  return reinterpret_cast<void*>(do_nothing);
 }
 
 }  // namespace
@@ -112,20 +169,51 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
   std::memset(data, value, bytes);
   return cudaSuccess;
 }
+cudaError_t cudaMemset(void* data, int value, size_t bytes) { return cudaMemsetAsync(data, value, bytes, nullptr); }
+cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* bytes, size_t number,
+                                 cudaMemcpyAttributes*, size_t*, size_t, cudaStream_t stream) {
+  for (size_t i = 0; i < number; ++i) cudaMemcpyAsync(to[i], from[i], bytes[i], cudaMemcpyDeviceToDevice, stream);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy2DAsync(void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind, cudaStream_t) {
+  return count(counts.copies);
+}
+cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  *device = host;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return count(counts.waits); }
 cudaError_t cudaDeviceSynchronize() { return count(counts.waits); }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* devices) {
-  *devices = 1;
+  *devices = num_devices;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
+  std::snprintf(id, static_cast<size_t>(bytes), "0000:%02x:00.0", device);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
+  *device = static_cast<int>(std::strtol(id + 5, nullptr, 16));
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
+  properties->uuid.bytes[0] = static_cast<char>(device);
   std::strcpy(properties->name, "counting");
   properties->major = 9;
   properties->multiProcessorCount = 132;
@@ -140,6 +228,13 @@ const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the counting runtime"; }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return make_handle(stream); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return make_handle(stream); }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = *highest = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
   *id = reinterpret_cast<uintptr_t>(stream) + (stream_generation << 32);
   return cudaSuccess;
@@ -148,7 +243,10 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   *attributes = {};
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return make_handle(event); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  make_handle(event);
+  return count(counts.events);
+}
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return count(counts.stream_waits); }
@@ -185,15 +283,9 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   }
   return count(counts.launches);
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  // cuTensorMapEncodeTiled, the one function of the driver that backends ask for.
-  // Its other arguments stay where callers put them. A map of the counting runtime holds the address alone.
-  *function = reinterpret_cast<void*>(+[](char* map, int, unsigned, void* address) -> int {
-    std::memset(map, 0, 128);
-    std::memcpy(map, &address, sizeof(address));
-    return 0;
-  });
+  *function = driver_function(name);
   if (result != nullptr) *result = cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }

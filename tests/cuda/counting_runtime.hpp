@@ -19,6 +19,7 @@ struct RuntimeCounts {
   int64_t copies = 0;
   int64_t waits = 0;         // of the host, for a stream or the device
   int64_t stream_waits = 0;  // of streams, for events
+  int64_t events = 0;        // made
   int64_t launches = 0;
   int64_t device_queries = 0;    // of what does not change about a device
   int64_t spoiled_captures = 0;  // calls that no thread may make while a graph is captured, unless it asked for that
@@ -40,6 +41,8 @@ void record_launches(std::vector<size_t> parameter_bytes);
 /// Those since record_launches().
 std::vector<Launch> recorded_launches();
 
+/// How many devices there are from now on, of which each thread has a current one; all can reach each other.
+void set_devices(int devices);
 /// Every stream says from now on whether it is being captured; objects that graphs keep, they keep until the end.
 void set_captured(bool captured);
 /// Streams that callers name from now on are others than those with the same handles before.

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cuda/device_buffer.hpp"
+#include "cuda/packed_arrays.hpp"
 #include "schedule/late_keys.hpp"
 #include "tangram/device_arrivals.hpp"
 
@@ -27,13 +27,15 @@ class DeviceLateKeys {
   DeviceLateKeys() = default;
   explicit DeviceLateKeys(const schedule::LateKeys& late_keys);
 
+  /// Before each call is put on `stream`.
+  void before_call(cudaStream_t stream) const { arrays_.before_call(stream); }
   /// Parameters of a call; `arrivals` may be null.
   ArrivalParams params(const DeviceArrivals* arrivals) const;
-  size_t device_bytes() const { return needed_.bytes() + flags_.bytes(); }
+  size_t device_bytes() const { return arrays_.device_bytes(); }
 
  private:
-  cuda::DeviceBuffer needed_;
-  cuda::DeviceBuffer flags_;
+  cuda::PackedArrays arrays_;
+  cuda::PackedArray needed_, flags_;
   uint64_t all_ = 0;
 };
 

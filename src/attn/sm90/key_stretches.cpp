@@ -43,7 +43,8 @@ KeyStretches::KeyStretches(std::span<const KeyStretch> stretches, int64_t seqlen
     if (!stretch.keys.empty()) num_rows_ = std::max(num_rows_, stretch.row + stretch.keys.size());
   }
   if (num_rows_ == 0) return;
-  of_granule_ = cuda::DeviceBuffer::copy_of(of_granule.data(), of_granule.size() * sizeof(GranuleStretch));
+  of_granule_ = arrays_.add(of_granule);
+  arrays_.upload();
 }
 
 }  // namespace tangram::sm90

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "cuda/device_buffer.hpp"
+#include "cuda/packed_arrays.hpp"
 #include "tangram/key_stretch.hpp"
 
 namespace tangram::sm90 {
@@ -47,11 +47,14 @@ class KeyStretches {
   bool empty() const { return num_rows_ == 0; }
   /// Rows that the other tensors must have.
   int64_t num_rows() const { return num_rows_; }
-  StretchParams params() const { return {of_granule_.as<GranuleStretch>()}; }
-  size_t device_bytes() const { return of_granule_.bytes(); }
+  /// Before each call is put on `stream`.
+  void before_call(cudaStream_t stream) const { arrays_.before_call(stream); }
+  StretchParams params() const { return {arrays_.at<GranuleStretch>(of_granule_)}; }
+  size_t device_bytes() const { return arrays_.device_bytes(); }
 
  private:
-  cuda::DeviceBuffer of_granule_;
+  cuda::PackedArrays arrays_;
+  cuda::PackedArray of_granule_;
   int64_t num_rows_ = 0;
 };
 

@@ -57,6 +57,11 @@ struct Sm90Mask final : PreparedMask {
   DeviceLateKeys late_keys_on_device;
   KeyStretches stretches;
 
+  /// Before each call is put on `stream`, of what both passes read.
+  void before_call(cudaStream_t stream) const {
+    late_keys_on_device.before_call(stream);
+    stretches.before_call(stream);
+  }
   /// The lists of such calls; null: not prepared.
   const backward::DeviceWorkList* backward_of(bool deterministic) const {
     if (!deterministic) return backward.get();

@@ -436,6 +436,7 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   }
   const ForwardParams params = forward_params(prepared, args);
   if (params.num_items == 0) return;
+  prepared.before_call(cuda_stream);
   if (prepared.forward) prepared.forward->arrays.before_call(cuda_stream);
   if (prepared.buffer != nullptr) prepared.buffer->keep_while_graph_lives(cuda_stream);
   if (prepared.block_buffer != nullptr) prepared.block_buffer->keep_while_graph_lives(cuda_stream);

@@ -324,6 +324,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
     prepared.buffer->fill(params, edge, workspace.data());
     prepared.buffer->keep_while_graph_lives(cuda_stream);
   } else {
+    prepared.before_call(cuda_stream);
     lists->before_call(cuda_stream);
     lists->fill(params, edge, deterministic, workspace.data());
     num_items = lists->num_items(deterministic);

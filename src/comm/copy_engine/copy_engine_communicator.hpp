@@ -48,7 +48,7 @@ struct CopyEngineGroup {
 
   GroupState state;
   SymmetricHeap heap;
-  SharedSlotArea landing, returns;  // of passes that share memory
+  SharedSlotArea landing{0.375}, returns{1};  // of passes that share memory
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
   cuda::DeviceBuffer counters;  // epochs; all_reduces
@@ -56,6 +56,11 @@ struct CopyEngineGroup {
   OwnedStream return_stream;
   StreamWord casts_sent;
   bool batch_copies = false;
+  /// Ranks find out what each of them makes without meeting. Not where they share a GPU, which may not be given work
+  /// that waits for a rank that still allocates, nor where everything is compared before rows move.
+  bool agrees_later = false;
+  // Of all passes, of which one at a time is open: what waits for an event does so for what it stood for then.
+  OwnedEvent cast_fork, return_fork, cast_join, return_join;
 
  private:
   const bool lockstep_;
@@ -76,6 +81,9 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   KernelTransfers kernel_transfers() const override {
     return {.wait_for_rows = true, .store_at_owners = true, .landing_reuse = LandingReuse::kByCredit};
   }
+
+  Agreement* agreement() override { return group_->agrees_later ? &group_->state.agreement() : nullptr; }
+  std::optional<bool> shares_gpus() const override { return group_->heap.shares_gpus(); }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
   void set_facts(const CallFacts& facts) override { group_->state.set_facts(facts); }

@@ -17,8 +17,9 @@ namespace tangram::comm {
 
 namespace {
 
-constexpr int kMoveBlocks = 16;      // of a kernel that moves short stretches: about 250 GB/s
-constexpr int kConvertBlocks = 264;  // memory-bound, before the transfer: all the device
+constexpr int kMoveBlocks = 16;           // of a kernel that moves short stretches: about 250 GB/s
+constexpr int64_t kLeastReturnShare = 8;  // of the owned rows there is room for at least so many that come back
+constexpr int kConvertBlocks = 264;       // memory-bound, before the transfer: all the device
 
 bool is_captured(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -32,38 +33,76 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
     : group_(std::move(group)), spec_(spec), number_(group_->state.add_pass(spec.label)), epoch_(spec) {
   Communicator& control = group_->state.control();
   const Caller caller{group_->state.rank(), group_->state.size()};
+  const bool meets = spec_.agreed == nullptr || !group_->agrees_later;
+  const auto meet = [&] {
+    if (!meets) group_->state.agreement().meet();
+  };
   layout_ = make_pass_layout(caller, spec_);
-  if (!spec_.reduces.empty()) {
-    const std::vector<int64_t> all = all_gather(control, layout_.return_begin, "prepare_pass: return areas");
-    const auto stride = static_cast<ptrdiff_t>(layout_.return_begin.size());
-    std::vector<std::vector<int64_t>> begins;
-    for (int rank = 0; rank < caller.size; ++rank) {
-      begins.emplace_back(all.begin() + rank * stride, all.begin() + (rank + 1) * stride);
-    }
-    place_returns(layout_, caller, begins);
-  }
+  if (!spec_.reduces.empty()) place_returns_at_owners(caller);
   if (spec_.landing_of != nullptr) {
     landing_ = static_cast<const CopyEnginePass&>(*spec_.landing_of).landing_;
   } else {
-    const int64_t rows = spec_.landing.empty() ? 0 : spec_.landing[0].rows;
-    landing_ = std::make_shared<SlotTensors>(control, group_->heap, shares_memory() ? &group_->landing : nullptr,
-                                             SlotTensors::Shape{rows, landing_row_bytes(spec_), spec_.num_slots, 0},
-                                             "landing buffers of '" + spec_.label + "'");
+    landing_ = std::make_shared<SlotTensors>(
+        control, group_->heap, shares_memory() ? &group_->landing : nullptr,
+        SlotTensors::Shape{landing_rows(), landing_row_bytes(spec_), spec_.num_slots, 0, 0},
+        "landing buffers of '" + spec_.label + "'", meet);
   }
   const size_t num_credits = spec_.credited.empty() ? 0 : spec_.casts.size();
   const int64_t num_flags = static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size() + num_credits) * caller.size;
   returns_ = std::make_unique<SlotTensors>(
       control, group_->heap, spec_.shares_memory ? &group_->returns : nullptr,
-      SlotTensors::Shape{layout_.return_rows, return_row_bytes(spec_), spec_.num_return_slots, num_flags},
-      "return areas of '" + spec_.label + "'");
-  casts_ = plan_casts();
-  reduces_ = plan_returns();
-  plan_credits();
-  plan_conversions();
-  plan_own_rows();
-  plan_merge();
+      SlotTensors::Shape{return_rows(), return_row_bytes(spec_), spec_.num_return_slots, num_flags,
+                         spec_.returns.empty() ? 0 : spec_.returns[0].owned_rows / kLeastReturnShare},
+      "return areas of '" + spec_.label + "'", meet);
+  HostTables tables;
+  casts_ = plan_casts(tables);
+  reduces_ = plan_returns(tables);
+  plan_credits(tables);
+  plan_conversions(tables);
+  plan_own_rows(tables);
+  merge_ended_ = tables_.add_zeros<uint32_t>(1);
+  tables_.upload();
+  if (!spec_.leaves_rows) plan_merge(layout_.merge, nullptr);
+  if (!meets) return;
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   control.barrier("prepare_pass: ready");
+}
+
+std::vector<int64_t> CopyEnginePass::landing_rows() const {
+  const int64_t rows = spec_.landing.empty() ? 0 : spec_.landing[0].rows;
+  if (spec_.agreed == nullptr || !group_->agrees_later) {
+    return all_gather(group_->state.control(), rows, "prepare_pass: landing rows");
+  }
+  TANGRAM_ASSERT(std::ssize(spec_.agreed->landing) == group_->state.size() &&
+                 spec_.agreed->landing[static_cast<size_t>(group_->state.rank())] == rows);
+  return spec_.agreed->landing;
+}
+
+std::vector<int64_t> CopyEnginePass::return_rows() const {
+  if (spec_.agreed == nullptr || !group_->agrees_later) {
+    return all_gather(group_->state.control(), layout_.return_rows, "prepare_pass: return rows");
+  }
+  if (spec_.reduces.empty()) return std::vector<int64_t>(static_cast<size_t>(group_->state.size()));
+  return spec_.agreed->return_rows;
+}
+
+void CopyEnginePass::place_returns_at_owners(Caller caller) {
+  const auto stride = static_cast<ptrdiff_t>(layout_.return_begin.size());
+  if (spec_.agreed != nullptr && group_->agrees_later) {
+    const std::vector<std::vector<int64_t>>& begins = spec_.agreed->return_begin;
+    const auto rank = static_cast<size_t>(caller.rank);
+    TANGRAM_ASSERT(std::ssize(begins) == caller.size && begins[rank] == layout_.return_begin &&
+                   spec_.agreed->return_rows[rank] == layout_.return_rows);
+    place_returns(layout_, caller, begins);
+    return;
+  }
+  const std::vector<int64_t> all =
+      all_gather(group_->state.control(), layout_.return_begin, "prepare_pass: return areas");
+  std::vector<std::vector<int64_t>> begins;
+  for (int rank = 0; rank < caller.size; ++rank) {
+    begins.emplace_back(all.begin() + rank * stride, all.begin() + (rank + 1) * stride);
+  }
+  place_returns(layout_, caller, begins);
 }
 
 EpochParams CopyEnginePass::epoch_params() const {
@@ -78,12 +117,14 @@ EpochParams CopyEnginePass::epoch_params() const {
 }
 
 void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t stream) {
+  tables_.before_call(stream);
+  if (merge_tables_ != nullptr) merge_tables_->before_call(stream);
   num_signals_ = num_gives_ = 0;
   facts_tag_ = group_->state.facts_tag();
   return_slot_ = spec_.reduces.empty() ? -1 : (*returns_)->slots().take(spec_.label);
   MoveParams copies;
   if (!own.empty()) {
-    copies.chunks = own_chunks_.as<Chunk>();
+    copies.chunks = tables_.at<Chunk>(own_chunks_);
     copies.count = num_own_chunks_;
     copies.bases = (*landing_)->bases(slot_);
     for (size_t t = 0; t < own.size(); ++t) copies.sources[t] = own[t].data;
@@ -153,7 +194,7 @@ void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotTens
   const uint64_t* epoch = (*landing_)->epoch_cell(slot_);
   if (transfer.by_kernel) {
     MoveParams params;
-    params.chunks = transfer.chunks.as<Chunk>();
+    params.chunks = tables_.at<Chunk>(transfer.chunks);
     params.count = transfer.num_chunks;
     params.bases = area->bases(slot);
     const size_t num_tensors = &area == landing_.get() ? spec_.landing.size() : spec_.returns.size();
@@ -162,7 +203,7 @@ void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotTens
     launch_signal((*returns_)->flags(flag), epoch, transfer.peers, group_->state.rank(), stream);
     return;
   }
-  const OwnedEvent& fork = &own_stream == &group_->cast_stream ? cast_fork_ : return_fork_;
+  const OwnedEvent& fork = &own_stream == &group_->cast_stream ? group_->cast_fork : group_->return_fork;
   fork.order(stream, own_stream.get());
   used = true;
   const bool batched = group_->batch_copies && !is_captured(own_stream.get());
@@ -213,7 +254,7 @@ void CopyEnginePass::cast(int stage, std::span<const ConstTensorView> sources, v
   const Transfer& transfer = casts_[static_cast<size_t>(stage)];
   if (transfer.is_credited || num_gives_ > 0) {
     WaitParams credits = credit_wait();
-    credits.list = credit_takes_.as<uint32_t>() + transfer.first_take;
+    credits.list = tables_.at<uint32_t>(credit_takes_) + transfer.first_take;
     credits.count = transfer.num_takes;
     launch_wait(credits, cuda::as_stream(stream));
   }
@@ -235,7 +276,7 @@ void CopyEnginePass::wait_cast(int stage, void* stream) {
   params.context = group_->context();
   params.flags = (*returns_)->flag(group_->state.rank(), 0);
   params.epoch = (*landing_)->epoch_cell(slot_);
-  params.list = cast_waits_.as<uint32_t>() + transfer.first_wait;
+  params.list = tables_.at<uint32_t>(cast_waits_) + transfer.first_wait;
   params.count = transfer.num_waits;
   params.size = group_->state.size();
   params.pass = number_;
@@ -280,7 +321,7 @@ void CopyEnginePass::add_gives(WaitParams& params) {
   if (num_gives_ == 0) return;
   params.signals =
       (*returns_)->flags(static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size()) * group_->state.size());
-  params.signal_list = credit_gives_.as<uint32_t>() + first_give_;
+  params.signal_list = tables_.at<uint32_t>(credit_gives_) + first_give_;
   params.num_signals = num_gives_;
   num_gives_ = 0;
 }
@@ -300,9 +341,9 @@ void CopyEnginePass::reduce(int stage, std::span<const ConstTensorView> partials
   epoch_.reduce(stage);
   const size_t stage_idx = static_cast<size_t>(stage);
   MoveParams conversion;
-  conversion.chunks = conversions_[stage_idx].as<Chunk>();
+  conversion.chunks = tables_.at<Chunk>(conversions_[stage_idx]);
   conversion.count = num_conversions_[stage_idx];
-  conversion.bases = converted_bases_.as<char*>();
+  conversion.bases = tables_.at<char*>(converted_bases_);
   std::copy_n(pointers, 4, conversion.sources);
   launch_convert(conversion, kConvertBlocks, cuda::as_stream(stream));
   for (size_t t = 0; t < converted_.size(); ++t) {
@@ -351,7 +392,7 @@ WaitParams CopyEnginePass::return_wait() const {
   wait.context = group_->context();
   wait.flags = (*returns_)->flag(group_->state.rank(), first_flag);
   wait.epoch = (*landing_)->epoch_cell(slot_);
-  wait.list = return_waits_.as<uint32_t>();
+  wait.list = tables_.at<uint32_t>(return_waits_);
   wait.count = num_return_waits_;
   wait.size = group_->state.size();
   wait.pass = number_;
@@ -361,7 +402,7 @@ WaitParams CopyEnginePass::return_wait() const {
 }
 
 WaitParams CopyEnginePass::with_signals(WaitParams params) {
-  params.signal_list = return_signals_.as<uint32_t>() + first_signal_;
+  params.signal_list = tables_.at<uint32_t>(return_signals_) + first_signal_;
   params.num_signals = num_signals_;
   num_signals_ = 0;
   return params;
@@ -376,18 +417,20 @@ WaitParams CopyEnginePass::wait_in_merge(cudaStream_t stream) {
   return {};
 }
 
-std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView> own,
-                                                std::span<const TensorView> sums) const {
+std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
+                                                cudaStream_t stream) const {
+  tables_.before_call(stream);  // may be another than that of begin()
+  merge_tables_->before_call(stream);
   std::vector<MergeParams> merged;
   for (size_t t = 0; t < own.size(); ++t) {
     const void* const returned = returns_->address(group_->state.rank(), return_slot_, static_cast<int>(t));
     MergeParams& params = merged.emplace_back(merge_params(spec_.returns[t], own[t], returned, sums[t]));
-    params.begin = merge_begin_.as<int32_t>();
-    params.entries = merge_entries_.as<int32_t>();
-    params.num_before = merge_before_.as<int32_t>();
+    params.begin = merge_tables_->at<int32_t>(merge_begin_);
+    params.entries = merge_tables_->at<int32_t>(merge_entries_);
+    params.num_before = merge_tables_->at<int32_t>(merge_before_);
     if (num_merge_rows_ < 0) continue;
     params.rows = num_merge_rows_;
-    params.chosen = merge_rows_.as<int32_t>();
+    params.chosen = merge_tables_->at<int32_t>(merge_rows_);
   }
   return merged;
 }
@@ -398,8 +441,8 @@ void CopyEnginePass::finish_reduce(std::span<const ConstTensorView> own, std::sp
   epoch_.require_open("finish_reduce");
   check_sums(spec_, own, sums);
   epoch_.finish_reduce();
-  const WaitParams wait = wait_in_merge(cuda::as_stream(stream));
-  launch_merge(merges(own, sums), wait, cuda::as_stream(stream));
+  const std::vector<MergeParams> merged = merges(own, sums, cuda::as_stream(stream));
+  launch_merge(merged, wait_in_merge(cuda::as_stream(stream)), cuda::as_stream(stream));
 }
 
 void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
@@ -411,9 +454,10 @@ void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own,
   epoch_.end();
   const bool joins_last = may_join_last(cuda::as_stream(stream));
   if (!joins_last) join(cuda::as_stream(stream));
+  const std::vector<MergeParams> merged = merges(own, sums, cuda::as_stream(stream));
   const WaitParams wait = wait_in_merge(cuda::as_stream(stream));
-  launch_merge_and_end(merges(own, sums), wait, epoch_params(), joins_last ? sent_word() : SentWord{},
-                       merge_ended_.as<uint32_t>(), joins_last, cuda::as_stream(stream));
+  launch_merge_and_end(merged, wait, epoch_params(), joins_last ? sent_word() : SentWord{},
+                       tables_.at<uint32_t>(merge_ended_), joins_last, cuda::as_stream(stream));
   if (joins_last) join(cuda::as_stream(stream));
   give_slots_back();
   (*landing_)->slots().give_back(slot_);
@@ -433,8 +477,8 @@ SentWord CopyEnginePass::sent_word() {
 }
 
 void CopyEnginePass::join(cudaStream_t stream) {
-  if (cast_used_) cast_join_.order(group_->cast_stream.get(), stream);
-  if (return_used_) return_join_.order(group_->return_stream.get(), stream);
+  if (cast_used_) group_->cast_join.order(group_->cast_stream.get(), stream);
+  if (return_used_) group_->return_join.order(group_->return_stream.get(), stream);
   cast_used_ = return_used_ = false;
 }
 

@@ -4,12 +4,14 @@
 // CopyEnginePass: one pass over copy engines, prepared.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "comm/copy_engine/copy_engine_communicator.hpp"
 #include "comm/copy_engine/slot_area.hpp"
 #include "comm/device/pass_layout.hpp"
+#include "cuda/packed_arrays.hpp"
 
 namespace tangram::comm {
 
@@ -18,7 +20,7 @@ namespace tangram::comm {
 /// waits for peers it might never start, so it must be through before.
 class CopyEnginePass final : public DevicePass {
  public:
-  /// Collective; the specs of all ranks have been checked.
+  /// Collective, unless the spec is agreed and memory is enough; the specs of all ranks fit together.
   CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const DevicePassSpec& spec);
 
   using DevicePass::begin;
@@ -66,7 +68,7 @@ class CopyEnginePass final : public DevicePass {
     std::vector<Target> targets;
     uint64_t peers = 0;
     bool by_kernel = false;
-    cuda::DeviceBuffer chunks;  // by_kernel
+    cuda::PackedArray chunks;  // by_kernel
     int num_chunks = 0;
     int64_t rows_sent = 0, bytes_sent = 0, rows_received = 0, bytes_received = 0;
     int first_wait = 0, num_waits = 0;  // in the list of waits
@@ -79,15 +81,27 @@ class CopyEnginePass final : public DevicePass {
 
   /// Slots that are kept stay this pass's while others come and go, and graphs write to theirs at any time: not shared.
   bool shares_memory() const { return spec_.shares_memory && spec_.num_slots <= 2; }
-  std::vector<Transfer> plan_casts();
-  std::vector<Transfer> plan_returns();
-  void plan_credits();
+  /// Arrays that are uploaded together, as long as they are on the host.
+  struct HostTables {
+    std::deque<std::vector<Chunk>> chunks;
+    std::deque<std::vector<uint32_t>> words;
+    std::vector<char*> bases;
+  };
+  cuda::PackedArray add(HostTables& tables, std::vector<Chunk> chunks);
+  cuda::PackedArray add(HostTables& tables, std::vector<uint32_t> words);
+  std::vector<Transfer> plan_casts(HostTables& tables);
+  std::vector<Transfer> plan_returns(HostTables& tables);
+  void plan_credits(HostTables& tables);
   /// Fills in what follows from a stage's copies, `layout`, and from the rows of each tensor that come.
-  void finish_plan(Transfer& transfer, int64_t rows_received, const std::vector<PeerPieces>& layout,
+  void finish_plan(HostTables& tables, Transfer& transfer, int64_t rows_received, const std::vector<PeerPieces>& layout,
                    const SlotTensors& area, const std::vector<int64_t>& row_bytes);
-  void plan_conversions();
-  void plan_own_rows();
-  void plan_merge();
+  void plan_conversions(HostTables& tables);
+  void plan_own_rows(HostTables& tables);
+  void plan_merge(const MergeTable& table, const std::vector<int32_t>* rows);
+  /// Rows of the landing tensors by rank.
+  std::vector<int64_t> landing_rows() const;
+  std::vector<int64_t> return_rows() const;
+  void place_returns_at_owners(Caller caller);
   static void append_waits(Transfer& transfer, size_t stage, const std::vector<int>& sources,
                            std::vector<uint32_t>& list);
 
@@ -108,7 +122,8 @@ class CopyEnginePass final : public DevicePass {
   /// What the kernel that merges is to do first.
   WaitParams wait_in_merge(cudaStream_t stream);
   void open(std::span<const ConstTensorView> own, cudaStream_t stream);
-  std::vector<MergeParams> merges(std::span<const ConstTensorView> own, std::span<const TensorView> sums) const;
+  std::vector<MergeParams> merges(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
+                                  cudaStream_t stream) const;
   /// Whether kernels that open and close epochs are launched before those in front of them have ended. Not in graphs,
   /// nor where ranks share a GPU.
   bool may_get_ready(cudaStream_t stream) const;
@@ -133,25 +148,23 @@ class CopyEnginePass final : public DevicePass {
   std::unique_ptr<SlotTensors> returns_;
   std::vector<Transfer> casts_;
   std::vector<Transfer> reduces_;
-  cuda::DeviceBuffer cast_waits_;
-  cuda::DeviceBuffer credit_gives_, credit_takes_;
+  cuda::PackedArrays tables_;
+  cuda::PackedArray cast_waits_, credit_gives_, credit_takes_, return_waits_, return_signals_;
   std::vector<std::unique_ptr<OwnedEvent>> sent_;  // by cast, of passes that reuse sources
-  cuda::DeviceBuffer return_waits_;
-  cuda::DeviceBuffer return_signals_;
   int num_return_waits_ = 0;
-  cuda::DeviceBuffer merge_begin_, merge_entries_, merge_before_;
-  cuda::DeviceBuffer merge_rows_;   // those that are merged, unless all
-  int64_t num_merge_rows_ = -1;     // -1: all
-  cuda::DeviceBuffer merge_ended_;  // a count of thread blocks
-  cuda::DeviceBuffer own_chunks_;   // of own_rows
+  std::unique_ptr<cuda::PackedArrays> merge_tables_;
+  cuda::PackedArray merge_begin_, merge_entries_, merge_before_;
+  cuda::PackedArray merge_rows_;   // those that are merged, unless all
+  int64_t num_merge_rows_ = -1;    // -1: all
+  cuda::PackedArray merge_ended_;  // a count of thread blocks
+  cuda::PackedArray own_chunks_;   // of own_rows
   int num_own_chunks_ = 0;
   /// Partial rows in reduce_dtype, for tensors that come in another.
   std::vector<std::shared_ptr<cuda::DeviceBuffer>> converted_;
-  cuda::DeviceBuffer converted_bases_;
-  std::vector<cuda::DeviceBuffer> conversions_;  // chunks, by stage
+  cuda::PackedArray converted_bases_;
+  std::vector<cuda::PackedArray> conversions_;  // chunks, by stage
   std::vector<int> num_conversions_;
 
-  OwnedEvent cast_fork_, return_fork_, cast_join_, return_join_;
   uint32_t facts_tag_ = 0;  // of the call whose epoch is open
   int slot_ = -1;
   int return_slot_ = -1;

@@ -3,6 +3,7 @@
 
 // What a pass prepares once: copies, flags and waits of each stage as the kernels and copy engines take them.
 #include <algorithm>
+#include <utility>
 
 #include "comm/copy_engine/copy_engine_pass.hpp"
 #include "comm/device/pass_tensors.hpp"
@@ -22,6 +23,13 @@ bool prefers_kernel(int64_t num_copies, int64_t num_bytes) {
 
 }  // namespace
 
+cuda::PackedArray CopyEnginePass::add(HostTables& tables, std::vector<Chunk> chunks) {
+  return tables_.add(tables.chunks.emplace_back(std::move(chunks)));
+}
+cuda::PackedArray CopyEnginePass::add(HostTables& tables, std::vector<uint32_t> words) {
+  return tables_.add(tables.words.emplace_back(std::move(words)));
+}
+
 void CopyEnginePass::append_waits(Transfer& transfer, size_t stage, const std::vector<int>& sources,
                                   std::vector<uint32_t>& list) {
   transfer.first_wait = static_cast<int>(list.size());
@@ -29,8 +37,9 @@ void CopyEnginePass::append_waits(Transfer& transfer, size_t stage, const std::v
   for (const int source : sources) list.push_back(static_cast<uint32_t>(stage << 8) | static_cast<uint32_t>(source));
 }
 
-void CopyEnginePass::finish_plan(Transfer& transfer, int64_t rows_received, const std::vector<PeerPieces>& layout,
-                                 const SlotTensors& area, const std::vector<int64_t>& row_bytes) {
+void CopyEnginePass::finish_plan(HostTables& tables, Transfer& transfer, int64_t rows_received,
+                                 const std::vector<PeerPieces>& layout, const SlotTensors& area,
+                                 const std::vector<int64_t>& row_bytes) {
   for (const int64_t bytes : row_bytes) {
     transfer.rows_received += rows_received;
     transfer.bytes_received += rows_received * bytes;
@@ -60,73 +69,72 @@ void CopyEnginePass::finish_plan(Transfer& transfer, int64_t rows_received, cons
     }
   }
   transfer.num_chunks = static_cast<int>(chunks.size());
-  transfer.chunks = cuda::DeviceBuffer::copy_of(chunks);
+  transfer.chunks = add(tables, std::move(chunks));
 }
 
-std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_casts() {
+std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_casts(HostTables& tables) {
   const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
   std::vector<Transfer> transfers(spec_.casts.size());
   std::vector<uint32_t> waits;
   for (size_t stage = 0; stage < transfers.size(); ++stage) {
     Transfer& transfer = transfers[stage];
-    finish_plan(transfer, spec_.casts[stage].rows_received(), layout_.casts[stage], *landing_, row_bytes);
+    finish_plan(tables, transfer, spec_.casts[stage].rows_received(), layout_.casts[stage], *landing_, row_bytes);
     append_waits(transfer, stage, layout_.cast_sources[stage], waits);
   }
-  cast_waits_ = cuda::DeviceBuffer::copy_of(waits);
+  cast_waits_ = add(tables, std::move(waits));
   return transfers;
 }
 
-std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_returns() {
+std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_returns(HostTables& tables) {
   const std::vector<int64_t> row_bytes = return_row_bytes(spec_);
   std::vector<Transfer> transfers(spec_.reduces.size());
   std::vector<uint32_t> waits, signals;
   for (size_t stage = 0; stage < transfers.size(); ++stage) {
     Transfer& transfer = transfers[stage];
-    finish_plan(transfer, spec_.reduces[stage].rows_sent(), layout_.returns[stage], *returns_, row_bytes);
+    finish_plan(tables, transfer, spec_.reduces[stage].rows_sent(), layout_.returns[stage], *returns_, row_bytes);
     append_waits(transfer, stage, layout_.return_sources[stage], waits);
     transfer.first_signal = static_cast<int>(signals.size());
     for (const Target& owner : transfer.targets) {
       signals.push_back(static_cast<uint32_t>(stage << 8) | static_cast<uint32_t>(owner.peer));
     }
   }
-  return_signals_ = cuda::DeviceBuffer::copy_of(signals);
+  return_signals_ = add(tables, std::move(signals));
   num_return_waits_ = static_cast<int>(waits.size());
-  return_waits_ = cuda::DeviceBuffer::copy_of(waits);
+  return_waits_ = add(tables, std::move(waits));
   return transfers;
 }
 
-void CopyEnginePass::plan_credits() {
+void CopyEnginePass::plan_credits(HostTables& tables) {
   while (spec_.reuses_sources && sent_.size() < spec_.casts.size()) sent_.push_back(std::make_unique<OwnedEvent>());
   if (spec_.credited.empty()) return;
   std::vector<uint32_t> gives, takes;
-  const auto add = [](std::vector<uint32_t>& list, int stage, int peer) {
+  const auto append = [](std::vector<uint32_t>& list, int stage, int peer) {
     list.push_back(static_cast<uint32_t>(stage) << 8 | static_cast<uint32_t>(peer));
   };
   for (const int stage : spec_.credited) {
     Transfer& transfer = casts_[static_cast<size_t>(stage)];
     transfer.is_credited = true;
     transfer.first_give = static_cast<int>(gives.size());
-    for (const int source : layout_.cast_sources[static_cast<size_t>(stage)]) add(gives, stage, source);
+    for (const int source : layout_.cast_sources[static_cast<size_t>(stage)]) append(gives, stage, source);
     transfer.num_gives = static_cast<int>(gives.size()) - transfer.first_give;
     transfer.first_take = static_cast<int>(takes.size());
-    for (const Target& target : transfer.targets) add(takes, stage, target.peer);
+    for (const Target& target : transfer.targets) append(takes, stage, target.peer);
     transfer.num_takes = static_cast<int>(takes.size()) - transfer.first_take;
   }
-  credit_gives_ = cuda::DeviceBuffer::copy_of(gives);
-  credit_takes_ = cuda::DeviceBuffer::copy_of(takes);
+  credit_gives_ = add(tables, std::move(gives));
+  credit_takes_ = add(tables, std::move(takes));
 }
 
-void CopyEnginePass::plan_conversions() {
-  std::vector<char*> bases;
+void CopyEnginePass::plan_conversions(HostTables& tables) {
   const std::vector<int64_t> row_bytes = return_row_bytes(spec_);
   for (size_t t = 0; t < spec_.returns.size(); ++t) {
     const ReturnTensor& tensor = spec_.returns[t];
     const bool converts = tensor.partial_dtype != tensor.reduce_dtype;
     const int64_t bytes = tensor.partial_rows * row_bytes[t];
     converted_.push_back(group_->converted_rows(t, converts ? static_cast<size_t>(bytes) : 0));
-    bases.push_back(converted_.back()->as<char>());
+    tables.bases.push_back(converted_.back()->as<char>());
   }
-  converted_bases_ = cuda::DeviceBuffer::copy_of(bases);
+  converted_bases_ = tables_.add(tables.bases);
   for (const auto& stage : layout_.returns) {
     std::vector<Chunk> chunks;
     for (size_t t = 0; t < spec_.returns.size(); ++t) {
@@ -139,11 +147,11 @@ void CopyEnginePass::plan_conversions() {
       }
     }
     num_conversions_.push_back(static_cast<int>(chunks.size()));
-    conversions_.push_back(cuda::DeviceBuffer::copy_of(chunks));
+    conversions_.push_back(add(tables, std::move(chunks)));
   }
 }
 
-void CopyEnginePass::plan_own_rows() {
+void CopyEnginePass::plan_own_rows(HostTables& tables) {
   const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
   const int rank = group_->state.rank();
   std::vector<Chunk> chunks;
@@ -155,49 +163,25 @@ void CopyEnginePass::plan_own_rows() {
     }
   }
   num_own_chunks_ = static_cast<int>(chunks.size());
-  own_chunks_ = cuda::DeviceBuffer::copy_of(chunks);
+  own_chunks_ = add(tables, std::move(chunks));
 }
 
-void CopyEnginePass::plan_merge() {
-  merge_ended_ = cuda::DeviceBuffer::zeros(sizeof(uint32_t));
-  merge_begin_ = cuda::DeviceBuffer::copy_of(layout_.merge.begin);
-  merge_entries_ = cuda::DeviceBuffer::copy_of(layout_.merge.entries);
-  merge_before_ = cuda::DeviceBuffer::copy_of(layout_.merge.num_before);
+void CopyEnginePass::plan_merge(const MergeTable& table, const std::vector<int32_t>* rows) {
+  merge_tables_ = std::make_unique<cuda::PackedArrays>();
+  merge_begin_ = merge_tables_->add(table.begin);
+  merge_entries_ = merge_tables_->add(table.entries);
+  merge_before_ = merge_tables_->add(table.num_before);
+  if (rows != nullptr) {
+    merge_rows_ = merge_tables_->add(*rows);
+    num_merge_rows_ = std::ssize(*rows);
+  }
+  merge_tables_->upload();
 }
 
 bool CopyEnginePass::leave_rows(std::span<const Range> rows, std::span<const Range> absent) {
-  const int64_t num_rows = spec_.returns.empty() ? 0 : spec_.returns[0].owned_rows;
-  std::vector<char> left(static_cast<size_t>(num_rows)), has_own(static_cast<size_t>(num_rows), 1);
-  const auto mark = [&](const Range& range, std::vector<char>& rows_marked, char value) {
-    require(range.begin >= 0 && range.end <= num_rows, "leave_rows '{}': must be rows of the sums (got [{}, {}) of {})",
-            spec_.label, range.begin, range.end, num_rows);
-    std::fill(rows_marked.begin() + range.begin, rows_marked.begin() + range.end, value);
-  };
-  for (const Range& range : rows) {
-    mark(range, left, 1);
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const auto idx = static_cast<size_t>(row);
-      require(layout_.merge.begin[idx] == layout_.merge.begin[idx + 1],
-              "leave_rows '{}': nothing may come back for these rows (got row {})", spec_.label, row);
-    }
-  }
-  for (const Range& range : absent) mark(range, has_own, 0);
-  // Tables of the merged rows alone.
-  std::vector<int32_t> merged, begin = {0}, entries, before;
-  for (int32_t row = 0; row < num_rows; ++row) {
-    const auto idx = static_cast<size_t>(row);
-    if (left[idx] != 0) continue;
-    merged.push_back(row);
-    entries.insert(entries.end(), layout_.merge.entries.begin() + layout_.merge.begin[idx],
-                   layout_.merge.entries.begin() + layout_.merge.begin[idx + 1]);
-    begin.push_back(static_cast<int32_t>(entries.size()));
-    before.push_back(has_own[idx] != 0 ? layout_.merge.num_before[idx] : ~layout_.merge.num_before[idx]);
-  }
-  merge_rows_ = cuda::DeviceBuffer::copy_of(merged);
-  merge_begin_ = cuda::DeviceBuffer::copy_of(begin);
-  merge_entries_ = cuda::DeviceBuffer::copy_of(entries);
-  merge_before_ = cuda::DeviceBuffer::copy_of(before);
-  num_merge_rows_ = std::ssize(merged);
+  const Caller caller{group_->state.rank(), group_->state.size()};
+  const MergedRows merged = merge_table_without(caller, spec_, layout_, rows, absent);
+  plan_merge(merged.table, &merged.rows);
   return true;
 }
 

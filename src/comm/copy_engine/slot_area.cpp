@@ -9,9 +9,9 @@
 #include <bit>
 #include <utility>
 
-#include "comm/all_gather.hpp"
 #include "core/rounding.hpp"
 #include "cuda/check.hpp"
+#include "cuda/graph_lifetime.hpp"
 
 namespace tangram::comm {
 
@@ -19,10 +19,10 @@ namespace {
 
 constexpr int64_t kAlignment = 1024;
 
-/// The next power of two: while masks of one shape come and go, an area hardly ever grows. (In steps of a quarter it
-/// grew now and then through a thousand masks, and what was replaced lived until the last key that used it went.)
-int64_t next_power(int64_t bytes) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(bytes, 16384))));
+/// A little more, so that there are few sizes.
+int64_t round_size(int64_t bytes) {
+  const auto wanted = static_cast<uint64_t>(std::max<int64_t>(bytes, 16384));
+  return round_up(static_cast<int64_t>(wanted), static_cast<int64_t>(std::bit_floor(wanted) / 8));
 }
 
 }  // namespace
@@ -41,6 +41,11 @@ SlotArea::SlotArea(Communicator& control, SymmetricHeap& heap, Shape shape, cons
   flag_bases_ = cuda::DeviceBuffer::copy_of(flag_bases.data(), flag_bases.size() * sizeof(char*));
 }
 
+SlotArea::~SlotArea() {
+  const cuda::AllowAllocationDuringCapture allow;  // to wait, beside another call's capture
+  static_cast<void>(cudaDeviceSynchronize());
+}
+
 int64_t SlotArea::data_offset() const {
   return round_up((num_released() + shape_.num_flags) * static_cast<int64_t>(sizeof(uint64_t)), kAlignment);
 }
@@ -49,43 +54,60 @@ char* SlotArea::address(int rank, int slot) const {
   return block_->peer(rank) + data_offset() + slot * shape_.slot_bytes[static_cast<size_t>(rank)];
 }
 
-bool SlotArea::has_room_for(const Shape& wanted) const {
+bool SlotArea::has_bytes_for(const Shape& wanted) const {
   for (size_t rank = 0; rank < shape_.slot_bytes.size(); ++rank) {
     if (wanted.slot_bytes[rank] > shape_.slot_bytes[rank]) return false;
   }
-  return wanted.num_slots == shape_.num_slots && wanted.num_flags <= shape_.num_flags;
+  return true;
+}
+
+bool SlotArea::has_room_for(const Shape& wanted) const {
+  return has_bytes_for(wanted) && wanted.num_slots == shape_.num_slots && wanted.num_flags <= shape_.num_flags;
 }
 
 std::shared_ptr<SlotArea> SharedSlotArea::get(Communicator& control, SymmetricHeap& heap, const SlotArea::Shape& wanted,
-                                              const std::string& label) {
+                                              const std::string& label, const std::function<void()>& meet) {
   // What all ranks know alike decides.
   if (area_ != nullptr && area_->has_room_for(wanted)) return area_;
+  meet();
   constexpr int64_t kFlagsOfARank = 64;
   SlotArea::Shape shape = wanted;
   shape.num_flags = std::max(wanted.num_flags, kFlagsOfARank * control.size());
-  for (size_t rank = 0; rank < shape.slot_bytes.size(); ++rank) {
-    int64_t& bytes = shape.slot_bytes[rank];
-    if (area_ != nullptr && area_->num_slots() == wanted.num_slots) {
-      bytes = std::max(bytes, area_->shape().slot_bytes[rank]);
-      shape.num_flags = std::max(shape.num_flags, area_->shape().num_flags);
-    }
-    bytes = round_up(next_power(bytes), kAlignment);
+  // Any rank may be the one that the next mask wants most of. While masks of one shape come and go an area grows a few
+  // times at most: what it replaces lives until the last key that used it goes.
+  double bytes = static_cast<double>(*std::max_element(wanted.slot_bytes.begin(), wanted.slot_bytes.end()));
+  bytes = std::max(bytes * (1 + spare_), static_cast<double>(wanted.least_bytes));
+  if (area_ != nullptr && area_->num_slots() == wanted.num_slots) {
+    constexpr double kGrowth = 1.5;
+    const std::vector<int64_t>& before = area_->shape().slot_bytes;
+    if (!area_->has_bytes_for(wanted)) bytes = std::max(bytes, kGrowth * static_cast<double>(before.front()));
+    bytes = std::max(bytes, static_cast<double>(before.front()));
+    shape.num_flags = std::max(shape.num_flags, area_->shape().num_flags);
   }
-  if (area_ != nullptr) cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  std::fill(shape.slot_bytes.begin(), shape.slot_bytes.end(),
+            round_up(round_size(static_cast<int64_t>(bytes)), kAlignment));
+  // Nothing of the GPU's may wait for what a rank does that waits here.
+  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   area_.reset();  // freed now where no pass uses it: own copies into it have ended
   area_ = std::make_shared<SlotArea>(control, heap, std::move(shape), label);
   return area_;
 }
 
 SlotTensors::SlotTensors(Communicator& control, SymmetricHeap& heap, SharedSlotArea* shared, const Shape& shape,
-                         const std::string& label)
-    : row_bytes_(shape.row_bytes), rows_(all_gather(control, shape.rows, label)) {
-  SlotArea::Shape area{{}, shape.num_slots, shape.num_flags};
+                         const std::string& label, const std::function<void()>& meet)
+    : row_bytes_(shape.row_bytes), rows_(shape.rows) {
+  SlotArea::Shape area{{}, shape.num_slots, shape.num_flags, 0};
+  for (const int64_t bytes : row_bytes_) area.least_bytes += round_up(shape.least_rows * bytes, kAlignment);
   for (int rank = 0; rank < control.size(); ++rank) {
     area.slot_bytes.push_back(tensor_offset(rank, static_cast<int>(row_bytes_.size())));
   }
-  area_ = shared != nullptr ? shared->get(control, heap, area, label)
-                            : std::make_shared<SlotArea>(control, heap, std::move(area), label);
+  if (shared != nullptr) {
+    area_ = shared->get(control, heap, area, label, meet);
+    return;
+  }
+  meet();
+  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  area_ = std::make_shared<SlotArea>(control, heap, std::move(area), label);
 }
 
 int64_t SlotTensors::tensor_offset(int rank, int tensor) const {

@@ -5,6 +5,7 @@
 // by which the ranks give slots back to each other; SlotTensors: where the tensors of one pass lie in it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,13 +25,19 @@ class SlotArea {
   struct Shape {
     std::vector<int64_t> slot_bytes;  // by rank
     int num_slots = 1;
-    int64_t num_flags = 0;  // further words on each rank that peers write, for the users' own purposes
+    int64_t num_flags = 0;    // further words on each rank that peers write, for the users' own purposes
+    int64_t least_bytes = 0;  // of a slot on each rank, where memory is made that passes share
   };
   /// Collective over `control`, as SymmetricHeap::allocate; `shape` is alike on all ranks.
   SlotArea(Communicator& control, SymmetricHeap& heap, Shape shape, const std::string& label);
+  /// Waits for the device, whose kernels and copies may use it.
+  ~SlotArea();
+  SlotArea(const SlotArea&) = delete;
+  SlotArea& operator=(const SlotArea&) = delete;
 
   const Shape& shape() const { return shape_; }
   bool has_room_for(const Shape& wanted) const;
+  bool has_bytes_for(const Shape& wanted) const;
 
   SlotPool& slots() { return slots_; }
   int num_slots() const { return shape_.num_slots; }
@@ -67,9 +74,13 @@ class SlotArea {
 /// made before keep theirs.
 class SharedSlotArea {
  public:
-  /// Collective; `wanted` is alike on all ranks.
+  /// `spare`: how much more than is wanted it gets, as a share of that. Other masks of a shape want somewhat more rows,
+  /// and far more of those that come back.
+  explicit SharedSlotArea(double spare) : spare_(spare) {}
+
+  /// Collective where the area must grow, before which it calls `meet`; `wanted` is alike on all ranks.
   std::shared_ptr<SlotArea> get(Communicator& control, SymmetricHeap& heap, const SlotArea::Shape& wanted,
-                                const std::string& label);
+                                const std::string& label, const std::function<void()>& meet);
   /// Of the rank's part of all slots.
   int64_t bytes(int rank) const {
     if (area_ == nullptr) return 0;
@@ -77,20 +88,23 @@ class SharedSlotArea {
   }
 
  private:
+  const double spare_;
   std::shared_ptr<SlotArea> area_;
 };
 
 class SlotTensors {
  public:
   struct Shape {
-    int64_t rows = 0;  // may differ between ranks
+    std::vector<int64_t> rows;  // by rank
     std::vector<int64_t> row_bytes;
     int num_slots = 1;
     int64_t num_flags = 0;
+    int64_t least_rows = 0;  // as SlotArea::Shape::least_bytes
   };
-  /// Collective. In `shared`'s area, or, if that is null, in one of its own.
+  /// In `shared`'s area, or, if that is null, in one of its own. Collective where memory is made, before which it calls
+  /// `meet`.
   SlotTensors(Communicator& control, SymmetricHeap& heap, SharedSlotArea* shared, const Shape& shape,
-              const std::string& label);
+              const std::string& label, const std::function<void()>& meet);
 
   SlotArea* operator->() const { return area_.get(); }
 

@@ -43,6 +43,7 @@ GroupState::GroupState(Communicator& control, const DeviceCommunicatorConfig& co
       timeout_s_(checked_timeout(config.timeout_s)),
       rank_names_(checked_names(config.rank_names, control.size())),
       board_(control, timeout_s_),
+      agreement_(board_, rank_, timeout_s_, rank_names_, [this] { check(); }),
       notes_(timeout_s_),
       watchdog_(board_, rank_, timeout_s_,
                 [this](const cuda::WaitFailure& wait, double waited_s) { note_wait(wait, waited_s); }) {
@@ -69,6 +70,7 @@ int GroupState::add_pass(std::string_view label) {
 }
 
 void GroupState::check() {
+  agreement_.look();
   const cuda::BoardRow& row = board_.row(rank_);
   // What a kernel waited for says more than what the host noticed.
   uint64_t word = HostBoard::load(row.report);

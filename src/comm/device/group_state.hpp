@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/device/board_agreement.hpp"
 #include "comm/device/host_board.hpp"
 #include "core/log.hpp"
 #include "cuda/wait_context.hpp"
@@ -37,7 +38,10 @@ class GroupState {
   /// The number of the next pass, from 0, in turn up to 4,094; the same on all ranks, which prepare the same passes.
   int add_pass(std::string_view label);
 
-  /// Throws what kernels or hosts reported, if anything.
+  /// Of what all ranks are about to make, where they need not meet.
+  BoardAgreement& agreement() { return agreement_; }
+
+  /// Throws what kernels or hosts reported, if anything, and what ranks made that differs.
   void check();
   /// This rank gives up and tells all others. The first reason stands.
   void give_up(std::string_view reason) noexcept;
@@ -62,6 +66,7 @@ class GroupState {
   const double timeout_s_;
   const std::vector<int> rank_names_;
   HostBoard board_;
+  BoardAgreement agreement_;
   WaitNotes notes_;
   double last_waited_s_ = 0;
   uint32_t facts_tag_ = 0;

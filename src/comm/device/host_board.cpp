@@ -126,6 +126,23 @@ std::optional<CallFacts> HostBoard::facts(int rank, uint32_t tag) const {
   return std::nullopt;
 }
 
+void HostBoard::make_statement(int rank, const Statement& statement) {
+  StatementsRow& row = statements_row(rank);
+  const uint64_t number = row.num_made;
+  row.made[number % kStatements] = statement;
+  store(row.num_made, number + 1);
+}
+
+std::optional<Statement> HostBoard::statement(int rank, uint64_t number) const {
+  const StatementsRow& row = statements_row(rank);
+  if (num_statements(rank) <= number) return std::nullopt;
+  const Statement statement = row.made[number % kStatements];
+  std::atomic_thread_fence(std::memory_order_acquire);
+  // While it was read, the rank may have come round.
+  if (num_statements(rank) >= number + kStatements) return std::nullopt;
+  return statement;
+}
+
 Watchdog::Watchdog(HostBoard& board, int rank, double timeout_s, StillWaits still_waits)
     : board_(board),
       rank_(rank),

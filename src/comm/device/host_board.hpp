@@ -22,6 +22,13 @@
 
 namespace tangram::comm {
 
+/// What a rank says of what all ranks are about to make together: of which plan it is, or why the rank cannot.
+struct Statement {
+  CallFacts facts;
+  uint64_t options = 0;  // a hash of all else that must be alike
+  char refusal[200] = {};
+};
+
 class HostBoard {
  public:
   /// Collective over `control`. Throws NotAvailable, alike on all ranks, unless these are processes of one host or
@@ -30,7 +37,7 @@ class HostBoard {
 
   cuda::BoardRow& row(int rank) const { return memory_->rows[rank]; }
   int size() const { return size_; }
-  size_t bytes() const { return static_cast<size_t>(size_) * (sizeof(cuda::BoardRow) + sizeof(FactsRow)); }
+  size_t bytes() const { return static_cast<size_t>(size_) * row_bytes(); }
 
   /// Calls `prepare` for the memory once in this process, and `undo` before it is unmapped.
   void prepare_once(const std::function<void(void* data, size_t bytes)>& prepare,
@@ -52,6 +59,14 @@ class HostBoard {
   /// What rank showed under that tag, while it is among the last 16 that differ.
   std::optional<CallFacts> facts(int rank, uint32_t tag) const;
 
+  /// The next statement of `rank`. The last kStatements of each rank can be read: who makes them may not be further
+  /// ahead of those who read. Not for two threads of one rank at once.
+  static constexpr uint64_t kStatements = 64;
+  void make_statement(int rank, const Statement& statement);
+  uint64_t num_statements(int rank) const { return load(statements_row(rank).num_made); }
+  /// Number `number`, from 0, or nothing where it has not been made, or was so long ago.
+  std::optional<Statement> statement(int rank, uint64_t number) const;
+
  private:
   struct FactsRow {
     static constexpr uint64_t kLength = 16;
@@ -59,7 +74,15 @@ class HostBoard {
     uint64_t tags[kLength] = {};
     CallFacts facts[kLength] = {};
   };
+  struct StatementsRow {
+    uint64_t num_made = 0;
+    Statement made[kStatements] = {};
+  };
+  static constexpr size_t row_bytes() { return sizeof(cuda::BoardRow) + sizeof(FactsRow) + sizeof(StatementsRow); }
   FactsRow& facts_row(int rank) const { return reinterpret_cast<FactsRow*>(memory_->rows + size_)[rank]; }
+  StatementsRow& statements_row(int rank) const {
+    return reinterpret_cast<StatementsRow*>(reinterpret_cast<FactsRow*>(memory_->rows + size_) + size_)[rank];
+  }
 
   /// The mapping, shared by ranks that are threads.
   struct Memory {

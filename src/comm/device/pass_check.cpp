@@ -166,6 +166,8 @@ void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int land
   compare_stages(control, signatures);
 }
 
+void require_valid(int size, const DevicePassSpec& spec) { check_own(size, spec); }
+
 void check_all_reduce(const float* device_values, int count, ReduceOp op) {
   constexpr int kMost = DeviceCommunicator::kMaxReduceValues;
   require(device_values != nullptr && count >= 1 && count <= kMost,

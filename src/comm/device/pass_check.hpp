@@ -18,6 +18,9 @@ namespace tangram::comm {
 /// `landing_number` is the number of the pass whose landing buffers are shared, or -1.
 void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int landing_number);
 
+/// Throws InvalidArgument, on this rank alone, when a spec is not valid by itself.
+void require_valid(int size, const DevicePassSpec& spec);
+
 /// The pass of type `Pass` whose landing buffers `spec` shares, or null. Collective where it throws: InvalidArgument on
 /// every rank when that is not a pass of `group` with equal landing tensors.
 template <class Pass, class Group>

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "comm/operation.hpp"
@@ -31,6 +32,7 @@ struct PeerPieces {
 
 /// Which rows of the return area are added to each owned row: `entries[begin[r]] ... entries[begin[r + 1] - 1]`, by
 /// ascending source, of which the first `num_before[r]` come from ranks below the owner.
+/// Of all owned rows, or of some, one after the other.
 struct MergeTable {
   std::vector<int32_t> begin;
   std::vector<int32_t> entries;
@@ -53,7 +55,7 @@ struct PassLayout {
   /// First row of the stretch of (stage, source) in the own return area: [stage * size + source].
   std::vector<int64_t> return_begin;
   int64_t return_rows = 0;
-  MergeTable merge;
+  MergeTable merge;  ///< of all rows, unless DevicePassSpec::leaves_rows
   /// By stage: rows that sources must have.
   std::vector<int64_t> source_rows;
   int64_t own_source_rows = 0;  ///< the same for own_rows
@@ -67,6 +69,16 @@ struct PassLayout {
 
 /// The layout of one rank; the tables must have been checked. Ranks are at most 64.
 PassLayout make_pass_layout(Caller caller, const DevicePassSpec& spec);
+
+/// Of the rows that are not in `left`: which these are, and their table. `num_before` is complemented (~) for rows of
+/// `absent`. Both ascending and disjoint. Throws InvalidArgument where a range is none of the rows, and where something
+/// comes back for a row that is left.
+struct MergedRows {
+  std::vector<int32_t> rows;
+  MergeTable table;
+};
+MergedRows merge_table_without(Caller caller, const DevicePassSpec& spec, const PassLayout& layout,
+                               std::span<const Range> left, std::span<const Range> absent);
 
 /// Makes the targets of `returns` rows of the owners' areas; `return_begins[r]` is rank r's return_begin.
 void place_returns(PassLayout& layout, Caller caller, const std::vector<std::vector<int64_t>>& return_begins);

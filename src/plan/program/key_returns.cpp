@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "plan/program/key_calls.hpp"
 #include "plan/program/own_stretches.hpp"
@@ -14,14 +15,40 @@ namespace tangram {
 
 namespace {
 
-std::vector<Range> ranges_of(const std::vector<char>& marked) {
-  std::vector<Range> ranges;
-  for (int64_t row = 0; row < std::ssize(marked); ++row) {
-    if (marked[static_cast<size_t>(row)] == 0) continue;
-    if (ranges.empty() || ranges.back().end != row) ranges.push_back({row, row});
-    ranges.back().end = row + 1;
+/// Ascending, disjoint, and none next to another.
+std::vector<Range> joined(std::vector<Range> ranges) {
+  std::erase_if(ranges, [](const Range& range) { return range.empty(); });
+  std::sort(ranges.begin(), ranges.end());
+  std::vector<Range> result;
+  for (const Range& range : ranges) {
+    if (result.empty() || result.back().end < range.begin) {
+      result.push_back(range);
+    } else {
+      result.back().end = std::max(result.back().end, range.end);
+    }
   }
-  return ranges;
+  return result;
+}
+
+/// What of `ranges` is not in `others`, both joined.
+std::vector<Range> without(const std::vector<Range>& ranges, const std::vector<Range>& others) {
+  std::vector<Range> result;
+  auto other = others.begin();
+  for (Range range : ranges) {
+    while (other != others.end() && other->end <= range.begin) ++other;
+    for (auto next = other; next != others.end() && next->begin < range.end; ++next) {
+      if (range.begin < next->begin) result.push_back({range.begin, next->begin});
+      range.begin = next->end;
+    }
+    if (!range.empty()) result.push_back(range);
+  }
+  return result;
+}
+
+std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches) {
+  std::vector<Range> rows;
+  for (const KeyStretch& stretch : stretches) rows.push_back({stretch.row, stretch.row + stretch.keys.size()});
+  return joined(std::move(rows));
 }
 
 /// The rows of the buffer that are the whole shard in order, where there are such.
@@ -75,30 +102,32 @@ KeyReturns::KeyReturns(ProgramWriter& writer, const Plan& plan, int rank, const 
   writer.zero(computed_.v);
 }
 
-std::vector<char> KeyReturns::find_settled_rows() const {
-  std::vector<char> settled(static_cast<size_t>(shard_.k.rows), 0);
-  const auto mark = [&](const Range& rows, char value) {
-    std::fill(settled.begin() + rows.begin, settled.begin() + rows.end, value);
-  };
-  for (const KeyStretch& own : own_) mark({own.row, own.row + own.keys.size()}, 1);
+std::vector<Range> KeyReturns::find_settled_rows() const {
+  std::vector<Range> sent;
   for (const Stage& stage : rank_.backward) {
-    for (const RowCopy& sent : stage.exchange.sends) mark(sent.rows, 0);
+    for (const RowCopy& copy : stage.exchange.sends) sent.push_back(copy.rows);
   }
-  return settled;
+  return without(rows_of(own_), joined(std::move(sent)));
 }
 
 void KeyReturns::store_rows() {
-  const std::vector<char> settled = find_settled_rows();
-  settled_ = ranges_of(settled);
+  settled_ = find_settled_rows();
   for (const KeyStretch& own : own_) {
-    const int64_t end = own.row + own.keys.size(), shift = own.keys.begin - own.row;
-    for (int64_t row = own.row; row < end;) {
-      const auto begin = settled.begin() + row;
-      const Range rows{row, row + (std::find(begin, settled.begin() + end, *begin == 0 ? 1 : 0) - begin)};
-      append_copies(stores_of_call_, slice(computed_, rows.shifted(shift)),
-                    slice(*begin == 0 ? own_part_ : results_, rows));
+    const Range all{own.row, own.row + own.keys.size()};
+    const int64_t shift = own.keys.begin - own.row;
+    const auto append = [&](const Range& rows, const PairRef& to) {
+      if (!rows.empty()) append_copies(stores_of_call_, slice(computed_, rows.shifted(shift)), slice(to, rows));
+    };
+    int64_t row = all.begin;
+    auto settled = std::upper_bound(settled_.begin(), settled_.end(), row,
+                                    [](int64_t first, const Range& range) { return first < range.end; });
+    for (; settled != settled_.end() && settled->begin < all.end; ++settled) {
+      const Range rows = intersect(*settled, all);
+      append({row, rows.begin}, own_part_);
+      append(rows, results_);
       row = rows.end;
     }
+    append({row, all.end}, own_part_);
   }
 }
 
@@ -148,9 +177,7 @@ void KeyReturns::finish(ProgramWriter& writer) {
   FinishOp finish{own_part_.k, own_part_.v, results_.k, results_.v, {}, {}};
   if (stores_) {
     finish.left = settled_;
-    std::vector<char> absent(static_cast<size_t>(shard_.k.rows), 1);  // that no query of this rank sees
-    for (const KeyStretch& own : own_) std::fill_n(absent.begin() + own.row, own.keys.size(), char{0});
-    finish.absent = ranges_of(absent);
+    finish.absent = without({{0, shard_.k.rows}}, rows_of(own_));  // that no query of this rank sees
   }
   writer.append(finish);
 }

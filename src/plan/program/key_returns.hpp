@@ -25,7 +25,7 @@ class KeyReturns {
  private:
   /// NOTE [settled rows]: own rows that only this rank's queries see, so that no peer adds to their gradients: a call
   /// that stores rows where they belong writes these to the result, rounded, and nothing reads them again.
-  std::vector<char> find_settled_rows() const;
+  std::vector<Range> find_settled_rows() const;
   void store_rows();
   /// Row by row of the shard: the row of `computed_`, where there is one.
   RowLists lists_of_shard() const;

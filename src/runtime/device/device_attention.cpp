@@ -6,12 +6,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <vector>
 
 #include "core/require.hpp"
 #include "cuda/check.hpp"
-#include "cuda/device_buffer.hpp"
+#include "cuda/list_memory.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
@@ -55,6 +56,18 @@ bool look_for_nan(const ConstTensorView& view, void* stream) {
   return has_nan(rows);
 }
 
+class KeptInLists final : public KeptMemory {
+ public:
+  explicit KeptInLists(std::span<const std::byte> bytes)
+      : block_(cuda::ListMemory::of_current_device().fill(
+            bytes.size(), [bytes](std::byte* to) { std::memcpy(to, bytes.data(), bytes.size()); })) {}
+  const void* data() const override { return block_.data(); }
+  void before_call(void* stream) const override { block_.before_call(cuda::as_stream(stream)); }
+
+ private:
+  const cuda::ListBlock block_;
+};
+
 ProgramDevice program_device() {
   ProgramDevice device;
   device.sum_rows = sum_rows;
@@ -74,10 +87,7 @@ ProgramDevice program_device() {
   device.merge = [](const RowMerge& merge, void* stream) { merge_rows(merge, cuda::as_stream(stream)); };
   device.find_dsink = [](const SinkGradient& of, void* stream) { device::find_dsink(of, cuda::as_stream(stream)); };
   device.find_maxima = [](const ColumnMaxima& of, void* stream) { device::find_maxima(of, cuda::as_stream(stream)); };
-  device.keep = [](std::span<const std::byte> bytes) {
-    const auto copy = std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::copy_of(bytes.data(), bytes.size()));
-    return std::shared_ptr<const void>(copy, copy->as<void>());
-  };
+  device.keep = [](std::span<const std::byte> bytes) { return std::make_shared<const KeptInLists>(bytes); };
   return device;
 }
 
@@ -94,8 +104,9 @@ LaunchOrder resolve_launch_order(const Plan& plan, const DeviceCommunicator& com
 }
 
 /// Whether two ranks of this host have one GPU, so that a kernel of one that waits would keep those of the other out.
-/// Collective.
+/// Collective where the communicator does not know.
 bool share_gpus(DeviceCommunicator& communicator) {
+  if (const std::optional<bool> known = communicator.shares_gpus()) return *known;
   cudaDeviceProp properties{};
   cuda::check(cudaGetDeviceProperties(&properties, communicator.device()), "cudaGetDeviceProperties");
   uint64_t hash = 0xcbf29ce484222325;
@@ -210,6 +221,7 @@ class DeviceAttention final : public PlanExecutor {
     in_workspace(given, backward_workspace_bytes(), stream,
                  [&](const DistBackwardArgs& args) { program_.backward(args, stream); });
   }
+  bool met_peers() const override { return program_.meets_peers(); }
   int64_t device_bytes() const override { return program_.device_bytes(); }
   int64_t forward_workspace_bytes() const override { return program_.forward_workspace_bytes(); }
   int64_t backward_workspace_bytes() const override { return program_.backward_workspace_bytes(); }
@@ -270,18 +282,24 @@ void check_attention(const RankContext& base, const DeviceCommunicator& communic
 std::unique_ptr<PlanExecutor> make_attention(RankContext& base, DeviceCommunicator& communicator,
                                              const DistAttentionOptions& options) {
   Communicator& control = communicator.control();
+  const bool alone = moves_kv_alone(*base.plan) && communicator.agreement() != nullptr;
+  if (!alone && communicator.agreement() != nullptr) {
+    communicator.agreement()->meet();
+    // What follows allocates while peers wait for this rank.
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
   agree_on_heads(control, *base.plan, options.row_sinks, options.result_dtype.value_or(base.plan->config.heads.dtype));
   std::unique_ptr<PlanExecutor> attention;
   try {
     attention = std::make_unique<DeviceAttention>(base, communicator, options);
   } catch (const std::exception& error) {
     communicator.abort(error.what());
-    if (communicator.size() > 1) control.refuse(error.what());
+    if (!alone && communicator.size() > 1) control.refuse(error.what());
     throw;
   }
   // Where ranks share a GPU, allocating waits for all that runs there: nobody may launch a kernel that waits for a rank
   // which is still allocating.
-  control.barrier("DistAttention: ready");
+  if (!alone) control.barrier("DistAttention: ready");
   return attention;
 }
 

@@ -42,7 +42,9 @@ class DeviceRunner final : public ProgramRunner {
   }
   RowListsView row_lists(int number) const override {
     const DeviceRowLists& lists = run_.row_lists[static_cast<size_t>(number)];
-    return {static_cast<const int32_t*>(lists.begins.get()), static_cast<const int32_t*>(lists.rows.get())};
+    lists.begins->before_call(stream_);
+    lists.rows->before_call(stream_);
+    return {static_cast<const int32_t*>(lists.begins->data()), static_cast<const int32_t*>(lists.rows->data())};
   }
   void sum_rows(std::span<const RowSum> sums, int) override { run_.device.sum_rows(sums, stream_); }
   void copy_floats(std::span<const FloatCopy> copies, int) override { run_.device.copy_floats(copies, stream_); }
@@ -85,7 +87,7 @@ class DeviceRunner final : public ProgramRunner {
       const TensorRef none_k = op.stored_dk.slice({0, 0}), none_v = op.stored_dv.slice({0, 0});
       call.dk = view(op.dk.rows > 0 ? op.stored_dk : none_k);
       call.dv = view(op.dv.rows > 0 ? op.stored_dv : none_v);
-      call.places = run_.places->in_slot(run_.pass->return_slot());
+      call.places = run_.places->in_slot(run_.pass->return_slot(), stream_);
       call.places.dk_settled = arguments_.tensors[static_cast<size_t>(Memory::kDk)];
       call.places.dv_settled = arguments_.tensors[static_cast<size_t>(Memory::kDv)];
     }

@@ -18,7 +18,7 @@ namespace tangram {
 
 /// Program::row_lists where a runner finds them.
 struct DeviceRowLists {
-  std::shared_ptr<const void> begins, rows;  // int32
+  std::shared_ptr<const KeptMemory> begins, rows;  // int32
   int64_t bytes = 0;
 };
 std::vector<DeviceRowLists> keep_row_lists(const Program& program, const ProgramDevice& device);

@@ -7,6 +7,7 @@
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
+#include "runtime/current_device.hpp"
 #include "runtime/pass_plan.hpp"
 #include "tangram/env.hpp"
 #include "tangram/flex_attention.hpp"
@@ -19,6 +20,29 @@ constexpr int64_t kWorkAlignment = 256;  // as a workspace itself
 
 }  // namespace
 
+std::shared_ptr<const AgreedRows> agreed_rows(const Plan& plan, const DeviceProgram& written) {
+  auto rows = std::make_shared<AgreedRows>();
+  for (const RankPlan& rank : plan.ranks) {
+    rows->landing.push_back(rank.kv_rows);
+    std::vector<int64_t>& begins = rows->return_begin.emplace_back();
+    int64_t begin = 0;
+    for (size_t cast = 0; cast < written.layout.stages.size(); ++cast) {
+      if (!written.layout.stages[cast].returns) continue;
+      const auto stage = static_cast<size_t>(written.program.casts[cast].step);
+      std::vector<int64_t> from(static_cast<size_t>(plan.cp_size()));
+      for (const RowCopy& sent : rank.backward[stage].exchange.sends) {
+        from[static_cast<size_t>(sent.peer)] += sent.rows.size();
+      }
+      for (const int64_t count : from) {
+        begins.push_back(begin);
+        begin += count;
+      }
+    }
+    rows->return_rows.push_back(begin);
+  }
+  return rows;
+}
+
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype) {
   if (plan.grid.head_ranks <= 1) return;
   const uint64_t travels = static_cast<uint64_t>(row_sinks) * 8 + static_cast<uint64_t>(result_dtype);
@@ -28,6 +52,7 @@ void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, 
 ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
                                    const ProgramOptions& options)
     : base_(base), communicator_(communicator), device_(std::move(device)), options_(options) {
+  begin_masks();
   find_sizes();
   prepare_passes();
   prepare_masks();
@@ -114,6 +139,8 @@ void ProgramAttention::find_sizes() {
   work_bytes_ = round_up(work_bytes_, kWorkAlignment);
 }
 
+bool ProgramAttention::prepares_alone() const { return moves_keys_alone() && communicator_.agreement() != nullptr; }
+
 void ProgramAttention::prepare_passes() {
   const CallShape call = prepared_shape();
   for (const Kind kind : kinds()) {
@@ -129,6 +156,8 @@ void ProgramAttention::prepare_passes() {
                                                                               : "backward of kept heads";
     DevicePassSpec spec = pass_spec(written, label, arena_bytes_);
     spec.shares_memory = true;
+    spec.leaves_rows = stores_rows(written.program);
+    if (prepares_alone()) spec.agreed = agreed_rows(*base_.plan, written);
     spec.num_return_slots = kReturnSlots;
     // One pass at a time is open, so all may land in the same memory.
     const auto forward = passes_.find(Kind::kForward);
@@ -142,22 +171,49 @@ void ProgramAttention::prepare_passes() {
   }
 }
 
+bool ProgramAttention::is_needed(const ProgramMask& mask) const {
+  return mask.needed && (mask.passes != AttnPasses::kBackward || options_.with_backward);
+}
+
+void ProgramAttention::prepare_mask(size_t number) {
+  const ProgramMask& mask = mask_programs_[number];
+  const AttnPasses passes = options_.with_backward ? mask.passes : AttnPasses::kForward;
+  std::unique_ptr<PreparedMask> prepared = prepare_slices(*base_.backend, mask.slices, mask.shape, mask.late, passes);
+  if (!mask.stretches.empty()) base_.backend->prepare_stretches(*prepared, mask.stretches);
+  masks_[number] = std::move(prepared);
+}
+
+void ProgramAttention::begin_masks() {
+  mask_programs_ = program_masks(*base_.plan, base_.rank, options_.target);
+  masks_.resize(mask_programs_.size());
+  masks_ahead_.resize(mask_programs_.size());
+  for (size_t i = 0; i < mask_programs_.size() && base_.backend->memory() == MemoryKind::kDevice; ++i) {
+    const ProgramMask& mask = mask_programs_[i];
+    if (mask.passes != AttnPasses::kBackward || !is_needed(mask)) continue;
+    masks_ahead_[i] = std::make_unique<Ahead>(on_current_device([this, i] { prepare_mask(i); }));
+  }
+}
+
 void ProgramAttention::prepare_masks() {
-  for (const ProgramMask& mask : program_masks(*base_.plan, base_.rank, options_.target)) {
-    const AttnPasses passes = options_.with_backward ? mask.passes : AttnPasses::kForward;
-    masks_.push_back(nullptr);
-    if (!mask.needed || (mask.passes == AttnPasses::kBackward && !options_.with_backward)) continue;
-    masks_.back() = prepare_slices(*base_.backend, mask.slices, mask.shape, mask.late, passes);
-    PreparedMask& prepared = *masks_.back();
-    if (!mask.stretches.empty()) base_.backend->prepare_stretches(prepared, mask.stretches);
+  for (size_t i = 0; i < masks_.size(); ++i) {
+    if (is_needed(mask_programs_[i]) && masks_ahead_[i] == nullptr) prepare_mask(i);
+  }
+  for (const std::unique_ptr<Ahead>& ahead : masks_ahead_) {
+    if (ahead != nullptr) ahead->finish();
+  }
+  for (size_t i = 0; i < masks_.size(); ++i) {
+    if (masks_[i] == nullptr) continue;
+    const AttnPasses passes = options_.with_backward ? mask_programs_[i].passes : AttnPasses::kForward;
     if (passes != AttnPasses::kBackward) {
-      attention_bytes_ = std::max(attention_bytes_, base_.backend->forward_workspace_bytes(prepared));
+      attention_bytes_ = std::max(attention_bytes_, base_.backend->forward_workspace_bytes(*masks_[i]));
     }
     if (passes != AttnPasses::kForward) {
-      attention_bytes_ = std::max(attention_bytes_, base_.backend->backward_workspace_bytes(prepared));
+      attention_bytes_ = std::max(attention_bytes_, base_.backend->backward_workspace_bytes(*masks_[i]));
     }
   }
   attention_bytes_ = round_up(attention_bytes_, kWorkAlignment);
+  masks_ahead_.clear();
+  mask_programs_ = {};
 }
 
 int64_t ProgramAttention::device_bytes() const {

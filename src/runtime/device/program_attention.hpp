@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/ahead.hpp"
 #include "plan/program/emit.hpp"
 #include "runtime/device/device_runner.hpp"
 #include "runtime/rank_context.hpp"
@@ -33,6 +34,9 @@ struct ProgramOptions {
 /// Collective: throws InvalidArgument on every rank unless all ranks of a plan that exchanges heads name the same.
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype);
 
+/// What all ranks know of each other's passes, of a plan that moves K/V alone; `written` is a program of any of them.
+std::shared_ptr<const AgreedRows> agreed_rows(const Plan& plan, const DeviceProgram& written);
+
 class ProgramAttention {
  public:
   /// Collective. `base` has plan, rank, shape and backend.
@@ -48,6 +52,11 @@ class ProgramAttention {
   void compare(const DistBackwardArgs& args) const;
   void forward(const DistForwardArgs& args, void* stream);
   void backward(const DistBackwardArgs& args, void* stream);
+
+  /// Whether ranks do not meet to prepare, unless memory must grow.
+  bool prepares_alone() const;
+  /// Whether they do so even then: for memory of the pass's own.
+  bool meets_peers() const { return !prepares_alone() || keeps(); }
 
   /// Of the workspace of calls, and of what is held.
   int64_t forward_workspace_bytes() const { return work_bytes_ + attention_bytes_ + own_arena_bytes_; }
@@ -75,7 +84,12 @@ class ProgramAttention {
   CallShape prepared_shape() const;
   void find_sizes();
   void prepare_passes();
+  /// Begins what the backward pass alone needs, on another thread.
+  void begin_masks();
   void prepare_masks();
+  bool is_needed(const ProgramMask& mask) const;
+  /// The lists of mask `number`.
+  void prepare_mask(size_t number);
   DevicePass* pass_of(Kind kind) const;
   /// Opens the pass of a kind, if it has one, in the slot that was kept where `kept` says so.
   void open(Kind kind, const Program& program, const ProgramArguments& arguments, const KeptKv* kept, void* stream);
@@ -93,6 +107,8 @@ class ProgramAttention {
   const ProgramDevice device_;
   const ProgramOptions options_;
   std::vector<std::unique_ptr<PreparedMask>> masks_;
+  std::vector<ProgramMask> mask_programs_;  // until masks_ are prepared
+  std::vector<std::unique_ptr<Ahead>> masks_ahead_;
   std::map<std::pair<Kind, CallShape>, DeviceProgram> programs_;
   std::map<Kind, std::shared_ptr<DevicePass>> passes_;
   std::map<Kind, std::vector<DeviceRowLists>> row_lists_;  // alike for all calls

@@ -38,6 +38,15 @@ struct ColumnMaxima {
   int columns = 0;
 };
 
+/// Memory that was written once, by a copy that may still be under way.
+class KeptMemory {
+ public:
+  virtual ~KeptMemory() = default;
+  virtual const void* data() const = 0;
+  /// Before each call that reads it is put on `stream`.
+  virtual void before_call(void* stream) const = 0;
+};
+
 /// What a program does to memory itself, on a stream. In an order of its own, the same every time.
 struct ProgramDevice {
   std::function<void(std::span<const RowSum>, void* stream)> sum_rows;
@@ -52,8 +61,8 @@ struct ProgramDevice {
   std::function<void(const ColumnMaxima&, void* stream)> find_maxima;
   /// Whether there is a NaN, once the stream has come so far. False while a graph is captured, which cannot wait.
   std::function<bool(const ConstTensorView&, void* stream)> has_nan;
-  /// Copies to memory that lives as long as what is returned. Not while a pass is under way.
-  std::function<std::shared_ptr<const void>(std::span<const std::byte> bytes)> keep;
+  /// Copies to memory that lives as long as what is returned, and as calls that were put on a stream before.
+  std::function<std::shared_ptr<const KeptMemory>(std::span<const std::byte> bytes)> keep;
 };
 
 }  // namespace tangram

@@ -3,7 +3,8 @@
 
 #include "runtime/device/return_places.hpp"
 
-#include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -12,8 +13,6 @@
 namespace tangram {
 
 namespace {
-
-constexpr uint32_t kNowhere = ~uint32_t{0};
 
 const AttendOp* find_call_that_stores(const Program& program) {
   for (const Op& op : program.ops) {
@@ -24,26 +23,26 @@ const AttendOp* find_call_that_stores(const Program& program) {
 }
 
 /// By row of dk, of which dv has the same: each has one.
-std::vector<uint32_t> find_places(const AttendOp& call, const DevicePass& pass, int num_stages) {
-  std::vector<uint32_t> places(static_cast<size_t>(call.dk.rows), kNowhere);
+void find_places(const AttendOp& call, const DevicePass& pass, int num_stages, std::span<uint32_t> places) {
+  int64_t num_set = 0;
+  const auto set = [&](int64_t first, int64_t rows, uint32_t place) {
+    TANGRAM_ASSERT(first >= 0 && first + rows <= std::ssize(places));
+    std::iota(places.begin() + first, places.begin() + first + rows, place);
+    num_set += rows;
+  };
   for (const RowSumOp& store : call.stores) {
     if (store.source.region != call.dk.region) continue;
     const uint32_t tensor = store.result.memory == Memory::kDk ? kSettledTensor : kOwnTensor;
-    for (int64_t i = 0; i < store.source.rows; ++i) {
-      places[static_cast<size_t>(store.source.first_row + i)] = gradient_place(tensor, store.result.first_row + i);
-    }
+    set(store.source.first_row, store.source.rows, gradient_place(tensor, store.result.first_row));
   }
   for (int stage = 0; stage < num_stages; ++stage) {
     for (const ReturnTarget& target : pass.return_targets(stage, 0, 0)) {
       TANGRAM_ASSERT(target.row + target.partial.size() <= int64_t{1} << kGradientRowBits);
-      for (int64_t i = 0; i < target.partial.size(); ++i) {
-        places[static_cast<size_t>(target.partial.begin + i)] =
-            gradient_place(kFirstOtherTensor + static_cast<uint32_t>(target.owner), target.row + i);
-      }
+      set(target.partial.begin, target.partial.size(),
+          gradient_place(kFirstOtherTensor + static_cast<uint32_t>(target.owner), target.row));
     }
   }
-  TANGRAM_ASSERT(std::find(places.begin(), places.end(), kNowhere) == places.end());
-  return places;
+  TANGRAM_ASSERT(num_set == std::ssize(places));
 }
 
 /// [return slots, 2, ranks], null for ranks to which nothing goes.
@@ -65,11 +64,15 @@ std::vector<void*> find_others(const DevicePass& pass, int num_stages, int num_s
 
 }  // namespace
 
-GradientPlaces ReturnPlaces::in_slot(int slot) const {
+bool stores_rows(const Program& program) { return find_call_that_stores(program) != nullptr; }
+
+GradientPlaces ReturnPlaces::in_slot(int slot, void* stream) const {
+  kept->before_call(stream);
   GradientPlaces places;
-  places.of_key = static_cast<const uint32_t*>(of_key.get());
-  places.dk_others = static_cast<void* const*>(others.get()) + slot * 2 * num_ranks;
+  void* const* const others = static_cast<void* const*>(kept->data());
+  places.dk_others = others + slot * 2 * num_ranks;
   places.dv_others = places.dk_others + num_ranks;
+  places.of_key = reinterpret_cast<const uint32_t*>(others + num_slots * 2 * num_ranks);
   return places;
 }
 
@@ -81,13 +84,16 @@ std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const A
   const bool leaves = pass.leave_rows(finish.left, finish.absent);
   TANGRAM_ASSERT(leaves);
   const int num_stages = static_cast<int>(layout.returns.size());
-  const std::vector<uint32_t> of_key = find_places(*call, pass, num_stages);
   const std::vector<void*> others = find_others(pass, num_stages, num_slots, num_ranks);
+  const std::span<const std::byte> first = std::as_bytes(std::span(others));
+  std::vector<uint32_t> words(first.size() / sizeof(uint32_t) + static_cast<size_t>(call->dk.rows));
+  std::memcpy(words.data(), first.data(), first.size());
+  find_places(*call, pass, num_stages, std::span(words).subspan(first.size() / sizeof(uint32_t)));
   auto places = std::make_unique<ReturnPlaces>();
-  places->of_key = device.keep(std::as_bytes(std::span(of_key)));
-  places->others = device.keep(std::as_bytes(std::span(others)));
+  places->kept = device.keep(std::as_bytes(std::span(words)));
+  places->num_slots = num_slots;
   places->num_ranks = num_ranks;
-  places->bytes = static_cast<int64_t>(std::span(of_key).size_bytes() + std::span(others).size_bytes());
+  places->bytes = static_cast<int64_t>(std::span(words).size_bytes());
   return places;
 }
 

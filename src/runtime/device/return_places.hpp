@@ -15,14 +15,18 @@ namespace tangram {
 
 /// GradientPlaces of the call of a program that stores rows, made once.
 struct ReturnPlaces {
-  std::shared_ptr<const void> of_key;  // uint32 [kv rows]
-  std::shared_ptr<const void> others;  // [return slots, 2, ranks]: addresses of the return areas of dk and dv
+  /// [return slots, 2, ranks]: addresses of the return areas of dk and dv; then uint32 [kv rows].
+  std::shared_ptr<const KeptMemory> kept;
+  int num_slots = 0;
   int num_ranks = 0;
   int64_t bytes = 0;
 
-  /// Without settled tensors. In return slot `slot`.
-  GradientPlaces in_slot(int slot) const;
+  /// Without settled tensors. In return slot `slot`, for a call that is put on `stream`.
+  GradientPlaces in_slot(int slot, void* stream) const;
 };
+
+/// Whether a call of the program stores rows, so that the pass leaves some alone.
+bool stores_rows(const Program& program);
 
 /// Of the program's call with AttendOp::stored_dk, whose casts are those of `pass`, with `num_slots` return slots. Null
 /// where there is none. Tells the pass which rows it leaves alone.

@@ -171,6 +171,46 @@ TEST(PassLayout, ReturnsMergeToTheSumsOfTheTablesInRankOrder) {
   }
 }
 
+// The table of the rows that are merged says of each what the table of all rows says.
+TEST(PassLayout, RowsThatAreLeftAreNotInTheTable) {
+  constexpr int kSize = 4;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const Layouts layouts = random_layouts(kSize, seed);
+    for (int rank = 0; rank < kSize; ++rank) {
+      DevicePassSpec spec = layouts.specs[static_cast<size_t>(rank)];
+      const MergeTable& all = layouts.ranks[static_cast<size_t>(rank)].merge;
+      std::vector<Range> left, absent;  // of every other row without a peer's, one by one; of every third row
+      for (int64_t row = 0; row + 1 < std::ssize(all.begin); ++row) {
+        const auto idx = static_cast<size_t>(row);
+        if (row % 2 == 0 && all.begin[idx] == all.begin[idx + 1]) left.push_back({row, row + 1});
+        if (row % 3 == 0) absent.push_back({row, row + 1});
+      }
+      spec.leaves_rows = true;
+      const Caller caller{rank, kSize};
+      const PassLayout layout = make_pass_layout(caller, spec);
+      EXPECT_TRUE(layout.merge.begin.empty());
+      const MergedRows merged = merge_table_without(caller, spec, layout, left, absent);
+      EXPECT_EQ(merged.rows.size() + left.size() + 1, all.begin.size());
+      ASSERT_EQ(merged.table.begin.size(), merged.rows.size() + 1);
+      for (size_t i = 0; i < merged.rows.size(); ++i) {
+        const auto row = static_cast<size_t>(merged.rows[i]);
+        const auto entries = [](const MergeTable& table, size_t at) {
+          return std::vector<int32_t>(table.entries.begin() + table.begin[at],
+                                      table.entries.begin() + table.begin[at + 1]);
+        };
+        EXPECT_EQ(entries(merged.table, i), entries(all, row));
+        EXPECT_EQ(merged.table.num_before[i], row % 3 == 0 ? ~all.num_before[row] : all.num_before[row]);
+      }
+      for (int64_t row = 0; row + 1 < std::ssize(all.begin); ++row) {
+        if (all.begin[static_cast<size_t>(row)] == all.begin[static_cast<size_t>(row) + 1]) continue;
+        const Range returned{row, row + 1};
+        EXPECT_THROW(merge_table_without(caller, spec, layout, {&returned, 1}, {}), InvalidArgument);
+        break;
+      }
+    }
+  }
+}
+
 TEST(PassCheck, AcceptsPassesThatFitAndRefusesThoseThatDoNotOnEveryRank) {
   const std::vector<DevicePassSpec> specs = random_specs(3, 7);
   run_local_ranks(3, [&](Communicator& comm) {

@@ -108,8 +108,14 @@ inline ProgramDevice host_program_device() {
     }
   };
   device.keep = [](std::span<const std::byte> bytes) {
-    const auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
-    return std::shared_ptr<const void>(copy, copy->data());
+    struct Kept final : KeptMemory {
+      std::vector<std::byte> copy;
+      const void* data() const override { return copy.data(); }
+      void before_call(void*) const override {}
+    };
+    const auto kept = std::make_shared<Kept>();
+    kept->copy.assign(bytes.begin(), bytes.end());
+    return kept;
   };
   return device;
 }

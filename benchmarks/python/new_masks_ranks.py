@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a new packed mask costs ranks on GPUs: host time of its first passes, and GPU time of first and second ones.
+
+PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
+    benchmarks/python/new_masks_ranks.py [--tokens 32768] [--documents 64] [--packs 20] [--soak 0] [--csv FILE]
+Every mask is a pack of causal documents of log-normal lengths, its key made and planned before what is measured; 64/8
+heads of 128, shards of one size. For each pack, all ranks at once, medians of the slowest rank:
+- "first", "second", host: `calc_attn` with a key whose passes have not been prepared, and with one whose have, until it
+  returns; both begin with idle GPUs. "new key": their difference. Likewise both passes, which autograd calls.
+- "first", "second", "third", device: GPU time between events behind 20 ms of other work, so that no host time shows
+  unless the host waits for the GPU, or GPUs for each other's hosts.
+--soak: then so many packs without a wait, eight keys at a time, some used again; results of the first and of the last
+pass with a key must be equal bit for bit.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import time
+from collections import defaultdict
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from new_masks import append_csv, packed
+
+import tangram
+
+HEADS, HEADS_KV, DIM = 64, 8, 128
+SKIPPED = 3
+BUSY = 40_000_000  # cycles
+
+
+class Packs:
+    def __init__(self, tokens, documents):
+        self.tokens, self.documents = tokens, documents
+        self.rng = np.random.default_rng(0)
+        rows = tokens // dist.get_world_size()
+        shapes = [(rows, HEADS, DIM), (rows, HEADS_KV, DIM), (rows, HEADS_KV, DIM)]
+        generator = torch.Generator("cuda").manual_seed(dist.get_rank())
+        self.leaves = [
+            torch.randn(s, device="cuda", dtype=torch.bfloat16, generator=generator).requires_grad_() for s in shapes
+        ]
+        self.dout = torch.randn(shapes[0], device="cuda", dtype=torch.bfloat16, generator=generator)
+        self.figures = defaultdict(list)
+
+    def key(self):
+        while True:
+            mask = tangram.Mask.varlen(packed(self.rng, self.tokens, self.documents), causal=True)
+            key = tangram.mask_key(mask, HEADS, HEADS_KV, DIM)
+            if key.shapes[0][0] == len(self.leaves[0]):
+                return key
+
+    def forward(self, key):
+        return tangram.calc_attn(*self.leaves, key)[0]
+
+    def both(self, key):
+        out = self.forward(key)
+        return out, *torch.autograd.grad(out, self.leaves, self.dout)
+
+    def slowest(self, value):
+        value = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return float(value)
+
+    def host_us(self, call):
+        torch.cuda.synchronize()
+        dist.barrier()
+        start = time.perf_counter()
+        call()
+        return (time.perf_counter() - start) * 1e6
+
+    def device_us(self, call):
+        torch.cuda.synchronize()
+        dist.barrier()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(BUSY)
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) * 1e3
+
+    def measure(self):
+        for name, call in (("forward", self.forward), ("both passes", self.both)):
+            key = self.key()
+            times = [self.slowest(self.host_us(lambda key=key, call=call: call(key))) for _ in range(3)]
+            self.figures[f"{name} first, host"].append(times[0])
+            self.figures[f"{name} second, host"].append(times[1])
+            self.figures[f"new key, {name}, host"].append(times[0] - times[1])
+            key = self.key()
+            times = [self.slowest(self.device_us(lambda key=key, call=call: call(key))) for _ in range(3)]
+            self.figures[f"{name} first, device"].append(times[0])
+            self.figures[f"{name} second, device"].append(times[1])
+            self.figures[f"{name} first / second"].append(times[0] / times[1])
+            self.figures[f"{name} third / second"].append(times[2] / times[1])
+
+    def soak(self, packs):
+        order = random.Random(0)
+        kept, wrong, used = [], torch.zeros((), device="cuda"), []
+        for number in range(packs):
+            key = self.key()
+            kept.append((key, [t.detach() for t in tangram.calc_attn(*self.leaves, key, deterministic=True)[:1]]))
+            self.both(key)
+            again, known = order.choice(kept)
+            (out,) = (t.detach() for t in tangram.calc_attn(*self.leaves, again, deterministic=True)[:1])
+            wrong += (out != known[0]).any()
+            if len(kept) == 8:
+                kept.pop(order.randrange(8))
+            if number >= packs // 2:
+                free, total = torch.cuda.mem_get_info()
+                used.append(total - free - torch.cuda.memory_reserved())
+        tangram.check_errors()
+        assert wrong.item() == 0, f"{wrong.item()} packs differ between their passes"
+        return max(used) - used[0]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=32768)
+    parser.add_argument("--documents", type=int, default=64)
+    parser.add_argument("--packs", type=int, default=20)
+    parser.add_argument("--soak", type=int, default=0)
+    parser.add_argument("--csv")
+    arguments = parser.parse_args()
+    dist.init_process_group("gloo")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    packs = Packs(arguments.tokens, arguments.documents)
+    for number in range(arguments.packs + SKIPPED):
+        if number == SKIPPED:
+            packs.figures.clear()
+        packs.measure()
+    tangram.check_errors()
+    if arguments.soak > 0:
+        start = time.perf_counter()
+        grown = packs.soak(arguments.soak)
+        took = time.perf_counter() - start
+        if dist.get_rank() == 0:
+            print(f"soak of {arguments.soak} packs: {took:.1f} s, memory + {grown >> 10} KiB in its second half")
+    if dist.get_rank() == 0:
+        size = dist.get_world_size()
+        before = f'{tangram.__version__},"{torch.cuda.get_device_name()}",packed:{arguments.documents}'
+        rows = f"{arguments.tokens},{arguments.tokens},{size},"
+        shape = f"{rows},{HEADS},{HEADS_KV},{DIM},{DIM},bfloat16,sm90,copy_engine"
+        lines = []
+        for figure, values in sorted(packs.figures.items()):
+            value, unit = statistics.median(values), "" if "/" in figure else "us"
+            print(f"{figure:32}{value:12.3f} {unit:3} (most {max(values):.3f})", flush=True)
+            lines.append(f'{before},{shape},tangram,"{figure}",{unit},{value:.4f}')
+        if arguments.csv:
+            append_csv(arguments.csv, lines)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// BoardAgreement: that all ranks of a host make the same, found out without waiting for anyone.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/device/host_board.hpp"
+#include "tangram/device_communicator.hpp"
+
+namespace tangram::comm {
+
+/// NOTE [agreement without a meeting] Each rank writes on the board what it is about to make, and looks what the others
+/// have written: of two ranks the one that comes second sees both. It says so on both, since the first one may have put
+/// work on its GPU that waits for the second: the group is broken, and whoever looks next gets the same error. Ranks
+/// that are ahead wait where the board would be written over, which is a deadline's business as all waits are.
+///
+/// Thread-safe, but for agree() and refuse(), which are calls of one sequence, the same on all ranks.
+class BoardAgreement final : public Agreement {
+ public:
+  /// `check` throws where the group has failed; it is called while the rank waits.
+  BoardAgreement(HostBoard& board, int rank, double timeout_s, std::vector<int> rank_names,
+                 std::function<void()> check);
+
+  void agree(const CallFacts& facts, uint64_t options) override;
+  void refuse(std::string_view reason) override;
+  /// Throws what ranks have said meanwhile. Does not wait; costs a load where all have come.
+  void look();
+  void meet() override;
+
+ private:
+  struct Pending {
+    uint64_t number = 0;
+    Statement own;
+    std::vector<int> peers;  // that have not said it yet
+  };
+  void state(const Statement& statement);
+  /// With the mutex held. Forgets those who agree.
+  void compare(Pending& pending);
+  [[noreturn]] void disagree(std::string text);
+  std::string difference(const Statement& own, int peer, const Statement& other) const;
+  int name_of(int rank) const { return rank_names_.empty() ? rank : rank_names_[static_cast<size_t>(rank)]; }
+  /// Until `find_missing` finds no rank, -1.
+  template <class Find>
+  void wait_until(const Find& find_missing);
+
+  HostBoard& board_;
+  const int rank_;
+  const double timeout_s_;
+  const std::vector<int> rank_names_;
+  const std::function<void()> check_;
+
+  std::atomic<bool> is_settled_ = true;
+  std::mutex mutex_;  // over the following
+  std::vector<Pending> pending_;
+  std::string disagreement_;
+};
+
+}  // namespace tangram::comm

@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "comm/device/board_agreement.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "tangram/error.hpp"
+#include "tangram/local_group.hpp"
+
+namespace tangram::comm {
+namespace {
+
+using ::testing::HasSubstr;
+
+CallFacts facts_of(uint64_t mask) {
+  CallFacts facts;
+  facts.set(CallFacts::kMask, mask);
+  return facts;
+}
+
+void on_boards(int size, const std::function<void(Communicator&, HostBoard&, BoardAgreement&)>& body,
+               double timeout_s = 20) {
+  run_local_ranks(
+      size,
+      [&](Communicator& control) {
+        HostBoard board(control, timeout_s);
+        BoardAgreement agreement(board, control.rank(), timeout_s, {}, [] {});
+        body(control, board, agreement);
+        control.barrier("end");
+      },
+      timeout_s + 10);
+}
+
+/// Looks until something is wrong, for a second.
+std::string error_of(BoardAgreement& agreement, const std::function<void()>& call) {
+  try {
+    call();
+    for (int i = 0; i < 1000; ++i) {
+      agreement.look();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(BoardAgreement, RanksThatSayTheSameGoOnWithoutEachOther) {
+  on_boards(3, [](Communicator& control, HostBoard& board, BoardAgreement& agreement) {
+    for (uint64_t i = 0; i < 40; ++i) agreement.agree(facts_of(i), 7);  // though others may not have begun
+    EXPECT_NO_THROW(agreement.meet());
+    for (uint64_t i = 0; i < 1000; ++i) agreement.agree(facts_of(i), i);
+    agreement.meet();
+    EXPECT_NO_THROW(agreement.look());
+    EXPECT_EQ(board.num_statements((control.rank() + 1) % 3), 1040u);
+    control.barrier("looked");
+  });
+}
+
+TEST(BoardAgreement, OneThatIsFarAheadWaits) {
+  on_boards(
+      2,
+      [](Communicator& control, HostBoard&, BoardAgreement& agreement) {
+        if (control.rank() == 0) {
+          for (uint64_t i = 0; i < HostBoard::kStatements - 1; ++i) agreement.agree(facts_of(i), 0);
+          try {
+            agreement.agree(facts_of(0), 0);
+            ADD_FAILURE() << "wrote over what rank 1 has not read";
+          } catch (const Timeout& error) {
+            EXPECT_THAT(error.what(), HasSubstr("rank 1 must come to the same call within 0.2 s (waited on rank 0)"));
+          }
+        }
+        control.barrier("waited");
+      },
+      0.2);
+}
+
+TEST(BoardAgreement, WhatDiffersIsSaidOnAllRanksWhoeverComesFirst) {
+  for (const int late : {0, 1}) {
+    on_boards(2, [late](Communicator& control, HostBoard&, BoardAgreement& agreement) {
+      agreement.agree(facts_of(1), 0);
+      if (control.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      const auto call = [&] { agreement.agree(facts_of(static_cast<uint64_t>(control.rank())), 0); };
+      EXPECT_THAT(error_of(agreement, call), HasSubstr("masks differ (rank 0: 0000000000000000; rank 1: "));
+      EXPECT_THROW(agreement.look(), InvalidArgument) << "repeated";
+      EXPECT_THROW(agreement.agree(facts_of(5), 0), InvalidArgument);
+    });
+  }
+}
+
+TEST(BoardAgreement, OptionsAndRefusals) {
+  on_boards(2, [](Communicator& control, HostBoard&, BoardAgreement& agreement) {
+    const auto rank = static_cast<uint64_t>(control.rank());
+    EXPECT_THAT(error_of(agreement, [&] { agreement.agree(facts_of(1), rank + 10); }),
+                HasSubstr("options and backends must be alike on every rank (got rank 0: a; rank 1: b)"));
+  });
+  on_boards(2, [](Communicator& control, HostBoard&, BoardAgreement& agreement) {
+    const auto call = [&] {
+      if (control.rank() == 0) return agreement.refuse("has no plan");
+      agreement.agree(facts_of(1), 0);
+    };
+    EXPECT_THAT(error_of(agreement, call), HasSubstr("rank 0 refused its part: has no plan"));
+  });
+}
+
+TEST(BoardAgreement, MeetingWaitsForTheLast) {
+  on_boards(2, [](Communicator& control, HostBoard& board, BoardAgreement& agreement) {
+    if (control.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    agreement.agree(facts_of(1), 0);
+    agreement.meet();
+    EXPECT_EQ(board.num_statements(1 - control.rank()), 1u);
+  });
+}
+
+}  // namespace
+}  // namespace tangram::comm

@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Ranks as threads, each with a GPU of the counting runtime, and how often they meet.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "attn/sm90/sm90_backend.hpp"
+#include "cuda/counting_runtime.hpp"
+#include "tangram/communicator.hpp"
+#include "tangram/device_communicator.hpp"
+#include "tangram/dist_attention.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram::counted {
+
+/// Passes everything on, and counts what all ranks do together.
+class CountingControl final : public Communicator {
+ public:
+  explicit CountingControl(Communicator& of) : of_(of) {}
+
+  int64_t meetings() const { return meetings_; }
+
+  int rank() const override { return of_.rank(); }
+  int size() const override { return of_.size(); }
+  std::string_view name() const override { return of_.name(); }
+  std::unique_ptr<CommHandle> group_cast(const Exchange& exchange, std::span<const CastTensor> tensors,
+                                         std::string_view label) override {
+    ++meetings_;
+    return of_.group_cast(exchange, tensors, label);
+  }
+  std::unique_ptr<CommHandle> group_reduce(const Exchange& exchange, std::span<const ReduceTensor> tensors, ReduceOp op,
+                                           std::string_view label) override {
+    ++meetings_;
+    return of_.group_reduce(exchange, tensors, op, label);
+  }
+  std::unique_ptr<CommHandle> group_reduce_lse(const Exchange& exchange, const LseReduceTensors& tensors,
+                                               std::string_view label) override {
+    ++meetings_;
+    return of_.group_reduce_lse(exchange, tensors, label);
+  }
+  std::unique_ptr<CommHandle> all_to_all_v(const ConstTensorView& send, std::span<const int64_t> send_rows,
+                                           const TensorView& recv, std::span<const int64_t> recv_rows,
+                                           std::string_view label) override {
+    ++meetings_;
+    return of_.all_to_all_v(send, send_rows, recv, recv_rows, label);
+  }
+  void all_reduce(std::span<float> values, ReduceOp op, std::string_view label) override {
+    ++meetings_;
+    of_.all_reduce(values, op, label);
+  }
+  void barrier(std::string_view label) override {
+    ++meetings_;
+    of_.barrier(label);
+  }
+  void require_agreement(uint64_t value, std::string_view what) override {
+    ++meetings_;
+    of_.require_agreement(value, what);
+  }
+  void set_facts(const CallFacts& facts) override { of_.set_facts(facts); }
+  void refuse(std::string_view reason) override { of_.refuse(reason); }
+  void abort(std::string_view reason) noexcept override { of_.abort(reason); }
+  TrafficCounters counters() const override { return of_.counters(); }
+  void reset_counters() override { of_.reset_counters(); }
+
+ private:
+  Communicator& of_;
+  std::atomic<int64_t> meetings_ = 0;
+};
+
+/// Causal documents of `total` rows, other ones for each seed, as many each time.
+inline Mask make_documents(unsigned seed, int64_t total, int documents) {
+  std::mt19937 rng(seed);
+  std::lognormal_distribution<double> length(0, 1);
+  std::vector<double> ends = {0};
+  for (int i = 0; i < documents; ++i) ends.push_back(ends.back() + length(rng));
+  std::vector<int64_t> rows;
+  for (const double end : ends) rows.push_back(static_cast<int64_t>(end / ends.back() * static_cast<double>(total)));
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  return varlen_mask(rows, true);
+}
+
+inline constexpr HeadConfig kHeads{.num_heads_q = 4, .num_heads_kv = 1, .head_dim = 128, .head_dim_v = 128};
+
+inline std::shared_ptr<const Plan> make_pack_plan(unsigned seed, int cp_size, int64_t total, int documents,
+                                                  const OverlapConfig& overlap = {}) {
+  DistAttnConfig config;
+  config.cp_size = cp_size;
+  config.heads = kHeads;
+  config.overlap = overlap;
+  return std::make_shared<const Plan>(make_plan(make_documents(seed, total, documents), config));
+}
+
+/// Operands of one rank, and calls on them.
+class Tensors {
+ public:
+  explicit Tensors(const DistAttention& of)
+      : q_rows_(of.q_rows()),
+        k_rows_(of.k_rows()),
+        memory_(new char[static_cast<size_t>(std::max(q_rows_, k_rows_)) * 4 * 128 * 2 + 256]),
+        work_bytes_(std::max(of.forward_workspace_bytes(), of.backward_workspace_bytes())),
+        work_(new char[static_cast<size_t>(work_bytes_) + 256]) {}
+
+  DistForwardArgs forward() {
+    DistForwardArgs args;
+    args.q = view(q_rows_, 4), args.k = view(k_rows_, 1), args.v = view(k_rows_, 1), args.out = view(q_rows_, 4);
+    args.lse = static_cast<float*>(args.out.data);
+    args.workspace = workspace();
+    return args;
+  }
+  DistBackwardArgs backward() {
+    DistBackwardArgs args;
+    args.q = view(q_rows_, 4), args.k = view(k_rows_, 1), args.v = view(k_rows_, 1), args.out = view(q_rows_, 4);
+    args.lse = static_cast<const float*>(args.out.data);
+    args.dout = view(q_rows_, 4), args.dq = view(q_rows_, 4), args.dk = view(k_rows_, 1), args.dv = view(k_rows_, 1);
+    args.workspace = workspace();
+    return args;
+  }
+
+ private:
+  static void* aligned(void* data) {
+    return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(data) + 255) / 256 * 256);
+  }
+  TensorView view(int64_t rows, int heads) {
+    return {{aligned(memory_.get()), DType::kBFloat16, rows, heads, 128, heads * 128, 128}};
+  }
+  AttnWorkspace workspace() { return {aligned(work_.get()), work_bytes_}; }
+
+  int64_t q_rows_, k_rows_;
+  std::unique_ptr<char[]> memory_;  // which nobody touches
+  int64_t work_bytes_;
+  std::unique_ptr<char[]> work_;
+};
+
+}  // namespace tangram::counted

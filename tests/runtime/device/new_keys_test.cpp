@@ -1,0 +1,317 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What another mask takes of ranks on GPUs before its first pass: counted by a runtime over host memory.
+
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/device/counted_ranks.hpp"
+#include "tangram/env.hpp"
+#include "tangram/error.hpp"
+#include "tangram/local_group.hpp"
+
+namespace tangram {
+namespace {
+
+using counted::CountingControl;
+using counted::Tensors;
+using ::testing::HasSubstr;
+using testing::runtime_counts;
+using testing::RuntimeCounts;
+
+/// What all ranks together did.
+struct Counts {
+  int64_t meetings = 0, waits = 0, allocations = 0, frees = 0, copies = 0, events = 0, queries = 0;
+  double host_us = 0;  // of this rank's thread
+};
+
+/// Of this thread.
+double cpu_us() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+class Ranks {
+ public:
+  explicit Ranks(int size) : size_(size), barrier_(size) {
+    testing::set_devices(size);
+    Env env = Env::get();
+    env.sanity_check = false;  // under which ranks meet
+    Env::set(env);
+  }
+  ~Ranks() { testing::set_devices(1); }
+
+  struct Rank {
+    CountingControl& control;
+    DeviceCommunicator& communicator;
+    const AttnBackend& backend;
+    std::function<Counts(const std::function<void()>&)> count;
+  };
+  void run(const std::function<void(Rank&)>& body, double timeout_s = 20) {
+    run_local_ranks(
+        size_,
+        [&](Communicator& plain) {
+          CountingControl control(plain);
+          cudaSetDevice(control.rank());
+          const auto communicator = make_device_communicator(control, {.timeout_s = timeout_s});
+          const Sm90Backend backend;
+          Rank rank{control, *communicator, backend,
+                    [&](const std::function<void()>& call) { return count(control, call); }};
+          body(rank);
+          control.barrier("end");
+        },
+        timeout_s);
+  }
+
+ private:
+  Counts count(CountingControl& control, const std::function<void()>& call) {
+    barrier_.arrive_and_wait();
+    const RuntimeCounts before = runtime_counts();
+    const int64_t meetings = control.meetings();
+    barrier_.arrive_and_wait();
+    const double start = cpu_us();
+    call();
+    const double end = cpu_us();
+    barrier_.arrive_and_wait();
+    const RuntimeCounts now = runtime_counts();
+    barrier_.arrive_and_wait();
+    return {control.meetings() - meetings,
+            now.waits - before.waits,
+            now.allocations + now.host_allocations - before.allocations - before.host_allocations,
+            now.frees - before.frees,
+            now.copies - before.copies,
+            now.events - before.events,
+            now.device_queries - before.device_queries,
+            end - start};
+  }
+
+  const int size_;
+  std::barrier<> barrier_;
+};
+
+Counts count_key(Ranks::Rank& rank, const std::shared_ptr<const Plan>& plan, std::optional<DistAttention>& key) {
+  return rank.count([&] {
+    key.emplace(plan, rank.communicator, rank.backend);
+    Tensors tensors(*key);
+    key->forward(tensors.forward());
+    key->backward(tensors.backward());
+  });
+}
+
+void expect_nobody_met(const Counts& counts, int size = 2) {
+  EXPECT_EQ(counts.meetings, 0);
+  EXPECT_EQ(counts.waits, 0);
+  EXPECT_LE(counts.allocations, size) << "of lists, for many keys";
+  EXPECT_EQ(counts.frees, 0);
+  EXPECT_LE(counts.events, size) << "that of lists which were given back";
+  EXPECT_LE(counts.queries, 2 * size) << "of the kind of the device alone";
+}
+
+// 13 to 16 meetings a key, and 40 to 246 waits over all ranks, as many allocations.
+TEST(NewKeys, OfOneShapeHardlyEverMeetOrWait) {
+  for (const int size : {2, 4}) {
+    Ranks(size).run([&](Ranks::Rank& rank) {
+      std::optional<DistAttention> key;
+      int num_met = 0, num_waited = 0;
+      for (unsigned seed = 1; seed <= 24; ++seed) {
+        std::optional<DistAttention> next;
+        const Counts counts = count_key(rank, counted::make_pack_plan(seed, size, 32768, 64), next);
+        EXPECT_FALSE(next->met_peers());
+        num_met += counts.meetings > 0 ? 1 : 0;
+        if (counts.meetings == 0) expect_nobody_met(counts, size);
+        const Counts end = rank.count([&] { key = std::move(next); });
+        num_waited += end.waits + end.frees > 0 ? 1 : 0;
+        EXPECT_EQ(end.meetings, 0);
+        Tensors tensors(*key);
+        const Counts again = rank.count([&] { key->forward(tensors.forward()); });
+        EXPECT_EQ(again.meetings + again.waits + again.allocations, 0);
+      }
+      EXPECT_LE(num_met, 2) << "of the first, and of one that wants more than all before";
+      EXPECT_LE(num_waited, num_met) << "the last one that used memory that was replaced";
+    });
+  }
+}
+
+// Keys come and go, eight at a time, as in training; some are used again.
+TEST(NewKeys, ManyKeysTakeBoundedMemory) {
+  constexpr int kSize = 2, kKeys = 400;
+  Ranks(kSize).run([&](Ranks::Rank& rank) {
+    std::vector<std::unique_ptr<DistAttention>> keys;
+    std::mt19937 rng(1);
+    int64_t late_meetings = 0, late_allocations = 0;
+    for (unsigned seed = 1; seed <= kKeys; ++seed) {
+      const auto plan = counted::make_pack_plan(seed, kSize, 8192, 4 + static_cast<int>(seed % 13));
+      const Counts counts = rank.count([&] {
+        keys.push_back(std::make_unique<DistAttention>(plan, rank.communicator, rank.backend));
+        for (DistAttention* key : {keys.back().get(), keys[rng() % keys.size()].get()}) {
+          Tensors tensors(*key);
+          key->forward(tensors.forward());
+          key->backward(tensors.backward());
+        }
+        if (keys.size() == 8) keys.erase(keys.begin() + static_cast<ptrdiff_t>(rng() % 8));
+      });
+      if (seed > kKeys / 2) {
+        late_meetings += counts.meetings;
+        late_allocations += counts.allocations;
+      }
+    }
+    EXPECT_EQ(late_meetings, 0);
+    EXPECT_LE(late_allocations, 2) << "of lists, for many keys";
+    EXPECT_LT(runtime_counts().live_bytes, 64 << 20);
+    rank.communicator.check();
+  });
+}
+
+TEST(NewKeys, MemoryGrowsInTheMiddleAndEarlierKeysGoOn) {
+  Ranks(2).run([&](Ranks::Rank& rank) {
+    std::optional<DistAttention> small, large, next;
+    count_key(rank, counted::make_pack_plan(1, 2, 4096, 8), small);
+    EXPECT_GT(count_key(rank, counted::make_pack_plan(2, 2, 32768, 8), large).meetings, 0);
+    Tensors tensors(*small);
+    const Counts again = rank.count([&] {
+      small->forward(tensors.forward());
+      small->backward(tensors.backward());
+    });
+    expect_nobody_met(again);
+    expect_nobody_met(count_key(rank, counted::make_pack_plan(3, 2, 32768, 8), next));
+    expect_nobody_met(count_key(rank, counted::make_pack_plan(4, 2, 4096, 8), next));
+  });
+}
+
+// Slots that are kept are a key's own, and made together.
+TEST(NewKeys, KeysThatKeepRowsMeet) {
+  Ranks(2).run([&](Ranks::Rank& rank) {
+    for (unsigned seed = 1; seed < 4; ++seed) {
+      const auto plan =
+          counted::make_pack_plan(seed, 2, 8192, 4, {.num_stages_fwd = 2, .num_stages_bwd = 2, .keep_remote_kv = true});
+      std::optional<DistAttention> key;
+      const Counts counts = rank.count([&] { key.emplace(plan, rank.communicator, rank.backend); });
+      EXPECT_TRUE(key->met_peers());
+      EXPECT_GT(counts.meetings, 0);
+    }
+  });
+}
+
+/// Calls until they throw what ranks that differ find out.
+std::string error_of(Ranks::Rank& rank, const std::function<std::unique_ptr<DistAttention>()>& make) {
+  try {
+    const std::unique_ptr<DistAttention> key = make();
+    Tensors tensors(*key);
+    for (int i = 0; i < 5000; ++i) {
+      key->forward(tensors.forward());
+      rank.communicator.check();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// That of the second key, which `make` makes.
+void expect_error(int size, const std::string& text,
+                  const std::function<std::unique_ptr<DistAttention>(Ranks::Rank&)>& make) {
+  Ranks(size).run([&](Ranks::Rank& rank) {
+    std::optional<DistAttention> first;
+    count_key(rank, counted::make_pack_plan(1, size, 8192, 8), first);
+    // Ranks come to the key at different times.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 * rank.control.rank()));
+    EXPECT_THAT(error_of(rank, [&] { return make(rank); }), HasSubstr(text)) << "rank " << rank.control.rank();
+    EXPECT_THROW(rank.communicator.check(), InvalidArgument) << "repeated";
+  });
+}
+
+std::unique_ptr<DistAttention> make_key(Ranks::Rank& rank, const std::shared_ptr<const Plan>& plan,
+                                        const DistAttentionOptions& options = {}) {
+  return std::make_unique<DistAttention>(plan, rank.communicator, rank.backend, options);
+}
+
+TEST(NewKeys, RanksWithDifferentMasksAreAllToldSo) {
+  for (const int size : {2, 4}) {
+    expect_error(size, "masks differ (rank ", [&](Ranks::Rank& rank) {
+      return make_key(rank, counted::make_pack_plan(rank.control.rank() == 1 ? 3 : 2, size, 8192, 8));
+    });
+  }
+}
+
+TEST(NewKeys, AMaskThatNeedsMoreMemoryOnOneRankAlone) {
+  for (const int larger : {0, 1}) {
+    expect_error(2, "differ (rank 0: ", [&](Ranks::Rank& rank) {
+      return make_key(rank, counted::make_pack_plan(2, 2, rank.control.rank() == larger ? 65536 : 8192, 8));
+    });
+  }
+}
+
+TEST(NewKeys, OptionsThatDiffer) {
+  expect_error(2, "options and backends must be alike on every rank (got rank 0: ", [&](Ranks::Rank& rank) {
+    return make_key(rank, counted::make_pack_plan(2, 2, 8192, 8), {.with_backward = rank.control.rank() == 0});
+  });
+}
+
+TEST(NewKeys, ARankThatRefusesItsPart) {
+  expect_error(2, "plan must be for as many ranks as the communicator has (got ", [&](Ranks::Rank& rank) {
+    return make_key(rank, counted::make_pack_plan(2, rank.control.rank() == 0 ? 2 : 4, 8192, 8));
+  });
+}
+
+TEST(NewKeys, ARankThatDoesNotComeIsNamedWhereMemoryMustGrow) {
+  Ranks(2).run(
+      [&](Ranks::Rank& rank) {
+        if (rank.control.rank() == 0) {
+          try {
+            make_key(rank, counted::make_pack_plan(1, 2, 8192, 8));
+            ADD_FAILURE() << "accepted a rank that never came";
+          } catch (const Timeout& error) {
+            EXPECT_THAT(error.what(), HasSubstr("rank 1 must come to the same call within 1 s"));
+          }
+        } else {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        }
+      },
+      1);
+}
+
+// `TANGRAM_PRINT_COUNTS=RANKS,ROWS,DOCUMENTS` prints what keys take.
+TEST(NewKeys, PrintCounts) {
+  const char* const wanted = std::getenv("TANGRAM_PRINT_COUNTS");
+  int size = 0, rows = 0, documents = 0;
+  if (wanted == nullptr || std::sscanf(wanted, "%d,%d,%d", &size, &rows, &documents) != 3) GTEST_SKIP();
+  Ranks(size).run([&](Ranks::Rank& rank) {
+    const auto print = [&](const char* what, const Counts& counts) {
+      if (rank.control.rank() != 0) return;
+      std::printf("%-9s meetings %lld waits %lld allocations %lld frees %lld copies %lld events %lld: %.0f us\n", what,
+                  static_cast<long long>(counts.meetings), static_cast<long long>(counts.waits),
+                  static_cast<long long>(counts.allocations), static_cast<long long>(counts.frees),
+                  static_cast<long long>(counts.copies), static_cast<long long>(counts.events), counts.host_us);
+    };
+    for (unsigned seed = 1; seed < 12; ++seed) {
+      const auto plan = counted::make_pack_plan(seed, size, rows, documents);
+      std::optional<DistAttention> key;
+      print("key", rank.count([&] { key.emplace(plan, rank.communicator, rank.backend); }));
+      Tensors tensors(*key);
+      print("forward", rank.count([&] { key->forward(tensors.forward()); }));
+      print("backward", rank.count([&] { key->backward(tensors.backward()); }));
+      print("end", rank.count([&] { key.reset(); }));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tangram
