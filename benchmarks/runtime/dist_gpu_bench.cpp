@@ -8,15 +8,20 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attn/sm90/sm90_backend.hpp"
 #include "comm/socket/forked_ranks.hpp"
+#include "core/require.hpp"
+#include "core/seconds_since.hpp"
 #include "cuda/check.hpp"
 #include "measured_passes.hpp"
 #include "reference/mask_cases.hpp"
@@ -26,6 +31,8 @@
 
 namespace tangram::bench {
 namespace {
+
+constexpr std::string_view kBlocks = "blocks";
 
 struct Options {
   int num_gpus = 2;
@@ -41,6 +48,8 @@ struct Options {
   std::vector<std::string> transports = {"copy_engine", "nccl"};
   std::vector<std::string> ways = {"none", "single:1", "single:4", "keep:1", "stages:1", "stages:2", "stages:4"};
   std::vector<std::string> modes = {"eager", "graph"};
+  double share_of_blocks = 0.12;
+  std::string movement = "kv";
   std::string reduce_dtype = "float32";
   std::string launch_order = "auto";
   int sm_margin = 0;
@@ -53,11 +62,37 @@ struct Options {
   HeadConfig heads{64, 8, 128, 128, DType::kBFloat16};
 };
 
+/// Square blocks of which a random share is visible, and the diagonal: as top-k blocks that a model has chosen, a slice
+/// for each run of neighbours. `name`: `blocks64` are of 64 rows and keys.
+reference::MaskCase block_case(const std::string& name, int64_t seqlen, double share) {
+  const int64_t block = std::stoll(name.substr(kBlocks.size())), count = seqlen / block;
+  require(block > 0 && seqlen % block == 0, "bench_dist_gpu: blocks must divide the sequence (got {}, {})", name,
+          seqlen);
+  std::mt19937 random(5);
+  reference::MaskCase c{name + ":" + std::to_string(seqlen), seqlen, 0, {}};
+  for (int64_t row = 0; row < count; ++row) {
+    int64_t first = -1;
+    for (int64_t key = 0; key <= count; ++key) {
+      const bool is_chosen = static_cast<double>(random()) < share * static_cast<double>(std::mt19937::max());
+      const bool is_visible = key < count && (is_chosen || key == row);
+      if (is_visible && first < 0) first = key;
+      if (is_visible || first < 0) continue;
+      c.slices.push_back(AttnSlice::full({row * block, (row + 1) * block}, {first * block, key * block}));
+      first = -1;
+    }
+  }
+  return c;
+}
+
 std::vector<reference::MaskCase> chosen_cases(const Options& options) {
   std::vector<reference::MaskCase> chosen;
   const std::vector<reference::MaskCase> all = reference::load_mask_cases("dist_masks.json");
   for (const int64_t rows : options.rows) {
     for (const std::string& mask : options.masks) {
+      if (mask.starts_with(kBlocks)) {
+        chosen.push_back(block_case(mask, rows * options.num_gpus, options.share_of_blocks));
+        continue;
+      }
       const std::string name = mask + ":" + std::to_string(rows * options.num_gpus);
       for (const reference::MaskCase& c : all) {
         if (c.name == name) chosen.push_back(c);
@@ -93,7 +128,8 @@ class Bench {
       std::printf(
           "version,machine,mask,seqlen,gpus,rows_per_gpu,heads_q,heads_kv,head_dim,transport,launch_order,sm_margin,"
           "connections,overlap,mode,pass,time_ms,"
-          "tflops_per_gpu,single_tflops,share,host_us,balance,rows_moved,alone_ms,predicted_ms,single_busy_tflops\n");
+          "tflops_per_gpu,single_tflops,share,host_us,balance,rows_moved,alone_ms,predicted_ms,single_busy_tflops,"
+          "mean_time_ms,mean_alone_ms,plan_ms,prepare_ms\n");
     }
     for (const reference::MaskCase& c : chosen_cases(options_)) {
       const Mask mask(c.seqlen, c.seqlen, c.slices);
@@ -104,11 +140,17 @@ class Bench {
   }
 
  private:
+  /// What the host of the slowest rank does once for a mask.
+  struct HostTimes {
+    double plan_s = 0;
+    double prepare_s = 0;  ///< DistAttention, when the communicator has had one like it
+  };
   /// A way of distributing a mask, in all modes that are compared.
   struct Contender {
     std::string name;
     std::shared_ptr<const Plan> plan;
     std::unique_ptr<DistAttention> attention;
+    HostTimes made;
     bool keeps = false;  // forward leaves something to backward, so that only both together can be timed
     std::vector<std::unique_ptr<MeasuredPasses>> modes;
     std::unique_ptr<MeasuredPasses> alone;  // so that what transfers cost can be told
@@ -121,6 +163,7 @@ class Bench {
     config.strategy = way.strategy;
     config.overlap = {way.num_stages, way.num_stages, way.keeps_rows, parse_launch_order(options_.launch_order),
                       options_.sm_margin};
+    if (options_.movement != "kv") config.movement.algorithm = parse_movement(options_.movement);
     config.reduce_dtype = options_.reduce_dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
     return std::make_shared<const Plan>(make_plan(mask, config));
   }
@@ -152,7 +195,7 @@ class Bench {
       next += std::ssize(contender.modes);
       const PassTimes alone = contender.alone ? *next++ : PassTimes{};
       for (size_t i = 0; i < contender.modes.size(); ++i) {
-        print(name, *contender.plan, {whole, first[static_cast<ptrdiff_t>(i)], alone},
+        print(name, *contender.plan, {whole, first[static_cast<ptrdiff_t>(i)], alone, contender.made},
               fmt::format("{},{},{},{},{},{}", transport, options_.launch_order, options_.sm_margin,
                           options_.connections, contender.name, options_.modes[i]));
       }
@@ -162,6 +205,17 @@ class Bench {
     }
   }
 
+  /// Of the slowest rank.
+  template <class Work>
+  double host_seconds(const Work& work) const {
+    control_.barrier("host");
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    auto seconds = static_cast<float>(seconds_since(begin));
+    control_.all_reduce({&seconds, 1}, ReduceOp::kMax, "host times");
+    return seconds;
+  }
+
   std::vector<Contender> make_contenders(const Mask& mask, const Sm90Backend& backend,
                                          DeviceCommunicator& communicator) const {
     std::vector<Contender> contenders;
@@ -169,14 +223,19 @@ class Bench {
       const Way way = parse_way(name);
       Contender contender{.name = name};
       try {
-        contender.plan = plan_of(mask, way);
+        contender.made.plan_s = host_seconds([&] { contender.plan = plan_of(mask, way); });
       } catch (const InvalidArgument& error) {  // heads that do not divide
         if (control_.rank() == 0) std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
         continue;
       }
       const Plan& plan = *contender.plan;
-      contender.attention = std::make_unique<DistAttention>(
-          contender.plan, communicator, backend, DistAttentionOptions{.forward = way.overlap, .backward = way.overlap});
+      for (int i = 0; i < 2; ++i) {
+        contender.made.prepare_s = host_seconds([&] {
+          contender.attention =
+              std::make_unique<DistAttention>(contender.plan, communicator, backend,
+                                              DistAttentionOptions{.forward = way.overlap, .backward = way.overlap});
+        });
+      }
       // auto:keep keeps where it chose a strategy that exchanges heads.
       contender.keeps = plan.grid.empty() ? way.keeps_rows : way.keeps_heads && plan.grid.head_ranks > 1;
       for (const std::string& mode : options_.modes) {
@@ -195,36 +254,39 @@ class Bench {
     const PassTimes& whole;  ///< the whole mask on one GPU; zero if not measured, as `alone`
     const PassTimes& times;
     const PassTimes& alone;  ///< attention of the slowest rank without transfers
+    const HostTimes& made;
   };
 
   void print(const std::string& name, const Plan& plan, const Measured& measured, const std::string& how) const {
     if (control_.rank() != 0) return;
-    const auto& [whole, times, alone] = measured;
+    const auto& [whole, times, alone, made] = measured;
     const double forward = flops(plan.mask, options_.heads, false), backward = flops(plan.mask, options_.heads, true);
-    const auto line = [&](const char* pass, double work, const CallTime& time, const CallTime& single, double alone_s,
-                          double predicted_s) {
+    const auto line = [&](const char* pass, double work, const CallTime& time, const CallTime& single,
+                          const CallTime& alone_time, double predicted_s) {
       const auto rate_in = [&](double seconds) { return seconds > 0 ? work / seconds : 0; };
       const double rate = rate_in(time.device_s) / control_.size(), single_rate = rate_in(single.mean_device_s);
-      std::printf("%s,%s,%s,%lld,%d,%lld,%d,%d,%d,%s,%s,%.4f,%.1f,%.1f,%.4f,%.1f,%.4f,%lld,%.4f,%.4f,%.1f\n", kVersion,
-                  machine_.c_str(), name.substr(0, name.find(':')).c_str(),
-                  static_cast<long long>(plan.mask.seqlen_q()), control_.size(),
-                  static_cast<long long>(plan.q_dispatch.rows_per_rank()), options_.heads.num_heads_q,
-                  options_.heads.num_heads_kv, options_.heads.head_dim, how.c_str(), pass, time.device_s * 1e3,
-                  rate * 1e-12, single_rate * 1e-12, single_rate > 0 ? rate / single_rate : 0, time.host_s * 1e6,
-                  plan.balance(), static_cast<long long>(plan.rows_moved()), alone_s * 1e3, predicted_s * 1e3,
-                  rate_in(single.device_s) * 1e-12);
+      std::printf(
+          "%s,%s,%s,%lld,%d,%lld,%d,%d,%d,%s,%s,%.4f,%.1f,%.1f,%.4f,%.1f,%.4f,%lld,%.4f,%.4f,%.1f,%.4f,%.4f,%.3f,%."
+          "3f\n",
+          kVersion, machine_.c_str(), name.substr(0, name.find(':')).c_str(),
+          static_cast<long long>(plan.mask.seqlen_q()), control_.size(),
+          static_cast<long long>(plan.q_dispatch.rows_per_rank()), options_.heads.num_heads_q,
+          options_.heads.num_heads_kv, options_.heads.head_dim, how.c_str(), pass, time.device_s * 1e3, rate * 1e-12,
+          single_rate * 1e-12, single_rate > 0 ? rate / single_rate : 0, time.host_s * 1e6, plan.balance(),
+          static_cast<long long>(plan.rows_moved()), alone_time.device_s * 1e3, predicted_s * 1e3,
+          rate_in(single.device_s) * 1e-12, time.mean_device_s * 1e3, alone_time.mean_device_s * 1e3, made.plan_s * 1e3,
+          made.prepare_s * 1e3);
     };
     const PredictedTime& predicted = plan.predicted;
     if (times.backward.device_s > 0) {  // else one call was both
-      line("forward", forward, times.forward, whole.forward, alone.forward.device_s, predicted.forward_s);
-      line("backward", backward, times.backward, whole.backward, alone.backward.device_s, predicted.backward_s);
+      line("forward", forward, times.forward, whole.forward, alone.forward, predicted.forward_s);
+      line("backward", backward, times.backward, whole.backward, alone.backward, predicted.backward_s);
     }
     const auto sum = [](const PassTimes& of) {
       return CallTime{of.forward.device_s + of.backward.device_s, of.forward.mean_device_s + of.backward.mean_device_s,
                       of.forward.host_s + of.backward.host_s};
     };
-    line("both", forward + backward, sum(times), sum(whole), sum(alone).device_s,
-         predicted.forward_s + predicted.backward_s);
+    line("both", forward + backward, sum(times), sum(whole), sum(alone), predicted.forward_s + predicted.backward_s);
     std::fflush(stdout);
   }
 
@@ -268,7 +330,12 @@ int main(int argc, char** argv) {
   CLI::App app("Distributed attention on GPUs beside the whole mask on one GPU; prints CSV", "bench_dist_gpu");
   app.add_option("--gpus", options.num_gpus, "ranks, one a GPU (default 2)");
   app.add_option("--rows", options.rows, "rows of a GPU (default 8192,32768)")->delimiter(',');
-  app.add_option("--masks", options.masks, "names of tests/data/dist_masks.json")->delimiter(',');
+  app.add_option("--masks", options.masks,
+                 "names of tests/data/dist_masks.json; blocksN: random blocks of N rows and keys")
+      ->delimiter(',');
+  app.add_option("--share-of-blocks", options.share_of_blocks,
+                 "of the blocks of blocksN that are visible (default 0.12)");
+  app.add_option("--movement", options.movement, "kv or auto (default kv)");
   app.add_option("--transports", options.transports, "copy_engine, nccl")->delimiter(',');
   app.add_option("--overlap", options.ways,
                  "none, single:STAGES, keep:STAGES, stages:STAGES, or STRATEGY[/N...][:none|:keep]")

@@ -156,6 +156,10 @@ class AttnBackend {
   virtual void prepare_arrivals(PreparedMask& /*mask*/, std::span<const KeyArrival> /*arrivals*/) const {}
   static constexpr int kMaxKeyFlags = 64;
 
+  /// Whether calls of these slices are so much faster where all keys are in k and v from the start that transfers had
+  /// better end before: a guess in closed form.
+  virtual bool wants_all_keys(std::span<const AttnSlice> /*slices*/, const AttnShape& /*shape*/) const { return false; }
+
   /// Whether calls can read keys from other tensors than k and v.
   virtual bool can_read_elsewhere() const { return false; }
 

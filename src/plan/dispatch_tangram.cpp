@@ -173,9 +173,25 @@ Dispatch to_dispatch(const std::vector<RankRun>& map, int cp_size, int64_t chunk
   return dispatch;
 }
 
+// Masks of scattered blocks, as models choose them: rows of a block see the same keys, in many slices. Of chunks finer
+// than a block each would have all keys of its block once more. 1 for other masks.
+int64_t rows_of_scattered_block(const Mask& mask) {
+  constexpr int64_t kFewSlices = 4;  // that a row sees
+  int64_t rows = mask.seqlen_q();
+  for (const AttnSlice& slice : mask.slices()) {
+    rows = std::gcd(std::gcd(rows, slice.q_range.begin), slice.q_range.end);
+    if (rows == 1) return 1;
+  }
+  const int64_t num_blocks = mask.seqlen_q() / std::max<int64_t>(1, rows);
+  return std::ssize(mask.slices()) < kFewSlices * num_blocks ? 1 : rows;
+}
+
 // Chunks this fine let cuts lie where documents begin and end. It costs little: runs count, not chunks.
 int64_t search_chunk_size(const Mask& mask, int64_t chunk_size) {
-  while (chunk_size % 2 == 0 && mask.seqlen_q() / (chunk_size / 2) <= kMaxChunks) chunk_size /= 2;
+  const int64_t finest = rows_of_scattered_block(mask);
+  while (chunk_size % 2 == 0 && chunk_size > finest && mask.seqlen_q() / (chunk_size / 2) <= kMaxChunks) {
+    chunk_size /= 2;
+  }
   return chunk_size;
 }
 

@@ -60,6 +60,7 @@ class PackHalver {
   int fixed_heads_ = 0;                // of rank 0, documents that may be cut and are not free
   std::vector<PackExchange::Part> best_parts_;
   double best_price_ = std::numeric_limits<double>::max();
+  double bound_ = best_price_;  // what an estimate, which knows nothing of rows left over, must be below
   int64_t tile_;
 };
 
@@ -190,7 +191,7 @@ void PackHalver::each_halving(const double& bound, const Visit& visit) const {
 
 // First the one that looks best, so that with its price few others need a closer look.
 void PackHalver::search_free() {
-  double least = best_price_;
+  double least = bound_;
   PackHalves first;
   uint32_t set_of_first = 0;
   each_halving(least, [&](const PackHalves& halves, uint32_t set) {
@@ -200,9 +201,9 @@ void PackHalver::search_free() {
     first = halves;
     set_of_first = set;
   });
-  if (least < best_price_) {
+  if (least < bound_) {
     consider(first, set_of_first);
-    each_halving(best_price_, [&](const PackHalves& halves, uint32_t set) { consider(halves, set); });
+    each_halving(bound_, [&](const PackHalves& halves, uint32_t set) { consider(halves, set); });
   }
 }
 
@@ -215,12 +216,13 @@ std::array<int, 2> PackHalver::heads_of(uint32_t set) {
 // Halves of whole documents, those of `set` and the fixed ones with rank 0.
 void PackHalver::consider(const PackHalves& halves, uint32_t set) {
   const ExchangeEstimate least = estimate_exchange(halves, bounds_, heads_of(set));
-  if (least.price() * kGain >= best_price_) return;
+  if (least.price() * kGain >= bound_) return;
   for (size_t k = 0; k < free_.size(); ++k) exchange_.owner_of_cut()[place_of_free_[k]] = owner_in(set, k);
   const auto first = static_cast<int64_t>(least.given) / tile_;
   for (int64_t i = std::max<int64_t>(0, first - 1); i <= first + 2; ++i) {
     if (!exchange_.make(halves, least.giver, i * tile_) || exchange_.price() >= best_price_) continue;
     best_price_ = exchange_.price();
+    bound_ = best_price_ - exchange_.price_of_rest();
     best_parts_ = exchange_.parts();
     for (size_t k = 0; k < free_.size(); ++k) owner_[free_[k]] = owner_in(set, k);
   }

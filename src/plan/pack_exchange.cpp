@@ -44,7 +44,7 @@ ExchangeEstimate estimate_exchange(const PackHalves& halves, const PackBounds& b
 // Whole tiles first, and then the rows that are left over.
 bool PackExchange::make(PackHalves halves, size_t giver, int64_t given) {
   parts_.clear();
-  price_ = 0;
+  price_ = price_of_rest_ = 0;
   const int64_t back = given - (bounds_.rows - halves.rows[1 - giver]);
   const int64_t heads = back <= 0 ? 0 : (back + tile_ / 2) / tile_ * tile_;
   if (!give_heads(halves, 1 - giver, heads, given > 0)) return false;
@@ -99,28 +99,29 @@ bool PackExchange::give_middle(PackHalves& halves, size_t from, int64_t rows) {
   return false;
 }
 
-// Fewer rows than a tile. Before the last cut of a document rows cost nothing more.
+// Fewer rows than a tile. Before the last cut of a document rows cost nothing more. But where the rows that stay begin
+// inside of a tile, every tile of the keys that they see meets one more tile of theirs on the diagonal: a long document
+// pays much more for a few rows than a short one.
 bool PackExchange::give_rest(PackHalves& halves, size_t from, int64_t rows) {
-  const double cut = rows_per_key_ * static_cast<double>(rows);
-  for (const Part& part : parts_) {
-    if (part.begin <= rows) continue;
-    const auto at = std::find(cut_.begin(), cut_.end(), part.document) - cut_.begin();
-    if (owner_of_cut_[static_cast<size_t>(at)] != from) continue;
-    price_ += cut;
-    give(halves, from, {part.document, 0, rows});
-    return true;
-  }
+  double least = std::numeric_limits<double>::max();
+  size_t best = 0;
   for (size_t k = 0; k < cut_.size(); ++k) {
-    if (owner_of_cut_[k] != from || documents_[cut_[k]].rows <= rows || is_cut(cut_[k])) continue;
-    price_ += static_cast<double>(rows) + cut;
-    give(halves, from, {cut_[k], 0, rows});
-    return true;
+    const PackedDocument& document = documents_[cut_[k]];
+    if (owner_of_cut_[k] != from || document.rows <= rows) continue;
+    const auto part =
+        std::find_if(parts_.begin(), parts_.end(), [&](const Part& other) { return other.document == cut_[k]; });
+    if (part != parts_.end() && part->begin <= rows) continue;
+    const double moved = part == parts_.end() ? static_cast<double>(rows) : 0;
+    const double price = moved + rows_per_key_ * static_cast<double>(document.rows);
+    if (price >= least) continue;
+    least = price;
+    best = cut_[k];
   }
-  return false;
-}
-
-bool PackExchange::is_cut(size_t document) const {
-  return std::any_of(parts_.begin(), parts_.end(), [&](const Part& part) { return part.document == document; });
+  if (least == std::numeric_limits<double>::max()) return false;
+  price_ += least;
+  price_of_rest_ += least;
+  give(halves, from, {best, 0, rows});
+  return true;
 }
 
 int64_t PackExchange::whole_tiles(double rows) const {

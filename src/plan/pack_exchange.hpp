@@ -82,13 +82,14 @@ class PackExchange {
   const std::vector<Part>& parts() const { return parts_; }
   /// Rows that move, and what cuts inside a tile cost beside.
   double price() const { return price_; }
+  /// Of that, for rows that are no whole tile: about the same whoever holds which documents.
+  double price_of_rest() const { return price_of_rest_; }
 
  private:
   bool give_heads(PackHalves& halves, size_t from, int64_t rows, bool evenly);
   bool give_middle(PackHalves& halves, size_t from, int64_t rows);
   bool give_rest(PackHalves& halves, size_t from, int64_t rows);
   void give(PackHalves& halves, size_t from, const Part& part);
-  bool is_cut(size_t document) const;
   int64_t whole_tiles(double rows) const;
 
   const std::vector<PackedDocument>& documents_;
@@ -98,7 +99,7 @@ class PackExchange {
   std::vector<size_t> cut_;
   std::vector<uint8_t> owner_of_cut_;
   std::vector<Part> parts_;
-  double price_ = 0;
+  double price_ = 0, price_of_rest_ = 0;
 };
 
 }  // namespace tangram

@@ -28,6 +28,7 @@ class Sm90Backend final : public AttnBackend {
                                         const TileList* tiles) const override;
   bool can_wait_for_keys() const override { return true; }
   void prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const override;
+  bool wants_all_keys(std::span<const AttnSlice> slices, const AttnShape& shape) const override;
   bool can_read_elsewhere() const override { return true; }
   bool takes_delta() const override { return true; }
   void prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const override;

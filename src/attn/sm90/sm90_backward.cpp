@@ -211,6 +211,11 @@ void sm90::check_transposed_tiles(const char* function, const AttnShape& shape, 
           function, tiles.shape.block_m, tiles.shape.block_n, tiles.seqlen_q, tiles.seqlen_k);
 }
 
+// Only the kernels that keys rest for wait for keys, or read them elsewhere.
+bool Sm90Backend::wants_all_keys(std::span<const AttnSlice> slices, const AttnShape& shape) const {
+  return sm90::query_backward::is_scattered(slices, shape);
+}
+
 std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape) const {
   static_cast<void>(tile_shape(shape));  // checks the shape
   return sm90::backward::kTileShape;

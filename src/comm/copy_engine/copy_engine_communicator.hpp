@@ -37,6 +37,7 @@ struct CopyEngineGroup {
   const cuda::WaitContext* context() const { return context_.as<cuda::WaitContext>(); }
   /// Common part of an epoch's parameters.
   EpochParams epoch_params(int pass) const;
+  bool keeps_step() const { return lockstep_; }
   /// Returns when all ranks have come here; at once unless ranks are to keep step (NOTE [lockstep]).
   void keep_step() const {
     if (lockstep_) state.control().barrier("copy engines: in step");
@@ -53,6 +54,7 @@ struct CopyEngineGroup {
   cuda::DeviceBuffer counters;  // epochs; all_reduces
   OwnedStream cast_stream;      // returns must not queue behind casts that wait for their sources, nor vice versa
   OwnedStream return_stream;
+  StreamWord casts_sent;
   bool batch_copies = false;
   /// Ranks find out what each of them makes without meeting. Not where they share a GPU, which may not be given work
   /// that waits for a rank that still allocates, nor where everything is compared before rows move.

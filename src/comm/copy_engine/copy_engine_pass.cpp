@@ -21,6 +21,12 @@ constexpr int kMoveBlocks = 16;           // of a kernel that moves short stretc
 constexpr int64_t kLeastReturnShare = 8;  // of the owned rows there is room for at least so many that come back
 constexpr int kConvertBlocks = 264;       // memory-bound, before the transfer: all the device
 
+bool is_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace
 
 CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const DevicePassSpec& spec)
@@ -123,7 +129,8 @@ void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t str
     copies.bases = (*landing_)->bases(slot_);
     for (size_t t = 0; t < own.size(); ++t) copies.sources[t] = own[t].data;
   }
-  launch_begin(epoch_params(), copies, stream);
+  sends_landing_ = false;
+  launch_begin(epoch_params(), copies, may_get_ready(stream), stream);
   group_->keep_step();
 }
 
@@ -168,9 +175,21 @@ int64_t CopyEnginePass::own_bytes() const {
   return num_slots() * (*landing_)->shape().slot_bytes[static_cast<size_t>(group_->state.rank())];
 }
 
+void CopyEnginePass::note_sources(const Transfer& transfer, const void* const* sources) {
+  const char* const begin = (*landing_)->address(group_->state.rank(), slot_);
+  const char* const end = begin + (*landing_)->shape().slot_bytes[static_cast<size_t>(group_->state.rank())];
+  for (const Target& target : transfer.targets) {
+    for (const Copy& copy : target.copies) {
+      const char* const from = static_cast<const char*>(sources[copy.tensor]) + copy.from;
+      sends_landing_ = sends_landing_ || (begin <= from && from < end);
+    }
+  }
+}
+
 void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotTensors& area, int slot, int64_t first_flag,
                           const void* const* sources, const OwnedStream& own_stream, bool& used, cudaStream_t stream) {
   if (transfer.targets.empty()) return;
+  note_sources(transfer, sources);
   const int64_t flag = first_flag + static_cast<int64_t>(stage) * group_->state.size();
   const uint64_t* epoch = (*landing_)->epoch_cell(slot_);
   if (transfer.by_kernel) {
@@ -187,11 +206,7 @@ void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotTens
   const OwnedEvent& fork = &own_stream == &group_->cast_stream ? group_->cast_fork : group_->return_fork;
   fork.order(stream, own_stream.get());
   used = true;
-  cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
-  if (group_->batch_copies) {
-    cuda::check(cudaStreamIsCapturing(own_stream.get(), &captured), "cudaStreamIsCapturing");
-  }
-  const bool batched = group_->batch_copies && captured == cudaStreamCaptureStatusNone;
+  const bool batched = group_->batch_copies && !is_captured(own_stream.get());
   (this->*(batched ? &CopyEnginePass::copy_batched : &CopyEnginePass::copy))(transfer, area, slot, flag, sources,
                                                                              own_stream.get());
 }
@@ -364,7 +379,7 @@ void CopyEnginePass::signal_returned(int stage, void* stream) {
   if (num_signals_ > 0 && first_signal_ + num_signals_ != transfer.first_signal) {
     WaitParams signals = return_wait();
     signals.count = 0;
-    signal_and_wait(signals, cuda::as_stream(stream));
+    launch_wait(with_signals(signals), cuda::as_stream(stream));
   }
   if (num_signals_ == 0) first_signal_ = transfer.first_signal;
   num_signals_ += static_cast<int>(transfer.targets.size());
@@ -386,11 +401,20 @@ WaitParams CopyEnginePass::return_wait() const {
   return wait;
 }
 
-void CopyEnginePass::signal_and_wait(WaitParams params, cudaStream_t stream) {
+WaitParams CopyEnginePass::with_signals(WaitParams params) {
   params.signal_list = tables_.at<uint32_t>(return_signals_) + first_signal_;
   params.num_signals = num_signals_;
   num_signals_ = 0;
-  launch_wait(params, stream);
+  return params;
+}
+
+WaitParams CopyEnginePass::wait_in_merge(cudaStream_t stream) {
+  const WaitParams wait = with_signals(return_wait());
+  if (!group_->keeps_step()) return wait;
+  // Kernels of ranks that share a GPU: one block each waits, so that all of them find room.
+  launch_wait(wait, stream);
+  group_->keep_step();
+  return {};
 }
 
 std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
@@ -417,9 +441,8 @@ void CopyEnginePass::finish_reduce(std::span<const ConstTensorView> own, std::sp
   epoch_.require_open("finish_reduce");
   check_sums(spec_, own, sums);
   epoch_.finish_reduce();
-  signal_and_wait(return_wait(), cuda::as_stream(stream));
-  group_->keep_step();
-  launch_merge(merges(own, sums, cuda::as_stream(stream)), cuda::as_stream(stream));
+  const std::vector<MergeParams> merged = merges(own, sums, cuda::as_stream(stream));
+  launch_merge(merged, wait_in_merge(cuda::as_stream(stream)), cuda::as_stream(stream));
 }
 
 void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
@@ -429,13 +452,28 @@ void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own,
   check_sums(spec_, own, sums);
   epoch_.finish_reduce();
   epoch_.end();
-  join(cuda::as_stream(stream));
-  signal_and_wait(return_wait(), cuda::as_stream(stream));
-  group_->keep_step();
-  launch_merge_and_end(merges(own, sums, cuda::as_stream(stream)), epoch_params(), tables_.at<uint32_t>(merge_ended_),
-                       cuda::as_stream(stream));
+  const bool joins_last = may_join_last(cuda::as_stream(stream));
+  if (!joins_last) join(cuda::as_stream(stream));
+  const std::vector<MergeParams> merged = merges(own, sums, cuda::as_stream(stream));
+  const WaitParams wait = wait_in_merge(cuda::as_stream(stream));
+  launch_merge_and_end(merged, wait, epoch_params(), joins_last ? sent_word() : SentWord{},
+                       tables_.at<uint32_t>(merge_ended_), joins_last, cuda::as_stream(stream));
+  if (joins_last) join(cuda::as_stream(stream));
   give_slots_back();
   (*landing_)->slots().give_back(slot_);
+}
+
+bool CopyEnginePass::may_get_ready(cudaStream_t stream) const { return !group_->keeps_step() && !is_captured(stream); }
+
+bool CopyEnginePass::may_join_last(cudaStream_t stream) const { return !sends_landing_ && may_get_ready(stream); }
+
+// An event would stand between the kernels that close this epoch and open the next, so that the one could not get ready
+// while the other ends.
+SentWord CopyEnginePass::sent_word() {
+  if (!cast_used_ || return_used_) return {};
+  cast_used_ = false;
+  const uint64_t value = group_->casts_sent.raise(group_->cast_stream.get());
+  return {group_->casts_sent.get(), value};
 }
 
 void CopyEnginePass::join(cudaStream_t stream) {
@@ -451,8 +489,10 @@ void CopyEnginePass::give_slots_back() {
 
 void CopyEnginePass::close(cudaStream_t stream) {
   epoch_.end();
-  join(stream);
-  launch_end(epoch_params(), stream);
+  const bool joins_last = may_join_last(stream);
+  if (!joins_last) join(stream);
+  launch_end(epoch_params(), joins_last ? sent_word() : SentWord{}, joins_last, stream);
+  if (joins_last) join(stream);
   give_slots_back();
 }
 

@@ -117,11 +117,21 @@ class CopyEnginePass final : public DevicePass {
   /// For the credits of nobody yet. Tells whom give() has put off.
   WaitParams credit_wait();
   void add_gives(WaitParams& params);
-  /// Tells owners what signal_returned has put off, then waits.
-  void signal_and_wait(WaitParams params, cudaStream_t stream);
+  /// `params` and before that what signal_returned has put off: to tell owners.
+  WaitParams with_signals(WaitParams params);
+  /// What the kernel that merges is to do first.
+  WaitParams wait_in_merge(cudaStream_t stream);
   void open(std::span<const ConstTensorView> own, cudaStream_t stream);
   std::vector<MergeParams> merges(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                                   cudaStream_t stream) const;
+  /// Whether kernels that open and close epochs are launched before those in front of them have ended. Not in graphs,
+  /// nor where ranks share a GPU.
+  bool may_get_ready(cudaStream_t stream) const;
+  /// Whether the epoch may be closed before the own transfers have ended: not if these read what peers may then write.
+  bool may_join_last(cudaStream_t stream) const;
+  /// Instead of join(), for the kernel that closes the epoch, where casts alone were sent.
+  SentWord sent_word();
+  void note_sources(const Transfer& transfer, const void* const* sources);
   /// Later work on `stream` finds sources and partials read, and the epoch's cell free to advance.
   void join(cudaStream_t stream);
   void close(cudaStream_t stream);
@@ -162,6 +172,7 @@ class CopyEnginePass final : public DevicePass {
   int first_give_ = 0, num_gives_ = 0;      // put off until the next kernel that waits
   bool cast_used_ = false;
   bool return_used_ = false;
+  bool sends_landing_ = false;  // rows of the slot, which are free to be written once the epoch has been closed
 };
 
 }  // namespace tangram::comm

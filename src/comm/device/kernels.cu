@@ -9,6 +9,7 @@
 #include "comm/device/kernels.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_facts.hpp"
+#include "cuda/ptx/warp.cuh"
 #include "cuda/wait.cuh"
 
 namespace tangram::comm {
@@ -64,8 +65,14 @@ __device__ __forceinline__ void move(const MoveParams& params, int first, int st
   }
 }
 
+/// NOTE [small kernels get ready]: kernels that open and close epochs are launched as programmatic dependents: what
+/// reads tables, shows, counts and waits for credits runs while the kernel in front of them ends. Before
+/// grid_dependency_wait() they must not touch what that kernel uses: operands, landing rows, the slots' cells. The
+/// counter is theirs alone, and whoever counted last has ended: what closes an epoch lets others be launched only after
+/// its own grid_dependency_wait().
 __global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __grid_constant__ MoveParams own) {
   if (blockIdx.x > 0) {
+    ptx::grid_dependency_wait();
     move(own, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
     return;
   }
@@ -92,34 +99,62 @@ __global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __g
     }
   }
   __syncthreads();
+  ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
     *params.landing.last_epoch = epoch;
     if (params.returns.last_epoch != nullptr) *params.returns.last_epoch = epoch;
   }
 }
 
-__device__ __forceinline__ void give_back(const EpochParams& params) {
-  const uint64_t epoch = *params.landing.last_epoch;
-  const int peer = static_cast<int>(threadIdx.x);
-  if (peer < params.size && peer != params.rank) {
-    for (const CreditParams* credit : {&params.landing, &params.returns}) {
-      if (credit->last_epoch == nullptr) continue;
-      ptx::store_release_system(credit->released.ranks[peer] + credit->released.idx + params.rank, epoch);
-    }
-    check_order(params, peer, epoch);
-  }
+/// Which word of a peer says up to which epoch this rank has given it a slot back; null: no credit.
+__device__ __forceinline__ uint64_t* released_at(const EpochParams& params, const CreditParams& credit, int peer) {
+  if (credit.last_epoch == nullptr) return nullptr;
+  return credit.released.ranks[peer] + credit.released.idx + params.rank;
 }
 
-__global__ void end_epoch(EpochParams params) { give_back(params); }
+/// By two threads a peer, and one for `sent`. `wait`: for what comes before, once the tables have been read.
+template <class Wait>
+__device__ __forceinline__ void give_back(const EpochParams& params, const SentWord& sent, const Wait& wait) {
+  const int peer = static_cast<int>(threadIdx.x) % kMaxRanks, part = static_cast<int>(threadIdx.x) / kMaxRanks;
+  const bool is_peer = peer < params.size && peer != params.rank;
+  uint64_t *landing = nullptr, *returns = nullptr;
+  if (is_peer && part == 0) {
+    landing = released_at(params, params.landing, peer);
+    returns = released_at(params, params.returns, peer);
+  }
+  wait();
+  if (sent.word != nullptr && peer == params.rank && part == 0) {
+    wait_for_flag(*params.context, sent.word, sent.value,
+                  {WaitKind::kArrival, params.rank, params.rank, 0, params.pass, 0});
+  }
+  if (!is_peer || part > 1) return;
+  const uint64_t epoch = *params.landing.last_epoch;
+  if (part == 1) {
+    check_order(params, peer, epoch);
+    return;
+  }
+  if (landing != nullptr) ptx::store_release_system(landing, epoch);
+  if (returns != nullptr) ptx::store_release_system(returns, epoch);
+}
 
-__global__ void wait_flags(WaitParams params) {
-  const uint64_t epoch = *params.epoch;
+__global__ void end_epoch(EpochParams params, SentWord sent) {
+  give_back(params, sent, [] {
+    ptx::grid_dependency_wait();
+    ptx::grid_dependency_launch();
+  });
+}
+
+__device__ __forceinline__ void send_signals(const WaitParams& params) {
   for (int i = static_cast<int>(threadIdx.x); i < params.num_signals; i += static_cast<int>(blockDim.x)) {
     const int stage = static_cast<int>(params.signal_list[i] >> 8),
               peer = static_cast<int>(params.signal_list[i] & 255);
     uint64_t* flags = params.signals.ranks[peer] + params.signals.idx;
-    ptx::store_release_system(flags + stage * params.size + params.context->rank, epoch);
+    ptx::store_release_system(flags + stage * params.size + params.context->rank, *params.epoch);
   }
+}
+
+__device__ __forceinline__ void wait_for_list(const WaitParams& params) {
+  const uint64_t epoch = *params.epoch;
   for (int i = static_cast<int>(threadIdx.x); i < params.count; i += static_cast<int>(blockDim.x)) {
     const int stage = static_cast<int>(params.list[i] >> 8), peer = static_cast<int>(params.list[i] & 255);
     const uint64_t* flag = params.flags + stage * params.size + peer;
@@ -128,6 +163,11 @@ __global__ void wait_flags(WaitParams params) {
       return;
     }
   }
+}
+
+__global__ void wait_flags(WaitParams params) {
+  send_signals(params);
+  wait_for_list(params);
 }
 
 __global__ void signal_flags(FlagTable flags, const uint64_t* epoch, uint64_t peers, int rank) {
@@ -210,7 +250,9 @@ __device__ void add8(const void* data, DType dtype, int64_t idx, float (&sum)[8]
 
 struct MergeJobs {
   MergeParams tensors[kMaxMerged];
-  EpochParams epoch;              // closed by the last block,
+  WaitParams wait;    // in front of all, by every block; signals by the first
+  EpochParams epoch;  // closed by the last block,
+  SentWord sent;
   uint32_t* num_ended = nullptr;  // unless null
 };
 
@@ -224,12 +266,19 @@ __device__ __forceinline__ void end_if_last(const MergeJobs& jobs) {
   if (!is_last) return;
   if (threadIdx.x == 0) *jobs.num_ended = 0;
   __threadfence();
-  give_back(jobs.epoch);
+  give_back(jobs.epoch, jobs.sent, [] {});
 }
 
 /// A warp per row of the tensor that the second dimension of the grid says; the order of the terms of an element is
 /// that of the ranks. A lane has kAhead loads of eight elements under way at a time.
 __global__ void __launch_bounds__(256) merge_rows(const __grid_constant__ MergeJobs jobs) {
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  if (blockIdx.x == 0 && blockIdx.y == 0) send_signals(jobs.wait);
+  if (jobs.wait.count > 0) {
+    wait_for_list(jobs.wait);
+    __syncthreads();
+  }
   const MergeParams& params = jobs.tensors[blockIdx.y];
   constexpr int kAhead = 4, kStride = 8 * 32;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -336,15 +385,33 @@ void check_launch(const char* what) { cuda::check(cudaGetLastError(), what); }
 
 }  // namespace
 
-void launch_begin(const EpochParams& params, const MoveParams& own, cudaStream_t stream) {
-  constexpr int kMostCopying = 264;
-  begin_epoch<<<static_cast<unsigned>(1 + std::min(own.count, kMostCopying)), 256, 0, stream>>>(params, own);
-  check_launch("begin_epoch");
+namespace {
+
+template <class... Params>
+void launch(void (*kernel)(Params...), dim3 blocks, unsigned threads, bool dependent, cudaStream_t stream,
+            const char* what, const Params&... params) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = dependent ? 1 : 0;
+  cuda::check(cudaLaunchKernelEx(&config, kernel, params...), what);
 }
 
-void launch_end(const EpochParams& params, cudaStream_t stream) {
-  end_epoch<<<1, kMaxRanks, 0, stream>>>(params);
-  check_launch("end_epoch");
+}  // namespace
+
+void launch_begin(const EpochParams& params, const MoveParams& own, bool dependent, cudaStream_t stream) {
+  constexpr int kMostCopying = 264;
+  launch(begin_epoch, dim3(static_cast<unsigned>(1 + std::min(own.count, kMostCopying))), 256, dependent, stream,
+         "begin_epoch", params, own);
+}
+
+void launch_end(const EpochParams& params, const SentWord& sent, bool dependent, cudaStream_t stream) {
+  launch(end_epoch, dim3(1), 2 * kMaxRanks, dependent, stream, "end_epoch", params, sent);
 }
 
 void launch_wait(const WaitParams& params, cudaStream_t stream) {
@@ -373,34 +440,45 @@ void launch_convert(const MoveParams& params, int num_blocks, cudaStream_t strea
 
 namespace {
 
+// All blocks of a merge may wait themselves, without a kernel in front of them, as long as they are no more than these:
+// two a multiprocessor of an H100 (NOTE [gentle polls]). Merges of more rows take longer than that kernel.
+constexpr unsigned kMostWaiting = 264;
+
 /// Whether there was anything to launch.
-bool launch_merge_jobs(std::span<const MergeParams> tensors, MergeJobs& jobs, cudaStream_t stream) {
+bool launch_merge_jobs(std::span<const MergeParams> tensors, const WaitParams& wait, MergeJobs& jobs, bool dependent,
+                       cudaStream_t stream) {
   int64_t most_rows = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
     jobs.tensors[t] = tensors[t];
     most_rows = std::max(most_rows, tensors[t].rows);
   }
-  if (most_rows == 0) return false;
   const int64_t max_blocks = cuda::facts_of_current_device().memory_blocks();
   const auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, max_blocks));
-  merge_rows<<<dim3(blocks, static_cast<unsigned>(tensors.size())), 256, 0, stream>>>(jobs);
-  check_launch("merge_rows");
+  const auto num_tensors = static_cast<unsigned>(tensors.size());
+  if (blocks > 0 && blocks * num_tensors <= kMostWaiting) {
+    jobs.wait = wait;
+  } else {
+    launch_wait(wait, stream);
+  }
+  if (blocks == 0) return false;
+  launch(merge_rows, dim3(blocks, num_tensors), 256, dependent, stream, "merge_rows", jobs);
   return true;
 }
 
 }  // namespace
 
-void launch_merge(std::span<const MergeParams> tensors, cudaStream_t stream) {
+void launch_merge(std::span<const MergeParams> tensors, const WaitParams& wait, cudaStream_t stream) {
   MergeJobs jobs;
-  launch_merge_jobs(tensors, jobs, stream);
+  launch_merge_jobs(tensors, wait, jobs, false, stream);
 }
 
-void launch_merge_and_end(std::span<const MergeParams> tensors, const EpochParams& epoch, uint32_t* num_ended,
-                          cudaStream_t stream) {
+void launch_merge_and_end(std::span<const MergeParams> tensors, const WaitParams& wait, const EpochParams& epoch,
+                          const SentWord& sent, uint32_t* num_ended, bool dependent, cudaStream_t stream) {
   MergeJobs jobs;
+  jobs.sent = sent;
   jobs.epoch = epoch;
   jobs.num_ended = num_ended;
-  if (!launch_merge_jobs(tensors, jobs, stream)) launch_end(epoch, stream);
+  if (!launch_merge_jobs(tensors, wait, jobs, dependent, stream)) launch_end(epoch, sent, dependent, stream);
 }
 
 void launch_all_reduce(const AllReduceParams& params, cudaStream_t stream) {

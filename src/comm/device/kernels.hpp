@@ -46,8 +46,16 @@ struct EpochParams {
   CreditParams returns;
 };
 
-/// Closes an epoch: gives the buffers back to the peers, and looks once more whether they opened the same passes.
-void launch_end(const EpochParams& params, cudaStream_t stream);
+/// A word that reaches a value when the own transfers have ended (StreamWord); null: nobody need wait for them.
+struct SentWord {
+  const uint64_t* word = nullptr;
+  uint64_t value = 0;
+};
+
+/// Closes an epoch: gives the buffers back to the peers, and looks once more whether they opened the same passes. Ends
+/// when the own transfers have. `dependent`, here and below: may start before the kernel in front of it has ended, for
+/// which it then waits itself.
+void launch_end(const EpochParams& params, const SentWord& sent, bool dependent, cudaStream_t stream);
 
 struct MoveParams {
   const Chunk* chunks = nullptr;
@@ -57,7 +65,7 @@ struct MoveParams {
 };
 /// Opens an epoch: counts, tells the peers which pass and of which call, waits for the credits, and writes the epoch
 /// into their cells; beside that copies `own`, with as many thread blocks as fit at once.
-void launch_begin(const EpochParams& params, const MoveParams& own, cudaStream_t stream);
+void launch_begin(const EpochParams& params, const MoveParams& own, bool dependent, cudaStream_t stream);
 
 struct WaitParams {
   const cuda::WaitContext* context = nullptr;
@@ -113,11 +121,12 @@ inline MergeParams merge_params(const ReturnTensor& shape, const ConstTensorView
 }
 /// At most this many tensors in one launch.
 inline constexpr int kMaxMerged = 4;
-void launch_merge(std::span<const MergeParams> tensors, cudaStream_t stream);
+/// After what launch_wait(wait) does: by the same kernel where few rows are merged.
+void launch_merge(std::span<const MergeParams> tensors, const WaitParams& wait, cudaStream_t stream);
 /// The same, and launch_end() by the last thread block that ends. `num_ended`: a word of device memory that is zero,
 /// and is again afterwards.
-void launch_merge_and_end(std::span<const MergeParams> tensors, const EpochParams& epoch, uint32_t* num_ended,
-                          cudaStream_t stream);
+void launch_merge_and_end(std::span<const MergeParams> tensors, const WaitParams& wait, const EpochParams& epoch,
+                          const SentWord& sent, uint32_t* num_ended, bool dependent, cudaStream_t stream);
 
 struct AllReduceParams {
   const cuda::WaitContext* context = nullptr;

@@ -6,6 +6,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
+#include "cuda/device_buffer.hpp"
+
 namespace tangram::comm {
 
 /// A stream of the highest priority that does not wait for the legacy stream.
@@ -34,6 +38,20 @@ class OwnedEvent {
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+/// A word of device memory that a stream raises when it has come so far, without a kernel: kernels on other streams can
+/// wait for it. Not in graphs, which would raise it to the same value again.
+class StreamWord {
+ public:
+  StreamWord();
+  const uint64_t* get() const { return word_.as<uint64_t>(); }
+  /// What it will have reached when all that is on `stream` now has ended.
+  uint64_t raise(cudaStream_t stream);
+
+ private:
+  cuda::DeviceBuffer word_;
+  uint64_t value_ = 0;
 };
 
 }  // namespace tangram::comm

@@ -271,7 +271,7 @@ void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
     params.entries = merge_entries_.as<int32_t>();
     params.num_before = merge_before_.as<int32_t>();
   }
-  launch_merge(merged, cuda::as_stream(stream));
+  launch_merge(merged, {}, cuda::as_stream(stream));
 }
 
 void NcclPass::close(cudaStream_t stream) {

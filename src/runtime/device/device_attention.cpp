@@ -135,6 +135,13 @@ KeyCalls resolve_calls(DeviceOverlap wanted, int num_stages, const DeviceCommuni
                   AttnBackend::kMaxKeyFlags, communicator.name(), backend.name(), num_flags));
 }
 
+/// Whether all ranks' attention is fastest on keys that have come. Collective.
+bool want_all_keys(const RankContext& base, DeviceCommunicator& communicator) {
+  float wants = base.backend->wants_all_keys(base.rank_plan().slices, base.shape) ? 1 : 0;
+  communicator.control().all_reduce({&wants, 1}, ReduceOp::kSum, "ranks that want all keys");
+  return wants == static_cast<float>(communicator.size());
+}
+
 /// Collective.
 ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicator,
                          const DistAttentionOptions& options) {
@@ -148,7 +155,16 @@ ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicat
     target.backward_calls =
         resolve_calls(options.backward, static_cast<int>(rank.backward.size()), communicator, backend, shared);
   }
-  if (backend.can_read_elsewhere()) target.stretch_border = AttnBackend::kStretchBorder;
+  const bool wants_all = want_all_keys(base, communicator);
+  const auto wait_first = [&](DeviceOverlap wanted, KeyCalls& calls) {
+    if (wants_all && wanted == DeviceOverlap::kAuto && calls == KeyCalls::kAsTheyCome) calls = KeyCalls::kOnce;
+  };
+  wait_first(options.forward, target.forward_calls);
+  wait_first(options.backward, target.backward_calls);
+  const bool are_all_there = target.forward_calls == KeyCalls::kOnce && target.backward_calls == KeyCalls::kOnce;
+  if (backend.can_read_elsewhere() && !(wants_all && are_all_there)) {
+    target.stretch_border = AttnBackend::kStretchBorder;
+  }
   target.stores_at_owners = communicator.kernel_transfers().store_at_owners;
   return target;
 }

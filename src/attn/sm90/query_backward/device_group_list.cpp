@@ -140,4 +140,22 @@ std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const A
                                            shape);
 }
 
+bool is_scattered(std::span<const AttnSlice> slices, const AttnShape& shape) {
+  if (!has_exact_kernels(shape.head_dim, shape.head_dim_v) || !std::ranges::all_of(slices, has_whole_groups)) {
+    return false;
+  }
+  constexpr int64_t kKeysOfTile = backward::kTileShape.block_m, kRowsOfTile = backward::kTileShape.block_n;
+  const auto whole = [](const Range& range, int64_t unit) {
+    return static_cast<double>((range.end + unit - 1) / unit * unit - range.begin / unit * unit);
+  };
+  double visible = 0, computed = 0;
+  for (const AttnSlice& slice : slices) {
+    const auto cells = static_cast<double>(area(slice));
+    const bool has_diagonal = slice.min_diag != kOpenMinDiag || slice.max_diag != kOpenMaxDiag;
+    visible += cells;
+    computed += has_diagonal ? cells : whole(slice.q_range, kRowsOfTile) * whole(slice.k_range, kKeysOfTile);
+  }
+  return visible > 0 && computed >= kLeastWaste * visible;
+}
+
 }  // namespace tangram::sm90::query_backward

@@ -48,4 +48,7 @@ class DeviceGroupList {
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
                                                const AttnShape& shape, const schedule::WorkList& work);
 
+/// Whether choose_groups is likely to find a list: blocks of whole groups of keys that fill tiles badly. O(slices).
+bool is_scattered(std::span<const AttnSlice> slices, const AttnShape& shape);
+
 }  // namespace tangram::sm90::query_backward
