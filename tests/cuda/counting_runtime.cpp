@@ -101,6 +101,7 @@ int tell_granularity(size_t* bytes, const void*, int) {
   return 0;
 }
 int refuse() { return 801; }  // CUDA_ERROR_NOT_SUPPORTED
+int do_nothing() { return 0; }
 
 // A map of the counting runtime holds the address alone. Its other arguments stay where callers put them.
 int encode_tensor_map(char* map, int, unsigned, void* address) {
@@ -121,11 +122,12 @@ void* driver_function(std::string_view name) {
       {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(tell_granularity)},
       {"cuMemExportToShareableHandle", reinterpret_cast<void*>(refuse)},
       {"cuMemImportFromShareableHandle", reinterpret_cast<void*>(refuse)},
+      {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(encode_tensor_map)},
   };
   for (const auto& [known, function] : functions) {
     if (known == name) return function;
   }
-  return reinterpret_cast<void*>(encode_tensor_map);
+  return reinterpret_cast<void*>(do_nothing);
 }
 
 }  // namespace
