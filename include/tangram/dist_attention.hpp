@@ -121,7 +121,8 @@ struct MemoryUse {
 
 /// How a pass on GPUs lays its transfers beside its kernels.
 enum class DeviceOverlap : int {
-  kAuto = 0,      ///< kSingleLaunch where transport and backend can and no two ranks share a GPU, else kStages
+  kAuto = 0,      ///< kSingleLaunch where transport and backend can and no two ranks share a GPU, or kNone where all
+                  ///< ranks' masks are such as AttnBackend::wants_all_keys says; else kStages
   kSingleLaunch,  ///< one kernel over all keys that waits inside for each tile of keys where it needs it. Ranks that
                   ///< share a GPU must leave each other room (AttnOptions::sm_margin), or they wait for ever
   kStages,        ///< one kernel a stage of the plan; rows of later stages travel meanwhile
