@@ -135,14 +135,16 @@ KeyCalls resolve_calls(DeviceOverlap wanted, int num_stages, const DeviceCommuni
                   AttnBackend::kMaxKeyFlags, communicator.name(), backend.name(), num_flags));
 }
 
-/// Whether all ranks' attention is fastest on keys that have come. Collective.
-bool want_all_keys(const RankContext& base, DeviceCommunicator& communicator) {
-  float wants = base.backend->wants_all_keys(base.rank_plan().slices, base.shape) ? 1 : 0;
-  communicator.control().all_reduce({&wants, 1}, ReduceOp::kSum, "ranks that want all keys");
-  return wants == static_cast<float>(communicator.size());
+/// Whether all ranks' attention is fastest on keys that have come: each rank knows the work of all.
+bool want_all_keys(const RankContext& base) {
+  for (int rank = 0; rank < base.plan->cp_size(); ++rank) {
+    const RankPlan& of = base.plan->ranks[static_cast<size_t>(rank)];
+    if (!base.backend->wants_all_keys(of.slices, rank_shape(*base.plan, rank))) return false;
+  }
+  return true;
 }
 
-/// Collective.
+/// Collective where the communicator does not know who shares GPUs.
 ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicator,
                          const DistAttentionOptions& options) {
   const AttnBackend& backend = *base.backend;
@@ -155,7 +157,7 @@ ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicat
     target.backward_calls =
         resolve_calls(options.backward, static_cast<int>(rank.backward.size()), communicator, backend, shared);
   }
-  const bool wants_all = want_all_keys(base, communicator);
+  const bool wants_all = want_all_keys(base);
   const auto wait_first = [&](DeviceOverlap wanted, KeyCalls& calls) {
     if (wants_all && wanted == DeviceOverlap::kAuto && calls == KeyCalls::kAsTheyCome) calls = KeyCalls::kOnce;
   };

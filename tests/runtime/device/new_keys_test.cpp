@@ -50,13 +50,17 @@ double cpu_us() {
 
 class Ranks {
  public:
-  explicit Ranks(int size) : size_(size), barrier_(size) {
+  /// `checked`: under TANGRAM_SANITY_CHECK.
+  explicit Ranks(int size, bool checked = false) : size_(size), before_(Env::get()), barrier_(size) {
     testing::set_devices(size);
-    Env env = Env::get();
-    env.sanity_check = false;  // under which ranks meet
+    Env env = before_;
+    env.sanity_check = checked;
     Env::set(env);
   }
-  ~Ranks() { testing::set_devices(1); }
+  ~Ranks() {
+    testing::set_devices(1);
+    Env::set(before_);
+  }
 
   struct Rank {
     CountingControl& control;
@@ -103,6 +107,7 @@ class Ranks {
   }
 
   const int size_;
+  const Env before_;
   std::barrier<> barrier_;
 };
 
@@ -249,6 +254,22 @@ TEST(NewKeys, RanksWithDifferentMasksAreAllToldSo) {
       return make_key(rank, counted::make_pack_plan(rank.control.rank() == 1 ? 3 : 2, size, 8192, 8));
     });
   }
+}
+
+// They meet, so that nobody has begun what others wait for.
+TEST(NewKeys, UnderTheSanityCheckRanksThatDifferGoOn) {
+  Ranks(2, true).run([&](Ranks::Rank& rank) {
+    const auto plan_of = [](unsigned seed) { return counted::make_pack_plan(seed, 2, 8192, 8); };
+    EXPECT_EQ(rank.communicator.agreement(), nullptr);
+    try {
+      make_key(rank, plan_of(rank.control.rank() == 0 ? 2 : 3));
+      ADD_FAILURE() << "accepted ranks with different masks";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr("masks differ (rank 0: "));
+    }
+    EXPECT_TRUE(make_key(rank, plan_of(2))->met_peers());
+    EXPECT_NO_THROW(rank.communicator.check());
+  });
 }
 
 TEST(NewKeys, AMaskThatNeedsMoreMemoryOnOneRankAlone) {
