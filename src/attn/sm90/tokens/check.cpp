@@ -4,6 +4,7 @@
 #include "attn/sm90/tokens/check.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,28 +20,28 @@ namespace tangram::sm90::tokens {
 namespace {
 
 /// Where a device counts and tells what it refuses. Never ends: graphs hold it.
-struct Board {
+struct DeviceBoard {
   int32_t* num_refused = nullptr;  // in device memory
-  Refused* refused = nullptr;      // in page-locked memory
+  Board* told = nullptr;           // in page-locked memory
   int32_t known = 0;
   std::mutex mutex;  // of known
 };
 
-Board& board_of_current_device() {
+DeviceBoard& board_of_current_device() {
   static std::mutex mutex;
-  static auto& boards = *new std::map<int, Board>();
+  static auto& boards = *new std::map<int, DeviceBoard>();
   int device = 0;
   cuda::check(cudaGetDevice(&device), "cudaGetDevice");
   const std::lock_guard lock(mutex);
-  Board& board = boards[device];
-  if (board.refused == nullptr) {
+  DeviceBoard& board = boards[device];
+  if (board.told == nullptr) {
     const cuda::AllowAllocationDuringCapture allow;
     if (board.num_refused == nullptr) {
       board.num_refused = (new cuda::DeviceBuffer(cuda::DeviceBuffer::zeros(sizeof(int32_t))))->as<int32_t>();
     }
     void* page = nullptr;
-    cuda::check(cudaHostAlloc(&page, sizeof(Refused), cudaHostAllocDefault), "cudaHostAlloc");
-    board.refused = new (page) Refused();
+    cuda::check(cudaHostAlloc(&page, sizeof(Board), cudaHostAllocDefault), "cudaHostAlloc");
+    board.told = new (page) Board();
   }
   return board;
 }
@@ -49,12 +50,12 @@ Board& board_of_current_device() {
 
 void enqueue_check(const AttnShape& shape, const TokenIndices& indices, int32_t* counts, cudaStream_t stream) {
   if (shape.seqlen_q == 0) return;
-  const Board& board = board_of_current_device();
+  const DeviceBoard& board = board_of_current_device();
   CheckParams params{};
   params.indices = indices.indices;
   params.counts = counts;
   params.num_refused = board.num_refused;
-  params.board = board.refused;
+  params.board = board.told;
   params.topk = indices.topk;
   params.seqlen_k = shape.seqlen_k;
   params.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
@@ -64,18 +65,19 @@ void enqueue_check(const AttnShape& shape, const TokenIndices& indices, int32_t*
 }
 
 void throw_refused(const char* function) {
-  Board& board = board_of_current_device();
+  DeviceBoard& board = board_of_current_device();
   const std::lock_guard lock(board.mutex);
-  const volatile Refused& now = *board.refused;
-  const int32_t count = now.count, row = now.row, head = now.kv_head, key = now.key;
+  const int32_t count = std::atomic_ref(board.told->count).load(std::memory_order_acquire);
   if (count == board.known) return;
-  const int32_t refused = count - board.known;
+  const int32_t num_refused = count - board.known;
   board.known = count;
-  const bool repeats = head < 0;
-  throw_invalid_argument(
-      "{}: lists of an earlier call must name {} (got key {} {}for query {}, K/V head {}; {} lists were refused)",
-      fmt::make_format_args(function, repeats ? "a key once" : "rows of k, or -1 for none", key,
-                            repeats ? "twice " : "", row, repeats ? -1 - head : head, refused));
+  const volatile Board::Refused& last = board.told->last;
+  const bool repeated = last.is_repeated != 0;
+  const int32_t row = last.row, head = last.kv_head, key = last.key;
+  require(false,
+          "{}: lists of an earlier call must name {} (got key {} {}for query {}, K/V head {}; {} lists were refused)",
+          function, repeated ? "a key once" : "rows of k, or -1 for none", key, repeated ? "twice " : "", row, head,
+          num_refused);
 }
 
 }  // namespace tangram::sm90::tokens

@@ -45,7 +45,7 @@ struct ListCheck {
           const auto bit = static_cast<uint32_t>(key - begin);
           if (atomicOr(bitmap + bit / 32, 1u << bit % 32) >> bit % 32 & 1) {
             repeats = true;
-            wrong_key = key;
+            if (!outside) wrong_key = key;
           }
         }
       });
@@ -56,6 +56,19 @@ struct ListCheck {
       __syncwarp();
     }
     return end;
+  }
+
+  /// Counts a list that is refused. Stores of several threads to the host may land in any order: whoever finds that
+  /// others have counted since stores again, so that the last to land is the largest.
+  __device__ __forceinline__ void tell() {
+    atomicAdd(params.num_refused, 1);
+    const volatile int32_t& now = *params.num_refused;
+    int32_t told;
+    do {
+      told = now;
+      *static_cast<volatile int32_t*>(&params.board->count) = told;
+      __threadfence_system();
+    } while (now != told);
   }
 
   __device__ __forceinline__ void run(int64_t place) {
@@ -70,9 +83,10 @@ struct ListCheck {
       end = 0;
       // One lane tells: the last of those that have something to.
       if ((wrong >> lane) == 1) {
-        const int32_t count = atomicAdd(params.num_refused, 1) + 1;
-        *reinterpret_cast<int4*>(params.board) = {count, row, outside ? head : -1 - head, wrong_key};
+        *reinterpret_cast<int4*>(&params.board->last) = {row, head, wrong_key, outside ? 0 : 1};
+        tell();
       }
+      __syncwarp();
     }
     if (lane == 0) params.counts[int64_t{head} * params.seqlen_q + row] = end;
   }

@@ -34,13 +34,17 @@ struct Params {
   bool out_is_float32;  ///< else the dtype of q
 };
 
-/// What the GPU tells the host of refused lists: of the last one, and how many there were so far. In 16 bytes, which a
-/// thread stores at once.
-struct alignas(16) Refused {
+/// What the GPU tells the host of refused lists: the last one, in 16 bytes that a thread stores at once, and how many
+/// there were so far.
+struct Board {
+  struct alignas(16) Refused {
+    int32_t row = 0;
+    int32_t kv_head = 0;
+    int32_t key = 0;
+    int32_t is_repeated = 0;  ///< the key is named twice; else it is no row of k
+  };
+  Refused last;
   int32_t count = 0;
-  int32_t row = 0;
-  int32_t kv_head = 0;  ///< -1 - kv_head: the key is named twice; else it is no row of k
-  int32_t key = 0;
 };
 
 /// Keys that a warp of the check marks at a time, at most.
@@ -50,7 +54,7 @@ struct CheckParams {
   const int32_t* indices;
   int32_t* counts;
   int32_t* num_refused;  ///< of all calls on the device
-  Refused* board;        ///< in page-locked memory of the host
+  Board* board;          ///< in page-locked memory of the host
   int64_t topk;
   int64_t seqlen_k;
   int32_t seqlen_q, num_heads_kv;

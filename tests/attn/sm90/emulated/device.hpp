@@ -76,6 +76,7 @@ inline int __popc(uint32_t word) { return std::popcount(word); }
 inline bool __all_sync(uint32_t mask, bool value) { return !__any_sync(mask, !value); }
 inline void __syncthreads() { tangram::emulated::meet_named(0, tangram::emulated::num_threads(), true, false); }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 inline void __nanosleep(unsigned) { tangram::emulated::yield(); }
 
 // Fibers take turns where they call something of the emulator: what lies between is atomic.

@@ -22,7 +22,7 @@ constexpr AttnShape shape_of(int64_t rows, int64_t keys, int heads, int kv_heads
 struct Checked {
   std::vector<int32_t> counts;
   int32_t num_refused = 0;
-  tokens::Refused board;
+  tokens::Board board;
 };
 
 Checked check(const RandomTokens& r, int32_t window, const Order& order) {
@@ -126,11 +126,10 @@ TEST(Sm90EmulatedTokens, CheckCountsAndRefuses) {
     ASSERT_GT(r.num_refused, 0);
     EXPECT_EQ(checked.num_refused, r.num_refused);
     EXPECT_EQ(checked.board.count, r.num_refused);
-    const int32_t head = checked.board.kv_head < 0 ? -1 - checked.board.kv_head : checked.board.kv_head;
-    EXPECT_TRUE(r.problem.keys(checked.board.row, head).empty());
-    const int32_t* list = r.problem.list(checked.board.row, head);
-    const auto times = std::count(list, list + 90, checked.board.key);
-    EXPECT_EQ(times, checked.board.kv_head < 0 ? 2 : 1);
+    const tokens::Board::Refused& last = checked.board.last;
+    EXPECT_TRUE(r.problem.keys(last.row, last.kv_head).empty());
+    const int32_t* list = r.problem.list(last.row, last.kv_head);
+    EXPECT_EQ(std::count(list, list + 90, last.key), last.is_repeated ? 2 : 1);
   }
 }
 
