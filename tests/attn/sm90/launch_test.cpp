@@ -161,7 +161,7 @@ TEST_F(Sm90Launch, ALaunchThatFailsSaysWhichCallItWas) {
   const Sm90Backend backend;
   const auto mask = prepare_sm90(backend, r.slices, r.config.shape);
   OnDevice device(r);
-  device.forward.max_logits = nullptr;  // whose fill would be the first launch
+  device.forward.max_logits = nullptr;                       // whose fill would be the first launch
   backend.forward(*mask, device.forward, cudaStreamLegacy);  // this stream has waited for the mask's lists
   cuda::check(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
   // A launch on the legacy stream would wait for a stream that is being captured, which CUDA refuses; the context stays
