@@ -21,6 +21,11 @@
 
 namespace tangram::sm90 {
 
+/// Runs an item from which on kernels that fetch them ahead are faster: 1.02 times with 7 of 256 keys, 1.09 with 14 of
+/// 128, 0.99 with the one or two of packed documents (docs/experiments/2026-11-22-runs-of-keys.md).
+inline constexpr size_t kManyRuns = 4;
+inline bool has_many_runs(size_t num_items, size_t num_runs) { return num_runs >= kManyRuns * num_items; }
+
 /// What the forward pass reads of a mask: its tile list, and where parts of tiles leave their results.
 struct ForwardLists {
   cuda::PackedArrays arrays;
@@ -38,6 +43,7 @@ struct ForwardLists {
 
   bool in_parts() const { return num_part_tiles > 0; }
   bool gathered = false;
+  bool many_runs = false;  ///< items have so many that a kernel fetches them ahead (kManyRuns)
 };
 
 /// The lists of the passes that were prepared, in device memory; what calls compute in is not the mask's. Used by one

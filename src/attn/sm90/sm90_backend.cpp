@@ -187,6 +187,7 @@ ForwardLists upload_lists(const schedule::SplitOrGathered& chosen) {
   const auto& [tiles, parts, gathered] = chosen;
   const TileList& dealt = parts ? parts->list : *tiles;
   lists.gathered = gathered.has_value();
+  lists.many_runs = !gathered && !parts && sm90::has_many_runs(dealt.items.size(), dealt.runs.size());
   const std::vector<TileItem>& items = gathered ? gathered->items : dealt.items;
   const std::vector<TileRun>& runs = gathered ? gathered->runs : dealt.runs;
   lists.num_items = static_cast<int32_t>(items.size());
@@ -445,7 +446,9 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
   const sm90::ForwardVariant variant{prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
                                      prepared.shape.head_dim_v, params.softcap > 0,
-                                     items_of(prepared) == ForwardItems::kMany};
+                                     items_of(prepared) == ForwardItems::kMany,
+                                     false,
+                                     prepared.forward && prepared.forward->many_runs};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
   } else if (items_of(prepared) == ForwardItems::kGathered) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "attn/sm90/counted_calls.hpp"
+#include "attn/sm90/forward/params.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/counting_runtime.hpp"
 #include "cuda/list_memory.hpp"
@@ -151,6 +152,30 @@ TEST(MaskMemory, CallsThatGatherWaitForTheirLists) {
   EXPECT_EQ(since(before).stream_waits, 1);
   attention.backward(operands.backward());
   EXPECT_EQ(since(before).stream_waits, 1) << "the first time";
+}
+
+// Blocks of 128 keys are whole steps, which nothing gathers: between two the producer waited for the next run.
+TEST(MaskMemory, MasksOfManyRunsTakeTheKernelThatFetchesThemAhead) {
+  const Sm90Backend backend;
+  Operands operands;
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < kRows; q += 128) {
+    for (int64_t k = q / 128 % 2 * 128; k < kRows; k += 256) slices.push_back(AttnSlice::full({q, q + 128}, {k, k + 128}));
+  }
+  const auto kernel_of = [&](const Mask& mask, float softcap) {
+    FlexAttention attention(mask, kHeads, backend);
+    AttnForwardArgs args = operands.forward();
+    args.options.softcap = softcap;
+    testing::record_launches({sizeof(sm90::ForwardParams)});
+    attention.forward(args);
+    const std::vector<testing::Launch> launches = testing::recorded_launches();
+    return launches.empty() ? nullptr : launches[0].kernel;
+  };
+  const Mask many(kRows, kRows, slices), one = Mask::causal(kRows);
+  ASSERT_NE(kernel_of(one, 0), nullptr);
+  EXPECT_NE(kernel_of(many, 0), kernel_of(one, 0));
+  EXPECT_EQ(kernel_of(make_pack(1), 0), kernel_of(one, 0));
+  EXPECT_EQ(kernel_of(many, 5), kernel_of(one, 5)) << "there is one without softcap alone";
 }
 
 // Masks for which the choice is not clear are prepared as ever, and plain calls of these do not differ.

@@ -207,6 +207,12 @@ constexpr bool gathers_runs(int head_dim, int head_dim_v) {
   return has_exact_kernels(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).gathers;
 }
 
+/// Whether there are kernels for exactly these dimensions that fetch the runs of an item ahead (FetchingTraits): where
+/// one thread loads keys and writes messages, which else waits for each.
+constexpr bool fetches_runs(int head_dim, int head_dim_v) {
+  return gathers_runs(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).forward.warpgroups == 2;
+}
+
 /// Rows (query rows times packed heads) of a forward item, and keys of its steps.
 constexpr int forward_tile_rows(int head_dim, int head_dim_v, ForwardItems items = ForwardItems::kPlain) {
   return 64 * forward_shape(head_dim, head_dim_v, items).warpgroups;

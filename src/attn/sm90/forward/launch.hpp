@@ -19,6 +19,7 @@ struct ForwardVariant {
   bool softcap = false;
   bool many = false;   ///< items of ForwardItems::kMany, where a class has them
   bool parts = false;  ///< items are parts of query tiles, to be merged
+  bool many_runs = false;  ///< items have many runs: a kernel that fetches them ahead, where there is one
 };
 
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.

@@ -20,10 +20,16 @@ void launch_instance(const typename Traits::Params& params, int num_ctas, cudaSt
 }
 
 template <typename Element, int kHeadDim, bool kParts>
-void launch_head_dim(bool softcap, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+void launch_head_dim(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   constexpr int kKeys = forward_tile_keys(kHeadDim, kHeadDim, false);
   constexpr int kKeysSoftcap = forward_tile_keys(kHeadDim, kHeadDim, true);
-  if (softcap) {
+  if constexpr (!kParts && fetches_runs(kHeadDim, kHeadDim)) {
+    if (variant.many_runs && !variant.softcap) {
+      using Traits = FetchingTraits<ForwardTraits<Element, kHeadDim, kKeys, false, false>>;
+      return launch_instance<Traits>(params, num_ctas, stream);
+    }
+  }
+  if (variant.softcap) {
     launch_instance<ForwardTraits<Element, kHeadDim, kKeysSoftcap, true, kParts>>(params, num_ctas, stream);
   } else {
     launch_instance<ForwardTraits<Element, kHeadDim, kKeys, false, kParts>>(params, num_ctas, stream);
@@ -33,7 +39,7 @@ void launch_head_dim(bool softcap, const ForwardParams& params, int num_ctas, cu
 template <typename Element, bool kParts>
 void launch_element(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   with_exact_class(variant.head_dim, variant.head_dim_v, [&]<int kHeadDim> {
-    launch_head_dim<Element, kHeadDim, kParts>(variant.softcap, params, num_ctas, stream);
+    launch_head_dim<Element, kHeadDim, kParts>(variant, params, num_ctas, stream);
   });
 }
 

@@ -186,9 +186,8 @@ struct Producer {
     return (work.group << params.pack_log2) / params.heads_per_kv;
   }
 
-  __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, int32_t r) {
+  __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run) {
     const int32_t kv_head = kv_head_of(work);
-    const bool first_run = r == work.item.run_begin;
     if constexpr (kWrites) find_seen(params, smem, work.item, run);
     const int32_t k_begin = run.k_begin, k_end = run.k_end;
     // Warpgroups read the row intervals with the first step that masks something: whole tiles before it are plain
@@ -219,27 +218,29 @@ struct Producer {
         v_row = row;
         v_head = kv_head;
       }
-      if (first && r + 1 < work.item.run_end) fetch_run(r + 1);
     }
   }
 
-  /// Where run `r` of an item is put by fetch_run: this one and the next have a place.
-  __device__ __forceinline__ TileRun& place_of(int32_t r) const { return smem.fetched[kLoads ? 0 : 1][r & 1]; }
-  /// Has a run on its way from memory, which takes as long as half a step, while the one before is loaded. There are no
-  /// registers for that.
+  /// Has run `r` on its way from memory, which takes as long as half a step, while the one before is loaded. This thread
+  /// has no registers for it.
   __device__ __forceinline__ void fetch_run(int32_t r) {
     static_assert(sizeof(TileRun) == 48);
-    if (!leads()) return;
-    const uint32_t place = ptx::smem_address(&place_of(r));
+    const uint32_t place = ptx::smem_address(&smem.fetched.run[r & 1]);
     const auto* from = reinterpret_cast<const unsigned char*>(params.runs + r);
 #pragma unroll
     for (uint32_t part = 0; part < sizeof(TileRun); part += 16) ptx::cp_async_16(place + part, from + part, false);
     ptx::cp_async_commit();
   }
-  __device__ __forceinline__ const TileRun& await_run(int32_t r) {
-    ptx::cp_async_wait<0>();
-    meet();
-    return place_of(r);
+  /// All runs of an item; the first came with it.
+  __device__ __forceinline__ void push_fetched_runs(const WorkMessage& work, int32_t run_begin, int32_t run_end) {
+    static_assert(kLoads && kWrites && !kWarp);
+    if (run_begin + 1 < run_end) fetch_run(run_begin + 1);
+    push_run(work, work.first_run, true);
+    for (int32_t r = run_begin + 1; r < run_end; ++r) {
+      ptx::cp_async_wait<0>();
+      if (r + 1 < run_end) fetch_run(r + 1);
+      push_run(work, smem.fetched.run[r & 1], false);
+    }
   }
 
   __device__ __forceinline__ void run() {
@@ -252,9 +253,11 @@ struct Producer {
       const int32_t run_begin = work.item.run_begin, run_end = work.item.run_end;
       if (run_begin == run_end) {
         push_empty_item(work);
+      } else if constexpr (Traits::kFetchesRuns) {
+        push_fetched_runs(work, run_begin, run_end);
       } else {
-        push_run(work, work.first_run, run_begin);
-        for (int32_t r = run_begin + 1; r < run_end; ++r) push_run(work, await_run(r), r);
+        push_run(work, work.first_run, true);
+        for (int32_t r = run_begin + 1; r < run_end; ++r) push_run(work, params.runs[r], false);
       }
       meet();
       arrive(&smem.work_empty[slot.stage]);

@@ -4,12 +4,19 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "attn/sm90/common/arrivals.cuh"
 #include "attn/sm90/forward/messages.cuh"
 #include "attn/sm90/forward/traits.cuh"
 
 namespace tangram::sm90 {
+
+/// A run and the next one, of kernels that fetch them ahead.
+struct FetchedRuns {
+  alignas(16) TileRun run[2];
+};
+struct NoFetchedRuns {};
 
 template <typename Traits>
 struct alignas(1024) ForwardSmem {
@@ -21,13 +28,13 @@ struct alignas(1024) ForwardSmem {
   RowInterval intervals[Traits::kBlockM];  // of the current run, written and read by the warp that owns the rows
   SeenKeys seen[Traits::kConsumers];       // the producer's own
   int4 stretch;                            // likewise: where the last tile of keys lay
-  alignas(16) TileRun fetched[2][2];       // runs for the thread that loads, and for the one that only writes messages
   WorkMessage work[Traits::kWorkSlots];
   ArrivedKeys arrived;
   uint64_t q_full[Traits::kStagesQ], q_empty[Traits::kStagesQ];
   uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
   uint64_t v_full[Traits::kStagesV], v_empty[Traits::kStagesV];
   uint64_t work_full[Traits::kWorkSlots], work_empty[Traits::kWorkSlots];
+  std::conditional_t<Traits::kFetchesRuns, FetchedRuns, NoFetchedRuns> fetched;  // last, so that all else stays where it is
 };
 
 }  // namespace tangram::sm90

@@ -87,6 +87,14 @@ void expect_blocks_close(int first) {
   });
 }
 
+/// Runs of a list that is not gathered, which come one after the other while others are loaded.
+TEST(Sm90EmulatedForward, FetchesRunsHeadDim128) {
+  using Traits = sm90::FetchingTraits<sm90::ForwardTraits<__nv_bfloat16, 128, 128, false>>;
+  const auto close = [](const Case& c, const Order& order) { expect_close<Traits>(c, 128, 128, order); };
+  emulated::in_orders(1, cases(), close);
+  emulated::in_orders(0, block_cases(), close);
+}
+
 TEST(Sm90EmulatedForward, GathersBlocksHeadDim64) { expect_blocks_close<64, false>(1); }
 TEST(Sm90EmulatedForward, GathersBlocksWithSoftcapHeadDim64) { expect_blocks_close<64, true>(0); }
 TEST(Sm90EmulatedForward, GathersBlocksHeadDim128) { expect_blocks_close<128, false>(0); }
