@@ -233,7 +233,7 @@ struct Producer {
   }
   /// All runs of an item; the first came with it.
   __device__ __forceinline__ void push_fetched_runs(const WorkMessage& work, int32_t run_begin, int32_t run_end) {
-    static_assert(kLoads && kWrites && !kWarp);
+    static_assert(!kWarp);
     if (run_begin + 1 < run_end) fetch_run(run_begin + 1);
     push_run(work, work.first_run, true);
     for (int32_t r = run_begin + 1; r < run_end; ++r) {
@@ -253,7 +253,7 @@ struct Producer {
       const int32_t run_begin = work.item.run_begin, run_end = work.item.run_end;
       if (run_begin == run_end) {
         push_empty_item(work);
-      } else if constexpr (Traits::kFetchesRuns) {
+      } else if constexpr (Traits::kFetchesRuns && kLoads && kWrites) {
         push_fetched_runs(work, run_begin, run_end);
       } else {
         push_run(work, work.first_run, true);
