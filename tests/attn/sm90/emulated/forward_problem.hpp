@@ -225,7 +225,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   params.runs = tiles.runs.data();
   params.intervals = tiles.intervals.data();
   ImageMemory image;
-  if (!Traits::kGathered && !parts && c.late == LateKind::kNone &&
+  if (!Traits::kGathered && !Traits::kFetchesRuns && !parts && c.late == LateKind::kNone &&
       order.seed % 2 == 0) {  // lists in an image that may hold another mask the next time
     const schedule::ImageLayout layout(s, tiles.shape, {128, 64, true},
                                        {.documents = 5, .passes = AttnPasses::kForward});
