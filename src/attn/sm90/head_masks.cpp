@@ -26,8 +26,8 @@ sm90::ForwardLists upload(const schedule::HeadLists& lists) {
   uploaded.runs = uploaded.arrays.add(lists.runs);
   uploaded.intervals = uploaded.arrays.add(lists.intervals);
   uploaded.gathered = !lists.key_groups.empty();
-  uploaded.many_runs = !uploaded.gathered && lists.part_tiles.empty() &&
-                       sm90::has_many_runs(lists.items.size(), lists.runs.size());
+  uploaded.many_runs =
+      !uploaded.gathered && lists.part_tiles.empty() && sm90::has_many_runs(lists.items.size(), lists.runs.size());
   uploaded.groups = uploaded.arrays.add(lists.key_groups);
   uploaded.counters = uploaded.arrays.add_zeros<int32_t>(2);
   uploaded.part_rows = uploaded.arrays.add(lists.part_rows);

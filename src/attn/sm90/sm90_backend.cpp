@@ -444,11 +444,12 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   const int64_t work = int64_t{params.num_items} * params.num_groups;
   const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
-  const sm90::ForwardVariant variant{prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim,
-                                     prepared.shape.head_dim_v, params.softcap > 0,
-                                     items_of(prepared) == ForwardItems::kMany,
-                                     false,
-                                     prepared.forward && prepared.forward->many_runs};
+  const sm90::ForwardVariant variant{.half = prepared.shape.dtype == DType::kFloat16,
+                                     .head_dim = prepared.shape.head_dim,
+                                     .head_dim_v = prepared.shape.head_dim_v,
+                                     .softcap = params.softcap > 0,
+                                     .many = items_of(prepared) == ForwardItems::kMany,
+                                     .many_runs = prepared.forward && prepared.forward->many_runs};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
   } else if (items_of(prepared) == ForwardItems::kGathered) {

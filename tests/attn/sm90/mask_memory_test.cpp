@@ -160,7 +160,8 @@ TEST(MaskMemory, MasksOfManyRunsTakeTheKernelThatFetchesThemAhead) {
   Operands operands;
   std::vector<AttnSlice> slices;
   for (int64_t q = 0; q < kRows; q += 128) {
-    for (int64_t k = q / 128 % 2 * 128; k < kRows; k += 256) slices.push_back(AttnSlice::full({q, q + 128}, {k, k + 128}));
+    for (int64_t k = q / 128 % 2 * 128; k < kRows; k += 256)
+      slices.push_back(AttnSlice::full({q, q + 128}, {k, k + 128}));
   }
   const auto kernel_of = [&](const Mask& mask, float softcap) {
     FlexAttention attention(mask, kHeads, backend);

@@ -17,8 +17,8 @@ struct ForwardVariant {
   int head_dim = 128;  ///< with head_dim_v, of a shape class
   int head_dim_v = 128;
   bool softcap = false;
-  bool many = false;   ///< items of ForwardItems::kMany, where a class has them
-  bool parts = false;  ///< items are parts of query tiles, to be merged
+  bool many = false;       ///< items of ForwardItems::kMany, where a class has them
+  bool parts = false;      ///< items are parts of query tiles, to be merged
   bool many_runs = false;  ///< items have many runs: a kernel that fetches them ahead, where there is one
 };
 

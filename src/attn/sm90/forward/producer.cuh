@@ -221,8 +221,8 @@ struct Producer {
     }
   }
 
-  /// Has run `r` on its way from memory, which takes as long as half a step, while the one before is loaded. This thread
-  /// has no registers for it.
+  /// Has run `r` on its way from memory, which takes as long as half a step, while the one before is loaded. This
+  /// thread has no registers for it.
   __device__ __forceinline__ void fetch_run(int32_t r) {
     static_assert(sizeof(TileRun) == 48);
     const uint32_t place = ptx::smem_address(&smem.fetched.run[r & 1]);

@@ -34,7 +34,8 @@ struct alignas(1024) ForwardSmem {
   uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
   uint64_t v_full[Traits::kStagesV], v_empty[Traits::kStagesV];
   uint64_t work_full[Traits::kWorkSlots], work_empty[Traits::kWorkSlots];
-  std::conditional_t<Traits::kFetchesRuns, FetchedRuns, NoFetchedRuns> fetched;  // last, so that all else stays where it is
+  // Last, so that all else stays where it is.
+  std::conditional_t<Traits::kFetchesRuns, FetchedRuns, NoFetchedRuns> fetched;
 };
 
 }  // namespace tangram::sm90
