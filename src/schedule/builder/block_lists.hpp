@@ -63,8 +63,10 @@ struct BlockLists : BlockIndices {
     const int32_t diagonal = line % lines_per_mask - word * 32;  // its bit
     return !causal || diagonal >= 32 ? all : diagonal <= 0 ? 0 : all & ((uint32_t{1} << diagonal) - 1);
   }
+  /// A block in front of the first, or behind the last, is not.
   TANGRAM_HOST_DEVICE bool is_full(const BlockBuild& build, int32_t line, int32_t key_block) const {
-    return key_block < num_key_blocks && (full_bits(build, line, key_block / 32) >> key_block % 32 & 1) != 0;
+    return key_block >= 0 && key_block < num_key_blocks &&
+           (full_bits(build, line, key_block / 32) >> key_block % 32 & 1) != 0;
   }
 };
 
