@@ -251,6 +251,13 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
   }
 }
 
+// Chunks over the border of a document go with the rows before it, which may leave ranks unequally many rows.
+bool has_equal_rows(const std::vector<RankRun>& map, int cp_size) {
+  std::vector<int64_t> rows(static_cast<size_t>(cp_size));
+  for (const RankRun& run : map) rows[static_cast<size_t>(run.rank)] += run.size();
+  return std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
+}
+
 // The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
 Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size, bool may_change,
                          double& overload) {
@@ -273,8 +280,9 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   // One block in plain order is nearly balanced, as a window, or would have to be dealt out anew by exchanges.
   if (is_one_block && candidates.back().score.overload > kMendable) candidates.pop_back();
   sort_by_price(candidates, mask, config, is_connected);
-  // A mask of one block is cut as it must be; exchanges could only mend its balance.
-  if (cp_size > 1 && (!is_connected || candidates.front().score.overload > 0)) {
+  // A mask of one block is cut as it must be; exchanges could only mend its balance, and give ranks equally many rows.
+  const Candidate& first = candidates.front();
+  if (cp_size > 1 && (!is_connected || first.score.overload > 0 || !has_equal_rows(first.map, cp_size))) {
     const auto work = static_cast<double>(search_work(mask, config));
     improve(candidates, refiner, mask, config, tolerance, is_connected, work);
   }

@@ -19,6 +19,7 @@
 #include "schedule/tile_list.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
+#include "tangram/plan.hpp"
 
 namespace tangram {
 namespace {
@@ -304,6 +305,26 @@ TEST(Dispatch, CoarsenedIsTheSameMap) {
   // A border at chunk 2 of 12, but shards of 3 chunks.
   const Dispatch odd{4, 1, {0, 0, 1, 1, 1, 0, 2, 2, 2, 3, 3, 3}};
   EXPECT_EQ(coarsened(odd), odd);
+}
+
+// One rank got 3 of 24 rows: areas were equal, so nothing was exchanged after chunks had gone to where documents begin.
+TEST(Dispatch, ASmallDocumentAmongRowsThatSeeNothingLeavesRanksEquallyManyRows) {
+  for (const auto& [rows, document] :
+       {std::pair(int64_t{24}, Range{1, 4}), {24, {2, 5}}, {64, {3, 20}}, {96, {7, 9}}}) {
+    for (const int cp_size : {2, 3, 4}) {
+      if (rows % cp_size != 0) continue;
+      const Mask mask(rows, rows, {AttnSlice::causal(document, document)});
+      DistAttnConfig config;
+      config.cp_size = cp_size;
+      config.heads = {.num_heads_q = 2, .num_heads_kv = 2, .head_dim = 8, .head_dim_v = 8};
+      const Plan plan = make_plan(mask, config);
+      for (int rank = 0; rank < cp_size; ++rank) {
+        int64_t held = 0;
+        for (const Range& range : plan.q_dispatch.rows_of_rank(rank)) held += range.size();
+        EXPECT_EQ(held, rows / cp_size) << "rank " << rank << " of " << cp_size << ", " << rows << " rows";
+      }
+    }
+  }
 }
 
 TEST(Dispatch, FinestChunkSizeDividesTheShard) {

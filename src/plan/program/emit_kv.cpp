@@ -94,7 +94,7 @@ void KvWriter::add_casts(const std::vector<Stage>& stages, bool kept) {
 }
 
 void KvWriter::open(const std::vector<Stage>& stages, bool keeps, bool kept) {
-  if (reads_shard(rank_)) {
+  if (reads_shard(plan_)) {
     rows_ = slice(given_.keys, layout_.own.empty() ? Range{0, 0} : layout_.own.front().shard);
     return;
   }
@@ -103,7 +103,7 @@ void KvWriter::open(const std::vector<Stage>& stages, bool keeps, bool kept) {
   if (kept) return;
   const ProgramTarget& target = writer_.target();
   OpenOp opening;
-  for (const KeyStretch& own : to_copy(own_stretches(rank_, self_), stretches_elsewhere(rank_, self_, target),
+  for (const KeyStretch& own : to_copy(own_stretches(rank_, self_), stretches_elsewhere(plan_, self_, target),
                                        std::max<int64_t>(target.stretch_border, 0))) {
     append_copies(opening.own, slice(given_.keys, {own.row, own.row + own.keys.size()}), slice(rows_, own.keys));
   }
@@ -135,7 +135,7 @@ AttendOp KvWriter::attend_to(const KeyCall& call, size_t mask) const {
   op.out = given_.out;
   op.lse = {Memory::kLse, 0, plan_.config.heads.num_heads_q};
   op.step = static_cast<int>(call.begin);
-  if (!stretches_elsewhere(rank_, self_, writer_.target()).empty()) {
+  if (!stretches_elsewhere(plan_, self_, writer_.target()).empty()) {
     op.k_elsewhere = given_.keys.k;
     op.v_elsewhere = given_.keys.v;
   }
@@ -251,7 +251,7 @@ std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarge
   const HeadConfig& h = plan.config.heads;
   const AttnShape shape{
       plan.q_dispatch.rows_per_rank(), of.kv_rows, h.num_heads_q, h.num_heads_kv, h.head_dim, h.head_dim_v, h.dtype};
-  const std::vector<KeyStretch> stretches = stretches_elsewhere(of, rank, target);
+  const std::vector<KeyStretch> stretches = stretches_elsewhere(plan, rank, target);
   std::vector<ProgramMask> masks;
   for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
     for (const KeyCall& call : key_calls(of, pass, target)) {

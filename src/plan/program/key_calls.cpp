@@ -21,13 +21,15 @@ std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const Progra
   return calls;
 }
 
-bool reads_shard(const RankPlan& rank) {
-  return rank.forward.size() == 1 && rank.backward.size() == 1 && rank.segments.size() <= 1;
+bool reads_shard(const Plan& plan) {
+  return std::all_of(plan.ranks.begin(), plan.ranks.end(), [](const RankPlan& rank) {
+    return rank.forward.size() == 1 && rank.backward.size() == 1 && rank.segments.size() <= 1;
+  });
 }
 
-std::vector<KeyStretch> stretches_elsewhere(const RankPlan& rank, int self, const ProgramTarget& target) {
-  if (target.stretch_border < 0 || reads_shard(rank)) return {};
-  return worth_reading(own_stretches(rank, self), target.stretch_border);
+std::vector<KeyStretch> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target) {
+  if (target.stretch_border < 0 || reads_shard(plan)) return {};
+  return worth_reading(own_stretches(plan.ranks[static_cast<size_t>(rank)], rank), target.stretch_border);
 }
 
 std::vector<KeyArrival> arrivals_of(const RankPlan& rank, int self, int cp_size, AttnPass pass) {

@@ -21,12 +21,12 @@ struct KeyCall {
 };
 std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const ProgramTarget& target);
 
-/// Of a rank that gets no rows of others in any pass, and all of whose keys are one stretch of its shard: calls read
-/// that. Alike on all ranks but for the stretch.
-bool reads_shard(const RankPlan& rank);
+/// Whether no rank gets rows of others in any pass, and the keys of each are one stretch of its shard: calls read that.
+/// Asked of all ranks, since those that do so open no epoch, which others would wait for.
+bool reads_shard(const Plan& plan);
 
 /// Own keys that calls read where they lie: none where the target cannot, or the shard serves whole.
-std::vector<KeyStretch> stretches_elsewhere(const RankPlan& rank, int self, const ProgramTarget& target);
+std::vector<KeyStretch> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target);
 
 /// The keys that other ranks send in a pass, in the order in which they come: stage by stage, and in each from the rank
 /// before this one, the one before that, and so on. Flags are numbered by stage and rank (DeviceArrivals).

@@ -77,7 +77,7 @@ KeyReturns::KeyReturns(ProgramWriter& writer, const Plan& plan, int rank, const 
       several_(num_calls > 1) {
   const int64_t shard_rows = shard_.k.rows;
   const std::optional<Range> whole = whole_shard(own_, shard_rows);
-  if (reads_shard(rank_) && whole) {
+  if (reads_shard(plan) && whole) {
     writes_results_ = true;
     computed_ = results_;
     return;
