@@ -30,18 +30,6 @@ using schedule::builder::Choice;
 
 class Sm90BlockBuffer : public test::Sm90OnStream {
  protected:
-  template <class Calls>
-  cudaGraphExec_t capture(const Calls& calls) {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    cuda::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    calls();
-    cuda::check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
-    cuda::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-    cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
-    return executable;
-  }
-
   Sm90Backend backend_;
 };
 
@@ -135,16 +123,7 @@ TEST_F(Sm90BlockBuffer, BothPassesAgreeWithFloat64) {
 }
 
 bool close(const HostTensor& one, const HostTensor& other) {
-  double error = 0, norm = 0;
-  for (int64_t row = 0; row < one.view().rows; ++row) {
-    for (int head = 0; head < one.view().heads; ++head) {
-      for (int d = 0; d < one.view().dim; ++d) {
-        const double x = one.at(row, head, d), y = other.at(row, head, d);
-        error += (x - y) * (x - y), norm += y * y;
-      }
-    }
-  }
-  return !std::isnan(error) && std::sqrt(error) <= 2e-3 * std::sqrt(norm);  // as in mask_buffer_test.cpp
+  return test::is_within(one, other, 2e-3);  // as in mask_buffer_test.cpp
 }
 
 bool same(const HostTensor& one, const HostTensor& other) {

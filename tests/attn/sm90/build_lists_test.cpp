@@ -147,25 +147,12 @@ TEST_F(Sm90BuildLists, ReplaysOfOneGraphBuildWhatStandsThereThen) {
   buffer.set_cu_seqlens(documents, stream_);
   calls();  // loads kernels
   test::wait_for_device();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cuda::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  buffer.set_cu_seqlens(documents, stream_);
-  calls();
-  cuda::check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
-  cuda::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-  cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  const cudaGraphExec_t executable = capture([&] {
+    buffer.set_cu_seqlens(documents, stream_);
+    calls();
+  });
   const auto close = [](const HostTensor& one, const HostTensor& other) {
-    double error = 0, norm = 0;
-    for (int64_t row = 0; row < one.view().rows; ++row) {
-      for (int head = 0; head < one.view().heads; ++head) {
-        for (int d = 0; d < one.view().dim; ++d) {
-          const double x = one.at(row, head, d), y = other.at(row, head, d);
-          error += (x - y) * (x - y), norm += y * y;
-        }
-      }
-    }
-    return !std::isnan(error) && std::sqrt(error) <= 2e-3 * std::sqrt(norm);  // as in mask_buffer_test.cpp
+    return test::is_within(one, other, 2e-3);  // as in mask_buffer_test.cpp
   };
   std::mt19937 rng(9);
   for (int round = 0; round < test::num_rounds(40); ++round) {

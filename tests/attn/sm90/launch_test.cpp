@@ -42,19 +42,6 @@ RandomConfig config_of(int64_t seqlen, int heads_q, int heads_kv, HeadDims dims 
   return config;
 }
 
-/// What `calls` put on the stream, as a graph. In global mode the capture fails when anything allocates, copies from
-/// pageable memory or waits, so that a graph that comes out proves that nothing did.
-cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& calls) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-  calls();
-  cuda::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  cuda::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-  cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  return executable;
-}
-
 void replay(cudaGraphExec_t graph, cudaStream_t stream) {
   cuda::check(cudaGraphLaunch(graph, stream), "cudaGraphLaunch");
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
@@ -65,7 +52,8 @@ TEST_P(Sm90LaunchDims, TheVeryFirstForwardCanBeCapturedAndReplayed) {
   const Sm90Backend backend;
   const auto mask = prepare_sm90(backend, r.slices, r.config.shape);
   OnDevice device(r);
-  cudaGraphExec_t graph = capture(stream_, [&] { backend.forward(*mask, device.forward, stream_); });
+  cudaGraphExec_t graph =
+      capture([&] { backend.forward(*mask, device.forward, stream_); }, cudaStreamCaptureModeGlobal);
   device.poison_outputs();
   replay(graph, stream_);
   const std::vector<char> first = device.output_bytes();
@@ -94,7 +82,7 @@ TEST_P(Sm90LaunchDims, AStepCanBeCapturedAfterItsFirstBackward) {
   step();
   cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   const std::vector<char> expected = device.output_bytes();
-  cudaGraphExec_t graph = capture(stream_, step);
+  cudaGraphExec_t graph = capture(step, cudaStreamCaptureModeGlobal);
   for (int i = 0; i < 3; ++i) {
     device.poison_outputs();
     replay(graph, stream_);

@@ -34,9 +34,35 @@ class Sm90OnStream : public ::testing::Test {
   void TearDown() override {
     if (stream_ != nullptr) cuda::check(cudaStreamDestroy(stream_), "cudaStreamDestroy");
   }
+  /// A graph of what `calls` enqueues on the stream; the caller destroys it. In global mode the capture fails when
+  /// anything allocates, copies from pageable memory or waits, so that a graph that comes out proves that nothing did.
+  cudaGraphExec_t capture(const auto& calls, cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    cuda::check(cudaStreamBeginCapture(stream_, mode), "cudaStreamBeginCapture");
+    calls();
+    cuda::check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    cuda::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    return executable;
+  }
 
   cudaStream_t stream_ = nullptr;
 };
+
+/// Whether `one` differs from `other` by at most so much of its norm. NaN differs.
+inline bool is_within(const HostTensor& one, const HostTensor& other, double tolerance) {
+  double error = 0, norm = 0;
+  for (int64_t row = 0; row < one.view().rows; ++row) {
+    for (int head = 0; head < one.view().heads; ++head) {
+      for (int d = 0; d < one.view().dim; ++d) {
+        const double x = one.at(row, head, d), y = other.at(row, head, d);
+        error += (x - y) * (x - y), norm += y * y;
+      }
+    }
+  }
+  return !std::isnan(error) && std::sqrt(error) <= tolerance * std::sqrt(norm);
+}
 
 /// Of a test of random problems: at most `most`, and as many as TANGRAM_TEST_ROUNDS says (fewer under
 /// compute-sanitizer).
