@@ -9,9 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "comm/all_gather.hpp"
 #include "comm/heap/fd_exchange.hpp"
@@ -36,6 +39,27 @@ uint32_t tag_of(const CallFacts& facts) {
   uint64_t hash = facts.given;
   for (const uint64_t word : facts.words) hash = (hash ^ word) * 0x9e3779b97f4a7c15 ^ (hash >> 29);
   return std::max(static_cast<uint32_t>(hash >> 45), 1u);
+}
+
+/// Copies of what its rank may be writing over while others read it. By a number or a tag read before and after they
+/// learn that what they have is of two values; released and acquired word by word, neither moves past that number.
+template <class T>
+void store_words(T& shared, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % 8 == 0 && alignof(T) == 8);
+  std::array<uint64_t, sizeof(T) / 8> words;
+  std::memcpy(words.data(), &value, sizeof(T));
+  auto* to = reinterpret_cast<uint64_t*>(&shared);
+  for (const uint64_t word : words) HostBoard::store(*to++, word);
+}
+
+template <class T>
+T load_words(const T& shared) {
+  std::array<uint64_t, sizeof(T) / 8> words;
+  auto* from = reinterpret_cast<const uint64_t*>(&shared);
+  for (uint64_t& word : words) word = HostBoard::load(*from++);
+  T value;
+  std::memcpy(&value, words.data(), sizeof(T));
+  return value;
 }
 
 }  // namespace
@@ -113,7 +137,7 @@ uint32_t HostBoard::show_facts(int rank, const CallFacts& facts) {
   }
   const uint64_t place = row.num_shown++ % FactsRow::kLength;
   store(row.tags[place], 0);
-  row.facts[place] = facts;
+  store_words(row.facts[place], facts);
   store(row.tags[place], tag);
   return tag;
 }
@@ -121,7 +145,10 @@ uint32_t HostBoard::show_facts(int rank, const CallFacts& facts) {
 std::optional<CallFacts> HostBoard::facts(int rank, uint32_t tag) const {
   const FactsRow& row = facts_row(rank);
   for (uint64_t i = 0; i < FactsRow::kLength; ++i) {
-    if (load(row.tags[i]) == tag) return row.facts[i];
+    if (load(row.tags[i]) != tag) continue;
+    const CallFacts facts = load_words(row.facts[i]);
+    // While it was read, the rank may have shown others there.
+    if (load(row.tags[i]) == tag) return facts;
   }
   return std::nullopt;
 }
@@ -129,15 +156,14 @@ std::optional<CallFacts> HostBoard::facts(int rank, uint32_t tag) const {
 void HostBoard::make_statement(int rank, const Statement& statement) {
   StatementsRow& row = statements_row(rank);
   const uint64_t number = row.num_made;
-  row.made[number % kStatements] = statement;
+  store_words(row.made[number % kStatements], statement);
   store(row.num_made, number + 1);
 }
 
 std::optional<Statement> HostBoard::statement(int rank, uint64_t number) const {
   const StatementsRow& row = statements_row(rank);
   if (num_statements(rank) <= number) return std::nullopt;
-  const Statement statement = row.made[number % kStatements];
-  std::atomic_thread_fence(std::memory_order_acquire);
+  const Statement statement = load_words(row.made[number % kStatements]);
   // While it was read, the rank may have come round.
   if (num_statements(rank) >= number + kStatements) return std::nullopt;
   return statement;

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -100,6 +102,48 @@ TEST(HostBoard, CallsAreFoundByTheirTagsOnOtherRanks) {
     for (int i = 1; i <= 15; ++i) board.show_facts(comm.rank(), facts_with_softcap(100.0f + static_cast<float>(i)));
     EXPECT_EQ(board.facts(comm.rank(), plain), std::nullopt) << "the oldest makes room";
     EXPECT_EQ(board.facts(comm.rank(), other), facts_with_softcap(5));
+  });
+}
+
+// Under the thread sanitizer: plain copies of rows that are written over while others read them were a race.
+TEST(HostBoard, StatementsAndFactsAreReadWholeWhileTheirRankComesRound) {
+  constexpr uint64_t kRounds = 20 * HostBoard::kStatements;
+  std::atomic<uint64_t> num_seen = 0;  // relaxed, so that it orders nothing
+  run_local_ranks(2, [&](Communicator& comm) {
+    HostBoard board(comm, 30);
+    if (comm.rank() == 0) {
+      for (uint64_t i = 0; i < kRounds; ++i) {
+        while (num_seen.load(std::memory_order_relaxed) + 16 < i) std::this_thread::yield();
+        Statement statement;
+        statement.facts.words.fill(i);
+        statement.options = i;
+        std::memset(statement.refusal, static_cast<int>('a' + i % 26), sizeof(statement.refusal) - 1);
+        board.make_statement(0, statement);
+        board.show_facts(0, facts_with_softcap(static_cast<float>(i % 40)));
+      }
+    } else {
+      const uint32_t tag = board.show_facts(1, facts_with_softcap(3));
+      uint64_t num_read = 0;
+      const auto read = [&](uint64_t number) {
+        const std::optional<Statement> statement = board.statement(0, number);
+        if (!statement) return;
+        ++num_read;
+        EXPECT_EQ(statement->options, number);
+        for (const uint64_t word : statement->facts.words) EXPECT_EQ(word, number);
+        const std::string text(sizeof(statement->refusal) - 1, static_cast<char>('a' + number % 26));
+        EXPECT_EQ(statement->refusal, text);
+      };
+      for (uint64_t num_made = 0; num_made < kRounds;) {
+        num_made = board.num_statements(0);
+        num_seen.store(num_made, std::memory_order_relaxed);
+        if (num_made == 0) continue;
+        read(num_made - 1);
+        read(num_made > HostBoard::kStatements ? num_made - HostBoard::kStatements : 0);  // is written over next
+        if (const auto facts = board.facts(0, tag)) EXPECT_EQ(*facts, facts_with_softcap(3));
+      }
+      EXPECT_GT(num_read, 0u);
+    }
+    comm.barrier("read");
   });
 }
 
