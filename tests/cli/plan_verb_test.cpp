@@ -15,12 +15,15 @@
 
 #include "cli/plan_summary.hpp"
 #include "cli/program.hpp"
+#include "support/sample.hpp"
 
 namespace tangram::cli {
 namespace {
 
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
+
+constexpr const char* kLarge = "a plan of seconds; sanitizers see small ones";
 
 Json plan(std::vector<std::string> args) {
   args.insert(args.begin(), "plan");
@@ -172,6 +175,7 @@ Json report_data(const std::string& html) {
 // Most of a step over many ranks is transfers: a dispatch that moves a fifth of the rows, though 8 times as much work
 // lies on one rank, was greyed out beside one that takes a third longer.
 TEST(PlanVerb, WhatBalancesIsNotTakenAtAnyPrice) {
+  if (support::kSanitized) GTEST_SKIP() << kLarge;
   const auto step_s = [&](const char* dispatch) {
     const Json json = plan({"--total-seqlen", "1048576", "--cp-size", "512", "--dispatch", dispatch});
     return json["predicted"]["forward_s"].get<double>() + json["predicted"]["backward_s"].get<double>();
@@ -182,6 +186,7 @@ TEST(PlanVerb, WhatBalancesIsNotTakenAtAnyPrice) {
 }
 
 TEST(PlanVerb, ReportSaysWhyWhatIsPredictedFasterWasNotTaken) {
+  if (support::kSanitized) GTEST_SKIP() << kLarge;
   const TempFolder folder;
   const std::string html = folder.path("report.html");
   ASSERT_EQ(run_program({"plan", "--family", "varlen_block_causal", "--block", "128", "--total-seqlen", "4194304",
@@ -202,6 +207,7 @@ TEST(PlanVerb, ReportSaysWhyWhatIsPredictedFasterWasNotTaken) {
 
 // It took a dispatch that its own table showed to be slower than min_heap.
 TEST(PlanVerb, NoOtherDispatchIsPredictedFasterForBlockCausalDocuments) {
+  if (support::kSanitized) GTEST_SKIP() << kLarge;
   for (const auto& [tokens, ranks] : {std::pair{"4194304", "64"}, {"1048576", "512"}}) {
     const auto step_s = [&](const char* dispatch) {
       const Json json = plan({"--family", "varlen_block_causal", "--block", "128", "--total-seqlen", tokens,

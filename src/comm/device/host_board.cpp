@@ -11,10 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <optional>
-#include <type_traits>
 
 #include "comm/all_gather.hpp"
 #include "comm/heap/fd_exchange.hpp"
@@ -44,22 +44,21 @@ uint32_t tag_of(const CallFacts& facts) {
 /// Copies of what its rank may be writing over while others read it. By a number or a tag read before and after they
 /// learn that what they have is of two values; released and acquired word by word, neither moves past that number.
 template <class T>
+using Words = std::array<uint64_t, sizeof(T) / sizeof(uint64_t)>;
+
+template <class T>
 void store_words(T& shared, const T& value) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % 8 == 0 && alignof(T) == 8);
-  std::array<uint64_t, sizeof(T) / 8> words;
-  std::memcpy(words.data(), &value, sizeof(T));
+  static_assert(alignof(T) == alignof(uint64_t));
   auto* to = reinterpret_cast<uint64_t*>(&shared);
-  for (const uint64_t word : words) HostBoard::store(*to++, word);
+  for (const uint64_t word : std::bit_cast<Words<T>>(value)) HostBoard::store(*to++, word);
 }
 
 template <class T>
 T load_words(const T& shared) {
-  std::array<uint64_t, sizeof(T) / 8> words;
+  Words<T> words;
   auto* from = reinterpret_cast<const uint64_t*>(&shared);
   for (uint64_t& word : words) word = HostBoard::load(*from++);
-  T value;
-  std::memcpy(&value, words.data(), sizeof(T));
-  return value;
+  return std::bit_cast<T>(words);
 }
 
 }  // namespace

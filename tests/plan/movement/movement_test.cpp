@@ -12,6 +12,7 @@
 
 #include "reference/mask_cases.hpp"
 #include "reference/movement_check.hpp"
+#include "support/sample.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
@@ -95,13 +96,15 @@ struct Compared {
 };
 
 // Ours beside every published algorithm, on every published mask that is small enough, with rows that the planner dealt
-// out and with rows in sequence order, which a mask that changes finds as they are.
+// out and with rows in sequence order, which a mask that changes finds as they are. One in seven under sanitizers.
 std::vector<Compared> compare_with_published(int64_t max_seqlen, Movement algorithm = Movement::kAuto) {
   std::vector<Compared> result;
+  int number = 0;
   for (const reference::MaskCase& c : reference::load_mask_cases("dist_masks.json")) {
     if (c.seqlen > max_seqlen) continue;
     const Mask mask(c.seqlen, c.seqlen, c.slices);
     for (int i = 0; i < 16; ++i) {
+      if (support::kSanitized && number++ % 7 != 0) continue;
       const int heads_kv = i & 1 ? 8 : 64, head_groups = i & 2 ? 0 : 1;
       DistAttnConfig config;
       config.cp_size = i & 4 ? 4 : 8;
@@ -123,6 +126,8 @@ std::vector<Compared> compare_with_published(int64_t max_seqlen, Movement algori
   return result;
 }
 
+constexpr int kNumCompared = support::kSanitized ? 150 : 1040;  // up to 32,768 rows
+
 // Choices within 2 % count as equally fast.
 TEST(Movement, OursIsNoSlowerThanPublishedAlgorithms) {
   for (const Compared& c : compare_with_published(16384)) {
@@ -140,7 +145,7 @@ TEST(Movement, OursMovesNoMoreThanPublishedAlgorithmsThatAreAsFast) {
     ++num_fewer;
     EXPECT_GT(step_s(c.other), 1.005 * step_s(c.ours)) << c.name;
   }
-  EXPECT_EQ(num_compared, 1040);
+  EXPECT_EQ(num_compared, kNumCompared);
   EXPECT_LE(num_fewer, 40);
 }
 
@@ -155,8 +160,8 @@ TEST(Movement, LeastBytesAreNoMoreThanThoseOfPublishedAlgorithms) {
     }
     if (ours < other * (1 - 1e-9)) ++num_fewer_than_all;
   }
-  EXPECT_EQ(num_compared, 1040);
-  EXPECT_GE(num_fewer_than_all, 500);
+  EXPECT_EQ(num_compared, kNumCompared);
+  EXPECT_GE(num_fewer_than_all, kNumCompared * 48 / 100);
 }
 
 int64_t bytes_of(const Plan& plan) {
