@@ -139,7 +139,7 @@ TEST(HostBoard, StatementsAndFactsAreReadWholeWhileTheirRankComesRound) {
         if (num_made == 0) continue;
         read(num_made - 1);
         read(num_made > HostBoard::kStatements ? num_made - HostBoard::kStatements : 0);  // is written over next
-        if (const auto facts = board.facts(0, tag)) EXPECT_EQ(*facts, facts_with_softcap(3));
+        EXPECT_EQ(board.facts(0, tag).value_or(facts_with_softcap(3)), facts_with_softcap(3));
       }
       EXPECT_GT(num_read, 0u);
     }
