@@ -9,6 +9,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "attn/sm90/backward/edge_arguments.hpp"
 #include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/token_backward/launch.hpp"
@@ -74,25 +75,10 @@ struct CallLayout {
   }
 };
 
-GradType grad_type(const TensorView& view) {
-  return view.dtype == DType::kFloat32 ? GradType::kFloat32 : GradType::kInput;
-}
-
 EdgeParams edge_of(const AttnShape& shape, const Sizes& sizes, const AttnBackwardArgs& args) {
   EdgeParams edge{};
-  edge.out = args.out.data;
-  edge.dout = args.dout.data;
-  edge.lse = args.lse;
-  edge.dk = args.dk.data;
-  edge.dv = args.dv.data;
-  edge.out_row_stride = args.out.row_stride;
-  edge.out_head_stride = args.out.head_stride;
-  edge.dout_row_stride = args.dout.row_stride;
-  edge.dout_head_stride = args.dout.head_stride;
-  edge.dk_row_stride = args.dk.row_stride;
-  edge.dk_head_stride = args.dk.head_stride;
-  edge.dv_row_stride = args.dv.row_stride;
-  edge.dv_head_stride = args.dv.head_stride;
+  backward::fill_rows(edge, args);
+  backward::fill_key_gradients(edge, args);
   edge.packing = sizes.packing;
   edge.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
   edge.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
@@ -100,8 +86,6 @@ EdgeParams edge_of(const AttnShape& shape, const Sizes& sizes, const AttnBackwar
   edge.items_per_group = static_cast<int32_t>(sizes.items_per_group);
   edge.num_parts = static_cast<int32_t>(sizes.num_parts);
   edge.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
-  edge.out_float32 = args.out.dtype == DType::kFloat32;
-  edge.dkv_type = grad_type(args.dk);
   return edge;
 }
 
@@ -133,7 +117,7 @@ void fill_tensors(Params& params, const AttnBackwardArgs& args) {
   params.dq = args.dq.data;
   params.dq_row_stride = args.dq.row_stride;
   params.dq_head_stride = args.dq.head_stride;
-  params.dq_type = grad_type(args.dq);
+  params.dq_type = backward::grad_type(args.dq);
 }
 
 }  // namespace
