@@ -39,7 +39,7 @@ class Calls:
         name = {torch.bfloat16: "bfloat16", torch.float16: "float16"}[dtype]
         heads = HeadConfig(heads_q, heads_kv, HEAD_DIM, HEAD_DIM, name)
         self.calls = TokenAttention(Backend("sm90"), (rows, rows), heads, topk)
-        most = max(self.calls.forward_workspace_bytes, self.calls.backward_workspace_bytes)
+        most = max(self.calls.forward_workspace_bytes, self.calls.backward_workspace_bytes(False))
         self.space = torch.empty(most, dtype=torch.uint8, device="cuda")
 
     def _of_call(self):
