@@ -44,6 +44,15 @@ def load(paths):
     return cells
 
 
+def machines(paths):
+    """Names of the GPUs that were measured on, as `H100`."""
+    found = set()
+    for path in paths:
+        with open(path, newline="") as file:
+            found |= {row["machine"] for row in csv.DictReader(file)} - {"machine"}
+    return ", ".join(sorted({name.removeprefix("NVIDIA_").split("_")[0] for name in found}))
+
+
 def text(x, y, content, anchor="middle", extra=""):
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{content}</text>'
 
@@ -79,7 +88,7 @@ def panel(x, y, curves, shares, top, labelled):
     return parts
 
 
-def draw(cells, rows, head_dim):
+def draw(cells, rows, head_dim, machine):
     chosen = {key[2:]: rates for key, rates in cells.items() if key[:2] == (head_dim, rows)}
     blocks = sorted({block for block, _, _ in chosen}, reverse=True)
     shares = sorted({share for _, share, _ in chosen})
@@ -105,7 +114,7 @@ def draw(cells, rows, head_dim):
             parts += panel(x, y, {s: points for s, points in curves.items() if points}, shares, top, j == 0)
             if i == 0:
                 parts.append(text(x + PANEL_W / 2, TOP - 8, f"blocks of {block}"))
-    label = f"% of the blocks visible; {rows:,} rows, 64/8 heads of {head_dim}"
+    label = f"% of the blocks visible; {rows:,} rows, 64/8 heads of {head_dim}; {machine}"
     parts.append(text(width / 2, height - 8, label))
     style = f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {style}>\n<rect width="100%" height="100%" fill="white"/>'
@@ -141,7 +150,7 @@ def main():
 
     cells = load(args.files)
     if args.svg:
-        Path(args.svg).write_text(draw(cells, args.rows, args.head_dim))
+        Path(args.svg).write_text(draw(cells, args.rows, args.head_dim, machines(args.files)))
     if args.markdown == "-":
         print(table(cells), end="")
     elif args.markdown:

@@ -8,7 +8,7 @@ random order. Prints CSV: microseconds of a pass, TFLOP/s (forward counts 4 * he
 10), terabytes a second of keys and values that kernels must read, and gathered / tangram. Needs a Hopper GPU and torch.
 
     python benchmarks/attn/token_indices.py [--rows 8192 32768] [--topk 512 2048] [--heads 128,1 64,1 64,4 64,8]
-        [--dtype bfloat16] [--rounds 7] [--forward]
+        [--dtype bfloat16] [--rounds 7] [--forward] [--deterministic]
 """
 
 import argparse
@@ -26,7 +26,8 @@ GATHERED_BYTES = 4 << 30  # of keys and values that lie copied at a time
 class Calls:
     """Both passes over tensors in memory that does not move."""
 
-    def __init__(self, heads_q, heads_kv, rows, topk, dtype):
+    def __init__(self, heads_q, heads_kv, rows, topk, dtype, deterministic):
+        self.options = AttnOptions(deterministic=deterministic)
         self.q, self.dout = (torch.randn(rows, heads_q, HEAD_DIM, device="cuda").to(dtype) for _ in range(2))
         self.k, self.v = (torch.randn(rows, heads_kv, HEAD_DIM, device="cuda").to(dtype) for _ in range(2))
         self.out, self.dq = torch.empty_like(self.q), torch.empty_like(self.q)
@@ -39,12 +40,12 @@ class Calls:
         name = {torch.bfloat16: "bfloat16", torch.float16: "float16"}[dtype]
         heads = HeadConfig(heads_q, heads_kv, HEAD_DIM, HEAD_DIM, name)
         self.calls = TokenAttention(Backend("sm90"), (rows, rows), heads, topk)
-        most = max(self.calls.forward_workspace_bytes, self.calls.backward_workspace_bytes)
+        most = max(self.calls.forward_workspace_bytes, self.calls.backward_workspace_bytes(deterministic))
         self.space = torch.empty(most, dtype=torch.uint8, device="cuda")
 
     def _of_call(self):
         place = (self.space.data_ptr(), self.space.numel())
-        return AttnOptions(), torch.cuda.current_stream().cuda_stream, place
+        return self.options, torch.cuda.current_stream().cuda_stream, place
 
     def forward(self):
         self.calls.forward(self.q, self.k, self.v, self.indices.data_ptr(), self.out, self.lse, *self._of_call())
@@ -85,6 +86,7 @@ def main():
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--forward", action="store_true", help="that pass alone")
+    parser.add_argument("--deterministic", action="store_true", help="backward calls")
     args = parser.parse_args()
 
     torch.manual_seed(1)
@@ -93,7 +95,7 @@ def main():
         for given in args.heads:
             heads_q, heads_kv = (int(x) for x in given.split(","))
             for topk in args.topk:
-                calls = Calls(heads_q, heads_kv, rows, topk, getattr(torch, args.dtype))
+                calls = Calls(heads_q, heads_kv, rows, topk, getattr(torch, args.dtype), args.deterministic)
                 head = f"{rows},{given},{HEAD_DIM},{topk},{args.dtype}"
                 forward = graph_of(calls.forward)
                 ways = {"tangram": forward.replay, "gathered": calls.forward_gathered}
@@ -106,7 +108,8 @@ def main():
                 if not args.forward:
                     us = 1e3 * take_turns({"tangram": graph_of(calls.backward).replay}, args.rounds)["tangram"]
                     rates = f"{us:.1f},{2.5 * flops / us / 1e6:.0f},{num_bytes / us / 1e6:.2f}"
-                    print(f"{head},backward,{rates},,", flush=True)
+                    name = "deterministic backward" if args.deterministic else "backward"
+                    print(f"{head},{name},{rates},,", flush=True)
                 del calls, forward, ways
                 torch.cuda.empty_cache()
 

@@ -3,6 +3,7 @@
 """Masks that a GPU has computed: lists that its kernels build, beside those of the host.
 
 PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/device_masks.py [--packs 12] [--csv FILE]
+    [--deterministic]
 Of packs of documents, random blocks and the same as ranges, 64/8 heads of 128: what the device takes to build (a graph
 of eight builds, divided), the host to set a mask, and both passes with lists of either kind, in random turns behind
 other work. Medians over masks; ratios are medians of the ratios of a mask.
@@ -103,11 +104,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--packs", type=int, default=12)
     parser.add_argument("--csv")
+    parser.add_argument("--deterministic", action="store_true", help="buffers of such calls, whose lists have turns")
     arguments = parser.parse_args()
     rng, order = np.random.default_rng(0), random.Random(0)
 
     def buffers_of(rows, **capacity):
-        return [MaskBuffer(rows, rows, HEADS, deterministic=False, **capacity) for _ in range(2)]
+        return [MaskBuffer(rows, rows, HEADS, deterministic=arguments.deterministic, **capacity) for _ in range(2)]
 
     def show(name, rows, figures):
         shape = f"{rows},{rows},1,0,64,8,128,128,bfloat16,sm90,,"

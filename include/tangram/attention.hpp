@@ -242,9 +242,8 @@ class AttnBackend {
   }
 
   /// The same of a mask that lies in the memory of the device, by kernels on `stream`: no host waits for it, and it may
-  /// be captured but for the first time, when it allocates. Only for a buffer of calls that are not deterministic. A
-  /// mask that turns out to be wrong shows nothing, and check_refused() tells. Throws InvalidArgument, before anything
-  /// is enqueued, for what can be seen without the data.
+  /// be captured but for the first time, when it allocates. A mask that turns out to be wrong shows nothing, and
+  /// check_refused() tells. Throws InvalidArgument, before anything is enqueued, for what can be seen without the data.
   virtual void set_mask_data(PreparedMask& /*buffer*/, const MaskData& /*data*/, void* /*stream*/) const {
     throw InvalidArgument("AttnBackend::set_mask_data: needs a backend that has buffers (got another)");
   }

@@ -41,14 +41,16 @@ class TokenAttention {
 
   /// What calls need as their workspace, see AttnWorkspace; 0: none.
   virtual int64_t forward_workspace_bytes(const AttnShape& /*shape*/, int64_t /*topk*/) const { return 0; }
-  virtual int64_t backward_workspace_bytes(const AttnShape& /*shape*/, int64_t /*topk*/) const { return 0; }
+  virtual int64_t backward_workspace_bytes(const AttnShape& /*shape*/, int64_t /*topk*/, bool /*deterministic*/) const {
+    return 0;
+  }
 
   /// Writes out (the dtype of q or float32) and lse. Throws InvalidArgument, CudaError.
   virtual void forward(const AttnShape& shape, const TokenIndices& indices, const AttnForwardArgs& args,
                        void* stream = nullptr) const = 0;
 
-  /// Writes dq, dk and dv (the dtype of q or float32), from out, lse and dout. Not bitwise equal from run to run on a
-  /// GPU; options.deterministic throws InvalidArgument where the backend has no such kernel.
+  /// Writes dq, dk and dv (the dtype of q or float32), from out, lse and dout. On a GPU bitwise equal from run to run
+  /// with options.deterministic alone, which takes more memory (up to about 1 GB) and time.
   virtual void backward(const AttnShape& shape, const TokenIndices& indices, const AttnBackwardArgs& args,
                         void* stream = nullptr) const = 0;
 

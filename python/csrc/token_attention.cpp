@@ -48,7 +48,9 @@ class TokenCalls {
   const AttnShape& shape() const { return shape_; }
   bool on_gpu() const { return backend_->on_gpu(); }
   int64_t forward_workspace_bytes() const { return attention().forward_workspace_bytes(shape_, topk_); }
-  int64_t backward_workspace_bytes() const { return attention().backward_workspace_bytes(shape_, topk_); }
+  int64_t backward_workspace_bytes(bool deterministic) const {
+    return attention().backward_workspace_bytes(shape_, topk_, deterministic);
+  }
 
   void forward(uintptr_t indices, const AttnForwardArgs& args, uintptr_t stream) const {
     const nb::gil_scoped_release release;
@@ -114,7 +116,7 @@ void bind_token_attention(nb::module_& m) {
           },
           "backend"_a, "rows"_a, "heads"_a, "topk"_a, "rows: seqlen_q and seqlen_k. Raises InvalidArgument.")
       .def_prop_ro("forward_workspace_bytes", &TokenCalls::forward_workspace_bytes)
-      .def_prop_ro("backward_workspace_bytes", &TokenCalls::backward_workspace_bytes)
+      .def("backward_workspace_bytes", &TokenCalls::backward_workspace_bytes, "deterministic"_a)
       .def("forward", &forward, "q"_a, "k"_a, "v"_a, "indices"_a, "out"_a, "lse"_a, "options"_a = AttnOptions{},
            "stream"_a = 0, "workspace"_a = Workspace{0, 0},
            "Writes out and lse. indices: address of [seqlen_q, num_heads_kv, topk] int32 in the memory of the backend; "

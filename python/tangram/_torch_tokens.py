@@ -90,7 +90,7 @@ def _gradients(
     dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
     dout = _rows(dout)
     stream = _stream(q)
-    space, place = _workspace.take(calls.backward_workspace_bytes, q, stream)
+    space, place = _workspace.take(calls.backward_workspace_bytes(options.deterministic), q, stream)
     try:
         calls.backward(q, k, v, lists.data_ptr(), out, lse, dout, dq, dk, dv, options, stream, place)
     finally:

@@ -181,8 +181,8 @@ class MaskBuffer:
             window: keys to the left and right of that diagonal, -1: all.
 
         Raises:
-            InvalidArgument: what can be seen without the data; a buffer of deterministic calls, which takes masks from
-                `set` alone; the first such call on a buffer while the stream is being captured.
+            InvalidArgument: what can be seen without the data; the first such call on a buffer while the stream is
+                being captured.
         """
         with Named("MaskBuffer.set_cu_seqlens"):
             q = _integers(self._device, "cu_seqlens_q", cu_seqlens_q)

@@ -47,7 +47,8 @@ def token_attn_func(
         indices: `[seqlen_q, num_heads_kv, topk]` of int32 (int64 is converted), in any order, each key once; -1,
             anywhere, for none.
         softmax_scale: None means `1 / sqrt(head_dim)`. sm_margin: multiprocessors to leave free.
-        deterministic: gradients are bitwise equal from run to run; refused where the backend has no such kernel.
+        deterministic: gradients are bitwise equal from run to run; on a GPU with up to about 1 GB more memory, and in
+            more time.
         backend: None takes the best for the device; "reference" computes on the host.
 
     Returns:

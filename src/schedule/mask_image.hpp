@@ -56,6 +56,7 @@ class ImageLayout {
   int64_t num_q_tiles() const { return num_q_tiles_; }
   /// Tiles of keys, of which each K/V head may have a slab.
   int64_t num_key_tiles() const { return num_key_tiles_; }
+  int64_t num_turn_segments() const { return num_turn_segments_; }  ///< 0: of calls that are not deterministic
 
  private:
   MaskCapacity capacity_;

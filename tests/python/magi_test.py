@@ -228,6 +228,24 @@ def test_flex_flash_attn_func_in_the_order_of_1_0():
         magi.flex_flash_attn_func(*tensors)
 
 
+def test_options_that_choose_kernels_change_nothing():
+    ranges = [[(0, 10), (10, 24)], [(0, 24), (3, 20)]]
+
+    def results(**options):
+        leaves = [x.requires_grad_() for x in flex_operands(2)]
+        out, meta = magi.flex_flash_attn_func(*leaves, *ranges, [1, 3], **options)
+        return [out, meta.lse, *torch.autograd.grad(out.square().sum(), leaves)]
+
+    plain = results()
+    options = {name: True for name in ("auto_range_merge", "range_merge", "swap_ab", "pack_gqa", "cat_gqa")}
+    options |= {name: True for name in ("sparse_load", "block_sparse", "index_attn", "swap_bwd_qk_loop")}
+    options |= {f"disable_{name}_atomic_reduction": True for name in ("fwd", "bwd_dkv", "bwd_dq")}
+    options |= {"profile_mode": True, "ref_block_size": (64, 64), "max_seqlen_q": 14, "max_seqlen_k": 24}
+    for name, value in options.items():
+        for got, want in zip(results(**{name: value}), plain, strict=True):
+            assert torch.equal(got, want), name
+
+
 def test_keys_by_their_indices():
     q, k, v = (x.requires_grad_() for x in flex_operands(3))
     generator = torch.Generator().manual_seed(1)

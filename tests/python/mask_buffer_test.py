@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tangram
+from reference import attention, mask_cells
 from tangram import HeadConfig, InvalidArgument, Mask, MaskBuffer, flex_flash_attn_func
 
 ROWS = 48
@@ -160,6 +161,36 @@ def test_head_groups_have_blocks_of_their_own():
     ]:
         with pytest.raises(InvalidArgument, match=text):
             MaskBuffer(ROWS, ROWS, heads, device="cpu", **options)
+
+
+def test_what_no_row_chose_reaches_nothing():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rng = np.random.default_rng(5)
+    heads = HeadConfig(8, 4, 16, 16, "float32")
+    arrays_of = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (8, 4, 4, 8)]
+    # Of two head groups: a block that chose nothing, one whose first row sees itself alone, blocks that nobody chose.
+    table = np.array([[[0], [-1], [2]], [[0], [1], [-1]]])
+    q, k, v, dout = arrays_of
+    k[16:32, :2] = v[16:32, :2] = k[32:, 2:] = v[32:, 2:] = np.nan
+    for causal in (False, True):
+        masks = [Mask.from_block_indices(ROWS, ROWS, 16, 16, rows, causal=causal) for rows in table]
+        buffer = MaskBuffer(ROWS, ROWS, heads, device="cpu", blocks=16, head_groups=2, slices=12)
+        buffer.set_blocks(table, 16, causal=causal)
+        for mask in (buffer, masks):
+            leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
+            out, _ = flex_flash_attn_func(*leaves, mask)
+            out.backward(torch.from_numpy(dout))
+            for group in range(2):
+                of_q, of_kv = slice(4 * group, 4 * group + 4), slice(2 * group, 2 * group + 2)
+                clean = [np.nan_to_num(x[:, of]) for x, of in ((q, of_q), (k, of_kv), (v, of_kv))]
+                want = attention(*clean, mask_cells(masks[group]), dout=dout[:, of_q])
+                for got, exact in (
+                    (out.detach()[:, of_q], want.out),
+                    (leaves[0].grad[:, of_q], want.dq),
+                    (leaves[1].grad[:, of_kv], want.dk),
+                    (leaves[2].grad[:, of_kv], want.dv),
+                ):
+                    np.testing.assert_allclose(got.numpy(), exact, atol=1e-5)  # float32: sums of up to 32 products
 
 
 def test_typed_ranges_are_masks():

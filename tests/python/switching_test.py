@@ -83,7 +83,7 @@ def test_options_that_choose_kernels_change_nothing():
         "disable_bwd_dkv_atomic_reduction": True,
         "disable_bwd_dq_atomic_reduction": True,
         "range_merge": True,
-        "block_sparse": False,
+        "block_sparse": True,
         "sm_margin": 8,
         "deterministic": True,
         "sink": None,

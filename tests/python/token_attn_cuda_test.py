@@ -70,6 +70,27 @@ def test_agrees_with_float64(heads, dtype):
     tangram.check_token_errors()
 
 
+@pytest.mark.parametrize("heads", [(16, 2), (128, 1)])
+def test_deterministic_gradients_repeat(heads):
+    q, k, v = operands(11, *heads, rows=300)
+    lists = random_lists(12, len(q), heads[1], 70, len(k))
+    indices, dout = torch.from_numpy(lists).cuda(), torch.randn_like(q)
+    wanted = expected(q, k, v, lists, dout)[1:]
+
+    def gradients(attend):
+        return torch.autograd.grad(attend()[0], (q, k, v), dout)
+
+    first = gradients(lambda: token_attn_func(q, k, v, indices, deterministic=True))
+    for got, want, name in zip(first, wanted, ("dq", "dk", "dv"), strict=True):
+        assert_close(got, want, BOUND[torch.bfloat16], name)
+    for attend in (
+        lambda: token_attn_func(q, k, v, indices, deterministic=True),
+        lambda: magi.flex_flash_attn_func(q, k, v, index_attn_indices=indices, deterministic=True),
+    ):
+        for got, want in zip(gradients(attend), first, strict=True):
+            assert torch.equal(got, want)
+
+
 def test_a_graph_takes_the_lists_of_its_day():
     q, k, v = operands(3, 16, 2)
     indices = torch.from_numpy(random_lists(4, len(q), 2, 70, len(k))).cuda()

@@ -42,6 +42,17 @@ def test_keys_that_no_list_names_reach_nothing():
     k[KEYS - 10 :] = v[KEYS - 10 :] = np.nan
     out, _ = token_attn_func(q, k, v, lists)
     assert np.isfinite(out).all()
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    lists[3, 1, 1:] = lists[7, 0, :-1] = -1  # rows that see one key
+    leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
+    dout = np.random.default_rng(5).standard_normal(q.shape).astype(np.float32)
+    token_attn_func(*leaves, torch.from_numpy(lists))[0].backward(torch.from_numpy(dout))
+    clean = [np.nan_to_num(x) for x in (q, k, v)]
+    for head in range(HEADS_KV):
+        want, of_q, of_kv = expected(*clean, lists, head, dout)
+        np.testing.assert_allclose(leaves[0].grad[:, of_q].numpy(), want.dq, atol=1e-5)
+        np.testing.assert_allclose(leaves[1].grad[:, of_kv].numpy(), want.dk, atol=1e-5)
+        np.testing.assert_allclose(leaves[2].grad[:, of_kv].numpy(), want.dv, atol=1e-5)
 
 
 def test_what_does_not_fit_is_refused():

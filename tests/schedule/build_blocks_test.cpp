@@ -17,7 +17,7 @@ namespace {
 Report build_blocks(BuiltImages& images, const Choice& choice, const ImageCase& c) {
   std::vector<std::byte> memory;
   const Blocks blocks = blocks_of(choice, c, memory);
-  return images.build([&](const Build& build) { run_build(build, blocks); });
+  return images.build([&](const TurnBuild& build) { run_build(build, blocks); });
 }
 
 TEST(BuildBlocks, EqualsTheListsOfTheHostBitForBit) {
@@ -104,6 +104,24 @@ TEST(BuildBlocks, RunsThatHaveNoRoomAreRefused) {
   EXPECT_EQ(report.got, 4 * 256);
   EXPECT_EQ(report.other, 2 * 256 + 32 * 11);
   images.expect_as_host({});
+}
+
+TEST(BuildBlocks, TurnsThatHaveNoRoomAreRefused) {
+  const ImageCase c = case_of(512, 640, 8, 1, {.documents = 4, .slices = 40, .deterministic = true});
+  BuiltImages images(c);
+  const Choice good{{0, 3, -1, 4, 1, -1, -1, -1, -1, 0, 1, 2}, 3, 128, false};
+  std::vector<std::byte> memory;
+  const Blocks blocks = blocks_of(good, c, memory);
+  const Report report = images.build([&](TurnBuild build) {
+    build.turns.max_segments = 13;
+    run_build(build, blocks);
+  });
+  EXPECT_EQ(report.problem, Problem::kTurns);
+  EXPECT_EQ(report.got, 14) << "a segment and an end for each of seven runs";
+  EXPECT_EQ(report.other, 13);
+  images.expect_as_host({});
+  EXPECT_EQ(build_blocks(images, good, c).num_refused, 1) << "the next one is taken";
+  images.expect_as_host(slices_of(good, c));
 }
 
 }  // namespace

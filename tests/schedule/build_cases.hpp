@@ -28,8 +28,10 @@ inline std::vector<ImageCase> document_cases() {
           case_of(3000, 3000, 10, 2, both),
           case_of(3000, 3000, 8, 2, {.documents = 80, .passes = AttnPasses::kForward}),
           case_of(3000, 3000, 8, 2, {.documents = 80, .passes = AttnPasses::kBackward}),
+          case_of(3000, 3000, 8, 2, {.documents = 80, .deterministic = true}),
+          case_of(700, 2500, 6, 2, {.documents = 80, .deterministic = true}),
           case_of(0, 500, 2, 1, both),
-          case_of(500, 0, 2, 1, both)};
+          case_of(500, 0, 2, 1, {.documents = 80, .deterministic = true})};
 }
 
 struct Pack {
@@ -98,6 +100,7 @@ inline std::vector<ImageCase> block_cases() {
           case_of(2048, 2048, 4, 4, both),
           case_of(2048, 900, 16, 2, both),
           case_of(700, 2500, 6, 2, both),
+          case_of(2000, 2000, 8, 2, {.documents = 80, .slices = 16'000, .deterministic = true}),
           case_of(2000, 2000, 8, 2, {.documents = 80, .slices = 16'000, .passes = AttnPasses::kForward}),
           case_of(2000, 2000, 8, 2, {.documents = 80, .slices = 16'000, .passes = AttnPasses::kBackward})};
 }

@@ -16,7 +16,7 @@ namespace tangram::schedule::builder {
 namespace {
 
 Report build_documents(BuiltImages& images, const Documents& documents) {
-  return images.build([&](const Build& build) { run_build(build, documents); });
+  return images.build([&](const TurnBuild& build) { run_build(build, documents); });
 }
 
 TEST(BuildDocuments, EqualsTheListsOfTheHostBitForBit) {
@@ -113,6 +113,8 @@ TEST(BuildReport, NamesWhatToChange) {
   EXPECT_EQ(
       text(Problem::kBackwardRuns),
       "MaskBuffer: the mask must fit the buffer, more slices make room (got 50 runs of queries, room for 60" + end);
+  EXPECT_EQ(text(Problem::kTurns),
+            "MaskBuffer: the mask must fit the buffer, more slices make room (got 50 turns of runs, room for 60" + end);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace tangram::schedule::builder {
 namespace {
 
 Report build_ranges(BuiltImages& images, const Ranges& ranges) {
-  return images.build([&](const Build& build) { run_build(build, ranges); });
+  return images.build([&](const TurnBuild& build) { run_build(build, ranges); });
 }
 
 TEST(BuildRanges, EqualsTheListsOfTheHostBitForBit) {
@@ -46,7 +46,9 @@ TEST(BuildRanges, BandsOfOneRectangle) {
 TEST(BuildRanges, SectionsOfANestedMask) {
   for (const auto& [heads_q, heads_kv] : {std::pair{16, 4}, {16, 2}, {12, 4}, {6, 6}, {10, 2}, {14, 2}, {64, 8}}) {
     for (const int32_t rows : {1000, 6000, 12'000, 30'000}) {
-      const ImageCase c = case_of(rows, rows + 1000, heads_q, heads_kv, {.documents = 8});
+      const bool deterministic = rows == 6000 || heads_q == 16;
+      const ImageCase c =
+          case_of(rows, rows + 1000, heads_q, heads_kv, {.documents = 8, .deterministic = deterministic});
       BuiltImages images(c);
       const TypedRanges typed{{0, rows}, {300, 300 + rows}, {1}};
       ASSERT_EQ(build_ranges(images, ranges_of(typed)).problem, Problem::kNone);

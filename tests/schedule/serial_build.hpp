@@ -16,6 +16,7 @@
 #include "schedule/builder/documents.hpp"
 #include "schedule/builder/fill_image.hpp"
 #include "schedule/builder/ranges.hpp"
+#include "schedule/builder/turns.hpp"
 #include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"
 
@@ -57,28 +58,40 @@ inline size_t write_host_image(std::byte* to, const ImageLayout& layout, const I
     for (const AttnSlice& slice : slices.by_keys) keys_first.push_back(schedule::transposed(slice));
     const TileList tiles = build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, c.backward);
     work = make_work_list(tiles, slices.by_rows, s, {}, {},
-                          {.calls = BackwardCalls::kDefault, .given = {}, .by_rule = true});
+                          {.calls = c.capacity.deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault,
+                           .given = {},
+                           .by_rule = true});
   }
   layout.check(forward, work);
   return layout.write(to, forward, work);
 }
 
 /// The steps behind the first one.
-inline void finish_build(const Build& build) {
+inline void finish_build(const TurnBuild& build) {
   const SerialTeam team;
+  const bool has_turns = build.turns.max_segments > 0;
+  const auto visit = [&](int32_t count, const auto& step) {
+    for (int32_t at = 0; has_turns && at < count; ++at) step(team, build, at);
+  };
+  const int32_t key_tiles = build.passes[1].max_tiles;
   for (int pass = 0; pass < 2; ++pass) {
     for (int32_t tile = 0; tile < build.passes[pass].max_tiles; ++tile) count_tile(team, build, pass, tile);
   }
   place_lists(team, build);
+  visit(key_tiles, [](const auto&... of) { order_runs(of...); });
+  visit(build.max_q_tiles, [](const auto&... of) { count_turns(of...); });
+  if (has_turns) place_turns(team, build);
   for (int32_t part = 0; part < num_parts(build); ++part) fill_part(team, build, part);
+  visit(build.max_q_tiles, [](const auto&... of) { list_turns(of...); });
+  visit(key_tiles, [](const auto&... of) { fill_turns(of...); });
 }
 
 /// All steps.
-inline void run_build(const Build& build, const Documents& documents) {
+inline void run_build(const TurnBuild& build, const Documents& documents) {
   begin_documents(SerialTeam(), build, documents);
   finish_build(build);
 }
-inline void run_build(const Build& build, const Blocks& blocks) {
+inline void run_build(const TurnBuild& build, const Blocks& blocks) {
   const SerialTeam team;
   clear_blocks(team, build, blocks, 0, 1);
   for (int64_t entry = 0; entry < int64_t{blocks.lines[0].num_lines} * blocks.width; ++entry) {
@@ -95,7 +108,7 @@ inline void run_build(const Build& build, const Blocks& blocks) {
   finish_build(build);
 }
 
-inline void run_build(const Build& build, const Ranges& ranges) {
+inline void run_build(const TurnBuild& build, const Ranges& ranges) {
   const SerialTeam team;
   begin_ranges(team, build, ranges);
   for (int32_t at = 0; at < ranges.count; ++at) sort_slice(team, build, at);
@@ -133,7 +146,7 @@ class BuiltImages {
   template <class Run>
   Report build(const Run& run) {
     std::memset(built_.data(), 0, layout_.bytes());  // also what lies between arrays
-    const Build build = build_layout_.at(work_.data(), built_.data());
+    const TurnBuild build = build_layout_.at(work_.data(), built_.data());
     run(build);
     return build.state->report;
   }

@@ -146,7 +146,7 @@ def flex_flash_attn_func(
 
     Args:
         index_attn_indices: instead of ranges `[rows of q, K/V heads, n]` int32: rows of keys that a query sees, each
-            once, -1 for none. On a GPU bfloat16 and float16 of head_dim 128 without sink, softcap, deterministic and
+            once, -1 for none. On a GPU bfloat16 and float16 of head_dim 128 without sink, softcap and
             return_max_logits go to tangram.token_attn_func, whose kernels read them. Else they are read on the host,
             which synchronises, and make a slice for each run of keys: slow. q_block_size and k_block_size are 1 then.
         disable_fwd_atomic_reduction, disable_bwd_dkv_atomic_reduction, disable_bwd_dq_atomic_reduction,
@@ -179,10 +179,10 @@ def flex_flash_attn_func(
         q, k, v = (x.to(wanted) for x in (q, k, v))
     if index_attn_indices is not None:
         fixed = deterministic or env.deterministic or _settings.chosen.deterministic
-        plain = sink is None and softcap == 0 and not return_max_logits and not fixed
+        plain = sink is None and softcap == 0 and not return_max_logits
         if plain and _stays_on_gpu(q, k, v, index_attn_indices):
             out, meta = tangram_tokens.token_attn_func(
-                q, k, v, index_attn_indices, softmax_scale=softmax_scale, sm_margin=sm_margin
+                q, k, v, index_attn_indices, softmax_scale=softmax_scale, deterministic=fixed, sm_margin=sm_margin
             )
             return out.to(dtype), meta
         q_ranges = _mask_of(index_attn_indices, k.shape[0])

@@ -29,8 +29,7 @@ class ListBuffer {
   /// Enqueues the copy of the lists. Throws InvalidArgument before that if they do not fit, CudaError.
   void set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream);
   /// Enqueues kernels that build the lists out of data in device memory; may be captured, but for the first time, when
-  /// it allocates. Throws InvalidArgument for a buffer of deterministic calls and for what can be seen without the
-  /// data, CudaError.
+  /// it allocates. Throws InvalidArgument for what can be seen without the data, CudaError.
   void set(const MaskData& data, cudaStream_t stream);
   bool is_set() const { return is_set_; }
   /// Throws InvalidArgument for a mask that the GPU has refused, once, when the host knows of it.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "attn/sm90/backward/device_work_list.hpp"
+#include "attn/sm90/backward/edge_arguments.hpp"
 #include "attn/sm90/backward/launch.hpp"
 #include "attn/sm90/call_workspace.hpp"
 #include "attn/sm90/common/argument_checks.hpp"
@@ -32,7 +33,7 @@ namespace {
 using sm90::check_view;
 using sm90::Sm90Mask;
 using sm90::backward::EdgeParams;
-using sm90::backward::GradType;
+using sm90::backward::grad_type;
 using sm90::backward::Params;
 
 constexpr const char* kFunction = "Sm90Backend::backward";
@@ -110,10 +111,6 @@ void fill_map(sm90::TensorMap& to, const AttnShape& shape, const ConstTensorView
   to = sm90::token_map(view, {static_cast<uint32_t>(rows), 1, panels}, false);
 }
 
-GradType grad_type(const TensorView& view) {
-  return view.dtype == DType::kFloat32 ? GradType::kFloat32 : GradType::kInput;
-}
-
 /// Without softcap, lse / softmax_scale meets q.k. Where that might overflow, scores are too small for any cap to
 /// matter.
 bool takes_softcap(const AttnOptions& options, float softmax_scale) {
@@ -153,21 +150,14 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
 }
 
 void fill_edge(EdgeParams& edge, const AttnShape& shape, const AttnBackwardArgs& args, float softmax_scale) {
-  edge.out = args.out.data;
-  edge.dout = args.dout.data;
-  edge.lse = args.lse;
+  sm90::backward::fill_rows(edge, args);
   edge.delta = args.delta;
   edge.dq = args.dq.data;
-  edge.out_row_stride = args.out.row_stride;
-  edge.out_head_stride = args.out.head_stride;
-  edge.dout_row_stride = args.dout.row_stride;
-  edge.dout_head_stride = args.dout.head_stride;
   edge.dq_row_stride = args.dq.row_stride;
   edge.dq_head_stride = args.dq.head_stride;
   edge.num_heads_q = shape.num_heads_q;
   edge.softmax_scale = softmax_scale;
   edge.lse_factor = takes_softcap(args.options, softmax_scale) ? -std::numbers::log2e_v<float> : -1.0f / softmax_scale;
-  edge.out_float32 = args.delta == nullptr && args.out.dtype == DType::kFloat32;
   edge.dq_type = grad_type(args.dq);
   edge.accumulate_dq = args.accumulate_dq;
   edge.head_dim = shape.head_dim;

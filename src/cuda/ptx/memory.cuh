@@ -33,6 +33,14 @@ __device__ __forceinline__ void add_release(int32_t* address, int32_t value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+/// Stores four float32 to global memory at `address`, aligned to 16 bytes. Not moved among matmuls, which would cost
+/// registers.
+__device__ __forceinline__ void store_f32x4(float4* address, const float4& value) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(value.x), "f"(value.y), "f"(value.z),
+               "f"(value.w)
+               : "memory");
+}
+
 /// Adds four float32 to global memory at `address`, aligned to 16 bytes; each addition is atomic, in no order.
 __device__ __forceinline__ void reduce_add_f32x4(float4* address, const float4& value) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(value.x), "f"(value.y),

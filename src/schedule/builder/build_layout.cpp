@@ -3,7 +3,8 @@
 
 #include "schedule/builder/build_layout.hpp"
 
-#include "core/require.hpp"
+#include <algorithm>
+
 #include "core/rounding.hpp"
 #include "schedule/dealing_by_rule.hpp"
 
@@ -12,9 +13,7 @@ namespace tangram::schedule::builder {
 BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const TileShape& forward,
                          const TileShape& backward, const MaskCapacity& capacity, const GpuModel& gpu)
     : image_(image) {
-  require(!capacity.deterministic,
-          "MaskBuffer: masks of deterministic calls must be made on the host, by set() (got deterministic=true)");
-  Build& build = build_;
+  TurnBuild& build = build_;
   build.has_forward = capacity.passes != AttnPasses::kBackward;
   build.has_backward = capacity.passes != AttnPasses::kForward;
   build.max_slices = static_cast<int32_t>(capacity.slices == 0 ? capacity.documents : capacity.slices);
@@ -26,6 +25,7 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
   build.cached_together = cached.together == 0 ? shape.num_heads_kv * cached.pieces : cached.together;
   build.max_q_tiles = static_cast<int32_t>(image.num_q_tiles());
   build.items_offset = static_cast<int64_t>(image.backward_items());
+  build.turns.max_segments = static_cast<int32_t>(std::min<int64_t>(image.num_turn_segments(), INT32_MAX));
   const auto pass = [&](const TileShape& tile, int64_t rows, int64_t keys, int64_t tiles, int64_t runs) {
     Pass result;
     result.num_rows = static_cast<int32_t>(rows);
@@ -47,7 +47,7 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
 }
 
 template <class Place>
-void BuildLayout::place(Build& build, const Place& place) const {
+void BuildLayout::place(TurnBuild& build, const Place& place) const {
   const auto take = [&](auto*& pointer, int64_t count) { place(pointer, count, sizeof(*pointer)); };
   const int64_t slices = build.max_slices;
   take(build.state, 1);
@@ -79,10 +79,17 @@ void BuildLayout::place(Build& build, const Place& place) const {
   take(build.longest, q_tiles + 2);
   take(build.group_place, q_tiles + 2);
   take(build.shares, build.passes[1].max_tiles);
+  Turns& turns = build.turns;
+  if (turns.max_segments == 0) return;
+  take(turns.dealt, build.passes[1].max_runs);
+  take(turns.first_dealt, build.passes[1].max_tiles);
+  take(turns.first_segment, build.passes[1].max_runs + 1);
+  take(turns.num_listed, build.passes[1].max_runs);
+  take(turns.listed, turns.max_segments);
 }
 
-Build BuildLayout::at(std::byte* memory, std::byte* image) const {
-  Build build = build_;
+TurnBuild BuildLayout::at(std::byte* memory, std::byte* image) const {
+  TurnBuild build = build_;
   size_t end = 0;
   place(build, [&](auto& pointer, int64_t count, size_t size) {
     end = round_up(end, 256);
@@ -101,6 +108,7 @@ Build BuildLayout::at(std::byte* memory, std::byte* image) const {
   in_image(build.run_tiles, image_.run_tiles());
   in_image(build.items, image_.backward_items());
   in_image(build.intervals, image_.intervals());
+  in_image(build.turns.segments, image_.turn_segments());
   return build;
 }
 

@@ -17,7 +17,7 @@ namespace tangram::schedule::builder {
 /// Of the images of a layout: sizes follow from shape and capacity alone.
 class BuildLayout {
  public:
-  /// `forward`, `backward`: as those of the layout. Throws InvalidArgument for a capacity of deterministic calls.
+  /// `forward`, `backward`: as those of the layout.
   BuildLayout(const ImageLayout& image, const AttnShape& shape, const TileShape& forward, const TileShape& backward,
               const MaskCapacity& capacity, const GpuModel& gpu);
 
@@ -26,14 +26,14 @@ class BuildLayout {
   int64_t max_slices() const { return build_.max_slices; }
 
   /// With these two pieces of memory, aligned to 256.
-  Build at(std::byte* memory, std::byte* image) const;
+  TurnBuild at(std::byte* memory, std::byte* image) const;
 
  private:
   template <class Place>
-  void place(Build& build, const Place& place) const;
+  void place(TurnBuild& build, const Place& place) const;
 
   ImageLayout image_;
-  Build build_;  // without pointers
+  TurnBuild build_;  // without pointers
   size_t bytes_ = 0;
 };
 

@@ -33,6 +33,7 @@ enum class Problem : int32_t {
   kKeyTiles,
   kForwardRuns,
   kBackwardRuns,
+  kTurns,
 };
 
 /// What the host hears of masks that were refused: how many there were, and of the last one why.
@@ -135,6 +136,28 @@ struct Build {
   Item* items = nullptr;
   RowInterval* intervals = nullptr;  ///< the begin of the image
   int64_t items_offset = 0;
+};
+
+/// The query tiles [first, end) that a run of the backward pass visits.
+struct DealtRun {
+  int32_t first = 0, end = 0;
+};
+
+/// What deterministic calls want besides, see turns.hpp. Runs are those of the items of one head, in the order in which
+/// these are dealt, and in an item in that of its walk.
+struct Turns {
+  int32_t max_segments = 0;          ///< 0: of other calls
+  DealtRun* dealt = nullptr;         ///< [max_runs]
+  int32_t* first_dealt = nullptr;    ///< [max_tiles] the first run of a key tile
+  int32_t* first_segment = nullptr;  ///< [max_runs + 1] how many of each run, then where they begin
+  int32_t* num_listed = nullptr;     ///< [max_runs]
+  TurnSegment* listed = nullptr;     ///< [max_segments] those of a run beside each other, in any order
+  TurnSegment* segments = nullptr;   ///< the begin of the image
+};
+
+/// Kernels of all calls take the part that they have in common.
+struct TurnBuild : Build {
+  Turns turns;
 };
 
 /// What State::first_problem is of one: the first in order has the least.

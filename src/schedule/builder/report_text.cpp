@@ -61,6 +61,7 @@ std::string begin_of(const Report& report) {
     case Problem::kKeyTiles: return of_room(report, "documents", "tiles of keys");
     case Problem::kForwardRuns: return of_room(report, "slices", "runs of keys");
     case Problem::kBackwardRuns: return of_room(report, "slices", "runs of queries");
+    case Problem::kTurns: return of_room(report, "slices", "turns of runs");
   }
   return "MaskBuffer: masks must be known to this version (got another problem";
 }

@@ -32,6 +32,11 @@ struct SerialTeam {
     total = value;
     return 0;
   }
+  /// How many members of smaller rank bring true; `total` of all.
+  int32_t count_before(bool value, int32_t& total) const {
+    total = value ? 1 : 0;
+    return 0;
+  }
   // Changes of memory that several teams make at once; those that return something return what was there.
   static int32_t add(int32_t* at, int32_t value) {
     const int32_t old = *at;

@@ -17,6 +17,7 @@
 #include "schedule/build_cases.hpp"
 #include "schedule/serial_build.hpp"
 #include "support/message_of.hpp"
+#include "support/relative_error.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_buffer.hpp"
 
@@ -202,9 +203,11 @@ TEST_F(Sm90BuildLists, BlocksAttendAsTheirMaskDoes) {
   test::RandomAttention r = test::make_random(config(), {AttnSlice::causal({0, kRows}, {0, kRows})}, 2);
   test::OnDevice device(r);
   std::mt19937 rng(10);
-  for (const int32_t block : {128, 64}) {
+  for (const auto& [block, deterministic] : {std::pair{128, false}, {64, false}, {64, true}}) {
     const auto rows = static_cast<int32_t>(kRows / block);
-    MaskBuffer buffer(r.config.shape, {.documents = 8, .slices = int64_t{rows} * (rows / 4)}, backend_);
+    device.backward.options.deterministic = deterministic;
+    MaskBuffer buffer(r.config.shape,
+                      {.documents = 8, .slices = int64_t{rows} * (rows / 4), .deterministic = deterministic}, backend_);
     std::vector<int32_t> indices;
     std::vector<int32_t> all(static_cast<size_t>(rows));
     for (int32_t row = 0; row < rows; ++row) {
@@ -222,9 +225,20 @@ TEST_F(Sm90BuildLists, BlocksAttendAsTheirMaskDoes) {
     device.fetch();
     const HostTensor dk = r.dk.clone();
     const std::vector<float> lse = r.lse;
+    if (deterministic) {
+      const HostTensor dq = r.dq.clone();
+      device.poison_outputs();
+      buffer.forward(device.forward, stream_);
+      buffer.backward(device.backward, stream_);
+      test::wait_for_device();
+      device.fetch();
+      EXPECT_EQ(support::relative_error(r.dq, dq), 0) << "again";
+      EXPECT_EQ(support::relative_error(r.dk, dk), 0) << "again";
+    }
     const Mask mask = mask_from_block_indices(
         {.seqlen_q = kRows, .seqlen_k = kRows, .block_q = block, .block_k = block, .indices = indices, .causal = true});
-    MaskBuffer of_host(r.config.shape, {.documents = 64, .slices = int64_t{rows} * rows}, backend_);
+    MaskBuffer of_host(r.config.shape,
+                       {.documents = 64, .slices = int64_t{rows} * rows, .deterministic = deterministic}, backend_);
     of_host.set(mask, stream_);
     device.poison_outputs();
     of_host.forward(device.forward, stream_);

@@ -189,9 +189,31 @@ TEST(MaskBuffer, DocumentsInDeviceMemoryAreBuiltByKernelsAlone) {
   EXPECT_NE(many.find("more documents make room (got 129 documents, room for 128)"), std::string::npos) << many;
   EXPECT_THROW(buffer.set_cu_seqlens({.documents = 1}), InvalidArgument) << "no list";
   EXPECT_THROW(buffer.set_cu_seqlens({.q = ends.data(), .documents = 2, .window = {-2, 0}}), InvalidArgument);
-  MaskBuffer deterministic(kShape, {.deterministic = true}, backend);
-  const std::string turns = support::message_of([&] { deterministic.set_cu_seqlens(documents); });
-  EXPECT_NE(turns.find("must be made on the host, by set()"), std::string::npos) << turns;
+}
+
+TEST(MaskBuffer, TurnsOfDeterministicCallsAreBuiltByKernelsAlone) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  MaskBuffer buffer(kShape, {.documents = 128, .deterministic = true}, backend);
+  const std::vector<int32_t> ends{0, 100, static_cast<int32_t>(kRows)};
+  const CuSeqlens documents{.q = ends.data(), .documents = 2, .causal = true};
+  buffer.set_cu_seqlens(documents);
+  for (const bool captured : {false, true}) {
+    testing::set_captured(captured);
+    const RuntimeCounts before = runtime_counts();
+    buffer.set_cu_seqlens(documents);
+    const RuntimeCounts made = since(before);
+    EXPECT_EQ(made.launches, 4 + 5);
+    EXPECT_EQ(made.copies, 1) << "what was refused";
+    EXPECT_EQ(made.allocations + made.host_allocations + made.frees + made.waits + made.device_queries, 0);
+    operands.step(buffer);
+  }
+  testing::set_captured(false);
+  MaskBuffer forward_alone(kShape, {.documents = 128, .deterministic = true, .passes = AttnPasses::kForward}, backend);
+  forward_alone.set_cu_seqlens(documents);
+  const RuntimeCounts before = runtime_counts();
+  forward_alone.set_cu_seqlens(documents);
+  EXPECT_EQ(since(before).launches, 4) << "no turns";
 }
 
 TEST(MaskBuffer, BlocksInDeviceMemoryAreBuiltByKernelsAlone) {

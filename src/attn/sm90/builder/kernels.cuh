@@ -19,6 +19,12 @@
 //   place_lists      one block   where each tile writes; how items of the backward pass are dealt
 //   fill_image       warps       runs, intervals, items, query tiles
 //
+//   order_runs       warps       and of deterministic calls, between the last two: runs as they are dealt,
+//   count_turns      warps       how many segments of turns each has,
+//   place_turns      one block   where they go;
+//   list_turns       warps       behind all: the segments
+//   fill_turns       warps       in order
+//
 // What they do is in src/schedule/builder, and the same on the host. None lets its successor start early: kernels that
 // read lists do so before they wait.
 #pragma once
@@ -30,6 +36,7 @@
 #include "schedule/builder/fill_image.hpp"
 #include "schedule/builder/pack_tile.hpp"
 #include "schedule/builder/ranges.hpp"
+#include "schedule/builder/turns.hpp"
 
 namespace tangram::sm90::builder {
 
@@ -115,6 +122,28 @@ __global__ void __launch_bounds__(kThreads, 1) place_lists_kernel(const __grid_c
 __global__ void __launch_bounds__(kWarpThreads) fill_image_kernel(const __grid_constant__ Build build) {
   const int32_t warp = warp_of_grid();
   if (warp < schedule::builder::num_parts(build)) schedule::builder::fill_part(WarpTeam(), build, warp);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) order_runs_kernel(const __grid_constant__ TurnBuild build) {
+  schedule::builder::order_runs(WarpTeam(), build, warp_of_grid());
+}
+
+__global__ void __launch_bounds__(kWarpThreads) count_turns_kernel(const __grid_constant__ TurnBuild build) {
+  schedule::builder::count_turns(WarpTeam(), build, warp_of_grid());
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) place_turns_kernel(const __grid_constant__ TurnBuild build) {
+  __shared__ int64_t words[32];
+  schedule::builder::place_turns(BlockTeam<kThreads>(words), build);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) list_turns_kernel(const __grid_constant__ TurnBuild build) {
+  schedule::builder::list_turns(WarpTeam(), build, warp_of_grid());
+}
+
+__global__ void __launch_bounds__(kWarpThreads) fill_turns_kernel(const __grid_constant__ TurnBuild build) {
+  schedule::builder::fill_turns(WarpTeam(), build, warp_of_grid());
 }
 
 }  // namespace tangram::sm90::builder

@@ -10,14 +10,14 @@
 namespace tangram::sm90::builder {
 
 /// Builds the image of packed documents, in stream order. Throws CudaError.
-void launch_build(const Build& build, const Documents& documents, cudaStream_t stream);
+void launch_build(const TurnBuild& build, const Documents& documents, cudaStream_t stream);
 /// Likewise of chosen blocks.
-void launch_build(const Build& build, const Blocks& blocks, cudaStream_t stream);
+void launch_build(const TurnBuild& build, const Blocks& blocks, cudaStream_t stream);
 
 /// Likewise of chosen blocks for kernels that gather.
 void launch_build(const BlockBuild& build, const BlockLists& lists, cudaStream_t stream);
 
 /// Likewise of any typed ranges.
-void launch_build(const Build& build, const Ranges& ranges, cudaStream_t stream);
+void launch_build(const TurnBuild& build, const Ranges& ranges, cudaStream_t stream);
 
 }  // namespace tangram::sm90::builder

@@ -17,6 +17,7 @@ using schedule::builder::Blocks;
 using schedule::builder::Build;
 using schedule::builder::Documents;
 using schedule::builder::Ranges;
+using schedule::builder::TurnBuild;
 
 struct DocumentParams {
   Build build;

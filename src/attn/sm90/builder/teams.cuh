@@ -58,6 +58,11 @@ struct WarpTeam : DeviceAtomics {
     total = __shfl_sync(kAllLanes, sum, 31);
     return sum - value;
   }
+  __device__ int32_t count_before(bool value, int32_t& total) const {
+    const uint32_t lanes = __ballot_sync(kAllLanes, value);
+    total = __popc(lanes);
+    return __popc(lanes & ((1u << rank()) - 1));
+  }
 };
 
 /// All threads of a block; `words`: 32 in shared memory.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "attn/sm90/backward/edge_arguments.hpp"
 #include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/prepared_mask.hpp"
@@ -14,10 +15,6 @@
 
 namespace tangram::sm90::query_backward {
 namespace {
-
-GradType grad_type(const TensorView& view) {
-  return view.dtype == DType::kFloat32 ? GradType::kFloat32 : GradType::kInput;
-}
 
 float softmax_scale_of(const AttnBackwardArgs& args) {
   return args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(args.q.dim)));
@@ -37,26 +34,6 @@ void fill_maps(Params& params, const AttnShape& shape, const AttnBackwardArgs& a
   }
 }
 
-void fill_edge(EdgeParams& edge, const AttnBackwardArgs& args) {
-  edge.out = args.out.data;
-  edge.dout = args.dout.data;
-  edge.lse = args.lse;
-  edge.delta = args.delta;
-  edge.dk = args.dk.data;
-  edge.dv = args.dv.data;
-  edge.out_row_stride = args.out.row_stride;
-  edge.out_head_stride = args.out.head_stride;
-  edge.dout_row_stride = args.dout.row_stride;
-  edge.dout_head_stride = args.dout.head_stride;
-  edge.dk_row_stride = args.dk.row_stride;
-  edge.dk_head_stride = args.dk.head_stride;
-  edge.dv_row_stride = args.dv.row_stride;
-  edge.dv_head_stride = args.dv.head_stride;
-  edge.softmax_scale = softmax_scale_of(args);
-  edge.out_float32 = args.delta == nullptr && args.out.dtype == DType::kFloat32;
-  edge.dkv_type = grad_type(args.dk);
-}
-
 }  // namespace
 
 bool takes(const AttnBackwardArgs& args, bool late_keys) {
@@ -72,11 +49,14 @@ void enqueue(const GroupListView& lists, const AttnShape& shape, const AttnBackw
   EdgeParams edge{};
   fill(params, edge, lists, shape, workspace);
   fill_maps(params, shape, args);
-  fill_edge(edge, args);
+  backward::fill_rows(edge, args);
+  backward::fill_key_gradients(edge, args);
+  edge.delta = args.delta;
+  edge.softmax_scale = softmax_scale_of(args);
   params.dq = args.dq.data;
   params.dq_row_stride = args.dq.row_stride;
   params.dq_head_stride = args.dq.head_stride;
-  params.dq_type = grad_type(args.dq);
+  params.dq_type = backward::grad_type(args.dq);
   params.softmax_scale = edge.softmax_scale;
   params.scale_log2 = params.softmax_scale * std::numbers::log2e_v<float>;
   const int64_t free_sms = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);

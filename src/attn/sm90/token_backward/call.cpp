@@ -9,6 +9,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "attn/sm90/backward/edge_arguments.hpp"
 #include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/token_backward/launch.hpp"
@@ -24,9 +25,14 @@ constexpr int64_t kListBytes = int64_t{256} << 20;
 constexpr int64_t kLeastItems = 1024;
 constexpr int64_t kEntryBytes = sizeof(int32_t) + sizeof(uint16_t);
 
+// Of deterministic calls, what items of a part store: so much, or of kLeastOrdered items.
+constexpr int64_t kShareBytes = int64_t{1} << 30;
+constexpr int64_t kLeastOrdered = 32;
+constexpr int64_t kMultiprocessors = 132;  // of a Hopper GPU
+
 /// Fewer queries an item where there would be too few items to keep the multiprocessors of a Hopper GPU busy.
 Packing packing_of_call(const AttnShape& shape) {
-  constexpr int64_t kBusyItems = 2 * 132;
+  constexpr int64_t kBusyItems = 2 * kMultiprocessors;
   Packing packing = packing_of(shape.num_heads_q / shape.num_heads_kv);
   const int64_t groups = int64_t{shape.num_heads_kv} * packing.parts;
   while (packing.tokens > 1 && shape.seqlen_q * groups < kBusyItems * packing.tokens) packing.tokens /= 2;
@@ -34,21 +40,35 @@ Packing packing_of_call(const AttnShape& shape) {
 }
 
 struct Sizes {
+  bool ordered;  // deterministic
   Packing packing;
   int64_t items_per_group, items, capacity, items_of_part, num_parts;
 
-  Sizes(const AttnShape& shape, int64_t topk)
-      : packing(packing_of_call(shape)),
-        items_per_group((shape.seqlen_q + packing.tokens - 1) / packing.tokens),
-        items(items_per_group * shape.num_heads_kv * packing.parts),
-        capacity(has_lists() ? std::min(shape.seqlen_k, packing.tokens * topk) : 0),
-        items_of_part(items) {
+  Sizes(const AttnShape& shape, int64_t topk, bool deterministic)
+      : ordered(deterministic), packing(packing_of_call(shape)), capacity(capacity_of(shape, topk)) {
+    // Shares of fewer queries take less memory, and more items are at work.
+    while (ordered && packing.tokens > 1 && shares_at_once(shape) < kMultiprocessors) {
+      packing.tokens /= 2;
+      capacity = capacity_of(shape, topk);
+    }
+    items_per_group = (shape.seqlen_q + packing.tokens - 1) / packing.tokens;
+    items = items_per_group * shape.num_heads_kv * packing.parts;
+    items_of_part = items;
     if (capacity > 0) {
-      items_of_part = std::min(items, std::max(kListBytes / (capacity * kEntryBytes), kLeastItems));
+      const int64_t lists = std::max(kListBytes / (capacity * kEntryBytes), kLeastItems);
+      items_of_part = std::min(items, ordered ? std::max(shares_at_once(shape), kLeastOrdered) : lists);
     }
     num_parts = items == 0 ? 0 : (items + items_of_part - 1) / items_of_part;
   }
-  bool has_lists() const { return packing.tokens > 1; }
+  bool has_lists() const { return ordered || packing.tokens > 1; }
+
+ private:
+  int64_t capacity_of(const AttnShape& shape, int64_t topk) const {
+    return has_lists() ? std::min(shape.seqlen_k, packing.tokens * topk) : 0;
+  }
+  int64_t shares_at_once(const AttnShape& shape) const {
+    return kShareBytes / std::max<int64_t>(2 * capacity * shape.head_dim * static_cast<int64_t>(sizeof(float)), 1);
+  }
 };
 
 struct CallLayout {
@@ -57,6 +77,7 @@ struct CallLayout {
   uint16_t* row_blocks;
   ListHead* heads;
   uint8_t* nans;
+  float* shares[2] = {};
   size_t bytes;
 
   CallLayout(const AttnShape& shape, const Sizes& sizes, void* workspace) {
@@ -70,29 +91,17 @@ struct CallLayout {
     heads = layout.take<ListHead>(listed);
     nans = layout.take<uint8_t>(
         static_cast<size_t>(sizes.has_lists() ? 2 * shape.num_heads_kv * ((shape.seqlen_k + 7) / 8) : 0));
+    for (float*& share : shares) {
+      if (sizes.ordered) share = layout.take<float>(listed * static_cast<size_t>(sizes.capacity * shape.head_dim));
+    }
     bytes = layout.bytes();
   }
 };
 
-GradType grad_type(const TensorView& view) {
-  return view.dtype == DType::kFloat32 ? GradType::kFloat32 : GradType::kInput;
-}
-
 EdgeParams edge_of(const AttnShape& shape, const Sizes& sizes, const AttnBackwardArgs& args) {
   EdgeParams edge{};
-  edge.out = args.out.data;
-  edge.dout = args.dout.data;
-  edge.lse = args.lse;
-  edge.dk = args.dk.data;
-  edge.dv = args.dv.data;
-  edge.out_row_stride = args.out.row_stride;
-  edge.out_head_stride = args.out.head_stride;
-  edge.dout_row_stride = args.dout.row_stride;
-  edge.dout_head_stride = args.dout.head_stride;
-  edge.dk_row_stride = args.dk.row_stride;
-  edge.dk_head_stride = args.dk.head_stride;
-  edge.dv_row_stride = args.dv.row_stride;
-  edge.dv_head_stride = args.dv.head_stride;
+  backward::fill_rows(edge, args);
+  backward::fill_key_gradients(edge, args);
   edge.packing = sizes.packing;
   edge.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
   edge.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
@@ -100,8 +109,6 @@ EdgeParams edge_of(const AttnShape& shape, const Sizes& sizes, const AttnBackwar
   edge.items_per_group = static_cast<int32_t>(sizes.items_per_group);
   edge.num_parts = static_cast<int32_t>(sizes.num_parts);
   edge.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
-  edge.out_float32 = args.out.dtype == DType::kFloat32;
-  edge.dkv_type = grad_type(args.dk);
   return edge;
 }
 
@@ -133,7 +140,7 @@ void fill_tensors(Params& params, const AttnBackwardArgs& args) {
   params.dq = args.dq.data;
   params.dq_row_stride = args.dq.row_stride;
   params.dq_head_stride = args.dq.head_stride;
-  params.dq_type = grad_type(args.dq);
+  params.dq_type = backward::grad_type(args.dq);
 }
 
 }  // namespace
@@ -145,22 +152,24 @@ std::string refusal(const AttnShape& shape, int64_t topk) {
   }
   // Items, rows of sums, and places in lists are 32-bit numbers.
   constexpr int64_t kMost = (int64_t{1} << 31) - 65536;
-  const Sizes sizes(shape, topk);
-  if (sizes.items > kMost || shape.num_heads_kv * shape.seqlen_k > kMost || shape.seqlen_k >= kNanInK ||
-      sizes.items_of_part * sizes.capacity > kMost || topk > kMost) {
-    return fmt::format("lists of fewer than 2^31 keys (got seqlen_q={}, seqlen_k={}, topk={})", shape.seqlen_q,
-                       shape.seqlen_k, topk);
+  for (const bool deterministic : {false, true}) {
+    const Sizes sizes(shape, topk, deterministic);
+    if (sizes.items > kMost || shape.num_heads_kv * shape.seqlen_k > kMost || shape.seqlen_k >= kNanInK ||
+        sizes.items_of_part * sizes.capacity > kMost || topk > kMost) {
+      return fmt::format("lists of fewer than 2^31 keys (got seqlen_q={}, seqlen_k={}, topk={})", shape.seqlen_q,
+                         shape.seqlen_k, topk);
+    }
   }
   return {};
 }
 
-int64_t workspace_bytes(const AttnShape& shape, int64_t topk) {
-  return static_cast<int64_t>(CallLayout(shape, Sizes(shape, topk), nullptr).bytes);
+int64_t workspace_bytes(const AttnShape& shape, int64_t topk, bool deterministic) {
+  return static_cast<int64_t>(CallLayout(shape, Sizes(shape, topk, deterministic), nullptr).bytes);
 }
 
 void check_taken(const AttnBackwardArgs& args) {
-  require(!args.options.deterministic,
-          "Sm90Tokens::backward: gradients over token indices are summed in any order (got deterministic=true)");
+  require(!args.options.deterministic || args.q.dim == kOrderedHeadDim,
+          "Sm90Tokens::backward: deterministic calls must be of head_dim {} (got {})", kOrderedHeadDim, args.q.dim);
   for (const ConstTensorView& view : {args.k, args.v}) {
     require(view.row_stride < int64_t{1} << 30,
             "Sm90Tokens::backward: rows of k and v must be less than 2^30 elements apart (got {})", view.row_stride);
@@ -169,7 +178,7 @@ void check_taken(const AttnBackwardArgs& args) {
 
 void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBackwardArgs& args, const int32_t* counts,
              void* workspace, cudaStream_t stream) {
-  const Sizes sizes(shape, indices.topk);
+  const Sizes sizes(shape, indices.topk, args.options.deterministic);
   const CallLayout layout(shape, sizes, workspace);
   Call call{};
   call.edge = edge_of(shape, sizes, args);
@@ -194,6 +203,8 @@ void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBack
   call.params.dv_sums = layout.sums + shape.num_heads_kv * shape.seqlen_k * shape.head_dim;
   call.params.softmax_scale = call.edge.softmax_scale;
   call.params.scale_log2 = call.edge.softmax_scale * std::numbers::log2e_v<float>;
+  // Of no keys nothing is stored, and the sums are as empty.
+  if (sizes.ordered) call.shares[0] = layout.shares[0], call.shares[1] = layout.shares[1];
   call.items_of_part = static_cast<int32_t>(sizes.items_of_part);
   call.num_ctas = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   launch(shape.dtype == DType::kFloat16, shape.head_dim, call, stream);

@@ -18,9 +18,9 @@ namespace tangram::sm90::token_backward {
 std::string refusal(const AttnShape& shape, int64_t topk);
 
 /// Besides the counts, aligned to 256 bytes.
-int64_t workspace_bytes(const AttnShape& shape, int64_t topk);
+int64_t workspace_bytes(const AttnShape& shape, int64_t topk, bool deterministic);
 
-/// Throws InvalidArgument for what these kernels do not take, as long as nothing is enqueued: deterministic calls.
+/// Throws InvalidArgument for what these kernels do not take, as long as nothing is enqueued.
 void check_taken(const AttnBackwardArgs& args);
 
 /// Enqueues the kernels. Arguments have been checked: check_tokens, check_taken, tensors that lie as TMA loads them

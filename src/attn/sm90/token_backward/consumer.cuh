@@ -27,8 +27,9 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
 
   using Base::Base;
 
-  // Rows of sums that this thread adds to in the current step, or -1: of its first key, of that of the thread 4 further
-  // or before, of its second key, and so on. As long as dk of a step is not added, they are those of that step.
+  // Rows of sums (or, kOrdered, of what is stored) that this thread adds to in the current step, or -1: of its first
+  // key, of that of the thread 4 further or before, of its second key, and so on. As long as dk of a step is not added,
+  // they are those of that step.
   int32_t sum_rows[4];
 
   /// Adds a panel of dk or dv to the sums of their keys. A quad has 256 bytes of each of its two rows; of what lies in
@@ -52,7 +53,11 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
         }
         const auto add = [&](int32_t row, const float(&x)[4]) {
           float* const at = columns + int64_t{row} * kHeadDim + j * 32;
-          if (row >= 0) ptx::reduce_add_f32x4(reinterpret_cast<float4*>(at), {x[0], x[1], x[2], x[3]});
+          if constexpr (Traits::kOrdered) {
+            if (row >= 0) ptx::store_f32x4(reinterpret_cast<float4*>(at), {x[0], x[1], x[2], x[3]});
+          } else {
+            if (row >= 0) ptx::reduce_add_f32x4(reinterpret_cast<float4*>(at), {x[0], x[1], x[2], x[3]});
+          }
         };
         add(sum_rows[r * 2], own);
         add(sum_rows[r * 2 + 1], other);
@@ -72,12 +77,16 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const auto at = static_cast<int32_t>(self / 32 * 16 + self % 32 / 4) + r * 8;
-      const int32_t key = step_key(params.lists, message, at);
+      const int32_t key = step_key<Traits>(params.lists, message, at);
       row_blocks[r] = key >= 0 ? kAllBlocks : 0;
-      if (params.lists.packing.tokens > 1 && key >= 0) {
+      if (has_lists<Traits>(params.lists) && key >= 0) {
         row_blocks[r] = __ldg(params.lists.row_blocks + message.first + at);
       }
-      sum_rows[r * 2] = key >= 0 ? first_row + (key & ~(kNanInK | kNanInV)) : -1;
+      if constexpr (Traits::kOrdered) {
+        sum_rows[r * 2] = key >= 0 ? static_cast<int32_t>(message.first) + at : -1;
+      } else {
+        sum_rows[r * 2] = key >= 0 ? first_row + (key & ~(kNanInK | kNanInV)) : -1;
+      }
       sum_rows[r * 2 + 1] = __shfl_xor_sync(0xffffffff, sum_rows[r * 2], 4);
     }
     masked = __any_sync(0xffffffff, (row_blocks[0] & row_blocks[1]) != kAllBlocks);

@@ -15,16 +15,18 @@ struct Call {
   EdgeParams edge;
   Params params;
   int32_t items_of_part;
-  int32_t num_ctas;  ///< at most; of the main kernel
+  int32_t num_ctas;       ///< at most; of the main kernel
+  float* shares[2] = {};  ///< of deterministic calls: CollectParams::shares of a part; else null
 };
 
-/// Launches the kernels of one backward call. `half`: float16 instead of bfloat16; head_dim is 64 or 128. Throws
-/// CudaError naming the kernel.
+/// Launches the kernels of one backward call. `half`: float16 instead of bfloat16; head_dim is 64 or 128, of
+/// deterministic calls 128. Throws CudaError naming the kernel.
 void launch(bool half, int head_dim, const Call& call, cudaStream_t stream);
 
 // Each in a translation unit of its own.
 void launch_bf16(int head_dim, const Call& call, cudaStream_t stream);
 void launch_f16(int head_dim, const Call& call, cudaStream_t stream);
 void launch_lists(const ListParams& params, int32_t num_items, cudaStream_t stream);
+void launch_collect(const CollectParams& params, cudaStream_t stream);
 
 }  // namespace tangram::sm90::token_backward

@@ -14,6 +14,7 @@ using query_backward::kKeys;
 using query_backward::kRows;
 using query_backward::kStatsFloats;
 
+inline constexpr int kOrderedHeadDim = 128;            // of deterministic calls
 inline constexpr int kBlockRows = 8;                   // a bit of an entry stands for so many rows of an item
 inline constexpr int kRowBlocks = kRows / kBlockRows;  // and there are so many
 
@@ -70,7 +71,8 @@ struct Params {
   int32_t key_row_bytes[2];
   ListParams lists;    ///< of items of one query: indices and counts, no more
   const float* stats;  ///< of all items, kStatsFloats each
-  float* dk_sums;      ///< [num_heads_kv, seqlen_k, head_dim], columns as sum_column has them; zeros before
+  float* dk_sums;      ///< [num_heads_kv, seqlen_k, head_dim], columns as sum_column has them; zeros before. Of
+                       ///< deterministic calls CollectParams::shares
   float* dv_sums;
   int32_t* ticket;  ///< zero before
   void* dq;
@@ -79,6 +81,14 @@ struct Params {
   float softmax_scale;
   float scale_log2;  ///< softmax_scale * log2(e)
   GradType dq_type;
+};
+
+/// Deterministic calls: adds what the items of a part gave to their keys to the sums.
+struct CollectParams {
+  ListParams lists;
+  const float* shares[2];  ///< dk, dv: [num_items, capacity, head_dim], columns as those of sums; a row for each entry
+  float* sums[2];          ///< as Params::dk_sums, dv_sums of other calls
+  int32_t num_items;       ///< of the part
 };
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dk and dv from the sums.

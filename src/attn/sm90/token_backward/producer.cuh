@@ -29,7 +29,7 @@ struct Planner {
     first = 0;
     if (in_part >= params.num_items) return;
     const ListParams& lists = params.lists;
-    if (lists.packing.tokens > 1) {
+    if (Traits::kOrdered || lists.packing.tokens > 1) {  // has_lists; by a call the code of other calls would change
       head = lists.heads[in_part];
     } else {
       // Of one query; a call of such items has one part.
@@ -54,8 +54,8 @@ struct Planner {
     const int32_t first_query = (item - group * lists.items_per_group) * lists.packing.tokens;
     const int32_t kv_head = group / lists.packing.parts;
     to.count = stops ? 0 : head.count - first;
-    to.first = first + (lists.packing.tokens == 1 ? (int64_t{first_query} * lists.num_heads_kv + kv_head) * lists.topk
-                                                  : int64_t{in_part} * lists.capacity);
+    to.first = first + (are_indices<Traits>(lists) ? (int64_t{first_query} * lists.num_heads_kv + kv_head) * lists.topk
+                                                   : int64_t{in_part} * lists.capacity);
     to.item = item;
     to.kv_head = kv_head;
     to.first_head = group * lists.packing.heads;
@@ -117,8 +117,8 @@ struct Producer {
   /// rows see the keys, a while later: then the L1 cache has them.
   __device__ __forceinline__ void read_key(const StepMessage& message, int32_t ahead) {
     const int32_t at = ahead + static_cast<int32_t>(threadIdx.x);
-    key = step_key(params.lists, message, at);
-    if (params.lists.packing.tokens > 1 && at < message.count) {
+    key = step_key<Traits>(params.lists, message, at);
+    if (has_lists<Traits>(params.lists) && at < message.count) {
       touched = __ldg(params.lists.row_blocks + message.first + at);
     }
   }

@@ -36,11 +36,31 @@ struct Traits : query_backward::Traits<ElementT, kHeadDimT> {
   using SmemType = query_backward::Smem<Traits>;
   static constexpr int kProducerRegisters = 56;  // 56 + 2 * 224 = 3 * 168, what the launch gives
   static constexpr int kConsumerRegisters = 224;
+  static constexpr bool kOrdered = false;
 };
 
+/// Of deterministic calls: what items give to keys is stored, a row for each entry of their lists, also of items of one
+/// query, and added up in the order of items by the kernel behind (collect.cuh).
+template <typename ElementT, int kHeadDimT>
+struct OrderedTraits : Traits<ElementT, kHeadDimT> {
+  using SmemType = query_backward::Smem<OrderedTraits>;
+  static constexpr bool kOrdered = true;
+};
+
+/// Whether items have lists of their own, or their indices are the list.
+template <typename Traits>
+__device__ __forceinline__ bool has_lists(const ListParams& lists) {
+  return Traits::kOrdered || lists.packing.tokens > 1;
+}
+template <typename Traits>
+__device__ __forceinline__ bool are_indices(const ListParams& lists) {
+  return !Traits::kOrdered && lists.packing.tokens == 1;
+}
+
 /// Key `at` of the step, perhaps with kNanInK and kNanInV, or -1.
+template <typename Traits>
 __device__ __forceinline__ int32_t step_key(const ListParams& lists, const StepMessage& message, int32_t at) {
-  const int32_t* keys = lists.packing.tokens == 1 ? lists.indices : lists.keys;
+  const int32_t* keys = are_indices<Traits>(lists) ? lists.indices : lists.keys;
   return at < message.count ? __ldg(keys + message.first + at) : -1;
 }
 

@@ -126,8 +126,8 @@ int64_t Sm90Tokens::forward_workspace_bytes(const AttnShape& shape, int64_t /*to
   return counts_room(shape);
 }
 
-int64_t Sm90Tokens::backward_workspace_bytes(const AttnShape& shape, int64_t topk) const {
-  return counts_room(shape) + token_backward::workspace_bytes(shape, topk);
+int64_t Sm90Tokens::backward_workspace_bytes(const AttnShape& shape, int64_t topk, bool deterministic) const {
+  return counts_room(shape) + token_backward::workspace_bytes(shape, topk, deterministic);
 }
 
 void Sm90Tokens::forward(const AttnShape& shape, const TokenIndices& indices, const AttnForwardArgs& args,
@@ -162,7 +162,7 @@ void Sm90Tokens::backward(const AttnShape& shape, const TokenIndices& indices, c
           to_string(args.dk.dtype), to_string(args.dv.dtype));
   token_backward::check_taken(args);
   const auto cuda_stream = cuda::as_stream(stream);
-  const int64_t needed = backward_workspace_bytes(shape, indices.topk);
+  const int64_t needed = backward_workspace_bytes(shape, indices.topk, args.options.deterministic);
   const CallWorkspace workspace(kBackward, args.workspace, needed, cuda_stream);
   const cuda::ProfileRange range("tangram: token attention backward");
   auto* counts = static_cast<int32_t*>(workspace.data());

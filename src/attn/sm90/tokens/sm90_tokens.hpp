@@ -14,7 +14,7 @@ class Sm90Tokens final : public TokenAttention {
  public:
   std::string refusal(const AttnShape& shape, int64_t topk) const override;
   int64_t forward_workspace_bytes(const AttnShape& shape, int64_t topk) const override;
-  int64_t backward_workspace_bytes(const AttnShape& shape, int64_t topk) const override;
+  int64_t backward_workspace_bytes(const AttnShape& shape, int64_t topk, bool deterministic) const override;
   void forward(const AttnShape& shape, const TokenIndices& indices, const AttnForwardArgs& args,
                void* stream) const override;
   void backward(const AttnShape& shape, const TokenIndices& indices, const AttnBackwardArgs& args,

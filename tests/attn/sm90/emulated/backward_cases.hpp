@@ -30,7 +30,8 @@ struct Case {
   bool elsewhere = false;  // most keys lie in other tensors
   bool places = false;     // rows of dk and dv go to three tensors
   int64_t sinks = 0;
-  bool delta = false;  // given, in the place of out
+  bool delta = false;    // given, in the place of out
+  bool by_rule = false;  // dealt as lists that a GPU builds
 };
 
 inline std::vector<Case> cases() {

@@ -40,7 +40,7 @@ using sm90::backward::kStatsFloats;
 enum class Lists { kApart, kImage };
 
 inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors, BackwardCalls calls,
-                                  const schedule::LateKeys& late_keys) {
+                                  const schedule::LateKeys& late_keys, bool by_rule = false) {
   const AttnShape& s = r.config.shape;
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : r.slices) keys_first.push_back(schedule::transposed(slice));
@@ -48,7 +48,7 @@ inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors,
   gpu.multiprocessors = multiprocessors;
   return schedule::make_work_list(
       schedule::build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, sm90::backward::kTileShape), r.slices, s, gpu,
-      late_keys, {.calls = calls});
+      late_keys, {.calls = calls, .given = {}, .by_rule = by_rule});
 }
 
 /// The lists in an image of other bytes, and parameters that know nothing of the mask. Query tiles become as many as
@@ -278,7 +278,7 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   LatePeer peer(r.k, r.v);
   schedule::WorkList work =
       work_of(r, c.multiprocessors, Traits::kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault,
-              c.late != LateKind::kNone ? peer.late_keys() : schedule::LateKeys());
+              c.late != LateKind::kNone ? peer.late_keys() : schedule::LateKeys(), c.by_rule);
   sm90::backward::Params params = params_of(work);
   if (c.late != LateKind::kNone) params.arrivals = peer.params();
   std::optional<KeysElsewhere> elsewhere;

@@ -35,6 +35,26 @@ void expect_options_close() {
 TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
 TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
 
+// Turns of lists that a GPU builds follow its own dealing: packs in pieces of unequal lengths, one nested group in
+// sections, blocks that share queries.
+TEST(Sm90EmulatedBackward, DeterministicCallsDealtByRule) {
+  using Traits = sm90::backward::Traits<__nv_bfloat16, 64, false, true>;
+  std::vector<AttnSlice> blocks;
+  for (int64_t q = 0; q < 4; ++q) {
+    for (int64_t k = 0; k < 4; ++k) {
+      if ((q * 5 + k * 3) % 4 != 1) blocks.push_back(AttnSlice::full({q * 96, q * 96 + 96}, {k * 96, k * 96 + 96}));
+    }
+  }
+  std::vector<Case> cases{{"documents", shape_of(700, 700, 4, 1), documents(), 4, 4},
+                          {"causal", shape_of(400, 400, 8, 2), {AttnSlice::causal({0, 400}, {0, 400})}, 3, 4},
+                          {"blocks", shape_of(384, 384, 4, 1), blocks, 3, 4}};
+  int index = 1;  // in images and apart from them
+  for (Case& c : cases) {
+    c.by_rule = true;
+    expect_close<Traits, Traits>(c, 64, 64, emulated::order(index++), Modes::kDeterministic);
+  }
+}
+
 // As many calls with a MaskBuffer have them: their grid does not follow the mask. A CTA that stopped at once read what
 // its second step adds to before that was written.
 TEST(Sm90EmulatedBackward, CtasWithoutItemsStop) {

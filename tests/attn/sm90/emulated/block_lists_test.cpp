@@ -6,7 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <functional>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -78,21 +81,14 @@ std::vector<AttendedCase> attended_cases() {
           {builder::block_case(64, 64, 32, 1, 4, 16, 1), 128}};
 }
 
-template <int kHeadDim>
-void expect_close(const BlockCase& c, const BlockChoice& choice, const Order& order) {
-  SCOPED_TRACE(testing::Message() << c.shape.seqlen_q << " rows, blocks of " << choice.of_groups[0].block << ", causal "
-                                  << choice.of_groups[0].causal << ", order " << order.seed);
+/// Both passes over a table; `between` may change out and lse, which the backward pass reads.
+template <int kHeadDim, typename Between>
+void run_passes(RandomHeads& r, const BlockCase& c, const BlockChoice& choice, const Order& order,
+                const Between& between) {
   BuiltBlocks images(c);
   ASSERT_EQ(build(images, choice.table(), order).problem, builder::Problem::kNone);
   const schedule::BlockImageLayout& layout = images.layout();
   const std::byte* const image = images.image();
-  std::vector<std::vector<AttnSlice>> masks;
-  for (const builder::Choice& of_group : choice.of_groups) {
-    masks.push_back(builder::slices_apart(of_group, c.shape));
-  }
-  RandomConfig config = emulated_problem::config_of(c.shape, kHeadDim, kHeadDim, 0, false);
-  config.out_dtype = config.grad_dtype = DType::kBFloat16;
-  RandomHeads r = make_random_heads(config, masks, 3);
   const bool named = layout.listed_head_groups() > 1;
   using Traits = sm90::GatheredTraitsOf<__nv_bfloat16, kHeadDim, false>;
   int32_t counters[2] = {0, 0};
@@ -105,15 +101,50 @@ void expect_close(const BlockCase& c, const BlockChoice& choice, const Order& or
   params.num_groups = named ? 1 : layout.num_head_groups();
   params.groups_per_section = named ? 1 : layout.forward_section();
   emulated::run({3, Traits::kThreads, order}, [&] { sm90::forward_kernel<Traits>(params); });
-  emulated_forward::expect_results(r.all, r.expected);
-  emulated_backward::fill_results(r.all, r.expected);
+  between();
   emulated_query_backward::run_call<__nv_bfloat16, kHeadDim>(
       r.all,
       {reinterpret_cast<const schedule::GroupItem*>(image + layout.backward_items()),
        reinterpret_cast<const int32_t*>(image), reinterpret_cast<const schedule::RowBits*>(image),
        static_cast<int32_t>(layout.num_items()), named, layout.backward_section()},
       3, nullptr, order);
+}
+
+RandomHeads make_heads(const BlockCase& c, int head_dim, const BlockChoice& choice) {
+  std::vector<std::vector<AttnSlice>> masks;
+  for (const builder::Choice& of_group : choice.of_groups) masks.push_back(builder::slices_apart(of_group, c.shape));
+  RandomConfig config = emulated_problem::config_of(c.shape, head_dim, head_dim, 0, false);
+  config.out_dtype = config.grad_dtype = DType::kBFloat16;
+  return make_random_heads(config, masks, 3);
+}
+
+template <int kHeadDim>
+void expect_close(const BlockCase& c, const BlockChoice& choice, const Order& order) {
+  SCOPED_TRACE(testing::Message() << c.shape.seqlen_q << " rows, blocks of " << choice.of_groups[0].block << ", causal "
+                                  << choice.of_groups[0].causal << ", order " << order.seed);
+  RandomHeads r = make_heads(c, kHeadDim, choice);
+  run_passes<kHeadDim>(r, c, choice, order, [&] {
+    emulated_forward::expect_results(r.all, r.expected);
+    emulated_backward::fill_results(r.all, r.expected);
+  });
   emulated_backward::expect_gradients(r.all, r.expected, false);
+}
+
+BlockChoice choice_of(const std::vector<std::vector<int32_t>>& tables, int32_t width, bool causal) {
+  BlockChoice choice;
+  for (const std::vector<int32_t>& table : tables) {
+    choice.of_groups.push_back({table, width, 16, causal});
+    choice.indices.insert(choice.indices.end(), table.begin(), table.end());
+  }
+  return choice;
+}
+
+// The first query of a block that chose itself alone; and blocks that chose nothing.
+TEST(Sm90EmulatedBlockLists, RowsThatSeeOneKeyOrNone) {
+  const BlockCase c = builder::block_case(80, 80, 16, 2, 16, 16, 2);
+  const std::vector<std::vector<int32_t>> tables{{0, -1, 1, -1, -1, -1, 3, 1, 4, -1},
+                                                 {-1, -1, 1, 0, 2, -1, 3, -1, 0, 4}};
+  expect_close<128>(c, choice_of(tables, 2, true), emulated::order(2));
 }
 
 TEST(Sm90EmulatedBlockLists, BothPassesOverThemAgreeWithFloat64) {
@@ -127,6 +158,48 @@ TEST(Sm90EmulatedBlockLists, BothPassesOverThemAgreeWithFloat64) {
       (c.head_dim == 64 ? expect_close<64> : expect_close<128>)(c.blocks, choice, emulated::order(seed++));
     }
   }
+}
+
+/// What is compared where `meets` says no, [rows of the tensor, heads of it]: close to what is wanted, or NaN where
+/// yes.
+void expect_beside_nans(const HostTensor& got, const std::vector<double>& want, int heads, double tolerance,
+                        const std::function<bool(int64_t row, int head)>& meets) {
+  support::RelativeError error;
+  const auto dim = static_cast<int64_t>(want.size()) / (got.rows() * heads);
+  for (int64_t row = 0; row < got.rows(); ++row) {
+    for (int head = 0; head < heads; ++head) {
+      for (int64_t d = 0; d < dim; ++d) {
+        const float x = got.at(row, head, static_cast<int>(d));
+        if (meets(row, head)) {
+          ASSERT_TRUE(std::isnan(x)) << "row " << row << ", head " << head;
+        } else {
+          error.add(x, want[static_cast<size_t>((row * heads + head) * dim + d)]);
+        }
+      }
+    }
+  }
+  EXPECT_LT(error.value(), tolerance);
+}
+
+// A key with NaN is one of block 4 of head group 0, which query blocks 4 and 5 chose there. Some queries chose nothing,
+// and a block of keys that nobody chose is NaN.
+TEST(Sm90EmulatedBlockLists, NanInAKeyReachesRowsThatChoseItAlone) {
+  const BlockCase c = builder::block_case(96, 112, 16, 2, 16, 16, 2);
+  const BlockChoice choice =
+      choice_of({{-1, -1, 1, -1, 2, 0, 3, 1, 4, 2, 0, 4}, {3, 4, -1, -1, 2, -1, 0, 4, 5, -1, 5, 2}}, 2, false);
+  RandomHeads r = make_heads(c, 128, choice);
+  for (HostTensor* tensor : {&r.all.k, &r.all.v}) tensor->set(70, 0, 77, std::numeric_limits<float>::quiet_NaN());
+  for (HostTensor* tensor : {&r.all.k, &r.all.v}) {
+    for (int d = 0; d < 128; ++d) ASSERT_TRUE(std::isnan(tensor->at(100, 1, d))) << "nobody sees it";
+  }
+  const auto sees = [](int64_t row, int head) { return row >= 64 && head < 8; };
+  run_passes<128>(r, c, choice, emulated::order(1),
+                  [&] { expect_beside_nans(r.all.out, r.expected.out, 16, 4e-3, sees); });
+  expect_beside_nans(r.all.dq, r.expected.dq, 16, 5e-3, sees);
+  // Their scores are NaN, and so what they give to all keys that they see: blocks 0, 2 and 4.
+  const auto seen = [](int64_t key, int head) { return head == 0 && (key / 16) % 2 == 0 && key / 16 <= 4; };
+  expect_beside_nans(r.all.dk, r.expected.dk, 2, 5e-3, seen);
+  expect_beside_nans(r.all.dv, r.expected.dv, 2, 5e-3, seen);
 }
 
 }  // namespace

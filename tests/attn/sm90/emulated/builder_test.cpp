@@ -21,15 +21,28 @@ namespace {
 using namespace schedule::builder;
 
 /// The steps behind the first one.
-void finish(const Build& build, const emulated::Order& order) {
+void finish(const TurnBuild& build, const emulated::Order& order) {
   const auto blocks = [](int64_t warps) { return static_cast<uint32_t>((warps + 7) / 8); };
+  const bool has_turns = build.turns.max_segments > 0;
+  const auto run = [&](int32_t warps, const auto& kernel) {
+    if (has_turns && warps > 0) {
+      emulated::run_one_by_one({blocks(warps), kWarpThreads, order}, [&] { kernel(build); });
+    }
+  };
+  const int32_t key_tiles = build.passes[1].max_tiles;
   const int64_t tiles = int64_t{build.passes[0].max_tiles} + build.passes[1].max_tiles;
   emulated::run_one_by_one({blocks(tiles), kWarpThreads, order}, [&] { count_tiles_kernel(build); });
   emulated::run_one_by_one({1, 128, order}, [&] { place_lists_kernel<128>(build); });
+  run(key_tiles, [](const auto& b) { order_runs_kernel(b); });
+  run(build.max_q_tiles, [](const auto& b) { count_turns_kernel(b); });
+  if (has_turns) emulated::run_one_by_one({1, 128, order}, [&] { place_turns_kernel<128>(build); });
   emulated::run_one_by_one({blocks(num_parts(build)), kWarpThreads, order}, [&] { fill_image_kernel(build); });
+  run(build.max_q_tiles, [](const auto& b) { list_turns_kernel(b); });
+  run(key_tiles, [](const auto& b) { fill_turns_kernel(b); });
 }
 
-void run_blocks(const BlockParams& params, const emulated::Order& order) {
+void run_blocks(const TurnBuild& build, const Blocks& chosen, const emulated::Order& order) {
+  const BlockParams params{build, chosen};
   const auto blocks = [](int64_t count, int64_t each) { return static_cast<uint32_t>((count + each - 1) / each); };
   const BlockLines* lines = params.blocks.lines;
   const uint32_t of_lines = blocks(lines[0].num_lines + lines[1].num_lines, 8);
@@ -42,7 +55,7 @@ void run_blocks(const BlockParams& params, const emulated::Order& order) {
   run(of_lines, kWarpThreads, [](const auto& p) { count_lines_kernel(p); });
   run(1, 128, [](const auto& p) { begin_blocks_kernel<128>(p); });
   run(of_lines, kWarpThreads, [](const auto& p) { slice_lines_kernel(p); });
-  finish(params.build, order);
+  finish(build, order);
 }
 
 TEST(Sm90EmulatedBuilder, DocumentsAreAsTheHostBuildsThem) {
@@ -53,7 +66,7 @@ TEST(Sm90EmulatedBuilder, DocumentsAreAsTheHostBuildsThem) {
     for (int round = 0; round < (support::is_long_run() ? 20 : 2); ++round) {
       const Pack pack = random_pack(rng, c);
       const emulated::Order order = emulated::order(seed++);
-      const Report report = images.build([&](const Build& build) {
+      const Report report = images.build([&](const TurnBuild& build) {
         emulated::run_one_by_one({1, 128, order}, [&] { begin_documents_kernel<128>({build, documents_of(pack)}); });
         finish(build, order);
       });
@@ -73,8 +86,8 @@ TEST(Sm90EmulatedBuilder, BlocksAreAsTheHostBuildsThem) {
       const Choice choice = random_choice(rng, c);
       const emulated::Order order = emulated::order(seed++);
       std::vector<std::byte> memory;
-      const BlockParams params{{}, blocks_of(choice, c, memory)};
-      const Report report = images.build([&](const Build& build) { run_blocks({build, params.blocks}, order); });
+      const Blocks blocks = blocks_of(choice, c, memory);
+      const Report report = images.build([&](const TurnBuild& build) { run_blocks(build, blocks, order); });
       ASSERT_EQ(report.problem, Problem::kNone);
       images.expect_as_host(slices_of(choice, c));
       ASSERT_FALSE(HasFailure()) << "case " << seed;
@@ -90,7 +103,7 @@ TEST(Sm90EmulatedBuilder, RangesAreAsTheHostBuildsThem) {
     for (int round = 0; round < (support::is_long_run() ? 20 : 2); ++round) {
       const TypedRanges typed = random_ranges(rng, c);
       const emulated::Order order = emulated::order(seed++);
-      const Report report = images.build([&](const Build& build) {
+      const Report report = images.build([&](const TurnBuild& build) {
         const RangeParams params{build, ranges_of(typed)};
         const auto blocks = [](int64_t warps) { return static_cast<uint32_t>((warps + 7) / 8); };
         const auto run = [&](uint32_t count, uint32_t threads, const auto& kernel) {

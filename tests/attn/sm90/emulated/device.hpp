@@ -72,6 +72,7 @@ inline uint32_t __ballot_sync(uint32_t, bool value) {
   for (int lane = 0; lane < 32; ++lane) lanes |= static_cast<uint32_t>(words[lane]) << lane;
   return lanes;
 }
+inline int __ffs(int word) { return word == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(word)) + 1; }
 inline int __popc(uint32_t word) { return std::popcount(word); }
 inline bool __all_sync(uint32_t mask, bool value) { return !__any_sync(mask, !value); }
 inline void __syncthreads() { tangram::emulated::meet_named(0, tangram::emulated::num_threads(), true, false); }
@@ -310,6 +311,7 @@ void emulated_store(T* place, T value) {
 inline int32_t load_acquire(const int32_t* place) { return emulated_load(place); }
 inline void store_release(int32_t* place, int32_t value) { emulated_store(place, value); }
 inline void add_release(int32_t* place, int32_t value) { emulated_store(place, *place + value); }
+inline void store_f32x4(float4* place, const float4& value) { *place = value; }
 inline void reduce_add_f32x4(float4* place, const float4& value) {
   *place = {place->x + value.x, place->y + value.y, place->z + value.z, place->w + value.w};
 }

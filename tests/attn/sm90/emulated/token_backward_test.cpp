@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The backward kernels for token indices, run by the emulator, against float64.
+#include <cstring>
 #include <numbers>
 
 #include "attn/sm90/emulated/problem.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
+#include "attn/sm90/token_backward/collect.cuh"
 #include "attn/sm90/token_backward/edges.cuh"
 #include "attn/sm90/token_backward/kernel.cuh"
 #include "attn/sm90/token_backward/lists.cuh"
@@ -101,16 +103,16 @@ token::ListParams lists_of(const RandomTokens& r, const token::EdgeParams& edge)
   return lists;
 }
 
-/// Memory for the lists of so many items, of any content before.
+/// Memory for the lists of so many items, of any content before. `ordered`: also of items of one query.
 struct ListMemory {
   std::vector<int32_t> keys;
   std::vector<uint16_t> row_blocks;
   std::vector<token::ListHead> heads;
-  ListMemory(token::ListParams& lists, int32_t items)
+  ListMemory(token::ListParams& lists, int32_t items, bool ordered = false)
       : keys(static_cast<size_t>(lists.capacity * items), -7),
         row_blocks(keys.size(), 0x5555),
         heads(static_cast<size_t>(items), {-7, 0x5555}) {
-    if (lists.packing.tokens == 1) return;
+    if (lists.packing.tokens == 1 && !ordered) return;
     lists.keys = keys.data(), lists.row_blocks = row_blocks.data(), lists.heads = heads.data();
   }
 };
@@ -142,16 +144,18 @@ token::Params params_of(RandomTokens& r, const token::EdgeParams& edge, const to
   return params;
 }
 
-template <typename Element, int kHeadDim>
+template <typename Traits>
 void run_call(RandomTokens& r, const Case& c, const Order& order) {
-  using Traits = token::Traits<Element, kHeadDim>;
+  using Element = typename Traits::Element;
+  constexpr int kHeadDim = Traits::kHeadDim;
   static_assert(sizeof(typename Traits::SmemType) <= emulated::kSharedBytes);
   const std::vector<int32_t> counts = counts_of(r.problem);
   token::EdgeParams edge = edge_of(r, counts, c.tokens_of_item);
   const int32_t items = edge.items_per_group * edge.num_heads_kv * edge.packing.parts,
                 in_part = std::min(c.parts_of, items);
   token::ListParams lists = lists_of(r, edge);
-  const ListMemory memory(lists, in_part);
+  const bool has_lists = Traits::kOrdered || lists.packing.tokens > 1;
+  const ListMemory memory(lists, in_part, Traits::kOrdered);
   // Memory in which a call computes begins with anything in it.
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> sums(static_cast<size_t>(2 * edge.num_heads_kv * edge.seqlen_k * kHeadDim), kNan);
@@ -160,9 +164,16 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
   std::vector<int32_t> tickets(static_cast<size_t>(edge.num_parts), -1);
   edge.stats = stats.data(), edge.dk_sums = sums.data(), edge.tickets = tickets.data();
   std::vector<uint8_t> nans(static_cast<size_t>(2 * edge.num_heads_kv * ((edge.seqlen_k + 7) / 8)), 0x5a);
-  if (lists.packing.tokens > 1) edge.nans = nans.data();
+  if (has_lists) edge.nans = nans.data();
   lists.nans = edge.nans;
   token::Params params = params_of(r, edge, lists);
+  token::CollectParams collect{.sums = {params.dk_sums, params.dv_sums}};
+  std::vector<float> shares[2];
+  if constexpr (Traits::kOrdered) {
+    for (std::vector<float>& share : shares) share.assign(memory.keys.size() * kHeadDim, kNan);
+    params.dk_sums = shares[0].data(), params.dv_sums = shares[1].data();
+    collect.shares[0] = params.dk_sums, collect.shares[1] = params.dv_sums;
+  }
   for (int i = 0; i < 2; ++i) {
     edge.keys[i] = params.keys[i];
     edge.key_head_bytes[i] = params.key_head_bytes[i], edge.key_row_bytes[i] = params.key_row_bytes[i];
@@ -173,29 +184,48 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
     params.lists.first_item = part * in_part;
     params.num_items = std::min(items - part * in_part, in_part);
     params.ticket = &tickets[static_cast<size_t>(part)];
-    if (lists.packing.tokens > 1) {
+    if (has_lists) {
       emulated::run_one_by_one({static_cast<uint32_t>(params.num_items), token::kListThreads, order},
                                [&] { token::list_kernel(params.lists); });
     }
     emulated::run({c.blocks, Traits::kThreads, order}, [&] { token::token_backward_kernel<Traits>(params); });
+    if constexpr (Traits::kOrdered) {
+      collect.lists = params.lists, collect.num_items = params.num_items;
+      const auto keys = static_cast<uint32_t>(edge.num_heads_kv * edge.seqlen_k);
+      constexpr uint32_t kKeys = token::kCollectThreads / 32;  // of a CTA
+      emulated::run_one_by_one({(keys + kKeys - 1) / kKeys, token::kCollectThreads, order},
+                               [&] { token::collect_kernel<kHeadDim>(collect); });
+    }
   }
   const auto vectors = static_cast<uint32_t>(sums.size() / 4);
   emulated::run_one_by_one({(vectors + token::kEdgeThreads - 1) / token::kEdgeThreads, token::kEdgeThreads, order},
                            [&] { token::after_kernel<Element, kHeadDim>(edge); });
 }
 
-template <typename Element, int kHeadDim>
+template <typename Traits>
 void expect_close(Case c, const Order& order) {
   SCOPED_TRACE(testing::Message() << c.tokens.name << ", order " << order.seed);
+  constexpr int kHeadDim = Traits::kHeadDim;
   AttnShape& s = c.tokens.shape;
   s.head_dim = s.head_dim_v = kHeadDim;
-  s.dtype = std::is_same_v<Element, __half> ? DType::kFloat16 : DType::kBFloat16;
+  s.dtype = std::is_same_v<typename Traits::Element, __half> ? DType::kFloat16 : DType::kBFloat16;
   if (c.tokens.out_dtype != DType::kFloat32) c.tokens.out_dtype = s.dtype;
   RandomTokens r = make_tokens(c.tokens, 1);
   poison_blind_queries(r);
   const reference::TokenResult expected = reference::token_attention(r.problem);
   fill_results(r, expected);
-  run_call<Element, kHeadDim>(r, c, order);
+  if constexpr (Traits::kOrdered) {
+    Case other = c;
+    ++other.blocks;
+    run_call<Traits>(r, other, emulated::order(order.seed + 1));
+  }
+  const HostTensor before[] = {r.dq.clone(), r.dk.clone(), r.dv.clone()};
+  run_call<Traits>(r, c, order);
+  const HostTensor* const again[] = {&r.dq, &r.dk, &r.dv};
+  for (int i = 0; Traits::kOrdered && i < 3; ++i) {
+    const auto bytes = static_cast<size_t>(before[i].bytes());
+    EXPECT_EQ(std::memcmp(before[i].data<char>(), again[i]->data<char>(), bytes), 0) << "gradient " << i;
+  }
   expect_gradients(r, expected, gradient_tolerance(s.dtype));
   expect_zeros(r);
   if (!c.tokens.strided) return;
@@ -204,14 +234,41 @@ void expect_close(Case c, const Order& order) {
   emulated_problem::expect_gaps_untouched(r.dv, s.num_heads_kv, kHeadDim);
 }
 
-template <typename Element, int kHeadDim>
-void expect_all_close(int first) {
-  emulated::in_orders(first, cases(),
-                      [](const Case& c, const Order& order) { expect_close<Element, kHeadDim>(c, order); });
+template <typename Traits>
+void expect_all_close(int first, const std::vector<Case>& of) {
+  emulated::in_orders(first, of, [](const Case& c, const Order& order) { expect_close<Traits>(c, order); });
 }
-TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64HeadDim128) { expect_all_close<__nv_bfloat16, 128>(0); }
-TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64InFloat16HeadDim128) { expect_all_close<__half, 128>(1); }
-TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64HeadDim64) { expect_all_close<__nv_bfloat16, 64>(2); }
+TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64HeadDim128) {
+  expect_all_close<token::Traits<__nv_bfloat16, 128>>(0, cases());
+}
+TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64InFloat16HeadDim128) {
+  expect_all_close<token::Traits<__half, 128>>(1, cases());
+}
+TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64HeadDim64) {
+  expect_all_close<token::Traits<__nv_bfloat16, 64>>(2, cases());
+}
+
+/// Parts end within the items of a K/V head, or are several heads'.
+std::vector<Case> ordered_cases() {
+  constexpr DType kF32 = DType::kFloat32, kF16 = DType::kFloat16;
+  using enum TokenLists;
+  return {
+      {{"128 heads", shape_of(9, 300, 128, 1), 150, kHoles, kF16}, 2, 4},
+      {{"128 heads, two key heads", shape_of(4, 140, 256, 2), 100, kRefused, kF32, true}, 3, 3},
+      {{"16 heads, two key heads", shape_of(19, 260, 32, 2), 70, kHoles, kF16}, 2, 3},
+      {{"8 heads, two key heads", shape_of(37, 90, 16, 2), 40, kRefused, kF32, true}, 2},
+      {{"300 heads", shape_of(5, 60, 300, 1), 20, kCausal, kF32}, 2, 7},
+      {{"more items than lanes", shape_of(40, 30, 8, 1), 20, kHoles, kF32}, 2, 1000, 1},
+      {{"no indices", shape_of(5, 20, 128, 1), 0, kHoles, kF32}, 2},
+      {{"no keys", shape_of(5, 0, 8, 1), 3, kFull, kF32}, 2},
+  };
+}
+TEST(Sm90EmulatedTokenBackward, DeterministicCallsAgreeWithFloat64AndRepeat) {
+  expect_all_close<token::OrderedTraits<__nv_bfloat16, 128>>(0, ordered_cases());
+}
+TEST(Sm90EmulatedTokenBackward, DeterministicCallsAgreeWithFloat64AndRepeatInFloat16) {
+  expect_all_close<token::OrderedTraits<__half, 128>>(1, {ordered_cases()[2]});
+}
 
 // Queries beside one that names a key with NaN, and keys that it does not name, have gradients as ever.
 TEST(Sm90EmulatedTokenBackward, NanInAKeyReachesQueriesThatNameItAlone) {
@@ -223,7 +280,10 @@ TEST(Sm90EmulatedTokenBackward, NanInAKeyReachesQueriesThatNameItAlone) {
     const NamedNans nans(r, 3, 11);
     const reference::TokenResult expected = reference::token_attention(r.problem);
     fill_results(r, expected);
-    run_call<__nv_bfloat16, 128>(r, c, emulated::order(heads % 3));
+    run_call<token::Traits<__nv_bfloat16, 128>>(r, c, emulated::order(heads % 3));
+    nans.expect_gradients(r, expected);
+    if (heads == 32) continue;  // items of one query and of many
+    run_call<token::OrderedTraits<__nv_bfloat16, 128>>(r, c, emulated::order(heads % 2));
     nans.expect_gradients(r, expected);
   }
 }

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Turns of deterministic calls, as work_list.cpp counts them: a run adds to a query tile as number `turn`, the number
+// of runs that come before it in the order of dealing and visit that tile. Where neighbouring tiles of a run have one
+// turn they are a segment. The steps:
+//
+//   order_runs   a warp a key tile     runs of the items of one head, as they are dealt and walked
+//   count_turns  a warp a query tile   which segments begin there: how many each run has
+//   place_turns  one team              where the segments of each run go
+//   list_turns   a warp a query tile   those that begin there, to their runs
+//   fill_turns   a warp a key tile     the segments of its runs in the order of the walk, to the image
+//
+// The first three come between place_lists() and the filling of the image, since a mask whose turns have no room must
+// become one that shows nothing; the others come behind.
+#pragma once
+
+#include <cstdint>
+
+#include "schedule/builder/deal_items.hpp"
+#include "schedule/builder/fill_image.hpp"
+#include "schedule/builder/pack_tile.hpp"
+
+namespace tangram::schedule::builder {
+
+/// Whether the key tile `other` is dealt before `at`, as DealtBefore has it.
+TANGRAM_HOST_DEVICE inline bool is_dealt_before(const Build& build, int32_t other, int32_t at) {
+  const Share a = build.shares[other], b = build.shares[at];
+  if (a.group != b.group) return a.group < b.group;
+  const Tile* const tiles = build.passes[1].tiles;
+  const int32_t longer_pieces = a.steps - b.steps, longer = tiles[other].count - tiles[at].count;
+  return longer_pieces > 0 || (longer_pieces == 0 && (longer > 0 || (longer == 0 && other < at)));
+}
+
+/// Every head sees the key tiles dealt in the same order, so runs are listed once.
+template <class Team>
+TANGRAM_HOST_DEVICE void order_runs(const Team& team, const TurnBuild& build, int32_t at) {
+  const Pass& pass = build.passes[1];
+  const int32_t num_tiles = build.state->num_tiles[1], num_q_tiles = build.state->num_q_tiles;
+  if (at >= num_tiles) return;
+  const auto runs_of = [&](int32_t tile) { return pass.first_run[tile + 1] - pass.first_run[tile]; };
+  int64_t mine = 0;
+  for_each(team, num_tiles, [&](int32_t other) {
+    if (is_dealt_before(build, other, at)) mine += runs_of(other);
+  });
+  const auto first = static_cast<int32_t>(team.sum(mine));
+  if (team.rank() == 0) build.turns.first_dealt[at] = first;
+  const bool descending = build.facts->walk.descending;
+  const int32_t num_runs = runs_of(at);
+  const Tile tile = pass.tiles[at];
+  for_each(team, num_runs, [&](int32_t r) {
+    const Run run = run_of(pass, tile, r);
+    const int32_t dealt = first + (descending ? num_runs - 1 - r : r);
+    build.turns.dealt[dealt] = {tile_of_row(build.q_begins, num_q_tiles, run.key_begin),
+                                tile_of_row(build.q_begins, num_q_tiles, run.key_end - 1) + 1};
+    build.turns.first_segment[dealt] = build.turns.num_listed[dealt] = 0;
+  });
+}
+
+/// Calls visit(dealt, turn) for each run of which a segment begins at the query tile `at`, by some member of the team.
+template <class Team, class Visit>
+TANGRAM_HOST_DEVICE void visit_segments(const Team& team, const TurnBuild& build, int32_t at, const Visit& visit) {
+  if (at >= build.state->num_q_tiles) return;
+  const int32_t num_runs = build.passes[1].first_run[build.state->num_tiles[1]];
+  int32_t here = 0, below = 0;  // how many runs so far visit this tile, and the one below
+  for (int32_t begin = 0; begin < num_runs; begin += team.size()) {
+    const int32_t dealt = begin + team.rank();
+    const DealtRun run = dealt < num_runs ? build.turns.dealt[dealt] : DealtRun{};
+    const bool visits = run.first <= at && at < run.end, visits_below = run.first < at && at <= run.end;
+    int32_t more_here, more_below;
+    const int32_t turn = here + team.count_before(visits, more_here);
+    const int32_t turn_below = below + team.count_before(visits_below, more_below);
+    if (visits && !(visits_below && turn == turn_below)) visit(dealt, turn);
+    here += more_here, below += more_below;
+  }
+}
+
+template <class Team>
+TANGRAM_HOST_DEVICE void count_turns(const Team& team, const TurnBuild& build, int32_t at) {
+  visit_segments(team, build, at,
+                 [&](int32_t dealt, int32_t /*turn*/) { team.add(&build.turns.first_segment[dealt], 1); });
+}
+
+/// Also corrects the walk: heads are inside where items begin alike, however they are dealt.
+template <class Team>
+TANGRAM_HOST_DEVICE void place_turns(const Team& team, const TurnBuild& build) {
+  State& state = *build.state;
+  if (state.num_tiles[1] == 0) return;
+  const Turns& turns = build.turns;
+  const int32_t num_runs = build.passes[1].first_run[state.num_tiles[1]];
+  for_each(team, num_runs, [&](int32_t dealt) { ++turns.first_segment[dealt]; });  // what ends a run's segments
+  team.sync();
+  const int32_t num_segments = sums_before(team, turns.first_segment, num_runs);
+  if (num_segments > turns.max_segments) {
+    if (team.rank() == 0) refuse(state, Problem::kTurns, 0, num_segments, turns.max_segments);
+    team.sync();
+    place_lists(team, build);
+    team.sync();
+  }
+  const Walk direction = direction_of(team, build.passes[1].tiles, state.num_tiles[1]);
+  if (team.rank() == 0) build.facts->walk.heads_inside = direction.heads_inside;
+}
+
+template <class Team>
+TANGRAM_HOST_DEVICE void list_turns(const Team& team, const TurnBuild& build, int32_t at) {
+  const Turns& turns = build.turns;
+  visit_segments(team, build, at, [&](int32_t dealt, int32_t turn) {
+    turns.listed[turns.first_segment[dealt] + team.add(&turns.num_listed[dealt], 1)] = {at, turn};
+  });
+}
+
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_turns(const Team& team, const TurnBuild& build, int32_t at) {
+  const Pass& pass = build.passes[1];
+  const Turns& turns = build.turns;
+  if (at >= build.state->num_tiles[1]) return;
+  const bool descending = build.facts->walk.descending;
+  const auto segments_at = static_cast<int32_t>(array_places(build).segments);
+  const int32_t num_runs = pass.first_run[at + 1] - pass.first_run[at];
+  for (int32_t r = 0; r < num_runs; ++r) {
+    const int32_t dealt = turns.first_dealt[at] + (descending ? num_runs - 1 - r : r);
+    const int32_t first = turns.first_segment[dealt], count = turns.first_segment[dealt + 1] - first - 1;
+    const TurnSegment* const listed = turns.listed + first;
+    TurnSegment* const segments = turns.segments + segments_at + first;
+    for_each(team, count, [&](int32_t i) {
+      const TurnSegment segment = listed[i];
+      int32_t before = 0, end = turns.dealt[dealt].end;
+      for (int32_t j = 0; j < count; ++j) {
+        const int32_t other = listed[j].first_tile;
+        before += other < segment.first_tile;
+        if (other > segment.first_tile) end = least(end, other);
+      }
+      if (descending) {
+        segments[count - 1 - before] = {end - 1, segment.turn};
+      } else {
+        segments[before] = segment;
+      }
+    });
+    if (team.rank() != 0) continue;
+    segments[count] = {kNoTile, 0};
+    build.run_tiles[pass.first_run[at] + r].segment = segments_at + first;
+  }
+}
+
+}  // namespace tangram::schedule::builder
