@@ -139,7 +139,8 @@ void BufferedImage::append_sent(std::vector<Chunk>& chunks, const BufferedTables
                                 const std::vector<int64_t>& tensor_offsets) const {
   DevicePassSpec casts = pass_spec(tables);
   casts.reduces.clear();
-  for (const PeerPieces& peer : make_pass_layout(caller_, casts).casts.front()) {
+  const PassLayout layout = make_pass_layout(caller_, casts);
+  for (const PeerPieces& peer : layout.casts.front()) {
     for (size_t t = 0; t < row_bytes_.size(); ++t) {
       for (const Piece& piece : peer.pieces) {
         append_chunks(chunks, piece.from * row_bytes_[t], tensor_offsets[t] + piece.to * row_bytes_[t],
