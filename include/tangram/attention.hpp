@@ -175,9 +175,9 @@ class AttnBackend {
   virtual void prepare_stretches(PreparedMask& /*mask*/, std::span<const KeyStretch> /*stretches*/) const {}
   static constexpr int kStretchBorder = 127;
 
-  /// The same for calls whose stretches change under them, as masks of make_buffer() do: AttnForwardArgs::stretch_table.
-  /// Bytes of the table of `seqlen_k` keys, 0: there are none; and the table, into memory of the host that is aligned
-  /// to 16. Throws InvalidArgument for stretches that overlap or lie outside.
+  /// The same for calls whose stretches change under them, as masks of make_buffer() do:
+  /// AttnForwardArgs::stretch_table. Bytes of the table of `seqlen_k` keys, 0: there are none; and the table, into
+  /// memory of the host that is aligned to 16. Throws InvalidArgument for stretches that overlap or lie outside.
   virtual int64_t stretch_table_bytes(int64_t /*seqlen_k*/) const { return 0; }
   virtual void write_stretch_table(std::span<const KeyStretch> /*stretches*/, int64_t /*seqlen_k*/,
                                    std::byte* /*to*/) const {}
@@ -230,8 +230,8 @@ class AttnBackend {
 
   /// In place of prepare() and prepare_backward(): room for the lists of any mask of the shape that fits `capacity`.
   /// Calls take the mask that was set last, in stream order, captured ones when they run; they read keys elsewhere by a
-  /// table of the call alone, wait for none, and are deterministic just as `capacity` says. May allocate and wait. Throws InvalidArgument for
-  /// what the backend cannot do, and where has_buffers() is false.
+  /// table of the call alone, wait for none, and are deterministic just as `capacity` says. May allocate and wait.
+  /// Throws InvalidArgument for what the backend cannot do, and where has_buffers() is false.
   virtual std::unique_ptr<PreparedMask> make_buffer(const AttnShape& /*shape*/,
                                                     const MaskCapacity& /*capacity*/) const {
     throw InvalidArgument("AttnBackend::make_buffer: needs a backend that has buffers (got another)");

@@ -100,8 +100,8 @@ class SharedDistAttention {
     Arguments read("calc_attn backward", backend_->on_gpu());
     DistBackwardArgs args;
     take_part([&] {
-      args = read_backward(read, rows(), {q, k, v, out, lse}, {dout, dq, dk, dv, dsink}, sink, sink_layout,
-                           dsink_reduce);
+      args =
+          read_backward(read, rows(), {q, k, v, out, lse}, {dout, dq, dk, dv, dsink}, sink, sink_layout, dsink_reduce);
     });
     args.kept = kept_or(kept);
     args.options = options;

@@ -37,9 +37,8 @@ class SharedDistMaskBuffer {
     std::tie(room.kv_rows, room.sent_rows, room.stretches, room.documents) = capacity;
     room.deterministic = deterministic;
     if (!with_gradients) room.passes = AttnPasses::kForward;
-    gpus_->prepare([&] {
-      buffer_ = std::make_shared<DistMaskBuffer>(*like, room, gpus_->communicator(), backend_->get());
-    });
+    gpus_->prepare(
+        [&] { buffer_ = std::make_shared<DistMaskBuffer>(*like, room, gpus_->communicator(), backend_->get()); });
   }
   // Kernels may still use what ends here, and peers write to it.
   ~SharedDistMaskBuffer() {
@@ -78,8 +77,8 @@ class SharedDistMaskBuffer {
     Arguments read("calc_attn backward", backend_->on_gpu());
     DistBackwardArgs args;
     take_part([&] {
-      args = read_backward(read, rows(), {q, k, v, out, lse}, {dout, dq, dk, dv, dsink}, sink, sink_layout,
-                           dsink_reduce);
+      args =
+          read_backward(read, rows(), {q, k, v, out, lse}, {dout, dq, dk, dv, dsink}, sink, sink_layout, dsink_reduce);
     });
     args.options = options;
     args.workspace = as_workspace(workspace);
@@ -141,9 +140,9 @@ void bind_dist_mask_buffer(nb::module_& m) {
       .def("set", &SharedDistMaskBuffer::set, "plan"_a, "stream"_a)
       .def("forward", &SharedDistMaskBuffer::forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "max_logits"_a.none(),
            "sink"_a.none(), "sink_layout"_a, "options"_a, "stream"_a, "workspace"_a)
-      .def("backward", &SharedDistMaskBuffer::backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a, "dq"_a,
-           "dk"_a, "dv"_a, "dsink"_a.none(), "sink"_a.none(), "sink_layout"_a, "dsink_reduce"_a, "options"_a,
-           "stream"_a, "workspace"_a)
+      .def("backward", &SharedDistMaskBuffer::backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a, "dq"_a, "dk"_a,
+           "dv"_a, "dsink"_a.none(), "sink"_a.none(), "sink_layout"_a, "dsink_reduce"_a, "options"_a, "stream"_a,
+           "workspace"_a)
       .def_prop_ro("device_bytes", &SharedDistMaskBuffer::device_bytes)
       .def_prop_ro("forward_workspace_bytes", &SharedDistMaskBuffer::forward_workspace_bytes)
       .def_prop_ro("backward_workspace_bytes", &SharedDistMaskBuffer::backward_workspace_bytes);

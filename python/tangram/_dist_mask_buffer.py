@@ -68,7 +68,6 @@ class PlanOfBuffer:
         backward: Any = self._core.backward
         backward(*tensors, sink, layout, dsink_reduce, options, stream, place)
 
-
     def still_keeps(self, _: int) -> bool:
         return True
 

@@ -306,7 +306,8 @@ def calc_attn(
         raise InvalidArgument(f"calc_attn: dsink_reduce must be 'none', 'sum' or 'avg' (got {dsink_reduce!r})")
     if grad_dtype is not None:
         check_grad_dtype("calc_attn", grad_dtype, q)
-    if buffer is None and _cuda.device_of(q) >= 0 and (on_host or (set_key.masks is not None and set_key.moves_kv_alone)):
+    group_by_group = set_key.masks is not None and set_key.moves_kv_alone
+    if buffer is None and _cuda.device_of(q) >= 0 and (on_host or group_by_group):
         shared: dict[str, Any] = {
             "softmax_scale": softmax_scale,
             "softcap": softcap,

@@ -68,8 +68,8 @@ BufferedImage::BufferedImage(Caller caller, const BufferedPassSpec& spec) : call
             spec.own_rows, tensor.owned_rows);
   }
   row_bytes_ = landing_row_bytes({.landing = spec.landing});
-  const int64_t own = most_chunks(row_bytes_, spec.own_rows, spec.stretches) +
-                      most_chunks(row_bytes_, BufferedPass::kZeroRows, 1);
+  const int64_t own =
+      most_chunks(row_bytes_, spec.own_rows, spec.stretches) + most_chunks(row_bytes_, BufferedPass::kZeroRows, 1);
   const int64_t sent = most_chunks(row_bytes_, spec.sent_rows, spec.stretches);
   size_t end = sizeof(BufferedFacts);
   const auto take = [&](int64_t bytes) {
@@ -86,8 +86,9 @@ BufferedImage::BufferedImage(Caller caller, const BufferedPassSpec& spec) : call
   merge_entries_ = take(spec.returns.empty() ? 0 : spec.sent_rows * kWord);
   chunks_ = take((own + sent) * static_cast<int64_t>(sizeof(Chunk)));
   bytes_ = round_up(end, kAlignment);
-  require(bytes_ < kMaxBytes, "BufferedPass: tables must stay below 2 GiB (got own_rows={}, sent_rows={}, stretches={})",
-          spec.own_rows, spec.sent_rows, spec.stretches);
+  require(bytes_ < kMaxBytes,
+          "BufferedPass: tables must stay below 2 GiB (got own_rows={}, sent_rows={}, stretches={})", spec.own_rows,
+          spec.sent_rows, spec.stretches);
   max_own_chunks_ = static_cast<int>(own);
   max_sent_chunks_ = static_cast<int>(sent);
 }

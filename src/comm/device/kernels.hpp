@@ -107,7 +107,7 @@ struct MergeParams {
   const int32_t* num_before = nullptr;  // complemented (~) for rows of which `own` holds nothing
   const int32_t* chosen = nullptr;      // [rows]: which rows are merged; null: all
   int64_t rows = 0;
-  int row_elements = 0;                // a multiple of 8
+  int row_elements = 0;               // a multiple of 8
   const int32_t* num_rows = nullptr;  // how many rows of the tables there are, `rows` at most; null: all
 };
 /// Of all owned rows of a return tensor, without the tables.

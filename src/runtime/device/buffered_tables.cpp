@@ -23,8 +23,7 @@ std::vector<KvSegment> joined_segments(const RankPlan& rank) {
     if (!joined.empty()) {
       KvSegment& last = joined.back();
       const int64_t rows = last.global.size();
-      if (last.owner == segment.owner && last.row + rows == segment.row &&
-          last.owner_row + rows == segment.owner_row) {
+      if (last.owner == segment.owner && last.row + rows == segment.row && last.owner_row + rows == segment.owner_row) {
         last.global.end = last.global.begin + rows + segment.global.size();
         continue;
       }

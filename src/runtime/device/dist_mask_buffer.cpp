@@ -89,17 +89,17 @@ class DistMaskBuffer::Impl {
     check_for_all(control, control.size() > 1, [&] {
       check(like);
       const HeadConfig& heads = shape_.heads;
-      mask_.emplace(
-          AttnShape{shape_.q_rows, capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
-                    heads.head_dim_v, heads.dtype},
-          MaskCapacity{capacity_.documents, capacity_.slices, capacity_.deterministic, capacity_.passes}, backend_);
+      mask_.emplace(AttnShape{shape_.q_rows, capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
+                              heads.head_dim_v, heads.dtype},
+                    MaskCapacity{capacity_.documents, capacity_.slices, capacity_.deterministic, capacity_.passes},
+                    backend_);
     });
     pass_ = communicator_.make_buffered_pass(pass_spec());
     if (pass_ == nullptr) {
-      throw NotAvailable(
-          fmt::format("DistMaskBuffer: needs the transport copy_engine within one host, each rank with a GPU of its own "
-                      "(got {})",
-                      communicator_.name()));
+      throw NotAvailable(fmt::format(
+          "DistMaskBuffer: needs the transport copy_engine within one host, each rank with a GPU of its own "
+          "(got {})",
+          communicator_.name()));
     }
     base_.communicator = &control;
     base_.backend = &backend_;
@@ -177,8 +177,8 @@ class DistMaskBuffer::Impl {
       AttnBackwardArgs call;
       call.q = args.q, call.out = args.out, call.lse = args.lse, call.dout = args.dout, call.dq = args.dq;
       call.dk = rows_at(work, shape_.reduce_dtype, rows, heads.num_heads_kv, heads.head_dim);
-      call.dv = rows_at(work + part_bytes(heads.head_dim), shape_.reduce_dtype, rows, heads.num_heads_kv,
-                        heads.head_dim_v);
+      call.dv =
+          rows_at(work + part_bytes(heads.head_dim), shape_.reduce_dtype, rows, heads.num_heads_kv, heads.head_dim_v);
       call.sink = args.sink, call.dsink = args.dsink;
       call.places = {reinterpret_cast<const uint32_t*>(pass_->user_data()), args.dk, args.dv, pass_->return_areas(0),
                      pass_->return_areas(1)};

@@ -60,8 +60,7 @@ struct Written {
 
 Written write(const BufferedImage& image, const BufferedTables& tables) {
   Written written{std::vector<std::byte>(image.bytes(), std::byte{0xAA}), 0};
-  written.used = image.write(written.bytes.data(), tables, 77, kOffsets,
-                             [](std::byte* to) { std::memset(to, 5, 16); });
+  written.used = image.write(written.bytes.data(), tables, 77, kOffsets, [](std::byte* to) { std::memset(to, 5, 16); });
   return written;
 }
 

@@ -108,7 +108,8 @@ inline void end_epoch(const EpochParams& params) {
 
 inline void wait_flags(const WaitParams& params) {
   for (int i = 0; i < params.num_signals; ++i) {
-    const int stage = static_cast<int>(params.signal_list[i] >> 8), peer = static_cast<int>(params.signal_list[i] & 255);
+    const int stage = static_cast<int>(params.signal_list[i] >> 8),
+              peer = static_cast<int>(params.signal_list[i] & 255);
     store(params.signals.ranks[peer] + params.signals.idx + stage * params.size + params.context->rank, *params.epoch);
   }
   for (int i = 0; i < params.count; ++i) {

@@ -79,7 +79,8 @@ class BufferBackend final : public AttnBackend {
   }
 
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const override {
-    Recording::put({"attention forward", {}, [this, &mask, args] { stream_.forward(as_of_now(mask, args), args, {}); }});
+    Recording::put(
+        {"attention forward", {}, [this, &mask, args] { stream_.forward(as_of_now(mask, args), args, {}); }});
   }
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const override {
     Recording::put(
@@ -98,8 +99,8 @@ class BufferBackend final : public AttnBackend {
     int64_t count = 0;
     const auto* table = static_cast<const std::byte*>(args.stretch_table);
     std::memcpy(&count, table, sizeof(count));
-    stream_.prepare_stretches(mask, {reinterpret_cast<const KeyStretch*>(table + sizeof(count)),
-                                     static_cast<size_t>(count)});
+    stream_.prepare_stretches(mask,
+                              {reinterpret_cast<const KeyStretch*>(table + sizeof(count)), static_cast<size_t>(count)});
     return mask;
   }
 

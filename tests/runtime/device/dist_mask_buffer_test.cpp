@@ -32,8 +32,8 @@ namespace tangram {
 namespace {
 
 using counted::CountingControl;
-using ::testing::HasSubstr;
 using testing::BufferBackend;
+using ::testing::HasSubstr;
 using testing::HostKernel;
 using testing::KernelCall;
 using testing::Recording;
@@ -123,8 +123,8 @@ class RankStep {
     forward.sink = {sink_.data(), options_.seqlen_sink, options_.sink_layout};
     forward.workspace = workspace(buffer);
     buffer.forward(forward, kStream);
-    DistBackwardArgs backward{q_, k_, v_, results_.out, results_.lse.data<float>(), dout_, results_.dq, results_.dk,
-                              results_.dv};
+    DistBackwardArgs backward{q_,    k_,          v_,          results_.out, results_.lse.data<float>(),
+                              dout_, results_.dq, results_.dk, results_.dv};
     backward.dsink = options_.seqlen_sink > 0 ? results_.dsink.data() : nullptr;
     backward.sink = forward.sink;
     backward.workspace = forward.workspace;
