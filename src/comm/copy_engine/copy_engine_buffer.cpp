@@ -67,6 +67,7 @@ CopyEngineBuffer::CopyEngineBuffer(std::shared_ptr<CopyEngineGroup> group, const
 }
 
 void CopyEngineBuffer::set(const BufferedTables& tables, const std::function<void(std::byte*)>& write, void* stream) {
+  group_->state.check();  // of replays, which ask nobody
   image_.check(tables);
   require(!is_open_, "BufferedPass::set: must come between epochs (got an open one of '{}')", spec_.label);
   require(!cuda::is_captured(cuda::as_stream(stream)),

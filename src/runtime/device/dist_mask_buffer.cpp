@@ -86,6 +86,7 @@ class DistMaskBuffer::Impl {
   Impl(const Plan& like, const DistMaskCapacity& capacity, DeviceCommunicator& communicator, const AttnBackend& backend)
       : communicator_(communicator), backend_(backend), shape_(shape_of(like)), capacity_(capacity) {
     Communicator& control = communicator.control();
+    if (communicator.agreement() != nullptr) communicator.agreement()->meet();  // on all before, so that all can meet
     check_for_all(control, control.size() > 1, [&] {
       check(like);
       const HeadConfig& heads = shape_.heads;
@@ -94,7 +95,13 @@ class DistMaskBuffer::Impl {
                     MaskCapacity{capacity_.documents, capacity_.slices, capacity_.deterministic, capacity_.passes},
                     backend_);
     });
-    pass_ = communicator_.make_buffered_pass(pass_spec());
+    try {
+      pass_ = communicator_.make_buffered_pass(pass_spec());
+    } catch (const CudaError& error) {  // of this rank alone
+      communicator_.abort(error.what());
+      if (control.size() > 1) control.refuse(error.what());
+      throw;
+    }
     if (pass_ == nullptr) {
       throw NotAvailable(fmt::format(
           "DistMaskBuffer: needs the transport copy_engine within one host, each rank with a GPU of its own "

@@ -11,6 +11,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -25,6 +28,7 @@
 #include "runtime/device/program_step.hpp"
 #include "runtime/mask_families.hpp"
 #include "runtime/staged_plan.hpp"
+#include "tangram/env.hpp"
 #include "tangram/error.hpp"
 #include "tangram/local_group.hpp"
 
@@ -64,13 +68,18 @@ DistMaskCapacity capacity_of(const Plans& plans) {
 /// Ranks as threads with a GPU each, whose small kernels the host runs.
 class HostRanks {
  public:
-  explicit HostRanks(int size) : size_(size) {
+  /// `checked`: under TANGRAM_SANITY_CHECK.
+  explicit HostRanks(int size, bool checked = false) : size_(size), before_(Env::get()) {
     testing::set_devices(size);
+    Env env = before_;
+    env.sanity_check = checked;
+    Env::set(env);
     testing::set_executor([](const KernelCall& call) { Recording::put(testing::host_kernel(call)); });
   }
   ~HostRanks() {
     testing::set_executor(nullptr);
     testing::set_devices(1);
+    Env::set(before_);
   }
 
   void run(const std::function<void(CountingControl&, DeviceCommunicator&)>& body) const {
@@ -88,6 +97,7 @@ class HostRanks {
 
  private:
   const int size_;
+  const Env before_;
 };
 
 /// Operands and results of one rank, at the same addresses for all plans.
@@ -341,6 +351,40 @@ TEST(DistMaskBuffer, NothingThatAGraphRecordsDependsOnThePlan) {
   });
 }
 
+double thread_us() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+// `TANGRAM_PRINT_COUNTS=RANKS,ROWS,DOCUMENTS` prints what setting a plan and calls take of rank 0's thread.
+TEST(DistMaskBuffer, PrintTimes) {
+  const char* const wanted = std::getenv("TANGRAM_PRINT_COUNTS");
+  int size = 0, rows = 0, documents = 0;
+  if (wanted == nullptr || std::sscanf(wanted, "%d,%d,%d", &size, &rows, &documents) != 3) GTEST_SKIP();
+  Plans plans;
+  for (unsigned seed = 1; seed < 12; ++seed) plans.push_back(counted::make_pack_plan(seed, size, rows, documents));
+  const HostRanks ranks(size);
+  testing::set_executor(nullptr);
+  const Sm90Backend backend;
+  ranks.run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans.front(), capacity_of(plans), communicator, backend);
+    StepOptions options;
+    options.heads = counted::kHeads;
+    options.result_dtype = DType::kBFloat16;
+    RankStep step(*plans.front(), options, buffer);
+    for (const auto& plan : plans) {
+      control.barrier("before");
+      const double begin = thread_us();
+      buffer.set(plan, kStream);
+      const double middle = thread_us();
+      step.call(buffer);
+      const double end = thread_us();
+      if (control.rank() == 0) std::printf("set %.0f us, calls %.0f us\n", middle - begin, end - middle);
+    }
+  });
+}
+
 std::string error_of(const std::function<void()>& call) {
   try {
     call();
@@ -414,6 +458,28 @@ TEST(DistMaskBuffer, RanksThatDifferAreToldSo) {
   });
 }
 
+// They meet, so that nobody has begun what others wait for.
+TEST(DistMaskBuffer, UnderTheSanityCheckRanksThatDifferGoOn) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans plans = packs(3, 2, 240, options.heads);
+  const StepInputs inputs = testing::make_inputs(plans[0]->mask, options);
+  const StepResults expected = testing::single_step(plans[0]->mask, options, inputs, testing::DenseBackend());
+  const BufferBackend backend;
+  HostRanks(2, true).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans[0], capacity_of(plans), communicator, backend);
+    EXPECT_THAT(error_of([&] { buffer.set(plans[control.rank() == 0 ? 1 : 2], kStream); }),
+                HasSubstr("masks differ (rank 0: "));
+    buffer.set(plans[0], kStream);
+    RankStep step(*plans[0], options, buffer);
+    step.load(*plans[0], control.rank(), inputs);
+    step.call(buffer);
+    communicator.check();
+    const StepResults results = step.results(*plans[0], control);
+    if (control.rank() == 0) testing::expect_close(results, expected, kTolerance);
+  });
+}
+
 // A rank that replays with the plan before has made no statement that could differ: kernels see it.
 TEST(DistMaskBuffer, AReplayOfAnotherPlanThanThePeersIsFound) {
   StepOptions options;
@@ -439,6 +505,25 @@ TEST(DistMaskBuffer, AReplayOfAnotherPlanThanThePeersIsFound) {
     Recording::replay(graph);
     control.barrier("replayed");
     EXPECT_THAT(error_of([&] { communicator.check(); }), HasSubstr("every rank must make the same call"));
+  });
+}
+
+TEST(DistMaskBuffer, RanksThatMakeRoomForDifferentPlansAreRefused) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans plans = packs(2, 2, 240, options.heads);
+  const BufferBackend backend;
+  HostRanks(2).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskCapacity capacity = capacity_of(plans);
+    capacity.sent_rows += control.rank();
+    EXPECT_THAT(error_of([&] { DistMaskBuffer(*plans[0], capacity, communicator, backend); }),
+                HasSubstr("what there is room for"));
+    capacity = capacity_of(plans);
+    capacity.passes = control.rank() == 0 ? AttnPasses::kBoth : AttnPasses::kBackward;
+    EXPECT_THAT(error_of([&] { DistMaskBuffer(*plans[0], capacity, communicator, backend); }),
+                HasSubstr("passes must be both or forward"));
+    DistMaskBuffer(*plans[0], capacity_of(plans), communicator, backend).set(plans[1], kStream);
+    communicator.check();
   });
 }
 
