@@ -7,17 +7,19 @@
 
 #include <array>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
 #include "runtime/device/buffered_tables.hpp"
 #include "runtime/pass_plan.hpp"
 #include "runtime/rank_context.hpp"
+#include "schedule/tile_list.hpp"
 #include "tangram/buffered_pass.hpp"
 #include "tangram/env.hpp"
 #include "tangram/gradient_places.hpp"
-#include "tangram/mask_buffer.hpp"
 
 namespace tangram {
 
@@ -90,10 +92,10 @@ class DistMaskBuffer::Impl {
     check_for_all(control, control.size() > 1, [&] {
       check(like);
       const HeadConfig& heads = shape_.heads;
-      mask_.emplace(AttnShape{shape_.q_rows, capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
-                              heads.head_dim_v, heads.dtype},
-                    MaskCapacity{capacity_.documents, capacity_.slices, capacity_.deterministic, capacity_.passes},
-                    backend_);
+      attn_shape_ = {shape_.q_rows,  capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv,
+                     heads.head_dim, heads.head_dim_v,  heads.dtype};
+      mask_ = backend_.make_buffer(attn_shape_,
+                                   {capacity_.documents, capacity_.slices, capacity_.deterministic, capacity_.passes});
     });
     try {
       pass_ = communicator_.make_buffered_pass(pass_spec());
@@ -124,7 +126,7 @@ class DistMaskBuffer::Impl {
       if (!refused.empty()) return;
       const int64_t border = table_bytes_ > 0 ? int64_t{AttnBackend::kStretchBorder} : -1;
       tables = tables_of_rank(*plan, base_.rank, border);
-      mask_->set(Mask(shape_.q_rows, capacity_.kv_rows, plan->ranks[static_cast<size_t>(base_.rank)].slices), stream);
+      set_lists(plan->ranks[static_cast<size_t>(base_.rank)], stream);
     };
     CallFacts facts;
     if (agreement != nullptr) {
@@ -157,7 +159,7 @@ class DistMaskBuffer::Impl {
       call.sink = args.sink;
       call.workspace = args.workspace;
       give_keys(call, AttnPass::kForward, args);
-      mask_->forward(call, stream);
+      backend_.forward(*mask_, call, stream);
       pass_->end(stream);
       if (args.max_logits != nullptr && communicator_.size() > 1) {
         communicator_.all_reduce(args.max_logits, args.q.heads, ReduceOp::kMax, stream);
@@ -192,7 +194,7 @@ class DistMaskBuffer::Impl {
       const int64_t parts = part_bytes(heads.head_dim) + part_bytes(heads.head_dim_v);
       call.workspace = {work + parts, args.workspace.bytes - parts};
       give_keys(call, AttnPass::kBackward, args);
-      mask_->backward(call, stream);
+      backend_.backward(*mask_, call, stream);
       const Range shard{0, shape_.k_rows};
       const std::array<ConstTensorView, 2> own = {slice_rows(call.dk, shard), slice_rows(call.dv, shard)};
       const std::array<TensorView, 2> sums = {args.dk, args.dv};
@@ -208,10 +210,11 @@ class DistMaskBuffer::Impl {
   const Shape& shape() const { return shape_; }
   const DistMaskCapacity& capacity() const { return capacity_; }
   int64_t num_plans() const { return num_plans_; }
-  int64_t forward_workspace_bytes() const { return mask_->forward_workspace_bytes(); }
+  int64_t forward_workspace_bytes() const { return backend_.forward_workspace_bytes(*mask_); }
   int64_t backward_workspace_bytes() const {
     if (capacity_.passes != AttnPasses::kBoth) return 0;
-    return part_bytes(shape_.heads.head_dim) + part_bytes(shape_.heads.head_dim_v) + mask_->backward_workspace_bytes();
+    return part_bytes(shape_.heads.head_dim) + part_bytes(shape_.heads.head_dim_v) +
+           backend_.backward_workspace_bytes(*mask_);
   }
   int64_t device_bytes() const { return mask_->device_bytes() + pass_->device_bytes(); }
 
@@ -223,8 +226,8 @@ class DistMaskBuffer::Impl {
     require(capacity_.passes != AttnPasses::kBackward, "DistMaskBuffer: passes must be both or forward (got backward)");
     require(shape_.reduce_dtype == DType::kFloat32 || shape_.reduce_dtype == shape_.heads.dtype,
             "DistMaskBuffer: reduce_dtype must be float32 or the heads' (got {})", to_string(shape_.reduce_dtype));
-    require(backend_.can_wait_for_keys(), "DistMaskBuffer: backend must store gradients at their owners (got {})",
-            backend_.name());
+    require(backend_.has_buffers() && backend_.can_wait_for_keys(),
+            "DistMaskBuffer: backend must have buffers, and store gradients at their owners (got {})", backend_.name());
     for (const auto& [name, value] : {std::pair("kv_rows", capacity_.kv_rows), {"stretches", capacity_.stretches}}) {
       require(0 < value && value <= kMostRows, "DistMaskBuffer: {} must be positive and at most {} (got {})", name,
               kMostRows, value);
@@ -232,6 +235,23 @@ class DistMaskBuffer::Impl {
     require(0 <= capacity_.sent_rows && capacity_.sent_rows <= kMostRows && shape_.k_rows <= kMostRows,
             "DistMaskBuffer: sent_rows and rows a rank must be at most {} (got {} and {})", kMostRows,
             capacity_.sent_rows, shape_.k_rows);
+  }
+
+  void set_lists(const RankPlan& rank, void* stream) {
+    const bool both = capacity_.passes == AttnPasses::kBoth;
+    const TileList tiles = schedule::build_tile_list(rank.slices, attn_shape_.seqlen_q, attn_shape_.seqlen_k,
+                                                     *backend_.tile_shape(attn_shape_));
+    TileList transposed;
+    if (both) {
+      std::vector<AttnSlice> keys_first;
+      keys_first.reserve(rank.slices.size());
+      for (const AttnSlice& slice : rank.slices) keys_first.push_back(schedule::transposed(slice));
+      transposed = schedule::build_tile_list(keys_first, attn_shape_.seqlen_k, attn_shape_.seqlen_q,
+                                             *backend_.backward_tile_shape(attn_shape_));
+      // Nobody reads the gradients of rows that the plan does not fill: no item need store zeros for them.
+      std::erase_if(transposed.items, [&](const TileItem& item) { return item.row_begin >= rank.kv_rows; });
+    }
+    backend_.set_mask(*mask_, rank.slices, &tiles, both ? &transposed : nullptr, stream);
   }
 
   int64_t places_bytes() const {
@@ -316,7 +336,8 @@ class DistMaskBuffer::Impl {
   const Shape shape_;
   const DistMaskCapacity capacity_;
   const int64_t table_bytes_ = round_up(backend_.stretch_table_bytes(capacity_.kv_rows), kWorkAlignment);
-  std::optional<MaskBuffer> mask_;
+  AttnShape attn_shape_;  // of all rows that there is room for
+  std::unique_ptr<PreparedMask> mask_;
   std::unique_ptr<BufferedPass> pass_;
   RankContext base_;  // of the plan that is set
   int64_t num_plans_ = 0;

@@ -5,6 +5,9 @@
 // backend with buffers for it, over host memory that it takes for a device's.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -64,10 +67,19 @@ class BufferBackend final : public AttnBackend {
     buffer->shape = shape;
     return buffer;
   }
-  void set_mask(PreparedMask& buffer, std::span<const AttnSlice> slices, const TileList*, const TileList*,
-                void*) const override {
+  void set_mask(PreparedMask& buffer, std::span<const AttnSlice> slices, const TileList* tiles,
+                const TileList* transposed_tiles, void*) const override {
     auto& prepared = static_cast<Buffer&>(buffer);
     prepared.mask = stream_.prepare(slices, prepared.shape, nullptr);
+    EXPECT_EQ(tiles->seqlen_k, prepared.shape.seqlen_k);
+    if (transposed_tiles == nullptr) return;
+    // Keys that are seen have items; of tiles that nobody sees there need be none.
+    for (const AttnSlice& slice : slices) {
+      const AttnSlice seen = canonical(slice);
+      EXPECT_TRUE(std::any_of(
+          transposed_tiles->items.begin(), transposed_tiles->items.end(),
+          [&](const TileItem& item) { return item.row_begin < seen.k_range.end && seen.k_range.end <= item.row_end; }));
+    }
   }
   int64_t stretch_table_bytes(int64_t seqlen_k) const override {
     return static_cast<int64_t>(sizeof(int64_t)) + seqlen_k * static_cast<int64_t>(sizeof(KeyStretch));
