@@ -141,8 +141,8 @@ TEST(VerifyVerb, CountsRunsWhereRowsAreCutAnywhere) {
 TEST(VerifyVerb, EveryStrategy) {
   for (const char* strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp", "auto"}) {
     const ProgramResult result =
-        run_program({"verify", "--family", "causal", "--seqlen", "256", "--cp-size", "4", "--heads-q", "16",
-                     "--heads-kv", "8", "--head-dim", "16", "--strategy", strategy});
+        run_program({"verify", "--family", "causal", "--seqlen", "128", "--cp-size", "4", "--heads-q", "8",
+                     "--heads-kv", "4", "--head-dim", "16", "--strategy", strategy});
     EXPECT_EQ(result.code, 0) << strategy << result.out << result.err;
   }
 }
