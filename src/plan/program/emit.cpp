@@ -4,9 +4,7 @@
 #include "plan/program/emit.hpp"
 
 #include "core/require.hpp"
-#include "plan/program/emit_grid.hpp"
-#include "plan/program/emit_kv.hpp"
-#include "plan/program/emit_movement.hpp"
+#include "plan/program/emitters.hpp"
 
 namespace tangram {
 

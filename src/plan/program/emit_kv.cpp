@@ -4,12 +4,11 @@
 // Forward, calls add up in float32 through (out, lse), and the rows of the next stage travel meanwhile. Backward, dq
 // adds up in float32; dk and dv of a stage's rows are complete once it has computed, and travel to their owners while
 // later stages compute. On a stream all rows are sent for at once, and one call may do the work of all stages.
-#include "plan/program/emit_kv.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <type_traits>
 
+#include "plan/program/emitters.hpp"
 #include "plan/program/key_calls.hpp"
 #include "plan/program/key_returns.hpp"
 #include "plan/program/key_rows.hpp"

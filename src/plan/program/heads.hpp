@@ -22,7 +22,6 @@ class HeadMoves {
   HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_heads, const char* to_heads_label,
             const char* to_rows_label);
 
-  int64_t group_rows() const { return shard_rows_ * head_ranks_; }
   int first_head_of(int member) const { return static_cast<int>(int64_t{member} * num_heads_ / head_ranks_); }
   int first_head() const { return first_head_of(member_); }
   bool shares_heads() const { return num_heads_ < head_ranks_; }

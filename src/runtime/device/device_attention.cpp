@@ -19,7 +19,6 @@
 #include "cuda/stream.hpp"
 #include "cuda/workspace.hpp"
 #include "plan/program/emit.hpp"
-#include "runtime/device/float_kernels.hpp"
 #include "runtime/device/owner_kernels.hpp"
 #include "runtime/device/program_attention.hpp"
 #include "runtime/device/row_kernels.hpp"
@@ -208,7 +207,6 @@ class DeviceAttention final : public PlanExecutor {
         communicator_(communicator),
         program_(base, communicator, program_device(), program_options(base, communicator, options)) {
     load_row_kernels();
-    load_float_kernels();
     load_owner_kernels();
   }
 
