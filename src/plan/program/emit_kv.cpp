@@ -12,7 +12,6 @@
 #include "plan/program/key_calls.hpp"
 #include "plan/program/key_returns.hpp"
 #include "plan/program/key_rows.hpp"
-#include "plan/program/own_stretches.hpp"
 #include "plan/stages.hpp"
 
 namespace tangram {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "plan/program/key_calls.hpp"
-#include "plan/program/own_stretches.hpp"
 #include "tangram/gradient_places.hpp"
 
 namespace tangram {

@@ -87,6 +87,8 @@ class ShadowMemory {
   const Cells& of(const Ref& ref) const;
   template <class Visit>
   void for_each(const TensorRef& ref, Range rows, const Visit& visit);
+  template <class Visit>
+  void receive(const TensorRef& target, Range rows, const std::vector<Element>& values, const Visit& visit);
 
   const Program& program_;
   std::vector<Cells> regions_;
