@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/nccl/shared_buffer.hpp"
 #include "plan/program/arena.hpp"
 #include "plan/program/emit.hpp"
 #include "runtime/device/counted_ranks.hpp"
@@ -264,6 +265,17 @@ TEST(NewKeys, ExactMemoryOfARingIsItsArena) {
         std::max(arena, lay_out_arena(backward_program(*plan, rank.control.rank(), call, target, false)).arena_bytes);
     EXPECT_EQ(rank.communicator.shared_bytes(), 2 * arena);
   });
+}
+
+// What passes over NCCL share.
+TEST(NewKeys, ExactBuffersAreWhatTheLargestPassWants) {
+  comm::SharedBuffer exact(true), roomy(false);
+  for (const size_t wanted : {0, 3000, 1000, 40000}) {
+    exact.get(wanted);
+    roomy.get(wanted);
+    EXPECT_EQ(exact.bytes(), wanted == 1000 ? 3000 : static_cast<int64_t>(wanted));
+    EXPECT_EQ(roomy.bytes(), wanted == 40000 ? 65536 : 16384);
+  }
 }
 
 // Slots that are kept are a key's own, and made together.
