@@ -53,10 +53,8 @@ double cpu_us() {
 
 class Ranks {
  public:
-  enum class Memory { kWithRoom, kExact };
   /// `checked`: under TANGRAM_SANITY_CHECK.
-  explicit Ranks(int size, bool checked = false, Memory memory = Memory::kWithRoom)
-      : size_(size), memory_(memory), before_(Env::get()), barrier_(size) {
+  explicit Ranks(int size, bool checked = false) : size_(size), before_(Env::get()), barrier_(size) {
     testing::set_devices(size);
     Env env = before_;
     env.sanity_check = checked;
@@ -79,8 +77,7 @@ class Ranks {
         [&](Communicator& plain) {
           CountingControl control(plain);
           cudaSetDevice(control.rank());
-          const auto communicator =
-              make_device_communicator(control, {.timeout_s = timeout_s, .exact_memory = memory_ == Memory::kExact});
+          const auto communicator = make_device_communicator(control, {.timeout_s = timeout_s});
           const Sm90Backend backend;
           Rank rank{control, *communicator, backend,
                     [&](const std::function<void()>& call) { return count(control, call); }};
@@ -113,7 +110,6 @@ class Ranks {
   }
 
   const int size_;
-  const Memory memory_;
   const Env before_;
   std::barrier<> barrier_;
 };
@@ -222,9 +218,19 @@ SlotBytes slot_bytes(const Plan& plan, int rank) {
   return {2 * round_up_to(of.kv_rows * row * 2, 1024), 2 * round_up_to(returned * row * 4, 1024)};
 }
 
+/// Runs `body` over communicators of exact memory.
+void run_exact(int size, const std::function<void(Ranks::Rank&)>& body) {
+  Ranks(size).run([&](Ranks::Rank& rank) {
+    const auto communicator = make_device_communicator(rank.control, {.timeout_s = 20, .exact_memory = true});
+    Ranks::Rank exact{rank.control, *communicator, rank.backend, rank.count};
+    body(exact);
+    rank.control.barrier("all have used what others map");
+  });
+}
+
 TEST(NewKeys, ExactMemoryIsWhatTheLayoutsOfTheLargestMasksSay) {
   for (const int size : {2, 4}) {
-    Ranks(size, false, Ranks::Memory::kExact).run([&](Ranks::Rank& rank) {
+    run_exact(size, [&](Ranks::Rank& rank) {
       const int64_t before = runtime_counts().mapped_bytes;
       SlotBytes most;
       std::vector<std::shared_ptr<const Plan>> plans;
@@ -256,7 +262,7 @@ TEST(NewKeys, ExactMemoryOfARingIsItsArena) {
   config.heads = counted::kHeads;
   config.strategy.name = Strategy::kRing;
   const auto plan = std::make_shared<const Plan>(make_plan(causal_mask(4096, 4096), config));
-  Ranks(4, false, Ranks::Memory::kExact).run([&](Ranks::Rank& rank) {
+  run_exact(4, [&](Ranks::Rank& rank) {
     const DistAttention key(plan, rank.communicator, rank.backend);
     const ProgramTarget target{.steps_apart = 1};
     CallShape call = CallShape::with_results(DType::kBFloat16, DType::kFloat32);
