@@ -37,6 +37,7 @@ HEADER_LAYER = {
     "backends": "attn",
     "communicator": "comm",
     "device_communicator": "comm",
+    "buffered_pass": "comm",
     "socket_group": "comm",
     "hierarchical_group": "comm",
     "local_group": "comm",
@@ -44,6 +45,7 @@ HEADER_LAYER = {
     "dist_attention": "runtime",
     "flex_attention": "runtime",
     "mask_buffer": "runtime",
+    "dist_mask_buffer": "runtime",
     "tangram": "runtime",
 }
 # No public header may drag these in.

@@ -76,6 +76,9 @@ struct AttnForwardArgs {
   ConstTensorView v_elsewhere;
   /// At least AttnBackend::forward_workspace_bytes, or none.
   AttnWorkspace workspace;
+  /// In place of AttnBackend::prepare_stretches: a table that AttnBackend::write_stretch_table wrote, in memory(), read
+  /// when the call runs. Null: none. Keys of it lie in k_elsewhere and v_elsewhere, which must be given.
+  const void* stretch_table = nullptr;
 };
 
 struct AttnBackwardArgs {
@@ -108,6 +111,7 @@ struct AttnBackwardArgs {
   const float* delta = nullptr;
   /// At least AttnBackend::backward_workspace_bytes, or none.
   AttnWorkspace workspace;
+  const void* stretch_table = nullptr;  // as in AttnForwardArgs
 };
 
 /// What a backend derives from a slice list once and reuses in every call (on GPUs: uploaded tile lists). What calls
@@ -171,6 +175,13 @@ class AttnBackend {
   virtual void prepare_stretches(PreparedMask& /*mask*/, std::span<const KeyStretch> /*stretches*/) const {}
   static constexpr int kStretchBorder = 127;
 
+  /// The same for calls whose stretches change under them, as masks of make_buffer() do:
+  /// AttnForwardArgs::stretch_table. Bytes of the table of `seqlen_k` keys, 0: there are none; and the table, into
+  /// memory of the host that is aligned to 16. Throws InvalidArgument for stretches that overlap or lie outside.
+  virtual int64_t stretch_table_bytes(int64_t /*seqlen_k*/) const { return 0; }
+  virtual void write_stretch_table(std::span<const KeyStretch> /*stretches*/, int64_t /*seqlen_k*/,
+                                   std::byte* /*to*/) const {}
+
   /// Whether backward() can be given AttnBackwardArgs::delta.
   virtual bool takes_delta() const { return false; }
 
@@ -218,9 +229,9 @@ class AttnBackend {
   virtual bool has_buffers() const { return false; }
 
   /// In place of prepare() and prepare_backward(): room for the lists of any mask of the shape that fits `capacity`.
-  /// Calls take the mask that was set last, in stream order, captured ones when they run; they read no keys elsewhere,
-  /// wait for none, and are deterministic just as `capacity` says. May allocate and wait. Throws InvalidArgument for
-  /// what the backend cannot do, and where has_buffers() is false.
+  /// Calls take the mask that was set last, in stream order, captured ones when they run; they read keys elsewhere by a
+  /// table of the call alone, wait for none, and are deterministic just as `capacity` says. May allocate and wait.
+  /// Throws InvalidArgument for what the backend cannot do, and where has_buffers() is false.
   virtual std::unique_ptr<PreparedMask> make_buffer(const AttnShape& /*shape*/,
                                                     const MaskCapacity& /*capacity*/) const {
     throw InvalidArgument("AttnBackend::make_buffer: needs a backend that has buffers (got another)");

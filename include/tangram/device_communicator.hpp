@@ -52,6 +52,8 @@ struct ReturnTensor {
   friend bool operator==(const ReturnTensor&, const ReturnTensor&) = default;
 };
 
+class BufferedPass;
+struct BufferedPassSpec;
 class DevicePass;
 
 /// Of the ranks' tables what the others must know, where all ranks know all of it beforehand.
@@ -266,6 +268,10 @@ class DeviceCommunicator {
   /// NotAvailable for sizes that this device cannot hold. Never call it while work that waits for peers is under way on
   /// the device. The pass must not outlive the communicator.
   virtual std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) = 0;
+
+  /// Collective, allocates. Passes whose tables change under captured epochs (buffered_pass.hpp); null, alike on all
+  /// ranks, where the transport has none. Throws InvalidArgument on every rank unless all give the same spec.
+  virtual std::unique_ptr<BufferedPass> make_buffered_pass(const BufferedPassSpec& spec);
 
   /// What the epochs that follow belong to, until it is set anew, as Communicator::set_facts: when ranks that have both
   /// said it open an epoch for different calls, their check() throws InvalidArgument, naming what differs. On GPUs

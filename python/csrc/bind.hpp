@@ -32,6 +32,7 @@ void bind_attention(nb::module_& m);
 void bind_token_attention(nb::module_& m);
 void bind_group(nb::module_& m);
 void bind_dist_attention(nb::module_& m);
+void bind_dist_mask_buffer(nb::module_& m);
 void bind_shard_map(nb::module_& m);
 
 /// `==` for values; other types are unequal. nanobind's own operator would be typed more narrowly than object's.

@@ -14,11 +14,10 @@
 #include <utility>
 
 #include "backend.hpp"
-#include "core/require.hpp"
+#include "dist_arguments.hpp"
 #include "group.hpp"
 #include "plan/program/emit.hpp"
 #include "tangram/error.hpp"
-#include "tensor.hpp"
 #include "workspace.hpp"
 
 namespace tangram::python {
@@ -84,18 +83,9 @@ class SharedDistAttention {
   void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle max_logits,
                nb::handle sink, const std::string& sink_layout, KeptKv* kept, const AttnOptions& options,
                uintptr_t stream, const Workspace& workspace) {
-    const HeadConfig& heads = attention_->plan().config.heads;
+    Arguments read("calc_attn", backend_->on_gpu());
     DistForwardArgs args;
-    take_part([&] {
-      Arguments read("calc_attn", backend_->on_gpu());
-      args.q = read.input(q, "q");
-      args.k = read.input(k, "k");
-      args.v = read.input(v, "v");
-      args.out = read.output(out, "out");
-      args.lse = read.floats(lse, "lse", {attention_->q_rows(), heads.num_heads_q});
-      args.max_logits = read.floats(max_logits, "max_logits", {heads.num_heads_q});
-      args.sink = read.sink(sink, sink_layout, attention_->q_rows(), heads.num_heads_q);
-    });
+    take_part([&] { args = read_forward(read, rows(), {q, k, v, out, lse}, max_logits, sink, sink_layout); });
     args.kept = kept_or(kept);
     args.options = options;
     args.workspace = as_workspace(workspace);
@@ -107,29 +97,12 @@ class SharedDistAttention {
                 nb::handle dq, nb::handle dk, nb::handle dv, nb::handle dsink, nb::handle sink,
                 const std::string& sink_layout, const KeptKv* kept, const std::string& dsink_reduce,
                 const AttnOptions& options, uintptr_t stream, const Workspace& workspace) {
-    const HeadConfig& heads = attention_->plan().config.heads;
+    Arguments read("calc_attn backward", backend_->on_gpu());
     DistBackwardArgs args;
     take_part([&] {
-      Arguments read("calc_attn backward", backend_->on_gpu());
-      args.q = read.input(q, "q");
-      args.k = read.input(k, "k");
-      args.v = read.input(v, "v");
-      args.out = read.input(out, "out");
-      args.lse = read.floats(lse, "lse", {attention_->q_rows(), heads.num_heads_q});
-      args.dout = read.input(dout, "dout");
-      args.dq = read.output(dq, "dq");
-      args.dk = read.output(dk, "dk");
-      args.dv = read.output(dv, "dv");
-      args.sink = read.sink(sink, sink_layout, attention_->q_rows(), heads.num_heads_q);
-      args.dsink = args.sink.layout == SinkLayout::kSsh
-                       ? read.floats(dsink, "dsink", {attention_->q_rows(), args.sink.seqlen_sink, heads.num_heads_q})
-                       : read.floats(dsink, "dsink", {args.sink.seqlen_sink, heads.num_heads_q});
-      require(dsink_reduce == "none" || dsink_reduce == "sum" || dsink_reduce == "avg",
-              "calc_attn: dsink_reduce must be 'none', 'sum' or 'avg' (got '{}')", dsink_reduce);
+      args =
+          read_backward(read, rows(), {q, k, v, out, lse}, {dout, dq, dk, dv, dsink}, sink, sink_layout, dsink_reduce);
     });
-    args.dsink_reduce = dsink_reduce == "none"  ? DsinkReduce::kNone
-                        : dsink_reduce == "sum" ? DsinkReduce::kSum
-                                                : DsinkReduce::kAvg;
     args.kept = kept_or(kept);
     args.options = options;
     args.workspace = as_workspace(workspace);
@@ -146,6 +119,7 @@ class SharedDistAttention {
   int64_t backward_workspace_bytes() const { return attention_->backward_workspace_bytes(); }
 
  private:
+  RowsOfQueries rows() const { return {attention_->q_rows(), attention_->plan().config.heads.num_heads_q}; }
   // A rank whose arguments are unreadable tells its peers, which would wait for it.
   template <class Read>
   void take_part(Read read) {

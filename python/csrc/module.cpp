@@ -23,4 +23,5 @@ NB_MODULE(_core, m) {
   bind_token_attention(m);
   bind_group(m);
   bind_dist_attention(m);
+  bind_dist_mask_buffer(m);
 }

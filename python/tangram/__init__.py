@@ -9,6 +9,7 @@ Keys named one by one, on the GPU:  token_attn_func(q, k, v, indices)
 Look at how ranks would share it:   plan(mask, cp_size=8).explain()
 Train over several ranks (torch):   key = mask_key(mask, ...); x = dispatch(x, key); calc_attn(q, k, v, key);
                                     undispatch(out, key)
+A new key at each step, one graph:  DistMaskBuffer(keys), .set(key); calc_attn(q, k, v, buffer)
 What holds for the whole process:   configure(backend=..., deterministic=..., timeout_s=...)
 By the names of others:             tangram.magi (MagiAttention), tangram.flash_attn (FlashAttention), from_block_mask
 
@@ -68,6 +69,7 @@ __version__ = VERSION
 if TYPE_CHECKING:
     from .distributed import (
         DistAttnRuntimeKey,
+        DistMaskBuffer,
         calc_attn,
         check_errors,
         dispatch,
@@ -130,6 +132,7 @@ __all__ = [
     "from_dense",
     "masks_from_block_indices",
     "DistAttnRuntimeKey",
+    "DistMaskBuffer",
     "calc_attn",
     "check_errors",
     "dispatch",

@@ -17,7 +17,17 @@ from . import _core, _cuda
 from ._apart import made_apart
 from ._backends import backend_named
 from ._cache import BoundedCache
-from ._core import Backend, Dispatch, DistAttention, DistAttnConfig, HeadConfig, Mask, MovementConfig, Plan
+from ._core import (
+    Backend,
+    Dispatch,
+    DistAttention,
+    DistAttnConfig,
+    HeadConfig,
+    Mask,
+    MovementConfig,
+    OverlapConfig,
+    Plan,
+)
 from ._memory import MemoryRow, make_plan_cache, register_rows
 from ._row_picks import RowPicks, RowTable
 from ._torch_group import TorchGroup, known_groups
@@ -175,20 +185,25 @@ class DistAttnRuntimeKey:
     def _make_attention(
         self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int, row_sinks: int, keeps: bool
     ) -> DistAttention:
-        plan, overlap = self.plan, self.config.overlap
-        h = self.config.heads
-        heads = HeadConfig(h.num_heads_q, h.num_heads_kv, h.head_dim, head_dim_v, _NAMES[dtype])
+        overlap = self.config.overlap
         if device >= 0:
             _cuda.require_no_capture("a key", "calc_attn")
             overlap = changed(overlap, keep_remote_kv=keeps)
-        if heads != h or overlap != self.config.overlap:
-            chosen = {name: getattr(plan.config, name) for name in _STRATEGY}  # not to choose anew
-            config = changed(self.config, heads=heads, overlap=overlap, **chosen)
-            plan = plan_after(self.masks or plan.mask, config, plan)
+        plan = self.plan_for(dtype, head_dim_v, overlap)
         if device < 0:
-            return DistAttention(plan, self.group.group, self._backend(backend, device))
+            return DistAttention(plan, self.group.group, self.backend(backend, device))
         on_gpus = self.group.on_device(device)
-        return DistAttention(plan, on_gpus, self._backend(backend, device), row_sinks)
+        return DistAttention(plan, on_gpus, self.backend(backend, device), row_sinks)
+
+    def plan_for(self, dtype: torch.dtype, head_dim_v: int, overlap: OverlapConfig) -> Plan:
+        """Of the rows that the key deals out, for heads and transfers that may be other ones."""
+        h = self.config.heads
+        heads = HeadConfig(h.num_heads_q, h.num_heads_kv, h.head_dim, head_dim_v, _NAMES[dtype])
+        if heads == h and overlap == self.config.overlap:
+            return self.plan
+        chosen = {name: getattr(self.plan.config, name) for name in _STRATEGY}  # not to choose anew
+        config = changed(self.config, heads=heads, overlap=overlap, **chosen)
+        return plan_after(self.masks or self.plan.mask, config, self.plan)
 
     def of_groups(self) -> list[DistAttnRuntimeKey]:
         """A key for the heads of each group alone, over the same rows: for executors of a single mask."""
@@ -211,7 +226,7 @@ class DistAttnRuntimeKey:
             ]
         return self._of_groups
 
-    def _backend(self, name: str | None, device: int) -> Backend:
+    def backend(self, name: str | None, device: int) -> Backend:
         try:
             return backend_named(name, device >= 0, device)
         except Error as error:

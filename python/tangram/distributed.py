@@ -20,6 +20,7 @@ from torch import Tensor
 
 from . import _cuda, _settings, _torch_rows, _workspace  # noqa: F401
 from ._core import AttnOptions, DistAttention, KeptKv
+from ._dist_mask_buffer import DistMaskBuffer, PlanOfBuffer, key_of_call
 from ._keys import (
     get_most_recent_key,
     magi_attn_flex_key,
@@ -69,6 +70,7 @@ varlen_key = magi_attn_varlen_key
 
 __all__ = [
     "DistAttnRuntimeKey",
+    "DistMaskBuffer",
     "calc_attn",
     "check_errors",
     "clear_keys",
@@ -95,7 +97,7 @@ __all__ = [
 class _Call:
     """What a call has beside its tensors; one argument, because autograd looks at each."""
 
-    attention: DistAttention
+    attention: DistAttention | PlanOfBuffer
     without: Callable[[], DistAttention] | None
     """The executor that keeps nothing, where `attention` keeps remote K/V in GPU memory."""
     kept: KeptKv | None
@@ -256,7 +258,7 @@ def calc_attn(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    key: DistAttnRuntimeKey,
+    key: DistAttnRuntimeKey | DistMaskBuffer,
     sink: Tensor | None = None,
     softmax_scale: float | None = None,
     softcap: float = 0.0,
@@ -274,6 +276,7 @@ def calc_attn(
 
     Args:
         q `[rows, num_heads_q, head_dim]`, k, v `[rows, num_heads_kv, head_dim(_v)]`: this rank's rows.
+        key: or a DistMaskBuffer, for CUDA graphs over keys that change; backward passes are deterministic as it is.
         sink: `[seqlen_sink, num_heads_q]` ("sh"), alike on every rank, or `[rows, seqlen_sink, num_heads_q]` ("ssh").
         out_dtype, grad_dtype, backend: as of flex_flash_attn_func.
         dsink_reduce: how the gradient of a sink that all ranks share is combined: none, sum or avg.
@@ -292,17 +295,19 @@ def calc_attn(
             others. Timeout, CommError: a peer is gone; over GPUs in a later call, see check_errors. NotAvailable: no
             backend for the device, or GPUs that do not reach each other.
     """
-    _check(q, k, v, sink, sink_layout, key)
+    set_key, buffer = key_of_call(key)
+    _check(q, k, v, sink, sink_layout, set_key)
     backend = backend or _settings.chosen.backend
     deterministic = deterministic or _settings.chosen.deterministic
     on_host = backend == "reference" or (backend is None and q.dtype in _cuda.HOST_DTYPES)
-    if key.exchanges_heads and q.is_cuda and not on_host:
-        _check_exchange_of_heads(q, key, out_dtype, grad_dtype)
+    if set_key.exchanges_heads and q.is_cuda and not on_host:
+        _check_exchange_of_heads(q, set_key, out_dtype, grad_dtype)
     if sink is not None and dsink_reduce not in ("none", "sum", "avg"):
         raise InvalidArgument(f"calc_attn: dsink_reduce must be 'none', 'sum' or 'avg' (got {dsink_reduce!r})")
     if grad_dtype is not None:
         check_grad_dtype("calc_attn", grad_dtype, q)
-    if _cuda.device_of(q) >= 0 and (on_host or (key.masks is not None and key.moves_kv_alone)):
+    group_by_group = set_key.masks is not None and set_key.moves_kv_alone
+    if buffer is None and _cuda.device_of(q) >= 0 and (on_host or group_by_group):
         shared: dict[str, Any] = {
             "softmax_scale": softmax_scale,
             "softcap": softcap,
@@ -310,7 +315,7 @@ def calc_attn(
         }
         shared |= {"sink_layout": sink_layout, "deterministic": deterministic, "out_dtype": out_dtype}
         shared |= {"grad_dtype": grad_dtype, "dsink_reduce": dsink_reduce, "backend": backend}
-        return _calc_otherwise(q, k, v, key, sink, shared, on_host)
+        return _calc_otherwise(q, k, v, set_key, sink, shared, on_host)
     if softmax_scale is not None:
         softmax_scale = check_scale("calc_attn", softmax_scale)
     if torch.compiler.is_compiling():
@@ -319,7 +324,7 @@ def calc_attn(
             q,
             k,
             v,
-            key,
+            set_key,
             sink,
             sink_layout,
             options_of,
@@ -331,16 +336,16 @@ def calc_attn(
         return out, AttnForwardMeta(lse, peaks if return_max_logits else None)
     require_no_transform("calc_attn")
     device = _cuda.device_of(q)
-    keeps = key.keeps and torch.is_grad_enabled()
-    row_sinks = key.sinks_that_travel(sink, sink_layout, device)
-    executor = partial(key.attention, q.dtype, v.shape[2], backend, device, row_sinks)
+    keeps = buffer is None and set_key.keeps and torch.is_grad_enabled()
+    row_sinks = set_key.sinks_that_travel(sink, sink_layout, device)
+    executor = partial(set_key.attention, q.dtype, v.shape[2], backend, device, row_sinks)
     try:
         call = _Call(
-            executor(keeps),
+            executor(keeps) if buffer is None else buffer.of_call(q, v, deterministic),
             executor if keeps and device >= 0 else None,
             KeptKv() if keeps and device < 0 else None,
             sink_layout,
-            _options(softmax_scale, softcap, deterministic),
+            _options(softmax_scale, softcap, deterministic if buffer is None else buffer.deterministic),
             out_dtype,
             return_max_logits,
             dsink_reduce,

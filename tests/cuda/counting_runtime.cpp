@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -26,8 +27,17 @@ bool is_captured = false;
 int num_devices = 1;
 bool events_are_ready = true;
 uint64_t stream_generation = 0;
+std::function<void(const KernelCall&)> executor;
+
+/// By the host function that stands for a kernel. Kernels are registered before main().
+std::map<const void*, std::string>& kernel_names() {
+  static std::map<const void*, std::string> names;
+  return names;
+}
 
 }  // namespace
+
+void set_executor(std::function<void(const KernelCall&)> execute) { executor = std::move(execute); }
 
 void record_launches(std::vector<size_t> bytes) {
   launches.clear();
@@ -71,6 +81,15 @@ cudaError_t make_handle(Handle* handle) {
   return cudaSuccess;
 }
 
+using tangram::testing::executor;
+using tangram::testing::kernel_names;
+
+cudaError_t launch(const void* kernel, dim3 grid, void** parameters) {
+  if (executor != nullptr) executor({kernel_names().at(kernel), grid.x, grid.y, parameters});
+  return count(counts.launches);
+}
+
+thread_local dim3 configured_grid;  // of the launch that comes next
 thread_local int current_device = 0;
 thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
@@ -289,7 +308,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
     const char* const parameter = static_cast<const char*>(parameters[0]);
     launches.push_back({kernel, config->gridDim.x, {parameter, parameter + parameter_bytes[launches.size()]}});
   }
-  return count(counts.launches);
+  return launch(kernel, config->gridDim, parameters);
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
@@ -305,10 +324,24 @@ void** __cudaRegisterFatBinary(void*) {
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
-void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*) {}
-unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, void*) { return 0; }
-cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) { return cudaSuccess; }
-cudaError_t __cudaGetKernel(void**, const void*) { return cudaSuccess; }
-cudaError_t __cudaLaunchKernel(void*, dim3, dim3, void**, size_t, cudaStream_t) { return count(counts.launches); }
+void __cudaRegisterFunction(void**, const char* stands_for, char*, const char* name, int, void*, void*, void*, void*,
+                            int*) {
+  kernel_names()[stands_for] = name;
+}
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3, size_t, void*) {
+  configured_grid = grid;
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3*, size_t*, void*) {
+  *grid = configured_grid;
+  return cudaSuccess;
+}
+cudaError_t __cudaGetKernel(void** kernel, const void* stands_for) {
+  *kernel = const_cast<void*>(stands_for);
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(void* kernel, dim3 grid, dim3, void** parameters, size_t, cudaStream_t) {
+  return launch(kernel, grid, parameters);
+}
 
 }  // extern "C"

@@ -3,10 +3,12 @@
 
 // A CUDA runtime over host memory that counts what it is asked for, in place of NVIDIA's in programs that link
 // counting_runtime.cpp: what the host side of a backend allocates, copies and waits for is tested without a GPU.
-// Kernels do nothing.
+// Kernels do nothing, unless a test does what they would.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string_view>
 #include <vector>
 
 namespace tangram::testing {
@@ -41,6 +43,15 @@ struct Launch {
 void record_launches(std::vector<size_t> parameter_bytes);
 /// Those since record_launches().
 std::vector<Launch> recorded_launches();
+
+/// A launch as a kernel would see it: its mangled name, its grid, and where each of its parameters lies.
+struct KernelCall {
+  std::string_view name;
+  unsigned blocks_x = 1, blocks_y = 1;
+  void** parameters = nullptr;
+};
+/// From now on each launch calls `execute`, on the thread that launches; null: nothing.
+void set_executor(std::function<void(const KernelCall&)> execute);
 
 /// How many devices there are from now on, of which each thread has a current one; all can reach each other.
 void set_devices(int devices);

@@ -119,9 +119,9 @@ void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other);
 /// The same unless the list is one of the transposed mask, of the shape that backward kernels want.
 void check_transposed_tiles(const char* function, const AttnShape& shape, const TileList& tiles);
 
-/// The stretches of a call that gives these other tensors or, empty ones, none. Throws InvalidArgument, naming
-/// `function`, unless they are like k and v and have the rows.
+/// The stretches of a call that gives these other tensors or, empty ones, none: of its `table` or, null, of the mask.
+/// Throws InvalidArgument, naming `function`, unless they are like k and v and have the rows of the mask's stretches.
 StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
-                             const ConstTensorView& v);
+                             const ConstTensorView& v, const void* table);
 
 }  // namespace tangram::sm90

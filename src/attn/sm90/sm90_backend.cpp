@@ -135,7 +135,7 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   const int pack = packed_heads(mask.shape);
   ForwardParams params{};
   fill_lists(params, mask, pack);
-  params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere);
+  params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere, args.stretch_table);
   fill_maps(params, mask.shape, items_of(mask), args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
@@ -304,10 +304,10 @@ void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other) 
 }
 
 StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
-                             const ConstTensorView& v) {
+                             const ConstTensorView& v, const void* table) {
   const AttnShape& shape = mask.shape;
-  const int64_t num_rows = mask.stretches.num_rows();
-  if (mask.stretches.empty() || (k.data == nullptr && v.data == nullptr)) return {};
+  const int64_t num_rows = table != nullptr ? 0 : mask.stretches.num_rows();
+  if (table == nullptr && (mask.stretches.empty() || (k.data == nullptr && v.data == nullptr))) return {};
   for (const auto& [view, dim] : {std::pair{&k, shape.head_dim}, std::pair{&v, shape.head_dim_v}}) {
     require(view->data != nullptr && view->rows >= num_rows && view->heads == shape.num_heads_kv && view->dim == dim &&
                 view->dtype == shape.dtype,
@@ -320,7 +320,7 @@ StretchParams stretch_params(const char* function, const Sm90Mask& mask, const C
             "{}, strides {} and {} elements)",
             function, view->data, view->row_stride, view->head_stride);
   }
-  return mask.stretches.params();
+  return table != nullptr ? StretchParams{static_cast<const GranuleStretch*>(table)} : mask.stretches.params();
 }
 
 }  // namespace sm90
@@ -414,6 +414,16 @@ void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArriva
 void Sm90Backend::prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
   prepared.stretches = sm90::KeyStretches(stretches, prepared.shape.seqlen_k);
+}
+
+int64_t Sm90Backend::stretch_table_bytes(int64_t seqlen_k) const {
+  const int64_t granules = (seqlen_k + sm90::kStretchGranule - 1) / sm90::kStretchGranule;
+  return granules * static_cast<int64_t>(sizeof(sm90::GranuleStretch));
+}
+
+void Sm90Backend::write_stretch_table(std::span<const KeyStretch> stretches, int64_t seqlen_k, std::byte* to) const {
+  const std::vector<sm90::GranuleStretch> table = sm90::stretches_of_granules(stretches, seqlen_k);
+  std::copy(table.begin(), table.end(), reinterpret_cast<sm90::GranuleStretch*>(to));
 }
 
 int64_t Sm90Backend::forward_workspace_bytes(const PreparedMask& mask) const {

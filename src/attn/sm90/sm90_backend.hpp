@@ -33,6 +33,8 @@ class Sm90Backend final : public AttnBackend {
   bool can_read_elsewhere() const override { return true; }
   bool takes_delta() const override { return true; }
   void prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const override;
+  int64_t stretch_table_bytes(int64_t seqlen_k) const override;
+  void write_stretch_table(std::span<const KeyStretch> stretches, int64_t seqlen_k, std::byte* to) const override;
   int64_t forward_workspace_bytes(const PreparedMask& mask) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override;

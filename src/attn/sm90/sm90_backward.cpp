@@ -311,7 +311,8 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const cuda::ProfileRange range("tangram: attention backward");
   Params params{};
   EdgeParams edge{};
-  params.stretches = sm90::stretch_params("Sm90Backend::backward", prepared, args.k_elsewhere, args.v_elsewhere);
+  params.stretches =
+      sm90::stretch_params("Sm90Backend::backward", prepared, args.k_elsewhere, args.v_elsewhere, args.stretch_table);
   fill_params(params, prepared.shape, args);
   params.arrivals = prepared.late_keys_on_device.params(args.arrivals);
   fill_edge(edge, prepared.shape, args, params.softmax_scale);

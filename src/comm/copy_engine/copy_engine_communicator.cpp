@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "comm/copy_engine/copy_batch.hpp"
+#include "comm/copy_engine/copy_engine_buffer.hpp"
 #include "comm/copy_engine/copy_engine_pass.hpp"
 #include "comm/device/pass_check.hpp"
 #include "core/require.hpp"
@@ -105,6 +106,13 @@ std::shared_ptr<DevicePass> CopyEngineCommunicator::prepare_pass(const DevicePas
   const auto* shared = pass_that_shares_landing<CopyEnginePass>(control(), spec, *group_);
   check_pass_spec(control(), spec, shared == nullptr ? -1 : shared->number());
   return std::make_shared<CopyEnginePass>(group_, spec);
+}
+
+std::unique_ptr<BufferedPass> CopyEngineCommunicator::make_buffered_pass(const BufferedPassSpec& spec) {
+  check();
+  if (group_->keeps_step() || group_->heap.shares_gpus()) return nullptr;
+  control().require_agreement(hash_of(spec), "make_buffered_pass: what there is room for");
+  return std::make_unique<CopyEngineBuffer>(group_, spec);
 }
 
 void CopyEngineCommunicator::all_reduce(float* device_values, int count, ReduceOp op, void* stream) {

@@ -86,6 +86,8 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   std::optional<bool> shares_gpus() const override { return group_->heap.shares_gpus(); }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
+  /// None where ranks share a GPU: whoever waits there may keep others from sending.
+  std::unique_ptr<BufferedPass> make_buffered_pass(const BufferedPassSpec& spec) override;
   void set_facts(const CallFacts& facts) override { group_->state.set_facts(facts); }
   void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;
   void check() override { group_->state.check(); }

@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "core/require.hpp"
+#include "tangram/buffered_pass.hpp"
 #include "tangram/device_communicator.hpp"
 
 namespace tangram {
+
+std::unique_ptr<BufferedPass> DeviceCommunicator::make_buffered_pass(const BufferedPassSpec&) { return nullptr; }
 
 std::string_view to_string(DeviceTransport transport) {
   switch (transport) {

@@ -18,7 +18,8 @@ using cuda::WaitKind;
 constexpr int kMaxRanks = 64;
 
 __device__ OpenedPass opened(const EpochParams& params, uint64_t epoch) {
-  return {static_cast<uint32_t>(epoch), params.tag, params.pass};
+  const uint32_t tag = params.tables_tag == nullptr ? params.tag : params.tag ^ *params.tables_tag;
+  return {static_cast<uint32_t>(epoch), tag, params.pass};
 }
 
 /// Whether `peer` opened epoch `epoch` as this rank did, as far as it has opened it by now.

@@ -20,7 +20,9 @@ __device__ void wait_credit(const EpochParams& params, const CreditParams& credi
 
 /// Chunks `first`, `first + step`, ... by a thread block of 256.
 __device__ __forceinline__ void move(const MoveParams& params, int first, int step) {
-  for (int i = first; i < params.count; i += step) {
+  const int begin = params.range == nullptr ? 0 : params.range[0];
+  const int end = params.range == nullptr ? params.count : params.range[1];
+  for (int i = begin + first; i < end; i += step) {
     const Chunk chunk = params.chunks[i];
     const auto* from =
         reinterpret_cast<const uint4*>(static_cast<const char*>(params.sources[chunk.tensor]) + chunk.from);

@@ -44,6 +44,7 @@ struct EpochParams {
   FlagTable order;              // rings: entry (r * kOrderLength + e % kOrderLength) holds a packed OpenedPass
   CreditParams landing;
   CreditParams returns;
+  const uint32_t* tables_tag = nullptr;  // of tables that change under captured epochs: mixed into `tag`; null: none
 };
 
 /// A word that reaches a value when the own transfers have ended (StreamWord); null: nobody need wait for them.
@@ -62,6 +63,7 @@ struct MoveParams {
   int count = 0;
   const void* sources[4] = {};
   char* const* bases = nullptr;
+  const int32_t* range = nullptr;  // [2]: which of the chunks, of which there are at most `count`; null: the first
 };
 /// Opens an epoch: counts, tells the peers which pass and of which call, waits for the credits, and writes the epoch
 /// into their cells; beside that copies `own`, with as many thread blocks as fit at once.
@@ -105,7 +107,8 @@ struct MergeParams {
   const int32_t* num_before = nullptr;  // complemented (~) for rows of which `own` holds nothing
   const int32_t* chosen = nullptr;      // [rows]: which rows are merged; null: all
   int64_t rows = 0;
-  int row_elements = 0;  // a multiple of 8
+  int row_elements = 0;               // a multiple of 8
+  const int32_t* num_rows = nullptr;  // how many rows of the tables there are, `rows` at most; null: all
 };
 /// Of all owned rows of a return tensor, without the tables.
 inline MergeParams merge_params(const ReturnTensor& shape, const ConstTensorView& own, const void* returned,
@@ -121,6 +124,14 @@ inline MergeParams merge_params(const ReturnTensor& shape, const ConstTensorView
 }
 /// At most this many tensors in one launch.
 inline constexpr int kMaxMerged = 4;
+/// What the kernel that merges is given.
+struct MergeJobs {
+  MergeParams tensors[kMaxMerged];
+  WaitParams wait;    // in front of all, by every block; signals by the first
+  EpochParams epoch;  // closed by the last block,
+  SentWord sent;
+  uint32_t* num_ended = nullptr;  // unless null
+};
 /// After what launch_wait(wait) does: by the same kernel where few rows are merged.
 void launch_merge(std::span<const MergeParams> tensors, const WaitParams& wait, cudaStream_t stream);
 /// The same, and launch_end() by the last thread block that ends. `num_ended`: a word of device memory that is zero,

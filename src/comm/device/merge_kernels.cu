@@ -83,14 +83,6 @@ __device__ void add8(const void* data, DType dtype, int64_t idx, float (&sum)[8]
   for (int i = 0; i < 8; ++i) sum[i] += values[i];
 }
 
-struct MergeJobs {
-  MergeParams tensors[kMaxMerged];
-  WaitParams wait;    // in front of all, by every block; signals by the first
-  EpochParams epoch;  // closed by the last block,
-  SentWord sent;
-  uint32_t* num_ended = nullptr;  // unless null
-};
-
 /// Of all blocks of the grid, the last one that calls it, with all its threads, closes the epoch.
 __device__ __forceinline__ void end_if_last(const MergeJobs& jobs) {
   __shared__ bool is_last;
@@ -118,7 +110,8 @@ __global__ void __launch_bounds__(256) merge_rows(const __grid_constant__ MergeJ
   constexpr int kAhead = 4, kStride = 8 * 32;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t num_warps = int64_t{gridDim.x} * (blockDim.x / 32);
-  for (int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; i < params.rows; i += num_warps) {
+  const int64_t num_rows = params.num_rows == nullptr ? params.rows : *params.num_rows;
+  for (int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; i < num_rows; i += num_warps) {
     const int64_t row = params.chosen == nullptr ? i : params.chosen[i];
     const int begin = params.begin[i], end = params.begin[i + 1];
     const bool has_own = params.num_before[i] >= 0;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/range_sets.hpp"
 #include "plan/program/key_calls.hpp"
 #include "tangram/gradient_places.hpp"
 
@@ -14,40 +15,10 @@ namespace tangram {
 
 namespace {
 
-/// Ascending, disjoint, and none next to another.
-std::vector<Range> joined(std::vector<Range> ranges) {
-  std::erase_if(ranges, [](const Range& range) { return range.empty(); });
-  std::sort(ranges.begin(), ranges.end());
-  std::vector<Range> result;
-  for (const Range& range : ranges) {
-    if (result.empty() || result.back().end < range.begin) {
-      result.push_back(range);
-    } else {
-      result.back().end = std::max(result.back().end, range.end);
-    }
-  }
-  return result;
-}
-
-/// What of `ranges` is not in `others`, both joined.
-std::vector<Range> without(const std::vector<Range>& ranges, const std::vector<Range>& others) {
-  std::vector<Range> result;
-  auto other = others.begin();
-  for (Range range : ranges) {
-    while (other != others.end() && other->end <= range.begin) ++other;
-    for (auto next = other; next != others.end() && next->begin < range.end; ++next) {
-      if (range.begin < next->begin) result.push_back({range.begin, next->begin});
-      range.begin = next->end;
-    }
-    if (!range.empty()) result.push_back(range);
-  }
-  return result;
-}
-
 std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches) {
   std::vector<Range> rows;
   for (const KeyStretch& stretch : stretches) rows.push_back({stretch.row, stretch.row + stretch.keys.size()});
-  return joined(std::move(rows));
+  return joined_ranges(std::move(rows));
 }
 
 /// The rows of the buffer that are the whole shard in order, where there are such.
@@ -106,7 +77,7 @@ std::vector<Range> KeyReturns::find_settled_rows() const {
   for (const Stage& stage : rank_.backward) {
     for (const RowCopy& copy : stage.exchange.sends) sent.push_back(copy.rows);
   }
-  return without(rows_of(own_), joined(std::move(sent)));
+  return ranges_without(rows_of(own_), joined_ranges(std::move(sent)));
 }
 
 void KeyReturns::store_rows() {
@@ -176,7 +147,7 @@ void KeyReturns::finish(ProgramWriter& writer) {
   FinishOp finish{own_part_.k, own_part_.v, results_.k, results_.v, {}, {}};
   if (stores_) {
     finish.left = settled_;
-    finish.absent = without({{0, shard_.k.rows}}, rows_of(own_));  // that no query of this rank sees
+    finish.absent = ranges_without({{0, shard_.k.rows}}, rows_of(own_));  // that no query of this rank sees
   }
   writer.append(finish);
 }

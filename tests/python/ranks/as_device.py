@@ -7,8 +7,9 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from tangram import _core, _cuda, _runtime_key, _torch_calc, _torch_group, distributed
+from tangram import _core, _cuda, _dist_mask_buffer, _runtime_key, _torch_calc, _torch_group, distributed
 from tangram._backends import backend_named
+from tangram.errors import InvalidArgument
 
 STREAM = 77
 
@@ -80,6 +81,36 @@ class FakeAttention:
         self._is_kept = False
 
 
+class FakeBuffer:
+    """The executor of keys that change, with an executor of the host for each; refuses what has no room."""
+
+    forward_workspace_bytes, backward_workspace_bytes = 64, 96
+    device_bytes = 4096
+
+    def __init__(self, like, capacity, deterministic, with_gradients, group, backend):
+        assert isinstance(group, FakeGroup) and with_gradients
+        self._group, self._backend, self._capacity = group, backend, capacity
+        self.deterministic = deterministic
+        self._attention = None
+
+    def set(self, plan, stream):
+        assert stream == STREAM
+        needed = _core.dist_mask_capacity(plan)
+        if any(need > room for need, room in zip(needed, self._capacity, strict=True)):
+            raise InvalidArgument(f"DistMaskBuffer::set: the plan must fit the buffer (got {needed})")
+        self._attention = _core.DistAttention(plan, self._group._group, self._backend)
+
+    def forward(self, q, k, v, out, lse, max_logits, sink, layout, options, stream, workspace):
+        assert workspace[0] != 0 and workspace[1] >= self.forward_workspace_bytes and stream == STREAM
+        assert all(x.is_contiguous() for x in (k, v, out, lse)) and options.deterministic == self.deterministic
+        self._attention.forward(q, k, v, out, lse, max_logits, sink, layout, None, options)
+
+    def backward(self, q, k, v, out, lse, dout, dq, dk, dv, dsink, sink, layout, reduce, options, stream, workspace):
+        assert workspace[0] != 0 and workspace[1] >= self.backward_workspace_bytes and stream == STREAM
+        assert all(x.is_contiguous() for x in (k, v, dk, dv)) and options.deterministic == self.deterministic
+        self._attention.backward(q, k, v, out, lse, dout, dq, dk, dv, dsink, sink, layout, None, reduce, options)
+
+
 @contextmanager
 def as_device():
     """Keys that are made meanwhile must not be used afterwards."""
@@ -92,6 +123,9 @@ def as_device():
             (_cuda, "is_capturing", lambda: False),
             (_torch_group, "DeviceGroup", FakeGroup),
             (_runtime_key, "DistAttention", FakeAttention),
+            (_core, "DistMaskBuffer", FakeBuffer),
+            (_dist_mask_buffer, "_this_gpu", lambda: 0),
+            (_dist_mask_buffer, "_current_stream", lambda _: STREAM),
             (_runtime_key, "backend_named", lambda name, on_gpu, device: backend_named(name, on_gpu=False)),
             (distributed, "_stream", lambda _: STREAM),
             (_torch_calc, "_stream", lambda _: STREAM),

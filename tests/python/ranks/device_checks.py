@@ -77,6 +77,53 @@ def check_kept_on_device(group):
     assert moved[0, 0] < moved[1, 0] and torch.equal(moved[0, 1:], moved[1, 1:]), moved
 
 
+def check_mask_buffer(group):
+    """Keys that change under one buffer give what calls with the keys give, bit for bit."""
+
+    def key_of(*ends, config=None):
+        mask = tangram.Mask.varlen([0, *ends, 192], causal=True)
+        return tangram.mask_key(mask, HEADS, HEADS_KV, DIM, group, chunk_size=16, dist_attn_config=config)
+
+    def step(key, calls):
+        shards = [tangram.dispatch(x.detach(), key).requires_grad_() for x in whole(192, 3)]
+        out, meta = tangram.calc_attn(*shards, calls, softcap=2.0, return_max_logits=True)
+        return [out, meta.lse, meta.max_logits, *torch.autograd.grad(out, shards, torch.ones_like(out))]
+
+    def refuses(text, call):
+        try:
+            call()
+        except InvalidArgument as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"accepted: {text}")
+
+    keys = [key_of(50, 100), key_of(20), key_of(64, 65, 150)]
+    buffer = tangram.DistMaskBuffer(keys, dtype=torch.float32)
+    assert f"cp_size={dist.get_world_size(group)}" in repr(buffer)
+    refuses("DistMaskBuffer.set must come first", lambda: step(keys[0], buffer))
+    for key in keys:
+        buffer.set(key)
+        for ours, wanted in zip(step(key, buffer), step(key, key), strict=True):
+            assert torch.equal(ours, wanted)
+    assert buffer.num_keys == 3 and buffer.key is keys[2]
+    row = next(row for row in tangram.memory_use() if row.name == "dist_mask_buffers")
+    assert row.num_bytes == buffer.device_bytes
+
+    shards = [tangram.dispatch(x.detach(), keys[2]).requires_grad_() for x in whole(192, 3)]
+    out, _ = tangram.calc_attn(*shards, buffer)
+    buffer.set(keys[0])
+    refuses("gradient of key 3, with key 4 set", lambda: out.sum().backward())
+    refuses("deterministic calls need a DistMaskBuffer", lambda: tangram.calc_attn(*shards, buffer, deterministic=True))
+    refuses("dtype, dim of v and GPU must be", lambda: tangram.calc_attn(*(x.bfloat16() for x in shards), buffer))
+    many = key_of(*range(10, 190, 10))
+    refuses("must fit the buffer", lambda: buffer.set(many))
+    refuses("must move K/V alone", lambda: buffer.set(key_of(50, config=DistAttnConfig(strategy="ulysses"))))
+    refuses("must be a DistAttnRuntimeKey", lambda: buffer.set(tangram.Mask.causal(192)))
+    refuses("keys must be one at least", lambda: tangram.DistMaskBuffer([]))
+    refuses("spare must not be negative", lambda: tangram.DistMaskBuffer(keys, spare=-1))
+    assert buffer.key is keys[0]
+
+
 def check_as_device(group):
     """The way of tensors in GPU memory, over host memory."""
     with as_device():
@@ -92,6 +139,7 @@ def check_as_device(group):
         check_cross(group)
         check_executors(group)
         check_kept_on_device(group)
+        check_mask_buffer(group)
         for strategy in ("ulysses", "ring", "hybrid_cp", "auto"):
             config = DistAttnConfig(strategy=strategy, overlap=OverlapConfig(keep_remote_kv=True))
             check_step(group, config, sink=True)

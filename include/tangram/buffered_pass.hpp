@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// BufferedPass: both passes of plans that move K/V alone, over tables that change from plan to plan under one captured
+// CUDA graph.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tangram/attn_pass.hpp"
+#include "tangram/device_communicator.hpp"
+
+namespace tangram {
+
+/// The largest plans that there is room for. Alike on all ranks.
+struct BufferedPassSpec {
+  std::string label;
+  std::vector<LandingTensor> landing;  ///< K and V: with as many rows as any rank's buffer may have
+  std::vector<ReturnTensor> returns;   ///< of their gradients; none: no backward pass. Partial rows are not looked at
+  int64_t own_rows = 0;                ///< of a rank's shard
+  int64_t sent_rows = 0;               ///< that a rank sends, and whose gradients come back to it
+  int64_t stretches = 0;               ///< of rows that are copied together: own ones, and those sent
+  int64_t user_bytes = 0;              ///< of the caller's, which change with the tables
+};
+
+/// What one rank moves by one plan.
+struct BufferedTables {
+  Exchange exchange;                  ///< of all rows; read backwards, of their gradients. Pieces by peer
+  std::vector<KeyStretch> own_rows;   ///< that begin() copies, as in DevicePassSpec
+  int64_t landing_rows = 0;           ///< that come, or are copied or read elsewhere; those behind them become zeros
+  std::vector<int64_t> return_begin;  ///< by rank: where in what comes back to it the rows of this rank begin
+  std::vector<Range> left, absent;    ///< of the sums, as in DevicePass::leave_rows
+};
+
+/// An epoch is begin, cast, and end or finish_reduce_and_end. What is put on a stream depends on the spec alone, not on
+/// the tables: kernels read how much they have to do. So each epoch tells all peers, and waits for all, even where no
+/// rows move between two ranks; rows are moved by kernels, before those that need them; each pass has a slot of its
+/// own. Epochs stand in one sequence with those of all other passes of the communicator. Not thread-safe.
+class BufferedPass {
+ public:
+  virtual ~BufferedPass() = default;
+
+  /// Rows behind the last one of a plan that are zeros, since kernels read whole tiles of keys.
+  static constexpr int64_t kZeroRows = 256;
+
+  /// Enqueues one copy of tables and of what `write` puts into user_bytes, behind all that reads those before: epochs
+  /// that are put on `stream` afterwards, captured ones whenever they are replayed after it, are of these. Their calls
+  /// are of the facts that DeviceCommunicator::set_facts named last. Allocates nothing, meets nobody, and waits only
+  /// where the copies of several earlier tables have not run. Throws InvalidArgument before anything is enqueued for
+  /// tables beyond the spec, and for a stream that is being captured.
+  virtual void set(const BufferedTables& tables, const std::function<void(std::byte*)>& write, void* stream) = 0;
+  /// Where the user's bytes lie on the device, aligned to 256.
+  virtual const std::byte* user_data() const = 0;
+
+  /// Opens an epoch and copies own rows of `own`, one for each landing tensor.
+  virtual void begin(AttnPass pass, std::span<const ConstTensorView> own, void* stream) = 0;
+  virtual TensorView landing(AttnPass pass, int tensor) const = 0;
+  /// Sends rows of `sources`, contiguous ones; later work on `stream` finds what others have sent.
+  virtual void cast(std::span<const ConstTensorView> sources, void* stream) = 0;
+  /// By rank, in device memory: where rows of return tensor `tensor` go, null for this rank.
+  virtual void* const* return_areas(int tensor) const = 0;
+  /// After the kernel that stored partial rows there; as in DevicePass.
+  virtual void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
+                                     void* stream) = 0;
+  virtual void end(void* stream) = 0;
+
+  virtual int64_t device_bytes() const = 0;
+};
+
+}  // namespace tangram

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// DistMaskBuffer: distributed attention by plans that change from step to step, under one captured CUDA graph.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "tangram/attn_pass.hpp"
+#include "tangram/dist_attention.hpp"
+#include "tangram/plan.hpp"
+
+namespace tangram {
+
+/// The largest plans that a DistMaskBuffer has room for. Alike on all ranks.
+struct DistMaskCapacity {
+  int64_t kv_rows = 0;    ///< of a rank's K/V buffer: all rows that its queries see, own ones included
+  int64_t sent_rows = 0;  ///< that a rank sends, once for each rank that gets them
+  /// Of rows that lie together on both sides: those that a rank sends, and twice those of its own that it sees.
+  int64_t stretches = 512;
+  int64_t documents = 64;  ///< of a rank's part of a mask, as MaskCapacity::documents
+  int64_t slices = 0;      ///< likewise; 0: as many as documents
+  bool deterministic = false;
+  AttnPasses passes = AttnPasses::kBoth;  ///< or kForward
+
+  friend bool operator==(const DistMaskCapacity&, const DistMaskCapacity&) = default;
+};
+
+/// What a plan that moves K/V alone takes, the most of any rank; of all slices as if each began a document. The largest
+/// of some plans, and somewhat more, is what others of their kind take.
+DistMaskCapacity capacity_for(const Plan& plan);
+
+/// One rank's part in distributed attention by one plan after the other, over the GPUs of one host. set() makes the
+/// lists and tables of a plan on the host and enqueues their copies; forward() and backward() are of the plan that was
+/// set last, in stream order. So a CUDA graph that was captured with them needs no second capture for another plan:
+/// all ranks set() it, each on the stream on which it replays, then replay. Replays and calls give the same bits, in
+/// the backward pass where calls are deterministic.
+///
+/// Plans move K/V alone and keep none, and have the heads, rows a rank and reduce_dtype of the first. All ranks set
+/// the same plans and replay the same passes in one order. One plan is there at a time: the backward pass of a plan is
+/// enqueued before the next is set. Rows are sent by kernels in front of attention, not beside it: a DistAttention,
+/// whose copy engines do that, is faster where launches cost nothing.
+///
+/// Used by one thread at a time. Must outlive graphs that were captured with it.
+class DistMaskBuffer {
+ public:
+  /// Collective; allocates, also memory that peers write to. `communicator` and `backend` must outlive the object. Of
+  /// `like` the shape is taken alone. Throws InvalidArgument on every rank for what cannot be, and unless all ranks
+  /// have the same shape and capacity; NotAvailable where the transport is not copy_engine within one host, each rank
+  /// with a GPU of its own.
+  DistMaskBuffer(const Plan& like, const DistMaskCapacity& capacity, DeviceCommunicator& communicator,
+                 const AttnBackend& backend);
+  ~DistMaskBuffer();
+  DistMaskBuffer(DistMaskBuffer&&) noexcept;
+  DistMaskBuffer& operator=(DistMaskBuffer&&) noexcept;
+
+  /// On every rank, in the same order among all that ranks make together. Meets nobody, except under
+  /// TANGRAM_SANITY_CHECK, allocates no memory of the device, and waits for none of its work unless the copies of
+  /// several earlier plans have not run yet. Throws InvalidArgument
+  /// - on every rank, with the plan set before still there, for a plan of another shape or one that exceeds the
+  ///   capacity, named with the rank;
+  /// - on every rank, now or when the next epoch is opened, where ranks set different plans, or one of them has no room
+  ///   for its lists: the group is broken then, as by a DistAttention.
+  void set(std::shared_ptr<const Plan> plan, void* stream);
+
+  /// As those of DistAttention on GPUs, with a workspace and without `kept`; dsink_reduce kAvg is refused. Throw
+  /// InvalidArgument before the first set().
+  void forward(const DistForwardArgs& args, void* stream);
+  void backward(const DistBackwardArgs& args, void* stream);
+
+  const DistMaskCapacity& capacity() const;
+  /// Plans set so far.
+  int64_t num_plans() const;
+  int64_t q_rows() const;  ///< of the rank's shards
+  int64_t k_rows() const;
+  /// The same for all plans.
+  int64_t forward_workspace_bytes() const;
+  int64_t backward_workspace_bytes() const;
+  /// Lists, tables, landing and return areas.
+  int64_t device_bytes() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "runtime/device/buffered_tables.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/range_sets.hpp"
+#include "core/require.hpp"
+#include "plan/program/key_calls.hpp"
+#include "tangram/gradient_places.hpp"
+
+namespace tangram {
+
+namespace {
+
+/// Segments of one owner that follow each other on both sides, whatever stages bring them.
+std::vector<KvSegment> joined_segments(const RankPlan& rank) {
+  std::vector<KvSegment> joined;
+  for (const KvSegment& segment : rank.segments) {
+    if (segment.global.empty()) continue;
+    if (!joined.empty()) {
+      KvSegment& last = joined.back();
+      const int64_t rows = last.global.size();
+      if (last.owner == segment.owner && last.row + rows == segment.row && last.owner_row + rows == segment.owner_row) {
+        last.global.end = last.global.begin + rows + segment.global.size();
+        continue;
+      }
+    }
+    joined.push_back(segment);
+  }
+  return joined;
+}
+
+/// Of all rows that the rank gets and sends. Buffers and shards are in global order, so that pieces between two ranks
+/// have one order on both.
+Exchange exchange_of_rank(const Plan& plan, int rank) {
+  Exchange exchange;
+  for (int peer = 0; peer < plan.cp_size(); ++peer) {
+    for (const KvSegment& segment : joined_segments(plan.ranks[static_cast<size_t>(peer)])) {
+      const int64_t rows = segment.global.size();
+      const Range landing{segment.row, segment.row + rows}, owned{segment.owner_row, segment.owner_row + rows};
+      if (peer == rank && segment.owner != rank) exchange.recvs.push_back({segment.owner, landing, segment.owner_row});
+      if (peer != rank && segment.owner == rank) exchange.sends.push_back({peer, owned, segment.row});
+    }
+  }
+  std::stable_sort(exchange.recvs.begin(), exchange.recvs.end(),
+                   [](const RowCopy& a, const RowCopy& b) { return a.peer < b.peer; });
+  return exchange;
+}
+
+/// By owner: where the gradients of this rank's rows begin in what comes back, which is by rank.
+std::vector<int64_t> return_begins(const Plan& plan, int rank) {
+  std::vector<int64_t> begins(plan.ranks.size());
+  for (int before = 0; before < rank; ++before) {
+    for (const KvSegment& segment : plan.ranks[static_cast<size_t>(before)].segments) {
+      if (segment.owner != before) begins[static_cast<size_t>(segment.owner)] += segment.global.size();
+    }
+  }
+  return begins;
+}
+
+std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches) {
+  std::vector<Range> rows;
+  for (const KeyStretch& stretch : stretches) rows.push_back({stretch.row, stretch.row + stretch.keys.size()});
+  return joined_ranges(std::move(rows));
+}
+
+void set_places(std::span<uint32_t> places, const Range& rows, uint32_t first) {
+  TANGRAM_ASSERT(rows.begin >= 0 && rows.end <= std::ssize(places));
+  std::iota(places.begin() + rows.begin, places.begin() + rows.end, first);
+}
+
+}  // namespace
+
+DistMaskCapacity capacity_for(const Plan& plan) {
+  DistMaskCapacity needed{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0};
+  std::vector<int64_t> sent(plan.ranks.size()), pieces(plan.ranks.size());
+  for (int rank = 0; rank < plan.cp_size(); ++rank) {
+    const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
+    int64_t own_pieces = 0;
+    for (const KvSegment& segment : joined_segments(of)) {
+      if (segment.owner == rank) {
+        own_pieces += 2;  // its borders
+        continue;
+      }
+      sent[static_cast<size_t>(segment.owner)] += segment.global.size();
+      pieces[static_cast<size_t>(segment.owner)] += 1;
+    }
+    needed.kv_rows = std::max(needed.kv_rows, of.kv_rows);
+    needed.stretches = std::max(needed.stretches, own_pieces);
+    needed.documents = std::max(needed.documents, static_cast<int64_t>(of.slices.size()));
+  }
+  needed.sent_rows = *std::max_element(sent.begin(), sent.end());
+  needed.stretches = std::max(needed.stretches, *std::max_element(pieces.begin(), pieces.end()));
+  return needed;
+}
+
+RankTables tables_of_rank(const Plan& plan, int rank, int64_t border) {
+  const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
+  const std::vector<KeyStretch> own = own_stretches(of, rank);
+  RankTables tables;
+  if (border >= 0) tables.elsewhere = worth_reading(own, border);
+  BufferedTables& moves = tables.moves;
+  moves.own_rows = to_copy(own, tables.elsewhere, std::max<int64_t>(border, 0));
+  moves.exchange = exchange_of_rank(plan, rank);
+  moves.landing_rows = of.kv_rows;
+  moves.return_begin = return_begins(plan, rank);
+  std::vector<Range> sent;
+  for (const RowCopy& copy : moves.exchange.sends) sent.push_back(copy.rows);
+  const std::vector<Range> seen = rows_of(own);
+  moves.left = ranges_without(seen, joined_ranges(std::move(sent)));
+  moves.absent = ranges_without({{0, plan.k_dispatch.rows_per_rank()}}, seen);
+  return tables;
+}
+
+void write_places(const Plan& plan, int rank, const BufferedTables& tables, std::span<uint32_t> places) {
+  const int64_t shard_rows = plan.k_dispatch.rows_per_rank();
+  for (const KeyStretch& own : own_stretches(plan.ranks[static_cast<size_t>(rank)], rank)) {
+    set_places(places, own.keys, gradient_place(kOwnTensor, own.row));
+    // NOTE [settled rows]
+    const Range all{own.row, own.row + own.keys.size()};
+    auto settled = std::upper_bound(tables.left.begin(), tables.left.end(), all.begin,
+                                    [](int64_t row, const Range& range) { return row < range.end; });
+    for (; settled != tables.left.end() && settled->begin < all.end; ++settled) {
+      const Range rows = intersect(*settled, all);
+      set_places(places, rows.shifted(own.keys.begin - own.row), gradient_place(kSettledTensor, rows.begin));
+    }
+  }
+  std::vector<int64_t> next = tables.return_begin;
+  for (const RowCopy& copy : tables.exchange.recvs) {
+    int64_t& row = next[static_cast<size_t>(copy.peer)];
+    set_places(places, copy.rows, gradient_place(kFirstOtherTensor + static_cast<uint32_t>(copy.peer), row));
+    row += copy.rows.size();
+  }
+  for (int64_t row = tables.landing_rows; row < std::ssize(places); ++row) {
+    places[static_cast<size_t>(row)] = gradient_place(kOwnTensor, shard_rows + row % kUnusedRows);
+  }
+}
+
+}  // namespace tangram

@@ -1,0 +1,365 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tangram/dist_mask_buffer.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/require.hpp"
+#include "core/rounding.hpp"
+#include "runtime/device/buffered_tables.hpp"
+#include "runtime/pass_plan.hpp"
+#include "runtime/rank_context.hpp"
+#include "schedule/tile_list.hpp"
+#include "tangram/buffered_pass.hpp"
+#include "tangram/env.hpp"
+#include "tangram/gradient_places.hpp"
+
+namespace tangram {
+
+namespace {
+
+constexpr int64_t kWorkAlignment = 256;
+constexpr int64_t kMostRows = (int64_t{1} << kGradientRowBits) - kUnusedRows;  // that a place can name
+constexpr uint64_t kOptions = 0x646d62;  // of what ranks agree on, unlike those of a DistAttention
+
+struct Shape {
+  HeadConfig heads;
+  DType reduce_dtype = DType::kFloat32;
+  int cp_size = 1;
+  int64_t q_rows = 0, k_rows = 0;
+
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
+Shape shape_of(const Plan& plan) {
+  return {plan.config.heads, plan.config.reduce_dtype, plan.cp_size(), plan.q_dispatch.rows_per_rank(),
+          plan.k_dispatch.rows_per_rank()};
+}
+
+std::string text_of(const Shape& shape) {
+  return fmt::format("{} ranks of {} query and {} key rows, {} and {} heads of {} and {}, {}, gradients in {}",
+                     shape.cp_size, shape.q_rows, shape.k_rows, shape.heads.num_heads_q, shape.heads.num_heads_kv,
+                     shape.heads.head_dim, shape.heads.head_dim_v, to_string(shape.heads.dtype),
+                     to_string(shape.reduce_dtype));
+}
+
+/// Why a plan cannot be set, alike on all ranks, or nothing.
+std::string misfit(const Plan& plan, const Shape& shape, const DistMaskCapacity& capacity) {
+  if (!moves_kv_alone(plan) || can_keep(plan)) {
+    return "DistMaskBuffer::set: the plan must move K/V alone and keep none (got one that does not)";
+  }
+  if (!(shape_of(plan) == shape)) {
+    return fmt::format("DistMaskBuffer::set: the plan must have the buffer's shape, {} (got {})", text_of(shape),
+                       text_of(shape_of(plan)));
+  }
+  const DistMaskCapacity needed = capacity_for(plan);
+  const int64_t slices = capacity.slices > 0 ? capacity.slices : capacity.documents;
+  const std::array<std::tuple<const char*, int64_t, int64_t>, 4> sizes = {{
+      {"kv_rows", needed.kv_rows, capacity.kv_rows},
+      {"sent_rows", needed.sent_rows, capacity.sent_rows},
+      {"stretches", needed.stretches, capacity.stretches},
+      {"slices", needed.documents, slices},
+  }};
+  for (const auto& [name, need, room] : sizes) {
+    if (need <= room) continue;
+    return fmt::format(
+        "DistMaskBuffer::set: the plan must fit the buffer, more {} make room (got a plan that needs {} on some rank, "
+        "{}={})",
+        name, need, name, room);
+  }
+  return "";
+}
+
+TensorView rows_at(char* data, DType dtype, int64_t rows, int heads, int dim) {
+  return {{data, dtype, rows, heads, dim, int64_t{heads} * dim, dim}};
+}
+
+}  // namespace
+
+class DistMaskBuffer::Impl {
+ public:
+  Impl(const Plan& like, const DistMaskCapacity& capacity, DeviceCommunicator& communicator, const AttnBackend& backend)
+      : communicator_(communicator), backend_(backend), shape_(shape_of(like)), capacity_(capacity) {
+    Communicator& control = communicator.control();
+    if (communicator.agreement() != nullptr) communicator.agreement()->meet();  // on all before, so that all can meet
+    check_for_all(control, control.size() > 1, [&] {
+      check(like);
+      const HeadConfig& heads = shape_.heads;
+      attn_shape_ = {shape_.q_rows,  capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv,
+                     heads.head_dim, heads.head_dim_v,  heads.dtype};
+      mask_ = backend_.make_buffer(attn_shape_,
+                                   {capacity_.documents, capacity_.slices, capacity_.deterministic, capacity_.passes});
+    });
+    try {
+      pass_ = communicator_.make_buffered_pass(pass_spec());
+    } catch (const CudaError& error) {  // of this rank alone
+      communicator_.abort(error.what());
+      if (control.size() > 1) control.refuse(error.what());
+      throw;
+    }
+    if (pass_ == nullptr) {
+      throw NotAvailable(fmt::format(
+          "DistMaskBuffer: needs the transport copy_engine within one host, each rank with a GPU of its own "
+          "(got {})",
+          communicator_.name()));
+    }
+    base_.communicator = &control;
+    base_.backend = &backend_;
+    base_.rank = communicator_.rank();
+  }
+
+  void set(std::shared_ptr<const Plan> plan, void* stream) {
+    Agreement* const agreement = communicator_.agreement();
+    Communicator& control = communicator_.control();
+    std::string refused;
+    RankTables tables;
+    const auto prepare = [&] {
+      require(plan != nullptr, "DistMaskBuffer::set: plan must be given (got null)");
+      refused = misfit(*plan, shape_, capacity_);
+      if (!refused.empty()) return;
+      const int64_t border = table_bytes_ > 0 ? int64_t{AttnBackend::kStretchBorder} : -1;
+      tables = tables_of_rank(*plan, base_.rank, border);
+      set_lists(plan->ranks[static_cast<size_t>(base_.rank)], stream);
+    };
+    CallFacts facts;
+    if (agreement != nullptr) {
+      check_for_all(*agreement, prepare);
+      facts = facts_of(*plan);
+      agreement->agree(facts, kOptions);
+    } else {
+      check_for_all(control, control.size() > 1, prepare);
+      facts = facts_of(*plan);
+      agree_on_plan(control, facts);
+    }
+    require(refused.empty(), "{}", refused);
+    const SharedFacts shared(communicator_, facts);
+    pass_->set(tables.moves, [&](std::byte* to) { write_user(*plan, tables, to); }, stream);
+    base_.plan = std::move(plan);
+    base_.shape = rank_shape(*base_.plan, base_.rank);
+    base_.facts = facts;
+    ++num_plans_;
+  }
+
+  void forward(const DistForwardArgs& args, void* stream) {
+    const char* const function = "DistMaskBuffer::forward";
+    check_call(function, args, forward_workspace_bytes());
+    run(args, [&] {
+      const std::array<ConstTensorView, 2> keys = {args.k, args.v};
+      pass_->begin(AttnPass::kForward, keys, stream);
+      pass_->cast(keys, stream);
+      AttnForwardArgs call;
+      call.q = args.q, call.out = args.out, call.lse = args.lse, call.max_logits = args.max_logits;
+      call.sink = args.sink;
+      call.workspace = args.workspace;
+      give_keys(call, AttnPass::kForward, args);
+      backend_.forward(*mask_, call, stream);
+      pass_->end(stream);
+      if (args.max_logits != nullptr && communicator_.size() > 1) {
+        communicator_.all_reduce(args.max_logits, args.q.heads, ReduceOp::kMax, stream);
+      }
+    });
+  }
+
+  void backward(const DistBackwardArgs& args, void* stream) {
+    const char* const function = "DistMaskBuffer::backward";
+    require(capacity_.passes == AttnPasses::kBoth, "{}: needs a buffer for both passes (got one for forward alone)",
+            function);
+    check_call(function, args, backward_workspace_bytes());
+    require(args.dsink == nullptr || args.dsink_reduce != DsinkReduce::kAvg,
+            "{}: dsink_reduce must be none or sum (got avg)", function);
+    require(args.dk.contiguous() && args.dv.contiguous(), "{}: dk and dv must be contiguous (got {} and {})", function,
+            shape_text(args.dk), shape_text(args.dv));
+    run(args, [&] {
+      const std::array<ConstTensorView, 2> keys = {args.k, args.v};
+      pass_->begin(AttnPass::kBackward, keys, stream);
+      pass_->cast(keys, stream);
+      char* const work = static_cast<char*>(args.workspace.data);
+      const HeadConfig& heads = shape_.heads;
+      const int64_t rows = shape_.k_rows + kUnusedRows;
+      AttnBackwardArgs call;
+      call.q = args.q, call.out = args.out, call.lse = args.lse, call.dout = args.dout, call.dq = args.dq;
+      call.dk = rows_at(work, shape_.reduce_dtype, rows, heads.num_heads_kv, heads.head_dim);
+      call.dv =
+          rows_at(work + part_bytes(heads.head_dim), shape_.reduce_dtype, rows, heads.num_heads_kv, heads.head_dim_v);
+      call.sink = args.sink, call.dsink = args.dsink;
+      call.places = {reinterpret_cast<const uint32_t*>(pass_->user_data()), args.dk, args.dv, pass_->return_areas(0),
+                     pass_->return_areas(1)};
+      const int64_t parts = part_bytes(heads.head_dim) + part_bytes(heads.head_dim_v);
+      call.workspace = {work + parts, args.workspace.bytes - parts};
+      give_keys(call, AttnPass::kBackward, args);
+      backend_.backward(*mask_, call, stream);
+      const Range shard{0, shape_.k_rows};
+      const std::array<ConstTensorView, 2> own = {slice_rows(call.dk, shard), slice_rows(call.dv, shard)};
+      const std::array<TensorView, 2> sums = {args.dk, args.dv};
+      pass_->finish_reduce_and_end(own, sums, stream);
+      if (args.dsink != nullptr && args.sink.layout != SinkLayout::kSsh && args.dsink_reduce == DsinkReduce::kSum &&
+          communicator_.size() > 1) {
+        const int count = static_cast<int>(args.sink.seqlen_sink) * args.q.heads;
+        communicator_.all_reduce(args.dsink, count, ReduceOp::kSum, stream);
+      }
+    });
+  }
+
+  const Shape& shape() const { return shape_; }
+  const DistMaskCapacity& capacity() const { return capacity_; }
+  int64_t num_plans() const { return num_plans_; }
+  int64_t forward_workspace_bytes() const { return backend_.forward_workspace_bytes(*mask_); }
+  int64_t backward_workspace_bytes() const {
+    if (capacity_.passes != AttnPasses::kBoth) return 0;
+    return part_bytes(shape_.heads.head_dim) + part_bytes(shape_.heads.head_dim_v) +
+           backend_.backward_workspace_bytes(*mask_);
+  }
+  int64_t device_bytes() const { return mask_->device_bytes() + pass_->device_bytes(); }
+
+ private:
+  void check(const Plan& like) const {
+    require(backend_.memory() == MemoryKind::kDevice,
+            "DistMaskBuffer: backend must work on the memory of GPUs, as the communicator (got {})", backend_.name());
+    check_plan(like, communicator_.size());
+    require(capacity_.passes != AttnPasses::kBackward, "DistMaskBuffer: passes must be both or forward (got backward)");
+    require(shape_.reduce_dtype == DType::kFloat32 || shape_.reduce_dtype == shape_.heads.dtype,
+            "DistMaskBuffer: reduce_dtype must be float32 or the heads' (got {})", to_string(shape_.reduce_dtype));
+    require(backend_.has_buffers() && backend_.can_wait_for_keys(),
+            "DistMaskBuffer: backend must have buffers, and store gradients at their owners (got {})", backend_.name());
+    for (const auto& [name, value] : {std::pair("kv_rows", capacity_.kv_rows), {"stretches", capacity_.stretches}}) {
+      require(0 < value && value <= kMostRows, "DistMaskBuffer: {} must be positive and at most {} (got {})", name,
+              kMostRows, value);
+    }
+    require(0 <= capacity_.sent_rows && capacity_.sent_rows <= kMostRows && shape_.k_rows <= kMostRows,
+            "DistMaskBuffer: sent_rows and rows a rank must be at most {} (got {} and {})", kMostRows,
+            capacity_.sent_rows, shape_.k_rows);
+  }
+
+  void set_lists(const RankPlan& rank, void* stream) {
+    const bool both = capacity_.passes == AttnPasses::kBoth;
+    const TileList tiles = schedule::build_tile_list(rank.slices, attn_shape_.seqlen_q, attn_shape_.seqlen_k,
+                                                     *backend_.tile_shape(attn_shape_));
+    TileList transposed;
+    if (both) {
+      std::vector<AttnSlice> keys_first;
+      keys_first.reserve(rank.slices.size());
+      for (const AttnSlice& slice : rank.slices) keys_first.push_back(schedule::transposed(slice));
+      transposed = schedule::build_tile_list(keys_first, attn_shape_.seqlen_k, attn_shape_.seqlen_q,
+                                             *backend_.backward_tile_shape(attn_shape_));
+      // Nobody reads the gradients of rows that the plan does not fill: no item need store zeros for them.
+      std::erase_if(transposed.items, [&](const TileItem& item) { return item.row_begin >= rank.kv_rows; });
+    }
+    backend_.set_mask(*mask_, rank.slices, &tiles, both ? &transposed : nullptr, stream);
+  }
+
+  int64_t places_bytes() const {
+    return round_up(capacity_.kv_rows * static_cast<int64_t>(sizeof(uint32_t)), kWorkAlignment);
+  }
+  /// Of the workspace, for one gradient.
+  int64_t part_bytes(int dim) const {
+    const int64_t elements = (shape_.k_rows + kUnusedRows) * shape_.heads.num_heads_kv * dim;
+    return round_up(elements * static_cast<int64_t>(size_of(shape_.reduce_dtype)), kWorkAlignment);
+  }
+
+  BufferedPassSpec pass_spec() const {
+    const HeadConfig& heads = shape_.heads;
+    BufferedPassSpec spec;
+    spec.label = "a mask buffer";
+    for (const int dim : {heads.head_dim, heads.head_dim_v}) {
+      spec.landing.push_back({capacity_.kv_rows, heads.num_heads_kv, dim, heads.dtype});
+      if (capacity_.passes == AttnPasses::kForward) continue;
+      spec.returns.push_back({.partial_rows = capacity_.kv_rows,
+                              .owned_rows = shape_.k_rows,
+                              .heads = heads.num_heads_kv,
+                              .dim = dim,
+                              .partial_dtype = shape_.reduce_dtype,
+                              .reduce_dtype = shape_.reduce_dtype});
+    }
+    spec.own_rows = shape_.k_rows;
+    spec.sent_rows = capacity_.sent_rows;
+    spec.stretches = capacity_.stretches;
+    spec.user_bytes = places_bytes() + table_bytes_;
+    return spec;
+  }
+
+  void write_user(const Plan& plan, const RankTables& tables, std::byte* to) const {
+    const auto rows = static_cast<size_t>(capacity_.kv_rows);
+    write_places(plan, base_.rank, tables.moves, {reinterpret_cast<uint32_t*>(to), rows});
+    if (table_bytes_ > 0) backend_.write_stretch_table(tables.elsewhere, capacity_.kv_rows, to + places_bytes());
+  }
+
+  template <class Args>
+  void check_call(const char* function, const Args& args, int64_t needed) const {
+    require(num_plans_ > 0, "{}: set() must come first (got none)", function);
+    require(args.kept == nullptr, "{}: kept must be null, as the plans keep nothing (got one)", function);
+    validate(base_, args);
+    for (const auto& [name, view] : {std::pair("k", &args.k), std::pair("v", &args.v)}) {
+      require(view->contiguous(), "{}: {} must be contiguous (got {})", function, name, shape_text(*view));
+    }
+    require(needed == 0 || (args.workspace.data != nullptr && args.workspace.bytes >= needed &&
+                            reinterpret_cast<uintptr_t>(args.workspace.data) % kWorkAlignment == 0),
+            "{}: the workspace must have at least {} bytes, aligned to {} (got {} bytes at {})", function, needed,
+            kWorkAlignment, args.workspace.bytes, args.workspace.data);
+    if (Env::get().sanity_check && communicator_.size() > 1) {
+      agree_on_call(communicator_.control(), facts_of(base_.facts, *base_.plan, args));
+    }
+  }
+
+  template <class Args, class Body>
+  void run(const Args& args, const Body& body) {
+    try {
+      // Facts of the plan stand in the tables: those of a graph that is captured now are of all plans.
+      const SharedFacts shared(communicator_, facts_of(CallFacts(), *base_.plan, args));
+      body();
+    } catch (const std::exception& error) {
+      // Peers wait for what this rank does not put on its stream, so they are told when it cannot go on.
+      communicator_.abort(error.what());
+      throw;
+    }
+  }
+
+  template <class Call, class Args>
+  void give_keys(Call& call, AttnPass pass, const Args& args) const {
+    call.k = pass_->landing(pass, 0);
+    call.v = pass_->landing(pass, 1);
+    call.options = args.options;
+    if (table_bytes_ == 0) return;
+    call.k_elsewhere = args.k;
+    call.v_elsewhere = args.v;
+    call.stretch_table = pass_->user_data() + places_bytes();
+  }
+
+  DeviceCommunicator& communicator_;
+  const AttnBackend& backend_;
+  const Shape shape_;
+  const DistMaskCapacity capacity_;
+  const int64_t table_bytes_ = round_up(backend_.stretch_table_bytes(capacity_.kv_rows), kWorkAlignment);
+  AttnShape attn_shape_;  // of all rows that there is room for
+  std::unique_ptr<PreparedMask> mask_;
+  std::unique_ptr<BufferedPass> pass_;
+  RankContext base_;  // of the plan that is set
+  int64_t num_plans_ = 0;
+};
+
+DistMaskBuffer::DistMaskBuffer(const Plan& like, const DistMaskCapacity& capacity, DeviceCommunicator& communicator,
+                               const AttnBackend& backend)
+    : impl_(std::make_unique<Impl>(like, capacity, communicator, backend)) {}
+DistMaskBuffer::~DistMaskBuffer() = default;
+DistMaskBuffer::DistMaskBuffer(DistMaskBuffer&&) noexcept = default;
+DistMaskBuffer& DistMaskBuffer::operator=(DistMaskBuffer&&) noexcept = default;
+
+void DistMaskBuffer::set(std::shared_ptr<const Plan> plan, void* stream) { impl_->set(std::move(plan), stream); }
+void DistMaskBuffer::forward(const DistForwardArgs& args, void* stream) { impl_->forward(args, stream); }
+void DistMaskBuffer::backward(const DistBackwardArgs& args, void* stream) { impl_->backward(args, stream); }
+
+const DistMaskCapacity& DistMaskBuffer::capacity() const { return impl_->capacity(); }
+int64_t DistMaskBuffer::num_plans() const { return impl_->num_plans(); }
+int64_t DistMaskBuffer::q_rows() const { return impl_->shape().q_rows; }
+int64_t DistMaskBuffer::k_rows() const { return impl_->shape().k_rows; }
+int64_t DistMaskBuffer::forward_workspace_bytes() const { return impl_->forward_workspace_bytes(); }
+int64_t DistMaskBuffer::backward_workspace_bytes() const { return impl_->backward_workspace_bytes(); }
+int64_t DistMaskBuffer::device_bytes() const { return impl_->device_bytes(); }
+
+}  // namespace tangram

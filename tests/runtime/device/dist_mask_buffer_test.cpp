@@ -1,0 +1,560 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Plans that change under captured passes of ranks: what these put on streams, and, where the host does what kernels
+// would, what comes of it.
+
+#include "tangram/dist_mask_buffer.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/forward/params.hpp"
+#include "runtime/device/buffer_backend.hpp"
+#include "runtime/device/counted_ranks.hpp"
+#include "runtime/device/program_step.hpp"
+#include "runtime/mask_families.hpp"
+#include "runtime/staged_plan.hpp"
+#include "tangram/env.hpp"
+#include "tangram/error.hpp"
+#include "tangram/local_group.hpp"
+
+namespace tangram {
+namespace {
+
+using counted::CountingControl;
+using testing::BufferBackend;
+using ::testing::HasSubstr;
+using testing::HostKernel;
+using testing::KernelCall;
+using testing::Recording;
+using testing::runtime_counts;
+using testing::RuntimeCounts;
+using testing::StepInputs;
+using testing::StepOptions;
+using testing::StepResults;
+using Plans = std::vector<std::shared_ptr<const Plan>>;
+
+// Partial results are rounded to float32 once a rank, sums once per contribution.
+constexpr double kTolerance = 2e-6;
+void* const kStream = reinterpret_cast<void*>(uintptr_t{16});
+
+/// The largest of all plans.
+DistMaskCapacity capacity_of(const Plans& plans) {
+  DistMaskCapacity most{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0};
+  for (const auto& plan : plans) {
+    const DistMaskCapacity needed = capacity_for(*plan);
+    most.kv_rows = std::max(most.kv_rows, needed.kv_rows);
+    most.sent_rows = std::max(most.sent_rows, needed.sent_rows);
+    most.stretches = std::max(most.stretches, needed.stretches);
+    most.documents = std::max(most.documents, needed.documents);
+  }
+  return most;
+}
+
+/// Ranks as threads with a GPU each, whose small kernels the host runs.
+class HostRanks {
+ public:
+  /// `checked`: under TANGRAM_SANITY_CHECK.
+  explicit HostRanks(int size, bool checked = false) : size_(size), before_(Env::get()) {
+    testing::set_devices(size);
+    Env env = before_;
+    env.sanity_check = checked;
+    Env::set(env);
+    testing::set_executor([](const KernelCall& call) { Recording::put(testing::host_kernel(call)); });
+  }
+  ~HostRanks() {
+    testing::set_executor(nullptr);
+    testing::set_devices(1);
+    Env::set(before_);
+  }
+
+  void run(const std::function<void(CountingControl&, DeviceCommunicator&)>& body) const {
+    run_local_ranks(
+        size_,
+        [&](Communicator& plain) {
+          CountingControl control(plain);
+          cudaSetDevice(control.rank());
+          const auto communicator = make_device_communicator(control, {.timeout_s = 20});
+          body(control, *communicator);
+          control.barrier("end");
+        },
+        20);
+  }
+
+ private:
+  const int size_;
+  const Env before_;
+};
+
+/// Operands and results of one rank, at the same addresses for all plans.
+class RankStep {
+ public:
+  RankStep(const Plan& like, const StepOptions& options, DistMaskBuffer& buffer)
+      : options_(options), work_(static_cast<size_t>(bytes(buffer)) + 256) {
+    const HeadConfig& h = options.heads;
+    q_ = HostTensor(h.dtype, like.q_dispatch.rows_per_rank(), h.num_heads_q, h.head_dim);
+    dout_ = HostTensor(h.dtype, like.q_dispatch.rows_per_rank(), h.num_heads_q, h.head_dim_v);
+    k_ = HostTensor(h.dtype, like.k_dispatch.rows_per_rank(), h.num_heads_kv, h.head_dim);
+    v_ = HostTensor(h.dtype, like.k_dispatch.rows_per_rank(), h.num_heads_kv, h.head_dim_v);
+    results_ = testing::make_results(q_.rows(), k_.rows(), options);
+  }
+
+  /// What a step begins with; the workspace and results hold NaN.
+  void load(const Plan& plan, int rank, const StepInputs& in) {
+    dispatch_rows(plan.q_dispatch, rank, in.q, q_);
+    dispatch_rows(plan.q_dispatch, rank, in.dout, dout_);
+    dispatch_rows(plan.k_dispatch, rank, in.k, k_);
+    dispatch_rows(plan.k_dispatch, rank, in.v, v_);
+    const std::vector<float> sink = testing::sink_of_rank(plan, rank, options_, in);
+    sink_.resize(sink.size());
+    std::copy(sink.begin(), sink.end(), sink_.begin());
+    std::fill(work_.begin(), work_.end(), char{-1});
+    for (HostTensor* t : {&results_.out, &results_.lse, &results_.dq, &results_.dk, &results_.dv}) {
+      t->fill(std::nanf(""));
+    }
+  }
+  void call(DistMaskBuffer& buffer) {
+    DistForwardArgs forward{q_, k_, v_, results_.out, results_.lse.data<float>()};
+    forward.max_logits = results_.max_logits.data();
+    forward.sink = {sink_.data(), options_.seqlen_sink, options_.sink_layout};
+    forward.workspace = workspace(buffer);
+    buffer.forward(forward, kStream);
+    DistBackwardArgs backward{q_,    k_,          v_,          results_.out, results_.lse.data<float>(),
+                              dout_, results_.dq, results_.dk, results_.dv};
+    backward.dsink = options_.seqlen_sink > 0 ? results_.dsink.data() : nullptr;
+    backward.sink = forward.sink;
+    backward.workspace = forward.workspace;
+    buffer.backward(backward, kStream);
+  }
+  /// Collective.
+  StepResults results(const Plan& plan, Communicator& control) const {
+    StepResults all = testing::make_results(plan.q_dispatch.seqlen(), plan.k_dispatch.seqlen(), options_);
+    testing::undispatch_results(plan, control, options_, results_, all);
+    return all;
+  }
+
+ private:
+  static int64_t bytes(const DistMaskBuffer& buffer) {
+    return std::max(buffer.forward_workspace_bytes(), buffer.backward_workspace_bytes());
+  }
+  AttnWorkspace workspace(const DistMaskBuffer& buffer) {
+    const auto address = (reinterpret_cast<uintptr_t>(work_.data()) + 255) / 256 * 256;
+    return {reinterpret_cast<void*>(address), bytes(buffer)};
+  }
+
+  const StepOptions options_;
+  HostTensor q_, k_, v_, dout_;
+  std::vector<float> sink_;
+  StepResults results_;
+  std::vector<char> work_;
+};
+
+/// Packs of as many rows: other documents for each seed.
+Plans packs(int count, int size, int64_t total, const HeadConfig& heads, DType reduce_dtype = DType::kFloat32) {
+  Plans plans;
+  for (int seed = 1; seed <= count; ++seed) {
+    const Mask mask = counted::make_documents(static_cast<unsigned>(seed), total, 2 + seed % 5);
+    plans.push_back(testing::plan_of(mask, heads, size, 1 + seed % 3, 1 + seed % 2, false, reduce_dtype));
+  }
+  return plans;
+}
+
+struct Case {
+  StepOptions options;
+  int size = 2;
+  Plans plans;
+};
+
+/// A step that is captured with the first plan, replayed with every plan, equals a call of the same buffer bit for bit,
+/// and a single rank.
+void expect_replays(const Case& c) {
+  const BufferBackend backend;
+  std::vector<StepInputs> inputs;
+  std::vector<StepResults> expected;
+  for (const auto& plan : c.plans) {
+    inputs.push_back(testing::make_inputs(plan->mask, c.options, static_cast<uint32_t>(inputs.size()) + 1));
+    expected.push_back(testing::single_step(plan->mask, c.options, inputs.back(), testing::DenseBackend()));
+  }
+  std::mutex mutex;  // over gtest
+  HostRanks(c.size).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*c.plans.front(), capacity_of(c.plans), communicator, backend);
+    RankStep step(*c.plans.front(), c.options, buffer);
+    const int rank = control.rank();
+    std::vector<HostKernel> graph;
+    for (size_t i = 0; i < c.plans.size(); ++i) {
+      const Plan& plan = *c.plans[i];
+      buffer.set(c.plans[i], kStream);
+      step.load(plan, rank, inputs[i]);
+      if (i == 0) {
+        const Recording capture(true);
+        step.call(buffer);
+        graph = capture.kernels();
+      }
+      Recording::replay(graph);
+      const StepResults replayed = step.results(plan, control);
+      step.load(plan, rank, inputs[i]);
+      const Recording called(false);
+      step.call(buffer);
+      const StepResults eager = step.results(plan, control);
+      communicator.check();
+      const std::lock_guard lock(mutex);
+      SCOPED_TRACE(::testing::Message() << "plan " << i << ", rank " << rank);
+      testing::expect_same_bits(replayed, eager);
+      testing::expect_close(replayed, expected[i], kTolerance);
+      ASSERT_EQ(called.kernels().size(), graph.size());
+      for (size_t k = 0; k < graph.size(); ++k) {
+        EXPECT_EQ(called.kernels()[k].name, graph[k].name);
+        EXPECT_EQ(called.kernels()[k].parameters, graph[k].parameters) << graph[k].name;
+      }
+    }
+    EXPECT_EQ(buffer.num_plans(), std::ssize(c.plans));
+  });
+}
+
+TEST(DistMaskBuffer, ReplaysOfOneCaptureEqualCalls) {
+  for (const int size : {1, 2, 3, 4}) {
+    SCOPED_TRACE(size);
+    StepOptions options;
+    options.heads = testing::heads_of(4, size % 2 == 0 ? 2 : 1, DType::kFloat32, 16);
+    expect_replays({options, size, packs(12, size, 240, options.heads)});
+  }
+}
+
+// Own stretches are longer than two borders, so that calls read what lies between where it is.
+TEST(DistMaskBuffer, OwnKeysAreReadWhereTheyLie) {
+  StepOptions options;
+  options.heads = testing::heads_of(1, 1, DType::kFloat32);
+  expect_replays({options, 2, packs(3, 2, 1280, options.heads)});
+}
+
+TEST(DistMaskBuffer, MasksOfAllKindsThroughOneCapture) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  options.seqlen_sink = 2;
+  Plans plans;
+  for (const auto& family : testing::mask_families()) {
+    if (family.mask.seqlen_q() != testing::kSeqlen || family.mask.seqlen_k() != testing::kSeqlen) continue;
+    plans.push_back(testing::plan_of(family.mask, options.heads, 3, 2, 2));
+  }
+  ASSERT_GT(plans.size(), 5u);
+  expect_replays({options, 3, plans});
+}
+
+/// As another way of running plans does it, which shares neither tables nor transfers: bit for bit.
+TEST(DistMaskBuffer, GradientsThatTravelInSixteenBits) {
+  StepOptions options;
+  options.heads = testing::heads_of(4, 2, DType::kBFloat16);
+  options.result_dtype = DType::kBFloat16;
+  options.use_kept = false;
+  const Plans plans = packs(6, 4, 240, options.heads, DType::kBFloat16);
+  std::vector<StepInputs> inputs;
+  std::vector<StepResults> expected;
+  ProgramTarget target{.forward_calls = KeyCalls::kAsTheyCome, .backward_calls = KeyCalls::kAsTheyCome};
+  target.stores_at_owners = true;
+  for (const auto& plan : plans) {
+    inputs.push_back(testing::make_inputs(plan->mask, options));
+    expected.push_back(
+        testing::program_step(plan, options, inputs.back(), testing::StreamBackend(), 1, nullptr, target));
+  }
+  const BufferBackend backend;
+  HostRanks(4).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans.front(), capacity_of(plans), communicator, backend);
+    RankStep step(*plans.front(), options, buffer);
+    for (size_t i = 0; i < plans.size(); ++i) {
+      buffer.set(plans[i], kStream);
+      step.load(*plans[i], control.rank(), inputs[i]);
+      step.call(buffer);
+      const StepResults results = step.results(*plans[i], control);
+      if (control.rank() == 0) testing::expect_same_bits(results, expected[i]);
+    }
+  });
+}
+
+/// With the parameters of attention kernels.
+HostKernel launch_of(const KernelCall& call) {
+  using testing::host_kernels::bytes_of;
+  using testing::host_kernels::parameter;
+  HostKernel kernel = testing::host_kernel(call);
+  const auto is = [&](std::string_view name) { return call.name.find(name) != std::string_view::npos; };
+  if (is("forward_kernel")) {
+    kernel.parameters = bytes_of(parameter<sm90::ForwardParams>(call, 0), call.blocks_x);
+  } else if (is("backward_kernel")) {
+    kernel.parameters = bytes_of(parameter<sm90::backward::Params>(call, 0), call.blocks_x);
+  } else if (is("before_kernel") || is("after_kernel")) {
+    kernel.parameters = bytes_of(parameter<sm90::backward::EdgeParams>(call, 0), call.blocks_x);
+  } else if (is("fill_kernel")) {
+    kernel.parameters = bytes_of(parameter<float*>(call, 0), parameter<int>(call, 1));
+  }
+  kernel.run = nullptr;
+  return kernel;
+}
+
+// With the backend of GPUs: counted and compared, not run.
+TEST(DistMaskBuffer, NothingThatAGraphRecordsDependsOnThePlan) {
+  constexpr int kSize = 4;
+  Plans plans;
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    plans.push_back(counted::make_pack_plan(seed, kSize, 16384, 4 + static_cast<int>(seed % 29)));
+  }
+  const DistMaskCapacity capacity = capacity_of(plans);
+  const HostRanks ranks(kSize);
+  testing::set_executor([](const KernelCall& call) { Recording::put(launch_of(call)); });
+  const Sm90Backend backend;
+  ranks.run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans.front(), capacity, communicator, backend);
+    StepOptions options;
+    options.heads = counted::kHeads;
+    options.result_dtype = DType::kBFloat16;
+    RankStep step(*plans.front(), options, buffer);
+    const int64_t work_bytes = buffer.backward_workspace_bytes();
+    std::vector<HostKernel> expected;
+    for (const auto& plan : plans) {
+      control.barrier("before");
+      const RuntimeCounts before = runtime_counts();
+      const int64_t meetings = control.meetings();
+      control.barrier("counted");
+      buffer.set(plan, kStream);
+      EXPECT_EQ(control.meetings() - meetings, 1) << "the barrier above";
+      control.barrier("set");
+      const RuntimeCounts now = runtime_counts();
+      control.barrier("after");
+      EXPECT_EQ(now.copies - before.copies, 2 * kSize) << "lists, and tables";
+      EXPECT_EQ(now.waits - before.waits, 0);
+      EXPECT_EQ(now.allocations + now.host_allocations + now.frees,
+                before.allocations + before.host_allocations + before.frees);
+      EXPECT_EQ(now.launches - before.launches, 0);
+      const Recording recording(false);
+      step.call(buffer);
+      if (expected.empty()) expected = recording.kernels();
+      ASSERT_EQ(recording.kernels().size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_EQ(recording.kernels()[i].name, expected[i].name);
+        EXPECT_FALSE(expected[i].parameters.empty()) << expected[i].name;
+        EXPECT_EQ(recording.kernels()[i].parameters, expected[i].parameters) << expected[i].name;
+      }
+      EXPECT_EQ(buffer.backward_workspace_bytes(), work_bytes);
+    }
+  });
+}
+
+double thread_us() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+// `TANGRAM_PRINT_COUNTS=RANKS,ROWS,DOCUMENTS` prints what setting a plan and calls take of rank 0's thread.
+TEST(DistMaskBuffer, PrintTimes) {
+  const char* const wanted = std::getenv("TANGRAM_PRINT_COUNTS");
+  int size = 0, rows = 0, documents = 0;
+  if (wanted == nullptr || std::sscanf(wanted, "%d,%d,%d", &size, &rows, &documents) != 3) GTEST_SKIP();
+  Plans plans;
+  for (unsigned seed = 1; seed < 12; ++seed) plans.push_back(counted::make_pack_plan(seed, size, rows, documents));
+  const HostRanks ranks(size);
+  testing::set_executor(nullptr);
+  const Sm90Backend backend;
+  ranks.run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans.front(), capacity_of(plans), communicator, backend);
+    StepOptions options;
+    options.heads = counted::kHeads;
+    options.result_dtype = DType::kBFloat16;
+    RankStep step(*plans.front(), options, buffer);
+    for (const auto& plan : plans) {
+      control.barrier("before");
+      const double begin = thread_us();
+      buffer.set(plan, kStream);
+      const double middle = thread_us();
+      step.call(buffer);
+      const double end = thread_us();
+      if (control.rank() == 0) std::printf("set %.0f us, calls %.0f us\n", middle - begin, end - middle);
+    }
+  });
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(DistMaskBuffer, PlansThatDoNotFitAreRefusedOnEveryRankAndChangeNothing) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans plans = packs(1, 2, 240, options.heads);
+  const auto causal = testing::plan_of(causal_mask(240, 240), options.heads, 2, 1, 1);
+  const Plans others = {testing::plan_of(causal_mask(400, 400), options.heads, 2, 1, 1),
+                        testing::plan_of(causal_mask(240, 240), testing::heads_of(4, 1, DType::kFloat32), 2, 1, 1)};
+  const StepInputs inputs = testing::make_inputs(plans[0]->mask, options);
+  const StepResults expected = testing::single_step(plans[0]->mask, options, inputs, testing::DenseBackend());
+  const BufferBackend backend;
+  const DistMaskCapacity needed = capacity_for(*causal);
+  for (const char* name : {"kv_rows", "sent_rows", "stretches", "slices"}) {
+    DistMaskCapacity capacity = capacity_of({plans[0], causal});
+    int64_t& field = name == std::string("kv_rows")     ? capacity.kv_rows
+                     : name == std::string("sent_rows") ? capacity.sent_rows
+                     : name == std::string("stretches") ? capacity.stretches
+                                                        : capacity.documents;
+    const DistMaskCapacity first = capacity_for(*plans[0]);
+    const int64_t least = name == std::string("kv_rows")     ? needed.kv_rows
+                          : name == std::string("sent_rows") ? needed.sent_rows
+                          : name == std::string("stretches") ? needed.stretches
+                                                             : needed.documents;
+    field = least - 1;
+    HostRanks(2).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+      if (capacity_for(*plans[0]).kv_rows > capacity.kv_rows || first.sent_rows > capacity.sent_rows ||
+          first.stretches > capacity.stretches || first.documents > capacity.documents) {
+        return;  // the first pack wants as much
+      }
+      DistMaskBuffer buffer(*plans[0], capacity, communicator, backend);
+      RankStep step(*plans[0], options, buffer);
+      buffer.set(plans[0], kStream);
+      EXPECT_THAT(error_of([&] { buffer.set(causal, kStream); }), HasSubstr(std::string("more ") + name));
+      for (const auto& other : others) {
+        EXPECT_THAT(error_of([&] { buffer.set(other, kStream); }), HasSubstr("must have the buffer's shape"));
+      }
+      EXPECT_EQ(buffer.num_plans(), 1);
+      step.load(*plans[0], control.rank(), inputs);
+      step.call(buffer);
+      communicator.check();
+      const StepResults results = step.results(*plans[0], control);
+      if (control.rank() == 0) testing::expect_close(results, expected, kTolerance);
+    });
+  }
+}
+
+TEST(DistMaskBuffer, RanksThatDifferAreToldSo) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans plans = packs(3, 2, 240, options.heads);
+  const BufferBackend backend;
+  HostRanks(2).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans[0], capacity_of(plans), communicator, backend);
+    buffer.set(plans[0], kStream);
+    const std::string error = error_of([&] {
+      buffer.set(plans[control.rank() == 0 ? 1 : 2], kStream);
+      for (int i = 0; i < 10000; ++i) {
+        communicator.check();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    EXPECT_THAT(error, HasSubstr("masks differ (rank 0: "));
+  });
+}
+
+// They meet, so that nobody has begun what others wait for.
+TEST(DistMaskBuffer, UnderTheSanityCheckRanksThatDifferGoOn) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans plans = packs(3, 2, 240, options.heads);
+  const StepInputs inputs = testing::make_inputs(plans[0]->mask, options);
+  const StepResults expected = testing::single_step(plans[0]->mask, options, inputs, testing::DenseBackend());
+  const BufferBackend backend;
+  HostRanks(2, true).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans[0], capacity_of(plans), communicator, backend);
+    EXPECT_THAT(error_of([&] { buffer.set(plans[control.rank() == 0 ? 1 : 2], kStream); }),
+                HasSubstr("masks differ (rank 0: "));
+    buffer.set(plans[0], kStream);
+    RankStep step(*plans[0], options, buffer);
+    step.load(*plans[0], control.rank(), inputs);
+    step.call(buffer);
+    communicator.check();
+    const StepResults results = step.results(*plans[0], control);
+    if (control.rank() == 0) testing::expect_close(results, expected, kTolerance);
+  });
+}
+
+// A rank that replays with the plan before has made no statement that could differ: kernels see it.
+TEST(DistMaskBuffer, AReplayOfAnotherPlanThanThePeersIsFound) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans plans = packs(2, 2, 240, options.heads);
+  const StepInputs inputs = testing::make_inputs(plans[0]->mask, options);
+  const BufferBackend backend;
+  HostRanks(2).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans[0], capacity_of(plans), communicator, backend);
+    RankStep step(*plans[0], options, buffer);
+    buffer.set(plans[0], kStream);
+    step.load(*plans[0], control.rank(), inputs);
+    step.call(buffer);
+    communicator.check();
+    std::vector<HostKernel> graph;
+    {
+      const Recording capture(true);
+      step.call(buffer);
+      graph = capture.kernels();
+    }
+    control.barrier("captured");
+    if (control.rank() == 0) buffer.set(plans[1], kStream);
+    Recording::replay(graph);
+    control.barrier("replayed");
+    EXPECT_THAT(error_of([&] { communicator.check(); }), HasSubstr("every rank must make the same call"));
+  });
+}
+
+TEST(DistMaskBuffer, RanksThatMakeRoomForDifferentPlansAreRefused) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans plans = packs(2, 2, 240, options.heads);
+  const BufferBackend backend;
+  HostRanks(2).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskCapacity capacity = capacity_of(plans);
+    capacity.sent_rows += control.rank();
+    EXPECT_THAT(error_of([&] { DistMaskBuffer(*plans[0], capacity, communicator, backend); }),
+                HasSubstr("what there is room for"));
+    capacity = capacity_of(plans);
+    capacity.passes = control.rank() == 0 ? AttnPasses::kBoth : AttnPasses::kBackward;
+    EXPECT_THAT(error_of([&] { DistMaskBuffer(*plans[0], capacity, communicator, backend); }),
+                HasSubstr("passes must be both or forward"));
+    DistMaskBuffer(*plans[0], capacity_of(plans), communicator, backend).set(plans[1], kStream);
+    communicator.check();
+  });
+}
+
+TEST(DistMaskBuffer, WrongCallsAreRefused) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const auto plan = testing::plan_of(causal_mask(240, 240), options.heads, 1, 1, 1);
+  const BufferBackend backend;
+  HostRanks(1).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    const auto refuses = [&](const DistMaskCapacity& capacity, const AttnBackend& with, const std::string& text) {
+      EXPECT_THAT(error_of([&] { DistMaskBuffer(*plan, capacity, communicator, with); }), HasSubstr(text));
+    };
+    DistMaskCapacity capacity = capacity_for(*plan);
+    capacity.kv_rows = 0;
+    refuses(capacity, backend, "kv_rows must be positive");
+    capacity = capacity_for(*plan);
+    capacity.passes = AttnPasses::kBackward;
+    refuses(capacity, backend, "passes must be both or forward");
+    capacity.passes = AttnPasses::kBoth;
+    refuses(capacity, testing::DenseBackend(), "must work on the memory of GPUs");
+    capacity.passes = AttnPasses::kForward;
+    DistMaskBuffer forward(*plan, capacity, communicator, backend);
+    EXPECT_EQ(forward.backward_workspace_bytes(), 0);
+    RankStep step(*plan, options, forward);
+    EXPECT_THAT(error_of([&] { step.call(forward); }), HasSubstr("set() must come first"));
+    forward.set(plan, kStream);
+    step.load(*plan, control.rank(), testing::make_inputs(plan->mask, options));
+    EXPECT_THAT(error_of([&] { step.call(forward); }), HasSubstr("needs a buffer for both passes"));
+    EXPECT_THAT(error_of([&] { forward.set(nullptr, kStream); }), HasSubstr("plan must be given"));
+  });
+}
+
+}  // namespace
+}  // namespace tangram
