@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/require.hpp"
+#include "plan/program/emit.hpp"
 #include "runtime/device/device_attention.hpp"
 #include "runtime/pass_plan.hpp"
 #include "runtime/plan_executor.hpp"

@@ -246,9 +246,7 @@ Program KvWriter::backward(const std::vector<KeyCall>& calls, bool kept, Gradien
 
 std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarget& target) {
   const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
-  const HeadConfig& h = plan.config.heads;
-  const AttnShape shape{
-      plan.q_dispatch.rows_per_rank(), of.kv_rows, h.num_heads_q, h.num_heads_kv, h.head_dim, h.head_dim_v, h.dtype};
+  const AttnShape shape = rank_shape(plan, rank);
   const std::vector<KeyStretch> stretches = stretches_elsewhere(plan, rank, target);
   std::vector<ProgramMask> masks;
   for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {

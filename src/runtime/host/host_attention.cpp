@@ -83,9 +83,7 @@ bool HostAttention::communicates(const DistForwardArgs& args) const {
 
 bool HostAttention::communicates(const DistBackwardArgs& args) const {
   if (context_.communicator->size() == 1) return false;
-  const bool reduces =
-      args.dsink != nullptr && args.sink.layout == SinkLayout::kSh && args.dsink_reduce != DsinkReduce::kNone;
-  return !moves_kv_alone(*context_.plan) || context_.rank_plan().backward.size() > 1 || reduces;
+  return !moves_kv_alone(*context_.plan) || context_.rank_plan().backward.size() > 1 || combines_dsink(args);
 }
 
 template <class Args>
