@@ -59,7 +59,7 @@ class DistMaskBuffer {
   /// TANGRAM_SANITY_CHECK, allocates no memory of the device, and waits for none of its work unless the copies of
   /// several earlier plans have not run yet. Throws InvalidArgument
   /// - on every rank, with the plan set before still there, for a plan of another shape or one that exceeds the
-  ///   capacity, named with the rank;
+  ///   capacity, named;
   /// - on every rank, now or when the next epoch is opened, where ranks set different plans, or one of them has no room
   ///   for its lists: the group is broken then, as by a DistAttention.
   void set(std::shared_ptr<const Plan> plan, void* stream);

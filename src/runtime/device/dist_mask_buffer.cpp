@@ -7,12 +7,12 @@
 
 #include <array>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
+#include "runtime/device/buffered_shape.hpp"
 #include "runtime/device/buffered_tables.hpp"
 #include "runtime/pass_plan.hpp"
 #include "runtime/rank_context.hpp"
@@ -28,54 +28,6 @@ namespace {
 constexpr int64_t kWorkAlignment = 256;
 constexpr int64_t kMostRows = (int64_t{1} << kGradientRowBits) - kUnusedRows;  // that a place can name
 constexpr uint64_t kOptions = 0x646d62;  // of what ranks agree on, unlike those of a DistAttention
-
-struct Shape {
-  HeadConfig heads;
-  DType reduce_dtype = DType::kFloat32;
-  int cp_size = 1;
-  int64_t q_rows = 0, k_rows = 0;
-
-  friend bool operator==(const Shape&, const Shape&) = default;
-};
-
-Shape shape_of(const Plan& plan) {
-  return {plan.config.heads, plan.config.reduce_dtype, plan.cp_size(), plan.q_dispatch.rows_per_rank(),
-          plan.k_dispatch.rows_per_rank()};
-}
-
-std::string text_of(const Shape& shape) {
-  return fmt::format("{} ranks of {} query and {} key rows, {} and {} heads of {} and {}, {}, gradients in {}",
-                     shape.cp_size, shape.q_rows, shape.k_rows, shape.heads.num_heads_q, shape.heads.num_heads_kv,
-                     shape.heads.head_dim, shape.heads.head_dim_v, to_string(shape.heads.dtype),
-                     to_string(shape.reduce_dtype));
-}
-
-/// Why a plan cannot be set, alike on all ranks, or nothing.
-std::string misfit(const Plan& plan, const Shape& shape, const DistMaskCapacity& capacity) {
-  if (!moves_kv_alone(plan) || can_keep(plan)) {
-    return "DistMaskBuffer::set: the plan must move K/V alone and keep none (got one that does not)";
-  }
-  if (!(shape_of(plan) == shape)) {
-    return fmt::format("DistMaskBuffer::set: the plan must have the buffer's shape, {} (got {})", text_of(shape),
-                       text_of(shape_of(plan)));
-  }
-  const DistMaskCapacity needed = capacity_for(plan);
-  const int64_t slices = capacity.slices > 0 ? capacity.slices : capacity.documents;
-  const std::array<std::tuple<const char*, int64_t, int64_t>, 4> sizes = {{
-      {"kv_rows", needed.kv_rows, capacity.kv_rows},
-      {"sent_rows", needed.sent_rows, capacity.sent_rows},
-      {"stretches", needed.stretches, capacity.stretches},
-      {"slices", needed.documents, slices},
-  }};
-  for (const auto& [name, need, room] : sizes) {
-    if (need <= room) continue;
-    return fmt::format(
-        "DistMaskBuffer::set: the plan must fit the buffer, more {} make room (got a plan that needs {} on some rank, "
-        "{}={})",
-        name, need, name, room);
-  }
-  return "";
-}
 
 TensorView rows_at(char* data, DType dtype, int64_t rows, int heads, int dim) {
   return {{data, dtype, rows, heads, dim, int64_t{heads} * dim, dim}};
@@ -207,7 +159,7 @@ class DistMaskBuffer::Impl {
     });
   }
 
-  const Shape& shape() const { return shape_; }
+  const BufferShape& shape() const { return shape_; }
   const DistMaskCapacity& capacity() const { return capacity_; }
   int64_t num_plans() const { return num_plans_; }
   int64_t forward_workspace_bytes() const { return backend_.forward_workspace_bytes(*mask_); }
@@ -333,7 +285,7 @@ class DistMaskBuffer::Impl {
 
   DeviceCommunicator& communicator_;
   const AttnBackend& backend_;
-  const Shape shape_;
+  const BufferShape shape_;
   const DistMaskCapacity capacity_;
   const int64_t table_bytes_ = round_up(backend_.stretch_table_bytes(capacity_.kv_rows), kWorkAlignment);
   AttnShape attn_shape_;  // of all rows that there is room for

@@ -23,155 +23,35 @@
 
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/forward/params.hpp"
-#include "runtime/device/buffer_backend.hpp"
-#include "runtime/device/counted_ranks.hpp"
+#include "runtime/device/buffered_step.hpp"
 #include "runtime/device/program_step.hpp"
 #include "runtime/mask_families.hpp"
-#include "runtime/staged_plan.hpp"
-#include "tangram/env.hpp"
+#include "support/sample.hpp"
 #include "tangram/error.hpp"
-#include "tangram/local_group.hpp"
 
 namespace tangram {
 namespace {
 
 using counted::CountingControl;
 using testing::BufferBackend;
+using testing::capacity_of;
 using ::testing::HasSubstr;
 using testing::HostKernel;
+using testing::HostRanks;
 using testing::KernelCall;
+using testing::kStream;
+using testing::packs;
+using testing::Plans;
+using testing::RankStep;
 using testing::Recording;
 using testing::runtime_counts;
 using testing::RuntimeCounts;
 using testing::StepInputs;
 using testing::StepOptions;
 using testing::StepResults;
-using Plans = std::vector<std::shared_ptr<const Plan>>;
 
 // Partial results are rounded to float32 once a rank, sums once per contribution.
 constexpr double kTolerance = 2e-6;
-void* const kStream = reinterpret_cast<void*>(uintptr_t{16});
-
-/// The largest of all plans.
-DistMaskCapacity capacity_of(const Plans& plans) {
-  DistMaskCapacity most{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0};
-  for (const auto& plan : plans) {
-    const DistMaskCapacity needed = capacity_for(*plan);
-    most.kv_rows = std::max(most.kv_rows, needed.kv_rows);
-    most.sent_rows = std::max(most.sent_rows, needed.sent_rows);
-    most.stretches = std::max(most.stretches, needed.stretches);
-    most.documents = std::max(most.documents, needed.documents);
-  }
-  return most;
-}
-
-/// Ranks as threads with a GPU each, whose small kernels the host runs.
-class HostRanks {
- public:
-  /// `checked`: under TANGRAM_SANITY_CHECK.
-  explicit HostRanks(int size, bool checked = false) : size_(size), before_(Env::get()) {
-    testing::set_devices(size);
-    Env env = before_;
-    env.sanity_check = checked;
-    Env::set(env);
-    testing::set_executor([](const KernelCall& call) { Recording::put(testing::host_kernel(call)); });
-  }
-  ~HostRanks() {
-    testing::set_executor(nullptr);
-    testing::set_devices(1);
-    Env::set(before_);
-  }
-
-  void run(const std::function<void(CountingControl&, DeviceCommunicator&)>& body) const {
-    run_local_ranks(
-        size_,
-        [&](Communicator& plain) {
-          CountingControl control(plain);
-          cudaSetDevice(control.rank());
-          const auto communicator = make_device_communicator(control, {.timeout_s = 20});
-          body(control, *communicator);
-          control.barrier("end");
-        },
-        20);
-  }
-
- private:
-  const int size_;
-  const Env before_;
-};
-
-/// Operands and results of one rank, at the same addresses for all plans.
-class RankStep {
- public:
-  RankStep(const Plan& like, const StepOptions& options, DistMaskBuffer& buffer)
-      : options_(options), work_(static_cast<size_t>(bytes(buffer)) + 256) {
-    const HeadConfig& h = options.heads;
-    q_ = HostTensor(h.dtype, like.q_dispatch.rows_per_rank(), h.num_heads_q, h.head_dim);
-    dout_ = HostTensor(h.dtype, like.q_dispatch.rows_per_rank(), h.num_heads_q, h.head_dim_v);
-    k_ = HostTensor(h.dtype, like.k_dispatch.rows_per_rank(), h.num_heads_kv, h.head_dim);
-    v_ = HostTensor(h.dtype, like.k_dispatch.rows_per_rank(), h.num_heads_kv, h.head_dim_v);
-    results_ = testing::make_results(q_.rows(), k_.rows(), options);
-  }
-
-  /// What a step begins with; the workspace and results hold NaN.
-  void load(const Plan& plan, int rank, const StepInputs& in) {
-    dispatch_rows(plan.q_dispatch, rank, in.q, q_);
-    dispatch_rows(plan.q_dispatch, rank, in.dout, dout_);
-    dispatch_rows(plan.k_dispatch, rank, in.k, k_);
-    dispatch_rows(plan.k_dispatch, rank, in.v, v_);
-    const std::vector<float> sink = testing::sink_of_rank(plan, rank, options_, in);
-    sink_.resize(sink.size());
-    std::copy(sink.begin(), sink.end(), sink_.begin());
-    std::fill(work_.begin(), work_.end(), char{-1});
-    for (HostTensor* t : {&results_.out, &results_.lse, &results_.dq, &results_.dk, &results_.dv}) {
-      t->fill(std::nanf(""));
-    }
-  }
-  void call(DistMaskBuffer& buffer) {
-    DistForwardArgs forward{q_, k_, v_, results_.out, results_.lse.data<float>()};
-    forward.max_logits = results_.max_logits.data();
-    forward.sink = {sink_.data(), options_.seqlen_sink, options_.sink_layout};
-    forward.workspace = workspace(buffer);
-    buffer.forward(forward, kStream);
-    DistBackwardArgs backward{q_,    k_,          v_,          results_.out, results_.lse.data<float>(),
-                              dout_, results_.dq, results_.dk, results_.dv};
-    backward.dsink = options_.seqlen_sink > 0 ? results_.dsink.data() : nullptr;
-    backward.sink = forward.sink;
-    backward.workspace = forward.workspace;
-    buffer.backward(backward, kStream);
-  }
-  /// Collective.
-  StepResults results(const Plan& plan, Communicator& control) const {
-    StepResults all = testing::make_results(plan.q_dispatch.seqlen(), plan.k_dispatch.seqlen(), options_);
-    testing::undispatch_results(plan, control, options_, results_, all);
-    return all;
-  }
-
- private:
-  static int64_t bytes(const DistMaskBuffer& buffer) {
-    return std::max(buffer.forward_workspace_bytes(), buffer.backward_workspace_bytes());
-  }
-  AttnWorkspace workspace(const DistMaskBuffer& buffer) {
-    const auto address = (reinterpret_cast<uintptr_t>(work_.data()) + 255) / 256 * 256;
-    return {reinterpret_cast<void*>(address), bytes(buffer)};
-  }
-
-  const StepOptions options_;
-  HostTensor q_, k_, v_, dout_;
-  std::vector<float> sink_;
-  StepResults results_;
-  std::vector<char> work_;
-};
-
-/// Packs of as many rows: other documents for each seed.
-Plans packs(int count, int size, int64_t total, const HeadConfig& heads, DType reduce_dtype = DType::kFloat32) {
-  Plans plans;
-  for (int seed = 1; seed <= count; ++seed) {
-    const Mask mask = counted::make_documents(static_cast<unsigned>(seed), total, 2 + seed % 5);
-    plans.push_back(testing::plan_of(mask, heads, size, 1 + seed % 3, 1 + seed % 2, false, reduce_dtype));
-  }
-  return plans;
-}
 
 struct Case {
   StepOptions options;
@@ -230,7 +110,8 @@ TEST(DistMaskBuffer, ReplaysOfOneCaptureEqualCalls) {
     SCOPED_TRACE(size);
     StepOptions options;
     options.heads = testing::heads_of(4, size % 2 == 0 ? 2 : 1, DType::kFloat32, 16);
-    expect_replays({options, size, packs(12, size, 240, options.heads)});
+    const int count = support::is_long_run() && size == 2 ? 1000 : 12;
+    expect_replays({options, size, packs(count, size, 240, options.heads)});
   }
 }
 
