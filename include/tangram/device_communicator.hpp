@@ -299,7 +299,8 @@ class DeviceCommunicator {
   virtual TrafficCounters across_nodes() const { return {}; }
   virtual void reset_counters() = 0;
 
-  /// Memory of this rank's GPU that passes which share memory land in (DevicePassSpec::shares_memory).
+  /// Memory of this rank's GPU that passes which share memory land in (DevicePassSpec::shares_memory): slots of landing
+  /// tensors and of rows that come back, each tensor on a multiple of 1 KiB.
   virtual int64_t shared_bytes() const { return 0; }
   /// Memory of this rank's GPU in which passes over this communicator compute that bring none of their own, one at a
   /// time; as large as the largest wants. Throws NotAvailable in a build without CUDA.
@@ -332,6 +333,12 @@ struct DeviceCommunicatorConfig {
   /// or what others wait for. For ranks that are threads and share a GPU: they share its hardware queues, too, in which
   /// the work of a rank that is ahead, waiting, may hold up the very work that it waits for. Not in replayed graphs.
   bool lockstep = false;
+  /// Memory that passes share (DevicePassSpec::shares_memory) is what the largest of them wants, to the byte, on every
+  /// rank: for masks that stay. Otherwise there is room in it for other masks of their shapes, with copy_engine 3/8
+  /// where rows land and as much again where gradients come back, with nccl up to a power of two, so that it hardly
+  /// ever grows. Where it is exact a mask that wants more than all before grows it; so whoever knows the largest mask
+  /// prepares that one first. Alike on all ranks.
+  bool exact_memory = false;
   /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n: `transport` moves rows between nodes, each row
   /// to a node once, and copy engines hand it on there; partial gradients of a node are added before they cross. Must
   /// divide the number of ranks. 0, or all of them: one node. So far nodes are parts of one host.

@@ -207,7 +207,9 @@ class DistAttention {
   /// Events of the last forward and the last backward pass, in the order in which the calling thread came to them. None
   /// on GPUs, where only the device knows when a pass runs.
   const std::vector<TraceEvent>& trace() const;
-  /// Of the last pass. Nothing on GPUs, where passes allocate nothing: see device_bytes and the workspace's bytes.
+  /// Of the last pass. Nothing on GPUs, where passes allocate nothing: what they take are device_bytes, the workspace's
+  /// bytes, and DeviceCommunicator::shared_bytes for all objects together, which is what their layouts say where
+  /// DeviceCommunicatorConfig::exact_memory.
   MemoryUse memory_use() const;
 
  private:

@@ -75,12 +75,13 @@ Group::~Group() {
   sockets_.reset();
 }
 
-DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport)
+DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport, bool exact_memory)
     : group_(std::move(group)), device_(device) {
   const nb::gil_scoped_release release;
   const DeviceScope scope(device_);
   communicator_ = make_device_communicator(group_->communicator(), {.transport = parse_device_transport(transport),
-                                                                    .batch_copies = Env::get().batch_copies});
+                                                                    .batch_copies = Env::get().batch_copies,
+                                                                    .exact_memory = exact_memory});
   const auto synchronize = [](void* stream) {
     require(!is_captured(stream),
             "tangram: rows must be moved once before a CUDA graph is captured, because the first time prepares memory");
@@ -147,10 +148,10 @@ void DeviceGroup::check() {
 void bind_group(nb::module_& m) {
   bind_host_group(m);
   nb::class_<DeviceGroup>(m, "DeviceGroup", "The GPUs of a process group, one a rank.")
-      .def(nb::init<std::shared_ptr<Group>, int, const std::string&>(), "group"_a, "device"_a,
-           "transport"_a = "copy_engine",
-           "Collective; transport is 'copy_engine' or 'nccl', alike on all ranks. Raises NotAvailable on every rank "
-           "where GPUs are missing or cannot reach each other.")
+      .def(nb::init<std::shared_ptr<Group>, int, const std::string&, bool>(), "group"_a, "device"_a,
+           "transport"_a = "copy_engine", "exact_memory"_a = false,
+           "Collective; transport is 'copy_engine' or 'nccl', exact_memory as in configure, alike on all ranks. Raises "
+           "NotAvailable on every rank where GPUs are missing or cannot reach each other.")
       .def_prop_ro("device", &DeviceGroup::device)
       .def_prop_ro(
           "shared_bytes", [](DeviceGroup& self) { return self.communicator().shared_bytes(); },

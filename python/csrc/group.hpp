@@ -38,7 +38,7 @@ class DeviceGroup {
   /// Collective. Throws NotAvailable, alike on all ranks, in a build without CUDA, without GPUs, and where they cannot
   /// reach each other.
   /// Copies as Env::batch_copies says.
-  DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport);
+  DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport, bool exact_memory);
   /// Waits for the GPU, which may still read what ends here.
   ~DeviceGroup();
   DeviceGroup(const DeviceGroup&) = delete;

@@ -30,6 +30,9 @@ class Configuration:
     """True: calls that do not ask for it are deterministic, too."""
     transport: Transport = "copy_engine"
     """How rows travel between the GPUs of groups that are made from now on; alike on all ranks."""
+    exact_memory: bool = False
+    """True: what rows of other ranks land in is as large as the masks of a group want, for masks that stay; else there
+    is room for others of their shape. Of groups on GPUs that are made from now on; alike on all ranks."""
     timeout_s: float = 600.0
     """Seconds that groups made from now on wait for a peer (TANGRAM_TIMEOUT_S)."""
     num_threads: int = 0
@@ -47,6 +50,7 @@ class Configuration:
 _ENV = ("timeout_s", "num_threads", "sanity_check", "profile")
 _TYPES: dict[str, tuple[type, ...]] = {
     "deterministic": (bool,),
+    "exact_memory": (bool,),
     "sanity_check": (bool,),
     "profile": (bool,),
     "timeout_s": (int, float),
@@ -106,6 +110,7 @@ def configure(
     backend: str | None = UNSET,
     deterministic: bool = UNSET,
     transport: Transport = UNSET,
+    exact_memory: bool = UNSET,
     timeout_s: float = UNSET,
     num_threads: int = UNSET,
     sanity_check: bool = UNSET,

@@ -62,9 +62,8 @@ class TorchGroup:
         made = self._on_device
         if made is None:
             _cuda.require_no_capture("the GPUs of a group", "tangram")
-            transport = _settings.chosen.transport
-            other = () if transport == "copy_engine" else (transport,)
-            made = self._on_device = DeviceGroup(self.group, device, *other)
+            chosen = _settings.chosen
+            made = self._on_device = DeviceGroup(self.group, device, chosen.transport, chosen.exact_memory)
         if made.device != device:
             raise InvalidArgument(f"tangram: a rank computes on one GPU of a group (got {device} after {made.device})")
         return made

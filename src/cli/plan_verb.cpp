@@ -16,8 +16,8 @@
 #include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
 #include "core/require.hpp"
+#include "plan/program/emit.hpp"
 #include "plan/program/text.hpp"
-#include "runtime/host/host_attention.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram::cli {

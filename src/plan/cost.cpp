@@ -53,4 +53,8 @@ double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, 
          static_cast<double>(num_copies) * cost.copy_latency_s;
 }
 
+double memory_seconds(const CostModel& cost, int64_t bytes) {
+  return static_cast<double>(bytes) / cost.memory_bytes_per_s;
+}
+
 }  // namespace tangram

@@ -29,5 +29,7 @@ double step_seconds(const DistAttnConfig& config, int64_t area, double rows);
 bool is_short_step(const DistAttnConfig& config, int64_t area);
 /// Seconds until `rows` rows in `num_copies` copies have arrived over one rank's link.
 double transfer_seconds(const CostModel& cost, int64_t rows, int64_t row_bytes, int64_t num_copies);
+/// Seconds to read or write `bytes` of a rank's memory.
+double memory_seconds(const CostModel& cost, int64_t bytes);
 
 }  // namespace tangram

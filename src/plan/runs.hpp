@@ -4,6 +4,7 @@
 // Where the rows of a dispatch lie, as runs in global order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -42,6 +43,17 @@ void for_each_row_piece(const Mask& mask, const std::vector<OwnedRun>& q_runs, c
       if (slice.q_range.end > rows.end) active[num_kept++] = index;
     }
     active.resize(num_kept);
+  }
+}
+
+/// Calls visit(run index, part) for the part of a slice in the keys of each run that it meets, unless that is empty.
+template <class Visit>
+void for_each_key_part(const AttnSlice& slice, const std::vector<OwnedRun>& k_runs, const Visit& visit) {
+  auto run = std::upper_bound(k_runs.begin(), k_runs.end(), slice.k_range.begin,
+                              [](int64_t row, const OwnedRun& candidate) { return row < candidate.global.end; });
+  for (; run != k_runs.end() && run->global.begin < slice.k_range.end; ++run) {
+    const AttnSlice part = run->global.contains(slice.k_range) ? slice : cut_columns(slice, run->global);
+    if (!part.q_range.empty()) visit(static_cast<size_t>(run - k_runs.begin()), part);
   }
 }
 

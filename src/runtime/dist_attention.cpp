@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "core/require.hpp"
+#include "plan/program/emit.hpp"
 #include "runtime/device/device_attention.hpp"
-#include "runtime/host/host_attention.hpp"
 #include "runtime/pass_plan.hpp"
+#include "runtime/plan_executor.hpp"
 #include "tangram/device_communicator.hpp"
 
 namespace tangram {
@@ -81,7 +82,7 @@ DistAttention::DistAttention(std::shared_ptr<const Plan> plan, Communicator& com
                              const DistAttentionOptions&)
     : impl_(std::make_unique<Impl>()) {
   impl_->agree(std::move(plan), communicator, backend, MemoryKind::kHost, nullptr, 0,
-               [this] { impl_->executor = std::make_unique<HostAttention>(impl_->context); });
+               [this] { impl_->executor = make_host_attention(impl_->context); });
 }
 
 DistAttention::DistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator,

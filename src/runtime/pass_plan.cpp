@@ -185,15 +185,4 @@ void check_plan(const Plan& plan, int size) {
   }
 }
 
-AttnShape rank_shape(const Plan& plan, int rank) {
-  const HeadConfig& heads = plan.config.heads;
-  return {plan.q_dispatch.rows_per_rank(),
-          plan.movement.empty() ? plan.ranks[static_cast<size_t>(rank)].kv_rows : 0,
-          heads.num_heads_q,
-          heads.num_heads_kv,
-          heads.head_dim,
-          heads.head_dim_v,
-          heads.dtype};
-}
-
 }  // namespace tangram

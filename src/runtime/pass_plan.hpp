@@ -47,7 +47,4 @@ uint64_t hash_of_options(const DistAttentionOptions& options, const AttnBackend&
 /// Throws InvalidArgument unless the plan is for `size` ranks; asserts that stages of K/V are consistent.
 void check_plan(const Plan& plan, int size);
 
-/// Query rows of the rank's shard against key rows of its buffer; against none where every call has its own.
-AttnShape rank_shape(const Plan& plan, int rank);
-
 }  // namespace tangram

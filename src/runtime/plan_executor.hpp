@@ -5,8 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
-#include "tangram/dist_attention.hpp"
+#include "runtime/rank_context.hpp"
 
 namespace tangram {
 
@@ -23,5 +24,8 @@ class PlanExecutor {
   virtual int64_t forward_workspace_bytes() const { return 0; }
   virtual int64_t backward_workspace_bytes() const { return 0; }
 };
+
+/// Over host memory. `context` has plan, rank, communicator and backend, and must outlive the object.
+std::unique_ptr<PlanExecutor> make_host_attention(RankContext& context);
 
 }  // namespace tangram

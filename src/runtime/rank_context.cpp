@@ -71,10 +71,7 @@ void reduce_max_logits(RankContext& context, const DistForwardArgs& args) {
 }
 
 void reduce_dsink(RankContext& context, const DistBackwardArgs& args) {
-  if (args.dsink == nullptr || args.sink.layout == SinkLayout::kSsh || args.dsink_reduce == DsinkReduce::kNone ||
-      context.communicator->size() == 1) {
-    return;
-  }
+  if (!combines_dsink(args) || context.communicator->size() == 1) return;
   const size_t count = static_cast<size_t>(args.sink.seqlen_sink) * static_cast<size_t>(args.q.heads);
   const ReduceOp op = args.dsink_reduce == DsinkReduce::kSum ? ReduceOp::kSum : ReduceOp::kAvg;
   context.recorder.timed(TraceKind::kAllReduce, 0,

@@ -103,6 +103,10 @@ void check_for_all(Agreement& agreement, Check check) {
 void validate(const RankContext& context, const DistForwardArgs& args);
 void validate(const RankContext& context, const DistBackwardArgs& args);
 
+/// Whether there is a gradient of a shared sink to be combined.
+inline bool combines_dsink(const DistBackwardArgs& args) {
+  return args.dsink != nullptr && args.sink.layout == SinkLayout::kSh && args.dsink_reduce != DsinkReduce::kNone;
+}
 /// Combines args.dsink over ranks as it says, where there is one to combine.
 void reduce_dsink(RankContext& context, const DistBackwardArgs& args);
 /// The maximum of args.max_logits over ranks, where wanted.

@@ -149,40 +149,39 @@ Sink ProgramRunner::sink(const FloatRef& ref) const {
   return {floats(ref), arguments_.seqlen_sink, arguments_.sink_layout};
 }
 
-AttnForwardArgs ProgramRunner::forward_call(const AttendOp& op) const {
-  AttnForwardArgs call;
+template <class Call>
+Call ProgramRunner::call_of(const AttendOp& op) const {
+  Call call;
   call.q = view(op.q);
   call.k = view(op.k);
   call.v = view(op.v);
   call.out = view(op.out);
   call.lse = floats(op.lse);
-  const bool wants_max_logits = arguments_.floats[static_cast<size_t>(Memory::kMaxLogits)] != nullptr;
-  call.max_logits = wants_max_logits ? floats(op.max_logits) : nullptr;
   call.sink = sink(op.sink);
-  call.accumulate = op.accumulate;
   call.options = arguments_.options;
   return call;
 }
 
+AttnForwardArgs ProgramRunner::forward_call(const AttendOp& op) const {
+  auto call = call_of<AttnForwardArgs>(op);
+  const bool wants_max_logits = arguments_.floats[static_cast<size_t>(Memory::kMaxLogits)] != nullptr;
+  call.max_logits = wants_max_logits ? floats(op.max_logits) : nullptr;
+  call.accumulate = op.accumulate;
+  return call;
+}
+
 AttnBackwardArgs ProgramRunner::backward_call(const AttendOp& op) const {
-  AttnBackwardArgs call;
-  call.q = view(op.q);
-  call.k = view(op.k);
-  call.v = view(op.v);
-  call.out = view(op.out);
-  call.lse = floats(op.lse);
+  auto call = call_of<AttnBackwardArgs>(op);
   call.dout = view(op.dout);
   call.dq = view(op.dq);
   call.dk = view(op.dk);
   call.dv = view(op.dv);
-  call.sink = sink(op.sink);
   // A gradient that nobody asked for is not even computed into the memory that was set aside for it.
   const bool wants_dsink = arguments_.floats[static_cast<size_t>(Memory::kDsink)] != nullptr;
   call.dsink = wants_dsink ? floats(op.dsink) : nullptr;
   call.delta = floats(op.delta);
   call.accumulate_dq = op.accumulate;
   call.accumulate_dkv = op.accumulate_kv;
-  call.options = arguments_.options;
   return call;
 }
 

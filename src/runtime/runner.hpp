@@ -121,6 +121,9 @@ class ProgramRunner {
  private:
   struct Visitor;
 
+  /// What calls of both passes have.
+  template <class Call>
+  Call call_of(const AttendOp& op) const;
   AttnForwardArgs forward_call(const AttendOp& op) const;
   AttnBackwardArgs backward_call(const AttendOp& op) const;
 

@@ -29,6 +29,7 @@ def test_what_is_set_is_read_back():
         "backend": "reference",
         "deterministic": True,
         "transport": "nccl",
+        "exact_memory": True,
         "timeout_s": 2.5,
         "num_threads": 3,
         "sanity_check": True,

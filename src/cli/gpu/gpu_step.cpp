@@ -88,6 +88,7 @@ std::unique_ptr<StepRank> make_gpu_rank(std::shared_ptr<const Plan> plan, const 
   DeviceCommunicatorConfig config;
   config.transport = parse_device_transport(options.transport.empty() ? transport : options.transport);
   config.ranks_per_node = static_cast<int>(options.ranks_per_node);
+  config.exact_memory = true;  // of one mask
   return std::make_unique<GpuRank>(std::move(plan), control, config);
 }
 

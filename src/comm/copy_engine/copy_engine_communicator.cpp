@@ -32,6 +32,10 @@ struct ControlOffsets {
   size_t num_ranks;
 };
 
+std::optional<double> spare(const DeviceCommunicatorConfig& config, double share) {
+  return config.exact_memory ? std::nullopt : std::optional(share);
+}
+
 int checked_size(int size) {
   require(size <= kMaxRanks, "make_device_communicator: at most {} ranks (got {})", kMaxRanks, size);
   return size;
@@ -42,9 +46,12 @@ int checked_size(int size) {
 CopyEngineGroup::CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config)
     : state(control, config),
       heap(control, state.timeout_s()),
+      landing(spare(config, 0.375)),
+      returns(spare(config, 1)),
       control_block(heap.allocate(ControlOffsets(checked_size(control.size())).end(), "copy engines: control block")),
       lockstep_(config.lockstep) {
   control.require_agreement(static_cast<uint64_t>(config.lockstep), "lockstep");
+  control.require_agreement(static_cast<uint64_t>(config.exact_memory), "exact_memory");
   const int size = control.size();
   const ControlOffsets offsets(size);
   std::vector<char*> pointers;

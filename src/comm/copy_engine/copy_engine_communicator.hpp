@@ -48,7 +48,7 @@ struct CopyEngineGroup {
 
   GroupState state;
   SymmetricHeap heap;
-  SharedSlotArea landing{0.375}, returns{1};  // of passes that share memory
+  SharedSlotArea landing, returns;  // of passes that share memory
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
   cuda::DeviceBuffer counters;  // epochs; all_reduces

@@ -98,10 +98,9 @@ class CopyEnginePass final : public DevicePass {
   void plan_conversions(HostTables& tables);
   void plan_own_rows(HostTables& tables);
   void plan_merge(const MergeTable& table, const std::vector<int32_t>* rows);
-  /// Rows of the landing tensors by rank.
-  std::vector<int64_t> landing_rows() const;
-  std::vector<int64_t> return_rows() const;
-  void place_returns_at_owners(Caller caller);
+  /// What ranks have agreed on, or tell each other now.
+  std::shared_ptr<const AgreedRows> rows_of_ranks(Caller caller) const;
+  bool meets() const { return spec_.agreed == nullptr || !group_->agrees_later; }
   static void append_waits(Transfer& transfer, size_t stage, const std::vector<int>& sources,
                            std::vector<uint32_t>& list);
 

@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "core/rounding.hpp"
@@ -18,12 +17,6 @@ namespace tangram::comm {
 namespace {
 
 constexpr int64_t kAlignment = 1024;
-
-/// A little more, so that there are few sizes.
-int64_t round_size(int64_t bytes) {
-  const auto wanted = static_cast<uint64_t>(std::max<int64_t>(bytes, 16384));
-  return round_up(static_cast<int64_t>(wanted), static_cast<int64_t>(std::bit_floor(wanted) / 8));
-}
 
 }  // namespace
 
@@ -65,6 +58,18 @@ bool SlotArea::has_room_for(const Shape& wanted) const {
   return has_bytes_for(wanted) && wanted.num_slots == shape_.num_slots && wanted.num_flags <= shape_.num_flags;
 }
 
+std::vector<int64_t> SharedSlotArea::with_room(const SlotArea::Shape& wanted) const {
+  // Any rank may be the one that the next mask wants most of. While masks of one shape come and go an area grows a few
+  // times at most: what it replaces lives until the last key that used it goes.
+  constexpr double kGrowth = 1.5, kLeastBytes = 16384;
+  double bytes = static_cast<double>(*std::max_element(wanted.slot_bytes.begin(), wanted.slot_bytes.end()));
+  bytes = std::max({bytes * (1 + *spare_), static_cast<double>(wanted.least_bytes), kLeastBytes});
+  if (area_ != nullptr && area_->num_slots() == wanted.num_slots && !area_->has_bytes_for(wanted)) {
+    bytes = std::max(bytes, kGrowth * static_cast<double>(area_->shape().slot_bytes.front()));
+  }
+  return std::vector(wanted.slot_bytes.size(), round_up(static_cast<int64_t>(bytes), kAlignment));
+}
+
 std::shared_ptr<SlotArea> SharedSlotArea::get(Communicator& control, SymmetricHeap& heap, const SlotArea::Shape& wanted,
                                               const std::string& label, const std::function<void()>& meet) {
   // What all ranks know alike decides.
@@ -73,19 +78,14 @@ std::shared_ptr<SlotArea> SharedSlotArea::get(Communicator& control, SymmetricHe
   constexpr int64_t kFlagsOfARank = 64;
   SlotArea::Shape shape = wanted;
   shape.num_flags = std::max(wanted.num_flags, kFlagsOfARank * control.size());
-  // Any rank may be the one that the next mask wants most of. While masks of one shape come and go an area grows a few
-  // times at most: what it replaces lives until the last key that used it goes.
-  double bytes = static_cast<double>(*std::max_element(wanted.slot_bytes.begin(), wanted.slot_bytes.end()));
-  bytes = std::max(bytes * (1 + spare_), static_cast<double>(wanted.least_bytes));
+  if (spare_.has_value()) shape.slot_bytes = with_room(wanted);
   if (area_ != nullptr && area_->num_slots() == wanted.num_slots) {
-    constexpr double kGrowth = 1.5;
-    const std::vector<int64_t>& before = area_->shape().slot_bytes;
-    if (!area_->has_bytes_for(wanted)) bytes = std::max(bytes, kGrowth * static_cast<double>(before.front()));
-    bytes = std::max(bytes, static_cast<double>(before.front()));
-    shape.num_flags = std::max(shape.num_flags, area_->shape().num_flags);
+    const SlotArea::Shape& before = area_->shape();
+    shape.num_flags = std::max(shape.num_flags, before.num_flags);
+    for (size_t rank = 0; rank < before.slot_bytes.size(); ++rank) {
+      shape.slot_bytes[rank] = std::max(shape.slot_bytes[rank], before.slot_bytes[rank]);
+    }
   }
-  std::fill(shape.slot_bytes.begin(), shape.slot_bytes.end(),
-            round_up(round_size(static_cast<int64_t>(bytes)), kAlignment));
   // Nothing of the GPU's may wait for what a rank does that waits here.
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   area_.reset();  // freed now where no pass uses it: own copies into it have ended

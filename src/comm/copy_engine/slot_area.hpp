@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,8 +76,8 @@ class SlotArea {
 class SharedSlotArea {
  public:
   /// `spare`: how much more than is wanted it gets, as a share of that. Other masks of a shape want somewhat more rows,
-  /// and far more of those that come back.
-  explicit SharedSlotArea(double spare) : spare_(spare) {}
+  /// and far more of those that come back. None: what the largest of its passes want, and no more.
+  explicit SharedSlotArea(std::optional<double> spare) : spare_(spare) {}
 
   /// Collective where the area must grow, before which it calls `meet`; `wanted` is alike on all ranks.
   std::shared_ptr<SlotArea> get(Communicator& control, SymmetricHeap& heap, const SlotArea::Shape& wanted,
@@ -88,7 +89,10 @@ class SharedSlotArea {
   }
 
  private:
-  const double spare_;
+  /// Bytes of a slot by rank, where there is to be room for other masks, too.
+  std::vector<int64_t> with_room(const SlotArea::Shape& wanted) const;
+
+  const std::optional<double> spare_;
   std::shared_ptr<SlotArea> area_;
 };
 

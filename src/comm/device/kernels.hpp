@@ -163,6 +163,13 @@ void launch_combine(const float* others, float* values, int count, int rank, int
                     cudaStream_t stream);
 
 /// Loads all of the above onto the current device, so that no first launch waits for kernels that wait for it.
-void load_kernels();
+void load_epoch_kernels();
+void load_merge_kernels();
+void load_group_kernels();
+inline void load_kernels() {
+  load_epoch_kernels();
+  load_merge_kernels();
+  load_group_kernels();
+}
 
 }  // namespace tangram::comm

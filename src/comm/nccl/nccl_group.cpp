@@ -85,7 +85,8 @@ Communicator& checked_ranks(Communicator& control) {
 NcclGroup::NcclGroup(Communicator& control, const DeviceCommunicatorConfig& config)
     : api_(load_on_all(control)),
       max_ctas_(config.max_ctas > 0 ? config.max_ctas : kDefaultCtas),
-      state_(checked_ranks(control), config) {
+      state_(checked_ranks(control), config),
+      shared_(config.exact_memory) {
   cuda::check(cudaGetDevice(&device_), "cudaGetDevice");
   counter_ = cuda::DeviceBuffer::zeros(sizeof(uint64_t));
   inbox_ =

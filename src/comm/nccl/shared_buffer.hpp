@@ -13,24 +13,29 @@
 
 namespace tangram::comm {
 
-/// As large as the largest pass wants, rounded up to a power of two so that it hardly ever grows; then passes that were
-/// made before keep the smaller one. Passes may share it, because all that an epoch does to it is ordered behind the
-/// epochs before: transfers run on one stream of the group, which waits for the caller's (NcclPass::transfer).
+/// As large as the largest pass wants, unless it is to be exact rounded up to a power of two so that it hardly ever
+/// grows; then passes that were made before keep the smaller one. Passes may share it, because all that an epoch does
+/// to it is ordered behind the epochs before: transfers run on one stream of the group, which waits for the caller's
+/// (NcclPass::transfer).
 class SharedBuffer {
  public:
+  explicit SharedBuffer(bool is_exact) : is_exact_(is_exact) {}
+
   /// At least `bytes`, which are zero when it is made, and later what other passes left. Waits for the device when it
   /// grows.
   std::shared_ptr<cuda::DeviceBuffer> get(size_t bytes) {
     if (buffer_ == nullptr || buffer_->bytes() < bytes) {
       constexpr size_t kLeast = 16384;
       buffer_.reset();  // freed first where no pass uses it
-      buffer_ = std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(std::bit_ceil(std::max(bytes, kLeast))));
+      const size_t wanted = is_exact_ ? bytes : std::bit_ceil(std::max(bytes, kLeast));
+      buffer_ = std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(wanted));
     }
     return buffer_;
   }
   int64_t bytes() const { return buffer_ == nullptr ? 0 : static_cast<int64_t>(buffer_->bytes()); }
 
  private:
+  const bool is_exact_;
   std::shared_ptr<cuda::DeviceBuffer> buffer_;
 };
 

@@ -74,7 +74,7 @@ std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<s
       rows += load.rows;
     }
     // About as many gradients come as leave: read, and added to those that are there.
-    staged.merge_s[r] = static_cast<double>(2 * rows * grad_bytes) / config.cost.memory_bytes_per_s;
+    staged.merge_s[r] = memory_seconds(config.cost, 2 * rows * grad_bytes);
   }
   return time_of(staged, *kv_skeleton(pass, num_stages, kept_first && num_stages > 0), trace);
 }

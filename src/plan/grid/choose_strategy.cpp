@@ -28,13 +28,9 @@ class RankAreas {
     const auto slices = cut_by_rank(mask, owned_runs(q_dispatch), q_dispatch.cp_size);
     for (size_t rank = 0; rank < cp_size_; ++rank) {
       for (const AttnSlice& slice : slices[rank]) {
-        auto run = std::upper_bound(k_runs.begin(), k_runs.end(), slice.k_range.begin,
-                                    [](int64_t row, const OwnedRun& candidate) { return row < candidate.global.end; });
-        for (; run != k_runs.end() && run->global.begin < slice.k_range.end; ++run) {
-          const bool whole = run->global.contains(slice.k_range);
-          areas_[rank * cp_size_ + static_cast<size_t>(run->owner)] +=
-              area(whole ? slice : cut_columns(slice, run->global));
-        }
+        for_each_key_part(slice, k_runs, [&](size_t run, const AttnSlice& part) {
+          areas_[rank * cp_size_ + static_cast<size_t>(k_runs[run].owner)] += area(part);
+        });
       }
     }
   }

@@ -39,7 +39,6 @@ BlockBytes block_bytes(const GridSizes& sizes);
 
 GridTraffic grid_traffic(const GridSizes& sizes, const GridCall& call);
 
-/// The call that predictions are for: everything in the dtype of the inputs, q, k, v, out and lse kept by heads.
 // What a rank reads and writes in its own memory, beside what a single call over all keys would.
 /// Of a call that adds to results which are there: these, and backward also out and dout again and the kernel's own dq.
 int64_t further_call_bytes(const HeadConfig& heads, AttnPass pass, int64_t q_rows, int64_t heads_q);
@@ -48,6 +47,7 @@ int64_t rounding_bytes(const HeadConfig& heads, AttnPass pass, int64_t q_rows, i
 /// Of heads that are put together for others, or taken apart: a rank's own share of `exchanged` bytes included.
 int64_t head_copy_bytes(int64_t exchanged, int head_ranks);
 
+/// The call that predictions are for: everything in the dtype of the inputs, q, k, v, out and lse kept by heads.
 GridCall predicted_call(const HeadConfig& heads);
 
 }  // namespace tangram

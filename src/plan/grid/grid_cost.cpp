@@ -47,14 +47,8 @@ SubRingLoads sub_ring_loads(const GridPlan& grid) {
   return loads;
 }
 
-double link_seconds(const GridSizes& sizes, int64_t bytes, int64_t copies) {
-  return bytes == 0 ? 0
-                    : static_cast<double>(bytes) / sizes.config.cost.link_bytes_per_s +
-                          static_cast<double>(copies) * sizes.config.cost.copy_latency_s;
-}
-
-double memory_seconds(const GridSizes& sizes, int64_t bytes) {
-  return static_cast<double>(bytes) / sizes.config.cost.memory_bytes_per_s;
+double link_seconds(const CostModel& cost, int64_t bytes, int64_t copies) {
+  return bytes == 0 ? 0 : transfer_seconds(cost, bytes, 1, copies);
 }
 
 // What each step after the first takes beside its area, where it has any.
@@ -62,7 +56,8 @@ double further_seconds(const GridSizes& sizes, AttnPass pass) {
   const HeadConfig& heads = sizes.config.heads;
   const int64_t heads_q = local_heads_q(heads, sizes.shape.head_ranks);
   const int64_t q_rows = sizes.q_rows * sizes.shape.head_ranks;
-  return sizes.config.cost.stage_overhead_s + memory_seconds(sizes, further_call_bytes(heads, pass, q_rows, heads_q));
+  return sizes.config.cost.stage_overhead_s +
+         memory_seconds(sizes.config.cost, further_call_bytes(heads, pass, q_rows, heads_q));
 }
 
 // The attention of each step of each row group, of all heads that a rank computes: [steps][row_groups].
@@ -72,8 +67,8 @@ std::vector<double> attend_seconds(const GridWork& work, AttnPass pass) {
   const size_t num_groups = static_cast<size_t>(shape.row_groups), num_steps = work.areas.size() / num_groups;
   const int64_t heads_q = local_heads_q(sizes.config.heads, shape.head_ranks);
   const double further_s = further_seconds(sizes, pass);
-  const double rounding_s =
-      memory_seconds(sizes, rounding_bytes(sizes.config.heads, pass, sizes.q_rows * shape.head_ranks, heads_q));
+  const double rounding_s = memory_seconds(
+      sizes.config.cost, rounding_bytes(sizes.config.heads, pass, sizes.q_rows * shape.head_ranks, heads_q));
   const int64_t keys =
       sizes.k_rows * shape.head_ranks * (shape.row_move == RowMove::kGather ? shape.row_groups - 1 : 1);
   const double keys_s = sizes.config.cost.backward_key_row_s * static_cast<double>(keys * heads_q);
@@ -100,15 +95,17 @@ void set_rows(const GridSizes& sizes, GridPass& grid) {
   const BlockBytes block = block_bytes(sizes);
   if (shape.row_move == RowMove::kGather) {
     const int64_t others = shape.row_groups - 1;
-    grid.gather_s = link_seconds(sizes, block.kv * others, 2 * others);
+    grid.gather_s = link_seconds(sizes.config.cost, block.kv * others, 2 * others);
     if (!grid.backward) return;
-    grid.scatter_s =
-        link_seconds(sizes, block.dkv * others, 2 * others) + memory_seconds(sizes, block.dkv * (others + 2));
+    grid.scatter_s = link_seconds(sizes.config.cost, block.dkv * others, 2 * others) +
+                     memory_seconds(sizes.config.cost, block.dkv * (others + 2));
     return;
   }
   // Gradients that come are read, added to those of the step, and written.
-  const double grads_s = grid.backward ? link_seconds(sizes, block.dkv, 2) + memory_seconds(sizes, 3 * block.dkv) : 0;
-  const HopSeconds hop{link_seconds(sizes, block.kv, 2), grads_s, false};
+  const double grads_s =
+      grid.backward ? link_seconds(sizes.config.cost, block.dkv, 2) + memory_seconds(sizes.config.cost, 3 * block.dkv)
+                    : 0;
+  const HopSeconds hop{link_seconds(sizes.config.cost, block.kv, 2), grads_s, false};
   grid.hops.assign(static_cast<size_t>(shape.row_groups), {hop, hop, hop});
 }
 
@@ -125,10 +122,10 @@ void set_exchanges(const GridSizes& sizes, AttnPass pass, const std::vector<int>
       const double overhead = grid.exchanges.empty() ? 0 : sizes.config.cost.stage_overhead_s;
       grid.attend_s.push_back(whole_s * heads / all_heads + overhead);
     }
-    grid.exchanges.push_back({link_seconds(sizes, bytes.in, bytes.in_copies * peers),
-                              link_seconds(sizes, bytes.back, bytes.back_copies * peers),
-                              memory_seconds(sizes, head_copy_bytes(bytes.in, sizes.shape.head_ranks)),
-                              memory_seconds(sizes, head_copy_bytes(bytes.back, sizes.shape.head_ranks))});
+    grid.exchanges.push_back({link_seconds(sizes.config.cost, bytes.in, bytes.in_copies * peers),
+                              link_seconds(sizes.config.cost, bytes.back, bytes.back_copies * peers),
+                              memory_seconds(sizes.config.cost, head_copy_bytes(bytes.in, sizes.shape.head_ranks)),
+                              memory_seconds(sizes.config.cost, head_copy_bytes(bytes.back, sizes.shape.head_ranks))});
   }
 }
 

@@ -20,7 +20,7 @@ std::vector<SubRingSeconds> sub_ring_seconds(const DistAttnConfig& config, const
     return rows == 0 ? 0 : transfer_seconds(config.cost, rows, row_bytes, kCopiesOfStep);
   };
   const HeadConfig& heads = config.heads;
-  const auto memory_s = [&](int64_t bytes) { return static_cast<double>(bytes) / config.cost.memory_bytes_per_s; };
+  const auto memory_s = [&](int64_t bytes) { return memory_seconds(config.cost, bytes); };
   const double further_s =
       config.cost.stage_overhead_s + memory_s(further_call_bytes(heads, pass, q_rows, heads.num_heads_q));
   bool sums = false;

@@ -164,14 +164,10 @@ RankWork work_by_queries(const Mask& mask, const PlanRuns& runs, int cp_size) {
 
 RankWork work_by_keys(const Mask& mask, const PlanRuns& runs, int cp_size) {
   RankWork work(static_cast<size_t>(cp_size));
-  const std::vector<OwnedRun>& k_runs = runs.k;
   for_each_row_piece(mask, runs.q, [&](size_t, const AttnSlice& piece) {
-    auto run = std::upper_bound(k_runs.begin(), k_runs.end(), piece.k_range.begin,
-                                [](int64_t row, const OwnedRun& r) { return row < r.global.end; });
-    for (; run != k_runs.end() && run->global.begin < piece.k_range.end; ++run) {
-      const AttnSlice part = run->global.contains(piece.k_range) ? piece : cut_columns(piece, run->global);
-      if (!part.q_range.empty()) work[static_cast<size_t>(run->owner)].push_back(part);
-    }
+    for_each_key_part(piece, runs.k, [&](size_t run, const AttnSlice& part) {
+      work[static_cast<size_t>(runs.k[run].owner)].push_back(part);
+    });
   });
   return work;
 }

@@ -4,9 +4,7 @@
 #include "plan/program/emit.hpp"
 
 #include "core/require.hpp"
-#include "plan/program/emit_grid.hpp"
-#include "plan/program/emit_kv.hpp"
-#include "plan/program/emit_movement.hpp"
+#include "plan/program/emitters.hpp"
 
 namespace tangram {
 
@@ -21,6 +19,12 @@ void require_rank(const char* function, const Plan& plan, int rank) {
 bool can_keep(const Plan& plan) {
   if (!plan.movement.empty()) return keeps_moved_rows(plan);
   return plan.grid.empty() ? plan.ranks.front().backward.back().kept : plan.grid.head_ranks > 1;
+}
+
+AttnShape rank_shape(const Plan& plan, int rank) {
+  const HeadConfig& h = plan.config.heads;
+  const int64_t kv_rows = plan.movement.empty() ? plan.ranks[static_cast<size_t>(rank)].kv_rows : 0;
+  return {plan.q_dispatch.rows_per_rank(), kv_rows, h.num_heads_q, h.num_heads_kv, h.head_dim, h.head_dim_v, h.dtype};
 }
 
 std::vector<ProgramMask> program_masks(const Plan& plan, int rank, const ProgramTarget& target) {

@@ -83,6 +83,9 @@ struct ProgramTarget {
 /// take memory.
 inline constexpr ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
 
+/// Query rows of the rank's shard against key rows of its buffer; against none where every call has its own.
+AttnShape rank_shape(const Plan& plan, int rank);
+
 std::vector<ProgramMask> program_masks(const Plan& plan, int rank, const ProgramTarget& target);
 
 /// Whether queries stay with their ranks, and heads do.

@@ -6,14 +6,14 @@
 // NOTE [head chunks]: while chunk c computes, the inputs of chunk c + 1 and the results of chunk c - 1 travel (HCMS,
 // arXiv 2607.01817; with one chunk, Ulysses). Every head is computed by one call over the same rows and keys however
 // heads are cut, so results do not depend on the chunks.
-#include "plan/program/emit_grid.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <optional>
 
 #include "core/require.hpp"
+#include "plan/program/emitters.hpp"
 #include "plan/program/heads.hpp"
+#include "plan/program/key_rows.hpp"
 #include "plan/program/rows.hpp"
 
 namespace tangram {
@@ -89,24 +89,20 @@ class PassWriter {
   std::optional<HeadMoves> q_moves_, kv_moves_;
   ProgramWriter writer_;
   std::vector<Chunk> chunks_;
-  TensorRef q_, k_, v_, out_, dout_, dq_, dk_, dv_;
-  FloatRef lse_;
+  const PassArguments given_;
+  const FloatRef lse_;
 };
 
 PassWriter::PassWriter(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target)
-    : rank_{plan, rank}, call_(call), dk_dtype_(call.dk), dv_dtype_(call.dv), writer_(target) {
-  const int64_t q_rows = plan.q_dispatch.rows_per_rank(), k_rows = plan.k_dispatch.rows_per_rank();
-  const HeadConfig& h = heads();
-  q_ = argument(Memory::kQ, h.dtype, q_rows, h.num_heads_q, h.head_dim);
-  k_ = argument(Memory::kK, h.dtype, k_rows, h.num_heads_kv, h.head_dim);
-  v_ = argument(Memory::kV, h.dtype, k_rows, h.num_heads_kv, h.head_dim_v);
-  out_ = argument(Memory::kOut, call.out, q_rows, h.num_heads_q, h.head_dim_v);
-  dout_ = argument(Memory::kDout, call.dout, q_rows, h.num_heads_q, h.head_dim_v);
-  dq_ = argument(Memory::kDq, call.dq, q_rows, h.num_heads_q, h.head_dim);
-  dk_ = argument(Memory::kDk, call.dk, k_rows, h.num_heads_kv, h.head_dim);
-  dv_ = argument(Memory::kDv, call.dv, k_rows, h.num_heads_kv, h.head_dim_v);
-  lse_ = {Memory::kLse, 0, h.num_heads_q};
+    : rank_{plan, rank},
+      call_(call),
+      dk_dtype_(call.dk),
+      dv_dtype_(call.dv),
+      writer_(target),
+      given_(plan, call),
+      lse_{Memory::kLse, 0, plan.config.heads.num_heads_q} {
   if (!by_heads()) return;
+  const HeadConfig& h = heads();
   q_moves_.emplace(rank_, plan.q_dispatch, h.num_heads_q, "q to heads", "results to rows");
   kv_moves_.emplace(rank_, plan.k_dispatch, h.num_heads_kv, "kv to heads", "dkv to rows");
   if (kv_moves_->shares_heads()) dk_dtype_ = dv_dtype_ = plan.config.reduce_dtype;
@@ -146,17 +142,17 @@ void PassWriter::make_chunks() {
 AttendOp PassWriter::arguments(bool backward) const {
   AttendOp op;
   op.backward = backward;
-  op.q = q_;
-  op.k = k_;
-  op.v = v_;
-  op.out = out_;
+  op.q = given_.q;
+  op.k = given_.keys.k;
+  op.v = given_.keys.v;
+  op.out = given_.out;
   op.lse = lse_;
   if (call_.seqlen_sink > 0) op.sink = {Memory::kSink, 0, heads().num_heads_q};
   if (backward) {
-    op.dout = dout_;
-    op.dq = dq_;
-    op.dk = dk_;
-    op.dv = dv_;
+    op.dout = given_.dout;
+    op.dq = given_.dq;
+    op.dk = given_.key_grads.k;
+    op.dv = given_.key_grads.v;
     if (wants_dsink()) op.dsink = {Memory::kDsink, 0, heads().num_heads_q};
   } else {
     op.max_logits = {Memory::kMaxLogits, 0, heads().num_heads_q};
@@ -243,9 +239,9 @@ void PassWriter::compute_chunks(const Send& send, const Compute& compute) {
 void PassWriter::send_forward(Chunk& chunk, size_t number) {
   writer_.begin_step(number);
   std::vector<RowSumOp> copies;
-  std::vector<CastItem> items = {q_moves_->pack(writer_, q_, chunk.q_heads, chunk.q, copies),
-                                 kv_moves_->pack(writer_, k_, chunk.kv_heads, chunk.k, copies),
-                                 kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies)};
+  std::vector<CastItem> items = {q_moves_->pack(writer_, given_.q, chunk.q_heads, chunk.q, copies),
+                                 kv_moves_->pack(writer_, given_.keys.k, chunk.kv_heads, chunk.k, copies),
+                                 kv_moves_->pack(writer_, given_.keys.v, chunk.kv_heads, chunk.v, copies)};
   add_row_sinks(chunk, items);
   writer_.sum_rows(std::move(copies));
   chunk.cast_in = add_exchange(std::move(items), false, number);
@@ -273,7 +269,7 @@ Program PassWriter::forward() {
   for (const Chunk& chunk : chunks_) {
     writer_.wait(chunk.cast_back);
     std::vector<RowSumOp> copies;
-    q_moves_->unpack(writer_, chunk.out, chunk.back_out, chunk.q_heads, out_, copies);
+    q_moves_->unpack(writer_, chunk.out, chunk.back_out, chunk.q_heads, given_.out, copies);
     writer_.sum_rows(std::move(copies));
     q_moves_->unpack_floats_back(writer_, chunk.lse, chunk.back_lse, chunk.q_heads, lse_);
   }
@@ -285,15 +281,15 @@ void PassWriter::send_backward(Chunk& chunk, size_t number, bool kept) {
   std::vector<CastItem> items;
   std::vector<RowSumOp> copies;
   if (!kept) {
-    items = {q_moves_->pack(writer_, q_, chunk.q_heads, chunk.q, copies),
-             kv_moves_->pack(writer_, k_, chunk.kv_heads, chunk.k, copies),
-             kv_moves_->pack(writer_, v_, chunk.kv_heads, chunk.v, copies),
-             q_moves_->pack(writer_, out_, chunk.q_heads, chunk.out, copies),
+    items = {q_moves_->pack(writer_, given_.q, chunk.q_heads, chunk.q, copies),
+             kv_moves_->pack(writer_, given_.keys.k, chunk.kv_heads, chunk.k, copies),
+             kv_moves_->pack(writer_, given_.keys.v, chunk.kv_heads, chunk.v, copies),
+             q_moves_->pack(writer_, given_.out, chunk.q_heads, chunk.out, copies),
              q_moves_->pack_floats(writer_, lse_, chunk.q_heads, chunk.landed_lse)};
     add_row_sinks(chunk, items);
   }
   chunk.dout = writer_.arena(call_.dout, rank_.group_q_rows(), chunk.q_heads.count, heads().head_dim_v);
-  items.push_back(q_moves_->pack(writer_, dout_, chunk.q_heads, chunk.dout, copies));
+  items.push_back(q_moves_->pack(writer_, given_.dout, chunk.q_heads, chunk.dout, copies));
   writer_.sum_rows(std::move(copies));
   chunk.cast_in = add_exchange(std::move(items), false, number);
   writer_.cast(chunk.cast_in);
@@ -349,9 +345,9 @@ Program PassWriter::backward(bool kept) {
   for (const Chunk& chunk : chunks_) {
     writer_.wait(chunk.cast_back);
     std::vector<RowSumOp> copies;
-    q_moves_->unpack(writer_, chunk.dq, chunk.back_dq, chunk.q_heads, dq_, copies);
-    kv_moves_->unpack(writer_, chunk.dk, chunk.back_dk, chunk.kv_heads, dk_, copies);
-    kv_moves_->unpack(writer_, chunk.dv, chunk.back_dv, chunk.kv_heads, dv_, copies);
+    q_moves_->unpack(writer_, chunk.dq, chunk.back_dq, chunk.q_heads, given_.dq, copies);
+    kv_moves_->unpack(writer_, chunk.dk, chunk.back_dk, chunk.kv_heads, given_.key_grads.k, copies);
+    kv_moves_->unpack(writer_, chunk.dv, chunk.back_dv, chunk.kv_heads, given_.key_grads.v, copies);
     writer_.sum_rows(std::move(copies));
     unpack_dsink(chunk);
   }

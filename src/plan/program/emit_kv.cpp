@@ -4,16 +4,14 @@
 // Forward, calls add up in float32 through (out, lse), and the rows of the next stage travel meanwhile. Backward, dq
 // adds up in float32; dk and dv of a stage's rows are complete once it has computed, and travel to their owners while
 // later stages compute. On a stream all rows are sent for at once, and one call may do the work of all stages.
-#include "plan/program/emit_kv.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <type_traits>
 
+#include "plan/program/emitters.hpp"
 #include "plan/program/key_calls.hpp"
 #include "plan/program/key_returns.hpp"
 #include "plan/program/key_rows.hpp"
-#include "plan/program/own_stretches.hpp"
 #include "plan/stages.hpp"
 
 namespace tangram {
@@ -248,9 +246,7 @@ Program KvWriter::backward(const std::vector<KeyCall>& calls, bool kept, Gradien
 
 std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarget& target) {
   const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
-  const HeadConfig& h = plan.config.heads;
-  const AttnShape shape{
-      plan.q_dispatch.rows_per_rank(), of.kv_rows, h.num_heads_q, h.num_heads_kv, h.head_dim, h.head_dim_v, h.dtype};
+  const AttnShape shape = rank_shape(plan, rank);
   const std::vector<KeyStretch> stretches = stretches_elsewhere(plan, rank, target);
   std::vector<ProgramMask> masks;
   for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {

@@ -8,12 +8,11 @@
 //
 // On streams casts read the arena alone and do not add: what other ranks fetch is copied there, and parts that come
 // back land in rows of their own (LandingRows), which the owner joins at the end.
-#include "plan/program/emit_movement.hpp"
-
 #include <limits>
 #include <utility>
 
 #include "core/require.hpp"
+#include "plan/program/emitters.hpp"
 #include "plan/program/movement_writer.hpp"
 
 namespace tangram {
@@ -90,7 +89,7 @@ Program MovementWriter::forward() {
     if (lends_q_ || call_.seqlen_sink > 0) writer_.append(merge);
   }
   write_groups(own.out, {}, {}, given_.out);
-  write_lse(own.lse);
+  if (groups_ > 1) copy_lse(own.lse, false);
   return writer_.take();
 }
 

@@ -18,8 +18,6 @@ TensorRef heads_of(TensorRef tensor, int first, int count) {
   return tensor;
 }
 
-int64_t whole_units(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
-
 FloatRef moved(FloatRef floats, int64_t rows, int64_t columns) {
   floats.offset += rows * floats.stride + columns;
   return floats;
@@ -136,11 +134,23 @@ FloatRef HeadMoves::part(const TensorRef& parts, int member, int count) const {
   return {parts.memory, slot_of(member, member_) * int64_t{parts.dim}, count, parts.region};
 }
 
+TensorRef HeadMoves::arena_parts(ProgramWriter& writer, int count) const {
+  const int64_t unit = writer.target().float_unit, units = (shard_rows_ * count + unit - 1) / unit;
+  return writer.arena(DType::kFloat32, head_ranks_ - 1, 1, static_cast<int>(units * unit));
+}
+
+void HeadMoves::append_runs(std::vector<FloatCopyOp>& copies, int member, const FloatRef& shard, const FloatRef& group,
+                            int count, bool to_group) const {
+  for (const Run& run : runs_[static_cast<size_t>(member)]) {
+    const FloatRef in_shard = moved(shard, run.shard_row, 0), in_group = moved(group, run.group.begin, 0);
+    copies.push_back({to_group ? in_shard : in_group, to_group ? in_group : in_shard, run.group.size(), count});
+  }
+}
+
 CastItem HeadMoves::pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk,
                                 TensorRef& landed) const {
-  const int64_t floats = whole_units(shard_rows_ * chunk.count, writer.target().float_unit);
-  const TensorRef packed = writer.arena(DType::kFloat32, head_ranks_ - 1, 1, static_cast<int>(floats));
-  landed = writer.arena(DType::kFloat32, head_ranks_ - 1, 1, static_cast<int>(floats));
+  const TensorRef packed = arena_parts(writer, chunk.count);
+  landed = arena_parts(writer, chunk.count);
   std::vector<FloatCopyOp> copies;
   for (int peer = 0; peer < head_ranks_; ++peer) {
     if (peer == member_) continue;
@@ -157,24 +167,17 @@ void HeadMoves::unpack_floats(ProgramWriter& writer, const FloatRef& shard, Head
   for (int member = 0; member < head_ranks_; ++member) {
     const FloatRef from =
         member == member_ ? moved(shard, 0, first_head() + chunk.first) : part(landed, member, chunk.count);
-    for (const Run& run : runs_[static_cast<size_t>(member)]) {
-      copies.push_back({moved(from, run.shard_row, 0), moved(all, run.group.begin, 0), run.group.size(), chunk.count});
-    }
+    append_runs(copies, member, from, all, chunk.count, true);
   }
   writer.copy_floats(std::move(copies));
 }
 
 CastItem HeadMoves::floats_back(ProgramWriter& writer, const FloatRef& all, int count, TensorRef& landed) const {
-  const int64_t floats = whole_units(shard_rows_ * count, writer.target().float_unit);
-  const TensorRef packed = writer.arena(DType::kFloat32, head_ranks_ - 1, 1, static_cast<int>(floats));
-  landed = writer.arena(DType::kFloat32, head_ranks_ - 1, 1, static_cast<int>(floats));
+  const TensorRef packed = arena_parts(writer, count);
+  landed = arena_parts(writer, count);
   std::vector<FloatCopyOp> copies;
   for (int peer = 0; peer < head_ranks_; ++peer) {
-    if (peer == member_) continue;
-    for (const Run& run : runs_[static_cast<size_t>(peer)]) {
-      copies.push_back({moved(all, run.group.begin, 0), moved(part(packed, peer, count), run.shard_row, 0),
-                        run.group.size(), count});
-    }
+    if (peer != member_) append_runs(copies, peer, part(packed, peer, count), all, count, false);
   }
   writer.copy_floats(std::move(copies));
   return {whole_parts(), packed, landed, to_rows_label_};
@@ -185,13 +188,10 @@ void HeadMoves::unpack_floats_back(ProgramWriter& writer, const FloatRef& all, c
   std::vector<FloatCopyOp> copies;
   for (int member = 0; member < head_ranks_; ++member) {
     const FloatRef target = moved(shard, 0, first_head_of(member) + chunk.first);
-    if (member != member_) {
+    if (member == member_) {
+      append_runs(copies, member, target, all, chunk.count, false);
+    } else {
       copies.push_back({part(landed, member, chunk.count), target, shard_rows_, chunk.count});
-      continue;
-    }
-    for (const Run& run : runs_[static_cast<size_t>(member_)]) {
-      copies.push_back(
-          {moved(all, run.group.begin, 0), moved(target, run.shard_row, 0), run.group.size(), chunk.count});
     }
   }
   writer.copy_floats(std::move(copies));

@@ -22,7 +22,6 @@ class HeadMoves {
   HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_heads, const char* to_heads_label,
             const char* to_rows_label);
 
-  int64_t group_rows() const { return shard_rows_ * head_ranks_; }
   int first_head_of(int member) const { return static_cast<int>(int64_t{member} * num_heads_ / head_ranks_); }
   int first_head() const { return first_head_of(member_); }
   bool shares_heads() const { return num_heads_ < head_ranks_; }
@@ -55,7 +54,12 @@ class HeadMoves {
   };
   static int slot_of(int member, int self) { return member < self ? member : member - 1; }
   std::shared_ptr<const Exchange> whole_parts() const;
+  /// Memory for a part for each other rank.
+  TensorRef arena_parts(ProgramWriter& writer, int count) const;
   FloatRef part(const TensorRef& parts, int member, int count) const;
+  /// Appends the copies of a member's rows between its shard and the group.
+  void append_runs(std::vector<FloatCopyOp>& copies, int member, const FloatRef& shard, const FloatRef& group,
+                   int count, bool to_group) const;
 
   const char* to_heads_label_;
   const char* to_rows_label_;

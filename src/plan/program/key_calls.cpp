@@ -4,9 +4,8 @@
 #include "plan/program/key_calls.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
-
-#include "plan/program/own_stretches.hpp"
 
 namespace tangram {
 
@@ -25,6 +24,45 @@ bool reads_shard(const Plan& plan) {
   return std::all_of(plan.ranks.begin(), plan.ranks.end(), [](const RankPlan& rank) {
     return rank.forward.size() == 1 && rank.backward.size() == 1 && rank.segments.size() <= 1;
   });
+}
+
+std::vector<KeyStretch> own_stretches(const RankPlan& rank, int self) {
+  std::vector<KeyStretch> stretches;
+  for (const KvSegment& segment : rank.segments) {
+    if (segment.owner != self || segment.global.empty()) continue;
+    const KeyStretch next{{segment.row, segment.row + segment.global.size()}, segment.owner_row};
+    if (!stretches.empty()) {
+      KeyStretch& last = stretches.back();
+      if (last.keys.end == next.keys.begin && last.row + last.keys.size() == next.row) {
+        last.keys.end = next.keys.end;
+        continue;
+      }
+    }
+    stretches.push_back(next);
+  }
+  return stretches;
+}
+
+std::vector<KeyStretch> worth_reading(const std::vector<KeyStretch>& own, int64_t border) {
+  std::vector<KeyStretch> worth;
+  std::copy_if(own.begin(), own.end(), std::back_inserter(worth),
+               [&](const KeyStretch& stretch) { return stretch.keys.size() > 2 * border; });
+  return worth;
+}
+
+std::vector<KeyStretch> to_copy(const std::vector<KeyStretch>& own, const std::vector<KeyStretch>& read,
+                                int64_t border) {
+  std::vector<KeyStretch> copied;
+  for (const KeyStretch& stretch : own) {
+    const Range keys = stretch.keys;
+    if (std::find(read.begin(), read.end(), stretch) == read.end() || keys.size() <= 2 * border) {
+      copied.push_back(stretch);
+      continue;
+    }
+    copied.push_back({{keys.begin, keys.begin + border}, stretch.row});
+    copied.push_back({{keys.end - border, keys.end}, stretch.row + keys.size() - border});
+  }
+  return copied;
 }
 
 std::vector<KeyStretch> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target) {

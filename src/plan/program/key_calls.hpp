@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which calls of attention a pass over K/V that move alone is made of, and what each computes.
+// Which calls of attention a pass over K/V that move alone is made of, what each computes, and which of a rank's own
+// K/V rows kernels read where they lie, so that they need not be copied into the K/V buffer.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,16 @@ std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const Progra
 /// Whether no rank gets rows of others in any pass, and the keys of each are one stretch of its shard: calls read that.
 /// Asked of all ranks, since those that do so open no epoch, which others would wait for.
 bool reads_shard(const Plan& plan);
+
+/// The rank's own rows in stretches as long as they get: rows of the K/V buffer that are neighbours in the shard too.
+std::vector<KeyStretch> own_stretches(const RankPlan& rank, int self);
+
+/// Those of `own` of which more than the borders would be spared.
+std::vector<KeyStretch> worth_reading(const std::vector<KeyStretch>& own, int64_t border);
+
+/// What of `own` must be copied when `read` are read where they lie: the borders of those, and all others.
+std::vector<KeyStretch> to_copy(const std::vector<KeyStretch>& own, const std::vector<KeyStretch>& read,
+                                int64_t border);
 
 /// Own keys that calls read where they lie: none where the target cannot, or the shard serves whole.
 std::vector<KeyStretch> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target);

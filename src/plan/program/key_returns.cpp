@@ -9,7 +9,6 @@
 
 #include "core/range_sets.hpp"
 #include "plan/program/key_calls.hpp"
-#include "plan/program/own_stretches.hpp"
 #include "tangram/gradient_places.hpp"
 
 namespace tangram {

@@ -39,13 +39,6 @@ PassArguments::PassArguments(const Plan& plan, const CallShape& call) {
                argument(Memory::kDv, call.dv, k_rows, h.num_heads_kv, h.head_dim_v)};
 }
 
-PairRef slice(const PairRef& pair, Range rows) { return {pair.k.slice(rows), pair.v.slice(rows)}; }
-
-void append_copies(std::vector<RowSumOp>& sums, const PairRef& source, const PairRef& result) {
-  sums.push_back({source.k, {}, result.k});
-  sums.push_back({source.v, {}, result.v});
-}
-
 TensorRef heads_of_group(const TensorRef& tensor, int group, int groups) {
   TensorRef result = tensor;
   result.heads /= groups;
@@ -75,14 +68,10 @@ KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const
                            bool moves, int64_t owned_rows)
     : layout_(layout), has_owned_(moves && owned_rows > 0) {
   computed_ = sent_ = work_pair(writer, DType::kFloat32, layout.rows, like);
-  writer.zero(computed_.k);
-  writer.zero(computed_.v);
+  zero(writer, computed_);
   if (!moves) return;
   owned_ = work_pair(writer, travel, owned_rows, like);
-  if (owned_rows > 0) {
-    writer.zero(owned_.k);
-    writer.zero(owned_.v);
-  }
+  if (owned_rows > 0) zero(writer, owned_);
   if (travel != DType::kFloat32) sent_ = work_pair(writer, travel, layout.rows, like);
 }
 
@@ -95,8 +84,7 @@ KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const
   }
   computed_ = moves && travel == DType::kFloat32 ? slice(sent_, {0, layout.rows})
                                                  : work_pair(writer, DType::kFloat32, layout.rows, like);
-  writer.zero(computed_.k);
-  writer.zero(computed_.v);
+  zero(writer, computed_);
   if (has_owned_) owned_rows_ = writer.add_lists(std::move(landing.of_shard_row));
 }
 
@@ -129,8 +117,7 @@ void KeyGradients::finish(ProgramWriter& writer, const PairRef& shard_grads, int
     } else if (has_owned_) {
       append_copies(sums, slice(owned_, rows), result);
     } else {
-      writer.zero(result.k);
-      writer.zero(result.v);
+      zero(writer, result);
     }
   };
   int64_t row = 0;

@@ -21,9 +21,6 @@ struct PassArguments {
   PassArguments(const Plan& plan, const CallShape& call);
 };
 
-PairRef slice(const PairRef& pair, Range rows);
-void append_copies(std::vector<RowSumOp>& sums, const PairRef& source, const PairRef& result);
-
 /// Local and remote rows, compact and in global row order (NOTE [global row order]).
 struct KeyLayout {
   struct OwnRows {

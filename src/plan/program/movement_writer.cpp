@@ -35,16 +35,19 @@ TensorRef MovementWriter::grouped(const TensorRef& given, const TensorRef& resul
 TensorRef MovementWriter::grouped_lse() {
   if (groups_ == 1) return given_.lse;
   const TensorRef result = floats_by_groups();
+  copy_lse(result, true);
+  return result;
+}
+
+void MovementWriter::copy_lse(const TensorRef& by_groups, bool to_groups) {
   const int heads = given_.lse.heads / groups_;
   std::vector<FloatCopyOp> copies;
   for (int group = 0; group < groups_; ++group) {
-    copies.push_back({{Memory::kLse, group * heads, given_.lse.heads},
-                      floats_of_rows(result.slice(rows_of_group(group))),
-                      given_.lse.rows,
-                      heads});
+    const FloatRef given{Memory::kLse, group * heads, given_.lse.heads};
+    const FloatRef grouped = floats_of_rows(by_groups.slice(rows_of_group(group)));
+    copies.push_back({to_groups ? given : grouped, to_groups ? grouped : given, given_.lse.rows, heads});
   }
   writer_.copy_floats(std::move(copies));
-  return result;
 }
 
 Operand MovementWriter::float_operand(const TensorRef& own) {
@@ -75,19 +78,6 @@ void MovementWriter::write_groups(const TensorRef& sum, const TensorRef& others,
     sums.push_back(of_group_sum);
   }
   writer_.sum_rows(std::move(sums));
-}
-
-void MovementWriter::write_lse(const TensorRef& lse) {
-  if (groups_ == 1) return;
-  const int heads = given_.lse.heads / groups_;
-  std::vector<FloatCopyOp> copies;
-  for (int group = 0; group < groups_; ++group) {
-    copies.push_back({floats_of_rows(lse.slice(rows_of_group(group))),
-                      {Memory::kLse, group * heads, given_.lse.heads},
-                      given_.lse.rows,
-                      heads});
-  }
-  writer_.copy_floats(std::move(copies));
 }
 
 void MovementWriter::begin(bool keeps, bool sends_q) {

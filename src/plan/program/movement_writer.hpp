@@ -114,6 +114,8 @@ class MovementWriter {
   /// Of floats, one for each row and head.
   Operand float_operand(const TensorRef& own);
   TensorRef grouped_lse();
+  /// Between the lse of all heads and one by groups.
+  void copy_lse(const TensorRef& by_groups, bool to_groups);
   /// Memory for floats of the shard by groups.
   TensorRef floats_by_groups() {
     const int64_t rows = groups_ * given_.q.rows;
@@ -127,7 +129,6 @@ class MovementWriter {
   }
   /// Writes the sum, and what came from others, to the tensor of all heads. `lists`: of all rows of the shard.
   void write_groups(const TensorRef& sum, const TensorRef& others, const RowListsRef& lists, const TensorRef& given);
-  void write_lse(const TensorRef& lse);
 
   /// Makes what is fetched, which is first so that it can be kept.
   void begin(bool keeps, bool sends_q);

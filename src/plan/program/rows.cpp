@@ -161,6 +161,16 @@ void write_local_backward(ProgramWriter& writer, const GridRank& rank, const Row
 
 }  // namespace
 
+void append_copies(std::vector<RowSumOp>& sums, const PairRef& source, const PairRef& result) {
+  sums.push_back({source.k, {}, result.k});
+  sums.push_back({source.v, {}, result.v});
+}
+
+void zero(ProgramWriter& writer, const PairRef& pair) {
+  writer.zero(pair.k);
+  writer.zero(pair.v);
+}
+
 void write_steps_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows,
                          const std::function<void(size_t)>& advance, const std::function<PairRef(size_t)>& kv_of) {
   const size_t last = last_step_with_work(rank);
@@ -180,8 +190,7 @@ void write_steps_forward(ProgramWriter& writer, const GridRank& rank, const RowC
 void write_step_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows, size_t step,
                          const PairRef& kv, const TensorRef& dq, const PairRef& made) {
   if (!rank.computes(step)) {
-    writer.zero(made.k);
-    writer.zero(made.v);
+    zero(writer, made);
     return;
   }
   AttendOp call = step_call(rows, step, kv);

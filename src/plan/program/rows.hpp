@@ -57,6 +57,9 @@ int reusable_block(const ProgramWriter& writer, const GridRank& rank, const std:
 struct PairRef {
   TensorRef k, v;
 };
+inline PairRef slice(const PairRef& pair, Range rows) { return {pair.k.slice(rows), pair.v.slice(rows)}; }
+void append_copies(std::vector<RowSumOp>& sums, const PairRef& source, const PairRef& result);
+void zero(ProgramWriter& writer, const PairRef& pair);
 /// Step after step, each adding to what those before it left: `advance(step)` writes what moves blocks, `kv_of(step)`
 /// says where the keys of a step lie.
 void write_steps_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows,

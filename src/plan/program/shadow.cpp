@@ -196,13 +196,19 @@ void ShadowMemory::end_read(const TensorRef& source, Range rows) {
   for_each(source, rows, [](Cells::Cell& cell) { --cell.readers; });
 }
 
-void ShadowMemory::land(const TensorRef& target, Range rows, const std::vector<Element>& values) {
+template <class Visit>
+void ShadowMemory::receive(const TensorRef& target, Range rows, const std::vector<Element>& values,
+                           const Visit& visit) {
   size_t next = 0;
   for_each(target, rows, [&](Cells::Cell& cell) {
     if (next == values.size()) throw ProgramFault{"more comes than was sent"};
-    cell = {values[next++], true};
+    visit(cell, values[next++]);
   });
   if (next != values.size()) throw ProgramFault{"less comes than was sent"};
+}
+
+void ShadowMemory::land(const TensorRef& target, Range rows, const std::vector<Element>& values) {
+  receive(target, rows, values, [](Cells::Cell& cell, Element value) { cell = {value, true}; });
 }
 
 void ShadowMemory::begin_add(const TensorRef& target, Range rows) {
@@ -213,13 +219,10 @@ void ShadowMemory::begin_add(const TensorRef& target, Range rows) {
 }
 
 void ShadowMemory::add(const TensorRef& target, Range rows, const std::vector<Element>& values) {
-  size_t next = 0;
-  for_each(target, rows, [&](Cells::Cell& cell) {
-    if (next == values.size()) throw ProgramFault{"more comes than was sent"};
-    cell.value += values[next++];
+  receive(target, rows, values, [](Cells::Cell& cell, Element value) {
+    cell.value += value;
     --cell.adders;
   });
-  if (next != values.size()) throw ProgramFault{"less comes than was sent"};
 }
 
 }  // namespace tangram

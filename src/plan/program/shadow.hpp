@@ -49,6 +49,14 @@ struct Cells {
   int64_t rows() const { return columns == 0 ? 0 : static_cast<int64_t>(cells.size()) / columns; }
 };
 
+/// Calls visit(row, head) for all of them.
+template <class Visit>
+void for_each_cell(int64_t rows, int heads, const Visit& visit) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int head = 0; head < heads; ++head) visit(row, head);
+  }
+}
+
 /// A fault in a program. Message without rank and operation.
 struct ProgramFault {
   std::string text;
@@ -87,6 +95,8 @@ class ShadowMemory {
   const Cells& of(const Ref& ref) const;
   template <class Visit>
   void for_each(const TensorRef& ref, Range rows, const Visit& visit);
+  template <class Visit>
+  void receive(const TensorRef& target, Range rows, const std::vector<Element>& values, const Visit& visit);
 
   const Program& program_;
   std::vector<Cells> regions_;

@@ -44,11 +44,9 @@ struct Sums {
   /// [keys, heads_kv] from [rows, heads_q]: over all query heads of a K/V head.
   std::vector<Element> over_queries(const std::vector<Element>& of_queries) const {
     std::vector<Element> grouped(static_cast<size_t>(rows * heads_kv));
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int h = 0; h < heads_q; ++h) {
-        grouped[static_cast<size_t>(i * heads_kv + h / group())] += of_queries[static_cast<size_t>(i * heads_q + h)];
-      }
-    }
+    for_each_cell(rows, heads_q, [&](int64_t i, int h) {
+      grouped[static_cast<size_t>(i * heads_kv + h / group())] += of_queries[static_cast<size_t>(i * heads_q + h)];
+    });
     const std::vector<Element> before = prefix(grouped, rows, heads_kv);
     std::vector<Element> result(static_cast<size_t>(keys * heads_kv));
     for (const AttnSlice& slice : slices) {
@@ -77,9 +75,7 @@ template <class Product>
 std::vector<Element> elements(int64_t rows, int heads, const Product& product) {
   std::vector<Element> result;
   result.reserve(static_cast<size_t>(rows * heads));
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int head = 0; head < heads; ++head) result.push_back(product(row, head));
-  }
+  for_each_cell(rows, heads, [&](int64_t row, int head) { result.push_back(product(row, head)); });
   return result;
 }
 
@@ -165,18 +161,16 @@ struct Call {
   }
   void forward() const {
     const std::vector<Element> seen = sums.over_keys(pairs());
-    for (int64_t i = 0; i < sums.rows; ++i) {
-      for (int h = 0; h < sums.heads_q; ++h) {
-        Element value = memory.read(op.q, i, h) * seen[static_cast<size_t>(i * sums.heads_q + h)] + sink(i, h);
-        if (op.accumulate) {
-          const Element before = memory.read(op.out, i, h);
-          if (memory.read(op.lse, i, h) != before) throw ProgramFault{"adds to out and lse of different calls"};
-          value += before;
-        }
-        memory.write(op.out, i, h, value);
-        memory.write(op.lse, i, h, value);
+    for_each_cell(sums.rows, sums.heads_q, [&](int64_t i, int h) {
+      Element value = memory.read(op.q, i, h) * seen[static_cast<size_t>(i * sums.heads_q + h)] + sink(i, h);
+      if (op.accumulate) {
+        const Element before = memory.read(op.out, i, h);
+        if (memory.read(op.lse, i, h) != before) throw ProgramFault{"adds to out and lse of different calls"};
+        value += before;
       }
-    }
+      memory.write(op.out, i, h, value);
+      memory.write(op.lse, i, h, value);
+    });
     for (int h = 0; op.max_logits.memory != Memory::kNone && h < sums.heads_q; ++h) {
       Element logits = op.accumulate ? memory.read(op.max_logits, 0, h) : Element();
       for (int64_t i = 0; i < sums.rows; ++i) {
@@ -193,29 +187,25 @@ struct Call {
     const std::vector<Element> weights = elements(sums.rows, sums.heads_q, [&](int64_t i, int h) {
       return memory.read(op.q, i, h) * memory.read(op.dout, i, h) * shares[static_cast<size_t>(i * sums.heads_q + h)];
     });
-    for (int64_t i = 0; i < sums.rows; ++i) {
-      for (int h = 0; h < sums.heads_q; ++h) {
-        const auto at = static_cast<size_t>(i * sums.heads_q + h);
-        Element value = weights[at] * seen[at];
-        if (op.accumulate) value += memory.read(op.dq, i, h);
-        memory.write(op.dq, i, h, value);
-      }
-    }
+    for_each_cell(sums.rows, sums.heads_q, [&](int64_t i, int h) {
+      const auto at = static_cast<size_t>(i * sums.heads_q + h);
+      Element value = weights[at] * seen[at];
+      if (op.accumulate) value += memory.read(op.dq, i, h);
+      memory.write(op.dq, i, h, value);
+    });
     const std::vector<Element> seeing = sums.over_queries(weights);
     const std::vector<char> is_seen = keys_seen();
-    for (int64_t j = 0; j < sums.keys; ++j) {
-      if (op.accumulate_kv && is_seen[static_cast<size_t>(j)] == 0) continue;
-      for (int g = 0; g < sums.heads_kv; ++g) {
-        const auto at = static_cast<size_t>(j * sums.heads_kv + g);
-        Element dk = kv[at] * seeing[at], dv = dk * kOfDv;
-        if (op.accumulate_kv) {
-          dk += memory.read(op.dk, j, g);
-          dv += memory.read(op.dv, j, g);
-        }
-        memory.write(op.dk, j, g, dk);
-        memory.write(op.dv, j, g, dv);
+    for_each_cell(sums.keys, sums.heads_kv, [&](int64_t j, int g) {
+      if (op.accumulate_kv && is_seen[static_cast<size_t>(j)] == 0) return;
+      const auto at = static_cast<size_t>(j * sums.heads_kv + g);
+      Element dk = kv[at] * seeing[at], dv = dk * kOfDv;
+      if (op.accumulate_kv) {
+        dk += memory.read(op.dk, j, g);
+        dv += memory.read(op.dv, j, g);
       }
-    }
+      memory.write(op.dk, j, g, dk);
+      memory.write(op.dv, j, g, dv);
+    });
     if (op.dsink.memory == Memory::kNone) return;
     Sinks{memory, call, contiguous(op.sink, sums.heads_q)}.write_gradients(contiguous(op.dsink, sums.heads_q),
                                                                            sums.rows, sums.heads_q, shares);
@@ -263,11 +253,9 @@ void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, c
 void make_delta(ShadowMemory& memory, const DeltaOp& op) {
   require_rows_of("dout", op.dout, op.out, op.out.dim);
   require_rows_of("delta", op.delta, op.out, 1);
-  for (int64_t row = 0; row < op.out.rows; ++row) {
-    for (int head = 0; head < op.out.heads; ++head) {
-      memory.write(op.delta, row, head, memory.read(op.out, row, head) * memory.read(op.dout, row, head));
-    }
-  }
+  for_each_cell(op.out.rows, op.out.heads, [&](int64_t row, int head) {
+    memory.write(op.delta, row, head, memory.read(op.out, row, head) * memory.read(op.dout, row, head));
+  });
 }
 
 void merge(ShadowMemory& memory, const MergeOp& op, const CallShape& call) {
@@ -279,19 +267,17 @@ void merge(ShadowMemory& memory, const MergeOp& op, const CallShape& call) {
     require_shape("the others' lse", op.other_lse, rows, op.out.heads, 1);
   }
   const Sinks sinks{memory, call, op.sink};
-  for (int64_t row = 0; row < op.out.rows; ++row) {
-    for (int head = 0; head < op.out.heads; ++head) {
-      Element value = of_both(memory, op.out, op.lse, row, head) + sinks.sum(row, head);
-      if (has_others && !by_lists) value += of_both(memory, op.other_out, op.other_lse, row, head);
-      if (has_others && by_lists) {
-        for (const int32_t from : memory.rows_of(op.other_rows, row)) {
-          value += of_both(memory, op.other_out, op.other_lse, from, head);
-        }
+  for_each_cell(op.out.rows, op.out.heads, [&](int64_t row, int head) {
+    Element value = of_both(memory, op.out, op.lse, row, head) + sinks.sum(row, head);
+    if (has_others && !by_lists) value += of_both(memory, op.other_out, op.other_lse, row, head);
+    if (has_others && by_lists) {
+      for (const int32_t from : memory.rows_of(op.other_rows, row)) {
+        value += of_both(memory, op.other_out, op.other_lse, from, head);
       }
-      memory.write(op.out, row, head, value);
-      memory.write(op.lse, row, head, value);
     }
-  }
+    memory.write(op.out, row, head, value);
+    memory.write(op.lse, row, head, value);
+  });
 }
 
 void make_dsink(ShadowMemory& memory, const SinkGradOp& op, const CallShape& call) {

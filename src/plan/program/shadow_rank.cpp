@@ -52,25 +52,21 @@ void ShadowRank::sum_rows(const RowSumOp& sum) {
       throw ProgramFault{"adds tensors of different shapes"};
     }
   }
-  for (int64_t row = 0; row < sum.result.rows; ++row) {
-    for (int head = 0; head < sum.result.heads; ++head) {
-      Element value = copies ? memory.read(sum.source, row, head) : Element();
-      if (adds && !by_lists) value += memory.read(sum.addend, row, head);
-      if (adds && by_lists) {
-        for (const int32_t from : memory.rows_of(sum.addend_rows, row)) value += memory.read(sum.addend, from, head);
-      }
-      memory.write(sum.result, row, head, value);
+  for_each_cell(sum.result.rows, sum.result.heads, [&](int64_t row, int head) {
+    Element value = copies ? memory.read(sum.source, row, head) : Element();
+    if (adds && !by_lists) value += memory.read(sum.addend, row, head);
+    if (adds && by_lists) {
+      for (const int32_t from : memory.rows_of(sum.addend_rows, row)) value += memory.read(sum.addend, from, head);
     }
-  }
+    memory.write(sum.result, row, head, value);
+  });
 }
 
 void ShadowRank::copy_floats(const FloatCopyOp& copy) {
-  for (int64_t row = 0; row < copy.rows; ++row) {
-    for (int column = 0; column < copy.columns; ++column) {
-      const Element value = copy.from.memory == Memory::kNone ? Element() : memory.read(copy.from, row, column);
-      memory.write(copy.to, row, column, value);
-    }
-  }
+  for_each_cell(copy.rows, copy.columns, [&](int64_t row, int column) {
+    const Element value = copy.from.memory == Memory::kNone ? Element() : memory.read(copy.from, row, column);
+    memory.write(copy.to, row, column, value);
+  });
 }
 
 void ShadowRank::find_largest(const LargestOp& op) {
@@ -105,13 +101,11 @@ void ShadowRank::finish(const FinishOp& op) {
         throw ProgramFault{"adds tensors of different shapes"};
       }
     }
-    for (int64_t row = 0; row < result.rows; ++row) {
-      if (is_among(op.left, row)) continue;
-      for (int head = 0; head < result.heads; ++head) {
-        const Element part = is_among(op.absent, row) ? Element() : memory.read(own, row, head);
-        memory.write(result, row, head, part + memory.read(returned, row, head));
-      }
-    }
+    for_each_cell(result.rows, result.heads, [&](int64_t row, int head) {
+      if (is_among(op.left, row)) return;
+      const Element part = is_among(op.absent, row) ? Element() : memory.read(own, row, head);
+      memory.write(result, row, head, part + memory.read(returned, row, head));
+    });
   };
   add(op.own_k, items[0].target, op.dk);
   add(op.own_v, items[1].target, op.dv);

@@ -42,8 +42,6 @@ bool ends_ring(const GridRank& rank, size_t step) {
 
 bool reuses(const ProgramWriter& writer) { return writer.target().steps_apart >= 0; }
 
-PairRef first_rows(const PairRef& pair, int64_t rows) { return {pair.k.slice({0, rows}), pair.v.slice({0, rows})}; }
-
 /// The rows of each step, and the casts that bring them.
 struct StepRows {
   std::vector<PairRef> rows;
@@ -66,7 +64,7 @@ StepRows make_step_rows(ProgramWriter& writer, const GridRank& rank, const RowCa
     memory.push_back(reused < 0 ? arena_pair(writer, dtype, reuses(writer) ? most : most_rows(rank, s), own)
                                 : memory[static_cast<size_t>(reused)]);
     is_taken.push_back(false);
-    steps.rows.push_back(first_rows(memory[s], most_rows(rank, s)));
+    steps.rows.push_back(slice(memory[s], {0, most_rows(rank, s)}));
     std::vector<int>& casts = steps.casts.emplace_back();
     for (const Exchange& exchange : sub_ring_step(rank, s).casts) {
       casts.push_back(add_pair_cast(writer, borrowed(exchange), steps.rows[s - 1], steps.rows[s], "sub-ring kv",
@@ -91,7 +89,7 @@ void advance(ProgramWriter& writer, const StepRows& steps, size_t step) {
 }
 
 PairRef held_rows(const GridRank& rank, const StepRows& steps, size_t step) {
-  return step == 0 ? steps.rows[0] : first_rows(steps.rows[step], sub_ring_step(rank, step).rows);
+  return step == 0 ? steps.rows[0] : slice(steps.rows[step], {0, sub_ring_step(rank, step).rows});
 }
 
 /// Gradients of a step on their way: to the next holder, and home.
@@ -142,8 +140,8 @@ std::vector<Leaving> make_leaving(ProgramWriter& writer, const GridRank& rank, c
 void send_grads(ProgramWriter& writer, const GridRank& rank, const std::vector<Leaving>& all, size_t step,
                 const PairRef& made) {
   const int64_t rows = sub_ring_step(rank, step).rows;
-  const PairRef some = first_rows(all[step].sent, rows);
-  const PairRef added = step > 1 ? first_rows(all[step - 1].onward, rows) : PairRef{};
+  const PairRef some = slice(all[step].sent, {0, rows});
+  const PairRef added = step > 1 ? slice(all[step - 1].onward, {0, rows}) : PairRef{};
   if (reuses(writer)) {
     for (const int cast : all[step - 1].casts()) writer.sent(cast);
   }
@@ -162,9 +160,9 @@ void finish_grads(ProgramWriter& writer, const GridRank& rank, const Leaving& le
   std::vector<RowSumOp> sums;
   for (const Range& rows : sub_ring_step(rank, step).home_rows) {
     const Range come = {row, row + rows.size()};
-    const TensorRef k = own.k.slice(rows), v = own.v.slice(rows);
-    sums.push_back({k, leaving.home.k.slice(come), k});
-    sums.push_back({v, leaving.home.v.slice(come), v});
+    const PairRef to = slice(own, rows), home = slice(leaving.home, come);
+    sums.push_back({to.k, home.k, to.k});
+    sums.push_back({to.v, home.v, to.v});
     row += rows.size();
   }
   writer.sum_rows(std::move(sums));
@@ -195,7 +193,7 @@ void write_sub_rings_backward(ProgramWriter& writer, const GridRank& rank, const
     const int64_t num_rows = sub_ring_step(rank, s).rows;
     const PairRef made = s == 0                                ? own
                          : writer.target().sends_from_anywhere ? work_pair(writer, DType::kFloat32, num_rows, own)
-                                                               : first_rows(made_rows, num_rows);
+                                                               : slice(made_rows, {0, num_rows});
     write_step_backward(writer, rank, rows, s, held_rows(rank, steps, s), dq, made);
     if (s == 0) continue;
     if (s > 1) finish_grads(writer, rank, leaving[s - 1], s - 1, own);

@@ -196,9 +196,8 @@ class PlayedPass {
       } else if (const auto* copies = std::get_if<FloatCopiesOp>(&op)) {
         for (const FloatCopyOp& copy : copies->copies) rank.copy_floats(copy);
       } else if (const auto* zero = std::get_if<ZeroOp>(&op)) {
-        for (int64_t row = 0; row < zero->tensor.rows; ++row) {
-          for (int head = 0; head < zero->tensor.heads; ++head) rank.memory.write(zero->tensor, row, head, Element());
-        }
+        for_each_cell(zero->tensor.rows, zero->tensor.heads,
+                      [&](int64_t row, int head) { rank.memory.write(zero->tensor, row, head, Element()); });
       } else if (const auto* cast = std::get_if<CastOp>(&op)) {
         done = rank.has_credit(cast->cast, at_fault_, ranks_);
         if (done) rank.post(cast->cast);

@@ -14,22 +14,6 @@ TensorRef ProgramWriter::region(Memory where, DType dtype, int64_t rows, int hea
   return {where, static_cast<int>(program_.regions.size()) - 1, dtype, 0, rows, 0, heads, dim};
 }
 
-TensorRef ProgramWriter::arena(DType dtype, int64_t rows, int heads, int dim) {
-  return region(Memory::kArena, dtype, rows, heads, dim);
-}
-
-TensorRef ProgramWriter::work(DType dtype, int64_t rows, int heads, int dim) {
-  return region(Memory::kWork, dtype, rows, heads, dim);
-}
-
-TensorRef ProgramWriter::stored(DType dtype, int64_t rows, int heads, int dim) {
-  return region(Memory::kStored, dtype, rows, heads, dim);
-}
-
-TensorRef ProgramWriter::returned(DType dtype, int64_t rows, int heads, int dim) {
-  return region(Memory::kReturned, dtype, rows, heads, dim);
-}
-
 FloatRef ProgramWriter::float_work(int64_t rows, int columns) {
   return floats_of(work(DType::kFloat32, rows, columns, 1), columns);
 }

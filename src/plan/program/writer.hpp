@@ -21,10 +21,18 @@ class ProgramWriter {
   const ProgramTarget& target() const { return target_; }
 
   /// Regions of the arena must be asked for in the same order and size on all ranks.
-  TensorRef arena(DType dtype, int64_t rows, int heads, int dim);
-  TensorRef work(DType dtype, int64_t rows, int heads, int dim);
-  TensorRef stored(DType dtype, int64_t rows, int heads, int dim);
-  TensorRef returned(DType dtype, int64_t rows, int heads, int dim);
+  TensorRef arena(DType dtype, int64_t rows, int heads, int dim) {
+    return region(Memory::kArena, dtype, rows, heads, dim);
+  }
+  TensorRef work(DType dtype, int64_t rows, int heads, int dim) {
+    return region(Memory::kWork, dtype, rows, heads, dim);
+  }
+  TensorRef stored(DType dtype, int64_t rows, int heads, int dim) {
+    return region(Memory::kStored, dtype, rows, heads, dim);
+  }
+  TensorRef returned(DType dtype, int64_t rows, int heads, int dim) {
+    return region(Memory::kReturned, dtype, rows, heads, dim);
+  }
   FloatRef float_work(int64_t rows, int columns);
   /// The regions so far may be kept.
   void keep_regions() { program_.num_kept = static_cast<int>(program_.regions.size()); }

@@ -23,18 +23,13 @@ JobTable job_table(const Plan& plan) {
   table.mean_area = static_cast<double>(plan.mask.area()) / plan.cp_size();
   std::map<std::pair<int, int>, Job> jobs;
   for_each_row_piece(plan.mask, table.q_runs, [&](size_t q_run, const AttnSlice& piece) {
-    auto run = std::upper_bound(table.k_runs.begin(), table.k_runs.end(), piece.k_range.begin,
-                                [](int64_t row, const OwnedRun& r) { return row < r.global.end; });
-    for (; run != table.k_runs.end() && run->global.begin < piece.k_range.end; ++run) {
-      const AttnSlice part = run->global.contains(piece.k_range) ? piece : cut_columns(piece, run->global);
-      if (part.q_range.empty()) continue;
-      const int k_run = static_cast<int>(run - table.k_runs.begin());
-      Job& job = jobs[{static_cast<int>(q_run), k_run}];
+    for_each_key_part(piece, table.k_runs, [&](size_t k_run, const AttnSlice& part) {
+      Job& job = jobs[{static_cast<int>(q_run), static_cast<int>(k_run)}];
       job.q_run = static_cast<int>(q_run);
-      job.k_run = k_run;
+      job.k_run = static_cast<int>(k_run);
       job.area += area(part);
       job.slices.push_back(part);
-    }
+    });
   });
   for (auto& [key, job] : jobs) table.jobs.push_back(std::move(job));
   return table;

@@ -4,11 +4,11 @@
 // The strategies that split ranks into a grid, from the shape, the rows, the bytes and the order in time that plans
 // and executors have: only the seconds of kernels and links come from the machine model.
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "plan/clock/grid_time.hpp"
 #include "plan/cost.hpp"
+#include "plan/grid/choose_strategy.hpp"
 #include "plan/grid/grid_cost.hpp"
 #include "plan/runs.hpp"
 #include "plan/simulate/plan_sketch.hpp"
@@ -98,13 +98,9 @@ struct GridSim {
   std::vector<Work> block_work(size_t group, AttnPass pass) const {
     std::vector<Work> work(groups());
     for (const AttnSlice& slice : slices[group]) {
-      auto run = std::upper_bound(key_runs.begin(), key_runs.end(), slice.k_range.begin,
-                                  [](int64_t row, const OwnedRun& candidate) { return row < candidate.global.end; });
-      for (; run != key_runs.end() && run->global.begin < slice.k_range.end; ++run) {
-        const bool whole = run->global.contains(slice.k_range);
-        work[static_cast<size_t>(run->owner)] +=
-            count_work(whole ? slice : cut_columns(slice, run->global), input.kernel(pass));
-      }
+      for_each_key_part(slice, key_runs, [&](size_t run, const AttnSlice& part) {
+        work[static_cast<size_t>(key_runs[run].owner)] += count_work(part, input.kernel(pass));
+      });
     }
     for (Work& block : work) block = of_one_call(block, block_rows(), input.kernel(pass));
     return work;
@@ -291,8 +287,7 @@ StrategyPrediction simulate_grid(const SimInput& input, Strategy strategy) {
     return simulate_shape(input, config);
   } catch (const InvalidArgument& error) {
     StrategyPrediction prediction;
-    const std::string text = error.what();
-    prediction.infeasible = text.substr(text.find(": ") + 2);  // without the name of the function
+    prediction.infeasible = reason_of(error);
     return prediction;
   }
 }

@@ -8,7 +8,7 @@
 
 #include "core/range_sets.hpp"
 #include "core/require.hpp"
-#include "plan/program/own_stretches.hpp"
+#include "plan/program/key_calls.hpp"
 #include "tangram/gradient_places.hpp"
 
 namespace tangram {

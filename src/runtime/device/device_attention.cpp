@@ -12,13 +12,13 @@
 
 #include "core/require.hpp"
 #include "cuda/check.hpp"
+#include "cuda/graph_lifetime.hpp"
 #include "cuda/list_memory.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/workspace.hpp"
 #include "plan/program/emit.hpp"
-#include "runtime/device/float_kernels.hpp"
 #include "runtime/device/owner_kernels.hpp"
 #include "runtime/device/program_attention.hpp"
 #include "runtime/device/row_kernels.hpp"
@@ -43,9 +43,7 @@ void sum_rows(std::span<const RowSum> sums, void* stream) {
 }
 
 bool look_for_nan(const ConstTensorView& view, void* stream) {
-  cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
-  cuda::check(cudaStreamIsCapturing(cuda::as_stream(stream), &captured), "cudaStreamIsCapturing");
-  if (captured != cudaStreamCaptureStatusNone || view.empty()) return false;
+  if (cuda::is_captured(cuda::as_stream(stream)) || view.empty()) return false;
   const auto row_bytes = static_cast<size_t>(view.row_bytes());
   HostTensor rows(view.dtype, view.rows, view.heads, view.dim);
   cuda::check(cudaMemcpy2DAsync(rows.view().data, row_bytes, view.data,
@@ -209,7 +207,6 @@ class DeviceAttention final : public PlanExecutor {
         communicator_(communicator),
         program_(base, communicator, program_device(), program_options(base, communicator, options)) {
     load_row_kernels();
-    load_float_kernels();
     load_owner_kernels();
   }
 

@@ -376,10 +376,7 @@ void ProgramAttention::backward(const DistBackwardArgs& args, void* stream) {
 
 void ProgramAttention::reduce_dsink(const DistBackwardArgs& args, void* stream) {
   const int size = communicator_.size();
-  if (args.dsink == nullptr || args.sink.layout == SinkLayout::kSsh || args.dsink_reduce == DsinkReduce::kNone ||
-      size == 1) {
-    return;
-  }
+  if (!combines_dsink(args) || size == 1) return;
   const int count = static_cast<int>(args.sink.seqlen_sink) * args.q.heads;
   communicator_.all_reduce(args.dsink, count, ReduceOp::kSum, stream);
   if (args.dsink_reduce == DsinkReduce::kAvg) device_.scale(args.dsink, count, 1.0f / static_cast<float>(size), stream);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What DistAttention does itself to rows in GPU memory: copies its own rows into the K/V buffer, rounds
-// float32 sums, adds its own gradients to those that came from others.
+// What DistAttention does itself to rows in GPU memory: copies its own rows into the K/V buffer, rounds float32 sums,
+// adds its own gradients to those that came from others, copies single float32 values that lie in columns.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tangram/tensor.hpp"
+#include "runtime/runner.hpp"
 
 namespace tangram::device {
 
@@ -36,6 +36,9 @@ inline constexpr int kMaxRowJobs = 16;
 /// Runs all jobs in one kernel. Rows must be 16-byte aligned with strides that are multiples of 16 bytes and a dim that
 /// is a multiple of 8; equal heads and dim in a job. Jobs without rows cost nothing.
 void run_row_jobs(std::span<const RowJob> jobs, cudaStream_t stream);
+
+/// Runs all copies, which do not depend on each other, in as few kernels as parameters allow.
+void copy_floats(std::span<const FloatCopy> copies, cudaStream_t stream);
 
 /// Before anything that waits for other ranks is on a stream of the current device: see cuda/load_kernel.hpp.
 void load_row_kernels();

@@ -14,6 +14,7 @@
 
 namespace tangram::device {
 
+/// DType as a word, which kernels load at once.
 enum class Element : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
 /// Strides are in elements.
@@ -28,16 +29,8 @@ struct Rows {
   }
 };
 
-inline Element element_of(DType dtype) {
-  switch (dtype) {
-    case DType::kBFloat16: return Element::kBFloat16;
-    case DType::kFloat16: return Element::kFloat16;
-    default: return Element::kFloat32;
-  }
-}
-
 inline Rows rows_of(const ConstTensorView& view) {
-  return {view.data, view.row_stride, view.head_stride, element_of(view.dtype)};
+  return {view.data, view.row_stride, view.head_stride, static_cast<Element>(view.dtype)};
 }
 
 template <typename Pair, typename Unpack>

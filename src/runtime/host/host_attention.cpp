@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "runtime/host/host_attention.hpp"
-
 #include <utility>
 
 #include "core/require.hpp"
 #include "plan/program/emit.hpp"
+#include "runtime/host/host_runner.hpp"
 #include "runtime/pass_plan.hpp"
+#include "runtime/plan_executor.hpp"
 #include "runtime/rows.hpp"
+#include "runtime/sanity.hpp"
 #include "tangram/env.hpp"
 #include "tangram/flex_attention.hpp"
 
@@ -23,7 +24,34 @@ void check_for_nan(const DistForwardArgs& args) {
   TANGRAM_ASSERT(has_nan(args.q) || has_nan(args.k) || has_nan(args.v));
 }
 
-}  // namespace
+class HostAttention final : public PlanExecutor {
+ public:
+  explicit HostAttention(RankContext& context);
+
+  void forward(const DistForwardArgs& args, void*) override { run_checked(args); }
+  void backward(const DistBackwardArgs& args, void*) override { run_checked(args); }
+
+ private:
+  enum class Kind : int { kForward, kBackward, kBackwardKept };
+
+  /// Whether the group has an operation in such a pass, in which this rank can refuse.
+  bool communicates(const DistForwardArgs& args) const;
+  bool communicates(const DistBackwardArgs& args) const;
+  void run(const DistForwardArgs& args);
+  void run(const DistBackwardArgs& args);
+  /// Checks the arguments, then runs the pass; the peers of a rank that cannot go on are told.
+  template <class Args>
+  void run_checked(const Args& args);
+
+  int64_t remote_kv_rows(AttnPass pass) const;
+  /// Written anew for each call, in microseconds: what stayed would come to lie among the buffers of a pass, where it
+  /// keeps the allocator from giving these back.
+  HostProgram program(Kind kind, const CallShape& call);
+
+  RankContext& context_;
+  ProgramRunner::Masks masks_;
+  ProgramCheck check_;
+};
 
 HostAttention::HostAttention(RankContext& context) : context_(context) {
   for (const ProgramMask& mask : program_masks(*context.plan, context.rank, kHostTarget)) {
@@ -48,9 +76,6 @@ int64_t HostAttention::remote_kv_rows(AttnPass pass) const {
   return ranks[static_cast<size_t>(context_.rank)].remote_kv_rows;
 }
 
-void HostAttention::forward(const DistForwardArgs& args, void*) { run_checked(args); }
-void HostAttention::backward(const DistBackwardArgs& args, void*) { run_checked(args); }
-
 bool HostAttention::communicates(const DistForwardArgs& args) const {
   if (context_.communicator->size() == 1) return false;
   return !moves_kv_alone(*context_.plan) || context_.rank_plan().forward.size() > 1 || args.max_logits != nullptr;
@@ -58,9 +83,7 @@ bool HostAttention::communicates(const DistForwardArgs& args) const {
 
 bool HostAttention::communicates(const DistBackwardArgs& args) const {
   if (context_.communicator->size() == 1) return false;
-  const bool reduces =
-      args.dsink != nullptr && args.sink.layout == SinkLayout::kSh && args.dsink_reduce != DsinkReduce::kNone;
-  return !moves_kv_alone(*context_.plan) || context_.rank_plan().backward.size() > 1 || reduces;
+  return !moves_kv_alone(*context_.plan) || context_.rank_plan().backward.size() > 1 || combines_dsink(args);
 }
 
 template <class Args>
@@ -102,6 +125,12 @@ void HostAttention::run(const DistBackwardArgs& args) {
   run_on_host(context_, program(has_kept ? Kind::kBackwardKept : Kind::kBackward, call), arguments_of(args), masks_,
               has_kept ? &args.kept->tensors : nullptr, nullptr);
   reduce_dsink(context_, args);
+}
+
+}  // namespace
+
+std::unique_ptr<PlanExecutor> make_host_attention(RankContext& context) {
+  return std::make_unique<HostAttention>(context);
 }
 
 }  // namespace tangram

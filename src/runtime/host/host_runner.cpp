@@ -38,7 +38,7 @@ class HostRunner final : public ProgramRunner {
  public:
   HostRunner(RankContext& context, const HostProgram& program, const ProgramArguments& arguments, const Masks& masks,
              const std::vector<HostTensor>* held, std::vector<HostTensor>* keep)
-      : ProgramRunner(program.program(), arguments, masks),
+      : ProgramRunner(program.program, arguments, masks),
         context_(context),
         host_program_(program),
         held_(held),
@@ -70,7 +70,7 @@ class HostRunner final : public ProgramRunner {
     return const_cast<void*>((is_held(region) ? (*held_)[index] : regions_[index]).view().data);
   }
   void before(size_t op) override {
-    for (const int region : host_program_.lives().born[op]) {
+    for (const int region : host_program_.lives.born[op]) {
       if (is_held(region)) continue;
       const Region& wanted = program_.regions[static_cast<size_t>(region)];
       regions_[static_cast<size_t>(region)] =
@@ -78,7 +78,7 @@ class HostRunner final : public ProgramRunner {
     }
   }
   void after(size_t op) override {
-    for (const int region : host_program_.lives().dying[op]) {
+    for (const int region : host_program_.lives.dying[op]) {
       if (keep_ != nullptr && region < program_.num_kept) continue;
       context_.recorder.release(regions_[static_cast<size_t>(region)]);
     }
@@ -120,7 +120,7 @@ class HostRunner final : public ProgramRunner {
   void cast(int number) override {
     const Cast& cast = program_.casts[static_cast<size_t>(number)];
     const TraceKind kind = cast.results ? TraceKind::kPostReduce : TraceKind::kPostCast;
-    for (const HostCast& part : host_program_.casts(number)) {
+    for (const HostCast& part : host_program_.casts[static_cast<size_t>(number)]) {
       const auto items = std::span(cast.items).subspan(part.first_item, part.num_items);
       under_way_[static_cast<size_t>(number)].push_back(context_.recorder.timed(kind, cast.step, [&] {
         return cast.by_lse ? merge(items, part.label) : cast.adds ? reduce(items, part.label) : send(items, part.label);
@@ -220,8 +220,8 @@ class HostRunner final : public ProgramRunner {
 
 }  // namespace
 
-HostProgram::HostProgram(Program program) : program_(std::move(program)), lives_(region_lives(program_)) {
-  for (const Cast& cast : program_.casts) casts_.push_back(host_casts(cast));
+HostProgram::HostProgram(Program of_rank) : program(std::move(of_rank)), lives(region_lives(program)) {
+  for (const Cast& cast : program.casts) casts.push_back(host_casts(cast));
 }
 
 bool run_on_host(RankContext& context, const HostProgram& program, const ProgramArguments& arguments,

@@ -21,18 +21,12 @@ struct HostCast {
 };
 
 /// A program, and what follows from it for every run.
-class HostProgram {
- public:
-  explicit HostProgram(Program program);
+struct HostProgram {
+  explicit HostProgram(Program of_rank);
 
-  const Program& program() const { return program_; }
-  const RegionLives& lives() const { return lives_; }
-  const std::vector<HostCast>& casts(int number) const { return casts_[static_cast<size_t>(number)]; }
-
- private:
-  Program program_;
-  RegionLives lives_;
-  std::vector<std::vector<HostCast>> casts_;
+  Program program;
+  RegionLives lives;
+  std::vector<std::vector<HostCast>> casts;  ///< by Program::casts
 };
 
 /// Runs the program on `context`'s communicator and backend and records what it does there. `held`: the regions that

@@ -9,7 +9,7 @@
 #include <atomic>
 
 #include "runtime/device/device_transports.hpp"
-#include "runtime/device/float_kernels.hpp"
+#include "runtime/device/row_kernels.hpp"
 #include "runtime/strategy_cases.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"

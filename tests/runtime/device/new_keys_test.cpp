@@ -21,6 +21,9 @@
 #include <thread>
 #include <vector>
 
+#include "comm/nccl/shared_buffer.hpp"
+#include "plan/program/arena.hpp"
+#include "plan/program/emit.hpp"
 #include "runtime/device/counted_ranks.hpp"
 #include "tangram/env.hpp"
 #include "tangram/error.hpp"
@@ -198,6 +201,87 @@ TEST(NewKeys, MemoryGrowsInTheMiddleAndEarlierKeysGoOn) {
     expect_nobody_met(count_key(rank, counted::make_pack_plan(3, 2, 32768, 8), next));
     expect_nobody_met(count_key(rank, counted::make_pack_plan(4, 2, 4096, 8), next));
   });
+}
+
+constexpr int64_t round_up_to(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/// Of one slot, each of its tensors on a kibibyte.
+struct SlotBytes {
+  int64_t landing = 0, returns = 0;
+};
+/// What the plan says that a rank of a pack receives: rows of K and V in bfloat16, and of their gradients in float32.
+SlotBytes slot_bytes(const Plan& plan, int rank) {
+  const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
+  int64_t returned = 0;
+  for (const Stage& stage : of.backward) returned += stage.exchange.rows_sent();
+  const int64_t row = int64_t{counted::kHeads.num_heads_kv} * counted::kHeads.head_dim;
+  return {2 * round_up_to(of.kv_rows * row * 2, 1024), 2 * round_up_to(returned * row * 4, 1024)};
+}
+
+/// Runs `body` over communicators of exact memory.
+void run_exact(int size, const std::function<void(Ranks::Rank&)>& body) {
+  Ranks(size).run([&](Ranks::Rank& rank) {
+    const auto communicator = make_device_communicator(rank.control, {.timeout_s = 20, .exact_memory = true});
+    Ranks::Rank exact{rank.control, *communicator, rank.backend, rank.count};
+    body(exact);
+    rank.control.barrier("all have used what others map");
+  });
+}
+
+TEST(NewKeys, ExactMemoryIsWhatTheLayoutsOfTheLargestMasksSay) {
+  for (const int size : {2, 4}) {
+    run_exact(size, [&](Ranks::Rank& rank) {
+      const int64_t before = runtime_counts().mapped_bytes;
+      SlotBytes most;
+      std::vector<std::shared_ptr<const Plan>> plans;
+      std::optional<DistAttention> key;
+      for (unsigned seed = 1; seed <= 6; ++seed) {
+        plans.push_back(counted::make_pack_plan(seed, size, 32768, 64));
+        key.reset();
+        count_key(rank, plans.back(), key);
+        const SlotBytes wanted = slot_bytes(*plans.back(), rank.control.rank());
+        most = {std::max(most.landing, wanted.landing), std::max(most.returns, wanted.returns)};
+        EXPECT_EQ(rank.communicator.shared_bytes(), 2 * most.landing + 2 * most.returns) << "seed " << seed;
+      }
+      for (const auto& plan : plans) expect_nobody_met(count_key(rank, plan, key), size);
+      EXPECT_EQ(rank.communicator.shared_bytes(), 2 * most.landing + 2 * most.returns);
+      // All ranks together: that, flags and whole pages.
+      float all = static_cast<float>((most.landing + most.returns) / 512);
+      rank.control.all_reduce({&all, 1}, ReduceOp::kSum, "KiB of all ranks");
+      const int64_t flags = runtime_counts().mapped_bytes - before - static_cast<int64_t>(all) * 1024;
+      EXPECT_GT(flags, 0);
+      EXPECT_LE(flags, size * 24 << 10);
+    });
+  }
+}
+
+// Regions of strategies lie alike on all ranks: a ring has three blocks where ranks push, at any number of ranks.
+TEST(NewKeys, ExactMemoryOfARingIsItsArena) {
+  DistAttnConfig config;
+  config.cp_size = 4;
+  config.heads = counted::kHeads;
+  config.strategy.name = Strategy::kRing;
+  const auto plan = std::make_shared<const Plan>(make_plan(causal_mask(4096, 4096), config));
+  run_exact(4, [&](Ranks::Rank& rank) {
+    const DistAttention key(plan, rank.communicator, rank.backend);
+    const ProgramTarget target{.steps_apart = 1};
+    CallShape call = CallShape::with_results(DType::kBFloat16, DType::kFloat32);
+    int64_t arena = lay_out_arena(forward_program(*plan, rank.control.rank(), call, target)).arena_bytes;
+    arena =
+        std::max(arena, lay_out_arena(backward_program(*plan, rank.control.rank(), call, target, false)).arena_bytes);
+    EXPECT_EQ(rank.communicator.shared_bytes(), 2 * arena);
+  });
+}
+
+// What passes over NCCL share.
+TEST(NewKeys, ExactBuffersAreWhatTheLargestPassWants) {
+  comm::SharedBuffer exact(true), roomy(false);
+  for (const size_t wanted : {0, 3000, 1000, 40000}) {
+    exact.get(wanted);
+    roomy.get(wanted);
+    EXPECT_EQ(exact.bytes(), wanted == 1000 ? 3000 : static_cast<int64_t>(wanted));
+    EXPECT_EQ(roomy.bytes(), wanted == 40000 ? 65536 : 16384);
+  }
 }
 
 // Slots that are kept are a key's own, and made together.

@@ -13,7 +13,7 @@ namespace tangram {
 namespace {
 
 int64_t peak_bytes(const HostProgram& program) {
-  return program_memory(program.program(), program.lives(), KeptRegions::kNone);
+  return program_memory(program.program, program.lives, KeptRegions::kNone);
 }
 
 HostProgram ring_program(int cp_size, bool backward) {
@@ -34,10 +34,10 @@ TEST(HostRunner, ARingHoldsAsManyBlocksHoweverManyRanksItHas) {
 
 TEST(HostRunner, TensorsOfOneExchangeTravelTogether) {
   const HostProgram program = ring_program(4, false);
-  ASSERT_EQ(program.program().casts.size(), 3U);
-  ASSERT_EQ(program.casts(1).size(), 1U);
-  EXPECT_EQ(program.casts(1)[0].num_items, 2U) << "keys and values";
-  EXPECT_EQ(program.casts(1)[0].label, "ring kv 2");
+  ASSERT_EQ(program.program.casts.size(), 3U);
+  ASSERT_EQ(program.casts[1].size(), 1U);
+  EXPECT_EQ(program.casts[1][0].num_items, 2U) << "keys and values";
+  EXPECT_EQ(program.casts[1][0].label, "ring kv 2");
 }
 
 TEST(HostRunner, TensorsOfDifferentExchangesTravelApart) {
@@ -45,10 +45,10 @@ TEST(HostRunner, TensorsOfDifferentExchangesTravelApart) {
       testing::plan_of(full_mask(48, 24), {4, 2, 8, 8, DType::kFloat32}, 2, {Strategy::kUlysses, 0, 0, {}});
   const HostProgram program(forward_program(*plan, 0, CallShape::with_results(DType::kFloat32, DType::kFloat32),
                                             {.sends_from_anywhere = true}));
-  ASSERT_EQ(program.casts(0).size(), 2U);
-  EXPECT_EQ(program.casts(0)[0].label, "q to heads 0");
-  EXPECT_EQ(program.casts(0)[1].label, "kv to heads 0");
-  EXPECT_EQ(program.casts(0)[1].num_items, 2U);
+  ASSERT_EQ(program.casts[0].size(), 2U);
+  EXPECT_EQ(program.casts[0][0].label, "q to heads 0");
+  EXPECT_EQ(program.casts[0][1].label, "kv to heads 0");
+  EXPECT_EQ(program.casts[0][1].num_items, 2U);
 }
 
 }  // namespace

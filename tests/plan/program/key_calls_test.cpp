@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/program/own_stretches.hpp"
+#include "plan/program/key_calls.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+
+#include "comm/device/epoch.cuh"
+#include "cuda/load_kernel.hpp"
+
+namespace tangram::comm {
+
+namespace {
+
+__device__ bool has_peer(uint64_t peers, int peer) { return (peers >> peer & 1) != 0; }
+
+__device__ void wait_credit(const EpochParams& params, const CreditParams& credit, int peer, uint64_t epoch) {
+  if (!has_peer(credit.peers, peer)) return;
+  const uint64_t* released = credit.released.ranks[params.rank] + credit.released.idx + peer;
+  wait_for_flag(*params.context, released, epoch, {WaitKind::kCredit, params.rank, peer, 0, params.pass, 0});
+}
+
+/// Chunks `first`, `first + step`, ... by a thread block of 256.
+__device__ __forceinline__ void move(const MoveParams& params, int first, int step) {
+  const int begin = params.range == nullptr ? 0 : params.range[0];
+  const int end = params.range == nullptr ? params.count : params.range[1];
+  for (int i = begin + first; i < end; i += step) {
+    const Chunk chunk = params.chunks[i];
+    const auto* from =
+        reinterpret_cast<const uint4*>(static_cast<const char*>(params.sources[chunk.tensor]) + chunk.from);
+    auto* to = reinterpret_cast<uint4*>(params.bases[chunk.peer] + chunk.to);
+    const int count = chunk.num_bytes / 16;
+    constexpr int kAhead = 4;
+    for (int j = static_cast<int>(threadIdx.x); j < count; j += kAhead * 256) {
+      uint4 values[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (j + k * 256 < count) values[k] = from[j + k * 256];
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (j + k * 256 < count) to[j + k * 256] = values[k];
+      }
+    }
+  }
+}
+
+/// NOTE [small kernels get ready]: kernels that open and close epochs are launched as programmatic dependents: what
+/// reads tables, shows, counts and waits for credits runs while the kernel in front of them ends. Before
+/// grid_dependency_wait() they must not touch what that kernel uses: operands, landing rows, the slots' cells. The
+/// counter is theirs alone, and whoever counted last has ended: what closes an epoch lets others be launched only after
+/// its own grid_dependency_wait().
+__global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __grid_constant__ MoveParams own) {
+  if (blockIdx.x > 0) {
+    ptx::grid_dependency_wait();
+    move(own, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
+    return;
+  }
+  __shared__ uint64_t epoch, landing_epoch, return_epoch;
+  if (threadIdx.x == 0) {
+    epoch = ++*params.counter;
+    landing_epoch = *params.landing.last_epoch;
+    return_epoch = params.returns.last_epoch != nullptr ? *params.returns.last_epoch : 0;
+  }
+  __syncthreads();
+  // Three threads for each peer, since what one of them reads after the other takes a microsecond each.
+  const int peer = static_cast<int>(threadIdx.x) % kMaxRanks, part = static_cast<int>(threadIdx.x) / kMaxRanks;
+  if (peer < params.size && peer != params.rank) {
+    if (part == 0) {
+      uint64_t* ring = params.order.ranks[peer] + params.rank * kOrderLength;
+      ptx::store_release_system(ring + epoch % kOrderLength, pack(opened(params, epoch)));
+      // Each side writes, then reads: with a full fence between them at least one sees the other.
+      __threadfence_system();
+      check_order(params, peer, epoch);
+    } else if (part == 1) {
+      wait_credit(params, params.landing, peer, landing_epoch);
+    } else if (part == 2) {
+      wait_credit(params, params.returns, peer, return_epoch);
+    }
+  }
+  __syncthreads();
+  ptx::grid_dependency_wait();
+  if (threadIdx.x == 0) {
+    *params.landing.last_epoch = epoch;
+    if (params.returns.last_epoch != nullptr) *params.returns.last_epoch = epoch;
+  }
+}
+
+__global__ void end_epoch(EpochParams params, SentWord sent) {
+  give_back(params, sent, [] {
+    ptx::grid_dependency_wait();
+    ptx::grid_dependency_launch();
+  });
+}
+
+__global__ void wait_flags(WaitParams params) {
+  send_signals(params);
+  wait_for_list(params);
+}
+
+__global__ void signal_flags(FlagTable flags, const uint64_t* epoch, uint64_t peers, int rank) {
+  const int peer = static_cast<int>(threadIdx.x);
+  if (has_peer(peers, peer)) ptx::store_release_system(flags.ranks[peer] + flags.idx + rank, *epoch);
+}
+
+__global__ void __launch_bounds__(256) move_chunks(const __grid_constant__ MoveParams params) {
+  move(params, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+}
+
+}  // namespace
+
+void launch_begin(const EpochParams& params, const MoveParams& own, bool dependent, cudaStream_t stream) {
+  constexpr int kMostCopying = 264;
+  launch(begin_epoch, dim3(static_cast<unsigned>(1 + std::min(own.count, kMostCopying))), 256, dependent, stream,
+         "begin_epoch", params, own);
+}
+
+void launch_end(const EpochParams& params, const SentWord& sent, bool dependent, cudaStream_t stream) {
+  launch(end_epoch, dim3(1), 2 * kMaxRanks, dependent, stream, "end_epoch", params, sent);
+}
+
+void launch_wait(const WaitParams& params, cudaStream_t stream) {
+  if (params.count == 0 && params.num_signals == 0) return;
+  wait_flags<<<1, 128, 0, stream>>>(params);
+  check_launch("wait_flags");
+}
+
+void launch_signal(const FlagTable& flags, const uint64_t* epoch, uint64_t peers, int rank, cudaStream_t stream) {
+  if (peers == 0) return;
+  signal_flags<<<1, kMaxRanks, 0, stream>>>(flags, epoch, peers, rank);
+  check_launch("signal_flags");
+}
+
+void launch_move(const MoveParams& params, int num_blocks, cudaStream_t stream) {
+  if (params.count == 0) return;
+  move_chunks<<<static_cast<unsigned>(std::min(num_blocks, params.count)), 256, 0, stream>>>(params);
+  check_launch("move_chunks");
+}
+
+void load_epoch_kernels() {
+  cuda::load_kernel<begin_epoch>();
+  cuda::load_kernel<end_epoch>();
+  cuda::load_kernel<wait_flags>();
+  cuda::load_kernel<signal_flags>();
+  cuda::load_kernel<move_chunks>();
+}
+
+}  // namespace tangram::comm
