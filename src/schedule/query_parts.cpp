@@ -4,7 +4,6 @@
 #include "schedule/query_parts.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -230,11 +229,17 @@ struct Search {
 
 }  // namespace
 
-double whole_items_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu) {
-  Multiprocessors sms(gpu.multiprocessors);
-  std::sort(steps.begin(), steps.end(), std::greater<>());
-  for (const int64_t length : steps) run(sms, item_cost(length), num_groups);
-  return sms.end();
+double whole_items_steps(std::span<const int64_t> steps, int64_t num_groups, const GpuModel& gpu) {
+  if (steps.empty()) return 0;
+  // In half steps, and equal items at once, of which there are many.
+  std::vector<int64_t> num_items(static_cast<size_t>(*std::max_element(steps.begin(), steps.end())) + 1);
+  for (const int64_t length : steps) ++num_items[static_cast<size_t>(length)];
+  const auto halves_of = [](size_t length) {
+    return static_cast<int64_t>(2 * item_cost(static_cast<int64_t>(length)));
+  };
+  CountedMultiprocessors sms(gpu.multiprocessors, halves_of(num_items.size() - 1));
+  for (size_t length = num_items.size(); length-- > 0;) sms.run(halves_of(length), num_items[length] * num_groups);
+  return static_cast<double>(sms.end()) / 2;
 }
 
 PartList cut_items(const TileList& tiles, const std::vector<int64_t>& num_parts) {

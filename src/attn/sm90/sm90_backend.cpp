@@ -309,11 +309,13 @@ StretchParams stretch_params(const char* function, const Sm90Mask& mask, const C
   const int64_t num_rows = mask.stretches.num_rows();
   if (mask.stretches.empty() || (k.data == nullptr && v.data == nullptr)) return {};
   for (const auto& [view, dim] : {std::pair{&k, shape.head_dim}, std::pair{&v, shape.head_dim_v}}) {
-    require(view->data != nullptr && view->rows >= num_rows && view->heads == shape.num_heads_kv && view->dim == dim &&
-                view->dtype == shape.dtype,
-            "{}: k_elsewhere and v_elsewhere must be {} with at least {} rows, {} heads and dim {} (got {}, {})",
-            function, to_string(shape.dtype), num_rows, shape.num_heads_kv, dim, to_string(view->dtype),
-            shape_text(*view));
+    const bool fits = view->data != nullptr && view->rows >= num_rows && view->heads == shape.num_heads_kv &&
+                      view->dim == dim && view->dtype == shape.dtype;
+    if (!fits) {
+      require(fits, "{}: k_elsewhere and v_elsewhere must be {} with at least {} rows, {} heads and dim {} (got {}, {})",
+              function, to_string(shape.dtype), num_rows, shape.num_heads_kv, dim, to_string(view->dtype),
+              shape_text(*view));
+    }
     require(reinterpret_cast<uintptr_t>(view->data) % 16 == 0 && view->row_stride * 2 % 16 == 0 &&
                 view->head_stride * 2 % 16 == 0 && view->row_stride >= 0 && view->head_stride >= 0,
             "{}: k_elsewhere and v_elsewhere must be aligned to 16 bytes, with strides that are multiples of that (got "
