@@ -90,16 +90,26 @@ class Orderer {
       int64_t present;  // keys
       size_t item;
     };
-    std::vector<Candidate> front;
-    front.reserve(tiles_.items.size());
-    for (const TileItem& item : tiles_.items) front.push_back({keys_present(item), front.size()});
-    const auto count = std::min(std::ssize(front), static_cast<std::ptrdiff_t>(first_wave));
     const auto before = [](const Candidate& a, const Candidate& b) {
       return a.present != b.present ? a.present > b.present : a.item < b.item;
     };
-    std::nth_element(front.begin(), front.begin() + count, front.end(), before);
-    std::sort(front.begin(), front.begin() + count, before);
-    front.resize(static_cast<size_t>(count));
+    const size_t count = std::min(tiles_.items.size(), static_cast<size_t>(first_wave));
+    std::vector<Candidate> front;
+    front.reserve(2 * count);
+    int64_t least = -1;  // keys present of the last of `count` items: what has no more comes behind them
+    const auto keep_first = [&] {
+      const auto last = front.begin() + static_cast<std::ptrdiff_t>(count) - 1;
+      std::nth_element(front.begin(), last, front.end(), before);
+      least = last->present;
+      front.resize(count);
+    };
+    for (size_t i = 0; i < tiles_.items.size() && count > 0; ++i) {
+      if (num_keys(tiles_.items[i]) <= least) continue;
+      front.push_back({keys_present(tiles_.items[i]), i});
+      if (front.size() == 2 * count) keep_first();
+    }
+    if (front.size() > count) keep_first();
+    std::sort(front.begin(), front.end(), before);
     std::vector<char> moved(tiles_.items.size());
     std::vector<TileItem> items;
     items.reserve(tiles_.items.size());
@@ -119,6 +129,13 @@ class Orderer {
     TileRun run;
   };
 
+  int64_t num_keys(const TileItem& item) const {
+    int64_t keys = 0;
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      keys += tiles_.runs[static_cast<size_t>(r)].k_end - tiles_.runs[static_cast<size_t>(r)].k_begin;
+    }
+    return keys;
+  }
   int64_t keys_present(const TileItem& item) const {
     int64_t keys = 0;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {

@@ -31,7 +31,7 @@ constexpr int64_t kMostWavesOfLast = 1;
 constexpr int64_t kLeastStepsOfPart = 3;
 constexpr double kWantedGainOfLast = 1.01;
 
-int64_t steps_of(const TileRun& run, int64_t block_n) { return (run.k_end - run.k_begin + block_n - 1) / block_n; }
+int64_t steps_of(const TileRun& run, int64_t block_n) { return steps_of_keys(int64_t{run.k_end} - run.k_begin, block_n); }
 
 int64_t steps_of(const TileList& tiles, const TileItem& item) {
   return item_steps(item, tiles.runs, tiles.shape.block_n);
@@ -258,6 +258,7 @@ std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shap
   const int64_t items = static_cast<int64_t>(tiles.items.size());
   if (items == 0 || items * num_groups > kMostItemsOfLast * num_sms) return {};
   Search search{tiles, shape, num_groups, num_sms, {}, 0, {}};
+  search.steps.reserve(tiles.items.size());
   for (const TileItem& item : tiles.items) search.steps.push_back(steps_of(tiles, item));
   // Lists for keys that come late do not begin with their longest items.
   if (*std::max_element(search.steps.begin(), search.steps.end()) < kLeastSteps) return {};

@@ -80,7 +80,17 @@ DeviceProgram ProgramAttention::write(Kind kind, const CallShape& call) const {
 const DeviceProgram& ProgramAttention::program(Kind kind, const CallShape& call) {
   const auto key = std::pair(kind, call);
   const auto found = programs_.find(key);
-  return found != programs_.end() ? found->second : programs_.emplace(key, write(kind, call)).first->second;
+  if (found != programs_.end()) return found->second;
+  DeviceProgram written = write(kind, call);
+  TANGRAM_ASSERT(!sizes_are_known_ || !makes_one_call() ||
+                 (written.layout.arena_bytes <= arena_bytes_ && written.layout.work_bytes <= work_bytes_));
+  return programs_.emplace(key, std::move(written)).first->second;
+}
+
+bool ProgramAttention::makes_one_call() const {
+  return moves_keys_alone() && !options_.target.sends_from_anywhere &&
+         options_.target.forward_calls != KeyCalls::kByStage &&
+         options_.target.backward_calls != KeyCalls::kByStage;
 }
 
 const DeviceProgram& ProgramAttention::checked_program(Kind kind, const CallShape& call) {
@@ -122,8 +132,9 @@ CallShape ProgramAttention::prepared_shape() const {
 
 void ProgramAttention::find_sizes() {
   const HeadConfig& heads = base_.plan->config.heads;
-  std::vector<DType> results = {options_.result_dtype};
-  if (!by_heads()) results = {heads.dtype, DType::kFloat32};
+  std::vector<DType> results = {by_heads() ? options_.result_dtype : heads.dtype};
+  // Sums of several calls are of the result's type, or of another region.
+  if (!by_heads() && !makes_one_call()) results.push_back(DType::kFloat32);
   CallShape call = prepared_shape();
   if (by_heads() && call.seqlen_sink == 0) {  // sinks of all rows, of any length
     call.seqlen_sink = DeviceCommunicator::kMaxReduceValues / heads.num_heads_q;
@@ -137,6 +148,7 @@ void ProgramAttention::find_sizes() {
     }
   }
   work_bytes_ = round_up(work_bytes_, kWorkAlignment);
+  sizes_are_known_ = true;
 }
 
 bool ProgramAttention::prepares_alone() const { return moves_keys_alone() && communicator_.agreement() != nullptr; }

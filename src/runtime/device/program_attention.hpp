@@ -82,6 +82,8 @@ class ProgramAttention {
   CallShape shape_of(const DistBackwardArgs& args) const;
   /// What passes are prepared for: their casts are those of every call.
   CallShape prepared_shape() const;
+  /// Each pass, so that its memory is the same whatever the results' type is.
+  bool makes_one_call() const;
   void find_sizes();
   void prepare_passes();
   /// NOTE [lists ahead]: what the backward pass alone needs of the backend is begun first, on another thread, and
@@ -122,6 +124,7 @@ class ProgramAttention {
   ProgramCheck check_;
   int slot_ = 0;                 // of the open pass
   std::vector<int> kept_slots_;  // of forward passes whose backward has not come yet
+  bool sizes_are_known_ = false;
   int64_t arena_bytes_ = 0;
   int64_t work_bytes_ = 0;       // of a workspace, the first; then come attention_bytes()
   int64_t own_arena_bytes_ = 0;  // the last, for passes without transfers, which land in nothing

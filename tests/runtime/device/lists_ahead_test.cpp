@@ -106,6 +106,7 @@ TEST(ListsAhead, WhereTheyFailTheBackwardPassFailsOnAllRanks) {
     DistAttention key(counted::make_pack_plan(1, 2, 4096, 4), rank.communicator, backend);
     Tensors forward(key, false);
     key.forward(forward.forward());
+    rank.control.barrier("forward passes");
     std::string text = "no error";
     try {
       Tensors both(key);
