@@ -33,8 +33,10 @@ inline int64_t item_steps(const TileItem& item, std::span<const TileRun> runs, i
   return steps;
 }
 
-/// The same mask with queries and keys exchanged, as the backward pass walks it: build_tile_list of these slices makes
-/// items of key rows with runs of query rows.
+/// The same mask with queries and keys exchanged, as the backward pass walks it.
 AttnSlice transposed(const AttnSlice& slice);
+
+/// build_tile_list of transposed slices: items of key rows with runs of query rows.
+TileList transposed_tile_list(std::span<const AttnSlice> slices, int64_t seqlen_q, int64_t seqlen_k, TileShape shape);
 
 }  // namespace tangram::schedule
