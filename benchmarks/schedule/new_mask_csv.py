@@ -29,7 +29,8 @@ def main():
             continue
         part, mask, rows, *real = line["run_name"].split("/")
         shape = f"{rows},{rows},1,,64,8,128,128,bfloat16,sm90,,"
-        print(f'{version},"{machine()}","{mask}",{shape},{part},{line["time_unit"]},{line["real_time" if real else "cpu_time"]:.3f}')
+        time = line["real_time" if real else "cpu_time"]
+        print(f'{version},"{machine()}","{mask}",{shape},{part},{line["time_unit"]},{time:.3f}')
 
 
 if __name__ == "__main__":

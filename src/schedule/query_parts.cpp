@@ -31,7 +31,9 @@ constexpr int64_t kMostWavesOfLast = 1;
 constexpr int64_t kLeastStepsOfPart = 3;
 constexpr double kWantedGainOfLast = 1.01;
 
-int64_t steps_of(const TileRun& run, int64_t block_n) { return steps_of_keys(int64_t{run.k_end} - run.k_begin, block_n); }
+int64_t steps_of(const TileRun& run, int64_t block_n) {
+  return steps_of_keys(int64_t{run.k_end} - run.k_begin, block_n);
+}
 
 int64_t steps_of(const TileList& tiles, const TileItem& item) {
   return item_steps(item, tiles.runs, tiles.shape.block_n);

@@ -317,7 +317,8 @@ StretchParams stretch_params(const char* function, const Sm90Mask& mask, const C
     const bool fits = view->data != nullptr && view->rows >= num_rows && view->heads == shape.num_heads_kv &&
                       view->dim == dim && view->dtype == shape.dtype;
     if (!fits) {
-      require(fits, "{}: k_elsewhere and v_elsewhere must be {} with at least {} rows, {} heads and dim {} (got {}, {})",
+      require(fits,
+              "{}: k_elsewhere and v_elsewhere must be {} with at least {} rows, {} heads and dim {} (got {}, {})",
               function, to_string(shape.dtype), num_rows, shape.num_heads_kv, dim, to_string(view->dtype),
               shape_text(*view));
     }
@@ -381,7 +382,8 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
     tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *tile_shape(shape));
     sm90::check_tiles("Sm90Backend::set_mask", tiles, shape, *tile_shape(shape));
   };
-  // Of many tiles another thread makes the list meanwhile. It takes a third of the time of what the backward pass wants.
+  // Of many tiles another thread makes the list meanwhile. It takes a third of the time of what the backward pass
+  // wants.
   std::optional<Ahead> beside;
   if (capacity.passes == AttnPasses::kBoth && shape.seqlen_q / tile_shape(shape)->block_m >= kWorthAThread) {
     beside.emplace(list_tiles);

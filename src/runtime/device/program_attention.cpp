@@ -89,8 +89,7 @@ const DeviceProgram& ProgramAttention::program(Kind kind, const CallShape& call)
 
 bool ProgramAttention::makes_one_call() const {
   return moves_keys_alone() && !options_.target.sends_from_anywhere &&
-         options_.target.forward_calls != KeyCalls::kByStage &&
-         options_.target.backward_calls != KeyCalls::kByStage;
+         options_.target.forward_calls != KeyCalls::kByStage && options_.target.backward_calls != KeyCalls::kByStage;
 }
 
 const DeviceProgram& ProgramAttention::checked_program(Kind kind, const CallShape& call) {
@@ -354,7 +353,8 @@ void ProgramAttention::open(Kind kind, const Program& program, const ProgramArgu
 
 void ProgramAttention::run(Kind kind, const DeviceProgram& program, const ProgramArguments& arguments,
                            const AttnWorkspace& workspace, bool keeps, void* stream) {
-  const int64_t attention_bytes = this->attention_bytes(kind == Kind::kForward ? AttnPass::kForward : AttnPass::kBackward);
+  const int64_t attention_bytes =
+      this->attention_bytes(kind == Kind::kForward ? AttnPass::kForward : AttnPass::kBackward);
   const int64_t needed = work_bytes_ + attention_bytes + own_arena_bytes_;
   require(workspace.bytes >= needed, "ProgramAttention: needs a workspace of {} bytes (got {})", needed,
           workspace.bytes);

@@ -84,7 +84,8 @@ std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const A
   const bool leaves = pass.leave_rows(finish.left, finish.absent);
   TANGRAM_ASSERT(leaves);
   const int num_stages = static_cast<int>(layout.returns.size());
-  const auto num_others = static_cast<size_t>(num_slots * 2 * num_ranks), num_places = static_cast<size_t>(call->dk.rows);
+  const auto num_others = static_cast<size_t>(num_slots * 2 * num_ranks),
+             num_places = static_cast<size_t>(call->dk.rows);
   const size_t bytes = num_others * sizeof(void*) + num_places * sizeof(uint32_t);
   auto places = std::make_unique<ReturnPlaces>();
   places->kept = device.keep(bytes, [&](std::byte* to) {
