@@ -231,7 +231,7 @@ struct Search {
 
 }  // namespace
 
-double whole_items_steps(std::span<const int64_t> steps, int64_t num_groups, const GpuModel& gpu) {
+double whole_items_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu) {
   if (steps.empty()) return 0;
   // In half steps, and equal items at once, of which there are many.
   std::vector<int64_t> num_items(static_cast<size_t>(*std::max_element(steps.begin(), steps.end())) + 1);

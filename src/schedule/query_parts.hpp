@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "tangram/attn_shape.hpp"
@@ -52,6 +51,6 @@ std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shap
 
 /// Steps that the multiprocessor which ends last is predicted to take, what comes with items included, where whole
 /// items of these steps are dealt longest first, each once for each of `num_groups` groups of heads.
-double whole_items_steps(std::span<const int64_t> steps, int64_t num_groups, const GpuModel& gpu);
+double whole_items_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu);
 
 }  // namespace tangram::schedule

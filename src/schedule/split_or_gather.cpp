@@ -15,7 +15,7 @@ double whole_steps(std::span<const TileItem> items, std::span<const TileRun> run
   std::vector<int64_t> steps;
   steps.reserve(items.size());
   for (const TileItem& item : items) steps.push_back(item_steps(item, runs, block_n));
-  return whole_items_steps(steps, num_groups, gpu);
+  return whole_items_steps(std::move(steps), num_groups, gpu);
 }
 
 }  // namespace
