@@ -54,15 +54,15 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
       SlotTensors::Shape{return_rows(), return_row_bytes(spec_), spec_.num_return_slots, num_flags,
                          spec_.returns.empty() ? 0 : spec_.returns[0].owned_rows / kLeastReturnShare},
       "return areas of '" + spec_.label + "'", meet);
-  HostTables tables;
+  host_tables_ = std::make_unique<HostTables>();
+  HostTables& tables = *host_tables_;
   casts_ = plan_casts(tables);
   reduces_ = plan_returns(tables);
   plan_credits(tables);
   plan_conversions(tables);
   plan_own_rows(tables);
   merge_ended_ = tables_.add_zeros<uint32_t>(1);
-  tables_.upload();
-  if (!spec_.leaves_rows) plan_merge(layout_.merge, nullptr);
+  if (!spec_.leaves_rows) plan_merge(layout_.merge, nullptr);  // else leave_rows does
   if (!meets) return;
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   control.barrier("prepare_pass: ready");
@@ -117,8 +117,7 @@ EpochParams CopyEnginePass::epoch_params() const {
 }
 
 void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t stream) {
-  tables_.before_call(stream);
-  if (merge_tables_ != nullptr) merge_tables_->before_call(stream);
+  before_call(stream);
   num_signals_ = num_gives_ = 0;
   facts_tag_ = group_->state.facts_tag();
   return_slot_ = spec_.reduces.empty() ? -1 : (*returns_)->slots().take(spec_.label);
@@ -419,18 +418,18 @@ WaitParams CopyEnginePass::wait_in_merge(cudaStream_t stream) {
 
 std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                                                 cudaStream_t stream) const {
-  tables_.before_call(stream);  // may be another than that of begin()
-  merge_tables_->before_call(stream);
+  before_call(stream);  // may be another than that of begin()
+  const cuda::PackedArrays& tables = merge_apart_ != nullptr ? *merge_apart_ : tables_;
   std::vector<MergeParams> merged;
   for (size_t t = 0; t < own.size(); ++t) {
     const void* const returned = returns_->address(group_->state.rank(), return_slot_, static_cast<int>(t));
     MergeParams& params = merged.emplace_back(merge_params(spec_.returns[t], own[t], returned, sums[t]));
-    params.begin = merge_tables_->at<int32_t>(merge_begin_);
-    params.entries = merge_tables_->at<int32_t>(merge_entries_);
-    params.num_before = merge_tables_->at<int32_t>(merge_before_);
+    params.begin = tables.at<int32_t>(merge_begin_);
+    params.entries = tables.at<int32_t>(merge_entries_);
+    params.num_before = tables.at<int32_t>(merge_before_);
     if (num_merge_rows_ < 0) continue;
     params.rows = num_merge_rows_;
-    params.chosen = merge_tables_->at<int32_t>(merge_rows_);
+    params.chosen = tables.at<int32_t>(merge_rows_);
   }
   return merged;
 }
