@@ -237,12 +237,12 @@ class AttnBackend {
     throw InvalidArgument("AttnBackend::make_buffer: needs a backend that has buffers (got another)");
   }
 
-  /// Puts the mask into a buffer by one copy on `stream`, which must not be being captured, behind all calls that read
-  /// the mask before. `tiles` and `transposed_tiles` as for prepare() and prepare_backward(); null for a pass that the
-  /// buffer is not for. Allocates nothing, and waits only where the copies of several earlier masks have not run yet.
+  /// Puts a mask of the buffer's shape into a buffer by one copy on `stream`, which must not be being captured, behind
+  /// all calls that read the mask before. Allocates no memory of the device, and waits only where the copies of several
+  /// earlier masks have not run yet. Of keys from `num_keys` on, which no slice may show, gradients need not be stored.
   /// Throws InvalidArgument, before anything is enqueued, for a mask that does not fit.
-  virtual void set_mask(PreparedMask& /*buffer*/, std::span<const AttnSlice> /*slices*/, const TileList* /*tiles*/,
-                        const TileList* /*transposed_tiles*/, void* /*stream*/) const {
+  virtual void set_mask(PreparedMask& /*buffer*/, std::span<const AttnSlice> /*slices*/, int64_t /*num_keys*/,
+                        void* /*stream*/) const {
     throw InvalidArgument("AttnBackend::set_mask: needs a backend that has buffers (got another)");
   }
 

@@ -188,6 +188,8 @@ class DistAttention {
   bool met_peers() const;
   /// What a pass on GPUs computes in, DistForwardArgs::workspace, or without one a workspace that the passes over a
   /// communicator share (DeviceCommunicator::workspace). 0 on hosts, and for a backward pass that was not prepared.
+  /// What is asked about the backward pass, or device_bytes(), waits for its lists, which another thread may still be
+  /// making, and throws what they failed with.
   int64_t forward_workspace_bytes() const;
   int64_t backward_workspace_bytes() const;
 

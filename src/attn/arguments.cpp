@@ -36,9 +36,11 @@ struct Expected {
 };
 
 void validate_tensor(const char* function, const ConstTensorView& view, const Expected& expected) {
-  require(view.rows == expected.rows && view.heads == expected.heads && view.dim == expected.dim,
-          "{}: {} must be [{}, {}, {}] (got {})", function, expected.name, expected.rows, expected.heads, expected.dim,
-          shape_text(view));
+  const bool fits = view.rows == expected.rows && view.heads == expected.heads && view.dim == expected.dim;
+  if (!fits) {
+    require(fits, "{}: {} must be [{}, {}, {}] (got {})", function, expected.name, expected.rows, expected.heads,
+            expected.dim, shape_text(view));
+  }
   if (view.empty()) return;
   require(view.data != nullptr, "{}: {} must have memory (got data=null)", function, expected.name);
   require((view.heads == 1 || view.head_stride >= view.dim) && (view.rows == 1 || view.row_stride >= view.dim),

@@ -60,7 +60,7 @@ bool PackExchange::make(PackHalves halves, size_t giver, int64_t given) {
 }
 
 void PackExchange::give(PackHalves& halves, size_t from, const Part& part) {
-  halves.move(from, part.end - part.begin, area_of_first(part.end) - area_of_first(part.begin));
+  halves.move(from, part.end - part.begin, area_of_rows(part.begin, part.end));
   parts_.push_back(part);
 }
 

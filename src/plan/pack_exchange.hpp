@@ -21,8 +21,9 @@ struct PackedDocument {
   int64_t area = 0;
 };
 
-/// Visible cells of the first `rows` rows of a causal document.
-inline int64_t area_of_first(int64_t rows) { return rows * (rows + 1) / 2; }
+/// Visible cells of rows [begin, end) of a causal document, and of its first rows.
+inline int64_t area_of_rows(int64_t begin, int64_t end) { return (end - begin) * (begin + end + 1) >> 1; }
+inline int64_t area_of_first(int64_t rows) { return area_of_rows(0, rows); }
 
 /// Rows and visible cells of two ranks.
 struct PackHalves {

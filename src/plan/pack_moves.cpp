@@ -4,6 +4,7 @@
 // What the search tries: a gift from one rank to another, and mostly something in return.
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "plan/pack_search.hpp"
 
@@ -107,20 +108,24 @@ void PackSearch::give_back() {
   for (int n = 0; n < kMostGivenBack && num_moves_ < moves_.size(); ++n) {
     // Taken out of the loop, and computed at once: half of the whole search are these samples.
     using Two = double __attribute__((vector_size(16)));  // of ranks a_ and b_
+    using Bits = int64_t __attribute__((vector_size(16)));
     const Two off{static_cast<double>(rows_[a] - rows - pack_.rows_per_rank),
                   static_cast<double>(rows_[b] + rows - pack_.rows_per_rank)};
     const double over_b = static_cast<double>(area_[b] + gained - pack_.most_area);
     const Two over{static_cast<double>(area_[a] - gained - pack_.most_area), over_b};
+    const Two near_rows = near_rows_ + Two{}, share_of_row = share_of_row_ + Two{};
+    const Two price_of_near = price_of_near_ + Two{}, price_of_far = price_of_far_ + Two{};
+    const Two price_of_area = price_of_area_ + Two{};
     const auto price_with = [&](const Move& move) {
       const double count = move.size();
       const auto size = static_cast<double>(area(move));
       const Two sum = off + Two{count, -count};
       const Two above = over + Two{size, -size};
-      const Two missed = sum > 0.0 ? sum : -sum;
-      const Two beyond = missed - near_rows_;
+      const Two missed = reinterpret_cast<Two>(reinterpret_cast<Bits>(sum) & std::numeric_limits<int64_t>::max());
+      const Two beyond = missed - near_rows;
       const Two far = beyond > 0.0 ? beyond : Two{};
-      const Two result = missed * price_of_near_ + far * (1 + far * share_of_row_) * price_of_far_ +
-                         (above > 0.0 ? above : Two{}) * price_of_area_;
+      const Two result = missed * price_of_near + far * (1 + far * share_of_row) * price_of_far +
+                         (above > 0.0 ? above : Two{}) * price_of_area;
       return result[0] + result[1];
     };
     // `rows` rows that end here have the area that is too much.
@@ -129,9 +134,11 @@ void PackSearch::give_back() {
     const auto last_row = static_cast<int32_t>(std::min(last, static_cast<double>(pack_.num_rows)));
     double best_price = price_with({});
     Move best;
+    const Place* const first = pieces.data();
+    const uint64_t num_pieces = pieces.size();
     for (int sample = 0; sample < kNumReturns; ++sample) {
       const uint64_t dice = random();
-      const Place& place = pieces[(dice >> 32) * pieces.size() >> 32];
+      const Place& place = first[(dice >> 32) * num_pieces >> 32];
       Move move{place.document, place.piece, place.begin, place.end, a_};
       if (rows > 0 && place.end - place.begin > rows && dice % 4 != 0) {
         choose_rows(move, dice, static_cast<int32_t>(rows), last_row);

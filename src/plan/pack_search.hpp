@@ -97,7 +97,7 @@ class PackSearch {
   bool is_padding(int document) const { return document == padding_; }
   const DealtDocument& dealt(int document) const { return dealt_[static_cast<size_t>(document)]; }
   int64_t area(int document, int64_t begin, int64_t end) const {
-    return is_padding(document) ? 0 : area_of_first(end) - area_of_first(begin);
+    return is_padding(document) ? 0 : area_of_rows(begin, end);
   }
   int64_t area(const Move& move) const { return area(move.document, move.begin, move.end); }
   std::span<Move> moves() { return {moves_.data(), num_moves_}; }

@@ -43,9 +43,7 @@ int64_t first_wave(const GpuModel& gpu, const AttnShape& shape) {
 }
 
 TileList transposed_tiles(std::span<const AttnSlice> slices, const AttnShape& shape, const TileShape& keys_first) {
-  std::vector<AttnSlice> slices_of_keys;
-  for (const AttnSlice& slice : slices) slices_of_keys.push_back(schedule::transposed(slice));
-  return schedule::build_tile_list(slices_of_keys, shape.seqlen_k, shape.seqlen_q, keys_first);
+  return schedule::transposed_tile_list(slices, shape.seqlen_q, shape.seqlen_k, keys_first);
 }
 
 /// The tile list of the transposed slices, where the backend wants one.

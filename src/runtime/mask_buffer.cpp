@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/require.hpp"
 #include "runtime/head_loop.hpp"
-#include "schedule/tile_list.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tangram/mask_builders.hpp"
 
@@ -104,19 +102,7 @@ void MaskBuffer::set(const Mask& mask, void* stream) {
   if (!backend_->has_buffers()) {
     prepared_ = prepare_slices(*backend_, mask.slices(), shape_, {}, capacity_.passes);
   } else {
-    std::optional<TileList> tiles, transposed;
-    if (capacity_.passes != AttnPasses::kBackward) {
-      tiles = schedule::build_tile_list(mask.slices(), shape_.seqlen_q, shape_.seqlen_k, *backend_->tile_shape(shape_));
-    }
-    if (capacity_.passes != AttnPasses::kForward) {
-      std::vector<AttnSlice> keys_first;
-      keys_first.reserve(mask.slices().size());
-      for (const AttnSlice& slice : mask.slices()) keys_first.push_back(schedule::transposed(slice));
-      transposed = schedule::build_tile_list(keys_first, shape_.seqlen_k, shape_.seqlen_q,
-                                             *backend_->backward_tile_shape(shape_));
-    }
-    backend_->set_mask(*prepared_, mask.slices(), tiles ? &*tiles : nullptr, transposed ? &*transposed : nullptr,
-                       stream);
+    backend_->set_mask(*prepared_, mask.slices(), shape_.seqlen_k, stream);
   }
   ++num_masks_;
 }

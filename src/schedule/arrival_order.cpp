@@ -28,6 +28,21 @@ class Arrivals {
     std::sort(late_.begin(), late_.end(),
               [](const Stretch& a, const Stretch& b) { return a.keys.begin < b.keys.begin; });
     for (size_t i = 1; i < late_.size(); ++i) TANGRAM_ASSERT(late_[i - 1].keys.end <= late_[i].keys.begin);
+    num_before_.reserve(late_.size());
+    int64_t num_keys = 0;
+    for (const Stretch& stretch : late_) {
+      num_before_.push_back(num_keys);
+      num_keys += stretch.keys.size();
+    }
+  }
+
+  /// Late keys before this one.
+  int64_t num_before(int64_t key) const {
+    const auto next = std::lower_bound(late_.begin(), late_.end(), key,
+                                       [](const Stretch& stretch, int64_t k) { return stretch.keys.begin < k; });
+    if (next == late_.begin()) return 0;
+    const auto last = static_cast<size_t>(next - late_.begin()) - 1;
+    return num_before_[last] + std::min(key, late_[last].keys.end) - late_[last].keys.begin;
   }
 
   /// Calls visit(stretch) for all of `keys`, cut where arrivals meet, in key order.
@@ -50,6 +65,7 @@ class Arrivals {
 
  private:
   std::vector<Stretch> late_;
+  std::vector<int64_t> num_before_;  // keys of those before each
 };
 
 /// The part of a run in closed form over `keys`.
@@ -70,67 +86,99 @@ class Orderer {
   Orderer(TileList& tiles, std::span<const KeyArrival> arrivals) : tiles_(tiles), late_(arrivals) {}
 
   void run(int64_t first_wave) {
-    std::vector<int64_t> present;
-    for (const TileItem& item : tiles_.items) present.push_back(keys_present(item));
-    std::vector<size_t> front(tiles_.items.size());
-    for (size_t i = 0; i < front.size(); ++i) front[i] = i;
-    const size_t count = std::min(front.size(), static_cast<size_t>(first_wave));
-    std::stable_sort(front.begin(), front.end(), [&](size_t a, size_t b) { return present[a] > present[b]; });
-    front.resize(count);
-    std::vector<bool> moved(tiles_.items.size());
+    struct Candidate {
+      int64_t present;  // keys
+      size_t item;
+    };
+    const auto before = [](const Candidate& a, const Candidate& b) {
+      return a.present != b.present ? a.present > b.present : a.item < b.item;
+    };
+    const size_t count = std::min(tiles_.items.size(), static_cast<size_t>(first_wave));
+    std::vector<Candidate> front;
+    front.reserve(2 * count);
+    int64_t least = -1;  // keys present of the last of `count` items: what has no more comes behind them
+    const auto keep_first = [&] {
+      const auto last = front.begin() + static_cast<std::ptrdiff_t>(count) - 1;
+      std::nth_element(front.begin(), last, front.end(), before);
+      least = last->present;
+      front.resize(count);
+    };
+    for (size_t i = 0; i < tiles_.items.size() && count > 0; ++i) {
+      if (num_keys(tiles_.items[i]) <= least) continue;
+      front.push_back({keys_present(tiles_.items[i]), i});
+      if (front.size() == 2 * count) keep_first();
+    }
+    if (front.size() > count) keep_first();
+    std::sort(front.begin(), front.end(), before);
+    std::vector<char> moved(tiles_.items.size());
     std::vector<TileItem> items;
-    for (const size_t i : front) {
-      moved[i] = true;
-      items.push_back(cut_by_arrival(tiles_.items[i]));
+    items.reserve(tiles_.items.size());
+    for (const Candidate& candidate : front) {
+      moved[candidate.item] = 1;
+      items.push_back(cut_by_arrival(tiles_.items[candidate.item]));
     }
     for (size_t i = 0; i < tiles_.items.size(); ++i) {
-      if (!moved[i]) items.push_back(tiles_.items[i]);
+      if (moved[i] == 0) items.push_back(tiles_.items[i]);
     }
     tiles_.items = std::move(items);
   }
 
  private:
+  struct Part {
+    int64_t turn;
+    TileRun run;
+  };
+
+  int64_t num_keys(const TileItem& item) const {
+    int64_t keys = 0;
+    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+      keys += tiles_.runs[static_cast<size_t>(r)].k_end - tiles_.runs[static_cast<size_t>(r)].k_begin;
+    }
+    return keys;
+  }
   int64_t keys_present(const TileItem& item) const {
     int64_t keys = 0;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
       const TileRun& run = tiles_.runs[static_cast<size_t>(r)];
-      late_.for_each({run.k_begin, run.k_end}, [&](const Stretch& stretch) {
-        if (stretch.turn == 0) keys += stretch.keys.size();
-      });
+      keys += run.k_end - run.k_begin - (late_.num_before(run.k_end) - late_.num_before(run.k_begin));
     }
     return keys;
   }
 
   /// The item with new runs at the end of the list.
   TileItem cut_by_arrival(const TileItem& item) {
-    struct Part {
-      int64_t turn;
-      TileRun run;
-    };
-    std::vector<Part> parts;
+    parts_.clear();
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
       const TileRun run = tiles_.runs[static_cast<size_t>(r)];
       if (run.interval_begin >= 0) {  // its rows have intervals of their own, which would have to be cut as well
         int64_t last = 0;
         late_.for_each({run.k_begin, run.k_end}, [&](const Stretch& part) { last = std::max(last, part.turn); });
-        parts.push_back({last, run});
+        add_part({last, run});
         continue;
       }
-      for (const Stretch& part : whole_tiles(run)) parts.push_back({part.turn, cut_run(run, part.keys)});
+      find_whole_tiles(run);
+      for (const Stretch& part : stretches_) add_part({part.turn, cut_run(run, part.keys)});
     }
-    std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.turn < b.turn; });
     TileItem cut = item;
     cut.run_begin = static_cast<int32_t>(tiles_.runs.size());
-    for (const Part& part : parts) tiles_.runs.push_back(part.run);
+    for (const Part& part : parts_) tiles_.runs.push_back(part.run);
     cut.run_end = static_cast<int32_t>(tiles_.runs.size());
     return cut;
   }
 
+  /// Behind those that come as early.
+  void add_part(const Part& part) {
+    const auto after = std::upper_bound(parts_.begin(), parts_.end(), part.turn,
+                                        [](int64_t turn, const Part& other) { return turn < other.turn; });
+    parts_.insert(after, part);
+  }
+
   /// A run in stretches of whole tiles of keys, which come when their last key does: cuts anywhere else would leave
   /// tiles partly filled on both sides.
-  std::vector<Stretch> whole_tiles(const TileRun& run) const {
+  void find_whole_tiles(const TileRun& run) {
     const int64_t begin = run.k_begin, block = tiles_.shape.block_n;
-    std::vector<Stretch> parts;  // keys counted in tiles
+    std::vector<Stretch>& parts = stretches_;  // keys counted in tiles
+    parts.clear();
     late_.for_each({begin, run.k_end}, [&](const Stretch& stretch) {
       Range tiles{(stretch.keys.begin - begin) / block, (stretch.keys.end - 1 - begin) / block + 1};
       if (!parts.empty() && parts.back().keys.end > tiles.begin) {  // they share a tile
@@ -150,11 +198,12 @@ class Orderer {
     for (Stretch& part : parts) {
       part.keys = {begin + part.keys.begin * block, std::min<int64_t>(begin + part.keys.end * block, run.k_end)};
     }
-    return parts;
   }
 
   TileList& tiles_;
   Arrivals late_;
+  std::vector<Part> parts_;         // of the item that is being cut
+  std::vector<Stretch> stretches_;  // of its run
 };
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <span>
 
+#include "schedule/tile_list.hpp"
+
 namespace tangram::schedule {
 namespace {
 
@@ -15,7 +17,6 @@ constexpr int64_t kLeastShareOfList = 20;  // likewise
 constexpr int32_t kLargeBox = 4;           // groups
 
 int64_t length(const TileRun& run) { return run.k_end - run.k_begin; }
-int64_t steps_of(int64_t keys, int64_t block_n) { return (keys + block_n - 1) / block_n; }
 
 /// Whether all rows of the tile see all of a run, which is whole groups.
 bool can_be_gathered(const TileRun& run) {
@@ -32,11 +33,11 @@ Saving saving_of(std::span<const TileRun> runs, int64_t block_n) {
   Saving saving;
   int64_t keys = 0;
   for (const TileRun& run : runs) {
-    const int64_t steps = steps_of(length(run), block_n);
+    const int64_t steps = steps_of_keys(length(run), block_n);
     saving.before += steps;
     if (can_be_gathered(run)) saving.saved += steps, keys += length(run);
   }
-  saving.saved -= steps_of(keys, block_n);
+  saving.saved -= steps_of_keys(keys, block_n);
   return saving;
 }
 
@@ -158,13 +159,13 @@ bool may_gather(const TileList& tiles) {
     int64_t steps = 0, keys = 0;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
       const int64_t run_keys = length(tiles.runs[static_cast<size_t>(r)]);
-      steps += steps_of(run_keys, tiles.shape.block_n);
+      steps += steps_of_keys(run_keys, tiles.shape.block_n);
       keys += run_keys;
     }
     if (steps > previous) return false;
     previous = steps;
     before += steps;
-    saved += steps - steps_of(keys, tiles.shape.block_n);
+    saved += steps - steps_of_keys(keys, tiles.shape.block_n);
   }
   return saved > 0 && saved * kLeastShareOfList >= before;
 }

@@ -4,7 +4,6 @@
 #include "schedule/query_parts.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -32,7 +31,9 @@ constexpr int64_t kMostWavesOfLast = 1;
 constexpr int64_t kLeastStepsOfPart = 3;
 constexpr double kWantedGainOfLast = 1.01;
 
-int64_t steps_of(const TileRun& run, int64_t block_n) { return (run.k_end - run.k_begin + block_n - 1) / block_n; }
+int64_t steps_of(const TileRun& run, int64_t block_n) {
+  return steps_of_keys(int64_t{run.k_end} - run.k_begin, block_n);
+}
 
 int64_t steps_of(const TileList& tiles, const TileItem& item) {
   return item_steps(item, tiles.runs, tiles.shape.block_n);
@@ -231,10 +232,16 @@ struct Search {
 }  // namespace
 
 double whole_items_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu) {
-  Multiprocessors sms(gpu.multiprocessors);
-  std::sort(steps.begin(), steps.end(), std::greater<>());
-  for (const int64_t length : steps) run(sms, item_cost(length), num_groups);
-  return sms.end();
+  if (steps.empty()) return 0;
+  // In half steps, and equal items at once, of which there are many.
+  std::vector<int64_t> num_items(static_cast<size_t>(*std::max_element(steps.begin(), steps.end())) + 1);
+  for (const int64_t length : steps) ++num_items[static_cast<size_t>(length)];
+  const auto halves_of = [](size_t length) {
+    return static_cast<int64_t>(2 * item_cost(static_cast<int64_t>(length)));
+  };
+  CountedMultiprocessors sms(gpu.multiprocessors, halves_of(num_items.size() - 1));
+  for (size_t length = num_items.size(); length-- > 0;) sms.run(halves_of(length), num_items[length] * num_groups);
+  return static_cast<double>(sms.end()) / 2;
 }
 
 PartList cut_items(const TileList& tiles, const std::vector<int64_t>& num_parts) {
@@ -253,6 +260,7 @@ std::optional<PartList> split_items(const TileList& tiles, const AttnShape& shap
   const int64_t items = static_cast<int64_t>(tiles.items.size());
   if (items == 0 || items * num_groups > kMostItemsOfLast * num_sms) return {};
   Search search{tiles, shape, num_groups, num_sms, {}, 0, {}};
+  search.steps.reserve(tiles.items.size());
   for (const TileItem& item : tiles.items) search.steps.push_back(steps_of(tiles, item));
   // Lists for keys that come late do not begin with their longest items.
   if (*std::max_element(search.steps.begin(), search.steps.end()) < kLeastSteps) return {};

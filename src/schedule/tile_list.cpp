@@ -349,4 +349,11 @@ AttnSlice transposed(const AttnSlice& slice) {
   return {slice.k_range, slice.q_range, -slice.max_diag, -slice.min_diag};
 }
 
+TileList transposed_tile_list(std::span<const AttnSlice> slices, int64_t seqlen_q, int64_t seqlen_k, TileShape shape) {
+  std::vector<AttnSlice> keys_first;
+  keys_first.reserve(slices.size());
+  for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
+  return build_tile_list(keys_first, seqlen_k, seqlen_q, shape);
+}
+
 }  // namespace tangram::schedule

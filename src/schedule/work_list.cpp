@@ -112,30 +112,26 @@ double seconds_before(const AttnShape& shape, bool zeroes_sums) {
   return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / h200::kStreamBytesPerS;
 }
 
-/// About when the keys of a tile are there, counted from `before_s` after the begin of the call: nobody can know, but
-/// what comes is known, and one link carries it. A step is a tile of `cells`.
-double arrival_in_steps(const LateKeys& late_keys, const TileItem& tile, const AttnShape& shape, double cells,
-                        double before_s) {
-  const int turn = late_keys.turn(tile.row_begin, tile.row_end);
-  if (turn == 0) return 0;
-  const double bytes =
-      2.0 * static_cast<double>(late_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
-  const double arrival_s = bytes / h200::kInside.bytes_per_s * turn / late_keys.num_turns();
-  const double step_s = tile_seconds(h200::kBackward, cells, 6.0 * shape.head_dim + 4.0 * shape.head_dim_v);
-  return std::max(0.0, arrival_s - before_s) / step_s;
-}
-
-/// By index into of_keys; empty where all keys come while the kernels before the main one run: then tiles are dealt as
-/// if none came late.
+/// About when the keys of a tile are there, in steps counted from `before_s` after the begin of the call: nobody can
+/// know, but what comes is known, and one link carries it. By index into of_keys; empty where all keys come while the
+/// kernels before the main one run: then tiles are dealt as if none came late.
 std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
                                       const LateKeys& late_keys, double before_s) {
-  std::vector<double> arrives;
-  if (late_keys.empty()) return arrives;
+  if (late_keys.empty()) return {};
   const double cells = static_cast<double>(tiles.shape.block_m) * tiles.shape.block_n;
+  const double step_s = tile_seconds(h200::kBackward, cells, 6.0 * shape.head_dim + 4.0 * shape.head_dim_v);
+  const double bytes =
+      2.0 * static_cast<double>(late_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
+  std::vector<double> arrives;
+  arrives.reserve(extents.item.size());
+  bool any = false;
   for (const size_t i : extents.item) {
-    arrives.push_back(arrival_in_steps(late_keys, tiles.items[i], shape, cells, before_s));
+    const int turn = late_keys.turn(tiles.items[i].row_begin, tiles.items[i].row_end);
+    const double arrival_s = bytes / h200::kInside.bytes_per_s * turn / late_keys.num_turns();
+    arrives.push_back(std::max(0.0, arrival_s - before_s) / step_s);
+    any = any || arrives.back() > 0;
   }
-  if (std::all_of(arrives.begin(), arrives.end(), [](double at) { return at == 0; })) arrives.clear();
+  if (!any) arrives.clear();
   return arrives;
 }
 

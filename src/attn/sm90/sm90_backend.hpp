@@ -49,8 +49,7 @@ class Sm90Backend final : public AttnBackend {
                                    BackwardCalls calls = BackwardCalls::kBoth) const override;
   bool has_buffers() const override { return true; }
   std::unique_ptr<PreparedMask> make_buffer(const AttnShape& shape, const MaskCapacity& capacity) const override;
-  void set_mask(PreparedMask& buffer, std::span<const AttnSlice> slices, const TileList* tiles,
-                const TileList* transposed_tiles, void* stream) const override;
+  void set_mask(PreparedMask& buffer, std::span<const AttnSlice> slices, int64_t num_keys, void* stream) const override;
   bool prepare_gathered_backward(PreparedMask& mask) const override;
   bool takes_gathered(const PreparedMask& mask, const AttnBackwardArgs& args) const override;
   void set_block_masks(PreparedMask& buffer, std::span<const std::span<const AttnSlice>> masks,

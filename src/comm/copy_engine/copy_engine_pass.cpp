@@ -47,15 +47,15 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
       SlotTensors::Shape{rows->return_rows, return_row_bytes(spec_), spec_.num_return_slots, num_flags,
                          spec_.returns.empty() ? 0 : spec_.returns[0].owned_rows / kLeastReturnShare},
       "return areas of '" + spec_.label + "'", meet);
-  HostTables tables;
+  host_tables_ = std::make_unique<HostTables>();
+  HostTables& tables = *host_tables_;
   casts_ = plan_casts(tables);
   reduces_ = plan_returns(tables);
   plan_credits(tables);
   plan_conversions(tables);
   plan_own_rows(tables);
   merge_ended_ = tables_.add_zeros<uint32_t>(1);
-  tables_.upload();
-  if (!spec_.leaves_rows) plan_merge(layout_.merge, nullptr);
+  if (!spec_.leaves_rows) plan_merge(layout_.merge, nullptr);  // else leave_rows does
   if (!meets()) return;
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   control.barrier("prepare_pass: ready");
@@ -95,8 +95,7 @@ EpochParams CopyEnginePass::epoch_params() const {
 }
 
 void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t stream) {
-  tables_.before_call(stream);
-  if (merge_tables_ != nullptr) merge_tables_->before_call(stream);
+  before_call(stream);
   num_signals_ = num_gives_ = 0;
   facts_tag_ = group_->state.facts_tag();
   return_slot_ = spec_.reduces.empty() ? -1 : (*returns_)->slots().take(spec_.label);

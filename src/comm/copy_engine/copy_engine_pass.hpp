@@ -97,7 +97,9 @@ class CopyEnginePass final : public DevicePass {
                    const SlotTensors& area, const std::vector<int64_t>& row_bytes);
   void plan_conversions(HostTables& tables);
   void plan_own_rows(HostTables& tables);
+  /// Uploads the tables: those of the merge with all others, or later by themselves.
   void plan_merge(const MergeTable& table, const std::vector<int32_t>* rows);
+  void before_call(cudaStream_t stream) const;
   /// What ranks have agreed on, or tell each other now.
   std::shared_ptr<const AgreedRows> rows_of_ranks(Caller caller) const;
   bool meets() const { return spec_.agreed == nullptr || !group_->agrees_later; }
@@ -147,11 +149,12 @@ class CopyEnginePass final : public DevicePass {
   std::unique_ptr<SlotTensors> returns_;
   std::vector<Transfer> casts_;
   std::vector<Transfer> reduces_;
+  std::unique_ptr<HostTables> host_tables_;  // until they are uploaded
   cuda::PackedArrays tables_;
   cuda::PackedArray cast_waits_, credit_gives_, credit_takes_, return_waits_, return_signals_;
   std::vector<std::unique_ptr<OwnedEvent>> sent_;  // by cast, of passes that reuse sources
   int num_return_waits_ = 0;
-  std::unique_ptr<cuda::PackedArrays> merge_tables_;
+  std::unique_ptr<cuda::PackedArrays> merge_apart_;  // of rows that are left later
   cuda::PackedArray merge_begin_, merge_entries_, merge_before_;
   cuda::PackedArray merge_rows_;   // those that are merged, unless all
   int64_t num_merge_rows_ = -1;    // -1: all

@@ -167,15 +167,23 @@ void CopyEnginePass::plan_own_rows(HostTables& tables) {
 }
 
 void CopyEnginePass::plan_merge(const MergeTable& table, const std::vector<int32_t>* rows) {
-  merge_tables_ = std::make_unique<cuda::PackedArrays>();
-  merge_begin_ = merge_tables_->add(table.begin);
-  merge_entries_ = merge_tables_->add(table.entries);
-  merge_before_ = merge_tables_->add(table.num_before);
+  if (host_tables_ == nullptr) merge_apart_ = std::make_unique<cuda::PackedArrays>();
+  cuda::PackedArrays& tables = merge_apart_ != nullptr ? *merge_apart_ : tables_;
+  merge_begin_ = tables.add(table.begin);
+  merge_entries_ = tables.add(table.entries);
+  merge_before_ = tables.add(table.num_before);
   if (rows != nullptr) {
-    merge_rows_ = merge_tables_->add(*rows);
+    merge_rows_ = tables.add(*rows);
     num_merge_rows_ = std::ssize(*rows);
   }
-  merge_tables_->upload();
+  tables.upload();
+  host_tables_.reset();
+}
+
+void CopyEnginePass::before_call(cudaStream_t stream) const {
+  TANGRAM_ASSERT(host_tables_ == nullptr);  // DevicePassSpec::leaves_rows
+  tables_.before_call(stream);
+  if (merge_apart_ != nullptr) merge_apart_->before_call(stream);
 }
 
 bool CopyEnginePass::leave_rows(std::span<const Range> rows, std::span<const Range> absent) {

@@ -105,18 +105,18 @@ WaitParams CopyEnginePass::wait_in_merge(cudaStream_t stream) {
 
 std::vector<MergeParams> CopyEnginePass::merges(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                                                 cudaStream_t stream) const {
-  tables_.before_call(stream);  // may be another than that of begin()
-  merge_tables_->before_call(stream);
+  before_call(stream);  // may be another than that of begin()
+  const cuda::PackedArrays& tables = merge_apart_ != nullptr ? *merge_apart_ : tables_;
   std::vector<MergeParams> merged;
   for (size_t t = 0; t < own.size(); ++t) {
     const void* const returned = returns_->address(group_->state.rank(), return_slot_, static_cast<int>(t));
     MergeParams& params = merged.emplace_back(merge_params(spec_.returns[t], own[t], returned, sums[t]));
-    params.begin = merge_tables_->at<int32_t>(merge_begin_);
-    params.entries = merge_tables_->at<int32_t>(merge_entries_);
-    params.num_before = merge_tables_->at<int32_t>(merge_before_);
+    params.begin = tables.at<int32_t>(merge_begin_);
+    params.entries = tables.at<int32_t>(merge_entries_);
+    params.num_before = tables.at<int32_t>(merge_before_);
     if (num_merge_rows_ < 0) continue;
     params.rows = num_merge_rows_;
-    params.chosen = merge_tables_->at<int32_t>(merge_rows_);
+    params.chosen = tables.at<int32_t>(merge_rows_);
   }
   return merged;
 }

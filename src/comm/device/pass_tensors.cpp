@@ -15,9 +15,11 @@ int64_t row_bytes_of(int heads, int dim, DType dtype) {
 
 void check_tensor(const std::string& label, const char* what, const ConstTensorView& view, int64_t min_rows, int heads,
                   int dim) {
-  require(view.heads == heads && view.dim == dim && view.rows >= min_rows && view.contiguous(),
-          "{} '{}': needs a contiguous tensor of at least {} rows, {} heads, dim {} (got {})", what, label, min_rows,
-          heads, dim, shape_text(view));
+  const bool fits = view.heads == heads && view.dim == dim && view.rows >= min_rows && view.contiguous();
+  if (!fits) {
+    require(fits, "{} '{}': needs a contiguous tensor of at least {} rows, {} heads, dim {} (got {})", what, label,
+            min_rows, heads, dim, shape_text(view));
+  }
   require(view.rows == 0 || (view.data != nullptr && reinterpret_cast<uintptr_t>(view.data) % 16 == 0),
           "{} '{}': tensors must be 16-byte aligned and not null", what, label);
 }

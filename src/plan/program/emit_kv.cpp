@@ -251,9 +251,13 @@ std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarge
   std::vector<ProgramMask> masks;
   for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
     for (const KeyCall& call : key_calls(of, pass, target)) {
-      masks.push_back({shape, call.slices, call.is_made(),
+      masks.push_back({shape,
+                       {call.slices.begin(), call.slices.end()},
+                       call.is_made(),
                        pass == AttnPass::kForward ? AttnPasses::kForward : AttnPasses::kBackward,
-                       late_keys(plan, rank, pass, target), stretches, target.stretch_border});
+                       late_keys(plan, rank, pass, target),
+                       stretches,
+                       target.stretch_border});
     }
   }
   return masks;

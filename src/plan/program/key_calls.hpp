@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "plan/program/emit.hpp"
@@ -15,7 +16,7 @@ namespace tangram {
 /// One call, and the stages [begin, end) whose keys it needs beside those of earlier calls.
 struct KeyCall {
   size_t begin = 0, end = 0;
-  std::vector<AttnSlice> slices;
+  std::span<const AttnSlice> slices;  // of the plan
 
   /// Whether it is made: the first one sets the results of rows without keys.
   bool is_made() const { return begin == 0 || !slices.empty(); }

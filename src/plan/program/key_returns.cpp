@@ -4,6 +4,7 @@
 #include "plan/program/key_returns.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -103,20 +104,27 @@ void KeyReturns::store_rows() {
 
 RowLists KeyReturns::lists_of_shard() const {
   RowLists lists;
-  int64_t row = 0;
-  const auto skip_to = [&](int64_t next) {
-    for (; row < next; ++row) lists.begins.push_back(static_cast<int32_t>(lists.rows.size()));
+  lists.begins.resize(static_cast<size_t>(shard_.k.rows) + 1);
+  lists.rows.resize(static_cast<size_t>(shard_.k.rows));
+  auto begin = lists.begins.begin() + 1;  // of the next row
+  auto to = lists.rows.begin();
+  const auto skip_to = [&](int64_t row) {
+    const auto end = lists.begins.begin() + 1 + row;
+    std::fill(begin, end, static_cast<int32_t>(to - lists.rows.begin()));
+    begin = end;
   };
   std::vector<KeyStretch> by_row = own_;
   std::sort(by_row.begin(), by_row.end(), [](const KeyStretch& a, const KeyStretch& b) { return a.row < b.row; });
   for (const KeyStretch& own : by_row) {
     skip_to(own.row);
-    for (int64_t key = own.keys.begin; key < own.keys.end; ++key, ++row) {
-      lists.rows.push_back(static_cast<int32_t>(key));
-      lists.begins.push_back(static_cast<int32_t>(lists.rows.size()));
-    }
+    const int64_t count = own.keys.size();
+    std::iota(begin, begin + count, static_cast<int32_t>(to - lists.rows.begin()) + 1);
+    std::iota(to, to + count, static_cast<int32_t>(own.keys.begin));
+    begin += count;
+    to += count;
   }
   skip_to(shard_.k.rows);
+  lists.rows.erase(to, lists.rows.end());
   return lists;
 }
 

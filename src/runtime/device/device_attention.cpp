@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -56,9 +56,8 @@ bool look_for_nan(const ConstTensorView& view, void* stream) {
 
 class KeptInLists final : public KeptMemory {
  public:
-  explicit KeptInLists(std::span<const std::byte> bytes)
-      : block_(cuda::ListMemory::of_current_device().fill(
-            bytes.size(), [bytes](std::byte* to) { std::memcpy(to, bytes.data(), bytes.size()); })) {}
+  KeptInLists(size_t bytes, const std::function<void(std::byte*)>& write)
+      : block_(cuda::ListMemory::of_current_device().fill(bytes, write)) {}
   const void* data() const override { return block_.data(); }
   void before_call(void* stream) const override { block_.before_call(cuda::as_stream(stream)); }
 
@@ -85,7 +84,9 @@ ProgramDevice program_device() {
   device.merge = [](const RowMerge& merge, void* stream) { merge_rows(merge, cuda::as_stream(stream)); };
   device.find_dsink = [](const SinkGradient& of, void* stream) { device::find_dsink(of, cuda::as_stream(stream)); };
   device.find_maxima = [](const ColumnMaxima& of, void* stream) { device::find_maxima(of, cuda::as_stream(stream)); };
-  device.keep = [](std::span<const std::byte> bytes) { return std::make_shared<const KeptInLists>(bytes); };
+  device.keep = [](size_t bytes, const std::function<void(std::byte*)>& write) {
+    return std::make_shared<const KeptInLists>(bytes, write);
+  };
   return device;
 }
 

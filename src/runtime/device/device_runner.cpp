@@ -42,9 +42,9 @@ class DeviceRunner final : public ProgramRunner {
   }
   RowListsView row_lists(int number) const override {
     const DeviceRowLists& lists = run_.row_lists[static_cast<size_t>(number)];
-    lists.begins->before_call(stream_);
-    lists.rows->before_call(stream_);
-    return {static_cast<const int32_t*>(lists.begins->data()), static_cast<const int32_t*>(lists.rows->data())};
+    lists.kept->before_call(stream_);
+    const auto* const begins = static_cast<const int32_t*>(lists.kept->data());
+    return {begins, begins + lists.num_begins};
   }
   void sum_rows(std::span<const RowSum> sums, int) override { run_.device.sum_rows(sums, stream_); }
   void copy_floats(std::span<const FloatCopy> copies, int) override { run_.device.copy_floats(copies, stream_); }
@@ -213,8 +213,6 @@ class DeviceRunner final : public ProgramRunner {
   DeviceArrivals arrivals_;
 };
 
-std::span<const std::byte> bytes_of(const std::vector<int32_t>& values) { return std::as_bytes(std::span(values)); }
-
 DevicePassSpec spec_by_region(const DeviceProgram& written, const char* label) {
   const auto& [program, layout] = written;
   DevicePassSpec spec;
@@ -253,8 +251,14 @@ void run_on_stream(const DeviceRun& run, void* stream) { DeviceRunner(run, strea
 std::vector<DeviceRowLists> keep_row_lists(const Program& program, const ProgramDevice& device) {
   std::vector<DeviceRowLists> kept;
   for (const RowLists& lists : program.row_lists) {
-    kept.push_back({device.keep(bytes_of(lists.begins)), device.keep(bytes_of(lists.rows)),
-                    static_cast<int64_t>((lists.begins.size() + lists.rows.size()) * sizeof(int32_t))});
+    const size_t begins = lists.begins.size(), bytes = (begins + lists.rows.size()) * sizeof(int32_t);
+    kept.push_back({device.keep(bytes,
+                                [&](std::byte* to) {
+                                  auto* const values = reinterpret_cast<int32_t*>(to);
+                                  std::copy(lists.begins.begin(), lists.begins.end(), values);
+                                  std::copy(lists.rows.begin(), lists.rows.end(), values + begins);
+                                }),
+                    static_cast<int64_t>(begins), static_cast<int64_t>(bytes)});
   }
   return kept;
 }

@@ -18,7 +18,8 @@ namespace tangram {
 
 /// Program::row_lists where a runner finds them.
 struct DeviceRowLists {
-  std::shared_ptr<const KeptMemory> begins, rows;  // int32
+  std::shared_ptr<const KeptMemory> kept;  // int32: begins, then rows
+  int64_t num_begins = 0;
   int64_t bytes = 0;
 };
 std::vector<DeviceRowLists> keep_row_lists(const Program& program, const ProgramDevice& device);

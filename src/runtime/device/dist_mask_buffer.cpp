@@ -16,7 +16,6 @@
 #include "runtime/device/buffered_tables.hpp"
 #include "runtime/pass_plan.hpp"
 #include "runtime/rank_context.hpp"
-#include "schedule/tile_list.hpp"
 #include "tangram/buffered_pass.hpp"
 #include "tangram/env.hpp"
 #include "tangram/gradient_places.hpp"
@@ -44,9 +43,8 @@ class DistMaskBuffer::Impl {
     check_for_all(control, control.size() > 1, [&] {
       check(like);
       const HeadConfig& heads = shape_.heads;
-      attn_shape_ = {shape_.q_rows,  capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv,
-                     heads.head_dim, heads.head_dim_v,  heads.dtype};
-      mask_ = backend_.make_buffer(attn_shape_,
+      mask_ = backend_.make_buffer({shape_.q_rows, capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv,
+                                    heads.head_dim, heads.head_dim_v, heads.dtype},
                                    {capacity_.documents, capacity_.slices, capacity_.deterministic, capacity_.passes});
     });
     try {
@@ -78,7 +76,8 @@ class DistMaskBuffer::Impl {
       if (!refused.empty()) return;
       const int64_t border = table_bytes_ > 0 ? int64_t{AttnBackend::kStretchBorder} : -1;
       tables = tables_of_rank(*plan, base_.rank, border);
-      set_lists(plan->ranks[static_cast<size_t>(base_.rank)], stream);
+      const RankPlan& own = plan->ranks[static_cast<size_t>(base_.rank)];
+      backend_.set_mask(*mask_, own.slices, own.kv_rows, stream);
     };
     CallFacts facts;
     if (agreement != nullptr) {
@@ -189,23 +188,6 @@ class DistMaskBuffer::Impl {
             capacity_.sent_rows, shape_.k_rows);
   }
 
-  void set_lists(const RankPlan& rank, void* stream) {
-    const bool both = capacity_.passes == AttnPasses::kBoth;
-    const TileList tiles = schedule::build_tile_list(rank.slices, attn_shape_.seqlen_q, attn_shape_.seqlen_k,
-                                                     *backend_.tile_shape(attn_shape_));
-    TileList transposed;
-    if (both) {
-      std::vector<AttnSlice> keys_first;
-      keys_first.reserve(rank.slices.size());
-      for (const AttnSlice& slice : rank.slices) keys_first.push_back(schedule::transposed(slice));
-      transposed = schedule::build_tile_list(keys_first, attn_shape_.seqlen_k, attn_shape_.seqlen_q,
-                                             *backend_.backward_tile_shape(attn_shape_));
-      // Nobody reads the gradients of rows that the plan does not fill: no item need store zeros for them.
-      std::erase_if(transposed.items, [&](const TileItem& item) { return item.row_begin >= rank.kv_rows; });
-    }
-    backend_.set_mask(*mask_, rank.slices, &tiles, both ? &transposed : nullptr, stream);
-  }
-
   int64_t places_bytes() const {
     return round_up(capacity_.kv_rows * static_cast<int64_t>(sizeof(uint32_t)), kWorkAlignment);
   }
@@ -288,7 +270,6 @@ class DistMaskBuffer::Impl {
   const BufferShape shape_;
   const DistMaskCapacity capacity_;
   const int64_t table_bytes_ = round_up(backend_.stretch_table_bytes(capacity_.kv_rows), kWorkAlignment);
-  AttnShape attn_shape_;  // of all rows that there is room for
   std::unique_ptr<PreparedMask> mask_;
   std::unique_ptr<BufferedPass> pass_;
   RankContext base_;  // of the plan that is set

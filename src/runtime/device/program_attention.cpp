@@ -80,7 +80,16 @@ DeviceProgram ProgramAttention::write(Kind kind, const CallShape& call) const {
 const DeviceProgram& ProgramAttention::program(Kind kind, const CallShape& call) {
   const auto key = std::pair(kind, call);
   const auto found = programs_.find(key);
-  return found != programs_.end() ? found->second : programs_.emplace(key, write(kind, call)).first->second;
+  if (found != programs_.end()) return found->second;
+  DeviceProgram written = write(kind, call);
+  TANGRAM_ASSERT(!sizes_are_known_ || !makes_one_call() ||
+                 (written.layout.arena_bytes <= arena_bytes_ && written.layout.work_bytes <= work_bytes_));
+  return programs_.emplace(key, std::move(written)).first->second;
+}
+
+bool ProgramAttention::makes_one_call() const {
+  return moves_keys_alone() && !options_.target.sends_from_anywhere &&
+         options_.target.forward_calls != KeyCalls::kByStage && options_.target.backward_calls != KeyCalls::kByStage;
 }
 
 const DeviceProgram& ProgramAttention::checked_program(Kind kind, const CallShape& call) {
@@ -122,8 +131,9 @@ CallShape ProgramAttention::prepared_shape() const {
 
 void ProgramAttention::find_sizes() {
   const HeadConfig& heads = base_.plan->config.heads;
-  std::vector<DType> results = {options_.result_dtype};
-  if (!by_heads()) results = {heads.dtype, DType::kFloat32};
+  std::vector<DType> results = {by_heads() ? options_.result_dtype : heads.dtype};
+  // Sums of several calls are of the result's type, or of another region.
+  if (!by_heads() && !makes_one_call()) results.push_back(DType::kFloat32);
   CallShape call = prepared_shape();
   if (by_heads() && call.seqlen_sink == 0) {  // sinks of all rows, of any length
     call.seqlen_sink = DeviceCommunicator::kMaxReduceValues / heads.num_heads_q;
@@ -137,6 +147,7 @@ void ProgramAttention::find_sizes() {
     }
   }
   work_bytes_ = round_up(work_bytes_, kWorkAlignment);
+  sizes_are_known_ = true;
 }
 
 bool ProgramAttention::prepares_alone() const { return moves_keys_alone() && communicator_.agreement() != nullptr; }
@@ -176,11 +187,14 @@ bool ProgramAttention::is_needed(const ProgramMask& mask) const {
 }
 
 void ProgramAttention::prepare_mask(size_t number) {
-  const ProgramMask& mask = mask_programs_[number];
+  ProgramMask& mask = mask_programs_[number];
   const AttnPasses passes = options_.with_backward ? mask.passes : AttnPasses::kForward;
   std::unique_ptr<PreparedMask> prepared = prepare_slices(*base_.backend, mask.slices, mask.shape, mask.late, passes);
   if (!mask.stretches.empty()) base_.backend->prepare_stretches(*prepared, mask.stretches);
   masks_[number] = std::move(prepared);
+  mask.slices = {};
+  mask.late = {};
+  mask.stretches = {};
 }
 
 void ProgramAttention::begin_masks() {
@@ -198,25 +212,39 @@ void ProgramAttention::prepare_masks() {
   for (size_t i = 0; i < masks_.size(); ++i) {
     if (is_needed(mask_programs_[i]) && masks_ahead_[i] == nullptr) prepare_mask(i);
   }
-  for (const std::unique_ptr<Ahead>& ahead : masks_ahead_) {
-    if (ahead != nullptr) ahead->finish();
+  if (!prepares_alone()) finish_masks();  // peers wait until this rank allocates no more
+}
+
+void ProgramAttention::finish_masks() const {
+  try {
+    for (const std::unique_ptr<Ahead>& ahead : masks_ahead_) {
+      if (ahead != nullptr) ahead->finish();
+    }
+  } catch (const std::exception& error) {
+    communicator_.abort(error.what());
+    throw;
   }
+}
+
+int64_t ProgramAttention::attention_bytes(AttnPass pass) const {
+  const bool is_forward = pass == AttnPass::kForward;
+  if (!is_forward) finish_masks();
+  int64_t bytes = 0;
   for (size_t i = 0; i < masks_.size(); ++i) {
-    if (masks_[i] == nullptr) continue;
     const AttnPasses passes = options_.with_backward ? mask_programs_[i].passes : AttnPasses::kForward;
-    if (passes != AttnPasses::kBackward) {
-      attention_bytes_ = std::max(attention_bytes_, base_.backend->forward_workspace_bytes(*masks_[i]));
-    }
-    if (passes != AttnPasses::kForward) {
-      attention_bytes_ = std::max(attention_bytes_, base_.backend->backward_workspace_bytes(*masks_[i]));
-    }
+    if (passes == (is_forward ? AttnPasses::kBackward : AttnPasses::kForward) || masks_[i] == nullptr) continue;
+    bytes = std::max(bytes, is_forward ? base_.backend->forward_workspace_bytes(*masks_[i])
+                                       : base_.backend->backward_workspace_bytes(*masks_[i]));
   }
-  attention_bytes_ = round_up(attention_bytes_, kWorkAlignment);
-  masks_ahead_.clear();
-  mask_programs_ = {};
+  return round_up(bytes, kWorkAlignment);
+}
+
+int64_t ProgramAttention::workspace_bytes(AttnPass pass) const {
+  return work_bytes_ + attention_bytes(pass) + own_arena_bytes_;
 }
 
 int64_t ProgramAttention::device_bytes() const {
+  finish_masks();
   int64_t bytes = places_ == nullptr ? 0 : places_->bytes;
   for (const auto& [kind, pass] : passes_) bytes += pass->own_bytes();
   for (const auto& mask : masks_) bytes += mask == nullptr ? 0 : mask->device_bytes();
@@ -252,9 +280,11 @@ void ProgramAttention::check_keys(const char* function, const ConstTensorView& k
           "{}: kept must be given where the plan keeps remote K/V, and only there (got {})", function,
           kept != nullptr ? "one" : "null");
   for (const auto& [name, view] : {std::pair("k", k), std::pair("v", v)}) {
-    require(view.head_stride == view.dim && view.row_stride >= int64_t{view.heads} * view.dim,
-            "{}: rows of {} must be contiguous (got row_stride={}, head_stride={} for {})", function, name,
-            view.row_stride, view.head_stride, shape_text(view));
+    const bool fits = view.head_stride == view.dim && view.row_stride >= int64_t{view.heads} * view.dim;
+    if (!fits) {
+      require(fits, "{}: rows of {} must be contiguous (got row_stride={}, head_stride={} for {})", function, name,
+              view.row_stride, view.head_stride, shape_text(view));
+    }
   }
 }
 
@@ -293,9 +323,11 @@ void ProgramAttention::check(const DistBackwardArgs& args) const {
           "{}: dout must be {}, in which it travels with its {} (got {})", function,
           to_string(base_.plan->config.heads.dtype), by_heads() ? "heads" : "queries", to_string(args.dout.dtype));
   for (const auto& [name, view] : {std::pair("dk", args.dk), std::pair("dv", args.dv)}) {
-    require(!moves_keys_alone() || view.contiguous(),
-            "{}: {} must be contiguous (got row_stride={}, head_stride={} for {})", function, name, view.row_stride,
-            view.head_stride, shape_text(view));
+    const bool fits = !moves_keys_alone() || view.contiguous();
+    if (!fits) {
+      require(fits, "{}: {} must be contiguous (got row_stride={}, head_stride={} for {})", function, name,
+              view.row_stride, view.head_stride, shape_text(view));
+    }
   }
   const int64_t sinks = args.dsink == nullptr ? 0 : args.sink.seqlen_sink * args.q.heads;
   require(args.sink.layout == SinkLayout::kSsh || sinks <= DeviceCommunicator::kMaxReduceValues,
@@ -321,12 +353,15 @@ void ProgramAttention::open(Kind kind, const Program& program, const ProgramArgu
 
 void ProgramAttention::run(Kind kind, const DeviceProgram& program, const ProgramArguments& arguments,
                            const AttnWorkspace& workspace, bool keeps, void* stream) {
-  require(workspace.bytes >= forward_workspace_bytes(), "ProgramAttention: needs a workspace of {} bytes (got {})",
-          forward_workspace_bytes(), workspace.bytes);
+  const int64_t attention_bytes =
+      this->attention_bytes(kind == Kind::kForward ? AttnPass::kForward : AttnPass::kBackward);
+  const int64_t needed = work_bytes_ + attention_bytes + own_arena_bytes_;
+  require(workspace.bytes >= needed, "ProgramAttention: needs a workspace of {} bytes (got {})", needed,
+          workspace.bytes);
   DevicePass* const pass = pass_of(kind);
   char* const memory = static_cast<char*>(workspace.data);
   AttnWorkspace attention;
-  if (attention_bytes_ > 0) attention = {memory + work_bytes_, attention_bytes_};
+  if (attention_bytes > 0) attention = {memory + work_bytes_, attention_bytes};
   std::vector<TensorView> landing;
   const int num_tensors = std::max<int>(1, static_cast<int>(program.layout.landing.size()));
   for (int i = 0; pass != nullptr && i < num_tensors; ++i) landing.push_back(pass->landing(i, slot_));
@@ -335,7 +370,7 @@ void ProgramAttention::run(Kind kind, const DeviceProgram& program, const Progra
                                                            : 0;
   const bool overlaps = kind == Kind::kForward ? options_.overlaps_forward : options_.overlaps_backward;
   run_on_stream(
-      {program, row_lists_.at(kind), masks_, arguments, std::move(landing), memory + work_bytes_ + attention_bytes_,
+      {program, row_lists_.at(kind), masks_, arguments, std::move(landing), memory + work_bytes_ + attention_bytes,
        memory, attention, pass, *base_.backend, device_, margin, overlaps, options_.starts_transfers_first,
        places_.get(), Env::get().sanity_check, kind == Kind::kBackwardKept, keeps},
       stream);

@@ -59,8 +59,8 @@ class ProgramAttention {
   bool meets_peers() const { return !prepares_alone() || keeps(); }
 
   /// Of the workspace of calls, and of what is held.
-  int64_t forward_workspace_bytes() const { return work_bytes_ + attention_bytes_ + own_arena_bytes_; }
-  int64_t backward_workspace_bytes() const { return options_.with_backward ? forward_workspace_bytes() : 0; }
+  int64_t forward_workspace_bytes() const { return workspace_bytes(AttnPass::kForward); }
+  int64_t backward_workspace_bytes() const { return options_.with_backward ? workspace_bytes(AttnPass::kBackward) : 0; }
   int64_t device_bytes() const;
 
  private:
@@ -82,11 +82,19 @@ class ProgramAttention {
   CallShape shape_of(const DistBackwardArgs& args) const;
   /// What passes are prepared for: their casts are those of every call.
   CallShape prepared_shape() const;
+  /// Each pass, so that its memory is the same whatever the results' type is.
+  bool makes_one_call() const;
   void find_sizes();
   void prepare_passes();
-  /// Begins what the backward pass alone needs, on another thread.
+  /// NOTE [lists ahead]: what the backward pass alone needs of the backend is begun first, on another thread, and
+  /// waited for when somebody asks for that pass, so that the forward pass of a new mask never waits for it.
   void begin_masks();
   void prepare_masks();
+  /// Tells the peers where it throws: they may have begun the pass.
+  void finish_masks() const;
+  int64_t workspace_bytes(AttnPass pass) const;
+  /// Of it, for the backend.
+  int64_t attention_bytes(AttnPass pass) const;
   bool is_needed(const ProgramMask& mask) const;
   /// The lists of mask `number`.
   void prepare_mask(size_t number);
@@ -107,7 +115,7 @@ class ProgramAttention {
   const ProgramDevice device_;
   const ProgramOptions options_;
   std::vector<std::unique_ptr<PreparedMask>> masks_;
-  std::vector<ProgramMask> mask_programs_;  // until masks_ are prepared
+  std::vector<ProgramMask> mask_programs_;
   std::vector<std::unique_ptr<Ahead>> masks_ahead_;
   std::map<std::pair<Kind, CallShape>, DeviceProgram> programs_;
   std::map<Kind, std::shared_ptr<DevicePass>> passes_;
@@ -116,9 +124,9 @@ class ProgramAttention {
   ProgramCheck check_;
   int slot_ = 0;                 // of the open pass
   std::vector<int> kept_slots_;  // of forward passes whose backward has not come yet
+  bool sizes_are_known_ = false;
   int64_t arena_bytes_ = 0;
-  int64_t work_bytes_ = 0;       // of a workspace, the first
-  int64_t attention_bytes_ = 0;  // the next
+  int64_t work_bytes_ = 0;       // of a workspace, the first; then come attention_bytes()
   int64_t own_arena_bytes_ = 0;  // the last, for passes without transfers, which land in nothing
 };
 

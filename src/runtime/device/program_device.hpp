@@ -61,8 +61,9 @@ struct ProgramDevice {
   std::function<void(const ColumnMaxima&, void* stream)> find_maxima;
   /// Whether there is a NaN, once the stream has come so far. False while a graph is captured, which cannot wait.
   std::function<bool(const ConstTensorView&, void* stream)> has_nan;
-  /// Copies to memory that lives as long as what is returned, and as calls that were put on a stream before.
-  std::function<std::shared_ptr<const KeptMemory>(std::span<const std::byte> bytes)> keep;
+  /// Memory that lives as long as what is returned, and as calls that were put on a stream before: `write` fills
+  /// `bytes` of host memory, aligned to 256, that are copied there.
+  std::function<std::shared_ptr<const KeptMemory>(size_t bytes, const std::function<void(std::byte*)>& write)> keep;
 };
 
 }  // namespace tangram

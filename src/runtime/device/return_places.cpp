@@ -3,7 +3,8 @@
 
 #include "runtime/device/return_places.hpp"
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -46,8 +47,8 @@ void find_places(const AttendOp& call, const DevicePass& pass, int num_stages, s
 }
 
 /// [return slots, 2, ranks], null for ranks to which nothing goes.
-std::vector<void*> find_others(const DevicePass& pass, int num_stages, int num_slots, int num_ranks) {
-  std::vector<void*> others(static_cast<size_t>(num_slots * 2 * num_ranks), nullptr);
+void find_others(const DevicePass& pass, int num_stages, int num_slots, int num_ranks, std::span<void*> others) {
+  std::fill(others.begin(), others.end(), nullptr);
   for (int slot = 0; slot < num_slots; ++slot) {
     for (int tensor = 0; tensor < 2; ++tensor) {
       for (int stage = 0; stage < num_stages; ++stage) {
@@ -59,7 +60,6 @@ std::vector<void*> find_others(const DevicePass& pass, int num_stages, int num_s
       }
     }
   }
-  return others;
 }
 
 }  // namespace
@@ -84,16 +84,18 @@ std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const A
   const bool leaves = pass.leave_rows(finish.left, finish.absent);
   TANGRAM_ASSERT(leaves);
   const int num_stages = static_cast<int>(layout.returns.size());
-  const std::vector<void*> others = find_others(pass, num_stages, num_slots, num_ranks);
-  const std::span<const std::byte> first = std::as_bytes(std::span(others));
-  std::vector<uint32_t> words(first.size() / sizeof(uint32_t) + static_cast<size_t>(call->dk.rows));
-  std::memcpy(words.data(), first.data(), first.size());
-  find_places(*call, pass, num_stages, std::span(words).subspan(first.size() / sizeof(uint32_t)));
+  const auto num_others = static_cast<size_t>(num_slots * 2 * num_ranks),
+             num_places = static_cast<size_t>(call->dk.rows);
+  const size_t bytes = num_others * sizeof(void*) + num_places * sizeof(uint32_t);
   auto places = std::make_unique<ReturnPlaces>();
-  places->kept = device.keep(std::as_bytes(std::span(words)));
+  places->kept = device.keep(bytes, [&](std::byte* to) {
+    auto* const others = reinterpret_cast<void**>(to);
+    find_others(pass, num_stages, num_slots, num_ranks, {others, num_others});
+    find_places(*call, pass, num_stages, {reinterpret_cast<uint32_t*>(others + num_others), num_places});
+  });
   places->num_slots = num_slots;
   places->num_ranks = num_ranks;
-  places->bytes = static_cast<int64_t>(std::span(words).size_bytes());
+  places->bytes = static_cast<int64_t>(bytes);
   return places;
 }
 

@@ -4,8 +4,13 @@
 // Ranks as threads, each with a GPU of the counting runtime, and how often they meet.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <atomic>
+#include <barrier>
 #include <cstdint>
+#include <ctime>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -15,6 +20,8 @@
 #include "tangram/communicator.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/dist_attention.hpp"
+#include "tangram/env.hpp"
+#include "tangram/local_group.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram::counted {
@@ -99,11 +106,12 @@ inline std::shared_ptr<const Plan> make_pack_plan(unsigned seed, int cp_size, in
 /// Operands of one rank, and calls on them.
 class Tensors {
  public:
-  explicit Tensors(const DistAttention& of)
+  /// `with_backward`: for both passes.
+  explicit Tensors(const DistAttention& of, bool with_backward = true)
       : q_rows_(of.q_rows()),
         k_rows_(of.k_rows()),
         memory_(new char[static_cast<size_t>(std::max(q_rows_, k_rows_)) * 4 * 128 * 2 + 256]),
-        work_bytes_(std::max(of.forward_workspace_bytes(), of.backward_workspace_bytes())),
+        work_bytes_(std::max(of.forward_workspace_bytes(), with_backward ? of.backward_workspace_bytes() : 0)),
         work_(new char[static_cast<size_t>(work_bytes_) + 256]) {}
 
   DistForwardArgs forward() {
@@ -135,6 +143,82 @@ class Tensors {
   std::unique_ptr<char[]> memory_;  // which nobody touches
   int64_t work_bytes_;
   std::unique_ptr<char[]> work_;
+};
+
+/// What all ranks together did.
+struct Counts {
+  int64_t meetings = 0, waits = 0, allocations = 0, frees = 0, copies = 0, events = 0, queries = 0;
+  double host_us = 0;  // of this rank's thread
+};
+
+/// Of this thread.
+inline double cpu_us() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+class Ranks {
+ public:
+  /// `checked`: under TANGRAM_SANITY_CHECK.
+  explicit Ranks(int size, bool checked = false) : size_(size), before_(Env::get()), barrier_(size) {
+    testing::set_devices(size);
+    Env env = before_;
+    env.sanity_check = checked;
+    Env::set(env);
+  }
+  ~Ranks() {
+    testing::set_devices(1);
+    Env::set(before_);
+  }
+
+  struct Rank {
+    CountingControl& control;
+    DeviceCommunicator& communicator;
+    const AttnBackend& backend;
+    std::function<Counts(const std::function<void()>&)> count;
+  };
+  void run(const std::function<void(Rank&)>& body, double timeout_s = 20) {
+    run_local_ranks(
+        size_,
+        [&](Communicator& plain) {
+          CountingControl control(plain);
+          cudaSetDevice(control.rank());
+          const auto communicator = make_device_communicator(control, {.timeout_s = timeout_s});
+          const Sm90Backend backend;
+          Rank rank{control, *communicator, backend,
+                    [&](const std::function<void()>& call) { return count(control, call); }};
+          body(rank);
+          control.barrier("end");
+        },
+        timeout_s);
+  }
+
+ private:
+  Counts count(CountingControl& control, const std::function<void()>& call) {
+    barrier_.arrive_and_wait();
+    const testing::RuntimeCounts before = testing::runtime_counts();
+    const int64_t meetings = control.meetings();
+    barrier_.arrive_and_wait();
+    const double start = cpu_us();
+    call();
+    const double end = cpu_us();
+    barrier_.arrive_and_wait();
+    const testing::RuntimeCounts now = testing::runtime_counts();
+    barrier_.arrive_and_wait();
+    return {control.meetings() - meetings,
+            now.waits - before.waits,
+            now.allocations + now.host_allocations - before.allocations - before.host_allocations,
+            now.frees - before.frees,
+            now.copies - before.copies,
+            now.events - before.events,
+            now.device_queries - before.device_queries,
+            end - start};
+  }
+
+  const int size_;
+  const Env before_;
+  std::barrier<> barrier_;
 };
 
 }  // namespace tangram::counted

@@ -107,14 +107,15 @@ inline ProgramDevice host_program_device() {
       }
     }
   };
-  device.keep = [](std::span<const std::byte> bytes) {
+  device.keep = [](size_t bytes, const std::function<void(std::byte*)>& write) {
     struct Kept final : KeptMemory {
       std::vector<std::byte> copy;
       const void* data() const override { return copy.data(); }
       void before_call(void*) const override {}
     };
     const auto kept = std::make_shared<Kept>();
-    kept->copy.assign(bytes.begin(), bytes.end());
+    kept->copy.resize(bytes);
+    write(kept->copy.data());
     return kept;
   };
   return device;

@@ -3,17 +3,15 @@
 
 // What another mask takes of ranks on GPUs before its first pass: counted by a runtime over host memory.
 
-#include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <barrier>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -25,94 +23,16 @@
 #include "plan/program/arena.hpp"
 #include "plan/program/emit.hpp"
 #include "runtime/device/counted_ranks.hpp"
-#include "tangram/env.hpp"
 #include "tangram/error.hpp"
-#include "tangram/local_group.hpp"
 
 namespace tangram {
 namespace {
 
-using counted::CountingControl;
+using counted::Counts;
+using counted::Ranks;
 using counted::Tensors;
 using ::testing::HasSubstr;
 using testing::runtime_counts;
-using testing::RuntimeCounts;
-
-/// What all ranks together did.
-struct Counts {
-  int64_t meetings = 0, waits = 0, allocations = 0, frees = 0, copies = 0, events = 0, queries = 0;
-  double host_us = 0;  // of this rank's thread
-};
-
-/// Of this thread.
-double cpu_us() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
-}
-
-class Ranks {
- public:
-  /// `checked`: under TANGRAM_SANITY_CHECK.
-  explicit Ranks(int size, bool checked = false) : size_(size), before_(Env::get()), barrier_(size) {
-    testing::set_devices(size);
-    Env env = before_;
-    env.sanity_check = checked;
-    Env::set(env);
-  }
-  ~Ranks() {
-    testing::set_devices(1);
-    Env::set(before_);
-  }
-
-  struct Rank {
-    CountingControl& control;
-    DeviceCommunicator& communicator;
-    const AttnBackend& backend;
-    std::function<Counts(const std::function<void()>&)> count;
-  };
-  void run(const std::function<void(Rank&)>& body, double timeout_s = 20) {
-    run_local_ranks(
-        size_,
-        [&](Communicator& plain) {
-          CountingControl control(plain);
-          cudaSetDevice(control.rank());
-          const auto communicator = make_device_communicator(control, {.timeout_s = timeout_s});
-          const Sm90Backend backend;
-          Rank rank{control, *communicator, backend,
-                    [&](const std::function<void()>& call) { return count(control, call); }};
-          body(rank);
-          control.barrier("end");
-        },
-        timeout_s);
-  }
-
- private:
-  Counts count(CountingControl& control, const std::function<void()>& call) {
-    barrier_.arrive_and_wait();
-    const RuntimeCounts before = runtime_counts();
-    const int64_t meetings = control.meetings();
-    barrier_.arrive_and_wait();
-    const double start = cpu_us();
-    call();
-    const double end = cpu_us();
-    barrier_.arrive_and_wait();
-    const RuntimeCounts now = runtime_counts();
-    barrier_.arrive_and_wait();
-    return {control.meetings() - meetings,
-            now.waits - before.waits,
-            now.allocations + now.host_allocations - before.allocations - before.host_allocations,
-            now.frees - before.frees,
-            now.copies - before.copies,
-            now.events - before.events,
-            now.device_queries - before.device_queries,
-            end - start};
-  }
-
-  const int size_;
-  const Env before_;
-  std::barrier<> barrier_;
-};
 
 Counts count_key(Ranks::Rank& rank, const std::shared_ptr<const Plan>& plan, std::optional<DistAttention>& key) {
   return rank.count([&] {
@@ -393,27 +313,34 @@ TEST(NewKeys, ARankThatDoesNotComeIsNamedWhereMemoryMustGrow) {
       1);
 }
 
-// `TANGRAM_PRINT_COUNTS=RANKS,ROWS,DOCUMENTS` prints what keys take.
+// `TANGRAM_PRINT_COUNTS=RANKS,ROWS,DOCUMENTS[,KEYS]` prints what keys take, and the medians of what they take the host.
 TEST(NewKeys, PrintCounts) {
   const char* const wanted = std::getenv("TANGRAM_PRINT_COUNTS");
-  int size = 0, rows = 0, documents = 0;
-  if (wanted == nullptr || std::sscanf(wanted, "%d,%d,%d", &size, &rows, &documents) != 3) GTEST_SKIP();
+  int size = 0, rows = 0, documents = 0, keys = 11;
+  if (wanted == nullptr || std::sscanf(wanted, "%d,%d,%d,%d", &size, &rows, &documents, &keys) < 3) GTEST_SKIP();
   Ranks(size).run([&](Ranks::Rank& rank) {
+    std::map<std::string, std::vector<double>> host_us;
     const auto print = [&](const char* what, const Counts& counts) {
       if (rank.control.rank() != 0) return;
+      host_us[what].push_back(counts.host_us);
       std::printf("%-9s meetings %lld waits %lld allocations %lld frees %lld copies %lld events %lld: %.0f us\n", what,
                   static_cast<long long>(counts.meetings), static_cast<long long>(counts.waits),
                   static_cast<long long>(counts.allocations), static_cast<long long>(counts.frees),
                   static_cast<long long>(counts.copies), static_cast<long long>(counts.events), counts.host_us);
     };
-    for (unsigned seed = 1; seed < 12; ++seed) {
-      const auto plan = counted::make_pack_plan(seed, size, rows, documents);
+    for (int seed = 1; seed <= keys; ++seed) {
+      const auto plan = counted::make_pack_plan(static_cast<unsigned>(seed), size, rows, documents);
       std::optional<DistAttention> key;
       print("key", rank.count([&] { key.emplace(plan, rank.communicator, rank.backend); }));
       Tensors tensors(*key);
       print("forward", rank.count([&] { key->forward(tensors.forward()); }));
       print("backward", rank.count([&] { key->backward(tensors.backward()); }));
       print("end", rank.count([&] { key.reset(); }));
+    }
+    for (auto& [what, times] : host_us) {
+      std::sort(times.begin(), times.end());
+      std::printf("median %s: %.1f us, fastest tenth %.1f\n", what.c_str(), times[times.size() / 2],
+                  times[times.size() / 10]);
     }
   });
 }

@@ -16,8 +16,10 @@ namespace tangram::sm90 {
 /// `function` and name the view `name`.
 inline void check_view(const char* function, const char* name, const ConstTensorView& view, int64_t rows, int heads,
                        int dim) {
-  require(view.rows == rows && view.heads == heads && view.dim == dim, "{}: {} must have shape [{}, {}, {}] (got {})",
-          function, name, rows, heads, dim, shape_text(view));
+  const bool fits = view.rows == rows && view.heads == heads && view.dim == dim;
+  if (!fits) {
+    require(fits, "{}: {} must have shape [{}, {}, {}] (got {})", function, name, rows, heads, dim, shape_text(view));
+  }
   const auto element = static_cast<int64_t>(size_of(view.dtype));
   require(reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && (rows == 0 || view.data != nullptr),
           "{}: {} must not be null and be aligned to 16 bytes (got {})", function, name, view.data);

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The lists that a MaskBuffer has on a GPU are those of one thread, where two make them: over a runtime in host memory.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/sm90_backend.hpp"
+#include "schedule/tile_list.hpp"
+#include "schedule/work_list.hpp"
+#include "tangram/mask_builders.hpp"
+
+namespace tangram {
+namespace {
+
+template <class T>
+bool are_same(const T* device, const std::vector<T>& expected) {
+  return std::memcmp(device, expected.data(), expected.size() * sizeof(T)) == 0;
+}
+
+Mask make_documents(unsigned seed, int64_t rows, int documents) {
+  std::mt19937 rng(seed);
+  std::vector<int64_t> ends = {0, rows};
+  for (int i = 1; i < documents; ++i) ends.push_back(static_cast<int64_t>(rng() % static_cast<unsigned>(rows)));
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return varlen_mask(ends, true);
+}
+
+TEST(MaskBufferLists, AreThoseOfOneThread) {
+  const Sm90Backend backend;
+  for (const int64_t rows : {int64_t{1024}, int64_t{16384}}) {  // the longer one's are made by two
+    const AttnShape shape{rows, rows, 16, 2, 128, 128, DType::kBFloat16};
+    const std::unique_ptr<PreparedMask> buffer = backend.make_buffer(shape, {.documents = 64});
+    for (unsigned seed = 1; seed <= 20; ++seed) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows, seed " << seed);
+      const Mask mask = make_documents(seed, rows, 40);
+      backend.set_mask(*buffer, mask.slices(), mask.seqlen_k(), nullptr);
+      sm90::ForwardParams forward{};
+      sm90::backward::Params backward{};
+      sm90::backward::EdgeParams edge{};
+      const sm90::ListBuffer& lists = *sm90::as_sm90(*buffer).buffer;
+      lists.fill(forward);
+      lists.fill(backward, edge, nullptr);
+      const TileList tiles = schedule::build_tile_list(mask.slices(), rows, rows, *backend.tile_shape(shape));
+      const TileList transposed =
+          schedule::transposed_tile_list(mask.slices(), rows, rows, *backend.backward_tile_shape(shape));
+      const schedule::WorkList work = schedule::make_work_list(
+          transposed, mask.slices(), shape, sm90::gpu_of_current_device(), {}, {.calls = BackwardCalls::kDefault});
+      EXPECT_TRUE(are_same(forward.items, tiles.items));
+      EXPECT_TRUE(are_same(backward.items, work.items));
+      for (size_t i = 0; i < tiles.runs.size(); ++i) {
+        TileRun run = forward.runs[i];
+        // A buffer counts intervals from its begin.
+        if (tiles.runs[i].interval_begin >= 0) run.interval_begin = tiles.runs[i].interval_begin;
+        ASSERT_EQ(std::memcmp(&run, &tiles.runs[i], sizeof(run)), 0) << i;
+      }
+    }
+  }
+}
+
+// Of keys behind the last one of a mask a buffer for more keys stored zeros.
+TEST(MaskBufferLists, OfKeysThatAMaskHasNotThereAreNoItems) {
+  const Sm90Backend backend;
+  const AttnShape shape{1024, 4096, 16, 2, 128, 128, DType::kBFloat16};
+  const std::unique_ptr<PreparedMask> buffer = backend.make_buffer(shape, {.documents = 64});
+  const Mask mask = make_documents(3, 1024, 10);
+  for (const int64_t num_keys : {int64_t{1024}, shape.seqlen_k}) {
+    backend.set_mask(*buffer, mask.slices(), num_keys, nullptr);
+    sm90::backward::Params backward{};
+    sm90::backward::EdgeParams edge{};
+    sm90::as_sm90(*buffer).buffer->fill(backward, edge, nullptr);
+    int64_t last_row = 0;
+    for (int32_t i = 0; i < backward.facts->num_items; ++i) {
+      last_row = std::max<int64_t>(last_row, backward.items[i].row_begin);
+    }
+    EXPECT_LT(last_row, num_keys);
+    EXPECT_GE(last_row, num_keys - backend.backward_tile_shape(shape)->block_m);
+  }
+}
+
+}  // namespace
+}  // namespace tangram

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// NOTE [lists ahead] of program_attention.hpp, over a runtime in host memory.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "runtime/device/counted_ranks.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram {
+namespace {
+
+using counted::Ranks;
+using counted::Tensors;
+using ::testing::HasSubstr;
+
+/// The Hopper backend; calls `before_backward` before it makes the lists of a backward pass.
+class ToldBackend final : public AttnBackend {
+ public:
+  explicit ToldBackend(std::function<void()> before_backward) : before_backward_(std::move(before_backward)) {}
+
+  std::string_view name() const override { return of_.name(); }
+  MemoryKind memory() const override { return of_.memory(); }
+  std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return of_.tile_shape(shape); }
+  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
+                                        const TileList* tiles) const override {
+    return of_.prepare(slices, shape, tiles);
+  }
+  bool can_wait_for_keys() const override { return true; }
+  void prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const override {
+    of_.prepare_arrivals(mask, arrivals);
+  }
+  std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override {
+    return of_.backward_tile_shape(shape);
+  }
+  void prepare_backward(PreparedMask& mask, const TileList& tiles, BackwardCalls calls) const override {
+    before_backward_();
+    of_.prepare_backward(mask, tiles, calls);
+  }
+  int64_t forward_workspace_bytes(const PreparedMask& mask) const override { return of_.forward_workspace_bytes(mask); }
+  int64_t backward_workspace_bytes(const PreparedMask& mask) const override {
+    return of_.backward_workspace_bytes(mask);
+  }
+  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
+    of_.forward(mask, args, stream);
+  }
+  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
+    of_.backward(mask, args, stream);
+  }
+
+ private:
+  const Sm90Backend of_;
+  const std::function<void()> before_backward_;
+};
+
+TEST(ListsAhead, NoForwardPassWaitsForThoseOfTheBackwardPass) {
+  Ranks(2).run([](Ranks::Rank& rank) {
+    std::atomic<bool> is_forward_done = false, waited_in_vain = false;
+    const ToldBackend backend([&] {
+      const auto begin = std::chrono::steady_clock::now();
+      while (!is_forward_done && !waited_in_vain) {
+        waited_in_vain = std::chrono::steady_clock::now() - begin > std::chrono::seconds(5);
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    });
+    DistAttention key(counted::make_pack_plan(1, 2, 4096, 4), rank.communicator, backend);
+    Tensors forward(key, false);
+    key.forward(forward.forward());
+    is_forward_done = true;
+    Tensors both(key);
+    key.backward(both.backward());
+    EXPECT_FALSE(waited_in_vain);
+  });
+}
+
+TEST(ListsAhead, AKeyMayEndWithoutItsBackwardPass) {
+  Ranks(2).run([](Ranks::Rank& rank) {
+    std::atomic<int> num_begun = 0;
+    const ToldBackend backend([&] { ++num_begun; });
+    for (unsigned seed = 1; seed <= 20; ++seed) {
+      DistAttention key(counted::make_pack_plan(seed, 2, 4096, 4), rank.communicator, backend);
+      Tensors forward(key, false);
+      key.forward(forward.forward());
+    }
+    EXPECT_LE(num_begun, 20);
+  });
+}
+
+// Peers may have begun the pass, and would wait for this rank.
+TEST(ListsAhead, WhereTheyFailTheBackwardPassFailsOnAllRanks) {
+  Ranks(2).run([](Ranks::Rank& rank) {
+    const bool fails = rank.control.rank() == 0;
+    const ToldBackend backend([fails] {
+      if (fails) throw NotAvailable("no memory for lists");
+    });
+    DistAttention key(counted::make_pack_plan(1, 2, 4096, 4), rank.communicator, backend);
+    Tensors forward(key, false);
+    key.forward(forward.forward());
+    rank.control.barrier("forward passes");
+    std::string text = "no error";
+    try {
+      Tensors both(key);
+      for (int i = 0; i < 5000; ++i) {
+        rank.communicator.check();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    EXPECT_THAT(text, HasSubstr("no memory for lists"));
+  });
+}
+
+}  // namespace
+}  // namespace tangram
