@@ -67,6 +67,18 @@ std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches) {
   return joined_ranges(std::move(rows));
 }
 
+/// What a rank's lists take of MaskCapacity::slices, whose room is for slices of up to kSliceRows rows and keys beside
+/// two runs a tile: a longer slice has a run in every tile that it crosses, so that it counts as several.
+int64_t slices_for(const RankPlan& rank, int64_t q_rows) {
+  constexpr int64_t kSliceRows = 128;
+  int64_t of_queries = -(2 * (q_rows / kSliceRows)), of_keys = -(2 * (rank.kv_rows / kSliceRows));
+  for (const AttnSlice& slice : rank.slices) {
+    of_queries += (slice.q_range.size() + kSliceRows - 1) / kSliceRows;
+    of_keys += (slice.k_range.size() + kSliceRows - 1) / kSliceRows;
+  }
+  return std::max({std::ssize(rank.slices), of_queries, of_keys});
+}
+
 void set_places(std::span<uint32_t> places, const Range& rows, uint32_t first) {
   TANGRAM_ASSERT(rows.begin >= 0 && rows.end <= std::ssize(places));
   std::iota(places.begin() + rows.begin, places.begin() + rows.end, first);
@@ -90,7 +102,7 @@ DistMaskCapacity capacity_for(const Plan& plan) {
     }
     needed.kv_rows = std::max(needed.kv_rows, of.kv_rows);
     needed.stretches = std::max(needed.stretches, own_pieces);
-    needed.documents = std::max(needed.documents, static_cast<int64_t>(of.slices.size()));
+    needed.documents = std::max(needed.documents, slices_for(of, plan.q_dispatch.rows_per_rank()));
   }
   needed.sent_rows = *std::max_element(sent.begin(), sent.end());
   needed.stretches = std::max(needed.stretches, *std::max_element(pieces.begin(), pieces.end()));

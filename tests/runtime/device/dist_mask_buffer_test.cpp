@@ -28,6 +28,7 @@
 #include "runtime/mask_families.hpp"
 #include "support/sample.hpp"
 #include "tangram/error.hpp"
+#include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
@@ -318,6 +319,35 @@ TEST(DistMaskBuffer, PlansThatDoNotFitAreRefusedOnEveryRankAndChangeNothing) {
       if (control.rank() == 0) testing::expect_close(results, expected, kTolerance);
     });
   }
+}
+
+/// Ranks set the plan from which their room was worked out.
+void expect_room(const Mask& mask, int size, bool deterministic) {
+  DistAttnConfig config;
+  config.cp_size = size;
+  config.heads = counted::kHeads;
+  const auto plan = std::make_shared<const Plan>(make_plan(mask, config));
+  DistMaskCapacity capacity = capacity_for(*plan);
+  capacity.deterministic = deterministic;
+  const Sm90Backend backend;
+  std::mutex mutex;
+  HostRanks(size).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plan, capacity, communicator, backend);
+    const std::string error = error_of([&] { buffer.set(plan, kStream); });
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(error, "no error") << "rank " << control.rank() << " of " << size;
+  });
+}
+
+// A slice that crosses many tiles has a run in each.
+TEST(DistMaskBuffer, AWindowAcrossRanksFitsTheRoomThatIsMadeForIt) {
+  expect_room(sliding_window_mask(16384, Window{4096, 4096}), 8, false);
+}
+
+// Runs of a window meet others that end and begin at every query tile.
+TEST(DistMaskBuffer, DeterministicCallsOfAWindowFitTheRoomThatIsMadeForThem) {
+  expect_room(sliding_window_mask(16384, Window{4096, 0}), 1, true);
+  expect_room(sliding_window_mask(32768, Window{4096, 4096}), 2, true);
 }
 
 TEST(DistMaskBuffer, RanksThatDifferAreToldSo) {
