@@ -154,14 +154,15 @@ class DistMaskBuffer:
         """The one that is set."""
         plans = [self._plan_of("DistMaskBuffer", key) for key in known]
         most = [max(sizes) for sizes in zip(*(dist_mask_capacity(plan) for plan in plans), strict=True)]
-        kv_rows, sent_rows, stretches, slices = (ceil(size * (1 + spare)) for size in most)
-        self.capacity = {"kv_rows": kv_rows, "sent_rows": sent_rows, "stretches": stretches, "slices": slices}
-        """What there is room for, on each rank: rows that it sees, rows that it sends, pieces of rows, slices."""
+        names = ("kv_rows", "sent_rows", "stretches", "documents", "slices")
+        self.capacity = {name: ceil(size * (1 + spare)) for name, size in zip(names, most, strict=True)}
+        """What there is room for, on each rank: rows that it sees, rows that it sends, pieces of rows, documents, and
+        slices, of which long ones count as several."""
         _cuda.require_no_capture("a buffer", "DistMaskBuffer")
         with Named("DistMaskBuffer"):
             self._core = _core.DistMaskBuffer(
                 plans[0],
-                (kv_rows, sent_rows, stretches, slices),
+                tuple(self.capacity.values()),
                 self.deterministic,
                 self.with_gradients,
                 self.group.on_device(self.device),

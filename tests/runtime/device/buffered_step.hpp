@@ -31,6 +31,7 @@ inline DistMaskCapacity capacity_of(const Plans& plans) {
     most.sent_rows = std::max(most.sent_rows, needed.sent_rows);
     most.stretches = std::max(most.stretches, needed.stretches);
     most.documents = std::max(most.documents, needed.documents);
+    most.slices = std::max(most.slices, needed.slices);
   }
   return most;
 }

@@ -292,16 +292,16 @@ TEST(DistMaskBuffer, PlansThatDoNotFitAreRefusedOnEveryRankAndChangeNothing) {
     int64_t& field = name == std::string("kv_rows")     ? capacity.kv_rows
                      : name == std::string("sent_rows") ? capacity.sent_rows
                      : name == std::string("stretches") ? capacity.stretches
-                                                        : capacity.documents;
+                                                        : capacity.slices;
     const DistMaskCapacity first = capacity_for(*plans[0]);
     const int64_t least = name == std::string("kv_rows")     ? needed.kv_rows
                           : name == std::string("sent_rows") ? needed.sent_rows
                           : name == std::string("stretches") ? needed.stretches
-                                                             : needed.documents;
+                                                             : needed.slices;
     field = least - 1;
     HostRanks(2).run([&](CountingControl& control, DeviceCommunicator& communicator) {
       if (capacity_for(*plans[0]).kv_rows > capacity.kv_rows || first.sent_rows > capacity.sent_rows ||
-          first.stretches > capacity.stretches || first.documents > capacity.documents) {
+          first.stretches > capacity.stretches || first.slices > capacity.slices) {
         return;  // the first pack wants as much
       }
       DistMaskBuffer buffer(*plans[0], capacity, communicator, backend);
@@ -340,8 +340,9 @@ void expect_room(const Mask& mask, int size, bool deterministic) {
 }
 
 // A slice that crosses many tiles has a run in each.
-TEST(DistMaskBuffer, AWindowAcrossRanksFitsTheRoomThatIsMadeForIt) {
+TEST(DistMaskBuffer, LongSlicesFitTheRoomThatIsMadeForThem) {
   expect_room(sliding_window_mask(16384, Window{4096, 4096}), 8, false);
+  expect_room(block_causal_mask(32768, 2048), 2, false);
 }
 
 // Runs of a window meet others that end and begin at every query tile.
