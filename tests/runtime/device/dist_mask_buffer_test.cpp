@@ -136,6 +136,48 @@ TEST(DistMaskBuffer, MasksOfAllKindsThroughOneCapture) {
   expect_replays({options, 3, plans});
 }
 
+// Nothing but credits keeps a rank from writing the rows of its next pass over those that a peer still reads.
+TEST(DistMaskBuffer, ForwardPassesInARowWaitUntilPeersHaveReadTheirRows) {
+  constexpr size_t kLayers = 12;
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans plans = packs(1, 2, 240, options.heads);
+  std::vector<StepInputs> inputs;
+  for (uint32_t seed = 1; seed <= kLayers; ++seed)
+    inputs.push_back(testing::make_inputs(plans[0]->mask, options, seed));
+  const BufferBackend backend;
+  const HostRanks ranks(2);
+  testing::set_executor([](const KernelCall& call) {
+    Recording::put(testing::host_kernel(call));
+    int device = 0;
+    cudaGetDevice(&device);  // the rank: the second one begins to read late
+    const bool has_waited = call.name.find("wait_flags") != std::string_view::npos;
+    if (device == 1 && has_waited) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  });
+  ranks.run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans[0], capacity_of(plans), communicator, backend);
+    buffer.set(plans[0], kStream);
+    std::vector<RankStep> layers;
+    for (const StepInputs& in : inputs) {
+      layers.emplace_back(*plans[0], options, buffer).load(*plans[0], control.rank(), in);
+    }
+    const Recording called(false);
+    for (RankStep& layer : layers) layer.forward(buffer, false);
+    communicator.check();
+    for (size_t i = 0; i < kLayers; ++i) {
+      const StepResults results = layers[i].results(*plans[0], control);
+      if (control.rank() != 0) continue;
+      const StepResults expected = testing::single_step(plans[0]->mask, options, inputs[i], testing::DenseBackend());
+      for (int64_t row = 0; row < expected.out.rows(); ++row) {
+        const float *const out = results.out.data<float>() + row * 2 * options.heads.head_dim_v,
+                           *const want = expected.out.data<float>() + row * 2 * options.heads.head_dim_v;
+        for (int x = 0; x < 2 * options.heads.head_dim_v; ++x)
+          ASSERT_NEAR(out[x], want[x], kTolerance) << "layer " << i;
+      }
+    }
+  });
+}
+
 /// As another way of running plans does it, which shares neither tables nor transfers: bit for bit.
 TEST(DistMaskBuffer, GradientsThatTravelInSixteenBits) {
   StepOptions options;
