@@ -27,8 +27,9 @@ struct DistMaskCapacity {
   friend bool operator==(const DistMaskCapacity&, const DistMaskCapacity&) = default;
 };
 
-/// What a plan that moves K/V alone takes, the most of any rank; of all slices as if each began a document. The largest
-/// of some plans, and somewhat more, is what others of their kind take.
+/// What a plan that moves K/V alone takes, the most of any rank; of documents as if each slice began one, and of slices
+/// as if long ones were several. The largest of some plans, and somewhat more, is what others of their kind take.
+/// Deterministic calls of windows beyond 16K keys take more slices than it says.
 DistMaskCapacity capacity_for(const Plan& plan);
 
 /// One rank's part in distributed attention by one plan after the other, over the GPUs of one host. set() makes the

@@ -23,15 +23,27 @@ from .errors import InvalidArgument
 _buffers: WeakSet[DistMaskBuffer] = WeakSet()
 
 
-class PlanOfBuffer:
-    """What a call attends by while one key is set: the backward pass must find the key of its forward pass."""
+class _Count:
+    """Of keys that were set."""
 
-    __slots__ = ("_buffer", "_core", "_number")
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class PlanOfBuffer:
+    """What a call attends by while one key is set: the backward pass must find the key of its forward pass.
+
+    It knows the executor, not the buffer that holds it: a circle would keep GPU memory until garbage is collected.
+    """
+
+    __slots__ = ("_core", "_keys", "_number")
     latest_kept = 0
     """Nothing is kept from pass to pass."""
 
-    def __init__(self, buffer: DistMaskBuffer, core: _core.DistMaskBuffer, number: int) -> None:
-        self._buffer, self._core, self._number = buffer, core, number
+    def __init__(self, core: _core.DistMaskBuffer, keys: _Count) -> None:
+        self._core, self._keys, self._number = core, keys, keys.value
 
     @property
     def forward_workspace_bytes(self) -> int:
@@ -59,10 +71,10 @@ class PlanOfBuffer:
         self._core.forward(q, k, v, out, lse, peaks, sink, layout, options, stream, place)
 
     def backward(self, *arguments: Any) -> None:
-        if self._buffer.num_keys != self._number:
+        if self._keys.value != self._number:
             raise InvalidArgument(
                 "calc_attn: the backward pass must come before the DistMaskBuffer's next key is set (got the gradient "
-                f"of key {self._number}, with key {self._buffer.num_keys} set)"
+                f"of key {self._number}, with key {self._keys.value} set)"
             )
         *tensors, sink, layout, _, dsink_reduce, options, stream, place = arguments
         backward: Any = self._core.backward
@@ -137,20 +149,20 @@ class DistMaskBuffer:
         self.deterministic = _settings.chosen.deterministic if deterministic is None else bool(deterministic)
         self.with_gradients = bool(with_gradients)
         self.device = _this_gpu() if device is None else device
-        self.num_keys = 0
-        """Keys set so far."""
+        self._count = _Count()
         self.key: DistAttnRuntimeKey | None = None
         """The one that is set."""
         plans = [self._plan_of("DistMaskBuffer", key) for key in known]
         most = [max(sizes) for sizes in zip(*(dist_mask_capacity(plan) for plan in plans), strict=True)]
-        kv_rows, sent_rows, stretches, slices = (ceil(size * (1 + spare)) for size in most)
-        self.capacity = {"kv_rows": kv_rows, "sent_rows": sent_rows, "stretches": stretches, "slices": slices}
-        """What there is room for, on each rank: rows that it sees, rows that it sends, pieces of rows, slices."""
+        names = ("kv_rows", "sent_rows", "stretches", "documents", "slices")
+        self.capacity = {name: ceil(size * (1 + spare)) for name, size in zip(names, most, strict=True)}
+        """What there is room for, on each rank: rows that it sees, rows that it sends, pieces of rows, documents, and
+        slices, of which long ones count as several."""
         _cuda.require_no_capture("a buffer", "DistMaskBuffer")
         with Named("DistMaskBuffer"):
             self._core = _core.DistMaskBuffer(
                 plans[0],
-                (kv_rows, sent_rows, stretches, slices),
+                tuple(self.capacity.values()),
                 self.deterministic,
                 self.with_gradients,
                 self.group.on_device(self.device),
@@ -179,11 +191,16 @@ class DistMaskBuffer:
                 rank, here or in a later call, where ranks set different keys: the group is broken then.
         """
         plan = self._plan_of("DistMaskBuffer.set", key)
+        if _cuda.is_capturing():  # asked here, since what the executor refuses is told to the peers
+            raise InvalidArgument(
+                "DistMaskBuffer.set: the stream must not be being captured, keys are set between replays (got one that "
+                "is)"
+            )
         with Named("DistMaskBuffer.set"):
             self._core.set(plan, _current_stream(self.device))
-        self.num_keys += 1
+        self._count.value += 1
         self.key = key
-        self._now = PlanOfBuffer(self, self._core, self.num_keys)
+        self._now = PlanOfBuffer(self._core, self._count)
 
     def of_call(self, q: torch.Tensor, v: torch.Tensor, deterministic: bool) -> PlanOfBuffer:
         """What calc_attn calls; refuses what the buffer is not made for."""
@@ -200,6 +217,11 @@ class DistMaskBuffer:
             )
         assert self._now is not None
         return self._now
+
+    @property
+    def num_keys(self) -> int:
+        """Keys set so far."""
+        return self._count.value
 
     @property
     def device_bytes(self) -> int:

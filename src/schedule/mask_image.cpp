@@ -16,9 +16,10 @@ namespace tangram::schedule {
 namespace {
 
 constexpr size_t kAlignment = 256;
-// What a list is given beside its tiles: see MaskCapacity::slices. A run of a window or a document has two or three
-// turn segments; the more runs meet at a query tile, the more.
-constexpr int64_t kRunsPerTile = 2, kSegmentsPerRun = 8;
+// What a list is given beside its tiles: see MaskCapacity::slices. A run of a document has two or three turn segments,
+// the more, the more runs meet at a query tile. One of a window of w keys has w / 128, and with as many to the right
+// twice that, since runs end or begin at every query tile: tiles have room for windows of 16K keys.
+constexpr int64_t kRunsPerTile = 2, kSegmentsPerRun = 8, kSegmentsPerTile = 112;
 
 int64_t tiles_of(int64_t rows, int block) { return (rows + block - 1) / block; }
 
@@ -91,7 +92,9 @@ ImageLayout::ImageLayout(const AttnShape& shape, const TileShape& forward, const
     num_key_tiles_ = shape.seqlen_k == 0 ? 0 : tiles_of(shape.seqlen_k, backward.block_m) + capacity_.documents;
     num_backward_items_ = num_key_tiles_ * shape.num_heads_q;  // an item a head at most
     num_backward_runs_ = kRunsPerTile * num_key_tiles_ + runs_of_slice(backward.block_m) * capacity_.slices;
-    if (capacity_.deterministic) num_turn_segments_ = kSegmentsPerRun * num_backward_runs_;
+    if (capacity_.deterministic) {
+      num_turn_segments_ = kSegmentsPerRun * num_backward_runs_ + kSegmentsPerTile * num_key_tiles_;
+    }
   }
   Offsets at;
   at.take<BackwardFacts>(1);

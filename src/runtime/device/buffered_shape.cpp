@@ -42,7 +42,7 @@ std::string misfit(const Plan& plan, const BufferShape& shape, const DistMaskCap
       {"kv_rows", needed.kv_rows, capacity.kv_rows},
       {"sent_rows", needed.sent_rows, capacity.sent_rows},
       {"stretches", needed.stretches, capacity.stretches},
-      {"slices", needed.documents, slices},
+      {"slices", needed.slices, slices},
   }};
   for (const auto& [name, need, room] : sizes) {
     if (need <= room) continue;

@@ -67,6 +67,20 @@ std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches) {
   return joined_ranges(std::move(rows));
 }
 
+/// What a rank's lists take of MaskCapacity::slices. A slice has a run in every tile that it crosses, and lists have
+/// room for two runs a tile and, for each of these slices, those of 128 rows and three more; a key tile has 128 rows.
+int64_t slices_for(const RankPlan& rank, int64_t q_rows) {
+  constexpr int64_t kRows = 128;
+  const auto tiles_of = [](const Range& rows) { return (rows.size() + kRows - 1) / kRows; };
+  const int64_t num_slices = std::ssize(rank.slices);
+  int64_t queries = -(2 * (q_rows / kRows)), keys = num_slices - 2 * (rank.kv_rows / kRows);
+  for (const AttnSlice& slice : rank.slices) {
+    queries += tiles_of(slice.q_range);
+    keys += tiles_of(slice.k_range);
+  }
+  return std::max({num_slices, queries, (keys + 3) / 4});
+}
+
 void set_places(std::span<uint32_t> places, const Range& rows, uint32_t first) {
   TANGRAM_ASSERT(rows.begin >= 0 && rows.end <= std::ssize(places));
   std::iota(places.begin() + rows.begin, places.begin() + rows.end, first);
@@ -90,7 +104,8 @@ DistMaskCapacity capacity_for(const Plan& plan) {
     }
     needed.kv_rows = std::max(needed.kv_rows, of.kv_rows);
     needed.stretches = std::max(needed.stretches, own_pieces);
-    needed.documents = std::max(needed.documents, static_cast<int64_t>(of.slices.size()));
+    needed.documents = std::max(needed.documents, std::ssize(of.slices));
+    needed.slices = std::max(needed.slices, slices_for(of, plan.q_dispatch.rows_per_rank()));
   }
   needed.sent_rows = *std::max_element(sent.begin(), sent.end());
   needed.stretches = std::max(needed.stretches, *std::max_element(pieces.begin(), pieces.end()));

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from unittest.mock import patch
 
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import tangram
-from ranks.as_device import FakeAttention, as_device
+from ranks.as_device import FakeAttention, FakeBuffer, as_device
 from ranks.compiled_checks import check_compiled, check_compiled_steps
 from ranks.row_checks import check_rows, check_rows_of_any_kind
 from ranks.step_checks import (
@@ -122,6 +123,18 @@ def check_mask_buffer(group):
     refuses("keys must be one at least", lambda: tangram.DistMaskBuffer([]))
     refuses("spare must not be negative", lambda: tangram.DistMaskBuffer(keys, spare=-1))
     assert buffer.key is keys[0]
+
+    with patch.object(_cuda, "is_capturing", lambda: True), patch.object(FakeBuffer, "set", None):
+        refuses("must not be being captured", lambda: buffer.set(keys[1]))
+    assert buffer.key is keys[0] and buffer.num_keys == 4
+
+    dropped = weakref.ref(buffer)
+    gc.disable()
+    try:
+        buffer = row = out = None
+        assert dropped() is None, "memory of a buffer that nobody has waits for the garbage collector"
+    finally:
+        gc.enable()
 
 
 def check_as_device(group):

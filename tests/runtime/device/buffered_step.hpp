@@ -31,6 +31,7 @@ inline DistMaskCapacity capacity_of(const Plans& plans) {
     most.sent_rows = std::max(most.sent_rows, needed.sent_rows);
     most.stretches = std::max(most.stretches, needed.stretches);
     most.documents = std::max(most.documents, needed.documents);
+    most.slices = std::max(most.slices, needed.slices);
   }
   return most;
 }
@@ -97,12 +98,17 @@ class RankStep {
       t->fill(std::nanf(""));
     }
   }
-  void call(DistMaskBuffer& buffer) {
+  /// `max_logits`: over all ranks, which meet for it.
+  DistForwardArgs forward(DistMaskBuffer& buffer, bool max_logits = true) {
     DistForwardArgs forward{q_, k_, v_, results_.out, results_.lse.data<float>()};
-    forward.max_logits = results_.max_logits.data();
+    if (max_logits) forward.max_logits = results_.max_logits.data();
     forward.sink = {sink_.data(), options_.seqlen_sink, options_.sink_layout};
     forward.workspace = workspace(buffer);
     buffer.forward(forward, kStream);
+    return forward;
+  }
+  void call(DistMaskBuffer& buffer) {
+    const DistForwardArgs forward = this->forward(buffer);
     DistBackwardArgs backward{q_,    k_,          v_,          results_.out, results_.lse.data<float>(),
                               dout_, results_.dq, results_.dk, results_.dv};
     backward.dsink = options_.seqlen_sink > 0 ? results_.dsink.data() : nullptr;

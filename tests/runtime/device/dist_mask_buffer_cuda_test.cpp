@@ -79,6 +79,7 @@ TEST(DistMaskBufferOnGpus, OneGraphReplaysWithManyPlansAsCallsAndAsASingleRank) 
     capacity.sent_rows = std::max(capacity.sent_rows, needed.sent_rows);
     capacity.stretches = std::max(capacity.stretches, needed.stretches);
     capacity.documents = std::max(capacity.documents, needed.documents);
+    capacity.slices = std::max(capacity.slices, needed.slices);
   }
   const StepInputs inputs = testing::make_inputs(plans[0]->mask, options);
   const auto make = testing::over(DeviceTransport::kCopyEngine);

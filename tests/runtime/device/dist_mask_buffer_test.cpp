@@ -28,6 +28,7 @@
 #include "runtime/mask_families.hpp"
 #include "support/sample.hpp"
 #include "tangram/error.hpp"
+#include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
@@ -133,6 +134,48 @@ TEST(DistMaskBuffer, MasksOfAllKindsThroughOneCapture) {
   }
   ASSERT_GT(plans.size(), 5u);
   expect_replays({options, 3, plans});
+}
+
+// Nothing but credits keeps a rank from writing the rows of its next pass over those that a peer still reads.
+TEST(DistMaskBuffer, ForwardPassesInARowWaitUntilPeersHaveReadTheirRows) {
+  constexpr size_t kLayers = 12;
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans plans = packs(1, 2, 240, options.heads);
+  std::vector<StepInputs> inputs;
+  for (uint32_t seed = 1; seed <= kLayers; ++seed)
+    inputs.push_back(testing::make_inputs(plans[0]->mask, options, seed));
+  const BufferBackend backend;
+  const HostRanks ranks(2);
+  testing::set_executor([](const KernelCall& call) {
+    Recording::put(testing::host_kernel(call));
+    int device = 0;
+    cudaGetDevice(&device);  // the rank: the second one begins to read late
+    const bool has_waited = call.name.find("wait_flags") != std::string_view::npos;
+    if (device == 1 && has_waited) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  });
+  ranks.run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plans[0], capacity_of(plans), communicator, backend);
+    buffer.set(plans[0], kStream);
+    std::vector<RankStep> layers;
+    for (const StepInputs& in : inputs) {
+      layers.emplace_back(*plans[0], options, buffer).load(*plans[0], control.rank(), in);
+    }
+    const Recording called(false);
+    for (RankStep& layer : layers) layer.forward(buffer, false);
+    communicator.check();
+    for (size_t i = 0; i < kLayers; ++i) {
+      const StepResults results = layers[i].results(*plans[0], control);
+      if (control.rank() != 0) continue;
+      const StepResults expected = testing::single_step(plans[0]->mask, options, inputs[i], testing::DenseBackend());
+      for (int64_t row = 0; row < expected.out.rows(); ++row) {
+        const float *const out = results.out.data<float>() + row * 2 * options.heads.head_dim_v,
+                           *const want = expected.out.data<float>() + row * 2 * options.heads.head_dim_v;
+        for (int x = 0; x < 2 * options.heads.head_dim_v; ++x)
+          ASSERT_NEAR(out[x], want[x], kTolerance) << "layer " << i;
+      }
+    }
+  });
 }
 
 /// As another way of running plans does it, which shares neither tables nor transfers: bit for bit.
@@ -291,16 +334,16 @@ TEST(DistMaskBuffer, PlansThatDoNotFitAreRefusedOnEveryRankAndChangeNothing) {
     int64_t& field = name == std::string("kv_rows")     ? capacity.kv_rows
                      : name == std::string("sent_rows") ? capacity.sent_rows
                      : name == std::string("stretches") ? capacity.stretches
-                                                        : capacity.documents;
+                                                        : capacity.slices;
     const DistMaskCapacity first = capacity_for(*plans[0]);
     const int64_t least = name == std::string("kv_rows")     ? needed.kv_rows
                           : name == std::string("sent_rows") ? needed.sent_rows
                           : name == std::string("stretches") ? needed.stretches
-                                                             : needed.documents;
+                                                             : needed.slices;
     field = least - 1;
     HostRanks(2).run([&](CountingControl& control, DeviceCommunicator& communicator) {
       if (capacity_for(*plans[0]).kv_rows > capacity.kv_rows || first.sent_rows > capacity.sent_rows ||
-          first.stretches > capacity.stretches || first.documents > capacity.documents) {
+          first.stretches > capacity.stretches || first.slices > capacity.slices) {
         return;  // the first pack wants as much
       }
       DistMaskBuffer buffer(*plans[0], capacity, communicator, backend);
@@ -318,6 +361,36 @@ TEST(DistMaskBuffer, PlansThatDoNotFitAreRefusedOnEveryRankAndChangeNothing) {
       if (control.rank() == 0) testing::expect_close(results, expected, kTolerance);
     });
   }
+}
+
+/// Ranks set the plan from which their room was worked out.
+void expect_room(const Mask& mask, int size, bool deterministic) {
+  DistAttnConfig config;
+  config.cp_size = size;
+  config.heads = counted::kHeads;
+  const auto plan = std::make_shared<const Plan>(make_plan(mask, config));
+  DistMaskCapacity capacity = capacity_for(*plan);
+  capacity.deterministic = deterministic;
+  const Sm90Backend backend;
+  std::mutex mutex;
+  HostRanks(size).run([&](CountingControl& control, DeviceCommunicator& communicator) {
+    DistMaskBuffer buffer(*plan, capacity, communicator, backend);
+    const std::string error = error_of([&] { buffer.set(plan, kStream); });
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(error, "no error") << "rank " << control.rank() << " of " << size;
+  });
+}
+
+// A slice that crosses many tiles has a run in each.
+TEST(DistMaskBuffer, LongSlicesFitTheRoomThatIsMadeForThem) {
+  expect_room(sliding_window_mask(16384, Window{4096, 4096}), 8, false);
+  expect_room(block_causal_mask(32768, 2048), 2, false);
+}
+
+// Runs of a window meet others that end and begin at every query tile.
+TEST(DistMaskBuffer, DeterministicCallsOfAWindowFitTheRoomThatIsMadeForThem) {
+  expect_room(sliding_window_mask(16384, Window{4096, 0}), 1, true);
+  expect_room(sliding_window_mask(32768, Window{4096, 4096}), 2, true);
 }
 
 TEST(DistMaskBuffer, RanksThatDifferAreToldSo) {
