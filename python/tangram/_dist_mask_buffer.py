@@ -232,10 +232,16 @@ class DistMaskBuffer:
         return f"DistMaskBuffer(rank={self.group.rank}, cp_size={self.group.size}, capacity={self.capacity})"
 
 
-def key_of_call(key: DistAttnRuntimeKey | DistMaskBuffer) -> tuple[DistAttnRuntimeKey, DistMaskBuffer | None]:
+def key_of_call(
+    key: DistAttnRuntimeKey | DistMaskBuffer, backend: str | None
+) -> tuple[DistAttnRuntimeKey, DistMaskBuffer | None]:
     """The key that a call is of, and the buffer in which it is set, if it was given one."""
     if not isinstance(key, DistMaskBuffer):
         return key, None
+    if backend is not None:
+        raise InvalidArgument(
+            f"calc_attn: backend must be None with a DistMaskBuffer, which is made for one (got {backend!r})"
+        )
     if key.key is None:
         raise InvalidArgument("calc_attn: DistMaskBuffer.set must come first (got a buffer without a key)")
     if torch.compiler.is_compiling():

@@ -278,7 +278,7 @@ def calc_attn(
         q `[rows, num_heads_q, head_dim]`, k, v `[rows, num_heads_kv, head_dim(_v)]`: this rank's rows.
         key: or a DistMaskBuffer, for CUDA graphs over keys that change; backward passes are deterministic as it is.
         sink: `[seqlen_sink, num_heads_q]` ("sh"), alike on every rank, or `[rows, seqlen_sink, num_heads_q]` ("ssh").
-        out_dtype, grad_dtype, backend: as of flex_flash_attn_func.
+        out_dtype, grad_dtype, backend: as of flex_flash_attn_func; with a DistMaskBuffer backend is its own.
         dsink_reduce: how the gradient of a sink that all ranks share is combined: none, sum or avg.
 
     Returns:
@@ -295,7 +295,7 @@ def calc_attn(
             others. Timeout, CommError: a peer is gone; over GPUs in a later call, see check_errors. NotAvailable: no
             backend for the device, or GPUs that do not reach each other.
     """
-    set_key, buffer = key_of_call(key)
+    set_key, buffer = key_of_call(key, backend)
     _check(q, k, v, sink, sink_layout, set_key)
     backend = backend or _settings.chosen.backend
     deterministic = deterministic or _settings.chosen.deterministic

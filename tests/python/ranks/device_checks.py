@@ -116,6 +116,7 @@ def check_mask_buffer(group):
     refuses("gradient of key 3, with key 4 set", lambda: out.sum().backward())
     refuses("deterministic calls need a DistMaskBuffer", lambda: tangram.calc_attn(*shards, buffer, deterministic=True))
     refuses("dtype, dim of v and GPU must be", lambda: tangram.calc_attn(*(x.bfloat16() for x in shards), buffer))
+    refuses("backend must be None", lambda: tangram.calc_attn(*shards, buffer, backend="reference"))
     many = key_of(*range(10, 190, 10))
     refuses("must fit the buffer", lambda: buffer.set(many))
     refuses("must move K/V alone", lambda: buffer.set(key_of(50, config=DistAttnConfig(strategy="ulysses"))))
