@@ -7,6 +7,8 @@
 #include <iterator>
 #include <utility>
 
+#include "core/range_sets.hpp"
+
 namespace tangram {
 
 std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const ProgramTarget& target) {
@@ -41,6 +43,12 @@ std::vector<KeyStretch> own_stretches(const RankPlan& rank, int self) {
     stretches.push_back(next);
   }
   return stretches;
+}
+
+std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches) {
+  std::vector<Range> rows;
+  for (const KeyStretch& stretch : stretches) rows.push_back({stretch.row, stretch.row + stretch.keys.size()});
+  return joined_ranges(std::move(rows));
 }
 
 std::vector<KeyStretch> worth_reading(const std::vector<KeyStretch>& own, int64_t border) {

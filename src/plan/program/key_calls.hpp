@@ -30,6 +30,9 @@ bool reads_shard(const Plan& plan);
 /// The rank's own rows in stretches as long as they get: rows of the K/V buffer that are neighbours in the shard too.
 std::vector<KeyStretch> own_stretches(const RankPlan& rank, int self);
 
+/// Which rows of the shard `stretches` are, joined.
+std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches);
+
 /// Those of `own` of which more than the borders would be spared.
 std::vector<KeyStretch> worth_reading(const std::vector<KeyStretch>& own, int64_t border);
 

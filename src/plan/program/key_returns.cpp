@@ -16,12 +16,6 @@ namespace tangram {
 
 namespace {
 
-std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches) {
-  std::vector<Range> rows;
-  for (const KeyStretch& stretch : stretches) rows.push_back({stretch.row, stretch.row + stretch.keys.size()});
-  return joined_ranges(std::move(rows));
-}
-
 /// The rows of the buffer that are the whole shard in order, where there are such.
 std::optional<Range> whole_shard(const std::vector<KeyStretch>& own, int64_t shard_rows) {
   if (own.size() != 1 || own.front().row != 0 || own.front().keys.size() != shard_rows) return std::nullopt;

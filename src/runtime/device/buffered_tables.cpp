@@ -61,12 +61,6 @@ std::vector<int64_t> return_begins(const Plan& plan, int rank) {
   return begins;
 }
 
-std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches) {
-  std::vector<Range> rows;
-  for (const KeyStretch& stretch : stretches) rows.push_back({stretch.row, stretch.row + stretch.keys.size()});
-  return joined_ranges(std::move(rows));
-}
-
 /// What a rank's lists take of MaskCapacity::slices. A slice has a run in every tile that it crosses, and lists have
 /// room for two runs a tile and, for each of these slices, those of 128 rows and three more; a key tile has 128 rows.
 int64_t slices_for(const RankPlan& rank, int64_t q_rows) {

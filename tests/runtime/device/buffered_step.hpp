@@ -21,6 +21,8 @@ namespace tangram::testing {
 
 using Plans = std::vector<std::shared_ptr<const Plan>>;
 inline void* const kStream = reinterpret_cast<void*>(uintptr_t{16});
+// Partial results are rounded to float32 once a rank, sums once per contribution.
+inline constexpr double kTolerance = 2e-6;
 
 /// The largest of all plans.
 inline DistMaskCapacity capacity_of(const Plans& plans) {
