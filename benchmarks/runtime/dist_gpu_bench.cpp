@@ -49,7 +49,7 @@ struct Options {
   std::vector<std::string> ways = {"none", "single:1", "single:4", "keep:1", "stages:1", "stages:2", "stages:4"};
   std::vector<std::string> modes = {"eager", "graph"};
   double share_of_blocks = 0.12;
-  std::string movement = "kv";
+  std::string dispatch = "auto";
   std::string reduce_dtype = "float32";
   std::string launch_order = "auto";
   int sm_margin = 0;
@@ -163,7 +163,8 @@ class Bench {
     config.strategy = way.strategy;
     config.overlap = {way.num_stages, way.num_stages, way.keeps_rows, parse_launch_order(options_.launch_order),
                       options_.sm_margin};
-    if (options_.movement != "kv") config.movement.algorithm = parse_movement(options_.movement);
+    config.movement.algorithm = way.movement;
+    config.dispatch.algorithm = parse_dispatch_algorithm(options_.dispatch);
     config.reduce_dtype = options_.reduce_dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
     return std::make_shared<const Plan>(make_plan(mask, config));
   }
@@ -242,7 +243,7 @@ class Bench {
         contender.modes.push_back(
             distributed_passes(communicator, *contender.attention, contender.keeps, mode == "graph"));
       }
-      if (plan.grid.empty() || way.overlap == DeviceOverlap::kNone) {
+      if ((plan.grid.empty() && plan.movement.empty()) || way.overlap == DeviceOverlap::kNone) {
         contender.alone = alone_passes(plan, control_.rank());
       }
       contenders.push_back(std::move(contender));
@@ -335,10 +336,11 @@ int main(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--share-of-blocks", options.share_of_blocks,
                  "of the blocks of blocksN that are visible (default 0.12)");
-  app.add_option("--movement", options.movement, "kv or auto (default kv)");
+  app.add_option("--heads-kv", options.heads.num_heads_kv, "K/V heads (default 8)");
+  app.add_option("--dispatch", options.dispatch, "whose rows are whose: auto, sequential, ... (default auto)");
   app.add_option("--transports", options.transports, "copy_engine, nccl")->delimiter(',');
   app.add_option("--overlap", options.ways,
-                 "none, single:STAGES, keep:STAGES, stages:STAGES, or STRATEGY[/N...][:none|:keep]")
+                 "none, single:STAGES, keep:STAGES, stages:STAGES, move:MOVEMENT, or STRATEGY[/N...][:none|:keep]")
       ->delimiter(',');
   bool all_strategies = false;
   app.add_flag("--strategies", all_strategies, "every strategy beside Tangram's own; instead of --overlap");

@@ -53,6 +53,11 @@ Way parse_way(std::string_view name) {
   const size_t colon = name.find(':');
   const std::string_view kind = name.substr(0, colon);
   const std::string_view suffix = colon == std::string_view::npos ? std::string_view{} : name.substr(colon + 1);
+  if (kind == "move") {
+    Way way;
+    way.movement = parse_movement(suffix);
+    return way;
+  }
   if (kind != "none" && kind != "single" && kind != "keep" && kind != "stages") {
     return parse_strategy_way(kind, suffix, name);
   }

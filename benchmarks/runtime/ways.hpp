@@ -15,13 +15,14 @@ namespace tangram::bench {
 
 struct Way {
   StrategyConfig strategy;
+  Movement movement = Movement::kKv;
   int num_stages = 1;
   bool keeps_rows = false;   ///< Tangram: remote K/V stay for the backward pass
   bool keeps_heads = false;  ///< strategies that exchange heads: q, k, v, out and lse stay
   DeviceOverlap overlap = DeviceOverlap::kAuto;
 };
 
-/// Tangram's own: `none`, `single:STAGES`, `keep:STAGES`, `stages:STAGES`. Others: the name of a strategy, its numbers
+/// Tangram's own: `none`, `single:STAGES`, `keep:STAGES`, `stages:STAGES`; `move:NAME` where queries may travel. Others: the name of a strategy, its numbers
 /// after slashes (`hcms/1/2/1`: chunks of K/V heads, `usp/2`: head ranks, `loong_train/2/2`: head ranks, inner ring),
 /// then `:none` for transfers that nothing hides, or `:keep`. Throws InvalidArgument for anything else.
 Way parse_way(std::string_view name);
