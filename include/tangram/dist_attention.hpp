@@ -139,9 +139,11 @@ struct DistAttentionOptions {
   bool with_backward = true;
   /// Forward passes whose remote rows may be kept at one time, where the plan keeps any.
   int max_kept = 1;
-  /// With a strategy that exchanges heads: the dtype of out, dq, dk and dv, in which they travel between the ranks of
-  /// their heads and of their rows; the heads' dtype or float32, unset: the heads' dtype. Elsewhere not used.
+  /// With a strategy that exchanges heads: the dtypes of out, and of dq, dk and dv, in which they travel between the
+  /// ranks of their heads and of their rows: the heads' dtype or float32. Unset: the heads' dtype, and as out.
+  /// Elsewhere not used.
   std::optional<DType> result_dtype = std::nullopt;
+  std::optional<DType> grad_dtype = std::nullopt;
   /// There also: how many sinks of single rows (SinkLayout::kSsh) every call passes; they and their gradients travel
   /// with the heads. 0: calls have none, or sinks of all rows. Elsewhere not used.
   int64_t row_sinks = 0;
@@ -169,8 +171,8 @@ class DistAttention {
                 const DistAttentionOptions& options = {});
   /// The same on the GPU of the communicator, which must be the current device. Holds lists and tables there; rows of
   /// peers land in memory of the communicator. Also InvalidArgument when ranks disagree on what travels with heads
-  /// (result_dtype, row_sinks); NotAvailable for a kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that
-  /// cannot be, and in a build without CUDA.
+  /// (result_dtype, grad_dtype, row_sinks); NotAvailable for a kSingleLaunch or a LaunchOrder
+  /// (OverlapConfig::launch_order) that cannot be, and in a build without CUDA.
   DistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
                 const DistAttentionOptions& options = {});
   ~DistAttention();

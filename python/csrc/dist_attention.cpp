@@ -50,12 +50,15 @@ class SharedDistAttention {
     attention_ = std::make_shared<DistAttention>(std::move(plan), group_->communicator(), backend_->get());
   }
   SharedDistAttention(std::shared_ptr<const Plan> plan, std::shared_ptr<DeviceGroup> group,
-                      std::shared_ptr<Backend> backend, int64_t row_sinks)
+                      std::shared_ptr<Backend> backend, int64_t row_sinks, const std::optional<std::string>& out_dtype,
+                      const std::optional<std::string>& grad_dtype)
       : backend_(std::move(backend)), gpus_(std::move(group)) {
     keeps_ = keeps_between_passes(*plan);
+    DistAttentionOptions options{.row_sinks = row_sinks};
+    if (out_dtype) options.result_dtype = parse_dtype(*out_dtype);
+    if (grad_dtype) options.grad_dtype = parse_dtype(*grad_dtype);
     gpus_->prepare([&] {
-      attention_ = std::make_shared<DistAttention>(std::move(plan), gpus_->communicator(), backend_->get(),
-                                                   DistAttentionOptions{.row_sinks = row_sinks});
+      attention_ = std::make_shared<DistAttention>(std::move(plan), gpus_->communicator(), backend_->get(), options);
       if (!attention_->met_peers()) {
         largest_device_bytes_ = estimate_device_bytes(attention_->plan());
         return;
@@ -179,13 +182,15 @@ void bind_dist_attention(nb::module_& m) {
       .def(nb::init<std::shared_ptr<const Plan>, std::shared_ptr<Group>, std::shared_ptr<Backend>>(), "plan"_a,
            "group"_a, "backend"_a, "Collective: raises InvalidArgument on every rank when ranks disagree.")
       .def(
-          nb::init<std::shared_ptr<const Plan>, std::shared_ptr<DeviceGroup>, std::shared_ptr<Backend>, int64_t>(),
-          "plan"_a, "group"_a, "backend"_a, "row_sinks"_a = 0,
+          nb::init<std::shared_ptr<const Plan>, std::shared_ptr<DeviceGroup>, std::shared_ptr<Backend>, int64_t,
+                   const std::optional<std::string>&, const std::optional<std::string>&>(),
+          "plan"_a, "group"_a, "backend"_a, "row_sinks"_a = 0, "out_dtype"_a.none() = nb::none(),
+          "grad_dtype"_a.none() = nb::none(),
           "The same for tensors in GPU memory. Over copy engines ranks meet, and wait for their GPUs, only where heads "
           "or queries move, where K/V are kept, or where memory must grow; those that differ raise InvalidArgument "
           "here, in a later call, or in check, and the group is broken. row_sinks: of calls by a strategy that "
-          "exchanges "
-          "heads, how many sinks of its own (layout 'ssh') each row has.")
+          "exchanges heads, how many sinks of its own (layout 'ssh') each row has; out_dtype, grad_dtype: there, the "
+          "dtypes in which results travel.")
       .def(
           "forward", &SharedDistAttention::forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,
           "max_logits"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",

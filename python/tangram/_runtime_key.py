@@ -149,6 +149,17 @@ class DistAttnRuntimeKey:
             return 0
         return sink.shape[1]
 
+    def dtypes_that_travel(
+        self, dtype: torch.dtype, out_dtype: torch.dtype | None, grad_dtype: torch.dtype | None, device: int
+    ) -> tuple[str, str] | None:
+        """Those of out and of the gradients, where results travel with heads in such passes and not in `dtype`."""
+        if device < 0 or not self.exchanges_heads:
+            return None
+        out, grads = out_dtype or dtype, grad_dtype or dtype
+        if out not in _NAMES:
+            raise InvalidArgument(f"tangram: out_dtype must be that of q or torch.float32 (got {out})")
+        return None if out is dtype and grads is dtype else (_NAMES[out], _NAMES[grads])
+
     def attention(
         self,
         dtype: torch.dtype,
@@ -156,19 +167,20 @@ class DistAttnRuntimeKey:
         backend: str | None,
         device: int,
         row_sinks: int = 0,
+        results: tuple[str, str] | None = None,
         keeps: bool = False,
     ) -> DistAttention:
         """The executor for tensors of this dtype on that GPU (-1: host memory), made at the first call: together with
         the other ranks.
 
-        row_sinks: as sinks_that_travel says. keeps: whether a pass on a GPU keeps remote K/V. In host memory the same
-        executor does all of these.
+        row_sinks, results: as sinks_that_travel and dtypes_that_travel say. keeps: whether a pass on a GPU keeps remote
+        K/V. In host memory the same executor does all of these.
         """
-        name = (dtype, head_dim_v, backend, device, row_sinks, keeps and device >= 0)
+        name = (dtype, head_dim_v, backend, device, row_sinks, results, keeps and device >= 0)
         known = self._attention.get(name)
         if known is not None:
             return known
-        make = partial(self._make_attention, dtype, head_dim_v, backend, device, row_sinks, keeps and device >= 0)
+        make = partial(self._make_attention, *name)
         if device < 0:
             made = self._attention.setdefault(name, made_apart(make))
             self.has_grown()
@@ -183,7 +195,14 @@ class DistAttnRuntimeKey:
         return known
 
     def _make_attention(
-        self, dtype: torch.dtype, head_dim_v: int, backend: str | None, device: int, row_sinks: int, keeps: bool
+        self,
+        dtype: torch.dtype,
+        head_dim_v: int,
+        backend: str | None,
+        device: int,
+        row_sinks: int,
+        results: tuple[str, str] | None,
+        keeps: bool,
     ) -> DistAttention:
         overlap = self.config.overlap
         if device >= 0:
@@ -193,7 +212,8 @@ class DistAttnRuntimeKey:
         if device < 0:
             return DistAttention(plan, self.group.group, self.backend(backend, device))
         on_gpus = self.group.on_device(device)
-        return DistAttention(plan, on_gpus, self.backend(backend, device), row_sinks)
+        out, grads = results or (None, None)
+        return DistAttention(plan, on_gpus, self.backend(backend, device), row_sinks, out, grads)
 
     def plan_for(self, dtype: torch.dtype, head_dim_v: int, overlap: OverlapConfig) -> Plan:
         """Of the rows that the key deals out, for heads and transfers that may be other ones."""

@@ -20,6 +20,7 @@ from ._torch_pass import (
     _empty_out,
     _options,
     _rows,
+    _rows_of_dout,
     _stream,
 )
 
@@ -79,10 +80,19 @@ def calc_compiled(
     return results
 
 
-def _attention(q: Tensor, v: Tensor, sink: Tensor | None, handle: int, sink_layout: str, backend: str) -> DistAttention:
+def _attention(
+    q: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    handle: int,
+    sink_layout: str,
+    backend: str,
+    out_dtype: torch.dtype | None,
+) -> DistAttention:
     key, device = key_of_handle(handle), _cuda.device_of(q)
     row_sinks = key.sinks_that_travel(sink, sink_layout, device)
-    return key.attention(q.dtype, v.shape[2], backend or None, device, row_sinks)
+    results = key.dtypes_that_travel(q.dtype, out_dtype, None, device)
+    return key.attention(q.dtype, v.shape[2], backend or None, device, row_sinks, results)
 
 
 @torch.library.impl("tangram::calc_attn", "CompositeExplicitAutograd")
@@ -101,7 +111,7 @@ def _calc(
     out_dtype: torch.dtype | None,
     max_logits: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    attention = _attention(q, v, sink, key, sink_layout, backend)
+    attention = _attention(q, v, sink, key, sink_layout, backend, out_dtype)
     out = _empty_out(q, v, out_dtype)
     lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1] if max_logits else 0, dtype=torch.float32)
@@ -145,7 +155,7 @@ def _calc_backward(
     dsink_reduce: str,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    attention = _attention(q, v, sink, key, sink_layout, backend)
+    attention = _attention(q, v, sink, key, sink_layout, backend, out.dtype)
     q, k, v = _rows(q), kv_rows(k), kv_rows(v)
     dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
     as_float = sink_values(sink)
@@ -159,7 +169,7 @@ def _calc_backward(
             v,
             _rows(out),
             lse.contiguous(),
-            _rows(dout),
+            _rows_of_dout(dout, q),
             dq,
             dk,
             dv,

@@ -117,6 +117,11 @@ def _empty_lse(q: Tensor) -> Tensor:
     return torch.empty_like(_lse_pattern(q.shape, q.device))
 
 
+def _rows_of_dout(dout: Tensor, q: Tensor) -> Tensor:
+    """Kernels on GPUs read it in the dtype of q, to which that of a float32 output is rounded."""
+    return _rows(dout if dout.dtype is q.dtype or not q.is_cuda else dout.to(q.dtype))
+
+
 def _forward(
     call: _Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
 ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
@@ -141,8 +146,8 @@ def _backward(
     else:
         dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
     dsink = None if sink is None else torch.empty_like(sink)
-    if not dout.is_contiguous() or dout.data_ptr() % 16 != 0:
-        dout = _rows(dout)
+    if not dout.is_contiguous() or dout.data_ptr() % 16 != 0 or dout.dtype is not q.dtype:
+        dout = _rows_of_dout(dout, q)
     stream = _stream(q)
     plain = sink is None and call.options.softcap == 0
     needed = call.attention.backward_workspace_bytes(call.options.deterministic, plain)

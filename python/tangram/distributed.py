@@ -43,6 +43,7 @@ from ._torch_pass import (
     _empty_out,
     _options,
     _rows,
+    _rows_of_dout,
     _stream,
     check_grad_dtype,
     check_scale,
@@ -179,7 +180,7 @@ def _gradients(call: _Call, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, 
             v,
             out,
             lse,
-            _rows(dout),
+            _rows_of_dout(dout, q),
             dq,
             dk,
             dv,
@@ -224,20 +225,6 @@ def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: A
     if not torch.compiler.is_compiling():
         key.group.refuse(_cuda.device_of(q), reason)
     raise InvalidArgument(reason)
-
-
-def _check_exchange_of_heads(
-    q: Tensor,
-    key: DistAttnRuntimeKey,
-    out_dtype: torch.dtype | None,
-    grad_dtype: torch.dtype | None,
-) -> None:
-    """What these strategies cannot do on GPUs yet. All ranks ask for the same, so all raise, and the group works on."""
-    if out_dtype not in (None, q.dtype) or grad_dtype not in (None, q.dtype):
-        raise InvalidArgument(
-            f"calc_attn: on GPUs results of strategy {key.plan.config.strategy!r} have the dtype of q "
-            f"(got out_dtype={out_dtype}, grad_dtype={grad_dtype})"
-        )
 
 
 def _calc_otherwise(
@@ -300,8 +287,6 @@ def calc_attn(
     backend = backend or _settings.chosen.backend
     deterministic = deterministic or _settings.chosen.deterministic
     on_host = backend == "reference" or (backend is None and q.dtype in _cuda.HOST_DTYPES)
-    if set_key.exchanges_heads and q.is_cuda and not on_host:
-        _check_exchange_of_heads(q, set_key, out_dtype, grad_dtype)
     if sink is not None and dsink_reduce not in ("none", "sum", "avg"):
         raise InvalidArgument(f"calc_attn: dsink_reduce must be 'none', 'sum' or 'avg' (got {dsink_reduce!r})")
     if grad_dtype is not None:
@@ -338,7 +323,8 @@ def calc_attn(
     device = _cuda.device_of(q)
     keeps = buffer is None and set_key.keeps and torch.is_grad_enabled()
     row_sinks = set_key.sinks_that_travel(sink, sink_layout, device)
-    executor = partial(set_key.attention, q.dtype, v.shape[2], backend, device, row_sinks)
+    results = set_key.dtypes_that_travel(q.dtype, out_dtype, grad_dtype, device)
+    executor = partial(set_key.attention, q.dtype, v.shape[2], backend, device, row_sinks, results)
     try:
         call = _Call(
             executor(keeps) if buffer is None else buffer.of_call(q, v, deterministic),

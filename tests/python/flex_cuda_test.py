@@ -241,6 +241,18 @@ def test_the_operator_keeps_the_rules_of_operators():
     torch.library.opcheck(torch.ops.tangram.flex_attn.default, tuple(given[a.name] for a in schema))
 
 
+def test_float32_results_have_gradients():
+    """The gradient of a float32 output comes in float32, which no kernel reads: it is rounded, here without loss."""
+    mask = Mask.causal(300)
+    plain, wide = operands(9, rows=300), operands(9, rows=300)
+    flex_flash_attn_func(*plain, mask, deterministic=True)[0].float().sum().backward()
+    out, _ = flex_flash_attn_func(*wide, mask, deterministic=True, out_dtype=torch.float32)
+    assert out.dtype is torch.float32
+    out.sum().backward()
+    for a, b in zip(plain, wide, strict=True):
+        assert_close(b.grad, as_double(a.grad), BOUND[torch.bfloat16], "gradient")
+
+
 def test_checkpointing_gives_the_same_gradients():
     from torch.utils.checkpoint import checkpoint
 

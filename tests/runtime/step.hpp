@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct StepOptions {
   SinkLayout sink_layout = SinkLayout::kSh;
   DsinkReduce dsink_reduce = DsinkReduce::kSum;
   DType result_dtype = DType::kFloat32;  // of out, dq, dk, dv
+  std::optional<DType> grad_dtype;       // of dq, dk, dv, where unlike out
   bool use_kept = true;                  // pass KeptKv from forward to backward
 };
 
@@ -63,9 +65,9 @@ inline StepInputs make_inputs(const Mask& mask, const StepOptions& options, uint
 
 inline StepResults make_results(int64_t seqlen_q, int64_t seqlen_k, const StepOptions& options) {
   const HeadConfig& h = options.heads;
-  const DType dtype = options.result_dtype;
+  const DType dtype = options.grad_dtype.value_or(options.result_dtype);
   StepResults results;
-  results.out = HostTensor(dtype, seqlen_q, h.num_heads_q, h.head_dim_v);
+  results.out = HostTensor(options.result_dtype, seqlen_q, h.num_heads_q, h.head_dim_v);
   results.lse = HostTensor(DType::kFloat32, seqlen_q, h.num_heads_q, 1);
   results.dq = HostTensor(dtype, seqlen_q, h.num_heads_q, h.head_dim);
   results.dk = HostTensor(dtype, seqlen_k, h.num_heads_kv, h.head_dim);

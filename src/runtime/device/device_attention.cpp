@@ -189,6 +189,7 @@ ProgramOptions program_options(const RankContext& base, DeviceCommunicator& comm
   const bool by_calls = moves_kv_alone(plan);  // which say when they wait
   ProgramOptions how;
   how.result_dtype = options.result_dtype.value_or(plan.config.heads.dtype);
+  how.grad_dtype = options.grad_dtype;
   how.row_sinks = options.row_sinks;
   how.with_backward = options.with_backward;
   how.max_kept = options.max_kept;
@@ -288,7 +289,8 @@ std::unique_ptr<PlanExecutor> make_attention(RankContext& base, DeviceCommunicat
     // What follows allocates while peers wait for this rank.
     cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
-  agree_on_heads(control, *base.plan, options.row_sinks, options.result_dtype.value_or(base.plan->config.heads.dtype));
+  const DType result_dtype = options.result_dtype.value_or(base.plan->config.heads.dtype);
+  agree_on_heads(control, *base.plan, options.row_sinks, result_dtype, options.grad_dtype.value_or(result_dtype));
   std::unique_ptr<PlanExecutor> attention;
   try {
     attention = std::make_unique<DeviceAttention>(base, communicator, options);

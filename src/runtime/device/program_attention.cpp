@@ -43,10 +43,11 @@ std::shared_ptr<const AgreedRows> agreed_rows(const Plan& plan, const DeviceProg
   return rows;
 }
 
-void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype) {
+void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype, DType grad_dtype) {
   if (plan.grid.head_ranks <= 1) return;
-  const uint64_t travels = static_cast<uint64_t>(row_sinks) * 8 + static_cast<uint64_t>(result_dtype);
-  control.require_agreement(travels, "DistAttention: row_sinks and result_dtype");
+  const uint64_t dtypes = static_cast<uint64_t>(result_dtype) * 8 + static_cast<uint64_t>(grad_dtype);
+  control.require_agreement(static_cast<uint64_t>(row_sinks) * 64 + dtypes,
+                            "DistAttention: row_sinks, result_dtype and grad_dtype");
 }
 
 ProgramAttention::ProgramAttention(RankContext& base, DeviceCommunicator& communicator, ProgramDevice device,
@@ -107,8 +108,11 @@ void ProgramAttention::compare(const DistForwardArgs& args) const { compare_call
 void ProgramAttention::compare(const DistBackwardArgs& args) const { compare_calls(args); }
 
 CallShape ProgramAttention::shape_of(DType result_dtype, const Sink& sink) const {
-  CallShape call =
-      CallShape::with_results(base_.plan->config.heads.dtype, by_heads() ? options_.result_dtype : result_dtype);
+  CallShape call = CallShape::with_results(base_.plan->config.heads.dtype, result_dtype);
+  if (by_heads()) {
+    call.out = options_.result_dtype;
+    call.dq = call.dk = call.dv = grad_dtype();
+  }
   call.seqlen_sink = sink.seqlen_sink;
   call.sink_layout = sink.layout;
   return call;
@@ -131,7 +135,7 @@ CallShape ProgramAttention::prepared_shape() const {
 
 void ProgramAttention::find_sizes() {
   const HeadConfig& heads = base_.plan->config.heads;
-  std::vector<DType> results = {by_heads() ? options_.result_dtype : heads.dtype};
+  std::vector<DType> results = {heads.dtype};
   // Sums of several calls are of the result's type, or of another region.
   if (!by_heads() && !makes_one_call()) results.push_back(DType::kFloat32);
   CallShape call = prepared_shape();
@@ -140,7 +144,7 @@ void ProgramAttention::find_sizes() {
   }
   for (const Kind kind : kinds()) {
     for (const DType dtype : results) {
-      call.out = call.dq = call.dk = call.dv = dtype;
+      if (!by_heads()) call.out = call.dq = call.dk = call.dv = dtype;
       const ArenaLayout& layout = program(kind, call).layout;
       arena_bytes_ = std::max(arena_bytes_, layout.arena_bytes);
       work_bytes_ = std::max(work_bytes_, layout.work_bytes);
@@ -254,10 +258,10 @@ int64_t ProgramAttention::device_bytes() const {
   return bytes;
 }
 
-void ProgramAttention::check_result(const char* function, const char* name, DType dtype) const {
-  require(!by_heads() || dtype == options_.result_dtype,
+void ProgramAttention::check_result(const char* function, const char* name, DType dtype, DType prepared) const {
+  require(!by_heads() || dtype == prepared,
           "{}: {} must be {}, in which it travels with its heads (got {}; see DistAttentionOptions::result_dtype)",
-          function, name, to_string(options_.result_dtype), to_string(dtype));
+          function, name, to_string(prepared), to_string(dtype));
 }
 
 void ProgramAttention::check_sink(const char* function, const Sink& sink) const {
@@ -302,7 +306,7 @@ void ProgramAttention::check(const DistForwardArgs& args) const {
   validate(base_, plain);
   require(args.kept == nullptr || options_.with_backward, "{}: kept needs a backward pass (got with_backward=false)",
           function);
-  check_result(function, "out", args.out.dtype);
+  check_result(function, "out", args.out.dtype, options_.result_dtype);
   check_sink(function, args.sink);
 }
 
@@ -314,10 +318,10 @@ void ProgramAttention::check(const DistBackwardArgs& args) const {
   check_keys(function, args.k, args.v, args.kept);
   if (args.kept != nullptr && (args.kept->valid || moves_keys_alone())) check_kept_slot(function, *args.kept);
   validate(base_, plain);
-  check_result(function, "out", args.out.dtype);
-  check_result(function, "dq", args.dq.dtype);
-  check_result(function, "dk", args.dk.dtype);
-  check_result(function, "dv", args.dv.dtype);
+  check_result(function, "out", args.out.dtype, options_.result_dtype);
+  check_result(function, "dq", args.dq.dtype, grad_dtype());
+  check_result(function, "dk", args.dk.dtype, grad_dtype());
+  check_result(function, "dv", args.dv.dtype, grad_dtype());
   check_sink(function, args.sink);
   require(!(by_heads() || moves_queries()) || args.dout.dtype == base_.plan->config.heads.dtype,
           "{}: dout must be {}, in which it travels with its {} (got {})", function,

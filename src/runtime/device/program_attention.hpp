@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/ahead.hpp"
@@ -18,8 +19,10 @@
 namespace tangram {
 
 struct ProgramOptions {
-  /// Of out, dq, dk and dv where heads are exchanged; elsewhere they are what the caller gives.
+  /// Of out, and of dq, dk and dv (unset: the same), where heads are exchanged; elsewhere they are what the caller
+  /// gives.
   DType result_dtype = DType::kBFloat16;
+  std::optional<DType> grad_dtype = std::nullopt;
   bool with_backward = true;
   int64_t row_sinks = 0;  ///< sinks of single rows that all calls pass, where heads are exchanged
   int max_kept = 1;       ///< forward passes kept at one time, where the plan can keep
@@ -32,7 +35,7 @@ struct ProgramOptions {
 };
 
 /// Collective: throws InvalidArgument on every rank unless all ranks of a plan that exchanges heads name the same.
-void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype);
+void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype, DType grad_dtype);
 
 /// What all ranks know of each other's passes, of a plan that moves K/V alone; `written` is a program of any of them.
 std::shared_ptr<const AgreedRows> agreed_rows(const Plan& plan, const DeviceProgram& written);
@@ -106,7 +109,8 @@ class ProgramAttention {
            bool keeps, void* stream);
   void check_keys(const char* function, const ConstTensorView& k, const ConstTensorView& v, const KeptKv* kept) const;
   void check_kept_slot(const char* function, const KeptKv& kept) const;
-  void check_result(const char* function, const char* name, DType dtype) const;
+  DType grad_dtype() const { return options_.grad_dtype.value_or(options_.result_dtype); }
+  void check_result(const char* function, const char* name, DType dtype, DType prepared) const;
   void check_sink(const char* function, const Sink& sink) const;
   void reduce_dsink(const DistBackwardArgs& args, void* stream);
 

@@ -116,15 +116,30 @@ def check_strategies():
             check_step(config, softcap=2.0, sink=True)
     if dist.get_world_size() == 1:
         return
-    key = key_of(config=DistAttnConfig(strategy="ulysses"))
-    q, k, v = (tangram.dispatch(t.detach(), key) for t in whole(4))
-    try:
-        tangram.calc_attn(q, k, v, key, out_dtype=torch.float32)
-    except InvalidArgument as error:
-        assert "on GPUs results of strategy 'ulysses' have the dtype of q" in str(error), error
-    else:
-        raise AssertionError("accepted results in float32")
-    tangram.calc_attn(q, k, v, key)
+    tangram.check_errors()
+
+
+def check_dtypes():
+    """Results and gradients in float32, or one of both, by every way of moving rows; those of q are the roundings."""
+    float32, bfloat16 = torch.float32, torch.bfloat16
+    configs = [DistAttnConfig(strategy=strategy) for strategy in ("tangram", "ulysses", "hcms", "ring", "usp")]
+    configs.append(DistAttnConfig(movement=MovementConfig("qo", head_groups=1)))
+    for config in configs:
+        key = key_of(config=config)
+        leaves = [tangram.dispatch(t.detach(), key).requires_grad_() for t in whole(4)]
+        results = {}
+        for dtypes in ((None, None), (float32, float32), (float32, bfloat16), (None, float32)):
+            out_dtype, grad_dtype = dtypes
+            for x in leaves:
+                x.grad_dtype = grad_dtype or bfloat16
+            out, _ = tangram.calc_attn(*leaves, key, deterministic=True, out_dtype=out_dtype, grad_dtype=grad_dtype)
+            grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
+            assert out.dtype is (out_dtype or bfloat16) and grads[0].dtype is (grad_dtype or bfloat16), (config, dtypes)
+            results[dtypes] = (out, *grads)
+        plain, wide = results[None, None], results[float32, float32]
+        for ours, exact in zip(plain, wide, strict=True):
+            assert_close(ours, as_double(exact), BOUND, f"rounded results of {config}")
+        assert torch.equal(results[float32, bfloat16][0], wide[0]) and torch.equal(results[None, float32][0], plain[0])
     tangram.check_errors()
 
 
@@ -165,7 +180,7 @@ def check_row_sinks():
     try:  # a number that differs: an error on all, and the group works on
         tangram.calc_attn(q, k, v, key, sink=q.new_zeros(q.shape[0], 3 + dist.get_rank(), HEADS), sink_layout="ssh")
     except InvalidArgument as error:
-        assert "row_sinks and result_dtype: must be equal on every rank" in str(error), error
+        assert "row_sinks, result_dtype and grad_dtype: must be equal on every rank" in str(error), error
     else:
         raise AssertionError("accepted ranks with different numbers of sinks")
     tangram.calc_attn(q, k, v, key)

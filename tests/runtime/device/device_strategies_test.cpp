@@ -38,6 +38,7 @@ class DeviceStrategies : public testing::OverTransports {
                                  DeviceOverlap overlap = DeviceOverlap::kAuto) const {
     DistAttentionOptions how{.forward = overlap, .backward = overlap};
     how.result_dtype = options.result_dtype;
+    how.grad_dtype = options.grad_dtype;
     how.row_sinks = options.sink_layout == SinkLayout::kSsh ? options.seqlen_sink : 0;
     std::vector<StepResults> of_rank_0;
     testing::run_device_ranks(plans[0]->cp_size(), GetParam().make, [&](DeviceCommunicator& comm) {

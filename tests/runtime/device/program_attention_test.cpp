@@ -61,7 +61,8 @@ TEST(ProgramAttention, HasTheBitsOfTheHostsRunner) {
     for (int variant = 0; variant < 3; ++variant) {
       StepOptions options;
       options.heads = heads_of(4, variant, DType::kBFloat16);
-      options.result_dtype = DType::kBFloat16;
+      options.result_dtype = variant == 1 ? DType::kFloat32 : DType::kBFloat16;
+      if (variant > 0) options.grad_dtype = variant == 1 ? DType::kBFloat16 : DType::kFloat32;
       const StepInputs inputs = testing::make_inputs(mask, options);
       for (const Strategy strategy : kStrategies) {
         if (!sample.takes_next()) continue;
@@ -221,13 +222,15 @@ TEST(ProgramAttention, RefusesWhatCannotTravel) {
 
 TEST(ProgramAttention, RanksAgreeOnWhatTravelsBesideHeads) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
-  const auto messages_of = [&](Strategy strategy, int64_t row_sinks, DType result_dtype) {  // of rank 1
+  const auto messages_of = [&](Strategy strategy, int64_t row_sinks, DType result_dtype,
+                               DType grad_dtype = DType::kBFloat16) {  // of rank 1
     const auto plan = plan_of(mask, heads_of(2, 0, DType::kBFloat16), 2, {strategy, 0, 0, {}});
     std::vector<std::string> messages(2);
     run_local_ranks(2, [&](Communicator& comm) {
       const bool is_other = comm.rank() == 1;
       try {
-        agree_on_heads(comm, *plan, is_other ? row_sinks : 1, is_other ? result_dtype : DType::kBFloat16);
+        agree_on_heads(comm, *plan, is_other ? row_sinks : 1, is_other ? result_dtype : DType::kBFloat16,
+                       is_other ? grad_dtype : DType::kBFloat16);
       } catch (const InvalidArgument& error) {
         messages[static_cast<size_t>(comm.rank())] = error.what();
       }
@@ -235,9 +238,11 @@ TEST(ProgramAttention, RanksAgreeOnWhatTravelsBesideHeads) {
     });
     return messages;
   };
-  const auto refused = ::testing::Each(HasSubstr("row_sinks and result_dtype: must be equal on every rank"));
+  const auto refused =
+      ::testing::Each(HasSubstr("row_sinks, result_dtype and grad_dtype: must be equal on every rank"));
   EXPECT_THAT(messages_of(Strategy::kUlysses, 2, DType::kBFloat16), refused);
   EXPECT_THAT(messages_of(Strategy::kUlysses, 1, DType::kFloat32), refused);
+  EXPECT_THAT(messages_of(Strategy::kUlysses, 1, DType::kBFloat16, DType::kFloat32), refused);
   EXPECT_THAT(messages_of(Strategy::kUlysses, 1, DType::kBFloat16), ::testing::Each(""));
   EXPECT_THAT(messages_of(Strategy::kRing, 2, DType::kFloat32), ::testing::Each("")) << "nothing travels with heads";
 }

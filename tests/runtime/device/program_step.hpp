@@ -56,7 +56,10 @@ inline void program_rank_step(const StepOptions& options, const StepInputs& in, 
                               const AttnBackend& backend, std::shared_ptr<const Plan> plan, int num_steps,
                               const Inspect& inspect, const ProgramTarget& target, StepResults& r) {
   ProgramRank rank(plan, comm, backend,
-                   {.result_dtype = options.result_dtype, .row_sinks = row_sinks_of(options), .target = target});
+                   {.result_dtype = options.result_dtype,
+                    .grad_dtype = options.grad_dtype,
+                    .row_sinks = row_sinks_of(options),
+                    .target = target});
   const auto shard = [&](const Dispatch& dispatch, const HostTensor& global) {
     HostTensor local(global.dtype(), dispatch.rows_per_rank(), global.heads(), global.dim());
     dispatch_rows(dispatch, comm.rank(), global, local);
