@@ -22,9 +22,10 @@ struct Way {
   DeviceOverlap overlap = DeviceOverlap::kAuto;
 };
 
-/// Tangram's own: `none`, `single:STAGES`, `keep:STAGES`, `stages:STAGES`; `move:NAME` where queries may travel. Others: the name of a strategy, its numbers
-/// after slashes (`hcms/1/2/1`: chunks of K/V heads, `usp/2`: head ranks, `loong_train/2/2`: head ranks, inner ring),
-/// then `:none` for transfers that nothing hides, or `:keep`. Throws InvalidArgument for anything else.
+/// Tangram's own: `none`, `single:STAGES`, `keep:STAGES`, `stages:STAGES`; `move:NAME` where queries may travel.
+/// Others: the name of a strategy, its numbers after slashes (`hcms/1/2/1`: chunks of K/V heads, `usp/2`: head ranks,
+/// `loong_train/2/2`: head ranks, inner ring), then `:none` for transfers that nothing hides, or `:keep`. Throws
+/// InvalidArgument for anything else.
 Way parse_way(std::string_view name);
 
 /// Of a table of all strategies.
