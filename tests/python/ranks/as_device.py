@@ -7,6 +7,8 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+import torch
+
 from tangram import _core, _cuda, _dist_mask_buffer, _runtime_key, _torch_calc, _torch_group, distributed
 from tangram._backends import backend_named
 from tangram.errors import InvalidArgument
@@ -47,9 +49,10 @@ class FakeAttention:
     forward_workspace_bytes, backward_workspace_bytes = 64, 96  # which a call must bring along
     largest_device_bytes = 1024
 
-    def __init__(self, plan, group, backend, row_sinks):
+    def __init__(self, plan, group, backend, row_sinks, out_dtype, grad_dtype):
         assert isinstance(group, FakeGroup)
         self._row_sinks, self._by_heads = row_sinks, plan.exchanges_heads
+        self._out_dtype, self._grad_dtype = out_dtype, grad_dtype
         self._attention = _core.DistAttention(plan, group._group, backend)
         stages = plan.ranks[0].backward
         keeps = stages[-1].kept if stages else plan.config.overlap.keep_remote_kv
@@ -66,9 +69,14 @@ class FakeAttention:
         # Sinks of single rows travel with heads, in casts that are fixed.
         travel = sink is not None and layout == "ssh" and self._by_heads
         assert self._row_sinks == (sink.shape[1] if travel else 0), (self._row_sinks, layout)
+        self._check_result(out, q, self._out_dtype)
         self._attention.forward(q, k, v, out, lse, max_logits, sink, layout, self._kept, options)
         self.latest_kept += 1
         self._is_kept = True
+
+    def _check_result(self, result, q, prepared):
+        """So do results."""
+        assert not self._by_heads or result.dtype == (getattr(torch, prepared) if prepared else q.dtype), prepared
 
     def backward(self, *arguments):
         *arguments, stream, workspace = arguments
@@ -76,6 +84,8 @@ class FakeAttention:
         k, v, dk, dv, kept = (arguments[i] for i in (1, 2, 7, 8, 12))
         assert stream == STREAM and kept is None and all(x.is_contiguous() for x in (k, v, dk, dv))
         assert self._kept is None or self._is_kept
+        for gradient in arguments[6:9]:
+            self._check_result(gradient, arguments[0], self._grad_dtype)
         arguments[12] = self._kept
         self._attention.backward(*arguments)
         self._is_kept = False

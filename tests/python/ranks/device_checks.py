@@ -138,6 +138,25 @@ def check_mask_buffer(group):
         gc.enable()
 
 
+def check_dtypes(group):
+    """Passes are prepared for the dtypes of results that travel with heads, as FakeAttention checks."""
+    key = flex_key(RANGES, 150, group, DistAttnConfig(strategy="ulysses"))
+    shards = [tangram.dispatch(x.detach(), key).requires_grad_() for x in whole(150, 1, torch.bfloat16)]
+    plain, _ = tangram.calc_attn(*shards, key)
+    for out_dtype, grad_dtype in ((torch.float32, None), (torch.float32, torch.float32), (None, torch.float32)):
+        for compiled in (False, True) if grad_dtype is None else (False,):
+            calc = torch.compile(tangram.calc_attn, backend="aot_eager") if compiled else tangram.calc_attn
+            out, _ = calc(*shards, key, out_dtype=out_dtype, grad_dtype=grad_dtype)
+            assert out.dtype is (out_dtype or torch.bfloat16) and torch.equal(out.to(torch.bfloat16), plain)
+            torch.autograd.grad(out, shards, torch.ones_like(out))
+    try:
+        tangram.calc_attn(*shards, key, out_dtype=torch.float64)
+    except InvalidArgument as error:
+        assert "out_dtype must be that of q or torch.float32 (got torch.float64)" in str(error), error
+    else:
+        raise AssertionError("accepted results in float64")
+
+
 def check_as_device(group):
     """The way of tensors in GPU memory, over host memory."""
     with as_device():
@@ -158,6 +177,7 @@ def check_as_device(group):
             config = DistAttnConfig(strategy=strategy, overlap=OverlapConfig(keep_remote_kv=True))
             check_step(group, config, sink=True)
             check_row_sinks(group, config)
+        check_dtypes(group)
         check_row_sinks(
             group, DistAttnConfig(strategy="ulysses"), torch.compile(tangram.calc_attn, backend="aot_eager")
         )
