@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Fits how slow forms of dealing are beside their makespans to a table of time_dealings, and prints what kForms of
-// src/schedule/dealing_forms.hpp has, and what choosing by it loses; then what is lost with other costs of items:
+// Fits how slow forms of dealing are beside their makespans to tables of time_dealings, of default and of deterministic
+// calls, and prints what kForms of src/schedule/dealing_forms.hpp has, and what choosing by it loses; then what is lost
+// with other costs of items:
 //
-//   fit_dealings tests/data/dealing_masks.json docs/results/dealings_h200.csv
+//   fit_dealings tests/data/dealing_masks.json docs/results/dealings_tried_h200.csv docs/results/dealings_h200.csv
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,8 +72,8 @@ void fit(const char* cases, const char* table, bool deterministic) {
   }
   for (size_t form = 0; form < schedule::kForms.size(); ++form) {
     const schedule::Form& f = schedule::kForms[form];
-    fmt::print("  pieces {} together {} joint {}{}{}{} share {}: {{{}, {}, {}}}\n", f.pieces, f.together, f.joint,
-               f.grouped ? " grouped" : "", f.cut_end ? " cut end" : "", f.cached ? " cached" : "", f.most_share,
+    fmt::print("  pieces {} together {} joint {}{}{} share {} of the rest {}: {{{}, {}, {}}}\n", f.pieces, f.together,
+               f.joint, f.grouped ? " grouped" : "", f.cached ? " cached" : "", f.most_share, f.share_of_rest,
                fitted[0][form], fitted[1][form], fitted[2][form]);
   }
 }
@@ -80,12 +81,12 @@ void fit(const char* cases, const char* table, bool deterministic) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    fmt::print(stderr, "usage: fit_dealings MASKS.json TABLE.csv\n");
+  if (argc != 4) {
+    fmt::print(stderr, "usage: fit_dealings MASKS.json DEFAULT.csv DETERMINISTIC.csv\n");
     return 2;
   }
   try {
-    for (const bool deterministic : {false, true}) fit(argv[1], argv[2], deterministic);
+    for (const bool deterministic : {false, true}) fit(argv[1], argv[deterministic ? 3 : 2], deterministic);
     fit_costs(argv[1], argv[2]);
   } catch (const std::exception& error) {
     fmt::print(stderr, "fit_dealings: {}\n", error.what());

@@ -4,7 +4,9 @@
 // Times the backward pass of masks with given dealings on a Hopper GPU, the dealings of a mask in turns in random
 // order, and prints one figure a line in the project's CSV schema; `strategy` is the dealing (dealing_cases.hpp).
 //
-//   time_dealings tests/data/dealing_masks.json machine [regular expression of names] > docs/results/dealings_h200.csv
+//   time_dealings tests/data/dealing_masks.json machine [regular expression of names [tried]]
+//
+// `tried`: of default calls, and the forms that are tried on a kind of mask.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -112,14 +114,16 @@ class Problem {
   std::unique_ptr<PreparedMask> prepared_;
 };
 
-/// Those of all forms; without two that deal the same items in the same order.
-std::vector<schedule::Dealing> dealings_to_try(const test::DealingProblem& problem, const GpuModel& gpu) {
+/// Those of all forms, or of the tried ones; without two that deal the same items in the same order.
+std::vector<schedule::Dealing> dealings_to_time(const test::DealingProblem& problem, const GpuModel& gpu, bool tried) {
+  const auto kind = static_cast<size_t>(schedule::kind_of(problem.extents, problem.spread));
   const schedule::Setting in = problem.setting(gpu);
   const bool same_begin = schedule::choose_direction(problem.extents).same_begin;
   std::set<std::vector<std::tuple<size_t, int, int, int>>> seen;
   std::vector<schedule::Dealing> result;
   for (const schedule::Form& form : schedule::kForms) {
-    auto how = schedule::dealing_of(form, problem.extents, problem.shape, gpu, schedule::even_steps(in));
+    if (tried && form.slowness[kind] == 0) continue;
+    auto how = schedule::dealing_of(form, problem.shape, gpu, schedule::even_steps(in));
     if (!how) continue;
     how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread, problem.shape);
     std::vector<std::tuple<size_t, int, int, int>> dealt;
@@ -130,7 +134,7 @@ std::vector<schedule::Dealing> dealings_to_try(const test::DealingProblem& probl
   return result;
 }
 
-void time_case(const test::DealingCase& of, const std::string& machine, Communicator& control) {
+void time_case(const test::DealingCase& of, const std::string& machine, bool tried, Communicator& control) {
   Problem problem(of);
   struct Timed {
     schedule::Dealing how;
@@ -138,10 +142,10 @@ void time_case(const test::DealingCase& of, const std::string& machine, Communic
     std::unique_ptr<sm90::backward::DeviceWorkList> lists;
   };
   std::vector<Timed> all;
-  for (const schedule::Dealing& how : dealings_to_try(problem.mask(), sm90::gpu_of_current_device())) {
+  for (const schedule::Dealing& how : dealings_to_time(problem.mask(), sm90::gpu_of_current_device(), tried)) {
     all.push_back({how, false, problem.lists(of, how)});
     // Deterministic calls are not dealt in pieces by length (docs/design/backward_dealing.md).
-    if (how.most_steps == 0) all.push_back({how, true, problem.lists(of, how)});
+    if (how.most_steps == 0 && !tried) all.push_back({how, true, problem.lists(of, how)});
   }
   std::vector<bench::TimedCall> calls;
   for (Timed& timed : all) {
@@ -162,7 +166,7 @@ void time_case(const test::DealingCase& of, const std::string& machine, Communic
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fmt::print(stderr, "usage: time_dealings MASKS.json MACHINE [REGULAR EXPRESSION OF NAMES]\n");
+    fmt::print(stderr, "usage: time_dealings MASKS.json MACHINE [REGULAR EXPRESSION OF NAMES [tried]]\n");
     return 2;
   }
   try {
@@ -170,9 +174,10 @@ int main(int argc, char** argv) {
         "version,machine,mask,seqlen_q,seqlen_k,cp_size,chunk_size,heads_q,heads_kv,head_dim,head_dim_v,dtype,"
         "backend,transport,strategy,figure,unit,value\n");
     const std::vector<test::DealingCase> cases = test::read_dealing_cases(argv[1]);
+    const bool tried = argc > 4 && std::string(argv[4]) == "tried";
     run_local_ranks(1, [&](Communicator& control) {
       for (const test::DealingCase& of : cases) {
-        if (argc < 4 || std::regex_search(of.name, std::regex(argv[3]))) time_case(of, argv[2], control);
+        if (argc < 4 || std::regex_search(of.name, std::regex(argv[3]))) time_case(of, argv[2], tried, control);
       }
     });
   } catch (const std::exception& error) {

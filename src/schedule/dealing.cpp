@@ -24,10 +24,15 @@ struct Choice {
 
 /// Of the order of tiles as it is.
 Choice choose_form(const Setting& in, double spread, bool deterministic) {
-  const size_t kind = static_cast<size_t>(kind_of(in.extents, spread));
+  const ItemKind kind = kind_of(in.extents, spread);
   const bool same_begin = choose_direction(in.extents).same_begin;
   const double even = even_steps(in);
-  const auto slowness_of = [&](const Form& form) { return (deterministic ? form.deterministic : form.slowness)[kind]; };
+  const bool uneven = is_cut_unevenly(in.shape.num_heads_q / in.shape.num_heads_kv);
+  const auto slowness_of = [&](const Form& form) {
+    // Nested items of five or seven heads want sections of what the cache holds; others were measured.
+    if (uneven && kind == ItemKind::kNested && form.share_of_rest > 0) return 0.0;
+    return (deterministic ? form.deterministic : form.slowness)[static_cast<size_t>(kind)];
+  };
   // From the quickest on: none can be better than its slowness times what all must take, and what takes longer than the
   // best so far need not be played to its end. Of equal ones the first in kForms is meant.
   std::array<const Form*, kForms.size()> forms;
@@ -45,7 +50,7 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
     const Form& form = *forms[i];
     const double slowness = slowness_of(form);
     if (slowness * least > best.cost) break;
-    std::optional<Dealing> how = dealing_of(form, in.extents, in.shape, in.gpu, even);
+    std::optional<Dealing> how = dealing_of(form, in.shape, in.gpu, even);
     if (!how || (deterministic && has_few_heads(in.shape) && how->together > 0)) continue;
     if (slowness * longest_item(in, *how) > best.cost) continue;
     how->heads_inside = walks_heads_inside(*how, same_begin, spread, in.shape);

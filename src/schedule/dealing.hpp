@@ -34,20 +34,19 @@ inline int first_head_of_piece(int group, int pieces, int piece) { return group 
 
 /// How the items are cut and dealt. Every item is cut into `pieces` by query heads. The pieces of all KV heads, in the
 /// order of the heads, are dealt in sections of `together` of them (0: all), one section after the other; in a section
-/// in the order of `Extents::order`. What is dealt last decides how evenly the multiprocessors end:
-/// the last section may have more of them (`joint`), and the last `tail_tiles` key tiles in the order may come after
-/// all others, in more pieces.
+/// in the order of `Extents::order`. What is dealt last decides how evenly the multiprocessors end: the last section
+/// may have more of them (`joint`), and pieces by length may grow shorter towards the end (`parts_of_rest`).
 struct Dealing {
   int pieces = 1;
   int together = 0;
   int joint = 0;
-  int tail_tiles = 0;
-  int tail_pieces = 1;
-  int tail_together = 0;
   bool grouped = false;  ///< one group of items that share queries after the other, each by itself dealt so
   /// Unless 0: an item is in as few pieces as leave each of them at most so many steps (`pieces`: the most of them),
   /// all pieces of an item are dealt together, the longest pieces first, and `together` counts KV heads.
   int most_steps = 0;
+  /// With most_steps, unless 0: pieces may be longer than that, by section, as long as one part in so many of all steps
+  /// that are still to be dealt. So few items are cut before the end.
+  int parts_of_rest = 0;
   bool heads_inside = false;  ///< as in Walk
 
   friend bool operator==(const Dealing&, const Dealing&) = default;
@@ -102,30 +101,48 @@ void deal_runs(const Extents& extents, int num_heads_kv, const Dealing& how, con
     int64_t steps;
   };
   std::vector<Tile> tiles;
-  const auto visit_by_length = [&](size_t first, size_t last) {
+  const auto cut_by_length = [&](size_t first, size_t last, int64_t most_steps) {
     tiles.clear();
     for (size_t at = first; at < last; ++at) {
       const int64_t steps = extents.of_keys[order[at]].count * how.pieces;
-      const int pieces = pieces_of_at_most(how.most_steps, steps, how.pieces);
+      const int pieces = pieces_of_at_most(most_steps, steps, how.pieces);
       tiles.push_back({at, order[at], pieces, steps / pieces});
     }
     const auto before = [](const Tile& a, const Tile& b) {
       return a.steps != b.steps ? a.steps > b.steps : a.at < b.at;
     };
     if (!std::is_sorted(tiles.begin(), tiles.end(), before)) std::sort(tiles.begin(), tiles.end(), before);
+  };
+  int64_t rest = 0;  // steps of a head and all that follow, where that matters
+  const auto visit_by_length = [&](size_t first, size_t last) {
+    int64_t longest = 0, sum = 0;
+    for (size_t at = first; how.parts_of_rest > 0 && at < last; ++at) {
+      const int64_t steps = extents.of_keys[order[at]].count * how.pieces;
+      longest = std::max(longest, steps);
+      sum += steps;
+    }
     const int together = how.together == 0 ? num_heads_kv : how.together;
+    int64_t most_steps = 0;
     for (int begin = 0; begin < num_heads_kv; begin += together) {
       const int end = std::min(begin + together, num_heads_kv);
+      const int64_t now = how.parts_of_rest == 0
+                              ? how.most_steps
+                              : std::max<int64_t>(how.most_steps, std::min(longest, rest / how.parts_of_rest));
+      if (now != most_steps) cut_by_length(first, last, now);
+      most_steps = now;
+      rest -= sum * (end - begin);
       for (const Tile& tile : tiles) visit(tile.i, begin * tile.pieces, end * tile.pieces, tile.pieces);
     }
   };
+  if (how.parts_of_rest > 0) {
+    for (const Extent& extent : extents.of_keys) rest += extent.count;
+    rest *= int64_t{how.pieces} * num_heads_kv;
+  }
   if (how.most_steps > 0) return how.grouped ? visit_groups(visit_by_length) : visit_by_length(0, order.size());
   if (how.grouped) {
     return visit_groups([&](size_t first, size_t last) { visit_tiles(first, last, how.pieces, how.together, 0); });
   }
-  const size_t tail = order.size() - static_cast<size_t>(how.tail_tiles);
-  visit_tiles(0, tail, how.pieces, how.together, how.joint);
-  visit_tiles(tail, order.size(), how.tail_pieces, how.tail_together, 0);
+  visit_tiles(0, order.size(), how.pieces, how.together, how.joint);
 }
 
 /// The same item by item: visit(index into of_keys, KV head, piece, pieces of this item); one without steps is one
@@ -155,9 +172,7 @@ inline size_t most_items(const Extents& extents, int num_heads_kv, const Dealing
       pieces += static_cast<size_t>(pieces_of_at_most(how.most_steps, extent.count * how.pieces, how.pieces));
     }
   } else {
-    const auto tail = how.grouped ? 0 : static_cast<size_t>(how.tail_tiles);
-    pieces =
-        (extents.of_keys.size() - tail) * static_cast<size_t>(how.pieces) + tail * static_cast<size_t>(how.tail_pieces);
+    pieces = extents.of_keys.size() * static_cast<size_t>(how.pieces);
   }
   return pieces * heads;
 }

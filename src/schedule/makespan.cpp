@@ -27,9 +27,6 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, d
     piece_of[static_cast<size_t>(pieces)] = {2 * (group / pieces), halves(costs.item + joins * costs.join),
                                              halves(costs.item + joins_together * costs.join), group % pieces == 0};
   }
-  const std::vector<size_t>& order = in.extents.order;
-  std::vector<char> is_tail(order.size(), 0);
-  for (size_t at = order.size() - static_cast<size_t>(how.tail_tiles); at < order.size(); ++at) is_tail[order[at]] = 1;
   int64_t longest = 0;
   for (const Extent& extent : in.extents.of_keys) longest = std::max(longest, extent.count);
   const double latest = in.arrives.empty() ? 0 : *std::max_element(in.arrives.begin(), in.arrives.end());
@@ -45,8 +42,7 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, d
       pieces = 1;
     }
     const Piece& piece = piece_of[static_cast<size_t>(pieces)];
-    const bool together = (is_tail[i] != 0 ? how.tail_together : how.together) == 0;
-    const int64_t steps = extent.count * piece.tile + (together ? piece.together : piece.alone);
+    const int64_t steps = extent.count * piece.tile + (how.together == 0 ? piece.together : piece.alone);
     const int64_t arrives = in.arrives.empty() ? 0 : halves(in.arrives[i]);
     int large = 0;
     for (int number = first; !piece.is_even && number < last; ++number) {
@@ -66,7 +62,7 @@ double least_makespan(const Setting& in, const ItemCosts& costs) {
 }
 
 double longest_item(const Setting& in, const Dealing& how, const ItemCosts& costs) {
-  if (how.most_steps > 0 || how.tail_tiles > 0) return costs.item;  // in how many pieces it is depends
+  if (how.most_steps > 0) return costs.item;  // in how many pieces it is depends
   int64_t longest = 0;
   for (const Extent& extent : in.extents.of_keys) longest = std::max(longest, extent.count);
   const int heads = in.shape.num_heads_q / in.shape.num_heads_kv / how.pieces;

@@ -74,15 +74,15 @@ struct DealingProblem {
   double spread = 0;
 };
 
-/// `p4_t1_j2_e20x4t1_g_s96_i`: pieces, together, joint, tail (tiles x pieces t together), grouped, most_steps,
-/// heads_inside; what is 0 or false is left out.
+/// `p4_t1_j2_g_s96_r132_i`: pieces, together, joint, grouped, most_steps,
+/// parts_of_rest, heads_inside; what is 0 or false is left out.
 inline std::string to_text(const schedule::Dealing& how) {
   std::string text = fmt::format("p{}", how.pieces);
   if (how.together > 0) text += fmt::format("_t{}", how.together);
   if (how.joint > 0) text += fmt::format("_j{}", how.joint);
-  if (how.tail_tiles > 0) text += fmt::format("_e{}x{}t{}", how.tail_tiles, how.tail_pieces, how.tail_together);
   if (how.grouped) text += "_g";
   if (how.most_steps > 0) text += fmt::format("_s{}", how.most_steps);
+  if (how.parts_of_rest > 0) text += fmt::format("_r{}", how.parts_of_rest);
   if (how.heads_inside) text += "_i";
   return text;
 }
@@ -102,12 +102,11 @@ inline schedule::Dealing dealing_from_text(std::string_view text) {
     switch (letter) {
       case '_': break;
       case 'p': how.pieces = number(); break;
-      case 't': (how.tail_tiles > 0 && text[at - 2] != '_' ? how.tail_together : how.together) = number(); break;
+      case 't': how.together = number(); break;
       case 'j': how.joint = number(); break;
-      case 'e': how.tail_tiles = number(); break;
-      case 'x': how.tail_pieces = number(); break;
       case 'g': how.grouped = true; break;
       case 's': how.most_steps = number(); break;
+      case 'r': how.parts_of_rest = number(); break;
       case 'i': how.heads_inside = true; break;
       default: throw std::runtime_error(fmt::format("dealing_from_text: cannot read {}", text));
     }

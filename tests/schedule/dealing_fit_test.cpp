@@ -11,9 +11,10 @@ namespace tangram::schedule {
 namespace {
 
 std::vector<test::MeasuredMask> measured_masks(bool deterministic) {
-  return test::read_measured_masks(std::string(TANGRAM_TEST_DATA) + "/dealing_masks.json",
-                                   support::result_path("dealings_h200.csv"),
-                                   deterministic ? "backward_deterministic" : "backward");
+  return test::read_measured_masks(
+      std::string(TANGRAM_TEST_DATA) + "/dealing_masks.json",
+      support::result_path(deterministic ? "dealings_h200.csv" : "dealings_tried_h200.csv"),
+      deterministic ? "backward_deterministic" : "backward");
 }
 
 std::vector<double> written(ItemKind kind, bool deterministic) {
@@ -36,9 +37,9 @@ TEST(DealingFit, FactorsAreThoseOfTheMeasuredTable) {
   }
 }
 
-// The fastest of some twenty dealings is 1 % faster than it should be by chance alone. The choice by penalties and a
-// simulated cache that was before lost 2.2 % in the mean and 21 % at worst, in deterministic calls 7.7 and 160 %.
-TEST(DealingFit, ChoosingLosesTwoPercentOfTheFastestDealing) {
+// The fastest of a dozen dealings or more is 1 % faster than it should be by chance alone. The choice by penalties and
+// a simulated cache that was before lost 2.2 % in the mean and 21 % at worst, in deterministic calls 7.7 and 160 %.
+TEST(DealingFit, ChoosingLosesOneOrTwoPercentOfTheFastestDealing) {
   for (const bool deterministic : {false, true}) {
     double sum = 0;
     int count = 0;
@@ -50,7 +51,7 @@ TEST(DealingFit, ChoosingLosesTwoPercentOfTheFastestDealing) {
       ++count;
     }
     EXPECT_GT(count, 120);
-    EXPECT_LT(sum / count, 1.018) << "deterministic " << deterministic;
+    EXPECT_LT(sum / count, deterministic ? 1.018 : 1.011) << "deterministic " << deterministic;
   }
 }
 

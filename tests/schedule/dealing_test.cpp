@@ -106,6 +106,12 @@ TEST(Dealing, SevenHeadsOfACausalMaskAreCut) {
 /// What the 14 packed documents of one of four ranks look like: 8K rows, the longest 3K.
 Extents documents_of_a_rank() { return documents_of({24, 12, 8, 6, 4, 3, 2, 2, 1, 1, 1, 1, 1, 1}); }
 
+size_t items_of(const Extents& extents, const Dealing& how) {
+  size_t count = 0;
+  deal(extents, 8, how, [&](size_t, int, int, int) { ++count; });
+  return count;
+}
+
 TEST(Dealing, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
   constexpr int64_t kMost = 150;
   const AttnShape shape = shape_of(8192, 8192);
@@ -127,6 +133,32 @@ TEST(Dealing, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
       EXPECT_EQ(std::set<size_t>(dealt[0].begin(), dealt[0].end()).size(), extents.of_keys.size());
       for (const std::vector<size_t>& tiles : dealt) EXPECT_EQ(tiles, dealt[0]);
       EXPECT_EQ(dealt[0].size(), extents.of_keys.size());
+    }
+  }
+}
+
+TEST(Dealing, PiecesAreShortOnlyWhereLittleIsLeft) {
+  constexpr int64_t kLeast = 60, kParts = 132;
+  const AttnShape shape = shape_of(8192, 8192);
+  const Extents extents = documents_of_a_rank();
+  int64_t all = 0;
+  for (const Extent& extent : extents.of_keys) all += extent.count * 64;
+  for (const int together : {0, 1, 2, 3}) {
+    for (const bool grouped : {false, true}) {
+      Dealing how{.pieces = 8, .together = together, .grouped = grouped, .most_steps = kLeast};
+      const size_t always_short = items_of(extents, how);
+      how.parts_of_rest = kParts;
+      EXPECT_LT(items_of(extents, how), always_short);
+      EXPECT_LE(items_of(extents, how), most_items(extents, shape.num_heads_kv, how));
+      int64_t rest = all;
+      deal(extents, shape.num_heads_kv, how, [&](size_t i, int, int, int pieces) {
+        const int64_t steps = extents.of_keys[i].count * 8;
+        if (pieces > 1) {
+          EXPECT_GT(steps * 2, std::max(kLeast, rest / kParts) * pieces) << "cut more than need be";
+        }
+        rest -= steps / pieces;  // of the section, at most
+      });
+      EXPECT_EQ(rest, 0) << "all heads of all tiles";
     }
   }
 }
@@ -186,7 +218,7 @@ Dealing best_of_all(const Extents& extents, double spread, const AttnShape& shap
   double least = std::numeric_limits<double>::infinity();
   for (const Form& form : kForms) {
     const double slowness = (deterministic ? form.deterministic : form.slowness)[kind];
-    std::optional<Dealing> how = dealing_of(form, extents, shape, kGpu, even_steps(in));
+    std::optional<Dealing> how = dealing_of(form, shape, kGpu, even_steps(in));
     if (slowness == 0 || !how || (deterministic && has_few_heads(shape) && how->together > 0)) continue;
     how->heads_inside = walks_heads_inside(*how, choose_direction(extents).same_begin, spread, shape);
     const double cost = slowness * makespan(in, *how);

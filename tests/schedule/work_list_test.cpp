@@ -227,16 +227,17 @@ double unevenness(const WorkList& work) {
   return static_cast<double>(*std::max_element(free_at.begin(), free_at.end())) * 132 / static_cast<double>(sum) - 1;
 }
 
-// Equal items of a full mask fill 31.03 waves: without smaller pieces at the end, 3 % of the time are lost.
 TEST(BackwardWorkList, MultiprocessorsEndTogether) {
   const auto shape = [](int64_t rows) { return AttnShape{rows, rows, 64, 8, 128, 128, DType::kBFloat16}; };
   const auto full = [](int64_t begin, int64_t end) { return AttnSlice::full({begin, end}, {begin, end}); };
   const auto causal = [](int64_t begin, int64_t end) { return AttnSlice::causal({begin, end}, {begin, end}); };
-  EXPECT_LT(unevenness(make({full(0, 65536)}, shape(65536))), 0.02);
-  // Dealt head by head for the sake of the cache; the long items of the last head would begin late (else 0.13).
+  // Equal items fill 31.03 waves; halves, which end within 0.02, take as long.
+  EXPECT_LT(unevenness(make({full(0, 65536)}, shape(65536))), 0.04);
+  // Dealt head by head for the sake of the cache; the long items of the last head would begin late (else 0.13). In
+  // shorter pieces all would end together within 0.03, and take longer: more of them join.
   std::vector<AttnSlice> documents{causal(0, 3072)};
   for (int64_t row = 3072; row < 8192; row += 1024) documents.push_back(causal(row, row + 1024));
-  EXPECT_LT(unevenness(make(documents, shape(8192))), 0.04);
+  EXPECT_LT(unevenness(make(documents, shape(8192))), 0.05);
 }
 
 // Zeros are written for the sums of dq only where many items begin at the same query tile.
