@@ -95,9 +95,9 @@ def flex_flash_attn_func(
             `[seqlen_q, seqlen_sink, num_heads_q]` ("ssh"); differentiable.
         softmax_scale: None means `1 / sqrt(head_dim)`. softcap: 0 means none.
         deterministic: results are bitwise equal from run to run. sm_margin: multiprocessors to leave free.
-        out_dtype: dtype of the output, that of q (default) or float32. grad_dtype: in which gradients of torch tensors
-            are computed and added up, likewise; torch rounds them to what a tensor's `grad_dtype` says, by default its
-            dtype. Without effect under torch.compile.
+        out_dtype: dtype of the output, that of q (default) or float32, whose gradient is rounded to that of q on GPUs.
+            grad_dtype: in which gradients of torch tensors are computed and added up, likewise; torch rounds them to
+            what a tensor's `grad_dtype` says, by default its dtype. Without effect under torch.compile.
         backend: None takes the best for the device; "reference" computes densely in float64, tensors in GPU memory on
             the host.
         auto_range_merge, max_seqlen_q, ref_block_size, swap_ab, pack_gqa, cat_gqa, sparse_load, swap_bwd_qk_loop,
