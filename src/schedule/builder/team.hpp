@@ -32,6 +32,11 @@ struct SerialTeam {
     total = value;
     return 0;
   }
+  /// Greatest of what members of smaller rank bring, of 0 and up; `total` of all.
+  int32_t greatest_before(int32_t value, int32_t& total) const {
+    total = value;
+    return 0;
+  }
   /// How many members of smaller rank bring true; `total` of all.
   int32_t count_before(bool value, int32_t& total) const {
     total = value ? 1 : 0;
@@ -78,6 +83,21 @@ TANGRAM_HOST_DEVICE int32_t sums_before(const Team& team, int32_t* values, int32
   if (team.rank() == 0) values[count] = sum;
   team.sync();
   return sum;
+}
+
+/// Replaces values[0, count), of 0 and up, by the greatest of those before them. The team has met before and has met
+/// afterwards.
+template <class Team>
+TANGRAM_HOST_DEVICE void greatest_before(const Team& team, int32_t* values, int32_t count) {
+  int32_t greatest = 0;
+  for (int32_t begin = 0; begin < count; begin += team.size()) {
+    const int32_t i = begin + team.rank();
+    int32_t total;
+    const int32_t before = team.greatest_before(i < count ? values[i] : 0, total);
+    if (i < count) values[i] = greatest < before ? before : greatest;
+    greatest = greatest < total ? total : greatest;
+  }
+  team.sync();
 }
 
 /// The first i of [0, count) for which `is_behind`, which then holds for all that follow; count if there is none.

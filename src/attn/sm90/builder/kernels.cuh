@@ -10,9 +10,9 @@
 //   begin_blocks     one block   to know where slices go, and where tiles begin;
 //   slice_lines      warps       the slices
 //
-//   begin_ranges     one block   or, of any typed ranges, slices in the order given,
+//   begin_ranges     one block   or, of any typed ranges, slices in the order given and their buckets,
 //   sort_slices      warps       in the order of rows and in that of keys,
-//   scan_slices      warps       and where the mask falls apart;
+//   check_slices     warps       whether they overlap, and where the mask falls apart;
 //   finish_ranges    one block   where tiles begin
 //
 //   count_tiles      warps       what each tile of both passes sees: pieces by keys, how many runs
@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(kWarpThreads) sort_slices_kernel(const __grid_
   schedule::builder::sort_slice(WarpTeam(), params.build, warp_of_grid());
 }
 
-__global__ void __launch_bounds__(kWarpThreads) scan_slices_kernel(const __grid_constant__ RangeParams params) {
+__global__ void __launch_bounds__(kWarpThreads) check_slices_kernel(const __grid_constant__ RangeParams params) {
   const int32_t warp = warp_of_grid();
-  schedule::builder::scan_slice(WarpTeam(), params.build, warp % 2, warp / 2);
+  schedule::builder::check_slice(WarpTeam(), params.build, warp % 2, warp / 2);
 }
 
 template <int kThreads>
