@@ -313,6 +313,11 @@ def test_a_graph_reads_small_blocks_of_head_groups(block, head_groups, causal):
     of_group = " of head group 1" if head_groups == 2 else ""
     with pytest.raises(InvalidArgument, match=rf"must lie in \[0, {count}\) \(got {count} in query block 3{of_group};"):
         buffer.check_errors()
+    wrong[-1, 3, :2] = 1
+    buffer.set_blocks(wrong, block, causal=False)
+    torch.cuda.synchronize()
+    with pytest.raises(InvalidArgument, match=rf"must not repeat \(got 1 in query block 3{of_group};"):
+        buffer.check_errors()
     with pytest.raises(InvalidArgument, match="made for blocks"):
         buffer.set_cu_seqlens(torch.zeros(2, dtype=torch.int32, device="cuda"), causal=True)
     with pytest.raises(InvalidArgument, match="must be without softcap"):
@@ -342,6 +347,12 @@ def test_a_graph_reads_typed_ranges():
     graph.replay()
     torch.cuda.synchronize()
     with pytest.raises(InvalidArgument, match=r"q_ranges\[3\] must lie in \[0, seqlen_q\)"):
+        buffer.check_errors()
+    q[3, 1] = q[3, 0] + 1
+    q[30], k[30], types[30] = q[3], k[3], 0  # once more
+    graph.replay()
+    torch.cuda.synchronize()
+    with pytest.raises(InvalidArgument, match=r"must not cover a cell twice \(got slices 3 and 30"):
         buffer.check_errors()
     with pytest.raises(InvalidArgument, match="all lists must have one dtype"):
         buffer.set_ranges(q, k.int(), types)
