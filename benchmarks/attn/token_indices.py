@@ -3,11 +3,11 @@
 """Times attention over keys that are named one by one, beside PyTorch's scaled_dot_product_attention on gathered keys.
 
 Each query and K/V head names topk keys at random. `tangram` is one call with the lists, as a CUDA graph, the check of
-lists included. `gathered` copies the keys of GATHERED_QUERIES queries to a tensor and attends to that, head by head; its
-backward pass adds what the copies get to the keys, in float32 (`index_add_`), and its time is that of both passes less
-that of the forward one; times are taken to all queries. In turns of random order. Prints CSV: microseconds of a pass,
-TFLOP/s (forward counts 4 * heads_q * rows * topk * head_dim, backward 10), terabytes a second of keys and values that
-kernels must read, what gathering takes, and gathered / tangram. Needs a Hopper GPU and torch.
+lists included. `gathered` copies the keys of GATHERED_QUERIES queries to a tensor and attends to that, head by head;
+its backward pass adds what the copies get to the keys, in float32 (`index_add_`), and its time is that of both passes
+less that of the forward one; times are taken to all queries. In turns of random order. Prints CSV: microseconds of a
+pass, TFLOP/s (forward counts 4 * heads_q * rows * topk * head_dim, backward 10), terabytes a second of keys and values
+that kernels must read, what gathering takes, and gathered / tangram. Needs a Hopper GPU and torch.
 
     python benchmarks/attn/token_indices.py [--rows 8192 32768] [--topk 512 2048] [--heads 128,1 64,1 64,4 64,8]
         [--dtype bfloat16] [--rounds 7] [--forward] [--deterministic]

@@ -4,9 +4,9 @@
 
 PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
     benchmarks/python/new_masks_ranks.py [--tokens 32768] [--documents 64] [--packs 20] [--soak 0] [--csv FILE]
-    [--blocks 128 [--share 0.12] [--near] [--movement kv]]
+    [--blocks 128 [--share 0.12] [--near]] [--heads 64,8] [--movement kv]
 Every mask is a pack of causal documents of log-normal lengths, or one of blocks, a share of them visible: at random, or
---near, those nearer to the diagonal the more often. Its key is made and planned before what is measured; 64/8 heads of
+--near, those nearer to the diagonal the more often. Its key is made and planned before what is measured; heads of
 128, shards of one size. For each mask, all ranks at once, medians of the slowest rank:
 - "mask", "key", host: `Mask` of the documents or indices, and `mask_key`, planning included.
 - "first", "second", host: `calc_attn` with a key whose passes have not been prepared, and with one whose have, until it
@@ -33,7 +33,7 @@ from new_masks import append_csv, packed
 
 import tangram
 
-HEADS, HEADS_KV, DIM = 64, 8, 128
+DIM = 128
 SKIPPED = 3
 BUSY = 40_000_000  # cycles
 
@@ -44,9 +44,10 @@ class Packs:
         self.documents = arguments.documents
         self.block, self.share, self.near = arguments.blocks, arguments.share, arguments.near
         self.config = tangram.DistAttnConfig(movement=tangram.MovementConfig(arguments.movement))
+        self.heads, self.heads_kv = (int(x) for x in arguments.heads.split(","))
         self.rng = np.random.default_rng(0)
         rows = tokens // dist.get_world_size()
-        shapes = [(rows, HEADS, DIM), (rows, HEADS_KV, DIM), (rows, HEADS_KV, DIM)]
+        shapes = [(rows, heads, DIM) for heads in (self.heads, self.heads_kv, self.heads_kv)]
         generator = torch.Generator("cuda").manual_seed(dist.get_rank())
         self.leaves = [
             torch.randn(s, device="cuda", dtype=torch.bfloat16, generator=generator).requires_grad_() for s in shapes
@@ -74,7 +75,7 @@ class Packs:
         return lambda: tangram.Mask.from_block_indices(self.tokens, self.tokens, self.block, self.block, indices)
 
     def plan(self, mask):
-        return tangram.mask_key(mask, HEADS, HEADS_KV, DIM, dist_attn_config=self.config)
+        return tangram.mask_key(mask, self.heads, self.heads_kv, DIM, dist_attn_config=self.config)
 
     def key(self):
         while True:
@@ -185,6 +186,7 @@ def main():
     parser.add_argument("--blocks", type=int, default=0, help="rows of a block; 0: documents")
     parser.add_argument("--share", type=float, default=0.12)
     parser.add_argument("--near", action="store_true")
+    parser.add_argument("--heads", default="64,8")
     parser.add_argument("--movement", default="kv")
     parser.add_argument("--csv")
     arguments = parser.parse_args()
@@ -211,7 +213,7 @@ def main():
             mask = f"blocks:{arguments.blocks}:{arguments.share}{':near' if arguments.near else ''}"
         before = f'{tangram.__version__},"{torch.cuda.get_device_name()}",{mask}'
         rows = f"{arguments.tokens},{arguments.tokens},{size},"
-        shape = f"{rows},{HEADS},{HEADS_KV},{DIM},{DIM},bfloat16,sm90,copy_engine"
+        shape = f"{rows},{arguments.heads},{DIM},{DIM},bfloat16,sm90,copy_engine"
         strategy = "tangram" if arguments.movement == "kv" else f"movement_{arguments.movement}"
         lines = []
         for figure, values in sorted(packs.figures.items()):

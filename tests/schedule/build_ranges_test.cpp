@@ -109,10 +109,12 @@ TEST(BuildRanges, TurnsThatHaveNoRoomAreRefused) {
   const ImageCase c = case_of(512, 640, 8, 1, {.documents = 4, .slices = 40, .deterministic = true});
   BuiltImages images(c);
   const TypedRanges good{{0, 200, 0, 200, 200, 512}, {0, 300, 300, 640, 0, 640}, {0, 1, 1}};
-  const int64_t refused = images.build([&](SortBuild build) {
-    build.turns.max_segments = 3;
-    run_build(build, ranges_of(good));
-  }).num_refused;
+  const int64_t refused = images
+                              .build([&](SortBuild build) {
+                                build.turns.max_segments = 3;
+                                run_build(build, ranges_of(good));
+                              })
+                              .num_refused;
   EXPECT_EQ(refused, 1);
   images.expect_as_host({});
   EXPECT_EQ(build_ranges(images, ranges_of(good)).num_refused, 1) << "the next one is taken";
