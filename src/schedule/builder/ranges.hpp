@@ -94,14 +94,9 @@ TANGRAM_HOST_DEVICE void begin_ranges(const Team& team, const SortBuild& build, 
   });
   check_bounds(team, build, ranges);
   if (state.first_problem != kNoProblem) return;
-  int32_t num_given = 0;
-  for (int32_t begin = 0; begin < ranges.count; begin += team.size()) {
-    const int32_t i = begin + team.rank();
-    const Slice slice = i < ranges.count ? ranges.slice(i) : Slice{};
-    int32_t total;
-    const int32_t at = num_given + team.sum_before(!slice.empty(), total);
-    num_given += total;
-    if (slice.empty()) continue;
+  const auto is_seen = [&](int32_t i) { return !ranges.slice(i).empty(); };
+  const int32_t num_given = take_some(team, ranges.count, is_seen, [&](int32_t i, int32_t at) {
+    const Slice slice = ranges.slice(i);
     build.given[at] = slice;
     build.given_index[at] = i;
     const int32_t buckets[2] = {bucket_of(build, 0, slice.row_begin), bucket_of(build, 1, slice.key_begin)};
@@ -109,7 +104,7 @@ TANGRAM_HOST_DEVICE void begin_ranges(const Team& team, const SortBuild& build, 
       team.add(&sorting.first[side][buckets[side]], 1);
       team.raise(&sorting.ends_before[side][buckets[side]], side == 0 ? slice.row_end : slice.key_end);
     }
-  }
+  });
   if (team.rank() == 0) state.num_slices = state.num_slices_of_keys = num_given;
   team.sync();
   for (int side = 0; side < 2; ++side) {
@@ -238,15 +233,9 @@ TANGRAM_HOST_DEVICE void finish_ranges(const Team& team, const Build& build, con
   check_ranges(team, build, ranges);
   const int32_t num_slices = build.has_backward ? state.num_slices : 0;  // 0 where they are refused
   for (int side = 0; side < 2; ++side) {
-    int32_t num_candidates = 0;
-    for (int32_t begin = 0; begin < num_slices; begin += team.size()) {
-      const int32_t at = begin + team.rank();
-      const bool is_apart = at < num_slices && build.is_apart[side][at] == kApart;
-      int32_t total;
-      const int32_t place = num_candidates + team.sum_before(is_apart, total);
-      num_candidates += total;
-      if (is_apart) build.candidates[side][place] = build.passes[side].slices[at].row_begin;
-    }
+    const int32_t num_candidates = take_some(
+        team, num_slices, [&](int32_t at) { return build.is_apart[side][at] == kApart; },
+        [&](int32_t at, int32_t place) { build.candidates[side][place] = build.passes[side].slices[at].row_begin; });
     if (team.rank() == 0) build.num_candidates[side] = num_candidates;
   }
   team.sync();
