@@ -74,9 +74,7 @@ namespace token_problem {
 inline bool fill_list(const TokenCase& c, int64_t row, std::mt19937& random, int32_t* list) {
   std::vector<int32_t> keys(static_cast<size_t>(c.shape.seqlen_k));
   std::iota(keys.begin(), keys.end(), 0);
-  for (size_t i = 0; i < keys.size() && i < static_cast<size_t>(c.topk); ++i) {  // the front of a shuffle
-    std::swap(keys[i], keys[i + random() % (keys.size() - i)]);
-  }
+  std::shuffle(keys.begin(), keys.end(), random);
   const auto seen = c.lists == TokenLists::kCausal ? row + 1 : c.topk;
   const int64_t count = std::min({c.topk, c.shape.seqlen_k, seen});
   std::fill_n(list, c.topk, -1);

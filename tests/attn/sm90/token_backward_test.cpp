@@ -90,7 +90,6 @@ std::vector<TokenCase> cases(DType dtype) {
       {"groups of 24", shape_of(77, 300, 48, 2, dtype), 100, kHoles, dtype},
       {"200 query heads", shape_of(20, 300, 200, 1, dtype), 130, kFull},
       {"lists of several stretches", shape_of(140, 40'000, 32, 4, dtype), 5},
-      {"ranges of keys", shape_of(16'400, 25'000, 2, 1, dtype), 64, kHoles, dtype},
       {"two entries", shape_of(500, 64, 8, 1, dtype), 2, kFull},
       {"no entry", shape_of(20, 64, 8, 1, dtype), 0, kFull},
       {"no keys", shape_of(20, 0, 8, 1, dtype), 5, kFull},

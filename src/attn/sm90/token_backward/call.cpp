@@ -14,7 +14,6 @@
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/token_backward/launch.hpp"
 #include "core/require.hpp"
-#include "core/rounding.hpp"
 #include "cuda/scratch_layout.hpp"
 
 namespace tangram::sm90::token_backward {
@@ -31,14 +30,6 @@ constexpr int64_t kShareBytes = int64_t{1} << 30;
 constexpr int64_t kLeastOrdered = 32;
 constexpr int64_t kMultiprocessors = 132;  // of a Hopper GPU
 
-// Keys, values and sums of one K/V head that stay in the L2 cache beside all else; more are walked in ranges of half as
-// many. A part's shares of dq take kRangedBytes, or those of kLeastItems items do. An item has so many keys of a range,
-// at least, that its last step, half empty, matters little.
-constexpr int64_t kCachedBytes = int64_t{36} << 20;
-constexpr int64_t kRangeBytes = int64_t{24} << 20;
-constexpr int64_t kRangedBytes = int64_t{256} << 20;
-constexpr int64_t kLeastRangeKeys = 512;
-
 /// Fewer queries an item where there would be too few items to keep the multiprocessors of a Hopper GPU busy.
 Packing packing_of_call(const AttnShape& shape) {
   constexpr int64_t kBusyItems = 2 * kMultiprocessors;
@@ -52,7 +43,6 @@ struct Sizes {
   bool ordered;  // deterministic
   Packing packing;
   int64_t items_per_group, items, capacity, items_of_part, num_parts;
-  int64_t num_ranges = 1, range_keys;
 
   Sizes(const AttnShape& shape, int64_t topk, bool deterministic)
       : ordered(deterministic), packing(packing_of_call(shape)), capacity(capacity_of(shape, topk)) {
@@ -69,27 +59,12 @@ struct Sizes {
       items_of_part = std::min(items, ordered ? std::max(shares_at_once(shape), kLeastOrdered) : lists);
     }
     num_parts = items == 0 ? 0 : (items + items_of_part - 1) / items_of_part;
-    walk_in_ranges(shape, topk);
   }
   bool has_lists() const { return ordered || packing.tokens > 1; }
 
  private:
   int64_t capacity_of(const AttnShape& shape, int64_t topk) const {
     return has_lists() ? std::min(shape.seqlen_k, packing.tokens * topk) : 0;
-  }
-  /// Lists of a range, and parts, if that is faster than all keys at once.
-  void walk_in_ranges(const AttnShape& shape, int64_t topk) {
-    range_keys = shape.seqlen_k;
-    const int64_t key_bytes = shape.head_dim * static_cast<int64_t>(2 * (sizeof(uint16_t) + sizeof(float)));
-    if (ordered || packing.tokens == 1 || shape.seqlen_k * key_bytes <= kCachedBytes) return;
-    const int64_t num = (shape.seqlen_k * key_bytes + kRangeBytes - 1) / kRangeBytes;
-    if (items_per_group < kLeastItems || capacity < num * kLeastRangeKeys) return;
-    range_keys = round_up((shape.seqlen_k + num - 1) / num, 8);
-    num_ranges = (shape.seqlen_k + range_keys - 1) / range_keys;
-    capacity = std::min(range_keys, packing.tokens * topk);
-    const int64_t share = num_ranges * packing.tokens * packing.heads * shape.head_dim * int64_t{sizeof(float)};
-    items_of_part = std::min(items_per_group, std::max(kRangedBytes / share, kLeastItems));
-    num_parts = items / items_per_group * ((items_per_group + items_of_part - 1) / items_of_part);
   }
   int64_t shares_at_once(const AttnShape& shape) const {
     return kShareBytes / std::max<int64_t>(2 * capacity * shape.head_dim * static_cast<int64_t>(sizeof(float)), 1);
@@ -103,14 +78,13 @@ struct CallLayout {
   ListHead* heads;
   uint8_t* nans;
   float* shares[2] = {};
-  float* dq_shares = nullptr;
   size_t bytes;
 
   CallLayout(const AttnShape& shape, const Sizes& sizes, void* workspace) {
     cuda::ScratchLayout layout(workspace);
     stats = layout.take<float>(static_cast<size_t>(sizes.items * kStatsFloats));
     sums = layout.take<float>(static_cast<size_t>(2 * shape.num_heads_kv * shape.seqlen_k * shape.head_dim));
-    tickets = layout.take<int32_t>(static_cast<size_t>(sizes.num_parts * sizes.num_ranges));
+    tickets = layout.take<int32_t>(static_cast<size_t>(sizes.num_parts));
     const auto listed = static_cast<size_t>(sizes.has_lists() ? sizes.items_of_part : 0);
     keys = layout.take<int32_t>(listed * static_cast<size_t>(sizes.capacity));
     row_blocks = layout.take<uint16_t>(listed * static_cast<size_t>(sizes.capacity));
@@ -119,10 +93,6 @@ struct CallLayout {
         static_cast<size_t>(sizes.has_lists() ? 2 * shape.num_heads_kv * ((shape.seqlen_k + 7) / 8) : 0));
     for (float*& share : shares) {
       if (sizes.ordered) share = layout.take<float>(listed * static_cast<size_t>(sizes.capacity * shape.head_dim));
-    }
-    if (sizes.num_ranges > 1) {
-      const int64_t rows = sizes.items_of_part * sizes.packing.tokens * sizes.packing.heads;
-      dq_shares = layout.take<float>(static_cast<size_t>(sizes.num_ranges * rows * shape.head_dim));
     }
     bytes = layout.bytes();
   }
@@ -137,7 +107,7 @@ EdgeParams edge_of(const AttnShape& shape, const Sizes& sizes, const AttnBackwar
   edge.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
   edge.num_heads_kv = shape.num_heads_kv;
   edge.items_per_group = static_cast<int32_t>(sizes.items_per_group);
-  edge.num_parts = static_cast<int32_t>(sizes.num_parts * sizes.num_ranges);
+  edge.num_parts = static_cast<int32_t>(sizes.num_parts);
   edge.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
   return edge;
 }
@@ -236,9 +206,6 @@ void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBack
   // Of no keys nothing is stored, and the sums are as empty.
   if (sizes.ordered) call.shares[0] = layout.shares[0], call.shares[1] = layout.shares[1];
   call.items_of_part = static_cast<int32_t>(sizes.items_of_part);
-  call.num_ranges = static_cast<int32_t>(sizes.num_ranges);
-  call.range_keys = static_cast<int32_t>(sizes.range_keys);
-  call.dq_shares = layout.dq_shares;
   call.num_ctas = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   launch(shape.dtype == DType::kFloat16, shape.head_dim, call, stream);
 }

@@ -10,18 +10,13 @@
 
 namespace tangram::sm90::token_backward {
 
-/// All kernels of a call, which is parts of `items_of_part` items, with a ticket in `edge` each. Where it walks its
-/// keys in ranges, a part has items of one head group, and a ticket for each range. What says which items a part has is
-/// filled in by launch.
+/// All kernels of a call, which is edge.num_parts parts. What says which items a part has is filled in by launch.
 struct Call {
   EdgeParams edge;
   Params params;
   int32_t items_of_part;
-  int32_t num_ctas;  ///< at most; of the main kernel
-  int32_t num_ranges = 1;
-  int32_t range_keys;          ///< of a range, but the last one
-  float* dq_shares = nullptr;  ///< JoinParams::shares of a part
-  float* shares[2] = {};       ///< of deterministic calls: CollectParams::shares of a part; else null
+  int32_t num_ctas;       ///< at most; of the main kernel
+  float* shares[2] = {};  ///< of deterministic calls: CollectParams::shares of a part; else null
 };
 
 /// Launches the kernels of one backward call. `half`: float16 instead of bfloat16; head_dim is 64 or 128, of
@@ -31,8 +26,7 @@ void launch(bool half, int head_dim, const Call& call, cudaStream_t stream);
 // Each in a translation unit of its own.
 void launch_bf16(int head_dim, const Call& call, cudaStream_t stream);
 void launch_f16(int head_dim, const Call& call, cudaStream_t stream);
-void launch_lists(const RangeParams& params, int32_t num_items, cudaStream_t stream);
+void launch_lists(const ListParams& params, int32_t num_items, cudaStream_t stream);
 void launch_collect(const CollectParams& params, cudaStream_t stream);
-void launch_join(bool half, const JoinParams& params, cudaStream_t stream);
 
 }  // namespace tangram::sm90::token_backward

@@ -3,13 +3,12 @@
 
 #include "attn/sm90/common/launch_kernel.hpp"
 #include "attn/sm90/token_backward/collect.cuh"
-#include "attn/sm90/token_backward/join.cuh"
 #include "attn/sm90/token_backward/launch.hpp"
 #include "attn/sm90/token_backward/lists.cuh"
 
 namespace tangram::sm90::token_backward {
 
-void launch_lists(const RangeParams& params, int32_t num_items, cudaStream_t stream) {
+void launch_lists(const ListParams& params, int32_t num_items, cudaStream_t stream) {
   allow_shared_memory<list_kernel, sizeof(ListSmem)>("cudaFuncSetAttribute(sm90 token lists)");
   launch_kernel(list_kernel, params, num_items, kListThreads, sizeof(ListSmem), false, stream,
                 "sm90 token backward: launch of the kernel of lists");
@@ -21,13 +20,6 @@ void launch_collect(const CollectParams& params, cudaStream_t stream) {
   if (keys == 0) return;
   launch_kernel(collect_kernel<kOrderedHeadDim>, params, (keys + kKeys - 1) / kKeys, kCollectThreads, 0, false, stream,
                 "sm90 token backward: launch of the kernel that collects");
-}
-
-void launch_join(bool half, const JoinParams& params, cudaStream_t stream) {
-  const int64_t vectors = int64_t{params.num_queries} * params.heads * (params.head_dim / 4);
-  launch_kernel(half ? join_kernel<__half> : join_kernel<__nv_bfloat16>, params,
-                (vectors + kJoinThreads - 1) / kJoinThreads, kJoinThreads, 0, false, stream,
-                "sm90 token backward: launch of the kernel that joins ranges");
 }
 
 }  // namespace tangram::sm90::token_backward

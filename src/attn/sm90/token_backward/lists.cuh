@@ -38,8 +38,8 @@ struct ListMaker {
         kv_head((params_in.first_item + in_part) / params_in.items_per_group / params_in.packing.parts),
         first_query((params_in.first_item + in_part) % params_in.items_per_group * params_in.packing.tokens) {}
 
-  /// Marks what queries see of the stretch of keys [begin, end); a warp 32 indices of a query at a time.
-  __device__ __forceinline__ void mark(int32_t begin, int32_t end) {
+  /// Marks what queries see of the stretch of keys from `begin` on; a warp 32 indices of a query at a time.
+  __device__ __forceinline__ void mark(int32_t begin) {
     const auto warp = static_cast<int32_t>(threadIdx.x / 32), lane = static_cast<int32_t>(threadIdx.x % 32);
     const int32_t blocks_per_token = params.packing.rows_per_token / kBlockRows;
     const int32_t tokens = min(params.packing.tokens, params.seqlen_q - first_query);
@@ -50,7 +50,7 @@ struct ListMaker {
       const uint32_t blocks = ((1u << blocks_per_token) - 1) << (token * blocks_per_token);
       for (int32_t at = warp * 32 + lane; at < walked; at += kListThreads) {
         const auto in_map = static_cast<uint32_t>(__ldg(indices + at) - begin);  // of -1 never in the map
-        if (in_map < static_cast<uint32_t>(end - begin)) atomicOr(&smem.map[in_map / 2], blocks << (in_map % 2 * 16));
+        if (in_map < kMapKeys) atomicOr(&smem.map[in_map / 2], blocks << (in_map % 2 * 16));
       }
     }
   }
@@ -76,9 +76,10 @@ struct ListMaker {
     return first;
   }
 
-  __device__ __forceinline__ void list_marked(int32_t begin, int32_t end) {
+  __device__ __forceinline__ void list_marked(int32_t begin) {
+    const int32_t end = min(params.seqlen_k - begin, kMapKeys);
     uint32_t seen = 0;
-    for (int32_t from = 0; from < end - begin; from += kKeysOfCta) {
+    for (int32_t from = 0; from < end; from += kKeysOfCta) {
       const int32_t first = from + static_cast<int32_t>(threadIdx.x) * kKeysOfThread;
       const uint4 words = *reinterpret_cast<const uint4*>(&smem.map[first / 2]);
       const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
@@ -105,17 +106,16 @@ struct ListMaker {
     if (seen != 0) atomicOr(&smem.seen, seen);
   }
 
-  __device__ __forceinline__ void run(ListHead& head, int32_t first_key, int32_t end_key) {
+  __device__ __forceinline__ void run(ListHead& head) {
     if (threadIdx.x == 0) smem.seen = 0;
-    for (int32_t begin = first_key; begin < end_key; begin += kMapKeys) {
-      const int32_t end = min(begin + kMapKeys, end_key);
+    for (int32_t begin = 0; begin < params.seqlen_k; begin += kMapKeys) {
       for (int i = static_cast<int>(threadIdx.x); i < kMapKeys / 8; i += kListThreads) {
         reinterpret_cast<uint4*>(smem.map)[i] = uint4{};
       }
       __syncthreads();
-      mark(begin, end);
+      mark(begin);
       __syncthreads();
-      list_marked(begin, end);
+      list_marked(begin);
       __syncthreads();
     }
     if (threadIdx.x == 0) head = {count, smem.seen};
@@ -123,10 +123,10 @@ struct ListMaker {
 };
 
 /// A CTA for each item of the part.
-__global__ void __launch_bounds__(kListThreads) list_kernel(const __grid_constant__ RangeParams params) {
+__global__ void __launch_bounds__(kListThreads) list_kernel(const __grid_constant__ ListParams params) {
   const auto in_part = static_cast<int32_t>(blockIdx.x);
-  ListMaker maker(params.lists, *static_cast<ListSmem*>(ptx::dynamic_shared_memory()), in_part);
-  maker.run(params.lists.heads[in_part], params.first_key, params.end_key);
+  ListMaker maker(params, *static_cast<ListSmem*>(ptx::dynamic_shared_memory()), in_part);
+  maker.run(params.heads[in_part]);
 }
 
 }  // namespace tangram::sm90::token_backward

@@ -62,12 +62,6 @@ struct ListParams {
   int32_t items_per_group;
 };
 
-/// Lists of the keys [first_key, end_key); the first is a multiple of eight.
-struct RangeParams {
-  ListParams lists;
-  int32_t first_key, end_key;
-};
-
 /// Strides are in elements.
 struct Params {
   TensorMap q_map;  ///< boxes of one panel of a query's heads
@@ -97,15 +91,6 @@ struct CollectParams {
   int32_t num_items;       ///< of the part
 };
 
-/// Calls that walk their keys in ranges: adds up what the items of a part gave to dq in each of them.
-struct JoinParams {
-  const float* shares;  ///< [num_ranges, num_queries, heads, head_dim]
-  void* dq;             ///< of the first query and head of the part
-  int64_t dq_row_stride, dq_head_stride;
-  int32_t num_ranges, num_queries, heads, head_dim;
-  GradType dq_type;
-};
-
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dk and dv from the sums.
 struct EdgeParams {
   const void* out;
@@ -114,7 +99,7 @@ struct EdgeParams {
   const int32_t* counts;  ///< as in ListParams
   float* stats;           ///< as in Params
   float* dk_sums;         ///< likewise, and behind it, without a gap, those of dv
-  int32_t* tickets;       ///< of each part, num_parts; set to zero
+  int32_t* tickets;       ///< of each part; set to zero
   uint8_t* nans;          ///< as in ListParams, or null: nobody asks
   const void* keys[2];    ///< as in Params, from here to key_row_bytes
   int64_t key_head_bytes[2];

@@ -9,7 +9,6 @@
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "attn/sm90/token_backward/collect.cuh"
 #include "attn/sm90/token_backward/edges.cuh"
-#include "attn/sm90/token_backward/join.cuh"
 #include "attn/sm90/token_backward/kernel.cuh"
 #include "attn/sm90/token_backward/lists.cuh"
 #include "attn/token_gradients.hpp"
@@ -25,7 +24,6 @@ struct Case {
   uint32_t blocks;                // of the grid
   int32_t parts_of = 1000;        // items
   int32_t tokens_of_item = 1000;  // at most
-  int32_t range_keys = 0;         // above 0: keys are walked in ranges
 };
 
 /// The head dimension and dtype are those of the kernel.
@@ -55,8 +53,6 @@ std::vector<Case> cases() {
       {{"no keys, 128 heads", shape_of(3, 0, 128, 1), 3, kFull, kF32}, 1},
       {{"8 heads, items of one query", shape_of(30, 60, 8, 1), 20, kHoles, kF32}, 2, 1000, 1},
       {{"8 heads, items of two queries", shape_of(31, 260, 16, 2), 20, kHoles, kF32}, 2, 1000, 2},
-      {{"8 heads, ranges of keys", shape_of(37, 300, 16, 2), 60, kRefused, kF32, true}, 2, 2, 1000, 112},
-      {{"64 heads, ranges of keys", shape_of(7, 300, 128, 2), 40, kHoles, kF16}, 2, 3, 1000, 200},
   };
 }
 
@@ -148,53 +144,6 @@ token::Params params_of(RandomTokens& r, const token::EdgeParams& edge, const to
   return params;
 }
 
-/// What is between the first and the last kernel where keys are walked in ranges, as launch_ranges() has it.
-template <typename Traits>
-void run_ranges(const Case& c, const token::EdgeParams& edge, const token::Params& call, int32_t in_part,
-                const Order& order) {
-  constexpr int kHeadDim = Traits::kHeadDim;
-  const token::Packing& packing = edge.packing;
-  int32_t* ticket = edge.tickets;
-  for (int32_t group = 0; group < edge.num_heads_kv * packing.parts; ++group) {
-    for (int32_t first = 0; first < edge.items_per_group; first += in_part) {
-      token::Params params = call;
-      params.lists.first_item = group * edge.items_per_group + first;
-      params.num_items = std::min(edge.items_per_group - first, in_part);
-      const int32_t first_query = first * packing.tokens, first_head = group * packing.heads;
-      const int32_t num_queries = std::min(edge.seqlen_q - first_query, params.num_items * packing.tokens);
-      const int32_t num_ranges = (edge.seqlen_k + c.range_keys - 1) / c.range_keys, row = packing.heads * kHeadDim;
-      const auto share_size = static_cast<size_t>(num_queries * row);
-      std::vector<float> shares(static_cast<size_t>(num_ranges) * share_size, std::numeric_limits<float>::quiet_NaN());
-      params.dq_row_stride = row, params.dq_head_stride = kHeadDim;
-      params.dq_type = token::GradType::kFloat32;
-      for (int32_t range = 0; range < num_ranges; ++range) {
-        const auto before = static_cast<uintptr_t>(first_query * row + first_head * kHeadDim);
-        params.dq = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(shares.data()) +
-                                            (static_cast<size_t>(range) * share_size - before) * sizeof(float));
-        params.ticket = ticket++;
-        const int32_t first_key = range * c.range_keys, end_key = std::min(first_key + c.range_keys, edge.seqlen_k);
-        emulated::run_one_by_one({static_cast<uint32_t>(params.num_items), token::kListThreads, order},
-                                 [&] { token::list_kernel({params.lists, first_key, end_key}); });
-        emulated::run({c.blocks, Traits::kThreads, order}, [&] { token::token_backward_kernel<Traits>(params); });
-      }
-      const int64_t dq = first_query * call.dq_row_stride + first_head * call.dq_head_stride;
-      const token::JoinParams join{
-          .shares = shares.data(),
-          .dq = static_cast<char*>(call.dq) + dq * (call.dq_type == token::GradType::kFloat32 ? 4 : 2),
-          .dq_row_stride = call.dq_row_stride,
-          .dq_head_stride = call.dq_head_stride,
-          .num_ranges = num_ranges,
-          .num_queries = num_queries,
-          .heads = packing.heads,
-          .head_dim = kHeadDim,
-          .dq_type = call.dq_type};
-      const auto vectors = static_cast<uint32_t>(share_size / 4);
-      emulated::run_one_by_one({(vectors + token::kJoinThreads - 1) / token::kJoinThreads, token::kJoinThreads, order},
-                               [&] { token::join_kernel<typename Traits::Element>(join); });
-    }
-  }
-}
-
 template <typename Traits>
 void run_call(RandomTokens& r, const Case& c, const Order& order) {
   using Element = typename Traits::Element;
@@ -211,7 +160,7 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> sums(static_cast<size_t>(2 * edge.num_heads_kv * edge.seqlen_k * kHeadDim), kNan);
   std::vector<float> stats(static_cast<size_t>(items) * token::kStatsFloats, kNan);
-  edge.num_parts = c.range_keys == 0 ? (items + in_part - 1) / in_part : items * (edge.seqlen_k / c.range_keys + 1);
+  edge.num_parts = (items + in_part - 1) / in_part;
   std::vector<int32_t> tickets(static_cast<size_t>(edge.num_parts), -1);
   edge.stats = stats.data(), edge.dk_sums = sums.data(), edge.tickets = tickets.data();
   std::vector<uint8_t> nans(static_cast<size_t>(2 * edge.num_heads_kv * ((edge.seqlen_k + 7) / 8)), 0x5a);
@@ -231,14 +180,13 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
   }
   emulated::run_one_by_one({static_cast<uint32_t>(items) + 2, token::kEdgeThreads, order},
                            [&] { token::before_kernel<Element, kHeadDim>(edge); });
-  if (c.range_keys > 0) run_ranges<Traits>(c, edge, params, in_part, order);
-  for (int32_t part = 0; c.range_keys == 0 && part < edge.num_parts; ++part) {
+  for (int32_t part = 0; part < edge.num_parts; ++part) {
     params.lists.first_item = part * in_part;
     params.num_items = std::min(items - part * in_part, in_part);
     params.ticket = &tickets[static_cast<size_t>(part)];
     if (has_lists) {
       emulated::run_one_by_one({static_cast<uint32_t>(params.num_items), token::kListThreads, order},
-                               [&] { token::list_kernel({params.lists, 0, edge.seqlen_k}); });
+                               [&] { token::list_kernel(params.lists); });
     }
     emulated::run({c.blocks, Traits::kThreads, order}, [&] { token::token_backward_kernel<Traits>(params); });
     if constexpr (Traits::kOrdered) {
@@ -356,8 +304,7 @@ TEST(Sm90EmulatedTokenBackward, ListsOfMoreKeysThanAMap) {
   std::vector<uint8_t> nans(static_cast<size_t>(4 * bytes));
   for (size_t i = 0; i < nans.size(); ++i) nans[i] = static_cast<uint8_t>(i * 37);
   lists.nans = nans.data();
-  emulated::run_one_by_one({4, token::kListThreads, emulated::order(0)},
-                           [&] { token::list_kernel({lists, 0, edge.seqlen_k}); });
+  emulated::run_one_by_one({4, token::kListThreads, emulated::order(0)}, [&] { token::list_kernel(lists); });
   for (int32_t item = 0; item < 4; ++item) {
     std::vector<uint32_t> want(static_cast<size_t>(p.rows_k));
     uint32_t seen = 0;
