@@ -252,8 +252,22 @@ def test_a_graph_reads_the_documents_that_stand_in_a_tensor():
         buffer.set_cu_seqlens(lists.cpu(), causal=True)
     with pytest.raises(InvalidArgument, match=r"more documents make room \(got 65 documents, room for 64"):
         buffer.set_cu_seqlens(torch.zeros(66, dtype=torch.int32, device="cuda"), causal=True)
-    with pytest.raises(InvalidArgument, match="must be made on the host, by set"):
-        make().set_cu_seqlens(lists, causal=True)
+
+
+def test_deterministic_buffers_repeat_masks_of_the_gpu():
+    rng = random.Random(9)
+    *tensors, dout = operands(4)
+    leaves = [t.requires_grad_() for t in tensors]
+    buffer = make()
+    for _ in range(4):
+        ends = [0, *sorted(rng.sample(range(1, ROWS), 20)), ROWS]
+        buffer.set_cu_seqlens(torch.tensor(ends, dtype=torch.int32, device="cuda"), causal=True)
+        first = step(leaves, dout, buffer)
+        assert_close(first, step(leaves, dout, Mask.varlen(ends, causal=True)))
+        for _ in range(3):
+            for one, other in zip(step(leaves, dout, buffer), first, strict=True):
+                assert torch.equal(one, other)
+    buffer.check_errors()
 
 
 @pytest.mark.parametrize(("block", "causal"), [(128, False), (64, True), (16, False)])

@@ -110,7 +110,10 @@ inline void run_build(const TurnBuild& build, const Blocks& blocks) {
 
 inline void run_build(const SortBuild& build, const Ranges& ranges) {
   const SerialTeam team;
-  begin_ranges(team, build, ranges);
+  begin_ranges(team, build);
+  for (int32_t i = 0; i < ranges.count; ++i) read_range(team, build, ranges, i);
+  place_buckets(team, build);
+  for (int32_t i = 0; i < ranges.count; ++i) list_range(team, build, i);
   for (int32_t at = 0; at < ranges.count; ++at) sort_slice(team, build, at);
   for (int side = 0; side < 2; ++side) {
     for (int32_t at = 0; at < ranges.count; ++at) check_slice(team, build, side, at);

@@ -70,7 +70,6 @@ void BuildLayout::place(SortBuild& build, const Place& place) const {
   }
   take(build.num_candidates, 2);
   take(build.given, slices);
-  take(build.given_index, slices);
   const int64_t q_tiles = build.max_q_tiles;
   Sorting& sorting = build.sorting;
   take(sorting.index, slices);

@@ -113,10 +113,8 @@ struct Build {
   int32_t* candidates[2] = {};
   int32_t* tiles_before[2] = {};
   int32_t* num_candidates = nullptr;  ///< [2]
-  // Of slices in any order, before they are sorted: [max_slices].
-  Slice* given = nullptr;
-  int32_t* given_index = nullptr;
-  int32_t* is_apart[2] = {};  ///< of sorted ones, of each pass: whether the mask falls apart there
+  Slice* given = nullptr;             ///< [max_slices] of ranges, before they are sorted; some are empty
+  int32_t* is_apart[2] = {};          ///< of sorted ones, of each pass: whether the mask falls apart there
   // The backward pass.
   int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
   int32_t max_q_tiles = 0;

@@ -63,69 +63,77 @@ TANGRAM_HOST_DEVICE inline int32_t bucket_of(const SortBuild& build, int side, i
   return begin >> build.sorting.shift[side];
 }
 
-/// Whether ranges lie within the sequences, and types are such.
+/// The first step, by one team: nothing is there yet.
 template <class Team>
-TANGRAM_HOST_DEVICE void check_bounds(const Team& team, const Build& build, const Ranges& ranges) {
-  State& state = *build.state;
-  const int64_t rows = build.passes[0].num_rows, keys = build.passes[0].num_keys;
-  const auto lies_in = [&](const void* list, int32_t i, int64_t length) {
-    const int64_t begin = ranges.at(list, int64_t{2} * i), end = ranges.at(list, int64_t{2} * i + 1);
-    return 0 <= begin && begin <= end && end <= length;
-  };
-  for_each(team, ranges.count, [&](int32_t i) {
-    if (!lies_in(ranges.q_ranges, i, rows)) note(team, state, i, Problem::kQueryRange);
-    if (!lies_in(ranges.k_ranges, i, keys)) note(team, state, i, Problem::kKeyRange);
-    const int64_t type = ranges.type_of(i);
-    if (type < 0 || type > static_cast<int>(MaskType::kBiCausal)) note(team, state, i, Problem::kMaskType);
-  });
-  team.sync();
-}
-
-/// The first step, by one team: what shows something, in `given`, with its index; and buckets of it.
-template <class Team>
-TANGRAM_HOST_DEVICE void begin_ranges(const Team& team, const SortBuild& build, const Ranges& ranges) {
+TANGRAM_HOST_DEVICE void begin_ranges(const Team& team, const SortBuild& build) {
   begin_build(team, build);
-  State& state = *build.state;
   const Sorting& sorting = build.sorting;
   for_each(team, kBuckets, [&](int32_t bucket) {
     for (int side = 0; side < 2; ++side) {
       sorting.first[side][bucket] = sorting.num_placed[side][bucket] = sorting.ends_before[side][bucket] = 0;
     }
   });
-  check_bounds(team, build, ranges);
-  if (state.first_problem != kNoProblem) return;
-  const auto is_seen = [&](int32_t i) { return !ranges.slice(i).empty(); };
-  const int32_t num_given = take_some(team, ranges.count, is_seen, [&](int32_t i, int32_t at) {
-    const Slice slice = ranges.slice(i);
-    build.given[at] = slice;
-    build.given_index[at] = i;
-    const int32_t buckets[2] = {bucket_of(build, 0, slice.row_begin), bucket_of(build, 1, slice.key_begin)};
-    for (int side = 0; side < 2; ++side) {
-      team.add(&sorting.first[side][buckets[side]], 1);
-      team.raise(&sorting.ends_before[side][buckets[side]], side == 0 ? slice.row_end : slice.key_end);
-    }
-  });
-  if (team.rank() == 0) state.num_slices = state.num_slices_of_keys = num_given;
-  team.sync();
-  for (int side = 0; side < 2; ++side) {
-    sums_before(team, sorting.first[side], kBuckets);
-    greatest_before(team, sorting.ends_before[side], kBuckets);
-  }
-  for_each(team, num_given, [&](int32_t at) {
-    const int32_t begins[2] = {build.given[at].row_begin, build.given[at].key_begin};
-    for (int side = 0; side < 2; ++side) {
-      const int32_t bucket = bucket_of(build, side, begins[side]);
-      const int32_t place = sorting.first[side][bucket] + team.add(&sorting.num_placed[side][bucket], 1);
-      sorting.members[side][place] = at;
-    }
-  });
 }
 
-/// The second, for one slice: its places. With it how far those up to it reach, and whether it is the first of a row at
-/// which the mask may fall apart, as separations() of tile_list.cpp says.
+/// The second, for one range: whether it lies within the sequences; its slice, perhaps an empty one; and how many of
+/// each bucket there are, and how far they reach. By one thread, whose team has no part in it but to note.
+template <class Team>
+TANGRAM_HOST_DEVICE void read_range(const Team& team, const SortBuild& build, const Ranges& ranges, int32_t i) {
+  State& state = *build.state;
+  const auto lies_in = [&](const void* list, int64_t length) {
+    const int64_t begin = ranges.at(list, int64_t{2} * i), end = ranges.at(list, int64_t{2} * i + 1);
+    return 0 <= begin && begin <= end && end <= length;
+  };
+  const bool has_queries = lies_in(ranges.q_ranges, build.passes[0].num_rows);
+  const bool has_keys = lies_in(ranges.k_ranges, build.passes[0].num_keys);
+  const int64_t type = ranges.type_of(i);
+  const bool has_type = 0 <= type && type <= static_cast<int>(MaskType::kBiCausal);
+  if (!has_queries) note(team, state, i, Problem::kQueryRange);
+  if (!has_keys) note(team, state, i, Problem::kKeyRange);
+  if (!has_type) note(team, state, i, Problem::kMaskType);
+  if (!has_queries || !has_keys || !has_type) return;
+  const Slice slice = ranges.slice(i);
+  build.given[i] = slice;
+  if (slice.empty()) return;
+  for (int side = 0; side < 2; ++side) {
+    const int32_t bucket = bucket_of(build, side, side == 0 ? slice.row_begin : slice.key_begin);
+    team.add(&build.sorting.first[side][bucket], 1);
+    team.raise(&build.sorting.ends_before[side][bucket], side == 0 ? slice.row_end : slice.key_end);
+  }
+}
+
+/// The third, by one team: where the members of buckets are listed. A mask with a problem has none.
+template <class Team>
+TANGRAM_HOST_DEVICE void place_buckets(const Team& team, const SortBuild& build) {
+  State& state = *build.state;
+  if (state.first_problem != kNoProblem) return;
+  const Sorting& sorting = build.sorting;
+  int32_t num_slices = 0;
+  for (int side = 0; side < 2; ++side) {
+    num_slices = sums_before(team, sorting.first[side], kBuckets);
+    greatest_before(team, sorting.ends_before[side], kBuckets);
+  }
+  if (team.rank() == 0) state.num_slices = state.num_slices_of_keys = num_slices;
+}
+
+/// The fourth, for one range, by one thread: its slice to its buckets.
+template <class Team>
+TANGRAM_HOST_DEVICE void list_range(const Team& team, const SortBuild& build, int32_t i) {
+  if (build.state->num_slices == 0 || build.given[i].empty()) return;
+  const Sorting& sorting = build.sorting;
+  const int32_t begins[2] = {build.given[i].row_begin, build.given[i].key_begin};
+  for (int side = 0; side < 2; ++side) {
+    const int32_t bucket = bucket_of(build, side, begins[side]);
+    const int32_t place = sorting.first[side][bucket] + team.add(&sorting.num_placed[side][bucket], 1);
+    sorting.members[side][place] = i;
+  }
+}
+
+/// The fifth, for one range: the places of its slice. With it how far those up to it reach, and whether it is the first
+/// of a row at which the mask may fall apart, as separations() of tile_list.cpp says.
 template <class Team>
 TANGRAM_HOST_DEVICE void sort_slice(const Team& team, const SortBuild& build, int32_t at) {
-  if (at >= build.state->num_slices) return;
+  if (build.state->num_slices == 0 || build.given[at].empty()) return;
   const Sorting& sorting = build.sorting;
   const Slice slice = build.given[at];
   for (int side = 0; side < (build.has_backward ? 2 : 1); ++side) {
@@ -156,11 +164,11 @@ TANGRAM_HOST_DEVICE void sort_slice(const Team& team, const SortBuild& build, in
     build.passes[side].slices[place] = mine;
     build.passes[side].ends[place] = static_cast<int32_t>(end);
     build.is_apart[side][place] = !may_be ? kJoined : end_above == mine.row_begin ? kMeets : kApart;
-    if (side == 0) sorting.index[place] = build.given_index[at];
+    if (side == 0) sorting.index[place] = at;
   }
 }
 
-/// The third, for one slice of a pass: whether it shows what one above does, and where it meets those above, whether
+/// The sixth, for one slice of a pass: whether it shows what one above does, and where it meets those above, whether
 /// none of them has keys of those that begin with it.
 template <class Team>
 TANGRAM_HOST_DEVICE void check_slice(const Team& team, const SortBuild& build, int side, int32_t at) {
@@ -226,7 +234,7 @@ TANGRAM_HOST_DEVICE void check_ranges(const Team& team, const Build& build, cons
   team.sync();
 }
 
-/// The fourth, by one team: what is wrong, and where tiles begin.
+/// The last, by one team: what is wrong, and where tiles begin.
 template <class Team>
 TANGRAM_HOST_DEVICE void finish_ranges(const Team& team, const Build& build, const Ranges& ranges) {
   State& state = *build.state;

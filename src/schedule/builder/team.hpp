@@ -69,18 +69,27 @@ TANGRAM_HOST_DEVICE void for_each(const Team& team, int32_t count, const Body& b
 }
 
 /// Calls take(i, place) for those i of [0, count), in order, for which is_taken(i); places are 0, 1, and so on. Returns
-/// how many there are. Members have stretches, so that the team meets once.
+/// how many there are. Members look at a few neighbours at a time, so that the team meets less often.
 template <class Team, class IsTaken, class Take>
 TANGRAM_HOST_DEVICE int32_t take_some(const Team& team, int32_t count, const IsTaken& is_taken, const Take& take) {
-  const int32_t stretch = (count + team.size() - 1) / team.size();
-  const int32_t begin = team.rank() * stretch, end = count < begin + stretch ? count : begin + stretch;
-  int32_t own = 0, total;
-  for (int32_t i = begin; i < end; ++i) own += is_taken(i) ? 1 : 0;
-  int32_t place = team.sum_before(own, total);
-  for (int32_t i = begin; i < end; ++i) {
-    if (is_taken(i)) take(i, place++);
+  constexpr int32_t kNeighbours = 8;
+  int32_t num_taken = 0;
+  for (int32_t begin = 0; begin < count; begin += kNeighbours * team.size()) {
+    const int32_t first = begin + kNeighbours * team.rank();
+    uint32_t taken = 0;
+    int32_t own = 0, total;
+    for (int32_t i = 0; i < kNeighbours; ++i) {
+      if (first + i >= count || !is_taken(first + i)) continue;
+      taken |= 1u << i;
+      ++own;
+    }
+    int32_t place = num_taken + team.sum_before(own, total);
+    for (int32_t i = 0; i < kNeighbours; ++i) {
+      if ((taken >> i & 1) != 0) take(first + i, place++);
+    }
+    num_taken += total;
   }
-  return total;
+  return num_taken;
 }
 
 /// Replaces values[0, count) by the sums of those before them, and values[count] by the sum of all, which it returns.

@@ -109,7 +109,11 @@ TEST(Sm90EmulatedBuilder, RangesAreAsTheHostBuildsThem) {
         const auto run = [&](uint32_t count, uint32_t threads, const auto& kernel) {
           if (count > 0) emulated::run_one_by_one({count, threads, order}, [&] { kernel(params); });
         };
+        const auto by_threads = static_cast<uint32_t>((params.ranges.count + kWarpThreads - 1) / kWarpThreads);
         run(1, 128, [](const auto& p) { begin_ranges_kernel<128>(p); });
+        run(by_threads, kWarpThreads, [](const auto& p) { read_ranges_kernel(p); });
+        run(1, 128, [](const auto& p) { place_buckets_kernel<128>(p); });
+        run(by_threads, kWarpThreads, [](const auto& p) { list_ranges_kernel(p); });
         run(blocks(params.ranges.count), kWarpThreads, [](const auto& p) { sort_slices_kernel(p); });
         run(blocks(2 * params.ranges.count), kWarpThreads, [](const auto& p) { check_slices_kernel(p); });
         run(1, 128, [](const auto& p) { finish_ranges_kernel<128>(p); });
