@@ -22,7 +22,7 @@ MOST_DOCUMENTS, END_OF_DOCUMENT, VOCABULARY = 64, 0, 97
 def find_documents(tokens: Tensor) -> Tensor:
     """cu_seqlens of MOST_DOCUMENTS documents, the last of them empty: sizes do not depend on the tokens."""
     document = (tokens == END_OF_DOCUMENT).cumsum(0).roll(1)
-    document[0] = 0
+    document[:1].zero_()  # a number given from the host could not be captured
     position = torch.arange(ROWS, device=tokens.device)
     # Those beyond MOST_DOCUMENTS stay in the last one.
     first = torch.full((MOST_DOCUMENTS + 1,), ROWS, device=tokens.device)

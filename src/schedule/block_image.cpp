@@ -55,7 +55,10 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
           std::max(tile_rows, kGroupKeys), kGroupKeys, capacity.block_size);
   require(shape.seqlen_k % kGroupKeys == 0, "MaskBuffer: blocks must be of a multiple of {} keys (got seqlen_k={})",
           kGroupKeys, shape.seqlen_k);
-  require(!capacity.deterministic, "MaskBuffer: blocks must not be of deterministic calls (got deterministic=true)");
+  require(
+      !capacity.deterministic,
+      "MaskBuffer: blocks must not be of deterministic calls, since kernels that gather add gradients of keys in any "
+      "order; a buffer without block_size, or a mask of its own, may be (got deterministic=true)");
   require(capacity.head_groups > 0 && shape.num_heads_kv % capacity.head_groups == 0,
           "MaskBuffer: head_groups must divide num_heads_kv (got head_groups={}, num_heads_kv={})",
           capacity.head_groups, shape.num_heads_kv);

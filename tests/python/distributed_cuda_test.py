@@ -54,6 +54,11 @@ def test_two_gpus_agree_with_dense_attention_over_nccl():
 
 
 @needs_two
+def test_two_gpus_agree_on_blocks_that_change():
+    assert "blocks that change" in run_ranks(2, "blocks", TANGRAM_TIMEOUT_S="20")
+
+
+@needs_two
 @pytest.mark.parametrize("how", ["wrong", "kill", "silence"])
 def test_the_failure_of_a_rank_ends_the_waits_of_the_other(how):
     assert "rank 0 saw it" in run_ranks(2, how, TANGRAM_TIMEOUT_S="4")

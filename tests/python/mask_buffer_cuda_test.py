@@ -252,8 +252,22 @@ def test_a_graph_reads_the_documents_that_stand_in_a_tensor():
         buffer.set_cu_seqlens(lists.cpu(), causal=True)
     with pytest.raises(InvalidArgument, match=r"more documents make room \(got 65 documents, room for 64"):
         buffer.set_cu_seqlens(torch.zeros(66, dtype=torch.int32, device="cuda"), causal=True)
-    with pytest.raises(InvalidArgument, match="must be made on the host, by set"):
-        make().set_cu_seqlens(lists, causal=True)
+
+
+def test_deterministic_buffers_repeat_masks_of_the_gpu():
+    rng = random.Random(9)
+    *tensors, dout = operands(4)
+    leaves = [t.requires_grad_() for t in tensors]
+    buffer = make()
+    for _ in range(4):
+        ends = [0, *sorted(rng.sample(range(1, ROWS), 20)), ROWS]
+        buffer.set_cu_seqlens(torch.tensor(ends, dtype=torch.int32, device="cuda"), causal=True)
+        first = step(leaves, dout, buffer)
+        assert_close(first, step(leaves, dout, Mask.varlen(ends, causal=True)))
+        for _ in range(3):
+            for one, other in zip(step(leaves, dout, buffer), first, strict=True):
+                assert torch.equal(one, other)
+    buffer.check_errors()
 
 
 @pytest.mark.parametrize(("block", "causal"), [(128, False), (64, True), (16, False)])
@@ -313,6 +327,11 @@ def test_a_graph_reads_small_blocks_of_head_groups(block, head_groups, causal):
     of_group = " of head group 1" if head_groups == 2 else ""
     with pytest.raises(InvalidArgument, match=rf"must lie in \[0, {count}\) \(got {count} in query block 3{of_group};"):
         buffer.check_errors()
+    wrong[-1, 3, :2] = 1
+    buffer.set_blocks(wrong, block, causal=False)
+    torch.cuda.synchronize()
+    with pytest.raises(InvalidArgument, match=rf"must not repeat \(got 1 in query block 3{of_group};"):
+        buffer.check_errors()
     with pytest.raises(InvalidArgument, match="made for blocks"):
         buffer.set_cu_seqlens(torch.zeros(2, dtype=torch.int32, device="cuda"), causal=True)
     with pytest.raises(InvalidArgument, match="must be without softcap"):
@@ -342,6 +361,12 @@ def test_a_graph_reads_typed_ranges():
     graph.replay()
     torch.cuda.synchronize()
     with pytest.raises(InvalidArgument, match=r"q_ranges\[3\] must lie in \[0, seqlen_q\)"):
+        buffer.check_errors()
+    q[3, 1] = q[3, 0] + 1
+    q[30], k[30], types[30] = q[3], k[3], 0  # once more
+    graph.replay()
+    torch.cuda.synchronize()
+    with pytest.raises(InvalidArgument, match=r"must not cover a cell twice \(got slices 3 and 30"):
         buffer.check_errors()
     with pytest.raises(InvalidArgument, match="all lists must have one dtype"):
         buffer.set_ranges(q, k.int(), types)

@@ -121,7 +121,8 @@ TEST(BlockLists, CapacitiesThatBlocksCannotHaveAreRefused) {
   EXPECT_EQ(refused([](BlockCase& c) { c.shape.seqlen_k = 500; }),
             "MaskBuffer: blocks must be of a multiple of 16 keys (got seqlen_k=500)");
   EXPECT_EQ(refused([](BlockCase& c) { c.capacity.deterministic = true; }),
-            "MaskBuffer: blocks must not be of deterministic calls (got deterministic=true)");
+            "MaskBuffer: blocks must not be of deterministic calls, since kernels that gather add gradients of keys in "
+            "any order; a buffer without block_size, or a mask of its own, may be (got deterministic=true)");
   EXPECT_EQ(refused([](BlockCase& c) { c.capacity.head_groups = 3; }),
             "MaskBuffer: head_groups must divide num_heads_kv (got head_groups=3, num_heads_kv=2)");
 }

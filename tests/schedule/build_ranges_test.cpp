@@ -16,7 +16,7 @@ namespace tangram::schedule::builder {
 namespace {
 
 Report build_ranges(BuiltImages& images, const Ranges& ranges) {
-  return images.build([&](const TurnBuild& build) { run_build(build, ranges); });
+  return images.build([&](const SortBuild& build) { run_build(build, ranges); });
 }
 
 TEST(BuildRanges, EqualsTheListsOfTheHostBitForBit) {
@@ -67,6 +67,58 @@ TEST(BuildRanges, OneTypeOfAll) {
   ranges.type = 1;
   ASSERT_EQ(build_ranges(images, ranges).problem, Problem::kNone);
   images.expect_as_host(slices_of(typed));
+}
+
+// Of several pairs that meet, the one whose later range is given first is named, and the earliest that it meets.
+TEST(BuildRanges, TheFirstRangeThatMeetsOneBeforeIsNamed) {
+  std::mt19937 rng(2);
+  const ImageCase c = case_of(3000, 3000, 8, 1, {.documents = 80, .slices = 600});
+  BuiltImages images(c);
+  int64_t num_refused = 0;
+  for (int round = 0; round < (support::is_long_run() ? 2000 : 60); ++round) {
+    TypedRanges typed = random_ranges(rng, c);
+    for (int64_t copies = number(rng, 1, 3); copies > 0 && !typed.types.empty(); --copies) {
+      const auto of = static_cast<size_t>(number(rng, 0, static_cast<int64_t>(typed.types.size()) - 1));
+      const auto at = static_cast<std::ptrdiff_t>(number(rng, 0, static_cast<int64_t>(typed.types.size())));
+      const std::vector<int32_t> q{typed.q[2 * of], typed.q[2 * of + 1]}, k{typed.k[2 * of], typed.k[2 * of + 1]};
+      typed.types.insert(typed.types.begin() + at, typed.types[of]);
+      typed.q.insert(typed.q.begin() + 2 * at, q.begin(), q.end());
+      typed.k.insert(typed.k.begin() + 2 * at, k.begin(), k.end());
+    }
+    const std::vector<AttnSlice> slices = slices_of(typed).by_rows;
+    Report wanted;
+    for (size_t later = 0; later < slices.size() && wanted.problem == Problem::kNone; ++later) {
+      for (size_t earlier = 0; earlier < later && wanted.problem == Problem::kNone; ++earlier) {
+        if (intersect(slices[earlier], slices[later]).q_range.empty()) continue;
+        wanted.problem = Problem::kOverlap;
+        wanted.index = static_cast<int32_t>(later), wanted.got = static_cast<int64_t>(earlier);
+      }
+    }
+    const Report report = build_ranges(images, ranges_of(typed));
+    num_refused += wanted.problem != Problem::kNone;
+    ASSERT_EQ(report.num_refused, num_refused) << "round " << round;
+    if (wanted.problem == Problem::kNone) continue;
+    ASSERT_EQ(report.index, wanted.index) << "round " << round;
+    ASSERT_EQ(report.got, wanted.got) << "round " << round;
+    images.expect_as_host({});
+  }
+  EXPECT_GT(num_refused, 20);
+}
+
+TEST(BuildRanges, TurnsThatHaveNoRoomAreRefused) {
+  const ImageCase c = case_of(512, 640, 8, 1, {.documents = 4, .slices = 40, .deterministic = true});
+  BuiltImages images(c);
+  const TypedRanges good{{0, 200, 0, 200, 200, 512}, {0, 300, 300, 640, 0, 640}, {0, 1, 1}};
+  const int64_t refused = images
+                              .build([&](SortBuild build) {
+                                build.turns.max_segments = 3;
+                                run_build(build, ranges_of(good));
+                              })
+                              .num_refused;
+  EXPECT_EQ(refused, 1);
+  images.expect_as_host({});
+  EXPECT_EQ(build_ranges(images, ranges_of(good)).num_refused, 1) << "the next one is taken";
+  images.expect_as_host(slices_of(good));
 }
 
 TEST(BuildRanges, WhatIsRefusedLeavesAMaskThatShowsNothing) {

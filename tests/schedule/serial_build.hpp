@@ -108,12 +108,15 @@ inline void run_build(const TurnBuild& build, const Blocks& blocks) {
   finish_build(build);
 }
 
-inline void run_build(const TurnBuild& build, const Ranges& ranges) {
+inline void run_build(const SortBuild& build, const Ranges& ranges) {
   const SerialTeam team;
-  begin_ranges(team, build, ranges);
+  begin_ranges(team, build);
+  for (int32_t i = 0; i < ranges.count; ++i) read_range(team, build, ranges, i);
+  place_buckets(team, build);
+  for (int32_t i = 0; i < ranges.count; ++i) list_range(team, build, i);
   for (int32_t at = 0; at < ranges.count; ++at) sort_slice(team, build, at);
   for (int side = 0; side < 2; ++side) {
-    for (int32_t at = 0; at < ranges.count; ++at) scan_slice(team, build, side, at);
+    for (int32_t at = 0; at < ranges.count; ++at) check_slice(team, build, side, at);
   }
   finish_ranges(team, build, ranges);
   finish_build(build);
@@ -146,7 +149,7 @@ class BuiltImages {
   template <class Run>
   Report build(const Run& run) {
     std::memset(built_.data(), 0, layout_.bytes());  // also what lies between arrays
-    const TurnBuild build = build_layout_.at(work_.data(), built_.data());
+    const SortBuild build = build_layout_.at(work_.data(), built_.data());
     run(build);
     return build.state->report;
   }

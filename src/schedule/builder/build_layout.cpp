@@ -13,7 +13,7 @@ namespace tangram::schedule::builder {
 BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const TileShape& forward,
                          const TileShape& backward, const MaskCapacity& capacity, const GpuModel& gpu)
     : image_(image) {
-  TurnBuild& build = build_;
+  SortBuild& build = build_;
   build.has_forward = capacity.passes != AttnPasses::kBackward;
   build.has_backward = capacity.passes != AttnPasses::kForward;
   build.max_slices = static_cast<int32_t>(capacity.slices == 0 ? capacity.documents : capacity.slices);
@@ -40,6 +40,10 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
   };
   build.passes[0] = pass(forward, shape.seqlen_q, shape.seqlen_k, image.num_forward_items(), image.num_forward_runs());
   build.passes[1] = pass(backward, shape.seqlen_k, shape.seqlen_q, image.num_key_tiles(), image.num_backward_runs());
+  for (int side = 0; side < 2; ++side) {
+    const int64_t last_row = std::max<int64_t>((side == 0 ? shape.seqlen_q : shape.seqlen_k) - 1, 0);
+    while (last_row >> build.sorting.shift[side] >= kBuckets) ++build.sorting.shift[side];
+  }
   place(build, [&](auto& /*pointer*/, int64_t count, size_t size) {
     bytes_ = round_up(bytes_, 256) + static_cast<size_t>(count) * size;
   });
@@ -47,7 +51,7 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
 }
 
 template <class Place>
-void BuildLayout::place(TurnBuild& build, const Place& place) const {
+void BuildLayout::place(SortBuild& build, const Place& place) const {
   const auto take = [&](auto*& pointer, int64_t count) { place(pointer, count, sizeof(*pointer)); };
   const int64_t slices = build.max_slices;
   take(build.state, 1);
@@ -66,9 +70,14 @@ void BuildLayout::place(TurnBuild& build, const Place& place) const {
   }
   take(build.num_candidates, 2);
   take(build.given, slices);
-  take(build.given_index, slices);
   const int64_t q_tiles = build.max_q_tiles;
+  Sorting& sorting = build.sorting;
+  take(sorting.index, slices);
   for (int side = 0; side < 2; ++side) {
+    take(sorting.first[side], kBuckets + 1);
+    take(sorting.num_placed[side], kBuckets);
+    take(sorting.ends_before[side], kBuckets);
+    take(sorting.members[side], slices);
     take(build.is_apart[side], slices);
     take(build.candidates[side], slices + 1);
     take(build.tiles_before[side], slices + 2);
@@ -88,8 +97,8 @@ void BuildLayout::place(TurnBuild& build, const Place& place) const {
   take(turns.listed, turns.max_segments);
 }
 
-TurnBuild BuildLayout::at(std::byte* memory, std::byte* image) const {
-  TurnBuild build = build_;
+SortBuild BuildLayout::at(std::byte* memory, std::byte* image) const {
+  SortBuild build = build_;
   size_t end = 0;
   place(build, [&](auto& pointer, int64_t count, size_t size) {
     end = round_up(end, 256);

@@ -26,14 +26,14 @@ class BuildLayout {
   int64_t max_slices() const { return build_.max_slices; }
 
   /// With these two pieces of memory, aligned to 256.
-  TurnBuild at(std::byte* memory, std::byte* image) const;
+  SortBuild at(std::byte* memory, std::byte* image) const;
 
  private:
   template <class Place>
-  void place(TurnBuild& build, const Place& place) const;
+  void place(SortBuild& build, const Place& place) const;
 
   ImageLayout image_;
-  TurnBuild build_;  // without pointers
+  SortBuild build_;  // without pointers
   size_t bytes_ = 0;
 };
 

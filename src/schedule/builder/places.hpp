@@ -113,10 +113,8 @@ struct Build {
   int32_t* candidates[2] = {};
   int32_t* tiles_before[2] = {};
   int32_t* num_candidates = nullptr;  ///< [2]
-  // Of slices in any order, before they are sorted: [max_slices].
-  Slice* given = nullptr;
-  int32_t* given_index = nullptr;
-  int32_t* is_apart[2] = {};  ///< of sorted ones, of each pass
+  Slice* given = nullptr;             ///< [max_slices] of ranges, before they are sorted; some are empty
+  int32_t* is_apart[2] = {};          ///< of sorted ones, of each pass: whether the mask falls apart there
   // The backward pass.
   int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
   int32_t max_q_tiles = 0;
@@ -158,6 +156,24 @@ struct Turns {
 /// Kernels of all calls take the part that they have in common.
 struct TurnBuild : Build {
   Turns turns;
+};
+
+/// What ranges are sorted in: slices that begin near each other in a bucket, by rows and [1] by keys.
+inline constexpr int32_t kBuckets = 1024;
+struct Sorting {
+  int32_t shift[2] = {0, 0};     ///< rows of a bucket, as a power of two
+  int32_t* first[2] = {};        ///< [kBuckets + 1] where the members of each begin
+  int32_t* num_placed[2] = {};   ///< [kBuckets] while they are listed
+  int32_t* ends_before[2] = {};  ///< [kBuckets] how far slices of earlier buckets reach
+  int32_t* members[2] = {};      ///< [max_slices] of `given`, those of a bucket in any order
+  int32_t* index = nullptr;      ///< [max_slices] of those in the order of rows, in the list that was given
+};
+// What is_apart says of a slice while this is found out.
+inline constexpr int32_t kJoined = 0, kApart = 1, kMeets = 2;
+
+/// What ranges want besides.
+struct SortBuild : TurnBuild {
+  Sorting sorting;
 };
 
 /// What State::first_problem is of one: the first in order has the least.

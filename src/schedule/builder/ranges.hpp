@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Slices of any typed ranges, put into the order of their rows and of their keys, with a check that none covers what
-// another does. Each slice is held against all others by a warp, which needs no memory and few steps; so it is for
-// thousands of slices. In steps, each of which all teams have done before the next begins.
+// another does. Slices that begin near each other are in one bucket; each is held against those of its bucket, and then
+// against those above that reach down to it. In steps, each of which all teams have done before the next begins.
 #pragma once
 
 #include <cstdint>
@@ -58,89 +58,148 @@ TANGRAM_HOST_DEVICE constexpr bool overlap(const Slice& a, const Slice& b) {
   return !canonical(both, most(a.min_diag, b.min_diag), least(a.max_diag, b.max_diag)).empty();
 }
 
-/// The first step, by one team: what shows something, in `given`, with its index.
+/// The first row of a slice, or the first key, to the bucket of it.
+TANGRAM_HOST_DEVICE inline int32_t bucket_of(const SortBuild& build, int side, int32_t begin) {
+  return begin >> build.sorting.shift[side];
+}
+
+/// The first step, by one team: nothing is there yet.
 template <class Team>
-TANGRAM_HOST_DEVICE void begin_ranges(const Team& team, const Build& build, const Ranges& ranges) {
+TANGRAM_HOST_DEVICE void begin_ranges(const Team& team, const SortBuild& build) {
   begin_build(team, build);
+  const Sorting& sorting = build.sorting;
+  for_each(team, kBuckets, [&](int32_t bucket) {
+    for (int side = 0; side < 2; ++side) {
+      sorting.first[side][bucket] = sorting.num_placed[side][bucket] = sorting.ends_before[side][bucket] = 0;
+    }
+  });
+}
+
+/// The second, for one range: whether it lies within the sequences; its slice, perhaps an empty one; and how many of
+/// each bucket there are, and how far they reach. By one thread, whose team has no part in it but to note.
+template <class Team>
+TANGRAM_HOST_DEVICE void read_range(const Team& team, const SortBuild& build, const Ranges& ranges, int32_t i) {
   State& state = *build.state;
-  const int64_t rows = build.passes[0].num_rows, keys = build.passes[0].num_keys;
-  const auto lies_in = [&](const void* list, int32_t i, int64_t length) {
+  const auto lies_in = [&](const void* list, int64_t length) {
     const int64_t begin = ranges.at(list, int64_t{2} * i), end = ranges.at(list, int64_t{2} * i + 1);
     return 0 <= begin && begin <= end && end <= length;
   };
-  for_each(team, ranges.count, [&](int32_t i) {
-    if (!lies_in(ranges.q_ranges, i, rows)) note(team, state, i, Problem::kQueryRange);
-    if (!lies_in(ranges.k_ranges, i, keys)) note(team, state, i, Problem::kKeyRange);
-    const int64_t type = ranges.type_of(i);
-    if (type < 0 || type > static_cast<int>(MaskType::kBiCausal)) note(team, state, i, Problem::kMaskType);
-  });
-  team.sync();
-  if (state.first_problem != kNoProblem) return;
-  int32_t num_given = 0;
-  for (int32_t begin = 0; begin < ranges.count; begin += team.size()) {
-    const int32_t i = begin + team.rank();
-    const Slice slice = i < ranges.count ? ranges.slice(i) : Slice{};
-    int32_t total;
-    const int32_t at = num_given + team.sum_before(!slice.empty(), total);
-    num_given += total;
-    if (slice.empty()) continue;
-    build.given[at] = slice;
-    build.given_index[at] = i;
+  const bool has_queries = lies_in(ranges.q_ranges, build.passes[0].num_rows);
+  const bool has_keys = lies_in(ranges.k_ranges, build.passes[0].num_keys);
+  const int64_t type = ranges.type_of(i);
+  const bool has_type = 0 <= type && type <= static_cast<int>(MaskType::kBiCausal);
+  if (!has_queries) note(team, state, i, Problem::kQueryRange);
+  if (!has_keys) note(team, state, i, Problem::kKeyRange);
+  if (!has_type) note(team, state, i, Problem::kMaskType);
+  if (!has_queries || !has_keys || !has_type) return;
+  const Slice slice = ranges.slice(i);
+  build.given[i] = slice;
+  if (slice.empty()) return;
+  for (int side = 0; side < 2; ++side) {
+    const int32_t bucket = bucket_of(build, side, side == 0 ? slice.row_begin : slice.key_begin);
+    team.add(&build.sorting.first[side][bucket], 1);
+    team.raise(&build.sorting.ends_before[side][bucket], side == 0 ? slice.row_end : slice.key_end);
   }
-  if (team.rank() == 0) state.num_slices = state.num_slices_of_keys = num_given;
 }
 
-/// The second, for one slice: its places, and whether it meets one that was given before.
+/// The third, by one team: where the members of buckets are listed. A mask with a problem has none.
 template <class Team>
-TANGRAM_HOST_DEVICE void sort_slice(const Team& team, const Build& build, int32_t at) {
+TANGRAM_HOST_DEVICE void place_buckets(const Team& team, const SortBuild& build) {
   State& state = *build.state;
-  if (at >= state.num_slices) return;
-  const Slice slice = build.given[at], across = transposed(slice);
-  int64_t by_rows = 0, by_keys = 0;
-  bool meets = false;
-  for_each(team, state.num_slices, [&](int32_t other_at) {
-    const Slice other = build.given[other_at];
-    // Equal ones are refused, but must not share a place before that is known.
-    const bool is_twin = !has_earlier_rows(other, slice) && !has_earlier_rows(slice, other) && other_at < at;
-    by_rows += has_earlier_rows(other, slice) || is_twin;
-    by_keys += has_earlier_rows(transposed(other), across) || is_twin;
-    meets = meets || (other_at < at && overlap(other, slice));
-  });
-  by_rows = team.sum(by_rows), by_keys = team.sum(by_keys);
-  if (meets) note(team, state, build.given_index[at], Problem::kOverlap);
-  if (team.rank() != 0) return;
-  build.passes[0].slices[by_rows] = slice;
-  if (build.has_backward) build.passes[1].slices[by_keys] = across;
+  if (state.first_problem != kNoProblem) return;
+  const Sorting& sorting = build.sorting;
+  int32_t num_slices = 0;
+  for (int side = 0; side < 2; ++side) {
+    num_slices = sums_before(team, sorting.first[side], kBuckets);
+    greatest_before(team, sorting.ends_before[side], kBuckets);
+  }
+  if (team.rank() == 0) state.num_slices = state.num_slices_of_keys = num_slices;
 }
 
-/// The third, for one slice of a pass: how far those up to it reach, and whether it is the first of a row at which the
-/// mask falls apart, as separations() of tile_list.cpp says.
+/// The fourth, for one range, by one thread: its slice to its buckets.
 template <class Team>
-TANGRAM_HOST_DEVICE void scan_slice(const Team& team, const Build& build, int side, int32_t at) {
-  if (at >= build.state->num_slices || (side == 1 && !build.has_backward)) return;
-  const Pass& pass = build.passes[side];
-  const int32_t row = pass.slices[at].row_begin;
-  int64_t end = 0, end_above = 0;
-  for_each(team, at + 1, [&](int32_t i) {
-    end = most<int64_t>(end, pass.slices[i].row_end);
-    if (pass.slices[i].row_begin < row) end_above = most<int64_t>(end_above, pass.slices[i].row_end);
-  });
-  end = team.greatest(end), end_above = team.greatest(end_above);
-  bool is_apart = row > 0 && end_above <= row && (at == 0 || pass.slices[at - 1].row_begin < row);
-  if (is_apart && end_above == row) {
-    bool mine = true;
-    for_each(team, at, [&](int32_t i) {
-      const Slice above = pass.slices[i];
-      if (above.row_end != row) return;
-      for (int32_t j = at; mine && j < build.state->num_slices && pass.slices[j].row_begin == row; ++j) {
-        mine = above.key_end <= pass.slices[j].key_begin || pass.slices[j].key_end <= above.key_begin;
+TANGRAM_HOST_DEVICE void list_range(const Team& team, const SortBuild& build, int32_t i) {
+  if (build.state->num_slices == 0 || build.given[i].empty()) return;
+  const Sorting& sorting = build.sorting;
+  const int32_t begins[2] = {build.given[i].row_begin, build.given[i].key_begin};
+  for (int side = 0; side < 2; ++side) {
+    const int32_t bucket = bucket_of(build, side, begins[side]);
+    const int32_t place = sorting.first[side][bucket] + team.add(&sorting.num_placed[side][bucket], 1);
+    sorting.members[side][place] = i;
+  }
+}
+
+/// The fifth, for one range: the places of its slice. With it how far those up to it reach, and whether it is the first
+/// of a row at which the mask may fall apart, as separations() of tile_list.cpp says.
+template <class Team>
+TANGRAM_HOST_DEVICE void sort_slice(const Team& team, const SortBuild& build, int32_t at) {
+  if (build.state->num_slices == 0 || build.given[at].empty()) return;
+  const Sorting& sorting = build.sorting;
+  const Slice slice = build.given[at];
+  for (int side = 0; side < (build.has_backward ? 2 : 1); ++side) {
+    const auto seen = [&](const Slice& any) { return side == 0 ? any : transposed(any); };
+    const Slice mine = seen(slice);
+    const int32_t bucket = bucket_of(build, side, mine.row_begin);
+    const int32_t* const members = sorting.members[side] + sorting.first[side][bucket];
+    int64_t before = 0, of_row = 0;
+    int64_t end = sorting.ends_before[side][bucket], end_above = end;
+    for_each(team, sorting.first[side][bucket + 1] - sorting.first[side][bucket], [&](int32_t i) {
+      const Slice other = seen(build.given[members[i]]);
+      // Equal ones are refused, but must not share a place before that is known.
+      const bool is_twin = !has_earlier_rows(mine, other) && members[i] < at;
+      if (!has_earlier_rows(other, mine) && !is_twin) return;
+      ++before;
+      end = most<int64_t>(end, other.row_end);
+      if (other.row_begin < mine.row_begin) {
+        end_above = most<int64_t>(end_above, other.row_end);
+      } else {
+        ++of_row;
       }
     });
-    is_apart = team.all(mine);
+    before = team.sum(before), of_row = team.sum(of_row);
+    end = team.greatest(most<int64_t>(end, mine.row_end)), end_above = team.greatest(end_above);
+    if (team.rank() != 0) continue;
+    const int64_t place = sorting.first[side][bucket] + before;
+    const bool may_be = of_row == 0 && mine.row_begin > 0 && end_above <= mine.row_begin;
+    build.passes[side].slices[place] = mine;
+    build.passes[side].ends[place] = static_cast<int32_t>(end);
+    build.is_apart[side][place] = !may_be ? kJoined : end_above == mine.row_begin ? kMeets : kApart;
+    if (side == 0) sorting.index[place] = at;
   }
-  if (team.rank() != 0) return;
-  pass.ends[at] = static_cast<int32_t>(end);
-  build.is_apart[side][at] = is_apart;
+}
+
+/// The sixth, for one slice of a pass: whether it shows what one above does, and where it meets those above, whether
+/// none of them has keys of those that begin with it.
+template <class Team>
+TANGRAM_HOST_DEVICE void check_slice(const Team& team, const SortBuild& build, int side, int32_t at) {
+  State& state = *build.state;
+  const int32_t num_slices = state.num_slices;
+  if (at >= num_slices || (side == 1 && !build.has_backward)) return;
+  const Pass& pass = build.passes[side];
+  const Slice slice = pass.slices[at];
+  const int32_t row = slice.row_begin;
+  // Those before it, from the first on of which one reaches down to this row.
+  const auto for_each_above = [&](int32_t least_end, const auto& body) {
+    const int32_t first = first_of(at, [&](int32_t i) { return pass.ends[i] >= least_end; });
+    for (int32_t i = first + team.rank(); i < at; i += team.size()) body(i);
+  };
+  if (side == 0) {
+    const int32_t* const index = build.sorting.index;
+    for_each_above(row + 1, [&](int32_t i) {
+      if (overlap(pass.slices[i], slice)) note(team, state, most(index[i], index[at]), Problem::kOverlap);
+    });
+  }
+  if (build.is_apart[side][at] != kMeets) return;
+  bool is_apart = true;
+  for_each_above(row, [&](int32_t i) {
+    const Slice above = pass.slices[i];
+    if (above.row_end != row) return;
+    for (int32_t j = at; is_apart && j < num_slices && pass.slices[j].row_begin == row; ++j) {
+      is_apart = above.key_end <= pass.slices[j].key_begin || pass.slices[j].key_end <= above.key_begin;
+    }
+  });
+  is_apart = team.all(is_apart);
+  if (team.rank() == 0) build.is_apart[side][at] = is_apart ? kApart : kJoined;
 }
 
 /// What is wrong, if something is.
@@ -175,22 +234,16 @@ TANGRAM_HOST_DEVICE void check_ranges(const Team& team, const Build& build, cons
   team.sync();
 }
 
-/// The fourth, by one team: what is wrong, and where tiles begin.
+/// The last, by one team: what is wrong, and where tiles begin.
 template <class Team>
 TANGRAM_HOST_DEVICE void finish_ranges(const Team& team, const Build& build, const Ranges& ranges) {
   State& state = *build.state;
   check_ranges(team, build, ranges);
   const int32_t num_slices = build.has_backward ? state.num_slices : 0;  // 0 where they are refused
   for (int side = 0; side < 2; ++side) {
-    int32_t num_candidates = 0;
-    for (int32_t begin = 0; begin < num_slices; begin += team.size()) {
-      const int32_t at = begin + team.rank();
-      const bool is_apart = at < num_slices && build.is_apart[side][at] != 0;
-      int32_t total;
-      const int32_t place = num_candidates + team.sum_before(is_apart, total);
-      num_candidates += total;
-      if (is_apart) build.candidates[side][place] = build.passes[side].slices[at].row_begin;
-    }
+    const int32_t num_candidates = take_some(
+        team, num_slices, [&](int32_t at) { return build.is_apart[side][at] == kApart; },
+        [&](int32_t at, int32_t place) { build.candidates[side][place] = build.passes[side].slices[at].row_begin; });
     if (team.rank() == 0) build.num_candidates[side] = num_candidates;
   }
   team.sync();

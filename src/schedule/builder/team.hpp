@@ -32,6 +32,11 @@ struct SerialTeam {
     total = value;
     return 0;
   }
+  /// Greatest of what members of smaller rank bring, of 0 and up; `total` of all.
+  int32_t greatest_before(int32_t value, int32_t& total) const {
+    total = value;
+    return 0;
+  }
   /// How many members of smaller rank bring true; `total` of all.
   int32_t count_before(bool value, int32_t& total) const {
     total = value ? 1 : 0;
@@ -63,6 +68,30 @@ TANGRAM_HOST_DEVICE void for_each(const Team& team, int32_t count, const Body& b
   for (int32_t i = team.rank(); i < count; i += team.size()) body(i);
 }
 
+/// Calls take(i, place) for those i of [0, count), in order, for which is_taken(i); places are 0, 1, and so on. Returns
+/// how many there are. Members look at a few neighbours at a time, so that the team meets less often.
+template <class Team, class IsTaken, class Take>
+TANGRAM_HOST_DEVICE int32_t take_some(const Team& team, int32_t count, const IsTaken& is_taken, const Take& take) {
+  constexpr int32_t kNeighbours = 8;
+  int32_t num_taken = 0;
+  for (int32_t begin = 0; begin < count; begin += kNeighbours * team.size()) {
+    const int32_t first = begin + kNeighbours * team.rank();
+    uint32_t taken = 0;
+    int32_t own = 0, total;
+    for (int32_t i = 0; i < kNeighbours; ++i) {
+      if (first + i >= count || !is_taken(first + i)) continue;
+      taken |= 1u << i;
+      ++own;
+    }
+    int32_t place = num_taken + team.sum_before(own, total);
+    for (int32_t i = 0; i < kNeighbours; ++i) {
+      if ((taken >> i & 1) != 0) take(first + i, place++);
+    }
+    num_taken += total;
+  }
+  return num_taken;
+}
+
 /// Replaces values[0, count) by the sums of those before them, and values[count] by the sum of all, which it returns.
 /// The team has met before and has met afterwards.
 template <class Team>
@@ -78,6 +107,21 @@ TANGRAM_HOST_DEVICE int32_t sums_before(const Team& team, int32_t* values, int32
   if (team.rank() == 0) values[count] = sum;
   team.sync();
   return sum;
+}
+
+/// Replaces values[0, count), of 0 and up, by the greatest of those before them. The team has met before and has met
+/// afterwards.
+template <class Team>
+TANGRAM_HOST_DEVICE void greatest_before(const Team& team, int32_t* values, int32_t count) {
+  int32_t greatest = 0;
+  for (int32_t begin = 0; begin < count; begin += team.size()) {
+    const int32_t i = begin + team.rank();
+    int32_t total;
+    const int32_t before = team.greatest_before(i < count ? values[i] : 0, total);
+    if (i < count) values[i] = greatest < before ? before : greatest;
+    greatest = greatest < total ? total : greatest;
+  }
+  team.sync();
 }
 
 /// The first i of [0, count) for which `is_behind`, which then holds for all that follow; count if there is none.

@@ -23,6 +23,7 @@ from ranks.cuda_step_checks import (  # noqa: E402
     TOTAL,
     as_double,
     assert_close,
+    check_changing_blocks,
     check_dtypes,
     check_head_masks,
     check_hybrid,
@@ -414,6 +415,8 @@ def main():
         tangram.configure(transport="nccl")
         checks = [(name, check) for name, check in CHECKS if name in NCCL_CHECKS]
         assert len(checks) == len(NCCL_CHECKS)
+    elif sys.argv[1] == "blocks":
+        checks = [("blocks that change", check_changing_blocks)]
     elif sys.argv[1] in ("masks", "softcaps", "rows"):
         check_other_call(sys.argv[1])
         os._exit(0)

@@ -221,6 +221,36 @@ def check_head_masks(movement="kv"):
     tangram.check_errors()
 
 
+def check_changing_blocks():
+    """Blocks that every step chooses anew, for all heads or each K/V head for itself: planned and computed at once."""
+    rows = 1024  # whole blocks, so that small ones are gathered where all keys come first
+    tensors = whole(8, rows)
+    generator = torch.Generator("cuda").manual_seed(7)
+    dout = torch.randn(rows, HEADS, DIM, device="cuda", generator=generator).to(torch.bfloat16)
+    q, k, v = (as_double(x) for x in tensors)
+    for number, movement in enumerate(("kv", "kv", "auto", "auto")):
+        config = DistAttnConfig(movement=MovementConfig(movement))
+        for block, groups in ((64, 1 + number % 2), (16, 2 - number % 2)):
+            blocks = rows // block
+            scores = torch.rand(groups, blocks, blocks, device="cuda", generator=generator)
+            indices = scores.topk(blocks // 6).indices
+            indices[:, 0] = -1  # rows that see nothing
+            masks = tangram.masks_from_block_indices(rows, rows, block, block, indices)
+            key = tangram.mask_key(masks, HEADS, HEADS_KV, DIM, chunk_size=64, dist_attn_config=config)
+            out, _, grads = step(tensors, key, dout)
+            visible = np.zeros((groups, blocks, blocks + 1), bool)
+            np.put_along_axis(visible, indices.cpu().numpy(), True, axis=2)
+            visible = visible[:, :, :-1].repeat(block, 1).repeat(block, 2)
+            parts = []
+            for g in range(groups):
+                of_q, of_kv = (slice(g * n // groups, (g + 1) * n // groups) for n in (HEADS, HEADS_KV))
+                parts.append(attention(q[:, of_q], k[:, of_kv], v[:, of_kv], visible[g], dout=as_double(dout)[:, of_q]))
+            for name, got, bound in (("out", out, 1), *zip(("dq", "dk", "dv"), grads, (3, 3, 3), strict=True)):
+                wanted = np.concatenate([getattr(part, name) for part in parts], 1)
+                assert_close(got, wanted, bound * BOUND, (name, movement, block, groups))
+    tangram.check_errors()
+
+
 def check_reference():
     """The dense reference takes tensors in GPU memory too, through the host."""
     key = key_of()

@@ -47,7 +47,7 @@ class DeviceBuilder {
   schedule::builder::BuildLayout layout_;
   cuda::DeviceBuffer memory_;
   ReportBoard board_;
-  schedule::builder::TurnBuild build_;
+  schedule::builder::SortBuild build_;
   std::vector<cuda::DeviceBuffer> bitmaps_;  // of blocks, each larger than those before, which graphs may hold
 };
 

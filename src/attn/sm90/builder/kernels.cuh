@@ -10,9 +10,12 @@
 //   begin_blocks     one block   to know where slices go, and where tiles begin;
 //   slice_lines      warps       the slices
 //
-//   begin_ranges     one block   or, of any typed ranges, slices in the order given,
+//   begin_ranges     one block   or, of any typed ranges, empty buckets,
+//   read_ranges      threads     slices, how many in each bucket,
+//   place_buckets    one block   where these are listed,
+//   list_ranges      threads     slices by bucket,
 //   sort_slices      warps       in the order of rows and in that of keys,
-//   scan_slices      warps       and where the mask falls apart;
+//   check_slices     warps       whether they overlap, and where the mask falls apart;
 //   finish_ranges    one block   where tiles begin
 //
 //   count_tiles      warps       what each tile of both passes sees: pieces by keys, how many runs
@@ -47,6 +50,10 @@ inline constexpr int kWarpThreads = 256;
 
 __device__ __forceinline__ int32_t warp_of_grid() {
   return static_cast<int32_t>(blockIdx.x * (kWarpThreads / 32) + threadIdx.x / 32);
+}
+
+__device__ __forceinline__ int32_t thread_of_grid() {
+  return static_cast<int32_t>(blockIdx.x * kWarpThreads + threadIdx.x);
 }
 
 template <int kThreads>
@@ -89,16 +96,33 @@ __global__ void __launch_bounds__(kWarpThreads) slice_lines_kernel(const __grid_
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) begin_ranges_kernel(const __grid_constant__ RangeParams params) {
   __shared__ int64_t words[32];
-  schedule::builder::begin_ranges(BlockTeam<kThreads>(words), params.build, params.ranges);
+  schedule::builder::begin_ranges(BlockTeam<kThreads>(words), params.build);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) read_ranges_kernel(const __grid_constant__ RangeParams params) {
+  const int32_t i = thread_of_grid();
+  if (i < params.ranges.count) schedule::builder::read_range(WarpTeam(), params.build, params.ranges, i);
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) place_buckets_kernel(const __grid_constant__ RangeParams params) {
+  __shared__ int64_t words[32];
+  schedule::builder::place_buckets(BlockTeam<kThreads>(words), params.build);
+}
+
+__global__ void __launch_bounds__(kWarpThreads) list_ranges_kernel(const __grid_constant__ RangeParams params) {
+  const int32_t i = thread_of_grid();
+  if (i < params.ranges.count) schedule::builder::list_range(WarpTeam(), params.build, i);
 }
 
 __global__ void __launch_bounds__(kWarpThreads) sort_slices_kernel(const __grid_constant__ RangeParams params) {
-  schedule::builder::sort_slice(WarpTeam(), params.build, warp_of_grid());
+  const int32_t i = warp_of_grid();
+  if (i < params.ranges.count) schedule::builder::sort_slice(WarpTeam(), params.build, i);
 }
 
-__global__ void __launch_bounds__(kWarpThreads) scan_slices_kernel(const __grid_constant__ RangeParams params) {
+__global__ void __launch_bounds__(kWarpThreads) check_slices_kernel(const __grid_constant__ RangeParams params) {
   const int32_t warp = warp_of_grid();
-  schedule::builder::scan_slice(WarpTeam(), params.build, warp % 2, warp / 2);
+  schedule::builder::check_slice(WarpTeam(), params.build, warp % 2, warp / 2);
 }
 
 template <int kThreads>

@@ -61,14 +61,18 @@ void launch_build(const TurnBuild& build, const Blocks& blocks, cudaStream_t str
   launch_rest(build, stream);
 }
 
-void launch_build(const TurnBuild& build, const Ranges& ranges, cudaStream_t stream) {
+void launch_build(const SortBuild& build, const Ranges& ranges, cudaStream_t stream) {
   const RangeParams params{build, ranges};
   const auto launch = [&](void (*kernel)(RangeParams), int64_t count, int threads, const char* what) {
     if (count > 0) launch_kernel(kernel, params, count, threads, 0, kDependent, stream, what);
   };
+  const int64_t by_threads = (int64_t{ranges.count} + kWarpThreads - 1) / kWarpThreads;
   launch(begin_ranges_kernel<kBlockThreads>, 1, kBlockThreads, "begin_ranges launch");
+  launch(read_ranges_kernel, by_threads, kWarpThreads, "read_ranges launch");
+  launch(place_buckets_kernel<kBlockThreads>, 1, kBlockThreads, "place_buckets launch");
+  launch(list_ranges_kernel, by_threads, kWarpThreads, "list_ranges launch");
   launch(sort_slices_kernel, blocks_of_warps(ranges.count), kWarpThreads, "sort_slices launch");
-  launch(scan_slices_kernel, blocks_of_warps(int64_t{2} * ranges.count), kWarpThreads, "scan_slices launch");
+  launch(check_slices_kernel, blocks_of_warps(int64_t{2} * ranges.count), kWarpThreads, "check_slices launch");
   launch(finish_ranges_kernel<kBlockThreads>, 1, kBlockThreads, "finish_ranges launch");
   launch_rest(build, stream);
 }

@@ -18,6 +18,6 @@ void launch_build(const TurnBuild& build, const Blocks& blocks, cudaStream_t str
 void launch_build(const BlockBuild& build, const BlockLists& lists, cudaStream_t stream);
 
 /// Likewise of any typed ranges.
-void launch_build(const TurnBuild& build, const Ranges& ranges, cudaStream_t stream);
+void launch_build(const SortBuild& build, const Ranges& ranges, cudaStream_t stream);
 
 }  // namespace tangram::sm90::builder

@@ -17,6 +17,7 @@ using schedule::builder::Blocks;
 using schedule::builder::Build;
 using schedule::builder::Documents;
 using schedule::builder::Ranges;
+using schedule::builder::SortBuild;
 using schedule::builder::TurnBuild;
 
 struct DocumentParams {
@@ -25,7 +26,7 @@ struct DocumentParams {
 };
 
 struct RangeParams {
-  Build build;
+  SortBuild build;
   Ranges ranges;
 };
 

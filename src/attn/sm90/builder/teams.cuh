@@ -58,6 +58,17 @@ struct WarpTeam : DeviceAtomics {
     total = __shfl_sync(kAllLanes, sum, 31);
     return sum - value;
   }
+  __device__ int32_t greatest_before(int32_t value, int32_t& total) const {
+    int32_t greatest = value;
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const int32_t below = __shfl_sync(kAllLanes, greatest, (rank() - lanes) & 31);
+      if (rank() >= lanes) greatest = max(greatest, below);
+    }
+    total = __shfl_sync(kAllLanes, greatest, 31);
+    const int32_t before = __shfl_sync(kAllLanes, greatest, (rank() - 1) & 31);
+    return rank() == 0 ? 0 : before;
+  }
   __device__ int32_t count_before(bool value, int32_t& total) const {
     const uint32_t lanes = __ballot_sync(kAllLanes, value);
     total = __popc(lanes);
@@ -94,6 +105,14 @@ struct BlockTeam : DeviceAtomics {
     const int32_t of_lane = static_cast<int32_t>(gather(of_warp));
     const int32_t before = WarpTeam().sum_before(of_lane, total);
     return in_warp + __shfl_sync(kAllLanes, before, rank() / 32);
+  }
+  __device__ int32_t greatest_before(int32_t value, int32_t& total) const {
+    __syncwarp();
+    int32_t of_warp;
+    const int32_t in_warp = WarpTeam().greatest_before(value, of_warp);
+    const int32_t of_lane = static_cast<int32_t>(gather(of_warp));
+    const int32_t before = WarpTeam().greatest_before(of_lane, total);
+    return max(in_warp, __shfl_sync(kAllLanes, before, rank() / 32));
   }
 
  private:

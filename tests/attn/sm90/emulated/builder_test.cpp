@@ -103,15 +103,19 @@ TEST(Sm90EmulatedBuilder, RangesAreAsTheHostBuildsThem) {
     for (int round = 0; round < (support::is_long_run() ? 20 : 2); ++round) {
       const TypedRanges typed = random_ranges(rng, c);
       const emulated::Order order = emulated::order(seed++);
-      const Report report = images.build([&](const TurnBuild& build) {
+      const Report report = images.build([&](const SortBuild& build) {
         const RangeParams params{build, ranges_of(typed)};
         const auto blocks = [](int64_t warps) { return static_cast<uint32_t>((warps + 7) / 8); };
         const auto run = [&](uint32_t count, uint32_t threads, const auto& kernel) {
           if (count > 0) emulated::run_one_by_one({count, threads, order}, [&] { kernel(params); });
         };
+        const auto by_threads = static_cast<uint32_t>((params.ranges.count + kWarpThreads - 1) / kWarpThreads);
         run(1, 128, [](const auto& p) { begin_ranges_kernel<128>(p); });
+        run(by_threads, kWarpThreads, [](const auto& p) { read_ranges_kernel(p); });
+        run(1, 128, [](const auto& p) { place_buckets_kernel<128>(p); });
+        run(by_threads, kWarpThreads, [](const auto& p) { list_ranges_kernel(p); });
         run(blocks(params.ranges.count), kWarpThreads, [](const auto& p) { sort_slices_kernel(p); });
-        run(blocks(2 * params.ranges.count), kWarpThreads, [](const auto& p) { scan_slices_kernel(p); });
+        run(blocks(2 * params.ranges.count), kWarpThreads, [](const auto& p) { check_slices_kernel(p); });
         run(1, 128, [](const auto& p) { finish_ranges_kernel<128>(p); });
         finish(build, order);
       });
