@@ -104,7 +104,6 @@ class DistMaskBuffer::Impl {
     run(args, [&] {
       const std::array<ConstTensorView, 2> keys = {args.k, args.v};
       pass_->begin(AttnPass::kForward, keys, stream);
-      pass_->cast(keys, stream);
       AttnForwardArgs call;
       call.q = args.q, call.out = args.out, call.lse = args.lse, call.max_logits = args.max_logits;
       call.sink = args.sink;
@@ -130,7 +129,6 @@ class DistMaskBuffer::Impl {
     run(args, [&] {
       const std::array<ConstTensorView, 2> keys = {args.k, args.v};
       pass_->begin(AttnPass::kBackward, keys, stream);
-      pass_->cast(keys, stream);
       char* const work = static_cast<char*>(args.workspace.data);
       const HeadConfig& heads = shape_.heads;
       const int64_t rows = shape_.k_rows + kUnusedRows;
