@@ -65,7 +65,7 @@ class Packs:
     def step(self, key):
         """A step with a key or a buffer."""
         out = tangram.calc_attn(*self.leaves, key)[0]
-        return [out] if self.only_forward else [out, *torch.autograd.grad(out, self.leaves, self.dout)]
+        return [out] if self.only_forward else [out.detach(), *torch.autograd.grad(out, self.leaves, self.dout)]
 
     def captured(self, buffer, key):
         """A graph of a step, and its results."""
@@ -155,7 +155,7 @@ def measure(packs, count, repeats, order, deterministic):
             "key prepared": (new, packs.step),
         }
         # Keys that no call has used yet: once.
-        first, _ = mean_us(lambda key=key: packs.step(key), [lambda k=k: packs.step(k) for k in new])
+        first, first_host = mean_us(lambda key=key: packs.step(key), [lambda k=k: packs.step(k) for k in new])
         times, host_times = defaultdict(list), defaultdict(list)
         for _ in range(repeats):
             for name in order.sample(list(ways), len(ways)):
@@ -171,6 +171,7 @@ def measure(packs, count, repeats, order, deterministic):
         names = list(times)
         medians = dict(zip(names, slowest([statistics.median(times[name]) for name in names]), strict=True))
         medians["key new"] = slowest([first])[0]
+        hosts["key new, host in a row"] = first_host
         for name in names:
             hosts[f"{name}, host in a row"] = statistics.median(host_times[name])
         for name, value in zip(hosts, slowest(list(hosts.values())), strict=True):
@@ -209,7 +210,7 @@ def soak(packs, count):
         graph.replay()
         for way in (buffer, key):
             out = tangram.calc_attn(*packs.leaves, way, deterministic=True)[0]
-            called = [out, *torch.autograd.grad(out, packs.leaves, packs.dout)]
+            called = [out.detach(), *torch.autograd.grad(out, packs.leaves, packs.dout)]
             if way is buffer:
                 differ[0] += torch.stack([(a != b).any() for a, b in zip(results, called, strict=True)])
                 continue
