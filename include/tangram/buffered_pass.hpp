@@ -59,6 +59,9 @@ class BufferedPass {
   /// Opens an epoch, and copies and sends rows of `sources`, contiguous ones, one for each landing tensor; later work
   /// on `stream` finds what others have sent.
   virtual void begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
+  /// The same beside work that follows on `stream`, of which some must wait for the event that is returned, a
+  /// cudaEvent_t, before the epoch goes on.
+  virtual void* begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
   virtual TensorView landing(AttnPass pass, int tensor) const = 0;
   /// By rank, in device memory: where rows of return tensor `tensor` go, null for this rank.
   virtual void* const* return_areas(int tensor) const = 0;

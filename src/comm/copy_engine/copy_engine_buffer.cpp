@@ -128,6 +128,13 @@ void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> sou
   group_->state.count(rows_sent_ * num, rows_sent_ * bytes, rows_received_ * num, rows_received_ * bytes);
 }
 
+void* CopyEngineBuffer::begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) {
+  forked_.order(cuda::as_stream(stream), beside_.get());
+  begin(pass, sources, beside_.get());
+  cuda::check(cudaEventRecord(begun_.get(), beside_.get()), "cudaEventRecord");
+  return begun_.get();
+}
+
 TensorView CopyEngineBuffer::landing(AttnPass pass, int tensor) const {
   const LandingTensor& shape = spec_.landing[static_cast<size_t>(tensor)];
   return {{landing_->address(group_->state.rank(), slot_of(pass), tensor), shape.dtype, shape.rows, shape.heads,
@@ -184,7 +191,7 @@ void CopyEngineBuffer::finish_reduce_and_end(std::span<const ConstTensorView> ow
 void CopyEngineBuffer::end(void* stream) {
   require_open("BufferedPass::end");
   require(!has_returns(), "BufferedPass::end '{}': needs a forward epoch (got a backward one)", spec_.label);
-  launch_end(epoch_params(), {}, false, cuda::as_stream(stream));
+  launch_end(epoch_params(), {}, true, cuda::as_stream(stream));
   is_open_ = false;
 }
 

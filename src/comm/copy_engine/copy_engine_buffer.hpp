@@ -10,6 +10,7 @@
 #include "comm/copy_engine/copy_engine_communicator.hpp"
 #include "comm/copy_engine/slot_area.hpp"
 #include "comm/device/buffered_image.hpp"
+#include "comm/device/streams.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/pinned_ring.hpp"
 
@@ -28,6 +29,7 @@ class CopyEngineBuffer final : public BufferedPass {
   void set(const BufferedTables& tables, const std::function<void(std::byte*)>& write, void* stream) override;
   const std::byte* user_data() const override { return memory_->as<std::byte>() + image_.user(); }
   void begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) override;
+  void* begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) override;
   TensorView landing(AttnPass pass, int tensor) const override;
   void* const* return_areas(int tensor) const override;
   void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
@@ -65,6 +67,8 @@ class CopyEngineBuffer final : public BufferedPass {
   cuda::DeviceBuffer peers_;         // the list of all flags of one kind, then a count of thread blocks
   cuda::DeviceBuffer return_areas_;  // [tensors, ranks]
   cuda::PinnedRing ring_;
+  OwnedStream beside_;
+  OwnedEvent forked_, begun_;
 
   bool is_set_ = false;
   bool is_open_ = false;
