@@ -112,6 +112,9 @@ struct AttnBackwardArgs {
   /// At least AttnBackend::backward_workspace_bytes, or none.
   AttnWorkspace workspace;
   const void* stretch_table = nullptr;  // as in AttnForwardArgs
+  /// A cudaEvent_t, or null: what reads keys and values waits for it on the device; what reads queries, out and dout
+  /// alone need not. Only with masks of make_buffer().
+  void* keys_ready = nullptr;
 };
 
 /// What a backend derives from a slice list once and reuses in every call (on GPUs: uploaded tile lists). What calls

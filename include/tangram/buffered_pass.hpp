@@ -36,7 +36,7 @@ struct BufferedTables {
   std::vector<Range> left, absent;    ///< of the sums, as in DevicePass::leave_rows
 };
 
-/// An epoch is begin, cast, and end or finish_reduce_and_end. What is put on a stream depends on the spec alone, not on
+/// An epoch is begin, and end or finish_reduce_and_end. What is put on a stream depends on the spec alone, not on
 /// the tables: kernels read how much they have to do. So each epoch tells all peers, and waits for all, even where no
 /// rows move between two ranks; rows are moved by kernels, before those that need them; each pass has a slot of its
 /// own. Epochs stand in one sequence with those of all other passes of the communicator. Not thread-safe.
@@ -56,11 +56,13 @@ class BufferedPass {
   /// Where the user's bytes lie on the device, aligned to 256.
   virtual const std::byte* user_data() const = 0;
 
-  /// Opens an epoch and copies own rows of `own`, one for each landing tensor.
-  virtual void begin(AttnPass pass, std::span<const ConstTensorView> own, void* stream) = 0;
+  /// Opens an epoch, and copies and sends rows of `sources`, contiguous ones, one for each landing tensor; later work
+  /// on `stream` finds what others have sent.
+  virtual void begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
+  /// The same beside work that follows on `stream`, of which some must wait for the event that is returned, a
+  /// cudaEvent_t, before the epoch goes on.
+  virtual void* begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
   virtual TensorView landing(AttnPass pass, int tensor) const = 0;
-  /// Sends rows of `sources`, contiguous ones; later work on `stream` finds what others have sent.
-  virtual void cast(std::span<const ConstTensorView> sources, void* stream) = 0;
   /// By rank, in device memory: where rows of return tensor `tensor` go, null for this rank.
   virtual void* const* return_areas(int tensor) const = 0;
   /// After the kernel that stored partial rows there; as in DevicePass.

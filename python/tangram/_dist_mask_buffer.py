@@ -203,14 +203,17 @@ class DistMaskBuffer:
         self._now = PlanOfBuffer(self._core, self._count)
 
     def of_call(self, q: torch.Tensor, v: torch.Tensor, deterministic: bool) -> PlanOfBuffer:
-        """What calc_attn calls; refuses what the buffer is not made for."""
+        """What calc_attn calls; refuses what the buffer is not made for. The peers are told of tensors, which are each
+        rank's own: they would wait for this rank."""
         given = (q.dtype, v.shape[2], _cuda.device_of(q))
         made_for = (self.dtype, self.head_dim_v, self.device)
         if given != made_for:
-            raise InvalidArgument(
+            reason = (
                 "calc_attn: dtype, dim of v and GPU must be those that the DistMaskBuffer is made for, "
                 f"{made_for} (got {given})"
             )
+            self.group.refuse(self.device, reason)
+            raise InvalidArgument(reason)
         if deterministic and not self.deterministic:
             raise InvalidArgument(
                 "calc_attn: deterministic calls need a DistMaskBuffer that is deterministic (got one that is not)"

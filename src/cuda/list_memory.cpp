@@ -127,6 +127,7 @@ ListBlock ListMemory::fill(size_t bytes, const std::function<void(std::byte*)>& 
   const std::lock_guard lock(mutex_);
   state->memory = this;
   state->block = take(block_bytes(bytes));
+  if (bytes <= kMostBytes) most_kept_bytes_ = std::max(most_kept_bytes_, 8 * state->block.bytes);
   try {
     copy(state->block, bytes, write);
   } catch (...) {
@@ -197,9 +198,9 @@ void ListMemory::release(ListBlock::State& state) noexcept {
     waiting_bytes_ += state.block.bytes;
     waiting_.push_back({state.block, std::move(state.readers), {}});
     any_readers_ = true;
-    if (waiting_bytes_ > kMostKeptBytes) free_waiting();
+    if (waiting_bytes_ > most_kept_bytes_) free_waiting();
   }
-  if (allocated_bytes_ - used_bytes_ - waiting_bytes_ > kMostKeptBytes) free_chunks();
+  if (allocated_bytes_ - used_bytes_ - waiting_bytes_ > most_kept_bytes_) free_chunks();
 }
 
 void ListMemory::pass_by(const Reader& reader) {

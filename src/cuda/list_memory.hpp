@@ -54,9 +54,10 @@ class ListBlock {
 /// One for each device, thread-safe.
 class ListMemory {
  public:
-  /// Larger lists are allocated by themselves, and copied by a call that waits.
-  static constexpr size_t kMostBytes = size_t{4} << 20;
-  /// Of blocks that were given back: so many may wait for their readers, and so many more be free.
+  /// Larger lists, of more than two million rows, are allocated by themselves, and copied by a call that waits.
+  static constexpr size_t kMostBytes = size_t{32} << 20;
+  /// Of blocks that were given back: so many, or eight of the largest, may wait for their readers, and so many more be
+  /// free.
   static constexpr size_t kMostKeptBytes = size_t{64} << 20;
 
   /// Of the current device. Throws CudaError.
@@ -123,6 +124,7 @@ class ListMemory {
   std::atomic<bool> any_readers_ = false;  // of blocks that wait
   std::unique_ptr<PinnedRing> ring_;
   size_t ring_bytes_ = 0;  // of a block of it
+  size_t most_kept_bytes_ = kMostKeptBytes;
   size_t allocated_bytes_ = 0;
   size_t used_bytes_ = 0;
   size_t waiting_bytes_ = 0;

@@ -142,6 +142,24 @@ TEST(ListMemory, MemoryThatWaitsIsBounded) {
   EXPECT_EQ(memory.used_bytes(), 0u);
 }
 
+// Lists of a million rows on one GPU: those of two passes, of other masks at each step, one step behind the host.
+TEST(ListMemory, LargeListsOfMasksThatChangeWaitForNobody) {
+  ListMemory memory;
+  std::vector<ListBlock> kept;
+  testing::RuntimeCounts before;
+  for (int step = 0; step < 20; ++step) {
+    if (step == 4) before = runtime_counts();
+    for (const size_t bytes : {size_t{9} << 20, size_t{14} << 20}) {
+      kept.push_back(make(memory, bytes + static_cast<size_t>(step * 7919 % 300'000)));
+      kept.back().before_call(stream(0));
+    }
+    if (kept.size() > 4) kept.erase(kept.begin(), kept.begin() + 2);
+  }
+  EXPECT_EQ(runtime_counts().waits, before.waits);
+  EXPECT_EQ(runtime_counts().allocations, before.allocations);
+  EXPECT_EQ(runtime_counts().host_allocations, before.host_allocations);
+}
+
 TEST(ListMemory, BlocksOfUnlikeMasksServeEachOther) {
   ListMemory memory;
   std::vector<ListBlock> kept;

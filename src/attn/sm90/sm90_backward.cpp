@@ -272,6 +272,8 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
           deterministic);
   sm90::check_buffer(kFunction, prepared, AttnPasses::kForward);
   check_backward(prepared.shape, args);
+  require(args.keys_ready == nullptr || prepared.buffer != nullptr,
+          "Sm90Backend::backward: keys_ready must be null but for a mask of make_buffer() (got another)");
   const auto cuda_stream = cuda::as_stream(stream);
   const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
   const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.late_keys.empty());
@@ -313,6 +315,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
             "Sm90Backend::backward: calls must be deterministic as the MaskBuffer is made for (got deterministic={})",
             deterministic);
     prepared.buffer->fill(params, edge, workspace.data());
+    edge.keys_ready = args.keys_ready;
     prepared.buffer->keep_while_graph_lives(cuda_stream);
   } else {
     prepared.before_call(cuda_stream);

@@ -17,9 +17,6 @@ namespace tangram::comm {
 
 namespace {
 
-/// Of the kernel that sends rows: enough to fill the links, with nothing beside it.
-constexpr int kSendBlocks = 128;
-
 Caller caller_of(const CopyEngineGroup& group) { return {group.state.rank(), group.state.size()}; }
 
 DevicePassSpec tensors_of(const BufferedPassSpec& spec) {
@@ -51,6 +48,7 @@ CopyEngineBuffer::CopyEngineBuffer(std::shared_ptr<CopyEngineGroup> group, const
   }
   memory_ = std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(image_.bytes()));
   zeros_ = cuda::DeviceBuffer::zeros(kMaxChunkBytes);
+  exchange_ = cuda::DeviceBuffer::zeros(2 * sizeof(int32_t));
   std::vector<uint32_t> list;
   for (int step = 1; step < size; ++step) list.push_back(static_cast<uint32_t>((rank + step) % size));
   list.push_back(0);
@@ -98,27 +96,43 @@ void CopyEngineBuffer::require_open(const char* function) const {
   require(is_open_, "{} '{}': needs an open epoch (got none)", function, spec_.label);
 }
 
-void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> own, void* stream) {
-  const cuda::ProfileRange range("tangram: begin");
+void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) {
+  const cuda::ProfileRange range("tangram: group_cast");
   require(is_set_ && !is_open_, "BufferedPass::begin '{}': needs tables and no open epoch (got {})", spec_.label,
           is_set_ ? "an open one" : "none set");
   require(pass == AttnPass::kForward || !spec_.returns.empty(),
           "BufferedPass::begin '{}': needs a backward pass (got one made without)", spec_.label);
-  check_sources(tensors_of(spec_), own, spec_.own_rows);
+  check_sources(tensors_of(spec_), sources, spec_.own_rows);
   group_->state.check();
   cuda::keep_while_graph_lives(cuda::as_stream(stream), memory_);
   open_ = pass;
   is_open_ = true;
-  is_cast_ = false;
   facts_tag_ = group_->state.facts_tag();
-  MoveParams copies;
-  copies.chunks = at<Chunk>(image_.chunks());
-  copies.count = image_.max_own_chunks();
-  copies.range = facts()->own_chunks;
-  copies.bases = (*landing_)->bases(slot_of(pass));
-  for (size_t t = 0; t < own.size(); ++t) copies.sources[t] = own[t].data;
-  copies.sources[image_.zero_source()] = zeros_.as<void>();
-  launch_begin(epoch_params(), copies, false, cuda::as_stream(stream));
+  ExchangeParams params;
+  params.epoch = epoch_params();
+  params.own.chunks = at<Chunk>(image_.chunks());
+  params.own.bases = (*landing_)->bases(slot_of(pass));
+  for (size_t t = 0; t < sources.size(); ++t) params.own.sources[t] = sources[t].data;
+  params.sent = params.own;
+  params.own.count = image_.max_own_chunks();
+  params.own.range = facts()->own_chunks;
+  params.own.sources[image_.zero_source()] = zeros_.as<void>();
+  params.sent.count = image_.max_sent_chunks();
+  params.sent.range = facts()->sent_chunks;
+  params.wait = wait_params(cuda::WaitKind::kArrival);
+  params.state = exchange_.as<int32_t>();
+  launch_exchange(params, cuda::as_stream(stream));
+  const std::vector<int64_t> row_bytes = landing_row_bytes(tensors_of(spec_));
+  const int64_t bytes = std::accumulate(row_bytes.begin(), row_bytes.end(), int64_t{0});
+  const auto num = static_cast<int64_t>(row_bytes.size());
+  group_->state.count(rows_sent_ * num, rows_sent_ * bytes, rows_received_ * num, rows_received_ * bytes);
+}
+
+void* CopyEngineBuffer::begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) {
+  forked_.order(cuda::as_stream(stream), beside_.get());
+  begin(pass, sources, beside_.get());
+  cuda::check(cudaEventRecord(begun_.get(), beside_.get()), "cudaEventRecord");
+  return begun_.get();
 }
 
 TensorView CopyEngineBuffer::landing(AttnPass pass, int tensor) const {
@@ -143,26 +157,6 @@ WaitParams CopyEngineBuffer::wait_params(cuda::WaitKind kind) const {
   return wait;
 }
 
-void CopyEngineBuffer::cast(std::span<const ConstTensorView> sources, void* stream) {
-  const cuda::ProfileRange range("tangram: group_cast");
-  require_open("BufferedPass::cast");
-  require(!is_cast_, "BufferedPass::cast '{}': comes once an epoch (got a second one)", spec_.label);
-  check_sources(tensors_of(spec_), sources, spec_.own_rows);
-  is_cast_ = true;
-  MoveParams params;
-  params.chunks = at<Chunk>(image_.chunks());
-  params.count = image_.max_sent_chunks();
-  params.range = facts()->sent_chunks;
-  params.bases = (*landing_)->bases(slot_of(open_));
-  for (size_t t = 0; t < sources.size(); ++t) params.sources[t] = sources[t].data;
-  launch_move(params, kSendBlocks, cuda::as_stream(stream));
-  launch_wait(wait_params(cuda::WaitKind::kArrival), cuda::as_stream(stream));
-  const std::vector<int64_t> row_bytes = landing_row_bytes(tensors_of(spec_));
-  const int64_t bytes = std::accumulate(row_bytes.begin(), row_bytes.end(), int64_t{0});
-  const auto num = static_cast<int64_t>(row_bytes.size());
-  group_->state.count(rows_sent_ * num, rows_sent_ * bytes, rows_received_ * num, rows_received_ * bytes);
-}
-
 void* const* CopyEngineBuffer::return_areas(int tensor) const {
   return return_areas_.as<void*>() + static_cast<ptrdiff_t>(tensor) * group_->state.size();
 }
@@ -171,7 +165,7 @@ void CopyEngineBuffer::finish_reduce_and_end(std::span<const ConstTensorView> ow
                                              void* stream) {
   const cuda::ProfileRange range("tangram: merge");
   require_open("BufferedPass::finish_reduce_and_end");
-  require(has_returns() && is_cast_, "BufferedPass::finish_reduce_and_end '{}': needs a backward epoch after its cast",
+  require(has_returns(), "BufferedPass::finish_reduce_and_end '{}': needs a backward epoch (got a forward one)",
           spec_.label);
   check_sums(tensors_of(spec_), own, sums);
   std::vector<MergeParams> merged;
@@ -196,15 +190,16 @@ void CopyEngineBuffer::finish_reduce_and_end(std::span<const ConstTensorView> ow
 
 void CopyEngineBuffer::end(void* stream) {
   require_open("BufferedPass::end");
-  require(is_cast_ && !has_returns(), "BufferedPass::end '{}': needs a forward epoch after its cast", spec_.label);
-  launch_end(epoch_params(), {}, false, cuda::as_stream(stream));
+  require(!has_returns(), "BufferedPass::end '{}': needs a forward epoch (got a backward one)", spec_.label);
+  launch_end(epoch_params(), {}, true, cuda::as_stream(stream));
   is_open_ = false;
 }
 
 int64_t CopyEngineBuffer::device_bytes() const {
   const auto rank = static_cast<size_t>(group_->state.rank());
   return kSlots * (*landing_)->shape().slot_bytes[rank] + (*returns_)->shape().slot_bytes[rank] +
-         static_cast<int64_t>(memory_->bytes() + zeros_.bytes() + peers_.bytes() + return_areas_.bytes());
+         static_cast<int64_t>(memory_->bytes() + zeros_.bytes() + exchange_.bytes() + peers_.bytes() +
+                              return_areas_.bytes());
 }
 
 }  // namespace tangram::comm

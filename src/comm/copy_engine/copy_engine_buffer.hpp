@@ -10,6 +10,7 @@
 #include "comm/copy_engine/copy_engine_communicator.hpp"
 #include "comm/copy_engine/slot_area.hpp"
 #include "comm/device/buffered_image.hpp"
+#include "comm/device/streams.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/pinned_ring.hpp"
 
@@ -27,9 +28,9 @@ class CopyEngineBuffer final : public BufferedPass {
 
   void set(const BufferedTables& tables, const std::function<void(std::byte*)>& write, void* stream) override;
   const std::byte* user_data() const override { return memory_->as<std::byte>() + image_.user(); }
-  void begin(AttnPass pass, std::span<const ConstTensorView> own, void* stream) override;
+  void begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) override;
+  void* begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) override;
   TensorView landing(AttnPass pass, int tensor) const override;
-  void cast(std::span<const ConstTensorView> sources, void* stream) override;
   void* const* return_areas(int tensor) const override;
   void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                              void* stream) override;
@@ -62,12 +63,15 @@ class CopyEngineBuffer final : public BufferedPass {
   std::unique_ptr<SlotTensors> returns_;
   std::shared_ptr<cuda::DeviceBuffer> memory_;  // of images; graphs that were captured with it hold it, too
   cuda::DeviceBuffer zeros_;
+  cuda::DeviceBuffer exchange_;      // what blocks of the kernel that exchanges rows tell each other
   cuda::DeviceBuffer peers_;         // the list of all flags of one kind, then a count of thread blocks
   cuda::DeviceBuffer return_areas_;  // [tensors, ranks]
   cuda::PinnedRing ring_;
+  OwnedStream beside_;
+  OwnedEvent forked_, begun_;
 
   bool is_set_ = false;
-  bool is_open_ = false, is_cast_ = false;
+  bool is_open_ = false;
   AttnPass open_ = AttnPass::kForward;
   uint32_t facts_tag_ = 0;  // of the call whose epoch is open
   int64_t rows_sent_ = 0, rows_received_ = 0;

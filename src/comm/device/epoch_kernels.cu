@@ -5,10 +5,13 @@
 
 #include "comm/device/epoch.cuh"
 #include "cuda/load_kernel.hpp"
+#include "cuda/ptx/memory.cuh"
 
 namespace tangram::comm {
 
 namespace {
+
+constexpr int kMostCopying = 264;  // thread blocks beside the one that opens an epoch
 
 __device__ bool has_peer(uint64_t peers, int peer) { return (peers >> peer & 1) != 0; }
 
@@ -48,12 +51,9 @@ __device__ __forceinline__ void move(const MoveParams& params, int first, int st
 /// grid_dependency_wait() they must not touch what that kernel uses: operands, landing rows, the slots' cells. The
 /// counter is theirs alone, and whoever counted last has ended: what closes an epoch lets others be launched only after
 /// its own grid_dependency_wait().
-__global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __grid_constant__ MoveParams own) {
-  if (blockIdx.x > 0) {
-    ptx::grid_dependency_wait();
-    move(own, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
-    return;
-  }
+
+/// By a whole thread block of 256; the first thread has written the epoch when it returns.
+__device__ __forceinline__ void open_epoch(const EpochParams& params) {
   __shared__ uint64_t epoch, landing_epoch, return_epoch;
   if (threadIdx.x == 0) {
     epoch = ++*params.counter;
@@ -84,6 +84,48 @@ __global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __g
   }
 }
 
+__global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __grid_constant__ MoveParams own) {
+  if (blockIdx.x > 0) {
+    ptx::grid_dependency_wait();
+    move(own, static_cast<int>(blockIdx.x) - 1, static_cast<int>(gridDim.x) - 1);
+    return;
+  }
+  open_epoch(params);
+}
+
+/// NOTE [one exchange] The first block opens the epoch and lets the others send once all credits are there; whichever
+/// block ends last tells the peers and waits for what they send. Blocks that wait for the first one are no more than
+/// fit beside it.
+__global__ void __launch_bounds__(256) exchange_rows(const __grid_constant__ ExchangeParams params) {
+  int32_t *const may_send = params.state, *const num_ended = params.state + 1;
+  if (blockIdx.x == 0) {
+    open_epoch(params.epoch);
+    if (threadIdx.x == 0) ptx::store_release(may_send, 1);
+  } else {
+    const int first = static_cast<int>(blockIdx.x) - 1, step = static_cast<int>(gridDim.x) - 1;
+    move(params.own, first, step);
+    if (params.sent.range[0] + first < params.sent.range[1]) {
+      if (threadIdx.x == 0) {
+        while (ptx::load_acquire(may_send) == 0) __nanosleep(100);
+      }
+      __syncthreads();
+      move(params.sent, first, step);
+    }
+  }
+  __shared__ bool is_last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence_system();  // of the block's rows: the last block's signals come behind those of all
+    is_last = atomicAdd(num_ended, 1) == static_cast<int>(gridDim.x) - 1;
+    __threadfence_system();
+  }
+  __syncthreads();
+  if (!is_last) return;
+  if (threadIdx.x == 0) *may_send = *num_ended = 0;
+  send_signals(params.wait);
+  wait_for_list(params.wait);
+}
+
 __global__ void end_epoch(EpochParams params, SentWord sent) {
   give_back(params, sent, [] {
     ptx::grid_dependency_wait();
@@ -108,9 +150,14 @@ __global__ void __launch_bounds__(256) move_chunks(const __grid_constant__ MoveP
 }  // namespace
 
 void launch_begin(const EpochParams& params, const MoveParams& own, bool dependent, cudaStream_t stream) {
-  constexpr int kMostCopying = 264;
   launch(begin_epoch, dim3(static_cast<unsigned>(1 + std::min(own.count, kMostCopying))), 256, dependent, stream,
          "begin_epoch", params, own);
+}
+
+void launch_exchange(const ExchangeParams& params, cudaStream_t stream) {
+  const int most = std::max(params.own.count, params.sent.count);
+  launch(exchange_rows, dim3(static_cast<unsigned>(1 + std::min(most, kMostCopying))), 256, false, stream,
+         "exchange_rows", params);
 }
 
 void launch_end(const EpochParams& params, const SentWord& sent, bool dependent, cudaStream_t stream) {
@@ -137,6 +184,7 @@ void launch_move(const MoveParams& params, int num_blocks, cudaStream_t stream) 
 
 void load_epoch_kernels() {
   cuda::load_kernel<begin_epoch>();
+  cuda::load_kernel<exchange_rows>();
   cuda::load_kernel<end_epoch>();
   cuda::load_kernel<wait_flags>();
   cuda::load_kernel<signal_flags>();

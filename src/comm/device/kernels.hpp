@@ -86,6 +86,15 @@ struct WaitParams {
 /// enqueued before. Ends when all flags of the list have reached the epoch, or the group has failed.
 void launch_wait(const WaitParams& params, cudaStream_t stream);
 
+struct ExchangeParams {
+  EpochParams epoch;
+  MoveParams own, sent;      // with ranges: `sent` to peers
+  WaitParams wait;           // with the signals
+  int32_t* state = nullptr;  // [2], device memory that is zero, and is again afterwards
+};
+/// What launch_begin(epoch, own), launch_move(sent) and launch_wait(wait) do, by one kernel.
+void launch_exchange(const ExchangeParams& params, cudaStream_t stream);
+
 /// Writes the epoch to entry flags.idx + rank of the peers given as bits, after all that was enqueued before.
 void launch_signal(const FlagTable& flags, const uint64_t* epoch, uint64_t peers, int rank, cudaStream_t stream);
 

@@ -177,8 +177,10 @@ bool launch_merge_jobs(std::span<const MergeParams> tensors, const WaitParams& w
     most_rows = std::max(most_rows, tensors[t].rows);
   }
   const int64_t max_blocks = cuda::facts_of_current_device().memory_blocks();
-  const auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, max_blocks));
+  auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, max_blocks));
   const auto num_tensors = static_cast<unsigned>(tensors.size());
+  // How many rows there are is known to the kernel alone; they are far fewer than there may be.
+  if (blocks > 0 && tensors.front().num_rows != nullptr) blocks = std::min(blocks, kMostWaiting / num_tensors);
   if (blocks > 0 && blocks * num_tensors <= kMostWaiting) {
     jobs.wait = wait;
   } else {

@@ -104,7 +104,6 @@ class DistMaskBuffer::Impl {
     run(args, [&] {
       const std::array<ConstTensorView, 2> keys = {args.k, args.v};
       pass_->begin(AttnPass::kForward, keys, stream);
-      pass_->cast(keys, stream);
       AttnForwardArgs call;
       call.q = args.q, call.out = args.out, call.lse = args.lse, call.max_logits = args.max_logits;
       call.sink = args.sink;
@@ -129,12 +128,13 @@ class DistMaskBuffer::Impl {
             shape_text(args.dk), shape_text(args.dv));
     run(args, [&] {
       const std::array<ConstTensorView, 2> keys = {args.k, args.v};
-      pass_->begin(AttnPass::kBackward, keys, stream);
-      pass_->cast(keys, stream);
+      // Beside the kernel that reads out and dout alone.
+      void* const keys_ready = pass_->begin_beside(AttnPass::kBackward, keys, stream);
       char* const work = static_cast<char*>(args.workspace.data);
       const HeadConfig& heads = shape_.heads;
       const int64_t rows = shape_.k_rows + kUnusedRows;
       AttnBackwardArgs call;
+      call.keys_ready = keys_ready;
       call.q = args.q, call.out = args.out, call.lse = args.lse, call.dout = args.dout, call.dq = args.dq;
       call.dk = rows_at(work, shape_.reduce_dtype, rows, heads.num_heads_kv, heads.head_dim);
       call.dv =

@@ -118,6 +118,26 @@ TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheMask) {
   }
 }
 
+TEST(MaskBuffer, TheMainKernelOfABackwardCallWaitsForKeys) {
+  const Sm90Backend backend;
+  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  buffer.set(make_pack(0));
+  BufferOperands operands;
+  operands.step(buffer);
+  AttnBackwardArgs args = operands.backward(buffer);
+  RuntimeCounts before = runtime_counts();
+  buffer.backward(args);
+  EXPECT_EQ(since(before).stream_waits, 0);
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  args.keys_ready = event;
+  before = runtime_counts();
+  buffer.backward(args);
+  EXPECT_EQ(since(before).stream_waits, 1);
+  EXPECT_EQ(since(before).launches, 3);
+  cudaEventDestroy(event);
+}
+
 TEST(MaskBuffer, CallsReadKeysElsewhereByATableOfTheirOwn) {
   const Sm90Backend backend;
   const std::vector<KeyStretch> stretches = {{{0, 300}, 1000}, {{2000, 3000}, 0}};

@@ -122,6 +122,12 @@ inline void wait_flags(const WaitParams& params) {
   }
 }
 
+inline void exchange_rows(const ExchangeParams& params) {
+  begin_epoch(params.epoch, params.own);
+  move_chunks(params.sent);
+  wait_flags(params.wait);
+}
+
 inline void merge_tensor(const MergeParams& params) {
   const auto value = [&](const void* data, DType dtype, int64_t row, int element) {
     const int64_t at = row * params.row_elements + element;
@@ -232,6 +238,11 @@ inline HostKernel host_kernel(const KernelCall& call) {
     const auto epoch = parameter<EpochParams>(call, 0);
     const auto own = parameter<MoveParams>(call, 1);
     return {"begin_epoch", bytes_of(epoch, own, call.blocks_x), [=] { begin_epoch(epoch, own); }};
+  }
+  if (is("exchange_rows")) {
+    const auto rows = parameter<ExchangeParams>(call, 0);
+    return {"exchange_rows", bytes_of(rows.epoch, rows.own, rows.sent, rows.wait, rows.state, call.blocks_x),
+            [=] { exchange_rows(rows); }};
   }
   if (is("end_epoch")) {
     const auto epoch = parameter<EpochParams>(call, 0);

@@ -15,6 +15,11 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tangram  # noqa: E402
+from ranks.cuda_buffer_checks import (  # noqa: E402
+    check_buffer_differences,
+    check_forward_replays,
+    check_graph_over_keys,
+)
 from ranks.cuda_step_checks import (  # noqa: E402
     BOUND,
     DIM,
@@ -155,44 +160,6 @@ def check_graph(config=None):
     for seed in (11, 12):
         for shard, value in zip(shards, whole(seed), strict=True):
             shard.data.copy_(tangram.dispatch(value.detach(), key))
-        graph.replay()
-        torch.cuda.synchronize()
-        for ours, wanted in zip(captured, run(), strict=True):
-            assert torch.equal(ours, wanted)
-    tangram.check_errors()
-
-
-def check_graph_over_keys():
-    """A step in one CUDA graph, replayed with other keys."""
-    if dist.get_world_size() == 1:
-        return
-    keys = []
-    for ends in ([300, 700], [64, 128, 900], [1000], [10, 20, 30, 512]):
-        mask = tangram.Mask.varlen([0, *ends, 1024], causal=True)
-        keys.append(tangram.mask_key(mask, HEADS, HEADS_KV, DIM, chunk_size=64))
-    buffer = tangram.DistMaskBuffer(keys, deterministic=True)
-    shards = [tangram.dispatch(t.detach(), keys[0]).requires_grad_() for t in whole(1, 1024)]
-    dout = torch.ones_like(shards[0])
-
-    def run():
-        out, _ = tangram.calc_attn(*shards, buffer)
-        return [out, *torch.autograd.grad(out, shards, dout)]
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        buffer.set(keys[0])
-        for _ in range(2):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        captured = run()
-    for seed, key in enumerate(keys * 2):
-        for shard, value in zip(shards, whole(seed, 1024), strict=True):
-            shard.data.copy_(tangram.dispatch(value.detach(), key))
-        buffer.set(key)
         graph.replay()
         torch.cuda.synchronize()
         for ours, wanted in zip(captured, run(), strict=True):
@@ -375,6 +342,8 @@ CHECKS = (
     ("NCCL group", check_nccl_group),
     ("graph", check_graph),
     ("graph over keys", check_graph_over_keys),
+    ("forward replays of ranks that are late", check_forward_replays),
+    ("ranks that differ over a buffer", check_buffer_differences),
     (
         "graph with kept keys",
         lambda: check_graph(DistAttnConfig(overlap=OverlapConfig(keep_remote_kv=True))),

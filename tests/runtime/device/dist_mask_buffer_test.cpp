@@ -148,7 +148,7 @@ TEST(DistMaskBuffer, ForwardPassesInARowWaitUntilPeersHaveReadTheirRows) {
     Recording::put(testing::host_kernel(call));
     int device = 0;
     cudaGetDevice(&device);  // the rank: the second one begins to read late
-    const bool has_waited = call.name.find("wait_flags") != std::string_view::npos;
+    const bool has_waited = call.name.find("exchange_rows") != std::string_view::npos;
     if (device == 1 && has_waited) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   });
   ranks.run([&](CountingControl& control, DeviceCommunicator& communicator) {

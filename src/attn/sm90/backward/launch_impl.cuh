@@ -34,7 +34,8 @@ EdgeKernels edge_kernels() {
   }
 }
 
-/// The kernels before and after, and between them those that `launch_main` launches, where there are items.
+/// The kernels before and after, and between them those that `launch_main` launches, where there are items; whether the
+/// first of these may start before the kernel in front of it has ended, it is told.
 template <typename LaunchMain>
 void launch_around(const EdgeKernels& edges, const EdgeParams& edge, int num_ctas, cudaStream_t stream,
                    const LaunchMain& launch_main) {
@@ -42,7 +43,11 @@ void launch_around(const EdgeKernels& edges, const EdgeParams& edge, int num_cta
   const int64_t tiles = int64_t{edge.num_q_tiles} * edge.num_heads_q;
   launch_kernel(edges.before, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false, stream,
                 "sm90 backward: first kernel launch");
-  if (num_ctas > 0) launch_main();
+  if (edge.keys_ready != nullptr) {
+    cuda::check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(edge.keys_ready), 0), "cudaStreamWaitEvent");
+  }
+  // Behind an event it waits for all of the kernel in front of it.
+  if (num_ctas > 0) launch_main(edge.keys_ready == nullptr);
   if (tiles > 0) {
     launch_kernel(edges.after, edge, tiles, kEdgeThreads, 0, true, stream, "sm90 backward: last kernel launch");
   }
@@ -62,8 +67,8 @@ void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas,
   constexpr int kSmemBytes = sizeof(Smem<Traits>);
   constexpr auto kKernel = main_kernel<Traits>();
   allow_shared_memory<kKernel, kSmemBytes>("cudaFuncSetAttribute(sm90 backward)");
-  launch_around(edge_kernels<Traits>(), edge, num_ctas, stream, [&] {
-    launch_kernel(kKernel, params, num_ctas, Traits::kThreads, kSmemBytes, true, stream,
+  launch_around(edge_kernels<Traits>(), edge, num_ctas, stream, [&](bool dependent) {
+    launch_kernel(kKernel, params, num_ctas, Traits::kThreads, kSmemBytes, dependent, stream,
                   "sm90 backward: main kernel launch");
   });
 }
@@ -76,11 +81,11 @@ void launch_split(const Params& params, const EdgeParams& edge, int num_ctas, cu
   allow_shared_memory<large_kernel<DvTraits>, kDvBytes>("cudaFuncSetAttribute(sm90 backward, dv)");
   allow_shared_memory<large_kernel<DkTraits>, kDkBytes>("cudaFuncSetAttribute(sm90 backward, dk)");
   cuda::load_kernel<large_kernel<DkTraits>>();
-  launch_around(edge_kernels<DkTraits>(), edge, num_ctas, stream, [&] {
+  launch_around(edge_kernels<DkTraits>(), edge, num_ctas, stream, [&](bool dependent) {
     Params of_dv = params;
     of_dv.ticket = params.ticket + 1;
     of_dv.piece_turns = params.piece_turns + edge.num_slabs / 2;
-    launch_kernel(large_kernel<DvTraits>, of_dv, num_ctas, DvTraits::kThreads, kDvBytes, true, stream,
+    launch_kernel(large_kernel<DvTraits>, of_dv, num_ctas, DvTraits::kThreads, kDvBytes, dependent, stream,
                   "sm90 backward: dv kernel launch");
     launch_kernel(large_kernel<DkTraits>, params, num_ctas, DkTraits::kThreads, kDkBytes, true, stream,
                   "sm90 backward: dk kernel launch");

@@ -115,6 +115,7 @@ struct EdgeParams {
   const BackwardFacts* facts;    ///< as in Params; query tiles may then be empty, and their sums are nobody's
   int32_t head_dim, head_dim_v;  ///< as in Params
   int32_t heads_per_mask;        ///< 0: one mask; else see NOTE [tables of masks], num_q_tiles is that of a table
+  void* keys_ready;              ///< of the host: null, or a cudaEvent_t that the main kernel waits for
 };
 
 }  // namespace tangram::sm90::backward
