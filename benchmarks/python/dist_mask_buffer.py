@@ -233,6 +233,19 @@ def soak(packs, count):
     assert not any(differ[0]) and max(differ[1]) < BOUND, differ
 
 
+def show(figures, packs, how, csv):
+    before = f'{tangram.__version__},"{torch.cuda.get_device_name()}",packed:{packs.documents}'
+    rows = f"{packs.tokens},{packs.tokens},{dist.get_world_size()},"
+    shape = f"{rows},{HEADS},{HEADS_KV},{DIM},{DIM},bfloat16,sm90,copy_engine,{how}"
+    lines = []
+    for figure, values in sorted(figures.items()):
+        value, unit = statistics.median(values), "" if "/" in figure else "us"
+        print(f"{figure:28}{value:12.3f} {unit:3} ({min(values):.3f} to {max(values):.3f})", flush=True)
+        lines.append(f'{before},{shape},"{figure}",{unit},{value:.4f}')
+    if csv:
+        append_csv(csv, lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=32768)
@@ -253,19 +266,9 @@ def main():
     figures = {}
     if arguments.packs > 0:
         figures = measure(packs, arguments.packs, arguments.repeats, random.Random(0), arguments.deterministic)
+    how = "_".join(["deterministic"] * arguments.deterministic + ["forward"] * arguments.forward)
     if dist.get_rank() == 0:
-        size = dist.get_world_size()
-        before = f'{tangram.__version__},"{torch.cuda.get_device_name()}",packed:{arguments.documents}'
-        rows = f"{arguments.tokens},{arguments.tokens},{size},"
-        how = "_".join(["deterministic"] * arguments.deterministic + ["forward"] * arguments.forward)
-        shape = f"{rows},{HEADS},{HEADS_KV},{DIM},{DIM},bfloat16,sm90,copy_engine,{how}"
-        lines = []
-        for figure, values in sorted(figures.items()):
-            value, unit = statistics.median(values), "" if "/" in figure else "us"
-            print(f"{figure:28}{value:12.3f} {unit:3} ({min(values):.3f} to {max(values):.3f})", flush=True)
-            lines.append(f'{before},{shape},"{figure}",{unit},{value:.4f}')
-        if arguments.csv:
-            append_csv(arguments.csv, lines)
+        show(figures, packs, how, arguments.csv)
     dist.barrier()
     dist.destroy_process_group()
 

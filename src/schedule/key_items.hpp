@@ -71,7 +71,6 @@ struct BackwardFacts {
   int32_t num_items = 0;
   Walk walk;
   bool zeroed_sums = true;  ///< dq is added to zeros, else the first addition stores
-  bool unseen_rows = true;  ///< there may be query rows that no key sees
 };
 
 }  // namespace tangram::schedule

@@ -101,7 +101,6 @@ TEST(MaskImage, HoldsTheListsOfOneMaskAfterTheOther) {
       EXPECT_EQ(facts.walk.descending, work.walk.descending);
       EXPECT_EQ(facts.walk.heads_inside, work.walk.heads_inside);
       EXPECT_EQ(facts.zeroed_sums, work.zeroed_sums);
-      EXPECT_EQ(facts.unseen_rows, !work.covered_queries.empty());
       expect_bytes(lists.forward.items, image + layout.forward_items(), "forward items");
       expect_bytes(work.items, image + layout.backward_items(), "items");
       expect_bytes(work.q_tiles, image + layout.q_tiles(), "query tiles");

@@ -112,7 +112,7 @@ struct Producer {
       describe_run(message, run);
       message.q_end = q_end;
     }
-    if (params.covered_queries && smem.facts.unseen_rows) {
+    if (params.covered_queries) {
       const uint64_t covered = params.covered_queries[tile];
       message.covered[0] = static_cast<uint32_t>(covered);
       message.covered[1] = static_cast<uint32_t>(covered >> 32);

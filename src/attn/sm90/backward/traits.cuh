@@ -195,9 +195,7 @@ struct alignas(1024) Smem {
 };
 
 __device__ __forceinline__ BackwardFacts facts_of(const Params& params) {
-  return params.facts != nullptr
-             ? *params.facts
-             : BackwardFacts{params.num_items, params.walk, params.zeroed_sums, params.covered_queries != nullptr};
+  return params.facts != nullptr ? *params.facts : BackwardFacts{params.num_items, params.walk, params.zeroed_sums};
 }
 
 /// Where a consumer is: the number of its step, in all items. Uniform in a warp, and known to be, so that descriptors
