@@ -318,6 +318,37 @@ TEST(Sm90Forward, GathersBlocks) {
   }
 }
 
+// Blocks of a whole step, many runs an item: fetched ahead by kernels of two warpgroups, and with head_dim 64 in items
+// that begin with the blocks and gather nothing.
+TEST(Sm90Forward, TakesManyRuns) {
+  if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
+  for (const HeadDims head_dim : kHeadDims) {
+    SCOPED_TRACE(testing::Message() << head_dim);
+    std::vector<AttnSlice> slices;
+    for (int64_t q = 0; q < 500; q += 128) {
+      for (int64_t k = q; k + 128 <= 4000; k += 512) {
+        slices.push_back(AttnSlice::full({q, std::min<int64_t>(q + 128, 500)}, {k, k + 128}));
+      }
+    }
+    Case c = simple(500, 4000, 16, 2, head_dim, slices);
+    const Sm90Backend backend;
+    const TileList tiles =
+        schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
+    const auto mask = backend.prepare(c.slices, c.shape, &tiles);
+    const sm90::ForwardLists& lists = *sm90::as_sm90(*mask).forward;
+    ASSERT_EQ(lists.gathered && lists.aligned, sm90::aligns_items(head_dim.qk, head_dim.v));
+    ASSERT_EQ(lists.many_runs, !lists.gathered);
+    expect_close(c);
+    c.num_sinks = 1;
+    c.options.softcap = 20;
+    expect_close(c);
+    c.options.softcap = 0;
+    c.shape.dtype = DType::kFloat16;
+    c.max_logits = true;
+    expect_close(c);
+  }
+}
+
 TEST(Sm90Forward, SinksOfBothLayouts) {
   for (const HeadDims dim : kHeadDims) {
     Case c = simple(150, 220, 4, 2, dim, {AttnSlice::full({0, 100}, {0, 220})});
