@@ -18,6 +18,8 @@ struct TileShape {
   /// Tiles begin anew where the mask falls apart (where packed documents begin) and that saves tiles, so that they may
   /// have fewer rows anywhere; else only the last one.
   bool follows_mask = false;
+  /// Unless 0, tiles begin anew at multiples of so many rows, too, whatever the mask is: those before are shorter.
+  int anew_every = 0;
 
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
@@ -63,8 +65,8 @@ struct TileItem {
 };
 
 /// All tiles of one mask: together the items own every query row exactly once, longest item first. They begin at
-/// multiples of block_m and are that long, but for the last rows, unless the shape follows the mask. Independent of
-/// heads.
+/// multiples of block_m and are that long, but for the last rows, unless the shape follows the mask or begins anew.
+/// Independent of heads.
 struct TileList {
   TileShape shape;
   int64_t seqlen_q = 0;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "schedule/dealing_forms.hpp"
+#include "schedule/dealing_rule.hpp"
 #include "schedule/makespan.hpp"
 
 namespace tangram::schedule {
@@ -62,6 +63,27 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
   return best;
 }
 
+/// Of items that visit tiles here and there: head by head, in pieces that stay together. With smaller heads all query
+/// heads of a tile, one after the other: what a step moves is little, and lies together then. Slowness as in kForms
+/// (docs/experiments/2026-11-26-block-masks.md).
+Dealing choose_scattered(const Setting& in) {
+  struct Way {
+    int pieces, together;
+    double slowness;
+  };
+  static constexpr std::array kSmallHeads{Way{1, 1, 1}, Way{2, 1, 0.995}, Way{2, 2, 1.015}};
+  static constexpr std::array kLargeHeads{Way{1, 1, 1.04}, Way{2, 1, 1}, Way{2, 2, 1.02}, Way{4, 1, 1.008}};
+  const bool small = in.shape.head_dim <= 64;
+  Choice best{{}, std::numeric_limits<double>::infinity()};
+  for (const Way& way : small ? std::span<const Way>(kSmallHeads) : std::span<const Way>(kLargeHeads)) {
+    if (in.shape.num_heads_q / in.shape.num_heads_kv % way.pieces != 0) continue;
+    const Dealing how{.pieces = way.pieces, .together = way.together, .heads_inside = small};
+    const double cost = way.slowness * makespan(in, how, {}, best.cost / way.slowness);
+    if (cost < best.cost) best = {how, cost};
+  }
+  return best.how;
+}
+
 /// The items of each group in the order of all items.
 void order_groups(Extents& extents) {
   std::vector<size_t> place(extents.order.size());
@@ -78,6 +100,10 @@ void order_groups(Extents& extents) {
 
 Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
                        std::span<const double> arrives, bool deterministic) {
+  const Visits visits = visits_of(extents);
+  if (!deterministic && arrives.empty() && is_scattered(visits.tiles, visits.between)) {
+    return choose_scattered({extents, shape, gpu, arrives});
+  }
   const Choice as_is = choose_form({extents, shape, gpu, arrives}, spread, deterministic);
   if (arrives.empty()) return as_is.how;
   Extents late = extents;

@@ -15,6 +15,16 @@ namespace tangram::schedule {
 /// than zeros, unless a tile is visited so few times.
 inline constexpr int64_t kFewVisits = 4;
 
+/// Scattered items see less than half of the query tiles from their first to their last one, as where blocks
+/// are chosen at random: they come to a tile at any time, but so many do that each would look whether the first has
+/// stored, which takes a way to the L2 cache and back. So sums are zeroed before as where many begin at one tile.
+TANGRAM_HOST_DEVICE inline bool is_scattered(int64_t visits, int64_t tiles_between) {
+  return 2 * visits < tiles_between;
+}
+TANGRAM_HOST_DEVICE inline bool zeroes_sums(bool same_begin, bool scattered, int64_t visits, int64_t num_q_tiles) {
+  return (same_begin || scattered) && visits > kFewVisits * num_q_tiles;
+}
+
 /// What one group of unequal items is, as of a causal mask: `longest` visits more than one and a half times as many
 /// query tiles as the mean of `items` that visit any, in all `visits`. It is dealt in sections of as many query heads
 /// as the L2 cache holds what belongs to them (Form::cached).

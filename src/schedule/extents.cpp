@@ -111,6 +111,15 @@ Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_
   return result;
 }
 
+Visits visits_of(const Extents& extents) {
+  Visits visits;
+  for (const Extent& extent : extents.of_keys) {
+    visits.tiles += extent.count;
+    visits.between += extent.end - extent.first;
+  }
+  return visits;
+}
+
 double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles) {
   constexpr int64_t kSamples = 64;
   const auto samples = static_cast<size_t>(std::min(kSamples, num_q_tiles));

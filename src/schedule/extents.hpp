@@ -34,6 +34,13 @@ Extents make_extents(std::vector<Extent> of_keys);
 /// Of a transposed tile list; fills `item`.
 Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles);
 
+/// See is_scattered (dealing_rule.hpp): of all items, what they visit, and the tiles from first to last.
+struct Visits {
+  int64_t tiles = 0;
+  int64_t between = 0;
+};
+Visits visits_of(const Extents& extents);
+
 /// How unequal the items are that meet at one query tile: how far they lie from the median (root mean square, so that
 /// few long items count), as a share of their mean length, over sampled tiles. 0 for full masks, windows and full
 /// documents, about 0.25 for causal ones.

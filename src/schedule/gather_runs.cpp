@@ -153,6 +153,22 @@ std::optional<GatheredList> gather_runs(const TileList& tiles) { return Gatherer
 
 GatheredList gather_all_runs(const TileList& tiles) { return Gatherer(tiles).gather_all(); }
 
+GatheredList gather_none(const TileList& tiles) { return {tiles.items, tiles.runs, {}}; }
+
+bool cuts_blocks(const TileList& tiles) {
+  int64_t cut = 0, runs = 0, previous = INT64_MAX;
+  for (const TileItem& item : tiles.items) {
+    const int64_t steps = item_steps(item, tiles.runs, tiles.shape.block_n);
+    if (steps > previous) return false;
+    previous = steps;
+    for (int32_t r = item.run_begin; r < item.run_end; ++r, ++runs) {
+      const TileRun& run = tiles.runs[static_cast<size_t>(r)];
+      cut += run.full_begin != run.k_begin || run.full_end != run.k_end;
+    }
+  }
+  return cut > 0 && cut * kLeastShareOfList >= runs;
+}
+
 bool may_gather(const TileList& tiles) {
   int64_t before = 0, saved = 0, previous = INT64_MAX;
   for (const TileItem& item : tiles.items) {

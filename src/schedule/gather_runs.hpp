@@ -35,6 +35,14 @@ std::optional<GatheredList> gather_runs(const TileList& tiles);
 /// Gathers in all items what can be, whether it pays or not: for launches that must not depend on the mask.
 GatheredList gather_all_runs(const TileList& tiles);
 
+/// The list as it is.
+GatheredList gather_none(const TileList& tiles);
+
+/// Whether a twentieth of the runs or more are not seen whole by all rows of their tile, as where tiles do not begin
+/// with blocks: steps that are masked take up to twice as long. Not for items in another order than longest first.
+/// O(items + runs).
+bool cuts_blocks(const TileList& tiles);
+
 /// Whether other tiles of the same mask may have runs to gather, as far as these can say: their runs, whoever sees
 /// them, would take a twentieth fewer steps. Not for items in another order than longest first. O(items + runs).
 bool may_gather(const TileList& tiles);

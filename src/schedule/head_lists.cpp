@@ -87,6 +87,7 @@ class TileJoiner {
         continue;
       }
       if (gathered) {
+        lists_.gathered = true;
         const int32_t first_group = append(lists_.key_groups, gathered->groups);
         add(gathered->items, gathered->runs, tiles->intervals, first_group);
       } else {

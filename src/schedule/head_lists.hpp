@@ -25,10 +25,11 @@ struct HeadLists {
   std::vector<int32_t> item_groups;  ///< of each item
   std::vector<TileRun> runs;         ///< of all masks, as are the following
   std::vector<RowInterval> intervals;
-  std::vector<int32_t> key_groups;    ///< as GatheredList::groups; empty: no run is gathered
+  std::vector<int32_t> key_groups;    ///< as GatheredList::groups
   std::vector<int32_t> part_rows;     ///< of each item, as PartList::first_rows; empty: all tiles are whole
   std::vector<TileParts> part_tiles;  ///< one for all heads of a mask
   std::vector<int32_t> part_heads;    ///< of each of these, the first query head; all have heads_q / n
+  bool gathered = false;              ///< for a kernel that gathers runs
   int64_t num_part_rows = 0;          ///< of the workspace: a row has room for all heads, so that masks share rows
 };
 

@@ -30,6 +30,7 @@ std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, co
     one.tiles = &masks[i];
     one.parts = split_items(masks[i], shape, num_groups, gpu);
     if (!gatherable.masks.empty()) one.gathered = gather_runs(gatherable.masks[i]);
+    if (gatherable.alone && !one.gathered) one.gathered = gather_none(gatherable.masks[i]);
     any_parts = any_parts || one.parts;
     any_gathered = any_gathered || one.gathered;
   }

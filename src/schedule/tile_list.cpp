@@ -90,6 +90,17 @@ std::vector<int32_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t n
   return begins;
 }
 
+/// The same that begin anew every so many rows.
+std::vector<int32_t> tile_begins_anew(int64_t num_rows, int64_t block, int64_t every) {
+  std::vector<int32_t> begins;
+  begins.reserve(static_cast<size_t>((num_rows / every + 1) * ((every + block - 1) / block) + 1));
+  for (int64_t first = 0; first < num_rows; first += every) {
+    const int64_t end = std::min(first + every, num_rows);
+    for (int64_t row = first; row < end; row += block) begins.push_back(static_cast<int32_t>(row));
+  }
+  return begins;
+}
+
 class Builder {
  public:
   Builder(std::span<const AttnSlice> slices, int64_t seqlen_q, int64_t seqlen_k, TileShape shape) {
@@ -113,7 +124,10 @@ class Builder {
   }
 
   TileList build() {
-    std::vector<int32_t> begins = tile_begins(slices_, list_.seqlen_q, list_.shape.block_m, list_.shape.follows_mask);
+    const TileShape& shape = list_.shape;
+    std::vector<int32_t> begins = shape.anew_every > 0
+                                      ? tile_begins_anew(list_.seqlen_q, shape.block_m, shape.anew_every)
+                                      : tile_begins(slices_, list_.seqlen_q, shape.block_m, shape.follows_mask);
     begins.push_back(static_cast<int32_t>(list_.seqlen_q));
     list_.items.reserve(begins.size() - 1);
     list_.runs.reserve(begins.size() - 1);
@@ -339,6 +353,10 @@ TileList build_tile_list(std::span<const AttnSlice> slices, int64_t seqlen_q, in
   require(shape.block_m > 0 && shape.block_n > 0,
           "build_tile_list: block_m and block_n must be positive (got block_m={}, block_n={})", shape.block_m,
           shape.block_n);
+  require(shape.anew_every == 0 || (shape.anew_every > 0 && !shape.follows_mask),
+          "build_tile_list: anew_every must be positive, or 0, and 0 where tiles follow the mask (got anew_every={}, "
+          "follows_mask={})",
+          shape.anew_every, shape.follows_mask);
   require(seqlen_q >= 0 && seqlen_k >= 0 && seqlen_q <= kMaxRows && seqlen_k <= kMaxRows,
           "build_tile_list: sequences must have 0 to {} rows (got seqlen_q={}, seqlen_k={})", kMaxRows, seqlen_q,
           seqlen_k);

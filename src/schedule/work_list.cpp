@@ -135,13 +135,6 @@ std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& exte
   return arrives;
 }
 
-/// See kFewVisits.
-bool few_visits(const Extents& extents, size_t num_q_tiles) {
-  int64_t visits = 0;
-  for (const Extent& extent : extents.of_keys) visits += extent.count;
-  return visits <= kFewVisits * static_cast<int64_t>(num_q_tiles);
-}
-
 Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) {
   Item item;
   item.row_begin = tile.row_begin;
@@ -243,7 +236,9 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   if (extents.item.empty()) return work;
   const double spread = length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   const Direction direction = choose_direction(extents);
-  work.zeroed_sums = direction.same_begin && !few_visits(extents, work.q_tiles.size());
+  const Visits visits = visits_of(extents);
+  work.zeroed_sums = zeroes_sums(direction.same_begin, is_scattered(visits.tiles, visits.between), visits.tiles,
+                                 static_cast<int64_t>(work.q_tiles.size()));
   const std::vector<double> arrives =
       arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
   const std::vector<Item> of_tiles = items_of_tiles(tiles, extents, covered.keys);

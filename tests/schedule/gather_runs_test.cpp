@@ -138,6 +138,27 @@ TEST(GatherRuns, LeavesMasksAloneThatGainNothing) {
   EXPECT_FALSE(gather_runs(build_tile_list(std::vector<AttnSlice>{}, 16, 16, shape)));
 }
 
+TEST(GatherRuns, KnowsTilesThatCutBlocks) {
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < 1024; q += 128) {
+    for (int64_t k = q % 256; k < 2048; k += 512) slices.push_back(AttnSlice::full({q, q + 128}, {k, k + 128}));
+  }
+  const TileList cut = build_tile_list(slices, 1024, 2048, {24, 128});
+  EXPECT_TRUE(cuts_blocks(cut));
+  EXPECT_FALSE(may_gather(cut));
+  const TileList whole = build_tile_list(slices, 1024, 2048, {.block_m = 24, .block_n = 128, .anew_every = 128});
+  EXPECT_FALSE(cuts_blocks(whole));
+  const GatheredList same = gather_none(whole);
+  EXPECT_EQ(same.items, whole.items);
+  EXPECT_EQ(same.runs, whole.runs);
+  EXPECT_TRUE(same.groups.empty());
+  TileList by_arrival = cut;
+  std::swap(by_arrival.items.front(), by_arrival.items.back());
+  by_arrival.items.front().run_end = by_arrival.items.front().run_begin;
+  EXPECT_FALSE(cuts_blocks(by_arrival));
+  EXPECT_FALSE(cuts_blocks(build_tile_list({}, 1024, 2048, {24, 128})));
+}
+
 TEST(GatherRuns, KeepsAnOrderThatIsNotByLength) {
   std::vector<AttnSlice> slices;
   for (int64_t q = 0; q < 64; q += 16)

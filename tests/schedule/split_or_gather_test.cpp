@@ -55,6 +55,27 @@ TEST(SplitOrGather, OneTileOfRowsIsSplit) {
   EXPECT_TRUE(chosen.parts && !chosen.gathered);
 }
 
+TEST(SplitOrGather, TilesOfNoOtherKernelAreTakenWhereTheyGatherNothing) {
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < 8192; q += 128) {
+    for (int64_t k = q % 1024; k < 8192; k += 1024) slices.push_back(AttnSlice::full({q, q + 128}, {k, k + 128}));
+  }
+  const TileList plain = build_tile_list(slices, 8192, 8192, {24, 128});
+  const TileList aligned = build_tile_list(slices, 8192, 8192, {.block_m = 24, .block_n = 128, .anew_every = 128});
+  const AttnShape shape = shape_of(8192, 8192);
+  const auto chosen = [&](const GatherableTiles& gatherable) {
+    return split_or_gather({&plain, 1}, shape, 8, kGpu, gatherable)[0];
+  };
+  const SplitOrGathered taken = chosen({{&aligned, 1}, 0.9, true});
+  ASSERT_TRUE(taken.gathered.has_value());
+  EXPECT_EQ(taken.tiles, &aligned);
+  EXPECT_TRUE(taken.gathered->groups.empty());
+  EXPECT_EQ(taken.gathered->items.size(), aligned.items.size());
+  const SplitOrGathered left = chosen({{&aligned, 1}, 2.0, true});  // slower
+  EXPECT_FALSE(left.gathered.has_value());
+  EXPECT_EQ(left.tiles, &plain);
+}
+
 TEST(SplitOrGather, KernelsThatCannotGatherSplit) {
   const TileList tiles = eighth_of_blocks(8192, 8192);
   const SplitOrGathered chosen = choose(tiles, shape_of(8192, 8192), false);

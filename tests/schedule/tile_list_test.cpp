@@ -30,8 +30,10 @@ void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t co
     ASSERT_LT(item.row_begin, item.row_end);
     ASSERT_LE(item.row_end - item.row_begin, shape.block_m);
     if (!shape.follows_mask) {
-      ASSERT_EQ(item.row_begin % shape.block_m, 0);
-      ASSERT_EQ(item.row_end, std::min<int64_t>(item.row_begin + shape.block_m, list.seqlen_q));
+      const int64_t anew = shape.anew_every > 0 ? item.row_begin / shape.anew_every * shape.anew_every : 0;
+      const int64_t next = shape.anew_every > 0 ? anew + shape.anew_every : list.seqlen_q;
+      ASSERT_EQ((item.row_begin - anew) % shape.block_m, 0);
+      ASSERT_EQ(item.row_end, std::min<int64_t>({item.row_begin + shape.block_m, next, list.seqlen_q}));
     }
     int64_t cost = 0;
     for (int32_t r = item.run_begin; r < item.run_end; ++r) {
@@ -216,6 +218,26 @@ TEST(TileList, FollowsDocumentsWhereThatSavesTiles) {
   EXPECT_EQ(begins({64, 64, true}), begins({64, 64, false}));
   documents = {AttnSlice::full({0, 100}, {0, 100}), AttnSlice::full({100, 250}, {50, 250})};
   EXPECT_EQ(begins({64, 64, true}), begins({64, 64, false}));
+}
+
+TEST(TileList, BeginsAnewEverySoManyRows) {
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < 200; q += 64) {
+    const Range rows{q, std::min<int64_t>(q + 64, 200)};
+    slices.push_back(AttnSlice::full(rows, {q / 2, q / 2 + 64}));
+    slices.push_back(AttnSlice::full(rows, {400 + q, 500}));
+  }
+  slices.push_back({{0, 200}, {200, 400}, 60, 330});
+  expect_exact(slices, 200, 500, {.block_m = 24, .block_n = 32, .anew_every = 64});
+  expect_exact(slices, 200, 500, {.block_m = 24, .block_n = 32, .anew_every = 72});  // as without
+  expect_exact(slices, 200, 500, {.block_m = 24, .block_n = 32, .anew_every = 16});  // shorter than a tile
+  expect_exact(slices, 200, 500, {.block_m = 24, .block_n = 32, .anew_every = 1000});
+  // Rows of a tile that begins with a block see one kind of rows alone.
+  const TileList list = build_tile_list({slices.data(), 2}, 64, 500, {.block_m = 24, .block_n = 32, .anew_every = 64});
+  ASSERT_EQ(list.items.size(), 3U);
+  EXPECT_TRUE(list.intervals.empty());
+  EXPECT_THROW(build_tile_list(slices, 200, 500, {24, 32, true, 64}), InvalidArgument);
+  EXPECT_THROW(build_tile_list(slices, 200, 500, {24, 32, false, -1}), InvalidArgument);
 }
 
 TEST(TileList, TransposedSlicesShowTransposedCells) {

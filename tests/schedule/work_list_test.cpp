@@ -251,6 +251,38 @@ TEST(BackwardWorkList, ShortDocumentsNeedNoZeros) {
   EXPECT_FALSE(make({{{0, 1024}, {0, 1024}, -256, 0}}, shape).zeroed_sums);
 }
 
+/// Blocks of 128, one of eight visible, at other places for each block of queries.
+std::vector<AttnSlice> scattered_blocks(int64_t rows) {
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < rows / 128; ++q) {
+    for (int64_t k = 0; k < rows / 128; ++k) {
+      if ((q * 29 + k * k * 7) % 64 < 8) {
+        slices.push_back(AttnSlice::full({q * 128, q * 128 + 128}, {k * 128, k * 128 + 128}));
+      }
+    }
+  }
+  return slices;
+}
+
+TEST(BackwardWorkList, ScatteredBlocksAddToZerosHeadByHead) {
+  for (const int head_dim : {64, 128}) {
+    const AttnShape shape{8192, 8192, 64, 8, head_dim, head_dim, DType::kBFloat16};
+    const WorkList work = make(scattered_blocks(8192), shape, {}, BackwardCalls::kDefault);
+    EXPECT_TRUE(work.zeroed_sums) << head_dim;
+    EXPECT_EQ(work.walk.heads_inside, head_dim == 64);
+    // No K/V head begins before all items of two heads before it.
+    int32_t most = 0;
+    for (const Item& item : work.items) {
+      EXPECT_GE(item.kv_head, most - 1);
+      most = std::max(most, item.kv_head);
+    }
+    EXPECT_EQ(most, 7);
+  }
+  // A few visits of a tile are stored and added, as elsewhere.
+  const AttnShape shape{1024, 1024, 64, 8, 128, 128, DType::kBFloat16};
+  EXPECT_FALSE(make(scattered_blocks(1024), shape).zeroed_sums);
+}
+
 TEST(BackwardWorkList, TilesBeginWithDocumentsAndCoverAllQueriesInOrder) {
   for (const Problem& p : problems()) {
     SCOPED_TRACE(p.name);

@@ -18,14 +18,15 @@
 namespace tangram {
 namespace {
 
-sm90::ForwardLists upload(const schedule::HeadLists& lists) {
+sm90::ForwardLists upload(const schedule::HeadLists& lists, sm90::ForwardItems gathered_items) {
   sm90::ForwardLists uploaded;
   uploaded.num_items = static_cast<int32_t>(lists.items.size());
   uploaded.items = uploaded.arrays.add(lists.items);
   uploaded.item_groups = uploaded.arrays.add(lists.item_groups);
   uploaded.runs = uploaded.arrays.add(lists.runs);
   uploaded.intervals = uploaded.arrays.add(lists.intervals);
-  uploaded.gathered = !lists.key_groups.empty();
+  uploaded.gathered = lists.gathered;
+  uploaded.aligned = gathered_items == sm90::ForwardItems::kAligned;
   uploaded.many_runs =
       !uploaded.gathered && lists.part_tiles.empty() && sm90::has_many_runs(lists.items.size(), lists.runs.size());
   uploaded.groups = uploaded.arrays.add(lists.key_groups);
@@ -61,7 +62,8 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare_head_masks(std::span<const st
   for (const TileList& list : tiles) sm90::check_tiles(kFunction, list, shape, tile);
   const sm90::TilesToGather gatherable(tiles, slices, shape);
   mask->forward = upload(schedule::join_tiles(tiles, shape, shape.num_heads_q / sm90::packed_heads(shape),
-                                              sm90::gpu_of_current_device(), gatherable.view()));
+                                              sm90::gpu_of_current_device(), gatherable.view()),
+                         gatherable.items());
   if (mask->forward->in_parts()) {
     sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
   }

@@ -43,6 +43,7 @@ struct ForwardLists {
 
   bool in_parts() const { return num_part_tiles > 0; }
   bool gathered = false;
+  bool aligned = false;    ///< with `gathered`: of ForwardItems::kAligned
   bool many_runs = false;  ///< items have so many that a kernel fetches them ahead (kManyRuns)
 };
 

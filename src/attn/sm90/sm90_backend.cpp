@@ -81,8 +81,11 @@ int item_rows(const AttnShape& shape, ForwardItems items) {
 
 /// Those of the prepared lists.
 ForwardItems items_of(const Sm90Mask& mask) {
-  const bool gathers = mask.block_buffer != nullptr || (mask.forward && mask.forward->gathered);
-  return gathers ? ForwardItems::kGathered : plain_items(mask.shape);
+  if (mask.block_buffer != nullptr) return ForwardItems::kGathered;
+  if (mask.forward && mask.forward->gathered) {
+    return mask.forward->aligned ? ForwardItems::kAligned : ForwardItems::kGathered;
+  }
+  return plain_items(mask.shape);
 }
 
 void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardItems items, const AttnForwardArgs& args,
@@ -187,11 +190,12 @@ sm90::GatheredParams gathered_params(const int32_t* groups, const ForwardParams&
   return gathered;
 }
 
-ForwardLists upload_lists(const schedule::SplitOrGathered& chosen) {
+ForwardLists upload_lists(const schedule::SplitOrGathered& chosen, ForwardItems gathered_items) {
   ForwardLists lists;
   const auto& [tiles, parts, gathered] = chosen;
   const TileList& dealt = parts ? parts->list : *tiles;
   lists.gathered = gathered.has_value();
+  lists.aligned = gathered_items == ForwardItems::kAligned;
   lists.many_runs = !gathered && !parts && sm90::has_many_runs(dealt.items.size(), dealt.runs.size());
   const std::vector<TileItem>& items = gathered ? gathered->items : dealt.items;
   const std::vector<TileRun>& runs = gathered ? gathered->runs : dealt.runs;
@@ -352,7 +356,8 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   const int64_t groups = shape.num_heads_q / packed_heads(shape);
   const sm90::TilesToGather gatherable({tiles, 1}, {&slices, 1}, shape);
   const GpuModel gpu = sm90::gpu_of_current_device();
-  mask->forward = upload_lists(schedule::split_or_gather({tiles, 1}, shape, groups, gpu, gatherable.view())[0]);
+  mask->forward =
+      upload_lists(schedule::split_or_gather({tiles, 1}, shape, groups, gpu, gatherable.view())[0], gatherable.items());
   if (mask->forward->in_parts()) {
     sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
   }
@@ -479,10 +484,11 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
                                      .head_dim_v = prepared.shape.head_dim_v,
                                      .softcap = params.softcap > 0,
                                      .many = items_of(prepared) == ForwardItems::kMany,
-                                     .many_runs = prepared.forward && prepared.forward->many_runs};
+                                     .many_runs = prepared.forward && prepared.forward->many_runs,
+                                     .aligned = items_of(prepared) == ForwardItems::kAligned};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
-  } else if (items_of(prepared) == ForwardItems::kGathered) {
+  } else if (prepared.block_buffer != nullptr || (prepared.forward && prepared.forward->gathered)) {
     const int32_t* const groups = prepared.block_buffer != nullptr
                                       ? prepared.block_buffer->groups()
                                       : prepared.forward->arrays.at<int32_t>(prepared.forward->groups);

@@ -4,8 +4,9 @@
 #include "attn/sm90/tiles_to_gather.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 
-#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/tile_list.hpp"
@@ -14,26 +15,67 @@ namespace tangram::sm90 {
 
 namespace {
 
-// A step of 128 rows beside one of 192, as measured (head_dim 64).
+// Beside a step of 192 rows of a kernel that does not gather, as measured (head_dim 64): of 128 rows; of 192 that begin
+// with blocks, where the others see two blocks now and then, and mask their steps.
 constexpr double kSmallerStep = 0.8;
+constexpr double kAlignedStep = 0.9;
+
+/// The largest number of rows at whose multiples all slices begin and end, but where the sequence does; 0 if nowhere.
+int64_t common_rows(std::span<const std::span<const AttnSlice>> slices, int64_t seqlen_q) {
+  int64_t rows = 0;
+  for (const std::span<const AttnSlice> of_mask : slices) {
+    for (const AttnSlice& slice : of_mask) {
+      rows = std::gcd(rows, slice.q_range.begin);
+      if (slice.q_range.end != seqlen_q) rows = std::gcd(rows, slice.q_range.end);
+    }
+  }
+  return rows;
+}
+
+TileShape tile_of(const AttnShape& shape, ForwardItems items) {
+  return {forward_tile_rows(shape.head_dim, shape.head_dim_v, items) / packed_heads(shape),
+          forward_tile_keys(shape.head_dim, shape.head_dim_v, false, items)};
+}
 
 }  // namespace
+
+ForwardItems items_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape,
+                             TileShape& tile) {
+  tile = tile_of(shape, ForwardItems::kGathered);
+  if (!aligns_items(shape.head_dim, shape.head_dim_v)) return ForwardItems::kGathered;
+  const int64_t rows = common_rows(slices, shape.seqlen_q);
+  const TileShape larger = tile_of(shape, ForwardItems::kAligned);
+  // Rows of the last item of a block that are another's are whole warpgroups.
+  if (rows * packed_heads(shape) % 64 != 0 || rows > std::numeric_limits<int32_t>::max())
+    return ForwardItems::kGathered;
+  const auto items_of_block = [&](int block_m) { return (rows + block_m - 1) / block_m; };
+  if (items_of_block(larger.block_m) >= items_of_block(tile.block_m)) return ForwardItems::kGathered;
+  tile = larger;
+  tile.anew_every = static_cast<int>(rows);
+  return ForwardItems::kAligned;
+}
 
 TilesToGather::TilesToGather(std::span<const TileList> tiles, std::span<const std::span<const AttnSlice>> slices,
                              const AttnShape& shape) {
   if (!gathers_runs(shape.head_dim, shape.head_dim_v)) return;
-  TileShape wanted = tiles[0].shape;
-  wanted.block_m = forward_tile_rows(shape.head_dim, shape.head_dim_v, ForwardItems::kGathered) / packed_heads(shape);
-  wanted.block_n = forward_tile_keys(shape.head_dim, shape.head_dim_v, false, ForwardItems::kGathered);
+  TileShape wanted;
+  items_ = items_to_gather(slices, shape, wanted);
   if (wanted == tiles[0].shape) {
     view_.masks = tiles;
     return;
   }
-  if (std::none_of(tiles.begin(), tiles.end(), schedule::may_gather)) return;
+  const bool aligned = items_ == ForwardItems::kAligned;
+  const auto any = [](std::span<const TileList> lists, const auto& holds) {
+    return std::any_of(lists.begin(), lists.end(), holds);
+  };
+  const bool may_gather = any(tiles, schedule::may_gather);
+  if (!may_gather && !(aligned && any(tiles, schedule::cuts_blocks))) return;
   for (const std::span<const AttnSlice> of_mask : slices) {
     made_.push_back(schedule::build_tile_list(of_mask, shape.seqlen_q, shape.seqlen_k, wanted));
   }
-  view_ = {made_, kSmallerStep};
+  const bool whole = aligned && !any(made_, schedule::cuts_blocks);
+  if (!may_gather && !whole) return;
+  view_ = {made_, aligned ? kAlignedStep : kSmallerStep, whole};
 }
 
 }  // namespace tangram::sm90

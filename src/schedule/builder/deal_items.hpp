@@ -124,9 +124,12 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   const int32_t num_tiles = state.num_tiles[1];
   const Tile* const tiles = build.passes[1].tiles;
   const int32_t num_groups = place_groups(team, build);
-  int64_t visits = 0, num_seen = 0;
-  for_each(team, num_tiles, [&](int32_t i) { visits += tiles[i].count, num_seen += tiles[i].count > 0; });
-  visits = team.sum(visits), num_seen = team.sum(num_seen);
+  int64_t visits = 0, num_seen = 0, between = 0;
+  for_each(team, num_tiles, [&](int32_t i) {
+    visits += tiles[i].count, num_seen += tiles[i].count > 0;
+    if (tiles[i].count > 0) between += tiles[i].end - tiles[i].first;
+  });
+  visits = team.sum(visits), num_seen = team.sum(num_seen), between = team.sum(between);
   const bool in_sections = num_groups == 1 && is_nested(build.longest[0], num_seen, visits);
   const Walk direction = direction_of(team, tiles, num_tiles);
   const int heads = build.num_heads_q / build.num_heads_kv;
@@ -144,12 +147,12 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   num_pieces = team.sum(num_pieces);
   if (team.rank() != 0) return;
   state.num_items = static_cast<int32_t>(num_pieces) * build.num_heads_kv;
-  // A query tile has its first addition stored where it is visited a few times, or not first by many at once.
-  const bool few = visits <= kFewVisits * state.num_q_tiles;
   const bool same_begin = direction.heads_inside;
   const bool one_together = !in_sections || build.cached_together == 1;
   state.in_sections = in_sections;
-  *build.facts = {state.num_items, {direction.descending, same_begin && one_together}, same_begin && !few};
+  *build.facts = {state.num_items,
+                  {direction.descending, same_begin && one_together},
+                  zeroes_sums(same_begin, is_scattered(visits, between), visits, state.num_q_tiles)};
 }
 
 }  // namespace tangram::schedule::builder

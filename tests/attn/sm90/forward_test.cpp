@@ -290,9 +290,11 @@ TEST(Sm90Forward, GathersBlocks) {
     for (const int64_t block : {64, 48, 16}) {
       SCOPED_TRACE(testing::Message() << head_dim << ", blocks of " << block);
       std::vector<AttnSlice> slices;
-      for (int64_t q = 0; q < 960; q += 192) {
+      // Rows that see the same: with head_dim 64 items of 24 queries, or 24, 24 and 16.
+      const int64_t rows = block == 64 ? 64 : 192;
+      for (int64_t q = 0; q < 900; q += rows) {
         for (int64_t k = q % 5; k + block <= 2000; k += 3 * block) {
-          slices.push_back(AttnSlice::full({q, std::min<int64_t>(q + 192, 900)}, {k, k + block}));
+          slices.push_back(AttnSlice::full({q, std::min<int64_t>(q + rows, 900)}, {k, k + block}));
         }
       }
       slices.push_back({{0, 900}, {2000, 2500}, -2500, 1700});
@@ -302,6 +304,7 @@ TEST(Sm90Forward, GathersBlocks) {
           schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
       const auto mask = backend.prepare(c.slices, c.shape, &tiles);
       ASSERT_EQ(sm90::as_sm90(*mask).forward->gathered, sm90::gathers_runs(head_dim.qk, head_dim.v));
+      ASSERT_EQ(sm90::as_sm90(*mask).forward->aligned, sm90::aligns_items(head_dim.qk, head_dim.v));
       expect_close(c);
       c.options.softcap = 20;
       c.num_sinks = 1;
@@ -312,6 +315,37 @@ TEST(Sm90Forward, GathersBlocks) {
       c.max_logits = true;
       expect_close(c);
     }
+  }
+}
+
+// Blocks of a whole step, many runs an item: fetched ahead by kernels of two warpgroups, and with head_dim 64 in items
+// that begin with the blocks and gather nothing.
+TEST(Sm90Forward, TakesManyRuns) {
+  if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
+  for (const HeadDims head_dim : kHeadDims) {
+    SCOPED_TRACE(testing::Message() << head_dim);
+    std::vector<AttnSlice> slices;
+    for (int64_t q = 0; q < 500; q += 128) {
+      for (int64_t k = q; k + 128 <= 4000; k += 512) {
+        slices.push_back(AttnSlice::full({q, std::min<int64_t>(q + 128, 500)}, {k, k + 128}));
+      }
+    }
+    Case c = simple(500, 4000, 16, 2, head_dim, slices);
+    const Sm90Backend backend;
+    const TileList tiles =
+        schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
+    const auto mask = backend.prepare(c.slices, c.shape, &tiles);
+    const sm90::ForwardLists& lists = *sm90::as_sm90(*mask).forward;
+    ASSERT_EQ(lists.gathered && lists.aligned, sm90::aligns_items(head_dim.qk, head_dim.v));
+    ASSERT_EQ(lists.many_runs, !lists.gathered);
+    expect_close(c);
+    c.num_sinks = 1;
+    c.options.softcap = 20;
+    expect_close(c);
+    c.options.softcap = 0;
+    c.shape.dtype = DType::kFloat16;
+    c.max_logits = true;
+    expect_close(c);
   }
 }
 

@@ -23,6 +23,18 @@ struct RingPosition {
       phase ^= 1;
     }
   }
+  __device__ __forceinline__ int32_t current() const { return stage; }
+  __device__ __forceinline__ uint32_t parity() const { return phase; }
+};
+
+/// The same in one register.
+template <int kStages>
+struct RingCount {
+  static_assert((kStages & (kStages - 1)) == 0);
+  uint32_t count = 0;
+  __device__ __forceinline__ void advance() { ++count; }
+  __device__ __forceinline__ int32_t current() const { return static_cast<int32_t>(count % kStages); }
+  __device__ __forceinline__ uint32_t parity() const { return count / kStages % 2; }
 };
 
 /// Initialises the barriers of a ring for so many arrivals each. One thread; then fence_barrier_init().

@@ -33,6 +33,7 @@ enum class ForwardItems : int {
   kPlain = 0,
   kMany,      ///< ShapeClass::forward_many
   kGathered,  ///< ShapeClass::forward_gathered
+  kAligned,   ///< ShapeClass::forward, for gathered runs: items begin anew with blocks, and are shorter before
 };
 
 struct ShapeClass {
@@ -205,6 +206,13 @@ constexpr const ForwardShape& forward_shape(int head_dim, int head_dim_v, Forwar
 /// Whether there are kernels that gather runs for exactly these dimensions.
 constexpr bool gathers_runs(int head_dim, int head_dim_v) {
   return has_exact_kernels(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).gathers;
+}
+
+/// Whether these have, besides, larger items that begin anew with blocks (ForwardItems::kAligned).
+constexpr bool aligns_items(int head_dim, int head_dim_v) {
+  if (!gathers_runs(head_dim, head_dim_v)) return false;
+  const ShapeClass& row = shape_class(head_dim, head_dim_v);
+  return row.forward_gathered.warpgroups > 0 && row.forward.warpgroups > row.forward_gathered.warpgroups;
 }
 
 /// Whether there are kernels for exactly these dimensions that fetch the runs of an item ahead (FetchingTraits): where

@@ -31,11 +31,12 @@ struct Consumer : ConsumerSteps<Traits> {
   __device__ __forceinline__ void run() {
     if (warpgroup == kConsumers - 1) this->pass_turn();
     constexpr bool kPacked = kConsumers == 3;
+    constexpr bool kAgain = kPacked && Traits::kGathered;
     constexpr bool kApart = Traits::kLoneQ;  // else an item ends under the next one
     bool steady = false;
     uint32_t word = this->fetch_word();
     for (;;) {
-      if constexpr (kPacked) steady = pending.steady();
+      if constexpr (kPacked) steady = kAgain ? pending.steady_again() : pending.steady();
       const int32_t pending_keys = pending.uniform_keys();
       const bool first = word & (kStepFirst | kStepStop);
       uint32_t next;
@@ -70,6 +71,7 @@ struct Consumer : ConsumerSteps<Traits> {
         if constexpr (!kApart) this->release_q();
         rings.set_item_open();
       }
+      if constexpr (kAgain) steady = pending.steady_again();
       steady = params.slack > 0.0f && ((steady && !first) || (word & kStepSteady));
       if constexpr (kPacked) pending.set_steady(steady);
       if constexpr (!Traits::kSoftcap) {

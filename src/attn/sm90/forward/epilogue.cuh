@@ -231,7 +231,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
     }
     stage_rows<Traits>(staging, o, factors.accumulated);
     publish_writes(barrier);
-    if (threadIdx.x % 128 == 0) {
+    if (threadIdx.x % 128 == 0 && (!Traits::kShortItems || (warpgroup * 64 >> params.pack_log2) < item.num_rows)) {
       const int32_t first_row = item.row0 + (warpgroup * 64 >> params.pack_log2);
 #pragma unroll
       for (int panel = 0; panel < Traits::kPanelsV; ++panel) {

@@ -9,7 +9,8 @@
 //                or warp 0   the same of gathered runs, a box of keys a lane             40 (72, head_dim 64)
 //                thread 32   run_scheduler: draws tickets, one item ahead
 //                thread 64   with keys that come late: watch_arrivals
-//                thread 96   with kScribe (C = 3, gathered runs) Producer for messages alone, thread 0 then only loads
+//                thread 96   with kScribe (C = 3, gathered or fetched runs) Producer for messages alone, thread 0 then
+//                only loads
 //   warpgroups 1 to C        Consumer: 64 packed rows each                               232 (160)
 //
 // mbarriers                  arrivals                  a phase ends when

@@ -20,6 +20,7 @@ struct ForwardVariant {
   bool many = false;       ///< items of ForwardItems::kMany, where a class has them
   bool parts = false;      ///< items are parts of query tiles, to be merged
   bool many_runs = false;  ///< items have many runs: a kernel that fetches them ahead, where there is one
+  bool aligned = false;    ///< of gathered lists: items of ForwardItems::kAligned
 };
 
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.

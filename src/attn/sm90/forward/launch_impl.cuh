@@ -74,6 +74,13 @@ template <typename Element>
 void launch_gathered_element(const ForwardVariant& variant, const GatheredParams& params, int num_ctas,
                              cudaStream_t stream) {
   with_exact_class(variant.head_dim, variant.head_dim_v, [&]<int kHeadDim> {
+    if constexpr (aligns_items(kHeadDim, kHeadDim)) {
+      if (variant.aligned) {
+        const auto run = variant.softcap ? launch_instance<AlignedTraitsOf<Element, kHeadDim, true>>
+                                         : launch_instance<AlignedTraitsOf<Element, kHeadDim, false>>;
+        return run(params, num_ctas, stream);
+      }
+    }
     if constexpr (gathers_runs(kHeadDim, kHeadDim)) {
       const auto run = variant.softcap ? launch_instance<GatheredTraitsOf<Element, kHeadDim, true>>
                                        : launch_instance<GatheredTraitsOf<Element, kHeadDim, false>>;

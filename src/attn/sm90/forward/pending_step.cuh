@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/convert.cuh"
+
 namespace tangram::sm90 {
 
 /// The step whose probabilities wait for their product with V: of how many keys that is (0: none waits), where its
@@ -41,6 +43,12 @@ struct PendingStep<kBlockN, true> {
   }
   __device__ __forceinline__ void clear() { word &= ~0xffu; }
   __device__ __forceinline__ bool steady() const { return word & kSteady; }
+  /// The same where there is no register for what the compiler would rather keep than look for again.
+  __device__ __forceinline__ bool steady_again() const {
+    uint32_t again = word;
+    ptx::make_opaque(again);
+    return again & kSteady;
+  }
   __device__ __forceinline__ void set_steady(bool value) { word = (word & ~kSteady) | (value ? kSteady : 0); }
 };
 

@@ -3,12 +3,15 @@
 // The threads of the forward kernel that walk runs of keys: they issue TMA loads and tell the consumers what a step is.
 #pragma once
 
+#include <type_traits>
+
 #include "attn/sm90/common/arrivals.cuh"
 #include "attn/sm90/common/key_stretches.cuh"
 #include "attn/sm90/common/panels.cuh"
 #include "attn/sm90/forward/rings.cuh"
 #include "attn/sm90/forward/smem.cuh"
 #include "attn/sm90/forward/step_messages.cuh"
+#include "cuda/ptx/convert.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
@@ -28,6 +31,7 @@ struct Producer {
   int32_t v_row = kNoLoad, v_head = 0;
   bool keys_missing = params.arrivals.pending != 0;
   static constexpr bool kWarp = kLoads && Traits::kGathered;
+  static constexpr bool kFewRegisters = kWarp && Traits::kProducerRegisters < 40;
   static constexpr int32_t kNoBox = INT32_MAX;
   static constexpr int32_t kNothing = -2;
   static constexpr int32_t kNoLoad = -1;
@@ -120,7 +124,7 @@ struct Producer {
   /// What a lane loads of a step of a gathered run, whose groups of 16 keys are `count` entries of params.groups, a
   /// lane each: the first key of its box, ~key if that is of 64 keys, or kNoBox.
   __device__ __forceinline__ int32_t find_box(int32_t entry, int32_t count) const {
-    const int32_t lane = static_cast<int32_t>(threadIdx.x);
+    const auto lane = static_cast<int32_t>(kFewRegisters ? ptx::read_thread_index() : threadIdx.x);
     const uint32_t four = __ballot_sync(0xffffffff, entry < 0 && lane + 4 <= count);
     uint32_t begins = 0;
     int32_t next = 0;
@@ -244,23 +248,23 @@ struct Producer {
   }
 
   __device__ __forceinline__ void run() {
-    RingPosition<Traits::kWorkSlots> slot;
+    std::conditional_t<kFewRegisters, RingCount<Traits::kWorkSlots>, RingPosition<Traits::kWorkSlots>> slot;
     if constexpr (kLoads) smem.stretch = {0, 0, 0, 0};
     for (;;) {
-      ptx::mbarrier_wait(&smem.work_full[slot.stage], slot.phase);
-      const WorkMessage& work = smem.work[slot.stage];
+      ptx::mbarrier_wait(&smem.work_full[slot.current()], slot.parity());
+      const WorkMessage& work = smem.work[slot.current()];
       if (work.stop) break;
       const int32_t run_begin = work.item.run_begin, run_end = work.item.run_end;
       if (run_begin == run_end) {
         push_empty_item(work);
-      } else if constexpr (Traits::kFetchesRuns && kLoads && kWrites) {
+      } else if constexpr (Traits::kFetchesRuns && kLoads) {
         push_fetched_runs(work, run_begin, run_end);
       } else {
         push_run(work, work.first_run, true);
         for (int32_t r = run_begin + 1; r < run_end; ++r) push_run(work, params.runs[r], false);
       }
       meet();
-      arrive(&smem.work_empty[slot.stage]);
+      arrive(&smem.work_empty[slot.current()]);
       slot.advance();
     }
     StepMessage& message = begin_step();

@@ -30,6 +30,8 @@ struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kD
   static constexpr ForwardItems kItems = kItemsT;
   static constexpr bool kGathered = false;
   static constexpr bool kFetchesRuns = false;
+  // The last rows of an item may be another one's, whole warpgroups of them.
+  static constexpr bool kShortItems = false;
   using Params = ForwardParams;
   static constexpr int kConsumers = kShape.warpgroups;
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -68,11 +70,12 @@ template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
 struct BlockForwardTraits
     : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, false, false, ForwardItems::kGathered> {};
 
-/// For items of many runs, of which the next is on its way from memory while one is loaded. A kernel of its own: the
-/// others are 0.5 % slower with that, some spill.
+/// For items of many runs, of which the next is on its way from memory while one is loaded, by a thread that writes no
+/// messages. A kernel of its own: the others are 0.5 % slower with that, some spill.
 template <typename Traits>
 struct FetchingTraits : Traits {
   static constexpr bool kFetchesRuns = true;
+  static constexpr bool kScribe = true;
 };
 
 /// Runs may be gathered (schedule::GatheredList), of which only the threads know that load and write messages.
@@ -80,8 +83,14 @@ template <typename Traits>
 struct GatheredTraits : Traits {
   static constexpr bool kGathered = true;
   static constexpr bool kScribe = true;
+  static constexpr bool kShortItems = Traits::kConsumers > 2;
   using Params = GatheredParams;
 };
+
+/// Items that begin with blocks (ForwardItems::kAligned).
+template <typename Element, int kHeadDim, bool kSoftcap>
+using AlignedTraitsOf =
+    GatheredTraits<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap), kSoftcap>>;
 
 /// Those of the class.
 template <typename Element, int kHeadDim, bool kSoftcap>

@@ -31,6 +31,7 @@ struct Case {
   bool elsewhere = false;  // most keys lie in other tensors
   int64_t part_steps = 0;  // unless 0: items are cut into parts of at most so many steps
   SinkLayout sink_layout = SinkLayout::kSh;
+  int anew_every = 0;  // as in TileShape
 };
 
 inline std::vector<Case> cases() {

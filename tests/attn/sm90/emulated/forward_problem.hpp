@@ -152,10 +152,11 @@ typename Traits::Params params_of(RandomAttention& r, int32_t* counters) {
 
 /// Tiles as the kernel takes them, for params_of.
 template <typename Traits>
-TileList tiles_of(const std::vector<AttnSlice>& slices, const AttnShape& s) {
-  return schedule::build_tile_list(slices, s.seqlen_q, s.seqlen_k,
-                                   {Traits::kBlockM * s.num_heads_kv / s.num_heads_q,
-                                    sm90::forward_tile_keys(s.head_dim, s.head_dim_v, false, Traits::kItems)});
+TileList tiles_of(const std::vector<AttnSlice>& slices, const AttnShape& s, int anew_every = 0) {
+  return schedule::build_tile_list(
+      slices, s.seqlen_q, s.seqlen_k,
+      {Traits::kBlockM * s.num_heads_kv / s.num_heads_q,
+       sm90::forward_tile_keys(s.head_dim, s.head_dim_v, false, Traits::kItems), false, anew_every});
 }
 
 template <typename Traits>
@@ -173,7 +174,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   if (c.growth > 0) grow_keys(r, c.growth);
   reference::DenseResult expected = reference::dense_attention(r.problem);
   if (c.accumulate) add_earlier_part(r, expected);
-  TileList tiles = tiles_of<Traits>(c.slices, s);
+  TileList tiles = tiles_of<Traits>(c.slices, s, c.anew_every);
   int32_t counters[2] = {0, 0};
   typename Traits::Params params = params_of<Traits>(r, counters);
   LatePeer peer(r.k, r.v);

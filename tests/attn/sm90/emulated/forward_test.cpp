@@ -95,6 +95,21 @@ TEST(Sm90EmulatedForward, FetchesRunsHeadDim128) {
   emulated::in_orders(0, block_cases(), close);
 }
 
+/// Items that begin with the blocks, whose last ones have rows for two or one of three warpgroups.
+template <bool kSoftcap>
+void expect_aligned_close(int first) {
+  emulated::in_orders(first, block_cases(), [](const Case& c, const Order& order) {
+    using Traits = sm90::AlignedTraitsOf<__nv_bfloat16, 64, kSoftcap>;
+    Case aligned = c;
+    aligned.anew_every = static_cast<int>(c.slices[0].q_range.size());
+    aligned.max_logits = !kSoftcap;
+    aligned.sinks = 1;
+    expect_close<Traits>(aligned, 64, 64, order);
+  });
+}
+TEST(Sm90EmulatedForward, ItemsThatBeginWithBlocks) { expect_aligned_close<false>(0); }
+TEST(Sm90EmulatedForward, ItemsThatBeginWithBlocksWithSoftcap) { expect_aligned_close<true>(1); }
+
 TEST(Sm90EmulatedForward, GathersBlocksHeadDim64) { expect_blocks_close<64, false>(1); }
 TEST(Sm90EmulatedForward, GathersBlocksWithSoftcapHeadDim64) { expect_blocks_close<64, true>(0); }
 TEST(Sm90EmulatedForward, GathersBlocksHeadDim128) { expect_blocks_close<128, false>(0); }

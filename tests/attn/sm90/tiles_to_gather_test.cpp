@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Which items kernels that gather runs take of a mask.
+#include "attn/sm90/tiles_to_gather.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "schedule/tile_list.hpp"
+
+namespace tangram::sm90 {
+namespace {
+
+struct Chosen {
+  ForwardItems items;
+  TileShape tile;
+};
+
+/// Of blocks of so many rows and 64 keys, visible in turn.
+Chosen chosen(int64_t rows, int head_dim = 64, int heads_q = 64, int heads_kv = 8, int64_t seqlen = 1024) {
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < seqlen; q += rows) {
+    const int64_t end = std::min(q + rows, seqlen);
+    for (int64_t k = q / rows % 2 * 64; k < 1024; k += 128) slices.push_back(AttnSlice::full({q, end}, {k, k + 64}));
+  }
+  const std::span<const AttnSlice> mask(slices);
+  const AttnShape shape{seqlen, 1024, heads_q, heads_kv, head_dim, head_dim, DType::kBFloat16};
+  Chosen result;
+  result.items = items_to_gather({&mask, 1}, shape, result.tile);
+  return result;
+}
+
+TEST(TilesToGather, LargerItemsWhereABlockIsFewer) {
+  for (const int rows : {48, 64, 96, 128, 256}) {
+    const Chosen of_rows = chosen(rows);
+    EXPECT_EQ(of_rows.items, ForwardItems::kAligned) << rows;
+    EXPECT_EQ(of_rows.tile, (TileShape{24, 128, false, rows})) << rows;
+  }
+  EXPECT_EQ(chosen(64, 64, 64, 8, 1000).tile, (TileShape{24, 128, false, 64}));  // the last block is shorter
+  EXPECT_EQ(chosen(64, 64, 64, 4).tile, (TileShape{12, 128, false, 64}));
+  EXPECT_EQ(chosen(128, 64, 32, 8).tile, (TileShape{48, 128, false, 128}));
+}
+
+TEST(TilesToGather, SmallerItemsElsewhere) {
+  const TileShape smaller{16, 128};
+  for (const int rows : {16, 32}) {
+    EXPECT_EQ(chosen(rows).items, ForwardItems::kGathered) << rows;
+    EXPECT_EQ(chosen(rows).tile, smaller) << rows;
+  }
+  EXPECT_EQ(chosen(60).tile, smaller);                        // rows of two blocks would be one warpgroup's
+  EXPECT_EQ(chosen(2048).tile, smaller);                      // no slice ends before the sequence does
+  EXPECT_EQ(chosen(64, 128).items, ForwardItems::kGathered);  // heads of 128 have no larger ones
+}
+
+/// What a mask of such slices is gathered of: 64/8 heads of 64.
+struct Lists {
+  explicit Lists(const std::vector<AttnSlice>& slices, int64_t rows, bool by_arrival = false)
+      : plain(schedule::build_tile_list(slices, rows, rows, {24, 128})), mask(slices) {
+    if (by_arrival) std::reverse(plain.items.begin(), plain.items.end());
+    made.emplace(std::span(&plain, 1), std::span(&mask, 1), AttnShape{rows, rows, 64, 8, 64, 64, DType::kBFloat16});
+  }
+  TileList plain;
+  std::span<const AttnSlice> mask;
+  std::optional<TilesToGather> made;
+};
+
+std::vector<AttnSlice> every_fourth(int64_t rows, int64_t block) {
+  std::vector<AttnSlice> slices;
+  for (int64_t q = 0; q < rows / block; ++q) {
+    for (int64_t k = q % 4; k < rows / block; k += 4) {
+      slices.push_back(AttnSlice::full({q * block, (q + 1) * block}, {k * block, (k + 1) * block}));
+    }
+  }
+  return slices;
+}
+
+TEST(TilesToGather, BlocksOf128KeepTheirRunsInItemsThatBeginWithThem) {
+  const std::vector<AttnSlice> slices = every_fourth(2048, 128);
+  const Lists lists(slices, 2048);
+  const schedule::GatherableTiles& view = lists.made->view();
+  ASSERT_EQ(view.masks.size(), 1U);
+  EXPECT_TRUE(view.alone);
+  EXPECT_EQ(lists.made->items(), ForwardItems::kAligned);
+  EXPECT_EQ(view.masks[0].items.size(), 16U * 6);
+}
+
+TEST(TilesToGather, NothingWhereKeysComeLateOrBlocksAreCutEitherWay) {
+  const std::vector<AttnSlice> slices = every_fourth(2048, 128);
+  EXPECT_TRUE(Lists(slices, 2048, true).made->view().masks.empty());
+  std::vector<AttnSlice> documents;
+  for (int64_t q = 0; q < 2048; q += 256) documents.push_back(AttnSlice::causal({q, q + 256}, {q, q + 256}));
+  EXPECT_TRUE(Lists(documents, 2048).made->view().masks.empty());
+  const std::vector<AttnSlice> all{AttnSlice::full({0, 2048}, {0, 2048})};
+  EXPECT_TRUE(Lists(all, 2048).made->view().masks.empty());
+}
+
+}  // namespace
+}  // namespace tangram::sm90
