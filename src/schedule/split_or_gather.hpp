@@ -25,6 +25,7 @@ struct SplitOrGathered {
 struct GatherableTiles {
   std::span<const TileList> masks;  ///< empty: there is no such kernel, or nothing to gather
   double step = 1.0;                ///< how long a step of it lasts, in steps of a kernel that does not
+  int64_t num_groups = 0;           ///< of heads, of one mask; 0: as many as of other tiles
 };
 
 /// For each of `masks`, which one launch computes, what ends sooner as predicted: where some could be split and some be

@@ -23,7 +23,8 @@ TilesToGather::TilesToGather(std::span<const TileList> tiles, std::span<const st
                              const AttnShape& shape) {
   if (!gathers_runs(shape.head_dim, shape.head_dim_v)) return;
   TileShape wanted = tiles[0].shape;
-  wanted.block_m = forward_tile_rows(shape.head_dim, shape.head_dim_v, ForwardItems::kGathered) / packed_heads(shape);
+  wanted.block_m = forward_tile_rows(shape.head_dim, shape.head_dim_v, ForwardItems::kGathered) /
+                   packed_heads(shape, ForwardItems::kGathered);
   wanted.block_n = forward_tile_keys(shape.head_dim, shape.head_dim_v, false, ForwardItems::kGathered);
   if (wanted == tiles[0].shape) {
     view_.masks = tiles;
@@ -33,7 +34,8 @@ TilesToGather::TilesToGather(std::span<const TileList> tiles, std::span<const st
   for (const std::span<const AttnSlice> of_mask : slices) {
     made_.push_back(schedule::build_tile_list(of_mask, shape.seqlen_q, shape.seqlen_k, wanted));
   }
-  view_ = {made_, kSmallerStep};
+  const int64_t groups = shape.num_heads_q / packed_heads(shape, ForwardItems::kGathered);
+  view_ = {made_, kSmallerStep, groups / static_cast<int64_t>(tiles.size())};
 }
 
 }  // namespace tangram::sm90
