@@ -79,14 +79,14 @@ inline bool walks_heads_inside(const Dealing& how, bool same_begin, double sprea
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
 /// Whether deterministic calls are not dealt so: in sections of few heads; and in sections by the cache unless there
-/// are four or more and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 1.02 to 1.11
+/// are more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 1.02 to 1.11
 /// times). `even`: as in dealing_of.
 inline bool waits_in_sections(const Form& form, const Dealing& how, const AttnShape& shape, double even) {
-  if (how.together == 0) return false;
-  if (has_few_heads(shape)) return true;
+  if (how.together > 0 && has_few_heads(shape)) return true;
   if (!form.cached || is_cut_unevenly(shape.num_heads_q / shape.num_heads_kv)) return false;
+  if (how.together == 0) return how.pieces <= 2 || how.pieces == 4;  // which are forms of their own
   const int sections = (shape.num_heads_kv * how.pieces + how.together - 1) / how.together;
-  return sections < 4 || even < 150 * sections;
+  return sections <= 4 || even < 150 * sections;
 }
 
 /// Sections of as many query heads as the cache holds queries, dout and sums of dq of, up to a quarter more where that
@@ -94,9 +94,10 @@ inline bool waits_in_sections(const Form& form, const Dealing& how, const AttnSh
 /// ends first. Whole items where neither can be. Uneven pieces are as many as there can be: the fewer heads they have,
 /// the longer they stay together.
 inline Dealing cached_dealing(const Setting& in) {
+  constexpr double kLarger = 1.25;
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
   const double rows = static_cast<double>(std::max<int64_t>(1, in.shape.seqlen_q));
-  const double heads = static_cast<double>(in.gpu.l2_bytes) * 1.1 * 1.25 / (8.0 * rows * in.shape.head_dim);
+  const double heads = static_cast<double>(in.gpu.l2_bytes) * 1.1 * kLarger / (8.0 * rows * in.shape.head_dim);
   const bool unevenly = is_cut_unevenly(group);
   Dealing best;
   double best_cost = std::numeric_limits<double>::infinity();
@@ -113,13 +114,20 @@ inline Dealing cached_dealing(const Setting& in) {
     // Of fewer pieces only those of which one fits.
     if (!is_first && (pieces == 1 || unevenly || heads * pieces < group)) break;
     const int all = in.shape.num_heads_kv * pieces;
-    const int most = static_cast<int>(std::clamp(heads * pieces / group, 1.0, static_cast<double>(all)));
-    const int sections = (all + most - 1) / most;
-    const int even = (all + sections - 1) / sections;  // of which the last is about as long
-    offer(pieces, even);
-    int divisor = most;  // all of them are
-    while (all % divisor != 0) --divisor;
-    if (divisor != even && !unevenly) offer(pieces, divisor);
+    const auto fitting = [&](double so_many) {
+      return static_cast<int>(std::clamp(so_many * pieces / group, 1.0, static_cast<double>(all)));
+    };
+    // Of which the last is about as long as the others.
+    const auto even = [&](int sections) { return (all + sections - 1) / sections; };
+    const int most = fitting(heads), largest = even((all + most - 1) / most);
+    offer(pieces, largest);
+    int other = most;  // that divides all
+    while (all % other != 0) --other;
+    if (unevenly) {  // as near as can be to what fits
+      const int fits = fitting(heads / kLarger);
+      other = even(std::max(1, (2 * all + fits) / (2 * fits)));
+    }
+    if (other != largest) offer(pieces, other);
   }
   return best;
 }
