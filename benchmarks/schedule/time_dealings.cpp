@@ -123,7 +123,7 @@ std::vector<schedule::Dealing> dealings_to_time(const test::DealingProblem& prob
   std::vector<schedule::Dealing> result;
   for (const schedule::Form& form : schedule::kForms) {
     if (tried && form.slowness[kind] == 0) continue;
-    auto how = schedule::dealing_of(form, problem.shape, gpu, schedule::even_steps(in));
+    auto how = schedule::dealing_of(form, problem.extents, problem.shape, gpu, schedule::even_steps(in));
     if (!how) continue;
     how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread, problem.shape);
     std::vector<std::tuple<size_t, int, int, int>> dealt;

@@ -51,8 +51,8 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
     const Form& form = *forms[i];
     const double slowness = slowness_of(form);
     if (slowness * least > best.cost) break;
-    std::optional<Dealing> how = dealing_of(form, in.shape, in.gpu, even);
-    if (!how || (deterministic && has_few_heads(in.shape) && how->together > 0)) continue;
+    std::optional<Dealing> how = dealing_of(form, in.extents, in.shape, in.gpu, even);
+    if (!how || (deterministic && waits_in_sections(form, *how, in.shape, even))) continue;
     if (slowness * longest_item(in, *how) > best.cost) continue;
     how->heads_inside = walks_heads_inside(*how, same_begin, spread, in.shape);
     const double cost = slowness * makespan(in, *how, {}, best.cost / slowness);

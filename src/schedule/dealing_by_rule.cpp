@@ -11,7 +11,7 @@
 namespace tangram::schedule {
 
 Dealing dealing_in_sections(const AttnShape& shape, const GpuModel& gpu) {
-  return dealing_of(Form{.cached = true}, shape, gpu, 0).value_or(Dealing{});
+  return dealing_of(Form{.cached = true}, Extents{}, shape, gpu, 0).value_or(Dealing{});
 }
 
 Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu) {

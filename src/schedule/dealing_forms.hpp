@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 
 #include "schedule/dealing.hpp"
@@ -36,8 +37,7 @@ struct Form {
   int together = 0;
   int joint = 0;
   bool grouped = false;
-  /// Sections of as many query heads as the L2 cache holds queries, dout and sums of dq of: `pieces` and `together`
-  /// follow. Measured on nested items.
+  /// As cached_dealing: `pieces` and `together` follow. Measured on nested items.
   bool cached = false;
   double most_share = 0;  ///< unless 0: most_steps, as a share of what every multiprocessor does; `pieces` do not count
   double share_of_rest = 0;  ///< with most_share, unless 0: pieces up to this share of what is left for each of them
@@ -77,21 +77,64 @@ inline bool walks_heads_inside(const Dealing& how, bool same_begin, double sprea
 /// works. So below so many heads an item, deterministic calls are not dealt in sections.
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
-/// In how many pieces items are whose sections have so many query heads: two or more, which end more evenly, but of two
-/// heads or more, of which fewer join; one where neither can be. Uneven pieces are as many as there can be: the fewer
-/// heads they have, the longer they stay together.
-inline int pieces_of_sections(int group, int heads) {
-  if (is_cut_unevenly(group)) return group / 2;
-  int pieces = 1;
-  for (int more = 2; 2 * more <= group && (pieces == 1 || pieces * heads < group); ++more) {
-    if (group % more == 0) pieces = more;
+/// Whether deterministic calls are not dealt so: in sections of few heads; and in sections by the cache unless there
+/// are more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 1.02 to 1.11
+/// times). `even`: as in dealing_of.
+inline bool waits_in_sections(const Form& form, const Dealing& how, const AttnShape& shape, double even) {
+  if (how.together > 0 && has_few_heads(shape)) return true;
+  if (!form.cached || is_cut_unevenly(shape.num_heads_q / shape.num_heads_kv)) return false;
+  if (how.together == 0) return how.pieces <= 2 || how.pieces == 4;  // which are forms of their own
+  const int sections = (shape.num_heads_kv * how.pieces + how.together - 1) / how.together;
+  return sections <= 4 || even < 150 * sections;
+}
+
+/// Sections of as many query heads as the cache holds queries, dout and sums of dq of, up to a quarter more where that
+/// makes them even: in two pieces or more, which end more evenly, but of two heads or more, of which fewer join; what
+/// ends first. Whole items where neither can be. Uneven pieces are as many as there can be: the fewer heads they have,
+/// the longer they stay together.
+inline Dealing cached_dealing(const Setting& in) {
+  constexpr double kLarger = 1.25;
+  const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
+  const double rows = static_cast<double>(std::max<int64_t>(1, in.shape.seqlen_q));
+  const double heads = static_cast<double>(in.gpu.l2_bytes) * 1.1 * kLarger / (8.0 * rows * in.shape.head_dim);
+  const bool unevenly = is_cut_unevenly(group);
+  Dealing best;
+  double best_cost = std::numeric_limits<double>::infinity();
+  const auto offer = [&](int pieces, int together) {
+    Dealing how{.pieces = pieces, .together = together};
+    // Uneven pieces are never dealt without sections.
+    if (together == in.shape.num_heads_kv * pieces && !unevenly) how.together = 0;
+    const double cost = makespan(in, how, {}, best_cost);
+    if (cost < best_cost) best = how, best_cost = cost;
+  };
+  for (int pieces = std::max(group / 2, 1); pieces > 0; --pieces) {
+    if (!can_cut(group, pieces)) continue;
+    const bool is_first = best_cost == std::numeric_limits<double>::infinity();
+    // Of fewer pieces only those of which one fits.
+    if (!is_first && (pieces == 1 || unevenly || heads * pieces < group)) break;
+    const int all = in.shape.num_heads_kv * pieces;
+    const auto fitting = [&](double so_many) {
+      return static_cast<int>(std::clamp(so_many * pieces / group, 1.0, static_cast<double>(all)));
+    };
+    // Of which the last is about as long as the others.
+    const auto even = [&](int sections) { return (all + sections - 1) / sections; };
+    const int most = fitting(heads), largest = even((all + most - 1) / most);
+    offer(pieces, largest);
+    int other = most;  // that divides all
+    while (all % other != 0) --other;
+    if (unevenly) {  // as near as can be to what fits
+      const int fits = fitting(heads / kLarger);
+      other = even(std::max(1, (2 * all + fits) / (2 * fits)));
+    }
+    if (other != largest) offer(pieces, other);
   }
-  return pieces;
+  return best;
 }
 
 /// The dealing of a form, without heads_inside; none where the heads of a group cannot be cut so. `even`: steps of each
 /// multiprocessor if all did as much.
-inline std::optional<Dealing> dealing_of(const Form& form, const AttnShape& shape, const GpuModel& gpu, double even) {
+inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extents, const AttnShape& shape,
+                                         const GpuModel& gpu, double even) {
   const int group = shape.num_heads_q / shape.num_heads_kv;
   Dealing how{.pieces = form.pieces, .together = form.together, .joint = form.joint, .grouped = form.grouped};
   if (form.most_share > 0) {
@@ -101,20 +144,7 @@ inline std::optional<Dealing> dealing_of(const Form& form, const AttnShape& shap
       how.parts_of_rest = std::max(1, static_cast<int>(gpu.multiprocessors / form.share_of_rest));
     }
   }
-  if (form.cached) {
-    const double rows = static_cast<double>(std::max<int64_t>(1, shape.seqlen_q));
-    const double head_bytes = 8.0 * rows * shape.head_dim;
-    const int heads = std::max(1, static_cast<int>(static_cast<double>(gpu.l2_bytes) * 1.1 / head_bytes));
-    how.pieces = pieces_of_sections(group, heads);
-    how.together = std::max(1, heads * how.pieces / group);
-    const int all = shape.num_heads_kv * how.pieces;
-    if (is_cut_unevenly(group)) {  // never all without sections; and the last one is as long as the others
-      const int sections = std::max(1, (2 * all + how.together) / (2 * how.together));
-      how.together = (all + sections - 1) / sections;
-    } else if (how.together >= all) {
-      how.together = 0;
-    }
-  }
+  if (form.cached) how = cached_dealing({extents, shape, gpu, {}});
   // Uneven pieces drift apart unless they are of few heads that are dealt together.
   if (!can_cut(group, how.pieces) || (group % how.pieces != 0 && how.together == 0)) return std::nullopt;
   return how;

@@ -78,6 +78,9 @@ class TileJoiner {
     of_mask.num_heads_kv /= num_masks();
     const std::vector<SplitOrGathered> chosen =
         split_or_gather(masks_, of_mask, groups_per_mask_, share_of(gpu_, num_masks()), gatherable);
+    const bool gathers =
+        std::any_of(chosen.begin(), chosen.end(), [](const auto& one) { return one.gathered.has_value(); });
+    if (gathers && gatherable.num_groups > 0) groups_per_mask_ = gatherable.num_groups;
     const bool in_parts =
         std::any_of(chosen.begin(), chosen.end(), [](const SplitOrGathered& one) { return one.parts.has_value(); });
     for (size_t g = 0; g < masks_.size(); ++g) {

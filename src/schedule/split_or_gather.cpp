@@ -39,11 +39,13 @@ std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, co
   if (!any_gathered || (!any_parts && same_tiles)) return result;
   double split = 0, gathered = 0;
   for (size_t i = 0; i < masks.size(); ++i) {
-    const auto whole = [&](const auto& list) {
-      return whole_steps(list.items, list.runs, masks[i].shape.block_n, num_groups, gpu);
+    const auto whole = [&](const auto& list, int64_t groups) {
+      return whole_steps(list.items, list.runs, masks[i].shape.block_n, groups, gpu);
     };
-    split += result[i].parts ? result[i].parts->predicted_steps : whole(masks[i]);
-    gathered += gatherable.step * (result[i].gathered ? whole(*result[i].gathered) : whole(gatherable.masks[i]));
+    const int64_t groups = gatherable.num_groups > 0 ? gatherable.num_groups : num_groups;
+    split += result[i].parts ? result[i].parts->predicted_steps : whole(masks[i], num_groups);
+    gathered += gatherable.step *
+                (result[i].gathered ? whole(*result[i].gathered, groups) : whole(gatherable.masks[i], groups));
   }
   for (size_t i = 0; i < masks.size(); ++i) {
     if (gathered <= split) {

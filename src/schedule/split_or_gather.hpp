@@ -26,6 +26,7 @@ struct GatherableTiles {
   std::span<const TileList> masks;  ///< empty: there is no such kernel, or nothing to gather
   double step = 1.0;                ///< how long a step of it lasts, in steps of a kernel that does not
   bool alone = false;               ///< its tiles are of no other kernel, and worth it where they gather nothing
+  int64_t num_groups = 0;           ///< of heads, of one mask; 0: as many as of other tiles
 };
 
 /// For each of `masks`, which one launch computes, what ends sooner as predicted: where some could be split and some be

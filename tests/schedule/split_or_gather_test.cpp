@@ -76,6 +76,18 @@ TEST(SplitOrGather, TilesOfNoOtherKernelAreTakenWhereTheyGatherNothing) {
   EXPECT_EQ(left.tiles, &plain);
 }
 
+TEST(SplitOrGather, ItemsOfMoreHeadGroupsAreCountedAsSuch) {
+  // Kernels that gather may pack fewer heads into a tile: then each item runs so many times more.
+  const TileList tiles = eighth_of_blocks(8192, 8192);
+  const AttnShape shape = shape_of(8192, 8192);
+  const auto gathers = [&](int64_t num_groups) {
+    const GatherableTiles gatherable{.masks = {&tiles, 1}, .num_groups = num_groups};
+    return split_or_gather({&tiles, 1}, shape, 8, kGpu, gatherable)[0].gathered.has_value();
+  };
+  EXPECT_TRUE(gathers(8));
+  EXPECT_FALSE(gathers(64));
+}
+
 TEST(SplitOrGather, KernelsThatCannotGatherSplit) {
   const TileList tiles = eighth_of_blocks(8192, 8192);
   const SplitOrGathered chosen = choose(tiles, shape_of(8192, 8192), false);

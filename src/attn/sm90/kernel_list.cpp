@@ -37,6 +37,9 @@ KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
   family.num_kernels = kDTypes * kSoftcaps * (exact ? kWholeOrParts + (family.gathered ? 1 : 0) : 1);
   if (exact && fetches_runs(row.head_dim, row.head_dim_v)) family.num_kernels += kDTypes;  // without softcap
   if (exact && aligns_items(row.head_dim, row.head_dim_v)) family.num_kernels += kDTypes * kSoftcaps;
+  if (exact && packs_any_heads(row.head_dim, row.head_dim_v)) {
+    family.num_kernels += kDTypes * kSoftcaps * kWholeOrParts;
+  }
   family.num_in_sample = exact ? family.num_kernels : 1;
   return family;
 }

@@ -13,6 +13,7 @@
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/block_buffer.hpp"
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/key_stretches.hpp"
 #include "attn/sm90/list_buffer.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
@@ -103,9 +104,13 @@ struct Sm90Mask final : PreparedMask {
 const Sm90Mask& as_sm90(const PreparedMask& mask);
 Sm90Mask& as_sm90(PreparedMask& mask);
 
-/// Heads that share a tile of the forward pass: the largest power of two that divides the query heads of a key head, at
-/// most 64.
+/// Heads that share a tile: the largest power of two that divides the query heads of a key head, at most 64.
 int packed_heads(const AttnShape& shape);
+/// The same of tiles of the forward pass, where some kernels take any number that divides those heads: as many as leave
+/// few rows of a tile unused.
+int packed_heads(const AttnShape& shape, ForwardItems items);
+/// The items of the forward kernels for this shape that do not gather.
+ForwardItems plain_items(const AttnShape& shape);
 /// Head groups that what belongs to them, `bytes_of_key` for each key of a key head, lets stay in the L2 cache, whole
 /// key heads at a time, in sections of equal size. A section must last four times as long as the longest item, though,
 /// or the multiprocessors would wait for those with which the last section begins.

@@ -40,6 +40,7 @@ using sm90::ForwardItems;
 using sm90::ForwardLists;
 using sm90::ForwardParams;
 using sm90::packed_heads;
+using sm90::plain_items;
 using sm90::Sm90Mask;
 
 void check_shape(const AttnShape& shape) {
@@ -64,11 +65,6 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
   require(!args.accumulate || args.out.dtype == DType::kFloat32,
           "Sm90Backend: accumulate needs out in float32 (got {})", to_string(args.out.dtype));
   sm90::check_softmax("Sm90Backend", shape, args);
-}
-
-/// The items of the forward kernels for this shape that do not gather.
-ForwardItems plain_items(const AttnShape& shape) {
-  return shape.seqlen_q * shape.num_heads_q >= sm90::kManyRows ? ForwardItems::kMany : ForwardItems::kPlain;
 }
 
 /// Tiles of a list that is worth waking a thread for.
@@ -107,7 +103,8 @@ void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardItems items
   const bool elsewhere = params.stretches.of_granule != nullptr;
   params.k_elsewhere_map = elsewhere ? keys_map(args.k_elsewhere) : params.k_map;
   params.v_elsewhere_map = elsewhere ? keys_map(args.v_elsewhere) : params.v_map;
-  params.out_map = args.out.dtype == args.q.dtype
+  // Where a warpgroup has no whole query rows they leave without it.
+  params.out_map = args.out.dtype == args.q.dtype && 64 % pack == 0
                        ? sm90::token_map(args.out, {64 / pack_heads, pack_heads, exact ? 1 : cuda::kAnyColumn}, true)
                        : params.q_map;
 }
@@ -140,7 +137,7 @@ void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
 }
 
 ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {
-  const int pack = packed_heads(mask.shape);
+  const int pack = packed_heads(mask.shape, items_of(mask));
   ForwardParams params{};
   fill_lists(params, mask, pack);
   params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere, args.stretch_table);
@@ -153,6 +150,7 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   params.out_head_stride = args.out.head_stride;
   params.lse_row_stride = mask.shape.num_heads_q;
   while (1 << params.pack_log2 < pack) ++params.pack_log2;
+  params.packing = sm90::packing_of(static_cast<uint32_t>(pack));
   params.heads_per_kv = mask.shape.num_heads_q / mask.shape.num_heads_kv;
   params.num_heads_q = mask.shape.num_heads_q;
   params.seqlen_k = static_cast<int32_t>(mask.shape.seqlen_k);
@@ -250,7 +248,8 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
   part_params.part_out = parts.out;
   part_params.part_lse = parts.lse;
   sm90::launch_forward(variant, part_params, num_ctas, stream);
-  const int tile_rows = item_rows(mask.shape, plain_items(mask.shape)) / packed_heads(mask.shape);
+  const ForwardItems items = plain_items(mask.shape);
+  const int tile_rows = item_rows(mask.shape, items) / packed_heads(mask.shape, items);
   const int num_masks = std::max(static_cast<int>(mask.head_slices.size()), 1);
   sm90::launch_merge(variant, params,
                      {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles,
@@ -275,6 +274,22 @@ int packed_heads(const AttnShape& shape) {
   return pack;
 }
 
+int packed_heads(const AttnShape& shape, ForwardItems items) {
+  const int power = packed_heads(shape);
+  const bool gathers = items == ForwardItems::kGathered || items == ForwardItems::kAligned;
+  if (gathers || !packs_any_heads(shape.head_dim, shape.head_dim_v)) return power;
+  const int group = shape.num_heads_q / shape.num_heads_kv, rows = item_rows(shape, items);
+  const auto fits = [&](int pack) { return group % pack == 0 && rows % pack <= rows / 32; };
+  for (int pack = std::min(group, 64); pack > power; --pack) {
+    if (fits(pack)) return pack;
+  }
+  return power;
+}
+
+ForwardItems plain_items(const AttnShape& shape) {
+  return shape.seqlen_q * shape.num_heads_q >= kManyRows ? ForwardItems::kMany : ForwardItems::kPlain;
+}
+
 int32_t groups_per_section(const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps, int64_t longest_steps,
                            int pack) {
   const GpuModel gpu = gpu_of_current_device();
@@ -295,7 +310,7 @@ void check_tiles(const char* function, const TileList& tiles, const AttnShape& s
   require(tiles.seqlen_q == shape.seqlen_q && tiles.seqlen_k == shape.seqlen_k,
           "{}: the tile list must be of the shape's sequences {}, {} (got {}, {})", function, shape.seqlen_q,
           shape.seqlen_k, tiles.seqlen_q, tiles.seqlen_k);
-  const int64_t groups = shape.num_heads_q / packed_heads(shape);
+  const int64_t groups = shape.num_heads_q / packed_heads(shape, plain_items(shape));
   require(static_cast<int64_t>(tiles.items.size()) * groups < (int64_t{1} << 31) - 65536,
           "{}: tiles times head groups must stay below 2^31 (got {} and {})", function, tiles.items.size(), groups);
 }
@@ -340,7 +355,7 @@ StretchParams stretch_params(const char* function, const Sm90Mask& mask, const C
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);
   const ForwardItems items = plain_items(shape);
-  return TileShape{item_rows(shape, items) / packed_heads(shape),
+  return TileShape{item_rows(shape, items) / packed_heads(shape, items),
                    sm90::forward_tile_keys(shape.head_dim, shape.head_dim_v, false, items)};
 }
 
@@ -353,7 +368,7 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   mask->slices.assign(slices.begin(), slices.end());
   if (tiles == nullptr) return mask;  // for backward() alone
   sm90::check_tiles("Sm90Backend::prepare", *tiles, shape, *tile);
-  const int64_t groups = shape.num_heads_q / packed_heads(shape);
+  const int64_t groups = shape.num_heads_q / packed_heads(shape, plain_items(shape));
   const sm90::TilesToGather gatherable({tiles, 1}, {&slices, 1}, shape);
   const GpuModel gpu = sm90::gpu_of_current_device();
   mask->forward =
@@ -479,13 +494,15 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
   const int64_t work = int64_t{params.num_items} * params.num_groups;
   const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
-  const sm90::ForwardVariant variant{.half = prepared.shape.dtype == DType::kFloat16,
-                                     .head_dim = prepared.shape.head_dim,
-                                     .head_dim_v = prepared.shape.head_dim_v,
-                                     .softcap = params.softcap > 0,
-                                     .many = items_of(prepared) == ForwardItems::kMany,
-                                     .many_runs = prepared.forward && prepared.forward->many_runs,
-                                     .aligned = items_of(prepared) == ForwardItems::kAligned};
+  const sm90::ForwardVariant variant{
+      .half = prepared.shape.dtype == DType::kFloat16,
+      .head_dim = prepared.shape.head_dim,
+      .head_dim_v = prepared.shape.head_dim_v,
+      .softcap = params.softcap > 0,
+      .many = items_of(prepared) == ForwardItems::kMany,
+      .any_pack = packed_heads(prepared.shape, items_of(prepared)) != packed_heads(prepared.shape),
+      .many_runs = prepared.forward && prepared.forward->many_runs,
+      .aligned = items_of(prepared) == ForwardItems::kAligned};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
   } else if (prepared.block_buffer != nullptr || (prepared.forward && prepared.forward->gathered)) {

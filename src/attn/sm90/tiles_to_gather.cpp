@@ -60,6 +60,7 @@ TilesToGather::TilesToGather(std::span<const TileList> tiles, std::span<const st
   if (!gathers_runs(shape.head_dim, shape.head_dim_v)) return;
   TileShape wanted;
   items_ = items_to_gather(slices, shape, wanted);
+  view_.num_groups = shape.num_heads_q / packed_heads(shape, items_) / static_cast<int64_t>(tiles.size());
   if (wanted == tiles[0].shape) {
     view_.masks = tiles;
     return;
@@ -75,7 +76,9 @@ TilesToGather::TilesToGather(std::span<const TileList> tiles, std::span<const st
   }
   const bool whole = aligned && !any(made_, schedule::cuts_blocks);
   if (!may_gather && !whole) return;
-  view_ = {made_, aligned ? kAlignedStep : kSmallerStep, whole};
+  view_.masks = made_;
+  view_.step = aligned ? kAlignedStep : kSmallerStep;
+  view_.alone = whole;
 }
 
 }  // namespace tangram::sm90

@@ -387,7 +387,8 @@ TEST(Sm90Forward, RandomSliceSets) {
   const auto draw = [&rng](int lo, int hi) { return std::uniform_int_distribution<int>(lo, hi)(rng); };
   for (int round = 0; round < 100; ++round) {
     const int64_t rows = draw(1, 260), keys = draw(1, 400);
-    const int heads_kv = draw(1, 2), heads_q = heads_kv * std::vector<int>{1, 2, 3, 8}[static_cast<size_t>(draw(0, 3))];
+    const int heads_kv = draw(1, 2),
+              heads_q = heads_kv * std::vector<int>{1, 2, 3, 5, 6, 7, 8, 12}[static_cast<size_t>(draw(0, 7))];
     Case c = simple(rows, keys, heads_q, heads_kv, kHeadDims[draw(0, 1) * draw(0, 7)], {});
     c.seed = static_cast<unsigned>(round);
     // Disjoint by construction: a random grid with a random band in some of its fields.

@@ -70,7 +70,8 @@ RandomConfig draw_config(Draw& draw) {
   const int heads_kv = draw(1, 2);
   const HeadDims dims = draw.one_in(2) ? draw.of<HeadDims>({{64, 64}, {128, 128}}) : draw_dims(draw);
   const DType dtype = draw.of({DType::kBFloat16, DType::kFloat16});
-  config.shape = {draw(1, 180), draw(1, 250), heads_kv * draw.of({1, 2, 3, 4}), heads_kv, dims.qk, dims.v, dtype};
+  config.shape = {draw(1, 180), draw(1, 250), heads_kv * draw.of({1, 2, 3, 4, 5, 6, 7, 12}), heads_kv, dims.qk,
+                  dims.v,       dtype};
   if (draw.one_in(4)) config.softcap = 5.0f;
   if (draw.one_in(3)) config.scale = 0.05f;
   if (draw.one_in(3)) config.seqlen_sink = draw(1, 3);

@@ -230,6 +230,12 @@ constexpr int forward_tile_keys(int head_dim, int head_dim_v, bool softcap, Forw
   return softcap ? shape.keys_softcap : shape.keys;
 }
 
+/// Whether there are kernels for exactly these dimensions whose items, unless gathered, are of any number of query
+/// heads (AnyPackTraits).
+constexpr bool packs_any_heads(int head_dim, int head_dim_v) {
+  return has_exact_kernels(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).forward.warpgroups == 3;
+}
+
 /// Whether backward calls add dq from registers, to sums that are zeroed before whatever the lists say: without turns,
 /// where shared memory has no room for dq of a step.
 constexpr bool adds_dq_from_registers(int head_dim, int head_dim_v, bool deterministic) {

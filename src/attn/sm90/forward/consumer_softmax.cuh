@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attn/sm90/forward/consumer_base.cuh"
+#include "attn/sm90/forward/packing.cuh"
 
 namespace tangram::sm90 {
 
@@ -27,9 +28,10 @@ struct ConsumerSoftmax : ConsumerBase<Traits> {
   /// Finds the keys that this warp's rows see of a run.
   __device__ __forceinline__ void load_intervals(const StepMessage& step) {
     const ItemRows<Traits::kParts> item = smem.items[rings.item()];
-#pragma unroll
+    [[maybe_unused]] constexpr int kAtOnce = Traits::kAnyPack ? 1 : 2;  // which takes fewer registers
+#pragma unroll kAtOnce
     for (int r = 0; r < 2; ++r) {
-      const int32_t local_row = (this->tile_row() + 8 * r) >> params.pack_log2;
+      const int32_t local_row = query_row_of<Traits>(params, this->tile_row() + 8 * r);
       const int32_t row = item.row0 + local_row;
       RowInterval interval;
       if (step.interval_begin >= 0) {

@@ -7,6 +7,7 @@
 #include "attn/sm90/common/panels.cuh"
 #include "attn/sm90/common/warpgroup.cuh"
 #include "attn/sm90/forward/messages.cuh"
+#include "attn/sm90/forward/packing.cuh"
 #include "attn/sm90/forward/params.hpp"
 #include "attn/sm90/forward/softmax.cuh"
 #include "cuda/ptx/tma.cuh"
@@ -151,11 +152,12 @@ __device__ __forceinline__ bool is_part(const ItemRows<Traits::kParts>& item) {
 template <typename Traits>
 __device__ __forceinline__ RowPlace row_place(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
                                               int packed_row) {
-  const int local_row = packed_row >> params.pack_log2;
+  const int local_row = query_row_of<Traits>(params, packed_row);
   int32_t first_row = item.row0;
   if constexpr (Traits::kParts) first_row = is_part<Traits>(item) ? item.part_row : item.row0;
   return {int64_t{first_row} + local_row,
-          (item.group << params.pack_log2) + (packed_row & ((1 << params.pack_log2) - 1)), local_row < item.num_rows};
+          first_head_of<Traits>(params, item.group) + head_in_group<Traits>(params, packed_row, local_row),
+          local_row < item.num_rows};
 }
 
 /// What a thread's two rows of accumulators, and of what is in out already, must be multiplied by.
@@ -196,6 +198,8 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
     float* to = params.lse;
     if constexpr (Traits::kParts) to = is_part<Traits>(item) ? params.part_lse : params.lse;
     if (threadIdx.x % 4 == 0 && place.valid) to[place.row * params.lse_row_stride + place.head] = lse[half];
+    // What is staged over rows of Q that are nobody's stays there.
+    if (Traits::kAnyPack && !place.valid) factors.accumulated[half] = 0.0f;
   }
   if (params.max_logits != nullptr) {
 #pragma unroll
@@ -210,6 +214,30 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
   }
   __syncwarp();
   return factors;
+}
+
+/// Copies a warpgroup's rows from `staging` to out one by one: with Traits::kAnyPack they are no whole query rows.
+template <typename Traits>
+__device__ __forceinline__ void copy_rows(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
+                                          const unsigned char* staging, int warpgroup, uint32_t barrier) {
+  const int thread = static_cast<int>(ptx::read_thread_index());  // else registers keep what follows from it, and spill
+  const int chunk = thread % 8;
+#pragma unroll 1
+  for (int row = thread % 128 / 8; row < 64; row += 16) {
+    const RowPlace place = row_place<Traits>(params, item, warpgroup * 64 + row);
+    if (!place.valid) continue;
+    auto* const out = static_cast<typename Traits::Element*>(params.out) + place.row * params.out_row_stride +
+                      place.head * params.out_head_stride;
+#pragma unroll
+    for (int panel = 0; panel < Traits::kPanelsV; ++panel) {
+      const int column = panel * kPanelColumns + chunk * 8;
+      if (Traits::kAnyDim && column >= params.head_dim_v) continue;
+      *reinterpret_cast<uint4*>(out + column) = *reinterpret_cast<const uint4*>(
+          staging + panel * Traits::kPanelBytesQ + row * kPanelRowBytes + (chunk ^ row % 8) * 16);
+    }
+  }
+  // The stage is given back next.
+  ptx::named_barrier_sync(barrier, 128);
 }
 
 /// Stores the rows of a warpgroup: out is on its way from `staging`, the warpgroup's part of the item's Q stage, by
@@ -231,14 +259,16 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
     }
     stage_rows<Traits>(staging, o, factors.accumulated);
     publish_writes(barrier);
-    if (threadIdx.x % 128 == 0 && (!Traits::kShortItems || (warpgroup * 64 >> params.pack_log2) < item.num_rows)) {
-      const int32_t first_row = item.row0 + (warpgroup * 64 >> params.pack_log2);
+    if constexpr (Traits::kAnyPack) return copy_rows<Traits>(params, item, staging, warpgroup, barrier);
+    const int32_t row_of_group = query_row_of<Traits>(params, warpgroup * 64);
+    if (threadIdx.x % 128 == 0 && (!Traits::kShortItems || row_of_group < item.num_rows)) {
+      const int32_t first_row = item.row0 + row_of_group;
 #pragma unroll
       for (int panel = 0; panel < Traits::kPanelsV; ++panel) {
         const int32_t column = Traits::kAnyDim ? panel * kPanelColumns : 0;
         if (Traits::kAnyDim && column >= params.head_dim_v) continue;
         ptx::tma_store_4d(&params.out_map, staging + panel * Traits::kPanelBytesQ, column,
-                          item.group << params.pack_log2, first_row, Traits::kAnyDim ? 0 : panel);
+                          first_head_of<Traits>(params, item.group), first_row, Traits::kAnyDim ? 0 : panel);
       }
       ptx::tma_store_commit();
     }

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // Entry points of the compiled kernels, each in a translation unit of its own, so that they compile side by side: for
-// exactly the head dimension of a class one for each element type, for whole tiles, parts of them and gathered runs;
+// exactly the head dimension of a class one for each element type, for whole tiles, parts of them, both with any
+// number of heads, and gathered runs;
 // for any of a class one.
 #pragma once
 
@@ -15,6 +16,9 @@ void launch_gathered_bf16(const ForwardVariant& variant, const GatheredParams& p
                           cudaStream_t stream);
 void launch_gathered_f16(const ForwardVariant& variant, const GatheredParams& params, int num_ctas,
                          cudaStream_t stream);
+void launch_any_pack_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas,
+                          cudaStream_t stream);
+void launch_any_pack_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 void launch_parts_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 void launch_parts_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 

@@ -39,6 +39,7 @@
 #pragma once
 
 #include "attn/sm90/forward/consumer.cuh"
+#include "attn/sm90/forward/packing.cuh"
 #include "attn/sm90/forward/producer.cuh"
 #include "attn/sm90/forward/scheduler.cuh"
 #include "attn/sm90/forward/traits.cuh"
@@ -69,6 +70,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     init_barriers(smem);
     smem.arrived.bits = 0;
   }
+  if constexpr (Traits::kAnyPack) clear_unused_rows<Traits>(params, smem);
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();

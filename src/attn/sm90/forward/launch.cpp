@@ -9,6 +9,9 @@ namespace tangram::sm90 {
 
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   if (has_exact_kernels(variant.head_dim, variant.head_dim_v)) {
+    if (variant.any_pack) {
+      return (variant.half ? launch_any_pack_f16 : launch_any_pack_bf16)(variant, params, num_ctas, stream);
+    }
     const auto launch = variant.parts ? (variant.half ? launch_parts_f16 : launch_parts_bf16)
                                       : (variant.half ? launch_forward_f16 : launch_forward_bf16);
     return launch(variant, params, num_ctas, stream);

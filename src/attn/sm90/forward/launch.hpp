@@ -19,6 +19,7 @@ struct ForwardVariant {
   bool softcap = false;
   bool many = false;       ///< items of ForwardItems::kMany, where a class has them
   bool parts = false;      ///< items are parts of query tiles, to be merged
+  bool any_pack = false;   ///< the query heads of an item are no power of two
   bool many_runs = false;  ///< items have many runs: a kernel that fetches them ahead, where there is one
   bool aligned = false;    ///< of gathered lists: items of ForwardItems::kAligned
 };

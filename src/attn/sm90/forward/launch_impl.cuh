@@ -43,6 +43,26 @@ void launch_element(const ForwardVariant& variant, const ForwardParams& params, 
   });
 }
 
+template <typename Element, int kHeadDim, bool kSoftcap>
+void launch_any_pack(bool parts, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+  constexpr int kKeys = forward_tile_keys(kHeadDim, kHeadDim, kSoftcap);
+  const auto run = parts ? launch_instance<AnyPackTraits<ForwardTraits<Element, kHeadDim, kKeys, kSoftcap, true>>>
+                         : launch_instance<AnyPackTraits<ForwardTraits<Element, kHeadDim, kKeys, kSoftcap, false>>>;
+  run(params, num_ctas, stream);
+}
+
+template <typename Element>
+void launch_any_pack_element(const ForwardVariant& variant, const ForwardParams& params, int num_ctas,
+                             cudaStream_t stream) {
+  with_exact_class(variant.head_dim, variant.head_dim_v, [&]<int kHeadDim> {
+    if constexpr (packs_any_heads(kHeadDim, kHeadDim)) {
+      const auto run =
+          variant.softcap ? launch_any_pack<Element, kHeadDim, true> : launch_any_pack<Element, kHeadDim, false>;
+      run(variant.parts, params, num_ctas, stream);
+    }
+  });
+}
+
 template <template <typename, int, int, bool> typename Traits, typename Element, int kDimQk, int kDimV>
 void launch_any_dim_element(bool softcap, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   const auto run = softcap ? launch_instance<Traits<Element, kDimQk, kDimV, kAllKernels>>

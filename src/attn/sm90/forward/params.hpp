@@ -14,6 +14,11 @@ namespace tangram::sm90 {
 
 enum class OutType : int32_t { kInput = 0, kFloat32 = 1 };
 
+/// packed_row / pack is packed_row * (packing >> 16) >> kPackingShift, and pack the lower half: exact while packed_row
+/// * pack is below 2^15.
+inline constexpr int kPackingShift = 15;
+constexpr uint32_t packing_of(uint32_t pack) { return ((uint32_t{1} << kPackingShift) + pack - 1) / pack << 16 | pack; }
+
 /// Strides are in elements. Rows of q and out belong to [seqlen_q, num_heads_q, head_dim], lse is [seqlen_q,
 /// num_heads_q]; heads are grouped into `num_groups` groups of `pack` consecutive query heads that share a key head.
 struct ForwardParams {
@@ -56,6 +61,7 @@ struct ForwardParams {
   float* part_out;           ///< the workspace, as in MergeParams
   float* part_lse;
   int32_t head_dim_v;          ///< of v and out: read by kernels for any of a class
+  uint32_t packing;            ///< of kernels whose packs may be any number, in place of pack_log2: see packing_of
   const int32_t* item_groups;  ///< null, or of each item its head group: then `num_groups` is 1
 };
 

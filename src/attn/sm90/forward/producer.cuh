@@ -8,6 +8,7 @@
 #include "attn/sm90/common/arrivals.cuh"
 #include "attn/sm90/common/key_stretches.cuh"
 #include "attn/sm90/common/panels.cuh"
+#include "attn/sm90/forward/packing.cuh"
 #include "attn/sm90/forward/rings.cuh"
 #include "attn/sm90/forward/smem.cuh"
 #include "attn/sm90/forward/step_messages.cuh"
@@ -90,9 +91,13 @@ struct Producer {
       } else {
         rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
       }
-      ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
+      if constexpr (Traits::kAnyPack) {
+        ptx::mbarrier_arrive_expect_tx(full, Traits::kPanelsQk * used_rows<Traits>(params) * kPanelRowBytes);
+      } else {
+        ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
+      }
       load_packed_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesQ>(
-          smem.q[rings.q_stage()], &params.q_map, full, work.group << params.pack_log2, work.item.row_begin);
+          smem.q[rings.q_stage()], &params.q_map, full, first_head_of<Traits>(params, work.group), work.item.row_begin);
     }
     rings.advance_q();
   }
@@ -187,7 +192,7 @@ struct Producer {
   }
 
   __device__ __forceinline__ int32_t kv_head_of(const WorkMessage& work) const {
-    return (work.group << params.pack_log2) / params.heads_per_kv;
+    return first_head_of<Traits>(params, work.group) / params.heads_per_kv;
   }
 
   __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attn/sm90/common/run_rows.cuh"
+#include "attn/sm90/forward/packing.cuh"
 #include "attn/sm90/forward/params.hpp"
 #include "attn/sm90/forward/smem.cuh"
 
@@ -51,6 +52,15 @@ template <typename Traits>
 __device__ __forceinline__ void find_seen(const ForwardParams& params, ForwardSmem<Traits>& smem, const TileItem& item,
                                           const TileRun& run) {
   const int32_t last_row = item.row_end - 1;
+  if constexpr (Traits::kAnyPack) {
+#pragma unroll 1
+    for (int w = 0; w < Traits::kConsumers; ++w) {
+      const int32_t first_row = item.row_begin + query_row_of<Traits>(params, 64 * w);
+      const int32_t end_row = item.row_begin + query_row_of<Traits>(params, 64 * w + 63);
+      smem.seen[w] = first_row <= last_row ? seen_keys(run, first_row, min(end_row, last_row)) : SeenKeys{0, 0, 0, 0};
+    }
+    return;
+  }
   const int32_t rows = 64 >> params.pack_log2;
 #pragma unroll
   for (int w = 0; w < Traits::kConsumers; ++w) {

@@ -37,6 +37,7 @@ struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kD
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kProducerRegisters = kShape.service_registers;
   static constexpr int kConsumerRegisters = kShape.consumer_registers;
+  static constexpr bool kAnyPack = false;
   // One thread has not the registers for loads and messages.
   static constexpr bool kScribe = kConsumers == 3;
   static constexpr int kWorkSlots = 2;
@@ -76,6 +77,15 @@ template <typename Traits>
 struct FetchingTraits : Traits {
   static constexpr bool kFetchesRuns = true;
   static constexpr bool kScribe = true;
+};
+
+/// The query heads of a tile may be any number, of which as many rows as fit are used: of 192 rows all with 3, 6 or 12
+/// heads, 190 with 5 or 10, 189 with 7; of 128 rows more would be lost than packing gains. A kernel of its own: that of
+/// powers of two is 1 % slower with it.
+template <typename Traits>
+struct AnyPackTraits : Traits {
+  static constexpr bool kAnyPack = true;
+  static_assert(Traits::kPanelsQk == 1);  // panels of fewer rows would lie closer
 };
 
 /// Runs may be gathered (schedule::GatheredList), of which only the threads know that load and write messages.

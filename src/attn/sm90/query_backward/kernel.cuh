@@ -25,6 +25,8 @@
 //   stats, ones              -lse and -delta of the rows, as columns of S and dP; what keys have there
 //   step, item               messages; the planner's item
 //   ds                       kDsBuffers times dS, keys by rows
+//
+// Step kinds (StepKind, a sum of them in StepMessage::kind): kStepFirst, kStepLast, kStepOddItem, kStepStop.
 #pragma once
 
 #include "attn/sm90/backward/producer.cuh"

@@ -45,6 +45,7 @@ inline std::vector<Case> cases() {
       {"short", shape_of(70, 400, 8, 1), short_slices(), 2, 132},
       {"nothing", shape_of(100, 100, 2, 1), {}, 1, 132},
       {"pieces", shape_of(640, 128, 8, 1), {AttnSlice::full({0, 640}, {0, 128})}, 5, 16},
+      {"pieces of two and three heads", shape_of(200, 256, 5, 1), {AttnSlice::causal({0, 200}, {0, 256})}, 3, 4},
   };
 }
 

@@ -42,6 +42,8 @@ inline std::vector<Case> cases() {
       {"window", shape_of(900, 900, 4, 1), {{{0, 900}, {0, 900}, -200, 0}}},
       {"documents", shape_of(700, 700, 2, 2), documents()},
       {"short", shape_of(70, 130, 8, 1), short_slices()},
+      {"five heads a key head", shape_of(150, 150, 10, 2), {AttnSlice::causal({0, 150}, {0, 150})}},
+      {"twelve heads a key head", shape_of(70, 70, 24, 2), {AttnSlice::causal({0, 70}, {0, 70})}},
       {"nothing", shape_of(100, 100, 2, 1), {}},
   };
 }

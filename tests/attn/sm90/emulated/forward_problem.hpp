@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <numbers>
 #include <optional>
 #include <random>
@@ -108,16 +110,24 @@ inline void expect_results(const RandomAttention& r, const reference::DenseResul
   }
 }
 
-/// What a call says of tensors and options, without lists. Tiles have rows of all query heads of a key head.
+/// Query heads of a key head whose rows share a tile: all, or those of a power of two.
+template <typename Traits>
+int packed_heads(const AttnShape& s) {
+  const int group = s.num_heads_q / s.num_heads_kv;
+  return Traits::kAnyPack ? group : 1 << std::countr_zero(static_cast<unsigned>(group));
+}
+
+/// What a call says of tensors and options, without lists.
 template <typename Traits>
 typename Traits::Params params_of(RandomAttention& r, int32_t* counters) {
   constexpr int kKeys = Traits::kBlockN;
   constexpr auto kColumns = Traits::kAnyDim ? emulated::Columns::kAny : emulated::Columns::kPanels;
   const AttnShape& s = r.config.shape;
-  const int pack = s.num_heads_q / s.num_heads_kv;
+  const int pack = packed_heads<Traits>(s);
   typename Traits::Params params{};
   params.q_map = emulated::heads_first_map(r.q_view(), Traits::kBlockM / pack, pack, Traits::kPanelsQk, kColumns);
-  params.out_map = emulated::heads_first_map(r.out_view(), 64 / pack, pack, 1, kColumns);
+  params.out_map =
+      64 % pack == 0 ? emulated::heads_first_map(r.out_view(), 64 / pack, pack, 1, kColumns) : params.q_map;
   params.k_map = emulated::rows_first_map(r.k_view(), kKeys, kColumns);
   params.v_map = emulated::rows_first_map(r.v_view(), kKeys, kColumns);
   if constexpr (Traits::kGathered) {
@@ -138,7 +148,8 @@ typename Traits::Params params_of(RandomAttention& r, int32_t* counters) {
   params.lse_row_stride = s.num_heads_q;
   params.num_groups = params.groups_per_section = s.num_heads_q / pack;
   params.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
-  params.heads_per_kv = pack;
+  params.packing = sm90::packing_of(static_cast<uint32_t>(pack));
+  params.heads_per_kv = s.num_heads_q / s.num_heads_kv;
   params.num_heads_q = s.num_heads_q;
   params.seqlen_k = static_cast<int32_t>(s.seqlen_k);
   params.softmax_scale = static_cast<float>(r.problem.scale);
@@ -155,7 +166,7 @@ template <typename Traits>
 TileList tiles_of(const std::vector<AttnSlice>& slices, const AttnShape& s, int anew_every = 0) {
   return schedule::build_tile_list(
       slices, s.seqlen_q, s.seqlen_k,
-      {Traits::kBlockM * s.num_heads_kv / s.num_heads_q,
+      {Traits::kBlockM / packed_heads<Traits>(s),
        sm90::forward_tile_keys(s.head_dim, s.head_dim_v, false, Traits::kItems), false, anew_every});
 }
 

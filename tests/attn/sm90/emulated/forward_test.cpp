@@ -41,6 +41,47 @@ void expect_options_close() {
 TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
 TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
 
+/// Tiles of any number of heads: their warpgroups have no whole query rows, and of 5 and 7 heads the last rows of a
+/// tile are nobody's.
+std::vector<Case> any_pack_cases() {
+  return {
+      {"five heads", shape_of(150, 150, 10, 2), {AttnSlice::causal({0, 150}, {0, 150})}},
+      {.name = "six heads, a window, sinks",
+       .shape = shape_of(100, 200, 6, 1),
+       .slices = {{{0, 100}, {0, 200}, -20, 100}},
+       .out = DType::kFloat32,
+       .sinks = 2,
+       .strided = true},
+      {.name = "seven heads in parts",
+       .shape = shape_of(60, 700, 7, 1),
+       .slices = {AttnSlice::causal({2, 60}, {0, 700})},
+       .strided = true,
+       .part_steps = 2},
+      {.name = "three heads, documents",
+       .shape = shape_of(700, 700, 6, 2),
+       .slices = documents(),
+       .max_logits = true,
+       .late = LateKind::kCome},
+      {.name = "twelve heads, short rows", .shape = shape_of(70, 130, 12, 1), .slices = short_slices()},
+  };
+}
+TEST(Sm90EmulatedForward, PacksAnyNumberOfHeads) {
+  constexpr int kDim = 64, kKeys = sm90::forward_tile_keys(kDim, kDim, false);
+  constexpr int kKeysSoftcap = sm90::forward_tile_keys(kDim, kDim, true);
+  int index = 0;
+  for (const Case& c : any_pack_cases()) {
+    const Order order = emulated::order(index++);
+    using Element = __nv_bfloat16;
+    if (c.part_steps > 0) {
+      expect_close<sm90::AnyPackTraits<sm90::ForwardTraits<Element, kDim, kKeys, false, true>>>(c, kDim, kDim, order);
+    } else {
+      expect_close<sm90::AnyPackTraits<sm90::ForwardTraits<Element, kDim, kKeys, false>>>(c, kDim, kDim, order);
+    }
+    if (c.max_logits || c.part_steps > 0) continue;
+    expect_close<sm90::AnyPackTraits<sm90::ForwardTraits<Element, kDim, kKeysSoftcap, true>>>(c, kDim, kDim, order);
+  }
+}
+
 /// Blocks of `block` rows and keys from key `shift` on, three of five of which are hidden.
 std::vector<AttnSlice> blocks(int64_t rows, int64_t keys, int64_t block, int64_t shift) {
   std::vector<AttnSlice> slices;
@@ -81,7 +122,7 @@ template <int kHeadDim, bool kSoftcap>
 void expect_blocks_close(int first) {
   emulated::in_orders(first, block_cases(), [](const Case& c, const Order& order) {
     using Traits = sm90::GatheredTraitsOf<__nv_bfloat16, kHeadDim, kSoftcap>;
-    const int64_t tile = Traits::kBlockM * c.shape.num_heads_kv / c.shape.num_heads_q;
+    const int64_t tile = Traits::kBlockM / packed_heads<Traits>(c.shape);
     if (c.slices[0].q_range.size() % tile != 0) return;  // rows of a tile do not see the same
     expect_close<Traits>(c, kHeadDim, kHeadDim, order);
   });

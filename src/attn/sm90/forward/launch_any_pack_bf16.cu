@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// The bfloat16 instances of the forward kernel for tiles of any number of query heads.
+
+#include "attn/sm90/forward/instances.hpp"
+#include "attn/sm90/forward/launch_impl.cuh"
+
+namespace tangram::sm90 {
+
+void launch_any_pack_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas,
+                          cudaStream_t stream) {
+  launch_any_pack_element<__nv_bfloat16>(variant, params, num_ctas, stream);
+}
+
+}  // namespace tangram::sm90
