@@ -166,6 +166,7 @@ void MaskComponents::collect_seen(const MaskComponent& component, std::span<cons
     };
     for (const ChunkRun& run : owned) {
       for (size_t k = entry(run.begin); k < entry(run.end); ++k) add(keys_[k]);
+      num_looked_at_ += static_cast<int64_t>(entry(run.end) - entry(run.begin));
     }
     return sort_from(0);
   }

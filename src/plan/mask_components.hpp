@@ -52,6 +52,9 @@ class MaskComponents {
   /// Keys of component `index` that the chunks `owned` see and do not hold. `owned`: sorted runs within the component,
   /// not touching each other.
   int64_t remote_rows(size_t index, std::span<const ChunkRun> owned);
+  /// Intervals that remote_rows() has looked at so far, of components whose chunks see many: sorting them takes the
+  /// time.
+  int64_t num_looked_at() const { return num_looked_at_; }
 
  private:
   void find(std::span<const AttnSlice> slices, int num_chunks);
@@ -80,6 +83,7 @@ class MaskComponents {
   };
   std::vector<Link> chains_;
   std::vector<Range> scratch_;
+  int64_t num_looked_at_ = 0;
 };
 
 }  // namespace tangram

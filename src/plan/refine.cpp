@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kWorkOfProposal = 40;
 constexpr int64_t kWorkOfComponent = 25;
 constexpr int64_t kWorkOfPiece = 8;
+constexpr int64_t kWorkOfInterval = 40;  // of keys, where chunks see many: scattered blocks
 constexpr int64_t kWorkOfApply = 80;
 // Pieces of a component from which on they are sorted by rank to be counted.
 constexpr size_t kManyPieces = 96;
@@ -162,7 +163,9 @@ int64_t Refiner::count_rows(size_t index) {
   int64_t rows = tile_chunks_ > 1 ? count_cuts(components_[index]) : 0;
   // Rows that the rank of piece `first`, its first one, lacks; owned_ are its pieces.
   const auto count_rank = [&](size_t first) {
+    const int64_t looked_at = components_.num_looked_at();
     rows += components_.remote_rows(index, owned_);
+    work_ += kWorkOfInterval * (components_.num_looked_at() - looked_at);
     work_ += kWorkOfPiece * static_cast<int64_t>(pieces_.size() - first + 2 * owned_.size());
   };
   if (pieces_.size() > kManyPieces) {
