@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <queue>
 #include <utility>
 
@@ -65,23 +66,28 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
 
 /// Of items that visit tiles here and there: head by head, in pieces that stay together. With smaller heads all query
 /// heads of a tile, one after the other: what a step moves is little, and lies together then. Slowness as in kForms
-/// (docs/experiments/2026-11-26-block-masks.md).
-Dealing choose_scattered(const Setting& in) {
-  struct Way {
-    int pieces, together;
+/// (docs/experiments/2026-11-26-block-masks.md). Nothing where heads cannot be cut so, or items are so few that they
+/// end unevenly.
+std::optional<Dealing> choose_scattered(const Setting& in) {
+  struct Pieces {
+    int count;
     double slowness;
   };
-  static constexpr std::array kSmallHeads{Way{1, 1, 1}, Way{2, 1, 0.995}, Way{2, 2, 1.015}};
-  static constexpr std::array kLargeHeads{Way{1, 1, 1.04}, Way{2, 1, 1}, Way{2, 2, 1.02}, Way{4, 1, 1.008}};
+  static constexpr std::array kSmallHeads{Pieces{1, 1}, Pieces{2, 0.995}};
+  static constexpr std::array kLargeHeads{Pieces{2, 1}, Pieces{4, 1.008}};
+  constexpr double kUneven = 1.1;
   const bool small = in.shape.head_dim <= 64;
-  Choice best{{}, std::numeric_limits<double>::infinity()};
-  for (const Way& way : small ? std::span<const Way>(kSmallHeads) : std::span<const Way>(kLargeHeads)) {
-    if (in.shape.num_heads_q / in.shape.num_heads_kv % way.pieces != 0) continue;
-    const Dealing how{.pieces = way.pieces, .together = way.together, .heads_inside = small};
-    const double cost = way.slowness * makespan(in, how, {}, best.cost / way.slowness);
-    if (cost < best.cost) best = {how, cost};
+  std::optional<Dealing> best;
+  double least = kUneven * even_steps(in);
+  for (const Pieces& pieces : small ? kSmallHeads : kLargeHeads) {
+    if (in.shape.num_heads_q / in.shape.num_heads_kv % pieces.count != 0) continue;
+    const Dealing how{.pieces = pieces.count, .together = 1, .heads_inside = small};
+    const double cost = pieces.slowness * makespan(in, how, {}, least / pieces.slowness);
+    if (cost >= least) continue;
+    best = how;
+    least = cost;
   }
-  return best.how;
+  return best;
 }
 
 /// The items of each group in the order of all items.
@@ -102,7 +108,7 @@ Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, 
                        std::span<const double> arrives, bool deterministic) {
   const Visits visits = visits_of(extents);
   if (!deterministic && arrives.empty() && is_scattered(visits.tiles, visits.between)) {
-    return choose_scattered({extents, shape, gpu, arrives});
+    if (const std::optional<Dealing> how = choose_scattered({extents, shape, gpu, arrives})) return *how;
   }
   const Choice as_is = choose_form({extents, shape, gpu, arrives}, spread, deterministic);
   if (arrives.empty()) return as_is.how;

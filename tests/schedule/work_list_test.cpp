@@ -266,8 +266,8 @@ std::vector<AttnSlice> scattered_blocks(int64_t rows) {
 
 TEST(BackwardWorkList, ScatteredBlocksAddToZerosHeadByHead) {
   for (const int head_dim : {64, 128}) {
-    const AttnShape shape{8192, 8192, 64, 8, head_dim, head_dim, DType::kBFloat16};
-    const WorkList work = make(scattered_blocks(8192), shape, {}, BackwardCalls::kDefault);
+    const AttnShape shape{16384, 16384, 64, 8, head_dim, head_dim, DType::kBFloat16};
+    const WorkList work = make(scattered_blocks(16384), shape, {}, BackwardCalls::kDefault);
     EXPECT_TRUE(work.zeroed_sums) << head_dim;
     EXPECT_EQ(work.walk.heads_inside, head_dim == 64);
     // No K/V head begins before all items of two heads before it.
