@@ -59,9 +59,7 @@ def measure(rows, head_dim, ratios):
     rates = {}
     for name, products in (("forward", 2), ("backward", 5)):
         times = take_turns({shape: calls[shape][name] for shape in shapes}, ROUNDS)
-        rates[name] = {
-            shape: 2 * products * mask.area * shape[0] * head_dim / ms / 1e9 for shape, ms in times.items()
-        }
+        rates[name] = {shape: 2 * products * mask.area * shape[0] * head_dim / ms / 1e9 for shape, ms in times.items()}
     return rates
 
 
@@ -75,7 +73,9 @@ def main():
 
     torch.manual_seed(0)
     machine = torch.cuda.get_device_name().replace(" ", "_")
-    print("machine,head_dim,rows,ratio,heads_q,heads_kv,pass,tflops,of_next_power_same_kv_heads,of_next_power_same_work")
+    print(
+        "machine,head_dim,rows,ratio,heads_q,heads_kv,pass,tflops,of_next_power_same_kv_heads,of_next_power_same_work"
+    )
     for head_dim in head_dims:
         for count in rows:
             rates = measure(count, head_dim, ratios)

@@ -129,6 +129,19 @@ TEST(Dealing, SectionsOfACausalMaskFillTheMultiprocessors) {
   }
 }
 
+// Deterministic calls wait where a section begins: they are dealt in sections that last, or in none.
+TEST(Dealing, DeterministicCallsTakeLongSectionsAlone) {
+  const auto chosen = [](int64_t rows, int heads_q, int heads_kv) {
+    std::vector<int64_t> counts;
+    for (int64_t tile = rows / 128; tile > 0; --tile) counts.push_back(2 * tile);
+    Extents extents = extents_of(counts);
+    return choose_dealing(extents, 0.25, {rows, rows, heads_q, heads_kv, 128, 128, DType::kBFloat16}, kGpu, {}, true);
+  };
+  EXPECT_EQ(chosen(8192, 48, 4), (Dealing{.pieces = 3, .together = 2})) << "six sections of 252 steps";
+  EXPECT_EQ(chosen(4096, 48, 4).together, 0) << "0.97 of the rate in four sections of 96 steps";
+  EXPECT_EQ(chosen(2048, 64, 8).together, 0) << "0.96 in two of 66";
+}
+
 /// What the 14 packed documents of one of four ranks look like: 8K rows, the longest 3K.
 Extents documents_of_a_rank() { return documents_of({24, 12, 8, 6, 4, 3, 2, 2, 1, 1, 1, 1, 1, 1}); }
 
