@@ -71,7 +71,8 @@ inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_pa
     for (size_t form = 0; form < schedule::kForms.size(); ++form) {
       if (schedule::kForms[form].most_share > 0 && figure != "backward") continue;  // not for deterministic calls
       if (schedule::kForms[form].cached && mask.kind != schedule::ItemKind::kNested) continue;  // hardly measured there
-      auto how = schedule::dealing_of(schedule::kForms[form], problem.extents, of.shape, in.gpu, schedule::even_steps(in));
+      auto how =
+          schedule::dealing_of(schedule::kForms[form], problem.extents, of.shape, in.gpu, schedule::even_steps(in));
       if (!how) continue;
       how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread, problem.shape);
       const auto found = by_items.find(hash_of_items(problem.extents, of.shape.num_heads_kv, *how));

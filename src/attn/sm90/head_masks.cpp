@@ -62,8 +62,8 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare_head_masks(std::span<const st
   for (const TileList& list : tiles) sm90::check_tiles(kFunction, list, shape, tile);
   const sm90::TilesToGather gatherable(tiles, slices, shape);
   const int64_t groups = shape.num_heads_q / sm90::packed_heads(shape, sm90::plain_items(shape));
-  mask->forward = upload(
-      schedule::join_tiles(tiles, shape, groups, sm90::gpu_of_current_device(), gatherable.view()), gatherable.items());
+  mask->forward = upload(schedule::join_tiles(tiles, shape, groups, sm90::gpu_of_current_device(), gatherable.view()),
+                         gatherable.items());
   if (mask->forward->in_parts()) {
     sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
   }
