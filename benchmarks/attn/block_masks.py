@@ -26,19 +26,9 @@ import traceback
 
 import torch
 from side_by_side import DEVICE, ROOT, Case, Contest, block_table, cudnn, fa4, mask_of, report, runs_of, visible_blocks
-
-try:
-    import torch._functorch.config
-    import triton  # noqa: F401  FlexAttention compiles with it
-    from torch.nn.attention.flex_attention import BlockMask, flex_attention
-
-    torch._functorch.config.donated_buffer = False  # a backward pass that keeps its graph cannot give buffers away
-except Exception as error:  # a broken installation raises more than ImportError
-    flex_attention = None
-    print(f"no FlexAttention of PyTorch: {error!r}"[:300], file=sys.stderr)
+from torch_peers import TILE, BlockMask, flex_attention, flex_call
 
 SYSTEMS = ("tangram", "fa4", "flex", "torch_flex")
-TILE = 128  # blocks that FlexAttention's kernels walk, forward and backward
 HEAD = "version,machine,mask,share,seqlen,heads_q,heads_kv,head_dim,head_dim_v,pass"
 
 
@@ -119,19 +109,10 @@ class BlockContest(Contest):
 
     def add_torch_flex(self, name):
         torch._dynamo.reset()  # functions of masks before
-        compiled = torch.compile(flex_attention, dynamic=False)
-
-        def with_mask(mask, **options):
-            def call(q, k, v):
-                batched = (t[None].transpose(1, 2) for t in (q, k, v))
-                return compiled(*batched, block_mask=mask, enable_gqa=True, **options)[0].transpose(0, 1)
-
-            return call
-
-        call, whole = with_mask(torch_mask(self.table, self.block, TILE)), None
+        call, whole = flex_call(torch_mask(self.table, self.block, TILE)), None
         if self.block == 64:
             tiles = {"BLOCK_M": 64, "BLOCK_N": 64}
-            whole = with_mask(torch_mask(self.table, 64, 64), kernel_options=tiles)
+            whole = flex_call(torch_mask(self.table, 64, 64), kernel_options=tiles)
             try:
                 with torch.no_grad():
                     whole(self.q, self.k, self.v)

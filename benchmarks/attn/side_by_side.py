@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures Tangram beside the systems that people use, on one GPU: FlashAttention-4, cuDNN Flex and cuDNN's graph API.
+"""Measures Tangram beside the systems that people use, on one GPU: FlashAttention-4, cuDNN Flex, cuDNN's graph API, and
+PyTorch's FlexAttention and FlashAttention-2 (torch_peers.py).
 
 All run in one process, each call as a CUDA graph, in turns of 12 ms in random order, so that all meet the same clocks.
 Prints CSV: TFLOP/s by visible area (backward counts 2 * area * heads_q * (3 head_dim + 2 head_dim_v)) and the ratio to
@@ -8,8 +9,8 @@ the best peer; on standard error how far results differ and what planning a mask
 or that cannot do a case, leaves its cell empty. Needs a Hopper GPU, torch and the package tangram; how to install the
 peers: benchmarks/attn/README.md.
 
-    python benchmarks/attn/side_by_side.py                            # the masks of the README, four minutes
-    python benchmarks/attn/side_by_side.py --cases cases.json --seconds 300
+    python benchmarks/attn/side_by_side.py         # the masks of the README, four minutes without torch_flex
+    python benchmarks/attn/side_by_side.py --cases cases.json --seconds 300 --systems tangram fa4 flex
 
 A case: {"kind": "causal" or "full", "S": rows}, with "cu": [0, ..., S] for documents; {"kind": "window", "S", "w": keys
 back}; {"kind": "slices", "S", "name", "q_ranges", "k_ranges", "attn_types"}; {"kind": "blocks", "S", "B": size, "p":
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch_peers import block_mask_of, flash2_call, flex_attention, flex_call, mask_function, varlen_attn
 from turns import take_turns
 
 import tangram
@@ -46,7 +48,7 @@ except Exception as error:
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "cuda"
 ROUNDS = 7
-PEERS = ("fa4", "flex", "cudnn")
+PEERS = ("fa4", "flex", "cudnn", "torch_flex", "fa2")
 
 
 @dataclass
@@ -327,14 +329,30 @@ class Contest:
         self.results[name] = [t[0].transpose(0, 1).reshape(-1, t.shape[-1]).clone() for t in made]
         self.forward[name], self.backward[name] = forward, backward
 
-    def gather(self):
-        self.attempt("tangram", self.add_tangram)
-        if fa4 is not None and (not self.case.slices or self.case.documents is not None):
-            self.attempt("fa4", self.add_fa4)
-        if cudnn is not None:
-            self.attempt("flex", self.add_flex)
-            if not self.case.slices and not self.case.deterministic:
-                self.attempt("cudnn", self.add_cudnn)
+    def add_torch_flex(self, name):
+        torch._dynamo.reset()  # functions of masks before
+        case = self.case
+        others = self.flex_borders()[0] if case.slices and case.documents is None else None
+        function = mask_function(case.kind, case.rows, case.documents, case.window, others, DEVICE)
+        self.add(name, flex_call(function and block_mask_of(function, case.rows, DEVICE)))
+
+    def add_fa2(self, name):
+        self.add(name, flash2_call(self.case.kind, self.case.rows, self.case.documents, self.case.window, DEVICE))
+
+    def gather(self, systems):
+        case = self.case
+        typical = not case.slices or case.documents is not None
+        can = {
+            "tangram": True,
+            "fa4": fa4 is not None and typical,
+            "flex": cudnn is not None,
+            "cudnn": cudnn is not None and not case.slices and not case.deterministic,
+            "torch_flex": flex_attention is not None and not case.deterministic,
+            "fa2": varlen_attn is not None and typical and not case.deterministic and case.head_dim == case.head_dim_v,
+        }
+        for name in systems:
+            if can[name]:
+                self.attempt(name, getattr(self, f"add_{name}"))
 
     def differences(self):
         """Of every peer from Tangram: the largest one of out, relative norms of dq, dk and dv."""
@@ -383,6 +401,7 @@ def report(contest, before, systems):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", help="a JSON list of cases, see above")
+    parser.add_argument("--systems", nargs="+", choices=("tangram", *PEERS), default=("tangram", *PEERS))
     parser.add_argument("--seconds", type=float, default=600, help="no case begins after that")
     args = parser.parse_args()
 
@@ -402,8 +421,8 @@ def main():
         try:
             case = read_case(spec)
             contest = Contest(case)
-            contest.gather()
-            if may_repeat and "tangram" not in contest.backward:
+            contest.gather(args.systems)
+            if may_repeat and "tangram" in args.systems and "tangram" not in contest.backward:
                 cases.append((spec, False))
                 continue
             shape = f"{case.heads_q},{case.heads_kv},{case.head_dim},{case.head_dim_v},{int(case.deterministic)}"
