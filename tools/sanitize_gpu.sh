@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # compute-sanitizer over the Hopper kernels on small shapes: both passes with random masks and options, the gradients of
-# keys in one tensor and row by row, small blocks, keys named one by one, and what builds lists of masks. Fails on what memcheck, synccheck or initcheck report; racecheck's reports are
-# counted for docs/design/gpu_backends.md, beside those about programs that show what memcheck, initcheck and racecheck
-# cannot follow.
+# keys in one tensor and row by row, small blocks, keys named one by one, and what builds lists of masks. Fails on what
+# memcheck, synccheck or initcheck report; racecheck's reports are counted for docs/design/gpu_backends.md, beside those
+# about programs that show what memcheck, initcheck and racecheck cannot follow.
 #
 # usage: tools/sanitize_gpu.sh BIN_DIR    (the folder with test_attn_sm90, memcheck_, initcheck_ and racecheck_reproducer)
 set -uo pipefail

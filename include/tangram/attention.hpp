@@ -113,7 +113,7 @@ struct AttnBackwardArgs {
   AttnWorkspace workspace;
   const void* stretch_table = nullptr;  // as in AttnForwardArgs
   /// A cudaEvent_t, or null: what reads keys and values waits for it on the device; what reads queries, out and dout
-  /// alone need not. Only with masks of make_buffer().
+  /// alone need not. Only with masks of make_buffer() without block_size.
   void* keys_ready = nullptr;
 };
 

@@ -56,8 +56,8 @@ class MaskBuffer {
   /// buffer made for blocks allocates nothing, and takes a table for each of its head groups.
   void set_blocks(const BlockTable& table, void* stream = nullptr);
 
-  /// Typed ranges, likewise, as many as the capacity has slices. Each is held against every other, which is for some
-  /// thousands of them. Ranges that are outside and slices that meet are found on the GPU.
+  /// Typed ranges, likewise, as many as the capacity has slices: cheap unless very many begin near each other or share
+  /// a row. Ranges that are outside and slices that meet are found on the GPU.
   void set_ranges(const RangeList& ranges, void* stream = nullptr);
 
   /// Throws InvalidArgument, once for each, for a mask that the GPU has refused, as far as the host knows by now. For

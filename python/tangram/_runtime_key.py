@@ -156,8 +156,8 @@ class DistAttnRuntimeKey:
         if device < 0 or not self.exchanges_heads:
             return None
         out, grads = out_dtype or dtype, grad_dtype or dtype
-        if out not in _NAMES:
-            raise InvalidArgument(f"tangram: out_dtype must be that of q or torch.float32 (got {out})")
+        if out not in (dtype, torch.float32):
+            raise InvalidArgument(f"calc_attn: out_dtype must be that of q or torch.float32 (got {out})")
         return None if out is dtype and grads is dtype else (_NAMES[out], _NAMES[grads])
 
     def attention(
@@ -180,7 +180,9 @@ class DistAttnRuntimeKey:
         known = self._attention.get(name)
         if known is not None:
             return known
-        make = partial(self._make_attention, *name)
+        make = partial(
+            self._make_attention, dtype, head_dim_v, backend, device, row_sinks, results, keeps and device >= 0
+        )
         if device < 0:
             made = self._attention.setdefault(name, made_apart(make))
             self.has_grown()

@@ -240,7 +240,8 @@ class MaskBuffer:
 
     def set_ranges(self, q_ranges: Any, k_ranges: Any, types: Any = None) -> None:
         """Typed ranges, in any order, as the mask of calls and replays that follow, taken as `set_cu_seqlens` takes
-        documents: on a GPU without the host, in CUDA graphs too. For some thousands of them.
+        documents: on a GPU without the host, in CUDA graphs too. Cheap unless very many begin near
+        each other or share a row.
 
         Args:
             q_ranges, k_ranges: `[n, 2]`, begin and end of queries that see keys; on a GPU contiguous tensors of int32

@@ -74,7 +74,7 @@ inline int pieces_of_at_most(int64_t most_steps, int64_t steps, int most) {
 
 /// Calls visit(index into of_keys, first, last, pieces) in the order of dealing: the pieces [first, last) of this key
 /// tile are dealt one after the other, counted over all KV heads: piece p of head h is number h * pieces + p. Pieces of
-/// an item come in order, and all query heads see the key tiles in the same order.
+/// an item come in order, and all query heads see the key tiles in the same order, but with parts_of_rest.
 template <typename Visit>
 void deal_runs(const Extents& extents, int num_heads_kv, const Dealing& how, const Visit& visit) {
   const std::vector<size_t>& order = how.grouped ? extents.by_group : extents.order;

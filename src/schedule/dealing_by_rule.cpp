@@ -4,14 +4,28 @@
 #include "schedule/dealing_by_rule.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "schedule/dealing_forms.hpp"
 #include "schedule/dealing_rule.hpp"
 
 namespace tangram::schedule {
+namespace {
+
+constexpr int64_t kKeys = 128;  // of a tile, twice as many as a query tile's rows
+
+}  // namespace
 
 Dealing dealing_in_sections(const AttnShape& shape, const GpuModel& gpu) {
-  return dealing_of(Form{.cached = true}, Extents{}, shape, gpu, 0).value_or(Dealing{});
+  // The mask is in the GPU's memory: sections are those of a causal one of the shape, which they are for.
+  std::vector<Extent> of_keys;
+  for (int64_t tile = (std::max<int64_t>(1, shape.seqlen_k) + kKeys - 1) / kKeys; tile > 0; --tile) {
+    of_keys.push_back({2 * tile, 0, 2 * tile});
+  }
+  const Extents causal = make_extents(std::move(of_keys));
+  return cached_dealing({causal, shape, gpu, {}});
 }
 
 Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu) {

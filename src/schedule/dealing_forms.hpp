@@ -78,7 +78,7 @@ inline bool walks_heads_inside(const Dealing& how, bool same_begin, double sprea
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
 /// Whether deterministic calls are not dealt so: in sections of few heads; and in sections by the cache unless there
-/// are more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 1.02 to 1.11
+/// are more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 0.96 to 1.11
 /// times). `even`: as in dealing_of.
 inline bool waits_in_sections(const Form& form, const Dealing& how, const AttnShape& shape, double even) {
   if (how.together > 0 && has_few_heads(shape)) return true;

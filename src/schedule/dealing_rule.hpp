@@ -32,7 +32,7 @@ TANGRAM_HOST_DEVICE inline bool is_nested(int64_t longest, int64_t items, int64_
   return 2 * longest * items > 3 * visits;
 }
 
-/// All else is dealt as the last of kForms, the best for packed documents: one group of items that share queries after
+/// All else is dealt by one rule that suits packed documents: one group of items that share queries after
 /// the other, head by head, in pieces of at most a fifth of what a multiprocessor does.
 TANGRAM_HOST_DEVICE inline int32_t most_steps_by_rule(double visits, int num_heads_q, int multiprocessors) {
   constexpr double kMostShare = 0.2;

@@ -35,7 +35,8 @@ std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, co
     any_gathered = any_gathered || one.gathered;
   }
   // Gathering the runs of the same tiles takes nothing but steps away.
-  const bool same_tiles = gatherable.masks.data() == masks.data();
+  const bool same_tiles =
+      gatherable.masks.data() == masks.data() && (gatherable.num_groups == 0 || gatherable.num_groups == num_groups);
   if (!any_gathered || (!any_parts && same_tiles)) return result;
   double split = 0, gathered = 0;
   for (size_t i = 0; i < masks.size(); ++i) {

@@ -244,7 +244,11 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   const std::vector<Item> of_tiles = items_of_tiles(tiles, extents, covered.keys);
   const auto choose = [&](Extents& in_order, bool deterministic) {
     if (options.by_rule) return dealing_by_rule(in_order, shape, gpu);
-    return options.given ? *options.given : choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
+    const Dealing how =
+        options.given ? *options.given : choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
+    // Its sections are sorted by pieces of different lengths: heads see tiles in orders that add_turns does not know.
+    TANGRAM_ASSERT(!deterministic || how.parts_of_rest == 0);
+    return how;
   };
   const auto add_items = [&](std::vector<Item>& items, const Extents& in_order, const Dealing& how) {
     work.num_slabs = std::max(work.num_slabs, deal_items(items, of_tiles, in_order, shape, how));

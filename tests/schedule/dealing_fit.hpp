@@ -74,6 +74,10 @@ inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_pa
       auto how =
           schedule::dealing_of(schedule::kForms[form], problem.extents, of.shape, in.gpu, schedule::even_steps(in));
       if (!how) continue;
+      if (figure != "backward" &&
+          schedule::waits_in_sections(schedule::kForms[form], *how, of.shape, schedule::even_steps(in))) {
+        continue;
+      }
       how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread, problem.shape);
       const auto found = by_items.find(hash_of_items(problem.extents, of.shape.num_heads_kv, *how));
       if (found == by_items.end()) continue;

@@ -273,7 +273,8 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   sm90::check_buffer(kFunction, prepared, AttnPasses::kForward);
   check_backward(prepared.shape, args);
   require(args.keys_ready == nullptr || prepared.buffer != nullptr,
-          "Sm90Backend::backward: keys_ready must be null but for a mask of make_buffer() (got another)");
+          "Sm90Backend::backward: keys_ready must be null but for a mask of make_buffer() without block_size (got "
+          "another)");
   const auto cuda_stream = cuda::as_stream(stream);
   const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
   const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.late_keys.empty());

@@ -18,9 +18,9 @@ namespace tangram::comm {
 
 /// NOTE [buffered epochs] The protocol is that of the other passes (docs/design/comm_gpu.md), with what depends on
 /// tables taken from an image (NOTE [buffered image]). Copy engines would need a node of a graph for each copy; kernels
-/// on the caller's stream move rows instead. All that a rank sends, it has sent before it waits, so that epochs end by
-/// the same induction. Slots are fixed, 0 for forward epochs and 1 for backward ones, as graphs that hold one pass or
-/// both want it: a rank may be one pass ahead of its peers.
+/// move rows instead, on the caller's stream or beside it. All that a rank sends, it has sent before it waits, so that
+/// epochs end by the same induction. Slots are fixed, 0 for forward epochs and 1 for backward ones, as graphs that hold
+/// one pass or both want it: a rank may be one pass ahead of its peers.
 class CopyEngineBuffer final : public BufferedPass {
  public:
   /// Collective; the specs of all ranks are alike and valid.

@@ -11,7 +11,8 @@ namespace tangram::comm {
 
 namespace {
 
-constexpr int kMostCopying = 264;  // thread blocks beside the one that opens an epoch
+constexpr int kMostCopying = 264;    // thread blocks beside the one that opens an epoch
+constexpr int kMostExchanging = 64;  // the same where they wait for it, and so keep multiprocessors from others
 
 __device__ bool has_peer(uint64_t peers, int peer) { return (peers >> peer & 1) != 0; }
 
@@ -156,7 +157,7 @@ void launch_begin(const EpochParams& params, const MoveParams& own, bool depende
 
 void launch_exchange(const ExchangeParams& params, cudaStream_t stream) {
   const int most = std::max(params.own.count, params.sent.count);
-  launch(exchange_rows, dim3(static_cast<unsigned>(1 + std::min(most, kMostCopying))), 256, false, stream,
+  launch(exchange_rows, dim3(static_cast<unsigned>(1 + std::min(most, kMostExchanging))), 256, false, stream,
          "exchange_rows", params);
 }
 

@@ -179,9 +179,10 @@ bool launch_merge_jobs(std::span<const MergeParams> tensors, const WaitParams& w
   const int64_t max_blocks = cuda::facts_of_current_device().memory_blocks();
   auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, max_blocks));
   const auto num_tensors = static_cast<unsigned>(tensors.size());
-  // How many rows there are is known to the kernel alone; they are far fewer than there may be.
-  if (blocks > 0 && tensors.front().num_rows != nullptr) blocks = std::min(blocks, kMostWaiting / num_tensors);
-  if (blocks > 0 && blocks * num_tensors <= kMostWaiting) {
+  // NOTE [few wait]: how many rows there are may be known to the kernel alone, so that a grid that waits would be as
+  // large as the GPU, and a peer could wait for other kernels of this process that find no room beside it.
+  const bool may_wait = tensors.empty() || tensors.front().num_rows == nullptr;
+  if (blocks > 0 && may_wait && blocks * num_tensors <= kMostWaiting) {
     jobs.wait = wait;
   } else {
     launch_wait(wait, stream);

@@ -260,7 +260,8 @@ int64_t ProgramAttention::device_bytes() const {
 
 void ProgramAttention::check_result(const char* function, const char* name, DType dtype, DType prepared) const {
   require(!by_heads() || dtype == prepared,
-          "{}: {} must be {}, in which it travels with its heads (got {}; see DistAttentionOptions::result_dtype)",
+          "{}: {} must be {}, in which it travels with its heads (got {}; see DistAttentionOptions::result_dtype and "
+          "grad_dtype)",
           function, name, to_string(prepared), to_string(dtype));
 }
 

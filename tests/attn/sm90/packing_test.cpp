@@ -45,6 +45,7 @@ TEST(Packing, OtherTilesTakePowersOfTwo) {
     EXPECT_EQ(packed(group, 128), power);
     EXPECT_EQ(packed(group, 32), power) << "kernels for any dims of a class";
     EXPECT_EQ(packed(group, 64, ForwardItems::kGathered), power);
+    EXPECT_EQ(packed(group, 64, ForwardItems::kAligned), power);
   }
   EXPECT_EQ(Sm90Backend().tile_shape(shape_of(6, 128))->block_m, 64);
 }

@@ -88,6 +88,17 @@ TEST(TilesToGather, BlocksOf128KeepTheirRunsInItemsThatBeginWithThem) {
   EXPECT_EQ(view.masks[0].items.size(), 16U * 6);
 }
 
+TEST(TilesToGather, HeadsArePackedByPowersOfTwoWherePlainTilesTakeAnyNumber) {
+  const std::vector<AttnSlice> slices = every_fourth(2048, 64);
+  const std::span<const AttnSlice> mask(slices);
+  const AttnShape shape{2048, 2048, 48, 4, 64, 64, DType::kBFloat16};  // 12 heads a tile of 192 rows, or 4
+  const TileList plain = schedule::build_tile_list(slices, 2048, 2048, {16, 128});
+  const TilesToGather made({&plain, 1}, {&mask, 1}, shape);
+  ASSERT_EQ(made.view().masks.size(), 1U);
+  EXPECT_EQ(made.view().masks[0].shape.block_m, 32);
+  EXPECT_EQ(made.view().num_groups, 12);
+}
+
 TEST(TilesToGather, NothingWhereKeysComeLateOrBlocksAreCutEitherWay) {
   const std::vector<AttnSlice> slices = every_fourth(2048, 128);
   EXPECT_TRUE(Lists(slices, 2048, true).made->view().masks.empty());

@@ -86,6 +86,7 @@ class BufferBackend final : public AttnBackend {
         {"attention forward", {}, [this, &mask, args] { stream_.forward(as_of_now(mask, args), args, {}); }});
   }
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const override {
+    EXPECT_NE(args.keys_ready, nullptr) << "rows come beside the pass, on a stream that it must wait for";
     Recording::put(
         {"attention backward", {}, [this, &mask, args] { stream_.backward(as_of_now(mask, args), args, {}); }});
   }

@@ -20,8 +20,7 @@ namespace tangram::sm90::builder {
 /// construction, and for the bitmap of blocks.
 class DeviceBuilder {
  public:
-  /// `image`: in device memory, which outlives the object. Throws InvalidArgument for a buffer of deterministic calls,
-  /// CudaError.
+  /// `image`: in device memory, which outlives the object. Throws CudaError.
   DeviceBuilder(const schedule::ImageLayout& layout, const AttnShape& shape, const TileShape& forward,
                 const MaskCapacity& capacity, std::byte* image);
 
