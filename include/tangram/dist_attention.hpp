@@ -171,8 +171,8 @@ class DistAttention {
                 const DistAttentionOptions& options = {});
   /// The same on the GPU of the communicator, which must be the current device. Holds lists and tables there; rows of
   /// peers land in memory of the communicator. Also InvalidArgument when ranks disagree on what travels with heads
-  /// (result_dtype, grad_dtype, row_sinks); NotAvailable for a kSingleLaunch or a LaunchOrder
-  /// (OverlapConfig::launch_order) that cannot be, and in a build without CUDA.
+  /// (result_dtype, grad_dtype, row_sinks), and for dtypes that are neither the heads' nor float32; NotAvailable for a
+  /// kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that cannot be, and in a build without CUDA.
   DistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
                 const DistAttentionOptions& options = {});
   ~DistAttention();

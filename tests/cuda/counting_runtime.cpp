@@ -23,6 +23,7 @@ std::map<void*, size_t> blocks;
 std::mutex mutex;
 std::vector<size_t> parameter_bytes;  // of launches to be recorded
 std::vector<Launch> launches;
+std::string order;
 bool is_captured = false;
 int num_devices = 1;
 bool events_are_ready = true;
@@ -41,9 +42,11 @@ void set_executor(std::function<void(const KernelCall&)> execute) { executor = s
 
 void record_launches(std::vector<size_t> bytes) {
   launches.clear();
+  order.clear();
   parameter_bytes = std::move(bytes);
 }
 std::vector<Launch> recorded_launches() { return launches; }
+std::string recorded_order() { return order; }
 void set_captured(bool captured) { is_captured = captured; }
 void set_devices(int devices) { num_devices = devices; }
 void set_events_ready(bool ready) { events_are_ready = ready; }
@@ -65,6 +68,7 @@ using tangram::testing::is_captured;
 using tangram::testing::launches;
 using tangram::testing::mutex;
 using tangram::testing::num_devices;
+using tangram::testing::order;
 using tangram::testing::parameter_bytes;
 using tangram::testing::stream_generation;
 
@@ -276,7 +280,10 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return count(counts.stream_waits); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  if (launches.size() < parameter_bytes.size()) order += 'w';
+  return count(counts.stream_waits);
+}
 cudaError_t cudaEventQuery(cudaEvent_t) { return events_are_ready ? cudaSuccess : cudaErrorNotReady; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return count(counts.waits); }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
@@ -306,6 +313,12 @@ cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return c
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** parameters) {
   if (launches.size() < parameter_bytes.size()) {
     const char* const parameter = static_cast<const char*>(parameters[0]);
+    bool dependent = false;
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+      dependent = dependent || (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+                                config->attrs[i].val.programmaticStreamSerializationAllowed != 0);
+    }
+    order += dependent ? 'd' : 'l';
     launches.push_back({kernel, config->gridDim.x, {parameter, parameter + parameter_bytes[launches.size()]}});
   }
   return launch(kernel, config->gridDim, parameters);

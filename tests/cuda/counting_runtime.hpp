@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +44,9 @@ struct Launch {
 void record_launches(std::vector<size_t> parameter_bytes);
 /// Those since record_launches().
 std::vector<Launch> recorded_launches();
+/// What streams were told up to the last of these: l, a launch; d, one that may begin before the kernel in front of it
+/// has ended (a programmatic dependent); w, to wait for an event.
+std::string recorded_order();
 
 /// A launch as a kernel would see it: its mangled name, its grid, and where each of its parameters lies.
 struct KernelCall {

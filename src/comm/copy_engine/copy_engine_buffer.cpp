@@ -96,14 +96,18 @@ void CopyEngineBuffer::require_open(const char* function) const {
   require(is_open_, "{} '{}': needs an open epoch (got none)", function, spec_.label);
 }
 
-void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) {
-  const cuda::ProfileRange range("tangram: group_cast");
+void CopyEngineBuffer::check_begin(AttnPass pass, std::span<const ConstTensorView> sources) const {
   require(is_set_ && !is_open_, "BufferedPass::begin '{}': needs tables and no open epoch (got {})", spec_.label,
           is_set_ ? "an open one" : "none set");
   require(pass == AttnPass::kForward || !spec_.returns.empty(),
           "BufferedPass::begin '{}': needs a backward pass (got one made without)", spec_.label);
   check_sources(tensors_of(spec_), sources, spec_.own_rows);
   group_->state.check();
+}
+
+void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) {
+  const cuda::ProfileRange range("tangram: group_cast");
+  check_begin(pass, sources);
   cuda::keep_while_graph_lives(cuda::as_stream(stream), memory_);
   open_ = pass;
   is_open_ = true;
@@ -129,6 +133,7 @@ void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> sou
 }
 
 void* CopyEngineBuffer::begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) {
+  check_begin(pass, sources);  // a capture that forks and then fails says that it was not joined, not why
   forked_.order(cuda::as_stream(stream), beside_.get());
   begin(pass, sources, beside_.get());
   cuda::check(cudaEventRecord(begun_.get(), beside_.get()), "cudaEventRecord");

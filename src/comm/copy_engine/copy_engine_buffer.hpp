@@ -52,6 +52,7 @@ class CopyEngineBuffer final : public BufferedPass {
   /// For flags of all peers, which this rank raises before at theirs.
   WaitParams wait_params(cuda::WaitKind kind) const;
   void require_open(const char* function) const;
+  void check_begin(AttnPass pass, std::span<const ConstTensorView> sources) const;
 
   const std::shared_ptr<CopyEngineGroup> group_;
   const BufferedPassSpec spec_;

@@ -268,6 +268,12 @@ void check_attention(const RankContext& base, const DeviceCommunicator& communic
   require(heads.head_dim % 8 == 0 && heads.head_dim_v % 8 == 0,
           "DistAttention: dims of heads must be multiples of 8 (got {} and {})", heads.head_dim, heads.head_dim_v);
   require(options.row_sinks >= 0, "DistAttention: row_sinks must not be negative (got {})", options.row_sinks);
+  for (const auto& [name, dtype] :
+       {std::pair{"result_dtype", options.result_dtype}, {"grad_dtype", options.grad_dtype}}) {
+    require(!dtype || *dtype == heads.dtype || *dtype == DType::kFloat32,
+            "DistAttention: {} must be float32 or that of the heads, {} (got {})", name, to_string(heads.dtype),
+            to_string(dtype.value_or(heads.dtype)));
+  }
   static_cast<void>(resolve_launch_order(plan, communicator));
   static_cast<void>(base.backend->tile_shape(base.shape));  // refuses shapes that it cannot do
   if (moves_kv_alone(plan)) return;

@@ -135,6 +135,16 @@ TEST(MaskBuffer, TheMainKernelOfABackwardCallWaitsForKeys) {
   buffer.backward(args);
   EXPECT_EQ(since(before).stream_waits, 1);
   EXPECT_EQ(since(before).launches, 3);
+  // The main kernel loads keys before it waits for the kernel in front of it: with keys_ready it begins behind the
+  // event.
+  testing::record_launches({1, 1, 1});
+  buffer.backward(args);
+  EXPECT_EQ(testing::recorded_order(), "lwld");
+  args.keys_ready = nullptr;
+  testing::record_launches({1, 1, 1});
+  buffer.backward(args);
+  EXPECT_EQ(testing::recorded_order(), "ldd");
+  testing::record_launches({});
   cudaEventDestroy(event);
 }
 

@@ -290,6 +290,16 @@ TEST(NewKeys, OptionsThatDiffer) {
   });
 }
 
+TEST(NewKeys, DtypesThatNobodyComputesIn) {
+  Ranks(2).run([](Ranks::Rank& rank) {
+    const auto error_with = [&](const DistAttentionOptions& options) {
+      return error_of(rank, [&] { return make_key(rank, counted::make_pack_plan(2, 2, 8192, 8), options); });
+    };
+    EXPECT_THAT(error_with({.result_dtype = DType::kFloat16}), HasSubstr("result_dtype must be float32 or that of"));
+    EXPECT_THAT(error_with({.grad_dtype = DType::kFloat16}), HasSubstr("grad_dtype must be float32 or that of"));
+  });
+}
+
 TEST(NewKeys, ARankThatRefusesItsPart) {
   expect_error(2, "plan must be for as many ranks as the communicator has (got ", [&](Ranks::Rank& rank) {
     return make_key(rank, counted::make_pack_plan(2, rank.control.rank() == 0 ? 2 : 4, 8192, 8));
