@@ -66,6 +66,18 @@ double plan_seconds(int64_t num_documents, int64_t mean_length, int64_t chunk_si
   });
 }
 
+Plan plan_of_two(const Mask& mask, DispatchAlgorithm algorithm) {
+  DistAttnConfig config;
+  config.cp_size = 2;
+  config.heads = {64, 8, 128, 128, DType::kBFloat16};
+  config.dispatch.algorithm = algorithm;
+  return make_plan(mask, config);
+}
+
+double seconds_of_two(const Mask& mask, DispatchAlgorithm algorithm) {
+  return fastest_seconds([&] { plan_of_two(mask, algorithm); });
+}
+
 // Blocks that a model has chosen are a new mask at every step too. Chunks of a row had all keys of their block once for
 // each row: 150 ms instead of 2.
 TEST(PlanGrowth, ScatteredBlocksAreNotCutFinerThanBlocks) {
@@ -78,16 +90,9 @@ TEST(PlanGrowth, ScatteredBlocksAreNotCutFinerThanBlocks) {
     }
   }
   const Mask mask(kCount * kBlock, kCount * kBlock, slices);
-  DistAttnConfig config;
-  config.cp_size = 2;
-  config.heads = {64, 8, 128, 128, DType::kBFloat16};
-  const auto seconds = [&](DispatchAlgorithm algorithm) {
-    config.dispatch.algorithm = algorithm;
-    return fastest_seconds([&] { make_plan(mask, config); });
-  };
-  EXPECT_LT(seconds(DispatchAlgorithm::kAuto), 30 * seconds(DispatchAlgorithm::kSequential));
-  config.dispatch.algorithm = DispatchAlgorithm::kAuto;
-  const Plan plan = make_plan(mask, config);
+  const double most = 30 * seconds_of_two(mask, DispatchAlgorithm::kSequential);
+  EXPECT_LT(seconds_of_two(mask, DispatchAlgorithm::kAuto), most);
+  const Plan plan = plan_of_two(mask, DispatchAlgorithm::kAuto);
   EXPECT_EQ(plan.q_dispatch.chunk_size % kBlock, 0);
   EXPECT_LT(plan.balance(), 1.01);
 }
@@ -109,15 +114,8 @@ TEST(PlanGrowth, SearchesOfScatteredBlocksEnd) {
     }
   }
   const Mask mask(kCount * kBlock, kCount * kBlock, slices);
-  DistAttnConfig config;
-  config.cp_size = 2;
-  config.heads = {64, 8, 128, 128, DType::kBFloat16};
-  const auto seconds = [&](DispatchAlgorithm algorithm) {
-    config.dispatch.algorithm = algorithm;
-    return fastest_seconds([&] { make_plan(mask, config); });
-  };
-  const double most = 60 * seconds(DispatchAlgorithm::kSequential);  // about 20 times as long, once 900
-  EXPECT_LT(seconds(DispatchAlgorithm::kAuto), most);
+  const double most = 60 * seconds_of_two(mask, DispatchAlgorithm::kSequential);  // about 20 times as long, once 900
+  EXPECT_LT(seconds_of_two(mask, DispatchAlgorithm::kAuto), most);
 }
 
 // A pack is a new mask at every step, and two ranks leave little to search for. A document that is two slices makes it
