@@ -416,11 +416,12 @@ def test_the_first_call_over_torch_may_be_of_the_extension_itself():
     # It was refused: "q must be float32, bfloat16 or float16 (got torch.float32)".
     code = """
 import torch, tangram
-q = torch.randn(8, 1, 16)
+q = torch.arange(128).reshape(8, 1, 16) / 128
 out, lse = torch.empty_like(q), torch.empty(8, 1)
 heads = tangram.HeadConfig(1, 1, 16, 16, "float32")
 tangram.FlexAttention(tangram.Mask.causal(8), heads, tangram.Backend("cpu")).forward(q, q, q, out, lse)
-assert torch.equal(out[0], q[0])
+# Row 0 sees one key, so its result is that value, rounded: p / p is not always one in float32.
+assert torch.allclose(out[0], q[0], rtol=1e-6, atol=0), (out[0], q[0])
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
