@@ -8,7 +8,7 @@ for each system. The table of `--markdown PAGE` takes the place of what stands b
 
     python benchmarks/attn/block_masks_svg.py docs/results/block_masks_h200.csv [MORE.csv ...] \
         --svg docs/results/block_masks_h200.svg --markdown docs/results/block_masks_h200.md [--rows 16384]
-        [--head-dim 128]
+        [--head-dim 128] [--day 2026-11-24]
 """
 
 import argparse
@@ -88,7 +88,7 @@ def panel(x, y, curves, shares, top, labelled):
     return parts
 
 
-def draw(cells, rows, head_dim, machine):
+def draw(cells, rows, head_dim, where):
     chosen = {key[2:]: rates for key, rates in cells.items() if key[:2] == (head_dim, rows)}
     blocks = sorted({block for block, _, _ in chosen}, reverse=True)
     shares = sorted({share for _, share, _ in chosen})
@@ -114,7 +114,7 @@ def draw(cells, rows, head_dim, machine):
             parts += panel(x, y, {s: points for s, points in curves.items() if points}, shares, top, j == 0)
             if i == 0:
                 parts.append(text(x + PANEL_W / 2, TOP - 8, f"blocks of {block}"))
-    label = f"% of the blocks visible; {rows:,} rows, 64/8 heads of {head_dim}; {machine}"
+    label = f"% of the blocks visible; {rows:,} rows, 64/8 heads of {head_dim}; {where}"
     parts.append(text(width / 2, height - 8, label))
     style = f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {style}>\n<rect width="100%" height="100%" fill="white"/>'
@@ -146,11 +146,13 @@ def main():
     parser.add_argument("--markdown", help="the page of the table; - prints it")
     parser.add_argument("--rows", type=int, default=16384, help="of the picture")
     parser.add_argument("--head-dim", type=int, default=128, help="of the picture")
+    parser.add_argument("--day", help="on which was measured, to stand in the picture")
     args = parser.parse_args()
 
     cells = load(args.files)
     if args.svg:
-        Path(args.svg).write_text(draw(cells, args.rows, args.head_dim, machines(args.files)))
+        where = machines(args.files) + (f", {args.day}" if args.day else "")
+        Path(args.svg).write_text(draw(cells, args.rows, args.head_dim, where))
     if args.markdown == "-":
         print(table(cells), end="")
     elif args.markdown:
