@@ -77,14 +77,18 @@ std::vector<Outcome> run_processes(int size, const std::function<void(int rank)>
     children[static_cast<size_t>(rank)] = {pid, ends[0]};
   }
   std::vector<Outcome> outcomes(children.size());
+  std::vector<bool> is_running(children.size(), true);
   for (size_t num_running = children.size(); num_running > 0 && elapsed_s() < limit_s;) {
     for (size_t rank = 0; rank < children.size(); ++rank) {
       int status = 0;
-      if (outcomes[rank].ended || ::waitpid(children[rank].pid, &status, WNOHANG) != children[rank].pid) continue;
+      const pid_t pid = children[rank].pid;
+      if (!is_running[rank] || ::waitpid(pid, &status, WNOHANG | WUNTRACED) != pid) continue;
+      is_running[rank] = false;
+      --num_running;
+      if (WIFSTOPPED(status)) continue;
       outcomes[rank].ended = true;
       outcomes[rank].exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
       outcomes[rank].seconds = elapsed_s();
-      --num_running;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

@@ -18,9 +18,9 @@ struct Outcome {
   double seconds = 0;  // from the start to its end
 };
 
-/// Runs `rank_main` in one forked process per rank and returns when all have ended, or, after `limit_s`, killed what
-/// was left. Failed expectations inside a rank show on its stderr and in its exit code. The calling process must have
-/// no other threads.
+/// Runs `rank_main` in one forked process per rank and returns when all have ended or were stopped by a signal, or
+/// after `limit_s`, and kills what is left. Failed expectations inside a rank show on its stderr and in its exit code.
+/// The calling process must have no other threads.
 std::vector<Outcome> run_processes(int size, const std::function<void(int rank)>& rank_main, double limit_s = 60);
 
 /// A fresh folder for Unix sockets, removed at the end.

@@ -42,7 +42,7 @@ def test_ranks_of_several_hosts_meet_at_a_port():
 
 
 def test_a_silent_rank_is_a_timeout():
-    assert "rank 0 saw it" in run_ranks(2, "silence", TANGRAM_TIMEOUT_S="2")
+    assert "rank 0 saw it" in run_ranks(2, "silence", TANGRAM_TIMEOUT_S="4")
 
 
 def test_a_dead_rank_is_an_error_on_all_others_at_once():

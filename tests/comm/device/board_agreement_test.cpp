@@ -38,11 +38,11 @@ void on_boards(int size, const std::function<void(Communicator&, HostBoard&, Boa
       timeout_s + 10);
 }
 
-/// Looks until something is wrong, for a second.
+/// Looks until something is wrong.
 std::string error_of(BoardAgreement& agreement, const std::function<void()>& call) {
   try {
     call();
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 20000; ++i) {
       agreement.look();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -74,12 +74,12 @@ TEST(BoardAgreement, OneThatIsFarAheadWaits) {
             agreement.agree(facts_of(0), 0);
             ADD_FAILURE() << "wrote over what rank 1 has not read";
           } catch (const Timeout& error) {
-            EXPECT_THAT(error.what(), HasSubstr("rank 1 must come to the same call within 0.2 s (waited on rank 0)"));
+            EXPECT_THAT(error.what(), HasSubstr("rank 1 must come to the same call within 1 s (waited on rank 0)"));
           }
         }
         control.barrier("waited");
       },
-      0.2);
+      1);
 }
 
 TEST(BoardAgreement, WhatDiffersIsSaidOnAllRanksWhoeverComesFirst) {

@@ -326,7 +326,7 @@ void expect_failure(const std::function<void(SocketLevels&)>& fail, const char* 
         }
         cast_to_all(levels.group.communicator(), "kv stage 2");
       },
-      8);
+      30);
   for (const size_t rank : {size_t{0}, size_t{1}, size_t{2}}) {
     EXPECT_TRUE(outcomes[rank].ended) << "rank " << rank;
     EXPECT_EQ(outcomes[rank].error_type, type) << "rank " << rank << ": " << outcomes[rank].error_text;
@@ -364,7 +364,7 @@ TEST(HierarchicalGroup, RankThatIsLostAmongTheStepsIsNamed) {
         cast_to_all(levels.group.communicator(), "kv stage 1");
         cast_to_all(levels.group.communicator(), "kv stage 2");
       },
-      8);
+      30);
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     EXPECT_TRUE(outcomes[rank].ended) << "rank " << rank;
     EXPECT_EQ(outcomes[rank].error_type, "CommError") << "rank " << rank << ": " << outcomes[rank].error_text;
@@ -389,7 +389,7 @@ TEST(HierarchicalGroup, RankThatStopsAmongTheStepsIsNamedByRanksOfBothNodes) {
         }
         cast_to_all(levels.group.communicator(), "kv stage 2");
       },
-      10);
+      30);
   for (const size_t rank : {size_t{0}, size_t{1}, size_t{2}}) {
     EXPECT_TRUE(outcomes[rank].ended) << "rank " << rank;
     EXPECT_EQ(outcomes[rank].error_type, "Timeout") << "rank " << rank << ": " << outcomes[rank].error_text;

@@ -26,7 +26,8 @@ using testing::CommunicatorCase;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kShortTimeout = 0.3;  // long enough for threads to start on a busy machine
+constexpr double kShortTimeout = 0.3;  // where it does not matter who comes to what in time
+constexpr double kTimeout = 2;         // long enough for threads to start on a busy machine
 constexpr double kLongTimeout = 60;    // never reached when errors travel as they must
 
 struct SuiteParam {
@@ -73,18 +74,18 @@ std::vector<std::string> errors_of_ranks(int size, double timeout_s, Main rank_m
 
 TEST(LocalGroup, RankThatNeverArrivesEndsInTimeoutThatNamesItOnTheOthers) {
   const auto begin = Clock::now();
-  const auto texts = errors_of_ranks<Timeout>(4, kShortTimeout, [](LocalGroup&, Communicator& comm) {
+  const auto texts = errors_of_ranks<Timeout>(4, kTimeout, [](LocalGroup&, Communicator& comm) {
     comm.barrier("start");
     if (comm.rank() != 2) comm.barrier("kv stage 1");
   });
   const double elapsed_s = std::chrono::duration<double>(Clock::now() - begin).count();
   for (const int rank : {0, 1, 3}) {
     EXPECT_THAT(texts[static_cast<size_t>(rank)],
-                HasSubstr("barrier 'kv stage 1': rank 2 did not take part within 0.3 s"));
+                HasSubstr("barrier 'kv stage 1': rank 2 did not take part within 2 s"));
   }
   EXPECT_EQ(texts[2], "");
-  EXPECT_GE(elapsed_s, kShortTimeout);
-  EXPECT_LT(elapsed_s, kShortTimeout + 5);  // generous: the machine may be busy, but nothing may hang
+  EXPECT_GE(elapsed_s, kTimeout);
+  EXPECT_LT(elapsed_s, kTimeout + 20);  // generous: the machine may be busy, but nothing may hang
 }
 
 TEST(LocalGroup, BrokenCommunicatorKeepsThrowingTheSameError) {
@@ -188,15 +189,15 @@ TEST(LocalGroup, LongWaitsAreMentionedBeforeTheyEnd) {
       3,
       [](Communicator& comm) {
         comm.barrier("at once");
-        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
         comm.barrier("step 7");
       },
-      1.0);
+      4);
   set_log_sink(nullptr);
-  EXPECT_THAT(notes, ::testing::Each(::testing::HasSubstr(" for rank 1, and gives up after 1 s")));
+  EXPECT_THAT(notes, ::testing::Each(::testing::HasSubstr(" for rank 1, and gives up after 4 s")));
   EXPECT_THAT(notes, ::testing::Each(::testing::StartsWith("barrier 'step 7': rank ")));
   EXPECT_GE(notes.size(), 2u);
-  EXPECT_LE(notes.size(), 4u);  // of two ranks, at half a second and an eighth later
+  EXPECT_LE(notes.size(), 8u);  // of two ranks, after two seconds and then every half
 }
 
 }  // namespace

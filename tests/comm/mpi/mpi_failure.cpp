@@ -76,7 +76,7 @@ int main(int, char** argv) {
       raise(SIGSTOP);
     }).detach();
   }
-  if (mode == "stop_in_init" && rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  if (mode == "stop_in_init" && rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
   try {
     tangram::MpiGroup group;
     try {

@@ -86,7 +86,7 @@ TEST(SocketTransport, RanksThatWaitForEachOtherBlameNobody) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   });
-  ProgressCommunicator comm(std::make_unique<SocketTransport>(Caller{0, 2}, std::move(connections[0]), 0.5));
+  ProgressCommunicator comm(std::make_unique<SocketTransport>(Caller{0, 2}, std::move(connections[0]), 2));
   EXPECT_THAT(text_of_timeout(comm, {"a"}), HasSubstr("whose fault it is cannot be known"));
   is_done = true;
   says.join();

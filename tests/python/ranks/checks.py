@@ -50,17 +50,17 @@ def check_death(how):
     out, _ = tangram.calc_attn(*shards, key)
     if dist.get_rank() == 1:
         if how == "silence":
-            time.sleep(5)
+            time.sleep(10)
         os._exit(0)
     started = time.monotonic()
     try:
         out.sum().backward()
     except tangram.Timeout as error:
-        assert how == "silence" and 1.5 < time.monotonic() - started < 4.5, error
+        assert how == "silence" and 3.5 < time.monotonic() - started < 9.5, error
         assert isinstance(error, TimeoutError) and isinstance(error, RuntimeError)
         assert "rank 1" in str(error) and "grad" in str(error) or "stage" in str(error), error
     except tangram.CommError as error:
-        assert how == "kill" and time.monotonic() - started < 10, error  # the deadline is 30 s
+        assert how == "kill" and time.monotonic() - started < 20, error  # the deadline is 30 s
         assert "rank 1" in str(error) and isinstance(error, RuntimeError), error
     else:
         raise AssertionError("the backward pass of a single rank came to an end")

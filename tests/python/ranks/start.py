@@ -4,6 +4,7 @@
 
 import multiprocessing
 import os
+import random
 import runpy
 import socket
 import sys
@@ -40,9 +41,15 @@ def run_as_main(arguments, env, printed):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Of those that systems do not give away by themselves: nobody takes it before rank 0 has imported and listens."""
+    for port in random.SystemRandom().sample(range(20000, 32000), 100):  # tests that run beside this one have seeds
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError("no port is free")
 
 
 def run_script(*arguments, ranks=0, timeout=400, status=0, **env):
