@@ -189,39 +189,8 @@ def _calc_backward(
     return dq, dk, dv, dsink.to(sink.dtype)
 
 
-def _calc_shapes(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    key: int,
-    sink_layout: str,
-    scale: float | None,
-    softcap: float,
-    deterministic: bool,
-    dsink_reduce: str,
-    backend: str,
-    out_dtype: torch.dtype | None,
-    max_logits: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return shapes_of_forward(q, v, out_dtype, max_logits)
-
-
-def _calc_backward_shapes(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    sink: Tensor | None,
-    *_: object,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return shapes_of_backward(q, k, v, sink)
-
-
-torch.library.register_fake("tangram::calc_attn", _calc_shapes)
-torch.library.register_fake("tangram::calc_attn_backward", _calc_backward_shapes)
+torch.library.register_fake("tangram::calc_attn", shapes_of_forward)
+torch.library.register_fake("tangram::calc_attn_backward", shapes_of_backward)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

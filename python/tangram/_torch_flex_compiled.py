@@ -211,40 +211,10 @@ class _Shared(NamedTuple):
 
 
 @torch.library.impl("tangram::flex_attn", "CompositeExplicitAutograd")
-def _flex_attn(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    q_ranges: Tensor | None,
-    k_ranges: Tensor | None,
-    types: Tensor | None,
-    flat: list[int],
-    mask: int,
-    sink_layout: str,
-    scale: float | None,
-    softcap: float,
-    deterministic: bool,
-    sm_margin: int,
-    backend: str,
-    out_dtype: torch.dtype | None,
-    max_logits: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    given = _Shared(
-        sink,
-        q_ranges,
-        k_ranges,
-        types,
-        flat,
-        mask,
-        sink_layout,
-        scale,
-        softcap,
-        deterministic,
-        sm_margin,
-        backend,
-    )
-    _check(q, k, v, sink)
+def _flex_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *shared, out_dtype, max_logits = rest
+    given = _Shared(*shared)
+    _check(q, k, v, given.sink)
     call = given.call(q, k, v, out_dtype, max_logits)
     out, lse, *peaks = _forward(call, _rows(q), _rows(k), _rows(v), given.sink_values())
     return out, lse, peaks[0] if peaks else q.new_empty(0, dtype=torch.float32)
@@ -252,52 +222,21 @@ def _flex_attn(
 
 @torch.library.impl("tangram::flex_attn_backward", "CompositeExplicitAutograd")
 def _flex_attn_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    sink: Tensor | None,
-    q_ranges: Tensor | None,
-    k_ranges: Tensor | None,
-    types: Tensor | None,
-    flat: list[int],
-    mask: int,
-    sink_layout: str,
-    scale: float | None,
-    softcap: float,
-    deterministic: bool,
-    sm_margin: int,
-    backend: str,
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *shared: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    given = _Shared(
-        sink,
-        q_ranges,
-        k_ranges,
-        types,
-        flat,
-        mask,
-        sink_layout,
-        scale,
-        softcap,
-        deterministic,
-        sm_margin,
-        backend,
-    )
+    given = _Shared(*shared)
     call = given.call(q, k, v, None, False)
     dq, dk, dv, dsink = _backward(
         call, dout, _rows(q), _rows(k), _rows(v), _rows(out), lse.contiguous(), given.sink_values()
     )
-    if sink is None or dsink is None:
+    if given.sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)
-    return dq, dk, dv, dsink.to(sink.dtype)
+    return dq, dk, dv, dsink.to(given.sink.dtype)
 
 
-def shapes_of_forward(
-    q: Tensor, v: Tensor, out_dtype: torch.dtype | None, max_logits: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def shapes_of_forward(q: Tensor, _: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """What an operator of attention returns, for torch.compile: out, lse, max logits. calc_attn's is the same."""
+    *_shared, out_dtype, max_logits = rest
     return (
         q.new_empty((q.shape[0], q.shape[1], v.shape[2]), dtype=out_dtype or q.dtype),
         q.new_empty((q.shape[0], q.shape[1]), dtype=torch.float32),
@@ -305,49 +244,16 @@ def shapes_of_forward(
     )
 
 
-def shapes_of_backward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def shapes_of_backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None, *_: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same of a backward operator: dq, dk, dv, dsink."""
     dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink
 
 
-def _flex_attn_shapes(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    q_ranges: Tensor | None,
-    k_ranges: Tensor | None,
-    types: Tensor | None,
-    flat: list[int],
-    mask: int,
-    sink_layout: str,
-    scale: float | None,
-    softcap: float,
-    deterministic: bool,
-    sm_margin: int,
-    backend: str,
-    out_dtype: torch.dtype | None,
-    max_logits: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return shapes_of_forward(q, v, out_dtype, max_logits)
-
-
-def _flex_attn_backward_shapes(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    sink: Tensor | None,
-    *_: object,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return shapes_of_backward(q, k, v, sink)
-
-
-torch.library.register_fake("tangram::flex_attn", _flex_attn_shapes)
-torch.library.register_fake("tangram::flex_attn_backward", _flex_attn_backward_shapes)
+torch.library.register_fake("tangram::flex_attn", shapes_of_forward)
+torch.library.register_fake("tangram::flex_attn_backward", shapes_of_backward)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

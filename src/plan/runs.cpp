@@ -8,10 +8,6 @@
 
 namespace tangram {
 
-int64_t end_of_run(const Dispatch& dispatch, int64_t chunk) {
-  return dispatch.rank_of_chunk.runs()[dispatch.rank_of_chunk.run_of(chunk)].end;
-}
-
 std::vector<OwnedRun> owned_runs(const Dispatch& dispatch) {
   std::vector<OwnedRun> runs;
   std::vector<int64_t> next_row(static_cast<size_t>(dispatch.cp_size));

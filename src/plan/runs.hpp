@@ -14,9 +14,6 @@
 
 namespace tangram {
 
-/// The end of the run of chunks of one rank that begins at `chunk`.
-int64_t end_of_run(const Dispatch& dispatch, int64_t chunk);
-
 /// All runs, sorted by global row, neighbouring chunks of one owner joined. They cover the sequence.
 std::vector<OwnedRun> owned_runs(const Dispatch& dispatch);
 

@@ -15,15 +15,4 @@ TensorRef TensorRef::slice(Range range) const {
   return result;
 }
 
-int64_t Program::bytes_received() const {
-  int64_t bytes = 0;
-  for (const Cast& cast : casts) {
-    for (const CastItem& item : cast.items) {
-      const int64_t rows = cast.adds ? item.exchange->rows_sent() : item.exchange->rows_received();
-      bytes += rows * item.target.row_bytes();
-    }
-  }
-  return bytes;
-}
-
 }  // namespace tangram

@@ -260,8 +260,6 @@ struct Program {
 
   /// Whether it ends by closing its pass.
   bool closes() const { return !ops.empty() && std::holds_alternative<FinishOp>(ops.back()); }
-  /// Bytes that this rank receives.
-  int64_t bytes_received() const;
 };
 
 }  // namespace tangram
