@@ -149,7 +149,7 @@ def test_borders_that_change_in_place_are_read_again():
     assert torch.equal(second, want) and not torch.equal(first, second)
 
 
-def test_known_borders_are_looked_up_and_those_of_many_packs_bounded(monkeypatch):
+def test_known_borders_are_looked_up_and_those_of_many_packs_bounded(monkeypatch, bounds):
     q, k, v = leaves(4, *[(30, 2, 16)] * 3)
     cu = torch.tensor([0, 10, 30], dtype=torch.int32)
     want = fa.flash_attn_varlen_func(q, k, v, cu, cu, 20, 20)
@@ -162,8 +162,7 @@ def test_known_borders_are_looked_up_and_those_of_many_packs_bounded(monkeypatch
     for middle in range(1, 12):
         fa.flash_attn_varlen_func(q, k, v, [0, middle, 30], [0, middle, 30])
     (row,) = (row for row in tangram.memory_use() if row.name == "borders")
-    tangram.set_cache_bytes("borders", 16 << 20)
-    assert 0 < row.num_bytes <= 5000
+    assert 0 < row.num_bytes <= row.max_bytes  # of all caches of that name, other tests have filled theirs
 
 
 def test_values_may_have_another_dim():

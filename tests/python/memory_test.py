@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tangram
-from tangram import InvalidArgument, _cache, _memory, _prepared
+from tangram import InvalidArgument, _memory, _prepared
 from tangram._apart import made_apart
 from tangram._cache import BoundedCache
 
@@ -19,17 +19,6 @@ BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "python" / "mem
 
 def rows():
     return {row.name: row for row in tangram.memory_use()}
-
-
-@pytest.fixture
-def bounds():
-    """Sets bounds as they were after the test."""
-    before = dict(_cache._bounds)
-    yield
-    for name, default in (("masks", _prepared.MAX_BYTES), ("ranges", _prepared.MAX_BYTES), ("host_buffers", 256 << 20)):
-        tangram.set_cache_bytes(name, before.get(name, default))
-    _cache._bounds.clear()
-    _cache._bounds.update(before)
 
 
 def test_the_least_recently_used_goes_first():

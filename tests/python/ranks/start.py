@@ -27,6 +27,8 @@ def run_as_main(arguments, env, printed):
     os.environ.update(env)
     sys.argv = list(arguments)
     sys.path.insert(0, str(Path(arguments[0]).parent))
+    random.seed(0)
+    sys.modules["torch"].manual_seed(int(env.get("RANK", 0)))  # the same numbers in every run, others on each rank
     status = 1
     try:
         runpy.run_path(arguments[0], run_name="__main__")
