@@ -4,7 +4,7 @@
 
 PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
     benchmarks/python/dist_mask_buffer.py [--tokens 32768] [--documents 64] [--packs 12] [--repeats 5]
-    [--deterministic] [--forward] [--soak 0] [--csv FILE]
+    [--deterministic] [--forward] [--soak 0] [--trace 0] [--csv FILE]
 A step is forward and backward of 64/8 heads of 128 (`--forward`: the forward pass alone). For each pack, whose key has
 been used before, in random turns that all ranks share:
 - "key", "buffer", "replay", device: GPU time of a step by calls with the key, by calls with the buffer and by a replay,
@@ -17,6 +17,8 @@ Medians of the slowest rank; ratios are medians of those of a pack.
 --soak: before all this, so many packs through one deterministic graph; results must be those of calls with the buffer
 bit for bit, and near those of calls with the key, which attend to keys in the order in which they come. One rank's GPU
 is held up now and then.
+--trace: before all this, of so many packs what each kernel of a step takes by calls with the key and by replays, us on
+each rank, and how many rows a rank gets: where a difference comes from.
 """
 
 import argparse
@@ -30,6 +32,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from new_masks import append_csv, packed
+from torch.profiler import ProfilerActivity, profile
 
 import tangram
 
@@ -233,6 +236,44 @@ def soak(packs, count):
     assert not any(differ[0]) and max(differ[1]) < BOUND, differ
 
 
+def kernel_times(call):
+    """Of a step, by kernel, and from the begin of the first to the end of the last: us."""
+    torch.cuda.synchronize()
+    dist.barrier()
+    with profile(activities=[ProfilerActivity.CUDA]) as traced:
+        for _ in range(STEPS):
+            call()
+        torch.cuda.synchronize()
+    times, begin, end = defaultdict(float), float("inf"), 0.0
+    for event in traced.events():
+        if event.device_type.name != "CUDA":
+            continue
+        span, name = event.time_range, event.name.replace("(anonymous namespace)::", "")
+        begin, end = min(begin, span.start), max(end, span.end)
+        times[name.split("(")[0].split("<")[0].split("::")[-1]] += (span.end - span.start) / STEPS
+    times["from first to last"] = (end - begin) / STEPS
+    return times
+
+
+def trace(packs, count):
+    keys = [packs.key() for _ in range(count)]
+    buffer = tangram.DistMaskBuffer(keys, spare=0.0, with_gradients=not packs.only_forward)
+    graph, _ = packs.captured(buffer, keys[0])
+    for number, key in enumerate(keys):
+        buffer.set(key)
+        tables = []
+        for call in (lambda key=key: packs.step(key), graph.replay):
+            call()
+            tables.append(kernel_times(call))
+        landed = key.plan.ranks[dist.get_rank()].remote_kv_rows
+        lines = [f"pack {number}, rank {dist.get_rank()} gets {landed} rows: us a step with the key, by a replay"]
+        for name in sorted(set().union(*tables), key=lambda name: -tables[1].get(name, 0.0)):
+            with_key, replayed = (table.get(name, 0.0) for table in tables)
+            lines.append(f"  {name:40}{with_key:12.1f}{replayed:12.1f}{replayed - with_key:+10.1f}")
+        print("\n".join(lines), flush=True)
+    tangram.check_errors()
+
+
 def show(figures, packs, how, csv):
     before = f'{tangram.__version__},"{torch.cuda.get_device_name()}",packed:{packs.documents}'
     rows = f"{packs.tokens},{packs.tokens},{dist.get_world_size()},"
@@ -255,12 +296,15 @@ def main():
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--forward", action="store_true")
     parser.add_argument("--soak", type=int, default=0)
+    parser.add_argument("--trace", type=int, default=0)
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     tangram.configure(deterministic=arguments.deterministic)
     packs = Packs(arguments.tokens, arguments.documents, arguments.forward)
+    if arguments.trace > 0:
+        trace(packs, arguments.trace)
     if arguments.soak > 0:
         soak(packs, arguments.soak)
     figures = {}
