@@ -56,17 +56,22 @@ struct ListMemory::Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  bool has_happened() const {
+  /// Asks CUDA at most once in a round, and never again once it has: many blocks share an event.
+  bool has_happened(uint64_t round) {
+    if (happened || asked == round) return happened;
+    asked = round;
     const cudaError_t error = cudaEventQuery(event);
     if (error == cudaErrorNotReady) {
       static_cast<void>(cudaGetLastError());
       return false;
     }
     check(error, "cudaEventQuery");
-    return true;
+    return happened = true;
   }
 
   cudaEvent_t event = nullptr;
+  uint64_t asked = 0;
+  bool happened = false;
 };
 
 ListBlock::ListBlock() = default;
@@ -247,8 +252,10 @@ void ListMemory::make_free(const Block& block) {
 }
 
 void ListMemory::find_free() {
+  static std::atomic<uint64_t> rounds = 0;
+  const uint64_t round = ++rounds;
   std::erase_if(waiting_, [&](Waiting& waiting) {
-    std::erase_if(waiting.events, [](const auto& event) { return event->has_happened(); });
+    std::erase_if(waiting.events, [&](const auto& event) { return event->has_happened(round); });
     if (!waiting.readers.empty() || !waiting.events.empty()) return false;
     waiting_bytes_ -= waiting.block.bytes;
     make_free(waiting.block);

@@ -130,6 +130,26 @@ TEST(ListMemory, CopiesInARowShareAWaitOfTheStreamThatReads) {
   }
 }
 
+// While a GPU is at work, each copy asked for each block that had been given back.
+TEST(ListMemory, BlocksThatWaitForOneEventAskForItOnce) {
+  ListMemory memory;
+  const ListBlock other = make(memory);
+  std::vector<ListBlock> blocks;
+  for (int i = 0; i < 3; ++i) {
+    blocks.push_back(make(memory));
+    blocks.back().before_call(stream(0));
+  }
+  blocks.clear();
+  other.before_call(stream(0));  // behind which all three are free
+  testing::set_events_ready(false);
+  const int64_t before = runtime_counts().event_calls;
+  const ListBlock busy = make(memory, 1000);
+  EXPECT_EQ(runtime_counts().event_calls, before + 1);
+  testing::set_events_ready(true);
+  const ListBlock next = make(memory, 1000), last = make(memory, 1000);
+  EXPECT_EQ(runtime_counts().event_calls, before + 2);
+}
+
 // Copies that have not run yet keep their bytes, however many follow.
 TEST(ListMemory, CopiesWaitOnlyForThoseAWholeRingAgo) {
   ListMemory memory;
