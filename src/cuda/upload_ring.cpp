@@ -13,6 +13,16 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 
+bool has_happened(cudaEvent_t event) {
+  const cudaError_t error = cudaEventQuery(event);
+  if (error == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  check(error, "cudaEventQuery");
+  return true;
+}
+
 }  // namespace
 
 UploadRing::UploadRing(size_t bytes, cudaStream_t stream) : part_bytes_(round_up(bytes, kAlignment)), stream_(stream) {
@@ -38,6 +48,14 @@ UploadRing::~UploadRing() {
 }
 
 std::byte* UploadRing::next(size_t bytes) {
+  // Where somebody has waited for all copies, those of the mask before, they are likely to have run: then the bytes
+  // that were written last, which are in the processor's caches, are used again.
+  if (!any_since_ && current_ * part_bytes_ + used_ > 0) {
+    if (has_happened(latest_)) {
+      current_ = used_ = 0;
+      for (Part& part : parts_) part.in_flight = false;
+    }
+  }
   if (used_ + bytes > part_bytes_) {
     Part& full = parts_[current_];
     check(cudaEventRecord(full.copied, stream_), "cudaEventRecord");
@@ -45,16 +63,8 @@ std::byte* UploadRing::next(size_t bytes) {
     current_ = (current_ + 1) % kParts;
     used_ = 0;
     Part& part = parts_[current_];
-    if (part.in_flight) {
-      const cudaError_t error = cudaEventQuery(part.copied);
-      if (error == cudaErrorNotReady) {
-        static_cast<void>(cudaGetLastError());
-        check(cudaEventSynchronize(part.copied), "cudaEventSynchronize");
-      } else {
-        check(error, "cudaEventQuery");
-      }
-      part.in_flight = false;
-    }
+    if (part.in_flight && !has_happened(part.copied)) check(cudaEventSynchronize(part.copied), "cudaEventSynchronize");
+    part.in_flight = false;
   }
   return memory_ + current_ * part_bytes_ + used_;
 }

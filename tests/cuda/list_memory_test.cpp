@@ -120,7 +120,7 @@ TEST(ListMemory, CopiesInARowShareAWaitOfTheStreamThatReads) {
     }
     const testing::RuntimeCounts now = runtime_counts();
     EXPECT_EQ(now.copies - before.copies, 8);
-    EXPECT_EQ(now.event_calls - before.event_calls, 1) << "an event behind all of them";
+    EXPECT_LE(now.event_calls - before.event_calls, 2) << "an event behind all of them, and whether those before ran";
     EXPECT_EQ(now.stream_waits - before.stream_waits, 1) << "blocks are there for all streams after the first call";
     for (int i = 0; i < 8; ++i) EXPECT_EQ(*static_cast<const char*>(blocks[static_cast<size_t>(i)].data()), first + i);
     for (int i = 0; i < 2; ++i) blocks.push_back(make(memory));
@@ -144,10 +144,30 @@ TEST(ListMemory, BlocksThatWaitForOneEventAskForItOnce) {
   testing::set_events_ready(false);
   const int64_t before = runtime_counts().event_calls;
   const ListBlock busy = make(memory, 1000);
-  EXPECT_EQ(runtime_counts().event_calls, before + 1);
+  EXPECT_EQ(runtime_counts().event_calls, before + 2) << "and for copies that have run";
   testing::set_events_ready(true);
   const ListBlock next = make(memory, 1000), last = make(memory, 1000);
-  EXPECT_EQ(runtime_counts().event_calls, before + 2);
+  EXPECT_EQ(runtime_counts().event_calls, before + 3);
+}
+
+// What was written last lies in the processor's caches.
+TEST(ListMemory, WhereAllCopiesHaveRunTheSameHostMemoryIsWrittenAgain) {
+  ListMemory memory;
+  const std::byte* written = nullptr;
+  const auto fill = [&] { return memory.fill(1000, [&](std::byte* to) { written = to; }); };
+  std::vector<ListBlock> blocks;
+  blocks.push_back(fill());
+  const std::byte* const first = written;
+  blocks.push_back(fill());
+  EXPECT_NE(written, first) << "nobody has waited for its copy";
+  for (const ListBlock& block : blocks) block.before_call(stream(0));
+  testing::set_events_ready(false);
+  blocks.push_back(fill());
+  EXPECT_NE(written, first) << "its copy has not run";
+  testing::set_events_ready(true);
+  blocks.back().before_call(stream(0));
+  blocks.push_back(fill());
+  EXPECT_EQ(written, first);
 }
 
 // Copies that have not run yet keep their bytes, however many follow.
