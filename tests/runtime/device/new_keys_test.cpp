@@ -50,6 +50,8 @@ void expect_nobody_met(const Counts& counts, int size = 2) {
   EXPECT_EQ(counts.frees, 0);
   EXPECT_LE(counts.events, size) << "that of lists which were given back";
   EXPECT_EQ(counts.queries, 0) << "facts of the device are read once";
+  EXPECT_LE(counts.event_calls, 12 * size) << "copies share events: 26 before";
+  EXPECT_LE(counts.stream_waits, 6 * size) << "and waits of streams: 9 before";
 }
 
 // 13 to 16 meetings a key, and 40 to 246 waits over all ranks, as many allocations.
