@@ -137,13 +137,13 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const Dealing& how, con
                     large = small + (piece_costs.is_even(pieces) ? 0 : 2 * count);
       const int64_t at_least = count == 0 ? 0 : small;  // without steps it is a piece a head
       longest = std::max(longest, large);
+      if (count > 0) longest_of_all = std::max(longest_of_all, large);
       for (auto& [section, so_many] : {std::pair{&of_last, last}, {&before, more}}) {
         const double late = static_cast<double>(large) - static_cast<double>(section->rest + at_least) * share;
         if (so_many > 0) section->late = std::max(section->late, late);
         section->rest += at_least * in_unit * so_many;
       }
     }
-    longest_of_all = std::max(longest_of_all, longest);
     if (how.most_steps > 0) {  // pieces of a section are sorted: any of them may be the last one
       of_last.late = before.late = static_cast<double>(longest) * (1 - share);
     }

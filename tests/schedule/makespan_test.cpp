@@ -36,7 +36,8 @@ Extents draw_extents(Draw& draw) {
   if (kind == 0) {
     for (int64_t tile = draw(1, 200); tile > 0; --tile) of_keys.push_back({2 * tile, 0, 2 * tile});
   } else if (kind == 1) {
-    for (int i = draw(1, 100); i > 0; --i) of_keys.push_back({draw(0, 90), 0, 90});
+    const int longest = draw(0, 9) == 0 ? 0 : 90;
+    for (int i = draw(1, 100); i > 0; --i) of_keys.push_back({draw(0, longest), 0, 90});
   } else {
     int64_t end = 0;
     for (int documents = draw(1, 30); documents > 0; --documents) {
