@@ -50,6 +50,8 @@ Case pack(int64_t rows, int64_t documents) {
   return result;
 }
 
+Case causal(int64_t rows) { return {"causal", rows, {AttnSlice::causal({0, rows}, {0, rows})}}; }
+
 /// Blocks of 128 rows, of which each sees one key block in eight up to its own.
 Case blocks(int64_t rows) {
   constexpr int64_t kBlock = 128;
@@ -143,7 +145,8 @@ bool register_all() {
       {"work_list_default", work_list<BackwardCalls::kDefault>},
       {"work_list_deterministic", work_list<BackwardCalls::kDeterministic>},
       {"set", set}};
-  for (const Case& c : {pack(32768, 13), pack(32768, 64), pack(131072, 48), pack(1 << 20, 384), blocks(32768)}) {
+  for (const Case& c : {pack(32768, 13), pack(32768, 64), pack(131072, 48), pack(1 << 20, 384), causal(32768),
+                        causal(131072), blocks(32768)}) {
     for (const auto& [part, measure] : parts) {
       const std::string name = std::string(part) + "/" + c.name + "/" + std::to_string(c.rows);
       benchmark::RegisterBenchmark(name.c_str(), measure, c)->Unit(benchmark::kMicrosecond);

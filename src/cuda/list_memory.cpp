@@ -41,6 +41,7 @@ struct ListBlock::State {
   ListMemory* memory = nullptr;
   ListMemory::Block block;
   std::vector<ListMemory::Reader> readers;  // the last one is at the end
+  uint64_t copy = 0;                        // its number
   bool is_there = false;                    // for what comes next in stream order
   bool in_graph = false;                    // replays are on streams that nobody names
 };
@@ -55,17 +56,22 @@ struct ListMemory::Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  bool has_happened() const {
+  /// Asks CUDA at most once in a round, and never again once it has: many blocks share an event.
+  bool has_happened(uint64_t round) {
+    if (happened || asked == round) return happened;
+    asked = round;
     const cudaError_t error = cudaEventQuery(event);
     if (error == cudaErrorNotReady) {
       static_cast<void>(cudaGetLastError());
       return false;
     }
     check(error, "cudaEventQuery");
-    return true;
+    return happened = true;
   }
 
   cudaEvent_t event = nullptr;
+  uint64_t asked = 0;
+  bool happened = false;
 };
 
 ListBlock::ListBlock() = default;
@@ -87,6 +93,7 @@ void ListBlock::before_call(cudaStream_t stream) const {
   ListMemory& memory = *state_->memory;
   if (!is_permanent(stream) && is_captured(stream)) {
     state_->in_graph = true;
+    const AllowAllocationDuringCapture allow;
     const std::lock_guard lock(memory.mutex_);
     if (!std::exchange(state_->is_there, true) && memory.ring_ != nullptr) memory.ring_->wait();
     return;
@@ -94,8 +101,9 @@ void ListBlock::before_call(cudaStream_t stream) const {
   ListMemory::Reader reader{is_permanent(stream) ? nullptr : stream, 0};
   if (reader.stream != nullptr) check(cudaStreamGetId(stream, &reader.id), "cudaStreamGetId");
   if (!state_->is_there) {
+    const AllowAllocationDuringCapture allow;
     const std::lock_guard lock(memory.mutex_);
-    if (memory.ring_ != nullptr) memory.ring_->make_wait(stream);
+    memory.wait_for_copy(state_->copy, reader);
     state_->is_there = true;
   }
   if (state_->readers.empty() || state_->readers.back() != reader) {
@@ -129,7 +137,7 @@ ListBlock ListMemory::fill(size_t bytes, const std::function<void(std::byte*)>& 
   state->block = take(block_bytes(bytes));
   if (bytes <= kMostBytes) most_kept_bytes_ = std::max(most_kept_bytes_, 8 * state->block.bytes);
   try {
-    copy(state->block, bytes, write);
+    copy(*state, bytes, write);
   } catch (...) {
     make_free(state->block);
     throw;
@@ -138,22 +146,38 @@ ListBlock ListMemory::fill(size_t bytes, const std::function<void(std::byte*)>& 
   return ListBlock(std::move(state));
 }
 
-void ListMemory::copy(const Block& block, size_t bytes, const std::function<void(std::byte*)>& write) {
+void ListMemory::copy(ListBlock::State& state, size_t bytes, const std::function<void(std::byte*)>& write) {
   if (bytes > kMostBytes) {
     std::vector<std::byte> host(bytes);
     write(host.data());
-    upload(block.data, host.data(), bytes);
+    upload(state.block.data, host.data(), bytes);
+    state.is_there = true;
     return;
   }
   if (bytes > ring_bytes_) {
     ring_.reset();  // waits for its copies
     ring_bytes_ = 0;
     const size_t wanted = std::max(std::bit_ceil(bytes), kSmallestCopy);
-    ring_ = std::make_unique<PinnedRing>(wanted);
+    ring_ = std::make_unique<UploadRing>(wanted, upload_stream());
     ring_bytes_ = wanted;
   }
-  write(ring_->next());
-  ring_->copy_to(block.data, bytes, upload_stream());
+  write(ring_->next(bytes));
+  ring_->copy_to(state.block.data, bytes);
+  state.copy = ++num_copies_;
+}
+
+void ListMemory::wait_for_copy(uint64_t copy, const Reader& reader) {
+  const auto known = std::find_if(have_waited_.begin(), have_waited_.end(),
+                                  [&](const auto& waited) { return waited.first == reader; });
+  if (known != have_waited_.end() && known->second >= copy) return;
+  if (ring_ != nullptr) ring_->make_wait(reader.stream);
+  if (known != have_waited_.end()) {
+    known->second = num_copies_;
+    return;
+  }
+  constexpr size_t kMostReaders = 8;
+  if (have_waited_.size() == kMostReaders) have_waited_.erase(have_waited_.begin());
+  have_waited_.push_back({reader, num_copies_});
 }
 
 ListMemory::Block ListMemory::take(size_t bytes) {
@@ -228,8 +252,10 @@ void ListMemory::make_free(const Block& block) {
 }
 
 void ListMemory::find_free() {
+  static std::atomic<uint64_t> rounds = 0;
+  const uint64_t round = ++rounds;
   std::erase_if(waiting_, [&](Waiting& waiting) {
-    std::erase_if(waiting.events, [](const auto& event) { return event->has_happened(); });
+    std::erase_if(waiting.events, [&](const auto& event) { return event->has_happened(round); });
     if (!waiting.readers.empty() || !waiting.events.empty()) return false;
     waiting_bytes_ -= waiting.block.bytes;
     make_free(waiting.block);

@@ -8,13 +8,15 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cuda/device_buffer.hpp"
-#include "cuda/pinned_ring.hpp"
+#include "cuda/upload_ring.hpp"
 
 namespace tangram::cuda {
 
@@ -48,8 +50,9 @@ class ListBlock {
 /// memory on a stream of their own, and used again when nobody reads them any more. Who reads is known by stream: the
 /// first call that is put on that stream after a block was given back records an event there, and when this has
 /// happened the block is free. (The one who gives back may not record it: it does not know whether the stream still
-/// exists.) Calls whose blocks stay pay nothing for it. What nobody knows to be free, such as what captured calls read,
-/// is used again after a wait for the device, as cudaFree would.
+/// exists.) Calls whose blocks stay pay nothing for it. A stream that was made to wait for a copy waits for all before
+/// it, too: of the blocks of a mask, the first one that a call reads waits for the others. What nobody knows to be
+/// free, such as what captured calls read, is used again after a wait for the device, as cudaFree would.
 ///
 /// One for each device, thread-safe.
 class ListMemory {
@@ -115,15 +118,18 @@ class ListMemory {
   void find_free();
   void free_waiting();
   void free_chunks();
-  void copy(const Block& block, size_t bytes, const std::function<void(std::byte*)>& write);
+  void copy(ListBlock::State& state, size_t bytes, const std::function<void(std::byte*)>& write);
+  void wait_for_copy(uint64_t copy, const Reader& reader);
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<Block> free_;
   std::vector<Waiting> waiting_;
   std::atomic<bool> any_readers_ = false;  // of blocks that wait
-  std::unique_ptr<PinnedRing> ring_;
-  size_t ring_bytes_ = 0;  // of a block of it
+  std::unique_ptr<UploadRing> ring_;
+  size_t ring_bytes_ = 0;                                 // of the largest copy out of it
+  uint64_t num_copies_ = 0;                               // out of all rings
+  std::vector<std::pair<Reader, uint64_t>> have_waited_;  // latest readers, for so many copies
   size_t most_kept_bytes_ = kMostKeptBytes;
   size_t allocated_bytes_ = 0;
   size_t used_bytes_ = 0;

@@ -52,11 +52,17 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
     const Form& form = *forms[i];
     const double slowness = slowness_of(form);
     if (slowness * least > best.cost) break;
-    std::optional<Dealing> how = dealing_of(form, in.extents, in.shape, in.gpu, even);
+    std::optional<double> played;
+    std::optional<Dealing> how = dealing_of(form, in.extents, in.shape, in.gpu, even, &played);
     if (!how || (deterministic && waits_in_sections(form, *how, in.shape, even))) continue;
-    if (slowness * longest_item(in, *how) > best.cost) continue;
+    const std::optional<Bounds> bounds = makespan_bounds(in, *how);
+    if (slowness * (bounds ? bounds->least : longest_item(in, *how)) > best.cost) continue;
     how->heads_inside = walks_heads_inside(*how, same_begin, spread, in.shape);
-    const double cost = slowness * makespan(in, *how, {}, best.cost / slowness);
+    // The first one need not be played where all others must take longer. What it takes nobody asks then.
+    const double others = i + 1 < count ? slowness_of(*forms[i + 1]) * least : std::numeric_limits<double>::infinity();
+    if (of_best == nullptr && bounds && slowness * bounds->most < others) return {*how, others};
+    const double steps = played && in.arrives.empty() ? *played : makespan(in, *how, {}, best.cost / slowness);
+    const double cost = slowness * steps;
     if (cost > best.cost || (cost == best.cost && of_best < &form)) continue;
     best = {*how, cost};
     of_best = &form;

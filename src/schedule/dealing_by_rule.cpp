@@ -25,7 +25,7 @@ Dealing dealing_in_sections(const AttnShape& shape, const GpuModel& gpu) {
     of_keys.push_back({2 * tile, 0, 2 * tile});
   }
   const Extents causal = make_extents(std::move(of_keys));
-  return cached_dealing({causal, shape, gpu, {}});
+  return cached_dealing({causal, shape, gpu, {}}).how;
 }
 
 Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu) {

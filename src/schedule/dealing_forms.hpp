@@ -8,6 +8,8 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "schedule/dealing.hpp"
 #include "schedule/makespan.hpp"
@@ -88,30 +90,54 @@ inline bool waits_in_sections(const Form& form, const Dealing& how, const AttnSh
   return sections <= 4 || even < 150 * sections;
 }
 
+/// The first of the dealings with the least makespan, keys being there. `steps`: that makespan, where it was played.
+struct Quickest {
+  Dealing how;
+  std::optional<double> steps;
+};
+inline Quickest quickest(const Setting& in, std::span<const Dealing> of) {
+  if (of.size() == 1) return {of.front(), std::nullopt};
+  struct Offer {
+    const Dealing* how;
+    Bounds bounds;
+  };
+  std::vector<Offer> offers;
+  for (const Dealing& how : of) {
+    offers.push_back({&how, makespan_bounds(in, how).value_or(Bounds{0, std::numeric_limits<double>::infinity()})});
+  }
+  std::stable_sort(offers.begin(), offers.end(),
+                   [](const Offer& a, const Offer& b) { return a.bounds.least < b.bounds.least; });
+  if (offers[0].bounds.most < offers[1].bounds.least) return {*offers[0].how, std::nullopt};
+  const Dealing* best = nullptr;
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [how, bounds] : offers) {
+    if (bounds.least > least) break;
+    const double steps = makespan(in, *how, {}, least);
+    if (steps < least || (steps == least && how < best)) best = how, least = steps;
+  }
+  return {*best, least};
+}
+
 /// Sections of as many query heads as the cache holds queries, dout and sums of dq of, up to a quarter more where that
 /// makes them even: in two pieces or more, which end more evenly, but of two heads or more, of which fewer join; what
 /// ends first. Whole items where neither can be. Uneven pieces are as many as there can be: the fewer heads they have,
 /// the longer they stay together.
-inline Dealing cached_dealing(const Setting& in) {
+inline Quickest cached_dealing(const Setting& in) {
   constexpr double kLarger = 1.25;
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
   const double rows = static_cast<double>(std::max<int64_t>(1, in.shape.seqlen_q));
   const double heads = static_cast<double>(in.gpu.l2_bytes) * 1.1 * kLarger / (8.0 * rows * in.shape.head_dim);
   const bool unevenly = is_cut_unevenly(group);
-  Dealing best;
-  double best_cost = std::numeric_limits<double>::infinity();
+  std::vector<Dealing> offers;
   const auto offer = [&](int pieces, int together) {
-    Dealing how{.pieces = pieces, .together = together};
     // Uneven pieces are never dealt without sections.
-    if (together == in.shape.num_heads_kv * pieces && !unevenly) how.together = 0;
-    const double cost = makespan(in, how, {}, best_cost);
-    if (cost < best_cost) best = how, best_cost = cost;
+    if (together == in.shape.num_heads_kv * pieces && !unevenly) together = 0;
+    offers.push_back({.pieces = pieces, .together = together});
   };
   for (int pieces = std::max(group / 2, 1); pieces > 0; --pieces) {
     if (!can_cut(group, pieces)) continue;
-    const bool is_first = best_cost == std::numeric_limits<double>::infinity();
     // Of fewer pieces only those of which one fits.
-    if (!is_first && (pieces == 1 || unevenly || heads * pieces < group)) break;
+    if (!offers.empty() && (pieces == 1 || unevenly || heads * pieces < group)) break;
     const int all = in.shape.num_heads_kv * pieces;
     const auto fitting = [&](double so_many) {
       return static_cast<int>(std::clamp(so_many * pieces / group, 1.0, static_cast<double>(all)));
@@ -128,13 +154,13 @@ inline Dealing cached_dealing(const Setting& in) {
     }
     if (other != largest) offer(pieces, other);
   }
-  return best;
+  return quickest(in, offers);
 }
 
 /// The dealing of a form, without heads_inside; none where the heads of a group cannot be cut so. `even`: steps of each
-/// multiprocessor if all did as much.
+/// multiprocessor if all did as much. `steps`: its makespan without late keys, where it was played to find it.
 inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extents, const AttnShape& shape,
-                                         const GpuModel& gpu, double even) {
+                                         const GpuModel& gpu, double even, std::optional<double>* steps = nullptr) {
   const int group = shape.num_heads_q / shape.num_heads_kv;
   Dealing how{.pieces = form.pieces, .together = form.together, .joint = form.joint, .grouped = form.grouped};
   if (form.most_share > 0) {
@@ -144,7 +170,11 @@ inline std::optional<Dealing> dealing_of(const Form& form, const Extents& extent
       how.parts_of_rest = std::max(1, static_cast<int>(gpu.multiprocessors / form.share_of_rest));
     }
   }
-  if (form.cached) how = cached_dealing({extents, shape, gpu, {}});
+  if (form.cached) {
+    const Quickest cached = cached_dealing({extents, shape, gpu, {}});
+    how = cached.how;
+    if (steps != nullptr) *steps = cached.steps;
+  }
   // Uneven pieces drift apart unless they are of few heads that are dealt together.
   if (!can_cut(group, how.pieces) || (group % how.pieces != 0 && how.together == 0)) return std::nullopt;
   return how;

@@ -81,6 +81,16 @@ void find_groups(Extents& extents) {
   for (const size_t i : extents.order) extents.by_group[of_keys[i].count == 0 ? next++ : place[group[i]]++] = i;
 }
 
+/// The smallest that half of them are below. Items of causal masks lie in the order of their lengths.
+int64_t median_of(std::span<int64_t> lengths) {
+  const size_t half = lengths.size() / 2;
+  if (std::is_sorted(lengths.begin(), lengths.end())) return lengths[half];
+  if (std::is_sorted(lengths.rbegin(), lengths.rend())) return lengths[lengths.size() - 1 - half];
+  const auto middle = lengths.begin() + static_cast<std::ptrdiff_t>(half);
+  std::nth_element(lengths.begin(), middle, lengths.end());
+  return *middle;
+}
+
 }  // namespace
 
 Extents make_extents(std::vector<Extent> of_keys) {
@@ -130,36 +140,41 @@ double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_til
     for (; behind <= sampled; ++behind) sample_from[behind] = static_cast<uint8_t>(s);
   }
   for (; behind < sample_from.size(); ++behind) sample_from[behind] = static_cast<uint8_t>(samples);
-  // Calls visit(sample, length of the item) for all items that meet at a sampled tile.
+  // Calls visit(first sample, last + 1, length of the item) for all items that meet at sampled tiles.
   const auto visit_items = [&](const auto& visit) {
     std::array<const TileItem*, kSamples> latest{};
     for (const TileItem& item : tiles.items) {
+      const std::span runs(run_tiles.data() + item.run_begin, static_cast<size_t>(item.run_end - item.run_begin));
       int64_t length = 0;
-      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        length += run_tiles[static_cast<size_t>(r)].end - run_tiles[static_cast<size_t>(r)].first;
-      }
-      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        const RunTiles& run = run_tiles[static_cast<size_t>(r)];
+      for (const RunTiles& run : runs) length += run.end - run.first;
+      for (const RunTiles& run : runs) {
+        const size_t first = sample_from[static_cast<size_t>(run.first)];
         const size_t end = sample_from[static_cast<size_t>(run.end)];
-        for (size_t s = sample_from[static_cast<size_t>(run.first)]; s < end; ++s) {
-          if (std::exchange(latest[s], &item) != &item) visit(s, length);
+        if (runs.size() == 1) {
+          visit(first, end, length);
+          continue;
+        }
+        for (size_t s = first; s < end; ++s) {
+          if (std::exchange(latest[s], &item) != &item) visit(s, s + 1, length);
         }
       }
     }
   };
+  std::array<int64_t, kSamples + 1> more{};  // items that meet at a sample than at the one before
+  visit_items([&](size_t first, size_t end, int64_t) { ++more[first], --more[end]; });
   std::array<size_t, kSamples + 1> begins{};
-  visit_items([&](size_t s, int64_t) { ++begins[s + 1]; });
-  std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  int64_t count = 0;
+  for (size_t s = 0; s < kSamples; ++s) begins[s + 1] = begins[s] + static_cast<size_t>(count += more[s]);
   std::vector<int64_t> all_lengths(begins.back());
   std::array<size_t, kSamples + 1> next = begins;
-  visit_items([&](size_t s, int64_t length) { all_lengths[next[s]++] = length; });
+  visit_items([&](size_t first, size_t end, int64_t length) {
+    for (size_t s = first; s < end; ++s) all_lengths[next[s]++] = length;
+  });
   double deviation = 0, sum = 0;
   for (size_t s = 0; s < samples; ++s) {
     const std::span lengths(all_lengths.begin() + static_cast<std::ptrdiff_t>(begins[s]), begins[s + 1] - begins[s]);
     if (lengths.empty()) continue;
-    const auto middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
-    std::nth_element(lengths.begin(), middle, lengths.end());
-    const int64_t median = *middle;
+    const int64_t median = median_of(lengths);
     double squares = 0;
     for (const int64_t length : lengths) {
       squares += static_cast<double>((length - median) * (length - median));

@@ -6,32 +6,79 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "schedule/multiprocessors.hpp"
 
 namespace tangram::schedule {
 
-double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, double enough) {
-  const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
-  // In half steps, of which costs are multiples: of a piece beside its query tiles, by the number of pieces.
-  const auto halves = [](double steps) { return static_cast<int64_t>(std::ceil(2 * steps)); };
+namespace {
+
+/// What pieces of items take, in half steps, of which all costs are multiples.
+class PieceCosts {
+ public:
+  PieceCosts(int group, bool all_together, const ItemCosts& costs) : of_(static_cast<size_t>(group) + 1) {
+    const double join = all_together ? 0.2 : 0;  // pieces dealt together end together: joining waits for the others
+    for (int pieces = 1; pieces <= group; ++pieces) {
+      const double joins = pieces == 1 ? 0 : 1 + join * (pieces - 2);
+      of_[static_cast<size_t>(pieces)] = {2 * (group / pieces), halves(costs.item + joins * costs.join),
+                                          group % pieces == 0};
+    }
+  }
+
+  static int64_t halves(double steps) { return static_cast<int64_t>(std::ceil(2 * steps)); }
+
+  /// Of an item in so many pieces. Where they are uneven (is_even), of a small one; a large one has one head more.
+  int64_t of(int64_t count, int pieces) const { return count * at(pieces).tile + at(pieces).cost; }
+  /// Of all pieces of an item; at least, where it has no steps.
+  int64_t of_all(int64_t count, int pieces) const {
+    return count == 0 ? at(1).cost : 2 * count * static_cast<int64_t>(of_.size() - 1) + pieces * at(pieces).cost;
+  }
+  int64_t tile(int pieces) const { return at(pieces).tile; }
+  bool is_even(int pieces) const { return at(pieces).is_even; }
+  /// The most that a piece takes beside its steps.
+  int64_t most() const { return std::max(of_.back().cost, of_[1].cost); }
+
+ private:
   struct Piece {
-    int64_t tile = 0;  // of the heads of a small piece; a large one has one more
-    int64_t alone = 0, together = 0;
+    int64_t tile = 0;  // of the heads of a small piece
+    int64_t cost = 0;
     bool is_even = true;  // all pieces are small
   };
-  std::vector<Piece> piece_of(static_cast<size_t>(group) + 1);
-  for (int pieces = 1; pieces <= group; ++pieces) {
-    const double joins = pieces == 1 ? 0 : 1, joins_together = pieces == 1 ? 0 : 1 + 0.2 * (pieces - 2);
-    piece_of[static_cast<size_t>(pieces)] = {2 * (group / pieces), halves(costs.item + joins * costs.join),
-                                             halves(costs.item + joins_together * costs.join), group % pieces == 0};
-  }
+  const Piece& at(int pieces) const { return of_[static_cast<size_t>(pieces)]; }
+
+  std::vector<Piece> of_;
+};
+
+int64_t longest_count(const Extents& extents) {
   int64_t longest = 0;
-  for (const Extent& extent : in.extents.of_keys) longest = std::max(longest, extent.count);
+  for (const Extent& extent : extents.of_keys) longest = std::max(longest, extent.count);
+  return longest;
+}
+
+/// At least the steps of the longest piece.
+int64_t most_steps_of_piece(const Setting& in, const Dealing& how) {
+  const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
+  const int64_t heads = (group + how.pieces - 1) / how.pieces, longest = longest_count(in.extents) * heads;
+  if (how.most_steps == 0) return longest;
+  int64_t most = how.most_steps * heads;
+  if (how.parts_of_rest > 0) {
+    const double rest = even_steps(in) * in.gpu.multiprocessors;
+    most = std::max(most, (static_cast<int64_t>(rest) / how.parts_of_rest + 1) * heads);
+  }
+  return std::min(most + longest, longest * group);  // large pieces have a head more, and the smallest are not cut
+}
+
+}  // namespace
+
+double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, double enough) {
+  const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
+  const PieceCosts piece_costs(group, how.together == 0, costs);
   const double latest = in.arrives.empty() ? 0 : *std::max_element(in.arrives.begin(), in.arrives.end());
-  const int64_t most_cost = std::max(piece_of.back().together, piece_of[1].alone);
-  CountedMultiprocessors machine(in.gpu.multiprocessors, 2 * longest * group + most_cost + halves(latest));
+  CountedMultiprocessors machine(in.gpu.multiprocessors,
+                                 2 * most_steps_of_piece(in, how) + piece_costs.most() + PieceCosts::halves(latest));
   const auto enough_halves = static_cast<int64_t>(std::min(std::ceil(2 * enough), 1e18));
   deal_runs(in.extents, in.shape.num_heads_kv, how, [&](size_t i, int first, int last, int pieces) {
     if (machine.end() > enough_halves) return;
@@ -41,19 +88,80 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, d
       count = (last + pieces - 1) / pieces - (first + pieces - 1) / pieces;
       pieces = 1;
     }
-    const Piece& piece = piece_of[static_cast<size_t>(pieces)];
-    const int64_t steps = extent.count * piece.tile + (how.together == 0 ? piece.together : piece.alone);
-    const int64_t arrives = in.arrives.empty() ? 0 : halves(in.arrives[i]);
+    const int64_t steps = piece_costs.of(extent.count, pieces);
+    const int64_t arrives = in.arrives.empty() ? 0 : PieceCosts::halves(in.arrives[i]);
     int large = 0;
-    for (int number = first; !piece.is_even && number < last; ++number) {
+    for (int number = first; !piece_costs.is_even(pieces) && number < last; ++number) {
       const int heads =
           first_head_of_piece(group, pieces, number % pieces + 1) - first_head_of_piece(group, pieces, number % pieces);
-      if (2 * heads > piece.tile) ++large;
+      if (2 * heads > piece_costs.tile(pieces)) ++large;
     }
     machine.run(steps, count - large, arrives);
     if (large > 0) machine.run(steps + 2 * extent.count, large, arrives);
   });
   return static_cast<double>(machine.end()) / 2;
+}
+
+std::optional<Bounds> makespan_bounds(const Setting& in, const Dealing& how, const ItemCosts& costs) {
+  if (!in.arrives.empty() || how.joint > 0 || how.parts_of_rest > 0) return std::nullopt;
+  const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
+  const PieceCosts piece_costs(group, how.together == 0, costs);
+  const std::vector<size_t>& order = how.grouped ? in.extents.by_group : in.extents.order;
+  const double share = 1.0 / in.gpu.multiprocessors;
+  double most = 0;
+  int64_t dealt = 0, longest_of_all = 0;  // half steps of all items up to this group, of the longest one
+  const auto add_group = [&](size_t begin, size_t end) {
+    const int heads = in.shape.num_heads_kv;
+    const int units = heads * (how.most_steps > 0 ? 1 : how.pieces);  // what sections are counted in
+    const int together = how.together == 0 ? units : std::min(how.together, units);
+    const int last = units % together == 0 ? together : units % together;
+    const auto pieces_of = [&](int64_t count) {
+      return how.most_steps == 0 ? how.pieces : pieces_of_at_most(how.most_steps, count * how.pieces, how.pieces);
+    };
+    for (size_t at = begin; at < end; ++at) {
+      const int64_t count = in.extents.of_keys[order[at]].count;
+      dealt += heads * piece_costs.of_all(count, pieces_of(count));
+    }
+    // Of a section, half steps from the begin of an item on, and how long after the group's end by an even share an
+    // item ends at most.
+    struct Section {
+      int64_t rest = 0;
+      double late = 0;
+    } of_last, before;
+    const int more = units > last ? together : 0;  // the section before: others are no longer, and begin earlier
+    int64_t longest = 0;
+    for (size_t at = end; at-- > begin;) {
+      const int64_t count = in.extents.of_keys[order[at]].count;
+      const int pieces = pieces_of(count), in_unit = how.most_steps > 0 ? pieces : 1;
+      const int64_t small = piece_costs.of(count, pieces),
+                    large = small + (piece_costs.is_even(pieces) ? 0 : 2 * count);
+      const int64_t at_least = count == 0 ? 0 : small;  // without steps it is a piece a head
+      longest = std::max(longest, large);
+      if (count > 0) longest_of_all = std::max(longest_of_all, large);
+      for (auto& [section, so_many] : {std::pair{&of_last, last}, {&before, more}}) {
+        const double late = static_cast<double>(large) - static_cast<double>(section->rest + at_least) * share;
+        if (so_many > 0) section->late = std::max(section->late, late);
+        section->rest += at_least * in_unit * so_many;
+      }
+    }
+    if (how.most_steps > 0) {  // pieces of a section are sorted: any of them may be the last one
+      of_last.late = before.late = static_cast<double>(longest) * (1 - share);
+    }
+    most = std::max({most, static_cast<double>(dealt) * share + of_last.late,
+                     static_cast<double>(dealt - of_last.rest) * share + before.late});
+  };
+  if (how.grouped) {
+    size_t begin = 0;
+    for (const size_t end : in.extents.group_ends) {
+      add_group(begin, end);
+      begin = end;
+    }
+  } else {
+    add_group(0, order.size());
+  }
+  constexpr double kRounding = 1e-9;  // of sums
+  const double least = std::max(static_cast<double>(dealt) * share, static_cast<double>(longest_of_all));
+  return Bounds{least / 2 * (1 - kRounding), most / 2 * (1 + kRounding)};
 }
 
 double least_makespan(const Setting& in, const ItemCosts& costs) {
@@ -63,10 +171,8 @@ double least_makespan(const Setting& in, const ItemCosts& costs) {
 
 double longest_item(const Setting& in, const Dealing& how, const ItemCosts& costs) {
   if (how.most_steps > 0) return costs.item;  // in how many pieces it is depends
-  int64_t longest = 0;
-  for (const Extent& extent : in.extents.of_keys) longest = std::max(longest, extent.count);
   const int heads = in.shape.num_heads_q / in.shape.num_heads_kv / how.pieces;
-  return static_cast<double>(longest * heads) + costs.item;
+  return static_cast<double>(longest_count(in.extents) * heads) + costs.item;
 }
 
 double even_steps(const Setting& in) {

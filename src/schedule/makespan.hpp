@@ -5,6 +5,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <span>
 
 #include "machine/gpu_model.hpp"
@@ -33,6 +34,13 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs = 
 /// What no dealing falls below, and what this one does not, since its longest item takes so long.
 double least_makespan(const Setting& in, const ItemCosts& costs = {});
 double longest_item(const Setting& in, const Dealing& how, const ItemCosts& costs = {});
+
+/// Between what the makespan lies, without playing it: an item begins when all that is dealt before it, evenly shared,
+/// is done, at the latest. Nothing where keys come late, and for dealings that change towards the end.
+struct Bounds {
+  double least = 0, most = 0;
+};
+std::optional<Bounds> makespan_bounds(const Setting& in, const Dealing& how, const ItemCosts& costs = {});
 
 /// Steps of each multiprocessor, without any other costs, if all did as much.
 double even_steps(const Setting& in);

@@ -279,12 +279,15 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return count(counts.events);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return count(counts.event_calls); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
   if (launches.size() < parameter_bytes.size()) order += 'w';
   return count(counts.stream_waits);
 }
-cudaError_t cudaEventQuery(cudaEvent_t) { return events_are_ready ? cudaSuccess : cudaErrorNotReady; }
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  count(counts.event_calls);
+  return events_are_ready ? cudaSuccess : cudaErrorNotReady;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return count(counts.waits); }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = is_captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;

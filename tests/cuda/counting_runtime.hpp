@@ -24,6 +24,7 @@ struct RuntimeCounts {
   int64_t waits = 0;         // of the host, for a stream or the device
   int64_t stream_waits = 0;  // of streams, for events
   int64_t events = 0;        // made
+  int64_t event_calls = 0;   // that record an event, or ask whether it has happened
   int64_t launches = 0;
   int64_t device_queries = 0;    // of what does not change about a device
   int64_t spoiled_captures = 0;  // calls that no thread may make while a graph is captured, unless it asked for that

@@ -107,6 +107,85 @@ TEST(ListMemory, AStreamWithTheHandleOfAnotherIsNotTheSame) {
   testing::set_stream_generation(0);
 }
 
+// A new key had as many waits and three times as many calls about events as copies.
+TEST(ListMemory, CopiesInARowShareAWaitOfTheStreamThatReads) {
+  ListMemory memory;
+  std::vector<std::vector<ListBlock>> kept;
+  for (const int first : {0, 8}) {
+    const testing::RuntimeCounts before = runtime_counts();
+    std::vector<ListBlock>& blocks = kept.emplace_back();
+    for (int i = 0; i < 8; ++i) blocks.push_back(make(memory, 10'000, first + i));
+    for (const uintptr_t reader : {0, 0, 1}) {
+      for (const ListBlock& block : blocks) block.before_call(stream(reader));
+    }
+    const testing::RuntimeCounts now = runtime_counts();
+    EXPECT_EQ(now.copies - before.copies, 8);
+    EXPECT_LE(now.event_calls - before.event_calls, 2) << "an event behind all of them, and whether those before ran";
+    EXPECT_EQ(now.stream_waits - before.stream_waits, 1) << "blocks are there for all streams after the first call";
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(*static_cast<const char*>(blocks[static_cast<size_t>(i)].data()), first + i);
+    for (int i = 0; i < 2; ++i) blocks.push_back(make(memory));
+    const int64_t waits = runtime_counts().stream_waits;
+    for (const size_t i : {0, 1}) blocks[8 + i].before_call(stream(i));
+    EXPECT_EQ(runtime_counts().stream_waits, waits + 2) << "each stream for what it reads";
+  }
+}
+
+// While a GPU is at work, each copy asked for each block that had been given back.
+TEST(ListMemory, BlocksThatWaitForOneEventAskForItOnce) {
+  ListMemory memory;
+  const ListBlock other = make(memory);
+  std::vector<ListBlock> blocks;
+  for (int i = 0; i < 3; ++i) {
+    blocks.push_back(make(memory));
+    blocks.back().before_call(stream(0));
+  }
+  blocks.clear();
+  other.before_call(stream(0));  // behind which all three are free
+  testing::set_events_ready(false);
+  const int64_t before = runtime_counts().event_calls;
+  const ListBlock busy = make(memory, 1000);
+  EXPECT_EQ(runtime_counts().event_calls, before + 2) << "and for copies that have run";
+  testing::set_events_ready(true);
+  const ListBlock next = make(memory, 1000), last = make(memory, 1000);
+  EXPECT_EQ(runtime_counts().event_calls, before + 3);
+}
+
+// What was written last lies in the processor's caches.
+TEST(ListMemory, WhereAllCopiesHaveRunTheSameHostMemoryIsWrittenAgain) {
+  ListMemory memory;
+  const std::byte* written = nullptr;
+  const auto fill = [&] { return memory.fill(1000, [&](std::byte* to) { written = to; }); };
+  std::vector<ListBlock> blocks;
+  blocks.push_back(fill());
+  const std::byte* const first = written;
+  blocks.push_back(fill());
+  EXPECT_NE(written, first) << "nobody has waited for its copy";
+  for (const ListBlock& block : blocks) block.before_call(stream(0));
+  testing::set_events_ready(false);
+  blocks.push_back(fill());
+  EXPECT_NE(written, first) << "its copy has not run";
+  testing::set_events_ready(true);
+  blocks.back().before_call(stream(0));
+  blocks.push_back(fill());
+  EXPECT_EQ(written, first);
+}
+
+// Copies that have not run yet keep their bytes, however many follow.
+TEST(ListMemory, CopiesWaitOnlyForThoseAWholeRingAgo) {
+  ListMemory memory;
+  std::vector<ListBlock> blocks;
+  testing::set_events_ready(false);
+  const testing::RuntimeCounts before = runtime_counts();
+  for (int i = 0; i < 20; ++i) blocks.push_back(make(memory, kBytes, i));  // five to a part of 512 KiB
+  EXPECT_EQ(runtime_counts().waits, before.waits);
+  blocks.push_back(make(memory, kBytes, 20));
+  EXPECT_EQ(runtime_counts().waits, before.waits + 1);
+  testing::set_events_ready(true);
+  for (int i = 0; i < 21; ++i) {
+    EXPECT_EQ(static_cast<const char*>(blocks[static_cast<size_t>(i)].data())[kBytes - 1], i);
+  }
+}
+
 TEST(ListMemory, WhatAGraphReadsIsUsedAgainAfterAWait) {
   ListMemory memory;
   std::optional<ListBlock> block = make(memory);

@@ -3,7 +3,9 @@
 """What is kept of masks is bounded in bytes, is said by memory_use, and does not grow with the number of masks."""
 
 import os
+import signal
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +177,34 @@ def test_what_is_made_apart_is_made_on_one_other_thread():
     assert made_apart(lambda: made_apart(threading.current_thread)) is first
     with pytest.raises(ZeroDivisionError):
         made_apart(lambda: 1 // 0)
+
+
+def test_a_wait_that_is_interrupted_leaves_the_next_one_right():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            made_apart(lambda: time.sleep(0.3) or "late")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert made_apart(lambda: "next") == "next"
+
+
+def test_a_thread_that_ends_takes_its_other_thread_along():
+    others = []
+
+    def ask():
+        others.append(made_apart(threading.current_thread))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join()
+    del asking
+    others[0].join(timeout=10)
+    assert not others[0].is_alive()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

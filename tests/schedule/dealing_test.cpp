@@ -299,16 +299,6 @@ TEST(Dealing, TheChoiceIsTheFastestOfAllForms) {
   }
 }
 
-TEST(Makespan, IsExactUpToWhatIsEnough) {
-  const Extents extents = documents_of({24, 12, 8, 6, 4, 3, 2, 2, 1, 1});
-  const AttnShape shape = shape_of(8192, 8192);
-  const Setting in{extents, shape, kGpu, {}};
-  const double exact = makespan(in, {});
-  EXPECT_EQ(makespan(in, {}, {}, exact), exact);
-  EXPECT_GT(makespan(in, {}, {}, exact / 2), exact / 2);
-  EXPECT_LE(least_makespan(in), exact);
-}
-
 TEST(OrderByArrival, KeysThatAreThereChangeNothing) {
   const Extents extents = extents_of({5, 9, 7, 9, 1});
   const AttnShape shape{64, 64, 2, 2, 128, 128, DType::kBFloat16};

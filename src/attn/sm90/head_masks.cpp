@@ -47,7 +47,7 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare_head_masks(std::span<const st
                                                               std::span<const TileList> tiles) const {
   constexpr const char* kFunction = "Sm90Backend::prepare_head_masks";
   const TileShape tile = *tile_shape(shape);
-  require_hopper(check_hopper());
+  require_hopper();
   require(slices.size() > 1 && shape.num_heads_kv % static_cast<int64_t>(slices.size()) == 0,
           "{}: needs two masks or more, as many as divide num_heads_kv (got {} masks, num_heads_kv={})", kFunction,
           slices.size(), shape.num_heads_kv);

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
+#include "cuda/once_per_device.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -38,6 +39,13 @@ HopperCheck check_hopper() { return check_hopper(current_cuda_device()); }
 
 void require_hopper(const HopperCheck& check) {
   if (!check.found) throw NotAvailable("Sm90Backend: " + check.text);
+}
+
+void require_hopper() {
+  static cuda::OncePerDevice is_hopper;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) require_hopper(check_hopper());  // which says why there is none
+  is_hopper.call([] { require_hopper(check_hopper()); });
 }
 
 }  // namespace tangram

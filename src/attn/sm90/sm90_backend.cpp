@@ -362,7 +362,7 @@ std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
 std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                                    const TileList* tiles) const {
   const std::optional<TileShape> tile = tile_shape(shape);
-  require_hopper(check_hopper());
+  require_hopper();
   auto mask = std::make_unique<Sm90Mask>();
   mask->shape = shape;
   mask->slices.assign(slices.begin(), slices.end());
@@ -381,7 +381,7 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
 
 std::unique_ptr<PreparedMask> Sm90Backend::make_buffer(const AttnShape& shape, const MaskCapacity& capacity) const {
   const std::optional<TileShape> tile = tile_shape(shape);
-  require_hopper(check_hopper());
+  require_hopper();
   auto mask = std::make_unique<Sm90Mask>();
   mask->shape = shape;
   if (capacity.block_size > 0) {

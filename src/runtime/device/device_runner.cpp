@@ -248,19 +248,18 @@ DevicePassSpec spec_by_region(const DeviceProgram& written, const char* label) {
 
 void run_on_stream(const DeviceRun& run, void* stream) { DeviceRunner(run, stream).run_checked(); }
 
-std::vector<DeviceRowLists> keep_row_lists(const Program& program, const ProgramDevice& device) {
-  std::vector<DeviceRowLists> kept;
+std::vector<DeviceRowLists> keep_row_lists(const Program& program, KeptTogether& kept) {
+  std::vector<DeviceRowLists> result;
   for (const RowLists& lists : program.row_lists) {
     const size_t begins = lists.begins.size(), bytes = (begins + lists.rows.size()) * sizeof(int32_t);
-    kept.push_back({device.keep(bytes,
-                                [&](std::byte* to) {
-                                  auto* const values = reinterpret_cast<int32_t*>(to);
-                                  std::copy(lists.begins.begin(), lists.begins.end(), values);
-                                  std::copy(lists.rows.begin(), lists.rows.end(), values + begins);
-                                }),
-                    static_cast<int64_t>(begins), static_cast<int64_t>(bytes)});
+    const auto write = [&lists, begins](std::byte* to) {
+      auto* const values = reinterpret_cast<int32_t*>(to);
+      std::copy(lists.begins.begin(), lists.begins.end(), values);
+      std::copy(lists.rows.begin(), lists.rows.end(), values + begins);
+    };
+    result.push_back({kept.add(bytes, write), static_cast<int64_t>(begins), static_cast<int64_t>(bytes)});
   }
-  return kept;
+  return result;
 }
 
 std::vector<ConstTensorView> opening_sources(const Program& program, const ProgramArguments& arguments) {

@@ -22,7 +22,8 @@ struct DeviceRowLists {
   int64_t num_begins = 0;
   int64_t bytes = 0;
 };
-std::vector<DeviceRowLists> keep_row_lists(const Program& program, const ProgramDevice& device);
+/// The program is read once more by kept.keep().
+std::vector<DeviceRowLists> keep_row_lists(const Program& program, KeptTogether& kept);
 
 /// A program and where its regions lie.
 struct DeviceProgram {

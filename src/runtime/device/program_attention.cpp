@@ -160,8 +160,10 @@ void ProgramAttention::prepare_passes() {
   const CallShape call = prepared_shape();
   for (const Kind kind : kinds()) {
     const DeviceProgram& written = program(kind, call);
-    row_lists_[kind] = keep_row_lists(written.program, device_);
+    KeptTogether kept;
+    row_lists_[kind] = keep_row_lists(written.program, kept);
     if (written.program.casts.empty()) {
+      kept.keep(device_);
       own_arena_bytes_ = arena_bytes_;
       continue;
     }
@@ -179,10 +181,12 @@ void ProgramAttention::prepare_passes() {
     if (kind == Kind::kForward) spec.num_slots = 2 + (keeps() ? options_.max_kept : 0);
     if (forward != passes_.end()) spec.landing_of = forward->second;
     passes_[kind] = communicator_.prepare_pass(spec);
-    if (kind == Kind::kForward) continue;
-    auto places = make_return_places(written.program, written.layout, *passes_[kind], kReturnSlots,
-                                     communicator_.size(), device_);
-    if (places != nullptr) places_ = std::move(places);
+    if (kind != Kind::kForward) {
+      auto places =
+          make_return_places(written.program, written.layout, *passes_[kind], kReturnSlots, communicator_.size(), kept);
+      if (places != nullptr) places_ = std::move(places);
+    }
+    kept.keep(device_);
   }
 }
 

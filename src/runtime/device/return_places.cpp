@@ -77,7 +77,7 @@ GradientPlaces ReturnPlaces::in_slot(int slot, void* stream) const {
 }
 
 std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const ArenaLayout& layout, DevicePass& pass,
-                                                 int num_slots, int num_ranks, const ProgramDevice& device) {
+                                                 int num_slots, int num_ranks, KeptTogether& kept) {
   const AttendOp* const call = find_call_that_stores(program);
   if (call == nullptr) return nullptr;
   const auto& finish = std::get<FinishOp>(program.ops.back());
@@ -88,7 +88,7 @@ std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const A
              num_places = static_cast<size_t>(call->dk.rows);
   const size_t bytes = num_others * sizeof(void*) + num_places * sizeof(uint32_t);
   auto places = std::make_unique<ReturnPlaces>();
-  places->kept = device.keep(bytes, [&](std::byte* to) {
+  places->kept = kept.add(bytes, [=, &pass](std::byte* to) {
     auto* const others = reinterpret_cast<void**>(to);
     find_others(pass, num_stages, num_slots, num_ranks, {others, num_others});
     find_places(*call, pass, num_stages, {reinterpret_cast<uint32_t*>(others + num_others), num_places});

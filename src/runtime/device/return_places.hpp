@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "plan/program/arena.hpp"
-#include "runtime/device/program_device.hpp"
+#include "runtime/device/kept_together.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/gradient_places.hpp"
 
@@ -29,8 +29,8 @@ struct ReturnPlaces {
 bool stores_rows(const Program& program);
 
 /// Of the program's call with AttendOp::stored_dk, whose casts are those of `pass`, with `num_slots` return slots. Null
-/// where there is none. Tells the pass which rows it leaves alone.
+/// where there is none. Tells the pass which rows it leaves alone. Program and pass are read once more by kept.keep().
 std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const ArenaLayout& layout, DevicePass& pass,
-                                                 int num_slots, int num_ranks, const ProgramDevice& device);
+                                                 int num_slots, int num_ranks, KeptTogether& kept);
 
 }  // namespace tangram

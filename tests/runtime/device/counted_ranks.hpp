@@ -147,7 +147,8 @@ class Tensors {
 
 /// What all ranks together did.
 struct Counts {
-  int64_t meetings = 0, waits = 0, allocations = 0, frees = 0, copies = 0, events = 0, queries = 0;
+  int64_t meetings = 0, waits = 0, allocations = 0, frees = 0, copies = 0, events = 0, queries = 0, event_calls = 0,
+          stream_waits = 0;
   double host_us = 0;  // of this rank's thread
 };
 
@@ -213,6 +214,8 @@ class Ranks {
             now.copies - before.copies,
             now.events - before.events,
             now.device_queries - before.device_queries,
+            now.event_calls - before.event_calls,
+            now.stream_waits - before.stream_waits,
             end - start};
   }
 

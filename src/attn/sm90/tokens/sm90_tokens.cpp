@@ -17,7 +17,6 @@
 #include "attn/sm90/tokens/launch.hpp"
 #include "attn/tokens/token_arguments.hpp"
 #include "core/require.hpp"
-#include "cuda/once_per_device.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
@@ -48,14 +47,6 @@ int64_t counts_room(const AttnShape& shape) {
   return static_cast<int64_t>(layout.bytes());
 }
 
-/// Asks once for each device: that takes longer than all the rest of a call.
-void require_hopper_once() {
-  static cuda::OncePerDevice is_hopper;
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) require_hopper(check_hopper());  // which says why there is none
-  is_hopper.call([] { require_hopper(check_hopper()); });
-}
-
 template <typename Args>
 void check(const char* function, const AttnShape& shape, const TokenIndices& indices, const Args& args) {
   check_tokens(function, shape, indices, args);
@@ -67,7 +58,7 @@ void check(const char* function, const AttnShape& shape, const TokenIndices& ind
             to_string(view.dtype));
   }
   check_softmax(function, shape, args);
-  require_hopper_once();
+  require_hopper();
   tokens::throw_refused(function);
 }
 
