@@ -37,14 +37,4 @@ std::vector<GranuleStretch> stretches_of_granules(std::span<const KeyStretch> st
   return of_granule;
 }
 
-KeyStretches::KeyStretches(std::span<const KeyStretch> stretches, int64_t seqlen_k) {
-  const std::vector<GranuleStretch> of_granule = stretches_of_granules(stretches, seqlen_k);
-  for (const KeyStretch& stretch : stretches) {
-    if (!stretch.keys.empty()) num_rows_ = std::max(num_rows_, stretch.row + stretch.keys.size());
-  }
-  if (num_rows_ == 0) return;
-  of_granule_ = arrays_.add(of_granule);
-  arrays_.upload();
-}
-
 }  // namespace tangram::sm90

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "cuda/packed_arrays.hpp"
 #include "tangram/key_stretch.hpp"
 
 namespace tangram::sm90 {
@@ -36,26 +35,6 @@ std::vector<GranuleStretch> stretches_of_granules(std::span<const KeyStretch> st
 /// A kernel's view. `of_granule` null: all keys are read from k and v.
 struct StretchParams {
   const GranuleStretch* of_granule;
-};
-
-/// The same on the host, uploaded once for a mask.
-class KeyStretches {
- public:
-  KeyStretches() = default;
-  KeyStretches(std::span<const KeyStretch> stretches, int64_t seqlen_k);
-
-  bool empty() const { return num_rows_ == 0; }
-  /// Rows that the other tensors must have.
-  int64_t num_rows() const { return num_rows_; }
-  /// Before each call is put on `stream`.
-  void before_call(cudaStream_t stream) const { arrays_.before_call(stream); }
-  StretchParams params() const { return {arrays_.at<GranuleStretch>(of_granule_)}; }
-  size_t device_bytes() const { return arrays_.device_bytes(); }
-
- private:
-  cuda::PackedArrays arrays_;
-  cuda::PackedArray of_granule_;
-  int64_t num_rows_ = 0;
 };
 
 }  // namespace tangram::sm90

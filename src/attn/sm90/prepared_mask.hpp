@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/block_buffer.hpp"
 #include "attn/sm90/common/shapes.hpp"
-#include "attn/sm90/key_stretches.hpp"
+#include "attn/sm90/device_key_stretches.hpp"
+#include "attn/sm90/device_late_keys.hpp"
 #include "attn/sm90/list_buffer.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
 #include "cuda/packed_arrays.hpp"
@@ -63,7 +63,7 @@ struct Sm90Mask final : PreparedMask {
   std::unique_ptr<BlockBuffer> block_buffer;  ///< likewise, for masks of small blocks
   schedule::LateKeys late_keys;
   DeviceLateKeys late_keys_on_device;
-  KeyStretches stretches;
+  DeviceKeyStretches stretches;
 
   /// Before each call is put on `stream`, of what both passes read.
   void before_call(cudaStream_t stream) const {

@@ -453,7 +453,7 @@ void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArriva
 
 void Sm90Backend::prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
-  prepared.stretches = sm90::KeyStretches(stretches, prepared.shape.seqlen_k);
+  prepared.stretches = sm90::DeviceKeyStretches(stretches, prepared.shape.seqlen_k);
 }
 
 int64_t Sm90Backend::stretch_table_bytes(int64_t seqlen_k) const {

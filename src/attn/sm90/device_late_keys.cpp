@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "attn/sm90/arrivals.hpp"
+#include "attn/sm90/device_late_keys.hpp"
 
 namespace tangram::sm90 {
 
