@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,26 +32,39 @@ class Mask {
 
   int64_t seqlen_q() const { return seqlen_q_; }
   int64_t seqlen_k() const { return seqlen_k_; }
-  std::span<const AttnSlice> slices() const { return slices_; }
+  std::span<const AttnSlice> slices() const {
+    return cells_ == nullptr ? std::span<const AttnSlice>() : std::span<const AttnSlice>(cells_->slices);
+  }
   bool is_self_attention() const { return seqlen_q_ == seqlen_k_; }
 
   /// Number of visible cells.
-  int64_t area() const { return area_; }
+  int64_t area() const { return cells_ == nullptr ? 0 : cells_->area; }
 
   /// A hash of the canonical form, equal on every rank and machine.
   uint64_t hash() const;
 
   /// The same cells over longer sequences; the added rows see nothing and are seen by nobody. Throws InvalidArgument
-  /// when a length would shrink.
+  /// when a length would shrink. Shares its memory with this mask, as a copy does.
   Mask padded(int64_t seqlen_q, int64_t seqlen_k) const;
+  /// An equal mask in memory of its own.
+  Mask cloned() const;
 
-  friend bool operator==(const Mask&, const Mask&) = default;
+  bool operator==(const Mask& other) const;
 
  private:
+  /// What never changes, so that copies share it: a mask of blocks has thousands of slices, and each key of a cache
+  /// that holds it, each plan has a copy.
+  struct Cells {
+    std::vector<AttnSlice> slices;
+    int64_t area = 0;
+    uint64_t hash = 0;
+  };
+
+  void set_cells(std::vector<AttnSlice> slices);
+
   int64_t seqlen_q_ = 0;
   int64_t seqlen_k_ = 0;
-  int64_t area_ = 0;
-  std::vector<AttnSlice> slices_;
+  std::shared_ptr<const Cells> cells_;
 };
 
 /// Merges neighbours whose union is again one slice (see Mask); the input must be canonical and disjoint. Used for

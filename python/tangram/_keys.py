@@ -118,7 +118,8 @@ def _key(
     key = known or (None if ahead else cache.ahead.pop(name))
 
     def make() -> tuple[tuple[Any, ...], DistAttnRuntimeKey]:
-        all_padded = tuple(m.padded(m.seqlen_q + pad_q, m.seqlen_k + pad_k) for m in masks or (mask,))
+        own = tuple(m.cloned() for m in masks or (mask,))  # what stays lies apart (_apart.py)
+        all_padded = tuple(m.padded(m.seqlen_q + pad_q, m.seqlen_k + pad_k) for m in own)
         padded = all_padded[0]
         if (padded.seqlen_q == padded.seqlen_k) != (mask.seqlen_q == mask.seqlen_k):
             raise InvalidArgument(
@@ -130,8 +131,7 @@ def _key(
         key = DistAttnRuntimeKey(plan, group, group_or_mesh, mask.seqlen_q, mask.seqlen_k, pads, config)
         key.masks = None if masks is None else all_padded
         prepare_rows(key)
-        copies = tuple(m.padded(m.seqlen_q, m.seqlen_k) for m in masks or (mask,))
-        return ((copies[0] if masks is None else copies), *name[1:]), key
+        return ((own[0] if masks is None else own), *name[1:]), key
 
     if key is None:
         name, key = made_apart(make)

@@ -5,6 +5,7 @@
 #include "tangram/mask.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "core/require.hpp"
 
@@ -13,6 +14,23 @@ namespace tangram {
 namespace {
 
 int64_t first_key(const AttnSlice& slice) { return slice.keys_of(slice.q_range.begin).begin; }
+
+// Sorts where elements lie in groups that are in order among each other already, as blocks do row by row: `group_of`
+// an element only grows, and `before` decides within a group. Else sorts all by `before`, which decides by group first.
+template <class T, class GroupOf, class Before>
+void sort_in_groups(std::vector<T>& values, const GroupOf& group_of, const Before& before) {
+  if (std::is_sorted(values.begin(), values.end(), before)) return;
+  const auto grows = [&](const T& a, const T& b) { return group_of(a) < group_of(b); };
+  if (!std::is_sorted(values.begin(), values.end(), grows)) {
+    std::sort(values.begin(), values.end(), before);
+    return;
+  }
+  for (auto first = values.begin(); first != values.end();) {
+    const auto last = std::find_if(first + 1, values.end(), [&](const T& other) { return grows(*first, other); });
+    if (last - first > 1) std::sort(first, last, before);
+    first = last;
+  }
+}
 
 // The smallest slice that holds both canonical slices. Where a diagonal is open, the corner of the rectangle stands in.
 AttnSlice enclosing(const AttnSlice& a, const AttnSlice& b) {
@@ -45,7 +63,7 @@ void sort_by_rows(std::vector<AttnSlice>& slices) {
     if (a.q_range != b.q_range) return a.q_range < b.q_range;
     return first_key(a) < first_key(b);
   };
-  if (!std::is_sorted(slices.begin(), slices.end(), before)) std::sort(slices.begin(), slices.end(), before);
+  sort_in_groups(slices, [](const AttnSlice& slice) { return slice.q_range.begin; }, before);
 }
 
 // Joins slices over the same query rows that touch side by side. Returns whether anything changed.
@@ -79,7 +97,7 @@ bool join_rows(std::vector<AttnSlice>& slices) {
   std::vector<Start> starts;
   starts.reserve(slices.size());
   for (size_t i = 0; i < slices.size(); ++i) starts.push_back({slices[i].q_range.begin, first_key(slices[i]), i});
-  if (!std::is_sorted(starts.begin(), starts.end())) std::sort(starts.begin(), starts.end());
+  sort_in_groups(starts, [](const Start& start) { return start.row; }, std::less<>());
   // The first start from `behind` on that is not before `wanted`. What is wanted mostly lies near what was wanted
   // before: documents follow one another, and blocks of a row continue in the next one.
   auto near = starts.end();
@@ -117,6 +135,28 @@ bool join_rows(std::vector<AttnSlice>& slices) {
   }
   if (changed) std::erase_if(slices, [](const AttnSlice& slice) { return slice.q_range.empty(); });
   return changed;
+}
+
+// FNV-1a over 64-bit words, with an avalanche: stable across machines, unlike std::hash.
+constexpr uint64_t with_word(uint64_t hash, int64_t value) {
+  hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3;
+  return hash ^ hash >> 29;
+}
+
+// Four words of a slice in lanes of their own: one after the other they would wait for each other's products.
+uint64_t hash_of(std::span<const AttnSlice> slices) {
+  uint64_t lanes[] = {0xcbf29ce484222325, 0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9};
+  for (const AttnSlice& slice : slices) {
+    lanes[0] = with_word(lanes[0], slice.q_range.begin);
+    lanes[1] = with_word(lanes[1], slice.q_range.end);
+    lanes[2] = with_word(lanes[2], slice.k_range.begin);
+    lanes[3] = with_word(lanes[3], slice.k_range.end);
+    if (slice.min_diag != kOpenMinDiag) lanes[0] = with_word(lanes[0], ~slice.min_diag);
+    if (slice.max_diag != kOpenMaxDiag) lanes[1] = with_word(lanes[1], ~slice.max_diag);
+  }
+  uint64_t hash = lanes[0];
+  for (const int lane : {1, 2, 3}) hash = with_word(hash, static_cast<int64_t>(lanes[lane]));
+  return hash;
 }
 
 void validate(int64_t seqlen_q, int64_t seqlen_k, std::span<const AttnSlice> slices) {
@@ -157,26 +197,24 @@ Mask::Mask(int64_t seqlen_q, int64_t seqlen_k, std::vector<AttnSlice> slices)
   }
   for (AttnSlice& slice : slices) slice = canonical(slice);
   std::erase_if(slices, [](const AttnSlice& slice) { return slice.q_range.empty(); });
-  slices_ = merge_touching(std::move(slices));
-  for (const AttnSlice& slice : slices_) area_ += tangram::area(slice);
+  set_cells(merge_touching(std::move(slices)));
+}
+
+void Mask::set_cells(std::vector<AttnSlice> slices) {
+  auto cells = std::make_shared<Cells>();
+  cells->slices = std::move(slices);
+  cells->hash = hash_of(cells->slices);
+  for (const AttnSlice& slice : cells->slices) cells->area += tangram::area(slice);
+  cells_ = std::move(cells);
 }
 
 uint64_t Mask::hash() const {
-  // FNV-1a over 64-bit words with a final avalanche: stable across machines, unlike std::hash.
-  uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&hash](int64_t value) {
-    hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3;
-    hash ^= hash >> 29;
-  };
-  add(seqlen_q_);
-  add(seqlen_k_);
-  for (const AttnSlice& slice : slices_) {
-    for (const int64_t value : {slice.q_range.begin, slice.q_range.end, slice.k_range.begin, slice.k_range.end,
-                                slice.min_diag, slice.max_diag}) {
-      add(value);
-    }
-  }
-  return hash;
+  return with_word(with_word(cells_ == nullptr ? hash_of({}) : cells_->hash, seqlen_q_), seqlen_k_);
+}
+
+bool Mask::operator==(const Mask& other) const {
+  if (seqlen_q_ != other.seqlen_q_ || seqlen_k_ != other.seqlen_k_) return false;
+  return cells_ == other.cells_ || std::ranges::equal(slices(), other.slices());
 }
 
 Mask Mask::padded(int64_t seqlen_q, int64_t seqlen_k) const {
@@ -186,6 +224,12 @@ Mask Mask::padded(int64_t seqlen_q, int64_t seqlen_k) const {
   Mask result = *this;  // canonical form does not depend on the lengths
   result.seqlen_q_ = seqlen_q;
   result.seqlen_k_ = seqlen_k;
+  return result;
+}
+
+Mask Mask::cloned() const {
+  Mask result = *this;
+  if (cells_ != nullptr) result.cells_ = std::make_shared<const Cells>(*cells_);
   return result;
 }
 

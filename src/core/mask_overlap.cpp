@@ -35,6 +35,54 @@ struct ByKeyInRow {
 
 bool overlap(const ActiveSlice* a, const ActiveSlice* b) { return !intersect(a->slice, b->slice).q_range.empty(); }
 
+// Whether rectangles in the order of their first rows are seen to be disjoint: those that begin at a row are merged in
+// the order of their keys into those that go on there. False also where another way is better: for slices of other
+// shapes, in another order, or where many go on for long.
+bool are_disjoint_blocks(std::span<const ActiveSlice> slices) {
+  constexpr size_t kMostSteps = 32;  // for a slice, in the mean
+  struct Open {
+    Range keys;
+    int64_t end;  // of its rows
+  };
+  std::vector<Open> open, begun, merged;
+  size_t steps = 0;
+  for (size_t i = 0; i < slices.size();) {
+    const int64_t row = slices[i].slice.q_range.begin;
+    begun.clear();
+    for (; i < slices.size() && slices[i].slice.q_range.begin == row; ++i) {
+      const AttnSlice& slice = slices[i].slice;
+      if (slice.min_diag != kOpenMinDiag || slice.max_diag != kOpenMaxDiag) return false;
+      begun.push_back({slice.k_range, slice.q_range.end});
+    }
+    if (i < slices.size() && slices[i].slice.q_range.begin < row) return false;
+    const auto before = [](const Open& a, const Open& b) { return a.keys.begin < b.keys.begin; };
+    if (!std::is_sorted(begun.begin(), begun.end(), before)) std::sort(begun.begin(), begun.end(), before);
+    steps += open.size() + begun.size();
+    if (steps > kMostSteps * slices.size()) return false;
+    merged.clear();
+    int64_t end = 0;  // of the keys of the last one
+    const auto add = [&](const Open& next) {
+      if (!merged.empty() && next.keys.begin < end) return false;
+      merged.push_back(next);
+      end = next.keys.end;
+      return true;
+    };
+    auto other = begun.begin();
+    for (const Open& going_on : open) {
+      if (going_on.end <= row) continue;
+      for (; other != begun.end() && before(*other, going_on); ++other) {
+        if (!add(*other)) return false;
+      }
+      if (!add(going_on)) return false;
+    }
+    for (; other != begun.end(); ++other) {
+      if (!add(*other)) return false;
+    }
+    std::swap(open, merged);
+  }
+  return true;
+}
+
 }  // namespace
 
 OverlapPair find_overlap(std::span<const AttnSlice> slices) {
@@ -51,6 +99,7 @@ OverlapPair find_overlap(std::span<const AttnSlice> slices) {
     return b.slice.q_range != a.slice.q_range || b.slice.k_range.begin < a.slice.k_range.end;
   };
   if (std::adjacent_find(sweep.begin(), sweep.end(), may_meet) == sweep.end()) return {};
+  if (are_disjoint_blocks(sweep)) return {};
   std::vector<const ActiveSlice*> starts;
   for (const ActiveSlice& entry : sweep) starts.push_back(&entry);
   std::vector<const ActiveSlice*> ends = starts;

@@ -32,6 +32,9 @@ int64_t area_up_to(const Range& q, const Range& k, int64_t diag) {
   return clamped_ramp_sum(q.begin + diag + 1 - k.begin, q.size(), k.size());
 }
 
+// Whether neither diagonal binds, as of most slices where these are many: blocks. As `canonical` writes it.
+bool has_open_band(const AttnSlice& slice) { return slice.min_diag == kOpenMinDiag && slice.max_diag == kOpenMaxDiag; }
+
 }  // namespace
 
 AttnSlice AttnSlice::from_type(MaskType type, Range q, Range k) {
@@ -47,6 +50,7 @@ AttnSlice AttnSlice::from_type(MaskType type, Range q, Range k) {
 }
 
 int64_t area(const AttnSlice& slice) {
+  if (has_open_band(slice)) return slice.q_range.size() * slice.k_range.size();
   if (slice.min_diag > slice.max_diag) return 0;
   const int64_t below =
       slice.min_diag <= kOpenMinDiag ? 0 : area_up_to(slice.q_range, slice.k_range, slice.min_diag - 1);
@@ -57,6 +61,7 @@ AttnSlice canonical(const AttnSlice& slice) {
   Range q = slice.q_range;
   Range k = slice.k_range;
   if (q.empty() || k.empty() || slice.min_diag > slice.max_diag) return {};
+  if (has_open_band(slice)) return slice;
   // Row i sees something iff i + min_diag < k.end and i + max_diag >= k.begin: an interval of rows. Columns likewise.
   if (slice.min_diag > kOpenMinDiag) q.end = std::min(q.end, k.end - slice.min_diag);
   if (slice.max_diag < kOpenMaxDiag) q.begin = std::max(q.begin, k.begin - slice.max_diag);

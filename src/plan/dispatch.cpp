@@ -61,6 +61,12 @@ double imbalance(const Mask& mask, const Dispatch& dispatch) {
   return mask.area() == 0 ? 1 : static_cast<double>(largest) * dispatch.cp_size / static_cast<double>(mask.area());
 }
 
+// What the rows of a rank see.
+struct RankView {
+  int64_t area = 0;
+  std::vector<Range> keys;
+};
+
 // Classic algorithms know one chunk size: the coarsest that balances, found by halving.
 Dispatch classic_dispatch(const Mask& mask, const DistAttnConfig& config) {
   constexpr double kFineEnough = 1.005;
@@ -118,7 +124,12 @@ Dispatch coarsened(const Dispatch& dispatch) {
 
 DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const Dispatch& dispatch) {
   const std::vector<OwnedRun> runs = owned_runs(dispatch);
-  const auto slices = cut_by_rank(mask, runs, dispatch.cp_size);
+  std::vector<RankView> views(static_cast<size_t>(dispatch.cp_size));
+  for_each_row_piece(mask, runs, [&](size_t run, const AttnSlice& piece) {
+    RankView& view = views[static_cast<size_t>(runs[run].owner)];
+    view.area += area(piece);
+    append_range(view.keys, piece.k_range);
+  });
   DispatchCost cost;
   int64_t max_area = 0;
   double transfers_s = 0;
@@ -127,12 +138,12 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
   constexpr int kNumTransfers = 3;
   const int64_t row_bytes = 2 * kv_row_bytes(config.heads) + kv_grad_row_bytes(config.heads, config.reduce_dtype);
   for (int r = 0; r < dispatch.cp_size; ++r) {
-    int64_t sum = 0;
-    for (const AttnSlice& slice : slices[static_cast<size_t>(r)]) sum += area(slice);
+    RankView& view = views[static_cast<size_t>(r)];
+    join_ranges(view.keys);
     int64_t rows = 0;
     int64_t num_copies = 0;
     auto run = runs.begin();
-    for (const Range& keys : needed_keys(slices[static_cast<size_t>(r)])) {
+    for (const Range& keys : view.keys) {
       rows += keys.size();
       run =
           std::upper_bound(run, runs.end(), keys.begin, [](int64_t k, const OwnedRun& o) { return k < o.global.end; });
@@ -144,7 +155,7 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
         }
       }
     }
-    max_area = std::max(max_area, sum);
+    max_area = std::max(max_area, view.area);
     const double transfer_s = transfer_seconds(config.cost, rows, row_bytes, kNumTransfers * num_copies);
     transfers_s += transfer_s;
     longest_transfer_s = std::max(longest_transfer_s, transfer_s);

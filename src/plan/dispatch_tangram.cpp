@@ -173,15 +173,20 @@ Dispatch to_dispatch(const std::vector<RankRun>& map, int cp_size, int64_t chunk
 }
 
 // Masks of scattered blocks, as models choose them: rows of a block see the same keys, in many slices. Of chunks finer
-// than a block each would have all keys of its block once more. 1 for other masks.
+// than a block each would have all keys of its block once more. 1 for other masks. The last block may be shorter, and
+// need not end with the sequence.
 int64_t rows_of_scattered_block(const Mask& mask) {
   constexpr int64_t kFewSlices = 4;  // that a row sees
-  int64_t rows = mask.seqlen_q();
+  int64_t last = 0;
+  for (const AttnSlice& slice : mask.slices()) last = std::max(last, slice.q_range.end);
+  int64_t rows = 0;
   for (const AttnSlice& slice : mask.slices()) {
-    rows = std::gcd(std::gcd(rows, slice.q_range.begin), slice.q_range.end);
+    rows = std::gcd(rows, slice.q_range.begin);
+    if (slice.q_range.end < last) rows = std::gcd(rows, slice.q_range.end);
     if (rows == 1) return 1;
   }
-  const int64_t num_blocks = mask.seqlen_q() / std::max<int64_t>(1, rows);
+  if (rows == 0) return 1;
+  const int64_t num_blocks = (last + rows - 1) / rows;
   return std::ssize(mask.slices()) < kFewSlices * num_blocks ? 1 : rows;
 }
 

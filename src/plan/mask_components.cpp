@@ -4,6 +4,9 @@
 #include "plan/mask_components.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
 
 namespace tangram {
 
@@ -13,17 +16,46 @@ MaskComponents::MaskComponents(std::span<const AttnSlice> slices, int64_t chunk_
   collect_keys();
 }
 
+namespace {
+
+/// Of the rows and keys of slices that are connected.
+struct Hull {
+  Range rows;
+  size_t first_slice;
+  size_t last_slice;
+};
+
+/// Joins hulls that meet, without sorting them first: blocks mostly connect all rows after a few. False, and nothing
+/// done, where too many stay apart.
+bool join_hulls(std::vector<Hull>& hulls) {
+  constexpr size_t kMost = 8;
+  std::vector<Hull> apart;
+  for (Hull hull_of : hulls) {
+    // What is apart from those that it has joined meets the union only if it meets this one.
+    std::erase_if(apart, [&](const Hull& other) {
+      if (other.rows.end <= hull_of.rows.begin || hull_of.rows.end <= other.rows.begin) return false;
+      hull_of = {hull(hull_of.rows, other.rows), std::min(hull_of.first_slice, other.first_slice),
+                 std::max(hull_of.last_slice, other.last_slice)};
+      return true;
+    });
+    apart.push_back(hull_of);
+    if (apart.size() > kMost) return false;
+  }
+  hulls = std::move(apart);
+  return true;
+}
+
+}  // namespace
+
 void MaskComponents::find(std::span<const AttnSlice> slices, int num_chunks) {
-  struct Hull {
-    Range rows;
-    size_t first_slice;
-    size_t last_slice;
-  };
   std::vector<Hull> hulls;
   hulls.reserve(slices.size());
   for (size_t i = 0; i < slices.size(); ++i) hulls.push_back({hull(slices[i].q_range, slices[i].k_range), i, i + 1});
   const auto before = [](const Hull& a, const Hull& b) { return a.rows < b.rows; };
-  if (!std::is_sorted(hulls.begin(), hulls.end(), before)) std::sort(hulls.begin(), hulls.end(), before);
+  if (!std::is_sorted(hulls.begin(), hulls.end(), before)) {
+    join_hulls(hulls);
+    std::sort(hulls.begin(), hulls.end(), before);
+  }
   int next_chunk = 0;  // the first that belongs to no component yet
   const auto add = [&](const Hull& of, bool sees_keys) {
     MaskComponent component;
@@ -93,12 +125,18 @@ void MaskComponents::collect_keys() {
     }
   }
   entries_.assign(num_entries + 1, 0);
-  if (!std::is_sorted(found.begin(), found.end())) std::sort(found.begin(), found.end());
-  auto next = found.begin();
+  std::vector<size_t> ends(num_entries + 1);  // of the entries' ranges
+  for (const auto& [entry, keys] : found) ++ends[entry + 1];
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  std::vector<Range> grouped(found.size());
+  for (const auto& [entry, keys] : found) grouped[ends[entry]++] = keys;
+  auto next = grouped.begin();
   for (size_t entry = 0; entry < num_entries; ++entry) {
     entries_[entry] = keys_.size();
-    for (; next != found.end() && next->first == entry; ++next) {
-      const Range& keys = next->second;
+    const auto end = grouped.begin() + static_cast<std::ptrdiff_t>(ends[entry]);
+    if (!std::is_sorted(next, end)) std::sort(next, end);
+    for (; next != end; ++next) {
+      const Range& keys = *next;
       if (keys_.size() > entries_[entry] && keys.begin <= keys_.back().end) {
         keys_.back().end = std::max(keys_.back().end, keys.end);
       } else {
@@ -111,8 +149,76 @@ void MaskComponents::collect_keys() {
     if (!component.sees_keys || component.is_monotone) continue;
     component.first_chain = chains_.size();
     component.num_lines = num_lines(component);
-    if (component.num_lines > 0) collect_chains(component);
+    if (component.num_lines > 0) {
+      collect_chains(component);
+    } else {
+      collect_cells(component);
+    }
   }
+}
+
+// Where the keys of chunks lie on a coarse grid, as blocks do: a bit for each cell of it, so that what chunks see
+// together needs no sorting.
+void MaskComponents::collect_cells(MaskComponent& component) {
+  constexpr size_t kMostWords = size_t{1} << 20;
+  constexpr size_t kWordsOfInterval = 16;  // that take less time than to sort one
+  const auto num_chunks = static_cast<size_t>(component.last - component.first);
+  const size_t first = entries_[component.first_entry], last = entries_[component.first_entry + num_chunks];
+  int64_t end = 0;  // of all keys, at which the last cell may be cut
+  for (size_t k = first; k < last; ++k) end = std::max(end, keys_[k].end);
+  auto borders = static_cast<uint64_t>(chunk_size_);
+  for (size_t k = first; k < last; ++k) {
+    borders |= static_cast<uint64_t>(keys_[k].begin) | (keys_[k].end < end ? static_cast<uint64_t>(keys_[k].end) : 0);
+  }
+  const int shift = std::countr_zero(borders);
+  const size_t num_words = ((num_chunks * static_cast<size_t>(chunk_size_) >> shift) + 63) / 64;
+  if (num_words * num_chunks > std::min(kMostWords, kWordsOfInterval * (last - first))) return;
+  component.num_words = num_words;
+  component.first_word = cells_.size();
+  component.cell_shift = shift;
+  component.keys_end = end;
+  cells_.resize(cells_.size() + num_words * num_chunks);
+  for (size_t c = 0; c < num_chunks; ++c) {
+    uint64_t* const words = cells_.data() + component.first_word + c * num_words;
+    const size_t entry = component.first_entry + c;
+    for (size_t k = entries_[entry]; k < entries_[entry + 1]; ++k) set_cells(component, keys_[k], words);
+  }
+}
+
+void MaskComponents::set_cells(const MaskComponent& component, const Range& keys, uint64_t* words) const {
+  const int64_t base = component.first * chunk_size_;
+  const auto begin = static_cast<size_t>((keys.begin - base) >> component.cell_shift);
+  const auto end = static_cast<size_t>((keys.end - 1 - base) >> component.cell_shift) + 1;
+  for (size_t word = begin / 64; word * 64 < end; ++word) {
+    uint64_t bits = ~uint64_t{0};
+    if (word * 64 < begin) bits <<= begin % 64;
+    if (end < (word + 1) * 64) bits &= (uint64_t{1} << (end % 64)) - 1;
+    words[word] |= bits;
+  }
+}
+
+int64_t MaskComponents::remote_cells(const MaskComponent& component, std::span<const ChunkRun> owned) {
+  const size_t num_words = component.num_words;
+  seen_.assign(2 * num_words, 0);  // then those that are owned
+  for (const ChunkRun& run : owned) {
+    for (int chunk = run.begin; chunk < run.end; ++chunk) {
+      const auto of_chunk = static_cast<size_t>(chunk - component.first) * num_words;
+      const uint64_t* const words = cells_.data() + component.first_word + of_chunk;
+      for (size_t i = 0; i < num_words; ++i) seen_[i] |= words[i];
+    }
+    set_cells(component, {run.begin * chunk_size_, run.end * chunk_size_}, seen_.data() + num_words);
+    const size_t entry = component.first_entry + static_cast<size_t>(run.begin - component.first);
+    num_looked_at_ += static_cast<int64_t>(entries_[entry + static_cast<size_t>(run.size())] - entries_[entry]);
+  }
+  int64_t cells = 0;
+  for (size_t i = 0; i < num_words; ++i) {
+    seen_[i] &= ~seen_[num_words + i];
+    cells += std::popcount(seen_[i]);
+  }
+  const int64_t last = (component.keys_end - 1 - component.first * chunk_size_) >> component.cell_shift;
+  const bool has_last = ((seen_[static_cast<size_t>(last / 64)] >> (last % 64)) & 1) != 0;
+  const int64_t behind = component.first * chunk_size_ + ((last + 1) << component.cell_shift) - component.keys_end;
+  return (cells << component.cell_shift) - (has_last ? behind : 0);
 }
 
 size_t MaskComponents::num_lines(const MaskComponent& component) const {
@@ -242,6 +348,7 @@ int64_t MaskComponents::remote_rows(size_t index, std::span<const ChunkRun> owne
     for (const ChunkRun& run : owned) count(keys_of_run(component, run));
     return rows;
   }
+  if (component.num_words > 0) return remote_cells(component, owned);
   collect_seen(component, owned);
   for (const Range& keys : scratch_) count(keys);
   return rows;

@@ -27,6 +27,10 @@ struct MaskComponent {
   size_t first_entry = 0;  // of the chunk `first`, where is_monotone is false
   size_t first_chain = 0;  // of its chains, where there are num_lines of them
   size_t num_lines = 0;
+  size_t first_word = 0;  // of its cells, where chunks have num_words of them, for 2^cell_shift rows a bit
+  size_t num_words = 0;
+  int cell_shift = 0;
+  int64_t keys_end = 0;    // of all keys
   bool sees_keys = false;  // false for a stretch without rows of the mask
   /// The keys of every row are one interval, both its ends only grow from row to row, and no two neighbours leave a
   /// gap: so that the keys of neighbouring rows follow from the first and the last of them.
@@ -52,8 +56,8 @@ class MaskComponents {
   /// Keys of component `index` that the chunks `owned` see and do not hold. `owned`: sorted runs within the component,
   /// not touching each other.
   int64_t remote_rows(size_t index, std::span<const ChunkRun> owned);
-  /// Intervals that remote_rows() has looked at so far, of components whose chunks see many: sorting them takes the
-  /// time.
+  /// Intervals that the chunks of remote_rows() have had so far, of components whose chunks see many: sorting them,
+  /// where they lie on no coarse grid, takes the time.
   int64_t num_looked_at() const { return num_looked_at_; }
 
  private:
@@ -63,6 +67,9 @@ class MaskComponents {
   /// Of the chains of a component; 0 where chunks see many intervals.
   size_t num_lines(const MaskComponent& component) const;
   void collect_chains(const MaskComponent& component);
+  void collect_cells(MaskComponent& component);
+  void set_cells(const MaskComponent& component, const Range& keys, uint64_t* words) const;
+  int64_t remote_cells(const MaskComponent& component, std::span<const ChunkRun> owned);
   void collect_seen(const MaskComponent& component, std::span<const ChunkRun> owned);
   Range keys_of_run(const MaskComponent& component, const ChunkRun& run) const;
   int64_t remote_rows_in(const Range& keys, std::span<const ChunkRun> owned, size_t& at) const;
@@ -82,6 +89,8 @@ class MaskComponents {
     int last = 0;
   };
   std::vector<Link> chains_;
+  std::vector<uint64_t> cells_;  // of components whose chunks see many intervals on a coarse grid
+  std::vector<uint64_t> seen_;
   std::vector<Range> scratch_;
   int64_t num_looked_at_ = 0;
 };

@@ -6,6 +6,8 @@
 #include "plan/row_areas.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 namespace tangram {
 
@@ -16,6 +18,30 @@ struct Change {
   int64_t keys;   // that rows from `row` on see more
   int64_t slope;  // by which they see more from row to row
 };
+
+// One change for each row of a coarse grid on which all lie, as where blocks begin and end: added up in its cells
+// instead of sorted. False where the grid is not coarse.
+bool add_up_on_grid(std::vector<Change>& changes) {
+  constexpr int64_t kMostCells = 4;  // for a change: less than sorting it takes
+  int64_t last = 0;                  // the end of all, at which the last cell may be cut
+  for (const Change& change : changes) last = std::max(last, change.row);
+  uint64_t rows = 0;
+  for (const Change& change : changes) rows |= change.row < last ? static_cast<uint64_t>(change.row) : 0;
+  if (rows == 0) return false;
+  const int shift = std::countr_zero(rows);
+  const auto cell_of = [&](int64_t row) { return static_cast<size_t>((row + (int64_t{1} << shift) - 1) >> shift); };
+  if (std::ssize(changes) * kMostCells <= static_cast<int64_t>(cell_of(last))) return false;
+  std::vector<Change> cells(cell_of(last) + 1, {-1, 0, 0});
+  for (const Change& change : changes) {
+    Change& cell = cells[cell_of(change.row)];
+    cell.row = change.row;
+    cell.keys += change.keys;
+    cell.slope += change.slope;
+  }
+  std::erase_if(cells, [](const Change& cell) { return cell.row < 0; });
+  changes = std::move(cells);
+  return true;
+}
 
 std::vector<Change> changes_of(std::span<const AttnSlice> slices) {
   std::vector<Change> changes;
@@ -40,7 +66,9 @@ std::vector<Change> changes_of(std::span<const AttnSlice> slices) {
     }
   }
   const auto before = [](const Change& a, const Change& b) { return a.row < b.row; };
-  if (!std::is_sorted(changes.begin(), changes.end(), before)) std::sort(changes.begin(), changes.end(), before);
+  if (!std::is_sorted(changes.begin(), changes.end(), before) && !add_up_on_grid(changes)) {
+    std::sort(changes.begin(), changes.end(), before);
+  }
   return changes;
 }
 

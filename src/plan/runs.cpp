@@ -4,6 +4,7 @@
 #include "plan/runs.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace tangram {
@@ -31,6 +32,7 @@ PlanRuns runs_of(const Plan& plan) {
 std::vector<std::vector<AttnSlice>> cut_by_rank(const Mask& mask, const std::vector<OwnedRun>& q_runs, int cp_size) {
   std::vector<std::vector<AttnSlice>> slices_of_rank(static_cast<size_t>(cp_size));
   const std::span<const AttnSlice> slices = mask.slices();  // sorted by first query row
+  for (std::vector<AttnSlice>& of_rank : slices_of_rank) of_rank.reserve(slices.size() / slices_of_rank.size() + 1);
   std::vector<size_t> active;
   size_t next = 0;
   for (const OwnedRun& run : q_runs) {
@@ -49,27 +51,62 @@ std::vector<std::vector<AttnSlice>> cut_by_rank(const Mask& mask, const std::vec
   return slices_of_rank;
 }
 
+namespace {
+
+// The union of ranges that come in no order but lie on a coarse grid, as blocks of keys do: counted in its cells
+// instead of sorted. False where the grid is not coarse.
+bool join_on_grid(std::vector<Range>& ranges) {
+  constexpr int64_t kMostCells = 8;  // for a range: about what sorting it takes
+  int64_t last = 0;                  // the end of all, at which the last cell may be cut
+  for (const Range& range : ranges) last = std::max(last, range.end);
+  uint64_t borders = 0;
+  for (const Range& range : ranges) {
+    borders |= static_cast<uint64_t>(range.begin) | (range.end < last ? static_cast<uint64_t>(range.end) : 0);
+  }
+  if (borders == 0) return false;
+  const int shift = std::countr_zero(borders);
+  const int64_t num_cells = ((last - 1) >> shift) + 1;
+  if (num_cells > kMostCells * std::ssize(ranges)) return false;
+  std::vector<int32_t> changes(static_cast<size_t>(num_cells) + 1);  // of how many ranges hold a cell
+  for (const Range& range : ranges) {
+    ++changes[static_cast<size_t>(range.begin >> shift)];
+    --changes[static_cast<size_t>(((range.end - 1) >> shift) + 1)];
+  }
+  ranges.clear();
+  int32_t count = 0;
+  for (size_t cell = 0; cell < changes.size(); ++cell) {
+    const int32_t before = count;
+    count += changes[cell];
+    if (before == 0 && count > 0) ranges.push_back({static_cast<int64_t>(cell) << shift, 0});
+    if (before > 0 && count == 0) ranges.back().end = std::min(static_cast<int64_t>(cell) << shift, last);
+  }
+  return true;
+}
+
+}  // namespace
+
+void join_ranges(std::vector<Range>& ranges) {
+  if (!std::is_sorted(ranges.begin(), ranges.end())) {
+    if (join_on_grid(ranges)) return;
+    std::sort(ranges.begin(), ranges.end());
+  }
+  size_t num_kept = 0;
+  for (const Range& range : ranges) {
+    if (num_kept > 0 && range.begin <= ranges[num_kept - 1].end) {
+      ranges[num_kept - 1].end = std::max(ranges[num_kept - 1].end, range.end);
+    } else {
+      ranges[num_kept++] = range;
+    }
+  }
+  ranges.resize(num_kept);
+}
+
 std::vector<Range> needed_keys(const std::vector<AttnSlice>& slices) {
   std::vector<Range> keys;
   keys.reserve(slices.size());
-  for (const AttnSlice& slice : slices) {
-    // Slices come in row order, so that in most masks their keys come nearly sorted and join at once.
-    if (!keys.empty() && keys.back().begin <= slice.k_range.begin && slice.k_range.begin <= keys.back().end) {
-      keys.back().end = std::max(keys.back().end, slice.k_range.end);
-    } else {
-      keys.push_back(slice.k_range);
-    }
-  }
-  if (!std::is_sorted(keys.begin(), keys.end())) std::sort(keys.begin(), keys.end());
-  size_t num_kept = 0;
-  for (const Range& range : keys) {
-    if (num_kept > 0 && range.begin <= keys[num_kept - 1].end) {
-      keys[num_kept - 1].end = std::max(keys[num_kept - 1].end, range.end);
-    } else {
-      keys[num_kept++] = range;
-    }
-  }
-  keys.resize(num_kept);
+  // Slices come in row order, so that in most masks their keys come nearly sorted and join at once.
+  for (const AttnSlice& slice : slices) append_range(keys, slice.k_range);
+  join_ranges(keys);
   return keys;
 }
 

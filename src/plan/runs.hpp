@@ -60,6 +60,17 @@ using RankWork = std::vector<std::vector<AttnSlice>>;
 /// Per rank the rows' visible cells as canonical slices: query rows in shard coordinates, keys still global.
 std::vector<std::vector<AttnSlice>> cut_by_rank(const Mask& mask, const std::vector<OwnedRun>& q_runs, int cp_size);
 
+/// Adds a range to those of a union, at once to the last one where it continues that.
+inline void append_range(std::vector<Range>& ranges, const Range& range) {
+  if (!ranges.empty() && ranges.back().begin <= range.begin && range.begin <= ranges.back().end) {
+    ranges.back().end = std::max(ranges.back().end, range.end);
+  } else {
+    ranges.push_back(range);
+  }
+}
+/// Sorts the ranges of a union and joins those that meet or touch. None is empty.
+void join_ranges(std::vector<Range>& ranges);
+
 /// The union of the slices' key ranges: sorted, disjoint, touching ones joined. Exactly the keys that the slices see,
 /// because a canonical slice shows every column of its range.
 std::vector<Range> needed_keys(const std::vector<AttnSlice>& slices);

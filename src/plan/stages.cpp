@@ -4,6 +4,7 @@
 #include "plan/stages.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/require.hpp"
 
@@ -172,6 +173,65 @@ void fill_exchanges(std::vector<RankPlan>& ranks, AttnPass pass) {
   }
 }
 
+// Whether the backward pass has the stages of the forward pass, as where either has one.
+bool has_same_stages(const RankPlan& rank) {
+  return std::all_of(rank.segments.begin(), rank.segments.end(),
+                     [](const KvSegment& segment) { return segment.stage_fwd == segment.stage_bwd; });
+}
+
+void copy_stages(const std::vector<Stage>& from, std::vector<Stage>& to) {
+  for (size_t s = 0; s < from.size(); ++s) {
+    const bool kept = to[s].kept;
+    to[s] = from[s];
+    to[s].kept = kept;
+  }
+}
+
+// Sums of areas of keys before a row of the buffer, where all slices are rectangles on a coarse grid of keys, as blocks
+// are: what a stripe of keys has is a difference of two.
+class AreasOfKeys {
+ public:
+  // False, and nothing else may be asked, where slices are others.
+  bool add_up(const RankPlan& rank) {
+    constexpr int64_t kMostCells = 8;  // for a slice
+    if (rank.segments.empty()) return false;
+    last_ = rank.segments.back().row + rank.segments.back().global.size();  // at which the last cell may be cut
+    uint64_t borders = 0;
+    for (const AttnSlice& slice : rank.slices) {
+      if (slice.min_diag != kOpenMinDiag || slice.max_diag != kOpenMaxDiag) return false;
+      borders |= static_cast<uint64_t>(slice.k_range.begin);
+      if (slice.k_range.end < last_) borders |= static_cast<uint64_t>(slice.k_range.end);
+    }
+    if (borders == 0) return false;
+    shift_ = std::countr_zero(borders);
+    const int64_t num_cells = ((last_ - 1) >> shift_) + 1;
+    if (num_cells > kMostCells * std::ssize(rank.slices)) return false;
+    rows_.assign(static_cast<size_t>(num_cells) + 1, 0);
+    for (const AttnSlice& slice : rank.slices) {
+      rows_[static_cast<size_t>(slice.k_range.begin >> shift_)] += slice.q_range.size();
+      rows_[static_cast<size_t>(((slice.k_range.end - 1) >> shift_) + 1)] -= slice.q_range.size();
+    }
+    areas_.assign(rows_.size(), 0);
+    for (size_t cell = 1; cell < rows_.size(); ++cell) {
+      rows_[cell] += rows_[cell - 1];
+      areas_[cell] = areas_[cell - 1] + (rows_[cell - 1] << shift_);
+    }
+    return true;
+  }
+
+  int64_t before(int64_t key) const {
+    if (key == 0) return 0;
+    const auto cell = static_cast<size_t>((key - 1) >> shift_);
+    return areas_[cell] + rows_[cell] * (key - (static_cast<int64_t>(cell) << shift_));
+  }
+
+ private:
+  int64_t last_ = 0;
+  int shift_ = 0;
+  std::vector<int64_t> rows_;   // of queries that see the keys of a cell
+  std::vector<int64_t> areas_;  // of all cells before
+};
+
 }  // namespace
 
 void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy) {
@@ -213,16 +273,29 @@ void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool kee
 void build_stages(std::vector<RankPlan>& ranks, const StageCounts& counts, bool keep_remote_kv) {
   for (RankPlan& rank : ranks) {
     rank.forward = empty_stages(counts.forward, false);
-    rank.backward = empty_stages(counts.backward, keep_remote_kv);
     fill_slices(rank, rank.forward, AttnPass::kForward);
-    fill_slices(rank, rank.backward, AttnPass::kBackward);
   }
   fill_exchanges(ranks, AttnPass::kForward);
-  fill_exchanges(ranks, AttnPass::kBackward);
+  const bool are_same = std::all_of(ranks.begin(), ranks.end(), has_same_stages) && counts.forward == counts.backward;
+  for (RankPlan& rank : ranks) {
+    rank.backward = empty_stages(counts.backward, keep_remote_kv);
+    if (are_same) {
+      copy_stages(rank.forward, rank.backward);
+    } else {
+      fill_slices(rank, rank.backward, AttnPass::kBackward);
+    }
+  }
+  if (!are_same) fill_exchanges(ranks, AttnPass::kBackward);
 }
 
 std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, AttnPass pass) {
   std::vector<int64_t> areas(static_cast<size_t>(num_stages) + 1);
+  if (AreasOfKeys of_keys; of_keys.add_up(rank)) {
+    for (const Stripe& stripe : stripes_of(rank, pass)) {
+      areas[static_cast<size_t>(stripe.stage)] += of_keys.before(stripe.rows.end) - of_keys.before(stripe.rows.begin);
+    }
+    return areas;
+  }
   for_each_piece(rank, pass,
                  [&](int stage, const AttnSlice& piece) { areas[static_cast<size_t>(stage)] += area(piece); });
   return areas;

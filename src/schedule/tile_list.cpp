@@ -143,6 +143,13 @@ class Builder {
         if (open[0].q_range.end <= begins[tile + 1]) open.clear();
         continue;
       }
+      const int64_t next_slice = next < slices_.size() ? slices_[next].q_range.begin : list_.seqlen_q;
+      const int64_t end = end_of_blocks(open, {rows.begin, next_slice});
+      if (begins[tile + 1] <= end && open.size() > 1) {
+        tile = add_items_of_blocks(open, begins, tile, end) - 1;
+        std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end <= begins[tile + 1]; });
+        continue;
+      }
       add_item(rows, open);
       std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end <= rows.end; });
     }
@@ -203,6 +210,42 @@ class Builder {
       const int64_t cost = steps_of(run);
       costs_.push_back(cost);
       largest_cost_ = std::max(largest_cost_, cost);
+      ++tile;
+    } while (tile + 1 < begins.size() && begins[tile + 1] <= end);
+    return tile;
+  }
+
+  /// The row up to which all of `rows` see the same blocks, those of `open`; 0 where a slice is none, or begins later.
+  static int64_t end_of_blocks(const std::vector<AttnSlice>& open, const Range& rows) {
+    int64_t end = rows.end;
+    for (const AttnSlice& slice : open) {
+      const bool is_block = slice.min_diag == kOpenMinDiag && slice.max_diag == kOpenMaxDiag;
+      if (!is_block || slice.q_range.begin > rows.begin) return 0;
+      end = std::min(end, slice.q_range.end);
+    }
+    return end;
+  }
+
+  /// Items of all tiles from `tile` on that end at `end` or before, of rows that all see the blocks `open`: each is a
+  /// run of its own, as pack_pieces makes them of pieces that share rows. Returns the tile behind them.
+  size_t add_items_of_blocks(const std::vector<AttnSlice>& open, const std::vector<int32_t>& begins, size_t tile,
+                             int64_t end) {
+    blocks_.clear();
+    for (const AttnSlice& slice : open) blocks_.push_back(slice.k_range);
+    if (!std::is_sorted(blocks_.begin(), blocks_.end())) std::sort(blocks_.begin(), blocks_.end());
+    do {
+      const Range rows{begins[tile], begins[tile + 1]};
+      begin_item(rows);
+      for (const Range& keys : blocks_) {
+        TileRun& run = add_run(keys);
+        run.slice_k_begin = run.full_begin = run.k_begin;
+        run.slice_k_end = run.full_end = run.k_end;
+        run.row_begin = static_cast<int32_t>(rows.begin);
+        run.row_end = static_cast<int32_t>(rows.end);
+        run.min_diag = static_cast<int32_t>(keys.begin - rows.end);
+        run.max_diag = static_cast<int32_t>(keys.end - rows.begin);
+      }
+      end_item();
       ++tile;
     } while (tile + 1 < begins.size() && begins[tile + 1] <= end);
     return tile;
@@ -343,6 +386,7 @@ class Builder {
   std::vector<int64_t> costs_;         // of items: steps over key tiles
   int64_t cost_ = 0;                   // of the item that is being made
   int64_t largest_cost_ = 0;
+  std::vector<Range> blocks_;
   std::vector<Piece> pieces_;  // in the tile that is being cut
   std::vector<OpenRun> open_runs_;
 };

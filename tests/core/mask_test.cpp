@@ -94,6 +94,40 @@ TEST(Mask, FindsOverlapsThatBruteForceFinds) {
   EXPECT_LT(num_overlapping, 4900);
 }
 
+// Blocks come row by row and are looked at in another way than other slices.
+TEST(Mask, FindsOverlapsOfBlocksThatBruteForceFinds) {
+  std::mt19937 rng(5);
+  int num_overlapping = 0;
+  for (int n = 0; n < 3000; ++n) {
+    std::vector<AttnSlice> slices;
+    for (int64_t q = 0; q < kRows; q += 3) {
+      for (int64_t k = 0; k < kColumns; k += 4) {
+        if (rng() % 4 != 0) continue;
+        const auto height = static_cast<int64_t>(rng() % 12 == 0 ? 6 : 3), width = int64_t{rng() % 24 == 0 ? 5 : 4};
+        slices.push_back(AttnSlice::full({q, std::min(q + height, kRows)}, {k, std::min(k + width, kColumns)}));
+      }
+      if (rng() % 8 == 0) std::reverse(slices.end() - std::min<int64_t>(2, std::ssize(slices)), slices.end());
+    }
+    const bool expected = Cells(kRows, kColumns, slices).has_double();
+    num_overlapping += expected;
+    ASSERT_EQ(find_overlap(slices).first >= 0, expected) << n;
+  }
+  EXPECT_GT(num_overlapping, 200);
+  EXPECT_LT(num_overlapping, 2700);
+}
+
+TEST(Mask, CopiesShareMemoryAndClonesDoNot) {
+  const Mask mask(8, 8, {AttnSlice::full({0, 4}, {0, 4}), AttnSlice::causal({4, 8}, {4, 8})});
+  const Mask copy = mask, padded = mask.padded(9, 9), clone = mask.cloned();
+  EXPECT_EQ(copy.slices().data(), mask.slices().data());
+  EXPECT_EQ(padded.slices().data(), mask.slices().data());
+  EXPECT_NE(clone.slices().data(), mask.slices().data());
+  EXPECT_EQ(clone, mask);
+  EXPECT_EQ(clone.hash(), mask.hash());
+  EXPECT_EQ(Mask().cloned(), Mask(0, 0, {}));
+  EXPECT_EQ(Mask().hash(), Mask(0, 0, {}).hash());
+}
+
 TEST(Mask, OverlapBelowTheLastStartIsFound) {
   // 0 and 2 meet only after 1, which lies between them, has ended.
   const std::vector<AttnSlice> slices{{{0, 10}, {0, 20}, kOpenMinDiag, 0}, {{0, 3}, {3, 6}}, {{0, 10}, {6, 12}}};

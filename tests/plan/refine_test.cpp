@@ -67,6 +67,29 @@ TEST(Refiner, CountsRemoteRowsExactly) {
   }
 }
 
+// Keys on a coarse grid are counted by bits.
+TEST(Refiner, CountsRemoteRowsOfScatteredBlocksExactly) {
+  std::mt19937 rng(10);
+  for (int n = 0; n < 60; ++n) {
+    const int cp_size = 2 + static_cast<int>(rng() % 5);
+    const int64_t block = int64_t{4} << rng() % 3, chunk_size = n % 3 == 0 ? block / 2 : block;
+    const int64_t num_chunks = cp_size * (8 + static_cast<int64_t>(rng() % 40));
+    const int64_t rows = num_chunks * chunk_size;
+    std::vector<AttnSlice> slices;
+    for (int64_t q = 0; q < rows; q += block) {
+      for (int64_t k = 0; k < rows; k += block) {
+        if (k != q && rng() % 6 != 0) continue;
+        slices.push_back(AttnSlice::full({q, std::min(q + block, rows)}, {k, std::min(k + block, rows)}));
+      }
+    }
+    const Mask mask(rows, rows, slices);
+    const Dispatch dispatch{cp_size, chunk_size, dispatch_random(num_chunks, cp_size, rng())};
+    Refiner refiner(mask.slices(), true, chunk_size, num_chunks, cp_size);
+    const Refiner::Score score = refiner.score(runs_of(dispatch.rank_of_chunk.expanded()), 0);
+    ASSERT_EQ(score.remote_rows, rows_lower_bound(mask, dispatch, dispatch)) << n;
+  }
+}
+
 // More than a hundred pieces are counted in another way than a few.
 TEST(Refiner, CountsRemoteRowsOfManyPiecesExactly) {
   std::mt19937 rng(21);

@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+#include <vector>
+
 #include "plan/clock/kv_time.hpp"
 #include "reference/plan_check.hpp"
 #include "tangram/error.hpp"
@@ -38,6 +41,32 @@ TEST(Stages, AFixedNumberIsKept) {
         const int64_t share = rank.remote_kv_rows / num_stages;
         const int64_t rows = rank.forward[static_cast<size_t>(s)].exchange.rows_received();
         EXPECT_LE(std::abs(rows - share), share / 4 + 1);
+      }
+    }
+  }
+}
+
+// Areas of stages of blocks are differences of sums; passes of as many stages have the same ones.
+TEST(Stages, AreasOfScatteredBlocksAreThoseOfTheirSlices) {
+  std::mt19937 rng(3);
+  for (const int64_t block : {64, 96, 128}) {
+    std::vector<AttnSlice> slices;
+    for (int64_t q = 0; q < 40 * block; q += block) {
+      for (int64_t k = 0; k < 40 * block; k += block) {
+        if (k == q || rng() % 5 == 0) slices.push_back(AttnSlice::full({q, q + block}, {k, k + block}));
+      }
+    }
+    for (const bool keeps : {false, true}) {
+      const Plan plan = make_plan(Mask(40 * block, 40 * block, slices), config_of(4, {3, 3, keeps}));
+      reference::expect_valid(plan);
+      for (const RankPlan& rank : plan.ranks) {
+        const std::vector<int64_t> forward = stage_areas(rank, 3, AttnPass::kForward),
+                                   backward = stage_areas(rank, 3, AttnPass::kBackward);
+        for (size_t s = 0; s <= 3; ++s) {
+          EXPECT_EQ(forward[s], rank.forward[s].area);
+          EXPECT_EQ(backward[s], rank.backward[s].area);
+        }
+        EXPECT_EQ(rank.backward.back().kept, keeps);
       }
     }
   }

@@ -141,6 +141,28 @@ TEST(TileList, RandomSliceSetsShowExactlyTheirCells) {
   }
 }
 
+// Rows of a block see the same blocks, in whatever tiles: these are listed together.
+TEST(TileList, BlocksShowExactlyTheirCells) {
+  std::mt19937 rng(22);
+  for (int round = 0; round < 200; ++round) {
+    const auto draw = [&rng](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng); };
+    const int64_t block = draw(4, 20), rows = draw(1, 80), columns = draw(1, 90);
+    std::vector<AttnSlice> slices;
+    for (int64_t q = 0; q < rows; q += block) {
+      for (int64_t k = 0; k < columns; k += block) {
+        if (draw(0, 2) != 0) continue;
+        const Range queries{q, std::min(q + block, rows)}, keys{k, std::min(k + block, columns)};
+        slices.push_back(draw(0, 15) == 0 ? AttnSlice::causal(queries, keys) : AttnSlice::full(queries, keys));
+      }
+    }
+    if (draw(0, 1) == 0) slices = merge_touching(std::move(slices));
+    const TileShape shape{static_cast<int>(draw(1, 24)), static_cast<int>(draw(1, 40)), draw(0, 1) == 1};
+    SCOPED_TRACE(testing::Message() << "round " << round);
+    expect_exact(slices, rows, columns, shape);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
 /// FNV-1a over all that kernels read.
 uint64_t hash_of(uint64_t hash, const TileList& list) {
   const auto add = [&](int64_t value) {

@@ -11,6 +11,7 @@
 #include "plan/movement/rank_tables.hpp"
 #include "plan/row_bytes.hpp"
 #include "plan/stages.hpp"
+#include "tangram/dtype.hpp"
 
 namespace tangram {
 
@@ -55,6 +56,67 @@ double link_seconds(const CostModel& cost, const MovementStage& stage, double q_
          static_cast<double>(copies) * cost.copy_latency_s;
 }
 
+// Rows of a side that slices see, at most `all`.
+int64_t rows_of(const std::vector<AttnSlice>& slices, Range AttnSlice::* side, int64_t all) {
+  int64_t rows = 0;
+  for (const AttnSlice& slice : slices) rows += (slice.*side).size();
+  return std::min(rows, all);
+}
+
+// Bytes of a rank's memory, read plus written, that a pass takes because its queries may move: beside what one launch
+// over all keys would, which leaves results in the dtype of the heads, and reads keys where they have come.
+class ExtraBytes {
+ public:
+  ExtraBytes(const DistAttnConfig& config, AttnPass pass, double share) : is_forward_(pass == AttnPass::kForward) {
+    const HeadConfig& heads = config.heads;
+    const RowBytes row = row_bytes(config, pass);
+    const double floats = share * sizeof(float), element = share * static_cast<double>(size_of(heads.dtype));
+    const double q = heads.num_heads_q * (is_forward_ ? heads.head_dim_v : heads.head_dim);
+    const double kv = heads.num_heads_kv * (heads.head_dim + heads.head_dim_v);
+    sum_ = 2 * q * floats;
+    finish_ = q * (floats + element);
+    add_keys_ = is_forward_ ? 0 : 2 * kv * floats;
+    finish_keys_ = is_forward_ ? 0 : kv * (floats + element);
+    copy_q_ = 2 * share * static_cast<double>(row.q_in);
+    copy_keys_ = 2 * share * static_cast<double>(row.kv_in);
+  }
+
+  // What others fetch is copied to where casts read, own keys to among those that come.
+  double before(const MovementRank& rank) const {
+    int64_t sent = 0;
+    for (const MovementStage& stage : rank.stages) sent += stage.q.rows_sent();
+    return copy_q_ * static_cast<double>(sent) + copy_keys_ * static_cast<double>(own_keys(rank));
+  }
+  // Each call but the first adds to what is there, in float32: own results, and gradients of all keys that it sees.
+  double of_stage(const MovementRank& rank, size_t number) const {
+    const MovementStage& stage = rank.stages[number];
+    double bytes = 0;
+    if (number > 0) bytes += sum_ * static_cast<double>(own_rows(stage));
+    for (const std::vector<AttnSlice>* slices : {&stage.own_slices, &stage.moved_slices}) {
+      bytes += add_keys_ * static_cast<double>(rows_of(*slices, &AttnSlice::k_range, rank.kv_rows));
+    }
+    return bytes;
+  }
+  // At last own results are rounded, and own gradients of keys.
+  double after(const MovementRank& rank) const {
+    int64_t rows = 0;
+    for (const MovementStage& stage : rank.stages) rows = std::max(rows, own_rows(stage));
+    return finish_ * static_cast<double>(rows) + finish_keys_ * static_cast<double>(own_keys(rank));
+  }
+
+ private:
+  static int64_t own_keys(const MovementRank& rank) { return rank.kv_rows - rank.remote_kv_rows; }
+  // Of the shard: slices of a row lie side by side, so that no more rows are seen than their hull has.
+  static int64_t own_rows(const MovementStage& stage) {
+    Range all;
+    for (const AttnSlice& slice : stage.own_slices) all = hull(all, slice.q_range);
+    return rows_of(stage.own_slices, &AttnSlice::q_range, all.size());
+  }
+
+  bool is_forward_;
+  double sum_, finish_, add_keys_, finish_keys_, copy_q_, copy_keys_;  // of a row
+};
+
 }  // namespace
 
 std::vector<OwnedRun> flattened_runs(const std::vector<OwnedRun>& runs, const Dispatch& dispatch, int head_groups) {
@@ -93,6 +155,7 @@ std::vector<RankTime> movement_times(const DistAttnConfig& config, const std::ve
   const double share = 1.0 / head_groups;
   const int num_stages = static_cast<int>(ranks.front().stages.size()) - 1;
   StagedPass staged = staged_pass(ranks.size(), num_stages);
+  const ExtraBytes extra(config, pass, share);
   for (size_t r = 0; r < ranks.size(); ++r) {
     double returned_bytes = 0;
     for (size_t s = 0; s < ranks[r].stages.size(); ++s) {
@@ -104,6 +167,12 @@ std::vector<RankTime> movement_times(const DistAttnConfig& config, const std::ve
       if (pass == AttnPass::kBackward && stage.area > 0) {
         seconds.attend_s += share * config.cost.backward_key_row_s * key_rows * config.heads.num_heads_q;
       }
+      // Own queries and fetched ones are a call each.
+      if (!stage.own_slices.empty() && !stage.moved_slices.empty()) seconds.attend_s += config.cost.stage_overhead_s;
+      double bytes_of_calls = extra.of_stage(ranks[r], s);
+      if (s == 0) bytes_of_calls += extra.before(ranks[r]);
+      if (s + 1 == ranks[r].stages.size()) bytes_of_calls += extra.after(ranks[r]);
+      seconds.attend_s += bytes_of_calls / config.cost.memory_bytes_per_s;
       returned_bytes +=
           share * (q_rows * static_cast<double>(bytes.q_back) + key_rows * static_cast<double>(bytes.kv_back));
       if (s == 0) continue;

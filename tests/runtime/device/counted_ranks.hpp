@@ -107,25 +107,31 @@ inline std::shared_ptr<const Plan> make_pack_plan(unsigned seed, int cp_size, in
 class Tensors {
  public:
   /// `with_backward`: for both passes.
-  explicit Tensors(const DistAttention& of, bool with_backward = true)
+  explicit Tensors(const DistAttention& of, bool with_backward = true, const HeadConfig& heads = kHeads)
       : q_rows_(of.q_rows()),
         k_rows_(of.k_rows()),
-        memory_(new char[static_cast<size_t>(std::max(q_rows_, k_rows_)) * 4 * 128 * 2 + 256]),
+        q_heads_(heads.num_heads_q),
+        k_heads_(heads.num_heads_kv),
+        memory_(
+            new char[static_cast<size_t>(std::max(q_rows_, k_rows_)) * static_cast<size_t>(q_heads_) * 128 * 2 + 256]),
         work_bytes_(std::max(of.forward_workspace_bytes(), with_backward ? of.backward_workspace_bytes() : 0)),
         work_(new char[static_cast<size_t>(work_bytes_) + 256]) {}
 
   DistForwardArgs forward() {
     DistForwardArgs args;
-    args.q = view(q_rows_, 4), args.k = view(k_rows_, 1), args.v = view(k_rows_, 1), args.out = view(q_rows_, 4);
+    args.q = view(q_rows_, q_heads_), args.k = view(k_rows_, k_heads_), args.v = view(k_rows_, k_heads_),
+    args.out = view(q_rows_, q_heads_);
     args.lse = static_cast<float*>(args.out.data);
     args.workspace = workspace();
     return args;
   }
   DistBackwardArgs backward() {
     DistBackwardArgs args;
-    args.q = view(q_rows_, 4), args.k = view(k_rows_, 1), args.v = view(k_rows_, 1), args.out = view(q_rows_, 4);
+    args.q = view(q_rows_, q_heads_), args.k = view(k_rows_, k_heads_), args.v = view(k_rows_, k_heads_),
+    args.out = view(q_rows_, q_heads_);
     args.lse = static_cast<const float*>(args.out.data);
-    args.dout = view(q_rows_, 4), args.dq = view(q_rows_, 4), args.dk = view(k_rows_, 1), args.dv = view(k_rows_, 1);
+    args.dout = view(q_rows_, q_heads_), args.dq = view(q_rows_, q_heads_), args.dk = view(k_rows_, k_heads_),
+    args.dv = view(k_rows_, k_heads_);
     args.workspace = workspace();
     return args;
   }
@@ -140,6 +146,7 @@ class Tensors {
   AttnWorkspace workspace() { return {aligned(work_.get()), work_bytes_}; }
 
   int64_t q_rows_, k_rows_;
+  int q_heads_, k_heads_;
   std::unique_ptr<char[]> memory_;  // which nobody touches
   int64_t work_bytes_;
   std::unique_ptr<char[]> work_;
