@@ -10,6 +10,7 @@
 
 #include "core/rounding.hpp"
 #include "cuda/check.hpp"
+#include "cuda/event.hpp"
 #include "cuda/graph_lifetime.hpp"
 
 namespace tangram::cuda {
@@ -60,13 +61,7 @@ struct ListMemory::Event {
   bool has_happened(uint64_t round) {
     if (happened || asked == round) return happened;
     asked = round;
-    const cudaError_t error = cudaEventQuery(event);
-    if (error == cudaErrorNotReady) {
-      static_cast<void>(cudaGetLastError());
-      return false;
-    }
-    check(error, "cudaEventQuery");
-    return happened = true;
+    return happened = cuda::has_happened(event);
   }
 
   cudaEvent_t event = nullptr;

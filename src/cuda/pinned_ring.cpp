@@ -5,6 +5,7 @@
 
 #include "core/rounding.hpp"
 #include "cuda/check.hpp"
+#include "cuda/event.hpp"
 #include "cuda/graph_lifetime.hpp"
 
 namespace tangram::cuda {
@@ -35,13 +36,7 @@ std::byte* PinnedRing::next() {
   const auto at = static_cast<size_t>(current_);
   if (in_flight_[at]) {
     const AllowAllocationDuringCapture allow;
-    const cudaError_t error = cudaEventQuery(copied_[at]);
-    if (error == cudaErrorNotReady) {
-      static_cast<void>(cudaGetLastError());
-      check(cudaEventSynchronize(copied_[at]), "cudaEventSynchronize");
-    } else {
-      check(error, "cudaEventQuery");
-    }
+    if (!has_happened(copied_[at])) check(cudaEventSynchronize(copied_[at]), "cudaEventSynchronize");
     in_flight_[at] = false;
   }
   return memory_ + at * block_bytes_;

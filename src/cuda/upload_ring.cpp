@@ -5,6 +5,7 @@
 
 #include "core/rounding.hpp"
 #include "cuda/check.hpp"
+#include "cuda/event.hpp"
 #include "cuda/graph_lifetime.hpp"
 
 namespace tangram::cuda {
@@ -12,16 +13,6 @@ namespace tangram::cuda {
 namespace {
 
 constexpr size_t kAlignment = 256;
-
-bool has_happened(cudaEvent_t event) {
-  const cudaError_t error = cudaEventQuery(event);
-  if (error == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());
-    return false;
-  }
-  check(error, "cudaEventQuery");
-  return true;
-}
 
 }  // namespace
 
