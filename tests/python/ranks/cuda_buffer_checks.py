@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.distributed as dist
 
@@ -40,11 +42,8 @@ def capture(run, prepare):
     return graph, captured
 
 
-def check_graph_over_keys():
-    """A step in one CUDA graph, replayed with other keys."""
-    if dist.get_world_size() == 1:
-        return
-    keys = keys_of()
+def capture_step(keys):
+    """A buffer over the keys, shards, a step with them, its graph and the graph's results."""
     buffer = tangram.DistMaskBuffer(keys, deterministic=True)
     shards = shards_of(keys[0], 1)
     dout = torch.ones_like(shards[0])
@@ -53,7 +52,15 @@ def check_graph_over_keys():
         out, _ = tangram.calc_attn(*shards, buffer)
         return [out, *torch.autograd.grad(out, shards, dout)]
 
-    graph, captured = capture(run, lambda: buffer.set(keys[0]))
+    return buffer, shards, run, *capture(run, lambda: buffer.set(keys[0]))
+
+
+def check_graph_over_keys():
+    """A step in one CUDA graph, replayed with other keys."""
+    if dist.get_world_size() == 1:
+        return
+    keys = keys_of()
+    buffer, shards, run, graph, captured = capture_step(keys)
     for seed, key in enumerate(keys * 2):
         for shard, value in zip(shards, whole(seed, TOTAL), strict=True):
             shard.data.copy_(tangram.dispatch(value.detach(), key))
@@ -99,6 +106,42 @@ def check_forward_replays():
         differ += (out != expected[number % len(keys)]).any()
     tangram.check_errors()
     assert differ.item() == 0, f"{differ.item()} of 60 passes differ"
+
+
+def check_collectives_beside_replays():
+    """All-reduces on another stream, before or after each replay by rank, while hosts and GPUs are late in turns:
+    kernels that wait for peers leave room for what the peer may be waiting for."""
+    if dist.get_world_size() == 1:
+        return
+    rank = dist.get_rank()
+    keys = keys_of()
+    buffer, _, run, graph, captured = capture_step(keys)
+    group, side = dist.new_group(backend="nccl"), torch.cuda.Stream()
+    numbers = torch.ones(8 << 20, device="cuda")
+
+    def reduce():
+        with torch.cuda.stream(side):
+            dist.all_reduce(numbers.fill_(1.0), group=group)
+
+    reduce()
+    torch.cuda.synchronize()
+    for number in range(100):
+        if number % 20 == 10 * rank:
+            time.sleep(0.02)
+        if number % 20 == 5 + 10 * rank:
+            torch.cuda._sleep(20_000_000)  # 11 ms
+        buffer.set(keys[number % len(keys)])
+        if number % 2 == rank:
+            graph.replay()
+        reduce()
+        if number % 2 != rank:
+            graph.replay()
+    torch.cuda.synchronize()
+    tangram.check_errors()
+    assert (numbers == dist.get_world_size()).all()
+    for ours, wanted in zip(captured, run(), strict=True):
+        assert torch.equal(ours, wanted)
+    dist.destroy_process_group(group)
 
 
 def check_buffer_differences():

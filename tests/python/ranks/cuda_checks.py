@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tangram  # noqa: E402
 from ranks.cuda_buffer_checks import (  # noqa: E402
     check_buffer_differences,
+    check_collectives_beside_replays,
     check_forward_replays,
     check_graph_over_keys,
 )
@@ -343,6 +344,7 @@ CHECKS = (
     ("graph", check_graph),
     ("graph over keys", check_graph_over_keys),
     ("forward replays of ranks that are late", check_forward_replays),
+    ("collectives beside replays", check_collectives_beside_replays),
     ("ranks that differ over a buffer", check_buffer_differences),
     (
         "graph with kept keys",
