@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import torch
@@ -180,7 +181,8 @@ def check_buffer_differences():
         tangram.calc_attn(*(t.half() if rank == 1 else t for t in shards), buffer)
 
     told(other_keys, ["masks differ (rank 0: "])
-    told(an_old_key, ["every rank must make the same call"])
+    if os.environ.get("TANGRAM_SANITY_CHECK", "0") != "1":  # with it ranks meet in `set`, which one of them leaves out
+        told(an_old_key, ["every rank must make the same call"])
     told(another_dtype, ["dtype, dim of v and GPU must be those that the DistMaskBuffer is made for"])
     tangram.calc_attn(*shards_of(keys_of()[0], 1), keys_of()[0])
     tangram.check_errors()
