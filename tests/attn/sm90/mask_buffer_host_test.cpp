@@ -118,6 +118,30 @@ TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheMask) {
   }
 }
 
+// What is looked up in each step of the backward kernel slows it down.
+TEST(MaskBuffer, NoTableOfRowsIsReadWhereEachSeesAKey) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  for (const bool rows_without_keys : {true, false}) {
+    MaskBuffer buffer(kShape, {.documents = 128, .rows_without_keys = rows_without_keys}, backend);
+    buffer.set(make_pack(0));
+    testing::record_launches({sizeof(ForwardParams), sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)});
+    operands.step(buffer);
+    const std::vector<Launch> launches = testing::recorded_launches();
+    EdgeParams edge;
+    Params params;
+    std::memcpy(static_cast<void*>(&edge), launches.at(1).parameter.data(), sizeof(edge));
+    std::memcpy(static_cast<void*>(&params), launches.at(2).parameter.data(), sizeof(params));
+    EXPECT_EQ(params.covered_queries != nullptr, rows_without_keys);
+    EXPECT_EQ(edge.covered_queries, params.covered_queries);
+    if (rows_without_keys) continue;
+    const std::string refused = support::message_of([&] { buffer.set(Mask(kRows, kRows, {})); });
+    EXPECT_NE(refused.find("each row must see a key"), std::string::npos) << refused;
+    const std::vector<int32_t> ends{0, static_cast<int32_t>(kRows)};
+    EXPECT_THROW(buffer.set_cu_seqlens({.q = ends.data(), .documents = 1}), InvalidArgument) << "nobody has looked";
+  }
+}
+
 TEST(MaskBuffer, TheMainKernelOfABackwardCallWaitsForKeys) {
   const Sm90Backend backend;
   MaskBuffer buffer(kShape, {.documents = 128}, backend);
