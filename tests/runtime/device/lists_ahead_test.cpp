@@ -28,7 +28,8 @@ using ::testing::HasSubstr;
 /// those of a forward pass.
 class ToldBackend final : public AttnBackend {
  public:
-  explicit ToldBackend(std::function<void()> before_backward, std::function<void()> before_forward = [] {})
+  explicit ToldBackend(
+      std::function<void()> before_backward, std::function<void()> before_forward = [] {})
       : before_backward_(std::move(before_backward)), before_forward_(std::move(before_forward)) {}
 
   std::string_view name() const override { return of_.name(); }
