@@ -4,7 +4,7 @@
 
 PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
     benchmarks/python/dist_mask_buffer.py [--tokens 32768] [--documents 64] [--packs 12] [--repeats 5]
-    [--deterministic] [--forward] [--soak 0] [--trace 0] [--csv FILE]
+    [--deterministic] [--forward] [--table] [--soak 0] [--trace 0] [--csv FILE]
 A step is forward and backward of 64/8 heads of 128 (`--forward`: the forward pass alone). For each pack, whose key has
 been used before, in random turns that all ranks share:
 - "key", "buffer", "replay", device: GPU time of a step by calls with the key, by calls with the buffer and by a replay,
@@ -13,12 +13,13 @@ been used before, in random turns that all ranks share:
   keys have been prepared and not.
 - host: what `set`, a replay and a call with a known key take the calling thread, streams empty before; "in a row": the
   mean of the four steps.
-Medians of the slowest rank; ratios are medians of those of a pack.
+Medians of the slowest rank; ratios are medians of those of a pack. `--table`: besides, "replay, table" by a buffer that
+looks for queries without keys, of which there are none here.
 --soak: before all this, so many packs through one deterministic graph; results must be those of calls with the buffer
 bit for bit, and near those of calls with the key, which attend to keys in the order in which they come. One rank's GPU
 is held up now and then.
 --trace: before all this, of so many packs what each kernel of a step takes by calls with the key and by replays, us on
-each rank, and how many rows a rank gets: where a difference comes from.
+each rank, medians of turns, and how many rows a rank gets: where a difference comes from.
 """
 
 import argparse
@@ -39,6 +40,7 @@ import tangram
 HEADS, HEADS_KV, DIM = 64, 8, 128
 STEPS = 4
 SKIPPED = 2
+TURNS = 6  # of a trace
 BUSY = 20_000_000  # cycles
 BOUND = 0.03  # of the largest value: a few roundings to bfloat16
 
@@ -125,7 +127,7 @@ def mean_us(first, calls):
     return begin.elapsed_time(end) * 1e3 / len(calls), host / len(calls)
 
 
-def measure(packs, count, repeats, order, deterministic):
+def measure(packs, count, repeats, order, deterministic, with_table):
     keys = [packs.key() for _ in range(count + SKIPPED)]
     news = [[packs.key() for _ in range(STEPS)] for _ in range(count + SKIPPED)]
     fitted = keys + [key for some in news for key in some]
@@ -133,6 +135,15 @@ def measure(packs, count, repeats, order, deterministic):
         fitted, spare=0.0, deterministic=deterministic, with_gradients=not packs.only_forward
     )
     graph, _ = packs.captured(buffer, keys[0])
+    if with_table:
+        tabled = tangram.DistMaskBuffer(
+            fitted,
+            spare=0.0,
+            deterministic=deterministic,
+            with_gradients=not packs.only_forward,
+            rows_without_keys=True,
+        )
+        tabled_graph, _ = packs.captured(tabled, keys[0])
     figures = defaultdict(list)
     if dist.get_rank() == 0:
         print(f"{buffer.capacity}, {buffer.device_bytes >> 20} MiB", flush=True)
@@ -157,6 +168,16 @@ def measure(packs, count, repeats, order, deterministic):
             "set, replay": (new, set_and_replay),
             "key prepared": (new, packs.step),
         }
+        ratios = [
+            ("buffer", "key"),
+            ("replay", "key"),
+            ("replay", "buffer"),
+            ("set, replay", "key prepared"),
+            ("set, replay", "key new"),
+        ]
+        if with_table:
+            ways["replay, table"] = ([None] * STEPS, lambda _: tabled_graph.replay())
+            ratios.append(("replay, table", "key"))
         # Keys that no call has used yet: once.
         first, first_host = mean_us(lambda key=key: packs.step(key), [lambda k=k: packs.step(k) for k in new])
         times, host_times = defaultdict(list), defaultdict(list)
@@ -164,6 +185,8 @@ def measure(packs, count, repeats, order, deterministic):
             for name in order.sample(list(ways), len(ways)):
                 if name in ("buffer", "replay"):
                     buffer.set(key)
+                if name == "replay, table":
+                    tabled.set(key)
                 arguments, call = ways[name]
                 behind = buffer if "replay" in name or name == "buffer" else key
                 device, host = mean_us(
@@ -181,13 +204,7 @@ def measure(packs, count, repeats, order, deterministic):
             figures[name].append(value)
         for name, value in medians.items():
             figures[f"{name}, device"].append(value)
-        for above, below in (
-            ("buffer", "key"),
-            ("replay", "key"),
-            ("replay", "buffer"),
-            ("set, replay", "key prepared"),
-            ("set, replay", "key new"),
-        ):
+        for above, below in ratios:
             figures[f"{above} / {below}"].append(medians[above] / medians[below])
     tangram.check_errors()
     return figures
@@ -261,14 +278,18 @@ def trace(packs, count):
     graph, _ = packs.captured(buffer, keys[0])
     for number, key in enumerate(keys):
         buffer.set(key)
-        tables = []
-        for call in (lambda key=key: packs.step(key), graph.replay):
-            call()
-            tables.append(kernel_times(call))
+        calls = (lambda key=key: packs.step(key), graph.replay)
+        traced = ([], [])
+        for turn in range(TURNS):  # GPUs that get warm get slower: each is the first as often
+            for way in (0, 1) if turn % 2 == 0 else (1, 0):
+                calls[way]()
+                traced[way].append(kernel_times(calls[way]))
+        names = {name for tables in traced for table in tables for name in table}
+        tables = [{n: statistics.median(table.get(n, 0.0) for table in of_way) for n in names} for of_way in traced]
         landed = key.plan.ranks[dist.get_rank()].remote_kv_rows
         lines = [f"pack {number}, rank {dist.get_rank()} gets {landed} rows: us a step with the key, by a replay"]
-        for name in sorted(set().union(*tables), key=lambda name: -tables[1].get(name, 0.0)):
-            with_key, replayed = (table.get(name, 0.0) for table in tables)
+        for name in sorted(names, key=lambda name: -tables[1][name]):
+            with_key, replayed = (table[name] for table in tables)
             lines.append(f"  {name:40}{with_key:12.1f}{replayed:12.1f}{replayed - with_key:+10.1f}")
         print("\n".join(lines), flush=True)
     tangram.check_errors()
@@ -295,6 +316,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--forward", action="store_true")
+    parser.add_argument("--table", action="store_true")
     parser.add_argument("--soak", type=int, default=0)
     parser.add_argument("--trace", type=int, default=0)
     parser.add_argument("--csv")
@@ -309,7 +331,8 @@ def main():
         soak(packs, arguments.soak)
     figures = {}
     if arguments.packs > 0:
-        figures = measure(packs, arguments.packs, arguments.repeats, random.Random(0), arguments.deterministic)
+        order = random.Random(0)
+        figures = measure(packs, arguments.packs, arguments.repeats, order, arguments.deterministic, arguments.table)
     how = "_".join(["deterministic"] * arguments.deterministic + ["forward"] * arguments.forward)
     if dist.get_rank() == 0:
         show(figures, packs, how, arguments.csv)

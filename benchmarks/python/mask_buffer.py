@@ -3,11 +3,12 @@
 """A new pack at every step on one GPU: through a MaskBuffer, replayed and eager, beside masks of their own.
 
 PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/mask_buffer.py [--tokens 32768] [--documents 64]
-    [--packs 40] [--deterministic] [--csv FILE]
+    [--packs 40] [--deterministic] [--all-see] [--csv FILE]
 For each pack, in random turns: forward and backward of 64/8 heads of 128 with the mask as it is (known: lists are
 there), through the buffer, and as a replay of one graph. Device times between events on a stream that is kept busy
 before, so that no host time shows; host times with the stream empty. "own new": what the host takes for a pack seen for
-the first time, both passes enqueued. Medians; ratios are medians of the ratios of a pack.
+the first time, both passes enqueued. Medians; ratios are medians of the ratios of a pack. --all-see: the buffer is for
+masks in which each row sees a key, as in these packs.
 """
 
 import argparse
@@ -28,10 +29,11 @@ HEADS, HEADS_KV, DIM = 64, 8, 128
 REPEATS = 5
 
 
-def device_us(call, cycles=4_000_000):
-    """Of one call, behind other work of so many cycles, by default two milliseconds."""
+def device_us(call, cycles=4_000_000, before=lambda: None):
+    """Of one call, behind other work: so many cycles, by default two milliseconds, and what `before` enqueues."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(cycles)
+    before()
     begin.record()
     call()
     end.record()
@@ -52,6 +54,7 @@ def main():
     parser.add_argument("--documents", type=int, default=64)
     parser.add_argument("--packs", type=int, default=40)
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--all-see", action="store_true")
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     rows, exact = arguments.tokens, arguments.deterministic
@@ -65,7 +68,9 @@ def main():
         torch.autograd.grad(out, leaves, dout)
 
     heads = HeadConfig(HEADS, HEADS_KV, DIM, DIM, "bfloat16")
-    buffer = MaskBuffer(rows, rows, heads, documents=arguments.documents, deterministic=exact)
+    buffer = MaskBuffer(
+        rows, rows, heads, documents=arguments.documents, deterministic=exact, rows_without_keys=not arguments.all_see
+    )
     borders = [packed(rng, rows, arguments.documents) for _ in range(arguments.packs + 3)]
     buffer.set(Mask.varlen(borders[0], causal=True))
     side = torch.cuda.Stream()

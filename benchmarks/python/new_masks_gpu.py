@@ -10,8 +10,8 @@ Every mask is a pack of causal documents of log-normal lengths; 64/8 heads of 12
 - "MaskBuffer.set" and the plan of cuDNN Flex (for both passes; its borders, made on the host and copied, apart): "host"
   until the call returns, "done" until the GPU is idle too; of `set` also what it takes on a busy GPU.
 - "first", "second", "third": GPU time of the passes of one mask that was new at the first, between events behind 10 ms
-  of other work, so that no host time shows unless the host waits for the GPU. "first / second" is what the lists cost
-  there, "third / second" how far times scatter.
+  of other work, so that no host time shows unless the host waits for the GPU, and behind a pass of a known mask, since
+  a GPU is slower after a pause. "first / second" is what the lists cost there, "third / second" how far times scatter.
 Host times begin with an idle GPU. Medians over packs; ratios and differences are medians of those of a pass. Without
 the peer (benchmarks/attn/README.md says how to install it) its figures are missing.
 """
@@ -122,9 +122,15 @@ class Packs:
     def passes(self, borders):
         clear_cache()
         mask = Mask.varlen(borders, causal=True)
-        outs = []
-        forward = [device_us(lambda: outs.append(self.forward(mask)), BUSY) for _ in range(3)]
-        backward = [device_us(lambda: self.backward(outs[-1]), BUSY) for _ in range(3)]
+        known, outs = Mask.varlen(borders, causal=False), []
+        known_out = self.forward(known)
+        self.backward(known_out)
+        forward = [
+            device_us(lambda: outs.append(self.forward(mask)), BUSY, lambda: self.forward(known)) for _ in range(3)
+        ]
+        backward = [
+            device_us(lambda: self.backward(outs[-1]), BUSY, lambda: self.backward(known_out)) for _ in range(3)
+        ]
         for name, times in (("forward", forward), ("backward", backward)):
             self.figures[f"{name} first, device"].append(times[0])
             self.figures[f"{name} second, device"].append(times[1])

@@ -12,7 +12,8 @@ Every mask is a pack of causal documents of log-normal lengths, or one of blocks
 - "first", "second", host: `calc_attn` with a key whose passes have not been prepared, and with one whose have, until it
   returns; both begin with idle GPUs. "new key": their difference. Likewise both passes, which autograd calls.
 - "first", "second", "third", device: GPU time between events behind 20 ms of other work, so that no host time shows
-  unless the host waits for the GPU, or GPUs for each other's hosts.
+  unless the host waits for the GPU, or GPUs for each other's hosts, and behind a pass with a known key: GPUs are slower
+  after a pause.
 - "step", of blocks: both passes, 8 steps in a row without a wait, by wall clock: with masks that are made, planned and
   computed one after the other, and again with their keys.
 --soak: then so many packs without a wait, eight keys at a time, some used again; results of the first and of the last
@@ -109,11 +110,12 @@ class Packs:
         call()
         return (time.perf_counter() - start) * 1e6
 
-    def device_us(self, call):
+    def device_us(self, before, call):
         torch.cuda.synchronize()
         dist.barrier()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda._sleep(BUSY)
+        before()
         begin.record()
         call()
         end.record()
@@ -127,8 +129,9 @@ class Packs:
             self.figures[f"{name} first, host"].append(times[0])
             self.figures[f"{name} second, host"].append(times[1])
             self.figures[f"new key, {name}, host"].append(times[0] - times[1])
-            key = self.key()
-            times = [self.slowest(self.device_us(lambda key=key, call=call: call(key))) for _ in range(3)]
+            known, key = key, self.key()
+            before, of_key = (lambda k=k, call=call: call(k) for k in (known, key))
+            times = [self.slowest(self.device_us(before, of_key)) for _ in range(3)]
             self.figures[f"{name} first, device"].append(times[0])
             self.figures[f"{name} second, device"].append(times[1])
             self.figures[f"{name} first / second"].append(times[0] / times[1])

@@ -21,6 +21,9 @@ struct MaskCapacity {
   /// Lists are those of deterministic calls, or of others; never both.
   bool deterministic = false;
   AttnPasses passes = AttnPasses::kBoth;
+  /// Whether masks may leave rows of queries that see no key. Kernels of the backward pass of a buffer without such
+  /// masks ask no table of them. Not with block_size, nor for masks that a GPU has computed.
+  bool rows_without_keys = true;
   /// Above 0: masks are blocks of so many rows and keys or of a multiple, at most `slices` of them, and calls take the
   /// kernels that gather small blocks, of head dims 64 and 128; `documents` are not asked. Tiles of 128 divided by the
   /// query heads that share them (the largest power of two in the query heads of a K/V head) must divide a block, and

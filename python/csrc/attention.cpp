@@ -6,10 +6,12 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -199,21 +201,23 @@ void bind_mask_buffer(nb::module_& m) {
       .def(
           "__init__",
           [](SharedMaskBuffer* self, std::pair<int64_t, int64_t> rows, const HeadConfig& heads,
-             std::pair<int64_t, int64_t> capacity, std::pair<int64_t, int> blocks, bool deterministic,
+             std::tuple<int64_t, int64_t, bool> capacity, std::pair<int64_t, int> blocks, bool deterministic,
              bool with_gradients, std::shared_ptr<Backend> backend) {
             const AttnShape shape{rows.first,     rows.second,      heads.num_heads_q, heads.num_heads_kv,
                                   heads.head_dim, heads.head_dim_v, heads.dtype};
             new (self) SharedMaskBuffer(shape,
-                                        {.documents = capacity.first,
-                                         .slices = capacity.second,
+                                        {.documents = std::get<0>(capacity),
+                                         .slices = std::get<1>(capacity),
                                          .deterministic = deterministic,
                                          .passes = with_gradients ? AttnPasses::kBoth : AttnPasses::kForward,
+                                         .rows_without_keys = std::get<2>(capacity),
                                          .block_size = blocks.first,
                                          .head_groups = blocks.second},
                                         std::move(backend));
           },
           "rows"_a, "heads"_a, "capacity"_a, "blocks"_a, "deterministic"_a, "with_gradients"_a, "backend"_a,
-          "rows: seqlen_q and seqlen_k. capacity: documents and slices. blocks: their size and head groups.")
+          "rows: seqlen_q and seqlen_k. capacity: documents, slices, rows_without_keys. blocks: their size and head "
+          "groups.")
       .def(
           "set",
           [](SharedMaskBuffer& self, const std::vector<Mask>& masks, uintptr_t stream) {

@@ -25,8 +25,8 @@ namespace tangram::python {
 
 namespace {
 
-/// kv_rows, sent_rows, stretches, documents, slices.
-using Capacity = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
+/// kv_rows, sent_rows, stretches, documents, slices, rows_without_keys.
+using Capacity = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
 
 class SharedDistMaskBuffer {
  public:
@@ -34,7 +34,8 @@ class SharedDistMaskBuffer {
                        bool with_gradients, std::shared_ptr<DeviceGroup> group, std::shared_ptr<Backend> backend)
       : backend_(std::move(backend)), gpus_(std::move(group)), num_heads_(like->config.heads.num_heads_q) {
     DistMaskCapacity room;
-    std::tie(room.kv_rows, room.sent_rows, room.stretches, room.documents, room.slices) = capacity;
+    std::tie(room.kv_rows, room.sent_rows, room.stretches, room.documents, room.slices, room.rows_without_keys) =
+        capacity;
     room.deterministic = deterministic;
     if (!with_gradients) room.passes = AttnPasses::kForward;
     gpus_->prepare(
@@ -123,7 +124,8 @@ class SharedDistMaskBuffer {
 
 Capacity capacity_of(const Plan& plan) {
   const DistMaskCapacity needed = capacity_for(plan);
-  return {needed.kv_rows, needed.sent_rows, needed.stretches, needed.documents, needed.slices};
+  return {needed.kv_rows,   needed.sent_rows, needed.stretches,
+          needed.documents, needed.slices,    needed.rows_without_keys};
 }
 
 }  // namespace
@@ -131,7 +133,7 @@ Capacity capacity_of(const Plan& plan) {
 void bind_dist_mask_buffer(nb::module_& m) {
   m.def("dist_mask_capacity", &capacity_of, "plan"_a,
         "What a plan takes of a DistMaskBuffer, the most of any rank: kv_rows, sent_rows, stretches, documents, "
-        "slices.");
+        "slices, and whether some query sees no key.");
   nb::class_<SharedDistMaskBuffer>(m, "DistMaskBuffer",
                                    "One rank's part in distributed attention by one plan after the other.")
       .def(nb::init<std::shared_ptr<const Plan>, const Capacity&, bool, bool, std::shared_ptr<DeviceGroup>,

@@ -117,6 +117,7 @@ class DistMaskBuffer:
         head_dim_v: int | None = None,
         deterministic: bool | None = None,
         with_gradients: bool = True,
+        rows_without_keys: bool | None = None,
         device: int | None = None,
         backend: str | None = None,
     ) -> None:
@@ -128,6 +129,8 @@ class DistMaskBuffer:
             dtype, head_dim_v: of q, k and v, and of v; None: as of k.
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
+            rows_without_keys: whether keys may come whose masks leave tokens that see none, padding say; backward
+                passes ask no table of them if not. None: as those of `keys`.
             device: the number of this rank's GPU; None: the current one.
             backend: None takes the best for the device.
 
@@ -153,16 +156,17 @@ class DistMaskBuffer:
         self.key: DistAttnRuntimeKey | None = None
         """The one that is set."""
         plans = [self._plan_of("DistMaskBuffer", key) for key in known]
-        most = [max(sizes) for sizes in zip(*(dist_mask_capacity(plan) for plan in plans), strict=True)]
+        *most, some_see_none = (max(sizes) for sizes in zip(*map(dist_mask_capacity, plans), strict=True))
         names = ("kv_rows", "sent_rows", "stretches", "documents", "slices")
         self.capacity = {name: ceil(size * (1 + spare)) for name, size in zip(names, most, strict=True)}
         """What there is room for, on each rank: rows that it sees, rows that it sends, pieces of rows, documents, and
         slices, of which long ones count as several."""
+        self.rows_without_keys = bool(some_see_none) if rows_without_keys is None else bool(rows_without_keys)
         _cuda.require_no_capture("a buffer", "DistMaskBuffer")
         with Named("DistMaskBuffer"):
             self._core = _core.DistMaskBuffer(
                 plans[0],
-                tuple(self.capacity.values()),
+                (*self.capacity.values(), self.rows_without_keys),
                 self.deterministic,
                 self.with_gradients,
                 self.group.on_device(self.device),

@@ -209,7 +209,8 @@ class DistAttnRuntimeKey:
         overlap = self.config.overlap
         if device >= 0:
             _cuda.require_no_capture("a key", "calc_attn")
-            overlap = changed(overlap, keep_remote_kv=keeps)
+            if overlap.keep_remote_kv != keeps:
+                overlap = changed(overlap, keep_remote_kv=keeps)
         plan = self.plan_for(dtype, head_dim_v, overlap)
         if device < 0:
             return DistAttention(plan, self.group.group, self.backend(backend, device))
@@ -220,9 +221,9 @@ class DistAttnRuntimeKey:
     def plan_for(self, dtype: torch.dtype, head_dim_v: int, overlap: OverlapConfig) -> Plan:
         """Of the rows that the key deals out, for heads and transfers that may be other ones."""
         h = self.config.heads
-        heads = HeadConfig(h.num_heads_q, h.num_heads_kv, h.head_dim, head_dim_v, _NAMES[dtype])
-        if heads == h and overlap == self.config.overlap:
+        if h.head_dim_v == head_dim_v and h.dtype == _NAMES[dtype] and overlap == self.config.overlap:
             return self.plan
+        heads = HeadConfig(h.num_heads_q, h.num_heads_kv, h.head_dim, head_dim_v, _NAMES[dtype])
         chosen = {name: getattr(self.plan.config, name) for name in _STRATEGY}  # not to choose anew
         config = changed(self.config, heads=heads, overlap=overlap, **chosen)
         return plan_after(self.masks or self.plan.mask, config, self.plan)

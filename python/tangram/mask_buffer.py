@@ -80,6 +80,7 @@ class MaskBuffer:
         *,
         documents: int = 64,
         slices: int = 0,
+        rows_without_keys: bool = True,
         blocks: int = 0,
         head_groups: int = 1,
         deterministic: bool | None = None,
@@ -93,6 +94,9 @@ class MaskBuffer:
             documents: stretches of rows that see none of each other's keys, at most. Each takes the room of a tile of
                 64 queries in what the backward pass computes in: 33 KB a query head of 128.
             slices: of a mask, at most; 0: as many as documents.
+            rows_without_keys: whether masks may leave rows of q that see no key, padding say. Where none does, False
+                spares the kernel of the backward pass a look at a table in each step. Masks that a GPU has computed
+                need True, and so do `blocks`.
             blocks: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `slices` of them,
                 and calls take the kernels that gather small blocks: of head dims 64 and 128, of a multiple of 16 keys,
                 of blocks that 16 divides and so do 128 rows by the query heads that share a K/V head (16 rows for
@@ -125,7 +129,7 @@ class MaskBuffer:
             self._core = _core.MaskBuffer(
                 (seqlen_q, seqlen_k),
                 heads,
-                (documents, slices),
+                (documents, slices, bool(rows_without_keys)),
                 (blocks, head_groups),
                 self.deterministic,
                 self.with_gradients,

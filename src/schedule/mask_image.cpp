@@ -126,6 +126,9 @@ void ImageLayout::check(const TileList& forward, const WorkList& backward) const
   require_room("items of keys", size(backward.items), num_backward_items_, "documents", capacity_.documents);
   need("runs of queries", size(backward.runs), num_backward_runs_);
   need("turns of runs", size(backward.turn_segments), num_turn_segments_);
+  require(capacity_.rows_without_keys || backward.covered_queries.empty(),
+          "MaskBuffer::set: each row must see a key, as the buffer is made for (got a mask with rows that see none, "
+          "rows_without_keys=false)");
 }
 
 size_t ImageLayout::write(std::byte* to, const TileList& forward, const WorkList& backward) const {

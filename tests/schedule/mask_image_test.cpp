@@ -152,6 +152,18 @@ TEST(MaskImage, RefusesWhatHasNoRoomAndNamesIt) {
   EXPECT_NE(message(blocks).find("more slices make room"), std::string::npos) << message(blocks);
 }
 
+TEST(MaskImage, RefusesRowsWithoutKeysWhereThereAreToBeNone) {
+  const ImageLayout layout(kShape, kForward, kBackward, {.rows_without_keys = false});
+  const auto message = [&](const Range& queries) {
+    const Lists lists = lists_of({AttnSlice::full(queries, {0, kRows})}, BackwardCalls::kDefault);
+    return support::message_of<InvalidArgument>([&] { layout.check(lists.forward, lists.backward); });
+  };
+  EXPECT_EQ(message({0, kRows}), "nothing was thrown");
+  EXPECT_EQ(message({0, kRows - 1}),
+            "MaskBuffer::set: each row must see a key, as the buffer is made for (got a mask with rows that see none, "
+            "rows_without_keys=false)");
+}
+
 TEST(MaskImage, RefusesCapacitiesThatAreNone) {
   const auto make = [](const MaskCapacity& capacity) { ImageLayout(kShape, kForward, kBackward, capacity); };
   EXPECT_THROW(make({.documents = 0}), InvalidArgument);

@@ -39,6 +39,9 @@ void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward
 
 void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
   check_refused();
+  require(capacity_.rows_without_keys,
+          "MaskBuffer: masks of a GPU must be allowed rows that see no key, since nobody has looked (got "
+          "rows_without_keys=false)");
   if (builder_ == nullptr) {
     require(!cuda::is_captured(stream),
             "MaskBuffer: the first mask that the GPU builds must be set before a stream is captured, since that "
@@ -65,7 +68,8 @@ void ListBuffer::fill(backward::Params& params, backward::EdgeParams& edge, void
   params.run_tiles = at<backward::RunTiles>(layout_.run_tiles());
   params.q_tiles = edge.q_tiles = at<backward::QueryTile>(layout_.q_tiles());
   params.intervals = at<RowInterval>(layout_.intervals());
-  params.covered_queries = edge.covered_queries = at<uint64_t>(layout_.covered_queries());
+  params.covered_queries = edge.covered_queries =
+      capacity_.rows_without_keys ? at<uint64_t>(layout_.covered_queries()) : nullptr;
   params.turn_segments = at<backward::TurnSegment>(layout_.turn_segments());
   params.num_q_tiles = edge.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
   edge.num_slabs = call_.num_kernels * static_cast<int32_t>(call_.slabs);

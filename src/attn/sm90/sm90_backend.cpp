@@ -70,6 +70,9 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
 /// Tiles of a list that is worth waking a thread for.
 constexpr int64_t kWorthAThread = 512;
 
+/// Steps of the longest item of a pack, over the mean: 3.2 to 5.8 of packs of log-normal lengths on ranks.
+constexpr int64_t kLongestOfPacks = 5;
+
 /// Packed rows of an item, softcap or not.
 int item_rows(const AttnShape& shape, ForwardItems items) {
   return sm90::forward_tile_rows(shape.head_dim, shape.head_dim_v, items);
@@ -117,8 +120,10 @@ void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
   params.num_groups = mask.shape.num_heads_q / pack;
   if (mask.buffer != nullptr) {
     mask.buffer->fill(params);
-    // The order of work must not depend on the mask that is there when a graph is captured.
-    params.groups_per_section = sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), 0, 0, pack);
+    // The order of work must not depend on the mask that is there when a graph is captured: sections are as long as
+    // those of packs.
+    params.groups_per_section =
+        sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), params.num_items, kLongestOfPacks, pack);
     return;
   }
   const ForwardLists& lists = *mask.forward;

@@ -75,6 +75,12 @@ int64_t slices_for(const RankPlan& rank, int64_t q_rows) {
   return std::max({num_slices, queries, (keys + 3) / 4});
 }
 
+bool leaves_queries(const RankPlan& rank, int64_t q_rows) {
+  std::vector<Range> seeing;
+  for (const AttnSlice& slice : rank.slices) seeing.push_back(canonical(slice).q_range);
+  return !ranges_without({{0, q_rows}}, joined_ranges(std::move(seeing))).empty();
+}
+
 void set_places(std::span<uint32_t> places, const Range& rows, uint32_t first) {
   TANGRAM_ASSERT(rows.begin >= 0 && rows.end <= std::ssize(places));
   std::iota(places.begin() + rows.begin, places.begin() + rows.end, first);
@@ -83,7 +89,7 @@ void set_places(std::span<uint32_t> places, const Range& rows, uint32_t first) {
 }  // namespace
 
 DistMaskCapacity capacity_for(const Plan& plan) {
-  DistMaskCapacity needed{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0};
+  DistMaskCapacity needed{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .rows_without_keys = false};
   std::vector<int64_t> sent(plan.ranks.size()), pieces(plan.ranks.size());
   for (int rank = 0; rank < plan.cp_size(); ++rank) {
     const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
@@ -100,6 +106,7 @@ DistMaskCapacity capacity_for(const Plan& plan) {
     needed.stretches = std::max(needed.stretches, own_pieces);
     needed.documents = std::max(needed.documents, std::ssize(of.slices));
     needed.slices = std::max(needed.slices, slices_for(of, plan.q_dispatch.rows_per_rank()));
+    needed.rows_without_keys = needed.rows_without_keys || leaves_queries(of, plan.q_dispatch.rows_per_rank());
   }
   needed.sent_rows = *std::max_element(sent.begin(), sent.end());
   needed.stretches = std::max(needed.stretches, *std::max_element(pieces.begin(), pieces.end()));

@@ -45,7 +45,11 @@ class DistMaskBuffer::Impl {
       const HeadConfig& heads = shape_.heads;
       mask_ = backend_.make_buffer({shape_.q_rows, capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv,
                                     heads.head_dim, heads.head_dim_v, heads.dtype},
-                                   {capacity_.documents, capacity_.slices, capacity_.deterministic, capacity_.passes});
+                                   {.documents = capacity_.documents,
+                                    .slices = capacity_.slices,
+                                    .deterministic = capacity_.deterministic,
+                                    .passes = capacity_.passes,
+                                    .rows_without_keys = capacity_.rows_without_keys});
     });
     try {
       pass_ = communicator_.make_buffered_pass(pass_spec());

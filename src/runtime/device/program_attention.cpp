@@ -209,16 +209,24 @@ void ProgramAttention::begin_masks() {
   mask_programs_ = program_masks(*base_.plan, base_.rank, options_.target);
   masks_.resize(mask_programs_.size());
   masks_ahead_.resize(mask_programs_.size());
-  for (size_t i = 0; i < mask_programs_.size() && base_.backend->memory() == MemoryKind::kDevice; ++i) {
-    const ProgramMask& mask = mask_programs_[i];
-    if (mask.passes != AttnPasses::kBackward || !is_needed(mask)) continue;
-    masks_ahead_[i] = std::make_unique<Ahead>(on_current_device([this, i] { prepare_mask(i); }));
+  if (base_.backend->memory() != MemoryKind::kDevice) return;
+  for (const bool of_backward : {false, true}) {
+    for (size_t i = 0; i < mask_programs_.size(); ++i) {
+      const ProgramMask& mask = mask_programs_[i];
+      if ((mask.passes == AttnPasses::kBackward) != of_backward || !is_needed(mask)) continue;
+      masks_ahead_[i] = std::make_unique<Ahead>(on_current_device([this, i] { prepare_mask(i); }));
+    }
   }
 }
 
 void ProgramAttention::prepare_masks() {
   for (size_t i = 0; i < masks_.size(); ++i) {
-    if (is_needed(mask_programs_[i]) && masks_ahead_[i] == nullptr) prepare_mask(i);
+    if (!is_needed(mask_programs_[i])) continue;
+    if (masks_ahead_[i] == nullptr) {
+      prepare_mask(i);
+    } else if (mask_programs_[i].passes != AttnPasses::kBackward) {
+      masks_ahead_[i]->finish();
+    }
   }
   if (!prepares_alone()) finish_masks();  // peers wait until this rank allocates no more
 }

@@ -89,8 +89,9 @@ class ProgramAttention {
   bool makes_one_call() const;
   void find_sizes();
   void prepare_passes();
-  /// NOTE [lists ahead]: what the backward pass alone needs of the backend is begun first, on another thread, and
-  /// waited for when somebody asks for that pass, so that the forward pass of a new mask never waits for it.
+  /// NOTE [lists ahead]: what is needed of the backend is begun first, on other threads: that of the forward pass
+  /// beside all else that a key needs, and that of the backward pass alone until somebody asks for that pass, so that
+  /// the forward pass of a new mask never waits for it.
   void begin_masks();
   void prepare_masks();
   /// Tells the peers where it throws: they may have begun the pass.

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "cuda/pinned_ring.hpp"
 #include "support/message_of.hpp"
 #include "tangram/error.hpp"
+#include "tangram/flex_attention.hpp"
 #include "tangram/mask_buffer.hpp"
 #include "tangram/mask_builders.hpp"
 
@@ -118,6 +120,30 @@ TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheMask) {
   }
 }
 
+// What is looked up in each step of the backward kernel slows it down.
+TEST(MaskBuffer, NoTableOfRowsIsReadWhereEachSeesAKey) {
+  const Sm90Backend backend;
+  BufferOperands operands;
+  for (const bool rows_without_keys : {true, false}) {
+    MaskBuffer buffer(kShape, {.documents = 128, .rows_without_keys = rows_without_keys}, backend);
+    buffer.set(make_pack(0));
+    testing::record_launches({sizeof(ForwardParams), sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)});
+    operands.step(buffer);
+    const std::vector<Launch> launches = testing::recorded_launches();
+    EdgeParams edge;
+    Params params;
+    std::memcpy(static_cast<void*>(&edge), launches.at(1).parameter.data(), sizeof(edge));
+    std::memcpy(static_cast<void*>(&params), launches.at(2).parameter.data(), sizeof(params));
+    EXPECT_EQ(params.covered_queries != nullptr, rows_without_keys);
+    EXPECT_EQ(edge.covered_queries, params.covered_queries);
+    if (rows_without_keys) continue;
+    const std::string refused = support::message_of([&] { buffer.set(Mask(kRows, kRows, {})); });
+    EXPECT_NE(refused.find("each row must see a key"), std::string::npos) << refused;
+    const std::vector<int32_t> ends{0, static_cast<int32_t>(kRows)};
+    EXPECT_THROW(buffer.set_cu_seqlens({.q = ends.data(), .documents = 1}), InvalidArgument) << "nobody has looked";
+  }
+}
+
 TEST(MaskBuffer, TheMainKernelOfABackwardCallWaitsForKeys) {
   const Sm90Backend backend;
   MaskBuffer buffer(kShape, {.documents = 128}, backend);
@@ -170,6 +196,52 @@ TEST(MaskBuffer, CallsReadKeysElsewhereByATableOfTheirOwn) {
   ForwardParams params;
   std::memcpy(static_cast<void*>(&params), testing::recorded_launches().at(0).parameter.data(), sizeof(params));
   EXPECT_EQ(params.stretches.of_granule, table.data());
+}
+
+/// 64 causal documents of log-normal lengths.
+Mask make_log_normal_pack(unsigned seed, int64_t rows) {
+  std::mt19937 rng(seed);
+  std::lognormal_distribution<double> length(0, 1);
+  std::vector<double> ends;
+  for (double end = 0; ends.size() < 64;) ends.push_back(end += length(rng));
+  std::vector<int64_t> borders = {0};
+  for (const double end : ends) {
+    borders.push_back(static_cast<int64_t>(end / ends.back() * static_cast<double>(rows)));
+  }
+  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+  return varlen_mask(borders, true);
+}
+
+// A section that is short beside its longest items ends unevenly. Masks of their own ask their lists how long they are.
+TEST(MaskBuffer, SectionsOfTheForwardPassAreThoseOfPacks) {
+  const Sm90Backend backend;
+  for (const int64_t rows : {int64_t{8192}, int64_t{16384}, int64_t{65536}}) {
+    const AttnShape shape{rows, rows, 64, 8, 128, 128, DType::kBFloat16};
+    const auto view = [&](int heads) {  // that nobody looks at
+      return TensorView{
+          {reinterpret_cast<void*>(uintptr_t{256}), DType::kBFloat16, rows, heads, 128, heads * int64_t{128}, 128}};
+    };
+    const AttnForwardArgs args{view(64), view(8), view(8), view(64), static_cast<float*>(view(1).data)};
+    const auto groups_of = [&](auto& attention) {
+      testing::record_launches({sizeof(ForwardParams)});
+      attention.forward(args);
+      ForwardParams params;
+      std::memcpy(static_cast<void*>(&params), testing::recorded_launches().at(0).parameter.data(), sizeof(params));
+      return params.groups_per_section;
+    };
+    MaskBuffer buffer(shape, {.documents = 128}, backend);
+    std::vector<int32_t> of_packs;
+    for (unsigned seed = 1; seed <= 10; ++seed) {
+      const Mask mask = make_log_normal_pack(seed, rows);
+      buffer.set(mask);
+      FlexAttention own(mask, {64, 8, 128, 128, DType::kBFloat16}, backend);
+      of_packs.push_back(groups_of(own));
+    }
+    const auto [least, most] = std::minmax_element(of_packs.begin(), of_packs.end());
+    const int32_t groups = groups_of(buffer);
+    EXPECT_GE(groups, *least) << rows;
+    EXPECT_LE(groups, *most) << rows;
+  }
 }
 
 TEST(MaskBuffer, SetWaitsOnlyForCopiesOfManyMasksAgo) {

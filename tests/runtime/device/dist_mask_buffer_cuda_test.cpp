@@ -67,7 +67,8 @@ TEST(DistMaskBufferOnGpus, OneGraphReplaysWithManyPlansAsCallsAndAsASingleRank) 
   options.result_dtype = DType::kBFloat16;
   options.attn.deterministic = true;
   std::vector<std::shared_ptr<const Plan>> plans;
-  DistMaskCapacity capacity{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .deterministic = true};
+  DistMaskCapacity capacity{
+      .kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .deterministic = true, .rows_without_keys = false};
   for (unsigned seed = 1; seed <= kPlans; ++seed) {
     DistAttnConfig config;
     config.cp_size = 2;
@@ -80,6 +81,7 @@ TEST(DistMaskBufferOnGpus, OneGraphReplaysWithManyPlansAsCallsAndAsASingleRank) 
     capacity.stretches = std::max(capacity.stretches, needed.stretches);
     capacity.documents = std::max(capacity.documents, needed.documents);
     capacity.slices = std::max(capacity.slices, needed.slices);
+    capacity.rows_without_keys = capacity.rows_without_keys || needed.rows_without_keys;
   }
   const StepInputs inputs = testing::make_inputs(plans[0]->mask, options);
   const auto make = testing::over(DeviceTransport::kCopyEngine);

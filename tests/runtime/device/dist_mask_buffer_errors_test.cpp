@@ -93,6 +93,30 @@ TEST(DistMaskBuffer, PlansThatDoNotFitAreRefusedOnEveryRankAndChangeNothing) {
   }
 }
 
+TEST(DistMaskBuffer, QueriesWithoutKeysAreRefusedOnEveryRankWhereThereAreToBeNone) {
+  StepOptions options;
+  options.heads = testing::heads_of(2, 1, DType::kFloat32);
+  const Plans all_see = packs(1, 2, 240, options.heads);
+  // The last queries, of one rank, see nothing.
+  const auto padded = testing::plan_of(Mask(240, 240, {AttnSlice::causal({0, 230}, {0, 230})}), options.heads, 2, 1, 1);
+  EXPECT_FALSE(capacity_for(*all_see[0]).rows_without_keys);
+  EXPECT_TRUE(capacity_for(*padded).rows_without_keys);
+  const BufferBackend backend;
+  for (const AttnPasses passes : {AttnPasses::kBoth, AttnPasses::kForward}) {
+    DistMaskCapacity capacity = capacity_of({all_see[0], padded});
+    capacity.passes = passes;
+    capacity.rows_without_keys = false;
+    HostRanks(2).run([&](CountingControl&, DeviceCommunicator& communicator) {
+      DistMaskBuffer buffer(*all_see[0], capacity, communicator, backend);
+      buffer.set(all_see[0], kStream);
+      EXPECT_THAT(error_of([&] { buffer.set(padded, kStream); }),
+                  HasSubstr(passes == AttnPasses::kForward ? "no error" : "each query must see a key"));
+      buffer.set(all_see[0], kStream);
+      communicator.check();
+    });
+  }
+}
+
 /// Ranks set the plan from which their room was worked out.
 void expect_room(const Mask& mask, int size, bool deterministic) {
   DistAttnConfig config;

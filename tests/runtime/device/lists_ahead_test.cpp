@@ -24,16 +24,20 @@ using counted::Ranks;
 using counted::Tensors;
 using ::testing::HasSubstr;
 
-/// The Hopper backend; calls `before_backward` before it makes the lists of a backward pass.
+/// The Hopper backend; calls `before_backward` before it makes the lists of a backward pass, `before_forward` before
+/// those of a forward pass.
 class ToldBackend final : public AttnBackend {
  public:
-  explicit ToldBackend(std::function<void()> before_backward) : before_backward_(std::move(before_backward)) {}
+  explicit ToldBackend(
+      std::function<void()> before_backward, std::function<void()> before_forward = [] {})
+      : before_backward_(std::move(before_backward)), before_forward_(std::move(before_forward)) {}
 
   std::string_view name() const override { return of_.name(); }
   MemoryKind memory() const override { return of_.memory(); }
   std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return of_.tile_shape(shape); }
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override {
+    if (tiles != nullptr) before_forward_();
     return of_.prepare(slices, shape, tiles);
   }
   bool can_wait_for_keys() const override { return true; }
@@ -60,7 +64,7 @@ class ToldBackend final : public AttnBackend {
 
  private:
   const Sm90Backend of_;
-  const std::function<void()> before_backward_;
+  const std::function<void()> before_backward_, before_forward_;
 };
 
 TEST(ListsAhead, NoForwardPassWaitsForThoseOfTheBackwardPass) {
@@ -80,6 +84,24 @@ TEST(ListsAhead, NoForwardPassWaitsForThoseOfTheBackwardPass) {
     Tensors both(key);
     key.backward(both.backward());
     EXPECT_FALSE(waited_in_vain);
+  });
+}
+
+TEST(ListsAhead, ThoseOfTheForwardPassAreMadeBesideTheRestOfAKey) {
+  Ranks(2).run([](Ranks::Rank& rank) {
+    const auto maker = std::this_thread::get_id();
+    std::atomic<int> num_made = 0, num_elsewhere = 0;
+    const ToldBackend backend([] {},
+                              [&] {
+                                ++num_made;
+                                if (std::this_thread::get_id() != maker) ++num_elsewhere;
+                              });
+    constexpr unsigned kKeys = 40;
+    for (unsigned seed = 1; seed <= kKeys; ++seed) {
+      const DistAttention key(counted::make_pack_plan(seed, 2, 4096, 4), rank.communicator, backend);
+      EXPECT_EQ(num_made, static_cast<int>(seed)) << "a key is there with the lists of its forward pass";
+    }
+    EXPECT_GT(num_elsewhere, 0) << "whoever comes first makes them";
   });
 }
 

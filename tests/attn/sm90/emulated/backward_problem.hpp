@@ -55,8 +55,10 @@ inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors,
 /// the image has room for, as for the two small kernels.
 inline ImageMemory put_into_image(sm90::backward::Params& params, schedule::WorkList& work, const AttnShape& shape,
                                   bool deterministic) {
-  const schedule::ImageLayout layout(shape, {128, 128}, sm90::backward::kTileShape,
-                                     {.documents = 5, .deterministic = deterministic, .passes = AttnPasses::kBackward});
+  const bool all_see = work.covered_queries.empty();
+  const schedule::ImageLayout layout(
+      shape, {128, 128}, sm90::backward::kTileShape,
+      {.documents = 5, .deterministic = deterministic, .passes = AttnPasses::kBackward, .rows_without_keys = !all_see});
   layout.check({}, work);
   ImageMemory image;
   std::byte* const begin = image.allocate(layout.bytes());
@@ -69,7 +71,7 @@ inline ImageMemory put_into_image(sm90::backward::Params& params, schedule::Work
   params.run_tiles = reinterpret_cast<schedule::RunTiles*>(begin + layout.run_tiles());
   params.q_tiles = reinterpret_cast<schedule::QueryTile*>(begin + layout.q_tiles());
   params.intervals = reinterpret_cast<RowInterval*>(begin + layout.intervals());
-  params.covered_queries = reinterpret_cast<uint64_t*>(begin + layout.covered_queries());
+  params.covered_queries = all_see ? nullptr : reinterpret_cast<uint64_t*>(begin + layout.covered_queries());
   params.turn_segments = reinterpret_cast<schedule::TurnSegment*>(begin + layout.turn_segments());
   params.facts = reinterpret_cast<schedule::BackwardFacts*>(begin + layout.facts());
   params.num_items = -1;
