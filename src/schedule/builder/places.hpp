@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "schedule/builder/slice.hpp"
+#include "schedule/dealing_rule.hpp"
 #include "schedule/key_items.hpp"
 #include "tangram/tile_list.hpp"
 
@@ -65,6 +66,7 @@ struct Tile {
 struct Pass {
   int32_t num_rows = 0, num_keys = 0;
   int32_t block_rows = 0, block_keys = 0;
+  int32_t anew_every = 0;  ///< as TileShape has it
   int32_t max_tiles = 0, max_runs = 0, max_pieces = 0;
   Slice* slices = nullptr;            ///< [max_slices], by rows, then keys
   int32_t* ends = nullptr;            ///< [max_slices] the largest row_end up to each
@@ -99,7 +101,7 @@ struct State {
   int32_t num_q_tiles;
   int32_t num_intervals;  ///< of the forward pass
   int32_t num_items;
-  bool in_sections;  ///< items are dealt as dealing_in_sections() says
+  Sections sections;  ///< in which items are dealt
 };
 inline constexpr uint32_t kProblems = 32, kNoProblem = ~uint32_t{0};
 
@@ -118,7 +120,9 @@ struct Build {
   // The backward pass.
   int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
   int32_t max_q_tiles = 0;
-  int32_t cached_pieces = 1, cached_together = 1;  ///< of dealing_in_sections(), pieces of all heads counted
+  Sections cached;                                 ///< of dealing_in_sections(), pieces of all heads counted
+  bool scatters = false;      ///< scattered items have a dealing of their own: of default calls
+  bool heads_inside = false;  ///< scatters_heads_inside()
   int32_t* q_begins = nullptr;                     ///< [max_q_tiles + 1]
   int32_t* inside = nullptr;                       ///< [max_q_tiles + 2]
   int32_t* is_begin = nullptr;                     ///< [max_q_tiles + 2]
