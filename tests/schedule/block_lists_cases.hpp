@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct BlockCase {
   AttnShape shape;
   int tile_rows = 16;
   MaskCapacity capacity;
+  std::optional<TileShape> forward = {};  ///< tiles of the forward pass, where they are others
 };
 
 inline BlockCase block_case(int64_t rows, int64_t keys, int heads_q, int heads_kv, int tile_rows, int64_t block,
@@ -29,6 +31,13 @@ inline BlockCase block_case(int64_t rows, int64_t keys, int heads_q, int heads_k
   return {{rows, keys, heads_q, heads_kv, 128, 128, DType::kBFloat16},
           tile_rows,
           {.slices = 40'000, .passes = passes, .block_size = block, .head_groups = head_groups}};
+}
+
+/// With tiles of the forward pass that begin anew with each block.
+inline BlockCase aligned_case(const BlockCase& of, int forward_rows) {
+  BlockCase c = of;
+  c.forward = TileShape{forward_rows, 128, false, static_cast<int>(c.capacity.block_size)};
+  return c;
 }
 
 /// Heads that are packed by eight, one, two, four and thirty-two; masks for all heads and for groups of them.
@@ -44,6 +53,9 @@ inline std::vector<BlockCase> gathered_cases() {
           block_case(700, 2512, 12, 1, 32, 32, 1),
           block_case(0, 512, 8, 1, 16, 16, 1),
           block_case(512, 0, 8, 2, 32, 32, 2),
+          aligned_case(block_case(1000, 1024, 16, 2, 16, 64, 1), 24),
+          aligned_case(block_case(1024, 1024, 16, 2, 16, 48, 2), 24),
+          aligned_case(block_case(1024, 1024, 16, 4, 32, 96, 2), 48),
           block_case(1024, 1024, 16, 2, 16, 16, 2, AttnPasses::kForward),
           block_case(1024, 1024, 16, 2, 16, 16, 1, AttnPasses::kBackward)};
 }
@@ -140,23 +152,22 @@ struct SeenBlocks {
     };
     const bool has_forward = layout.capacity().passes != AttnPasses::kBackward;
     const bool has_backward = layout.capacity().passes != AttnPasses::kForward;
-    for (int64_t i = 0; i < layout.num_items(); ++i) {
-      if (has_forward) {
-        const TileItem& item = reinterpret_cast<const TileItem*>(image + layout.forward_items())[i];
-        const int32_t group = reinterpret_cast<const int32_t*>(image + layout.item_groups())[i];
-        Forward seen{group, item.row_begin, item.row_end, {}, {}};
-        for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-          const TileRun& run = reinterpret_cast<const TileRun*>(image + layout.runs())[r];
-          if (run.group_begin < 0) {
-            seen.others.push_back(run);
-          } else {
-            EXPECT_TRUE(run.full_begin == 0 && run.full_end == run.k_end);
-            seen.keys = keys_of(run.group_begin, run.k_end / kGroupKeys);
-          }
+    for (int64_t i = 0; has_forward && i < layout.num_items(0); ++i) {
+      const TileItem& item = reinterpret_cast<const TileItem*>(image + layout.forward_items())[i];
+      const int32_t group = reinterpret_cast<const int32_t*>(image + layout.item_groups())[i];
+      Forward seen{group, item.row_begin, item.row_end, {}, {}};
+      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+        const TileRun& run = reinterpret_cast<const TileRun*>(image + layout.runs())[r];
+        if (run.group_begin < 0) {
+          seen.others.push_back(run);
+        } else {
+          EXPECT_TRUE(run.full_begin == 0 && run.full_end == run.k_end);
+          seen.keys = keys_of(run.group_begin, run.k_end / kGroupKeys);
         }
-        forward.push_back(std::move(seen));
       }
-      if (!has_backward) continue;
+      forward.push_back(std::move(seen));
+    }
+    for (int64_t i = 0; has_backward && i < layout.num_items(1); ++i) {
       const GroupItem& item = reinterpret_cast<const GroupItem*>(image + layout.backward_items())[i];
       Backward seen{item.head_group, item.row_begin, item.row_end, keys_of(item.group_begin, item.num_groups), {}};
       const int rows_of_mask = (item.row_end - item.row_begin) * (kBlockTileRows / layout.tile_rows());
@@ -174,7 +185,7 @@ struct SeenBlocks {
 class BuiltBlocks {
  public:
   explicit BuiltBlocks(const BlockCase& c)
-      : layout_(c.shape, c.tile_rows, c.capacity, {}),
+      : layout_(c.shape, c.tile_rows, c.capacity, {}, c.forward),
         work_(block_build_bytes(layout_), std::byte{0}),
         built_(layout_.bytes(), std::byte{0}),
         wanted_(layout_.bytes(), std::byte{0}) {}

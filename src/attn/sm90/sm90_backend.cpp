@@ -77,7 +77,7 @@ int item_rows(const AttnShape& shape, ForwardItems items) {
 
 /// Those of the prepared lists.
 ForwardItems items_of(const Sm90Mask& mask) {
-  if (mask.block_buffer != nullptr) return ForwardItems::kGathered;
+  if (mask.block_buffer != nullptr) return mask.block_buffer->forward_items();
   if (mask.buffer != nullptr) return mask.buffer->forward_items();
   if (mask.forward && mask.forward->gathered) {
     return mask.forward->aligned ? ForwardItems::kAligned : ForwardItems::kGathered;
@@ -409,7 +409,8 @@ std::unique_ptr<PreparedMask> Sm90Backend::make_buffer(const AttnShape& shape, c
   } else if (fills_steps(capacity)) {
     mask->buffer = make_buffer_of_large_blocks(shape, *tile, capacity);
   } else {
-    mask->block_buffer = std::make_unique<sm90::BlockBuffer>(shape, capacity);
+    mask->block_buffer =
+        std::make_unique<sm90::BlockBuffer>(shape, capacity, sm90::items_to_gather(capacity.block_size, shape));
   }
   return mask;
 }

@@ -26,7 +26,9 @@ struct BlockBuild {
   BlockState* state = nullptr;
   bool has_forward = false, has_backward = false;
   int32_t seqlen_q = 0, seqlen_k = 0;
-  int32_t tile_rows = 0, num_tiles = 0;
+  int32_t tile_rows = 0;   ///< of the backward pass
+  RegularTiles tiles[2];   ///< of each pass
+  int32_t num_tiles[2] = {};
   int32_t head_groups = 1;         ///< masks
   int32_t listed_head_groups = 1;  ///< for which items are listed, as many for each mask
   int32_t sections[2] = {1, 1};
@@ -70,14 +72,14 @@ struct BlockLists : BlockIndices {
   }
 };
 
-/// Queries of a tile, counted in one mask.
+/// Queries of a tile of a pass, counted in one mask.
 struct BlockTile {
   int32_t row_begin = 0, row_end = 0, line = 0;
 };
-TANGRAM_HOST_DEVICE inline BlockTile block_tile(const BlockBuild& build, const BlockLists& lists, int32_t mask,
+TANGRAM_HOST_DEVICE inline BlockTile block_tile(const BlockBuild& build, const BlockLists& lists, int pass, int32_t mask,
                                                 int32_t tile) {
-  const int32_t begin = tile * build.tile_rows;
-  return {begin, least(begin + build.tile_rows, build.seqlen_q), mask * lists.lines_per_mask + begin / lists.block};
+  const int32_t begin = build.tiles[pass].begin(tile);
+  return {begin, build.tiles[pass].begin(tile + 1), mask * lists.lines_per_mask + begin / lists.block};
 }
 
 /// What of the block on its diagonal a tile sees: groups that all rows see, then those that some do.
@@ -137,16 +139,18 @@ TANGRAM_HOST_DEVICE void count_choice(const Team& team, const BlockBuild& build,
     build.has_diagonal[line] = has_diagonal ? 1 : 0;
   }
   team.sync();
-  const int32_t first = row * (lists.block / build.tile_rows);
-  const int32_t end = least(first + lists.block / build.tile_rows, build.num_tiles);
-  for_each(team, end - first, [&](int32_t i) {
-    const BlockTile tile = block_tile(build, lists, mask, first + i);
-    const Diagonal diagonal = diagonal_of(build, lists, tile);
-    const int32_t masked_keys = diagonal.num_masked > 0 ? tile.row_end - diagonal.begin : 0;
-    const int64_t at = int64_t{mask} * build.num_tiles + first + i;
-    build.costs[0][at] = tiles_of(full, kBlockStepKeys / kGroupKeys) + tiles_of(masked_keys, kBlockStepKeys);
-    build.costs[1][at] = full + diagonal.num_full + diagonal.num_masked;
-  });
+  for (int pass = 0; pass < 2; ++pass) {
+    const int32_t first = build.tiles[pass].count(row * lists.block);
+    const int32_t end = build.tiles[pass].count(least((row + 1) * lists.block, build.seqlen_q));
+    for_each(team, end - first, [&](int32_t i) {
+      const BlockTile tile = block_tile(build, lists, pass, mask, first + i);
+      const Diagonal diagonal = diagonal_of(build, lists, tile);
+      const int32_t masked_keys = diagonal.num_masked > 0 ? tile.row_end - diagonal.begin : 0;
+      build.costs[pass][int64_t{mask} * build.num_tiles[pass] + first + i] =
+          pass == 0 ? tiles_of(full, kBlockStepKeys / kGroupKeys) + tiles_of(masked_keys, kBlockStepKeys)
+                    : full + diagonal.num_full + diagonal.num_masked;
+    });
+  }
 }
 
 /// The fourth, by one team: what is wrong, and where lines list their groups.
@@ -171,7 +175,9 @@ TANGRAM_HOST_DEVICE void place_choices(const Team& team, const BlockBuild& build
       build.num_full[i] = build.first_group[i] = 0;
       build.has_diagonal[i] = 0;
     });
-    for_each(team, build.head_groups * build.num_tiles, [&](int32_t i) { build.costs[0][i] = build.costs[1][i] = 0; });
+    for (int pass = 0; pass < 2; ++pass) {
+      for_each(team, build.head_groups * build.num_tiles[pass], [&](int32_t i) { build.costs[pass][i] = 0; });
+    }
     team.sync();
   }
   sums_before(team, build.first_group, lists.num_lines);
@@ -215,18 +221,19 @@ TANGRAM_HOST_DEVICE int64_t place_of_item(const Team& team, const BlockBuild& bu
                                           int32_t tile) {
   const int32_t groups_per_mask = build.listed_head_groups / build.head_groups;
   const int32_t* const costs = build.costs[pass];
-  const int32_t cost = costs[int64_t{head_group / groups_per_mask} * build.num_tiles + tile];
+  const int32_t num_tiles = build.num_tiles[pass];
+  const int32_t cost = costs[int64_t{head_group / groups_per_mask} * num_tiles + tile];
   const int32_t section = build.sections[pass], begin = head_group / section * section;
   const int32_t end = least(begin + section, build.listed_head_groups);
   int64_t before = 0;
   for (int32_t other = begin; other < end; ++other) {
-    const int32_t* const of_mask = costs + int64_t{other / groups_per_mask} * build.num_tiles;
-    for_each(team, build.num_tiles, [&](int32_t i) {
+    const int32_t* const of_mask = costs + int64_t{other / groups_per_mask} * num_tiles;
+    for_each(team, num_tiles, [&](int32_t i) {
       const int32_t more = of_mask[i] - cost;
       before += more > 0 || (more == 0 && (i < tile || (i == tile && other < head_group)));
     });
   }
-  return int64_t{begin} * build.num_tiles + team.sum(before);
+  return int64_t{begin} * num_tiles + team.sum(before);
 }
 
 /// What a tile sees forward, by one thread: a gathered run, and keys on the diagonal. Returns how many runs.
@@ -260,17 +267,17 @@ TANGRAM_HOST_DEVICE inline int32_t fill_block_runs(const BlockBuild& build, cons
   return count;
 }
 
-/// The items of a tile for a head group.
+/// The items of the at-th tile of each pass for a head group.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_block_items(const Team& team, const BlockBuild& build, const BlockLists& lists,
                                           int32_t head_group, int32_t at) {
   const int32_t groups_per_mask = build.listed_head_groups / build.head_groups, mask = head_group / groups_per_mask;
-  const BlockTile tile = block_tile(build, lists, mask, at);
-  if (build.has_forward) {
+  if (build.has_forward && at < build.num_tiles[0]) {
+    const BlockTile tile = block_tile(build, lists, 0, mask, at);
     const int64_t place = place_of_item(team, build, 0, head_group, at);
     if (team.rank() == 0) {
       // Every head group of a mask would write the same.
-      const int32_t slot = (mask * build.num_tiles + at) * kBlockRunsPerTile;
+      const int32_t slot = (mask * build.num_tiles[0] + at) * kBlockRunsPerTile;
       TileRun runs[kBlockRunsPerTile];
       const int32_t count = fill_block_runs(build, lists, tile, runs);
       if (head_group % groups_per_mask == 0) {
@@ -280,7 +287,8 @@ TANGRAM_HOST_DEVICE void fill_block_items(const Team& team, const BlockBuild& bu
       build.item_groups[place] = head_group;
     }
   }
-  if (build.has_backward) {
+  if (build.has_backward && at < build.num_tiles[1]) {
+    const BlockTile tile = block_tile(build, lists, 1, mask, at);
     const int64_t place = place_of_item(team, build, 1, head_group, at);
     if (team.rank() == 0) {
       const Diagonal diagonal = diagonal_of(build, lists, tile);
@@ -317,19 +325,25 @@ TANGRAM_HOST_DEVICE void fill_diagonal_mask(const Team& team, const BlockBuild& 
   });
 }
 
+/// Of each head group: as many as the pass with more tiles has.
+TANGRAM_HOST_DEVICE inline int32_t item_parts(const BlockBuild& build) {
+  return most(build.num_tiles[0], build.num_tiles[1]);
+}
+
 /// How many calls of fill_block_part() write an image.
 TANGRAM_HOST_DEVICE inline int64_t num_block_parts(const BlockBuild& build, const BlockLists& lists) {
-  return int64_t{lists.num_lines} + int64_t{build.listed_head_groups} * build.num_tiles + kDiagonalMasks;
+  return int64_t{lists.num_lines} + int64_t{build.listed_head_groups} * item_parts(build) + kDiagonalMasks;
 }
 
 /// The fifth.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_block_part(const Team& team, const BlockBuild& build, const BlockLists& lists,
                                          int64_t part) {
-  const int64_t items = int64_t{build.listed_head_groups} * build.num_tiles;
+  const int32_t of_group = item_parts(build);
+  const int64_t items = int64_t{build.listed_head_groups} * of_group;
   if (part < items) {
-    const auto head_group = static_cast<int32_t>(part / build.num_tiles);
-    fill_block_items(team, build, lists, head_group, static_cast<int32_t>(part % build.num_tiles));
+    const auto head_group = static_cast<int32_t>(part / of_group);
+    fill_block_items(team, build, lists, head_group, static_cast<int32_t>(part % of_group));
   } else if (part < items + lists.num_lines) {
     fill_groups(team, build, lists, static_cast<int32_t>(part - items));
   } else if (build.has_backward && part < num_block_parts(build, lists)) {

@@ -81,6 +81,8 @@ TEST_F(Sm90BlockBuffer, BothPassesAgreeWithFloat64) {
   for (const BlockCase& of : {schedule::builder::block_case(500, 512, 16, 2, 16, 16, 2),
                               schedule::builder::block_case(512, 512, 16, 2, 16, 32, 1),
                               schedule::builder::block_case(512, 512, 8, 4, 64, 64, 4),
+                              schedule::builder::block_case(500, 512, 16, 2, 16, 48, 2),
+                              schedule::builder::block_case(512, 512, 8, 1, 16, 64, 1),
                               schedule::builder::block_case(256, 256, 2, 2, 128, 128, 2),
                               schedule::builder::block_case(256, 256, 64, 2, 4, 16, 2),
                               schedule::builder::block_case(600, 600, 16, 2, 16, 128, 1),
