@@ -199,8 +199,9 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
     for (const Place& place : order(masks, 0, steps)) {
       const auto m = static_cast<size_t>(place.head_group / groups_per_mask);
       *item = masks[m].forward.items[static_cast<size_t>(place.item)];
-      const auto slot = static_cast<int32_t>(static_cast<int64_t>(m) * num_tiles(0) + tiles_[0].count(item->row_begin)) *
-                        kBlockRunsPerTile;
+      const auto slot =
+          static_cast<int32_t>(static_cast<int64_t>(m) * num_tiles(0) + tiles_[0].count(item->row_begin)) *
+          kBlockRunsPerTile;
       TileRun* const runs = array(runs_, TileRun{}) + slot;
       for (int32_t r = 0; r < item->run_end - item->run_begin; ++r) {
         runs[r] = masks[m].forward.runs[static_cast<size_t>(item->run_begin + r)];

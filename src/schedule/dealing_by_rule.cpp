@@ -46,6 +46,8 @@ Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const Gp
   Dealing how;
   if (extents.group_ends.size() == 1 + unseen && is_nested(longest, items, visits)) {
     how = dealing_in_sections(shape, gpu);
+  } else if (deterministic && extents.group_ends.size() > 1 + unseen) {
+    how = {.together = heads_in_turn(shape.num_heads_q, shape.num_heads_kv), .grouped = true};
   } else {
     how = {.together = 1, .grouped = true};
     if (is_cut_by_rule(group)) {

@@ -64,6 +64,12 @@ TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t most_steps, int64_t steps,
   return pieces;
 }
 
+/// Several groups of items in deterministic calls are whole, and of so many K/V heads at a time (kForms): items of one
+/// head that begin together wait for each other at each tile, which short ones of few query heads cannot afford.
+TANGRAM_HOST_DEVICE constexpr int32_t heads_in_turn(int num_heads_q, int num_heads_kv) {
+  return num_heads_q < 4 * num_heads_kv || num_heads_kv == 1 ? num_heads_kv : 2;
+}
+
 /// Scattered items of smaller heads walk all query heads of a tile, one after the other (choose_scattered).
 TANGRAM_HOST_DEVICE constexpr bool scatters_heads_inside(int head_dim) { return head_dim <= 64; }
 

@@ -20,11 +20,12 @@
 namespace tangram::sm90 {
 
 /// An image (NOTE [image]) in device memory, the counters of the forward kernel behind it, and host memory from which
-/// images are copied: of a buffer for blocks from the first mask of the host on. What calls are given depends on the capacity alone: pointers, and sizes of grids. Used by one
-/// call at a time.
+/// images are copied: of a buffer for blocks from the first mask of the host on. What calls are given depends on the
+/// capacity alone: pointers, and sizes of grids. Used by one call at a time.
 class ListBuffer {
  public:
-  /// Allocates. `forward`: shape of the tiles of the forward pass, which `items` are. Throws InvalidArgument, CudaError.
+  /// Allocates. `forward`: shape of the tiles of the forward pass, which `items` are. Throws InvalidArgument,
+  /// CudaError.
   ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardItems items, const MaskCapacity& capacity);
 
   /// Enqueues the copy of the lists. Throws InvalidArgument before that if they do not fit, CudaError.

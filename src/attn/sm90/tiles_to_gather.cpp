@@ -52,8 +52,8 @@ GatheredItems items_to_gather(int64_t block_rows, const AttnShape& shape) {
 }
 
 GatheredItems items_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape) {
-  return items_to_gather(
-      aligns_items(shape.head_dim, shape.head_dim_v) ? common_rows(slices, shape.seqlen_q) : 0, shape);
+  return items_to_gather(aligns_items(shape.head_dim, shape.head_dim_v) ? common_rows(slices, shape.seqlen_q) : 0,
+                         shape);
 }
 
 TilesToGather::TilesToGather(std::span<const TileList> tiles, std::span<const std::span<const AttnSlice>> slices,

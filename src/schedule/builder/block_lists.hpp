@@ -26,8 +26,8 @@ struct BlockBuild {
   BlockState* state = nullptr;
   bool has_forward = false, has_backward = false;
   int32_t seqlen_q = 0, seqlen_k = 0;
-  int32_t tile_rows = 0;   ///< of the backward pass
-  RegularTiles tiles[2];   ///< of each pass
+  int32_t tile_rows = 0;  ///< of the backward pass
+  RegularTiles tiles[2];  ///< of each pass
   int32_t num_tiles[2] = {};
   int32_t head_groups = 1;         ///< masks
   int32_t listed_head_groups = 1;  ///< for which items are listed, as many for each mask
@@ -76,8 +76,8 @@ struct BlockLists : BlockIndices {
 struct BlockTile {
   int32_t row_begin = 0, row_end = 0, line = 0;
 };
-TANGRAM_HOST_DEVICE inline BlockTile block_tile(const BlockBuild& build, const BlockLists& lists, int pass, int32_t mask,
-                                                int32_t tile) {
+TANGRAM_HOST_DEVICE inline BlockTile block_tile(const BlockBuild& build, const BlockLists& lists, int pass,
+                                                int32_t mask, int32_t tile) {
   const int32_t begin = build.tiles[pass].begin(tile);
   return {begin, build.tiles[pass].begin(tile + 1), mask * lists.lines_per_mask + begin / lists.block};
 }

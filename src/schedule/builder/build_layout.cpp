@@ -22,7 +22,7 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
   build.multiprocessors = gpu.multiprocessors;
   const Dealing cached = dealing_in_sections(shape, gpu);
   build.cached = {cached.pieces, cached.together == 0 ? shape.num_heads_kv * cached.pieces : cached.together};
-  build.scatters = !capacity.deterministic;
+  build.deterministic = capacity.deterministic;
   build.heads_inside = scatters_heads_inside(shape.head_dim);
   build.max_q_tiles = static_cast<int32_t>(image.num_q_tiles());
   build.items_offset = static_cast<int64_t>(image.backward_items());

@@ -138,9 +138,8 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   const bool scattered = is_scattered(visits, between);
   bool heads_inside = direction.heads_inside;
   Sections sections;
-  if (build.scatters && scattered) {
-    sections =
-        scattered_sections(longest, visits, build.num_heads_q, heads, build.multiprocessors, build.heads_inside);
+  if (!build.deterministic && scattered) {
+    sections = scattered_sections(longest, visits, build.num_heads_q, heads, build.multiprocessors, build.heads_inside);
   }
   if (sections.pieces > 0) {
     heads_inside = build.heads_inside;
@@ -148,15 +147,16 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
     sections = build.cached;
     heads_inside = heads_inside && sections.together == 1;
   }
+  const bool in_sections = sections.pieces > 0, in_turn = !in_sections && build.deterministic && num_groups > 1;
   int64_t num_pieces = 0;
   for_each(team, num_tiles, [&](int32_t i) {
     const int64_t steps = int64_t{tiles[i].count} * heads;
-    const bool is_seen = tiles[i].count > 0, in_sections = sections.pieces > 0;
-    const int pieces = !in_sections ? pieces_by_rule(most_steps, steps, heads) : is_seen ? sections.pieces : 1;
+    const bool is_seen = tiles[i].count > 0;
+    const int pieces = in_sections ? (is_seen ? sections.pieces : 1)
+                       : in_turn   ? 1
+                                   : pieces_by_rule(most_steps, steps, heads);
     const int32_t behind = in_sections ? 1 : num_groups;
-    const int32_t group = !is_seen      ? behind
-                          : in_sections ? 0
-                                        : build.group_place[build.inside[tiles[i].first + 1] - 1];
+    const int32_t group = !is_seen ? behind : in_sections ? 0 : build.group_place[build.inside[tiles[i].first + 1] - 1];
     build.shares[i] = {group, static_cast<int32_t>(steps / pieces), pieces};
     num_pieces += pieces;
   });
@@ -164,6 +164,7 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   if (team.rank() != 0) return;
   state.num_items = static_cast<int32_t>(num_pieces) * build.num_heads_kv;
   state.sections = sections;
+  state.heads_together = in_turn ? heads_in_turn(build.num_heads_q, build.num_heads_kv) : 1;
   *build.facts = {state.num_items,
                   {direction.descending, heads_inside},
                   zeroes_sums(direction.heads_inside, scattered, visits, state.num_q_tiles)};

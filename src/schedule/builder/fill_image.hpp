@@ -97,12 +97,16 @@ struct ItemPlace {
   int64_t item = 0, slab = 0;
 };
 
-/// Groups one after the other, in each head by head.
+/// Groups one after the other, in each so many heads at a time.
 TANGRAM_HOST_DEVICE inline ItemPlace place_by_group(const Build& build, const DealtBefore& dealt, const Share& share,
                                                     int32_t head, int32_t piece) {
-  const int64_t heads = build.num_heads_kv;
-  return {dealt.earlier.pieces * heads + head * dealt.group.pieces + dealt.before.pieces + piece,
-          share.pieces == 1 ? 0 : dealt.earlier.cut * heads + head * dealt.group.cut + dealt.before.cut};
+  const int64_t heads = build.num_heads_kv, together = build.state->heads_together;
+  const int64_t first = head / together * together, width = least(together, heads - first);
+  const auto place = [&](int64_t earlier, int64_t group, int64_t before, int64_t each) {
+    return earlier * heads + first * group + before * width + (head - first) * each;
+  };
+  return {place(dealt.earlier.pieces, dealt.group.pieces, dealt.before.pieces, share.pieces) + piece,
+          share.pieces == 1 ? 0 : place(dealt.earlier.cut, dealt.group.cut, dealt.before.cut, 1)};
 }
 
 /// Sections of pieces of all heads; of tiles that nobody sees, one group behind the others, those count that are the
@@ -158,7 +162,7 @@ TANGRAM_HOST_DEVICE void fill_backward_items(const Team& team, const Build& buil
   for_each(team, build.num_heads_kv * share.pieces, [&](int32_t number) {
     const int32_t head = number / share.pieces, piece = number - head * share.pieces;
     const ItemPlace place = state.sections.pieces > 0 ? place_in_section(build, dealt, share, head, piece)
-                                                     : place_by_group(build, dealt, share, head, piece);
+                                                      : place_by_group(build, dealt, share, head, piece);
     Item of_piece = item;
     of_piece.kv_head = head;
     of_piece.head_begin = head * group_heads + first_head(piece);

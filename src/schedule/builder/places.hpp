@@ -101,7 +101,8 @@ struct State {
   int32_t num_q_tiles;
   int32_t num_intervals;  ///< of the forward pass
   int32_t num_items;
-  Sections sections;  ///< in which items are dealt
+  Sections sections;       ///< in which items are dealt, or, without pieces, by group,
+  int32_t heads_together;  ///< of so many K/V heads at a time
 };
 inline constexpr uint32_t kProblems = 32, kNoProblem = ~uint32_t{0};
 
@@ -120,15 +121,15 @@ struct Build {
   // The backward pass.
   int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
   int32_t max_q_tiles = 0;
-  Sections cached;                                 ///< of dealing_in_sections(), pieces of all heads counted
-  bool scatters = false;      ///< scattered items have a dealing of their own: of default calls
-  bool heads_inside = false;  ///< scatters_heads_inside()
-  int32_t* q_begins = nullptr;                     ///< [max_q_tiles + 1]
-  int32_t* inside = nullptr;                       ///< [max_q_tiles + 2]
-  int32_t* is_begin = nullptr;                     ///< [max_q_tiles + 2]
-  int32_t* longest = nullptr;                      ///< [max_q_tiles + 2] of groups
-  int32_t* group_place = nullptr;                  ///< [max_q_tiles + 2]
-  Share* shares = nullptr;                         ///< [max_tiles of keys]
+  Sections cached;  ///< of dealing_in_sections(), pieces of all heads counted
+  bool deterministic = false;
+  bool heads_inside = false;       ///< scatters_heads_inside()
+  int32_t* q_begins = nullptr;     ///< [max_q_tiles + 1]
+  int32_t* inside = nullptr;       ///< [max_q_tiles + 2]
+  int32_t* is_begin = nullptr;     ///< [max_q_tiles + 2]
+  int32_t* longest = nullptr;      ///< [max_q_tiles + 2] of groups
+  int32_t* group_place = nullptr;  ///< [max_q_tiles + 2]
+  Share* shares = nullptr;         ///< [max_tiles of keys]
   // The image: see ImageLayout.
   BackwardFacts* facts = nullptr;
   QueryTile* q_tiles = nullptr;

@@ -151,8 +151,8 @@ TEST_F(Sm90BlockBuffer, ReplaysGiveTheBitsOfMasksOfTheirOwn) {
   std::mt19937 rng(33);
   for (const auto& [block, head_groups] : {std::pair<int64_t, int>{32, 1}, {32, 2}, {128, 1}}) {
     const int64_t blocks = kRows / block, width = blocks / 8, entries = blocks * width;
-    MaskBuffer buffer(config.shape,
-                      {.slices = head_groups * entries, .block_size = block, .head_groups = head_groups}, backend_);
+    MaskBuffer buffer(config.shape, {.slices = head_groups * entries, .block_size = block, .head_groups = head_groups},
+                      backend_);
     std::vector<int32_t> indices(static_cast<size_t>(head_groups * entries));
     std::vector<Mask> masks;
     const auto choose = [&] {
@@ -221,8 +221,8 @@ TEST_F(Sm90BlockBuffer, ReplaysGiveTheBitsOfMasksOfTheirOwn) {
     EXPECT_EQ(r.dq.at(5, 0, 0), 0);
     EXPECT_EQ(r.dk.at(kRows - 1, 1, 3), 0);
     const std::string text = support::message_of([&] { buffer.forward(device.forward, stream_); });
-    const std::string wanted =
-        "indices must lie in [0, " + std::to_string(blocks) + ") (got 4096 in query block " + std::to_string(blocks - 1);
+    const std::string wanted = "indices must lie in [0, " + std::to_string(blocks) + ") (got 4096 in query block " +
+                               std::to_string(blocks - 1);
     EXPECT_NE(text.find(wanted), std::string::npos) << text;
     EXPECT_EQ(text.find("of head group 1") != std::string::npos, head_groups == 2) << text;
     buffer.check_errors();
