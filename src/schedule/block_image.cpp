@@ -40,13 +40,17 @@ int64_t fitting(const AttnShape& shape, int64_t bytes_of_key, int64_t cache, int
 }  // namespace
 
 BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity,
-                                   const GpuModel& gpu, const std::optional<TileShape>& forward)
+                                   const GpuModel& gpu, const std::optional<ForwardTiles>& forward)
     : shape_(shape),
       capacity_(capacity),
       tile_rows_(tile_rows),
       num_head_groups_(shape.num_heads_q * tile_rows / kBlockTileRows) {
   tiles_[1] = {static_cast<int32_t>(shape.seqlen_q), tile_rows, 0};
-  tiles_[0] = forward ? RegularTiles{tiles_[1].num_rows, forward->block_m, forward->anew_every} : tiles_[1];
+  tiles_[0] = tiles_[1];
+  if (forward) {
+    tiles_[0] = {tiles_[1].num_rows, forward->shape.block_m, forward->shape.anew_every};
+    gathers_ = forward->gathers;
+  }
   if (capacity_.slices == 0) capacity_.slices = capacity_.documents;
   constexpr int64_t kMost = int64_t{1} << 28;
   require(0 < capacity_.slices && capacity_.slices <= kMost,
@@ -65,6 +69,9 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
           capacity.head_groups, shape.num_heads_kv);
   max_groups_ = capacity_.slices * (capacity.block_size / kGroupKeys);
   const auto all_tiles = [&](int pass) { return num_tiles(pass) * capacity.head_groups; };
+  // Of runs as they are each block may be one, in all tiles of its queries.
+  max_runs_ = kBlockRunsPerTile * all_tiles(0);
+  if (!gathers_) max_runs_ += capacity_.slices * tiles_[0].count(static_cast<int32_t>(capacity.block_size));
   max_masks_ = std::max(2, tile_rows / kGroupKeys) * all_tiles(1) + max_groups_ / 8;
   // A section lasts four times as long as its longest item where items are alike.
   const auto section = [&](int pass, int64_t bytes_of_key, int64_t most) {
@@ -83,7 +90,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
   forward_items_ = at.take<TileItem>(forward_items);
   item_groups_ = at.take<int32_t>(forward_items);
   backward_items_ = at.take<GroupItem>(backward_items);
-  runs_ = at.take<TileRun>(capacity.passes == AttnPasses::kBackward ? 0 : kBlockRunsPerTile * all_tiles(0));
+  runs_ = at.take<TileRun>(capacity.passes == AttnPasses::kBackward ? 0 : max_runs_);
   diagonal_masks_ = at.take<GroupMask>(capacity.passes == AttnPasses::kForward ? 0 : kDiagonalMasks);
   groups_ = at.take<int32_t>(max_groups_ + max_backward_groups());
   at.take<GroupMask>(capacity.passes == AttnPasses::kForward ? 0 : max_masks_);
@@ -94,7 +101,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
 }
 
 int64_t BlockImageLayout::block_multiple() const {
-  return std::max({tile_rows_, kGroupKeys, static_cast<int>(tiles_[0].every)});
+  return std::max({tile_rows_, kGroupKeys, static_cast<int>(tiles_[0].every), gathers_ ? 0 : kBlockStepKeys});
 }
 
 BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
@@ -104,9 +111,11 @@ BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
   std::optional<GroupList> groups;
   if (capacity_.passes != AttnPasses::kForward) groups = group_items(tiles_of(tiles_[1]), true);
   BlockMask mask;
-  if (capacity_.passes != AttnPasses::kBackward) mask.forward = gather_all_runs(tiles_of(tiles_[0]));
+  if (capacity_.passes != AttnPasses::kBackward) {
+    mask.forward = gathers_ ? gather_all_runs(tiles_of(tiles_[0])) : gather_none(tiles_of(tiles_[0]));
+  }
   const auto is_simple = [&](const TileItem& item) {
-    return item.run_end - item.run_begin <= kBlockRunsPerTile &&
+    return (!gathers_ || item.run_end - item.run_begin <= kBlockRunsPerTile) &&
            std::all_of(mask.forward.runs.begin() + item.run_begin, mask.forward.runs.begin() + item.run_end,
                        [](const TileRun& run) { return run.interval_begin < 0; });
   };
@@ -123,14 +132,15 @@ void BlockImageLayout::check(std::span<const BlockMask> masks) const {
   require(masks.size() == static_cast<size_t>(capacity_.head_groups),
           "MaskBuffer::set: needs a mask for each of the buffer's head groups, {} (got {})", capacity_.head_groups,
           masks.size());
-  int64_t forward = 0, backward = 0, num_masks = 0;
+  int64_t forward = 0, backward = 0, num_masks = 0, runs = 0;
   for (const BlockMask& mask : masks) {
     forward += static_cast<int64_t>(mask.forward.groups.size());
     backward += static_cast<int64_t>(mask.backward.groups.size());
     num_masks += static_cast<int64_t>(mask.backward.masks.size());
+    runs += static_cast<int64_t>(mask.forward.runs.size());
   }
   require(
-      forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
+      runs <= max_runs_ && forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
       "MaskBuffer::set: the mask must fit the buffer, more slices make room (got {} groups of {} keys, room for {}, "
       "slices={})",
       std::max(forward, backward), kGroupKeys, forward > max_groups_ ? max_groups_ : max_backward_groups(),
@@ -182,6 +192,15 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
     }
   }
   const size_t masks_at = round_up(groups_ + static_cast<size_t>(end) * sizeof(int32_t), kAlignment);
+  std::vector<int32_t> first_run;
+  int32_t num_runs = 0;
+  for (size_t m = 0; m < masks.size(); ++m) {
+    first_run.push_back(num_runs);
+    for (const TileRun& of_mask : masks[m].forward.runs) {
+      TileRun& run = array(runs_, TileRun{})[num_runs++] = of_mask;
+      if (run.group_begin >= 0) run.group_begin += first_group[0][m];
+    }
+  }
   std::vector<int32_t> first_mask;
   size_t bytes = masks_at;
   for (const BlockMask& mask : masks) {
@@ -199,16 +218,8 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
     for (const Place& place : order(masks, 0, steps)) {
       const auto m = static_cast<size_t>(place.head_group / groups_per_mask);
       *item = masks[m].forward.items[static_cast<size_t>(place.item)];
-      const auto slot =
-          static_cast<int32_t>(static_cast<int64_t>(m) * num_tiles(0) + tiles_[0].count(item->row_begin)) *
-          kBlockRunsPerTile;
-      TileRun* const runs = array(runs_, TileRun{}) + slot;
-      for (int32_t r = 0; r < item->run_end - item->run_begin; ++r) {
-        runs[r] = masks[m].forward.runs[static_cast<size_t>(item->run_begin + r)];
-        if (runs[r].group_begin >= 0) runs[r].group_begin += first_group[0][m];
-      }
-      item->run_end = slot + item->run_end - item->run_begin;
-      item->run_begin = slot;
+      item->run_begin += first_run[m];
+      item->run_end += first_run[m];
       ++item;
       *item_group++ = place.head_group;
     }

@@ -29,6 +29,13 @@ inline constexpr int kBlockRunsPerTile = 3;
 /// Masks of groups on the diagonal, of blocks that are causal: see BlockBuild.
 inline constexpr int kDiagonalMasks = 8;
 
+/// Tiles of the forward pass where they are not those of the backward one, or not gathered: blocks that fill steps are
+/// listed as they are, in runs.
+struct ForwardTiles {
+  TileShape shape;
+  bool gathers = true;
+};
+
 /// What one mask shows, tile by tile.
 struct BlockMask {
   GatheredList forward;
@@ -38,15 +45,15 @@ struct BlockMask {
 /// NOTE [block image] Every tile of every head group has an item in both passes, whatever the mask, so that what is
 /// launched does not depend on it. Where head groups have masks of their own items name theirs, and the order of work
 /// is that of the lists: sections of head groups, in a section the items with most to do first, of equal ones those at
-/// the same place. Else items are listed once, and kernels walk head groups in sections of as many. Runs have places
-/// of their own for each mask and tile. Both passes point into one array of groups of keys; indices of groups and masks
+/// the same place. Else items are listed once, and kernels walk head groups in sections of as many. Runs are those of
+/// each mask and tile. Both passes point into one array of groups of keys; indices of groups and masks
 /// count from the begin of the image, since these arrays end it and are as long as the mask wants.
 class BlockImageLayout {
  public:
-  /// `tile_rows`: queries of a tile; `forward`: tiles of the forward pass, where they are others, of as many query
-  /// heads. Throws InvalidArgument for a capacity that blocks cannot have.
+  /// `tile_rows`: queries of a tile; `forward`: of as many query heads. Throws InvalidArgument for a capacity that
+  /// blocks cannot have.
   BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity, const GpuModel& gpu,
-                   const std::optional<TileShape>& forward = std::nullopt);
+                   const std::optional<ForwardTiles>& forward = std::nullopt);
 
   /// Of the largest image.
   size_t bytes() const { return bytes_; }
@@ -70,6 +77,8 @@ class BlockImageLayout {
   const AttnShape& shape() const { return shape_; }
   const MaskCapacity& capacity() const { return capacity_; }
   int tile_rows() const { return tile_rows_; }
+  /// Whether runs of the forward pass are gathered.
+  bool gathers() const { return gathers_; }
   /// What sizes of blocks must be multiples of.
   int64_t block_multiple() const;
   /// Of the forward pass (0), and of the backward one (1).
@@ -101,7 +110,8 @@ class BlockImageLayout {
   MaskCapacity capacity_;
   int tile_rows_ = 0, num_head_groups_ = 0;
   RegularTiles tiles_[2];
-  int64_t max_groups_ = 0, max_masks_ = 0;
+  bool gathers_ = true;
+  int64_t max_runs_ = 0, max_groups_ = 0, max_masks_ = 0;
   int sections_[2] = {1, 1};
   size_t forward_items_ = 0, item_groups_ = 0, backward_items_ = 0, runs_ = 0, diagonal_masks_ = 0, groups_ = 0;
   size_t bytes_ = 0;

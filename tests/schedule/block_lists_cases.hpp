@@ -23,7 +23,7 @@ struct BlockCase {
   AttnShape shape;
   int tile_rows = 16;
   MaskCapacity capacity;
-  std::optional<TileShape> forward = {};  ///< tiles of the forward pass, where they are others
+  std::optional<ForwardTiles> forward = {};
 };
 
 inline BlockCase block_case(int64_t rows, int64_t keys, int heads_q, int heads_kv, int tile_rows, int64_t block,
@@ -36,7 +36,15 @@ inline BlockCase block_case(int64_t rows, int64_t keys, int heads_q, int heads_k
 /// With tiles of the forward pass that begin anew with each block.
 inline BlockCase aligned_case(const BlockCase& of, int forward_rows) {
   BlockCase c = of;
-  c.forward = TileShape{forward_rows, 128, false, static_cast<int>(c.capacity.block_size)};
+  c.forward = ForwardTiles{{forward_rows, 128, false, static_cast<int>(c.capacity.block_size)}};
+  return c;
+}
+
+/// Of blocks that are not gathered forward.
+inline BlockCase plain_case(const BlockCase& of, int anew_every = 0) {
+  BlockCase c = of;
+  const int rows = anew_every > 0 ? c.tile_rows * 3 / 2 : c.tile_rows;
+  c.forward = ForwardTiles{{rows, 128, false, anew_every}, false};
   return c;
 }
 
@@ -56,6 +64,9 @@ inline std::vector<BlockCase> gathered_cases() {
           aligned_case(block_case(1000, 1024, 16, 2, 16, 64, 1), 24),
           aligned_case(block_case(1024, 1024, 16, 2, 16, 48, 2), 24),
           aligned_case(block_case(1024, 1024, 16, 4, 32, 96, 2), 48),
+          plain_case(block_case(3000, 3008, 16, 2, 16, 128, 2)),
+          plain_case(block_case(2048, 2048, 2, 2, 128, 128, 1)),
+          plain_case(block_case(2000, 2000, 16, 2, 16, 128, 2), 128),
           block_case(1024, 1024, 16, 2, 16, 16, 2, AttnPasses::kForward),
           block_case(1024, 1024, 16, 2, 16, 16, 1, AttnPasses::kBackward)};
 }
@@ -216,7 +227,11 @@ class BuiltBlocks {
   }
   void expect_as_host(const BlockChoice& choice) {
     std::vector<std::vector<AttnSlice>> slices;
-    for (const Choice& of_group : choice.of_groups) slices.push_back(slices_apart(of_group, layout_.shape()));
+    const ImageCase as_image{.shape = layout_.shape(), .forward = {}, .capacity = {}};
+    for (const Choice& of_group : choice.of_groups) {
+      slices.push_back(layout_.gathers() ? slices_apart(of_group, layout_.shape())
+                                         : slices_of(of_group, as_image).by_rows);
+    }
     expect_as_host(slices);
   }
 

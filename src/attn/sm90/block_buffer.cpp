@@ -25,11 +25,17 @@ int tile_rows_of(const AttnShape& shape) {
   return schedule::kBlockTileRows / packed_heads(shape);
 }
 
+/// Blocks that fill the steps of kernels that do not gather, where these have such tiles, are not gathered.
+schedule::ForwardTiles forward_tiles(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items) {
+  const bool has_tiles = items.items == ForwardItems::kAligned || fetches_runs(shape.head_dim, shape.head_dim_v);
+  return {items.tile, !has_tiles || capacity.block_size % schedule::kBlockStepKeys != 0};
+}
+
 }  // namespace
 
 BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items)
     : items_(items.items),
-      layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), items.tile),
+      layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, items)),
       memory_(std::make_shared<Memory>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment),
                                        cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout_)))),
       build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {}

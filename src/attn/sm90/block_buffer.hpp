@@ -54,6 +54,8 @@ class BlockBuffer {
 
   const MaskCapacity& capacity() const { return layout_.capacity(); }
   ForwardItems forward_items() const { return items_; }
+  /// Whether the forward pass has gathered runs.
+  bool gathers() const { return layout_.gathers(); }
   size_t device_bytes() const { return memory_->image.bytes() + memory_->work.bytes(); }
   size_t host_bytes() const;
 

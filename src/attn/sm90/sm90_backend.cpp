@@ -532,7 +532,8 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
       .aligned = items_of(prepared) == ForwardItems::kAligned};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
-  } else if (variant.aligned || prepared.block_buffer != nullptr || (prepared.forward && prepared.forward->gathered)) {
+  } else if (variant.aligned || (prepared.block_buffer && prepared.block_buffer->gathers()) ||
+             (prepared.forward && prepared.forward->gathered)) {
     const int32_t* groups = nullptr;  // where nothing is gathered
     if (prepared.block_buffer != nullptr) groups = prepared.block_buffer->groups();
     if (prepared.forward) groups = prepared.forward->arrays.at<int32_t>(prepared.forward->groups);

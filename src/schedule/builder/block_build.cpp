@@ -24,6 +24,7 @@ void place_arrays(const BlockImageLayout& image, BlockBuild& build, const Place&
   place(build.words, lines * blocks_of(blocks_of(shape.seqlen_k, block), 32));
   place(build.num_full, lines);
   place(build.first_group, lines + 1);
+  place(build.first_run, lines + 1);
   place(build.has_diagonal, lines);
   for (int pass = 0; pass < 2; ++pass) place(build.costs[pass], masks * image.num_tiles(pass));
 }
@@ -45,6 +46,7 @@ BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std:
   build.has_backward = image.capacity().passes != AttnPasses::kForward;
   build.seqlen_q = static_cast<int32_t>(image.shape().seqlen_q);
   build.seqlen_k = static_cast<int32_t>(image.shape().seqlen_k);
+  build.gathers = image.gathers();
   build.tile_rows = image.tile_rows();
   for (int pass = 0; pass < 2; ++pass) {
     build.tiles[pass] = image.tiles(pass);

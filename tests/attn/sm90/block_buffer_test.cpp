@@ -86,6 +86,7 @@ TEST_F(Sm90BlockBuffer, BothPassesAgreeWithFloat64) {
                               schedule::builder::block_case(256, 256, 2, 2, 128, 128, 2),
                               schedule::builder::block_case(256, 256, 64, 2, 4, 16, 2),
                               schedule::builder::block_case(600, 600, 16, 2, 16, 128, 1),
+                              schedule::builder::block_case(600, 608, 16, 2, 16, 128, 2),
                               schedule::builder::block_case(512, 700, 4, 4, 128, 128, 1)}) {
     for (const int head_dim : {128, 64}) {
       BlockCase c = of;
@@ -149,7 +150,7 @@ TEST_F(Sm90BlockBuffer, ReplaysGiveTheBitsOfMasksOfTheirOwn) {
   test::RandomAttention r = test::make_random(config, {AttnSlice::causal({0, kRows}, {0, kRows})}, 1);
   test::OnDevice device(r);
   std::mt19937 rng(33);
-  for (const auto& [block, head_groups] : {std::pair<int64_t, int>{32, 1}, {32, 2}, {128, 1}}) {
+  for (const auto& [block, head_groups] : {std::pair<int64_t, int>{32, 1}, {32, 2}, {128, 1}, {128, 2}}) {
     const int64_t blocks = kRows / block, width = blocks / 8, entries = blocks * width;
     MaskBuffer buffer(config.shape, {.slices = head_groups * entries, .block_size = block, .head_groups = head_groups},
                       backend_);

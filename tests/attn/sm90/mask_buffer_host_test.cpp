@@ -442,6 +442,24 @@ TEST(MaskBuffer, BlocksThatFillStepsTakeKernelsThatDoNotGather) {
     MaskBuffer deterministic(shape, {.slices = 32 * 8, .deterministic = true, .block_size = 128}, backend);
     deterministic.set(random_blocks(1, 128));
     operands.step(deterministic);
+    // Of head groups these gather backward alone.
+    MaskBuffer of_two(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
+    const auto launches_of_two = [&] {
+      using Edge = sm90::query_backward::EdgeParams;
+      testing::record_launches({forward, sizeof(Edge), sizeof(sm90::query_backward::Params), sizeof(Edge)});
+      operands.step(of_two);
+      return testing::recorded_launches();
+    };
+    const std::vector<int32_t> tables(2 * 32 * 8, -1);
+    of_two.set_blocks({.indices = tables.data(), .width = 8, .block_size = 128, .head_groups = 2});
+    const std::vector<Launch> of_tables = launches_of_two();
+    ASSERT_EQ(of_tables.size(), 4u);
+    of_two.set(std::vector{random_blocks(1, 128), random_blocks(2, 128)});
+    EXPECT_TRUE(launches_of_two() == of_tables);
+    EXPECT_NE(message([&] {
+                of_two.set(std::vector{random_blocks(1, 128, 2), random_blocks(2, 128, 2)});
+              }).find("more slices make room"),
+              std::string::npos);
   }
 }
 
