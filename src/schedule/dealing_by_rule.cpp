@@ -37,14 +37,15 @@ Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const Gp
   }
   const size_t unseen = items < static_cast<int64_t>(extents.of_keys.size()) ? 1 : 0;  // a group of their own
   const int group = shape.num_heads_q / shape.num_heads_kv;
-  if (!deterministic && is_scattered(visits, visits_of(extents).between)) {
+  const bool scattered = !deterministic && is_scattered(visits, visits_of(extents).between);
+  if (scattered) {
     const bool inside = scatters_heads_inside(shape.head_dim);
     const auto [pieces, together] =
         scattered_sections(longest, visits, shape.num_heads_q, group, gpu.multiprocessors, inside);
     if (pieces > 0) return {.pieces = pieces, .together = together, .heads_inside = inside};
   }
   Dealing how;
-  if (extents.group_ends.size() == 1 + unseen && is_nested(longest, items, visits)) {
+  if (!scattered && extents.group_ends.size() == 1 + unseen && is_nested(longest, items, visits)) {
     how = dealing_in_sections(shape, gpu);
   } else if (deterministic && extents.group_ends.size() > 1 + unseen) {
     how = {.together = heads_in_turn(shape.num_heads_q, shape.num_heads_kv), .grouped = true};

@@ -138,12 +138,13 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   const bool scattered = is_scattered(visits, between);
   bool heads_inside = direction.heads_inside;
   Sections sections;
-  if (!build.deterministic && scattered) {
+  const bool deals_scattered = scattered && !build.deterministic;
+  if (deals_scattered) {
     sections = scattered_sections(longest, visits, build.num_heads_q, heads, build.multiprocessors, build.heads_inside);
   }
   if (sections.pieces > 0) {
     heads_inside = build.heads_inside;
-  } else if (num_groups == 1 && is_nested(longest, num_seen, visits)) {
+  } else if (!deals_scattered && num_groups == 1 && is_nested(longest, num_seen, visits)) {
     sections = build.cached;
     heads_inside = heads_inside && sections.together == 1;
   }
